@@ -8,9 +8,9 @@ namespace weft {
 
 }  // namespace weft
 
-#define WEFT_CHECK(condition)                                    \
-  do {                                                           \
-    if (!(condition)) {                                          \
-      ::weft::check_failed(__FILE__, __LINE__, #condition);      \
-    }                                                            \
+#define WEFT_CHECK(condition)                               \
+  do {                                                      \
+    if (!(condition)) {                                     \
+      ::weft::check_failed(__FILE__, __LINE__, #condition); \
+    }                                                       \
   } while (false)

@@ -22,7 +22,9 @@ struct f16 {
 static_assert(sizeof(bf16) == 2 && sizeof(f16) == 2, "storage types are laid over file bytes");
 
 constexpr float to_float(float x) { return x; }
-constexpr float to_float(bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+constexpr float to_float(bf16 x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+}
 
 constexpr float to_float(f16 x) {
   const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000) << 16;

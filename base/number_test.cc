@@ -33,7 +33,7 @@ TEST(Number, F16RoundTripsEveryCode) {
 }
 
 TEST(Number, Bf16RoundsToNearestEven) {
-  EXPECT_EQ(to_bf16(1.0f + 0x1p-8f).bits, to_bf16(1.0f).bits);             // tie, even below
+  EXPECT_EQ(to_bf16(1.0f + 0x1p-8f).bits, to_bf16(1.0f).bits);                // tie, even below
   EXPECT_EQ(to_bf16(1.0f + 3 * 0x1p-8f).bits, to_bf16(1.0f + 0x1p-6f).bits);  // tie, even above
   EXPECT_EQ(to_bf16(1.0f + 0x1.8p-8f).bits, to_bf16(1.0f + 0x1p-7f).bits);
   EXPECT_EQ(to_float(to_bf16(std::numeric_limits<float>::max())),

@@ -1,0 +1,62 @@
+#include "arch/cpu/dispatch.h"
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+
+#include "base/check.h"
+
+namespace weft::cpu {
+namespace {
+
+constexpr std::array<std::string_view, kIsas> kNames = {"scalar", "avx2", "avx512", "avx512_bf16"};
+
+Isa processor_isa() {
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+                    __builtin_cpu_supports("f16c");
+  if (!avx2) {
+    return Isa::scalar;
+  }
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
+  if (!avx512) {
+    return Isa::avx2;
+  }
+  return __builtin_cpu_supports("avx512bf16") ? Isa::avx512_bf16 : Isa::avx512;
+}
+
+Isa lowered_by_environment(Isa best) {
+  const char* wanted = std::getenv("WEFT_ISA");
+  for (int i = 0; wanted != nullptr && i < kIsas; ++i) {
+    if (kNames[i] == wanted && i < static_cast<int>(best)) {
+      return static_cast<Isa>(i);
+    }
+  }
+  return best;
+}
+
+std::atomic<int> forced{-1};
+
+}  // namespace
+
+std::string_view name_of(Isa isa) { return kNames[static_cast<int>(isa)]; }
+
+Isa detected_isa() {
+  static const Isa isa = lowered_by_environment(processor_isa());
+  return isa;
+}
+
+Isa current_isa() {
+  const int isa = forced.load(std::memory_order_relaxed);
+  return isa < 0 ? detected_isa() : static_cast<Isa>(isa);
+}
+
+void force_isa(std::optional<Isa> isa) {
+  WEFT_CHECK(!isa || *isa <= detected_isa());
+  forced.store(isa ? static_cast<int>(*isa) : -1, std::memory_order_relaxed);
+}
+
+}  // namespace weft::cpu

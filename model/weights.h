@@ -1,0 +1,94 @@
+// A model's weights by role: tensors mapped from safetensors files, or made from a seed.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/number.h"
+#include "base/result.h"
+#include "model/config.h"
+
+namespace weft {
+
+/// What a tensor is for. Matrices are [out, in], row-major, as Hugging Face stores them.
+enum class Role : uint8_t {
+  embedding,     ///< [vocabulary, hidden]
+  final_norm,    ///< [hidden]
+  head,          ///< [vocabulary, hidden]; the embedding when tied
+  attention_norm,  ///< [hidden]: before attention, or on its output (NormPlacement)
+  query, key, value,  ///< [query_size | kv_size, hidden]
+  query_bias, key_bias, value_bias,
+  query_norm, key_norm,  ///< [head_dim] or [query_size | kv_size] (QkNorm)
+  attention_out,       ///< [hidden, query_size]
+  attention_out_bias,
+  ffn_norm,      ///< [hidden]: before the FFN, or on its output
+  gate, up,      ///< [ffn, hidden]
+  gate_bias, up_bias,
+  down,          ///< [hidden, ffn]
+  down_bias,
+};
+inline constexpr int kRoles = static_cast<int>(Role::down_bias) + 1;
+
+/// A tensor's place: its bytes stay in the mapped file (or the generated block) they come from.
+struct Tensor {
+  std::string name;            ///< as in the checkpoint: "model.layers.0.mlp.down_proj.weight"
+  DType dtype = DType::bf16;
+  std::vector<int64_t> shape;  ///< [rows, columns] or [length]
+  const std::byte* data = nullptr;  ///< row-major, contiguous, aligned to the element at least
+
+  int64_t rows() const { return shape.size() == 2 ? shape[0] : 1; }
+  int64_t columns() const { return shape.back(); }
+  int64_t elements() const { return rows() * columns(); }
+  int64_t bytes() const { return elements() * static_cast<int64_t>(size_of(dtype)); }
+};
+
+/// Name and shape that a role has in a checkpoint of this model; empty name: the model has none.
+struct TensorSpec {
+  Role role = Role::embedding;
+  int64_t layer = -1;  ///< -1: not in a layer
+  std::string name;
+  std::vector<int64_t> shape;
+};
+
+/// Every tensor the model needs, in file order (embedding, layers, final norm, head if untied).
+std::vector<TensorSpec> tensor_specs(const ModelConfig& config);
+
+class Weights {
+ public:
+  /// Maps DIR/model.safetensors, or the shards DIR/model.safetensors.index.json names. Tensors the
+  /// model does not need are ignored. Errors (input): see safetensors.h; missing tensor, wrong
+  /// shape or dtype.
+  static Result<Weights> open(const std::filesystem::path& directory, const ModelConfig& config);
+
+  /// The values `weft new-model --seed` writes, made in memory (in config.dtype) by `threads`
+  /// threads. Error (device): not enough memory.
+  static Result<Weights> generate(const ModelConfig& config, uint64_t seed, int threads);
+
+  /// The tensor in a role; null when the model has none there. `layer` is -1 outside layers.
+  const Tensor* find(Role role, int64_t layer = -1) const;
+  const Tensor& get(Role role, int64_t layer = -1) const;  ///< must be there
+
+  /// Bytes of all tensors, each counted once (a tied head is not counted again).
+  int64_t bytes() const;
+  const std::vector<Tensor>& tensors() const { return tensors_; }
+
+ private:
+  std::vector<Tensor> tensors_;
+  std::vector<std::array<int32_t, kRoles>> index_;  // [layer + 1][role] -> tensors_, or -1
+  std::vector<std::shared_ptr<const void>> storage_;  // mappings and generated blocks
+};
+
+/// Writes a Hugging Face directory: config.json, generation_config.json, model.safetensors (shards
+/// of at most 5 GB with their index when larger), random weights from the seed. Nothing is left
+/// half-written under a final name: files are written beside it and renamed. Errors (input): the
+/// directory exists and is not empty, the disk is full (says how much was needed and free), ...
+/// `progress` is called with bytes written so far and in all.
+Status write_random_model(const ModelConfig& config, uint64_t seed,
+                          const std::filesystem::path& directory,
+                          void (*progress)(int64_t done, int64_t total) = nullptr);
+
+}  // namespace weft

@@ -1,0 +1,46 @@
+// attention: causal grouped-query attention over the KV cache (GQA, Ainslie et al. 2023), softmax
+// on the fly (Milakov and Gimelshein 2018; FlashAttention, Dao et al. 2022). A row at position p
+// sees keys max(0, p - window + 1) .. p. For decode, a row's keys are split into `splits` equal
+// ranges (Flash-Decoding) whose partial results attention_combine merges; splits and block size
+// never depend on the number of workers, so neither do the bits.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/range.h"
+#include "ops/matrix.h"
+
+namespace weft {
+
+struct AttentionArgs {
+  ConstMatrix q;  ///< [rows, query_heads * head_dim], rotated. f32: products in f32. bf16 (with a
+                  ///< bf16 cache): products and probabilities in bf16, summed in f32.
+  KvCache cache;
+  int64_t query_heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  const int32_t* positions = nullptr;  ///< [rows]; consecutive within one call's rows
+  float scale = 1;                     ///< of q.k before the softmax
+  int64_t window = 0;                  ///< 0: all keys
+  int64_t splits = 1;
+  /// splits > 1: [rows][query_heads][splits][head_dim + 2] f32: unnormalised sum, maximum, sum of
+  /// exponentials. A split with no keys has maximum -infinity and sums 0.
+  float* partials = nullptr;
+  Matrix out;  ///< [rows, query_heads * head_dim], f32 or bf16
+};
+
+namespace reference {
+void attention(const AttentionArgs& args, Range rows, Range query_heads, double* out);
+}
+namespace cpu {
+/// Attends with the query heads of `kv_heads`; with splits > 1, over split `split` of the keys into
+/// partials, otherwise (split 0) straight to out.
+void attention(const AttentionArgs& args, Range rows, Range kv_heads, int64_t split,
+               std::span<std::byte> scratch);
+size_t attention_scratch_bytes(const AttentionArgs& args, int64_t rows);
+/// Merges the partials of these query heads into out.
+void attention_combine(const AttentionArgs& args, Range rows, Range query_heads);
+}  // namespace cpu
+
+}  // namespace weft

@@ -1,0 +1,34 @@
+// gated_linear: out[r, c] = silu(g) * u with g = a.gate[c] + gate_bias[c], u = a.up[c] + up_bias[c]
+// and silu(x) = x / (1 + exp(-x)): both projections of a SwiGLU FFN (Shazeer, 2020) in one pass.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/range.h"
+#include "ops/matrix.h"
+
+namespace weft {
+
+struct GatedLinearArgs {
+  ConstMatrix a;          ///< [rows, k]: f32, or bf16 when the weights are bf16 (see linear)
+  ConstMatrix gate;       ///< [n, k], f32, bf16 or f16
+  ConstMatrix up;         ///< [n, k], the same format as gate
+  ConstVector gate_bias;  ///< [n] or null data
+  ConstVector up_bias;    ///< [n] or null data
+  int64_t n = 0;
+  int64_t k = 0;
+  Matrix out;  ///< [rows, n], f32 or bf16
+};
+
+namespace reference {
+void gated_linear(const GatedLinearArgs& args, Range rows, Range columns, double* out);
+}
+namespace cpu {
+/// See linear: same promises.
+void gated_linear(const GatedLinearArgs& args, Range rows, Range columns,
+                  std::span<std::byte> scratch);
+size_t gated_linear_scratch_bytes(const GatedLinearArgs& args, int64_t rows);
+}  // namespace cpu
+
+}  // namespace weft

@@ -1,0 +1,40 @@
+// linear: out[r, c] (+)= alpha * (sum_k a[r, k] * w[c, k] + bias[c]). Every projection and the
+// head. Rounding is the caller's choice: f32 `a` is multiplied in f32 whatever w's format is; bf16
+// `a` with bf16 `w` goes through the bf16 dot product where the device has one, summed in f32.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/range.h"
+#include "ops/matrix.h"
+
+namespace weft {
+
+struct LinearArgs {
+  ConstMatrix a;     ///< [rows, k]: f32, or bf16 when w is bf16
+  ConstMatrix w;     ///< [n, k], f32, bf16 or f16, as Hugging Face stores it
+  ConstVector bias;  ///< [n] or null data
+  int64_t n = 0;
+  int64_t k = 0;
+  float alpha = 1;
+  bool accumulate = false;  ///< add to what out holds (the residual)
+  Matrix out;               ///< [rows, n], f32
+};
+
+constexpr double linear_flops(int64_t rows, int64_t n, int64_t k) { return 2.0 * rows * n * k; }
+
+namespace reference {
+/// out: [rows.size(), columns.size()]: alpha * (a.w + bias), without what `out` held.
+void linear(const LinearArgs& args, Range rows, Range columns, double* out);
+}  // namespace reference
+namespace cpu {
+/// Computes out[rows, columns]. The result of an element depends on neither range, so that any
+/// split of the work gives the same bits; it may depend on whether rows.size() is small
+/// (streaming kernel) or large (blocked kernel).
+/// `scratch` holds at least linear_scratch_bytes(), 64-byte aligned, and is this worker's alone.
+void linear(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch);
+size_t linear_scratch_bytes(const LinearArgs& args, int64_t rows);
+}  // namespace cpu
+
+}  // namespace weft

@@ -1,0 +1,34 @@
+// rope_append: rotates queries and keys by their position (RoPE, Su et al. 2021; the half-split
+// pairing of Hugging Face checkpoints: element i turns with element i + head_dim/2) and appends
+// keys and values to the cache at their positions.
+#pragma once
+
+#include "base/range.h"
+#include "ops/matrix.h"
+
+namespace weft {
+
+struct RopeAppendArgs {
+  ConstMatrix q;  ///< [rows, query_heads * head_dim], f32
+  ConstMatrix k;  ///< [rows, kv_heads * head_dim], f32
+  ConstMatrix v;  ///< [rows, kv_heads * head_dim], f32
+  int64_t query_heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;                ///< even
+  const int32_t* positions = nullptr;  ///< [rows]
+  const float* cosines = nullptr;      ///< [rows, head_dim / 2]
+  const float* sines = nullptr;
+  Matrix q_out;   ///< rotated queries, f32 or bf16; may be q (in place) when f32
+  KvCache cache;  ///< keys and values go to [kv_head][position[r]]
+};
+
+namespace reference {
+/// q: [rows, query_heads * head_dim], k: [rows, kv_heads * head_dim], both rotated.
+void rope_append(const RopeAppendArgs& args, Range rows, double* q, double* k);
+}  // namespace reference
+namespace cpu {
+/// Query heads of the KV heads in `kv_heads` (query_heads / kv_heads each), and those KV heads.
+void rope_append(const RopeAppendArgs& args, Range rows, Range kv_heads);
+}  // namespace cpu
+
+}  // namespace weft
