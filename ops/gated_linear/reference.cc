@@ -9,7 +9,8 @@ namespace weft::reference {
 void gated_linear(const GatedLinearArgs& args, Range rows, Range columns, double* out) {
   const auto projection = [&](const ConstMatrix& w, const ConstVector& bias) {
     std::vector<double> result(rows.size() * columns.size());
-    const LinearArgs linear_args{.a = args.a, .w = w, .bias = bias, .n = args.n, .k = args.k};
+    const LinearArgs linear_args{
+        .a = args.a, .w = w, .bias = bias, .n = args.n, .k = args.k, .out = {}};
     linear(linear_args, rows, columns, result.data());
     return result;
   };
