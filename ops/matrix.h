@@ -37,4 +37,37 @@ struct KvCache {
   int64_t head_stride = 0;
 };
 
+/// Row r of a matrix whose format is T.
+template <class T>
+const T* row(const ConstMatrix& m, int64_t r) {
+  return static_cast<const T*>(m.data) + r * m.stride;
+}
+template <class T>
+T* row(const Matrix& m, int64_t r) {
+  return static_cast<T*>(m.data) + r * m.stride;
+}
+
+/// Calls f(T{}) with the storage type T that `type` names: kernels are templates over formats.
+template <class F>
+decltype(auto) with_type(DType type, F&& f) {
+  switch (type) {
+    case DType::bf16:
+      return f(bf16{});
+    case DType::f16:
+      return f(f16{});
+    case DType::f32:
+      break;
+  }
+  return f(float{});
+}
+
+/// Element i of an array in format `type`, exactly. The references read their operands with it.
+inline double element(const void* data, DType type, int64_t i) {
+  return with_type(
+      type, [&](auto t) -> double { return to_float(static_cast<const decltype(t)*>(data)[i]); });
+}
+inline double element(const ConstMatrix& m, int64_t r, int64_t c) {
+  return element(m.data, m.dtype, r * m.stride + c);
+}
+
 }  // namespace weft

@@ -5,6 +5,7 @@
 // never depend on the number of workers, so neither do the bits.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 
@@ -29,6 +30,24 @@ struct AttentionArgs {
   float* partials = nullptr;
   Matrix out;  ///< [rows, query_heads * head_dim], f32 or bf16
 };
+
+/// Softmax runs over blocks of this many keys, aligned to position 0 wherever a range starts.
+inline constexpr int64_t kAttentionBlock = 64;
+
+/// The keys that a row at `position` sees.
+constexpr Range attention_keys(int64_t position, int64_t window) {
+  return {window > 0 ? std::max<int64_t>(0, position - window + 1) : 0, position + 1};
+}
+
+/// Those of split `split`: an equal share of the row's blocks. Empty for some splits when there are
+/// more splits than blocks.
+constexpr Range attention_split(int64_t position, int64_t window, int64_t splits, int64_t split) {
+  const Range keys = attention_keys(position, window);
+  const int64_t first = keys.begin / kAttentionBlock;
+  const int64_t blocks = (keys.end + kAttentionBlock - 1) / kAttentionBlock - first;
+  return {std::max(keys.begin, (first + blocks * split / splits) * kAttentionBlock),
+          std::min(keys.end, (first + blocks * (split + 1) / splits) * kAttentionBlock)};
+}
 
 namespace reference {
 void attention(const AttentionArgs& args, Range rows, Range query_heads, double* out);

@@ -1,6 +1,9 @@
 // sample: the next token from a row of logits. In this order: repetition penalty (Keskar et al.
 // 2019) over the tokens so far, temperature, top-k, min-p, top-p (nucleus, Holtzman et al. 2020), a
 // draw with a counter-based generator: (seed, draw) alone decide the random number.
+// "Best" orders by logit, then by the lower id. top-k keeps the k best; min-p drops what has less
+// than min_p times the best's probability; top-p keeps the fewest best whose probabilities reach
+// top_p of the sum of what min-p left. The draw walks what is left in rising id.
 #pragma once
 
 #include <cstddef>

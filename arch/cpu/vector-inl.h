@@ -1,0 +1,123 @@
+// What every CPU kernel needs of Highway beyond Highway itself: loads and stores that convert
+// between the storage formats and f32, short tails, exp. Included once per instruction set
+// (hwy/foreach_target.h).
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "base/number.h"
+
+#if defined(WEFT_ARCH_CPU_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef WEFT_ARCH_CPU_VECTOR_INL_H_
+#undef WEFT_ARCH_CPU_VECTOR_INL_H_
+#else
+#define WEFT_ARCH_CPU_VECTOR_INL_H_
+#endif
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weft {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// The widest f32 vector of this instruction set.
+using FloatTag = hn::ScalableTag<float>;
+using FloatVec = hn::Vec<FloatTag>;
+inline constexpr size_t kFloatLanes = hn::MaxLanes(FloatTag());
+
+/// Lanes(d) elements from p, as f32. p needs no alignment.
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const float* p) {
+  return hn::LoadU(d, p);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const bf16* p) {
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::Rebind<uint32_t, D> d32;
+  const auto bits = hn::LoadU(d16, reinterpret_cast<const uint16_t*>(p));
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
+}
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const f16* p) {
+  if constexpr (hn::MaxLanes(D()) == 1) {  // Highway's scalar conversion knows no infinities
+    return hn::Set(d, to_float(*p));
+  } else {
+    const hn::Rebind<hwy::float16_t, D> d16;
+    return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
+  }
+}
+
+/// The first `count` < Lanes(d) elements from p, then zeros; reads nothing beyond them.
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load_first(D d, const T* p, size_t count) {
+  T padded[hn::MaxLanes(D())] = {};
+  std::memcpy(padded, p, count * sizeof(T));
+  return load(d, padded);
+}
+
+/// Rounds v to T and writes Lanes(d) elements to p.
+template <class D>
+HWY_INLINE void store(D d, hn::Vec<D> v, float* p) {
+  hn::StoreU(v, d, p);
+}
+template <class D>
+HWY_INLINE void store(D /*d*/, hn::Vec<D> v, bf16* p) {
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::Rebind<uint32_t, D> d32;
+  const auto bits = hn::BitCast(d32, v);
+  const auto upper = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(upper, hn::Set(d32, 1));
+  const auto even = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7fff))));
+  const auto quiet = hn::Or(upper, hn::Set(d32, 0x40));  // NaN must not round to infinity
+  const auto nan = hn::RebindMask(d32, hn::IsNaN(v));
+  hn::StoreU(hn::TruncateTo(d16, hn::IfThenElse(nan, quiet, even)), d16,
+             reinterpret_cast<uint16_t*>(p));
+}
+
+/// Writes the first `count` < Lanes(d) elements only.
+template <class D, class T>
+HWY_INLINE void store_first(D d, hn::Vec<D> v, T* p, size_t count) {
+  T padded[hn::MaxLanes(D())];
+  store(d, v, padded);
+  std::memcpy(p, padded, count * sizeof(T));
+}
+
+/// exp(x) within 2 ulp for results in the normal range; below it zero, above it infinity; NaN
+/// stays. x = n ln2 + r with |r| <= ln2 / 2, and exp(r) by its Taylor polynomial, economised
+/// (Cephes expf).
+template <class D>
+HWY_INLINE hn::Vec<D> exp(D d, hn::Vec<D> x) {
+  const hn::Rebind<int32_t, D> di;
+  // Clamped so that 2^n below is made of two normal factors. NaN passes both comparisons.
+  const auto low = hn::Set(d, -87.336544f);  // ln(2^-126)
+  const auto high = hn::Set(d, 88.722839f);  // ln(largest f32)
+  const auto below = hn::Lt(x, low);
+  const auto above = hn::Gt(x, high);
+  const auto clamped = hn::IfThenElse(below, low, hn::IfThenElse(above, high, x));
+  const auto n = hn::Round(hn::Mul(clamped, hn::Set(d, 1.44269504f)));
+  auto r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), clamped);
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
+  auto p = hn::Set(d, 1.9875691500e-4f);
+  p = hn::MulAdd(p, r, hn::Set(d, 1.3981999507e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 8.3334519073e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 4.1665795894e-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1f));
+  p = hn::Add(hn::MulAdd(p, hn::Mul(r, r), r), hn::Set(d, 1.0f));
+  // 2^n as two factors: n = 128 has no single normal power of two.
+  const auto ni = hn::ConvertTo(di, hn::IfThenElse(hn::IsNaN(x), hn::Zero(d), n));
+  const auto half = hn::ShiftRight<1>(ni);
+  const auto bias = hn::Set(di, 127);
+  const auto power = [&](auto e)
+                         HWY_ATTR { return hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(e, bias))); };
+  const auto result = hn::Mul(hn::Mul(p, power(half)), power(hn::Sub(ni, half)));
+  const auto infinity = hn::Set(d, __builtin_inff());
+  return hn::IfThenElse(above, infinity, hn::IfThenZeroElse(below, result));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace weft
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
