@@ -1,0 +1,582 @@
+#include "program/planner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "base/check.h"
+
+namespace weft {
+namespace {
+
+// Rows of a chunk are dealt to workers in blocks of this many, in turn, so that a chunk that is not
+// full keeps all workers busy.
+constexpr int64_t kRowBlock = 16;
+constexpr int64_t kAttentionRowBlock = 64;
+// Shares of columns are multiples of these: whole cache lines of output, whole panels of a GEMM.
+constexpr int64_t kDecodeColumns = 16;
+constexpr int64_t kChunkColumns = 64;
+// Decode attention is cut into about this many (KV head, key range) tasks, whatever the number of
+// workers, so that the bits do not depend on it.
+constexpr int64_t kDecodeAttentionTasks = 32;
+
+/// One tile of an operation.
+struct Tile {
+  Range rows;
+  Range tile;
+  int32_t split = 0;
+};
+using Tiles = std::vector<std::vector<Tile>>;  // [worker]
+using Waits = std::vector<Wait>;
+
+class Planner {
+ public:
+  Planner(const ModelConfig& config, const Weights& weights, const PlanOptions& options)
+      : config_(config), weights_(weights), options_(options) {
+    WEFT_CHECK(options.workers >= 1 && options.rows >= 1 && options.capacity >= 1);
+    program_.name = options.rows == 1 ? "decode" : "chunk";
+    program_.rows = options.rows;
+    program_.workers.resize(static_cast<size_t>(options.workers));
+  }
+
+  Program run();
+
+ private:
+  // Buffers, operations, instructions.
+  BufferId buffer(std::string name, Space space, Element element, int64_t rows, int64_t columns);
+  WeightRef weight(Role role, int64_t layer = -1) const;
+  int32_t operation(std::string name, int64_t layer, Rows rows, decltype(Operation::body) body);
+  /// Gives each worker its tiles; the first waits, the last signals the event that is returned.
+  EventId spread(int32_t op, const Tiles& tiles, const Waits& waits);
+  /// Every worker does the whole of it for itself: nothing is announced.
+  void repeat(int32_t op, const Waits& waits);
+  EventId on_one_worker(int32_t op, int worker, const Waits& waits);
+
+  // Ways to cut an operation.
+  Tiles by_columns(int64_t n, int64_t unit, Range rows) const;
+  Tiles by_rows(Range tile) const;
+  Tiles by_heads(int64_t heads, Range rows) const;
+
+  // The parts of a step. `many`: all rows of a chunk; otherwise one row (decode, or a chunk's
+  // last).
+  void begin_step();
+  void attention_inputs(int64_t layer);
+  void attention_block(int64_t layer, bool many);
+  void ffn_block(int64_t layer, bool many);
+  void logits(bool many);
+
+  EventId linear(std::string name, int64_t layer, bool many, LinearOp op, const Waits& waits);
+  /// The value a projection reads: the norm of the residual, or the residual itself (norms after).
+  BufferId block_input(std::string name, int64_t layer, Role norm, bool many, Waits& waits);
+  /// Adds a block's output projection to the residual, through a norm when norms stand after.
+  void add_to_residual(const std::string& name, int64_t layer, bool many, LinearOp op, Role norm,
+                       const Waits& waits);
+  void norm(std::string name, int64_t layer, bool many, RmsNormOp op, const Waits& waits,
+            bool repeated, Waits& ready);
+
+  Rows rows_of(bool many) const { return many || !chunk() ? Rows::all : Rows::last; }
+  bool chunk() const { return options_.rows > 1; }
+  Range all_rows() const { return {0, options_.rows}; }
+  bool norm_before() const { return config_.norm_placement == NormPlacement::before; }
+  /// Format of activations that meet these weights in a chunk.
+  Element chunk_element(Role role, int64_t layer) const {
+    return weights_.get(role, layer).dtype == DType::bf16 ? Element::bf16 : Element::f32;
+  }
+  RmsNormOp norm_op(Role role, int64_t layer, BufferId x, BufferId residual, BufferId out) const;
+
+  const ModelConfig& config_;
+  const Weights& weights_;
+  const PlanOptions& options_;
+  Program program_;
+
+  // Shared activations of a chunk's rows; `one` beside them: of a single row (see buffers in
+  // run()).
+  struct Activations {
+    BufferId input = kNone;      // a projection's input: normed residual
+    BufferId attention = kNone;  // heads' outputs
+    BufferId ffn = kNone;        // silu(gate) * up
+    BufferId delta = kNone;      // a block's output, when a norm follows it
+  };
+  Activations many_, one_;
+  BufferId residual_ = kNone, residual_copy_ = kNone;
+  BufferId q_ = kNone, k_ = kNone, v_ = kNone, q_rotated_ = kNone, partials_ = kNone;
+  BufferId cosines_ = kNone, sines_ = kNone;
+  std::vector<BufferId> keys_, values_;
+  int64_t splits_ = 1;
+  Waits residual_ready_, angles_ready_, appended_;
+};
+
+BufferId Planner::buffer(std::string name, Space space, Element element, int64_t rows,
+                         int64_t columns) {
+  program_.buffers.push_back({std::move(name), space, element, rows, columns});
+  return static_cast<BufferId>(program_.buffers.size()) - 1;
+}
+
+WeightRef Planner::weight(Role role, int64_t layer) const {
+  return {role, layer, weights_.find(role, layer) != nullptr};
+}
+
+int32_t Planner::operation(std::string name, int64_t layer, Rows rows,
+                           decltype(Operation::body) body) {
+  program_.operations.push_back({std::move(name), layer, rows, std::move(body)});
+  return static_cast<int32_t>(program_.operations.size()) - 1;
+}
+
+EventId Planner::spread(int32_t op, const Tiles& tiles, const Waits& waits) {
+  const auto event = static_cast<EventId>(program_.events.size());
+  program_.events.push_back({program_.operations[static_cast<size_t>(op)].name, 0});
+  for (size_t worker = 0; worker < tiles.size(); ++worker) {
+    for (size_t i = 0; i < tiles[worker].size(); ++i) {
+      const Tile& tile = tiles[worker][i];
+      Instruction instruction{op, tile.rows, tile.tile, tile.split, {}, kNone};
+      if (i == 0) {
+        instruction.waits = waits;
+      }
+      if (i + 1 == tiles[worker].size()) {
+        instruction.signal = event;
+        ++program_.events.back().signals;
+      }
+      program_.workers[worker].push_back(std::move(instruction));
+    }
+  }
+  return event;
+}
+
+void Planner::repeat(int32_t op, const Waits& waits) {
+  for (auto& worker : program_.workers) {
+    worker.push_back({op, all_rows(), {0, 1}, 0, waits, kNone});
+  }
+}
+
+EventId Planner::on_one_worker(int32_t op, int worker, const Waits& waits) {
+  Tiles tiles(program_.workers.size());
+  tiles[static_cast<size_t>(worker) % tiles.size()].push_back({all_rows(), {0, 1}, 0});
+  return spread(op, tiles, waits);
+}
+
+Tiles Planner::by_columns(int64_t n, int64_t unit, Range rows) const {
+  const int64_t units = (n + unit - 1) / unit;
+  const int64_t workers = options_.workers;
+  Tiles tiles(static_cast<size_t>(workers));
+  for (int64_t w = 0; w < workers; ++w) {
+    const Range columns{units * w / workers * unit, std::min(n, units * (w + 1) / workers * unit)};
+    if (!columns.empty()) {
+      tiles[static_cast<size_t>(w)].push_back({rows, columns, 0});
+    }
+  }
+  return tiles;
+}
+
+Tiles Planner::by_rows(Range tile) const {
+  Tiles tiles(static_cast<size_t>(options_.workers));
+  for (int64_t begin = 0, i = 0; begin < options_.rows; begin += kRowBlock, ++i) {
+    const Range rows{begin, std::min(begin + kRowBlock, options_.rows)};
+    tiles[static_cast<size_t>(i % options_.workers)].push_back({rows, tile, 0});
+  }
+  return tiles;
+}
+
+Tiles Planner::by_heads(int64_t heads, Range rows) const { return by_columns(heads, 1, rows); }
+
+RmsNormOp Planner::norm_op(Role role, int64_t layer, BufferId x, BufferId residual,
+                           BufferId out) const {
+  RmsNormOp op;
+  op.weight = weight(role, layer);
+  op.x = x;
+  op.residual = residual;
+  op.out = out;
+  op.columns = config_.hidden;
+  op.epsilon = static_cast<float>(config_.norm_epsilon);
+  op.scale = static_cast<float>(config_.residual_multiplier);
+  return op;
+}
+
+void Planner::norm(std::string name, int64_t layer, bool many, RmsNormOp op, const Waits& waits,
+                   bool repeated, Waits& ready) {
+  const int32_t id = operation(std::move(name), layer, rows_of(many), op);
+  if (repeated) {
+    repeat(id, waits);
+    ready.clear();
+  } else if (many) {
+    ready = {{spread(id, by_rows({0, 1}), waits)}};
+  } else {
+    ready = {{on_one_worker(id, 0, waits)}};
+  }
+}
+
+BufferId Planner::block_input(std::string name, int64_t layer, Role role, bool many, Waits& waits) {
+  waits = residual_ready_;
+  if (!norm_before() && role != Role::final_norm) {
+    return many && residual_copy_ != kNone ? residual_copy_ : residual_;
+  }
+  const BufferId out = many ? many_.input : one_.input;
+  Waits ready;
+  norm(std::move(name), layer, many, norm_op(role, layer, residual_, kNone, out), waits, !many,
+       ready);
+  waits = ready;
+  return out;
+}
+
+EventId Planner::linear(std::string name, int64_t layer, bool many, LinearOp op,
+                        const Waits& waits) {
+  const int64_t n = op.n;
+  const int32_t id = operation(std::move(name), layer, rows_of(many), op);
+  return spread(id, by_columns(n, many ? kChunkColumns : kDecodeColumns, all_rows()), waits);
+}
+
+void Planner::begin_step() {
+  Waits next_step;
+  if (options_.sample && !chunk()) {
+    program_.sampled = static_cast<EventId>(program_.events.size());
+    program_.events.push_back({"sampled", 0});
+    next_step = {{program_.sampled, true}};
+  }
+  EmbedOp embed;
+  embed.table = weight(Role::embedding);
+  embed.tokens = program_.tokens;
+  embed.out = residual_;
+  embed.copy = residual_copy_;
+  embed.columns = config_.hidden;
+  embed.scale = static_cast<float>(config_.embedding_multiplier);
+  const int32_t embed_id = operation("embed", -1, Rows::all, embed);
+  if (chunk()) {
+    residual_ready_ = {{spread(embed_id, by_rows({0, config_.hidden}), next_step)}};
+  } else if (program_.buffers[static_cast<size_t>(residual_)].space == Space::worker) {
+    repeat(embed_id, next_step);
+  } else {
+    residual_ready_ = {{on_one_worker(embed_id, 0, next_step)}};
+  }
+  const RopeAnglesOp angles{program_.positions, program_.inverse_frequencies, cosines_, sines_,
+                            config_.head_dim / 2};
+  const int32_t angles_id = operation("rope_angles", -1, Rows::all, angles);
+  angles_ready_ = {{chunk() ? spread(angles_id, by_rows({0, 1}), next_step)
+                            : on_one_worker(angles_id, options_.workers - 1, next_step)}};
+}
+
+void Planner::attention_inputs(int64_t layer) {
+  const bool many = chunk();
+  Waits waits;
+  const BufferId input = block_input("attention_norm", layer, Role::attention_norm, many, waits);
+  struct Projection {
+    const char* name;
+    Role weight, bias;
+    BufferId out;
+    int64_t n;
+  };
+  const Projection projections[] = {
+      {"q_proj", Role::query, Role::query_bias, q_, config_.query_size()},
+      {"k_proj", Role::key, Role::key_bias, k_, config_.kv_size()},
+      {"v_proj", Role::value, Role::value_bias, v_, config_.kv_size()},
+  };
+  Waits projected;
+  for (const Projection& p : projections) {
+    LinearOp op;
+    op.weight = weight(p.weight, layer);
+    op.bias = weight(p.bias, layer);
+    op.a = input;
+    op.out = p.out;
+    op.n = p.n;
+    op.k = config_.hidden;
+    projected.push_back({linear(p.name, layer, many, op, waits)});
+  }
+
+  // Query and key norms, in place.
+  const int64_t group = config_.query_heads / config_.kv_heads;
+  if (config_.qk_norm != QkNorm::none) {
+    const bool per_head = config_.qk_norm == QkNorm::per_head;
+    struct HeadNorm {
+      const char* name;
+      Role role;
+      BufferId x;
+      int64_t heads;
+    };
+    const HeadNorm norms[] = {{"q_norm", Role::query_norm, q_, config_.query_heads},
+                              {"k_norm", Role::key_norm, k_, config_.kv_heads}};
+    Waits normed;
+    for (const HeadNorm& n : norms) {
+      RmsNormOp op = norm_op(n.role, layer, n.x, kNone, n.x);
+      op.columns = per_head ? config_.head_dim : n.heads * config_.head_dim;
+      op.groups = per_head ? n.heads : 1;
+      const int32_t id = operation(n.name, layer, Rows::all, op);
+      if (many) {
+        normed.push_back({spread(id, by_rows({0, op.groups}), projected)});
+      } else if (per_head) {
+        // A worker norms the heads that it rotates next.
+        Tiles tiles = by_heads(config_.kv_heads, all_rows());
+        for (auto& worker : tiles) {
+          for (Tile& tile : worker) {
+            const int64_t each = n.role == Role::query_norm ? group : 1;
+            tile.tile = {tile.tile.begin * each, tile.tile.end * each};
+          }
+        }
+        normed.push_back({spread(id, tiles, projected)});
+      } else {
+        normed.push_back({on_one_worker(id, n.role == Role::query_norm ? 0 : 1, projected)});
+      }
+    }
+    projected = normed;
+  }
+
+  RopeAppendOp rope;
+  rope.q = q_;
+  rope.k = k_;
+  rope.v = v_;
+  rope.positions = program_.positions;
+  rope.cosines = cosines_;
+  rope.sines = sines_;
+  rope.q_out = q_rotated_;
+  rope.keys = keys_[static_cast<size_t>(layer)];
+  rope.values = values_[static_cast<size_t>(layer)];
+  rope.query_heads = config_.query_heads;
+  rope.kv_heads = config_.kv_heads;
+  rope.head_dim = config_.head_dim;
+  const int32_t id = operation("rope_append", layer, Rows::all, rope);
+  projected.insert(projected.end(), angles_ready_.begin(), angles_ready_.end());
+  appended_ = {
+      {spread(id, many ? by_rows({0, config_.kv_heads}) : by_heads(config_.kv_heads, all_rows()),
+              projected)}};
+}
+
+void Planner::attention_block(int64_t layer, bool many) {
+  const bool split = !many && !chunk() && splits_ > 1;
+  AttentionOp op;
+  op.q = q_rotated_;
+  op.keys = keys_[static_cast<size_t>(layer)];
+  op.values = values_[static_cast<size_t>(layer)];
+  op.positions = program_.positions;
+  op.partials = split ? partials_ : kNone;
+  op.out = many ? many_.attention : one_.attention;
+  op.query_heads = config_.query_heads;
+  op.kv_heads = config_.kv_heads;
+  op.head_dim = config_.head_dim;
+  op.window = config_.sliding_window;
+  op.splits = split ? splits_ : 1;
+  op.scale = static_cast<float>(config_.attention_multiplier);
+  const int32_t id = operation("attention", layer, rows_of(many), op);
+
+  Tiles tiles(program_.workers.size());
+  if (split) {
+    // Tasks in order of split, then head; a worker's run of heads within a split is one tile.
+    const int64_t tasks = op.splits * op.kv_heads;
+    for (int64_t w = 0; w < options_.workers; ++w) {
+      int64_t task = tasks * w / options_.workers;
+      const int64_t end = tasks * (w + 1) / options_.workers;
+      while (task < end) {
+        const int64_t s = task / op.kv_heads;
+        const int64_t stop = std::min(end, (s + 1) * op.kv_heads);
+        tiles[static_cast<size_t>(w)].push_back({all_rows(),
+                                                 {task - s * op.kv_heads, stop - s * op.kv_heads},
+                                                 static_cast<int32_t>(s)});
+        task = stop;
+      }
+    }
+  } else if (many && op.kv_heads % options_.workers != 0) {
+    // Causal rows cost more the later they are: blocks of (rows, head) in turn even that out.
+    int64_t task = 0;
+    for (int64_t head = 0; head < op.kv_heads; ++head) {
+      for (int64_t begin = 0; begin < options_.rows; begin += kAttentionRowBlock, ++task) {
+        const Range rows{begin, std::min(begin + kAttentionRowBlock, options_.rows)};
+        tiles[static_cast<size_t>(task % options_.workers)].push_back({rows, {head, head + 1}, 0});
+      }
+    }
+  } else {
+    tiles = by_heads(op.kv_heads, all_rows());
+  }
+  EventId done = spread(id, tiles, appended_);
+  if (split) {
+    const int32_t combine =
+        operation("attention_combine", layer, rows_of(many), AttentionCombineOp{op});
+    done = spread(combine, by_heads(op.query_heads, all_rows()), {{done}});
+  }
+
+  LinearOp out;
+  out.weight = weight(Role::attention_out, layer);
+  out.bias = weight(Role::attention_out_bias, layer);
+  out.a = op.out;
+  out.n = config_.hidden;
+  out.k = config_.query_size();
+  add_to_residual("o_proj", layer, many, out, Role::attention_norm, {{done}});
+}
+
+void Planner::add_to_residual(const std::string& name, int64_t layer, bool many, LinearOp op,
+                              Role role, const Waits& waits) {
+  if (norm_before()) {
+    op.out = residual_;
+    op.accumulate = true;
+    op.alpha = static_cast<float>(config_.residual_multiplier);
+    residual_ready_ = {{linear(name, layer, many, op, waits)}};
+    return;
+  }
+  op.out = many ? many_.delta : one_.delta;
+  const EventId projected = linear(name, layer, many, op, waits);
+  const bool own_residual = program_.buffers[static_cast<size_t>(residual_)].space == Space::worker;
+  norm(name + "_norm", layer, many,
+       norm_op(role, layer, op.out, residual_, many ? residual_copy_ : kNone), {{projected}},
+       own_residual, residual_ready_);
+}
+
+void Planner::ffn_block(int64_t layer, bool many) {
+  Waits waits;
+  GatedLinearOp gated;
+  gated.a = block_input("ffn_norm", layer, Role::ffn_norm, many, waits);
+  gated.gate = weight(Role::gate, layer);
+  gated.up = weight(Role::up, layer);
+  gated.gate_bias = weight(Role::gate_bias, layer);
+  gated.up_bias = weight(Role::up_bias, layer);
+  gated.out = many ? many_.ffn : one_.ffn;
+  gated.n = config_.ffn;
+  gated.k = config_.hidden;
+  const int32_t id = operation("gate_up_proj", layer, rows_of(many), gated);
+  // 32 gate and 32 up columns fill one GEMM panel.
+  const EventId done =
+      spread(id, by_columns(gated.n, many ? kChunkColumns / 2 : kDecodeColumns, all_rows()), waits);
+
+  LinearOp down;
+  down.weight = weight(Role::down, layer);
+  down.bias = weight(Role::down_bias, layer);
+  down.a = gated.out;
+  down.n = config_.hidden;
+  down.k = config_.ffn;
+  add_to_residual("down_proj", layer, many, down, Role::ffn_norm, {{done}});
+}
+
+void Planner::logits(bool many) {
+  Waits waits;
+  LinearOp head;
+  head.a = block_input("final_norm", -1, Role::final_norm, many, waits);
+  head.weight = weight(Role::head);
+  head.out = program_.logits;
+  head.n = config_.vocabulary;
+  head.k = config_.hidden;
+  head.alpha = static_cast<float>(1.0 / config_.logits_divisor);
+  const EventId done = linear("head", -1, many, head, waits);
+  if (!options_.sample) {
+    return;
+  }
+  const int32_t id =
+      operation("sample", -1, rows_of(false),
+                SampleOp{program_.logits, program_.tokens, program_.positions, config_.vocabulary});
+  Instruction sample{id, all_rows(), {0, 1}, 0, {{done}}, program_.sampled};
+  if (program_.sampled != kNone) {
+    program_.events[static_cast<size_t>(program_.sampled)].signals = 1;
+  }
+  program_.workers[0].push_back(std::move(sample));
+}
+
+Program Planner::run() {
+  const int64_t rows = options_.rows;
+  const bool after = !norm_before();
+  program_.tokens = buffer("tokens", Space::state, Element::i32, rows, 1);
+  program_.positions = buffer("positions", Space::state, Element::i32, rows, 1);
+  program_.inverse_frequencies =
+      buffer("inverse_frequencies", Space::constant, Element::f32, 1, config_.head_dim / 2);
+  cosines_ = buffer("cosines", Space::activation, Element::f32, rows, config_.head_dim / 2);
+  sines_ = buffer("sines", Space::activation, Element::f32, rows, config_.head_dim / 2);
+  // In a decode step with norms after the blocks every worker keeps the residual itself: adding a
+  // normed row is cheaper than waiting for another to have done it.
+  residual_ = buffer("residual", !chunk() && after ? Space::worker : Space::activation,
+                     Element::f32, rows, config_.hidden);
+  const Element chunk_format = chunk_element(Role::query, 0);
+  if (chunk()) {
+    if (after && chunk_format == Element::bf16) {
+      residual_copy_ =
+          buffer("residual_copy", Space::activation, Element::bf16, rows, config_.hidden);
+    }
+    many_.input = buffer("input", Space::activation, chunk_format, rows, config_.hidden);
+    many_.attention = buffer("attention", Space::activation, chunk_element(Role::attention_out, 0),
+                             rows, config_.query_size());
+    many_.ffn = buffer("ffn", Space::activation, chunk_element(Role::down, 0), rows, config_.ffn);
+    if (after) {
+      many_.delta = buffer("delta", Space::activation, Element::f32, rows, config_.hidden);
+    }
+  }
+  if (options_.logits != Logits::all) {
+    one_.input = buffer("input_row", Space::worker, Element::f32, 1, config_.hidden);
+    one_.attention =
+        buffer("attention_row", Space::activation, Element::f32, 1, config_.query_size());
+    one_.ffn = buffer("ffn_row", Space::activation, Element::f32, 1, config_.ffn);
+    if (after) {
+      one_.delta = buffer("delta_row", Space::activation, Element::f32, 1, config_.hidden);
+    }
+  }
+  q_ = buffer("q", Space::activation, Element::f32, rows, config_.query_size());
+  k_ = buffer("k", Space::activation, Element::f32, rows, config_.kv_size());
+  v_ = buffer("v", Space::activation, Element::f32, rows, config_.kv_size());
+  const bool q_bf16 = chunk() && options_.kv == DType::bf16 && chunk_format == Element::bf16;
+  q_rotated_ =
+      q_bf16 ? buffer("q_rotated", Space::activation, Element::bf16, rows, config_.query_size())
+             : q_;
+  splits_ = std::max<int64_t>(1, kDecodeAttentionTasks / config_.kv_heads);
+  if (!chunk() && splits_ > 1) {
+    partials_ = buffer("partials", Space::activation, Element::f32, 1,
+                       config_.query_heads * splits_ * (config_.head_dim + 2));
+  }
+  for (int64_t layer = 0; layer < config_.layers; ++layer) {
+    for (const bool key : {true, false}) {
+      const std::string name = (key ? "keys." : "values.") + std::to_string(layer);
+      (key ? keys_ : values_)
+          .push_back(buffer(name, Space::kv, element_of(options_.kv), config_.kv_heads,
+                            options_.capacity * config_.head_dim));
+    }
+  }
+  if (options_.logits != Logits::none) {
+    program_.logits = buffer("logits", Space::activation, Element::f32,
+                             options_.logits == Logits::all ? rows : 1, config_.vocabulary);
+  }
+
+  begin_step();
+  for (int64_t layer = 0; layer < config_.layers; ++layer) {
+    const bool last = layer + 1 == config_.layers;
+    attention_inputs(layer);
+    if (last && options_.logits == Logits::none) {
+      break;  // the cache is all that is wanted
+    }
+    // Only the last row's logits are wanted: from here on, only that row is.
+    const bool many = chunk() && !(last && options_.logits == Logits::last);
+    attention_block(layer, many);
+    ffn_block(layer, many);
+  }
+  if (options_.logits != Logits::none) {
+    logits(chunk() && options_.logits == Logits::all);
+  }
+  return std::move(program_);
+}
+
+}  // namespace
+
+Program plan(const ModelConfig& config, const Weights& weights, const PlanOptions& options) {
+  return Planner(config, weights, options).run();
+}
+
+std::vector<float> inverse_frequencies(const ModelConfig& config) {
+  const int64_t half = config.head_dim / 2;
+  std::vector<float> result(static_cast<size_t>(half));
+  const RopeScaling& scaling = config.rope_scaling;
+  for (int64_t i = 0; i < half; ++i) {
+    // In f32 step by step, as transformers computes them: checkpoints were trained with these.
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.head_dim);
+    const float frequency =
+        1.0f / static_cast<float>(std::pow(config.rope_theta, static_cast<double>(exponent)));
+    float scaled = frequency;
+    if (scaling.kind == RopeScaling::Kind::linear) {
+      scaled = frequency / static_cast<float>(scaling.factor);
+    } else if (scaling.kind == RopeScaling::Kind::llama3) {
+      const auto factor = static_cast<float>(scaling.factor);
+      const auto original = static_cast<float>(scaling.original_context);
+      const auto low = static_cast<float>(scaling.low_frequency_factor);
+      const auto high = static_cast<float>(scaling.high_frequency_factor);
+      const float wavelength = static_cast<float>(2 * std::numbers::pi) / frequency;
+      if (wavelength > original / low) {
+        scaled = frequency / factor;
+      } else if (wavelength >= original / high) {
+        const float smooth = (original / wavelength - low) / (high - low);
+        scaled = (1 - smooth) * frequency / factor + smooth * frequency;
+      }
+    }
+    result[static_cast<size_t>(i)] = scaled;
+  }
+  return result;
+}
+
+}  // namespace weft

@@ -1,0 +1,29 @@
+// The planner: model + workers -> program. The only place that knows how a transformer is woven
+// from operations; families differ by their config's fields alone.
+#pragma once
+
+#include "base/result.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "program/program.h"
+
+namespace weft {
+
+struct PlanOptions {
+  int workers = 1;
+  int64_t rows = 1;      ///< tokens in one step: 1 decodes, more is a chunk of prefill
+  int64_t capacity = 0;  ///< positions the KV cache holds
+  DType kv = DType::bf16;
+  Logits logits = Logits::last;
+  bool sample = true;  ///< draw a token from the last row's logits (not with Logits::none)
+};
+
+/// Plans a step. A chunk of prefill rounds the activations that meet bf16 weights to bf16, as
+/// transformers does in that format; a decode step keeps them in f32. Columns, heads and rows are
+/// dealt to workers such that no result depends on how many there are.
+Program plan(const ModelConfig& config, const Weights& weights, const PlanOptions& options);
+
+/// Inverse RoPE frequencies [head_dim / 2] in f32, scaled as the config says.
+std::vector<float> inverse_frequencies(const ModelConfig& config);
+
+}  // namespace weft

@@ -1,0 +1,138 @@
+#include "program/program.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+
+namespace weft {
+namespace {
+
+double bytes_of(const Weights& weights, const WeightRef& ref, int64_t rows) {
+  if (!ref.present) {
+    return 0;
+  }
+  const Tensor& tensor = weights.get(ref.role, ref.layer);
+  const int64_t row_elements = tensor.shape.size() == 2 ? tensor.columns() : 1;
+  return static_cast<double>(rows * row_elements) * static_cast<double>(size_of(tensor.dtype));
+}
+
+/// Keys that `rows` tokens from `position` on see in all.
+double visible_keys(int64_t rows, int64_t position, int64_t window) {
+  double sum = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t seen = position + r + 1;
+    sum += static_cast<double>(window > 0 ? std::min(seen, window) : seen);
+  }
+  return sum;
+}
+
+struct CostOf {
+  const Program& program;
+  const Instruction& instruction;
+  const Weights& weights;
+  int64_t rows;      // of this instruction
+  int64_t position;  // of its first row
+
+  Cost operator()(const EmbedOp& op) const { return {bytes_of(weights, op.table, rows), 0, 0}; }
+  Cost operator()(const RopeAnglesOp&) const { return {}; }
+  Cost operator()(const RmsNormOp& op) const {
+    return {bytes_of(weights, op.weight, op.columns), 0,
+            4.0 * static_cast<double>(rows * op.columns)};
+  }
+  Cost operator()(const LinearOp& op) const {
+    const int64_t n = instruction.tile.size();
+    return {bytes_of(weights, op.weight, n) + bytes_of(weights, op.bias, n), 0,
+            2.0 * static_cast<double>(rows * n * op.k)};
+  }
+  Cost operator()(const GatedLinearOp& op) const {
+    const int64_t n = instruction.tile.size();
+    return {bytes_of(weights, op.gate, n) + bytes_of(weights, op.up, n), 0,
+            4.0 * static_cast<double>(rows * n * op.k)};
+  }
+  Cost operator()(const RopeAppendOp& op) const {
+    const double elements = static_cast<double>(rows * instruction.tile.size() * op.head_dim);
+    return {0, 2 * elements * static_cast<double>(size_of(program.buffers[op.keys].element)),
+            6.0 * elements * static_cast<double>(op.query_heads / op.kv_heads + 1) / 2};
+  }
+  Cost operator()(const AttentionOp& op) const {
+    const double share = 1.0 / static_cast<double>(op.splits);
+    const double keys = visible_keys(rows, position, op.window) * share;
+    const double last = visible_keys(1, position + rows - 1, op.window) * share;
+    const double heads = static_cast<double>(instruction.tile.size());
+    const double group = static_cast<double>(op.query_heads / op.kv_heads);
+    const double element = static_cast<double>(size_of(program.buffers[op.keys].element));
+    // A chunk reads the keys that its last row sees once for all its rows.
+    return {0, 2 * last * heads * static_cast<double>(op.head_dim) * element,
+            4 * keys * heads * group * static_cast<double>(op.head_dim)};
+  }
+  Cost operator()(const AttentionCombineOp&) const { return {}; }
+  Cost operator()(const SampleOp&) const { return {}; }
+};
+
+}  // namespace
+
+Element element_of(DType type) {
+  switch (type) {
+    case DType::f32:
+      return Element::f32;
+    case DType::bf16:
+      return Element::bf16;
+    case DType::f16:
+      return Element::f16;
+  }
+  return Element::f32;
+}
+
+DType dtype_of(Element element) {
+  WEFT_CHECK(element != Element::i32);
+  return element == Element::f32 ? DType::f32 : element == Element::bf16 ? DType::bf16 : DType::f16;
+}
+
+int64_t size_of(Element element) {
+  return element == Element::f32 || element == Element::i32 ? 4 : 2;
+}
+
+std::string_view name_of(Element element) {
+  constexpr std::array<std::string_view, 4> kNames = {"f32", "bf16", "f16", "i32"};
+  return kNames[static_cast<size_t>(element)];
+}
+
+std::string_view kind_of(const Operation& operation) {
+  constexpr std::array<std::string_view, std::variant_size_v<decltype(Operation::body)>> kNames = {
+      "embed",       "rope_angles", "rmsnorm",           "linear", "gated_linear",
+      "rope_append", "attention",   "attention_combine", "sample"};
+  return kNames[operation.body.index()];
+}
+
+Cost& Cost::operator+=(const Cost& other) {
+  weight_bytes += other.weight_bytes;
+  kv_bytes += other.kv_bytes;
+  flops += other.flops;
+  return *this;
+}
+
+Cost cost_of(const Program& program, const Instruction& instruction, const Weights& weights,
+             int64_t rows, int64_t position) {
+  const Operation& operation = program.operations[static_cast<size_t>(instruction.operation)];
+  Range range = operation.rows == Rows::last
+                    ? Range{rows - 1, rows}
+                    : Range{instruction.rows.begin, std::min(instruction.rows.end, rows)};
+  if (range.empty()) {
+    return {};
+  }
+  return std::visit(CostOf{program, instruction, weights, range.size(), position + range.begin},
+                    operation.body);
+}
+
+Cost cost_of(const Program& program, const Weights& weights, int64_t rows, int64_t position) {
+  Cost sum;
+  for (const auto& worker : program.workers) {
+    for (const Instruction& instruction : worker) {
+      sum += cost_of(program, instruction, weights, rows, position);
+    }
+  }
+  return sum;
+}
+
+}  // namespace weft

@@ -1,0 +1,191 @@
+// A program: one decode step, or one chunk of prefill, as data. It lists the operations with their
+// operands, and for each worker (a CPU thread, an SM, a CU) a fixed sequence of instructions: which
+// tile of which operation, what to wait for, what to announce. It names buffers, weights and events
+// by index and knows no addresses, so every interpreter lays it over its own memory.
+//
+// Time. A program is run for one or more steps without returning. Each event counts the signals of
+// its instructions; in step s a wait for the event is over when s + 1 steps' worth of signals have
+// come, a wait for the previous step when s steps' worth have. Counters are never reset while a
+// program runs. Within a worker, instructions take effect in order.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/number.h"
+#include "base/range.h"
+#include "model/weights.h"
+
+namespace weft {
+
+using BufferId = int32_t;
+using EventId = int32_t;
+inline constexpr int32_t kNone = -1;
+
+/// What elements a buffer holds.
+enum class Element : uint8_t { f32, bf16, f16, i32 };
+Element element_of(DType type);
+DType dtype_of(Element element);  ///< not for i32
+int64_t size_of(Element element);
+std::string_view name_of(Element element);
+
+/// Whose a buffer is and how long it lives.
+enum class Space : uint8_t {
+  activation,  ///< shared by the workers, alive within a step
+  worker,      ///< one for each worker: a value recomputed by each instead of exchanged
+  kv,          ///< a layer's keys or values, alive for the sequence: [kv_heads, capacity, head_dim]
+  state,       ///< the sequence: tokens, positions; written by the host and by sample
+  constant,    ///< made once: rotary frequencies
+};
+
+struct Buffer {
+  std::string name;
+  Space space = Space::activation;
+  Element element = Element::f32;
+  int64_t rows = 0;  ///< 1 in a program of many rows: the one row that matters (Rows::last)
+  int64_t columns = 0;
+
+  int64_t bytes() const { return rows * columns * size_of(element); }
+};
+
+/// A weight by role; the interpreter finds its bytes in the model's Weights.
+struct WeightRef {
+  Role role = Role::embedding;
+  int64_t layer = -1;
+  bool present = false;
+};
+
+/// Which of a step's rows (tokens) an operation works on.
+enum class Rows : uint8_t { all, last };
+
+// Operations, with their operands by index. Shapes and arithmetic: ops/<name>/op.h.
+
+struct EmbedOp {
+  WeightRef table;
+  BufferId tokens = kNone, out = kNone, copy = kNone;
+  int64_t columns = 0;
+  float scale = 1;
+};
+
+struct RopeAnglesOp {
+  BufferId positions = kNone, inverse_frequencies = kNone, cosines = kNone, sines = kNone;
+  int64_t half = 0;
+};
+
+struct RmsNormOp {
+  WeightRef weight;
+  BufferId x = kNone, residual = kNone, out = kNone;
+  int64_t columns = 0, groups = 1;  ///< an instruction's `tile` is a range of groups
+  float epsilon = 0, scale = 1;
+};
+
+struct LinearOp {
+  WeightRef weight, bias;
+  BufferId a = kNone, out = kNone;
+  int64_t n = 0, k = 0;
+  float alpha = 1;
+  bool accumulate = false;
+};
+
+struct GatedLinearOp {
+  WeightRef gate, up, gate_bias, up_bias;
+  BufferId a = kNone, out = kNone;
+  int64_t n = 0, k = 0;
+};
+
+struct RopeAppendOp {
+  BufferId q = kNone, k = kNone, v = kNone, positions = kNone, cosines = kNone, sines = kNone;
+  BufferId q_out = kNone, keys = kNone, values = kNone;
+  int64_t query_heads = 0, kv_heads = 0, head_dim = 0;
+};
+
+struct AttentionOp {
+  BufferId q = kNone, keys = kNone, values = kNone, positions = kNone;
+  BufferId partials = kNone;  ///< kNone: one split, straight to out
+  BufferId out = kNone;
+  int64_t query_heads = 0, kv_heads = 0, head_dim = 0, window = 0, splits = 1;
+  float scale = 1;
+};
+
+/// Merges what the AttentionOp it repeats left in partials.
+struct AttentionCombineOp {
+  AttentionOp attention;
+};
+
+/// Reads logits and the tokens so far; writes the next token and its position for the next step.
+struct SampleOp {
+  BufferId logits = kNone, tokens = kNone, positions = kNone;
+  int64_t vocabulary = 0;
+};
+
+struct Operation {
+  std::string name;  ///< for people: "q_proj"
+  int64_t layer = -1;
+  Rows rows = Rows::all;
+  std::variant<EmbedOp, RopeAnglesOp, RmsNormOp, LinearOp, GatedLinearOp, RopeAppendOp, AttentionOp,
+               AttentionCombineOp, SampleOp>
+      body;
+};
+
+/// The operation's kind in words: "linear".
+std::string_view kind_of(const Operation& operation);
+
+/// A wait for all signals of an event in this step, or in the steps before.
+struct Wait {
+  EventId event = kNone;
+  bool previous_step = false;
+};
+
+struct Instruction {
+  int32_t operation = 0;
+  /// Rows of the step (Rows::all); clipped to the rows that the step has. Ignored for Rows::last.
+  Range rows;
+  /// The tile: columns of out (embed, linear, gated_linear: embed takes all), groups (rmsnorm), KV
+  /// heads (rope_append, attention), query heads (attention_combine).
+  Range tile;
+  int32_t split = 0;  ///< attention: which split of the keys
+  std::vector<Wait> waits;
+  EventId signal = kNone;
+};
+
+struct Event {
+  std::string name;
+  int32_t signals = 0;  ///< instructions that signal it in one step
+};
+
+/// Which rows get logits, and whether a token is drawn from the last one's.
+enum class Logits : uint8_t { none, last, all };
+
+struct Program {
+  std::string name;
+  int64_t rows = 1;  ///< most tokens in one step
+  std::vector<Buffer> buffers;
+  std::vector<Operation> operations;
+  std::vector<Event> events;
+  std::vector<std::vector<Instruction>> workers;  ///< in order of execution
+
+  BufferId tokens = kNone, positions = kNone, inverse_frequencies = kNone;
+  BufferId logits = kNone;
+  EventId sampled = kNone;  ///< signalled when a step's token is known; kNone: one step only
+};
+
+/// What a worker moves and computes in one instruction, for `rows` tokens at `position` onward.
+struct Cost {
+  double weight_bytes = 0;
+  double kv_bytes = 0;
+  double flops = 0;
+  Cost& operator+=(const Cost& other);
+};
+
+/// The cost of one instruction when the step has `rows` tokens and the first is at `position`.
+/// `weights` tells the formats the weights are stored in.
+Cost cost_of(const Program& program, const Instruction& instruction, const Weights& weights,
+             int64_t rows, int64_t position);
+
+/// The sum over all instructions.
+Cost cost_of(const Program& program, const Weights& weights, int64_t rows, int64_t position);
+
+}  // namespace weft
