@@ -109,7 +109,7 @@ class Planner {
 
 BufferId Planner::buffer(std::string name, Space space, Element element, int64_t rows,
                          int64_t columns) {
-  program_.buffers.push_back({std::move(name), space, element, rows, columns});
+  program_.buffers.push_back({std::move(name), space, element, rows, columns, -1});
   return static_cast<BufferId>(program_.buffers.size()) - 1;
 }
 
@@ -518,6 +518,7 @@ Program Planner::run() {
       (key ? keys_ : values_)
           .push_back(buffer(name, Space::kv, element_of(options_.kv), config_.kv_heads,
                             options_.capacity * config_.head_dim));
+      program_.buffers.back().layer = layer;
     }
   }
   if (options_.logits != Logits::none) {

@@ -47,6 +47,7 @@ struct Buffer {
   Element element = Element::f32;
   int64_t rows = 0;  ///< 1 in a program of many rows: the one row that matters (Rows::last)
   int64_t columns = 0;
+  int64_t layer = -1;  ///< Space::kv: whose
 
   int64_t bytes() const { return rows * columns * size_of(element); }
 };

@@ -1,0 +1,419 @@
+#include "engine/cpu_interpreter.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "program/planner.h"
+
+namespace weft {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr size_t aligned(size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+/// A counter of an event's signals, on a cache line of its own.
+struct alignas(kAlignment) Counter {
+  std::atomic<int64_t> signals{0};
+};
+
+void wait_for(const Counter& counter, int64_t signals) {
+  constexpr int kSpins =
+      4000;  // some microseconds: longer than any exchange between running threads
+  for (int spins = 0; counter.signals.load(std::memory_order_acquire) < signals; ++spins) {
+    if (spins < kSpins) {
+      __builtin_ia32_pause();
+    } else {
+      sched_yield();  // the producer may not be running: fewer cores than workers
+    }
+  }
+}
+
+using Bound = std::variant<EmbedArgs, RopeAnglesArgs, RmsNormArgs, LinearArgs, GatedLinearArgs,
+                           RopeAppendArgs, AttentionArgs, SampleArgs>;
+
+}  // namespace
+
+Result<CpuSequence> CpuSequence::create(const ModelConfig& config, int64_t capacity, DType kv,
+                                        int64_t max_rows) {
+  CpuSequence sequence;
+  sequence.capacity = capacity;
+  sequence.kv = kv;
+  const size_t bytes =
+      static_cast<size_t>(config.kv_heads * capacity * config.head_dim) * size_of(kv);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    WEFT_ASSIGN(Pages keys, Pages::allocate(bytes));
+    WEFT_ASSIGN(Pages values, Pages::allocate(bytes));
+    sequence.keys.push_back(std::move(keys));
+    sequence.values.push_back(std::move(values));
+  }
+  sequence.tokens.resize(static_cast<size_t>(max_rows));
+  sequence.positions.resize(static_cast<size_t>(max_rows));
+  sequence.history.reserve(static_cast<size_t>(capacity) + 1);
+  return sequence;
+}
+
+class CpuInterpreter::Loaded {
+ public:
+  Program program;
+  Pages memory;
+  std::vector<size_t> offsets;            // [buffer]: in memory; Space::worker: of worker 0's
+  size_t worker_bytes = 0;                // from one worker's private part to the next's
+  std::vector<std::vector<Bound>> bound;  // [worker][operation]
+  std::vector<Pages> scratch;             // [worker]
+  std::unique_ptr<Counter[]> counters;    // [event]
+  std::vector<float> inverse_frequencies;
+  size_t logits_elements = 0;
+  const float* logits = nullptr;
+};
+
+namespace {
+
+/// Turns the operands of one operation into the addresses that one worker sees.
+class Binder {
+ public:
+  Binder(const CpuInterpreter::Loaded& loaded, const Weights& weights, CpuSequence& sequence,
+         size_t worker)
+      : loaded_(loaded), weights_(weights), sequence_(sequence), worker_(worker) {}
+
+  Bound operator()(const EmbedOp& op) {
+    return EmbedArgs{matrix(op.table), i32(op.tokens), op.columns,
+                     op.scale,         out(op.out),    out(op.copy)};
+  }
+  Bound operator()(const RopeAnglesOp& op) {
+    return RopeAnglesArgs{i32(op.positions), f32(op.inverse_frequencies), op.half, f32(op.cosines),
+                          f32(op.sines)};
+  }
+  Bound operator()(const RmsNormOp& op) {
+    RmsNormArgs args;
+    args.x = in(op.x);
+    args.weight = vector(op.weight);
+    args.columns = op.columns;
+    args.groups = op.groups;
+    args.epsilon = op.epsilon;
+    args.scale = op.scale;
+    args.residual = out(op.residual);
+    args.out = out(op.out);
+    return args;
+  }
+  Bound operator()(const LinearOp& op) {
+    LinearArgs args;
+    args.a = in(op.a);
+    args.w = matrix(op.weight);
+    args.bias = vector(op.bias);
+    args.n = op.n;
+    args.k = op.k;
+    args.alpha = op.alpha;
+    args.accumulate = op.accumulate;
+    args.out = out(op.out);
+    return args;
+  }
+  Bound operator()(const GatedLinearOp& op) {
+    GatedLinearArgs args;
+    args.a = in(op.a);
+    args.gate = matrix(op.gate);
+    args.up = matrix(op.up);
+    args.gate_bias = vector(op.gate_bias);
+    args.up_bias = vector(op.up_bias);
+    args.n = op.n;
+    args.k = op.k;
+    args.out = out(op.out);
+    return args;
+  }
+  Bound operator()(const RopeAppendOp& op) {
+    RopeAppendArgs args;
+    args.q = in(op.q);
+    args.k = in(op.k);
+    args.v = in(op.v);
+    args.query_heads = op.query_heads;
+    args.kv_heads = op.kv_heads;
+    args.head_dim = op.head_dim;
+    args.positions = i32(op.positions);
+    args.cosines = f32(op.cosines);
+    args.sines = f32(op.sines);
+    args.q_out = out(op.q_out);
+    args.cache = cache(op.keys, op.values, op.head_dim);
+    return args;
+  }
+  Bound operator()(const AttentionOp& op) {
+    AttentionArgs args;
+    args.q = in(op.q);
+    args.cache = cache(op.keys, op.values, op.head_dim);
+    args.query_heads = op.query_heads;
+    args.kv_heads = op.kv_heads;
+    args.head_dim = op.head_dim;
+    args.positions = i32(op.positions);
+    args.scale = op.scale;
+    args.window = op.window;
+    args.splits = op.splits;
+    args.partials = f32(op.partials);
+    args.out = out(op.out);
+    return args;
+  }
+  Bound operator()(const AttentionCombineOp& op) { return (*this)(op.attention); }
+  Bound operator()(const SampleOp& op) {
+    SampleArgs args;
+    args.logits = f32(op.logits);
+    args.vocabulary = op.vocabulary;
+    return args;
+  }
+
+ private:
+  void* address(BufferId id) const {
+    if (id == kNone) {
+      return nullptr;
+    }
+    const Buffer& buffer = loaded_.program.buffers[static_cast<size_t>(id)];
+    switch (buffer.space) {
+      case Space::state:
+        return id == loaded_.program.tokens ? sequence_.tokens.data() : sequence_.positions.data();
+      case Space::constant:
+        // Never written: the program has it as Space::constant.
+        return const_cast<float*>(loaded_.inverse_frequencies.data());
+      case Space::kv:
+        WEFT_CHECK(false);  // addressed through cache()
+      case Space::activation:
+        return loaded_.memory.data() + loaded_.offsets[static_cast<size_t>(id)];
+      case Space::worker:
+        return loaded_.memory.data() + loaded_.offsets[static_cast<size_t>(id)] +
+               worker_ * loaded_.worker_bytes;
+    }
+    return nullptr;
+  }
+  float* f32(BufferId id) const { return static_cast<float*>(address(id)); }
+  int32_t* i32(BufferId id) const { return static_cast<int32_t*>(address(id)); }
+
+  /// A buffer of one row stands for the row that matters, whichever it is: stride 0.
+  int64_t stride(const Buffer& buffer) const { return buffer.rows == 1 ? 0 : buffer.columns; }
+  ConstMatrix in(BufferId id) const {
+    const Matrix m = out(id);
+    return {m.data, m.dtype, m.stride};
+  }
+  Matrix out(BufferId id) const {
+    if (id == kNone) {
+      return {};
+    }
+    const Buffer& buffer = loaded_.program.buffers[static_cast<size_t>(id)];
+    return {address(id), dtype_of(buffer.element), stride(buffer)};
+  }
+  ConstMatrix matrix(const WeightRef& ref) const {
+    const Tensor& tensor = weights_.get(ref.role, ref.layer);
+    return {tensor.data, tensor.dtype, tensor.columns()};
+  }
+  ConstVector vector(const WeightRef& ref) const {
+    if (!ref.present) {
+      return {};
+    }
+    const Tensor& tensor = weights_.get(ref.role, ref.layer);
+    return {tensor.data, tensor.dtype};
+  }
+  KvCache cache(BufferId keys, BufferId values, int64_t head_dim) const {
+    const auto layer = [&](BufferId id) {
+      return static_cast<size_t>(loaded_.program.buffers[static_cast<size_t>(id)].layer);
+    };
+    return {sequence_.keys[layer(keys)].data(), sequence_.values[layer(values)].data(),
+            sequence_.kv, sequence_.capacity * head_dim};
+  }
+
+  const CpuInterpreter::Loaded& loaded_;
+  const Weights& weights_;
+  CpuSequence& sequence_;
+  size_t worker_;
+};
+
+/// Scratch that an operation needs for `rows` rows.
+size_t scratch_bytes(const Bound& bound, int64_t rows) {
+  struct Visitor {
+    int64_t rows;
+    size_t operator()(const LinearArgs& args) const {
+      return cpu::linear_scratch_bytes(args, rows);
+    }
+    size_t operator()(const GatedLinearArgs& args) const {
+      return cpu::gated_linear_scratch_bytes(args, rows);
+    }
+    size_t operator()(const AttentionArgs& args) const {
+      return cpu::attention_scratch_bytes(args, rows);
+    }
+    size_t operator()(const SampleArgs& args) const {
+      return cpu::sample_scratch_bytes(args.vocabulary);
+    }
+    size_t operator()(const EmbedArgs&) const { return 0; }
+    size_t operator()(const RopeAnglesArgs&) const { return 0; }
+    size_t operator()(const RmsNormArgs&) const { return 0; }
+    size_t operator()(const RopeAppendArgs&) const { return 0; }
+  };
+  return std::visit(Visitor{rows}, bound);
+}
+
+/// Executes one instruction's tile. Sampling is the run loop's: it ends steps.
+struct Execute {
+  const Instruction& instruction;
+  Range rows;
+  bool combine;
+  std::span<std::byte> scratch;
+
+  void operator()(const EmbedArgs& args) const { cpu::embed(args, rows); }
+  void operator()(const RopeAnglesArgs& args) const { cpu::rope_angles(args, rows); }
+  void operator()(const RmsNormArgs& args) const {
+    const Range groups = instruction.tile;
+    if (groups.size() == args.groups) {
+      cpu::rmsnorm(args, {rows.begin * args.groups, rows.end * args.groups});
+      return;
+    }
+    for (int64_t row = rows.begin; row < rows.end; ++row) {
+      cpu::rmsnorm(args, {row * args.groups + groups.begin, row * args.groups + groups.end});
+    }
+  }
+  void operator()(const LinearArgs& args) const {
+    cpu::linear(args, rows, instruction.tile, scratch);
+  }
+  void operator()(const GatedLinearArgs& args) const {
+    cpu::gated_linear(args, rows, instruction.tile, scratch);
+  }
+  void operator()(const RopeAppendArgs& args) const {
+    cpu::rope_append(args, rows, instruction.tile);
+  }
+  void operator()(const AttentionArgs& args) const {
+    if (combine) {
+      cpu::attention_combine(args, rows, instruction.tile);
+    } else {
+      cpu::attention(args, rows, instruction.tile, instruction.split, scratch);
+    }
+  }
+  void operator()(const SampleArgs&) const {}
+};
+
+}  // namespace
+
+CpuInterpreter::CpuInterpreter(const ModelConfig& config, const Weights& weights,
+                               CpuSequence& sequence, WorkerTeam& team)
+    : config_(config), weights_(weights), sequence_(sequence), team_(team) {}
+
+Result<std::shared_ptr<CpuInterpreter::Loaded>> CpuInterpreter::load(Program program) {
+  WEFT_CHECK(static_cast<int>(program.workers.size()) == team_.size());
+  auto loaded = std::make_shared<Loaded>();
+  loaded->program = std::move(program);
+  const Program& p = loaded->program;
+  const size_t workers = p.workers.size();
+
+  // Shared buffers first, then each worker's own.
+  size_t shared = 0;
+  loaded->offsets.resize(p.buffers.size());
+  for (size_t i = 0; i < p.buffers.size(); ++i) {
+    const auto bytes = aligned(static_cast<size_t>(p.buffers[i].bytes()));
+    if (p.buffers[i].space == Space::activation) {
+      loaded->offsets[i] = shared;
+      shared += bytes;
+    } else if (p.buffers[i].space == Space::worker) {
+      loaded->offsets[i] = loaded->worker_bytes;
+      loaded->worker_bytes += bytes;
+    }
+  }
+  for (size_t i = 0; i < p.buffers.size(); ++i) {
+    loaded->offsets[i] += p.buffers[i].space == Space::worker ? shared : 0;
+  }
+  WEFT_ASSIGN(loaded->memory, Pages::allocate(shared + workers * loaded->worker_bytes));
+  loaded->inverse_frequencies = inverse_frequencies(config_);
+
+  size_t scratch = 0;
+  for (size_t worker = 0; worker < workers; ++worker) {
+    Binder binder(*loaded, weights_, sequence_, worker);
+    std::vector<Bound> bound;
+    for (const Operation& operation : p.operations) {
+      bound.push_back(std::visit(binder, operation.body));
+      const int64_t rows = operation.rows == Rows::last ? 1 : p.rows;
+      scratch = std::max(scratch, scratch_bytes(bound.back(), rows));
+    }
+    loaded->bound.push_back(std::move(bound));
+  }
+  for (size_t worker = 0; worker < workers; ++worker) {
+    WEFT_ASSIGN(Pages pages, Pages::allocate(scratch));
+    loaded->scratch.push_back(std::move(pages));
+  }
+  loaded->counters = std::make_unique<Counter[]>(p.events.size());
+  if (p.logits != kNone) {
+    const Buffer& buffer = p.buffers[static_cast<size_t>(p.logits)];
+    loaded->logits_elements = static_cast<size_t>(buffer.rows * buffer.columns);
+    loaded->logits = reinterpret_cast<const float*>(loaded->memory.data() +
+                                                    loaded->offsets[static_cast<size_t>(p.logits)]);
+  }
+  return loaded;
+}
+
+std::span<const float> CpuInterpreter::logits(const Loaded& loaded) {
+  return {loaded.logits, loaded.logits_elements};
+}
+
+int64_t CpuInterpreter::run(Loaded& loaded, int64_t rows, int64_t steps,
+                            const std::function<bool(int32_t)>& on_token) {
+  const Program& program = loaded.program;
+  WEFT_CHECK(rows >= 1 && rows <= program.rows);
+  WEFT_CHECK(steps == 1 || program.sampled != kNone);
+  for (size_t event = 0; event < program.events.size(); ++event) {
+    loaded.counters[event].signals.store(0, std::memory_order_relaxed);
+  }
+  std::atomic<bool> stop{false};
+  int64_t steps_run = 0;
+
+  // The token that worker 0 draws becomes the next step's input.
+  const auto sample = [&](SampleArgs args, Range last, std::span<std::byte> scratch) {
+    const int32_t position = sequence_.positions[static_cast<size_t>(last.begin)];
+    args.options = sequence_.sampling;
+    args.history = sequence_.history;
+    args.draw = static_cast<uint64_t>(position) + 1;
+    const int32_t token = cpu::sample(args, scratch);
+    sequence_.history.push_back(token);
+    sequence_.tokens[0] = token;
+    sequence_.positions[0] = position + 1;
+    return token;
+  };
+
+  team_.run([&](int worker_index) {
+    const auto worker = static_cast<size_t>(worker_index);
+    const std::span<std::byte> scratch{loaded.scratch[worker].data(),
+                                       loaded.scratch[worker].size()};
+    for (int64_t step = 0; step < steps; ++step) {
+      if (step > 0) {
+        wait_for(loaded.counters[static_cast<size_t>(program.sampled)], step);
+        if (stop.load(std::memory_order_relaxed)) {
+          break;
+        }
+      }
+      for (const Instruction& instruction : program.workers[worker]) {
+        for (const Wait& wait : instruction.waits) {
+          const auto event = static_cast<size_t>(wait.event);
+          const int64_t wanted = wait.previous_step ? step : step + 1;
+          wait_for(loaded.counters[event], wanted * program.events[event].signals);
+        }
+        const auto index = static_cast<size_t>(instruction.operation);
+        const Operation& operation = program.operations[index];
+        const Range range =
+            operation.rows == Rows::last
+                ? Range{rows - 1, rows}
+                : Range{instruction.rows.begin, std::min(instruction.rows.end, rows)};
+        const Bound& bound = loaded.bound[worker][index];
+        if (const auto* args = std::get_if<SampleArgs>(&bound)) {
+          const int32_t token = sample(*args, {rows - 1, rows}, scratch);
+          ++steps_run;
+          if (on_token && !on_token(token)) {
+            stop.store(true, std::memory_order_relaxed);
+          }
+        } else if (!range.empty()) {
+          const bool combine = std::holds_alternative<AttentionCombineOp>(operation.body);
+          std::visit(Execute{instruction, range, combine, scratch}, bound);
+        }
+        if (instruction.signal != kNone) {
+          loaded.counters[static_cast<size_t>(instruction.signal)].signals.fetch_add(
+              1, std::memory_order_acq_rel);
+        }
+      }
+    }
+  });
+  return program.sampled == kNone ? 1 : steps_run;
+}
+
+}  // namespace weft

@@ -1,0 +1,74 @@
+// Runs programs on the CPU: the slow, clear interpreter that any other is held against. Each worker
+// thread walks its instructions in order, spins on the events that they wait for, and calls the
+// operations' CPU kernels.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/pages.h"
+#include "base/result.h"
+#include "engine/worker_team.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "ops/attention/op.h"
+#include "ops/embed/op.h"
+#include "ops/gated_linear/op.h"
+#include "ops/linear/op.h"
+#include "ops/rmsnorm/op.h"
+#include "ops/rope_angles/op.h"
+#include "ops/rope_append/op.h"
+#include "ops/sample/op.h"
+#include "program/program.h"
+
+namespace weft {
+
+/// What a sequence is besides its program: shared by the decode and prefill programs.
+struct CpuSequence {
+  /// Memory for the KV cache of `config` and rows' state. Error (device): no memory.
+  static Result<CpuSequence> create(const ModelConfig& config, int64_t capacity, DType kv,
+                                    int64_t max_rows);
+
+  int64_t capacity = 0;
+  DType kv = DType::bf16;
+  std::vector<Pages> keys, values;  ///< [layer]: [kv_heads, capacity, head_dim]
+  std::vector<int32_t> tokens;      ///< [max_rows]: this step's
+  std::vector<int32_t> positions;   ///< [max_rows]
+  std::vector<int32_t> history;     ///< all tokens so far, the one not yet fed included
+  SamplingOptions sampling;
+};
+
+class CpuInterpreter {
+ public:
+  /// `sequence` and `weights` outlive the interpreter.
+  CpuInterpreter(const ModelConfig& config, const Weights& weights, CpuSequence& sequence,
+                 WorkerTeam& team);
+
+  /// A program laid over memory.
+  class Loaded;
+  /// Error (device): no memory for its buffers.
+  Result<std::shared_ptr<Loaded>> load(Program program);
+
+  /// Runs up to `steps` steps of `rows` tokens each (more than one step only when the program
+  /// samples), beginning with the sequence's tokens and positions. After each sampled token
+  /// on_token is called, by worker 0; false ends the run. Returns the number of steps run.
+  int64_t run(Loaded& program, int64_t rows, int64_t steps,
+              const std::function<bool(int32_t token)>& on_token);
+
+  /// Logits of the last step: [vocabulary], or [rows, vocabulary] with Logits::all.
+  static std::span<const float> logits(const Loaded& program);
+
+ private:
+  const ModelConfig& config_;
+  const Weights& weights_;
+  CpuSequence& sequence_;
+  WorkerTeam& team_;
+};
+
+}  // namespace weft

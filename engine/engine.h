@@ -1,0 +1,82 @@
+// The engine: a model, its KV cache and the programs that run it. Prompt in, tokens out.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "ops/sample/op.h"
+#include "program/program.h"
+
+namespace weft {
+
+struct EngineOptions {
+  int workers = 0;          ///< threads; 0: one for each core this process may use
+  int64_t context = 0;      ///< positions of KV cache; 0: the model's
+  std::optional<DType> kv;  ///< KV format; default: bf16 for bf16 weights, f32 for others
+  int64_t chunk = 512;      ///< tokens of one prefill step
+};
+
+/// Why a generation ended.
+enum class Stop { eos, length, context, caller };
+std::string_view name_of(Stop stop);
+
+struct Generation {
+  std::vector<int32_t> tokens;  ///< new ones, without the end-of-sequence token
+  Stop stop = Stop::length;
+  double prefill_seconds = 0;          ///< to the first new token
+  std::vector<double> decode_seconds;  ///< each further step
+};
+
+struct Score {
+  std::vector<double> logprobs;    ///< natural log-probability of ids[1..], given those before
+  std::vector<float> last_logits;  ///< [vocabulary]
+};
+
+class Engine {
+ public:
+  /// Errors: device (no memory), usage (options the model cannot have).
+  static Result<std::unique_ptr<Engine>> create(ModelConfig config, Weights weights,
+                                                const EngineOptions& options);
+  ~Engine();
+
+  const ModelConfig& config() const;
+  const Weights& weights() const;
+  int workers() const;
+  int64_t context() const;
+  DType kv() const;
+  int64_t chunk() const;
+
+  /// Forgets the sequence, feeds `prompt` (at least one token), then draws up to `max_tokens`
+  /// tokens. on_token gets each as it comes, before the next step begins; false ends the
+  /// generation. Errors (input): an empty prompt, an id outside the vocabulary, a prompt that does
+  /// not fit the context.
+  Result<Generation> generate(std::span<const int32_t> prompt, const SamplingOptions& sampling,
+                              int64_t max_tokens,
+                              const std::function<bool(int32_t)>& on_token = {});
+
+  /// Log-probabilities of a text's tokens (at least two for any; one gives logits alone). Errors as
+  /// generate's.
+  Result<Score> score(std::span<const int32_t> ids);
+
+  /// The program a decode step, or a chunk of prefill, runs.
+  Program plan_decode() const;
+  Program plan_chunk() const;
+
+  /// Bytes of KV cache that a sequence of this many positions has.
+  int64_t kv_bytes(int64_t positions) const;
+
+ private:
+  struct State;
+  explicit Engine(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace weft
