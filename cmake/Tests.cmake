@@ -1,11 +1,9 @@
 # One GoogleTest program per room. Tests whose name contains 'Slow' run outside the 'quick' label.
-find_package(GTest REQUIRED)
-
 function(weft_add_tests room)
   set(target test_${room})
   add_executable(${target} ${ARGN})
   target_link_libraries(${target} PRIVATE weft weft_flags weft_dependencies GTest::gtest GTest::gtest_main)
-  target_compile_definitions(${target} PRIVATE WEFT_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  target_compile_definitions(${target} PRIVATE WEFT_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${room} COMMAND ${target} --gtest_filter=-*Slow*)
   set_tests_properties(${room} PROPERTIES LABELS quick)
   add_test(NAME ${room}_slow COMMAND ${target} --gtest_filter=*Slow*)
@@ -17,3 +15,23 @@ foreach(room IN LISTS WEFT_ROOMS)
     weft_add_tests(${room} ${weft_tests_${room}})
   endif()
 endforeach()
+
+# The rooms include each other in one direction only.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+add_test(NAME dependencies
+  COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/dependencies/check.py ${PROJECT_SOURCE_DIR})
+add_test(NAME dependencies_check
+  COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/dependencies/check_test.py)
+set_tests_properties(dependencies dependencies_check PROPERTIES LABELS quick)
+
+# What is installed and copied to other machines: the sanitized build is not.
+if(NOT WEFT_SANITIZE)
+  add_test(NAME consumer
+    COMMAND bash ${PROJECT_SOURCE_DIR}/tests/consumer/test.sh ${CMAKE_BINARY_DIR} ${CMAKE_GENERATOR})
+  set_tests_properties(consumer PROPERTIES LABELS slow)
+  if(TARGET weft_command)
+    add_test(NAME copyable
+      COMMAND bash ${PROJECT_SOURCE_DIR}/tests/copyable.sh $<TARGET_FILE:weft_command>)
+    set_tests_properties(copyable PROPERTIES LABELS quick)
+  endif()
+endif()

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Installs the build in BUILD_DIR somewhere fresh, then builds and runs the project beside this file
+# on it.
+#
+#   test.sh BUILD_DIR GENERATOR
+set -euo pipefail
+build_dir=$1
+generator=$2
+here=$(cd "$(dirname "$0")" && pwd)
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cmake --install "$build_dir" --prefix "$work/installed"
+# Moved after the installation: the package must not remember where it was put.
+mv "$work/installed" "$work/moved"
+cmake -G "$generator" -S "$here" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/moved"
+cmake --build "$work/build"
+"$work/build/consumer"
