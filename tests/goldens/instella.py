@@ -28,7 +28,14 @@ class InstellaAttention(LlamaAttention):
         self.q_norm = LlamaRMSNorm(config.num_attention_heads * self.head_dim, eps)
         self.k_norm = LlamaRMSNorm(config.num_key_value_heads * self.head_dim, eps)
 
-    def forward(self, hidden_states, position_embeddings, attention_mask, past_key_values=None, **kwargs):
+    def forward(
+        self,
+        hidden_states,
+        position_embeddings,
+        attention_mask,
+        past_key_values=None,
+        **kwargs
+    ):
         def heads(x):
             return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
@@ -38,7 +45,9 @@ class InstellaAttention(LlamaAttention):
         q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
         if past_key_values is not None:
             k, v = past_key_values.update(k, v, self.layer_idx)
-        out, weights = eager_attention_forward(self, q, k, v, attention_mask, scaling=self.scaling)
+        out, weights = eager_attention_forward(
+            self, q, k, v, attention_mask, scaling=self.scaling
+        )
         return self.o_proj(out.flatten(-2)), weights
 
 
@@ -48,8 +57,12 @@ class InstellaDecoderLayer(nn.Module):
         index = layer.self_attn.layer_idx
         self.self_attn = InstellaAttention(config, index)
         self.mlp = layer.mlp
-        self.pre_attention_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.pre_feedforward_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.pre_attention_layernorm = LlamaRMSNorm(
+            config.hidden_size, config.rms_norm_eps
+        )
+        self.pre_feedforward_layernorm = LlamaRMSNorm(
+            config.hidden_size, config.rms_norm_eps
+        )
 
     def forward(self, hidden_states, **kwargs):
         x = hidden_states

@@ -1,0 +1,597 @@
+#!/usr/bin/env python3
+"""Makes the tiny random models under models/ and the golden outputs that Weft is tested against.
+
+    make_goldens.py                          every model below and the table in README.md
+    make_goldens.py --only qwen2             those whose name starts so
+    make_goldens.py --model DIR --out FILE   goldens of an existing model directory
+
+The outputs are computed by Hugging Face transformers in float32 with eager attention, whatever the
+stored type of the weights. Everything follows from SEED, so a second run writes the same models.
+README.md lists the tensors of a golden file.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import zlib
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import instella  # noqa: F401  (registers the family)
+
+HERE = Path(__file__).resolve().parent
+SEED = 20260101
+
+# What a layer adds to the residual stream, relative to the embedding. Trained layers add little each;
+# with much more, two layers of random weights magnify rounding as forty trained ones do not.
+LAYER_GAIN = 0.7
+
+# One token, a few, more than a block, more than one chunk of prefill (512), more than two.
+PROMPT_LENGTHS = [1, 7, 17, 130, 600, 1100]
+# In the longest prompt: the ends of sliding windows (64) and of chunks (512).
+POSITIONS = [0, 1, 16, 62, 63, 64, 65, 255, 511, 512, 513, 1023, 1024]
+SCORE_LENGTH = 60
+GREEDY_PROMPT = 17
+GREEDY_TOKENS = 64
+# Greedy tokens are only a fair test where the best token wins clearly, so of this many random
+# prompts the one with the widest smallest margin is kept. A text of few tokens repeated is no test.
+GREEDY_CANDIDATES = 512
+GREEDY_MIN_MARGIN = 0.02
+GREEDY_MIN_DISTINCT = 16
+
+TEXT_GREEDY_TOKENS = 128
+TEXT_PROMPTS = [
+    "def fibonacci(n):",
+    "class Stack:\n    def __init__(self):\n",
+    "import os\nimport sys\n\n\ndef main():\n",
+    "for i in range(10):\n    if i % 2 == 0:\n",
+    "#include <stdio.h>\n\nint main(void)\n{\n",
+]
+
+
+def config(model_type, hidden, ffn, heads, kv_heads, layers, vocab, **more):
+    """A config.json as the hub has it: rope_theta at the top level, torch_dtype filled in later."""
+    architecture = {
+        "llama": "LlamaForCausalLM",
+        "mistral": "MistralForCausalLM",
+        "qwen2": "Qwen2ForCausalLM",
+        "qwen3": "Qwen3ForCausalLM",
+        "olmo2": "Olmo2ForCausalLM",
+        "instella": "InstellaForCausalLM",
+        "granite": "GraniteForCausalLM",
+    }[model_type]
+    base = {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "hidden_size": hidden,
+        "intermediate_size": ffn,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": vocab,
+        "hidden_act": "silu",
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "use_cache": True,
+        "initializer_range": 0.02,
+        "attention_dropout": 0.0,
+    }
+    base.update(more)
+    return {key: value for key, value in base.items() if value != "absent"}
+
+
+# name -> (config, variants). A variant is the stored type and the number of files.
+# Sizes are awkward on purpose: no hidden size is a multiple of 64, no FFN of 32, no vocabulary of 4,
+# head sizes are 16 to 80, and 1 to 4 query heads share a key head.
+MODELS = {
+    "llama": (
+        config(
+            "llama",
+            48,
+            136,
+            heads=3,
+            kv_heads=3,
+            layers=3,
+            vocab=307,
+            rope_scaling=None,
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
+    "llama3": (
+        config(
+            "llama",
+            72,
+            136,
+            heads=3,
+            kv_heads=1,
+            layers=2,
+            vocab=389,
+            tie_word_embeddings=True,
+            rope_theta=500000.0,
+            # Some of the 12 wavelengths fall in each of the three bands.
+            rope_scaling={
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "rope_type": "llama3",
+            },
+            attention_bias=False,
+            mlp_bias=False,
+            pretraining_tp=1,
+            eos_token_id=[2, 5],
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
+    "llama-linear": (
+        config(
+            "llama",
+            80,
+            104,
+            heads=2,
+            kv_heads=1,
+            layers=2,
+            vocab=450,
+            head_dim=32,
+            tie_word_embeddings=True,
+            rope_scaling={"type": "linear", "factor": 2.5},  # the older spelling
+        ),
+        [("f32", 3)],
+    ),
+    "llama-bias": (
+        config(
+            "llama",
+            48,
+            200,
+            heads=4,
+            kv_heads=1,
+            layers=2,
+            vocab=499,
+            head_dim=16,
+            tie_word_embeddings=True,
+            attention_bias=True,
+            mlp_bias=True,
+            rope_theta="absent",
+            # The spelling of transformers 5, with every rope setting in one place.
+            rope_parameters={
+                "rope_theta": 20000.0,
+                "rope_type": "linear",
+                "factor": 2.0,
+            },
+        ),
+        [("f16", 1), ("f32", 1)],
+    ),
+    "mistral": (
+        config(
+            "mistral",
+            72,
+            72,
+            heads=2,
+            kv_heads=1,
+            layers=2,
+            vocab=321,
+            head_dim=64,
+            sliding_window=64,
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
+    "qwen2": (
+        config(
+            "qwen2",
+            96,
+            88,
+            heads=4,
+            kv_heads=1,
+            layers=2,
+            vocab=301,
+            tie_word_embeddings=True,
+            rms_norm_eps=1e-6,
+            rope_theta=1000000.0,
+            # As published: a window that is written down but switched off.
+            use_sliding_window=False,
+            sliding_window=32,
+            max_window_layers=1,
+        ),
+        [("bf16", 2), ("f32", 1)],
+    ),
+    "qwen3": (
+        config(
+            "qwen3",
+            48,
+            136,
+            heads=2,
+            kv_heads=1,
+            layers=2,
+            vocab=419,
+            head_dim=80,
+            tie_word_embeddings=True,
+            rms_norm_eps=1e-6,
+            attention_bias=False,
+            rope_theta="absent",
+            rope_parameters={"rope_theta": 1000000.0, "rope_type": "default"},
+            use_sliding_window=False,
+            sliding_window=None,
+            max_window_layers=2,
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
+    "olmo2": (
+        config(
+            "olmo2",
+            72,
+            104,
+            heads=3,
+            kv_heads=1,
+            layers=2,
+            vocab=303,
+            rms_norm_eps=1e-6,
+            rope_theta=500000.0,
+            rope_scaling=None,
+            attention_bias=False,
+            pad_token_id=1,
+            bos_token_id=None,
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
+    "instella": (
+        config(
+            "instella",
+            80,
+            72,
+            heads=5,
+            kv_heads=5,
+            layers=2,
+            vocab=311,
+            rope_scaling=None,
+            attention_bias=False,
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
+    "granite": (
+        config(
+            "granite",
+            96,
+            88,
+            heads=6,
+            kv_heads=3,
+            layers=2,
+            vocab=333,
+            tie_word_embeddings=True,
+            rope_scaling=None,
+            attention_bias=False,
+            mlp_bias=False,
+            embedding_multiplier=0.6,
+            attention_multiplier=0.2,
+            residual_multiplier=0.7,
+            logits_scaling=2.5,
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
+}
+
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+DTYPE_NAMES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
+
+
+def seeded(text):
+    return torch.Generator().manual_seed(SEED + zlib.crc32(text.encode()))
+
+
+def random_weight(name, shape, cfg, generator):
+    """A weight such that logits are of order 1 to 5, and attention, norms and biases all matter."""
+    normal = torch.randn(shape, generator=generator)
+    tied = cfg["tie_word_embeddings"]
+    embedding = (
+        2.0 * cfg.get("logits_scaling", 1.0) / cfg["hidden_size"] ** 0.5
+        if tied
+        else 1.0
+    )
+    stream = embedding * cfg.get("embedding_multiplier", 1.0)
+    if name == "model.embed_tokens.weight":
+        return embedding * normal
+    if name.endswith("norm.weight"):
+        weight = 0.5 + torch.rand(shape, generator=generator)
+        if name == "model.norm.weight" and tied:
+            # With a tied head the embedding would otherwise make every token predict itself.
+            weight *= normal.sign()
+        if cfg["model_type"] == "olmo2" and ".post_" in name:
+            weight *= LAYER_GAIN
+        return weight
+    if name.endswith(".bias"):
+        # Beyond queries and keys a large bias would make every token look the same.
+        return (0.5 if re.search(r"\.[qk]_proj\.", name) else 0.1) * normal
+    added = LAYER_GAIN * stream
+    gain = {"lm_head": 2.0, "o_proj": added, "down_proj": added}.get(
+        name.split(".")[-2], 1.0
+    )
+    return normal * gain / shape[1] ** 0.5
+
+
+def write_weights(directory, tensors, files):
+    if files == 1:
+        save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+        return
+    names = list(tensors)
+    per_file = -(-len(names) // files)
+    weight_map = {}
+    for i in range(files):
+        shard = names[i * per_file : (i + 1) * per_file]
+        file = f"model-{i + 1:05}-of-{files:05}.safetensors"
+        save_file(
+            {name: tensors[name] for name in shard},
+            directory / file,
+            metadata={"format": "pt"},
+        )
+        weight_map.update(dict.fromkeys(shard, file))
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    index = {
+        "metadata": {"total_size": total},
+        "weight_map": dict(sorted(weight_map.items())),
+    }
+    (directory / "model.safetensors.index.json").write_text(
+        json.dumps(index, indent=2) + "\n"
+    )
+
+
+def make_model(family, cfg, dtype, files):
+    directory = HERE / "models" / f"{family}-{dtype}"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    # Configs carry the type's name under "torch_dtype", newer ones under "dtype".
+    key = "dtype" if "rope_parameters" in cfg else "torch_dtype"
+    cfg = cfg | {
+        key: DTYPE_NAMES[dtype],
+        "transformers_version": transformers.__version__,
+    }
+    (directory / "config.json").write_text(json.dumps(cfg, indent=2) + "\n")
+
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
+    # Every stored type of a family starts from the same float32 values.
+    generator = seeded(family)
+    tensors = {}
+    for name, parameter in sorted(empty.named_parameters()):
+        weight = random_weight(name, tuple(parameter.shape), cfg, generator)
+        tensors[name] = weight.to(DTYPES[dtype]).contiguous()
+    write_weights(directory, tensors, files)
+    return directory
+
+
+def load(directory, dtype=torch.float32):
+    model, report = AutoModelForCausalLM.from_pretrained(
+        directory, dtype=dtype, attn_implementation="eager", output_loading_info=True
+    )
+    if report["missing_keys"] or report["unexpected_keys"] or report["mismatched_keys"]:
+        raise SystemExit(f"{directory}: weights do not match the model: {report}")
+    return model.eval()
+
+
+@torch.no_grad()
+def logits_of(model, ids, positions=None):
+    """float32 logits at the given positions (default: the last) of one sequence."""
+    positions = [len(ids) - 1] if positions is None else positions
+    keep = torch.tensor(positions)
+    out = model(input_ids=ids[None].long(), use_cache=False, logits_to_keep=keep)
+    return out.logits[0].float()
+
+
+@torch.no_grad()
+def greedy(model, prompts, count):
+    """Continues every row of prompts by count tokens, through any end-of-text token."""
+    out, cache, step = [], None, prompts
+    for _ in range(count):
+        result = model(
+            input_ids=step, past_key_values=cache, use_cache=True, logits_to_keep=1
+        )
+        cache, step = result.past_key_values, result.logits[:, -1].argmax(
+            -1, keepdim=True
+        )
+        out.append(step)
+    return torch.cat(out, 1)
+
+
+def greedy_margins(model, prompt, continuation):
+    """Logit of the chosen token minus the best other one, at each step.
+
+    They come from one pass over the whole text without a cache: where that pass would have chosen
+    another token than the cached steps did, the margin is negative.
+    """
+    ids = torch.cat([prompt, continuation])
+    logits = logits_of(model, ids[:-1], range(len(prompt) - 1, len(ids) - 1))
+    chosen = logits.gather(1, continuation[:, None])
+    others = logits.scatter(1, continuation[:, None], -torch.inf)
+    return chosen[:, 0] - others.max(-1).values
+
+
+def random_ids(model, shape, generator):
+    return torch.randint(model.config.vocab_size, shape, generator=generator)
+
+
+def clear_greedy_prompt(model, generator):
+    """A random prompt whose greedy continuation is varied, does not end, and is never a close choice."""
+    prompts = random_ids(model, (GREEDY_CANDIDATES, GREEDY_PROMPT), generator)
+    eos = torch.tensor(model.config.eos_token_id).flatten()
+    best = (GREEDY_MIN_MARGIN, None)
+    for prompt, tokens in zip(prompts, greedy(model, prompts, GREEDY_TOKENS)):
+        ends = torch.isin(tokens, eos).any()
+        if ends or len(tokens.unique()) < GREEDY_MIN_DISTINCT:
+            continue
+        margin = greedy_margins(model, prompt, tokens).min().item()
+        best = max(best, (margin, prompt), key=lambda pair: pair[0])
+    if best[1] is None:
+        raise SystemExit("no greedy text is clear and varied: pick another seed")
+    return best[1]
+
+
+def goldens_of_ids(model, generator, greedy_prompt):
+    """The goldens that need no tokenizer: random token ids."""
+    limit = model.config.max_position_embeddings
+    lengths = [n for n in PROMPT_LENGTHS if n <= limit]
+    golden = {}
+    for length in lengths:
+        ids = random_ids(model, (length,), generator)
+        if length == GREEDY_PROMPT:
+            ids = greedy_prompt
+        golden[f"prompt.{length}.ids"] = ids
+        golden[f"prompt.{length}.logits"] = logits_of(model, ids)[0]
+
+    # With a large vocabulary this would be the bulk of the file, so only the ends of
+    # windows and chunks are kept.
+    positions = POSITIONS if model.config.vocab_size <= 1000 else [63, 511, 512, 1023]
+    positions = [p for p in positions if p < lengths[-1]]
+    golden["positions.index"] = torch.tensor(positions)
+    golden["positions.logits"] = logits_of(
+        model, golden[f"prompt.{lengths[-1]}.ids"], positions
+    )
+
+    ids = random_ids(model, (SCORE_LENGTH,), generator)
+    logprobs = logits_of(model, ids, range(SCORE_LENGTH)).log_softmax(-1)
+    golden["score.ids"] = ids
+    golden["score.logprobs"] = logprobs[:-1].gather(1, ids[1:, None])[:, 0]
+
+    tokens = greedy(model, greedy_prompt[None], GREEDY_TOKENS)[0]
+    golden["greedy.ids"] = tokens
+    golden["greedy.margins"] = greedy_margins(model, greedy_prompt, tokens)
+    return golden
+
+
+def goldens_of_text(model, directory):
+    """The goldens of code prompts, for a directory that has a tokenizer."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    golden = {}
+    for i, text in enumerate(TEXT_PROMPTS):
+        ids = torch.tensor(tokenizer.encode(text).ids)
+        tokens = greedy(model, ids[None], TEXT_GREEDY_TOKENS)[0]
+        golden[f"text.{i}.utf8"] = torch.tensor(list(text.encode()), dtype=torch.uint8)
+        golden[f"text.{i}.ids"] = ids
+        golden[f"text.{i}.logits"] = logits_of(model, ids)[0]
+        golden[f"text.{i}.greedy"] = tokens
+        golden[f"text.{i}.margins"] = greedy_margins(model, ids, tokens)
+        print(f"{text!r}\n{tokenizer.decode(tokens.tolist())}\n")
+    return golden
+
+
+def save_goldens(golden, file):
+    tensors = {
+        name: (tensor.int() if tensor.dtype == torch.int64 else tensor).contiguous()
+        for name, tensor in golden.items()
+    }
+    # One entry only: safetensors writes several in no particular order.
+    made_with = f"transformers {transformers.__version__}, torch {torch.__version__}"
+    save_file(tensors, file, metadata={"made_with": made_with})
+
+
+def relative_error(got, want):
+    return ((got.double() - want.double()).norm() / want.double().norm()).item()
+
+
+def own_distance(directory, golden, dtype):
+    """How far transformers' own run in the stored type is from float32: median and largest."""
+    model = load(directory, dtype)
+    errors = [
+        relative_error(
+            logits_of(model, golden[f"prompt.{n}.ids"])[0], golden[f"prompt.{n}.logits"]
+        )
+        for n in PROMPT_LENGTHS
+    ]
+    return sorted(errors)[len(errors) // 2], max(errors)
+
+
+def write_table(rows):
+    readme = HERE / "README.md"
+    head, _, rest = readme.read_text().partition("<!-- table -->\n")
+    _, _, tail = rest.partition("<!-- end of table -->\n")
+    lines = [
+        "| model | KiB | logits, rms | smallest greedy margin "
+        "| own run in the stored type: median | largest |",
+        "|---|---|---|---|---|---|",
+        *("| " + " | ".join(row) + " |" for row in rows),
+    ]
+    table = "\n".join(lines) + "\n"
+    readme.write_text(f"{head}<!-- table -->\n{table}<!-- end of table -->\n{tail}")
+
+
+def make_all(only):
+    rows = []
+    for family, (cfg, variants) in MODELS.items():
+        for dtype, files in variants:
+            name = f"{family}-{dtype}"
+            if not name.startswith(only):
+                continue
+            directory = make_model(family, cfg, dtype, files)
+            model = load(directory)
+            generator = seeded(name)
+            golden = goldens_of_ids(
+                model, generator, clear_greedy_prompt(model, generator)
+            )
+            save_goldens(golden, directory / "golden.safetensors")
+            size = sum(file.stat().st_size for file in directory.iterdir())
+            if size > 1_000_000:
+                raise SystemExit(
+                    f"{name} takes {size} bytes; at most 1000000 are allowed"
+                )
+            row = [
+                name,
+                f"{size / 1024:.0f}",
+                f"{golden['positions.logits'].square().mean().sqrt():.2f}",
+                f"{golden['greedy.margins'].min():.3f}",
+            ]
+            if dtype == "f32":
+                row += ["", ""]
+            else:
+                row += [
+                    f"{error:.1e}"
+                    for error in own_distance(directory, golden, DTYPES[dtype])
+                ]
+            print(*row, sep="  ", flush=True)
+            rows.append(row)
+    if not only:
+        write_table(rows)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", default="", metavar="PREFIX", help="make only the models named so"
+    )
+    parser.add_argument(
+        "--model", type=Path, metavar="DIR", help="an existing model directory"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="where to write its goldens"
+    )
+    args = parser.parse_args()
+    if (args.model is None) != (args.out is None):
+        parser.error("--model and --out go together")
+
+    # One thread: sums are then always taken in the same order.
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    transformers.utils.logging.disable_progress_bar()
+    if args.model is None:
+        make_all(args.only)
+        return
+    model = load(args.model)
+    generator = seeded(args.model.resolve().name)
+    prompt = random_ids(model, (GREEDY_PROMPT,), generator)
+    golden = goldens_of_ids(model, generator, prompt)
+    if (args.model / "tokenizer.json").exists():
+        golden |= goldens_of_text(model, args.model)
+    save_goldens(golden, args.out)
+
+
+if __name__ == "__main__":
+    main()
