@@ -20,6 +20,8 @@ struct RopeScaling {
   double low_frequency_factor = 1;   ///< llama3 only
   double high_frequency_factor = 4;  ///< llama3 only
   int64_t original_context = 0;      ///< llama3 only: positions of the original training
+
+  bool operator==(const RopeScaling&) const = default;
 };
 
 /// Where a block's two RMS norms stand: before attention and FFN (Llama) or on their outputs,
@@ -45,24 +47,26 @@ struct ModelConfig {
   int64_t sliding_window = 0;  ///< keys a query sees, itself included; 0: all
   double norm_epsilon = 1e-5;
   double rope_theta = 10000;
-  RopeScaling rope_scaling;
+  RopeScaling rope_scaling = {};
   NormPlacement norm_placement = NormPlacement::before;
   QkNorm qk_norm = QkNorm::none;
-  bool tied_head = false;       ///< the head is the embedding table
-  bool qkv_bias = false;        ///< q, k and v projections have a bias
+  bool tied_head = false;  ///< the head is the embedding table
+  bool qkv_bias = false;   ///< q, k and v projections have a bias
   bool attention_out_bias = false;
   bool ffn_bias = false;
   // Granite's four multipliers; 1 (and head_dim^-1/2 for attention) elsewhere.
   double embedding_multiplier = 1;
   double attention_multiplier = 0;  ///< scale of q.k; always set
   double residual_multiplier = 1;
-  double logits_divisor = 1;        ///< logits are divided by it
-  DType dtype = DType::bf16;        ///< format that new-model writes (torch_dtype); files may differ
-  std::vector<int32_t> eos;         ///< generation stops at these (generation_config.json wins)
-  int32_t bos = -1;                 ///< -1: none
+  double logits_divisor = 1;      ///< logits are divided by it
+  DType dtype = DType::bf16;      ///< format that new-model writes (torch_dtype); files may differ
+  std::vector<int32_t> eos = {};  ///< generation stops at these (generation_config.json wins)
+  int32_t bos = -1;               ///< -1: none
 
   int64_t query_size() const { return query_heads * head_dim; }
   int64_t kv_size() const { return kv_heads * head_dim; }
+
+  bool operator==(const ModelConfig&) const = default;
 };
 
 /// Reads DIR/config.json and, when there, DIR/generation_config.json.
@@ -76,7 +80,8 @@ Result<ModelConfig> parse_config(std::string_view json, const std::string& file)
 /// config.json's text for a config, such that parse_config gives it back and transformers loads it.
 std::string write_config(const ModelConfig& config);
 
-/// Preset of a public config by name ("llama-3.2-1b"). Error (usage): unknown name, lists those known.
+/// Preset of a public config by name ("llama-3.2-1b"). Error (usage): unknown name, lists those
+/// known.
 Result<ModelConfig> preset(std::string_view name);
 std::vector<std::string> preset_names();
 

@@ -16,28 +16,35 @@ namespace weft {
 
 /// What a tensor is for. Matrices are [out, in], row-major, as Hugging Face stores them.
 enum class Role : uint8_t {
-  embedding,     ///< [vocabulary, hidden]
-  final_norm,    ///< [hidden]
-  head,          ///< [vocabulary, hidden]; the embedding when tied
+  embedding,       ///< [vocabulary, hidden]
+  final_norm,      ///< [hidden]
+  head,            ///< [vocabulary, hidden]; the embedding when tied
   attention_norm,  ///< [hidden]: before attention, or on its output (NormPlacement)
-  query, key, value,  ///< [query_size | kv_size, hidden]
-  query_bias, key_bias, value_bias,
-  query_norm, key_norm,  ///< [head_dim] or [query_size | kv_size] (QkNorm)
-  attention_out,       ///< [hidden, query_size]
+  query,
+  key,
+  value,  ///< [query_size | kv_size, hidden]
+  query_bias,
+  key_bias,
+  value_bias,
+  query_norm,
+  key_norm,       ///< [head_dim] or [query_size | kv_size] (QkNorm)
+  attention_out,  ///< [hidden, query_size]
   attention_out_bias,
-  ffn_norm,      ///< [hidden]: before the FFN, or on its output
-  gate, up,      ///< [ffn, hidden]
-  gate_bias, up_bias,
-  down,          ///< [hidden, ffn]
+  ffn_norm,  ///< [hidden]: before the FFN, or on its output
+  gate,
+  up,  ///< [ffn, hidden]
+  gate_bias,
+  up_bias,
+  down,  ///< [hidden, ffn]
   down_bias,
 };
 inline constexpr int kRoles = static_cast<int>(Role::down_bias) + 1;
 
 /// A tensor's place: its bytes stay in the mapped file (or the generated block) they come from.
 struct Tensor {
-  std::string name;            ///< as in the checkpoint: "model.layers.0.mlp.down_proj.weight"
+  std::string name;  ///< as in the checkpoint: "model.layers.0.mlp.down_proj.weight"
   DType dtype = DType::bf16;
-  std::vector<int64_t> shape;  ///< [rows, columns] or [length]
+  std::vector<int64_t> shape;       ///< [rows, columns] or [length]
   const std::byte* data = nullptr;  ///< row-major, contiguous, aligned to the element at least
 
   int64_t rows() const { return shape.size() == 2 ? shape[0] : 1; }
@@ -46,12 +53,14 @@ struct Tensor {
   int64_t bytes() const { return elements() * static_cast<int64_t>(size_of(dtype)); }
 };
 
-/// Name and shape that a role has in a checkpoint of this model; empty name: the model has none.
+/// Name and shape that a role has in a checkpoint of this model.
 struct TensorSpec {
   Role role = Role::embedding;
   int64_t layer = -1;  ///< -1: not in a layer
   std::string name;
   std::vector<int64_t> shape;
+
+  int64_t elements() const { return shape.size() == 2 ? shape[0] * shape[1] : shape[0]; }
 };
 
 /// Every tensor the model needs, in file order (embedding, layers, final norm, head if untied).
@@ -61,11 +70,15 @@ class Weights {
  public:
   /// Maps DIR/model.safetensors, or the shards DIR/model.safetensors.index.json names. Tensors the
   /// model does not need are ignored. Errors (input): see safetensors.h; missing tensor, wrong
-  /// shape or dtype.
+  /// shape or dtype; a head of its own that differs from the embedding it is said to be tied to.
+  /// A tensor whose bytes are not aligned to its element is copied; all others stay in the mapping.
   static Result<Weights> open(const std::filesystem::path& directory, const ModelConfig& config);
 
+  /// What generate would make, without the data: names, formats, shapes.
+  static Weights describe(const ModelConfig& config);
+
   /// The values `weft new-model --seed` writes, made in memory (in config.dtype) by `threads`
-  /// threads. Error (device): not enough memory.
+  /// threads; see random_weights.h. Error (device): not enough memory.
   static Result<Weights> generate(const ModelConfig& config, uint64_t seed, int threads);
 
   /// The tensor in a role; null when the model has none there. `layer` is -1 outside layers.
@@ -78,17 +91,19 @@ class Weights {
 
  private:
   std::vector<Tensor> tensors_;
-  std::vector<std::array<int32_t, kRoles>> index_;  // [layer + 1][role] -> tensors_, or -1
+  std::vector<std::array<int32_t, kRoles>> index_;    // [layer + 1][role] -> tensors_, or -1
   std::vector<std::shared_ptr<const void>> storage_;  // mappings and generated blocks
 };
 
 /// Writes a Hugging Face directory: config.json, generation_config.json, model.safetensors (shards
-/// of at most 5 GB with their index when larger), random weights from the seed. Nothing is left
-/// half-written under a final name: files are written beside it and renamed. Errors (input): the
-/// directory exists and is not empty, the disk is full (says how much was needed and free), ...
-/// `progress` is called with bytes written so far and in all.
+/// of at most `shard_bytes` of tensors with their index when larger), random weights from the seed.
+/// Nothing is left half-written under a final name: files are written beside it and renamed. Errors
+/// (input): the directory exists and is not empty, the disk is full (says how much was needed and
+/// free), ...; what was written by then is removed. `progress` is called with bytes written so far
+/// and in all.
 Status write_random_model(const ModelConfig& config, uint64_t seed,
                           const std::filesystem::path& directory,
-                          void (*progress)(int64_t done, int64_t total) = nullptr);
+                          void (*progress)(int64_t done, int64_t total) = nullptr,
+                          int64_t shard_bytes = 5'000'000'000);
 
 }  // namespace weft

@@ -1,0 +1,377 @@
+#include "model/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "base/pages.h"
+#include "model/family.h"
+#include "model/json.h"
+#include "model/random_weights.h"
+#include "model/safetensors.h"
+
+namespace weft {
+namespace {
+
+constexpr size_t kLongestIndex = 100'000'000;  // bytes
+constexpr size_t kTensorAlignment = 64;        // of generated tensors: a cache line
+
+constexpr const char* kHeadName = "lm_head.weight";
+
+std::optional<DType> dtype_of(std::string_view name) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+    if (name == name_of(dtype)) {
+      return dtype;
+    }
+  }
+  return std::nullopt;
+}
+
+/// A tensor in an open file.
+struct Found {
+  std::shared_ptr<const SafetensorsFile> file;
+  const SafetensorsEntry* entry = nullptr;
+
+  const std::byte* data() const { return file->data(*entry); }
+};
+
+/// The safetensors files of a model directory; shards are opened when a tensor in them is asked
+/// for.
+class Checkpoint {
+ public:
+  static Result<Checkpoint> open(const std::filesystem::path& directory) {
+    Checkpoint checkpoint(directory);
+    const auto index = directory / "model.safetensors.index.json";
+    std::error_code ignored;
+    if (std::filesystem::exists(directory / kSingle, ignored)) {
+      WEFT_TRY(checkpoint.file(kSingle));
+      checkpoint.source_ = (directory / kSingle).string();
+    } else if (std::filesystem::exists(index, ignored)) {
+      WEFT_TRY(checkpoint.read_index(index));
+      checkpoint.source_ = index.string();
+    } else {
+      return input_error(
+          fmt::format("{}: there is neither {} nor model.safetensors.index.json; Weft reads "
+                      "weights in the safetensors format alone",
+                      directory.string(), kSingle));
+    }
+    return checkpoint;
+  }
+
+  /// Entry is null when the model has no such tensor. Some checkpoints are of the bare model,
+  /// without the "model." that the class with a head puts in front.
+  Result<Found> find(const std::string& name) {
+    WEFT_ASSIGN(Found found, find_exact(name));
+    constexpr std::string_view kPrefix = "model.";
+    if (found.entry == nullptr && name.starts_with(kPrefix)) {
+      return find_exact(name.substr(kPrefix.size()));
+    }
+    return found;
+  }
+
+  /// The file that says which tensors there are, for messages.
+  const std::string& source() const { return source_; }
+
+ private:
+  static constexpr const char* kSingle = "model.safetensors";
+
+  explicit Checkpoint(std::filesystem::path directory) : directory_(std::move(directory)) {}
+
+  Status read_index(const std::filesystem::path& path) {
+    WEFT_ASSIGN(const std::string text, read_text_file(path, kLongestIndex));
+    WEFT_ASSIGN(const nlohmann::json document, parse_json(text, path.string()));
+    const auto map = document.is_object() ? document.find("weight_map") : document.end();
+    if (map == document.end() || !map->is_object()) {
+      return input_error(
+          fmt::format("{}: weight_map must be an object of tensor and file names", path.string()));
+    }
+    for (const auto& [tensor, shard] : map->items()) {
+      // A plain name: an index must not lead out of its directory.
+      const std::string file = shard.is_string() ? shard.get<std::string>() : "";
+      if (file.empty() || file.find('/') != std::string::npos || file == "." || file == "..") {
+        return input_error(
+            fmt::format("{}: weight_map: tensor {} is in {}; it must be the name of a file beside "
+                        "the index",
+                        path.string(), show(tensor), show(shard)));
+      }
+      shard_of_[tensor] = file;
+    }
+    return {};
+  }
+
+  Result<std::shared_ptr<const SafetensorsFile>> file(const std::string& name) {
+    std::shared_ptr<const SafetensorsFile>& file = files_[name];
+    if (file == nullptr) {
+      WEFT_ASSIGN(SafetensorsFile opened, SafetensorsFile::open(directory_ / name));
+      opened.file().prefetch();
+      file = std::make_shared<const SafetensorsFile>(std::move(opened));
+    }
+    return file;
+  }
+
+  Result<Found> find_exact(const std::string& name) {
+    Found found;
+    const auto shard = shard_of_.find(name);
+    const bool sharded = !shard_of_.empty();
+    if (sharded && shard == shard_of_.end()) {
+      return found;
+    }
+    WEFT_ASSIGN(found.file, file(sharded ? shard->second : kSingle));
+    found.entry = found.file->find(name);
+    if (sharded && found.entry == nullptr) {
+      return input_error(fmt::format("{}: tensor {} is said to be in {}, which does not have it",
+                                     source_, show(name), shard->second));
+    }
+    return found;
+  }
+
+  std::filesystem::path directory_;
+  std::string source_;
+  std::unordered_map<std::string, std::string> shard_of_;  // empty: one file
+  std::map<std::string, std::shared_ptr<const SafetensorsFile>> files_;
+};
+
+/// The tensor in the file as the spec wants it.
+Result<Tensor> check_tensor(const Found& found, const TensorSpec& spec) {
+  const SafetensorsEntry& entry = *found.entry;
+  const std::optional<DType> dtype = dtype_of(entry.dtype);
+  if (!dtype) {
+    return input_error(fmt::format("{}: tensor {} has dtype {}; Weft reads BF16, F16 and F32",
+                                   found.file->name(), show(entry.name), entry.dtype));
+  }
+  if (entry.shape != spec.shape) {
+    return input_error(fmt::format("{}: tensor {} has shape {}, but the config makes it {}",
+                                   found.file->name(), show(entry.name), show(entry.shape),
+                                   show(spec.shape)));
+  }
+  return Tensor{entry.name, *dtype, entry.shape, found.data()};
+}
+
+/// A config can say that the head is the embedding while the file has a head of its own. That is
+/// harmless when both are the same, and otherwise means that one of the two is wrong.
+Status check_tied_head(Checkpoint& checkpoint, const std::string& embedding_name) {
+  WEFT_ASSIGN(const Found head, checkpoint.find(kHeadName));
+  if (head.entry == nullptr) {
+    return {};
+  }
+  WEFT_ASSIGN(const Found embedding, checkpoint.find(embedding_name));
+  const bool same = head.entry->dtype == embedding.entry->dtype &&
+                    head.entry->bytes == embedding.entry->bytes &&
+                    std::memcmp(head.data(), embedding.data(), head.entry->bytes) == 0;
+  if (!same) {
+    return input_error(
+        fmt::format("{}: tensor \"{}\" differs from {}, but config.json has tie_word_embeddings "
+                    "true; set it to false, or remove the tensor",
+                    head.file->name(), kHeadName, show(embedding.entry->name)));
+  }
+  return {};
+}
+
+using Index = std::vector<std::array<int32_t, kRoles>>;
+
+Index make_index(const ModelConfig& config, const std::vector<TensorSpec>& specs) {
+  std::array<int32_t, kRoles> none;
+  none.fill(-1);
+  Index index(static_cast<size_t>(config.layers) + 1, none);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    index[static_cast<size_t>(specs[i].layer + 1)][static_cast<size_t>(specs[i].role)] =
+        static_cast<int32_t>(i);
+  }
+  if (config.tied_head) {
+    index[0][static_cast<size_t>(Role::head)] = index[0][static_cast<size_t>(Role::embedding)];
+  }
+  return index;
+}
+
+size_t align_up(size_t offset) {
+  return (offset + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+}
+
+/// Bytes that can be filled: what the kernel calls available, at most the container's limit. Asked
+/// before generating, because the kernel grants any range and ends the process that fills it.
+uint64_t available_memory() {
+  uint64_t available = std::numeric_limits<uint64_t>::max();
+  std::ifstream info("/proc/meminfo");
+  for (std::string key; info >> key;) {
+    if (uint64_t kib = 0; key == "MemAvailable:" && info >> kib) {
+      available = kib * 1024;
+      break;
+    }
+  }
+  uint64_t limit = 0;  // the file says "max" when there is none
+  if (std::ifstream container("/sys/fs/cgroup/memory.max"); container >> limit) {
+    available = std::min(available, limit);
+  }
+  return available;
+}
+
+}  // namespace
+
+std::vector<TensorSpec> tensor_specs(const ModelConfig& config) {
+  const Family* family = find_family(config.architecture);
+  WEFT_CHECK(family != nullptr);
+  const int64_t hidden = config.hidden;
+  const int64_t query = config.query_size();
+  const int64_t kv = config.kv_size();
+  const bool per_head = config.qk_norm == QkNorm::per_head;
+
+  std::vector<TensorSpec> specs;
+  specs.push_back({Role::embedding, -1, "model.embed_tokens.weight", {config.vocabulary, hidden}});
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const auto add = [&](Role role, std::string_view name, std::vector<int64_t> shape) {
+      specs.push_back(
+          {role, layer, fmt::format("model.layers.{}.{}", layer, name), std::move(shape)});
+    };
+    add(Role::attention_norm, fmt::format("{}.weight", family->attention_norm), {hidden});
+    add(Role::query, "self_attn.q_proj.weight", {query, hidden});
+    add(Role::key, "self_attn.k_proj.weight", {kv, hidden});
+    add(Role::value, "self_attn.v_proj.weight", {kv, hidden});
+    if (config.qkv_bias) {
+      add(Role::query_bias, "self_attn.q_proj.bias", {query});
+      add(Role::key_bias, "self_attn.k_proj.bias", {kv});
+      add(Role::value_bias, "self_attn.v_proj.bias", {kv});
+    }
+    if (config.qk_norm != QkNorm::none) {
+      add(Role::query_norm, "self_attn.q_norm.weight", {per_head ? config.head_dim : query});
+      add(Role::key_norm, "self_attn.k_norm.weight", {per_head ? config.head_dim : kv});
+    }
+    add(Role::attention_out, "self_attn.o_proj.weight", {hidden, query});
+    if (config.attention_out_bias) {
+      add(Role::attention_out_bias, "self_attn.o_proj.bias", {hidden});
+    }
+    add(Role::ffn_norm, fmt::format("{}.weight", family->ffn_norm), {hidden});
+    add(Role::gate, "mlp.gate_proj.weight", {config.ffn, hidden});
+    add(Role::up, "mlp.up_proj.weight", {config.ffn, hidden});
+    add(Role::down, "mlp.down_proj.weight", {hidden, config.ffn});
+    if (config.ffn_bias) {
+      add(Role::gate_bias, "mlp.gate_proj.bias", {config.ffn});
+      add(Role::up_bias, "mlp.up_proj.bias", {config.ffn});
+      add(Role::down_bias, "mlp.down_proj.bias", {hidden});
+    }
+  }
+  specs.push_back({Role::final_norm, -1, "model.norm.weight", {hidden}});
+  if (!config.tied_head) {
+    specs.push_back({Role::head, -1, kHeadName, {config.vocabulary, hidden}});
+  }
+  return specs;
+}
+
+Result<Weights> Weights::open(const std::filesystem::path& directory, const ModelConfig& config) {
+  WEFT_ASSIGN(Checkpoint checkpoint, Checkpoint::open(directory));
+  const std::vector<TensorSpec> specs = tensor_specs(config);
+  Weights weights;
+  weights.index_ = make_index(config, specs);
+  for (const TensorSpec& spec : specs) {
+    WEFT_ASSIGN(const Found found, checkpoint.find(spec.name));
+    if (found.entry == nullptr) {
+      return input_error(
+          fmt::format("{}: tensor {} is missing", checkpoint.source(), show(spec.name)));
+    }
+    WEFT_ASSIGN(Tensor tensor, check_tensor(found, spec));
+    if (reinterpret_cast<uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0) {
+      // Files older than the format's padded header can start anywhere: such a tensor is copied.
+      WEFT_ASSIGN(Pages copy, Pages::allocate(found.entry->bytes, /*huge=*/true));
+      std::memcpy(copy.data(), tensor.data, found.entry->bytes);
+      tensor.data = copy.data();
+      weights.storage_.push_back(std::make_shared<Pages>(std::move(copy)));
+    } else if (weights.storage_.empty() || weights.storage_.back() != found.file) {
+      weights.storage_.push_back(found.file);
+    }
+    weights.tensors_.push_back(std::move(tensor));
+  }
+  if (config.tied_head) {
+    WEFT_TRY(check_tied_head(checkpoint, specs.front().name));
+  }
+  return weights;
+}
+
+Weights Weights::describe(const ModelConfig& config) {
+  const std::vector<TensorSpec> specs = tensor_specs(config);
+  Weights weights;
+  weights.index_ = make_index(config, specs);
+  for (const TensorSpec& spec : specs) {
+    weights.tensors_.push_back(Tensor{spec.name, config.dtype, spec.shape});
+  }
+  return weights;
+}
+
+Result<Weights> Weights::generate(const ModelConfig& config, uint64_t seed, int threads) {
+  const std::vector<TensorSpec> specs = tensor_specs(config);
+  Weights weights = describe(config);
+  std::vector<size_t> offsets;
+  size_t total = 0;
+  for (const Tensor& tensor : weights.tensors_) {
+    offsets.push_back(total);
+    total = align_up(total + static_cast<size_t>(tensor.bytes()));
+  }
+  if (const uint64_t available = available_memory(); total > available) {
+    return device_error(fmt::format("{}: its weights take {} bytes, {} bytes of memory are free",
+                                    config.name, total, available));
+  }
+  WEFT_ASSIGN(Pages block, Pages::allocate(total, /*huge=*/true));
+
+  struct Part {
+    size_t tensor;
+    int64_t first;
+    int64_t count;
+  };
+  constexpr int64_t kPart = 1 << 20;  // elements a thread takes at a time: a huge page of bf16
+  std::vector<Part> parts;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    weights.tensors_[i].data = block.data() + offsets[i];
+    const int64_t elements = weights.tensors_[i].elements();
+    for (int64_t first = 0; first < elements; first += kPart) {
+      parts.push_back({i, first, std::min(kPart, elements - first)});
+    }
+  }
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t p = next++; p < parts.size(); p = next++) {
+      const Part& part = parts[p];
+      const size_t skipped = static_cast<size_t>(part.first) * size_of(config.dtype);
+      fill_random(random_tensor(seed, specs[part.tensor]), config.dtype, part.first, part.count,
+                  block.data() + offsets[part.tensor] + skipped);
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (int i = 1; i < threads; ++i) {
+      helpers.emplace_back(work);
+    }
+    work();
+  }
+  weights.storage_.push_back(std::make_shared<Pages>(std::move(block)));
+  return weights;
+}
+
+const Tensor* Weights::find(Role role, int64_t layer) const {
+  WEFT_CHECK(layer >= -1 && layer + 1 < std::ssize(index_));
+  const int32_t i = index_[static_cast<size_t>(layer + 1)][static_cast<size_t>(role)];
+  return i < 0 ? nullptr : &tensors_[static_cast<size_t>(i)];
+}
+
+const Tensor& Weights::get(Role role, int64_t layer) const {
+  const Tensor* tensor = find(role, layer);
+  WEFT_CHECK(tensor != nullptr);
+  return *tensor;
+}
+
+int64_t Weights::bytes() const {
+  int64_t total = 0;
+  for (const Tensor& tensor : tensors_) {
+    total += tensor.bytes();
+  }
+  return total;
+}
+
+}  // namespace weft
