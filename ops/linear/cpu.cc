@@ -1,55 +1,73 @@
+// linear on the CPU: the product of arch/cpu/dot-inl.h, then bias, alpha and the residual.
 #include "ops/linear/op.h"
 
-namespace weft::cpu {
-namespace {
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/linear/cpu.cc"
+#include "hwy/foreach_target.h"
+// after foreach_target
+#include "arch/cpu/dot-inl.h"
 
-template <class A, class W>
-void plain(const LinearArgs& args, Range rows, Range columns) {
-  for (int64_t r = rows.begin; r < rows.end; ++r) {
-    const A* a = static_cast<const A*>(args.a.data) + r * args.a.stride;
-    float* out = static_cast<float*>(args.out.data) + r * args.out.stride;
-    for (int64_t c = columns.begin; c < columns.end; ++c) {
-      const W* w = static_cast<const W*>(args.w.data) + c * args.w.stride;
-      constexpr int kLanes = 16;
-      float lanes[kLanes] = {};
-      int64_t i = 0;
-      for (; i + kLanes <= args.k; i += kLanes) {
-        for (int j = 0; j < kLanes; ++j) {
-          lanes[j] += to_float(a[i + j]) * to_float(w[i + j]);
-        }
-      }
-      for (; i < args.k; ++i) {
-        lanes[0] += to_float(a[i]) * to_float(w[i]);
-      }
-      float sum = 0;
-      for (float lane : lanes) {
-        sum += lane;
-      }
-      if (args.bias.data != nullptr) {
-        sum += args.bias.dtype == DType::f32 ? static_cast<const float*>(args.bias.data)[c]
-               : args.bias.dtype == DType::bf16
-                   ? to_float(static_cast<const bf16*>(args.bias.data)[c])
-                   : to_float(static_cast<const f16*>(args.bias.data)[c]);
-      }
-      out[c] = args.accumulate ? out[c] + args.alpha * sum : args.alpha * sum;
+HWY_BEFORE_NAMESPACE();
+namespace weft {
+namespace HWY_NAMESPACE {
+
+class LinearEpilogue {
+ public:
+  explicit LinearEpilogue(const LinearArgs& args) : args_(args) {}
+
+  void begin(Range columns) { bias_.begin(args_.bias, columns); }
+
+  HWY_INLINE void finish(int64_t r, int64_t column, int64_t count, const FloatVec (&sum)[1]) {
+    const FloatTag d;
+    const int64_t lanes = kFloatLanes;
+    float* out = row<float>(args_.out, r) + column;
+    const auto alpha = hn::Set(d, args_.alpha);
+    const auto value = hn::Add(sum[0], bias_.at(column));
+    if (count == lanes) {
+      store(d, args_.accumulate ? hn::MulAdd(alpha, value, load(d, out)) : hn::Mul(alpha, value),
+            out);
+    } else {
+      store_first(d,
+                  args_.accumulate ? hn::MulAdd(alpha, value, load_first(d, out, count))
+                                   : hn::Mul(alpha, value),
+                  out, count);
     }
   }
+
+ private:
+  const LinearArgs& args_;
+  BiasPanel bias_;
+};
+
+void linear_tile(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch) {
+  LinearEpilogue epilogue(args);
+  with_type(args.w.dtype, [&](auto w) {
+    const Factors<decltype(w), 1> factors{.a = args.a.data,
+                                          .a_dtype = args.a.dtype,
+                                          .a_stride = args.a.stride,
+                                          .w = {static_cast<const decltype(w)*>(args.w.data)},
+                                          .w_stride = {args.w.stride},
+                                          .k = args.k};
+    dot(factors, rows, columns, scratch, epilogue);
+  });
 }
 
-}  // namespace
+int64_t linear_scratch(int64_t rows, int64_t k) { return dot_scratch_bytes(rows, k); }
 
-void linear(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> /*scratch*/) {
-  if (args.a.dtype == DType::bf16) {
-    plain<bf16, bf16>(args, rows, columns);
-  } else if (args.w.dtype == DType::bf16) {
-    plain<float, bf16>(args, rows, columns);
-  } else if (args.w.dtype == DType::f16) {
-    plain<float, f16>(args, rows, columns);
-  } else {
-    plain<float, float>(args, rows, columns);
-  }
+}  // namespace HWY_NAMESPACE
+}  // namespace weft
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace weft::cpu {
+
+void linear(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch) {
+  WEFT_CPU_DISPATCH(linear_tile)(args, rows, columns, scratch);
 }
 
-size_t linear_scratch_bytes(const LinearArgs& /*args*/, int64_t /*rows*/) { return 64; }
+size_t linear_scratch_bytes(const LinearArgs& args, int64_t rows) {
+  return WEFT_CPU_DISPATCH(linear_scratch)(rows, args.k);
+}
 
 }  // namespace weft::cpu
+#endif  // HWY_ONCE

@@ -1,22 +1,6 @@
 #include "ops/linear/op.h"
 
 namespace weft::reference {
-namespace {
-
-double element(const void* data, DType type, int64_t i) {
-  switch (type) {
-    case DType::f32:
-      return static_cast<const float*>(data)[i];
-    case DType::bf16:
-      return to_float(static_cast<const bf16*>(data)[i]);
-    case DType::f16:
-      return to_float(static_cast<const f16*>(data)[i]);
-  }
-  return 0;
-}
-
-}  // namespace
-
 void linear(const LinearArgs& args, Range rows, Range columns, double* out) {
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     for (int64_t c = columns.begin; c < columns.end; ++c) {

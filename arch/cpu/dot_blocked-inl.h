@@ -1,0 +1,327 @@
+// Product of many rows with weights: the shape of prefill, whose cost is arithmetic. After Goto and
+// van de Geijn (2008): 64 weight rows are turned into a panel whose vectors run across the weight
+// rows, and every strip of six rows of `a` is multiplied with the panel, the sums in registers over
+// all of k. The panel stays in the second-level cache, strips of `a` come past it once per panel,
+// and the next panel's weights are prefetched from memory, line by line, meanwhile.
+//
+// A sum runs over k from first to last, one unit after the other, whatever the tiling: a split of
+// rows or columns changes no bit.
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "arch/cpu/dot_units-inl.h"
+#include "base/range.h"
+
+#if defined(WEFT_ARCH_CPU_DOT_BLOCKED_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef WEFT_ARCH_CPU_DOT_BLOCKED_INL_H_
+#undef WEFT_ARCH_CPU_DOT_BLOCKED_INL_H_
+#else
+#define WEFT_ARCH_CPU_DOT_BLOCKED_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace weft {
+namespace HWY_NAMESPACE {
+
+inline constexpr int64_t kPanel = 64;  ///< weight rows per panel
+inline constexpr int kStripRows = 6;
+/// Vectors of weight rows that a strip is multiplied with at once: 6 x 4 sums fill the 32 registers
+/// of AVX-512, 6 x 2 the 16 of AVX2.
+inline constexpr int kTileVectors = kFloatLanes == 8 ? 2 : 4;
+inline constexpr int64_t kTile = kTileVectors * kFloatLanes;  ///< weight rows per tile
+static_assert(kPanel % kTile == 0 && kUnitBlock % kFloatLanes == 0, "whole tiles, whole vectors");
+
+/// out[unit][lane] = in[lane][unit] for one square of kFloatLanes weight rows and units.
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void transpose(const FloatVec (&in)[1], float* out, int64_t /*stride*/) {
+  store(FloatTag(), in[0], out);
+}
+#else
+HWY_INLINE void transpose(const FloatVec (&in)[kFloatLanes], float* out, int64_t stride) {
+  const FloatTag d;
+  const hn::Repartition<uint64_t, FloatTag> d64;
+  const auto wide = [&](FloatVec v) HWY_ATTR { return hn::BitCast(d64, v); };
+  constexpr int kBlocks = kFloatLanes / 4;
+  // In every 128-bit block b: part[g][j] = weight rows 4g..4g+3 of unit 4b + j.
+  FloatVec part[kBlocks][4];
+#pragma GCC unroll 4
+  for (int g = 0; g < kBlocks; ++g) {
+    const FloatVec* v = in + 4 * g;
+    const auto low01 = wide(hn::InterleaveLower(d, v[0], v[1]));
+    const auto low23 = wide(hn::InterleaveLower(d, v[2], v[3]));
+    const auto high01 = wide(hn::InterleaveUpper(d, v[0], v[1]));
+    const auto high23 = wide(hn::InterleaveUpper(d, v[2], v[3]));
+    part[g][0] = hn::BitCast(d, hn::InterleaveLower(d64, low01, low23));
+    part[g][1] = hn::BitCast(d, hn::InterleaveUpper(d64, low01, low23));
+    part[g][2] = hn::BitCast(d, hn::InterleaveLower(d64, high01, high23));
+    part[g][3] = hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23));
+  }
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+#if HWY_TARGET == HWY_AVX3
+    const auto lower01 = _mm512_shuffle_f32x4(part[0][j].raw, part[1][j].raw, 0x44);
+    const auto lower23 = _mm512_shuffle_f32x4(part[2][j].raw, part[3][j].raw, 0x44);
+    const auto upper01 = _mm512_shuffle_f32x4(part[0][j].raw, part[1][j].raw, 0xee);
+    const auto upper23 = _mm512_shuffle_f32x4(part[2][j].raw, part[3][j].raw, 0xee);
+    _mm512_storeu_ps(out + j * stride, _mm512_shuffle_f32x4(lower01, lower23, 0x88));
+    _mm512_storeu_ps(out + (4 + j) * stride, _mm512_shuffle_f32x4(lower01, lower23, 0xdd));
+    _mm512_storeu_ps(out + (8 + j) * stride, _mm512_shuffle_f32x4(upper01, upper23, 0x88));
+    _mm512_storeu_ps(out + (12 + j) * stride, _mm512_shuffle_f32x4(upper01, upper23, 0xdd));
+#else
+    store(d, hn::ConcatLowerLower(d, part[1][j], part[0][j]), out + j * stride);
+    store(d, hn::ConcatUpperUpper(d, part[1][j], part[0][j]), out + (4 + j) * stride);
+#endif
+  }
+}
+#endif
+
+/// Where a call's scratch goes; all parts are multiples of 64 bytes.
+struct BlockedScratch {
+  static constexpr int64_t kRowBytes = int64_t{4} << 20;  ///< packed rows of `a` at most
+  static constexpr int64_t kPanelUnits = 1024;            ///< units of k in a panel at most
+
+  /// Packed rows of `a`, each of `units` units, that are worked on at a time.
+  static constexpr int64_t block_rows(int64_t rows, int64_t units) {
+    const int64_t most = std::max<int64_t>(1, kRowBytes / (units * 4 * kStripRows)) * kStripRows;
+    const int64_t blocks = (rows + most - 1) / most;
+    const int64_t even = (rows + blocks - 1) / blocks;
+    return (even + kStripRows - 1) / kStripRows * kStripRows;
+  }
+  static constexpr int64_t row_floats(int64_t rows, int64_t units) {
+    return std::min(rows, block_rows(rows, units)) * units;
+  }
+  static constexpr int64_t panel_floats(int64_t units) {
+    return std::min(units, kPanelUnits) * kPanel;
+  }
+  /// Sums carried from one part of k to the next.
+  static constexpr int64_t sum_floats(int64_t rows, int64_t units) {
+    return units <= kPanelUnits ? 0 : block_rows(rows, units) * kPanel;
+  }
+  static constexpr int64_t bytes(int64_t rows, int64_t units) {
+    return 4 * (row_floats(rows, units) + panel_floats(units) + sum_floats(rows, units));
+  }
+};
+
+/// Computes [rows, columns] and hands it to an epilogue like that of StreamProduct; `finish` is
+/// called with every row before the next `begin`.
+template <class Units, int kMatrices, class Epilogue>
+class BlockedProduct {
+  using Weight = typename Units::Weight;
+  static constexpr int64_t kColumns = kPanel / kMatrices;     // of out, in a panel
+  static constexpr int64_t kTileColumns = kTile / kMatrices;  // of out, in a tile
+  static constexpr int64_t kBlockElements = kUnitBlock * Units::kElements;
+
+ public:
+  BlockedProduct(const Factors<Weight, kMatrices>& factors, float* scratch, Epilogue& epilogue)
+      : factors_(factors),
+        units_(padded_units<Units::kElements>(factors.k)),
+        scratch_(scratch),
+        epilogue_(epilogue) {}
+
+  void run(Range rows, Range columns) {
+    const int64_t most = BlockedScratch::block_rows(rows.size(), units_);
+    strips_ = scratch_;
+    panel_ = strips_ + BlockedScratch::row_floats(rows.size(), units_);
+    sums_ = panel_ + BlockedScratch::panel_floats(units_);
+    for (int64_t r = rows.begin; r < rows.end; r += most) {
+      rows_ = {r, std::min(rows.end, r + most)};
+      pack_rows();
+      for (int64_t c = columns.begin; c < columns.end; c += kColumns) {
+        multiply_panel({c, std::min(columns.end, c + kColumns)}, columns.end);
+      }
+    }
+  }
+
+ private:
+  /// strips_: [strip][unit block][row of the strip][kUnitBlock]: a strip's rows lie side by side,
+  /// so that walking along k touches consecutive lines whatever the stride of `a`.
+  void pack_rows() {
+    const int64_t whole = factors_.k / kBlockElements;
+    const auto* a = static_cast<const std::byte*>(factors_.a);
+    const int64_t element = size_of(factors_.a_dtype);
+    for (int64_t s = rows_.begin; s < rows_.end; s += kStripRows) {
+      const int64_t count = std::min<int64_t>(kStripRows, rows_.end - s);
+      float* strip = strips_ + (s - rows_.begin) * units_;
+      for (int64_t r = 0; r < count; ++r) {
+        const std::byte* row = a + (s + r) * factors_.a_stride * element;
+        float* out = strip + r * kUnitBlock;
+        const auto step = [&](int64_t block) { return row + block * kBlockElements * element; };
+        for (int64_t b = 0; b < whole; ++b, out += count * kUnitBlock) {
+          Units::convert_row(step(b), factors_.a_dtype, kBlockElements, out);
+        }
+        if (const int64_t rest = factors_.k - whole * kBlockElements; rest > 0) {
+          std::fill(out, out + kUnitBlock, 0.0f);
+          Units::convert_row(step(whole), factors_.a_dtype, rest, out);
+        }
+      }
+    }
+  }
+
+  /// Where the packed panel's i-th weight row is in memory. Beyond the last column, the last one is
+  /// repeated: its sums are computed and dropped.
+  const Weight* weight_row(Range columns, int64_t i) const {
+    const int64_t tile = i / kTile;
+    const int64_t m = i % kTile / kTileColumns;
+    const int64_t c = columns.begin + tile * kTileColumns + i % kTileColumns;
+    return factors_.w[m] + std::min(c, columns.end - 1) * factors_.w_stride[m];
+  }
+
+  /// panel_: [tile][unit][kTile].
+  void pack_panel(Range units) {
+    for (int64_t i = 0; i < kPanel; i += kFloatLanes) {
+      float* out = panel_ + i / kTile * units.size() * kTile + i % kTile;
+      for (int64_t u = units.begin; u < units.end; u += kFloatLanes, out += kFloatLanes * kTile) {
+        const int64_t e = u * Units::kElements;
+        const int64_t left = factors_.k - e;
+        constexpr int64_t kStep = kFloatLanes * Units::kElements;
+        FloatVec in[kFloatLanes];
+        if (left >= kStep) {
+#pragma GCC unroll 16
+          for (size_t lane = 0; lane < kFloatLanes; ++lane) {
+            in[lane] = Units::weights(panel_rows_[i + lane] + e);
+          }
+        } else {
+          for (size_t lane = 0; lane < kFloatLanes; ++lane) {
+            in[lane] = left > 0 ? Units::first_weights(panel_rows_[i + lane] + e, left)
+                                : hn::Zero(FloatTag());
+          }
+        }
+        transpose(in, out, kTile);
+      }
+    }
+  }
+
+  /// All rows of the block times the weight rows of `columns`.
+  void multiply_panel(Range columns, int64_t last_column) {
+    for (int64_t i = 0; i < kPanel; ++i) {
+      panel_rows_[i] = weight_row(columns, i);
+    }
+    epilogue_.begin(columns);
+    for (int64_t u = 0; u < units_; u += BlockedScratch::kPanelUnits) {
+      const Range units{u, std::min(units_, u + BlockedScratch::kPanelUnits)};
+      pack_panel(units);
+      find_next_weights(columns, units, last_column);
+      const int64_t strips = (rows_.size() + kStripRows - 1) / kStripRows;
+      for (int64_t s = 0; s < strips; ++s) {
+        const int64_t from = s * kPanel / strips;
+        const int64_t to = (s + 1) * kPanel / strips;
+        const Range prefetched = next_[0] == nullptr ? Range{} : Range{from, to};
+        const int64_t count = std::min<int64_t>(kStripRows, rows_.size() - s * kStripRows);
+        for (int64_t t = 0; t < kPanel / kTile; ++t) {
+          multiply_strip(s, count, t, units, columns, t == 0 ? prefetched : Range{});
+        }
+      }
+    }
+  }
+
+  /// next_: what pack_panel() will read next.
+  void find_next_weights(Range columns, Range units, int64_t last_column) {
+    const Range following{columns.end, std::min(last_column, columns.end + kColumns)};
+    for (int64_t i = 0; i < kPanel; ++i) {
+      next_[i] = units.end < units_  ? panel_rows_[i] + units.end * Units::kElements
+                 : following.empty() ? nullptr
+                                     : weight_row(following, i);
+    }
+  }
+
+  void multiply_strip(int64_t strip, int64_t count, int64_t tile, Range units, Range columns,
+                      Range prefetched) {
+    switch (count) {
+      case 1:
+        return multiply_tile<1>(strip, tile, units, columns, prefetched);
+      case 2:
+        return multiply_tile<2>(strip, tile, units, columns, prefetched);
+      case 3:
+        return multiply_tile<3>(strip, tile, units, columns, prefetched);
+      case 4:
+        return multiply_tile<4>(strip, tile, units, columns, prefetched);
+      case 5:
+        return multiply_tile<5>(strip, tile, units, columns, prefetched);
+      default:
+        return multiply_tile<kStripRows>(strip, tile, units, columns, prefetched);
+    }
+  }
+
+  /// kRows x kTile sums over `units`, in registers.
+  template <int kRows>
+  HWY_NOINLINE void multiply_tile(int64_t strip, int64_t tile, Range units, Range columns,
+                                  Range prefetched) {
+    const FloatTag d;
+    const float* a = strips_ + strip * kStripRows * units_ + units.begin * kRows;
+    const float* w = panel_ + tile * units.size() * kTile;
+    float* carried = sums_ + (strip * kStripRows) * kPanel + tile * kTile;
+    FloatVec sum[kRows][kTileVectors];
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kTileVectors; ++v) {
+        sum[r][v] =
+            units.begin == 0 ? hn::Zero(d) : hn::LoadU(d, carried + r * kPanel + v * kFloatLanes);
+      }
+    }
+    for (int64_t u = 0; u < units.size(); u += kUnitBlock, a += kRows * kUnitBlock) {
+      for (int64_t i = prefetched.begin; i < prefetched.end; ++i) {
+        __builtin_prefetch(next_[i] + u * Units::kElements, 0, 2);
+      }
+#pragma GCC unroll 2
+      for (int64_t j = 0; j < kUnitBlock; ++j, w += kTile) {
+        FloatVec weights[kTileVectors];
+#pragma GCC unroll 4
+        for (int v = 0; v < kTileVectors; ++v) {
+          weights[v] = hn::LoadU(d, w + v * kFloatLanes);
+        }
+#pragma GCC unroll 6
+        for (int r = 0; r < kRows; ++r) {
+          const FloatVec x = hn::Set(d, a[r * kUnitBlock + j]);
+#pragma GCC unroll 4
+          for (int v = 0; v < kTileVectors; ++v) {
+            sum[r][v] = Units::multiply_add(x, weights[v], sum[r][v]);
+          }
+        }
+      }
+    }
+    if (units.end < units_) {
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kTileVectors; ++v) {
+          hn::StoreU(sum[r][v], d, carried + r * kPanel + v * kFloatLanes);
+        }
+      }
+      return;
+    }
+    const int64_t row = rows_.begin + strip * kStripRows;
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kTileVectors / kMatrices; ++v) {
+        const int64_t c = columns.begin + tile * kTileColumns + v * kFloatLanes;
+        if (c < columns.end) {
+          FloatVec sums[kMatrices];
+          for (int m = 0; m < kMatrices; ++m) {
+            sums[m] = sum[r][v + m * (kTileVectors / kMatrices)];
+          }
+          epilogue_.finish(row + r, c, std::min<int64_t>(kFloatLanes, columns.end - c), sums);
+        }
+      }
+    }
+  }
+
+  const Factors<Weight, kMatrices>& factors_;
+  int64_t units_;  // per row, a multiple of kUnitBlock
+  float* scratch_;
+  float* strips_ = nullptr;
+  float* panel_ = nullptr;
+  float* sums_ = nullptr;
+  Epilogue& epilogue_;
+  Range rows_;                        // the block of rows that strips_ holds
+  const Weight* panel_rows_[kPanel];  // in packed order
+  const Weight* next_[kPanel];        // null: nothing comes next
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace weft
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,111 @@
+// The two ways to multiply by a weight matrix. Both work on 32-bit units along k, so that packing,
+// tiling and loops are written once: a unit is one f32 element, multiplied by FMA; or two adjacent
+// bf16 elements, multiplied and summed in f32 by VDPBF16PS. Included once per instruction set.
+#include <cstdint>
+
+#include "arch/cpu/vector-inl.h"
+
+#if defined(WEFT_ARCH_CPU_DOT_UNITS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef WEFT_ARCH_CPU_DOT_UNITS_INL_H_
+#undef WEFT_ARCH_CPU_DOT_UNITS_INL_H_
+#else
+#define WEFT_ARCH_CPU_DOT_UNITS_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace weft {
+namespace HWY_NAMESPACE {
+
+inline constexpr int64_t kUnitBlock = 16;  ///< units in a cache line
+
+/// Units in a row of k elements, with zeros up to a whole line.
+template <int64_t kElements>
+constexpr int64_t padded_units(int64_t k) {
+  return (k + kElements * kUnitBlock - 1) / (kElements * kUnitBlock) * kUnitBlock;
+}
+
+/// What a product reads: a[rows, k] and kMatrices weight matrices [n, k] of the same format, all
+/// row-major with strides in elements.
+template <class Weight, int kMatrices>
+struct Factors {
+  const void* a = nullptr;
+  DType a_dtype = DType::f32;  ///< f32, or bf16 where Weight is bf16
+  int64_t a_stride = 0;
+  const Weight* w[kMatrices] = {};
+  int64_t w_stride[kMatrices] = {};
+  int64_t k = 0;
+};
+
+/// Weights of any format, widened to f32.
+template <class W>
+struct F32Units {
+  using Weight = W;
+  static constexpr int64_t kElements = 1;  ///< elements in a unit
+
+  /// A vector of units, or the first `count` elements of one and zeros.
+  static HWY_INLINE FloatVec weights(const W* w) { return load(FloatTag(), w); }
+  static HWY_INLINE FloatVec first_weights(const W* w, int64_t count) {
+    return load_first(FloatTag(), w, count);
+  }
+  static HWY_INLINE FloatVec multiply_add(FloatVec a, FloatVec w, FloatVec sum) {
+    return hn::MulAdd(a, w, sum);
+  }
+
+  /// Copies k elements of a row of `a` into units.
+  static void convert_row(const void* a, DType dtype, int64_t k, float* units) {
+    if (dtype == DType::bf16) {
+      convert(static_cast<const bf16*>(a), k, units);
+    } else {
+      std::memcpy(units, a, k * sizeof(float));
+    }
+  }
+
+ private:
+  static void convert(const bf16* a, int64_t k, float* units) {
+    const FloatTag d;
+    const int64_t lanes = kFloatLanes;
+    int64_t i = 0;
+    for (; i + lanes <= k; i += lanes) {
+      store(d, load(d, a + i), units + i);
+    }
+    for (; i < k; ++i) {
+      units[i] = to_float(a[i]);
+    }
+  }
+};
+
+#if HWY_TARGET == HWY_AVX3
+/// Pairs of bf16 elements, as raw bits in a vector that is called f32. Needs Isa::avx512_bf16.
+struct Bf16Pairs {
+  using Weight = bf16;
+  static constexpr int64_t kElements = 2;
+
+  static HWY_INLINE FloatVec weights(const bf16* w) {
+    return hn::LoadU(FloatTag(), reinterpret_cast<const float*>(w));
+  }
+  static HWY_INLINE FloatVec first_weights(const bf16* w, int64_t count) {
+    bf16 padded[2 * kFloatLanes] = {};
+    std::memcpy(padded, w, count * sizeof(bf16));
+    return weights(padded);
+  }
+  /// sum += a.odd * w.odd, then a.even * w.even, each rounded to nearest; subnormals are zeros.
+  static HWY_INLINE FloatVec multiply_add(FloatVec a, FloatVec w, FloatVec sum) {
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(w.raw));
+    return sum;
+  }
+
+  /// An odd last element is paired with zero.
+  static void convert_row(const void* a, DType /*bf16*/, int64_t k, float* units) {
+    if (k % 2 != 0) {
+      units[k / 2] = 0;
+    }
+    std::memcpy(units, a, k * sizeof(bf16));
+  }
+};
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace weft
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
