@@ -1,111 +1,109 @@
-// attention on the CPU.
+// attention on the CPU: few-inl.h streams the cache for a decode step, chunk-inl.h computes blocks
+// for a chunk of a prompt.
 #include "ops/attention/op.h"
 
 #include <cmath>
+#include <type_traits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/attention/cpu.cc"
 #include "hwy/foreach_target.h"
 // after foreach_target
-#include "arch/cpu/vector-inl.h"
+#include "ops/attention/chunk-inl.h"
+#include "ops/attention/few-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
 namespace HWY_NAMESPACE {
 
-template <class A, class B>
-float dot(const A* a, const B* b, int64_t n) {
-  const FloatTag d;
-  const int64_t lanes = kFloatLanes;
-  auto sum = hn::Zero(d);
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    sum = hn::MulAdd(load(d, a + i), load(d, b + i), sum);
+/// Calls f with a value of q's and one of the cache's type.
+template <class F>
+decltype(auto) with_formats(const AttentionArgs& args, F&& f) {
+  const bool bf16_q = args.q.dtype == DType::bf16;
+  if (args.cache.dtype == DType::bf16) {
+    return bf16_q ? f(bf16{}, bf16{}) : f(float{}, bf16{});
   }
-  if (i < n) {
-    sum = hn::MulAdd(load_first(d, a + i, n - i), load_first(d, b + i, n - i), sum);
-  }
-  return hn::GetLane(hn::SumOfLanes(d, sum));
+  return bf16_q ? f(bf16{}, float{}) : f(float{}, float{});
 }
 
-/// y = y * scale + weight * x
-template <class X>
-void scale_and_add(float* y, float scale, float weight, const X* x, int64_t n) {
-  const FloatTag d;
-  const int64_t lanes = kFloatLanes;
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const auto scaled = hn::Mul(load(d, y + i), hn::Set(d, scale));
-    store(d, hn::MulAdd(load(d, x + i), hn::Set(d, weight), scaled), y + i);
-  }
-  for (; i < n; ++i) {
-    y[i] = y[i] * scale + weight * to_float(x[i]);
-  }
+bool streams(const AttentionArgs& args, int64_t rows) {
+  return args.splits > 1 || rows <= kAttentionFewRows;
 }
 
-/// Attends with one query head over `keys`: unnormalised sum, maximum, sum of exponentials.
-template <class Q, class K>
-void attend_one(const AttentionArgs& args, const Q* q, int64_t kv_head, Range keys, float* sum) {
-  const int64_t dim = args.head_dim;
-  const K* key = static_cast<const K*>(args.cache.keys) + kv_head * args.cache.head_stride;
-  const K* value = static_cast<const K*>(args.cache.values) + kv_head * args.cache.head_stride;
-  std::fill(sum, sum + dim, 0.0f);
-  float best = -__builtin_inff();
-  float total = 0;
-  for (int64_t p = keys.begin; p < keys.end; ++p) {
-    const float score = args.scale * dot(q, key + p * dim, dim);
-    const float now = score > best ? score : best;
-    const float origin = now == -__builtin_inff() ? 0 : now;
-    const float old = std::exp(best - origin);
-    const float weight = std::exp(score - origin);
-    scale_and_add(sum, old, weight, value + p * dim, dim);
-    total = total * old + weight;
-    best = now;
+/// The class for many rows; bf16_dot: VDPBF16PS is there.
+template <class F>
+decltype(auto) with_chunk_kernel(const AttentionArgs& args, [[maybe_unused]] bool bf16_dot, F&& f) {
+#if HWY_TARGET == HWY_AVX3
+  if (bf16_dot && args.q.dtype == DType::bf16 && args.cache.dtype == DType::bf16) {
+    return f(static_cast<ChunkAttention<Bf16Units, bf16, bf16>*>(nullptr));
   }
-  sum[dim] = best;
-  sum[dim + 1] = total;
+#endif
+  return with_formats(args, [&](auto q, auto k) {
+    return f(static_cast<ChunkAttention<FloatUnits, decltype(q), decltype(k)>*>(nullptr));
+  });
 }
 
-template <class Out>
-void write_row(const float* sum, float factor, int64_t dim, Out* out) {
-  const FloatTag d;
-  const int64_t lanes = kFloatLanes;
-  const auto f = hn::Set(d, factor);
-  int64_t i = 0;
-  for (; i + lanes <= dim; i += lanes) {
-    store(d, hn::Mul(load(d, sum + i), f), out + i);
+size_t scratch_bytes(const AttentionArgs& args, int64_t rows, bool bf16_dot) {
+  if (streams(args, rows)) {
+    return with_formats(args, [&](auto q, auto k) {
+      return FewAttention<decltype(q), decltype(k)>::scratch_bytes(args);
+    });
   }
-  if (i < dim) {
-    store_first(d, hn::Mul(load_first(d, sum + i, dim - i), f), out + i, dim - i);
-  }
+  return with_chunk_kernel(args, bf16_dot, [&](auto* type) {
+    return std::remove_pointer_t<decltype(type)>::scratch_bytes(args);
+  });
 }
 
-void attend(const AttentionArgs& args, Range rows, Range kv_heads, int64_t split, float* scratch) {
-  const int64_t group = args.query_heads / args.kv_heads;
-  const int64_t dim = args.head_dim;
-  with_type(args.q.dtype, [&](auto q_type) {
-    with_type(args.cache.dtype, [&](auto k_type) {
-      using Q = decltype(q_type);
+void attend(const AttentionArgs& args, Range rows, Range kv_heads, int64_t split,
+            std::byte* scratch, bool bf16_dot) {
+  if (streams(args, rows.size())) {
+    with_formats(args, [&](auto q, auto k) {
+      FewAttention<decltype(q), decltype(k)> kernel(args, scratch);
       for (int64_t r = rows.begin; r < rows.end; ++r) {
-        const Range keys = attention_split(args.positions[r], args.window, args.splits, split);
-        for (int64_t h = kv_heads.begin * group; h < kv_heads.end * group; ++h) {
-          float* sum =
-              args.splits == 1
-                  ? scratch
-                  : args.partials + ((r * args.query_heads + h) * args.splits + split) * (dim + 2);
-          attend_one<Q, decltype(k_type)>(args, row<Q>(args.q, r) + h * dim, h / group, keys, sum);
-          if (args.splits == 1) {
-            const float factor = 1 / sum[dim + 1];
-            if (args.out.dtype == DType::bf16) {
-              write_row(sum, factor, dim, row<bf16>(args.out, r) + h * dim);
-            } else {
-              write_row(sum, factor, dim, row<float>(args.out, r) + h * dim);
-            }
-          }
+        for (int64_t h = kv_heads.begin; h < kv_heads.end; ++h) {
+          kernel.run(r, h, split);
         }
       }
     });
+    return;
+  }
+  with_chunk_kernel(args, bf16_dot, [&](auto* type) {
+    std::remove_pointer_t<decltype(type)> kernel(args, scratch);
+    for (int64_t h = kv_heads.begin; h < kv_heads.end; ++h) {
+      kernel.run(rows, h);
+    }
   });
+}
+
+/// One row and query head: the splits' sums, each scaled to the common maximum.
+void combine(const AttentionArgs& args, int64_t row_index, int64_t query_head) {
+  const int64_t dim = args.head_dim;
+  const int64_t stride = dim + 2;
+  const float* parts =
+      args.partials + (row_index * args.query_heads + query_head) * args.splits * stride;
+  const float none = -__builtin_inff();
+  float best = none;
+  for (int64_t s = 0; s < args.splits; ++s) {
+    best = std::max(best, parts[s * stride + dim]);
+  }
+  const float origin = best == none ? 0 : best;
+  const auto weight = [&](int64_t s) { return std::exp(parts[s * stride + dim] - origin); };
+  float total = 0;
+  for (int64_t s = 0; s < args.splits; ++s) {
+    total += weight(s) * parts[s * stride + dim + 1];
+  }
+  constexpr int64_t kColumns = 64;
+  for (int64_t first = 0; first < dim; first += kColumns) {
+    const Range columns{first, std::min(first + kColumns, dim)};
+    float sum[kColumns] = {};
+    for (int64_t s = 0; s < args.splits; ++s) {
+      const float factor = weight(s);
+      for (int64_t i = 0; i < columns.size(); ++i) {
+        sum[i] += factor * parts[s * stride + first + i];
+      }
+    }
+    write_head(args, row_index, query_head, columns, sum, 1 / total);
+  }
 }
 
 }  // namespace HWY_NAMESPACE
@@ -114,47 +112,30 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include "arch/cpu/dispatch.h"
+#include "base/check.h"
 
 namespace weft::cpu {
+namespace {
 
-size_t attention_scratch_bytes(const AttentionArgs& args, int64_t /*rows*/) {
-  return (args.head_dim + 2) * sizeof(float);
+bool has_bf16_dot() { return current_isa() == Isa::avx512_bf16; }
+
+}  // namespace
+
+size_t attention_scratch_bytes(const AttentionArgs& args, int64_t rows) {
+  return WEFT_CPU_DISPATCH(scratch_bytes)(args, rows, has_bf16_dot());
 }
 
 void attention(const AttentionArgs& args, Range rows, Range kv_heads, int64_t split,
                std::span<std::byte> scratch) {
-  WEFT_CPU_DISPATCH(attend)
-  (args, rows, kv_heads, split, reinterpret_cast<float*>(scratch.data()));
+  WEFT_CHECK(args.head_dim % 2 == 0 && args.scale > 0);
+  WEFT_CHECK(scratch.size() >= attention_scratch_bytes(args, rows.size()));
+  WEFT_CPU_DISPATCH(attend)(args, rows, kv_heads, split, scratch.data(), has_bf16_dot());
 }
 
 void attention_combine(const AttentionArgs& args, Range rows, Range query_heads) {
-  const int64_t dim = args.head_dim;
-  const float none = -std::numeric_limits<float>::infinity();
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     for (int64_t h = query_heads.begin; h < query_heads.end; ++h) {
-      const float* parts = args.partials + (r * args.query_heads + h) * args.splits * (dim + 2);
-      const auto maximum = [&](int64_t s) { return parts[s * (dim + 2) + dim]; };
-      const auto total = [&](int64_t s) { return parts[s * (dim + 2) + dim + 1]; };
-      float best = none;
-      for (int64_t s = 0; s < args.splits; ++s) {
-        best = maximum(s) > best ? maximum(s) : best;
-      }
-      const float origin = best == none ? 0 : best;
-      float sum = 0;
-      for (int64_t s = 0; s < args.splits; ++s) {
-        sum += std::exp(maximum(s) - origin) * total(s);
-      }
-      for (int64_t i = 0; i < dim; ++i) {
-        float y = 0;
-        for (int64_t s = 0; s < args.splits; ++s) {
-          y += std::exp(maximum(s) - origin) * parts[s * (dim + 2) + i];
-        }
-        if (args.out.dtype == DType::bf16) {
-          row<bf16>(args.out, r)[h * dim + i] = to_bf16(y / sum);
-        } else {
-          row<float>(args.out, r)[h * dim + i] = y / sum;
-        }
-      }
+      WEFT_CPU_DISPATCH(combine)(args, r, h);
     }
   }
 }

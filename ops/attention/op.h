@@ -20,19 +20,24 @@ struct AttentionArgs {
   KvCache cache;
   int64_t query_heads = 0;
   int64_t kv_heads = 0;
-  int64_t head_dim = 0;
+  int64_t head_dim = 0;                ///< even
   const int32_t* positions = nullptr;  ///< [rows]; consecutive within one call's rows
-  float scale = 1;                     ///< of q.k before the softmax
+  float scale = 1;                     ///< of q.k before the softmax; positive
   int64_t window = 0;                  ///< 0: all keys
   int64_t splits = 1;
-  /// splits > 1: [rows][query_heads][splits][head_dim + 2] f32: unnormalised sum, maximum, sum of
-  /// exponentials. A split with no keys has maximum -infinity and sums 0.
+  /// splits > 1: [rows][query_heads][splits][head_dim + 2] f32: unnormalised sum, maximum of
+  /// scale * q.k, sum of exponentials. A split with no keys has maximum -infinity and sums 0.
   float* partials = nullptr;
   Matrix out;  ///< [rows, query_heads * head_dim], f32 or bf16
 };
 
 /// Softmax runs over blocks of this many keys, aligned to position 0 wherever a range starts.
 inline constexpr int64_t kAttentionBlock = 64;
+
+/// A call with at most this many rows, or with splits > 1, streams the cache (decode); one with
+/// more is computed in blocks. The two round differently; within each the bits of a row depend on
+/// no other row.
+inline constexpr int64_t kAttentionFewRows = 4;
 
 /// The keys that a row at `position` sees.
 constexpr Range attention_keys(int64_t position, int64_t window) {
