@@ -1,7 +1,9 @@
 // Product of a few rows with weights that are read from memory once: the shape of a decode step,
 // whose cost is the weights' bytes. Four weight rows are in flight at once, so that the sums are
-// independent and a row of `a` is loaded once for four, and the block of rows that comes next is
-// prefetched: hardware prefetchers stop at every 4 KiB page, that is at every row or two.
+// independent and a row of `a` is loaded once for four. They are not neighbours: each comes from
+// its own quarter of the columns, so that memory is read as four long streams, which the hardware
+// prefetchers follow at full bandwidth (neighbours would make a stream stop at every row's end;
+// prefetch instructions make it slower).
 #include <algorithm>
 #include <cstdint>
 
@@ -19,50 +21,38 @@ HWY_BEFORE_NAMESPACE();
 namespace weft {
 namespace HWY_NAMESPACE {
 
-inline constexpr int64_t kStreamRows = 8;      ///< more rows go to the blocked product
-inline constexpr int64_t kStreamColumns = 64;  ///< sums gathered before the epilogue sees them
+inline constexpr int64_t kStreamRows = 8;  ///< more rows go to the blocked product
+inline constexpr int kStreams = 4;         ///< weight rows in flight
+inline constexpr int64_t kGather = 16;     ///< sums of a stream gathered before the epilogue
 
 /// sums[r][c] = a[r] . w[c], where `a` holds units, zero beyond k. Every sum runs over k in the
 /// same order whatever kRows and kColumns are.
 template <class Units, int kRows, int kColumns>
 void stream_dots(const float* a, int64_t a_stride, const typename Units::Weight* const* w,
-                 int64_t k, int64_t ahead, float (&sums)[kRows][kColumns]) {
-  using Weight = typename Units::Weight;
+                 int64_t k, float (&sums)[kRows][kColumns]) {
   const FloatTag d;
   constexpr int64_t kStep = kFloatLanes * Units::kElements;
-  constexpr int64_t kLine = std::max<int64_t>(kStep, 64 / sizeof(Weight));
   FloatVec sum[kRows][kColumns];
   for (auto& row : sum) {
     std::fill(row, row + kColumns, hn::Zero(d));
   }
-  int64_t i = 0;
-  for (; i + kLine <= k; i += kLine) {
+  const auto step = [&](int64_t i, auto load_weights) HWY_ATTR {
 #pragma GCC unroll 4
     for (int c = 0; c < kColumns; ++c) {
-      __builtin_prefetch(w[c] + i + ahead);
-    }
+      const FloatVec weights = load_weights(w[c] + i);
 #pragma GCC unroll 4
-    for (int64_t j = i; j < i + kLine; j += kStep) {
-#pragma GCC unroll 4
-      for (int c = 0; c < kColumns; ++c) {
-        const FloatVec weights = Units::weights(w[c] + j);
-#pragma GCC unroll 4
-        for (int r = 0; r < kRows; ++r) {
-          const FloatVec x = hn::LoadU(d, a + r * a_stride + j / Units::kElements);
-          sum[r][c] = Units::multiply_add(x, weights, sum[r][c]);
-        }
-      }
-    }
-  }
-  for (; i < k; i += kStep) {
-    for (int c = 0; c < kColumns; ++c) {
-      const FloatVec weights =
-          k - i < kStep ? Units::first_weights(w[c] + i, k - i) : Units::weights(w[c] + i);
       for (int r = 0; r < kRows; ++r) {
         const FloatVec x = hn::LoadU(d, a + r * a_stride + i / Units::kElements);
         sum[r][c] = Units::multiply_add(x, weights, sum[r][c]);
       }
     }
+  };
+  int64_t i = 0;
+  for (; i + kStep <= k; i += kStep) {
+    step(i, [](const auto* p) HWY_ATTR { return Units::weights(p); });
+  }
+  if (i < k) {
+    step(i, [&](const auto* p) HWY_ATTR { return Units::first_weights(p, k - i); });
   }
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kColumns; ++c) {
@@ -72,13 +62,13 @@ void stream_dots(const float* a, int64_t a_stride, const typename Units::Weight*
 }
 
 /// Computes [rows, columns] and hands it to
-///   epilogue.begin(columns):  up to kStreamColumns columns come next
+///   epilogue.begin(columns): kPanel columns at most come next
 ///   epilogue.finish(row, first column, count, one vector of sums for each matrix).
 /// units: [rows.size()][padded_units(k)].
 template <class Units, int kMatrices, class Epilogue>
 class StreamProduct {
   using Weight = typename Units::Weight;
-  static constexpr int kBlock = 4 / kMatrices;                // columns at once: four weight rows
+  static constexpr int kParts = kStreams / kMatrices;         // of the columns, side by side
   static constexpr int kMaxRows = kFloatLanes == 16 ? 4 : 2;  // sums that the registers hold
 
  public:
@@ -100,65 +90,73 @@ class StreamProduct {
   }
 
   void run(Range columns) {
-    for (int64_t c = columns.begin; c < columns.end; c += kStreamColumns) {
-      const Range part{c, std::min(columns.end, c + kStreamColumns)};
-      epilogue_.begin(part);
-      int64_t at = part.begin;
-      for (; at + kBlock <= part.end; at += kBlock) {
-        block<kBlock>(at, at - part.begin, at + kBlock < columns.end);
-      }
-      for (; at < part.end; ++at) {
-        block<1>(at, at - part.begin, at + 1 < columns.end);
-      }
-      finish(part);
+    const int64_t part = columns.size() / kParts;
+    for (int64_t i = 0; i < part; i += kGather) {
+      multiply<kParts>(columns.begin + i, part, std::min(kGather, part - i));
+    }
+    const int64_t rest = columns.begin + part * kParts;
+    if (rest < columns.end) {
+      multiply<1>(rest, 0, columns.end - rest);
     }
   }
 
  private:
-  /// kCount columns from `column` on, for all rows; the weights after the first group of rows come
-  /// from the cache.
+  /// Columns [first + p * part, first + p * part + count) for all p < kCount and all rows.
   template <int kCount>
-  void block(int64_t column, int64_t place, bool more) {
-    const Weight* w[kMatrices * kCount];
-    for (int m = 0; m < kMatrices; ++m) {
-      for (int i = 0; i < kCount; ++i) {
-        w[m * kCount + i] = factors_.w[m] + (column + i) * factors_.w_stride[m];
+  void multiply(int64_t first, int64_t part, int64_t count) {
+    float sums[kStreamRows][kMatrices][kCount][kGather] = {};
+    for (int64_t i = 0; i < count; ++i) {
+      const Weight* w[kMatrices * kCount];
+      for (int m = 0; m < kMatrices; ++m) {
+        for (int p = 0; p < kCount; ++p) {
+          w[m * kCount + p] = factors_.w[m] + (first + p * part + i) * factors_.w_stride[m];
+        }
+      }
+      const int64_t rows = rows_.size();
+      int64_t r = 0;
+      // Weights come from memory for the first group of rows, from the cache for the others.
+      for (; r + kMaxRows <= rows; r += kMaxRows) {
+        dots<kMaxRows>(r, w, i, sums);
+      }
+      if (r + 2 <= rows) {
+        dots<2>(r, w, i, sums);
+        r += 2;
+      }
+      if (r < rows) {
+        dots<1>(r, w, i, sums);
       }
     }
-    const int64_t ahead = more ? kCount * factors_.w_stride[0] : 0;
-    const int64_t count = rows_.size();
-    int64_t r = 0;
-    for (; r + kMaxRows <= count; r += kMaxRows) {
-      group<kMaxRows, kCount>(r, w, place, r == 0 ? ahead : 0);
-    }
-    for (; r + 2 <= count; r += 2) {
-      group<2, kCount>(r, w, place, r == 0 ? ahead : 0);
-    }
-    for (; r < count; ++r) {
-      group<1, kCount>(r, w, place, r == 0 ? ahead : 0);
+    for (int p = 0; p < kCount; ++p) {
+      finish(first + p * part, count, sums, p);
     }
   }
 
   template <int kRows, int kCount>
-  void group(int64_t r, const Weight* const* w, int64_t place, int64_t ahead) {
-    float sums[kRows][kMatrices * kCount];
-    stream_dots<Units>(units_ + r * stride_, stride_, w, factors_.k, ahead, sums);
+  void dots(int64_t r, const Weight* const* w, int64_t place,
+            float (&sums)[kStreamRows][kMatrices][kCount][kGather]) {
+    float result[kRows][kMatrices * kCount];
+    stream_dots<Units>(units_ + r * stride_, stride_, w, factors_.k, result);
     for (int i = 0; i < kRows; ++i) {
       for (int m = 0; m < kMatrices; ++m) {
-        std::copy_n(sums[i] + m * kCount, kCount, sums_[r + i][m] + place);
+        for (int p = 0; p < kCount; ++p) {
+          sums[r + i][m][p][place] = result[i][m * kCount + p];
+        }
       }
     }
   }
 
-  void finish(Range part) {
+  template <int kCount>
+  void finish(int64_t first, int64_t count,
+              const float (&sums)[kStreamRows][kMatrices][kCount][kGather], int p) {
     const int64_t lanes = kFloatLanes;
+    epilogue_.begin({first, first + count});
     for (int64_t r = 0; r < rows_.size(); ++r) {
-      for (int64_t c = 0; c < part.size(); c += lanes) {
-        FloatVec sums[kMatrices];
+      for (int64_t c = 0; c < count; c += lanes) {
+        FloatVec vectors[kMatrices];
         for (int m = 0; m < kMatrices; ++m) {
-          sums[m] = hn::LoadU(FloatTag(), sums_[r][m] + c);
+          vectors[m] = hn::LoadU(FloatTag(), sums[r][m][p] + c);
         }
-        epilogue_.finish(rows_.begin + r, part.begin + c, std::min(lanes, part.size() - c), sums);
+        epilogue_.finish(rows_.begin + r, first + c, std::min(lanes, count - c), vectors);
       }
     }
   }
@@ -168,7 +166,6 @@ class StreamProduct {
   float* units_;
   int64_t stride_;
   Epilogue& epilogue_;
-  float sums_[kStreamRows][kMatrices][kStreamColumns] = {};
 };
 
 }  // namespace HWY_NAMESPACE
