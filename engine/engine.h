@@ -18,10 +18,10 @@
 namespace weft {
 
 struct EngineOptions {
-  int workers = 0;          ///< threads; 0: one for each core this process may use
-  int64_t context = 0;      ///< positions of KV cache; 0: the model's
-  std::optional<DType> kv;  ///< KV format; default: bf16 for bf16 weights, f32 for others
-  int64_t chunk = 512;      ///< tokens of one prefill step
+  int workers = 0;               ///< threads; 0: one for each core this process may use
+  int64_t context = 0;           ///< positions of KV cache; 0: the model's
+  std::optional<DType> kv = {};  ///< KV format; default: bf16 for bf16 weights, f32 for others
+  int64_t chunk = 512;           ///< tokens of one prefill step
 };
 
 /// Why a generation ended.

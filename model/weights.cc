@@ -58,6 +58,7 @@ class Checkpoint {
       checkpoint.source_ = (directory / kSingle).string();
     } else if (std::filesystem::exists(index, ignored)) {
       WEFT_TRY(checkpoint.read_index(index));
+      checkpoint.sharded_ = true;
       checkpoint.source_ = index.string();
     } else {
       return input_error(
@@ -122,13 +123,12 @@ class Checkpoint {
   Result<Found> find_exact(const std::string& name) {
     Found found;
     const auto shard = shard_of_.find(name);
-    const bool sharded = !shard_of_.empty();
-    if (sharded && shard == shard_of_.end()) {
+    if (sharded_ && shard == shard_of_.end()) {
       return found;
     }
-    WEFT_ASSIGN(found.file, file(sharded ? shard->second : kSingle));
+    WEFT_ASSIGN(found.file, file(sharded_ ? shard->second : kSingle));
     found.entry = found.file->find(name);
-    if (sharded && found.entry == nullptr) {
+    if (sharded_ && found.entry == nullptr) {
       return input_error(fmt::format("{}: tensor {} is said to be in {}, which does not have it",
                                      source_, show(name), shard->second));
     }
@@ -137,7 +137,8 @@ class Checkpoint {
 
   std::filesystem::path directory_;
   std::string source_;
-  std::unordered_map<std::string, std::string> shard_of_;  // empty: one file
+  bool sharded_ = false;
+  std::unordered_map<std::string, std::string> shard_of_;
   std::map<std::string, std::shared_ptr<const SafetensorsFile>> files_;
 };
 

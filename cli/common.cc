@@ -1,0 +1,140 @@
+#include "cli/common.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "arch/cpu/threads.h"
+
+namespace weft::cli {
+namespace {
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using File = std::unique_ptr<std::FILE, CloseFile>;
+
+}  // namespace
+
+void ModelSource::declare(CLI::App& command, bool allow_preset) {
+  CLI::Option* model =
+      command.add_option("--model", directory, "Hugging Face model directory")->type_name("DIR");
+  if (!allow_preset) {
+    model->required();
+    return;
+  }
+  command.add_option("--preset", preset, "public config with random weights (see new-model)")
+      ->type_name("NAME")
+      ->excludes(model);
+  command.add_option("--weights-seed", seed, "seed of a preset's random weights")->type_name("S");
+  command.add_option("--layers", layers, "use only the preset's first N layers")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+}
+
+Result<ModelConfig> preset_with_layers(const std::string& name, int64_t layers) {
+  WEFT_ASSIGN(ModelConfig config, weft::preset(name));
+  if (layers > config.layers) {
+    return usage_error(
+        fmt::format("--layers {} is more than the {} layers of {}", layers, config.layers, name));
+  }
+  config.layers = layers > 0 ? layers : config.layers;
+  return config;
+}
+
+Result<ModelConfig> ModelSource::config() const {
+  if (directory.empty() && preset.empty()) {
+    return usage_error("say which model: --model DIR or --preset NAME");
+  }
+  return directory.empty() ? preset_with_layers(preset, layers) : read_config(directory);
+}
+
+Result<Weights> load_weights(const ModelSource& source, const ModelConfig& config, int threads) {
+  return source.directory.empty() ? Weights::generate(config, source.seed, threads)
+                                  : Weights::open(source.directory, config);
+}
+
+void EngineFlags::declare(CLI::App& command) {
+  declare_device(command, device);
+  command.add_option("--threads", workers, "worker threads (default: one for each usable core)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 4096));
+  command.add_option("--context", context, "positions of KV cache (default: the model's limit)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--kv", kv, "KV cache format: auto (bf16 for bf16 weights), bf16, f32")
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember({"auto", "bf16", "f32"}));
+}
+
+Result<EngineOptions> EngineFlags::options() const {
+  WEFT_TRY(check_device(device));
+  EngineOptions options;
+  options.workers = workers;
+  options.context = context;
+  if (kv != "auto") {
+    options.kv = kv == "bf16" ? DType::bf16 : DType::f32;
+  }
+  return options;
+}
+
+void declare_device(CLI::App& command, std::string& device) {
+  command.add_option("--device", device, "where to run: cpu (see `weft devices`)")->type_name("D");
+}
+
+Status check_device(const std::string& device) {
+  if (device.empty() || device == "cpu") {
+    return {};
+  }
+  const std::string kind = device.substr(0, device.find(':'));
+  if (kind == "cuda" || kind == "hip" || kind == "sim") {
+    return device_error(fmt::format(
+        "device {} cannot be had: this build runs on cpu alone (see `weft devices`)", device));
+  }
+  return usage_error(fmt::format("--device {} is not known: use cpu (see `weft devices`)", device));
+}
+
+Result<std::string> read_text(const std::string& path) {
+  const bool standard = path == "-";
+  File file(standard ? nullptr : std::fopen(path.c_str(), "rb"));
+  std::FILE* stream = standard ? stdin : file.get();
+  if (stream == nullptr) {
+    return input_error(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
+  }
+  std::string text;
+  char block[1 << 16];
+  while (const size_t got = std::fread(block, 1, sizeof block, stream)) {
+    text.append(block, got);
+  }
+  if (std::ferror(stream) != 0) {
+    return input_error(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
+  }
+  return text;
+}
+
+Status write_text(const std::string& path, std::string_view text) {
+  const bool standard = path == "-";
+  File file(standard ? nullptr : std::fopen(path.c_str(), "wb"));
+  std::FILE* stream = standard ? stdout : file.get();
+  if (stream == nullptr || std::fwrite(text.data(), 1, text.size(), stream) != text.size() ||
+      std::fflush(stream) != 0) {
+    return input_error(fmt::format("{}: cannot be written: {}", standard ? "standard output" : path,
+                                   std::strerror(errno)));
+  }
+  return {};
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) {
+    return 0;
+  }
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace weft::cli

@@ -1,0 +1,59 @@
+// What several sub-commands share: where the model comes from, which device runs it, output files.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/engine.h"
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace weft::cli {
+
+/// --model DIR or --preset NAME (with --seed-weights and --layers).
+struct ModelSource {
+  std::string directory;
+  std::string preset;
+  uint64_t seed = 0;
+  int64_t layers = 0;
+
+  void declare(CLI::App& command, bool allow_preset);
+  Result<ModelConfig> config() const;
+};
+
+/// A preset, its layers cut to `layers` when that is not 0. Error (usage): unknown, or too many.
+Result<ModelConfig> preset_with_layers(const std::string& name, int64_t layers);
+
+/// --device, --threads, --context, --kv.
+struct EngineFlags {
+  std::string device;
+  int workers = 0;
+  int64_t context = 0;
+  std::string kv = "auto";
+
+  void declare(CLI::App& command);
+  Result<EngineOptions> options() const;
+};
+
+/// Declares --device on a command. Errors of check_device: usage (unknown), device (not there).
+void declare_device(CLI::App& command, std::string& device);
+Status check_device(const std::string& device);
+
+/// Reads all of a file, or of standard input for "-". Error (input): it cannot be read.
+Result<std::string> read_text(const std::string& path);
+
+/// Writes text to a file, or to standard output for "-". Error (input): it cannot be written.
+Status write_text(const std::string& path, std::string_view text);
+
+/// The middle value (upper of two); 0 of none.
+double median(std::vector<double> values);
+
+/// Loads weights; threads for the ones that are generated.
+Result<Weights> load_weights(const ModelSource& source, const ModelConfig& config, int threads);
+
+}  // namespace weft::cli

@@ -1,0 +1,42 @@
+// weft devices: what this build can run on here.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+#include "arch/cpu/dispatch.h"
+#include "arch/cpu/threads.h"
+#include "cli/commands.h"
+#include "cli/common.h"
+
+namespace weft::cli {
+namespace {
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) {
+      return line.substr(line.find(": ") + 2);
+    }
+  }
+  return "x86-64 processor";
+}
+
+}  // namespace
+
+void add_devices(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("devices", "List the devices programs can run on here");
+  command->callback([&action] {
+    action = []() -> Result<int> {
+      const double memory =
+          static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+      WEFT_TRY(write_text("-", fmt::format("cpu   {}, {} cores, {}, {:.0f} GiB\n", processor_name(),
+                                           cpu::usable_cpus(), cpu::name_of(cpu::detected_isa()),
+                                           memory / (1 << 30))));
+      return 0;
+    };
+  });
+}
+
+}  // namespace weft::cli

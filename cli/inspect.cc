@@ -1,0 +1,103 @@
+// weft inspect: what a model is, what it costs to run, and the program that runs it.
+#include <fmt/format.h>
+
+#include "arch/cpu/threads.h"
+#include "cli/commands.h"
+#include "cli/common.h"
+#include "program/disassemble.h"
+#include "program/planner.h"
+#include "program/verify.h"
+
+namespace weft::cli {
+namespace {
+
+struct Flags {
+  ModelSource source;
+  EngineFlags engine;
+  bool program = false;
+  bool all_layers = false;
+  int64_t rows = 1;
+  int64_t position = 0;
+};
+
+std::string describe(const ModelConfig& config, const Weights& weights, DType kv) {
+  int64_t elements = 0;
+  for (const Tensor& tensor : weights.tensors()) {
+    elements += tensor.elements();
+  }
+  const int64_t kv_bytes = 2 * config.layers * config.kv_size() * static_cast<int64_t>(size_of(kv));
+  std::string text = fmt::format("{} ({})\n", config.name, config.architecture);
+  text += fmt::format("  layers {}, hidden {}, FFN {}, vocabulary {}, context {}\n", config.layers,
+                      config.hidden, config.ffn, config.vocabulary, config.context);
+  text += fmt::format(
+      "  attention: {} query heads, {} KV heads of {}{}{}\n", config.query_heads, config.kv_heads,
+      config.head_dim,
+      config.sliding_window > 0 ? fmt::format(", sliding window {}", config.sliding_window) : "",
+      config.qk_norm == QkNorm::none       ? ""
+      : config.qk_norm == QkNorm::per_head ? ", q/k norm per head"
+                                           : ", q/k norm");
+  text += fmt::format("  norms {} the blocks, head {}, RoPE theta {}{}\n",
+                      config.norm_placement == NormPlacement::before ? "before" : "after",
+                      config.tied_head ? "tied" : "untied", config.rope_theta,
+                      config.rope_scaling.kind == RopeScaling::Kind::none     ? ""
+                      : config.rope_scaling.kind == RopeScaling::Kind::linear ? ", linear scaling"
+                                                                              : ", llama3 scaling");
+  text += fmt::format("  {:.3f} billion parameters in {} tensors, {:.3f} GB\n",
+                      static_cast<double>(elements) / 1e9, weights.tensors().size(),
+                      static_cast<double>(weights.bytes()) / 1e9);
+  text += fmt::format("  KV cache {} bytes a token ({}), {:.3f} GB for the whole context\n",
+                      kv_bytes, name_of(kv), static_cast<double>(kv_bytes * config.context) / 1e9);
+  return text;
+}
+
+Result<int> inspect(const Flags& flags) {
+  WEFT_ASSIGN(const EngineOptions engine, flags.engine.options());
+  WEFT_ASSIGN(const ModelConfig config, flags.source.config());
+  Weights weights = Weights::describe(config);
+  if (!flags.source.directory.empty()) {
+    WEFT_ASSIGN(weights, Weights::open(flags.source.directory, config));
+  }
+  const DType stored = weights.get(Role::query, 0).dtype;
+  const DType kv = engine.kv.value_or(stored == DType::bf16 ? DType::bf16 : DType::f32);
+  std::string text = describe(config, weights, kv);
+  if (flags.program) {
+    PlanOptions options;
+    options.workers = engine.workers > 0 ? engine.workers : cpu::usable_cpus();
+    options.rows = flags.rows;
+    options.capacity = engine.context > 0 ? engine.context : config.context;
+    options.kv = kv;
+    if (flags.position + flags.rows > options.capacity) {
+      return usage_error(
+          fmt::format("--position {} with {} rows lies beyond the {} positions of the context",
+                      flags.position, flags.rows, options.capacity));
+    }
+    const Program program = plan(config, weights, options);
+    WEFT_TRY(verify(program));
+    text +=
+        "\n" + disassemble(program, weights, flags.rows, flags.position, flags.all_layers ? -1 : 1);
+  }
+  WEFT_TRY(write_text("-", text));
+  return 0;
+}
+
+}  // namespace
+
+void add_inspect(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("inspect", "Show a model and the program that runs it");
+  auto flags = std::make_shared<Flags>();
+  flags->source.declare(*command, true);
+  command->add_flag("--program", flags->program, "print the program (verified) and its costs");
+  command->add_flag("--all-layers", flags->all_layers, "every layer, not the first alone");
+  command->add_option("--rows", flags->rows, "tokens in a step: 1 decodes, more is prefill")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command->add_option("--position", flags->position, "position of the step's first token")
+      ->type_name("P")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  flags->engine.declare(*command);
+  command->callback([flags, &action] { action = [flags] { return inspect(*flags); }; });
+}
+
+}  // namespace weft::cli
