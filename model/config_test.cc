@@ -1,0 +1,466 @@
+#include "model/config.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "model/json.h"
+#include "model/test_files.h"
+
+namespace weft {
+namespace {
+
+using nlohmann::json;
+
+json small_llama() {
+  return json::parse(R"({
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 100,
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "hidden_act": "silu", "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5, "torch_dtype": "float32", "bos_token_id": 1, "eos_token_id": 2})");
+}
+
+json small(const std::string& architecture, const std::string& model_type) {
+  json config = small_llama();
+  config["architectures"] = {architecture};
+  config["model_type"] = model_type;
+  return config;
+}
+
+ModelConfig parse(const json& config) {
+  auto result = parse_config(config.dump(), "config.json");
+  EXPECT_TRUE(result.ok()) << result.error().message;
+  return result.ok() ? *result : ModelConfig{};
+}
+
+std::string error_of(const std::string& text) {
+  auto result = parse_config(text, "config.json");
+  if (result.ok()) {
+    return "accepted";
+  }
+  EXPECT_EQ(result.error().kind, ErrorKind::input);
+  EXPECT_EQ(result.error().message.find('\n'), std::string::npos);
+  return result.error().message;
+}
+
+std::string error_of(const json& config) { return error_of(config.dump()); }
+
+/// The error after one field of the small model was changed.
+std::string error_with(const std::string& key, const json& value) {
+  json config = small_llama();
+  config[key] = value;
+  return error_of(config);
+}
+
+TEST(Config, Llama) {
+  const ModelConfig config = parse(small_llama());
+  EXPECT_EQ(config.architecture, "LlamaForCausalLM");
+  EXPECT_EQ(config.vocabulary, 100);
+  EXPECT_EQ(config.hidden, 64);
+  EXPECT_EQ(config.layers, 2);
+  EXPECT_EQ(config.query_heads, 4);
+  EXPECT_EQ(config.kv_heads, 2);
+  EXPECT_EQ(config.head_dim, 16);
+  EXPECT_EQ(config.ffn, 96);
+  EXPECT_EQ(config.context, 512);
+  EXPECT_EQ(config.sliding_window, 0);
+  EXPECT_EQ(config.norm_epsilon, 1e-5);
+  EXPECT_EQ(config.rope_theta, 10000);
+  EXPECT_EQ(config.rope_scaling.kind, RopeScaling::Kind::none);
+  EXPECT_EQ(config.norm_placement, NormPlacement::before);
+  EXPECT_EQ(config.qk_norm, QkNorm::none);
+  EXPECT_FALSE(config.tied_head);
+  EXPECT_FALSE(config.qkv_bias || config.attention_out_bias || config.ffn_bias);
+  EXPECT_EQ(config.embedding_multiplier, 1);
+  EXPECT_EQ(config.attention_multiplier, 0.25);
+  EXPECT_EQ(config.residual_multiplier, 1);
+  EXPECT_EQ(config.logits_divisor, 1);
+  EXPECT_EQ(config.dtype, DType::f32);
+  EXPECT_EQ(config.bos, 1);
+  EXPECT_EQ(config.eos, std::vector<int32_t>{2});
+}
+
+TEST(Config, LlamaSettings) {
+  json text = small_llama();
+  text["attention_bias"] = true;
+  text["mlp_bias"] = true;
+  text["tie_word_embeddings"] = true;
+  text["head_dim"] = 24;
+  text["eos_token_id"] = {7, 8};
+  text["bos_token_id"] = nullptr;
+  text["num_key_value_heads"] = nullptr;
+  text["dtype"] = "bfloat16";  // wins over torch_dtype
+  const ModelConfig config = parse(text);
+  EXPECT_TRUE(config.qkv_bias && config.attention_out_bias && config.ffn_bias);
+  EXPECT_TRUE(config.tied_head);
+  EXPECT_EQ(config.head_dim, 24);
+  EXPECT_EQ(config.kv_heads, 4);
+  EXPECT_EQ(config.eos, (std::vector<int32_t>{7, 8}));
+  EXPECT_EQ(config.bos, -1);
+  EXPECT_EQ(config.dtype, DType::bf16);
+}
+
+TEST(Config, RopeInBothSpellings) {
+  const json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 128}};
+  json older = small_llama();
+  older["rope_theta"] = 500000.0;
+  older["rope_scaling"] = llama3;
+  json newer = small_llama();
+  newer["rope_parameters"] = llama3;
+  newer["rope_parameters"]["rope_theta"] = 500000.0;
+  const ModelConfig config = parse(older);
+  EXPECT_EQ(config, parse(newer));
+  EXPECT_EQ(config.rope_theta, 500000);
+  EXPECT_EQ(config.rope_scaling.kind, RopeScaling::Kind::llama3);
+  EXPECT_EQ(config.rope_scaling.factor, 8);
+  EXPECT_EQ(config.rope_scaling.low_frequency_factor, 1);
+  EXPECT_EQ(config.rope_scaling.high_frequency_factor, 4);
+  EXPECT_EQ(config.rope_scaling.original_context, 128);
+
+  json linear = small_llama();
+  linear["rope_scaling"] = {{"type", "linear"}, {"factor", 2.5}};
+  EXPECT_EQ(parse(linear).rope_scaling.kind, RopeScaling::Kind::linear);
+  EXPECT_EQ(parse(linear).rope_scaling.factor, 2.5);
+
+  json plain = small_llama();
+  plain["rope_parameters"] = {{"rope_theta", 20000}, {"rope_type", "default"}};
+  EXPECT_EQ(parse(plain).rope_scaling.kind, RopeScaling::Kind::none);
+  EXPECT_EQ(parse(plain).rope_theta, 20000);
+
+  json no_original = older;
+  no_original["rope_scaling"].erase("original_max_position_embeddings");
+  EXPECT_EQ(parse(no_original).rope_scaling.original_context, 512);
+}
+
+TEST(Config, Mistral) {
+  json text = small("MistralForCausalLM", "mistral");
+  text["head_dim"] = 32;
+  text["sliding_window"] = 128;
+  EXPECT_EQ(parse(text).sliding_window, 128);
+  EXPECT_EQ(parse(text).head_dim, 32);
+  text["sliding_window"] = nullptr;
+  EXPECT_EQ(parse(text).sliding_window, 0);
+  text.erase("sliding_window");
+  EXPECT_EQ(parse(text).sliding_window, 4096);
+  text["num_attention_heads"] = 16;
+  text.erase("num_key_value_heads");
+  EXPECT_EQ(parse(text).kv_heads, 8);
+}
+
+TEST(Config, Qwen2) {
+  json text = small("Qwen2ForCausalLM", "qwen2");
+  text["sliding_window"] = 128;
+  ModelConfig config = parse(text);
+  EXPECT_TRUE(config.qkv_bias);
+  EXPECT_FALSE(config.attention_out_bias);
+  EXPECT_EQ(config.sliding_window, 0);  // use_sliding_window is off
+  text["use_sliding_window"] = true;
+  text["max_window_layers"] = 2;  // no layer is that late
+  EXPECT_EQ(parse(text).sliding_window, 0);
+  text["max_window_layers"] = 0;
+  EXPECT_EQ(parse(text).sliding_window, 128);
+  text["max_window_layers"] = 1;
+  EXPECT_EQ(error_of(text),
+            "config.json: sliding_window 128 holds for 1 of 2 layers (max_window_layers, "
+            "layer_types); Weft supports one window for all layers");
+  text["layer_types"] = {"sliding_attention", "sliding_attention"};
+  EXPECT_EQ(parse(text).sliding_window, 128);
+  text["layer_types"] = {"full_attention", "full_attention"};
+  EXPECT_EQ(parse(text).sliding_window, 0);
+  text["layer_types"] = {"sliding_attention", "full_attention"};
+  EXPECT_NE(error_of(text).find("1 of 2 layers"), std::string::npos);
+  text["layer_types"] = {"linear_attention", "full_attention"};
+  EXPECT_NE(error_of(text).find("layer_types is"), std::string::npos);
+  text["layer_types"] = {"full_attention"};
+  EXPECT_NE(error_of(text).find("a list of 2 names"), std::string::npos);
+  text["layer_types"] = {"sliding_attention", "sliding_attention"};
+  text["use_sliding_window"] = false;
+  EXPECT_NE(error_of(text).find("set no window"), std::string::npos);
+}
+
+TEST(Config, Qwen3) {
+  json text = small("Qwen3ForCausalLM", "qwen3");
+  EXPECT_EQ(parse(text).qk_norm, QkNorm::per_head);
+  EXPECT_EQ(parse(text).head_dim, 128);  // not hidden / heads
+  EXPECT_FALSE(parse(text).qkv_bias);
+  text["head_dim"] = 16;
+  text["attention_bias"] = true;
+  EXPECT_EQ(parse(text).head_dim, 16);
+  EXPECT_TRUE(parse(text).qkv_bias && parse(text).attention_out_bias);
+}
+
+TEST(Config, Olmo2AndInstella) {
+  json text = small("Olmo2ForCausalLM", "olmo2");
+  text.erase("rms_norm_eps");
+  EXPECT_EQ(parse(text).norm_placement, NormPlacement::after);
+  EXPECT_EQ(parse(text).qk_norm, QkNorm::whole);
+  EXPECT_EQ(parse(text).norm_epsilon, 1e-5);
+  text = small("InstellaForCausalLM", "instella");
+  EXPECT_EQ(parse(text).norm_placement, NormPlacement::before);
+  EXPECT_EQ(parse(text).qk_norm, QkNorm::whole);
+}
+
+TEST(Config, Granite) {
+  json text = small("GraniteForCausalLM", "granite");
+  EXPECT_EQ(parse(text).attention_multiplier, 1);  // transformers' default, not head_dim^-1/2
+  text["attention_multiplier"] = 0.015625;
+  text["embedding_multiplier"] = 12;
+  text["residual_multiplier"] = 0.22;
+  text["logits_scaling"] = 8;
+  const ModelConfig config = parse(text);
+  EXPECT_EQ(config.attention_multiplier, 0.015625);
+  EXPECT_EQ(config.embedding_multiplier, 12);
+  EXPECT_EQ(config.residual_multiplier, 0.22);
+  EXPECT_EQ(config.logits_divisor, 8);
+  // The keys mean nothing to another family.
+  text["architectures"] = {"LlamaForCausalLM"};
+  text["model_type"] = "llama";
+  EXPECT_EQ(parse(text).embedding_multiplier, 1);
+}
+
+TEST(Config, ArchitectureFromModelType) {
+  json text = small_llama();
+  text.erase("architectures");
+  EXPECT_EQ(parse(text).architecture, "LlamaForCausalLM");
+}
+
+TEST(Config, UnknownArchitectureListsKnown) {
+  EXPECT_EQ(error_of(small("GPT2LMHeadModel", "gpt2")),
+            "config.json: architectures: \"GPT2LMHeadModel\" is not an architecture Weft knows; it "
+            "knows LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
+            "Olmo2ForCausalLM, InstellaForCausalLM, GraniteForCausalLM");
+  json text = small_llama();
+  text.erase("architectures");
+  text["model_type"] = "gpt2";
+  EXPECT_NE(error_of(text).find("model_type \"gpt2\" is not"), std::string::npos);
+  text.erase("model_type");
+  EXPECT_NE(error_of(text).find("it knows LlamaForCausalLM"), std::string::npos);
+  EXPECT_EQ(error_of(small("LlamaForCausalLM", "mistral")),
+            "config.json: model_type is \"mistral\" but the architecture LlamaForCausalLM is of "
+            "type \"llama\"");
+}
+
+TEST(Config, EveryNumberIsBounded) {
+  for (const char* key : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+                          "num_attention_heads", "max_position_embeddings"}) {
+    json missing = small_llama();
+    missing.erase(key);
+    EXPECT_EQ(error_of(missing), std::string("config.json: ") + key + " is missing");
+    EXPECT_EQ(error_with(key, nullptr), std::string("config.json: ") + key + " is null");
+    for (const json& bad : {json(0), json(-3), json(2.5), json("64"), json(true), json::array({64}),
+                            json(INT64_MAX), json(UINT64_MAX), json(1e300), json::object()}) {
+      const std::string error = error_with(key, bad);
+      EXPECT_EQ(error.find(std::string("config.json: ") + key + " is " + bad.dump() +
+                           "; it must be an integer from 1 to "),
+                0u)
+          << error;
+    }
+  }
+  for (const char* key : {"num_key_value_heads", "head_dim"}) {
+    for (const json& bad : {json(0), json(-1), json("x"), json(INT64_MAX)}) {
+      EXPECT_NE(error_with(key, bad).find(std::string(key) + " is " + bad.dump()),
+                std::string::npos);
+    }
+  }
+  for (const char* key : {"rms_norm_eps", "rope_theta"}) {
+    for (const json& bad : {json(0), json(-1e-5), json("1e-5"), json(false), json(1e300)}) {
+      EXPECT_NE(error_with(key, bad).find(std::string(key) + " is " + bad.dump()),
+                std::string::npos);
+    }
+  }
+  EXPECT_EQ(error_with("num_hidden_layers", -3),
+            "config.json: num_hidden_layers is -3; it must be an integer from 1 to 4096");
+}
+
+TEST(Config, Contradictions) {
+  EXPECT_EQ(error_with("num_key_value_heads", 3),
+            "config.json: num_attention_heads 4 is not a multiple of num_key_value_heads 3");
+  EXPECT_EQ(error_with("hidden_size", 66),
+            "config.json: hidden_size 66 is not a multiple of num_attention_heads 4 and there is "
+            "no head_dim");
+  EXPECT_EQ(error_with("head_dim", 15), "config.json: head_dim 15 is odd; RoPE turns pairs");
+  json wide = small_llama();
+  wide["num_attention_heads"] = 16384;
+  wide["head_dim"] = 4096;
+  EXPECT_EQ(error_of(wide),
+            "config.json: num_attention_heads 16384 times head_dim 4096 is more than 4194304");
+}
+
+TEST(Config, RefusesWhatItDoesNotCompute) {
+  EXPECT_EQ(error_with("hidden_act", "gelu"),
+            "config.json: hidden_act is \"gelu\"; it must be \"silu\"");
+  EXPECT_EQ(error_with("quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}),
+            "config.json: quantization_config is \"gptq\"; it must be absent: Weft reads BF16, F16 "
+            "and F32 weights, not quantised ones");
+  EXPECT_NE(error_with("quantization_config", 4).find("quantization_config is 4"),
+            std::string::npos);
+  EXPECT_NE(error_with("partial_rotary_factor", 0.5).find("partial_rotary_factor is 0.5"),
+            std::string::npos);
+  EXPECT_EQ(error_with("torch_dtype", "float8_e4m3fn"),
+            "config.json: torch_dtype is \"float8_e4m3fn\"; it must be bfloat16, float16 or "
+            "float32");
+  EXPECT_EQ(error_with("rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}),
+            "config.json: rope_scaling: rope_type \"yarn\" is not supported; Weft knows default, "
+            "linear, llama3");
+}
+
+TEST(Config, RopeErrors) {
+  EXPECT_NE(error_with("rope_scaling", 4).find("rope_scaling is 4; it must be an object or null"),
+            std::string::npos);
+  EXPECT_EQ(error_with("rope_scaling", {{"type", "linear"}}),
+            "config.json: rope_scaling: factor is missing");
+  EXPECT_NE(error_with("rope_scaling", {{"type", "linear"}, {"factor", 0.5}}).find("factor is 0.5"),
+            std::string::npos);
+  EXPECT_NE(error_with("rope_scaling", {{"factor", 2}}).find("without a rope_type"),
+            std::string::npos);
+  EXPECT_NE(error_with("rope_scaling", {{"type", "linear"}, {"rope_type", "llama3"}, {"factor", 2}})
+                .find("rope_type is \"llama3\" but type is \"linear\""),
+            std::string::npos);
+  json llama3 = {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}};
+  EXPECT_EQ(error_with("rope_scaling", llama3),
+            "config.json: rope_scaling: high_freq_factor is missing");
+  llama3["high_freq_factor"] = 4;
+  EXPECT_EQ(error_with("rope_scaling", llama3),
+            "config.json: rope_scaling: high_freq_factor 4 must be larger than low_freq_factor 4");
+  llama3["high_freq_factor"] = 8;
+  llama3["original_max_position_embeddings"] = -1;
+  EXPECT_NE(error_with("rope_scaling", llama3).find("original_max_position_embeddings is -1"),
+            std::string::npos);
+
+  json both = small_llama();
+  both["rope_theta"] = 20000;
+  both["rope_parameters"] = {{"rope_theta", 10000}};
+  EXPECT_EQ(error_of(both),
+            "config.json: rope_parameters: rope_theta is 10000 here and 20000 outside");
+  both.erase("rope_theta");
+  both["rope_scaling"] = {{"type", "linear"}, {"factor", 2}};
+  EXPECT_EQ(error_of(both),
+            "config.json: rope_scaling and rope_parameters are both there and differ");
+  EXPECT_NE(error_with("rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}})
+                .find("differs between layers"),
+            std::string::npos);
+  EXPECT_NE(error_with("rope_parameters", {{"partial_rotary_factor", 0.5}})
+                .find("partial_rotary_factor is 0.5"),
+            std::string::npos);
+}
+
+TEST(Config, TypesOfTheRest) {
+  EXPECT_NE(error_with("tie_word_embeddings", 1).find("it must be true or false"),
+            std::string::npos);
+  EXPECT_NE(error_with("attention_bias", "no").find("it must be true or false"), std::string::npos);
+  EXPECT_NE(error_with("model_type", 3).find("model_type is 3; it must be a string"),
+            std::string::npos);
+  EXPECT_NE(error_with("architectures", "Llama").find("architectures is \"Llama\""),
+            std::string::npos);
+  EXPECT_NE(error_with("architectures", json::array()).find("architectures is []"),
+            std::string::npos);
+  EXPECT_EQ(
+      error_with("eos_token_id", 100),
+      "config.json: eos_token_id is 100; it must be a token or a list of tokens from 0 to 99");
+  EXPECT_NE(error_with("eos_token_id", {1, -2}).find("eos_token_id is [1,-2]"), std::string::npos);
+  EXPECT_NE(error_with("eos_token_id", "</s>").find("eos_token_id is"), std::string::npos);
+  EXPECT_NE(error_with("bos_token_id", 100).find("bos_token_id is 100"), std::string::npos);
+  EXPECT_NE(error_with("bos_token_id", -1).find("bos_token_id is -1"), std::string::npos);
+  json granite = small("GraniteForCausalLM", "granite");
+  granite["residual_multiplier"] = 0;
+  EXPECT_NE(error_of(granite).find("residual_multiplier is 0"), std::string::npos);
+}
+
+TEST(Config, NotJson) {
+  EXPECT_EQ(error_of(std::string("{\"vocab_size\": 3,\n  oops}")),
+            "config.json: not valid JSON at line 2, column 3");
+  EXPECT_EQ(error_of(std::string("{\"vocab_size\": ")),
+            "config.json: not valid JSON at line 1, column 16 (the text ends there: is the file "
+            "complete?)");
+  EXPECT_NE(error_of(std::string()).find("line 1, column 1 (the text ends there"),
+            std::string::npos);
+  EXPECT_EQ(error_of(std::string("[1, 2]")), "config.json: is [1,2]; it must be a JSON object");
+  EXPECT_NE(error_of(std::string("{\"a\": 1e999}")).find("not valid JSON"), std::string::npos);
+  EXPECT_NE(error_of(std::string("{\"a\": \"\xff\"}")).find("not valid JSON"), std::string::npos);
+  EXPECT_EQ(error_of(std::string(100000, '[')),
+            "config.json: JSON nested 100000 levels deep, at most 64 are read");
+  // A long value is cut, whatever is in it.
+  const std::string error = error_with("hidden_act", std::string(1000, '\x01') + "\xc3\xa9");
+  EXPECT_LT(error.size(), 200u);
+}
+
+TEST(Config, ReadsTheDirectory) {
+  TestDirectory directory;
+  auto missing = read_config(directory.path() / "none");
+  ASSERT_FALSE(missing.ok());
+  EXPECT_NE(missing.error().message.find("none: is not a directory"), std::string::npos);
+  missing = read_config(directory.path());
+  ASSERT_FALSE(missing.ok());
+  EXPECT_NE(missing.error().message.find("config.json: cannot be opened: No such file"),
+            std::string::npos);
+
+  directory.write("config.json", small_llama().dump());
+  auto config = read_config(directory.path());
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->name, directory.path().string());
+  EXPECT_EQ(config->eos, std::vector<int32_t>{2});
+
+  directory.write("generation_config.json", R"({"eos_token_id": [2, 9], "temperature": 0.6})");
+  config = read_config(directory.path());
+  ASSERT_TRUE(config.ok()) << config.error().message;
+  EXPECT_EQ(config->eos, (std::vector<int32_t>{2, 9}));
+
+  directory.write("generation_config.json", R"({"eos_token_id": 100})");
+  config = read_config(directory.path());
+  ASSERT_FALSE(config.ok());
+  EXPECT_NE(config.error().message.find("generation_config.json: eos_token_id is 100"),
+            std::string::npos);
+
+  directory.write("config.json", std::string(2 << 20, ' '));
+  config = read_config(directory.path());
+  ASSERT_FALSE(config.ok());
+  EXPECT_NE(config.error().message.find("is 2097152 bytes long, at most 1048576"),
+            std::string::npos);
+}
+
+TEST(Config, WriteGivesBackWhatWasParsed) {
+  json text = small_llama();
+  text["rope_scaling"] = {{"type", "linear"}, {"factor", 2.5}};
+  text["eos_token_id"] = {7, 8};
+  text["attention_bias"] = true;
+  text["head_dim"] = 24;
+  const ModelConfig llama = parse(text);
+  json sliding = small("Qwen2ForCausalLM", "qwen2");
+  sliding["use_sliding_window"] = true;
+  sliding["max_window_layers"] = 0;
+  const ModelConfig qwen = parse(sliding);
+  for (const ModelConfig& config : {llama, qwen}) {
+    const auto again = parse_config(write_config(config), config.name);
+    ASSERT_TRUE(again.ok()) << again.error().message;
+    EXPECT_EQ(*again, config);
+  }
+}
+
+TEST(Preset, EveryOneSurvivesItsConfigFile) {
+  ASSERT_EQ(preset_names().size(), 13u);
+  for (const std::string& name : preset_names()) {
+    const auto config = preset(name);
+    ASSERT_TRUE(config.ok()) << name;
+    const auto again = parse_config(write_config(*config), name);
+    ASSERT_TRUE(again.ok()) << again.error().message;
+    EXPECT_EQ(*again, *config) << name;
+  }
+}
+
+TEST(Preset, UnknownNameListsKnown) {
+  const auto config = preset("llama-9");
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.error().kind, ErrorKind::usage);
+  EXPECT_EQ(config.error().message.find("there is no preset 'llama-9'; there are llama-3.2-1b, "),
+            0u);
+}
+
+}  // namespace
+}  // namespace weft

@@ -1,0 +1,580 @@
+#include "model/weights.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "model/random_weights.h"
+#include "model/safetensors.h"
+#include "model/test_files.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A model of some kilobytes of each family, with everything that changes its tensors.
+std::vector<ModelConfig> small_models() {
+  ModelConfig base;
+  base.vocabulary = 50;
+  base.hidden = 24;
+  base.layers = 2;
+  base.query_heads = 4;
+  base.kv_heads = 2;
+  base.head_dim = 8;
+  base.ffn = 20;
+  base.context = 64;
+  base.attention_multiplier = 1 / std::sqrt(8.0);
+
+  std::vector<ModelConfig> models;
+  const auto add = [&](const char* architecture) -> ModelConfig& {
+    models.push_back(base);
+    models.back().name = models.back().architecture = architecture;
+    return models.back();
+  };
+  add("LlamaForCausalLM");
+  ModelConfig& biases = add("LlamaForCausalLM");
+  biases.qkv_bias = biases.attention_out_bias = biases.ffn_bias = biases.tied_head = true;
+  biases.dtype = DType::f16;
+  add("MistralForCausalLM").dtype = DType::f32;
+  add("Qwen2ForCausalLM").qkv_bias = true;
+  add("Qwen3ForCausalLM").qk_norm = QkNorm::per_head;
+  ModelConfig& olmo = add("Olmo2ForCausalLM");
+  olmo.qk_norm = QkNorm::whole;
+  olmo.norm_placement = NormPlacement::after;
+  add("InstellaForCausalLM").qk_norm = QkNorm::whole;
+  add("GraniteForCausalLM").tied_head = true;
+  return models;
+}
+
+ModelConfig small_llama() { return small_models().front(); }
+
+std::string bytes_of(const Tensor& tensor) {
+  return {reinterpret_cast<const char*>(tensor.data), static_cast<size_t>(tensor.bytes())};
+}
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::set<std::string> files_in(const fs::path& directory) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    names.insert(entry.path().filename().string());
+  }
+  return names;
+}
+
+/// Tensors of a checkpoint being made by hand.
+struct HandMade {
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::string bytes;
+};
+
+std::map<std::string, HandMade> hand_made(const ModelConfig& config) {
+  std::map<std::string, HandMade> tensors;
+  const auto weights = Weights::generate(config, 1, 1);
+  for (const Tensor& tensor : weights->tensors()) {
+    tensors[tensor.name] = {std::string(name_of(tensor.dtype)), tensor.shape, bytes_of(tensor)};
+  }
+  return tensors;
+}
+
+void write_safetensors(const fs::path& path, const std::map<std::string, HandMade>& tensors,
+                       size_t extra_header = 0) {
+  std::vector<SafetensorsEntry> entries;
+  std::string data;
+  for (const auto& [name, tensor] : tensors) {
+    entries.push_back({name, tensor.dtype, tensor.shape, 0, tensor.bytes.size()});
+    data += tensor.bytes;
+  }
+  std::string header = make_safetensors_header(entries);
+  uint64_t length = header.size() - sizeof(length) + extra_header;
+  std::memcpy(header.data(), &length, sizeof(length));
+  std::ofstream(path, std::ios::binary) << header << std::string(extra_header, ' ') << data;
+}
+
+std::string open_error(const fs::path& directory, const ModelConfig& config) {
+  const auto weights = Weights::open(directory, config);
+  if (weights.ok()) {
+    return "accepted";
+  }
+  EXPECT_EQ(weights.error().kind, ErrorKind::input);
+  return weights.error().message;
+}
+
+TEST(TensorSpecs, ParametersOfThePresets) {
+  const std::map<std::string, int64_t> parameters = {{"llama-3.2-1b", 1'235'814'400},
+                                                     {"llama-3.2-3b", 3'212'749'824},
+                                                     {"llama-3.1-8b", 8'030'261'248},
+                                                     {"llama-3.3-70b", 70'553'706'496},
+                                                     {"qwen2.5-coder-1.5b", 1'543'714'304},
+                                                     {"qwen3-0.6b", 596'049'920},
+                                                     {"qwen3-1.7b", 1'720'574'976},
+                                                     {"qwen3-8b", 8'190'735'360},
+                                                     {"olmo-2-1b", 1'484'916'736},
+                                                     {"instella-3b", 3'112'675'840},
+                                                     {"granite-3.1-2b", 2'533'531'648},
+                                                     {"mistral-7b", 7'241'732'096},
+                                                     {"weft-2b", 2'280'778'240}};
+  for (const std::string& name : preset_names()) {
+    int64_t elements = 0;
+    for (const TensorSpec& spec : tensor_specs(*preset(name))) {
+      elements += spec.elements();
+    }
+    ASSERT_TRUE(parameters.contains(name)) << name;
+    EXPECT_EQ(elements, parameters.at(name)) << name;
+  }
+}
+
+TEST(TensorSpecs, NamesOfTheFamilies) {
+  const auto has = [](const ModelConfig& config, const std::string& name) {
+    const auto specs = tensor_specs(config);
+    return std::ranges::count(specs, name, &TensorSpec::name) == 1;
+  };
+  const std::string layer = "model.layers.1.";
+  for (const ModelConfig& config : small_models()) {
+    EXPECT_TRUE(has(config, "model.embed_tokens.weight"));
+    EXPECT_TRUE(has(config, "model.norm.weight"));
+    EXPECT_TRUE(has(config, layer + "self_attn.o_proj.weight"));
+    EXPECT_EQ(has(config, "lm_head.weight"), !config.tied_head);
+    EXPECT_EQ(has(config, layer + "self_attn.q_proj.bias"), config.qkv_bias);
+    EXPECT_EQ(has(config, layer + "self_attn.o_proj.bias"), config.attention_out_bias);
+    EXPECT_EQ(has(config, layer + "mlp.down_proj.bias"), config.ffn_bias);
+    EXPECT_EQ(has(config, layer + "self_attn.q_norm.weight"), config.qk_norm != QkNorm::none);
+    const bool olmo = config.architecture == "Olmo2ForCausalLM";
+    const bool instella = config.architecture == "InstellaForCausalLM";
+    EXPECT_EQ(has(config, layer + "input_layernorm.weight"), !olmo && !instella);
+    EXPECT_EQ(has(config, layer + "post_attention_layernorm.weight"), !instella);
+    EXPECT_EQ(has(config, layer + "post_feedforward_layernorm.weight"), olmo);
+    EXPECT_EQ(has(config, layer + "pre_attention_layernorm.weight"), instella);
+    EXPECT_EQ(has(config, layer + "pre_feedforward_layernorm.weight"), instella);
+  }
+}
+
+TEST(RandomWeights, TheDocumentedFormula) {
+  const auto mix = [](uint64_t z) {
+    z ^= z >> 30;
+    z *= 0xbf58476d1ce4e5b9;
+    z ^= z >> 27;
+    z *= 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  };
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : std::string("w")) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
+  const uint64_t key = mix(mix(42) + hash);
+  struct Case {
+    Role role;
+    std::vector<int64_t> shape;
+    double middle;
+    double half_width;
+  };
+  for (const Case& c :
+       {Case{Role::gate, {60, 50}, 0, std::sqrt(3.0 / 50)},
+        Case{Role::final_norm, {3000}, 1, 0.125}, Case{Role::key_bias, {3000}, 0, 0.0625}}) {
+    const RandomTensor tensor = random_tensor(42, {c.role, 0, "w", c.shape});
+    std::vector<float> f32(3000);
+    std::vector<bf16> half(3000);
+    std::vector<f16> ieee(3000);
+    fill_random(tensor, DType::f32, 0, 3000, reinterpret_cast<std::byte*>(f32.data()));
+    fill_random(tensor, DType::bf16, 0, 3000, reinterpret_cast<std::byte*>(half.data()));
+    fill_random(tensor, DType::f16, 0, 3000, reinterpret_cast<std::byte*>(ieee.data()));
+    double sum = 0;
+    double squares = 0;
+    for (uint64_t i = 0; i < 3000; ++i) {
+      const uint64_t u = mix(key + (i / 4) * 0x9e3779b97f4a7c15) >> (16 * (i % 4)) & 0xffff;
+      const double exact = c.middle + (2.0 * static_cast<double>(u) - 65535) / 65535 * c.half_width;
+      ASSERT_NEAR(f32[i], exact, 1e-6) << i;
+      ASSERT_EQ(half[i].bits, to_bf16(f32[i]).bits) << i;
+      ASSERT_EQ(ieee[i].bits, to_f16(f32[i]).bits) << i;
+      sum += f32[i] - c.middle;
+      squares += (f32[i] - c.middle) * (f32[i] - c.middle);
+    }
+    const double deviation = c.half_width / std::sqrt(3.0);
+    EXPECT_NEAR(sum / 3000, 0, 5 * deviation / std::sqrt(3000.0));
+    EXPECT_NEAR(std::sqrt(squares / 3000), deviation, 0.05 * deviation);
+  }
+}
+
+TEST(RandomWeights, AnyPartByItself) {
+  const RandomTensor tensor = random_tensor(7, {Role::up, 0, "w", {100, 100}});
+  std::vector<uint16_t> whole(10000);
+  fill_random(tensor, DType::bf16, 0, 10000, reinterpret_cast<std::byte*>(whole.data()));
+  for (const int64_t first : {0, 4, 1020, 1024, 9996}) {
+    for (const int64_t count : {0, 1, 3, 1023, 1025, 5000}) {
+      if (first + count > 10000) {
+        continue;
+      }
+      std::vector<uint16_t> part(static_cast<size_t>(count) + 1, 0xdead);
+      fill_random(tensor, DType::bf16, first, count, reinterpret_cast<std::byte*>(part.data()));
+      EXPECT_EQ(std::memcmp(part.data(), whole.data() + first, static_cast<size_t>(count) * 2), 0);
+      EXPECT_EQ(part.back(), 0xdead);
+    }
+  }
+}
+
+TEST(Weights, GenerateDependsOnSeedAloneNotOnThreads) {
+  ModelConfig config = small_llama();
+  config.ffn = 40000;  // more than one part of work a tensor
+  config.hidden = 40;
+  config.head_dim = 10;
+  const auto one = Weights::generate(config, 5, 1);
+  const auto three = Weights::generate(config, 5, 3);
+  const auto other = Weights::generate(config, 6, 1);
+  ASSERT_TRUE(one.ok() && three.ok() && other.ok());
+  std::set<std::string> all;
+  for (size_t i = 0; i < one->tensors().size(); ++i) {
+    const Tensor& tensor = one->tensors()[i];
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data) % 64, 0u);
+    EXPECT_EQ(bytes_of(tensor), bytes_of(three->tensors()[i])) << tensor.name;
+    EXPECT_NE(bytes_of(tensor), bytes_of(other->tensors()[i])) << tensor.name;
+    all.insert(bytes_of(tensor));
+  }
+  EXPECT_EQ(all.size(), one->tensors().size()) << "two tensors have the same values";
+}
+
+TEST(Weights, GenerateRefusesWhatDoesNotFit) {
+  ModelConfig config = small_llama();
+  config.layers = 4096;
+  config.hidden = 1 << 20;
+  config.ffn = 1 << 22;
+  const auto weights = Weights::generate(config, 1, 1);
+  ASSERT_FALSE(weights.ok());
+  EXPECT_EQ(weights.error().kind, ErrorKind::device);
+  EXPECT_EQ(weights.error().message.find("LlamaForCausalLM: its weights take 10808723308"), 0u)
+      << weights.error().message;
+}
+
+TEST(Weights, FindByRole) {
+  for (const ModelConfig& config : small_models()) {
+    const auto weights = Weights::generate(config, 1, 1);
+    ASSERT_TRUE(weights.ok());
+    const auto specs = tensor_specs(config);
+    int64_t bytes = 0;
+    for (const TensorSpec& spec : specs) {
+      const Tensor& tensor = weights->get(spec.role, spec.layer);
+      EXPECT_EQ(tensor.name, spec.name);
+      EXPECT_EQ(tensor.shape, spec.shape);
+      EXPECT_EQ(tensor.dtype, config.dtype);
+      bytes += tensor.bytes();
+    }
+    EXPECT_EQ(weights->bytes(), bytes);
+    EXPECT_EQ(&weights->get(Role::head) == &weights->get(Role::embedding), config.tied_head);
+    EXPECT_EQ(weights->find(Role::query), nullptr);
+    EXPECT_EQ(weights->find(Role::gate_bias, 1) != nullptr, config.ffn_bias);
+    EXPECT_EQ(weights->find(Role::query_norm, 0) != nullptr, config.qk_norm != QkNorm::none);
+  }
+}
+
+TEST(WriteRandomModel, IsWhatGenerateMakes) {
+  for (const ModelConfig& config : small_models()) {
+    TestDirectory parent;
+    const fs::path directory = parent.path() / "new" / "model";
+    static int64_t seen_done;
+    static int64_t seen_total;
+    const Status status = write_random_model(config, 3, directory, [](int64_t done, int64_t total) {
+      seen_done = done;
+      seen_total = total;
+    });
+    ASSERT_TRUE(status.ok()) << status.error().message;
+    EXPECT_EQ(seen_done, seen_total);
+    EXPECT_EQ(files_in(directory), (std::set<std::string>{"config.json", "generation_config.json",
+                                                          "model.safetensors"}));
+    EXPECT_EQ(static_cast<int64_t>(fs::file_size(directory / "model.safetensors")), seen_total);
+
+    auto read = read_config(directory);
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    read->name = config.name;
+    EXPECT_EQ(*read, config);
+    const auto opened = Weights::open(directory, config);
+    ASSERT_TRUE(opened.ok()) << opened.error().message;
+    const auto generated = Weights::generate(config, 3, 2);
+    ASSERT_EQ(opened->tensors().size(), generated->tensors().size());
+    for (size_t i = 0; i < opened->tensors().size(); ++i) {
+      EXPECT_EQ(opened->tensors()[i].name, generated->tensors()[i].name);
+      EXPECT_EQ(bytes_of(opened->tensors()[i]), bytes_of(generated->tensors()[i]));
+    }
+  }
+}
+
+TEST(WriteRandomModel, Shards) {
+  TestDirectory parent;
+  const ModelConfig config = small_llama();
+  const fs::path directory = parent.path() / "model";
+  const Status status = write_random_model(config, 3, directory, nullptr, 4096);
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  const auto index = nlohmann::json::parse(read_file(directory / "model.safetensors.index.json"));
+  const auto opened = Weights::open(directory, config);
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  const auto generated = Weights::generate(config, 3, 1);
+  for (size_t i = 0; i < generated->tensors().size(); ++i) {
+    EXPECT_EQ(bytes_of(opened->tensors()[i]), bytes_of(generated->tensors()[i]));
+  }
+  EXPECT_EQ(index["metadata"]["total_size"], generated->bytes());
+  EXPECT_EQ(index["weight_map"].size(), generated->tensors().size());
+  size_t shards = 0;
+  for (const std::string& name : files_in(directory)) {
+    if (name.ends_with(".safetensors")) {
+      ++shards;
+      EXPECT_LE(fs::file_size(directory / name), 4096u + 2048u) << name;
+    }
+  }
+  EXPECT_GT(shards, 2u);
+  EXPECT_TRUE(
+      fs::exists(directory / ("model-00001-of-0000" + std::to_string(shards) + ".safetensors")));
+}
+
+TEST(WriteRandomModel, NeedsAnEmptyDirectory) {
+  TestDirectory directory;
+  EXPECT_TRUE(write_random_model(small_llama(), 1, directory.path()).ok());
+  Status status = write_random_model(small_llama(), 1, directory.path());
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().message,
+            directory.path().string() + ": exists and is not empty; choose a new directory");
+  status = write_random_model(small_llama(), 1, directory.path() / "config.json");
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("config.json: exists and is not a directory"),
+            std::string::npos);
+  status = write_random_model(small_llama(), 1, directory.path() / "config.json" / "sub");
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("sub: cannot be created: Not a directory"),
+            std::string::npos);
+}
+
+TEST(WriteRandomModel, RefusesWhatTheDiskCannotHold) {
+  TestDirectory parent;
+  ModelConfig config = small_llama();
+  config.layers = 4096;
+  config.hidden = 1 << 20;
+  config.ffn = 1 << 22;
+  const Status status = write_random_model(config, 1, parent.path() / "model");
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().kind, ErrorKind::input);
+  EXPECT_NE(status.error().message.find("takes 10808723308"), std::string::npos) << status.error().message;
+  EXPECT_NE(status.error().message.find("bytes, but the disk has "), std::string::npos);
+  EXPECT_TRUE(files_in(parent.path()).empty());
+}
+
+/// While it lives, files of this process cannot grow beyond `bytes`: a write fails half-way, as on
+/// a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit = {bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  void (*handler_)(int);
+  rlimit before_{};
+};
+
+TEST(WriteRandomModel, LeavesNothingWhenWritingFails) {
+  TestDirectory parent;
+  const fs::path directory = parent.path() / "model";
+  for (const int64_t shard_bytes : {int64_t{1} << 30, int64_t{4000}}) {
+    Status status;
+    {
+      // With one file its weights do not fit; with small shards some fit and the index does not.
+      const FileSizeLimit limit(shard_bytes > 4000 ? 20000 : 5300);
+      ModelConfig config = small_llama();
+      config.layers = 24;
+      status = write_random_model(config, 1, directory, nullptr, shard_bytes);
+    }
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().kind, ErrorKind::input);
+    EXPECT_NE(status.error().message.find("the disk is full, or a quota or file size limit"),
+              std::string::npos)
+        << status.error().message;
+    EXPECT_NE(status.error().message.find(" are needed, "), std::string::npos);
+    EXPECT_FALSE(fs::exists(directory));
+  }
+  // A directory that was there stays, empty.
+  fs::create_directory(directory);
+  {
+    const FileSizeLimit limit(3000);
+    EXPECT_FALSE(write_random_model(small_llama(), 1, directory).ok());
+  }
+  EXPECT_TRUE(fs::exists(directory) && fs::is_empty(directory));
+}
+
+TEST(WeightsOpen, NothingThere) {
+  TestDirectory directory;
+  EXPECT_EQ(open_error(directory.path(), small_llama()),
+            directory.path().string() +
+                ": there is neither model.safetensors nor model.safetensors.index.json; Weft reads "
+                "weights in the safetensors format alone");
+}
+
+TEST(WeightsOpen, TensorsThatAreWrong) {
+  TestDirectory directory;
+  const ModelConfig config = small_llama();
+  const fs::path path = directory.path() / "model.safetensors";
+  const auto good = hand_made(config);
+  const std::string up = "model.layers.1.mlp.up_proj.weight";
+
+  auto tensors = good;
+  tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = {"I64", {1}, "12345678"};
+  write_safetensors(path, tensors);
+  EXPECT_EQ(open_error(directory.path(), config), "accepted");  // what is not needed is ignored
+
+  tensors = good;
+  tensors.erase(up);
+  write_safetensors(path, tensors);
+  EXPECT_EQ(open_error(directory.path(), config),
+            path.string() + ": tensor \"" + up + "\" is missing");
+
+  tensors = good;
+  tensors[up].shape = {24, 20};
+  write_safetensors(path, tensors);
+  EXPECT_EQ(
+      open_error(directory.path(), config),
+      path.string() + ": tensor \"" + up + "\" has shape [24,20], but the config makes it [20,24]");
+
+  tensors = good;
+  tensors[up].shape = {480};
+  write_safetensors(path, tensors);
+  EXPECT_NE(open_error(directory.path(), config).find("has shape [480]"), std::string::npos);
+
+  tensors = good;
+  tensors[up].dtype = "I16";
+  write_safetensors(path, tensors);
+  EXPECT_EQ(open_error(directory.path(), config),
+            path.string() + ": tensor \"" + up + "\" has dtype I16; Weft reads BF16, F16 and F32");
+
+  write_safetensors(path, good);
+  fs::resize_file(path, fs::file_size(path) - 1);
+  EXPECT_NE(open_error(directory.path(), config).find("the file is truncated"), std::string::npos);
+}
+
+TEST(WeightsOpen, MixedFormatsAndBareNames) {
+  TestDirectory directory;
+  const ModelConfig config = small_llama();
+  auto tensors = hand_made(config);
+  HandMade& norm = tensors["model.norm.weight"];
+  norm = {"F32", norm.shape, std::string(4 * 24, '\0')};
+  tensors["lm_head.weight"].dtype = "F16";
+  std::map<std::string, HandMade> bare;
+  for (const auto& [name, tensor] : tensors) {
+    bare[name.starts_with("model.") ? name.substr(6) : name] = tensor;
+  }
+  for (const auto& chosen : {tensors, bare}) {
+    write_safetensors(directory.path() / "model.safetensors", chosen);
+    const auto weights = Weights::open(directory.path(), config);
+    ASSERT_TRUE(weights.ok()) << weights.error().message;
+    EXPECT_EQ(weights->get(Role::final_norm).dtype, DType::f32);
+    EXPECT_EQ(weights->get(Role::head).dtype, DType::f16);
+    EXPECT_EQ(weights->get(Role::gate, 0).dtype, DType::bf16);
+  }
+}
+
+TEST(WeightsOpen, UnalignedTensorsAreCopied) {
+  TestDirectory directory;
+  const ModelConfig config = small_llama();
+  const auto tensors = hand_made(config);
+  write_safetensors(directory.path() / "model.safetensors", tensors, 1);
+  const auto weights = Weights::open(directory.path(), config);
+  ASSERT_TRUE(weights.ok()) << weights.error().message;
+  for (const Tensor& tensor : weights->tensors()) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensor.data) % 2, 0u);
+    EXPECT_EQ(bytes_of(tensor), tensors.at(tensor.name).bytes);
+  }
+}
+
+TEST(WeightsOpen, TiedHeadThatIsAlsoThere) {
+  TestDirectory directory;
+  ModelConfig config = small_llama();
+  config.tied_head = true;
+  auto tensors = hand_made(config);
+  tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"];
+  const fs::path path = directory.path() / "model.safetensors";
+  write_safetensors(path, tensors);
+  const auto weights = Weights::open(directory.path(), config);
+  ASSERT_TRUE(weights.ok()) << weights.error().message;
+  EXPECT_EQ(weights->get(Role::head).name, "model.embed_tokens.weight");
+  tensors["lm_head.weight"].bytes[17] ^= 1;
+  write_safetensors(path, tensors);
+  EXPECT_EQ(open_error(directory.path(), config),
+            path.string() +
+                ": tensor \"lm_head.weight\" differs from \"model.embed_tokens.weight\", but "
+                "config.json has tie_word_embeddings true; set it to false, or remove the tensor");
+}
+
+TEST(WeightsOpen, Shards) {
+  TestDirectory directory;
+  const ModelConfig config = small_llama();
+  const auto good = hand_made(config);
+  std::map<std::string, HandMade> first;
+  std::map<std::string, HandMade> second;
+  nlohmann::json index;
+  for (const auto& [name, tensor] : good) {
+    const bool late = name.find("layers.1") != std::string::npos;
+    (late ? second : first)[name] = tensor;
+    index["weight_map"][name] = late ? "b.safetensors" : "a.safetensors";
+  }
+  write_safetensors(directory.path() / "a.safetensors", first);
+  write_safetensors(directory.path() / "b.safetensors", second);
+  const std::string index_path =
+      directory.write("model.safetensors.index.json", index.dump()).string();
+  EXPECT_EQ(open_error(directory.path(), config), "accepted");
+
+  // Said to be in a shard that does not have it.
+  const std::string down = "model.layers.1.mlp.down_proj.weight";
+  nlohmann::json wrong = index;
+  wrong["weight_map"][down] = "a.safetensors";
+  directory.write("model.safetensors.index.json", wrong.dump());
+  EXPECT_EQ(open_error(directory.path(), config),
+            index_path + ": tensor \"" + down +
+                "\" is said to be in a.safetensors, which does not have it");
+  // Not in the index.
+  wrong = index;
+  wrong["weight_map"].erase(down);
+  directory.write("model.safetensors.index.json", wrong.dump());
+  EXPECT_EQ(open_error(directory.path(), config),
+            index_path + ": tensor \"" + down + "\" is missing");
+  // An index that leads elsewhere, or is none.
+  for (const nlohmann::json& file :
+       {nlohmann::json("../a.safetensors"), nlohmann::json("/etc/passwd"), nlohmann::json(".."),
+        nlohmann::json(""), nlohmann::json(3)}) {
+    wrong["weight_map"][down] = file;
+    directory.write("model.safetensors.index.json", wrong.dump());
+    EXPECT_EQ(open_error(directory.path(), config),
+              index_path + ": weight_map: tensor \"" + down + "\" is in " + file.dump() +
+                  "; it must be the name of a file beside the index");
+  }
+  for (const char* text : {"{}", "[]", R"({"weight_map": []})"}) {
+    directory.write("model.safetensors.index.json", text);
+    EXPECT_EQ(open_error(directory.path(), config),
+              index_path + ": weight_map must be an object of tensor and file names");
+  }
+  directory.write("model.safetensors.index.json", R"({"weight_map": {}})");
+  EXPECT_EQ(open_error(directory.path(), config),
+            index_path + ": tensor \"model.embed_tokens.weight\" is missing");
+  // A shard is not there.
+  directory.write("model.safetensors.index.json", index.dump());
+  fs::remove(directory.path() / "b.safetensors");
+  EXPECT_EQ(open_error(directory.path(), config),
+            (directory.path() / "b.safetensors").string() +
+                ": cannot be opened: No such file or directory");
+}
+
+}  // namespace
+}  // namespace weft
