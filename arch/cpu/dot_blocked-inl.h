@@ -1,8 +1,8 @@
 // Product of many rows with weights: the shape of prefill, whose cost is arithmetic. After Goto and
 // van de Geijn (2008): 64 weight rows are turned into a panel whose vectors run across the weight
-// rows, and every strip of six rows of `a` is multiplied with the panel, the sums in registers over
-// all of k. The panel stays in the second-level cache, strips of `a` come past it once per panel,
-// and the next panel's weights are prefetched from memory, line by line, meanwhile.
+// rows, and every strip of six rows of `a` is multiplied with the panel, the sums in registers. The
+// panel stays in the second-level cache, strips of `a` come past it once per panel, read in place
+// where they need no conversion, and the next panel's weights are prefetched from memory meanwhile.
 //
 // A sum runs over k from first to last, one unit after the other, whatever the tiling: a split of
 // rows or columns changes no bit.
@@ -96,7 +96,7 @@ struct BlockedScratch {
   }
   /// Sums carried from one part of k to the next.
   static constexpr int64_t sum_floats(int64_t rows, int64_t units) {
-    return units <= kPanelUnits ? 0 : block_rows(rows, units) * kPanel;
+    return units <= kPanelUnits ? 0 : rows * kPanel;
   }
   static constexpr int64_t bytes(int64_t rows, int64_t units) {
     return 4 * (row_floats(rows, units) + panel_floats(units) + sum_floats(rows, units));
@@ -120,13 +120,19 @@ class BlockedProduct {
         epilogue_(epilogue) {}
 
   void run(Range rows, Range columns) {
-    const int64_t most = BlockedScratch::block_rows(rows.size(), units_);
-    strips_ = scratch_;
-    panel_ = strips_ + BlockedScratch::row_floats(rows.size(), units_);
+    // Rows of whole blocks and whole units need no packing.
+    in_place_ = Units::kInPlace && factors_.k % kBlockElements == 0 &&
+                factors_.a_stride % Units::kElements == 0 &&
+                reinterpret_cast<uintptr_t>(factors_.a) % sizeof(float) == 0;
+    const int64_t most = in_place_ ? rows.size() : BlockedScratch::block_rows(rows.size(), units_);
+    panel_ = scratch_;
     sums_ = panel_ + BlockedScratch::panel_floats(units_);
+    strips_ = sums_ + BlockedScratch::sum_floats(rows.size(), units_);
     for (int64_t r = rows.begin; r < rows.end; r += most) {
       rows_ = {r, std::min(rows.end, r + most)};
-      pack_rows();
+      if (!in_place_) {
+        pack_rows();
+      }
       for (int64_t c = columns.begin; c < columns.end; c += kColumns) {
         multiply_panel({c, std::min(columns.end, c + kColumns)}, columns.end);
       }
@@ -156,6 +162,22 @@ class BlockedProduct {
         }
       }
     }
+  }
+
+  /// Where a strip's units are: `data`[block * block_step + row * row_step + unit of the block].
+  struct Strip {
+    const float* data;
+    int64_t row_step, block_step;
+  };
+  Strip find_strip(int64_t index, int64_t count) const {
+    if (!in_place_) {
+      return {strips_ + index * kStripRows * units_, kUnitBlock, count * kUnitBlock};
+    }
+    const auto* a = static_cast<const std::byte*>(factors_.a);
+    const std::byte* first =
+        a + (rows_.begin + index * kStripRows) * factors_.a_stride * size_of(factors_.a_dtype);
+    return {reinterpret_cast<const float*>(first), factors_.a_stride / Units::kElements,
+            kUnitBlock};
   }
 
   /// Where the packed panel's i-th weight row is in memory. Beyond the last column, the last one is
@@ -248,7 +270,9 @@ class BlockedProduct {
   HWY_NOINLINE void multiply_tile(int64_t strip, int64_t tile, Range units, Range columns,
                                   Range prefetched) {
     const FloatTag d;
-    const float* a = strips_ + strip * kStripRows * units_ + units.begin * kRows;
+    const Strip found = find_strip(strip, kRows);
+    const float* a = found.data + units.begin / kUnitBlock * found.block_step;
+    const int64_t row_step = found.row_step;
     const float* w = panel_ + tile * units.size() * kTile;
     float* carried = sums_ + (strip * kStripRows) * kPanel + tile * kTile;
     FloatVec sum[kRows][kTileVectors];
@@ -260,9 +284,9 @@ class BlockedProduct {
             units.begin == 0 ? hn::Zero(d) : hn::LoadU(d, carried + r * kPanel + v * kFloatLanes);
       }
     }
-    for (int64_t u = 0; u < units.size(); u += kUnitBlock, a += kRows * kUnitBlock) {
+    for (int64_t u = 0; u < units.size(); u += kUnitBlock, a += found.block_step) {
       for (int64_t i = prefetched.begin; i < prefetched.end; ++i) {
-        __builtin_prefetch(next_[i] + u * Units::kElements, 0, 2);
+        __builtin_prefetch(next_[i] + u * Units::kElements);
       }
 #pragma GCC unroll 2
       for (int64_t j = 0; j < kUnitBlock; ++j, w += kTile) {
@@ -273,7 +297,7 @@ class BlockedProduct {
         }
 #pragma GCC unroll 6
         for (int r = 0; r < kRows; ++r) {
-          const FloatVec x = hn::Set(d, a[r * kUnitBlock + j]);
+          const FloatVec x = hn::Set(d, a[r * row_step + j]);
 #pragma GCC unroll 4
           for (int v = 0; v < kTileVectors; ++v) {
             sum[r][v] = Units::multiply_add(x, weights[v], sum[r][v]);
@@ -314,6 +338,7 @@ class BlockedProduct {
   float* strips_ = nullptr;
   float* panel_ = nullptr;
   float* sums_ = nullptr;
+  bool in_place_ = false;  // strips are read from `a` itself
   Epilogue& epilogue_;
   Range rows_;                        // the block of rows that strips_ holds
   const Weight* panel_rows_[kPanel];  // in packed order

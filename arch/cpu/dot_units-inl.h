@@ -41,6 +41,7 @@ template <class W>
 struct F32Units {
   using Weight = W;
   static constexpr int64_t kElements = 1;  ///< elements in a unit
+  static constexpr bool kInPlace = false;  ///< rows of `a` need conversion
 
   /// A vector of units, or the first `count` elements of one and zeros.
   static HWY_INLINE FloatVec weights(const W* w) { return load(FloatTag(), w); }
@@ -79,6 +80,7 @@ struct F32Units {
 struct Bf16Pairs {
   using Weight = bf16;
   static constexpr int64_t kElements = 2;
+  static constexpr bool kInPlace = true;  ///< rows of `a` are units as they lie
 
   static HWY_INLINE FloatVec weights(const bf16* w) {
     return hn::LoadU(FloatTag(), reinterpret_cast<const float*>(w));
