@@ -65,6 +65,7 @@ struct Engine::State {
   // Programs, made when first needed.
   using Loaded = std::shared_ptr<CpuInterpreter::Loaded>;
   Loaded decode, chunk_middle, chunk_last, chunk_score;
+  Loaded last;  // the one that drew the last token
 
   PlanOptions options(int64_t rows, Logits logits, bool sample) const {
     return {team.size(), rows, sequence.capacity, sequence.kv, logits, sample};
@@ -137,11 +138,26 @@ int64_t Engine::context() const { return state_->sequence.capacity; }
 DType Engine::kv() const { return state_->sequence.kv; }
 int64_t Engine::chunk() const { return state_->chunk; }
 
-Program Engine::plan_decode() const {
-  return plan(state_->config, state_->weights, state_->options(1, Logits::last, true));
+std::span<const float> Engine::last_logits() const {
+  return state_->last == nullptr ? std::span<const float>{} : CpuInterpreter::logits(*state_->last);
 }
-Program Engine::plan_chunk() const {
-  return plan(state_->config, state_->weights, state_->options(state_->chunk, Logits::last, true));
+
+Cost Engine::prefill_cost(int64_t tokens) const {
+  const State& s = *state_;
+  Cost sum;
+  for (int64_t begin = 0; begin < tokens; begin += s.chunk) {
+    const int64_t rows = std::min(s.chunk, tokens - begin);
+    const Logits logits = begin + rows < tokens ? Logits::none : Logits::last;
+    sum += cost_of(plan(s.config, s.weights, s.options(s.chunk, logits, logits == Logits::last)),
+                   s.weights, rows, begin);
+  }
+  return sum;
+}
+
+Cost Engine::decode_cost(int64_t position) const {
+  const State& s = *state_;
+  return cost_of(plan(s.config, s.weights, s.options(1, Logits::last, true)), s.weights, 1,
+                 position);
 }
 
 int64_t Engine::kv_bytes(int64_t positions) const {
@@ -152,7 +168,7 @@ int64_t Engine::kv_bytes(int64_t positions) const {
 
 Result<Generation> Engine::generate(std::span<const int32_t> prompt,
                                     const SamplingOptions& sampling, int64_t max_tokens,
-                                    const std::function<bool(int32_t)>& on_token) {
+                                    const std::function<bool(int32_t)>& on_token, Eos eos) {
   State& s = *state_;
   WEFT_TRY(s.check(prompt));
   Generation result;
@@ -177,8 +193,8 @@ Result<Generation> Engine::generate(std::span<const int32_t> prompt,
     } else {
       result.decode_seconds.push_back(seconds);
     }
-    const auto& eos = s.config.eos;
-    if (std::find(eos.begin(), eos.end(), token) != eos.end()) {
+    const auto& ends = s.config.eos;
+    if (eos == Eos::ends && std::find(ends.begin(), ends.end(), token) != ends.end()) {
       result.stop = Stop::eos;
       ended = true;
       return false;
@@ -200,6 +216,7 @@ Result<Generation> Engine::generate(std::span<const int32_t> prompt,
     } else {
       WEFT_TRY(s.ensure(s.chunk_last, s.options(s.chunk, Logits::last, true)));
       s.interpreter.run(*s.chunk_last, end - begin, 1, take);
+      s.last = s.chunk_last;
     }
   }
 
@@ -208,6 +225,7 @@ Result<Generation> Engine::generate(std::span<const int32_t> prompt,
   if (!ended && steps > 0) {
     WEFT_TRY(s.ensure(s.decode, s.options(1, Logits::last, true)));
     s.interpreter.run(*s.decode, 1, steps, take);
+    s.last = s.decode;
   }
   if (!ended) {
     result.stop = steps < max_tokens - 1 ? Stop::context : Stop::length;

@@ -28,6 +28,9 @@ struct EngineOptions {
 enum class Stop { eos, length, context, caller };
 std::string_view name_of(Stop stop);
 
+/// Whether an end-of-sequence token ends a generation or is a token like any other (benchmarks).
+enum class Eos { ends, ignore };
+
 struct Generation {
   std::vector<int32_t> tokens;  ///< new ones, without the end-of-sequence token
   Stop stop = Stop::length;
@@ -59,16 +62,19 @@ class Engine {
   /// generation. Errors (input): an empty prompt, an id outside the vocabulary, a prompt that does
   /// not fit the context.
   Result<Generation> generate(std::span<const int32_t> prompt, const SamplingOptions& sampling,
-                              int64_t max_tokens,
-                              const std::function<bool(int32_t)>& on_token = {});
+                              int64_t max_tokens, const std::function<bool(int32_t)>& on_token = {},
+                              Eos eos = Eos::ends);
 
   /// Log-probabilities of a text's tokens (at least two for any; one gives logits alone). Errors as
   /// generate's.
   Result<Score> score(std::span<const int32_t> ids);
 
-  /// The program a decode step, or a chunk of prefill, runs.
-  Program plan_decode() const;
-  Program plan_chunk() const;
+  /// Logits that the last token of the last generate() was drawn from: [vocabulary].
+  std::span<const float> last_logits() const;
+
+  /// What a prompt of this many tokens, or a decode step at this position, costs.
+  Cost prefill_cost(int64_t tokens) const;
+  Cost decode_cost(int64_t position) const;
 
   /// Bytes of KV cache that a sequence of this many positions has.
   int64_t kv_bytes(int64_t positions) const;

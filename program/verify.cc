@@ -18,11 +18,13 @@ bool overlap(const Access& a, const Access& b) {
   return overlap(a.rows, b.rows) && overlap(a.columns, b.columns);
 }
 
-/// Two steps of a program, executed symbolically. Every executed instruction gets a vector clock:
-/// how many instructions of each worker are certain to be over when it starts.
+/// Two steps of a program (one of a program that runs for one only), executed symbolically. Every
+/// executed instruction gets a vector clock: how many instructions of each worker are certain to be
+/// over when it starts.
 class Verifier {
  public:
-  explicit Verifier(const Program& program) : program_(program) {}
+  explicit Verifier(const Program& program)
+      : program_(program), steps_(program.sampled == kNone ? 1 : kSteps) {}
 
   Status run() {
     WEFT_TRY(check_structure());
@@ -263,7 +265,7 @@ class Verifier {
   }
 
   const Program& program_;
-  int64_t steps_ = kSteps;
+  int64_t steps_;
   std::vector<int64_t> next_;                      // [worker]: instructions executed
   std::vector<std::vector<int64_t>> clock_;        // [worker][worker]
   std::vector<int64_t> signalled_;                 // [event]
