@@ -361,7 +361,8 @@ TEST(WriteRandomModel, RefusesWhatTheDiskCannotHold) {
   const Status status = write_random_model(config, 1, parent.path() / "model");
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().kind, ErrorKind::input);
-  EXPECT_NE(status.error().message.find("takes 10808723308"), std::string::npos) << status.error().message;
+  EXPECT_NE(status.error().message.find("takes 10808723308"), std::string::npos)
+      << status.error().message;
   EXPECT_NE(status.error().message.find("bytes, but the disk has "), std::string::npos);
   EXPECT_TRUE(files_in(parent.path()).empty());
 }
