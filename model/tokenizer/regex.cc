@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -64,6 +65,10 @@ Result<std::string> translate(std::string_view in) {
         } else {
           return input_error(fmt::format("\\{} inside a class is not supported", next));
         }
+      } else if ((kind == 'p' || kind == 'x') && in.substr(i + 2, 1) == "{") {
+        const size_t close = std::min(in.find('}', i), in.size() - 1);
+        out.append(in.substr(i, close + 1 - i));
+        i = close - 1;
       } else if (next == 'b' && !in_class) {
         return input_error("\\b is not supported");
       } else {
