@@ -1,9 +1,9 @@
 // Product of a few rows with weights that are read from memory once: the shape of a decode step,
-// whose cost is the weights' bytes. Four weight rows are in flight at once, so that the sums are
-// independent and a row of `a` is loaded once for four. They are not neighbours: each comes from
-// its own quarter of the columns, so that memory is read as four long streams, which the hardware
-// prefetchers follow at full bandwidth (neighbours would make a stream stop at every row's end;
-// prefetch instructions make it slower).
+// whose cost is the weights' bytes. Four or eight weight rows are in flight at once, so that the
+// sums are independent and a row of `a` is loaded once for all. They are not neighbours: each comes
+// from its own part of the columns, so that memory is read as a few long streams, which the
+// hardware prefetchers follow at full bandwidth (with neighbours a stream would stop at every row's
+// end; prefetch instructions make it slower).
 #include <algorithm>
 #include <cstdint>
 
@@ -22,8 +22,10 @@ namespace weft {
 namespace HWY_NAMESPACE {
 
 inline constexpr int64_t kStreamRows = 8;  ///< more rows go to the blocked product
-inline constexpr int kStreams = 4;         ///< weight rows in flight
 inline constexpr int64_t kGather = 16;     ///< sums of a stream gathered before the epilogue
+/// A longer row of `a` does not stay in the first-level cache beside the weights: eight weight rows
+/// at once then halve the loads of it. Otherwise four read memory faster.
+inline constexpr int64_t kManyStreamsBytes = 16 << 10;
 
 /// sums[r][c] = a[r] . w[c], where `a` holds units, zero beyond k. Every sum runs over k in the
 /// same order whatever kRows and kColumns are.
@@ -37,7 +39,7 @@ void stream_dots(const float* a, int64_t a_stride, const typename Units::Weight*
     std::fill(row, row + kColumns, hn::Zero(d));
   }
   const auto step = [&](int64_t i, auto load_weights) HWY_ATTR {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int c = 0; c < kColumns; ++c) {
       const FloatVec weights = load_weights(w[c] + i);
 #pragma GCC unroll 4
@@ -68,8 +70,6 @@ void stream_dots(const float* a, int64_t a_stride, const typename Units::Weight*
 template <class Units, int kMatrices, class Epilogue>
 class StreamProduct {
   using Weight = typename Units::Weight;
-  static constexpr int kParts = kStreams / kMatrices;         // of the columns, side by side
-  static constexpr int kMaxRows = kFloatLanes == 16 ? 4 : 2;  // sums that the registers hold
 
  public:
   StreamProduct(const Factors<Weight, kMatrices>& factors, Range rows, float* units,
@@ -90,6 +90,17 @@ class StreamProduct {
   }
 
   void run(Range columns) {
+    if (stride_ * static_cast<int64_t>(sizeof(float)) > kManyStreamsBytes) {
+      run_streams<8>(columns);
+    } else {
+      run_streams<4>(columns);
+    }
+  }
+
+ private:
+  template <int kStreams>
+  void run_streams(Range columns) {
+    constexpr int kParts = kStreams / kMatrices;
     const int64_t part = columns.size() / kParts;
     for (int64_t i = 0; i < part; i += kGather) {
       multiply<kParts>(columns.begin + i, part, std::min(kGather, part - i));
@@ -100,10 +111,12 @@ class StreamProduct {
     }
   }
 
- private:
   /// Columns [first + p * part, first + p * part + count) for all p < kCount and all rows.
   template <int kCount>
   void multiply(int64_t first, int64_t part, int64_t count) {
+    // As many rows as leave the sums in registers: 16 of AVX-512's 32, 8 of AVX2's 16.
+    constexpr int kMaxRows =
+        std::max(1, (kFloatLanes == 16 ? 16 : 8) / std::max(4, kMatrices * kCount));
     float sums[kStreamRows][kMatrices][kCount][kGather] = {};
     for (int64_t i = 0; i < count; ++i) {
       const Weight* w[kMatrices * kCount];
@@ -118,7 +131,7 @@ class StreamProduct {
       for (; r + kMaxRows <= rows; r += kMaxRows) {
         dots<kMaxRows>(r, w, i, sums);
       }
-      if (r + 2 <= rows) {
+      if (kMaxRows > 2 && r + 2 <= rows) {
         dots<2>(r, w, i, sums);
         r += 2;
       }
