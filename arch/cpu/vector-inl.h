@@ -123,28 +123,20 @@ HWY_INLINE hn::Vec<D> exp2_of_nonpositive(D d, hn::Vec<D> x) {
   const auto low = hn::Set(d, -125.0f);
   const auto below = hn::Lt(x, low);
   const auto clamped = hn::IfThenElse(below, low, x);
-  const auto n = hn::Round(clamped);
-  const auto f = hn::Sub(clamped, n);
+  // Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits of the sum.
+  const auto magic = hn::Set(d, 12582912.0f);
+  const auto shifted = hn::Add(clamped, magic);
+  const auto f = hn::Sub(clamped, hn::Sub(shifted, magic));
   auto p = hn::Set(d, 0.00132647151f);  // minimax over [-1/2, 1/2] with p(0) = 1: 9.2e-8
   p = hn::MulAdd(p, f, hn::Set(d, 0.00967151277f));
   p = hn::MulAdd(p, f, hn::Set(d, 0.0555073377f));
   p = hn::MulAdd(p, f, hn::Set(d, 0.240222421f));
   p = hn::MulAdd(p, f, hn::Set(d, 0.693146978f));
   p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
-  // p * 2^n in the exponent field. A NaN's n has no low bits, so p's NaN passes.
-  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(di, n));
-  return hn::IfThenZeroElse(below, hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent)));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, shifted));
+  const auto power = hn::BitCast(d, hn::Add(exponent, hn::Set(di, 0x3f800000)));
+  return hn::IfThenZeroElse(below, hn::Mul(p, power));
 }
-
-#if HWY_TARGET == HWY_AVX3
-/// VDPBF16PS: sum[i] += a[2i] b[2i] + a[2i+1] b[2i+1] over bf16 pairs held in 32-bit lanes. In
-/// assembly because an intrinsic needs its caller compiled for AVX512_BF16, and callers are
-/// compiled for AVX3; run it only where current_isa() is avx512_bf16.
-HWY_INLINE FloatVec dot_bf16_pairs(FloatVec a, FloatVec b, FloatVec sum) {
-  asm("vdpbf16ps %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "v"(b.raw));
-  return sum;
-}
-#endif
 
 }  // namespace HWY_NAMESPACE
 }  // namespace weft

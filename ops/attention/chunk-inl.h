@@ -23,7 +23,7 @@
 #define WEFT_OPS_ATTENTION_CHUNK_INL_H_
 #endif
 
-#include "arch/cpu/vector-inl.h"
+#include "arch/cpu/dot_units-inl.h"
 #include "ops/attention/write-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -56,26 +56,6 @@ HWY_INLINE FloatVec broadcast_unit(const std::byte* p) {
   std::memcpy(&unit, p, sizeof(unit));
   return hn::Set(FloatTag(), unit);
 }
-
-/// Products in f32: a unit is one element.
-struct FloatUnits {
-  using Element = float;
-  static constexpr int64_t kElements = 1;
-  static HWY_INLINE FloatVec multiply_add(FloatVec a, FloatVec b, FloatVec sum) {
-    return hn::MulAdd(a, b, sum);
-  }
-};
-
-#if HWY_TARGET == HWY_AVX3
-/// Products of bf16 pairs, summed in f32.
-struct Bf16Units {
-  using Element = bf16;
-  static constexpr int64_t kElements = 2;
-  static HWY_INLINE FloatVec multiply_add(FloatVec a, FloatVec b, FloatVec sum) {
-    return dot_bf16_pairs(a, b, sum);
-  }
-};
-#endif
 
 /// The shared loop. `lanes`: [units][kBlockLanes]; operand[t] + u * step: unit u of operand row t.
 template <class Units>
@@ -117,7 +97,7 @@ inline void transpose_in(const float* const* rows, int64_t count, int64_t units,
 template <class Units, class Q, class K>
 class ChunkAttention {
  public:
-  using Element = typename Units::Element;
+  using Element = typename Units::Weight;
 
   ChunkAttention(const AttentionArgs& args, std::byte* scratch) : args_(args) {
     auto* base = reinterpret_cast<float*>(scratch);

@@ -35,11 +35,11 @@ template <class F>
 decltype(auto) with_chunk_kernel(const AttentionArgs& args, [[maybe_unused]] bool bf16_dot, F&& f) {
 #if HWY_TARGET == HWY_AVX3
   if (bf16_dot && args.q.dtype == DType::bf16 && args.cache.dtype == DType::bf16) {
-    return f(static_cast<ChunkAttention<Bf16Units, bf16, bf16>*>(nullptr));
+    return f(static_cast<ChunkAttention<Bf16Pairs, bf16, bf16>*>(nullptr));
   }
 #endif
   return with_formats(args, [&](auto q, auto k) {
-    return f(static_cast<ChunkAttention<FloatUnits, decltype(q), decltype(k)>*>(nullptr));
+    return f(static_cast<ChunkAttention<F32Units<float>, decltype(q), decltype(k)>*>(nullptr));
   });
 }
 

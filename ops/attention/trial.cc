@@ -1,0 +1,174 @@
+#include "ops/harness/trial.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/attention/op.h"
+
+namespace weft::trial {
+namespace {
+
+struct Case {
+  Use use;
+  int64_t rows;
+  int32_t first;
+  int64_t query_heads;
+  int64_t kv_heads;
+  int64_t head_dim;
+  int64_t window;
+  int64_t splits;
+  DType q;
+  DType cache;
+  DType out;
+
+  std::string name() const {
+    return fmt::format(
+        "rows={},first={},heads={}/{},dim={},window={},splits={},q={},cache={},out={}", rows, first,
+        query_heads, kv_heads, head_dim, window, splits, name_of(q), name_of(cache), name_of(out));
+  }
+};
+
+constexpr Case kCases[] = {
+#include "ops/attention/cases.inc"
+};
+
+class AttentionTrial : public Trial {
+ public:
+  AttentionTrial(const Case& c, Random& random)
+      : capacity_(c.first + c.rows),
+        q_(input("q", c.rows, c.query_heads * c.head_dim, c.q, random, 1, 2)),
+        keys_(input("keys", c.kv_heads * capacity_, c.head_dim, c.cache, random)),
+        values_(input("values", c.kv_heads * capacity_, c.head_dim, c.cache, random)),
+        partials_(add("partials", Tensor::Role::output, c.rows * c.query_heads * c.splits,
+                      c.head_dim + 2, DType::f32)),
+        out_(output("out", c.rows, q_.columns(), c.out, 2)) {
+    for (int64_t r = 0; r < c.rows; ++r) {
+      positions_.push_back(c.first + static_cast<int32_t>(r));
+    }
+    args_ = {.q = q_.in(),
+             .cache = {keys_.data(), values_.data(), c.cache, capacity_ * c.head_dim},
+             .query_heads = c.query_heads,
+             .kv_heads = c.kv_heads,
+             .head_dim = c.head_dim,
+             .positions = positions_.data(),
+             .scale = 1.5f / std::sqrt(static_cast<float>(c.head_dim)),
+             .window = c.window,
+             .splits = c.splits,
+             .partials = static_cast<float*>(partials_.data()),
+             .out = out_.out()};
+  }
+
+  int64_t rows() const override { return q_.rows(); }
+
+  /// A score is off by e = scale * (the error of a sum) * sum|q k|, at most |q| |k|; a probability
+  /// is then off by 2e relatively (numerator and denominator), by the exponential's 2 units and by
+  /// the sums' errors; the output by that share of sum p|v|. With bf16 products, each probability
+  /// is rounded to bf16 besides.
+  std::vector<Expectation> expect(Range rows) override {
+    const Range heads{0, args_.query_heads};
+    std::vector<Expectation> result{Expectation(out_, rows)};
+    reference::attention(args_, rows, heads, result[0].value.data());
+    const Tensor magnitudes = values_.magnitudes();
+    AttentionArgs unsigned_args = args_;
+    unsigned_args.cache.values = const_cast<void*>(magnitudes.data());  // read only
+    std::vector<double>& tolerance = result[0].tolerance;
+    reference::attention(unsigned_args, rows, heads, tolerance.data());
+    const bool bf16_products = q_.dtype() == DType::bf16 && keys_.dtype() == DType::bf16;
+    size_t i = 0;
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      const Range seen = attention_keys(positions_[static_cast<size_t>(r)], args_.window);
+      for (int64_t h = 0; h < args_.query_heads; ++h) {
+        const double score_error = args_.scale * sum_tolerance(args_.head_dim) *
+                                   length(q_, r, h * args_.head_dim) * longest_key(h, seen);
+        const double share = 2 * score_error + 2 * sum_tolerance(seen.size()) + 8 * 0x1p-24 +
+                             (bf16_products ? roundoff(DType::bf16) : 0);
+        for (int64_t c = 0; c < args_.head_dim; ++c, ++i) {
+          tolerance[i] *= share;
+        }
+      }
+    }
+    result[0].allow_rounding();
+    return result;
+  }
+
+  int phases() const override { return args_.splits > 1 ? 2 : 1; }
+
+  void run(int phase, Piece piece) override {
+    if (phase == 1) {
+      cpu::attention_combine(args_, {0, rows()}, share(args_.query_heads, piece));
+      return;
+    }
+    // Tasks are (row block, split, KV head). A block has more rows than kAttentionFewRows, unless
+    // all have not, so that the kernel is the same however the work is shared.
+    const int64_t block = rows() % kRowBlock > kAttentionFewRows ? kRowBlock : rows();
+    const int64_t blocks = (rows() + block - 1) / block;
+    const Range tasks = share(blocks * args_.splits * args_.kv_heads, piece);
+    for (int64_t task = tasks.begin; task < tasks.end; ++task) {
+      const int64_t head = task % args_.kv_heads;
+      const int64_t split = task / args_.kv_heads % args_.splits;
+      const int64_t begin = task / args_.kv_heads / args_.splits * block;
+      cpu::attention(args_, {begin, std::min(begin + block, rows())}, {head, head + 1}, split,
+                     scratch(piece));
+    }
+  }
+
+  size_t scratch_bytes() const override {
+    return std::max(cpu::attention_scratch_bytes(args_, 1),
+                    cpu::attention_scratch_bytes(args_, rows()));
+  }
+
+  Work work() const override {
+    double seen = 0;
+    for (const int32_t position : positions_) {
+      seen += static_cast<double>(attention_keys(position, args_.window).size());
+    }
+    const Range first = attention_keys(positions_.front(), args_.window);
+    const double cached = static_cast<double>((positions_.back() + 1 - first.begin) *
+                                              args_.kv_heads * args_.head_dim);
+    const bool bf16_products = q_.dtype() == DType::bf16 && keys_.dtype() == DType::bf16;
+    return {.bytes = 2 * cached * static_cast<double>(size_of(keys_.dtype())) +
+                     static_cast<double>(q_.bytes() + out_.bytes()),
+            .flops = 4 * seen * static_cast<double>(args_.query_heads * args_.head_dim),
+            .peak = bf16_products ? Peak::bf16 : Peak::f32};
+  }
+
+ private:
+  static constexpr int64_t kRowBlock = 64;
+
+  double length(const Tensor& x, int64_t r, int64_t first) const {
+    double squares = 0;
+    for (int64_t c = first; c < first + args_.head_dim; ++c) {
+      squares += x.get(r, c) * x.get(r, c);
+    }
+    return std::sqrt(squares);
+  }
+
+  double longest_key(int64_t query_head, Range seen) {
+    const int64_t head = query_head / (args_.query_heads / args_.kv_heads);
+    if (key_lengths_.empty()) {
+      for (int64_t r = 0; r < keys_.rows(); ++r) {
+        key_lengths_.push_back(length(keys_, r, 0));
+      }
+    }
+    const auto at = key_lengths_.begin() + head * capacity_;
+    return *std::max_element(at + seen.begin, at + seen.end);
+  }
+
+  int64_t capacity_;
+  Tensor& q_;
+  Tensor& keys_;
+  Tensor& values_;
+  Tensor& partials_;
+  Tensor& out_;
+  std::vector<int32_t> positions_;
+  std::vector<double> key_lengths_;  // [kv_head][position]
+  AttentionArgs args_;
+};
+
+}  // namespace
+
+Operation attention() { return operation_of<AttentionTrial, Case>("attention", kCases); }
+
+}  // namespace weft::trial

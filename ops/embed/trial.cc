@@ -1,0 +1,84 @@
+#include "ops/harness/trial.h"
+
+#include <fmt/format.h>
+
+#include "ops/embed/op.h"
+
+namespace weft::trial {
+namespace {
+
+constexpr int64_t kVocabulary = 1000;
+
+struct Case {
+  Use use;
+  int64_t rows;
+  int64_t columns;
+  DType table;
+  float scale;
+  bool copy;
+
+  std::string name() const {
+    return fmt::format("rows={},columns={},table={},scale={}{}", rows, columns, name_of(table),
+                       scale, copy ? ",copy" : "");
+  }
+};
+
+constexpr Case kCases[] = {
+#include "ops/embed/cases.inc"
+};
+
+class EmbedTrial : public Trial {
+ public:
+  EmbedTrial(const Case& c, Random& random)
+      : table_(input("table", kVocabulary, c.columns, c.table, random, 1, 3)),
+        out_(output("out", c.rows, c.columns, DType::f32, 1)),
+        copy_(c.copy ? &output("copy", c.rows, c.columns, DType::bf16, 5) : nullptr) {
+    for (int64_t r = 0; r < c.rows; ++r) {
+      tokens_.push_back(static_cast<int32_t>(random.below(kVocabulary)));
+    }
+    args_ = {.table = table_.in(),
+             .tokens = tokens_.data(),
+             .columns = c.columns,
+             .scale = c.scale,
+             .out = out_.out(),
+             .copy = c.copy ? copy_->out() : Matrix{}};
+  }
+
+  int64_t rows() const override { return out_.rows(); }
+
+  /// One product: only the outputs' own rounding.
+  std::vector<Expectation> expect(Range rows) override {
+    std::vector<Expectation> result{Expectation(out_, rows)};
+    reference::embed(args_, rows, result[0].value.data());
+    if (copy_ != nullptr) {
+      result.emplace_back(*copy_, rows);
+      result[1].value = result[0].value;
+    }
+    for (Expectation& each : result) {
+      each.allow_rounding();
+    }
+    return result;
+  }
+
+  void run(int /*phase*/, Piece piece) override { cpu::embed(args_, share(rows(), piece)); }
+
+  Work work() const override {
+    const double values = static_cast<double>(rows() * args_.columns);
+    return {.bytes = values *
+                     static_cast<double>(size_of(table_.dtype()) + 4 + (copy_ != nullptr ? 2 : 0)),
+            .flops = values};
+  }
+
+ private:
+  Tensor& table_;
+  Tensor& out_;
+  Tensor* copy_;
+  std::vector<int32_t> tokens_;
+  EmbedArgs args_;
+};
+
+}  // namespace
+
+Operation embed() { return operation_of<EmbedTrial, Case>("embed", kCases); }
+
+}  // namespace weft::trial

@@ -1,0 +1,132 @@
+#include "ops/harness/trial.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "ops/gated_linear/op.h"
+#include "ops/linear/op.h"
+
+namespace weft::trial {
+namespace {
+
+struct Case {
+  Use use;
+  int64_t rows;
+  int64_t n;
+  int64_t k;
+  DType a;
+  DType w;
+  bool bias;
+  DType out;
+
+  std::string name() const {
+    return fmt::format("rows={},n={},k={},a={},w={},out={}{}", rows, n, k, name_of(a), name_of(w),
+                       name_of(out), bias ? ",bias" : "");
+  }
+};
+
+constexpr Case kCases[] = {
+#include "ops/gated_linear/cases.inc"
+};
+
+class GatedLinearTrial : public Trial {
+ public:
+  GatedLinearTrial(const Case& c, Random& random)
+      : a_(input("a", c.rows, c.k, c.a, random, 1, 3)),
+        gate_(weights("gate", c, random)),
+        up_(weights("up", c, random)),
+        gate_bias_(input("gate_bias", 1, c.n, c.w, random)),
+        up_bias_(input("up_bias", 1, c.n, c.w, random)),
+        out_(output("out", c.rows, c.n, c.out, 1)) {
+    args_ = {.a = a_.in(),
+             .gate = gate_.in(),
+             .up = up_.in(),
+             .gate_bias = c.bias ? gate_bias_.vector() : ConstVector{},
+             .up_bias = c.bias ? up_bias_.vector() : ConstVector{},
+             .n = c.n,
+             .k = c.k,
+             .out = out_.out()};
+  }
+
+  int64_t rows() const override { return a_.rows(); }
+
+  /// g and u carry the error of a sum of k products; silu turns g's into at most 1.1 times as much
+  /// (its steepest slope), and the exponential, the division and the product round besides.
+  std::vector<Expectation> expect(Range rows) override {
+    std::vector<Expectation> result{Expectation(out_, rows)};
+    Expectation& out = result[0];
+    reference::gated_linear(args_, rows, {0, args_.n}, out.value.data());
+    const Sums g = sums(gate_, gate_bias_, args_.gate_bias, rows);
+    const Sums u = sums(up_, up_bias_, args_.up_bias, rows);
+    for (size_t i = 0; i < out.value.size(); ++i) {
+      const double silu = g.value[i] / (1 + std::exp(-g.value[i]));
+      out.tolerance[i] = 1.1 * g.error[i] * (std::fabs(u.value[i]) + u.error[i]) +
+                         std::fabs(silu) * u.error[i] + 8 * 0x1p-24 * std::fabs(out.value[i]);
+    }
+    out.allow_rounding();
+    return result;
+  }
+
+  void run(int /*phase*/, Piece piece) override {
+    cpu::gated_linear(args_, {0, rows()}, share(args_.n, piece, 8), scratch(piece));
+  }
+
+  size_t scratch_bytes() const override { return cpu::gated_linear_scratch_bytes(args_, rows()); }
+
+  Work work() const override {
+    return {.bytes = static_cast<double>(a_.bytes() + gate_.bytes() + up_.bytes() + out_.bytes()),
+            .flops = 2 * linear_flops(rows(), args_.n, args_.k),
+            .peak = a_.dtype() == DType::bf16 ? Peak::bf16 : Peak::f32};
+  }
+
+ private:
+  struct Sums {
+    std::vector<double> value;
+    std::vector<double> error;
+  };
+
+  /// Weights whose sums are of size 1 or 2, where silu bends.
+  Tensor& weights(std::string name, const Case& c, Random& random) {
+    return input(std::move(name), c.n, c.k, c.w, random, 1.5f / std::sqrt(static_cast<float>(c.k)),
+                 c.use == Use::check ? 5 : 0);
+  }
+
+  Sums sums(const Tensor& w, const Tensor& bias, const ConstVector& used_bias, Range rows) const {
+    const Tensor a = a_.magnitudes();
+    const Tensor w_magnitudes = w.magnitudes();
+    const Tensor bias_magnitudes = bias.magnitudes();
+    LinearArgs args;
+    args.a = a_.in();
+    args.w = w.in();
+    args.bias = used_bias;
+    args.n = args_.n;
+    args.k = args_.k;
+    Sums result;
+    result.value.resize(static_cast<size_t>(rows.size() * args_.n));
+    result.error = result.value;
+    reference::linear(args, rows, {0, args_.n}, result.value.data());
+    args.a = a.in();
+    args.w = w_magnitudes.in();
+    args.bias = used_bias.data != nullptr ? bias_magnitudes.vector() : ConstVector{};
+    reference::linear(args, rows, {0, args_.n}, result.error.data());
+    for (double& error : result.error) {
+      error *= sum_tolerance(args_.k);
+    }
+    return result;
+  }
+
+  Tensor& a_;
+  Tensor& gate_;
+  Tensor& up_;
+  Tensor& gate_bias_;
+  Tensor& up_bias_;
+  Tensor& out_;
+  GatedLinearArgs args_;
+};
+
+}  // namespace
+
+Operation gated_linear() { return operation_of<GatedLinearTrial, Case>("gated_linear", kCases); }
+
+}  // namespace weft::trial

@@ -1,0 +1,54 @@
+#include "ops/harness/select.h"
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "ops/harness/registry.h"
+
+namespace weft::trial {
+
+Result<std::vector<SelectedCase>> select_cases(const Selection& selection, Use use) {
+  for (const std::string& wanted : selection.operations) {
+    const auto all = operations();
+    if (std::none_of(all.begin(), all.end(), [&](const auto& op) { return op.name == wanted; })) {
+      std::string known;
+      for (const Operation& operation : all) {
+        known += fmt::format("{}{}", known.empty() ? "" : ", ", operation.name);
+      }
+      return usage_error(fmt::format("unknown operation '{}': known are {}", wanted, known));
+    }
+  }
+  std::vector<SelectedCase> result;
+  for (const Operation& operation : operations()) {
+    const auto& names = selection.operations;
+    if (!names.empty() && std::find(names.begin(), names.end(), operation.name) == names.end()) {
+      continue;
+    }
+    for (size_t i = 0; i < operation.cases.size(); ++i) {
+      const CaseInfo& info = operation.cases[i];
+      if (info.use == use && fnmatch(selection.cases.c_str(), info.name.c_str(), 0) == 0) {
+        result.push_back({&operation, i});
+      }
+    }
+  }
+  if (result.empty()) {
+    return usage_error(fmt::format("no case matches '{}'", selection.cases));
+  }
+  return result;
+}
+
+Random random_for(const SelectedCase& selected, uint64_t seed) {
+  uint64_t hash = seed;
+  const auto mix = [&](std::string_view text) {
+    for (const char c : text) {
+      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+    }
+  };
+  mix(selected.operation->name);
+  mix(selected.name());
+  return Random(hash);
+}
+
+}  // namespace weft::trial

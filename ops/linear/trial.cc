@@ -1,0 +1,108 @@
+#include "ops/harness/trial.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "ops/linear/op.h"
+
+namespace weft::trial {
+namespace {
+
+struct Case {
+  Use use;
+  int64_t rows;
+  int64_t n;
+  int64_t k;
+  DType a;
+  DType w;
+  bool bias;
+  float alpha;
+  bool accumulate;
+
+  std::string name() const {
+    return fmt::format("rows={},n={},k={},a={},w={}{}{}{}", rows, n, k, name_of(a), name_of(w),
+                       bias ? ",bias" : "", alpha != 1 ? fmt::format(",alpha={}", alpha) : "",
+                       accumulate ? ",accumulate" : "");
+  }
+};
+
+constexpr Case kCases[] = {
+#include "ops/linear/cases.inc"
+};
+
+class LinearTrial : public Trial {
+ public:
+  LinearTrial(const Case& c, Random& random)
+      : a_(input("a", c.rows, c.k, c.a, random, 1, 3)),
+        w_(input("w", c.n, c.k, c.w, random, 1, c.use == Use::check ? 5 : 0)),
+        bias_(input("bias", 1, c.n, c.w, random)),
+        out_(add("out", c.accumulate ? Tensor::Role::inout : Tensor::Role::output, c.rows, c.n,
+                 DType::f32, 1)) {
+    if (c.accumulate) {
+      out_.fill(random, 1);
+    }
+    args_ = {.a = a_.in(),
+             .w = w_.in(),
+             .bias = c.bias ? bias_.vector() : ConstVector{},
+             .n = c.n,
+             .k = c.k,
+             .alpha = c.alpha,
+             .accumulate = c.accumulate,
+             .out = out_.out()};
+  }
+
+  int64_t rows() const override { return a_.rows(); }
+
+  /// The error of a sum of k products, in units of sum |a w|, which the reference computes from the
+  /// operands' magnitudes. Products of bf16 and f16 are exact in f32.
+  std::vector<Expectation> expect(Range rows) override {
+    const Range columns{0, args_.n};
+    std::vector<Expectation> result{Expectation(out_, rows)};
+    Expectation& out = result[0];
+    reference::linear(args_, rows, columns, out.value.data());
+    const Tensor a = a_.magnitudes();
+    const Tensor w = w_.magnitudes();
+    const Tensor bias = bias_.magnitudes();
+    LinearArgs unsigned_args = args_;
+    unsigned_args.a = a.in();
+    unsigned_args.w = w.in();
+    unsigned_args.bias = args_.bias.data != nullptr ? bias.vector() : ConstVector{};
+    reference::linear(unsigned_args, rows, columns, out.tolerance.data());
+    for (size_t i = 0; i < out.value.size(); ++i) {
+      out.tolerance[i] = std::fabs(out.tolerance[i]) * sum_tolerance(args_.k);
+      if (args_.accumulate) {
+        const auto at = static_cast<int64_t>(i);
+        out.value[i] += out_.get(rows.begin + at / args_.n, at % args_.n);
+      }
+    }
+    out.allow_rounding();
+    return result;
+  }
+
+  void run(int /*phase*/, Piece piece) override {
+    cpu::linear(args_, {0, rows()}, share(args_.n, piece, 8), scratch(piece));
+  }
+
+  size_t scratch_bytes() const override { return cpu::linear_scratch_bytes(args_, rows()); }
+
+  Work work() const override {
+    return {.bytes = static_cast<double>(a_.bytes() + w_.bytes() +
+                                         out_.bytes() * (args_.accumulate ? 2 : 1)),
+            .flops = linear_flops(rows(), args_.n, args_.k),
+            .peak = a_.dtype() == DType::bf16 ? Peak::bf16 : Peak::f32};
+  }
+
+ private:
+  Tensor& a_;
+  Tensor& w_;
+  Tensor& bias_;
+  Tensor& out_;
+  LinearArgs args_;
+};
+
+}  // namespace
+
+Operation linear() { return operation_of<LinearTrial, Case>("linear", kCases); }
+
+}  // namespace weft::trial

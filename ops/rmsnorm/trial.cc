@@ -1,0 +1,115 @@
+#include "ops/harness/trial.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "ops/rmsnorm/op.h"
+
+namespace weft::trial {
+namespace {
+
+enum class Out { f32, bf16, in_place, nowhere };
+constexpr std::string_view kOutNames[] = {"f32", "bf16", "in-place", "nowhere"};
+
+struct Case {
+  Use use;
+  int64_t rows;
+  int64_t columns;
+  int64_t groups;
+  DType weight;
+  bool residual;
+  Out out;
+
+  std::string name() const {
+    return fmt::format("rows={},columns={},groups={},weight={},out={}{}", rows, columns, groups,
+                       name_of(weight), kOutNames[static_cast<int>(out)],
+                       residual ? ",residual" : "");
+  }
+};
+
+constexpr Case kCases[] = {
+#include "ops/rmsnorm/cases.inc"
+};
+
+class RmsNormTrial : public Trial {
+ public:
+  RmsNormTrial(const Case& c, Random& random)
+      : rows_(c.rows),
+        x_(add("x", c.out == Out::in_place ? Tensor::Role::inout : Tensor::Role::input,
+               c.rows / c.groups, c.groups * c.columns, DType::f32, 2)),
+        weight_(input("weight", 1, c.columns, c.weight, random)) {
+    const int64_t lines = x_.rows();
+    const int64_t width = x_.columns();
+    x_.fill(random, 3);
+    if (c.residual) {
+      residual_ = &add("residual", Tensor::Role::inout, lines, width, DType::f32, 3);
+      residual_->fill(random, 2);
+    }
+    if (c.out == Out::in_place) {
+      out_ = &x_;
+    } else if (c.out != Out::nowhere) {
+      out_ = &output("out", lines, width, c.out == Out::bf16 ? DType::bf16 : DType::f32, 1);
+    }
+    args_ = {.x = x_.in(),
+             .weight = weight_.vector(),
+             .columns = c.columns,
+             .groups = c.groups,
+             .epsilon = 1e-5f,
+             .scale = c.residual ? 0.22f : 1.0f,
+             .residual = c.residual ? residual_->out() : Matrix{},
+             .out = out_ != nullptr ? out_->out() : Matrix{}};
+  }
+
+  int64_t rows() const override { return rows_; }
+
+  /// The sum of squares has no cancellation, so its relative error is that of a sum; half of it is
+  /// left after the root. Mean, root, reciprocal and three products round once each.
+  std::vector<Expectation> expect(Range rows) override {
+    // Whole lines: a line's groups are compared together.
+    const Range lines{rows.begin / args_.groups, (rows.end + args_.groups - 1) / args_.groups};
+    std::vector<Expectation> result;
+    for (Tensor* tensor : {residual_, out_}) {
+      if (tensor == nullptr) {
+        continue;
+      }
+      Expectation& each = result.emplace_back(*tensor, lines);
+      reference::rmsnorm(args_, {lines.begin * args_.groups, lines.end * args_.groups},
+                         each.value.data());
+      for (size_t i = 0; i < each.value.size(); ++i) {
+        const int64_t line = lines.begin + static_cast<int64_t>(i) / x_.columns();
+        const int64_t column = static_cast<int64_t>(i) % x_.columns();
+        const double before = residual_ != nullptr ? residual_->get(line, column) : 0;
+        each.tolerance[i] =
+            (sum_tolerance(args_.columns) / 2 + 8 * 0x1p-24) * std::fabs(each.value[i] - before) +
+            0x1p-24 * std::fabs(each.value[i]);
+      }
+      each.allow_rounding();
+    }
+    return result;
+  }
+
+  void run(int /*phase*/, Piece piece) override { cpu::rmsnorm(args_, share(rows_, piece)); }
+
+  Work work() const override {
+    const double values = static_cast<double>(rows_ * args_.columns);
+    const double out = out_ != nullptr ? static_cast<double>(size_of(out_->dtype())) : 0;
+    return {.bytes = values * (4 + out + (residual_ != nullptr ? 8 : 0)) +
+                     static_cast<double>(weight_.bytes()),
+            .flops = values * 4};
+  }
+
+ private:
+  int64_t rows_;
+  Tensor& x_;
+  Tensor& weight_;
+  Tensor* residual_ = nullptr;
+  Tensor* out_ = nullptr;
+  RmsNormArgs args_;
+};
+
+}  // namespace
+
+Operation rmsnorm() { return operation_of<RmsNormTrial, Case>("rmsnorm", kCases); }
+
+}  // namespace weft::trial

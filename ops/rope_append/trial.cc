@@ -1,0 +1,144 @@
+#include "ops/harness/trial.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ops/rope_append/op.h"
+
+namespace weft::trial {
+namespace {
+
+struct Case {
+  Use use;
+  int64_t rows;
+  int64_t query_heads;
+  int64_t kv_heads;
+  int64_t head_dim;
+  int32_t first;
+  DType q_out;
+  bool in_place;
+  DType cache;
+
+  std::string name() const {
+    return fmt::format("rows={},heads={}/{},dim={},first={},q={}{},cache={}", rows, query_heads,
+                       kv_heads, head_dim, first, name_of(q_out), in_place ? "-in-place" : "",
+                       name_of(cache));
+  }
+};
+
+constexpr Case kCases[] = {
+#include "ops/rope_append/cases.inc"
+};
+
+class RopeAppendTrial : public Trial {
+ public:
+  RopeAppendTrial(const Case& c, Random& random)
+      : first_(c.first),
+        capacity_(c.first + c.rows + 3),
+        q_(add("q", c.in_place ? Tensor::Role::inout : Tensor::Role::input, c.rows,
+               c.query_heads * c.head_dim, DType::f32, 1)),
+        k_(input("k", c.rows, c.kv_heads * c.head_dim, DType::f32, random, 1, 2)),
+        v_(input("v", c.rows, c.kv_heads * c.head_dim, DType::f32, random, 1, 3)),
+        cosines_(input("cosines", c.rows, c.head_dim / 2, DType::f32, random)),
+        sines_(input("sines", c.rows, c.head_dim / 2, DType::f32, random)),
+        q_out_(c.in_place ? q_ : output("q_out", c.rows, q_.columns(), c.q_out, 5)),
+        keys_(output("keys", c.kv_heads * capacity_, c.head_dim, c.cache)),
+        values_(output("values", c.kv_heads * capacity_, c.head_dim, c.cache)) {
+    q_.fill(random, 1);
+    for (int64_t r = 0; r < c.rows; ++r) {
+      positions_.push_back(c.first + static_cast<int32_t>(r));
+    }
+    args_ = {.q = q_.in(),
+             .k = k_.in(),
+             .v = v_.in(),
+             .query_heads = c.query_heads,
+             .kv_heads = c.kv_heads,
+             .head_dim = c.head_dim,
+             .positions = positions_.data(),
+             .cosines = static_cast<const float*>(cosines_.data()),
+             .sines = static_cast<const float*>(sines_.data()),
+             .q_out = q_out_.out(),
+             .cache = {keys_.data(), values_.data(), c.cache, capacity_ * c.head_dim}};
+  }
+
+  int64_t rows() const override { return 1; }
+
+  /// Two products and their sum: three roundings of the products' magnitudes at most, and the
+  /// output's own. Values are rounded once.
+  std::vector<Expectation> expect(Range /*rows*/) override {
+    const Range all{0, q_.rows()};
+    const int64_t dim = args_.head_dim;
+    Expectation q(q_out_, all);
+    Expectation k(keys_, {0, keys_.rows()});
+    Expectation v(values_, {0, values_.rows()});
+    std::vector<double> rotated(static_cast<size_t>(k_.rows() * k_.columns()));
+    reference::rope_append(args_, all, q.value.data(), rotated.data());
+    for (size_t i = 0; i < q.value.size(); ++i) {
+      q.tolerance[i] = pair_tolerance(q_, static_cast<int64_t>(i));
+    }
+    // Places of the cache that nothing is appended to keep their poison.
+    std::fill(k.value.begin(), k.value.end(), std::numeric_limits<double>::quiet_NaN());
+    v.value = k.value;
+    for (int64_t r = 0; r < k_.rows(); ++r) {
+      for (int64_t c = 0; c < k_.columns(); ++c) {
+        const auto from = static_cast<size_t>(r * k_.columns() + c);
+        const auto to = static_cast<size_t>((c / dim * capacity_ + first_ + r) * dim + c % dim);
+        k.value[to] = rotated[from];
+        k.tolerance[to] = pair_tolerance(k_, static_cast<int64_t>(from));
+        v.value[to] = v_.get(r, c);
+      }
+    }
+    std::vector<Expectation> result{std::move(q), std::move(k), std::move(v)};
+    for (Expectation& each : result) {
+      each.allow_rounding();
+    }
+    return result;
+  }
+
+  void run(int /*phase*/, Piece piece) override {
+    cpu::rope_append(args_, {0, q_.rows()}, share(args_.kv_heads, piece));
+  }
+
+  Work work() const override {
+    const double turned = static_cast<double>(q_.rows() * (q_.columns() + k_.columns()));
+    const double bytes = static_cast<double>(q_.bytes() + k_.bytes() + v_.bytes() +
+                                             cosines_.bytes() + sines_.bytes() + q_out_.bytes()) +
+                         2 * static_cast<double>(k_.rows() * k_.columns()) *
+                             static_cast<double>(size_of(keys_.dtype()));
+    return {.bytes = bytes, .flops = turned * 3};
+  }
+
+ private:
+  double pair_tolerance(const Tensor& x, int64_t i) const {
+    const int64_t half = args_.head_dim / 2;
+    const int64_t r = i / x.columns();
+    const int64_t c = i % x.columns();
+    const int64_t at = c % args_.head_dim % half;
+    const int64_t head = c / args_.head_dim * args_.head_dim;
+    const double largest = std::max(std::fabs(cosines_.get(r, at)), std::fabs(sines_.get(r, at)));
+    return 3 * 0x1p-24 * largest *
+           (std::fabs(x.get(r, head + at)) + std::fabs(x.get(r, head + half + at)));
+  }
+
+  int64_t first_;
+  int64_t capacity_;
+  Tensor& q_;
+  Tensor& k_;
+  Tensor& v_;
+  Tensor& cosines_;
+  Tensor& sines_;
+  Tensor& q_out_;
+  Tensor& keys_;
+  Tensor& values_;
+  std::vector<int32_t> positions_;
+  RopeAppendArgs args_;
+};
+
+}  // namespace
+
+Operation rope_append() { return operation_of<RopeAppendTrial, Case>("rope_append", kCases); }
+
+}  // namespace weft::trial
