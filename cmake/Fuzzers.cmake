@@ -1,5 +1,5 @@
 # libFuzzer programs: one for each ROOM/**/NAME_fuzz.cc, run briefly as the test NAME_fuzz (label
-# 'fuzz') from the inputs in tests/fuzz/NAME/. They need clang and its fuzzer runtime, whatever
+# 'fuzz') from the inputs in tests/fuzz/NAME/, if there are any. They need clang and its fuzzer runtime, whatever
 # compiler builds the rest: the test build_fuzzers configures the project a second time, for clang
 # and with WEFT_FUZZ_TARGETS, and builds nothing there but the fuzzers and the sources they use.
 option(WEFT_FUZZ "Run the fuzzers in the tests" ON)
@@ -62,11 +62,14 @@ set_tests_properties(build_fuzzers PROPERTIES LABELS fuzz FIXTURES_SETUP fuzzers
 foreach(source IN LISTS weft_fuzzers)
   get_filename_component(name ${source} NAME_WE)
   string(REGEX REPLACE "_fuzz$" "" seeds ${name})
-  set(found ${fuzz_dir}/${seeds})  # what this build's runs found; the seeds stay as they are
-  file(MAKE_DIRECTORY ${found})
+  set(inputs ${fuzz_dir}/${seeds})  # what this build's runs found goes here; the seeds stay as they are
+  file(MAKE_DIRECTORY ${inputs})
+  if(IS_DIRECTORY ${PROJECT_SOURCE_DIR}/tests/fuzz/${seeds})
+    list(APPEND inputs ${PROJECT_SOURCE_DIR}/tests/fuzz/${seeds})
+  endif()
   add_test(NAME ${name}
     COMMAND ${fuzz_dir}/build/${name} -max_total_time=${WEFT_FUZZ_SECONDS} -timeout=10
       -rss_limit_mb=2048 -max_len=4096 -verbosity=0 -print_final_stats=1
-      -artifact_prefix=${fuzz_dir}/ ${found} ${PROJECT_SOURCE_DIR}/tests/fuzz/${seeds})
+      -artifact_prefix=${fuzz_dir}/ ${inputs})
   set_tests_properties(${name} PROPERTIES LABELS fuzz FIXTURES_REQUIRED fuzzers)
 endforeach()
