@@ -24,6 +24,13 @@ add_test(NAME dependencies_check
   COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/dependencies/check_test.py)
 set_tests_properties(dependencies dependencies_check PROPERTIES LABELS quick)
 
+# The command as a user meets it.
+if(TARGET weft_command)
+  add_test(NAME cli
+    COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/cli/test_cli.py $<TARGET_FILE:weft_command>)
+  set_tests_properties(cli PROPERTIES LABELS quick)
+endif()
+
 # What is installed and copied to other machines: the sanitized build is not.
 if(NOT WEFT_SANITIZE)
   add_test(NAME consumer

@@ -1,0 +1,289 @@
+#!/usr/bin/env python3
+"""The command as a user meets it: what it prints, where, and how it fails.
+
+    test_cli.py WEFT     (the command's path; run by ctest)
+
+Uses the golden models, so it needs no download. Every failure must be one sentence on
+standard error that names what is wrong, with the exit code of the contract.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+WEFT = sys.argv.pop(1) if len(sys.argv) > 1 else "build/release/weft"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+GOLDENS = ROOT / "tests" / "goldens" / "models"
+CODE = ROOT / "models" / "weft-code"
+
+USAGE, INPUT, DEVICE = 2, 3, 4
+
+
+def weft(*arguments, stdin=b""):
+    return subprocess.run(
+        [WEFT, *map(str, arguments)], input=stdin, capture_output=True, timeout=120
+    )
+
+
+class Command(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-cli-"))
+        self.addCleanup(shutil.rmtree, self.folder, True)
+
+    def ok(self, *arguments, stdin=b""):
+        run = weft(*arguments, stdin=stdin)
+        self.assertEqual(run.returncode, 0, run.stderr.decode(errors="replace"))
+        return run.stdout
+
+    def fails(self, code, *arguments, says=()):
+        run = weft(*arguments)
+        text = run.stderr.decode(errors="replace")
+        self.assertEqual(run.returncode, code, text)
+        for words in says:
+            self.assertIn(words, text)
+        if code != USAGE:  # usage errors also point to --help
+            self.assertEqual(text.count("\n"), 1, f"not one sentence: {text!r}")
+        return text
+
+    def model(self, name="llama-bf16"):
+        """A copy of a golden model, to be broken."""
+        target = self.folder / name
+        shutil.copytree(GOLDENS / name, target)
+        return target
+
+    def edit_config(self, model, **fields):
+        path = model / "config.json"
+        config = json.loads(path.read_text())
+        for key, value in fields.items():
+            if value is None:
+                config.pop(key, None)
+            else:
+                config[key] = value
+        path.write_text(json.dumps(config))
+
+
+class Contract(Command):
+    def test_version_and_help(self):
+        self.assertRegex(self.ok("--version").decode(), r"^weft \d+\.\d+\.\d+\n$")
+        commands = "devices generate tokenize score inspect check bench new-model"
+        text = self.ok("--help").decode()
+        for command in commands.split():
+            self.assertIn(command, text)
+            self.assertIn("--help", self.ok(command, "--help").decode())
+        self.assertIn("--prompt-tokens", self.ok("bench", "decode", "--help").decode())
+
+    def test_devices(self):
+        self.assertTrue(self.ok("devices").decode().startswith("cpu "))
+
+    def test_score_by_ids(self):
+        out = json.loads(
+            self.ok("score", "--model", GOLDENS / "llama-f32", "--ids", "1,2,3,4", "--logits", "--json")
+        )
+        self.assertEqual(out["ids"], [1, 2, 3, 4])
+        self.assertEqual(len(out["logprobs"]), 3)
+        self.assertTrue(all(x <= 0 for x in out["logprobs"]))
+        self.assertGreater(out["perplexity"], 1)
+        self.assertEqual(len(out["logits"]), 307)
+
+    def test_inspect_prints_a_program(self):
+        text = self.ok("inspect", "--preset", "llama-3.3-70b", "--program", "--threads", 8).decode()
+        self.assertIn("70.554 billion parameters", text)
+        self.assertIn("worker 7", text)
+        self.assertIn("sum of the step", text)
+
+    def test_new_model_and_bench(self):
+        target = self.folder / "new"
+        self.ok("new-model", "--preset", "qwen3-0.6b", "--layers", 1, "--seed", 5, "--out", target)
+        self.ok("inspect", "--model", target)
+        out = json.loads(
+            self.ok("bench", "decode", "--model", target, "--prompt-tokens", 40, "--new-tokens", 8,
+                    "--rounds", 1, "--json", "-")
+        )
+        self.assertGreater(out["decode"]["tokens_per_second"], 0)
+        self.assertGreater(out["limits"]["read_bytes_per_second"], 0)
+        self.fails(INPUT, "new-model", "--preset", "qwen3-0.6b", "--out", target, says=[str(target)])
+
+    def test_usage(self):
+        self.fails(USAGE)
+        self.fails(USAGE, "nonsense")
+        self.fails(USAGE, "generate", "--model", GOLDENS / "llama-f32")
+        self.fails(USAGE, "new-model", "--preset", "gpt-9", "--out", self.folder / "x",
+                   says=["gpt-9", "llama-3.2-1b"])
+        self.fails(USAGE, "score", "--model", GOLDENS / "llama-f32", "--ids", "1,two", says=["two"])
+        self.fails(USAGE, "inspect", "--preset", "llama-3.2-1b", "--device", "gpu", says=["gpu"])
+        self.fails(USAGE, "score", "--model", GOLDENS / "llama-f32", "--ids", "1", "--context", 10**9)
+
+    def test_missing_device(self):
+        for device in ("cuda", "cuda:3", "hip", "sim:gfx942"):
+            self.fails(DEVICE, "score", "--model", GOLDENS / "llama-f32", "--ids", "1",
+                       "--device", device, says=[device])
+
+
+class BadInput(Command):
+    def score(self, model, *extra, says=(), ids="1,2"):
+        return self.fails(INPUT, "score", "--model", model, "--ids", ids, *extra, says=says)
+
+    def test_no_such_model(self):
+        self.score(self.folder / "nowhere", says=["nowhere"])
+
+    def test_ids(self):
+        self.score(GOLDENS / "llama-f32", ids="1,307", says=["307", "306"])
+        self.score(GOLDENS / "llama-f32", "--context", 3, ids="1,2,3,4", says=["4 tokens", "3"])
+
+    def test_config(self):
+        cases = {
+            "hidden_size": ("-48", -48),
+            "num_attention_heads": ("0", 0),
+            "num_key_value_heads": ("2", 2),  # does not divide 3 heads
+            "vocab_size": (str(10**15), 10**15),
+            "hidden_act": ("gelu", "gelu"),
+        }
+        for field, (shown, value) in cases.items():
+            model = self.model()
+            self.edit_config(model, **{field: value})
+            self.score(model, says=["config.json", field, shown])
+            shutil.rmtree(model)
+        model = self.model()
+        self.edit_config(model, num_hidden_layers=None)
+        self.score(model, says=["config.json", "num_hidden_layers"])
+
+    def test_unknown_architecture_lists_those_known(self):
+        model = self.model()
+        self.edit_config(model, architectures=["MambaForCausalLM"], model_type="mamba")
+        self.score(model, says=["MambaForCausalLM", "LlamaForCausalLM", "GraniteForCausalLM"])
+
+    def test_config_that_is_no_json(self):
+        model = self.model()
+        (model / "config.json").write_bytes(b'{"hidden_size": 48,')
+        self.score(model, says=["config.json"])
+
+    def test_truncated_weights(self):
+        for size in (0, 5, 100, -1):
+            model = self.model()
+            path = model / "model.safetensors"
+            data = path.read_bytes()
+            path.write_bytes(data[:size])
+            self.score(model, says=["model.safetensors"])
+            shutil.rmtree(model)
+
+    def test_header_longer_than_the_file(self):
+        model = self.model()
+        path = model / "model.safetensors"
+        data = path.read_bytes()
+        path.write_bytes((2**62).to_bytes(8, "little") + data[8:])
+        self.score(model, says=["model.safetensors"])
+
+    def edit_header(self, model, change):
+        path = model / "model.safetensors"
+        data = path.read_bytes()
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + length])
+        change(header)
+        text = json.dumps(header).encode()
+        path.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+
+    def test_tensors(self):
+        name = "model.layers.1.mlp.up_proj.weight"
+
+        def overlapping(header):
+            header[name]["data_offsets"] = header["model.norm.weight"]["data_offsets"]
+
+        def wrong_shape(header):
+            rows, columns = header[name]["shape"]
+            header[name]["shape"] = [columns, rows]
+
+        def wrong_dtype(header):
+            header[name]["dtype"] = "I16"
+
+        def missing(header):
+            header["renamed"] = header.pop(name)
+
+        def absurd(header):
+            header[name]["shape"] = [2**40, 2**40]
+
+        for change in (overlapping, wrong_shape, wrong_dtype, missing, absurd):
+            model = self.model()
+            self.edit_header(model, change)
+            self.score(model, says=["model.safetensors", name])
+            shutil.rmtree(model)
+
+    def test_missing_shard(self):
+        model = self.model("llama-linear-f32")
+        shard = sorted(model.glob("model-*.safetensors"))[1]
+        shard.unlink()
+        self.score(model, says=[shard.name])
+
+    def test_output_that_cannot_be_written(self):
+        with open("/dev/full", "wb") as full:
+            run = subprocess.run(
+                [WEFT, "score", "--model", str(GOLDENS / "llama-f32"), "--ids", "1,2"],
+                stdout=full, stderr=subprocess.PIPE, timeout=60,
+            )
+        self.assertEqual(run.returncode, INPUT)
+        self.assertIn(b"standard output", run.stderr)
+
+
+@unittest.skipUnless((CODE / "model.safetensors").exists(), "the demo model is not here")
+class DemoModel(Command):
+    PROMPT = "def fibonacci(n):"
+
+    def generate(self, *extra):
+        return self.ok("generate", "--model", CODE, "--prompt", self.PROMPT, *extra).decode()
+
+    def test_greedy_is_repeatable_and_looks_like_python(self):
+        text = self.generate("--max-tokens", 48)
+        self.assertEqual(text, self.generate("--max-tokens", 48, "--threads", 1))
+        self.assertIn("\n    ", text)
+
+    def test_seeds(self):
+        flags = ("--temperature", 1, "--top-k", 50, "--top-p", 0.95, "--max-tokens", 32)
+        first = self.generate(*flags, "--seed", 1)
+        self.assertEqual(first, self.generate(*flags, "--seed", 1))
+        self.assertNotEqual(first, self.generate(*flags, "--seed", 2))
+
+    def test_stop(self):
+        text = self.generate("--max-tokens", 64)
+        stop = text[20:26]
+        self.assertEqual(self.generate("--max-tokens", 64, "--stop", stop), text[: text.index(stop)])
+
+    def test_figures(self):
+        path = self.folder / "stats.json"
+        self.generate("--max-tokens", 16, "--stats-json", path)
+        stats = json.loads(path.read_text())
+        self.assertLessEqual(stats["new_tokens"], 16)
+        self.assertGreater(stats["first_token_seconds"], 0)
+
+    def test_tokenize(self):
+        text = "def f(x):\n    return 'héllo 🙂'\n"
+        out = json.loads(self.ok("tokenize", "--model", CODE, "--text", text, "--json"))
+        self.assertEqual(out["text"], text)
+        self.assertEqual(len(out["ids"]), len(out["tokens"]))
+        again = self.ok("tokenize", "--model", CODE, "--file", "-", "--ids", stdin=text.encode())
+        self.assertEqual([int(x) for x in again.split()], out["ids"])
+
+    def test_score(self):
+        out = json.loads(self.ok("score", "--model", CODE, "--text", "import os\nimport sys\n", "--json"))
+        self.assertLess(out["bits_per_byte"], 3)
+
+    def test_bad_prompts(self):
+        bad = self.folder / "bad.txt"
+        bad.write_bytes(b"def f\xff(x):")
+        self.fails(INPUT, "generate", "--model", CODE, "--prompt-file", bad, says=["UTF-8", "5"])
+        bad.write_text("x = 1\n" * 3000)
+        self.fails(INPUT, "generate", "--model", CODE, "--prompt-file", bad, says=["2048"])
+
+    def test_malformed_tokenizer(self):
+        model = self.folder / "code"
+        shutil.copytree(CODE, model)
+        (model / "tokenizer.json").write_text('{"model": {"type": "Unigram"}}')
+        self.fails(INPUT, "generate", "--model", model, "--prompt", "x", says=["tokenizer.json"])
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    unittest.main(verbosity=1)
