@@ -112,7 +112,8 @@ class Fields {
     return value->get<std::string>();
   }
 
-  /// An integer or a list of them; empty when absent.
+  /// An integer or a list of them; empty when absent. Ids beyond the vocabulary are left out: no
+  /// token can match them, and configs cut down from larger ones keep them.
   std::vector<int32_t> tokens(std::string_view key, int64_t vocabulary) {
     const json* value = find(key);
     if (value == nullptr) {
@@ -121,11 +122,13 @@ class Fields {
     const json list = value->is_array() ? *value : json::array({*value});
     std::vector<int32_t> ids;
     for (const json& id : list) {
-      if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(vocabulary)) {
-        fail(key, *value, fmt::format("a token or a list of tokens from 0 to {}", vocabulary - 1));
+      if (!id.is_number_unsigned()) {
+        fail(key, *value, "a token id or a list of token ids");
         return {};
       }
-      ids.push_back(id.get<int32_t>());
+      if (id.get<uint64_t>() < static_cast<uint64_t>(vocabulary)) {
+        ids.push_back(id.get<int32_t>());
+      }
     }
     return ids;
   }
@@ -429,7 +432,8 @@ Result<ModelConfig> parse_config(std::string_view text, const std::string& file)
     config.logits_divisor = fields.number("logits_scaling", kLeast, kMost, 1);
   }
   config.eos = fields.tokens("eos_token_id", config.vocabulary);
-  config.bos = static_cast<int32_t>(fields.integer("bos_token_id", 0, config.vocabulary - 1, -1));
+  const std::vector<int32_t> bos = fields.tokens("bos_token_id", config.vocabulary);
+  config.bos = bos.empty() ? -1 : bos.front();
   WEFT_TRY_FIELDS(fields);
   return config;
 }
