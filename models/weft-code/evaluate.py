@@ -19,7 +19,7 @@ PROMPTS = (
     "def fibonacci(n):\n",
     "class Stack:\n    def __init__(self):\n",
     "import os\n\n\ndef read_lines(path):\n",
-    "def is_prime(n):\n    ",
+    "def is_prime(n):\n    if n < 2:\n        return False\n",
     "import unittest\n\n\nclass TestParser(unittest.TestCase):\n    def setUp(self):\n",
     "def merge_sort(items):\n    if len(items) <= 1:\n        return items\n",
 )

@@ -18,7 +18,7 @@ import time
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 HERE = pathlib.Path(__file__).parent
@@ -165,16 +165,16 @@ class Batches:
     """Windows of CONTEXT + 1 tokens in an order drawn anew every pass, the windows'
     start moved by a random offset each time."""
 
-    def __init__(self, path: pathlib.Path, size: int, device: str):
+    def __init__(self, path: pathlib.Path, size: int, device: str, seed: int):
         data = np.fromfile(path, np.uint16)
         self.tokens = torch.from_numpy(data.view(np.int16)).to(device)  # ids < 2^15
-        self.size, self.device = size, device
+        self.size, self.device, self.seed = size, device, seed
         self.epoch, self.position = 0, 0
         self.steps = torch.arange(CONTEXT + 1, device=device)
         self._shuffle()
 
     def _shuffle(self):
-        rng = np.random.default_rng((17, self.epoch))
+        rng = np.random.default_rng((self.seed, self.epoch))
         windows = (len(self.tokens) - 1) // CONTEXT - 1
         starts = rng.permutation(windows) * CONTEXT + rng.integers(CONTEXT)
         self.starts = torch.from_numpy(starts).to(self.device)
@@ -225,6 +225,8 @@ def main() -> None:
     parser.add_argument("--muon-lr", type=float, default=0.02)
     parser.add_argument("--adam-lr", type=float, default=0.003)
     parser.add_argument("--flat", type=float, default=0.5, help="part before decay")
+    parser.add_argument("--seed", type=int, default=17)
+    parser.add_argument("--init", type=pathlib.Path, help="weights to start from")
     args = parser.parse_args()
     begin = time.time()
     device = "cuda"
@@ -233,6 +235,11 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
 
     model = Llama().to(device)
+    if args.init:  # a run whose state.pt is lost; the optimisers start afresh
+        weights = load_file(args.init, device=device)
+        model.load_state_dict(
+            {name.removeprefix("model."): w.float() for name, w in weights.items()}
+        )
     matrices = [p for p in model.layers.parameters() if p.ndim == 2]
     inside = set(map(id, matrices))
     rest = [p for p in model.parameters() if id(p) not in inside]
@@ -240,7 +247,7 @@ def main() -> None:
     adam = torch.optim.AdamW(
         rest, lr=args.adam_lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True
     )
-    batches = Batches(args.data / "train.bin", args.batch, device)
+    batches = Batches(args.data / "train.bin", args.batch, device, args.seed)
     step, clock = 0, 0.0
     state_path = args.out / "state.pt"
     if state_path.exists():
