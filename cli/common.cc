@@ -69,6 +69,12 @@ void EngineFlags::declare(CLI::App& command) {
   command.add_option("--kv", kv, "KV cache format: auto (bf16 for bf16 weights), bf16, f32")
       ->type_name("FORMAT")
       ->check(CLI::IsMember({"auto", "bf16", "f32"}));
+  command
+      .add_option(
+          "--activations", activations,
+          "prefill's products with bf16 weights: bf16 (fast), f32, auto (f32 in small models)")
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember({"auto", "bf16", "f32"}));
 }
 
 Result<EngineOptions> EngineFlags::options() const {
@@ -78,6 +84,9 @@ Result<EngineOptions> EngineFlags::options() const {
   options.context = context;
   if (kv != "auto") {
     options.kv = kv == "bf16" ? DType::bf16 : DType::f32;
+  }
+  if (activations != "auto") {
+    options.round_activations = activations == "bf16";
   }
   return options;
 }

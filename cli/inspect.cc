@@ -66,6 +66,7 @@ Result<int> inspect(const Flags& flags) {
     options.rows = flags.rows;
     options.capacity = engine.context > 0 ? engine.context : config.context;
     options.kv = kv;
+    options.round_activations = engine.round_activations.value_or(config.hidden >= kRoundedHidden);
     if (flags.position + flags.rows > options.capacity) {
       return usage_error(
           fmt::format("--position {} with {} rows lies beyond the {} positions of the context",

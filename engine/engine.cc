@@ -48,13 +48,14 @@ std::string_view name_of(Stop stop) {
 }
 
 struct Engine::State {
-  State(ModelConfig c, Weights w, CpuSequence s, int workers, int64_t chunk_rows)
+  State(ModelConfig c, Weights w, CpuSequence s, int workers, int64_t chunk_rows, bool round)
       : config(std::move(c)),
         weights(std::move(w)),
         sequence(std::move(s)),
         team(workers),
         interpreter(config, weights, sequence, team),
-        chunk(chunk_rows) {}
+        chunk(chunk_rows),
+        round_activations(round) {}
 
   ModelConfig config;
   Weights weights;
@@ -62,13 +63,14 @@ struct Engine::State {
   WorkerTeam team;
   CpuInterpreter interpreter;
   int64_t chunk;
+  bool round_activations;
   // Programs, made when first needed.
   using Loaded = std::shared_ptr<CpuInterpreter::Loaded>;
   Loaded decode, chunk_middle, chunk_last, chunk_score;
   Loaded last;  // the one that drew the last token
 
   PlanOptions options(int64_t rows, Logits logits, bool sample) const {
-    return {team.size(), rows, sequence.capacity, sequence.kv, logits, sample};
+    return {team.size(), rows, sequence.capacity, sequence.kv, round_activations, logits, sample};
   }
   Status ensure(Loaded& program, const PlanOptions& plan_options) {
     if (program == nullptr) {
@@ -125,10 +127,11 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
   const DType stored = weights.get(Role::query, 0).dtype;
   const DType kv = options.kv.value_or(stored == DType::bf16 ? DType::bf16 : DType::f32);
   const int64_t chunk = std::max<int64_t>(2, options.chunk);
+  const bool round = options.round_activations.value_or(config.hidden >= kRoundedHidden);
   WEFT_ASSIGN(CpuSequence sequence,
               CpuSequence::create(config, capacity, kv, std::max(chunk, kScoreRows)));
   return std::unique_ptr<Engine>(new Engine(std::make_unique<State>(
-      std::move(config), std::move(weights), std::move(sequence), workers, chunk)));
+      std::move(config), std::move(weights), std::move(sequence), workers, chunk, round)));
 }
 
 const ModelConfig& Engine::config() const { return state_->config; }

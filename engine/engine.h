@@ -17,11 +17,17 @@
 
 namespace weft {
 
+/// See EngineOptions::round_activations. Smaller models prefill in milliseconds either way.
+inline constexpr int64_t kRoundedHidden = 1024;
+
 struct EngineOptions {
   int workers = 0;               ///< threads; 0: one for each core this process may use
   int64_t context = 0;           ///< positions of KV cache; 0: the model's
   std::optional<DType> kv = {};  ///< KV format; default: bf16 for bf16 weights, f32 for others
-  int64_t chunk = 512;           ///< tokens of one prefill step
+  /// Whether prefill rounds activations to bf16 where they meet bf16 weights (see PlanOptions).
+  /// Default: in models of kRoundedHidden and more, where products are what prefill waits for.
+  std::optional<bool> round_activations = {};
+  int64_t chunk = 512;  ///< tokens of one prefill step
 };
 
 /// Why a generation ended.

@@ -81,7 +81,8 @@ class Planner {
   bool norm_before() const { return config_.norm_placement == NormPlacement::before; }
   /// Format of activations that meet these weights in a chunk.
   Element chunk_element(Role role, int64_t layer) const {
-    return weights_.get(role, layer).dtype == DType::bf16 ? Element::bf16 : Element::f32;
+    const bool round = options_.round_activations && weights_.get(role, layer).dtype == DType::bf16;
+    return round ? Element::bf16 : Element::f32;
   }
   RmsNormOp norm_op(Role role, int64_t layer, BufferId x, BufferId residual, BufferId out) const;
 

@@ -14,13 +14,15 @@ struct PlanOptions {
   int64_t rows = 1;      ///< tokens in one step: 1 decodes, more is a chunk of prefill
   int64_t capacity = 0;  ///< positions the KV cache holds
   DType kv = DType::bf16;
+  /// Round a chunk's activations to bf16 where they meet bf16 weights, as transformers does in that
+  /// format: twice the rate where the processor has bf16 dot products. Decode steps never round.
+  bool round_activations = true;
   Logits logits = Logits::last;
   bool sample = true;  ///< draw a token from the last row's logits (not with Logits::none)
 };
 
-/// Plans a step. A chunk of prefill rounds the activations that meet bf16 weights to bf16, as
-/// transformers does in that format; a decode step keeps them in f32. Columns, heads and rows are
-/// dealt to workers such that no result depends on how many there are.
+/// Plans a step. Columns, heads and rows are dealt to workers such that no result depends on how
+/// many there are.
 Program plan(const ModelConfig& config, const Weights& weights, const PlanOptions& options);
 
 /// Inverse RoPE frequencies [head_dim / 2] in f32, scaled as the config says.
