@@ -155,6 +155,10 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view name_
   if (model.missing() || model["vocab"].missing() || model["merges"].missing()) {
     return model.error("must be an object with \"vocab\" and \"merges\"");
   }
+  WEFT_TRY(Bpe::check_type(model));
+  if (!document.problem.empty()) {
+    return input_error(fmt::format("{}: {}", name_for_errors, document.problem));
+  }
   WEFT_ASSIGN(Normalizer normalizer, Normalizer::parse(root["normalizer"]));
   WEFT_ASSIGN(AddedTokens added, AddedTokens::parse(root["added_tokens"], normalizer));
   WEFT_ASSIGN(Vocabulary vocabulary, make_vocabulary(document, added, name_for_errors));
@@ -191,7 +195,9 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, bool add_s
   std::unique_ptr<Scratch> scratch = impl_->scratch.take();
   const Status status = impl_->encode_into(text, *scratch, ids);
   impl_->scratch.give(std::move(scratch));
-  WEFT_TRY(status);
+  if (!status.ok()) {
+    return status.error();
+  }
   if (add_special) {
     ids.insert(ids.end(), impl_->post_processor.after.begin(), impl_->post_processor.after.end());
   }

@@ -408,6 +408,9 @@ TEST(Tokenizer, BadFilesAreRefusedWithTheirPlace) {
       {"/model", nullptr, "model: must be an object with \"vocab\" and \"merges\" (it is null)"},
       {"/model/type", "Unigram",
        "model.type: an unknown model; the one known is BPE (it is \"Unigram\")"},
+      {"/model",
+       {{"type", "Unigram"}, {"vocab", {{"a", 0.1}}}, {"merges", json::array()}},
+       "model.type: an unknown model; the one known is BPE (it is \"Unigram\")"},
       {"/model/dropout", 0.1,
        "model.dropout: is not supported, for it makes tokens random; it must be null or 0 (it is "
        "0.1)"},

@@ -92,7 +92,7 @@ Result<Bpe> Bpe::parse(const Field& model,
   return bpe;
 }
 
-Status Bpe::read_options(const Field& model) {
+Status Bpe::check_type(const Field& model) {
   // Files from before the field existed leave "type" out.
   if (const Field type = model["type"]; !type.missing()) {
     WEFT_ASSIGN(const std::string name, type.text());
@@ -100,6 +100,10 @@ Status Bpe::read_options(const Field& model) {
       return type.error("an unknown model; the one known is BPE");
     }
   }
+  return {};
+}
+
+Status Bpe::read_options(const Field& model) {
   for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (const Field field = model[name]; !field.missing()) {
       WEFT_ASSIGN(const std::string text, field.text());

@@ -52,6 +52,9 @@ class Bpe {
     std::vector<uint64_t> queue;
   };
 
+  /// Fails when the field "model" of a tokenizer.json is not a byte-pair encoding.
+  static Status check_type(const Field& model);
+
   /// `model` is the field "model" of a tokenizer.json. With `byte_level` the words come as plain
   /// bytes, each of which is the symbol that the byte alphabet writes it as; else each character is
   /// a symbol.

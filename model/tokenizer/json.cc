@@ -47,8 +47,6 @@ class Collector {
     return true;
   }
 
-  const std::string& problem() const { return problem_; }
-
  private:
   bool key(int depth, json& name) {
     if (in_vocabulary_ && depth == 3) {
@@ -114,8 +112,8 @@ class Collector {
   }
 
   void complain(std::string_view field, std::string_view what) {
-    if (problem_.empty()) {
-      problem_ =
+    if (document_.problem.empty()) {
+      document_.problem =
           fmt::format("{}: entry {} is {}", field,
                       in_vocabulary_ ? document_.vocabulary.size() : document_.merges.size(), what);
     }
@@ -127,7 +125,6 @@ class Collector {
   bool in_merges_ = false;
   std::string token_;
   std::vector<std::string> pair_;
-  std::string problem_;
 };
 
 }  // namespace
@@ -223,9 +220,6 @@ Result<Document> read_document(std::string_view text, std::string_view name) {
   }
   if (!document.rest.is_object()) {
     return input_error(fmt::format("{}: a JSON object is needed", name));
-  }
-  if (!collector.problem().empty()) {
-    return input_error(fmt::format("{}: {}", name, collector.problem()));
   }
   return document;
 }

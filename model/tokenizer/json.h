@@ -54,10 +54,11 @@ class Field {
 /// The parts of a tokenizer.json. The vocabulary and the merges, which are nearly all of the file,
 /// are lists in the order of the file; the rest is a document in which those two are empty.
 struct Document {
-  std::vector<std::pair<std::string, int64_t>>
-      vocabulary;  ///< token and id; -1 when it was no whole number
+  std::vector<std::pair<std::string, int64_t>> vocabulary;  ///< token and id; -1: no whole number
   std::vector<std::pair<std::string, std::string>> merges;  ///< left, right
   nlohmann::json rest;
+  std::string
+      problem;  ///< what is wrong with the first entry of the two that could not be read, if any
 };
 
 /// Reads the text of a tokenizer.json. `name` stands at the front of messages.
