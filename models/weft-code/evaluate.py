@@ -4,7 +4,7 @@
     python3 evaluate.py [--heldout corpus/heldout.txt] [--files N]
 
 Prints bits per byte over the held-out documents, each from its start and cut into
-windows of the context length, then greedy and sampled completions. Runs on a CPU.
+windows of the context length, then greedy and sampled completions. A CPU will do.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def bits_per_byte(model, tokenizer, path: pathlib.Path, files: int) -> str:
     for raw in texts:
         ids = torch.tensor(tokenizer(raw.decode(), truncation=False)["input_ids"])
         for start in range(0, len(ids) - 1, window):
-            part = ids[None, start : start + window + 1]
+            part = ids[None, start : start + window + 1].to(model.device)
             logits = model(part[:, :-1]).logits[0].float()
             nats += torch.nn.functional.cross_entropy(
                 logits, part[0, 1:], reduction="sum"
@@ -54,12 +54,13 @@ def main() -> None:
     args = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype="auto").eval()
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
     if args.heldout:
         print(bits_per_byte(model, tokenizer, args.heldout, args.files))
     for prompt in PROMPTS:
         for how in ({"do_sample": False}, {"do_sample": True, "temperature": 0.7}):
             torch.manual_seed(0)
-            inputs = tokenizer(prompt, return_tensors="pt")
+            inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
             out = model.generate(
                 inputs["input_ids"],
                 attention_mask=inputs["attention_mask"],
