@@ -21,7 +21,6 @@ HWY_INLINE FloatVec silu(FloatVec x) {
   return hn::Div(numerator, hn::Add(one, e));
 }
 
-template <class Out>
 class GatedEpilogue {
  public:
   explicit GatedEpilogue(const GatedLinearArgs& args) : args_(args) {}
@@ -32,29 +31,34 @@ class GatedEpilogue {
   }
 
   HWY_INLINE void finish(int64_t r, int64_t column, int64_t count, const FloatVec (&sums)[2]) {
-    const FloatTag d;
-    const int64_t lanes = kFloatLanes;
     const auto gate = hn::Add(sums[0], gate_bias_.at(column));
     const auto up = hn::Add(sums[1], up_bias_.at(column));
     const auto value = hn::Mul(silu(gate), up);
-    Out* out = row<Out>(args_.out, r) + column;
-    if (count == lanes) {
-      store(d, value, out);
+    if (args_.out.dtype == DType::bf16) {
+      write(value, row<bf16>(args_.out, r) + column, count);
     } else {
-      store_first(d, value, out, count);
+      write(value, row<float>(args_.out, r) + column, count);
     }
   }
 
  private:
+  template <class Out>
+  static HWY_INLINE void write(FloatVec value, Out* out, int64_t count) {
+    if (count == static_cast<int64_t>(kFloatLanes)) {
+      store(FloatTag(), value, out);
+    } else {
+      store_first(FloatTag(), value, out, count);
+    }
+  }
+
   const GatedLinearArgs& args_;
   BiasPanel gate_bias_;
   BiasPanel up_bias_;
 };
 
-template <class Out>
-void gated_tile_to(const GatedLinearArgs& args, Range rows, Range columns,
-                   std::span<std::byte> scratch) {
-  GatedEpilogue<Out> epilogue(args);
+void gated_tile(const GatedLinearArgs& args, Range rows, Range columns,
+                std::span<std::byte> scratch) {
+  GatedEpilogue epilogue(args);
   with_type(args.gate.dtype, [&](auto w) {
     const Factors<decltype(w), 2> factors{.a = args.a.data,
                                           .a_dtype = args.a.dtype,
@@ -65,15 +69,6 @@ void gated_tile_to(const GatedLinearArgs& args, Range rows, Range columns,
                                           .k = args.k};
     dot(factors, rows, columns, scratch, epilogue);
   });
-}
-
-void gated_tile(const GatedLinearArgs& args, Range rows, Range columns,
-                std::span<std::byte> scratch) {
-  if (args.out.dtype == DType::bf16) {
-    gated_tile_to<bf16>(args, rows, columns, scratch);
-  } else {
-    gated_tile_to<float>(args, rows, columns, scratch);
-  }
 }
 
 int64_t gated_scratch(int64_t rows, int64_t k) { return dot_scratch_bytes(rows, k); }
