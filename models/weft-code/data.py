@@ -57,7 +57,7 @@ COPYLEFT = re.compile(
     r"|CC-BY-ND",
     re.I,
 )
-# Sources whose copyright file no program can follow, read by a person: the licence's
+# Sources whose copyright file no pattern can follow, read and judged by hand: the licence's
 # text speaks of the GPL only to say that it is compatible, or is for the packaging.
 BY_HAND = {
     "python3.11": "PSF-2.0",
