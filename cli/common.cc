@@ -66,13 +66,13 @@ void EngineFlags::declare(CLI::App& command) {
   command.add_option("--context", context, "positions of KV cache (default: the model's limit)")
       ->type_name("N")
       ->check(CLI::PositiveNumber);
-  command.add_option("--kv", kv, "KV cache format: auto (bf16 for bf16 weights), bf16, f32")
+  command
+      .add_option("--kv", kv, "KV cache: bf16, f32, auto (bf16 for large models with bf16 weights)")
       ->type_name("FORMAT")
       ->check(CLI::IsMember({"auto", "bf16", "f32"}));
   command
-      .add_option(
-          "--activations", activations,
-          "prefill's products with bf16 weights: bf16 (fast), f32, auto (f32 in small models)")
+      .add_option("--activations", activations,
+                  "prefill's products with bf16 weights: bf16, f32, auto (bf16 in large models)")
       ->type_name("FORMAT")
       ->check(CLI::IsMember({"auto", "bf16", "f32"}));
 }

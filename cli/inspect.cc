@@ -57,8 +57,7 @@ Result<int> inspect(const Flags& flags) {
   if (!flags.source.directory.empty()) {
     WEFT_ASSIGN(weights, Weights::open(flags.source.directory, config));
   }
-  const DType stored = weights.get(Role::query, 0).dtype;
-  const DType kv = engine.kv.value_or(stored == DType::bf16 ? DType::bf16 : DType::f32);
+  const DType kv = engine.kv.value_or(default_kv(config, weights));
   std::string text = describe(config, weights, kv);
   if (flags.program) {
     PlanOptions options;

@@ -33,6 +33,11 @@ double log_sum_exp(std::span<const float> row) {
 
 }  // namespace
 
+DType default_kv(const ModelConfig& config, const Weights& weights) {
+  const bool bf16 = weights.get(Role::query, 0).dtype == DType::bf16;
+  return bf16 && config.hidden >= kRoundedHidden ? DType::bf16 : DType::f32;
+}
+
 std::string_view name_of(Stop stop) {
   switch (stop) {
     case Stop::eos:
@@ -124,8 +129,7 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
   }
   const int workers = options.workers > 0 ? options.workers : cpu::usable_cpus();
   const int64_t capacity = options.context > 0 ? options.context : config.context;
-  const DType stored = weights.get(Role::query, 0).dtype;
-  const DType kv = options.kv.value_or(stored == DType::bf16 ? DType::bf16 : DType::f32);
+  const DType kv = options.kv.value_or(default_kv(config, weights));
   const int64_t chunk = std::max<int64_t>(2, options.chunk);
   const bool round = options.round_activations.value_or(config.hidden >= kRoundedHidden);
   WEFT_ASSIGN(CpuSequence sequence,

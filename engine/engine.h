@@ -17,15 +17,19 @@
 
 namespace weft {
 
-/// See EngineOptions::round_activations. Smaller models prefill in milliseconds either way.
+/// Models of this hidden size and more are large enough for bf16 caches and activations to pay, and
+/// have them by default; smaller ones answer in milliseconds either way and keep f32.
 inline constexpr int64_t kRoundedHidden = 1024;
+
+/// The KV format a model has by default: bf16 for large models with bf16 weights, else f32.
+DType default_kv(const ModelConfig& config, const Weights& weights);
 
 struct EngineOptions {
   int workers = 0;               ///< threads; 0: one for each core this process may use
   int64_t context = 0;           ///< positions of KV cache; 0: the model's
-  std::optional<DType> kv = {};  ///< KV format; default: bf16 for bf16 weights, f32 for others
+  std::optional<DType> kv = {};  ///< KV format; default: default_kv()
   /// Whether prefill rounds activations to bf16 where they meet bf16 weights (see PlanOptions).
-  /// Default: in models of kRoundedHidden and more, where products are what prefill waits for.
+  /// Default: in models of kRoundedHidden and more.
   std::optional<bool> round_activations = {};
   int64_t chunk = 512;  ///< tokens of one prefill step
 };
