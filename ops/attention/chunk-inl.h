@@ -79,19 +79,30 @@ HWY_INLINE void multiply(const float* HWY_RESTRICT lanes, const std::byte* const
   }
 }
 
-/// Turns `rows` arrays of `units` 32-bit units into out[unit][row], four by four.
-/// out's rows are `stride` units apart.
-inline void transpose_in(const float* const* rows, int64_t count, int64_t units, float* out,
-                         int64_t stride) {
-  for (int64_t r = 0; r < count; r += 4) {
-    for (int64_t u = 0; u < units; ++u) {
-      float four[4];
-      for (int64_t i = 0; i < 4; ++i) {
-        std::memcpy(&four[i], rows[r + i] + u, sizeof(float));
-      }
-      std::memcpy(out + u * stride + r, four, sizeof(four));
+/// out[j][i] = in[i][j] of 32-bit units of any type.
+HWY_INLINE void transpose_4x4(const float* const (&in)[4], float* const (&out)[4]) {
+#if HWY_TARGET == HWY_SCALAR
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) {
+      std::memcpy(out[j] + i, in[i] + j, sizeof(float));
     }
   }
+#else
+  const hn::FixedTag<float, 4> d;
+  const hn::FixedTag<double, 2> d64;
+  const auto a = hn::LoadU(d, in[0]);
+  const auto b = hn::LoadU(d, in[1]);
+  const auto c = hn::LoadU(d, in[2]);
+  const auto e = hn::LoadU(d, in[3]);
+  const auto ab0 = hn::BitCast(d64, hn::InterleaveLower(d, a, b));
+  const auto ab2 = hn::BitCast(d64, hn::InterleaveUpper(d, a, b));
+  const auto ce0 = hn::BitCast(d64, hn::InterleaveLower(d, c, e));
+  const auto ce2 = hn::BitCast(d64, hn::InterleaveUpper(d, c, e));
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, ab0, ce0)), d, out[0]);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, ab0, ce0)), d, out[1]);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, ab2, ce2)), d, out[2]);
+  hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, ab2, ce2)), d, out[3]);
+#endif
 }
 
 template <class Units, class Q, class K>
@@ -343,24 +354,33 @@ class ChunkAttention {
     }
   }
 
+  /// query_[unit][lane]: four lanes at a time.
   void load_queries(Range rows, int64_t kv_head, Range lanes, int64_t padded) {
     for (int64_t i = 0; i < padded; i += 4) {
-      const float* four[4];
+      const float* from[4];
       for (int64_t j = 0; j < 4; ++j) {
         // Beyond the last lane: the last once more; nobody reads the result.
         const Lane at = lane(rows, kv_head, std::min(lanes.begin + i + j, lanes.end - 1));
         limit_[i + j] = args_.positions[at.row];
         const Q* q = row<Q>(args_.q, at.row) + at.head * args_.head_dim;
-        float* line = rows_ + j * padded_dim_;
         if constexpr (std::is_same_v<Q, Element>) {
-          std::memcpy(line, q, args_.head_dim * sizeof(Q));
+          from[j] = reinterpret_cast<const float*>(q);
         } else {
-          convert(q, args_.head_dim, line);
+          convert(q, args_.head_dim, rows_ + j * padded_dim_);
+          from[j] = rows_ + j * padded_dim_;
         }
-        four[j] = line;
       }
-      transpose_in(four, 4, units_,
-                   query_ + i / kBlockLanes * kBlockLanes * units_ + i % kBlockLanes, kBlockLanes);
+      float* to = query_ + i / kBlockLanes * kBlockLanes * units_ + i % kBlockLanes;
+      int64_t u = 0;
+      for (; u + 4 <= units_; u += 4, to += 4 * kBlockLanes) {
+        transpose_4x4({from[0] + u, from[1] + u, from[2] + u, from[3] + u},
+                      {to, to + kBlockLanes, to + 2 * kBlockLanes, to + 3 * kBlockLanes});
+      }
+      for (; u < units_; ++u, to += kBlockLanes) {
+        for (int64_t j = 0; j < 4; ++j) {
+          std::memcpy(to + j, from[j] + u, sizeof(float));
+        }
+      }
     }
   }
 
@@ -424,13 +444,25 @@ class ChunkAttention {
   }
 
   void write(Range rows, int64_t kv_head, Range lanes) {
-    for (int64_t i = 0; i < lanes.size(); ++i) {
+    const int64_t dim = args_.head_dim;
+    for (int64_t i = 0; i < lanes.size(); i += 4) {
       const float* from = sum_ + i / kBlockLanes * kBlockLanes * padded_dim_ + i % kBlockLanes;
-      for (int64_t c = 0; c < args_.head_dim; ++c) {
-        rows_[c] = from[c * kBlockLanes];
+      float* const to[4] = {rows_, rows_ + padded_dim_, rows_ + 2 * padded_dim_,
+                            rows_ + 3 * padded_dim_};
+      int64_t c = 0;
+      for (; c + 4 <= dim; c += 4, from += 4 * kBlockLanes) {
+        transpose_4x4({from, from + kBlockLanes, from + 2 * kBlockLanes, from + 3 * kBlockLanes},
+                      {to[0] + c, to[1] + c, to[2] + c, to[3] + c});
       }
-      const Lane at = lane(rows, kv_head, lanes.begin + i);
-      write_head(args_, at.row, at.head, {0, args_.head_dim}, rows_, 1 / total_[i]);
+      for (; c < dim; ++c, from += kBlockLanes) {
+        for (int64_t j = 0; j < 4; ++j) {
+          to[j][c] = from[j];
+        }
+      }
+      for (int64_t j = 0; j < std::min<int64_t>(4, lanes.size() - i); ++j) {
+        const Lane at = lane(rows, kv_head, lanes.begin + i + j);
+        write_head(args_, at.row, at.head, {0, dim}, to[j], 1 / total_[i + j]);
+      }
     }
   }
 

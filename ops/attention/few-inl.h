@@ -26,6 +26,15 @@ namespace HWY_NAMESPACE {
 
 /// Query heads that share a load of a key or value: their accumulators fit the registers.
 inline constexpr int kSharedHeads = 4;
+/// Keys that share a load of the queries.
+inline constexpr int kSharedKeys = HWY_TARGET == HWY_AVX3 ? 4 : 2;
+
+/// Keeps a loaded vector in its register: left alone, g++ 12 loads it anew for every use, and loads
+/// are what this kernel has most of.
+HWY_INLINE FloatVec in_register(FloatVec v) {
+  asm("" : "+v"(v.raw));
+  return v;
+}
 
 /// Two vectors of a cache row: elements 2i and 2i + 1 (bf16), or the first and second half (f32).
 struct RowPart {
@@ -35,25 +44,28 @@ struct RowPart {
 
 inline constexpr int64_t kPartElements = 2 * kFloatLanes;
 
-/// Part `part` of a row of `count` elements, zeros beyond them. `count` is even.
+/// Part `part` of a row of `count` elements, zeros beyond them. `count` is even; kWhole: a multiple
+/// of kPartElements.
+template <bool kWhole>
 HWY_INLINE RowPart fetch(const bf16* row, int64_t part, int64_t count) {
   const FloatTag d;
   const hn::RebindToUnsigned<FloatTag> du;
   const auto* p = reinterpret_cast<const uint32_t*>(row + part * kPartElements);
   const int64_t rest = count / 2 - part * kFloatLanes;
-  const auto pairs = rest >= static_cast<int64_t>(kFloatLanes)
+  const auto pairs = kWhole || rest >= static_cast<int64_t>(kFloatLanes)
                          ? hn::LoadU(du, p)
                          : hn::MaskedLoad(hn::FirstN(du, rest), du, p);
   return {hn::BitCast(d, hn::ShiftLeft<16>(pairs)),
           hn::BitCast(d, hn::And(pairs, hn::Set(du, 0xffff0000)))};
 }
+template <bool kWhole>
 HWY_INLINE RowPart fetch(const float* row, int64_t part, int64_t count) {
   const FloatTag d;
   const int64_t lanes = kFloatLanes;
   const auto at = [&](int64_t i) HWY_ATTR {
-    return i + lanes <= count ? hn::LoadU(d, row + i)
-           : i < count        ? hn::MaskedLoad(hn::FirstN(d, count - i), d, row + i)
-                              : hn::Zero(d);
+    return kWhole || i + lanes <= count ? hn::LoadU(d, row + i)
+           : i < count                  ? hn::MaskedLoad(hn::FirstN(d, count - i), d, row + i)
+                                        : hn::Zero(d);
   };
   return {at(part * kPartElements), at(part * kPartElements + lanes)};
 }
@@ -123,7 +135,7 @@ class FewAttention {
     sum_ = take(group_ * padded_dim_);
     total_ = take(group_ * kFloatLanes);
     maximum_ = take(group_);
-    products_ = take(kSharedHeads * kAttentionBlock * kFloatLanes);
+    products_ = take(kSharedHeads * kProductRows * kFloatLanes);
     probabilities_ = take(kSharedHeads * kAttentionBlock);
     line_ = take(args.head_dim);
   }
@@ -153,19 +165,21 @@ class FewAttention {
       const int64_t end = std::min(keys.end, (key / kAttentionBlock + 1) * kAttentionBlock);
       const K* key_rows = static_cast<const K*>(args_.cache.keys) + head + key * dim;
       const K* value_rows = static_cast<const K*>(args_.cache.values) + head + key * dim;
+      // The next block, or this one again: reads past the cache would only waste bandwidth.
+      const K* ahead = key_rows + (end < keys.end ? (end - key) * dim : 0);
       int64_t h = 0;
       for (; h + kSharedHeads <= group_; h += kSharedHeads) {
-        attend<kSharedHeads>(h, key_rows, value_rows, end - key);
+        attend<kSharedHeads>(h, key_rows, value_rows, end - key, ahead);
       }
       switch (group_ - h) {
         case 3:
-          attend<3>(h, key_rows, value_rows, end - key);
+          attend<3>(h, key_rows, value_rows, end - key, ahead);
           break;
         case 2:
-          attend<2>(h, key_rows, value_rows, end - key);
+          attend<2>(h, key_rows, value_rows, end - key, ahead);
           break;
         case 1:
-          attend<1>(h, key_rows, value_rows, end - key);
+          attend<1>(h, key_rows, value_rows, end - key, ahead);
           break;
         default:
           break;
@@ -178,97 +192,157 @@ class FewAttention {
   }
 
  private:
+  /// `count` keys and values of one block; `ahead`: keys that come next.
   template <int kHeads>
-  void attend(int64_t h, const K* keys, const K* values, int64_t count) {
-    score<kHeads>(query_ + h * padded_dim_, keys, values, count);
-    float decay[kHeads];
-    for (int i = 0; i < kHeads; ++i) {
-      decay[i] = soften(h + i, products_ + i * kAttentionBlock * kFloatLanes, count,
-                        probabilities_ + i * kAttentionBlock);
+  void attend(int64_t h, const K* keys, const K* values, int64_t count, const K* ahead) {
+    if (args_.head_dim == padded_dim_) {
+      attend_as<kHeads, true>(h, keys, values, count, ahead);
+    } else {
+      attend_as<kHeads, false>(h, keys, values, count, ahead);
     }
-    accumulate<kHeads>(values, count, decay, sum_ + h * padded_dim_);
   }
 
-  /// products_[head][key][lane]: summed over the lanes, q.k.
-  template <int kHeads>
+  template <int kHeads, bool kWhole>
+  void attend_as(int64_t h, const K* keys, const K* values, int64_t count, const K* ahead) {
+    score<kHeads, kWhole>(query_ + h * padded_dim_, keys, values, count);
+    float decay[kHeads];
+    soften<kHeads>(h, count, decay);
+    accumulate<kHeads, kWhole>(values, count, decay, sum_ + h * padded_dim_, ahead);
+  }
+
+  /// probabilities_[head][key] = q.k. Fetches this block's values meanwhile: a row of arithmetic
+  /// behind each cache line is what keeps the memory busy.
+  template <int kHeads, bool kWhole>
   void score(const float* HWY_RESTRICT query, const K* keys, const K* values, int64_t count) {
     const FloatTag d;
-    const int64_t dim = args_.head_dim;
-    for (int64_t key = 0; key < count; key += 2) {
-      const K* k0 = keys + key * dim;
-      const K* k1 = keys + std::min(key + 1, count - 1) * dim;
-      // This block's values come next, and only a stream of reads keeps the memory busy.
-      for (int64_t i = 0; i < 2 * dim; i += 64 / static_cast<int64_t>(sizeof(K))) {
-        __builtin_prefetch(values + key * dim + i);
+    const int64_t lanes = kFloatLanes;
+    for (int64_t first = 0; first < count; first += lanes) {
+      for (int64_t key = first; key < std::min(first + lanes, count); key += kSharedKeys) {
+        multiply<kHeads, kWhole>(query, keys + key * args_.head_dim, values + key * args_.head_dim,
+                                 count - key, products_ + (key - first) * lanes);
       }
-      FloatVec s0[kHeads];
-      FloatVec s1[kHeads];
-#pragma GCC unroll 8
       for (int h = 0; h < kHeads; ++h) {
-        s0[h] = s1[h] = hn::Zero(d);
-      }
-      for (int64_t part = 0; part < parts_; ++part) {
-        const RowPart a = fetch(k0, part, dim);
-        const RowPart b = fetch(k1, part, dim);
-#pragma GCC unroll 8
-        for (int h = 0; h < kHeads; ++h) {
-          const float* q = query + h * padded_dim_ + part * kPartElements;
-          const auto first = hn::LoadU(d, q);
-          const auto second = hn::LoadU(d, q + kFloatLanes);
-          s0[h] = hn::MulAdd(second, a.second, hn::MulAdd(first, a.first, s0[h]));
-          s1[h] = hn::MulAdd(second, b.second, hn::MulAdd(first, b.first, s1[h]));
-        }
-      }
-#pragma GCC unroll 8
-      for (int h = 0; h < kHeads; ++h) {
-        float* to = products_ + (h * kAttentionBlock + key) * kFloatLanes;
-        hn::StoreU(s0[h], d, to);
-        hn::StoreU(s1[h], d, to + kFloatLanes);
+        hn::StoreU(sum_rows(products_ + h * kProductRows * lanes), d,
+                   probabilities_ + h * kAttentionBlock + first);
       }
     }
   }
 
-  /// Products to probabilities against the new maximum. Returns what older sums are scaled with.
-  float soften(int64_t head, float* products, int64_t count, float* probabilities) {
+  /// to[head][key][lane]: summed over the lanes, q.k of the first kSharedKeys of `count` keys;
+  /// beyond the last the last once more.
+  template <int kHeads, bool kWhole>
+  HWY_INLINE void multiply(const float* HWY_RESTRICT query, const K* keys, const K* values,
+                           int64_t count, float* HWY_RESTRICT to) {
+    const FloatTag d;
+    const int64_t lanes = kFloatLanes;
+    const int64_t dim = args_.head_dim;
+    const K* key_row[kSharedKeys];
+    const K* value_row[kSharedKeys];
+    FloatVec sum[kHeads][kSharedKeys];
+#pragma GCC unroll 8
+    for (int k = 0; k < kSharedKeys; ++k) {
+      const int64_t at = (k < count ? k : count - 1) * dim;
+      key_row[k] = keys + at;
+      value_row[k] = values + at;
+#pragma GCC unroll 8
+      for (int h = 0; h < kHeads; ++h) {
+        sum[h][k] = hn::Zero(d);
+      }
+    }
+    const int64_t parts = parts_;
+    const int64_t padded_dim = padded_dim_;
+    for (int64_t part = 0; part < parts; ++part) {
+      RowPart row[kSharedKeys];
+#pragma GCC unroll 8
+      for (int k = 0; k < kSharedKeys; ++k) {
+        row[k] = fetch<kWhole>(key_row[k], part, dim);
+        prefetch_part(value_row[k], part);
+      }
+#pragma GCC unroll 8
+      for (int h = 0; h < kHeads; ++h) {
+        const float* q = query + h * padded_dim + part * kPartElements;
+        const auto first = in_register(hn::LoadU(d, q));
+        const auto second = in_register(hn::LoadU(d, q + lanes));
+#pragma GCC unroll 8
+        for (int k = 0; k < kSharedKeys; ++k) {
+          sum[h][k] = hn::MulAdd(second, row[k].second, hn::MulAdd(first, row[k].first, sum[h][k]));
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int h = 0; h < kHeads; ++h) {
+#pragma GCC unroll 8
+      for (int k = 0; k < kSharedKeys; ++k) {
+        hn::StoreU(sum[h][k], d, to + (h * kProductRows + k) * lanes);
+      }
+    }
+  }
+
+  /// Brings the cache lines of one part of a row.
+  static HWY_INLINE void prefetch_part(const K* row, int64_t part) {
+    constexpr int64_t kLine = 64 / sizeof(K);
+    for (int64_t i = 0; i < kPartElements; i += kLine) {
+      __builtin_prefetch(row + part * kPartElements + i);
+    }
+  }
+
+  /// Scores to probabilities against the new maximum. decay: what older sums are scaled with. The
+  /// heads run side by side, because each step of one waits for the step before.
+  template <int kHeads>
+  void soften(int64_t head, int64_t count, float (&decay)[kHeads]) {
     const FloatTag d;
     const int64_t lanes = kFloatLanes;
     const auto none = hn::Set(d, -__builtin_inff());
-    auto best = none;
-    for (int64_t key = 0; key < count; key += lanes) {
-      auto s = sum_rows(products + key * lanes);
-      if (count - key < lanes) {
-        s = hn::IfThenElse(hn::FirstN(d, count - key), s, none);
-      }
-      best = hn::Max(best, s);
-      hn::StoreU(s, d, probabilities + key);
-    }
-    const float before = maximum_[head];
-    const float largest = hn::GetLane(hn::MaxOfLanes(d, best));
-    const float now = largest > before ? largest : before;
-    // A head that has seen only -infinity: any finite origin gives exp(-infinity) = 0.
-    const auto origin = hn::Set(d, now == -__builtin_inff() ? 0 : now);
     const auto factor = hn::Set(d, args_.scale * 1.44269504f);
-    const auto weigh = [&](FloatVec s) HWY_ATTR {
-      return exp2_of_nonpositive(d, hn::Mul(hn::Sub(s, origin), factor));
-    };
-    const auto decay = weigh(hn::Set(d, before));
-    auto total = hn::Mul(hn::LoadU(d, total_ + head * lanes), decay);
-    for (int64_t key = 0; key < count; key += lanes) {
-      const auto p = weigh(hn::LoadU(d, probabilities + key));
-      total = hn::Add(total, p);
-      hn::StoreU(p, d, probabilities + key);
+    FloatVec best[kHeads];
+    for (int h = 0; h < kHeads; ++h) {
+      float* scores = probabilities_ + h * kAttentionBlock;
+      if (count % lanes != 0) {  // lanes beyond the last key
+        float* last = scores + count / lanes * lanes;
+        const auto valid = hn::FirstN(d, count % lanes);
+        hn::StoreU(hn::IfThenElse(valid, hn::LoadU(d, last), none), d, last);
+      }
+      best[h] = none;
+      for (int64_t key = 0; key < count; key += lanes) {
+        best[h] = hn::Max(best[h], hn::LoadU(d, scores + key));
+      }
     }
-    hn::StoreU(total, d, total_ + head * lanes);
-    maximum_[head] = now;
-    return hn::GetLane(decay);
+    FloatVec origin[kHeads];
+    FloatVec total[kHeads];
+#pragma GCC unroll 8
+    for (int h = 0; h < kHeads; ++h) {
+      const auto before = hn::Set(d, maximum_[head + h]);
+      const auto now = hn::Max(before, hn::MaxOfLanes(d, best[h]));
+      maximum_[head + h] = hn::GetLane(now);
+      // A head that has seen only -infinity: any finite origin gives exp(-infinity) = 0.
+      origin[h] = hn::IfThenElse(hn::Eq(now, none), hn::Zero(d), now);
+      const auto scale = exp2_of_nonpositive(d, hn::Mul(hn::Sub(before, origin[h]), factor));
+      decay[h] = hn::GetLane(scale);
+      total[h] = hn::Mul(hn::LoadU(d, total_ + (head + h) * lanes), scale);
+    }
+    for (int64_t key = 0; key < count; key += lanes) {
+#pragma GCC unroll 8
+      for (int h = 0; h < kHeads; ++h) {
+        float* at = probabilities_ + h * kAttentionBlock + key;
+        const auto p =
+            exp2_of_nonpositive(d, hn::Mul(hn::Sub(hn::LoadU(d, at), origin[h]), factor));
+        total[h] = hn::Add(total[h], p);
+        hn::StoreU(p, d, at);
+      }
+    }
+#pragma GCC unroll 8
+    for (int h = 0; h < kHeads; ++h) {
+      hn::StoreU(total[h], d, total_ + (head + h) * lanes);
+    }
   }
 
-  /// sum[head] = sum[head] * decay[head] + probabilities . values
-  template <int kHeads>
+  /// sum[head] = sum[head] * decay[head] + probabilities . values. Fetches the keys to come.
+  template <int kHeads, bool kWhole>
   void accumulate(const K* values, int64_t count, const float (&decay)[kHeads],
-                  float* HWY_RESTRICT sums) {
+                  float* HWY_RESTRICT sums, const K* ahead) {
     const FloatTag d;
     const int64_t dim = args_.head_dim;
+    const float* HWY_RESTRICT probabilities = probabilities_;
     for (int64_t part = 0; part < parts_; ++part) {
       FloatVec first[kHeads];
       FloatVec second[kHeads];
@@ -280,10 +354,11 @@ class FewAttention {
         second[h] = hn::Mul(hn::LoadU(d, sum + kFloatLanes), scale);
       }
       for (int64_t key = 0; key < count; ++key) {
-        const RowPart v = fetch(values + key * dim, part, dim);
+        const RowPart v = fetch<kWhole>(values + key * dim, part, dim);
+        prefetch_part(ahead + key * dim, part);
 #pragma GCC unroll 8
         for (int h = 0; h < kHeads; ++h) {
-          const auto p = hn::Set(d, probabilities_[h * kAttentionBlock + key]);
+          const auto p = hn::Set(d, probabilities[h * kAttentionBlock + key]);
           first[h] = hn::MulAdd(p, v.first, first[h]);
           second[h] = hn::MulAdd(p, v.second, second[h]);
         }
@@ -317,6 +392,9 @@ class FewAttention {
     }
   }
 
+  /// Of products_: as many keys as lanes, in whole steps.
+  static constexpr int64_t kProductRows = kFloatLanes < kSharedKeys ? kSharedKeys : kFloatLanes;
+
   const AttentionArgs& args_;
   const int64_t group_ = args_.query_heads / args_.kv_heads;
   const int64_t parts_ = (args_.head_dim + kPartElements - 1) / kPartElements;
@@ -325,7 +403,7 @@ class FewAttention {
   float* sum_;            // the same, unnormalised
   float* total_;          // [group][kFloatLanes]: of the probabilities, by lane
   float* maximum_;        // [group] of q.k, before scale
-  float* products_;       // [kSharedHeads][kAttentionBlock][kFloatLanes]
+  float* products_;       // [kSharedHeads][kProductRows][lane]
   float* probabilities_;  // [kSharedHeads][kAttentionBlock]
   float* line_;           // [head_dim]
   int64_t floats_ = 0;    // of scratch in all
