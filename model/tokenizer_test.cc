@@ -391,6 +391,19 @@ TEST(Tokenizer, LongWordsTakeLittleTime) {
   }
 }
 
+TEST(Tokenizer, TextsDoNotGrowWithoutLimit) {
+  json document = small_model();
+  const json twice = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+  document["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::vector<json>(60, twice)}};
+  const Result<Ids> ids = make(document).encode("ab");
+  ASSERT_FALSE(ids.ok());
+  EXPECT_EQ(ids.error().message, "the tokenizer's normaliser makes a text longer than 65664 bytes");
+  document["normalizer"] = nullptr;
+  document["decoder"] = {
+      {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(70000, 'x')}};
+  EXPECT_EQ(decode(document, {1, 0}), "ba");
+}
+
 TEST(Tokenizer, BadFilesAreRefusedWithTheirPlace) {
   struct Case {
     const char* path;
@@ -450,6 +463,11 @@ TEST(Tokenizer, BadFilesAreRefusedWithTheirPlace) {
       {"/pre_tokenizer",
        {{"type", "Metaspace"}, {"replacement", "ab"}},
        "pre_tokenizer.replacement: must be one character"},
+      {"/pre_tokenizer",
+       {{"type", "Sequence"},
+        {"pretokenizers",
+         std::vector<json>(2, {{"type", "ByteLevel"}, {"add_prefix_space", true}})}},
+       "pre_tokenizer.pretokenizers[1]: a second ByteLevel"},
       {"/post_processor", {{"type", "X"}}, "post_processor.type: an unknown post-processor"},
       {"/post_processor",
        {{"type", "TemplateProcessing"}, {"single", json::array()}},

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -32,6 +33,7 @@ namespace {
 using Stage = DecodeRun::Stage;
 
 constexpr size_t kMostSteps = 64;
+constexpr int kMostReplaceSteps = 4;  // each may lengthen the text
 constexpr int64_t kMostStripped = 1'000'000;
 
 /// The last stage: gathers the text.
@@ -160,12 +162,14 @@ class ReplaceStage : public WholeTokenStage {
       next_->put(token, true);  // a pattern that gives up leaves the token as it is
       return;
     }
+    const size_t most = kMostReplaced + 4 * token.size();
     std::string text;
-    for (const Match& match : matches) {
-      text.append(match.matched ? std::string_view(replace_.content) : match.text);
+    for (size_t i = 0; i < matches.size() && text.size() <= most; ++i) {
+      text.append(matches[i].matched ? std::string_view(replace_.content) : matches[i].text);
     }
-    next_->put(text, true);
+    next_->put(text.size() <= most ? text : token, true);  // nor one that makes it absurdly longer
   }
+  static constexpr size_t kMostReplaced = 65536;
   const Decoder::Replace& replace_;
 };
 
@@ -301,6 +305,10 @@ Status Decoder::parse_into(const Field& field, int depth, std::vector<Step>& ste
   } else if (type == "Replace") {
     WEFT_ASSIGN(Pattern pattern, Pattern::parse(field["pattern"]));
     WEFT_ASSIGN(std::string content, field["content"].text());
+    const auto is_replace = [](const Step& step) { return std::holds_alternative<Replace>(step); };
+    if (std::count_if(steps.begin(), steps.end(), is_replace) >= kMostReplaceSteps) {
+      return field.error(fmt::format("more than {} of this type", kMostReplaceSteps));
+    }
     steps.emplace_back(Replace{std::move(pattern), std::move(content)});
   } else if (type == "Strip") {
     WEFT_ASSIGN(std::string content, one_character(field["content"]));

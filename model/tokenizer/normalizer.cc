@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 
@@ -119,10 +120,11 @@ std::string_view strip(std::string_view text, bool left, bool right) {
   return {begin, end};
 }
 
+/// Stops early when `out` gets longer than `most`.
 void replace_all(std::string_view text, std::string_view pattern, std::string_view content,
-                 std::string& out) {
+                 size_t most, std::string& out) {
   size_t from = 0;
-  for (size_t at = text.find(pattern); at != std::string_view::npos;
+  for (size_t at = text.find(pattern); at != std::string_view::npos && out.size() <= most;
        at = text.find(pattern, from)) {
     out.append(text, from, at - from).append(content);
     from = at + pattern.size();
@@ -227,13 +229,21 @@ Status Normalizer::parse_into(const Field& field, int depth, std::vector<Step>& 
 }
 
 Status Normalizer::apply(std::string& text) const {
+  // Published normalisers at most triple a text; a hostile list of them could double it 64 times.
+  constexpr size_t kMostGrowth = 64;
+  constexpr size_t kMostBytes = (size_t{1} << 31) - 1;
+  const size_t most = std::min(kMostGrowth * (text.size() + 1024), kMostBytes);
   for (const Step& step : steps_) {
-    WEFT_TRY(apply_step(step, text));
+    WEFT_TRY(apply_step(step, most, text));
+    if (text.size() > most) {
+      return input_error(
+          fmt::format("the tokenizer's normaliser makes a text longer than {} bytes", most));
+    }
   }
   return {};
 }
 
-Status Normalizer::apply_step(const Step& step, std::string& text) {
+Status Normalizer::apply_step(const Step& step, size_t most, std::string& text) {
   if (const auto* form = std::get_if<Form>(&step)) {
     normalize(*form, text);
     return {};
@@ -248,12 +258,12 @@ Status Normalizer::apply_step(const Step& step, std::string& text) {
   out.reserve(text.size() + text.size() / 2);
   if (const auto* replace = std::get_if<Replace>(&step)) {
     if (const std::string* pattern = replace->pattern.literal()) {
-      replace_all(text, *pattern, replace->content, out);
+      replace_all(text, *pattern, replace->content, most, out);
     } else {
       std::vector<Match> matches;
       WEFT_TRY(replace->pattern.find_all(text, matches));
-      for (const Match& match : matches) {
-        out.append(match.matched ? std::string_view(replace->content) : match.text);
+      for (size_t i = 0; i < matches.size() && out.size() <= most; ++i) {
+        out.append(matches[i].matched ? std::string_view(replace->content) : matches[i].text);
       }
     }
   } else if (const auto* sides = std::get_if<Strip>(&step)) {

@@ -32,7 +32,7 @@ class Normalizer {
   static Result<Normalizer> parse(const Field& field);
 
   bool empty() const { return steps_.empty(); }
-  /// Rewrites `text`, valid UTF-8, in place.
+  /// Rewrites `text`, valid UTF-8, in place. Fails when that makes it absurdly longer.
   Status apply(std::string& text) const;
 
  private:
@@ -53,7 +53,8 @@ class Normalizer {
   using Step = std::variant<Form, Prepend, Replace, Strip, Lowercase, StripAccents, ByteLevel>;
 
   static Status parse_into(const Field& field, int depth, std::vector<Step>& steps);
-  static Status apply_step(const Step& step, std::string& text);
+  /// Gives up on a text that gets longer than `most` bytes.
+  static Status apply_step(const Step& step, size_t most, std::string& text);
   static void normalize(Form form, std::string& text);
   std::vector<Step> steps_;
 };

@@ -93,6 +93,12 @@ Status PreTokenizer::parse_into(const Field& field, int depth, std::vector<Step>
     WEFT_ASSIGN(Metaspace metaspace, parse_metaspace(field));
     steps.emplace_back(std::move(metaspace));
   } else if (type == "ByteLevel") {
+    const auto is_alphabet = [](const Step& step) {
+      return std::holds_alternative<ByteAlphabet>(step);
+    };
+    if (std::any_of(steps.begin(), steps.end(), is_alphabet)) {
+      return field.error("a second ByteLevel: its words are written in the byte alphabet already");
+    }
     WEFT_ASSIGN(const bool prefix, field["add_prefix_space"].flag());
     WEFT_ASSIGN(const bool use_regex, field["use_regex"].flag_or(true));
     if (prefix) {
