@@ -13,6 +13,7 @@
 #include "engine/engine.h"
 #include "model/config.h"
 #include "model/safetensors.h"
+#include "model/tokenizer.h"
 #include "model/weights.h"
 
 namespace weft {
@@ -134,6 +135,47 @@ TEST_P(Goldens, TheSameBitsWithAnyNumberOfWorkersAndChunks) {
               0)
         << workers;
     EXPECT_EQ(result.tokens, tokens) << workers;
+  }
+}
+
+// The demo model, from text: tokenizer, prefill and 128 greedy tokens.
+TEST(DemoModel, ContinuesCodeAsTransformersDoes) {
+  const fs::path root(WEFT_SOURCE_DIR);
+  const Golden golden(root / "tests/goldens/weft-code.safetensors");
+  const fs::path directory = root / "models/weft-code";
+  const Tokenizer tokenizer = Tokenizer::open(directory).value();
+  const auto engine = make_engine(directory, {.workers = 2});
+  for (int i = 0; i < 5; ++i) {
+    const std::string text = "text." + std::to_string(i);
+    const auto bytes = golden.read<char>(text + ".utf8");
+    const auto ids = golden.ids(text + ".ids");
+    EXPECT_EQ(tokenizer.encode({bytes.data(), bytes.size()}).value(), ids) << text;
+    EXPECT_LE(relative_error(engine->score(ids)->last_logits, golden.read<float>(text + ".logits")),
+              1e-5)
+        << text;
+    const auto expected = golden.ids(text + ".greedy");
+    const auto result =
+        engine->generate(ids, {}, static_cast<int64_t>(expected.size()), {}, Eos::ignore).value();
+    EXPECT_EQ(result.tokens, expected) << text;
+  }
+}
+
+TEST(DemoModel, LogitsOfEveryPromptLength) {
+  const fs::path root(WEFT_SOURCE_DIR);
+  const Golden golden(root / "tests/goldens/weft-code.safetensors");
+  for (const Rounding& rounding : kRoundings) {
+    const auto engine =
+        make_engine(root / "models/weft-code",
+                    {.workers = 2, .kv = rounding.kv, .round_activations = rounding.activations});
+    for (const int length : kPromptLengths) {
+      const std::string prompt = "prompt." + std::to_string(length);
+      const Score score = engine->score(golden.ids(prompt + ".ids")).value();
+      // Prompts of random tokens, which no training text resembles, are twice as sensitive to a
+      // rounded cache as the random models are.
+      EXPECT_LE(relative_error(score.last_logits, golden.read<float>(prompt + ".logits")),
+                rounding.tolerance * (rounding.kv ? 3 : 1))
+          << prompt;
+    }
   }
 }
 
