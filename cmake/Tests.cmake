@@ -24,6 +24,9 @@ add_test(NAME dependencies_check
   COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/dependencies/check_test.py)
 set_tests_properties(dependencies dependencies_check PROPERTIES LABELS quick)
 
+# The benchmark that scripts/compare-tokenizers runs beside Hugging Face's.
+add_subdirectory(${PROJECT_SOURCE_DIR}/tests/tokenizer tests/tokenizer)
+
 # The command as a user meets it.
 if(TARGET weft_command)
   add_test(NAME cli

@@ -173,47 +173,76 @@ int64_t Engine::kv_bytes(int64_t positions) const {
          static_cast<int64_t>(size_of(state_->sequence.kv));
 }
 
+namespace {
+
+/// Takes tokens as they are drawn: times each from the one before, and says when to end.
+class Taker {
+ public:
+  Taker(const ModelConfig& config, const std::function<bool(int32_t)>& on_token, Eos eos,
+        Generation& result)
+      : config_(config), on_token_(on_token), eos_(eos), result_(result) {}
+
+  /// True: go on. The first token's time is prefill's when `prefill` is set.
+  bool take(int32_t token, bool prefill) {
+    const double seconds = seconds_since(start_);
+    start_ = std::chrono::steady_clock::now();
+    if (prefill) {
+      result_.prefill_seconds = seconds;
+    } else {
+      result_.decode_seconds.push_back(seconds);
+    }
+    if (eos_ == Eos::ends &&
+        std::find(config_.eos.begin(), config_.eos.end(), token) != config_.eos.end()) {
+      result_.stop = Stop::eos;
+      ended_ = true;
+      return false;
+    }
+    result_.tokens.push_back(token);
+    if (on_token_ && !on_token_(token)) {
+      result_.stop = Stop::caller;
+      ended_ = true;
+    }
+    return !ended_;
+  }
+  bool ended() const { return ended_; }
+
+ private:
+  const ModelConfig& config_;
+  const std::function<bool(int32_t)>& on_token_;
+  Eos eos_;
+  Generation& result_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  bool ended_ = false;
+};
+
+}  // namespace
+
+Status Engine::decode(int64_t max_tokens, const std::function<bool(int32_t)>& take, Stop& stop) {
+  State& s = *state_;
+  // The last position that can be fed is capacity - 1; its logits give one token more.
+  const int64_t steps = std::min(max_tokens, s.sequence.capacity - s.sequence.positions[0]);
+  stop = steps < max_tokens ? Stop::context : Stop::length;
+  if (steps > 0) {
+    WEFT_TRY(s.ensure(s.decode, s.options(1, Logits::last, true)));
+    s.last = s.decode;
+    s.interpreter.run(*s.decode, 1, steps, take);
+  }
+  return {};
+}
+
 Result<Generation> Engine::generate(std::span<const int32_t> prompt,
                                     const SamplingOptions& sampling, int64_t max_tokens,
                                     const std::function<bool(int32_t)>& on_token, Eos eos) {
   State& s = *state_;
   WEFT_TRY(s.check(prompt));
   Generation result;
+  s.begin(sampling);
   if (max_tokens <= 0) {
     return result;
   }
   const auto length = static_cast<int64_t>(prompt.size());
-  s.begin(sampling);
   s.sequence.history.assign(prompt.begin(), prompt.end());
-  result.tokens.reserve(static_cast<size_t>(std::min(max_tokens, s.sequence.capacity)));
-
-  // Each token is timed from the one before, the prompt's work being the first's.
-  auto start = std::chrono::steady_clock::now();
-  bool first = true;
-  bool ended = false;
-  const auto take = [&](int32_t token) {
-    const double seconds = seconds_since(start);
-    start = std::chrono::steady_clock::now();
-    if (first) {
-      result.prefill_seconds = seconds;
-      first = false;
-    } else {
-      result.decode_seconds.push_back(seconds);
-    }
-    const auto& ends = s.config.eos;
-    if (eos == Eos::ends && std::find(ends.begin(), ends.end(), token) != ends.end()) {
-      result.stop = Stop::eos;
-      ended = true;
-      return false;
-    }
-    result.tokens.push_back(token);
-    if (on_token && !on_token(token)) {
-      result.stop = Stop::caller;
-      ended = true;
-    }
-    return !ended;
-  };
-
+  Taker taker(s.config, on_token, eos, result);
   for (int64_t begin = 0; begin < length; begin += s.chunk) {
     const int64_t end = std::min(begin + s.chunk, length);
     s.feed(prompt, begin, end);
@@ -222,21 +251,31 @@ Result<Generation> Engine::generate(std::span<const int32_t> prompt,
       s.interpreter.run(*s.chunk_middle, end - begin, 1, {});
     } else {
       WEFT_TRY(s.ensure(s.chunk_last, s.options(s.chunk, Logits::last, true)));
-      s.interpreter.run(*s.chunk_last, end - begin, 1, take);
       s.last = s.chunk_last;
+      s.interpreter.run(*s.chunk_last, end - begin, 1,
+                        [&](int32_t token) { return taker.take(token, true); });
     }
   }
+  if (!taker.ended()) {
+    Stop stop = Stop::length;
+    WEFT_TRY(decode(
+        max_tokens - 1, [&](int32_t token) { return taker.take(token, false); }, stop));
+    result.stop = taker.ended() ? result.stop : stop;
+  }
+  return result;
+}
 
-  // The last position that can be fed is capacity - 1; its logits give one token more.
-  const int64_t steps = std::min(max_tokens - 1, s.sequence.capacity - length);
-  if (!ended && steps > 0) {
-    WEFT_TRY(s.ensure(s.decode, s.options(1, Logits::last, true)));
-    s.interpreter.run(*s.decode, 1, steps, take);
-    s.last = s.decode;
+Result<Generation> Engine::extend(int64_t max_tokens, const std::function<bool(int32_t)>& on_token,
+                                  Eos eos) {
+  if (state_->sequence.history.empty()) {
+    return usage_error("there is no sequence to extend: generate first");
   }
-  if (!ended) {
-    result.stop = steps < max_tokens - 1 ? Stop::context : Stop::length;
-  }
+  Generation result;
+  Taker taker(state_->config, on_token, eos, result);
+  Stop stop = Stop::length;
+  WEFT_TRY(decode(
+      max_tokens, [&](int32_t token) { return taker.take(token, false); }, stop));
+  result.stop = taker.ended() ? result.stop : stop;
   return result;
 }
 

@@ -75,6 +75,11 @@ class Engine {
                               int64_t max_tokens, const std::function<bool(int32_t)>& on_token = {},
                               Eos eos = Eos::ends);
 
+  /// Draws up to `max_tokens` more tokens of the sequence that generate() left, with its sampling.
+  /// Error (usage): there is none.
+  Result<Generation> extend(int64_t max_tokens, const std::function<bool(int32_t)>& on_token = {},
+                            Eos eos = Eos::ends);
+
   /// Log-probabilities of a text's tokens (at least two for any; one gives logits alone). Errors as
   /// generate's.
   Result<Score> score(std::span<const int32_t> ids);
@@ -91,6 +96,8 @@ class Engine {
 
  private:
   struct State;
+  /// Decode steps until max_tokens, the context's end (see `stop`) or take's false.
+  Status decode(int64_t max_tokens, const std::function<bool(int32_t)>& take, Stop& stop);
   explicit Engine(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
