@@ -37,8 +37,8 @@ TEST(Attention, SplitsCoverTheKeysInOrder) {
 }
 
 /// A chunk over a random cache.
-struct Setup {
-  Setup(int64_t rows, int32_t first, DType type, int64_t query_heads = 6, int64_t kv_heads = 2,
+struct Chunk {
+  Chunk(int64_t rows, int32_t first, DType type, int64_t query_heads = 6, int64_t kv_heads = 2,
         int64_t dim = 48)
       : q("q", Tensor::Role::input, rows, query_heads * dim, type),
         keys("keys", Tensor::Role::input, kv_heads * (first + rows), dim, type),
@@ -74,17 +74,17 @@ struct Setup {
 TEST(Attention, BitsDependOnNoOtherRowOrHead) {
   for (const DType type : {DType::f32, DType::bf16}) {
     for (const int64_t window : {0, 70}) {
-      Setup setup(90, 37, type);
-      setup.args.window = window;
-      setup.run({0, 90}, {0, 2});
-      const auto whole = setup.out.cells();
+      Chunk chunk(90, 37, type);
+      chunk.args.window = window;
+      chunk.run({0, 90}, {0, 2});
+      const auto whole = chunk.out.cells();
       for (const int64_t cut : {5, 11, 22, 64, 85}) {
-        setup.out.restore();
-        setup.run({cut, 90}, {1, 2});
-        setup.run({0, cut}, {0, 1});
-        setup.run({cut, 90}, {0, 1});
-        setup.run({0, cut}, {1, 2});
-        EXPECT_EQ(setup.out.cells(), whole) << name_of(type) << " cut at row " << cut;
+        chunk.out.restore();
+        chunk.run({cut, 90}, {1, 2});
+        chunk.run({0, cut}, {0, 1});
+        chunk.run({cut, 90}, {0, 1});
+        chunk.run({0, cut}, {1, 2});
+        EXPECT_EQ(chunk.out.cells(), whole) << name_of(type) << " cut at row " << cut;
       }
     }
   }
@@ -97,15 +97,15 @@ TEST(Attention, NothingLeaksFromLaterKeys) {
   for (const DType type : {DType::f32, DType::bf16}) {
     for (const int64_t rows : {3, 20}) {
       for (const float bad : kBad) {
-        Setup setup(rows, 5, type, 2, 1, 16);
+        Chunk chunk(rows, 5, type, 2, 1, 16);
         for (int64_t c = 0; c < 16; ++c) {
-          setup.keys.set(5 + rows - 1, c, bad);
-          setup.values.set(5 + rows - 1, c, bad);
+          chunk.keys.set(5 + rows - 1, c, bad);
+          chunk.values.set(5 + rows - 1, c, bad);
         }
-        setup.run({0, rows}, {0, 1});
-        for (int64_t c = 0; c < setup.out.columns(); ++c) {
-          EXPECT_TRUE(std::isfinite(setup.out.get(rows - 2, c)));
-          EXPECT_FALSE(std::isfinite(setup.out.get(rows - 1, c)));
+        chunk.run({0, rows}, {0, 1});
+        for (int64_t c = 0; c < chunk.out.columns(); ++c) {
+          EXPECT_TRUE(std::isfinite(chunk.out.get(rows - 2, c)));
+          EXPECT_FALSE(std::isfinite(chunk.out.get(rows - 1, c)));
         }
       }
     }
@@ -115,19 +115,19 @@ TEST(Attention, NothingLeaksFromLaterKeys) {
 // Scores of +-3000 need the running maximum, in blocks that raise it as in blocks that do not.
 TEST(Attention, SurvivesLargeScores) {
   for (const int64_t rows : {1, 10}) {
-    Setup setup(rows, 300, DType::f32, 1, 1, 2);
-    setup.args.scale = 1;
-    for (int64_t r = 0; r < setup.keys.rows(); ++r) {
-      setup.keys.set(r, 0, r == 100 ? 3000.0f : static_cast<float>(-10 * r));
-      setup.keys.set(r, 1, 0);
+    Chunk chunk(rows, 300, DType::f32, 1, 1, 2);
+    chunk.args.scale = 1;
+    for (int64_t r = 0; r < chunk.keys.rows(); ++r) {
+      chunk.keys.set(r, 0, r == 100 ? 3000.0f : static_cast<float>(-10 * r));
+      chunk.keys.set(r, 1, 0);
     }
     for (int64_t r = 0; r < rows; ++r) {
-      setup.q.set(r, 0, 1);
+      chunk.q.set(r, 0, 1);
     }
-    setup.run({0, rows}, {0, 1});
+    chunk.run({0, rows}, {0, 1});
     for (int64_t r = 0; r < rows; ++r) {
-      EXPECT_EQ(setup.out.get(r, 0), setup.values.get(100, 0));
-      EXPECT_EQ(setup.out.get(r, 1), setup.values.get(100, 1));
+      EXPECT_EQ(chunk.out.get(r, 0), chunk.values.get(100, 0));
+      EXPECT_EQ(chunk.out.get(r, 1), chunk.values.get(100, 1));
     }
   }
 }
