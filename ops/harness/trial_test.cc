@@ -134,7 +134,7 @@ TEST(Selection, FindsOperationsAndCases) {
   const auto unknown = select_cases({.operations = {"convolution"}}, Use::check);
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.error().kind, ErrorKind::usage);
-  const auto none = select_cases({.cases = "nothing"}, Use::check);
+  const auto none = select_cases({.operations = {}, .cases = "nothing"}, Use::check);
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().kind, ErrorKind::usage);
 }
