@@ -19,13 +19,14 @@ HWY_BEFORE_NAMESPACE();
 namespace weft {
 namespace HWY_NAMESPACE {
 
-/// Scratch for `rows` rows of length k, whichever unit and instruction set is chosen.
+/// Scratch for up to `rows` rows of length k, whichever unit and instruction set is chosen.
 inline int64_t dot_scratch_bytes(int64_t rows, int64_t k) {
   const int64_t units = padded_units<1>(k);
   const int64_t pairs = padded_units<2>(k);
-  return rows <= kStreamRows
-             ? rows * units * 4
-             : std::max(BlockedScratch::bytes(rows, units), BlockedScratch::bytes(rows, pairs));
+  const int64_t stream = std::min(rows, kStreamRows) * units * 4;
+  return rows <= kStreamRows ? stream
+                             : std::max({stream, BlockedScratch::bytes(rows, units),
+                                         BlockedScratch::bytes(rows, pairs)});
 }
 
 template <class Units, int kMatrices, class Epilogue>

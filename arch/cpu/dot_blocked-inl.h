@@ -81,15 +81,16 @@ struct BlockedScratch {
   static constexpr int64_t kRowBytes = int64_t{4} << 20;  ///< packed rows of `a` at most
   static constexpr int64_t kPanelUnits = 1024;            ///< units of k in a panel at most
 
-  /// Packed rows of `a`, each of `units` units, that are worked on at a time.
+  /// Packed rows of `a`, each of `units` units, that fit at a time: whole strips, one at least.
+  static constexpr int64_t most_rows(int64_t units) {
+    return std::max<int64_t>(1, kRowBytes / (units * 4 * kStripRows)) * kStripRows;
+  }
+  /// Those that are worked on at a time, so that all times are alike.
   static constexpr int64_t block_rows(int64_t rows, int64_t units) {
-    const int64_t most = std::max<int64_t>(1, kRowBytes / (units * 4 * kStripRows)) * kStripRows;
+    const int64_t most = most_rows(units);
     const int64_t blocks = (rows + most - 1) / most;
     const int64_t even = (rows + blocks - 1) / blocks;
     return (even + kStripRows - 1) / kStripRows * kStripRows;
-  }
-  static constexpr int64_t row_floats(int64_t rows, int64_t units) {
-    return std::min(rows, block_rows(rows, units)) * units;
   }
   static constexpr int64_t panel_floats(int64_t units) {
     return std::min(units, kPanelUnits) * kPanel;
@@ -98,8 +99,10 @@ struct BlockedScratch {
   static constexpr int64_t sum_floats(int64_t rows, int64_t units) {
     return units <= kPanelUnits ? 0 : rows * kPanel;
   }
+  /// Enough for any number of rows up to `rows`; block_rows() is not the largest for the most.
   static constexpr int64_t bytes(int64_t rows, int64_t units) {
-    return 4 * (row_floats(rows, units) + panel_floats(units) + sum_floats(rows, units));
+    return 4 * (std::min(rows, most_rows(units)) * units + panel_floats(units) +
+                sum_floats(rows, units));
   }
 };
 

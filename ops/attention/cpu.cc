@@ -2,6 +2,7 @@
 // for a chunk of a prompt.
 #include "ops/attention/op.h"
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 
@@ -44,14 +45,16 @@ decltype(auto) with_chunk_kernel(const AttentionArgs& args, [[maybe_unused]] boo
 }
 
 size_t scratch_bytes(const AttentionArgs& args, int64_t rows, bool bf16_dot) {
+  const size_t few = with_formats(args, [&](auto q, auto k) -> size_t {
+    return FewAttention<decltype(q), decltype(k)>::scratch_bytes(args);
+  });
   if (streams(args, rows)) {
-    return with_formats(args, [&](auto q, auto k) {
-      return FewAttention<decltype(q), decltype(k)>::scratch_bytes(args);
-    });
+    return few;
   }
-  return with_chunk_kernel(args, bf16_dot, [&](auto* type) {
+  const size_t chunk = with_chunk_kernel(args, bf16_dot, [&](auto* type) -> size_t {
     return std::remove_pointer_t<decltype(type)>::scratch_bytes(args);
   });
+  return std::max(few, chunk);
 }
 
 void attend(const AttentionArgs& args, Range rows, Range kv_heads, int64_t split,

@@ -62,6 +62,7 @@ namespace cpu {
 /// partials, otherwise (split 0) straight to out.
 void attention(const AttentionArgs& args, Range rows, Range kv_heads, int64_t split,
                std::span<std::byte> scratch);
+/// Enough for calls of up to `rows` rows.
 size_t attention_scratch_bytes(const AttentionArgs& args, int64_t rows);
 /// Merges the partials of these query heads into out.
 void attention_combine(const AttentionArgs& args, Range rows, Range query_heads);

@@ -34,6 +34,7 @@ namespace cpu {
 /// (streaming kernel) or large (blocked kernel).
 /// `scratch` holds at least linear_scratch_bytes(), 64-byte aligned, and is this worker's alone.
 void linear(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch);
+/// Enough for calls of up to `rows` rows.
 size_t linear_scratch_bytes(const LinearArgs& args, int64_t rows);
 }  // namespace cpu
 

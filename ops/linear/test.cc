@@ -201,5 +201,19 @@ TEST_F(Linear, PropagatesNanAndInfinity) {
   }
 }
 
+TEST(LinearScratch, ForManyRowsIsEnoughForFewer) {
+  for (const int64_t k : {64, 2048, 8192, 14336, 200000}) {
+    LinearArgs args;
+    args.k = k;
+    args.n = 64;
+    size_t least = 0;
+    for (int64_t rows = 1; rows <= 600; ++rows) {
+      const size_t bytes = cpu::linear_scratch_bytes(args, rows);
+      EXPECT_GE(bytes, least) << rows << " rows of " << k;
+      least = bytes;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace weft

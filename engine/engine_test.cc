@@ -1,0 +1,98 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace weft {
+namespace {
+
+/// One layer as wide as a real model's, so that products take the ways that small ones do not.
+std::unique_ptr<Engine> wide_engine(const EngineOptions& options) {
+  ModelConfig config = preset("llama-3.2-1b").value();
+  config.layers = 1;
+  config.vocabulary = 1000;
+  config.eos = {};
+  Weights weights = Weights::generate(config, 1, 2).value();
+  return Engine::create(std::move(config), std::move(weights), options).value();
+}
+
+std::vector<int32_t> prompt_of(int64_t tokens) {
+  std::vector<int32_t> prompt;
+  for (int64_t i = 0; i < tokens; ++i) {
+    prompt.push_back(static_cast<int32_t>(i * 7919 % 1000));
+  }
+  return prompt;
+}
+
+TEST(Engine, ChunksOfAnyLengthOfAWideModel) {
+  EngineOptions options;
+  options.workers = 2;
+  options.context = 2048;
+  options.chunk = 64;
+  const auto chunked = wide_engine(options);
+  options.chunk = 512;
+  const auto whole = wide_engine(options);
+  for (const int64_t tokens : {1, 3, 9, 63, 65, 200, 455, 513}) {
+    const std::vector<int32_t> prompt = prompt_of(tokens);
+    ASSERT_TRUE(chunked->generate(prompt, {}, 1).ok());
+    ASSERT_TRUE(whole->generate(prompt, {}, 1).ok());
+    double difference = 0;
+    double norm = 0;
+    for (size_t i = 0; i < 1000; ++i) {
+      const double a = chunked->last_logits()[i];
+      const double b = whole->last_logits()[i];
+      difference += (a - b) * (a - b);
+      norm += b * b;
+    }
+    // The same roundings in another order; a last chunk of one row keeps f32 (see PlanOptions).
+    EXPECT_LE(std::sqrt(difference / norm), 1e-2) << tokens;
+  }
+}
+
+TEST(Engine, ExtendsWhatItGenerated) {
+  EngineOptions options;
+  options.workers = 1;
+  options.context = 64;
+  const auto engine = wide_engine(options);
+  EXPECT_FALSE(engine->extend(4).ok());  // nothing to extend
+  const std::vector<int32_t> prompt = prompt_of(20);
+  const auto all = engine->generate(prompt, {}, 12).value().tokens;
+  auto parts = engine->generate(prompt, {}, 5).value().tokens;
+  for (const int64_t more : {3, 4}) {
+    const auto tokens = engine->extend(more).value().tokens;
+    parts.insert(parts.end(), tokens.begin(), tokens.end());
+  }
+  EXPECT_EQ(parts, all);
+}
+
+TEST(Engine, EndsAtTheContext) {
+  EngineOptions options;
+  options.workers = 2;
+  options.context = 32;
+  const auto engine = wide_engine(options);
+  const auto result = engine->generate(prompt_of(30), {}, 100).value();
+  EXPECT_EQ(result.stop, Stop::context);
+  EXPECT_EQ(result.tokens.size(), 3);  // after positions 29, 30 and 31
+  EXPECT_EQ(engine->generate(prompt_of(32), {}, 100).value().tokens.size(), 1);
+  EXPECT_FALSE(engine->generate(prompt_of(33), {}, 1).ok());
+  EXPECT_FALSE(engine->generate({}, {}, 1).ok());
+}
+
+TEST(Engine, StopsWhenTheCallerSays) {
+  EngineOptions options;
+  options.workers = 2;
+  options.context = 64;
+  const auto engine = wide_engine(options);
+  int64_t seen = 0;
+  const auto result =
+      engine->generate(prompt_of(8), {}, 50, [&](int32_t) { return ++seen < 4; }).value();
+  EXPECT_EQ(result.stop, Stop::caller);
+  EXPECT_EQ(result.tokens.size(), 4);
+}
+
+}  // namespace
+}  // namespace weft
