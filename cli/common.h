@@ -51,7 +51,7 @@ Result<std::string> read_text(const std::string& path);
 /// Writes text to a file, or to standard output for "-". Error (input): it cannot be written.
 Status write_text(const std::string& path, std::string_view text);
 
-/// The middle value (upper of two); 0 of none.
+/// The middle value, or the mean of the middle two; 0 of none.
 double median(std::vector<double> values);
 
 /// Loads weights; threads for the ones that are generated.
