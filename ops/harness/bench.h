@@ -29,7 +29,8 @@ struct BenchOutcome {
   double bandwidth = 0;  ///< bytes per second that the same threads read
   double peak = 0;       ///< flops per second that they reach, of work.peak
 
-  /// Seconds that one run takes at least on this machine.
+  /// Seconds that one run takes at least on this machine. A run whose writes fit the caches can be
+  /// faster: they reach the memory later.
   double limit() const;
   bool memory_bound() const;
 };
