@@ -21,11 +21,17 @@ struct alignas(kAlignment) Counter {
   std::atomic<int64_t> signals{0};
 };
 
-void wait_for(const Counter& counter, int64_t signals) {
+/// Returns when the counter has come to `signals`; calls idle() again and again until then. `idle`
+/// says whether it still had something to do.
+template <class Idle>
+void wait_for(const Counter& counter, int64_t signals, Idle idle) {
   constexpr int kSpins =
       4000;  // some microseconds: longer than any exchange between running threads
-  for (int spins = 0; counter.signals.load(std::memory_order_acquire) < signals; ++spins) {
-    if (spins < kSpins) {
+  for (int spins = 0; counter.signals.load(std::memory_order_acquire) < signals;) {
+    if (idle()) {
+      continue;
+    }
+    if (++spins < kSpins) {
       __builtin_ia32_pause();
     } else {
       sched_yield();  // the producer may not be running: fewer cores than workers
@@ -64,8 +70,11 @@ class CpuInterpreter::Loaded {
   std::vector<size_t> offsets;            // [buffer]: in memory; Space::worker: of worker 0's
   size_t worker_bytes = 0;                // from one worker's private part to the next's
   std::vector<std::vector<Bound>> bound;  // [worker][operation]
-  std::vector<Pages> scratch;             // [worker]
-  std::unique_ptr<Counter[]> counters;    // [event]
+  /// [worker][instruction]: the next instruction, it included and counted round into the next step,
+  /// that streams weights from memory; -1 in a chunk of prefill, whose products do not.
+  std::vector<std::vector<int32_t>> next_stream;
+  std::vector<Pages> scratch;           // [worker]
+  std::unique_ptr<Counter[]> counters;  // [event]
   std::vector<float> inverse_frequencies;
   size_t logits_elements = 0;
   const float* logits = nullptr;
@@ -249,6 +258,69 @@ size_t scratch_bytes(const Bound& bound, int64_t rows) {
   return std::visit(Visitor{rows}, bound);
 }
 
+/// While a worker waits, runs ahead of it: brings the beginning of the weights that it streams next
+/// into its second-level cache, so that memory is not idle while data is exchanged.
+class RunAhead {
+ public:
+  RunAhead(const CpuInterpreter::Loaded& loaded, size_t worker)
+      : instructions_(loaded.program.workers[worker]),
+        bound_(loaded.bound[worker]),
+        next_stream_(loaded.next_stream[worker]) {}
+
+  /// From now on the worker waits before instruction `index`.
+  void at(size_t index) {
+    if (next_stream_[index] != target_) {
+      target_ = next_stream_[index];
+      line_ = 0;
+    }
+  }
+  /// One line of each stream further. False: there is nothing more worth it.
+  bool operator()() {
+    if (target_ < 0 || line_ >= kLines) {
+      return false;
+    }
+    const Instruction& instruction = instructions_[static_cast<size_t>(target_)];
+    const Bound& bound = bound_[static_cast<size_t>(instruction.operation)];
+    if (const auto* linear = std::get_if<LinearArgs>(&bound)) {
+      cpu::linear_prefetch(*linear, instruction.tile, line_);
+    } else if (const auto* gated = std::get_if<GatedLinearArgs>(&bound)) {
+      cpu::gated_linear_prefetch(*gated, instruction.tile, line_);
+    }
+    ++line_;
+    return true;
+  }
+
+ private:
+  // Of four or eight streams: 256 or 512 KiB, what a second-level cache of 1 MiB keeps.
+  static constexpr int64_t kLines = 1024;
+
+  const std::vector<Instruction>& instructions_;
+  const std::vector<Bound>& bound_;
+  const std::vector<int32_t>& next_stream_;
+  int32_t target_ = -1;
+  int64_t line_ = 0;
+};
+
+/// For each instruction of a worker, see Loaded::next_stream.
+std::vector<int32_t> find_streams(const Program& program, size_t worker) {
+  const auto& instructions = program.workers[worker];
+  std::vector<int32_t> next(instructions.size(), -1);
+  if (program.rows > 1) {
+    return next;
+  }
+  int32_t stream = -1;
+  for (size_t pass = 0; pass < 2; ++pass) {  // the second time round knows the next step's first
+    for (size_t i = instructions.size(); i-- > 0;) {
+      const auto& body = program.operations[static_cast<size_t>(instructions[i].operation)].body;
+      if (std::holds_alternative<LinearOp>(body) || std::holds_alternative<GatedLinearOp>(body)) {
+        stream = static_cast<int32_t>(i);
+      }
+      next[i] = stream;
+    }
+  }
+  return next;
+}
+
 /// Executes one instruction's tile. Sampling is the run loop's: it ends steps.
 struct Execute {
   const Instruction& instruction;
@@ -329,6 +401,7 @@ Result<std::shared_ptr<CpuInterpreter::Loaded>> CpuInterpreter::load(Program pro
       scratch = std::max(scratch, scratch_bytes(bound.back(), rows));
     }
     loaded->bound.push_back(std::move(bound));
+    loaded->next_stream.push_back(find_streams(p, worker));
   }
   for (size_t worker = 0; worker < workers; ++worker) {
     WEFT_ASSIGN(Pages pages, Pages::allocate(scratch));
@@ -376,18 +449,24 @@ int64_t CpuInterpreter::run(Loaded& loaded, int64_t rows, int64_t steps,
     const auto worker = static_cast<size_t>(worker_index);
     const std::span<std::byte> scratch{loaded.scratch[worker].data(),
                                        loaded.scratch[worker].size()};
+    const std::vector<Instruction>& instructions = program.workers[worker];
+    RunAhead run_ahead(loaded, worker);
     for (int64_t step = 0; step < steps; ++step) {
       if (step > 0) {
-        wait_for(loaded.counters[static_cast<size_t>(program.sampled)], step);
+        run_ahead.at(0);
+        wait_for(loaded.counters[static_cast<size_t>(program.sampled)], step, std::ref(run_ahead));
         if (stop.load(std::memory_order_relaxed)) {
           break;
         }
       }
-      for (const Instruction& instruction : program.workers[worker]) {
+      for (size_t i = 0; i < instructions.size(); ++i) {
+        const Instruction& instruction = instructions[i];
+        run_ahead.at(i);
         for (const Wait& wait : instruction.waits) {
           const auto event = static_cast<size_t>(wait.event);
           const int64_t wanted = wait.previous_step ? step : step + 1;
-          wait_for(loaded.counters[event], wanted * program.events[event].signals);
+          wait_for(loaded.counters[event], wanted * program.events[event].signals,
+                   std::ref(run_ahead));
         }
         const auto index = static_cast<size_t>(instruction.operation);
         const Operation& operation = program.operations[index];

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "arch/cpu/dot_units-inl.h"
+#include "arch/cpu/streams.h"
 #include "base/range.h"
 
 #if defined(WEFT_ARCH_CPU_DOT_STREAM_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -23,9 +24,6 @@ namespace HWY_NAMESPACE {
 
 inline constexpr int64_t kStreamRows = 8;  ///< more rows go to the blocked product
 inline constexpr int64_t kGather = 16;     ///< sums of a stream gathered before the epilogue
-/// A longer row of `a` does not stay in the first-level cache beside the weights: eight weight rows
-/// at once then halve the loads of it. Otherwise four read memory faster.
-inline constexpr int64_t kManyStreamsBytes = 16 << 10;
 
 /// sums[r][c] = a[r] . w[c], where `a` holds units, zero beyond k. Every sum runs over k in the
 /// same order whatever kRows and kColumns are.
@@ -90,7 +88,7 @@ class StreamProduct {
   }
 
   void run(Range columns) {
-    if (stride_ * static_cast<int64_t>(sizeof(float)) > kManyStreamsBytes) {
+    if (cpu::stream_count(stride_) == 8) {
       run_streams<8>(columns);
     } else {
       run_streams<4>(columns);

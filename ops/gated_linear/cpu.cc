@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"
 // after foreach_target
 #include "arch/cpu/dot-inl.h"
+#include "arch/cpu/streams.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
@@ -83,6 +84,12 @@ namespace weft::cpu {
 void gated_linear(const GatedLinearArgs& args, Range rows, Range columns,
                   std::span<std::byte> scratch) {
   WEFT_CPU_DISPATCH(gated_tile)(args, rows, columns, scratch);
+}
+
+void gated_linear_prefetch(const GatedLinearArgs& args, Range columns, int64_t line) {
+  const auto row_bytes = args.gate.stride * static_cast<int64_t>(size_of(args.gate.dtype));
+  const void* const matrices[] = {args.gate.data, args.up.data};
+  prefetch_streams(matrices, 2, row_bytes, args.k, columns, line);
 }
 
 size_t gated_linear_scratch_bytes(const GatedLinearArgs& args, int64_t rows) {

@@ -28,6 +28,8 @@ namespace cpu {
 /// See linear: same promises.
 void gated_linear(const GatedLinearArgs& args, Range rows, Range columns,
                   std::span<std::byte> scratch);
+/// See linear_prefetch.
+void gated_linear_prefetch(const GatedLinearArgs& args, Range columns, int64_t line);
 /// Enough for calls of up to `rows` rows.
 size_t gated_linear_scratch_bytes(const GatedLinearArgs& args, int64_t rows);
 }  // namespace cpu

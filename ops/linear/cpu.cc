@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"
 // after foreach_target
 #include "arch/cpu/dot-inl.h"
+#include "arch/cpu/streams.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
@@ -63,6 +64,11 @@ namespace weft::cpu {
 
 void linear(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch) {
   WEFT_CPU_DISPATCH(linear_tile)(args, rows, columns, scratch);
+}
+
+void linear_prefetch(const LinearArgs& args, Range columns, int64_t line) {
+  const auto row_bytes = args.w.stride * static_cast<int64_t>(size_of(args.w.dtype));
+  prefetch_streams(&args.w.data, 1, row_bytes, args.k, columns, line);
 }
 
 size_t linear_scratch_bytes(const LinearArgs& args, int64_t rows) {
