@@ -20,6 +20,19 @@ HWY_BEFORE_NAMESPACE();
 namespace weft {
 namespace HWY_NAMESPACE {
 
+/// In scalar code: g++ 12's reduction of unsigned lanes overflows a signed integer.
+template <class Vector>
+uint32_t sum_of_lanes(Vector vector) {
+  const hn::ScalableTag<uint32_t> d;
+  HWY_ALIGN uint32_t lanes[hn::MaxLanes(d)];
+  hn::Store(vector, d, lanes);
+  uint32_t sum = 0;
+  for (const uint32_t lane : lanes) {
+    sum += lane;
+  }
+  return sum;
+}
+
 /// Sums `size` bytes as kStreams sequential streams; what is left at the end stays unread.
 template <int kStreams>
 uint32_t read_streams(const std::byte* data, size_t size) {
@@ -34,7 +47,7 @@ uint32_t read_streams(const std::byte* data, size_t size) {
       }
     }
   }
-  return hn::GetLane(hn::SumOfLanes(d, sum));
+  return sum_of_lanes(sum);
 }
 
 uint32_t read_memory(const std::byte* data, size_t size, int streams) {
