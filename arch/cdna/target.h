@@ -1,0 +1,78 @@
+// The AMD Instinct targets and what bounds a kernel on them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace weft::cdna {
+
+enum class Target : uint8_t {
+  gfx942,  ///< CDNA3: Instinct MI300X
+  gfx950,  ///< CDNA4: Instinct MI355X
+};
+inline constexpr Target kTargets[] = {Target::gfx942, Target::gfx950};
+
+/// "gfx942" or "gfx950", as compilers and code objects call it.
+constexpr std::string_view name_of(Target target) {
+  return target == Target::gfx942 ? "gfx942" : "gfx950";
+}
+
+constexpr std::optional<Target> target_named(std::string_view name) {
+  for (const Target target : kTargets) {
+    if (name == name_of(target)) {
+      return target;
+    }
+  }
+  return std::nullopt;
+}
+
+/// A whole GPU. Rates are the vendor's peaks (AMD Instinct MI300X and MI355X data sheets), sizes
+/// are from the CDNA3 and CDNA4 instruction set manuals.
+struct Limits {
+  int xcds;                     ///< accelerator dies, each with an L2 of its own
+  int compute_units;            ///< on all dies together
+  int64_t lds_bytes;            ///< of a compute unit
+  int64_t lds_granule;          ///< LDS is given to workgroups in multiples of it
+  int64_t lds_bytes_per_cycle;  ///< that the LDS of one compute unit moves
+  int64_t l2_bytes;             ///< of a die
+  double clock;                 ///< cycles per second, the peak engine clock
+  double memory_bandwidth;      ///< bytes per second
+  double bf16_flops;            ///< dense, per second
+  double fp8_flops;             ///< dense, per second
+  double fp4_flops;             ///< dense, per second; 0: the target has none
+};
+
+inline constexpr int kWaveLanes = 64;
+inline constexpr int kSimds = 4;              ///< of a compute unit
+inline constexpr int kWavesPerSimd = 8;       ///< resident at most
+inline constexpr int kVectorRegisters = 512;  ///< of a SIMD's lane, VGPRs and AGPRs together
+inline constexpr int kMaxWorkgroupThreads = 1024;
+
+constexpr Limits limits_of(Target target) {
+  constexpr Limits kGfx942{.xcds = 8,
+                           .compute_units = 304,
+                           .lds_bytes = 65536,
+                           .lds_granule = 512,
+                           .lds_bytes_per_cycle = 128,
+                           .l2_bytes = int64_t{4} << 20,
+                           .clock = 2.1e9,
+                           .memory_bandwidth = 5.3e12,
+                           .bf16_flops = 1307.4e12,
+                           .fp8_flops = 2614.9e12,
+                           .fp4_flops = 0};
+  constexpr Limits kGfx950{.xcds = 8,
+                           .compute_units = 256,
+                           .lds_bytes = 163840,
+                           .lds_granule = 1280,
+                           .lds_bytes_per_cycle = 128,
+                           .l2_bytes = int64_t{4} << 20,
+                           .clock = 2.4e9,
+                           .memory_bandwidth = 8.0e12,
+                           .bf16_flops = 2516.6e12,
+                           .fp8_flops = 5033.2e12,
+                           .fp4_flops = 10066.3e12};
+  return target == Target::gfx942 ? kGfx942 : kGfx950;
+}
+
+}  // namespace weft::cdna
