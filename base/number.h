@@ -66,12 +66,15 @@ constexpr f16 to_f16(float x) {
   return {static_cast<uint16_t>(sign | ((rounded - 0x38000000) >> 13))};
 }
 
-/// A storage format.
-enum class DType : uint8_t { f32, bf16, f16 };
+/// A storage format. The formats of one byte are in base/fp8.h.
+enum class DType : uint8_t { f32, bf16, f16, e4m3fn, e4m3fnuz };
 
-constexpr size_t size_of(DType type) { return type == DType::f32 ? 4 : 2; }
+constexpr bool is_fp8(DType type) { return type == DType::e4m3fn || type == DType::e4m3fnuz; }
 
-/// The name that safetensors headers use ("F32", "BF16", "F16").
+constexpr size_t size_of(DType type) { return type == DType::f32 ? 4 : is_fp8(type) ? 1 : 2; }
+
+/// The name that safetensors headers use ("F32", "BF16", "F16", "F8_E4M3"; they have none for
+/// fnuz).
 constexpr std::string_view name_of(DType type) {
   switch (type) {
     case DType::f32:
@@ -80,6 +83,10 @@ constexpr std::string_view name_of(DType type) {
       return "BF16";
     case DType::f16:
       return "F16";
+    case DType::e4m3fn:
+      return "F8_E4M3";
+    case DType::e4m3fnuz:
+      return "F8_E4M3FNUZ";
   }
   return "?";
 }

@@ -1,7 +1,7 @@
-# The list of operations that `weft check` and `weft bench` know: every folder of ops/ with an
-# op.h, whose trial.cc describes it. Written as an include file, because a static library drops
+# The list of operations that `weft check` and `weft bench` know: every folder of ops/ with a
+# trial.cc, which describes it. Written as an include file, because a static library drops
 # objects that only register themselves.
-file(GLOB operations CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ops/*/op.h)
+file(GLOB operations CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ops/*/trial.cc)
 set(list "")
 foreach(operation IN LISTS operations)
   get_filename_component(folder ${operation} DIRECTORY)
@@ -9,5 +9,32 @@ foreach(operation IN LISTS operations)
   string(APPEND list "WEFT_OPERATION(${name})\n")
 endforeach()
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/ops/operations.inc CONTENT "${list}")
-set_source_files_properties(${CMAKE_SOURCE_DIR}/ops/harness/registry.cc PROPERTIES
-  INCLUDE_DIRECTORIES ${CMAKE_BINARY_DIR}/generated)
+
+# And what there are kernels of: an operation has one for an architecture when the file that defines
+# its Kernel is there and built.
+set(WEFT_HOPPER_KERNELS "")
+if(WEFT_WITH_CUDA)
+  file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ops/*/hopper.cu)
+  foreach(kernel IN LISTS kernels)
+    get_filename_component(folder ${kernel} DIRECTORY)
+    get_filename_component(name ${folder} NAME)
+    string(APPEND WEFT_HOPPER_KERNELS "\"${name}\", ")
+  endforeach()
+endif()
+set(WEFT_CDNA_KERNELS "")
+file(GLOB kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ops/*/cdna.cc)
+foreach(kernel IN LISTS kernels)
+  get_filename_component(folder ${kernel} DIRECTORY)
+  get_filename_component(name ${folder} NAME)
+  string(APPEND WEFT_CDNA_KERNELS "\"${name}\", ")
+endforeach()
+file(GLOB WEFT_WITH_CDNA CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/arch/cdna/device.cc)
+set(WEFT_BUILT_CUDA false)
+set(WEFT_BUILT_CDNA false)
+if(WEFT_WITH_CUDA)
+  set(WEFT_BUILT_CUDA true)
+endif()
+if(WEFT_WITH_CDNA)
+  set(WEFT_BUILT_CDNA true)
+endif()
+configure_file(${CMAKE_SOURCE_DIR}/cmake/built.h.in ${CMAKE_BINARY_DIR}/generated/base/built.h @ONLY)

@@ -2,10 +2,13 @@
 set(weft_built "cpu")
 set(weft_left_out)
 
-find_program(WEFT_NVCC nvcc HINTS /usr/local/cuda/bin)
 find_program(WEFT_CLANG_22 clang++-22)
-mark_as_advanced(WEFT_NVCC WEFT_CLANG_22)
-list(APPEND weft_left_out "hopper (this version has no CUDA kernels, nvcc: ${WEFT_NVCC})")
+mark_as_advanced(WEFT_CLANG_22)
+if(WEFT_WITH_CUDA)
+  string(APPEND weft_built ", hopper (nvcc ${CMAKE_CUDA_COMPILER_VERSION})")
+else()
+  list(APPEND weft_left_out "hopper (${WEFT_CUDA_LEFT_OUT})")
+endif()
 list(APPEND weft_left_out "cdna (this version has no AMD kernels, clang++-22: ${WEFT_CLANG_22})")
 
 if(NOT TARGET weft_command)

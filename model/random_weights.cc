@@ -83,6 +83,8 @@ void fill_random(const RandomTensor& tensor, DType dtype, int64_t first, int64_t
       return fill(tensor, first, count, reinterpret_cast<bf16*>(out));
     case DType::f16:
       return fill(tensor, first, count, reinterpret_cast<f16*>(out));
+    default:
+      WEFT_CHECK(!"a model's format");
   }
 }
 

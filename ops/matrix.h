@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "base/check.h"
+#include "base/fp8.h"
 #include "base/number.h"
 
 namespace weft {
@@ -47,7 +49,8 @@ T* row(const Matrix& m, int64_t r) {
   return static_cast<T*>(m.data) + r * m.stride;
 }
 
-/// Calls f(T{}) with the storage type T that `type` names: kernels are templates over formats.
+/// Calls f(T{}) with the storage type T that `type` (f32, bf16 or f16) names: kernels are templates
+/// over formats.
 template <class F>
 decltype(auto) with_type(DType type, F&& f) {
   switch (type) {
@@ -55,15 +58,26 @@ decltype(auto) with_type(DType type, F&& f) {
       return f(bf16{});
     case DType::f16:
       return f(f16{});
-    case DType::f32:
-      break;
+    default:
+      WEFT_CHECK(type == DType::f32);
   }
   return f(float{});
+}
+/// The same for e4m3fn and e4m3fnuz.
+template <class F>
+decltype(auto) with_fp8(DType type, F&& f) {
+  WEFT_CHECK(is_fp8(type));
+  return type == DType::e4m3fn ? f(e4m3fn{}) : f(e4m3fnuz{});
+}
+/// The same for every format.
+template <class F>
+decltype(auto) with_any_type(DType type, F&& f) {
+  return is_fp8(type) ? with_fp8(type, f) : with_type(type, f);
 }
 
 /// Element i of an array in format `type`, exactly. The references read their operands with it.
 inline double element(const void* data, DType type, int64_t i) {
-  return with_type(
+  return with_any_type(
       type, [&](auto t) -> double { return to_float(static_cast<const decltype(t)*>(data)[i]); });
 }
 inline double element(const ConstMatrix& m, int64_t r, int64_t c) {

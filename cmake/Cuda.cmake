@@ -1,0 +1,31 @@
+# The CUDA kernels (*.cu) join the library where nvcc is there. The runtime is linked statically and
+# looks for the driver when it is first called, so the command starts on a machine that has none.
+option(WEFT_CUDA "Build the CUDA kernels where nvcc is found" ON)
+find_program(WEFT_NVCC nvcc HINTS /usr/local/cuda/bin)
+mark_as_advanced(WEFT_NVCC)
+
+set(WEFT_WITH_CUDA OFF)
+if(WEFT_SANITIZE)
+  set(WEFT_CUDA_LEFT_OUT "this is the sanitized build")
+elseif(NOT WEFT_CUDA)
+  set(WEFT_CUDA_LEFT_OUT "WEFT_CUDA is OFF")
+elseif(NOT WEFT_NVCC)
+  set(WEFT_CUDA_LEFT_OUT "nvcc not found")
+else()
+  if(NOT CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_COMPILER ${WEFT_NVCC})
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES 90a-real)  # wgmma and setmaxnreg are sm_90a's alone
+  if(CCACHE_PROGRAM AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  endif()
+  enable_language(CUDA)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  endif()
+  set(CMAKE_CUDA_STANDARD 20)
+  set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  find_package(CUDAToolkit REQUIRED)
+  set(WEFT_WITH_CUDA ON)
+endif()
