@@ -1,0 +1,109 @@
+// Copies between device memory and shared memory that run beside the threads: tiles through tensor
+// maps, 4-byte pieces, and stores of tiles. PTX ISA 8.5, "Data Movement and Conversion
+// Instructions: cp.async.bulk.tensor", "cp.async", "stmatrix", "st.async".
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "arch/hopper/barrier.cuh"
+
+namespace weft::hopper {
+
+__device__ inline void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+/// Loads the map's box at (x, y), x along the contiguous dimension, to `to` (128-byte swizzled maps:
+/// aligned to 1024). What lies outside the tensor arrives as zeros, and all bytes count.
+__device__ inline void load_tile(void* to, const CUtensorMap& map, int x, int y, Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4}], [%2];" ::"r"(smem_address(to)),
+      "l"(&map), "r"(smem_address(&barrier)), "r"(x), "r"(y)
+      : "memory");
+}
+/// The same, with a cache policy (see evict_first()).
+__device__ inline void load_tile(void* to, const CUtensorMap& map, int x, int y, Barrier& barrier,
+                                 uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(smem_address(to)),
+      "l"(&map), "r"(smem_address(&barrier)), "r"(x), "r"(y), "l"(policy)
+      : "memory");
+}
+/// Loads once, into the same place of every block of the cluster whose bit is set in `blocks`, and
+/// counts the bytes at the same barrier of each.
+__device__ inline void load_tile_to(uint16_t blocks, void* to, const CUtensorMap& map, int x, int y,
+                                    Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%4, %5}], [%2], %3;" ::"r"(smem_address(to)),
+      "l"(&map), "r"(smem_address(&barrier)), "h"(blocks), "r"(x), "r"(y)
+      : "memory");
+}
+/// For what is read once: it leaves L2 first.
+__device__ inline uint64_t evict_first() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+/// Stores the map's box at (x, y); parts outside the tensor are left out. What threads wrote to
+/// shared memory needs fence_shared() by each of them, and a barrier, before.
+__device__ inline void store_tile(const CUtensorMap& map, int x, int y, const void* from) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
+                   &map),
+               "r"(smem_address(from)), "r"(x), "r"(y)
+               : "memory");
+}
+/// Ordinary writes to shared memory become visible to the copy engine and the tensor cores.
+__device__ inline void fence_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/// Ends a group of this thread's stores.
+__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// Waits until all but the last kGroups groups have read their shared memory.
+template <int kGroups>
+__device__ void wait_stores_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kGroups) : "memory");
+}
+
+/// Copies 4 bytes, or writes zeros where not `valid`; see Barrier::arrive_after_copies().
+__device__ inline void copy_async_4(void* to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(smem_address(to)), "l"(from),
+               "r"(valid ? 4 : 0)
+               : "memory");
+}
+
+/// Two 8 x 8 matrices of 16-bit elements, one above the other: lane l gives the address of row l % 16
+/// and holds elements (l / 4, 2 (l % 4) + {0, 1}) of the upper in `upper`, of the lower in `lower`.
+__device__ inline void store_matrices_x2(uint32_t address, uint32_t upper, uint32_t lower) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(upper),
+               "r"(lower)
+               : "memory");
+}
+/// Four: lane l gives the address of row l % 8 of matrix l / 8.
+__device__ inline void store_matrices_x4(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2,
+                                         uint32_t r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(r0), "r"(r1), "r"(r2), "r"(r3)
+               : "memory");
+}
+
+/// A store to another block's shared memory (an address of cluster_address()).
+__device__ inline void store_remote(uint32_t address, float4 value) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(value.x),
+               "f"(value.y), "f"(value.z), "f"(value.w)
+               : "memory");
+}
+
+/// Two f32 rounded to bf16, the first in the low half.
+__device__ inline uint32_t pack_bf16x2(float low, float high) {
+  uint32_t result;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(result) : "f"(high), "f"(low));
+  return result;
+}
+
+}  // namespace weft::hopper

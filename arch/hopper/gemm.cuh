@@ -1,0 +1,245 @@
+// What the matrix products on sm_90a share: one warpgroup's threads feed tiles of a and b into a ring
+// in shared memory, the other warpgroups multiply them. A block stays for as many output tiles as
+// come to it (tile_schedule.h), and the feeder runs ahead from one to the next. The blocks of a
+// cluster share one operand's tile: each loads a slice of it and the copy engine delivers that to
+// all of them. A warp stores what it computed by itself, so that warpgroups drift apart and one's
+// epilogue runs under the others' products.
+#pragma once
+
+#include "arch/hopper/barrier.cuh"
+#include "arch/hopper/copy.cuh"
+#include "arch/hopper/layout.h"
+#include "arch/hopper/tile_schedule.h"
+#include "arch/hopper/wgmma.cuh"
+
+namespace weft::hopper {
+
+/// How a kernel cuts the work of a block. (A type, because nvcc 13 cannot launch kernels whose
+/// template parameters are values of a class.)
+/// kM, kN: the output tile; kWarpgroups multiply, each kM / kWarpgroups rows; kShareA: the blocks of a
+/// cluster lie along n and share the tile of a, else along m and share that of b.
+template <int kM, int kN, int kWarpgroups, int kCluster, bool kShareA>
+struct GemmTile {
+  static_assert(kM % (64 * kWarpgroups) == 0, "a warpgroup multiplies 64 rows at a time");
+  static constexpr int m = kM;
+  static constexpr int n = kN;
+  static constexpr int warpgroups = kWarpgroups;
+  static constexpr int cluster = kCluster;
+  static constexpr bool share_a = kShareA;
+  static constexpr int warps = kWarpgroups * 4;
+  static constexpr int threads = (kWarpgroups + 1) * 128;
+  /// Row tiles of 64 that a warpgroup multiplies one after the other.
+  static constexpr int row_tiles = kM / kWarpgroups / 64;
+  /// Rows of a block's slice of the shared operand's tile, which are whole swizzle patterns.
+  static constexpr int shared_rows = (kShareA ? kM : kN) / kCluster;
+  static_assert(shared_rows % 8 == 0, "slices of a tile are whole swizzle patterns");
+};
+
+/// Shared memory of such a block: a ring of stages (a's tile, b's tile), what kernels keep beside
+/// each stage, staging for stores, barriers.
+template <class Tile, int kBesideStage, int kStagingPerWarp>
+struct GemmShared {
+  static_assert(kBesideStage % 128 == 0 && kStagingPerWarp % 1024 == 0, "keeps tiles aligned");
+  static constexpr int kABytes = Tile::m * kRowBytes;
+  static constexpr int kBBytes = Tile::n * kRowBytes;
+  static constexpr int kStageBytes = kABytes + kBBytes;
+  static constexpr int kStaging = Tile::warps * kStagingPerWarp;
+  /// What a block may have of it, less the slack to align to 1024 bytes.
+  static constexpr int kMost = 232448 - 1024;
+  static constexpr int kFit =
+      (kMost - kStaging - 256) / (kStageBytes + kBesideStage);
+  static constexpr int kStages = kFit < 8 ? kFit : 8;
+  static_assert(kStages >= 3, "fewer stages do not hide the memory's latency");
+  static constexpr int kBytes =
+      1024 + kStages * (kStageBytes + kBesideStage) + kStaging + 2 * kStages * 8;
+
+  char* base;  ///< aligned to 1024
+
+  __device__ explicit GemmShared(char* memory)
+      : base(memory + (1024 - smem_address(memory) % 1024) % 1024) {}
+  __device__ char* a(int slot) const { return base + slot * kStageBytes; }
+  __device__ char* b(int slot) const { return a(slot) + kABytes; }
+  __device__ char* staging(int warp) const {
+    return base + kStages * kStageBytes + warp * kStagingPerWarp;
+  }
+  __device__ char* beside(int slot) const {
+    return base + kStages * kStageBytes + kStaging + slot * kBesideStage;
+  }
+  __device__ Barrier& full(int slot) const {
+    return reinterpret_cast<Barrier*>(base + kStages * (kStageBytes + kBesideStage) + kStaging)[slot];
+  }
+  __device__ Barrier& empty(int slot) const { return (&full(0))[kStages + slot]; }
+
+  using Cursor = RingCursor<kStages>;
+
+  /// By the whole block, first. `arrivals`: at each full barrier, the feeder's included.
+  __device__ void init(int arrivals) const {
+    if (threadIdx.x == 0) {
+      for (int slot = 0; slot < kStages; ++slot) {
+        full(slot).init(arrivals);
+        empty(slot).init(Tile::cluster * Tile::warps);
+      }
+      fence_barriers();
+    }
+    if constexpr (Tile::cluster > 1) {
+      cluster_sync();
+    } else {
+      __syncthreads();
+    }
+  }
+  /// By each multiplying warp, when it has read a slot: all blocks of the cluster write into it.
+  __device__ void release(int slot, int lane) const {
+    if constexpr (Tile::cluster > 1) {
+      if (lane < Tile::cluster) {
+        empty(slot).arrive_at(lane);
+      }
+    } else if (lane == 0) {
+      empty(slot).arrive();
+    }
+  }
+};
+
+/// The feeder of tiles: one thread. a is [m, k], b is [n, k] in rows of kRowBytes; kRowElements are
+/// a row's elements.
+template <class Tile, class Shared>
+__device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, const CUtensorMap& a,
+                           const CUtensorMap& b, int row_elements) {
+  const CUtensorMap& common = Tile::share_a ? a : b;
+  const CUtensorMap& own = Tile::share_a ? b : a;
+  const int rank = Tile::cluster > 1 ? cluster_rank() : 0;
+  typename Shared::Cursor cursor;
+  TileWork work;
+  for (int round = 0; schedule.work(blockIdx.x / Tile::cluster, round, rank, work); ++round) {
+    const int common_row = Tile::share_a ? work.m * Tile::m : work.n * Tile::n;
+    const int own_row = Tile::share_a ? work.n * Tile::n : work.m * Tile::m;
+    // This block's slices of the common tile, and the blocks that get them.
+    const int slices = Tile::cluster / work.group;
+    const int first_slice = rank % work.group * slices;
+    const auto blocks = static_cast<uint16_t>(((1 << work.group) - 1) << (rank / work.group * work.group));
+    for (int k = work.k_begin; k < work.k_end; ++k, cursor.advance()) {
+      const int slot = cursor.slot;
+      shared.empty(slot).wait(cursor.parity ^ 1);
+      Barrier& full = shared.full(slot);
+      full.arrive_expect(Shared::kStageBytes);
+      char* common_tile = Tile::share_a ? shared.a(slot) : shared.b(slot);
+      char* own_tile = Tile::share_a ? shared.b(slot) : shared.a(slot);
+      load_tile(own_tile, own, k * row_elements, own_row, full);
+      for (int slice = first_slice; slice < first_slice + slices; ++slice) {
+        const int row = slice * Tile::shared_rows;
+        if (work.group > 1) {
+          load_tile_to(blocks, common_tile + row * kRowBytes, common, k * row_elements,
+                       common_row + row, full);
+        } else {
+          load_tile(common_tile + row * kRowBytes, common, k * row_elements, common_row + row, full);
+        }
+      }
+    }
+  }
+}
+
+/// Adds up the parts of a tile whose k was cut among blocks of the cluster, inside their shared
+/// memory. Warps take turns in owning the sum: warp w belongs to part w % split. By all warps of the
+/// block, those that do not multiply with no sums; true where this warp holds the result. The order
+/// of the sum is fixed, and so are its bits.
+template <class Tile, class Shared, int kCount>
+__device__ bool gather_parts(const Shared& shared, const TileWork& work, float (&sums)[kCount],
+                             int warp, int lane) {
+  static_assert(kCount % 4 == 0);
+  constexpr int kRow = 32 * static_cast<int>(sizeof(float4));
+  constexpr int kSource = kCount / 4 * kRow;
+  const int owner = warp % work.split;
+  const int rank = cluster_rank();
+  // A place for each owned warp and each part but the owner's own, in the stages' memory.
+  const auto place = [&](int part) {
+    const int source = part - (part > owner ? 1 : 0);
+    return shared.base + (warp / work.split * (work.split - 1) + source) * kSource + lane * 16;
+  };
+  cluster_sync();  // nobody reads stages any more
+  if (owner != work.part) {
+    const uint32_t to = cluster_address(smem_address(place(work.part)),
+                                        owner * work.group + rank % work.group);
+#pragma unroll
+    for (int i = 0; i < kCount / 4; ++i) {
+      store_remote(to + i * kRow, {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]});
+    }
+  }
+  cluster_sync();
+  if (owner != work.part) {
+    return false;
+  }
+  for (int part = 0; part < work.split; ++part) {
+    if (part != owner) {
+      const char* from = place(part);
+#pragma unroll
+      for (int i = 0; i < kCount / 4; ++i) {
+        const float4 other = *reinterpret_cast<const float4*>(from + i * kRow);
+        sums[4 * i] += other.x;
+        sums[4 * i + 1] += other.y;
+        sums[4 * i + 2] += other.z;
+        sums[4 * i + 3] += other.w;
+      }
+    }
+  }
+  return true;
+}
+
+/// The end of a block: no block of a cluster leaves while another may still arrive at its barriers.
+/// By all warps.
+template <class Tile>
+__device__ void leave_cluster() {
+  if constexpr (Tile::cluster > 1) {
+    cluster_sync();
+  }
+}
+
+/// Whether the last round of a cluster is cut along k: the warps that do not multiply then take part
+/// in gather_parts()' two barriers.
+__device__ inline bool ends_split(const TileSchedule& schedule, int cluster_index) {
+  return schedule.split > 1 && cluster_index < schedule.rest() * schedule.split;
+}
+
+/// Bytes of staging that a warp needs for 16 rows of kN columns in bf16.
+template <int kN>
+constexpr int staging_bytes() {
+  return ceil_div(16 * kN * 2, 1024) * 1024;
+}
+/// Columns of the box of `out`'s tensor map, whose rows are 16: swizzled where that is 64.
+template <int kN>
+constexpr int out_box_columns() {
+  return kN % 64 == 0 ? 64 : kN;
+}
+
+/// Stores a warp's 16 rows of a wgmma result, rounded to bf16, at (row, column) of out. `staging` is
+/// this warp's alone.
+template <int kN>
+__device__ void store_rows(char* staging, const CUtensorMap& out, int row, int column,
+                           const float (&sums)[kN / 2], int lane) {
+  constexpr bool kSwizzled = out_box_columns<kN>() == 64;
+  if (lane == 0) {
+    wait_stores_read<0>();
+  }
+  __syncwarp();
+  const uint32_t base = smem_address(staging);
+  const int r = lane % 16;
+#pragma unroll
+  for (int i = 0; i < kN / 16; ++i) {
+    const int chunk = 2 * i + lane / 16;  // of 8 columns, 16 bytes
+    const uint32_t offset = kSwizzled ? chunk / 8 * 16 * kRowBytes +
+                                            swizzle_128(r * kRowBytes + chunk % 8 * 16)
+                                      : r * kN * 2 + chunk * 16;
+    const float* s = sums + 8 * i;
+    store_matrices_x4(base + offset, pack_bf16x2(s[0], s[1]), pack_bf16x2(s[2], s[3]),
+                      pack_bf16x2(s[4], s[5]), pack_bf16x2(s[6], s[7]));
+  }
+  fence_shared();
+  __syncwarp();
+  if (lane == 0) {
+#pragma unroll
+    for (int i = 0; i < kN / out_box_columns<kN>(); ++i) {
+      store_tile(out, column + i * out_box_columns<kN>(), row, staging + i * 16 * kRowBytes);
+    }
+    commit_stores();
+  }
+}
+
+}  // namespace weft::hopper

@@ -1,0 +1,86 @@
+// Starting kernels on sm_90a from the host.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/result.h"
+
+namespace weft::hopper {
+
+inline Status cuda_status(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) {
+    return {};
+  }
+  return device_error(std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+/// How a kernel is started.
+struct LaunchShape {
+  int blocks = 0;
+  int threads = 0;
+  int cluster = 1;       ///< blocks in a cluster
+  int shared_bytes = 0;  ///< dynamic
+  cudaStream_t stream = nullptr;
+};
+
+/// The configuration of a launch and what it points to.
+struct Launch {
+  explicit Launch(const LaunchShape& shape) {
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+    config.gridDim = shape.blocks;
+    config.blockDim = shape.threads;
+    config.dynamicSmemBytes = shape.shared_bytes;
+    config.stream = shape.stream;
+    config.attrs = &attribute;
+    config.numAttrs = shape.cluster > 1 ? 1 : 0;
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  cudaLaunchAttribute attribute = {};
+  cudaLaunchConfig_t config = {};
+};
+
+/// Clusters of such a kernel that are resident at once on the current device: what a persistent grid
+/// is made of. Lets the kernel have its shared memory, so it must come before launch_kernel().
+template <class... Params>
+Result<int> resident_clusters(void (*kernel)(Params...), LaunchShape shape) {
+  WEFT_TRY(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            shape.shared_bytes),
+                       "a kernel's shared memory"));
+  int clusters = 0;
+  if (shape.cluster == 1) {
+    int device = 0;
+    int units = 0;
+    WEFT_TRY(cuda_status(cudaGetDevice(&device), "the current device"));
+    WEFT_TRY(cuda_status(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device),
+                         "the number of multiprocessors"));
+    WEFT_TRY(cuda_status(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+                             &clusters, kernel, shape.threads, shape.shared_bytes),
+                         "a kernel's blocks"));
+    clusters *= units;
+  } else {
+    shape.blocks = shape.cluster;
+    const Launch launch(shape);
+    WEFT_TRY(cuda_status(cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch.config),
+                         "a kernel's clusters"));
+  }
+  if (clusters == 0) {
+    return device_error("no block of a kernel fits this device");
+  }
+  return clusters;
+}
+
+template <class... Params, class... Args>
+Status launch_kernel(void (*kernel)(Params...), const LaunchShape& shape, Args&&... args) {
+  const Launch launch(shape);
+  return cuda_status(
+      cudaLaunchKernelEx(&launch.config, kernel, Params(std::forward<Args>(args))...),
+      "a kernel's launch");
+}
+
+}  // namespace weft::hopper

@@ -1,0 +1,31 @@
+// Tensor maps: what the copy engine is told about a matrix in device memory (CUDA driver API,
+// "Tensor Map Object Management"). The function that encodes them is asked for at run time, so that
+// a program linked with this starts on machines without a driver.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "base/result.h"
+
+namespace weft::hopper {
+
+enum class MapFormat : uint8_t { u8, bf16 };
+
+/// A row-major matrix and the box that one copy takes.
+struct MapArgs {
+  const void* data = nullptr;  ///< aligned to 16 bytes
+  MapFormat format = MapFormat::u8;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t stride_bytes = 0;  ///< a multiple of 16
+  int box_rows = 0;          ///< at most 256
+  int box_columns = 0;       ///< 128 bytes where swizzled; at most 256
+  bool swizzled = true;      ///< as swizzle_128()
+};
+
+/// Errors: device (no driver, or it refuses: the sentence says what).
+Result<CUtensorMap> tensor_map(const MapArgs& args);
+
+}  // namespace weft::hopper
