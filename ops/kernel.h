@@ -26,16 +26,16 @@ inline constexpr size_t kCounterBytes = 64 << 10;
 /// How one launch is cut: which of an operation's kernels, and its sizes. What a number means in
 /// detail, and which are used, is the kernel's to say; 0 or 1 where it has no such thing.
 struct Plan {
-  std::string_view kernel;  ///< a literal: "tile", "stream"; empty: none can run this
-  int tile_m = 0;           ///< rows of the output per block
-  int tile_n = 0;           ///< columns of the output per block
-  int tile_k = 0;           ///< elements of k per stage
-  int stages = 0;           ///< tiles in flight
-  int splits = 1;           ///< blocks that share one output tile's k
-  int cluster = 1;          ///< blocks in a cluster
-  int threads = 0;          ///< per block, where the kernel leaves that open
-  bool swapped = false;     ///< computes the transposed product, so that n fills the wide side
-  std::string_view why;     ///< a literal: the rule that chose it
+  std::string_view kernel = {};  ///< a literal: "tile", "stream"; empty: none can run this
+  int tile_m = 0;                ///< rows of the output per block
+  int tile_n = 0;                ///< columns of the output per block
+  int tile_k = 0;                ///< elements of k per stage
+  int stages = 0;                ///< tiles in flight
+  int splits = 1;                ///< blocks that share one output tile's k
+  int cluster = 1;               ///< blocks in a cluster
+  int threads = 0;               ///< per block, where the kernel leaves that open
+  bool swapped = false;          ///< computes the transposed product, so that n fills the wide side
+  std::string_view why = {};     ///< a literal: the rule that chose it
 
   friend bool operator==(const Plan& a, const Plan& b) {  // not why
     return a.kernel == b.kernel && a.tile_m == b.tile_m && a.tile_n == b.tile_n &&

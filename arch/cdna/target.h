@@ -36,8 +36,10 @@ struct Limits {
   int64_t lds_granule;          ///< LDS is given to workgroups in multiples of it
   int64_t lds_bytes_per_cycle;  ///< that the LDS of one compute unit moves
   int64_t l2_bytes;             ///< of a die
+  int64_t last_cache_bytes;     ///< Infinity Cache, of all dies together
   double clock;                 ///< cycles per second, the peak engine clock
   double memory_bandwidth;      ///< bytes per second
+  double f32_flops;             ///< of the vector units, per second
   double bf16_flops;            ///< dense, per second
   double fp8_flops;             ///< dense, per second
   double fp4_flops;             ///< dense, per second; 0: the target has none
@@ -56,8 +58,10 @@ constexpr Limits limits_of(Target target) {
                            .lds_granule = 512,
                            .lds_bytes_per_cycle = 128,
                            .l2_bytes = int64_t{4} << 20,
+                           .last_cache_bytes = int64_t{256} << 20,
                            .clock = 2.1e9,
                            .memory_bandwidth = 5.3e12,
+                           .f32_flops = 163.4e12,
                            .bf16_flops = 1307.4e12,
                            .fp8_flops = 2614.9e12,
                            .fp4_flops = 0};
@@ -67,8 +71,10 @@ constexpr Limits limits_of(Target target) {
                            .lds_granule = 1280,
                            .lds_bytes_per_cycle = 128,
                            .l2_bytes = int64_t{4} << 20,
+                           .last_cache_bytes = int64_t{256} << 20,
                            .clock = 2.4e9,
                            .memory_bandwidth = 8.0e12,
+                           .f32_flops = 157.3e12,
                            .bf16_flops = 2516.6e12,
                            .fp8_flops = 5033.2e12,
                            .fp4_flops = 10066.3e12};

@@ -1,0 +1,40 @@
+// Memory through buffer resources: an access beyond the end reads zeros or writes nothing, so that
+// ragged edges need no branches and loads stay in flight together (manual, section "Vector Memory
+// Buffer Instructions").
+#pragma once
+
+#include "arch/cdna/gpu.hip.h"
+
+namespace weft::cdna {
+
+/// A raw buffer of up to 2^32 - 1 bytes. Base and size must be the same for all lanes.
+class Buffer {
+ public:
+  __device__ __attribute__((always_inline)) Buffer(const void* base, uint32_t bytes)
+      : resource_(__builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(base), 0, bytes, kRaw32Bit)) {
+  }
+
+  /// 16 bytes at offset + uniform. The range check looks at `offset` alone; `uniform` must be the
+  /// same for all lanes.
+  __device__ __attribute__((always_inline)) u32x4 load(uint32_t offset,
+                                                       uint32_t uniform = 0) const {
+    return __builtin_amdgcn_raw_buffer_load_b128(resource_, offset, uniform, 0);
+  }
+  template <class T>
+  __device__ __attribute__((always_inline)) void store(T value, uint32_t offset) const {
+    if constexpr (sizeof(T) == 16) {
+      __builtin_amdgcn_raw_buffer_store_b128(__builtin_bit_cast(u32x4, value), resource_, offset, 0,
+                                             0);
+    } else {
+      static_assert(sizeof(T) == 8, "stores are of 8 or 16 bytes");
+      __builtin_amdgcn_raw_buffer_store_b64(__builtin_bit_cast(u32x2, value), resource_, offset, 0,
+                                            0);
+    }
+  }
+
+ private:
+  static constexpr int kRaw32Bit = 0x00020000;  // word 3: DATA_FORMAT 32, no stride, no swizzle
+  __amdgpu_buffer_rsrc_t resource_;
+};
+
+}  // namespace weft::cdna

@@ -1,0 +1,56 @@
+# AMD kernels: every ops/<op>/cdna.hip becomes one code object per target, plain in
+# <build>/cdna/<op>.<target>.co (llvm-objdump-22 -d reads it) and embedded in the library
+# (arch/cdna/embedded.h). The compiler needs no ROCm: no headers, no device libraries, no bundler.
+set(WEFT_CDNA_TARGETS gfx942 gfx950)
+set(WEFT_CDNA_DIR ${CMAKE_BINARY_DIR}/cdna)
+
+find_program(WEFT_CLANG_22 clang++-22)
+find_program(WEFT_LLD_22 ld.lld-22)
+mark_as_advanced(WEFT_CLANG_22 WEFT_LLD_22)
+
+file(GLOB cdna_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ops/*/cdna.hip)
+set(WEFT_CDNA_LEFT_OUT)  # why there are no AMD kernels, for the summary
+if(NOT WEFT_CLANG_22 OR NOT WEFT_LLD_22)
+  set(WEFT_CDNA_LEFT_OUT "clang++-22: ${WEFT_CLANG_22}, ld.lld-22: ${WEFT_LLD_22}")
+  set(cdna_sources)
+endif()
+
+set(cdna_list "")
+set(cdna_assembly "")
+set(cdna_objects)
+foreach(source IN LISTS cdna_sources)
+  get_filename_component(folder ${source} DIRECTORY)
+  get_filename_component(name ${folder} NAME)
+  foreach(target IN LISTS WEFT_CDNA_TARGETS)
+    set(object ${WEFT_CDNA_DIR}/${name}.${target}.co)
+    # Line tables let the simulator name source lines; -fuse-cuid=none makes builds repeatable.
+    add_custom_command(OUTPUT ${object}
+      COMMAND ${WEFT_CLANG_22} -x hip --cuda-device-only --offload-arch=${target} -nogpuinc
+        -nogpulib --no-gpu-bundle-output -fuse-cuid=none -std=c++20 -O3 -gline-tables-only
+        -ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -Wall -Wextra -Werror
+        -I ${PROJECT_SOURCE_DIR} -Xclang -dependency-file -Xclang ${object}.d
+        -Xclang -MT -Xclang ${object} ${source} -o ${object}
+      DEPENDS ${source} DEPFILE ${object}.d
+      COMMENT "Compiling ops/${name}/cdna.hip for ${target}" VERBATIM)
+    list(APPEND cdna_objects ${object})
+    string(APPEND cdna_list "WEFT_CODE_OBJECT(${name}, ${target})\n")
+    string(APPEND cdna_assembly
+      ".balign 4096\n.global weft_cdna_${name}_${target}\nweft_cdna_${name}_${target}:\n"
+      ".incbin \"${object}\"\n.global weft_cdna_${name}_${target}_end\n"
+      "weft_cdna_${name}_${target}_end:\n")
+  endforeach()
+endforeach()
+
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/arch/cdna/embedded.inc CONTENT "${cdna_list}")
+set_source_files_properties(${CMAKE_SOURCE_DIR}/arch/cdna/embedded.cc PROPERTIES
+  INCLUDE_DIRECTORIES ${CMAKE_BINARY_DIR}/generated)
+if(cdna_objects)
+  enable_language(ASM)
+  file(CONFIGURE OUTPUT ${WEFT_CDNA_DIR}/embedded.s
+    CONTENT ".section .rodata\n${cdna_assembly}.section .note.GNU-stack,\"\",@progbits\n")
+  set_source_files_properties(${WEFT_CDNA_DIR}/embedded.s PROPERTIES OBJECT_DEPENDS "${cdna_objects}")
+  # Its own library, so that the project's compile flags stay with the project's languages.
+  add_library(weft_cdna_code OBJECT ${WEFT_CDNA_DIR}/embedded.s)
+  target_sources(weft PRIVATE $<TARGET_OBJECTS:weft_cdna_code>)
+endif()
+add_custom_target(cdna_code DEPENDS ${cdna_objects})
