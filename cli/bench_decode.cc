@@ -90,7 +90,7 @@ Result<int> bench_decode(const Flags& flags) {
   };
 
   progress("weights");
-  WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, workers));
+  WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, options, workers));
   WEFT_ASSIGN(const auto engine, Engine::create(config, std::move(weights), options));
   std::vector<int32_t> prompt;
   for (int64_t i = 0; i < flags.prompt_tokens; ++i) {

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "arch/cpu/threads.h"
+#include "arch/device.h"
 
 namespace weft::cli {
 namespace {
@@ -53,7 +54,11 @@ Result<ModelConfig> ModelSource::config() const {
   return directory.empty() ? preset_with_layers(preset, layers) : read_config(directory);
 }
 
-Result<Weights> load_weights(const ModelSource& source, const ModelConfig& config, int threads) {
+Result<Weights> load_weights(const ModelSource& source, const ModelConfig& config,
+                             const EngineOptions& options, int threads) {
+  if (source.directory.empty() && options.device != "cpu") {
+    return Weights::describe(config);  // the device makes them itself
+  }
   return source.directory.empty() ? Weights::generate(config, source.seed, threads)
                                   : Weights::open(source.directory, config);
 }
@@ -78,8 +83,8 @@ void EngineFlags::declare(CLI::App& command) {
 }
 
 Result<EngineOptions> EngineFlags::options() const {
-  WEFT_TRY(check_device(device));
   EngineOptions options;
+  WEFT_ASSIGN(options.device, engine_device(device));
   options.workers = workers;
   options.context = context;
   if (kv != "auto") {
@@ -93,6 +98,28 @@ Result<EngineOptions> EngineFlags::options() const {
 
 void declare_device(CLI::App& command, std::string& device) {
   command.add_option("--device", device, "where to run: cpu (see `weft devices`)")->type_name("D");
+}
+
+Result<std::string> engine_device(const std::string& device) {
+  const std::string kind = device.substr(0, device.find(':'));
+  if (kind == "hip" || kind == "sim") {
+    return device_error(fmt::format(
+        "device {} runs operations (weft check, weft bench), not models yet: use cuda or cpu",
+        device));
+  }
+  if (device.empty()) {
+    for (const DeviceListing& listing : list_devices()) {
+      if (listing.kind == "cuda" && listing.missing.empty()) {
+        return std::string("cuda");
+      }
+    }
+    return std::string("cpu");
+  }
+  if (kind != "cuda" && device != "cpu") {
+    return usage_error(
+        fmt::format("--device {} is not known: use cpu or cuda (see `weft devices`)", device));
+  }
+  return device;
 }
 
 Status check_device(const std::string& device) {

@@ -54,7 +54,13 @@ Status write_text(const std::string& path, std::string_view text);
 /// The middle value, or the mean of the middle two; 0 of none.
 double median(std::vector<double> values);
 
-/// Loads weights; threads for the ones that are generated.
-Result<Weights> load_weights(const ModelSource& source, const ModelConfig& config, int threads);
+/// The device that runs a model: `device`, or the first that exists of cuda, cpu. Errors: usage
+/// (unknown), device (not one that runs models).
+Result<std::string> engine_device(const std::string& device);
+
+/// Loads weights; threads for the ones that are generated. A preset's on another device than the CPU
+/// are only described: the device makes them.
+Result<Weights> load_weights(const ModelSource& source, const ModelConfig& config,
+                             const EngineOptions& options, int threads);
 
 }  // namespace weft::cli

@@ -55,7 +55,7 @@ Result<int> generate(const Flags& flags) {
   WEFT_ASSIGN(const ModelConfig config, flags.source.config());
   WEFT_ASSIGN(const Tokenizer tokenizer, Tokenizer::open(flags.source.directory));
   WEFT_ASSIGN(const std::vector<int32_t> ids, tokenizer.encode(prompt));
-  WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, 1));
+  WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, options, 1));
   WEFT_ASSIGN(const auto engine, Engine::create(config, std::move(weights), options));
 
   Output output;

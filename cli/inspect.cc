@@ -4,6 +4,7 @@
 #include "arch/cpu/threads.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "engine/hopper/lower.h"
 #include "program/disassemble.h"
 #include "program/planner.h"
 #include "program/verify.h"
@@ -61,11 +62,18 @@ Result<int> inspect(const Flags& flags) {
   std::string text = describe(config, weights, kv);
   if (flags.program) {
     PlanOptions options;
-    options.workers = engine.workers > 0 ? engine.workers : cpu::usable_cpus();
-    options.rows = flags.rows;
     options.capacity = engine.context > 0 ? engine.context : config.context;
-    options.kv = kv;
-    options.round_activations = engine.round_activations.value_or(config.hidden >= kRoundedHidden);
+    if (engine.device != "cpu" && flags.rows == 1) {
+      constexpr int kSms = 132;  // of an H100 or H200
+      options = hopper::plan_options(config, engine.workers > 0 ? engine.workers : kSms,
+                                     options.capacity, kv);
+    } else {
+      options.workers = engine.workers > 0 ? engine.workers : cpu::usable_cpus();
+      options.rows = flags.rows;
+      options.kv = kv;
+      options.round_activations =
+          engine.round_activations.value_or(config.hidden >= kRoundedHidden);
+    }
     if (flags.position + flags.rows > options.capacity) {
       return usage_error(
           fmt::format("--position {} with {} rows lies beyond the {} positions of the context",

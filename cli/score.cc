@@ -63,7 +63,7 @@ Result<int> score(const Flags& flags) {
     WEFT_ASSIGN(tokenizer, Tokenizer::open(flags.source.directory));
     WEFT_ASSIGN(ids, tokenizer->encode(text));
   }
-  WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, 1));
+  WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, options, 1));
   WEFT_ASSIGN(const auto engine, Engine::create(config, std::move(weights), options));
   WEFT_ASSIGN(const Score result, engine->score(ids));
 

@@ -7,15 +7,13 @@
 #include <cmath>
 
 #include "arch/cpu/threads.h"
-#include "engine/cpu_interpreter.h"
-#include "engine/worker_team.h"
+#include "base/built.h"
+#include "engine/cpu_runner.h"
+#include "engine/hopper/runner.h"
 #include "program/planner.h"
 
 namespace weft {
 namespace {
-
-// Scoring keeps logits of all rows, so its chunks are smaller than prefill's.
-constexpr int64_t kScoreRows = 128;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -53,47 +51,21 @@ std::string_view name_of(Stop stop) {
 }
 
 struct Engine::State {
-  State(ModelConfig c, Weights w, CpuSequence s, int workers, int64_t chunk_rows, bool round)
-      : config(std::move(c)),
-        weights(std::move(w)),
-        sequence(std::move(s)),
-        team(workers),
-        interpreter(config, weights, sequence, team),
-        chunk(chunk_rows),
-        round_activations(round) {}
-
   ModelConfig config;
   Weights weights;
-  CpuSequence sequence;
-  WorkerTeam team;
-  CpuInterpreter interpreter;
-  int64_t chunk;
-  bool round_activations;
-  // Programs, made when first needed.
-  using Loaded = std::shared_ptr<CpuInterpreter::Loaded>;
-  Loaded decode, chunk_middle, chunk_last, chunk_score;
-  Loaded last;  // the one that drew the last token
+  int64_t chunk = 0;
+  std::unique_ptr<Runner> runner;
 
-  PlanOptions options(int64_t rows, Logits logits, bool sample) const {
-    return {team.size(), rows, sequence.capacity, sequence.kv, round_activations, logits, sample};
-  }
-  Status ensure(Loaded& program, const PlanOptions& plan_options) {
-    if (program == nullptr) {
-      WEFT_ASSIGN(program, interpreter.load(plan(config, weights, plan_options)));
-    }
-    return {};
-  }
   Status check(std::span<const int32_t> ids) const;
-  void begin(const SamplingOptions& sampling) {
-    sequence.history.clear();
-    sequence.sampling = sampling;
-  }
-  /// Puts ids[begin, end) into the step's rows.
-  void feed(std::span<const int32_t> ids, int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      sequence.tokens[static_cast<size_t>(i - begin)] = ids[static_cast<size_t>(i)];
-      sequence.positions[static_cast<size_t>(i - begin)] = static_cast<int32_t>(i);
-    }
+  /// The program of a step, for what it costs.
+  Program program(int64_t rows, Logits logits) const {
+    PlanOptions options;
+    options.rows = rows;
+    options.capacity = runner->capacity();
+    options.kv = runner->kv();
+    options.logits = logits;
+    options.sample = logits == Logits::last;
+    return plan(config, weights, options);
   }
 };
 
@@ -101,10 +73,11 @@ Status Engine::State::check(std::span<const int32_t> ids) const {
   if (ids.empty()) {
     return input_error("the prompt has no tokens: give at least one");
   }
-  if (static_cast<int64_t>(ids.size()) > sequence.capacity) {
-    return input_error(fmt::format(
-        "the prompt has {} tokens but the context holds {}: shorten the prompt{}", ids.size(),
-        sequence.capacity, sequence.capacity < config.context ? " or raise --context" : ""));
+  const int64_t capacity = runner->capacity();
+  if (static_cast<int64_t>(ids.size()) > capacity) {
+    return input_error(
+        fmt::format("the prompt has {} tokens but the context holds {}: shorten the prompt{}",
+                    ids.size(), capacity, capacity < config.context ? " or raise --context" : ""));
   }
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= config.vocabulary) {
@@ -127,27 +100,46 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
     return usage_error(fmt::format("a context of {} positions cannot be had: {} was made for {}",
                                    options.context, config.name, config.context));
   }
-  const int workers = options.workers > 0 ? options.workers : cpu::usable_cpus();
-  const int64_t capacity = options.context > 0 ? options.context : config.context;
-  const DType kv = options.kv.value_or(default_kv(config, weights));
-  const int64_t chunk = std::max<int64_t>(2, options.chunk);
-  const bool round = options.round_activations.value_or(config.hidden >= kRoundedHidden);
-  WEFT_ASSIGN(CpuSequence sequence,
-              CpuSequence::create(config, capacity, kv, std::max(chunk, kScoreRows)));
-  return std::unique_ptr<Engine>(new Engine(std::make_unique<State>(
-      std::move(config), std::move(weights), std::move(sequence), workers, chunk, round)));
+  auto state = std::make_unique<State>();
+  state->config = std::move(config);
+  state->weights = std::move(weights);
+  state->chunk = std::max<int64_t>(2, options.chunk);
+  const ModelConfig& kept = state->config;
+  const int64_t capacity = options.context > 0 ? options.context : kept.context;
+  const DType kv = options.kv.value_or(default_kv(kept, state->weights));
+  if (options.device.starts_with("cuda")) {
+    if constexpr (built::kCuda) {
+      WEFT_ASSIGN(state->runner, hopper::create_runner(kept, state->weights,
+                                                       {.device = options.device,
+                                                        .workers = options.workers,
+                                                        .capacity = capacity,
+                                                        .kv = kv,
+                                                        .weights_seed = options.weights_seed}));
+    } else {
+      return device_error(
+          fmt::format("device {} cannot be had: this build has no CUDA kernels", options.device));
+    }
+  } else {
+    WEFT_ASSIGN(
+        state->runner,
+        CpuRunner::create(
+            kept, state->weights,
+            {.workers = options.workers > 0 ? options.workers : cpu::usable_cpus(),
+             .capacity = capacity,
+             .kv = kv,
+             .round_activations = options.round_activations.value_or(kept.hidden >= kRoundedHidden),
+             .chunk = state->chunk}));
+  }
+  return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }
 
 const ModelConfig& Engine::config() const { return state_->config; }
 const Weights& Engine::weights() const { return state_->weights; }
-int Engine::workers() const { return state_->team.size(); }
-int64_t Engine::context() const { return state_->sequence.capacity; }
-DType Engine::kv() const { return state_->sequence.kv; }
+int Engine::workers() const { return state_->runner->workers(); }
+int64_t Engine::context() const { return state_->runner->capacity(); }
+DType Engine::kv() const { return state_->runner->kv(); }
 int64_t Engine::chunk() const { return state_->chunk; }
-
-std::span<const float> Engine::last_logits() const {
-  return state_->last == nullptr ? std::span<const float>{} : CpuInterpreter::logits(*state_->last);
-}
+std::span<const float> Engine::last_logits() const { return state_->runner->logits(); }
 
 Cost Engine::prefill_cost(int64_t tokens) const {
   const State& s = *state_;
@@ -155,22 +147,20 @@ Cost Engine::prefill_cost(int64_t tokens) const {
   for (int64_t begin = 0; begin < tokens; begin += s.chunk) {
     const int64_t rows = std::min(s.chunk, tokens - begin);
     const Logits logits = begin + rows < tokens ? Logits::none : Logits::last;
-    sum += cost_of(plan(s.config, s.weights, s.options(s.chunk, logits, logits == Logits::last)),
-                   s.weights, rows, begin);
+    sum += cost_of(s.program(s.chunk, logits), s.weights, rows, begin);
   }
   return sum;
 }
 
 Cost Engine::decode_cost(int64_t position) const {
   const State& s = *state_;
-  return cost_of(plan(s.config, s.weights, s.options(1, Logits::last, true)), s.weights, 1,
-                 position);
+  return cost_of(s.program(1, Logits::last), s.weights, 1, position);
 }
 
 int64_t Engine::kv_bytes(int64_t positions) const {
   const ModelConfig& config = state_->config;
   return 2 * config.layers * config.kv_size() * positions *
-         static_cast<int64_t>(size_of(state_->sequence.kv));
+         static_cast<int64_t>(size_of(state_->runner->kv()));
 }
 
 namespace {
@@ -217,49 +207,32 @@ class Taker {
 
 }  // namespace
 
-Status Engine::decode(int64_t max_tokens, const std::function<bool(int32_t)>& take, Stop& stop) {
-  State& s = *state_;
+Status Engine::decode(int64_t max_tokens, Eos eos, const std::function<bool(int32_t)>& take,
+                      Stop& stop) {
+  Runner& runner = *state_->runner;
   // The last position that can be fed is capacity - 1; its logits give one token more.
-  const int64_t steps = std::min(max_tokens, s.sequence.capacity - s.sequence.positions[0]);
+  const int64_t steps = std::min(max_tokens, runner.capacity() - runner.position());
   stop = steps < max_tokens ? Stop::context : Stop::length;
-  if (steps > 0) {
-    WEFT_TRY(s.ensure(s.decode, s.options(1, Logits::last, true)));
-    s.last = s.decode;
-    s.interpreter.run(*s.decode, 1, steps, take);
-  }
-  return {};
+  const std::span<const int32_t> ends =
+      eos == Eos::ends ? std::span<const int32_t>(state_->config.eos) : std::span<const int32_t>{};
+  return steps > 0 ? runner.decode(steps, ends, take) : Status{};
 }
 
 Result<Generation> Engine::generate(std::span<const int32_t> prompt,
                                     const SamplingOptions& sampling, int64_t max_tokens,
                                     const std::function<bool(int32_t)>& on_token, Eos eos) {
-  State& s = *state_;
-  WEFT_TRY(s.check(prompt));
+  WEFT_TRY(state_->check(prompt));
   Generation result;
-  s.begin(sampling);
   if (max_tokens <= 0) {
     return result;
   }
-  const auto length = static_cast<int64_t>(prompt.size());
-  s.sequence.history.assign(prompt.begin(), prompt.end());
-  Taker taker(s.config, on_token, eos, result);
-  for (int64_t begin = 0; begin < length; begin += s.chunk) {
-    const int64_t end = std::min(begin + s.chunk, length);
-    s.feed(prompt, begin, end);
-    if (end < length) {
-      WEFT_TRY(s.ensure(s.chunk_middle, s.options(s.chunk, Logits::none, false)));
-      s.interpreter.run(*s.chunk_middle, end - begin, 1, {});
-    } else {
-      WEFT_TRY(s.ensure(s.chunk_last, s.options(s.chunk, Logits::last, true)));
-      s.last = s.chunk_last;
-      s.interpreter.run(*s.chunk_last, end - begin, 1,
-                        [&](int32_t token) { return taker.take(token, true); });
-    }
-  }
+  Taker taker(state_->config, on_token, eos, result);
+  WEFT_TRY(state_->runner->begin(prompt, sampling,
+                                 [&](int32_t token) { return taker.take(token, true); }));
   if (!taker.ended()) {
     Stop stop = Stop::length;
     WEFT_TRY(decode(
-        max_tokens - 1, [&](int32_t token) { return taker.take(token, false); }, stop));
+        max_tokens - 1, eos, [&](int32_t token) { return taker.take(token, false); }, stop));
     result.stop = taker.ended() ? result.stop : stop;
   }
   return result;
@@ -267,41 +240,30 @@ Result<Generation> Engine::generate(std::span<const int32_t> prompt,
 
 Result<Generation> Engine::extend(int64_t max_tokens, const std::function<bool(int32_t)>& on_token,
                                   Eos eos) {
-  if (state_->sequence.history.empty()) {
+  if (state_->runner->position() == 0) {
     return usage_error("there is no sequence to extend: generate first");
   }
   Generation result;
   Taker taker(state_->config, on_token, eos, result);
   Stop stop = Stop::length;
   WEFT_TRY(decode(
-      max_tokens, [&](int32_t token) { return taker.take(token, false); }, stop));
+      max_tokens, eos, [&](int32_t token) { return taker.take(token, false); }, stop));
   result.stop = taker.ended() ? result.stop : stop;
   return result;
 }
 
 Result<Score> Engine::score(std::span<const int32_t> ids) {
-  State& s = *state_;
-  WEFT_TRY(s.check(ids));
-  WEFT_TRY(s.ensure(s.chunk_score, s.options(kScoreRows, Logits::all, false)));
-  s.begin({});
+  WEFT_TRY(state_->check(ids));
   const auto length = static_cast<int64_t>(ids.size());
-  const auto vocabulary = static_cast<size_t>(s.config.vocabulary);
   Score result;
-  for (int64_t begin = 0; begin < length; begin += kScoreRows) {
-    const int64_t end = std::min(begin + kScoreRows, length);
-    s.feed(ids, begin, end);
-    s.interpreter.run(*s.chunk_score, end - begin, 1, {});
-    const std::span<const float> logits = CpuInterpreter::logits(*s.chunk_score);
-    for (int64_t i = begin; i < end; ++i) {
-      const auto row = logits.subspan(static_cast<size_t>(i - begin) * vocabulary, vocabulary);
-      if (i + 1 < length) {
-        const auto next = static_cast<size_t>(ids[static_cast<size_t>(i) + 1]);
-        result.logprobs.push_back(static_cast<double>(row[next]) - log_sum_exp(row));
-      } else {
-        result.last_logits.assign(row.begin(), row.end());
-      }
+  WEFT_TRY(state_->runner->score(ids, [&](int64_t i, std::span<const float> row) {
+    if (i + 1 < length) {
+      const auto next = static_cast<size_t>(ids[static_cast<size_t>(i) + 1]);
+      result.logprobs.push_back(static_cast<double>(row[next]) - log_sum_exp(row));
+    } else {
+      result.last_logits.assign(row.begin(), row.end());
     }
-  }
+  }));
   return result;
 }
 

@@ -25,13 +25,17 @@ inline constexpr int64_t kRoundedHidden = 1024;
 DType default_kv(const ModelConfig& config, const Weights& weights);
 
 struct EngineOptions {
-  int workers = 0;               ///< threads; 0: one for each core this process may use
+  std::string device = "cpu";    ///< "cpu", "cuda", "cuda:1"
+  int workers = 0;               ///< threads, or SMs; 0: one for each that this process may use
   int64_t context = 0;           ///< positions of KV cache; 0: the model's
   std::optional<DType> kv = {};  ///< KV format; default: default_kv()
   /// Whether prefill rounds activations to bf16 where they meet bf16 weights (see PlanOptions).
   /// Default: in models of kRoundedHidden and more.
   std::optional<bool> round_activations = {};
   int64_t chunk = 512;  ///< tokens of one prefill step
+  /// cuda: the seed of weights that are only described (Weights::describe): they are made on the
+  /// device, the same values that Weights::generate makes.
+  uint64_t weights_seed = 0;
 };
 
 /// Why a generation ended.
@@ -97,7 +101,7 @@ class Engine {
  private:
   struct State;
   /// Decode steps until max_tokens, the context's end (see `stop`) or take's false.
-  Status decode(int64_t max_tokens, const std::function<bool(int32_t)>& take, Stop& stop);
+  Status decode(int64_t max_tokens, Eos eos, const std::function<bool(int32_t)>& take, Stop& stop);
   explicit Engine(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

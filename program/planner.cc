@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -14,12 +15,8 @@ namespace {
 // full keeps all workers busy.
 constexpr int64_t kRowBlock = 16;
 constexpr int64_t kAttentionRowBlock = 64;
-// Shares of columns are multiples of these: whole cache lines of output, whole panels of a GEMM.
-constexpr int64_t kDecodeColumns = 16;
+// A chunk's shares of columns are multiples of this: whole panels of a GEMM.
 constexpr int64_t kChunkColumns = 64;
-// Decode attention is cut into about this many (KV head, key range) tasks, whatever the number of
-// workers, so that the bits do not depend on it.
-constexpr int64_t kDecodeAttentionTasks = 32;
 
 /// One tile of an operation.
 struct Tile {
@@ -30,6 +27,14 @@ struct Tile {
 using Tiles = std::vector<std::vector<Tile>>;  // [worker]
 using Waits = std::vector<Wait>;
 
+/// Marks the workers that have a tile.
+void add_users(const Tiles& tiles, std::vector<bool>& users) {
+  users.resize(tiles.size());
+  for (size_t w = 0; w < tiles.size(); ++w) {
+    users[w] = users[w] || !tiles[w].empty();
+  }
+}
+
 class Planner {
  public:
   Planner(const ModelConfig& config, const Weights& weights, const PlanOptions& options)
@@ -38,6 +43,7 @@ class Planner {
     program_.name = options.rows == 1 ? "decode" : "chunk";
     program_.rows = options.rows;
     program_.workers.resize(static_cast<size_t>(options.workers));
+    dealt_.resize(static_cast<size_t>(options.workers));
   }
 
   Program run();
@@ -49,14 +55,17 @@ class Planner {
   int32_t operation(std::string name, int64_t layer, Rows rows, decltype(Operation::body) body);
   /// Gives each worker its tiles; the first waits, the last signals the event that is returned.
   EventId spread(int32_t op, const Tiles& tiles, const Waits& waits);
-  /// Every worker does the whole of it for itself: nothing is announced.
-  void repeat(int32_t op, const Waits& waits);
+  /// Each of `users` does the whole of it for itself: nothing is announced.
+  void repeat(int32_t op, const Waits& waits, const std::vector<bool>& users);
   EventId on_one_worker(int32_t op, int worker, const Waits& waits);
 
   // Ways to cut an operation.
   Tiles by_columns(int64_t n, int64_t unit, Range rows) const;
   Tiles by_rows(Range tile) const;
   Tiles by_heads(int64_t heads, Range rows) const;
+  /// A product's n columns of k weights each: in a decode step, the workers that have been dealt
+  /// the fewest weights so far get the units that do not divide evenly.
+  Tiles by_weights(int64_t n, int64_t k, bool many);
 
   // The parts of a step. `many`: all rows of a chunk; otherwise one row (decode, or a chunk's
   // last).
@@ -67,13 +76,19 @@ class Planner {
   void logits(bool many);
 
   EventId linear(std::string name, int64_t layer, bool many, LinearOp op, const Waits& waits);
+  EventId linear(std::string name, int64_t layer, bool many, LinearOp op, const Tiles& tiles,
+                 const Waits& waits);
   /// The value a projection reads: the norm of the residual, or the residual itself (norms after).
-  BufferId block_input(std::string name, int64_t layer, Role norm, bool many, Waits& waits);
+  /// In a decode step `users` make it for themselves.
+  BufferId block_input(std::string name, int64_t layer, Role norm, bool many,
+                       const std::vector<bool>& users, Waits& waits);
   /// Adds a block's output projection to the residual, through a norm when norms stand after.
   void add_to_residual(const std::string& name, int64_t layer, bool many, LinearOp op, Role norm,
                        const Waits& waits);
+  /// `repeated`: the workers that make it for themselves; empty: it is shared.
   void norm(std::string name, int64_t layer, bool many, RmsNormOp op, const Waits& waits,
-            bool repeated, Waits& ready);
+            const std::vector<bool>& repeated, Waits& ready);
+  std::vector<bool> everyone() const { return std::vector<bool>(program_.workers.size(), true); }
 
   Rows rows_of(bool many) const { return many || !chunk() ? Rows::all : Rows::last; }
   bool chunk() const { return options_.rows > 1; }
@@ -105,6 +120,7 @@ class Planner {
   BufferId cosines_ = kNone, sines_ = kNone;
   std::vector<BufferId> keys_, values_;
   int64_t splits_ = 1;
+  std::vector<int64_t> dealt_;  // [worker]: weights so far
   Waits residual_ready_, angles_ready_, appended_;
 };
 
@@ -144,9 +160,11 @@ EventId Planner::spread(int32_t op, const Tiles& tiles, const Waits& waits) {
   return event;
 }
 
-void Planner::repeat(int32_t op, const Waits& waits) {
-  for (auto& worker : program_.workers) {
-    worker.push_back({op, all_rows(), {0, 1}, 0, waits, kNone});
+void Planner::repeat(int32_t op, const Waits& waits, const std::vector<bool>& users) {
+  for (size_t w = 0; w < users.size(); ++w) {
+    if (users[w]) {
+      program_.workers[w].push_back({op, all_rows(), {0, 1}, 0, waits, kNone});
+    }
   }
 }
 
@@ -180,6 +198,34 @@ Tiles Planner::by_rows(Range tile) const {
 
 Tiles Planner::by_heads(int64_t heads, Range rows) const { return by_columns(heads, 1, rows); }
 
+Tiles Planner::by_weights(int64_t n, int64_t k, bool many) {
+  if (many) {
+    return by_columns(n, kChunkColumns, all_rows());
+  }
+  const int64_t unit = options_.columns;
+  const int64_t units = (n + unit - 1) / unit;
+  const int64_t workers = options_.workers;
+  std::vector<size_t> order(dealt_.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return dealt_[a] < dealt_[b]; });
+  std::vector<int64_t> counts(dealt_.size(), units / workers);
+  for (int64_t i = 0; i < units % workers; ++i) {
+    ++counts[order[static_cast<size_t>(i)]];
+  }
+  Tiles tiles(dealt_.size());
+  int64_t begin = 0;
+  for (size_t w = 0; w < tiles.size(); ++w) {
+    const int64_t end = std::min(n, begin + counts[w] * unit);
+    if (begin < end) {
+      tiles[w].push_back({all_rows(), {begin, end}, 0});
+      dealt_[w] += counts[w] * unit * k;
+    }
+    begin = end;
+  }
+  return tiles;
+}
+
 RmsNormOp Planner::norm_op(Role role, int64_t layer, BufferId x, BufferId residual,
                            BufferId out) const {
   RmsNormOp op;
@@ -194,10 +240,10 @@ RmsNormOp Planner::norm_op(Role role, int64_t layer, BufferId x, BufferId residu
 }
 
 void Planner::norm(std::string name, int64_t layer, bool many, RmsNormOp op, const Waits& waits,
-                   bool repeated, Waits& ready) {
+                   const std::vector<bool>& repeated, Waits& ready) {
   const int32_t id = operation(std::move(name), layer, rows_of(many), op);
-  if (repeated) {
-    repeat(id, waits);
+  if (!repeated.empty()) {
+    repeat(id, waits, repeated);
     ready.clear();
   } else if (many) {
     ready = {{spread(id, by_rows({0, 1}), waits)}};
@@ -206,24 +252,29 @@ void Planner::norm(std::string name, int64_t layer, bool many, RmsNormOp op, con
   }
 }
 
-BufferId Planner::block_input(std::string name, int64_t layer, Role role, bool many, Waits& waits) {
+BufferId Planner::block_input(std::string name, int64_t layer, Role role, bool many,
+                              const std::vector<bool>& users, Waits& waits) {
   waits = residual_ready_;
   if (!norm_before() && role != Role::final_norm) {
     return many && residual_copy_ != kNone ? residual_copy_ : residual_;
   }
   const BufferId out = many ? many_.input : one_.input;
   Waits ready;
-  norm(std::move(name), layer, many, norm_op(role, layer, residual_, kNone, out), waits, !many,
-       ready);
+  norm(std::move(name), layer, many, norm_op(role, layer, residual_, kNone, out), waits,
+       many ? std::vector<bool>{} : users, ready);
   waits = ready;
   return out;
 }
 
 EventId Planner::linear(std::string name, int64_t layer, bool many, LinearOp op,
                         const Waits& waits) {
-  const int64_t n = op.n;
-  const int32_t id = operation(std::move(name), layer, rows_of(many), op);
-  return spread(id, by_columns(n, many ? kChunkColumns : kDecodeColumns, all_rows()), waits);
+  const Tiles tiles = by_weights(op.n, op.k, many);
+  return linear(std::move(name), layer, many, op, tiles, waits);
+}
+
+EventId Planner::linear(std::string name, int64_t layer, bool many, LinearOp op, const Tiles& tiles,
+                        const Waits& waits) {
+  return spread(operation(std::move(name), layer, rows_of(many), op), tiles, waits);
 }
 
 void Planner::begin_step() {
@@ -244,7 +295,7 @@ void Planner::begin_step() {
   if (chunk()) {
     residual_ready_ = {{spread(embed_id, by_rows({0, config_.hidden}), next_step)}};
   } else if (program_.buffers[static_cast<size_t>(residual_)].space == Space::worker) {
-    repeat(embed_id, next_step);
+    repeat(embed_id, next_step, everyone());
   } else {
     residual_ready_ = {{on_one_worker(embed_id, 0, next_step)}};
   }
@@ -257,8 +308,6 @@ void Planner::begin_step() {
 
 void Planner::attention_inputs(int64_t layer) {
   const bool many = chunk();
-  Waits waits;
-  const BufferId input = block_input("attention_norm", layer, Role::attention_norm, many, waits);
   struct Projection {
     const char* name;
     Role weight, bias;
@@ -270,8 +319,18 @@ void Planner::attention_inputs(int64_t layer) {
       {"k_proj", Role::key, Role::key_bias, k_, config_.kv_size()},
       {"v_proj", Role::value, Role::value_bias, v_, config_.kv_size()},
   };
-  Waits projected;
+  std::vector<Tiles> tiles;
+  std::vector<bool> users;
   for (const Projection& p : projections) {
+    tiles.push_back(by_weights(p.n, config_.hidden, many));
+    add_users(tiles.back(), users);
+  }
+  Waits waits;
+  const BufferId input =
+      block_input("attention_norm", layer, Role::attention_norm, many, users, waits);
+  Waits projected;
+  for (size_t i = 0; i < std::size(projections); ++i) {
+    const Projection& p = projections[i];
     LinearOp op;
     op.weight = weight(p.weight, layer);
     op.bias = weight(p.bias, layer);
@@ -279,7 +338,7 @@ void Planner::attention_inputs(int64_t layer) {
     op.out = p.out;
     op.n = p.n;
     op.k = config_.hidden;
-    projected.push_back({linear(p.name, layer, many, op, waits)});
+    projected.push_back({linear(p.name, layer, many, op, tiles[i], waits)});
   }
 
   // Query and key norms, in place.
@@ -414,13 +473,18 @@ void Planner::add_to_residual(const std::string& name, int64_t layer, bool many,
   const bool own_residual = program_.buffers[static_cast<size_t>(residual_)].space == Space::worker;
   norm(name + "_norm", layer, many,
        norm_op(role, layer, op.out, residual_, many ? residual_copy_ : kNone), {{projected}},
-       own_residual, residual_ready_);
+       own_residual ? everyone() : std::vector<bool>{}, residual_ready_);
 }
 
 void Planner::ffn_block(int64_t layer, bool many) {
+  // 32 gate and 32 up columns fill one GEMM panel.
+  const Tiles tiles = many ? by_columns(config_.ffn, kChunkColumns / 2, all_rows())
+                           : by_weights(config_.ffn, 2 * config_.hidden, false);
+  std::vector<bool> users;
+  add_users(tiles, users);
   Waits waits;
   GatedLinearOp gated;
-  gated.a = block_input("ffn_norm", layer, Role::ffn_norm, many, waits);
+  gated.a = block_input("ffn_norm", layer, Role::ffn_norm, many, users, waits);
   gated.gate = weight(Role::gate, layer);
   gated.up = weight(Role::up, layer);
   gated.gate_bias = weight(Role::gate_bias, layer);
@@ -429,9 +493,7 @@ void Planner::ffn_block(int64_t layer, bool many) {
   gated.n = config_.ffn;
   gated.k = config_.hidden;
   const int32_t id = operation("gate_up_proj", layer, rows_of(many), gated);
-  // 32 gate and 32 up columns fill one GEMM panel.
-  const EventId done =
-      spread(id, by_columns(gated.n, many ? kChunkColumns / 2 : kDecodeColumns, all_rows()), waits);
+  const EventId done = spread(id, tiles, waits);
 
   LinearOp down;
   down.weight = weight(Role::down, layer);
@@ -443,15 +505,18 @@ void Planner::ffn_block(int64_t layer, bool many) {
 }
 
 void Planner::logits(bool many) {
+  const Tiles tiles = by_weights(config_.vocabulary, config_.hidden, many);
+  std::vector<bool> users;
+  add_users(tiles, users);
   Waits waits;
   LinearOp head;
-  head.a = block_input("final_norm", -1, Role::final_norm, many, waits);
+  head.a = block_input("final_norm", -1, Role::final_norm, many, users, waits);
   head.weight = weight(Role::head);
   head.out = program_.logits;
   head.n = config_.vocabulary;
   head.k = config_.hidden;
   head.alpha = static_cast<float>(1.0 / config_.logits_divisor);
-  const EventId done = linear("head", -1, many, head, waits);
+  const EventId done = linear("head", -1, many, head, tiles, waits);
   if (!options_.sample) {
     return;
   }
@@ -508,7 +573,7 @@ Program Planner::run() {
   q_rotated_ =
       q_bf16 ? buffer("q_rotated", Space::activation, Element::bf16, rows, config_.query_size())
              : q_;
-  splits_ = std::max<int64_t>(1, kDecodeAttentionTasks / config_.kv_heads);
+  splits_ = std::max<int64_t>(1, options_.attention_tasks / config_.kv_heads);
   if (!chunk() && splits_ > 1) {
     partials_ = buffer("partials", Space::activation, Element::f32, 1,
                        config_.query_heads * splits_ * (config_.head_dim + 2));

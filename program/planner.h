@@ -17,6 +17,11 @@ struct PlanOptions {
   /// Round a chunk's activations to bf16 where they meet bf16 weights, as transformers does in that
   /// format: twice the rate where the processor has bf16 dot products. Decode steps never round.
   bool round_activations = true;
+  /// The device's grain in a decode step: tiles of columns are multiples of `columns`, and
+  /// attention is cut into about `attention_tasks` (KV head, key range) tasks. Neither may follow
+  /// the number of workers where the bits must not depend on it.
+  int64_t columns = 16;
+  int64_t attention_tasks = 32;
   Logits logits = Logits::last;
   bool sample = true;  ///< draw a token from the last row's logits (not with Logits::none)
 };

@@ -80,8 +80,9 @@ Element element_of(DType type) {
       return Element::bf16;
     case DType::f16:
       return Element::f16;
+    default:
+      WEFT_CHECK(false);  // no program has a buffer of it
   }
-  return Element::f32;
 }
 
 DType dtype_of(Element element) {

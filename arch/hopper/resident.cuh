@@ -1,0 +1,155 @@
+// Small named wrappers for what a resident (persistent) kernel needs on sm_90a: bulk copies into
+// shared memory that complete on mbarriers, warp matrix products, named barriers, and the
+// release/acquire pair that orders data between SMs. PTX ISA 8.5, sections 9.7.8.24
+// (cp.async.bulk), 9.7.12.15 (mbarrier), 9.7.13.4 (mma), 9.7.12.1 (bar), 8 (memory consistency).
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace weft::hopper {
+
+__device__ inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// --- mbarriers ---
+
+__device__ inline void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+/// Makes initialised barriers visible to the copy engine.
+__device__ inline void mbarrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ inline void mbarrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+/// Arrives once and expects `bytes` more of bulk copies.
+__device__ inline void mbarrier_arrive_expect(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(
+                   shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+/// Whether the phase of this parity is complete; waits a while in hardware before it says no.
+__device__ inline bool mbarrier_try_wait(uint64_t* barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+// --- bulk copies ---
+
+/// Copies `bytes` (a multiple of 16, as both addresses are) to shared memory; completes on the
+/// barrier. The weights are read once a step: they leave L2 first.
+__device__ inline void bulk_load(void* destination, const void* source, uint32_t bytes,
+                                 uint64_t* barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(destination)),
+      "l"(source), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
+__device__ inline uint64_t evict_first_policy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// --- data between SMs ---
+
+__device__ inline uint32_t load_acquire(const uint32_t* address) {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+__device__ inline void add_release(uint32_t* address, uint32_t value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+/// Host memory: never from a cache.
+__device__ inline uint32_t load_system(const uint32_t* address) {
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+__device__ inline void store_release_system(uint32_t* address, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+// --- inside a CTA ---
+
+/// Barrier `id` among `threads` threads (whole warps).
+__device__ inline void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// d += a b: A 16 x 16 (row), B 16 x 8 (column), bf16, summed in f32. Lane (g, t) = (lane / 4, lane
+/// % 4) holds a0: row g, k 2t..2t+1; a1: row g + 8; a2: row g, k 2t+8..; a3: row g + 8; b0: column
+/// g, k 2t..; b1: k 2t+8..; d0, d1: row g, columns 2t, 2t+1; d2, d3: row g + 8.
+__device__ inline void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                                uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+/// Two f32 as packed bf16, the first in the low half.
+__device__ inline uint32_t pack_bf16(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+__device__ inline float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ inline float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+/// The threads that compute in a resident CTA: all of them but the loader's warp.
+struct Team {
+  int thread;
+  int warp;
+  int lane;
+  float* scratch;  ///< shared: 2 * kTeamWarps floats
+
+  __device__ void sync() const { named_barrier(1, kThreads); }
+
+  static constexpr int kWarps = 16;
+  static constexpr int kThreads = kWarps * 32;
+};
+
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    x += __shfl_xor_sync(~0u, x, distance);
+  }
+  return x;
+}
+
+/// The sum over the team, the same bits in every thread. The barrier in it also orders what was
+/// written to shared memory before.
+__device__ inline float team_sum(const Team& team, float x, int round) {
+  x = warp_sum(x);
+  float* slots = team.scratch + (round & 1) * Team::kWarps;
+  if (team.lane == 0) {
+    slots[team.warp] = x;
+  }
+  team.sync();
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < Team::kWarps; ++i) {
+    sum += slots[i];
+  }
+  return sum;
+}
+
+}  // namespace weft::hopper

@@ -1,0 +1,107 @@
+#include "engine/cpu_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weft {
+namespace {
+
+// Scoring keeps logits of all rows, so its chunks are smaller than prefill's.
+constexpr int64_t kScoreRows = 128;
+
+}  // namespace
+
+Result<std::unique_ptr<CpuRunner>> CpuRunner::create(const ModelConfig& config,
+                                                     const Weights& weights,
+                                                     const Options& options) {
+  WEFT_ASSIGN(CpuSequence sequence, CpuSequence::create(config, options.capacity, options.kv,
+                                                        std::max(options.chunk, kScoreRows)));
+  return std::unique_ptr<CpuRunner>(new CpuRunner(config, weights, std::move(sequence), options));
+}
+
+CpuRunner::CpuRunner(const ModelConfig& config, const Weights& weights, CpuSequence sequence,
+                     const Options& options)
+    : config_(config),
+      weights_(weights),
+      sequence_(std::move(sequence)),
+      team_(options.workers),
+      interpreter_(config_, weights_, sequence_, team_),
+      chunk_(options.chunk),
+      round_activations_(options.round_activations) {}
+
+Status CpuRunner::ensure(Loaded& program, int64_t rows, Logits logits, bool sample) {
+  if (program == nullptr) {
+    PlanOptions options;
+    options.workers = team_.size();
+    options.rows = rows;
+    options.capacity = sequence_.capacity;
+    options.kv = sequence_.kv;
+    options.round_activations = round_activations_;
+    options.logits = logits;
+    options.sample = sample;
+    WEFT_ASSIGN(program, interpreter_.load(plan(config_, weights_, options)));
+  }
+  return {};
+}
+
+void CpuRunner::feed(std::span<const int32_t> ids, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) {
+    sequence_.tokens[static_cast<size_t>(i - begin)] = ids[static_cast<size_t>(i)];
+    sequence_.positions[static_cast<size_t>(i - begin)] = static_cast<int32_t>(i);
+  }
+}
+
+Status CpuRunner::begin(std::span<const int32_t> prompt, const SamplingOptions& sampling,
+                        const OnToken& on_token) {
+  sequence_.sampling = sampling;
+  sequence_.history.assign(prompt.begin(), prompt.end());
+  const auto length = static_cast<int64_t>(prompt.size());
+  for (int64_t begin = 0; begin < length; begin += chunk_) {
+    const int64_t end = std::min(begin + chunk_, length);
+    feed(prompt, begin, end);
+    if (end < length) {
+      WEFT_TRY(ensure(chunk_middle_, chunk_, Logits::none, false));
+      interpreter_.run(*chunk_middle_, end - begin, 1, {});
+    } else {
+      WEFT_TRY(ensure(chunk_last_, chunk_, Logits::last, true));
+      last_ = chunk_last_;
+      interpreter_.run(*chunk_last_, end - begin, 1, on_token);
+    }
+  }
+  return {};
+}
+
+Status CpuRunner::decode(int64_t steps, std::span<const int32_t> /*ends*/,
+                         const OnToken& on_token) {
+  WEFT_TRY(ensure(decode_, 1, Logits::last, true));
+  last_ = decode_;
+  interpreter_.run(*decode_, 1, steps, on_token);
+  return {};
+}
+
+Status CpuRunner::score(std::span<const int32_t> ids, const OnLogits& on_logits) {
+  WEFT_TRY(ensure(chunk_score_, kScoreRows, Logits::all, false));
+  sequence_.history.clear();
+  const auto length = static_cast<int64_t>(ids.size());
+  const auto vocabulary = static_cast<size_t>(config_.vocabulary);
+  for (int64_t begin = 0; begin < length; begin += kScoreRows) {
+    const int64_t end = std::min(begin + kScoreRows, length);
+    feed(ids, begin, end);
+    interpreter_.run(*chunk_score_, end - begin, 1, {});
+    const std::span<const float> logits = CpuInterpreter::logits(*chunk_score_);
+    for (int64_t i = begin; i < end; ++i) {
+      on_logits(i, logits.subspan(static_cast<size_t>(i - begin) * vocabulary, vocabulary));
+    }
+  }
+  return {};
+}
+
+std::span<const float> CpuRunner::logits() {
+  return last_ == nullptr ? std::span<const float>{} : CpuInterpreter::logits(*last_);
+}
+
+int64_t CpuRunner::position() const {
+  return sequence_.history.empty() ? 0 : sequence_.positions[0];
+}
+
+}  // namespace weft

@@ -1,0 +1,59 @@
+// The runner on this machine's processors: programs for decode steps and for chunks of prefill,
+// laid over memory by the CPU interpreter.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/cpu_interpreter.h"
+#include "engine/runner.h"
+#include "engine/worker_team.h"
+#include "program/planner.h"
+
+namespace weft {
+
+class CpuRunner : public Runner {
+ public:
+  struct Options {
+    int workers = 1;
+    int64_t capacity = 0;
+    DType kv = DType::bf16;
+    bool round_activations = true;
+    int64_t chunk = 512;
+  };
+  /// `config` and `weights` outlive the runner. Error (device): no memory.
+  static Result<std::unique_ptr<CpuRunner>> create(const ModelConfig& config,
+                                                   const Weights& weights, const Options& options);
+
+  Status begin(std::span<const int32_t> prompt, const SamplingOptions& sampling,
+               const OnToken& on_token) override;
+  Status decode(int64_t steps, std::span<const int32_t> ends, const OnToken& on_token) override;
+  Status score(std::span<const int32_t> ids, const OnLogits& on_logits) override;
+  std::span<const float> logits() override;
+  int64_t position() const override;
+  int64_t capacity() const override { return sequence_.capacity; }
+  DType kv() const override { return sequence_.kv; }
+  int workers() const override { return team_.size(); }
+
+ private:
+  using Loaded = std::shared_ptr<CpuInterpreter::Loaded>;
+
+  CpuRunner(const ModelConfig& config, const Weights& weights, CpuSequence sequence,
+            const Options& options);
+  /// Makes a program when it is first needed.
+  Status ensure(Loaded& program, int64_t rows, Logits logits, bool sample);
+  /// Puts ids[begin, end) into the step's rows.
+  void feed(std::span<const int32_t> ids, int64_t begin, int64_t end);
+
+  const ModelConfig& config_;
+  const Weights& weights_;
+  CpuSequence sequence_;
+  WorkerTeam team_;
+  CpuInterpreter interpreter_;
+  const int64_t chunk_;
+  const bool round_activations_;
+  Loaded decode_, chunk_middle_, chunk_last_, chunk_score_;
+  Loaded last_;  // the one that drew the last token
+};
+
+}  // namespace weft

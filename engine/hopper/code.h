@@ -1,0 +1,131 @@
+// A program as the resident kernel reads it: for each worker (a CTA on an SM) an array of
+// fixed-size codes that lies in its shared memory for the whole run. lower.h makes them;
+// decode_kernel.cu executes them.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/sample/op.h"
+
+namespace weft::hopper {
+
+/// A place in device memory, in units of 16 bytes from the arena's beginning.
+using Place = uint32_t;
+inline constexpr Place kNowhere = 0xffffffffu;
+
+enum class Opcode : uint8_t {
+  embed,         ///< a: table, b: out; n: columns; x: scale
+  rope_angles,   ///< a: inverse frequencies, b: cosines, c: sines; n: half
+  norm_input,    ///< a: x, b: weight; n: columns; x: epsilon. To the input row in shared memory
+  norm_groups,   ///< a: x, in place, b: weight; n: columns; first, last: groups; x: epsilon
+  norm_add,      ///< a: x, b: weight, c: residual; n: columns; x: epsilon, y: scale
+  linear,        ///< a: row or kNowhere (the input row is there already); k; segments
+  gated_linear,  ///< as linear; units in pairs; one segment
+  rope_append,   ///< a: q, b: k, c: v, d: cosines, e: sines, f: keys, g: values; first, last: KV
+                 ///< heads
+  attention,     ///< a: q, b: keys, c: values, d: partials, e: out; first, last: KV heads; n: split
+  attention_combine,  ///< d: partials, e: out; first, last: query heads
+  sample,             ///< a: logits; n: vocabulary
+};
+
+/// Consecutive columns of one product's out.
+struct Segment {
+  Place out = kNowhere;
+  Place bias = kNowhere;     ///< bf16, of these columns
+  Place bias_up = kNowhere;  ///< gated_linear
+  uint32_t columns = 0;
+  float alpha = 1;
+  uint32_t accumulate = 0;
+};
+
+inline constexpr int kTeamWarps = 16;  ///< of a CTA; the loader has one more
+
+inline constexpr int kMostWaits = 6;
+inline constexpr int kMostSignals = 3;
+inline constexpr int kMostSegments = 3;
+inline constexpr uint16_t kPreviousStep = 0x8000;
+
+struct alignas(16) Code {
+  Opcode opcode = Opcode::embed;
+  uint8_t waits = 0;
+  uint8_t signals = 0;
+  uint8_t segments = 0;
+  uint16_t wait[kMostWaits] = {};      ///< event | kPreviousStep
+  uint16_t signal[kMostSignals] = {};  ///< event
+  uint8_t head = 0;        ///< part of the way to the logits: not done where the token is given
+  uint8_t candidates = 0;  ///< linear: leave the best of these columns for sample
+  int32_t operation = 0;   ///< index in the Program, for messages
+  Place a = kNowhere, b = kNowhere, c = kNowhere, d = kNowhere, e = kNowhere, f = kNowhere,
+        g = kNowhere;
+  int32_t n = 0, k = 0, first = 0, last = 0;
+  float x = 0, y = 0;
+  uint32_t stream = 0;  ///< of the first page, in units of 16 bytes from the worker's stream
+  int32_t units = 0;
+  Segment segment[kMostSegments];
+};
+static_assert(sizeof(Code) == 160);
+
+/// What every code of a program shares.
+struct ModelShape {
+  int32_t query_heads = 0, kv_heads = 0, head_dim = 0;
+  int32_t window = 0, splits = 1;
+  int32_t capacity = 0;  ///< positions of the KV cache
+  int32_t vocabulary = 0;
+  float attention_scale = 1;
+  bool kv_f32 = false;
+};
+
+inline constexpr int kMostEos = 8;
+
+/// Host memory, mapped: what the host and the kernel tell one another while it runs.
+struct Mailbox {
+  uint32_t stop = 0;    ///< host: end soon
+  uint32_t tokens = 0;  ///< kernel: new tokens so far in this launch
+  int32_t token[1];     ///< [steps]
+};
+
+/// Written by the first worker that gives up.
+struct Failure {
+  uint32_t happened = 0;
+  int32_t worker = 0, operation = 0, event = 0, step = 0;
+  uint32_t seen = 0, wanted = 0;
+};
+
+/// One launch: steps of a program.
+struct Launch {
+  char* arena = nullptr;
+  const Code* codes = nullptr;              ///< all workers' codes
+  const uint32_t* code_begin = nullptr;     ///< [workers + 1]
+  const char* const* streams = nullptr;     ///< [workers]
+  const uint32_t* event_signals = nullptr;  ///< [events]: signals in one step
+  uint32_t* counters = nullptr;             ///< [events * kCounterStride], zero before the launch
+  uint32_t events = 0;
+  int32_t workers = 0;
+  uint16_t sampled = 0;  ///< event: a step's token is known
+
+  ModelShape shape;
+  int32_t row_elements = 0;   ///< most elements of an input row
+  int32_t scratch_bytes = 0;  ///< shared memory for rows and attention
+  int32_t code_bytes = 0;     ///< shared memory for a worker's codes
+  int32_t pages = 0;          ///< in the ring
+  int32_t pages_in_flight = 0;
+
+  int32_t* tokens = nullptr;  ///< [capacity + 1]: of each position
+  int32_t position = 0;       ///< of the first step
+  int32_t given = 0;          ///< tokens [0, given) are given; later ones are drawn
+  int32_t steps = 0;
+  int32_t eos[kMostEos] = {};
+  int32_t eos_count = 0;
+
+  SamplingOptions sampling;
+  const float* uniforms = nullptr;  ///< [steps]
+  uint32_t* seen = nullptr;         ///< bit for each token so far (repetition penalty)
+  void* candidates = nullptr;       ///< [workers] Candidate
+  Mailbox* mailbox = nullptr;
+  uint32_t* stop_step = nullptr;  ///< steps from this one on are not run
+  Failure* failure = nullptr;
+};
+
+inline constexpr int kCounterStride = 32;  ///< counters lie on cache lines of their own
+
+}  // namespace weft::hopper

@@ -1,0 +1,604 @@
+// One CTA per SM walks its worker's codes, step after step. Sixteen warps form the team that
+// computes; one thread of a seventeenth warp is the loader: it walks the same codes, knows every
+// weight byte of the step in order, and keeps the ring of pages full. It never waits for an
+// activation. Events are counters in global memory; a wait polls them with acquire loads, a signal
+// is a release addition after the team's stores. Every spin has an end: a worker that waits too
+// long writes what it waited for and everybody leaves.
+#include <cooperative_groups.h>
+
+#include "engine/hopper/decode_kernel.h"
+#include "ops/attention/hopper.cuh"
+#include "ops/linear/hopper.cuh"
+#include "ops/rmsnorm/hopper.cuh"
+#include "ops/sample/hopper.cuh"
+
+namespace weft::hopper {
+namespace {
+
+static_assert(Team::kWarps == kTeamWarps);
+constexpr int kThreads = Team::kThreads + 32;
+constexpr uint32_t kMostPolls = 1u << 22;  // of about half a microsecond
+constexpr int64_t kAlign = 128;
+
+constexpr int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+/// What lies in shared memory after the ring, all of fixed size.
+struct Shared {
+  alignas(16) float sums[kSumsBytes / 4];
+  float scratch[2 * Team::kWarps];
+  Candidate best[4];
+  uint64_t full[16];
+  uint64_t empty[16];
+  uint32_t ended;  ///< the run is over, or was given up: everybody leaves
+  SampleScratch sample;
+};
+
+struct Layout {
+  int64_t rows, codes, signals, shared, total;
+  __host__ __device__ explicit Layout(const Launch& launch) {
+    rows = static_cast<int64_t>(launch.pages) * kPageBytes;
+    codes = rows + aligned(launch.scratch_bytes);
+    signals = codes + aligned(launch.code_bytes);
+    shared = signals + aligned(2 * static_cast<int64_t>(launch.events));
+    total = shared + static_cast<int64_t>(sizeof(Shared));
+  }
+};
+
+/// A worker's view of the launch.
+class Worker {
+ public:
+  __device__ Worker(const Launch& launch, char* memory)
+      : launch_(launch), index_(static_cast<int>(blockIdx.x)) {
+    const Layout layout(launch);
+    shared_ = reinterpret_cast<Shared*>(memory + layout.shared);
+    codes_ = reinterpret_cast<const Code*>(memory + layout.codes);
+    signals_ = reinterpret_cast<const uint16_t*>(memory + layout.signals);
+    scratch_ = memory + layout.rows;
+    row_ = {scratch_, scratch_ + launch.row_elements * 2};
+    ring_ = {memory, shared_->full, shared_->empty, launch.pages};
+    const uint32_t begin = launch.code_begin[index_];
+    count_ = static_cast<int>(launch.code_begin[index_ + 1] - begin);
+    team_ = {static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.x / 32),
+             static_cast<int>(threadIdx.x % 32), shared_->scratch};
+
+    // Codes and signal counts into shared memory.
+    const auto* from = reinterpret_cast<const uint4*>(launch.codes + begin);
+    auto* to = reinterpret_cast<uint4*>(memory + layout.codes);
+    for (int i = static_cast<int>(threadIdx.x); i < count_ * static_cast<int>(sizeof(Code) / 16);
+         i += kThreads) {
+      to[i] = from[i];
+    }
+    auto* signals = reinterpret_cast<uint16_t*>(memory + layout.signals);
+    for (uint32_t i = threadIdx.x; i < launch.events; i += kThreads) {
+      signals[i] = static_cast<uint16_t>(launch.event_signals[i]);
+    }
+    if (threadIdx.x == 0) {
+      shared_->ended = 0;
+      ring_.init();
+    }
+    __syncthreads();
+  }
+
+  __device__ void compute();
+  __device__ void load();
+
+ private:
+  template <class T>
+  __device__ T* at(Place place) const {
+    return reinterpret_cast<T*>(launch_.arena + static_cast<int64_t>(place) * 16);
+  }
+  __device__ bool ended() const { return *static_cast<volatile uint32_t*>(&shared_->ended) != 0; }
+  __device__ void fail(const Code* code, int event, int step, uint32_t seen, uint32_t wanted);
+  /// By one thread.
+  __device__ void poll(const Code* code, int event, uint32_t wanted, int step);
+  /// By the team. False: the run is over.
+  __device__ bool wait(const Code& code, int step);
+  /// By the team, after its stores. `threads`: the first ones, which stored.
+  __device__ void signal(const Code& code, int threads);
+
+  __device__ bool given(int position) const { return position + 1 < launch_.given; }
+  __device__ void embed(const Code& code, int position);
+  __device__ void rope_angles(const Code& code, int position);
+  __device__ void rope_append(const Code& code, int position);
+  __device__ void attention(const Code& code, int position);
+  __device__ void norm_add(const Code& code);
+  __device__ bool product(const Code& code);
+  __device__ void sample(const Code& code, int position, int step, uint32_t stop);
+
+  const Launch& launch_;
+  const int index_;
+  int count_;
+  Shared* shared_;
+  const Code* codes_;
+  const uint16_t* signals_;
+  char* scratch_;
+  SplitRow row_;
+  PageRing ring_;
+  Team team_;
+  PageCursor cursor_;
+  int block_round_ = 0;
+  int sum_round_ = 0;
+  uint32_t mailbox_count_ = 0;
+};
+
+__device__ void Worker::fail(const Code* code, int event, int step, uint32_t seen,
+                             uint32_t wanted) {
+  Failure* failure = launch_.failure;
+  if (atomicCAS(&failure->happened, 0u, 1u) == 0) {
+    failure->worker = index_;
+    failure->operation = code != nullptr ? code->operation : -1;
+    failure->event = event;
+    failure->step = step;
+    failure->seen = seen;
+    failure->wanted = wanted;
+  }
+  shared_->ended = 1;
+}
+
+__device__ void Worker::poll(const Code* code, int event, uint32_t wanted, int step) {
+  const uint32_t* counter = launch_.counters + static_cast<int64_t>(event) * kCounterStride;
+  uint32_t seen = load_acquire(counter);
+  for (uint32_t polls = 0; seen < wanted; ++polls) {
+    if (polls % 1024 == 1023 && load_acquire(&launch_.failure->happened) != 0) {
+      shared_->ended = 1;
+      return;
+    }
+    if (polls == kMostPolls) {
+      fail(code, event, step, seen, wanted);
+      return;
+    }
+    seen = load_acquire(counter);
+  }
+}
+
+__device__ bool Worker::wait(const Code& code, int step) {
+  if (code.waits == 0) {
+    return true;
+  }
+  if (team_.warp == 0 && team_.lane < code.waits) {
+    const uint16_t wait = code.wait[team_.lane];
+    const int event = wait & ~kPreviousStep;
+    const uint32_t steps = static_cast<uint32_t>(step) + ((wait & kPreviousStep) != 0 ? 0 : 1);
+    poll(&code, event, steps * signals_[event], step);
+  }
+  team_.sync();
+  return !ended();
+}
+
+__device__ void Worker::signal(const Code& code, int threads) {
+  if (code.signals == 0) {
+    return;
+  }
+  if (team_.thread < threads) {
+    // Two barriers, since the other warps may be at the next one already.
+    named_barrier(threads == Team::kThreads ? 3 : 2, threads);
+    if (team_.thread < code.signals) {
+      add_release(
+          launch_.counters + static_cast<int64_t>(code.signal[team_.thread]) * kCounterStride, 1);
+    }
+  }
+}
+
+__device__ void Worker::embed(const Code& code, int position) {
+  const int32_t token = __ldcg(launch_.tokens + position);
+  const auto* row = at<const __nv_bfloat16>(code.a) + static_cast<int64_t>(token) * code.n;
+  for (int i = team_.thread; 4 * i < code.n; i += Team::kThreads) {
+    const float4 x = load_weight4(row, i);
+    __stcg(at<float4>(code.b) + i, float4{x.x * code.x, x.y * code.x, x.z * code.x, x.w * code.x});
+  }
+}
+
+__device__ void Worker::rope_angles(const Code& code, int position) {
+  for (int i = team_.thread; i < code.n; i += Team::kThreads) {
+    // The angle is rounded to f32, as checkpoints were trained with; then exact.
+    const float angle = static_cast<float>(position) * __ldg(at<const float>(code.a) + i);
+    double sine;
+    double cosine;
+    sincos(static_cast<double>(angle), &sine, &cosine);
+    __stcg(at<float>(code.b) + i, static_cast<float>(cosine));
+    __stcg(at<float>(code.c) + i, static_cast<float>(sine));
+  }
+}
+
+__device__ void Worker::rope_append(const Code& code, int position) {
+  const ModelShape& shape = launch_.shape;
+  const int half = shape.head_dim / 2;
+  const int group = shape.query_heads / shape.kv_heads;
+  const float* cosines = at<const float>(code.d);
+  const float* sines = at<const float>(code.e);
+  // Per KV head: its query heads, its key head, its value head.
+  const int heads = (code.last - code.first) * (group + 2);
+  for (int i = team_.thread; i < heads * half; i += Team::kThreads) {
+    const int j = i % half;
+    const int kv_head = code.first + i / half / (group + 2);
+    const int which = i / half % (group + 2);
+    const int64_t place =
+        (static_cast<int64_t>(kv_head) * shape.capacity + position) * shape.head_dim + j;
+    const auto append = [&](Place cache, float low, float high) {
+      if (shape.kv_f32) {
+        at<float>(cache)[place] = low;
+        at<float>(cache)[place + half] = high;
+      } else {
+        at<__nv_bfloat16>(cache)[place] = __float2bfloat16_rn(low);
+        at<__nv_bfloat16>(cache)[place + half] = __float2bfloat16_rn(high);
+      }
+    };
+    const bool query = which < group;
+    const Place from = query ? code.a : which == group ? code.b : code.c;
+    float* head = at<float>(from) +
+                  static_cast<int64_t>(query ? kv_head * group + which : kv_head) * shape.head_dim;
+    const float low = __ldcg(head + j);
+    const float high = __ldcg(head + j + half);
+    if (which > group) {
+      append(code.g, low, high);
+      continue;
+    }
+    const float cosine = __ldcg(cosines + j);
+    const float sine = __ldcg(sines + j);
+    const float turned_low = low * cosine - high * sine;
+    const float turned_high = high * cosine + low * sine;
+    if (query) {
+      __stcg(head + j, turned_low);
+      __stcg(head + j + half, turned_high);
+    } else {
+      append(code.f, turned_low, turned_high);
+    }
+  }
+}
+
+__device__ void Worker::attention(const Code& code, int position) {
+  const ModelShape& shape = launch_.shape;
+  const int dim = shape.head_dim;
+  const int group = shape.query_heads / shape.kv_heads;
+  // The split's share of the row's blocks of keys: attention_split() of ops/attention/op.h.
+  constexpr int kBlock = 64;
+  const int begin = shape.window > 0 ? max(0, position - shape.window + 1) : 0;
+  const int end = position + 1;
+  const int block = begin / kBlock;
+  const int blocks = (end + kBlock - 1) / kBlock - block;
+  const int first = max(begin, (block + blocks * code.n / shape.splits) * kBlock);
+  const int last = min(end, (block + blocks * (code.n + 1) / shape.splits) * kBlock);
+  for (int kv_head = code.first; kv_head < code.last; ++kv_head) {
+    const int64_t offset =
+        static_cast<int64_t>(kv_head) * shape.capacity * dim * (shape.kv_f32 ? 4 : 2);
+    const auto store = [&](int head, int d, float element, float maximum, float total) {
+      if (code.d == kNowhere) {
+        __stcg(at<float>(code.e) + static_cast<int64_t>(head) * dim + d, element / total);
+        return;
+      }
+      float* part =
+          at<float>(code.d) + (static_cast<int64_t>(head) * shape.splits + code.n) * (dim + 2);
+      __stcg(part + d, element);
+      if (d == 0) {
+        __stcg(part + dim, maximum);
+        __stcg(part + dim + 1, total);
+      }
+    };
+    for (int at_once = 0; at_once < group; at_once += kHeadsAtOnce) {
+      const int head = kv_head * group + at_once;
+      const int heads = min(kHeadsAtOnce, group - at_once);
+      auto* scratch = reinterpret_cast<float*>(scratch_);
+      if (last <= first) {  // fewer blocks than splits
+        for (int i = team_.thread; i < heads * dim; i += Team::kThreads) {
+          store(head + i / dim, i % dim, 0.0f, -__builtin_inff(), 0.0f);
+        }
+      } else if (shape.kv_f32) {
+        attention_range<true>(team_, at<const float>(code.a), at<const char>(code.b) + offset,
+                              at<const char>(code.c) + offset, dim, head, heads, first, last,
+                              shape.attention_scale, scratch, store);
+      } else {
+        attention_range<false>(team_, at<const float>(code.a), at<const char>(code.b) + offset,
+                               at<const char>(code.c) + offset, dim, head, heads, first, last,
+                               shape.attention_scale, scratch, store);
+      }
+    }
+  }
+}
+
+__device__ void Worker::norm_add(const Code& code) {
+  float* residual = at<float>(code.c);
+  norm_row(team_, at<const float>(code.a), at<const __nv_bfloat16>(code.b), code.n, code.x,
+           sum_round_++, [&](int i, float4 y) {
+             float4 r = __ldcg(reinterpret_cast<const float4*>(residual) + i);
+             r.x += code.y * y.x;
+             r.y += code.y * y.y;
+             r.z += code.y * y.z;
+             r.w += code.y * y.w;
+             __stcg(reinterpret_cast<float4*>(residual) + i, r);
+           });
+}
+
+__device__ bool Worker::product(const Code& code) {
+  if (code.a != kNowhere) {
+    load_row(team_, at<const float>(code.a), code.k, row_);
+  }
+  team_.sync();  // the row is there
+  const bool gated = code.opcode == Opcode::gated_linear;
+  Candidate best;
+  const auto finish = [&](int first_unit, int units, const float* sums) {
+    const int outputs = (gated ? units / 2 : units) * kUnitColumns;
+    if (team_.thread >= outputs) {
+      return;
+    }
+    const int in_unit = team_.thread % kUnitColumns;
+    int column = (gated ? first_unit / 2 : first_unit) * kUnitColumns + team_.thread;
+    if (gated) {
+      const Segment& segment = code.segment[0];
+      if (column >= static_cast<int>(segment.columns)) {
+        return;
+      }
+      const int pair = team_.thread / kUnitColumns * 2 * kUnitColumns + in_unit;
+      float gate = gather(sums, pair);
+      float up = gather(sums, pair + kUnitColumns);
+      if (segment.bias != kNowhere) {
+        gate += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[column]);
+        up += __bfloat162float(at<const __nv_bfloat16>(segment.bias_up)[column]);
+      }
+      __stcg(at<float>(segment.out) + column, gate / (1.0f + expf(-gate)) * up);
+      return;
+    }
+    int s = 0;  // each segment begins at a unit
+    while (s + 1 < code.segments) {
+      const int wide =
+          static_cast<int>((code.segment[s].columns + kUnitColumns - 1) / kUnitColumns) *
+          kUnitColumns;
+      if (column < wide) {
+        break;
+      }
+      column -= wide;
+      ++s;
+    }
+    const Segment& segment = code.segment[s];
+    if (column >= static_cast<int>(segment.columns)) {
+      return;
+    }
+    float x = gather(sums, team_.thread);
+    if (segment.bias != kNowhere) {
+      x += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[column]);
+    }
+    x *= segment.alpha;
+    float* out = at<float>(segment.out) + column;
+    if (segment.accumulate != 0) {
+      x += __ldcg(out);
+    }
+    __stcg(out, x);
+    if (code.candidates != 0) {
+      best.offer(x, code.first + column);
+    }
+  };
+  const bool whole =
+      stream_product(team_, ring_, cursor_, row_, code.units, static_cast<int>(groups_of(code.k)),
+                     shared_->sums, block_round_, finish, [&] { return ended(); });
+  if (!whole) {
+    return false;
+  }
+  if (code.candidates != 0 && team_.warp < 4) {
+    best = warp_best(best);
+    if (team_.lane == 0) {
+      shared_->best[team_.warp] = best;
+    }
+    named_barrier(2, 128);
+    if (team_.thread == 0) {
+      for (int w = 1; w < 4; ++w) {
+        if (shared_->best[w].id != 0x7fffffff) {
+          best.offer(shared_->best[w].logit, shared_->best[w].id);
+        }
+      }
+      static_cast<Candidate*>(launch_.candidates)[index_] = best;
+    }
+  }
+  return true;
+}
+
+__device__ void Worker::sample(const Code& code, int position, int step, uint32_t stop) {
+  if (given(position)) {
+    if (team_.thread == 0 && stop != 0) {
+      *launch_.stop_step = static_cast<uint32_t>(step) + 1;
+    }
+    return;
+  }
+  const SamplingOptions& options = launch_.sampling;
+  int32_t token = 0;
+  if (options.temperature == 0 && options.repetition_penalty == 1) {
+    if (team_.warp == 0) {
+      Candidate best;
+      for (int w = team_.lane; w < launch_.workers; w += 32) {
+        const auto* from = static_cast<const Candidate*>(launch_.candidates) + w;
+        const uint2 bits = __ldcg(reinterpret_cast<const uint2*>(from));
+        if (bits.y != 0x7fffffff) {
+          best.offer(__uint_as_float(bits.x), static_cast<int32_t>(bits.y));
+        }
+      }
+      token = warp_best(best).id;
+    }
+  } else {
+    SamplingOptions drawn = options;
+    if (options.temperature == 0) {  // greedy with a penalty: the best of what it leaves
+      drawn.temperature = 1;
+      drawn.top_k = 1;
+      drawn.top_p = 1;
+      drawn.min_p = 0;
+    }
+    token = sample_row(team_, at<float>(code.a), code.n, drawn, launch_.seen,
+                       __ldg(launch_.uniforms + step), shared_->sample);
+  }
+  if (team_.thread == 0) {
+    launch_.tokens[position + 1] = token;
+    launch_.seen[token / 32] |= 1u << (token % 32);
+    bool end = stop != 0;
+    for (int i = 0; i < launch_.eos_count; ++i) {
+      end = end || launch_.eos[i] == token;
+    }
+    if (end) {
+      *launch_.stop_step = static_cast<uint32_t>(step) + 1;
+    }
+    Mailbox* mailbox = launch_.mailbox;
+    const uint32_t count = mailbox_count_++;
+    *static_cast<volatile int32_t*>(&mailbox->token[count]) = token;
+    store_release_system(&mailbox->tokens, count + 1);
+  }
+}
+
+__device__ void Worker::compute() {
+  for (int step = 0; step < launch_.steps; ++step) {
+    const int position = launch_.position + step;
+    if (step > 0) {
+      if (team_.thread == 0) {
+        poll(nullptr, launch_.sampled, static_cast<uint32_t>(step) * signals_[launch_.sampled],
+             step);
+        if (static_cast<uint32_t>(step) >= __ldcg(launch_.stop_step)) {
+          shared_->ended = 1;
+        }
+      }
+      team_.sync();
+      if (ended()) {
+        return;
+      }
+    }
+    // Asked for now, needed when the token is known: the way to the host and back is long.
+    uint32_t stop = 0;
+    if (index_ == 0 && team_.thread == 0) {
+      stop = load_system(&launch_.mailbox->stop);
+    }
+    for (int i = 0; i < count_; ++i) {
+      const Code& code = codes_[i];
+      if (!wait(code, step)) {
+        return;
+      }
+      int stored = Team::kThreads;
+      if (code.head == 0 || !given(position) || code.opcode == Opcode::sample) {
+        switch (code.opcode) {
+          case Opcode::embed:
+            embed(code, position);
+            break;
+          case Opcode::rope_angles:
+            rope_angles(code, position);
+            break;
+          case Opcode::norm_input:
+            norm_row(team_, at<const float>(code.a), at<const __nv_bfloat16>(code.b), code.n,
+                     code.x, sum_round_++, [&](int k, float4 y) { row_.store4(k, y); });
+            if (code.n / 4 + team_.thread < groups_of(code.n) * kGroupK / 4) {
+              row_.store4(code.n / 4 + team_.thread, float4{});
+            }
+            break;
+          case Opcode::norm_groups:
+            norm_groups(team_, at<float>(code.a), at<const __nv_bfloat16>(code.b), code.n,
+                        code.first, code.last, code.x);
+            break;
+          case Opcode::norm_add:
+            norm_add(code);
+            break;
+          case Opcode::linear:
+          case Opcode::gated_linear:
+            if (!product(code)) {
+              return;
+            }
+            stored = 128;
+            break;
+          case Opcode::rope_append:
+            rope_append(code, position);
+            break;
+          case Opcode::attention:
+            attention(code, position);
+            break;
+          case Opcode::attention_combine:
+            attention_merge(team_, at<const float>(code.d), launch_.shape.splits,
+                            launch_.shape.head_dim, code.first, code.last, at<float>(code.e));
+            break;
+          case Opcode::sample:
+            sample(code, position, step, stop);
+            break;
+        }
+      }
+      signal(code, stored);
+    }
+    // What this step leaves in shared memory and in this worker's own rows is read by the next.
+    team_.sync();
+  }
+}
+
+__device__ void Worker::load() {
+  const uint64_t policy = evict_first_policy();
+  const char* stream = launch_.streams[index_];
+  PageCursor next;    // to fill
+  PageCursor oldest;  // of those in flight
+  int in_flight = 0;
+  uint64_t used = 0;  // pages so far
+  const auto land = [&] {
+    while (!mbarrier_try_wait(&ring_.full[oldest.slot], oldest.phase)) {
+    }
+    oldest.advance(ring_.slots);
+    --in_flight;
+  };
+  for (int step = 0; step < launch_.steps && !ended(); ++step) {
+    const int position = launch_.position + step;
+    for (int i = 0; i < count_ && !ended(); ++i) {
+      const Code& code = codes_[i];
+      if (code.units == 0 || (code.head != 0 && given(position))) {
+        continue;
+      }
+      const char* from = stream + static_cast<int64_t>(code.stream) * 16;
+      int64_t left = static_cast<int64_t>(code.units) * groups_of(code.k) * kGroupBytes;
+      while (left > 0) {
+        if (used >= static_cast<uint64_t>(ring_.slots)) {
+          bool free = false;
+          while (!free && !ended()) {
+            free = mbarrier_try_wait(&ring_.empty[next.slot], next.phase ^ 1);
+          }
+          if (!free) {
+            break;
+          }
+        }
+        while (in_flight >= launch_.pages_in_flight) {
+          land();
+        }
+        const auto bytes = static_cast<uint32_t>(min(left, static_cast<int64_t>(kPageBytes)));
+        mbarrier_arrive_expect(&ring_.full[next.slot], bytes);
+        bulk_load(ring_.pages + next.slot * kPageBytes, from, bytes, &ring_.full[next.slot],
+                  policy);
+        next.advance(ring_.slots);
+        ++used;
+        ++in_flight;
+        from += bytes;
+        left -= bytes;
+      }
+      if (ended()) {
+        break;
+      }
+    }
+  }
+  // A CTA may not end while copies into its memory are on their way.
+  while (in_flight > 0) {
+    land();
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 1)
+    decode_kernel(const __grid_constant__ Launch launch) {
+  extern __shared__ __align__(1024) char memory[];
+  Worker worker(launch, memory);
+  if (threadIdx.x < Team::kThreads) {
+    worker.compute();
+  } else if (threadIdx.x == Team::kThreads) {
+    worker.load();
+  }
+}
+
+}  // namespace
+
+int64_t decode_shared_bytes(const Launch& launch) { return Layout(launch).total; }
+
+cudaError_t launch_decode(const Launch& launch, cudaStream_t stream) {
+  const auto bytes = static_cast<size_t>(decode_shared_bytes(launch));
+  const cudaError_t error = cudaFuncSetAttribute(
+      decode_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (error != cudaSuccess) {
+    return error;
+  }
+  void* arguments[] = {const_cast<Launch*>(&launch)};
+  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(decode_kernel),
+                                     dim3(static_cast<unsigned>(launch.workers)), dim3(kThreads),
+                                     arguments, bytes, stream);
+}
+
+}  // namespace weft::hopper

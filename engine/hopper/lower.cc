@@ -1,0 +1,351 @@
+#include "engine/hopper/lower.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "ops/attention/hopper_layout.h"
+#include "ops/linear/hopper_layout.h"
+
+namespace weft::hopper {
+namespace {
+
+constexpr int64_t kArenaAlignment = 256;
+constexpr int64_t kMostEvents = kPreviousStep - 1;
+
+int64_t aligned(int64_t bytes) {
+  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
+}
+
+/// Lowers the instructions of one worker.
+class WorkerLowering {
+ public:
+  WorkerLowering(const Program& program, const Weights& weights, const Arena& arena, size_t worker,
+                 Lowered& out)
+      : program_(program), weights_(weights), arena_(arena), worker_(worker), out_(out) {}
+
+  Status run() {
+    out_.streams.push_back(out_.packed_bytes);
+    for (const Instruction& instruction : program_.workers[worker_]) {
+      WEFT_TRY(lower(instruction));
+    }
+    out_.code_bytes =
+        std::max(out_.code_bytes, static_cast<int32_t>(codes().size() * sizeof(Code)));
+    return {};
+  }
+
+ private:
+  std::vector<Code>& codes() { return out_.codes[worker_]; }
+
+  Status lower(const Instruction& instruction) {
+    const Operation& operation = program_.operations[static_cast<size_t>(instruction.operation)];
+    instruction_ = &instruction;
+    code_ = {};
+    code_.operation = instruction.operation;
+    joined_ = false;
+    WEFT_TRY(std::visit(*this, operation.body));
+    Code* code = &code_;
+    if (joined_) {
+      code = &codes().back();
+    } else {
+      if (instruction.waits.size() > kMostWaits) {
+        return input_error(fmt::format("{} waits for {} events: the kernel's codes hold {}",
+                                       operation.name, instruction.waits.size(), kMostWaits));
+      }
+      for (const Wait& wait : instruction.waits) {
+        code->wait[code->waits++] =
+            static_cast<uint16_t>(wait.event | (wait.previous_step ? kPreviousStep : 0));
+      }
+    }
+    if (instruction.signal != kNone) {
+      WEFT_CHECK(code->signals < kMostSignals);
+      code->signal[code->signals++] = static_cast<uint16_t>(instruction.signal);
+    }
+    if (!joined_) {
+      codes().push_back(code_);
+    }
+    return {};
+  }
+
+  // Places.
+  Place place(int64_t bytes) const { return static_cast<Place>(bytes / 16); }
+  Place buffer(BufferId id) const {
+    if (id == kNone) {
+      return kNowhere;
+    }
+    const auto index = static_cast<size_t>(id);
+    const bool own = program_.buffers[index].space == Space::worker;
+    WEFT_CHECK(arena_.buffers[index] >= 0);
+    return place(arena_.buffers[index] +
+                 (own ? static_cast<int64_t>(worker_) * arena_.worker_bytes : 0));
+  }
+  const Tensor& tensor(const WeightRef& ref) const { return weights_.get(ref.role, ref.layer); }
+  int64_t weight_bytes(const WeightRef& ref) const {
+    return arena_.weights[static_cast<size_t>(&tensor(ref) - weights_.tensors().data())];
+  }
+  Result<Place> weight(const WeightRef& ref) const {
+    if (!ref.present) {
+      return kNowhere;
+    }
+    const Tensor& t = tensor(ref);
+    if (t.dtype != DType::bf16) {
+      return input_error(
+          fmt::format("{} is {}: the cuda device runs bf16 weights; use --device cpu", t.name,
+                      name_of(t.dtype)));
+    }
+    return place(weight_bytes(ref));
+  }
+  /// A bias's elements from `column` on. Columns are multiples of 8: 16 bytes.
+  Result<Place> bias(const WeightRef& ref, int64_t column) const {
+    WEFT_ASSIGN(const Place base, weight(ref));
+    return base == kNowhere ? base : base + static_cast<Place>(column / 8);
+  }
+
+  /// The row a product reads: kNowhere when a norm has just left it in shared memory.
+  Place row(BufferId id) const { return id == input_row_ ? kNowhere : buffer(id); }
+
+  void pack(const WeightRef& ref, int64_t first, int64_t end, int64_t k) {
+    const int64_t rows = std::min<int64_t>(kUnitColumns, end - first);
+    out_.pack.push_back({weight_bytes(ref) + first * k * 2, out_.packed_bytes,
+                         static_cast<int32_t>(rows), static_cast<int32_t>(k)});
+    out_.packed_bytes += groups_of(k) * kGroupBytes;
+  }
+  Status begin_product(int64_t k, BufferId a) {
+    if (k % 8 != 0) {
+      return input_error(
+          fmt::format("a product over {} elements: the cuda device wants multiples of 8", k));
+    }
+    code_.a = row(a);
+    code_.k = static_cast<int32_t>(k);
+    code_.stream = static_cast<uint32_t>((out_.packed_bytes - out_.streams.back()) / 16);
+    out_.row_elements = std::max(out_.row_elements, static_cast<int32_t>(groups_of(k) * kGroupK));
+    return {};
+  }
+
+ public:
+  Status operator()(const EmbedOp& op) {
+    code_.opcode = Opcode::embed;
+    WEFT_ASSIGN(code_.a, weight(op.table));
+    code_.b = buffer(op.out);
+    code_.n = static_cast<int32_t>(op.columns);
+    code_.x = op.scale;
+    return {};
+  }
+  Status operator()(const RopeAnglesOp& op) {
+    code_.opcode = Opcode::rope_angles;
+    code_.a = buffer(op.inverse_frequencies);
+    code_.b = buffer(op.cosines);
+    code_.c = buffer(op.sines);
+    code_.n = static_cast<int32_t>(op.half);
+    return {};
+  }
+  Status operator()(const RmsNormOp& op) {
+    WEFT_ASSIGN(code_.b, weight(op.weight));
+    code_.n = static_cast<int32_t>(op.columns);
+    code_.x = op.epsilon;
+    code_.head = op.weight.role == Role::final_norm ? 1 : 0;
+    code_.a = buffer(op.x);
+    if (op.residual != kNone) {
+      code_.opcode = Opcode::norm_add;
+      code_.c = buffer(op.residual);
+      code_.y = op.scale;
+    } else if (op.out == op.x) {
+      code_.opcode = Opcode::norm_groups;
+      code_.first = static_cast<int32_t>(instruction_->tile.begin);
+      code_.last = static_cast<int32_t>(instruction_->tile.end);
+    } else {
+      WEFT_CHECK(program_.buffers[static_cast<size_t>(op.out)].space == Space::worker);
+      code_.opcode = Opcode::norm_input;
+      input_row_ = op.out;
+    }
+    return {};
+  }
+  Status operator()(const LinearOp& op) {
+    const Range columns = instruction_->tile;
+    Segment segment;
+    segment.out = buffer(op.out) + static_cast<Place>(columns.begin / 4);
+    WEFT_ASSIGN(segment.bias, bias(op.bias, columns.begin));
+    segment.columns = static_cast<uint32_t>(columns.size());
+    segment.alpha = op.alpha;
+    segment.accumulate = op.accumulate ? 1 : 0;
+    WEFT_TRY(weight(op.weight));
+
+    // The projections of one row follow one another without a wait: they are one product.
+    Code* code = codes().empty() ? nullptr : &codes().back();
+    joined_ = code != nullptr && code->opcode == Opcode::linear && instruction_->waits.empty() &&
+              code->k == op.k && code->a == row(op.a) && code->segments < kMostSegments &&
+              code->signals < kMostSignals && op.out != program_.logits;
+    if (!joined_) {
+      code = &code_;
+      code->opcode = Opcode::linear;
+      WEFT_TRY(begin_product(op.k, op.a));
+      code->head = code->candidates = op.out == program_.logits ? 1 : 0;
+      code->first = static_cast<int32_t>(columns.begin);
+    }
+    code->segment[code->segments++] = segment;
+    code->units += static_cast<int32_t>(units_of(columns.size()));
+    for (int64_t c = columns.begin; c < columns.end; c += kUnitColumns) {
+      pack(op.weight, c, columns.end, op.k);
+    }
+    return {};
+  }
+  Status operator()(const GatedLinearOp& op) {
+    const Range columns = instruction_->tile;
+    code_.opcode = Opcode::gated_linear;
+    WEFT_TRY(begin_product(op.k, op.a));
+    Segment& segment = code_.segment[0];
+    segment.out = buffer(op.out) + static_cast<Place>(columns.begin / 4);
+    WEFT_ASSIGN(segment.bias, bias(op.gate_bias, columns.begin));
+    WEFT_ASSIGN(segment.bias_up, bias(op.up_bias, columns.begin));
+    WEFT_TRY(weight(op.gate));
+    WEFT_TRY(weight(op.up));
+    segment.columns = static_cast<uint32_t>(columns.size());
+    code_.segments = 1;
+    code_.units = static_cast<int32_t>(2 * units_of(columns.size()));
+    for (int64_t c = columns.begin; c < columns.end; c += kUnitColumns) {
+      pack(op.gate, c, columns.end, op.k);
+      pack(op.up, c, columns.end, op.k);
+    }
+    return {};
+  }
+  Status operator()(const RopeAppendOp& op) {
+    code_.opcode = Opcode::rope_append;
+    code_.a = buffer(op.q);
+    code_.b = buffer(op.k);
+    code_.c = buffer(op.v);
+    code_.d = buffer(op.cosines);
+    code_.e = buffer(op.sines);
+    code_.f = buffer(op.keys);
+    code_.g = buffer(op.values);
+    code_.first = static_cast<int32_t>(instruction_->tile.begin);
+    code_.last = static_cast<int32_t>(instruction_->tile.end);
+    WEFT_CHECK(op.q_out == op.q);
+    return {};
+  }
+  Status operator()(const AttentionOp& op) {
+    code_.opcode = Opcode::attention;
+    code_.a = buffer(op.q);
+    code_.b = buffer(op.keys);
+    code_.c = buffer(op.values);
+    code_.d = buffer(op.partials);
+    code_.e = buffer(op.out);
+    code_.first = static_cast<int32_t>(instruction_->tile.begin);
+    code_.last = static_cast<int32_t>(instruction_->tile.end);
+    code_.n = instruction_->split;
+    out_.shape.splits = static_cast<int32_t>(op.splits);
+    out_.shape.window = static_cast<int32_t>(op.window);
+    out_.shape.attention_scale = op.scale;
+    return {};
+  }
+  Status operator()(const AttentionCombineOp& op) {
+    code_.opcode = Opcode::attention_combine;
+    code_.d = buffer(op.attention.partials);
+    code_.e = buffer(op.attention.out);
+    code_.first = static_cast<int32_t>(instruction_->tile.begin);
+    code_.last = static_cast<int32_t>(instruction_->tile.end);
+    return {};
+  }
+  Status operator()(const SampleOp& op) {
+    code_.opcode = Opcode::sample;
+    code_.a = buffer(op.logits);
+    code_.n = static_cast<int32_t>(op.vocabulary);
+    code_.head = 1;
+    return {};
+  }
+
+ private:
+  const Program& program_;
+  const Weights& weights_;
+  const Arena& arena_;
+  const size_t worker_;
+  Lowered& out_;
+  const Instruction* instruction_ = nullptr;
+  Code code_;
+  bool joined_ = false;
+  BufferId input_row_ = kNone - 1;  // the buffer that a norm left in shared memory
+};
+
+}  // namespace
+
+PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv) {
+  PlanOptions options;
+  options.workers = units;
+  if (config.norm_placement == NormPlacement::after) {
+    // Every worker keeps the residual itself, so every worker takes part in every exchange.
+    const int64_t fewest = std::min({config.hidden, config.ffn, config.query_size()});
+    options.workers = static_cast<int>(std::min<int64_t>(units, units_of(fewest)));
+  }
+  options.capacity = capacity;
+  options.kv = kv;
+  options.columns = kUnitColumns;
+  options.attention_tasks = options.workers;
+  return options;
+}
+
+Arena lay_out(const Program& program, const Weights& weights) {
+  Arena arena;
+  const auto take = [&](int64_t bytes) {
+    return std::exchange(arena.bytes, arena.bytes + aligned(bytes));
+  };
+  for (const Tensor& tensor : weights.tensors()) {
+    arena.weights.push_back(take(tensor.bytes()));
+  }
+  arena.buffers.assign(program.buffers.size(), -1);
+  for (size_t i = 0; i < program.buffers.size(); ++i) {
+    const Buffer& buffer = program.buffers[i];
+    if (buffer.space == Space::worker) {
+      arena.buffers[i] = arena.worker_bytes;
+      arena.worker_bytes += aligned(buffer.bytes());
+    } else if (buffer.space != Space::state) {
+      arena.buffers[i] = take(buffer.bytes());
+    }
+  }
+  const int64_t own = take(arena.worker_bytes * static_cast<int64_t>(program.workers.size()));
+  for (size_t i = 0; i < program.buffers.size(); ++i) {
+    arena.buffers[i] += program.buffers[i].space == Space::worker ? own : 0;
+  }
+  return arena;
+}
+
+Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
+                      const Arena& arena, int64_t capacity) {
+  WEFT_CHECK(program.rows == 1);
+  constexpr int64_t kMostHeadDim = 256;
+  if (config.head_dim % 8 != 0 || config.head_dim > kMostHeadDim) {
+    return input_error(
+        fmt::format("{} has heads of {}: the cuda device runs multiples of 8 up to {}", config.name,
+                    config.head_dim, kMostHeadDim));
+  }
+  if (static_cast<int64_t>(program.events.size()) > kMostEvents) {
+    return input_error(fmt::format("{} needs {} events: the kernel's codes name {}", config.name,
+                                   program.events.size(), kMostEvents));
+  }
+  if (arena.bytes / 16 >= static_cast<int64_t>(kNowhere)) {
+    return input_error(fmt::format(
+        "{} needs {} GiB beside its packed weights: the kernel's codes reach 64; lower --context",
+        config.name, arena.bytes >> 30));
+  }
+  Lowered out;
+  out.codes.resize(program.workers.size());
+  out.shape.query_heads = static_cast<int32_t>(config.query_heads);
+  out.shape.kv_heads = static_cast<int32_t>(config.kv_heads);
+  out.shape.head_dim = static_cast<int32_t>(config.head_dim);
+  out.shape.capacity = static_cast<int32_t>(capacity);
+  out.shape.vocabulary = static_cast<int32_t>(config.vocabulary);
+  for (const Buffer& buffer : program.buffers) {
+    out.shape.kv_f32 |= buffer.space == Space::kv && buffer.element == Element::f32;
+  }
+  for (size_t worker = 0; worker < program.workers.size(); ++worker) {
+    WEFT_TRY(WorkerLowering(program, weights, arena, worker, out).run());
+  }
+  for (const Event& event : program.events) {
+    out.event_signals.push_back(static_cast<uint32_t>(event.signals));
+  }
+  out.scratch_bytes = static_cast<int32_t>(std::max<int64_t>(
+      out.row_elements * 4, attention_scratch_bytes(kTeamWarps, config.head_dim)));
+  return out;
+}
+
+}  // namespace weft::hopper

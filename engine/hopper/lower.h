@@ -1,0 +1,57 @@
+// From a program to the codes that the resident kernel executes, and to the order in which each
+// worker's weights are packed. Host code with no CUDA in it: a schedule can be made and looked at
+// on any machine.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/hopper/code.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "program/planner.h"
+#include "program/program.h"
+
+namespace weft::hopper {
+
+/// How a decode step is planned for `units` SMs (132 on an H100 or H200). Few workers where each
+/// must have a part of everything (NormPlacement::after).
+PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv);
+
+/// Where things lie in the device's arena, in bytes from its beginning, multiples of 256. The
+/// weights come first, as the checkpoint has them.
+struct Arena {
+  std::vector<int64_t> weights;  ///< [Weights::tensors()]
+  std::vector<int64_t> buffers;  ///< [program.buffers]; Space::worker: worker 0's; -1: not there
+  int64_t worker_bytes = 0;      ///< from one worker's own buffers to the next's
+  int64_t bytes = 0;
+};
+Arena lay_out(const Program& program, const Weights& weights);
+
+/// One unit of a product: 8 rows of a weight, to be packed as ops/linear/hopper.cuh says.
+struct PackJob {
+  int64_t source = 0;       ///< in the arena: the first row
+  int64_t destination = 0;  ///< in the packed weights
+  int32_t rows = 0;         ///< 1 .. 8 that there are; the others are zero
+  int32_t k = 0;
+};
+
+struct Lowered {
+  std::vector<std::vector<Code>> codes;  ///< [worker]
+  std::vector<int64_t> streams;          ///< [worker]: beginning in the packed weights
+  std::vector<PackJob> pack;
+  int64_t packed_bytes = 0;
+  std::vector<uint32_t> event_signals;  ///< [event]
+  ModelShape shape;
+  int32_t row_elements = 0;  ///< see Launch
+  int32_t scratch_bytes = 0;
+  int32_t code_bytes = 0;
+};
+
+/// Lowers a decode program (one row). Errors (input): what the kernel has no form for, weights that
+/// are not bf16 among them.
+Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
+                      const Arena& arena, int64_t capacity);
+
+}  // namespace weft::hopper

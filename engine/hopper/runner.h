@@ -1,0 +1,28 @@
+// The runner on an NVIDIA Hopper GPU: the decode program, lowered to codes, runs as one resident
+// kernel.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/runner.h"
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace weft::hopper {
+
+struct RunnerOptions {
+  std::string device;  ///< "cuda", "cuda:1"
+  int workers = 0;     ///< CTAs; 0: one for each SM
+  int64_t capacity = 0;
+  DType kv = DType::bf16;
+  uint64_t weights_seed = 0;  ///< of weights with no data
+};
+
+/// `config` and `weights` outlive the runner. Weights with data are uploaded; those without
+/// (Weights::describe) are made on the device from the seed. Errors: device (no such GPU, no
+/// memory), input (a model that the kernel has no form for).
+Result<std::unique_ptr<Runner>> create_runner(const ModelConfig& config, const Weights& weights,
+                                              const RunnerOptions& options);
+
+}  // namespace weft::hopper

@@ -1,0 +1,374 @@
+#include "engine/hopper/runner.h"
+
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "arch/device.h"
+#include "engine/hopper/decode_kernel.h"
+#include "engine/hopper/lower.h"
+#include "engine/hopper/weights_kernel.h"
+#include "ops/linear/hopper_layout.h"
+#include "program/planner.h"
+#include "program/verify.h"
+
+namespace weft::hopper {
+namespace {
+
+// Enough bytes on their way for the memory's full rate; more only slows what SMs tell one another.
+constexpr int kBytesInFlight = 65536;
+constexpr int kMostPages = 16;
+constexpr int kFewestPages = 3;
+constexpr int64_t kCandidateBytes = 8;
+
+Status check(cudaError_t error, std::string_view what) {
+  if (error == cudaSuccess) {
+    return {};
+  }
+  return device_error(fmt::format("cuda: {} failed: {}", what, cudaGetErrorString(error)));
+}
+
+/// Host memory that the device reads and writes in place.
+class Mapped {
+ public:
+  Mapped() = default;
+  Mapped(const Mapped&) = delete;
+  Mapped& operator=(const Mapped&) = delete;
+  ~Mapped() { cudaFreeHost(data_); }
+  Status allocate(size_t bytes) {
+    return check(cudaHostAlloc(&data_, bytes, cudaHostAllocMapped), "allocating pinned memory");
+  }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  void* data_ = nullptr;
+};
+
+class HopperRunner : public Runner {
+ public:
+  HopperRunner(const ModelConfig& config, const Weights& weights, const RunnerOptions& options)
+      : config_(config), weights_(weights), options_(options) {}
+
+  Status create();
+
+  Status begin(std::span<const int32_t> prompt, const SamplingOptions& sampling,
+               const OnToken& on_token) override;
+  Status decode(int64_t steps, std::span<const int32_t> ends, const OnToken& on_token) override;
+  Status score(std::span<const int32_t> ids, const OnLogits& on_logits) override;
+  std::span<const float> logits() override;
+  int64_t position() const override { return position_; }
+  int64_t capacity() const override { return options_.capacity; }
+  DType kv() const override { return options_.kv; }
+  int workers() const override { return static_cast<int>(program_.workers.size()); }
+
+ private:
+  Status make_program(int units);
+  Status load_weights();
+  Status upload_codes();
+  /// Memory beside the program's: error (device) says how much was wanted.
+  Result<char*> allocate(int64_t bytes, std::string_view what);
+  template <class T>
+  Result<T*> upload(const std::vector<T>& data, std::string_view what);
+  Status forget(std::span<const int32_t> ids);
+  /// Runs steps from position_ on; tokens before `given` are known.
+  Status run(int64_t steps, int64_t given, std::span<const int32_t> ends, const OnToken& on_token);
+
+  const ModelConfig& config_;
+  const Weights& weights_;
+  const RunnerOptions options_;
+  std::unique_ptr<Device> device_;
+  std::vector<DeviceMemory> memory_;
+  Program program_;
+  Arena arena_;
+  Lowered lowered_;
+  Launch launch_;
+  char* packed_ = nullptr;
+  float* uniforms_ = nullptr;
+  Mapped mailbox_;
+  std::vector<float> logits_;
+  int64_t position_ = 0;
+  bool logits_valid_ = false;
+};
+
+Result<char*> HopperRunner::allocate(int64_t bytes, std::string_view what) {
+  auto memory = device_->allocate(static_cast<size_t>(std::max<int64_t>(bytes, 256)));
+  if (!memory.ok()) {
+    size_t free = 0;
+    size_t total = 0;
+    cudaMemGetInfo(&free, &total);
+    return device_error(
+        fmt::format("{}: {} needs {:.1f} GiB of {}, {:.1f} of {:.1f} are free: use a smaller model "
+                    "or --context",
+                    options_.device, config_.name, static_cast<double>(bytes) / (1 << 30), what,
+                    static_cast<double>(free) / (1 << 30), static_cast<double>(total) / (1 << 30)));
+  }
+  memory_.push_back(std::move(*memory));
+  return reinterpret_cast<char*>(memory_.back().data());
+}
+
+template <class T>
+Result<T*> HopperRunner::upload(const std::vector<T>& data, std::string_view what) {
+  const size_t bytes = data.size() * sizeof(T);
+  WEFT_ASSIGN(char* const place, allocate(static_cast<int64_t>(bytes), what));
+  WEFT_TRY(device_->upload(place, data.data(), bytes));
+  return reinterpret_cast<T*>(place);
+}
+
+Status HopperRunner::make_program(int units) {
+  const PlanOptions options =
+      plan_options(config_, options_.workers > 0 ? std::min(options_.workers, units) : units,
+                   options_.capacity, options_.kv);
+  program_ = plan(config_, weights_, options);
+  WEFT_TRY(verify(program_));
+  arena_ = lay_out(program_, weights_);
+  WEFT_ASSIGN(lowered_, lower(program_, config_, weights_, arena_, options_.capacity));
+
+  launch_.workers = options.workers;
+  launch_.shape = lowered_.shape;
+  launch_.row_elements = lowered_.row_elements;
+  launch_.scratch_bytes = lowered_.scratch_bytes;
+  launch_.code_bytes = lowered_.code_bytes;
+  launch_.events = static_cast<uint32_t>(program_.events.size());
+  launch_.sampled = static_cast<uint16_t>(program_.sampled);
+  const int64_t room = kMostSharedBytes - decode_shared_bytes(launch_);
+  launch_.pages = static_cast<int32_t>(std::min<int64_t>(kMostPages, room / kPageBytes));
+  if (launch_.pages < kFewestPages) {
+    return input_error(fmt::format(
+        "{}: rows of {} and {} codes leave {} bytes of shared memory for weights: too few",
+        config_.name, lowered_.row_elements, lowered_.code_bytes / sizeof(Code), room));
+  }
+  launch_.pages_in_flight = std::min(launch_.pages, kBytesInFlight / kPageBytes);
+  if (const char* text = getenv("WEFT_IN_FLIGHT"))
+    launch_.pages_in_flight = std::min(launch_.pages, atoi(text));
+  if (const char* text = getenv("WEFT_PAGES")) launch_.pages = std::min(launch_.pages, atoi(text));
+  return {};
+}
+
+Status HopperRunner::load_weights() {
+  WEFT_ASSIGN(launch_.arena, allocate(arena_.bytes, "weights and caches"));
+  std::map<std::string, TensorSpec> specs;
+  for (TensorSpec& spec : tensor_specs(config_)) {
+    specs.emplace(spec.name, std::move(spec));
+  }
+  const auto stream = static_cast<cudaStream_t>(device_->stream().native);
+  for (size_t i = 0; i < weights_.tensors().size(); ++i) {
+    const Tensor& tensor = weights_.tensors()[i];
+    char* place = launch_.arena + arena_.weights[i];
+    if (tensor.data != nullptr) {
+      WEFT_TRY(device_->upload(place, tensor.data, static_cast<size_t>(tensor.bytes())));
+    } else {
+      const RandomTensor random = random_tensor(options_.weights_seed, specs.at(tensor.name));
+      WEFT_TRY(
+          check(launch_fill_random(random, tensor.elements(), place, stream), "making weights"));
+    }
+  }
+  WEFT_ASSIGN(packed_, allocate(lowered_.packed_bytes, "packed weights"));
+  WEFT_ASSIGN(const PackJob* jobs, upload(lowered_.pack, "a list of weights to pack"));
+  WEFT_TRY(check(
+      launch_pack(jobs, static_cast<int64_t>(lowered_.pack.size()), launch_.arena, packed_, stream),
+      "packing weights"));
+  WEFT_TRY(device_->synchronize());
+  memory_.pop_back();  // the jobs
+  lowered_.pack = {};
+
+  const std::vector<float> frequencies = inverse_frequencies(config_);
+  return device_->upload(
+      launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)],
+      frequencies.data(), frequencies.size() * sizeof(float));
+}
+
+Status HopperRunner::upload_codes() {
+  std::vector<Code> codes;
+  std::vector<uint32_t> begin;
+  std::vector<const char*> streams;
+  for (size_t worker = 0; worker < lowered_.codes.size(); ++worker) {
+    begin.push_back(static_cast<uint32_t>(codes.size()));
+    codes.insert(codes.end(), lowered_.codes[worker].begin(), lowered_.codes[worker].end());
+    streams.push_back(packed_ + lowered_.streams[worker]);
+  }
+  begin.push_back(static_cast<uint32_t>(codes.size()));
+  WEFT_ASSIGN(launch_.codes, upload(codes, "codes"));
+  WEFT_ASSIGN(launch_.code_begin, upload(begin, "codes"));
+  WEFT_ASSIGN(launch_.streams, upload(streams, "codes"));
+  WEFT_ASSIGN(launch_.event_signals, upload(lowered_.event_signals, "events"));
+
+  const int64_t events = static_cast<int64_t>(program_.events.size());
+  const auto place = [&](auto*& pointer, int64_t bytes, std::string_view what) -> Status {
+    WEFT_ASSIGN(char* const memory, allocate(bytes, what));
+    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(memory);
+    return {};
+  };
+  // Counters, the step to stop at and the failure lie together: one copy makes them anew.
+  WEFT_TRY(place(launch_.counters, events * kCounterStride * 4, "events"));
+  WEFT_TRY(place(launch_.stop_step, 4, "events"));
+  WEFT_TRY(place(launch_.failure, sizeof(Failure), "events"));
+  WEFT_TRY(place(launch_.tokens, (options_.capacity + 1) * 4, "tokens"));
+  WEFT_TRY(place(launch_.seen, (config_.vocabulary + 31) / 32 * 4, "tokens"));
+  char* candidates = nullptr;
+  WEFT_TRY(place(candidates, launch_.workers * kCandidateBytes, "tokens"));
+  launch_.candidates = candidates;
+  WEFT_TRY(place(uniforms_, options_.capacity * 4, "tokens"));
+  launch_.uniforms = uniforms_;
+  WEFT_TRY(mailbox_.allocate(sizeof(Mailbox) + static_cast<size_t>(options_.capacity) * 4));
+  launch_.mailbox = mailbox_.as<Mailbox>();
+  // Workers with no part of the head leave no candidate.
+  const std::vector<int32_t> none(static_cast<size_t>(launch_.workers) * 2, 0x7fffffff);
+  return device_->upload(candidates, none.data(), none.size() * 4);
+}
+
+Status HopperRunner::create() {
+  WEFT_ASSIGN(device_, open_device(options_.device));
+  WEFT_TRY(make_program(device_->info().units));
+  WEFT_TRY(load_weights());
+  WEFT_TRY(upload_codes());
+  logits_.resize(static_cast<size_t>(config_.vocabulary));
+  return {};
+}
+
+Status HopperRunner::forget(std::span<const int32_t> ids) {
+  position_ = 0;
+  logits_valid_ = false;
+  std::vector<uint32_t> seen(static_cast<size_t>((config_.vocabulary + 31) / 32));
+  for (const int32_t id : ids) {
+    seen[static_cast<size_t>(id / 32)] |= 1u << (id % 32);
+  }
+  WEFT_TRY(device_->upload(launch_.seen, seen.data(), seen.size() * 4));
+  return device_->upload(launch_.tokens, ids.data(), ids.size_bytes());
+}
+
+Status HopperRunner::run(int64_t steps, int64_t given, std::span<const int32_t> ends,
+                         const OnToken& on_token) {
+  const auto stream = static_cast<cudaStream_t>(device_->stream().native);
+  launch_.position = static_cast<int32_t>(position_);
+  launch_.given = static_cast<int32_t>(given);
+  launch_.steps = static_cast<int32_t>(steps);
+  launch_.eos_count = 0;
+  for (const int32_t id : ends) {
+    if (launch_.eos_count < kMostEos) {  // the host stops at the others
+      launch_.eos[launch_.eos_count++] = id;
+    }
+  }
+  if (launch_.sampling.temperature > 0) {
+    std::vector<float> uniforms(static_cast<size_t>(steps));
+    for (int64_t i = 0; i < steps; ++i) {
+      uniforms[static_cast<size_t>(i)] =
+          uniform_draw(launch_.sampling.seed, static_cast<uint64_t>(position_ + i + 1));
+    }
+    WEFT_TRY(device_->upload(uniforms_, uniforms.data(), uniforms.size() * 4));
+  }
+  auto* mailbox = mailbox_.as<Mailbox>();
+  std::atomic_ref<uint32_t> stop(mailbox->stop);
+  std::atomic_ref<uint32_t> arrived(mailbox->tokens);
+  stop.store(0);
+  arrived.store(0);
+  WEFT_TRY(check(
+      cudaMemsetAsync(launch_.counters, 0, program_.events.size() * kCounterStride * 4, stream),
+      "clearing events"));
+  WEFT_TRY(check(cudaMemsetAsync(launch_.stop_step, 0xff, 4, stream), "clearing events"));
+  WEFT_TRY(check(cudaMemsetAsync(launch_.failure, 0, sizeof(Failure), stream), "clearing events"));
+  WEFT_TRY(check(launch_decode(launch_, stream), "launching the decode kernel"));
+
+  int64_t taken = 0;
+  bool wanted = true;
+  cudaError_t state = cudaErrorNotReady;
+  for (uint32_t spins = 0; state == cudaErrorNotReady || taken < arrived.load(); ++spins) {
+    if (taken < arrived.load(std::memory_order_acquire)) {
+      const int32_t token = mailbox->token[taken++];
+      if (wanted && !on_token(token)) {
+        wanted = false;
+        stop.store(1);
+      }
+      if (wanted) {
+        ++position_;
+      }
+      continue;
+    }
+    if (spins % 256 == 0 && state == cudaErrorNotReady) {
+      state = cudaStreamQuery(stream);
+    }
+    __builtin_ia32_pause();
+  }
+  WEFT_TRY(check(state, "the decode kernel"));
+  Failure failure;
+  WEFT_TRY(device_->download(&failure, launch_.failure, sizeof(failure)));
+  if (failure.happened != 0) {
+    const auto name = [&](const auto& list, int32_t index) -> std::string {
+      return index >= 0 ? list[static_cast<size_t>(index)].name : "the next step";
+    };
+    return device_error(fmt::format(
+        "{}: the decode kernel gave up in step {}: worker {} waited in {} for {} and saw {} of {} "
+        "signals",
+        options_.device, failure.step, failure.worker, name(program_.operations, failure.operation),
+        name(program_.events, failure.event), failure.seen, failure.wanted));
+  }
+  return {};
+}
+
+Status HopperRunner::begin(std::span<const int32_t> prompt, const SamplingOptions& sampling,
+                           const OnToken& on_token) {
+  WEFT_TRY(forget(prompt));
+  launch_.sampling = sampling;
+  const auto length = static_cast<int64_t>(prompt.size());
+  WEFT_TRY(run(length, length, {}, on_token));
+  position_ = length;
+  logits_valid_ = true;
+  return {};
+}
+
+Status HopperRunner::decode(int64_t steps, std::span<const int32_t> ends, const OnToken& on_token) {
+  const int64_t before = position_;
+  int64_t drawn = 0;
+  WEFT_TRY(run(steps, 0, ends, [&](int32_t token) {
+    ++drawn;
+    return on_token(token);
+  }));
+  position_ = before + drawn;
+  logits_valid_ = drawn == steps;  // otherwise it may have run ahead
+  return {};
+}
+
+Status HopperRunner::score(std::span<const int32_t> ids, const OnLogits& on_logits) {
+  WEFT_TRY(forget(ids));
+  launch_.sampling = {};
+  for (size_t i = 0; i < ids.size(); ++i) {
+    position_ = static_cast<int64_t>(i);
+    // What is drawn would take the place of the next token.
+    WEFT_TRY(run(1, 0, {}, [](int32_t) { return true; }));
+    WEFT_TRY(device_->upload(launch_.tokens, ids.data(), ids.size_bytes()));
+    logits_valid_ = true;
+    on_logits(static_cast<int64_t>(i), logits());
+  }
+  position_ = 0;
+  return {};
+}
+
+std::span<const float> HopperRunner::logits() {
+  if (!logits_valid_) {
+    return {};
+  }
+  const int64_t place = arena_.buffers[static_cast<size_t>(program_.logits)];
+  if (!device_->download(logits_.data(), launch_.arena + place, logits_.size() * 4).ok()) {
+    return {};
+  }
+  return logits_;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Runner>> create_runner(const ModelConfig& config, const Weights& weights,
+                                              const RunnerOptions& options) {
+  auto runner = std::make_unique<HopperRunner>(config, weights, options);
+  WEFT_TRY(runner->create());
+  return std::unique_ptr<Runner>(std::move(runner));
+}
+
+}  // namespace weft::hopper

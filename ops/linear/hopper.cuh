@@ -1,0 +1,143 @@
+// linear and gated_linear for one row on a resident CTA: a matrix-vector product whose weights come
+// as a stream of pages, packed in the order and layout in which they are used.
+//
+// Layout. A unit is 8 columns of out (8 rows of the weight), a group 32 of k; a group of a unit is
+// 512 bytes: lane (g, t) = (lane / 4, lane % 4) of a warp holds column g, k 8t .. 8t+7 of the
+// group, 16 bytes. A tile is its units one after the other, a unit its groups in rising k, k padded
+// with zeros; the flat sequence of groups is cut into pages of 32. gated_linear's units alternate:
+// gate, up.
+//
+// Arithmetic. Each warp takes every 16th group. It multiplies with mma m16n8k16: B is the weights,
+// A the row, as two bf16 that sum to the f32 within 2^-17: row 0 holds the upper parts, row 8 the
+// lower ones, whose product lands in the same lane. Which k of a group stands where in the mma does
+// not matter as long as A and B agree. The sums of the 16 warps meet in shared memory, in a fixed
+// order: the bits repeat.
+#pragma once
+
+#include "arch/hopper/page_ring.cuh"
+#include "ops/linear/hopper_layout.h"
+
+namespace weft::hopper {
+
+/// Units whose sums are gathered at once.
+inline constexpr int kBlockUnits = 16;
+/// Sums of two blocks: one is gathered while the other is filled.
+inline constexpr int kSumsBytes = 2 * kBlockUnits * kUnitColumns * Team::kWarps * 4;
+
+/// A row in shared memory, split into two bf16 for each element. Elements from k to the end of the
+/// last group are zero.
+struct SplitRow {
+  char* high;  ///< [capacity] bf16
+  char* low;
+
+  /// Elements 4i .. 4i+3.
+  __device__ void store4(int i, float4 x) const {
+    const uint32_t h0 = pack_bf16(x.x, x.y);
+    const uint32_t h1 = pack_bf16(x.z, x.w);
+    reinterpret_cast<uint2*>(high)[i] = {h0, h1};
+    reinterpret_cast<uint2*>(low)[i] = {pack_bf16(x.x - bf16_low(h0), x.y - bf16_high(h0)),
+                                        pack_bf16(x.z - bf16_low(h1), x.w - bf16_high(h1))};
+  }
+};
+
+/// Loads a row of k (a multiple of 4) f32 from global memory and splits it.
+__device__ inline void load_row(const Team& team, const float* row, int k, const SplitRow& out) {
+  const int padded = static_cast<int>(groups_of(k)) * kGroupK;
+  for (int i = team.thread; i < padded / 4; i += Team::kThreads) {
+    const float4 x = 4 * i < k ? __ldcg(reinterpret_cast<const float4*>(row) + i) : float4{};
+    out.store4(i, x);
+  }
+}
+
+/// Multiplies `row` with `units` units of `groups` groups each, that come through the ring.
+/// `finish(block_first_unit, block_units, sums)` is called by the whole team after each block, when
+/// sums[(unit % kBlockUnits) * 8 + column][warp] are there; it must not sync the team. Returns
+/// false when `ended()` became true in a wait: the program was given up.
+template <class Finish, class Ended>
+__device__ bool stream_product(const Team& team, const PageRing& ring, PageCursor& cursor,
+                               const SplitRow& row, int units, int groups, float* sums_memory,
+                               int& block_round, Finish finish, Ended ended) {
+  float even[4] = {};
+  float odd[4] = {};
+  int unit = 0;
+  int group = team.warp;  // of the unit, the next that this warp takes
+  const auto close_unit = [&] {
+    const int in_block = unit % kBlockUnits;
+    float* sums = sums_memory + (block_round & 1) * (kSumsBytes / 8);
+    if (team.lane < 4) {
+      float* to = sums + (in_block * kUnitColumns + 2 * team.lane) * Team::kWarps + team.warp;
+      to[0] = (even[0] + odd[0]) + (even[2] + odd[2]);
+      to[Team::kWarps] = (even[1] + odd[1]) + (even[3] + odd[3]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      even[i] = odd[i] = 0;
+    }
+    if (in_block == kBlockUnits - 1 || unit == units - 1) {
+      team.sync();
+      finish(unit - in_block, in_block + 1, sums);
+      ++block_round;
+    }
+    ++unit;
+  };
+  while (group >= groups) {  // fewer groups than warps
+    close_unit();
+    group -= groups;
+    if (unit == units) {
+      break;
+    }
+  }
+  const int total = units * groups;
+  for (int begin = 0; begin < total; begin += kPageGroups) {
+    while (!mbarrier_try_wait(&ring.full[cursor.slot], cursor.phase)) {
+      if (ended()) {
+        return false;
+      }
+    }
+    const char* page = ring.pages + cursor.slot * kPageBytes;
+    const int in_page = min(kPageGroups, total - begin);
+#pragma unroll
+    for (int i = 0; i < kPageGroups / Team::kWarps; ++i) {
+      const int at = team.warp + i * Team::kWarps;
+      if (at < in_page) {
+        const uint4 w = reinterpret_cast<const uint4*>(page)[at * 32 + team.lane];
+        uint4 high = {};
+        uint4 low = {};
+        if (team.lane < 4) {
+          high = reinterpret_cast<const uint4*>(row.high)[group * 4 + team.lane];
+          low = reinterpret_cast<const uint4*>(row.low)[group * 4 + team.lane];
+        }
+        mma_bf16(even, high.x, low.x, high.y, low.y, w.x, w.y);
+        mma_bf16(odd, high.z, low.z, high.w, low.w, w.z, w.w);
+        group += Team::kWarps;
+        while (group >= groups && unit < units) {
+          close_unit();
+          group -= groups;
+        }
+      }
+    }
+    __syncwarp();
+    if (team.lane == 0) {
+      mbarrier_arrive(&ring.empty[cursor.slot]);
+    }
+    cursor.advance(ring.slots);
+  }
+  while (unit < units) {  // the last groups were other warps'
+    close_unit();
+  }
+  return true;
+}
+
+/// The sum over the warps of one (unit, column) of a block.
+__device__ inline float gather(const float* sums, int index) {
+  const float4* parts = reinterpret_cast<const float4*>(sums + index * Team::kWarps);
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < Team::kWarps / 4; ++i) {
+    const float4 p = parts[i];
+    sum += (p.x + p.y) + (p.z + p.w);
+  }
+  return sum;
+}
+
+}  // namespace weft::hopper

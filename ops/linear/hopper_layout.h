@@ -1,0 +1,18 @@
+// How the weights of linear and gated_linear lie in a resident kernel's stream (see hopper.cuh).
+// Plain numbers, for the host that packs them and the kernel that reads them.
+#pragma once
+
+#include <cstdint>
+
+namespace weft::hopper {
+
+inline constexpr int kUnitColumns = 8;  ///< columns of out in a unit
+inline constexpr int kGroupK = 32;      ///< k in a group
+inline constexpr int kGroupBytes = kUnitColumns * kGroupK * 2;
+inline constexpr int kPageBytes = 16384;
+inline constexpr int kPageGroups = kPageBytes / kGroupBytes;
+
+constexpr int64_t groups_of(int64_t k) { return (k + kGroupK - 1) / kGroupK; }
+constexpr int64_t units_of(int64_t columns) { return (columns + kUnitColumns - 1) / kUnitColumns; }
+
+}  // namespace weft::hopper
