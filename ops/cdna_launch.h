@@ -48,6 +48,23 @@ inline int64_t stride_bytes(const Matrix& m) {
   return m.stride * static_cast<int64_t>(size_of(m.dtype));
 }
 
+/// Error (usage): a launch was given less workspace than it needs.
+inline Status check_workspace(std::string_view operation, const Workspace& given, size_t needed) {
+  if (given.bytes >= needed) {
+    return {};
+  }
+  return usage_error(
+      fmt::format("{} needs {} bytes of workspace, and was given {}: ask for as many as its "
+                  "workspace function says",
+                  operation, needed, given.bytes));
+}
+
+/// What lies behind the counters of a workspace; null without one.
+inline void* partial_sums(const Workspace& workspace) {
+  return workspace.bytes <= kCounterBytes ? nullptr
+                                          : static_cast<char*>(workspace.data) + kCounterBytes;
+}
+
 constexpr int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace weft::cdna

@@ -7,6 +7,9 @@
 
 namespace weft::cdna {
 
+/// What a lane of a load straight to LDS can bring at most.
+inline constexpr int kLdsLoadBytes = kTarget == Target::gfx950 ? 16 : 4;
+
 /// A raw buffer of up to 2^32 - 1 bytes. Base and size must be the same for all lanes.
 class Buffer {
  public:
@@ -19,6 +22,16 @@ class Buffer {
   __device__ __attribute__((always_inline)) u32x4 load(uint32_t offset,
                                                        uint32_t uniform = 0) const {
     return __builtin_amdgcn_raw_buffer_load_b128(resource_, offset, uniform, 0);
+  }
+  __device__ __attribute__((always_inline)) uint32_t load_word(uint32_t offset,
+                                                               uint32_t uniform = 0) const {
+    return __builtin_amdgcn_raw_buffer_load_b32(resource_, offset, uniform, 0);
+  }
+  /// kLdsLoadBytes a lane straight to LDS: lane l's to `lds` + kLdsLoadBytes l. `lds` must be the
+  /// same for all lanes. Done when wait_for_loads() returns.
+  __device__ __attribute__((always_inline)) void load_to_lds(
+      __attribute__((address_space(3))) void* lds, uint32_t offset, uint32_t uniform) const {
+    __builtin_amdgcn_raw_ptr_buffer_load_lds(resource_, lds, kLdsLoadBytes, offset, uniform, 0, 0);
   }
   template <class T>
   __device__ __attribute__((always_inline)) void store(T value, uint32_t offset) const {
@@ -36,5 +49,8 @@ class Buffer {
   static constexpr int kRaw32Bit = 0x00020000;  // word 3: DATA_FORMAT 32, no stride, no swizzle
   __amdgpu_buffer_rsrc_t resource_;
 };
+
+/// Waits for all loads of this wave, those to LDS among them.
+WEFT_GPU void wait_for_loads() { asm volatile("s_waitcnt vmcnt(0)" ::: "memory"); }
 
 }  // namespace weft::cdna

@@ -1,0 +1,146 @@
+// gemm_fp8_blockwise: a block of k in LDS is as long as a block of scales. Its products are summed
+// by the matrix units from zero, and that sum, times the two scales, is added to the result by the
+// vector units, which have time for it while the matrix units do the next strips.
+#include "ops/gemm_fp8_blockwise/cdna.h"
+
+#include "arch/cdna/gemm.hip.h"
+
+using namespace weft::cdna;
+
+namespace {
+
+constexpr int kScaleBlock = 128;
+
+/// Of a's scales, each lane needs those of its columns of the products; of b's, the wave needs
+/// those of its strips' rows, which are uniform: they come through scalar loads. Both are read a
+/// block of k ahead of their use.
+template <class Shape>
+class Scales {
+ public:
+  /// m0, n0: the tile's first row and column.
+  __device__ __attribute__((always_inline)) Scales(const GemmFp8BlockwiseParams& p, int m0, int n0)
+      : p_(p), n_(n0 + Shape::wave_n()) {
+#pragma unroll
+    for (int i = 0; i < Shape::kStripsM; ++i) {
+      const int m = m0 + Shape::wave_m() + i * kStripRows + lane_index() % kStripRows;
+      a_row_[i] = __builtin_elementwise_min(m, p.m - 1) * p.a_scale_row_stride;
+    }
+  }
+
+  __device__ __attribute__((always_inline)) void fetch(int block) {
+#pragma unroll
+    for (int i = 0; i < Shape::kStripsM; ++i) {
+      a_[i] = p_.a_scale[a_row_[i] + block * p_.a_scale_block_stride];
+    }
+#pragma unroll
+    for (int pair = 0; pair < kPairs; ++pair) {
+      const int n = __builtin_elementwise_min(n_ + pair * 2 * kStripRows, p_.n - 1);
+      using Constant = const __attribute__((address_space(4))) float;
+      b_[pair] = *(Constant*)(p_.b_scale + n / kScaleBlock * p_.b_scale_row_stride +
+                              block * p_.b_scale_block_stride);
+    }
+  }
+
+  /// Of strip t of n and strip i of m. A pair of strips of n lies in one block of scales.
+  __device__ __attribute__((always_inline)) float of(int t, int i) const {
+    return a_[i] * b_[t / 2];
+  }
+
+ private:
+  static constexpr int kPairs = Shape::kStripsN / 2;
+  const GemmFp8BlockwiseParams& p_;
+  int n_;
+  int64_t a_row_[Shape::kStripsM];
+  float a_[Shape::kStripsM];
+  float b_[kPairs];
+};
+
+template <class Shape, class TileA, class TileB>
+WEFT_GPU void gemm(const GemmFp8BlockwiseParams& p, const void* a_first, const void* b_first,
+                   int m0, int n0, int split, LdsBytes* lds) {
+  TileA a(a_first, p.a_stride, p.m - m0, p.k);
+  TileB b(b_first, p.b_stride, p.n - n0, p.k);
+  const int blocks = p.k / kScaleBlock;
+  const int begin = blocks * split / p.splits;
+  const int end = blocks * (split + 1) / p.splits;
+
+  Sums<Shape> sums;
+  const StripPairs<Shape> pairs;
+  Scales<Shape> scales(p, m0, n0);
+  scales.fetch(begin);
+  walk_k<Shape>(a, b, lds, begin, end, [&](const LdsBytes* stage, int block) {
+    const Scales<Shape> now = scales;
+    scales.fetch(__builtin_elementwise_min(block + 1, end - 1));
+    const Priority priority;
+    f32x4 part[2][Shape::kStripsM];
+    const auto add_scaled = [&](int t) {
+#pragma unroll
+      for (int i = 0; i < Shape::kStripsM; ++i) {
+        sums.of[t][i] += part[t % 2][i] * now.of(t, i);
+      }
+    };
+    pairs.visit(
+        stage,
+        [&](int t, int i, const Strip& b_strip, const Strip& a_strip) {
+          part[t % 2][i] = mma<Format::fp8>(b_strip, a_strip, f32x4{});
+        },
+        [&](int t) {
+          if (t > 0) {
+            add_scaled(t - 1);
+            interleave<Shape::kStripsM * kMmas<Format::fp8>>();
+          }
+        });
+    add_scaled(Shape::kStripsN - 1);
+  });
+
+  if (p.splits > 1) {
+    const int tile = m0 / Shape::kM * p.tiles_n + n0 / Shape::kN;
+    const int64_t tile_sums = int64_t{Shape::kM} * Shape::kN / 4;
+    if (!join_splits(sums, static_cast<f32x4*>(p.partial) + tile * p.splits * tile_sums,
+                     p.tickets + tile, split, p.splits, lds)) {
+      return;
+    }
+  }
+  write_tile(sums, &at<bf16_t>(p.out, m0 * p.out_stride + n0 * int64_t{sizeof(bf16_t)}),
+             p.out_stride, p.m - m0, p.n - n0);
+}
+
+template <class Shape>
+WEFT_GPU void k_major(const GemmFp8BlockwiseParams& p) {
+  __shared__ __attribute__((aligned(1024))) char lds[Shape::kLdsBytes];
+  const Place place = place_of(workgroup_index(), p.tiles_m, p.tiles_n, p.splits);
+  const int m0 = place.tile_m * Shape::kM;
+  const int n0 = place.tile_n * Shape::kN;
+  gemm<Shape, RowMajorTile<Shape::kM, false>, RowMajorTile<Shape::kN, false>>(
+      p, &at<char>(p.a, m0 * p.a_stride), &at<char>(p.b, n0 * p.b_stride), m0, n0, place.split,
+      (LdsBytes*)lds);
+}
+
+template <class Shape>
+WEFT_GPU void mn_major(const GemmFp8BlockwiseParams& p) {
+  __shared__ __attribute__((aligned(1024))) char lds[Shape::kLdsBytes];
+  const Place place = place_of(workgroup_index(), p.tiles_m, p.tiles_n, p.splits);
+  const int m0 = place.tile_m * Shape::kM;
+  const int n0 = place.tile_n * Shape::kN;
+  gemm<Shape, ColumnMajorTile<Shape::kM, false>, ColumnMajorTile<Shape::kN, true>>(
+      p, &at<char>(p.a, m0), &at<char>(p.b, n0), m0, n0, place.split, (LdsBytes*)lds);
+}
+
+}  // namespace
+
+// m x n of the tile, and how the four waves share it.
+#define KERNELS(tile_m, tile_n, waves_m, waves_n)                                              \
+  extern "C" __global__ __launch_bounds__(                                                     \
+      256, 1) void gemm_fp8_blockwise_k_major_##tile_m##x##tile_n(GemmFp8BlockwiseParams p) {  \
+    k_major<TileShape<tile_m, tile_n, waves_m, waves_n>>(p);                                   \
+  }                                                                                            \
+  extern "C" __global__ __launch_bounds__(                                                     \
+      256, 1) void gemm_fp8_blockwise_mn_major_##tile_m##x##tile_n(GemmFp8BlockwiseParams p) { \
+    mn_major<TileShape<tile_m, tile_n, waves_m, waves_n>>(p);                                  \
+  }
+KERNELS(128, 128, 2, 2)
+KERNELS(96, 128, 2, 2)
+KERNELS(128, 96, 4, 1)
+KERNELS(64, 128, 2, 2)
+KERNELS(64, 64, 2, 2)
+KERNELS(32, 64, 2, 2)
