@@ -130,19 +130,10 @@ WEFT_GPU void walk_k(TileA& a, TileB& b, LdsBytes* lds, int begin, int end, Mult
   barrier();
 }
 
-/// Where k is split among workgroups: each leaves its sums in memory, and the last to come adds all
-/// of them up in the order of k, so that the bits do not depend on who comes when. Returns whether
-/// this one is the last. `partial`: [tiles][splits][kM kN] f32. `ticket`: of this tile, zero before
-/// and after. `lds`: any 4 bytes, free to use.
-template <class Shape>
-WEFT_GPU bool join_splits(Sums<Shape>& sums, f32x4* partial, uint32_t* ticket, int split,
-                          int splits, LdsBytes* lds) {
-  constexpr int kEach = Shape::kStripsN * Shape::kStripsM;  // of f32x4, of a thread
-  f32x4* mine = partial + int64_t{split} * kEach * kTileThreads + thread_index();
-#pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    mine[j * kTileThreads] = sums.of[j / Shape::kStripsM][j % Shape::kStripsM];
-  }
+/// Where k is split among workgroups, each leaves its sums in memory and then comes here; true for
+/// the last to come, which can read what all have left. `ticket`: of this tile, zero before and
+/// after. `lds`: any 4 bytes, free to use.
+WEFT_GPU bool comes_last(uint32_t* ticket, int splits, LdsBytes* lds) {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent");
   barrier();
   auto* order = reinterpret_cast<__attribute__((address_space(3))) uint32_t*>(lds);
@@ -157,6 +148,23 @@ WEFT_GPU bool join_splits(Sums<Shape>& sums, f32x4* partial, uint32_t* ticket, i
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent");
   if (thread_index() == 0) {
     __scoped_atomic_store_n(ticket, 0U, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
+  }
+  return true;
+}
+
+/// Adds up the sums of all splits in the order of k, so that the bits do not depend on who comes
+/// last. Returns whether this workgroup does. `partial`: of this tile, [splits][kM kN] f32.
+template <class Shape>
+WEFT_GPU bool join_splits(Sums<Shape>& sums, f32x4* partial, uint32_t* ticket, int split,
+                          int splits, LdsBytes* lds) {
+  constexpr int kEach = Shape::kStripsN * Shape::kStripsM;  // of f32x4, of a thread
+  f32x4* mine = partial + int64_t{split} * kEach * kTileThreads + thread_index();
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    mine[j * kTileThreads] = sums.of[j / Shape::kStripsM][j % Shape::kStripsM];
+  }
+  if (!comes_last(ticket, splits, lds)) {
+    return false;
   }
   sums = {};
   for (int other = 0; other < splits; ++other) {

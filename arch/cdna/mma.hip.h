@@ -4,6 +4,7 @@
 #pragma once
 
 #include "arch/cdna/gpu.hip.h"
+#include "arch/cdna/matrix_layout.h"
 
 namespace weft::cdna {
 
@@ -17,6 +18,25 @@ inline constexpr int kStripBytes = 128;
 struct Strip {
   u32x4 half[2];
 };
+
+/// Whether an instruction's operands lie as strips do, and its result as mma() says.
+constexpr bool lies_in_strips(std::string_view name) {
+  for (const MatrixInstruction& each : kMatrixInstructions) {
+    if (each.name == name) {
+      const bool a_and_b = each.a_layout().at(3, 0, 0).lane == 3 && each.a_layout().groups() == 4 &&
+                           each.b_layout().at(3, 0, 0).lane == 3 && each.b_layout().groups() == 4;
+      return a_and_b && each.m == 16 && each.n == 16 &&
+             each.d_layout().at(7, 5, 0) == LaneItem{.lane = 16 + 5, .item = 3};
+    }
+  }
+  return false;
+}
+static_assert(
+    lies_in_strips("v_mfma_f32_16x16x32_fp8_fp8") &&
+        lies_in_strips("v_mfma_f32_16x16x128_f8f6f4") &&
+        lies_in_strips("v_mfma_f32_16x16x16_bf16") && lies_in_strips("v_mfma_f32_16x16x32_bf16") &&
+        lies_in_strips("v_smfmac_f32_16x16x64_fp8_fp8"),
+    "lane l holds the l % 16th row in four groups of k, and rows 4 (l / 16) of the result");
 
 /// Matrix instructions of an mma().
 template <Format kFormat>
@@ -73,6 +93,40 @@ WEFT_GPU f32x4 mma(const Strip& a, const Strip& b, f32x4 c) {
     }
     return c;
   }
+}
+
+/// The 4:2-sparse instruction on gfx942 for at most 8 dense rows of fp8: each row is described as
+/// two sparse rows, one with the first two of every four along k and one with the others, so that
+/// no half of a 16-row operand is empty and an instruction covers twice the k.
+struct SparseStrip {
+  u32x2 half[2];
+};
+
+/// Lane l's strip must be that of dense row l % 16 / 2.
+WEFT_GPU SparseStrip to_sparse(const Strip& dense) {
+  const uint32_t pick = lane_index() % 2 == 0 ? 0x05040100 : 0x07060302;  // low or high halves
+  SparseStrip sparse;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const u32x4 k = dense.half[h];
+    sparse.half[h] = {__builtin_amdgcn_perm(k[1], k[0], pick),
+                      __builtin_amdgcn_perm(k[3], k[2], pick)};
+  }
+  return sparse;
+}
+
+/// c + a b': lane l's elements 2 j and 2 j + 1 together are row 2 (l / 16) + j (a's) of column l
+/// % 16.
+WEFT_GPU f32x4 mma(const SparseStrip& a, const Strip& b, f32x4 c) {
+  // Two bits for each stored element: which of its four it is. 0, 1 of all, or 2, 3.
+  const int places = lane_index() % 2 == 0 ? 0x4444 : 0xeeee;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    c = __builtin_amdgcn_smfmac_f32_16x16x64_fp8_fp8(__builtin_bit_cast(Vector<int, 2>, a.half[h]),
+                                                     __builtin_bit_cast(Vector<int, 4>, b.half[h]),
+                                                     c, places, 0, 0);
+  }
+  return c;
 }
 
 }  // namespace weft::cdna
