@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "arch/cpu/dispatch.h"
@@ -24,51 +27,121 @@ std::string rate(const trial::BenchOutcome& outcome) {
                            outcome.bandwidth / 1e9)
              : fmt::format("{:.3f} of {:.3f} TFLOP/s {}",
                            outcome.work.flops / outcome.median / 1e12, outcome.peak / 1e12,
-                           outcome.work.peak == trial::Peak::bf16 ? "bf16" : "f32");
+                           name_of(outcome.work.peak));
+}
+
+std::string counted(const Counters& counters) {
+  std::string text = fmt::format("at least {} by {} (a bound from counts, not a time)",
+                                 duration(counters.bound), counters.bound_by);
+  for (const Counters::Entry& entry : counters.entries) {
+    text += fmt::format("\n    {:<40} {:.6g}", entry.name, entry.value);
+  }
+  return text;
 }
 
 void print(const trial::BenchOutcome& outcome) {
+  const std::string subject =
+      fmt::format("{} {}", outcome.selected.operation->name, outcome.selected.name());
+  const std::string plan = outcome.plan ? "; " + to_text(*outcome.plan) : "";
   if (!outcome.mismatch.empty()) {
-    fmt::print("{} {}: WRONG, not timed: {}\n", outcome.selected.operation->name,
-               outcome.selected.name(), outcome.mismatch);
-    return;
+    fmt::print("{}: WRONG, not timed: {}{}\n", subject, outcome.mismatch, plan);
+  } else if (!outcome.skipped.empty()) {
+    fmt::print("{}: skipped: {}\n", subject, outcome.skipped);
+  } else if (outcome.counters) {
+    fmt::print("{}: {:.6g} bytes, {:.6g} flops, limit {}{}; {}\n", subject, outcome.work.bytes,
+               outcome.work.flops, duration(outcome.limit()), plan, counted(*outcome.counters));
+  } else {
+    fmt::print("{}: median {}, best {}, slowest {} of {}; {}, {:.0f}% of the limit{}\n", subject,
+               duration(outcome.median), duration(outcome.best), duration(outcome.slowest),
+               outcome.runs, rate(outcome), 100 * outcome.limit() / outcome.median, plan);
   }
-  fmt::print("{} {}: median {}, best {}, slowest {} of {}; {}, {:.0f}% of the limit\n",
-             outcome.selected.operation->name, outcome.selected.name(), duration(outcome.median),
-             duration(outcome.best), duration(outcome.slowest), outcome.runs, rate(outcome),
-             100 * outcome.limit() / outcome.median);
   std::fflush(stdout);
 }
 
-std::string to_json(const trial::BenchReport& report, int threads) {
+/// The geometric means of each operation's cases that were timed.
+void print_means(const trial::BenchReport& report) {
+  std::map<std::string_view, std::vector<const trial::BenchOutcome*>> operations;
+  for (const trial::BenchOutcome& outcome : report.outcomes) {
+    if (outcome.timed()) {
+      operations[outcome.selected.operation->name].push_back(&outcome);
+    }
+  }
+  for (const auto& [name, outcomes] : operations) {
+    double times = 0;
+    double shares = 0;
+    for (const trial::BenchOutcome* each : outcomes) {
+      times += std::log(each->median);
+      shares += std::log(each->limit() / each->median);
+    }
+    const auto count = static_cast<double>(outcomes.size());
+    fmt::print("{}: geometric mean {}, {:.0f}% of the limit over {} cases\n", name,
+               duration(std::exp(times / count)), 100 * std::exp(shares / count), outcomes.size());
+  }
+}
+
+std::string to_json(const trial::BenchReport& report, const trial::BenchOptions& options) {
   nlohmann::json cases = nlohmann::json::array();
   for (const trial::BenchOutcome& outcome : report.outcomes) {
     nlohmann::json each = {{"operation", outcome.selected.operation->name},
                            {"case", outcome.selected.name()}};
+    if (outcome.plan) {
+      each["plan"] = to_text(*outcome.plan);
+    }
     if (!outcome.mismatch.empty()) {
       each["wrong"] = outcome.mismatch;
+    } else if (!outcome.skipped.empty()) {
+      each["skipped"] = outcome.skipped;
     } else {
+      each.update({{"bytes", outcome.work.bytes},
+                   {"flops", outcome.work.flops},
+                   {"bandwidth_bytes_per_s", outcome.bandwidth},
+                   {"peak_flops_per_s", outcome.peak},
+                   {"peak_of", name_of(outcome.work.peak)},
+                   {"limit_s", outcome.limit()}});
+    }
+    if (outcome.timed()) {
       each.update({{"runs", outcome.runs},
                    {"median_s", outcome.median},
                    {"best_s", outcome.best},
                    {"slowest_s", outcome.slowest},
-                   {"bytes", outcome.work.bytes},
-                   {"flops", outcome.work.flops},
-                   {"bandwidth_bytes_per_s", outcome.bandwidth},
-                   {"peak_flops_per_s", outcome.peak},
-                   {"peak_of", outcome.work.peak == trial::Peak::bf16 ? "bf16" : "f32"},
-                   {"limit_s", outcome.limit()},
                    {"share_of_limit", outcome.limit() / outcome.median}});
+    }
+    if (outcome.counters) {
+      each["bound_from_counts_s"] = outcome.counters->bound;
+      each["bound_by"] = outcome.counters->bound_by;
+      for (const Counters::Entry& entry : outcome.counters->entries) {
+        each["counts"][entry.name] = entry.value;
+      }
     }
     cases.push_back(std::move(each));
   }
-  const nlohmann::json all = {{"device", "cpu"},
-                              {"instruction_set", cpu::name_of(cpu::current_isa())},
-                              {"threads", threads},
-                              {"caches", "flushed before every run"},
-                              {"geomean_share_of_limit", report.mean_share},
-                              {"cases", std::move(cases)}};
+  nlohmann::json all = {{"caches", "flushed before every run"},
+                        {"geomean_share_of_limit", report.mean_share},
+                        {"cases", std::move(cases)}};
+  if (options.device == nullptr) {
+    all.update({{"device", "cpu"},
+                {"instruction_set", cpu::name_of(cpu::current_isa())},
+                {"threads", options.threads}});
+  } else {
+    const DeviceInfo& info = options.device->info();
+    all.update({{"device", info.id},
+                {"name", info.name},
+                {"target", info.target},
+                {"empty_run_s", report.empty_run}});
+  }
   return all.dump(2) + "\n";
+}
+
+std::string heading(const trial::BenchOptions& options) {
+  if (options.device == nullptr) {
+    return fmt::format("cpu, {}, {} threads; caches flushed before every run",
+                       cpu::name_of(cpu::current_isa()), options.threads);
+  }
+  const DeviceInfo& info = options.device->info();
+  return fmt::format("{}, {} ({}); {}", info.id, info.name, info.target,
+                     info.keeps_time
+                         ? "replays of a graph between events, caches flushed before every run"
+                         : "counted, not timed");
 }
 
 }  // namespace
@@ -88,6 +161,8 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_option("--threads", flags->bench.threads, "Worker threads")
       ->check(CLI::Range(1, 1024));
   command->add_option("--seed", flags->bench.seed, "Of the random inputs");
+  command->add_option("--runs", flags->bench.runs, "Of each case, on a device")
+      ->check(CLI::Range(1, 10000));
   command->add_option("--json", flags->json, "Also write the figures to this file (-: stdout)");
   declare_device(*command, flags->device);
   add_bench_decode(*command, action);
@@ -96,14 +171,23 @@ void add_bench(CLI::App& app, Action& action) {
       return;  // bench decode
     }
     action = [flags]() -> Result<int> {
-      WEFT_TRY(check_device(flags->device));
-      fmt::print("cpu, {}, {} threads; caches flushed before every run\n",
-                 cpu::name_of(cpu::current_isa()), flags->bench.threads);
+      WEFT_ASSIGN(const std::unique_ptr<Device> device, operations_device(flags->device));
+      flags->bench.device = device.get();
+      fmt::print("{}\n", heading(flags->bench));
       WEFT_ASSIGN(const trial::BenchReport report, trial::bench_operations(flags->bench, print));
+      if (device != nullptr) {
+        print_means(report);
+      }
+      const auto timed = std::count_if(report.outcomes.begin(), report.outcomes.end(),
+                                       [](const auto& outcome) { return outcome.timed(); });
+      if (report.empty_run > 0) {
+        fmt::print("a run that launches nothing takes {} by this method\n",
+                   duration(report.empty_run));
+      }
       fmt::print("geometric mean {:.0f}% of the limit over {} cases\n", 100 * report.mean_share,
-                 static_cast<int64_t>(report.outcomes.size()) - report.failed);
+                 timed);
       if (!flags->json.empty()) {
-        WEFT_TRY(write_text(flags->json, to_json(report, flags->bench.threads)));
+        WEFT_TRY(write_text(flags->json, to_json(report, flags->bench)));
       }
       return report.failed == 0 ? 0 : 1;
     };

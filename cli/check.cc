@@ -11,8 +11,9 @@
 namespace weft::cli {
 namespace {
 
-Result<int> list(const trial::Selection& selection) {
-  WEFT_ASSIGN(const auto cases, trial::select_cases(selection, trial::Use::check));
+Result<int> list(const trial::CheckOptions& options) {
+  WEFT_ASSIGN(const auto cases,
+              trial::select_cases(options.selection, trial::uses_of_check(options.device)));
   for (const trial::SelectedCase& each : cases) {
     fmt::print("{} {}\n", each.operation->name, each.name());
   }
@@ -29,6 +30,11 @@ class Printer {
       operation_ = outcome.selected.operation;
     }
     ++counts_[outcome.verdict];
+    if (outcome.verdict == Verdict::skipped && outcome.message != skipped_) {
+      skipped_ = outcome.message;
+      fmt::print("skipped {} {} ({}): {}\n", operation_->name, outcome.selected.name(),
+                 outcome.variant, skipped_);
+    }
     if (outcome.verdict == Verdict::failed) {
       fmt::print("FAILED {} {} ({}): {}\n       repeat: {}\n", operation_->name,
                  outcome.selected.name(), outcome.variant, outcome.message, outcome.repeat);
@@ -46,7 +52,7 @@ class Printer {
     if (terminal_) {
       fmt::print(stderr, "\r\033[K");
     }
-    fmt::print("{:<14} {} passed, {} failed, {} skipped\n", operation_->name,
+    fmt::print("{:<18} {} passed, {} failed, {} skipped\n", operation_->name,
                counts_[Verdict::passed], counts_[Verdict::failed], counts_[Verdict::skipped]);
     std::fflush(stdout);
     counts_.clear();
@@ -56,6 +62,7 @@ class Printer {
   const bool terminal_ = isatty(STDERR_FILENO) != 0;
   const trial::Operation* operation_ = nullptr;
   std::map<trial::CheckOutcome::Verdict, int64_t> counts_;
+  std::string skipped_;  // why the last one was: each reason is told once in a row
 };
 
 }  // namespace
@@ -69,18 +76,23 @@ void add_check(CLI::App& app, Action& action) {
   auto flags = std::make_shared<Flags>();
   CLI::App* command = app.add_subcommand(
       "check",
-      "Check operations against their references in double: every instruction set of this machine, "
-      "whole and in pieces, with ordinary numbers and with NaN and infinities");
+      "Check operations against their references in double, with ordinary numbers and with NaN and "
+      "infinities: on the CPU every instruction set of this machine, whole and in pieces; on "
+      "another "
+      "device twice, for the same bits");
   command->add_option("operation", flags->check.selection.operations, "Operations (all)");
   command->add_option("--case", flags->check.selection.cases, "Glob over case names");
   command->add_option("--seed", flags->check.seed, "Of the random inputs");
+  command->add_flag("--all-plans", flags->check.all_plans,
+                    "On a device: every kernel and tile size that the dispatch could choose");
   command->add_flag("--list", flags->list, "Print the cases instead");
   declare_device(*command, flags->device);
   command->callback([flags, &action] {
     action = [flags]() -> Result<int> {
-      WEFT_TRY(check_device(flags->device));
+      WEFT_ASSIGN(const std::unique_ptr<Device> device, operations_device(flags->device));
+      flags->check.device = device.get();
       if (flags->list) {
-        return list(flags->check.selection);
+        return list(flags->check);
       }
       Printer printer;
       WEFT_ASSIGN(const trial::CheckSummary summary,

@@ -20,6 +20,7 @@ void add_inspect(CLI::App& app, Action& action);
 void add_check(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_bench_decode(CLI::App& bench, Action& action);
+void add_tune(CLI::App& app, Action& action);
 void add_new_model(CLI::App& app, Action& action);
 
 }  // namespace weft::cli

@@ -9,7 +9,6 @@
 #include <memory>
 
 #include "arch/cpu/threads.h"
-#include "arch/device.h"
 
 namespace weft::cli {
 namespace {
@@ -97,7 +96,9 @@ Result<EngineOptions> EngineFlags::options() const {
 }
 
 void declare_device(CLI::App& command, std::string& device) {
-  command.add_option("--device", device, "where to run: cpu (see `weft devices`)")->type_name("D");
+  command
+      .add_option("--device", device, "where to run: cpu, cuda, cuda:1 ... (see `weft devices`)")
+      ->type_name("D");
 }
 
 Result<std::string> engine_device(const std::string& device) {
@@ -122,16 +123,11 @@ Result<std::string> engine_device(const std::string& device) {
   return device;
 }
 
-Status check_device(const std::string& device) {
+Result<std::unique_ptr<Device>> operations_device(const std::string& device) {
   if (device.empty() || device == "cpu") {
-    return {};
+    return std::unique_ptr<Device>();
   }
-  const std::string kind = device.substr(0, device.find(':'));
-  if (kind == "cuda" || kind == "hip" || kind == "sim") {
-    return device_error(fmt::format(
-        "device {} cannot be had: this build runs on cpu alone (see `weft devices`)", device));
-  }
-  return usage_error(fmt::format("--device {} is not known: use cpu (see `weft devices`)", device));
+  return open_device(device);
 }
 
 Result<std::string> read_text(const std::string& path) {

@@ -4,10 +4,12 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "arch/device.h"
 #include "base/result.h"
 #include "engine/engine.h"
 #include "model/config.h"
@@ -41,9 +43,11 @@ struct EngineFlags {
   Result<EngineOptions> options() const;
 };
 
-/// Declares --device on a command. Errors of check_device: usage (unknown), device (not there).
+/// Declares --device on a command.
 void declare_device(CLI::App& command, std::string& device);
-Status check_device(const std::string& device);
+/// The device that checks and benches operations; null for the CPU, which is what no flag means.
+/// Errors: usage (unknown), device (not there).
+Result<std::unique_ptr<Device>> operations_device(const std::string& device);
 
 /// Reads all of a file, or of standard input for "-". Error (input): it cannot be read.
 Result<std::string> read_text(const std::string& path);
@@ -58,8 +62,8 @@ double median(std::vector<double> values);
 /// (unknown), device (not one that runs models).
 Result<std::string> engine_device(const std::string& device);
 
-/// Loads weights; threads for the ones that are generated. A preset's on another device than the CPU
-/// are only described: the device makes them.
+/// Loads weights; threads for the ones that are generated. A preset's on another device than the
+/// CPU are only described: the device makes them.
 Result<Weights> load_weights(const ModelSource& source, const ModelConfig& config,
                              const EngineOptions& options, int threads);
 

@@ -23,6 +23,24 @@ std::string processor_name() {
   return "x86-64 processor";
 }
 
+std::string describe(const DeviceListing& listing) {
+  if (!listing.missing.empty()) {
+    return fmt::format("{:<5} none: {}\n", listing.kind, listing.missing);
+  }
+  const DeviceInfo& info = listing.info;
+  std::string text =
+      fmt::format("{:<5} {} ({}), {} units, {:.0f} GiB", info.id, info.name, info.target,
+                  info.units, static_cast<double>(info.memory) / (1 << 30));
+  if (info.bandwidth > 0) {
+    text += fmt::format("; by its maker {:.2f} TB/s", info.bandwidth / 1e12);
+    for (int i = 0; i < kPeaks; ++i) {
+      text += fmt::format(", {:.0f} TFLOP/s {}", info.peak[static_cast<size_t>(i)] / 1e12,
+                          name_of(static_cast<Peak>(i)));
+    }
+  }
+  return text + "\n";
+}
+
 }  // namespace
 
 void add_devices(CLI::App& app, Action& action) {
@@ -34,6 +52,9 @@ void add_devices(CLI::App& app, Action& action) {
       WEFT_TRY(write_text("-", fmt::format("cpu   {}, {} cores, {}, {:.0f} GiB\n", processor_name(),
                                            cpu::usable_cpus(), cpu::name_of(cpu::detected_isa()),
                                            memory / (1 << 30))));
+      for (const DeviceListing& listing : list_devices()) {
+        WEFT_TRY(write_text("-", describe(listing)));
+      }
       return 0;
     };
   });

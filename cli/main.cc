@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   add_inspect(app, action);
   add_check(app, action);
   add_bench(app, action);
+  add_tune(app, action);
   add_new_model(app, action);
 
   try {

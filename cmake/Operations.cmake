@@ -1,7 +1,7 @@
-# The list of operations that `weft check` and `weft bench` know: every folder of ops/ with a
-# trial.cc, which describes it. Written as an include file, because a static library drops
+# The list of operations that `weft check` and `weft bench` know: every folder of ops/ with an
+# op.h, whose trial.cc describes it. Written as an include file, because a static library drops
 # objects that only register themselves.
-file(GLOB operations CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ops/*/trial.cc)
+file(GLOB operations CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ops/*/op.h)
 set(list "")
 foreach(operation IN LISTS operations)
   get_filename_component(folder ${operation} DIRECTORY)

@@ -51,8 +51,9 @@ std::string to_text(const Plan& plan);
 struct PlanKey {
   int64_t m = 0;
   int64_t n = 0;
-  int64_t k = 0;            ///< 0 for operations on rows
-  std::string_view format;  ///< a literal: formats and layouts that change the choice: "e4m3fn,row"
+  int64_t k = 0;  ///< 0 for operations on rows
+  std::string_view format =
+      {};  ///< a literal: formats and layouts that change the choice: "e4m3fn,row"
 };
 
 /// A row of ops/OP/hopper_table.inc or cdna_table.inc, which `weft tune` writes.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/fp8.h"
 #include "base/number.h"
 
 #if defined(WEFT_ARCH_CPU_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -73,6 +74,47 @@ HWY_INLINE void store(D /*d*/, hn::Vec<D> v, bf16* p) {
   const auto nan = hn::RebindMask(d32, hn::IsNaN(v));
   hn::StoreU(hn::TruncateTo(d16, hn::IfThenElse(nan, quiet, even)), d16,
              reinterpret_cast<uint16_t*>(p));
+}
+
+/// saturate_to<>() of a vector.
+template <class D, int E, int M, int B, Specials S>
+HWY_INLINE void store(D d, hn::Vec<D> v, SmallFloat<E, M, B, S>* p) {
+  using F = SmallFloat<E, M, B, S>;
+  static_assert(F::kHasNan && F::kCodeBits == 8);
+  const hn::Rebind<uint32_t, D> d32;
+  const hn::Rebind<uint8_t, D> d8;
+  constexpr int kDropped = 23 - M;  // bits of f32's mantissa
+  const auto magnitude = hn::Min(hn::Abs(v), hn::Set(d, kMax<F>));
+  // Normal numbers: to even on the lowest bit that stays; then the exponent's other bias.
+  const auto bits = hn::BitCast(d32, magnitude);
+  const auto odd = hn::And(hn::ShiftRight<kDropped>(bits), hn::Set(d32, 1));
+  const auto half = hn::Set(d32, (1U << (kDropped - 1)) - 1);
+  const auto normal = hn::Sub(hn::ShiftRight<kDropped>(hn::Add(bits, hn::Add(odd, half))),
+                              hn::Set(d32, static_cast<uint32_t>(127 - B) << M));
+  // Below them: units of the last place, rounded by adding 2^23.
+  const auto units = hn::Mul(magnitude, hn::Set(d, detail::power_of_two(M - F::kLeastExponent)));
+  const auto subnormal =
+      hn::Sub(hn::BitCast(d32, hn::Add(units, hn::Set(d, 0x1p23f))), hn::Set(d32, 0x4b000000));
+  const auto small =
+      hn::RebindMask(d32, hn::Lt(magnitude, hn::Set(d, detail::power_of_two(F::kLeastExponent))));
+  auto code = hn::IfThenElse(small, subnormal, normal);
+  auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(d32, v)), hn::Set(d32, F::kSign));
+  if (S == Specials::fnuz) {  // which has no negative zero
+    sign = hn::IfThenZeroElse(hn::Eq(code, hn::Zero(d32)), sign);
+  }
+  code =
+      hn::IfThenElse(hn::RebindMask(d32, hn::IsNaN(v)), hn::Set(d32, F::kNan), hn::Or(sign, code));
+  hn::StoreU(hn::TruncateTo(d8, code), d8, reinterpret_cast<uint8_t*>(p));
+}
+
+template <class D>
+HWY_INLINE void store([[maybe_unused]] D d, hn::Vec<D> v, f16* p) {
+  if constexpr (hn::MaxLanes(D()) == 1) {  // Highway's scalar conversion knows no infinities
+    *p = to_f16(hn::GetLane(v));
+  } else {
+    const hn::Rebind<hwy::float16_t, D> d16;
+    hn::StoreU(hn::DemoteTo(d16, v), d16, reinterpret_cast<hwy::float16_t*>(p));
+  }
 }
 
 /// Writes the first `count` < Lanes(d) elements only.

@@ -30,6 +30,24 @@ void rounded(const float* x, int64_t count, bf16* out) {
   }
 }
 
+template <class T>
+void rounded_to(const float* x, int64_t count, T* out) {
+  const FloatTag d;
+  const int64_t lanes = kFloatLanes;
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    store(d, hn::LoadU(d, x + i), out + i);
+  }
+  if (i < count) {
+    store_first(d, load_first(d, x + i, count - i), out + i, count - i);
+  }
+}
+void rounded_small(const float* x, int64_t count, f16* half, e4m3fn* fn, e4m3fnuz* fnuz) {
+  rounded_to(x, count, half);
+  rounded_to(x, count, fn);
+  rounded_to(x, count, fnuz);
+}
+
 void widened(const bf16* a, const f16* b, int64_t count, float* out_a, float* out_b) {
   const FloatTag d;
   const int64_t lanes = kFloatLanes;
@@ -140,6 +158,34 @@ TEST(Vector, ConversionsAreThoseOfTheScalars) {
       ASSERT_TRUE(same(wide_b[at], to_float(b[at]))) << i;
       ASSERT_TRUE(narrow[at].bits == to_bf16(near[at]).bits || std::isnan(near[at])) << i;
       ASSERT_EQ(std::isnan(to_float(narrow[at])), std::isnan(near[at])) << i;
+    }
+  });
+}
+
+/// As the scalar conversions, which have exhaustive tests: over numbers of every exponent, the
+/// middles between codes and their neighbours, NaN and infinities.
+TEST(Vector, RoundsToSmallFormatsAsTheScalarConversions) {
+  std::vector<float> x;
+  for (uint32_t code = 0; code < 0x10000; ++code) {
+    const float value = to_float(bf16{static_cast<uint16_t>(code)});
+    x.insert(x.end(), {value, std::nextafter(value, 0.0F), std::nextafter(value, 1e30F)});
+  }
+  x.push_back(1);  // no multiple of a vector
+  const auto count = static_cast<int64_t>(x.size());
+  std::vector<f16> half(x.size());
+  std::vector<e4m3fn> fn(x.size());
+  std::vector<e4m3fnuz> fnuz(x.size());
+  on_every_isa([&] {
+    WEFT_CPU_DISPATCH(rounded_small)(x.data(), count, half.data(), fn.data(), fnuz.data());
+    for (size_t i = 0; i < x.size(); ++i) {
+      if (std::isnan(x[i])) {
+        ASSERT_TRUE(std::isnan(to_float(half[i])) && std::isnan(to_float(fn[i])) &&
+                    std::isnan(to_float(fnuz[i])));
+        continue;
+      }
+      ASSERT_EQ(half[i].bits, to_f16(x[i]).bits) << x[i];
+      ASSERT_EQ(fn[i].bits, saturate_to<e4m3fn>(x[i]).bits) << x[i];
+      ASSERT_EQ(fnuz[i].bits, saturate_to<e4m3fnuz>(x[i]).bits) << x[i];
     }
   });
 }

@@ -37,8 +37,10 @@ Result<size_t> gemm_bf16_workspace(const GemmBf16Args& args, Stream stream);
 const Kernel<GemmBf16Args>* gemm_bf16_kernel(Arch arch);
 
 namespace reference {
-/// out: [rows.size(), columns.size()].
-void gemm_bf16(const GemmBf16Args& args, Range rows, Range columns, double* out);
+/// out and magnitudes: [rows.size(), columns.size()]; the latter are sums of |terms|, in whose
+/// units the error of a sum is measured.
+void gemm_bf16(const GemmBf16Args& args, Range rows, Range columns, double* out,
+               double* magnitudes);
 }  // namespace reference
 namespace cpu {
 /// out[rows, columns]; the bits of an element depend on neither range, as long as rows.size() stays

@@ -44,8 +44,10 @@ Result<size_t> gemm_fp8_blockwise_workspace(const GemmFp8BlockwiseArgs& args, St
 const Kernel<GemmFp8BlockwiseArgs>* gemm_fp8_blockwise_kernel(Arch arch);
 
 namespace reference {
-/// out: [rows.size(), columns.size()].
-void gemm_fp8_blockwise(const GemmFp8BlockwiseArgs& args, Range rows, Range columns, double* out);
+/// out and magnitudes: [rows.size(), columns.size()]; the latter are sums of |terms|, in whose
+/// units the error of a sum is measured.
+void gemm_fp8_blockwise(const GemmFp8BlockwiseArgs& args, Range rows, Range columns, double* out,
+                        double* magnitudes);
 }  // namespace reference
 namespace cpu {
 /// As cpu::gemm_bf16().

@@ -39,8 +39,10 @@ Result<size_t> gemm_skinny_workspace(const GemmSkinnyArgs& args, Stream stream);
 const Kernel<GemmSkinnyArgs>* gemm_skinny_kernel(Arch arch);
 
 namespace reference {
-/// out: [rows.size(), columns.size()].
-void gemm_skinny(const GemmSkinnyArgs& args, Range rows, Range columns, double* out);
+/// out and magnitudes: [rows.size(), columns.size()]; the latter are sums of |terms|, in whose
+/// units the error of a sum is measured.
+void gemm_skinny(const GemmSkinnyArgs& args, Range rows, Range columns, double* out,
+                 double* magnitudes);
 }  // namespace reference
 namespace cpu {
 /// As cpu::gemm_bf16().

@@ -11,6 +11,7 @@
 #include "arch/cpu/limits.h"
 #include "arch/cpu/threads.h"
 #include "base/pages.h"
+#include "ops/harness/placed.h"
 
 namespace weft::trial {
 namespace {
@@ -105,84 +106,118 @@ std::vector<double> time_runs(Trial& trial, int threads, const Pages& flush) {
   return seconds;
 }
 
-/// Rows that are compared: the reference takes far longer than the kernel, so the first, the last
-/// and one between stand for all; `weft check` looks at every element.
-std::vector<Expectation> expectations_of(Trial& trial, Random& random) {
-  const int64_t rows = trial.rows();
-  std::vector<int64_t> some{0};
-  if (rows > 1) {
-    some.push_back(rows - 1);
+void set_times(std::vector<double> seconds, BenchOutcome& outcome) {
+  std::sort(seconds.begin(), seconds.end());
+  outcome.runs = static_cast<int64_t>(seconds.size());
+  outcome.best = seconds.front();
+  outcome.median = seconds[seconds.size() / 2];
+  outcome.slowest = seconds.back();
+}
+
+/// Checks and times a trial on the CPU.
+void bench_on_cpu(Trial& trial, int threads, const Pages& flush, Random& random,
+                  BenchOutcome& outcome) {
+  const std::vector<Expectation> expectations = expect_some_rows(trial, random);
+  trial.prepare(threads);
+  trial.restore();
+  trial.run_all(threads);
+  auto mismatch = compare(expectations);
+  if (!mismatch) {
+    mismatch = trial.damage();
   }
-  if (rows > 2) {
-    some.push_back(1 + random.below(rows - 2));
+  if (mismatch) {
+    outcome.mismatch = mismatch->message;
+    return;
   }
-  std::vector<Expectation> result;
-  for (const int64_t r : some) {
-    for (Expectation& each : trial.expect({r, r + 1})) {
-      result.push_back(std::move(each));
-    }
+  // Before and after: the machine's other work comes and goes.
+  const auto measure_limits = [&] {
+    const auto memory = std::span(flush.data(), flush.size());
+    const double bandwidth = cpu::read_bandwidth(threads, memory).best;
+    // fp8 is multiplied as bf16.
+    const double peak =
+        outcome.work.peak == Peak::f32 ? cpu::f32_peak(threads).best : cpu::bf16_peak(threads).best;
+    outcome.bandwidth = std::max(outcome.bandwidth, bandwidth);
+    outcome.peak = std::max(outcome.peak, peak);
+  };
+  measure_limits();
+  std::vector<double> seconds = time_runs(trial, threads, flush);
+  measure_limits();
+  set_times(std::move(seconds), outcome);
+}
+
+/// Checks a trial on a device, and times or counts it.
+Status bench_on_device(std::unique_ptr<Trial> trial, Device& device, int runs, Random& random,
+                       BenchOutcome& outcome) {
+  const DeviceInfo& info = device.info();
+  const Plan plan = trial->plan(info);
+  if (plan.kernel.empty()) {
+    outcome.skipped = plan.why;
+    return {};
   }
-  return result;
+  outcome.plan = plan;
+  outcome.bandwidth = info.bandwidth;
+  outcome.peak = info.peak[static_cast<size_t>(outcome.work.peak)];
+  WEFT_ASSIGN(PlacedTrial placed, PlacedTrial::place(std::move(trial), device, {&plan, 1}, random));
+  WEFT_ASSIGN(const auto mismatch, placed.check(plan));
+  if (mismatch) {
+    outcome.mismatch = mismatch->message;
+  } else if (info.keeps_time) {
+    WEFT_ASSIGN(std::vector<double> seconds, placed.time(plan, runs));
+    set_times(std::move(seconds), outcome);
+  } else {
+    WEFT_ASSIGN(outcome.counters, placed.count(plan));
+  }
+  return {};
 }
 
 }  // namespace
 
-double BenchOutcome::limit() const { return std::max(work.bytes / bandwidth, work.flops / peak); }
+double BenchOutcome::limit() const {
+  const double bytes = bandwidth > 0 ? work.bytes / bandwidth : 0;
+  return std::max(bytes, peak > 0 ? work.flops / peak : 0);
+}
 
-bool BenchOutcome::memory_bound() const { return work.bytes / bandwidth >= work.flops / peak; }
+bool BenchOutcome::memory_bound() const {
+  return peak <= 0 || work.bytes / bandwidth >= work.flops / peak;
+}
 
 Result<BenchReport> bench_operations(const BenchOptions& options,
                                      const std::function<void(const BenchOutcome&)>& report) {
-  WEFT_ASSIGN(const auto selected, select_cases(options.selection, Use::bench));
-  WEFT_ASSIGN(const Pages flush, Pages::allocate(kFlushBytes, true));
-  std::memset(flush.data(), 1, flush.size());  // untouched pages are one page of zeros
-
+  WEFT_ASSIGN(const auto selected, select_cases(options.selection, {Use::bench}));
   BenchReport result;
+  Pages flush;
+  if (options.device == nullptr) {
+    WEFT_ASSIGN(flush, Pages::allocate(kFlushBytes, true));
+    std::memset(flush.data(), 1, flush.size());  // untouched pages are one page of zeros
+  } else if (options.device->info().keeps_time) {
+    WEFT_ASSIGN(std::vector<double> seconds,
+                options.device->time([](Stream /*own*/) { return Status(); }, options.runs));
+    BenchOutcome empty;
+    set_times(std::move(seconds), empty);
+    result.empty_run = empty.median;
+  }
   double logarithms = 0;
+  int64_t timed = 0;
   for (const SelectedCase& each : selected) {
     Random random = random_for(each, options.seed);
-    const std::unique_ptr<Trial> trial = each.operation->make(each.index, random);
+    std::unique_ptr<Trial> trial = each.operation->make(each.index, random);
     BenchOutcome outcome;
     outcome.selected = each;
     outcome.work = trial->work();
-
-    const std::vector<Expectation> expectations = expectations_of(*trial, random);
-    trial->prepare(options.threads);
-    trial->restore();
-    trial->run_all(options.threads);
-    auto mismatch = compare(expectations);
-    if (!mismatch) {
-      mismatch = trial->damage();
-    }
-    if (mismatch) {
-      outcome.mismatch = mismatch->message;
-      ++result.failed;
+    if (options.device != nullptr) {
+      WEFT_TRY(bench_on_device(std::move(trial), *options.device, options.runs, random, outcome));
     } else {
-      // Before and after: the machine's other work comes and goes.
-      const auto measure_limits = [&] {
-        const auto memory = std::span(flush.data(), flush.size());
-        const double bandwidth = cpu::read_bandwidth(options.threads, memory).best;
-        const double peak = outcome.work.peak == Peak::bf16 ? cpu::bf16_peak(options.threads).best
-                                                            : cpu::f32_peak(options.threads).best;
-        outcome.bandwidth = std::max(outcome.bandwidth, bandwidth);
-        outcome.peak = std::max(outcome.peak, peak);
-      };
-      measure_limits();
-      std::vector<double> seconds = time_runs(*trial, options.threads, flush);
-      measure_limits();
-      std::sort(seconds.begin(), seconds.end());
-      outcome.runs = static_cast<int64_t>(seconds.size());
-      outcome.best = seconds.front();
-      outcome.median = seconds[seconds.size() / 2];
-      outcome.slowest = seconds.back();
+      bench_on_cpu(*trial, options.threads, flush, random, outcome);
+    }
+    result.failed += outcome.mismatch.empty() ? 0 : 1;
+    if (outcome.timed() && outcome.limit() > 0) {
       logarithms += std::log(outcome.limit() / outcome.median);
+      ++timed;
     }
     report(outcome);
     result.outcomes.push_back(std::move(outcome));
   }
-  const auto right =
-      static_cast<double>(result.outcomes.size()) - static_cast<double>(result.failed);
-  result.mean_share = right > 0 ? std::exp(logarithms / right) : 0;
+  result.mean_share = timed > 0 ? std::exp(logarithms / static_cast<double>(timed)) : 0;
   return result;
 }
 

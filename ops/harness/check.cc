@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "arch/cpu/dispatch.h"
+#include "ops/harness/placed.h"
 
 namespace weft::trial {
 namespace {
@@ -28,7 +30,7 @@ std::optional<Mismatch> run_and_compare(Trial& trial, std::span<const Expectatio
   if (!finite) {
     return std::nullopt;
   }
-  std::vector<std::vector<uint16_t>> whole;
+  std::vector<std::vector<uint8_t>> whole;
   for (const auto& tensor : trial.tensors()) {
     whole.push_back(tensor->cells());
   }
@@ -46,48 +48,129 @@ std::optional<Mismatch> run_and_compare(Trial& trial, std::span<const Expectatio
   return std::nullopt;
 }
 
+class Checker {
+ public:
+  Checker(const CheckOptions& options, const std::function<void(const CheckOutcome&)>& report)
+      : options_(options), report_(report) {}
+
+  /// A case on every instruction set.
+  void on_cpu(const SelectedCase& selected, bool finite) {
+    Random random = random_for(selected, options_.seed);
+    const std::unique_ptr<Trial> trial = make(selected, finite, random);
+    const std::vector<Expectation> expectations = expect_all_rows(*trial);
+    for (int i = 0; i < cpu::kIsas; ++i) {
+      const auto isa = static_cast<cpu::Isa>(i);
+      CheckOutcome outcome = begin(selected, std::string(cpu::name_of(isa)), finite);
+      if (isa > cpu::detected_isa()) {
+        skip(outcome, "this processor has not got it");
+        continue;
+      }
+      cpu::force_isa(isa);
+      const auto mismatch = run_and_compare(*trial, expectations, finite);
+      trial->restore();
+      cpu::force_isa(std::nullopt);
+      finish(outcome, mismatch);
+    }
+  }
+
+  /// A case on options.device.
+  Status on_device(const SelectedCase& selected, bool finite) {
+    Device& device = *options_.device;
+    Random random = random_for(selected, options_.seed);
+    const std::unique_ptr<Trial> trial = make(selected, finite, random);
+    std::vector<Plan> plans{trial->plan(device.info())};
+    if (plans[0].kernel.empty()) {
+      CheckOutcome outcome = begin(selected, device.info().id, finite);
+      skip(outcome, plans[0].why);
+      return {};
+    }
+    if (options_.all_plans) {
+      for (const Plan& each : trial->candidates(device.info())) {
+        if (each != plans[0]) {
+          plans.push_back(each);
+        }
+      }
+    }
+    WEFT_TRY(trial->place(device, plans));
+    trial->prepare(0);
+    const std::vector<Expectation> expectations = expect_all_rows(*trial);
+    for (const Plan& plan : plans) {
+      CheckOutcome outcome = begin(selected, to_text(plan), finite);
+      const auto mismatch = check_twice(*trial, plan, expectations);
+      finish(outcome, mismatch.ok() ? *mismatch : Mismatch{mismatch.error().message});
+      if (!mismatch.ok()) {
+        WEFT_TRY(device.synchronize());  // nothing else can be expected of it if that fails too
+      }
+    }
+    return {};
+  }
+
+  const CheckSummary& summary() const { return summary_; }
+
+ private:
+  using Verdict = CheckOutcome::Verdict;
+
+  static std::unique_ptr<Trial> make(const SelectedCase& selected, bool finite, Random& random) {
+    std::unique_ptr<Trial> trial = selected.operation->make(selected.index, random);
+    if (!finite) {
+      spoil(*trial, random);
+    }
+    return trial;
+  }
+
+  static CheckOutcome begin(const SelectedCase& selected, std::string variant, bool finite) {
+    CheckOutcome outcome;
+    outcome.selected = selected;
+    outcome.variant = std::move(variant) + (finite ? "" : ", not finite");
+    return outcome;
+  }
+
+  void skip(CheckOutcome& outcome, std::string_view why) {
+    outcome.verdict = Verdict::skipped;
+    outcome.message = why;
+    ++summary_.skipped;
+    report_(outcome);
+  }
+
+  void finish(CheckOutcome& outcome, const std::optional<Mismatch>& mismatch) {
+    outcome.verdict = mismatch ? Verdict::failed : Verdict::passed;
+    ++(mismatch ? summary_.failed : summary_.passed);
+    if (mismatch) {
+      outcome.message = mismatch->message;
+      outcome.repeat =
+          fmt::format("weft check {} --case '{}' --seed {}{}{}", outcome.selected.operation->name,
+                      outcome.selected.name(), options_.seed,
+                      options_.device != nullptr ? " --device " + options_.device->info().id : "",
+                      options_.all_plans ? " --all-plans" : "");
+    }
+    report_(outcome);
+  }
+
+  const CheckOptions& options_;
+  const std::function<void(const CheckOutcome&)>& report_;
+  CheckSummary summary_;
+};
+
 }  // namespace
+
+std::set<Use> uses_of_check(const Device* device) {
+  return device != nullptr ? std::set{Use::check, Use::check_large} : std::set{Use::check};
+}
 
 Result<CheckSummary> check_operations(const CheckOptions& options,
                                       const std::function<void(const CheckOutcome&)>& report) {
-  using Verdict = CheckOutcome::Verdict;
-  WEFT_ASSIGN(const auto selected, select_cases(options.selection, Use::check));
-  CheckSummary summary;
+  WEFT_ASSIGN(const auto selected, select_cases(options.selection, uses_of_check(options.device)));
+  Checker checker(options, report);
   for (const SelectedCase& each : selected) {
     for (const bool finite : {true, false}) {
-      Random random = random_for(each, options.seed);
-      const std::unique_ptr<Trial> trial = each.operation->make(each.index, random);
-      if (!finite) {
-        spoil(*trial, random);
-      }
-      const std::vector<Expectation> expectations = trial->expect({0, trial->rows()});
-      for (int i = 0; i < cpu::kIsas; ++i) {
-        const auto isa = static_cast<cpu::Isa>(i);
-        CheckOutcome outcome;
-        outcome.selected = each;
-        outcome.variant = fmt::format("{}{}", cpu::name_of(isa), finite ? "" : ", not finite");
-        if (isa > cpu::detected_isa()) {
-          outcome.verdict = Verdict::skipped;
-          outcome.message = "this processor has not got it";
-          ++summary.skipped;
-        } else {
-          cpu::force_isa(isa);
-          const auto mismatch = run_and_compare(*trial, expectations, finite);
-          trial->restore();
-          cpu::force_isa(std::nullopt);
-          outcome.verdict = mismatch ? Verdict::failed : Verdict::passed;
-          ++(mismatch ? summary.failed : summary.passed);
-          if (mismatch) {
-            outcome.message = mismatch->message;
-            outcome.repeat = fmt::format("weft check {} --case '{}' --seed {}",
-                                         each.operation->name, each.name(), options.seed);
-          }
-        }
-        report(outcome);
+      if (options.device != nullptr) {
+        WEFT_TRY(checker.on_device(each, finite));
+      } else {
+        checker.on_cpu(each, finite);
       }
     }
   }
-  return summary;
+  return checker.summary();
 }
 
 }  // namespace weft::trial

@@ -1,9 +1,12 @@
-// weft check: every case of every operation on every instruction set this machine has, against the
-// reference; whole and in pieces; with ordinary numbers and with NaN and infinities.
+// weft check: every case of every operation against the reference, with ordinary numbers and with
+// NaN and infinities. On the CPU: on every instruction set this machine has, whole and in pieces.
+// On another device: with the plan of the dispatch, or all that could be chosen; twice, for the
+// same bits.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 
 #include "base/result.h"
@@ -14,12 +17,15 @@ namespace weft::trial {
 struct CheckOptions {
   Selection selection;
   uint64_t seed = 1;
+  Device* device = nullptr;  ///< null: the CPU
+  bool all_plans = false;    ///< on a device: every candidate, not the dispatch's choice alone
 };
 
 struct CheckOutcome {
   enum class Verdict { passed, failed, skipped };
   SelectedCase selected;
-  std::string variant;  ///< instruction set, and ", not finite" where NaN and infinities are put in
+  /// Instruction set or plan, and ", not finite" where NaN and infinities are put in.
+  std::string variant;
   Verdict verdict = Verdict::passed;
   std::string message;  ///< why it failed or was skipped
   std::string repeat;   ///< the command that repeats a failure
@@ -31,7 +37,11 @@ struct CheckSummary {
   int64_t skipped = 0;
 };
 
-/// Checks on the CPU, calling `report` after each outcome. Error (usage): see select_cases().
+/// The cases that are checked there.
+std::set<Use> uses_of_check(const Device* device);
+
+/// Calls `report` after each outcome. Errors: usage (see select_cases()), device (it is lost: what
+/// it was doing then is reported as a failure first).
 Result<CheckSummary> check_operations(const CheckOptions& options,
                                       const std::function<void(const CheckOutcome&)>& report);
 

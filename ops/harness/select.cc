@@ -9,7 +9,8 @@
 
 namespace weft::trial {
 
-Result<std::vector<SelectedCase>> select_cases(const Selection& selection, Use use) {
+Result<std::vector<SelectedCase>> select_cases(const Selection& selection,
+                                               const std::set<Use>& uses) {
   for (const std::string& wanted : selection.operations) {
     const auto all = operations();
     if (std::none_of(all.begin(), all.end(), [&](const auto& op) { return op.name == wanted; })) {
@@ -28,7 +29,7 @@ Result<std::vector<SelectedCase>> select_cases(const Selection& selection, Use u
     }
     for (size_t i = 0; i < operation.cases.size(); ++i) {
       const CaseInfo& info = operation.cases[i];
-      if (info.use == use && fnmatch(selection.cases.c_str(), info.name.c_str(), 0) == 0) {
+      if (uses.contains(info.use) && fnmatch(selection.cases.c_str(), info.name.c_str(), 0) == 0) {
         result.push_back({&operation, i});
       }
     }

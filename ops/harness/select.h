@@ -1,6 +1,7 @@
 // Which cases a command line asks for.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,8 @@ struct SelectedCase {
 };
 
 /// In the order of the operations. Error (usage): an unknown operation, or no case at all.
-Result<std::vector<SelectedCase>> select_cases(const Selection& selection, Use use);
+Result<std::vector<SelectedCase>> select_cases(const Selection& selection,
+                                               const std::set<Use>& uses);
 
 /// The random numbers of a case: they depend on the seed and the case's name alone.
 Random random_for(const SelectedCase& selected, uint64_t seed);

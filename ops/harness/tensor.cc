@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "base/check.h"
@@ -12,21 +16,71 @@
 namespace weft::trial {
 namespace {
 
-constexpr size_t kGuardCells = 128;     // on each side: 256 bytes, more than any vector
-constexpr uint16_t kPoison = 0x7fa5;    // NaN as bf16, as f16, and twice as f32
-constexpr size_t kAlignmentCells = 32;  // 64 bytes
+constexpr size_t kGuardBytes = 256;  // on each side: more than any vector
+constexpr size_t kAlignment = 64;
+constexpr size_t kDeviceAlignment = 256;
 
-void put(void* data, DType type, int64_t i, float x) {
+/// The byte at address i (from an even one on): NaN in every format.
+constexpr uint8_t poison(DType type, size_t i) {
   switch (type) {
-    case DType::f32:
-      static_cast<float*>(data)[i] = x;
-      break;
-    case DType::bf16:
-      static_cast<bf16*>(data)[i] = to_bf16(x);
-      break;
-    case DType::f16:
-      static_cast<f16*>(data)[i] = to_f16(x);
-      break;
+    case DType::e4m3fn:
+      return e4m3fn::kNan;
+    case DType::e4m3fnuz:
+      return e4m3fnuz::kNan;
+    default:
+      return i % 2 == 0 ? 0xa5 : 0x7f;  // 0x7fa5 as bf16 and as f16, twice as f32
+  }
+}
+
+template <class T>
+T round_to(float x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return x;
+  } else if constexpr (std::is_same_v<T, bf16>) {
+    return to_bf16(x);
+  } else if constexpr (std::is_same_v<T, f16>) {
+    return to_f16(x);
+  } else {
+    return saturate_to<T>(x);
+  }
+}
+
+// Large tensors of small formats are filled in pieces of this many elements by all threads, each
+// piece drawing from a table of numbers that are rounded already: the machine with the fast kernels
+// waits for its inputs otherwise.
+constexpr int64_t kPieceElements = int64_t{1} << 20;
+constexpr size_t kTableSize = size_t{1} << 16;
+
+template <class T, class Row>
+void fill_from_table(Random& random, const T* table, int64_t rows, int64_t columns, Row&& row) {
+  const int64_t rows_in_piece = std::max<int64_t>(1, kPieceElements / columns);
+  const int64_t pieces = (rows + rows_in_piece - 1) / rows_in_piece;
+  const uint64_t seed = random.next();
+  std::atomic<int64_t> next = 0;
+  const auto work = [&] {
+    for (int64_t piece = next++; piece < pieces; piece = next++) {
+      Random own(seed ^ (static_cast<uint64_t>(piece) * 0x9e3779b97f4a7c15));
+      const int64_t end = std::min(rows, (piece + 1) * rows_in_piece);
+      for (int64_t r = piece * rows_in_piece; r < end; ++r) {
+        T* to = row(r);
+        for (int64_t c = 0; c < columns; c += 4) {
+          const uint64_t bits = own.next();
+          const int64_t count = std::min<int64_t>(4, columns - c);
+          for (int64_t i = 0; i < count; ++i) {
+            to[c + i] = table[bits >> (16 * i) & 0xffff];
+          }
+        }
+      }
+    }
+  };
+  std::vector<std::thread> others;
+  const auto threads = std::min<int64_t>(pieces, std::thread::hardware_concurrency());
+  for (int64_t i = 1; i < threads; ++i) {
+    others.emplace_back(work);
+  }
+  work();
+  for (std::thread& thread : others) {
+    thread.join();
   }
 }
 
@@ -53,20 +107,55 @@ Tensor::Tensor(std::string name, Role role, int64_t rows, int64_t columns, DType
       columns_(columns),
       stride_(columns + gap),
       dtype_(dtype) {
-  const size_t cells = static_cast<size_t>(rows * stride_) * size_of(dtype) / sizeof(uint16_t);
-  cells_.assign(cells + 2 * kGuardCells + kAlignmentCells, kPoison);
-  const auto address = reinterpret_cast<uintptr_t>(cells_.data() + kGuardCells);
-  start_ = kGuardCells + (64 - address % 64) % 64 / sizeof(uint16_t);
+  const size_t bytes = static_cast<size_t>(rows * stride_) * size_of(dtype);
+  cells_.resize(bytes + 2 * kGuardBytes + kAlignment);
+  const auto address = reinterpret_cast<uintptr_t>(cells_.data() + kGuardBytes);
+  start_ = kGuardBytes + (kAlignment - address % kAlignment) % kAlignment;
+  fill_with_poison();
 }
 
-void Tensor::set(int64_t r, int64_t c, float x) { put(data(), dtype_, r * stride_ + c, x); }
+void Tensor::fill_with_poison() {
+  const std::array<uint8_t, 2> pair = {poison(dtype_, 0), poison(dtype_, 1)};
+  size_t i = 0;
+  for (; i + 2 <= cells_.size(); i += 2) {
+    std::memcpy(cells_.data() + i, pair.data(), 2);
+  }
+  if (i < cells_.size()) {
+    cells_[i] = pair[0];
+  }
+}
+
+void* Tensor::address(Side side) const {
+  const uint8_t* cells = cells_.data();
+  if (side == Side::device) {
+    WEFT_CHECK(copy_.size() > 0);
+    cells = reinterpret_cast<const uint8_t*>(copy_.data()) + shift_;
+  }
+  return const_cast<uint8_t*>(cells) + start_;
+}
+
+void Tensor::set(int64_t r, int64_t c, float x) {
+  with_any_type(dtype_, [&](auto t) {
+    using T = decltype(t);
+    static_cast<T*>(data())[r * stride_ + c] = round_to<T>(x);
+  });
+}
 
 void Tensor::fill(Random& random, float deviation, float mean) {
-  for (int64_t r = 0; r < rows_; ++r) {
-    for (int64_t c = 0; c < columns_; ++c) {
-      set(r, c, mean + deviation * random.normal());
+  with_any_type(dtype_, [&](auto t) {
+    using T = decltype(t);
+    const auto row = [&](int64_t r) { return static_cast<T*>(data()) + r * stride_; };
+    const auto draw = [&] { return round_to<T>(mean + deviation * random.normal()); };
+    if (sizeof(T) <= 2 && rows_ * columns_ > kPieceElements) {
+      std::vector<T> table(kTableSize);
+      std::generate(table.begin(), table.end(), draw);
+      fill_from_table(random, table.data(), rows_, columns_, row);
+      return;
     }
-  }
+    for (int64_t r = 0; r < rows_; ++r) {
+      std::generate_n(row(r), columns_, draw);
+    }
+  });
 }
 
 Tensor Tensor::magnitudes() const {
@@ -81,14 +170,14 @@ Tensor Tensor::magnitudes() const {
 
 uint64_t Tensor::checksum() const {
   uint64_t sum = 0;
-  const size_t words = cells_.size() / 4;
+  const size_t words = cells_.size() / 8;
   for (size_t i = 0; i < words; ++i) {
     uint64_t word;
-    std::memcpy(&word, cells_.data() + 4 * i, sizeof(word));
+    std::memcpy(&word, cells_.data() + 8 * i, sizeof(word));
     sum = (sum ^ word) * 0x9e3779b97f4a7c15;
     sum ^= sum >> 32;
   }
-  for (size_t i = 4 * words; i < cells_.size(); ++i) {
+  for (size_t i = 8 * words; i < cells_.size(); ++i) {
     sum = (sum ^ cells_[i]) * 0x9e3779b97f4a7c15;
   }
   return sum;
@@ -104,7 +193,7 @@ void Tensor::seal() {
 
 void Tensor::restore() {
   if (role_ == Role::output) {
-    std::fill(cells_.begin(), cells_.end(), kPoison);
+    fill_with_poison();
   } else if (role_ == Role::inout) {
     cells_ = first_;
   }
@@ -117,16 +206,15 @@ std::optional<std::string> Tensor::damage() const {
     }
     return std::nullopt;
   }
-  const int64_t width = static_cast<int64_t>(size_of(dtype_) / sizeof(uint16_t));
+  const auto width = static_cast<int64_t>(size_of(dtype_));
   for (size_t i = 0; i < cells_.size(); ++i) {
-    if (cells_[i] == kPoison) {
+    if (cells_[i] == poison(dtype_, i)) {
       continue;
     }
     const int64_t at = static_cast<int64_t>(i) - static_cast<int64_t>(start_);
     if (at < 0 || at >= rows_ * stride_ * width) {
       return fmt::format("{} was written to {} bytes {} it", name_,
-                         2 * (at < 0 ? -at : at - rows_ * stride_ * width),
-                         at < 0 ? "before" : "after");
+                         at < 0 ? -at : at - rows_ * stride_ * width, at < 0 ? "before" : "after");
     }
     if (at / width % stride_ >= columns_) {
       return fmt::format("{} was written to after the end of row {}", name_, at / width / stride_);
@@ -135,16 +223,31 @@ std::optional<std::string> Tensor::damage() const {
   return std::nullopt;
 }
 
-Expectation::Expectation(const Tensor& of, Range some_rows)
+Status Tensor::place(Device& device) {
+  WEFT_ASSIGN(copy_, device.allocate(cells_.size() + kDeviceAlignment));
+  shift_ = (kDeviceAlignment - start_ % kDeviceAlignment) % kDeviceAlignment;
+  return {};
+}
+
+Status Tensor::upload(Device& device) const {
+  return device.upload(copy_.data() + shift_, cells_.data(), cells_.size());
+}
+
+Status Tensor::download(Device& device) {
+  return device.download(cells_.data(), copy_.data() + shift_, cells_.size());
+}
+
+Expectation::Expectation(const Tensor& of, Range some_rows, Range some_columns)
     : tensor(&of),
       rows(some_rows),
-      value(some_rows.size() * of.columns()),
-      tolerance(some_rows.size() * of.columns()) {}
+      columns(some_columns),
+      value(static_cast<size_t>(rows.size() * columns.size())),
+      tolerance(value.size()) {}
 
 void Expectation::allow_rounding() {
   for (size_t i = 0; i < value.size(); ++i) {
-    // The last term: numbers below the normal range may be flushed to zero.
-    tolerance[i] += roundoff(tensor->dtype()) * (std::fabs(value[i]) + tolerance[i]) + 0x1p-126;
+    tolerance[i] += roundoff(tensor->dtype()) * (std::fabs(value[i]) + tolerance[i]) +
+                    underflow(tensor->dtype());
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "arch/device.h"
 #include "base/range.h"
 #include "ops/matrix.h"
 
@@ -29,8 +30,12 @@ class Random {
   uint64_t state_;
 };
 
+/// Whose addresses a kernel is given.
+enum class Side { host, device };
+
 /// A matrix on the host between guard bands. What the operation must not touch (guards, the gap
-/// between rows, inputs) is checked by damage().
+/// between rows, inputs) is checked by damage(). For a kernel of another device it has a copy
+/// there, guards and all: upload(), run, download(), and then it is looked at here.
 class Tensor {
  public:
   enum class Role {
@@ -49,15 +54,16 @@ class Tensor {
   DType dtype() const { return dtype_; }
   size_t bytes() const { return static_cast<size_t>(rows_ * columns_) * size_of(dtype_); }
 
-  void* data() { return cells_.data() + start_; }
-  const void* data() const { return cells_.data() + start_; }
-  ConstMatrix in() const { return {data(), dtype_, stride_}; }
-  Matrix out() { return {data(), dtype_, stride_}; }
-  ConstVector vector() const { return {data(), dtype_}; }
+  void* data(Side side = Side::host) { return address(side); }
+  const void* data(Side side = Side::host) const { return address(side); }
+  ConstMatrix in(Side side = Side::host) const { return {data(side), dtype_, stride_}; }
+  Matrix out(Side side = Side::host) { return {data(side), dtype_, stride_}; }
+  ConstVector vector(Side side = Side::host) const { return {data(side), dtype_}; }
 
   double get(int64_t r, int64_t c) const { return element(in(), r, c); }
-  /// Rounds x to the format.
+  /// Rounds x to the format; saturates in fp8.
   void set(int64_t r, int64_t c, float x);
+  /// Normal numbers.
   void fill(Random& random, float deviation, float mean = 0);
   /// A copy without signs: what the error of a sum is measured against.
   Tensor magnitudes() const;
@@ -69,9 +75,16 @@ class Tensor {
   /// What a run wrote where it must not write, as the rest of a sentence; nullopt: nothing.
   std::optional<std::string> damage() const;
   /// The contents, gaps and guards included.
-  const std::vector<uint16_t>& cells() const { return cells_; }
+  const std::vector<uint8_t>& cells() const { return cells_; }
+
+  /// Memory for the copy on a device; its data is aligned to 256 bytes. Error (device): none left.
+  Status place(Device& device);
+  Status upload(Device& device) const;
+  Status download(Device& device);
 
  private:
+  void* address(Side side) const;
+  void fill_with_poison();
   uint64_t checksum() const;
 
   std::string name_;
@@ -80,28 +93,44 @@ class Tensor {
   int64_t columns_;
   int64_t stride_;
   DType dtype_;
-  size_t start_ = 0;             // of the matrix, in cells
-  std::vector<uint16_t> cells_;  // guard, matrix, guard
-  std::vector<uint16_t> first_;  // contents before a run (inout)
-  uint64_t checksum_ = 0;        // of the cells (input)
+  size_t start_ = 0;            // of the matrix in cells_
+  std::vector<uint8_t> cells_;  // guard, matrix, guard
+  std::vector<uint8_t> first_;  // contents before a run (inout)
+  uint64_t checksum_ = 0;       // of the cells (input)
+  DeviceMemory copy_;
+  size_t shift_ = 0;  // of the cells in copy_
 };
 
-/// What rows `rows` of an output must hold: value +- tolerance, both [rows.size()][columns].
+/// What a part of an output must hold: value +- tolerance, both [rows.size()][columns.size()].
 /// A NaN must be met by a NaN, an infinity by the same one.
 struct Expectation {
   const Tensor* tensor = nullptr;
   Range rows;
+  Range columns;
   std::vector<double> value;
   std::vector<double> tolerance;
 
-  Expectation(const Tensor& tensor, Range rows);
+  Expectation(const Tensor& tensor, Range rows)
+      : Expectation(tensor, rows, {0, tensor.columns()}) {}
+  Expectation(const Tensor& tensor, Range rows, Range columns);
   /// Adds the format's own rounding to every tolerance: to be called once, last.
   void allow_rounding();
 };
 
 /// The unit roundoff of a format: half the distance from 1 to the next number.
 constexpr double roundoff(DType type) {
-  return type == DType::f32 ? 0x1p-24 : type == DType::f16 ? 0x1p-11 : 0x1p-8;
+  return type == DType::f32    ? 0x1p-24
+         : type == DType::f16  ? 0x1p-11
+         : type == DType::bf16 ? 0x1p-8
+                               : 0x1p-4;
+}
+/// Half the distance between the smallest numbers of a format: what is lost below its normal range.
+/// Numbers that small may be flushed to zero in the formats of two bytes and more.
+constexpr double underflow(DType type) {
+  return type == DType::e4m3fn     ? 0x1p-10
+         : type == DType::e4m3fnuz ? 0x1p-11
+         : type == DType::f16      ? 0x1p-25
+                                   : 0x1p-126;
 }
 
 /// How far an f32 sum of `count` products may be off, in units of the sum of their magnitudes.

@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <future>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "base/check.h"
@@ -68,7 +72,118 @@ std::optional<Mismatch> Trial::damage() const {
       }
     }
   }
+  if (workspace_ != nullptr) {
+    if (auto what = workspace_->damage()) {
+      return Mismatch{*std::move(what)};
+    }
+    const auto* counters = static_cast<const uint8_t*>(workspace_->data());
+    const auto* end = counters + std::min(kCounterBytes, workspace_->bytes());
+    const auto* used = std::find_if(counters, end, [](uint8_t byte) { return byte != 0; });
+    if (used != end) {
+      return Mismatch{
+          fmt::format("the workspace's counters are not zero after the run: byte {} is {}",
+                      used - counters, *used)};
+    }
+  }
   return std::nullopt;
+}
+
+namespace {
+
+/// What the reference says of each range, in threads of their own.
+std::vector<Expectation> expect_ranges(Trial& trial, std::span<const Range> ranges) {
+  std::vector<std::future<std::vector<Expectation>>> parts;
+  for (const Range& range : ranges) {
+    parts.push_back(
+        std::async(std::launch::async, [&trial, range] { return trial.expect(range); }));
+  }
+  std::vector<Expectation> result;
+  for (auto& part : parts) {
+    for (Expectation& each : part.get()) {
+      result.push_back(std::move(each));
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::vector<Expectation> expect_all_rows(Trial& trial) {
+  const auto threads = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t count = std::min(trial.rows(), threads);
+  std::vector<Range> ranges;
+  for (int64_t i = 0; i < count; ++i) {
+    ranges.push_back(share(trial.rows(), {i, count}));
+  }
+  return expect_ranges(trial, ranges);
+}
+
+std::vector<Expectation> expect_some_rows(Trial& trial, Random& random) {
+  const int64_t rows = trial.rows();
+  std::vector<Range> some{{0, 1}};
+  if (rows > 1) {
+    some.push_back({rows - 1, rows});
+  }
+  if (rows > 2) {
+    const int64_t r = 1 + random.below(rows - 2);
+    some.push_back({r, r + 1});
+  }
+  return expect_ranges(trial, some);
+}
+
+Plan Trial::plan(const DeviceInfo& /*device*/) const {
+  return {.why = "the operation has no kernel for it in this build"};
+}
+
+std::vector<Plan> Trial::candidates(const DeviceInfo& /*device*/) const { return {}; }
+
+Status Trial::place(Device& device, std::span<const Plan> plans) {
+  device_ = &device;
+  size_t bytes = 0;
+  for (const Plan& plan : plans) {
+    bytes = std::max(bytes, workspace_bytes(plan));
+  }
+  if (bytes > 0) {
+    workspace_ = std::make_unique<Tensor>("the workspace", Tensor::Role::output, 1,
+                                          static_cast<int64_t>(bytes), DType::e4m3fn);
+    std::memset(workspace_->data(), 0, std::min(bytes, kCounterBytes));
+    WEFT_TRY(workspace_->place(device));
+    WEFT_TRY(workspace_->upload(device));
+  }
+  for (const auto& tensor : tensors_) {
+    WEFT_TRY(tensor->place(device));
+  }
+  return {};
+}
+
+Status Trial::upload() {
+  for (const auto& tensor : tensors_) {
+    WEFT_TRY(tensor->upload(*device_));
+  }
+  return {};
+}
+
+Status Trial::launch(const Plan& plan) {
+  Workspace workspace;
+  if (workspace_ != nullptr) {
+    workspace = {workspace_->data(Side::device), workspace_->bytes()};
+  }
+  return launch_on(plan, workspace, device_->stream());
+}
+
+Status Trial::download(bool all) {
+  WEFT_TRY(device_->synchronize());
+  for (const auto& tensor : tensors_) {
+    if (all || tensor->role() != Tensor::Role::input) {
+      WEFT_TRY(tensor->download(*device_));
+    }
+  }
+  return workspace_ != nullptr ? workspace_->download(*device_) : Status();
+}
+
+double Trial::fp8_sum_tolerance(int64_t k) const {
+  const int bits = device_ != nullptr ? device_->info().fp8_sum_bits : 24;
+  return bits >= 24 ? 0 : 8 * std::ldexp(1.0, 1 - bits) * std::sqrt(128 / static_cast<double>(k));
 }
 
 std::optional<Mismatch> compare(std::span<const Expectation> expectations) {
@@ -78,7 +193,7 @@ std::optional<Mismatch> compare(std::span<const Expectation> expectations) {
     const Tensor& tensor = *expected.tensor;
     size_t i = 0;
     for (int64_t r = expected.rows.begin; r < expected.rows.end; ++r) {
-      for (int64_t c = 0; c < tensor.columns(); ++c, ++i) {
+      for (int64_t c = expected.columns.begin; c < expected.columns.end; ++c, ++i) {
         const double want = expected.value[i];
         const double got = tensor.get(r, c);
         const double tolerance = expected.tolerance[i];

@@ -1,6 +1,7 @@
-// What an operation tells `weft check` and `weft bench` about itself, in ops/<op>/trial.cc: its
-// cases, and for each case the data, the call of the kernel, what the reference says, and how much
-// work it is. The build collects the operations by their folders (ops/harness/registry.h).
+// What an operation tells `weft check`, `weft bench` and `weft tune` about itself, in
+// ops/<op>/trial.cc: its cases, and for each case the data, the calls of the kernels (the CPU's,
+// and those of the device that the trial is placed on), what the reference says, and how much work
+// it is. The build collects the operations by their folders (ops/harness/registry.h).
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,11 @@
 
 #include "base/range.h"
 #include "ops/harness/tensor.h"
+#include "ops/kernel.h"
 
 namespace weft::trial {
+
+using weft::Peak;
 
 /// Piece `index` of `count` about equal ones, as the workers of a program share an instruction.
 struct Piece {
@@ -33,14 +37,11 @@ constexpr Range share(int64_t size, Piece piece, int64_t unit = 1) {
   return {cut(piece.index), cut(piece.index + 1)};
 }
 
-/// Which of the device's arithmetic peaks bounds the operation.
-enum class Peak { f32, bf16 };
-
 /// The least that one run must move and compute.
 struct Work {
   double bytes = 0;
   double flops = 0;
-  Peak peak = Peak::f32;
+  Peak peak = Peak::f32;  ///< which of the device's arithmetic peaks bounds it
 };
 
 /// The element that misses its tolerance by most, or what else is wrong.
@@ -63,7 +64,7 @@ class Trial {
   virtual std::vector<Expectation> expect(Range rows) = 0;
   /// Steps that each need the one before complete.
   virtual int phases() const { return 1; }
-  /// Runs a piece of a phase on the device. Pieces may run at once, each with its own index.
+  /// Runs a piece of a phase on the CPU. Pieces may run at once, each with its own index.
   virtual void run(int phase, Piece piece) = 0;
   virtual Work work() const = 0;
   /// Bytes of scratch that run() wants for a piece.
@@ -79,6 +80,23 @@ class Trial {
   std::optional<Mismatch> damage() const;
   std::span<const std::unique_ptr<Tensor>> tensors() const { return tensors_; }
 
+  // On another device than the CPU; see KernelTrial for operations that have kernels there.
+
+  /// The dispatch's choice; an empty Plan::kernel, and why, where there is none.
+  virtual Plan plan(const DeviceInfo& device) const;
+  virtual std::vector<Plan> candidates(const DeviceInfo& device) const;
+  virtual PlanKey key() const { return {}; }
+  /// Makes copies of all tensors there, and a workspace for any of these plans. To be called before
+  /// expect(): a device's way to sum may be in the tolerance.
+  Status place(Device& device, std::span<const Plan> plans);
+  /// Copies all tensors as they are after restore(). The workspace is as an operation leaves it:
+  /// zeros where the counters are, and what was there before in the rest.
+  Status upload();
+  Status launch(const Plan& plan);
+  /// Waits and copies back: the inputs too when `all`, or only what may be written.
+  Status download(bool all);
+  Device& device() const { return *device_; }
+
  protected:
   Tensor& add(std::string name, Tensor::Role role, int64_t rows, int64_t columns, DType dtype,
               int64_t gap = 0);
@@ -87,18 +105,76 @@ class Trial {
                 float deviation = 1, int64_t gap = 0);
   Tensor& output(std::string name, int64_t rows, int64_t columns, DType dtype, int64_t gap = 0);
   std::span<std::byte> scratch(Piece piece);
+  /// How far a sum of k fp8 products may be off, besides sum_tolerance(), where the trial runs, in
+  /// units of the sum of their magnitudes. Hopper's tensor cores align the products of a step to
+  /// the largest and drop what is below 14 bits (DeepSeek-V3 technical report, section 3.5.2), so a
+  /// kernel must add the sums of 128 products in f32. In a block of 128 about 130 terms lose half a
+  /// unit of 2^-13 of the largest product, which is a sixteenth of the sum of magnitudes, and the
+  /// signs are random: 2 * 2^-13 of that sum is not exceeded; blocks add like independent errors,
+  /// with scales of any size: 8 / sqrt(blocks).
+  double fp8_sum_tolerance(int64_t k) const;
+
+  virtual size_t workspace_bytes(const Plan& /*plan*/) const { return 0; }
+  virtual Status launch_on(const Plan& /*plan*/, Workspace /*workspace*/, Stream /*stream*/) {
+    return device_error("this operation runs on the CPU alone");
+  }
 
  private:
   friend void spoil(Trial& trial, Random& random);
   std::vector<std::unique_ptr<Tensor>> tensors_;
   std::vector<std::unique_ptr<Tensor>> scratch_;
+  Device* device_ = nullptr;
+  std::unique_ptr<Tensor> workspace_;
 };
+
+/// A trial of an operation whose kernels are Kernel<Args>.
+template <class Args>
+class KernelTrial : public Trial {
+ public:
+  Plan plan(const DeviceInfo& device) const override {
+    const Kernel<Args>* kernel = kernel_of_(device.arch);
+    return kernel != nullptr ? kernel->plan(args(Side::host), device) : Trial::plan(device);
+  }
+  std::vector<Plan> candidates(const DeviceInfo& device) const override {
+    const Kernel<Args>* kernel = kernel_of_(device.arch);
+    return kernel != nullptr ? kernel->candidates(args(Side::host), device) : std::vector<Plan>{};
+  }
+  PlanKey key() const override { return plan_key(args(Side::host)); }
+
+ protected:
+  explicit KernelTrial(const Kernel<Args>* (*kernel_of)(Arch)) : kernel_of_(kernel_of) {}
+
+  /// The operation's arguments, with the addresses of one side; without a workspace.
+  virtual Args args(Side side) const = 0;
+
+  size_t workspace_bytes(const Plan& plan) const override {
+    return kernel_of_(device().info().arch)->workspace(args(Side::host), plan);
+  }
+  Status launch_on(const Plan& plan, Workspace workspace, Stream stream) override {
+    Args on_device = args(Side::device);
+    on_device.workspace = workspace;
+    WEFT_TRY(check(on_device));
+    return kernel_of_(device().info().arch)->launch(on_device, plan, stream);
+  }
+
+ private:
+  const Kernel<Args>* (*kernel_of_)(Arch);
+};
+
+/// Trial::expect() of all rows, or of the first row, the last and one between where the reference
+/// takes too long for all; in several threads.
+std::vector<Expectation> expect_all_rows(Trial& trial);
+std::vector<Expectation> expect_some_rows(Trial& trial, Random& random);
 
 /// Puts NaN and both infinities into one of the trial's inputs, chosen at random.
 void spoil(Trial& trial, Random& random);
 
 /// Which commands run a case.
-enum class Use { check, bench };
+enum class Use {
+  check,
+  check_large,  ///< checked on devices; it would take the CPU's slowest instruction set too long
+  bench
+};
 
 struct CaseInfo {
   std::string name;
@@ -109,8 +185,6 @@ struct Operation {
   std::string_view name;
   std::vector<CaseInfo> cases;
   std::function<std::unique_ptr<Trial>(size_t index, Random& random)> make;
-  /// Whether NaN and infinities in its inputs mean something.
-  bool any_number = true;
 };
 
 /// For cases of a type with `use` and `name()`, and trials made from (case, random).

@@ -123,18 +123,18 @@ TEST(Trial, SharesCoverTheWhole) {
 
 TEST(Selection, FindsOperationsAndCases) {
   EXPECT_FALSE(operations().empty());
-  const auto all = select_cases({}, Use::check);
+  const auto all = select_cases({}, {Use::check});
   ASSERT_TRUE(all.ok());
-  const auto some = select_cases({.operations = {"rmsnorm"}, .cases = "*residual*"}, Use::check);
+  const auto some = select_cases({.operations = {"rmsnorm"}, .cases = "*residual*"}, {Use::check});
   ASSERT_TRUE(some.ok());
   EXPECT_LT(some->size(), all->size());
   for (const SelectedCase& each : *some) {
     EXPECT_EQ(each.operation->name, "rmsnorm");
   }
-  const auto unknown = select_cases({.operations = {"convolution"}}, Use::check);
+  const auto unknown = select_cases({.operations = {"convolution"}}, {Use::check});
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.error().kind, ErrorKind::usage);
-  const auto none = select_cases({.operations = {}, .cases = "nothing"}, Use::check);
+  const auto none = select_cases({.operations = {}, .cases = "nothing"}, {Use::check});
   ASSERT_FALSE(none.ok());
   EXPECT_EQ(none.error().kind, ErrorKind::usage);
 }
@@ -142,7 +142,7 @@ TEST(Selection, FindsOperationsAndCases) {
 TEST(Selection, EveryOperationHasCasesOfBothUses) {
   for (const Operation& operation : operations()) {
     for (const Use use : {Use::check, Use::bench}) {
-      const auto cases = select_cases({.operations = {std::string(operation.name)}}, use);
+      const auto cases = select_cases({.operations = {std::string(operation.name)}}, {use});
       EXPECT_TRUE(cases.ok()) << operation.name;
     }
   }

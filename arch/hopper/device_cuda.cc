@@ -1,8 +1,9 @@
 // The CUDA runtime behind arch/device.h. It is linked statically and looks for the driver on the
-// first call, which then says that there is none. (No fmt: nvcc cannot compile version 9 as C++20.)
+// first call, which then says that there is none.
 #include "arch/hopper/device.h"
 
 #include <cuda_runtime.h>
+#include <fmt/format.h>
 
 #include <string>
 #include <utility>
@@ -13,15 +14,12 @@ namespace {
 // Written before each timed run: several times the L2 of any GPU that these kernels run on.
 constexpr size_t kFlushBytes = size_t{256} << 20;
 
-std::string describe(cudaError_t error) {
-  return std::string(cudaGetErrorString(error)) + " (" + cudaGetErrorName(error) + ")";
-}
-
 Status to_status(cudaError_t error, std::string_view what) {
   if (error == cudaSuccess) {
     return {};
   }
-  return device_error("CUDA could not " + std::string(what) + ": " + describe(error));
+  return device_error(fmt::format("CUDA could not {}: {} ({})", what, cudaGetErrorString(error),
+                                  cudaGetErrorName(error)));
 }
 
 /// The vendor's figures for the chip of this name (dense rates, SXM parts).
@@ -42,14 +40,15 @@ constexpr Limits kLimits[] = {{"H200", 4.8e12, 67e12, 989.5e12, 1979e12},
 Result<DeviceInfo> describe(int index) {
   cudaDeviceProp properties;
   WEFT_TRY(to_status(cudaGetDeviceProperties(&properties, index),
-                     "describe GPU " + std::to_string(index)));
+                     fmt::format("describe GPU {}", index)));
   DeviceInfo info;
-  info.id = "cuda:" + std::to_string(index);
+  info.id = fmt::format("cuda:{}", index);
   info.name = properties.name;
-  info.target = "sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
+  info.target = fmt::format("sm_{}{}", properties.major, properties.minor);
   if (properties.major != 9 || properties.minor != 0) {
-    return device_error(info.id + " is " + info.name + " (" + info.target +
-                        "), and the CUDA kernels are for sm_90a (H100, H200)");
+    return device_error(
+        fmt::format("{} is {} ({}), and the CUDA kernels are for sm_90a (H100, H200)", info.id,
+                    info.name, info.target));
   }
   info.target = "sm_90a";
   info.arch = Arch::hopper;
@@ -98,7 +97,7 @@ class CudaDevice final : public Device {
   Status start() {
     WEFT_TRY(use());
     return to_status(cudaStreamCreateWithFlags(stream_.put(), cudaStreamNonBlocking),
-                     "make a stream on " + info_.id);
+                     fmt::format("make a stream on {}", info_.id));
   }
 
   const DeviceInfo& info() const override { return info_; }
@@ -108,7 +107,7 @@ class CudaDevice final : public Device {
     WEFT_TRY(use());
     void* data = nullptr;
     WEFT_TRY(to_status(cudaMalloc(&data, bytes),
-                       "allocate " + std::to_string(bytes) + " bytes on " + info_.id));
+                       fmt::format("allocate {} bytes on {}", bytes, info_.id)));
     return DeviceMemory(data, bytes, [](void* at) { cudaFree(at); });
   }
 
@@ -160,19 +159,18 @@ class CudaDevice final : public Device {
   }
 
   Result<Counters> count(const Work& /*work*/) override {
-    return device_error(info_.id + " keeps time and counts nothing");
+    return device_error(fmt::format("{} keeps time and counts nothing", info_.id));
   }
 
  private:
   /// The device belongs to the calling thread, which may have used another one.
-  Status use() { return to_status(cudaSetDevice(index_), "use " + info_.id); }
+  Status use() { return to_status(cudaSetDevice(index_), fmt::format("use {}", info_.id)); }
 
   Status copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
     WEFT_TRY(use());
     WEFT_TRY(to_status(cudaMemcpyAsync(to, from, bytes, kind, stream_.get()),
-                       "copy " + std::to_string(bytes) + " bytes"));
-    return to_status(cudaStreamSynchronize(stream_.get()),
-                     "copy " + std::to_string(bytes) + " bytes");
+                       fmt::format("copy {} bytes", bytes)));
+    return to_status(cudaStreamSynchronize(stream_.get()), fmt::format("copy {} bytes", bytes));
   }
 
   int index_;
@@ -185,8 +183,14 @@ class CudaDevice final : public Device {
 Result<int> device_count() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
+  int driver = 0;
+  if (error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
+      driver == 0) {
+    return device_error("no CUDA device can be had: there is no NVIDIA driver here");
+  }
   if (error != cudaSuccess) {
-    return device_error("no CUDA device can be had: " + describe(error));
+    return device_error(fmt::format("no CUDA device can be had: {} ({})", cudaGetErrorString(error),
+                                    cudaGetErrorName(error)));
   }
   if (count == 0) {
     return device_error("no CUDA device can be had: the driver knows of none");
@@ -199,8 +203,8 @@ Result<int> device_count() {
 Result<std::unique_ptr<Device>> open_device(int index) {
   WEFT_ASSIGN(const int count, device_count());
   if (index >= count) {
-    return device_error("device cuda:" + std::to_string(index) + " cannot be had: there are " +
-                        std::to_string(count) + " here");
+    return device_error(
+        fmt::format("device cuda:{} cannot be had: there are {} here", index, count));
   }
   WEFT_ASSIGN(DeviceInfo info, describe(index));
   auto device = std::make_unique<CudaDevice>(index, std::move(info));

@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""Times what others have for the same shapes, by the method of `weft bench`, and prints both.
+
+    weft bench gemm_bf16 gemm_skinny --device cuda --json ours.json
+    bench/baselines.py ours.json [--case GLOB] [--json FILE]
+
+Needs an NVIDIA GPU and PyTorch; DeepGEMM too if it can be imported (put it on PYTHONPATH). Run it on
+the machine that made ours.json, right after it: the ratio means nothing otherwise.
+
+The method: the operation is captured in a CUDA graph; before each of 30 runs 256 MiB are written,
+which leaves nothing of the operands in the L2; a run is the time between two events around the
+graph's replay; the median counts. Operands are random numbers.
+"""
+
+import argparse
+import fnmatch
+import json
+import math
+import sys
+
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError:
+    sys.exit("baselines: PyTorch cannot be imported: run this with the python that has it")
+
+try:
+    import deep_gemm
+except ImportError:
+    deep_gemm = None
+
+RUNS = 30
+FLUSH_BYTES = 256 << 20
+FP8_MAX = 448.0
+
+
+class Timer:
+    """Median seconds of a run, as Device::time() in arch/hopper/device_cuda.cc measures them."""
+
+    def __init__(self):
+        self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        self.stream = torch.cuda.Stream()
+
+    def __call__(self, operation):
+        with torch.cuda.stream(self.stream):
+            for _ in range(3):  # compilation, heuristics and workspaces come before the capture
+                operation()
+            self.stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=self.stream):
+                operation()
+            seconds = []
+            for run in range(-2, RUNS):
+                start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                self.flush.fill_(run & 0xFF)
+                start.record(self.stream)
+                graph.replay()
+                stop.record(self.stream)
+                stop.synchronize()
+                if run >= 0:
+                    seconds.append(start.elapsed_time(stop) * 1e-3)
+        return sorted(seconds)[len(seconds) // 2]
+
+
+def normal(*shape, dtype=torch.bfloat16):
+    return torch.randn(shape, device="cuda").to(dtype)
+
+
+def fields(case):
+    """'m=1,n=8,e4m3fn,row,out=BF16' as a dictionary of the named parts, and a list of the others."""
+    named, rest = {}, []
+    for part in case.split(","):
+        key, equals, value = part.partition("=")
+        if equals:
+            named[key] = int(value) if value.isdigit() else value
+        else:
+            rest.append(part)
+    return named, rest
+
+
+def cublas_bf16(m, n, k):
+    a, b = normal(m, k), normal(n, k)
+    out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
+    return lambda: torch.mm(a, b.t(), out=out)
+
+
+def scaled_mm(m, n, k, scaling):
+    """cuBLAS's fp8 through torch._scaled_mm; it refuses some shapes, and says so."""
+    a, b = normal(m, k, dtype=torch.float8_e4m3fn), normal(n, k, dtype=torch.float8_e4m3fn)
+    ones = lambda *shape: torch.ones(shape, device="cuda")
+    if scaling == "tensor":
+        scale_a, scale_b = ones(1), ones(1)
+    elif scaling == "row":
+        scale_a, scale_b = ones(m, 1), ones(1, n)
+    else:  # 1 x 128 and 128 x 128
+        scale_a = ones(k // 128, m).t()
+        scale_b = ones(math.ceil(n / 128), k // 128).t()
+    return lambda: torch._scaled_mm(a, b.t(), scale_a, scale_b, out_dtype=torch.bfloat16)
+
+
+def deep_gemm_fp8(m, n, k):
+    a, b = normal(m, k, dtype=torch.float8_e4m3fn), normal(n, k, dtype=torch.float8_e4m3fn)
+    scale_a = torch.randn(k // 128, m, device="cuda").t()  # adjacent rows, as it wants them
+    scale_b = torch.randn(math.ceil(n / 128), k // 128, device="cuda")
+    out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
+    return lambda: deep_gemm.fp8_gemm_nt((a, scale_a), (b, scale_b), out)
+
+
+def quantise(v, scaling, scale):
+    """As ops/scales.h says."""
+    if scaling is None:
+        return v.to(torch.bfloat16), None
+    if scaling == "block":
+        rows, columns = v.shape
+        v = v.view(rows, columns // 128, 128)
+    if scaling != "tensor":
+        scale = v.abs().amax(-1, keepdim=True).clamp(min=1e-10) / FP8_MAX
+    return (v / scale).clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn), scale
+
+
+def compiled(function, *operands):
+    run = torch.compile(function, mode="max-autotune-no-cudagraphs", fullgraph=True)
+    return lambda: run(*operands)
+
+
+def rmsnorm_quant(rows, columns, dtype, scaling):
+    x, residual = normal(rows, columns, dtype=dtype), normal(rows, columns, dtype=dtype)
+    weight, scale = normal(columns, dtype=dtype), torch.full((1,), 0.01, device="cuda")
+
+    def function(x, residual, weight, scale):
+        h = x + residual
+        residual.copy_(h)
+        h = h.float()
+        v = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-5) * weight.float()
+        return quantise(v, scaling, scale)
+
+    return compiled(function, x, residual, weight, scale)
+
+
+def swiglu_quant(rows, columns, dtype, scaling):
+    both = normal(rows, 2 * columns, dtype=dtype)
+    scale = torch.full((1,), 0.01, device="cuda")
+
+    def function(both, scale):
+        gate, up = both.float().chunk(2, -1)
+        return quantise(F.silu(gate) * up, scaling, scale)
+
+    return compiled(function, both, scale)
+
+
+def baselines(operation, case):
+    """What there is to compare a case with: (name, function that prepares and returns the call)."""
+    named, rest = fields(case)
+    shape = [named.get(key) for key in "mnk"]
+    scaling = next((part for part in rest if part in ("tensor", "row", "block")), None)
+    if operation == "gemm_bf16":
+        yield "cuBLAS bf16", lambda: cublas_bf16(*shape)
+    elif operation == "gemm_skinny":
+        yield "cuBLAS bf16", lambda: cublas_bf16(*shape)
+        if scaling:
+            yield f"_scaled_mm {scaling}", lambda: scaled_mm(*shape, scaling)
+    elif operation == "gemm_fp8_blockwise":
+        if deep_gemm is not None:
+            yield "DeepGEMM", lambda: deep_gemm_fp8(*shape)
+        yield "_scaled_mm block", lambda: scaled_mm(*shape, "block")
+    elif operation in ("rmsnorm_quant", "swiglu_quant"):
+        dtype = torch.float16 if "F16" in rest else torch.bfloat16
+        make = rmsnorm_quant if operation == "rmsnorm_quant" else swiglu_quant
+        yield "torch.compile", lambda: make(named["rows"], named["columns"], dtype, scaling)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("ours", help="what `weft bench --device cuda --json` wrote")
+    parser.add_argument("--case", default="*", help="glob over case names")
+    parser.add_argument("--json", help="also write the figures to this file")
+    arguments = parser.parse_args()
+    with open(arguments.ours, encoding="utf-8") as file:
+        ours = json.load(file)
+    if not torch.cuda.is_available():
+        sys.exit("baselines: PyTorch finds no CUDA device here")
+    if torch.cuda.get_device_name() != ours.get("name"):
+        sys.exit(
+            f"baselines: {arguments.ours} was measured on {ours.get('name', 'a CPU')}, "
+            f"this is {torch.cuda.get_device_name()}"
+        )
+    torch.manual_seed(1)
+    torch._dynamo.config.cache_size_limit = 1000
+    timer = Timer()
+    figures, known = [], {}
+    for case in ours["cases"]:
+        if "median_s" not in case or not fnmatch.fnmatch(case["case"], arguments.case):
+            continue
+        for name, make in baselines(case["operation"], case["case"]):
+            # Layouts that only we tell apart have one baseline.
+            key = (case["operation"], name, *sorted(map(str, fields(case["case"])[0].items())),
+                   *(part for part in fields(case["case"])[1] if "major" not in part))
+            if key not in known:
+                try:
+                    known[key] = timer(make())
+                except (RuntimeError, ValueError, AssertionError) as error:
+                    known[key] = str(error).split("\n")[0]
+            theirs = known[key]
+            line = f"{case['operation']} {case['case']}: {case['median_s'] * 1e6:.1f} us; {name} "
+            if isinstance(theirs, str):
+                print(f"{line}cannot: {theirs}", flush=True)
+                continue
+            ratio = theirs / case["median_s"]
+            print(f"{line}{theirs * 1e6:.1f} us; {ratio:.2f} times as fast", flush=True)
+            figures.append({"operation": case["operation"], "case": case["case"], "peer": name,
+                            "ours_s": case["median_s"], "theirs_s": theirs, "ratio": ratio})
+    for operation, name in sorted({(each["operation"], each["peer"]) for each in figures}):
+        group = [e for e in figures if (e["operation"], e["peer"]) == (operation, name)]
+        mean = lambda key: math.exp(sum(math.log(e[key]) for e in group) / len(group))
+        print(f"{operation} against {name}: geometric mean {mean('ours_s') * 1e6:.1f} us to "
+              f"{mean('theirs_s') * 1e6:.1f} us, {mean('ratio'):.2f} times as fast, "
+              f"{len(group)} cases; slowest {min(e['ratio'] for e in group):.2f}")
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump({"name": ours["name"], "torch": torch.__version__, "cases": figures}, file,
+                      indent=2)
+
+
+if __name__ == "__main__":
+    main()

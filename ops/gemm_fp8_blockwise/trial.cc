@@ -1,0 +1,134 @@
+#include "ops/harness/trial.h"
+
+#include <fmt/format.h>
+
+#include "ops/gemm_fp8_blockwise/op.h"
+
+namespace weft::trial {
+namespace {
+
+/// Which scales lie with adjacent rows (of a or b) next to each other, and which with adjacent
+/// blocks of k.
+enum class ScaleLayout {
+  columns,  ///< both by rows: the challenge's
+  mixed,    ///< a's by rows, b's by blocks: what engines have
+  rows,     ///< both by blocks
+};
+
+struct Case {
+  Use use;
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  Fp8Layout layout;
+  ScaleLayout scales;
+  DType type;
+
+  std::string name() const {
+    constexpr std::string_view kScales[] = {"column-major", "mixed", "row-major"};
+    return fmt::format("m={},n={},k={},{},{},scales={}", m, n, k,
+                       layout == Fp8Layout::k_major ? "k-major" : "mn-major", name_of(type),
+                       kScales[static_cast<int>(scales)]);
+  }
+};
+
+constexpr Case kCases[] = {
+#include "ops/gemm_fp8_blockwise/cases.inc"
+};
+
+class GemmFp8BlockwiseTrial : public KernelTrial<GemmFp8BlockwiseArgs> {
+ public:
+  GemmFp8BlockwiseTrial(const Case& c, Random& random)
+      : KernelTrial(gemm_fp8_blockwise_kernel),
+        case_(c),
+        a_(operand("a", c.m, random)),
+        b_(operand("b", c.n, random)),
+        a_scale_(scales("a_scale", c.m, c.scales == ScaleLayout::rows, random)),
+        b_scale_(scales("b_scale", (c.n + kScaleBlock - 1) / kScaleBlock,
+                        c.scales != ScaleLayout::columns, random)),
+        out_(output("out", c.m, c.n, DType::bf16, c.use == Use::check ? 8 : 0)) {}
+
+  int64_t rows() const override { return case_.m; }
+
+  /// Products are exact in f32; the sum's error is that of k of them, and a few scalings.
+  std::vector<Expectation> expect(Range rows) override {
+    std::vector<Expectation> result{Expectation(out_, rows)};
+    Expectation& out = result[0];
+    reference::gemm_fp8_blockwise(args(Side::host), rows, out.columns, out.value.data(),
+                                  out.tolerance.data());
+    for (double& tolerance : out.tolerance) {
+      tolerance *= sum_tolerance(case_.k) + fp8_sum_tolerance(case_.k);
+    }
+    out.allow_rounding();
+    return result;
+  }
+
+  void run(int /*phase*/, Piece piece) override {
+    cpu::gemm_fp8_blockwise(args(Side::host), {0, rows()}, share(case_.n, piece, kScaleBlock),
+                            scratch(piece));
+  }
+
+  size_t scratch_bytes() const override {
+    return cpu::gemm_fp8_blockwise_scratch_bytes(args(Side::host), rows());
+  }
+
+  Work work() const override {
+    return {.bytes = static_cast<double>(a_.bytes() + b_.bytes() + a_scale_.bytes() +
+                                         b_scale_.bytes() + out_.bytes()),
+            .flops = 2.0 * static_cast<double>(case_.m * case_.n * case_.k),
+            .peak = Peak::fp8};
+  }
+
+ protected:
+  GemmFp8BlockwiseArgs args(Side side) const override {
+    return {.m = case_.m,
+            .n = case_.n,
+            .k = case_.k,
+            .layout = case_.layout,
+            .a = a_.in(side),
+            .b = b_.in(side),
+            .a_scale = strided(a_scale_, side, case_.scales == ScaleLayout::rows),
+            .b_scale = strided(b_scale_, side, case_.scales != ScaleLayout::columns),
+            .out = out_.out(side),
+            .workspace = {}};
+  }
+
+ private:
+  /// [lines, k] or [k, lines]; strides are multiples of 16 bytes.
+  Tensor& operand(std::string name, int64_t lines, Random& random) {
+    const bool k_major = case_.layout == Fp8Layout::k_major;
+    const int64_t columns = k_major ? case_.k : lines;
+    const int64_t gap = (16 - columns % 16) % 16 + (case_.use == Use::check ? 16 : 0);
+    return input(std::move(name), k_major ? lines : case_.k, columns, case_.type, random, 1, gap);
+  }
+
+  /// Normal numbers, so of both signs; one is zero. `by_blocks`: blocks of k are adjacent.
+  Tensor& scales(std::string name, int64_t lines, bool by_blocks, Random& random) {
+    const int64_t blocks = case_.k / kScaleBlock;
+    Tensor& tensor = input(std::move(name), by_blocks ? lines : blocks, by_blocks ? blocks : lines,
+                           DType::f32, random, 1, case_.use == Use::check ? 3 : 0);
+    tensor.set(random.below(tensor.rows()), random.below(tensor.columns()), 0);
+    return tensor;
+  }
+
+  static ConstScales strided(const Tensor& tensor, Side side, bool by_blocks) {
+    const ConstMatrix matrix = tensor.in(side);
+    return {static_cast<const float*>(matrix.data), by_blocks ? matrix.stride : 1,
+            by_blocks ? 1 : matrix.stride};
+  }
+
+  Case case_;
+  Tensor& a_;
+  Tensor& b_;
+  Tensor& a_scale_;
+  Tensor& b_scale_;
+  Tensor& out_;
+};
+
+}  // namespace
+
+Operation gemm_fp8_blockwise() {
+  return operation_of<GemmFp8BlockwiseTrial, Case>("gemm_fp8_blockwise", kCases);
+}
+
+}  // namespace weft::trial

@@ -1,0 +1,124 @@
+#include "ops/harness/trial.h"
+
+#include <fmt/format.h>
+
+#include "ops/check_operands.h"
+#include "ops/gemm_skinny/op.h"
+
+namespace weft::trial {
+namespace {
+
+struct Case {
+  Use use;
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  DType type;
+  Scaling scaling;
+  DType out;
+
+  std::string name() const {
+    return fmt::format("m={},n={},k={},{},out={}", m, n, k, format_key(type, scaling),
+                       name_of(out));
+  }
+};
+
+constexpr Case kCases[] = {
+#include "ops/gemm_skinny/cases.inc"
+};
+
+class GemmSkinnyTrial : public KernelTrial<GemmSkinnyArgs> {
+ public:
+  GemmSkinnyTrial(const Case& c, Random& random)
+      : KernelTrial(gemm_skinny_kernel),
+        case_(c),
+        a_(input("a", c.m, c.k, c.type, random, 1, gap())),
+        b_(input("b", c.n, c.k, c.type, random, 1, gap())),
+        out_(output("out", c.m, c.n, c.out, gap())) {
+    if (c.scaling == Scaling::none) {
+      return;
+    }
+    const int64_t blocks = c.scaling == Scaling::block ? c.k / kScaleBlock : 1;
+    const auto lines = [&](int64_t rows, int64_t group) {
+      return c.scaling == Scaling::tensor  ? 1
+             : c.scaling == Scaling::block ? (rows + group - 1) / group
+                                           : rows;
+    };
+    // Normal numbers, so of both signs; one is zero.
+    a_scale_ = &input("a_scale", lines(c.m, 1), blocks, DType::f32, random);
+    b_scale_ = &input("b_scale", lines(c.n, kScaleBlock), blocks, DType::f32, random);
+    if (c.scaling != Scaling::tensor) {
+      b_scale_->set(random.below(b_scale_->rows()), random.below(blocks), 0);
+    }
+  }
+
+  int64_t rows() const override { return case_.m; }
+
+  /// Products are exact in f32; the sum's error is that of k of them, and a few scalings.
+  std::vector<Expectation> expect(Range rows) override {
+    std::vector<Expectation> result{Expectation(out_, rows)};
+    Expectation& out = result[0];
+    reference::gemm_skinny(args(Side::host), rows, out.columns, out.value.data(),
+                           out.tolerance.data());
+    const bool fp8 = case_.scaling != Scaling::none;
+    for (double& tolerance : out.tolerance) {
+      tolerance *= sum_tolerance(case_.k) + (fp8 ? fp8_sum_tolerance(case_.k) : 0);
+    }
+    out.allow_rounding();
+    return result;
+  }
+
+  void run(int /*phase*/, Piece piece) override {
+    cpu::gemm_skinny(args(Side::host), {0, rows()}, share(case_.n, piece, 8), scratch(piece));
+  }
+
+  size_t scratch_bytes() const override {
+    return cpu::gemm_skinny_scratch_bytes(args(Side::host), rows());
+  }
+
+  Work work() const override {
+    const size_t scales = a_scale_ != nullptr ? a_scale_->bytes() + b_scale_->bytes() : 0;
+    return {.bytes = static_cast<double>(a_.bytes() + b_.bytes() + out_.bytes() + scales),
+            .flops = 2.0 * static_cast<double>(case_.m * case_.n * case_.k),
+            .peak = case_.scaling == Scaling::none ? Peak::bf16 : Peak::fp8};
+  }
+
+ protected:
+  GemmSkinnyArgs args(Side side) const override {
+    return {.m = case_.m,
+            .n = case_.n,
+            .k = case_.k,
+            .a = a_.in(side),
+            .b = b_.in(side),
+            .scaling = case_.scaling,
+            .a_scale = scales(a_scale_, side),
+            .b_scale = scales(b_scale_, side),
+            .out = out_.out(side),
+            .workspace = {}};
+  }
+
+ private:
+  /// Strides are multiples of 16 bytes.
+  int64_t gap() const { return case_.use == Use::check ? 16 : 0; }
+
+  static ConstScales scales(const Tensor* tensor, Side side) {
+    if (tensor == nullptr) {
+      return {};
+    }
+    const ConstMatrix matrix = tensor->in(side);
+    return {static_cast<const float*>(matrix.data), matrix.stride, 1};
+  }
+
+  Case case_;
+  Tensor& a_;
+  Tensor& b_;
+  Tensor& out_;
+  Tensor* a_scale_ = nullptr;
+  Tensor* b_scale_ = nullptr;
+};
+
+}  // namespace
+
+Operation gemm_skinny() { return operation_of<GemmSkinnyTrial, Case>("gemm_skinny", kCases); }
+
+}  // namespace weft::trial

@@ -1,0 +1,132 @@
+#include "ops/harness/tune.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "ops/harness/placed.h"
+
+namespace weft::trial {
+namespace {
+
+constexpr int kFewRuns = 10;   // of every candidate
+constexpr int kManyRuns = 30;  // of those that were fastest then
+constexpr size_t kFinalists = 4;
+
+double median(std::vector<double> seconds) {
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+bool faster(const TunedCandidate& a, const TunedCandidate& b) {
+  return std::pair(!a.mismatch.empty(), a.median) < std::pair(!b.mismatch.empty(), b.median);
+}
+
+Status tune(const TuneOptions& options, TuneOutcome& outcome) {
+  const SelectedCase& selected = outcome.selected;
+  const DeviceInfo& info = options.device->info();
+  Random random = random_for(selected, options.seed);
+  std::unique_ptr<Trial> trial = selected.operation->make(selected.index, random);
+  outcome.key = trial->key();
+  const Plan chosen = trial->plan(info);
+  if (chosen.kernel.empty()) {
+    outcome.skipped = chosen.why;
+    return {};
+  }
+  std::vector<Plan> plans = trial->candidates(info);
+  if (std::find(plans.begin(), plans.end(), chosen) == plans.end()) {
+    plans.push_back(chosen);
+  }
+  WEFT_ASSIGN(PlacedTrial placed,
+              PlacedTrial::place(std::move(trial), *options.device, plans, random));
+  auto& candidates = outcome.candidates;
+  for (const Plan& plan : plans) {
+    TunedCandidate candidate{.plan = plan, .mismatch = {}};
+    WEFT_ASSIGN(const auto mismatch, placed.check(plan));
+    if (mismatch) {
+      candidate.mismatch = mismatch->message;
+    } else {
+      WEFT_ASSIGN(std::vector<double> seconds, placed.time(plan, kFewRuns));
+      candidate.median = median(std::move(seconds));
+    }
+    candidates.push_back(std::move(candidate));
+  }
+  std::sort(candidates.begin(), candidates.end(), faster);
+  for (size_t i = 0; i < std::min(kFinalists, candidates.size()); ++i) {
+    if (candidates[i].mismatch.empty()) {
+      WEFT_ASSIGN(std::vector<double> seconds, placed.time(candidates[i].plan, kManyRuns));
+      candidates[i].median = median(std::move(seconds));
+    }
+  }
+  std::sort(candidates.begin(), candidates.end(), faster);
+  return {};
+}
+
+/// What comes before the plan in a row: the key and the device.
+std::string_view subject(std::string_view row) { return row.substr(0, row.find("{.kernel")); }
+
+}  // namespace
+
+Result<std::vector<TuneOutcome>> tune_operations(
+    const TuneOptions& options, const std::function<void(const TuneOutcome&)>& report) {
+  if (!options.device->info().keeps_time) {
+    return usage_error(
+        fmt::format("{} keeps no time, so nothing can be tuned on it", options.device->info().id));
+  }
+  WEFT_ASSIGN(const auto selected, select_cases(options.selection, {Use::bench}));
+  std::vector<TuneOutcome> outcomes;
+  for (const SelectedCase& each : selected) {
+    TuneOutcome outcome{.selected = each, .key = {}, .skipped = {}, .candidates = {}};
+    WEFT_TRY(tune(options, outcome));
+    report(outcome);
+    outcomes.push_back(std::move(outcome));
+  }
+  return outcomes;
+}
+
+std::string table_row(const TuneOutcome& outcome, const DeviceInfo& device) {
+  const TunedCandidate& best = outcome.candidates.at(0);
+  const Plan& plan = best.plan;
+  const PlanKey& key = outcome.key;
+  std::string row = fmt::format("{{{{{}, {}, {}, \"{}\"}}, \"{}\", {}, {{.kernel = \"{}\"", key.m,
+                                key.n, key.k, key.format, device.target, device.units, plan.kernel);
+  const auto add = [&](std::string_view name, int value, int usual) {
+    if (value != usual) {
+      row += fmt::format(", .{} = {}", name, value);
+    }
+  };
+  add("tile_m", plan.tile_m, 0);
+  add("tile_n", plan.tile_n, 0);
+  add("tile_k", plan.tile_k, 0);
+  add("stages", plan.stages, 0);
+  add("splits", plan.splits, 1);
+  add("cluster", plan.cluster, 1);
+  add("threads", plan.threads, 0);
+  row += plan.swapped ? ", .swapped = true" : "";
+  row += fmt::format("}}}},  // {:.1f} us", best.median * 1e6);
+  if (outcome.candidates.size() > 1 && outcome.candidates[1].mismatch.empty()) {
+    row += fmt::format("; next {:.1f}", outcome.candidates[1].median * 1e6);
+  }
+  return row;
+}
+
+std::string merge_table(std::string_view table, const std::vector<std::string>& rows) {
+  std::string result;
+  while (!table.empty()) {
+    const std::string_view line = table.substr(0, table.find('\n'));
+    table.remove_prefix(std::min(table.size(), line.size() + 1));
+    const bool replaced = std::any_of(rows.begin(), rows.end(), [&](const std::string& row) {
+      return subject(row) == subject(line);
+    });
+    if (!replaced) {
+      result += fmt::format("{}\n", line);
+    }
+  }
+  for (const std::string& row : rows) {
+    result += row + "\n";
+  }
+  return result;
+}
+
+}  // namespace weft::trial

@@ -1,0 +1,46 @@
+// weft tune: which of the candidates is fastest for each bench case of an operation, measured, and
+// written down as the table that the operation's dispatch includes.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "ops/harness/select.h"
+
+namespace weft::trial {
+
+struct TuneOptions {
+  Selection selection;  ///< over the bench cases
+  uint64_t seed = 1;
+  Device* device = nullptr;  ///< one that keeps time
+};
+
+struct TunedCandidate {
+  Plan plan;
+  std::string mismatch;  ///< not empty: it is wrong, and was not timed
+  double median = 0;     ///< seconds
+};
+
+struct TuneOutcome {
+  SelectedCase selected;
+  PlanKey key;
+  std::string skipped;  ///< not empty: why there is nothing to measure
+  /// Fastest first, those that are wrong last.
+  std::vector<TunedCandidate> candidates;
+};
+
+/// Measures every candidate of every case, calling `report` after each case. Errors: usage (see
+/// select_cases()), device.
+Result<std::vector<TuneOutcome>> tune_operations(
+    const TuneOptions& options, const std::function<void(const TuneOutcome&)>& report);
+
+/// The table's row for an outcome whose first candidate is right: C++ that initialises a TunedPlan,
+/// with the time and that of the next candidate in a comment.
+std::string table_row(const TuneOutcome& outcome, const DeviceInfo& device);
+/// A table with `rows` in the place of those that it has for the same keys and devices.
+std::string merge_table(std::string_view table, const std::vector<std::string>& rows);
+
+}  // namespace weft::trial
