@@ -84,10 +84,10 @@ struct AsF16 {
   static constexpr int kLeastExponent = -14;
   static constexpr uint32_t kInfinity = 0x7c00;
   static float read(uint32_t bits) { return to_float(f16{static_cast<uint16_t>(bits)}); }
-  /// `clamp`: a finite x that overflows becomes the largest number.
+  /// `clamp`: infinity becomes the largest number.
   static uint32_t write(float x, bool clamp) {
     const uint16_t bits = to_f16(x).bits;
-    return clamp && (bits & 0x7fff) == kInfinity && std::isfinite(x) ? bits - 1U : bits;
+    return clamp && (bits & 0x7fff) == kInfinity ? bits - 1U : bits;
   }
 };
 struct AsBf16 {
@@ -182,8 +182,10 @@ void widen(const ConvertOperands& o) {
       codes[i] = static_cast<uint8_t>(get(o.src[0], lane, begin + i * F::kCodeBits, F::kCodeBits));
     }
     for (int i = 0; i < kCount; ++i) {
-      const float x = scaled(to_float(F{codes[i]}), scale, scale - kScaleBias);
-      put(o.d, lane, to + i * To::kBits, To::kBits, To::write(x, o.fp16_ovfl));
+      const float x = to_float(F{codes[i]});
+      const bool clamp = o.fp16_ovfl && std::isfinite(x);  // true infinities stay
+      put(o.d, lane, to + i * To::kBits, To::kBits,
+          To::write(scaled(x, scale, scale - kScaleBias), clamp));
     }
   }
 }
@@ -395,54 +397,65 @@ constexpr ConvertOp kOps[] = {
                                                                 WEFT_WIDEN("pk_bf16_bf8", e5m2, AsBf16, 2, 1, 1) WEFT_WIDEN(
                                                                     "pk_f32_fp4", e2m1,
                                                                     AsF32, 2, 2, 1)
-                                                                    WEFT_WIDEN(
-                                                                        "pk_f16_fp4",
-                                                                        e2m1, AsF16, 2,
-                                                                        1, 1) WEFT_WIDEN("pk_bf16_"
-                                                                                         "fp4",
-                                                                                         e2m1,
-                                                                                         AsBf16,
-                                                                                         2,
-                                                                                         1,
-                                                                                         1)
-                                                                        WEFT_WIDEN("pk32_f32_fp6",
-                                                                                   e2m3,
-                                                                                   AsF32, 32, 32, 6)
+                                                                    WEFT_WIDEN("pk_f16_fp4", e2m1,
+                                                                               AsF16,
+                                                                               2, 1, 1)
+                                                                        WEFT_WIDEN("pk_bf16_"
+                                                                                   "fp4",
+                                                                                   e2m1, AsBf16,
+                                                                                   2, 1, 1)
                                                                             WEFT_WIDEN(
-                                                                                "pk32_f32_bf6",
-                                                                                e3m2, AsF32, 32, 32,
+                                                                                "pk32_f32_fp6",
+                                                                                e2m3, AsF32, 32, 32,
                                                                                 6)
                                                                                 WEFT_WIDEN(
-                                                                                    "pk32_f16_fp6",
-                                                                                    e2m3, AsF16, 32,
-                                                                                    16, 6)
+                                                                                    "pk32_f32_bf6",
+                                                                                    e3m2, AsF32, 32,
+                                                                                    32,
+                                                                                    6)
                                                                                     WEFT_WIDEN(
                                                                                         "pk32_f16_"
-                                                                                        "bf6",
-                                                                                        e3m2, AsF16,
-                                                                                        32, 16,
+                                                                                        "fp6",
+                                                                                        e2m3, AsF16,
+                                                                                        32,
+                                                                                        16,
                                                                                         6)
                                                                                         WEFT_WIDEN(
                                                                                             "pk32_"
-                                                                                            "bf16_"
-                                                                                            "fp6",
-                                                                                            e2m3,
-                                                                                            AsBf16,
-                                                                                            32, 16,
+                                                                                            "f16_"
+                                                                                            "bf6",
+                                                                                            e3m2,
+                                                                                            AsF16,
+                                                                                            32,
+                                                                                            16,
                                                                                             6)
                                                                                             WEFT_WIDEN(
                                                                                                 "pk"
                                                                                                 "32"
-                                                                                                "_b"
-                                                                                                "f1"
-                                                                                                "6_"
+                                                                                                "_"
                                                                                                 "bf"
+                                                                                                "16"
+                                                                                                "_"
+                                                                                                "fp"
                                                                                                 "6",
-                                                                                                e3m2,
+                                                                                                e2m3,
                                                                                                 AsBf16,
                                                                                                 32,
                                                                                                 16,
                                                                                                 6)
+                                                                                                WEFT_WIDEN(
+                                                                                                    "pk"
+                                                                                                    "32"
+                                                                                                    "_b"
+                                                                                                    "f1"
+                                                                                                    "6_"
+                                                                                                    "bf"
+                                                                                                    "6",
+                                                                                                    e3m2,
+                                                                                                    AsBf16,
+                                                                                                    32,
+                                                                                                    16,
+                                                                                                    6)
 #undef WEFT_WIDEN
 };
 

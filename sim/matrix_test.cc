@@ -18,6 +18,7 @@
 
 #include "arch/cdna/matrix_layout.h"
 #include "arch/cpu/dispatch.h"
+#include "sim/test_formats.h"
 
 namespace weft::sim {
 namespace {
@@ -310,72 +311,42 @@ TEST(MatrixLayout, ElementAndPlaceAreInverse) {
 // ---------------------------------------------------------------------------------------------
 // The model
 
-using Real = long double;
+using test::Real;
 
-/// A format as the manuals' table of small floats gives it.
-struct Model {
-  int exponent_bits;
-  int mantissa_bits;
-  int bias;
-  enum { ieee, nan_only, unsigned_nan, finite } specials;
-};
-
-Model model_of(MatrixFormat format, Target target) {
-  const bool ocp = target == Target::gfx950;
+test::Format model_of(MatrixFormat format, Target target) {
   switch (format) {
     case MatrixFormat::f64:
-      return {11, 52, 1023, Model::ieee};
+      return test::kF64;
     case MatrixFormat::f16:
-      return {5, 10, 15, Model::ieee};
+      return test::kF16;
     case MatrixFormat::bf16:
-      return {8, 7, 127, Model::ieee};
+      return test::kBf16;
     case MatrixFormat::fp8:
-      return ocp ? Model{4, 3, 7, Model::nan_only} : Model{4, 3, 8, Model::unsigned_nan};
+      return test::fp8_of(target);
     case MatrixFormat::bf8:
-      return ocp ? Model{5, 2, 15, Model::ieee} : Model{5, 2, 16, Model::unsigned_nan};
+      return test::bf8_of(target);
     case MatrixFormat::fp6:
-      return {2, 3, 1, Model::finite};
+      return test::kFp6;
     case MatrixFormat::bf6:
-      return {3, 2, 3, Model::finite};
+      return test::kBf6;
     case MatrixFormat::fp4:
-      return {2, 1, 1, Model::finite};
+      return test::kFp4;
     default:
-      return {8, 23, 127, Model::ieee};
+      return test::kF32;
   }
 }
 
 Real decode(uint64_t code, MatrixFormat format, Target target) {
-  if (format == MatrixFormat::i8) {
-    return static_cast<int8_t>(code);
+  switch (format) {
+    case MatrixFormat::i8:
+      return static_cast<int8_t>(code);
+    case MatrixFormat::i32:
+      return static_cast<int32_t>(code);
+    case MatrixFormat::xf32:
+      return test::decode(code & ~uint64_t{0x1fff}, test::kF32);
+    default:
+      return test::decode(code, model_of(format, target));
   }
-  if (format == MatrixFormat::i32) {
-    return static_cast<int32_t>(code);
-  }
-  if (format == MatrixFormat::xf32) {
-    code &= ~uint64_t{0x1fff};
-  }
-  const Model m = model_of(format, target);
-  const int width = 1 + m.exponent_bits + m.mantissa_bits;
-  const bool negative = (code >> (width - 1) & 1) != 0;
-  const auto mantissa = static_cast<Real>(code & ((uint64_t{1} << m.mantissa_bits) - 1));
-  const int exponent =
-      static_cast<int>(code >> m.mantissa_bits & ((uint64_t{1} << m.exponent_bits) - 1));
-  const bool top = exponent == (1 << m.exponent_bits) - 1;
-  const bool all_ones = top && mantissa == std::ldexp(Real{1}, m.mantissa_bits) - 1;
-  const auto nan = std::numeric_limits<Real>::quiet_NaN();
-  if (m.specials == Model::unsigned_nan && code == uint64_t{1} << (width - 1)) {
-    return nan;
-  }
-  if (m.specials == Model::nan_only && all_ones) {
-    return nan;
-  }
-  if (m.specials == Model::ieee && top) {
-    return mantissa != 0 ? nan : (negative ? -1 : 1) * std::numeric_limits<Real>::infinity();
-  }
-  const Real unit = std::ldexp(Real{1}, -m.mantissa_bits);
-  const Real magnitude = exponent == 0 ? std::ldexp(mantissa * unit, 1 - m.bias)
-                                       : std::ldexp(1 + mantissa * unit, exponent - m.bias);
-  return negative ? -magnitude : magnitude;
 }
 
 /// The code of a small integer.
