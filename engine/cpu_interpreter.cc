@@ -149,6 +149,7 @@ class Binder {
     return args;
   }
   Bound operator()(const AttentionOp& op) {
+    WEFT_CHECK(op.k == kNone);  // the fused form is not for the CPU
     AttentionArgs args;
     args.q = in(op.q);
     args.cache = cache(op.keys, op.values, op.head_dim);

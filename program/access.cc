@@ -60,6 +60,22 @@ class Collector {
   void operator()(const AttentionOp& op) {
     const Range queries = scaled(tile_, op.query_heads / op.kv_heads * op.head_dim);
     read(op.positions, {0, 1});
+    if (op.k != kNone) {
+      const Range pairs = scaled(tile_, op.head_dim);
+      const bool whole = op.query_norm.present && op.whole_norm;
+      read(op.q, whole ? Range{0, op.query_heads * op.head_dim} : queries);
+      read(op.cosines, {0, op.head_dim / 2});
+      read(op.sines, {0, op.head_dim / 2});
+      // Which split has the step's own row depends on the position; one has it. Let it be split 0.
+      if (split_ == 0) {
+        read(op.k, whole ? Range{0, op.kv_heads * op.head_dim} : pairs);
+        read(op.v, pairs);
+        write(op.keys, tile_);
+        write(op.values, tile_);
+      }
+      write(op.partials, {split_ * op.kv_heads + tile_.begin, split_ * op.kv_heads + tile_.end});
+      return;
+    }
     read(op.q, queries);
     add(op.keys, {0, program_.rows}, tile_, false);
     add(op.values, {0, program_.rows}, tile_, false);

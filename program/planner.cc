@@ -56,7 +56,7 @@ class Planner {
   /// Gives each worker its tiles; the first waits, the last signals the event that is returned.
   EventId spread(int32_t op, const Tiles& tiles, const Waits& waits);
   /// Each of `users` does the whole of it for itself: nothing is announced.
-  void repeat(int32_t op, const Waits& waits, const std::vector<bool>& users);
+  void repeat(int32_t op, const Waits& waits, const std::vector<bool>& users, Range tile = {0, 1});
   EventId on_one_worker(int32_t op, int worker, const Waits& waits);
 
   // Ways to cut an operation.
@@ -75,7 +75,6 @@ class Planner {
   void ffn_block(int64_t layer, bool many);
   void logits(bool many);
 
-  EventId linear(std::string name, int64_t layer, bool many, LinearOp op, const Waits& waits);
   EventId linear(std::string name, int64_t layer, bool many, LinearOp op, const Tiles& tiles,
                  const Waits& waits);
   /// The value a projection reads: the norm of the residual, or the residual itself (norms after).
@@ -84,13 +83,14 @@ class Planner {
                        const std::vector<bool>& users, Waits& waits);
   /// Adds a block's output projection to the residual, through a norm when norms stand after.
   void add_to_residual(const std::string& name, int64_t layer, bool many, LinearOp op, Role norm,
-                       const Waits& waits);
+                       const Tiles& tiles, const Waits& waits);
   /// `repeated`: the workers that make it for themselves; empty: it is shared.
   void norm(std::string name, int64_t layer, bool many, RmsNormOp op, const Waits& waits,
             const std::vector<bool>& repeated, Waits& ready);
   std::vector<bool> everyone() const { return std::vector<bool>(program_.workers.size(), true); }
 
   Rows rows_of(bool many) const { return many || !chunk() ? Rows::all : Rows::last; }
+  bool fused() const { return options_.fuse_attention && !chunk(); }
   bool chunk() const { return options_.rows > 1; }
   Range all_rows() const { return {0, options_.rows}; }
   bool norm_before() const { return config_.norm_placement == NormPlacement::before; }
@@ -160,10 +160,10 @@ EventId Planner::spread(int32_t op, const Tiles& tiles, const Waits& waits) {
   return event;
 }
 
-void Planner::repeat(int32_t op, const Waits& waits, const std::vector<bool>& users) {
+void Planner::repeat(int32_t op, const Waits& waits, const std::vector<bool>& users, Range tile) {
   for (size_t w = 0; w < users.size(); ++w) {
     if (users[w]) {
-      program_.workers[w].push_back({op, all_rows(), {0, 1}, 0, waits, kNone});
+      program_.workers[w].push_back({op, all_rows(), tile, 0, waits, kNone});
     }
   }
 }
@@ -266,12 +266,6 @@ BufferId Planner::block_input(std::string name, int64_t layer, Role role, bool m
   return out;
 }
 
-EventId Planner::linear(std::string name, int64_t layer, bool many, LinearOp op,
-                        const Waits& waits) {
-  const Tiles tiles = by_weights(op.n, op.k, many);
-  return linear(std::move(name), layer, many, op, tiles, waits);
-}
-
 EventId Planner::linear(std::string name, int64_t layer, bool many, LinearOp op, const Tiles& tiles,
                         const Waits& waits) {
   return spread(operation(std::move(name), layer, rows_of(many), op), tiles, waits);
@@ -302,6 +296,10 @@ void Planner::begin_step() {
   const RopeAnglesOp angles{program_.positions, program_.inverse_frequencies, cosines_, sines_,
                             config_.head_dim / 2};
   const int32_t angles_id = operation("rope_angles", -1, Rows::all, angles);
+  if (fused()) {
+    repeat(angles_id, next_step, everyone());
+    return;
+  }
   angles_ready_ = {{chunk() ? spread(angles_id, by_rows({0, 1}), next_step)
                             : on_one_worker(angles_id, options_.workers - 1, next_step)}};
 }
@@ -339,6 +337,11 @@ void Planner::attention_inputs(int64_t layer) {
     op.n = p.n;
     op.k = config_.hidden;
     projected.push_back({linear(p.name, layer, many, op, tiles[i], waits)});
+  }
+
+  if (fused()) {
+    appended_ = projected;
+    return;
   }
 
   // Query and key norms, in place.
@@ -399,7 +402,7 @@ void Planner::attention_inputs(int64_t layer) {
 }
 
 void Planner::attention_block(int64_t layer, bool many) {
-  const bool split = !many && !chunk() && splits_ > 1;
+  const bool split = !many && !chunk() && (splits_ > 1 || fused());
   AttentionOp op;
   op.q = q_rotated_;
   op.keys = keys_[static_cast<size_t>(layer)];
@@ -413,6 +416,18 @@ void Planner::attention_block(int64_t layer, bool many) {
   op.window = config_.sliding_window;
   op.splits = split ? splits_ : 1;
   op.scale = static_cast<float>(config_.attention_multiplier);
+  if (fused()) {
+    op.partials = partials_;
+    op.splits = splits_;
+    op.k = k_;
+    op.v = v_;
+    op.cosines = cosines_;
+    op.sines = sines_;
+    op.query_norm = weight(Role::query_norm, layer);
+    op.key_norm = weight(Role::key_norm, layer);
+    op.whole_norm = config_.qk_norm == QkNorm::whole;
+    op.epsilon = static_cast<float>(config_.norm_epsilon);
+  }
   const int32_t id = operation("attention", layer, rows_of(many), op);
 
   Tiles tiles(program_.workers.size());
@@ -444,10 +459,18 @@ void Planner::attention_block(int64_t layer, bool many) {
     tiles = by_heads(op.kv_heads, all_rows());
   }
   EventId done = spread(id, tiles, appended_);
-  if (split) {
+  Waits ready{{done}};
+  const Tiles out_tiles = by_weights(config_.hidden, config_.query_size(), many);
+  if (fused()) {
+    std::vector<bool> users;
+    add_users(out_tiles, users);
+    repeat(operation("attention_combine", layer, rows_of(many), AttentionCombineOp{op}), ready,
+           users, {0, op.query_heads});
+    ready.clear();
+  } else if (split) {
     const int32_t combine =
         operation("attention_combine", layer, rows_of(many), AttentionCombineOp{op});
-    done = spread(combine, by_heads(op.query_heads, all_rows()), {{done}});
+    ready = {{spread(combine, by_heads(op.query_heads, all_rows()), ready)}};
   }
 
   LinearOp out;
@@ -456,20 +479,20 @@ void Planner::attention_block(int64_t layer, bool many) {
   out.a = op.out;
   out.n = config_.hidden;
   out.k = config_.query_size();
-  add_to_residual("o_proj", layer, many, out, Role::attention_norm, {{done}});
+  add_to_residual("o_proj", layer, many, out, Role::attention_norm, out_tiles, ready);
 }
 
 void Planner::add_to_residual(const std::string& name, int64_t layer, bool many, LinearOp op,
-                              Role role, const Waits& waits) {
+                              Role role, const Tiles& tiles, const Waits& waits) {
   if (norm_before()) {
     op.out = residual_;
     op.accumulate = true;
     op.alpha = static_cast<float>(config_.residual_multiplier);
-    residual_ready_ = {{linear(name, layer, many, op, waits)}};
+    residual_ready_ = {{linear(name, layer, many, op, tiles, waits)}};
     return;
   }
   op.out = many ? many_.delta : one_.delta;
-  const EventId projected = linear(name, layer, many, op, waits);
+  const EventId projected = linear(name, layer, many, op, tiles, waits);
   const bool own_residual = program_.buffers[static_cast<size_t>(residual_)].space == Space::worker;
   norm(name + "_norm", layer, many,
        norm_op(role, layer, op.out, residual_, many ? residual_copy_ : kNone), {{projected}},
@@ -501,7 +524,8 @@ void Planner::ffn_block(int64_t layer, bool many) {
   down.a = gated.out;
   down.n = config_.hidden;
   down.k = config_.ffn;
-  add_to_residual("down_proj", layer, many, down, Role::ffn_norm, {{done}});
+  add_to_residual("down_proj", layer, many, down, Role::ffn_norm, by_weights(down.n, down.k, many),
+                  {{done}});
 }
 
 void Planner::logits(bool many) {
@@ -537,8 +561,9 @@ Program Planner::run() {
   program_.positions = buffer("positions", Space::state, Element::i32, rows, 1);
   program_.inverse_frequencies =
       buffer("inverse_frequencies", Space::constant, Element::f32, 1, config_.head_dim / 2);
-  cosines_ = buffer("cosines", Space::activation, Element::f32, rows, config_.head_dim / 2);
-  sines_ = buffer("sines", Space::activation, Element::f32, rows, config_.head_dim / 2);
+  const Space angles = fused() ? Space::worker : Space::activation;
+  cosines_ = buffer("cosines", angles, Element::f32, rows, config_.head_dim / 2);
+  sines_ = buffer("sines", angles, Element::f32, rows, config_.head_dim / 2);
   // In a decode step with norms after the blocks every worker keeps the residual itself: adding a
   // normed row is cheaper than waiting for another to have done it.
   residual_ = buffer("residual", !chunk() && after ? Space::worker : Space::activation,
@@ -559,8 +584,8 @@ Program Planner::run() {
   }
   if (options_.logits != Logits::all) {
     one_.input = buffer("input_row", Space::worker, Element::f32, 1, config_.hidden);
-    one_.attention =
-        buffer("attention_row", Space::activation, Element::f32, 1, config_.query_size());
+    one_.attention = buffer("attention_row", fused() ? Space::worker : Space::activation,
+                            Element::f32, 1, config_.query_size());
     one_.ffn = buffer("ffn_row", Space::activation, Element::f32, 1, config_.ffn);
     if (after) {
       one_.delta = buffer("delta_row", Space::activation, Element::f32, 1, config_.hidden);
@@ -574,7 +599,7 @@ Program Planner::run() {
       q_bf16 ? buffer("q_rotated", Space::activation, Element::bf16, rows, config_.query_size())
              : q_;
   splits_ = std::max<int64_t>(1, options_.attention_tasks / config_.kv_heads);
-  if (!chunk() && splits_ > 1) {
+  if (!chunk() && (splits_ > 1 || fused())) {
     partials_ = buffer("partials", Space::activation, Element::f32, 1,
                        config_.query_heads * splits_ * (config_.head_dim + 2));
   }

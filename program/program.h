@@ -109,6 +109,14 @@ struct AttentionOp {
   BufferId out = kNone;
   int64_t query_heads = 0, kv_heads = 0, head_dim = 0, window = 0, splits = 1;
   float scale = 1;
+
+  /// Fused form (PlanOptions::fuse_attention), k is not kNone: q, k and v come as projected. An
+  /// instruction norms and rotates the queries of its heads for itself; the one whose keys include
+  /// the step's own row also norms, rotates and appends that row.
+  BufferId k = kNone, v = kNone, cosines = kNone, sines = kNone;
+  WeightRef query_norm, key_norm;
+  bool whole_norm = false;  ///< over all heads together
+  float epsilon = 0;
 };
 
 /// Merges what the AttentionOp it repeats left in partials.

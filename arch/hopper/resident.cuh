@@ -123,7 +123,7 @@ struct Team {
 
   __device__ void sync() const { named_barrier(1, kThreads); }
 
-  static constexpr int kWarps = 16;
+  static constexpr int kWarps = 8;
   static constexpr int kThreads = kWarps * 32;
 };
 

@@ -15,16 +15,14 @@ inline constexpr Place kNowhere = 0xffffffffu;
 
 enum class Opcode : uint8_t {
   embed,         ///< a: table, b: out; n: columns; x: scale
-  rope_angles,   ///< a: inverse frequencies, b: cosines, c: sines; n: half
+  rope_angles,   ///< a: inverse frequencies; n: half. To shared memory
   norm_input,    ///< a: x, b: weight; n: columns; x: epsilon. To the input row in shared memory
-  norm_groups,   ///< a: x, in place, b: weight; n: columns; first, last: groups; x: epsilon
   norm_add,      ///< a: x, b: weight, c: residual; n: columns; x: epsilon, y: scale
   linear,        ///< a: row or kNowhere (the input row is there already); k; segments
   gated_linear,  ///< as linear; units in pairs; one segment
-  rope_append,   ///< a: q, b: k, c: v, d: cosines, e: sines, f: keys, g: values; first, last: KV
-                 ///< heads
-  attention,     ///< a: q, b: keys, c: values, d: partials, e: out; first, last: KV heads; n: split
-  attention_combine,  ///< d: partials, e: out; first, last: query heads
+  attention,     ///< a: q, b: k, c: v, d: keys, e: values, f: partials; first, last: KV heads; n:
+              ///< split; norm: weights, kNowhere: none; x: epsilon
+  attention_combine,  ///< f: partials. To the input row in shared memory
   sample,             ///< a: logits; n: vocabulary
 };
 
@@ -38,7 +36,14 @@ struct Segment {
   uint32_t accumulate = 0;
 };
 
-inline constexpr int kTeamWarps = 16;  ///< of a CTA; the loader has one more
+/// Norms of queries and keys.
+struct HeadNorms {
+  Place query = kNowhere;
+  Place key = kNowhere;
+  uint32_t whole = 0;  ///< over all heads together
+};
+
+inline constexpr int kTeamWarps = 8;  ///< of a CTA; the loader has one more
 
 inline constexpr int kMostWaits = 6;
 inline constexpr int kMostSignals = 3;
@@ -55,15 +60,15 @@ struct alignas(16) Code {
   uint8_t head = 0;        ///< part of the way to the logits: not done where the token is given
   uint8_t candidates = 0;  ///< linear: leave the best of these columns for sample
   int32_t operation = 0;   ///< index in the Program, for messages
-  Place a = kNowhere, b = kNowhere, c = kNowhere, d = kNowhere, e = kNowhere, f = kNowhere,
-        g = kNowhere;
+  Place a = kNowhere, b = kNowhere, c = kNowhere, d = kNowhere, e = kNowhere, f = kNowhere;
   int32_t n = 0, k = 0, first = 0, last = 0;
   float x = 0, y = 0;
   uint32_t stream = 0;  ///< of the first page, in units of 16 bytes from the worker's stream
   int32_t units = 0;
   Segment segment[kMostSegments];
+  HeadNorms norm;
 };
-static_assert(sizeof(Code) == 160);
+static_assert(sizeof(Code) == 176);
 
 /// What every code of a program shares.
 struct ModelShape {
@@ -124,6 +129,10 @@ struct Launch {
   Mailbox* mailbox = nullptr;
   uint32_t* stop_step = nullptr;  ///< steps from this one on are not run
   Failure* failure = nullptr;
+  /// Clock of the SM before a code's wait, after it, after the work and after the signal, of the
+  /// last step: [worker][code of the longest list][4]; null: not wanted.
+  int64_t* trace = nullptr;
+  int32_t trace_codes = 0;
 };
 
 inline constexpr int kCounterStride = 32;  ///< counters lie on cache lines of their own

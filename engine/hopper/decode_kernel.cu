@@ -1,5 +1,5 @@
-// One CTA per SM walks its worker's codes, step after step. Sixteen warps form the team that
-// computes; one thread of a seventeenth warp is the loader: it walks the same codes, knows every
+// One CTA per SM walks its worker's codes, step after step. Eight warps form the team that
+// computes; one thread of a ninth warp is the loader: it walks the same codes, knows every
 // weight byte of the step in order, and keeps the ring of pages full. It never waits for an
 // activation. Events are counters in global memory; a wait polls them with acquire loads, a signal
 // is a release addition after the team's stores. Every spin has an end: a worker that waits too
@@ -19,6 +19,7 @@ static_assert(Team::kWarps == kTeamWarps);
 constexpr int kThreads = Team::kThreads + 32;
 constexpr uint32_t kMostPolls = 1u << 22;  // of about half a microsecond
 constexpr int64_t kAlign = 128;
+constexpr int kMostHalf = 128;  // of the elements of a head
 
 constexpr int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -27,6 +28,8 @@ struct Shared {
   alignas(16) float sums[kSumsBytes / 4];
   float scratch[2 * Team::kWarps];
   Candidate best[4];
+  float cosines[kMostHalf];
+  float sines[kMostHalf];
   uint64_t full[16];
   uint64_t empty[16];
   uint32_t ended;  ///< the run is over, or was given up: everybody leaves
@@ -96,11 +99,30 @@ class Worker {
   /// By the team, after its stores. `threads`: the first ones, which stored.
   __device__ void signal(const Code& code, int threads);
 
+  __device__ void stamp(int code, int what) const {
+    if (launch_.trace != nullptr && team_.thread == 0) {
+      launch_.trace[(static_cast<int64_t>(index_) * launch_.trace_codes + code) * 4 + what] =
+          clock64();
+    }
+  }
   __device__ bool given(int position) const { return position + 1 < launch_.given; }
+  /// What a code can do before its wait: bring what does not depend on others nearer.
+  __device__ void prepare(const Code& code, int position);
+  /// The keys of a split; `active`: splits that have any.
+  __device__ void split_keys(int position, int split, int& first, int& last, int& active) const;
   __device__ void embed(const Code& code, int position);
   __device__ void rope_angles(const Code& code, int position);
-  __device__ void rope_append(const Code& code, int position);
+  /// 1 / sqrt(mean of squares) of `count` elements.
+  __device__ float norm_factor(const float* x, int count, float epsilon);
+  /// By a warp: a head's row, normed where there is a weight, rotated and scaled, to shared memory.
+  __device__ void head_row(const Code& code, const float* from, Place weight, float factor,
+                           bool rotate, float scale, float* to) const;
+  /// By a warp: a row of the cache from shared memory, where it is left as the cache rounds it.
+  __device__ void append(Place cache, int64_t row, float* x) const;
+  /// Zeros from `elements` to the end of the input row's last group.
+  __device__ void pad_row(int elements) const;
   __device__ void attention(const Code& code, int position);
+  __device__ void combine(const Code& code, int position);
   __device__ void norm_add(const Code& code);
   __device__ bool product(const Code& code);
   __device__ void sample(const Code& code, int position, int step, uint32_t stop);
@@ -116,6 +138,7 @@ class Worker {
   PageRing ring_;
   Team team_;
   PageCursor cursor_;
+  NormWeight norm_weight_;
   int block_round_ = 0;
   int sum_round_ = 0;
   uint32_t mailbox_count_ = 0;
@@ -179,6 +202,42 @@ __device__ void Worker::signal(const Code& code, int threads) {
   }
 }
 
+__device__ void Worker::split_keys(int position, int split, int& first, int& last,
+                                   int& active) const {
+  // Equal shares of the row's blocks of keys. Few keys are cut into few splits: each costs every
+  // reader of the result something.
+  constexpr int kBlock = 64;
+  constexpr int kFewestBlocks = 4;  // of a split, before all splits are in use
+  const ModelShape& shape = launch_.shape;
+  const int begin = shape.window > 0 ? max(0, position - shape.window + 1) : 0;
+  const int end = position + 1;
+  const int block = begin / kBlock;
+  const int blocks = (end + kBlock - 1) / kBlock - block;
+  active = min(shape.splits, (blocks + kFewestBlocks - 1) / kFewestBlocks);
+  first = max(begin, (block + blocks * split / active) * kBlock);
+  last = min(end, (block + blocks * (split + 1) / active) * kBlock);
+}
+
+__device__ void Worker::prepare(const Code& code, int position) {
+  if (code.opcode == Opcode::norm_input || code.opcode == Opcode::norm_add) {
+    norm_weight_.load(team_, at<const __nv_bfloat16>(code.b), code.n);
+  } else if (code.opcode == Opcode::attention) {
+    const ModelShape& shape = launch_.shape;
+    const int64_t row_bytes = static_cast<int64_t>(shape.head_dim) * (shape.kv_f32 ? 4 : 2);
+    int first;
+    int last;
+    int active;
+    split_keys(position, code.n, first, last, active);
+    if (code.n < active) {
+      for (int head = code.first; head < code.last; ++head) {
+        const int64_t offset = head * row_bytes * shape.capacity;
+        prefetch_rows(team_, at<const char>(code.d) + offset, row_bytes, first, last);
+        prefetch_rows(team_, at<const char>(code.e) + offset, row_bytes, first, last);
+      }
+    }
+  }
+}
+
 __device__ void Worker::embed(const Code& code, int position) {
   const int32_t token = __ldcg(launch_.tokens + position);
   const auto* row = at<const __nv_bfloat16>(code.a) + static_cast<int64_t>(token) * code.n;
@@ -195,53 +254,63 @@ __device__ void Worker::rope_angles(const Code& code, int position) {
     double sine;
     double cosine;
     sincos(static_cast<double>(angle), &sine, &cosine);
-    __stcg(at<float>(code.b) + i, static_cast<float>(cosine));
-    __stcg(at<float>(code.c) + i, static_cast<float>(sine));
+    shared_->cosines[i] = static_cast<float>(cosine);
+    shared_->sines[i] = static_cast<float>(sine);
   }
 }
 
-__device__ void Worker::rope_append(const Code& code, int position) {
-  const ModelShape& shape = launch_.shape;
-  const int half = shape.head_dim / 2;
-  const int group = shape.query_heads / shape.kv_heads;
-  const float* cosines = at<const float>(code.d);
-  const float* sines = at<const float>(code.e);
-  // Per KV head: its query heads, its key head, its value head.
-  const int heads = (code.last - code.first) * (group + 2);
-  for (int i = team_.thread; i < heads * half; i += Team::kThreads) {
-    const int j = i % half;
-    const int kv_head = code.first + i / half / (group + 2);
-    const int which = i / half % (group + 2);
-    const int64_t place =
-        (static_cast<int64_t>(kv_head) * shape.capacity + position) * shape.head_dim + j;
-    const auto append = [&](Place cache, float low, float high) {
-      if (shape.kv_f32) {
-        at<float>(cache)[place] = low;
-        at<float>(cache)[place + half] = high;
-      } else {
-        at<__nv_bfloat16>(cache)[place] = __float2bfloat16_rn(low);
-        at<__nv_bfloat16>(cache)[place + half] = __float2bfloat16_rn(high);
-      }
-    };
-    const bool query = which < group;
-    const Place from = query ? code.a : which == group ? code.b : code.c;
-    float* head = at<float>(from) +
-                  static_cast<int64_t>(query ? kv_head * group + which : kv_head) * shape.head_dim;
-    const float low = __ldcg(head + j);
-    const float high = __ldcg(head + j + half);
-    if (which > group) {
-      append(code.g, low, high);
-      continue;
+__device__ float Worker::norm_factor(const float* x, int count, float epsilon) {
+  float squares = 0;
+  for (int i = team_.thread; i < count; i += Team::kThreads) {
+    const float v = __ldcg(x + i);
+    squares += v * v;
+  }
+  return 1.0f / sqrtf(team_sum(team_, squares, sum_round_++) / static_cast<float>(count) + epsilon);
+}
+
+__device__ void Worker::head_row(const Code& code, const float* from, Place weight, float factor,
+                                 bool rotate, float scale, float* to) const {
+  const int dim = launch_.shape.head_dim;
+  const int half = dim / 2;
+  constexpr int kEach = 2 * kMostHalf / 32;
+  float x[kEach];
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int d = team_.lane + 32 * j;
+    x[j] = d < dim ? __ldcg(from + d) : 0.0f;
+    squares += x[j] * x[j];
+  }
+  if (weight != kNowhere && code.norm.whole == 0) {
+    factor = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(dim) + code.x);
+  }
+  const auto* w = at<const __nv_bfloat16>(weight);
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int d = team_.lane + 32 * j;
+    if (d < dim) {
+      to[d] = weight != kNowhere ? x[j] * factor * __bfloat162float(w[d]) : x[j];
     }
-    const float cosine = __ldcg(cosines + j);
-    const float sine = __ldcg(sines + j);
-    const float turned_low = low * cosine - high * sine;
-    const float turned_high = high * cosine + low * sine;
-    if (query) {
-      __stcg(head + j, turned_low);
-      __stcg(head + j + half, turned_high);
+  }
+  __syncwarp();
+  for (int i = team_.lane; i < half && rotate; i += 32) {
+    const float low = to[i];
+    const float high = to[i + half];
+    to[i] = (low * shared_->cosines[i] - high * shared_->sines[i]) * scale;
+    to[i + half] = (high * shared_->cosines[i] + low * shared_->sines[i]) * scale;
+  }
+  __syncwarp();
+}
+
+__device__ void Worker::append(Place cache, int64_t row, float* x) const {
+  const int dim = launch_.shape.head_dim;
+  for (int d = team_.lane; d < dim; d += 32) {
+    if (launch_.shape.kv_f32) {
+      at<float>(cache)[row * dim + d] = x[d];
     } else {
-      append(code.f, turned_low, turned_high);
+      const __nv_bfloat16 rounded = __float2bfloat16_rn(x[d]);
+      at<__nv_bfloat16>(cache)[row * dim + d] = rounded;
+      x[d] = __bfloat162float(rounded);  // as later steps will see it
     }
   }
 }
@@ -250,55 +319,95 @@ __device__ void Worker::attention(const Code& code, int position) {
   const ModelShape& shape = launch_.shape;
   const int dim = shape.head_dim;
   const int group = shape.query_heads / shape.kv_heads;
-  // The split's share of the row's blocks of keys: attention_split() of ops/attention/op.h.
-  constexpr int kBlock = 64;
-  const int begin = shape.window > 0 ? max(0, position - shape.window + 1) : 0;
-  const int end = position + 1;
-  const int block = begin / kBlock;
-  const int blocks = (end + kBlock - 1) / kBlock - block;
-  const int first = max(begin, (block + blocks * code.n / shape.splits) * kBlock);
-  const int last = min(end, (block + blocks * (code.n + 1) / shape.splits) * kBlock);
+  int first;
+  int last;
+  int active;
+  split_keys(position, code.n, first, last, active);
+  if (code.n >= active) {
+    return;
+  }
+  const bool own = last == position + 1;  // the step's own row is among the keys
+  float query_factor = 0;
+  float key_factor = 0;
+  if (code.norm.query != kNowhere && code.norm.whole != 0) {
+    query_factor = norm_factor(at<const float>(code.a), shape.query_heads * dim, code.x);
+    key_factor = norm_factor(at<const float>(code.b), shape.kv_heads * dim, code.x);
+  }
+  // [group] queries, the new key, the new value; then the warps' parts.
+  auto* rows = reinterpret_cast<float*>(scratch_);
+  float* parts = rows + (group + 2) * dim;
+  const Partials partials(at<float>(code.f), shape.query_heads, shape.splits, dim);
+  const auto weight = [&](Place norm, int head) {
+    return norm == kNowhere || code.norm.whole == 0 ? norm
+                                                    : norm + static_cast<Place>(head * dim / 8);
+  };
   for (int kv_head = code.first; kv_head < code.last; ++kv_head) {
-    const int64_t offset =
-        static_cast<int64_t>(kv_head) * shape.capacity * dim * (shape.kv_f32 ? 4 : 2);
-    const auto store = [&](int head, int d, float element, float maximum, float total) {
-      if (code.d == kNowhere) {
-        __stcg(at<float>(code.e) + static_cast<int64_t>(head) * dim + d, element / total);
-        return;
-      }
-      float* part =
-          at<float>(code.d) + (static_cast<int64_t>(head) * shape.splits + code.n) * (dim + 2);
-      __stcg(part + d, element);
-      if (d == 0) {
-        __stcg(part + dim, maximum);
-        __stcg(part + dim + 1, total);
-      }
-    };
-    for (int at_once = 0; at_once < group; at_once += kHeadsAtOnce) {
-      const int head = kv_head * group + at_once;
-      const int heads = min(kHeadsAtOnce, group - at_once);
-      auto* scratch = reinterpret_cast<float*>(scratch_);
-      if (last <= first) {  // fewer blocks than splits
-        for (int i = team_.thread; i < heads * dim; i += Team::kThreads) {
-          store(head + i / dim, i % dim, 0.0f, -__builtin_inff(), 0.0f);
-        }
-      } else if (shape.kv_f32) {
-        attention_range<true>(team_, at<const float>(code.a), at<const char>(code.b) + offset,
-                              at<const char>(code.c) + offset, dim, head, heads, first, last,
-                              shape.attention_scale, scratch, store);
+    const int64_t cache_row = static_cast<int64_t>(kv_head) * shape.capacity;
+    for (int job = team_.warp; job < group + (own ? 2 : 0); job += Team::kWarps) {
+      float* to = rows + job * dim;
+      if (job < group) {
+        const int head = kv_head * group + job;
+        head_row(code, at<const float>(code.a) + static_cast<int64_t>(head) * dim,
+                 weight(code.norm.query, head), query_factor, true, shape.attention_scale, to);
+      } else if (job == group) {
+        head_row(code, at<const float>(code.b) + static_cast<int64_t>(kv_head) * dim,
+                 weight(code.norm.key, kv_head), key_factor, true, 1.0f, to);
+        append(code.d, cache_row + position, to);
       } else {
-        attention_range<false>(team_, at<const float>(code.a), at<const char>(code.b) + offset,
-                               at<const char>(code.c) + offset, dim, head, heads, first, last,
-                               shape.attention_scale, scratch, store);
+        head_row(code, at<const float>(code.c) + static_cast<int64_t>(kv_head) * dim, kNowhere, 0,
+                 false, 1.0f, to);
+        append(code.e, cache_row + position, to);
+      }
+    }
+    team_.sync();
+    const int64_t offset = cache_row * dim * (shape.kv_f32 ? 4 : 2);
+    const NewRow new_row{own ? position : -1, rows + group * dim, rows + (group + 1) * dim};
+    for (int at_once = 0; at_once < group; at_once += kHeadsAtOnce) {
+      const int heads = min(kHeadsAtOnce, group - at_once);
+      const auto store = [&](int h, int d, float element, float maximum, float total) {
+        const int64_t slot =
+            static_cast<int64_t>(kv_head * group + at_once + h) * shape.splits + code.n;
+        __stcg(partials.sums + slot * dim + d, element);
+        if (d == 0) {
+          __stcg(reinterpret_cast<float2*>(partials.tails) + slot, float2{maximum, total});
+        }
+      };
+      const float* queries = rows + at_once * dim;
+      const char* keys = at<const char>(code.d) + offset;
+      const char* values = at<const char>(code.e) + offset;
+      if (shape.kv_f32) {
+        attention_range<true>(team_, queries, keys, values, new_row, dim, heads, first, last, parts,
+                              store);
+      } else {
+        attention_range<false>(team_, queries, keys, values, new_row, dim, heads, first, last,
+                               parts, store);
       }
     }
   }
 }
 
+__device__ void Worker::combine(const Code& code, int position) {
+  const ModelShape& shape = launch_.shape;
+  int first;
+  int last;
+  int active;
+  split_keys(position, 0, first, last, active);
+  attention_merge(team_,
+                  Partials(at<float>(code.f), shape.query_heads, shape.splits, shape.head_dim),
+                  active, shape.query_heads, shape.head_dim, shared_->sums, row_);
+  pad_row(shape.query_heads * shape.head_dim);
+}
+
+__device__ void Worker::pad_row(int elements) const {
+  if (elements / 4 + team_.thread < groups_of(elements) * kGroupK / 4) {
+    row_.store4(elements / 4 + team_.thread, float4{});
+  }
+}
+
 __device__ void Worker::norm_add(const Code& code) {
   float* residual = at<float>(code.c);
-  norm_row(team_, at<const float>(code.a), at<const __nv_bfloat16>(code.b), code.n, code.x,
-           sum_round_++, [&](int i, float4 y) {
+  norm_row(team_, at<const float>(code.a), norm_weight_, code.n, code.x, sum_round_++,
+           [&](int i, float4 y) {
              float4 r = __ldcg(reinterpret_cast<const float4*>(residual) + i);
              r.x += code.y * y.x;
              r.y += code.y * y.y;
@@ -312,8 +421,14 @@ __device__ bool Worker::product(const Code& code) {
   if (code.a != kNowhere) {
     load_row(team_, at<const float>(code.a), code.k, row_);
   }
-  team_.sync();  // the row is there
   const bool gated = code.opcode == Opcode::gated_linear;
+  // What the first block adds to: asked for now, needed when the product is there.
+  float prior = 0;
+  if (code.segments == 1 && code.segment[0].accumulate != 0 &&
+      team_.thread < min(kBlockUnits * kUnitColumns, static_cast<int>(code.segment[0].columns))) {
+    prior = __ldcg(at<const float>(code.segment[0].out) + team_.thread);
+  }
+  team_.sync();  // the row is there
   Candidate best;
   const auto finish = [&](int first_unit, int units, const float* sums) {
     const int outputs = (gated ? units / 2 : units) * kUnitColumns;
@@ -359,7 +474,7 @@ __device__ bool Worker::product(const Code& code) {
     x *= segment.alpha;
     float* out = at<float>(segment.out) + column;
     if (segment.accumulate != 0) {
-      x += __ldcg(out);
+      x += first_unit == 0 && code.segments == 1 ? prior : __ldcg(out);
     }
     __stcg(out, x);
     if (code.candidates != 0) {
@@ -462,9 +577,12 @@ __device__ void Worker::compute() {
     }
     for (int i = 0; i < count_; ++i) {
       const Code& code = codes_[i];
+      stamp(i, 0);
+      prepare(code, position);
       if (!wait(code, step)) {
         return;
       }
+      stamp(i, 1);
       int stored = Team::kThreads;
       if (code.head == 0 || !given(position) || code.opcode == Opcode::sample) {
         switch (code.opcode) {
@@ -475,15 +593,9 @@ __device__ void Worker::compute() {
             rope_angles(code, position);
             break;
           case Opcode::norm_input:
-            norm_row(team_, at<const float>(code.a), at<const __nv_bfloat16>(code.b), code.n,
-                     code.x, sum_round_++, [&](int k, float4 y) { row_.store4(k, y); });
-            if (code.n / 4 + team_.thread < groups_of(code.n) * kGroupK / 4) {
-              row_.store4(code.n / 4 + team_.thread, float4{});
-            }
-            break;
-          case Opcode::norm_groups:
-            norm_groups(team_, at<float>(code.a), at<const __nv_bfloat16>(code.b), code.n,
-                        code.first, code.last, code.x);
+            norm_row(team_, at<const float>(code.a), norm_weight_, code.n, code.x, sum_round_++,
+                     [&](int k, float4 y) { row_.store4(k, y); });
+            pad_row(code.n);
             break;
           case Opcode::norm_add:
             norm_add(code);
@@ -495,22 +607,20 @@ __device__ void Worker::compute() {
             }
             stored = 128;
             break;
-          case Opcode::rope_append:
-            rope_append(code, position);
-            break;
           case Opcode::attention:
             attention(code, position);
             break;
           case Opcode::attention_combine:
-            attention_merge(team_, at<const float>(code.d), launch_.shape.splits,
-                            launch_.shape.head_dim, code.first, code.last, at<float>(code.e));
+            combine(code, position);
             break;
           case Opcode::sample:
             sample(code, position, step, stop);
             break;
         }
       }
+      stamp(i, 2);
       signal(code, stored);
+      stamp(i, 3);
     }
     // What this step leaves in shared memory and in this worker's own rows is read by the next.
     team_.sync();

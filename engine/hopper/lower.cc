@@ -55,6 +55,9 @@ class WorkerLowering {
                                        operation.name, instruction.waits.size(), kMostWaits));
       }
       for (const Wait& wait : instruction.waits) {
+        if (wait.previous_step && wait.event == program_.sampled) {
+          continue;  // every step begins with it
+        }
         code->wait[code->waits++] =
             static_cast<uint16_t>(wait.event | (wait.previous_step ? kPreviousStep : 0));
       }
@@ -103,6 +106,10 @@ class WorkerLowering {
     return base == kNowhere ? base : base + static_cast<Place>(column / 8);
   }
 
+  static Status not_fused() {
+    return input_error("the cuda device runs programs with fused attention");
+  }
+
   /// The row a product reads: kNowhere when a norm has just left it in shared memory.
   Place row(BufferId id) const { return id == input_row_ ? kNowhere : buffer(id); }
 
@@ -136,8 +143,6 @@ class WorkerLowering {
   Status operator()(const RopeAnglesOp& op) {
     code_.opcode = Opcode::rope_angles;
     code_.a = buffer(op.inverse_frequencies);
-    code_.b = buffer(op.cosines);
-    code_.c = buffer(op.sines);
     code_.n = static_cast<int32_t>(op.half);
     return {};
   }
@@ -151,10 +156,6 @@ class WorkerLowering {
       code_.opcode = Opcode::norm_add;
       code_.c = buffer(op.residual);
       code_.y = op.scale;
-    } else if (op.out == op.x) {
-      code_.opcode = Opcode::norm_groups;
-      code_.first = static_cast<int32_t>(instruction_->tile.begin);
-      code_.last = static_cast<int32_t>(instruction_->tile.end);
     } else {
       WEFT_CHECK(program_.buffers[static_cast<size_t>(op.out)].space == Space::worker);
       code_.opcode = Opcode::norm_input;
@@ -210,41 +211,35 @@ class WorkerLowering {
     }
     return {};
   }
-  Status operator()(const RopeAppendOp& op) {
-    code_.opcode = Opcode::rope_append;
+  Status operator()(const RopeAppendOp&) { return not_fused(); }
+  Status operator()(const AttentionOp& op) {
+    if (op.k == kNone) {
+      return not_fused();
+    }
+    code_.opcode = Opcode::attention;
     code_.a = buffer(op.q);
     code_.b = buffer(op.k);
     code_.c = buffer(op.v);
-    code_.d = buffer(op.cosines);
-    code_.e = buffer(op.sines);
-    code_.f = buffer(op.keys);
-    code_.g = buffer(op.values);
-    code_.first = static_cast<int32_t>(instruction_->tile.begin);
-    code_.last = static_cast<int32_t>(instruction_->tile.end);
-    WEFT_CHECK(op.q_out == op.q);
-    return {};
-  }
-  Status operator()(const AttentionOp& op) {
-    code_.opcode = Opcode::attention;
-    code_.a = buffer(op.q);
-    code_.b = buffer(op.keys);
-    code_.c = buffer(op.values);
-    code_.d = buffer(op.partials);
-    code_.e = buffer(op.out);
+    code_.d = buffer(op.keys);
+    code_.e = buffer(op.values);
+    code_.f = buffer(op.partials);
     code_.first = static_cast<int32_t>(instruction_->tile.begin);
     code_.last = static_cast<int32_t>(instruction_->tile.end);
     code_.n = instruction_->split;
+    code_.x = op.epsilon;
+    WEFT_ASSIGN(code_.norm.query, weight(op.query_norm));
+    WEFT_ASSIGN(code_.norm.key, weight(op.key_norm));
+    code_.norm.whole = op.whole_norm ? 1 : 0;
     out_.shape.splits = static_cast<int32_t>(op.splits);
     out_.shape.window = static_cast<int32_t>(op.window);
     out_.shape.attention_scale = op.scale;
     return {};
   }
   Status operator()(const AttentionCombineOp& op) {
+    WEFT_CHECK(program_.buffers[static_cast<size_t>(op.attention.out)].space == Space::worker);
     code_.opcode = Opcode::attention_combine;
-    code_.d = buffer(op.attention.partials);
-    code_.e = buffer(op.attention.out);
-    code_.first = static_cast<int32_t>(instruction_->tile.begin);
-    code_.last = static_cast<int32_t>(instruction_->tile.end);
+    code_.f = buffer(op.attention.partials);
+    input_row_ = op.attention.out;
     return {};
   }
   Status operator()(const SampleOp& op) {
@@ -280,7 +275,9 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
   options.capacity = capacity;
   options.kv = kv;
   options.columns = kUnitColumns;
-  options.attention_tasks = options.workers;
+  const int64_t group = config.query_heads / config.kv_heads;
+  options.attention_tasks = std::min<int64_t>(options.workers, kMostMergeFactors / group);
+  options.fuse_attention = true;
   return options;
 }
 
@@ -344,7 +341,8 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
     out.event_signals.push_back(static_cast<uint32_t>(event.signals));
   }
   out.scratch_bytes = static_cast<int32_t>(std::max<int64_t>(
-      out.row_elements * 4, attention_scratch_bytes(kTeamWarps, config.head_dim)));
+      out.row_elements * 4,
+      attention_scratch_bytes(kTeamWarps, config.head_dim, config.query_heads / config.kv_heads)));
   return out;
 }
 

@@ -327,11 +327,48 @@ Status HopperRunner::begin(std::span<const int32_t> prompt, const SamplingOption
 Status HopperRunner::decode(int64_t steps, std::span<const int32_t> ends, const OnToken& on_token) {
   const int64_t before = position_;
   int64_t drawn = 0;
+  size_t codes = 0;
+  for (const auto& worker : lowered_.codes) {
+    codes = std::max(codes, worker.size());
+  }
+  const char* trace = getenv("WEFT_TRACE");
+  if (trace != nullptr && launch_.trace == nullptr) {
+    WEFT_ASSIGN(char* const memory,
+                allocate(static_cast<int64_t>(codes * lowered_.codes.size() * 32), "trace"));
+    launch_.trace = reinterpret_cast<int64_t*>(memory);
+    launch_.trace_codes = static_cast<int32_t>(codes);
+  }
   WEFT_TRY(run(steps, 0, ends, [&](int32_t token) {
     ++drawn;
     return on_token(token);
   }));
   position_ = before + drawn;
+  if (trace != nullptr) {
+    std::vector<int64_t> stamps(codes * lowered_.codes.size() * 4);
+    WEFT_TRY(device_->download(stamps.data(), launch_.trace, stamps.size() * 8));
+    struct Sum {
+      double n = 0, wait = 0, work = 0, signal = 0, most = 0;
+    };
+    std::map<std::string, Sum> sums;
+    for (size_t w = 0; w < lowered_.codes.size(); ++w) {
+      for (size_t c = 0; c < lowered_.codes[w].size(); ++c) {
+        const int64_t* t = &stamps[(w * codes + c) * 4];
+        Sum& s =
+            sums[program_.operations[static_cast<size_t>(lowered_.codes[w][c].operation)].name];
+        s.n += 1;
+        s.wait += double(t[1] - t[0]);
+        s.work += double(t[2] - t[1]);
+        s.signal += double(t[3] - t[2]);
+        s.most = std::max(s.most, double(t[2] - t[1]));
+      }
+    }
+    for (auto& [name, s] : sums)
+      fmt::print(
+          "  {:<18} n/layer {:7.1f}  wait {:7.2f}  work {:7.2f}  signal {:6.2f}  slowest work "
+          "{:7.2f} us\n",
+          name, s.n / double(config_.layers), s.wait / s.n / 1980, s.work / s.n / 1980,
+          s.signal / s.n / 1980, s.most / 1980);
+  }
   logits_valid_ = drawn == steps;  // otherwise it may have run ahead
   return {};
 }

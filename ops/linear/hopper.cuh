@@ -7,11 +7,11 @@
 // with zeros; the flat sequence of groups is cut into pages of 32. gated_linear's units alternate:
 // gate, up.
 //
-// Arithmetic. Each warp takes every 16th group. It multiplies with mma m16n8k16: B is the weights,
-// A the row, as two bf16 that sum to the f32 within 2^-17: row 0 holds the upper parts, row 8 the
-// lower ones, whose product lands in the same lane. Which k of a group stands where in the mma does
-// not matter as long as A and B agree. The sums of the 16 warps meet in shared memory, in a fixed
-// order: the bits repeat.
+// Arithmetic. Each warp takes every eighth group. It multiplies with mma m16n8k16: B is the
+// weights, A the row, as two bf16 that sum to the f32 within 2^-17: row 0 holds the upper parts,
+// row 8 the lower ones, whose product lands in the same lane. Which k of a group stands where in
+// the mma does not matter as long as A and B agree. The sums of the warps meet in shared memory, in
+// a fixed order: the bits repeat.
 #pragma once
 
 #include "arch/hopper/page_ring.cuh"
@@ -42,10 +42,22 @@ struct SplitRow {
 
 /// Loads a row of k (a multiple of 4) f32 from global memory and splits it.
 __device__ inline void load_row(const Team& team, const float* row, int k, const SplitRow& out) {
-  const int padded = static_cast<int>(groups_of(k)) * kGroupK;
-  for (int i = team.thread; i < padded / 4; i += Team::kThreads) {
-    const float4 x = 4 * i < k ? __ldcg(reinterpret_cast<const float4*>(row) + i) : float4{};
-    out.store4(i, x);
+  const int quads = static_cast<int>(groups_of(k)) * kGroupK / 4;
+  constexpr int kBatch = 4;  // loads on their way at once
+  for (int base = team.thread; base < quads; base += kBatch * Team::kThreads) {
+    float4 x[kBatch];
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = base + j * Team::kThreads;
+      x[j] = 4 * i < k ? __ldcg(reinterpret_cast<const float4*>(row) + i) : float4{};
+    }
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = base + j * Team::kThreads;
+      if (i < quads) {
+        out.store4(i, x[j]);
+      }
+    }
   }
 }
 
@@ -96,24 +108,43 @@ __device__ bool stream_product(const Team& team, const PageRing& ring, PageCurso
     }
     const char* page = ring.pages + cursor.slot * kPageBytes;
     const int in_page = min(kPageGroups, total - begin);
+    constexpr int kEach = kPageGroups / Team::kWarps;
+    const auto weights = [&](int i) {
+      return reinterpret_cast<const uint4*>(page)[(team.warp + i * Team::kWarps) * 32 + team.lane];
+    };
+    const auto multiply = [&](const uint4& w, int at) {
+      uint4 high = {};
+      uint4 low = {};
+      if (team.lane < 4) {
+        high = reinterpret_cast<const uint4*>(row.high)[at * 4 + team.lane];
+        low = reinterpret_cast<const uint4*>(row.low)[at * 4 + team.lane];
+      }
+      mma_bf16(even, high.x, low.x, high.y, low.y, w.x, w.y);
+      mma_bf16(odd, high.z, low.z, high.w, low.w, w.z, w.w);
+    };
+    const auto advance = [&](int by) {
+      group += by;
+      while (group >= groups && unit < units) {
+        close_unit();
+        group -= groups;
+      }
+    };
+    if (in_page == kPageGroups && group + (kEach - 1) * Team::kWarps < groups) {
+      // All of one unit: no look between the groups.
+      uint4 w[kEach];
 #pragma unroll
-    for (int i = 0; i < kPageGroups / Team::kWarps; ++i) {
-      const int at = team.warp + i * Team::kWarps;
-      if (at < in_page) {
-        const uint4 w = reinterpret_cast<const uint4*>(page)[at * 32 + team.lane];
-        uint4 high = {};
-        uint4 low = {};
-        if (team.lane < 4) {
-          high = reinterpret_cast<const uint4*>(row.high)[group * 4 + team.lane];
-          low = reinterpret_cast<const uint4*>(row.low)[group * 4 + team.lane];
-        }
-        mma_bf16(even, high.x, low.x, high.y, low.y, w.x, w.y);
-        mma_bf16(odd, high.z, low.z, high.w, low.w, w.z, w.w);
-        group += Team::kWarps;
-        while (group >= groups && unit < units) {
-          close_unit();
-          group -= groups;
-        }
+      for (int i = 0; i < kEach; ++i) {
+        w[i] = weights(i);
+      }
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        multiply(w[i], group + i * Team::kWarps);
+      }
+      advance(kEach * Team::kWarps);
+    } else {
+      for (int i = 0; team.warp + i * Team::kWarps < in_page; ++i) {
+        multiply(weights(i), group);
+        advance(Team::kWarps);
       }
     }
     __syncwarp();
