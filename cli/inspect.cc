@@ -1,6 +1,9 @@
-// weft inspect: what a model is, what it costs to run, and the program that runs it.
+// weft inspect: what a model is, what it costs to run, and the program that runs it; what the AMD
+// kernels take of a compute unit.
 #include <fmt/format.h>
 
+#include "arch/cdna/code_object.h"
+#include "arch/cdna/embedded.h"
 #include "arch/cpu/threads.h"
 #include "cli/commands.h"
 #include "cli/common.h"
@@ -17,6 +20,8 @@ struct Flags {
   EngineFlags engine;
   bool program = false;
   bool all_layers = false;
+  bool kernels = false;
+  std::string code_object;
   int64_t rows = 1;
   int64_t position = 0;
 };
@@ -51,7 +56,50 @@ std::string describe(const ModelConfig& config, const Weights& weights, DType kv
   return text;
 }
 
+/// A line for each kernel of a code object.
+Result<std::string> describe_kernels(std::span<const std::byte> bytes, std::string_view name) {
+  WEFT_ASSIGN(const cdna::CodeObject code, cdna::CodeObject::parse(bytes, name));
+  std::string text;
+  for (const cdna::Kernel& kernel : code.kernels()) {
+    const auto threads = static_cast<int>(kernel.max_workgroup_threads);
+    text += fmt::format("{} {:<44} {:>4} {:>4} {:>4} {:>6} {:>7} {:>6} {:>7} {:>5}\n",
+                        cdna::name_of(code.target()), kernel.name, kernel.vgprs - kernel.agprs,
+                        kernel.agprs, kernel.sgprs, kernel.lds_bytes, kernel.scratch_bytes,
+                        kernel.vgpr_spills + kernel.sgpr_spills, threads,
+                        cdna::waves_per_simd(kernel, code.target(), threads));
+  }
+  return text;
+}
+
+constexpr std::string_view kKernelColumns =
+    "target kernel                                       VGPR AGPR SGPR    LDS scratch spills "
+    "threads waves\n";
+
+/// What the kernels that this build carries take of a compute unit; or those of a file.
+Result<std::string> describe_kernels(const std::string& path) {
+  std::string text(kKernelColumns);
+  if (!path.empty()) {
+    WEFT_ASSIGN(const std::string file, read_text(path));
+    WEFT_ASSIGN(const std::string lines, describe_kernels(std::as_bytes(std::span(file)), path));
+    return text + lines;
+  }
+  if (cdna::embedded_code().empty()) {
+    return device_error("this build has no AMD kernels: it was configured without clang-22");
+  }
+  for (const cdna::EmbeddedCode& code : cdna::embedded_code()) {
+    WEFT_ASSIGN(const std::string lines, describe_kernels(code.bytes, code.operation));
+    text += lines;
+  }
+  return text +
+         "waves: of a SIMD, at most 8, with workgroups of as many threads as the kernel allows\n";
+}
+
 Result<int> inspect(const Flags& flags) {
+  if (flags.kernels || !flags.code_object.empty()) {
+    WEFT_ASSIGN(const std::string text, describe_kernels(flags.code_object));
+    WEFT_TRY(write_text("-", text));
+    return 0;
+  }
   WEFT_ASSIGN(const EngineOptions engine, flags.engine.options());
   WEFT_ASSIGN(const ModelConfig config, flags.source.config());
   Weights weights = Weights::describe(config);
@@ -104,6 +152,11 @@ void add_inspect(CLI::App& app, Action& action) {
       ->type_name("P")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  command->add_flag("--kernels", flags->kernels,
+                    "the AMD kernels of this build: registers, LDS, scratch, occupancy");
+  command
+      ->add_option("--code-object", flags->code_object, "the same of an AMD code object's kernels")
+      ->type_name("FILE");
   flags->engine.declare(*command);
   command->callback([flags, &action] { action = [flags] { return inspect(*flags); }; });
 }

@@ -15,7 +15,7 @@ endforeach()
 if(WEFT_FUZZ_TARGETS)
   # The rooms that read files from outside.
   set(fuzzed_sources ${weft_sources})
-  list(FILTER fuzzed_sources INCLUDE REGEX "^${PROJECT_SOURCE_DIR}/(base|model)/")
+  list(FILTER fuzzed_sources INCLUDE REGEX "^${PROJECT_SOURCE_DIR}/(base/|model/|arch/cdna/code_object)")
   add_library(weft_fuzzed OBJECT EXCLUDE_FROM_ALL ${fuzzed_sources})
   target_include_directories(weft_fuzzed PUBLIC ${PROJECT_SOURCE_DIR})
   target_compile_options(weft_fuzzed PUBLIC

@@ -51,8 +51,8 @@ double gemm_cycles(const GemmProblem& problem, const GemmTile& tile, int splits,
   const double wave_rows =
       static_cast<double>(tile.m) * tile.waves_n + static_cast<double>(tile.n) * tile.waves_m;
   const double moved = static_cast<double>(tile.m + tile.n) * kBlockBytes;
-  const double lds = (wave_rows * kBlockBytes + moved) /  // strips read, and the tile written
-                     static_cast<double>(limits.lds_bytes_per_cycle);
+  const double lds = wave_rows * kBlockBytes / static_cast<double>(limits.lds_read_per_cycle) +
+                     moved / static_cast<double>(limits.lds_write_per_cycle);
   const double block = std::max({matrix, lds, moved / kL2BytesPerCycle});
   const auto tasks = static_cast<double>(tiles_of(problem, tile) * splits);
   const double rounds = std::max(

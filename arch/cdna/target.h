@@ -27,14 +27,15 @@ constexpr std::optional<Target> target_named(std::string_view name) {
   return std::nullopt;
 }
 
-/// A whole GPU. Rates are the vendor's peaks (AMD Instinct MI300X and MI355X data sheets), sizes
-/// are from the CDNA3 and CDNA4 instruction set manuals.
+/// A whole GPU. Rates are the vendor's peaks (AMD Instinct MI300X and MI355X data sheets, CDNA3 and
+/// CDNA4 white papers), sizes are from the CDNA3 and CDNA4 instruction set manuals.
 struct Limits {
   int xcds;                     ///< accelerator dies, each with an L2 of its own
   int compute_units;            ///< on all dies together
   int64_t lds_bytes;            ///< of a compute unit
   int64_t lds_granule;          ///< LDS is given to workgroups in multiples of it
-  int64_t lds_bytes_per_cycle;  ///< that the LDS of one compute unit moves
+  int64_t lds_read_per_cycle;   ///< bytes that a compute unit reads from its LDS
+  int64_t lds_write_per_cycle;  ///< and writes
   int64_t l2_bytes;             ///< of a die
   int64_t last_cache_bytes;     ///< Infinity Cache, of all dies together
   double clock;                 ///< cycles per second, the peak engine clock
@@ -56,7 +57,8 @@ constexpr Limits limits_of(Target target) {
                            .compute_units = 304,
                            .lds_bytes = 65536,
                            .lds_granule = 512,
-                           .lds_bytes_per_cycle = 128,
+                           .lds_read_per_cycle = 128,
+                           .lds_write_per_cycle = 128,
                            .l2_bytes = int64_t{4} << 20,
                            .last_cache_bytes = int64_t{256} << 20,
                            .clock = 2.1e9,
@@ -69,7 +71,8 @@ constexpr Limits limits_of(Target target) {
                            .compute_units = 256,
                            .lds_bytes = 163840,
                            .lds_granule = 1280,
-                           .lds_bytes_per_cycle = 128,
+                           .lds_read_per_cycle = 256,
+                           .lds_write_per_cycle = 128,
                            .l2_bytes = int64_t{4} << 20,
                            .last_cache_bytes = int64_t{256} << 20,
                            .clock = 2.4e9,
