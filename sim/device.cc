@@ -1,0 +1,681 @@
+#include "sim/device.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "arch/cpu/dispatch.h"
+#include "arch/cpu/threads.h"
+#include "sim/checks.h"
+#include "sim/decode.h"
+#include "sim/disassembler.h"
+#include "sim/matrix.h"
+#include "sim/memory.h"
+#include "sim/wave.h"
+
+namespace weft::sim {
+
+namespace {
+
+uint64_t capacity_of(Target target) {
+  return (target == Target::gfx942 ? uint64_t{192} : uint64_t{288}) << 30;
+}
+
+/// Types of relocations (LLVM, "AMDGPU relocation records").
+enum : uint32_t { kAbs32Lo = 1, kAbs32Hi = 2, kAbs64 = 3, kAbs32 = 6, kRelative64 = 13 };
+
+Status relocate(const cdna::Relocation& r, uint64_t image, uint64_t image_bytes) {
+  const uint64_t value = r.type == kRelative64
+                             ? image + static_cast<uint64_t>(r.addend)
+                             : image + r.symbol_address + static_cast<uint64_t>(r.addend);
+  const size_t width = r.type == kAbs64 || r.type == kRelative64 ? 8 : 4;
+  if (r.address > image_bytes || image_bytes - r.address < width) {
+    return input_error("The code object has a relocation outside of its segments.");
+  }
+  auto* to = reinterpret_cast<void*>(image + r.address);
+  switch (r.type) {
+    case kAbs64:
+    case kRelative64:
+      std::memcpy(to, &value, 8);
+      return {};
+    case kAbs32:
+    case kAbs32Lo:
+      std::memcpy(to, &value, 4);
+      return {};
+    case kAbs32Hi: {
+      const uint64_t high = value >> 32;
+      std::memcpy(to, &high, 4);
+      return {};
+    }
+    default:
+      return input_error("The code object has a relocation of type " + std::to_string(r.type) +
+                         ", which the simulator does not know.");
+  }
+}
+
+/// What a kernel's descriptor asks for (LLVM, "Kernel Descriptor").
+struct Descriptor {
+  uint32_t rsrc1 = 0;
+  uint32_t rsrc2 = 0;
+  uint32_t rsrc3 = 0;
+  uint16_t properties = 0;
+  uint16_t preload = 0;
+
+  explicit Descriptor(const std::array<std::byte, 64>& bytes) {
+    std::memcpy(&rsrc3, &bytes[44], 4);
+    std::memcpy(&rsrc1, &bytes[48], 4);
+    std::memcpy(&rsrc2, &bytes[52], 4);
+    std::memcpy(&properties, &bytes[56], 2);
+    std::memcpy(&preload, &bytes[58], 2);
+  }
+  /// MODE as a wave finds it.
+  uint32_t mode() const {
+    return (rsrc1 >> 12 & 0xff) | (rsrc1 >> 21 & 1) << 8 | (rsrc1 >> 23 & 1) << 9 |
+           (rsrc1 >> 26 & 1) << 23;
+  }
+  bool property(int bit) const { return (properties >> bit & 1) != 0; }
+  uint32_t preload_words() const { return preload & 127; }
+  uint32_t preload_offset() const { return preload >> 7; }
+};
+
+/// The arguments as the kernel reads them: the caller's, then the hidden ones that its metadata
+/// names.
+Result<std::vector<std::byte>> argument_segment(const cdna::Kernel& kernel, Dim3 grid, Dim3 block,
+                                                std::span<const std::byte> given,
+                                                uint32_t dynamic_lds) {
+  std::vector<std::byte> segment(std::max<size_t>(kernel.argument_bytes, given.size()) + 16);
+  uint64_t needed = 0;
+  for (const cdna::KernelArgument& a : kernel.arguments) {
+    if (!a.kind.starts_with("hidden_")) {
+      needed = std::max(needed, a.offset + a.bytes);
+    }
+  }
+  if (given.size() < needed) {
+    return usage_error("Kernel " + std::string(kernel.name) + " takes " + std::to_string(needed) +
+                       " bytes of arguments, but the launch gives " + std::to_string(given.size()) +
+                       ".");
+  }
+  std::copy(given.begin(), given.end(), segment.begin());
+  const int dimensions = grid.z > 1 || block.z > 1 ? 3 : grid.y > 1 || block.y > 1 ? 2 : 1;
+  const struct {
+    std::string_view kind;
+    uint64_t value;
+  } hidden[] = {
+      {"hidden_block_count_x", grid.x},
+      {"hidden_block_count_y", grid.y},
+      {"hidden_block_count_z", grid.z},
+      {"hidden_group_size_x", block.x},
+      {"hidden_group_size_y", block.y},
+      {"hidden_group_size_z", block.z},
+      {"hidden_grid_dims", static_cast<uint64_t>(dimensions)},
+      {"hidden_private_base", kPrivateBase >> 32},
+      {"hidden_shared_base", kSharedBase >> 32},
+      {"hidden_dynamic_lds_size", dynamic_lds},
+  };
+  for (const cdna::KernelArgument& a : kernel.arguments) {
+    if (!a.kind.starts_with("hidden_") || a.offset > segment.size() ||
+        segment.size() - a.offset < a.bytes) {
+      continue;
+    }
+    uint64_t value = 0;  // remainders, offsets, and services of the host that there are none of
+    for (const auto& h : hidden) {
+      if (a.kind == h.kind) {
+        value = h.value;
+      }
+    }
+    std::memset(segment.data() + a.offset, 0, a.bytes);
+    std::memcpy(segment.data() + a.offset, &value, std::min<uint64_t>(a.bytes, 8));
+  }
+  return segment;
+}
+
+/// Everything about a launch that its threads share.
+struct Plan {
+  Launch launch;
+  Descriptor descriptor;
+  const cdna::Kernel* kernel = nullptr;
+  const Instruction* entry = nullptr;
+  uint64_t arguments = 0;  ///< address of the segment
+  uint64_t packet = 0;     ///< address of the dispatch packet
+  std::vector<std::byte> segment;
+  uint32_t lds_bytes = 0;
+  int threads_in_group = 0;
+  int waves_in_group = 0;
+  uint64_t groups = 0;
+  uint64_t resident = 0;  ///< workgroups on the device at once
+  int groups_per_cu = 0;
+  std::atomic<uint64_t> next{0};
+  std::atomic<uint64_t> idle{0};  ///< instructions since something changed
+  uint64_t hang_instructions = 0;
+  std::vector<uint64_t> groups_of_cu;
+
+  explicit Plan(const Descriptor& d) : descriptor(d) {}
+};
+
+/// Runs of memory for workgroups, used again when one ends.
+struct Slot {
+  std::unique_ptr<uint32_t[]> registers;
+  std::unique_ptr<std::byte[]> lds;
+  std::unique_ptr<std::byte[]> scratch;
+  std::vector<WaveChecks> checks;
+  Workgroup group;
+};
+
+void start_wave(Plan& plan, Slot& slot, int index) {
+  Workgroup& group = slot.group;
+  Launch& launch = plan.launch;
+  Wave& w = group.waves[static_cast<size_t>(index)];
+  w = Wave{};
+  w.v = slot.registers.get() + static_cast<size_t>(index) * kVectorRegisters * kLanes;
+  w.group = &group;
+  w.index = index;
+  w.pc = plan.entry;
+  if (launch.scratch_bytes != 0) {
+    w.scratch = slot.scratch.get() + static_cast<size_t>(index) * kLanes * launch.scratch_bytes;
+  }
+  set_mode(w, plan.descriptor.mode());
+  WaveChecks* checks = nullptr;
+  if (launch.sanitize) {
+    checks = &slot.checks[static_cast<size_t>(index)];
+    *checks = WaveChecks{};
+    checks->clock[static_cast<size_t>(index)] = 1;
+    w.checks = checks;
+  }
+  int next = 0;
+  const auto push = [&](uint32_t value) {
+    if (next < 102) {
+      if (checks != nullptr) {
+        checks->scalar_written[static_cast<size_t>(next)] = true;
+      }
+      w.s[static_cast<size_t>(next++)] = value;
+    }
+  };
+  const auto push64 = [&](uint64_t value) {
+    push(static_cast<uint32_t>(value));
+    push(static_cast<uint32_t>(value >> 32));
+  };
+  const Descriptor& d = plan.descriptor;
+  if (d.property(0)) {  // private segment buffer: scratch has its own instructions here
+    push64(0);
+    push64(0);
+  }
+  if (d.property(1)) {
+    push64(plan.packet);
+  }
+  if (d.property(2)) {
+    push64(0);
+  }
+  if (d.property(3)) {
+    push64(plan.arguments);
+  }
+  if (d.property(4)) {
+    push64(0);
+  }
+  if (d.property(5)) {
+    push64(0);
+  }
+  if (d.property(6)) {
+    push(launch.scratch_bytes);
+  }
+  for (uint32_t k = 0; k < d.preload_words(); ++k) {
+    const size_t at = 4 * (size_t{d.preload_offset()} + k);
+    uint32_t word = 0;
+    if (at + 4 <= plan.segment.size()) {
+      std::memcpy(&word, plan.segment.data() + at, 4);
+    }
+    push(word);
+  }
+  for (int axis = 0; axis < 3; ++axis) {
+    if ((d.rsrc2 >> (7 + axis) & 1) != 0) {
+      push(group.id[static_cast<size_t>(axis)]);
+    }
+  }
+  if ((d.rsrc2 >> 10 & 1) != 0) {
+    push(static_cast<uint32_t>(plan.waves_in_group) | static_cast<uint32_t>(index) << 22);
+  }
+  uint64_t exec = 0;
+  uint32_t* ids = w.lanes(0);
+  const auto& block = launch.block;
+  for (int l = 0; l < kLanes; ++l) {
+    const auto thread = static_cast<uint32_t>(index * kLanes + l);
+    exec |= static_cast<uint64_t>(thread < static_cast<uint32_t>(plan.threads_in_group)) << l;
+    const uint32_t x = thread % block[0];
+    const uint32_t y = thread / block[0] % block[1];
+    const uint32_t z = thread / block[0] / block[1];
+    ids[l] = x | y << 10 | z << 20;
+  }
+  w.set_pair(kExec, exec);
+  if (checks != nullptr) {
+    checks->written[0] = exec;
+  }
+}
+
+void start_group(Plan& plan, Slot& slot, uint64_t number, ThreadCounts& counts) {
+  Workgroup& group = slot.group;
+  Launch& launch = plan.launch;
+  const int xcds = cdna::limits_of(launch.target).xcds;
+  const int units = cdna::limits_of(launch.target).compute_units;
+  group.number = number;
+  const uint64_t x = launch.grid[0];
+  const uint64_t y = launch.grid[1];
+  group.id = {static_cast<uint32_t>(number % x), static_cast<uint32_t>(number / x % y),
+              static_cast<uint32_t>(number / x / y)};
+  group.xcd = static_cast<int>(number % static_cast<uint64_t>(xcds));
+  group.compute_unit =
+      static_cast<int>(number / static_cast<uint64_t>(xcds) % static_cast<uint64_t>(units / xcds));
+  group.lds_bytes = plan.lds_bytes;
+  group.lds = slot.lds.get();
+  group.at_barrier = 0;
+  group.ended = 0;
+  group.epoch = 0;
+  group.shares = false;
+  group.progressed = false;
+  group.launch = &launch;
+  group.counts = &counts;
+  if (launch.sanitize) {
+    group.shadow.assign((plan.lds_bytes + 3) / 4, LdsWord{});
+    group.sync_clocks.clear();
+  }
+  for (int k = 0; k < plan.waves_in_group; ++k) {
+    start_wave(plan, slot, k);
+  }
+  counts.counters.workgroups += 1;
+  counts.counters.waves += static_cast<uint64_t>(plan.waves_in_group);
+}
+
+template <bool kChecked>
+void run_wave(Wave& w, uint64_t budget) {
+  uint64_t* executed = w.group->counts->executed.data();
+  while (budget-- != 0) {
+    const Instruction& i = *w.pc;
+    w.pc = &i + 1;
+    ++executed[i.ordinal];
+    ++w.executed;
+    if constexpr (kChecked) {
+      check_sources(w, i);
+    }
+    i.run(w, i);
+    if constexpr (kChecked) {
+      note_results(w, i);
+    }
+    if (w.state != WaveState::running) {
+      return;
+    }
+  }
+}
+
+/// Runs a workgroup for a while. True: it is done.
+bool run_group(Plan& plan, Slot& slot) {
+  Workgroup& group = slot.group;
+  Launch& launch = plan.launch;
+  const int waves = plan.waves_in_group;
+  // A wave's turn; short enough that waves which wait for each other through LDS do not spin long.
+  constexpr uint64_t kTurn = 4096;
+  constexpr uint64_t kVisit = 1'000'000;
+  uint64_t executed = 0;
+  group.progressed = false;
+  for (;;) {
+    int yielded = 0;
+    for (Wave& w : group.waves) {
+      if (w.state == WaveState::yielded) {
+        w.state = WaveState::running;
+      }
+      if (w.state != WaveState::running) {
+        continue;
+      }
+      const uint64_t before = w.executed;
+      if (launch.sanitize) {
+        run_wave<true>(w, kTurn);
+      } else {
+        run_wave<false>(w, kTurn);
+      }
+      executed += w.executed - before;
+      if (w.state == WaveState::ended) {
+        ++group.ended;
+        group.progressed = true;
+      } else if (w.state == WaveState::yielded) {
+        ++yielded;
+      }
+    }
+    if (launch.abort.load(std::memory_order_relaxed)) {
+      return true;
+    }
+    if (group.ended == waves) {
+      break;
+    }
+    if (group.at_barrier != 0 && group.at_barrier + group.ended == waves) {
+      if (launch.sanitize) {
+        note_barrier(group);
+      }
+      for (Wave& w : group.waves) {
+        if (w.state == WaveState::barrier) {
+          w.state = WaveState::running;
+        }
+      }
+      group.at_barrier = 0;
+      ++group.epoch;
+      group.progressed = true;
+      ++group.counts->counters.barriers;
+      continue;
+    }
+    const int blocked = group.at_barrier + group.ended + yielded;
+    if ((group.shares && (blocked == waves || executed >= 4 * kTurn)) || executed >= kVisit) {
+      break;
+    }
+  }
+  if (group.progressed) {
+    plan.idle.store(0, std::memory_order_relaxed);
+  } else {
+    const uint64_t idle =
+        plan.idle.fetch_add(executed + 1, std::memory_order_relaxed) + executed + 1;
+    if (idle > plan.hang_instructions && !launch.abort.exchange(true)) {
+      for (Wave& w : group.waves) {
+        if (w.state != WaveState::ended) {
+          report(w, *w.pc, FindingKind::hang, 0,
+                 w.state == WaveState::barrier
+                     ? "the workgroup waits at a barrier that its other waves do not reach"
+                     : "nothing has changed for " + std::to_string(idle) +
+                           " instructions of all resident workgroups; this wave is among those "
+                           "that wait");
+          break;
+        }
+      }
+      return true;
+    }
+  }
+  return group.ended == waves;
+}
+
+/// One host thread: its share of the resident workgroups, one after the other.
+void work(Plan& plan, uint64_t share, ThreadCounts& counts) {
+  Launch& launch = plan.launch;
+  counts.executed.assign(launch.code->instructions().size(), 0);
+  const auto waves = static_cast<size_t>(plan.waves_in_group);
+  std::vector<std::unique_ptr<Slot>> free;
+  std::deque<std::unique_ptr<Slot>> active;
+  uint64_t made = 0;
+  const auto start = [&] {
+    const uint64_t number = plan.next.fetch_add(1);
+    if (number >= plan.groups) {
+      return false;
+    }
+    std::unique_ptr<Slot> slot;
+    if (!free.empty()) {
+      slot = std::move(free.back());
+      free.pop_back();
+    } else {
+      slot = std::make_unique<Slot>();
+      ++made;
+      // Not cleared: pages that a program never touches are never there.
+      slot->registers.reset(new (std::align_val_t{64}) uint32_t[waves * kVectorRegisters * kLanes]);
+      slot->lds.reset(new std::byte[plan.lds_bytes + 16]);
+      if (launch.scratch_bytes != 0) {
+        slot->scratch.reset(new std::byte[waves * kLanes * launch.scratch_bytes]);
+      }
+      slot->group.waves.resize(waves);
+      slot->checks.resize(launch.sanitize ? waves : 0);
+    }
+    start_group(plan, *slot, number, counts);
+    active.push_back(std::move(slot));
+    return true;
+  };
+  while (!launch.abort.load(std::memory_order_relaxed)) {
+    if (active.empty() && !start()) {
+      break;
+    }
+    std::unique_ptr<Slot> slot = std::move(active.front());
+    active.pop_front();
+    if (run_group(plan, *slot)) {
+      free.push_back(std::move(slot));
+      continue;
+    }
+    active.push_back(std::move(slot));
+    // It did not end: it may be waiting for one that has not begun.
+    if (active.size() < share) {
+      start();
+    }
+  }
+}
+
+void sum_instructions(const Launch& launch, const ThreadCounts& counts, Counters& total) {
+  const auto instructions = launch.code->instructions();
+  for (size_t k = 0; k < instructions.size(); ++k) {
+    const Instruction& i = instructions[k];
+    const uint64_t n = counts.executed[k];
+    if (n == 0 || i.row == nullptr) {
+      continue;
+    }
+    total.instructions[static_cast<size_t>(i.row->cost)] += n;
+    if (i.row->cost == Class::mfma) {
+      const MatrixOp& op = *i.matrix;
+      uint64_t passes = launch.target == Target::gfx942 ? op.passes_gfx942 : op.passes_gfx950;
+      // cbsz and blgp name A's and B's formats: 0 and 1 have eight bits.
+      if (op.passes_f4 != 0 && i.cbsz >= 2 && i.blgp >= 2) {
+        passes = op.passes_f4;
+      }
+      total.matrix_cycles += n * passes * 4;
+    } else if (i.row->cost == Class::valu) {
+      total.vector_cycles += n * 4;
+    } else if (i.row->cost == Class::valu_slow) {
+      total.vector_cycles += n * 16;
+    }
+  }
+}
+
+}  // namespace
+
+void report(Wave& wave, const Instruction& instruction, FindingKind kind, int lane,
+            std::string message) {
+  constexpr size_t kMost = 20;
+  Launch& launch = *wave.group->launch;
+  const std::lock_guard lock(launch.mutex);
+  for (Finding& f : launch.findings) {
+    if (f.kind == kind && f.address == instruction.address) {
+      ++f.times;
+      return;
+    }
+  }
+  if (launch.findings.size() >= kMost) {
+    return;
+  }
+  launch.findings.push_back({.kind = kind,
+                             .kernel = launch.kernel,
+                             .instruction = launch.code->text(instruction),
+                             .address = instruction.address,
+                             .source = launch.source_line(instruction.address),
+                             .workgroup = wave.group->id,
+                             .wave = wave.index,
+                             .lane = lane,
+                             .message = std::move(message)});
+}
+
+void stop(Wave& wave, const Instruction& instruction, FindingKind kind, int lane,
+          std::string message) {
+  report(wave, instruction, kind, lane, std::move(message));
+  wave.group->launch->abort.store(true);
+  wave.state = WaveState::ended;
+}
+
+Module::~Module() {
+  if (memory_ != nullptr && image_ != 0) {
+    (void)memory_->free(image_);
+  }
+}
+
+const Kernel* Module::kernel(std::string_view name) const {
+  for (const Kernel& k : kernels_) {
+    if (k.info->name == name) {
+      return &k;
+    }
+  }
+  return nullptr;
+}
+
+std::optional<Module::Global> Module::global(std::string_view name) const {
+  for (const cdna::Symbol& s : object_.symbols()) {
+    if (s.name == name && s.kind == cdna::Symbol::Kind::data) {
+      return Global{image_ + s.address, s.bytes};
+    }
+  }
+  return std::nullopt;
+}
+
+Device::Device(Target target)
+    : target_(target), memory_(std::make_unique<Memory>(capacity_of(target))) {}
+Device::~Device() = default;
+
+Result<uint64_t> Device::allocate(size_t bytes) { return memory_->allocate(bytes); }
+Status Device::free(uint64_t address) { return memory_->free(address); }
+
+Result<std::shared_ptr<Module>> Device::load(std::span<const std::byte> code_object) {
+  if (cpu::detected_isa() < cpu::Isa::avx2) {
+    return device_error("The simulator needs a processor with AVX2.");
+  }
+  const std::shared_ptr<Module> module(new Module());
+  module->bytes_.assign(code_object.begin(), code_object.end());
+  WEFT_ASSIGN(module->object_, cdna::CodeObject::parse(module->bytes_, "The code object"));
+  const cdna::CodeObject& object = module->object_;
+  if (object.target() != target_) {
+    return input_error("The code object is for " + std::string(cdna::name_of(object.target())) +
+                       ", but the device is a " + std::string(cdna::name_of(target_)) + ".");
+  }
+  WEFT_ASSIGN(module->image_, memory_->allocate(object.image_bytes()));
+  module->memory_ = memory_.get();
+  const uint64_t image = module->image_;
+  for (const cdna::Segment& segment : object.segments()) {
+    if (!segment.bytes.empty()) {
+      std::memcpy(reinterpret_cast<void*>(image + segment.address), segment.bytes.data(),
+                  segment.bytes.size());
+    }
+  }
+  for (const cdna::Relocation& relocation : object.relocations()) {
+    WEFT_TRY(relocate(relocation, image, object.image_bytes()));
+  }
+  const cdna::Section text = object.section(".text");
+  WEFT_ASSIGN(Code code, Code::decode(text.bytes, text.address, target_));
+  module->code_ = std::make_unique<Code>(std::move(code));
+  module->lines_ = std::make_unique<SourceLines>(module->bytes_);
+  for (const cdna::Kernel& kernel : object.kernels()) {
+    module->kernels_.push_back({module.get(), &kernel});
+  }
+  return module;
+}
+
+Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
+                                    uint32_t dynamic_lds, std::span<const std::byte> arguments,
+                                    const LaunchOptions& options) {
+  const cdna::Kernel& info = *kernel.info;
+  const Module& module = *kernel.module;
+  const std::string name(info.name);
+  const uint64_t threads = uint64_t{block.x} * block.y * block.z;
+  const uint64_t most =
+      info.max_workgroup_threads != 0
+          ? std::min<uint64_t>(info.max_workgroup_threads, cdna::kMaxWorkgroupThreads)
+          : cdna::kMaxWorkgroupThreads;
+  if (threads == 0 || threads > most || block.x > most || block.y > most || block.z > most) {
+    return usage_error("Kernel " + name + " cannot have workgroups of " + std::to_string(threads) +
+                       " threads; 1 to " + std::to_string(most) + " are possible.");
+  }
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) {
+    return usage_error("Kernel " + name + " is launched with no workgroups.");
+  }
+  Plan plan{Descriptor(info.descriptor_bytes)};
+  plan.groups = uint64_t{grid.x} * grid.y;
+  if (plan.groups > std::numeric_limits<uint64_t>::max() / grid.z / 2) {
+    return usage_error("Kernel " + name + " is launched with too many workgroups.");
+  }
+  plan.groups *= grid.z;
+  const int per_simd = cdna::waves_per_simd(info, target_, static_cast<int>(threads), dynamic_lds);
+  if (per_simd == 0) {
+    return usage_error("Kernel " + name + " does not fit on a compute unit: a workgroup of " +
+                       std::to_string(threads) + " threads takes " +
+                       std::to_string(uint64_t{info.lds_bytes} + dynamic_lds) +
+                       " bytes of LDS and " + std::to_string(info.vgprs) + " registers a lane.");
+  }
+  const cdna::Limits limits = cdna::limits_of(target_);
+  Launch& launch = plan.launch;
+  launch.code = &module.code();
+  launch.memory = memory_.get();
+  launch.target = target_;
+  launch.kernel = name;
+  launch.grid = {grid.x, grid.y, grid.z};
+  launch.block = {block.x, block.y, block.z};
+  launch.scratch_bytes = info.scratch_bytes;
+  launch.load_offset = module.image_;
+  launch.sanitize = options.sanitize;
+  launch.source_line = [&](uint64_t address) { return module.lines_->at(address); };
+  plan.kernel = &info;
+  plan.lds_bytes = info.lds_bytes + dynamic_lds;
+  plan.threads_in_group = static_cast<int>(threads);
+  plan.waves_in_group = static_cast<int>((threads + kLanes - 1) / kLanes);
+  plan.hang_instructions = options.hang_instructions;
+  // With preloaded arguments the code begins with 256 bytes for devices that cannot preload.
+  plan.entry = launch.code->at(info.entry + (plan.descriptor.preload_words() != 0 ? 256 : 0));
+  if (plan.entry == nullptr) {
+    return input_error("Kernel " + name + " begins where its code object has no instruction.");
+  }
+  WEFT_ASSIGN(plan.segment, argument_segment(info, grid, block, arguments, dynamic_lds));
+  WEFT_ASSIGN(plan.arguments, memory_->allocate(plan.segment.size() + 64));
+  std::memcpy(reinterpret_cast<void*>(plan.arguments), plan.segment.data(), plan.segment.size());
+  // The HSA dispatch packet, for kernels that ask for it: sizes of the workgroup and of the grid.
+  plan.packet = (plan.arguments + plan.segment.size() + 7) & ~uint64_t{7};
+  struct {
+    uint16_t header, setup, block_x, block_y, block_z, reserved;
+    uint32_t grid_x, grid_y, grid_z, scratch, lds;
+  } const packet = {0,
+                    3,
+                    static_cast<uint16_t>(block.x),
+                    static_cast<uint16_t>(block.y),
+                    static_cast<uint16_t>(block.z),
+                    0,
+                    grid.x * block.x,
+                    grid.y * block.y,
+                    grid.z * block.z,
+                    info.scratch_bytes,
+                    plan.lds_bytes};
+  static_assert(sizeof packet == 32);
+  std::memcpy(reinterpret_cast<void*>(plan.packet), &packet, sizeof packet);
+
+  plan.groups_per_cu = std::max(1, per_simd * cdna::kSimds / plan.waves_in_group);
+  plan.resident =
+      static_cast<uint64_t>(plan.groups_per_cu) * static_cast<uint64_t>(limits.compute_units);
+  const auto host_threads = static_cast<uint64_t>(
+      std::max(1, options.threads != 0 ? options.threads : cpu::usable_cpus()));
+  const uint64_t workers = std::min({host_threads, plan.groups, plan.resident});
+  memory_->clear_touched();
+  std::vector<ThreadCounts> counts(workers);
+  {
+    std::vector<std::thread> pool;
+    for (uint64_t k = 1; k < workers; ++k) {
+      pool.emplace_back([&, k] { work(plan, plan.resident / workers, counts[k]); });
+    }
+    work(plan, plan.resident / workers, counts[0]);
+    for (std::thread& thread : pool) {
+      thread.join();
+    }
+  }
+  (void)memory_->free(plan.arguments);
+
+  LaunchReport report;
+  report.kernel = name;
+  report.target = target_;
+  report.findings = std::move(launch.findings);
+  for (const ThreadCounts& c : counts) {
+    report.counters.add(c.counters);
+    sum_instructions(launch, c, report.counters);
+  }
+  memory_->count_touched(report.counters.hbm_bytes_read, report.counters.hbm_bytes_written);
+  const auto units = static_cast<uint64_t>(limits.compute_units);
+  report.compute_units_used = static_cast<int>(std::min(plan.groups, units));
+  const uint64_t fullest = (plan.groups + units - 1) / units;
+  report.imbalance =
+      static_cast<double>(fullest) * report.compute_units_used / static_cast<double>(plan.groups);
+  return report;
+}
+
+}  // namespace weft::sim

@@ -1,0 +1,109 @@
+// The simulated GPU: memory, code objects, launches.
+//
+// A launch runs to its end before launch() returns. Workgroups that the device can hold at once
+// (compute units, LDS, registers, waves) are resident together: each host thread goes round among
+// its share of them, so a kernel whose workgroups wait for one another gets on. Workgroup n is on
+// XCD n mod 8, as hardware deals them out.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "arch/cdna/code_object.h"
+#include "base/result.h"
+#include "sim/report.h"
+#include "sim/target.h"
+
+namespace weft::sim {
+
+class Code;
+class Memory;
+class Module;
+class SourceLines;
+
+struct Dim3 {
+  uint32_t x = 1;
+  uint32_t y = 1;
+  uint32_t z = 1;
+};
+
+/// A kernel of a loaded module.
+struct Kernel {
+  const Module* module = nullptr;
+  const cdna::Kernel* info = nullptr;  ///< name, arguments, registers, LDS, scratch
+};
+
+struct LaunchOptions {
+  /// Look for reads of what was never written, missing waits, and LDS races. Bounds are always
+  /// checked.
+  bool sanitize = true;
+  int threads = 0;  ///< of the host; 0: all usable ones
+  /// A launch in which nothing changes for so many instructions hangs.
+  uint64_t hang_instructions = 200'000'000;
+};
+
+/// A code object in the device's memory. The device must outlive it.
+class Module {
+ public:
+  ~Module();
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  /// nullptr: no such kernel.
+  const Kernel* kernel(std::string_view name) const;
+  struct Global {
+    uint64_t address = 0;
+    uint64_t bytes = 0;
+  };
+  std::optional<Global> global(std::string_view name) const;
+  const Code& code() const { return *code_; }
+
+ private:
+  friend class Device;
+  Module() = default;
+  std::vector<std::byte> bytes_;
+  cdna::CodeObject object_;
+  std::unique_ptr<Code> code_;
+  std::unique_ptr<SourceLines> lines_;
+  Memory* memory_ = nullptr;
+  uint64_t image_ = 0;  ///< where its address 0 is
+  std::vector<Kernel> kernels_;
+};
+
+class Device {
+ public:
+  explicit Device(Target target);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  Target target() const { return target_; }
+  Memory& memory() { return *memory_; }
+
+  /// Zeroed; the address is the host's, too, so the host copies to and from it directly.
+  Result<uint64_t> allocate(size_t bytes);
+  Status free(uint64_t address);
+
+  /// Errors (input): not a code object, or one for another target.
+  Result<std::shared_ptr<Module>> load(std::span<const std::byte> code_object);
+
+  /// Runs a kernel. `arguments`: the explicit ones, packed as the kernel's metadata says; hidden
+  /// ones are filled in. Errors (usage): a launch that the device cannot hold. What the program
+  /// does wrong is in the report.
+  Result<LaunchReport> launch(const Kernel& kernel, Dim3 grid, Dim3 block, uint32_t dynamic_lds,
+                              std::span<const std::byte> arguments,
+                              const LaunchOptions& options = {});
+
+ private:
+  Target target_;
+  std::unique_ptr<Memory> memory_;
+};
+
+}  // namespace weft::sim

@@ -1,0 +1,97 @@
+#include "sim/disassembler.h"
+
+#include <llvm-c/Disassembler.h>
+#include <llvm/DebugInfo/DIContext.h>
+#include <llvm/DebugInfo/DWARF/DWARFContext.h>
+#include <llvm/Object/ObjectFile.h>
+#include <llvm/Support/MemoryBuffer.h>
+
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+// The AMDGPU back end's registration, which llvm-c/Target.h only declares for all targets at once.
+extern "C" {
+void LLVMInitializeAMDGPUTargetInfo();    // NOLINT: LLVM's name
+void LLVMInitializeAMDGPUTargetMC();      // NOLINT
+void LLVMInitializeAMDGPUDisassembler();  // NOLINT
+}
+
+namespace weft::sim {
+
+Result<std::vector<AssemblerLine>> disassemble(std::span<const std::byte> code, uint64_t address,
+                                               Target target) {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    LLVMInitializeAMDGPUTargetInfo();
+    LLVMInitializeAMDGPUTargetMC();
+    LLVMInitializeAMDGPUDisassembler();
+  });
+  const std::string cpu(cdna::name_of(target));
+  const std::unique_ptr<void, decltype(&LLVMDisasmDispose)> context(
+      LLVMCreateDisasmCPU("amdgcn-amd-amdhsa", cpu.c_str(), nullptr, 0, nullptr, nullptr),
+      &LLVMDisasmDispose);
+  if (context == nullptr) {
+    return device_error("LLVM cannot disassemble for " + cpu +
+                        ": it was built without its AMDGPU target.");
+  }
+  std::vector<AssemblerLine> lines;
+  lines.reserve(code.size() / 6);
+  char text[512];
+  for (size_t at = 0; at + 4 <= code.size();) {
+    // LLVM takes bytes it may write to, and does not.
+    auto* bytes = const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(code.data() + at));
+    const size_t size = LLVMDisasmInstruction(context.get(), bytes, code.size() - at, address + at,
+                                              text, sizeof text);
+    AssemblerLine line{.address = address + at, .bytes = static_cast<uint32_t>(size), .text = {}};
+    if (size == 0 || size % 4 != 0) {
+      line.bytes = 4;
+    } else {
+      std::string_view trimmed = text;
+      trimmed.remove_prefix(std::min(trimmed.find_first_not_of(" \t"), trimmed.size()));
+      line.text = trimmed;
+    }
+    at += line.bytes;
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+struct SourceLines::Impl {
+  std::unique_ptr<llvm::MemoryBuffer> buffer;
+  std::unique_ptr<llvm::object::ObjectFile> object;
+  std::unique_ptr<llvm::DWARFContext> context;
+};
+
+SourceLines::SourceLines(std::span<const std::byte> code_object) {
+  auto buffer = llvm::MemoryBuffer::getMemBufferCopy(
+      llvm::StringRef(reinterpret_cast<const char*>(code_object.data()), code_object.size()));
+  auto object = llvm::object::ObjectFile::createELFObjectFile(buffer->getMemBufferRef());
+  if (!object) {
+    llvm::consumeError(object.takeError());
+    return;
+  }
+  const auto ignore = [](llvm::Error error) { llvm::consumeError(std::move(error)); };
+  auto context = llvm::DWARFContext::create(
+      **object, llvm::DWARFContext::ProcessDebugRelocations::Ignore, nullptr, "", ignore, ignore);
+  impl_ = std::make_unique<Impl>(Impl{std::move(buffer), std::move(*object), std::move(context)});
+}
+
+SourceLines::~SourceLines() = default;
+SourceLines::SourceLines(SourceLines&&) noexcept = default;
+SourceLines& SourceLines::operator=(SourceLines&&) noexcept = default;
+
+std::string SourceLines::at(uint64_t address) const {
+  if (impl_ == nullptr) {
+    return {};
+  }
+  const auto info = impl_->context->getLineInfoForAddress(
+      {address, llvm::object::SectionedAddress::UndefSection},
+      llvm::DILineInfoSpecifier(llvm::DILineInfoSpecifier::FileLineInfoKind::RawValue));
+  if (!info || info->Line == 0 || info->FileName == llvm::DILineInfo::BadString) {
+    return {};
+  }
+  return info->FileName + ":" + std::to_string(info->Line);
+}
+
+}  // namespace weft::sim

@@ -1,0 +1,621 @@
+// Local data share: reads, writes, atomics, lane permutations and transposed reads. One row for
+// each instruction. CDNA 3 and 4 manuals, chapter 11.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "base/number.h"
+#include "sim/instruction.h"
+#include "sim/wave.h"
+
+namespace weft::sim {
+namespace {
+
+/// Addresses of an instruction's lanes, and the ones that are in bounds.
+struct Access {
+  uint32_t address[kLanes];
+  uint64_t mask;
+};
+
+/// Lanes that one phase serves, and among how many banks of four bytes. 128-bit reads: measured by
+/// AMD on gfx942 (ROCm blog "Avoiding LDS bank conflicts on AMD GPUs") and by HipKittens on gfx950
+/// (arXiv:2511.08083); the others go in order of the lanes, 128 bytes at a time.
+void lds_cost(Wave& w, const Access& access, int bytes, bool write) {
+  Counters& c = w.group->counts->counters;
+  const auto lanes = static_cast<uint64_t>(std::popcount(access.mask));
+  const uint64_t moved = lanes * static_cast<uint64_t>(bytes);
+  (write ? c.lds_bytes_written : c.lds_bytes_read) += moved;
+  static constexpr auto kOrders = [] {
+    struct {
+      std::array<uint8_t, kLanes> plain{}, wide_read{};
+    } orders;
+    for (int l = 0; l < kLanes; ++l) {
+      orders.plain[l] = static_cast<uint8_t>(l);
+    }
+    // Groups of eight: 0-3 with 20-23, 12-15 with 24-27, 4-7 with 16-19, 8-11 with 28-31. On gfx950
+    // two groups go together, which their order here makes lanes 0-3, 12-15, 20-27 and the rest.
+    constexpr int kStarts[] = {0, 20, 12, 24, 4, 16, 8, 28};
+    for (int half = 0; half < 2; ++half) {
+      for (int k = 0; k < 8; ++k) {
+        for (int j = 0; j < 4; ++j) {
+          orders.wide_read[32 * half + 4 * k + j] =
+              static_cast<uint8_t>(32 * half + kStarts[k] + j);
+        }
+      }
+    }
+    return orders;
+  }();
+  const bool gfx950 = w.group->launch->target == Target::gfx950;
+  const bool wide_read = bytes == 16 && !write;
+  const auto& order = wide_read ? kOrders.wide_read : kOrders.plain;
+  const bool many_banks = gfx950 && !write && bytes >= 8;
+  const uint32_t banks = many_banks ? 64 : 32;
+  const int words = std::max(1, bytes / 4);
+  const int per_phase = std::min(kLanes / 2, static_cast<int>(banks) / (words == 3 ? 4 : words));
+  const uint64_t cycles_each = many_banks ? 2 : 1;  // 128 bytes a cycle
+  uint64_t cycles = 0;
+  uint64_t ideal = 0;
+  for (int begin = 0; begin < kLanes; begin += per_phase) {
+    // Lanes that read the same word are served together, so words are counted once for each bank.
+    uint32_t seen[64][8];
+    uint8_t count[64] = {};
+    int worst = 0;
+    int total = 0;
+    for (int k = begin; k < begin + per_phase; ++k) {
+      const int l = order[static_cast<size_t>(k)];
+      if ((access.mask >> l & 1) == 0) {
+        continue;
+      }
+      for (int word = 0; word < words; ++word) {
+        const uint32_t index = access.address[l] / 4 + static_cast<uint32_t>(word);
+        const uint32_t bank = index % banks;
+        bool known = false;
+        for (int j = 0; j < std::min<int>(count[bank], 8) && !known; ++j) {
+          known = seen[bank][j] == index;
+        }
+        if (!known) {
+          if (count[bank] < 8) {
+            seen[bank][count[bank]] = index;
+          }
+          ++count[bank];
+          worst = std::max<int>(worst, count[bank]);
+        }
+        ++total;
+      }
+    }
+    if (total != 0) {
+      cycles += static_cast<uint64_t>(worst) * cycles_each;
+      ideal += cycles_each;
+    }
+  }
+  c.lds_cycles += cycles;
+  c.lds_conflict_cycles += cycles - std::min(cycles, ideal);
+}
+
+/// LDS addresses: the address register plus an offset; lanes beyond the workgroup's LDS are taken
+/// out with a finding, as hardware reads 0 and drops writes there.
+void reach(Wave& w, const Instruction& i, int address_at, uint32_t offset, int bytes, bool write,
+           bool atomic, Access& access, int align) {
+  const uint32_t* base = w.lanes(i.operand[address_at].index);
+  const uint32_t limit = w.group->lds_bytes;
+  access.mask = w.exec();
+  for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    const uint64_t address = uint64_t{base[l]} + offset;
+    access.address[l] = static_cast<uint32_t>(address);
+    if (address + static_cast<uint64_t>(bytes) > limit) [[unlikely]] {
+      report(w, i, FindingKind::lds_out_of_bounds, l,
+             "it reaches byte " + std::to_string(address) + " of the workgroup's " +
+                 std::to_string(limit) + " bytes of LDS");
+      access.mask &= ~(uint64_t{1} << l);
+    } else if (address % static_cast<uint64_t>(align) != 0) [[unlikely]] {
+      report(w, i, FindingKind::misaligned, l,
+             "LDS address " + std::to_string(address) + " is not a multiple of " +
+                 std::to_string(align));
+    }
+  }
+  if (w.checks != nullptr) {
+    for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
+      const int l = std::countr_zero(rest);
+      note_lds(w, i, l, access.address[l], bytes, write, atomic, false);
+    }
+  }
+  lds_cost(w, access, bytes, write);
+  if (write) {
+    w.group->progressed = true;
+  }
+}
+
+/// What LDS takes unaligned: the compilers turn on unaligned access for this ABI, so only atomics
+/// and two-address instructions, which hardware serves word by word, ask for alignment.
+constexpr int kAnyAlignment = 1;
+
+enum class Kind : uint8_t {
+  u8,
+  s8,
+  u16,
+  s16,
+  words,
+  u8_low,
+  u8_high,
+  s8_low,
+  s8_high,
+  b16_low,
+  b16_high
+};
+
+template <class T>
+T load_as(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+uint32_t narrow_value(Kind kind, const std::byte* from, uint32_t old) {
+  switch (kind) {
+    case Kind::u8:
+      return load_as<uint8_t>(from);
+    case Kind::s8:
+      return static_cast<uint32_t>(int32_t{load_as<int8_t>(from)});
+    case Kind::u16:
+      return load_as<uint16_t>(from);
+    case Kind::s16:
+      return static_cast<uint32_t>(int32_t{load_as<int16_t>(from)});
+    case Kind::u8_low:
+      return (old & 0xffff0000) | load_as<uint8_t>(from);
+    case Kind::u8_high:
+      return (old & 0xffff) | static_cast<uint32_t>(load_as<uint8_t>(from)) << 16;
+    case Kind::s8_low:
+      return (old & 0xffff0000) | static_cast<uint16_t>(int16_t{load_as<int8_t>(from)});
+    case Kind::s8_high:
+      return (old & 0xffff) |
+             static_cast<uint32_t>(static_cast<uint16_t>(int16_t{load_as<int8_t>(from)})) << 16;
+    case Kind::b16_low:
+      return (old & 0xffff0000) | load_as<uint16_t>(from);
+    default:
+      return (old & 0xffff) | static_cast<uint32_t>(load_as<uint16_t>(from)) << 16;
+  }
+}
+
+void done(Wave& w, const Instruction& i) {
+  note_issue(w, i, Counter::lgkm_in_order, i.results != 0 ? i.operand[0].index : -1,
+             i.results != 0 ? i.operand[0].words : 0, false);
+}
+
+template <int kWords>
+void read_words(Wave& w, const Access& access, uint32_t* out, uint64_t exec) {
+  const std::byte* lds = w.group->lds;
+  if (access.mask == ~uint64_t{0}) {
+    for (int l = 0; l < kLanes; ++l) {
+      uint32_t value[kWords];
+      std::memcpy(value, lds + access.address[l], sizeof value);
+      for (int k = 0; k < kWords; ++k) {
+        out[k * kLanes + l] = value[k];
+      }
+    }
+    return;
+  }
+  for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    uint32_t value[kWords] = {};
+    if ((access.mask >> l & 1) != 0) {
+      std::memcpy(value, lds + access.address[l], sizeof value);
+    }
+    for (int k = 0; k < kWords; ++k) {
+      out[k * kLanes + l] = value[k];
+    }
+  }
+}
+
+void read(Wave& w, const Instruction& i) {
+  const int bytes = i.row->a;
+  const auto kind = static_cast<Kind>(i.row->b);
+  Access access;
+  reach(w, i, 1, static_cast<uint32_t>(i.offset), bytes, false, false, access, kAnyAlignment);
+  uint32_t* out = w.lanes(i.operand[0].index);
+  const uint64_t exec = w.exec();
+  if (kind == Kind::words) {
+    switch (bytes) {
+      case 4:
+        read_words<1>(w, access, out, exec);
+        break;
+      case 8:
+        read_words<2>(w, access, out, exec);
+        break;
+      case 12:
+        read_words<3>(w, access, out, exec);
+        break;
+      default:
+        read_words<4>(w, access, out, exec);
+        break;
+    }
+  } else {
+    static constexpr std::byte kZeros[4] = {};
+    for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
+      const int l = std::countr_zero(rest);
+      const bool good = (access.mask >> l & 1) != 0;
+      out[l] = narrow_value(kind, good ? w.group->lds + access.address[l] : kZeros, out[l]);
+    }
+  }
+  done(w, i);
+}
+
+/// Two words or pairs from two offsets in units of the size, or of 64 times it.
+template <int kWords, int kUnits>
+void read_two(Wave& w, const Instruction& i) {
+  // Both address sets are read before the result is written, which may be the address register.
+  alignas(64) uint32_t out[2 * kWords * kLanes];
+  const uint64_t exec = w.exec();
+  for (int k = 0; k < 2; ++k) {
+    Access access;
+    const uint32_t offset = (k == 0 ? i.offset0 : i.offset1) * 4U * kWords * kUnits;
+    reach(w, i, 1, offset, 4 * kWords, false, false, access, 4);
+    read_words<kWords>(w, access, out + k * kWords * kLanes, exec);
+  }
+  uint32_t* to = w.lanes(i.operand[0].index);
+  for (int word = 0; word < 2 * kWords; ++word) {
+    for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
+      const int l = std::countr_zero(rest);
+      to[word * kLanes + l] = out[word * kLanes + l];
+    }
+  }
+  done(w, i);
+}
+
+void write_values(Wave& w, const Access& access, const uint32_t* data, int bytes, int shift) {
+  std::byte* lds = w.group->lds;
+  for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    if (bytes < 4) {
+      const uint32_t value = data[l] >> shift;
+      std::memcpy(lds + access.address[l], &value, static_cast<size_t>(bytes));
+    } else {
+      uint32_t value[4];
+      for (int k = 0; k < bytes / 4; ++k) {
+        value[k] = data[k * kLanes + l];
+      }
+      std::memcpy(lds + access.address[l], value, static_cast<size_t>(bytes));
+    }
+  }
+}
+
+void write(Wave& w, const Instruction& i) {
+  Access access;
+  reach(w, i, 0, static_cast<uint32_t>(i.offset), i.row->a, true, false, access, kAnyAlignment);
+  write_values(w, access, w.lanes(i.operand[1].index), i.row->a, i.row->b);
+  done(w, i);
+}
+
+template <int kWords, int kUnits>
+void write_two(Wave& w, const Instruction& i) {
+  for (int k = 0; k < 2; ++k) {
+    Access access;
+    const uint32_t offset = (k == 0 ? i.offset0 : i.offset1) * 4U * kWords * kUnits;
+    reach(w, i, 0, offset, 4 * kWords, true, false, access, 4);
+    write_values(w, access, w.lanes(i.operand[1 + k].index), 4 * kWords, 0);
+  }
+  done(w, i);
+}
+
+template <class T, class F>
+void atomic(Wave& w, const Instruction& i) {
+  const int address_at = i.results;
+  Access access;
+  reach(w, i, address_at, static_cast<uint32_t>(i.offset), sizeof(T), true, true, access,
+        sizeof(T));
+  constexpr int kWords = sizeof(T) / 4;
+  const auto value = [&](int operand, int l) -> T {
+    const uint32_t* p = w.lanes(i.operand[operand].index);
+    if constexpr (kWords == 2) {
+      return p[l] | static_cast<uint64_t>(p[kLanes + l]) << 32;
+    } else {
+      return p[l];
+    }
+  };
+  uint32_t* result = i.results != 0 ? w.lanes(i.operand[0].index) : nullptr;
+  const bool two = i.operands > address_at + 2;
+  for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    std::byte* at = w.group->lds + access.address[l];
+    const T old = load_as<T>(at);
+    const T now = F{}(old, value(address_at + 1, l), two ? value(address_at + 2, l) : T{0});
+    std::memcpy(at, &now, sizeof now);
+    if (result != nullptr) {
+      result[l] = static_cast<uint32_t>(old);
+      if constexpr (kWords == 2) {
+        result[kLanes + l] = static_cast<uint32_t>(old >> 32);
+      }
+    }
+  }
+  done(w, i);
+}
+
+/// ds_append and ds_consume: a counter at M0's base moves by the number of active lanes; each gets
+/// the old value.
+template <int kSign>
+void count_lanes(Wave& w, const Instruction& i) {
+  const uint32_t address = (w.s[kM0] >> 16) + static_cast<uint32_t>(i.offset);
+  const uint64_t exec = w.exec();
+  if (address + 4 > w.group->lds_bytes) {
+    report(w, i, FindingKind::lds_out_of_bounds, 0,
+           "it reaches byte " + std::to_string(address) + " of the workgroup's " +
+               std::to_string(w.group->lds_bytes) + " bytes of LDS");
+    return;
+  }
+  note_lds(w, i, 0, address, 4, true, true, false);
+  const auto old = load_as<uint32_t>(w.group->lds + address);
+  const uint32_t now = old + static_cast<uint32_t>(kSign * std::popcount(exec));
+  std::memcpy(w.group->lds + address, &now, 4);
+  uint32_t* out = w.lanes(i.operand[0].index);
+  for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
+    out[std::countr_zero(rest)] = old;
+  }
+  w.group->progressed = true;
+  done(w, i);
+}
+
+/// Data goes to the lane that each lane's address names (permute), or comes from it (bpermute).
+template <bool kBackward>
+void permute(Wave& w, const Instruction& i) {
+  const uint32_t* address = w.lanes(i.operand[1].index);
+  const uint32_t* data = w.lanes(i.operand[2].index);
+  const uint64_t exec = w.exec();
+  uint32_t moved[kLanes] = {};
+  for (int l = 0; l < kLanes; ++l) {
+    const uint32_t other = (address[l] + static_cast<uint32_t>(i.offset)) / 4 % kLanes;
+    if (kBackward) {
+      moved[l] = (exec >> other & 1) != 0 ? data[other] : 0;
+    } else if ((exec >> l & 1) != 0) {
+      moved[other] = data[l];
+    }
+  }
+  uint32_t* out = w.lanes(i.operand[0].index);
+  for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    out[l] = moved[l];
+  }
+  w.group->counts->counters.lds_cycles += 2;
+  done(w, i);
+}
+
+void swizzle(Wave& w, const Instruction& i) {
+  const auto pattern = static_cast<uint32_t>(i.offset);
+  const uint64_t exec = w.exec();
+  const uint32_t* data = w.lanes(i.operand[1].index);
+  uint32_t moved[kLanes];
+  for (uint32_t l = 0; l < kLanes; ++l) {
+    uint32_t from = 0;
+    if (pattern >= 0xe000) {  // bit reversal for fast Fourier transforms
+      const uint32_t mask = pattern & 31;
+      uint32_t reversed = 0;
+      for (int k = 0; k < 5; ++k) {
+        reversed |= (l >> k & 1) << (4 - k);
+      }
+      from = reversed >> std::popcount(mask) | (l & mask) | (l & 32);
+    } else if (pattern >= 0xc000) {  // rotation
+      const uint32_t mask = pattern & 31;
+      const uint32_t by = (pattern >> 10 & 1) != 0 ? 0 - (pattern >> 5 & 31) : pattern >> 5 & 31;
+      from = (((l & mask) | ((l + by) & ~mask)) & 31) | (l & 32);
+    } else if ((pattern & 0x8000) != 0) {  // four lanes among themselves
+      from = (l & ~3U) + (pattern >> (2 * (l & 3)) & 3);
+    } else {  // and, or, xor of the lane's number in its half
+      from = (((l & 31 & pattern) | (pattern >> 5 & 31)) ^ (pattern >> 10 & 31)) | (l & 32);
+    }
+    moved[l] = (exec >> from & 1) != 0 ? data[from] : 0;
+  }
+  uint32_t* out = w.lanes(i.operand[0].index);
+  for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    out[l] = moved[l];
+  }
+  w.group->counts->counters.lds_cycles += 2;
+  done(w, i);
+}
+
+/// gfx950's transposed reads. Within 16 lanes, each reads kBits * kCount bits in a row; laid end to
+/// end they are a matrix with rows of 16 elements, and lane l receives column l. (The manual gives
+/// which k each instruction brings, section 11.4; the matrix of 16 columns follows from it.)
+template <int kBits, int kCount>
+void read_transposed(Wave& w, const Instruction& i) {
+  constexpr int kBytes = kBits * kCount / 8;
+  constexpr int kWords = kBytes / 4;
+  constexpr uint32_t kElement = (1U << kBits) - 1;
+  Access access;
+  reach(w, i, 1, static_cast<uint32_t>(i.offset), kBytes, false, false, access,
+        kWords == 3 ? 4 : 8);
+  const uint64_t exec = w.exec();
+  uint32_t data[kLanes][kWords + 1] = {};
+  for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    std::memcpy(data[l], w.group->lds + access.address[l], kBytes);
+  }
+  const auto element = [&](int lane, int k) {
+    const int bit = k * kBits;
+    const uint64_t pair = data[lane][bit / 32] | static_cast<uint64_t>(data[lane][bit / 32 + 1])
+                                                     << 32;
+    return static_cast<uint32_t>(pair >> (bit % 32)) & kElement;
+  };
+  uint32_t* out = w.lanes(i.operand[0].index);
+  for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    const int column = l & 15;
+    uint64_t result[2] = {};
+    for (int row = 0; row < kCount; ++row) {
+      const int place = row * 16 + column;  // in the 16 lanes' elements, end to end
+      const uint64_t value = element((l & ~15) + place / kCount, place % kCount);
+      const int bit = row * kBits;
+      result[bit / 64] |= value << (bit % 64);
+      if (bit % 64 + kBits > 64) {
+        result[1] |= value >> (64 - bit % 64);
+      }
+    }
+    for (int k = 0; k < kWords; ++k) {
+      out[k * kLanes + l] = static_cast<uint32_t>(result[k / 2] >> (32 * (k % 2)));
+    }
+  }
+  done(w, i);
+}
+
+// --- tables -------------------------------------------------------------------------------------
+
+constexpr Row read_row(std::string_view name, int bytes, Kind kind, Type type) {
+  return {.name = name,
+          .run = &read,
+          .cost = Class::lds,
+          .types = {type, Type::b32},
+          .reads_result = static_cast<uint8_t>(kind >= Kind::u8_low ? 1 : 0),
+          .a = static_cast<uint8_t>(bytes),
+          .b = static_cast<uint8_t>(kind)};
+}
+constexpr Row write_row(std::string_view name, int bytes, int shift, Type type) {
+  return {.name = name,
+          .run = &write,
+          .cost = Class::lds,
+          .results = 0,
+          .types = {Type::b32, type},
+          .a = static_cast<uint8_t>(bytes),
+          .b = static_cast<uint8_t>(shift)};
+}
+constexpr Row lds_row(std::string_view name, Execute run, int results, Type first, Type second,
+                      Type third, uint8_t flags = 0) {
+  return {.name = name,
+          .run = run,
+          .cost = Class::lds,
+          .results = static_cast<uint8_t>(results),
+          .types = {first, second, third},
+          .flags = flags};
+}
+template <class T, class F>
+constexpr Row atomic_row(std::string_view name, bool returns, F) {
+  constexpr Type kType = sizeof(T) == 8 ? Type::b64 : Type::b32;
+  Row row = returns ? lds_row(name, &atomic<T, F>, 1, kType, Type::b32, kType)
+                    : lds_row(name, &atomic<T, F>, 0, Type::b32, kType, kType);
+  if (returns) {
+    row.types[3] = kType;
+  }
+  return row;
+}
+
+#define WEFT_BOTH(T, name, rtn, suffix, ...)                \
+  atomic_row<T>("ds_" name "_" suffix, false, __VA_ARGS__), \
+      atomic_row<T>("ds_" rtn "_rtn_" suffix, true, __VA_ARGS__)
+#define WEFT_ATOMIC(T, name, suffix, ...) WEFT_BOTH(T, name, name, suffix, __VA_ARGS__)
+
+#define WEFT_INTEGER_ATOMICS(T, S, u, s, b)                                                      \
+  WEFT_ATOMIC(T, "add", u, [](T old, T x, T) { return old + x; }),                               \
+      WEFT_ATOMIC(T, "sub", u, [](T old, T x, T) { return old - x; }),                           \
+      WEFT_ATOMIC(T, "rsub", u, [](T old, T x, T) { return x - old; }),                          \
+      WEFT_ATOMIC(T, "inc", u, [](T old, T x, T) { return old >= x ? T{0} : old + 1; }),         \
+      WEFT_ATOMIC(T, "dec", u, [](T old, T x, T) { return old == 0 || old > x ? x : old - 1; }), \
+      WEFT_ATOMIC(                                                                               \
+          T, "min", s,                                                                           \
+          [](T old, T x, T) { return static_cast<S>(x) < static_cast<S>(old) ? x : old; }),      \
+      WEFT_ATOMIC(                                                                               \
+          T, "max", s,                                                                           \
+          [](T old, T x, T) { return static_cast<S>(x) > static_cast<S>(old) ? x : old; }),      \
+      WEFT_ATOMIC(T, "min", u, [](T old, T x, T) { return x < old ? x : old; }),                 \
+      WEFT_ATOMIC(T, "max", u, [](T old, T x, T) { return x > old ? x : old; }),                 \
+      WEFT_ATOMIC(T, "and", b, [](T old, T x, T) { return old & x; }),                           \
+      WEFT_ATOMIC(T, "or", b, [](T old, T x, T) { return old | x; }),                            \
+      WEFT_ATOMIC(T, "xor", b, [](T old, T x, T) { return old ^ x; }),                           \
+      WEFT_ATOMIC(T, "mskor", b, [](T old, T m, T x) { return (old & ~m) | x; }),                \
+      atomic_row<T>("ds_wrxchg_rtn_" b, true, [](T, T x, T) { return x; }),                      \
+      WEFT_ATOMIC(T, "cmpst", b, [](T old, T c, T x) { return old == c ? x : old; })
+
+template <class F, class T>
+T as_bits(F x) {
+  return std::bit_cast<T>(x);
+}
+#define WEFT_FLOAT_ATOMICS(T, F, f)                                                             \
+  WEFT_ATOMIC(                                                                                  \
+      T, "add", f,                                                                              \
+      [](T old, T x, T) {                                                                       \
+        return std::bit_cast<T>(static_cast<F>(std::bit_cast<F>(old) + std::bit_cast<F>(x)));   \
+      }),                                                                                       \
+      WEFT_ATOMIC(                                                                              \
+          T, "min", f,                                                                          \
+          [](T old, T x, T) { return std::bit_cast<F>(x) < std::bit_cast<F>(old) ? x : old; }), \
+      WEFT_ATOMIC(                                                                              \
+          T, "max", f,                                                                          \
+          [](T old, T x, T) { return std::bit_cast<F>(x) > std::bit_cast<F>(old) ? x : old; }), \
+      WEFT_ATOMIC(T, "cmpst", f, [](T old, T c, T x) {                                          \
+        return std::bit_cast<F>(old) == std::bit_cast<F>(c) ? x : old;                          \
+      })
+
+constexpr auto kAddF16 = [](uint32_t old, uint32_t x, uint32_t) {
+  const auto add = [](uint32_t a, uint32_t b) {
+    return uint32_t{
+        to_f16(to_float(f16{static_cast<uint16_t>(a)}) + to_float(f16{static_cast<uint16_t>(b)}))
+            .bits};
+  };
+  return add(old & 0xffff, x & 0xffff) | add(old >> 16, x >> 16) << 16;
+};
+constexpr auto kAddBf16 = [](uint32_t old, uint32_t x, uint32_t) {
+  const auto add = [](uint32_t a, uint32_t b) {
+    return uint32_t{
+        to_bf16(to_float(bf16{static_cast<uint16_t>(a)}) + to_float(bf16{static_cast<uint16_t>(b)}))
+            .bits};
+  };
+  return add(old & 0xffff, x & 0xffff) | add(old >> 16, x >> 16) << 16;
+};
+
+const Row kRows[] = {
+    read_row("ds_read_b32", 4, Kind::words, Type::b32),
+    read_row("ds_read_b64", 8, Kind::words, Type::b64),
+    read_row("ds_read_b96", 12, Kind::words, Type::b96),
+    read_row("ds_read_b128", 16, Kind::words, Type::b128),
+    read_row("ds_read_u8", 1, Kind::u8, Type::b32),
+    read_row("ds_read_i8", 1, Kind::s8, Type::b32),
+    read_row("ds_read_u16", 2, Kind::u16, Type::b32),
+    read_row("ds_read_i16", 2, Kind::s16, Type::b32),
+    read_row("ds_read_u8_d16", 1, Kind::u8_low, Type::b32),
+    read_row("ds_read_u8_d16_hi", 1, Kind::u8_high, Type::b32),
+    read_row("ds_read_i8_d16", 1, Kind::s8_low, Type::b32),
+    read_row("ds_read_i8_d16_hi", 1, Kind::s8_high, Type::b32),
+    read_row("ds_read_u16_d16", 2, Kind::b16_low, Type::b32),
+    read_row("ds_read_u16_d16_hi", 2, Kind::b16_high, Type::b32),
+    lds_row("ds_read2_b32", &read_two<1, 1>, 1, Type::b64, Type::b32, Type::none),
+    lds_row("ds_read2_b64", &read_two<2, 1>, 1, Type::b128, Type::b32, Type::none),
+    lds_row("ds_read2st64_b32", &read_two<1, 64>, 1, Type::b64, Type::b32, Type::none),
+    lds_row("ds_read2st64_b64", &read_two<2, 64>, 1, Type::b128, Type::b32, Type::none),
+    write_row("ds_write_b8", 1, 0, Type::b32),
+    write_row("ds_write_b16", 2, 0, Type::b32),
+    write_row("ds_write_b8_d16_hi", 1, 16, Type::b32),
+    write_row("ds_write_b16_d16_hi", 2, 16, Type::b32),
+    write_row("ds_write_b32", 4, 0, Type::b32),
+    write_row("ds_write_b64", 8, 0, Type::b64),
+    write_row("ds_write_b96", 12, 0, Type::b96),
+    write_row("ds_write_b128", 16, 0, Type::b128),
+    lds_row("ds_write2_b32", &write_two<1, 1>, 0, Type::b32, Type::b32, Type::b32),
+    lds_row("ds_write2_b64", &write_two<2, 1>, 0, Type::b32, Type::b64, Type::b64),
+    lds_row("ds_write2st64_b32", &write_two<1, 64>, 0, Type::b32, Type::b32, Type::b32),
+    lds_row("ds_write2st64_b64", &write_two<2, 64>, 0, Type::b32, Type::b64, Type::b64),
+    lds_row("ds_permute_b32", &permute<false>, 1, Type::b32, Type::b32, Type::b32),
+    lds_row("ds_bpermute_b32", &permute<true>, 1, Type::b32, Type::b32, Type::b32),
+    lds_row("ds_swizzle_b32", &swizzle, 1, Type::b32, Type::b32, Type::none),
+    lds_row("ds_append", &count_lanes<1>, 1, Type::b32, Type::none, Type::none),
+    lds_row("ds_consume", &count_lanes<-1>, 1, Type::b32, Type::none, Type::none),
+    lds_row(
+        "ds_nop", [](Wave&, const Instruction&) {}, 0, Type::none, Type::none, Type::none),
+    lds_row("ds_read_b64_tr_b16", &read_transposed<16, 4>, 1, Type::b64, Type::b32, Type::none,
+            kOnlyGfx950),
+    lds_row("ds_read_b64_tr_b8", &read_transposed<8, 8>, 1, Type::b64, Type::b32, Type::none,
+            kOnlyGfx950),
+    lds_row("ds_read_b64_tr_b4", &read_transposed<4, 16>, 1, Type::b64, Type::b32, Type::none,
+            kOnlyGfx950),
+    lds_row("ds_read_b96_tr_b6", &read_transposed<6, 16>, 1, Type::b96, Type::b32, Type::none,
+            kOnlyGfx950),
+    WEFT_INTEGER_ATOMICS(uint32_t, int32_t, "u32", "i32", "b32"),
+    WEFT_INTEGER_ATOMICS(uint64_t, int64_t, "u64", "i64", "b64"),
+    WEFT_FLOAT_ATOMICS(uint32_t, float, "f32"),
+    WEFT_FLOAT_ATOMICS(uint64_t, double, "f64"),
+    WEFT_ATOMIC(uint32_t, "pk_add", "f16", kAddF16),
+    WEFT_ATOMIC(uint32_t, "pk_add", "bf16", kAddBf16),
+};
+
+}  // namespace
+
+std::span<const Row> lds_rows() { return kRows; }
+
+}  // namespace weft::sim

@@ -1,0 +1,221 @@
+#include "sim/memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+namespace weft::sim {
+
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr size_t kGap = 64 << 10;  // after each allocation, never accessible
+
+}  // namespace
+
+Memory::~Memory() {
+  for (const auto& [begin, allocation] : live_) {
+    ::munmap(reinterpret_cast<void*>(begin), allocation.mapped);
+  }
+}
+
+Result<uint64_t> Memory::allocate(size_t bytes) {
+  const size_t size = std::max<size_t>(bytes, 1);
+  const std::unique_lock lock(mutex_);
+  if (size > capacity_ - std::min(used_, capacity_)) {
+    return device_error("The simulated GPU has " + std::to_string(capacity_) +
+                        " bytes of memory, " + std::to_string(used_) + " are in use and " +
+                        std::to_string(bytes) + " more do not fit.");
+  }
+  const size_t mapped = (size + kPage - 1) / kPage * kPage + kGap;
+  void* place =
+      ::mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (place == MAP_FAILED || ::mprotect(place, mapped - kGap, PROT_READ | PROT_WRITE) != 0) {
+    if (place != MAP_FAILED) {
+      ::munmap(place, mapped);
+    }
+    return device_error("The host has no " + std::to_string(bytes) +
+                        " bytes of memory left for the simulated GPU.");
+  }
+  const auto begin = reinterpret_cast<uint64_t>(place);
+  Allocation allocation;
+  allocation.end = begin + size;
+  allocation.mapped = mapped;
+  allocation.touched = std::make_unique<uint8_t[]>(lines_of(begin, allocation.end));
+  live_.emplace(begin, std::move(allocation));
+  used_ += size;
+  return begin;
+}
+
+Status Memory::free(uint64_t address) {
+  const std::unique_lock lock(mutex_);
+  const auto found = live_.find(address);
+  if (found == live_.end()) {
+    return device_error("No allocation of the simulated GPU begins at the address to free.");
+  }
+  ::munmap(reinterpret_cast<void*>(address), found->second.mapped);
+  used_ -= found->second.end - address;
+  live_.erase(found);
+  return {};
+}
+
+bool Memory::find(uint64_t address, Range& range) const {
+  const std::shared_lock lock(mutex_);
+  auto after = live_.upper_bound(address);
+  if (after == live_.begin()) {
+    return false;
+  }
+  --after;
+  if (address >= after->second.end) {
+    return false;
+  }
+  range = {after->first, after->second.end, after->second.touched.get()};
+  return true;
+}
+
+std::string Memory::describe(uint64_t address) const {
+  const std::shared_lock lock(mutex_);
+  const auto after = live_.upper_bound(address);
+  constexpr uint64_t kNear = 1 << 30;
+  if (after != live_.begin()) {
+    const auto before = std::prev(after);
+    const uint64_t size = before->second.end - before->first;
+    if (address < before->second.end) {
+      return "at byte " + std::to_string(address - before->first) + " of an allocation of " +
+             std::to_string(size) + " bytes";
+    }
+    if (address - before->second.end < kNear &&
+        (after == live_.end() || address - before->second.end < after->first - address)) {
+      return std::to_string(address - before->second.end) +
+             " bytes past the end of an allocation of " + std::to_string(size) + " bytes";
+    }
+  }
+  if (after != live_.end() && after->first - address < kNear) {
+    return std::to_string(after->first - address) + " bytes before an allocation of " +
+           std::to_string(after->second.end - after->first) + " bytes";
+  }
+  return "in no allocation";
+}
+
+void Memory::clear_touched() {
+  const std::unique_lock lock(mutex_);
+  for (auto& [begin, allocation] : live_) {
+    std::memset(allocation.touched.get(), 0, lines_of(begin, allocation.end));
+  }
+}
+
+void Memory::count_touched(uint64_t& read, uint64_t& written) const {
+  const std::shared_lock lock(mutex_);
+  for (const auto& [begin, allocation] : live_) {
+    const size_t lines = lines_of(begin, allocation.end);
+    for (size_t k = 0; k < lines; ++k) {
+      read += (allocation.touched[k] & 1) != 0 ? 128 : 0;
+      written += (allocation.touched[k] & 2) != 0 ? 128 : 0;
+    }
+  }
+}
+
+namespace {
+
+void touch(uint8_t* touched, uint64_t begin, uint64_t address, size_t bytes, uint8_t bits) {
+  const uint64_t first = (address - begin) / 128;
+  const uint64_t last = (address - begin + bytes - 1) / 128;
+  for (uint64_t line = first; line <= last; ++line) {
+    // Other threads mark other bits of the same byte.
+    if ((__atomic_load_n(&touched[line], __ATOMIC_RELAXED) & bits) != bits) {
+      __atomic_fetch_or(&touched[line], bits, __ATOMIC_RELAXED);
+    }
+  }
+}
+
+std::string hex(uint64_t x) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (; x != 0; x >>= 4) {
+    text.insert(text.begin(), kDigits[x & 15]);
+  }
+  return "0x" + (text.empty() ? "0" : text);
+}
+
+/// The allocation around an address: the one this instruction last met, or a search.
+bool range_of(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes,
+              ThreadCounts::Range*& range) {
+  range = &wave.group->counts->ranges[instruction.ordinal % 64];
+  if (address >= range->begin && address < range->end) {
+    return address + bytes <= range->end;
+  }
+  Memory::Range found;
+  if (!wave.group->launch->memory->find(address, found)) {
+    return false;
+  }
+  *range = {found.begin, found.end, found.touched};
+  return address + bytes <= range->end;
+}
+
+}  // namespace
+
+void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes) {
+  ThreadCounts::Range* range = nullptr;
+  if (!range_of(wave, instruction, address, bytes, range)) {
+    // Reported for the first lane: a scalar access has none.
+    report(wave, instruction, FindingKind::out_of_bounds, 0,
+           "address " + hex(address) + " (" + std::to_string(bytes) + " bytes) is " +
+               wave.group->launch->memory->describe(address));
+    return nullptr;
+  }
+  touch(range->touched, range->begin, address, bytes, 1);
+  return reinterpret_cast<void*>(address);
+}
+
+uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t* addresses,
+                     uint64_t mask, int bytes, bool read, bool write) {
+  if (mask == 0) {
+    return 0;
+  }
+  Counters& counters = wave.group->counts->counters;
+  const auto size = static_cast<size_t>(bytes);
+  const auto bits = static_cast<uint8_t>((read ? 1 : 0) | (write ? 2 : 0));
+  ThreadCounts::Range* range = nullptr;
+  uint64_t reached = mask;
+  // 64-byte segments: a lane that continues the lane before it asks for no new one.
+  uint64_t segments = 0;
+  uint64_t last_segment = ~uint64_t{0};
+  uint64_t last_line = ~uint64_t{0};
+  for (uint64_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    const uint64_t address = addresses[l];
+    if ((range == nullptr || address < range->begin || address + size > range->end) &&
+        !range_of(wave, instruction, address, size, range)) [[unlikely]] {
+      report(wave, instruction, FindingKind::out_of_bounds, l,
+             "address " + hex(address) + " (" + std::to_string(bytes) + " bytes) is " +
+                 wave.group->launch->memory->describe(address));
+      reached &= ~(uint64_t{1} << l);
+      range = nullptr;
+      continue;
+    }
+    const uint64_t first = address / 64;
+    const uint64_t end = (address + size - 1) / 64;
+    segments += end - first + (first == last_segment ? 0 : 1);
+    last_segment = end;
+    const uint64_t line = (address + size - 1) / 128;
+    if (line != last_line || address / 128 != line) {
+      touch(range->touched, range->begin, address, size, bits);
+      last_line = line;
+    }
+  }
+  const uint64_t total = static_cast<uint64_t>(std::popcount(reached)) * size;
+  if (read) {
+    counters.global_bytes_read += total;
+  }
+  if (write) {
+    counters.global_bytes_written += total;
+  }
+  counters.global_requests += segments;
+  counters.global_requests_least += std::min(segments, (total + 63) / 64);
+  return reached;
+}
+
+}  // namespace weft::sim

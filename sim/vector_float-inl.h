@@ -1,0 +1,400 @@
+// Floating-point arithmetic: one row for each instruction. Included inside foreach_isa.h only.
+#include "sim/vector_arithmetic-inl.h"
+
+namespace weft::sim {
+namespace WEFT_SIM_ISA {
+
+/// Runs one of two functions by MODE.IEEE.
+template <class Signature, class Ieee, class Other>
+struct ByIeee {
+  static void run(Wave& w, const Instruction& i) {
+    if ((w.mode >> 9 & 1) != 0) {
+      Elementwise<Signature, Ieee>::run(w, i);
+    } else {
+      Elementwise<Signature, Other>::run(w, i);
+    }
+  }
+};
+template <class Signature, class Ieee, class Other>
+constexpr Row by_ieee(std::string_view name, Ieee, Other) {
+  return Types<Signature>::fill(
+      {.name = name, .run = &ByIeee<Signature, Ieee, Other>::run, .flags = kFloatResult});
+}
+
+constexpr float flush(float x) {
+  return (std::bit_cast<uint32_t>(x) & 0x7f800000) == 0
+             ? std::bit_cast<float>(std::bit_cast<uint32_t>(x) & 0x80000000)
+             : x;
+}
+
+/// 2^x for |x| < 1020, to about 1e-15.
+inline double exp2_double(double x) {
+  const double n = __builtin_rint(x);
+  const double f = (x - n) * 0.693147180559945309417;
+  double p = 1.0 / 6227020800.0;
+  p = p * f + 1.0 / 479001600.0;
+  p = p * f + 1.0 / 39916800.0;
+  p = p * f + 1.0 / 3628800.0;
+  p = p * f + 1.0 / 362880.0;
+  p = p * f + 1.0 / 40320.0;
+  p = p * f + 1.0 / 5040.0;
+  p = p * f + 1.0 / 720.0;
+  p = p * f + 1.0 / 120.0;
+  p = p * f + 1.0 / 24.0;
+  p = p * f + 1.0 / 6.0;
+  p = p * f + 0.5;
+  p = p * f + 1.0;
+  p = p * f + 1.0;
+  const auto exponent = static_cast<int32_t>(n) + 1023;
+  return p * std::bit_cast<double>(static_cast<int64_t>(exponent) << 52);
+}
+inline float exp2_float(float x) {
+  const float bounded = x > 300.0F ? 300.0F : x < -300.0F ? -300.0F : x;  // NaN stays
+  const auto result = static_cast<float>(exp2_double(bounded == bounded ? bounded : 0.0F));
+  return x != x ? x + x : result;
+}
+/// log2 of a positive normal double, to about 1e-15.
+inline double log2_double(double x) {
+  const auto bits = std::bit_cast<int64_t>(x);
+  const int64_t shifted = bits - 0x3fe6a09e667f3bcd;  // of sqrt(0.5): mantissa in [0.7, 1.4)
+  const auto exponent = static_cast<int32_t>(shifted >> 52);
+  const double m = std::bit_cast<double>(bits - (static_cast<int64_t>(exponent) << 52));
+  const double s = (m - 1) / (m + 1);
+  const double z = s * s;
+  double p = 1.0 / 21;
+  p = p * z + 1.0 / 19;
+  p = p * z + 1.0 / 17;
+  p = p * z + 1.0 / 15;
+  p = p * z + 1.0 / 13;
+  p = p * z + 1.0 / 11;
+  p = p * z + 1.0 / 9;
+  p = p * z + 1.0 / 7;
+  p = p * z + 1.0 / 5;
+  p = p * z + 1.0 / 3;
+  p = p * z + 1.0;
+  return 2.88539008177792681472 * s * p + exponent;
+}
+inline float log2_float(float x) {
+  const auto y = static_cast<float>(log2_double(x > 0 && x < INFINITY ? x : 1.0F));
+  return x == 0 ? -INFINITY : x < 0 ? NAN : x < INFINITY ? y : x;  // +inf and NaN are themselves
+}
+
+/// Sine of x turns, and cosine; NaN for infinities. Turns beyond 256 are out of the hardware's
+/// range and give 0 (sine) and 1 (cosine) there.
+inline float sin_turns(float x) {
+  if (__builtin_fabsf(x) > 256) {
+    return __builtin_isinf(x) ? NAN : 0.0F;
+  }
+  return x == 0 ? x
+                : static_cast<float>(__builtin_sin((x - __builtin_trunc(static_cast<double>(x))) *
+                                                   6.283185307179586476925));
+}
+inline float cos_turns(float x) {
+  if (__builtin_fabsf(x) > 256) {
+    return __builtin_isinf(x) ? NAN : 1.0F;
+  }
+  return static_cast<float>(
+      __builtin_cos((x - __builtin_trunc(static_cast<double>(x))) * 6.283185307179586476925));
+}
+
+template <class T>
+T fraction(T x) {
+  constexpr T kBelowOne = sizeof(T) == 4 ? T(0x1.fffffep-1) : T(0x1.fffffffffffffp-1);
+  T floor;
+  if constexpr (sizeof(T) == 4) {
+    floor = __builtin_floorf(x);
+  } else {
+    floor = __builtin_floor(x);
+  }
+  const T f = x - floor;
+  return f > kBelowOne ? kBelowOne : f;
+}
+
+inline int exponent_of(float x) { return static_cast<int>(std::bit_cast<uint32_t>(x) >> 23 & 255); }
+inline int exponent_of(double x) {
+  return static_cast<int>(std::bit_cast<uint64_t>(x) >> 52 & 2047);
+}
+template <class T>
+bool is_denormal(T x) {
+  return exponent_of(x) == 0 && x != 0;
+}
+template <class T>
+T scaled(T x, int exponent) {
+  if constexpr (sizeof(T) == 4) {
+    return __builtin_ldexpf(x, exponent);
+  } else {
+    return __builtin_ldexp(x, exponent);
+  }
+}
+/// frexp with the manuals' answers for infinities and NaN.
+template <class T>
+T mantissa(T x) {
+  int e = 0;
+  if (x - x != 0) {
+    return x;
+  }
+  if constexpr (sizeof(T) == 4) {
+    return __builtin_frexpf(x, &e);
+  } else {
+    return __builtin_frexp(x, &e);
+  }
+}
+template <class T>
+int frexp_exponent(T x) {
+  int e = 0;
+  if (x - x != 0) {
+    return 0;
+  }
+  if constexpr (sizeof(T) == 4) {
+    (void)__builtin_frexpf(x, &e);
+  } else {
+    (void)__builtin_frexp(x, &e);
+  }
+  return e;
+}
+
+template <class T>
+T div_fixup(T q, T denominator, T numerator) {
+  constexpr int kMax = sizeof(T) == 4 ? 255 : 2047;
+  constexpr int kTiny = sizeof(T) == 4 ? -150 : -1075;
+  const T a = denominator;
+  const T b = numerator;
+  const bool negative = std::signbit(a) != std::signbit(b);
+  T result;
+  if (b != b) {
+    return b + b;
+  }
+  if (a != a) {
+    return a + a;
+  }
+  if ((a == 0 && b == 0) || (std::isinf(a) && std::isinf(b))) {
+    return -std::numeric_limits<T>::quiet_NaN();
+  }
+  if (a == 0 || std::isinf(b)) {
+    result = std::numeric_limits<T>::infinity();
+  } else if (std::isinf(a) || b == 0) {
+    result = 0;
+  } else if (exponent_of(b) - exponent_of(a) < kTiny) {
+    result = 0;  // the manual's UNDERFLOW
+  } else if (exponent_of(a) == kMax) {
+    result = std::numeric_limits<T>::infinity();
+  } else {
+    result = std::abs(q);
+  }
+  return negative ? -result : result;
+}
+
+template <class S>
+void div_scale(Wave& w, const Instruction& i) {
+  using T = typename S::T;
+  constexpr bool kSingle = sizeof(T) == 4;
+  constexpr int kStep = kSingle ? 64 : 128;
+  alignas(64) uint32_t tmp[3][2 * kLanes];
+  alignas(64) uint32_t out[2 * kLanes];
+  const uint32_t* p[3];
+  for (int k = 0; k < 3; ++k) {
+    p[k] = source(w, i, 2 + k, tmp[k], S::kWords, S::kType);
+  }
+  uint64_t vcc = 0;
+  for (int l = 0; l < kLanes; ++l) {
+    const T x = S::get(p[0], l);
+    const T a = S::get(p[1], l);  // denominator
+    const T b = S::get(p[2], l);  // numerator
+    T result = x;
+    const bool tiny_inverse = is_denormal(static_cast<T>(T(1) / a));
+    const bool tiny_quotient = is_denormal(static_cast<T>(b / a));
+    bool post = false;
+    if (a == 0 || b == 0) {
+      result = std::numeric_limits<T>::quiet_NaN();
+    } else if (exponent_of(b) - exponent_of(a) >= (kSingle ? 96 : 768)) {
+      post = true;
+      result = x == a ? scaled(x, kStep) : x;
+    } else if (is_denormal(a)) {
+      result = scaled(x, kStep);
+    } else if (tiny_inverse && tiny_quotient) {
+      post = true;
+      result = x == a ? scaled(x, kStep) : x;
+    } else if (tiny_inverse) {
+      result = scaled(x, -kStep);
+    } else if (tiny_quotient) {
+      post = true;
+      result = x == b ? scaled(x, kStep) : x;
+    } else if (exponent_of(b) <= (kSingle ? 23 : 53)) {
+      result = scaled(x, kStep);
+    }
+    vcc |= static_cast<uint64_t>(post) << l;
+    S::put(out, l, result);
+  }
+  const uint64_t exec = w.exec();
+  blend(w.lanes(i.operand[0].index), out, exec, S::kWords);
+  w.write64(i.operand[1], vcc & exec);
+}
+
+template <class S>
+void div_fmas(Wave& w, const Instruction& i) {
+  using T = typename S::T;
+  alignas(64) uint32_t tmp[3][2 * kLanes];
+  alignas(64) uint32_t out[2 * kLanes];
+  const uint32_t* p[3];
+  for (int k = 0; k < 3; ++k) {
+    p[k] = source(w, i, 1 + k, tmp[k], S::kWords, S::kType);
+  }
+  const uint64_t vcc = w.vcc();
+  for (int l = 0; l < kLanes; ++l) {
+    const T x = fused(S::get(p[0], l), S::get(p[1], l), S::get(p[2], l));
+    S::put(out, l, (vcc >> l & 1) != 0 ? scaled(x, sizeof(T) == 4 ? 32 : 64) : x);
+  }
+  finish<S>(w, i, out);
+}
+
+constexpr Row div_row(std::string_view name, Execute run, Type type, int results) {
+  Row row{.name = name,
+          .run = run,
+          .results = static_cast<uint8_t>(results),
+          .types = {type, type, type, type, Type::none, Type::none},
+          .flags = kFloatResult};
+  if (results == 2) {
+    row.types[1] = Type::b64;
+    row.types[4] = type;
+  }
+  return row;
+}
+
+// --- the table ----------------------------------------------------------------------------------
+
+#define WEFT_IEEE(signature, name, ...) \
+  by_ieee<signature>(                   \
+      name,                             \
+      [](auto... x) {                   \
+        constexpr bool kIeee = true;    \
+        return __VA_ARGS__(x...);       \
+      },                                \
+      [](auto... x) {                   \
+        constexpr bool kIeee = false;   \
+        return __VA_ARGS__(x...);       \
+      })
+
+const Row kFloatRows[] = {
+    // binary32
+    row<F32(F32, F32)>("v_add_f32", [](float a, float b) { return a + b; }),
+    row<F32(F32, F32)>("v_sub_f32", [](float a, float b) { return a - b; }),
+    row<F32(F32, F32)>("v_subrev_f32", [](float a, float b) { return b - a; }),
+    row<F32(F32, F32)>("v_mul_f32", [](float a, float b) { return a * b; }),
+    row<F32(F32, F32)>("v_mul_legacy_f32",
+                       [](float a, float b) { return a == 0 || b == 0 ? 0.0F : a * b; }),
+    row<F32(F32, F32, F32)>("v_fma_f32",
+                            [](float a, float b, float c) { return fused(a, b, c); }),
+    row<F32(F32, F32, F32)>("v_fmamk_f32",
+                            [](float a, float k, float c) { return fused(a, k, c); }),
+    row<F32(F32, F32, F32)>("v_fmaak_f32",
+                            [](float a, float b, float k) { return fused(a, b, k); }),
+    accumulate<F32(F32, F32)>("v_fmac_f32",
+                              [](float a, float b, float c) { return fused(a, b, c); }),
+    WEFT_IEEE(F32(F32, F32), "v_min_f32", extreme<false, kIeee>),
+    WEFT_IEEE(F32(F32, F32), "v_max_f32", extreme<true, kIeee>),
+    WEFT_IEEE(F32(F32, F32, F32), "v_min3_f32", extreme3<false, kIeee>),
+    WEFT_IEEE(F32(F32, F32, F32), "v_max3_f32", extreme3<true, kIeee>),
+    WEFT_IEEE(F32(F32, F32, F32), "v_med3_f32", median<kIeee>),
+    row<F32(F32, F32, F32)>(
+        "v_minimum3_f32",
+        [](float a, float b, float c) { return extreme_nan<false>(extreme_nan<false>(a, b), c); },
+        kOnlyGfx950),
+    row<F32(F32, F32, F32)>(
+        "v_maximum3_f32",
+        [](float a, float b, float c) { return extreme_nan<true>(extreme_nan<true>(a, b), c); },
+        kOnlyGfx950),
+    row<F32(F32)>("v_fract_f32", [](float x) { return fraction(x); }),
+    row<F32(F32)>("v_trunc_f32", [](float x) { return __builtin_truncf(x); }),
+    row<F32(F32)>("v_ceil_f32", [](float x) { return __builtin_ceilf(x); }),
+    row<F32(F32)>("v_floor_f32", [](float x) { return __builtin_floorf(x); }),
+    row<F32(F32)>("v_rndne_f32", [](float x) { return __builtin_roundevenf(x); }),
+    slow<F32(F32)>("v_exp_f32", [](float x) { return flush(exp2_float(flush(x))); }),
+    slow<F32(F32)>("v_log_f32", [](float x) { return flush(log2_float(flush(x))); }),
+    slow<F32(F32)>("v_rcp_f32", [](float x) { return flush(1.0F / flush(x)); }),
+    slow<F32(F32)>("v_rcp_iflag_f32", [](float x) { return flush(1.0F / flush(x)); }),
+    slow<F32(F32)>("v_rsq_f32",
+                   [](float x) {
+                     return static_cast<float>(1.0 / __builtin_sqrt(double{flush(x)}));
+                   }),
+    slow<F32(F32)>("v_sqrt_f32", [](float x) { return __builtin_sqrtf(flush(x)); }),
+    slow<F32(F32)>("v_sin_f32", [](float x) { return sin_turns(x); }),
+    slow<F32(F32)>("v_cos_f32", [](float x) { return cos_turns(x); }),
+    row<F32(F32, I32)>("v_ldexp_f32", [](float x, int32_t e) { return scaled(x, e); }),
+    row<I32(F32)>("v_frexp_exp_i32_f32", [](float x) { return frexp_exponent(x); }),
+    row<F32(F32)>("v_frexp_mant_f32", [](float x) { return mantissa(x); }),
+    row<F32(F32, F32, F32)>("v_div_fixup_f32",
+                            [](float q, float a, float b) { return div_fixup(q, a, b); }),
+    div_row("v_div_scale_f32", &div_scale<F32>, Type::f32, 2),
+    div_row("v_div_fmas_f32", &div_fmas<F32>, Type::f32, 1),
+
+    // binary64
+    row<F64(F64, F64)>("v_add_f64", [](double a, double b) { return a + b; }),
+    row<F64(F64, F64)>("v_mul_f64", [](double a, double b) { return a * b; }),
+    row<F64(F64, F64, F64)>("v_fma_f64",
+                            [](double a, double b, double c) { return fused(a, b, c); }),
+    accumulate<F64(F64, F64)>("v_fmac_f64",
+                              [](double a, double b, double c) { return fused(a, b, c); }),
+    WEFT_IEEE(F64(F64, F64), "v_min_f64", extreme<false, kIeee>),
+    WEFT_IEEE(F64(F64, F64), "v_max_f64", extreme<true, kIeee>),
+    row<F64(F64)>("v_fract_f64", [](double x) { return fraction(x); }),
+    row<F64(F64)>("v_trunc_f64", [](double x) { return __builtin_trunc(x); }),
+    row<F64(F64)>("v_ceil_f64", [](double x) { return __builtin_ceil(x); }),
+    row<F64(F64)>("v_floor_f64", [](double x) { return __builtin_floor(x); }),
+    row<F64(F64)>("v_rndne_f64", [](double x) { return __builtin_roundeven(x); }),
+    slow<F64(F64)>("v_rcp_f64", [](double x) { return 1.0 / x; }),
+    slow<F64(F64)>("v_rsq_f64", [](double x) { return 1.0 / __builtin_sqrt(x); }),
+    slow<F64(F64)>("v_sqrt_f64", [](double x) { return __builtin_sqrt(x); }),
+    row<F64(F64, I32)>("v_ldexp_f64", [](double x, int32_t e) { return scaled(x, e); }),
+    row<I32(F64)>("v_frexp_exp_i32_f64", [](double x) { return frexp_exponent(x); }),
+    row<F64(F64)>("v_frexp_mant_f64", [](double x) { return mantissa(x); }),
+    row<F64(F64, F64, F64)>("v_div_fixup_f64",
+                            [](double q, double a, double b) { return div_fixup(q, a, b); }),
+    div_row("v_div_scale_f64", &div_scale<F64>, Type::f64, 2),
+    div_row("v_div_fmas_f64", &div_fmas<F64>, Type::f64, 1),
+
+    // binary16
+    row<F16(F16, F16)>("v_add_f16", [](float a, float b) { return a + b; }),
+    row<F16(F16, F16)>("v_sub_f16", [](float a, float b) { return a - b; }),
+    row<F16(F16, F16)>("v_subrev_f16", [](float a, float b) { return b - a; }),
+    row<F16(F16, F16)>("v_mul_f16", [](float a, float b) { return a * b; }),
+    row<F16(F16, F16, F16)>(
+        "v_fma_f16", [](float a, float b, float c) { return fused_half(a, b, c); }, kKeepsHigh),
+    accumulate<F16(F16, F16)>(
+        "v_fmac_f16", [](float a, float b, float c) { return fused_half(a, b, c); }, kKeepsHigh),
+    WEFT_IEEE(F16(F16, F16), "v_min_f16", extreme<false, kIeee>),
+    WEFT_IEEE(F16(F16, F16), "v_max_f16", extreme<true, kIeee>),
+    WEFT_IEEE(F16(F16, F16, F16), "v_min3_f16", extreme3<false, kIeee>),
+    WEFT_IEEE(F16(F16, F16, F16), "v_max3_f16", extreme3<true, kIeee>),
+    WEFT_IEEE(F16(F16, F16, F16), "v_med3_f16", median<kIeee>),
+    row<F16(F16)>("v_fract_f16",
+                  [](float x) {
+                    const float f = x - __builtin_floorf(x);
+                    return f > 0x1.ffcp-1F ? 0x1.ffcp-1F : f;
+                  }),
+    row<F16(F16)>("v_trunc_f16", [](float x) { return __builtin_truncf(x); }),
+    row<F16(F16)>("v_ceil_f16", [](float x) { return __builtin_ceilf(x); }),
+    row<F16(F16)>("v_floor_f16", [](float x) { return __builtin_floorf(x); }),
+    row<F16(F16)>("v_rndne_f16", [](float x) { return __builtin_roundevenf(x); }),
+    slow<F16(F16)>("v_exp_f16", [](float x) { return exp2_float(x); }),
+    slow<F16(F16)>("v_log_f16", [](float x) { return log2_float(x); }),
+    slow<F16(F16)>("v_rcp_f16", [](float x) { return 1.0F / x; }),
+    slow<F16(F16)>("v_rsq_f16",
+                   [](float x) { return static_cast<float>(1.0 / __builtin_sqrt(double{x})); }),
+    slow<F16(F16)>("v_sqrt_f16", [](float x) { return __builtin_sqrtf(x); }),
+    slow<F16(F16)>("v_sin_f16", [](float x) { return sin_turns(x); }),
+    slow<F16(F16)>("v_cos_f16", [](float x) { return cos_turns(x); }),
+    row<F16(F16, I16)>("v_ldexp_f16", [](float x, int16_t e) { return scaled(x, int{e}); }),
+    row<I16(F16)>("v_frexp_exp_i16_f16",
+                  [](float x) { return static_cast<int16_t>(frexp_exponent(x)); }),
+    row<F16(F16)>("v_frexp_mant_f16", [](float x) { return mantissa(x); }),
+    row<F16(F16, F16, F16)>(
+        "v_div_fixup_f16",
+        [](float q, float a, float b) {
+          // The quotient is exact enough in float; the corner cases are those of float.
+          return div_fixup(q, a, b);
+        },
+        kKeepsHigh),
+};
+
+}  // namespace WEFT_SIM_ISA
+}  // namespace weft::sim

@@ -1,0 +1,676 @@
+// Vector memory: flat, global, scratch and buffer loads, stores and atomics, and loads straight to
+// LDS. One row for each instruction. Addressing: CDNA 3 manual, chapters 9 and 10.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+#include "base/number.h"
+#include "sim/instruction.h"
+#include "sim/memory.h"
+#include "sim/wave.h"
+
+namespace weft::sim {
+namespace {
+
+enum class Space : uint8_t { flat, global, scratch, buffer };
+
+/// Where each lane goes: host addresses, and for buffers which of a lane's words are in bounds.
+struct Access {
+  uint64_t address[kLanes];
+  uint64_t mask = 0;
+  /// Buffers only: words of lane l that are within the descriptor's bounds; others read 0.
+  bool partial = false;
+  uint8_t words[kLanes];
+};
+
+/// Lane values of an operand that is a VGPR, or one value for all.
+struct LaneSource {
+  const uint32_t* lanes;
+  uint32_t value;
+  uint32_t operator[](int l) const { return lanes != nullptr ? lanes[l] : value; }
+};
+LaneSource lane_source(Wave& w, const Operand& o) {
+  if (o.kind == Operand::Kind::vgpr) {
+    return {w.lanes(o.index), 0};
+  }
+  return {nullptr, o.kind == Operand::Kind::none ? 0 : w.read32(o)};
+}
+
+void scratch_addresses(Wave& w, const Instruction& i, Access& access, int bytes, bool write) {
+  const uint32_t size = w.group->launch->scratch_bytes;
+  uint64_t mask = access.mask;
+  for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    const uint64_t offset = access.address[l];
+    if (offset + static_cast<uint64_t>(bytes) > size) {
+      report(w, i, FindingKind::out_of_bounds, l,
+             "it reaches byte " + std::to_string(static_cast<int64_t>(offset)) + " of " +
+                 std::to_string(size) + " bytes of scratch");
+      mask &= ~(uint64_t{1} << l);
+      continue;
+    }
+    access.address[l] =
+        reinterpret_cast<uint64_t>(w.scratch) + static_cast<uint64_t>(l) * size + offset;
+  }
+  access.mask = mask;
+  w.group->counts->counters.scratch_bytes +=
+      static_cast<uint64_t>(std::popcount(mask)) * static_cast<uint64_t>(bytes);
+  (void)write;
+}
+
+/// LDS addresses of a flat instruction's lanes.
+void shared_addresses(Wave& w, const Instruction& i, Access& access, uint64_t lanes, int bytes,
+                      bool write) {
+  for (uint64_t rest = lanes; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    const auto offset = static_cast<uint32_t>(access.address[l]);
+    if (uint64_t{offset} + static_cast<uint64_t>(bytes) > w.group->lds_bytes) {
+      report(w, i, FindingKind::lds_out_of_bounds, l,
+             "it reaches byte " + std::to_string(offset) + " of " +
+                 std::to_string(w.group->lds_bytes) + " bytes of LDS");
+      access.mask &= ~(uint64_t{1} << l);
+      continue;
+    }
+    note_lds(w, i, l, offset, bytes, write, false, false);
+    access.address[l] = reinterpret_cast<uint64_t>(w.group->lds) + offset;
+  }
+}
+
+/// Lane addresses. `first`: the first of the printed address operands.
+template <Space kSpace>
+void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, bool read,
+               bool write, Access& access) {
+  access.mask = w.exec();
+  const Operand& va = i.operand[first];
+  if constexpr (kSpace == Space::global || kSpace == Space::flat) {
+    const auto offset = static_cast<int64_t>(i.offset);
+    bool scalar_base = false;
+    if constexpr (kSpace == Space::global) {
+      const Operand& sa = i.operand[second];
+      if (sa.kind == Operand::Kind::sgpr) {
+        scalar_base = true;
+        const uint64_t base = w.read64(sa) + static_cast<uint64_t>(offset);
+        const LaneSource lanes = lane_source(w, va);
+        for (int l = 0; l < kLanes; ++l) {
+          access.address[l] = base + lanes[l];
+        }
+      }
+    }
+    if (!scalar_base) {
+      const uint32_t* low = w.lanes(va.index);
+      const uint32_t* high = low + kLanes;
+      for (int l = 0; l < kLanes; ++l) {
+        access.address[l] =
+            (low[l] | static_cast<uint64_t>(high[l]) << 32) + static_cast<uint64_t>(offset);
+      }
+    }
+    if constexpr (kSpace == Space::flat) {
+      uint64_t shared = 0;
+      uint64_t scratch = 0;
+      for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
+        const int l = std::countr_zero(rest);
+        const uint64_t top = access.address[l] >> 32 << 32;
+        shared |= static_cast<uint64_t>(top == kSharedBase) << l;
+        scratch |= static_cast<uint64_t>(top == kPrivateBase) << l;
+      }
+      if ((shared | scratch) != 0) {
+        const uint64_t global = access.mask & ~(shared | scratch);
+        uint64_t reached = reach_lanes(w, i, access.address, global, bytes, read, write);
+        access.mask = shared;
+        shared_addresses(w, i, access, shared, bytes, write);
+        reached |= access.mask;
+        access.mask = scratch;
+        for (uint64_t rest = scratch; rest != 0; rest &= rest - 1) {
+          access.address[std::countr_zero(rest)] &= 0xffffffff;
+        }
+        scratch_addresses(w, i, access, bytes, write);
+        access.mask |= reached;
+        return;
+      }
+    }
+    access.mask = reach_lanes(w, i, access.address, access.mask, bytes, read, write);
+  } else if constexpr (kSpace == Space::scratch) {
+    const LaneSource lanes = lane_source(w, va);
+    const LaneSource scalar = lane_source(w, i.operand[second]);
+    for (int l = 0; l < kLanes; ++l) {
+      access.address[l] = static_cast<uint64_t>(static_cast<int64_t>(
+          static_cast<int32_t>(lanes[l] + scalar[0] + static_cast<uint32_t>(i.offset))));
+    }
+    scratch_addresses(w, i, access, bytes, write);
+  } else {
+    // Buffer: vaddr, descriptor, soffset.
+    const Operand& resource = i.operand[first + 1];
+    const uint32_t* d = &w.s[resource.index];
+    const uint64_t base = (d[0] | static_cast<uint64_t>(d[1]) << 32) & 0xffffffffffff;
+    const uint32_t stride = d[1] >> 16 & 0x3fff;
+    const bool swizzle = (d[1] >> 31) != 0;
+    const uint64_t records = d[2];
+    const bool add_lane = (d[3] >> 23 & 1) != 0;
+    const uint32_t scalar_offset = w.read32(i.operand[first + 2]);
+    LaneSource index{nullptr, 0};
+    LaneSource offset{nullptr, 0};
+    if (va.kind == Operand::Kind::vgpr) {
+      if (i.idxen) {
+        index = {w.lanes(va.index), 0};
+      }
+      if (i.offen) {
+        offset = {w.lanes(va.index + (i.idxen ? 1 : 0)), 0};
+      }
+    }
+    const bool structured = !add_lane && stride != 0 && i.idxen;
+    const bool unbounded = add_lane && !i.idxen;
+    uint64_t in_bounds = 0;
+    const int words = std::max(1, bytes / 4);
+    const uint64_t each = bytes < 4 ? static_cast<uint64_t>(bytes) : 4;
+    const bool all_or_nothing = read && write;  // atomics
+    access.partial = false;
+    for (int l = 0; l < kLanes; ++l) {
+      const uint64_t n = index[l] + static_cast<uint64_t>(add_lane ? l : 0);
+      const uint64_t at = offset[l] + static_cast<uint64_t>(static_cast<uint32_t>(i.offset));
+      uint64_t place = n * stride + at;
+      if (swizzle) {
+        const uint64_t index_stride = uint64_t{8} << (d[3] >> 21 & 3);
+        const uint64_t element = uint64_t{2} << (d[3] >> 19 & 3);
+        place = (n / index_stride * stride + at / element * element) * index_stride +
+                n % index_stride * element + at % element;
+      }
+      access.address[l] = base + scalar_offset + place;
+      int good = words;
+      if (structured) {
+        good = n < records ? words : 0;
+      } else if (!unbounded) {
+        // Word by word: those that lie whole below the size. The scalar offset does not count.
+        const uint64_t begin = place;
+        const uint64_t fit = begin >= records ? 0 : (records - begin) / each;
+        good = static_cast<int>(std::min<uint64_t>(fit, static_cast<uint64_t>(words)));
+        if (all_or_nothing && good < words) {
+          good = 0;
+        }
+      }
+      access.words[l] = static_cast<uint8_t>(good);
+      in_bounds |= static_cast<uint64_t>(good > 0) << l;
+      access.partial |= good != words;
+    }
+    const uint64_t wanted = access.mask & in_bounds;
+    if (!access.partial || words == 1) {
+      access.mask = reach_lanes(w, i, access.address, wanted, bytes, read, write);
+      return;
+    }
+    uint64_t reached = 0;
+    for (int good = 1; good <= words; ++good) {
+      uint64_t lanes = 0;
+      for (int l = 0; l < kLanes; ++l) {
+        lanes |= static_cast<uint64_t>(access.words[l] == good) << l;
+      }
+      if ((lanes & wanted) != 0) {
+        reached |= reach_lanes(w, i, access.address, lanes & wanted, 4 * good, read, write);
+      }
+    }
+    access.mask = reached;
+  }
+}
+
+/// Reading at device scope, or invalidating caches, is what waiting for another workgroup looks
+/// like.
+void note_sharing(Wave& w, const Instruction& i) {
+  if (i.sc1) {
+    w.group->shares = true;
+  }
+}
+
+// What a load or store moves in a lane.
+enum class Kind : uint8_t {
+  u8,
+  s8,
+  u16,
+  s16,
+  words,
+  u8_low,
+  u8_high,
+  s8_low,
+  s8_high,
+  b16_low,
+  b16_high
+};
+
+template <class T>
+T load_as(uint64_t address) {
+  T value;
+  std::memcpy(&value, reinterpret_cast<const void*>(address), sizeof value);
+  return value;
+}
+
+uint32_t load_narrow(Kind kind, uint64_t address, uint32_t old) {
+  switch (kind) {
+    case Kind::u8:
+      return load_as<uint8_t>(address);
+    case Kind::s8:
+      return static_cast<uint32_t>(int32_t{load_as<int8_t>(address)});
+    case Kind::u16:
+      return load_as<uint16_t>(address);
+    case Kind::s16:
+      return static_cast<uint32_t>(int32_t{load_as<int16_t>(address)});
+    case Kind::u8_low:
+      return (old & 0xffff0000) | load_as<uint8_t>(address);
+    case Kind::u8_high:
+      return (old & 0xffff) | static_cast<uint32_t>(load_as<uint8_t>(address)) << 16;
+    case Kind::s8_low:
+      return (old & 0xffff0000) | static_cast<uint16_t>(int16_t{load_as<int8_t>(address)});
+    case Kind::s8_high:
+      return (old & 0xffff) |
+             static_cast<uint32_t>(static_cast<uint16_t>(int16_t{load_as<int8_t>(address)})) << 16;
+    case Kind::b16_low:
+      return (old & 0xffff0000) | load_as<uint16_t>(address);
+    case Kind::b16_high:
+      return (old & 0xffff) | static_cast<uint32_t>(load_as<uint16_t>(address)) << 16;
+    default:
+      return 0;
+  }
+}
+
+template <int kWords>
+void load_words(const Access& access, uint64_t exec, uint32_t* out) {
+  if (access.mask == ~uint64_t{0} && !access.partial) {
+    for (int l = 0; l < kLanes; ++l) {
+      uint32_t value[kWords];
+      std::memcpy(value, reinterpret_cast<const void*>(access.address[l]), sizeof value);
+      for (int k = 0; k < kWords; ++k) {
+        out[k * kLanes + l] = value[k];
+      }
+    }
+    return;
+  }
+  for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    uint32_t value[kWords] = {};
+    if ((access.mask >> l & 1) != 0) {
+      const size_t bytes = access.partial ? size_t{4} * access.words[l] : sizeof value;
+      std::memcpy(value, reinterpret_cast<const void*>(access.address[l]), bytes);
+    }
+    for (int k = 0; k < kWords; ++k) {
+      out[k * kLanes + l] = value[k];
+    }
+  }
+}
+
+Counter counter_of(Space) { return Counter::vm; }
+
+/// A load straight to LDS: lane l's bytes go to M0 + offset + l * bytes.
+void load_to_lds(Wave& w, const Instruction& i, const Access& access, Kind kind, int bytes) {
+  const uint32_t base =
+      (w.s[kM0] & (w.group->launch->target == Target::gfx950 ? 0x3fffc : 0xfffc)) +
+      static_cast<uint32_t>(i.offset);
+  const uint32_t slot = static_cast<uint32_t>(std::max(bytes, 4));
+  const uint64_t exec = w.exec();
+  for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    const uint32_t to = base + static_cast<uint32_t>(l) * slot;
+    if (to + slot > w.group->lds_bytes) {
+      report(w, i, FindingKind::lds_out_of_bounds, l,
+             "it writes byte " + std::to_string(to) + " of " + std::to_string(w.group->lds_bytes) +
+                 " bytes of LDS");
+      continue;
+    }
+    note_lds(w, i, l, to, static_cast<int>(slot), true, false, true);
+    std::byte data[16] = {};
+    if ((access.mask >> l & 1) != 0) {
+      if (kind == Kind::words) {
+        const size_t good = access.partial ? size_t{4} * access.words[l] : size_t(bytes);
+        std::memcpy(data, reinterpret_cast<const void*>(access.address[l]), good);
+      } else {
+        const uint32_t value = load_narrow(kind, access.address[l], 0);
+        std::memcpy(data, &value, 4);
+      }
+    }
+    std::memcpy(w.group->lds + to, data, slot);
+  }
+  Counters& c = w.group->counts->counters;
+  const auto lanes = static_cast<uint64_t>(std::popcount(exec));
+  c.lds_bytes_written += lanes * slot;
+  c.lds_cycles += (lanes * slot + 127) / 128;
+  w.group->progressed = true;
+  note_issue(w, i, Counter::vm, -1, 0, false);
+}
+
+template <Space kSpace>
+void load(Wave& w, const Instruction& i) {
+  const auto kind = static_cast<Kind>(i.row->b);
+  const int bytes = i.row->a;
+  const bool to_lds = i.results == 0;
+  const int first = to_lds ? 0 : 1;
+  Access access;
+  addresses<kSpace>(w, i, first, first + 1, bytes, true, false, access);
+  note_sharing(w, i);
+  if (to_lds) {
+    load_to_lds(w, i, access, kind, bytes);
+    return;
+  }
+  uint32_t* out = w.lanes(i.operand[0].index);
+  const uint64_t exec = w.exec();
+  if (kind == Kind::words) {
+    switch (bytes / 4) {
+      case 1:
+        load_words<1>(access, exec, out);
+        break;
+      case 2:
+        load_words<2>(access, exec, out);
+        break;
+      case 3:
+        load_words<3>(access, exec, out);
+        break;
+      default:
+        load_words<4>(access, exec, out);
+        break;
+    }
+  } else {
+    for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
+      const int l = std::countr_zero(rest);
+      if ((access.mask >> l & 1) != 0) {
+        out[l] = load_narrow(kind, access.address[l], out[l]);
+      } else if (kind >= Kind::u8_low) {
+        out[l] &= kind == Kind::u8_high || kind == Kind::s8_high || kind == Kind::b16_high
+                      ? 0xffffU
+                      : 0xffff0000U;
+      } else {
+        out[l] = 0;
+      }
+    }
+  }
+  note_issue(w, i, counter_of(kSpace), i.operand[0].index, i.operand[0].words, false);
+  if constexpr (kSpace == Space::flat) {
+    note_issue(w, i, Counter::lgkm_any_order, i.operand[0].index, i.operand[0].words, false);
+  }
+}
+
+template <Space kSpace>
+void store(Wave& w, const Instruction& i) {
+  const auto kind = static_cast<Kind>(i.row->b);
+  const int bytes = i.row->a;
+  Access access;
+  // Buffers print data, address, descriptor, offset; the others address, data, scalar address.
+  constexpr bool kBuffer = kSpace == Space::buffer;
+  addresses<kSpace>(w, i, kBuffer ? 1 : 0, 2, bytes, false, true, access);
+  const uint32_t* data = w.lanes(i.operand[kBuffer ? 0 : 1].index);
+  for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    auto* to = reinterpret_cast<void*>(access.address[l]);
+    switch (kind) {
+      case Kind::u8:
+        std::memcpy(to, &data[l], 1);
+        break;
+      case Kind::u16:
+        std::memcpy(to, &data[l], 2);
+        break;
+      case Kind::u8_high: {
+        const uint32_t high = data[l] >> 16;
+        std::memcpy(to, &high, 1);
+        break;
+      }
+      case Kind::b16_high: {
+        const uint32_t high = data[l] >> 16;
+        std::memcpy(to, &high, 2);
+        break;
+      }
+      default: {
+        uint32_t value[4];
+        const int words = access.partial ? access.words[l] : bytes / 4;
+        for (int k = 0; k < words; ++k) {
+          value[k] = data[k * kLanes + l];
+        }
+        if (words == 1) {
+          // One aligned word is what other workgroups may be waiting for: never in pieces.
+          __atomic_store_n(static_cast<uint32_t*>(to), value[0], __ATOMIC_RELAXED);
+        } else {
+          std::memcpy(to, value, size_t{4} * static_cast<size_t>(words));
+        }
+        break;
+      }
+    }
+  }
+  w.group->progressed = true;
+  note_sharing(w, i);
+  note_issue(w, i, Counter::vm, -1, 0, false);
+  if constexpr (kSpace == Space::flat) {
+    note_issue(w, i, Counter::lgkm_any_order, -1, 0, false);
+  }
+}
+
+/// Compares and swaps until F's value went in; the old value.
+template <class T, class F>
+T update(uint64_t address, F f) {
+  auto* p = reinterpret_cast<T*>(address);
+  T old = __atomic_load_n(p, __ATOMIC_RELAXED);
+  while (!__atomic_compare_exchange_n(p, &old, f(old), true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
+  }
+  return old;
+}
+
+template <Space kSpace, class T, class F, bool kCompare = false>
+void atomic(Wave& w, const Instruction& i) {
+  constexpr bool kBuffer = kSpace == Space::buffer;
+  const int shift = i.results;  // the old value is printed first
+  const int data_at = kBuffer ? 0 : 1 + shift;
+  Access access;
+  addresses<kSpace>(w, i, kBuffer ? 1 : shift, kBuffer ? 2 : 2 + shift, sizeof(T), true, true,
+                    access);
+  const uint32_t* data = w.lanes(i.operand[data_at].index);
+  uint32_t* result = i.sc0 ? w.lanes(i.operand[0].index) : nullptr;
+  constexpr int kWords = sizeof(T) / 4;
+  const F f{};
+  for (uint64_t rest = w.exec(); rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    T operand;
+    T compare{};
+    if constexpr (kWords == 1) {
+      operand = data[l];
+      if constexpr (kCompare) {
+        compare = data[kLanes + l];
+      }
+    } else {
+      operand = data[l] | static_cast<uint64_t>(data[kLanes + l]) << 32;
+      if constexpr (kCompare) {
+        compare = data[2 * kLanes + l] | static_cast<uint64_t>(data[3 * kLanes + l]) << 32;
+      }
+    }
+    T old{};
+    if ((access.mask >> l & 1) != 0) {
+      if (access.address[l] % sizeof(T) != 0) {
+        report(w, i, FindingKind::misaligned, l,
+               "an atomic's address must be a multiple of " + std::to_string(sizeof(T)));
+        continue;
+      }
+      if constexpr (kCompare) {
+        old = update<T>(access.address[l], [&](T now) { return f(now, operand, compare); });
+      } else {
+        old = update<T>(access.address[l], [&](T now) { return f(now, operand); });
+      }
+    }
+    if (result != nullptr) {
+      result[l] = static_cast<uint32_t>(old);
+      if constexpr (kWords == 2) {
+        result[kLanes + l] = static_cast<uint32_t>(old >> 32);
+      }
+    }
+  }
+  w.group->progressed = true;
+  w.group->shares = true;
+  note_issue(w, i, Counter::vm, i.sc0 ? i.operand[0].index : -1, i.sc0 ? kWords : 0, false);
+  if constexpr (kSpace == Space::flat) {
+    note_issue(w, i, Counter::lgkm_any_order, i.sc0 ? i.operand[0].index : -1, i.sc0 ? kWords : 0,
+               false);
+  }
+}
+
+void cache_control(Wave& w, const Instruction& i) {
+  // Memory here is always coherent. That the program asks tells that it may be waiting.
+  w.group->shares = true;
+  note_issue(w, i, Counter::vm, -1, 0, false);
+}
+
+// --- float atomics: rounding to nearest; 32-bit ones flush denormals (manual, section 9.2.2) -----
+
+float flush(float x) {
+  return (std::bit_cast<uint32_t>(x) & 0x7f800000) == 0
+             ? std::bit_cast<float>(std::bit_cast<uint32_t>(x) & 0x80000000)
+             : x;
+}
+constexpr auto kAddF32 = [](uint32_t old, uint32_t x) {
+  return std::bit_cast<uint32_t>(
+      flush(flush(std::bit_cast<float>(old)) + flush(std::bit_cast<float>(x))));
+};
+constexpr auto kAddF64 = [](uint64_t old, uint64_t x) {
+  return std::bit_cast<uint64_t>(std::bit_cast<double>(old) + std::bit_cast<double>(x));
+};
+constexpr auto kMinF64 = [](uint64_t old, uint64_t x) {
+  return std::bit_cast<double>(x) < std::bit_cast<double>(old) ? x : old;
+};
+constexpr auto kMaxF64 = [](uint64_t old, uint64_t x) {
+  return std::bit_cast<double>(x) > std::bit_cast<double>(old) ? x : old;
+};
+constexpr auto kAddF16 = [](uint32_t old, uint32_t x) {
+  const auto add = [](uint32_t a, uint32_t b) {
+    return uint32_t{
+        to_f16(to_float(f16{static_cast<uint16_t>(a)}) + to_float(f16{static_cast<uint16_t>(b)}))
+            .bits};
+  };
+  return add(old & 0xffff, x & 0xffff) | add(old >> 16, x >> 16) << 16;
+};
+constexpr auto kAddBf16 = [](uint32_t old, uint32_t x) {
+  const auto add = [](uint32_t a, uint32_t b) {
+    return uint32_t{
+        to_bf16(to_float(bf16{static_cast<uint16_t>(a)}) + to_float(bf16{static_cast<uint16_t>(b)}))
+            .bits};
+  };
+  return add(old & 0xffff, x & 0xffff) | add(old >> 16, x >> 16) << 16;
+};
+
+// --- the tables ---------------------------------------------------------------------------------
+
+constexpr Row data_row(std::string_view name, Execute run, Class cost, int bytes, Kind kind,
+                       int results, bool keeps = false, uint8_t flags = 0) {
+  return {.name = name,
+          .run = run,
+          .cost = cost,
+          .results = static_cast<uint8_t>(results),
+          .types = {Type::any, Type::any, Type::any, Type::any},
+          .reads_result = static_cast<uint8_t>(keeps ? 1 : 0),
+          .flags = flags,
+          .a = static_cast<uint8_t>(bytes),
+          .b = static_cast<uint8_t>(kind)};
+}
+
+#define WEFT_LOADS(prefix, space)                                                                  \
+  data_row(prefix "load_ubyte", &load<space>, Class::vmem_load, 1, Kind::u8, 1),                   \
+      data_row(prefix "load_sbyte", &load<space>, Class::vmem_load, 1, Kind::s8, 1),               \
+      data_row(prefix "load_ushort", &load<space>, Class::vmem_load, 2, Kind::u16, 1),             \
+      data_row(prefix "load_sshort", &load<space>, Class::vmem_load, 2, Kind::s16, 1),             \
+      data_row(prefix "load_dword", &load<space>, Class::vmem_load, 4, Kind::words, 1),            \
+      data_row(prefix "load_dwordx2", &load<space>, Class::vmem_load, 8, Kind::words, 1),          \
+      data_row(prefix "load_dwordx3", &load<space>, Class::vmem_load, 12, Kind::words, 1),         \
+      data_row(prefix "load_dwordx4", &load<space>, Class::vmem_load, 16, Kind::words, 1),         \
+      data_row(prefix "load_ubyte_d16", &load<space>, Class::vmem_load, 1, Kind::u8_low, 1, true), \
+      data_row(prefix "load_ubyte_d16_hi", &load<space>, Class::vmem_load, 1, Kind::u8_high, 1,    \
+               true),                                                                              \
+      data_row(prefix "load_sbyte_d16", &load<space>, Class::vmem_load, 1, Kind::s8_low, 1, true), \
+      data_row(prefix "load_sbyte_d16_hi", &load<space>, Class::vmem_load, 1, Kind::s8_high, 1,    \
+               true),                                                                              \
+      data_row(prefix "load_short_d16", &load<space>, Class::vmem_load, 2, Kind::b16_low, 1,       \
+               true),                                                                              \
+      data_row(prefix "load_short_d16_hi", &load<space>, Class::vmem_load, 2, Kind::b16_high, 1,   \
+               true)
+#define WEFT_STORES(prefix, space)                                                                 \
+  data_row(prefix "store_byte", &store<space>, Class::vmem_store, 1, Kind::u8, 0),                 \
+      data_row(prefix "store_byte_d16_hi", &store<space>, Class::vmem_store, 1, Kind::u8_high, 0), \
+      data_row(prefix "store_short", &store<space>, Class::vmem_store, 2, Kind::u16, 0),           \
+      data_row(prefix "store_short_d16_hi", &store<space>, Class::vmem_store, 2, Kind::b16_high,   \
+               0),                                                                                 \
+      data_row(prefix "store_dword", &store<space>, Class::vmem_store, 4, Kind::words, 0),         \
+      data_row(prefix "store_dwordx2", &store<space>, Class::vmem_store, 8, Kind::words, 0),       \
+      data_row(prefix "store_dwordx3", &store<space>, Class::vmem_store, 12, Kind::words, 0),      \
+      data_row(prefix "store_dwordx4", &store<space>, Class::vmem_store, 16, Kind::words, 0)
+#define WEFT_TO_LDS(prefix, space)                                                            \
+  data_row(prefix "load_lds_ubyte", &load<space>, Class::vmem_load, 1, Kind::u8, 0),          \
+      data_row(prefix "load_lds_sbyte", &load<space>, Class::vmem_load, 1, Kind::s8, 0),      \
+      data_row(prefix "load_lds_ushort", &load<space>, Class::vmem_load, 2, Kind::u16, 0),    \
+      data_row(prefix "load_lds_sshort", &load<space>, Class::vmem_load, 2, Kind::s16, 0),    \
+      data_row(prefix "load_lds_dword", &load<space>, Class::vmem_load, 4, Kind::words, 0),   \
+      data_row(prefix "load_lds_dwordx3", &load<space>, Class::vmem_load, 12, Kind::words, 0, \
+               false, kOnlyGfx950),                                                           \
+      data_row(prefix "load_lds_dwordx4", &load<space>, Class::vmem_load, 16, Kind::words, 0, \
+               false, kOnlyGfx950)
+
+template <Space kSpace, class T, class F, bool kCompare = false>
+constexpr Row atomic_row(std::string_view name, F) {
+  return data_row(name, &atomic<kSpace, T, F, kCompare>, Class::vmem_atomic, sizeof(T), Kind::words,
+                  0);
+}
+// The integer ones exist for 32 and 64 bits. inc: old >= x ? 0 : old + 1; dec: the other way round.
+#define WEFT_INTEGER_ATOMICS(prefix, suffix, space, T, S)                                   \
+  atomic_row<space, T>(prefix "atomic_swap" suffix, [](T, T x) { return x; }),              \
+      atomic_row<space, T>(prefix "atomic_add" suffix, [](T old, T x) { return old + x; }), \
+      atomic_row<space, T>(prefix "atomic_sub" suffix, [](T old, T x) { return old - x; }), \
+      atomic_row<space, T>(                                                                 \
+          prefix "atomic_smin" suffix,                                                      \
+          [](T old, T x) { return static_cast<S>(x) < static_cast<S>(old) ? x : old; }),    \
+      atomic_row<space, T>(prefix "atomic_umin" suffix,                                     \
+                           [](T old, T x) { return x < old ? x : old; }),                   \
+      atomic_row<space, T>(                                                                 \
+          prefix "atomic_smax" suffix,                                                      \
+          [](T old, T x) { return static_cast<S>(x) > static_cast<S>(old) ? x : old; }),    \
+      atomic_row<space, T>(prefix "atomic_umax" suffix,                                     \
+                           [](T old, T x) { return x > old ? x : old; }),                   \
+      atomic_row<space, T>(prefix "atomic_and" suffix, [](T old, T x) { return old & x; }), \
+      atomic_row<space, T>(prefix "atomic_or" suffix, [](T old, T x) { return old | x; }),  \
+      atomic_row<space, T>(prefix "atomic_xor" suffix, [](T old, T x) { return old ^ x; }), \
+      atomic_row<space, T>(prefix "atomic_inc" suffix,                                      \
+                           [](T old, T x) { return old >= x ? T{0} : old + 1; }),           \
+      atomic_row<space, T>(prefix "atomic_dec" suffix,                                      \
+                           [](T old, T x) { return old == 0 || old > x ? x : old - 1; }),   \
+      atomic_row<space, T, void>(prefix "atomic_cmpswap" suffix,                            \
+                                 [](T old, T x, T c) { return old == c ? x : old; })
+#define WEFT_FLOAT_ATOMICS(prefix, space)                               \
+  atomic_row<space, uint32_t>(prefix "atomic_add_f32", kAddF32),        \
+      atomic_row<space, uint64_t>(prefix "atomic_add_f64", kAddF64),    \
+      atomic_row<space, uint64_t>(prefix "atomic_min_f64", kMinF64),    \
+      atomic_row<space, uint64_t>(prefix "atomic_max_f64", kMaxF64),    \
+      atomic_row<space, uint32_t>(prefix "atomic_pk_add_f16", kAddF16), \
+      atomic_row<space, uint32_t>(prefix "atomic_pk_add_bf16", kAddBf16)
+
+template <Space kSpace, class T, class, class F>
+constexpr Row atomic_row(std::string_view name, F) {
+  return data_row(name, &atomic<kSpace, T, F, true>, Class::vmem_atomic, sizeof(T), Kind::words, 0);
+}
+
+#define WEFT_ATOMICS(prefix, space)                                  \
+  WEFT_INTEGER_ATOMICS(prefix, "", space, uint32_t, int32_t),        \
+      WEFT_INTEGER_ATOMICS(prefix, "_x2", space, uint64_t, int64_t), \
+      WEFT_FLOAT_ATOMICS(prefix, space)
+
+constexpr Row control(std::string_view name) {
+  return data_row(name, &cache_control, Class::vmem_load, 0, Kind::words, 0);
+}
+
+const Row kRows[] = {
+    WEFT_LOADS("flat_", Space::flat),
+    WEFT_STORES("flat_", Space::flat),
+    WEFT_ATOMICS("flat_", Space::flat),
+    WEFT_LOADS("global_", Space::global),
+    WEFT_STORES("global_", Space::global),
+    WEFT_TO_LDS("global_", Space::global),
+    WEFT_ATOMICS("global_", Space::global),
+    WEFT_LOADS("scratch_", Space::scratch),
+    WEFT_STORES("scratch_", Space::scratch),
+    WEFT_LOADS("buffer_", Space::buffer),
+    WEFT_STORES("buffer_", Space::buffer),
+    WEFT_ATOMICS("buffer_", Space::buffer),
+    control("buffer_inv"),
+    control("buffer_wbl2"),
+};
+
+}  // namespace
+
+std::span<const Row> memory_rows() { return kRows; }
+
+}  // namespace weft::sim

@@ -1,0 +1,170 @@
+// The state that instructions work on: a wave's registers, its workgroup, and what the launch
+// keeps.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "sim/instruction.h"
+#include "sim/report.h"
+#include "sim/target.h"
+
+namespace weft::sim {
+
+class Code;
+class Memory;
+struct Workgroup;
+struct Launch;
+struct WaveChecks;
+
+/// Registers in the order of the scalar operand encoding.
+inline constexpr int kVcc = 106;
+inline constexpr int kM0 = 124;
+inline constexpr int kExec = 126;
+/// The vector registers of a wave: 256 VGPRs, then 256 AGPRs.
+inline constexpr int kVectorRegisters = 512;
+
+/// Upper halves of the 64-bit addresses that flat instructions take for LDS and for scratch. No
+/// host pointer looks like that.
+inline constexpr uint64_t kSharedBase = 0x0001'0000'0000'0000;
+inline constexpr uint64_t kPrivateBase = 0x0002'0000'0000'0000;
+
+enum class WaveState : uint8_t {
+  running,
+  yielded,  ///< runs, but let others go first (s_sleep)
+  barrier,  ///< waits for the rest of its workgroup
+  ended,
+};
+
+struct alignas(64) Wave {
+  uint32_t* v = nullptr;  ///< kVectorRegisters * 64 lanes
+  alignas(8) std::array<uint32_t, 128> s{};
+  uint32_t scc = 0;
+  uint32_t mode = 0;
+  /// The mode rounds or flushes in another way than the host does by itself.
+  bool special_float = false;
+  WaveState state = WaveState::running;
+  const Instruction* pc = nullptr;
+  Workgroup* group = nullptr;
+  WaveChecks* checks = nullptr;  ///< null: the sanitizer is off
+  uint64_t executed = 0;         ///< instructions
+  int index = 0;                 ///< in its workgroup
+  std::byte* scratch = nullptr;  ///< 64 times Launch::scratch_bytes
+  uint32_t trap_status = 0;
+
+  uint64_t pair(int index_) const { return s[index_] | static_cast<uint64_t>(s[index_ + 1]) << 32; }
+  void set_pair(int index_, uint64_t value) {
+    s[index_] = static_cast<uint32_t>(value);
+    s[index_ + 1] = static_cast<uint32_t>(value >> 32);
+  }
+  uint64_t exec() const { return pair(kExec); }
+  uint64_t vcc() const { return pair(kVcc); }
+  uint32_t* lanes(int index_) { return v + static_cast<size_t>(index_) * kLanes; }
+
+  /// Value of a scalar, constant or special operand.
+  uint64_t read64(const Operand& operand) const;
+  uint32_t read32(const Operand& operand) const {
+    return operand.kind == Operand::Kind::sgpr ? s[operand.index]
+                                               : static_cast<uint32_t>(read64(operand));
+  }
+  void write32(const Operand& operand, uint32_t value) { s[operand.index] = value; }
+  void write64(const Operand& operand, uint64_t value) { set_pair(operand.index, value); }
+};
+
+/// What one host thread counts while it runs waves; added up when the launch ends.
+struct ThreadCounts {
+  std::vector<uint64_t> executed;  ///< by ordinal of the instruction
+  Counters counters;
+  struct Range {
+    uint64_t begin = 1;
+    uint64_t end = 0;
+    uint8_t* touched = nullptr;
+  };
+  /// The allocation that an instruction last found its addresses in.
+  std::array<Range, 64> ranges{};
+};
+
+/// Who touched a word of LDS last, to find reads of what was never written, races between waves,
+/// and reads of what may not have arrived yet. Steps are the waves' clocks (sim/checks.h).
+struct LdsWord {
+  uint32_t written_epoch = 0;   ///< the writer's step
+  uint32_t read_epoch = 0;      ///< the reader's step
+  uint32_t writer_ordinal = 0;  ///< instruction
+  uint8_t writer = 0xff;        ///< wave; 0xff: none
+  uint8_t reader = 0xff;        ///< the last wave that read it since it was written
+  uint8_t written_bytes = 0;    ///< bit k: byte k was ever written
+  uint8_t sync = 0;             ///< an atomic was done here: it orders waves and never races
+  uint8_t arriving = 0xff;      ///< wave whose write nothing has waited for yet
+  bool direct = false;          ///< that write is a load straight to LDS
+};
+
+struct Workgroup {
+  std::array<uint32_t, 3> id{};
+  uint64_t number = 0;  ///< in the grid
+  int xcd = 0;
+  int compute_unit = 0;
+  std::byte* lds = nullptr;
+  uint32_t lds_bytes = 0;
+  std::vector<Wave> waves;
+  int at_barrier = 0;
+  int ended = 0;
+  uint32_t epoch = 0;       ///< barriers passed
+  bool shares = false;      ///< did something that other workgroups may wait for, or waits itself
+  bool progressed = false;  ///< changed memory, passed a barrier or ended a wave since last asked
+  std::vector<LdsWord> shadow;  ///< empty: the sanitizer is off
+  std::unordered_map<uint32_t, std::array<uint32_t, 16>> sync_clocks;  ///< by word, of atomics
+  Launch* launch = nullptr;
+  ThreadCounts* counts = nullptr;
+};
+
+/// One run of a kernel.
+struct Launch {
+  const Code* code = nullptr;
+  Memory* memory = nullptr;
+  Target target = Target::gfx942;
+  std::string kernel;
+  std::array<uint32_t, 3> grid{1, 1, 1};   ///< workgroups
+  std::array<uint32_t, 3> block{1, 1, 1};  ///< threads of a workgroup
+  uint32_t scratch_bytes = 0;              ///< of a lane
+  uint64_t load_offset = 0;                ///< a code object's address 0 in memory
+  bool sanitize = true;
+  std::atomic<bool> abort{false};
+  std::mutex mutex;
+  std::vector<Finding> findings;
+  std::function<std::string(uint64_t)> source_line;  ///< of a code object's address
+};
+
+/// Adds a finding (the same one at the same instruction counts up); the wave goes on.
+void report(Wave& wave, const Instruction& instruction, FindingKind kind, int lane,
+            std::string message);
+/// Adds a finding and ends the launch.
+void stop(Wave& wave, const Instruction& instruction, FindingKind kind, int lane,
+          std::string message);
+
+/// MODE's rounding and denormals changed: notes whether floats need special care.
+void set_mode(Wave& wave, uint32_t mode);
+
+// The rows of matrix and conversion instructions, made from their tables.
+const Row* find_matrix_row(const MatrixOp& op);
+const Row* find_convert_row(const ConvertOp& op);
+
+// What the sanitizer is told by instructions that reach memory; no-ops when it is off.
+// `words`: registers from `first` that the load writes when it is waited for.
+enum class Counter : uint8_t { vm, lgkm_in_order, lgkm_any_order };
+void note_issue(Wave& wave, const Instruction& instruction, Counter counter, int first_register,
+                int words, bool scalar);
+/// A wait: at most so many operations may be outstanding.
+void note_wait(Wave& wave, int vm, int lgkm);
+/// Bytes of LDS about to be read or written by a lane. False: a finding made the access pointless.
+void note_lds(Wave& wave, const Instruction& instruction, int lane, uint32_t address, int bytes,
+              bool write, bool atomic, bool arriving);
+
+}  // namespace weft::sim
