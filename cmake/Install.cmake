@@ -4,13 +4,13 @@ include(CMakePackageConfigHelpers)
 
 set(WEFT_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
 
-# Headers that need a dependency (Highway, nlohmann-json) or serve the tests are for the library's own
-# sources and stay behind.
+# Headers that need a dependency (Highway, nlohmann-json, CUDA), are for one GPU's kernels or serve the
+# tests are for the library's own sources and stay behind.
 foreach(room IN LISTS WEFT_ROOMS)
   install(DIRECTORY ${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft
     FILES_MATCHING PATTERN "*.h"
     PATTERN "*-inl.h" EXCLUDE PATTERN "json.h" EXCLUDE PATTERN "tokenizer" EXCLUDE
-    PATTERN "test_*.h" EXCLUDE)
+    PATTERN "test_*.h" EXCLUDE PATTERN "hopper*" EXCLUDE PATTERN "cdna*" EXCLUDE)
 endforeach()
 
 install(TARGETS weft EXPORT weftTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -186,14 +186,14 @@ Result<int> device_count() {
   int driver = 0;
   if (error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
       driver == 0) {
-    return device_error("no CUDA device can be had: there is no NVIDIA driver here");
+    return device_error("there is no NVIDIA driver here");
   }
   if (error != cudaSuccess) {
-    return device_error(fmt::format("no CUDA device can be had: {} ({})", cudaGetErrorString(error),
+    return device_error(fmt::format("the CUDA driver says: {} ({})", cudaGetErrorString(error),
                                     cudaGetErrorName(error)));
   }
   if (count == 0) {
-    return device_error("no CUDA device can be had: the driver knows of none");
+    return device_error("the driver knows of no GPU");
   }
   return count;
 }
@@ -201,10 +201,11 @@ Result<int> device_count() {
 }  // namespace
 
 Result<std::unique_ptr<Device>> open_device(int index) {
-  WEFT_ASSIGN(const int count, device_count());
-  if (index >= count) {
+  const Result<int> count = device_count();
+  if (!count.ok() || index >= *count) {
     return device_error(
-        fmt::format("device cuda:{} cannot be had: there are {} here", index, count));
+        fmt::format("device cuda:{} cannot be had: {}", index,
+                    count.ok() ? fmt::format("there are {} here", *count) : count.error().message));
   }
   WEFT_ASSIGN(DeviceInfo info, describe(index));
   auto device = std::make_unique<CudaDevice>(index, std::move(info));

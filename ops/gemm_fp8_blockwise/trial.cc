@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "ops/check_operands.h"
 #include "ops/gemm_fp8_blockwise/op.h"
 
 namespace weft::trial {
@@ -27,8 +28,8 @@ struct Case {
   std::string name() const {
     constexpr std::string_view kScales[] = {"column-major", "mixed", "row-major"};
     return fmt::format("m={},n={},k={},{},{},scales={}", m, n, k,
-                       layout == Fp8Layout::k_major ? "k-major" : "mn-major", name_of(type),
-                       kScales[static_cast<int>(scales)]);
+                       layout == Fp8Layout::k_major ? "k-major" : "mn-major",
+                       format_key(type, Scaling::none), kScales[static_cast<int>(scales)]);
   }
 };
 

@@ -70,7 +70,7 @@ class Command(unittest.TestCase):
 class Contract(Command):
     def test_version_and_help(self):
         self.assertRegex(self.ok("--version").decode(), r"^weft \d+\.\d+\.\d+\n$")
-        commands = "devices generate tokenize score inspect check bench new-model"
+        commands = "devices generate tokenize score inspect check bench tune new-model"
         text = self.ok("--help").decode()
         for command in commands.split():
             self.assertIn(command, text)
@@ -117,6 +117,13 @@ class Contract(Command):
         self.fails(USAGE, "score", "--model", GOLDENS / "llama-f32", "--ids", "1,two", says=["two"])
         self.fails(USAGE, "inspect", "--preset", "llama-3.2-1b", "--device", "gpu", says=["gpu"])
         self.fails(USAGE, "score", "--model", GOLDENS / "llama-f32", "--ids", "1", "--context", 10**9)
+
+    def test_missing_device_of_operations(self):
+        for command in (("check", "gemm_bf16"), ("bench", "gemm_bf16"), ("tune", "gemm_bf16")):
+            self.fails(DEVICE, *command, "--device", "cuda:99", says=["cuda:99 cannot be had"])
+            self.fails(USAGE, *command, "--device", "cuda:one", says=["cuda:one"])
+            self.fails(USAGE, *command, "--device", "gpu", says=["gpu"])
+        self.fails(USAGE, "tune", "gemm_bf16", says=["nothing to tune"])
 
     def test_missing_device(self):
         for device in ("cuda", "cuda:3", "hip", "sim:gfx942"):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the build in BUILD_DIR somewhere fresh, then builds and runs the project beside this file
-# on it.
+# and the examples on it.
 #
 #   test.sh BUILD_DIR GENERATOR
 set -euo pipefail
@@ -16,4 +16,7 @@ cmake --install "$build_dir" --prefix "$work/installed"
 mv "$work/installed" "$work/moved"
 cmake -G "$generator" -S "$here" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/moved"
 cmake --build "$work/build"
+cmake -G "$generator" -S "$here/../../examples" -B "$work/examples" -DCMAKE_PREFIX_PATH="$work/moved"
+cmake --build "$work/examples"
+"$work/examples/product" cpu 33 24 40
 "$work/build/consumer" "$here/../../models/weft-code" "def fibonacci(n):"

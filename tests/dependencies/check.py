@@ -24,7 +24,7 @@ ROOMS = {
     "cli": {"base", "tile", "arch", "ops", "model", "program", "engine", "serve"},
 }
 # Folders that hold C++ but are no part of the library or the command.
-OUTSIDE = {"build", "tests", "docs", "models", "scripts", "cmake"}
+OUTSIDE = {"bench", "build", "cmake", "docs", "examples", "models", "scripts", "tests"}
 SUFFIXES = {".h", ".inc", ".cc", ".cu", ".cuh", ".hip"}
 INCLUDE = re.compile(r'^\s*#\s*(?:include|define\s+HWY_TARGET_INCLUDE)\s*(["<])([^">]+)[">]')
 
