@@ -5,10 +5,17 @@
 
 #include "cli/commands.h"
 #include "fmt/format.h"
+#ifdef WEFT_WITH_SIM
+#include "sim/hip.h"
+#endif
 
 int main(int argc, char** argv) {
   using namespace weft::cli;
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a write error, said like any other
+
+#ifdef WEFT_WITH_SIM
+  weft::sim::install();
+#endif
 
   CLI::App app("weft: lowest-latency decoding of large language models", "weft");
   app.set_version_flag("--version", "weft " WEFT_VERSION);

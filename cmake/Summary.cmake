@@ -14,6 +14,12 @@ else()
   string(APPEND weft_built ", cdna (${cdna_targets})")
 endif()
 
+if(WEFT_SIM_LEFT_OUT)
+  list(APPEND weft_left_out "sim (${WEFT_SIM_LEFT_OUT}; scripts/setup amd installs them)")
+else()
+  string(APPEND weft_built ", sim")
+endif()
+
 if(NOT TARGET weft_command)
   list(APPEND weft_left_out "the command (no sources)")
 endif()

@@ -18,6 +18,14 @@ foreach(room IN LISTS WEFT_ROOMS)
   endif()
 endforeach()
 
+if(TARGET weft_sim AND weft_tests_sim)
+  weft_add_tests(sim ${weft_tests_sim})
+  target_link_libraries(test_sim PRIVATE weft_sim)
+  target_compile_definitions(test_sim PRIVATE
+    WEFT_SIM_KERNELS="${WEFT_SIM_KERNELS}" WEFT_SIM_HIP_LIBRARY="$<TARGET_FILE:weft_sim_hip>")
+  add_dependencies(test_sim weft_sim_hip sim_kernels)
+endif()
+
 # The rooms include each other in one direction only.
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 add_test(NAME dependencies

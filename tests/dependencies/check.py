@@ -17,11 +17,12 @@ ROOMS = {
     "tile": {"base"},
     "arch": {"base", "tile"},
     "ops": {"base", "tile", "arch"},
+    "sim": {"base", "arch"},
     "model": {"base"},
     "program": {"base", "tile", "arch", "ops", "model"},
     "engine": {"base", "tile", "arch", "ops", "model", "program"},
     "serve": {"base", "tile", "arch", "ops", "model", "program", "engine"},
-    "cli": {"base", "tile", "arch", "ops", "model", "program", "engine", "serve"},
+    "cli": {"base", "tile", "arch", "ops", "model", "program", "engine", "serve", "sim"},
 }
 # Folders that hold C++ but are no part of the library or the command.
 OUTSIDE = {"bench", "build", "cmake", "docs", "examples", "models", "scripts", "tests"}
@@ -36,7 +37,7 @@ def names_a_target(file):
     room = file.parts[0]
     if room == "ops":
         return file.name not in ("op.h", "reference.cc")
-    return room in ("arch", "engine", "serve", "cli")
+    return room in ("arch", "sim", "engine", "serve", "cli")
 
 
 def problem(root, file, quote, target):
