@@ -1,4 +1,5 @@
-// gemm_bf16 on the CPU: the product of arch/cpu/dot-inl.h, rounded to the output's format.
+// gemm_bf16 on the CPU: the product of arch/cpu/dot-inl.h, rounded to the output's format or added
+// to what is there.
 #include "ops/gemm_bf16/op.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -11,20 +12,25 @@ HWY_BEFORE_NAMESPACE();
 namespace weft {
 namespace HWY_NAMESPACE {
 
-template <class Out>
-class RoundingEpilogue {
+template <class Out, bool kAccumulate>
+class StoringEpilogue {
  public:
-  explicit RoundingEpilogue(const Matrix& out) : out_(out) {}
+  explicit StoringEpilogue(const Matrix& out) : out_(out) {}
 
   void begin(Range /*columns*/) {}
 
   HWY_INLINE void finish(int64_t r, int64_t column, int64_t count, const FloatVec (&sum)[1]) {
     const FloatTag d;
     Out* out = row<Out>(out_, r) + column;
-    if (count == static_cast<int64_t>(kFloatLanes)) {
-      store(d, sum[0], out);
+    const bool whole = count == static_cast<int64_t>(kFloatLanes);
+    auto value = sum[0];
+    if constexpr (kAccumulate) {
+      value = hn::Add(value, whole ? load(d, out) : load_first(d, out, count));
+    }
+    if (whole) {
+      store(d, value, out);
     } else {
-      store_first(d, sum[0], out, count);
+      store_first(d, value, out, count);
     }
   }
 
@@ -40,12 +46,13 @@ void gemm_bf16_tile(const GemmBf16Args& args, Range rows, Range columns,
                                  .w = {static_cast<const bf16*>(args.b.data)},
                                  .w_stride = {args.b.stride},
                                  .k = args.k};
+  const auto run = [&](auto epilogue) { dot(factors, rows, columns, scratch, epilogue); };
   if (args.out.dtype == DType::bf16) {
-    RoundingEpilogue<bf16> epilogue(args.out);
-    dot(factors, rows, columns, scratch, epilogue);
+    run(StoringEpilogue<bf16, false>(args.out));
+  } else if (args.accumulate) {
+    run(StoringEpilogue<float, true>(args.out));
   } else {
-    RoundingEpilogue<float> epilogue(args.out);
-    dot(factors, rows, columns, scratch, epilogue);
+    run(StoringEpilogue<float, false>(args.out));
   }
 }
 

@@ -16,11 +16,15 @@ Status check(const GemmBf16Args& args) {
   WEFT_TRY(check_size(kName, "k", args.k, 8, 8));
   WEFT_TRY(check_matrix(kName, "a", args.a, args.k, {DType::bf16}));
   WEFT_TRY(check_matrix(kName, "b", args.b, args.k, {DType::bf16}));
+  if (args.accumulate) {
+    return check_matrix(kName, "out (with accumulate)", args.out, args.n, {DType::f32});
+  }
   return check_matrix(kName, "out", args.out, args.n, {DType::bf16, DType::f32});
 }
 
 PlanKey plan_key(const GemmBf16Args& args) {
-  return {args.m, args.n, args.k, format_key(args.out.dtype, Scaling::none)};
+  return {args.m, args.n, args.k,
+          args.accumulate ? "f32,accumulate" : format_key(args.out.dtype, Scaling::none)};
 }
 
 const Kernel<GemmBf16Args>* gemm_bf16_kernel(Arch arch) { return WEFT_KERNEL_OF(gemm_bf16)(arch); }

@@ -1,4 +1,4 @@
-// gemm_bf16: out[m, n] = sum_k a[m, k] * b[n, k], for many rows: the projections of a prompt.
+// gemm_bf16: out[m, n] (+)= sum_k a[m, k] * b[n, k], for many rows: the projections of a prompt.
 // Products of bf16 are exact in f32, sums are f32, the result is rounded once.
 #pragma once
 
@@ -14,12 +14,13 @@ namespace weft {
 
 /// All pointers are aligned to 16 bytes and all strides are multiples of 16 bytes.
 struct GemmBf16Args {
-  int64_t m = 0;  ///< any, at least 1
-  int64_t n = 0;  ///< a multiple of 8
-  int64_t k = 0;  ///< a multiple of 8
-  ConstMatrix a;  ///< [m, k], bf16
-  ConstMatrix b;  ///< [n, k], bf16, as Hugging Face stores weights
-  Matrix out;     ///< [m, n], bf16 or f32
+  int64_t m = 0;            ///< any, at least 1
+  int64_t n = 0;            ///< a multiple of 8
+  int64_t k = 0;            ///< a multiple of 8
+  ConstMatrix a;            ///< [m, k], bf16
+  ConstMatrix b;            ///< [n, k], bf16, as Hugging Face stores weights
+  Matrix out;               ///< [m, n], bf16 or f32
+  bool accumulate = false;  ///< f32 only: add to what out holds (the residual)
   Workspace workspace;
 };
 
@@ -37,8 +38,8 @@ Result<size_t> gemm_bf16_workspace(const GemmBf16Args& args, Stream stream);
 const Kernel<GemmBf16Args>* gemm_bf16_kernel(Arch arch);
 
 namespace reference {
-/// out and magnitudes: [rows.size(), columns.size()]; the latter are sums of |terms|, in whose
-/// units the error of a sum is measured.
+/// out and magnitudes: [rows.size(), columns.size()], without what args.out held; the latter are
+/// sums of |terms|, in whose units the error of a sum is measured.
 void gemm_bf16(const GemmBf16Args& args, Range rows, Range columns, double* out,
                double* magnitudes);
 }  // namespace reference

@@ -62,6 +62,10 @@ TEST(GemmBf16, RefusesWhatItCannotCompute) {
   args.n = 12;
   expect_refused(args, "n is 12, but must be a multiple of 8");
   args = small.args;
+  args.accumulate = true;
+  args.out.dtype = DType::bf16;
+  expect_refused(args, "out (with accumulate) is BF16, but must be F32");
+  args = small.args;
   args.a.dtype = DType::f16;
   expect_refused(args, "a is F16, but must be BF16");
   args = small.args;

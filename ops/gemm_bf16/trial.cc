@@ -13,8 +13,12 @@ struct Case {
   int64_t n;
   int64_t k;
   DType out;
+  bool accumulate = false;
 
-  std::string name() const { return fmt::format("m={},n={},k={},out={}", m, n, k, name_of(out)); }
+  std::string name() const {
+    return fmt::format("m={},n={},k={},out={}{}", m, n, k, name_of(out),
+                       accumulate ? ",accumulate" : "");
+  }
 };
 
 constexpr Case kCases[] = {
@@ -28,7 +32,13 @@ class GemmBf16Trial : public KernelTrial<GemmBf16Args> {
         k_(c.k),
         a_(input("a", c.m, c.k, DType::bf16, random, 1, gap(c))),
         b_(input("b", c.n, c.k, DType::bf16, random, 1, gap(c))),
-        out_(output("out", c.m, c.n, c.out, gap(c))) {}
+        accumulate_(c.accumulate),
+        out_(add("out", c.accumulate ? Tensor::Role::inout : Tensor::Role::output, c.m, c.n, c.out,
+                 gap(c))) {
+    if (accumulate_) {
+      out_.fill(random, 10);
+    }
+  }
 
   int64_t rows() const override { return a_.rows(); }
 
@@ -38,8 +48,12 @@ class GemmBf16Trial : public KernelTrial<GemmBf16Args> {
     Expectation& out = result[0];
     reference::gemm_bf16(args(Side::host), rows, out.columns, out.value.data(),
                          out.tolerance.data());
-    for (double& tolerance : out.tolerance) {
-      tolerance *= sum_tolerance(k_);
+    for (size_t i = 0; i < out.value.size(); ++i) {
+      out.tolerance[i] *= sum_tolerance(k_);
+      if (accumulate_) {
+        const auto at = static_cast<int64_t>(i);
+        out.value[i] += out_.get(rows.begin + at / out_.columns(), at % out_.columns());
+      }
     }
     out.allow_rounding();
     return result;
@@ -54,7 +68,8 @@ class GemmBf16Trial : public KernelTrial<GemmBf16Args> {
   }
 
   Work work() const override {
-    return {.bytes = static_cast<double>(a_.bytes() + b_.bytes() + out_.bytes()),
+    return {.bytes =
+                static_cast<double>(a_.bytes() + b_.bytes() + out_.bytes() * (accumulate_ ? 2 : 1)),
             .flops = 2.0 * static_cast<double>(a_.rows() * b_.rows() * k_),
             .peak = Peak::bf16};
   }
@@ -67,6 +82,7 @@ class GemmBf16Trial : public KernelTrial<GemmBf16Args> {
             .a = a_.in(side),
             .b = b_.in(side),
             .out = out_.out(side),
+            .accumulate = accumulate_,
             .workspace = {}};
   }
 
@@ -77,6 +93,7 @@ class GemmBf16Trial : public KernelTrial<GemmBf16Args> {
   int64_t k_;
   Tensor& a_;
   Tensor& b_;
+  bool accumulate_;
   Tensor& out_;
 };
 

@@ -57,6 +57,7 @@ GemmBf16Args as_bf16(const GemmSkinnyArgs& args) {
           .a = args.a,
           .b = args.b,
           .out = args.out,
+          .accumulate = false,
           .workspace = {}};
 }
 
