@@ -68,7 +68,9 @@ std::vector<DeviceListing> list_devices() {
   if constexpr (built::kCuda) {
     result = hopper::list_devices();
   } else {
-    result.push_back({.kind = "cuda", .info = {}, .missing = std::string(kNoCuda)});
+    DeviceListing& cuda = result.emplace_back();
+    cuda.kind = "cuda";
+    cuda.missing = kNoCuda;
   }
   if constexpr (built::kCdna) {
     for (DeviceListing& each : cdna::list_devices()) {
