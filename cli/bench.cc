@@ -30,33 +30,46 @@ std::string rate(const trial::BenchOutcome& outcome) {
                            name_of(outcome.work.peak));
 }
 
-std::string counted(const Counters& counters) {
-  std::string text = fmt::format("at least {} by {} (a bound from counts, not a time)",
-                                 duration(counters.bound), counters.bound_by);
+/// A bound from counts is never a time.
+std::string counted(const Counters& counters, double limit) {
+  std::string text = fmt::format("counts say at least {} ({}), {:.2f} times the limit of {}",
+                                 duration(counters.bound), counters.bound_by,
+                                 counters.bound / limit, duration(limit));
   for (const Counters::Entry& entry : counters.entries) {
     text += fmt::format("\n    {:<40} {:.6g}", entry.name, entry.value);
   }
   return text;
 }
 
-void print(const trial::BenchOutcome& outcome) {
-  const std::string subject =
-      fmt::format("{} {}", outcome.selected.operation->name, outcome.selected.name());
-  const std::string plan = outcome.plan ? "; " + to_text(*outcome.plan) : "";
-  if (!outcome.mismatch.empty()) {
-    fmt::print("{}: WRONG, not timed: {}{}\n", subject, outcome.mismatch, plan);
-  } else if (!outcome.skipped.empty()) {
-    fmt::print("{}: skipped: {}\n", subject, outcome.skipped);
-  } else if (outcome.counters) {
-    fmt::print("{}: {:.6g} bytes, {:.6g} flops, limit {}{}; {}\n", subject, outcome.work.bytes,
-               outcome.work.flops, duration(outcome.limit()), plan, counted(*outcome.counters));
-  } else {
-    fmt::print("{}: median {}, best {}, slowest {} of {}; {}, {:.0f}% of the limit{}\n", subject,
-               duration(outcome.median), duration(outcome.best), duration(outcome.slowest),
-               outcome.runs, rate(outcome), 100 * outcome.limit() / outcome.median, plan);
+/// One line a case as it comes, but each reason to skip cases only once in a row.
+class Printer {
+ public:
+  void report(const trial::BenchOutcome& outcome) {
+    const std::string subject =
+        fmt::format("{} {}", outcome.selected.operation->name, outcome.selected.name());
+    const std::string plan = outcome.plan ? "; " + to_text(*outcome.plan) : "";
+    if (!outcome.skipped.empty()) {
+      const std::string why =
+          fmt::format("{}: skipped: {}", outcome.selected.operation->name, outcome.skipped);
+      if (why != skipped_) {
+        fmt::print("{}\n", why);
+      }
+      skipped_ = why;
+    } else if (!outcome.mismatch.empty()) {
+      fmt::print("{}: WRONG, not timed: {}{}\n", subject, outcome.mismatch, plan);
+    } else if (outcome.counters) {
+      fmt::print("{}{}; {}\n", subject, plan, counted(*outcome.counters, outcome.limit()));
+    } else {
+      fmt::print("{}: median {}, best {}, slowest {} of {}; {}, {:.0f}% of the limit{}\n", subject,
+                 duration(outcome.median), duration(outcome.best), duration(outcome.slowest),
+                 outcome.runs, rate(outcome), 100 * outcome.limit() / outcome.median, plan);
+    }
+    std::fflush(stdout);
   }
-  std::fflush(stdout);
-}
+
+ private:
+  std::string skipped_;  // the line that said why the last one was
+};
 
 /// The geometric means of each operation's cases that were timed.
 void print_means(const trial::BenchReport& report) {
@@ -174,7 +187,11 @@ void add_bench(CLI::App& app, Action& action) {
       WEFT_ASSIGN(const std::unique_ptr<Device> device, operations_device(flags->device));
       flags->bench.device = device.get();
       fmt::print("{}\n", heading(flags->bench));
-      WEFT_ASSIGN(const trial::BenchReport report, trial::bench_operations(flags->bench, print));
+      Printer printer;
+      WEFT_ASSIGN(const trial::BenchReport report,
+                  trial::bench_operations(flags->bench, [&](const trial::BenchOutcome& outcome) {
+                    printer.report(outcome);
+                  }));
       if (device != nullptr) {
         print_means(report);
       }
@@ -184,8 +201,10 @@ void add_bench(CLI::App& app, Action& action) {
         fmt::print("a run that launches nothing takes {} by this method\n",
                    duration(report.empty_run));
       }
-      fmt::print("geometric mean {:.0f}% of the limit over {} cases\n", 100 * report.mean_share,
-                 timed);
+      if (device == nullptr || device->info().keeps_time) {
+        fmt::print("geometric mean {:.0f}% of the limit over {} cases\n", 100 * report.mean_share,
+                   timed);
+      }
       if (!flags->json.empty()) {
         WEFT_TRY(write_text(flags->json, to_json(report, flags->bench)));
       }

@@ -25,11 +25,11 @@ std::string processor_name() {
 
 std::string describe(const DeviceListing& listing) {
   if (!listing.missing.empty()) {
-    return fmt::format("{:<5} none: {}\n", listing.kind, listing.missing);
+    return fmt::format("{:<10} none: {}\n", listing.kind, listing.missing);
   }
   const DeviceInfo& info = listing.info;
   std::string text =
-      fmt::format("{:<5} {} ({}), {} units, {:.0f} GiB", info.id, info.name, info.target,
+      fmt::format("{:<10} {} ({}), {} units, {:.0f} GiB", info.id, info.name, info.target,
                   info.units, static_cast<double>(info.memory) / (1 << 30));
   if (info.bandwidth > 0) {
     text += fmt::format("; by its maker {:.2f} TB/s", info.bandwidth / 1e12);
@@ -49,9 +49,9 @@ void add_devices(CLI::App& app, Action& action) {
     action = []() -> Result<int> {
       const double memory =
           static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-      WEFT_TRY(write_text("-", fmt::format("cpu   {}, {} cores, {}, {:.0f} GiB\n", processor_name(),
-                                           cpu::usable_cpus(), cpu::name_of(cpu::detected_isa()),
-                                           memory / (1 << 30))));
+      WEFT_TRY(write_text("-", fmt::format("cpu        {}, {} cores, {}, {:.0f} GiB\n",
+                                           processor_name(), cpu::usable_cpus(),
+                                           cpu::name_of(cpu::detected_isa()), memory / (1 << 30))));
       for (const DeviceListing& listing : list_devices()) {
         WEFT_TRY(write_text("-", describe(listing)));
       }

@@ -33,8 +33,9 @@ class QuantisingTrial : public KernelTrial<Args> {
  protected:
   using KernelTrial<Args>::KernelTrial;
 
-  /// `gap`: elements between rows, a multiple of 16.
+  /// `gap`: elements between rows, a multiple of 16; more where the stride would not be one then.
   void add_result(const QuantisedCase& c, int64_t rows, int64_t columns, int64_t gap) {
+    gap += (16 - columns % 16) % 16;
     case_ = c;
     blocks_ = (columns + kScaleBlock - 1) / kScaleBlock;
     out_ = &this->output("out", rows, columns, c.out, gap);
