@@ -94,6 +94,16 @@ __device__ inline void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/// Moves registers between warpgroups: of each thread, for all of a warpgroup at once.
+template <int kRegisters>
+__device__ inline void raise_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ inline void lower_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
 /// d += a b: A 16 x 16 (row), B 16 x 8 (column), bf16, summed in f32. Lane (g, t) = (lane / 4, lane
 /// % 4) holds a0: row g, k 2t..2t+1; a1: row g + 8; a2: row g, k 2t+8..; a3: row g + 8; b0: column
 /// g, k 2t..; b1: k 2t+8..; d0, d1: row g, columns 2t, 2t+1; d2, d3: row g + 8.
@@ -152,4 +162,10 @@ __device__ inline float team_sum(const Team& team, float x, int round) {
   return sum;
 }
 
+#ifdef LAPS
+__device__ long long g_laps[132][16];
+#define LAP(slot) do { if (threadIdx.x == 0) { const long long now = clock64(); g_laps[blockIdx.x][slot] += now - g_laps[blockIdx.x][15]; g_laps[blockIdx.x][15] = now; } } while (0)
+#else
+#define LAP(slot)
+#endif
 }  // namespace weft::hopper

@@ -1,5 +1,5 @@
 // One CTA per SM walks its worker's codes, step after step. Eight warps form the team that
-// computes; one thread of a ninth warp is the loader: it walks the same codes, knows every
+// computes; one thread beside them is the loader: it walks the same codes, knows every
 // weight byte of the step in order, and keeps the ring of pages full. It never waits for an
 // activation. Events are counters in global memory; a wait polls them with acquire loads, a signal
 // is a release addition after the team's stores. Every spin has an end: a worker that waits too
@@ -16,7 +16,9 @@ namespace weft::hopper {
 namespace {
 
 static_assert(Team::kWarps == kTeamWarps);
-constexpr int kThreads = Team::kThreads + 32;
+constexpr int kThreads = Team::kThreads + 128;  // registers are moved between groups of four warps
+constexpr int kTeamRegisters = 232;
+constexpr int kLoaderRegisters = 40;
 constexpr uint32_t kMostPolls = 1u << 22;  // of about half a microsecond
 constexpr int64_t kAlign = 128;
 constexpr int kMostHalf = 128;  // of the elements of a head
@@ -117,8 +119,8 @@ class Worker {
   /// By a warp: a head's row, normed where there is a weight, rotated and scaled, to shared memory.
   __device__ void head_row(const Code& code, const float* from, Place weight, float factor,
                            bool rotate, float scale, float* to) const;
-  /// By a warp: a row of the cache from shared memory, where it is left as the cache rounds it.
-  __device__ void append(Place cache, int64_t row, float* x) const;
+  /// By a warp: a row from shared memory to the cache, and as the cache has it to `rounded`.
+  __device__ void append(Place cache, int64_t row, const float* x, char* rounded) const;
   /// Zeros from `elements` to the end of the input row's last group.
   __device__ void pad_row(int elements) const;
   __device__ void attention(const Code& code, int position);
@@ -221,7 +223,10 @@ __device__ void Worker::split_keys(int position, int split, int& first, int& las
 __device__ void Worker::prepare(const Code& code, int position) {
   if (code.opcode == Opcode::norm_input || code.opcode == Opcode::norm_add) {
     norm_weight_.load(team_, at<const __nv_bfloat16>(code.b), code.n);
-  } else if (code.opcode == Opcode::attention) {
+    return;
+  }
+  norm_weight_ = {};  // not to be kept
+  if (code.opcode == Opcode::attention) {
     const ModelShape& shape = launch_.shape;
     const int64_t row_bytes = static_cast<int64_t>(shape.head_dim) * (shape.kv_f32 ? 4 : 2);
     int first;
@@ -302,15 +307,15 @@ __device__ void Worker::head_row(const Code& code, const float* from, Place weig
   __syncwarp();
 }
 
-__device__ void Worker::append(Place cache, int64_t row, float* x) const {
+__device__ void Worker::append(Place cache, int64_t row, const float* x, char* rounded) const {
   const int dim = launch_.shape.head_dim;
+#pragma unroll 1
   for (int d = team_.lane; d < dim; d += 32) {
     if (launch_.shape.kv_f32) {
-      at<float>(cache)[row * dim + d] = x[d];
+      at<float>(cache)[row * dim + d] = reinterpret_cast<float*>(rounded)[d] = x[d];
     } else {
-      const __nv_bfloat16 rounded = __float2bfloat16_rn(x[d]);
-      at<__nv_bfloat16>(cache)[row * dim + d] = rounded;
-      x[d] = __bfloat162float(rounded);  // as later steps will see it
+      at<__nv_bfloat16>(cache)[row * dim + d] = reinterpret_cast<__nv_bfloat16*>(rounded)[d] =
+          __float2bfloat16_rn(x[d]);
     }
   }
 }
@@ -333,35 +338,39 @@ __device__ void Worker::attention(const Code& code, int position) {
     query_factor = norm_factor(at<const float>(code.a), shape.query_heads * dim, code.x);
     key_factor = norm_factor(at<const float>(code.b), shape.kv_heads * dim, code.x);
   }
-  // [group] queries, the new key, the new value; then the warps' parts.
+  // [group] queries, the new key, the new value, both as the cache has them; the warps' parts.
   auto* rows = reinterpret_cast<float*>(scratch_);
-  float* parts = rows + (group + 2) * dim;
+  float* parts = rows + (group + 4) * dim;
   const Partials partials(at<float>(code.f), shape.query_heads, shape.splits, dim);
-  const auto weight = [&](Place norm, int head) {
-    return norm == kNowhere || code.norm.whole == 0 ? norm
-                                                    : norm + static_cast<Place>(head * dim / 8);
-  };
+#pragma unroll 1
   for (int kv_head = code.first; kv_head < code.last; ++kv_head) {
     const int64_t cache_row = static_cast<int64_t>(kv_head) * shape.capacity;
+#pragma unroll 1
     for (int job = team_.warp; job < group + (own ? 2 : 0); job += Team::kWarps) {
+      // A query, the key, or the value.
+      const bool query = job < group;
+      const bool value = job > group;
+      const int head = query ? kv_head * group + job : kv_head;
+      const Place norm = query ? code.norm.query : value ? kNowhere : code.norm.key;
+      const bool whole = norm != kNowhere && code.norm.whole != 0;
       float* to = rows + job * dim;
-      if (job < group) {
-        const int head = kv_head * group + job;
-        head_row(code, at<const float>(code.a) + static_cast<int64_t>(head) * dim,
-                 weight(code.norm.query, head), query_factor, true, shape.attention_scale, to);
-      } else if (job == group) {
-        head_row(code, at<const float>(code.b) + static_cast<int64_t>(kv_head) * dim,
-                 weight(code.norm.key, kv_head), key_factor, true, 1.0f, to);
-        append(code.d, cache_row + position, to);
-      } else {
-        head_row(code, at<const float>(code.c) + static_cast<int64_t>(kv_head) * dim, kNowhere, 0,
-                 false, 1.0f, to);
-        append(code.e, cache_row + position, to);
+      head_row(code,
+               at<const float>(query   ? code.a
+                               : value ? code.c
+                                       : code.b) +
+                   static_cast<int64_t>(head) * dim,
+               whole ? norm + static_cast<Place>(head * dim / 8) : norm,
+               query ? query_factor : key_factor, !value, query ? shape.attention_scale : 1.0f, to);
+      if (!query) {
+        append(value ? code.e : code.d, cache_row + position, to,
+               reinterpret_cast<char*>(to + 2 * dim));
       }
     }
     team_.sync();
     const int64_t offset = cache_row * dim * (shape.kv_f32 ? 4 : 2);
-    const NewRow new_row{own ? position : -1, rows + group * dim, rows + (group + 1) * dim};
+    const NewRow new_row{own ? position : -1, reinterpret_cast<char*>(rows + (group + 2) * dim),
+                         reinterpret_cast<char*>(rows + (group + 3) * dim)};
+#pragma unroll 1
     for (int at_once = 0; at_once < group; at_once += kHeadsAtOnce) {
       const int heads = min(kHeadsAtOnce, group - at_once);
       const auto store = [&](int h, int d, float element, float maximum, float total) {
@@ -394,7 +403,7 @@ __device__ void Worker::combine(const Code& code, int position) {
   split_keys(position, 0, first, last, active);
   attention_merge(team_,
                   Partials(at<float>(code.f), shape.query_heads, shape.splits, shape.head_dim),
-                  active, shape.query_heads, shape.head_dim, shared_->sums, row_);
+                  active, shape.query_heads, shape.head_dim, row_);
   pad_row(shape.query_heads * shape.head_dim);
 }
 
@@ -428,7 +437,9 @@ __device__ bool Worker::product(const Code& code) {
       team_.thread < min(kBlockUnits * kUnitColumns, static_cast<int>(code.segment[0].columns))) {
     prior = __ldcg(at<const float>(code.segment[0].out) + team_.thread);
   }
+  LAP(2);
   team_.sync();  // the row is there
+  LAP(3);
   Candidate best;
   const auto finish = [&](int first_unit, int units, const float* sums) {
     const int outputs = (gated ? units / 2 : units) * kUnitColumns;
@@ -578,11 +589,14 @@ __device__ void Worker::compute() {
     for (int i = 0; i < count_; ++i) {
       const Code& code = codes_[i];
       stamp(i, 0);
+      LAP(14);
       prepare(code, position);
+      LAP(10);
       if (!wait(code, step)) {
         return;
       }
       stamp(i, 1);
+      LAP(9);
       int stored = Team::kThreads;
       if (code.head == 0 || !given(position) || code.opcode == Opcode::sample) {
         switch (code.opcode) {
@@ -619,8 +633,10 @@ __device__ void Worker::compute() {
         }
       }
       stamp(i, 2);
+      LAP(11);
       signal(code, stored);
       stamp(i, 3);
+      LAP(12);
     }
     // What this step leaves in shared memory and in this worker's own rows is read by the next.
     team_.sync();
@@ -688,14 +704,39 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) char memory[];
   Worker worker(launch, memory);
   if (threadIdx.x < Team::kThreads) {
+    raise_registers<kTeamRegisters>();
     worker.compute();
-  } else if (threadIdx.x == Team::kThreads) {
-    worker.load();
+  } else {
+    lower_registers<kLoaderRegisters>();
+    if (threadIdx.x == Team::kThreads) {
+      worker.load();
+    }
   }
 }
 
 }  // namespace
 
+#ifdef LAPS
+void print_laps(int steps, int layers) {
+  static long long h[132][16];
+  cudaMemcpyFromSymbol(h, g_laps, sizeof h);
+  const char* n[16] = {"product loop",  "page wait", "row load",   "row sync",
+                       "attn prologue", "attn loop", "attn merge", "comb early",
+                       "comb sync",     "wait",      "prepare",    "other work",
+                       "signal",        "",          "loop",       ""};
+  for (int i = 0; i < 15; ++i) {
+    double s = 0, m = 0;
+    for (int w = 0; w < 132; ++w) {
+      s += h[w][i];
+      if (h[w][i] > m) m = h[w][i];
+    }
+    printf("   %-14s mean %8.2f most %8.2f us/layer\n", n[i], s / 132 / 1980 / steps / layers,
+           m / 1980 / steps / layers);
+  }
+  static long long z[132][16];
+  cudaMemcpyToSymbol(g_laps, z, sizeof z);
+}
+#endif
 int64_t decode_shared_bytes(const Launch& launch) { return Layout(launch).total; }
 
 cudaError_t launch_decode(const Launch& launch, cudaStream_t stream) {

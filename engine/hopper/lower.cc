@@ -275,8 +275,7 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
   options.capacity = capacity;
   options.kv = kv;
   options.columns = kUnitColumns;
-  const int64_t group = config.query_heads / config.kv_heads;
-  options.attention_tasks = std::min<int64_t>(options.workers, kMostMergeFactors / group);
+  options.attention_tasks = options.workers;
   options.fuse_attention = true;
   return options;
 }

@@ -16,17 +16,7 @@ struct CacheChunk {
     constexpr int kParts = kF32 ? 2 : 1;
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
-      raw[i] = __ldcg(static_cast<const uint4*>(row) + kParts * chunk + i);
-    }
-  }
-  /// From eight f32 that the cache's format holds exactly.
-  __device__ void take(const float* x) {
-    if constexpr (kF32) {
-      raw[0] = reinterpret_cast<const uint4*>(x)[0];
-      raw[1] = reinterpret_cast<const uint4*>(x)[1];
-    } else {
-      raw[0] = {pack_bf16(x[0], x[1]), pack_bf16(x[2], x[3]), pack_bf16(x[4], x[5]),
-                pack_bf16(x[6], x[7])};
+      raw[i] = static_cast<const uint4*>(row)[kParts * chunk + i];
     }
   }
   __device__ float operator[](int i) const {
@@ -42,12 +32,12 @@ struct CacheChunk {
   }
 };
 
-/// The step's own row of keys and values, in shared memory as f32 (already rounded to the cache's
-/// format); it is on its way to the cache, but not to be read from there in this step.
+/// The step's own row of keys and values, in shared memory as the cache will have it: it is on its
+/// way to the cache, but not to be read from there in this step.
 struct NewRow {
   int position;  ///< -1: another split's
-  const float* key;
-  const float* value;
+  const char* key;
+  const char* value;
 };
 
 /// Attends with `heads` (at most kHeadsAtOnce) queries, [heads][dim] f32 in shared memory, scaled
@@ -59,7 +49,6 @@ template <bool kF32, class Store>
 __device__ void attention_range(const Team& team, const float* queries, const char* keys,
                                 const char* values, const NewRow& own, int dim, int heads,
                                 int first, int last, float* scratch, Store store) {
-  constexpr int kUnroll = kF32 ? 2 : 4;  // rows of the cache in flight for each group of lanes
   const int chunks = dim / 8;
   int lanes = 1;  // that share a row
   while (lanes < chunks) {
@@ -86,62 +75,67 @@ __device__ void attention_range(const Team& team, const float* queries, const ch
     maximum[h] = -__builtin_inff();
   }
 
+  // One row at a time for each group of lanes, the next two on their way. Short code, on purpose:
+  // all that a step executes should stay in the instruction cache.
   const int stride = Team::kWarps * rows;
-  for (int base = first + team.warp * rows; base < last; base += kUnroll * stride) {
-    CacheChunk<kF32> key[kUnroll] = {};
-    CacheChunk<kF32> value[kUnroll] = {};
-    const int row = base + team.lane / lanes;
+  struct Row {
+    CacheChunk<kF32> key, value;
+  };
+  const auto load = [&](int at) {
+    Row row = {};
+    if (at < last && active) {
+      const bool is_own = at == own.position;
+      row.key.load(is_own ? own.key : keys + at * row_bytes, chunk);
+      row.value.load(is_own ? own.value : values + at * row_bytes, chunk);
+    }
+    return row;
+  };
+  LAP(4);
+  const int mine = first + team.warp * rows + team.lane / lanes;
+  Row ahead[2] = {load(mine), load(mine + stride)};
+#pragma unroll 1
+  for (int base = 0; first + team.warp * rows + base < last; base += stride) {
+    const Row row = ahead[0];
+    ahead[0] = ahead[1];
+    ahead[1] = load(mine + base + 2 * stride);
+    float score[kHeadsAtOnce] = {};
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int at = row + u * stride;
-      if (at < last && active) {
-        if (at != own.position) {
-          key[u].load(keys + at * row_bytes, chunk);
-          value[u].load(values + at * row_bytes, chunk);
-        } else {
-          key[u].take(own.key + chunk * 8);
-          value[u].take(own.value + chunk * 8);
-        }
+    for (int i = 0; i < 8; ++i) {
+      const float k = row.key[i];
+#pragma unroll
+      for (int h = 0; h < kHeadsAtOnce; ++h) {
+        score[h] += query[h][i] * k;
       }
     }
+#pragma unroll 1
+    for (int distance = lanes / 2; distance > 0; distance /= 2) {
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      float score[kHeadsAtOnce] = {};
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const float k = key[u][i];
-#pragma unroll
-        for (int h = 0; h < kHeadsAtOnce; ++h) {
-          score[h] += query[h][i] * k;
-        }
+      for (int h = 0; h < kHeadsAtOnce; ++h) {
+        score[h] += __shfl_xor_sync(~0u, score[h], distance);
       }
-      for (int distance = lanes / 2; distance > 0; distance /= 2) {
+    }
+    if (mine + base < last) {
 #pragma unroll
-        for (int h = 0; h < kHeadsAtOnce; ++h) {
-          score[h] += __shfl_xor_sync(~0u, score[h], distance);
-        }
-      }
-      if (row + u * stride < last) {
+      for (int h = 0; h < kHeadsAtOnce; ++h) {
+        const float higher = fmaxf(maximum[h], score[h]);
+        const float weight = __expf(score[h] - higher);
+        const float keep = __expf(maximum[h] - higher);  // 0 the first time
+        maximum[h] = higher;
+        total[h] = total[h] * keep + weight;
 #pragma unroll
-        for (int h = 0; h < kHeadsAtOnce; ++h) {
-          const float higher = fmaxf(maximum[h], score[h]);
-          const float weight = __expf(score[h] - higher);
-          const float keep = __expf(maximum[h] - higher);  // 0 the first time
-          maximum[h] = higher;
-          total[h] = total[h] * keep + weight;
-#pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            sum[h][i] = sum[h][i] * keep + weight * value[u][i];
-          }
+        for (int i = 0; i < 8; ++i) {
+          sum[h][i] = sum[h][i] * keep + weight * row.value[i];
         }
       }
     }
   }
 
+  LAP(5);
   // Merge the groups of lanes of a warp, then leave the warp's part in shared memory.
   const int pitch = dim + 2;
 #pragma unroll
   for (int h = 0; h < kHeadsAtOnce; ++h) {
+#pragma unroll 1
     for (int distance = lanes; distance < 32; distance *= 2) {
       const float other = __shfl_xor_sync(~0u, maximum[h], distance);
       const float higher = fmaxf(maximum[h], other);
@@ -188,6 +182,7 @@ __device__ void attention_range(const Team& team, const float* queries, const ch
     }
     store(h, d, element, highest, all);
   }
+  LAP(6);
   team.sync();  // the scratch is free again
 }
 
@@ -196,6 +191,7 @@ __device__ inline void prefetch_rows(const Team& team, const char* rows, int64_t
                                      int first, int last) {
   constexpr int64_t kLine = 128;
   const int64_t end = last * row_bytes;
+#pragma unroll 1
   for (int64_t at = first * row_bytes + team.thread * kLine; at < end;
        at += Team::kThreads * kLine) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(rows + at));
@@ -216,100 +212,72 @@ struct Partials {
 };
 
 /// Merges the first `active` splits of every head into a row of heads * dim elements (`dim` a
-/// multiple of 4). `factors`: shared, heads * active floats.
+/// multiple of 4).
 __device__ inline void attention_merge(const Team& team, const Partials& partials, int active,
-                                       int heads, int dim, float* factors, const SplitRow& row) {
+                                       int heads, int dim, const SplitRow& row) {
   const int quads = heads * dim / 4;
-  const auto source = [&](int quad, int split) {
-    const int head = 4 * quad / dim;
-    return reinterpret_cast<const float4*>(
-        partials.sums + (static_cast<int64_t>(head) * partials.splits + split) * dim +
-        4 * quad % dim);
-  };
-  // The first parts are asked for before it is known how much each counts.
-  constexpr int kQuads = 2;
-  constexpr int kSplits = 4;
-  float4 early[kQuads][kSplits];
+  const int per_head = dim / 4;
+  constexpr int kQuads = 2;   // of a thread, at once
+  constexpr int kSplits = 4;  // on their way at once
+#pragma unroll 1
+  for (int begin = team.thread; begin < quads; begin += kQuads * Team::kThreads) {
+    const float4* sums[kQuads];
+    const float2* tails[kQuads];
 #pragma unroll
-  for (int j = 0; j < kQuads; ++j) {
-    const int quad = team.thread + j * Team::kThreads;
-#pragma unroll
-    for (int s = 0; s < kSplits; ++s) {
-      early[j][s] = quad < quads && s < active ? __ldcg(source(quad, s)) : float4{};
+    for (int j = 0; j < kQuads; ++j) {
+      const int quad = min(begin + j * Team::kThreads, quads - 1);
+      const int head = quad / per_head;
+      const int first = head * partials.splits;
+      sums[j] = reinterpret_cast<const float4*>(partials.sums) +
+                static_cast<int64_t>(first) * per_head + (quad - head * per_head);
+      tails[j] = reinterpret_cast<const float2*>(partials.tails) + first;
     }
-  }
-  constexpr int kHeads = 4;  // whose tails a warp has on their way at once
-  for (int first = team.warp * kHeads; first < heads; first += Team::kWarps * kHeads) {
-    float2 tail[kHeads];
-    const auto load = [&](int h, int split) {
-      return first + h < heads && split < active
-                 ? __ldcg(reinterpret_cast<const float2*>(
-                       partials.tails +
-                       (static_cast<int64_t>(first + h) * partials.splits + split) * 2))
-                 : float2{-__builtin_inff(), 0.0f};
-    };
+    float4 sum[kQuads] = {};
+    float highest[kQuads];
+    float all[kQuads] = {};
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      tail[h] = load(h, team.lane);
+    for (int j = 0; j < kQuads; ++j) {
+      highest[j] = -__builtin_inff();
     }
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      float highest = tail[h].x;
-      for (int split = team.lane + 32; split < active; split += 32) {
-        highest = fmaxf(highest, load(h, split).x);
-      }
-#pragma unroll
-      for (int distance = 16; distance > 0; distance /= 2) {
-        highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, distance));
-      }
-      float all = tail[h].y * __expf(tail[h].x - highest);
-      for (int split = team.lane + 32; split < active; split += 32) {
-        const float2 t = load(h, split);
-        all += t.y * __expf(t.x - highest);
-      }
-      all = warp_sum(all);
-      if (first + h < heads) {
-        for (int split = team.lane; split < active; split += 32) {
-          const float m = split == team.lane ? tail[h].x : load(h, split).x;
-          factors[(first + h) * active + split] = __expf(m - highest) / all;
-        }
-      }
-    }
-  }
-  team.sync();
-  const auto add = [](float4& to, float4 x, float factor) {
-    to.x += x.x * factor;
-    to.y += x.y * factor;
-    to.z += x.z * factor;
-    to.w += x.w * factor;
-  };
-#pragma unroll
-  for (int j = 0; j < kQuads; ++j) {
-    const int quad = team.thread + j * Team::kThreads;
-    if (quad < quads) {
-      const float* factor = factors + 4 * quad / dim * active;
-      float4 sum = {};
+#pragma unroll 1
+    for (int split = 0; split < active; split += kSplits) {
+      float4 x[kQuads][kSplits];
+      float2 tail[kQuads][kSplits];
 #pragma unroll
       for (int s = 0; s < kSplits; ++s) {
-        if (s < active) {
-          add(sum, early[j][s], factor[s]);
+        // Beyond the last one, the last again; it counts nothing.
+        const int at = min(split + s, active - 1);
+#pragma unroll
+        for (int j = 0; j < kQuads; ++j) {
+          x[j][s] = __ldcg(sums[j] + static_cast<int64_t>(at) * per_head);
+          tail[j][s] = __ldcg(tails[j] + at);
         }
       }
-#pragma unroll 4
-      for (int s = kSplits; s < active; ++s) {
-        add(sum, __ldcg(source(quad, s)), factor[s]);
+#pragma unroll
+      for (int s = 0; s < kSplits; ++s) {
+#pragma unroll
+        for (int j = 0; j < kQuads; ++j) {
+          const float higher = fmaxf(highest[j], tail[j][s].x);
+          const float keep = __expf(highest[j] - higher);
+          const float take = split + s < active ? __expf(tail[j][s].x - higher) : 0.0f;
+          highest[j] = higher;
+          all[j] = all[j] * keep + tail[j][s].y * take;
+          sum[j].x = sum[j].x * keep + x[j][s].x * take;
+          sum[j].y = sum[j].y * keep + x[j][s].y * take;
+          sum[j].z = sum[j].z * keep + x[j][s].z * take;
+          sum[j].w = sum[j].w * keep + x[j][s].w * take;
+        }
       }
-      row.store4(quad, sum);
     }
-  }
-  for (int quad = team.thread + kQuads * Team::kThreads; quad < quads; quad += Team::kThreads) {
-    const float* factor = factors + 4 * quad / dim * active;
-    float4 sum = {};
-#pragma unroll 4
-    for (int s = 0; s < active; ++s) {
-      add(sum, __ldcg(source(quad, s)), factor[s]);
+#pragma unroll
+    for (int j = 0; j < kQuads; ++j) {
+      const int quad = begin + j * Team::kThreads;
+      if (quad < quads) {
+        const float factor = 1.0f / all[j];
+        row.store4(quad,
+                   {sum[j].x * factor, sum[j].y * factor, sum[j].z * factor, sum[j].w * factor});
+      }
     }
-    row.store4(quad, sum);
   }
 }
 

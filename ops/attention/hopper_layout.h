@@ -8,13 +8,10 @@ namespace weft::hopper {
 /// Query heads handled in one pass over the keys.
 inline constexpr int kHeadsAtOnce = 4;
 
-/// Query heads times splits that attention_merge() can merge.
-inline constexpr int kMostMergeFactors = 2048;
-
 /// Bytes of shared memory that attention works in, for a team of `warps`: the queries of a KV head's
-/// `group`, its new key and value, and each warp's part of the result.
+/// `group`, its new key and value (as computed and as the cache has them), and each warp's part of the result.
 constexpr int64_t attention_scratch_bytes(int64_t warps, int64_t head_dim, int64_t group) {
-  return ((group + 2) * head_dim + warps * kHeadsAtOnce * (head_dim + 2)) * 4;
+  return ((group + 4) * head_dim + warps * kHeadsAtOnce * (head_dim + 2)) * 4;
 }
 
 }  // namespace weft::hopper

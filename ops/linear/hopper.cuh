@@ -69,83 +69,88 @@ template <class Finish, class Ended>
 __device__ bool stream_product(const Team& team, const PageRing& ring, PageCursor& cursor,
                                const SplitRow& row, int units, int groups, float* sums_memory,
                                int& block_round, Finish finish, Ended ended) {
+  constexpr int kEach = kPageGroups / Team::kWarps;  // groups of a page that a warp takes
   float even[4] = {};
   float odd[4] = {};
   int unit = 0;
   int group = team.warp;  // of the unit, the next that this warp takes
-  const auto close_unit = [&] {
-    const int in_block = unit % kBlockUnits;
-    float* sums = sums_memory + (block_round & 1) * (kSumsBytes / 8);
-    if (team.lane < 4) {
-      float* to = sums + (in_block * kUnitColumns + 2 * team.lane) * Team::kWarps + team.warp;
-      to[0] = (even[0] + odd[0]) + (even[2] + odd[2]);
-      to[Team::kWarps] = (even[1] + odd[1]) + (even[3] + odd[3]);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      even[i] = odd[i] = 0;
-    }
-    if (in_block == kBlockUnits - 1 || unit == units - 1) {
-      team.sync();
-      finish(unit - in_block, in_block + 1, sums);
-      ++block_round;
-    }
-    ++unit;
-  };
-  while (group >= groups) {  // fewer groups than warps
-    close_unit();
-    group -= groups;
-    if (unit == units) {
-      break;
-    }
-  }
   const int total = units * groups;
-  for (int begin = 0; begin < total; begin += kPageGroups) {
-    while (!mbarrier_try_wait(&ring.full[cursor.slot], cursor.phase)) {
-      if (ended()) {
-        return false;
+  const auto* high = reinterpret_cast<const uint4*>(row.high) + team.lane;
+  const auto* low = reinterpret_cast<const uint4*>(row.low) + team.lane;
+  for (int begin = 0;; begin += kPageGroups) {
+    const int in_page = min(kPageGroups, total - begin);  // not above 0: all pages are read
+    if (in_page > 0) {
+      LAP(0);
+      while (!mbarrier_try_wait(&ring.full[cursor.slot], cursor.phase)) {
+        if (ended()) {
+          return false;
+        }
       }
+      LAP(1);
     }
-    const char* page = ring.pages + cursor.slot * kPageBytes;
-    const int in_page = min(kPageGroups, total - begin);
-    constexpr int kEach = kPageGroups / Team::kWarps;
-    const auto weights = [&](int i) {
-      return reinterpret_cast<const uint4*>(page)[(team.warp + i * Team::kWarps) * 32 + team.lane];
-    };
-    const auto multiply = [&](const uint4& w, int at) {
-      uint4 high = {};
-      uint4 low = {};
-      if (team.lane < 4) {
-        high = reinterpret_cast<const uint4*>(row.high)[at * 4 + team.lane];
-        low = reinterpret_cast<const uint4*>(row.low)[at * 4 + team.lane];
-      }
-      mma_bf16(even, high.x, low.x, high.y, low.y, w.x, w.y);
-      mma_bf16(odd, high.z, low.z, high.w, low.w, w.z, w.w);
-    };
-    const auto advance = [&](int by) {
-      group += by;
-      while (group >= groups && unit < units) {
-        close_unit();
+    const auto* page = reinterpret_cast<const uint4*>(ring.pages + cursor.slot * kPageBytes) +
+                       team.warp * 32 + team.lane;
+    for (int i = 0; i <= kEach; ++i) {
+      // Units whose last group was taken; after the pages, those whose last groups were others'.
+      while (unit < units && (group >= groups || in_page <= 0)) {
+        const int in_block = unit % kBlockUnits;
+        float* sums = sums_memory + (block_round & 1) * (kSumsBytes / 8);
+        if (team.lane < 4) {
+          float* to = sums + (in_block * kUnitColumns + 2 * team.lane) * Team::kWarps + team.warp;
+          to[0] = (even[0] + odd[0]) + (even[2] + odd[2]);
+          to[Team::kWarps] = (even[1] + odd[1]) + (even[3] + odd[3]);
+        }
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          even[j] = odd[j] = 0;
+        }
+        if (in_block == kBlockUnits - 1 || unit == units - 1) {
+          team.sync();
+          finish(unit - in_block, in_block + 1, sums);
+          ++block_round;
+        }
+        ++unit;
         group -= groups;
       }
-    };
-    if (in_page == kPageGroups && group + (kEach - 1) * Team::kWarps < groups) {
-      // All of one unit: no look between the groups.
-      uint4 w[kEach];
+      if (i == kEach || team.warp + i * Team::kWarps >= in_page) {
+        break;
+      }
+      const auto multiply = [&](const uint4& w, const uint4& h, const uint4& l) {
+        mma_bf16(even, h.x, l.x, h.y, l.y, w.x, w.y);
+        mma_bf16(odd, h.z, l.z, h.w, l.w, w.z, w.w);
+      };
+      if (i == 0 && in_page == kPageGroups && group + (kEach - 1) * Team::kWarps < groups) {
+        // All of one unit: everything is asked for before it is used.
+        uint4 w[kEach];
+        uint4 h[kEach] = {};
+        uint4 l[kEach] = {};
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        w[i] = weights(i);
-      }
+        for (int j = 0; j < kEach; ++j) {
+          w[j] = page[j * Team::kWarps * 32];
+          if (team.lane < 4) {
+            h[j] = high[(group + j * Team::kWarps) * 4];
+            l[j] = low[(group + j * Team::kWarps) * 4];
+          }
+        }
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        multiply(w[i], group + i * Team::kWarps);
+        for (int j = 0; j < kEach; ++j) {
+          multiply(w[j], h[j], l[j]);
+        }
+        group += kEach * Team::kWarps;
+        i = kEach - 1;
+      } else {
+        uint4 h = {};
+        uint4 l = {};
+        if (team.lane < 4) {
+          h = high[group * 4];
+          l = low[group * 4];
+        }
+        multiply(page[i * Team::kWarps * 32], h, l);
+        group += Team::kWarps;
       }
-      advance(kEach * Team::kWarps);
-    } else {
-      for (int i = 0; team.warp + i * Team::kWarps < in_page; ++i) {
-        multiply(weights(i), group);
-        advance(Team::kWarps);
-      }
+    }
+    if (in_page <= 0) {
+      return true;
     }
     __syncwarp();
     if (team.lane == 0) {
@@ -153,10 +158,6 @@ __device__ bool stream_product(const Team& team, const PageRing& ring, PageCurso
     }
     cursor.advance(ring.slots);
   }
-  while (unit < units) {  // the last groups were other warps'
-    close_unit();
-  }
-  return true;
 }
 
 /// The sum over the warps of one (unit, column) of a block.
