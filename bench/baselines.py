@@ -16,6 +16,7 @@ import argparse
 import fnmatch
 import json
 import math
+import statistics
 import sys
 
 try:
@@ -59,7 +60,7 @@ class Timer:
                 stop.synchronize()
                 if run >= 0:
                     seconds.append(start.elapsed_time(stop) * 1e-3)
-        return sorted(seconds)[len(seconds) // 2]
+        return statistics.median(seconds)
 
 
 def normal(*shape, dtype=torch.bfloat16):

@@ -13,6 +13,7 @@
 #include "arch/cpu/dispatch.h"
 #include "arch/cpu/limits.h"
 #include "arch/cpu/threads.h"
+#include "base/median.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "engine/engine.h"

@@ -55,9 +55,6 @@ Result<std::string> read_text(const std::string& path);
 /// Writes text to a file, or to standard output for "-". Error (input): it cannot be written.
 Status write_text(const std::string& path, std::string_view text);
 
-/// The middle value, or the mean of the middle two; 0 of none.
-double median(std::vector<double> values);
-
 /// The device that runs a model: `device`, or the first that exists of cuda, cpu. Errors: usage
 /// (unknown), device (not one that runs models).
 Result<std::string> engine_device(const std::string& device);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/median.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "engine/engine.h"

@@ -10,6 +10,7 @@
 
 #include "arch/cpu/limits.h"
 #include "arch/cpu/threads.h"
+#include "base/median.h"
 #include "base/pages.h"
 #include "ops/harness/placed.h"
 
@@ -106,12 +107,12 @@ std::vector<double> time_runs(Trial& trial, int threads, const Pages& flush) {
   return seconds;
 }
 
-void set_times(std::vector<double> seconds, BenchOutcome& outcome) {
-  std::sort(seconds.begin(), seconds.end());
+void set_times(const std::vector<double>& seconds, BenchOutcome& outcome) {
+  const auto [best, slowest] = std::minmax_element(seconds.begin(), seconds.end());
   outcome.runs = static_cast<int64_t>(seconds.size());
-  outcome.best = seconds.front();
-  outcome.median = seconds[seconds.size() / 2];
-  outcome.slowest = seconds.back();
+  outcome.best = *best;
+  outcome.median = median(seconds);
+  outcome.slowest = *slowest;
 }
 
 /// Checks and times a trial on the CPU.
@@ -140,9 +141,9 @@ void bench_on_cpu(Trial& trial, int threads, const Pages& flush, Random& random,
     outcome.peak = std::max(outcome.peak, peak);
   };
   measure_limits();
-  std::vector<double> seconds = time_runs(trial, threads, flush);
+  const std::vector<double> seconds = time_runs(trial, threads, flush);
   measure_limits();
-  set_times(std::move(seconds), outcome);
+  set_times(seconds, outcome);
 }
 
 /// Checks a trial on a device, and times or counts it.
@@ -162,8 +163,8 @@ Status bench_on_device(std::unique_ptr<Trial> trial, Device& device, int runs, R
   if (mismatch) {
     outcome.mismatch = mismatch->message;
   } else if (info.keeps_time) {
-    WEFT_ASSIGN(std::vector<double> seconds, placed.time(plan, runs));
-    set_times(std::move(seconds), outcome);
+    WEFT_ASSIGN(const std::vector<double> seconds, placed.time(plan, runs));
+    set_times(seconds, outcome);
   } else {
     WEFT_ASSIGN(outcome.counters, placed.count(plan));
   }
@@ -190,11 +191,9 @@ Result<BenchReport> bench_operations(const BenchOptions& options,
     WEFT_ASSIGN(flush, Pages::allocate(kFlushBytes, true));
     std::memset(flush.data(), 1, flush.size());  // untouched pages are one page of zeros
   } else if (options.device->info().keeps_time) {
-    WEFT_ASSIGN(std::vector<double> seconds,
+    WEFT_ASSIGN(const std::vector<double> seconds,
                 options.device->time([](Stream /*own*/) { return Status(); }, options.runs));
-    BenchOutcome empty;
-    set_times(std::move(seconds), empty);
-    result.empty_run = empty.median;
+    result.empty_run = median(seconds);
   }
   double logarithms = 0;
   int64_t timed = 0;

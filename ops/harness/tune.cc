@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/median.h"
 #include "ops/harness/placed.h"
 
 namespace weft::trial {
@@ -13,11 +14,6 @@ namespace {
 constexpr int kFewRuns = 10;   // of every candidate
 constexpr int kManyRuns = 30;  // of those that were fastest then
 constexpr size_t kFinalists = 4;
-
-double median(std::vector<double> seconds) {
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[seconds.size() / 2];
-}
 
 bool faster(const TunedCandidate& a, const TunedCandidate& b) {
   return std::pair(!a.mismatch.empty(), a.median) < std::pair(!b.mismatch.empty(), b.median);
