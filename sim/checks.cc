@@ -1,6 +1,7 @@
 #include "sim/checks.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 
 #include "sim/decode.h"
@@ -38,60 +39,120 @@ std::string pending_text(const Wave& wave, const std::string& name, int index, b
   return name + " is used before a wait for the load that writes it";
 }
 
-/// Lanes that an instruction reads of its vector sources.
-uint64_t lanes_read(const Wave& wave, const Instruction& i) {
-  return (i.row->flags & kIgnoresExec) != 0 ? ~uint64_t{0} : wave.exec();
-}
-
-void check_operand(Wave& wave, const Instruction& i, const Operand& o, uint64_t lanes,
-                   bool uninitialized_matters, bool pending_matters) {
-  WaveChecks& checks = *wave.checks;
+void check_pending(Wave& wave, const Instruction& i, const Operand& o) {
+  const WaveChecks& checks = *wave.checks;
   if (o.kind == Operand::Kind::vgpr) {
     for (int r = o.index; r < o.index + o.words; ++r) {
-      if (pending_matters && checks.pending[r] != 0) [[unlikely]] {
+      if (checks.pending[r] != 0) [[unlikely]] {
         report(wave, i, FindingKind::missing_wait, 0,
                pending_text(wave, register_name(r), r, false));
       }
-      const uint64_t missing = lanes & ~checks.written[r];
-      if (uninitialized_matters && missing != 0) [[unlikely]] {
-        report(wave, i, FindingKind::uninitialized_register, __builtin_ctzll(missing),
-               register_name(r) + " is read and was never written");
-      }
     }
   } else if (o.kind == Operand::Kind::sgpr) {
-    for (int r = o.index; r < o.index + o.words; ++r) {
-      if (r >= kExec) {
-        continue;
-      }
-      if (pending_matters && checks.scalar_pending[r] != 0) [[unlikely]] {
+    for (int r = o.index; r < o.index + o.words && r < 128; ++r) {
+      if (checks.scalar_pending[r] != 0) [[unlikely]] {
         report(wave, i, FindingKind::missing_wait, 0, pending_text(wave, scalar_name(r), r, true));
-      }
-      if (uninitialized_matters && !checks.scalar_written[r]) [[unlikely]] {
-        report(wave, i, FindingKind::uninitialized_register, 0,
-               scalar_name(r) + " is read and was never written");
       }
     }
   }
 }
 
-/// Whether all of an operand that a move copies was written: lanes for a vector, all or nothing for
-/// a scalar.
-uint64_t written_lanes(const WaveChecks& checks, const Operand& o) {
+void check_written(Wave& wave, const Instruction& i, const Operand& o, uint64_t lanes) {
+  const WaveChecks& checks = *wave.checks;
   if (o.kind == Operand::Kind::vgpr) {
-    uint64_t lanes = ~uint64_t{0};
     for (int r = o.index; r < o.index + o.words; ++r) {
-      lanes &= checks.written[r];
+      const uint64_t missing = lanes & ~checks.written[r];
+      if (missing != 0) [[unlikely]] {
+        report(wave, i, FindingKind::uninitialized_register, std::countr_zero(missing),
+               register_name(r) + " holds what was never written, or was computed from that");
+      }
     }
-    return lanes;
-  }
-  if (o.kind == Operand::Kind::sgpr) {
+  } else if (o.kind == Operand::Kind::sgpr) {
     for (int r = o.index; r < o.index + o.words && r < kExec; ++r) {
-      if (!checks.scalar_written[r]) {
+      if (!checks.scalar_written[r]) [[unlikely]] {
+        report(wave, i, FindingKind::uninitialized_register, 0,
+               scalar_name(r) + " holds what was never written, or was computed from that");
+      }
+    }
+  }
+}
+
+/// Whether values of an instruction's sources matter at once: addresses, stored data, comparisons,
+/// matrices. Others only hand on whether they mean something, because compilers compute with unused
+/// halves of registers.
+bool is_sink(const Instruction& i) {
+  switch (i.row->cost) {
+    case Class::vmem_store:  // a spill stores whole registers, whatever lanes of them mean
+                             // something
+      return !i.row->name.starts_with("scratch_");
+    case Class::mfma:
+    case Class::lds:
+    case Class::vmem_load:
+    case Class::vmem_atomic:
+    case Class::smem:
+      return true;
+    default:
+      return i.row->name.starts_with("v_cmp") || i.row->name.starts_with("s_cmp");
+  }
+}
+
+/// Lanes in which word k of an operand, `wanted` of its words from the first, was written.
+uint64_t written_lanes(const WaveChecks& checks, const Operand& o, int first, int last) {
+  uint64_t lanes = ~uint64_t{0};
+  last = std::min<int>(last, o.words - 1);
+  if (o.kind == Operand::Kind::vgpr) {
+    for (int k = first; k <= last; ++k) {
+      lanes &= checks.written[o.index + k];
+    }
+  } else if (o.kind == Operand::Kind::sgpr) {
+    for (int k = first; k <= last && o.index + k < kExec; ++k) {
+      if (!checks.scalar_written[o.index + k]) {
         return 0;
       }
     }
   }
-  return ~uint64_t{0};
+  return lanes;
+}
+
+/// Lanes in which word k of the result means something.
+uint64_t known_lanes(const Wave& wave, const Instruction& i, int k) {
+  const WaveChecks& checks = *wave.checks;
+  const Row& row = *i.row;
+  if (is_sink(i)) {
+    return ~uint64_t{0};
+  }
+  const int first = i.results;
+  if (row.name == "v_cndmask_b32") {
+    const uint64_t mask = wave.read64(i.operand[3]);
+    return ((written_lanes(checks, i.operand[1], 0, 0) & ~mask) |
+            (written_lanes(checks, i.operand[2], 0, 0) & mask)) &
+           written_lanes(checks, i.operand[3], 0, 1);
+  }
+  if (row.name == "s_cselect_b32" || row.name == "s_cselect_b64") {
+    return written_lanes(checks, i.operand[wave.scc != 0 ? 1 : 2], k, k);
+  }
+  uint64_t known = ~uint64_t{0};
+  for (int n = first; n < i.operands; ++n) {
+    const Operand& o = i.operand[n];
+    if (o.type == Type::pk32) {
+      // v_pk_mov_b32 takes each word of its result from one source.
+      if (row.name == "v_pk_mov_b32" && n != first + k) {
+        continue;
+      }
+      const int bits = row.name == "v_pk_mov_b32" || k == 0 ? i.op_sel : i.op_sel_hi;
+      const int word = bits >> (n - first) & 1;
+      known &= written_lanes(checks, o, word, word);
+    } else if (o.type == Type::b64 && i.operand[0].words == 2) {
+      // Low words of integers depend on low words alone; bits of scalars on their own word.
+      known &= written_lanes(checks, o, i.vector ? 0 : k, k);
+    } else {
+      known &= written_lanes(checks, o, 0, o.words - 1);
+    }
+  }
+  if (row.reads_result != 0 && (row.flags & kKeepsHigh) == 0 && (row.flags & kMoves) == 0) {
+    known &= written_lanes(checks, i.operand[0], k, k);
+  }
+  return known;
 }
 
 void forget(WaveChecks& checks, Workgroup& group, int wave, const Outstanding& o) {
@@ -111,27 +172,21 @@ void check_sources(Wave& wave, const Instruction& i) {
   if (i.row == nullptr || i.operands == 0) {
     return;
   }
-  const bool moves = (i.row->flags & kMoves) != 0;
-  // A spill stores whole registers, whatever lanes of them mean something.
-  const bool spill = i.row->cost == Class::vmem_store && i.row->name.starts_with("scratch_");
-  const uint64_t lanes = lanes_read(wave, i);
-  const bool buffer_atomic =
-      i.row->cost == Class::vmem_atomic && i.row->name.starts_with("buffer_");
+  const bool sink = is_sink(i);
+  const bool load = is_load(i);
+  const uint64_t lanes = (i.row->flags & kIgnoresExec) != 0 ? ~uint64_t{0} : wave.exec();
   for (int k = 0; k < i.operands; ++k) {
     const bool result = k < i.results;
-    const bool read = !result || (i.row->reads_result >> k & 1) != 0 || (buffer_atomic && k == 0);
     // Loads return in order, so two of them may have the same destination.
-    const bool pending_matters = read ? !(result && is_load(i)) : !is_load(i);
-    // Part of a register is kept: it may never have meant anything.
-    const bool partial = result && (i.row->flags & kKeepsHigh) != 0;
-    if (read && !result) {
-      check_operand(wave, i, i.operand[k], lanes, !moves && !spill, pending_matters);
-    } else {
-      check_operand(wave, i, i.operand[k], lanes,
-                    read && !moves && !partial && !is_load(i) && i.row->reads_result != 0,
-                    pending_matters);
+    if (!(result && load)) {
+      check_pending(wave, i, i.operand[k]);
+    }
+    const bool read = !result || (i.row->cost == Class::mfma && i.row->reads_result != 0);
+    if (sink && read) {
+      check_written(wave, i, i.operand[k], lanes);
     }
   }
+  // v_readfirstlane and v_readlane make a lane's value everybody's: checked where that is used.
 }
 
 void note_results(Wave& wave, const Instruction& i) {
@@ -139,31 +194,30 @@ void note_results(Wave& wave, const Instruction& i) {
     return;
   }
   WaveChecks& checks = *wave.checks;
-  const bool moves = (i.row->flags & kMoves) != 0;
   const uint64_t lanes = (i.row->flags & kIgnoresExec) != 0 ? ~uint64_t{0} : wave.exec();
-  uint64_t known = ~uint64_t{0};
-  if (moves) {
-    for (int k = i.results; k < i.operands; ++k) {
-      known &= written_lanes(checks, i.operand[k]);
-    }
-  }
-  const int results = i.results;
-  for (int k = 0; k < results && k < i.operands; ++k) {
-    const Operand& o = i.operand[k];
-    if (o.kind == Operand::Kind::vgpr) {
-      for (int r = o.index; r < o.index + o.words; ++r) {
-        checks.written[r] =
-            moves ? (checks.written[r] & ~lanes) | (known & lanes) : checks.written[r] | lanes;
-      }
-    } else if (o.kind == Operand::Kind::sgpr) {
-      for (int r = o.index; r < o.index + o.words && r < 128; ++r) {
-        checks.scalar_written[r] = !moves || known != 0;
-      }
-    }
-  }
   if (i.row->name == "v_writelane_b32") {
-    // One lane only.
-    checks.written[i.operand[0].index] |= uint64_t{1} << (wave.read32(i.operand[2]) & 63);
+    const uint64_t lane = uint64_t{1} << (wave.read32(i.operand[2]) & 63);
+    uint64_t& written = checks.written[i.operand[0].index];
+    written = written_lanes(checks, i.operand[1], 0, 0) != 0 ? written | lane : written & ~lane;
+    return;
+  }
+  // Results may be sources: what is known of all words is found first.
+  uint64_t known[32];
+  for (int n = 0; n < i.results && n < i.operands; ++n) {
+    const Operand& o = i.operand[n];
+    const int words = std::min<int>(o.words, 32);
+    for (int k = 0; k < words; ++k) {
+      known[k] = known_lanes(wave, i, k);
+    }
+    for (int k = 0; k < words; ++k) {
+      if (o.kind == Operand::Kind::vgpr) {
+        uint64_t& written = checks.written[o.index + k];
+        written = (written & ~lanes) | (known[k] & lanes);
+      } else if (o.kind == Operand::Kind::sgpr && o.index + k < 128) {
+        // Of vector sources, the active lanes count.
+        checks.scalar_written[o.index + k] = i.vector ? (known[k] & lanes) == lanes : known[k] != 0;
+      }
+    }
   }
 }
 

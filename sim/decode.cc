@@ -505,16 +505,20 @@ bool Decoder::read(const AssemblerLine& line, uint32_t word, Instruction& out) {
     if (tokens.empty()) {
       return false;
     }
-    parts.back() = tokens[0];
-    modifiers.assign(tokens.begin() + 1, tokens.end());
+    const bool no_operands = out.row->types[0] == Type::none;
+    if (no_operands && parts.size() == 1) {
+      parts.clear();
+      modifiers = std::move(tokens);
+    } else {
+      parts.back() = tokens[0];
+      modifiers.assign(tokens.begin() + 1, tokens.end());
+    }
   }
   if (parts.size() > std::size(out.operand)) {
     return false;
   }
-  const bool register_field = starts(parts.back(), "hwreg(") || starts(parts[0], "hwreg(");
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (starts(parts[i], "hwreg(") ||
-        (register_field && integer(parts[i]).has_value() && mnemonic == "s_getreg_b32")) {
+    if (starts(parts[i], "hwreg(")) {
       out.offset = static_cast<int32_t>(word & 0xffff);
       continue;
     }

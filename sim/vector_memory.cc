@@ -649,7 +649,7 @@ constexpr Row atomic_row(std::string_view name, F) {
       WEFT_FLOAT_ATOMICS(prefix, space)
 
 constexpr Row control(std::string_view name) {
-  return data_row(name, &cache_control, Class::vmem_load, 0, Kind::words, 0);
+  return {.name = name, .run = &cache_control, .cost = Class::vmem_load, .results = 0};
 }
 
 const Row kRows[] = {

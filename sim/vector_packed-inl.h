@@ -224,7 +224,8 @@ constexpr Row mix_row(std::string_view name, Execute run, uint8_t reads_result) 
   return {.name = name,
           .run = run,
           .types = {Type::b32, Type::f32, Type::f32, Type::f32},
-          .reads_result = reads_result};
+          .reads_result = reads_result,
+          .flags = reads_result != 0 ? kKeepsHigh : kBothTargets};
 }
 
 // Dot products. Floats: the products are added to the third operand one after the other, lowest
