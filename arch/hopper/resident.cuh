@@ -105,15 +105,14 @@ __device__ inline void lower_registers() {
 }
 
 /// d += a b: A 16 x 16 (row), B 16 x 8 (column), bf16, summed in f32. Lane (g, t) = (lane / 4, lane
-/// % 4) holds a0: row g, k 2t..2t+1; a1: row g + 8; a2: row g, k 2t+8..; a3: row g + 8; b0: column
+/// % 4) holds a.x: row g, k 2t..2t+1; a.y: row g + 8; a.z: row g, k 2t+8..; a.w: row g + 8; b0: column
 /// g, k 2t..; b1: k 2t+8..; d0, d1: row g, columns 2t, 2t+1; d2, d3: row g + 8.
-__device__ inline void mma_bf16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
-                                uint32_t b0, uint32_t b1) {
+__device__ inline void mma_bf16(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
 /// Two f32 as packed bf16, the first in the low half.

@@ -209,7 +209,7 @@ __device__ void Worker::split_keys(int position, int split, int& first, int& las
   // Equal shares of the row's blocks of keys. Few keys are cut into few splits: each costs every
   // reader of the result something.
   constexpr int kBlock = 64;
-  constexpr int kFewestBlocks = 4;  // of a split, before all splits are in use
+  constexpr int kFewestBlocks = 2;  // of a split, before all splits are in use
   const ModelShape& shape = launch_.shape;
   const int begin = shape.window > 0 ? max(0, position - shape.window + 1) : 0;
   const int end = position + 1;

@@ -100,7 +100,7 @@ class WorkerLowering {
     }
     return place(weight_bytes(ref));
   }
-  /// A bias's elements from `column` on. Columns are multiples of 8: 16 bytes.
+  /// A bias's elements from `column` on, a multiple of 8: of 16 bytes.
   Result<Place> bias(const WeightRef& ref, int64_t column) const {
     WEFT_ASSIGN(const Place base, weight(ref));
     return base == kNowhere ? base : base + static_cast<Place>(column / 8);

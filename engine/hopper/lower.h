@@ -29,11 +29,11 @@ struct Arena {
 };
 Arena lay_out(const Program& program, const Weights& weights);
 
-/// One unit of a product: 8 rows of a weight, to be packed as ops/linear/hopper.cuh says.
+/// One unit of a product: 16 rows of a weight, to be packed as ops/linear/hopper.cuh says.
 struct PackJob {
   int64_t source = 0;       ///< in the arena: the first row
   int64_t destination = 0;  ///< in the packed weights
-  int32_t rows = 0;         ///< 1 .. 8 that there are; the others are zero
+  int32_t rows = 0;         ///< 1 .. 16 that there are; the others are zero
   int32_t k = 0;
 };
 

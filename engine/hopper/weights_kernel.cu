@@ -34,16 +34,20 @@ __global__ void fill_random_kernel(RandomTensor tensor, int64_t groups, uint2* o
 __global__ void pack_kernel(const PackJob* jobs, const char* arena, char* packed) {
   const PackJob job = jobs[blockIdx.x];
   auto* out = reinterpret_cast<uint4*>(packed + job.destination);
-  const int chunks = static_cast<int>(groups_of(job.k)) * 32;
+  const auto quad = [&](int row, int k) {  // four elements of a row
+    return row < job.rows && k < job.k
+               ? __ldg(reinterpret_cast<const uint2*>(
+                     arena + job.source + (static_cast<int64_t>(row) * job.k + k) * 2))
+               : uint2{};
+  };
+  const int chunks = static_cast<int>(groups_of(job.k)) * kGroupBytes / 16;
   for (int i = static_cast<int>(threadIdx.x); i < chunks; i += kThreads) {
-    const int row = i % 32 / 4;
-    const int k = i / 32 * kGroupK + i % 4 * 8;
-    uint4 value = {};
-    if (row < job.rows && k < job.k) {
-      value = __ldg(reinterpret_cast<const uint4*>(arena + job.source +
-                                                   (static_cast<int64_t>(row) * job.k + k) * 2));
-    }
-    out[i] = value;
+    const int column = i % 32 / 4;
+    const int k = i / 64 * kGroupK + i % 4 * 8 + i / 32 % 2 * 4;
+    const uint2 upper = quad(column, k);
+    const uint2 lower = quad(column + kUnitColumns / 2, k);
+    // The operand's registers: a.x, a.z of column g; a.y, a.w of column g + 8.
+    out[i] = {upper.x, lower.x, upper.y, lower.y};
   }
 }
 

@@ -1,17 +1,16 @@
 // linear and gated_linear for one row on a resident CTA: a matrix-vector product whose weights come
 // as a stream of pages, packed in the order and layout in which they are used.
 //
-// Layout. A unit is 8 columns of out (8 rows of the weight), a group 32 of k; a group of a unit is
-// 512 bytes: lane (g, t) = (lane / 4, lane % 4) of a warp holds column g, k 8t .. 8t+7 of the
-// group, 16 bytes. A tile is its units one after the other, a unit its groups in rising k, k padded
-// with zeros; the flat sequence of groups is cut into pages of 32. gated_linear's units alternate:
-// gate, up.
+// Layout. A unit is 16 columns of out (16 rows of the weight), a group 32 of k; a group of a unit is
+// 1024 bytes, the A operands of two mma m16n8k16: in mma j, lane (g, t) = (lane / 4, lane % 4) has 16
+// bytes, k 8t + 4j .. 8t + 4j + 3 of column g, then of column g + 8. A tile is its units one after the
+// other, a unit its groups in rising k, k padded with zeros; the flat sequence of groups is cut into
+// pages of 16. gated_linear's units alternate: gate, up.
 //
-// Arithmetic. Each warp takes every eighth group. It multiplies with mma m16n8k16: B is the
-// weights, A the row, as two bf16 that sum to the f32 within 2^-17: row 0 holds the upper parts,
-// row 8 the lower ones, whose product lands in the same lane. Which k of a group stands where in
-// the mma does not matter as long as A and B agree. The sums of the warps meet in shared memory, in
-// a fixed order: the bits repeat.
+// Arithmetic. Each warp takes every eighth group. The B operand is the row, as two bf16 that sum to
+// the f32 within 2^-17: column 0 holds the upper parts, column 1 the lower ones. Which k of a group
+// stands where in the mma does not matter as long as A and B agree. The sums of the warps meet in
+// shared memory, in a fixed order: the bits repeat.
 #pragma once
 
 #include "arch/hopper/page_ring.cuh"
@@ -20,7 +19,7 @@
 namespace weft::hopper {
 
 /// Units whose sums are gathered at once.
-inline constexpr int kBlockUnits = 16;
+inline constexpr int kBlockUnits = 8;
 /// Sums of two blocks: one is gathered while the other is filled.
 inline constexpr int kSumsBytes = 2 * kBlockUnits * kUnitColumns * Team::kWarps * 4;
 
@@ -63,7 +62,7 @@ __device__ inline void load_row(const Team& team, const float* row, int k, const
 
 /// Multiplies `row` with `units` units of `groups` groups each, that come through the ring.
 /// `finish(block_first_unit, block_units, sums)` is called by the whole team after each block, when
-/// sums[(unit % kBlockUnits) * 8 + column][warp] are there; it must not sync the team. Returns
+/// sums[(unit % kBlockUnits) * kUnitColumns + column][warp] are there; it must not sync the team. Returns
 /// false when `ended()` became true in a wait: the program was given up.
 template <class Finish, class Ended>
 __device__ bool stream_product(const Team& team, const PageRing& ring, PageCursor& cursor,
@@ -75,8 +74,10 @@ __device__ bool stream_product(const Team& team, const PageRing& ring, PageCurso
   int unit = 0;
   int group = team.warp;  // of the unit, the next that this warp takes
   const int total = units * groups;
-  const auto* high = reinterpret_cast<const uint4*>(row.high) + team.lane;
-  const auto* low = reinterpret_cast<const uint4*>(row.low) + team.lane;
+  // Lanes of column 0 read upper parts, of column 1 lower ones; the other columns are zero.
+  const bool has_row = team.lane < 8;
+  const auto* elements =
+      reinterpret_cast<const uint4*>(team.lane < 4 ? row.high : row.low) + team.lane % 4;
   for (int begin = 0;; begin += kPageGroups) {
     const int in_page = min(kPageGroups, total - begin);  // not above 0: all pages are read
     if (in_page > 0) {
@@ -89,16 +90,16 @@ __device__ bool stream_product(const Team& team, const PageRing& ring, PageCurso
       LAP(1);
     }
     const auto* page = reinterpret_cast<const uint4*>(ring.pages + cursor.slot * kPageBytes) +
-                       team.warp * 32 + team.lane;
+                       team.warp * 64 + team.lane;
     for (int i = 0; i <= kEach; ++i) {
       // Units whose last group was taken; after the pages, those whose last groups were others'.
       while (unit < units && (group >= groups || in_page <= 0)) {
         const int in_block = unit % kBlockUnits;
         float* sums = sums_memory + (block_round & 1) * (kSumsBytes / 8);
-        if (team.lane < 4) {
-          float* to = sums + (in_block * kUnitColumns + 2 * team.lane) * Team::kWarps + team.warp;
-          to[0] = (even[0] + odd[0]) + (even[2] + odd[2]);
-          to[Team::kWarps] = (even[1] + odd[1]) + (even[3] + odd[3]);
+        if (team.lane % 4 == 0) {
+          float* to = sums + (in_block * kUnitColumns + team.lane / 4) * Team::kWarps + team.warp;
+          to[0] = (even[0] + odd[0]) + (even[1] + odd[1]);
+          to[kUnitColumns / 2 * Team::kWarps] = (even[2] + odd[2]) + (even[3] + odd[3]);
         }
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -115,37 +116,35 @@ __device__ bool stream_product(const Team& team, const PageRing& ring, PageCurso
       if (i == kEach || team.warp + i * Team::kWarps >= in_page) {
         break;
       }
-      const auto multiply = [&](const uint4& w, const uint4& h, const uint4& l) {
-        mma_bf16(even, h.x, l.x, h.y, l.y, w.x, w.y);
-        mma_bf16(odd, h.z, l.z, h.w, l.w, w.z, w.w);
+      const auto multiply = [&](const uint4& first, const uint4& second, const uint4& x) {
+        mma_bf16(even, first, x.x, x.y);
+        mma_bf16(odd, second, x.z, x.w);
       };
+      const auto* weights = page + i * Team::kWarps * 64;
       if (i == 0 && in_page == kPageGroups && group + (kEach - 1) * Team::kWarps < groups) {
         // All of one unit: everything is asked for before it is used.
-        uint4 w[kEach];
-        uint4 h[kEach] = {};
-        uint4 l[kEach] = {};
+        uint4 w[kEach][2];
+        uint4 x[kEach] = {};
 #pragma unroll
         for (int j = 0; j < kEach; ++j) {
-          w[j] = page[j * Team::kWarps * 32];
-          if (team.lane < 4) {
-            h[j] = high[(group + j * Team::kWarps) * 4];
-            l[j] = low[(group + j * Team::kWarps) * 4];
+          w[j][0] = weights[j * Team::kWarps * 64];
+          w[j][1] = weights[j * Team::kWarps * 64 + 32];
+          if (has_row) {
+            x[j] = elements[(group + j * Team::kWarps) * 4];
           }
         }
 #pragma unroll
         for (int j = 0; j < kEach; ++j) {
-          multiply(w[j], h[j], l[j]);
+          multiply(w[j][0], w[j][1], x[j]);
         }
         group += kEach * Team::kWarps;
         i = kEach - 1;
       } else {
-        uint4 h = {};
-        uint4 l = {};
-        if (team.lane < 4) {
-          h = high[group * 4];
-          l = low[group * 4];
+        uint4 x = {};
+        if (has_row) {
+          x = elements[group * 4];
         }
-        multiply(page[i * Team::kWarps * 32], h, l);
+        multiply(weights[0], weights[32], x);
         group += Team::kWarps;
       }
     }

@@ -6,8 +6,8 @@
 
 namespace weft::hopper {
 
-inline constexpr int kUnitColumns = 8;  ///< columns of out in a unit
-inline constexpr int kGroupK = 32;      ///< k in a group
+inline constexpr int kUnitColumns = 16;  ///< columns of out in a unit
+inline constexpr int kGroupK = 32;       ///< k in a group
 inline constexpr int kGroupBytes = kUnitColumns * kGroupK * 2;
 inline constexpr int kPageBytes = 16384;
 inline constexpr int kPageGroups = kPageBytes / kGroupBytes;
