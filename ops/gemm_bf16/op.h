@@ -51,10 +51,10 @@ void gemm_bf16(const GemmBf16Args& args, Range rows, Range columns, std::span<st
 size_t gemm_bf16_scratch_bytes(const GemmBf16Args& args, int64_t rows);
 }  // namespace cpu
 namespace hopper {
-extern const Kernel<GemmBf16Args> gemm_bf16;
+extern const Kernel<GemmBf16Args> gemm_bf16;  // NOLINT: named as the operation
 }
 namespace cdna {
-extern const Kernel<GemmBf16Args> gemm_bf16;
+extern const Kernel<GemmBf16Args> gemm_bf16;  // NOLINT: named as the operation
 }
 
 }  // namespace weft

@@ -56,10 +56,10 @@ void gemm_fp8_blockwise(const GemmFp8BlockwiseArgs& args, Range rows, Range colu
 size_t gemm_fp8_blockwise_scratch_bytes(const GemmFp8BlockwiseArgs& args, int64_t rows);
 }  // namespace cpu
 namespace hopper {
-extern const Kernel<GemmFp8BlockwiseArgs> gemm_fp8_blockwise;
+extern const Kernel<GemmFp8BlockwiseArgs> gemm_fp8_blockwise;  // NOLINT: named as the operation
 }
 namespace cdna {
-extern const Kernel<GemmFp8BlockwiseArgs> gemm_fp8_blockwise;
+extern const Kernel<GemmFp8BlockwiseArgs> gemm_fp8_blockwise;  // NOLINT: named as the operation
 }
 
 }  // namespace weft

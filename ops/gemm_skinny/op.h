@@ -51,10 +51,10 @@ void gemm_skinny(const GemmSkinnyArgs& args, Range rows, Range columns,
 size_t gemm_skinny_scratch_bytes(const GemmSkinnyArgs& args, int64_t rows);
 }  // namespace cpu
 namespace hopper {
-extern const Kernel<GemmSkinnyArgs> gemm_skinny;
+extern const Kernel<GemmSkinnyArgs> gemm_skinny;  // NOLINT: named as the operation
 }
 namespace cdna {
-extern const Kernel<GemmSkinnyArgs> gemm_skinny;
+extern const Kernel<GemmSkinnyArgs> gemm_skinny;  // NOLINT: named as the operation
 }
 
 }  // namespace weft

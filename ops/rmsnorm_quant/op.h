@@ -42,10 +42,10 @@ namespace cpu {
 void rmsnorm_quant(const RmsNormQuantArgs& args, Range rows);
 }
 namespace hopper {
-extern const Kernel<RmsNormQuantArgs> rmsnorm_quant;
+extern const Kernel<RmsNormQuantArgs> rmsnorm_quant;  // NOLINT: named as the operation
 }
 namespace cdna {
-extern const Kernel<RmsNormQuantArgs> rmsnorm_quant;
+extern const Kernel<RmsNormQuantArgs> rmsnorm_quant;  // NOLINT: named as the operation
 }
 
 }  // namespace weft

@@ -38,10 +38,10 @@ namespace cpu {
 void swiglu_quant(const SwigluQuantArgs& args, Range rows);
 }
 namespace hopper {
-extern const Kernel<SwigluQuantArgs> swiglu_quant;
+extern const Kernel<SwigluQuantArgs> swiglu_quant;  // NOLINT: named as the operation
 }
 namespace cdna {
-extern const Kernel<SwigluQuantArgs> swiglu_quant;
+extern const Kernel<SwigluQuantArgs> swiglu_quant;  // NOLINT: named as the operation
 }
 
 }  // namespace weft
