@@ -13,7 +13,7 @@ namespace {
 
 Result<int> list(const trial::CheckOptions& options) {
   WEFT_ASSIGN(const auto cases,
-              trial::select_cases(options.selection, trial::uses_of_check(options.device)));
+              trial::select_cases(options.selection, trial::uses_of_check(options)));
   for (const trial::SelectedCase& each : cases) {
     fmt::print("{} {}\n", each.operation->name, each.name());
   }
@@ -83,6 +83,8 @@ void add_check(CLI::App& app, Action& action) {
   command->add_option("operation", flags->check.selection.operations, "Operations (all)");
   command->add_option("--case", flags->check.selection.cases, "Glob over case names");
   command->add_option("--seed", flags->check.seed, "Of the random inputs");
+  command->add_flag("--quick", flags->check.quick,
+                    "On a device: without the large cases, as under a memory checker");
   command->add_flag("--all-plans", flags->check.all_plans,
                     "On a device: every kernel and tile size that the dispatch could choose");
   command->add_flag("--list", flags->list, "Print the cases instead");

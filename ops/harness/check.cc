@@ -153,13 +153,14 @@ class Checker {
 
 }  // namespace
 
-std::set<Use> uses_of_check(const Device* device) {
-  return device != nullptr ? std::set{Use::check, Use::check_large} : std::set{Use::check};
+std::set<Use> uses_of_check(const CheckOptions& options) {
+  return options.device != nullptr && !options.quick ? std::set{Use::check, Use::check_large}
+                                                     : std::set{Use::check};
 }
 
 Result<CheckSummary> check_operations(const CheckOptions& options,
                                       const std::function<void(const CheckOutcome&)>& report) {
-  WEFT_ASSIGN(const auto selected, select_cases(options.selection, uses_of_check(options.device)));
+  WEFT_ASSIGN(const auto selected, select_cases(options.selection, uses_of_check(options)));
   Checker checker(options, report);
   for (const SelectedCase& each : selected) {
     for (const bool finite : {true, false}) {

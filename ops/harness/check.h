@@ -19,6 +19,7 @@ struct CheckOptions {
   uint64_t seed = 1;
   Device* device = nullptr;  ///< null: the CPU
   bool all_plans = false;    ///< on a device: every candidate, not the dispatch's choice alone
+  bool quick = false;        ///< on a device: without the large cases
 };
 
 struct CheckOutcome {
@@ -37,8 +38,8 @@ struct CheckSummary {
   int64_t skipped = 0;
 };
 
-/// The cases that are checked there.
-std::set<Use> uses_of_check(const Device* device);
+/// The cases that are checked so.
+std::set<Use> uses_of_check(const CheckOptions& options);
 
 /// Calls `report` after each outcome. Errors: usage (see select_cases()), device (it is lost: what
 /// it was doing then is reported as a failure first).
