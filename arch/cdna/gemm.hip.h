@@ -177,10 +177,12 @@ WEFT_GPU bool join_splits(Sums<Shape>& sums, f32x4* partial, uint32_t* ticket, i
   return true;
 }
 
-/// Writes a tile of the result, rounded to T. `out`: its first row and column, of `rows` and
-/// `columns` (a multiple of 8) left in the matrix; `stride` in bytes.
+/// Writes a tile of the result, rounded to T; an f32 one can be added to what is there. `out`: its
+/// first row and column, of `rows` and `columns` (a multiple of 8) left in the matrix; `stride` in
+/// bytes.
 template <class T, class Shape>
-WEFT_GPU void write_tile(const Sums<Shape>& sums, T* out, int64_t stride, int rows, int columns) {
+WEFT_GPU void write_tile(const Sums<Shape>& sums, T* out, int64_t stride, int rows, int columns,
+                         bool accumulate = false) {
   const Buffer buffer(out, 0xfffffffe);
 #pragma unroll
   for (int i = 0; i < Shape::kStripsM; ++i) {
@@ -200,8 +202,13 @@ WEFT_GPU void write_tile(const Sums<Shape>& sums, T* out, int64_t stride, int ro
       if constexpr (sizeof(T) == 2) {
         buffer.store(__builtin_convertvector(x, Vector<T, 8>), offset);
       } else {
+        const uint32_t second = inside ? offset + 16 : ~0U;
+        if (accumulate) {
+          x.lo += __builtin_bit_cast(f32x4, buffer.load(offset));
+          x.hi += __builtin_bit_cast(f32x4, buffer.load(second));
+        }
         buffer.store(x.lo, offset);
-        buffer.store(x.hi, inside ? offset + 16 : ~0U);
+        buffer.store(x.hi, second);
       }
     }
   }

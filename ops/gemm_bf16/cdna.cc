@@ -41,7 +41,8 @@ Status launch(const GemmBf16Args& args, const Plan& plan, Stream stream) {
                               .k = static_cast<int32_t>(args.k),
                               .tiles_m = tiles_m,
                               .tiles_n = tiles_n,
-                              .splits = plan.splits};
+                              .splits = plan.splits,
+                              .accumulate = args.accumulate ? 1 : 0};
   const std::string kernel =
       fmt::format("gemm_bf16_{}_{}x{}", args.out.dtype == DType::bf16 ? "bf16" : "f32", plan.tile_m,
                   plan.tile_n);

@@ -21,6 +21,7 @@ struct GemmBf16Params {
   int32_t tiles_m;
   int32_t tiles_n;
   int32_t splits;
+  int32_t accumulate;  ///< not 0: add to what out, f32, holds
 };
 
 }  // namespace weft::cdna

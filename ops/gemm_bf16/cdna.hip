@@ -40,7 +40,7 @@ WEFT_GPU void gemm_bf16(const GemmBf16Params& p) {
     }
   }
   write_tile(sums, &at<T>(p.out, m0 * p.out_stride + n0 * int64_t{sizeof(T)}), p.out_stride,
-             p.m - m0, p.n - n0);
+             p.m - m0, p.n - n0, p.accumulate != 0);
 }
 
 }  // namespace
