@@ -16,6 +16,7 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <memory>
 #include <random>
 #include <span>
 #include <string>
@@ -386,6 +387,29 @@ inline std::vector<std::byte> assembled(const std::string& text, Target target) 
   return bytes;
 }
 
+/// The kernels of this text on the device; nullptr, and a failed test, when there is something
+/// wrong.
+inline std::shared_ptr<Module> loaded(Device& device, const std::string& text,
+                                      const std::vector<std::string>& names) {
+  std::string metadata =
+      ".amdgpu_metadata\namdhsa.version: [1, 2]\namdhsa.target: amdgcn-amd-amdhsa--" +
+      std::string(cdna::name_of(device.target())) + "\namdhsa.kernels:\n";
+  for (const std::string& name : names) {
+    metadata += metadata_text(name);
+  }
+  const std::vector<std::byte> object =
+      assembled(text + metadata + ".end_amdgpu_metadata\n", device.target());
+  if (object.empty()) {
+    return nullptr;
+  }
+  auto module = device.load(object);
+  if (!module.ok()) {
+    ADD_FAILURE() << module.error().message;
+    return nullptr;
+  }
+  return module.value();
+}
+
 /// Runs every check over `waves` waves of operands with all lanes, and over one with some.
 inline void run_checks(const std::vector<Check>& checks, Target target, int waves = 24,
                        bool with_partial_exec = true) {
@@ -393,23 +417,16 @@ inline void run_checks(const std::vector<Check>& checks, Target target, int wave
     GTEST_SKIP() << "clang-22 is not installed";
   }
   std::string text = ".text\n";
-  std::string metadata =
-      ".amdgpu_metadata\namdhsa.version: [1, 2]\namdhsa.target: amdgcn-amd-amdhsa--" +
-      std::string(cdna::name_of(target)) + "\namdhsa.kernels:\n";
+  std::vector<std::string> names;
   for (size_t k = 0; k < checks.size(); ++k) {
-    const std::string name = "check" + std::to_string(k);
-    text += kernel_text(name, checks[k]);
-    metadata += metadata_text(name);
-  }
-  const std::vector<std::byte> object =
-      assembled(text + metadata + ".end_amdgpu_metadata\n", target);
-  if (object.empty()) {
-    return;
+    names.push_back("check" + std::to_string(k));
+    text += kernel_text(names.back(), checks[k]);
   }
   Device device(target);
-  auto loaded = device.load(object);
-  ASSERT_TRUE(loaded.ok()) << loaded.error().message;
-  const std::shared_ptr<Module> module = loaded.value();
+  const std::shared_ptr<Module> module = loaded(device, text, names);
+  if (module == nullptr) {
+    return;
+  }
   const auto words = static_cast<size_t>(waves) * 64;
   const uint64_t in_address = device.allocate(words * 9 * 4).value();
   const uint64_t out_address = device.allocate(words * 3 * 4).value();
@@ -419,7 +436,7 @@ inline void run_checks(const std::vector<Check>& checks, Target target, int wave
   for (size_t k = 0; k < checks.size(); ++k) {
     const Check& check = checks[k];
     SCOPED_TRACE(check.text);
-    const Kernel* kernel = module->kernel("check" + std::to_string(k));
+    const Kernel* kernel = module->kernel(names[k]);
     ASSERT_NE(kernel, nullptr);
     std::mt19937_64 random(20240700 + k);
     for (const uint64_t exec : {~uint64_t{0}, uint64_t{0x8000ff5512345679}}) {
