@@ -80,7 +80,7 @@ class RowWriter {
   /// All lanes of the wave must be there: scales of blocks are found by 16 lanes together.
   __device__ __attribute__((always_inline)) void store(int chunk, f32x8 v) {
     if constexpr (kScaling == RowScaling::none) {
-      out_.store(chunk, __builtin_convertvector(v, Vector<T, kChunk>));
+      out_.store(chunk, round_to<T>(v));
       return;
     }
     float inverse = inverse_;

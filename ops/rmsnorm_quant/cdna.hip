@@ -57,9 +57,8 @@ WEFT_GPU void rmsnorm_quant(const RmsNormQuantParams& p) {
   };
   // h = x + residual, written back.
   const auto add = [&](int chunk, const Operands& operands) {
-    const auto h = __builtin_convertvector(__builtin_convertvector(operands.x, f32x8) +
-                                               __builtin_convertvector(operands.residual, f32x8),
-                                           decltype(operands.x));
+    const auto h = round_to<T>(__builtin_convertvector(operands.x, f32x8) +
+                               __builtin_convertvector(operands.residual, f32x8));
     residual.store(chunk, h);
     return Columns<T>{.h = h, .weight = operands.weight};
   };
