@@ -125,6 +125,20 @@ class Contract(Command):
             self.fails(USAGE, *command, "--device", "gpu", says=["gpu"])
         self.fails(USAGE, "tune", "gemm_bf16", says=["nothing to tune"])
 
+    def test_operations_on_the_simulator(self):
+        if "sim:gfx942 " not in self.ok("devices").decode():
+            self.skipTest("this build has no simulator")
+        device = ("--device", "sim:gfx942")
+        text = self.ok("check", "swiglu_quant", "--quick", *device).decode()
+        self.assertRegex(text.splitlines()[-1], r"^[1-9]\d* passed, 0 failed, [1-9]\d* skipped$")
+        self.assertIn("gfx942 has e4m3fnuz, not e4m3fn", text)
+        figures = self.folder / "figures.json"
+        self.ok("bench", "swiglu_quant", "--case", "rows=1,columns=8192,F16*", "--json", figures, *device)
+        case, = json.loads(figures.read_text())["cases"]
+        self.assertGreater(case["bound_from_counts_s"], 0)
+        self.assertNotIn("median_s", case)  # counts are no times
+        self.fails(USAGE, "tune", "swiglu_quant", *device, says=["keeps no time"])
+
     def test_missing_device(self):
         for device in ("cuda", "cuda:3", "hip", "sim:gfx942"):
             self.fails(DEVICE, "score", "--model", GOLDENS / "llama-f32", "--ids", "1",
