@@ -37,9 +37,11 @@ class Barrier {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(smem_address(this))
                  : "memory");
   }
-  /// Arrives at this barrier of block `rank` of the cluster.
+  /// Arrives at this barrier of block `rank` of the cluster. Not as a release at cluster scope,
+  /// which would fence all of memory: what was read from a slot is ordered by the products' own
+  /// wait.
   __device__ void arrive_at(uint32_t rank) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(
                      cluster_address(smem_address(this), rank))
                  : "memory");
   }
@@ -55,6 +57,19 @@ class Barrier {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(smem_address(this))
                  : "memory");
   }
+  /// Whether the phase of this parity has ended; may wait for it a while. Acquires at the block's
+  /// scope: at the cluster's it would empty the L1 cache each time.
+  __device__ bool try_wait(uint32_t parity) {
+    uint32_t done;
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(smem_address(this)), "r"(parity)
+        : "memory");
+    return done != 0;
+  }
   __device__ void wait(uint32_t parity) {
     for (uint32_t tries = 0; !try_wait(parity); ++tries) {
       if (tries == kMostTries) {
@@ -64,18 +79,6 @@ class Barrier {
   }
 
  private:
-  __device__ bool try_wait(uint32_t parity) {
-    uint32_t done;
-    asm volatile(
-        "{\n.reg .pred p;\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, p;\n}"
-        : "=r"(done)
-        : "r"(smem_address(this)), "r"(parity)
-        : "memory");
-    return done != 0;
-  }
-
   uint64_t state_;
 };
 
@@ -97,15 +100,25 @@ __device__ inline void cluster_sync() {
           : "memory");
 }
 
+/// The same without ordering memory, which would wait for all that is under way.
+__device__ inline void cluster_sync_relaxed() {
+  asm volatile(
+      "barrier.cluster.arrive.relaxed.aligned;\n"
+      "barrier.cluster.wait.aligned;" ::
+          : "memory");
+}
+
 /// Moves registers between warpgroups: all four warps of one raise, or lower, theirs to kCount.
 template <int kCount>
 __device__ void raise_registers() {
-  static_assert(kCount % 8 == 0 && kCount >= 24 && kCount <= 256, "setmaxnreg takes multiples of 8");
+  static_assert(kCount % 8 == 0 && kCount >= 24 && kCount <= 256,
+                "setmaxnreg takes multiples of 8");
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 template <int kCount>
 __device__ void lower_registers() {
-  static_assert(kCount % 8 == 0 && kCount >= 24 && kCount <= 256, "setmaxnreg takes multiples of 8");
+  static_assert(kCount % 8 == 0 && kCount >= 24 && kCount <= 256,
+                "setmaxnreg takes multiples of 8");
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
@@ -123,6 +136,11 @@ __device__ inline bool elect_one() {
 /// A barrier among `threads` threads (whole warps) of the block; `id` 1 to 15.
 __device__ inline void named_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Arrives at such a barrier without waiting.
+__device__ inline void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /// A place in a ring of kSlots slots and the parity of its turn.

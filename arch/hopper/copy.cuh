@@ -15,8 +15,8 @@ __device__ inline void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-/// Loads the map's box at (x, y), x along the contiguous dimension, to `to` (128-byte swizzled maps:
-/// aligned to 1024). What lies outside the tensor arrives as zeros, and all bytes count.
+/// Loads the map's box at (x, y), x along the contiguous dimension, to `to` (128-byte swizzled
+/// maps: aligned to 1024). What lies outside the tensor arrives as zeros, and all bytes count.
 __device__ inline void load_tile(void* to, const CUtensorMap& map, int x, int y, Barrier& barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -43,6 +43,14 @@ __device__ inline void load_tile_to(uint16_t blocks, void* to, const CUtensorMap
       "l"(&map), "r"(smem_address(&barrier)), "h"(blocks), "r"(x), "r"(y)
       : "memory");
 }
+/// Loads `bytes` that lie together; these and both addresses are multiples of 16.
+__device__ inline void load_bytes(void* to, const void* from, uint32_t bytes, Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(smem_address(to)),
+      "l"(from), "r"(bytes), "r"(smem_address(&barrier))
+      : "memory");
+}
 /// For what is read once: it leaves L2 first.
 __device__ inline uint64_t evict_first() {
   uint64_t policy;
@@ -53,10 +61,11 @@ __device__ inline uint64_t evict_first() {
 /// Stores the map's box at (x, y); parts outside the tensor are left out. What threads wrote to
 /// shared memory needs fence_shared() by each of them, and a barrier, before.
 __device__ inline void store_tile(const CUtensorMap& map, int x, int y, const void* from) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
-                   &map),
-               "r"(smem_address(from)), "r"(x), "r"(y)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
+          &map),
+      "r"(smem_address(from)), "r"(x), "r"(y)
+      : "memory");
 }
 /// Ordinary writes to shared memory become visible to the copy engine and the tensor cores.
 __device__ inline void fence_shared() {
@@ -77,11 +86,12 @@ __device__ inline void copy_async_4(void* to, const void* from, bool valid) {
                : "memory");
 }
 
-/// Two 8 x 8 matrices of 16-bit elements, one above the other: lane l gives the address of row l % 16
-/// and holds elements (l / 4, 2 (l % 4) + {0, 1}) of the upper in `upper`, of the lower in `lower`.
+/// Two 8 x 8 matrices of 16-bit elements, one above the other: lane l gives the address of row l %
+/// 16 and holds elements (l / 4, 2 (l % 4) + {0, 1}) of the upper in `upper`, of the lower in
+/// `lower`.
 __device__ inline void store_matrices_x2(uint32_t address, uint32_t upper, uint32_t lower) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(upper),
-               "r"(lower)
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(address),
+               "r"(upper), "r"(lower)
                : "memory");
 }
 /// Four: lane l gives the address of row l % 8 of matrix l / 8.

@@ -1,6 +1,6 @@
-// What the matrix products on sm_90a share: one warpgroup's threads feed tiles of a and b into a ring
-// in shared memory, the other warpgroups multiply them. A block stays for as many output tiles as
-// come to it (tile_schedule.h), and the feeder runs ahead from one to the next. The blocks of a
+// What the matrix products on sm_90a share: one warpgroup's threads feed tiles of a and b into a
+// ring in shared memory, the other warpgroups multiply them. A block stays for as many output tiles
+// as come to it (tile_schedule.h), and the feeder runs ahead from one to the next. The blocks of a
 // cluster share one operand's tile: each loads a slice of it and the copy engine delivers that to
 // all of them. A warp stores what it computed by itself, so that warpgroups drift apart and one's
 // epilogue runs under the others' products.
@@ -16,8 +16,8 @@ namespace weft::hopper {
 
 /// How a kernel cuts the work of a block. (A type, because nvcc 13 cannot launch kernels whose
 /// template parameters are values of a class.)
-/// kM, kN: the output tile; kWarpgroups multiply, each kM / kWarpgroups rows; kShareA: the blocks of a
-/// cluster lie along n and share the tile of a, else along m and share that of b.
+/// kM, kN: the output tile; kWarpgroups multiply, each kM / kWarpgroups rows; kShareA: the blocks
+/// of a cluster lie along n and share the tile of a, else along m and share that of b.
 template <int kM, int kN, int kWarpgroups, int kCluster, bool kShareA>
 struct GemmTile {
   static_assert(kM % (64 * kWarpgroups) == 0, "a warpgroup multiplies 64 rows at a time");
@@ -46,9 +46,8 @@ struct GemmShared {
   static constexpr int kStaging = Tile::warps * kStagingPerWarp;
   /// What a block may have of it, less the slack to align to 1024 bytes.
   static constexpr int kMost = 232448 - 1024;
-  static constexpr int kFit =
-      (kMost - kStaging - 256) / (kStageBytes + kBesideStage);
-  static constexpr int kStages = kFit < 8 ? kFit : 8;
+  static constexpr int kFit = (kMost - kStaging - 256) / (kStageBytes + kBesideStage);
+  static constexpr int kStages = kFit < 16 ? kFit : 16;
   static_assert(kStages >= 3, "fewer stages do not hide the memory's latency");
   static constexpr int kBytes =
       1024 + kStages * (kStageBytes + kBesideStage) + kStaging + 2 * kStages * 8;
@@ -66,7 +65,8 @@ struct GemmShared {
     return base + kStages * kStageBytes + kStaging + slot * kBesideStage;
   }
   __device__ Barrier& full(int slot) const {
-    return reinterpret_cast<Barrier*>(base + kStages * (kStageBytes + kBesideStage) + kStaging)[slot];
+    return reinterpret_cast<Barrier*>(base + kStages * (kStageBytes + kBesideStage) +
+                                      kStaging)[slot];
   }
   __device__ Barrier& empty(int slot) const { return (&full(0))[kStages + slot]; }
 
@@ -82,7 +82,7 @@ struct GemmShared {
       fence_barriers();
     }
     if constexpr (Tile::cluster > 1) {
-      cluster_sync();
+      cluster_sync_relaxed();
     } else {
       __syncthreads();
     }
@@ -99,23 +99,28 @@ struct GemmShared {
   }
 };
 
-/// The feeder of tiles: one thread. a is [m, k], b is [n, k] in rows of kRowBytes; kRowElements are
-/// a row's elements.
+/// The feeder of tiles: one thread. a is [m, k], b is [n, k]; `row_elements` make kRowBytes.
 template <class Tile, class Shared>
 __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, const CUtensorMap& a,
                            const CUtensorMap& b, int row_elements) {
   const CUtensorMap& common = Tile::share_a ? a : b;
   const CUtensorMap& own = Tile::share_a ? b : a;
+  const int cluster_index = blockIdx.x / Tile::cluster;
   const int rank = Tile::cluster > 1 ? cluster_rank() : 0;
+  const auto common_row = [](const TileWork& work) {
+    return Tile::share_a ? work.m * Tile::m : work.n * Tile::n;
+  };
+  const auto own_row = [](const TileWork& work) {
+    return Tile::share_a ? work.n * Tile::n : work.m * Tile::m;
+  };
   typename Shared::Cursor cursor;
   TileWork work;
-  for (int round = 0; schedule.work(blockIdx.x / Tile::cluster, round, rank, work); ++round) {
-    const int common_row = Tile::share_a ? work.m * Tile::m : work.n * Tile::n;
-    const int own_row = Tile::share_a ? work.n * Tile::n : work.m * Tile::m;
+  for (int round = 0; schedule.work(cluster_index, round, rank, work); ++round) {
     // This block's slices of the common tile, and the blocks that get them.
     const int slices = Tile::cluster / work.group;
     const int first_slice = rank % work.group * slices;
-    const auto blocks = static_cast<uint16_t>(((1 << work.group) - 1) << (rank / work.group * work.group));
+    const auto blocks =
+        static_cast<uint16_t>(((1 << work.group) - 1) << (rank / work.group * work.group));
     for (int k = work.k_begin; k < work.k_end; ++k, cursor.advance()) {
       const int slot = cursor.slot;
       shared.empty(slot).wait(cursor.parity ^ 1);
@@ -123,14 +128,15 @@ __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, c
       full.arrive_expect(Shared::kStageBytes);
       char* common_tile = Tile::share_a ? shared.a(slot) : shared.b(slot);
       char* own_tile = Tile::share_a ? shared.b(slot) : shared.a(slot);
-      load_tile(own_tile, own, k * row_elements, own_row, full);
+      load_tile(own_tile, own, k * row_elements, own_row(work), full);
       for (int slice = first_slice; slice < first_slice + slices; ++slice) {
         const int row = slice * Tile::shared_rows;
         if (work.group > 1) {
           load_tile_to(blocks, common_tile + row * kRowBytes, common, k * row_elements,
-                       common_row + row, full);
+                       common_row(work) + row, full);
         } else {
-          load_tile(common_tile + row * kRowBytes, common, k * row_elements, common_row + row, full);
+          load_tile(common_tile + row * kRowBytes, common, k * row_elements, common_row(work) + row,
+                    full);
         }
       }
     }
@@ -138,9 +144,9 @@ __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, c
 }
 
 /// Adds up the parts of a tile whose k was cut among blocks of the cluster, inside their shared
-/// memory. Warps take turns in owning the sum: warp w belongs to part w % split. By all warps of the
-/// block, those that do not multiply with no sums; true where this warp holds the result. The order
-/// of the sum is fixed, and so are its bits.
+/// memory. Warps take turns in owning the sum: warp w belongs to part w % split. By all warps of
+/// the block, those that do not multiply with no sums; true where this warp holds the result. The
+/// order of the sum is fixed, and so are its bits.
 template <class Tile, class Shared, int kCount>
 __device__ bool gather_parts(const Shared& shared, const TileWork& work, float (&sums)[kCount],
                              int warp, int lane) {
@@ -154,10 +160,10 @@ __device__ bool gather_parts(const Shared& shared, const TileWork& work, float (
     const int source = part - (part > owner ? 1 : 0);
     return shared.base + (warp / work.split * (work.split - 1) + source) * kSource + lane * 16;
   };
-  cluster_sync();  // nobody reads stages any more
+  cluster_sync_relaxed();  // nobody reads stages any more
   if (owner != work.part) {
-    const uint32_t to = cluster_address(smem_address(place(work.part)),
-                                        owner * work.group + rank % work.group);
+    const uint32_t to =
+        cluster_address(smem_address(place(work.part)), owner * work.group + rank % work.group);
 #pragma unroll
     for (int i = 0; i < kCount / 4; ++i) {
       store_remote(to + i * kRow, {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]});
@@ -188,14 +194,17 @@ __device__ bool gather_parts(const Shared& shared, const TileWork& work, float (
 template <class Tile>
 __device__ void leave_cluster() {
   if constexpr (Tile::cluster > 1) {
-    cluster_sync();
+    cluster_sync_relaxed();
   }
 }
 
-/// Whether the last round of a cluster is cut along k: the warps that do not multiply then take part
-/// in gather_parts()' two barriers.
-__device__ inline bool ends_split(const TileSchedule& schedule, int cluster_index) {
-  return schedule.split > 1 && cluster_index < schedule.rest() * schedule.split;
+/// The warps that do not multiply take part in gather_parts()' barriers, if their cluster's last
+/// round is cut along k.
+__device__ inline void attend_gathering(const TileSchedule& schedule, int cluster_index) {
+  if (schedule.split > 1 && cluster_index < schedule.rest() * schedule.split) {
+    cluster_sync_relaxed();
+    cluster_sync();
+  }
 }
 
 /// Bytes of staging that a warp needs for 16 rows of kN columns in bf16.
@@ -209,8 +218,8 @@ constexpr int out_box_columns() {
   return kN % 64 == 0 ? 64 : kN;
 }
 
-/// Stores a warp's 16 rows of a wgmma result, rounded to bf16, at (row, column) of out. `staging` is
-/// this warp's alone.
+/// Stores a warp's 16 rows of a wgmma result, rounded to bf16, at (row, column) of out. `staging`
+/// is this warp's alone.
 template <int kN>
 __device__ void store_rows(char* staging, const CUtensorMap& out, int row, int column,
                            const float (&sums)[kN / 2], int lane) {
@@ -224,9 +233,9 @@ __device__ void store_rows(char* staging, const CUtensorMap& out, int row, int c
 #pragma unroll
   for (int i = 0; i < kN / 16; ++i) {
     const int chunk = 2 * i + lane / 16;  // of 8 columns, 16 bytes
-    const uint32_t offset = kSwizzled ? chunk / 8 * 16 * kRowBytes +
-                                            swizzle_128(r * kRowBytes + chunk % 8 * 16)
-                                      : r * kN * 2 + chunk * 16;
+    const uint32_t offset =
+        kSwizzled ? chunk / 8 * 16 * kRowBytes + swizzle_128(r * kRowBytes + chunk % 8 * 16)
+                  : r * kN * 2 + chunk * 16;
     const float* s = sums + 8 * i;
     store_matrices_x4(base + offset, pack_bf16x2(s[0], s[1]), pack_bf16x2(s[2], s[3]),
                       pack_bf16x2(s[4], s[5]), pack_bf16x2(s[6], s[7]));

@@ -45,13 +45,13 @@ struct Launch {
   cudaLaunchConfig_t config = {};
 };
 
-/// Clusters of such a kernel that are resident at once on the current device: what a persistent grid
-/// is made of. Lets the kernel have its shared memory, so it must come before launch_kernel().
+/// Clusters of such a kernel that are resident at once on the current device: what a persistent
+/// grid is made of. Lets the kernel have its shared memory, so it must come before launch_kernel().
 template <class... Params>
 Result<int> resident_clusters(void (*kernel)(Params...), LaunchShape shape) {
-  WEFT_TRY(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                            shape.shared_bytes),
-                       "a kernel's shared memory"));
+  WEFT_TRY(cuda_status(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes),
+      "a kernel's shared memory"));
   int clusters = 0;
   if (shape.cluster == 1) {
     int device = 0;

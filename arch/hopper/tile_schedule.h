@@ -1,12 +1,12 @@
 // Which output tiles the resident blocks of a matrix product compute, and in which order. Pure
 // functions, the same on the host (tests, dispatch) and on the device.
 //
-// The blocks of a cluster lie side by side: they compute neighbouring tiles, along n when they share
-// the tile of a (kShareA), else along m. `cluster` neighbouring tiles are a super tile. All clusters
-// take one super tile a round. What is left in the last round can be cut along k: then each super
-// tile goes to `split` clusters, whose blocks form `split` groups, each group with a part of k of
-// the same cluster / split tiles; their sums are put together inside the cluster. So the last round
-// takes 1 / split of the time, and a product with few tiles still fills the device.
+// The blocks of a cluster lie side by side: they compute neighbouring tiles, along n when they
+// share the tile of a (kShareA), else along m. `cluster` neighbouring tiles are a super tile. All
+// clusters take one super tile a round. What is left in the last round can be cut along k: then
+// each super tile goes to `split` clusters, whose blocks form `split` groups, each group with a
+// part of k of the same cluster / split tiles; their sums are put together inside the cluster. So
+// the last round takes 1 / split of the time, and a product with few tiles still fills the device.
 #pragma once
 
 #include "arch/hopper/layout.h"
@@ -41,7 +41,8 @@ struct TileSchedule {
   constexpr int rest() const { return super_tiles() % clusters; }
   /// Whether the last round may be cut in so many parts.
   constexpr bool splits_fit(int parts) const {
-    return cluster % parts == 0 && k_blocks % parts == 0 && rest() > 0 && rest() * parts <= clusters;
+    return cluster % parts == 0 && k_blocks % parts == 0 && rest() > 0 &&
+           rest() * parts <= clusters;
   }
 
   /// Blocks of k that the busiest block multiplies: what the time is proportional to.

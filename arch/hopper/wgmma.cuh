@@ -19,12 +19,18 @@ __device__ inline uint64_t tile_descriptor(const void* tile) {
 }
 /// The same tile from `bytes` further on: along k by multiples of 32 within the 128-byte row, or by
 /// whole swizzle patterns of 8 rows.
-__device__ inline uint64_t advance(uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
+__device__ inline uint64_t advance(uint64_t descriptor, uint32_t bytes) {
+  // The address is in the low half and does not carry: 32-bit arithmetic stays in uniform
+  // registers.
+  return (descriptor & 0xffffffff00000000) | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
+}
 
 /// Before the first product of a batch: registers and shared memory are as the program left them.
 __device__ inline void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 /// Ends a batch of products.
-__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 /// Waits for all but the last kBatches batches.
 template <int kBatches>
 __device__ void wgmma_wait() {
@@ -184,21 +190,24 @@ __device__ void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulat
 #define WEFT_D_256 WEFT_D_248, WEFT_D31
 
 // N columns; A, B, P: the operands' numbers after the N / 2 registers of the result.
-#define WEFT_WGMMA(FORMAT, N, SHAPE, TRANSPOSED, A, B, P)                                         \
-  template <>                                                                                     \
-  __device__ inline void wgmma<FORMAT, N>(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate) { \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\n"                                \
-                 "wgmma.mma_async.sync.aligned.m64n" #N SHAPE " {" WEFT_S_##N "}, %" #A ", %" #B   \
-                 ", p, 1, 1" TRANSPOSED ";\n}"                                                    \
-                 : WEFT_D_##N                                                                     \
-                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));                            \
+#define WEFT_WGMMA(FORMAT, N, SHAPE, TRANSPOSED, A, B, P)                           \
+  template <>                                                                       \
+  __device__ inline void wgmma<FORMAT, N>(float(&d)[N / 2], uint64_t a, uint64_t b, \
+                                          bool accumulate) {                        \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P                            \
+                 ", 0;\n"                                                           \
+                 "wgmma.mma_async.sync.aligned.m64n" #N SHAPE " {" WEFT_S_##N       \
+                 "}, %" #A ", %" #B ", p, 1, 1" TRANSPOSED ";\n}"                   \
+                 : WEFT_D_##N                                                       \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));              \
   }
-#define WEFT_WGMMA_BOTH(N, A, B, P)                                       \
-  WEFT_WGMMA(Bf16, N, "k16.f32.bf16.bf16", ", 0, 0", A, B, P)             \
+#define WEFT_WGMMA_BOTH(N, A, B, P)                           \
+  WEFT_WGMMA(Bf16, N, "k16.f32.bf16.bf16", ", 0, 0", A, B, P) \
   WEFT_WGMMA(E4m3, N, "k32.f32.e4m3.e4m3", "", A, B, P)
 WEFT_WGMMA_BOTH(16, 8, 9, 10)
 WEFT_WGMMA_BOTH(32, 16, 17, 18)
 WEFT_WGMMA_BOTH(64, 32, 33, 34)
+WEFT_WGMMA_BOTH(80, 40, 41, 42)
 WEFT_WGMMA_BOTH(96, 48, 49, 50)
 WEFT_WGMMA_BOTH(112, 56, 57, 58)
 WEFT_WGMMA_BOTH(128, 64, 65, 66)

@@ -1,0 +1,144 @@
+// The product of bf16 matrices on sm_90a, for many rows. Tiles: arch/hopper/gemm.cuh.
+#pragma once
+
+#include "arch/hopper/gemm.cuh"
+
+namespace weft::hopper {
+
+inline constexpr int kBf16Block = kRowBytes / Bf16::kBytes;  ///< elements of k in a stage
+
+/// Where f32 results go; bf16 ones go through a tensor map.
+struct F32Out {
+  float* data = nullptr;  ///< [m, n], or null: bf16
+  int64_t stride = 0;
+  int m = 0;
+  int n = 0;
+  bool accumulate = false;  ///< add to what it holds
+};
+
+/// Columns that a warp stages at a time.
+template <class Tile>
+inline constexpr int kStagedColumns = Tile::n > 128 && Tile::n % 128 == 0 ? 128 : Tile::n;
+template <class Tile>
+using Bf16Shared = GemmShared<Tile, 0, staging_bytes<kStagedColumns<Tile>>()>;
+
+/// Adds or stores a thread's part of a warp's 16 rows: quads of lanes write 32 bytes of a row.
+template <int kN>
+__device__ void store_f32(const F32Out& out, int row, int column, const float (&sums)[kN / 2],
+                          int lane) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = row + lane / 4 + 8 * half;
+    if (r < out.m) {
+      float* to = out.data + r * out.stride + column + lane % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < kN / 8; ++i) {
+        if (column + 8 * i < out.n) {
+          auto& pair = *reinterpret_cast<float2*>(to + 8 * i);
+          float2 value = {sums[4 * i + 2 * half], sums[4 * i + 2 * half + 1]};
+          if (out.accumulate) {
+            const float2 old = pair;
+            value.x += old.x;
+            value.y += old.y;
+          }
+          pair = value;
+        }
+      }
+    }
+  }
+}
+
+template <class Tile>
+__global__ void __launch_bounds__(Tile::threads, 1)
+    gemm_bf16_tile(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                   const __grid_constant__ CUtensorMap out,
+                   const __grid_constant__ TileSchedule schedule,
+                   const __grid_constant__ F32Out out_f32) {
+  static_assert(Tile::row_tiles == 1, "a warpgroup holds the sums of 64 rows");
+  using Shared = Bf16Shared<Tile>;
+  extern __shared__ char memory[];
+  const Shared shared(memory);
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const int lane = threadIdx.x % 32;
+  shared.init(1);
+  const int cluster_index = blockIdx.x / Tile::cluster;
+
+  // Of the 65536 registers, what the feeder leaves.
+  constexpr int kFeederRegisters = Tile::warpgroups == 3 ? 32 : 40;
+  constexpr int kRegisters = Tile::warpgroups == 3 ? 160 : 232;
+  if (warp >= Tile::warps) {
+    lower_registers<kFeederRegisters>();
+    if (warp == Tile::warps) {
+      if (elect_one()) {
+        prefetch_map(a);
+        prefetch_map(b);
+        feed_tiles<Tile>(shared, schedule, a, b, kBf16Block);
+      }
+      __syncwarp();
+    }
+    attend_gathering(schedule, cluster_index);
+  } else {
+    raise_registers<kRegisters>();
+    const int warpgroup = warp / 4;
+    const int rank = Tile::cluster > 1 ? cluster_rank() : 0;
+    const uint64_t a_tile = advance(tile_descriptor(shared.a(0)), warpgroup * 64 * kRowBytes);
+    const uint64_t b_tile = tile_descriptor(shared.b(0));
+    typename Shared::Cursor cursor;
+    TileWork work;
+    for (int round = 0; schedule.work(cluster_index, round, rank, work); ++round) {
+      float sums[Tile::n / 2];
+      int last_slot = -1;
+      for (int k = work.k_begin; k < work.k_end; ++k, cursor.advance()) {
+        const int slot = cursor.slot;
+        shared.full(slot).wait(cursor.parity);
+        hold(sums);
+        wgmma_begin();
+#pragma unroll
+        for (int i = 0; i < kRowBytes / kWgmmaRowBytes; ++i) {
+          const uint32_t offset = slot * Shared::kStageBytes + i * kWgmmaRowBytes;
+          wgmma<Bf16, Tile::n>(sums, advance(a_tile, offset), advance(b_tile, offset),
+                               i > 0 || k > work.k_begin);
+        }
+        wgmma_commit();
+        hold(sums);
+        // The batch before is done: its slot is free.
+        wgmma_wait<1>();
+        if (last_slot >= 0) {
+          shared.release(last_slot, lane);
+        }
+        last_slot = slot;
+      }
+      wgmma_wait<0>();
+      hold(sums);
+      shared.release(last_slot, lane);
+      bool mine = true;
+      if constexpr (Tile::cluster > 1) {
+        if (work.split > 1) {
+          mine = gather_parts<Tile>(shared, work, sums, warp, lane);
+        }
+      }
+      if (mine) {
+        const int row = work.m * Tile::m + warpgroup * 64 + warp % 4 * 16;
+        const int column = work.n * Tile::n;
+        if (out_f32.data != nullptr) {
+          store_f32<Tile::n>(out_f32, row, column, sums, lane);
+        } else {
+          constexpr int kColumns = kStagedColumns<Tile>;
+#pragma unroll
+          for (int i = 0; i < Tile::n / kColumns; ++i) {
+            store_rows<kColumns>(
+                shared.staging(warp), out, row, column + i * kColumns,
+                reinterpret_cast<const float(&)[kColumns / 2]>(sums[i * kColumns / 2]), lane);
+          }
+        }
+      }
+    }
+    if (lane == 0) {
+      wait_stores_read<0>();
+    }
+    __syncwarp();
+  }
+  leave_cluster<Tile>();
+}
+
+}  // namespace weft::hopper
