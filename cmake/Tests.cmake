@@ -44,6 +44,19 @@ if(TARGET weft_command)
   set_tests_properties(cli PROPERTIES LABELS quick)
 endif()
 
+# The AMD kernels, run by the simulator: the small cases, and, outside the quick label, all of them
+# and every way to cut the small ones.
+if(TARGET weft_command AND TARGET weft_sim AND NOT WEFT_CDNA_LEFT_OUT AND NOT WEFT_SANITIZE)
+  foreach(target IN LISTS WEFT_CDNA_TARGETS)
+    add_test(NAME check_${target} COMMAND weft_command check --quick --device sim:${target})
+    set_tests_properties(check_${target} PROPERTIES LABELS quick)
+    add_test(NAME check_${target}_all COMMAND weft_command check --device sim:${target})
+    add_test(NAME check_${target}_plans
+      COMMAND weft_command check --quick --all-plans --device sim:${target})
+    set_tests_properties(check_${target}_all check_${target}_plans PROPERTIES LABELS slow)
+  endforeach()
+endif()
+
 # What is installed and copied to other machines: the sanitized build is not.
 if(NOT WEFT_SANITIZE)
   add_test(NAME consumer
