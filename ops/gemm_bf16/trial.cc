@@ -1,8 +1,7 @@
-#include "ops/harness/trial.h"
-
 #include <fmt/format.h>
 
 #include "ops/gemm_bf16/op.h"
+#include "ops/harness/products.h"
 
 namespace weft::trial {
 namespace {
@@ -46,8 +45,10 @@ class GemmBf16Trial : public KernelTrial<GemmBf16Args> {
   std::vector<Expectation> expect(Range rows) override {
     std::vector<Expectation> result{Expectation(out_, rows)};
     Expectation& out = result[0];
-    reference::gemm_bf16(args(Side::host), rows, out.columns, out.value.data(),
-                         out.tolerance.data());
+    const auto operands = args(Side::host);
+    expect_product(out, [&](Range some, Range columns, double* values, double* magnitudes) {
+      reference::gemm_bf16(operands, some, columns, values, magnitudes);
+    });
     for (size_t i = 0; i < out.value.size(); ++i) {
       out.tolerance[i] *= sum_tolerance(k_);
       if (accumulate_) {

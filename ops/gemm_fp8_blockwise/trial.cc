@@ -1,9 +1,8 @@
-#include "ops/harness/trial.h"
-
 #include <fmt/format.h>
 
 #include "ops/check_operands.h"
 #include "ops/gemm_fp8_blockwise/op.h"
+#include "ops/harness/products.h"
 
 namespace weft::trial {
 namespace {
@@ -55,8 +54,10 @@ class GemmFp8BlockwiseTrial : public KernelTrial<GemmFp8BlockwiseArgs> {
   std::vector<Expectation> expect(Range rows) override {
     std::vector<Expectation> result{Expectation(out_, rows)};
     Expectation& out = result[0];
-    reference::gemm_fp8_blockwise(args(Side::host), rows, out.columns, out.value.data(),
-                                  out.tolerance.data());
+    const auto operands = args(Side::host);
+    expect_product(out, [&](Range some, Range columns, double* values, double* magnitudes) {
+      reference::gemm_fp8_blockwise(operands, some, columns, values, magnitudes);
+    });
     for (double& tolerance : out.tolerance) {
       tolerance *= sum_tolerance(case_.k) + fp8_sum_tolerance(case_.k);
     }

@@ -1,9 +1,8 @@
-#include "ops/harness/trial.h"
-
 #include <fmt/format.h>
 
 #include "ops/check_operands.h"
 #include "ops/gemm_skinny/op.h"
+#include "ops/harness/products.h"
 
 namespace weft::trial {
 namespace {
@@ -58,8 +57,10 @@ class GemmSkinnyTrial : public KernelTrial<GemmSkinnyArgs> {
   std::vector<Expectation> expect(Range rows) override {
     std::vector<Expectation> result{Expectation(out_, rows)};
     Expectation& out = result[0];
-    reference::gemm_skinny(args(Side::host), rows, out.columns, out.value.data(),
-                           out.tolerance.data());
+    const auto operands = args(Side::host);
+    expect_product(out, [&](Range some, Range columns, double* values, double* magnitudes) {
+      reference::gemm_skinny(operands, some, columns, values, magnitudes);
+    });
     const bool fp8 = case_.scaling != Scaling::none;
     for (double& tolerance : out.tolerance) {
       tolerance *= sum_tolerance(case_.k) + (fp8 ? fp8_sum_tolerance(case_.k) : 0);

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cmath>
 #include <cstring>
-#include <thread>
 #include <type_traits>
 #include <utility>
 
 #include "base/check.h"
+#include "ops/harness/parts.h"
 
 namespace weft::trial {
 namespace {
@@ -56,9 +55,8 @@ void fill_from_table(Random& random, const T* table, int64_t rows, int64_t colum
   const int64_t rows_in_piece = std::max<int64_t>(1, kPieceElements / columns);
   const int64_t pieces = (rows + rows_in_piece - 1) / rows_in_piece;
   const uint64_t seed = random.next();
-  std::atomic<int64_t> next = 0;
-  const auto work = [&] {
-    for (int64_t piece = next++; piece < pieces; piece = next++) {
+  for_parts(pieces, [&](Range part) {
+    for (int64_t piece = part.begin; piece < part.end; ++piece) {
       Random own(seed ^ (static_cast<uint64_t>(piece) * 0x9e3779b97f4a7c15));
       const int64_t end = std::min(rows, (piece + 1) * rows_in_piece);
       for (int64_t r = piece * rows_in_piece; r < end; ++r) {
@@ -72,16 +70,7 @@ void fill_from_table(Random& random, const T* table, int64_t rows, int64_t colum
         }
       }
     }
-  };
-  std::vector<std::thread> others;
-  const auto threads = std::min<int64_t>(pieces, std::thread::hardware_concurrency());
-  for (int64_t i = 1; i < threads; ++i) {
-    others.emplace_back(work);
-  }
-  work();
-  for (std::thread& thread : others) {
-    thread.join();
-  }
+  });
 }
 
 }  // namespace
