@@ -36,4 +36,15 @@ struct PageCursor {
   }
 };
 
+/// Waits for a phase that is sure to come: nothing but copies and this CTA's own warps bring it.
+/// Were it not to, the kernel traps.
+__device__ inline void wait_page(uint64_t* barrier, uint32_t parity) {
+  constexpr uint32_t kMostTries = 1u << 26;
+  for (uint32_t tries = 0; !mbarrier_try_wait(barrier, parity); ++tries) {
+    if (tries == kMostTries) {
+      __trap();
+    }
+  }
+}
+
 }  // namespace weft::hopper

@@ -61,6 +61,10 @@ __device__ inline void bulk_load(void* destination, const void* source, uint32_t
       "l"(source), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 }
+/// Brings `bytes` (a multiple of 16) from memory into L2.
+__device__ inline void bulk_prefetch(const void* source, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
+}
 __device__ inline uint64_t evict_first_policy() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -87,6 +91,54 @@ __device__ inline void store_release_system(uint32_t* address, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
+/// A value and the number of the write that made it, in one 8-byte word that is written and read
+/// whole: who needs the value waits for the number, with no flag, no fence and no second trip.
+struct alignas(8) Tagged {
+  float value;
+  uint32_t tag;
+};
+
+__device__ inline void store_tagged(Tagged* to, float value, uint32_t tag) {
+  asm volatile(
+      "{\n.reg .b64 word;\nmov.b64 word, {%1, %2};\nst.relaxed.gpu.global.b64 [%0], word;\n}" ::"l"(
+          to),
+      "r"(__float_as_uint(value)), "r"(tag)
+      : "memory");
+}
+/// Two words, each read whole: value, tag, value, tag. 16-byte aligned.
+__device__ inline uint4 load_tagged_pair(const Tagged* from) {
+  uint4 pair;
+  asm volatile(
+      "{\n.reg .b64 first, second;\nld.relaxed.gpu.global.v2.b64 {first, second}, [%4];\n"
+      "mov.b64 {%0, %1}, first;\nmov.b64 {%2, %3}, second;\n}"
+      : "=r"(pair.x), "=r"(pair.y), "=r"(pair.z), "=r"(pair.w)
+      : "l"(from)
+      : "memory");
+  return pair;
+}
+/// Waits until the pairs at address(j), for each j whose bit is set in `pending`, carry `tag`, and
+/// gives their values. late() is asked after each round that was not enough: true gives up.
+template <int kPairs, class Address, class Late>
+__device__ void await_pairs(float2 (&values)[kPairs], uint32_t pending, uint32_t tag,
+                            Address address, Late& late) {
+  do {
+    uint4 pair[kPairs];
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      if ((pending >> j & 1) != 0) {
+        pair[j] = load_tagged_pair(address(j));
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      if ((pending >> j & 1) != 0 && pair[j].y == tag && pair[j].w == tag) {
+        values[j] = {__uint_as_float(pair[j].x), __uint_as_float(pair[j].z)};
+        pending &= ~(1u << j);
+      }
+    }
+  } while (pending != 0 && !late());
+}
+
 // --- inside a CTA ---
 
 /// Barrier `id` among `threads` threads (whole warps).
@@ -105,8 +157,8 @@ __device__ inline void lower_registers() {
 }
 
 /// d += a b: A 16 x 16 (row), B 16 x 8 (column), bf16, summed in f32. Lane (g, t) = (lane / 4, lane
-/// % 4) holds a.x: row g, k 2t..2t+1; a.y: row g + 8; a.z: row g, k 2t+8..; a.w: row g + 8; b0: column
-/// g, k 2t..; b1: k 2t+8..; d0, d1: row g, columns 2t, 2t+1; d2, d3: row g + 8.
+/// % 4) holds a.x: row g, k 2t..2t+1; a.y: row g + 8; a.z: row g, k 2t+8..; a.w: row g + 8; b0:
+/// column g, k 2t..; b1: k 2t+8..; d0, d1: row g, columns 2t, 2t+1; d2, d3: row g + 8.
 __device__ inline void mma_bf16(float (&d)[4], const uint4& a, uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -161,10 +213,4 @@ __device__ inline float team_sum(const Team& team, float x, int round) {
   return sum;
 }
 
-#ifdef LAPS
-__device__ long long g_laps[132][16];
-#define LAP(slot) do { if (threadIdx.x == 0) { const long long now = clock64(); g_laps[blockIdx.x][slot] += now - g_laps[blockIdx.x][15]; g_laps[blockIdx.x][15] = now; } } while (0)
-#else
-#define LAP(slot)
-#endif
 }  // namespace weft::hopper

@@ -21,10 +21,14 @@ enum class Opcode : uint8_t {
   linear,        ///< a: row or kNowhere (the input row is there already); k; segments
   gated_linear,  ///< as linear; units in pairs; one segment
   attention,     ///< a: q, b: k, c: v, d: keys, e: values, f: partials; first, last: KV heads; n:
-              ///< split; norm: weights, kNowhere: none; x: epsilon
+                 ///< split; norm: weights, kNowhere: none; x: epsilon
   attention_combine,  ///< f: partials. To the input row in shared memory
   sample,             ///< a: logits; n: vocabulary
 };
+
+/// The number of a code's result in a step, see Launch::first_tag; kPlain: a buffer of plain f32.
+using Version = int32_t;
+inline constexpr Version kPlain = -1;
 
 /// Consecutive columns of one product's out.
 struct Segment {
@@ -33,20 +37,23 @@ struct Segment {
   Place bias_up = kNowhere;  ///< gated_linear
   uint32_t columns = 0;
   float alpha = 1;
+  Version version = kPlain;  ///< of what is written
+  Version prior = kPlain;    ///< of what it is added to, when `accumulate`
   uint32_t accumulate = 0;
 };
 
-/// Norms of queries and keys.
-struct HeadNorms {
-  Place query = kNowhere;
-  Place key = kNowhere;
-  uint32_t whole = 0;  ///< over all heads together
+/// What attention has beyond the common fields.
+struct AttentionCode {
+  Place query_norm = kNowhere;
+  Place key_norm = kNowhere;
+  uint32_t whole_norm = 0;         ///< over all heads together
+  Version k = kPlain, v = kPlain;  ///< of keys and values
 };
 
-inline constexpr int kTeamWarps = 8;  ///< of a CTA; the loader has one more
+inline constexpr int kTeamWarps = 8;  ///< of a CTA; the loader is beside them
 
-inline constexpr int kMostWaits = 6;
-inline constexpr int kMostSignals = 3;
+inline constexpr int kMostWaits = 4;
+inline constexpr int kMostSignals = 2;
 inline constexpr int kMostSegments = 3;
 inline constexpr uint16_t kPreviousStep = 0x8000;
 
@@ -65,10 +72,12 @@ struct alignas(16) Code {
   float x = 0, y = 0;
   uint32_t stream = 0;  ///< of the first page, in units of 16 bytes from the worker's stream
   int32_t units = 0;
+  Version source = kPlain;   ///< of what `a` (attention_combine: `f`) is
+  Version version = kPlain;  ///< of what embed and attention write
   Segment segment[kMostSegments];
-  HeadNorms norm;
+  AttentionCode attention;
 };
-static_assert(sizeof(Code) == 176);
+static_assert(sizeof(Code) == 208);
 
 /// What every code of a program shares.
 struct ModelShape {
@@ -92,8 +101,10 @@ struct Mailbox {
 /// Written by the first worker that gives up.
 struct Failure {
   uint32_t happened = 0;
-  int32_t worker = 0, operation = 0, event = 0, step = 0;
-  uint32_t seen = 0, wanted = 0;
+  int32_t worker = 0;
+  int32_t operation = 0;  ///< -1: waited for the next step to begin
+  int32_t event = 0;      ///< -1: waited for data
+  uint32_t tag = 0;       ///< of the step
 };
 
 /// One launch: steps of a program.
@@ -106,6 +117,11 @@ struct Launch {
   uint32_t* counters = nullptr;             ///< [events * kCounterStride], zero before the launch
   uint32_t events = 0;
   int32_t workers = 0;
+  /// Elements of most activations carry the number of the write that made them, so that a reader
+  /// waits for the data itself: first_tag + step * versions + the writer's Version. Never the same
+  /// twice, and never 0.
+  uint32_t first_tag = 1;
+  uint32_t versions = 0;
   uint16_t sampled = 0;  ///< event: a step's token is known
 
   ModelShape shape;
@@ -114,6 +130,7 @@ struct Launch {
   int32_t code_bytes = 0;     ///< shared memory for a worker's codes
   int32_t pages = 0;          ///< in the ring
   int32_t pages_in_flight = 0;
+  int32_t pages_ahead = 0;  ///< brought into L2 beyond those in the ring
 
   int32_t* tokens = nullptr;  ///< [capacity + 1]: of each position
   int32_t position = 0;       ///< of the first step

@@ -19,7 +19,7 @@ static_assert(Team::kWarps == kTeamWarps);
 constexpr int kThreads = Team::kThreads + 128;  // registers are moved between groups of four warps
 constexpr int kTeamRegisters = 232;
 constexpr int kLoaderRegisters = 40;
-constexpr uint32_t kMostPolls = 1u << 22;  // of about half a microsecond
+constexpr uint32_t kMostLooks = 1u << 22;  // of about half a microsecond
 constexpr int64_t kAlign = 128;
 constexpr int kMostHalf = 128;  // of the elements of a head
 
@@ -34,7 +34,9 @@ struct Shared {
   float sines[kMostHalf];
   uint64_t full[16];
   uint64_t empty[16];
-  uint32_t ended;  ///< the run is over, or was given up: everybody leaves
+  uint32_t gave_up;   ///< somebody waited too long, here or elsewhere
+  uint32_t leave[2];  ///< what thread 0 saw of gave_up at the end of a code: all act on the same
+  uint32_t ended;     ///< the team has left: the loader follows
   SampleScratch sample;
 };
 
@@ -78,7 +80,7 @@ class Worker {
       signals[i] = static_cast<uint16_t>(launch.event_signals[i]);
     }
     if (threadIdx.x == 0) {
-      shared_->ended = 0;
+      shared_->gave_up = shared_->ended = 0;
       ring_.init();
     }
     __syncthreads();
@@ -88,18 +90,41 @@ class Worker {
   __device__ void load();
 
  private:
+  struct PageWalk;
+
   template <class T>
   __device__ T* at(Place place) const {
     return reinterpret_cast<T*>(launch_.arena + static_cast<int64_t>(place) * 16);
   }
   __device__ bool ended() const { return *static_cast<volatile uint32_t*>(&shared_->ended) != 0; }
-  __device__ void fail(const Code* code, int event, int step, uint32_t seen, uint32_t wanted);
-  /// By one thread.
-  __device__ void poll(const Code* code, int event, uint32_t wanted, int step);
-  /// By the team. False: the run is over.
-  __device__ bool wait(const Code& code, int step);
+  __device__ bool gave_up() const {
+    return *static_cast<volatile uint32_t*>(&shared_->gave_up) != 0;
+  }
+  /// The tag of a version in this step.
+  __device__ uint32_t tag(Version version) const {
+    return step_tag_ + static_cast<uint32_t>(version);
+  }
+  /// Asked after each look that found nothing; true when it is time to give up.
+  class Late {
+   public:
+    __device__ Late(Worker& worker, const Code* code, int event)
+        : worker_(worker), code_(code), event_(event) {}
+    __device__ bool operator()();
+
+   private:
+    Worker& worker_;
+    const Code* code_;
+    const int event_;  // -1: waits for data
+    uint32_t looks_ = 0;
+  };
+  /// By one thread: waits for an event.
+  __device__ void poll(const Code* code, int event, uint32_t wanted);
+  /// By the team: the code's events.
+  __device__ void wait(const Code& code, int step);
   /// By the team, after its stores. `threads`: the first ones, which stored.
   __device__ void signal(const Code& code, int threads);
+  /// By the team: whether it leaves, the same answer in every thread. `over`: thread 0's reason.
+  __device__ bool leave(bool over);
 
   __device__ void stamp(int code, int what) const {
     if (launch_.trace != nullptr && team_.thread == 0) {
@@ -115,18 +140,19 @@ class Worker {
   __device__ void embed(const Code& code, int position);
   __device__ void rope_angles(const Code& code, int position);
   /// 1 / sqrt(mean of squares) of `count` elements.
-  __device__ float norm_factor(const float* x, int count, float epsilon);
+  __device__ float norm_factor(const Code& code, const Tagged* x, Version version, int count);
   /// By a warp: a head's row, normed where there is a weight, rotated and scaled, to shared memory.
-  __device__ void head_row(const Code& code, const float* from, Place weight, float factor,
-                           bool rotate, float scale, float* to) const;
+  __device__ void head_row(const Code& code, const Tagged* from, Version version, Place weight,
+                           float factor, bool rotate, float scale, float* to);
   /// By a warp: a row from shared memory to the cache, and as the cache has it to `rounded`.
   __device__ void append(Place cache, int64_t row, const float* x, char* rounded) const;
   /// Zeros from `elements` to the end of the input row's last group.
   __device__ void pad_row(int elements) const;
   __device__ void attention(const Code& code, int position);
   __device__ void combine(const Code& code, int position);
+  __device__ void norm_input(const Code& code);
   __device__ void norm_add(const Code& code);
-  __device__ bool product(const Code& code);
+  __device__ void product(const Code& code);
   __device__ void sample(const Code& code, int position, int step, uint32_t stop);
 
   const Launch& launch_;
@@ -143,51 +169,59 @@ class Worker {
   NormWeight norm_weight_;
   int block_round_ = 0;
   int sum_round_ = 0;
+  uint32_t step_tag_ = 0;
+  uint32_t leave_round_ = 0;
   uint32_t mailbox_count_ = 0;
 };
 
-__device__ void Worker::fail(const Code* code, int event, int step, uint32_t seen,
-                             uint32_t wanted) {
-  Failure* failure = launch_.failure;
-  if (atomicCAS(&failure->happened, 0u, 1u) == 0) {
-    failure->worker = index_;
-    failure->operation = code != nullptr ? code->operation : -1;
-    failure->event = event;
-    failure->step = step;
-    failure->seen = seen;
-    failure->wanted = wanted;
+__device__ bool Worker::Late::operator()() {
+  if (++looks_ % 1024 != 0) {
+    return false;
   }
-  shared_->ended = 1;
-}
-
-__device__ void Worker::poll(const Code* code, int event, uint32_t wanted, int step) {
-  const uint32_t* counter = launch_.counters + static_cast<int64_t>(event) * kCounterStride;
-  uint32_t seen = load_acquire(counter);
-  for (uint32_t polls = 0; seen < wanted; ++polls) {
-    if (polls % 1024 == 1023 && load_acquire(&launch_.failure->happened) != 0) {
-      shared_->ended = 1;
-      return;
-    }
-    if (polls == kMostPolls) {
-      fail(code, event, step, seen, wanted);
-      return;
-    }
-    seen = load_acquire(counter);
+  Failure* failure = worker_.launch_.failure;
+  if (looks_ >= kMostLooks && atomicCAS(&failure->happened, 0u, 1u) == 0) {
+    failure->worker = worker_.index_;
+    failure->operation = code_ != nullptr ? code_->operation : -1;
+    failure->event = event_;
+    failure->tag = worker_.step_tag_;
   }
-}
-
-__device__ bool Worker::wait(const Code& code, int step) {
-  if (code.waits == 0) {
+  if (worker_.gave_up() || load_acquire(&failure->happened) != 0) {
+    worker_.shared_->gave_up = 1;
     return true;
+  }
+  return false;
+}
+
+__device__ void Worker::poll(const Code* code, int event, uint32_t wanted) {
+  const uint32_t* counter = launch_.counters + static_cast<int64_t>(event) * kCounterStride;
+  Late late(*this, code, event);
+  while (load_acquire(counter) < wanted && !late()) {
+  }
+}
+
+__device__ void Worker::wait(const Code& code, int step) {
+  if (code.waits == 0) {
+    return;
   }
   if (team_.warp == 0 && team_.lane < code.waits) {
     const uint16_t wait = code.wait[team_.lane];
     const int event = wait & ~kPreviousStep;
     const uint32_t steps = static_cast<uint32_t>(step) + ((wait & kPreviousStep) != 0 ? 0 : 1);
-    poll(&code, event, steps * signals_[event], step);
+    poll(&code, event, steps * signals_[event]);
   }
   team_.sync();
-  return !ended();
+}
+
+__device__ bool Worker::leave(bool over) {
+  uint32_t* slot = &shared_->leave[leave_round_++ & 1];
+  if (team_.thread == 0) {
+    *slot = over || gave_up() ? 1 : 0;
+    if (*slot != 0) {
+      shared_->ended = 1;
+    }
+  }
+  team_.sync();
+  return *static_cast<volatile uint32_t*>(slot) != 0;
 }
 
 __device__ void Worker::signal(const Code& code, int threads) {
@@ -248,7 +282,11 @@ __device__ void Worker::embed(const Code& code, int position) {
   const auto* row = at<const __nv_bfloat16>(code.a) + static_cast<int64_t>(token) * code.n;
   for (int i = team_.thread; 4 * i < code.n; i += Team::kThreads) {
     const float4 x = load_weight4(row, i);
-    __stcg(at<float4>(code.b) + i, float4{x.x * code.x, x.y * code.x, x.z * code.x, x.w * code.x});
+    Tagged* out = at<Tagged>(code.b) + 4 * i;
+    store_tagged(out, x.x * code.x, tag(code.version));
+    store_tagged(out + 1, x.y * code.x, tag(code.version));
+    store_tagged(out + 2, x.z * code.x, tag(code.version));
+    store_tagged(out + 3, x.w * code.x, tag(code.version));
   }
 }
 
@@ -264,37 +302,52 @@ __device__ void Worker::rope_angles(const Code& code, int position) {
   }
 }
 
-__device__ float Worker::norm_factor(const float* x, int count, float epsilon) {
+__device__ float Worker::norm_factor(const Code& code, const Tagged* x, Version version,
+                                     int count) {
+  Late late(*this, &code, -1);
   float squares = 0;
-  for (int i = team_.thread; i < count; i += Team::kThreads) {
-    const float v = __ldcg(x + i);
-    squares += v * v;
+#pragma unroll 1
+  for (int i = team_.thread; 2 * i < count; i += Team::kThreads) {
+    float2 v[1] = {};
+    await_pairs(
+        v, 1, tag(version), [&](int) { return x + 2 * i; }, late);
+    squares += v[0].x * v[0].x + v[0].y * v[0].y;
   }
-  return 1.0f / sqrtf(team_sum(team_, squares, sum_round_++) / static_cast<float>(count) + epsilon);
+  return 1.0f / sqrtf(team_sum(team_, squares, sum_round_++) / static_cast<float>(count) + code.x);
 }
 
-__device__ void Worker::head_row(const Code& code, const float* from, Place weight, float factor,
-                                 bool rotate, float scale, float* to) const {
+__device__ void Worker::head_row(const Code& code, const Tagged* from, Version version,
+                                 Place weight, float factor, bool rotate, float scale, float* to) {
   const int dim = launch_.shape.head_dim;
   const int half = dim / 2;
-  constexpr int kEach = 2 * kMostHalf / 32;
-  float x[kEach];
+  constexpr int kPairs = kMostHalf / 32;  // of a lane
+  float2 x[kPairs] = {};
+  uint32_t pending = 0;
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    pending |= 2 * (team_.lane + 32 * j) < dim ? 1u << j : 0;
+  }
+  Late late(*this, &code, -1);
+  await_pairs(
+      x, pending, tag(version), [&](int j) { return from + 2 * (team_.lane + 32 * j); }, late);
   float squares = 0;
 #pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    const int d = team_.lane + 32 * j;
-    x[j] = d < dim ? __ldcg(from + d) : 0.0f;
-    squares += x[j] * x[j];
+  for (int j = 0; j < kPairs; ++j) {
+    squares += x[j].x * x[j].x + x[j].y * x[j].y;
   }
-  if (weight != kNowhere && code.norm.whole == 0) {
+  if (weight != kNowhere && code.attention.whole_norm == 0) {
     factor = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(dim) + code.x);
   }
-  const auto* w = at<const __nv_bfloat16>(weight);
 #pragma unroll
-  for (int j = 0; j < kEach; ++j) {
-    const int d = team_.lane + 32 * j;
+  for (int j = 0; j < kPairs; ++j) {
+    const int d = 2 * (team_.lane + 32 * j);
     if (d < dim) {
-      to[d] = weight != kNowhere ? x[j] * factor * __bfloat162float(w[d]) : x[j];
+      float2 w{1, 1};
+      if (weight != kNowhere) {
+        const uint32_t pair = __ldg(at<const uint32_t>(weight) + d / 2);
+        w = {factor * bf16_low(pair), factor * bf16_high(pair)};
+      }
+      reinterpret_cast<float2*>(to)[d / 2] = {x[j].x * w.x, x[j].y * w.y};
     }
   }
   __syncwarp();
@@ -334,14 +387,16 @@ __device__ void Worker::attention(const Code& code, int position) {
   const bool own = last == position + 1;  // the step's own row is among the keys
   float query_factor = 0;
   float key_factor = 0;
-  if (code.norm.query != kNowhere && code.norm.whole != 0) {
-    query_factor = norm_factor(at<const float>(code.a), shape.query_heads * dim, code.x);
-    key_factor = norm_factor(at<const float>(code.b), shape.kv_heads * dim, code.x);
+  if (code.attention.query_norm != kNowhere && code.attention.whole_norm != 0) {
+    query_factor =
+        norm_factor(code, at<const Tagged>(code.a), code.source, shape.query_heads * dim);
+    key_factor =
+        norm_factor(code, at<const Tagged>(code.b), code.attention.k, shape.kv_heads * dim);
   }
   // [group] queries, the new key, the new value, both as the cache has them; the warps' parts.
   auto* rows = reinterpret_cast<float*>(scratch_);
   float* parts = rows + (group + 4) * dim;
-  const Partials partials(at<float>(code.f), shape.query_heads, shape.splits, dim);
+  const Partials partials(at<Tagged>(code.f), shape.query_heads, shape.splits, dim);
 #pragma unroll 1
   for (int kv_head = code.first; kv_head < code.last; ++kv_head) {
     const int64_t cache_row = static_cast<int64_t>(kv_head) * shape.capacity;
@@ -351,14 +406,19 @@ __device__ void Worker::attention(const Code& code, int position) {
       const bool query = job < group;
       const bool value = job > group;
       const int head = query ? kv_head * group + job : kv_head;
-      const Place norm = query ? code.norm.query : value ? kNowhere : code.norm.key;
-      const bool whole = norm != kNowhere && code.norm.whole != 0;
+      const Place norm = query   ? code.attention.query_norm
+                         : value ? kNowhere
+                                 : code.attention.key_norm;
+      const bool whole = norm != kNowhere && code.attention.whole_norm != 0;
       float* to = rows + job * dim;
       head_row(code,
-               at<const float>(query   ? code.a
-                               : value ? code.c
-                                       : code.b) +
+               at<const Tagged>(query   ? code.a
+                                : value ? code.c
+                                        : code.b) +
                    static_cast<int64_t>(head) * dim,
+               query   ? code.source
+               : value ? code.attention.v
+                       : code.attention.k,
                whole ? norm + static_cast<Place>(head * dim / 8) : norm,
                query ? query_factor : key_factor, !value, query ? shape.attention_scale : 1.0f, to);
       if (!query) {
@@ -376,9 +436,10 @@ __device__ void Worker::attention(const Code& code, int position) {
       const auto store = [&](int h, int d, float element, float maximum, float total) {
         const int64_t slot =
             static_cast<int64_t>(kv_head * group + at_once + h) * shape.splits + code.n;
-        __stcg(partials.sums + slot * dim + d, element);
+        store_tagged(partials.sums + slot * dim + d, element, tag(code.version));
         if (d == 0) {
-          __stcg(reinterpret_cast<float2*>(partials.tails) + slot, float2{maximum, total});
+          store_tagged(partials.tails + 2 * slot, maximum, tag(code.version));
+          store_tagged(partials.tails + 2 * slot + 1, total, tag(code.version));
         }
       };
       const float* queries = rows + at_once * dim;
@@ -401,9 +462,10 @@ __device__ void Worker::combine(const Code& code, int position) {
   int last;
   int active;
   split_keys(position, 0, first, last, active);
+  Late late(*this, &code, -1);
   attention_merge(team_,
-                  Partials(at<float>(code.f), shape.query_heads, shape.splits, shape.head_dim),
-                  active, shape.query_heads, shape.head_dim, row_);
+                  Partials(at<Tagged>(code.f), shape.query_heads, shape.splits, shape.head_dim),
+                  tag(code.source), active, shape.query_heads, shape.head_dim, late, row_);
   pad_row(shape.query_heads * shape.head_dim);
 }
 
@@ -413,34 +475,56 @@ __device__ void Worker::pad_row(int elements) const {
   }
 }
 
+__device__ void Worker::norm_input(const Code& code) {
+  Late late(*this, &code, -1);
+  norm_row(team_, at<const Tagged>(code.a), tag(code.source), norm_weight_, code.n, code.x,
+           sum_round_++, late, [&](int i, float4 y) { row_.store4(i, y); });
+}
+
 __device__ void Worker::norm_add(const Code& code) {
-  float* residual = at<float>(code.c);
-  norm_row(team_, at<const float>(code.a), norm_weight_, code.n, code.x, sum_round_++,
-           [&](int i, float4 y) {
-             float4 r = __ldcg(reinterpret_cast<const float4*>(residual) + i);
-             r.x += code.y * y.x;
-             r.y += code.y * y.y;
-             r.z += code.y * y.z;
-             r.w += code.y * y.w;
-             __stcg(reinterpret_cast<float4*>(residual) + i, r);
+  Tagged* residual = at<Tagged>(code.c);
+  Late late(*this, &code, -1);
+  norm_row(team_, at<const Tagged>(code.a), tag(code.source), norm_weight_, code.n, code.x,
+           sum_round_++, late, [&](int i, float4 y) {
+             // The worker's own: this thread wrote it before.
+             const uint4 first = load_tagged_pair(residual + 4 * i);
+             const uint4 second = load_tagged_pair(residual + 4 * i + 2);
+             const auto add = [&](int j, uint32_t before, float x) {
+               store_tagged(residual + 4 * i + j, __uint_as_float(before) + code.y * x,
+                            tag(code.version));
+             };
+             add(0, first.x, y.x);
+             add(1, first.z, y.y);
+             add(2, second.x, y.z);
+             add(3, second.z, y.w);
            });
 }
 
-__device__ bool Worker::product(const Code& code) {
+__device__ void Worker::product(const Code& code) {
+  Late late(*this, &code, -1);
   if (code.a != kNowhere) {
-    load_row(team_, at<const float>(code.a), code.k, row_);
+    if (code.source == kPlain) {
+      load_row(team_, at<const float>(code.a), code.k, row_);
+    } else {
+      load_row(team_, at<const Tagged>(code.a), tag(code.source), code.k, late, row_);
+    }
   }
   const bool gated = code.opcode == Opcode::gated_linear;
   // What the first block adds to: asked for now, needed when the product is there.
-  float prior = 0;
-  if (code.segments == 1 && code.segment[0].accumulate != 0 &&
+  uint4 prior = {};
+  if (code.segment[0].accumulate != 0 &&
       team_.thread < min(kBlockUnits * kUnitColumns, static_cast<int>(code.segment[0].columns))) {
-    prior = __ldcg(at<const float>(code.segment[0].out) + team_.thread);
+    prior = load_tagged_pair(at<const Tagged>(code.segment[0].out) + team_.thread / 2 * 2);
   }
-  LAP(2);
   team_.sync();  // the row is there
-  LAP(3);
   Candidate best;
+  const auto put = [&](const Segment& segment, int column, float x) {
+    if (segment.version == kPlain) {
+      __stcg(at<float>(segment.out) + column, x);
+    } else {
+      store_tagged(at<Tagged>(segment.out) + column, x, tag(segment.version));
+    }
+  };
   const auto finish = [&](int first_unit, int units, const float* sums) {
     const int outputs = (gated ? units / 2 : units) * kUnitColumns;
     if (team_.thread >= outputs) {
@@ -460,7 +544,7 @@ __device__ bool Worker::product(const Code& code) {
         gate += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[column]);
         up += __bfloat162float(at<const __nv_bfloat16>(segment.bias_up)[column]);
       }
-      __stcg(at<float>(segment.out) + column, gate / (1.0f + expf(-gate)) * up);
+      put(segment, column, gate / (1.0f + expf(-gate)) * up);
       return;
     }
     int s = 0;  // each segment begins at a unit
@@ -483,21 +567,25 @@ __device__ bool Worker::product(const Code& code) {
       x += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[column]);
     }
     x *= segment.alpha;
-    float* out = at<float>(segment.out) + column;
     if (segment.accumulate != 0) {
-      x += first_unit == 0 && code.segments == 1 ? prior : __ldcg(out);
+      const bool odd = column % 2 != 0;
+      if (first_unit != 0 || (odd ? prior.w : prior.y) != tag(segment.prior)) {
+        float2 pair[1] = {};
+        await_pairs(
+            pair, 1, tag(segment.prior),
+            [&](int) { return at<const Tagged>(segment.out) + column / 2 * 2; }, late);
+        prior.x = __float_as_uint(pair[0].x);
+        prior.z = __float_as_uint(pair[0].y);
+      }
+      x += __uint_as_float(odd ? prior.z : prior.x);
     }
-    __stcg(out, x);
+    put(segment, column, x);
     if (code.candidates != 0) {
       best.offer(x, code.first + column);
     }
   };
-  const bool whole =
-      stream_product(team_, ring_, cursor_, row_, code.units, static_cast<int>(groups_of(code.k)),
-                     shared_->sums, block_round_, finish, [&] { return ended(); });
-  if (!whole) {
-    return false;
-  }
+  stream_product(team_, ring_, cursor_, row_, code.units, static_cast<int>(groups_of(code.k)),
+                 shared_->sums, block_round_, finish);
   if (code.candidates != 0 && team_.warp < 4) {
     best = warp_best(best);
     if (team_.lane == 0) {
@@ -513,7 +601,6 @@ __device__ bool Worker::product(const Code& code) {
       static_cast<Candidate*>(launch_.candidates)[index_] = best;
     }
   }
-  return true;
 }
 
 __device__ void Worker::sample(const Code& code, int position, int step, uint32_t stop) {
@@ -568,16 +655,14 @@ __device__ void Worker::sample(const Code& code, int position, int step, uint32_
 __device__ void Worker::compute() {
   for (int step = 0; step < launch_.steps; ++step) {
     const int position = launch_.position + step;
+    step_tag_ = launch_.first_tag + static_cast<uint32_t>(step) * launch_.versions;
     if (step > 0) {
+      bool over = false;
       if (team_.thread == 0) {
-        poll(nullptr, launch_.sampled, static_cast<uint32_t>(step) * signals_[launch_.sampled],
-             step);
-        if (static_cast<uint32_t>(step) >= __ldcg(launch_.stop_step)) {
-          shared_->ended = 1;
-        }
+        poll(nullptr, launch_.sampled, static_cast<uint32_t>(step) * signals_[launch_.sampled]);
+        over = static_cast<uint32_t>(step) >= __ldcg(launch_.stop_step);
       }
-      team_.sync();
-      if (ended()) {
+      if (leave(over)) {
         return;
       }
     }
@@ -589,14 +674,9 @@ __device__ void Worker::compute() {
     for (int i = 0; i < count_; ++i) {
       const Code& code = codes_[i];
       stamp(i, 0);
-      LAP(14);
       prepare(code, position);
-      LAP(10);
-      if (!wait(code, step)) {
-        return;
-      }
+      wait(code, step);
       stamp(i, 1);
-      LAP(9);
       int stored = Team::kThreads;
       if (code.head == 0 || !given(position) || code.opcode == Opcode::sample) {
         switch (code.opcode) {
@@ -607,8 +687,7 @@ __device__ void Worker::compute() {
             rope_angles(code, position);
             break;
           case Opcode::norm_input:
-            norm_row(team_, at<const float>(code.a), norm_weight_, code.n, code.x, sum_round_++,
-                     [&](int k, float4 y) { row_.store4(k, y); });
+            norm_input(code);
             pad_row(code.n);
             break;
           case Opcode::norm_add:
@@ -616,9 +695,7 @@ __device__ void Worker::compute() {
             break;
           case Opcode::linear:
           case Opcode::gated_linear:
-            if (!product(code)) {
-              return;
-            }
+            product(code);
             stored = 128;
             break;
           case Opcode::attention:
@@ -633,65 +710,93 @@ __device__ void Worker::compute() {
         }
       }
       stamp(i, 2);
-      LAP(11);
       signal(code, stored);
       stamp(i, 3);
-      LAP(12);
+      // What a code leaves in shared memory and in this worker's own rows is there for the next.
+      if (leave(false)) {
+        return;
+      }
     }
-    // What this step leaves in shared memory and in this worker's own rows is read by the next.
-    team_.sync();
   }
 }
 
+/// Walks the pages of the launch's steps in the order in which they are used.
+struct Worker::PageWalk {
+  const Worker& worker;
+  int step = 0;
+  int code = -1;
+  const char* from = nullptr;
+  int64_t left = 0;
+
+  /// False: there are no more. Otherwise `from` is the page and `bytes` its size, until taken.
+  __device__ bool at_page(uint32_t& bytes) {
+    while (left == 0) {
+      if (++code == worker.count_) {
+        code = 0;
+        ++step;
+      }
+      if (step >= worker.launch_.steps) {
+        return false;
+      }
+      const Code& next = worker.codes_[code];
+      if (next.units > 0 && !(next.head != 0 && worker.given(worker.launch_.position + step))) {
+        from = worker.launch_.streams[worker.index_] + static_cast<int64_t>(next.stream) * 16;
+        left = static_cast<int64_t>(next.units) * groups_of(next.k) * kGroupBytes;
+      }
+    }
+    bytes = static_cast<uint32_t>(min(left, static_cast<int64_t>(kPageBytes)));
+    return true;
+  }
+  __device__ void take(uint32_t bytes) {
+    from += bytes;
+    left -= bytes;
+  }
+};
+
 __device__ void Worker::load() {
   const uint64_t policy = evict_first_policy();
-  const char* stream = launch_.streams[index_];
   PageCursor next;    // to fill
   PageCursor oldest;  // of those in flight
   int in_flight = 0;
-  uint64_t used = 0;  // pages so far
   const auto land = [&] {
     while (!mbarrier_try_wait(&ring_.full[oldest.slot], oldest.phase)) {
     }
     oldest.advance(ring_.slots);
     --in_flight;
   };
-  for (int step = 0; step < launch_.steps && !ended(); ++step) {
-    const int position = launch_.position + step;
-    for (int i = 0; i < count_ && !ended(); ++i) {
-      const Code& code = codes_[i];
-      if (code.units == 0 || (code.head != 0 && given(position))) {
-        continue;
+  PageWalk walk{*this};
+  PageWalk ahead{*this};
+  int distance = 0;
+  uint32_t bytes;
+  for (int64_t used = 0; walk.at_page(bytes); ++used) {
+    // L2 holds what the ring has no room for: while the team waits, memory need not.
+    for (uint32_t size; distance < ring_.slots + launch_.pages_ahead && ahead.at_page(size);
+         ++distance) {
+      if (distance >= ring_.slots) {
+        bulk_prefetch(ahead.from, size);
       }
-      const char* from = stream + static_cast<int64_t>(code.stream) * 16;
-      int64_t left = static_cast<int64_t>(code.units) * groups_of(code.k) * kGroupBytes;
-      while (left > 0) {
-        if (used >= static_cast<uint64_t>(ring_.slots)) {
-          bool free = false;
-          while (!free && !ended()) {
-            free = mbarrier_try_wait(&ring_.empty[next.slot], next.phase ^ 1);
-          }
-          if (!free) {
-            break;
-          }
+      ahead.take(size);
+    }
+    if (used >= ring_.slots) {
+      while (!mbarrier_try_wait(&ring_.empty[next.slot], next.phase ^ 1)) {
+        if (ended()) {
+          break;
         }
-        while (in_flight >= launch_.pages_in_flight) {
-          land();
-        }
-        const auto bytes = static_cast<uint32_t>(min(left, static_cast<int64_t>(kPageBytes)));
-        mbarrier_arrive_expect(&ring_.full[next.slot], bytes);
-        bulk_load(ring_.pages + next.slot * kPageBytes, from, bytes, &ring_.full[next.slot],
-                  policy);
-        next.advance(ring_.slots);
-        ++used;
-        ++in_flight;
-        from += bytes;
-        left -= bytes;
-      }
-      if (ended()) {
-        break;
       }
     }
+    if (ended()) {
+      break;
+    }
+    while (in_flight >= launch_.pages_in_flight) {
+      land();
+    }
+    mbarrier_arrive_expect(&ring_.full[next.slot], bytes);
+    bulk_load(ring_.pages + next.slot * kPageBytes, walk.from, bytes, &ring_.full[next.slot],
+              policy);
+    walk.take(bytes);
+    next.advance(ring_.slots);
+    ++in_flight;
+    --distance;
   }
   // A CTA may not end while copies into its memory are on their way.
   while (in_flight > 0) {
@@ -716,27 +821,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 }  // namespace
 
-#ifdef LAPS
-void print_laps(int steps, int layers) {
-  static long long h[132][16];
-  cudaMemcpyFromSymbol(h, g_laps, sizeof h);
-  const char* n[16] = {"product loop",  "page wait", "row load",   "row sync",
-                       "attn prologue", "attn loop", "attn merge", "comb early",
-                       "comb sync",     "wait",      "prepare",    "other work",
-                       "signal",        "",          "loop",       ""};
-  for (int i = 0; i < 15; ++i) {
-    double s = 0, m = 0;
-    for (int w = 0; w < 132; ++w) {
-      s += h[w][i];
-      if (h[w][i] > m) m = h[w][i];
-    }
-    printf("   %-14s mean %8.2f most %8.2f us/layer\n", n[i], s / 132 / 1980 / steps / layers,
-           m / 1980 / steps / layers);
-  }
-  static long long z[132][16];
-  cudaMemcpyToSymbol(g_laps, z, sizeof z);
-}
-#endif
 int64_t decode_shared_bytes(const Launch& launch) { return Layout(launch).total; }
 
 cudaError_t launch_decode(const Launch& launch, cudaStream_t stream) {

@@ -19,12 +19,73 @@ int64_t aligned(int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
+// Longer rows cost more to read with their tags than an event's fence and poll take.
+constexpr int64_t kMostTaggedElements = 4096;
+
+/// Buffers that an operation writes.
+struct Written {
+  std::vector<BufferId> operator()(const EmbedOp& op) const { return {op.out}; }
+  std::vector<BufferId> operator()(const RopeAnglesOp&) const { return {}; }
+  std::vector<BufferId> operator()(const RmsNormOp& op) const { return {op.out, op.residual}; }
+  std::vector<BufferId> operator()(const LinearOp& op) const { return {op.out}; }
+  std::vector<BufferId> operator()(const GatedLinearOp& op) const { return {op.out}; }
+  std::vector<BufferId> operator()(const RopeAppendOp& op) const { return {op.q_out}; }
+  std::vector<BufferId> operator()(const AttentionOp& op) const { return {op.partials}; }
+  std::vector<BufferId> operator()(const AttentionCombineOp& op) const {
+    return {op.attention.out};
+  }
+  std::vector<BufferId> operator()(const SampleOp& op) const { return {op.tokens, op.positions}; }
+};
+std::vector<BufferId> written_by(const Operation& operation) {
+  std::vector<BufferId> buffers = std::visit(Written{}, operation.body);
+  std::erase(buffers, kNone);
+  return buffers;
+}
+
+/// Which buffers' elements carry tags: what is handed on within a step, but for logits and long
+/// rows.
+std::vector<bool> tagged_buffers(const Program& program) {
+  std::vector<bool> tagged(program.buffers.size(), false);
+  for (const Operation& operation : program.operations) {
+    const bool long_row = std::holds_alternative<GatedLinearOp>(operation.body);
+    for (const BufferId id : written_by(operation)) {
+      const Buffer& buffer = program.buffers[static_cast<size_t>(id)];
+      tagged[static_cast<size_t>(id)] =
+          (buffer.space == Space::activation || buffer.space == Space::worker) &&
+          id != program.logits && (!long_row || buffer.columns <= kMostTaggedElements);
+    }
+  }
+  return tagged;
+}
+
+/// For each event, whether waiting for its operation's data makes waiting for it needless.
+std::vector<bool> events_in_data(const Program& program, const std::vector<bool>& tagged) {
+  std::vector<bool> result(program.events.size(), false);
+  for (const auto& worker : program.workers) {
+    for (const Instruction& instruction : worker) {
+      if (instruction.signal != kNone && instruction.signal != program.sampled) {
+        const auto written =
+            written_by(program.operations[static_cast<size_t>(instruction.operation)]);
+        result[static_cast<size_t>(instruction.signal)] =
+            std::all_of(written.begin(), written.end(),
+                        [&](BufferId id) { return tagged[static_cast<size_t>(id)]; });
+      }
+    }
+  }
+  return result;
+}
+
 /// Lowers the instructions of one worker.
 class WorkerLowering {
  public:
-  WorkerLowering(const Program& program, const Weights& weights, const Arena& arena, size_t worker,
-                 Lowered& out)
-      : program_(program), weights_(weights), arena_(arena), worker_(worker), out_(out) {}
+  WorkerLowering(const Program& program, const Weights& weights, const Arena& arena,
+                 const std::vector<bool>& in_data, size_t worker, Lowered& out)
+      : program_(program),
+        weights_(weights),
+        arena_(arena),
+        in_data_(in_data),
+        worker_(worker),
+        out_(out) {}
 
   Status run() {
     out_.streams.push_back(out_.packed_bytes);
@@ -50,19 +111,21 @@ class WorkerLowering {
     if (joined_) {
       code = &codes().back();
     } else {
-      if (instruction.waits.size() > kMostWaits) {
-        return input_error(fmt::format("{} waits for {} events: the kernel's codes hold {}",
-                                       operation.name, instruction.waits.size(), kMostWaits));
-      }
       for (const Wait& wait : instruction.waits) {
-        if (wait.previous_step && wait.event == program_.sampled) {
-          continue;  // every step begins with it
+        const bool begins_step = wait.previous_step && wait.event == program_.sampled;
+        if (begins_step || in_data_[static_cast<size_t>(wait.event)]) {
+          continue;
+        }
+        if (code->waits == kMostWaits) {
+          return input_error(
+              fmt::format("{} waits for more events than the {} of the kernel's codes",
+                          operation.name, kMostWaits));
         }
         code->wait[code->waits++] =
             static_cast<uint16_t>(wait.event | (wait.previous_step ? kPreviousStep : 0));
       }
     }
-    if (instruction.signal != kNone) {
+    if (instruction.signal != kNone && !in_data_[static_cast<size_t>(instruction.signal)]) {
       WEFT_CHECK(code->signals < kMostSignals);
       code->signal[code->signals++] = static_cast<uint16_t>(instruction.signal);
     }
@@ -83,6 +146,28 @@ class WorkerLowering {
     WEFT_CHECK(arena_.buffers[index] >= 0);
     return place(arena_.buffers[index] +
                  (own ? static_cast<int64_t>(worker_) * arena_.worker_bytes : 0));
+  }
+  /// The version that this instruction writes to a buffer.
+  Version version(BufferId id) const {
+    return arena_.tagged[static_cast<size_t>(id)] ? instruction_->operation : kPlain;
+  }
+  /// The version of a buffer that this instruction reads: the last operation's before it that wrote
+  /// it.
+  Version source(BufferId id) const {
+    if (!arena_.tagged[static_cast<size_t>(id)]) {
+      return kPlain;
+    }
+    for (int32_t i = instruction_->operation - 1; i >= 0; --i) {
+      const auto written = written_by(program_.operations[static_cast<size_t>(i)]);
+      if (std::find(written.begin(), written.end(), id) != written.end()) {
+        return i;
+      }
+    }
+    WEFT_CHECK(false);  // verify() has seen that every read has a write before it
+  }
+  /// Elements of a buffer in units of a Place.
+  Place elements(BufferId id, int64_t count) const {
+    return static_cast<Place>(count / (arena_.tagged[static_cast<size_t>(id)] ? 2 : 4));
   }
   const Tensor& tensor(const WeightRef& ref) const { return weights_.get(ref.role, ref.layer); }
   int64_t weight_bytes(const WeightRef& ref) const {
@@ -125,6 +210,7 @@ class WorkerLowering {
           fmt::format("a product over {} elements: the cuda device wants multiples of 8", k));
     }
     code_.a = row(a);
+    code_.source = code_.a == kNowhere ? kPlain : source(a);
     code_.k = static_cast<int32_t>(k);
     code_.stream = static_cast<uint32_t>((out_.packed_bytes - out_.streams.back()) / 16);
     out_.row_elements = std::max(out_.row_elements, static_cast<int32_t>(groups_of(k) * kGroupK));
@@ -136,6 +222,7 @@ class WorkerLowering {
     code_.opcode = Opcode::embed;
     WEFT_ASSIGN(code_.a, weight(op.table));
     code_.b = buffer(op.out);
+    code_.version = version(op.out);
     code_.n = static_cast<int32_t>(op.columns);
     code_.x = op.scale;
     return {};
@@ -152,9 +239,11 @@ class WorkerLowering {
     code_.x = op.epsilon;
     code_.head = op.weight.role == Role::final_norm ? 1 : 0;
     code_.a = buffer(op.x);
+    code_.source = source(op.x);
     if (op.residual != kNone) {
       code_.opcode = Opcode::norm_add;
       code_.c = buffer(op.residual);
+      code_.version = version(op.residual);
       code_.y = op.scale;
     } else {
       WEFT_CHECK(program_.buffers[static_cast<size_t>(op.out)].space == Space::worker);
@@ -166,18 +255,22 @@ class WorkerLowering {
   Status operator()(const LinearOp& op) {
     const Range columns = instruction_->tile;
     Segment segment;
-    segment.out = buffer(op.out) + static_cast<Place>(columns.begin / 4);
+    segment.out = buffer(op.out) + elements(op.out, columns.begin);
+    segment.version = version(op.out);
     WEFT_ASSIGN(segment.bias, bias(op.bias, columns.begin));
     segment.columns = static_cast<uint32_t>(columns.size());
     segment.alpha = op.alpha;
     segment.accumulate = op.accumulate ? 1 : 0;
+    segment.prior = op.accumulate ? source(op.out) : kPlain;
     WEFT_TRY(weight(op.weight));
 
     // The projections of one row follow one another without a wait: they are one product.
     Code* code = codes().empty() ? nullptr : &codes().back();
-    joined_ = code != nullptr && code->opcode == Opcode::linear && instruction_->waits.empty() &&
-              code->k == op.k && code->a == row(op.a) && code->segments < kMostSegments &&
-              code->signals < kMostSignals && op.out != program_.logits;
+    joined_ =
+        code != nullptr && code->opcode == Opcode::linear && instruction_->waits.empty() &&
+        code->k == op.k && code->a == row(op.a) && code->segments < kMostSegments &&
+        op.out != program_.logits &&
+        (instruction_->signal == kNone || in_data_[static_cast<size_t>(instruction_->signal)]);
     if (!joined_) {
       code = &code_;
       code->opcode = Opcode::linear;
@@ -197,7 +290,8 @@ class WorkerLowering {
     code_.opcode = Opcode::gated_linear;
     WEFT_TRY(begin_product(op.k, op.a));
     Segment& segment = code_.segment[0];
-    segment.out = buffer(op.out) + static_cast<Place>(columns.begin / 4);
+    segment.out = buffer(op.out) + elements(op.out, columns.begin);
+    segment.version = version(op.out);
     WEFT_ASSIGN(segment.bias, bias(op.gate_bias, columns.begin));
     WEFT_ASSIGN(segment.bias_up, bias(op.up_bias, columns.begin));
     WEFT_TRY(weight(op.gate));
@@ -227,9 +321,13 @@ class WorkerLowering {
     code_.last = static_cast<int32_t>(instruction_->tile.end);
     code_.n = instruction_->split;
     code_.x = op.epsilon;
-    WEFT_ASSIGN(code_.norm.query, weight(op.query_norm));
-    WEFT_ASSIGN(code_.norm.key, weight(op.key_norm));
-    code_.norm.whole = op.whole_norm ? 1 : 0;
+    code_.source = source(op.q);
+    code_.attention.k = source(op.k);
+    code_.attention.v = source(op.v);
+    code_.version = version(op.partials);
+    WEFT_ASSIGN(code_.attention.query_norm, weight(op.query_norm));
+    WEFT_ASSIGN(code_.attention.key_norm, weight(op.key_norm));
+    code_.attention.whole_norm = op.whole_norm ? 1 : 0;
     out_.shape.splits = static_cast<int32_t>(op.splits);
     out_.shape.window = static_cast<int32_t>(op.window);
     out_.shape.attention_scale = op.scale;
@@ -239,6 +337,7 @@ class WorkerLowering {
     WEFT_CHECK(program_.buffers[static_cast<size_t>(op.attention.out)].space == Space::worker);
     code_.opcode = Opcode::attention_combine;
     code_.f = buffer(op.attention.partials);
+    code_.source = source(op.attention.partials);
     input_row_ = op.attention.out;
     return {};
   }
@@ -254,6 +353,7 @@ class WorkerLowering {
   const Program& program_;
   const Weights& weights_;
   const Arena& arena_;
+  const std::vector<bool>& in_data_;
   const size_t worker_;
   Lowered& out_;
   const Instruction* instruction_ = nullptr;
@@ -289,13 +389,14 @@ Arena lay_out(const Program& program, const Weights& weights) {
     arena.weights.push_back(take(tensor.bytes()));
   }
   arena.buffers.assign(program.buffers.size(), -1);
+  arena.tagged = tagged_buffers(program);
   for (size_t i = 0; i < program.buffers.size(); ++i) {
     const Buffer& buffer = program.buffers[i];
     if (buffer.space == Space::worker) {
       arena.buffers[i] = arena.worker_bytes;
-      arena.worker_bytes += aligned(buffer.bytes());
+      arena.worker_bytes += aligned(buffer.bytes() * (arena.tagged[i] ? 2 : 1));
     } else if (buffer.space != Space::state) {
-      arena.buffers[i] = take(buffer.bytes());
+      arena.buffers[i] = take(buffer.bytes() * (arena.tagged[i] ? 2 : 1));
     }
   }
   const int64_t own = take(arena.worker_bytes * static_cast<int64_t>(program.workers.size()));
@@ -333,8 +434,9 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   for (const Buffer& buffer : program.buffers) {
     out.shape.kv_f32 |= buffer.space == Space::kv && buffer.element == Element::f32;
   }
+  const std::vector<bool> in_data = events_in_data(program, arena.tagged);
   for (size_t worker = 0; worker < program.workers.size(); ++worker) {
-    WEFT_TRY(WorkerLowering(program, weights, arena, worker, out).run());
+    WEFT_TRY(WorkerLowering(program, weights, arena, in_data, worker, out).run());
   }
   for (const Event& event : program.events) {
     out.event_signals.push_back(static_cast<uint32_t>(event.signals));

@@ -24,6 +24,7 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
 struct Arena {
   std::vector<int64_t> weights;  ///< [Weights::tensors()]
   std::vector<int64_t> buffers;  ///< [program.buffers]; Space::worker: worker 0's; -1: not there
+  std::vector<bool> tagged;      ///< [program.buffers]: 8-byte elements, a value and its tag
   int64_t worker_bytes = 0;      ///< from one worker's own buffers to the next's
   int64_t bytes = 0;
 };

@@ -96,6 +96,7 @@ class HopperRunner : public Runner {
   Mapped mailbox_;
   std::vector<float> logits_;
   int64_t position_ = 0;
+  uint32_t next_tag_ = 1;  // of the next launch's first write
   bool logits_valid_ = false;
 };
 
@@ -149,6 +150,8 @@ Status HopperRunner::make_program(int units) {
   launch_.pages_in_flight = std::min(launch_.pages, kBytesInFlight / kPageBytes);
   if (const char* text = getenv("WEFT_IN_FLIGHT"))
     launch_.pages_in_flight = std::min(launch_.pages, atoi(text));
+  launch_.pages_ahead = 8;
+  if (const char* text = getenv("WEFT_AHEAD")) launch_.pages_ahead = atoi(text);
   if (const char* text = getenv("WEFT_PAGES")) launch_.pages = std::min(launch_.pages, atoi(text));
   return {};
 }
@@ -265,6 +268,9 @@ Status HopperRunner::run(int64_t steps, int64_t given, std::span<const int32_t> 
     }
     WEFT_TRY(device_->upload(uniforms_, uniforms.data(), uniforms.size() * 4));
   }
+  launch_.versions = static_cast<uint32_t>(program_.operations.size());
+  launch_.first_tag = next_tag_;
+  next_tag_ += static_cast<uint32_t>(steps) * launch_.versions;
   auto* mailbox = mailbox_.as<Mailbox>();
   std::atomic_ref<uint32_t> stop(mailbox->stop);
   std::atomic_ref<uint32_t> arrived(mailbox->tokens);
@@ -301,14 +307,19 @@ Status HopperRunner::run(int64_t steps, int64_t given, std::span<const int32_t> 
   Failure failure;
   WEFT_TRY(device_->download(&failure, launch_.failure, sizeof(failure)));
   if (failure.happened != 0) {
-    const auto name = [&](const auto& list, int32_t index) -> std::string {
-      return index >= 0 ? list[static_cast<size_t>(index)].name : "the next step";
+    const auto name = [&](const auto& list, int32_t index, std::string_view otherwise) {
+      return index >= 0 ? list[static_cast<size_t>(index)].name : std::string(otherwise);
     };
-    return device_error(fmt::format(
-        "{}: the decode kernel gave up in step {}: worker {} waited in {} for {} and saw {} of {} "
-        "signals",
-        options_.device, failure.step, failure.worker, name(program_.operations, failure.operation),
-        name(program_.events, failure.event), failure.seen, failure.wanted));
+    const Operation* operation = failure.operation >= 0
+                                     ? &program_.operations[static_cast<size_t>(failure.operation)]
+                                     : nullptr;
+    return device_error(
+        fmt::format("{}: the decode kernel gave up in step {}: worker {} waited too long in {} of "
+                    "layer {} for {}",
+                    options_.device, (failure.tag - launch_.first_tag) / launch_.versions,
+                    failure.worker, name(program_.operations, failure.operation, "the beginning"),
+                    operation != nullptr ? operation->layer : -1,
+                    name(program_.events, failure.event, "its data")));
   }
   return {};
 }

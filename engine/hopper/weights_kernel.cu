@@ -36,8 +36,8 @@ __global__ void pack_kernel(const PackJob* jobs, const char* arena, char* packed
   auto* out = reinterpret_cast<uint4*>(packed + job.destination);
   const auto quad = [&](int row, int k) {  // four elements of a row
     return row < job.rows && k < job.k
-               ? __ldg(reinterpret_cast<const uint2*>(
-                     arena + job.source + (static_cast<int64_t>(row) * job.k + k) * 2))
+               ? __ldg(reinterpret_cast<const uint2*>(arena + job.source +
+                                                      (static_cast<int64_t>(row) * job.k + k) * 2))
                : uint2{};
   };
   const int chunks = static_cast<int>(groups_of(job.k)) * kGroupBytes / 16;

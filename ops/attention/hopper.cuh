@@ -75,7 +75,7 @@ __device__ void attention_range(const Team& team, const float* queries, const ch
     maximum[h] = -__builtin_inff();
   }
 
-  // One row at a time for each group of lanes, the next two on their way. Short code, on purpose:
+  // One row at a time for each group of lanes, the next one or two on their way. Short code, on purpose:
   // all that a step executes should stay in the instruction cache.
   const int stride = Team::kWarps * rows;
   struct Row {
@@ -90,14 +90,18 @@ __device__ void attention_range(const Team& team, const float* queries, const ch
     }
     return row;
   };
-  LAP(4);
   const int mine = first + team.warp * rows + team.lane / lanes;
-  Row ahead[2] = {load(mine), load(mine + stride)};
+  constexpr int kAhead = kF32 ? 1 : 2;
+  Row ahead[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    ahead[i] = load(mine + i * stride);
+  }
 #pragma unroll 1
   for (int base = 0; first + team.warp * rows + base < last; base += stride) {
     const Row row = ahead[0];
-    ahead[0] = ahead[1];
-    ahead[1] = load(mine + base + 2 * stride);
+    ahead[0] = ahead[kAhead - 1];
+    ahead[kAhead - 1] = load(mine + base + kAhead * stride);
     float score[kHeadsAtOnce] = {};
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -130,7 +134,6 @@ __device__ void attention_range(const Team& team, const float* queries, const ch
     }
   }
 
-  LAP(5);
   // Merge the groups of lanes of a warp, then leave the warp's part in shared memory.
   const int pitch = dim + 2;
 #pragma unroll
@@ -182,7 +185,6 @@ __device__ void attention_range(const Team& team, const float* queries, const ch
     }
     store(h, d, element, highest, all);
   }
-  LAP(6);
   team.sync();  // the scratch is free again
 }
 
@@ -201,36 +203,36 @@ __device__ inline void prefetch_rows(const Team& team, const char* rows, int64_t
 /// Partial results of attention in memory: sums [head][split][dim], then maximum and total
 /// [head][split][2].
 struct Partials {
-  float* sums;
-  float* tails;
+  Tagged* sums;
+  Tagged* tails;
   int splits;
 
-  __device__ Partials(float* memory, int heads, int splits_, int dim)
+  __device__ Partials(Tagged* memory, int heads, int splits_, int dim)
       : sums(memory),
         tails(memory + static_cast<int64_t>(heads) * splits_ * dim),
         splits(splits_) {}
 };
 
-/// Merges the first `active` splits of every head into a row of heads * dim elements (`dim` a
-/// multiple of 4).
-__device__ inline void attention_merge(const Team& team, const Partials& partials, int active,
-                                       int heads, int dim, const SplitRow& row) {
+/// Merges the first `active` splits of every head, which carry `tag`, into a row of heads * dim
+/// elements (`dim` a multiple of 4).
+template <class Late>
+__device__ void attention_merge(const Team& team, const Partials& partials, uint32_t tag,
+                                int active, int heads, int dim, Late& late, const SplitRow& row) {
   const int quads = heads * dim / 4;
   const int per_head = dim / 4;
   constexpr int kQuads = 2;   // of a thread, at once
-  constexpr int kSplits = 4;  // on their way at once
+  constexpr int kSplits = 2;  // on their way at once
 #pragma unroll 1
   for (int begin = team.thread; begin < quads; begin += kQuads * Team::kThreads) {
-    const float4* sums[kQuads];
-    const float2* tails[kQuads];
+    const Tagged* sums[kQuads];
+    const Tagged* tails[kQuads];
 #pragma unroll
     for (int j = 0; j < kQuads; ++j) {
       const int quad = min(begin + j * Team::kThreads, quads - 1);
       const int head = quad / per_head;
       const int first = head * partials.splits;
-      sums[j] = reinterpret_cast<const float4*>(partials.sums) +
-                static_cast<int64_t>(first) * per_head + (quad - head * per_head);
-      tails[j] = reinterpret_cast<const float2*>(partials.tails) + first;
+      sums[j] = partials.sums + static_cast<int64_t>(first) * dim + 4 * (quad - head * per_head);
+      tails[j] = partials.tails + 2 * first;
     }
     float4 sum[kQuads] = {};
     float highest[kQuads];
@@ -241,31 +243,35 @@ __device__ inline void attention_merge(const Team& team, const Partials& partial
     }
 #pragma unroll 1
     for (int split = 0; split < active; split += kSplits) {
-      float4 x[kQuads][kSplits];
-      float2 tail[kQuads][kSplits];
+      // Of each (split, quad): maximum and total, then the four elements.
+      constexpr int kParts = 3;
+      float2 x[kSplits * kQuads * kParts] = {};
+      const int there = min(kSplits, active - split);
+      await_pairs(
+          x, (1u << (there * kQuads * kParts)) - 1, tag,
+          [&](int i) {
+            const int j = i / kParts % kQuads;
+            const int at = split + i / (kParts * kQuads);
+            return i % kParts == 0 ? tails[j] + 2 * at
+                                   : sums[j] + static_cast<int64_t>(at) * dim + i % kParts * 2 - 2;
+          },
+          late);
 #pragma unroll
       for (int s = 0; s < kSplits; ++s) {
-        // Beyond the last one, the last again; it counts nothing.
-        const int at = min(split + s, active - 1);
+        if (s < there) {
 #pragma unroll
-        for (int j = 0; j < kQuads; ++j) {
-          x[j][s] = __ldcg(sums[j] + static_cast<int64_t>(at) * per_head);
-          tail[j][s] = __ldcg(tails[j] + at);
-        }
-      }
-#pragma unroll
-      for (int s = 0; s < kSplits; ++s) {
-#pragma unroll
-        for (int j = 0; j < kQuads; ++j) {
-          const float higher = fmaxf(highest[j], tail[j][s].x);
-          const float keep = __expf(highest[j] - higher);
-          const float take = split + s < active ? __expf(tail[j][s].x - higher) : 0.0f;
-          highest[j] = higher;
-          all[j] = all[j] * keep + tail[j][s].y * take;
-          sum[j].x = sum[j].x * keep + x[j][s].x * take;
-          sum[j].y = sum[j].y * keep + x[j][s].y * take;
-          sum[j].z = sum[j].z * keep + x[j][s].z * take;
-          sum[j].w = sum[j].w * keep + x[j][s].w * take;
+          for (int j = 0; j < kQuads; ++j) {
+            const float2* part = &x[(s * kQuads + j) * kParts];
+            const float higher = fmaxf(highest[j], part[0].x);
+            const float keep = __expf(highest[j] - higher);
+            const float take = __expf(part[0].x - higher);
+            highest[j] = higher;
+            all[j] = all[j] * keep + part[0].y * take;
+            sum[j].x = sum[j].x * keep + part[1].x * take;
+            sum[j].y = sum[j].y * keep + part[1].y * take;
+            sum[j].z = sum[j].z * keep + part[2].x * take;
+            sum[j].w = sum[j].w * keep + part[2].y * take;
+          }
         }
       }
     }

@@ -1,11 +1,11 @@
 // linear and gated_linear for one row on a resident CTA: a matrix-vector product whose weights come
 // as a stream of pages, packed in the order and layout in which they are used.
 //
-// Layout. A unit is 16 columns of out (16 rows of the weight), a group 32 of k; a group of a unit is
-// 1024 bytes, the A operands of two mma m16n8k16: in mma j, lane (g, t) = (lane / 4, lane % 4) has 16
-// bytes, k 8t + 4j .. 8t + 4j + 3 of column g, then of column g + 8. A tile is its units one after the
-// other, a unit its groups in rising k, k padded with zeros; the flat sequence of groups is cut into
-// pages of 16. gated_linear's units alternate: gate, up.
+// Layout. A unit is 16 columns of out (16 rows of the weight), a group 32 of k; a group of a unit
+// is 1024 bytes, the A operands of two mma m16n8k16: in mma j, lane (g, t) = (lane / 4, lane % 4)
+// has 16 bytes, k 8t + 4j .. 8t + 4j + 3 of column g, then of column g + 8. A tile is its units one
+// after the other, a unit its groups in rising k, k padded with zeros; the flat sequence of groups
+// is cut into pages of 16. gated_linear's units alternate: gate, up.
 //
 // Arithmetic. Each warp takes every eighth group. The B operand is the row, as two bf16 that sum to
 // the f32 within 2^-17: column 0 holds the upper parts, column 1 the lower ones. Which k of a group
@@ -60,14 +60,41 @@ __device__ inline void load_row(const Team& team, const float* row, int k, const
   }
 }
 
+/// The same from a row whose elements carry `tag`.
+template <class Late>
+__device__ void load_row(const Team& team, const Tagged* row, uint32_t tag, int k, Late& late,
+                         const SplitRow& out) {
+  const int quads = static_cast<int>(groups_of(k)) * kGroupK / 4;
+  constexpr int kBatch = 4;  // quads on their way at once
+#pragma unroll 1
+  for (int base = team.thread; base < quads; base += kBatch * Team::kThreads) {
+    float2 x[2 * kBatch] = {};
+    uint32_t pending = 0;
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      pending |= 4 * (base + j * Team::kThreads) < k ? 3u << (2 * j) : 0;
+    }
+    await_pairs(
+        x, pending, tag,
+        [&](int j) { return row + 4 * (base + j / 2 * Team::kThreads) + j % 2 * 2; }, late);
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int i = base + j * Team::kThreads;
+      if (i < quads) {
+        out.store4(i, {x[2 * j].x, x[2 * j].y, x[2 * j + 1].x, x[2 * j + 1].y});
+      }
+    }
+  }
+}
+
 /// Multiplies `row` with `units` units of `groups` groups each, that come through the ring.
 /// `finish(block_first_unit, block_units, sums)` is called by the whole team after each block, when
-/// sums[(unit % kBlockUnits) * kUnitColumns + column][warp] are there; it must not sync the team. Returns
-/// false when `ended()` became true in a wait: the program was given up.
-template <class Finish, class Ended>
-__device__ bool stream_product(const Team& team, const PageRing& ring, PageCursor& cursor,
+/// sums[(unit % kBlockUnits) * kUnitColumns + column][warp] are there; it must not sync the team.
+/// The loader waits for nobody but this, so the pages come.
+template <class Finish>
+__device__ void stream_product(const Team& team, const PageRing& ring, PageCursor& cursor,
                                const SplitRow& row, int units, int groups, float* sums_memory,
-                               int& block_round, Finish finish, Ended ended) {
+                               int& block_round, Finish finish) {
   constexpr int kEach = kPageGroups / Team::kWarps;  // groups of a page that a warp takes
   float even[4] = {};
   float odd[4] = {};
@@ -81,13 +108,7 @@ __device__ bool stream_product(const Team& team, const PageRing& ring, PageCurso
   for (int begin = 0;; begin += kPageGroups) {
     const int in_page = min(kPageGroups, total - begin);  // not above 0: all pages are read
     if (in_page > 0) {
-      LAP(0);
-      while (!mbarrier_try_wait(&ring.full[cursor.slot], cursor.phase)) {
-        if (ended()) {
-          return false;
-        }
-      }
-      LAP(1);
+      wait_page(&ring.full[cursor.slot], cursor.phase);
     }
     const auto* page = reinterpret_cast<const uint4*>(ring.pages + cursor.slot * kPageBytes) +
                        team.warp * 64 + team.lane;
@@ -149,7 +170,7 @@ __device__ bool stream_product(const Team& team, const PageRing& ring, PageCurso
       }
     }
     if (in_page <= 0) {
-      return true;
+      return;
     }
     __syncwarp();
     if (team.lane == 0) {

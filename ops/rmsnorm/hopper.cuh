@@ -27,44 +27,57 @@ struct NormWeight {
   }
 };
 
-/// Calls store(i, y) with elements 4i .. 4i+3 of the norm of a row of `columns` (a multiple of 4)
-/// f32 in global memory. `round` alternates the team's scratch.
-template <class Store>
-__device__ void norm_row(const Team& team, const float* row, const NormWeight& weight, int columns,
-                         float epsilon, int round, Store store) {
+/// Calls store(i, y) with elements 4i .. 4i+3 of the norm of a row of `columns` (a multiple of 4),
+/// whose elements carry `tag`. `round` alternates the team's scratch.
+template <class Late, class Store>
+__device__ void norm_row(const Team& team, const Tagged* row, uint32_t tag,
+                         const NormWeight& weight, int columns, float epsilon, int round,
+                         Late& late, Store store) {
   constexpr int kHeld = NormWeight::kHeld;
-  float4 held[kHeld];
+  float2 held[2 * kHeld] = {};
+  uint32_t pending = 0;
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    pending |= 4 * (team.thread + j * Team::kThreads) < columns ? 3u << (2 * j) : 0;
+  }
+  const Tagged* mine = row + 4 * team.thread;
+  await_pairs(
+      held, pending, tag, [&](int j) { return mine + j / 2 * 4 * Team::kThreads + j % 2 * 2; },
+      late);
   float squares = 0;
 #pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    const int i = team.thread + j * Team::kThreads;
-    held[j] = 4 * i < columns ? __ldcg(reinterpret_cast<const float4*>(row) + i) : float4{};
+  for (int j = 0; j < 2 * kHeld; ++j) {
+    squares += held[j].x * held[j].x + held[j].y * held[j].y;
   }
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    squares += (held[j].x * held[j].x + held[j].y * held[j].y) +
-               (held[j].z * held[j].z + held[j].w * held[j].w);
-  }
-  for (int i = team.thread + kHeld * Team::kThreads; 4 * i < columns; i += Team::kThreads) {
-    const float4 x = __ldcg(reinterpret_cast<const float4*>(row) + i);
-    squares += (x.x * x.x + x.y * x.y) + (x.z * x.z + x.w * x.w);
+  const int beyond = team.thread + kHeld * Team::kThreads;  // what registers do not hold
+#pragma unroll 1
+  for (int i = beyond; 4 * i < columns; i += Team::kThreads) {
+    float2 x[2] = {};
+    await_pairs(
+        x, 3, tag, [&](int j) { return row + 4 * i + 2 * j; }, late);
+    squares += (x[0].x * x[0].x + x[0].y * x[0].y) + (x[1].x * x[1].x + x[1].y * x[1].y);
   }
   const float mean = team_sum(team, squares, round) / static_cast<float>(columns);
   const float factor = 1.0f / sqrtf(mean + epsilon);
-  const auto put = [&](int i, float4 x, float4 w) {
+  const auto put = [&](int i, float2 x, float2 y, float4 w) {
     store(i,
-          float4{x.x * factor * w.x, x.y * factor * w.y, x.z * factor * w.z, x.w * factor * w.w});
+          float4{x.x * factor * w.x, x.y * factor * w.y, y.x * factor * w.z, y.y * factor * w.w});
   };
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) {
     const int i = team.thread + j * Team::kThreads;
     if (4 * i < columns) {
       const uint2 w = weight.held[j];
-      put(i, held[j], {bf16_low(w.x), bf16_high(w.x), bf16_low(w.y), bf16_high(w.y)});
+      put(i, held[2 * j], held[2 * j + 1],
+          {bf16_low(w.x), bf16_high(w.x), bf16_low(w.y), bf16_high(w.y)});
     }
   }
-  for (int i = team.thread + kHeld * Team::kThreads; 4 * i < columns; i += Team::kThreads) {
-    put(i, __ldcg(reinterpret_cast<const float4*>(row) + i), load_weight4(weight.weight, i));
+#pragma unroll 1
+  for (int i = beyond; 4 * i < columns; i += Team::kThreads) {
+    float2 x[2] = {};
+    await_pairs(
+        x, 3, tag, [&](int j) { return row + 4 * i + 2 * j; }, late);
+    put(i, x[0], x[1], load_weight4(weight.weight, i));
   }
 }
 
