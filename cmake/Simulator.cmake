@@ -69,8 +69,9 @@ if(NOT WEFT_CDNA_LEFT_OUT)
       add_custom_command(OUTPUT ${object}
         COMMAND ${WEFT_CLANG_22} -x hip --cuda-device-only --offload-arch=${target} -nogpuinc
           -nogpulib --no-gpu-bundle-output -fuse-cuid=none -std=c++20 -O3 -gline-tables-only
-          -ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -Wall -Wextra -Werror ${source} -o ${object}
-        DEPENDS ${source} VERBATIM COMMENT "Compiling sim/testdata/${name}.hip for ${target}")
+          -ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -Wall -Wextra -Werror
+          -I ${PROJECT_SOURCE_DIR} ${source} -o ${object}
+        DEPENDS ${source} ${CMAKE_SOURCE_DIR}/sim/testdata/hip.h VERBATIM COMMENT "Compiling sim/testdata/${name}.hip for ${target}")
       list(APPEND sim_kernel_objects ${object})
     endforeach()
   endforeach()

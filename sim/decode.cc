@@ -222,6 +222,7 @@ bool Decoder::operand(std::string_view text, Type type, Operand& out) {
   if (unwrap(text, "|", "|") || unwrap(text, "abs(", ")")) {
     out.absolute = true;
   }
+  (void)unwrap(text, "lit(", ")");  // a literal that could have been an inline constant
   if (unwrap(text, "sext(", ")")) {
     out.sign_extend = true;
   }

@@ -20,7 +20,8 @@ struct Access {
 
 /// Lanes that one phase serves, and among how many banks of four bytes. 128-bit reads: measured by
 /// AMD on gfx942 (ROCm blog "Avoiding LDS bank conflicts on AMD GPUs") and by HipKittens on gfx950
-/// (arXiv:2511.08083); the others go in order of the lanes, 128 bytes at a time.
+/// (arXiv:2511.08083); the others go in order of the lanes. A phase takes a cycle: 128 bytes, and
+/// 256 in reads of gfx950, which has 64 banks for them.
 void lds_cost(Wave& w, const Access& access, int bytes, bool write) {
   Counters& c = w.group->counts->counters;
   const auto lanes = static_cast<uint64_t>(std::popcount(access.mask));
@@ -53,7 +54,6 @@ void lds_cost(Wave& w, const Access& access, int bytes, bool write) {
   const uint32_t banks = many_banks ? 64 : 32;
   const int words = std::max(1, bytes / 4);
   const int per_phase = std::min(kLanes / 2, static_cast<int>(banks) / (words == 3 ? 4 : words));
-  const uint64_t cycles_each = many_banks ? 2 : 1;  // 128 bytes a cycle
   uint64_t cycles = 0;
   uint64_t ideal = 0;
   for (int begin = 0; begin < kLanes; begin += per_phase) {
@@ -85,8 +85,8 @@ void lds_cost(Wave& w, const Access& access, int bytes, bool write) {
       }
     }
     if (total != 0) {
-      cycles += static_cast<uint64_t>(worst) * cycles_each;
-      ideal += cycles_each;
+      cycles += static_cast<uint64_t>(worst);
+      ++ideal;
     }
   }
   c.lds_cycles += cycles;
@@ -102,7 +102,8 @@ void reach(Wave& w, const Instruction& i, int address_at, uint32_t offset, int b
   access.mask = w.exec();
   for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
-    const uint64_t address = uint64_t{base[l]} + offset;
+    const uint64_t address =
+        static_cast<uint32_t>(base[l] + offset);  // wraps: bases may be negative
     access.address[l] = static_cast<uint32_t>(address);
     if (address + static_cast<uint64_t>(bytes) > limit) [[unlikely]] {
       report(w, i, FindingKind::lds_out_of_bounds, l,

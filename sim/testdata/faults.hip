@@ -1,0 +1,121 @@
+// One fault in each kernel; sim/checks_test.cc expects it to be found, with these lines.
+#include "sim/testdata/hip.h"
+
+#define LDS __attribute__((address_space(3)))
+
+extern "C" {
+
+__global__ void past_the_end(float* out) {
+  out[threadIdx.x] = 1;  // FAULT past_the_end: fewer numbers than threads
+}
+
+__global__ void lds_past_the_end(float* out, int at) {
+  __shared__ float data[64];
+  data[threadIdx.x] = 1;
+  __syncthreads();
+  out[threadIdx.x] = data[at + threadIdx.x];  // FAULT lds_past_the_end
+}
+
+__global__ void lds_never_written(float* out, int at) {
+  __shared__ float data[128];
+  data[threadIdx.x] = 1;
+  __syncthreads();
+  out[threadIdx.x] = data[at + threadIdx.x];  // FAULT lds_never_written
+}
+
+__global__ void register_never_written(int* out) {
+  int x;
+  asm volatile("; v17 is nobody's\n v_mov_b32 %0, v17" : "=v"(x)::"v17");
+  out[threadIdx.x] = x;  // FAULT register_never_written
+}
+
+__global__ void no_wait(const int* in, int* out) {
+  int x;
+  asm volatile(
+      "global_load_dword v20, %1, off\n"
+      "v_add_u32 %0, v20, 1\n"  // FAULT no_wait
+      "s_waitcnt vmcnt(0)"
+      : "=v"(x)
+      : "v"(in + threadIdx.x)
+      : "v20", "memory");
+  out[threadIdx.x] = x;
+}
+
+__global__ void no_wait_lds(int* out) {
+  __shared__ int data[64];
+  data[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  int x;
+  asm volatile(
+      "ds_read_b32 v20, %1\n"
+      "v_add_u32 %0, v20, 1\n"  // FAULT no_wait_lds
+      "s_waitcnt lgkmcnt(0)"
+      : "=v"(x)
+      : "v"((LDS int*)&data[threadIdx.x])
+      : "v20", "memory");
+  out[threadIdx.x] = x;
+}
+
+__global__ void race(float* out) {
+  __shared__ float data[256];
+  data[threadIdx.x] = threadIdx.x;  // FAULT race: no barrier before the others read it
+  out[threadIdx.x] = data[255 - threadIdx.x];
+}
+
+__global__ void late_write(float* out) {
+  __shared__ float data[256];
+  data[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  out[threadIdx.x] = data[255 - threadIdx.x];
+  data[threadIdx.x] = 0;  // FAULT late_write: another wave may still read it
+  __syncthreads();
+  out[threadIdx.x] += data[threadIdx.x];
+}
+
+__global__ void direct_load_no_wait(const int* in, int* out) {
+  __shared__ int data[64];
+  __builtin_amdgcn_global_load_lds(
+      (__attribute__((address_space(1))) void*)(in + threadIdx.x), (LDS void*)data, 4, 0, 0);
+  int x;
+  asm volatile(
+      "ds_read_b32 %0, %1\n"  // FAULT direct_load_no_wait
+      "s_waitcnt lgkmcnt(0)"
+      : "=v"(x)
+      : "v"((LDS int*)&data[threadIdx.x])
+      : "memory");
+  __builtin_amdgcn_s_waitcnt(0);
+  out[threadIdx.x] = x;
+}
+
+__global__ void waits_for_nobody(unsigned* flag) {
+  while (__scoped_atomic_load_n(flag, __ATOMIC_ACQUIRE, __MEMORY_SCOPE_DEVICE) == 0) {
+  }  // FAULT waits_for_nobody
+}
+
+__global__ void traps() { __builtin_trap(); }
+
+__global__ void unknown() { asm volatile("ds_gws_sema_v gds"); }
+
+/// Right, however odd it looks: a flag in LDS instead of a barrier.
+__global__ void flag_instead_of_barrier(float* out) {
+  __shared__ float data[64];
+  __shared__ unsigned ready;
+  if (threadIdx.x == 0) {
+    __scoped_atomic_store_n(&ready, 0u, __ATOMIC_RELAXED, __MEMORY_SCOPE_WRKGRP);
+  }
+  __syncthreads();
+  if (threadIdx.x < 64) {
+    data[threadIdx.x] = threadIdx.x;
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    if (threadIdx.x == 0) {
+      __scoped_atomic_fetch_add(&ready, 1u, __ATOMIC_RELEASE, __MEMORY_SCOPE_WRKGRP);
+    }
+  } else {
+    while (__scoped_atomic_load_n(&ready, __ATOMIC_ACQUIRE, __MEMORY_SCOPE_WRKGRP) == 0) {
+      __builtin_amdgcn_s_sleep(1);
+    }
+    out[threadIdx.x - 64] = data[threadIdx.x - 64];
+  }
+}
+
+}  // extern "C"
