@@ -165,7 +165,7 @@ def baselines(operation, case):
             yield "DeepGEMM", lambda: deep_gemm_fp8(*shape)
         yield "_scaled_mm block", lambda: scaled_mm(*shape, "block")
     elif operation in ("rmsnorm_quant", "swiglu_quant"):
-        dtype = torch.float16 if "F16" in rest else torch.bfloat16
+        dtype = torch.float16 if "f16" in rest else torch.bfloat16
         make = rmsnorm_quant if operation == "rmsnorm_quant" else swiglu_quant
         yield "torch.compile", lambda: make(named["rows"], named["columns"], dtype, scaling)
 

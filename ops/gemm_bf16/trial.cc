@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "ops/check_operands.h"
 #include "ops/gemm_bf16/op.h"
 #include "ops/harness/products.h"
 
@@ -15,7 +16,7 @@ struct Case {
   bool accumulate = false;
 
   std::string name() const {
-    return fmt::format("m={},n={},k={},out={}{}", m, n, k, name_of(out),
+    return fmt::format("m={},n={},k={},out={}{}", m, n, k, format_key(out, Scaling::none),
                        accumulate ? ",accumulate" : "");
   }
 };

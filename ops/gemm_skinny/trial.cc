@@ -18,7 +18,7 @@ struct Case {
 
   std::string name() const {
     return fmt::format("m={},n={},k={},{},out={}", m, n, k, format_key(type, scaling),
-                       name_of(out));
+                       format_key(out, Scaling::none));
   }
 };
 

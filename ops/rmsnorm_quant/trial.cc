@@ -17,8 +17,8 @@ struct Case {
   QuantisedCase y;
 
   std::string name() const {
-    return fmt::format("rows={},columns={},{}{},out={}", rows, columns, name_of(type),
-                       residual ? ",residual" : "", y.name());
+    return fmt::format("rows={},columns={},{}{},out={}", rows, columns,
+                       format_key(type, Scaling::none), residual ? ",residual" : "", y.name());
   }
 };
 

@@ -16,7 +16,8 @@ struct Case {
   QuantisedCase y;
 
   std::string name() const {
-    return fmt::format("rows={},columns={},{},out={}", rows, columns, name_of(type), y.name());
+    return fmt::format("rows={},columns={},{},out={}", rows, columns,
+                       format_key(type, Scaling::none), y.name());
   }
 };
 

@@ -133,7 +133,7 @@ class Contract(Command):
         self.assertRegex(text.splitlines()[-1], r"^[1-9]\d* passed, 0 failed, [1-9]\d* skipped$")
         self.assertIn("gfx942 has e4m3fnuz, not e4m3fn", text)
         figures = self.folder / "figures.json"
-        self.ok("bench", "swiglu_quant", "--case", "rows=1,columns=8192,F16*", "--json", figures, *device)
+        self.ok("bench", "swiglu_quant", "--case", "rows=1,columns=8192,f16*", "--json", figures, *device)
         case, = json.loads(figures.read_text())["cases"]
         self.assertGreater(case["bound_from_counts_s"], 0)
         self.assertNotIn("median_s", case)  # counts are no times
