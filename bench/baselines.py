@@ -68,7 +68,7 @@ def normal(*shape, dtype=torch.bfloat16):
 
 
 def fields(case):
-    """'m=1,n=8,e4m3fn,row,out=BF16' as a dictionary of the named parts, and a list of the others."""
+    """'m=1,n=8,e4m3fn,row,out=bf16' as a dictionary of the named parts, and a list of the others."""
     named, rest = {}, []
     for part in case.split(","):
         key, equals, value = part.partition("=")
