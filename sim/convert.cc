@@ -1,7 +1,10 @@
 #include "sim/convert.h"
 
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 
 #include "base/fp8.h"
 
@@ -32,44 +35,62 @@ uint32_t stochastic_code(float x, uint32_t random, int mantissa_bits, int least)
   return (static_cast<uint32_t>(clamped - least) << mantissa_bits) + significand;
 }
 
-/// Where rounding to nearest leaves the finite numbers.
+/// What an overflow becomes when it does not saturate: infinity, else NaN.
 template <class F>
-bool overflows(float magnitude) {
-  constexpr float kHalfStep = (kMax<F> - to_float(F{F::kMaxCode - 1})) / 2;
-  return (F::kMaxCode & 1) != 0 ? magnitude >= kMax<F> + kHalfStep
-                                : magnitude > kMax<F> + kHalfStep;
+constexpr uint32_t kBeyond =
+    F::kMaxCode + 1 < F::kNan&& F::kNan < F::kSign ? F::kMaxCode + 1 : F::kNan;
+template <class F>
+constexpr bool kHasInfinity = kBeyond<F> != F::kNan;
+
+/// condition ? yes : no, which the compiler does not turn into a branch.
+inline uint32_t select(bool condition, uint32_t yes, uint32_t no) {
+  const uint32_t mask = 0U - static_cast<uint32_t>(condition);
+  return (yes & mask) | (no & ~mask);
 }
 
-/// What an overflow becomes when it does not saturate.
+/// The code that x rounds to, to nearest, ties to even. Without branches, so that loops over lanes
+/// become vectors.
 template <class F>
-uint8_t beyond(bool negative) {
-  if constexpr (F::kMaxCode + 1 < F::kNan && F::kNan < F::kSign) {  // ieee: infinity
-    return static_cast<uint8_t>((negative ? F::kSign : 0) | (F::kMaxCode + 1));
+inline uint32_t nearest(float x, bool saturate) {
+  constexpr int kDropped = 23 - F::kMantissaBits;
+  constexpr uint32_t kLeastNormal = static_cast<uint32_t>(F::kLeastExponent + 127) << 23;
+  // Adding it leaves a denormal's places at the end of the mantissa, rounded.
+  constexpr float kAligned = detail::power_of_two(F::kLeastExponent + kDropped);
+  const uint32_t bits = bits_of(x);
+  const uint32_t magnitude = bits & 0x7fffffff;
+  const uint32_t rounded =
+      magnitude + ((1U << (kDropped - 1)) - 1) + (magnitude >> kDropped & 1) - kLeastNormal;
+  const uint32_t normal = (rounded >> kDropped) + (1U << F::kMantissaBits);
+  const uint32_t denormal = bits_of(float_of(magnitude) + kAligned) - bits_of(kAligned);
+  uint32_t code = select(magnitude < kLeastNormal, denormal, normal);
+  uint32_t sign = (bits >> 31) * F::kSign;
+  const bool over = code > F::kMaxCode;
+  code = select(over, saturate || !F::kHasNan ? F::kMaxCode : kBeyond<F>, code);
+  if constexpr (!kHasInfinity<F> && F::kHasNan) {
+    sign = select(over & !saturate, 0, sign);
   }
-  return F::kNan;
-}
-
-template <class F>
-uint8_t nearest(float x, bool saturate) {
-  if (!saturate && F::kHasNan && overflows<F>(std::fabs(x))) {
-    return beyond<F>(x < 0);
+  if constexpr (F::kNan == F::kSign) {  // fnuz: no negative zero
+    sign = select(code == 0, 0, sign);
   }
-  return saturate_to<F>(x).bits;
+  constexpr uint32_t kOfNan = F::kHasNan ? F::kNan : F::kMaxCode;
+  return select(magnitude > 0x7f800000, kOfNan, code | sign);
 }
 
 template <class F>
-uint8_t stochastic(float x, uint32_t random, bool saturate) {
+uint32_t stochastic(float x, uint32_t random, bool saturate) {
   if (!(std::fabs(x) <= 0x1.fffffep127f)) {  // NaN and infinity have nothing to round
     return nearest<F>(x, saturate);
   }
   const uint32_t code = stochastic_code(x, random, F::kMantissaBits, F::kLeastExponent);
   const bool negative = std::signbit(x);
   if (code > F::kMaxCode) {
-    return saturate || !F::kHasNan ? static_cast<uint8_t>((negative ? F::kSign : 0) | F::kMaxCode)
-                                   : beyond<F>(negative);
+    const bool special = F::kHasNan && !saturate;
+    return special && !kHasInfinity<F>
+               ? F::kNan
+               : (negative ? F::kSign : 0U) | (special ? kBeyond<F> : F::kMaxCode);
   }
   const bool only_zero = code == 0 && F::kNan == F::kSign;  // fnuz has no other
-  return static_cast<uint8_t>((negative && !only_zero ? F::kSign : 0) | code);
+  return (negative && !only_zero ? F::kSign : 0U) | code;
 }
 
 /// The formats of a word's parts.
@@ -119,12 +140,16 @@ void put(Lanes* registers, int lane, int at, int bits, uint32_t value) {
   }
 }
 
-int scale_of(const Lanes* scale, int lane) {
-  return scale == nullptr ? kScaleBias : static_cast<int>((*scale)[lane] >> 23 & 255);
-}
-/// x * 2^exponent, rounded once.
-float scaled(float x, int scale, int exponent) {
-  return scale == kScaleNan ? detail::kQuietNan : exponent == 0 ? x : std::ldexp(x, exponent);
+/// What the elements are multiplied with: 2^(scale - 127), or its inverse. A product with it rounds
+/// once, as scaling does.
+template <bool kInverse>
+void read_scales(const Lanes& operand, float* factors) {
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const uint32_t code = operand[lane] >> 23 & 255;
+    const uint32_t exponent = kInverse ? 2 * kScaleBias - code : code;
+    const uint32_t bits = exponent == 0 ? 0x00400000U : exponent << 23;  // 2^-127 is a denormal
+    factors[lane] = code == kScaleNan ? detail::kQuietNan : float_of(bits);
+  }
 }
 
 /// The first of the destination's bits that a narrowing instruction writes.
@@ -143,29 +168,61 @@ enum class Operands : uint8_t { one, two };
 template <class F, class From, int kCount, Rounding kRounding, Operands kOperands, bool kScaled>
 void narrow(const ConvertOperands& o) {
   constexpr int kSources = kOperands == Operands::two ? 2 : 1;
-  const Lanes* random_operand = kRounding == Rounding::stochastic ? o.src[kSources] : nullptr;
-  const Lanes* scale_operand =
-      kScaled ? o.src[kSources + (kRounding == Rounding::stochastic ? 1 : 0)] : nullptr;
-  const int begin = first_bit<F, kCount>(o.op_sel);
-  for (int lane = 0; lane < kLanes; ++lane) {
-    const int scale = scale_of(scale_operand, lane);
-    uint32_t random = random_operand == nullptr ? 0 : (*random_operand)[lane];
-    uint8_t codes[kCount];
-    for (int i = 0; i < kCount; ++i) {
-      const uint32_t bits = get(o.src[i % kSources], lane, i / kSources * From::kBits, From::kBits);
-      const float x = scaled(From::read(bits), scale, kScaleBias - scale);
-      if constexpr (kRounding == Rounding::stochastic) {
-        codes[i] = stochastic<F>(x, random, o.fp16_ovfl);
-        random = next_random(random);
+  constexpr bool kRandom = kRounding == Rounding::stochastic;
+  uint32_t random[kLanes];
+  if constexpr (kRandom) {
+    std::memcpy(random, *o.src[kSources], sizeof(random));
+  }
+  float factor[kLanes];
+  if constexpr (kScaled) {
+    read_scales<true>(*o.src[kSources + (kRandom ? 1 : 0)], factor);
+  }
+  const bool saturate = o.fp16_ovfl;
+  uint32_t codes[kCount][kLanes];
+  for (int i = 0; i < kCount; ++i) {
+    const int at = i / kSources * From::kBits;
+    const uint32_t* words = o.src[i % kSources][at / 32];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      float x = From::read(words[lane] >> at % 32);
+      if constexpr (kScaled) {
+        x *= factor[lane];
+      }
+      if constexpr (kRandom) {
+        codes[i][lane] = stochastic<F>(x, random[lane], saturate);
+        random[lane] = next_random(random[lane]);
       } else {
-        codes[i] = nearest<F>(x, o.fp16_ovfl);
+        codes[i][lane] = nearest<F>(x, saturate);
       }
     }
+  }
+  if constexpr (kCount <= 2) {  // within a word
+    const int begin = first_bit<F, kCount>(o.op_sel);
+    const uint32_t mask = ((1U << kCount * F::kCodeBits) - 1) << begin;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      uint32_t word = codes[0][lane];
+      if constexpr (kCount == 2) {
+        word |= codes[1][lane] << F::kCodeBits;
+      }
+      o.d[0][lane] = (o.d[0][lane] & ~mask) | word << begin;
+    }
+  } else {
     for (int i = 0; i < kCount; ++i) {
-      put(o.d, lane, begin + i * F::kCodeBits, F::kCodeBits, codes[i]);
+      for (int lane = 0; lane < kLanes; ++lane) {
+        put(o.d, lane, i * F::kCodeBits, F::kCodeBits, codes[i][lane]);
+      }
     }
   }
 }
+
+/// Every code of a format as f32.
+template <class F>
+constexpr std::array<float, 1 << F::kCodeBits> kValues = [] {
+  std::array<float, 1 << F::kCodeBits> values{};
+  for (size_t code = 0; code < values.size(); ++code) {
+    values[code] = to_float(F{static_cast<uint8_t>(code)});
+  }
+  return values;
+}();
 
 /// kCount elements of F to To.
 template <class F, class To, int kCount, bool kScaled>
@@ -173,19 +230,23 @@ void widen(const ConvertOperands& o) {
   const int begin = !kScaled || kCount == 32      ? 0
                     : kCount * F::kCodeBits == 16 ? (o.op_sel & 1) * 16
                                                   : (o.op_sel & 3) * 8;
+  float factor[kLanes];
+  if constexpr (kScaled) {
+    read_scales<false>(*o.src[1], factor);
+  }
+  uint32_t results[kCount][kLanes];  // all read before the destination, which may be a source
+  for (int i = 0; i < kCount; ++i) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const float x = kValues<F>[get(o.src[0], lane, begin + i * F::kCodeBits, F::kCodeBits)];
+      const bool clamp = o.fp16_ovfl && std::isfinite(x);  // true infinities stay
+      results[i][lane] = To::write(kScaled ? x * factor[lane] : x, clamp);
+    }
+  }
   // A single f16 goes to the half that OPSEL[3] names; the other is kept.
   const int to = kCount == 1 && To::kBits == 16 ? (o.op_sel >> 3 & 1) * 16 : 0;
-  for (int lane = 0; lane < kLanes; ++lane) {
-    const int scale = scale_of(kScaled ? o.src[1] : nullptr, lane);
-    uint8_t codes[kCount];
-    for (int i = 0; i < kCount; ++i) {
-      codes[i] = static_cast<uint8_t>(get(o.src[0], lane, begin + i * F::kCodeBits, F::kCodeBits));
-    }
-    for (int i = 0; i < kCount; ++i) {
-      const float x = to_float(F{codes[i]});
-      const bool clamp = o.fp16_ovfl && std::isfinite(x);  // true infinities stay
-      put(o.d, lane, to + i * To::kBits, To::kBits,
-          To::write(scaled(x, scale, scale - kScaleBias), clamp));
+  for (int i = 0; i < kCount; ++i) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      put(o.d, lane, to + i * To::kBits, To::kBits, results[i][lane]);
     }
   }
 }
@@ -210,11 +271,17 @@ void stochastic_half(const ConvertOperands& o) {
   }
 }
 
+/// to_bf16() without branches.
+inline uint32_t bf16_bits(uint32_t x) {
+  const uint32_t rounded = (x + 0x7fff + (x >> 16 & 1)) >> 16;
+  return select((x & 0x7fffffff) > 0x7f800000, x >> 16 | 0x40, rounded);
+}
+
 void pack_bf16(const ConvertOperands& o) {
+  const uint32_t* low = o.src[0][0];
+  const uint32_t* high = o.src[1][0];
   for (int lane = 0; lane < kLanes; ++lane) {
-    const uint32_t low = to_bf16(float_of(o.src[0][0][lane])).bits;
-    const uint32_t high = to_bf16(float_of(o.src[1][0][lane])).bits;
-    o.d[0][lane] = low | high << 16;
+    o.d[0][lane] = bf16_bits(low[lane]) | bf16_bits(high[lane]) << 16;
   }
 }
 
