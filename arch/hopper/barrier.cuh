@@ -100,12 +100,17 @@ __device__ inline void cluster_sync() {
           : "memory");
 }
 
-/// The same without ordering memory, which would wait for all that is under way.
+/// The halves of such a barrier, without ordering memory before it, which would wait for all that is
+/// under way.
+__device__ inline void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ inline void cluster_wait() {
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
 __device__ inline void cluster_sync_relaxed() {
-  asm volatile(
-      "barrier.cluster.arrive.relaxed.aligned;\n"
-      "barrier.cluster.wait.aligned;" ::
-          : "memory");
+  cluster_arrive();
+  cluster_wait();
 }
 
 /// Moves registers between warpgroups: all four warps of one raise, or lower, theirs to kCount.

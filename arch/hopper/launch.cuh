@@ -3,8 +3,8 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/result.h"
 
@@ -45,38 +45,12 @@ struct Launch {
   cudaLaunchConfig_t config = {};
 };
 
-/// Clusters of such a kernel that are resident at once on the current device: what a persistent
-/// grid is made of. Lets the kernel have its shared memory, so it must come before launch_kernel().
-template <class... Params>
-Result<int> resident_clusters(void (*kernel)(Params...), LaunchShape shape) {
+/// Starts a kernel, which gets the shared memory that `shape` says.
+template <class... Params, class... Args>
+Status launch_kernel(void (*kernel)(Params...), const LaunchShape& shape, Args&&... args) {
   WEFT_TRY(cuda_status(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes),
       "a kernel's shared memory"));
-  int clusters = 0;
-  if (shape.cluster == 1) {
-    int device = 0;
-    int units = 0;
-    WEFT_TRY(cuda_status(cudaGetDevice(&device), "the current device"));
-    WEFT_TRY(cuda_status(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device),
-                         "the number of multiprocessors"));
-    WEFT_TRY(cuda_status(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-                             &clusters, kernel, shape.threads, shape.shared_bytes),
-                         "a kernel's blocks"));
-    clusters *= units;
-  } else {
-    shape.blocks = shape.cluster;
-    const Launch launch(shape);
-    WEFT_TRY(cuda_status(cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch.config),
-                         "a kernel's clusters"));
-  }
-  if (clusters == 0) {
-    return device_error("no block of a kernel fits this device");
-  }
-  return clusters;
-}
-
-template <class... Params, class... Args>
-Status launch_kernel(void (*kernel)(Params...), const LaunchShape& shape, Args&&... args) {
   const Launch launch(shape);
   return cuda_status(
       cudaLaunchKernelEx(&launch.config, kernel, Params(std::forward<Args>(args))...),

@@ -45,6 +45,11 @@ struct TileSchedule {
            rest() * parts <= clusters;
   }
 
+  /// Blocks of a launch: no more than there is work for.
+  constexpr int blocks() const {
+    const int used = super_tiles() * split;
+    return (used < clusters ? used : clusters) * cluster;
+  }
   /// Blocks of k that the busiest block multiplies: what the time is proportional to.
   constexpr int k_blocks_per_block() const {
     return super_tiles() / clusters * k_blocks + (rest() > 0 ? k_blocks / split : 0);

@@ -18,9 +18,9 @@ struct SkinnyScales {
   int64_t a_row = 0;
   int64_t a_block = 0;
   const float* b = nullptr;
-  int64_t b_row = 0;  ///< a row of b, or 128 of them if b_blocks
+  int64_t b_row = 0;
   int64_t b_block = 0;
-  bool b_blocks = false;
+  bool blocks = false;  ///< one for 128 elements of k; b's for 128 of its rows too
 };
 
 struct SkinnyOut {
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     // fp8: scales of the block of k that comes next; a's rows in pairs as the sums are.
     float a_next[Tile::kSums / 2];
     float b_next = 1;
-    const bool by_block = kFp8 && scales.a_block != 0;
+    const bool by_block = kFp8 && scales.blocks;
     const auto load_scales = [&](int k_block) {
       if (k_block < shares.k_blocks) {
         b_next = scales.b[(first_n / 128) * scales.b_row + k_block * scales.b_block];
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     for (int half = 0; half < 2; ++half) {
       const int n = first_n + row + 8 * half;
       if (n < out.n) {
-        const float b_scale = kFp8 && !scales.b_blocks ? scales.b[n * scales.b_row] : 1;
+        const float b_scale = kFp8 && !scales.blocks ? scales.b[n * scales.b_row] : 1;
 #pragma unroll
         for (int i = 0; i < Tile::kSums / 2; ++i) {
           const int m = m_of(i / 2 * 4 + i % 2);

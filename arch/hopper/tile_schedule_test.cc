@@ -1,0 +1,111 @@
+#include "arch/hopper/tile_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace weft::hopper {
+namespace {
+
+TEST(Layout, SwizzleIsAnInvolutionThatSpreadsColumns) {
+  std::set<uint32_t> seen;
+  for (uint32_t offset = 0; offset < 2 * kSwizzleBytes; offset += 16) {
+    EXPECT_EQ(swizzle_128(swizzle_128(offset)), offset);
+    EXPECT_EQ(swizzle_128(offset) / kRowBytes, offset / kRowBytes);  // stays in its row
+    seen.insert(swizzle_128(offset));
+  }
+  EXPECT_EQ(seen.size(), 2U * kSwizzleBytes / 16);
+  // Eight rows of one column lie in different banks.
+  std::set<uint32_t> banks;
+  for (uint32_t row = 0; row < 8; ++row) {
+    banks.insert(swizzle_128(row * kRowBytes + 48) % kRowBytes);
+  }
+  EXPECT_EQ(banks.size(), 8U);
+}
+
+TEST(Layout, AccumulatorsCoverATileOnce) {
+  constexpr int kColumns = 144;
+  std::set<std::pair<int, int>> seen;
+  for (int thread = 0; thread < 128; ++thread) {
+    for (int i = 0; i < kColumns / 2; ++i) {
+      const Coordinate at = accumulator_coordinate(thread, i);
+      EXPECT_TRUE(at.row >= 0 && at.row < 64 && at.column >= 0 && at.column < kColumns);
+      EXPECT_TRUE(seen.insert({at.row, at.column}).second);
+    }
+  }
+  EXPECT_EQ(seen.size(), 64U * kColumns);
+}
+
+/// Every block of k of every tile is multiplied once, and blocks that share an operand's tile in a
+/// round are at work together.
+void expect_complete(const TileSchedule& schedule) {
+  std::map<std::tuple<int, int, int>, int> times;
+  int most = 0;
+  for (int cluster = 0; cluster < schedule.blocks() / schedule.cluster; ++cluster) {
+    int blocks_of_k = 0;
+    for (int rank = 0; rank < schedule.cluster; ++rank) {
+      TileWork work;
+      int mine = 0;
+      for (int round = 0; schedule.work(cluster, round, rank, work); ++round) {
+        TileWork first;
+        ASSERT_TRUE(schedule.work(cluster, round, rank / work.group * work.group, first));
+        EXPECT_EQ(first.k_begin, work.k_begin);
+        EXPECT_EQ(schedule.share_a ? first.m : first.n, schedule.share_a ? work.m : work.n);
+        for (int k = work.k_begin; k < work.k_end; ++k) {
+          ++times[{work.m, work.n, k}];
+        }
+        mine += work.k_end - work.k_begin;
+      }
+      if (rank == 0) {
+        blocks_of_k = mine;
+      }
+      EXPECT_EQ(mine, blocks_of_k);  // the blocks of a cluster stay in step
+      most = std::max(most, mine);
+    }
+  }
+  EXPECT_EQ(most, schedule.k_blocks_per_block());
+  for (int m = 0; m < schedule.m_tiles; ++m) {
+    for (int n = 0; n < schedule.n_tiles; ++n) {
+      for (int k = 0; k < schedule.k_blocks; ++k) {
+        EXPECT_EQ((times[{m, n, k}]), 1) << m << " " << n << " " << k;
+      }
+    }
+  }
+}
+
+TEST(TileSchedule, CoversEveryTileOnce) {
+  int splits = 0;
+  for (const int cluster : {1, 2, 4}) {
+    for (const bool share_a : {true, false}) {
+      for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, std::tuple{5, 7, 3}, std::tuple{8, 5, 4},
+                                    std::tuple{32, 4, 2}, std::tuple{9, 31, 8}}) {
+        for (int split = 1; split <= cluster; split *= 2) {
+          TileSchedule schedule{.m_tiles = m,
+                                .n_tiles = n,
+                                .k_blocks = k,
+                                .cluster = cluster,
+                                .share_a = share_a,
+                                .clusters = 132 / cluster,
+                                .band = 4};
+          if (split > 1) {
+            if (!schedule.splits_fit(split)) {
+              continue;
+            }
+            schedule.split = split;
+            ++splits;
+          }
+          expect_complete(schedule);
+          schedule.clusters = 3;
+          schedule.split = schedule.splits_fit(split) ? split : 1;
+          expect_complete(schedule);
+        }
+      }
+    }
+  }
+  EXPECT_GT(splits, 4);
+}
+
+}  // namespace
+}  // namespace weft::hopper

@@ -1,0 +1,37 @@
+#include "ops/gemm_bf16/hopper_plan.h"
+
+namespace weft::hopper {
+namespace {
+
+constexpr TunedPlan kTuned[] = {
+    {},  // a table may be empty
+#include "ops/gemm_bf16/hopper_table.inc"
+};
+
+#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, CYCLES) {M, N, CLUSTER, SHARE_A, CYCLES},
+constexpr TileChoice kTiles[] = {WEFT_GEMM_BF16_TILES(WEFT_TILE)};
+#undef WEFT_TILE
+
+}  // namespace
+
+TiledProduct tiled_product(const GemmBf16Args& args) {
+  constexpr int kBlock = 64;  // 128 bytes
+  return {args.m, args.n, static_cast<int>((args.k + kBlock - 1) / kBlock), kBlock};
+}
+
+std::span<const TileChoice> gemm_bf16_tiles() { return kTiles; }
+
+Plan plan_gemm_bf16(const GemmBf16Args& args, const DeviceInfo& device) {
+  if (const Plan* tuned = find_tuned(kTuned, plan_key(args), device); tuned != nullptr) {
+    Plan plan = *tuned;
+    plan.why = "measured";
+    return plan;
+  }
+  return choose_tile(tiled_product(args), kTiles, device);
+}
+
+std::vector<Plan> gemm_bf16_candidates(const GemmBf16Args& args, const DeviceInfo& device) {
+  return tile_candidates(tiled_product(args), kTiles, device);
+}
+
+}  // namespace weft::hopper

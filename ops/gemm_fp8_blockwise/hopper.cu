@@ -1,0 +1,167 @@
+// gemm_fp8_blockwise on sm_90a, the host's side; and the kernel that turns mn_major operands into
+// k_major ones, because the tensor cores take fp8 no other way.
+#include "arch/hopper/launch.cuh"
+#include "arch/hopper/tensor_map.h"
+#include "ops/check_operands.h"
+#include "ops/gemm_fp8_blockwise/hopper_plan.h"
+#include "ops/gemm_fp8_blockwise/hopper_tile.cuh"
+
+namespace weft::hopper {
+namespace {
+
+/// A matrix [k, rows] of bytes, and where [rows, k] goes.
+struct Turned {
+  const uint8_t* from = nullptr;
+  int64_t stride = 0;
+  uint8_t* to = nullptr;
+  int rows = 0;
+};
+constexpr int kTurnRows = 64;
+constexpr int kTurnThreads = 256;
+
+/// Block (x, y, z) turns 128 elements of k by 64 rows of matrix z.
+__global__ void __launch_bounds__(kTurnThreads) turn(Turned a, Turned b, int k) {
+  constexpr int kPitch = kFp8Block + 16;
+  __shared__ __align__(16) uint8_t tile[kTurnRows * kPitch];
+  const Turned matrix = blockIdx.z == 0 ? a : b;
+  const int first_k = blockIdx.x * kFp8Block;
+  const int first_row = blockIdx.y * kTurnRows;
+  if (first_row >= matrix.rows) {
+    return;
+  }
+  // 4 x 4 bytes a thread and step: four words along rows become four along k.
+  for (int unit = threadIdx.x; unit < kFp8Block / 4 * (kTurnRows / 4); unit += kTurnThreads) {
+    const int row = unit % (kTurnRows / 4) * 4;
+    const int at_k = unit / (kTurnRows / 4) * 4;
+    uint32_t words[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint8_t* from = matrix.from + (first_k + at_k + i) * matrix.stride + first_row + row;
+      if (first_row + row + 4 <= matrix.rows) {
+        words[i] = *reinterpret_cast<const uint32_t*>(from);
+      } else {
+        for (int j = 0; first_row + row + j < matrix.rows; ++j) {
+          words[i] |= static_cast<uint32_t>(from[j]) << (8 * j);
+        }
+      }
+    }
+    const uint32_t low01 = __byte_perm(words[0], words[1], 0x5140);
+    const uint32_t low23 = __byte_perm(words[2], words[3], 0x5140);
+    const uint32_t high01 = __byte_perm(words[0], words[1], 0x7362);
+    const uint32_t high23 = __byte_perm(words[2], words[3], 0x7362);
+    const uint32_t turned[4] = {
+        __byte_perm(low01, low23, 0x5410), __byte_perm(low01, low23, 0x7632),
+        __byte_perm(high01, high23, 0x5410), __byte_perm(high01, high23, 0x7632)};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      *reinterpret_cast<uint32_t*>(tile + (row + j) * kPitch + at_k) = turned[j];
+    }
+  }
+  __syncthreads();
+  for (int piece = threadIdx.x; piece < kTurnRows * kFp8Block / 16; piece += kTurnThreads) {
+    const int row = piece / (kFp8Block / 16);
+    const int at_k = piece % (kFp8Block / 16) * 16;
+    if (first_row + row < matrix.rows) {
+      *reinterpret_cast<uint4*>(matrix.to + static_cast<int64_t>(first_row + row) * k + first_k +
+                                at_k) = *reinterpret_cast<const uint4*>(tile + row * kPitch + at_k);
+    }
+  }
+}
+
+Status launch_turn(const GemmFp8BlockwiseArgs& args, ConstMatrix& a, ConstMatrix& b,
+                   cudaStream_t stream) {
+  const Fp8Workspace places = fp8_workspace(args);
+  WEFT_TRY(check_workspace("gemm_fp8_blockwise", args.workspace.bytes, places.bytes));
+  auto* memory = static_cast<uint8_t*>(args.workspace.data);
+  const auto turned = [&](const ConstMatrix& matrix, size_t place, int64_t rows) {
+    return Turned{.from = static_cast<const uint8_t*>(matrix.data),
+                  .stride = matrix.stride,
+                  .to = memory + place,
+                  .rows = static_cast<int>(rows)};
+  };
+  const int64_t most = args.m > args.n ? args.m : args.n;
+  turn<<<dim3(static_cast<unsigned>(args.k / kFp8Block),
+              static_cast<unsigned>((most + kTurnRows - 1) / kTurnRows), 2),
+         kTurnThreads, 0, stream>>>(turned(args.a, places.a, args.m),
+                                    turned(args.b, places.b, args.n), static_cast<int>(args.k));
+  a = {memory + places.a, args.a.dtype, args.k};
+  b = {memory + places.b, args.b.dtype, args.k};
+  return cuda_status(cudaGetLastError(), "a kernel's launch");
+}
+
+template <class Tile>
+Status launch_tile(const GemmFp8BlockwiseArgs& args, const ConstMatrix& a_k_major,
+                   const ConstMatrix& b_k_major, const TileSchedule& schedule,
+                   cudaStream_t stream) {
+  const auto operand = [&](const ConstMatrix& matrix, int64_t rows, int box_rows) {
+    return tensor_map({.data = matrix.data,
+                       .format = MapFormat::u8,
+                       .rows = rows,
+                       .columns = args.k,
+                       .stride_bytes = matrix.stride,
+                       .box_rows = box_rows,
+                       .box_columns = kFp8Block});
+  };
+  WEFT_ASSIGN(const CUtensorMap a,
+              operand(a_k_major, args.m, Tile::share_a ? Tile::shared_rows : Tile::m));
+  WEFT_ASSIGN(const CUtensorMap b,
+              operand(b_k_major, args.n, Tile::share_a ? Tile::n : Tile::shared_rows));
+  constexpr int kColumns = out_box_columns<Tile::n>();
+  WEFT_ASSIGN(const CUtensorMap out, tensor_map({.data = args.out.data,
+                                                 .format = MapFormat::bf16,
+                                                 .rows = args.m,
+                                                 .columns = args.n,
+                                                 .stride_bytes = args.out.stride * 2,
+                                                 .box_rows = 16,
+                                                 .box_columns = kColumns,
+                                                 .swizzled = kColumns == 64}));
+  BlockScales scales{.a = args.a_scale.data,
+                     .a_row = args.a_scale.row_stride,
+                     .a_block = args.a_scale.block_stride,
+                     .b = args.b_scale.data,
+                     .b_row = args.b_scale.row_stride,
+                     .b_block = args.b_scale.block_stride,
+                     .m = static_cast<int>(args.m),
+                     .n_blocks = static_cast<int>((args.n + kFp8Block - 1) / kFp8Block)};
+  scales.bulk = bulk_scales(scales);
+  return launch_kernel(gemm_fp8_blockwise_tile<Tile>,
+                       {.blocks = schedule.blocks(),
+                        .threads = Tile::threads,
+                        .cluster = Tile::cluster,
+                        .shared_bytes = Fp8Shared<Tile>::kBytes,
+                        .stream = stream},
+                       a, b, out, schedule, scales);
+}
+
+size_t workspace(const GemmFp8BlockwiseArgs& args, const Plan&) {
+  return fp8_workspace(args).bytes;
+}
+
+Status launch(const GemmFp8BlockwiseArgs& args, const Plan& plan, Stream stream) {
+  const TileChoice* tile = find_tile(plan, gemm_fp8_tiles());
+  if (tile == nullptr) {
+    return usage_error("gemm_fp8_blockwise has no kernel of the plan " + to_text(plan));
+  }
+  const auto cuda = static_cast<cudaStream_t>(stream.native);
+  ConstMatrix a = args.a;
+  ConstMatrix b = args.b;
+  if (args.layout == Fp8Layout::mn_major) {
+    WEFT_TRY(launch_turn(args, a, b, cuda));
+  }
+  const TileSchedule schedule =
+      schedule_of(tiled_product(args), *tile, plan.splits, stream.device->info());
+#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, CYCLES)                                     \
+  if (tile->m == M && tile->n == N && tile->cluster == CLUSTER) {                                 \
+    return launch_tile<GemmTile<M, N, WARPGROUPS, CLUSTER, SHARE_A>>(args, a, b, schedule, cuda); \
+  }
+  WEFT_GEMM_FP8_TILES(WEFT_TILE)
+#undef WEFT_TILE
+  return {};
+}
+
+}  // namespace
+
+const Kernel<GemmFp8BlockwiseArgs> gemm_fp8_blockwise = {
+    plan_gemm_fp8_blockwise, gemm_fp8_blockwise_candidates, workspace, launch};
+
+}  // namespace weft::hopper

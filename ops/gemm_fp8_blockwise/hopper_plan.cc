@@ -1,0 +1,57 @@
+#include "ops/gemm_fp8_blockwise/hopper_plan.h"
+
+namespace weft::hopper {
+namespace {
+
+constexpr TunedPlan kTuned[] = {
+    {},  // a table may be empty
+#include "ops/gemm_fp8_blockwise/hopper_table.inc"
+};
+
+#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, CYCLES) {M, N, CLUSTER, SHARE_A, CYCLES},
+constexpr TileChoice kTiles[] = {WEFT_GEMM_FP8_TILES(WEFT_TILE)};
+#undef WEFT_TILE
+
+constexpr std::string_view kNoFnuz = "sm_90a multiplies e4m3fn, not e4m3fnuz";
+
+size_t round_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+}  // namespace
+
+TiledProduct tiled_product(const GemmFp8BlockwiseArgs& args) {
+  return {args.m, args.n, static_cast<int>(args.k / kScaleBlock), static_cast<int>(kScaleBlock)};
+}
+
+std::span<const TileChoice> gemm_fp8_tiles() { return kTiles; }
+
+Plan plan_gemm_fp8_blockwise(const GemmFp8BlockwiseArgs& args, const DeviceInfo& device) {
+  if (args.a.dtype != DType::e4m3fn) {
+    return {.why = kNoFnuz};
+  }
+  if (const Plan* tuned = find_tuned(kTuned, plan_key(args), device); tuned != nullptr) {
+    Plan plan = *tuned;
+    plan.why = "measured";
+    return plan;
+  }
+  return choose_tile(tiled_product(args), kTiles, device);
+}
+
+std::vector<Plan> gemm_fp8_blockwise_candidates(const GemmFp8BlockwiseArgs& args,
+                                                const DeviceInfo& device) {
+  if (args.a.dtype != DType::e4m3fn) {
+    return {};
+  }
+  return tile_candidates(tiled_product(args), kTiles, device);
+}
+
+Fp8Workspace fp8_workspace(const GemmFp8BlockwiseArgs& args) {
+  if (args.layout == Fp8Layout::k_major) {
+    return {};
+  }
+  Fp8Workspace places{.a = kCounterBytes};
+  places.b = places.a + round_up(static_cast<size_t>(args.m * args.k));
+  places.bytes = places.b + round_up(static_cast<size_t>(args.n * args.k));
+  return places;
+}
+
+}  // namespace weft::hopper

@@ -1,0 +1,78 @@
+// gemm_skinny on sm_90a, the host's side.
+#include "arch/hopper/launch.cuh"
+#include "arch/hopper/tensor_map.h"
+#include "ops/check_operands.h"
+#include "ops/gemm_skinny/hopper_plan.h"
+#include "ops/gemm_skinny/hopper_stream.cuh"
+
+namespace weft::hopper {
+namespace {
+
+template <class Tile>
+Status launch_stream(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
+  constexpr int kBytes = Tile::Format::kBytes;
+  const auto operand = [&](const ConstMatrix& matrix, int64_t rows, int box_rows) {
+    return tensor_map({.data = matrix.data,
+                       .format = kBytes == 1 ? MapFormat::u8 : MapFormat::bf16,
+                       .rows = rows,
+                       .columns = args.k,
+                       .stride_bytes = matrix.stride * kBytes,
+                       .box_rows = box_rows,
+                       .box_columns = Tile::kElements});
+  };
+  WEFT_ASSIGN(const CUtensorMap a, operand(args.a, args.m, Tile::kM));
+  WEFT_ASSIGN(const CUtensorMap b, operand(args.b, args.n, Tile::kRows));
+  const SkinnyShares shares = skinny_shares(args, plan, stream.device->info().units);
+  SkinnyScales scales;
+  if (args.scaling != Scaling::none) {
+    scales.a = args.a_scale.data;
+    scales.b = args.b_scale.data;
+    if (args.scaling != Scaling::tensor) {
+      scales.a_row = args.a_scale.row_stride;
+      scales.b_row = args.b_scale.row_stride;
+    }
+    if (args.scaling == Scaling::block) {
+      scales.a_block = args.a_scale.block_stride;
+      scales.b_block = args.b_scale.block_stride;
+      scales.blocks = true;
+    }
+  }
+  const SkinnyOut out{.data = args.out.data,
+                      .stride = args.out.stride,
+                      .f32 = args.out.dtype == DType::f32,
+                      .m = static_cast<int>(args.m),
+                      .n = static_cast<int>(args.n)};
+  auto* memory = static_cast<char*>(args.workspace.data);
+  return launch_kernel(gemm_skinny_stream<Tile>,
+                       {.blocks = shares.blocks,
+                        .threads = Tile::kThreads,
+                        .shared_bytes = Tile::kBytes,
+                        .stream = static_cast<cudaStream_t>(stream.native)},
+                       a, b, shares, scales, out,
+                       shares.whole ? nullptr : reinterpret_cast<unsigned*>(memory),
+                       shares.whole ? nullptr : reinterpret_cast<float*>(memory + kCounterBytes));
+}
+
+template <class Format>
+Status launch_format(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
+  if (plan.tile_m == 16) {
+    return plan.tile_n == 64 ? launch_stream<SkinnyTile<Format, 16, 64, 4>>(args, plan, stream)
+                             : launch_stream<SkinnyTile<Format, 16, 128, 2>>(args, plan, stream);
+  }
+  return plan.tile_n == 64 ? launch_stream<SkinnyTile<Format, 32, 64, 4>>(args, plan, stream)
+                           : launch_stream<SkinnyTile<Format, 32, 128, 2>>(args, plan, stream);
+}
+
+Status launch(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
+  WEFT_TRY(
+      check_workspace("gemm_skinny", args.workspace.bytes, gemm_skinny_plan_workspace(args, plan)));
+  return args.a.dtype == DType::bf16 ? launch_format<Bf16>(args, plan, stream)
+                                     : launch_format<E4m3>(args, plan, stream);
+}
+
+}  // namespace
+
+const Kernel<GemmSkinnyArgs> gemm_skinny = {plan_gemm_skinny, gemm_skinny_candidates,
+                                            gemm_skinny_plan_workspace, launch};
+
+}  // namespace weft::hopper

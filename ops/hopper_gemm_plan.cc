@@ -1,0 +1,90 @@
+#include "ops/hopper_gemm_plan.h"
+
+#include <algorithm>
+
+namespace weft::hopper {
+namespace {
+
+// In cycles, from traces on an H200: a tile's epilogue that nothing hides, and adding up the parts
+// of a split through the cluster's shared memory.
+constexpr double kEpilogue = 700;
+constexpr double kGather = 4000;
+
+int tiles_of(int64_t size, int tile) { return static_cast<int>((size + tile - 1) / tile); }
+
+Plan plan_of(const TiledProduct& product, const TileChoice& tile, int splits) {
+  return {.kernel = "tile",
+          .tile_m = tile.m,
+          .tile_n = tile.n,
+          .tile_k = product.tile_k,
+          .splits = splits,
+          .cluster = tile.cluster};
+}
+
+double cycles_of(const TileSchedule& schedule, const TileChoice& tile) {
+  const int rounds = ceil_div(schedule.super_tiles(), schedule.clusters);
+  return static_cast<double>(schedule.k_blocks_per_block()) * tile.cycles + rounds * kEpilogue +
+         (schedule.split > 1 ? kGather : 0);
+}
+
+template <class F>
+void for_each_plan(const TiledProduct& product, std::span<const TileChoice> tiles,
+                   const DeviceInfo& device, const F& f) {
+  for (const TileChoice& tile : tiles) {
+    for (int splits = 1; splits <= tile.cluster; splits *= 2) {
+      const TileSchedule schedule = schedule_of(product, tile, splits, device);
+      if (schedule.split == splits) {
+        f(tile, schedule);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TileSchedule schedule_of(const TiledProduct& product, const TileChoice& tile, int splits,
+                         const DeviceInfo& device) {
+  TileSchedule schedule{.m_tiles = tiles_of(product.m, tile.m),
+                        .n_tiles = tiles_of(product.n, tile.n),
+                        .k_blocks = product.k_blocks,
+                        .cluster = tile.cluster,
+                        .share_a = tile.share_a,
+                        .clusters = std::max(1, resident_clusters(device.units, tile.cluster))};
+  if (splits > 1 && schedule.splits_fit(splits)) {
+    schedule.split = splits;
+  }
+  return schedule;
+}
+
+Plan choose_tile(const TiledProduct& product, std::span<const TileChoice> tiles,
+                 const DeviceInfo& device) {
+  Plan best;
+  double least = 0;
+  for_each_plan(product, tiles, device, [&](const TileChoice& tile, const TileSchedule& schedule) {
+    const double cycles = cycles_of(schedule, tile);
+    if (best.kernel.empty() || cycles < least) {
+      least = cycles;
+      best = plan_of(product, tile, schedule.split);
+    }
+  });
+  best.why = "the fewest cycles by the model of rounds of tiles";
+  return best;
+}
+
+std::vector<Plan> tile_candidates(const TiledProduct& product, std::span<const TileChoice> tiles,
+                                  const DeviceInfo& device) {
+  std::vector<Plan> plans;
+  for_each_plan(product, tiles, device, [&](const TileChoice& tile, const TileSchedule& schedule) {
+    plans.push_back(plan_of(product, tile, schedule.split));
+  });
+  return plans;
+}
+
+const TileChoice* find_tile(const Plan& plan, std::span<const TileChoice> tiles) {
+  const auto found = std::find_if(tiles.begin(), tiles.end(), [&](const TileChoice& tile) {
+    return tile.m == plan.tile_m && tile.n == plan.tile_n && tile.cluster == plan.cluster;
+  });
+  return found != tiles.end() ? &*found : nullptr;
+}
+
+}  // namespace weft::hopper

@@ -1,0 +1,50 @@
+// How matrix products are cut into tiles on sm_90a (arch/hopper/tile_schedule.h): what gemm_bf16
+// and gemm_fp8_blockwise share. Pure functions of shape and device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "arch/hopper/tile_schedule.h"
+#include "ops/kernel.h"
+
+namespace weft::hopper {
+
+/// A kernel that is compiled. Plans name it by its tile and cluster, which no two have in common.
+struct TileChoice {
+  int m = 0;
+  int n = 0;
+  int cluster = 1;
+  bool share_a = true;  ///< see GemmTile
+  int cycles = 0;       ///< that a tile takes for a block of k, about, everything busy
+};
+
+struct TiledProduct {
+  int64_t m = 0;
+  int64_t n = 0;
+  int k_blocks = 0;
+  int tile_k = 0;  ///< elements of k in a block: what plans say
+};
+
+/// Clusters of a size that are resident at once: with four blocks they do not fill every group of
+/// multiprocessors (30 of 33 on an H200).
+constexpr int resident_clusters(int units, int cluster) {
+  return cluster == 4 ? units * 10 / 44 : units / cluster;
+}
+
+/// The schedule of a plan. A split that does not fit is left out.
+TileSchedule schedule_of(const TiledProduct& product, const TileChoice& tile, int splits,
+                         const DeviceInfo& device);
+
+/// The plan with the least time by TileChoice::cycles: rounds of tiles, what the last one leaves
+/// idle counted.
+Plan choose_tile(const TiledProduct& product, std::span<const TileChoice> tiles,
+                 const DeviceInfo& device);
+/// Every tile and split that fits.
+std::vector<Plan> tile_candidates(const TiledProduct& product, std::span<const TileChoice> tiles,
+                                  const DeviceInfo& device);
+/// The tile that a plan names, or null.
+const TileChoice* find_tile(const Plan& plan, std::span<const TileChoice> tiles);
+
+}  // namespace weft::hopper

@@ -1,0 +1,120 @@
+#include "ops/hopper_gemm_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "ops/gemm_bf16/hopper_plan.h"
+#include "ops/gemm_fp8_blockwise/hopper_plan.h"
+#include "ops/gemm_skinny/hopper_plan.h"
+#include "ops/rmsnorm_quant/hopper_plan.h"
+#include "ops/swiglu_quant/hopper_plan.h"
+
+namespace weft::hopper {
+namespace {
+
+DeviceInfo h200() {
+  DeviceInfo device;
+  device.target = "sm_90a";
+  device.arch = Arch::hopper;
+  device.units = 132;
+  return device;
+}
+
+TEST(HopperPlans, EveryShapeHasATile) {
+  for (const int64_t m : {1, 63, 64, 1000, 6144, 100000}) {
+    for (const int64_t n : {8, 576, 7168, 128256}) {
+      GemmBf16Args bf16;
+      bf16.m = m;
+      bf16.n = n;
+      bf16.k = 264;
+      const Plan plan = plan_gemm_bf16(bf16, h200());
+      EXPECT_NE(find_tile(plan, gemm_bf16_tiles()), nullptr) << to_text(plan);
+      EXPECT_FALSE(plan.why.empty());
+
+      GemmFp8BlockwiseArgs fp8;
+      fp8.m = m;
+      fp8.n = n;
+      fp8.k = 384;
+      fp8.a.dtype = fp8.b.dtype = DType::e4m3fn;
+      const Plan tile = plan_gemm_fp8_blockwise(fp8, h200());
+      EXPECT_NE(find_tile(tile, gemm_fp8_tiles()), nullptr) << to_text(tile);
+      const auto candidates = gemm_fp8_blockwise_candidates(fp8, h200());
+      EXPECT_GE(candidates.size(), gemm_fp8_tiles().size());
+    }
+  }
+}
+
+TEST(HopperPlans, FewTilesShareKAndManyDoNot) {
+  GemmFp8BlockwiseArgs args;
+  args.a.dtype = args.b.dtype = DType::e4m3fn;
+  args.m = 256;
+  args.n = 512;
+  args.k = 16384;
+  EXPECT_GT(choose_tile(tiled_product(args), gemm_fp8_tiles(), h200()).splits, 1);
+  args.m = 6144;
+  args.n = 4608;
+  args.k = 7168;
+  EXPECT_EQ(choose_tile(tiled_product(args), gemm_fp8_tiles(), h200()).splits, 1);
+}
+
+TEST(HopperPlans, WhatTheDeviceCannotDoIsSaid) {
+  GemmFp8BlockwiseArgs fp8;
+  fp8.a.dtype = fp8.b.dtype = DType::e4m3fnuz;
+  fp8.m = fp8.n = fp8.k = 128;
+  EXPECT_TRUE(plan_gemm_fp8_blockwise(fp8, h200()).kernel.empty());
+  EXPECT_TRUE(gemm_fp8_blockwise_candidates(fp8, h200()).empty());
+  GemmSkinnyArgs skinny;
+  skinny.a.dtype = skinny.b.dtype = DType::e4m3fnuz;
+  EXPECT_TRUE(plan_gemm_skinny(skinny, h200()).kernel.empty());
+  RmsNormQuantArgs norm;
+  norm.y.out.dtype = DType::e4m3fnuz;
+  EXPECT_FALSE(plan_rmsnorm_quant(norm, h200()).why.empty());
+  EXPECT_TRUE(plan_rmsnorm_quant(norm, h200()).kernel.empty());
+  SwigluQuantArgs swiglu;
+  swiglu.y.out.dtype = DType::e4m3fnuz;
+  EXPECT_TRUE(plan_swiglu_quant(swiglu, h200()).kernel.empty());
+}
+
+TEST(HopperPlans, TurnedOperandsHaveRoom) {
+  GemmFp8BlockwiseArgs args;
+  args.m = 3;
+  args.n = 8;
+  args.k = 128;
+  EXPECT_EQ(fp8_workspace(args).bytes, 0U);
+  args.layout = Fp8Layout::mn_major;
+  const Fp8Workspace places = fp8_workspace(args);
+  EXPECT_GE(places.a, kCounterBytes);
+  EXPECT_GE(places.b, places.a + 3 * 128);
+  EXPECT_GE(places.bytes, places.b + 8 * 128);
+}
+
+TEST(SkinnyShares, CoverEveryStageOnce) {
+  for (const bool whole : {true, false}) {
+    for (const int groups : {1, 5, 36, 300}) {
+      for (const int stages : {1, 7, 64}) {
+        SkinnyShares shares{.groups = groups, .stages_of_k = stages, .whole = whole};
+        shares.blocks = std::min(132, whole ? groups : groups * stages);
+        std::vector<int> times(static_cast<size_t>(groups) * stages);
+        for (int block = 0; block < shares.blocks; ++block) {
+          SkinnyRun run;
+          for (int index = 0; shares.run(block, index, run); ++index) {
+            ASSERT_LT(run.begin, run.end);
+            for (int stage = run.begin; stage < run.end; ++stage) {
+              const int unit = run.group * stages + stage;
+              ++times[unit];
+              if (!whole) {
+                EXPECT_EQ(shares.block_of(unit), block);
+              }
+            }
+          }
+        }
+        EXPECT_TRUE(std::all_of(times.begin(), times.end(), [](int n) { return n == 1; }))
+            << groups << " " << stages;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft::hopper

@@ -1,0 +1,126 @@
+// swiglu_quant on sm_90a.
+#include "arch/hopper/launch.cuh"
+#include "ops/hopper_rows.cuh"
+#include "ops/swiglu_quant/hopper_plan.h"
+
+namespace weft::hopper {
+namespace {
+
+struct SwigluParams {
+  const uint16_t* gate = nullptr;
+  int64_t gate_stride = 0;
+  const uint16_t* up = nullptr;
+  int64_t up_stride = 0;
+  int columns = 0;
+  int parts = 1;  ///< blocks of a row
+  RowOut out;
+};
+
+/// Chunks of a thread where a row is cut into parts.
+constexpr int kSteps = 2;
+
+/// Part blockIdx.x % parts of row blockIdx.x / parts.
+template <class Pair, Scaling kScaling>
+__global__ void __launch_bounds__(1024) swiglu_quant_row(const __grid_constant__ SwigluParams p) {
+  __shared__ float slots[kRowSlots];
+  const int64_t row = blockIdx.x / p.parts;
+  const int threads = blockDim.x;
+  const int steps =
+      kScaling == Scaling::row ? (p.columns / kChunk + threads - 1) / threads : kSteps;
+  const int first = blockIdx.x % p.parts * kSteps * threads;
+  const uint16_t* gate = p.gate + row * p.gate_stride;
+  const uint16_t* up = p.up + row * p.up_stride;
+  const auto column_of = [&](int step) {
+    return (first + step * threads + static_cast<int>(threadIdx.x)) * kChunk;
+  };
+  const auto load = [&](const uint16_t* from, int column) {
+    return column < p.columns ? *reinterpret_cast<const uint4*>(from + column) : uint4{};
+  };
+  const auto product = [&](const uint4& gates, const uint4& ups, float(&v)[kChunk]) {
+    float g[kChunk];
+    unpack<Pair>(gates, g);
+    unpack<Pair>(ups, v);
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      v[i] *= g[i] / (1 + __expf(-g[i]));
+    }
+  };
+  if constexpr (kScaling == Scaling::row) {
+    // The row is read twice; the second time it comes from a cache.
+    float largest = 0;
+    for (int i = 0; i < steps; ++i) {
+      float v[kChunk];
+      product(load(gate, column_of(i)), load(up, column_of(i)), v);
+      largest = fmaxf(largest, largest_of(v));
+    }
+    const float scale = scale_of(over_row(largest, 1, slots, Largest{}));
+    if (threadIdx.x == 0) {
+      p.out.scales[row * p.out.scale_row] = scale;
+    }
+    for (int i = 0; i < steps; ++i) {
+      float v[kChunk];
+      const int column = column_of(i);
+      product(load(gate, column), load(up, column), v);
+      store_chunk<Pair, Scaling::tensor>(p.out, row, column, v, column < p.columns, 1 / scale);
+    }
+  } else {
+    uint4 gates[kSteps];
+    uint4 ups[kSteps];
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      gates[i] = load(gate, column_of(i));
+      ups[i] = load(up, column_of(i));
+    }
+    const float reciprocal = kScaling == Scaling::tensor ? 1 / *p.out.scales : 1;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      float v[kChunk];
+      product(gates[i], ups[i], v);
+      store_chunk<Pair, kScaling>(p.out, row, column_of(i), v, column_of(i) < p.columns,
+                                  reciprocal);
+    }
+  }
+}
+
+template <class Pair>
+Status launch_scaling(const SwigluParams& params, const LaunchShape& shape) {
+  switch (params.out.scaling) {
+    case Scaling::tensor:
+      return launch_kernel(swiglu_quant_row<Pair, Scaling::tensor>, shape, params);
+    case Scaling::row:
+      return launch_kernel(swiglu_quant_row<Pair, Scaling::row>, shape, params);
+    case Scaling::block:
+      return launch_kernel(swiglu_quant_row<Pair, Scaling::block>, shape, params);
+    case Scaling::none:
+      break;
+  }
+  return launch_kernel(swiglu_quant_row<Pair, Scaling::none>, shape, params);
+}
+
+size_t workspace(const SwigluQuantArgs&, const Plan&) { return 0; }
+
+Status launch(const SwigluQuantArgs& args, const Plan& plan, Stream stream) {
+  const int chunks = plan.threads * kSteps;
+  const int parts = args.y.scaling == Scaling::row
+                        ? 1
+                        : static_cast<int>((args.columns / kChunk + chunks - 1) / chunks);
+  const SwigluParams params{.gate = static_cast<const uint16_t*>(args.gate.data),
+                            .gate_stride = args.gate.stride,
+                            .up = static_cast<const uint16_t*>(args.up.data),
+                            .up_stride = args.up.stride,
+                            .columns = static_cast<int>(args.columns),
+                            .parts = parts,
+                            .out = row_out(args.y)};
+  const LaunchShape shape{.blocks = static_cast<int>(args.rows) * parts,
+                          .threads = plan.threads,
+                          .stream = static_cast<cudaStream_t>(stream.native)};
+  return args.gate.dtype == DType::bf16 ? launch_scaling<__nv_bfloat162>(params, shape)
+                                        : launch_scaling<__half2>(params, shape);
+}
+
+}  // namespace
+
+const Kernel<SwigluQuantArgs> swiglu_quant = {plan_swiglu_quant, swiglu_quant_candidates, workspace,
+                                              launch};
+
+}  // namespace weft::hopper
