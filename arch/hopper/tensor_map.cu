@@ -24,7 +24,8 @@ Encode find_encode() {
 Result<CUtensorMap> tensor_map(const MapArgs& args) {
   static const Encode encode = find_encode();
   if (encode == nullptr) {
-    return device_error("the CUDA driver has no cuTensorMapEncodeTiled; Weft needs one for CUDA 12 or later");
+    return device_error(
+        "the CUDA driver has no cuTensorMapEncodeTiled; Weft needs one for CUDA 12 or later");
   }
   CUtensorMap map;
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(args.columns),
@@ -35,13 +36,14 @@ Result<CUtensorMap> tensor_map(const MapArgs& args) {
   const cuuint32_t steps[2] = {1, 1};
   const CUresult result = encode(
       &map,
-      args.format == MapFormat::u8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      args.format == MapFormat::u8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                   : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
       2, const_cast<void*>(args.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
       args.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
-    return device_error("the CUDA driver refuses a tensor map of " + std::to_string(args.rows) + " x " +
-                        std::to_string(args.columns) + " with boxes of " +
+    return device_error("the CUDA driver refuses a tensor map of " + std::to_string(args.rows) +
+                        " x " + std::to_string(args.columns) + " with boxes of " +
                         std::to_string(args.box_rows) + " x " + std::to_string(args.box_columns) +
                         ": error " + std::to_string(result));
   }
