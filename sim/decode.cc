@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #include "sim/convert.h"
 #include "sim/matrix.h"
@@ -82,8 +83,8 @@ std::optional<int64_t> integer(std::string_view text) {
   return static_cast<int64_t>(negative ? 0 - value : value);
 }
 
-/// Splits at commas that are outside brackets.
-std::vector<std::string_view> split(std::string_view text) {
+/// Splits where a separator is outside of brackets.
+std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   int depth = 0;
   size_t begin = 0;
@@ -92,7 +93,7 @@ std::vector<std::string_view> split(std::string_view text) {
       ++depth;
     } else if (text[i] == ']' || text[i] == ')') {
       --depth;
-    } else if (text[i] == ',' && depth == 0) {
+    } else if (text[i] == separator && depth == 0) {
       parts.push_back(trim(text.substr(begin, i - begin)));
       begin = i + 1;
     }
@@ -492,17 +493,14 @@ bool Decoder::read(const AssemblerLine& line, uint32_t word, Instruction& out) {
   if (rest.empty()) {
     return true;
   }
-  std::vector<std::string_view> parts = split(rest);
+  std::vector<std::string_view> parts = split(rest, ',');
   // Modifiers follow the last operand, separated by spaces.
   std::vector<std::string_view> modifiers;
   {
-    std::string_view last = parts.back();
+    const std::vector<std::string_view> tokens_of_last = split(parts.back(), ' ');
     std::vector<std::string_view> tokens;
-    while (!last.empty()) {
-      const size_t end = std::min(last.find(' '), last.size());
-      tokens.push_back(last.substr(0, end));
-      last = trim(last.substr(end));
-    }
+    std::copy_if(tokens_of_last.begin(), tokens_of_last.end(), std::back_inserter(tokens),
+                 [](std::string_view token) { return !token.empty(); });
     if (tokens.empty()) {
       return false;
     }
