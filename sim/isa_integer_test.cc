@@ -290,6 +290,10 @@ const std::vector<Check>& sixteen_bits() {
        WEFT_MODEL(std::min({s16(a), s16(b), s16(c)}))},
       {"v_max3_u16 D, A, B, C", i16, i16, i16, As::low16,
        WEFT_MODEL(std::max({u16(a), u16(b), u16(c)}))},
+      {"v_max3_i16 D, A, B, C", i16, i16, i16, As::low16,
+       WEFT_MODEL(std::max({s16(a), s16(b), s16(c)}))},
+      {"v_min3_u16 D, A, B, C", i16, i16, i16, As::low16,
+       WEFT_MODEL(std::min({u16(a), u16(b), u16(c)}))},
       {"v_med3_i16 D, A, B, C", i16, i16, i16, As::low16,
        WEFT_MODEL(middle(s16(a), s16(b), s16(c)))},
       {"v_med3_u16 D, A, B, C", i16, i16, i16, As::low16,
@@ -337,6 +341,11 @@ const std::vector<Check>& sixteen_bits() {
                        static_cast<uint64_t>(std::min(s16(a >> 16), s16(b >> 16)))))},
       {"v_pk_max_u16 D, A, B", i32, i32, none, As::bits,
        WEFT_MODEL(pack(std::max(u16(a), u16(b)), std::max(u16(a >> 16), u16(b >> 16))))},
+      {"v_pk_max_i16 D, A, B", i32, i32, none, As::bits,
+       WEFT_MODEL(pack(static_cast<uint64_t>(std::max(s16(a), s16(b))),
+                       static_cast<uint64_t>(std::max(s16(a >> 16), s16(b >> 16)))))},
+      {"v_pk_min_u16 D, A, B", i32, i32, none, As::bits,
+       WEFT_MODEL(pack(std::min(u16(a), u16(b)), std::min(u16(a >> 16), u16(b >> 16))))},
       {"v_pk_lshlrev_b16 D, A, B", i32, i32, none, As::bits,
        WEFT_MODEL(pack(b << (a & 15), u16(b >> 16) << (a >> 16 & 15)))},
       {"v_pk_lshrrev_b16 D, A, B", i32, i32, none, As::bits,
@@ -417,6 +426,13 @@ TEST(IsaInteger, Compares) {
       }
     }
   }
+  // V_CMPX writes EXEC as well: the lanes where it holds go on.
+  checks.push_back({"v_cmpx_lt_u32 vcc, A, B\n v_mov_b32 D, 60", i32, i32, none, As::bits,
+                    WEFT_MODEL(w(a) < w(b) ? 60 : d), WEFT_VCC(w(a) < w(b))});
+  checks.push_back({"v_cmpx_ne_i32 vcc, A, B\n v_add_u32 D, A, B", i32, i32, none, As::bits,
+                    WEFT_MODEL(w(a) != w(b) ? a + b : d), WEFT_VCC(w(a) != w(b))});
+  checks.push_back({"v_cmp_lt_u32 s[20:21], A, B\n s_nop 4\n v_cndmask_b32 D, 1, 2, s[20:21]", i32,
+                    i32, none, As::bits, WEFT_MODEL(w(a) < w(b) ? 2 : 1)});
   for (const Target target : cdna::kTargets) {
     run_checks(checks, target, 16);
   }

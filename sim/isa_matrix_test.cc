@@ -218,6 +218,21 @@ TEST(IsaMatrix, RegistersConstantsAndModifiers) {
   }
 }
 
+TEST(IsaMatrix, MovesBetweenTheFiles) {
+  const std::vector<RegisterCheck> checks = {
+      {"v_accvgpr_read_b32 v3, a7",
+       [](Lanes* v, Lanes* a) { std::memcpy(v[3], a[7], sizeof(Lanes)); }},
+      {"v_accvgpr_write_b32 a9, v5",
+       [](Lanes* v, Lanes* a) { std::memcpy(a[9], v[5], sizeof(Lanes)); }},
+      {"v_accvgpr_mov_b32 a1, a2",
+       [](Lanes*, Lanes* a) { std::memcpy(a[1], a[2], sizeof(Lanes)); }},
+      {"v_swap_b32 v1, v2", [](Lanes* v, Lanes*) { std::swap(v[1], v[2]); }},
+  };
+  for (const Target target : cdna::kTargets) {
+    run_register_checks(checks, target);
+  }
+}
+
 TEST(IsaConvert, RegistersAndSelectors) {
   for (const Target target : cdna::kTargets) {
     std::vector<RegisterCheck> checks;

@@ -387,13 +387,14 @@ TEST(IsaMemory, TransposedReads) {
   // 16-bit elements: the 16 lanes' 8 bytes are 4 rows of 16 elements... each lane gets 4 of a
   // column.
   std::vector<Check> checks;
-  for (const int bits : {16, 8}) {
+  for (const int bits : {16, 8, 4}) {
     const int per_lane = 64 / bits;
-    const std::string name = bits == 16 ? "ds_read_b64_tr_b16" : "ds_read_b64_tr_b8";
-    // Element e of lane l holds the number 16 * l + e (of 16 bits) or a mix that 8 bits hold.
+    const std::string name = "ds_read_b64_tr_b" + std::to_string(bits);
+    // Which element of which lane, as far as the bits hold it.
     const auto value = [bits](int lane, int e) -> uint64_t {
-      return bits == 16 ? static_cast<uint64_t>(16 * lane + e)
-                        : static_cast<uint64_t>((lane % 16) * 16 + e);
+      return bits == 16  ? static_cast<uint64_t>(16 * lane + e)
+             : bits == 8 ? static_cast<uint64_t>(lane % 16 * 16 + e)
+                         : static_cast<uint64_t>((lane * 5 + e * 3 + lane / 16) % 16);
     };
     const auto prepare = [=](In& in) {
       in.a = 0;
@@ -423,6 +424,36 @@ TEST(IsaMemory, TransposedReads) {
                       0,
                       prepare});
   }
+  // Of the 96 bits of 6-bit elements the first 64.
+  const auto six = [](int lane, int e) -> uint64_t {
+    return static_cast<uint64_t>(lane * 7 + e * 5 + lane / 16) % 64;
+  };
+  checks.push_back(
+      {lines({"ds_write_b64 C, A2", "ds_write_b32 C, B offset:8", kWaitLds,
+              "ds_read_b96_tr_b6 v[12:14], C", kWaitLds, "v_mov_b32 v8, v12",
+              "v_mov_b32 v9, v13 ; D2"}),
+       none,
+       none,
+       none,
+       As::bits,
+       [six](const In& in) {
+         uint64_t result = 0;
+         for (int r = 0; r < 11; ++r) {
+           result |= six(in.lane / 16 * 16 + r, in.lane % 16) << 6 * r;
+         }
+         return result;
+       },
+       {},
+       0,
+       [six](In& in) {
+         own_slot(in);
+         in.a = in.b = 0;
+         for (int e = 0; e < 16; ++e) {
+           const uint64_t x = six(in.lane, e);
+           in.a |= 6 * e < 64 ? x << 6 * e : 0;
+           in.b |= 6 * e >= 64 ? x << (6 * e - 64) : 6 * e > 58 ? x >> (64 - 6 * e) : 0;
+         }
+       }});
   run_checks(checks, Target::gfx950, 2, /*with_partial_exec=*/false);
 }
 

@@ -226,6 +226,7 @@ const std::vector<ScalarCheck>& arithmetic() {
       {"s_cselect_b32 D, A, B", WEFT_SCALAR(scc ? a : b)},
       {"s_cselect_b64 D2, A2, B2", WEFT_SCALAR(scc ? a : b)},
       {"s_cmov_b32 D, A", WEFT_SCALAR(scc ? a : d)},
+      {"s_cmov_b64 D2, A2", WEFT_SCALAR(scc ? a : d)},
       {"s_mov_b64 D2, A2", WEFT_SCALAR(a)},
       {"s_mov_b32 D, 0xdeadbeef", WEFT_SCALAR(0xdeadbeefU)},
       {"s_mov_b64 D2, -5", WEFT_SCALAR(static_cast<uint64_t>(int64_t{-5}))},
@@ -282,6 +283,19 @@ const std::vector<ScalarCheck>& bitwise() {
         {"s_wqm_b32 D, A", WEFT_SCALAR(quads(a, 32, true)), WEFT_SCC(w(a) != 0)},
         {"s_wqm_b64 D2, A2", WEFT_SCALAR(quads(a, 64, true)), WEFT_SCC(a != 0)},
         {"s_quadmask_b32 D, A", WEFT_SCALAR(quads(a, 32, false)), WEFT_SCC(w(a) != 0)},
+        {"s_quadmask_b64 D2, A2", WEFT_SCALAR(quads(a, 64, false)), WEFT_SCC(a != 0)},
+        {"s_bcnt0_i32_b64 D, A2", WEFT_SCALAR(64 - std::popcount(a)), WEFT_SCC(~a != 0)},
+        {"s_ff0_i32_b64 D, A2", WEFT_SCALAR(first_one_from_below(~a))},
+        {"s_bitset0_b64 D2, A", WEFT_SCALAR(d & ~(uint64_t{1} << (a & 63)))},
+        {"s_bitcmp0_b64 A2, B", WEFT_SCALAR(d), WEFT_SCC((a >> (b & 63) & 1) == 0)},
+        {"s_bitreplicate_b64_b32 D2, A",
+         [](const Scalar& in) {
+           uint64_t r = 0;
+           for (int n = 0; n < 32; ++n) {
+             r |= (in.a >> n & 1) * 3 << 2 * n;
+           }
+           return r;
+         }},
         {"s_pack_ll_b32_b16 D, A, B", WEFT_SCALAR((a & 0xffff) | b << 16)},
         {"s_pack_lh_b32_b16 D, A, B", WEFT_SCALAR((a & 0xffff) | (b & 0xffff0000))},
         {"s_pack_hh_b32_b16 D, A, B", WEFT_SCALAR((a >> 16 & 0xffff) | (b & 0xffff0000))},
@@ -385,6 +399,30 @@ std::vector<ScalarCheck> control() {
        WEFT_SCALAR(~b & a), WEFT_SCC((~b & a) != 0)},
       {"s_mov_b64 exec, A2\n s_xor_saveexec_b64 D2, B2\n s_mov_b64 D2, exec\n s_mov_b64 exec, -1",
        WEFT_SCALAR(a ^ b), WEFT_SCC((a ^ b) != 0)},
+      {"s_mov_b64 exec, A2\n s_nand_saveexec_b64 D2, B2\n s_mov_b64 D2, exec\n s_mov_b64 exec, -1",
+       WEFT_SCALAR(~(a & b)), WEFT_SCC(~(a & b) != 0)},
+      {"s_mov_b64 exec, A2\n s_nor_saveexec_b64 D2, B2\n s_mov_b64 D2, exec\n s_mov_b64 exec, -1",
+       WEFT_SCALAR(~(a | b)), WEFT_SCC(~(a | b) != 0)},
+      {"s_mov_b64 exec, A2\n s_xnor_saveexec_b64 D2, B2\n s_mov_b64 D2, exec\n s_mov_b64 exec, -1",
+       WEFT_SCALAR(~(a ^ b)), WEFT_SCC(~(a ^ b) != 0)},
+      {"s_mov_b64 exec, A2\n s_orn2_saveexec_b64 D2, B2\n s_mov_b64 D2, exec\n s_mov_b64 exec, -1",
+       WEFT_SCALAR(b | ~a), WEFT_SCC((b | ~a) != 0)},
+      {"s_mov_b64 exec, A2\n s_orn1_saveexec_b64 D2, B2\n s_mov_b64 D2, exec\n s_mov_b64 exec, -1",
+       WEFT_SCALAR(~b | a), WEFT_SCC((~b | a) != 0)},
+      // Writes the result to EXEC and the destination.
+      {"s_mov_b64 exec, A2\n s_andn1_wrexec_b64 D2, B2\n s_mov_b64 exec, -1", WEFT_SCALAR(~b & a),
+       WEFT_SCC((~b & a) != 0)},
+      {"s_mov_b64 exec, A2\n s_andn2_wrexec_b64 D2, B2\n s_mov_b64 D2, exec\n s_mov_b64 exec, -1",
+       WEFT_SCALAR(b & ~a), WEFT_SCC((b & ~a) != 0)},
+      {"s_mov_b32 D, 1\n s_branch L%=\n s_mov_b32 D, 2\nL%=:", WEFT_SCALAR(1)},
+      {"s_mov_b64 exec, A2\n s_mov_b32 D, 0\n s_cbranch_execnz L%=\n s_mov_b32 D, 1\nL%=:\n "
+       "s_mov_b64 exec, -1",
+       WEFT_SCALAR(a != 0 ? 0 : 1)},
+      {"s_mov_b64 vcc, A2\n s_mov_b32 D, 0\n s_cbranch_vccnz L%=\n s_mov_b32 D, 1\nL%=:",
+       WEFT_SCALAR(a != 0 ? 0 : 1)},
+      {"s_mov_b32 D, 0\n s_call_b64 s[26:27], L%=\n s_add_u32 D, D, 8\n s_branch M%=\nL%=:\n"
+       " s_mov_b32 D, 1\n s_setpc_b64 s[26:27]\nM%=:\n s_cmp_lg_u32 s22, 0",
+       WEFT_SCALAR(9)},
       {"s_getpc_b64 s[26:27]\n s_add_u32 s26, s26, 20\n s_addc_u32 s27, s27, 0\n s_mov_b32 D, 0\n"
        " s_setpc_b64 s[26:27]\n s_mov_b32 D, 1\n s_cmp_lg_u32 s22, 0\n",
        WEFT_SCALAR(0)},

@@ -32,7 +32,8 @@ namespace weft::sim::test {
 enum class Kind : uint8_t { none, i16, i32, i64, f16, f32, f64, pk_f16, pk_f32 };
 
 /// How a result is compared. In floating point any NaN is as good as another.
-enum class As : uint8_t { bits, low16, f16, f32, f64, pk_f16, pk_f32 };
+/// `low`: of the low half, whatever the other is.
+enum class As : uint8_t { bits, low16, low_f16, f16, f32, f64, pk_f16, pk_f32 };
 
 /// A lane's operands: 64 bits each, of which an instruction may use fewer.
 struct In {
@@ -277,6 +278,8 @@ inline bool matches(uint64_t got, uint64_t want, const Check& check) {
   switch (check.as) {
     case As::low16:
       return (got & 0xffff) == (want & 0xffff) && high_word;
+    case As::low_f16:
+      return halves(got, want) && high_word;
     case As::f16:
       return halves(got, want) && got >> 16 == want >> 16;
     case As::f32:
