@@ -521,6 +521,10 @@ bool Decoder::read(const AssemblerLine& line, uint32_t word, Instruction& out) {
       out.offset = static_cast<int32_t>(word & 0xffff);
       continue;
     }
+    if (starts(parts[i], "gpr_idx(")) {  // which operands are indexed
+      out.offset = static_cast<int32_t>(word >> 8 & 15);
+      continue;
+    }
     Type type = out.row->types[i];
     if (type == Type::none && i >= 1 && out.matrix != nullptr) {
       type = Type::any;

@@ -1,7 +1,7 @@
 // Branches, barriers, waits, and scalar loads (SOPP, SMEM): one row for each instruction.
-#include <chrono>
 #include <cstring>
 
+#include "sim/checks.h"
 #include "sim/decode.h"
 #include "sim/instruction.h"
 #include "sim/memory.h"
@@ -49,6 +49,61 @@ void end(Wave& w, const Instruction&) { w.state = WaveState::ended; }
 void yield(Wave& w, const Instruction&) { w.state = WaveState::yielded; }
 void nothing(Wave&, const Instruction&) {}
 
+// Registers chosen at run time: between s_set_gpr_idx_on and s_set_gpr_idx_off, vector operands'
+// registers are counted from M0[7:0]; M0[15:12] says which: sources 0, 1, 2 and the result.
+enum : uint32_t { kIndexSources = 7, kIndexResult = 8 };
+
+/// Executes what follows with its registers moved, up to the instruction that ends it.
+void run_indexed(Wave& w) {
+  for (;;) {
+    const Instruction& next = *w.pc;
+    if (next.row == nullptr || !next.vector) {
+      if (next.row != nullptr && next.row->name == "s_set_gpr_idx_idx") {
+        w.s[kM0] = (w.s[kM0] & ~0xffU) | (w.read32(next.operand[0]) & 0xff);
+      } else if (next.row != nullptr && next.row->name == "s_set_gpr_idx_mode") {
+        w.s[kM0] = (w.s[kM0] & ~0xf000U) | (static_cast<uint32_t>(next.offset) & 15) << 12;
+      } else if (next.row != nullptr && next.row->cost == Class::salu) {
+        next.run(w, next);
+      } else {
+        return;  // s_set_gpr_idx_off, or something that has no business here and ends it
+      }
+    } else {
+      const uint32_t index = w.s[kM0] & 0xff;
+      const uint32_t mode = w.s[kM0] >> 12 & 15;
+      Instruction moved = next;
+      for (int k = 0; k < moved.operands; ++k) {
+        Operand& o = moved.operand[k];
+        const bool on = k < moved.results ? (mode & kIndexResult) != 0
+                                          : (mode & kIndexSources) >> (k - moved.results) & 1;
+        if (o.kind != Operand::Kind::vgpr || !on) {
+          continue;
+        }
+        if (o.index % 256 + index + o.words > 256) {
+          stop(w, next, FindingKind::out_of_bounds, 0,
+               "it indexes vector register " + std::to_string(o.index % 256 + index));
+          return;
+        }
+        o.index = static_cast<uint16_t>(o.index + index);
+      }
+      if (w.checks != nullptr) {
+        check_sources(w, moved);
+      }
+      moved.run(w, moved);
+      if (w.checks != nullptr) {
+        note_results(w, moved);
+      }
+    }
+    ++w.group->counts->executed[next.ordinal];
+    ++w.executed;
+    w.pc = &next + 1;
+  }
+}
+void index_on(Wave& w, const Instruction& i) {
+  w.s[kM0] = (w.s[kM0] & ~0xf0ffU) | (w.read32(i.operand[0]) & 0xff) |
+             (static_cast<uint32_t>(i.offset) & 15) << 12;
+  run_indexed(w);
+}
+
 constexpr Row plain(std::string_view name, Execute run) {
   return {.name = name, .run = run, .cost = Class::branch, .results = 0};
 }
@@ -75,6 +130,18 @@ const Row kFlowRows[] = {
     plain("s_ttracedata", &nothing),
     plain("s_wakeup", &nothing),
     plain("s_endpgm_saved", &end),
+    {.name = "s_set_gpr_idx_on",
+     .run = &index_on,
+     .cost = Class::salu,
+     .results = 0,
+     .types = {Type::b32, Type::b32}},
+    {.name = "s_set_gpr_idx_idx",
+     .run = &nothing,
+     .cost = Class::salu,
+     .results = 0,
+     .types = {Type::b32}},
+    plain("s_set_gpr_idx_mode", &nothing),
+    plain("s_set_gpr_idx_off", &nothing),
 };
 
 // --- scalar memory ------------------------------------------------------------------------------

@@ -187,6 +187,19 @@ TEST_P(OrdinaryKernels, Scratch) {
   }
 }
 
+TEST_P(OrdinaryKernels, RegistersIndexedAtRunTime) {
+  const auto in = array(random_floats(64 * 16));
+  const auto out = array<float>(64);
+  for (int n = 0; n < 16; ++n) {
+    ASSERT_EQ(findings(run("dynamic_registers", {1}, {64}, in.data(), out.data(), n)), "");
+    for (size_t i = 0; i < out.size(); ++i) {
+      const int from = n * 3 & 15;
+      const float picked = from == n ? 100 : in[i * 16 + static_cast<size_t>(from)];
+      ASSERT_EQ(out[i], picked + 100) << n;
+    }
+  }
+}
+
 TEST_P(OrdinaryKernels, CallsAndGlobals) {
   const auto out = array<int>(64);
   EXPECT_EQ(findings(run("calls", {1}, {64}, out.data())), "");

@@ -27,6 +27,11 @@ constexpr float flush(float x) {
              : x;
 }
 
+/// A float to the nearest binary16 and back: what lies between the product and the sum of v_mad_f16.
+inline float half_rounded(float x) {
+  return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT)));
+}
+
 /// 2^x for |x| < 1020, to about 1e-15.
 inline double exp2_double(double x) {
   const double n = __builtin_rint(x);
@@ -357,6 +362,12 @@ const Row kFloatRows[] = {
     row<F16(F16, F16)>("v_sub_f16", [](float a, float b) { return a - b; }),
     row<F16(F16, F16)>("v_subrev_f16", [](float a, float b) { return b - a; }),
     row<F16(F16, F16)>("v_mul_f16", [](float a, float b) { return a * b; }),
+    row<F16(F16, F16, F16)>(
+        "v_mad_f16",
+        [](float a, float b, float c) { return half_rounded(a * b) + c; }, kKeepsHigh),
+    accumulate<F16(F16, F16)>(
+        "v_mac_f16",
+        [](float a, float b, float c) { return half_rounded(a * b) + c; }, kKeepsHigh),
     row<F16(F16, F16, F16)>(
         "v_fma_f16", [](float a, float b, float c) { return fused_half(a, b, c); }, kKeepsHigh),
     accumulate<F16(F16, F16)>(

@@ -160,6 +160,17 @@ __global__ void scratch(const int* in, int* out, int n) {
   out[i] = sum;
 }
 
+/// A vector in registers, indexed at run time: register index mode.
+__global__ void dynamic_registers(const float* in, float* out, int n) {
+  typedef float Vector __attribute__((ext_vector_type(16)));
+  Vector v;
+  for (int k = 0; k < 16; ++k) {
+    v[k] = in[threadIdx.x * 16 + k];
+  }
+  v[n & 15] = 100;
+  out[threadIdx.x] = v[(n * 3) & 15] + v[n & 15];
+}
+
 __device__ int table[4] = {10, 20, 30, 40};
 __device__ int* table_pointer = &table[1];
 
