@@ -12,18 +12,28 @@ namespace {
 constexpr int64_t kBlockBytes = 128;  // of k: what a wave multiplies at a time
 constexpr int64_t kWaves = 4;
 constexpr int kMostSplits = 32;
+constexpr int kTileColumns[] = {64, 16};  // what there are kernels for
 
 int64_t row_bytes(const GemmSkinnyArgs& args) {
   return args.k * static_cast<int64_t>(size_of(args.a.dtype));
 }
-int64_t tiles_of(const GemmSkinnyArgs& args) { return (args.n + kSkinnyTileN - 1) / kSkinnyTileN; }
+int64_t tiles_of(const GemmSkinnyArgs& args, int columns) {
+  return (args.n + columns - 1) / columns;
+}
+/// Splits of k that leave every wave a block, and every tile a ticket.
+int most_splits(const GemmSkinnyArgs& args, int columns) {
+  const int64_t blocks = (row_bytes(args) + kBlockBytes - 1) / kBlockBytes;
+  const bool tickets = tiles_of(args, columns) <= static_cast<int64_t>(kCounterBytes / 4);
+  return tickets ? static_cast<int>(std::clamp<int64_t>(blocks / kWaves, 1, kMostSplits)) : 1;
+}
 
-Plan plan_of(const GemmSkinnyArgs& args, bool sparse, int splits, std::string_view why) {
+Plan plan_of(const GemmSkinnyArgs& args, bool sparse, int columns, int splits,
+             std::string_view why) {
   return {.kernel = sparse ? "sparse" : "stream",
           .tile_m = sparse         ? 8
                     : args.m <= 16 ? 16
                                    : 32,
-          .tile_n = kSkinnyTileN,
+          .tile_n = columns,
           .tile_k = static_cast<int>(kBlockBytes),
           .splits = splits,
           .threads = static_cast<int>(kWaves * kWaveLanes),
@@ -37,32 +47,44 @@ bool can_be_sparse(const GemmSkinnyArgs& args, const DeviceInfo& device) {
          args.scaling != Scaling::block;
 }
 
-/// Bytes that the busiest compute unit has to move, with what it costs to start a workgroup counted
-/// as bytes too. Two workgroups run on a compute unit at once, and share what it can read.
-double bytes_of_busiest(const GemmSkinnyArgs& args, int splits, const DeviceInfo& device) {
-  constexpr double kStart = 16384;  // bytes that could have been read meanwhile
+/// What a plan costs, in bytes that could be read meanwhile: what the busiest compute unit reads of
+/// b and of a, which comes from the L2 cache several times as fast; the start of its workgroups;
+/// and its share of the sums that splits leave in memory and read again.
+double cost(const GemmSkinnyArgs& args, int columns, int splits, const DeviceInfo& device) {
+  constexpr double kStart = 8192;
+  constexpr double kCached = 0.25;
   const int64_t units = std::max(device.units, 1);
-  const int64_t tasks = tiles_of(args) * splits;
+  const int64_t tiles = tiles_of(args, columns);
+  const int64_t rounds = (tiles * splits + units - 1) / units;
   const int64_t blocks = (row_bytes(args) + kBlockBytes - 1) / kBlockBytes;
   const auto deep = static_cast<double>((blocks + splits - 1) / splits * kBlockBytes);
-  const double sums = splits == 1 ? 0 : 2.0 * 4 * kSkinnyTileN * static_cast<double>(args.m);
-  const auto rounds = static_cast<double>((tasks + units - 1) / units);
-  return rounds * (kSkinnyTileN * deep + sums + kStart);
+  const auto rows = static_cast<double>(args.m);
+  const double sums = splits == 1 ? 0 : 2.0 * 4 * columns * rows;
+  return static_cast<double>(rounds) * (deep * (columns + kCached * rows) + sums + kStart);
+}
+
+/// Sums in memory are kept to an eighth of b, which is what bounds the operation.
+bool sums_are_few(const GemmSkinnyArgs& args, int splits) {
+  return splits == 1 || 2 * 4 * args.m * splits * 8 <= row_bytes(args);
 }
 
 Plan plan(const GemmSkinnyArgs& args, const DeviceInfo& device) {
   if (const auto why = refuse(args.a.dtype, device); !why.empty()) {
     return {.why = why};
   }
-  const int64_t blocks = (row_bytes(args) + kBlockBytes - 1) / kBlockBytes;
-  int best = 1;
-  for (int splits = 2; splits <= std::min<int64_t>(kMostSplits, blocks / kWaves); ++splits) {
-    if (bytes_of_busiest(args, splits, device) < bytes_of_busiest(args, best, device)) {
-      best = splits;
+  int best_columns = kTileColumns[0];
+  int best_splits = 1;
+  for (const int columns : kTileColumns) {
+    for (int splits = 1; splits <= most_splits(args, columns) && sums_are_few(args, splits);
+         ++splits) {
+      if (cost(args, columns, splits, device) < cost(args, best_columns, best_splits, device)) {
+        best_columns = columns;
+        best_splits = splits;
+      }
     }
   }
   const bool sparse = can_be_sparse(args, device);
-  return plan_of(args, sparse, best,
+  return plan_of(args, sparse, best_columns, best_splits,
                  sparse ? "8 rows fill a sparse operand, and would half fill a dense one"
                         : "rows in strips of 16");
 }
@@ -72,23 +94,24 @@ std::vector<Plan> candidates(const GemmSkinnyArgs& args, const DeviceInfo& devic
   if (!refuse(args.a.dtype, device).empty()) {
     return plans;
   }
-  const int64_t blocks = (row_bytes(args) + kBlockBytes - 1) / kBlockBytes;
   for (const bool sparse : {false, true}) {
-    if (sparse && !can_be_sparse(args, device)) {
-      continue;
-    }
-    for (int splits = 1; splits <= std::min<int64_t>(kMostSplits, blocks); ++splits) {
-      plans.push_back(plan_of(args, sparse, splits, {}));
+    for (const int columns : kTileColumns) {
+      for (int splits = 1; splits <= most_splits(args, columns); ++splits) {
+        if (!sparse || can_be_sparse(args, device)) {
+          plans.push_back(plan_of(args, sparse, columns, splits, {}));
+        }
+      }
     }
   }
   return plans;
 }
 
 size_t workspace(const GemmSkinnyArgs& args, const Plan& plan) {
-  return plan.splits == 1 ? 0
-                          : kCounterBytes + static_cast<size_t>(tiles_of(args) * plan.splits *
-                                                                args.m * kSkinnyTileN) *
-                                                sizeof(float);
+  return plan.splits == 1
+             ? 0
+             : kCounterBytes + static_cast<size_t>(tiles_of(args, plan.tile_n) * plan.splits *
+                                                   args.m * plan.tile_n) *
+                                   sizeof(float);
 }
 
 Status launch(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
@@ -111,14 +134,14 @@ Status launch(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
                                 .m = static_cast<int32_t>(args.m),
                                 .n = static_cast<int32_t>(args.n),
                                 .row_bytes = static_cast<int32_t>(row_bytes(args)),
-                                .tiles = static_cast<int32_t>(tiles_of(args)),
+                                .tiles = static_cast<int32_t>(tiles_of(args, plan.tile_n)),
                                 .splits = plan.splits,
                                 .out_f32 = args.out.dtype == DType::f32 ? 1 : 0};
-  const std::string kernel = fmt::format("gemm_skinny_{}{}_{}", short_name(args.a.dtype),
+  const std::string kernel = fmt::format("gemm_skinny_{}{}_{}x{}", short_name(args.a.dtype),
                                          args.scaling == Scaling::block ? "_block"
                                          : plan.kernel == "sparse"      ? "_sparse"
                                                                         : "",
-                                         plan.tile_m);
+                                         plan.tile_m, plan.tile_n);
   return hip_device(stream).launch({.operation = "gemm_skinny",
                                     .kernel = kernel,
                                     .groups_x = static_cast<uint32_t>(params.tiles * plan.splits),

@@ -5,8 +5,6 @@
 
 namespace weft::cdna {
 
-inline constexpr int kSkinnyTileN = 64;  ///< columns of the result in a workgroup
-
 /// Strides of a, b and out are bytes, of scales elements. Workgroup w does tile w % tiles of n and
 /// split w / tiles of k.
 struct GemmSkinnyParams {
@@ -15,7 +13,7 @@ struct GemmSkinnyParams {
   const float* a_scale;
   const float* b_scale;
   void* out;
-  float* partial;     ///< with splits: [tiles][splits][m][kSkinnyTileN]
+  float* partial;     ///< with splits: [tiles][splits][m][columns of a tile]
   uint32_t* tickets;  ///< with splits: one a tile
   int64_t a_stride;
   int64_t b_stride;

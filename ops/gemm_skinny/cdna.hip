@@ -11,21 +11,24 @@ using namespace weft::cdna;
 namespace {
 
 constexpr int kScaleBlock = 128;
-constexpr int kStripsN = kSkinnyTileN / kStripRows;
 constexpr uint32_t kNowhere = 0xffffff00;  ///< an offset that every buffer ends before
 
-/// A tile's sums in LDS, one for each wave: rows of m, 64 f32 each, 16-byte chunks permuted.
+/// A tile's sums in LDS, one tile for each wave: rows of m, kColumns f32 each, 16-byte chunks
+/// permuted.
+template <int kColumns>
 WEFT_GPU int sums_offset(int wave, int rows, int m, int n) {
-  return ((wave * rows + m) * kSkinnyTileN + ((n / 4) ^ (m & 7)) * 4 + n % 4) * 4;
+  const int chunk = (n / 4) ^ (m % (kColumns / 4) % 8);
+  return ((wave * rows + m) * kColumns + chunk * 4 + n % 4) * 4;
 }
 template <class T>
 WEFT_GPU auto* lds_at(LdsBytes* lds, int offset) {
   return reinterpret_cast<__attribute__((address_space(3))) T*>(lds + offset);
 }
 
-/// Up to 16 kStrips rows of m, each strip of a a column of b's products.
-template <Format kFormat, int kStrips>
+/// Up to 16 kStrips rows of m, each strip of a a column of b's products; 16 kWide columns of n.
+template <Format kFormat, int kStrips, int kWide>
 struct Dense {
+  static constexpr int kStripsN = kWide;
   static constexpr int kStripsM = kStrips;
   static constexpr int kRows = kStrips * kStripRows;
   using A = Strip;
@@ -35,12 +38,14 @@ struct Dense {
   /// Of strip t of n and strip i of m.
   WEFT_GPU void put(LdsBytes* lds, f32x4 sums, int t, int i) {
     const int n = t * kStripRows + lane_index() / kStripRows * 4;
-    *lds_at<f32x4>(lds, sums_offset(wave_index(), kRows, a_row(i), n)) = sums;
+    *lds_at<f32x4>(lds, sums_offset<kWide * kStripRows>(wave_index(), kRows, a_row(i), n)) = sums;
   }
 };
 
-/// Up to 8 rows of m as 16 sparse ones (to_sparse()).
+/// Up to 8 rows of m as 16 sparse ones (to_sparse()); 16 kWide columns of n.
+template <int kWide>
 struct Sparse {
+  static constexpr int kStripsN = kWide;
   static constexpr int kStripsM = 1;
   static constexpr int kRows = 8;
   using A = SparseStrip;
@@ -50,19 +55,27 @@ struct Sparse {
   WEFT_GPU void put(LdsBytes* lds, f32x4 sums, int t, int /*i*/) {
     const int n = t * kStripRows + lane_index() % kStripRows;
     const int m = lane_index() / kStripRows * 2;
-    *lds_at<float>(lds, sums_offset(wave_index(), kRows, m, n)) = sums[0] + sums[1];
-    *lds_at<float>(lds, sums_offset(wave_index(), kRows, m + 1, n)) = sums[2] + sums[3];
+    *lds_at<float>(lds, sums_offset<kWide * kStripRows>(wave_index(), kRows, m, n)) =
+        sums[0] + sums[1];
+    *lds_at<float>(lds, sums_offset<kWide * kStripRows>(wave_index(), kRows, m + 1, n)) =
+        sums[2] + sums[3];
   }
 };
 
+/// Columns of the result in a workgroup.
+template <class Product>
+inline constexpr int kTileN = Product::kStripsN* kStripRows;
+
 /// Blocks of k of a wave that are loaded ahead: as many as registers are there for.
 template <class Product>
-inline constexpr int kInFlight = Product::kStripsM == 1 ? 3 : 2;
+inline constexpr int kInFlight = Product::kStripsN == 1   ? 6
+                                 : Product::kStripsM == 1 ? 3
+                                                          : 2;
 
 /// One block of k of a wave.
 template <class Product, bool kBlockScales>
 struct Block {
-  Strip b[kStripsN];
+  Strip b[Product::kStripsN];
   Strip a[Product::kStripsM];
   float a_scale[Product::kStripsM];  ///< with kBlockScales
   float b_scale;
@@ -76,7 +89,7 @@ class Blocks {
       : p_(p),
         a_(p.a, p.m * p.a_stride),
         b_(&at<char>(p.b, n0 * p.b_stride),
-           __builtin_elementwise_min(p.n - n0, kSkinnyTileN) * p.b_stride),
+           __builtin_elementwise_min(p.n - n0, kTileN<Product>) * p.b_stride),
         n0_(n0),
         end_(end) {
     quarter_ = lane_index() / kStripRows * kChunkBytes;
@@ -86,7 +99,7 @@ class Blocks {
       a_offset_[i] = static_cast<uint32_t>(row * p.a_stride) + quarter_;
     }
 #pragma unroll
-    for (int t = 0; t < kStripsN; ++t) {
+    for (int t = 0; t < Product::kStripsN; ++t) {
       const int row =
           __builtin_elementwise_min(t * kStripRows + lane_index() % kStripRows, p.n - n0 - 1);
       b_offset_[t] = static_cast<uint32_t>(row * p.b_stride) + quarter_;
@@ -103,7 +116,7 @@ class Blocks {
       const int from = half * kStripBytes / 2;
       const bool inside = from + quarter_ < left;
 #pragma unroll
-      for (int t = 0; t < kStripsN; ++t) {
+      for (int t = 0; t < Product::kStripsN; ++t) {
         block.b[t].half[half] = b_.load(inside ? b_offset_[t] + from : kNowhere, along);
       }
 #pragma unroll
@@ -133,17 +146,18 @@ class Blocks {
   int end_;
   int quarter_;
   uint32_t a_offset_[Product::kStripsM];
-  uint32_t b_offset_[kStripsN];
+  uint32_t b_offset_[Product::kStripsN];
 };
 
 template <class Product, bool kBlockScales, bool kScales>
 WEFT_GPU void gemm_skinny(const GemmSkinnyParams& p) {
   __shared__ __attribute__((
-      aligned(16))) char shared[kTileWaves * Product::kRows * kSkinnyTileN * sizeof(float)];
+      aligned(16))) char shared[kTileWaves * Product::kRows * kTileN<Product> * sizeof(float)];
   auto* lds = (LdsBytes*)shared;
   const int tile = workgroup_index() % p.tiles;
   const int split = workgroup_index() / p.tiles;
-  const int n0 = tile * kSkinnyTileN;
+  constexpr int kColumns = kTileN<Product>;
+  const int n0 = tile * kColumns;
   const int blocks = ceil_div(p.row_bytes, kStripBytes);
   const int end = blocks * (split + 1) / p.splits;
   const int first = blocks * split / p.splits + wave_index();
@@ -157,7 +171,7 @@ WEFT_GPU void gemm_skinny(const GemmSkinnyParams& p) {
     source.fetch(ring[ahead], first + ahead * kTileWaves);
     __builtin_amdgcn_sched_barrier(0);
   }
-  f32x4 sums[kStripsN][Product::kStripsM] = {};
+  f32x4 sums[Product::kStripsN][Product::kStripsM] = {};
   for (int block = first; block < end; block += kAhead * kTileWaves) {
 #pragma unroll
     for (int ahead = 0; ahead < kAhead; ++ahead) {
@@ -166,7 +180,7 @@ WEFT_GPU void gemm_skinny(const GemmSkinnyParams& p) {
       for (int i = 0; i < Product::kStripsM; ++i) {
         const typename Product::A a = Product::prepare(now.a[i]);
 #pragma unroll
-        for (int t = 0; t < kStripsN; ++t) {
+        for (int t = 0; t < Product::kStripsN; ++t) {
           if constexpr (kBlockScales) {
             // No block, no scale: one that is not there has zeros, but its scale may be infinite.
             const bool real = block + ahead * kTileWaves < end;
@@ -195,27 +209,27 @@ WEFT_GPU void gemm_skinny(const GemmSkinnyParams& p) {
 #pragma unroll
   for (int i = 0; i < Product::kStripsM; ++i) {
 #pragma unroll
-    for (int t = 0; t < kStripsN; ++t) {
+    for (int t = 0; t < Product::kStripsN; ++t) {
       Product::put(lds, sums[t][i], t, i);
     }
   }
   barrier();
-  const int m = thread_index() / (kSkinnyTileN / 8);
-  const int column = thread_index() % (kSkinnyTileN / 8) * 8;
+  const int m = thread_index() / (kColumns / 8);
+  const int column = thread_index() % (kColumns / 8) * 8;
   const int n = n0 + column;
   const bool mine = m < p.m && n < p.n;
   f32x8 x = {};
   if (mine) {
 #pragma unroll
     for (int wave = 0; wave < kTileWaves; ++wave) {
-      x.lo += *lds_at<f32x4>(lds, sums_offset(wave, Product::kRows, m, column));
-      x.hi += *lds_at<f32x4>(lds, sums_offset(wave, Product::kRows, m, column + 4));
+      x.lo += *lds_at<f32x4>(lds, sums_offset<kColumns>(wave, Product::kRows, m, column));
+      x.hi += *lds_at<f32x4>(lds, sums_offset<kColumns>(wave, Product::kRows, m, column + 4));
     }
   }
 
   if (p.splits > 1) {
-    float* partial = p.partial + (int64_t{tile} * p.splits * p.m + m) * kSkinnyTileN + column;
-    const int64_t step = int64_t{p.m} * kSkinnyTileN;  // from one split's to the next one's
+    float* partial = p.partial + (int64_t{tile} * p.splits * p.m + m) * kColumns + column;
+    const int64_t step = int64_t{p.m} * kColumns;  // from one split's to the next one's
     if (mine) {
       at<f32x8>(partial, split * step * int64_t{sizeof(float)}) = x;
     }
@@ -248,15 +262,18 @@ WEFT_GPU void gemm_skinny(const GemmSkinnyParams& p) {
 
 }  // namespace
 
-// Rows of m at most; `ends`: scaled at the end, by scales of tensors or rows.
+// Rows of m at most and columns of n; `ends`: scaled at the end, by scales of tensors or rows.
 #define KERNEL(name, ends, blocks, ...)                                                         \
   extern "C" __global__ __launch_bounds__(256, 2) void gemm_skinny_##name(GemmSkinnyParams p) { \
     gemm_skinny<__VA_ARGS__, blocks, ends>(p);                                                  \
   }
-KERNEL(bf16_16, false, false, Dense<Format::bf16, 1>)
-KERNEL(bf16_32, false, false, Dense<Format::bf16, 2>)
-KERNEL(fp8_16, true, false, Dense<Format::fp8, 1>)
-KERNEL(fp8_32, true, false, Dense<Format::fp8, 2>)
-KERNEL(fp8_block_16, false, true, Dense<Format::fp8, 1>)
-KERNEL(fp8_block_32, false, true, Dense<Format::fp8, 2>)
-KERNEL(fp8_sparse_8, true, false, Sparse)
+#define KERNELS(columns, wide)                                             \
+  KERNEL(bf16_16x##columns, false, false, Dense<Format::bf16, 1, wide>)    \
+  KERNEL(bf16_32x##columns, false, false, Dense<Format::bf16, 2, wide>)    \
+  KERNEL(fp8_16x##columns, true, false, Dense<Format::fp8, 1, wide>)       \
+  KERNEL(fp8_32x##columns, true, false, Dense<Format::fp8, 2, wide>)       \
+  KERNEL(fp8_block_16x##columns, false, true, Dense<Format::fp8, 1, wide>) \
+  KERNEL(fp8_block_32x##columns, false, true, Dense<Format::fp8, 2, wide>) \
+  KERNEL(fp8_sparse_8x##columns, true, false, Sparse<wide>)
+KERNELS(64, 4)
+KERNELS(16, 1)
