@@ -27,6 +27,19 @@ double cycles_of(const TileSchedule& schedule, const TileChoice& tile) {
          (schedule.split > 1 ? kGather : 0);
 }
 
+/// Rows of super tiles that are visited together, so that the tiles that are at work at once read
+/// the fewest rows of a and b from L2: about as many of the one as of the other.
+int band_of(const TileChoice& tile, const DeviceInfo& device) {
+  const int along_m = tile.m * (tile.share_a ? 1 : tile.cluster);
+  const int along_n = tile.n * (tile.share_a ? tile.cluster : 1);
+  const double supers = static_cast<double>(device.units) / tile.cluster;
+  int band = 1;
+  while (band * band * 2.0 * along_m < supers * along_n) {  // rounds to the nearest power of two
+    band *= 2;
+  }
+  return band;
+}
+
 template <class F>
 void for_each_plan(const TiledProduct& product, std::span<const TileChoice> tiles,
                    const DeviceInfo& device, const F& f) {
@@ -49,7 +62,8 @@ TileSchedule schedule_of(const TiledProduct& product, const TileChoice& tile, in
                         .k_blocks = product.k_blocks,
                         .cluster = tile.cluster,
                         .share_a = tile.share_a,
-                        .clusters = std::max(1, resident_clusters(device.units, tile.cluster))};
+                        .clusters = std::max(1, resident_clusters(device.units, tile.cluster)),
+                        .band = band_of(tile, device)};
   if (splits > 1 && schedule.splits_fit(splits)) {
     schedule.split = splits;
   }

@@ -28,7 +28,9 @@ Plan plan_gemm_fp8_blockwise(const GemmFp8BlockwiseArgs& args, const DeviceInfo&
   if (args.a.dtype != DType::e4m3fn) {
     return {.why = kNoFnuz};
   }
-  if (const Plan* tuned = find_tuned(kTuned, plan_key(args), device); tuned != nullptr) {
+  PlanKey key = plan_key(args);
+  key.format = "e4m3fn,k-major";  // mn_major operands are turned first; the product is the same
+  if (const Plan* tuned = find_tuned(kTuned, key, device); tuned != nullptr) {
     Plan plan = *tuned;
     plan.why = "measured";
     return plan;
