@@ -5,6 +5,7 @@
 // that a lane gets 8 adjacent n of one m: it needs one scale of a, and writes 16 bytes at once.
 #pragma once
 
+#include "arch/cdna/round.hip.h"
 #include "arch/cdna/tile.hip.h"
 
 namespace weft::cdna {
@@ -200,7 +201,7 @@ WEFT_GPU void write_tile(const Sums<Shape>& sums, T* out, int64_t stride, int ro
       const uint32_t offset =
           inside ? static_cast<uint32_t>(m * stride) + n * static_cast<int>(sizeof(T)) : ~0U;
       if constexpr (sizeof(T) == 2) {
-        buffer.store(__builtin_convertvector(x, Vector<T, 8>), offset);
+        buffer.store(round_to<T>(x), offset);
       } else {
         const uint32_t second = inside ? offset + 16 : ~0U;
         if (accumulate) {

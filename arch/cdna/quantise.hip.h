@@ -2,6 +2,7 @@
 #pragma once
 
 #include "arch/cdna/reduce.hip.h"
+#include "arch/cdna/round.hip.h"
 
 namespace weft::cdna {
 
@@ -17,30 +18,6 @@ inline constexpr float kLeastAmax = 1e-10f;
 WEFT_GPU float saturate_from_here(float x) {
   asm volatile("s_setreg_imm32_b32 hwreg(HW_REG_MODE, 23, 1), 1" : "+v"(x));
   return x;
-}
-
-/// Eight numbers to T (bf16 or f16), rounded to nearest even. Any NaN in x must have come from f16
-/// and bf16 numbers or from arithmetic: then its low half is 0, and rounding cannot carry it into
-/// another number, which the compiler's own conversion spends two more instructions to exclude.
-template <class T>
-WEFT_GPU Vector<T, 8> round_to(f32x8 x) {
-  if constexpr (kTarget == Target::gfx950 || !__is_same(T, bf16_t)) {
-    return __builtin_convertvector(x, Vector<T, 8>);
-  } else {
-    u32x4 packed;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      uint32_t rounded[2];
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const float each = x[2 * i + j];  // a bit_cast of a vector's element itself takes the first
-        const auto bits = __builtin_bit_cast(uint32_t, each);
-        rounded[j] = bits + 0x7fff + ((bits >> 16) & 1);
-      }
-      packed[i] = __builtin_amdgcn_perm(rounded[1], rounded[0], 0x07060302);  // the upper halves
-    }
-    return __builtin_bit_cast(Vector<T, 8>, packed);
-  }
 }
 
 /// Eight numbers to fp8, rounded to nearest even.

@@ -43,7 +43,7 @@ class Scales {
 
   /// Of strip t of n and strip i of m. A pair of strips of n lies in one block of scales.
   __device__ __attribute__((always_inline)) float of(int t, int i) const {
-    return a_[i] * b_[t / 2];
+    return plain_nan(a_[i] * b_[t / 2]);
   }
 
  private:
