@@ -126,13 +126,14 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     float b_next = 1;
     const bool by_block = kFp8 && scales.blocks;
     const auto load_scales = [&](int k_block) {
-      if (k_block < shares.k_blocks) {
-        b_next = scales.b[(first_n / 128) * scales.b_row + k_block * scales.b_block];
+      // Past the end of k both operands are zeros: a scale of zero keeps an infinite one out of
+      // them.
+      const bool inside = k_block < shares.k_blocks;
+      b_next = inside ? scales.b[first_n / 128 * scales.b_row + k_block * scales.b_block] : 0;
 #pragma unroll
-        for (int i = 0; i < Tile::kSums / 2; ++i) {
-          const int m = m_of(i / 2 * 4 + i % 2);
-          a_next[i] = m < out.m ? scales.a[m * scales.a_row + k_block * scales.a_block] : 0;
-        }
+      for (int i = 0; i < Tile::kSums / 2; ++i) {
+        const int m = m_of(i / 2 * 4 + i % 2);
+        a_next[i] = inside && m < out.m ? scales.a[m * scales.a_row + k_block * scales.a_block] : 0;
       }
     };
     if (by_block) {
