@@ -100,8 +100,8 @@ __device__ inline void cluster_sync() {
           : "memory");
 }
 
-/// The halves of such a barrier, without ordering memory before it, which would wait for all that is
-/// under way.
+/// The halves of such a barrier, without ordering memory before it, which would wait for all that
+/// is under way.
 __device__ inline void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }

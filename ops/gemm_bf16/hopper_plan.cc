@@ -22,7 +22,9 @@ TiledProduct tiled_product(const GemmBf16Args& args) {
 std::span<const TileChoice> gemm_bf16_tiles() { return kTiles; }
 
 Plan plan_gemm_bf16(const GemmBf16Args& args, const DeviceInfo& device) {
-  if (const Plan* tuned = find_tuned(kTuned, plan_key(args), device); tuned != nullptr) {
+  PlanKey key = plan_key(args);
+  key.format = "bf16";  // f32 results want the same tiles
+  if (const Plan* tuned = find_tuned(kTuned, key, device); tuned != nullptr) {
     Plan plan = *tuned;
     plan.why = "measured";
     return plan;
