@@ -14,6 +14,15 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+/// Four f32, read here and now: the compiler does not keep them.
+__device__ inline float4 load_shared(uint32_t address) {
+  float4 x;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(address));
+  return x;
+}
+
 // --- mbarriers ---
 
 __device__ inline void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {
@@ -60,10 +69,6 @@ __device__ inline void bulk_load(void* destination, const void* source, uint32_t
       "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(destination)),
       "l"(source), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
-}
-/// Brings `bytes` (a multiple of 16) from memory into L2.
-__device__ inline void bulk_prefetch(const void* source, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
 }
 __device__ inline uint64_t evict_first_policy() {
   uint64_t policy;

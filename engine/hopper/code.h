@@ -130,7 +130,6 @@ struct Launch {
   int32_t code_bytes = 0;     ///< shared memory for a worker's codes
   int32_t pages = 0;          ///< in the ring
   int32_t pages_in_flight = 0;
-  int32_t pages_ahead = 0;  ///< brought into L2 beyond those in the ring
 
   int32_t* tokens = nullptr;  ///< [capacity + 1]: of each position
   int32_t position = 0;       ///< of the first step

@@ -17,8 +17,8 @@ namespace {
 
 static_assert(Team::kWarps == kTeamWarps);
 constexpr int kThreads = Team::kThreads + 128;  // registers are moved between groups of four warps
-constexpr int kTeamRegisters = 232;
-constexpr int kLoaderRegisters = 40;
+constexpr int kTeamRegisters = 240;
+constexpr int kLoaderRegisters = 24;
 constexpr uint32_t kMostLooks = 1u << 22;  // of about half a microsecond
 constexpr int64_t kAlign = 128;
 constexpr int kMostHalf = 128;  // of the elements of a head
@@ -28,6 +28,7 @@ constexpr int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign 
 /// What lies in shared memory after the ring, all of fixed size.
 struct Shared {
   alignas(16) float sums[kSumsBytes / 4];
+  alignas(16) char zeros[16];
   float scratch[2 * Team::kWarps];
   Candidate best[4];
   float cosines[kMostHalf];
@@ -61,7 +62,7 @@ class Worker {
     codes_ = reinterpret_cast<const Code*>(memory + layout.codes);
     signals_ = reinterpret_cast<const uint16_t*>(memory + layout.signals);
     scratch_ = memory + layout.rows;
-    row_ = {scratch_, scratch_ + launch.row_elements * 2};
+    row_ = {scratch_, scratch_ + launch.row_elements * 2, shared_->zeros};
     ring_ = {memory, shared_->full, shared_->empty, launch.pages};
     const uint32_t begin = launch.code_begin[index_];
     count_ = static_cast<int>(launch.code_begin[index_ + 1] - begin);
@@ -81,6 +82,7 @@ class Worker {
     }
     if (threadIdx.x == 0) {
       shared_->gave_up = shared_->ended = 0;
+      *reinterpret_cast<uint4*>(shared_->zeros) = {};
       ring_.init();
     }
     __syncthreads();
@@ -765,18 +767,8 @@ __device__ void Worker::load() {
     --in_flight;
   };
   PageWalk walk{*this};
-  PageWalk ahead{*this};
-  int distance = 0;
   uint32_t bytes;
   for (int64_t used = 0; walk.at_page(bytes); ++used) {
-    // L2 holds what the ring has no room for: while the team waits, memory need not.
-    for (uint32_t size; distance < ring_.slots + launch_.pages_ahead && ahead.at_page(size);
-         ++distance) {
-      if (distance >= ring_.slots) {
-        bulk_prefetch(ahead.from, size);
-      }
-      ahead.take(size);
-    }
     if (used >= ring_.slots) {
       while (!mbarrier_try_wait(&ring_.empty[next.slot], next.phase ^ 1)) {
         if (ended()) {
@@ -796,7 +788,6 @@ __device__ void Worker::load() {
     walk.take(bytes);
     next.advance(ring_.slots);
     ++in_flight;
-    --distance;
   }
   // A CTA may not end while copies into its memory are on their way.
   while (in_flight > 0) {

@@ -150,8 +150,6 @@ Status HopperRunner::make_program(int units) {
   launch_.pages_in_flight = std::min(launch_.pages, kBytesInFlight / kPageBytes);
   if (const char* text = getenv("WEFT_IN_FLIGHT"))
     launch_.pages_in_flight = std::min(launch_.pages, atoi(text));
-  launch_.pages_ahead = 8;
-  if (const char* text = getenv("WEFT_AHEAD")) launch_.pages_ahead = atoi(text);
   if (const char* text = getenv("WEFT_PAGES")) launch_.pages = std::min(launch_.pages, atoi(text));
   return {};
 }

@@ -59,14 +59,11 @@ __device__ void attention_range(const Team& team, const float* queries, const ch
   const bool active = chunk < chunks;
   const int64_t row_bytes = static_cast<int64_t>(dim) * (kF32 ? 4 : 2);
 
-  float query[kHeadsAtOnce][8];
-#pragma unroll
-  for (int h = 0; h < kHeadsAtOnce; ++h) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      query[h][i] = h < heads && active ? queries[h * dim + chunk * 8 + i] : 0.0f;
-    }
-  }
+  // Queries stay in shared memory: registers are for the cache's rows and the sums. Heads beyond
+  // `heads` repeat the last one and are not stored.
+  const auto query = [&](int h) {
+    return shared_address(queries + min(h, heads - 1) * dim + (active ? chunk : 0) * 8);
+  };
   float maximum[kHeadsAtOnce];
   float total[kHeadsAtOnce] = {};
   float sum[kHeadsAtOnce][8] = {};
@@ -75,8 +72,8 @@ __device__ void attention_range(const Team& team, const float* queries, const ch
     maximum[h] = -__builtin_inff();
   }
 
-  // One row at a time for each group of lanes, the next one or two on their way. Short code, on purpose:
-  // all that a step executes should stay in the instruction cache.
+  // One row at a time for each group of lanes, the next one or two on their way. Short code, on
+  // purpose: all that a step executes should stay in the instruction cache.
   const int stride = Team::kWarps * rows;
   struct Row {
     CacheChunk<kF32> key, value;
@@ -102,14 +99,15 @@ __device__ void attention_range(const Team& team, const float* queries, const ch
     const Row row = ahead[0];
     ahead[0] = ahead[kAhead - 1];
     ahead[kAhead - 1] = load(mine + base + kAhead * stride);
-    float score[kHeadsAtOnce] = {};
+    float score[kHeadsAtOnce];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float k = row.key[i];
-#pragma unroll
-      for (int h = 0; h < kHeadsAtOnce; ++h) {
-        score[h] += query[h][i] * k;
-      }
+    for (int h = 0; h < kHeadsAtOnce; ++h) {
+      const float4 low = load_shared(query(h));
+      const float4 high = load_shared(query(h) + 16);
+      score[h] =
+          ((low.x * row.key[0] + low.y * row.key[1]) + (low.z * row.key[2] + low.w * row.key[3])) +
+          ((high.x * row.key[4] + high.y * row.key[5]) +
+           (high.z * row.key[6] + high.w * row.key[7]));
     }
 #pragma unroll 1
     for (int distance = lanes / 2; distance > 0; distance /= 2) {

@@ -28,6 +28,7 @@ inline constexpr int kSumsBytes = 2 * kBlockUnits * kUnitColumns * Team::kWarps 
 struct SplitRow {
   char* high;  ///< [capacity] bf16
   char* low;
+  char* zeros;  ///< 16 bytes of zeros
 
   /// Elements 4i .. 4i+3.
   __device__ void store4(int i, float4 x) const {
@@ -65,7 +66,7 @@ template <class Late>
 __device__ void load_row(const Team& team, const Tagged* row, uint32_t tag, int k, Late& late,
                          const SplitRow& out) {
   const int quads = static_cast<int>(groups_of(k)) * kGroupK / 4;
-  constexpr int kBatch = 4;  // quads on their way at once
+  constexpr int kBatch = 2;  // quads on their way at once
 #pragma unroll 1
   for (int base = team.thread; base < quads; base += kBatch * Team::kThreads) {
     float2 x[2 * kBatch] = {};
@@ -96,87 +97,112 @@ __device__ void stream_product(const Team& team, const PageRing& ring, PageCurso
                                const SplitRow& row, int units, int groups, float* sums_memory,
                                int& block_round, Finish finish) {
   constexpr int kEach = kPageGroups / Team::kWarps;  // groups of a page that a warp takes
-  float even[4] = {};
-  float odd[4] = {};
+  float sums_of[4][4] = {};                          // [mma of a page, page parity]
   int unit = 0;
   int group = team.warp;  // of the unit, the next that this warp takes
+  int in_page = 0;        // this warp's groups of the page that it has taken
   const int total = units * groups;
   // Lanes of column 0 read upper parts, of column 1 lower ones; the other columns are zero.
   const bool has_row = team.lane < 8;
-  const auto* elements =
-      reinterpret_cast<const uint4*>(team.lane < 4 ? row.high : row.low) + team.lane % 4;
-  for (int begin = 0;; begin += kPageGroups) {
-    const int in_page = min(kPageGroups, total - begin);  // not above 0: all pages are read
-    if (in_page > 0) {
-      wait_page(&ring.full[cursor.slot], cursor.phase);
-    }
-    const auto* page = reinterpret_cast<const uint4*>(ring.pages + cursor.slot * kPageBytes) +
-                       team.warp * 64 + team.lane;
-    for (int i = 0; i <= kEach; ++i) {
-      // Units whose last group was taken; after the pages, those whose last groups were others'.
-      while (unit < units && (group >= groups || in_page <= 0)) {
-        const int in_block = unit % kBlockUnits;
-        float* sums = sums_memory + (block_round & 1) * (kSumsBytes / 8);
-        if (team.lane % 4 == 0) {
-          float* to = sums + (in_block * kUnitColumns + team.lane / 4) * Team::kWarps + team.warp;
-          to[0] = (even[0] + odd[0]) + (even[1] + odd[1]);
-          to[kUnitColumns / 2 * Team::kWarps] = (even[2] + odd[2]) + (even[3] + odd[3]);
-        }
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          even[j] = odd[j] = 0;
-        }
-        if (in_block == kBlockUnits - 1 || unit == units - 1) {
-          team.sync();
-          finish(unit - in_block, in_block + 1, sums);
-          ++block_round;
-        }
-        ++unit;
-        group -= groups;
-      }
-      if (i == kEach || team.warp + i * Team::kWarps >= in_page) {
-        break;
-      }
-      const auto multiply = [&](const uint4& first, const uint4& second, const uint4& x) {
-        mma_bf16(even, first, x.x, x.y);
-        mma_bf16(odd, second, x.z, x.w);
-      };
-      const auto* weights = page + i * Team::kWarps * 64;
-      if (i == 0 && in_page == kPageGroups && group + (kEach - 1) * Team::kWarps < groups) {
-        // All of one unit: everything is asked for before it is used.
-        uint4 w[kEach][2];
-        uint4 x[kEach] = {};
-#pragma unroll
-        for (int j = 0; j < kEach; ++j) {
-          w[j][0] = weights[j * Team::kWarps * 64];
-          w[j][1] = weights[j * Team::kWarps * 64 + 32];
-          if (has_row) {
-            x[j] = elements[(group + j * Team::kWarps) * 4];
-          }
-        }
-#pragma unroll
-        for (int j = 0; j < kEach; ++j) {
-          multiply(w[j][0], w[j][1], x[j]);
-        }
-        group += kEach * Team::kWarps;
-        i = kEach - 1;
-      } else {
-        uint4 x = {};
-        if (has_row) {
-          x = elements[group * 4];
-        }
-        multiply(weights[0], weights[32], x);
-        group += Team::kWarps;
-      }
-    }
-    if (in_page <= 0) {
-      return;
-    }
-    __syncwarp();
+  const char* row_base =
+      has_row ? (team.lane < 4 ? row.high : row.low) + team.lane % 4 * 16 : row.zeros;
+  const int row_stride = has_row ? kGroupK * 2 : 0;
+  const auto elements = [&](int at) {
+    return *reinterpret_cast<const uint4*>(row_base + at * row_stride);
+  };
+  const auto weights = [&](int slot, int i) {
+    return reinterpret_cast<const uint4*>(ring.pages + slot * kPageBytes) +
+           (team.warp + i * Team::kWarps) * (kGroupBytes / 16) + team.lane;
+  };
+  const auto multiply = [&](int parity, const uint4& first, const uint4& second, const uint4& x) {
+    mma_bf16(sums_of[2 * parity], first, x.x, x.y);
+    mma_bf16(sums_of[2 * parity + 1], second, x.z, x.w);
+  };
+  const auto release = [&] {
     if (team.lane == 0) {
       mbarrier_arrive(&ring.empty[cursor.slot]);
     }
     cursor.advance(ring.slots);
+  };
+
+  for (int begin = 0;;) {
+    const int left = total - begin;  // groups, of this page and the later ones
+    // Units whose last group was taken; after the pages, those whose last groups were others'.
+    while (unit < units && (group >= groups || left <= 0)) {
+      const int in_block = unit % kBlockUnits;
+      float* sums = sums_memory + (block_round & 1) * (kSumsBytes / 8);
+      if (team.lane % 4 == 0) {
+        float* to = sums + (in_block * kUnitColumns + team.lane / 4) * Team::kWarps + team.warp;
+        to[0] = ((sums_of[0][0] + sums_of[1][0]) + (sums_of[2][0] + sums_of[3][0])) +
+                ((sums_of[0][1] + sums_of[1][1]) + (sums_of[2][1] + sums_of[3][1]));
+        to[kUnitColumns / 2 * Team::kWarps] =
+            ((sums_of[0][2] + sums_of[1][2]) + (sums_of[2][2] + sums_of[3][2])) +
+            ((sums_of[0][3] + sums_of[1][3]) + (sums_of[2][3] + sums_of[3][3]));
+      }
+#pragma unroll
+      for (int j = 0; j < 16; ++j) {
+        sums_of[j / 4][j % 4] = 0;
+      }
+      if (in_block == kBlockUnits - 1 || unit == units - 1) {
+        team.sync();
+        finish(unit - in_block, in_block + 1, sums);
+        ++block_round;
+      }
+      ++unit;
+      group -= groups;
+    }
+    if (left <= 0) {
+      return;
+    }
+    constexpr int kAtOnce = 2;  // pages
+    if (in_page == 0 && left >= kAtOnce * kPageGroups &&
+        group + (kAtOnce * kEach - 1) * Team::kWarps < groups) {
+      // Two pages of one unit: everything is asked for before it is used.
+      uint4 w[kAtOnce][kEach][2];
+      uint4 x[kAtOnce][kEach];
+      PageCursor here = cursor;
+#pragma unroll
+      for (int p = 0; p < kAtOnce; ++p) {
+        wait_page(&ring.full[here.slot], here.phase);
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+          w[p][i][0] = weights(here.slot, i)[0];
+          w[p][i][1] = weights(here.slot, i)[32];
+          x[p][i] = elements(group + (p * kEach + i) * Team::kWarps);
+        }
+        here.advance(ring.slots);
+      }
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+        for (int p = 0; p < kAtOnce; ++p) {
+          multiply(p, w[p][i][0], w[p][i][1], x[p][i]);
+        }
+      }
+      __syncwarp();
+#pragma unroll
+      for (int p = 0; p < kAtOnce; ++p) {
+        release();
+      }
+      group += kAtOnce * kEach * Team::kWarps;
+      begin += kAtOnce * kPageGroups;
+      continue;
+    }
+    // One group: of a page that several units share, of a unit's odd page, of the last.
+    if (in_page == 0) {
+      wait_page(&ring.full[cursor.slot], cursor.phase);
+    }
+    if (team.warp + in_page * Team::kWarps < left) {
+      const auto* w = weights(cursor.slot, in_page);
+      multiply(0, w[0], w[32], elements(group));
+      group += Team::kWarps;
+    }
+    if (++in_page == kEach || team.warp + in_page * Team::kWarps >= left) {
+      __syncwarp();
+      release();
+      in_page = 0;
+      begin += kPageGroups;
+    }
   }
 }
 
