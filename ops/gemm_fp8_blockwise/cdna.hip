@@ -19,40 +19,48 @@ class Scales {
  public:
   /// m0, n0: the tile's first row and column.
   __device__ __attribute__((always_inline)) Scales(const GemmFp8BlockwiseParams& p, int m0, int n0)
-      : p_(p), n_(n0 + Shape::wave_n()) {
+      : p_(p),
+        a_scale_(p.a_scale + m0 * p.a_scale_row_stride, 0xffffffffU),
+        n_(n0 + Shape::wave_n()) {
 #pragma unroll
     for (int i = 0; i < Shape::kStripsM; ++i) {
-      const int m = m0 + Shape::wave_m() + i * kStripRows + lane_index() % kStripRows;
-      a_row_[i] = __builtin_elementwise_min(m, p.m - 1) * p.a_scale_row_stride;
+      const int m = Shape::wave_m() + i * kStripRows + lane_index() % kStripRows;
+      const int row = __builtin_elementwise_min(m, p.m - m0 - 1);
+      a_offset_[i] = static_cast<uint32_t>(row * p.a_scale_row_stride * int64_t{sizeof(float)});
     }
   }
 
   __device__ __attribute__((always_inline)) void fetch(int block) {
+    const auto along =
+        static_cast<uint32_t>(block * p_.a_scale_block_stride * int64_t{sizeof(float)});
 #pragma unroll
     for (int i = 0; i < Shape::kStripsM; ++i) {
-      a_[i] = p_.a_scale[a_row_[i] + block * p_.a_scale_block_stride];
+      a_[i] = __builtin_bit_cast(float, a_scale_.load_word(a_offset_[i], along));
     }
 #pragma unroll
-    for (int pair = 0; pair < kPairs; ++pair) {
-      const int n = __builtin_elementwise_min(n_ + pair * 2 * kStripRows, p_.n - 1);
+    for (int j = 0; j < kOfB; ++j) {
+      const int n = __builtin_elementwise_min(n_ + j * 2 * kStripRows, p_.n - 1);
       using Constant = const __attribute__((address_space(4))) float;
-      b_[pair] = *(Constant*)(p_.b_scale + n / kScaleBlock * p_.b_scale_row_stride +
-                              block * p_.b_scale_block_stride);
+      b_[j] = *(Constant*)(p_.b_scale + n / kScaleBlock * p_.b_scale_row_stride +
+                           block * p_.b_scale_block_stride);
     }
   }
 
-  /// Of strip t of n and strip i of m. A pair of strips of n lies in one block of scales.
+  /// Of strip t of n and strip i of m.
   __device__ __attribute__((always_inline)) float of(int t, int i) const {
-    return plain_nan(a_[i] * b_[t / 2]);
+    return plain_nan(a_[i] * b_[kWhole ? 0 : t / 2]);
   }
 
  private:
-  static constexpr int kPairs = Shape::kStripsN / 2;
+  /// A tile's columns lie in one block of scales, or else each pair of strips of n does.
+  static constexpr bool kWhole = kScaleBlock % Shape::kN == 0;
+  static constexpr int kOfB = kWhole ? 1 : Shape::kStripsN / 2;
   const GemmFp8BlockwiseParams& p_;
+  Buffer a_scale_;
   int n_;
-  int64_t a_row_[Shape::kStripsM];
+  uint32_t a_offset_[Shape::kStripsM];
   float a_[Shape::kStripsM];
-  float b_[kPairs];
+  float b_[kOfB];
 };
 
 template <class Shape, class TileA, class TileB>
