@@ -506,7 +506,7 @@ TEST(IsaInteger, Dpp) {
     std::vector<Check> checks;
     for (const Control& control : controls) {
       const auto from = control.from;
-      const auto value = [](int lane) { return static_cast<uint64_t>(1000 * lane + 7); };
+      const auto value = [](int lane) { return 1000 * static_cast<uint64_t>(lane) + 7; };
       const auto prepare = [value](In& in) { in.a = value(in.lane); };
       // bound_ctrl: 0 where there is no source; otherwise the lane keeps what it had.
       checks.push_back(
@@ -544,8 +544,8 @@ TEST(IsaInteger, Dpp) {
 /// Lanes that swap, shuffle through LDS hardware, and scalar reads of lanes.
 TEST(IsaInteger, Lanes) {
   const auto number = [](In& in) {
-    in.a = static_cast<uint64_t>(1000 * in.lane + 3);
-    in.d = static_cast<uint64_t>(1000 * in.lane + 5) | (in.d >> 32 << 32);
+    in.a = 1000 * static_cast<uint64_t>(in.lane) + 3;
+    in.d = (1000 * static_cast<uint64_t>(in.lane) + 5) | (in.d >> 32 << 32);
   };
   std::vector<Check> checks = {
       {"v_readlane_b32 s20, A, 37\n s_nop 4\n v_mov_b32 D, s20",
@@ -589,7 +589,7 @@ TEST(IsaInteger, Lanes) {
        0,
        [number](In& in) {
          number(in);
-         in.b = static_cast<uint64_t>(in.lane + 11) % 64;
+         in.b = (static_cast<uint64_t>(in.lane) + 11) % 64;
        }},
       {"ds_swizzle_b32 D, A offset:swizzle(QUAD_PERM, 1, 0, 3, 2)\n s_waitcnt lgkmcnt(0)",
        none,

@@ -256,7 +256,8 @@ TEST(IsaConvert, RegistersAndSelectors) {
           name.find("pk32") != std::string::npos || name.find("2xpk16") != std::string::npos;
       const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
       if (name == "v_cvt_pk_fp8_f32" || name == "v_cvt_pk_bf8_f32" || has("v_cvt_sr_f16") ||
-          has("v_cvt_sr_bf16")) {
+          has("v_cvt_sr_bf16") ||
+          ((has("scalef32_pk_fp8_") || has("scalef32_pk_bf8_")) && !has("8_f32"))) {
         selectors.push_back({" op_sel:[0,0,1]", 8});
       } else if (has("_sr_fp8") || has("_sr_bf8") || (has("pk_fp4_f32") && has("scalef32")) ||
                  has("_sr_pk_fp4")) {
@@ -267,8 +268,6 @@ TEST(IsaConvert, RegistersAndSelectors) {
         selectors.push_back({" op_sel:[0,0,0,1]", 8});
       } else if (has("scalef32_pk_fp8_f32") || has("scalef32_pk_bf8_f32")) {
         selectors.push_back({" op_sel:[0,0,0,1]", 8});
-      } else if (has("scalef32_pk_fp8_") || has("scalef32_pk_bf8_")) {
-        selectors.push_back({" op_sel:[0,0,1]", 8});
       } else if (has("scalef32") && !pk32 && (has("_fp4") || has("_f32_fp8") || has("_f32_bf8")) &&
                  !has("pk_f32_fp8") && !has("pk_f32_bf8")) {
         selectors.push_back({" op_sel:[1,1,0]", 3});

@@ -11,7 +11,7 @@ uint32_t w(uint64_t x) { return static_cast<uint32_t>(x); }
 int32_t s(uint64_t x) { return static_cast<int32_t>(x); }
 
 /// C is each lane's own 16 bytes of LDS.
-void own_slot(In& in) { in.c = static_cast<uint64_t>(16 * in.lane); }
+void own_slot(In& in) { in.c = 16 * static_cast<uint64_t>(in.lane); }
 
 std::string lines(std::initializer_list<std::string> parts) {
   std::string text;
@@ -401,7 +401,7 @@ TEST(IsaMemory, TransposedReads) {
       for (int e = 0; e < per_lane; ++e) {
         in.a |= value(in.lane, e) << bits * e;
       }
-      in.c = static_cast<uint64_t>(8 * in.lane);
+      in.c = 8 * static_cast<uint64_t>(in.lane);
     };
     const auto model = [=](const In& in) {
       // Lane i's element r comes from lane (i / per_lane + r * (16 / per_lane)) of its group of 16,

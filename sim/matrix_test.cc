@@ -441,7 +441,7 @@ struct Case {
 
   /// Section 7.1.4.1: K_L consecutive k in a lane; of what is wider than four registers (the tables
   /// of 7.1.5.1 and 7.5.1.3) each half of K_L for itself.
-  std::pair<int, int> input_place(int index_, int k, int block, int outer, int kk,
+  std::pair<int, int> input_place(int outer_index, int k, int block, int outer, int kk,
                                   MatrixFormat format) const {
     const int groups = 64 / (outer * op->blocks);
     int k_l = kk / groups;
@@ -451,7 +451,7 @@ struct Case {
       first = k / (k_l * groups) * k_l;
       k %= k_l * groups;
     }
-    return {index_ + outer * (block + op->blocks * (k / k_l)), first + k % k_l};
+    return {outer_index + outer * (block + op->blocks * (k / k_l)), first + k % k_l};
   }
 
   uint64_t a_code(int row, int stored, int block) const {
@@ -517,8 +517,8 @@ struct Case {
     return stored / 2 * 4 + static_cast<int>(index.get(lane, set * per_lane * 2 + item * 2, 2));
   }
 
-  int scale(const Registers& from, int index_, int k, int outer, int op_sel) const {
-    return static_cast<int>(from.get(index_ + outer * (k / 32), 8 * op_sel, 8));
+  int scale(const Registers& from, int outer_index, int k, int outer, int op_sel) const {
+    return static_cast<int>(from.get(outer_index + outer * (k / 32), 8 * op_sel, 8));
   }
 
   struct Sum {
@@ -786,12 +786,14 @@ TEST(Matrix, DecodesEveryCode) {
         }
         for (int first = 0; first < 1 << width_of(format); first += 16) {
           for (int i = 0; i < 16; ++i) {
-            c->ra.set(i, 0, width_of(format), static_cast<uint64_t>(first + i));
+            c->ra.set(i, 0, width_of(format),
+                      static_cast<uint64_t>(first) + static_cast<uint64_t>(i));
           }
           Registers d;
           c->run(d);
           for (int i = 0; i < 16; ++i) {
-            const Real want = decode(static_cast<uint64_t>(first + i), format, target);
+            const Real want =
+                decode(static_cast<uint64_t>(first) + static_cast<uint64_t>(i), format, target);
             for (const int j : {0, 15}) {
               const Real got = decode(c->result(d, i, j, 0), f32, target);
               ASSERT_TRUE(std::isnan(want) ? std::isnan(got) : got == want) << first + i;
