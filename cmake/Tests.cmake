@@ -57,6 +57,15 @@ if(TARGET weft_command AND TARGET weft_sim AND NOT WEFT_CDNA_LEFT_OUT AND NOT WE
   endforeach()
 endif()
 
+# The road to a real GPU, through a libamdhip64.so that is opened at run time: here the simulator's.
+if(TARGET weft_command AND TARGET weft_sim_hip AND NOT WEFT_CDNA_LEFT_OUT AND NOT WEFT_SANITIZE)
+  set(hip_dir ${CMAKE_BINARY_DIR}/hip)
+  file(MAKE_DIRECTORY ${hip_dir})
+  file(CREATE_LINK ${CMAKE_BINARY_DIR}/libweft-amdhip64.so ${hip_dir}/libamdhip64.so SYMBOLIC)
+  add_test(NAME hip_library COMMAND weft_command check swiglu_quant gemm_skinny --quick --device hip:1)
+  set_tests_properties(hip_library PROPERTIES LABELS quick ENVIRONMENT LD_LIBRARY_PATH=${hip_dir})
+endif()
+
 # What is installed and copied to other machines: the sanitized build is not.
 if(NOT WEFT_SANITIZE)
   add_test(NAME consumer
