@@ -163,6 +163,49 @@ TEST(OnADevice, AnOperationWithoutKernelsSaysSo) {
   EXPECT_EQ(trial.plan(device.info()).kernel, "right");
 }
 
+/// Whatever kernels this build has: every valid shape has a plan on every device of theirs, unless
+/// the device has not got its format, and something to tune.
+TEST(OnADevice, EveryCaseHasAPlan) {
+  DeviceInfo h200;
+  h200.id = "cuda:0";
+  h200.target = "sm_90a";
+  h200.arch = Arch::hopper;
+  h200.units = 132;
+  h200.shared_memory = 227 << 10;
+  DeviceInfo mi300x;
+  mi300x.id = "hip:0";
+  mi300x.target = "gfx942";
+  mi300x.arch = Arch::cdna;
+  mi300x.units = 304;
+  mi300x.shared_memory = 64 << 10;
+  mi300x.fp8_fnuz = true;
+  DeviceInfo mi355x = mi300x;
+  mi355x.target = "gfx950";
+  mi355x.units = 256;
+  mi355x.shared_memory = 160 << 10;
+  mi355x.fp8_fnuz = false;
+  const auto cases = select_cases({}, {Use::check});
+  ASSERT_TRUE(cases.ok());
+  for (const SelectedCase& each : *cases) {
+    Random random(1);
+    const auto trial = each.operation->make(each.index, random);
+    for (const DeviceInfo& device : {h200, mi300x, mi355x}) {
+      const std::string subject =
+          fmt::format("{} {} on {}", each.operation->name, each.name(), device.target);
+      const Plan plan = trial->plan(device);
+      if (!trial->has_kernels(device.arch)) {
+        EXPECT_TRUE(plan.kernel.empty()) << subject;
+        continue;
+      }
+      const std::string_view other = device.fp8_fnuz ? "e4m3fn," : "e4m3fnuz";
+      const bool foreign = (each.name() + ",").find(other) != std::string::npos;
+      EXPECT_EQ(plan.kernel.empty(), foreign) << subject;
+      EXPECT_FALSE(plan.why.empty()) << subject;
+      EXPECT_EQ(trial->candidates(device).empty(), foreign) << subject;
+    }
+  }
+}
+
 TEST(OnADevice, AKernelIsTimedAndCheckedAgain) {
   MadeUpDevice device;
   Random random(3);

@@ -82,6 +82,8 @@ class Trial {
 
   // On another device than the CPU; see KernelTrial for operations that have kernels there.
 
+  /// Whether this build has kernels of the operation for an architecture.
+  virtual bool has_kernels(Arch /*arch*/) const { return false; }
   /// The dispatch's choice; an empty Plan::kernel, and why, where there is none.
   virtual Plan plan(const DeviceInfo& device) const;
   virtual std::vector<Plan> candidates(const DeviceInfo& device) const;
@@ -131,6 +133,7 @@ class Trial {
 template <class Args>
 class KernelTrial : public Trial {
  public:
+  bool has_kernels(Arch arch) const override { return kernel_of_(arch) != nullptr; }
   Plan plan(const DeviceInfo& device) const override {
     const Kernel<Args>* kernel = kernel_of_(device.arch);
     return kernel != nullptr ? kernel->plan(args(Side::host), device) : Trial::plan(device);
