@@ -201,21 +201,36 @@ inline const uint32_t* source(Wave& w, const Instruction& i, int k, uint32_t* tm
   return i.modified ? modified_source(w, i, k, p, tmp, words, type) : p;
 }
 
-/// binary16 in the low halves of 64 words, as float bits.
+/// binary16 in the low halves of 64 words, as float bits. A signalling NaN stays one, which the
+/// processor's own conversion does not do.
 inline void widen(const uint32_t* halves, uint32_t* out) {
 #if WEFT_SIM_AVX512
   for (int l = 0; l < kLanes; l += 16) {
-    const __m256i h = _mm512_cvtepi32_epi16(_mm512_loadu_si512(halves + l));
-    _mm512_storeu_ps(out + l, _mm512_cvtph_ps(h));
+    const __m512i words =
+        _mm512_and_si512(_mm512_loadu_si512(halves + l), _mm512_set1_epi32(0xffff));
+    const __mmask16 signaling =
+        _mm512_cmpeq_epi32_mask(_mm512_and_si512(words, _mm512_set1_epi32(0x7e00)),
+                                _mm512_set1_epi32(0x7c00)) &
+        _mm512_test_epi32_mask(words, _mm512_set1_epi32(0x1ff));
+    const __m512i wide = _mm512_castps_si512(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)));
+    _mm512_storeu_si512(out + l,
+                        _mm512_mask_xor_epi32(wide, signaling, wide, _mm512_set1_epi32(0x400000)));
   }
 #else
   for (int l = 0; l < kLanes; l += 8) {
-    const __m256i low =
+    const __m256i words =
         _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves + l)),
                          _mm256_set1_epi32(0xffff));
+    const __m256i quiet_clear = _mm256_cmpeq_epi32(
+        _mm256_and_si256(words, _mm256_set1_epi32(0x7e00)), _mm256_set1_epi32(0x7c00));
+    const __m256i payload = _mm256_cmpgt_epi32(_mm256_and_si256(words, _mm256_set1_epi32(0x1ff)),
+                                               _mm256_setzero_si256());
     const __m128i h =
-        _mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1));
-    _mm256_storeu_ps(reinterpret_cast<float*>(out + l), _mm256_cvtph_ps(h));
+        _mm_packus_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    const __m256i wide = _mm256_castps_si256(_mm256_cvtph_ps(h));
+    const __m256i flip =
+        _mm256_and_si256(_mm256_and_si256(quiet_clear, payload), _mm256_set1_epi32(0x400000));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + l), _mm256_xor_si256(wide, flip));
   }
 #endif
 }

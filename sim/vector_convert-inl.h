@@ -18,13 +18,14 @@ To truncated(From x) {
                        : static_cast<To>(x);
 }
 
-/// [-1, 1] to 16 bits, or [0, 1]; to the nearest even.
-template <class T>
-T normalized(float x) {
-  constexpr float kScale = std::numeric_limits<T>::max();
-  constexpr float kLow = std::is_signed_v<T> ? -1.0F : 0.0F;
-  const float bounded = x != x ? 0.0F : x < kLow ? kLow : x > 1.0F ? 1.0F : x;
-  return static_cast<T>(__builtin_rintf(bounded * kScale));
+/// [-1, 1] to 16 bits, or [0, 1]; to the nearest even. The product with the scale is rounded to the
+/// type of x: halves come as double, which keeps it exact.
+template <class T, class Float>
+T normalized(Float x) {
+  constexpr Float kScale = std::numeric_limits<T>::max();
+  constexpr Float kLow = std::is_signed_v<T> ? -1 : 0;
+  const Float bounded = x != x ? 0 : x < kLow ? kLow : x > 1 ? 1 : x;
+  return static_cast<T>(__builtin_rint(bounded * kScale));
 }
 template <class T>
 uint32_t packed_pair(T low, T high) {
@@ -94,7 +95,7 @@ const Row kConvertRows[] = {
     row<U32(F32)>("v_cvt_u32_f32", [](float a) { return truncated<uint32_t>(a); }),
     row<I32(F32)>("v_cvt_i32_f32", [](float a) { return truncated<int32_t>(a); }),
     row<F16(F32)>("v_cvt_f16_f32", [](float a) { return a; }),
-    row<F32(F16)>("v_cvt_f32_f16", [](float a) { return a; }),
+    row<F32(F16)>("v_cvt_f32_f16", [](float a) { return a != a ? a + a : a; }),
     row<I32(F32)>("v_cvt_rpi_i32_f32",
                   [](float a) { return truncated<int32_t>(__builtin_floor(double{a} + 0.5)); }),
     row<I32(F32)>("v_cvt_flr_i32_f32",
@@ -116,8 +117,8 @@ const Row kConvertRows[] = {
     row<F16(I16)>("v_cvt_f16_i16", [](int16_t a) { return static_cast<float>(a); }),
     row<U16(F16)>("v_cvt_u16_f16", [](float a) { return truncated<uint16_t>(a); }),
     row<I16(F16)>("v_cvt_i16_f16", [](float a) { return truncated<int16_t>(a); }),
-    row<I16(F16)>("v_cvt_norm_i16_f16", [](float a) { return normalized<int16_t>(a); }),
-    row<U16(F16)>("v_cvt_norm_u16_f16", [](float a) { return normalized<uint16_t>(a); }),
+    row<I16(F16)>("v_cvt_norm_i16_f16", [](float a) { return normalized<int16_t>(double{a}); }),
+    row<U16(F16)>("v_cvt_norm_u16_f16", [](float a) { return normalized<uint16_t>(double{a}); }),
     row<U32(F32, F32)>("v_cvt_pknorm_i16_f32",
                        [](float a, float b) {
                          return packed_pair(normalized<int16_t>(a), normalized<int16_t>(b));
@@ -128,11 +129,13 @@ const Row kConvertRows[] = {
                        }),
     row<U32(F16, F16)>("v_cvt_pknorm_i16_f16",
                        [](float a, float b) {
-                         return packed_pair(normalized<int16_t>(a), normalized<int16_t>(b));
+                         return packed_pair(normalized<int16_t>(double{a}),
+                                            normalized<int16_t>(double{b}));
                        }),
     row<U32(F16, F16)>("v_cvt_pknorm_u16_f16",
                        [](float a, float b) {
-                         return packed_pair(normalized<uint16_t>(a), normalized<uint16_t>(b));
+                         return packed_pair(normalized<uint16_t>(double{a}),
+                                            normalized<uint16_t>(double{b}));
                        }),
     row<U32(U32, U32)>("v_cvt_pk_u16_u32",
                        [](uint32_t a, uint32_t b) {

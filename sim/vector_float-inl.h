@@ -27,7 +27,8 @@ constexpr float flush(float x) {
              : x;
 }
 
-/// A float to the nearest binary16 and back: what lies between the product and the sum of v_mad_f16.
+/// A float to the nearest binary16 and back: what lies between the product and the sum of
+/// v_mad_f16.
 inline float half_rounded(float x) {
   return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT)));
 }
@@ -84,22 +85,15 @@ inline float log2_float(float x) {
   return x == 0 ? -INFINITY : x < 0 ? NAN : x < INFINITY ? y : x;  // +inf and NaN are themselves
 }
 
-/// Sine of x turns, and cosine; NaN for infinities. Turns beyond 256 are out of the hardware's
-/// range and give 0 (sine) and 1 (cosine) there.
+/// Sine of x turns, and cosine, over the whole range; NaN for infinities. What is left of x without
+/// its whole turns is exact.
 inline float sin_turns(float x) {
-  if (__builtin_fabsf(x) > 256) {
-    return __builtin_isinf(x) ? NAN : 0.0F;
-  }
-  return x == 0 ? x
-                : static_cast<float>(__builtin_sin((x - __builtin_trunc(static_cast<double>(x))) *
-                                                   6.283185307179586476925));
+  const double turns = x - __builtin_trunc(static_cast<double>(x));
+  return x == 0 ? x : static_cast<float>(__builtin_sin(turns * 6.283185307179586476925));
 }
 inline float cos_turns(float x) {
-  if (__builtin_fabsf(x) > 256) {
-    return __builtin_isinf(x) ? NAN : 1.0F;
-  }
-  return static_cast<float>(
-      __builtin_cos((x - __builtin_trunc(static_cast<double>(x))) * 6.283185307179586476925));
+  const double turns = x - __builtin_trunc(static_cast<double>(x));
+  return static_cast<float>(__builtin_cos(turns * 6.283185307179586476925));
 }
 
 template <class T>
@@ -184,7 +178,8 @@ T div_fixup(T q, T denominator, T numerator) {
   } else if (exponent_of(a) == kMax) {
     result = std::numeric_limits<T>::infinity();
   } else {
-    result = std::abs(q);
+    // A quotient that overflowed on the way here became NaN: the macro relies on infinity.
+    result = q != q ? std::numeric_limits<T>::infinity() : std::abs(q);
   }
   return negative ? -result : result;
 }
@@ -217,8 +212,9 @@ void div_scale(Wave& w, const Instruction& i) {
     } else if (is_denormal(a)) {
       result = scaled(x, kStep);
     } else if (tiny_inverse && tiny_quotient) {
+      // The manuals scale the denominator up here, to infinity; down is what the macro needs.
       post = true;
-      result = x == a ? scaled(x, kStep) : x;
+      result = x == a ? scaled(x, -kStep) : x;
     } else if (tiny_inverse) {
       result = scaled(x, -kStep);
     } else if (tiny_quotient) {
@@ -235,9 +231,13 @@ void div_scale(Wave& w, const Instruction& i) {
   w.write64(i.operand[1], vcc & exec);
 }
 
+/// The manual scales by 2^32 always; that would make every division that needs it wrong. What
+/// undoes v_div_scale is this: 2^64 (binary64: 2^128) up or down, by the size of the third operand.
 template <class S>
 void div_fmas(Wave& w, const Instruction& i) {
   using T = typename S::T;
+  constexpr int kStep = sizeof(T) == 4 ? 64 : 128;
+  constexpr int kBias = sizeof(T) == 4 ? 127 : 1023;
   alignas(64) uint32_t tmp[3][2 * kLanes];
   alignas(64) uint32_t out[2 * kLanes];
   const uint32_t* p[3];
@@ -246,8 +246,10 @@ void div_fmas(Wave& w, const Instruction& i) {
   }
   const uint64_t vcc = w.vcc();
   for (int l = 0; l < kLanes; ++l) {
-    const T x = fused(S::get(p[0], l), S::get(p[1], l), S::get(p[2], l));
-    S::put(out, l, (vcc >> l & 1) != 0 ? scaled(x, sizeof(T) == 4 ? 32 : 64) : x);
+    const T c = S::get(p[2], l);
+    const T x = fused(S::get(p[0], l), S::get(p[1], l), c);
+    const int scale = exponent_of(c) > kBias ? kStep : -kStep;
+    S::put(out, l, (vcc >> l & 1) != 0 ? scaled(x, scale) : x);
   }
   finish<S>(w, i, out);
 }

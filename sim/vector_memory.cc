@@ -419,7 +419,7 @@ void store(Wave& w, const Instruction& i) {
         for (int k = 0; k < words; ++k) {
           value[k] = data[k * kLanes + l];
         }
-        if (words == 1) {
+        if (words == 1 && access.address[l] % 4 == 0) {
           // One aligned word is what other workgroups may be waiting for: never in pieces.
           __atomic_store_n(static_cast<uint32_t*>(to), value[0], __ATOMIC_RELAXED);
         } else {
