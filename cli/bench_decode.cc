@@ -13,6 +13,7 @@
 #include "arch/cpu/dispatch.h"
 #include "arch/cpu/limits.h"
 #include "arch/cpu/threads.h"
+#include "arch/device.h"
 #include "base/median.h"
 #include "cli/commands.h"
 #include "cli/common.h"
@@ -24,8 +25,7 @@ namespace {
 
 // Decode and prefill round differently (see PlanOptions): logits of the two differ by about this.
 constexpr double kLogitsTolerance = 3e-2;
-constexpr int64_t kStretch = 16;                   // decode steps between two looks at the memory
-constexpr size_t kLimitBytes = size_t{512} << 20;  // of weights read to measure bandwidth
+constexpr int64_t kStretch = 16;  // decode steps between two looks at the memory
 
 struct Flags {
   ModelSource source;
@@ -33,6 +33,7 @@ struct Flags {
   int64_t prompt_tokens = 512;
   int64_t new_tokens = 128;
   int64_t repeat = 3;
+  bool profile = false;
   std::string json;
 };
 
@@ -40,26 +41,6 @@ int64_t peak_memory() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_maxrss * 1024;
-}
-
-/// The longest stretch of memory that holds weights and nothing else.
-std::span<const std::byte> longest_run(const Weights& weights) {
-  constexpr ptrdiff_t kGap = 4096;
-  std::vector<std::span<const std::byte>> parts;
-  for (const Tensor& tensor : weights.tensors()) {
-    parts.emplace_back(tensor.data, static_cast<size_t>(tensor.bytes()));
-  }
-  std::sort(parts.begin(), parts.end(),
-            [](const auto& a, const auto& b) { return a.data() < b.data(); });
-  std::span<const std::byte> best;
-  std::span<const std::byte> run;
-  for (const auto& part : parts) {
-    const bool joined = !run.empty() && part.data() - (run.data() + run.size()) < kGap;
-    const std::byte* begin = joined ? run.data() : part.data();
-    run = {begin, part.data() + part.size()};
-    best = run.size() > best.size() ? run : best;
-  }
-  return best;
 }
 
 double relative_difference(std::span<const float> a, std::span<const float> b) {
@@ -82,7 +63,16 @@ Result<int> bench_decode(const Flags& flags) {
                                    config.context));
   }
   options.context = options.context > 0 ? options.context : total;
-  const int workers = options.workers > 0 ? options.workers : cpu::usable_cpus();
+  options.weights_seed = flags.source.seed;
+  options.profile = flags.profile;
+  const bool on_cpu = options.device == "cpu";
+  const int threads = options.workers > 0 && on_cpu ? options.workers : cpu::usable_cpus();
+  double stated_peak = 0;  // of a GPU: the vendor's figure
+  if (!on_cpu) {
+    WEFT_ASSIGN(const auto device, open_device(options.device));
+    stated_peak = device->info().peak[static_cast<size_t>(Peak::bf16)];
+  }
+  const auto bf16_peak = [&] { return on_cpu ? cpu::bf16_peak(threads).median : stated_peak; };
   const bool terminal = isatty(STDERR_FILENO) != 0;
   const auto progress = [&](std::string_view what) {
     if (terminal) {
@@ -91,8 +81,9 @@ Result<int> bench_decode(const Flags& flags) {
   };
 
   progress("weights");
-  WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, options, workers));
+  WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, options, threads));
   WEFT_ASSIGN(const auto engine, Engine::create(config, std::move(weights), options));
+  const int workers = engine->workers();
   std::vector<int32_t> prompt;
   for (int64_t i = 0; i < flags.prompt_tokens; ++i) {
     prompt.push_back(static_cast<int32_t>(uniform_draw(1, static_cast<uint64_t>(i)) *
@@ -106,28 +97,26 @@ Result<int> bench_decode(const Flags& flags) {
   // Random weights may draw an end-of-sequence token: here it is a token like any other.
   // Shared memory drifts within seconds: the limits are measured between stretches of decode, and
   // each stretch is held against those right before and after it.
-  auto memory = longest_run(engine->weights());
-  memory = memory.first(std::min(memory.size(), kLimitBytes));
   std::vector<double> prefill, decode, bandwidth, peak, shares, prefill_shares;
   std::vector<int32_t> tokens;
   bool same_tokens = true;
   for (int64_t round = 0; round <= flags.repeat; ++round) {
     const bool timed = round > 0;  // the first round touches memory and makes programs
-    peak.push_back(cpu::bf16_peak(workers).median);
+    peak.push_back(bf16_peak());
     WEFT_ASSIGN(Generation run, engine->generate(prompt, {}, 1, {}, Eos::ignore));
-    peak.push_back(cpu::bf16_peak(workers).median);
+    peak.push_back(bf16_peak());
     if (timed) {
       prefill.push_back(run.prefill_seconds);
       prefill_shares.push_back(2 * prefill_flops / run.prefill_seconds /
                                (peak.back() + peak[peak.size() - 2]));
     }
-    double before = cpu::read_bandwidth(workers, memory).median;
+    WEFT_ASSIGN(double before, engine->read_bandwidth());
     while (static_cast<int64_t>(run.tokens.size()) < flags.new_tokens) {
       progress(fmt::format("round {} of {}, token {}", round, flags.repeat, run.tokens.size()));
       const int64_t stretch =
           std::min(kStretch, flags.new_tokens - static_cast<int64_t>(run.tokens.size()));
       WEFT_ASSIGN(const Generation more, engine->extend(stretch, {}, Eos::ignore));
-      const double after = cpu::read_bandwidth(workers, memory).median;
+      WEFT_ASSIGN(const double after, engine->read_bandwidth());
       if (timed) {
         bandwidth.push_back((before + after) / 2);
         decode.insert(decode.end(), more.decode_seconds.begin(), more.decode_seconds.end());
@@ -169,8 +158,10 @@ Result<int> bench_decode(const Flags& flags) {
 
   nlohmann::ordered_json out;
   out["model"] = config.name;
-  out["device"] = "cpu";
-  out["isa"] = cpu::name_of(cpu::current_isa());
+  out["device"] = options.device;
+  if (on_cpu) {
+    out["isa"] = cpu::name_of(cpu::current_isa());
+  }
   out["workers"] = workers;
   out["prompt_tokens"] = flags.prompt_tokens;
   out["new_tokens"] = flags.new_tokens;
@@ -193,20 +184,24 @@ Result<int> bench_decode(const Flags& flags) {
                    {"share_of_limit", median(shares)}};
   }
   out["decode"] = decode_json;
-  out["memory"] = {{"weights", weight_bytes},
-                   {"kv", kv_bytes},
-                   {"peak", used},
-                   {"beyond_weights_and_kv", used - weight_bytes - kv_bytes}};
+  out["memory"] = {{"weights", weight_bytes}, {"kv", kv_bytes}};
+  if (on_cpu) {
+    out["memory"]["peak"] = used;
+    out["memory"]["beyond_weights_and_kv"] = used - weight_bytes - kv_bytes;
+  }
   out["check"] = {{"logits_difference", difference}, {"tolerance", kLogitsTolerance}};
 
   std::string report = fmt::format(
-      "{} on cpu: {} workers, {}; {} prompt and {} new tokens, {} rounds after one to warm up\n"
-      "  limits   reading {:.1f} GB/s, bf16 products {:.0f} GFLOP/s (medians, measured between the "
-      "stretches)\n"
+      "{} on {}: {} workers{}; {} prompt and {} new tokens, {} rounds after one to warm up\n"
+      "  limits   reading {:.1f} GB/s (median, measured between the stretches), bf16 products "
+      "{:.0f} "
+      "GFLOP/s ({})\n"
       "  prefill  {:.1f} ms, {:.1f} tokens/s, {:.0f} GFLOP/s of needed work, {:.1f}% of the "
       "limit\n",
-      config.name, workers, cpu::name_of(cpu::current_isa()), flags.prompt_tokens, flags.new_tokens,
-      flags.repeat, read_limit / 1e9, flop_limit / 1e9, prefill_seconds * 1e3,
+      config.name, options.device, workers,
+      on_cpu ? fmt::format(", {}", cpu::name_of(cpu::current_isa())) : "", flags.prompt_tokens,
+      flags.new_tokens, flags.repeat, read_limit / 1e9, flop_limit / 1e9,
+      on_cpu ? "median, likewise" : "the vendor's figure", prefill_seconds * 1e3,
       static_cast<double>(flags.prompt_tokens) / prefill_seconds,
       prefill_flops / prefill_seconds / 1e9, 100 * median(prefill_shares));
   if (!decode.empty()) {
@@ -217,12 +212,25 @@ Result<int> bench_decode(const Flags& flags) {
         *std::max_element(decode.begin(), decode.end()) * 1e3, 1 / decode_seconds,
         step_bytes / decode_seconds / 1e9, 100 * median(shares));
   }
+  const auto mebibytes = [](auto bytes) { return static_cast<double>(bytes) / (1 << 20); };
   report += fmt::format(
-      "  memory   {:.1f} MiB at most: weights {:.1f}, KV {:.1f}, all else {:.1f}\n"
-      "  checked  the rounds drew the same tokens; decode and prefill logits differ by {:.1e}\n",
-      static_cast<double>(used) / (1 << 20), static_cast<double>(weight_bytes) / (1 << 20),
-      static_cast<double>(kv_bytes) / (1 << 20),
-      static_cast<double>(used - weight_bytes - kv_bytes) / (1 << 20), difference);
+      "  memory   weights {:.1f} MiB, KV {:.1f}{}\n", mebibytes(weight_bytes), mebibytes(kv_bytes),
+      on_cpu ? fmt::format(", all else {:.1f}: {:.1f} at most",
+                           mebibytes(used - weight_bytes - kv_bytes), mebibytes(used))
+             : "");
+  report += fmt::format(
+      "  checked  the rounds drew the same tokens; logits of decode and of {} differ by {:.1e}\n",
+      on_cpu ? "prefill" : "single steps", difference);
+  const std::vector<OperationTime> times = engine->operation_times();
+  if (!times.empty()) {
+    report += fmt::format("  {:<18} {:>12} {:>8} {:>8} {:>8} {:>12}   us in the last step\n",
+                          "operation", "instructions", "wait", "work", "signal", "slowest work");
+    for (const OperationTime& time : times) {
+      report += fmt::format("  {:<18} {:>12} {:>8.2f} {:>8.2f} {:>8.2f} {:>12.2f}\n", time.name,
+                            time.instructions, time.wait * 1e6, time.work * 1e6, time.signal * 1e6,
+                            time.slowest * 1e6);
+    }
+  }
   if (!flags.json.empty()) {
     WEFT_TRY(write_text(flags.json, out.dump(2) + "\n"));
   }
@@ -251,6 +259,8 @@ void add_bench_decode(CLI::App& bench, Action& action) {
       ->type_name("N")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  command->add_flag("--profile", flags->profile,
+                    "time every operation of a decode step, on a GPU (slows the step a little)");
   command->add_option("--json", flags->json, "write figures to this file; - for standard output")
       ->type_name("F");
   flags->engine.declare(*command);

@@ -1,13 +1,38 @@
 #include "engine/cpu_runner.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
+
+#include "arch/cpu/limits.h"
 
 namespace weft {
 namespace {
 
 // Scoring keeps logits of all rows, so its chunks are smaller than prefill's.
 constexpr int64_t kScoreRows = 128;
+
+constexpr size_t kLimitBytes = size_t{512} << 20;  // of weights read to measure bandwidth
+
+/// The longest stretch of memory that holds weights and nothing else.
+std::span<const std::byte> longest_run(const Weights& weights) {
+  constexpr ptrdiff_t kGap = 4096;
+  std::vector<std::span<const std::byte>> parts;
+  for (const Tensor& tensor : weights.tensors()) {
+    parts.emplace_back(tensor.data, static_cast<size_t>(tensor.bytes()));
+  }
+  std::sort(parts.begin(), parts.end(),
+            [](const auto& a, const auto& b) { return a.data() < b.data(); });
+  std::span<const std::byte> best;
+  std::span<const std::byte> run;
+  for (const auto& part : parts) {
+    const bool joined = !run.empty() && part.data() - (run.data() + run.size()) < kGap;
+    const std::byte* begin = joined ? run.data() : part.data();
+    run = {begin, part.data() + part.size()};
+    best = run.size() > best.size() ? run : best;
+  }
+  return best;
+}
 
 }  // namespace
 
@@ -98,6 +123,12 @@ Status CpuRunner::score(std::span<const int32_t> ids, const OnLogits& on_logits)
 
 std::span<const float> CpuRunner::logits() {
   return last_ == nullptr ? std::span<const float>{} : CpuInterpreter::logits(*last_);
+}
+
+Result<double> CpuRunner::read_bandwidth() {
+  const auto memory = longest_run(weights_);
+  return cpu::read_bandwidth(team_.size(), memory.first(std::min(memory.size(), kLimitBytes)))
+      .median;
 }
 
 int64_t CpuRunner::position() const {

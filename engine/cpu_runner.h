@@ -34,6 +34,7 @@ class CpuRunner : public Runner {
   int64_t capacity() const override { return sequence_.capacity; }
   DType kv() const override { return sequence_.kv; }
   int workers() const override { return team_.size(); }
+  Result<double> read_bandwidth() override;
 
  private:
   using Loaded = std::shared_ptr<CpuInterpreter::Loaded>;

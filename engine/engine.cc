@@ -114,7 +114,9 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                                                         .workers = options.workers,
                                                         .capacity = capacity,
                                                         .kv = kv,
-                                                        .weights_seed = options.weights_seed}));
+
+                                                        .weights_seed = options.weights_seed,
+                                                        .profile = options.profile}));
     } else {
       return device_error(
           fmt::format("device {} cannot be had: this build has no CUDA kernels", options.device));
@@ -140,6 +142,10 @@ int64_t Engine::context() const { return state_->runner->capacity(); }
 DType Engine::kv() const { return state_->runner->kv(); }
 int64_t Engine::chunk() const { return state_->chunk; }
 std::span<const float> Engine::last_logits() const { return state_->runner->logits(); }
+Result<double> Engine::read_bandwidth() { return state_->runner->read_bandwidth(); }
+std::vector<OperationTime> Engine::operation_times() const {
+  return state_->runner->operation_times();
+}
 
 Cost Engine::prefill_cost(int64_t tokens) const {
   const State& s = *state_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/runner.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "ops/sample/op.h"
@@ -36,6 +37,7 @@ struct EngineOptions {
   /// cuda: the seed of weights that are only described (Weights::describe): they are made on the
   /// device, the same values that Weights::generate makes.
   uint64_t weights_seed = 0;
+  bool profile = false;  ///< cuda: time every operation of a decode step (operation_times)
 };
 
 /// Why a generation ended.
@@ -94,6 +96,10 @@ class Engine {
   /// What a prompt of this many tokens, or a decode step at this position, costs.
   Cost prefill_cost(int64_t tokens) const;
   Cost decode_cost(int64_t position) const;
+
+  /// See Runner.
+  Result<double> read_bandwidth();
+  std::vector<OperationTime> operation_times() const;
 
   /// Bytes of KV cache that a sequence of this many positions has.
   int64_t kv_bytes(int64_t positions) const;

@@ -6,12 +6,24 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/number.h"
 #include "base/result.h"
 #include "ops/sample/op.h"
 
 namespace weft {
+
+/// What workers spent on an operation's instructions in the last step: means over the instructions,
+/// in seconds.
+struct OperationTime {
+  std::string name;
+  int64_t instructions = 0;
+  double wait = 0;  ///< for events; data that carries its own readiness is waited for in `work`
+  double work = 0;
+  double signal = 0;
+  double slowest = 0;  ///< longest work
+};
 
 class Runner {
  public:
@@ -42,6 +54,11 @@ class Runner {
   virtual int64_t capacity() const = 0;
   virtual DType kv() const = 0;
   virtual int workers() const = 0;
+
+  /// Bytes per second that the device reads from memory at most, measured now on the weights.
+  virtual Result<double> read_bandwidth() = 0;
+  /// Of the last decode(), when the engine was made to profile; empty where it cannot.
+  virtual std::vector<OperationTime> operation_times() const { return {}; }
 };
 
 }  // namespace weft

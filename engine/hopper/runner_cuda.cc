@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "arch/device.h"
+#include "arch/hopper/limits.h"
 #include "engine/hopper/decode_kernel.h"
 #include "engine/hopper/lower.h"
 #include "engine/hopper/weights_kernel.h"
@@ -69,6 +70,8 @@ class HopperRunner : public Runner {
   int64_t capacity() const override { return options_.capacity; }
   DType kv() const override { return options_.kv; }
   int workers() const override { return static_cast<int>(program_.workers.size()); }
+  Result<double> read_bandwidth() override;
+  std::vector<OperationTime> operation_times() const override;
 
  private:
   Status make_program(int units);
@@ -148,9 +151,6 @@ Status HopperRunner::make_program(int units) {
         config_.name, lowered_.row_elements, lowered_.code_bytes / sizeof(Code), room));
   }
   launch_.pages_in_flight = std::min(launch_.pages, kBytesInFlight / kPageBytes);
-  if (const char* text = getenv("WEFT_IN_FLIGHT"))
-    launch_.pages_in_flight = std::min(launch_.pages, atoi(text));
-  if (const char* text = getenv("WEFT_PAGES")) launch_.pages = std::min(launch_.pages, atoi(text));
   return {};
 }
 
@@ -221,6 +221,13 @@ Status HopperRunner::upload_codes() {
   launch_.uniforms = uniforms_;
   WEFT_TRY(mailbox_.allocate(sizeof(Mailbox) + static_cast<size_t>(options_.capacity) * 4));
   launch_.mailbox = mailbox_.as<Mailbox>();
+  if (options_.profile) {
+    for (const auto& worker : lowered_.codes) {
+      launch_.trace_codes = std::max(launch_.trace_codes, static_cast<int32_t>(worker.size()));
+    }
+    WEFT_TRY(
+        place(launch_.trace, int64_t{launch_.trace_codes} * launch_.workers * 4 * 8, "profile"));
+  }
   // Workers with no part of the head leave no candidate.
   const std::vector<int32_t> none(static_cast<size_t>(launch_.workers) * 2, 0x7fffffff);
   return device_->upload(candidates, none.data(), none.size() * 4);
@@ -336,48 +343,11 @@ Status HopperRunner::begin(std::span<const int32_t> prompt, const SamplingOption
 Status HopperRunner::decode(int64_t steps, std::span<const int32_t> ends, const OnToken& on_token) {
   const int64_t before = position_;
   int64_t drawn = 0;
-  size_t codes = 0;
-  for (const auto& worker : lowered_.codes) {
-    codes = std::max(codes, worker.size());
-  }
-  const char* trace = getenv("WEFT_TRACE");
-  if (trace != nullptr && launch_.trace == nullptr) {
-    WEFT_ASSIGN(char* const memory,
-                allocate(static_cast<int64_t>(codes * lowered_.codes.size() * 32), "trace"));
-    launch_.trace = reinterpret_cast<int64_t*>(memory);
-    launch_.trace_codes = static_cast<int32_t>(codes);
-  }
   WEFT_TRY(run(steps, 0, ends, [&](int32_t token) {
     ++drawn;
     return on_token(token);
   }));
   position_ = before + drawn;
-  if (trace != nullptr) {
-    std::vector<int64_t> stamps(codes * lowered_.codes.size() * 4);
-    WEFT_TRY(device_->download(stamps.data(), launch_.trace, stamps.size() * 8));
-    struct Sum {
-      double n = 0, wait = 0, work = 0, signal = 0, most = 0;
-    };
-    std::map<std::string, Sum> sums;
-    for (size_t w = 0; w < lowered_.codes.size(); ++w) {
-      for (size_t c = 0; c < lowered_.codes[w].size(); ++c) {
-        const int64_t* t = &stamps[(w * codes + c) * 4];
-        Sum& s =
-            sums[program_.operations[static_cast<size_t>(lowered_.codes[w][c].operation)].name];
-        s.n += 1;
-        s.wait += double(t[1] - t[0]);
-        s.work += double(t[2] - t[1]);
-        s.signal += double(t[3] - t[2]);
-        s.most = std::max(s.most, double(t[2] - t[1]));
-      }
-    }
-    for (auto& [name, s] : sums)
-      fmt::print(
-          "  {:<18} n/layer {:7.1f}  wait {:7.2f}  work {:7.2f}  signal {:6.2f}  slowest work "
-          "{:7.2f} us\n",
-          name, s.n / double(config_.layers), s.wait / s.n / 1980, s.work / s.n / 1980,
-          s.signal / s.n / 1980, s.most / 1980);
-  }
   logits_valid_ = drawn == steps;  // otherwise it may have run ahead
   return {};
 }
@@ -395,6 +365,50 @@ Status HopperRunner::score(std::span<const int32_t> ids, const OnLogits& on_logi
   }
   position_ = 0;
   return {};
+}
+
+Result<double> HopperRunner::read_bandwidth() {
+  constexpr int64_t kMostBytes = int64_t{4} << 30;
+  return hopper::read_bandwidth(*device_, packed_,
+                                static_cast<size_t>(std::min(lowered_.packed_bytes, kMostBytes)));
+}
+
+std::vector<OperationTime> HopperRunner::operation_times() const {
+  std::vector<int64_t> stamps(static_cast<size_t>(launch_.trace_codes) * lowered_.codes.size() * 4);
+  if (stamps.empty() ||
+      !device_->download(stamps.data(), launch_.trace, stamps.size() * sizeof(int64_t)).ok()) {
+    return {};
+  }
+  int kilohertz = 0;
+  cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, 0);
+  const double second = 1e3 * kilohertz;
+  std::vector<OperationTime> result;
+  std::map<std::string, size_t> places;
+  for (size_t worker = 0; worker < lowered_.codes.size(); ++worker) {
+    for (size_t i = 0; i < lowered_.codes[worker].size(); ++i) {
+      const auto operation = static_cast<size_t>(lowered_.codes[worker][i].operation);
+      const std::string& name = program_.operations[operation].name;
+      const auto [place, added] = places.emplace(name, result.size());
+      if (added) {
+        result.push_back({.name = name});
+      }
+      OperationTime& time = result[place->second];
+      const int64_t* stamp = &stamps[(worker * static_cast<size_t>(launch_.trace_codes) + i) * 4];
+      const double work = static_cast<double>(stamp[2] - stamp[1]) / second;
+      ++time.instructions;
+      time.wait += static_cast<double>(stamp[1] - stamp[0]) / second;
+      time.work += work;
+      time.signal += static_cast<double>(stamp[3] - stamp[2]) / second;
+      time.slowest = std::max(time.slowest, work);
+    }
+  }
+  for (OperationTime& time : result) {
+    const auto count = static_cast<double>(time.instructions);
+    time.wait /= count;
+    time.work /= count;
+    time.signal /= count;
+  }
+  return result;
 }
 
 std::span<const float> HopperRunner::logits() {

@@ -1,0 +1,124 @@
+#include "engine/hopper/lower.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <variant>
+
+#include "ops/linear/hopper_layout.h"
+#include "program/verify.h"
+
+namespace weft::hopper {
+namespace {
+
+constexpr int kSms = 132;
+constexpr int64_t kCapacity = 1024;
+
+struct Made {
+  ModelConfig config;
+  Weights weights;
+  Program program;
+  Arena arena;
+  Lowered lowered;
+};
+
+/// A preset of few layers, planned and lowered: every layer is alike.
+Made make(const std::string& name) {
+  Made made;
+  made.config = preset(name).value();
+  made.config.layers = 2;
+  made.weights = Weights::describe(made.config);
+  made.program =
+      plan(made.config, made.weights, plan_options(made.config, kSms, kCapacity, DType::bf16));
+  made.arena = lay_out(made.program, made.weights);
+  auto lowered = lower(made.program, made.config, made.weights, made.arena, kCapacity);
+  EXPECT_TRUE(lowered.ok()) << name << ": " << (lowered.ok() ? "" : lowered.error().message);
+  if (lowered.ok()) {
+    made.lowered = std::move(*lowered);
+  }
+  return made;
+}
+
+TEST(Lower, EveryPresetIsSound) {
+  for (const std::string& name : preset_names()) {
+    const Made made = make(name);
+    const Status status = verify(made.program);
+    EXPECT_TRUE(status.ok()) << name << ": " << (status.ok() ? "" : status.error().message);
+    EXPECT_LE(made.program.workers.size(), static_cast<size_t>(kSms));
+  }
+}
+
+TEST(Lower, PacksEveryProductsWeightsOnce) {
+  for (const char* name : {"llama-3.2-1b", "qwen2.5-coder-1.5b", "olmo-2-1b"}) {
+    const Made made = make(name);
+    int64_t expected = 0;
+    for (const Tensor& tensor : made.weights.tensors()) {
+      const bool table = tensor.name == made.weights.get(Role::embedding).name;
+      expected +=
+          tensor.shape.size() == 2 && (!table || made.config.tied_head) ? tensor.elements() : 0;
+    }
+    int64_t packed = 0;
+    int64_t end = 0;
+    std::set<int64_t> sources;
+    for (const PackJob& job : made.lowered.pack) {
+      EXPECT_EQ(job.destination, end) << name;
+      end += groups_of(job.k) * kGroupBytes;
+      packed += int64_t{job.rows} * job.k;
+      EXPECT_TRUE(sources.insert(job.source).second) << name;
+    }
+    EXPECT_EQ(end, made.lowered.packed_bytes) << name;
+    EXPECT_EQ(packed, expected) << name;
+  }
+}
+
+TEST(Lower, WorkersStreamAboutTheSame) {
+  const Made made = make("llama-3.1-8b");
+  int64_t most = 0;
+  for (size_t worker = 0; worker < made.lowered.streams.size(); ++worker) {
+    const int64_t end = worker + 1 < made.lowered.streams.size() ? made.lowered.streams[worker + 1]
+                                                                 : made.lowered.packed_bytes;
+    most = std::max(most, end - made.lowered.streams[worker]);
+  }
+  EXPECT_LT(static_cast<double>(most * kSms),
+            1.03 * static_cast<double>(made.lowered.packed_bytes));
+}
+
+TEST(Lower, ReadersNameTheWriteTheyWaitFor) {
+  const Made made = make("qwen3-0.6b");
+  for (const auto& codes : made.lowered.codes) {
+    for (const Code& code : codes) {
+      if (code.source == kPlain) {
+        continue;
+      }
+      EXPECT_LT(code.source, code.operation);
+      const Operation& writer = made.program.operations[static_cast<size_t>(code.source)];
+      const Operation& reader = made.program.operations[static_cast<size_t>(code.operation)];
+      if (code.opcode == Opcode::attention) {
+        EXPECT_EQ(writer.name, "q_proj");
+        EXPECT_EQ(writer.layer, reader.layer);
+      } else if (code.opcode == Opcode::attention_combine) {
+        EXPECT_EQ(writer.name, "attention");
+        EXPECT_EQ(writer.layer, reader.layer);
+      } else if (code.opcode == Opcode::norm_input) {
+        EXPECT_TRUE(writer.name == "embed" || writer.name == "o_proj" ||
+                    writer.name == "down_proj");
+      }
+    }
+  }
+}
+
+TEST(Lower, RefusesWeightsThatAreNotBf16) {
+  ModelConfig config = preset("llama-3.2-1b").value();
+  config.layers = 1;
+  config.dtype = DType::f16;
+  const Weights weights = Weights::describe(config);
+  const Program program = plan(config, weights, plan_options(config, kSms, kCapacity, DType::bf16));
+  const auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity);
+  ASSERT_FALSE(lowered.ok());
+  EXPECT_NE(lowered.error().message.find("is F16: the cuda device runs bf16 weights"),
+            std::string::npos)
+      << lowered.error().message;
+}
+
+}  // namespace
+}  // namespace weft::hopper
