@@ -13,6 +13,7 @@ constexpr int64_t kBlockBytes = 128;  // of k: what a wave multiplies at a time
 constexpr int64_t kWaves = 4;
 constexpr int kMostSplits = 32;
 constexpr int kTileColumns[] = {64, 16};  // what there are kernels for
+constexpr int kQueueColumns = 64;
 
 int64_t row_bytes(const GemmSkinnyArgs& args) {
   return args.k * static_cast<int64_t>(size_of(args.a.dtype));
@@ -27,16 +28,21 @@ int most_splits(const GemmSkinnyArgs& args, int columns) {
   return tickets ? static_cast<int>(std::clamp<int64_t>(blocks / kWaves, 1, kMostSplits)) : 1;
 }
 
-Plan plan_of(const GemmSkinnyArgs& args, bool sparse, int columns, int splits,
+/// The kernels: b through registers, or through a queue in LDS from producing to multiplying waves.
+enum class Way : uint8_t { stream, queue };
+constexpr int kQueueThreads = 640;
+
+Plan plan_of(const GemmSkinnyArgs& args, Way way, bool sparse, int columns, int splits,
              std::string_view why) {
-  return {.kernel = sparse ? "sparse" : "stream",
+  return {.kernel = way == Way::queue ? (sparse ? "sparse queue" : "queue")
+                                      : (sparse ? "sparse" : "stream"),
           .tile_m = sparse         ? 8
                     : args.m <= 16 ? 16
                                    : 32,
           .tile_n = columns,
           .tile_k = static_cast<int>(kBlockBytes),
           .splits = splits,
-          .threads = static_cast<int>(kWaves * kWaveLanes),
+          .threads = way == Way::queue ? kQueueThreads : static_cast<int>(kWaves * kWaveLanes),
           .why = why};
 }
 
@@ -45,6 +51,30 @@ Plan plan_of(const GemmSkinnyArgs& args, bool sparse, int columns, int splits,
 bool can_be_sparse(const GemmSkinnyArgs& args, const DeviceInfo& device) {
   return device.target == name_of(Target::gfx942) && is_fp8(args.a.dtype) && args.m <= 8 &&
          args.scaling != Scaling::block;
+}
+
+/// Which way for which shapes: the first row that fits. From what is published of MI300X: producing
+/// waves pay for few rows and deep products, and lose at 32 rows (Hugging Face, "Creating custom
+/// kernels for the AMD MI300"). `weft tune` on a GPU can know better.
+struct WayRow {
+  int64_t most_m;
+  int64_t least_n;
+  int64_t least_k;
+  Way way;
+};
+constexpr WayRow kWays[] = {
+    {16, 2048, 8192, Way::queue}, {16, 8192, 6144, Way::queue}, {kSkinnyRows, 0, 0, Way::stream}};
+
+Way way_for(const GemmSkinnyArgs& args, const DeviceInfo& device) {
+  if (args.scaling == Scaling::block || device.target != name_of(Target::gfx942)) {
+    return Way::stream;
+  }
+  return std::find_if(std::begin(kWays), std::end(kWays),
+                      [&](const WayRow& row) {
+                        return args.m <= row.most_m && args.n >= row.least_n &&
+                               args.k >= row.least_k;
+                      })
+      ->way;
 }
 
 /// What a plan costs, in bytes that could be read meanwhile: what the busiest compute unit reads of
@@ -72,9 +102,13 @@ Plan plan(const GemmSkinnyArgs& args, const DeviceInfo& device) {
   if (const auto why = refuse(args.a.dtype, device); !why.empty()) {
     return {.why = why};
   }
+  const Way way = way_for(args, device);
   int best_columns = kTileColumns[0];
   int best_splits = 1;
   for (const int columns : kTileColumns) {
+    if (way == Way::queue && columns != kQueueColumns) {
+      continue;
+    }
     for (int splits = 1; splits <= most_splits(args, columns) && sums_are_few(args, splits);
          ++splits) {
       if (cost(args, columns, splits, device) < cost(args, best_columns, best_splits, device)) {
@@ -84,9 +118,10 @@ Plan plan(const GemmSkinnyArgs& args, const DeviceInfo& device) {
     }
   }
   const bool sparse = can_be_sparse(args, device);
-  return plan_of(args, sparse, best_columns, best_splits,
-                 sparse ? "8 rows fill a sparse operand, and would half fill a dense one"
-                        : "rows in strips of 16");
+  return plan_of(args, way, sparse, best_columns, best_splits,
+                 way == Way::queue ? "few rows, deep: from the table of ways"
+                 : sparse          ? "8 rows fill a sparse operand, and would half fill a dense one"
+                                   : "rows in strips of 16");
 }
 
 std::vector<Plan> candidates(const GemmSkinnyArgs& args, const DeviceInfo& device) {
@@ -94,11 +129,15 @@ std::vector<Plan> candidates(const GemmSkinnyArgs& args, const DeviceInfo& devic
   if (!refuse(args.a.dtype, device).empty()) {
     return plans;
   }
-  for (const bool sparse : {false, true}) {
-    for (const int columns : kTileColumns) {
-      for (int splits = 1; splits <= most_splits(args, columns); ++splits) {
-        if (!sparse || can_be_sparse(args, device)) {
-          plans.push_back(plan_of(args, sparse, columns, splits, {}));
+  for (const Way way : {Way::stream, Way::queue}) {
+    for (const bool sparse : {false, true}) {
+      for (const int columns : kTileColumns) {
+        const bool there =
+            way == Way::stream || (columns == kQueueColumns && args.scaling != Scaling::block);
+        for (int splits = 1; splits <= most_splits(args, columns) && there; ++splits) {
+          if (!sparse || can_be_sparse(args, device)) {
+            plans.push_back(plan_of(args, way, sparse, columns, splits, {}));
+          }
         }
       }
     }
@@ -137,11 +176,13 @@ Status launch(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
                                 .tiles = static_cast<int32_t>(tiles_of(args, plan.tile_n)),
                                 .splits = plan.splits,
                                 .out_f32 = args.out.dtype == DType::f32 ? 1 : 0};
-  const std::string kernel = fmt::format("gemm_skinny_{}{}_{}x{}", short_name(args.a.dtype),
-                                         args.scaling == Scaling::block ? "_block"
-                                         : plan.kernel == "sparse"      ? "_sparse"
-                                                                        : "",
-                                         plan.tile_m, plan.tile_n);
+  const std::string kernel =
+      fmt::format("gemm_skinny_{}{}{}_{}x{}", plan.threads == kQueueThreads ? "queue_" : "",
+                  short_name(args.a.dtype),
+                  args.scaling == Scaling::block ? "_block"
+                  : plan.tile_m == 8             ? "_sparse"
+                                                 : "",
+                  plan.tile_m, plan.tile_n);
   return hip_device(stream).launch({.operation = "gemm_skinny",
                                     .kernel = kernel,
                                     .groups_x = static_cast<uint32_t>(params.tiles * plan.splits),
