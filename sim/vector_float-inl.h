@@ -233,6 +233,9 @@ void div_scale(Wave& w, const Instruction& i) {
 
 /// The manual scales by 2^32 always; that would make every division that needs it wrong. What
 /// undoes v_div_scale is this: 2^64 (binary64: 2^128) up or down, by the size of the third operand.
+/// Wide enough for a quotient before its one rounding.
+__extension__ using Quad = __float128;
+
 template <class S>
 void div_fmas(Wave& w, const Instruction& i) {
   using T = typename S::T;
@@ -249,7 +252,15 @@ void div_fmas(Wave& w, const Instruction& i) {
     const T c = S::get(p[2], l);
     const T x = fused(S::get(p[0], l), S::get(p[1], l), c);
     const int scale = exponent_of(c) > kBias ? kStep : -kStep;
-    S::put(out, l, (vcc >> l & 1) != 0 ? scaled(x, scale) : x);
+    T result = x;
+    if ((vcc >> l & 1) != 0) {
+      result = scaled(x, scale);
+      if (is_denormal(result)) {  // rounds once: the quotient is IEEE's
+        result = static_cast<T>((Quad{S::get(p[0], l)} * S::get(p[1], l) + c) *
+                                static_cast<Quad>(scaled(T(1), scale)));
+      }
+    }
+    S::put(out, l, result);
   }
   finish<S>(w, i, out);
 }
