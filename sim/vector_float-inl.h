@@ -231,11 +231,11 @@ void div_scale(Wave& w, const Instruction& i) {
   w.write64(i.operand[1], vcc & exec);
 }
 
-/// The manual scales by 2^32 always; that would make every division that needs it wrong. What
-/// undoes v_div_scale is this: 2^64 (binary64: 2^128) up or down, by the size of the third operand.
 /// Wide enough for a quotient before its one rounding.
 __extension__ using Quad = __float128;
 
+/// The manual scales by 2^32 always; that would make every division that needs it wrong. What
+/// undoes v_div_scale is this: 2^64 (binary64: 2^128) up or down, by the size of the third operand.
 template <class S>
 void div_fmas(Wave& w, const Instruction& i) {
   using T = typename S::T;
