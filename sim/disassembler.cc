@@ -6,6 +6,7 @@
 #include <llvm/Object/ObjectFile.h>
 #include <llvm/Support/MemoryBuffer.h>
 
+#include <cstring>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -18,6 +19,36 @@ void LLVMInitializeAMDGPUDisassembler();  // NOLINT
 }
 
 namespace weft::sim {
+
+namespace {
+
+/// An encoding that names a literal as a source but has no place for it (VOP3, VOP3P, SDWA): LLVM
+/// 22 crashes while it says so.
+bool impossible_literal(const uint8_t* bytes, size_t left) {
+  uint32_t words[2];
+  if (left < sizeof words) {
+    return false;
+  }
+  std::memcpy(words, bytes, sizeof words);
+  constexpr uint32_t kLiteral = 255;
+  constexpr uint32_t kSdwa = 249;
+  if (words[0] >> 26 == 0b110100) {
+    return (words[1] & 511) == kLiteral || (words[1] >> 9 & 511) == kLiteral ||
+           (words[1] >> 18 & 511) == kLiteral;
+  }
+  if (words[0] >> 26 == 0b111000 || words[0] >> 26 == 0b111010) {
+    return words[1] >> 24 == kLiteral;
+  }
+  if (words[0] >> 31 == 0 && (words[0] & 511) == kSdwa) {
+    const bool first_is_scalar = (words[1] >> 23 & 1) != 0;
+    const bool second_is_scalar = words[1] >> 31 != 0;
+    return (first_is_scalar && (words[1] & 255) == kLiteral) ||
+           (second_is_scalar && (words[0] >> 9 & 255) == kLiteral);
+  }
+  return false;
+}
+
+}  // namespace
 
 Result<std::vector<AssemblerLine>> disassemble(std::span<const std::byte> code, uint64_t address,
                                                Target target) {
@@ -41,8 +72,10 @@ Result<std::vector<AssemblerLine>> disassemble(std::span<const std::byte> code, 
   for (size_t at = 0; at + 4 <= code.size();) {
     // LLVM takes bytes it may write to, and does not.
     auto* bytes = const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(code.data() + at));
-    const size_t size = LLVMDisasmInstruction(context.get(), bytes, code.size() - at, address + at,
-                                              text, sizeof text);
+    const size_t size = impossible_literal(bytes, code.size() - at)
+                            ? 0
+                            : LLVMDisasmInstruction(context.get(), bytes, code.size() - at,
+                                                    address + at, text, sizeof text);
     AssemblerLine line{.address = address + at, .bytes = static_cast<uint32_t>(size), .text = {}};
     if (size == 0 || size % 4 != 0) {
       line.bytes = 4;
