@@ -22,9 +22,10 @@ namespace weft::sim {
 
 namespace {
 
-/// An encoding that names a literal as a source but has no place for it (VOP3, VOP3P, SDWA): LLVM
-/// 22 crashes while it says so.
-bool impossible_literal(const uint8_t* bytes, size_t left) {
+/// What LLVM 22 crashes on while it says that it is no instruction: a literal as a source where the
+/// encoding has no place for it (VOP3, VOP3P, SDWA, MUBUF, MTBUF), and SDWA selections that do not
+/// exist.
+bool crashes_llvm(const uint8_t* bytes, size_t left) {
   uint32_t words[2];
   if (left < sizeof words) {
     return false;
@@ -42,8 +43,11 @@ bool impossible_literal(const uint8_t* bytes, size_t left) {
   if (words[0] >> 31 == 0 && (words[0] & 511) == kSdwa) {
     const bool first_is_scalar = (words[1] >> 23 & 1) != 0;
     const bool second_is_scalar = words[1] >> 31 != 0;
+    const bool is_compare = words[0] >> 25 == 0b0111110;  // no selection of its result
     return (first_is_scalar && (words[1] & 255) == kLiteral) ||
-           (second_is_scalar && (words[0] >> 9 & 255) == kLiteral);
+           (second_is_scalar && (words[0] >> 9 & 255) == kLiteral) || (words[1] >> 16 & 7) == 7 ||
+           (words[1] >> 24 & 7) == 7 ||
+           (!is_compare && ((words[1] >> 8 & 7) == 7 || (words[1] >> 11 & 3) == 3));
   }
   return false;
 }
@@ -72,7 +76,7 @@ Result<std::vector<AssemblerLine>> disassemble(std::span<const std::byte> code, 
   for (size_t at = 0; at + 4 <= code.size();) {
     // LLVM takes bytes it may write to, and does not.
     auto* bytes = const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(code.data() + at));
-    const size_t size = impossible_literal(bytes, code.size() - at)
+    const size_t size = crashes_llvm(bytes, code.size() - at)
                             ? 0
                             : LLVMDisasmInstruction(context.get(), bytes, code.size() - at,
                                                     address + at, text, sizeof text);
