@@ -157,9 +157,13 @@ struct Plan {
   explicit Plan(const Descriptor& d) : descriptor(d) {}
 };
 
+struct alignas(64) Register {
+  Lanes lanes;
+};
+
 /// Runs of memory for workgroups, used again when one ends.
 struct Slot {
-  std::unique_ptr<uint32_t[]> registers;
+  std::unique_ptr<Register[]> registers;
   std::unique_ptr<std::byte[]> lds;
   std::unique_ptr<std::byte[]> scratch;
   std::vector<WaveChecks> checks;
@@ -171,7 +175,7 @@ void start_wave(Plan& plan, Slot& slot, int index) {
   Launch& launch = plan.launch;
   Wave& w = group.waves[static_cast<size_t>(index)];
   w = Wave{};
-  w.v = slot.registers.get() + static_cast<size_t>(index) * kVectorRegisters * kLanes;
+  w.v = slot.registers[static_cast<size_t>(index) * kVectorRegisters].lanes;
   w.group = &group;
   w.index = index;
   w.pc = plan.entry;
@@ -412,7 +416,7 @@ void work(Plan& plan, uint64_t share, ThreadCounts& counts) {
       slot = std::make_unique<Slot>();
       ++made;
       // Not cleared: pages that a program never touches are never there.
-      slot->registers.reset(new (std::align_val_t{64}) uint32_t[waves * kVectorRegisters * kLanes]);
+      slot->registers.reset(new Register[waves * kVectorRegisters]);
       slot->lds.reset(new std::byte[plan.lds_bytes + 16]);
       if (launch.scratch_bytes != 0) {
         slot->scratch.reset(new std::byte[waves * kLanes * launch.scratch_bytes]);
