@@ -109,6 +109,10 @@ struct Expectation {
   Range columns;
   std::vector<double> value;
   std::vector<double> tolerance;
+  /// An infinite factor meets sums that are only so exact: where one is close to zero its sign, and
+  /// so the infinity's, is anybody's, and two may cancel to NaN. Whatever is not finite will do
+  /// where the tolerance is infinite.
+  bool any_infinity = false;
 
   Expectation(const Tensor& tensor, Range rows)
       : Expectation(tensor, rows, {0, tensor.columns()}) {}

@@ -183,7 +183,7 @@ Status Trial::download(bool all) {
 
 double Trial::fp8_sum_tolerance(int64_t k) const {
   const int bits = device_ != nullptr ? device_->info().fp8_sum_bits : 24;
-  return bits >= 24 ? 0 : 8 * std::ldexp(1.0, 1 - bits) * std::sqrt(128 / static_cast<double>(k));
+  return bits >= 24 ? 0 : 24 * std::ldexp(1.0, 1 - bits) * std::sqrt(128 / static_cast<double>(k));
 }
 
 std::optional<Mismatch> compare(std::span<const Expectation> expectations) {
@@ -198,7 +198,9 @@ std::optional<Mismatch> compare(std::span<const Expectation> expectations) {
         const double got = tensor.get(r, c);
         const double tolerance = expected.tolerance[i];
         double error = 0;
-        if (std::isnan(want) || std::isnan(got)) {
+        if (expected.any_infinity && std::isinf(tolerance)) {
+          error = std::isfinite(got) ? std::numeric_limits<double>::infinity() : 0;
+        } else if (std::isnan(want) || std::isnan(got)) {
           error = std::isnan(want) == std::isnan(got) ? 0 : std::numeric_limits<double>::infinity();
         } else if (want != got) {
           error = std::fabs(want - got) / tolerance;  // also where one is infinite: then NaN or inf

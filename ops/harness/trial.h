@@ -113,7 +113,9 @@ class Trial {
   /// kernel must add the sums of 128 products in f32. In a block of 128 about 130 terms lose half a
   /// unit of 2^-13 of the largest product, which is a sixteenth of the sum of magnitudes, and the
   /// signs are random: 2 * 2^-13 of that sum is not exceeded; blocks add like independent errors,
-  /// with scales of any size: 8 / sqrt(blocks).
+  /// with scales of any size: 8 / sqrt(blocks). Where infinities were put into the data, an fp8
+  /// operand has them as its largest number: one product is then most of the sum, and every other
+  /// loses its half unit of it: three times that.
   double fp8_sum_tolerance(int64_t k) const;
 
   virtual size_t workspace_bytes(const Plan& /*plan*/) const { return 0; }
