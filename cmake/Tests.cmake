@@ -53,7 +53,8 @@ if(TARGET weft_command AND TARGET weft_sim AND NOT WEFT_CDNA_LEFT_OUT AND NOT WE
     add_test(NAME check_${target}_all COMMAND weft_command check --device sim:${target})
     add_test(NAME check_${target}_plans
       COMMAND weft_command check --quick --all-plans --device sim:${target})
-    set_tests_properties(check_${target}_all check_${target}_plans PROPERTIES LABELS slow)
+    # Minutes each: `ctest -L long`, not part of scripts/test.
+    set_tests_properties(check_${target}_all check_${target}_plans PROPERTIES LABELS long)
   endforeach()
 endif()
 

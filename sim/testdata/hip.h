@@ -9,13 +9,13 @@
 struct Index {
   unsigned x, y, z;
 };
-#define threadIdx                                                                \
+#define threadIdx                                                            \
   (Index{__builtin_amdgcn_workitem_id_x(), __builtin_amdgcn_workitem_id_y(), \
          __builtin_amdgcn_workitem_id_z()})
-#define blockIdx                                                                   \
+#define blockIdx                                                               \
   (Index{__builtin_amdgcn_workgroup_id_x(), __builtin_amdgcn_workgroup_id_y(), \
          __builtin_amdgcn_workgroup_id_z()})
-#define blockDim                                                                       \
+#define blockDim                                                                   \
   (Index{__builtin_amdgcn_workgroup_size_x(), __builtin_amdgcn_workgroup_size_y(), \
          __builtin_amdgcn_workgroup_size_z()})
 
