@@ -421,11 +421,9 @@ inline constexpr MatrixInstruction kMatrixInstructions[] = {
                                                                                     "f32_"
                                                                                     "16x16x64_"
                                                                                     "bf8_fp8",
-                                                                                    16,
-                                                                                    16,
-                                                                                    64,
-                                                                                    bf8, fp8, f32,
-                                                                                    4,
+                                                                                    16, 16,
+                                                                                    64, bf8, fp8,
+                                                                                    f32, 4,
                                                                                     4) WEFT_SPARSE("f32_16x16x64_bf8_bf8",
                                                                                                    16,
                                                                                                    16,
@@ -433,19 +431,16 @@ inline constexpr MatrixInstruction kMatrixInstructions[] = {
                                                                                                    bf8,
                                                                                                    bf8,
                                                                                                    f32,
-                                                                                                   4,
-                                                                                                   4)
+                                                                                                   4, 4)
                                                                                     WEFT_SPARSE(
                                                                                         "f32_"
                                                                                         "32x32x"
                                                                                         "64_"
                                                                                         "fp8_"
                                                                                         "fp8",
-                                                                                        32,
-                                                                                        32,
-                                                                                        64,
-                                                                                        fp8, fp8,
-                                                                                        f32, 0,
+                                                                                        32, 32,
+                                                                                        64, fp8,
+                                                                                        fp8, f32, 0,
                                                                                         8) WEFT_SPARSE("f32_32x32x64_fp8_bf8",
                                                                                                        32,
                                                                                                        32,
@@ -506,7 +501,8 @@ inline constexpr MatrixInstruction kMatrixInstructions[] = {
                                                                                                                fp8,
                                                                                                                bf8,
                                                                                                                f32,
-                                                                                                               0, 4)
+                                                                                                               0,
+                                                                                                               4)
                                                                                                 WEFT_SPARSE(
                                                                                                     "f32_16x16x128_bf8_fp8",
                                                                                                     16,

@@ -8,8 +8,9 @@ namespace weft::hopper {
 /// Query heads handled in one pass over the keys.
 inline constexpr int kHeadsAtOnce = 4;
 
-/// Bytes of shared memory that attention works in, for a team of `warps`: the queries of a KV head's
-/// `group`, its new key and value (as computed and as the cache has them), and each warp's part of the result.
+/// Bytes of shared memory that attention works in, for a team of `warps`: the queries of a KV
+/// head's `group`, its new key and value (as computed and as the cache has them), and each warp's
+/// part of the result.
 constexpr int64_t attention_scratch_bytes(int64_t warps, int64_t head_dim, int64_t group) {
   return ((group + 4) * head_dim + warps * kHeadsAtOnce * (head_dim + 2)) * 4;
 }

@@ -32,7 +32,7 @@ Plan plan(const GemmFp8BlockwiseArgs& args, const DeviceInfo& device) {
 
 std::vector<Plan> candidates(const GemmFp8BlockwiseArgs& args, const DeviceInfo& device) {
   return why_not(args, device).empty() ? gemm_candidates(problem_of(args), device)
-                                      : std::vector<Plan>();
+                                       : std::vector<Plan>();
 }
 
 size_t workspace(const GemmFp8BlockwiseArgs& args, const Plan& plan) {

@@ -74,8 +74,8 @@ __global__ void late_write(float* out) {
 
 __global__ void direct_load_no_wait(const int* in, int* out) {
   __shared__ int data[64];
-  __builtin_amdgcn_global_load_lds(
-      (__attribute__((address_space(1))) void*)(in + threadIdx.x), (LDS void*)data, 4, 0, 0);
+  __builtin_amdgcn_global_load_lds((__attribute__((address_space(1))) void*)(in + threadIdx.x),
+                                   (LDS void*)data, 4, 0, 0);
   int x;
   asm volatile(
       "ds_read_b32 %0, %1\n"  // FAULT direct_load_no_wait

@@ -190,10 +190,10 @@ __global__ void persistent(unsigned* counter, unsigned* out, int rounds) {
     }
     __syncthreads();
     // Every workgroup sees what all wrote in the round before.
-    const unsigned before =
-        round == 1 ? 0
-                   : __scoped_atomic_load_n(&out[(blockIdx.x + 1) % grid_dim_x()],
-                                            __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
+    const unsigned before = round == 1
+                                ? 0
+                                : __scoped_atomic_load_n(&out[(blockIdx.x + 1) % grid_dim_x()],
+                                                         __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
     __syncthreads();
     if (threadIdx.x == 0) {
       __scoped_atomic_fetch_add(counter + 1, 1u, __ATOMIC_ACQ_REL, __MEMORY_SCOPE_DEVICE);
