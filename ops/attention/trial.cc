@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 
 #include "ops/attention/op.h"
 
@@ -147,11 +148,11 @@ class AttentionTrial : public Trial {
 
   double longest_key(int64_t query_head, Range seen) {
     const int64_t head = query_head / (args_.query_heads / args_.kv_heads);
-    if (key_lengths_.empty()) {
+    std::call_once(key_lengths_made_, [&] {  // rows are expected by several threads
       for (int64_t r = 0; r < keys_.rows(); ++r) {
         key_lengths_.push_back(length(keys_, r, 0));
       }
-    }
+    });
     const auto at = key_lengths_.begin() + head * capacity_;
     return *std::max_element(at + seen.begin, at + seen.end);
   }
@@ -164,6 +165,7 @@ class AttentionTrial : public Trial {
   Tensor& out_;
   std::vector<int32_t> positions_;
   std::vector<double> key_lengths_;  // [kv_head][position]
+  std::once_flag key_lengths_made_;
   AttentionArgs args_;
 };
 
