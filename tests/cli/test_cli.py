@@ -126,7 +126,7 @@ class Contract(Command):
         self.fails(USAGE, "tune", "gemm_bf16", says=["nothing to tune"])
 
     def test_operations_on_the_simulator(self):
-        if "sim:gfx942 " not in self.ok("devices").decode():
+        if "Weft simulator" not in self.ok("devices").decode():
             self.skipTest("this build has no simulator")
         device = ("--device", "sim:gfx942")
         text = self.ok("check", "swiglu_quant", "--quick", *device).decode()
