@@ -51,6 +51,15 @@ __device__ inline void load_bytes(void* to, const void* from, uint32_t bytes, Ba
       "l"(from), "r"(bytes), "r"(smem_address(&barrier))
       : "memory");
 }
+/// The same, with a cache policy (see evict_first()).
+__device__ inline void load_bytes(void* to, const void* from, uint32_t bytes, Barrier& barrier,
+                                  uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(smem_address(to)),
+      "l"(from), "r"(bytes), "r"(smem_address(&barrier)), "l"(policy)
+      : "memory");
+}
 /// For what is read once: it leaves L2 first.
 __device__ inline uint64_t evict_first() {
   uint64_t policy;

@@ -19,28 +19,28 @@ constexpr int kPasses = 7;
 __global__ void __launch_bounds__(32, 1)
     read_kernel(const char* data, int64_t pages, int64_t pages_each) {
   extern __shared__ __align__(1024) char memory[];
-  __shared__ uint64_t full[kPages];
+  __shared__ Barrier full[kPages];
   if (threadIdx.x != 0) {
     return;
   }
   for (int i = 0; i < kPages; ++i) {
-    mbarrier_init(&full[i], 1);
+    full[i].init(1);
   }
-  mbarrier_init_fence();
-  const uint64_t policy = evict_first_policy();
+  fence_barriers();
+  const uint64_t policy = evict_first();
   const int64_t first = blockIdx.x * pages_each;
   const int64_t count = min(pages_each, pages - first);
   const auto wait = [&](int64_t page) {
-    while (!mbarrier_try_wait(&full[page % kPages], page / kPages % 2)) {
+    while (!full[page % kPages].try_wait(page / kPages % 2)) {
     }
   };
   for (int64_t i = 0; i < count; ++i) {
     if (i >= kPages) {
       wait(i - kPages);
     }
-    mbarrier_arrive_expect(&full[i % kPages], kPage);
-    bulk_load(memory + i % kPages * kPage, data + (first + i) * kPage, kPage, &full[i % kPages],
-              policy);
+    full[i % kPages].arrive_expect(kPage);
+    load_bytes(memory + i % kPages * kPage, data + (first + i) * kPage, kPage, full[i % kPages],
+               policy);
   }
   for (int64_t i = max(int64_t{0}, count - kPages); i < count; ++i) {
     wait(i);

@@ -3,23 +3,24 @@
 // every wait of the program: that is what hides the waits.
 #pragma once
 
+#include "arch/hopper/copy.cuh"
 #include "arch/hopper/resident.cuh"
 
 namespace weft::hopper {
 
 struct PageRing {
-  char* pages;      ///< shared, 128-byte aligned: slots pages of equal size
-  uint64_t* full;   ///< [slots]: the copy has landed
-  uint64_t* empty;  ///< [slots]: every warp has read it
+  char* pages;     ///< shared, 128-byte aligned: slots pages of equal size
+  Barrier* full;   ///< [slots]: the copy has landed
+  Barrier* empty;  ///< [slots]: every warp has read it
   int slots;
 
   /// By one thread, before the team and the loader begin.
   __device__ void init() const {
     for (int i = 0; i < slots; ++i) {
-      mbarrier_init(&full[i], 1);
-      mbarrier_init(&empty[i], Team::kWarps);
+      full[i].init(1);
+      empty[i].init(Team::kWarps);
     }
-    mbarrier_init_fence();
+    fence_barriers();
   }
 };
 
@@ -35,16 +36,5 @@ struct PageCursor {
     }
   }
 };
-
-/// Waits for a phase that is sure to come: nothing but copies and this CTA's own warps bring it.
-/// Were it not to, the kernel traps.
-__device__ inline void wait_page(uint64_t* barrier, uint32_t parity) {
-  constexpr uint32_t kMostTries = 1u << 26;
-  for (uint32_t tries = 0; !mbarrier_try_wait(barrier, parity); ++tries) {
-    if (tries == kMostTries) {
-      __trap();
-    }
-  }
-}
 
 }  // namespace weft::hopper

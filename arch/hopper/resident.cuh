@@ -8,11 +8,9 @@
 
 #include <cstdint>
 
-namespace weft::hopper {
+#include "arch/hopper/barrier.cuh"
 
-__device__ inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
+namespace weft::hopper {
 
 /// Four f32, read here and now: the compiler does not keep them.
 __device__ inline float4 load_shared(uint32_t address) {
@@ -21,59 +19,6 @@ __device__ inline float4 load_shared(uint32_t address) {
                : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
                : "r"(address));
   return x;
-}
-
-// --- mbarriers ---
-
-__device__ inline void mbarrier_init(uint64_t* barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
-               "r"(arrivals)
-               : "memory");
-}
-/// Makes initialised barriers visible to the copy engine.
-__device__ inline void mbarrier_init_fence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-__device__ inline void mbarrier_arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
-               : "memory");
-}
-/// Arrives once and expects `bytes` more of bulk copies.
-__device__ inline void mbarrier_arrive_expect(uint64_t* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
-}
-/// Whether the phase of this parity is complete; waits a while in hardware before it says no.
-__device__ inline bool mbarrier_try_wait(uint64_t* barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
-  return done != 0;
-}
-
-// --- bulk copies ---
-
-/// Copies `bytes` (a multiple of 16, as both addresses are) to shared memory; completes on the
-/// barrier. The weights are read once a step: they leave L2 first.
-__device__ inline void bulk_load(void* destination, const void* source, uint32_t bytes,
-                                 uint64_t* barrier, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(destination)),
-      "l"(source), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
-      : "memory");
-}
-__device__ inline uint64_t evict_first_policy() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
 }
 
 // --- data between SMs ---
@@ -146,21 +91,6 @@ __device__ void await_pairs(float2 (&values)[kPairs], uint32_t pending, uint32_t
 
 // --- inside a CTA ---
 
-/// Barrier `id` among `threads` threads (whole warps).
-__device__ inline void named_barrier(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
-/// Moves registers between warpgroups: of each thread, for all of a warpgroup at once.
-template <int kRegisters>
-__device__ inline void raise_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ inline void lower_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-
 /// d += a b: A 16 x 16 (row), B 16 x 8 (column), bf16, summed in f32. Lane (g, t) = (lane / 4, lane
 /// % 4) holds a.x: row g, k 2t..2t+1; a.y: row g + 8; a.z: row g, k 2t+8..; a.w: row g + 8; b0:
 /// column g, k 2t..; b1: k 2t+8..; d0, d1: row g, columns 2t, 2t+1; d2, d3: row g + 8.
@@ -187,7 +117,7 @@ struct Team {
   int lane;
   float* scratch;  ///< shared: 2 * kTeamWarps floats
 
-  __device__ void sync() const { named_barrier(1, kThreads); }
+  __device__ void sync() const { named_sync(1, kThreads); }
 
   static constexpr int kWarps = 8;
   static constexpr int kThreads = kWarps * 32;

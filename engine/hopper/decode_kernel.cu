@@ -33,8 +33,8 @@ struct Shared {
   Candidate best[4];
   float cosines[kMostHalf];
   float sines[kMostHalf];
-  uint64_t full[16];
-  uint64_t empty[16];
+  Barrier full[16];
+  Barrier empty[16];
   uint32_t gave_up;   ///< somebody waited too long, here or elsewhere
   uint32_t leave[2];  ///< what thread 0 saw of gave_up at the end of a code: all act on the same
   uint32_t ended;     ///< the team has left: the loader follows
@@ -232,7 +232,7 @@ __device__ void Worker::signal(const Code& code, int threads) {
   }
   if (team_.thread < threads) {
     // Two barriers, since the other warps may be at the next one already.
-    named_barrier(threads == Team::kThreads ? 3 : 2, threads);
+    named_sync(threads == Team::kThreads ? 3 : 2, threads);
     if (team_.thread < code.signals) {
       add_release(
           launch_.counters + static_cast<int64_t>(code.signal[team_.thread]) * kCounterStride, 1);
@@ -593,7 +593,7 @@ __device__ void Worker::product(const Code& code) {
     if (team_.lane == 0) {
       shared_->best[team_.warp] = best;
     }
-    named_barrier(2, 128);
+    named_sync(2, 128);
     if (team_.thread == 0) {
       for (int w = 1; w < 4; ++w) {
         if (shared_->best[w].id != 0x7fffffff) {
@@ -756,12 +756,12 @@ struct Worker::PageWalk {
 };
 
 __device__ void Worker::load() {
-  const uint64_t policy = evict_first_policy();
+  const uint64_t policy = evict_first();
   PageCursor next;    // to fill
   PageCursor oldest;  // of those in flight
   int in_flight = 0;
   const auto land = [&] {
-    while (!mbarrier_try_wait(&ring_.full[oldest.slot], oldest.phase)) {
+    while (!ring_.full[oldest.slot].try_wait(oldest.phase)) {
     }
     oldest.advance(ring_.slots);
     --in_flight;
@@ -770,7 +770,7 @@ __device__ void Worker::load() {
   uint32_t bytes;
   for (int64_t used = 0; walk.at_page(bytes); ++used) {
     if (used >= ring_.slots) {
-      while (!mbarrier_try_wait(&ring_.empty[next.slot], next.phase ^ 1)) {
+      while (!ring_.empty[next.slot].try_wait(next.phase ^ 1)) {
         if (ended()) {
           break;
         }
@@ -782,9 +782,9 @@ __device__ void Worker::load() {
     while (in_flight >= launch_.pages_in_flight) {
       land();
     }
-    mbarrier_arrive_expect(&ring_.full[next.slot], bytes);
-    bulk_load(ring_.pages + next.slot * kPageBytes, walk.from, bytes, &ring_.full[next.slot],
-              policy);
+    ring_.full[next.slot].arrive_expect(bytes);
+    load_bytes(ring_.pages + next.slot * kPageBytes, walk.from, bytes, ring_.full[next.slot],
+               policy);
     walk.take(bytes);
     next.advance(ring_.slots);
     ++in_flight;

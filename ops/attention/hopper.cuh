@@ -62,7 +62,7 @@ __device__ void attention_range(const Team& team, const float* queries, const ch
   // Queries stay in shared memory: registers are for the cache's rows and the sums. Heads beyond
   // `heads` repeat the last one and are not stored.
   const auto query = [&](int h) {
-    return shared_address(queries + min(h, heads - 1) * dim + (active ? chunk : 0) * 8);
+    return smem_address(queries + min(h, heads - 1) * dim + (active ? chunk : 0) * 8);
   };
   float maximum[kHeadsAtOnce];
   float total[kHeadsAtOnce] = {};

@@ -120,7 +120,7 @@ __device__ void stream_product(const Team& team, const PageRing& ring, PageCurso
   };
   const auto release = [&] {
     if (team.lane == 0) {
-      mbarrier_arrive(&ring.empty[cursor.slot]);
+      ring.empty[cursor.slot].arrive();
     }
     cursor.advance(ring.slots);
   };
@@ -163,7 +163,7 @@ __device__ void stream_product(const Team& team, const PageRing& ring, PageCurso
       PageCursor here = cursor;
 #pragma unroll
       for (int p = 0; p < kAtOnce; ++p) {
-        wait_page(&ring.full[here.slot], here.phase);
+        ring.full[here.slot].wait(here.phase);
 #pragma unroll
         for (int i = 0; i < kEach; ++i) {
           w[p][i][0] = weights(here.slot, i)[0];
@@ -190,7 +190,7 @@ __device__ void stream_product(const Team& team, const PageRing& ring, PageCurso
     }
     // One group: of a page that several units share, of a unit's odd page, of the last.
     if (in_page == 0) {
-      wait_page(&ring.full[cursor.slot], cursor.phase);
+      ring.full[cursor.slot].wait(cursor.phase);
     }
     if (team.warp + in_page * Team::kWarps < left) {
       const auto* w = weights(cursor.slot, in_page);
