@@ -22,6 +22,9 @@ __device__ inline uint32_t cluster_address(uint32_t address, uint32_t rank) {
 /// Waits that cannot end are a bug; better a trap than a GPU that hangs. Each try waits in hardware
 /// for about a microsecond or more, so this is seconds.
 inline constexpr uint32_t kMostTries = 1u << 22;
+/// A function of its own: ptxas gives a kernel that ends in several places no more registers than
+/// it had at its start, whatever setmaxnreg says.
+__device__ __noinline__ inline void give_up() { __trap(); }
 
 /// An mbarrier in shared memory. A phase ends when all arrivals have come and as many bytes as were
 /// expected; waiting for a parity waits until the phase of that parity has ended, so that waiting
@@ -73,7 +76,7 @@ class Barrier {
   __device__ void wait(uint32_t parity) {
     for (uint32_t tries = 0; !try_wait(parity); ++tries) {
       if (tries == kMostTries) {
-        __trap();
+        give_up();
       }
     }
   }

@@ -28,19 +28,22 @@ Result<CUtensorMap> tensor_map(const MapArgs& args) {
         "the CUDA driver has no cuTensorMapEncodeTiled; Weft needs one for CUDA 12 or later");
   }
   CUtensorMap map;
-  const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(args.columns),
-                               static_cast<cuuint64_t>(args.rows)};
-  const cuuint64_t strides[1] = {static_cast<cuuint64_t>(args.stride_bytes)};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(args.box_columns),
-                             static_cast<cuuint32_t>(args.box_rows)};
-  const cuuint32_t steps[2] = {1, 1};
-  const CUresult result = encode(
-      &map,
-      args.format == MapFormat::u8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                                   : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-      2, const_cast<void*>(args.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      args.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(args.columns),
+                               static_cast<cuuint64_t>(args.rows),
+                               static_cast<cuuint64_t>(args.planes)};
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(args.stride_bytes),
+                                 static_cast<cuuint64_t>(args.plane_bytes)};
+  const cuuint32_t box[3] = {static_cast<cuuint32_t>(args.box_columns),
+                             static_cast<cuuint32_t>(args.box_rows), 1};
+  const cuuint32_t steps[3] = {1, 1, 1};
+  const CUresult result =
+      encode(&map,
+             args.format == MapFormat::u8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                          : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+             args.planes > 0 ? 3 : 2, const_cast<void*>(args.data), sizes, strides, box, steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE,
+             args.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     return device_error("the CUDA driver refuses a tensor map of " + std::to_string(args.rows) +
                         " x " + std::to_string(args.columns) + " with boxes of " +

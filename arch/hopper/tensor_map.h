@@ -13,7 +13,7 @@ namespace weft::hopper {
 
 enum class MapFormat : uint8_t { u8, bf16 };
 
-/// A row-major matrix and the box that one copy takes.
+/// A row-major matrix, or a stack of such, and the box that one copy takes.
 struct MapArgs {
   const void* data = nullptr;  ///< aligned to 16 bytes
   MapFormat format = MapFormat::u8;
@@ -23,6 +23,8 @@ struct MapArgs {
   int box_rows = 0;          ///< at most 256
   int box_columns = 0;       ///< 128 bytes where swizzled; at most 256
   bool swizzled = true;      ///< as swizzle_128()
+  int64_t planes = 0;        ///< matrices in a stack; the box is of one. 0: no stack, one matrix
+  int64_t plane_bytes = 0;   ///< from one to the next, a multiple of 16
 };
 
 /// Errors: device (no driver, or it refuses: the sentence says what).

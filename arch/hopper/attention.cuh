@@ -1,0 +1,56 @@
+// What attention of many rows needs beyond the matrix products' vocabulary: tiles of stacks of
+// matrices (heads), and products whose A is in registers and whose B lies transposed. PTX ISA 8.5,
+// "cp.async.bulk.tensor", "wgmma.mma_async".
+#pragma once
+
+#include <cstdint>
+
+#include "arch/hopper/copy.cuh"
+#include "arch/hopper/wgmma.cuh"
+
+namespace weft::hopper {
+
+/// load_tile() of a map with planes: the box at (x, y) of plane z.
+__device__ inline void load_plane_tile(void* to, const CUtensorMap& map, int x, int y, int z,
+                                       Barrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(smem_address(to)),
+      "l"(&map), "r"(smem_address(&barrier)), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+
+/// Describes B[k, n] in shared memory with n contiguous: tiles of 64 columns, each of 128-byte
+/// rows (one of k), swizzled, aligned to 1024 bytes, `tile_bytes` from one to the next ("Strides",
+/// MN-major: the leading dimension's goes from 64 columns to the next, the other from 8 rows of k
+/// to the next). advance() by multiples of 8 rows goes along k.
+__device__ inline uint64_t transposed_descriptor(const void* tile, uint32_t tile_bytes) {
+  return uint64_t{smem_address(tile) >> 4} | uint64_t{tile_bytes >> 4} << 16 |
+         uint64_t{kSwizzleBytes >> 4} << 32 | uint64_t{1} << 62;
+}
+
+/// d[64, N] += a[64, 16] b[16, N] in bf16, b as transposed_descriptor() says. A thread's `a` are
+/// elements (row, k), (row + 8, k), (row, k + 8), (row + 8, k + 8), two along k each, at the
+/// coordinates that it has in a result of 16 columns: results become operands by rounding alone.
+template <int kN>
+__device__ void wgmma_transposed(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b);
+
+// N columns; A0 .. A3, B: the operands' numbers after the N / 2 registers of the result.
+#define WEFT_WGMMA_TRANSPOSED(N, A0, A1, A2, A3, B)                                   \
+  template <>                                                                         \
+  __device__ inline void wgmma_transposed<N>(float(&d)[N / 2], const uint32_t(&a)[4], \
+                                             uint64_t b) {                            \
+    asm volatile(                                                                     \
+        "{\n.reg .pred p;\nsetp.eq.u32 p, 1, 1;\n"                                    \
+        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WEFT_S_##N       \
+        "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, 1;\n}"        \
+        : WEFT_D_##N                                                                  \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+  }
+WEFT_WGMMA_TRANSPOSED(64, 32, 33, 34, 35, 36)
+WEFT_WGMMA_TRANSPOSED(128, 64, 65, 66, 67, 68)
+WEFT_WGMMA_TRANSPOSED(192, 96, 97, 98, 99, 100)
+WEFT_WGMMA_TRANSPOSED(256, 128, 129, 130, 131, 132)
+#undef WEFT_WGMMA_TRANSPOSED
+
+}  // namespace weft::hopper
