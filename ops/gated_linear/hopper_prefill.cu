@@ -1,0 +1,198 @@
+// gated_linear for many rows on sm_90a: gemm_bf16's kernel with a tile of b that is half gate and
+// half up, 128 columns each, so that a thread has both sums of a column and multiplies them in f32.
+#include "arch/hopper/attention.cuh"
+#include "arch/hopper/gemm.cuh"
+#include "arch/hopper/launch.cuh"
+#include "arch/hopper/tensor_map.h"
+#include "ops/gated_linear/hopper_prefill.h"
+
+namespace weft::hopper {
+namespace {
+
+constexpr int kColumns = 128;                     ///< of out, in a tile
+constexpr int kBlock = kRowBytes / Bf16::kBytes;  ///< elements of k in a stage
+/// Two blocks along n share the tile of a.
+using Tile = GemmTile<128, 2 * kColumns, 2, 2, true>;
+using Shared = GemmShared<Tile, 0, staging_bytes<kColumns>()>;
+
+struct Biases {
+  const uint16_t* gate = nullptr;  ///< bf16 [n], or null
+  const uint16_t* up = nullptr;
+  int n = 0;
+  float scale = 1;
+};
+
+__device__ float bias_at(const uint16_t* bias, int column, int n) {
+  return bias != nullptr && column < n ? __uint_as_float(uint32_t{bias[column]} << 16) : 0.0f;
+}
+
+/// One thread: see feed_tiles(). The stack of weights has two planes, gate and up.
+__device__ void feed(const Shared& shared, const TileSchedule& schedule, const CUtensorMap& a,
+                     const CUtensorMap& weights) {
+  const int cluster_index = blockIdx.x / Tile::cluster;
+  const int rank = cluster_rank();
+  constexpr uint16_t kBoth = (1 << Tile::cluster) - 1;
+  Shared::Cursor cursor;
+  TileWork work;
+  for (int round = 0; schedule.work(cluster_index, round, rank, work); ++round) {
+    for (int k = work.k_begin; k < work.k_end; ++k, cursor.advance()) {
+      const int slot = cursor.slot;
+      shared.empty(slot).wait(cursor.parity ^ 1);
+      Barrier& full = shared.full(slot);
+      full.arrive_expect(Shared::kStageBytes);
+      for (int plane = 0; plane < 2; ++plane) {
+        load_plane_tile(shared.b(slot) + plane * kColumns * kRowBytes, weights, k * kBlock,
+                        work.n * kColumns, plane, full);
+      }
+      const int slice = rank * Tile::shared_rows;
+      load_tile_to(kBoth, shared.a(slot) + slice * kRowBytes, a, k * kBlock,
+                   work.m * Tile::m + slice, full);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(Tile::threads, 1)
+    gated_linear_tile(const __grid_constant__ CUtensorMap a,
+                      const __grid_constant__ CUtensorMap weights,
+                      const __grid_constant__ CUtensorMap out,
+                      const __grid_constant__ TileSchedule schedule,
+                      const __grid_constant__ Biases biases) {
+  extern __shared__ char memory[];
+  const Shared shared(memory);
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const int lane = threadIdx.x % 32;
+  shared.init(1);
+
+  constexpr int kFeederRegisters = 40;
+  constexpr int kRegisters = 232;
+  if (warp >= Tile::warps) {
+    lower_registers<kFeederRegisters>();
+    if (warp == Tile::warps && elect_one()) {
+      prefetch_map(a);
+      prefetch_map(weights);
+      feed(shared, schedule, a, weights);
+    }
+    __syncwarp();
+  } else {
+    raise_registers<kRegisters>();
+    const int warpgroup = warp / 4;
+    const uint64_t a_tile = advance(tile_descriptor(shared.a(0)), warpgroup * 64 * kRowBytes);
+    const uint64_t b_tile = tile_descriptor(shared.b(0));
+    Shared::Cursor cursor;
+    TileWork work;
+    for (int round = 0; schedule.work(blockIdx.x / Tile::cluster, round, cluster_rank(), work);
+         ++round) {
+      float sums[Tile::n / 2];
+      int last_slot = -1;
+      for (int k = work.k_begin; k < work.k_end; ++k, cursor.advance()) {
+        const int slot = cursor.slot;
+        shared.full(slot).wait(cursor.parity);
+        hold(sums);
+        wgmma_begin();
+#pragma unroll
+        for (int i = 0; i < kRowBytes / kWgmmaRowBytes; ++i) {
+          const uint32_t offset = slot * Shared::kStageBytes + i * kWgmmaRowBytes;
+          wgmma<Bf16, Tile::n>(sums, advance(a_tile, offset), advance(b_tile, offset),
+                               i > 0 || k > work.k_begin);
+        }
+        wgmma_commit();
+        hold(sums);
+        wgmma_wait<1>();  // the batch before is done: its slot is free
+        if (last_slot >= 0) {
+          shared.release(last_slot, lane);
+        }
+        last_slot = slot;
+      }
+      wgmma_wait<0>();
+      hold(sums);
+      shared.release(last_slot, lane);
+
+      // Column c's gate and up are sums[i] and sums[i + kColumns / 2].
+      float(&gated)[kColumns / 2] = reinterpret_cast<float(&)[kColumns / 2]>(sums);
+      const int column = work.n * kColumns;
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; ++i) {
+        float gate = sums[i];
+        float up = sums[i + kColumns / 2];
+        if (biases.gate != nullptr) {
+          const int c = column + i / 4 * 8 + lane % 4 * 2 + i % 2;
+          gate += bias_at(biases.gate, c, biases.n);
+          up += bias_at(biases.up, c, biases.n);
+        }
+        gated[i] = biases.scale * up * __fdividef(gate, 1 + __expf(-gate));
+      }
+      store_rows<kColumns>(shared.staging(warp), out,
+                           work.m * Tile::m + warpgroup * 64 + warp % 4 * 16, column, gated, lane);
+    }
+    if (lane == 0) {
+      wait_stores_read<0>();
+    }
+    __syncwarp();
+  }
+  leave_cluster<Tile>();
+}
+
+}  // namespace
+
+std::string_view refuse_prefill_gated_linear(const GatedLinearArgs& args) {
+  if (args.a.dtype != DType::bf16 || args.gate.dtype != DType::bf16 ||
+      args.out.dtype != DType::bf16) {
+    return "everything must be bf16";
+  }
+  if ((args.gate_bias.data == nullptr) != (args.up_bias.data == nullptr)) {
+    return "both biases or none";
+  }
+  if (args.a.stride % 8 != 0 || args.gate.stride % 8 != 0 || args.up.stride != args.gate.stride ||
+      args.out.stride % 8 != 0) {
+    return "strides must be multiples of 8, and the weights' the same";
+  }
+  const auto* gate = static_cast<const char*>(args.gate.data);
+  const auto* up = static_cast<const char*>(args.up.data);
+  return up > gate ? std::string_view{} : "up's weights must lie behind gate's";
+}
+
+Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, float scale, Stream stream) {
+  WEFT_ASSIGN(const CUtensorMap a, tensor_map({.data = args.a.data,
+                                               .format = MapFormat::bf16,
+                                               .rows = rows,
+                                               .columns = args.k,
+                                               .stride_bytes = args.a.stride * 2,
+                                               .box_rows = Tile::shared_rows,
+                                               .box_columns = kBlock}));
+  WEFT_ASSIGN(const CUtensorMap weights,
+              tensor_map({.data = args.gate.data,
+                          .format = MapFormat::bf16,
+                          .rows = args.n,
+                          .columns = args.k,
+                          .stride_bytes = args.gate.stride * 2,
+                          .box_rows = kColumns,
+                          .box_columns = kBlock,
+                          .planes = 2,
+                          .plane_bytes = static_cast<const char*>(args.up.data) -
+                                         static_cast<const char*>(args.gate.data)}));
+  WEFT_ASSIGN(const CUtensorMap out, tensor_map({.data = args.out.data,
+                                                 .format = MapFormat::bf16,
+                                                 .rows = rows,
+                                                 .columns = args.n,
+                                                 .stride_bytes = args.out.stride * 2,
+                                                 .box_rows = 16,
+                                                 .box_columns = out_box_columns<kColumns>()}));
+  const TileSchedule schedule{.m_tiles = ceil_div(static_cast<int>(rows), Tile::m),
+                              .n_tiles = ceil_div(static_cast<int>(args.n), kColumns),
+                              .k_blocks = ceil_div(static_cast<int>(args.k), kBlock),
+                              .cluster = Tile::cluster,
+                              .share_a = Tile::share_a,
+                              .clusters = stream.device->info().units / Tile::cluster};
+  return launch_kernel(
+      gated_linear_tile,
+      {.blocks = schedule.blocks(),
+       .threads = Tile::threads,
+       .cluster = Tile::cluster,
+       .shared_bytes = Shared::kBytes,
+       .stream = static_cast<cudaStream_t>(stream.native)},
+      a, weights, out, schedule,
+      Biases{static_cast<const uint16_t*>(args.gate_bias.data),
+             static_cast<const uint16_t*>(args.up_bias.data), static_cast<int>(args.n), scale});
+}
+
+}  // namespace weft::hopper

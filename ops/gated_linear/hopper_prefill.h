@@ -1,0 +1,19 @@
+// gated_linear for a chunk's rows on Hopper.
+#pragma once
+
+#include <string_view>
+
+#include "arch/device.h"
+#include "ops/gated_linear/op.h"
+
+namespace weft::hopper {
+
+/// Why prefill_gated_linear() cannot take such operands; empty: it can. All pointers must be
+/// aligned to 16 bytes besides.
+std::string_view refuse_prefill_gated_linear(const GatedLinearArgs& args);
+
+/// Rows [0, rows) of args. `scale` is applied to out before it is rounded. Errors: device (the
+/// launch failed).
+Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, float scale, Stream stream);
+
+}  // namespace weft::hopper

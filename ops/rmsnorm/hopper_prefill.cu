@@ -1,0 +1,91 @@
+// rmsnorm of many rows on sm_90a: a warp or a block a row, which is read twice (the second time
+// from L1), 4 columns a thread and step.
+#include "arch/hopper/copy.cuh"
+#include "arch/hopper/launch.cuh"
+#include "ops/hopper_rows.cuh"
+#include "ops/rmsnorm/hopper_prefill.h"
+
+namespace weft::hopper {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kStep = 4;            ///< columns of a thread at a time
+constexpr int kWarpColumns = 1024;  ///< rows up to this get a warp each
+
+template <int kLanes>
+__global__ void __launch_bounds__(kThreads)
+    rmsnorm_rows(const __grid_constant__ RmsNormArgs args, int64_t rows) {
+  __shared__ float slots[kRowSlots];
+  const int64_t row = int64_t{blockIdx.x} * (kThreads / kLanes) + threadIdx.x / kLanes;
+  if (row >= rows) {
+    return;  // whole warps; with a block a row there is none such
+  }
+  const int64_t line = row / args.groups;
+  const int64_t first = row % args.groups * args.columns;
+  const float* x = static_cast<const float*>(args.x.data) + line * args.x.stride + first;
+  const auto* weight = static_cast<const uint16_t*>(args.weight.data);
+  const int begin = static_cast<int>(threadIdx.x) % kLanes * kStep;
+  const int columns = static_cast<int>(args.columns);
+
+  float sum = 0;
+#pragma unroll 4
+  for (int column = begin; column < columns; column += kLanes * kStep) {
+    const float4 v = *reinterpret_cast<const float4*>(x + column);
+    sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+  }
+  sum = kLanes == 32 ? over_lanes(sum, 32, Sum{}) : over_row(sum, 1, slots, Sum{});
+  const float factor = 1 / sqrtf(sum / static_cast<float>(columns) + args.epsilon);
+
+#pragma unroll 4
+  for (int column = begin; column < columns; column += kLanes * kStep) {
+    float4 v = *reinterpret_cast<const float4*>(x + column);
+    const uint2 w = *reinterpret_cast<const uint2*>(weight + column);
+    v.x *= factor * __uint_as_float(w.x << 16);
+    v.y *= factor * __uint_as_float(w.x & 0xffff0000);
+    v.z *= factor * __uint_as_float(w.y << 16);
+    v.w *= factor * __uint_as_float(w.y & 0xffff0000);
+    if (args.residual.data != nullptr) {
+      auto* to = reinterpret_cast<float4*>(static_cast<float*>(args.residual.data) +
+                                           line * args.residual.stride + first + column);
+      const float4 old = *to;
+      v = {old.x + args.scale * v.x, old.y + args.scale * v.y, old.z + args.scale * v.z,
+           old.w + args.scale * v.w};
+      *to = v;
+    }
+    if (args.out.data == nullptr) {
+      continue;
+    }
+    const int64_t at = line * args.out.stride + first + column;
+    if (args.out.dtype == DType::bf16) {
+      *reinterpret_cast<uint2*>(static_cast<uint16_t*>(args.out.data) + at) = {
+          pack_bf16x2(v.x, v.y), pack_bf16x2(v.z, v.w)};
+    } else {
+      *reinterpret_cast<float4*>(static_cast<float*>(args.out.data) + at) = v;
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view refuse_prefill_rmsnorm(const RmsNormArgs& args) {
+  if (args.weight.dtype != DType::bf16 || args.out.dtype == DType::f16) {
+    return "weights must be bf16, results bf16 or f32";
+  }
+  if (args.columns % kStep != 0 || args.x.stride % kStep != 0 ||
+      args.residual.stride % kStep != 0 || args.out.stride % kStep != 0) {
+    return "columns and strides must be multiples of 4";
+  }
+  return {};
+}
+
+Status prefill_rmsnorm(const RmsNormArgs& args, int64_t rows, Stream stream) {
+  const bool warps = args.columns <= kWarpColumns;
+  const int64_t each = warps ? kThreads / 32 : 1;
+  return launch_kernel(warps ? rmsnorm_rows<32> : rmsnorm_rows<kThreads>,
+                       {.blocks = static_cast<int>((rows + each - 1) / each),
+                        .threads = kThreads,
+                        .stream = static_cast<cudaStream_t>(stream.native)},
+                       args, rows);
+}
+
+}  // namespace weft::hopper

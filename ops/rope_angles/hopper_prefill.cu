@@ -1,0 +1,32 @@
+// rope_angles on sm_90a: in double and rounded once, as the CPU does it. Once a chunk.
+#include "arch/hopper/launch.cuh"
+#include "ops/rope_angles/hopper_prefill.h"
+
+namespace weft::hopper {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads)
+    rope_angles_rows(const __grid_constant__ RopeAnglesArgs args, int64_t count, int first) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) {
+    const auto position = static_cast<float>(first + i / args.half);
+    const double angle = position * args.inverse_frequencies[i % args.half];
+    args.cosines[i] = static_cast<float>(cos(angle));
+    args.sines[i] = static_cast<float>(sin(angle));
+  }
+}
+
+}  // namespace
+
+Status prefill_rope_angles(const RopeAnglesArgs& args, int64_t rows, int64_t first, Stream stream) {
+  const int64_t count = rows * args.half;
+  return launch_kernel(rope_angles_rows,
+                       {.blocks = static_cast<int>((count + kThreads - 1) / kThreads),
+                        .threads = kThreads,
+                        .stream = static_cast<cudaStream_t>(stream.native)},
+                       args, count, static_cast<int>(first));
+}
+
+}  // namespace weft::hopper

@@ -1,0 +1,86 @@
+// rope_append of many rows on sm_90a: a block a row. Four pairs of a head are a thread's step; the
+// steps of a row's queries come first, then those of its keys, which copy the values too.
+#include "arch/hopper/copy.cuh"
+#include "arch/hopper/launch.cuh"
+#include "ops/rope_append/hopper_prefill.h"
+
+namespace weft::hopper {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kStep = 4;
+
+struct Params {
+  RopeAppendArgs args;
+  int64_t first = 0;
+};
+
+__device__ void store(void* to, float4 v) {
+  *static_cast<uint2*>(to) = {pack_bf16x2(v.x, v.y), pack_bf16x2(v.z, v.w)};
+}
+__device__ float4 load(const float* from) { return *reinterpret_cast<const float4*>(from); }
+
+__global__ void __launch_bounds__(kThreads) rope_append_rows(const __grid_constant__ Params p) {
+  const RopeAppendArgs& args = p.args;
+  const int64_t row = blockIdx.x;
+  const int dim = static_cast<int>(args.head_dim);
+  const int half = dim / 2;
+  const int steps = half / kStep;  // of a head
+  const int heads = static_cast<int>(args.query_heads + args.kv_heads);
+  const float* cosines = args.cosines + row * half;
+  const float* sines = args.sines + row * half;
+  for (int i = static_cast<int>(threadIdx.x); i < heads * steps; i += kThreads) {
+    const int head = i / steps;
+    const int column = i % steps * kStep;
+    const bool query = head < args.query_heads;
+    const int kv_head = head - static_cast<int>(args.query_heads);
+    const float* from =
+        query
+            ? static_cast<const float*>(args.q.data) + row * args.q.stride + head * dim + column
+            : static_cast<const float*>(args.k.data) + row * args.k.stride + kv_head * dim + column;
+    const float4 a = load(from);
+    const float4 b = load(from + half);
+    const float4 c = load(cosines + column);
+    const float4 s = load(sines + column);
+    const float4 low = {a.x * c.x - b.x * s.x, a.y * c.y - b.y * s.y, a.z * c.z - b.z * s.z,
+                        a.w * c.w - b.w * s.w};
+    const float4 high = {b.x * c.x + a.x * s.x, b.y * c.y + a.y * s.y, b.z * c.z + a.z * s.z,
+                         b.w * c.w + a.w * s.w};
+    const int64_t cached = kv_head * args.cache.head_stride + (p.first + row) * dim + column;
+    auto* to = query ? static_cast<uint16_t*>(args.q_out.data) + row * args.q_out.stride +
+                           head * dim + column
+                     : static_cast<uint16_t*>(args.cache.keys) + cached;
+    store(to, low);
+    store(to + half, high);
+    if (!query) {
+      const float* v =
+          static_cast<const float*>(args.v.data) + row * args.v.stride + kv_head * dim + column;
+      auto* values = static_cast<uint16_t*>(args.cache.values) + cached;
+      store(values, load(v));
+      store(values + half, load(v + half));
+    }
+  }
+}
+
+}  // namespace
+
+std::string_view refuse_prefill_rope_append(const RopeAppendArgs& args) {
+  if (args.q_out.dtype != DType::bf16 || args.cache.dtype != DType::bf16) {
+    return "rotated queries and cache must be bf16";
+  }
+  if (args.head_dim % (2 * kStep) != 0 || args.q.stride % kStep != 0 ||
+      args.k.stride % kStep != 0 || args.v.stride % kStep != 0 || args.q_out.stride % kStep != 0) {
+    return "heads must be multiples of 8, strides of 4";
+  }
+  return {};
+}
+
+Status prefill_rope_append(const RopeAppendArgs& args, int64_t rows, int64_t first, Stream stream) {
+  return launch_kernel(rope_append_rows,
+                       {.blocks = static_cast<int>(rows),
+                        .threads = kThreads,
+                        .stream = static_cast<cudaStream_t>(stream.native)},
+                       Params{args, first});
+}
+
+}  // namespace weft::hopper
