@@ -54,8 +54,9 @@ struct TileShape {
   WEFT_GPU int wave_n() { return wave_index() % kWavesAlongN * kWaveN; }
 };
 
-/// A wave's sums: of strip t of n and strip i of m, lane l has column m = 16 i + l % 16 of rows
-/// n = 32 (t / 2) + 8 (l / 16) + 4 (t % 2) + r.
+/// A wave's sums: of strip t of n and strip i of m, lane l has column m = 16 i + l % 16. Its rows
+/// of n are 32 (t / 2) + 8 (l / 16) + 4 (t % 2) + r where strips are paired, else 16 t + 4 (l / 16)
+/// + r.
 template <class Shape>
 struct Sums {
   f32x4 of[Shape::kStripsN][Shape::kStripsM] = {};
@@ -63,14 +64,11 @@ struct Sums {
 
 /// Calls step(n strip, m strip, b's strip, a's strip) for all pairs of strips of a stage, and
 /// after(n strip) when it has done so for all strips of m.
-template <class Shape>
+template <class Shape, class TileA, class TileB>
 class StripPairs {
  public:
   __device__ __attribute__((always_inline)) StripPairs()
-      : a_(Shape::wave_m() + lane_index() % kStripRows,
-           Shape::wave_m() + kStripRows + lane_index() % kStripRows),
-        b_(Shape::wave_n() + paired_row(0, lane_index() % kStripRows),
-           Shape::wave_n() + paired_row(1, lane_index() % kStripRows)) {}
+      : a_(Shape::wave_m()), b_(Shape::wave_n()) {}
 
   template <class Step, class After>
   __device__ __attribute__((always_inline)) void visit(const LdsBytes* stage, Step step,
@@ -92,8 +90,8 @@ class StripPairs {
   }
 
  private:
-  StripReader a_;
-  StripReader b_;
+  typename TileA::template Reader<Shape::kStripsM, false> a_;
+  typename TileB::template Reader<Shape::kStripsN, true> b_;
 };
 
 /// Brings blocks [begin, end) of k through LDS and calls multiply(stage, block) for each.
@@ -108,26 +106,33 @@ WEFT_GPU void walk_k(TileA& a, TileB& b, LdsBytes* lds, int begin, int end, Mult
     a.publish(stage);
     b.publish(stage + kOfB);
   };
-  fetch(begin, lds);
-  publish(lds);
-  barrier();
-  LdsBytes* now = lds;
-  LdsBytes* next = lds + Shape::kStageBytes;
-  // The last block apart: the loop's body has no branches, or instructions could not be
-  // interleaved.
-  int block = begin;
-  for (; block + 1 < end; ++block) {
+  // Multiplies the block in one stage while the next one comes to the other.
+  const auto step = [&](int stage, int block) {
+    LdsBytes* const next = lds + (1 - stage) * Shape::kStageBytes;
     fetch(block + 1, next);
     __builtin_amdgcn_sched_barrier(0);  // the loads start before the products
-    multiply(now, block);
+    multiply(lds + stage * Shape::kStageBytes, block);
     __builtin_amdgcn_sched_barrier(0);
     publish(next);
     barrier();
-    LdsBytes* done = now;
-    now = next;
-    next = done;
+  };
+  // Two blocks a turn, so that stages are constants and no address is computed; where that leaves
+  // one over it goes first, from the second stage. The last block apart: the loop's body has no
+  // branches, or instructions could not be interleaved.
+  int block = begin;
+  const bool even = (end - begin) % 2 == 0;
+  LdsBytes* const first = lds + (even ? Shape::kStageBytes : 0);
+  fetch(begin, first);
+  publish(first);
+  barrier();
+  if (even) {
+    step(1, block++);
   }
-  multiply(now, block);
+  for (; block + 1 < end; block += 2) {
+    step(0, block);
+    step(1, block + 1);
+  }
+  multiply(lds, block);
   barrier();
 }
 
@@ -178,19 +183,38 @@ WEFT_GPU bool join_splits(Sums<Shape>& sums, f32x4* partial, uint32_t* ticket, i
   return true;
 }
 
-/// Writes a tile of the result, rounded to T; an f32 one can be added to what is there. `out`: its
-/// first row and column, of `rows` and `columns` (a multiple of 8) left in the matrix; `stride` in
-/// bytes.
-template <class T, class Shape>
+/// Eight 16-bit numbers of a lane, four of each of two strips of n that are not paired: lanes
+/// exchange them so that each has eight which are adjacent, from column adjacent_column() on.
+WEFT_GPU u32x4 exchange(u32x4 words) {
+#if defined(__gfx950__)
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const auto swapped = __builtin_amdgcn_permlane16_swap(words[i], words[2 + i], false, false);
+    words[i] = swapped[0];
+    words[2 + i] = swapped[1];
+  }
+#endif
+  return words;
+}
+WEFT_GPU int adjacent_column() {
+  return lane_index() / kStripRows % 2 * 16 + lane_index() / (2 * kStripRows) * 8;
+}
+
+/// Writes a tile of the result, rounded to T; an f32 one can be added to what is there. `kPaired`:
+/// how the sums lie. `out`: its first row and column, of `rows` and `columns` (a multiple of 8)
+/// left in the matrix; `stride` in bytes.
+template <bool kPaired, class T, class Shape>
 WEFT_GPU void write_tile(const Sums<Shape>& sums, T* out, int64_t stride, int rows, int columns,
                          bool accumulate = false) {
+  static_assert(kPaired || sizeof(T) == 2, "lanes exchange 16-bit numbers");
   const Buffer buffer(out, 0xfffffffe);
+  const int column = kPaired ? lane_index() / kStripRows * 8 : adjacent_column();
 #pragma unroll
   for (int i = 0; i < Shape::kStripsM; ++i) {
     const int m = Shape::wave_m() + i * kStripRows + lane_index() % kStripRows;
 #pragma unroll
     for (int pair = 0; pair < Shape::kStripsN / 2; ++pair) {
-      const int n = Shape::wave_n() + pair * 2 * kStripRows + lane_index() / kStripRows * 8;
+      const int n = Shape::wave_n() + pair * 2 * kStripRows + column;
       f32x8 x;
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
@@ -201,7 +225,8 @@ WEFT_GPU void write_tile(const Sums<Shape>& sums, T* out, int64_t stride, int ro
       const uint32_t offset =
           inside ? static_cast<uint32_t>(m * stride) + n * static_cast<int>(sizeof(T)) : ~0U;
       if constexpr (sizeof(T) == 2) {
-        buffer.store(round_to<T>(x), offset);
+        const auto words = __builtin_bit_cast(u32x4, round_to<T>(x));
+        buffer.store(kPaired ? words : exchange(words), offset);
       } else {
         const uint32_t second = inside ? offset + 16 : ~0U;
         if (accumulate) {

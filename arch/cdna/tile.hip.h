@@ -40,8 +40,9 @@ class StripReader {
     const int quarter = lane_index() / kStripRows;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      offset_[0][half] = chunk_offset(even, quarter + 4 * half);
-      offset_[1][half] = chunk_offset(odd, quarter + 4 * half);
+      // Four chunks on is the place whose bit 2 differs.
+      offset_[0][half] = chunk_offset(even, quarter) ^ 4 * half * kChunkBytes;
+      offset_[1][half] = chunk_offset(odd, quarter) ^ 4 * half * kChunkBytes;
     }
   }
   __device__ __attribute__((always_inline)) Strip load(const LdsBytes* tile, int strip) const {
@@ -53,6 +54,21 @@ class StripReader {
 
  private:
   int offset_[2][2];
+};
+
+/// A StripReader of the strips from row `first` on: each of 16 rows that follow one another, or,
+/// paired, so that products lie as paired_row() says.
+template <bool kPaired>
+class RowReader : public StripReader {
+ public:
+  __device__ __attribute__((always_inline)) explicit RowReader(int first)
+      : StripReader(first + row(0), first + row(1)) {}
+
+ private:
+  WEFT_GPU int row(int t) {
+    const int l = lane_index() % kStripRows;
+    return kPaired ? paired_row(t, l) : t * kStripRows + l;
+  }
 };
 
 inline constexpr int kTileThreads = 256;
@@ -68,6 +84,9 @@ class RowMajorTile {
  public:
   static_assert(kRows * kRowChunks % kTileThreads == 0, "every thread moves as many chunks");
   static constexpr int kLoads = kRows * kRowChunks / kTileThreads;
+  template <int kStrips, bool kPaired>
+  using Reader = RowReader<kPaired>;
+  static constexpr bool kPairs = true;  ///< whether readers can pair strips
 
   /// `first`: the tile's first row, of `rows` left in the matrix. `stride`, `row_bytes`: bytes.
   __device__ __attribute__((always_inline))
@@ -121,8 +140,107 @@ class RowMajorTile {
   u32x4 staged_[kStraight ? 1 : kLoads];
 };
 
-/// The same of fp8 numbers that lie in memory along the rows' direction: [k, rows]. A thread reads
-/// 4 rows of 16 k and transposes them in registers, so a wave reads 128 bytes that are adjacent.
+#if defined(__gfx950__)
+
+/// Of a tile that lies in LDS as [k][kRows] fp8: chunk c of k lies at place c ^ column_key(k). What
+/// 32 lanes of a transposed read ask for, one chunk of 16 k, is then in all 64 banks.
+template <int kRows>
+WEFT_GPU int column_key(int k) {
+  constexpr int kChunks = kRows / kChunkBytes;
+  if constexpr (kChunks == 6) {
+    return k / 8 % 2;  // 8 k are in all even or all odd places of the banks
+  } else {
+    return k / (16 / kChunks) % kChunks;
+  }
+}
+
+/// Strips out of a tile that lies in LDS as [k][kRows] fp8, of 16 rows each from `first` on.
+/// ds_read_b64_tr_b8: of each 16 lanes, lanes 2 j and 2 j + 1 ask for 16 rows at one k, and lane l
+/// receives row l at the 8 k.
+template <int kRows, int kStrips>
+class ColumnReader {
+ public:
+  __device__ __attribute__((always_inline)) explicit ColumnReader(int first) {
+    const int k = lane_index() / kStripRows * 8 + lane_index() % kStripRows / 2;
+#pragma unroll
+    for (int strip = 0; strip < kStrips; ++strip) {
+      const int chunk = (first / kStripRows + strip) ^ column_key<kRows>(k);
+      offset_[strip] = k * kRows + chunk * kChunkBytes + lane_index() % 2 * 8;
+    }
+  }
+  __device__ __attribute__((always_inline)) Strip load(const LdsBytes* tile, int strip) const {
+    Strip result;
+    using Half = __attribute__((address_space(3))) Vector<int, 2>;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const auto read =
+          __builtin_bit_cast(u32x2, __builtin_amdgcn_ds_read_tr8_b64_v2i32(
+                                        (Half*)(tile + offset_[strip] + i * kChunkRows * kRows)));
+      result.half[i / 2][i % 2 * 2] = read[0];
+      result.half[i / 2][i % 2 * 2 + 1] = read[1];
+    }
+    return result;
+  }
+
+ private:
+  static constexpr int kChunkRows = 32;  // of k, that a read brings
+  int offset_[kStrips];
+};
+
+/// The same of fp8 numbers that lie in memory along the rows' direction: [k, rows]. They go
+/// straight to LDS as they are and are transposed on their way out, so paired strips are not to be
+/// had. `kFromLastWave` is for the other target.
+template <int kRows, bool kFromLastWave>
+class ColumnMajorTile {
+ public:
+  static constexpr int kChunks = kRows / kChunkBytes;
+  static_assert(kStripBytes * kChunks % kTileThreads == 0, "every thread moves as many chunks");
+  static constexpr int kLoads = kStripBytes * kChunks / kTileThreads;
+  template <int kStrips, bool kPaired>
+  using Reader = ColumnReader<kRows, kStrips>;
+  static constexpr bool kPairs = false;
+
+  /// `first`: row 0 of the tile at k = 0, of `rows` left in the matrix. `stride`: bytes from one k
+  /// to the next. `k`: of the matrix.
+  __device__ __attribute__((always_inline))
+  ColumnMajorTile(const void* first, int64_t stride, int rows, int k)
+      : first_(first), stride_(static_cast<uint32_t>(stride)) {
+    // What is beyond the last k is zeros; within, chunks of the next k are nobody's.
+    bytes_ = static_cast<uint32_t>(k - 1) * stride_ + static_cast<uint32_t>((rows + 3) / 4 * 4);
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int place = i * kTileThreads + thread_index();
+      const int row = place / kChunks;
+      const int chunk = place % kChunks ^ column_key<kRows>(row);
+      offset_[i] = row * stride_ + chunk * kChunkBytes;
+    }
+  }
+
+  __device__ __attribute__((always_inline)) void fetch(int k_block, LdsBytes* lds) {
+    // The range check does not see a uniform offset, so the buffer begins at the block.
+    const uint32_t along = k_block * kStripBytes * stride_;
+    const Buffer buffer(&at<char>(first_, along), bytes_ - along);
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      buffer.load_to_lds(lds + (i * kTileThreads + wave_index() * kWaveLanes) * kChunkBytes,
+                         offset_[i], 0);
+    }
+  }
+
+  __device__ __attribute__((always_inline)) void publish(LdsBytes* /*lds*/) { wait_for_loads(); }
+
+ private:
+  const void* first_;
+  uint32_t stride_;
+  uint32_t bytes_;
+  uint32_t offset_[kLoads];
+};
+
+#else
+
+/// The same of fp8 numbers that lie in memory along the rows' direction: [k, rows], brought to LDS
+/// along k. A thread reads 4 rows of 16 k and transposes them in registers, so a wave reads 128
+/// bytes that are adjacent.
 template <int kRows, bool kFromLastWave>
 class ColumnMajorTile {
  public:
@@ -130,19 +248,28 @@ class ColumnMajorTile {
   static constexpr int kRowsEach = 4;
   static constexpr int kDeep = 16;
   static constexpr int kWaves = kRows * kStripBytes / (kRowsEach * kDeep) / kWaveLanes;
+  template <int kStrips, bool kPaired>
+  using Reader = RowReader<kPaired>;
+  static constexpr bool kPairs = true;
 
-  /// `first`: row 0 of the tile at k = 0. `stride`: bytes from one k to the next.
+  /// `first`: row 0 of the tile at k = 0, of `rows` left in the matrix. `stride`: bytes from one k
+  /// to the next.
   __device__ __attribute__((always_inline))
-  ColumnMajorTile(const void* first, int64_t stride, int rows, int /*row_bytes*/)
+  ColumnMajorTile(const void* first, int64_t stride, int rows, int /*k*/)
       : buffer_(first, 0xffffffffU), stride_(static_cast<uint32_t>(stride)) {
     // Two tiles that need few waves each are brought by different ones.
     const int wave = kFromLastWave ? kTileWaves - 1 - wave_index() : wave_index();
-    mine_ = wave < kWaves;
+    mine_ = kWaves == kTileWaves || wave < kWaves;
     const int unit = wave * kWaveLanes + lane_index();
-    row_ = unit % (kRows / kRowsEach) * kRowsEach;
-    deep_ = unit / (kRows / kRowsEach);
+    const int row = unit % (kRows / kRowsEach) * kRowsEach;
+    const int deep = unit / (kRows / kRowsEach);
     const int last = (rows - 1) / kRowsEach * kRowsEach;
-    offset_ = deep_ * kDeep * stride_ + __builtin_elementwise_min(row_, last);
+    offset_ = deep * kDeep * stride_ + __builtin_elementwise_min(row, last);
+    place_[0] = chunk_offset(row, deep);
+#pragma unroll
+    for (int i = 1; i < kRowsEach; ++i) {
+      place_[i] = place_[0] ^ chunk_offset(i, 0);  // row is a multiple of 4, the key linear
+    }
   }
 
   __device__ __attribute__((always_inline)) void fetch(int k_block, LdsBytes* /*lds*/) {
@@ -177,7 +304,7 @@ class ColumnMajorTile {
     using Chunk = __attribute__((address_space(3))) u32x4;
 #pragma unroll
     for (int i = 0; i < kRowsEach; ++i) {
-      *reinterpret_cast<Chunk*>(lds + chunk_offset(row_ + i, deep_)) = rows[i];
+      *reinterpret_cast<Chunk*>(lds + place_[i]) = rows[i];
     }
   }
 
@@ -185,10 +312,11 @@ class ColumnMajorTile {
   Buffer buffer_;
   uint32_t stride_;
   uint32_t offset_;
-  int row_;
-  int deep_;
+  int place_[kRowsEach];
   bool mine_;
   uint32_t staged_[kDeep];
 };
+
+#endif
 
 }  // namespace weft::cdna

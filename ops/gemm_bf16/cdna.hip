@@ -14,12 +14,14 @@ WEFT_GPU void gemm_bf16(const GemmBf16Params& p) {
   const int m0 = place.tile_m * Shape::kM;
   const int n0 = place.tile_n * Shape::kN;
   const int row_bytes = p.k * static_cast<int>(sizeof(bf16_t));
-  RowMajorTile<Shape::kM, true> a(&at<char>(p.a, m0 * p.a_stride), p.a_stride, p.m - m0, row_bytes);
-  RowMajorTile<Shape::kN, true> b(&at<char>(p.b, n0 * p.b_stride), p.b_stride, p.n - n0, row_bytes);
+  using TileA = RowMajorTile<Shape::kM, true>;
+  using TileB = RowMajorTile<Shape::kN, true>;
+  TileA a(&at<char>(p.a, m0 * p.a_stride), p.a_stride, p.m - m0, row_bytes);
+  TileB b(&at<char>(p.b, n0 * p.b_stride), p.b_stride, p.n - n0, row_bytes);
   const int blocks = ceil_div(row_bytes, kStripBytes);
 
   Sums<Shape> sums;
-  const StripPairs<Shape> pairs;
+  const StripPairs<Shape, TileA, TileB> pairs;
   walk_k<Shape>(a, b, (LdsBytes*)lds, blocks * place.split / p.splits,
                 blocks * (place.split + 1) / p.splits, [&](const LdsBytes* stage, int) {
                   const Priority priority;
@@ -39,8 +41,8 @@ WEFT_GPU void gemm_bf16(const GemmBf16Params& p) {
       return;
     }
   }
-  write_tile(sums, &at<T>(p.out, m0 * p.out_stride + n0 * int64_t{sizeof(T)}), p.out_stride,
-             p.m - m0, p.n - n0, p.accumulate != 0);
+  write_tile<TileB::kPairs>(sums, &at<T>(p.out, m0 * p.out_stride + n0 * int64_t{sizeof(T)}),
+                            p.out_stride, p.m - m0, p.n - n0, p.accumulate != 0);
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ WEFT_GPU void gemm(const GemmFp8BlockwiseParams& p, const void* a_first, const v
   const int end = blocks * (split + 1) / p.splits;
 
   Sums<Shape> sums;
-  const StripPairs<Shape> pairs;
+  const StripPairs<Shape, TileA, TileB> pairs;
   Scales<Shape> scales(p, m0, n0);
   scales.fetch(begin);
   walk_k<Shape>(a, b, lds, begin, end, [&](const LdsBytes* stage, int block) {
@@ -109,8 +109,9 @@ WEFT_GPU void gemm(const GemmFp8BlockwiseParams& p, const void* a_first, const v
       return;
     }
   }
-  write_tile(sums, &at<bf16_t>(p.out, m0 * p.out_stride + n0 * int64_t{sizeof(bf16_t)}),
-             p.out_stride, p.m - m0, p.n - n0);
+  write_tile<TileB::kPairs>(sums,
+                            &at<bf16_t>(p.out, m0 * p.out_stride + n0 * int64_t{sizeof(bf16_t)}),
+                            p.out_stride, p.m - m0, p.n - n0);
 }
 
 template <class Shape>
