@@ -219,8 +219,10 @@ Result<int> bench_decode(const Flags& flags) {
                            mebibytes(used - weight_bytes - kv_bytes), mebibytes(used))
              : "");
   report += fmt::format(
-      "  checked  the rounds drew the same tokens; logits of decode and of {} differ by {:.1e}\n",
-      on_cpu ? "prefill" : "single steps", difference);
+      "  checked  the rounds drew the same tokens; logits of decode and of the text scored as a "
+      "whole "
+      "differ by {:.1e}\n",
+      difference);
   const std::vector<OperationTime> times = engine->operation_times();
   if (!times.empty()) {
     report += fmt::format("  {:<18} {:>12} {:>8} {:>8} {:>8} {:>12}   us in the last step\n",

@@ -107,6 +107,7 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
   const ModelConfig& kept = state->config;
   const int64_t capacity = options.context > 0 ? options.context : kept.context;
   const DType kv = options.kv.value_or(default_kv(kept, state->weights));
+  const bool round_activations = options.round_activations.value_or(kept.hidden >= kRoundedHidden);
   if (options.device.starts_with("cuda")) {
     if constexpr (built::kCuda) {
       WEFT_ASSIGN(state->runner, hopper::create_runner(kept, state->weights,
@@ -114,7 +115,7 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                                                         .workers = options.workers,
                                                         .capacity = capacity,
                                                         .kv = kv,
-
+                                                        .round_activations = round_activations,
                                                         .weights_seed = options.weights_seed,
                                                         .profile = options.profile}));
     } else {
@@ -124,13 +125,12 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
   } else {
     WEFT_ASSIGN(
         state->runner,
-        CpuRunner::create(
-            kept, state->weights,
-            {.workers = options.workers > 0 ? options.workers : cpu::usable_cpus(),
-             .capacity = capacity,
-             .kv = kv,
-             .round_activations = options.round_activations.value_or(kept.hidden >= kRoundedHidden),
-             .chunk = state->chunk}));
+        CpuRunner::create(kept, state->weights,
+                          {.workers = options.workers > 0 ? options.workers : cpu::usable_cpus(),
+                           .capacity = capacity,
+                           .kv = kv,
+                           .round_activations = round_activations,
+                           .chunk = state->chunk}));
   }
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }

@@ -16,6 +16,7 @@ struct RunnerOptions {
   int workers = 0;     ///< CTAs; 0: one for each SM
   int64_t capacity = 0;
   DType kv = DType::bf16;
+  bool round_activations = true;  ///< prompts may be fed by chunks that round them to bf16
   uint64_t weights_seed = 0;  ///< of weights with no data
   bool profile = false;       ///< time every operation
 };

@@ -60,7 +60,6 @@ struct Params {
   int head_dim = 0;
   int window = 0;         ///< 0: all keys
   float score_scale = 0;  ///< with log2(e)
-  float out_scale = 1;
 };
 
 __device__ float exp2_fast(float x) {
@@ -295,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float factor = p.out_scale / over_quad_sum(rows.sum[half]);
+      const float factor = 1 / over_quad_sum(rows.sum[half]);
       if (r + 8 * half >= p.rows) {
         continue;
       }
@@ -385,8 +384,7 @@ std::string_view refuse_prefill_attention(const AttentionArgs& args) {
   return {};
 }
 
-Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first, float scale,
-                         Stream stream) {
+Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first, Stream stream) {
   constexpr float kLog2E = 1.4426950408889634f;
   const Params params{.out = args.out.data,
                       .out_stride = args.out.stride,
@@ -396,8 +394,7 @@ Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first,
                       .group = static_cast<int>(args.query_heads / args.kv_heads),
                       .head_dim = static_cast<int>(args.head_dim),
                       .window = static_cast<int>(args.window),
-                      .score_scale = args.scale * kLog2E,
-                      .out_scale = scale};
+                      .score_scale = args.scale * kLog2E};
   const auto native = static_cast<cudaStream_t>(stream.native);
   return args.out.dtype == DType::bf16 ? start_for<uint16_t>(args, params, native)
                                        : start_for<float>(args, params, native);

@@ -14,8 +14,7 @@ std::string_view refuse_prefill_attention(const AttentionArgs& args);
 
 /// Rows [0, rows) of args, at positions first, first + 1, ... (args.positions is not looked at).
 /// The cache holds the keys and values of all positions before first + rows; what lies behind them
-/// is not read. `scale` is applied to out before it is rounded. Errors: device (the launch failed).
-Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first, float scale,
-                         Stream stream);
+/// is not read. Errors: device (the launch failed).
+Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first, Stream stream);
 
 }  // namespace weft::hopper

@@ -19,7 +19,6 @@ struct Biases {
   const uint16_t* gate = nullptr;  ///< bf16 [n], or null
   const uint16_t* up = nullptr;
   int n = 0;
-  float scale = 1;
 };
 
 __device__ float bias_at(const uint16_t* bias, int column, int n) {
@@ -119,7 +118,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
           gate += bias_at(biases.gate, c, biases.n);
           up += bias_at(biases.up, c, biases.n);
         }
-        gated[i] = biases.scale * up * __fdividef(gate, 1 + __expf(-gate));
+        gated[i] = up * __fdividef(gate, 1 + __expf(-gate));
       }
       store_rows<kColumns>(shared.staging(warp), out,
                            work.m * Tile::m + warpgroup * 64 + warp % 4 * 16, column, gated, lane);
@@ -151,7 +150,7 @@ std::string_view refuse_prefill_gated_linear(const GatedLinearArgs& args) {
   return up > gate ? std::string_view{} : "up's weights must lie behind gate's";
 }
 
-Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, float scale, Stream stream) {
+Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream stream) {
   WEFT_ASSIGN(const CUtensorMap a, tensor_map({.data = args.a.data,
                                                .format = MapFormat::bf16,
                                                .rows = rows,
@@ -192,7 +191,7 @@ Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, float sca
        .stream = static_cast<cudaStream_t>(stream.native)},
       a, weights, out, schedule,
       Biases{static_cast<const uint16_t*>(args.gate_bias.data),
-             static_cast<const uint16_t*>(args.up_bias.data), static_cast<int>(args.n), scale});
+             static_cast<const uint16_t*>(args.up_bias.data), static_cast<int>(args.n)});
 }
 
 }  // namespace weft::hopper

@@ -12,8 +12,7 @@ namespace weft::hopper {
 /// aligned to 16 bytes besides.
 std::string_view refuse_prefill_gated_linear(const GatedLinearArgs& args);
 
-/// Rows [0, rows) of args. `scale` is applied to out before it is rounded. Errors: device (the
-/// launch failed).
-Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, float scale, Stream stream);
+/// Rows [0, rows) of args. Errors: device (the launch failed).
+Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream stream);
 
 }  // namespace weft::hopper

@@ -1,0 +1,75 @@
+// Prefill on a Hopper GPU: chunks of a prompt through kernels that each do one operation for many
+// rows, on the device's stream. They leave the keys and values in the cache that the resident
+// kernel decodes with.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "arch/device.h"
+#include "engine/hopper/prefill_plan.h"
+#include "engine/runner.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "ops/matrix.h"
+
+namespace weft::hopper {
+
+/// What a prefill works with, all on the device.
+struct PrefillPlaces {
+  const char* weights = nullptr;
+  std::vector<int64_t> weight_places;          ///< bytes from `weights`, by Weights::tensors()
+  std::vector<char*> caches;                   ///< in the order of a program's buffers in Space::kv
+  const float* inverse_frequencies = nullptr;  ///< [head_dim / 2]
+};
+
+class Prefill {
+ public:
+  /// `config`, `weights` and `device` outlive it; the model is one that refuse_prefill() takes.
+  /// Error (device): no memory for a chunk's activations.
+  static Result<std::unique_ptr<Prefill>> create(const ModelConfig& config, const Weights& weights,
+                                                 PrefillPlaces places, int64_t capacity,
+                                                 Device& device);
+
+  /// Feeds tokens[begin, end), the cache holding what is before them. Launches and returns.
+  Status feed(const int32_t* tokens, int64_t begin, int64_t end);
+
+  /// Feeds tokens[0, count) and brings back the logits after each.
+  Status score(const int32_t* tokens, int64_t count, const Runner::OnLogits& on_logits);
+
+ private:
+  /// A program laid over memory.
+  struct Chunk {
+    Program program;
+    ChunkLayout layout;
+    std::vector<int64_t> caches;  ///< [program.buffers]: index in PrefillPlaces::caches
+    DeviceMemory memory;
+  };
+
+  Prefill(const ModelConfig& config, const Weights& weights, PrefillPlaces places, int64_t capacity,
+          Device& device);
+  Result<std::unique_ptr<Chunk>> load(int64_t rows, Logits logits);
+  /// Rows of tokens at positions first, first + 1, ...
+  Status launch(const Chunk& chunk, const int32_t* tokens, int64_t first, int64_t rows);
+  /// One operation, or one of several that are joined.
+  Status launch_operation(const Chunk& chunk, size_t index, const int32_t* tokens, int64_t first,
+                          int64_t rows);
+
+  ConstMatrix weight(const WeightRef& ref) const;
+  ConstVector vector(const WeightRef& ref) const;
+  Matrix matrix(const Chunk& chunk, BufferId id) const;
+  ConstMatrix input(const Chunk& chunk, BufferId id) const;
+  KvCache cache(const Chunk& chunk, BufferId keys, BufferId values) const;
+
+  const ModelConfig& config_;
+  const Weights& weights_;
+  const PrefillPlaces places_;
+  const int64_t capacity_;
+  Device& device_;
+  std::unique_ptr<Chunk> chunk_;
+  std::unique_ptr<Chunk> score_;  ///< made when it is first needed
+};
+
+}  // namespace weft::hopper

@@ -1,0 +1,225 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "engine/hopper/prefill.h"
+#include "ops/attention/hopper_prefill.h"
+#include "ops/embed/hopper_prefill.h"
+#include "ops/gated_linear/hopper_prefill.h"
+#include "ops/linear/hopper_prefill.h"
+#include "ops/rmsnorm/hopper_prefill.h"
+#include "ops/rope_angles/hopper_prefill.h"
+#include "ops/rope_append/hopper_prefill.h"
+
+namespace weft::hopper {
+
+Prefill::Prefill(const ModelConfig& config, const Weights& weights, PrefillPlaces places,
+                 int64_t capacity, Device& device)
+    : config_(config),
+      weights_(weights),
+      places_(std::move(places)),
+      capacity_(capacity),
+      device_(device) {}
+
+Result<std::unique_ptr<Prefill>> Prefill::create(const ModelConfig& config, const Weights& weights,
+                                                 PrefillPlaces places, int64_t capacity,
+                                                 Device& device) {
+  std::unique_ptr<Prefill> prefill(
+      new Prefill(config, weights, std::move(places), capacity, device));
+  WEFT_ASSIGN(prefill->chunk_, prefill->load(std::min(kChunkRows, capacity), Logits::none));
+  return prefill;
+}
+
+Result<std::unique_ptr<Prefill::Chunk>> Prefill::load(int64_t rows, Logits logits) {
+  auto chunk = std::make_unique<Chunk>();
+  chunk->program = plan(config_, weights_, chunk_options(rows, capacity_, logits));
+  chunk->layout = lay_out_chunk(chunk->program, weights_, places_.weight_places);
+  int64_t caches = 0;
+  for (const Buffer& buffer : chunk->program.buffers) {
+    chunk->caches.push_back(buffer.space == Space::kv ? caches++ : -1);
+  }
+  auto memory = device_.allocate(static_cast<size_t>(chunk->layout.bytes));
+  if (!memory.ok()) {
+    return device_error(
+        fmt::format("{}: {} needs {} MiB for the activations of {} rows of a prompt, and there is "
+                    "not so much free: use a smaller model or --context",
+                    device_.info().id, config_.name, chunk->layout.bytes >> 20, rows));
+  }
+  chunk->memory = std::move(*memory);
+  return chunk;
+}
+
+ConstMatrix Prefill::weight(const WeightRef& ref) const {
+  const size_t index = tensor_index(weights_, ref);
+  const Tensor& tensor = weights_.tensors()[index];
+  return {places_.weights + places_.weight_places[index], tensor.dtype, tensor.columns()};
+}
+
+ConstVector Prefill::vector(const WeightRef& ref) const {
+  if (!ref.present) {
+    return {};
+  }
+  const ConstMatrix matrix = weight(ref);
+  return {matrix.data, matrix.dtype};
+}
+
+Matrix Prefill::matrix(const Chunk& chunk, BufferId id) const {
+  if (id == kNone) {
+    return {};
+  }
+  const auto index = static_cast<size_t>(id);
+  const ChunkMatrix& place = chunk.layout.buffers[index];
+  return {chunk.memory.data() + place.offset, dtype_of(chunk.program.buffers[index].element),
+          place.stride};
+}
+
+ConstMatrix Prefill::input(const Chunk& chunk, BufferId id) const {
+  const Matrix m = matrix(chunk, id);
+  return {m.data, m.dtype, m.stride};
+}
+
+KvCache Prefill::cache(const Chunk& chunk, BufferId keys, BufferId values) const {
+  const auto place = [&](BufferId id) {
+    return places_.caches[static_cast<size_t>(chunk.caches[static_cast<size_t>(id)])];
+  };
+  return {place(keys), place(values), DType::bf16, capacity_ * config_.head_dim};
+}
+
+Status Prefill::launch(const Chunk& chunk, const int32_t* tokens, int64_t first, int64_t rows) {
+  for (size_t i = 0; i < chunk.program.operations.size(); ++i) {
+    if (chunk.layout.joined[i] > 0) {
+      WEFT_TRY(launch_operation(chunk, i, tokens, first, rows));
+    }
+  }
+  return {};
+}
+
+Status Prefill::launch_operation(const Chunk& chunk, size_t index, const int32_t* tokens,
+                                 int64_t first, int64_t rows) {
+  const Stream stream = device_.stream();
+  const auto& operations = chunk.program.operations;
+  const auto& body = operations[index].body;
+  const auto fits = [&](std::string_view refusal) -> Status {
+    return refusal.empty()
+               ? Status{}
+               : usage_error(fmt::format("{} of a chunk of {}: {}", operations[index].name,
+                                         config_.name, refusal));
+  };
+  if (const auto* op = std::get_if<EmbedOp>(&body)) {
+    return prefill_embed({.table = weight(op->table),
+                          .tokens = tokens,
+                          .columns = op->columns,
+                          .scale = op->scale,
+                          .out = matrix(chunk, op->out),
+                          .copy = matrix(chunk, op->copy)},
+                         rows, stream);
+  }
+  if (const auto* op = std::get_if<RopeAnglesOp>(&body)) {
+    return prefill_rope_angles({.inverse_frequencies = places_.inverse_frequencies,
+                                .half = op->half,
+                                .cosines = static_cast<float*>(matrix(chunk, op->cosines).data),
+                                .sines = static_cast<float*>(matrix(chunk, op->sines).data)},
+                               rows, first, stream);
+  }
+  if (const auto* op = std::get_if<RmsNormOp>(&body)) {
+    const RmsNormArgs args{.x = input(chunk, op->x),
+                           .weight = vector(op->weight),
+                           .columns = op->columns,
+                           .groups = op->groups,
+                           .epsilon = op->epsilon,
+                           .scale = op->scale,
+                           .residual = matrix(chunk, op->residual),
+                           .out = matrix(chunk, op->out)};
+    WEFT_TRY(fits(refuse_prefill_rmsnorm(args)));
+    return prefill_rmsnorm(args, rows * op->groups, stream);
+  }
+  if (const auto* op = std::get_if<LinearOp>(&body)) {
+    LinearArgs args{.a = input(chunk, op->a),
+                    .w = weight(op->weight),
+                    .bias = vector(op->bias),
+                    .n = op->n,
+                    .k = op->k,
+                    .alpha = op->alpha,
+                    .accumulate = op->accumulate,
+                    .out = matrix(chunk, op->out)};
+    for (int i = 1; i < chunk.layout.joined[index]; ++i) {
+      args.n += std::get<LinearOp>(operations[index + static_cast<size_t>(i)].body).n;
+    }
+    // A vocabulary may be of any size: columns up to the multiple of 8 are of what follows the head
+    // in the arena, and nobody looks at them.
+    args.n = (args.n + 7) / 8 * 8;
+    return prefill_linear(
+        args, rows, reinterpret_cast<float*>(chunk.memory.data() + chunk.layout.scratch), stream);
+  }
+  if (const auto* op = std::get_if<GatedLinearOp>(&body)) {
+    const GatedLinearArgs args{.a = input(chunk, op->a),
+                               .gate = weight(op->gate),
+                               .up = weight(op->up),
+                               .gate_bias = vector(op->gate_bias),
+                               .up_bias = vector(op->up_bias),
+                               .n = op->n,
+                               .k = op->k,
+                               .out = matrix(chunk, op->out)};
+    WEFT_TRY(fits(refuse_prefill_gated_linear(args)));
+    return prefill_gated_linear(args, rows, stream);
+  }
+  if (const auto* op = std::get_if<RopeAppendOp>(&body)) {
+    const RopeAppendArgs args{.q = input(chunk, op->q),
+                              .k = input(chunk, op->k),
+                              .v = input(chunk, op->v),
+                              .query_heads = op->query_heads,
+                              .kv_heads = op->kv_heads,
+                              .head_dim = op->head_dim,
+                              .cosines = static_cast<float*>(matrix(chunk, op->cosines).data),
+                              .sines = static_cast<float*>(matrix(chunk, op->sines).data),
+                              .q_out = matrix(chunk, op->q_out),
+                              .cache = cache(chunk, op->keys, op->values)};
+    WEFT_TRY(fits(refuse_prefill_rope_append(args)));
+    return prefill_rope_append(args, rows, first, stream);
+  }
+  if (const auto* op = std::get_if<AttentionOp>(&body)) {
+    const AttentionArgs args{.q = input(chunk, op->q),
+                             .cache = cache(chunk, op->keys, op->values),
+                             .query_heads = op->query_heads,
+                             .kv_heads = op->kv_heads,
+                             .head_dim = op->head_dim,
+                             .scale = op->scale,
+                             .window = op->window,
+                             .splits = op->splits,
+                             .out = matrix(chunk, op->out)};
+    WEFT_TRY(fits(refuse_prefill_attention(args)));
+    return prefill_attention(args, rows, first, stream);
+  }
+  return fits("there is no kernel for it");
+}
+
+Status Prefill::feed(const int32_t* tokens, int64_t begin, int64_t end) {
+  const Chunks chunks = cut_into_chunks(end - begin, chunk_->program.rows);
+  for (int64_t i = 0; i < chunks.count; ++i, begin += chunks.rows) {
+    WEFT_TRY(launch(*chunk_, tokens + begin, begin, std::min(chunks.rows, end - begin)));
+  }
+  return {};
+}
+
+Status Prefill::score(const int32_t* tokens, int64_t count, const Runner::OnLogits& on_logits) {
+  if (score_ == nullptr) {
+    WEFT_ASSIGN(score_, load(std::min(kScoreRows, capacity_), Logits::all));
+  }
+  const Matrix logits = matrix(*score_, score_->program.logits);
+  std::vector<float> host(static_cast<size_t>(kScoreRows * logits.stride));
+  for (int64_t begin = 0; begin < count; begin += kScoreRows) {
+    const int64_t rows = std::min(kScoreRows, count - begin);
+    WEFT_TRY(launch(*score_, tokens + begin, begin, rows));
+    WEFT_TRY(device_.download(host.data(), logits.data,
+                              static_cast<size_t>(rows * logits.stride) * sizeof(float)));
+    for (int64_t r = 0; r < rows; ++r) {
+      on_logits(begin + r,
+                {host.data() + r * logits.stride, static_cast<size_t>(config_.vocabulary)});
+    }
+  }
+  return {};
+}
+
+}  // namespace weft::hopper

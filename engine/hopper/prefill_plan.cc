@@ -1,0 +1,158 @@
+#include "engine/hopper/prefill_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace weft::hopper {
+namespace {
+
+constexpr int64_t kTileRows = 128;  // of the kernels that multiply
+
+int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
+int64_t aligned(int64_t bytes) { return round_up(bytes, 256); }
+
+const LinearOp* linear_at(const Program& program, size_t i) {
+  return i < program.operations.size() ? std::get_if<LinearOp>(&program.operations[i].body)
+                                       : nullptr;
+}
+
+}  // namespace
+
+size_t tensor_index(const Weights& weights, const WeightRef& ref) {
+  return static_cast<size_t>(&weights.get(ref.role, ref.layer) - weights.tensors().data());
+}
+
+std::string refuse_prefill(const ModelConfig& config, const Weights& weights, DType kv,
+                           bool round_activations) {
+  if (kv != DType::bf16) {
+    return "its KV cache is f32";
+  }
+  if (!round_activations) {
+    return "its activations are not to be rounded";
+  }
+  for (const Tensor& tensor : weights.tensors()) {
+    if (tensor.dtype != DType::bf16) {
+      return fmt::format("{} is {}, not bf16", tensor.name, name_of(tensor.dtype));
+    }
+  }
+  for (const int64_t size : {config.hidden, config.ffn, config.query_size(), config.kv_size()}) {
+    if (size % 8 != 0) {
+      return fmt::format("{} is no multiple of 8", size);
+    }
+  }
+  if (config.head_dim % 8 != 0 || config.head_dim > 256) {
+    return fmt::format("its heads are of {}, not a multiple of 8 up to 256", config.head_dim);
+  }
+  return {};
+}
+
+PlanOptions chunk_options(int64_t rows, int64_t capacity, Logits logits) {
+  PlanOptions options;
+  options.workers = 1;
+  options.rows = std::max<int64_t>(2, rows);  // one row would be a decode step
+  options.capacity = capacity;
+  options.kv = DType::bf16;
+  options.round_activations = true;
+  options.logits = logits;
+  options.sample = false;
+  return options;
+}
+
+Chunks cut_into_chunks(int64_t rows, int64_t most) {
+  Chunks result;
+  result.count = (rows + most - 1) / most;
+  if (result.count > 0) {
+    const int64_t each = (rows + result.count - 1) / result.count;
+    result.rows = std::min(most, round_up(each, kTileRows));
+    result.count = (rows + result.rows - 1) / result.rows;
+  }
+  return result;
+}
+
+ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
+                          std::span<const int64_t> places) {
+  ChunkLayout layout;
+  layout.joined.assign(chunk.operations.size(), 1);
+  layout.buffers.resize(chunk.buffers.size());
+  const auto take = [&](int64_t bytes) {
+    const int64_t offset = layout.bytes;
+    layout.bytes += aligned(bytes);
+    return offset;
+  };
+  /// Whether the second weight begins where the first ends; both absent will do.
+  const auto adjacent = [&](const WeightRef& first, const WeightRef& second) {
+    if (!first.present || !second.present) {
+      return first.present == second.present;
+    }
+    const size_t a = tensor_index(weights, first);
+    const size_t b = tensor_index(weights, second);
+    return places[b] == places[a] + weights.tensors()[a].bytes();
+  };
+
+  const auto place_of = [&](const LinearOp& op) -> ChunkMatrix& {
+    return layout.buffers[static_cast<size_t>(op.out)];
+  };
+  /// Whether the results can be, or are already, neighbouring columns.
+  const auto side_by_side = [&](const LinearOp& first, const LinearOp& second) {
+    const ChunkMatrix& a = place_of(first);
+    const ChunkMatrix& b = place_of(second);
+    return a.offset < 0 ? b.offset < 0 && &a != &b
+                        : b.stride == a.stride && b.offset == a.offset + first.n * 4;
+  };
+
+  // Projections of the same rows become one product into neighbouring columns.
+  for (size_t i = 0; i < chunk.operations.size(); ++i) {
+    const LinearOp* first = linear_at(chunk, i);
+    if (first == nullptr) {
+      continue;
+    }
+    const LinearOp* last = first;
+    int64_t columns = first->n;
+    size_t end = i + 1;
+    for (const LinearOp* next = linear_at(chunk, end); next != nullptr;
+         next = linear_at(chunk, ++end)) {
+      if (next->a != first->a || next->alpha != first->alpha || first->accumulate ||
+          next->accumulate || !adjacent(last->weight, next->weight) ||
+          !adjacent(last->bias, next->bias) || !side_by_side(*last, *next)) {
+        break;
+      }
+      columns += next->n;
+      last = next;
+    }
+    layout.joined[i] = static_cast<int>(end - i);
+    if (place_of(*first).offset < 0) {  // an earlier layer's has it already otherwise
+      const Buffer& out = chunk.buffers[static_cast<size_t>(first->out)];
+      const int64_t stride = round_up(columns, first->out == chunk.logits ? 8 : 4);
+      int64_t offset = take(out.rows * stride * size_of(out.element));
+      for (size_t j = i; j < end; ++j) {
+        const LinearOp& op = *linear_at(chunk, j);
+        place_of(op) = {offset, stride};
+        offset += op.n * size_of(out.element);
+      }
+    }
+    std::fill(layout.joined.begin() + static_cast<ptrdiff_t>(i) + 1,
+              layout.joined.begin() + static_cast<ptrdiff_t>(end), 0);
+    i = end - 1;
+  }
+
+  for (size_t i = 0; i < chunk.buffers.size(); ++i) {
+    const Buffer& buffer = chunk.buffers[i];
+    const bool held = buffer.space == Space::activation || buffer.space == Space::worker;
+    if (held && layout.buffers[i].offset < 0) {
+      const int64_t stride = round_up(buffer.columns, 16 / size_of(buffer.element));
+      layout.buffers[i] = {take(buffer.rows * stride * size_of(buffer.element)), stride};
+    }
+  }
+  int64_t scratch = 0;
+  for (size_t i = 0; i < chunk.operations.size(); ++i) {
+    const LinearOp* op = linear_at(chunk, i);
+    if (op != nullptr && (op->bias.present || op->alpha != 1)) {
+      scratch = std::max(scratch, chunk.rows * place_of(*op).stride);
+    }
+  }
+  layout.scratch = take(scratch * 4);
+  return layout;
+}
+
+}  // namespace weft::hopper

@@ -1,0 +1,64 @@
+// How a chunk of prefill runs on a Hopper GPU, as far as a machine without one can tell: which
+// models can be fed by chunks, where a chunk's buffers lie, and which projections become one
+// product. The chunk itself is the planner's program of many rows, whose operations are launched
+// one after the other (prefill.h).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+#include "model/weights.h"
+#include "program/planner.h"
+#include "program/program.h"
+
+namespace weft::hopper {
+
+/// Most rows of a chunk: enough to fill the tensor cores, few enough for the activations to stay
+/// near the L2.
+inline constexpr int64_t kChunkRows = 2048;
+/// Rows whose logits scoring keeps at a time.
+inline constexpr int64_t kScoreRows = 128;
+
+/// Why prompts of such a model are not fed by chunks on this device; empty: they are. Chunks round
+/// activations and the cache to bf16 (see PlanOptions), so models that keep f32 do not have them.
+std::string refuse_prefill(const ModelConfig& config, const Weights& weights, DType kv,
+                           bool round_activations);
+
+/// The program of a chunk: `logits` none (all that is wanted is the cache) or all.
+PlanOptions chunk_options(int64_t rows, int64_t capacity, Logits logits);
+
+/// How `rows` are cut into chunks of at most `most`: equal ones but for rounding up to whole tiles,
+/// so that the last is not a sliver.
+struct Chunks {
+  int64_t count = 0;  ///< chunks
+  int64_t rows = 0;   ///< of each but the last
+};
+Chunks cut_into_chunks(int64_t rows, int64_t most);
+
+/// A matrix in a chunk's memory; in elements of the buffer's format.
+struct ChunkMatrix {
+  int64_t offset = -1;  ///< bytes; -1: the buffer lies elsewhere (cache, state, constants)
+  int64_t stride = 0;   ///< elements
+};
+
+struct ChunkLayout {
+  std::vector<ChunkMatrix> buffers;  ///< [program.buffers]
+  /// [program.operations]: how many linear operations, this one first, are one product, because
+  /// their weights lie one behind the other and so do their results; 0: an earlier one does it.
+  std::vector<int> joined;
+  int64_t scratch = 0;  ///< offset of f32 [rows, n] for the products that want it
+  int64_t bytes = 0;
+};
+
+/// `places`: where the weights lie, by Weights::tensors(). All offsets are multiples of 256, all
+/// strides of 16 bytes; logits' rows have room for a multiple of 8.
+ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
+                          std::span<const int64_t> places);
+
+/// A tensor's index in Weights::tensors(), by role.
+size_t tensor_index(const Weights& weights, const WeightRef& ref);
+
+}  // namespace weft::hopper
