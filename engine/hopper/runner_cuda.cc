@@ -14,6 +14,7 @@
 #include "arch/hopper/limits.h"
 #include "engine/hopper/decode_kernel.h"
 #include "engine/hopper/lower.h"
+#include "engine/hopper/prefill.h"
 #include "engine/hopper/weights_kernel.h"
 #include "ops/linear/hopper_layout.h"
 #include "program/planner.h"
@@ -27,6 +28,9 @@ constexpr int kBytesInFlight = 65536;
 constexpr int kMostPages = 16;
 constexpr int kFewestPages = 3;
 constexpr int64_t kCandidateBytes = 8;
+// A prompt of fewer tokens is sooner fed by steps of the resident kernel than by a chunk, which
+// reads all weights too, in many launches.
+constexpr int64_t kFewestTokens = 3;
 
 Status check(cudaError_t error, std::string_view what) {
   if (error == cudaSuccess) {
@@ -77,6 +81,7 @@ class HopperRunner : public Runner {
   Status make_program(int units);
   Status load_weights();
   Status upload_codes();
+  Status make_prefill();
   /// Memory beside the program's: error (device) says how much was wanted.
   Result<char*> allocate(int64_t bytes, std::string_view what);
   template <class T>
@@ -94,6 +99,7 @@ class HopperRunner : public Runner {
   Arena arena_;
   Lowered lowered_;
   Launch launch_;
+  std::unique_ptr<Prefill> prefill_;  ///< null: prompts go through the resident kernel
   char* packed_ = nullptr;
   float* uniforms_ = nullptr;
   Mapped mailbox_;
@@ -233,11 +239,31 @@ Status HopperRunner::upload_codes() {
   return device_->upload(candidates, none.data(), none.size() * 4);
 }
 
+Status HopperRunner::make_prefill() {
+  if (!refuse_prefill(config_, weights_, options_.kv, options_.round_activations).empty()) {
+    return {};
+  }
+  PrefillPlaces places;
+  places.weights = launch_.arena;
+  places.weight_places = arena_.weights;
+  for (size_t i = 0; i < program_.buffers.size(); ++i) {
+    if (program_.buffers[i].space == Space::kv) {
+      places.caches.push_back(launch_.arena + arena_.buffers[i]);
+    }
+  }
+  places.inverse_frequencies = reinterpret_cast<const float*>(
+      launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)]);
+  WEFT_ASSIGN(prefill_,
+              Prefill::create(config_, weights_, std::move(places), options_.capacity, *device_));
+  return {};
+}
+
 Status HopperRunner::create() {
   WEFT_ASSIGN(device_, open_device(options_.device));
   WEFT_TRY(make_program(device_->info().units));
   WEFT_TRY(load_weights());
   WEFT_TRY(upload_codes());
+  WEFT_TRY(make_prefill());
   logits_.resize(static_cast<size_t>(config_.vocabulary));
   return {};
 }
@@ -334,7 +360,11 @@ Status HopperRunner::begin(std::span<const int32_t> prompt, const SamplingOption
   WEFT_TRY(forget(prompt));
   launch_.sampling = sampling;
   const auto length = static_cast<int64_t>(prompt.size());
-  WEFT_TRY(run(length, length, {}, on_token));
+  if (prefill_ != nullptr && length >= kFewestTokens) {
+    position_ = length - 1;
+    WEFT_TRY(prefill_->feed(launch_.tokens, 0, position_));
+  }
+  WEFT_TRY(run(length - position_, length, {}, on_token));
   position_ = length;
   logits_valid_ = true;
   return {};
@@ -355,6 +385,9 @@ Status HopperRunner::decode(int64_t steps, std::span<const int32_t> ends, const 
 Status HopperRunner::score(std::span<const int32_t> ids, const OnLogits& on_logits) {
   WEFT_TRY(forget(ids));
   launch_.sampling = {};
+  if (prefill_ != nullptr) {
+    return prefill_->score(launch_.tokens, static_cast<int64_t>(ids.size()), on_logits);
+  }
   for (size_t i = 0; i < ids.size(); ++i) {
     position_ = static_cast<int64_t>(i);
     // What is drawn would take the place of the next token.
