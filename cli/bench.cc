@@ -44,6 +44,7 @@ std::string counted(const Counters& counters, double limit) {
 /// One line a case as it comes, but each reason to skip cases only once in a row.
 class Printer {
  public:
+  explicit Printer(std::FILE* to) : to_(to) {}
   void report(const trial::BenchOutcome& outcome) {
     const std::string subject =
         fmt::format("{} {}", outcome.selected.operation->name, outcome.selected.name());
@@ -52,27 +53,29 @@ class Printer {
       const std::string why =
           fmt::format("{}: skipped: {}", outcome.selected.operation->name, outcome.skipped);
       if (why != skipped_) {
-        fmt::print("{}\n", why);
+        fmt::print(to_, "{}\n", why);
       }
       skipped_ = why;
     } else if (!outcome.mismatch.empty()) {
-      fmt::print("{}: WRONG, not timed: {}{}\n", subject, outcome.mismatch, plan);
+      fmt::print(to_, "{}: WRONG, not timed: {}{}\n", subject, outcome.mismatch, plan);
     } else if (outcome.counters) {
-      fmt::print("{}{}; {}\n", subject, plan, counted(*outcome.counters, outcome.limit()));
+      fmt::print(to_, "{}{}; {}\n", subject, plan, counted(*outcome.counters, outcome.limit()));
     } else {
-      fmt::print("{}: median {}, best {}, slowest {} of {}; {}, {:.0f}% of the limit{}\n", subject,
-                 duration(outcome.median), duration(outcome.best), duration(outcome.slowest),
-                 outcome.runs, rate(outcome), 100 * outcome.limit() / outcome.median, plan);
+      fmt::print(to_, "{}: median {}, best {}, slowest {} of {}; {}, {:.0f}% of the limit{}\n",
+                 subject, duration(outcome.median), duration(outcome.best),
+                 duration(outcome.slowest), outcome.runs, rate(outcome),
+                 100 * outcome.limit() / outcome.median, plan);
     }
-    std::fflush(stdout);
+    std::fflush(to_);
   }
 
  private:
+  std::FILE* to_;
   std::string skipped_;  // the line that said why the last one was
 };
 
 /// The geometric means of each operation's cases that were timed.
-void print_means(const trial::BenchReport& report) {
+void print_means(const trial::BenchReport& report, std::FILE* to) {
   std::map<std::string_view, std::vector<const trial::BenchOutcome*>> operations;
   for (const trial::BenchOutcome& outcome : report.outcomes) {
     if (outcome.timed()) {
@@ -87,7 +90,7 @@ void print_means(const trial::BenchReport& report) {
       shares += std::log(each->limit() / each->median);
     }
     const auto count = static_cast<double>(outcomes.size());
-    fmt::print("{}: geometric mean {}, {:.0f}% of the limit over {} cases\n", name,
+    fmt::print(to, "{}: geometric mean {}, {:.0f}% of the limit over {} cases\n", name,
                duration(std::exp(times / count)), 100 * std::exp(shares / count), outcomes.size());
   }
 }
@@ -146,13 +149,12 @@ std::string to_json(const trial::BenchReport& report, const trial::BenchOptions&
 }
 
 std::string heading(const trial::BenchOptions& options) {
+  const std::string device = describe(options.device);
   if (options.device == nullptr) {
-    return fmt::format("cpu, {}, {} threads; caches flushed before every run",
-                       cpu::name_of(cpu::current_isa()), options.threads);
+    return fmt::format("{}, {} threads; caches flushed before every run", device, options.threads);
   }
-  const DeviceInfo& info = options.device->info();
-  return fmt::format("{}, {} ({}); {}", info.id, info.name, info.target,
-                     info.keeps_time
+  return fmt::format("{}; {}", device,
+                     options.device->info().keeps_time
                          ? "replays of a graph between events, caches flushed before every run"
                          : "counted, not timed");
 }
@@ -186,24 +188,25 @@ void add_bench(CLI::App& app, Action& action) {
     action = [flags]() -> Result<int> {
       WEFT_ASSIGN(const std::unique_ptr<Device> device, operations_device(flags->device));
       flags->bench.device = device.get();
-      fmt::print("{}\n", heading(flags->bench));
-      Printer printer;
+      std::FILE* to = flags->json == "-" ? stderr : stdout;  // nothing between the figures
+      fmt::print(to, "{}\n", heading(flags->bench));
+      Printer printer(to);
       WEFT_ASSIGN(const trial::BenchReport report,
                   trial::bench_operations(flags->bench, [&](const trial::BenchOutcome& outcome) {
                     printer.report(outcome);
                   }));
       if (device != nullptr) {
-        print_means(report);
+        print_means(report, to);
       }
       const auto timed = std::count_if(report.outcomes.begin(), report.outcomes.end(),
                                        [](const auto& outcome) { return outcome.timed(); });
       if (report.empty_run > 0) {
-        fmt::print("a run that launches nothing takes {} by this method\n",
+        fmt::print(to, "a run that launches nothing takes {} by this method\n",
                    duration(report.empty_run));
       }
       if (device == nullptr || device->info().keeps_time) {
-        fmt::print("geometric mean {:.0f}% of the limit over {} cases\n", 100 * report.mean_share,
-                   timed);
+        fmt::print(to, "geometric mean {:.0f}% of the limit over {} cases\n",
+                   100 * report.mean_share, timed);
       }
       if (!flags->json.empty()) {
         WEFT_TRY(write_text(flags->json, to_json(report, flags->bench)));

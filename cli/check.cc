@@ -78,8 +78,7 @@ void add_check(CLI::App& app, Action& action) {
       "check",
       "Check operations against their references in double, with ordinary numbers and with NaN and "
       "infinities: on the CPU every instruction set of this machine, whole and in pieces; on "
-      "another "
-      "device twice, for the same bits");
+      "another device twice, for the same bits");
   command->add_option("operation", flags->check.selection.operations, "Operations (all)");
   command->add_option("--case", flags->check.selection.cases, "Glob over case names");
   command->add_option("--seed", flags->check.seed, "Of the random inputs");
@@ -96,6 +95,7 @@ void add_check(CLI::App& app, Action& action) {
       if (flags->list) {
         return list(flags->check);
       }
+      fmt::print("{}\n", device != nullptr ? describe(device.get()) : "cpu");
       Printer printer;
       WEFT_ASSIGN(const trial::CheckSummary summary,
                   trial::check_operations(flags->check, [&](const trial::CheckOutcome& outcome) {

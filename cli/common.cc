@@ -5,9 +5,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 
-#include "arch/cpu/threads.h"
+#include "arch/cpu/dispatch.h"
 
 namespace weft::cli {
 namespace {
@@ -16,6 +17,19 @@ struct CloseFile {
   void operator()(std::FILE* file) const { std::fclose(file); }
 };
 using File = std::unique_ptr<std::FILE, CloseFile>;
+
+/// The first of `kinds` that there is a device of; "cpu" where there is none.
+std::string first_device(std::initializer_list<std::string_view> kinds) {
+  const std::vector<DeviceListing> listings = list_devices();
+  for (const std::string_view kind : kinds) {
+    for (const DeviceListing& listing : listings) {
+      if (listing.kind == kind && listing.missing.empty()) {
+        return std::string(kind);
+      }
+    }
+  }
+  return "cpu";
+}
 
 }  // namespace
 
@@ -108,12 +122,7 @@ Result<std::string> engine_device(const std::string& device) {
         device));
   }
   if (device.empty()) {
-    for (const DeviceListing& listing : list_devices()) {
-      if (listing.kind == "cuda" && listing.missing.empty()) {
-        return std::string("cuda");
-      }
-    }
-    return std::string("cpu");
+    return first_device({"cuda"});  // no models on hip yet
   }
   if (kind != "cuda" && device != "cpu") {
     return usage_error(
@@ -123,10 +132,19 @@ Result<std::string> engine_device(const std::string& device) {
 }
 
 Result<std::unique_ptr<Device>> operations_device(const std::string& device) {
-  if (device.empty() || device == "cpu") {
+  const std::string id = device.empty() ? first_device({"hip", "cuda"}) : device;
+  if (id == "cpu") {
     return std::unique_ptr<Device>();
   }
-  return open_device(device);
+  return open_device(id);
+}
+
+std::string describe(const Device* device) {
+  if (device == nullptr) {
+    return fmt::format("cpu, {}", cpu::name_of(cpu::current_isa()));
+  }
+  const DeviceInfo& info = device->info();
+  return fmt::format("{}, {} ({})", info.id, info.name, info.target);
 }
 
 Result<std::string> read_text(const std::string& path) {

@@ -45,9 +45,13 @@ struct EngineFlags {
 
 /// Declares --device on a command.
 void declare_device(CLI::App& command, std::string& device);
-/// The device that checks and benches operations; null for the CPU, which is what no flag means.
+/// The device that checks and benches operations: `device`, or the first that exists of hip, cuda,
+/// cpu. Null for the CPU.
 /// Errors: usage (unknown), device (not there).
 Result<std::unique_ptr<Device>> operations_device(const std::string& device);
+/// What runs operations, to be told before the outcomes: "cuda:0, NVIDIA H200 (sm_90a)" or "cpu,
+/// avx512_bf16"; null is the CPU.
+std::string describe(const Device* device);
 
 /// Reads all of a file, or of standard input for "-". Error (input): it cannot be read.
 Result<std::string> read_text(const std::string& path);

@@ -10,19 +10,19 @@
 namespace weft::cli {
 namespace {
 
-void print(const trial::TuneOutcome& outcome) {
-  fmt::print("{} {}\n", outcome.selected.operation->name, outcome.selected.name());
+void print(const trial::TuneOutcome& outcome, std::FILE* to) {
+  fmt::print(to, "{} {}\n", outcome.selected.operation->name, outcome.selected.name());
   if (!outcome.skipped.empty()) {
-    fmt::print("  skipped: {}\n", outcome.skipped);
+    fmt::print(to, "  skipped: {}\n", outcome.skipped);
   }
   for (const trial::TunedCandidate& each : outcome.candidates) {
     if (each.mismatch.empty()) {
-      fmt::print("  {:8.1f} us  {}\n", each.median * 1e6, to_text(each.plan));
+      fmt::print(to, "  {:8.1f} us  {}\n", each.median * 1e6, to_text(each.plan));
     } else {
-      fmt::print("  WRONG        {}: {}\n", to_text(each.plan), each.mismatch);
+      fmt::print(to, "  WRONG        {}: {}\n", to_text(each.plan), each.mismatch);
     }
   }
-  std::fflush(stdout);
+  std::fflush(to);
 }
 
 }  // namespace
@@ -51,11 +51,16 @@ void add_tune(CLI::App& app, Action& action) {
     action = [flags]() -> Result<int> {
       WEFT_ASSIGN(const std::unique_ptr<Device> device, operations_device(flags->device));
       if (device == nullptr) {
-        return usage_error("the CPU's kernels have nothing to tune: use --device cuda");
+        return usage_error("the CPU's kernels have nothing to tune: use --device cuda or hip");
       }
+      std::FILE* to = flags->out == "-" ? stderr : stdout;  // nothing between the table's rows
+      fmt::print(to, "{}\n", describe(device.get()));
       flags->tune.device = device.get();
       flags->tune.selection.operations = {flags->operation};
-      WEFT_ASSIGN(const auto outcomes, trial::tune_operations(flags->tune, print));
+      WEFT_ASSIGN(const auto outcomes,
+                  trial::tune_operations(flags->tune, [to](const trial::TuneOutcome& outcome) {
+                    print(outcome, to);
+                  }));
       std::vector<std::string> rows;
       bool wrong = false;
       for (const trial::TuneOutcome& outcome : outcomes) {

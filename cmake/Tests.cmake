@@ -64,7 +64,11 @@ if(TARGET weft_command AND TARGET weft_sim_hip AND NOT WEFT_CDNA_LEFT_OUT AND NO
   file(MAKE_DIRECTORY ${hip_dir})
   file(CREATE_LINK ${CMAKE_BINARY_DIR}/libweft-amdhip64.so ${hip_dir}/libamdhip64.so SYMBOLIC)
   add_test(NAME hip_library COMMAND weft_command check swiglu_quant gemm_skinny --quick --device hip:1)
-  set_tests_properties(hip_library PROPERTIES LABELS quick ENVIRONMENT LD_LIBRARY_PATH=${hip_dir})
+  # Without --device: the first that there is of hip, cuda, cpu.
+  add_test(NAME hip_first COMMAND weft_command check swiglu_quant --quick --case rows=1,*)
+  set_tests_properties(hip_first PROPERTIES PASS_REGULAR_EXPRESSION "^hip:0, ")
+  set_tests_properties(hip_library hip_first PROPERTIES
+    LABELS quick ENVIRONMENT LD_LIBRARY_PATH=${hip_dir})
 endif()
 
 # What is installed and copied to other machines: the sanitized build is not.

@@ -138,9 +138,9 @@ class Checker {
     if (mismatch) {
       outcome.message = mismatch->message;
       outcome.repeat =
-          fmt::format("weft check {} --case '{}' --seed {}{}{}", outcome.selected.operation->name,
-                      outcome.selected.name(), options_.seed,
-                      options_.device != nullptr ? " --device " + options_.device->info().id : "",
+          fmt::format("weft check {} --case '{}' --seed {} --device {}{}",
+                      outcome.selected.operation->name, outcome.selected.name(), options_.seed,
+                      options_.device != nullptr ? options_.device->info().id : "cpu",
                       options_.all_plans ? " --all-plans" : "");
     }
     report_(outcome);

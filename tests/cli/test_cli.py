@@ -22,11 +22,17 @@ GOLDENS = ROOT / "tests" / "goldens" / "models"
 CODE = ROOT / "models" / "weft-code"
 
 USAGE, INPUT, DEVICE = 2, 3, 4
+# What is expected here is a machine without GPUs, also where there are some.
+ENVIRONMENT = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 
 
 def weft(*arguments, stdin=b""):
     return subprocess.run(
-        [WEFT, *map(str, arguments)], input=stdin, capture_output=True, timeout=120
+        [WEFT, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        timeout=120,
+        env=ENVIRONMENT,
     )
 
 
@@ -124,6 +130,14 @@ class Contract(Command):
             self.fails(USAGE, *command, "--device", "cuda:one", says=["cuda:one"])
             self.fails(USAGE, *command, "--device", "gpu", says=["gpu"])
         self.fails(USAGE, "tune", "gemm_bf16", says=["nothing to tune"])
+
+    def test_operations_without_a_device(self):
+        lines = self.ok("check", "embed").decode().splitlines()
+        self.assertEqual(lines[0], "cpu")
+        self.assertRegex(lines[-1], r"^[1-9]\d* passed, 0 failed, 0 skipped$")
+        out = json.loads(self.ok("bench", "rmsnorm", "--case", "*", "--json", "-"))
+        self.assertEqual(out["device"], "cpu")
+        self.assertGreater(out["cases"][0]["median_s"], 0)
 
     def test_operations_on_the_simulator(self):
         if "Weft simulator" not in self.ok("devices").decode():
