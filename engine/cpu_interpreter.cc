@@ -39,8 +39,22 @@ void wait_for(const Counter& counter, int64_t signals, Idle idle) {
   }
 }
 
+/// The fused form of attention (see AttentionOp): the operations that it repeats, with a row of
+/// prepared queries and one of keys in scratch between them.
+struct FusedAttentionArgs {
+  RmsNormArgs query_norm, key_norm;  ///< `out` in scratch; without weights: no norm
+  RopeAppendArgs rope;               ///< `q_out` in scratch
+  AttentionArgs attention;           ///< `q` in scratch
+
+  int64_t query_size() const { return attention.query_heads * attention.head_dim; }
+  int64_t kv_size() const { return attention.kv_heads * attention.head_dim; }
+  size_t rows_bytes() const {  ///< of the two rows in scratch
+    return aligned(static_cast<size_t>(query_size() + kv_size()) * sizeof(float));
+  }
+};
+
 using Bound = std::variant<EmbedArgs, RopeAnglesArgs, RmsNormArgs, LinearArgs, GatedLinearArgs,
-                           RopeAppendArgs, AttentionArgs, SampleArgs>;
+                           RopeAppendArgs, AttentionArgs, FusedAttentionArgs, SampleArgs>;
 
 }  // namespace
 
@@ -149,7 +163,46 @@ class Binder {
     return args;
   }
   Bound operator()(const AttentionOp& op) {
-    WEFT_CHECK(op.k == kNone);  // the fused form is not for the CPU
+    const AttentionArgs args = attention(op);
+    if (op.k == kNone) {
+      return args;
+    }
+    FusedAttentionArgs fused;
+    fused.attention = args;
+    const auto norm = [&](const WeightRef& weight, BufferId x, int64_t heads) {
+      RmsNormArgs norm;
+      norm.x = in(x);
+      norm.weight = vector(weight);
+      norm.columns = op.whole_norm ? heads * op.head_dim : op.head_dim;
+      norm.groups = op.whole_norm ? 1 : heads;
+      norm.epsilon = op.epsilon;
+      return norm;
+    };
+    fused.query_norm = norm(op.query_norm, op.q, op.query_heads);
+    fused.key_norm = norm(op.key_norm, op.k, op.kv_heads);
+    RopeAppendArgs& rope = fused.rope;
+    rope.q = in(op.q);
+    rope.k = in(op.k);
+    rope.v = in(op.v);
+    rope.query_heads = op.query_heads;
+    rope.kv_heads = op.kv_heads;
+    rope.head_dim = op.head_dim;
+    rope.positions = args.positions;
+    rope.cosines = f32(op.cosines);
+    rope.sines = f32(op.sines);
+    rope.cache = args.cache;
+    return fused;
+  }
+  Bound operator()(const AttentionCombineOp& op) { return attention(op.attention); }
+  Bound operator()(const SampleOp& op) {
+    SampleArgs args;
+    args.logits = f32(op.logits);
+    args.vocabulary = op.vocabulary;
+    return args;
+  }
+
+ private:
+  AttentionArgs attention(const AttentionOp& op) const {
     AttentionArgs args;
     args.q = in(op.q);
     args.cache = cache(op.keys, op.values, op.head_dim);
@@ -164,15 +217,6 @@ class Binder {
     args.out = out(op.out);
     return args;
   }
-  Bound operator()(const AttentionCombineOp& op) { return (*this)(op.attention); }
-  Bound operator()(const SampleOp& op) {
-    SampleArgs args;
-    args.logits = f32(op.logits);
-    args.vocabulary = op.vocabulary;
-    return args;
-  }
-
- private:
   void* address(BufferId id) const {
     if (id == kNone) {
       return nullptr;
@@ -247,6 +291,9 @@ size_t scratch_bytes(const Bound& bound, int64_t rows) {
     }
     size_t operator()(const AttentionArgs& args) const {
       return cpu::attention_scratch_bytes(args, rows);
+    }
+    size_t operator()(const FusedAttentionArgs& args) const {
+      return args.rows_bytes() + (*this)(args.attention);
     }
     size_t operator()(const SampleArgs& args) const {
       return cpu::sample_scratch_bytes(args.vocabulary);
@@ -357,6 +404,37 @@ struct Execute {
       cpu::attention(args, rows, instruction.tile, instruction.split, scratch);
     }
   }
+  /// Decode alone has this form: rows is {0, 1}.
+  void operator()(const FusedAttentionArgs& args) const {
+    auto* q = reinterpret_cast<float*>(scratch.data());
+    float* k = q + args.query_size();
+    const Range kv_heads = instruction.tile;
+    const int64_t group = args.attention.query_heads / args.attention.kv_heads;
+    const auto norm = [&](RmsNormArgs norm, Range heads, float* out) {
+      norm.out = {out, DType::f32, 0};
+      cpu::rmsnorm(norm, norm.groups == 1 ? Range{0, 1} : heads);
+      return ConstMatrix{out, DType::f32, 0};
+    };
+    RopeAppendArgs rope = args.rope;
+    rope.q_out = {q, DType::f32, 0};
+    if (args.query_norm.weight.data != nullptr) {
+      rope.q = norm(args.query_norm, {kv_heads.begin * group, kv_heads.end * group}, q);
+    }
+    const AttentionArgs& attention = args.attention;
+    const int32_t position = attention.positions[0];
+    const Range keys =
+        attention_split(position, attention.window, attention.splits, instruction.split);
+    if (keys.begin > position || position >= keys.end) {
+      rope.cache = {};  // another split's instruction appends the row
+    } else if (args.key_norm.weight.data != nullptr) {
+      rope.k = norm(args.key_norm, kv_heads, k);
+    }
+    cpu::rope_append(rope, {0, 1}, kv_heads);
+    AttentionArgs prepared = attention;
+    prepared.q = {q, DType::f32, 0};
+    cpu::attention(prepared, {0, 1}, kv_heads, instruction.split,
+                   scratch.subspan(args.rows_bytes()));
+  }
   void operator()(const SampleArgs&) const {}
 };
 
@@ -367,7 +445,6 @@ CpuInterpreter::CpuInterpreter(const ModelConfig& config, const Weights& weights
     : config_(config), weights_(weights), sequence_(sequence), team_(team) {}
 
 Result<std::shared_ptr<CpuInterpreter::Loaded>> CpuInterpreter::load(Program program) {
-  WEFT_CHECK(static_cast<int>(program.workers.size()) == team_.size());
   auto loaded = std::make_shared<Loaded>();
   loaded->program = std::move(program);
   const Program& p = loaded->program;
@@ -422,20 +499,19 @@ std::span<const float> CpuInterpreter::logits(const Loaded& loaded) {
   return {loaded.logits, loaded.logits_elements};
 }
 
-int64_t CpuInterpreter::run(Loaded& loaded, int64_t rows, int64_t steps,
-                            const std::function<bool(int32_t)>& on_token) {
-  const Program& program = loaded.program;
-  WEFT_CHECK(rows >= 1 && rows <= program.rows);
-  WEFT_CHECK(steps == 1 || program.sampled != kNone);
-  for (size_t event = 0; event < program.events.size(); ++event) {
-    loaded.counters[event].signals.store(0, std::memory_order_relaxed);
-  }
-  std::atomic<bool> stop{false};
-  int64_t steps_run = 0;
-
-  // The token that worker 0 draws becomes the next step's input.
-  const auto sample = [&](SampleArgs args, Range last, std::span<std::byte> scratch) {
-    const int32_t position = sequence_.positions[static_cast<size_t>(last.begin)];
+std::optional<int32_t> CpuInterpreter::execute(Loaded& loaded, size_t worker,
+                                               const Instruction& instruction, int64_t rows) {
+  const auto index = static_cast<size_t>(instruction.operation);
+  const Operation& operation = loaded.program.operations[index];
+  const Bound& bound = loaded.bound[worker][index];
+  const std::span<std::byte> scratch{loaded.scratch[worker].data(), loaded.scratch[worker].size()};
+  const Range range = operation.rows == Rows::last
+                          ? Range{rows - 1, rows}
+                          : Range{instruction.rows.begin, std::min(instruction.rows.end, rows)};
+  if (const auto* sample = std::get_if<SampleArgs>(&bound)) {
+    // The token becomes the next step's input.
+    SampleArgs args = *sample;
+    const int32_t position = sequence_.positions[static_cast<size_t>(rows - 1)];
     args.options = sequence_.sampling;
     args.history = sequence_.history;
     args.draw = static_cast<uint64_t>(position) + 1;
@@ -444,12 +520,28 @@ int64_t CpuInterpreter::run(Loaded& loaded, int64_t rows, int64_t steps,
     sequence_.tokens[0] = token;
     sequence_.positions[0] = position + 1;
     return token;
-  };
+  }
+  if (!range.empty()) {
+    const bool combine = std::holds_alternative<AttentionCombineOp>(operation.body);
+    std::visit(Execute{instruction, range, combine, scratch}, bound);
+  }
+  return {};
+}
+
+int64_t CpuInterpreter::run(Loaded& loaded, int64_t rows, int64_t steps,
+                            const std::function<bool(int32_t)>& on_token) {
+  const Program& program = loaded.program;
+  WEFT_CHECK(static_cast<int>(program.workers.size()) == team_.size());
+  WEFT_CHECK(rows >= 1 && rows <= program.rows);
+  WEFT_CHECK(steps == 1 || program.sampled != kNone);
+  for (size_t event = 0; event < program.events.size(); ++event) {
+    loaded.counters[event].signals.store(0, std::memory_order_relaxed);
+  }
+  std::atomic<bool> stop{false};
+  int64_t steps_run = 0;
 
   team_.run([&](int worker_index) {
     const auto worker = static_cast<size_t>(worker_index);
-    const std::span<std::byte> scratch{loaded.scratch[worker].data(),
-                                       loaded.scratch[worker].size()};
     const std::vector<Instruction>& instructions = program.workers[worker];
     RunAhead run_ahead(loaded, worker);
     for (int64_t step = 0; step < steps; ++step) {
@@ -469,22 +561,11 @@ int64_t CpuInterpreter::run(Loaded& loaded, int64_t rows, int64_t steps,
           wait_for(loaded.counters[event], wanted * program.events[event].signals,
                    std::ref(run_ahead));
         }
-        const auto index = static_cast<size_t>(instruction.operation);
-        const Operation& operation = program.operations[index];
-        const Range range =
-            operation.rows == Rows::last
-                ? Range{rows - 1, rows}
-                : Range{instruction.rows.begin, std::min(instruction.rows.end, rows)};
-        const Bound& bound = loaded.bound[worker][index];
-        if (const auto* args = std::get_if<SampleArgs>(&bound)) {
-          const int32_t token = sample(*args, {rows - 1, rows}, scratch);
+        if (const auto token = execute(loaded, worker, instruction, rows)) {
           ++steps_run;
-          if (on_token && !on_token(token)) {
+          if (on_token && !on_token(*token)) {
             stop.store(true, std::memory_order_relaxed);
           }
-        } else if (!range.empty()) {
-          const bool combine = std::holds_alternative<AttentionCombineOp>(operation.body);
-          std::visit(Execute{instruction, range, combine, scratch}, bound);
         }
         if (instruction.signal != kNone) {
           loaded.counters[static_cast<size_t>(instruction.signal)].signals.fetch_add(
@@ -494,6 +575,31 @@ int64_t CpuInterpreter::run(Loaded& loaded, int64_t rows, int64_t steps,
     }
   });
   return program.sampled == kNone ? 1 : steps_run;
+}
+
+void CpuInterpreter::run_operations(Loaded& loaded, int64_t rows, Range operations) {
+  const Program& program = loaded.program;
+  WEFT_CHECK(rows >= 1 && rows <= program.rows);
+  WEFT_CHECK(operations.begin >= 0 &&
+             operations.end <= static_cast<int64_t>(program.operations.size()));
+  for (int64_t operation = operations.begin; operation < operations.end; ++operation) {
+    for (size_t worker = 0; worker < program.workers.size(); ++worker) {
+      for (const Instruction& instruction : program.workers[worker]) {
+        if (instruction.operation == operation) {
+          execute(loaded, worker, instruction, rows);
+        }
+      }
+    }
+  }
+}
+
+std::span<const std::byte> CpuInterpreter::buffer(const Loaded& loaded, BufferId id,
+                                                  size_t worker) {
+  const Buffer& buffer = loaded.program.buffers[static_cast<size_t>(id)];
+  WEFT_CHECK(buffer.space == Space::activation || buffer.space == Space::worker);
+  const size_t own = buffer.space == Space::worker ? worker * loaded.worker_bytes : 0;
+  return {loaded.memory.data() + loaded.offsets[static_cast<size_t>(id)] + own,
+          static_cast<size_t>(buffer.bytes())};
 }
 
 }  // namespace weft

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -56,15 +57,30 @@ class CpuInterpreter {
   Result<std::shared_ptr<Loaded>> load(Program program);
 
   /// Runs up to `steps` steps of `rows` tokens each (more than one step only when the program
-  /// samples), beginning with the sequence's tokens and positions. After each sampled token
-  /// on_token is called, by worker 0; false ends the run. Returns the number of steps run.
+  /// samples), beginning with the sequence's tokens and positions; the program has as many workers
+  /// as the team. After each sampled token on_token is called, by worker 0; false ends the run.
+  /// Returns the number of steps run.
   int64_t run(Loaded& program, int64_t rows, int64_t steps,
               const std::function<bool(int32_t token)>& on_token);
+
+  /// Executes operations [begin, end) of one step of `rows` tokens on the calling thread: all
+  /// workers' instructions, operation by operation, an order that every wait agrees with. A program
+  /// for any number of workers, and stopped anywhere: what another interpreter's run is bisected
+  /// with. When sampling is among them, the sequence stands at the next step afterwards.
+  void run_operations(Loaded& program, int64_t rows, Range operations);
+
+  /// What a buffer of the program holds now. Space::activation, or Space::worker: `worker`'s own;
+  /// the others are the sequence's.
+  static std::span<const std::byte> buffer(const Loaded& program, BufferId id, size_t worker);
 
   /// Logits of the last step: [vocabulary], or [rows, vocabulary] with Logits::all.
   static std::span<const float> logits(const Loaded& program);
 
  private:
+  /// Executes one instruction; the token, when it draws one.
+  std::optional<int32_t> execute(Loaded& program, size_t worker, const Instruction& instruction,
+                                 int64_t rows);
+
   const ModelConfig& config_;
   const Weights& weights_;
   CpuSequence& sequence_;

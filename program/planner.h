@@ -24,7 +24,7 @@ struct PlanOptions {
   int64_t attention_tasks = 32;
   /// In a decode step, let attention's instructions repeat the preparation of their queries, and
   /// the output projection's the merge of attention's splits, where that saves an exchange between
-  /// workers. For devices on which an exchange costs more than the work. The CPU has no such form.
+  /// workers. For devices on which an exchange costs more than the work.
   bool fuse_attention = false;
   Logits logits = Logits::last;
   bool sample = true;  ///< draw a token from the last row's logits (not with Logits::none)

@@ -62,6 +62,9 @@ void rope_append_as(const RopeAppendArgs& args, Range rows, Range kv_heads) {
         rotate_head(row<float>(args.q, r) + q * dim, cosines, sines, half,
                     row<Query>(args.q_out, r) + q * dim);
       }
+      if (args.cache.keys == nullptr) {
+        continue;
+      }
       const int64_t place = h * args.cache.head_stride + args.positions[r] * dim;
       rotate_head(row<float>(args.k, r) + h * dim, cosines, sines, half,
                   static_cast<Cache*>(args.cache.keys) + place);

@@ -19,7 +19,7 @@ struct RopeAppendArgs {
   const float* cosines = nullptr;      ///< [rows, head_dim / 2]
   const float* sines = nullptr;
   Matrix q_out;   ///< rotated queries, f32 or bf16; may be q (in place) when f32
-  KvCache cache;  ///< keys and values go to [kv_head][position[r]]
+  KvCache cache;  ///< keys and values go to [kv_head][position[r]]; without keys: queries alone
 };
 
 namespace reference {

@@ -41,5 +41,24 @@ TEST(RopeAppend, TurnsHalfSplitPairsAndAppendsAtThePosition) {
   }
 }
 
+TEST(RopeAppend, WithoutACacheTurnsQueriesAlone) {
+  const float q[] = {1, 2};
+  const float cosines[] = {0};
+  const float sines[] = {1};
+  const int32_t positions[] = {7};
+  float turned[2] = {};
+  cpu::rope_append({.q = {q, DType::f32, 2},
+                    .query_heads = 1,
+                    .kv_heads = 1,
+                    .head_dim = 2,
+                    .positions = positions,
+                    .cosines = cosines,
+                    .sines = sines,
+                    .q_out = {turned, DType::f32, 2}},
+                   {0, 1}, {0, 1});
+  EXPECT_EQ(turned[0], -2);
+  EXPECT_EQ(turned[1], 1);
+}
+
 }  // namespace
 }  // namespace weft

@@ -1,0 +1,125 @@
+#include "engine/cpu_interpreter.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "base/number.h"
+#include "program/planner.h"
+
+namespace weft {
+namespace {
+
+/// A small model of a family: queries and keys normed not at all, by head, or whole.
+ModelConfig small(const char* family) {
+  ModelConfig config = preset(family).value();
+  config.layers = 2;
+  config.hidden = 128;
+  config.query_heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 32;
+  config.ffn = 192;
+  config.vocabulary = 300;
+  config.context = 256;
+  return config;
+}
+
+/// A program that decodes a sequence of its own.
+struct Decoder {
+  Decoder(const ModelConfig& config, const Weights& weights, PlanOptions options, int threads)
+      : sequence(CpuSequence::create(config, kCapacity, options.kv, 1).value()),
+        team(threads),
+        interpreter(config, weights, sequence, team) {
+    options.capacity = kCapacity;
+    options.attention_tasks = 6;
+    loaded = interpreter.load(plan(config, weights, options)).value();
+    sequence.tokens[0] = 7;
+    sequence.history = {7};
+  }
+  std::vector<float> logits() const {
+    const auto last = CpuInterpreter::logits(*loaded);
+    return {last.begin(), last.end()};
+  }
+
+  static constexpr int64_t kCapacity = 256;
+  CpuSequence sequence;
+  WorkerTeam team;
+  CpuInterpreter interpreter;
+  std::shared_ptr<CpuInterpreter::Loaded> loaded;
+};
+
+// 200 steps: the step's own row lies in the first split, then in each of the others. The form that
+// GPUs run repeats the same arithmetic in another place, so the bits are the same.
+TEST(CpuInterpreter, FusedAttentionHasTheSameBits) {
+  constexpr int64_t kSteps = 200;
+  for (const char* family : {"llama-3.2-1b", "qwen3-0.6b", "olmo-2-1b"}) {
+    const ModelConfig config = small(family);
+    const Weights weights = Weights::generate(config, 3, 2).value();
+    PlanOptions plain;
+    plain.workers = 2;
+    PlanOptions fused = plain;
+    fused.workers = 3;
+    fused.fuse_attention = true;
+    Decoder expected(config, weights, plain, 2);
+    Decoder got(config, weights, fused, 3);
+    EXPECT_EQ(expected.interpreter.run(*expected.loaded, 1, kSteps, {}), kSteps);
+    EXPECT_EQ(got.interpreter.run(*got.loaded, 1, kSteps, {}), kSteps);
+    EXPECT_EQ(got.sequence.history, expected.sequence.history) << family;
+    EXPECT_EQ(got.logits(), expected.logits()) << family;
+  }
+}
+
+// A program for more workers than the team has threads, stopped after every operation.
+TEST(CpuInterpreter, RunsOperationByOperation) {
+  const ModelConfig config = small("qwen3-0.6b");
+  const Weights weights = Weights::generate(config, 3, 2).value();
+  PlanOptions options;
+  options.fuse_attention = true;
+  options.workers = 3;
+  Decoder expected(config, weights, options, 3);
+  options.workers = 11;
+  Decoder stepped(config, weights, options, 1);
+  const Program program = plan(config, weights, [&] {
+    options.capacity = Decoder::kCapacity;
+    options.attention_tasks = 6;
+    return options;
+  }());
+  const auto operations = static_cast<int64_t>(program.operations.size());
+  for (int step = 0; step < 5; ++step) {
+    expected.interpreter.run(*expected.loaded, 1, 1, {});
+    for (int64_t i = 0; i < operations; ++i) {
+      stepped.interpreter.run_operations(*stepped.loaded, 1, {i, i + 1});
+      // Sampling, the last operation, moves the sequence on, and nothing before it does.
+      EXPECT_EQ(stepped.sequence.positions[0], i + 1 == operations ? step + 1 : step);
+    }
+    EXPECT_EQ(stepped.sequence.history, expected.sequence.history);
+    EXPECT_EQ(stepped.logits(), expected.logits());
+  }
+}
+
+TEST(CpuInterpreter, ShowsBuffersAfterAnOperation) {
+  const ModelConfig config = small("olmo-2-1b");
+  const Weights weights = Weights::generate(config, 3, 2).value();
+  PlanOptions options;
+  options.workers = 3;
+  options.capacity = Decoder::kCapacity;
+  const Program program = plan(config, weights, options);
+  Decoder decoder(config, weights, options, 1);
+  // The embedding is every worker's own residual (norms after the blocks).
+  ASSERT_EQ(kind_of(program.operations[0]), "embed");
+  const auto& embed = std::get<EmbedOp>(program.operations[0].body);
+  decoder.interpreter.run_operations(*decoder.loaded, 1, {0, 1});
+  const Tensor& table = weights.get(Role::embedding, -1);
+  for (size_t worker = 0; worker < 3; ++worker) {
+    const auto bytes = CpuInterpreter::buffer(*decoder.loaded, embed.out, worker);
+    ASSERT_EQ(bytes.size(), static_cast<size_t>(config.hidden) * sizeof(float));
+    const auto* row = reinterpret_cast<const float*>(bytes.data());
+    const auto* weight = reinterpret_cast<const bf16*>(table.data) + 7 * config.hidden;
+    for (int64_t i = 0; i < config.hidden; ++i) {
+      EXPECT_EQ(row[i], to_float(weight[i])) << "worker " << worker << ", column " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft
