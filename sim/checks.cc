@@ -80,11 +80,11 @@ void check_written(Wave& wave, const Instruction& i, const Operand& o, uint64_t 
 /// Whether values of an instruction's sources matter at once: addresses, stored data, comparisons,
 /// matrices. Others only hand on whether they mean something, because compilers compute with unused
 /// halves of registers.
-bool is_sink(const Instruction& i) {
-  switch (i.row->cost) {
+bool is_sink(const Row& row) {
+  switch (row.cost) {
     case Class::vmem_store:  // a spill stores whole registers, whatever lanes of them mean
                              // something
-      return !i.row->name.starts_with("scratch_");
+      return !row.name.starts_with("scratch_");
     case Class::mfma:
     case Class::lds:
     case Class::vmem_load:
@@ -92,7 +92,7 @@ bool is_sink(const Instruction& i) {
     case Class::smem:
       return true;
     default:
-      return i.row->name.starts_with("v_cmp") || i.row->name.starts_with("s_cmp");
+      return row.name.starts_with("v_cmp") || row.name.starts_with("s_cmp");
   }
 }
 
@@ -118,28 +118,28 @@ uint64_t written_lanes(const WaveChecks& checks, const Operand& o, int first, in
 uint64_t known_lanes(const Wave& wave, const Instruction& i, int k) {
   const WaveChecks& checks = *wave.checks;
   const Row& row = *i.row;
-  if (is_sink(i)) {
+  const int first = i.results;
+  if (i.reader == Reader::sink) {
     return ~uint64_t{0};
   }
-  const int first = i.results;
-  if (row.name == "v_cndmask_b32") {
+  if (i.reader == Reader::selects) {
     const uint64_t mask = wave.read64(i.operand[3]);
     return ((written_lanes(checks, i.operand[1], 0, 0) & ~mask) |
             (written_lanes(checks, i.operand[2], 0, 0) & mask)) &
            written_lanes(checks, i.operand[3], 0, 1);
   }
-  if (row.name == "s_cselect_b32" || row.name == "s_cselect_b64") {
+  if (i.reader == Reader::selects_scalar) {
     return written_lanes(checks, i.operand[wave.scc != 0 ? 1 : 2], k, k);
   }
   uint64_t known = ~uint64_t{0};
   for (int n = first; n < i.operands; ++n) {
     const Operand& o = i.operand[n];
     if (o.type == Type::pk32) {
-      // v_pk_mov_b32 takes each word of its result from one source.
-      if (row.name == "v_pk_mov_b32" && n != first + k) {
+      const bool moves = i.reader == Reader::moves_pair;
+      if (moves && n != first + k) {
         continue;
       }
-      const int bits = row.name == "v_pk_mov_b32" || k == 0 ? i.op_sel : i.op_sel_hi;
+      const int bits = moves || k == 0 ? i.op_sel : i.op_sel_hi;
       const int word = bits >> (n - first) & 1;
       known &= written_lanes(checks, o, word, word);
     } else if (o.type == Type::b64 && i.operand[0].words == 2) {
@@ -155,24 +155,70 @@ uint64_t known_lanes(const Wave& wave, const Instruction& i, int k) {
   return known;
 }
 
-void forget(WaveChecks& checks, Workgroup& group, int wave, const Outstanding& o) {
+void forget(WaveChecks& checks, Workgroup& group, const Outstanding& o) {
   for (int r = o.first; o.first >= 0 && r < o.first + o.words; ++r) {
-    --(o.scalar ? checks.scalar_pending[r] : checks.pending[r]);
+    if (o.scalar) {
+      --checks.scalar_pending[r];
+      checks.update_scalar(r);
+    } else {
+      --checks.pending[r];
+      checks.update(r);
+    }
   }
-  for (const uint32_t word : o.lds_words) {
-    if (group.shadow[word].arriving == wave) {
-      group.shadow[word].arriving = 0xff;
+  uint8_t* state = group.shadow.state.data();
+  for (const LdsWrite& write : o.lds) {
+    const auto bytes = static_cast<uint32_t>(write.bytes);
+    for (uint64_t rest = write.mask; rest != 0; rest &= rest - 1) {
+      const uint32_t address = write.address[std::countr_zero(rest)];
+      for (uint32_t word = address / 4; word < (address + bytes + 3) / 4; ++word) {
+        state[word] &= static_cast<uint8_t>(~(kArriving | kStraight));
+      }
     }
   }
 }
 
 }  // namespace
 
+void prepare_checks(Instruction& i) {
+  i.touched_words = 0;
+  if (i.row == nullptr) {
+    return;
+  }
+  const std::string_view name = i.row->name;
+  i.reader = is_sink(*i.row)                                      ? Reader::sink
+             : name == "v_cndmask_b32"                            ? Reader::selects
+             : name == "s_cselect_b32" || name == "s_cselect_b64" ? Reader::selects_scalar
+             : name == "v_pk_mov_b32"                             ? Reader::moves_pair
+             : name == "v_writelane_b32"                          ? Reader::writes_lane
+                                                                  : Reader::plain;
+  std::array<uint64_t, kTouchedWords> masks{};
+  for (const Operand& o : std::span(i.operand, i.operands)) {
+    const bool scalar = o.kind == Operand::Kind::sgpr;
+    for (int r = o.index; (scalar || o.kind == Operand::Kind::vgpr) && r < o.index + o.words; ++r) {
+      const int bit = (scalar ? kVectorRegisters : 0) + r;
+      if (bit < 64 * kTouchedWords) {
+        masks[static_cast<size_t>(bit / 64)] |= uint64_t{1} << (bit % 64);
+      }
+    }
+  }
+  for (int word = 0; word < kTouchedWords; ++word) {
+    const uint64_t mask = masks[static_cast<size_t>(word)];
+    if (mask == 0) {
+      continue;
+    }
+    if (i.touched_words == std::size(i.touched)) {
+      i.touched_words = kTouchesMuch;
+      return;
+    }
+    i.touched[i.touched_words++] = {static_cast<uint8_t>(word), mask};
+  }
+}
+
 void check_sources(Wave& wave, const Instruction& i) {
   if (i.row == nullptr || i.operands == 0) {
     return;
   }
-  const bool sink = is_sink(i);
+  const bool sink = i.reader == Reader::sink;
   const bool load = is_load(i);
   const uint64_t lanes = (i.row->flags & kIgnoresExec) != 0 ? ~uint64_t{0} : wave.exec();
   for (int k = 0; k < i.operands; ++k) {
@@ -195,10 +241,11 @@ void note_results(Wave& wave, const Instruction& i) {
   }
   WaveChecks& checks = *wave.checks;
   const uint64_t lanes = (i.row->flags & kIgnoresExec) != 0 ? ~uint64_t{0} : wave.exec();
-  if (i.row->name == "v_writelane_b32") {
+  if (i.reader == Reader::writes_lane) {
     const uint64_t lane = uint64_t{1} << (wave.read32(i.operand[2]) & 63);
     uint64_t& written = checks.written[i.operand[0].index];
     written = written_lanes(checks, i.operand[1], 0, 0) != 0 ? written | lane : written & ~lane;
+    checks.update(i.operand[0].index);
     return;
   }
   // Results may be sources: what is known of all words is found first.
@@ -213,9 +260,11 @@ void note_results(Wave& wave, const Instruction& i) {
       if (o.kind == Operand::Kind::vgpr) {
         uint64_t& written = checks.written[o.index + k];
         written = (written & ~lanes) | (known[k] & lanes);
+        checks.update(o.index + k);
       } else if (o.kind == Operand::Kind::sgpr && o.index + k < 128) {
         // Of vector sources, the active lanes count.
         checks.scalar_written[o.index + k] = i.vector ? (known[k] & lanes) == lanes : known[k] != 0;
+        checks.update_scalar(o.index + k);
       }
     }
   }
@@ -232,11 +281,17 @@ void note_issue(Wave& wave, const Instruction& instruction, Counter counter, int
                 .scalar = scalar,
                 .any_order = counter == Counter::lgkm_any_order,
                 .ordinal = instruction.ordinal,
-                .lds_words = {}};
+                .lds = {}};
   for (int r = first_register; first_register >= 0 && r < first_register + words; ++r) {
-    ++(scalar ? checks->scalar_pending[r] : checks->pending[r]);
+    if (scalar) {
+      ++checks->scalar_pending[r];
+      checks->update_scalar(r);
+    } else {
+      ++checks->pending[r];
+      checks->update(r);
+    }
   }
-  o.lds_words.swap(checks->lds_words);
+  o.lds.swap(checks->lds);
   (counter == Counter::vm ? checks->vm : checks->lgkm).push_back(std::move(o));
 }
 
@@ -246,12 +301,12 @@ void note_wait(Wave& wave, int vm, int lgkm) {
     return;
   }
   while (checks->vm.size() > static_cast<size_t>(vm)) {
-    forget(*checks, *wave.group, wave.index, checks->vm.front());
+    forget(*checks, *wave.group, checks->vm.front());
     checks->vm.pop_front();
   }
   if (lgkm == 0) {
     for (const Outstanding& o : checks->lgkm) {
-      forget(*checks, *wave.group, wave.index, o);
+      forget(*checks, *wave.group, o);
     }
     checks->lgkm.clear();
   } else {
@@ -259,107 +314,216 @@ void note_wait(Wave& wave, int vm, int lgkm) {
     const bool ordered = std::none_of(checks->lgkm.begin(), checks->lgkm.end(),
                                       [](const Outstanding& o) { return o.any_order; });
     while (ordered && checks->lgkm.size() > static_cast<size_t>(lgkm)) {
-      forget(*checks, *wave.group, wave.index, checks->lgkm.front());
+      forget(*checks, *wave.group, checks->lgkm.front());
       checks->lgkm.pop_front();
     }
   }
 }
 
-void note_lds(Wave& wave, const Instruction& instruction, int lane, uint32_t address, int bytes,
-              bool write, bool atomic, bool arriving) {
+namespace {
+
+/// One word of LDS, of which `mask` are the bytes: every case there is.
+void note_word(Wave& wave, const Instruction& i, int lane, uint32_t word, uint8_t mask,
+               LdsUse use) {
+  Workgroup& group = *wave.group;
+  LdsShadow& shadow = group.shadow;
+  Clock& clock = wave.checks->clock;
+  const int self = wave.index;
+  uint8_t& state = shadow.state[word];
+  const bool writes = use != LdsUse::read;
+  const auto where = [&] {
+    return "LDS byte " + std::to_string(4 * word + static_cast<uint32_t>(std::countr_zero(mask)));
+  };
+  const auto writer_text = [&] {
+    const Code& code = *group.launch->code;
+    return code.text(code.instructions()[shadow.writer[word]]);
+  };
+  if (use == LdsUse::atomic) {
+    // Meets every other wave that came here: their steps so far are ordered before this one's.
+    state |= kMet;
+    Clock& met = shadow.met[word];
+    for (int k = 0; k < kMaxWaves; ++k) {
+      met[k] = clock[k] = std::max(met[k], clock[k]);
+    }
+    ++clock[self];
+  } else if ((state & kMet) != 0) {
+    Clock& met = shadow.met[word];
+    for (int k = 0; k < kMaxWaves; ++k) {
+      (writes ? met : clock)[k] = std::max(met[k], clock[k]);
+    }
+    clock[self] += writes ? 1 : 0;
+  } else {
+    const int writer = shadow.written[word] & 15;
+    const int reader = shadow.read[word] & 15;
+    const int32_t read_step = shadow.read[word] >> 5;
+    if (writer != self && clock[writer] < shadow.written[word] >> 4) {
+      report(wave, i, FindingKind::lds_race, lane,
+             where() + " is " + (writes ? "written" : "read") + " while wave " +
+                 std::to_string(writer) + " writes it with no barrier between: " + writer_text());
+    } else if ((state & kArriving) != 0 && (writer != self || (state & kStraight) != 0)) {
+      report(wave, i, FindingKind::missing_wait, lane,
+             where() + " is used before wave " + std::to_string(writer) +
+                 " waited for what it is writing there: " + writer_text());
+    }
+    if (writes && reader != self && clock[reader] < read_step) {
+      report(wave, i, FindingKind::lds_race, lane,
+             where() + " is written while wave " + std::to_string(reader) +
+                 " reads it with no barrier between");
+    } else if (writes && reader == self && (shadow.read[word] & 16) != 0 &&
+               read_step > shadow.ordered && shadow.met.empty()) {
+      report(wave, i, FindingKind::lds_race, lane,
+             where() + " is written while another wave reads it with no barrier between");
+    }
+  }
+  if ((use == LdsUse::read || use == LdsUse::atomic) && (state & mask) != mask) {
+    report(wave, i, FindingKind::uninitialized_lds, lane,
+           where() + " is read and was never written");
+  }
+  if (writes) {
+    state |= mask;
+    state &= static_cast<uint8_t>(~(kArriving | kStraight));
+    if (use != LdsUse::atomic) {
+      state |= use == LdsUse::arriving ? kArriving | kStraight : kArriving;
+    }
+    shadow.written[word] = clock[self] << 4 | self;
+    shadow.writer[word] = i.ordinal;
+    shadow.read[word] = 0;
+  } else {
+    const int32_t old = shadow.read[word];
+    const bool alone = old >> 5 <= shadow.ordered || (old & 31) == self;
+    shadow.read[word] = alone ? clock[self] << 5 | self : old | 16;
+  }
+}
+
+/// kWords aligned words of a lane, where nothing is unusual. False: something may be.
+template <int kWords, bool kWrites>
+bool note_words(LdsShadow& shadow, uint32_t word, int32_t step, int32_t self, uint32_t ordinal,
+                uint8_t arriving) {
+  uint8_t* state = &shadow.state[word];
+  int32_t* written = &shadow.written[word];
+  int32_t* read = &shadow.read[word];
+  const int32_t first = shadow.ordered + 1;  // step that no barrier has ordered yet
+  int bad = 0;
+  for (int k = 0; k < kWords; ++k) {
+    bad |= kWrites ? state[k] & (kMet | kArriving) : state[k] ^ kAllWritten;
+  }
+  for (int k = 0; k < kWords; ++k) {
+    bad |= static_cast<int>(written[k] >= first << 4) & static_cast<int>((written[k] & 15) != self);
+  }
+  if (kWrites) {
+    for (int k = 0; k < kWords; ++k) {
+      bad |= static_cast<int>(read[k] >= first << 5) & static_cast<int>((read[k] & 31) != self);
+    }
+  }
+  if (bad != 0) {
+    return false;
+  }
+  if (kWrites) {
+    for (int k = 0; k < kWords; ++k) {
+      state[k] = static_cast<uint8_t>(kAllWritten | arriving);
+    }
+    for (int k = 0; k < kWords; ++k) {
+      written[k] = step << 4 | self;
+    }
+    for (int k = 0; k < kWords; ++k) {
+      shadow.writer[word + static_cast<uint32_t>(k)] = ordinal;
+    }
+  } else {
+    for (int k = 0; k < kWords; ++k) {
+      const bool alone = (read[k] < first << 5) | ((read[k] & 31) == self);
+      read[k] = alone ? step << 5 | self : read[k] | 16;
+    }
+  }
+  return true;
+}
+
+/// Lanes that must be looked at word by word.
+template <int kWords, bool kWrites>
+uint64_t note_lanes(Wave& wave, const Instruction& i, const uint32_t* addresses, uint64_t mask,
+                    uint8_t arriving) {
+  LdsShadow& shadow = wave.group->shadow;
+  const int32_t self = wave.index;
+  const int32_t step = wave.checks->clock[wave.index];
+  uint64_t rest = 0;
+  for (uint64_t lanes = mask; lanes != 0; lanes &= lanes - 1) {
+    const int l = std::countr_zero(lanes);
+    const bool known =
+        addresses[l] % 4 == 0 &&
+        note_words<kWords, kWrites>(shadow, addresses[l] / 4, step, self, i.ordinal, arriving);
+    rest |= static_cast<uint64_t>(!known) << l;
+  }
+  return rest;
+}
+
+template <bool kWrites>
+uint64_t note_lanes(Wave& wave, const Instruction& i, const uint32_t* addresses, uint64_t mask,
+                    int bytes, uint8_t arriving) {
+  switch (bytes) {
+    case 4:
+      return note_lanes<1, kWrites>(wave, i, addresses, mask, arriving);
+    case 8:
+      return note_lanes<2, kWrites>(wave, i, addresses, mask, arriving);
+    case 16:
+      return note_lanes<4, kWrites>(wave, i, addresses, mask, arriving);
+    default:
+      return mask;
+  }
+}
+
+}  // namespace
+
+void note_lds(Wave& wave, const Instruction& i, const uint32_t* addresses, uint64_t mask, int bytes,
+              LdsUse use) {
   WaveChecks* checks = wave.checks;
-  if (checks == nullptr) {
+  if (checks == nullptr || mask == 0) {
     return;
   }
-  Workgroup& group = *wave.group;
-  const auto self = static_cast<uint8_t>(wave.index);
-  const uint32_t end = address + static_cast<uint32_t>(bytes);
-  for (uint32_t word = address / 4; word < (end + 3) / 4; ++word) {
-    LdsWord& state = group.shadow[word];
-    const uint32_t begin_byte = std::max(address, 4 * word) - 4 * word;
-    const uint32_t end_byte = std::min(end, 4 * word + 4) - 4 * word;
-    const auto mask = static_cast<uint8_t>(((1U << end_byte) - 1) & ~((1U << begin_byte) - 1));
-    const auto where = [&] { return "LDS byte " + std::to_string(4 * word + begin_byte); };
-    const auto writer_text = [&] {
-      const Code& code = *group.launch->code;
-      return code.text(code.instructions()[state.writer_ordinal]);
-    };
-    if (atomic) {
-      // Meets every other wave that came here: their steps so far are ordered before this one's.
-      state.sync = 1;
-      Clock& met = group.sync_clocks[word];
-      for (int k = 0; k < kMaxWaves; ++k) {
-        met[k] = checks->clock[k] = std::max(met[k], checks->clock[k]);
-      }
-      ++checks->clock[self];
-    } else if (state.sync != 0) {
-      Clock& met = group.sync_clocks[word];
-      if (write) {
-        for (int k = 0; k < kMaxWaves; ++k) {
-          met[k] = std::max(met[k], checks->clock[k]);
-        }
-        ++checks->clock[self];
-      } else {
-        for (int k = 0; k < kMaxWaves; ++k) {
-          checks->clock[k] = std::max(met[k], checks->clock[k]);
-        }
-      }
-    } else {
-      const bool other_writer = state.writer != 0xff && state.writer != self;
-      if (other_writer && checks->clock[state.writer] < state.written_epoch) {
-        report(wave, instruction, FindingKind::lds_race, lane,
-               where() + " is " + (write ? "written" : "read") + " while wave " +
-                   std::to_string(state.writer) +
-                   " writes it with no barrier between: " + writer_text());
-      } else if (state.arriving != 0xff && (state.arriving != self || state.direct)) {
-        report(wave, instruction, FindingKind::missing_wait, lane,
-               where() + " is used before wave " + std::to_string(state.arriving) +
-                   " waited for what it is writing there: " + writer_text());
-      }
-      if (write && state.reader != 0xff && state.reader != self &&
-          checks->clock[state.reader] < state.read_epoch) {
-        report(wave, instruction, FindingKind::lds_race, lane,
-               where() + " is written while wave " + std::to_string(state.reader) +
-                   " reads it with no barrier between");
-      }
-    }
-    if (!write || (atomic && mask != 0)) {
-      if ((state.written_bytes & mask) != mask) {
-        report(wave, instruction, FindingKind::uninitialized_lds, lane,
-               where() + " is read and was never written");
-      }
-    }
-    if (write) {
-      state.written_bytes |= mask;
-      state.writer = self;
-      state.written_epoch = checks->clock[self];
-      state.writer_ordinal = instruction.ordinal;
-      if (!atomic) {
-        state.arriving = self;
-        state.direct = arriving;
-        checks->lds_words.push_back(word);
-      }
-      state.reader = 0xff;
-    } else if (state.reader != self) {
-      state.reader = self;
-      state.read_epoch = checks->clock[self];
-    } else {
-      state.read_epoch = checks->clock[self];
+  uint64_t rest = mask;
+  if (use == LdsUse::read) {
+    rest = note_lanes<false>(wave, i, addresses, mask, bytes, 0);
+  } else if (use != LdsUse::atomic) {
+    const auto arriving =
+        static_cast<uint8_t>(use == LdsUse::arriving ? kArriving | kStraight : kArriving);
+    rest = note_lanes<true>(wave, i, addresses, mask, bytes, arriving);
+    LdsWrite& write = checks->lds.emplace_back();
+    write.mask = mask;
+    write.bytes = bytes;
+    std::copy_n(addresses, kLanes, write.address.begin());
+  }
+  for (; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    const uint32_t end = addresses[l] + static_cast<uint32_t>(bytes);
+    for (uint32_t word = addresses[l] / 4; word < (end + 3) / 4; ++word) {
+      const uint32_t begin_byte = std::max(addresses[l], 4 * word) - 4 * word;
+      const uint32_t end_byte = std::min(end, 4 * word + 4) - 4 * word;
+      note_word(wave, i, l, word,
+                static_cast<uint8_t>(((1U << end_byte) - 1) & ~((1U << begin_byte) - 1)), use);
     }
   }
 }
 
 void note_barrier(Workgroup& group) {
-  Clock joined{};
+  int32_t latest = 0;
   for (const Wave& wave : group.waves) {
-    for (int k = 0; k < kMaxWaves; ++k) {
-      joined[k] = std::max(joined[k], wave.checks->clock[k]);
+    for (const int32_t step : wave.checks->clock) {
+      latest = std::max(latest, step);
     }
   }
+  group.shadow.ordered = latest;
   for (Wave& wave : group.waves) {
-    wave.checks->clock = joined;
+    wave.checks->clock.fill(latest);
     ++wave.checks->clock[wave.index];
   }
+}
+
+void clear(LdsShadow& shadow, uint32_t bytes) {
+  const size_t words = (bytes + 3) / 4;
+  shadow.state.assign(words, 0);
+  shadow.written.assign(words, 0);
+  shadow.read.assign(words, 0);
+  shadow.writer.resize(words);
+  shadow.met.clear();
+  shadow.ordered = 0;
 }
 
 }  // namespace weft::sim

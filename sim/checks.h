@@ -15,7 +15,22 @@
 namespace weft::sim {
 
 inline constexpr int kMaxWaves = 16;
-using Clock = std::array<uint32_t, kMaxWaves>;
+using Clock = std::array<int32_t, kMaxWaves>;
+
+/// Bits of LdsShadow::state.
+enum LdsState : uint8_t {
+  kAllWritten = 15,  ///< bit k: byte k was ever written
+  kMet = 16,         ///< an atomic was done here: it orders waves and never races
+  kArriving = 32,    ///< the last write has not been waited for
+  kStraight = 64,    ///< it is a load straight to LDS
+};
+
+/// Where an instruction writes LDS.
+struct LdsWrite {
+  std::array<uint32_t, kLanes> address;
+  uint64_t mask;
+  int bytes;
+};
 
 /// An operation that was issued and not yet waited for.
 struct Outstanding {
@@ -24,9 +39,11 @@ struct Outstanding {
   bool scalar = false;
   bool any_order = false;
   uint32_t ordinal = 0;
-  std::vector<uint32_t> lds_words;  ///< that it writes
+  std::vector<LdsWrite> lds;
 };
 
+/// What is known of a wave's registers. Nearly always all that an instruction touches is ready:
+/// written in every lane and waited for. Then nothing is to be checked and nothing changes.
 struct WaveChecks {
   std::array<uint64_t, kVectorRegisters> written{};  ///< lanes
   std::array<uint8_t, kVectorRegisters> pending{};   ///< outstanding operations that write it
@@ -34,15 +51,48 @@ struct WaveChecks {
   std::array<uint8_t, 128> scalar_pending{};
   std::deque<Outstanding> vm;
   std::deque<Outstanding> lgkm;
-  std::vector<uint32_t> lds_words;  ///< of the instruction being executed
+  std::vector<LdsWrite> lds;  ///< of the instruction being executed
   Clock clock{};
+
+  /// Whether all registers of an instruction's operands are ready.
+  bool ready(const Instruction& i) const {
+    if (i.touched_words == kTouchesMuch) {
+      return false;
+    }
+    uint64_t missing = 0;
+    for (int k = 0; k < i.touched_words; ++k) {
+      missing |= ~ready_[i.touched[k].word] & i.touched[k].mask;
+    }
+    return missing == 0;
+  }
+  /// After written or pending changed.
+  void update(int vector_register) {
+    set(vector_register, written[static_cast<size_t>(vector_register)] == ~uint64_t{0} &&
+                             pending[static_cast<size_t>(vector_register)] == 0);
+  }
+  void update_scalar(int index) {
+    set(kVectorRegisters + index, scalar_written[static_cast<size_t>(index)] &&
+                                      scalar_pending[static_cast<size_t>(index)] == 0);
+  }
+
+ private:
+  void set(int index, bool is_ready) {
+    uint64_t& word = ready_[static_cast<size_t>(index / 64)];
+    const uint64_t bit = uint64_t{1} << (index % 64);
+    word = is_ready ? word | bit : word & ~bit;
+  }
+  std::array<uint64_t, kTouchedWords> ready_{};  ///< bits: vector registers, then scalar ones
 };
 
-/// Before an instruction: are its sources there?
+/// Fills in what of an instruction the checks look at each time (Instruction::touched, reader).
+void prepare_checks(Instruction& instruction);
+/// Before an instruction that is not ready: are its sources there?
 void check_sources(Wave& wave, const Instruction& instruction);
 /// After it: what did it write?
 void note_results(Wave& wave, const Instruction& instruction);
 /// All waves of a workgroup met.
 void note_barrier(Workgroup& group);
+/// Nothing was written yet.
+void clear(LdsShadow& shadow, uint32_t bytes);
 
 }  // namespace weft::sim

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "sim/checks.h"
 #include "sim/convert.h"
 #include "sim/matrix.h"
 #include "sim/wave.h"
@@ -580,6 +581,7 @@ Result<Code> Code::decode(std::span<const std::byte> text, uint64_t address, Tar
     instruction.ordinal = static_cast<uint32_t>(i);
     instruction.address = line.address;
     instruction.bytes = line.bytes;
+    prepare_checks(instruction);
     code.by_word_[at / 4] = static_cast<int32_t>(i);
   }
   // Branches count words from the next instruction.

@@ -195,6 +195,7 @@ void start_wave(Plan& plan, Slot& slot, int index) {
     if (next < 102) {
       if (checks != nullptr) {
         checks->scalar_written[static_cast<size_t>(next)] = true;
+        checks->update_scalar(next);
       }
       w.s[static_cast<size_t>(next++)] = value;
     }
@@ -256,6 +257,11 @@ void start_wave(Plan& plan, Slot& slot, int index) {
   w.set_pair(kExec, exec);
   if (checks != nullptr) {
     checks->written[0] = exec;
+    checks->update(0);
+    for (const int index : {kExec, kExec + 1}) {
+      checks->scalar_written[static_cast<size_t>(index)] = true;
+      checks->update_scalar(index);
+    }
   }
 }
 
@@ -282,8 +288,7 @@ void start_group(Plan& plan, Slot& slot, uint64_t number, ThreadCounts& counts) 
   group.launch = &launch;
   group.counts = &counts;
   if (launch.sanitize) {
-    group.shadow.assign((plan.lds_bytes + 3) / 4, LdsWord{});
-    group.sync_clocks.clear();
+    clear(group.shadow, plan.lds_bytes);
   }
   for (int k = 0; k < plan.waves_in_group; ++k) {
     start_wave(plan, slot, k);
@@ -301,11 +306,16 @@ void run_wave(Wave& w, uint64_t budget) {
     ++executed[i.ordinal];
     ++w.executed;
     if constexpr (kChecked) {
-      check_sources(w, i);
-    }
-    i.run(w, i);
-    if constexpr (kChecked) {
-      note_results(w, i);
+      const bool ready = w.checks->ready(i);
+      if (!ready) {
+        check_sources(w, i);
+      }
+      i.run(w, i);
+      if (!ready) {
+        note_results(w, i);
+      }
+    } else {
+      i.run(w, i);
     }
     if (w.state != WaveState::running) {
       return;

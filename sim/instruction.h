@@ -140,6 +140,20 @@ enum class Dpp : uint8_t {
   row_newbcast,
 };
 
+/// How the sanitizer looks at an instruction.
+enum class Reader : uint8_t {
+  plain,    ///< its result means something where its sources do
+  sink,     ///< its sources must mean something
+  selects,  ///< v_cndmask: so must only what is chosen
+  selects_scalar,
+  moves_pair,  ///< v_pk_mov: each word of its result comes from one source
+  writes_lane,
+};
+
+/// Words of the sanitizer's bits, one bit for each of 512 vector and 128 scalar registers.
+inline constexpr int kTouchedWords = 10;
+inline constexpr int kTouchesMuch = 255;
+
 struct Instruction {
   Execute run = nullptr;
   const Row* row = nullptr;
@@ -177,6 +191,14 @@ struct Instruction {
   uint8_t offset0 = 0, offset1 = 0;
   bool sc0 = false, sc1 = false, nt = false, lds = false, offen = false, idxen = false, gds = false;
   uint8_t cost = 1;  ///< issue cycles or matrix passes
+
+  // The sanitizer's
+  Reader reader = Reader::plain;
+  uint8_t touched_words = 0;  ///< kTouchesMuch: more than there is room for
+  struct Touched {
+    uint8_t word;
+    uint64_t mask;
+  } touched[4] = {};  ///< registers of all operands
 
   int32_t target = -1;  ///< a branch's: ordinal
   const MatrixOp* matrix = nullptr;

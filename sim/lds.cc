@@ -18,6 +18,54 @@ struct Access {
   uint64_t mask;
 };
 
+/// Whether a phase's lanes, all of them active and aligned to their size, are in different banks.
+bool one_each(const Access& access, const uint8_t* lanes, int count, int bytes, uint32_t banks) {
+  if ((bytes & (bytes - 1)) != 0 || bytes < 4) {
+    return false;
+  }
+  const int shift = std::countr_zero(static_cast<uint32_t>(bytes));
+  const uint32_t places = 4 * banks >> shift;
+  uint64_t seen = 0;
+  uint64_t active = ~uint64_t{0};
+  uint32_t misaligned = 0;
+  for (int k = 0; k < count; ++k) {
+    const uint32_t address = access.address[lanes[k]];
+    misaligned |= address & static_cast<uint32_t>(bytes - 1);
+    active &= access.mask >> lanes[k];
+    seen |= uint64_t{1} << ((address >> shift) & (places - 1));
+  }
+  return std::popcount(seen) == count && misaligned == 0 && (active & 1) != 0;
+}
+
+/// Different words in the fullest bank: lanes that read the same word are served together. 0: no
+/// lane is active.
+int worst_bank(const Access& access, const uint8_t* lanes, int count, int words, uint32_t banks) {
+  constexpr int kKept = 8;
+  uint32_t seen[64][kKept];
+  uint8_t counts[64] = {};
+  int worst = 0;
+  for (int k = 0; k < count; ++k) {
+    const int l = lanes[k];
+    if ((access.mask >> l & 1) == 0) {
+      continue;
+    }
+    for (int word = 0; word < words; ++word) {
+      const uint32_t index = access.address[l] / 4 + static_cast<uint32_t>(word);
+      const uint32_t bank = index % banks;
+      const int kept = std::min<int>(counts[bank], kKept);
+      if (std::find(seen[bank], seen[bank] + kept, index) != seen[bank] + kept) {
+        continue;
+      }
+      if (kept < kKept) {
+        seen[bank][kept] = index;
+      }
+      ++counts[bank];
+      worst = std::max<int>(worst, counts[bank]);
+    }
+  }
+  return worst;
+}
+
 /// Lanes that one phase serves, and among how many banks of four bytes. 128-bit reads: measured by
 /// AMD on gfx942 (ROCm blog "Avoiding LDS bank conflicts on AMD GPUs") and by HipKittens on gfx950
 /// (arXiv:2511.08083); the others go in order of the lanes. A phase takes a cycle: 128 bytes, and
@@ -57,37 +105,12 @@ void lds_cost(Wave& w, const Access& access, int bytes, bool write) {
   uint64_t cycles = 0;
   uint64_t ideal = 0;
   for (int begin = 0; begin < kLanes; begin += per_phase) {
-    // Lanes that read the same word are served together, so words are counted once for each bank.
-    uint32_t seen[64][8];
-    uint8_t count[64] = {};
-    int worst = 0;
-    int total = 0;
-    for (int k = begin; k < begin + per_phase; ++k) {
-      const int l = order[static_cast<size_t>(k)];
-      if ((access.mask >> l & 1) == 0) {
-        continue;
-      }
-      for (int word = 0; word < words; ++word) {
-        const uint32_t index = access.address[l] / 4 + static_cast<uint32_t>(word);
-        const uint32_t bank = index % banks;
-        bool known = false;
-        for (int j = 0; j < std::min<int>(count[bank], 8) && !known; ++j) {
-          known = seen[bank][j] == index;
-        }
-        if (!known) {
-          if (count[bank] < 8) {
-            seen[bank][count[bank]] = index;
-          }
-          ++count[bank];
-          worst = std::max<int>(worst, count[bank]);
-        }
-        ++total;
-      }
-    }
-    if (total != 0) {
-      cycles += static_cast<uint64_t>(worst);
-      ++ideal;
-    }
+    const uint8_t* lanes_of_phase = &order[static_cast<size_t>(begin)];
+    const int worst = one_each(access, lanes_of_phase, per_phase, bytes, banks)
+                          ? 1
+                          : worst_bank(access, lanes_of_phase, per_phase, words, banks);
+    cycles += static_cast<uint64_t>(worst);
+    ideal += worst != 0 ? 1 : 0;
   }
   c.lds_cycles += cycles;
   c.lds_conflict_cycles += cycles - std::min(cycles, ideal);
@@ -116,12 +139,10 @@ void reach(Wave& w, const Instruction& i, int address_at, uint32_t offset, int b
                  std::to_string(align));
     }
   }
-  if (w.checks != nullptr) {
-    for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
-      const int l = std::countr_zero(rest);
-      note_lds(w, i, l, access.address[l], bytes, write, atomic, false);
-    }
-  }
+  note_lds(w, i, access.address, access.mask, bytes,
+           atomic  ? LdsUse::atomic
+           : write ? LdsUse::write
+                   : LdsUse::read);
   lds_cost(w, access, bytes, write);
   if (write) {
     w.group->progressed = true;
@@ -344,7 +365,7 @@ void count_lanes(Wave& w, const Instruction& i) {
                std::to_string(w.group->lds_bytes) + " bytes of LDS");
     return;
   }
-  note_lds(w, i, 0, address, 4, true, true, false);
+  note_lds(w, i, &address, 1, 4, LdsUse::atomic);
   const auto old = load_as<uint32_t>(w.group->lds + address);
   const uint32_t now = old + static_cast<uint32_t>(kSign * std::popcount(exec));
   std::memcpy(w.group->lds + address, &now, 4);

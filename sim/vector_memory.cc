@@ -63,6 +63,7 @@ void scratch_addresses(Wave& w, const Instruction& i, Access& access, int bytes,
 /// LDS addresses of a flat instruction's lanes.
 void shared_addresses(Wave& w, const Instruction& i, Access& access, uint64_t lanes, int bytes,
                       bool write) {
+  uint32_t offsets[kLanes] = {};
   for (uint64_t rest = lanes; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     const auto offset = static_cast<uint32_t>(access.address[l]);
@@ -73,9 +74,10 @@ void shared_addresses(Wave& w, const Instruction& i, Access& access, uint64_t la
       access.mask &= ~(uint64_t{1} << l);
       continue;
     }
-    note_lds(w, i, l, offset, bytes, write, false, false);
+    offsets[l] = offset;
     access.address[l] = reinterpret_cast<uint64_t>(w.group->lds) + offset;
   }
+  note_lds(w, i, offsets, access.mask & lanes, bytes, write ? LdsUse::write : LdsUse::read);
 }
 
 /// Lane addresses. `first`: the first of the printed address operands.
@@ -304,6 +306,8 @@ void load_to_lds(Wave& w, const Instruction& i, const Access& access, Kind kind,
       static_cast<uint32_t>(i.offset);
   const uint32_t slot = static_cast<uint32_t>(std::max(bytes, 4));
   const uint64_t exec = w.exec();
+  uint32_t places[kLanes] = {};
+  uint64_t reached = exec;
   for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     const uint32_t to = base + static_cast<uint32_t>(l) * slot;
@@ -311,9 +315,10 @@ void load_to_lds(Wave& w, const Instruction& i, const Access& access, Kind kind,
       report(w, i, FindingKind::lds_out_of_bounds, l,
              "it writes byte " + std::to_string(to) + " of " + std::to_string(w.group->lds_bytes) +
                  " bytes of LDS");
+      reached &= ~(uint64_t{1} << l);
       continue;
     }
-    note_lds(w, i, l, to, static_cast<int>(slot), true, false, true);
+    places[l] = to;
     std::byte data[16] = {};
     if ((access.mask >> l & 1) != 0) {
       if (kind == Kind::words) {
@@ -326,6 +331,7 @@ void load_to_lds(Wave& w, const Instruction& i, const Access& access, Kind kind,
     }
     std::memcpy(w.group->lds + to, data, slot);
   }
+  note_lds(w, i, places, reached, static_cast<int>(slot), LdsUse::arriving);
   Counters& c = w.group->counts->counters;
   const auto lanes = static_cast<uint64_t>(std::popcount(exec));
   c.lds_bytes_written += lanes * slot;

@@ -92,18 +92,17 @@ struct ThreadCounts {
   std::array<Range, 64> ranges{};
 };
 
-/// Who touched a word of LDS last, to find reads of what was never written, races between waves,
+/// Who touched each word of LDS last, to find reads of what was never written, races between waves,
 /// and reads of what may not have arrived yet. Steps are the waves' clocks (sim/checks.h).
-struct LdsWord {
-  uint32_t written_epoch = 0;   ///< the writer's step
-  uint32_t read_epoch = 0;      ///< the reader's step
-  uint32_t writer_ordinal = 0;  ///< instruction
-  uint8_t writer = 0xff;        ///< wave; 0xff: none
-  uint8_t reader = 0xff;        ///< the last wave that read it since it was written
-  uint8_t written_bytes = 0;    ///< bit k: byte k was ever written
-  uint8_t sync = 0;             ///< an atomic was done here: it orders waves and never races
-  uint8_t arriving = 0xff;      ///< wave whose write nothing has waited for yet
-  bool direct = false;          ///< that write is a load straight to LDS
+struct LdsShadow {
+  std::vector<uint8_t> state;    ///< LdsState
+  std::vector<int32_t> written;  ///< the last write: its step << 4 | wave
+  /// The last read: its step << 5 | wave, and 16 where another wave read since the last barrier.
+  std::vector<int32_t> read;
+  std::vector<uint32_t> writer;  ///< ordinal of the instruction that wrote last
+  /// Of words where atomics were done: the clock of the waves that met there.
+  std::unordered_map<uint32_t, std::array<int32_t, 16>> met;
+  int32_t ordered = 0;  ///< steps up to this one were before the last barrier
 };
 
 struct Workgroup {
@@ -119,8 +118,7 @@ struct Workgroup {
   uint32_t epoch = 0;       ///< barriers passed
   bool shares = false;      ///< did something that other workgroups may wait for, or waits itself
   bool progressed = false;  ///< changed memory, passed a barrier or ended a wave since last asked
-  std::vector<LdsWord> shadow;  ///< empty: the sanitizer is off
-  std::unordered_map<uint32_t, std::array<uint32_t, 16>> sync_clocks;  ///< by word, of atomics
+  LdsShadow shadow;         ///< empty: the sanitizer is off
   Launch* launch = nullptr;
   ThreadCounts* counts = nullptr;
 };
@@ -163,8 +161,10 @@ void note_issue(Wave& wave, const Instruction& instruction, Counter counter, int
                 int words, bool scalar);
 /// A wait: at most so many operations may be outstanding.
 void note_wait(Wave& wave, int vm, int lgkm);
-/// Bytes of LDS about to be read or written by a lane. False: a finding made the access pointless.
-void note_lds(Wave& wave, const Instruction& instruction, int lane, uint32_t address, int bytes,
-              bool write, bool atomic, bool arriving);
+/// What an instruction does with LDS. `arriving`: a load from memory straight to LDS.
+enum class LdsUse : uint8_t { read, write, arriving, atomic };
+/// Lanes of `mask` are about to do it, each with so many bytes at its address, all in bounds.
+void note_lds(Wave& wave, const Instruction& instruction, const uint32_t* addresses, uint64_t mask,
+              int bytes, LdsUse use);
 
 }  // namespace weft::sim
