@@ -5,7 +5,8 @@
 
 For every prompt it prints the relative error (norm of the difference over the norm) of the last
 position's logits, and the largest difference of a log-probability. Exits 1 when a relative error is
-above the tolerance of the stored type, 1e-5 for float32 and 5e-3 for bfloat16 and float16.
+above the tolerance of the stored type, 1e-5 for float32 and 5e-3 for bfloat16 and float16. With
+--own, how far transformers itself is from that when it computes in bfloat16.
 """
 
 import argparse
@@ -62,9 +63,10 @@ def weft_score(weft, directory, ids, more):
 
 @torch.no_grad()
 def reference(model, ids):
-    logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
-    following = torch.tensor(ids[1:], dtype=torch.long)[:, None]
-    return logits[-1], logits[:-1].log_softmax(-1).gather(1, following)[:, 0]
+    tokens = torch.tensor([ids], device=model.device)
+    logits = model(input_ids=tokens, use_cache=False).logits[0].float()
+    following = tokens[0, 1:, None]
+    return logits[-1].cpu(), logits[:-1].log_softmax(-1).gather(1, following)[:, 0].cpu()
 
 
 def main():
@@ -79,12 +81,16 @@ def main():
     parser.add_argument(
         "--tolerance", type=float, help="instead of that of the stored type"
     )
+    parser.add_argument("--device", default="cpu", help="where transformers runs")
+    parser.add_argument("--lengths", help="of the prompts: 1,17,512")
+    parser.add_argument("--own", action="store_true")
     parser.add_argument("more", nargs="*", help="passed on to weft score, after --")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
-    model = load(args.model)
+    model = load(args.model).to(args.device)
+    own = load(args.model, torch.bfloat16).to(args.device) if args.own else None
     dtype = stored_type(args.model)
     tolerance = args.tolerance or TOLERANCE[dtype]
     generator = torch.Generator().manual_seed(args.seed)
@@ -94,7 +100,8 @@ def main():
     print("tokens  logits, relative  log-probability, largest difference")
 
     failed = 0
-    lengths = [n for n in LENGTHS if n <= model.config.max_position_embeddings]
+    wanted = [int(n) for n in args.lengths.split(",")] if args.lengths else LENGTHS
+    lengths = [n for n in wanted if n <= model.config.max_position_embeddings]
     for length in lengths:
         ids = torch.randint(
             model.config.vocab_size, (length,), generator=generator
@@ -108,6 +115,9 @@ def main():
                 f"{len(got['logits'])} logits and {len(got_logprobs)} log-probabilities"
             )
         error = relative_error(torch.tensor(got["logits"], dtype=torch.float64), logits)
+        beside = ""
+        if own is not None:
+            beside = f"   transformers in bfloat16 {relative_error(reference(own, ids)[0], logits):.1e}"
         difference = max(
             (abs(a - b) for a, b in zip(got_logprobs, logprobs.tolist())), default=0.0
         )
@@ -115,7 +125,7 @@ def main():
         good = error <= tolerance and math.isfinite(difference)
         failed += not good
         print(
-            f"{length:6}  {error:16.1e}  {difference:12.1e}{'' if good else '   FAILED'}"
+            f"{length:6}  {error:16.1e}  {difference:12.1e}{beside}{'' if good else '   FAILED'}"
         )
     print(f"{len(lengths) - failed} passed, {failed} failed")
     return 1 if failed else 0
