@@ -266,11 +266,19 @@ __global__ void __launch_bounds__(kThreads, 1)
     rows.take(s, p.score_scale, rescale);  // nothing was summed yet: rescale is of no use
     round_probabilities<kKeys>(s, probabilities);
 
+    // Warpgroups take turns in giving the tensor cores work, so that one's softmax runs while they
+    // do the other's products.
+    constexpr int kTurn = 1;  // named barrier of the first warpgroup's turn
+    if (warpgroup == 1) {
+      named_arrive(kTurn, 256);
+    }
     for (int i = 1; i < tiles; ++i) {
       shared.keys_full(k_cursor.slot).wait(k_cursor.parity);
-      multiply_keys();
       shared.values_full(v_cursor.slot).wait(v_cursor.parity);
+      named_sync(kTurn + warpgroup, 256);
+      multiply_keys();
       multiply_values();
+      named_arrive(kTurn + 1 - warpgroup, 256);
       wgmma_wait<1>();
       hold(s);
       free_slot(shared.keys_empty(k_cursor.slot));
