@@ -12,12 +12,34 @@
 
 namespace weft::hopper {
 
-/// Four f32, read here and now: the compiler does not keep them.
-__device__ inline float4 load_shared(uint32_t address) {
-  float4 x;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+/// Sixteen bytes of shared memory, read here and now: neither moved nor kept.
+__device__ inline uint4 load_shared_bits(uint32_t address) {
+  uint4 x;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                : "r"(address));
+  return x;
+}
+__device__ inline float4 load_shared(uint32_t address) {
+  const uint4 x = load_shared_bits(address);
+  return {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w)};
+}
+/// The same in the lanes that `wanted` names; the others get anything.
+__device__ inline uint4 load_shared_if(bool wanted, uint32_t address) {
+  uint4 x;
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+      : "r"(address), "r"(static_cast<uint32_t>(wanted)));
+  return x;
+}
+
+/// x, of which the compiler knows nothing: what is made of it is made here, not kept in registers
+/// since some outer loop began.
+template <class T>
+__device__ inline T made_here(T x) {
+  static_assert(sizeof(T) == 4);
+  asm volatile("" : "+r"(x));
   return x;
 }
 
@@ -41,52 +63,79 @@ __device__ inline void store_release_system(uint32_t* address, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
-/// A value and the number of the write that made it, in one 8-byte word that is written and read
-/// whole: who needs the value waits for the number, with no flag, no fence and no second trip.
+/// Two values and the number of the write that made them, in one 8-byte word that is written and
+/// read whole: who needs the values waits for the number, with no flag, no fence and no second
+/// trip. A value keeps the upper 24 bits of an f32 (2^-17 of it at most is lost), the tag has 16.
 struct alignas(8) Tagged {
-  float value;
-  uint32_t tag;
+  uint32_t low;   ///< first value, and the lowest 8 bits of the second above it
+  uint32_t high;  ///< the other 16 bits of the second, the tag above them
+
+  __device__ float first() const { return __uint_as_float(low << 8); }
+  __device__ float second() const {
+    return __uint_as_float(__byte_perm(low, high, 0x5430) & ~0xffu);
+  }
+  __device__ uint32_t tag() const { return high >> 16; }
 };
 
-__device__ inline void store_tagged(Tagged* to, float value, uint32_t tag) {
+/// x rounded to its upper 24 bits, halves away from zero; a NaN stays one.
+__device__ inline float round_to_tagged(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  const uint32_t magnitude = min((bits & 0x7fffffffu) + 0x80u, 0x7fffffffu);
+  return __uint_as_float(((bits & 0x80000000u) | magnitude) & ~0xffu);
+}
+__device__ inline void store_tagged(Tagged* to, float first, float second, uint32_t tag) {
+  const uint32_t a = __float_as_uint(round_to_tagged(first)) >> 8;
+  const uint32_t b = __float_as_uint(round_to_tagged(second));
   asm volatile(
       "{\n.reg .b64 word;\nmov.b64 word, {%1, %2};\nst.relaxed.gpu.global.b64 [%0], word;\n}" ::"l"(
           to),
-      "r"(__float_as_uint(value)), "r"(tag)
+      "r"(a | b << 16), "r"(b >> 16 | tag << 16)
       : "memory");
 }
-/// Two words, each read whole: value, tag, value, tag. 16-byte aligned.
-__device__ inline uint4 load_tagged_pair(const Tagged* from) {
-  uint4 pair;
+__device__ inline Tagged load_tagged(const Tagged* from) {
+  Tagged word;
+  asm volatile(
+      "{\n.reg .b64 word;\nld.relaxed.gpu.global.b64 word, [%2];\nmov.b64 {%0, %1}, word;\n}"
+      : "=r"(word.low), "=r"(word.high)
+      : "l"(from)
+      : "memory");
+  return word;
+}
+/// Four values, of 16-byte aligned words, each word read whole.
+struct TaggedQuad {
+  Tagged words[2];
+
+  __device__ bool has(uint32_t tag) const { return words[0].tag() == tag && words[1].tag() == tag; }
+  __device__ float4 values() const {
+    return {words[0].first(), words[0].second(), words[1].first(), words[1].second()};
+  }
+};
+__device__ inline TaggedQuad load_tagged_quad(const Tagged* from) {
+  TaggedQuad quad;
   asm volatile(
       "{\n.reg .b64 first, second;\nld.relaxed.gpu.global.v2.b64 {first, second}, [%4];\n"
       "mov.b64 {%0, %1}, first;\nmov.b64 {%2, %3}, second;\n}"
-      : "=r"(pair.x), "=r"(pair.y), "=r"(pair.z), "=r"(pair.w)
+      : "=r"(quad.words[0].low), "=r"(quad.words[0].high), "=r"(quad.words[1].low),
+        "=r"(quad.words[1].high)
       : "l"(from)
       : "memory");
-  return pair;
+  return quad;
 }
-/// Waits until the pairs at address(j), for each j whose bit is set in `pending`, carry `tag`, and
-/// gives their values. late() is asked after each round that was not enough: true gives up.
-template <int kPairs, class Address, class Late>
-__device__ void await_pairs(float2 (&values)[kPairs], uint32_t pending, uint32_t tag,
-                            Address address, Late& late) {
-  do {
-    uint4 pair[kPairs];
-#pragma unroll
-    for (int j = 0; j < kPairs; ++j) {
-      if ((pending >> j & 1) != 0) {
-        pair[j] = load_tagged_pair(address(j));
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kPairs; ++j) {
-      if ((pending >> j & 1) != 0 && pair[j].y == tag && pair[j].w == tag) {
-        values[j] = {__uint_as_float(pair[j].x), __uint_as_float(pair[j].z)};
-        pending &= ~(1u << j);
-      }
-    }
-  } while (pending != 0 && !late());
+/// The same, loaded again until it carries `tag`; `quad` is what was seen first. late() is asked
+/// after each look that was not enough: true gives up.
+template <class Late>
+__device__ float4 await_quad(TaggedQuad quad, const Tagged* from, uint32_t tag, Late& late) {
+  while (!quad.has(tag) && !late()) {
+    quad = load_tagged_quad(from);
+  }
+  return quad.values();
+}
+template <class Late>
+__device__ float2 await_pair(Tagged word, const Tagged* from, uint32_t tag, Late& late) {
+  while (word.tag() != tag && !late()) {
+    word = load_tagged(from);
+  }
+  return {word.first(), word.second()};
 }
 
 // --- inside a CTA ---

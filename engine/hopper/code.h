@@ -16,14 +16,13 @@ inline constexpr Place kNowhere = 0xffffffffu;
 enum class Opcode : uint8_t {
   embed,         ///< a: table, b: out; n: columns; x: scale
   rope_angles,   ///< a: inverse frequencies; n: half. To shared memory
-  norm_input,    ///< a: x, b: weight; n: columns; x: epsilon. To the input row in shared memory
   norm_add,      ///< a: x, b: weight, c: residual; n: columns; x: epsilon, y: scale
-  linear,        ///< a: row or kNowhere (the input row is there already); k; segments
+  linear,        ///< a: row, or attention's partials (merged); b: weight of the row's norm or
+                 ///< kNowhere, x: its epsilon; k; segments
   gated_linear,  ///< as linear; units in pairs; one segment
   attention,     ///< a: q, b: k, c: v, d: keys, e: values, f: partials; first, last: KV heads; n:
                  ///< split; norm: weights, kNowhere: none; x: epsilon
-  attention_combine,  ///< f: partials. To the input row in shared memory
-  sample,             ///< a: logits; n: vocabulary
+  sample,        ///< a: logits; n: vocabulary
 };
 
 /// The number of a code's result in a step, see Launch::first_tag; kPlain: a buffer of plain f32.
@@ -50,7 +49,9 @@ struct AttentionCode {
   Version k = kPlain, v = kPlain;  ///< of keys and values
 };
 
-inline constexpr int kTeamWarps = 8;  ///< of a CTA; the loader is beside them
+inline constexpr int kTeamWarps = 8;   ///< of a CTA; the loader is beside them
+inline constexpr int kMostPages = 16;  ///< in the ring
+inline constexpr uint32_t kMostTag = 0xffff;
 
 inline constexpr int kMostWaits = 4;
 inline constexpr int kMostSignals = 2;
@@ -66,13 +67,14 @@ struct alignas(16) Code {
   uint16_t signal[kMostSignals] = {};  ///< event
   uint8_t head = 0;        ///< part of the way to the logits: not done where the token is given
   uint8_t candidates = 0;  ///< linear: leave the best of these columns for sample
+  uint8_t merged = 0;      ///< linear: the row is attention's splits
   int32_t operation = 0;   ///< index in the Program, for messages
   Place a = kNowhere, b = kNowhere, c = kNowhere, d = kNowhere, e = kNowhere, f = kNowhere;
   int32_t n = 0, k = 0, first = 0, last = 0;
   float x = 0, y = 0;
   uint32_t stream = 0;  ///< of the first page, in units of 16 bytes from the worker's stream
   int32_t units = 0;
-  Version source = kPlain;   ///< of what `a` (attention_combine: `f`) is
+  Version source = kPlain;   ///< of what `a` is
   Version version = kPlain;  ///< of what embed and attention write
   Segment segment[kMostSegments];
   AttentionCode attention;
@@ -82,6 +84,7 @@ static_assert(sizeof(Code) == 208);
 /// What every code of a program shares.
 struct ModelShape {
   int32_t query_heads = 0, kv_heads = 0, head_dim = 0;
+  int32_t group = 0;  ///< query heads to a KV head
   int32_t window = 0, splits = 1;
   int32_t capacity = 0;  ///< positions of the KV cache
   int32_t vocabulary = 0;
@@ -118,14 +121,14 @@ struct Launch {
   uint32_t events = 0;
   int32_t workers = 0;
   /// Elements of most activations carry the number of the write that made them, so that a reader
-  /// waits for the data itself: first_tag + step * versions + the writer's Version. Never the same
-  /// twice, and never 0.
+  /// waits for the data itself: first_tag + step * versions + the writer's Version. Of 16 bits:
+  /// never 0, and never the same twice before the buffers are cleared.
   uint32_t first_tag = 1;
   uint32_t versions = 0;
   uint16_t sampled = 0;  ///< event: a step's token is known
 
   ModelShape shape;
-  int32_t row_elements = 0;   ///< most elements of an input row
+  int32_t row_slices = 0;     ///< of an input row that each warp keeps
   int32_t scratch_bytes = 0;  ///< shared memory for rows and attention
   int32_t code_bytes = 0;     ///< shared memory for a worker's codes
   int32_t pages = 0;          ///< in the ring

@@ -1,9 +1,10 @@
 // One CTA per SM walks its worker's codes, step after step. Eight warps form the team that
 // computes; one thread beside them is the loader: it walks the same codes, knows every
 // weight byte of the step in order, and keeps the ring of pages full. It never waits for an
-// activation. Events are counters in global memory; a wait polls them with acquire loads, a signal
-// is a release addition after the team's stores. Every spin has an end: a worker that waits too
-// long writes what it waited for and everybody leaves.
+// activation. What workers tell one another carries tags, so whoever needs it waits for the data
+// itself; logits and the step's token alone have events, counters in global memory: a wait polls
+// them with acquire loads, a signal is a release addition after the team's stores. Every spin has
+// an end: a worker that waits too long writes what it waited for and everybody leaves.
 #include <cooperative_groups.h>
 
 #include "engine/hopper/decode_kernel.h"
@@ -20,70 +21,61 @@ constexpr int kThreads = Team::kThreads + 128;  // registers are moved between g
 constexpr int kTeamRegisters = 240;
 constexpr int kLoaderRegisters = 24;
 constexpr uint32_t kMostLooks = 1u << 22;  // of about half a microsecond
-constexpr int64_t kAlign = 128;
+constexpr int32_t kAlign = 128;
 constexpr int kMostHalf = 128;  // of the elements of a head
 
-constexpr int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+constexpr int32_t aligned(int32_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-/// What lies in shared memory after the ring, all of fixed size.
+/// What lies at the beginning of shared memory, all of fixed size.
 struct Shared {
-  alignas(16) float sums[kSumsBytes / 4];
-  alignas(16) char zeros[16];
+  alignas(16) float sums[2 * kBlockSums];
+  alignas(16) float squares[2][Team::kWarps];  ///< of the row that is normed, each warp's
   float scratch[2 * Team::kWarps];
   Candidate best[4];
   float cosines[kMostHalf];
   float sines[kMostHalf];
-  Barrier full[16];
-  Barrier empty[16];
+  Barrier full[kMostPages];
+  Barrier empty[kMostPages];
   uint32_t gave_up;   ///< somebody waited too long, here or elsewhere
-  uint32_t leave[2];  ///< what thread 0 saw of gave_up at the end of a code: all act on the same
+  uint32_t leave[2];  ///< what thread 0 saw of gave_up at the end of a step: all act on the same
   uint32_t ended;     ///< the team has left: the loader follows
   SampleScratch sample;
 };
 
+/// What follows, in this order; all of it at places that only depend on the launch.
 struct Layout {
-  int64_t rows, codes, signals, shared, total;
+  int32_t codes, signals, scratch, pages, total;
   __host__ __device__ explicit Layout(const Launch& launch) {
-    rows = static_cast<int64_t>(launch.pages) * kPageBytes;
-    codes = rows + aligned(launch.scratch_bytes);
+    codes = aligned(static_cast<int32_t>(sizeof(Shared)));
     signals = codes + aligned(launch.code_bytes);
-    shared = signals + aligned(2 * static_cast<int64_t>(launch.events));
-    total = shared + static_cast<int64_t>(sizeof(Shared));
+    scratch = signals + aligned(2 * static_cast<int32_t>(launch.events));
+    pages = scratch + aligned(launch.scratch_bytes);
+    total = pages + launch.pages * kPageBytes;
   }
 };
 
-/// A worker's view of the launch.
+extern __shared__ __align__(1024) char memory[];
+
+/// A worker's view of the launch. What can be said anew is not kept: registers are scarce.
 class Worker {
  public:
-  __device__ Worker(const Launch& launch, char* memory)
-      : launch_(launch), index_(static_cast<int>(blockIdx.x)) {
-    const Layout layout(launch);
-    shared_ = reinterpret_cast<Shared*>(memory + layout.shared);
-    codes_ = reinterpret_cast<const Code*>(memory + layout.codes);
-    signals_ = reinterpret_cast<const uint16_t*>(memory + layout.signals);
-    scratch_ = memory + layout.rows;
-    row_ = {scratch_, scratch_ + launch.row_elements * 2, shared_->zeros};
-    ring_ = {memory, shared_->full, shared_->empty, launch.pages};
-    const uint32_t begin = launch.code_begin[index_];
-    count_ = static_cast<int>(launch.code_begin[index_ + 1] - begin);
-    team_ = {static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.x / 32),
-             static_cast<int>(threadIdx.x % 32), shared_->scratch};
-
+  __device__ explicit Worker(const Launch& launch) : launch_(launch) {
     // Codes and signal counts into shared memory.
+    const uint32_t begin = launch.code_begin[blockIdx.x];
+    count_ = static_cast<int>(launch.code_begin[blockIdx.x + 1] - begin);
     const auto* from = reinterpret_cast<const uint4*>(launch.codes + begin);
-    auto* to = reinterpret_cast<uint4*>(memory + layout.codes);
+    auto* to = reinterpret_cast<uint4*>(memory + layout().codes);
     for (int i = static_cast<int>(threadIdx.x); i < count_ * static_cast<int>(sizeof(Code) / 16);
          i += kThreads) {
       to[i] = from[i];
     }
-    auto* signals = reinterpret_cast<uint16_t*>(memory + layout.signals);
+    auto* signals = reinterpret_cast<uint16_t*>(memory + layout().signals);
     for (uint32_t i = threadIdx.x; i < launch.events; i += kThreads) {
       signals[i] = static_cast<uint16_t>(launch.event_signals[i]);
     }
     if (threadIdx.x == 0) {
-      shared_->gave_up = shared_->ended = 0;
-      *reinterpret_cast<uint4*>(shared_->zeros) = {};
-      ring_.init();
+      shared().gave_up = shared().ended = 0;
+      ring().init(kPageSlices);
     }
     __syncthreads();
   }
@@ -92,15 +84,38 @@ class Worker {
   __device__ void load();
 
  private:
+  __device__ static Shared& shared() { return *reinterpret_cast<Shared*>(memory); }
+  __device__ Layout layout() const { return Layout(launch_); }
+  __device__ PageRing ring() const {
+    return {memory + layout().pages, shared().full, shared().empty, launch_.pages};
+  }
+  __device__ const Code& code(int i) const {
+    return reinterpret_cast<const Code*>(memory + layout().codes)[i];
+  }
+  __device__ uint32_t signals(int event) const {
+    return reinterpret_cast<const uint16_t*>(memory + layout().signals)[event];
+  }
+  __device__ static Team team() {
+    const int thread = static_cast<int>(threadIdx.x);
+    return {thread, thread / 32, thread % 32, shared().scratch};
+  }
+  __device__ static int index() { return static_cast<int>(blockIdx.x); }
+
   struct PageWalk;
+  class RowSource;
+  class MergedSource;
+  static constexpr int kRowQuads = kSliceK / 4 / 32;  ///< quads of a slice of the row, of a lane
+  __device__ static int row_element(int slice, int quad) {
+    return slice * kSliceK + 4 * (team().lane + 32 * quad);
+  }
 
   template <class T>
   __device__ T* at(Place place) const {
     return reinterpret_cast<T*>(launch_.arena + static_cast<int64_t>(place) * 16);
   }
-  __device__ bool ended() const { return *static_cast<volatile uint32_t*>(&shared_->ended) != 0; }
+  __device__ bool ended() const { return *static_cast<volatile uint32_t*>(&shared().ended) != 0; }
   __device__ bool gave_up() const {
-    return *static_cast<volatile uint32_t*>(&shared_->gave_up) != 0;
+    return *static_cast<volatile uint32_t*>(&shared().gave_up) != 0;
   }
   /// The tag of a version in this step.
   __device__ uint32_t tag(Version version) const {
@@ -129,47 +144,38 @@ class Worker {
   __device__ bool leave(bool over);
 
   __device__ void stamp(int code, int what) const {
-    if (launch_.trace != nullptr && team_.thread == 0) {
-      launch_.trace[(static_cast<int64_t>(index_) * launch_.trace_codes + code) * 4 + what] =
+    if (launch_.trace != nullptr && team().thread == 0) {
+      launch_.trace[(static_cast<int64_t>(index()) * launch_.trace_codes + code) * 4 + what] =
           clock64();
     }
   }
   __device__ bool given(int position) const { return position + 1 < launch_.given; }
-  /// What a code can do before its wait: bring what does not depend on others nearer.
-  __device__ void prepare(const Code& code, int position);
   /// The keys of a split; `active`: splits that have any.
   __device__ void split_keys(int position, int split, int& first, int& last, int& active) const;
   __device__ void embed(const Code& code, int position);
   __device__ void rope_angles(const Code& code, int position);
-  /// 1 / sqrt(mean of squares) of `count` elements.
-  __device__ float norm_factor(const Code& code, const Tagged* x, Version version, int count);
+  /// 1 / sqrt(mean of squares) of a tagged row of `count` elements, by the team.
+  __device__ float row_norm(const Code& code, const Tagged* x, Version version, int count);
   /// By a warp: a head's row, normed where there is a weight, rotated and scaled, to shared memory.
   __device__ void head_row(const Code& code, const Tagged* from, Version version, Place weight,
                            float factor, bool rotate, float scale, float* to);
   /// By a warp: a row from shared memory to the cache, and as the cache has it to `rounded`.
   __device__ void append(Place cache, int64_t row, const float* x, char* rounded) const;
-  /// Zeros from `elements` to the end of the input row's last group.
-  __device__ void pad_row(int elements) const;
-  __device__ void attention(const Code& code, int position);
-  __device__ void combine(const Code& code, int position);
-  __device__ void norm_input(const Code& code);
+  /// Queries, and the step's own key and value, of a KV head to shared memory.
+  __device__ NewRow head_rows(const Code& code, int kv_head, int position, bool own, float* rows,
+                              float query_factor, float key_factor);
+  __device__ void attention(const Code& code, int position, int code_index);
+  template <int kDim>
+  __device__ void attend_to(const Code& code, int position, int code_index);
   __device__ void norm_add(const Code& code);
-  __device__ void product(const Code& code);
+  __device__ void product(const Code& code, int position, int code_index);
   __device__ void sample(const Code& code, int position, int step, uint32_t stop);
 
   const Launch& launch_;
-  const int index_;
   int count_;
-  Shared* shared_;
-  const Code* codes_;
-  const uint16_t* signals_;
-  char* scratch_;
-  SplitRow row_;
-  PageRing ring_;
-  Team team_;
   PageCursor cursor_;
-  NormWeight norm_weight_;
   int block_round_ = 0;
+  int row_round_ = 0;
   int sum_round_ = 0;
   uint32_t step_tag_ = 0;
   uint32_t leave_round_ = 0;
@@ -177,18 +183,22 @@ class Worker {
 };
 
 __device__ bool Worker::Late::operator()() {
-  if (++looks_ % 1024 != 0) {
+  ++looks_;
+  if (looks_ % 64 == 0 && worker_.gave_up()) {
+    return true;
+  }
+  if (looks_ % 1024 != 0) {
     return false;
   }
   Failure* failure = worker_.launch_.failure;
   if (looks_ >= kMostLooks && atomicCAS(&failure->happened, 0u, 1u) == 0) {
-    failure->worker = worker_.index_;
+    failure->worker = index();
     failure->operation = code_ != nullptr ? code_->operation : -1;
     failure->event = event_;
     failure->tag = worker_.step_tag_;
   }
   if (worker_.gave_up() || load_acquire(&failure->happened) != 0) {
-    worker_.shared_->gave_up = 1;
+    shared().gave_up = 1;
     return true;
   }
   return false;
@@ -205,24 +215,24 @@ __device__ void Worker::wait(const Code& code, int step) {
   if (code.waits == 0) {
     return;
   }
-  if (team_.warp == 0 && team_.lane < code.waits) {
-    const uint16_t wait = code.wait[team_.lane];
+  if (team().warp == 0 && team().lane < code.waits) {
+    const uint16_t wait = code.wait[team().lane];
     const int event = wait & ~kPreviousStep;
     const uint32_t steps = static_cast<uint32_t>(step) + ((wait & kPreviousStep) != 0 ? 0 : 1);
-    poll(&code, event, steps * signals_[event]);
+    poll(&code, event, steps * signals(event));
   }
-  team_.sync();
+  team().sync();
 }
 
 __device__ bool Worker::leave(bool over) {
-  uint32_t* slot = &shared_->leave[leave_round_++ & 1];
-  if (team_.thread == 0) {
+  uint32_t* slot = &shared().leave[leave_round_++ & 1];
+  if (team().thread == 0) {
     *slot = over || gave_up() ? 1 : 0;
     if (*slot != 0) {
-      shared_->ended = 1;
+      shared().ended = 1;
     }
   }
-  team_.sync();
+  team().sync();
   return *static_cast<volatile uint32_t*>(slot) != 0;
 }
 
@@ -230,12 +240,12 @@ __device__ void Worker::signal(const Code& code, int threads) {
   if (code.signals == 0) {
     return;
   }
-  if (team_.thread < threads) {
+  if (team().thread < threads) {
     // Two barriers, since the other warps may be at the next one already.
     named_sync(threads == Team::kThreads ? 3 : 2, threads);
-    if (team_.thread < code.signals) {
+    if (team().thread < code.signals) {
       add_release(
-          launch_.counters + static_cast<int64_t>(code.signal[team_.thread]) * kCounterStride, 1);
+          launch_.counters + static_cast<int64_t>(code.signal[team().thread]) * kCounterStride, 1);
     }
   }
 }
@@ -247,8 +257,8 @@ __device__ void Worker::split_keys(int position, int split, int& first, int& las
   constexpr int kBlock = 64;
   constexpr int kFewestBlocks = 2;  // of a split, before all splits are in use
   const ModelShape& shape = launch_.shape;
-  const int begin = shape.window > 0 ? max(0, position - shape.window + 1) : 0;
-  const int end = position + 1;
+  const int end = made_here(position) + 1;
+  const int begin = shape.window > 0 ? max(0, end - shape.window) : 0;
   const int block = begin / kBlock;
   const int blocks = (end + kBlock - 1) / kBlock - block;
   active = min(shape.splits, (blocks + kFewestBlocks - 1) / kFewestBlocks);
@@ -256,66 +266,38 @@ __device__ void Worker::split_keys(int position, int split, int& first, int& las
   last = min(end, (block + blocks * (split + 1) / active) * kBlock);
 }
 
-__device__ void Worker::prepare(const Code& code, int position) {
-  if (code.opcode == Opcode::norm_input || code.opcode == Opcode::norm_add) {
-    norm_weight_.load(team_, at<const __nv_bfloat16>(code.b), code.n);
-    return;
-  }
-  norm_weight_ = {};  // not to be kept
-  if (code.opcode == Opcode::attention) {
-    const ModelShape& shape = launch_.shape;
-    const int64_t row_bytes = static_cast<int64_t>(shape.head_dim) * (shape.kv_f32 ? 4 : 2);
-    int first;
-    int last;
-    int active;
-    split_keys(position, code.n, first, last, active);
-    if (code.n < active) {
-      for (int head = code.first; head < code.last; ++head) {
-        const int64_t offset = head * row_bytes * shape.capacity;
-        prefetch_rows(team_, at<const char>(code.d) + offset, row_bytes, first, last);
-        prefetch_rows(team_, at<const char>(code.e) + offset, row_bytes, first, last);
-      }
-    }
-  }
-}
-
 __device__ void Worker::embed(const Code& code, int position) {
   const int32_t token = __ldcg(launch_.tokens + position);
   const auto* row = at<const __nv_bfloat16>(code.a) + static_cast<int64_t>(token) * code.n;
-  for (int i = team_.thread; 4 * i < code.n; i += Team::kThreads) {
+  for (int i = team().thread; 4 * i < code.n; i += Team::kThreads) {
     const float4 x = load_weight4(row, i);
-    Tagged* out = at<Tagged>(code.b) + 4 * i;
-    store_tagged(out, x.x * code.x, tag(code.version));
-    store_tagged(out + 1, x.y * code.x, tag(code.version));
-    store_tagged(out + 2, x.z * code.x, tag(code.version));
-    store_tagged(out + 3, x.w * code.x, tag(code.version));
+    Tagged* out = at<Tagged>(code.b) + 2 * i;
+    store_tagged(out, x.x * code.x, x.y * code.x, tag(code.version));
+    store_tagged(out + 1, x.z * code.x, x.w * code.x, tag(code.version));
   }
 }
 
 __device__ void Worker::rope_angles(const Code& code, int position) {
-  for (int i = team_.thread; i < code.n; i += Team::kThreads) {
+  for (int i = team().thread; i < code.n; i += Team::kThreads) {
     // The angle is rounded to f32, as checkpoints were trained with; then exact.
     const float angle = static_cast<float>(position) * __ldg(at<const float>(code.a) + i);
     double sine;
     double cosine;
     sincos(static_cast<double>(angle), &sine, &cosine);
-    shared_->cosines[i] = static_cast<float>(cosine);
-    shared_->sines[i] = static_cast<float>(sine);
+    shared().cosines[i] = static_cast<float>(cosine);
+    shared().sines[i] = static_cast<float>(sine);
   }
 }
 
-__device__ float Worker::norm_factor(const Code& code, const Tagged* x, Version version,
-                                     int count) {
+__device__ float Worker::row_norm(const Code& code, const Tagged* x, Version version, int count) {
   Late late(*this, &code, -1);
   float squares = 0;
 #pragma unroll 1
-  for (int i = team_.thread; 2 * i < count; i += Team::kThreads) {
-    float2 v[1] = {};
-    await_pairs(
-        v, 1, tag(version), [&](int) { return x + 2 * i; }, late);
-    squares += v[0].x * v[0].x + v[0].y * v[0].y;
+  for (int i = team().thread; 4 * i < count; i += Team::kThreads) {
+    const Tagged* from = x + 2 * i;
+    squares += squares_of(await_quad(load_tagged_quad(from), from, tag(version), late));
   }
-  return 1.0f / sqrtf(team_sum(team_, squares, sum_round_++) / static_cast<float>(count) + code.x);
+  return norm_factor(team_sum(team(), squares, sum_round_++), count, code.x);
 }
 
 __device__ void Worker::head_row(const Code& code, const Tagged* from, Version version,
@@ -323,26 +305,33 @@ __device__ void Worker::head_row(const Code& code, const Tagged* from, Version v
   const int dim = launch_.shape.head_dim;
   const int half = dim / 2;
   constexpr int kPairs = kMostHalf / 32;  // of a lane
+  Tagged asked[kPairs];
   float2 x[kPairs] = {};
-  uint32_t pending = 0;
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
-    pending |= 2 * (team_.lane + 32 * j) < dim ? 1u << j : 0;
+    if (team().lane + 32 * j < half) {
+      asked[j] = load_tagged(from + team().lane + 32 * j);
+    }
   }
   Late late(*this, &code, -1);
-  await_pairs(
-      x, pending, tag(version), [&](int j) { return from + 2 * (team_.lane + 32 * j); }, late);
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    if (team().lane + 32 * j < half) {
+      x[j] = await_pair(asked[j], from + team().lane + 32 * j, tag(version), late);
+    }
+  }
+  __syncwarp();
   float squares = 0;
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
     squares += x[j].x * x[j].x + x[j].y * x[j].y;
   }
   if (weight != kNowhere && code.attention.whole_norm == 0) {
-    factor = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(dim) + code.x);
+    factor = norm_factor(warp_sum(squares), dim, code.x);
   }
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
-    const int d = 2 * (team_.lane + 32 * j);
+    const int d = 2 * (team().lane + 32 * j);
     if (d < dim) {
       float2 w{1, 1};
       if (weight != kNowhere) {
@@ -353,11 +342,11 @@ __device__ void Worker::head_row(const Code& code, const Tagged* from, Version v
     }
   }
   __syncwarp();
-  for (int i = team_.lane; i < half && rotate; i += 32) {
+  for (int i = team().lane; i < half && rotate; i += 32) {
     const float low = to[i];
     const float high = to[i + half];
-    to[i] = (low * shared_->cosines[i] - high * shared_->sines[i]) * scale;
-    to[i + half] = (high * shared_->cosines[i] + low * shared_->sines[i]) * scale;
+    to[i] = (low * shared().cosines[i] - high * shared().sines[i]) * scale;
+    to[i + half] = (high * shared().cosines[i] + low * shared().sines[i]) * scale;
   }
   __syncwarp();
 }
@@ -365,7 +354,7 @@ __device__ void Worker::head_row(const Code& code, const Tagged* from, Version v
 __device__ void Worker::append(Place cache, int64_t row, const float* x, char* rounded) const {
   const int dim = launch_.shape.head_dim;
 #pragma unroll 1
-  for (int d = team_.lane; d < dim; d += 32) {
+  for (int d = team().lane; d < dim; d += 32) {
     if (launch_.shape.kv_f32) {
       at<float>(cache)[row * dim + d] = reinterpret_cast<float*>(rounded)[d] = x[d];
     } else {
@@ -375,10 +364,49 @@ __device__ void Worker::append(Place cache, int64_t row, const float* x, char* r
   }
 }
 
-__device__ void Worker::attention(const Code& code, int position) {
+__device__ NewRow Worker::head_rows(const Code& code, int kv_head, int position, bool own,
+                                    float* rows, float query_factor, float key_factor) {
   const ModelShape& shape = launch_.shape;
-  const int dim = shape.head_dim;
-  const int group = shape.query_heads / shape.kv_heads;
+  const int dim = made_here(shape.head_dim);
+  const int group = made_here(shape.group);
+#pragma unroll 1
+  for (int job = team().warp; job < group + (own ? 2 : 0); job += Team::kWarps) {
+    // A query, the key, or the value.
+    const bool query = job < group;
+    const bool value = job > group;
+    const int head = query ? kv_head * group + job : kv_head;
+    const Place norm = query   ? code.attention.query_norm
+                       : value ? kNowhere
+                               : code.attention.key_norm;
+    const bool whole = norm != kNowhere && code.attention.whole_norm != 0;
+    float* to = rows + job * dim;
+    head_row(code,
+             at<const Tagged>(query   ? code.a
+                              : value ? code.c
+                                      : code.b) +
+                 static_cast<int64_t>(head) * (dim / 2),
+             query   ? code.source
+             : value ? code.attention.v
+                     : code.attention.k,
+             whole ? norm + static_cast<Place>(head * dim / 8) : norm,
+             query ? query_factor : key_factor, !value, query ? shape.attention_scale : 1.0f, to);
+    if (!query) {
+      append(value ? code.e : code.d, static_cast<int64_t>(kv_head) * shape.capacity + position, to,
+             reinterpret_cast<char*>(to + 2 * dim));
+    }
+  }
+  team().sync();
+  return {own ? position : -1, reinterpret_cast<char*>(rows + (group + 2) * dim),
+          reinterpret_cast<char*>(rows + (group + 3) * dim)};
+}
+
+/// The part of attention() that depends on how it multiplies. kDim: of WarpAttention; 0: not by
+/// mma.
+template <int kDim>
+__device__ void Worker::attend_to(const Code& code, int position, int code_index) {
+  const ModelShape& shape = launch_.shape;
+  const int dim = kDim != 0 ? kDim : made_here(shape.head_dim);
+  const int group = made_here(shape.group);
   int first;
   int last;
   int active;
@@ -390,163 +418,264 @@ __device__ void Worker::attention(const Code& code, int position) {
   float query_factor = 0;
   float key_factor = 0;
   if (code.attention.query_norm != kNowhere && code.attention.whole_norm != 0) {
-    query_factor =
-        norm_factor(code, at<const Tagged>(code.a), code.source, shape.query_heads * dim);
-    key_factor =
-        norm_factor(code, at<const Tagged>(code.b), code.attention.k, shape.kv_heads * dim);
+    query_factor = row_norm(code, at<const Tagged>(code.a), code.source, shape.query_heads * dim);
+    key_factor = row_norm(code, at<const Tagged>(code.b), code.attention.k, shape.kv_heads * dim);
   }
   // [group] queries, the new key, the new value, both as the cache has them; the warps' parts.
-  auto* rows = reinterpret_cast<float*>(scratch_);
+  auto* rows = reinterpret_cast<float*>(memory + layout().scratch);
   float* parts = rows + (group + 4) * dim;
   const Partials partials(at<Tagged>(code.f), shape.query_heads, shape.splits, dim);
 #pragma unroll 1
   for (int kv_head = code.first; kv_head < code.last; ++kv_head) {
-    const int64_t cache_row = static_cast<int64_t>(kv_head) * shape.capacity;
-#pragma unroll 1
-    for (int job = team_.warp; job < group + (own ? 2 : 0); job += Team::kWarps) {
-      // A query, the key, or the value.
-      const bool query = job < group;
-      const bool value = job > group;
-      const int head = query ? kv_head * group + job : kv_head;
-      const Place norm = query   ? code.attention.query_norm
-                         : value ? kNowhere
-                                 : code.attention.key_norm;
-      const bool whole = norm != kNowhere && code.attention.whole_norm != 0;
-      float* to = rows + job * dim;
-      head_row(code,
-               at<const Tagged>(query   ? code.a
-                                : value ? code.c
-                                        : code.b) +
-                   static_cast<int64_t>(head) * dim,
-               query   ? code.source
-               : value ? code.attention.v
-                       : code.attention.k,
-               whole ? norm + static_cast<Place>(head * dim / 8) : norm,
-               query ? query_factor : key_factor, !value, query ? shape.attention_scale : 1.0f, to);
-      if (!query) {
-        append(value ? code.e : code.d, cache_row + position, to,
-               reinterpret_cast<char*>(to + 2 * dim));
-      }
-    }
-    team_.sync();
-    const int64_t offset = cache_row * dim * (shape.kv_f32 ? 4 : 2);
-    const NewRow new_row{own ? position : -1, reinterpret_cast<char*>(rows + (group + 2) * dim),
-                         reinterpret_cast<char*>(rows + (group + 3) * dim)};
-#pragma unroll 1
-    for (int at_once = 0; at_once < group; at_once += kHeadsAtOnce) {
-      const int heads = min(kHeadsAtOnce, group - at_once);
-      const auto store = [&](int h, int d, float element, float maximum, float total) {
+    const int64_t offset =
+        static_cast<int64_t>(kv_head) * shape.capacity * dim * (shape.kv_f32 ? 4 : 2);
+    const char* keys = at<const char>(code.d) + offset;
+    const char* values = at<const char>(code.e) + offset;
+    constexpr int kAtOnce = kDim != 0 ? kMmaHeads : kHeadsAtOnce;
+    const int head_pitch = min(kAtOnce, group);
+    const auto attend = [&](int at_once, int heads, auto run) {
+      run([&](int h, int d, float x, float y, float maximum, float total) {
         const int64_t slot =
             static_cast<int64_t>(kv_head * group + at_once + h) * shape.splits + code.n;
-        store_tagged(partials.sums + slot * dim + d, element, tag(code.version));
+        store_tagged(partials.sums + (slot * dim + d) / 2, x, y, tag(code.version));
         if (d == 0) {
-          store_tagged(partials.tails + 2 * slot, maximum, tag(code.version));
-          store_tagged(partials.tails + 2 * slot + 1, total, tag(code.version));
+          store_tagged(partials.tails + slot, maximum, total, tag(code.version));
+        }
+      });
+    };
+    NewRow new_row;
+    bool there = false;
+#pragma unroll 1
+    for (int at_once = 0; at_once < group; at_once += kAtOnce) {
+      const int heads = min(kAtOnce, group - at_once);
+      const auto rows_there = [&] {
+        if (!there) {
+          new_row = head_rows(code, kv_head, position, own, rows, query_factor, key_factor);
+          stamp(code_index, 1);
+          there = true;
         }
       };
       const float* queries = rows + at_once * dim;
-      const char* keys = at<const char>(code.d) + offset;
-      const char* values = at<const char>(code.e) + offset;
-      if (shape.kv_f32) {
-        attention_range<true>(team_, queries, keys, values, new_row, dim, heads, first, last, parts,
-                              store);
+      if constexpr (kDim != 0) {
+        WarpAttention<kDim> warp(team(), keys, values, first, last);
+        warp.ask(own ? position : -1);  // on their way while the queries come
+        rows_there();
+        warp.run(queries, heads, new_row, parts + team().warp * head_pitch * (dim + 2));
+        attend(at_once, heads,
+               [&](auto store) { merge_parts(team(), parts, head_pitch, heads, dim, store); });
       } else {
-        attention_range<false>(team_, queries, keys, values, new_row, dim, heads, first, last,
-                               parts, store);
+        rows_there();
+        attend(at_once, heads, [&](auto store) {
+          if (shape.kv_f32) {
+            attention_range<true>(team(), queries, keys, values, new_row, dim, heads, first, last,
+                                  parts, store);
+          } else {
+            attention_range<false>(team(), queries, keys, values, new_row, dim, heads, first, last,
+                                   parts, store);
+          }
+        });
       }
     }
   }
 }
 
-__device__ void Worker::combine(const Code& code, int position) {
+__device__ void Worker::attention(const Code& code, int position, int code_index) {
   const ModelShape& shape = launch_.shape;
-  int first;
-  int last;
-  int active;
-  split_keys(position, 0, first, last, active);
-  Late late(*this, &code, -1);
-  attention_merge(team_,
-                  Partials(at<Tagged>(code.f), shape.query_heads, shape.splits, shape.head_dim),
-                  tag(code.source), active, shape.query_heads, shape.head_dim, late, row_);
-  pad_row(shape.query_heads * shape.head_dim);
-}
-
-__device__ void Worker::pad_row(int elements) const {
-  if (elements / 4 + team_.thread < groups_of(elements) * kGroupK / 4) {
-    row_.store4(elements / 4 + team_.thread, float4{});
+  if (!shape.kv_f32 && shape.head_dim == 64) {
+    attend_to<64>(code, position, code_index);
+  } else if (!shape.kv_f32 && shape.head_dim == 128) {
+    attend_to<128>(code, position, code_index);
+  } else {
+    attend_to<0>(code, position, code_index);
   }
-}
-
-__device__ void Worker::norm_input(const Code& code) {
-  Late late(*this, &code, -1);
-  norm_row(team_, at<const Tagged>(code.a), tag(code.source), norm_weight_, code.n, code.x,
-           sum_round_++, late, [&](int i, float4 y) { row_.store4(i, y); });
 }
 
 __device__ void Worker::norm_add(const Code& code) {
-  Tagged* residual = at<Tagged>(code.c);
-  Late late(*this, &code, -1);
-  norm_row(team_, at<const Tagged>(code.a), tag(code.source), norm_weight_, code.n, code.x,
-           sum_round_++, late, [&](int i, float4 y) {
-             // The worker's own: this thread wrote it before.
-             const uint4 first = load_tagged_pair(residual + 4 * i);
-             const uint4 second = load_tagged_pair(residual + 4 * i + 2);
-             const auto add = [&](int j, uint32_t before, float x) {
-               store_tagged(residual + 4 * i + j, __uint_as_float(before) + code.y * x,
-                            tag(code.version));
-             };
-             add(0, first.x, y.x);
-             add(1, first.z, y.y);
-             add(2, second.x, y.z);
-             add(3, second.z, y.w);
-           });
+  const auto* x = at<const Tagged>(code.a);
+  const float factor = row_norm(code, x, code.source, code.n) * code.y;
+  Tagged* residual = at<Tagged>(code.c);  // the worker's own: this thread wrote it before
+  for (int i = team().thread; 4 * i < code.n; i += Team::kThreads) {
+    const float4 w = load_weight4(at<const __nv_bfloat16>(code.b), i);
+    const float4 y = load_tagged_quad(x + 2 * i).values();
+    const float4 before = load_tagged_quad(residual + 2 * i).values();
+    store_tagged(residual + 2 * i, before.x + factor * w.x * y.x, before.y + factor * w.y * y.y,
+                 tag(code.version));
+    store_tagged(residual + 2 * i + 1, before.z + factor * w.z * y.z, before.w + factor * w.w * y.w,
+                 tag(code.version));
+  }
 }
 
-__device__ void Worker::product(const Code& code) {
-  Late late(*this, &code, -1);
-  if (code.a != kNowhere) {
-    if (code.source == kPlain) {
-      load_row(team_, at<const float>(code.a), code.k, row_);
-    } else {
-      load_row(team_, at<const Tagged>(code.a), tag(code.source), code.k, late, row_);
+/// The row that a product multiplies, slice by slice: a tagged row, perhaps with a norm's weights.
+/// The norm's factor is left to the end of the product: it is known when all have read the row.
+class Worker::RowSource {
+ public:
+  __device__ RowSource(Worker& worker, const Code& code, int code_index)
+      : worker_(worker),
+        code_(code),
+        code_index_(code_index),
+        late_(worker, &code, -1),
+        row_(worker.at<const Tagged>(code.a)),
+        weight_(code.b != kNowhere ? worker.at<const __nv_bfloat16>(code.b) : nullptr) {}
+
+  __device__ void ask(int i, int slice) {
+#pragma unroll
+    for (int q = 0; q < kRowQuads; ++q) {
+      const int element = row_element(slice, q);
+      if (element < code_.k) {
+        asked_[i][q] = load_tagged_quad(row_ + element / 2);
+        if (weight_ != nullptr) {
+          weights_[i][q] = __ldg(reinterpret_cast<const uint2*>(weight_ + element));
+        }
+      }
     }
   }
+
+  __device__ void take(int slice, char* to, int next) {
+#pragma unroll
+    for (int q = 0; q < kRowQuads; ++q) {
+      const int element = row_element(slice, q);
+      float4 x{};
+      if (element < code_.k) {
+        x = await_quad(asked_[0][q], row_ + element / 2, worker_.tag(code_.source), late_);
+        if (weight_ != nullptr) {
+          squares_ += squares_of(x);
+          const float4 w = widen4(weights_[0][q]);
+          x = {x.x * w.x, x.y * w.y, x.z * w.z, x.w * w.w};
+        }
+      }
+      store_row_quad(to, team().lane + 32 * q, x);
+    }
+#pragma unroll
+    for (int i = 1; i < kAskedAhead; ++i) {
+#pragma unroll
+      for (int q = 0; q < kRowQuads; ++q) {
+        asked_[i - 1][q] = asked_[i][q];
+        weights_[i - 1][q] = weights_[i][q];
+      }
+    }
+    if (next >= 0) {
+      ask(kAskedAhead - 1, next);
+    }
+    if (slice == 0) {
+      worker_.stamp(code_index_, 1);
+    }
+  }
+
+  /// Leaves this warp's squares to all.
+  __device__ void publish() {
+    if (weight_ != nullptr && !published_) {
+      published_ = true;
+      squares_ = warp_sum(squares_);
+      if (team().lane == 0) {
+        shared().squares[worker_.row_round_ & 1][team().warp] = squares_;
+      }
+    }
+  }
+
+ private:
+  Worker& worker_;
+  const Code& code_;
+  const int code_index_;
+  Late late_;
+  const Tagged* row_;
+  const __nv_bfloat16* weight_;
+  bool published_ = false;
+  float squares_ = 0;
+  TaggedQuad asked_[kAskedAhead][kRowQuads] = {};
+  uint2 weights_[kAskedAhead][kRowQuads] = {};
+};
+
+/// The same, where the row is attention's splits merged.
+class Worker::MergedSource {
+ public:
+  __device__ MergedSource(Worker& worker, const Code& code, int position, int code_index)
+      : worker_(worker), code_(code), code_index_(code_index) {
+    int first;
+    int last;
+    worker.split_keys(position, 0, first, last, active_);
+  }
+  __device__ void ask(int, int) {}
+  __device__ void take(int slice, char* to, int) {
+    const ModelShape& shape = worker_.launch_.shape;
+    int element[kRowQuads];
+#pragma unroll
+    for (int q = 0; q < kRowQuads; ++q) {
+      element[q] = row_element(slice, q) < code_.k ? row_element(slice, q) : -1;
+    }
+    Late late(worker_, &code_, -1);
+    float4 x[kRowQuads];
+    merge_splits(Partials(worker_.at<Tagged>(code_.a), made_here(shape.query_heads),
+                          made_here(shape.splits), made_here(shape.head_dim)),
+                 worker_.tag(code_.source), active_, element, late, x);
+#pragma unroll
+    for (int q = 0; q < kRowQuads; ++q) {
+      store_row_quad(to, team().lane + 32 * q, x[q]);
+    }
+    if (slice == 0) {
+      worker_.stamp(code_index_, 1);
+    }
+  }
+  __device__ void publish() {}
+
+ private:
+  Worker& worker_;
+  const Code& code_;
+  const int code_index_;
+  int active_;
+};
+
+__device__ void Worker::product(const Code& code, int position, int code_index) {
   const bool gated = code.opcode == Opcode::gated_linear;
+  const bool normed = code.b != kNowhere;
   // What the first block adds to: asked for now, needed when the product is there.
-  uint4 prior = {};
+  Tagged prior = {};
   if (code.segment[0].accumulate != 0 &&
-      team_.thread < min(kBlockUnits * kUnitColumns, static_cast<int>(code.segment[0].columns))) {
-    prior = load_tagged_pair(at<const Tagged>(code.segment[0].out) + team_.thread / 2 * 2);
+      team().thread < min(kBlockUnits * kUnitColumns, static_cast<int>(code.segment[0].columns))) {
+    prior = load_tagged(at<const Tagged>(code.segment[0].out) + team().thread / 2);
   }
-  team_.sync();  // the row is there
   Candidate best;
-  const auto put = [&](const Segment& segment, int column, float x) {
+  const float* squares = shared().squares[row_round_ & 1];
+  const auto put = [&](const Segment& segment, int column, float x, bool valid) {
     if (segment.version == kPlain) {
-      __stcg(at<float>(segment.out) + column, x);
-    } else {
-      store_tagged(at<Tagged>(segment.out) + column, x, tag(segment.version));
-    }
-  };
-  const auto finish = [&](int first_unit, int units, const float* sums) {
-    const int outputs = (gated ? units / 2 : units) * kUnitColumns;
-    if (team_.thread >= outputs) {
+      if (valid) {
+        __stcg(at<float>(segment.out) + column, x);
+      }
       return;
     }
-    const int in_unit = team_.thread % kUnitColumns;
-    int column = (gated ? first_unit / 2 : first_unit) * kUnitColumns + team_.thread;
+    const float next = __shfl_down_sync(~0u, x, 1);
+    if (valid && column % 2 == 0) {
+      store_tagged(at<Tagged>(segment.out) + column / 2, x, next, tag(segment.version));
+    }
+  };
+  const auto finish = [&](int first_unit, int units, int parts, const float* sums) {
+    const int outputs = (gated ? units / 2 : units) * kUnitColumns;
+    if (team().warp * 32 >= outputs) {
+      return;
+    }
+    const bool there = team().thread < outputs;
+    const int thread = there ? team().thread : 0;
+    float factor = 1;
+    if (normed) {
+      float all = 0;
+#pragma unroll
+      for (int w = 0; w < Team::kWarps; ++w) {
+        all += w < parts ? squares[w] : 0;
+      }
+      factor = norm_factor(all, code.k, code.x);
+    }
+    const int in_unit = thread % kUnitColumns;
+    int column = (gated ? first_unit / 2 : first_unit) * kUnitColumns + thread;
     if (gated) {
       const Segment& segment = code.segment[0];
-      if (column >= static_cast<int>(segment.columns)) {
-        return;
-      }
-      const int pair = team_.thread / kUnitColumns * 2 * kUnitColumns + in_unit;
-      float gate = gather(sums, pair);
-      float up = gather(sums, pair + kUnitColumns);
-      if (segment.bias != kNowhere) {
+      const bool valid = there && column < static_cast<int>(segment.columns);
+      const int pair = thread / kUnitColumns * 2 * kUnitColumns + in_unit;
+      float gate = factor * gather(sums, pair, parts);
+      float up = factor * gather(sums, pair + kUnitColumns, parts);
+      if (segment.bias != kNowhere && valid) {
         gate += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[column]);
         up += __bfloat162float(at<const __nv_bfloat16>(segment.bias_up)[column]);
       }
-      put(segment, column, gate / (1.0f + expf(-gate)) * up);
+      put(segment, column, gate / (1.0f + __expf(-gate)) * up, valid);
       return;
     }
     int s = 0;  // each segment begins at a unit
@@ -561,53 +690,58 @@ __device__ void Worker::product(const Code& code) {
       ++s;
     }
     const Segment& segment = code.segment[s];
-    if (column >= static_cast<int>(segment.columns)) {
-      return;
-    }
-    float x = gather(sums, team_.thread);
-    if (segment.bias != kNowhere) {
+    const bool valid = there && column < static_cast<int>(segment.columns);
+    float x = factor * gather(sums, thread, parts);
+    if (segment.bias != kNowhere && valid) {
       x += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[column]);
     }
     x *= segment.alpha;
-    if (segment.accumulate != 0) {
-      const bool odd = column % 2 != 0;
-      if (first_unit != 0 || (odd ? prior.w : prior.y) != tag(segment.prior)) {
-        float2 pair[1] = {};
-        await_pairs(
-            pair, 1, tag(segment.prior),
-            [&](int) { return at<const Tagged>(segment.out) + column / 2 * 2; }, late);
-        prior.x = __float_as_uint(pair[0].x);
-        prior.z = __float_as_uint(pair[0].y);
-      }
-      x += __uint_as_float(odd ? prior.z : prior.x);
+    if (segment.accumulate != 0 && valid) {
+      Late late(*this, &code, -1);
+      const Tagged* from = at<const Tagged>(segment.out) + column / 2;
+      const float2 pair =
+          await_pair(first_unit != 0 ? load_tagged(from) : prior, from, tag(segment.prior), late);
+      x += column % 2 != 0 ? pair.y : pair.x;
     }
-    put(segment, column, x);
-    if (code.candidates != 0) {
+    __syncwarp();
+    put(segment, column, x, valid);
+    if (code.candidates != 0 && valid) {
       best.offer(x, code.first + column);
     }
   };
-  stream_product(team_, ring_, cursor_, row_, code.units, static_cast<int>(groups_of(code.k)),
-                 shared_->sums, block_round_, finish);
-  if (code.candidates != 0 && team_.warp < 4) {
+  const auto run = [&](auto source) {
+    const int kept = made_here(launch_.row_slices);
+    stream_product(team(), ring(), cursor_,
+                   memory + layout().scratch + team().warp * kept * kRowSliceBytes, kept,
+                   code.units, static_cast<int>(groups_of(code.k)), source, shared().sums,
+                   block_round_, finish);
+  };
+  if (code.merged != 0) {
+    run(MergedSource(*this, code, position, code_index));
+  } else {
+    run(RowSource(*this, code, code_index));
+  }
+  ++row_round_;
+  if (code.candidates != 0 && team().warp < 4) {
     best = warp_best(best);
-    if (team_.lane == 0) {
-      shared_->best[team_.warp] = best;
+    if (team().lane == 0) {
+      shared().best[team().warp] = best;
     }
     named_sync(2, 128);
-    if (team_.thread == 0) {
+    if (team().thread == 0) {
       for (int w = 1; w < 4; ++w) {
-        if (shared_->best[w].id != 0x7fffffff) {
-          best.offer(shared_->best[w].logit, shared_->best[w].id);
+        if (shared().best[w].id != 0x7fffffff) {
+          best.offer(shared().best[w].logit, shared().best[w].id);
         }
       }
-      static_cast<Candidate*>(launch_.candidates)[index_] = best;
+      static_cast<Candidate*>(launch_.candidates)[index()] = best;
     }
   }
 }
 
 __device__ void Worker::sample(const Code& code, int position, int step, uint32_t stop) {
   if (given(position)) {
-    if (team_.thread == 0 && stop != 0) {
+    if (team().thread == 0 && stop != 0) {
       *launch_.stop_step = static_cast<uint32_t>(step) + 1;
     }
     return;
@@ -615,9 +749,9 @@ __device__ void Worker::sample(const Code& code, int position, int step, uint32_
   const SamplingOptions& options = launch_.sampling;
   int32_t token = 0;
   if (options.temperature == 0 && options.repetition_penalty == 1) {
-    if (team_.warp == 0) {
+    if (team().warp == 0) {
       Candidate best;
-      for (int w = team_.lane; w < launch_.workers; w += 32) {
+      for (int w = team().lane; w < launch_.workers; w += 32) {
         const auto* from = static_cast<const Candidate*>(launch_.candidates) + w;
         const uint2 bits = __ldcg(reinterpret_cast<const uint2*>(from));
         if (bits.y != 0x7fffffff) {
@@ -634,10 +768,10 @@ __device__ void Worker::sample(const Code& code, int position, int step, uint32_
       drawn.top_p = 1;
       drawn.min_p = 0;
     }
-    token = sample_row(team_, at<float>(code.a), code.n, drawn, launch_.seen,
-                       __ldg(launch_.uniforms + step), shared_->sample);
+    token = sample_row(team(), at<float>(code.a), code.n, drawn, launch_.seen,
+                       __ldg(launch_.uniforms + step), shared().sample);
   }
-  if (team_.thread == 0) {
+  if (team().thread == 0) {
     launch_.tokens[position + 1] = token;
     launch_.seen[token / 32] |= 1u << (token % 32);
     bool end = stop != 0;
@@ -660,8 +794,8 @@ __device__ void Worker::compute() {
     step_tag_ = launch_.first_tag + static_cast<uint32_t>(step) * launch_.versions;
     if (step > 0) {
       bool over = false;
-      if (team_.thread == 0) {
-        poll(nullptr, launch_.sampled, static_cast<uint32_t>(step) * signals_[launch_.sampled]);
+      if (team().thread == 0) {
+        poll(nullptr, launch_.sampled, static_cast<uint32_t>(step) * signals(launch_.sampled));
         over = static_cast<uint32_t>(step) >= __ldcg(launch_.stop_step);
       }
       if (leave(over)) {
@@ -670,13 +804,12 @@ __device__ void Worker::compute() {
     }
     // Asked for now, needed when the token is known: the way to the host and back is long.
     uint32_t stop = 0;
-    if (index_ == 0 && team_.thread == 0) {
+    if (index() == 0 && team().thread == 0) {
       stop = load_system(&launch_.mailbox->stop);
     }
     for (int i = 0; i < count_; ++i) {
-      const Code& code = codes_[i];
+      const Code& code = this->code(i);
       stamp(i, 0);
-      prepare(code, position);
       wait(code, step);
       stamp(i, 1);
       int stored = Team::kThreads;
@@ -688,23 +821,16 @@ __device__ void Worker::compute() {
           case Opcode::rope_angles:
             rope_angles(code, position);
             break;
-          case Opcode::norm_input:
-            norm_input(code);
-            pad_row(code.n);
-            break;
           case Opcode::norm_add:
             norm_add(code);
             break;
           case Opcode::linear:
           case Opcode::gated_linear:
-            product(code);
+            product(code, position, i);
             stored = 128;
             break;
           case Opcode::attention:
-            attention(code, position);
-            break;
-          case Opcode::attention_combine:
-            combine(code, position);
+            attention(code, position, i);
             break;
           case Opcode::sample:
             sample(code, position, step, stop);
@@ -714,10 +840,6 @@ __device__ void Worker::compute() {
       stamp(i, 2);
       signal(code, stored);
       stamp(i, 3);
-      // What a code leaves in shared memory and in this worker's own rows is there for the next.
-      if (leave(false)) {
-        return;
-      }
     }
   }
 }
@@ -728,10 +850,16 @@ struct Worker::PageWalk {
   int step = 0;
   int code = -1;
   const char* from = nullptr;
-  int64_t left = 0;
+  int units = 0;           // of the code, this one among them
+  int64_t unit_bytes = 0;  // of each
+  int64_t left = 0;        // bytes of this unit
 
   /// False: there are no more. Otherwise `from` is the page and `bytes` its size, until taken.
   __device__ bool at_page(uint32_t& bytes) {
+    if (left == 0 && units > 1) {
+      --units;
+      left = unit_bytes;
+    }
     while (left == 0) {
       if (++code == worker.count_) {
         code = 0;
@@ -740,10 +868,11 @@ struct Worker::PageWalk {
       if (step >= worker.launch_.steps) {
         return false;
       }
-      const Code& next = worker.codes_[code];
+      const Code& next = worker.code(code);
       if (next.units > 0 && !(next.head != 0 && worker.given(worker.launch_.position + step))) {
-        from = worker.launch_.streams[worker.index_] + static_cast<int64_t>(next.stream) * 16;
-        left = static_cast<int64_t>(next.units) * groups_of(next.k) * kGroupBytes;
+        from = worker.launch_.streams[index()] + static_cast<int64_t>(next.stream) * 16;
+        units = next.units;
+        left = unit_bytes = groups_of(next.k) * kGroupBytes;
       }
     }
     bytes = static_cast<uint32_t>(min(left, static_cast<int64_t>(kPageBytes)));
@@ -761,16 +890,16 @@ __device__ void Worker::load() {
   PageCursor oldest;  // of those in flight
   int in_flight = 0;
   const auto land = [&] {
-    while (!ring_.full[oldest.slot].try_wait(oldest.phase)) {
+    while (!ring().full[oldest.slot].try_wait(oldest.phase)) {
     }
-    oldest.advance(ring_.slots);
+    oldest.advance(ring().slots);
     --in_flight;
   };
   PageWalk walk{*this};
   uint32_t bytes;
   for (int64_t used = 0; walk.at_page(bytes); ++used) {
-    if (used >= ring_.slots) {
-      while (!ring_.empty[next.slot].try_wait(next.phase ^ 1)) {
+    if (used >= ring().slots) {
+      while (!ring().empty[next.slot].try_wait(next.phase ^ 1)) {
         if (ended()) {
           break;
         }
@@ -782,11 +911,11 @@ __device__ void Worker::load() {
     while (in_flight >= launch_.pages_in_flight) {
       land();
     }
-    ring_.full[next.slot].arrive_expect(bytes);
-    load_bytes(ring_.pages + next.slot * kPageBytes, walk.from, bytes, ring_.full[next.slot],
+    ring().full[next.slot].arrive_expect(bytes);
+    load_bytes(ring().pages + next.slot * kPageBytes, walk.from, bytes, ring().full[next.slot],
                policy);
     walk.take(bytes);
-    next.advance(ring_.slots);
+    next.advance(ring().slots);
     ++in_flight;
   }
   // A CTA may not end while copies into its memory are on their way.
@@ -797,8 +926,7 @@ __device__ void Worker::load() {
 
 __global__ void __launch_bounds__(kThreads, 1)
     decode_kernel(const __grid_constant__ Launch launch) {
-  extern __shared__ __align__(1024) char memory[];
-  Worker worker(launch, memory);
+  Worker worker(launch);
   if (threadIdx.x < Team::kThreads) {
     raise_registers<kTeamRegisters>();
     worker.compute();

@@ -19,9 +19,6 @@ int64_t aligned(int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
-// Longer rows cost more to read with their tags than an event's fence and poll take.
-constexpr int64_t kMostTaggedElements = 4096;
-
 /// Buffers that an operation writes.
 struct Written {
   std::vector<BufferId> operator()(const EmbedOp& op) const { return {op.out}; }
@@ -42,17 +39,15 @@ std::vector<BufferId> written_by(const Operation& operation) {
   return buffers;
 }
 
-/// Which buffers' elements carry tags: what is handed on within a step, but for logits and long
-/// rows.
+/// Which buffers' elements carry tags: what is handed on within a step, but for logits.
 std::vector<bool> tagged_buffers(const Program& program) {
   std::vector<bool> tagged(program.buffers.size(), false);
   for (const Operation& operation : program.operations) {
-    const bool long_row = std::holds_alternative<GatedLinearOp>(operation.body);
     for (const BufferId id : written_by(operation)) {
       const Buffer& buffer = program.buffers[static_cast<size_t>(id)];
       tagged[static_cast<size_t>(id)] =
           (buffer.space == Space::activation || buffer.space == Space::worker) &&
-          id != program.logits && (!long_row || buffer.columns <= kMostTaggedElements);
+          id != program.logits;
     }
   }
   return tagged;
@@ -105,25 +100,30 @@ class WorkerLowering {
     instruction_ = &instruction;
     code_ = {};
     code_.operation = instruction.operation;
-    joined_ = false;
+    joined_ = left_to_product_ = false;
     WEFT_TRY(std::visit(*this, operation.body));
+    for (const Wait& wait : instruction.waits) {
+      const bool begins_step = wait.previous_step && wait.event == program_.sampled;
+      if (!begins_step && !in_data_[static_cast<size_t>(wait.event)]) {
+        waits_.push_back(
+            static_cast<uint16_t>(wait.event | (wait.previous_step ? kPreviousStep : 0)));
+      }
+    }
+    if (left_to_product_) {
+      WEFT_CHECK(instruction.signal == kNone || in_data_[static_cast<size_t>(instruction.signal)]);
+      return {};
+    }
     Code* code = &code_;
     if (joined_) {
       code = &codes().back();
     } else {
-      for (const Wait& wait : instruction.waits) {
-        const bool begins_step = wait.previous_step && wait.event == program_.sampled;
-        if (begins_step || in_data_[static_cast<size_t>(wait.event)]) {
-          continue;
-        }
-        if (code->waits == kMostWaits) {
-          return input_error(
-              fmt::format("{} waits for more events than the {} of the kernel's codes",
-                          operation.name, kMostWaits));
-        }
-        code->wait[code->waits++] =
-            static_cast<uint16_t>(wait.event | (wait.previous_step ? kPreviousStep : 0));
+      if (waits_.size() > static_cast<size_t>(kMostWaits)) {
+        return input_error(fmt::format("{} waits for more events than the {} of the kernel's codes",
+                                       operation.name, kMostWaits));
       }
+      std::copy(waits_.begin(), waits_.end(), code->wait);
+      code->waits = static_cast<uint8_t>(waits_.size());
+      waits_.clear();
     }
     if (instruction.signal != kNone && !in_data_[static_cast<size_t>(instruction.signal)]) {
       WEFT_CHECK(code->signals < kMostSignals);
@@ -165,9 +165,10 @@ class WorkerLowering {
     }
     WEFT_CHECK(false);  // verify() has seen that every read has a write before it
   }
-  /// Elements of a buffer in units of a Place.
-  Place elements(BufferId id, int64_t count) const {
-    return static_cast<Place>(count / (arena_.tagged[static_cast<size_t>(id)] ? 2 : 4));
+  /// Elements of a buffer in units of a Place, tagged or not.
+  static Place elements(int64_t count) {
+    WEFT_CHECK(count % 4 == 0);
+    return static_cast<Place>(count / 4);
   }
   const Tensor& tensor(const WeightRef& ref) const { return weights_.get(ref.role, ref.layer); }
   int64_t weight_bytes(const WeightRef& ref) const {
@@ -195,8 +196,21 @@ class WorkerLowering {
     return input_error("the cuda device runs programs with fused attention");
   }
 
-  /// The row a product reads: kNowhere when a norm has just left it in shared memory.
-  Place row(BufferId id) const { return id == input_row_ ? kNowhere : buffer(id); }
+  /// What a product reads instead of a row that only exists on the way to it: a normed row, or
+  /// attention's splits merged. The program makes it a buffer of the worker's own.
+  struct InputRow {
+    BufferId made = kNone - 1;  ///< the buffer that is not made
+    Place a = kNowhere;
+    Place norm = kNowhere;
+    float epsilon = 0;
+    Version source = kPlain;
+    bool merged = false;
+  };
+  void leave_to_product(const InputRow& row) {
+    input_row_ = row;
+    product_input_ = kNone - 1;  // what follows is not joined to a product of an earlier row
+    left_to_product_ = true;
+  }
 
   void pack(const WeightRef& ref, int64_t first, int64_t end, int64_t k) {
     const int64_t rows = std::min<int64_t>(kUnitColumns, end - first);
@@ -209,12 +223,29 @@ class WorkerLowering {
       return input_error(
           fmt::format("a product over {} elements: the cuda device wants multiples of 8", k));
     }
-    code_.a = row(a);
-    code_.source = code_.a == kNowhere ? kPlain : source(a);
+    const bool made_here = a == input_row_.made;
+    const InputRow row = made_here ? input_row_ : InputRow{.a = buffer(a), .source = source(a)};
+    WEFT_CHECK(row.source != kPlain);
+    code_.a = row.a;
+    code_.b = row.norm;
+    code_.x = row.epsilon;
+    code_.merged = row.merged ? 1 : 0;
+    code_.source = row.source;
     code_.k = static_cast<int32_t>(k);
     code_.stream = static_cast<uint32_t>((out_.packed_bytes - out_.streams.back()) / 16);
-    out_.row_elements = std::max(out_.row_elements, static_cast<int32_t>(groups_of(k) * kGroupK));
+    product_input_ = a;
     return {};
+  }
+  /// After a product's units are known: the slices of its row that a warp keeps. All of what it
+  /// would cost to make again, and of what several units read as long as it is not too much.
+  void keep_slices(const Code& code) {
+    constexpr int64_t kMostKept = 4;
+    constexpr int64_t kFewestKept = 2;  // the one in use and the next
+    const int64_t of_warp = (slices_of(code.k) + kTeamWarps - 1) / kTeamWarps;
+    const bool made_here = code.merged != 0 || code.b != kNowhere;
+    const int64_t most = made_here ? of_warp : code.units > 1 ? kMostKept : kFewestKept;
+    const int64_t kept = std::max(kFewestKept, std::min(of_warp, most));
+    out_.row_slices = std::max(out_.row_slices, static_cast<int32_t>(kept));
   }
 
  public:
@@ -247,15 +278,14 @@ class WorkerLowering {
       code_.y = op.scale;
     } else {
       WEFT_CHECK(program_.buffers[static_cast<size_t>(op.out)].space == Space::worker);
-      code_.opcode = Opcode::norm_input;
-      input_row_ = op.out;
+      leave_to_product({op.out, code_.a, code_.b, op.epsilon, code_.source, false});
     }
     return {};
   }
   Status operator()(const LinearOp& op) {
     const Range columns = instruction_->tile;
     Segment segment;
-    segment.out = buffer(op.out) + elements(op.out, columns.begin);
+    segment.out = buffer(op.out) + elements(columns.begin);
     segment.version = version(op.out);
     WEFT_ASSIGN(segment.bias, bias(op.bias, columns.begin));
     segment.columns = static_cast<uint32_t>(columns.size());
@@ -268,7 +298,7 @@ class WorkerLowering {
     Code* code = codes().empty() ? nullptr : &codes().back();
     joined_ =
         code != nullptr && code->opcode == Opcode::linear && instruction_->waits.empty() &&
-        code->k == op.k && code->a == row(op.a) && code->segments < kMostSegments &&
+        code->k == op.k && product_input_ == op.a && code->segments < kMostSegments &&
         op.out != program_.logits &&
         (instruction_->signal == kNone || in_data_[static_cast<size_t>(instruction_->signal)]);
     if (!joined_) {
@@ -280,6 +310,7 @@ class WorkerLowering {
     }
     code->segment[code->segments++] = segment;
     code->units += static_cast<int32_t>(units_of(columns.size()));
+    keep_slices(*code);
     for (int64_t c = columns.begin; c < columns.end; c += kUnitColumns) {
       pack(op.weight, c, columns.end, op.k);
     }
@@ -290,7 +321,7 @@ class WorkerLowering {
     code_.opcode = Opcode::gated_linear;
     WEFT_TRY(begin_product(op.k, op.a));
     Segment& segment = code_.segment[0];
-    segment.out = buffer(op.out) + elements(op.out, columns.begin);
+    segment.out = buffer(op.out) + elements(columns.begin);
     segment.version = version(op.out);
     WEFT_ASSIGN(segment.bias, bias(op.gate_bias, columns.begin));
     WEFT_ASSIGN(segment.bias_up, bias(op.up_bias, columns.begin));
@@ -299,6 +330,7 @@ class WorkerLowering {
     segment.columns = static_cast<uint32_t>(columns.size());
     code_.segments = 1;
     code_.units = static_cast<int32_t>(2 * units_of(columns.size()));
+    keep_slices(code_);
     for (int64_t c = columns.begin; c < columns.end; c += kUnitColumns) {
       pack(op.gate, c, columns.end, op.k);
       pack(op.up, c, columns.end, op.k);
@@ -335,10 +367,10 @@ class WorkerLowering {
   }
   Status operator()(const AttentionCombineOp& op) {
     WEFT_CHECK(program_.buffers[static_cast<size_t>(op.attention.out)].space == Space::worker);
-    code_.opcode = Opcode::attention_combine;
-    code_.f = buffer(op.attention.partials);
-    code_.source = source(op.attention.partials);
-    input_row_ = op.attention.out;
+    leave_to_product({.made = op.attention.out,
+                      .a = buffer(op.attention.partials),
+                      .source = source(op.attention.partials),
+                      .merged = true});
     return {};
   }
   Status operator()(const SampleOp& op) {
@@ -358,8 +390,11 @@ class WorkerLowering {
   Lowered& out_;
   const Instruction* instruction_ = nullptr;
   Code code_;
-  bool joined_ = false;
-  BufferId input_row_ = kNone - 1;  // the buffer that a norm left in shared memory
+  bool joined_ = false;           // to the code before
+  bool left_to_product_ = false;  // no code of its own
+  InputRow input_row_;
+  BufferId product_input_ = kNone - 1;  // of the product before
+  std::vector<uint16_t> waits_;         // of this instruction and of those without a code before it
 };
 
 }  // namespace
@@ -394,9 +429,9 @@ Arena lay_out(const Program& program, const Weights& weights) {
     const Buffer& buffer = program.buffers[i];
     if (buffer.space == Space::worker) {
       arena.buffers[i] = arena.worker_bytes;
-      arena.worker_bytes += aligned(buffer.bytes() * (arena.tagged[i] ? 2 : 1));
+      arena.worker_bytes += aligned(buffer.bytes());
     } else if (buffer.space != Space::state) {
-      arena.buffers[i] = take(buffer.bytes() * (arena.tagged[i] ? 2 : 1));
+      arena.buffers[i] = take(buffer.bytes());
     }
   }
   const int64_t own = take(arena.worker_bytes * static_cast<int64_t>(program.workers.size()));
@@ -428,6 +463,7 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   out.codes.resize(program.workers.size());
   out.shape.query_heads = static_cast<int32_t>(config.query_heads);
   out.shape.kv_heads = static_cast<int32_t>(config.kv_heads);
+  out.shape.group = static_cast<int32_t>(config.query_heads / config.kv_heads);
   out.shape.head_dim = static_cast<int32_t>(config.head_dim);
   out.shape.capacity = static_cast<int32_t>(capacity);
   out.shape.vocabulary = static_cast<int32_t>(config.vocabulary);
@@ -442,7 +478,7 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
     out.event_signals.push_back(static_cast<uint32_t>(event.signals));
   }
   out.scratch_bytes = static_cast<int32_t>(std::max<int64_t>(
-      out.row_elements * 4,
+      int64_t{out.row_slices} * kTeamWarps * kRowSliceBytes,
       attention_scratch_bytes(kTeamWarps, config.head_dim, config.query_heads / config.kv_heads)));
   return out;
 }

@@ -24,7 +24,7 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
 struct Arena {
   std::vector<int64_t> weights;  ///< [Weights::tensors()]
   std::vector<int64_t> buffers;  ///< [program.buffers]; Space::worker: worker 0's; -1: not there
-  std::vector<bool> tagged;      ///< [program.buffers]: 8-byte elements, a value and its tag
+  std::vector<bool> tagged;      ///< [program.buffers]: pairs of elements with their tag
   int64_t worker_bytes = 0;      ///< from one worker's own buffers to the next's
   int64_t bytes = 0;
 };
@@ -45,7 +45,7 @@ struct Lowered {
   int64_t packed_bytes = 0;
   std::vector<uint32_t> event_signals;  ///< [event]
   ModelShape shape;
-  int32_t row_elements = 0;  ///< see Launch
+  int32_t row_slices = 0;  ///< see Launch
   int32_t scratch_bytes = 0;
   int32_t code_bytes = 0;
 };

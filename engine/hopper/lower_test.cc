@@ -96,14 +96,35 @@ TEST(Lower, ReadersNameTheWriteTheyWaitFor) {
       if (code.opcode == Opcode::attention) {
         EXPECT_EQ(writer.name, "q_proj");
         EXPECT_EQ(writer.layer, reader.layer);
-      } else if (code.opcode == Opcode::attention_combine) {
+      } else if (code.merged != 0) {
+        EXPECT_EQ(reader.name, "o_proj");
         EXPECT_EQ(writer.name, "attention");
         EXPECT_EQ(writer.layer, reader.layer);
-      } else if (code.opcode == Opcode::norm_input) {
+      } else if (code.b != kNowhere) {
         EXPECT_TRUE(writer.name == "embed" || writer.name == "o_proj" ||
                     writer.name == "down_proj");
+      } else {
+        EXPECT_EQ(reader.name, "down_proj");
+        EXPECT_EQ(writer.name, "gate_up_proj");
+        EXPECT_EQ(writer.layer, reader.layer);
       }
     }
+  }
+}
+
+TEST(Lower, KeepsWhatWouldBeMadeAgain) {
+  for (const char* name : {"llama-3.2-1b", "llama-3.1-8b", "mistral-7b"}) {
+    const Made made = make(name);
+    for (const auto& codes : made.lowered.codes) {
+      for (const Code& code : codes) {
+        const int64_t of_warp = (slices_of(code.k) + kTeamWarps - 1) / kTeamWarps;
+        if (code.merged != 0 || (code.units > 0 && code.b != kNowhere)) {
+          EXPECT_LE(of_warp, made.lowered.row_slices) << name;
+        }
+      }
+    }
+    EXPECT_LE(int64_t{made.lowered.row_slices} * kTeamWarps * kRowSliceBytes,
+              made.lowered.scratch_bytes);
   }
 }
 

@@ -25,7 +25,6 @@ namespace {
 
 // Enough bytes on their way for the memory's full rate; more only slows what SMs tell one another.
 constexpr int kBytesInFlight = 65536;
-constexpr int kMostPages = 16;
 constexpr int kFewestPages = 3;
 constexpr int64_t kCandidateBytes = 8;
 // A prompt of fewer tokens is sooner fed by steps of the resident kernel than by a chunk, which
@@ -87,8 +86,12 @@ class HopperRunner : public Runner {
   template <class T>
   Result<T*> upload(const std::vector<T>& data, std::string_view what);
   Status forget(std::span<const int32_t> ids);
-  /// Runs steps from position_ on; tokens before `given` are known.
+  /// Runs steps from position_ on; tokens before `given` are known. Advances position_ by the steps
+  /// that were wanted.
   Status run(int64_t steps, int64_t given, std::span<const int32_t> ends, const OnToken& on_token);
+  /// At most as many of them as one launch has tags for; `more`: whether the next ones are wanted.
+  Status run_launch(int64_t steps, int64_t given, std::span<const int32_t> ends,
+                    const OnToken& on_token, bool& more);
 
   const ModelConfig& config_;
   const Weights& weights_;
@@ -144,7 +147,7 @@ Status HopperRunner::make_program(int units) {
 
   launch_.workers = options.workers;
   launch_.shape = lowered_.shape;
-  launch_.row_elements = lowered_.row_elements;
+  launch_.row_slices = lowered_.row_slices;
   launch_.scratch_bytes = lowered_.scratch_bytes;
   launch_.code_bytes = lowered_.code_bytes;
   launch_.events = static_cast<uint32_t>(program_.events.size());
@@ -153,8 +156,8 @@ Status HopperRunner::make_program(int units) {
   launch_.pages = static_cast<int32_t>(std::min<int64_t>(kMostPages, room / kPageBytes));
   if (launch_.pages < kFewestPages) {
     return input_error(fmt::format(
-        "{}: rows of {} and {} codes leave {} bytes of shared memory for weights: too few",
-        config_.name, lowered_.row_elements, lowered_.code_bytes / sizeof(Code), room));
+        "{}: {} bytes for rows and {} codes leave {} bytes of shared memory for weights: too few",
+        config_.name, lowered_.scratch_bytes, lowered_.code_bytes / sizeof(Code), room));
   }
   launch_.pages_in_flight = std::min(launch_.pages, kBytesInFlight / kPageBytes);
   return {};
@@ -281,6 +284,36 @@ Status HopperRunner::forget(std::span<const int32_t> ids) {
 
 Status HopperRunner::run(int64_t steps, int64_t given, std::span<const int32_t> ends,
                          const OnToken& on_token) {
+  const auto versions = static_cast<uint32_t>(program_.operations.size());
+  launch_.versions = versions;
+  bool more = true;
+  while (steps > 0 && more) {
+    if (next_tag_ + versions > kMostTag) {
+      // All tags have been used: what is there is forgotten, and they begin anew.
+      for (size_t i = 0; i < program_.buffers.size(); ++i) {
+        if (arena_.tagged[i]) {
+          const Buffer& buffer = program_.buffers[i];
+          const bool own = buffer.space == Space::worker;
+          WEFT_TRY(
+              check(cudaMemset2DAsync(
+                        launch_.arena + arena_.buffers[i],
+                        static_cast<size_t>(std::max<int64_t>(arena_.worker_bytes, buffer.bytes())),
+                        0, static_cast<size_t>(buffer.bytes()), own ? program_.workers.size() : 1,
+                        static_cast<cudaStream_t>(device_->stream().native)),
+                    "clearing buffers"));
+        }
+      }
+      next_tag_ = 1;
+    }
+    const int64_t now = std::min<int64_t>(steps, (kMostTag - next_tag_) / versions);
+    WEFT_TRY(run_launch(now, given, ends, on_token, more));
+    steps -= now;
+  }
+  return {};
+}
+
+Status HopperRunner::run_launch(int64_t steps, int64_t given, std::span<const int32_t> ends,
+                                const OnToken& on_token, bool& more) {
   const auto stream = static_cast<cudaStream_t>(device_->stream().native);
   launch_.position = static_cast<int32_t>(position_);
   launch_.given = static_cast<int32_t>(given);
@@ -299,7 +332,6 @@ Status HopperRunner::run(int64_t steps, int64_t given, std::span<const int32_t> 
     }
     WEFT_TRY(device_->upload(uniforms_, uniforms.data(), uniforms.size() * 4));
   }
-  launch_.versions = static_cast<uint32_t>(program_.operations.size());
   launch_.first_tag = next_tag_;
   next_tag_ += static_cast<uint32_t>(steps) * launch_.versions;
   auto* mailbox = mailbox_.as<Mailbox>();
@@ -314,8 +346,11 @@ Status HopperRunner::run(int64_t steps, int64_t given, std::span<const int32_t> 
   WEFT_TRY(check(cudaMemsetAsync(launch_.failure, 0, sizeof(Failure), stream), "clearing events"));
   WEFT_TRY(check(launch_decode(launch_, stream), "launching the decode kernel"));
 
+  // Steps whose tokens are given draw nothing.
+  const int64_t silent = std::clamp<int64_t>(given - 1 - position_, 0, steps);
   int64_t taken = 0;
   bool wanted = true;
+  position_ += silent;
   cudaError_t state = cudaErrorNotReady;
   for (uint32_t spins = 0; state == cudaErrorNotReady || taken < arrived.load(); ++spins) {
     if (taken < arrived.load(std::memory_order_acquire)) {
@@ -334,6 +369,7 @@ Status HopperRunner::run(int64_t steps, int64_t given, std::span<const int32_t> 
     }
     __builtin_ia32_pause();
   }
+  more = wanted && silent + taken == steps;
   WEFT_TRY(check(state, "the decode kernel"));
   Failure failure;
   WEFT_TRY(device_->download(&failure, launch_.failure, sizeof(failure)));

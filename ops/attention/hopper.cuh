@@ -1,6 +1,7 @@
 // attention of one row on a resident CTA: the keys of one KV head in one range, for all query heads
-// of its group (GQA). Groups of lanes take rows of the cache; each keeps a softmax of its own
-// (online, Milakov and Gimelshein 2018), merged over lanes, then warps, in a fixed order.
+// of its group (GQA). Each warp (with an f32 cache: each group of lanes) takes keys of its own and
+// keeps a softmax of its own (online, Milakov and Gimelshein 2018); they are merged in a fixed
+// order.
 #pragma once
 
 #include "ops/attention/hopper_layout.h"
@@ -40,11 +41,44 @@ struct NewRow {
   const char* value;
 };
 
+/// Merges the warps' parts: scratch is [warp][pitch_heads][dim + 2], a head's unnormalised sums,
+/// the maximum of q.k and the sum of exponentials. Calls store(h, d, first, second, maximum, total)
+/// for each head and each pair of elements d, d + 1 with the same of all warps; the maximum is one
+/// that a tagged word holds exactly. Begins and ends with a sync.
+template <class Store>
+__device__ void merge_parts(const Team& team, const float* scratch, int pitch_heads, int heads,
+                            int dim, Store store) {
+  team.sync();
+  for (int i = team.thread; 2 * i < heads * dim; i += Team::kThreads) {
+    const int h = 2 * i / dim;
+    const int d = 2 * i - h * dim;
+    const auto part = [&](int warp) { return scratch + (warp * pitch_heads + h) * (dim + 2); };
+    float highest = -__builtin_inff();
+#pragma unroll
+    for (int w = 0; w < Team::kWarps; ++w) {
+      highest = fmaxf(highest, part(w)[dim]);
+    }
+    highest = round_to_tagged(highest);
+    float2 sum{};
+    float all = 0;
+#pragma unroll
+    for (int w = 0; w < Team::kWarps; ++w) {
+      const float m = part(w)[dim];
+      const float factor = m == -__builtin_inff() ? 0.0f : __expf(m - highest);
+      const float2 x = *reinterpret_cast<const float2*>(part(w) + d);
+      sum.x += x.x * factor;
+      sum.y += x.y * factor;
+      all += part(w)[dim + 1] * factor;
+    }
+    store(h, d, sum.x, sum.y, highest, all);
+  }
+  team.sync();  // the scratch is free again
+}
+
 /// Attends with `heads` (at most kHeadsAtOnce) queries, [heads][dim] f32 in shared memory, scaled
 /// already, to keys [first, last) of one KV head. keys, values: that head's [capacity, dim]. `dim`
-/// is a multiple of 8, at most 256. store(h, d, sum, maximum, total) is called for each head and
-/// element with the unnormalised sum, the maximum of q.k and the sum of exponentials. Ends with a
-/// sync.
+/// is a multiple of 8, at most 256. store(h, d, first, second, maximum, total) is called as
+/// merge_parts() says.
 template <bool kF32, class Store>
 __device__ void attention_range(const Team& team, const float* queries, const char* keys,
                                 const char* values, const NewRow& own, int dim, int heads,
@@ -162,29 +196,201 @@ __device__ void attention_range(const Team& team, const float* queries, const ch
       part[dim + 1] = total[h];
     }
   }
-  team.sync();
-  for (int i = team.thread; i < heads * dim; i += Team::kThreads) {
-    const int h = i / dim;
-    const int d = i % dim;
-    const auto part = [&](int warp) { return scratch + (warp * kHeadsAtOnce + h) * pitch; };
-    float highest = -__builtin_inff();
-#pragma unroll
-    for (int w = 0; w < Team::kWarps; ++w) {
-      highest = fmaxf(highest, part(w)[dim]);
-    }
-    float element = 0;
-    float all = 0;
-#pragma unroll
-    for (int w = 0; w < Team::kWarps; ++w) {
-      const float m = part(w)[dim];
-      const float factor = m == -__builtin_inff() ? 0.0f : __expf(m - highest);
-      element += part(w)[d] * factor;
-      all += part(w)[dim + 1] * factor;
-    }
-    store(h, d, element, highest, all);
-  }
-  team.sync();  // the scratch is free again
+  merge_parts(team, scratch, kHeadsAtOnce, heads, dim, store);
 }
+
+/// Attention over a bf16 cache by mma m16n8k16. A warp takes 16 keys at a time, the team 128.
+///
+/// Scores: A holds the queries, head g in row g its upper bf16 part and in row g + 8 the lower one;
+/// B the keys, as they lie in the cache: of 32 elements lane (g, t) has 8t .. 8t + 7 of key g, and
+/// the queries' k is ordered alike. Sums: A holds the probabilities in the same two parts, straight
+/// from the scores' accumulators; B the values: in the j-th mma column g is element 8g + j, so that
+/// a lane's rows of the cache are again whole 16-byte chunks, and pairs of keys are put together by
+/// byte permutes. kDim: the head's elements, a multiple of 64.
+template <int kDim>
+class WarpAttention {
+ public:
+  static constexpr int kKeys = 16;  ///< of a warp at once
+  static constexpr int kTeamKeys = Team::kWarps * kKeys;
+
+  __device__ WarpAttention(const Team& team, const char* keys, const char* values, int first,
+                           int last)
+      : lane_g_(team.lane / 4),
+        lane_t_(team.lane % 4),
+        keys_(keys + (lane_g_ * kDim + 8 * lane_t_) * 2),
+        values_(values + (2 * lane_t_ * kDim + 8 * lane_g_) * 2),
+        last_(last),
+        at_(first + team.warp * kKeys) {}
+
+  /// Asks for the first keys and values; those at `own`, which others may be writing, are left out.
+  __device__ void ask(int own) {
+    load_keys(own);
+    load_values(own);
+  }
+
+  /// All of the warp's keys, for `heads` (1 .. 8) queries [heads][dim] in shared memory, scaled
+  /// already; then leaves the warp's part at `part` [heads][dim + 2].
+  __device__ void run(const float* queries, int heads, const NewRow& own, float* part) {
+    float sums[kDim / 64][8][4] = {};
+    float maximum = -__builtin_inff();
+    float total = 0;
+#pragma unroll 1
+    for (; at_ < last_; at_ += kTeamKeys) {
+      const int own_key = own.position - at_;  // of these 16, if it is one of them
+      if (own_key >= 0 && own_key < kKeys) {
+        own_row(own_key, own);
+      }
+      float score[2][4] = {};
+#pragma unroll
+      for (int i = 0; i < kDim / 32; ++i) {
+        // From shared memory each time: registers are for the cache's rows and the sums.
+        const int d = 32 * i + 8 * lane_t_;
+        const bool there = lane_g_ < heads;
+        const uint32_t q = smem_address(queries + lane_g_ * kDim + d);
+        const float4 low = there ? load_shared(q) : float4{};
+        const float4 high = there ? load_shared(q + 16) : float4{};
+        const uint4 first = parts(low.x, low.y, low.z, low.w);
+        const uint4 second = parts(high.x, high.y, high.z, high.w);
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          mma_bf16(score[n], first, key_[n][i].x, key_[n][i].y);
+          mma_bf16(score[n], second, key_[n][i].z, key_[n][i].w);
+        }
+      }
+      const int now = at_;
+      at_ += kTeamKeys;
+      load_keys(own.position);
+      at_ = now;
+      // Scores of keys 2t, 2t + 1, 8 + 2t, 8 + 2t + 1 for head g.
+      float p[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const bool there = now + i / 2 * 8 + 2 * lane_t_ + i % 2 < last_;
+        p[i] = there ? score[i / 2][i % 2] + score[i / 2][i % 2 + 2] : -__builtin_inff();
+      }
+      float highest = fmaxf(fmaxf(p[0], p[1]), fmaxf(p[2], p[3]));
+      highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
+      highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 2));
+      highest = fmaxf(highest, maximum);  // some key is there: at_ < last
+      const float keep = __expf(maximum - highest);
+      maximum = highest;
+      total *= keep;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        p[i] = __expf(p[i] - highest);
+        total += p[i];
+      }
+      const uint4 weights = parts(p[0], p[1], p[2], p[3]);
+#pragma unroll
+      for (int s = 0; s < kDim / 64; ++s) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            sums[s][j][i] *= keep;
+          }
+          mma_bf16(sums[s][j], weights, pair(value_[s][0], value_[s][1], j),
+                   pair(value_[s][2], value_[s][3], j));
+        }
+      }
+      at_ += kTeamKeys;
+      load_values(own.position);
+      at_ = now;
+    }
+    total += __shfl_xor_sync(~0u, total, 1);
+    total += __shfl_xor_sync(~0u, total, 2);
+    if (lane_g_ < heads) {
+      float* to = part + lane_g_ * (kDim + 2);
+#pragma unroll
+      for (int s = 0; s < kDim / 64; ++s) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          const int d = 64 * s + 16 * lane_t_ + j;
+          to[d] = sums[s][j][0] + sums[s][j][2];
+          to[d + 8] = sums[s][j][1] + sums[s][j][3];
+        }
+      }
+      if (lane_t_ == 0) {
+        to[kDim] = maximum;
+        to[kDim + 1] = total;
+      }
+    }
+  }
+
+ private:
+  /// Four values as the operand A of an mma: upper parts in row g, lower ones in row g + 8.
+  __device__ static uint4 parts(float x, float y, float z, float w) {
+    const uint32_t first = pack_bf16(x, y);
+    const uint32_t second = pack_bf16(z, w);
+    return {first, pack_bf16(x - bf16_low(first), y - bf16_high(first)), second,
+            pack_bf16(z - bf16_low(second), w - bf16_high(second))};
+  }
+  /// Element j of two rows' chunks, side by side.
+  __device__ static uint32_t pair(const uint4& first, const uint4& second, int j) {
+    const auto word = [&](const uint4& x) {
+      return j / 2 == 0 ? x.x : j / 2 == 1 ? x.y : j / 2 == 2 ? x.z : x.w;
+    };
+    return __byte_perm(word(first), word(second), j % 2 == 0 ? 0x5410 : 0x7632);
+  }
+  /// 16 bytes of a key's row of the cache, zeros where there is none or others may be writing.
+  __device__ uint4 chunk(const char* from, int key, int own) const {
+    return key < last_ && key != own ? __ldcg(reinterpret_cast<const uint4*>(from)) : uint4{};
+  }
+  __device__ void load_keys(int own) {
+    const char* from = keys_ + static_cast<int64_t>(at_) * (kDim * 2);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int i = 0; i < kDim / 32; ++i) {
+        key_[n][i] = chunk(from + n * (8 * kDim * 2) + i * 64, at_ + 8 * n + lane_g_, own);
+      }
+    }
+  }
+  /// A lane's keys among the values: 2t, 2t + 1, 2t + 8, 2t + 9.
+  __device__ int value_key(int r) const { return 2 * lane_t_ + r % 2 + r / 2 * 8; }
+  __device__ void load_values(int own) {
+    const char* from = values_ + static_cast<int64_t>(at_) * (kDim * 2);
+#pragma unroll
+    for (int s = 0; s < kDim / 64; ++s) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        value_[s][r] =
+            chunk(from + (r % 2 + r / 2 * 8) * (kDim * 2) + s * 128, at_ + value_key(r), own);
+      }
+    }
+  }
+  /// The step's own row, key `own_key` of these 16, from shared memory.
+  __device__ void own_row(int own_key, const NewRow& own) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int i = 0; i < kDim / 32; ++i) {
+        const int d = 32 * i + 8 * lane_t_;
+        if (8 * n + lane_g_ == own_key) {
+          key_[n][i] = *reinterpret_cast<const uint4*>(own.key + d * 2);
+        }
+      }
+    }
+#pragma unroll
+    for (int s = 0; s < kDim / 64; ++s) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const int d = 64 * s + 8 * lane_g_;
+        if (value_key(r) == own_key) {
+          value_[s][r] = *reinterpret_cast<const uint4*>(own.value + d * 2);
+        }
+      }
+    }
+  }
+
+  const int lane_g_, lane_t_;
+  const char* keys_;
+  const char* values_;
+  const int last_;
+  int at_;  // first of the warp's 16 keys
+  uint4 key_[2][kDim / 32];
+  uint4 value_[kDim / 64][4];
+};
 
 /// Brings rows [first, last) of a head's cache from memory into L2.
 __device__ inline void prefetch_rows(const Team& team, const char* rows, int64_t row_bytes,
@@ -199,89 +405,80 @@ __device__ inline void prefetch_rows(const Team& team, const char* rows, int64_t
 }
 
 /// Partial results of attention in memory: sums [head][split][dim], then maximum and total
-/// [head][split][2].
+/// [head][split], both tagged.
 struct Partials {
   Tagged* sums;
   Tagged* tails;
   int splits;
+  int dim;
 
-  __device__ Partials(Tagged* memory, int heads, int splits_, int dim)
+  __device__ Partials(Tagged* memory, int heads, int splits_, int dim_)
       : sums(memory),
-        tails(memory + static_cast<int64_t>(heads) * splits_ * dim),
-        splits(splits_) {}
+        tails(memory + static_cast<int64_t>(heads) * splits_ * (dim_ / 2)),
+        splits(splits_),
+        dim(dim_) {}
 };
 
-/// Merges the first `active` splits of every head, which carry `tag`, into a row of heads * dim
-/// elements (`dim` a multiple of 4).
-template <class Late>
-__device__ void attention_merge(const Team& team, const Partials& partials, uint32_t tag,
-                                int active, int heads, int dim, Late& late, const SplitRow& row) {
-  const int quads = heads * dim / 4;
-  const int per_head = dim / 4;
-  constexpr int kQuads = 2;   // of a thread, at once
-  constexpr int kSplits = 2;  // on their way at once
+/// Elements element[q] .. element[q] + 3 (multiples of 4; -1: none) of the row of heads * dim that
+/// the first `active` splits of each head, which carry `tag`, make together.
+template <int kQuads, class Late>
+__device__ void merge_splits(const Partials& partials, uint32_t tag, int active,
+                             const int (&element)[kQuads], Late& late, float4 (&out)[kQuads]) {
+  constexpr int kAtOnce = 4;  // splits on their way
+  const Tagged* sums[kQuads];
+  const Tagged* tails[kQuads];
+  float highest[kQuads];
+  float all[kQuads] = {};
+#pragma unroll
+  for (int q = 0; q < kQuads; ++q) {
+    const int at = max(element[q], 0);
+    const int head = at / partials.dim;
+    const int first = head * partials.splits;
+    tails[q] = partials.tails + first;
+    sums[q] = partials.sums +
+              (static_cast<int64_t>(first) * partials.dim + (at - head * partials.dim)) / 2;
+    highest[q] = -__builtin_inff();
+    out[q] = {};
+  }
 #pragma unroll 1
-  for (int begin = team.thread; begin < quads; begin += kQuads * Team::kThreads) {
-    const Tagged* sums[kQuads];
-    const Tagged* tails[kQuads];
+  for (int base = 0; base < active; base += kAtOnce) {
+    Tagged tail[kAtOnce][kQuads];
+    TaggedQuad quad[kAtOnce][kQuads];
+    const auto quad_at = [&](int q, int split) { return sums[q] + split * (partials.dim / 2); };
 #pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      const int quad = min(begin + j * Team::kThreads, quads - 1);
-      const int head = quad / per_head;
-      const int first = head * partials.splits;
-      sums[j] = partials.sums + static_cast<int64_t>(first) * dim + 4 * (quad - head * per_head);
-      tails[j] = partials.tails + 2 * first;
-    }
-    float4 sum[kQuads] = {};
-    float highest[kQuads];
-    float all[kQuads] = {};
+    for (int s = 0; s < kAtOnce; ++s) {
 #pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      highest[j] = -__builtin_inff();
-    }
-#pragma unroll 1
-    for (int split = 0; split < active; split += kSplits) {
-      // Of each (split, quad): maximum and total, then the four elements.
-      constexpr int kParts = 3;
-      float2 x[kSplits * kQuads * kParts] = {};
-      const int there = min(kSplits, active - split);
-      await_pairs(
-          x, (1u << (there * kQuads * kParts)) - 1, tag,
-          [&](int i) {
-            const int j = i / kParts % kQuads;
-            const int at = split + i / (kParts * kQuads);
-            return i % kParts == 0 ? tails[j] + 2 * at
-                                   : sums[j] + static_cast<int64_t>(at) * dim + i % kParts * 2 - 2;
-          },
-          late);
-#pragma unroll
-      for (int s = 0; s < kSplits; ++s) {
-        if (s < there) {
-#pragma unroll
-          for (int j = 0; j < kQuads; ++j) {
-            const float2* part = &x[(s * kQuads + j) * kParts];
-            const float higher = fmaxf(highest[j], part[0].x);
-            const float keep = __expf(highest[j] - higher);
-            const float take = __expf(part[0].x - higher);
-            highest[j] = higher;
-            all[j] = all[j] * keep + part[0].y * take;
-            sum[j].x = sum[j].x * keep + part[1].x * take;
-            sum[j].y = sum[j].y * keep + part[1].y * take;
-            sum[j].z = sum[j].z * keep + part[2].x * take;
-            sum[j].w = sum[j].w * keep + part[2].y * take;
-          }
+      for (int q = 0; q < kQuads; ++q) {
+        if (base + s < active && element[q] >= 0) {
+          tail[s][q] = load_tagged(tails[q] + base + s);
+          quad[s][q] = load_tagged_quad(quad_at(q, base + s));
         }
       }
     }
 #pragma unroll
-    for (int j = 0; j < kQuads; ++j) {
-      const int quad = begin + j * Team::kThreads;
-      if (quad < quads) {
-        const float factor = 1.0f / all[j];
-        row.store4(quad,
-                   {sum[j].x * factor, sum[j].y * factor, sum[j].z * factor, sum[j].w * factor});
+    for (int s = 0; s < kAtOnce; ++s) {
+#pragma unroll
+      for (int q = 0; q < kQuads; ++q) {
+        if (base + s < active && element[q] >= 0) {
+          const float4 x = await_quad(quad[s][q], quad_at(q, base + s), tag, late);
+          const float2 end = await_pair(tail[s][q], tails[q] + base + s, tag, late);
+          const float higher = fmaxf(highest[q], end.x);
+          const float keep = __expf(highest[q] - higher);
+          const float take = __expf(end.x - higher);
+          highest[q] = higher;
+          all[q] = all[q] * keep + end.y * take;
+          out[q].x = out[q].x * keep + x.x * take;
+          out[q].y = out[q].y * keep + x.y * take;
+          out[q].z = out[q].z * keep + x.z * take;
+          out[q].w = out[q].w * keep + x.w * take;
+        }
       }
     }
+  }
+#pragma unroll
+  for (int q = 0; q < kQuads; ++q) {
+    const float factor = element[q] >= 0 ? 1.0f / all[q] : 0.0f;
+    out[q] = {out[q].x * factor, out[q].y * factor, out[q].z * factor, out[q].w * factor};
   }
 }
 
