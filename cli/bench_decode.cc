@@ -251,11 +251,11 @@ void add_bench_decode(CLI::App& bench, Action& action) {
   flags->source.declare(*command, true);
   command->add_option("--prompt-tokens", flags->prompt_tokens, "tokens of (random) prompt")
       ->type_name("N")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command->add_option("--new-tokens", flags->new_tokens, "tokens to decode")
       ->type_name("N")
-      ->check(CLI::PositiveNumber)
+      ->check(at_least(1))
       ->capture_default_str();
   command->add_option("--rounds", flags->repeat, "timed rounds")
       ->type_name("N")

@@ -46,7 +46,7 @@ void ModelSource::declare(CLI::App& command, bool allow_preset) {
   command.add_option("--weights-seed", seed, "seed of a preset's random weights")->type_name("S");
   command.add_option("--layers", layers, "use only the preset's first N layers")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
 }
 
 Result<ModelConfig> preset_with_layers(const std::string& name, int64_t layers) {
@@ -82,7 +82,7 @@ void EngineFlags::declare(CLI::App& command) {
       ->check(CLI::Range(1, 4096));
   command.add_option("--context", context, "positions of KV cache (default: the model's limit)")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command
       .add_option("--kv", kv, "KV cache: bf16, f32, auto (bf16 for large models with bf16 weights)")
       ->type_name("FORMAT")
@@ -145,6 +145,16 @@ std::string describe(const Device* device) {
   }
   const DeviceInfo& info = device->info();
   return fmt::format("{}, {} ({})", info.id, info.name, info.target);
+}
+
+CLI::Validator at_least(int64_t least) {
+  const auto check = [least](const std::string& text) {
+    int64_t value = 0;
+    return CLI::detail::lexical_cast(text, value) && value >= least
+               ? std::string()
+               : fmt::format("{} is not a whole number of at least {}", text, least);
+  };
+  return {check, fmt::format("at least {}", least)};
 }
 
 Result<std::string> read_text(const std::string& path) {

@@ -53,6 +53,10 @@ Result<std::unique_ptr<Device>> operations_device(const std::string& device);
 /// avx512_bf16"; null is the CPU.
 std::string describe(const Device* device);
 
+/// Checks an option's value: a whole number of at least `least`. (CLI11's own checks tell their
+/// bounds in 300 digits.)
+CLI::Validator at_least(int64_t least);
+
 /// Reads all of a file, or of standard input for "-". Error (input): it cannot be read.
 Result<std::string> read_text(const std::string& path);
 

@@ -125,7 +125,7 @@ void add_generate(CLI::App& app, Action& action) {
   command->add_flag("--echo", flags->echo, "print the prompt first");
   command->add_option("--max-tokens", flags->max_tokens, "new tokens at most")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   SamplingOptions& s = flags->sampling;
   command->add_option("--temperature", s.temperature, "0: greedy")
@@ -134,7 +134,7 @@ void add_generate(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_option("--top-k", s.top_k, "draw from the K likeliest (0: off)")
       ->type_name("K")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   command->add_option("--top-p", s.top_p, "draw from the likeliest whose sum reaches P (1: off)")
       ->type_name("P")
       ->check(CLI::Range(0.0, 1.0));
@@ -147,6 +147,7 @@ void add_generate(CLI::App& app, Action& action) {
   command->add_option("--seed", s.seed, "the same seed draws the same tokens")->type_name("S");
   command->add_option("--stop", flags->stops, "end before this text; may be given again")
       ->type_name("TEXT")
+      ->check([](const std::string& text) { return text.empty() ? "the text is empty" : ""; })
       ->allow_extra_args(false);
   command
       ->add_option("--stats-json", flags->stats_json,

@@ -150,7 +150,7 @@ void add_inspect(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_option("--position", flags->position, "position of the step's first token")
       ->type_name("P")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_flag("--kernels", flags->kernels,
                     "the AMD kernels of this build: registers, LDS, scratch, occupancy");

@@ -9,12 +9,16 @@
 #include "sim/hip.h"
 #endif
 
-int main(int argc, char** argv) {
-  using namespace weft::cli;
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a write error, said like any other
+namespace weft::cli {
+namespace {
+
+int run(int argc, char** argv) {
+  // A closed pipe and a file past its limit are write errors, said like any other.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
 
 #ifdef WEFT_WITH_SIM
-  weft::sim::install();
+  sim::install();
 #endif
 
   CLI::App app("weft: lowest-latency decoding of large language models", "weft");
@@ -34,21 +38,26 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : weft::exit_code(weft::ErrorKind::usage);
+    return app.exit(error) == 0 ? 0 : exit_code(ErrorKind::usage);
   }
   try {
-    const weft::Result<int> result = action();
+    const Result<int> result = action();
     if (result.ok()) {
       return *result;
     }
     fmt::print(stderr, "weft: {}\n", result.error().message);
-    return weft::exit_code(result.error().kind);
+    return exit_code(result.error().kind);
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "weft: out of memory: use a smaller model, context or prompt\n");
-    return weft::exit_code(weft::ErrorKind::device);
+    return exit_code(ErrorKind::device);
   } catch (const std::exception& error) {
     // From a library below (threads, files): expected failures come back as values.
     fmt::print(stderr, "weft: {}\n", error.what());
-    return weft::exit_code(weft::ErrorKind::device);
+    return exit_code(ErrorKind::device);
   }
 }
+
+}  // namespace
+}  // namespace weft::cli
+
+int main(int argc, char** argv) { return weft::cli::run(argc, argv); }

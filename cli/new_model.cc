@@ -43,7 +43,7 @@ void add_new_model(CLI::App& app, Action& action) {
   command->add_option("--seed", flags->seed, "seed of the weights")->type_name("S");
   command->add_option("--layers", flags->layers, "only the first N layers")
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   command->callback([flags, &action] { action = [flags] { return new_model(*flags); }; });
 }
 

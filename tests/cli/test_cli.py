@@ -123,6 +123,10 @@ class Contract(Command):
         self.fails(USAGE, "score", "--model", GOLDENS / "llama-f32", "--ids", "1,two", says=["two"])
         self.fails(USAGE, "inspect", "--preset", "llama-3.2-1b", "--device", "gpu", says=["gpu"])
         self.fails(USAGE, "score", "--model", GOLDENS / "llama-f32", "--ids", "1", "--context", 10**9)
+        generate = ("generate", "--model", CODE, "--prompt", "x")
+        self.fails(USAGE, *generate, "--max-tokens", -1, says=["-1 is not a whole number of at least 0"])
+        self.fails(USAGE, *generate, "--max-tokens", "1e3", says=["1e3 is not a whole number"])
+        self.fails(USAGE, *generate, "--stop", "", says=["--stop: the text is empty"])
 
     def test_missing_device_of_operations(self):
         for command in (("check", "gemm_bf16"), ("bench", "gemm_bf16"), ("tune", "gemm_bf16")):
