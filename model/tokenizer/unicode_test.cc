@@ -52,11 +52,11 @@ TEST(Unicode, ReplacesEachMaximalInvalidPieceOnce) {
 
 TEST(Unicode, ClassesOfSomeCharacters) {
   const uint8_t* classes = class_table();
-  EXPECT_EQ(classes['a'], kLetter | kLower | kWord);
-  EXPECT_EQ(classes['A'], kLetter | kUpper | kWord);
-  EXPECT_EQ(classes['7'], kNumber | kNumeric | kWord);
-  EXPECT_EQ(classes['_'], kWord);
-  EXPECT_EQ(classes[' '], kSpace);
+  EXPECT_EQ(classes[U'a'], kLetter | kLower | kWord);
+  EXPECT_EQ(classes[U'A'], kLetter | kUpper | kWord);
+  EXPECT_EQ(classes[U'7'], kNumber | kNumeric | kWord);
+  EXPECT_EQ(classes[U'_'], kWord);
+  EXPECT_EQ(classes[U' '], kSpace);
   EXPECT_EQ(classes[0x180e], 0);
   EXPECT_EQ(classes[0x301], kUpper | kLower | kWord | kJoins);
   EXPECT_EQ(classes[0x65e5], kLetter | kUpper | kLower | kWord);
