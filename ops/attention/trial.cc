@@ -1,12 +1,12 @@
-#include "ops/harness/trial.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <mutex>
 
+#include "ops/attention/hopper_prefill.h"
 #include "ops/attention/op.h"
+#include "ops/harness/prefill_trial.h"
 
 namespace weft::trial {
 namespace {
@@ -35,16 +35,17 @@ constexpr Case kCases[] = {
 #include "ops/attention/cases.inc"
 };
 
-class AttentionTrial : public Trial {
+class AttentionTrial : public PrefillTrial {
  public:
   AttentionTrial(const Case& c, Random& random)
       : capacity_(c.first + c.rows),
-        q_(input("q", c.rows, c.query_heads * c.head_dim, c.q, random, 1, 2)),
+        q_(input("q", c.rows, c.query_heads * c.head_dim, c.q, random, 1,
+                 gap_after(c.query_heads * c.head_dim))),
         keys_(input("keys", c.kv_heads * capacity_, c.head_dim, c.cache, random)),
         values_(input("values", c.kv_heads * capacity_, c.head_dim, c.cache, random)),
         partials_(add("partials", Tensor::Role::output, c.rows * c.query_heads * c.splits,
                       c.head_dim + 2, DType::f32)),
-        out_(output("out", c.rows, q_.columns(), c.out, 2)) {
+        out_(output("out", c.rows, q_.columns(), c.out, gap_after(q_.columns()))) {
     for (int64_t r = 0; r < c.rows; ++r) {
       positions_.push_back(c.first + static_cast<int32_t>(r));
     }
@@ -133,6 +134,37 @@ class AttentionTrial : public Trial {
                      static_cast<double>(q_.bytes() + out_.bytes()),
             .flops = 4 * seen * static_cast<double>(args_.query_heads * args_.head_dim),
             .peak = bf16_products ? Peak::bf16 : Peak::f32};
+  }
+
+ protected:
+  std::string_view refuse() const override {
+    if constexpr (built::kCuda) {
+      const std::string_view why = hopper::refuse_prefill_attention(args_);
+      if (!why.empty()) {
+        return why;
+      }
+    }
+    // A weight of zero times NaN is NaN.
+    for (int64_t r = 0; r < values_.rows(); ++r) {
+      for (int64_t c = 0; c < values_.columns(); ++c) {
+        if (!std::isfinite(values_.get(r, c))) {
+          return "values that are not finite reach rows of their tile that do not see them";
+        }
+      }
+    }
+    return {};
+  }
+
+  Status launch_rows(Stream stream) override {
+    if constexpr (built::kCuda) {
+      AttentionArgs args = args_;
+      args.q = q_.in(Side::device);
+      args.cache.keys = keys_.data(Side::device);
+      args.cache.values = values_.data(Side::device);
+      args.out = out_.out(Side::device);
+      return hopper::prefill_attention(args, rows(), positions_.front(), stream);
+    }
+    return {};
   }
 
  private:

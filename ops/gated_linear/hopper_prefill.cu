@@ -1,5 +1,8 @@
 // gated_linear for many rows on sm_90a: gemm_bf16's kernel with a tile of b that is half gate and
 // half up, 128 columns each, so that a thread has both sums of a column and multiplies them in f32.
+#include <algorithm>
+#include <cstdlib>
+
 #include "arch/hopper/attention.cuh"
 #include "arch/hopper/gemm.cuh"
 #include "arch/hopper/launch.cuh"
@@ -15,19 +18,22 @@ constexpr int kBlock = kRowBytes / Bf16::kBytes;  ///< elements of k in a stage
 using Tile = GemmTile<128, 2 * kColumns, 2, 2, true>;
 using Shared = GemmShared<Tile, 0, staging_bytes<kColumns>()>;
 
-struct Biases {
-  const uint16_t* gate = nullptr;  ///< bf16 [n], or null
-  const uint16_t* up = nullptr;
+/// What a tile needs beside the maps.
+struct Params {
+  const uint16_t* gate_bias = nullptr;  ///< bf16 [n], or null
+  const uint16_t* up_bias = nullptr;
   int n = 0;
+  int gate_plane = 0;  ///< of the stack of weights; up is the other
 };
 
 __device__ float bias_at(const uint16_t* bias, int column, int n) {
   return bias != nullptr && column < n ? __uint_as_float(uint32_t{bias[column]} << 16) : 0.0f;
 }
 
-/// One thread: see feed_tiles(). The stack of weights has two planes, gate and up.
+/// One thread: see feed_tiles(). The stack of weights has two planes,
+/// gate and up.
 __device__ void feed(const Shared& shared, const TileSchedule& schedule, const CUtensorMap& a,
-                     const CUtensorMap& weights) {
+                     const CUtensorMap& weights, int gate_plane) {
   const int cluster_index = blockIdx.x / Tile::cluster;
   const int rank = cluster_rank();
   constexpr uint16_t kBoth = (1 << Tile::cluster) - 1;
@@ -39,9 +45,9 @@ __device__ void feed(const Shared& shared, const TileSchedule& schedule, const C
       shared.empty(slot).wait(cursor.parity ^ 1);
       Barrier& full = shared.full(slot);
       full.arrive_expect(Shared::kStageBytes);
-      for (int plane = 0; plane < 2; ++plane) {
-        load_plane_tile(shared.b(slot) + plane * kColumns * kRowBytes, weights, k * kBlock,
-                        work.n * kColumns, plane, full);
+      for (int half = 0; half < 2; ++half) {
+        load_plane_tile(shared.b(slot) + half * kColumns * kRowBytes, weights, k * kBlock,
+                        work.n * kColumns, gate_plane ^ half, full);
       }
       const int slice = rank * Tile::shared_rows;
       load_tile_to(kBoth, shared.a(slot) + slice * kRowBytes, a, k * kBlock,
@@ -55,7 +61,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
                       const __grid_constant__ CUtensorMap weights,
                       const __grid_constant__ CUtensorMap out,
                       const __grid_constant__ TileSchedule schedule,
-                      const __grid_constant__ Biases biases) {
+                      const __grid_constant__ Params params) {
   extern __shared__ char memory[];
   const Shared shared(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
@@ -69,7 +75,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     if (warp == Tile::warps && elect_one()) {
       prefetch_map(a);
       prefetch_map(weights);
-      feed(shared, schedule, a, weights);
+      feed(shared, schedule, a, weights, params.gate_plane);
     }
     __syncwarp();
   } else {
@@ -113,10 +119,10 @@ __global__ void __launch_bounds__(Tile::threads, 1)
       for (int i = 0; i < kColumns / 2; ++i) {
         float gate = sums[i];
         float up = sums[i + kColumns / 2];
-        if (biases.gate != nullptr) {
+        if (params.gate_bias != nullptr) {
           const int c = column + i / 4 * 8 + lane % 4 * 2 + i % 2;
-          gate += bias_at(biases.gate, c, biases.n);
-          up += bias_at(biases.up, c, biases.n);
+          gate += bias_at(params.gate_bias, c, params.n);
+          up += bias_at(params.up_bias, c, params.n);
         }
         gated[i] = up * __fdividef(gate, 1 + __expf(-gate));
       }
@@ -141,13 +147,11 @@ std::string_view refuse_prefill_gated_linear(const GatedLinearArgs& args) {
   if ((args.gate_bias.data == nullptr) != (args.up_bias.data == nullptr)) {
     return "both biases or none";
   }
-  if (args.a.stride % 8 != 0 || args.gate.stride % 8 != 0 || args.up.stride != args.gate.stride ||
-      args.out.stride % 8 != 0) {
-    return "strides must be multiples of 8, and the weights' the same";
+  if (args.n % 8 != 0 || args.a.stride % 8 != 0 || args.gate.stride % 8 != 0 ||
+      args.up.stride != args.gate.stride || args.out.stride % 8 != 0) {
+    return "n and strides must be multiples of 8, the weights' strides the same";
   }
-  const auto* gate = static_cast<const char*>(args.gate.data);
-  const auto* up = static_cast<const char*>(args.up.data);
-  return up > gate ? std::string_view{} : "up's weights must lie behind gate's";
+  return {};
 }
 
 Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream stream) {
@@ -158,17 +162,17 @@ Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream st
                                                .stride_bytes = args.a.stride * 2,
                                                .box_rows = Tile::shared_rows,
                                                .box_columns = kBlock}));
-  WEFT_ASSIGN(const CUtensorMap weights,
-              tensor_map({.data = args.gate.data,
-                          .format = MapFormat::bf16,
-                          .rows = args.n,
-                          .columns = args.k,
-                          .stride_bytes = args.gate.stride * 2,
-                          .box_rows = kColumns,
-                          .box_columns = kBlock,
-                          .planes = 2,
-                          .plane_bytes = static_cast<const char*>(args.up.data) -
-                                         static_cast<const char*>(args.gate.data)}));
+  const auto* gate = static_cast<const char*>(args.gate.data);
+  const auto* up = static_cast<const char*>(args.up.data);
+  WEFT_ASSIGN(const CUtensorMap weights, tensor_map({.data = std::min(gate, up),
+                                                     .format = MapFormat::bf16,
+                                                     .rows = args.n,
+                                                     .columns = args.k,
+                                                     .stride_bytes = args.gate.stride * 2,
+                                                     .box_rows = kColumns,
+                                                     .box_columns = kBlock,
+                                                     .planes = 2,
+                                                     .plane_bytes = std::abs(up - gate)}));
   WEFT_ASSIGN(const CUtensorMap out, tensor_map({.data = args.out.data,
                                                  .format = MapFormat::bf16,
                                                  .rows = rows,
@@ -182,16 +186,16 @@ Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream st
                               .cluster = Tile::cluster,
                               .share_a = Tile::share_a,
                               .clusters = stream.device->info().units / Tile::cluster};
-  return launch_kernel(
-      gated_linear_tile,
-      {.blocks = schedule.blocks(),
-       .threads = Tile::threads,
-       .cluster = Tile::cluster,
-       .shared_bytes = Shared::kBytes,
-       .stream = static_cast<cudaStream_t>(stream.native)},
-      a, weights, out, schedule,
-      Biases{static_cast<const uint16_t*>(args.gate_bias.data),
-             static_cast<const uint16_t*>(args.up_bias.data), static_cast<int>(args.n)});
+  return launch_kernel(gated_linear_tile,
+                       {.blocks = schedule.blocks(),
+                        .threads = Tile::threads,
+                        .cluster = Tile::cluster,
+                        .shared_bytes = Shared::kBytes,
+                        .stream = static_cast<cudaStream_t>(stream.native)},
+                       a, weights, out, schedule,
+                       Params{static_cast<const uint16_t*>(args.gate_bias.data),
+                              static_cast<const uint16_t*>(args.up_bias.data),
+                              static_cast<int>(args.n), gate < up ? 0 : 1});
 }
 
 }  // namespace weft::hopper

@@ -1,10 +1,10 @@
-#include "ops/harness/trial.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
 
+#include "ops/gated_linear/hopper_prefill.h"
 #include "ops/gated_linear/op.h"
+#include "ops/harness/prefill_trial.h"
 #include "ops/linear/op.h"
 
 namespace weft::trial {
@@ -30,15 +30,15 @@ constexpr Case kCases[] = {
 #include "ops/gated_linear/cases.inc"
 };
 
-class GatedLinearTrial : public Trial {
+class GatedLinearTrial : public PrefillTrial {
  public:
   GatedLinearTrial(const Case& c, Random& random)
-      : a_(input("a", c.rows, c.k, c.a, random, 1, 3)),
+      : a_(input("a", c.rows, c.k, c.a, random, 1, gap_after(c.k))),
         gate_(weights("gate", c, random)),
         up_(weights("up", c, random)),
         gate_bias_(input("gate_bias", 1, c.n, c.w, random)),
         up_bias_(input("up_bias", 1, c.n, c.w, random)),
-        out_(output("out", c.rows, c.n, c.out, 1)) {
+        out_(output("out", c.rows, c.n, c.out, gap_after(c.n))) {
     args_ = {.a = a_.in(),
              .gate = gate_.in(),
              .up = up_.in(),
@@ -80,6 +80,30 @@ class GatedLinearTrial : public Trial {
             .peak = a_.dtype() == DType::bf16 ? Peak::bf16 : Peak::f32};
   }
 
+ protected:
+  std::string_view refuse() const override {
+    if constexpr (built::kCuda) {
+      return hopper::refuse_prefill_gated_linear(args_);
+    }
+    return {};
+  }
+
+  Status launch_rows(Stream stream) override {
+    if constexpr (built::kCuda) {
+      GatedLinearArgs args = args_;
+      args.a = a_.in(Side::device);
+      args.gate = gate_.in(Side::device);
+      args.up = up_.in(Side::device);
+      if (args.gate_bias.data != nullptr) {
+        args.gate_bias = gate_bias_.vector(Side::device);
+        args.up_bias = up_bias_.vector(Side::device);
+      }
+      args.out = out_.out(Side::device);
+      return hopper::prefill_gated_linear(args, rows(), stream);
+    }
+    return {};
+  }
+
  private:
   struct Sums {
     std::vector<double> value;
@@ -89,7 +113,7 @@ class GatedLinearTrial : public Trial {
   /// Weights whose sums are of size 1 or 2, where silu bends.
   Tensor& weights(std::string name, const Case& c, Random& random) {
     return input(std::move(name), c.n, c.k, c.w, random, 1.5f / std::sqrt(static_cast<float>(c.k)),
-                 c.use == Use::check ? 5 : 0);
+                 c.use == Use::check ? gap_after(c.k) : 0);
   }
 
   Sums sums(const Tensor& w, const Tensor& bias, const ConstVector& used_bias, Range rows) const {

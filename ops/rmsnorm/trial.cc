@@ -1,9 +1,9 @@
-#include "ops/harness/trial.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
 
+#include "ops/harness/prefill_trial.h"
+#include "ops/rmsnorm/hopper_prefill.h"
 #include "ops/rmsnorm/op.h"
 
 namespace weft::trial {
@@ -32,24 +32,26 @@ constexpr Case kCases[] = {
 #include "ops/rmsnorm/cases.inc"
 };
 
-class RmsNormTrial : public Trial {
+class RmsNormTrial : public PrefillTrial {
  public:
   RmsNormTrial(const Case& c, Random& random)
       : rows_(c.rows),
         x_(add("x", c.out == Out::in_place ? Tensor::Role::inout : Tensor::Role::input,
-               c.rows / c.groups, c.groups * c.columns, DType::f32, 2)),
+               c.rows / c.groups, c.groups * c.columns, DType::f32,
+               gap_after(c.groups * c.columns))),
         weight_(input("weight", 1, c.columns, c.weight, random)) {
     const int64_t lines = x_.rows();
     const int64_t width = x_.columns();
     x_.fill(random, 3);
     if (c.residual) {
-      residual_ = &add("residual", Tensor::Role::inout, lines, width, DType::f32, 3);
+      residual_ = &add("residual", Tensor::Role::inout, lines, width, DType::f32, gap_after(width));
       residual_->fill(random, 2);
     }
     if (c.out == Out::in_place) {
       out_ = &x_;
     } else if (c.out != Out::nowhere) {
-      out_ = &output("out", lines, width, c.out == Out::bf16 ? DType::bf16 : DType::f32, 1);
+      out_ = &output("out", lines, width, c.out == Out::bf16 ? DType::bf16 : DType::f32,
+                     gap_after(width));
     }
     args_ = {.x = x_.in(),
              .weight = weight_.vector(),
@@ -97,6 +99,26 @@ class RmsNormTrial : public Trial {
     return {.bytes = values * (4 + out + (residual_ != nullptr ? 8 : 0)) +
                      static_cast<double>(weight_.bytes()),
             .flops = values * 4};
+  }
+
+ protected:
+  std::string_view refuse() const override {
+    if constexpr (built::kCuda) {
+      return hopper::refuse_prefill_rmsnorm(args_);
+    }
+    return {};
+  }
+
+  Status launch_rows(Stream stream) override {
+    if constexpr (built::kCuda) {
+      RmsNormArgs args = args_;
+      args.x = x_.in(Side::device);
+      args.weight = weight_.vector(Side::device);
+      args.residual = residual_ != nullptr ? residual_->out(Side::device) : Matrix{};
+      args.out = out_ != nullptr ? out_->out(Side::device) : Matrix{};
+      return hopper::prefill_rmsnorm(args, rows_, stream);
+    }
+    return {};
   }
 
  private:

@@ -1,9 +1,9 @@
-#include "ops/harness/trial.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
 
+#include "ops/harness/prefill_trial.h"
+#include "ops/rope_angles/hopper_prefill.h"
 #include "ops/rope_angles/op.h"
 
 namespace weft::trial {
@@ -22,7 +22,7 @@ constexpr Case kCases[] = {
 #include "ops/rope_angles/cases.inc"
 };
 
-class RopeAnglesTrial : public Trial {
+class RopeAnglesTrial : public PrefillTrial {
  public:
   RopeAnglesTrial(const Case& c, Random& random)
       : frequencies_(add("inverse_frequencies", Tensor::Role::input, 1, c.half, DType::f32)),
@@ -62,6 +62,20 @@ class RopeAnglesTrial : public Trial {
   Work work() const override {
     const double values = static_cast<double>(rows() * args_.half);
     return {.bytes = values * 8, .flops = values * 40};  // two polynomials and their reductions
+  }
+
+ protected:
+  std::string_view refuse() const override { return {}; }
+
+  Status launch_rows(Stream stream) override {
+    if constexpr (built::kCuda) {
+      RopeAnglesArgs args = args_;
+      args.inverse_frequencies = static_cast<const float*>(frequencies_.data(Side::device));
+      args.cosines = static_cast<float*>(cosines_.data(Side::device));
+      args.sines = static_cast<float*>(sines_.data(Side::device));
+      return hopper::prefill_rope_angles(args, rows(), positions_.front(), stream);
+    }
+    return {};
   }
 
  private:

@@ -1,11 +1,11 @@
-#include "ops/harness/trial.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "ops/harness/prefill_trial.h"
+#include "ops/rope_append/hopper_prefill.h"
 #include "ops/rope_append/op.h"
 
 namespace weft::trial {
@@ -33,18 +33,22 @@ constexpr Case kCases[] = {
 #include "ops/rope_append/cases.inc"
 };
 
-class RopeAppendTrial : public Trial {
+class RopeAppendTrial : public PrefillTrial {
  public:
   RopeAppendTrial(const Case& c, Random& random)
       : first_(c.first),
         capacity_(c.first + c.rows + 3),
         q_(add("q", c.in_place ? Tensor::Role::inout : Tensor::Role::input, c.rows,
-               c.query_heads * c.head_dim, DType::f32, 1)),
-        k_(input("k", c.rows, c.kv_heads * c.head_dim, DType::f32, random, 1, 2)),
-        v_(input("v", c.rows, c.kv_heads * c.head_dim, DType::f32, random, 1, 3)),
+               c.query_heads * c.head_dim, DType::f32, gap_after(c.query_heads * c.head_dim))),
+        k_(input("k", c.rows, c.kv_heads * c.head_dim, DType::f32, random, 1,
+                 gap_after(c.kv_heads * c.head_dim))),
+        v_(input("v", c.rows, c.kv_heads * c.head_dim, DType::f32, random, 1,
+                 gap_after(c.kv_heads * c.head_dim) + 8)),
         cosines_(input("cosines", c.rows, c.head_dim / 2, DType::f32, random)),
         sines_(input("sines", c.rows, c.head_dim / 2, DType::f32, random)),
-        q_out_(c.in_place ? q_ : output("q_out", c.rows, q_.columns(), c.q_out, 5)),
+        q_out_(c.in_place
+                   ? q_
+                   : output("q_out", c.rows, q_.columns(), c.q_out, gap_after(q_.columns()))),
         keys_(output("keys", c.kv_heads * capacity_, c.head_dim, c.cache)),
         values_(output("values", c.kv_heads * capacity_, c.head_dim, c.cache)) {
     q_.fill(random, 1);
@@ -109,6 +113,30 @@ class RopeAppendTrial : public Trial {
                          2 * static_cast<double>(k_.rows() * k_.columns()) *
                              static_cast<double>(size_of(keys_.dtype()));
     return {.bytes = bytes, .flops = turned * 3};
+  }
+
+ protected:
+  std::string_view refuse() const override {
+    if constexpr (built::kCuda) {
+      return hopper::refuse_prefill_rope_append(args_);
+    }
+    return {};
+  }
+
+  Status launch_rows(Stream stream) override {
+    if constexpr (built::kCuda) {
+      RopeAppendArgs args = args_;
+      args.q = q_.in(Side::device);
+      args.k = k_.in(Side::device);
+      args.v = v_.in(Side::device);
+      args.cosines = static_cast<const float*>(cosines_.data(Side::device));
+      args.sines = static_cast<const float*>(sines_.data(Side::device));
+      args.q_out = q_out_.out(Side::device);
+      args.cache.keys = keys_.data(Side::device);
+      args.cache.values = values_.data(Side::device);
+      return hopper::prefill_rope_append(args, q_.rows(), first_, stream);
+    }
+    return {};
   }
 
  private:

@@ -1,0 +1,81 @@
+// Chunks of a prompt on a GPU against the CPU interpreter: tiny models of every family.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "arch/device.h"
+#include "engine/engine.h"
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace weft {
+namespace {
+
+const std::filesystem::path kModels =
+    std::filesystem::path(WEFT_SOURCE_DIR) / "tests/goldens/models";
+
+std::unique_ptr<Engine> make_engine(const std::string& model, const std::string& device) {
+  ModelConfig config = read_config(kModels / model).value();
+  Weights weights = Weights::open(kModels / model, config).value();
+  EngineOptions options;
+  options.device = device;
+  options.kv = DType::bf16;  // such small models keep f32 otherwise, and are fed by steps
+  options.round_activations = true;
+  return Engine::create(std::move(config), std::move(weights), options).value();
+}
+
+std::vector<int32_t> prompt(int64_t length, int64_t vocabulary) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < length; ++i) {
+    ids.push_back(
+        static_cast<int32_t>(uniform_draw(static_cast<uint64_t>(length), static_cast<uint64_t>(i)) *
+                             static_cast<float>(vocabulary)));
+  }
+  return ids;
+}
+
+double relative_error(std::span<const float> got, std::span<const float> expected) {
+  EXPECT_EQ(got.size(), expected.size());
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    difference += std::pow(static_cast<double>(got[i]) - static_cast<double>(expected[i]), 2);
+    norm += std::pow(static_cast<double>(expected[i]), 2);
+  }
+  return std::sqrt(difference / norm);  // NaN fails every comparison
+}
+
+TEST(Prefill, LogitsAreTheCpus) {
+  if (const auto device = open_device("cuda"); !device.ok()) {
+    GTEST_SKIP() << device.error().message;
+  }
+  // Both round the same activations to bf16, but sum in other orders: what a difference of a last
+  // bit before a rounding becomes, which is as much as the rounding itself (see Goldens).
+  constexpr double kTolerance = 1e-2;
+  for (const auto& entry : std::filesystem::directory_iterator(kModels)) {
+    const std::string model = entry.path().filename().string();
+    if (!model.ends_with("-bf16")) {
+      continue;
+    }
+    const auto cpu = make_engine(model, "cpu");
+    const auto gpu = make_engine(model, "cuda");
+    for (const int64_t length : {1, 2, 17, 129, 600}) {
+      const std::vector<int32_t> ids = prompt(length, cpu->config().vocabulary);
+      const Score expected = cpu->score(ids).value();
+      EXPECT_LE(relative_error(gpu->score(ids).value().last_logits, expected.last_logits),
+                kTolerance)
+          << model << ", " << length << " tokens scored";
+      ASSERT_TRUE(gpu->generate(ids, {}, 1).ok());
+      EXPECT_LE(relative_error(gpu->last_logits(), expected.last_logits), kTolerance)
+          << model << ", " << length << " tokens of a prompt";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weft
