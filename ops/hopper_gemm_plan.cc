@@ -22,7 +22,7 @@ Plan plan_of(const TiledProduct& product, const TileChoice& tile, int splits) {
 }
 
 double cycles_of(const TileSchedule& schedule, const TileChoice& tile) {
-  const int rounds = ceil_div(schedule.super_tiles(), schedule.clusters);
+  const int rounds = ceil_div(schedule.super_tiles, schedule.clusters);
   return static_cast<double>(schedule.k_blocks_per_block()) * tile.cycles + rounds * kEpilogue +
          (schedule.split > 1 ? kGather : 0);
 }

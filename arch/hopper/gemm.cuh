@@ -36,8 +36,8 @@ struct GemmTile {
 };
 
 /// Shared memory of such a block: a ring of stages (a's tile, b's tile), what kernels keep beside
-/// each stage, staging for stores, barriers.
-template <class Tile, int kBesideStage, int kStagingPerWarp>
+/// each stage, staging for stores, barriers, and kOwn bytes that are the kernel's.
+template <class Tile, int kBesideStage, int kStagingPerWarp, int kOwn = 0>
 struct GemmShared {
   static_assert(kBesideStage % 128 == 0 && kStagingPerWarp % 1024 == 0, "keeps tiles aligned");
   static constexpr int kABytes = Tile::m * kRowBytes;
@@ -46,11 +46,11 @@ struct GemmShared {
   static constexpr int kStaging = Tile::warps * kStagingPerWarp;
   /// What a block may have of it, less the slack to align to 1024 bytes.
   static constexpr int kMost = 232448 - 1024;
-  static constexpr int kFit = (kMost - kStaging - 256) / (kStageBytes + kBesideStage);
+  static constexpr int kFit = (kMost - kStaging - kOwn - 256) / (kStageBytes + kBesideStage);
   static constexpr int kStages = kFit < 16 ? kFit : 16;
   static_assert(kStages >= 3, "fewer stages do not hide the memory's latency");
   static constexpr int kBytes =
-      1024 + kStages * (kStageBytes + kBesideStage) + kStaging + 2 * kStages * 8;
+      1024 + kStages * (kStageBytes + kBesideStage) + kStaging + 2 * kStages * 8 + kOwn;
 
   char* base;  ///< aligned to 1024
 
@@ -69,23 +69,37 @@ struct GemmShared {
                                       kStaging)[slot];
   }
   __device__ Barrier& empty(int slot) const { return (&full(0))[kStages + slot]; }
+  __device__ void* own() const { return &full(0) + 2 * kStages; }
 
   using Cursor = RingCursor<kStages>;
 
-  /// By the whole block, first. `arrivals`: at each full barrier, the feeder's included.
-  __device__ void init(int arrivals) const {
-    if (threadIdx.x == 0) {
-      for (int slot = 0; slot < kStages; ++slot) {
-        full(slot).init(arrivals);
-        empty(slot).init(Tile::cluster * Tile::warps);
+  /// By the whole block, first. `arrivals`: at each full barrier, the feeder's included. Warp
+  /// Tile::warps prepares the barriers (and what `more` prepares besides, in its elected thread)
+  /// and goes ahead with loads; the others wait for it.
+  template <class More>
+  __device__ void init(int arrivals, const More& more) const {
+    const bool feeder = threadIdx.x / 32 == Tile::warps;
+    if (feeder) {
+      if (elect_one()) {
+        for (int slot = 0; slot < kStages; ++slot) {
+          full(slot).init(arrivals);
+          empty(slot).init(Tile::cluster * Tile::warps);
+        }
+        more();
+        fence_barriers();
       }
-      fence_barriers();
+      __syncwarp();
     }
     if constexpr (Tile::cluster > 1) {
       cluster_sync_relaxed();
+    } else if (feeder) {
+      named_arrive(1, Tile::threads);
     } else {
-      __syncthreads();
+      named_sync(1, Tile::threads);
     }
+  }
+  __device__ void init(int arrivals) const {
+    init(arrivals, [] {});
   }
   /// By each multiplying warp, when it has read a slot: all blocks of the cluster write into it.
   __device__ void release(int slot, int lane) const {
@@ -99,45 +113,62 @@ struct GemmShared {
   }
 };
 
-/// The feeder of tiles: one thread. a is [m, k], b is [n, k]; `row_elements` make kRowBytes.
-template <class Tile, class Shared>
+/// Nothing is loaded beside the tiles.
+struct NothingBeside {
+  __device__ uint32_t start(const TileWork& /*work*/) { return 0; }
+  __device__ void load(int /*slot*/, Barrier& /*full*/) const {}
+  __device__ void advance() {}
+};
+
+/// Whose tile a feeder loads: the block's own operand's or that which its cluster shares.
+enum class Feed : uint8_t { own, common };
+
+/// A feeder of tiles: one warp, all of it, so that what it computes is uniform. Two warps feed, one
+/// each operand, because a small tile's stage must be asked for in some 200 cycles: two arrivals at
+/// each full barrier. a is [m, k], b is [n, k]; `row_elements` make kRowBytes. `beside` loads what
+/// belongs to the stages besides: start() says how many bytes to each of a tile's, load() comes for
+/// each, by one thread, and then advance() by all.
+template <class Tile, Feed kFeed, class Shared, class Beside = NothingBeside>
 __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, const CUtensorMap& a,
-                           const CUtensorMap& b, int row_elements) {
-  const CUtensorMap& common = Tile::share_a ? a : b;
-  const CUtensorMap& own = Tile::share_a ? b : a;
+                           const CUtensorMap& b, int row_elements, Beside beside = {}) {
+  constexpr bool kA = (kFeed == Feed::common) == Tile::share_a;
+  const CUtensorMap& map = kA ? a : b;
   const int cluster_index = blockIdx.x / Tile::cluster;
   const int rank = Tile::cluster > 1 ? cluster_rank() : 0;
-  const auto common_row = [](const TileWork& work) {
-    return Tile::share_a ? work.m * Tile::m : work.n * Tile::n;
-  };
-  const auto own_row = [](const TileWork& work) {
-    return Tile::share_a ? work.n * Tile::n : work.m * Tile::m;
-  };
+  const bool chosen = elect_one();
   typename Shared::Cursor cursor;
   TileWork work;
   for (int round = 0; schedule.work(cluster_index, round, rank, work); ++round) {
+    const uint32_t bytes = (kA ? Shared::kABytes : Shared::kBBytes) + beside.start(work);
     // This block's slices of the common tile, and the blocks that get them.
-    const int slices = Tile::cluster / work.group;
-    const int first_slice = rank % work.group * slices;
+    const int slices = kFeed == Feed::common ? Tile::cluster / work.group : 1;
+    const int first_row =
+        kFeed == Feed::common ? rank % work.group * slices * Tile::shared_rows : 0;
+    const int y = (kA ? work.m * Tile::m : work.n * Tile::n) + first_row;
     const auto blocks =
         static_cast<uint16_t>(((1 << work.group) - 1) << (rank / work.group * work.group));
-    for (int k = work.k_begin; k < work.k_end; ++k, cursor.advance()) {
+    int x = work.k_begin * row_elements;
+    for (int k = work.k_begin; k < work.k_end;
+         ++k, x += row_elements, cursor.advance(), beside.advance()) {
       const int slot = cursor.slot;
       shared.empty(slot).wait(cursor.parity ^ 1);
-      Barrier& full = shared.full(slot);
-      full.arrive_expect(Shared::kStageBytes);
-      char* common_tile = Tile::share_a ? shared.a(slot) : shared.b(slot);
-      char* own_tile = Tile::share_a ? shared.b(slot) : shared.a(slot);
-      load_tile(own_tile, own, k * row_elements, own_row(work), full);
-      for (int slice = first_slice; slice < first_slice + slices; ++slice) {
-        const int row = slice * Tile::shared_rows;
-        if (work.group > 1) {
-          load_tile_to(blocks, common_tile + row * kRowBytes, common, k * row_elements,
-                       common_row(work) + row, full);
+      if (chosen) {
+        Barrier& full = shared.full(slot);
+        char* tile = (kA ? shared.a(slot) : shared.b(slot)) + first_row * kRowBytes;
+        full.arrive_expect(bytes);
+        if constexpr (kFeed == Feed::own || Tile::cluster == 1) {
+          load_tile(tile, map, x, y, full);
         } else {
-          load_tile(common_tile + row * kRowBytes, common, k * row_elements, common_row(work) + row,
-                    full);
+          for (int slice = 0; slice < slices; ++slice) {
+            const int row = slice * Tile::shared_rows;
+            if (work.group > 1) {
+              load_tile_to(blocks, tile + row * kRowBytes, map, x, y + row, full);
+            } else {
+              load_tile(tile + row * kRowBytes, map, x, y + row, full);
+            }
+          }
         }
+        beside.load(slot, full);
       }
     }
   }
@@ -201,7 +232,7 @@ __device__ void leave_cluster() {
 /// The warps that do not multiply take part in gather_parts()' barriers, if their cluster's last
 /// round is cut along k.
 __device__ inline void attend_gathering(const TileSchedule& schedule, int cluster_index) {
-  if (schedule.split > 1 && cluster_index < schedule.rest() * schedule.split) {
+  if (schedule.split > 1 && cluster_index < schedule.rest * schedule.split) {
     cluster_sync_relaxed();
     cluster_sync();
   }

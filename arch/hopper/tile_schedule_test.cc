@@ -38,6 +38,19 @@ TEST(Layout, AccumulatorsCoverATileOnce) {
   EXPECT_EQ(seen.size(), 64U * kColumns);
 }
 
+TEST(Divisor, DividesExactly) {
+  for (const int by : {1, 2, 3, 5, 7, 8, 96, 127, 128, 129, 1000, 65535, 65536, 2147483647}) {
+    const Divisor divisor(by);
+    for (const int x : {0, 1, 2, 3, by - 1, by, by / 2, 65535, 999999, 1 << 30, 2147483647}) {
+      EXPECT_EQ(divisor.divide(x), x / by) << x << " / " << by;
+    }
+    for (int multiple = 1; multiple <= 2147483647 / by && multiple < 5000; ++multiple) {
+      EXPECT_EQ(divisor.divide(multiple * by), multiple);
+      EXPECT_EQ(divisor.divide(multiple * by - 1), multiple - 1);
+    }
+  }
+}
+
 /// Every block of k of every tile is multiplied once, and blocks that share an operand's tile in a
 /// round are at work together.
 void expect_complete(const TileSchedule& schedule) {
@@ -97,9 +110,15 @@ TEST(TileSchedule, CoversEveryTileOnce) {
             ++splits;
           }
           expect_complete(schedule);
-          schedule.clusters = 3;
-          schedule.split = schedule.splits_fit(split) ? split : 1;
-          expect_complete(schedule);
+          TileSchedule small{.m_tiles = m,
+                             .n_tiles = n,
+                             .k_blocks = k,
+                             .cluster = cluster,
+                             .share_a = share_a,
+                             .clusters = 3,
+                             .band = 4};
+          small.split = small.splits_fit(split) ? split : 1;
+          expect_complete(small);
         }
       }
     }

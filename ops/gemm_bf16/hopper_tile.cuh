@@ -22,7 +22,8 @@ inline constexpr int kStagedColumns = Tile::n > 128 && Tile::n % 128 == 0 ? 128 
 template <class Tile>
 using Bf16Shared = GemmShared<Tile, 0, staging_bytes<kStagedColumns<Tile>>()>;
 
-/// Adds or stores a thread's part of a warp's 16 rows: quads of lanes write 32 bytes of a row.
+/// Adds or stores a thread's part of a warp's 16 rows: quads of lanes write 32 bytes of a row. What
+/// is added to is asked for all at once, or the memory's latency would show again and again.
 template <int kN>
 __device__ void store_f32(const F32Out& out, int row, int column, const float (&sums)[kN / 2],
                           int lane) {
@@ -31,17 +32,21 @@ __device__ void store_f32(const F32Out& out, int row, int column, const float (&
     const int r = row + lane / 4 + 8 * half;
     if (r < out.m) {
       float* to = out.data + r * out.stride + column + lane % 4 * 2;
+      float2 values[kN / 8] = {};
+      if (out.accumulate) {
+#pragma unroll
+        for (int i = 0; i < kN / 8; ++i) {
+          if (column + 8 * i < out.n) {
+            values[i] = *reinterpret_cast<const float2*>(to + 8 * i);
+          }
+        }
+      }
 #pragma unroll
       for (int i = 0; i < kN / 8; ++i) {
         if (column + 8 * i < out.n) {
-          auto& pair = *reinterpret_cast<float2*>(to + 8 * i);
-          float2 value = {sums[4 * i + 2 * half], sums[4 * i + 2 * half + 1]};
-          if (out.accumulate) {
-            const float2 old = pair;
-            value.x += old.x;
-            value.y += old.y;
-          }
-          pair = value;
+          values[i].x += sums[4 * i + 2 * half];
+          values[i].y += sums[4 * i + 2 * half + 1];
+          *reinterpret_cast<float2*>(to + 8 * i) = values[i];
         }
       }
     }
@@ -56,11 +61,15 @@ __global__ void __launch_bounds__(Tile::threads, 1)
                    const __grid_constant__ F32Out out_f32) {
   static_assert(Tile::row_tiles == 1, "a warpgroup holds the sums of 64 rows");
   using Shared = Bf16Shared<Tile>;
-  extern __shared__ char memory[];
+  extern __shared__ __align__(1024) char memory[];
   const Shared shared(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
-  shared.init(1);
+  if (warp == Tile::warps && elect_one()) {
+    prefetch_map(a);
+    prefetch_map(b);
+  }
+  shared.init(2);
   const int cluster_index = blockIdx.x / Tile::cluster;
 
   // Of the 65536 registers, what the feeder leaves.
@@ -69,12 +78,9 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   if (warp >= Tile::warps) {
     lower_registers<kFeederRegisters>();
     if (warp == Tile::warps) {
-      if (elect_one()) {
-        prefetch_map(a);
-        prefetch_map(b);
-        feed_tiles<Tile>(shared, schedule, a, b, kBf16Block);
-      }
-      __syncwarp();
+      feed_tiles<Tile, Feed::own>(shared, schedule, a, b, kBf16Block);
+    } else if (warp == Tile::warps + 1) {
+      feed_tiles<Tile, Feed::common>(shared, schedule, a, b, kBf16Block);
     }
     attend_gathering(schedule, cluster_index);
   } else {

@@ -30,146 +30,136 @@ inline bool bulk_scales(const BlockScales& scales) {
          reinterpret_cast<uintptr_t>(scales.a) % 16 == 0;
 }
 
-/// Beside each stage: a scale for each row of the tile and the (at most two) of its columns.
+/// b's scales of kPageBlocks blocks of k of a tile, kScales for each block: of the tile's first 128
+/// columns that share one, and of the next. They come by pages, far apart, because a warp that
+/// brings a few numbers to every stage holds up small tiles.
+inline constexpr int kPageBlocks = 32;
+template <int kScales>
+struct ScalePages {
+  static constexpr int kPages = 2;
+  float scales[kPages][kPageBlocks][kScales];
+  Barrier full[kPages];
+  Barrier empty[kPages];
+
+  using Cursor = RingCursor<kPages>;
+};
+/// Blocks of 128 columns that a tile can touch: tiles begin at multiples of their width.
 template <class Tile>
-using Fp8Shared =
-    GemmShared<Tile, ceil_div((Tile::m + 2) * 4, 128) * 128, staging_bytes<Tile::n>()>;
+inline constexpr int kColumnScales = ceil_div(Tile::n + kFp8Block - std::gcd(Tile::n, kFp8Block),
+                                              kFp8Block);
+template <class Tile>
+using Pages = ScalePages<kColumnScales<Tile>>;
+/// Beside each stage: a scale for each row of the tile.
+template <class Tile>
+using Fp8Shared = GemmShared<Tile, ceil_div(Tile::m * 4, 128) * 128, staging_bytes<Tile::n>(),
+                             sizeof(Pages<Tile>)>;
+template <class Tile>
+__device__ Pages<Tile>& pages_of(const Fp8Shared<Tile>& shared) {
+  return *static_cast<Pages<Tile>*>(shared.own());
+}
 
-/// Arrivals that feed_scales() makes at a full barrier.
-__device__ inline int scale_arrivals(const BlockScales& scales) { return scales.bulk ? 1 : 33; }
+/// Arrivals at a full barrier that feed_scales() makes.
+__device__ inline int scale_arrivals(const BlockScales& scales) { return scales.bulk ? 0 : 32; }
 
-/// A lane's scales of b: of one of 32 blocks of k, for the tile's first 128 columns and the next.
-struct ScalePair {
-  float first = 0;
-  float second = 0;
+/// The scales of a that the feeder of tiles loads, where the copy engine can.
+template <class Tile>
+struct RowScales {
+  __device__ uint32_t start(const TileWork& work) {
+    const int row = work.m * Tile::m;
+    from = scales.a + row + work.k_begin * scales.a_block;
+    bytes = scales.bulk ? max(0, min(Tile::m, scales.m - row)) * 4 : 0;
+    return bytes;
+  }
+  __device__ void load(int slot, Barrier& full) const {
+    if (bytes > 0) {
+      load_bytes(shared.beside(slot), from, bytes, full);
+    }
+  }
+  __device__ void advance() { from += scales.a_block; }
+
+  const Fp8Shared<Tile>& shared;
+  const BlockScales& scales;
+  const float* from = nullptr;
+  uint32_t bytes = 0;
 };
 
-/// The feeder of scales: one warp.
+/// The feeder of other scales: one warp.
 template <class Tile>
 __device__ void feed_scales(const Fp8Shared<Tile>& shared, const TileSchedule& schedule,
                             const BlockScales& scales, int lane) {
+  constexpr int kScales = kColumnScales<Tile>;
   const int cluster_index = blockIdx.x / Tile::cluster;
   const int rank = Tile::cluster > 1 ? cluster_rank() : 0;
-  const auto load_b = [&](const TileWork& work, int k) {
-    ScalePair pair;
-    const int block = work.n * Tile::n / kFp8Block;
-    if (k + lane < work.k_end) {
-      const float* b = scales.b + block * scales.b_row + (k + lane) * scales.b_block;
-      pair.first = block < scales.n_blocks ? *b : 0;
-      pair.second = block + 1 < scales.n_blocks ? b[scales.b_row] : 0;
-    }
-    return pair;
-  };
+  Pages<Tile>& pages = pages_of(shared);
+  typename Pages<Tile>::Cursor page;
   typename Fp8Shared<Tile>::Cursor cursor;
   TileWork work;
-  TileWork next;
-  bool more = schedule.work(cluster_index, 0, rank, work);
-  ScalePair later = more ? load_b(work, work.k_begin) : ScalePair{};
-  for (int round = 0; more; work = next) {
-    more = schedule.work(cluster_index, ++round, rank, next);
+  for (int round = 0; schedule.work(cluster_index, round, rank, work); ++round) {
     const int row = work.m * Tile::m;
-    const float* a = scales.a + row + work.k_begin * scales.a_block;
-    ScalePair now;
-    for (int k = work.k_begin; k < work.k_end; ++k, cursor.advance(), a += scales.a_block) {
-      const int in_32 = (k - work.k_begin) % 32;
-      if (in_32 == 0) {
-        now = later;  // and the next 32 are on their way, of this tile or of the next
-        if (k + 32 < work.k_end) {
-          later = load_b(work, k + 32);
-        } else if (more) {
-          later = load_b(next, next.k_begin);
+    const int block = work.n * Tile::n / kFp8Block;
+    for (int first_k = work.k_begin; first_k < work.k_end; first_k += kPageBlocks, page.advance()) {
+      const int blocks = min(kPageBlocks, work.k_end - first_k);
+      float mine[kScales] = {};
+      const float* b = scales.b + block * scales.b_row + (first_k + lane) * scales.b_block;
+#pragma unroll
+      for (int i = 0; i < kScales; ++i) {
+        if (lane < blocks && block + i < scales.n_blocks) {
+          mine[i] = b[i * scales.b_row];
         }
       }
-      const float first = __shfl_sync(~0u, now.first, in_32);
-      const float second = __shfl_sync(~0u, now.second, in_32);
-      shared.empty(cursor.slot).wait(cursor.parity ^ 1);
-      auto* to = reinterpret_cast<float*>(shared.beside(cursor.slot));
-      Barrier& full = shared.full(cursor.slot);
-      if (lane == 0) {
-        to[Tile::m] = first;
-        to[Tile::m + 1] = second;
+      pages.empty[page.slot].wait(page.parity ^ 1);
+#pragma unroll
+      for (int i = 0; i < kScales; ++i) {
+        pages.scales[page.slot][lane][i] = mine[i];
       }
+      pages.full[page.slot].arrive();
       if (scales.bulk) {
-        if (lane == 0) {
-          const int rows = min(Tile::m, scales.m - row);
-          full.arrive_expect(rows > 0 ? rows * 4 : 0);
-          if (rows > 0) {
-            load_bytes(to, a, rows * 4, full);
-          }
-        }
-      } else {
+        continue;
+      }
+      const float* a = scales.a + first_k * scales.a_block;
+      for (int k = 0; k < blocks; ++k, cursor.advance(), a += scales.a_block) {
+        shared.empty(cursor.slot).wait(cursor.parity ^ 1);
+        auto* to = reinterpret_cast<float*>(shared.beside(cursor.slot));
         for (int i = lane; i < Tile::m; i += 32) {
           const bool inside = row + i < scales.m;
-          copy_async_4(to + i, inside ? a + (row + i) * scales.a_row - row : scales.a, inside);
+          copy_async_4(to + i, inside ? a + (row + i) * scales.a_row : scales.a, inside);
         }
-        full.arrive_after_copies();
-        if (lane == 0) {
-          full.arrive();  // releases b's scales
-        }
+        shared.full(cursor.slot).arrive_after_copies();
       }
     }
   }
 }
 
-/// A thread's scales of a stage: of row `row` of the tile and of row + 8, of columns 0 and 128.
-template <class Tile>
+/// A thread's scales of a stage: of row `row` of the tile and of row + 8, and of columns.
+template <int kScales>
 struct StageScales {
-  __device__ StageScales(const char* beside, int row) {
-    const auto* scales = reinterpret_cast<const float*>(beside);
-    const float b0 = scales[Tile::m];
-    const float a0 = scales[row];
-    const float a1 = scales[row + 8];
-    upper = a0 * b0;
-    lower = a1 * b0;
-    if constexpr (kFp8Block % Tile::n != 0) {
-      const float b1 = scales[Tile::m + 1];
-      upper_next = a0 * b1;
-      lower_next = a1 * b1;
-    }
-  }
-  float upper;
-  float lower;
-  float upper_next;
-  float lower_next;
+  float upper = 0;
+  float lower = 0;
+  float columns[kScales] = {};
 };
 
-/// totals += scale * part. Columns from the border on have the second scale of b: kBorder, or
-/// `border` where that is 0. Scales are selected by value; an index would put them into local
-/// memory.
-template <class Tile, int kBorder>
-__device__ void add_scaled(float (&totals)[Tile::n / 2], const float (&part)[Tile::n / 2],
-                           const StageScales<Tile>& scale, int border) {
+/// totals += scale * part for kCount columns from `column` on, counted from the start of the first
+/// block that shares a scale; see kColumnScales. Scales are selected by value; an index would put
+/// them into local memory.
+template <int kStep, int kCount, int kScales>
+__device__ void add_scaled(float* totals, const float (&part)[kCount],
+                           const StageScales<kScales>& scales, int column) {
 #pragma unroll
-  for (int i = 0; i < Tile::n / 2; i += 4) {
-    const bool first = i * 2 < (kBorder > 0 ? kBorder : border);
-    const float upper = first ? scale.upper : scale.upper_next;
-    const float lower = first ? scale.lower : scale.lower_next;
-    totals[i] += upper * part[i];
-    totals[i + 1] += upper * part[i + 1];
-    totals[i + 2] += lower * part[i + 2];
-    totals[i + 3] += lower * part[i + 3];
-  }
-}
-
-/// Where borders can lie in a tile: at multiples of this, up to kLastBorder.
-template <class Tile>
-inline constexpr int kBorderStep = std::gcd(Tile::n, kFp8Block);
-template <class Tile>
-inline constexpr int kLastBorder = Tile::n < kFp8Block ? Tile::n : kFp8Block;
-
-/// Calls body.operator()<border>(), so that the selects of add_scaled() are made by the compiler,
-/// which halves the work between products; or with 0 where there are too many borders for a copy of
-/// each.
-template <class Tile, int kBorder = kBorderStep<Tile>, class Body>
-__device__ void with_border(int border, const Body& body) {
-  if constexpr (kFp8Block / kBorderStep < Tile >> 4) {
-    body.template operator()<0>();
-  } else if constexpr (kBorder == kLastBorder<Tile>) {
-    body.template operator()<kBorder>();
-  } else if (border == kBorder) {
-    body.template operator()<kBorder>();
-  } else {
-    with_border<Tile, kBorder + kBorderStep<Tile>>(border, body);
+  for (int first = 0; first < kCount; first += kStep / 2) {
+    float columns = scales.columns[0];
+#pragma unroll
+    for (int i = 1; i < kScales; ++i) {
+      columns = column + first * 2 < i * kFp8Block ? columns : scales.columns[i];
+    }
+    const float upper = scales.upper * columns;
+    const float lower = scales.lower * columns;
+#pragma unroll
+    for (int i = first; i < first + kStep / 2; i += 4) {
+      totals[i] += upper * part[i];
+      totals[i + 1] += upper * part[i + 1];
+      totals[i + 2] += lower * part[i + 2];
+      totals[i + 3] += lower * part[i + 3];
+    }
   }
 }
 
@@ -181,11 +171,21 @@ __global__ void __launch_bounds__(Tile::threads, 1)
                             const __grid_constant__ TileSchedule schedule,
                             const __grid_constant__ BlockScales scales) {
   using Shared = Fp8Shared<Tile>;
-  extern __shared__ char memory[];
+  extern __shared__ __align__(1024) char memory[];
   const Shared shared(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
-  shared.init(1 + scale_arrivals(scales));
+  Pages<Tile>& pages = pages_of(shared);
+  if (warp == Tile::warps && elect_one()) {
+    prefetch_map(a);
+    prefetch_map(b);
+  }
+  shared.init(2 + scale_arrivals(scales), [&] {
+    for (int page = 0; page < Pages<Tile>::kPages; ++page) {
+      pages.full[page].init(32);
+      pages.empty[page].init(Tile::warps);
+    }
+  });
   const int cluster_index = blockIdx.x / Tile::cluster;
 
   constexpr int kSums = Tile::n / 2;
@@ -193,21 +193,23 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   // Of the 65536 registers, what the feeders leave.
   constexpr int kFeederRegisters = Tile::warpgroups == 3 ? 32 : 40;
   constexpr int kRegisters = Tile::warpgroups == 3 ? 160 : 232;
+  // Where they suffice for two sets of partial sums, the next block's products run under the
+  // scaling of the last one's.
+  constexpr bool kTwoParts = kRowTiles == 1 && 3 * kSums + 40 <= kRegisters;
   if (warp >= Tile::warps) {
     lower_registers<kFeederRegisters>();
     if (warp == Tile::warps) {
-      if (elect_one()) {
-        prefetch_map(a);
-        prefetch_map(b);
-        feed_tiles<Tile>(shared, schedule, a, b, kFp8Block);
-      }
-      __syncwarp();
+      feed_tiles<Tile, Feed::own>(shared, schedule, a, b, kFp8Block);
     } else if (warp == Tile::warps + 1) {
+      feed_tiles<Tile, Feed::common>(shared, schedule, a, b, kFp8Block,
+                                     RowScales<Tile>{shared, scales});
+    } else if (warp == Tile::warps + 2) {
       feed_scales<Tile>(shared, schedule, scales, lane);
     }
     attend_gathering(schedule, cluster_index);
   } else {
     raise_registers<kRegisters>();
+    constexpr int kStep = std::gcd(Tile::n, kFp8Block);
     const int warpgroup = warp / 4;
     const int rank = Tile::cluster > 1 ? cluster_rank() : 0;
     // Of each 64 rows this thread holds sums of row `row` and of row + 8.
@@ -216,39 +218,114 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     const uint64_t a_tile = advance(tile_descriptor(shared.a(0)), first_row * kRowBytes);
     const uint64_t b_tile = tile_descriptor(shared.b(0));
     typename Shared::Cursor cursor;
+    typename Pages<Tile>::Cursor page;
     TileWork work;
     for (int round = 0; schedule.work(cluster_index, round, rank, work); ++round) {
       float totals[kRowTiles * kSums] = {};
-      // The tile's columns below this have the first of the two scales of b.
-      const int border = kFp8Block - work.n * Tile::n % kFp8Block;
-      with_border<Tile>(border, [&]<int kBorder>() {
-        for (int k = work.k_begin; k < work.k_end; ++k, cursor.advance()) {
+      using Scales = StageScales<kColumnScales<Tile>>;
+      const int column = work.n * Tile::n % kFp8Block;
+      int k = work.k_begin;
+      // The scales of block k, whose stage is there, and of rows `tile_row` and tile_row + 8.
+      const auto row_scales = [&](int slot, int tile_row, Scales& to) {
+        const auto* rows = reinterpret_cast<const float*>(shared.beside(slot));
+        to.upper = rows[tile_row];
+        to.lower = rows[tile_row + 8];
+      };
+      // Takes block k's scales of columns and goes on to the next.
+      const auto pass = [&](Scales& to) {
+        const int in_page = (k - work.k_begin) % kPageBlocks;
+        if (in_page == 0) {
+          pages.full[page.slot].wait(page.parity);
+        }
+#pragma unroll
+        for (int i = 0; i < kColumnScales<Tile>; ++i) {
+          to.columns[i] = pages.scales[page.slot][in_page][i];
+        }
+        ++k;
+        if (in_page == kPageBlocks - 1 || k == work.k_end) {
+          __syncwarp();
+          if (lane == 0) {
+            pages.empty[page.slot].arrive();
+          }
+          page.advance();
+        }
+        cursor.advance();
+      };
+      const auto multiply = [&](int slot, int tile, float(&part)[kSums]) {
+        hold(part);
+        wgmma_begin();
+#pragma unroll
+        for (int i = 0; i < kRowBytes / kWgmmaRowBytes; ++i) {
+          const uint32_t offset = slot * Shared::kStageBytes + i * kWgmmaRowBytes;
+          wgmma<E4m3, Tile::n>(part, advance(a_tile, offset + tile * 64 * kRowBytes),
+                               advance(b_tile, offset), i > 0);
+        }
+        wgmma_commit();
+        hold(part);
+      };
+      if constexpr (kTwoParts) {
+        float parts[2][kSums];
+        Scales before;
+        int last_slot = -1;
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) {
+          parts[1][i] = 0;
+        }
+        const auto add = [&](float(&part)[kSums]) {
+          hold(part);
+          if (last_slot >= 0) {
+            shared.release(last_slot, lane);
+          }
+          add_scaled<kStep>(totals, part, before, column);
+        };
+        const auto block = [&]<int kPart>() {
           const int slot = cursor.slot;
           shared.full(slot).wait(cursor.parity);
+          multiply(slot, 0, parts[kPart]);
+          wgmma_wait<1>();
+          add(parts[1 - kPart]);
+          row_scales(slot, row, before);
+          pass(before);
+          last_slot = slot;
+        };
+        const auto finish = [&]<int kPart>() {
+          wgmma_wait<0>();
+          add(parts[kPart]);
+        };
+        while (true) {
+          block.template operator()<0>();
+          if (k == work.k_end) {
+            finish.template operator()<0>();
+            break;
+          }
+          block.template operator()<1>();
+          if (k == work.k_end) {
+            finish.template operator()<1>();
+            break;
+          }
+        }
+      } else {
+        while (k < work.k_end) {
+          const int slot = cursor.slot;
+          shared.full(slot).wait(cursor.parity);
+          Scales now;
 #pragma unroll
           for (int tile = 0; tile < kRowTiles; ++tile) {
             float part[kSums];
-            hold(part);
-            wgmma_begin();
-#pragma unroll
-            for (int i = 0; i < kRowBytes / kWgmmaRowBytes; ++i) {
-              const uint32_t offset = slot * Shared::kStageBytes + i * kWgmmaRowBytes;
-              wgmma<E4m3, Tile::n>(part, advance(a_tile, offset + tile * 64 * kRowBytes),
-                                   advance(b_tile, offset), i > 0);
+            multiply(slot, tile, part);
+            row_scales(slot, row + 64 * tile, now);
+            if (tile == 0) {
+              pass(now);
             }
-            wgmma_commit();
-            const StageScales<Tile> scale(shared.beside(slot), row + 64 * tile);
-            hold(part);
             wgmma_wait<0>();
             hold(part);
             if (tile == kRowTiles - 1) {
               shared.release(slot, lane);
             }
-            add_scaled<Tile, kBorder>(reinterpret_cast<float(&)[kSums]>(totals[tile * kSums]), part,
-                                      scale, border);
+            add_scaled<kStep>(totals + tile * kSums, part, now, column);
           }
         }
-      });
+      }
       bool mine = true;
       if constexpr (Tile::cluster > 1) {
         if (work.split > 1) {

@@ -18,10 +18,16 @@ struct RmsNormParams {
   RowOut out;
 };
 
+/// Threads of a block whose threads keep so many chunks, and blocks that a multiprocessor shall
+/// hold, so that one's loads run under another's sum and stores.
+constexpr int most_threads(int kept) { return kept > 2 ? 512 : 1024; }
+constexpr int blocks_at_once(int kept) { return kept > 2 ? 2 : 1; }
+
 /// Row blockIdx.x / cluster. A thread keeps kKept chunks in registers: those at (i blockDim +
 /// thread) of its block's part of the row. What does not fit (kKept is 0) is read again.
 template <class Pair, Scaling kScaling, int kKept>
-__global__ void __launch_bounds__(1024) rmsnorm_quant_row(const __grid_constant__ RmsNormParams p) {
+__global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
+    rmsnorm_quant_row(const __grid_constant__ RmsNormParams p) {
   __shared__ float slots[2][kRowSlots];
   const int64_t row = blockIdx.x / p.cluster;
   const int rank = p.cluster > 1 ? cluster_rank() : 0;
@@ -32,22 +38,23 @@ __global__ void __launch_bounds__(1024) rmsnorm_quant_row(const __grid_constant_
   const int end = min(p.columns, begin + part);
   const uint16_t* x = p.x + row * p.x_stride;
   uint16_t* residual = p.residual != nullptr ? p.residual + row * p.residual_stride : nullptr;
+  const auto load = [](const uint16_t* from) { return *reinterpret_cast<const uint4*>(from); };
 
-  // h of a chunk, rounded; written back where there is a residual.
-  const auto first_pass = [&](int column, uint4& kept) {
-    kept = *reinterpret_cast<const uint4*>(x + column);
+  // h of a chunk, rounded, into `chunk`; written back where there is a residual. Returns the sum of
+  // its squares.
+  const auto add_residual = [&](int column, uint4& chunk, const uint4& rest) {
     float h[kChunk];
-    unpack<Pair>(kept, h);
+    unpack<Pair>(chunk, h);
     if (residual != nullptr) {
       float r[kChunk];
-      unpack<Pair>(*reinterpret_cast<const uint4*>(residual + column), r);
+      unpack<Pair>(rest, r);
 #pragma unroll
       for (int i = 0; i < kChunk; ++i) {
         h[i] += r[i];
       }
-      kept = pack<Pair>(h);
-      *reinterpret_cast<uint4*>(residual + column) = kept;
-      unpack<Pair>(kept, h);
+      chunk = pack<Pair>(h);
+      *reinterpret_cast<uint4*>(residual + column) = chunk;
+      unpack<Pair>(chunk, h);
     }
     float sum = 0;
 #pragma unroll
@@ -57,7 +64,9 @@ __global__ void __launch_bounds__(1024) rmsnorm_quant_row(const __grid_constant_
     return sum;
   };
   constexpr int kSteps = kKept > 0 ? kKept : 1;
-  uint4 kept[kSteps];
+  uint4 kept[kSteps] = {};
+  // Asked for early where that leaves registers for more blocks; else they come from L2.
+  constexpr bool kEarlyWeights = kKept == 1 || kKept == 2;
   uint4 weights[kSteps] = {};
   if (p.cluster > 1) {
     cluster_arrive();  // see cluster_wait() below
@@ -67,20 +76,45 @@ __global__ void __launch_bounds__(1024) rmsnorm_quant_row(const __grid_constant_
   };
   const int steps = kKept > 0 ? kKept : (part / kChunk + blockDim.x - 1) / blockDim.x;
   float sum = 0;
+  float tensor_scale = 1;
   if constexpr (kKept > 0) {
+    // All loads before the first store, which may be to what they read.
+    uint4 rest[kSteps] = {};
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
-      const int column = column_of(i);
-      kept[i] = {};
-      if (column < end) {
-        weights[i] = *reinterpret_cast<const uint4*>(p.weight + column);
-        sum += first_pass(column, kept[i]);
+      if (const int column = column_of(i); column < end) {
+        kept[i] = load(x + column);
+        if (residual != nullptr) {
+          rest[i] = load(residual + column);
+        }
+      }
+    }
+    if constexpr (kEarlyWeights) {
+#pragma unroll
+      for (int i = 0; i < kKept; ++i) {
+        if (const int column = column_of(i); column < end) {
+          weights[i] = load(p.weight + column);
+        }
+      }
+    }
+    if constexpr (kScaling == Scaling::tensor) {
+      tensor_scale = *p.out.scales;
+    }
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      if (const int column = column_of(i); column < end) {
+        sum += add_residual(column, kept[i], rest[i]);
       }
     }
   } else {
+    if constexpr (kScaling == Scaling::tensor) {
+      tensor_scale = *p.out.scales;
+    }
     for (int i = 0; i < steps; ++i) {
       if (const int column = column_of(i); column < end) {
-        sum += first_pass(column, kept[0]);
+        kept[0] = load(x + column);
+        sum +=
+            add_residual(column, kept[0], residual != nullptr ? load(residual + column) : uint4{});
       }
     }
   }
@@ -95,11 +129,10 @@ __global__ void __launch_bounds__(1024) rmsnorm_quant_row(const __grid_constant_
     uint4 h = kept[kKept > 0 ? i : 0];
     uint4 w = weights[kKept > 0 ? i : 0];
     if constexpr (kKept == 0) {
-      h = w = {};
-      if (column < end) {
-        h = *reinterpret_cast<const uint4*>((residual != nullptr ? residual : x) + column);
-        w = *reinterpret_cast<const uint4*>(p.weight + column);
-      }
+      h = column < end ? load((residual != nullptr ? residual : x) + column) : uint4{};
+    }
+    if constexpr (!kEarlyWeights) {
+      w = column < end ? load(p.weight + column) : uint4{};
     }
     unpack<Pair>(h, v);
     float scale[kChunk];
@@ -110,10 +143,7 @@ __global__ void __launch_bounds__(1024) rmsnorm_quant_row(const __grid_constant_
     }
     return column;
   };
-  float reciprocal = 1;
-  if constexpr (kScaling == Scaling::tensor) {
-    reciprocal = 1 / *p.out.scales;
-  }
+  float reciprocal = 1 / tensor_scale;
   if constexpr (kScaling == Scaling::row) {
     float largest = 0;
 #pragma unroll
@@ -147,8 +177,9 @@ Status launch_kept(const RmsNormParams& params, const LaunchShape& shape) {
   const int kept = (part + shape.threads - 1) / shape.threads;
   const auto kernel = kept <= 1   ? rmsnorm_quant_row<Pair, kScaling, 1>
                       : kept <= 2 ? rmsnorm_quant_row<Pair, kScaling, 2>
-                      : kept <= 4 ? rmsnorm_quant_row<Pair, kScaling, 4>
-                                  : rmsnorm_quant_row<Pair, kScaling, 0>;
+                      : kept <= 4 && shape.threads <= most_threads(4)
+                          ? rmsnorm_quant_row<Pair, kScaling, 4>
+                          : rmsnorm_quant_row<Pair, kScaling, 0>;
   return launch_kernel(kernel, shape, params);
 }
 

@@ -16,7 +16,7 @@ struct SwigluParams {
   RowOut out;
 };
 
-/// Chunks of a thread where a row is cut into parts.
+/// Chunks of a thread where a row is cut into parts, and that it keeps where it is not.
 constexpr int kSteps = 2;
 
 /// Part blockIdx.x % parts of row blockIdx.x / parts.
@@ -46,9 +46,24 @@ __global__ void __launch_bounds__(1024) swiglu_quant_row(const __grid_constant__
     }
   };
   if constexpr (kScaling == Scaling::row) {
-    // The row is read twice; the second time it comes from a cache.
+    // A thread keeps kSteps chunks; what is beyond is read twice, the second time from a cache.
+    float kept[kSteps][kChunk];
     float largest = 0;
-    for (int i = 0; i < steps; ++i) {
+    {
+      uint4 gates[kSteps];
+      uint4 ups[kSteps];
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        gates[i] = load(gate, column_of(i));
+        ups[i] = load(up, column_of(i));
+      }
+#pragma unroll
+      for (int i = 0; i < kSteps; ++i) {
+        product(gates[i], ups[i], kept[i]);
+        largest = fmaxf(largest, largest_of(kept[i]));
+      }
+    }
+    for (int i = kSteps; i < steps; ++i) {
       float v[kChunk];
       product(load(gate, column_of(i)), load(up, column_of(i)), v);
       largest = fmaxf(largest, largest_of(v));
@@ -57,7 +72,12 @@ __global__ void __launch_bounds__(1024) swiglu_quant_row(const __grid_constant__
     if (threadIdx.x == 0) {
       p.out.scales[row * p.out.scale_row] = scale;
     }
-    for (int i = 0; i < steps; ++i) {
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      store_chunk<Pair, Scaling::tensor>(p.out, row, column_of(i), kept[i],
+                                         column_of(i) < p.columns, 1 / scale);
+    }
+    for (int i = kSteps; i < steps; ++i) {
       float v[kChunk];
       const int column = column_of(i);
       product(load(gate, column), load(up, column), v);
