@@ -13,6 +13,7 @@
 #include "engine/runner.h"
 #include "model/config.h"
 #include "model/weights.h"
+#include "ops/linear/op.h"
 #include "ops/matrix.h"
 
 namespace weft::hopper {
@@ -53,7 +54,11 @@ class Prefill {
   Result<std::unique_ptr<Chunk>> load(int64_t rows, Logits logits);
   /// Rows of tokens at positions first, first + 1, ...
   Status launch(const Chunk& chunk, const int32_t* tokens, int64_t first, int64_t rows);
-  /// One operation, or one of several that are joined.
+  /// The operands of the product that operation `index` begins, with all that are joined to it.
+  LinearArgs linear_args(const Chunk& chunk, size_t index) const;
+  /// Workspace enough for a chunk's products.
+  Status make_workspace(const Chunk& chunk);
+  /// One operation, or several that are joined.
   Status launch_operation(const Chunk& chunk, size_t index, const int32_t* tokens, int64_t first,
                           int64_t rows);
 
@@ -68,6 +73,7 @@ class Prefill {
   const PrefillPlaces places_;
   const int64_t capacity_;
   Device& device_;
+  DeviceMemory workspace_;
   std::unique_ptr<Chunk> chunk_;
   std::unique_ptr<Chunk> score_;  ///< made when it is first needed
 };

@@ -48,6 +48,7 @@ Result<std::unique_ptr<Prefill::Chunk>> Prefill::load(int64_t rows, Logits logit
                     device_.info().id, config_.name, chunk->layout.bytes >> 20, rows));
   }
   chunk->memory = std::move(*memory);
+  WEFT_TRY(make_workspace(*chunk));
   return chunk;
 }
 
@@ -96,6 +97,44 @@ Status Prefill::launch(const Chunk& chunk, const int32_t* tokens, int64_t first,
   return {};
 }
 
+LinearArgs Prefill::linear_args(const Chunk& chunk, size_t index) const {
+  const auto& operations = chunk.program.operations;
+  const auto& op = std::get<LinearOp>(operations[index].body);
+  LinearArgs args{.a = input(chunk, op.a),
+                  .w = weight(op.weight),
+                  .bias = vector(op.bias),
+                  .n = op.n,
+                  .k = op.k,
+                  .alpha = op.alpha,
+                  .accumulate = op.accumulate,
+                  .out = matrix(chunk, op.out)};
+  for (int i = 1; i < chunk.layout.joined[index]; ++i) {
+    args.n += std::get<LinearOp>(operations[index + static_cast<size_t>(i)].body).n;
+  }
+  // A vocabulary may be of any size: columns up to the multiple of 8 are of what follows the head
+  // in the arena, and nobody looks at them.
+  args.n = (args.n + 7) / 8 * 8;
+  return args;
+}
+
+Status Prefill::make_workspace(const Chunk& chunk) {
+  size_t most = 0;
+  for (size_t i = 0; i < chunk.program.operations.size(); ++i) {
+    if (chunk.layout.joined[i] > 0 &&
+        std::holds_alternative<LinearOp>(chunk.program.operations[i].body)) {
+      WEFT_ASSIGN(const size_t bytes,
+                  prefill_linear_workspace(linear_args(chunk, i), device_.stream()));
+      most = std::max(most, bytes);
+    }
+  }
+  if (most <= workspace_.size()) {
+    return {};
+  }
+  WEFT_ASSIGN(workspace_, device_.allocate(most));
+  const std::vector<char> zeros(std::min(most, kCounterBytes));
+  return device_.upload(workspace_.data(), zeros.data(), zeros.size());
+}
+
 Status Prefill::launch_operation(const Chunk& chunk, size_t index, const int32_t* tokens,
                                  int64_t first, int64_t rows) {
   const Stream stream = device_.stream();
@@ -135,23 +174,11 @@ Status Prefill::launch_operation(const Chunk& chunk, size_t index, const int32_t
     WEFT_TRY(fits(refuse_prefill_rmsnorm(args)));
     return prefill_rmsnorm(args, rows * op->groups, stream);
   }
-  if (const auto* op = std::get_if<LinearOp>(&body)) {
-    LinearArgs args{.a = input(chunk, op->a),
-                    .w = weight(op->weight),
-                    .bias = vector(op->bias),
-                    .n = op->n,
-                    .k = op->k,
-                    .alpha = op->alpha,
-                    .accumulate = op->accumulate,
-                    .out = matrix(chunk, op->out)};
-    for (int i = 1; i < chunk.layout.joined[index]; ++i) {
-      args.n += std::get<LinearOp>(operations[index + static_cast<size_t>(i)].body).n;
-    }
-    // A vocabulary may be of any size: columns up to the multiple of 8 are of what follows the head
-    // in the arena, and nobody looks at them.
-    args.n = (args.n + 7) / 8 * 8;
-    return prefill_linear(
-        args, rows, reinterpret_cast<float*>(chunk.memory.data() + chunk.layout.scratch), stream);
+  if (std::holds_alternative<LinearOp>(body)) {
+    return prefill_linear(linear_args(chunk, index), rows,
+                          {reinterpret_cast<float*>(chunk.memory.data() + chunk.layout.scratch),
+                           {workspace_.data(), workspace_.size()}},
+                          stream);
   }
   if (const auto* op = std::get_if<GatedLinearOp>(&body)) {
     const GatedLinearArgs args{.a = input(chunk, op->a),

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "ops/linear/hopper_prefill.h"
+
 namespace weft::hopper {
 namespace {
 
@@ -147,8 +149,10 @@ ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
   int64_t scratch = 0;
   for (size_t i = 0; i < chunk.operations.size(); ++i) {
     const LinearOp* op = linear_at(chunk, i);
-    if (op != nullptr && (op->bias.present || op->alpha != 1)) {
-      scratch = std::max(scratch, chunk.rows * place_of(*op).stride);
+    if (op != nullptr) {
+      const int64_t rows =
+          prefill_linear_scratch_rows(op->bias.present, op->alpha, op->accumulate, chunk.rows);
+      scratch = std::max(scratch, rows * place_of(*op).stride);
     }
   }
   layout.scratch = take(scratch * 4);

@@ -1,5 +1,8 @@
-// linear for many rows on sm_90a. Most projections are a plain product; a bias (Qwen2) or a factor
-// (Granite) is applied by a pass of its own over the product.
+// linear for a chunk's rows on sm_90a. Most projections are a plain product; a bias (Qwen2) or a
+// factor (Granite) is applied by a pass of its own over the product, and so is the sum with the
+// residual where there are few rows.
+#include <algorithm>
+
 #include "arch/hopper/launch.cuh"
 #include "ops/gemm_bf16/op.h"
 #include "ops/linear/hopper_prefill.h"
@@ -35,23 +38,58 @@ __global__ void __launch_bounds__(kThreads)
 
 bool plain(const LinearArgs& args) { return args.bias.data == nullptr && args.alpha == 1; }
 
-}  // namespace
-
-int64_t prefill_linear_scratch(const LinearArgs& args, int64_t rows) {
-  return plain(args) ? 0 : rows * args.n;
+/// gemm_bf16 has tiles of 128 rows: with a few, a handful of multiprocessors would read all of w.
+bool few(const LinearArgs& args, int64_t rows) {
+  constexpr int64_t kSkinnyStep = 16;  // of k
+  return rows <= kSkinnyRows && args.k % kSkinnyStep == 0;
 }
 
-Status prefill_linear(const LinearArgs& args, int64_t rows, float* scratch, Stream stream) {
-  const bool finish = !plain(args);
-  WEFT_TRY(weft::gemm_bf16({.m = rows,
-                      .n = args.n,
-                      .k = args.k,
-                      .a = args.a,
-                      .b = args.w,
-                      .out = finish ? Matrix{scratch, DType::f32, args.n} : args.out,
-                      .accumulate = !finish && args.accumulate,
-                      .workspace = {}},
-                     stream));
+GemmSkinnyArgs skinny(const LinearArgs& args, int64_t rows, const Matrix& out,
+                      const Workspace& workspace) {
+  return {.m = rows,
+          .n = args.n,
+          .k = args.k,
+          .a = args.a,
+          .b = args.w,
+          .a_scale = {},
+          .b_scale = {},
+          .out = out,
+          .workspace = workspace};
+}
+
+}  // namespace
+
+Result<size_t> prefill_linear_workspace(const LinearArgs& args, Stream stream) {
+  if (!few(args, 1)) {
+    return size_t{0};
+  }
+  size_t most = 0;
+  for (int64_t rows = 1; rows <= kSkinnyRows; ++rows) {
+    WEFT_ASSIGN(const size_t bytes,
+                gemm_skinny_workspace(skinny(args, rows, args.out, {}), stream));
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
+Status prefill_linear(const LinearArgs& args, int64_t rows, const PrefillScratch& scratch,
+                      Stream stream) {
+  const bool skinny_rows = few(args, rows);
+  const bool finish = !plain(args) || (skinny_rows && args.accumulate);
+  const Matrix out = finish ? Matrix{scratch.product, DType::f32, args.n} : args.out;
+  if (skinny_rows) {
+    WEFT_TRY(weft::gemm_skinny(skinny(args, rows, out, scratch.workspace), stream));
+  } else {
+    WEFT_TRY(weft::gemm_bf16({.m = rows,
+                              .n = args.n,
+                              .k = args.k,
+                              .a = args.a,
+                              .b = args.w,
+                              .out = out,
+                              .accumulate = !finish && args.accumulate,
+                              .workspace = {}},
+                             stream));
+  }
   if (!finish) {
     return {};
   }
@@ -59,7 +97,7 @@ Status prefill_linear(const LinearArgs& args, int64_t rows, float* scratch, Stre
                        {.blocks = static_cast<int>(rows),
                         .threads = kThreads,
                         .stream = static_cast<cudaStream_t>(stream.native)},
-                       args, scratch);
+                       args, scratch.product);
 }
 
 }  // namespace weft::hopper
