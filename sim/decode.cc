@@ -326,10 +326,10 @@ bool Decoder::modifier(std::string_view text, Instruction& out) {
   static constexpr struct {
     std::string_view name;
     bool Instruction::*field;
-  } kFlags[] = {{"clamp", &Instruction::clamp}, {"sc0", &Instruction::sc0},
-                {"sc1", &Instruction::sc1},     {"nt", &Instruction::nt},
-                {"lds", &Instruction::lds},     {"offen", &Instruction::offen},
-                {"idxen", &Instruction::idxen}, {"gds", &Instruction::gds}};
+  } kFlags[] = {
+      {"clamp", &Instruction::clamp}, {"sc0", &Instruction::sc0},     {"glc", &Instruction::sc0},
+      {"sc1", &Instruction::sc1},     {"nt", &Instruction::nt},       {"lds", &Instruction::lds},
+      {"offen", &Instruction::offen}, {"idxen", &Instruction::idxen}, {"gds", &Instruction::gds}};
   if (value.empty()) {
     for (const auto& flag : kFlags) {
       if (name == flag.name) {
@@ -536,8 +536,9 @@ bool Decoder::read(const AssemblerLine& line, uint32_t word, Instruction& out) {
     out.operands = static_cast<uint8_t>(i + 1);
   }
   for (const std::string_view text_of : modifiers) {
-    // A swizzle pattern's bits were read from the encoding.
-    if (!starts(text_of, "offset:swizzle(") && !modifier(text_of, out)) {
+    // Bits of a swizzle's pattern and of a typed buffer's format are read from the encoding.
+    const bool read_elsewhere = starts(text_of, "offset:swizzle(") || starts(text_of, "format:");
+    if (!read_elsewhere && !modifier(text_of, out)) {
       return false;
     }
   }

@@ -1,6 +1,10 @@
 // Branches, barriers, waits, and scalar loads (SOPP, SMEM): one row for each instruction.
+#include <algorithm>
 #include <cstring>
+#include <string>
+#include <type_traits>
 
+#include "sim/access.h"
 #include "sim/checks.h"
 #include "sim/decode.h"
 #include "sim/instruction.h"
@@ -46,6 +50,12 @@ void trap(Wave& w, const Instruction& i) {
 }
 
 void end(Wave& w, const Instruction&) { w.state = WaveState::ended; }
+/// s_setkill 1: the wave ends with its next instruction.
+void kill(Wave& w, const Instruction& i) {
+  if ((i.offset & 1) != 0) {
+    w.state = WaveState::ended;
+  }
+}
 void yield(Wave& w, const Instruction&) { w.state = WaveState::yielded; }
 void nothing(Wave&, const Instruction&) {}
 
@@ -130,6 +140,13 @@ const Row kFlowRows[] = {
     plain("s_ttracedata", &nothing),
     plain("s_wakeup", &nothing),
     plain("s_endpgm_saved", &end),
+    plain("s_endpgm_ordered_ps_done", &end),
+    // Conditional branches on a debugger's flags, of which none is ever set.
+    plain("s_cbranch_cdbgsys", &nothing),
+    plain("s_cbranch_cdbguser", &nothing),
+    plain("s_cbranch_cdbgsys_or_user", &nothing),
+    plain("s_cbranch_cdbgsys_and_user", &nothing),
+    plain("s_setkill", &kill),
     {.name = "s_set_gpr_idx_on",
      .run = &index_on,
      .cost = Class::salu,
@@ -146,17 +163,37 @@ const Row kFlowRows[] = {
 
 // --- scalar memory ------------------------------------------------------------------------------
 
+/// s_load sdst, sbase, (soffset offset: | offset): the low two bits of the address are ignored.
+uint64_t scalar_address(const Wave& w, const Instruction& i) {
+  const Operand& o = i.operand[2];
+  uint64_t address = w.read64(i.operand[1]) + static_cast<uint64_t>(int64_t{i.offset});
+  address += o.kind == Operand::Kind::constant
+                 ? static_cast<uint64_t>(int64_t{static_cast<int32_t>(o.value)})
+                 : w.read32(o);
+  return address & ~uint64_t{3};
+}
+
+/// Where a scalar buffer instruction goes, and how much of that is in bounds.
+struct ScalarBuffer {
+  uint64_t address;
+  uint64_t bytes;
+
+  ScalarBuffer(const Wave& w, const Instruction& i) {
+    // The descriptor's base and size; stride multiplies the number of records.
+    const Operand& resource = i.operand[1];
+    const uint32_t stride = w.s[resource.index + 1] >> 16 & 0x3fff;
+    const uint64_t size =
+        stride == 0 ? w.s[resource.index + 2] : uint64_t{stride} * w.s[resource.index + 2];
+    const uint64_t offset = (w.read32(i.operand[2]) + static_cast<uint32_t>(i.offset)) & ~3U;
+    address = (w.pair(resource.index) & 0xffffffffffff) + offset;
+    bytes = size - std::min(size, offset);
+  }
+};
+
 template <int kWords>
 void scalar_load(Wave& w, const Instruction& i) {
-  // s_load sdst, sbase, (soffset offset: | offset): the low two bits of the address are ignored.
-  const Operand& o = i.operand[2];
-  uint64_t address = w.read64(i.operand[1]) + static_cast<int64_t>(i.offset);
-  address += o.kind == Operand::Kind::constant
-                 ? static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(o.value)))
-                 : w.read32(o);
-  address &= ~uint64_t{3};
   uint32_t values[kWords] = {};
-  if (const void* at = reach_scalar(w, i, address, sizeof values)) {
+  if (const void* at = reach_scalar(w, i, scalar_address(w, i), sizeof values, false)) {
     std::memcpy(values, at, sizeof values);
   }
   for (int k = 0; k < kWords; ++k) {
@@ -167,17 +204,11 @@ void scalar_load(Wave& w, const Instruction& i) {
 
 template <int kWords>
 void scalar_buffer_load(Wave& w, const Instruction& i) {
-  // The descriptor's base and size; stride multiplies the number of records.
-  const Operand& resource = i.operand[1];
-  const uint64_t base = w.pair(resource.index) & 0xffffffffffff;
-  const uint32_t stride = w.s[resource.index + 1] >> 16 & 0x3fff;
-  const uint64_t bytes =
-      stride == 0 ? w.s[resource.index + 2] : uint64_t{stride} * w.s[resource.index + 2];
-  const uint64_t offset = (w.read32(i.operand[2]) + static_cast<uint32_t>(i.offset)) & ~3U;
+  const ScalarBuffer buffer(w, i);
   for (uint64_t k = 0; k < kWords; ++k) {
     uint32_t value = 0;
-    if (offset + 4 * k + 4 <= bytes) {
-      if (const void* at = reach_scalar(w, i, base + offset + 4 * k, 4)) {
+    if (4 * k + 4 <= buffer.bytes) {
+      if (const void* at = reach_scalar(w, i, buffer.address + 4 * k, 4, false)) {
         std::memcpy(&value, at, 4);
       }
     }
@@ -188,12 +219,68 @@ void scalar_buffer_load(Wave& w, const Instruction& i) {
 
 template <int kWords>
 void scalar_store(Wave& w, const Instruction& i) {
-  const Operand& o = i.operand[2];
-  const uint64_t address =
-      (w.read64(i.operand[1]) + static_cast<int64_t>(i.offset) + w.read32(o)) & ~uint64_t{3};
-  if (void* at = reach_scalar(w, i, address, 4 * kWords)) {
+  if (void* at = reach_scalar(w, i, scalar_address(w, i), 4 * kWords, true)) {
     std::memcpy(at, &w.s[i.operand[0].index], 4 * kWords);
   }
+  w.group->progressed = true;
+  note_issue(w, i, Counter::lgkm_any_order, -1, 0, true);
+}
+
+template <int kWords>
+void scalar_buffer_store(Wave& w, const Instruction& i) {
+  const ScalarBuffer buffer(w, i);
+  for (uint64_t k = 0; k < kWords && 4 * k + 4 <= buffer.bytes; ++k) {
+    if (void* at = reach_scalar(w, i, buffer.address + 4 * k, 4, true)) {
+      std::memcpy(at, &w.s[i.operand[0].index + k], 4);
+    }
+  }
+  w.group->progressed = true;
+  note_issue(w, i, Counter::lgkm_any_order, -1, 0, true);
+}
+
+/// Of one value from the data register, which takes the old one where the instruction says glc.
+/// Compare and swap: the value and then what is compared with.
+template <class T, class F, bool kBuffer>
+void scalar_atomic(Wave& w, const Instruction& i) {
+  constexpr int kWords = sizeof(T) / 4;
+  const auto data = [&](int at) -> T {
+    const int index = i.operand[0].index + at * kWords;
+    return kWords == 2 ? static_cast<T>(w.pair(index)) : static_cast<T>(w.s[index]);
+  };
+  uint64_t address = 0;
+  uint64_t bytes = sizeof(T);
+  if constexpr (kBuffer) {
+    const ScalarBuffer buffer(w, i);
+    address = buffer.address;
+    bytes = buffer.bytes;
+  } else {
+    address = scalar_address(w, i);
+  }
+  T old{};
+  if (bytes >= sizeof(T)) {
+    if (address % sizeof(T) != 0) {
+      report(w, i, FindingKind::misaligned, 0,
+             "an atomic's address must be a multiple of " + std::to_string(sizeof(T)));
+    } else if (reach_scalar(w, i, address, sizeof(T), true) != nullptr) {
+      old = update<T>(address, [&](T now) -> T {
+        if constexpr (std::is_invocable_v<F, T, T, T>) {
+          return F{}(now, data(0), data(1));
+        } else {
+          return F{}(now, data(0));
+        }
+      });
+    }
+  }
+  const bool returns = (i.word >> 16 & 1) != 0;
+  if (returns) {
+    w.s[i.operand[0].index] = static_cast<uint32_t>(old);
+    if constexpr (kWords == 2) {
+      w.s[i.operand[0].index + 1] = static_cast<uint32_t>(old >> 32);
+    }
+  }
+  w.group->progressed = true;
+  w.group->shares = true;
+  note_issue(w, i, Counter::lgkm_any_order, returns ? i.operand[0].index : -1, kWords, true);
 }
 
 /// Clock ticks that never repeat and never go back: instructions this wave executed, spread out.
@@ -213,8 +300,50 @@ constexpr Row store_row(std::string_view name, Execute run, Type data) {
           .results = 0,
           .types = {data, Type::b64, Type::b32}};
 }
+constexpr Row buffer_store_row(std::string_view name, Execute run, Type data) {
+  return {.name = name,
+          .run = run,
+          .cost = Class::smem,
+          .results = 0,
+          .types = {data, Type::b128, Type::b32}};
+}
 constexpr Row clock_row(std::string_view name) {
   return {.name = name, .run = &clock, .cost = Class::smem, .types = {Type::b64}};
+}
+
+template <class T, bool kBuffer, class F>
+constexpr Row atomic_row(std::string_view name, F) {
+  constexpr bool kTwo = std::is_invocable_v<F, T, T, T>;
+  return {.name = name,
+          .run = &scalar_atomic<T, F, kBuffer>,
+          .cost = Class::smem,
+          .results = 0,
+          .types = {sizeof(T) * (kTwo ? 2 : 1) == 4   ? Type::b32
+                    : sizeof(T) * (kTwo ? 2 : 1) == 8 ? Type::b64
+                                                      : Type::b128,
+                    kBuffer ? Type::b128 : Type::b64, Type::b32}};
+}
+#define WEFT_SCALAR_ATOMICS(prefix, suffix, T, Ops, buffer)     \
+  atomic_row<T, buffer>(prefix "swap" suffix, Ops::swap),       \
+      atomic_row<T, buffer>(prefix "add" suffix, Ops::add),     \
+      atomic_row<T, buffer>(prefix "sub" suffix, Ops::sub),     \
+      atomic_row<T, buffer>(prefix "smin" suffix, Ops::smin),   \
+      atomic_row<T, buffer>(prefix "umin" suffix, Ops::umin),   \
+      atomic_row<T, buffer>(prefix "smax" suffix, Ops::smax),   \
+      atomic_row<T, buffer>(prefix "umax" suffix, Ops::umax),   \
+      atomic_row<T, buffer>(prefix "and" suffix, Ops::bit_and), \
+      atomic_row<T, buffer>(prefix "or" suffix, Ops::bit_or),   \
+      atomic_row<T, buffer>(prefix "xor" suffix, Ops::bit_xor), \
+      atomic_row<T, buffer>(prefix "inc" suffix, Ops::inc),     \
+      atomic_row<T, buffer>(prefix "dec" suffix, Ops::dec),     \
+      atomic_row<T, buffer>(prefix "cmpswap" suffix,            \
+                            [](T old, T x, T c) { return old == c ? x : old; })
+#define WEFT_BOTH_SCALAR_ATOMICS(prefix, buffer)               \
+  WEFT_SCALAR_ATOMICS(prefix, "", uint32_t, Atomic32, buffer), \
+      WEFT_SCALAR_ATOMICS(prefix, "_x2", uint64_t, Atomic64, buffer)
+
+constexpr Row cache_row(std::string_view name) {
+  return {.name = name, .run = &nothing, .cost = Class::smem, .results = 0};
 }
 
 const Row kMemoryRows[] = {
@@ -231,12 +360,28 @@ const Row kMemoryRows[] = {
     store_row("s_store_dword", &scalar_store<1>, Type::b32),
     store_row("s_store_dwordx2", &scalar_store<2>, Type::b64),
     store_row("s_store_dwordx4", &scalar_store<4>, Type::b128),
+    buffer_store_row("s_buffer_store_dword", &scalar_buffer_store<1>, Type::b32),
+    buffer_store_row("s_buffer_store_dwordx2", &scalar_buffer_store<2>, Type::b64),
+    buffer_store_row("s_buffer_store_dwordx4", &scalar_buffer_store<4>, Type::b128),
+    WEFT_BOTH_SCALAR_ATOMICS("s_atomic_", false),
+    WEFT_BOTH_SCALAR_ATOMICS("s_buffer_atomic_", true),
     clock_row("s_memtime"),
     clock_row("s_memrealtime"),
-    {.name = "s_dcache_inv", .run = &nothing, .cost = Class::smem, .results = 0},
-    {.name = "s_dcache_wb", .run = &nothing, .cost = Class::smem, .results = 0},
-    {.name = "s_dcache_inv_vol", .run = &nothing, .cost = Class::smem, .results = 0},
-    {.name = "s_dcache_wb_vol", .run = &nothing, .cost = Class::smem, .results = 0},
+    cache_row("s_dcache_inv"),
+    cache_row("s_dcache_wb"),
+    cache_row("s_dcache_inv_vol"),
+    cache_row("s_dcache_wb_vol"),
+    // Memory is always coherent here: there is nothing to discard, and no translation to prefetch.
+    {.name = "s_dcache_discard",
+     .run = &nothing,
+     .cost = Class::smem,
+     .results = 0,
+     .types = {Type::b64, Type::b32}},
+    {.name = "s_dcache_discard_x2",
+     .run = &nothing,
+     .cost = Class::smem,
+     .results = 0,
+     .types = {Type::b64, Type::b32}},
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "sim/convert.h"
+#include "sim/dpp.h"
 #include "sim/instruction.h"
 #include "sim/matrix.h"
 #include "sim/wave.h"
@@ -74,6 +75,21 @@ void modify(const Operand& o, Lanes* registers_, int count) {
   }
 }
 
+/// DPP: each lane's source from another lane; 0 where there is none.
+void permute(const Wave& w, const Instruction& i, const Lanes* from, Lanes* to, int count) {
+  int source[kLanes];
+  dpp_lanes(i, source);
+  const uint64_t exec = w.exec();
+  for (int k = 0; k < count; ++k) {
+    Lanes moved;
+    for (int l = 0; l < kLanes; ++l) {
+      const bool there = source[l] >= 0 && (exec >> source[l] & 1) != 0;
+      moved[l] = there ? from[k][source[l]] : 0;
+    }
+    std::memcpy(to[k], moved, sizeof moved);
+  }
+}
+
 void convert(Wave& w, const Instruction& i) {
   const ConvertOp& op = *i.convert;
   alignas(64) Lanes result[32];
@@ -85,6 +101,10 @@ void convert(Wave& w, const Instruction& i) {
   for (int k = 0; k < 3 && op.src_regs[k] != 0; ++k) {
     const Operand& o = i.operand[1 + k];
     const Lanes* p = registers(w, o, op.src_regs[k], sources[k]);
+    if (k == 0 && i.dpp != Dpp::none) {
+      permute(w, i, p, sources[k], op.src_regs[k]);
+      p = sources[k];
+    }
     if (o.select != 6 || o.absolute || o.negate) {
       std::memmove(sources[k], p, sizeof(Lanes) * op.src_regs[k]);
       modify(o, sources[k], op.src_regs[k]);
@@ -96,10 +116,13 @@ void convert(Wave& w, const Instruction& i) {
   operands.op_sel = static_cast<uint8_t>(vop3 ? i.word >> 11 & 15 : 0);
   operands.fp16_ovfl = (w.mode >> 23 & 1) != 0;
   op.run(operands, w.group->launch->target);
-  const uint64_t exec = w.exec();
+  if (i.destination_select != 6) {
+    select_destination(i, to, result[0]);
+  }
+  const uint64_t mask = write_mask(w, i);
   for (int k = 0; k < op.d_regs; ++k) {
     for (int l = 0; l < kLanes; ++l) {
-      if ((exec >> l & 1) != 0) {
+      if ((mask >> l & 1) != 0) {
         to[k * kLanes + l] = result[k][l];
       }
     }

@@ -93,7 +93,6 @@ enum RowFlags : uint8_t {
   kOnlyGfx950 = 4,
   kWritesVccText = 8,  ///< a carry is printed as second result
   kFloatResult = 16,   ///< clamp means [0, 1]
-  kNoSanitize = 32,    ///< the executor checks its operands by itself
   kIgnoresExec = 64,
 };
 

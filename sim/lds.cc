@@ -4,8 +4,9 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <type_traits>
 
-#include "base/number.h"
+#include "sim/access.h"
 #include "sim/instruction.h"
 #include "sim/wave.h"
 
@@ -118,9 +119,8 @@ void lds_cost(Wave& w, const Access& access, int bytes, bool write) {
 
 /// LDS addresses: the address register plus an offset; lanes beyond the workgroup's LDS are taken
 /// out with a finding, as hardware reads 0 and drops writes there.
-void reach(Wave& w, const Instruction& i, int address_at, uint32_t offset, int bytes, bool write,
-           bool atomic, Access& access, int align) {
-  const uint32_t* base = w.lanes(i.operand[address_at].index);
+void reach_from(Wave& w, const Instruction& i, const uint32_t* base, uint32_t offset, int bytes,
+                bool write, bool atomic, Access& access, int align) {
   const uint32_t limit = w.group->lds_bytes;
   access.mask = w.exec();
   for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
@@ -149,56 +149,23 @@ void reach(Wave& w, const Instruction& i, int address_at, uint32_t offset, int b
   }
 }
 
+void reach(Wave& w, const Instruction& i, int address_at, uint32_t offset, int bytes, bool write,
+           bool atomic, Access& access, int align) {
+  reach_from(w, i, w.lanes(i.operand[address_at].index), offset, bytes, write, atomic, access,
+             align);
+}
+/// Each lane's own word: four bytes a lane from M0 and the offset on.
+void reach_own(Wave& w, const Instruction& i, bool write, Access& access) {
+  uint32_t base[kLanes];
+  for (uint32_t l = 0; l < kLanes; ++l) {
+    base[l] = (w.s[kM0] & 0xffff) + 4 * l;
+  }
+  reach_from(w, i, base, static_cast<uint32_t>(i.offset), 4, write, false, access, 4);
+}
+
 /// What LDS takes unaligned: the compilers turn on unaligned access for this ABI, so only atomics
 /// and two-address instructions, which hardware serves word by word, ask for alignment.
 constexpr int kAnyAlignment = 1;
-
-enum class Kind : uint8_t {
-  u8,
-  s8,
-  u16,
-  s16,
-  words,
-  u8_low,
-  u8_high,
-  s8_low,
-  s8_high,
-  b16_low,
-  b16_high
-};
-
-template <class T>
-T load_as(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
-}
-
-uint32_t narrow_value(Kind kind, const std::byte* from, uint32_t old) {
-  switch (kind) {
-    case Kind::u8:
-      return load_as<uint8_t>(from);
-    case Kind::s8:
-      return static_cast<uint32_t>(int32_t{load_as<int8_t>(from)});
-    case Kind::u16:
-      return load_as<uint16_t>(from);
-    case Kind::s16:
-      return static_cast<uint32_t>(int32_t{load_as<int16_t>(from)});
-    case Kind::u8_low:
-      return (old & 0xffff0000) | load_as<uint8_t>(from);
-    case Kind::u8_high:
-      return (old & 0xffff) | static_cast<uint32_t>(load_as<uint8_t>(from)) << 16;
-    case Kind::s8_low:
-      return (old & 0xffff0000) | static_cast<uint16_t>(int16_t{load_as<int8_t>(from)});
-    case Kind::s8_high:
-      return (old & 0xffff) |
-             static_cast<uint32_t>(static_cast<uint16_t>(int16_t{load_as<int8_t>(from)})) << 16;
-    case Kind::b16_low:
-      return (old & 0xffff0000) | load_as<uint16_t>(from);
-    default:
-      return (old & 0xffff) | static_cast<uint32_t>(load_as<uint16_t>(from)) << 16;
-  }
-}
 
 void done(Wave& w, const Instruction& i) {
   note_issue(w, i, Counter::lgkm_in_order, i.results != 0 ? i.operand[0].index : -1,
@@ -232,12 +199,12 @@ void read_words(Wave& w, const Access& access, uint32_t* out, uint64_t exec) {
 
 void read(Wave& w, const Instruction& i) {
   const int bytes = i.row->a;
-  const auto kind = static_cast<Kind>(i.row->b);
+  const auto kind = static_cast<Moved>(i.row->b);
   Access access;
   reach(w, i, 1, static_cast<uint32_t>(i.offset), bytes, false, false, access, kAnyAlignment);
   uint32_t* out = w.lanes(i.operand[0].index);
   const uint64_t exec = w.exec();
-  if (kind == Kind::words) {
+  if (kind == Moved::words) {
     switch (bytes) {
       case 4:
         read_words<1>(w, access, out, exec);
@@ -257,7 +224,7 @@ void read(Wave& w, const Instruction& i) {
     for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
       const int l = std::countr_zero(rest);
       const bool good = (access.mask >> l & 1) != 0;
-      out[l] = narrow_value(kind, good ? w.group->lds + access.address[l] : kZeros, out[l]);
+      out[l] = loaded(kind, good ? w.group->lds + access.address[l] : kZeros, out[l]);
     }
   }
   done(w, i);
@@ -336,18 +303,57 @@ void atomic(Wave& w, const Instruction& i) {
     }
   };
   uint32_t* result = i.results != 0 ? w.lanes(i.operand[0].index) : nullptr;
-  const bool two = i.operands > address_at + 2;
   for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     std::byte* at = w.group->lds + access.address[l];
     const T old = load_as<T>(at);
-    const T now = F{}(old, value(address_at + 1, l), two ? value(address_at + 2, l) : T{0});
+    T now;
+    if constexpr (std::is_invocable_v<F, T, T, T>) {
+      now = F{}(old, value(address_at + 1, l), value(address_at + 2, l));
+    } else {
+      now = F{}(old, value(address_at + 1, l));
+    }
     std::memcpy(at, &now, sizeof now);
     if (result != nullptr) {
       result[l] = static_cast<uint32_t>(old);
       if constexpr (kWords == 2) {
         result[kLanes + l] = static_cast<uint32_t>(old >> 32);
       }
+    }
+  }
+  done(w, i);
+}
+
+void read_own(Wave& w, const Instruction& i) {
+  Access access;
+  reach_own(w, i, false, access);
+  read_words<1>(w, access, w.lanes(i.operand[0].index), w.exec());
+  done(w, i);
+}
+void write_own(Wave& w, const Instruction& i) {
+  Access access;
+  reach_own(w, i, true, access);
+  write_values(w, access, w.lanes(i.operand[0].index), 4, 0);
+  done(w, i);
+}
+
+/// Two words or pairs change places with LDS, at two offsets.
+template <class T, int kUnits>
+void exchange_two(Wave& w, const Instruction& i) {
+  constexpr int kWords = sizeof(T) / 4;
+  alignas(64) uint32_t old[2 * kWords * kLanes];
+  for (int k = 0; k < 2; ++k) {
+    Access access;
+    const uint32_t offset = (k == 0 ? i.offset0 : i.offset1) * uint32_t{sizeof(T)} * kUnits;
+    reach(w, i, 1, offset, sizeof(T), true, true, access, sizeof(T));
+    read_words<kWords>(w, access, old + k * kWords * kLanes, w.exec());
+    write_values(w, access, w.lanes(i.operand[2 + k].index), sizeof(T), 0);
+  }
+  uint32_t* to = w.lanes(i.operand[0].index);
+  for (uint64_t rest = w.exec(); rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    for (int word = 0; word < 2 * kWords; ++word) {
+      to[word * kLanes + l] = old[word * kLanes + l];
     }
   }
   done(w, i);
@@ -481,12 +487,12 @@ void read_transposed(Wave& w, const Instruction& i) {
 
 // --- tables -------------------------------------------------------------------------------------
 
-constexpr Row read_row(std::string_view name, int bytes, Kind kind, Type type) {
+constexpr Row read_row(std::string_view name, int bytes, Moved kind, Type type) {
   return {.name = name,
           .run = &read,
           .cost = Class::lds,
           .types = {type, Type::b32},
-          .reads_result = static_cast<uint8_t>(kind >= Kind::u8_low ? 1 : 0),
+          .reads_result = static_cast<uint8_t>(kind >= Moved::u8_low ? 1 : 0),
           .a = static_cast<uint8_t>(bytes),
           .b = static_cast<uint8_t>(kind)};
 }
@@ -519,84 +525,60 @@ constexpr Row atomic_row(std::string_view name, bool returns, F) {
   return row;
 }
 
+constexpr Row exchange_row(std::string_view name, Execute run, Type data, Type both) {
+  Row row = lds_row(name, run, 1, both, Type::b32, data);
+  row.types[3] = data;
+  return row;
+}
+
 #define WEFT_BOTH(T, name, rtn, suffix, ...)                \
   atomic_row<T>("ds_" name "_" suffix, false, __VA_ARGS__), \
       atomic_row<T>("ds_" rtn "_rtn_" suffix, true, __VA_ARGS__)
 #define WEFT_ATOMIC(T, name, suffix, ...) WEFT_BOTH(T, name, name, suffix, __VA_ARGS__)
 
-#define WEFT_INTEGER_ATOMICS(T, S, u, s, b)                                                      \
-  WEFT_ATOMIC(T, "add", u, [](T old, T x, T) { return old + x; }),                               \
-      WEFT_ATOMIC(T, "sub", u, [](T old, T x, T) { return old - x; }),                           \
-      WEFT_ATOMIC(T, "rsub", u, [](T old, T x, T) { return x - old; }),                          \
-      WEFT_ATOMIC(T, "inc", u, [](T old, T x, T) { return old >= x ? T{0} : old + 1; }),         \
-      WEFT_ATOMIC(T, "dec", u, [](T old, T x, T) { return old == 0 || old > x ? x : old - 1; }), \
-      WEFT_ATOMIC(                                                                               \
-          T, "min", s,                                                                           \
-          [](T old, T x, T) { return static_cast<S>(x) < static_cast<S>(old) ? x : old; }),      \
-      WEFT_ATOMIC(                                                                               \
-          T, "max", s,                                                                           \
-          [](T old, T x, T) { return static_cast<S>(x) > static_cast<S>(old) ? x : old; }),      \
-      WEFT_ATOMIC(T, "min", u, [](T old, T x, T) { return x < old ? x : old; }),                 \
-      WEFT_ATOMIC(T, "max", u, [](T old, T x, T) { return x > old ? x : old; }),                 \
-      WEFT_ATOMIC(T, "and", b, [](T old, T x, T) { return old & x; }),                           \
-      WEFT_ATOMIC(T, "or", b, [](T old, T x, T) { return old | x; }),                            \
-      WEFT_ATOMIC(T, "xor", b, [](T old, T x, T) { return old ^ x; }),                           \
-      WEFT_ATOMIC(T, "mskor", b, [](T old, T m, T x) { return (old & ~m) | x; }),                \
-      atomic_row<T>("ds_wrxchg_rtn_" b, true, [](T, T x, T) { return x; }),                      \
+#define WEFT_INTEGER_ATOMICS(T, Ops, u, s, b)                                       \
+  WEFT_ATOMIC(T, "add", u, Ops::add), WEFT_ATOMIC(T, "sub", u, Ops::sub),           \
+      WEFT_ATOMIC(T, "rsub", u, [](T old, T x) { return x - old; }),                \
+      WEFT_ATOMIC(T, "inc", u, Ops::inc), WEFT_ATOMIC(T, "dec", u, Ops::dec),       \
+      WEFT_ATOMIC(T, "min", s, Ops::smin), WEFT_ATOMIC(T, "max", s, Ops::smax),     \
+      WEFT_ATOMIC(T, "min", u, Ops::umin), WEFT_ATOMIC(T, "max", u, Ops::umax),     \
+      WEFT_ATOMIC(T, "and", b, Ops::bit_and), WEFT_ATOMIC(T, "or", b, Ops::bit_or), \
+      WEFT_ATOMIC(T, "xor", b, Ops::bit_xor),                                       \
+      WEFT_ATOMIC(T, "mskor", b, [](T old, T m, T x) { return (old & ~m) | x; }),   \
+      atomic_row<T>("ds_wrxchg_rtn_" b, true, Ops::swap),                           \
       WEFT_ATOMIC(T, "cmpst", b, [](T old, T c, T x) { return old == c ? x : old; })
 
-template <class F, class T>
-T as_bits(F x) {
-  return std::bit_cast<T>(x);
-}
-#define WEFT_FLOAT_ATOMICS(T, F, f)                                                             \
-  WEFT_ATOMIC(                                                                                  \
-      T, "add", f,                                                                              \
-      [](T old, T x, T) {                                                                       \
-        return std::bit_cast<T>(static_cast<F>(std::bit_cast<F>(old) + std::bit_cast<F>(x)));   \
-      }),                                                                                       \
-      WEFT_ATOMIC(                                                                              \
-          T, "min", f,                                                                          \
-          [](T old, T x, T) { return std::bit_cast<F>(x) < std::bit_cast<F>(old) ? x : old; }), \
-      WEFT_ATOMIC(                                                                              \
-          T, "max", f,                                                                          \
-          [](T old, T x, T) { return std::bit_cast<F>(x) > std::bit_cast<F>(old) ? x : old; }), \
-      WEFT_ATOMIC(T, "cmpst", f, [](T old, T c, T x) {                                          \
-        return std::bit_cast<F>(old) == std::bit_cast<F>(c) ? x : old;                          \
+#define WEFT_FLOAT_ATOMICS(T, F, f)                                                           \
+  WEFT_ATOMIC(                                                                                \
+      T, "add", f,                                                                            \
+      [](T old, T x) {                                                                        \
+        return std::bit_cast<T>(static_cast<F>(std::bit_cast<F>(old) + std::bit_cast<F>(x))); \
+      }),                                                                                     \
+      WEFT_ATOMIC(                                                                            \
+          T, "min", f,                                                                        \
+          [](T old, T x) { return std::bit_cast<F>(x) < std::bit_cast<F>(old) ? x : old; }),  \
+      WEFT_ATOMIC(                                                                            \
+          T, "max", f,                                                                        \
+          [](T old, T x) { return std::bit_cast<F>(x) > std::bit_cast<F>(old) ? x : old; }),  \
+      WEFT_ATOMIC(T, "cmpst", f, [](T old, T c, T x) {                                        \
+        return std::bit_cast<F>(old) == std::bit_cast<F>(c) ? x : old;                        \
       })
 
-constexpr auto kAddF16 = [](uint32_t old, uint32_t x, uint32_t) {
-  const auto add = [](uint32_t a, uint32_t b) {
-    return uint32_t{
-        to_f16(to_float(f16{static_cast<uint16_t>(a)}) + to_float(f16{static_cast<uint16_t>(b)}))
-            .bits};
-  };
-  return add(old & 0xffff, x & 0xffff) | add(old >> 16, x >> 16) << 16;
-};
-constexpr auto kAddBf16 = [](uint32_t old, uint32_t x, uint32_t) {
-  const auto add = [](uint32_t a, uint32_t b) {
-    return uint32_t{
-        to_bf16(to_float(bf16{static_cast<uint16_t>(a)}) + to_float(bf16{static_cast<uint16_t>(b)}))
-            .bits};
-  };
-  return add(old & 0xffff, x & 0xffff) | add(old >> 16, x >> 16) << 16;
-};
-
 const Row kRows[] = {
-    read_row("ds_read_b32", 4, Kind::words, Type::b32),
-    read_row("ds_read_b64", 8, Kind::words, Type::b64),
-    read_row("ds_read_b96", 12, Kind::words, Type::b96),
-    read_row("ds_read_b128", 16, Kind::words, Type::b128),
-    read_row("ds_read_u8", 1, Kind::u8, Type::b32),
-    read_row("ds_read_i8", 1, Kind::s8, Type::b32),
-    read_row("ds_read_u16", 2, Kind::u16, Type::b32),
-    read_row("ds_read_i16", 2, Kind::s16, Type::b32),
-    read_row("ds_read_u8_d16", 1, Kind::u8_low, Type::b32),
-    read_row("ds_read_u8_d16_hi", 1, Kind::u8_high, Type::b32),
-    read_row("ds_read_i8_d16", 1, Kind::s8_low, Type::b32),
-    read_row("ds_read_i8_d16_hi", 1, Kind::s8_high, Type::b32),
-    read_row("ds_read_u16_d16", 2, Kind::b16_low, Type::b32),
-    read_row("ds_read_u16_d16_hi", 2, Kind::b16_high, Type::b32),
+    read_row("ds_read_b32", 4, Moved::words, Type::b32),
+    read_row("ds_read_b64", 8, Moved::words, Type::b64),
+    read_row("ds_read_b96", 12, Moved::words, Type::b96),
+    read_row("ds_read_b128", 16, Moved::words, Type::b128),
+    read_row("ds_read_u8", 1, Moved::u8, Type::b32),
+    read_row("ds_read_i8", 1, Moved::s8, Type::b32),
+    read_row("ds_read_u16", 2, Moved::u16, Type::b32),
+    read_row("ds_read_i16", 2, Moved::s16, Type::b32),
+    read_row("ds_read_u8_d16", 1, Moved::u8_low, Type::b32),
+    read_row("ds_read_u8_d16_hi", 1, Moved::u8_high, Type::b32),
+    read_row("ds_read_i8_d16", 1, Moved::s8_low, Type::b32),
+    read_row("ds_read_i8_d16_hi", 1, Moved::s8_high, Type::b32),
+    read_row("ds_read_u16_d16", 2, Moved::b16_low, Type::b32),
+    read_row("ds_read_u16_d16_hi", 2, Moved::b16_high, Type::b32),
     lds_row("ds_read2_b32", &read_two<1, 1>, 1, Type::b64, Type::b32, Type::none),
     lds_row("ds_read2_b64", &read_two<2, 1>, 1, Type::b128, Type::b32, Type::none),
     lds_row("ds_read2st64_b32", &read_two<1, 64>, 1, Type::b64, Type::b32, Type::none),
@@ -628,12 +610,29 @@ const Row kRows[] = {
             kOnlyGfx950),
     lds_row("ds_read_b96_tr_b6", &read_transposed<6, 16>, 1, Type::b96, Type::b32, Type::none,
             kOnlyGfx950),
-    WEFT_INTEGER_ATOMICS(uint32_t, int32_t, "u32", "i32", "b32"),
-    WEFT_INTEGER_ATOMICS(uint64_t, int64_t, "u64", "i64", "b64"),
+    WEFT_INTEGER_ATOMICS(uint32_t, Atomic32, "u32", "i32", "b32"),
+    WEFT_INTEGER_ATOMICS(uint64_t, Atomic64, "u64", "i64", "b64"),
     WEFT_FLOAT_ATOMICS(uint32_t, float, "f32"),
     WEFT_FLOAT_ATOMICS(uint64_t, double, "f64"),
-    WEFT_ATOMIC(uint32_t, "pk_add", "f16", kAddF16),
-    WEFT_ATOMIC(uint32_t, "pk_add", "bf16", kAddBf16),
+    WEFT_ATOMIC(uint32_t, "pk_add", "f16", kAtomicAddF16),
+    WEFT_ATOMIC(uint32_t, "pk_add", "bf16", kAtomicAddBf16),
+    atomic_row<uint32_t>(
+        "ds_wrap_rtn_b32", true,
+        [](uint32_t old, uint32_t x, uint32_t y) { return old >= x ? old - x : old + y; }),
+    // Each half only where its highest bit says so, and without that bit.
+    atomic_row<uint64_t>("ds_condxchg32_rtn_b64", true,
+                         [](uint64_t old, uint64_t x) {
+                           constexpr uint64_t kLow = 0x7fffffff;
+                           const uint64_t low = (x >> 31 & 1) != 0 ? x & kLow : old & 0xffffffff;
+                           const uint64_t high = x >> 63 != 0 ? x >> 32 & kLow : old >> 32;
+                           return high << 32 | low;
+                         }),
+    lds_row("ds_read_addtid_b32", &read_own, 1, Type::b32, Type::none, Type::none),
+    lds_row("ds_write_addtid_b32", &write_own, 0, Type::b32, Type::none, Type::none),
+    exchange_row("ds_wrxchg2_rtn_b32", &exchange_two<uint32_t, 1>, Type::b32, Type::b64),
+    exchange_row("ds_wrxchg2st64_rtn_b32", &exchange_two<uint32_t, 64>, Type::b32, Type::b64),
+    exchange_row("ds_wrxchg2_rtn_b64", &exchange_two<uint64_t, 1>, Type::b64, Type::b128),
+    exchange_row("ds_wrxchg2st64_rtn_b64", &exchange_two<uint64_t, 64>, Type::b64, Type::b128),
 };
 
 }  // namespace

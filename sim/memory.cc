@@ -157,7 +157,8 @@ bool range_of(Wave& wave, const Instruction& instruction, uint64_t address, size
 
 }  // namespace
 
-void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes) {
+void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes,
+                   bool write) {
   ThreadCounts::Range* range = nullptr;
   if (!range_of(wave, instruction, address, bytes, range)) {
     // Reported for the first lane: a scalar access has none.
@@ -166,7 +167,7 @@ void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address,
                wave.group->launch->memory->describe(address));
     return nullptr;
   }
-  touch(range->touched, range->begin, address, bytes, 1);
+  touch(range->touched, range->begin, address, bytes, write ? 2 : 1);
   return reinterpret_cast<void*>(address);
 }
 

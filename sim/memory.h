@@ -67,7 +67,8 @@ class Memory {
 
 /// Host address of `bytes` at a global address that a scalar instruction uses; nullptr, with a
 /// finding, where no allocation holds them.
-void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes);
+void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes,
+                   bool write);
 
 /// Checks lanes' global addresses, each of `bytes`. Lanes that reach no allocation are taken out of
 /// the mask, with a finding. Counts what is touched.

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "sim/checks.h"
 #include "sim/decode.h"
 #include "sim/instruction.h"
 #include "sim/wave.h"
@@ -298,6 +299,32 @@ int32_t sign_run(T x) {
   return flipped == 0 ? -1 : std::countl_zero(flipped);
 }
 
+/// Moves between registers of which one is M0 further on. The sanitizer cannot see which, so it is
+/// told here.
+template <bool kFrom, int kWords>
+void move_relative(Wave& w, const Instruction& i) {
+  const uint32_t first = i.operand[kFrom ? 1 : 0].index + w.s[kM0];
+  if (first + kWords > kVcc + 2) {
+    stop(w, i, FindingKind::out_of_bounds, 0,
+         "it indexes scalar register " + std::to_string(first));
+    return;
+  }
+  const uint32_t from = kFrom ? first : i.operand[1].index;
+  const uint32_t to = kFrom ? i.operand[0].index : first;
+  const uint64_t value = kFrom ? w.pair(static_cast<int>(from)) : w.read64(i.operand[1]);
+  const bool scalar = kFrom || i.operand[1].kind == Operand::Kind::sgpr;
+  for (uint32_t k = 0; k < kWords; ++k) {
+    w.s[to + k] = static_cast<uint32_t>(value >> (32 * k));
+    if (w.checks != nullptr) {
+      w.checks->scalar_written[to + k] = !scalar || w.checks->scalar_written[from + k];
+      w.checks->update_scalar(static_cast<int>(to + k));
+    }
+  }
+}
+constexpr Row relative_row(std::string_view name, Execute run, Type type) {
+  return {.name = name, .run = run, .cost = Class::salu, .results = 0, .types = {type, type}};
+}
+
 const Row kRows[] = {
     // SOP2
     binary<uint32_t, uint32_t, uint32_t>("s_add_u32",
@@ -478,6 +505,10 @@ const Row kRows[] = {
                                          }),
 
     // SOP1
+    relative_row("s_movrels_b32", &move_relative<true, 1>, Type::b32),
+    relative_row("s_movrels_b64", &move_relative<true, 2>, Type::b64),
+    relative_row("s_movreld_b32", &move_relative<false, 1>, Type::b32),
+    relative_row("s_movreld_b64", &move_relative<false, 2>, Type::b64),
     unary<uint32_t, uint32_t>("s_mov_b32", [](Wave&, uint32_t a) { return a; }, kMoves),
     unary<uint64_t, uint64_t>("s_mov_b64", [](Wave&, uint64_t a) { return a; }, kMoves),
     {.name = "s_cmov_b32",

@@ -73,6 +73,30 @@ T median(T a, T b, T c) {
                              : extreme<true, kIeee>(a, b);
   return a != a || b != b || c != c ? extreme3<false, kIeee>(a, b, c) : rest;
 }
+/// Runs one of two functions, each by a Run<Signature, Function>, by MODE.IEEE.
+template <template <class, class> class Run, class Signature, class Ieee, class Other>
+struct ByIeee {
+  static void run(Wave& w, const Instruction& i) {
+    if ((w.mode >> 9 & 1) != 0) {
+      Run<Signature, Ieee>::run(w, i);
+    } else {
+      Run<Signature, Other>::run(w, i);
+    }
+  }
+};
+/// Those two: functions of kIeee.
+#ifndef WEFT_IEEE
+#define WEFT_IEEE(...)                \
+  [](auto... x) {                     \
+    constexpr bool kIeee = true;      \
+    return __VA_ARGS__(x...);         \
+  },                                  \
+      [](auto... x) {                 \
+        constexpr bool kIeee = false; \
+        return __VA_ARGS__(x...);     \
+      }
+#endif
+
 /// gfx950's minimum and maximum: a NaN input is the result.
 template <bool kMax, class T>
 T extreme_nan(T a, T b) {

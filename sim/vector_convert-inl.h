@@ -89,6 +89,14 @@ constexpr Row pair_row(std::string_view name, Execute run, Type source, uint8_t 
   return {.name = name, .run = run, .types = {Type::b32, source, source}, .flags = flags};
 }
 
+/// c with its byte `at` replaced by a, rounded.
+inline uint32_t with_byte(float a, uint32_t at, uint32_t c) {
+  const float bounded = a != a ? 0 : a < 0 ? 0 : a > 255 ? 255 : a;
+  const auto byte = static_cast<uint32_t>(__builtin_rintf(bounded));
+  const uint32_t shift = 8 * (at & 3);
+  return (c & ~(0xffU << shift)) | byte << shift;
+}
+
 const Row kConvertRows[] = {
     row<F32(I32)>("v_cvt_f32_i32", [](int32_t a) { return static_cast<float>(a); }),
     row<F32(U32)>("v_cvt_f32_u32", [](uint32_t a) { return static_cast<float>(a); }),
@@ -150,12 +158,9 @@ const Row kConvertRows[] = {
                          return packed_pair(bound(a), bound(b));
                        }),
     row<U32(F32, U32, U32)>("v_cvt_pk_u8_f32",
-                            [](float a, uint32_t at, uint32_t c) {
-                              const float bounded = a != a ? 0 : a < 0 ? 0 : a > 255 ? 255 : a;
-                              const auto byte = static_cast<uint32_t>(__builtin_rintf(bounded));
-                              const uint32_t shift = 8 * (at & 3);
-                              return (c & ~(0xffU << shift)) | byte << shift;
-                            }),
+                            [](float a, uint32_t at, uint32_t c) { return with_byte(a, at, c); }),
+    accumulate<U32(F32, U32)>("v_cvt_pkaccum_u8_f32",
+                              [](float a, uint32_t at, uint32_t c) { return with_byte(a, at, c); }),
     pair_row("v_cvt_pkrtz_f16_f32", &pack_towards_zero, Type::f32),
     pair_row("v_cvt_pk_f16_f32", &pack_rounded, Type::f32, kOnlyGfx950),
     pair_row("v_pack_b32_f16", &pack_halves, Type::f16, kMoves),

@@ -4,21 +4,11 @@
 namespace weft::sim {
 namespace WEFT_SIM_ISA {
 
-/// Runs one of two functions by MODE.IEEE.
-template <class Signature, class Ieee, class Other>
-struct ByIeee {
-  static void run(Wave& w, const Instruction& i) {
-    if ((w.mode >> 9 & 1) != 0) {
-      Elementwise<Signature, Ieee>::run(w, i);
-    } else {
-      Elementwise<Signature, Other>::run(w, i);
-    }
-  }
-};
 template <class Signature, class Ieee, class Other>
 constexpr Row by_ieee(std::string_view name, Ieee, Other) {
-  return Types<Signature>::fill(
-      {.name = name, .run = &ByIeee<Signature, Ieee, Other>::run, .flags = kFloatResult});
+  return Types<Signature>::fill({.name = name,
+                                 .run = &ByIeee<Elementwise, Signature, Ieee, Other>::run,
+                                 .flags = kFloatResult});
 }
 
 constexpr float flush(float x) {
@@ -280,17 +270,43 @@ constexpr Row div_row(std::string_view name, Execute run, Type type, int results
 
 // --- the table ----------------------------------------------------------------------------------
 
-#define WEFT_IEEE(signature, name, ...) \
-  by_ieee<signature>(                   \
-      name,                             \
-      [](auto... x) {                   \
-        constexpr bool kIeee = true;    \
-        return __VA_ARGS__(x...);       \
-      },                                \
-      [](auto... x) {                   \
-        constexpr bool kIeee = false;   \
-        return __VA_ARGS__(x...);       \
-      })
+/// Which axis a cube map's direction lies along, and how: z wins a tie, then y.
+struct CubeFace {
+  int axis;  ///< 0: x, 1: y, 2: z
+  bool negative;
+
+  CubeFace(float x, float y, float z) {
+    const float ax = __builtin_fabsf(x);
+    const float ay = __builtin_fabsf(y);
+    const float az = __builtin_fabsf(z);
+    axis = az >= ax && az >= ay ? 2 : ay >= ax ? 1 : 0;
+    negative = (axis == 2 ? z : axis == 1 ? y : x) < 0;
+  }
+};
+
+/// 2 / pi: the bits after the point, highest first, of which the manual takes 1201.
+inline constexpr uint64_t kTwoOverPi[] = {
+    0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041, 0xfe5163abdebbc561,
+    0xb7246e3a424dd2e0, 0x06492eea09d1921c, 0xfe1deb1cb129a73e, 0xe88235f52ebb4484,
+    0xe99c7026b45f7e41, 0x3991d639835339f4, 0x9c845f8bbdf9283b, 0x1ff897ffde05980f,
+    0xef2f118b5a0a6d1f, 0x6d367ecf27cb09b7, 0x4f463f669e5fea2d, 0x7527bac7ebe5f17b,
+    0x3d0739f78a5292ea, 0x6bfb5fb11f8d5d08, 0x56033046fc7b6bab};
+
+/// 53 bits of 2 / pi as a double: those that an argument of this exponent needs, `segment` times
+/// 53 further on.
+inline double two_over_pi(double x, uint32_t segment) {
+  const auto exponent = static_cast<int>(std::bit_cast<uint64_t>(x) >> 52 & 0x7ff);
+  int shift = static_cast<int>(segment & 31) * 53;
+  shift += exponent > 1077 ? exponent - 1077 : 0;
+  uint64_t bits = 0;
+  for (int k = 0; k < 53; ++k) {
+    const int at = shift + k;  // bits beyond the table are zeros
+    const uint64_t bit = at < 1201 ? kTwoOverPi[at / 64] >> (63 - at % 64) & 1 : 0;
+    bits = bits << 1 | bit;
+  }
+  const int scale = -53 - shift + (exponent >= 1968 ? 128 : 0);
+  return scaled(static_cast<double>(bits), scale);
+}
 
 const Row kFloatRows[] = {
     // binary32
@@ -308,11 +324,11 @@ const Row kFloatRows[] = {
                             [](float a, float b, float k) { return fused(a, b, k); }),
     accumulate<F32(F32, F32)>("v_fmac_f32",
                               [](float a, float b, float c) { return fused(a, b, c); }),
-    WEFT_IEEE(F32(F32, F32), "v_min_f32", extreme<false, kIeee>),
-    WEFT_IEEE(F32(F32, F32), "v_max_f32", extreme<true, kIeee>),
-    WEFT_IEEE(F32(F32, F32, F32), "v_min3_f32", extreme3<false, kIeee>),
-    WEFT_IEEE(F32(F32, F32, F32), "v_max3_f32", extreme3<true, kIeee>),
-    WEFT_IEEE(F32(F32, F32, F32), "v_med3_f32", median<kIeee>),
+    by_ieee<F32(F32, F32)>("v_min_f32", WEFT_IEEE(extreme<false, kIeee>)),
+    by_ieee<F32(F32, F32)>("v_max_f32", WEFT_IEEE(extreme<true, kIeee>)),
+    by_ieee<F32(F32, F32, F32)>("v_min3_f32", WEFT_IEEE(extreme3<false, kIeee>)),
+    by_ieee<F32(F32, F32, F32)>("v_max3_f32", WEFT_IEEE(extreme3<true, kIeee>)),
+    by_ieee<F32(F32, F32, F32)>("v_med3_f32", WEFT_IEEE(median<kIeee>)),
     row<F32(F32, F32, F32)>(
         "v_minimum3_f32",
         [](float a, float b, float c) { return extreme_nan<false>(extreme_nan<false>(a, b), c); },
@@ -328,6 +344,8 @@ const Row kFloatRows[] = {
     row<F32(F32)>("v_rndne_f32", [](float x) { return __builtin_roundevenf(x); }),
     slow<F32(F32)>("v_exp_f32", [](float x) { return flush(exp2_float(flush(x))); }),
     slow<F32(F32)>("v_log_f32", [](float x) { return flush(log2_float(flush(x))); }),
+    slow<F32(F32)>("v_exp_legacy_f32", [](float x) { return flush(exp2_float(flush(x))); }),
+    slow<F32(F32)>("v_log_legacy_f32", [](float x) { return flush(log2_float(flush(x))); }),
     slow<F32(F32)>("v_rcp_f32", [](float x) { return flush(1.0F / flush(x)); }),
     slow<F32(F32)>("v_rcp_iflag_f32", [](float x) { return flush(1.0F / flush(x)); }),
     slow<F32(F32)>("v_rsq_f32",
@@ -342,6 +360,27 @@ const Row kFloatRows[] = {
     row<F32(F32)>("v_frexp_mant_f32", [](float x) { return mantissa(x); }),
     row<F32(F32, F32, F32)>("v_div_fixup_f32",
                             [](float q, float a, float b) { return div_fixup(q, a, b); }),
+    row<F32(F32, F32, F32)>("v_cubeid_f32",
+                            [](float x, float y, float z) {
+                              const CubeFace face(x, y, z);
+                              return static_cast<float>(2 * face.axis + (face.negative ? 1 : 0));
+                            }),
+    row<F32(F32, F32, F32)>("v_cubema_f32",
+                            [](float x, float y, float z) {
+                              const int axis = CubeFace(x, y, z).axis;
+                              return 2.0F * (axis == 2 ? z : axis == 1 ? y : x);
+                            }),
+    row<F32(F32, F32, F32)>("v_cubesc_f32",
+                            [](float x, float y, float z) {
+                              const CubeFace face(x, y, z);
+                              const float along = face.axis == 0 ? -z : x;
+                              return face.axis != 1 && face.negative ? -along : along;
+                            }),
+    row<F32(F32, F32, F32)>("v_cubetc_f32",
+                            [](float x, float y, float z) {
+                              const CubeFace face(x, y, z);
+                              return face.axis != 1 ? -y : face.negative ? -z : z;
+                            }),
     div_row("v_div_scale_f32", &div_scale<F32>, Type::f32, 2),
     div_row("v_div_fmas_f32", &div_fmas<F32>, Type::f32, 1),
 
@@ -352,8 +391,8 @@ const Row kFloatRows[] = {
                             [](double a, double b, double c) { return fused(a, b, c); }),
     accumulate<F64(F64, F64)>("v_fmac_f64",
                               [](double a, double b, double c) { return fused(a, b, c); }),
-    WEFT_IEEE(F64(F64, F64), "v_min_f64", extreme<false, kIeee>),
-    WEFT_IEEE(F64(F64, F64), "v_max_f64", extreme<true, kIeee>),
+    by_ieee<F64(F64, F64)>("v_min_f64", WEFT_IEEE(extreme<false, kIeee>)),
+    by_ieee<F64(F64, F64)>("v_max_f64", WEFT_IEEE(extreme<true, kIeee>)),
     row<F64(F64)>("v_fract_f64", [](double x) { return fraction(x); }),
     row<F64(F64)>("v_trunc_f64", [](double x) { return __builtin_trunc(x); }),
     row<F64(F64)>("v_ceil_f64", [](double x) { return __builtin_ceil(x); }),
@@ -364,6 +403,8 @@ const Row kFloatRows[] = {
     slow<F64(F64)>("v_sqrt_f64", [](double x) { return __builtin_sqrt(x); }),
     row<F64(F64, I32)>("v_ldexp_f64", [](double x, int32_t e) { return scaled(x, e); }),
     row<I32(F64)>("v_frexp_exp_i32_f64", [](double x) { return frexp_exponent(x); }),
+    row<F64(F64, U32)>("v_trig_preop_f64",
+                       [](double x, uint32_t segment) { return two_over_pi(x, segment); }),
     row<F64(F64)>("v_frexp_mant_f64", [](double x) { return mantissa(x); }),
     row<F64(F64, F64, F64)>("v_div_fixup_f64",
                             [](double q, double a, double b) { return div_fixup(q, a, b); }),
@@ -378,18 +419,27 @@ const Row kFloatRows[] = {
     row<F16(F16, F16, F16)>(
         "v_mad_f16",
         [](float a, float b, float c) { return half_rounded(a * b) + c; }, kKeepsHigh),
+    // The legacy ones clear the other half.
+    row<F16(F16, F16, F16)>(
+        "v_mad_legacy_f16", [](float a, float b, float c) { return half_rounded(a * b) + c; }),
+    row<F16(F16, F16, F16)>("v_madak_f16",
+                            [](float a, float b, float k) { return half_rounded(a * b) + k; }),
+    row<F16(F16, F16, F16)>("v_madmk_f16",
+                            [](float a, float k, float c) { return half_rounded(a * k) + c; }),
+    row<F16(F16, F16, F16)>("v_fma_legacy_f16",
+                            [](float a, float b, float c) { return fused_half(a, b, c); }),
+    row<F16(F16, F16, F16)>("v_div_fixup_legacy_f16",
+                            [](float q, float a, float b) { return div_fixup(q, a, b); }),
     accumulate<F16(F16, F16)>(
         "v_mac_f16",
         [](float a, float b, float c) { return half_rounded(a * b) + c; }, kKeepsHigh),
     row<F16(F16, F16, F16)>(
         "v_fma_f16", [](float a, float b, float c) { return fused_half(a, b, c); }, kKeepsHigh),
-    accumulate<F16(F16, F16)>(
-        "v_fmac_f16", [](float a, float b, float c) { return fused_half(a, b, c); }, kKeepsHigh),
-    WEFT_IEEE(F16(F16, F16), "v_min_f16", extreme<false, kIeee>),
-    WEFT_IEEE(F16(F16, F16), "v_max_f16", extreme<true, kIeee>),
-    WEFT_IEEE(F16(F16, F16, F16), "v_min3_f16", extreme3<false, kIeee>),
-    WEFT_IEEE(F16(F16, F16, F16), "v_max3_f16", extreme3<true, kIeee>),
-    WEFT_IEEE(F16(F16, F16, F16), "v_med3_f16", median<kIeee>),
+    by_ieee<F16(F16, F16)>("v_min_f16", WEFT_IEEE(extreme<false, kIeee>)),
+    by_ieee<F16(F16, F16)>("v_max_f16", WEFT_IEEE(extreme<true, kIeee>)),
+    by_ieee<F16(F16, F16, F16)>("v_min3_f16", WEFT_IEEE(extreme3<false, kIeee>)),
+    by_ieee<F16(F16, F16, F16)>("v_max3_f16", WEFT_IEEE(extreme3<true, kIeee>)),
+    by_ieee<F16(F16, F16, F16)>("v_med3_f16", WEFT_IEEE(median<kIeee>)),
     row<F16(F16)>("v_fract_f16",
                   [](float x) {
                     const float f = x - __builtin_floorf(x);

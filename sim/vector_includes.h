@@ -15,5 +15,6 @@
 #include <utility>
 
 #include "arch/cpu/dispatch.h"
+#include "sim/dpp.h"
 #include "sim/instruction.h"
 #include "sim/wave.h"

@@ -72,6 +72,45 @@ inline uint32_t sad_u8(uint32_t a, uint32_t b, uint32_t c, bool masked) {
   return c;
 }
 
+/// Four sums of byte differences: of bytes k to k + 3 of the first source, for k = 0 to 3. kBits of
+/// each sum, and of what is added to it: 16 packed, or 32.
+template <bool kMasked, int kBits>
+void four_sads(Wave& w, const Instruction& i) {
+  constexpr int kWords = kBits / 8;
+  alignas(64) uint32_t tmp[2][2 * kLanes];
+  alignas(64) uint32_t constant[kWords * kLanes] = {};
+  alignas(64) uint32_t out[kWords * kLanes];
+  const uint32_t* a = source(w, i, 1, tmp[0], 2, Type::b64);
+  const uint32_t* b = source(w, i, 2, tmp[1], 1, Type::b32);
+  const Operand& addend = i.operand[3];
+  const uint32_t* c = constant;
+  if (addend.kind == Operand::Kind::vgpr) {
+    c = w.lanes(addend.index);
+  } else {
+    splat(constant, static_cast<uint32_t>(w.read64(addend)));
+  }
+  for (int l = 0; l < kLanes; ++l) {
+    const uint64_t bytes = U64::get(a, l);
+    uint32_t sums[4];
+    for (int k = 0; k < 4; ++k) {
+      const uint32_t old =
+          kBits == 32 ? c[k * kLanes + l] : c[k / 2 * kLanes + l] >> (16 * (k % 2)) & 0xffff;
+      sums[k] = sad_u8(static_cast<uint32_t>(bytes >> (8 * k)), b[l], old, kMasked);
+    }
+    for (int word = 0; word < kWords; ++word) {
+      out[word * kLanes + l] =
+          kBits == 32 ? sums[word] : (sums[2 * word] & 0xffff) | sums[2 * word + 1] << 16;
+    }
+  }
+  blend(w.lanes(i.operand[0].index), out, w.exec(), kWords);
+}
+constexpr Row four_sads_row(std::string_view name, Execute run, Type sums) {
+  return {.name = name,
+          .run = run,
+          .cost = Class::valu_slow,
+          .types = {sums, Type::b64, Type::b32, sums}};
+}
+
 /// Additions with a carry: results and carry-out, the carry-in from the last operand.
 template <class F>
 void with_carry(Wave& w, const Instruction& i) {
@@ -383,6 +422,9 @@ const Row kIntegerRows[] = {
         "v_sad_u8", [](uint32_t a, uint32_t b, uint32_t c) { return sad_u8(a, b, c, false); }),
     row<U32(U32, U32, U32)>(
         "v_msad_u8", [](uint32_t a, uint32_t b, uint32_t c) { return sad_u8(a, b, c, true); }),
+    four_sads_row("v_qsad_pk_u16_u8", &four_sads<false, 16>, Type::b64),
+    four_sads_row("v_mqsad_pk_u16_u8", &four_sads<true, 16>, Type::b64),
+    four_sads_row("v_mqsad_u32_u8", &four_sads<true, 32>, Type::b128),
     row<U32(U32, U32, U32)>("v_sad_hi_u8",
                             [](uint32_t a, uint32_t b, uint32_t c) {
                               return (sad_u8(a, b, 0, false) << 16) + c;
@@ -440,6 +482,18 @@ const Row kIntegerRows[] = {
                        [](uint16_t a, uint16_t b) {
                          return static_cast<uint16_t>(uint32_t{a} * b);
                        }),
+    clampable<U16(U16, U16, U16)>(
+        "v_mad_legacy_u16",
+        [](uint16_t a, uint16_t b, uint16_t c) {
+          return static_cast<uint16_t>(uint32_t{a} * b + c);
+        },
+        [](uint16_t a, uint16_t b, uint16_t c) {
+          return saturated<uint16_t>(int64_t{a} * b + c);
+        }),
+    clampable<I16(I16, I16, I16)>(
+        "v_mad_legacy_i16",
+        [](int16_t a, int16_t b, int16_t c) { return static_cast<int16_t>(a * b + c); },
+        [](int16_t a, int16_t b, int16_t c) { return saturated<int16_t>(a * b + c); }),
     clampable<U16(U16, U16, U16)>(
         "v_mad_u16",
         [](uint16_t a, uint16_t b, uint16_t c) {

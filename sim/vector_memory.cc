@@ -6,7 +6,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "base/number.h"
+#include "sim/access.h"
+#include "sim/buffer_format.h"
 #include "sim/instruction.h"
 #include "sim/memory.h"
 #include "sim/wave.h"
@@ -80,10 +81,11 @@ void shared_addresses(Wave& w, const Instruction& i, Access& access, uint64_t la
   note_lds(w, i, offsets, access.mask & lanes, bytes, write ? LdsUse::write : LdsUse::read);
 }
 
-/// Lane addresses. `first`: the first of the printed address operands.
+/// Lane addresses. `first`: the first of the printed address operands. `whole`: a lane's bytes are
+/// in a buffer's bounds together or not at all.
 template <Space kSpace>
 void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, bool read,
-               bool write, Access& access) {
+               bool write, Access& access, bool whole = false) {
   access.mask = w.exec();
   const Operand& va = i.operand[first];
   if constexpr (kSpace == Space::global || kSpace == Space::flat) {
@@ -166,7 +168,7 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
     uint64_t in_bounds = 0;
     const int words = std::max(1, bytes / 4);
     const uint64_t each = bytes < 4 ? static_cast<uint64_t>(bytes) : 4;
-    const bool all_or_nothing = read && write;  // atomics
+    const bool all_or_nothing = whole || (read && write);  // atomics
     access.partial = false;
     for (int l = 0; l < kLanes; ++l) {
       const uint64_t n = index[l] + static_cast<uint64_t>(add_lane ? l : 0);
@@ -222,56 +224,6 @@ void note_sharing(Wave& w, const Instruction& i) {
   }
 }
 
-// What a load or store moves in a lane.
-enum class Kind : uint8_t {
-  u8,
-  s8,
-  u16,
-  s16,
-  words,
-  u8_low,
-  u8_high,
-  s8_low,
-  s8_high,
-  b16_low,
-  b16_high
-};
-
-template <class T>
-T load_as(uint64_t address) {
-  T value;
-  std::memcpy(&value, reinterpret_cast<const void*>(address), sizeof value);
-  return value;
-}
-
-uint32_t load_narrow(Kind kind, uint64_t address, uint32_t old) {
-  switch (kind) {
-    case Kind::u8:
-      return load_as<uint8_t>(address);
-    case Kind::s8:
-      return static_cast<uint32_t>(int32_t{load_as<int8_t>(address)});
-    case Kind::u16:
-      return load_as<uint16_t>(address);
-    case Kind::s16:
-      return static_cast<uint32_t>(int32_t{load_as<int16_t>(address)});
-    case Kind::u8_low:
-      return (old & 0xffff0000) | load_as<uint8_t>(address);
-    case Kind::u8_high:
-      return (old & 0xffff) | static_cast<uint32_t>(load_as<uint8_t>(address)) << 16;
-    case Kind::s8_low:
-      return (old & 0xffff0000) | static_cast<uint16_t>(int16_t{load_as<int8_t>(address)});
-    case Kind::s8_high:
-      return (old & 0xffff) |
-             static_cast<uint32_t>(static_cast<uint16_t>(int16_t{load_as<int8_t>(address)})) << 16;
-    case Kind::b16_low:
-      return (old & 0xffff0000) | load_as<uint16_t>(address);
-    case Kind::b16_high:
-      return (old & 0xffff) | static_cast<uint32_t>(load_as<uint16_t>(address)) << 16;
-    default:
-      return 0;
-  }
-}
-
 template <int kWords>
 void load_words(const Access& access, uint64_t exec, uint32_t* out) {
   if (access.mask == ~uint64_t{0} && !access.partial) {
@@ -300,7 +252,7 @@ void load_words(const Access& access, uint64_t exec, uint32_t* out) {
 Counter counter_of(Space) { return Counter::vm; }
 
 /// A load straight to LDS: lane l's bytes go to M0 + offset + l * bytes.
-void load_to_lds(Wave& w, const Instruction& i, const Access& access, Kind kind, int bytes) {
+void load_to_lds(Wave& w, const Instruction& i, const Access& access, Moved kind, int bytes) {
   const uint32_t base =
       (w.s[kM0] & (w.group->launch->target == Target::gfx950 ? 0x3fffc : 0xfffc)) +
       static_cast<uint32_t>(i.offset);
@@ -321,11 +273,11 @@ void load_to_lds(Wave& w, const Instruction& i, const Access& access, Kind kind,
     places[l] = to;
     std::byte data[16] = {};
     if ((access.mask >> l & 1) != 0) {
-      if (kind == Kind::words) {
+      if (kind == Moved::words) {
         const size_t good = access.partial ? size_t{4} * access.words[l] : size_t(bytes);
         std::memcpy(data, reinterpret_cast<const void*>(access.address[l]), good);
       } else {
-        const uint32_t value = load_narrow(kind, access.address[l], 0);
+        const uint32_t value = loaded(kind, reinterpret_cast<const void*>(access.address[l]), 0);
         std::memcpy(data, &value, 4);
       }
     }
@@ -342,7 +294,7 @@ void load_to_lds(Wave& w, const Instruction& i, const Access& access, Kind kind,
 
 template <Space kSpace>
 void load(Wave& w, const Instruction& i) {
-  const auto kind = static_cast<Kind>(i.row->b);
+  const auto kind = static_cast<Moved>(i.row->b);
   const int bytes = i.row->a;
   const bool to_lds = i.results == 0;
   const int first = to_lds ? 0 : 1;
@@ -355,7 +307,7 @@ void load(Wave& w, const Instruction& i) {
   }
   uint32_t* out = w.lanes(i.operand[0].index);
   const uint64_t exec = w.exec();
-  if (kind == Kind::words) {
+  if (kind == Moved::words) {
     switch (bytes / 4) {
       case 1:
         load_words<1>(access, exec, out);
@@ -374,9 +326,9 @@ void load(Wave& w, const Instruction& i) {
     for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
       const int l = std::countr_zero(rest);
       if ((access.mask >> l & 1) != 0) {
-        out[l] = load_narrow(kind, access.address[l], out[l]);
-      } else if (kind >= Kind::u8_low) {
-        out[l] &= kind == Kind::u8_high || kind == Kind::s8_high || kind == Kind::b16_high
+        out[l] = loaded(kind, reinterpret_cast<const void*>(access.address[l]), out[l]);
+      } else if (kind >= Moved::u8_low) {
+        out[l] &= kind == Moved::u8_high || kind == Moved::s8_high || kind == Moved::b16_high
                       ? 0xffffU
                       : 0xffff0000U;
       } else {
@@ -392,7 +344,7 @@ void load(Wave& w, const Instruction& i) {
 
 template <Space kSpace>
 void store(Wave& w, const Instruction& i) {
-  const auto kind = static_cast<Kind>(i.row->b);
+  const auto kind = static_cast<Moved>(i.row->b);
   const int bytes = i.row->a;
   Access access;
   // Buffers print data, address, descriptor, offset; the others address, data, scalar address.
@@ -403,18 +355,18 @@ void store(Wave& w, const Instruction& i) {
     const int l = std::countr_zero(rest);
     auto* to = reinterpret_cast<void*>(access.address[l]);
     switch (kind) {
-      case Kind::u8:
+      case Moved::u8:
         std::memcpy(to, &data[l], 1);
         break;
-      case Kind::u16:
+      case Moved::u16:
         std::memcpy(to, &data[l], 2);
         break;
-      case Kind::u8_high: {
+      case Moved::u8_high: {
         const uint32_t high = data[l] >> 16;
         std::memcpy(to, &high, 1);
         break;
       }
-      case Kind::b16_high: {
+      case Moved::b16_high: {
         const uint32_t high = data[l] >> 16;
         std::memcpy(to, &high, 2);
         break;
@@ -441,16 +393,6 @@ void store(Wave& w, const Instruction& i) {
   if constexpr (kSpace == Space::flat) {
     note_issue(w, i, Counter::lgkm_any_order, -1, 0, false);
   }
-}
-
-/// Compares and swaps until F's value went in; the old value.
-template <class T, class F>
-T update(uint64_t address, F f) {
-  auto* p = reinterpret_cast<T*>(address);
-  T old = __atomic_load_n(p, __ATOMIC_RELAXED);
-  while (!__atomic_compare_exchange_n(p, &old, f(old), true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
-  }
-  return old;
 }
 
 template <Space kSpace, class T, class F, bool kCompare = false>
@@ -509,6 +451,72 @@ void atomic(Wave& w, const Instruction& i) {
   }
 }
 
+/// The format of a typed access: the instruction's (kTyped), or the descriptor's, which also says
+/// what each component is.
+template <bool kTyped>
+BufferFormat format_of(Wave& w, const Instruction& i) {
+  const uint32_t word = kTyped ? i.word >> 19 : w.s[i.operand[2].index + 3] >> 15;
+  const uint32_t numbers = kTyped ? i.word >> 23 : w.s[i.operand[2].index + 3] >> 12;
+  return buffer_format(word & 15, numbers & 7,
+                       kTyped ? kOwnComponents : w.s[i.operand[2].index + 3] & 0xfff);
+}
+
+/// Register and half of a component, and its 16 or 32 bits there.
+enum class Packing : uint8_t { words, halves, high_half };
+
+template <bool kTyped, int kComponents, Packing kPacking>
+void load_format(Wave& w, const Instruction& i) {
+  const BufferFormat format = format_of<kTyped>(w, i);
+  Access access;
+  addresses<Space::buffer>(w, i, 1, 2, std::max(format.bytes, 1), true, false, access, true);
+  if (format.bytes == 0) {
+    access.mask = 0;  // no format: nothing is bound
+  }
+  uint32_t* out = w.lanes(i.operand[0].index);
+  for (uint64_t rest = w.exec(); rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    uint32_t values[4] = {};
+    if ((access.mask >> l & 1) != 0) {
+      format.load(reinterpret_cast<const void*>(access.address[l]), kPacking != Packing::words,
+                  values);
+    }
+    for (int k = 0; k < kComponents; ++k) {
+      if constexpr (kPacking == Packing::words) {
+        out[k * kLanes + l] = values[k];
+      } else {
+        uint32_t& word = out[k / 2 * kLanes + l];
+        const bool high = kPacking == Packing::high_half || k % 2 == 1;
+        word = high ? (word & 0xffff) | values[k] << 16 : (word & 0xffff0000) | values[k];
+      }
+    }
+  }
+  note_issue(w, i, Counter::vm, i.operand[0].index, i.operand[0].words, false);
+}
+
+template <bool kTyped, int kComponents, Packing kPacking>
+void store_format(Wave& w, const Instruction& i) {
+  const BufferFormat format = format_of<kTyped>(w, i);
+  Access access;
+  addresses<Space::buffer>(w, i, 1, 2, std::max(format.bytes, 1), false, true, access, true);
+  const uint32_t* data = w.lanes(i.operand[0].index);
+  for (uint64_t rest = format.bytes == 0 ? 0 : access.mask; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    uint32_t values[4] = {};
+    for (int k = 0; k < kComponents; ++k) {
+      if constexpr (kPacking == Packing::words) {
+        values[k] = data[k * kLanes + l];
+      } else {
+        const bool high = kPacking == Packing::high_half || k % 2 == 1;
+        values[k] = data[k / 2 * kLanes + l] >> (high ? 16 : 0) & 0xffff;
+      }
+    }
+    format.store(reinterpret_cast<void*>(access.address[l]), kPacking != Packing::words, values,
+                 kComponents);
+  }
+  w.group->progressed = true;
+  note_issue(w, i, Counter::vm, -1, 0, false);
+}
+
 void cache_control(Wave& w, const Instruction& i) {
   // Memory here is always coherent. That the program asks tells that it may be waiting.
   w.group->shares = true;
@@ -535,26 +543,9 @@ constexpr auto kMinF64 = [](uint64_t old, uint64_t x) {
 constexpr auto kMaxF64 = [](uint64_t old, uint64_t x) {
   return std::bit_cast<double>(x) > std::bit_cast<double>(old) ? x : old;
 };
-constexpr auto kAddF16 = [](uint32_t old, uint32_t x) {
-  const auto add = [](uint32_t a, uint32_t b) {
-    return uint32_t{
-        to_f16(to_float(f16{static_cast<uint16_t>(a)}) + to_float(f16{static_cast<uint16_t>(b)}))
-            .bits};
-  };
-  return add(old & 0xffff, x & 0xffff) | add(old >> 16, x >> 16) << 16;
-};
-constexpr auto kAddBf16 = [](uint32_t old, uint32_t x) {
-  const auto add = [](uint32_t a, uint32_t b) {
-    return uint32_t{
-        to_bf16(to_float(bf16{static_cast<uint16_t>(a)}) + to_float(bf16{static_cast<uint16_t>(b)}))
-            .bits};
-  };
-  return add(old & 0xffff, x & 0xffff) | add(old >> 16, x >> 16) << 16;
-};
-
 // --- the tables ---------------------------------------------------------------------------------
 
-constexpr Row data_row(std::string_view name, Execute run, Class cost, int bytes, Kind kind,
+constexpr Row data_row(std::string_view name, Execute run, Class cost, int bytes, Moved kind,
                        int results, bool keeps = false, uint8_t flags = 0) {
   return {.name = name,
           .run = run,
@@ -567,92 +558,105 @@ constexpr Row data_row(std::string_view name, Execute run, Class cost, int bytes
           .b = static_cast<uint8_t>(kind)};
 }
 
-#define WEFT_LOADS(prefix, space)                                                                  \
-  data_row(prefix "load_ubyte", &load<space>, Class::vmem_load, 1, Kind::u8, 1),                   \
-      data_row(prefix "load_sbyte", &load<space>, Class::vmem_load, 1, Kind::s8, 1),               \
-      data_row(prefix "load_ushort", &load<space>, Class::vmem_load, 2, Kind::u16, 1),             \
-      data_row(prefix "load_sshort", &load<space>, Class::vmem_load, 2, Kind::s16, 1),             \
-      data_row(prefix "load_dword", &load<space>, Class::vmem_load, 4, Kind::words, 1),            \
-      data_row(prefix "load_dwordx2", &load<space>, Class::vmem_load, 8, Kind::words, 1),          \
-      data_row(prefix "load_dwordx3", &load<space>, Class::vmem_load, 12, Kind::words, 1),         \
-      data_row(prefix "load_dwordx4", &load<space>, Class::vmem_load, 16, Kind::words, 1),         \
-      data_row(prefix "load_ubyte_d16", &load<space>, Class::vmem_load, 1, Kind::u8_low, 1, true), \
-      data_row(prefix "load_ubyte_d16_hi", &load<space>, Class::vmem_load, 1, Kind::u8_high, 1,    \
-               true),                                                                              \
-      data_row(prefix "load_sbyte_d16", &load<space>, Class::vmem_load, 1, Kind::s8_low, 1, true), \
-      data_row(prefix "load_sbyte_d16_hi", &load<space>, Class::vmem_load, 1, Kind::s8_high, 1,    \
-               true),                                                                              \
-      data_row(prefix "load_short_d16", &load<space>, Class::vmem_load, 2, Kind::b16_low, 1,       \
-               true),                                                                              \
-      data_row(prefix "load_short_d16_hi", &load<space>, Class::vmem_load, 2, Kind::b16_high, 1,   \
+#define WEFT_LOADS(prefix, space)                                                                 \
+  data_row(prefix "load_ubyte", &load<space>, Class::vmem_load, 1, Moved::u8, 1),                 \
+      data_row(prefix "load_sbyte", &load<space>, Class::vmem_load, 1, Moved::s8, 1),             \
+      data_row(prefix "load_ushort", &load<space>, Class::vmem_load, 2, Moved::u16, 1),           \
+      data_row(prefix "load_sshort", &load<space>, Class::vmem_load, 2, Moved::s16, 1),           \
+      data_row(prefix "load_dword", &load<space>, Class::vmem_load, 4, Moved::words, 1),          \
+      data_row(prefix "load_dwordx2", &load<space>, Class::vmem_load, 8, Moved::words, 1),        \
+      data_row(prefix "load_dwordx3", &load<space>, Class::vmem_load, 12, Moved::words, 1),       \
+      data_row(prefix "load_dwordx4", &load<space>, Class::vmem_load, 16, Moved::words, 1),       \
+      data_row(prefix "load_ubyte_d16", &load<space>, Class::vmem_load, 1, Moved::u8_low, 1,      \
+               true),                                                                             \
+      data_row(prefix "load_ubyte_d16_hi", &load<space>, Class::vmem_load, 1, Moved::u8_high, 1,  \
+               true),                                                                             \
+      data_row(prefix "load_sbyte_d16", &load<space>, Class::vmem_load, 1, Moved::s8_low, 1,      \
+               true),                                                                             \
+      data_row(prefix "load_sbyte_d16_hi", &load<space>, Class::vmem_load, 1, Moved::s8_high, 1,  \
+               true),                                                                             \
+      data_row(prefix "load_short_d16", &load<space>, Class::vmem_load, 2, Moved::b16_low, 1,     \
+               true),                                                                             \
+      data_row(prefix "load_short_d16_hi", &load<space>, Class::vmem_load, 2, Moved::b16_high, 1, \
                true)
-#define WEFT_STORES(prefix, space)                                                                 \
-  data_row(prefix "store_byte", &store<space>, Class::vmem_store, 1, Kind::u8, 0),                 \
-      data_row(prefix "store_byte_d16_hi", &store<space>, Class::vmem_store, 1, Kind::u8_high, 0), \
-      data_row(prefix "store_short", &store<space>, Class::vmem_store, 2, Kind::u16, 0),           \
-      data_row(prefix "store_short_d16_hi", &store<space>, Class::vmem_store, 2, Kind::b16_high,   \
-               0),                                                                                 \
-      data_row(prefix "store_dword", &store<space>, Class::vmem_store, 4, Kind::words, 0),         \
-      data_row(prefix "store_dwordx2", &store<space>, Class::vmem_store, 8, Kind::words, 0),       \
-      data_row(prefix "store_dwordx3", &store<space>, Class::vmem_store, 12, Kind::words, 0),      \
-      data_row(prefix "store_dwordx4", &store<space>, Class::vmem_store, 16, Kind::words, 0)
-#define WEFT_TO_LDS(prefix, space)                                                            \
-  data_row(prefix "load_lds_ubyte", &load<space>, Class::vmem_load, 1, Kind::u8, 0),          \
-      data_row(prefix "load_lds_sbyte", &load<space>, Class::vmem_load, 1, Kind::s8, 0),      \
-      data_row(prefix "load_lds_ushort", &load<space>, Class::vmem_load, 2, Kind::u16, 0),    \
-      data_row(prefix "load_lds_sshort", &load<space>, Class::vmem_load, 2, Kind::s16, 0),    \
-      data_row(prefix "load_lds_dword", &load<space>, Class::vmem_load, 4, Kind::words, 0),   \
-      data_row(prefix "load_lds_dwordx3", &load<space>, Class::vmem_load, 12, Kind::words, 0, \
-               false, kOnlyGfx950),                                                           \
-      data_row(prefix "load_lds_dwordx4", &load<space>, Class::vmem_load, 16, Kind::words, 0, \
+#define WEFT_STORES(prefix, space)                                                                \
+  data_row(prefix "store_byte", &store<space>, Class::vmem_store, 1, Moved::u8, 0),               \
+      data_row(prefix "store_byte_d16_hi", &store<space>, Class::vmem_store, 1, Moved::u8_high,   \
+               0),                                                                                \
+      data_row(prefix "store_short", &store<space>, Class::vmem_store, 2, Moved::u16, 0),         \
+      data_row(prefix "store_short_d16_hi", &store<space>, Class::vmem_store, 2, Moved::b16_high, \
+               0),                                                                                \
+      data_row(prefix "store_dword", &store<space>, Class::vmem_store, 4, Moved::words, 0),       \
+      data_row(prefix "store_dwordx2", &store<space>, Class::vmem_store, 8, Moved::words, 0),     \
+      data_row(prefix "store_dwordx3", &store<space>, Class::vmem_store, 12, Moved::words, 0),    \
+      data_row(prefix "store_dwordx4", &store<space>, Class::vmem_store, 16, Moved::words, 0)
+#define WEFT_TO_LDS(prefix, space)                                                             \
+  data_row(prefix "load_lds_ubyte", &load<space>, Class::vmem_load, 1, Moved::u8, 0),          \
+      data_row(prefix "load_lds_sbyte", &load<space>, Class::vmem_load, 1, Moved::s8, 0),      \
+      data_row(prefix "load_lds_ushort", &load<space>, Class::vmem_load, 2, Moved::u16, 0),    \
+      data_row(prefix "load_lds_sshort", &load<space>, Class::vmem_load, 2, Moved::s16, 0),    \
+      data_row(prefix "load_lds_dword", &load<space>, Class::vmem_load, 4, Moved::words, 0),   \
+      data_row(prefix "load_lds_dwordx3", &load<space>, Class::vmem_load, 12, Moved::words, 0, \
+               false, kOnlyGfx950),                                                            \
+      data_row(prefix "load_lds_dwordx4", &load<space>, Class::vmem_load, 16, Moved::words, 0, \
                false, kOnlyGfx950)
 
 template <Space kSpace, class T, class F, bool kCompare = false>
 constexpr Row atomic_row(std::string_view name, F) {
-  return data_row(name, &atomic<kSpace, T, F, kCompare>, Class::vmem_atomic, sizeof(T), Kind::words,
-                  0);
+  return data_row(name, &atomic<kSpace, T, F, kCompare>, Class::vmem_atomic, sizeof(T),
+                  Moved::words, 0);
 }
-// The integer ones exist for 32 and 64 bits. inc: old >= x ? 0 : old + 1; dec: the other way round.
-#define WEFT_INTEGER_ATOMICS(prefix, suffix, space, T, S)                                   \
-  atomic_row<space, T>(prefix "atomic_swap" suffix, [](T, T x) { return x; }),              \
-      atomic_row<space, T>(prefix "atomic_add" suffix, [](T old, T x) { return old + x; }), \
-      atomic_row<space, T>(prefix "atomic_sub" suffix, [](T old, T x) { return old - x; }), \
-      atomic_row<space, T>(                                                                 \
-          prefix "atomic_smin" suffix,                                                      \
-          [](T old, T x) { return static_cast<S>(x) < static_cast<S>(old) ? x : old; }),    \
-      atomic_row<space, T>(prefix "atomic_umin" suffix,                                     \
-                           [](T old, T x) { return x < old ? x : old; }),                   \
-      atomic_row<space, T>(                                                                 \
-          prefix "atomic_smax" suffix,                                                      \
-          [](T old, T x) { return static_cast<S>(x) > static_cast<S>(old) ? x : old; }),    \
-      atomic_row<space, T>(prefix "atomic_umax" suffix,                                     \
-                           [](T old, T x) { return x > old ? x : old; }),                   \
-      atomic_row<space, T>(prefix "atomic_and" suffix, [](T old, T x) { return old & x; }), \
-      atomic_row<space, T>(prefix "atomic_or" suffix, [](T old, T x) { return old | x; }),  \
-      atomic_row<space, T>(prefix "atomic_xor" suffix, [](T old, T x) { return old ^ x; }), \
-      atomic_row<space, T>(prefix "atomic_inc" suffix,                                      \
-                           [](T old, T x) { return old >= x ? T{0} : old + 1; }),           \
-      atomic_row<space, T>(prefix "atomic_dec" suffix,                                      \
-                           [](T old, T x) { return old == 0 || old > x ? x : old - 1; }),   \
-      atomic_row<space, T, void>(prefix "atomic_cmpswap" suffix,                            \
+#define WEFT_INTEGER_ATOMICS(prefix, suffix, space, T, Ops)           \
+  atomic_row<space, T>(prefix "atomic_swap" suffix, Ops::swap),       \
+      atomic_row<space, T>(prefix "atomic_add" suffix, Ops::add),     \
+      atomic_row<space, T>(prefix "atomic_sub" suffix, Ops::sub),     \
+      atomic_row<space, T>(prefix "atomic_smin" suffix, Ops::smin),   \
+      atomic_row<space, T>(prefix "atomic_umin" suffix, Ops::umin),   \
+      atomic_row<space, T>(prefix "atomic_smax" suffix, Ops::smax),   \
+      atomic_row<space, T>(prefix "atomic_umax" suffix, Ops::umax),   \
+      atomic_row<space, T>(prefix "atomic_and" suffix, Ops::bit_and), \
+      atomic_row<space, T>(prefix "atomic_or" suffix, Ops::bit_or),   \
+      atomic_row<space, T>(prefix "atomic_xor" suffix, Ops::bit_xor), \
+      atomic_row<space, T>(prefix "atomic_inc" suffix, Ops::inc),     \
+      atomic_row<space, T>(prefix "atomic_dec" suffix, Ops::dec),     \
+      atomic_row<space, T, void>(prefix "atomic_cmpswap" suffix,      \
                                  [](T old, T x, T c) { return old == c ? x : old; })
-#define WEFT_FLOAT_ATOMICS(prefix, space)                               \
-  atomic_row<space, uint32_t>(prefix "atomic_add_f32", kAddF32),        \
-      atomic_row<space, uint64_t>(prefix "atomic_add_f64", kAddF64),    \
-      atomic_row<space, uint64_t>(prefix "atomic_min_f64", kMinF64),    \
-      atomic_row<space, uint64_t>(prefix "atomic_max_f64", kMaxF64),    \
-      atomic_row<space, uint32_t>(prefix "atomic_pk_add_f16", kAddF16), \
-      atomic_row<space, uint32_t>(prefix "atomic_pk_add_bf16", kAddBf16)
+#define WEFT_FLOAT_ATOMICS(prefix, space)                                     \
+  atomic_row<space, uint32_t>(prefix "atomic_add_f32", kAddF32),              \
+      atomic_row<space, uint64_t>(prefix "atomic_add_f64", kAddF64),          \
+      atomic_row<space, uint64_t>(prefix "atomic_min_f64", kMinF64),          \
+      atomic_row<space, uint64_t>(prefix "atomic_max_f64", kMaxF64),          \
+      atomic_row<space, uint32_t>(prefix "atomic_pk_add_f16", kAtomicAddF16), \
+      atomic_row<space, uint32_t>(prefix "atomic_pk_add_bf16", kAtomicAddBf16)
 
 template <Space kSpace, class T, class, class F>
 constexpr Row atomic_row(std::string_view name, F) {
-  return data_row(name, &atomic<kSpace, T, F, true>, Class::vmem_atomic, sizeof(T), Kind::words, 0);
+  return data_row(name, &atomic<kSpace, T, F, true>, Class::vmem_atomic, sizeof(T), Moved::words,
+                  0);
 }
 
-#define WEFT_ATOMICS(prefix, space)                                  \
-  WEFT_INTEGER_ATOMICS(prefix, "", space, uint32_t, int32_t),        \
-      WEFT_INTEGER_ATOMICS(prefix, "_x2", space, uint64_t, int64_t), \
+#define WEFT_ATOMICS(prefix, space)                                   \
+  WEFT_INTEGER_ATOMICS(prefix, "", space, uint32_t, Atomic32),        \
+      WEFT_INTEGER_ATOMICS(prefix, "_x2", space, uint64_t, Atomic64), \
       WEFT_FLOAT_ATOMICS(prefix, space)
+
+#define WEFT_FORMATS(prefix, typed, suffix, packing)                                               \
+  data_row(prefix "load_format" suffix "_x", &load_format<typed, 1, packing>, Class::vmem_load, 0, \
+           Moved::words, 1, packing != Packing::words),                                            \
+      data_row(prefix "load_format" suffix "_xy", &load_format<typed, 2, packing>,                 \
+               Class::vmem_load, 0, Moved::words, 1),                                              \
+      data_row(prefix "load_format" suffix "_xyz", &load_format<typed, 3, packing>,                \
+               Class::vmem_load, 0, Moved::words, 1, packing != Packing::words),                   \
+      data_row(prefix "load_format" suffix "_xyzw", &load_format<typed, 4, packing>,               \
+               Class::vmem_load, 0, Moved::words, 1),                                              \
+      data_row(prefix "store_format" suffix "_x", &store_format<typed, 1, packing>,                \
+               Class::vmem_store, 0, Moved::words, 0),                                             \
+      data_row(prefix "store_format" suffix "_xy", &store_format<typed, 2, packing>,               \
+               Class::vmem_store, 0, Moved::words, 0),                                             \
+      data_row(prefix "store_format" suffix "_xyz", &store_format<typed, 3, packing>,              \
+               Class::vmem_store, 0, Moved::words, 0),                                             \
+      data_row(prefix "store_format" suffix "_xyzw", &store_format<typed, 4, packing>,             \
+               Class::vmem_store, 0, Moved::words, 0)
 
 constexpr Row control(std::string_view name) {
   return {.name = name, .run = &cache_control, .cost = Class::vmem_load, .results = 0};
@@ -671,6 +675,14 @@ const Row kRows[] = {
     WEFT_LOADS("buffer_", Space::buffer),
     WEFT_STORES("buffer_", Space::buffer),
     WEFT_ATOMICS("buffer_", Space::buffer),
+    WEFT_FORMATS("buffer_", false, "", Packing::words),
+    WEFT_FORMATS("buffer_", false, "_d16", Packing::halves),
+    WEFT_FORMATS("tbuffer_", true, "", Packing::words),
+    WEFT_FORMATS("tbuffer_", true, "_d16", Packing::halves),
+    data_row("buffer_load_format_d16_hi_x", &load_format<false, 1, Packing::high_half>,
+             Class::vmem_load, 0, Moved::words, 1, true),
+    data_row("buffer_store_format_d16_hi_x", &store_format<false, 1, Packing::high_half>,
+             Class::vmem_store, 0, Moved::words, 0),
     control("buffer_inv"),
     control("buffer_wbl2"),
 };

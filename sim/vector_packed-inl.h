@@ -85,18 +85,6 @@ constexpr Row packed(std::string_view name, F, uint8_t flags = 0) {
       {.name = name, .run = &Packed16<Signature, F>::run, .flags = flags});
 }
 
-/// Runs one of two by MODE.IEEE.
-template <class Signature, class Ieee, class Other>
-struct PackedByIeee {
-  static void run(Wave& w, const Instruction& i) {
-    if ((w.mode >> 9 & 1) != 0) {
-      Packed16<Signature, Ieee>::run(w, i);
-    } else {
-      Packed16<Signature, Other>::run(w, i);
-    }
-  }
-};
-
 /// v_pk_fmac_f16: the result register is the third source.
 inline void packed_fmac(Wave& w, const Instruction& i) {
   alignas(64) uint32_t tmp[2][2 * kLanes];
@@ -337,21 +325,10 @@ constexpr Row float_dot_row(std::string_view name, F, bool in_place, uint8_t fla
           .flags = static_cast<uint8_t>(flags | kFloatResult)};
 }
 
-#define WEFT_PACKED_IEEE(signature, name, ...) \
-  packed_by_ieee<signature>(                   \
-      name,                                    \
-      [](auto... x) {                          \
-        constexpr bool kIeee = true;           \
-        return __VA_ARGS__(x...);              \
-      },                                       \
-      [](auto... x) {                          \
-        constexpr bool kIeee = false;          \
-        return __VA_ARGS__(x...);              \
-      })
 template <class Signature, class Ieee, class Other>
 constexpr Row packed_by_ieee(std::string_view name, Ieee, Other) {
   return packed_types<Signature>(
-      {.name = name, .run = &PackedByIeee<Signature, Ieee, Other>::run, .flags = kFloatResult});
+      {.name = name, .run = &ByIeee<Packed16, Signature, Ieee, Other>::run, .flags = kFloatResult});
 }
 
 constexpr auto kDot2F16 = [](uint32_t a, uint32_t b, float c) { return dot2_f16(a, b, c); };
@@ -366,8 +343,8 @@ const Row kPackedRows[] = {
      .run = &packed_fmac,
      .types = {Type::pk16, Type::pk16, Type::pk16},
      .reads_result = 1},
-    WEFT_PACKED_IEEE(F16(F16, F16), "v_pk_min_f16", extreme<false, kIeee>),
-    WEFT_PACKED_IEEE(F16(F16, F16), "v_pk_max_f16", extreme<true, kIeee>),
+    packed_by_ieee<F16(F16, F16)>("v_pk_min_f16", WEFT_IEEE(extreme<false, kIeee>)),
+    packed_by_ieee<F16(F16, F16)>("v_pk_max_f16", WEFT_IEEE(extreme<true, kIeee>)),
     packed<F16(F16, F16, F16)>(
         "v_pk_minimum3_f16",
         [](float a, float b, float c) { return extreme_nan<false>(extreme_nan<false>(a, b), c); },
@@ -405,10 +382,6 @@ const Row kPackedRows[] = {
     mix_row("v_fma_mix_f32", &mix_f32, 0),
     mix_row("v_fma_mixlo_f16", &mix_f16<false>, 1),
     mix_row("v_fma_mixhi_f16", &mix_f16<true>, 1),
-    mix_row("v_mad_mix_f32", &mix_f32, 0),
-    mix_row("v_mad_mixlo_f16", &mix_f16<false>, 1),
-    mix_row("v_mad_mixhi_f16", &mix_f16<true>, 1),
-
     float_dot_row("v_dot2_f32_f16", kDot2F16, false),
     float_dot_row("v_dot2c_f32_f16", kDot2F16, true),
     float_dot_row("v_dot2_f32_bf16", kDot2Bf16, false, kOnlyGfx950),
