@@ -8,6 +8,7 @@
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/tensor_map.h"
 #include "ops/gated_linear/hopper_prefill.h"
+#include "ops/hopper_gemm_plan.h"
 
 namespace weft::hopper {
 namespace {
@@ -30,28 +31,24 @@ __device__ float bias_at(const uint16_t* bias, int column, int n) {
   return bias != nullptr && column < n ? __uint_as_float(uint32_t{bias[column]} << 16) : 0.0f;
 }
 
-/// One thread: see feed_tiles(). The stack of weights has two planes,
-/// gate and up.
-__device__ void feed(const Shared& shared, const TileSchedule& schedule, const CUtensorMap& a,
-                     const CUtensorMap& weights, int gate_plane) {
-  const int cluster_index = blockIdx.x / Tile::cluster;
-  const int rank = cluster_rank();
-  constexpr uint16_t kBoth = (1 << Tile::cluster) - 1;
+/// The feeder of weights, one warp; see feed_tiles(). Their stack has two planes, gate and up.
+__device__ void feed_weights(const Shared& shared, const TileSchedule& schedule,
+                             const CUtensorMap& weights, int gate_plane) {
+  const bool chosen = elect_one();
   Shared::Cursor cursor;
   TileWork work;
-  for (int round = 0; schedule.work(cluster_index, round, rank, work); ++round) {
+  for (int round = 0; schedule.work(blockIdx.x / Tile::cluster, round, cluster_rank(), work);
+       ++round) {
     for (int k = work.k_begin; k < work.k_end; ++k, cursor.advance()) {
-      const int slot = cursor.slot;
-      shared.empty(slot).wait(cursor.parity ^ 1);
-      Barrier& full = shared.full(slot);
-      full.arrive_expect(Shared::kStageBytes);
-      for (int half = 0; half < 2; ++half) {
-        load_plane_tile(shared.b(slot) + half * kColumns * kRowBytes, weights, k * kBlock,
-                        work.n * kColumns, gate_plane ^ half, full);
+      shared.empty(cursor.slot).wait(cursor.parity ^ 1);
+      if (chosen) {
+        Barrier& full = shared.full(cursor.slot);
+        full.arrive_expect(Shared::kBBytes);
+        for (int half = 0; half < 2; ++half) {
+          load_plane_tile(shared.b(cursor.slot) + half * kColumns * kRowBytes, weights, k * kBlock,
+                          work.n * kColumns, gate_plane ^ half, full);
+        }
       }
-      const int slice = rank * Tile::shared_rows;
-      load_tile_to(kBoth, shared.a(slot) + slice * kRowBytes, a, k * kBlock,
-                   work.m * Tile::m + slice, full);
     }
   }
 }
@@ -62,22 +59,25 @@ __global__ void __launch_bounds__(Tile::threads, 1)
                       const __grid_constant__ CUtensorMap out,
                       const __grid_constant__ TileSchedule schedule,
                       const __grid_constant__ Params params) {
-  extern __shared__ char memory[];
+  extern __shared__ __align__(1024) char memory[];
   const Shared shared(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
-  shared.init(1);
+  if (warp == Tile::warps && elect_one()) {
+    prefetch_map(a);
+    prefetch_map(weights);
+  }
+  shared.init(2);
 
   constexpr int kFeederRegisters = 40;
   constexpr int kRegisters = 232;
   if (warp >= Tile::warps) {
     lower_registers<kFeederRegisters>();
-    if (warp == Tile::warps && elect_one()) {
-      prefetch_map(a);
-      prefetch_map(weights);
-      feed(shared, schedule, a, weights, params.gate_plane);
+    if (warp == Tile::warps) {
+      feed_weights(shared, schedule, weights, params.gate_plane);
+    } else if (warp == Tile::warps + 1) {
+      feed_tiles<Tile, Feed::common>(shared, schedule, a, weights, kBlock);
     }
-    __syncwarp();
   } else {
     raise_registers<kRegisters>();
     const int warpgroup = warp / 4;
@@ -180,12 +180,9 @@ Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream st
                                                  .stride_bytes = args.out.stride * 2,
                                                  .box_rows = 16,
                                                  .box_columns = out_box_columns<kColumns>()}));
-  const TileSchedule schedule{.m_tiles = ceil_div(static_cast<int>(rows), Tile::m),
-                              .n_tiles = ceil_div(static_cast<int>(args.n), kColumns),
-                              .k_blocks = ceil_div(static_cast<int>(args.k), kBlock),
-                              .cluster = Tile::cluster,
-                              .share_a = Tile::share_a,
-                              .clusters = stream.device->info().units / Tile::cluster};
+  const TiledProduct product{rows, 2 * args.n, ceil_div(static_cast<int>(args.k), kBlock), kBlock};
+  const TileChoice tile{Tile::m, Tile::n, Tile::cluster, Tile::share_a};
+  const TileSchedule schedule = schedule_of(product, tile, 1, stream.device->info());
   return launch_kernel(gated_linear_tile,
                        {.blocks = schedule.blocks(),
                         .threads = Tile::threads,
