@@ -70,7 +70,8 @@ TEST(Prefill, LogitsAreTheCpus) {
       EXPECT_LE(relative_error(gpu->score(ids).value().last_logits, expected.last_logits),
                 kTolerance)
           << model << ", " << length << " tokens scored";
-      ASSERT_TRUE(gpu->generate(ids, {}, 1).ok());
+      const auto drawn = gpu->generate(ids, {}, 1);
+      ASSERT_TRUE(drawn.ok()) << model << ", " << length << " tokens: " << drawn.error().message;
       EXPECT_LE(relative_error(gpu->last_logits(), expected.last_logits), kTolerance)
           << model << ", " << length << " tokens of a prompt";
     }
