@@ -1,5 +1,5 @@
-// attention on the CPU: few-inl.h streams the cache for a decode step, chunk-inl.h computes blocks
-// for a chunk of a prompt.
+// attention on the CPU: few-inl.h streams the cache for a decode step, few_dot-inl.h too where the
+// processor has bf16 dot products; chunk-inl.h computes blocks for a chunk of a prompt.
 #include "ops/attention/op.h"
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 // after foreach_target
 #include "ops/attention/chunk-inl.h"
 #include "ops/attention/few-inl.h"
+#include "ops/attention/few_dot-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
@@ -31,6 +32,20 @@ bool streams(const AttentionArgs& args, int64_t rows) {
   return args.splits > 1 || rows <= kAttentionFewRows;
 }
 
+/// The class for few rows; bf16_dot: VDPBF16PS is there.
+template <class F>
+decltype(auto) with_few_kernel(const AttentionArgs& args, [[maybe_unused]] bool bf16_dot, F&& f) {
+#if HWY_TARGET == HWY_AVX3
+  if (bf16_dot && FewDotAttention<float>::suits(args)) {
+    return args.q.dtype == DType::bf16 ? f(static_cast<FewDotAttention<bf16>*>(nullptr))
+                                       : f(static_cast<FewDotAttention<float>*>(nullptr));
+  }
+#endif
+  return with_formats(args, [&](auto q, auto k) {
+    return f(static_cast<FewAttention<decltype(q), decltype(k)>*>(nullptr));
+  });
+}
+
 /// The class for many rows; bf16_dot: VDPBF16PS is there.
 template <class F>
 decltype(auto) with_chunk_kernel(const AttentionArgs& args, [[maybe_unused]] bool bf16_dot, F&& f) {
@@ -45,8 +60,8 @@ decltype(auto) with_chunk_kernel(const AttentionArgs& args, [[maybe_unused]] boo
 }
 
 size_t scratch_bytes(const AttentionArgs& args, int64_t rows, bool bf16_dot) {
-  const size_t few = with_formats(args, [&](auto q, auto k) -> size_t {
-    return FewAttention<decltype(q), decltype(k)>::scratch_bytes(args);
+  const size_t few = with_few_kernel(args, bf16_dot, [&](auto* type) -> size_t {
+    return std::remove_pointer_t<decltype(type)>::scratch_bytes(args);
   });
   if (streams(args, rows)) {
     return few;
@@ -60,8 +75,8 @@ size_t scratch_bytes(const AttentionArgs& args, int64_t rows, bool bf16_dot) {
 void attend(const AttentionArgs& args, Range rows, Range kv_heads, int64_t split,
             std::byte* scratch, bool bf16_dot) {
   if (streams(args, rows.size())) {
-    with_formats(args, [&](auto q, auto k) {
-      FewAttention<decltype(q), decltype(k)> kernel(args, scratch);
+    with_few_kernel(args, bf16_dot, [&](auto* type) {
+      std::remove_pointer_t<decltype(type)> kernel(args, scratch);
       for (int64_t r = rows.begin; r < rows.end; ++r) {
         for (int64_t h = kv_heads.begin; h < kv_heads.end; ++h) {
           kernel.run(r, h, split);

@@ -165,21 +165,19 @@ class FewAttention {
       const int64_t end = std::min(keys.end, (key / kAttentionBlock + 1) * kAttentionBlock);
       const K* key_rows = static_cast<const K*>(args_.cache.keys) + head + key * dim;
       const K* value_rows = static_cast<const K*>(args_.cache.values) + head + key * dim;
-      // The next block, or this one again: reads past the cache would only waste bandwidth.
-      const K* ahead = key_rows + (end < keys.end ? (end - key) * dim : 0);
       int64_t h = 0;
       for (; h + kSharedHeads <= group_; h += kSharedHeads) {
-        attend<kSharedHeads>(h, key_rows, value_rows, end - key, ahead);
+        attend<kSharedHeads>(h, key_rows, value_rows, end - key);
       }
       switch (group_ - h) {
         case 3:
-          attend<3>(h, key_rows, value_rows, end - key, ahead);
+          attend<3>(h, key_rows, value_rows, end - key);
           break;
         case 2:
-          attend<2>(h, key_rows, value_rows, end - key, ahead);
+          attend<2>(h, key_rows, value_rows, end - key);
           break;
         case 1:
-          attend<1>(h, key_rows, value_rows, end - key, ahead);
+          attend<1>(h, key_rows, value_rows, end - key);
           break;
         default:
           break;
@@ -192,34 +190,33 @@ class FewAttention {
   }
 
  private:
-  /// `count` keys and values of one block; `ahead`: keys that come next.
+  /// `count` keys and values of one block.
   template <int kHeads>
-  void attend(int64_t h, const K* keys, const K* values, int64_t count, const K* ahead) {
+  void attend(int64_t h, const K* keys, const K* values, int64_t count) {
     if (args_.head_dim == padded_dim_) {
-      attend_as<kHeads, true>(h, keys, values, count, ahead);
+      attend_as<kHeads, true>(h, keys, values, count);
     } else {
-      attend_as<kHeads, false>(h, keys, values, count, ahead);
+      attend_as<kHeads, false>(h, keys, values, count);
     }
   }
 
   template <int kHeads, bool kWhole>
-  void attend_as(int64_t h, const K* keys, const K* values, int64_t count, const K* ahead) {
-    score<kHeads, kWhole>(query_ + h * padded_dim_, keys, values, count);
+  void attend_as(int64_t h, const K* keys, const K* values, int64_t count) {
+    score<kHeads, kWhole>(query_ + h * padded_dim_, keys, count);
     float decay[kHeads];
     soften<kHeads>(h, count, decay);
-    accumulate<kHeads, kWhole>(values, count, decay, sum_ + h * padded_dim_, ahead);
+    accumulate<kHeads, kWhole>(values, count, decay, sum_ + h * padded_dim_);
   }
 
-  /// probabilities_[head][key] = q.k. Fetches this block's values meanwhile: a row of arithmetic
-  /// behind each cache line is what keeps the memory busy.
+  /// probabilities_[head][key] = q.k.
   template <int kHeads, bool kWhole>
-  void score(const float* HWY_RESTRICT query, const K* keys, const K* values, int64_t count) {
+  void score(const float* HWY_RESTRICT query, const K* keys, int64_t count) {
     const FloatTag d;
     const int64_t lanes = kFloatLanes;
     for (int64_t first = 0; first < count; first += lanes) {
       for (int64_t key = first; key < std::min(first + lanes, count); key += kSharedKeys) {
-        multiply<kHeads, kWhole>(query, keys + key * args_.head_dim, values + key * args_.head_dim,
-                                 count - key, products_ + (key - first) * lanes);
+        multiply<kHeads, kWhole>(query, keys + key * args_.head_dim, count - key,
+                                 products_ + (key - first) * lanes);
       }
       for (int h = 0; h < kHeads; ++h) {
         hn::StoreU(sum_rows(products_ + h * kProductRows * lanes), d,
@@ -231,19 +228,16 @@ class FewAttention {
   /// to[head][key][lane]: summed over the lanes, q.k of the first kSharedKeys of `count` keys;
   /// beyond the last the last once more.
   template <int kHeads, bool kWhole>
-  HWY_INLINE void multiply(const float* HWY_RESTRICT query, const K* keys, const K* values,
-                           int64_t count, float* HWY_RESTRICT to) {
+  HWY_INLINE void multiply(const float* HWY_RESTRICT query, const K* keys, int64_t count,
+                           float* HWY_RESTRICT to) {
     const FloatTag d;
     const int64_t lanes = kFloatLanes;
     const int64_t dim = args_.head_dim;
     const K* key_row[kSharedKeys];
-    const K* value_row[kSharedKeys];
     FloatVec sum[kHeads][kSharedKeys];
 #pragma GCC unroll 8
     for (int k = 0; k < kSharedKeys; ++k) {
-      const int64_t at = (k < count ? k : count - 1) * dim;
-      key_row[k] = keys + at;
-      value_row[k] = values + at;
+      key_row[k] = keys + (k < count ? k : count - 1) * dim;
 #pragma GCC unroll 8
       for (int h = 0; h < kHeads; ++h) {
         sum[h][k] = hn::Zero(d);
@@ -256,7 +250,6 @@ class FewAttention {
 #pragma GCC unroll 8
       for (int k = 0; k < kSharedKeys; ++k) {
         row[k] = fetch<kWhole>(key_row[k], part, dim);
-        prefetch_part(value_row[k], part);
       }
 #pragma GCC unroll 8
       for (int h = 0; h < kHeads; ++h) {
@@ -275,14 +268,6 @@ class FewAttention {
       for (int k = 0; k < kSharedKeys; ++k) {
         hn::StoreU(sum[h][k], d, to + (h * kProductRows + k) * lanes);
       }
-    }
-  }
-
-  /// Brings the cache lines of one part of a row.
-  static HWY_INLINE void prefetch_part(const K* row, int64_t part) {
-    constexpr int64_t kLine = 64 / sizeof(K);
-    for (int64_t i = 0; i < kPartElements; i += kLine) {
-      __builtin_prefetch(row + part * kPartElements + i);
     }
   }
 
@@ -336,10 +321,10 @@ class FewAttention {
     }
   }
 
-  /// sum[head] = sum[head] * decay[head] + probabilities . values. Fetches the keys to come.
+  /// sum[head] = sum[head] * decay[head] + probabilities . values.
   template <int kHeads, bool kWhole>
   void accumulate(const K* values, int64_t count, const float (&decay)[kHeads],
-                  float* HWY_RESTRICT sums, const K* ahead) {
+                  float* HWY_RESTRICT sums) {
     const FloatTag d;
     const int64_t dim = args_.head_dim;
     const float* HWY_RESTRICT probabilities = probabilities_;
@@ -355,7 +340,6 @@ class FewAttention {
       }
       for (int64_t key = 0; key < count; ++key) {
         const RowPart v = fetch<kWhole>(values + key * dim, part, dim);
-        prefetch_part(ahead + key * dim, part);
 #pragma GCC unroll 8
         for (int h = 0; h < kHeads; ++h) {
           const auto p = hn::Set(d, probabilities[h * kAttentionBlock + key]);

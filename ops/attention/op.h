@@ -15,8 +15,9 @@
 namespace weft {
 
 struct AttentionArgs {
-  ConstMatrix q;  ///< [rows, query_heads * head_dim], rotated. f32: products in f32. bf16 (with a
-                  ///< bf16 cache): products and probabilities in bf16, summed in f32.
+  ConstMatrix q;  ///< [rows, query_heads * head_dim], rotated. f32: products in f32, or, with a
+                  ///< bf16 cache, of 17 bits of queries and probabilities, summed in f32. bf16
+                  ///< (with a bf16 cache): products and probabilities in bf16, summed in f32.
   KvCache cache;
   int64_t query_heads = 0;
   int64_t kv_heads = 0;
