@@ -17,8 +17,8 @@ struct RunnerOptions {
   int64_t capacity = 0;
   DType kv = DType::bf16;
   bool round_activations = true;  ///< prompts may be fed by chunks that round them to bf16
-  uint64_t weights_seed = 0;  ///< of weights with no data
-  bool profile = false;       ///< time every operation
+  uint64_t weights_seed = 0;      ///< of weights with no data
+  bool profile = false;           ///< time every operation
 };
 
 /// `config` and `weights` outlive the runner. Weights with data are uploaded; those without
