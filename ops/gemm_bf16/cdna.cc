@@ -1,8 +1,7 @@
 // gemm_bf16 on AMD, the host's side.
 #include "ops/gemm_bf16/cdna.h"
 
-#include "ops/cdna_gemm_plan.h"
-#include "ops/cdna_launch.h"
+#include "ops/cdna_gemm_launch.h"
 #include "ops/gemm_bf16/op.h"
 
 namespace weft::cdna {
@@ -25,33 +24,9 @@ size_t workspace(const GemmBf16Args& args, const Plan& plan) {
 }
 
 Status launch(const GemmBf16Args& args, const Plan& plan, Stream stream) {
-  WEFT_TRY(check_workspace("gemm_bf16", args.workspace, workspace(args, plan)));
-  const auto tiles_m = static_cast<int32_t>((args.m + plan.tile_m - 1) / plan.tile_m);
-  const auto tiles_n = static_cast<int32_t>((args.n + plan.tile_n - 1) / plan.tile_n);
-  const GemmBf16Params params{.a = args.a.data,
-                              .b = args.b.data,
-                              .out = args.out.data,
-                              .partial = partial_sums(args.workspace),
-                              .tickets = static_cast<uint32_t*>(args.workspace.data),
-                              .a_stride = stride_bytes(args.a),
-                              .b_stride = stride_bytes(args.b),
-                              .out_stride = stride_bytes(args.out),
-                              .m = static_cast<int32_t>(args.m),
-                              .n = static_cast<int32_t>(args.n),
-                              .k = static_cast<int32_t>(args.k),
-                              .tiles_m = tiles_m,
-                              .tiles_n = tiles_n,
-                              .splits = plan.splits,
-                              .accumulate = args.accumulate ? 1 : 0};
-  const std::string kernel =
-      fmt::format("gemm_bf16_{}_{}x{}", args.out.dtype == DType::bf16 ? "bf16" : "f32", plan.tile_m,
-                  plan.tile_n);
-  return hip_device(stream).launch(
-      {.operation = "gemm_bf16",
-       .kernel = kernel,
-       .groups_x = static_cast<uint32_t>(tiles_m * tiles_n * plan.splits),
-       .threads = static_cast<uint32_t>(plan.threads)},
-      params, stream.native);
+  WEFT_ASSIGN(const GemmTask task, gemm_task("gemm_bf16", args, plan, workspace(args, plan)));
+  return launch_gemm("gemm_bf16", args.out.dtype == DType::bf16 ? "bf16" : "f32", plan,
+                     GemmBf16Params{.task = task, .accumulate = args.accumulate ? 1 : 0}, stream);
 }
 
 }  // namespace

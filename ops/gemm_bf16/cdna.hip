@@ -1,7 +1,7 @@
 // gemm_bf16: the tiled product (arch/cdna/gemm.hip.h) of bf16, 64 of k to a block.
 #include "ops/gemm_bf16/cdna.h"
 
-#include "arch/cdna/gemm.hip.h"
+#include "ops/cdna_gemm.hip.h"
 
 using namespace weft::cdna;
 
@@ -10,20 +10,19 @@ namespace {
 template <class T, class Shape>
 WEFT_GPU void gemm_bf16(const GemmBf16Params& p) {
   __shared__ __attribute__((aligned(1024))) char lds[Shape::kLdsBytes];
-  const Place place = place_of(workgroup_index(), p.tiles_m, p.tiles_n, p.splits);
-  const int m0 = place.tile_m * Shape::kM;
-  const int n0 = place.tile_n * Shape::kN;
-  const int row_bytes = p.k * static_cast<int>(sizeof(bf16_t));
+  const GemmTask& task = p.task;
+  const GemmPlace place = gemm_place<Shape>(task);
+  const int row_bytes = task.k * static_cast<int>(sizeof(bf16_t));
   using TileA = RowMajorTile<Shape::kM, true>;
   using TileB = RowMajorTile<Shape::kN, true>;
-  TileA a(&at<char>(p.a, m0 * p.a_stride), p.a_stride, p.m - m0, row_bytes);
-  TileB b(&at<char>(p.b, n0 * p.b_stride), p.b_stride, p.n - n0, row_bytes);
+  TileA a(&at<char>(task.a, place.m0 * task.a_stride), task.a_stride, task.m - place.m0, row_bytes);
+  TileB b(&at<char>(task.b, place.n0 * task.b_stride), task.b_stride, task.n - place.n0, row_bytes);
   const int blocks = ceil_div(row_bytes, kStripBytes);
 
   Sums<Shape> sums;
   const StripPairs<Shape, TileA, TileB> pairs;
-  walk_k<Shape>(a, b, (LdsBytes*)lds, blocks * place.split / p.splits,
-                blocks * (place.split + 1) / p.splits, [&](const LdsBytes* stage, int) {
+  walk_k<Shape>(a, b, (LdsBytes*)lds, blocks * place.split / task.splits,
+                blocks * (place.split + 1) / task.splits, [&](const LdsBytes* stage, int) {
                   const Priority priority;
                   pairs.visit(
                       stage,
@@ -33,16 +32,7 @@ WEFT_GPU void gemm_bf16(const GemmBf16Params& p) {
                       [](int) {});
                 });
 
-  if (p.splits > 1) {
-    const int tile = place.tile_m * p.tiles_n + place.tile_n;
-    const int64_t tile_sums = int64_t{Shape::kM} * Shape::kN / 4;
-    if (!join_splits(sums, static_cast<f32x4*>(p.partial) + tile * p.splits * tile_sums,
-                     p.tickets + tile, place.split, p.splits, (LdsBytes*)lds)) {
-      return;
-    }
-  }
-  write_tile<TileB::kPairs>(sums, &at<T>(p.out, m0 * p.out_stride + n0 * int64_t{sizeof(T)}),
-                            p.out_stride, p.m - m0, p.n - n0, p.accumulate != 0);
+  finish_gemm<T, TileB::kPairs>(task, place, sums, (LdsBytes*)lds, p.accumulate != 0);
 }
 
 }  // namespace

@@ -3,8 +3,7 @@
 
 #include <algorithm>
 
-#include "ops/cdna_gemm_plan.h"
-#include "ops/cdna_launch.h"
+#include "ops/cdna_gemm_launch.h"
 #include "ops/gemm_fp8_blockwise/op.h"
 
 namespace weft::cdna {
@@ -40,38 +39,18 @@ size_t workspace(const GemmFp8BlockwiseArgs& args, const Plan& plan) {
 }
 
 Status launch(const GemmFp8BlockwiseArgs& args, const Plan& plan, Stream stream) {
-  WEFT_TRY(check_workspace("gemm_fp8_blockwise", args.workspace, workspace(args, plan)));
-  const auto tiles_m = static_cast<int32_t>((args.m + plan.tile_m - 1) / plan.tile_m);
-  const auto tiles_n = static_cast<int32_t>((args.n + plan.tile_n - 1) / plan.tile_n);
-  const GemmFp8BlockwiseParams params{.a = args.a.data,
-                                      .b = args.b.data,
-                                      .a_scale = args.a_scale.data,
-                                      .b_scale = args.b_scale.data,
-                                      .out = args.out.data,
-                                      .partial = partial_sums(args.workspace),
-                                      .tickets = static_cast<uint32_t*>(args.workspace.data),
-                                      .a_stride = stride_bytes(args.a),
-                                      .b_stride = stride_bytes(args.b),
-                                      .out_stride = stride_bytes(args.out),
-                                      .a_scale_row_stride = args.a_scale.row_stride,
-                                      .a_scale_block_stride = args.a_scale.block_stride,
-                                      .b_scale_row_stride = args.b_scale.row_stride,
-                                      .b_scale_block_stride = args.b_scale.block_stride,
-                                      .m = static_cast<int32_t>(args.m),
-                                      .n = static_cast<int32_t>(args.n),
-                                      .k = static_cast<int32_t>(args.k),
-                                      .tiles_m = tiles_m,
-                                      .tiles_n = tiles_n,
-                                      .splits = plan.splits};
-  const std::string kernel = fmt::format("gemm_fp8_blockwise_{}_{}x{}",
-                                         args.layout == Fp8Layout::k_major ? "k_major" : "mn_major",
-                                         plan.tile_m, plan.tile_n);
-  return hip_device(stream).launch(
-      {.operation = "gemm_fp8_blockwise",
-       .kernel = kernel,
-       .groups_x = static_cast<uint32_t>(tiles_m * tiles_n * plan.splits),
-       .threads = static_cast<uint32_t>(plan.threads)},
-      params, stream.native);
+  WEFT_ASSIGN(const GemmTask task,
+              gemm_task("gemm_fp8_blockwise", args, plan, workspace(args, plan)));
+  return launch_gemm("gemm_fp8_blockwise",
+                     args.layout == Fp8Layout::k_major ? "k_major" : "mn_major", plan,
+                     GemmFp8BlockwiseParams{.task = task,
+                                            .a_scale = args.a_scale.data,
+                                            .b_scale = args.b_scale.data,
+                                            .a_scale_row_stride = args.a_scale.row_stride,
+                                            .a_scale_block_stride = args.a_scale.block_stride,
+                                            .b_scale_row_stride = args.b_scale.row_stride,
+                                            .b_scale_block_stride = args.b_scale.block_stride},
+                     stream);
 }
 
 }  // namespace

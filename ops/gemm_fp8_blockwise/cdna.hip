@@ -3,7 +3,7 @@
 // vector units, which have time for it while the matrix units do the next strips.
 #include "ops/gemm_fp8_blockwise/cdna.h"
 
-#include "arch/cdna/gemm.hip.h"
+#include "ops/cdna_gemm.hip.h"
 
 using namespace weft::cdna;
 
@@ -25,7 +25,7 @@ class Scales {
 #pragma unroll
     for (int i = 0; i < Shape::kStripsM; ++i) {
       const int m = Shape::wave_m() + i * kStripRows + lane_index() % kStripRows;
-      const int row = __builtin_elementwise_min(m, p.m - m0 - 1);
+      const int row = __builtin_elementwise_min(m, p.task.m - m0 - 1);
       a_offset_[i] = static_cast<uint32_t>(row * p.a_scale_row_stride * int64_t{sizeof(float)});
     }
   }
@@ -39,7 +39,7 @@ class Scales {
     }
 #pragma unroll
     for (int j = 0; j < kOfB; ++j) {
-      const int n = __builtin_elementwise_min(n_ + j * 2 * kStripRows, p_.n - 1);
+      const int n = __builtin_elementwise_min(n_ + j * 2 * kStripRows, p_.task.n - 1);
       using Constant = const __attribute__((address_space(4))) float;
       b_[j] = *(Constant*)(p_.b_scale + n / kScaleBlock * p_.b_scale_row_stride +
                            block * p_.b_scale_block_stride);
@@ -63,18 +63,20 @@ class Scales {
   float b_[kOfB];
 };
 
+/// `a_first`, `b_first`: the tile's operands at k = 0.
 template <class Shape, class TileA, class TileB>
-WEFT_GPU void gemm(const GemmFp8BlockwiseParams& p, const void* a_first, const void* b_first,
-                   int m0, int n0, int split, LdsBytes* lds) {
-  TileA a(a_first, p.a_stride, p.m - m0, p.k);
-  TileB b(b_first, p.b_stride, p.n - n0, p.k);
-  const int blocks = p.k / kScaleBlock;
-  const int begin = blocks * split / p.splits;
-  const int end = blocks * (split + 1) / p.splits;
+WEFT_GPU void gemm(const GemmFp8BlockwiseParams& p, const GemmPlace& place, const void* a_first,
+                   const void* b_first, LdsBytes* lds) {
+  const GemmTask& task = p.task;
+  TileA a(a_first, task.a_stride, task.m - place.m0, task.k);
+  TileB b(b_first, task.b_stride, task.n - place.n0, task.k);
+  const int blocks = task.k / kScaleBlock;
+  const int begin = blocks * place.split / task.splits;
+  const int end = blocks * (place.split + 1) / task.splits;
 
   Sums<Shape> sums;
   const StripPairs<Shape, TileA, TileB> pairs;
-  Scales<Shape> scales(p, m0, n0);
+  Scales<Shape> scales(p, place.m0, place.n0);
   scales.fetch(begin);
   walk_k<Shape>(a, b, lds, begin, end, [&](const LdsBytes* stage, int block) {
     const Scales<Shape> now = scales;
@@ -101,38 +103,24 @@ WEFT_GPU void gemm(const GemmFp8BlockwiseParams& p, const void* a_first, const v
     add_scaled(Shape::kStripsN - 1);
   });
 
-  if (p.splits > 1) {
-    const int tile = m0 / Shape::kM * p.tiles_n + n0 / Shape::kN;
-    const int64_t tile_sums = int64_t{Shape::kM} * Shape::kN / 4;
-    if (!join_splits(sums, static_cast<f32x4*>(p.partial) + tile * p.splits * tile_sums,
-                     p.tickets + tile, split, p.splits, lds)) {
-      return;
-    }
-  }
-  write_tile<TileB::kPairs>(sums,
-                            &at<bf16_t>(p.out, m0 * p.out_stride + n0 * int64_t{sizeof(bf16_t)}),
-                            p.out_stride, p.m - m0, p.n - n0);
+  finish_gemm<bf16_t, TileB::kPairs>(task, place, sums, lds);
 }
 
 template <class Shape>
 WEFT_GPU void k_major(const GemmFp8BlockwiseParams& p) {
   __shared__ __attribute__((aligned(1024))) char lds[Shape::kLdsBytes];
-  const Place place = place_of(workgroup_index(), p.tiles_m, p.tiles_n, p.splits);
-  const int m0 = place.tile_m * Shape::kM;
-  const int n0 = place.tile_n * Shape::kN;
+  const GemmPlace place = gemm_place<Shape>(p.task);
   gemm<Shape, RowMajorTile<Shape::kM, false>, RowMajorTile<Shape::kN, false>>(
-      p, &at<char>(p.a, m0 * p.a_stride), &at<char>(p.b, n0 * p.b_stride), m0, n0, place.split,
-      (LdsBytes*)lds);
+      p, place, &at<char>(p.task.a, place.m0 * p.task.a_stride),
+      &at<char>(p.task.b, place.n0 * p.task.b_stride), (LdsBytes*)lds);
 }
 
 template <class Shape>
 WEFT_GPU void mn_major(const GemmFp8BlockwiseParams& p) {
   __shared__ __attribute__((aligned(1024))) char lds[Shape::kLdsBytes];
-  const Place place = place_of(workgroup_index(), p.tiles_m, p.tiles_n, p.splits);
-  const int m0 = place.tile_m * Shape::kM;
-  const int n0 = place.tile_n * Shape::kN;
+  const GemmPlace place = gemm_place<Shape>(p.task);
   gemm<Shape, ColumnMajorTile<Shape::kM, false>, ColumnMajorTile<Shape::kN, true>>(
-      p, &at<char>(p.a, m0), &at<char>(p.b, n0), m0, n0, place.split, (LdsBytes*)lds);
+      p, place, &at<char>(p.task.a, place.m0), &at<char>(p.task.b, place.n0), (LdsBytes*)lds);
 }
 
 }  // namespace
