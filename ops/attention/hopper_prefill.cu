@@ -17,6 +17,10 @@ constexpr int kThreads = 128 * (kWarpgroups + 1);
 constexpr int kTileColumns = kRowBytes / 2;  ///< bf16 in a row of a tile
 constexpr int kMostHeadDim = 256;
 
+// Named barriers.
+constexpr int kTurn = 1;  ///< of the first warpgroup; the next one is the second's
+constexpr int kPrepared = 3;
+
 /// kDim: columns of a head, filled up with zeros to whole tiles; kKeys: multiplied at a time.
 template <int kDim, int kKeys, int kStages>
 struct Shared {
@@ -129,21 +133,27 @@ __global__ void __launch_bounds__(kThreads, 1)
                     const __grid_constant__ CUtensorMap keys,
                     const __grid_constant__ CUtensorMap values, const __grid_constant__ Params p) {
   using Memory = Shared<kDim, kKeys, kStages>;
-  extern __shared__ char memory[];
+  extern __shared__ __align__(1024) char memory[];
   const Memory shared(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
-  if (threadIdx.x == 0) {
-    for (int slot = 0; slot < kStages; ++slot) {
-      shared.keys_full(slot).init(1);
-      shared.values_full(slot).init(1);
-      shared.keys_empty(slot).init(kWarps);
-      shared.values_empty(slot).init(kWarps);
+  // The feeder prepares the barriers and goes ahead; the others wait for it.
+  if (warp == kWarps) {
+    if (elect_one()) {
+      for (int slot = 0; slot < kStages; ++slot) {
+        shared.keys_full(slot).init(1);
+        shared.values_full(slot).init(1);
+        shared.keys_empty(slot).init(kWarps);
+        shared.values_empty(slot).init(kWarps);
+      }
+      shared.queries_full().init(1);
+      fence_barriers();
     }
-    shared.queries_full().init(1);
-    fence_barriers();
+    __syncwarp();
+    named_arrive(kPrepared, kThreads);
+  } else {
+    named_sync(kPrepared, kThreads);
   }
-  __syncthreads();
 
   // Blocks with the most keys first; those of one KV head side by side.
   const int head = blockIdx.x % p.query_heads;
@@ -158,10 +168,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   constexpr int kRegisters = 240;
   if (warp >= kWarps) {
     lower_registers<kFeederRegisters>();
-    if (warp == kWarps && elect_one()) {
-      prefetch_map(queries);
-      prefetch_map(keys);
-      prefetch_map(values);
+    if (warp == kWarps) {
+      const bool chosen = elect_one();  // the loop is everyone's, which keeps it uniform and short
       const auto load = [&](char* to, const CUtensorMap& map, int y, int plane, int tile_bytes,
                             Barrier& full) {
 #pragma unroll
@@ -169,23 +177,29 @@ __global__ void __launch_bounds__(kThreads, 1)
           load_plane_tile(to + i * tile_bytes, map, i * kTileColumns, y, plane, full);
         }
       };
-      shared.queries_full().arrive_expect(Memory::kQueryBytes);
-      for (int i = 0; i < kWarpgroups; ++i) {
-        load(shared.queries(i), queries, row + 64 * i, head, Memory::kQueryTile,
-             shared.queries_full());
+      if (chosen) {
+        shared.queries_full().arrive_expect(Memory::kQueryBytes);
+        for (int i = 0; i < kWarpgroups; ++i) {
+          load(shared.queries(i), queries, row + 64 * i, head, Memory::kQueryTile,
+               shared.queries_full());
+        }
       }
+      const int kv_head = head / p.group;
       typename Memory::Cursor cursor;
       for (int i = 0; i < tiles; ++i, cursor.advance()) {
         const int slot = cursor.slot;
         const int key = (first_tile + i) * kKeys;
         shared.keys_empty(slot).wait(cursor.parity ^ 1);
-        shared.keys_full(slot).arrive_expect(Memory::kKeyBytes);
-        load(shared.keys(slot), keys, key, head / p.group, Memory::kKeyTile,
-             shared.keys_full(slot));
+        if (chosen) {
+          shared.keys_full(slot).arrive_expect(Memory::kKeyBytes);
+          load(shared.keys(slot), keys, key, kv_head, Memory::kKeyTile, shared.keys_full(slot));
+        }
         shared.values_empty(slot).wait(cursor.parity ^ 1);
-        shared.values_full(slot).arrive_expect(Memory::kKeyBytes);
-        load(shared.values(slot), values, key, head / p.group, Memory::kKeyTile,
-             shared.values_full(slot));
+        if (chosen) {
+          shared.values_full(slot).arrive_expect(Memory::kKeyBytes);
+          load(shared.values(slot), values, key, kv_head, Memory::kKeyTile,
+               shared.values_full(slot));
+        }
       }
     }
   } else {
@@ -268,7 +282,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 
     // Warpgroups take turns in giving the tensor cores work, so that one's softmax runs while they
     // do the other's products.
-    constexpr int kTurn = 1;  // named barrier of the first warpgroup's turn
     if (warpgroup == 1) {
       named_arrive(kTurn, 256);
     }
