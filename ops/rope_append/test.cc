@@ -47,15 +47,16 @@ TEST(RopeAppend, WithoutACacheTurnsQueriesAlone) {
   const float sines[] = {1};
   const int32_t positions[] = {7};
   float turned[2] = {};
-  cpu::rope_append({.q = {q, DType::f32, 2},
-                    .query_heads = 1,
-                    .kv_heads = 1,
-                    .head_dim = 2,
-                    .positions = positions,
-                    .cosines = cosines,
-                    .sines = sines,
-                    .q_out = {turned, DType::f32, 2}},
-                   {0, 1}, {0, 1});
+  RopeAppendArgs args;
+  args.q = {q, DType::f32, 2};
+  args.query_heads = 1;
+  args.kv_heads = 1;
+  args.head_dim = 2;
+  args.positions = positions;
+  args.cosines = cosines;
+  args.sines = sines;
+  args.q_out = {turned, DType::f32, 2};
+  cpu::rope_append(args, {0, 1}, {0, 1});
   EXPECT_EQ(turned[0], -2);
   EXPECT_EQ(turned[1], 1);
 }
