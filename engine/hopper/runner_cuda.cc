@@ -29,7 +29,7 @@ constexpr int kFewestPages = 3;
 constexpr int64_t kCandidateBytes = 8;
 // A prompt of fewer tokens is sooner fed by steps of the resident kernel than by a chunk, which
 // reads all weights too, in many launches.
-constexpr int64_t kFewestTokens = 4;
+constexpr int64_t kFewestTokens = 3;
 
 Status check(cudaError_t error, std::string_view what) {
   if (error == cudaSuccess) {
