@@ -10,7 +10,8 @@ foreach(room IN LISTS WEFT_ROOMS)
   install(DIRECTORY ${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft
     FILES_MATCHING PATTERN "*.h"
     PATTERN "*-inl.h" EXCLUDE PATTERN "json.h" EXCLUDE PATTERN "tokenizer" EXCLUDE
-    PATTERN "test_*.h" EXCLUDE PATTERN "hopper*" EXCLUDE PATTERN "cdna*" EXCLUDE)
+    PATTERN "test_*.h" EXCLUDE PATTERN "prefill_trial.h" EXCLUDE
+    PATTERN "hopper*" EXCLUDE PATTERN "cdna*" EXCLUDE)
 endforeach()
 
 install(TARGETS weft EXPORT weftTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
