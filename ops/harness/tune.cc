@@ -25,6 +25,7 @@ Status tune(const TuneOptions& options, TuneOutcome& outcome) {
   Random random = random_for(selected, options.seed);
   std::unique_ptr<Trial> trial = selected.operation->make(selected.index, random);
   outcome.key = trial->key();
+  outcome.counted = !info.keeps_time;
   const Plan chosen = trial->plan(info);
   if (chosen.kernel.empty()) {
     outcome.skipped = chosen.why;
@@ -42,6 +43,9 @@ Status tune(const TuneOptions& options, TuneOutcome& outcome) {
     WEFT_ASSIGN(const auto mismatch, placed.check(plan));
     if (mismatch) {
       candidate.mismatch = mismatch->message;
+    } else if (outcome.counted) {
+      WEFT_ASSIGN(const Counters counters, placed.count(plan));
+      candidate.median = counters.bound;
     } else {
       WEFT_ASSIGN(std::vector<double> seconds, placed.time(plan, kFewRuns));
       candidate.median = median(std::move(seconds));
@@ -49,7 +53,7 @@ Status tune(const TuneOptions& options, TuneOutcome& outcome) {
     candidates.push_back(std::move(candidate));
   }
   std::sort(candidates.begin(), candidates.end(), faster);
-  for (size_t i = 0; i < std::min(kFinalists, candidates.size()); ++i) {
+  for (size_t i = 0; i < std::min(kFinalists, candidates.size()) && !outcome.counted; ++i) {
     if (candidates[i].mismatch.empty()) {
       WEFT_ASSIGN(std::vector<double> seconds, placed.time(candidates[i].plan, kManyRuns));
       candidates[i].median = median(std::move(seconds));
@@ -66,10 +70,6 @@ std::string_view subject(std::string_view row) { return row.substr(0, row.find("
 
 Result<std::vector<TuneOutcome>> tune_operations(
     const TuneOptions& options, const std::function<void(const TuneOutcome&)>& report) {
-  if (!options.device->info().keeps_time) {
-    return usage_error(
-        fmt::format("{} keeps no time, so nothing can be tuned on it", options.device->info().id));
-  }
   WEFT_ASSIGN(const auto selected, select_cases(options.selection, {Use::bench}));
   std::vector<TuneOutcome> outcomes;
   for (const SelectedCase& each : selected) {
@@ -100,7 +100,8 @@ std::string table_row(const TuneOutcome& outcome, const DeviceInfo& device) {
   add("cluster", plan.cluster, 1);
   add("threads", plan.threads, 0);
   row += plan.swapped ? ", .swapped = true" : "";
-  row += fmt::format("}}}},  // {:.1f} us", best.median * 1e6);
+  row += fmt::format("}}}},  // {}{:.1f} us", outcome.counted ? "counts say at least " : "",
+                     best.median * 1e6);
   if (outcome.candidates.size() > 1 && outcome.candidates[1].mismatch.empty()) {
     row += fmt::format("; next {:.1f}", outcome.candidates[1].median * 1e6);
   }

@@ -1,5 +1,7 @@
 // weft tune: which of the candidates is fastest for each bench case of an operation, measured, and
-// written down as the table that the operation's dispatch includes.
+// written down as the table that the operation's dispatch includes. On a device that counts and
+// keeps no time, candidates are ordered by their bounds from counts, which are no times and are not
+// called that.
 #pragma once
 
 #include <functional>
@@ -15,19 +17,20 @@ namespace weft::trial {
 struct TuneOptions {
   Selection selection;  ///< over the bench cases
   uint64_t seed = 1;
-  Device* device = nullptr;  ///< one that keeps time
+  Device* device = nullptr;
 };
 
 struct TunedCandidate {
   Plan plan;
   std::string mismatch;  ///< not empty: it is wrong, and was not timed
-  double median = 0;     ///< seconds
+  double median = 0;     ///< seconds; where TuneOutcome::counted, the bound from counts
 };
 
 struct TuneOutcome {
   SelectedCase selected;
   PlanKey key;
-  std::string skipped;  ///< not empty: why there is nothing to measure
+  std::string skipped;   ///< not empty: why there is nothing to measure
+  bool counted = false;  ///< the device keeps no time
   /// Fastest first, those that are wrong last.
   std::vector<TunedCandidate> candidates;
 };
@@ -38,7 +41,7 @@ Result<std::vector<TuneOutcome>> tune_operations(
     const TuneOptions& options, const std::function<void(const TuneOutcome&)>& report);
 
 /// The table's row for an outcome whose first candidate is right: C++ that initialises a TunedPlan,
-/// with the time and that of the next candidate in a comment.
+/// with the time, or the bound from counts, and that of the next candidate in a comment.
 std::string table_row(const TuneOutcome& outcome, const DeviceInfo& device);
 /// A table with `rows` in the place of those that it has for the same keys and devices.
 std::string merge_table(std::string_view table, const std::vector<std::string>& rows);
