@@ -118,6 +118,16 @@ __device__ inline void store_remote(uint32_t address, float4 value) {
                : "memory");
 }
 
+/// The same of one number, beside the threads: its 4 bytes count at a barrier of that block (an
+/// address of cluster_address() too).
+__device__ inline void store_remote(uint32_t address, float value, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
+          address),
+      "f"(value), "r"(barrier)
+      : "memory");
+}
+
 /// Two f32 rounded to bf16, the first in the low half.
 __device__ inline uint32_t pack_bf16x2(float low, float high) {
   uint32_t result;

@@ -16,54 +16,67 @@ struct Turned {
   uint8_t* to = nullptr;
   int rows = 0;
 };
-constexpr int kTurnRows = 64;
+constexpr int kTurnRows = 128;
 constexpr int kTurnThreads = 256;
 
-/// Block (x, y, z) turns 128 elements of k by 64 rows of matrix z.
+/// Block (x, y, z) turns 128 elements of k by 128 rows of matrix z.
 __global__ void __launch_bounds__(kTurnThreads) turn(Turned a, Turned b, int k) {
-  constexpr int kPitch = kFp8Block + 16;
-  __shared__ __align__(16) uint8_t tile[kTurnRows * kPitch];
+  __shared__ __align__(16) uint8_t tile[kTurnRows * kFp8Block];
   const Turned matrix = blockIdx.z == 0 ? a : b;
   const int first_k = blockIdx.x * kFp8Block;
   const int first_row = blockIdx.y * kTurnRows;
   if (first_row >= matrix.rows) {
     return;
   }
-  // 4 x 4 bytes a thread and step: four words along rows become four along k.
-  for (int unit = threadIdx.x; unit < kFp8Block / 4 * (kTurnRows / 4); unit += kTurnThreads) {
-    const int row = unit % (kTurnRows / 4) * 4;
-    const int at_k = unit / (kTurnRows / 4) * 4;
-    uint32_t words[4] = {};
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  // 4 x 4 bytes a thread and step: four words along rows become four along k. A warp has 8 such
+  // pieces along rows and 4 along k, which fill one 16-byte chunk of k; chunks are swizzled, so
+  // that a warp's words are in different banks.
+  constexpr int kSteps = 4;
+  uint32_t words[kSteps][4] = {};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint8_t* from = matrix.from + (first_k + at_k + i) * matrix.stride + first_row + row;
-      if (first_row + row + 4 <= matrix.rows) {
-        words[i] = *reinterpret_cast<const uint32_t*>(from);
+  for (int step = 0; step < kSteps; ++step) {
+    const int row = first_row + (step * 8 + lane % 8) * 4;
+    const uint8_t* from = matrix.from + (first_k + warp * 16 + lane / 8 * 4) * matrix.stride + row;
+#pragma unroll
+    for (int i = 0; i < 4; ++i, from += matrix.stride) {
+      if (row + 4 <= matrix.rows) {
+        words[step][i] = *reinterpret_cast<const uint32_t*>(from);
       } else {
-        for (int j = 0; first_row + row + j < matrix.rows; ++j) {
-          words[i] |= static_cast<uint32_t>(from[j]) << (8 * j);
+        for (int j = 0; row + j < matrix.rows; ++j) {
+          words[step][i] |= static_cast<uint32_t>(from[j]) << (8 * j);
         }
       }
     }
-    const uint32_t low01 = __byte_perm(words[0], words[1], 0x5140);
-    const uint32_t low23 = __byte_perm(words[2], words[3], 0x5140);
-    const uint32_t high01 = __byte_perm(words[0], words[1], 0x7362);
-    const uint32_t high23 = __byte_perm(words[2], words[3], 0x7362);
+  }
+  const auto chunk = [&](int row, int at) {
+    return tile + row * kFp8Block + ((at ^ (row / 4)) & 7) * 16;
+  };
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const auto& w = words[step];
+    const uint32_t low01 = __byte_perm(w[0], w[1], 0x5140);
+    const uint32_t low23 = __byte_perm(w[2], w[3], 0x5140);
+    const uint32_t high01 = __byte_perm(w[0], w[1], 0x7362);
+    const uint32_t high23 = __byte_perm(w[2], w[3], 0x7362);
     const uint32_t turned[4] = {
         __byte_perm(low01, low23, 0x5410), __byte_perm(low01, low23, 0x7632),
         __byte_perm(high01, high23, 0x5410), __byte_perm(high01, high23, 0x7632)};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      *reinterpret_cast<uint32_t*>(tile + (row + j) * kPitch + at_k) = turned[j];
+      const int row = (step * 8 + lane % 8) * 4 + j;
+      *reinterpret_cast<uint32_t*>(chunk(row, warp) + lane / 8 * 4) = turned[j];
     }
   }
   __syncthreads();
+#pragma unroll
   for (int piece = threadIdx.x; piece < kTurnRows * kFp8Block / 16; piece += kTurnThreads) {
     const int row = piece / (kFp8Block / 16);
-    const int at_k = piece % (kFp8Block / 16) * 16;
+    const int at = piece % (kFp8Block / 16);
     if (first_row + row < matrix.rows) {
       *reinterpret_cast<uint4*>(matrix.to + static_cast<int64_t>(first_row + row) * k + first_k +
-                                at_k) = *reinterpret_cast<const uint4*>(tile + row * kPitch + at_k);
+                                at * 16) = *reinterpret_cast<const uint4*>(chunk(row, at));
     }
   }
 }

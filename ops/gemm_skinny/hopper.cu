@@ -1,7 +1,6 @@
 // gemm_skinny on sm_90a, the host's side.
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/tensor_map.h"
-#include "ops/check_operands.h"
 #include "ops/gemm_skinny/hopper_plan.h"
 #include "ops/gemm_skinny/hopper_stream.cuh"
 
@@ -42,15 +41,13 @@ Status launch_stream(const GemmSkinnyArgs& args, const Plan& plan, Stream stream
                       .f32 = args.out.dtype == DType::f32,
                       .m = static_cast<int>(args.m),
                       .n = static_cast<int>(args.n)};
-  auto* memory = static_cast<char*>(args.workspace.data);
   return launch_kernel(gemm_skinny_stream<Tile>,
-                       {.blocks = shares.blocks,
+                       {.blocks = shares.blocks(),
                         .threads = Tile::kThreads,
+                        .cluster = shares.cluster,
                         .shared_bytes = Tile::kBytes,
                         .stream = static_cast<cudaStream_t>(stream.native)},
-                       a, b, shares, scales, out,
-                       shares.whole ? nullptr : reinterpret_cast<unsigned*>(memory),
-                       shares.whole ? nullptr : reinterpret_cast<float*>(memory + kCounterBytes));
+                       a, b, shares, scales, out);
 }
 
 template <class Format>
@@ -63,16 +60,16 @@ Status launch_format(const GemmSkinnyArgs& args, const Plan& plan, Stream stream
                            : launch_stream<SkinnyTile<Format, 32, 128, 2>>(args, plan, stream);
 }
 
+size_t workspace(const GemmSkinnyArgs&, const Plan&) { return 0; }
+
 Status launch(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
-  WEFT_TRY(
-      check_workspace("gemm_skinny", args.workspace.bytes, gemm_skinny_plan_workspace(args, plan)));
   return args.a.dtype == DType::bf16 ? launch_format<Bf16>(args, plan, stream)
                                      : launch_format<E4m3>(args, plan, stream);
 }
 
 }  // namespace
 
-const Kernel<GemmSkinnyArgs> gemm_skinny = {plan_gemm_skinny, gemm_skinny_candidates,
-                                            gemm_skinny_plan_workspace, launch};
+const Kernel<GemmSkinnyArgs> gemm_skinny = {plan_gemm_skinny, gemm_skinny_candidates, workspace,
+                                            launch};
 
 }  // namespace weft::hopper

@@ -1,7 +1,7 @@
 // The product of few rows on sm_90a, which is bound by reading b: blocks stream groups of b's rows
 // through a deep ring in shared memory (hopper_plan.h says which). The tensor cores compute the
-// transposed product, b's rows on their wide side. Where blocks share a group, its sums are put
-// together through device memory by the block that comes last, in a fixed order.
+// transposed product, b's rows on their wide side. Where the blocks of a cluster share a group,
+// each adds up a slice of the sums, which the others store into its shared memory.
 #pragma once
 
 #include "arch/hopper/barrier.cuh"
@@ -44,12 +44,13 @@ struct SkinnyTile {
   static constexpr int kBBytes = kRows * kRowBytes;  // of a chunk
   static constexpr int kABytes = kM * kRowBytes;
   static constexpr int kStageBytes = kChunks * (kABytes + kBBytes);
-  static constexpr int kFit = (232448 - 1024 - 256) / kStageBytes;
-  static constexpr int kStages = kFit < 12 ? kFit : 12;
-  static constexpr int kBytes = 1024 + kStages * (kStageBytes + 16) + 16;
   static constexpr int kElements = kRowBytes / Format::kBytes;  // of k in a chunk
   static constexpr int kSums = kM / 2;                          // of a thread
-  static_assert(kSums * kWarpgroups * 128 * 4 == kRows * kM * 4);
+  static constexpr int kExchanged = kSums * kWarpgroups * 128;  // sums from others at once, at most
+  static constexpr int kExchangeBytes = 2 * (kExchanged * 4 + 8);
+  static constexpr int kFit = (232448 - 1024 - 256 - kExchangeBytes) / kStageBytes;
+  static constexpr int kStages = kFit < 12 ? kFit : 12;
+  static constexpr int kBytes = 1024 + kStages * (kStageBytes + 16) + kExchangeBytes;
 };
 
 template <class Tile>
@@ -57,19 +58,23 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     gemm_skinny_stream(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                        const __grid_constant__ SkinnyShares shares,
                        const __grid_constant__ SkinnyScales scales,
-                       const __grid_constant__ SkinnyOut out, unsigned* counters, float* partials) {
+                       const __grid_constant__ SkinnyOut out) {
   using Format = typename Tile::Format;
   constexpr bool kFp8 = Format::kBytes == 1;
-  extern __shared__ char memory[];
+  extern __shared__ __align__(1024) char memory[];
   char* base = memory + (1024 - smem_address(memory) % 1024) % 1024;
   auto* full = reinterpret_cast<Barrier*>(base + Tile::kStages * Tile::kStageBytes);
   Barrier* empty = full + Tile::kStages;
-  auto* is_last = reinterpret_cast<int*>(empty + Tile::kStages);
+  Barrier* gathered = empty + Tile::kStages;  // [2]
+  auto* parts = reinterpret_cast<float*>(gathered + 2);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
   constexpr int kWarps = Tile::kWarpgroups * 4;
+  constexpr int kSumsShift = Tile::kSums == 8 ? 3 : 4;
+  static_assert(Tile::kSums == 1 << kSumsShift);
   RingCursor<Tile::kStages> cursor;
-  const int block = blockIdx.x;
+  const int rank = shares.cluster > 1 ? cluster_rank() : 0;
+  const int cluster_index = blockIdx.x >> shares.cluster_shift();
   const auto chunk_b = [&](int slot, int chunk) {
     return base + slot * Tile::kStageBytes + chunk * Tile::kBBytes;
   };
@@ -85,17 +90,23 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         full[slot].init(1);
         empty[slot].init(kWarps);
       }
+      gathered[0].init(1);
+      gathered[1].init(1);
       fence_barriers();
     }
     __syncwarp();
     named_arrive(2, Tile::kThreads);  // the others wait for the barriers; the first loads go ahead
-    if (elect_one()) {
-      const uint64_t once = evict_first();
-      SkinnyRun run;
-      for (int index = 0; shares.run(block, index, run); ++index) {
-        for (int stage = run.begin; stage < run.end; ++stage, cursor.advance()) {
-          const int k = stage * Tile::kChunks * Tile::kElements;
-          empty[cursor.slot].wait(cursor.parity ^ 1);
+    if (shares.cluster > 1) {
+      cluster_arrive();
+    }
+    const bool chosen = elect_one();
+    const uint64_t once = evict_first();
+    SkinnyRun run;
+    for (int index = 0; shares.run(cluster_index, rank, index, run); ++index) {
+      for (int stage = run.begin; stage < run.end; ++stage, cursor.advance()) {
+        const int k = stage * Tile::kChunks * Tile::kElements;
+        empty[cursor.slot].wait(cursor.parity ^ 1);
+        if (chosen) {
           full[cursor.slot].arrive_expect(Tile::kStageBytes);
 #pragma unroll
           for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
@@ -107,9 +118,16 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         }
       }
     }
+    if (shares.cluster > 1) {
+      cluster_wait();
+      cluster_sync_relaxed();
+    }
     return;
   }
   named_sync(2, Tile::kThreads);
+  if (shares.cluster > 1) {
+    cluster_arrive();  // see cluster_wait() below
+  }
 
   const int warpgroup = warp / 4;
   // This thread's sums: of rows `row` and row + 8 of the unit's rows of b, and of a's rows
@@ -118,7 +136,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int first_m = lane % 4 * 2;
   const auto m_of = [&](int i) { return i / 4 * 8 + first_m + i % 2; };
   SkinnyRun run;
-  for (int index = 0; shares.run(block, index, run); ++index) {
+  for (int index = 0; shares.run(cluster_index, rank, index, run); ++index) {
     const int first_n = run.group * Tile::kRows;
     float sums[Tile::kSums] = {};
     // fp8: scales of the block of k that comes next; a's rows in pairs as the sums are.
@@ -193,53 +211,41 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       }
     }
 
-    if (run.end - run.begin < shares.stages_of_k) {
-      // Of a block's groups, only the first and the last can be shared: it has two places, 0 for a
-      // group that its share begins inside of and goes beyond.
-      const int group_begin = run.group * shares.stages_of_k;
-      const int group_end = group_begin + shares.stages_of_k;
-      constexpr int kPart = Tile::kRows * Tile::kM;
-      const int thread = threadIdx.x;
-      const auto place = [&](int each) {
-        return partials + (each * 2 + (shares.first_unit(each + 1) <= group_end ? 1 : 0)) * kPart;
+    // A thread's sums are cut into slices, one for each block of the cluster, which adds up all
+    // blocks' in the order of their ranks. Two sets of places, in turn: who writes into one again
+    // has all sums of the group between, so the others have read it.
+    const int slice_shift = kSumsShift - shares.cluster_shift();
+    const int slice = 1 << slice_shift;
+    if (shares.cluster > 1) {
+      constexpr int kThreads = kWarps * 32;
+      const int turn = index % 2;
+      if (index == 0) {
+        cluster_wait();  // all blocks run and have prepared their barriers
+      }
+      const auto place = [&](int from, int to, int i) {
+        const int source = from < to ? from : from - 1;
+        return parts + turn * Tile::kExchanged + (source * slice + (i & (slice - 1))) * kThreads +
+               static_cast<int>(threadIdx.x);
       };
-      float* mine = place(block);
-#pragma unroll
-      for (int i = 0; i < Tile::kSums; i += 4) {
-        __stcg(reinterpret_cast<float4*>(mine + (i / 4 * kWarps * 32 + thread) * 4),
-               make_float4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]));
-      }
-      const int first_block = shares.block_of(group_begin);
-      const int last_block = shares.block_of(group_end - 1);
-      __threadfence();
-      named_sync(1, kWarps * 32);
-      if (thread == 0) {
-        const unsigned others = static_cast<unsigned>(last_block - first_block);
-        const unsigned came = atomicAdd(counters + run.group, 1u);
-        *is_last = came == others;
-        if (came == others) {
-          counters[run.group] = 0;  // as the next launch wants it
-        }
-        __threadfence();
-      }
-      named_sync(1, kWarps * 32);
-      if (!*is_last) {
-        continue;
+      if (threadIdx.x == 0) {
+        gathered[turn].arrive_expect((shares.cluster - 1) * slice * kThreads * 4);
       }
 #pragma unroll
       for (int i = 0; i < Tile::kSums; ++i) {
-        sums[i] = 0;
+        if (const int to = i >> slice_shift; to != rank) {
+          store_remote(cluster_address(smem_address(place(rank, to, i)), to), sums[i],
+                       cluster_address(smem_address(gathered + turn), to));
+        }
       }
-      for (int each = first_block; each <= last_block; ++each) {
-        const float* part = place(each);
+      gathered[turn].wait(index / 2 % 2);
 #pragma unroll
-        for (int i = 0; i < Tile::kSums; i += 4) {
-          const float4 more =
-              __ldcg(reinterpret_cast<const float4*>(part + (i / 4 * kWarps * 32 + thread) * 4));
-          sums[i] += more.x;
-          sums[i + 1] += more.y;
-          sums[i + 2] += more.z;
-          sums[i + 3] += more.w;
+      for (int i = 0; i < Tile::kSums; ++i) {
+        if (i >> slice_shift == rank) {
+          float sum = 0;
+          for (int from = 0; from < shares.cluster; ++from) {
+            sum += from == rank ? sums[i] : *place(from, rank, i);
+          }
+          sums[i] = sum;
         }
       }
     }
@@ -252,8 +258,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #pragma unroll
         for (int i = 0; i < Tile::kSums / 2; ++i) {
           const int m = m_of(i / 2 * 4 + i % 2);
-          if (m < out.m) {
-            float value = sums[i / 2 * 4 + half * 2 + i % 2];
+          const int sum = i / 2 * 4 + half * 2 + i % 2;
+          if (m < out.m && sum >> slice_shift == rank) {
+            float value = sums[sum];
             if (kFp8 && !by_block) {
               value *= scales.a[m * scales.a_row] * b_scale;
             }
@@ -267,6 +274,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         }
       }
     }
+  }
+  if (shares.cluster > 1) {
+    cluster_sync_relaxed();  // nobody leaves before all that it sent has arrived
   }
 }
 
