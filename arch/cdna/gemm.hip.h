@@ -63,7 +63,8 @@ struct Sums {
 };
 
 /// Calls step(n strip, m strip, b's strip, a's strip) for all pairs of strips of a stage, and
-/// after(n strip) when it has done so for all strips of m.
+/// after(n strip) when it has done so for all strips of m. What these two do with a strip of n is
+/// scheduled together, with the load of the next one.
 template <class Shape, class TileA, class TileB>
 class StripPairs {
  public:
@@ -78,14 +79,22 @@ class StripPairs {
     for (int i = 0; i < Shape::kStripsM; ++i) {
       a[i] = a_.load(stage, i);
     }
+    const LdsBytes* const of_b = stage + Shape::kM * kStripBytes;
+    Strip b = b_.load(of_b, 0);
 #pragma unroll
     for (int t = 0; t < Shape::kStripsN; ++t) {
-      const Strip b = b_.load(stage + Shape::kM * kStripBytes, t);
+      Strip next = b;
+      if (t + 1 < Shape::kStripsN) {
+        next = b_.load(of_b, t + 1);
+      }
 #pragma unroll
       for (int i = 0; i < Shape::kStripsM; ++i) {
         step(t, i, b, a[i]);
       }
       after(t);
+      // Else the scheduler puts an addition right behind the product that it waits for.
+      __builtin_amdgcn_sched_barrier(0);
+      b = next;
     }
   }
 
