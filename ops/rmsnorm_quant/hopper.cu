@@ -1,5 +1,8 @@
 // rmsnorm_quant on sm_90a.
+#include <bit>
+
 #include "arch/hopper/launch.cuh"
+#include "arch/hopper/layout.h"
 #include "ops/hopper_rows.cuh"
 #include "ops/rmsnorm_quant/hopper_plan.h"
 
@@ -14,7 +17,9 @@ struct RmsNormParams {
   const uint16_t* weight = nullptr;
   int columns = 0;
   float epsilon = 0;
-  int cluster = 1;  ///< blocks that share a row
+  int cluster = 1;        ///< blocks that share a row: 1, 2, 4 or 8
+  int cluster_shift = 0;  ///< its logarithm
+  int part = 0;           ///< columns of each block, whole blocks of scales
   RowOut out;
 };
 
@@ -29,13 +34,10 @@ template <class Pair, Scaling kScaling, int kKept>
 __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
     rmsnorm_quant_row(const __grid_constant__ RmsNormParams p) {
   __shared__ float slots[2][kRowSlots];
-  const int64_t row = blockIdx.x / p.cluster;
-  const int rank = p.cluster > 1 ? cluster_rank() : 0;
-  // Parts are whole blocks of scales.
-  const int blocks = (p.columns + kScaleBlock - 1) / kScaleBlock;
-  const int part = (blocks + p.cluster - 1) / p.cluster * kScaleBlock;
-  const int begin = rank * part;
-  const int end = min(p.columns, begin + part);
+  const int64_t row = blockIdx.x >> p.cluster_shift;
+  const int rank = blockIdx.x & (p.cluster - 1);
+  const int begin = rank * p.part;
+  const int end = min(p.columns, begin + p.part);
   const uint16_t* x = p.x + row * p.x_stride;
   uint16_t* residual = p.residual != nullptr ? p.residual + row * p.residual_stride : nullptr;
   const auto load = [](const uint16_t* from) { return *reinterpret_cast<const uint4*>(from); };
@@ -74,7 +76,7 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
   const auto column_of = [&](int step) {
     return begin + (step * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kChunk;
   };
-  const int steps = kKept > 0 ? kKept : (part / kChunk + blockDim.x - 1) / blockDim.x;
+  const int steps = kKept > 0 ? kKept : (p.part / kChunk + blockDim.x - 1) / blockDim.x;
   float sum = 0;
   float tensor_scale = 1;
   if constexpr (kKept > 0) {
@@ -172,9 +174,7 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
 
 template <class Pair, Scaling kScaling>
 Status launch_kept(const RmsNormParams& params, const LaunchShape& shape) {
-  const int blocks = (params.columns + 127) / 128;
-  const int part = (blocks + params.cluster - 1) / params.cluster * 16;  // chunks
-  const int kept = (part + shape.threads - 1) / shape.threads;
+  const int kept = (params.part / kChunk + shape.threads - 1) / shape.threads;
   const auto kernel = kept <= 1   ? rmsnorm_quant_row<Pair, kScaling, 1>
                       : kept <= 2 ? rmsnorm_quant_row<Pair, kScaling, 2>
                       : kept <= 4 && shape.threads <= most_threads(4)
@@ -201,6 +201,8 @@ Status launch_scaling(const RmsNormParams& params, const LaunchShape& shape) {
 size_t workspace(const RmsNormQuantArgs&, const Plan&) { return 0; }
 
 Status launch(const RmsNormQuantArgs& args, const Plan& plan, Stream stream) {
+  constexpr int kBlock = static_cast<int>(kScaleBlock);
+  const int blocks = ceil_div(static_cast<int>(args.columns), kBlock);
   const RmsNormParams params{.x = static_cast<const uint16_t*>(args.x.data),
                              .x_stride = args.x.stride,
                              .residual = static_cast<uint16_t*>(args.residual.data),
@@ -209,6 +211,8 @@ Status launch(const RmsNormQuantArgs& args, const Plan& plan, Stream stream) {
                              .columns = static_cast<int>(args.columns),
                              .epsilon = args.epsilon,
                              .cluster = plan.cluster,
+                             .cluster_shift = std::countr_zero(static_cast<unsigned>(plan.cluster)),
+                             .part = ceil_div(blocks, plan.cluster) * kBlock,
                              .out = row_out(args.y)};
   const LaunchShape shape{.blocks = static_cast<int>(args.rows) * plan.cluster,
                           .threads = plan.threads,

@@ -1,5 +1,6 @@
 // swiglu_quant on sm_90a.
 #include "arch/hopper/launch.cuh"
+#include "arch/hopper/tile_schedule.h"
 #include "ops/hopper_rows.cuh"
 #include "ops/swiglu_quant/hopper_plan.h"
 
@@ -13,6 +14,7 @@ struct SwigluParams {
   int64_t up_stride = 0;
   int columns = 0;
   int parts = 1;  ///< blocks of a row
+  Divisor by_parts;
   RowOut out;
 };
 
@@ -23,11 +25,12 @@ constexpr int kSteps = 2;
 template <class Pair, Scaling kScaling>
 __global__ void __launch_bounds__(1024) swiglu_quant_row(const __grid_constant__ SwigluParams p) {
   __shared__ float slots[kRowSlots];
-  const int64_t row = blockIdx.x / p.parts;
+  const int block = blockIdx.x;
+  const int64_t row = p.by_parts.divide(block);
   const int threads = blockDim.x;
   const int steps =
       kScaling == Scaling::row ? (p.columns / kChunk + threads - 1) / threads : kSteps;
-  const int first = blockIdx.x % p.parts * kSteps * threads;
+  const int first = (block - static_cast<int>(row) * p.parts) * kSteps * threads;
   const uint16_t* gate = p.gate + row * p.gate_stride;
   const uint16_t* up = p.up + row * p.up_stride;
   const auto column_of = [&](int step) {
@@ -130,6 +133,7 @@ Status launch(const SwigluQuantArgs& args, const Plan& plan, Stream stream) {
                             .up_stride = args.up.stride,
                             .columns = static_cast<int>(args.columns),
                             .parts = parts,
+                            .by_parts = Divisor(parts),
                             .out = row_out(args.y)};
   const LaunchShape shape{.blocks = static_cast<int>(args.rows) * parts,
                           .threads = plan.threads,
