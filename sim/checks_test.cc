@@ -110,7 +110,7 @@ TEST_P(Faults, NoWait) {
 
 TEST_P(Faults, LdsRace) {
   const auto out = array<float>(256);
-  for (const char* kernel : {"race", "late_write"}) {
+  for (const char* kernel : {"race", "late_write", "own_reader_writes"}) {
     const LaunchReport report = run(kernel, {1}, {256}, out.data());
     bool at_line = false;
     for (const Finding& finding : report.findings) {

@@ -72,6 +72,19 @@ __global__ void late_write(float* out) {
   out[threadIdx.x] += data[threadIdx.x];
 }
 
+__global__ void own_reader_writes(float* out) {
+  __shared__ volatile float data;
+  if (threadIdx.x == 0) {
+    data = 1;
+  }
+  __syncthreads();
+  out[threadIdx.x] = data;
+  if (threadIdx.x < 64) {
+    __builtin_amdgcn_s_sleep(1);  // the other waves read meanwhile
+    data = 2;  // FAULT own_reader_writes: and this wave has read it before they did
+  }
+}
+
 __global__ void direct_load_no_wait(const int* in, int* out) {
   __shared__ int data[64];
   __builtin_amdgcn_global_load_lds((__attribute__((address_space(1))) void*)(in + threadIdx.x),
