@@ -40,6 +40,7 @@ struct Shared {
   uint32_t leave[2];  ///< what thread 0 saw of gave_up at the end of a step: all act on the same
   uint32_t ended;     ///< the team has left: the loader follows
   SampleScratch sample;
+  Launch launch;
 };
 
 /// What follows, in this order; all of it at places that only depend on the launch.
@@ -56,9 +57,18 @@ struct Layout {
 
 extern __shared__ __align__(1024) char memory[];
 
-/// A worker's view of the launch. What can be said anew is not kept: registers are scarce.
+/// A worker's view of the launch. What can be said anew is not kept: registers are scarce. What is
+/// not a product runs in functions of its own, with a view of its own: the registers that it wants
+/// would otherwise be missing where the weights go by.
+__device__ __forceinline__ void run_apart(const Code* code, int code_index, int step,
+                                          uint32_t stop);
+
 class Worker {
  public:
+  /// For one code of a step.
+  __device__ Worker(const Launch& launch, uint32_t step_tag)
+      : launch_(launch), step_tag_(step_tag) {}
+  /// For all, by all threads.
   __device__ explicit Worker(const Launch& launch) : launch_(launch) {
     // Codes and signal counts into shared memory.
     const uint32_t begin = launch.code_begin[blockIdx.x];
@@ -73,6 +83,10 @@ class Worker {
     for (uint32_t i = threadIdx.x; i < launch.events; i += kThreads) {
       signals[i] = static_cast<uint16_t>(launch.event_signals[i]);
     }
+    const auto* words = reinterpret_cast<const uint32_t*>(&launch);
+    for (uint32_t i = threadIdx.x; i < sizeof(Launch) / 4; i += kThreads) {
+      reinterpret_cast<uint32_t*>(&shared().launch)[i] = words[i];
+    }
     if (threadIdx.x == 0) {
       shared().gave_up = shared().ended = 0;
       ring().init(kPageSlices);
@@ -84,6 +98,8 @@ class Worker {
   __device__ void load();
 
  private:
+  friend __device__ __forceinline__ void run_apart(const Code* code, int code_index, int step,
+                                                   uint32_t stop);
   __device__ static Shared& shared() { return *reinterpret_cast<Shared*>(memory); }
   __device__ Layout layout() const { return Layout(launch_); }
   __device__ PageRing ring() const {
@@ -96,14 +112,13 @@ class Worker {
     return reinterpret_cast<const uint16_t*>(memory + layout().signals)[event];
   }
   __device__ static Team team() {
-    const int thread = static_cast<int>(threadIdx.x);
+    const int thread = made_here(static_cast<int>(threadIdx.x));
     return {thread, thread / 32, thread % 32, shared().scratch};
   }
   __device__ static int index() { return static_cast<int>(blockIdx.x); }
 
   struct PageWalk;
   class RowSource;
-  class MergedSource;
   static constexpr int kRowQuads = kSliceK / 4 / 32;  ///< quads of a slice of the row, of a lane
   __device__ static int row_element(int slice, int quad) {
     return slice * kSliceK + 4 * (team().lane + 32 * quad);
@@ -134,6 +149,12 @@ class Worker {
     const int event_;  // -1: waits for data
     uint32_t looks_ = 0;
   };
+  /// Waits for a page. What Barrier::wait() does at its end, a trap, would cost registers.
+  __device__ void await_page(Barrier& page, uint32_t phase) {
+    Late late(*this, nullptr, -1);
+    while (!page.try_wait(phase) && !late()) {
+    }
+  }
   /// By one thread: waits for an event.
   __device__ void poll(const Code* code, int event, uint32_t wanted);
   /// By the team: the code's events.
@@ -164,10 +185,12 @@ class Worker {
   /// Queries, and the step's own key and value, of a KV head to shared memory.
   __device__ NewRow head_rows(const Code& code, int kv_head, int position, bool own, float* rows,
                               float query_factor, float key_factor);
-  __device__ void attention(const Code& code, int position, int code_index);
   template <int kDim>
   __device__ void attend_to(const Code& code, int position, int code_index);
   __device__ void norm_add(const Code& code);
+  /// Waits until the whole row of a product is there.
+  __device__ void await_row(const Code& code);
+  __device__ void merge(const Code& code, int position, int code_index, char* row);
   __device__ void product(const Code& code, int position, int code_index);
   __device__ void sample(const Code& code, int position, int step, uint32_t stop);
 
@@ -176,10 +199,8 @@ class Worker {
   PageCursor cursor_;
   int block_round_ = 0;
   int row_round_ = 0;
-  int sum_round_ = 0;
   uint32_t step_tag_ = 0;
   uint32_t leave_round_ = 0;
-  uint32_t mailbox_count_ = 0;
 };
 
 __device__ bool Worker::Late::operator()() {
@@ -255,7 +276,7 @@ __device__ void Worker::split_keys(int position, int split, int& first, int& las
   // Equal shares of the row's blocks of keys. Few keys are cut into few splits: each costs every
   // reader of the result something.
   constexpr int kBlock = 64;
-  constexpr int kFewestBlocks = 2;  // of a split, before all splits are in use
+  constexpr int kFewestBlocks = 4;  // of a split, before all splits are in use
   const ModelShape& shape = launch_.shape;
   const int end = made_here(position) + 1;
   const int begin = shape.window > 0 ? max(0, end - shape.window) : 0;
@@ -266,7 +287,7 @@ __device__ void Worker::split_keys(int position, int split, int& first, int& las
   last = min(end, (block + blocks * (split + 1) / active) * kBlock);
 }
 
-__device__ void Worker::embed(const Code& code, int position) {
+__device__ __forceinline__ void Worker::embed(const Code& code, int position) {
   const int32_t token = __ldcg(launch_.tokens + position);
   const auto* row = at<const __nv_bfloat16>(code.a) + static_cast<int64_t>(token) * code.n;
   for (int i = team().thread; 4 * i < code.n; i += Team::kThreads) {
@@ -277,7 +298,7 @@ __device__ void Worker::embed(const Code& code, int position) {
   }
 }
 
-__device__ void Worker::rope_angles(const Code& code, int position) {
+__device__ __forceinline__ void Worker::rope_angles(const Code& code, int position) {
   for (int i = team().thread; i < code.n; i += Team::kThreads) {
     // The angle is rounded to f32, as checkpoints were trained with; then exact.
     const float angle = static_cast<float>(position) * __ldg(at<const float>(code.a) + i);
@@ -297,7 +318,9 @@ __device__ float Worker::row_norm(const Code& code, const Tagged* x, Version ver
     const Tagged* from = x + 2 * i;
     squares += squares_of(await_quad(load_tagged_quad(from), from, tag(version), late));
   }
-  return norm_factor(team_sum(team(), squares, sum_round_++), count, code.x);
+  squares = team_sum(team(), squares, 0);
+  team().sync();  // the next sum takes the same place
+  return norm_factor(squares, count, code.x);
 }
 
 __device__ void Worker::head_row(const Code& code, const Tagged* from, Version version,
@@ -403,7 +426,7 @@ __device__ NewRow Worker::head_rows(const Code& code, int kv_head, int position,
 /// The part of attention() that depends on how it multiplies. kDim: of WarpAttention; 0: not by
 /// mma.
 template <int kDim>
-__device__ void Worker::attend_to(const Code& code, int position, int code_index) {
+__device__ __forceinline__ void Worker::attend_to(const Code& code, int position, int code_index) {
   const ModelShape& shape = launch_.shape;
   const int dim = kDim != 0 ? kDim : made_here(shape.head_dim);
   const int group = made_here(shape.group);
@@ -479,18 +502,7 @@ __device__ void Worker::attend_to(const Code& code, int position, int code_index
   }
 }
 
-__device__ void Worker::attention(const Code& code, int position, int code_index) {
-  const ModelShape& shape = launch_.shape;
-  if (!shape.kv_f32 && shape.head_dim == 64) {
-    attend_to<64>(code, position, code_index);
-  } else if (!shape.kv_f32 && shape.head_dim == 128) {
-    attend_to<128>(code, position, code_index);
-  } else {
-    attend_to<0>(code, position, code_index);
-  }
-}
-
-__device__ void Worker::norm_add(const Code& code) {
+__device__ __forceinline__ void Worker::norm_add(const Code& code) {
   const auto* x = at<const Tagged>(code.a);
   const float factor = row_norm(code, x, code.source, code.n) * code.y;
   Tagged* residual = at<Tagged>(code.c);  // the worker's own: this thread wrote it before
@@ -561,6 +573,8 @@ class Worker::RowSource {
     }
   }
 
+  __device__ void await_page(Barrier& page, uint32_t phase) { worker_.await_page(page, phase); }
+
   /// Leaves this warp's squares to all.
   __device__ void publish() {
     if (weight_ != nullptr && !published_) {
@@ -585,46 +599,37 @@ class Worker::RowSource {
   uint2 weights_[kAskedAhead][kRowQuads] = {};
 };
 
-/// The same, where the row is attention's splits merged.
-class Worker::MergedSource {
- public:
-  __device__ MergedSource(Worker& worker, const Code& code, int position, int code_index)
-      : worker_(worker), code_(code), code_index_(code_index) {
-    int first;
-    int last;
-    worker.split_keys(position, 0, first, last, active_);
-  }
-  __device__ void ask(int, int) {}
-  __device__ void take(int slice, char* to, int) {
-    const ModelShape& shape = worker_.launch_.shape;
+/// This warp's slices of the row that attention's splits make together, to `row`.
+__device__ __forceinline__ void Worker::merge(const Code& code, int position, int code_index,
+                                              char* row) {
+  const SliceShare share(team(), static_cast<int>(slices_of(code.k)));
+  int first;
+  int last;
+  int active;
+  split_keys(position, 0, first, last, active);
+  const ModelShape& shape = launch_.shape;
+  const Partials partials(at<Tagged>(code.a), shape.query_heads, shape.splits, shape.head_dim);
+  Late late(*this, &code, -1);
+#pragma unroll 1
+  for (int i = 0; i < share.count && share.set < min(share.sets, code.units); ++i) {
+    const int slice = share.first + i * Team::kWarps;
     int element[kRowQuads];
 #pragma unroll
     for (int q = 0; q < kRowQuads; ++q) {
-      element[q] = row_element(slice, q) < code_.k ? row_element(slice, q) : -1;
+      element[q] = row_element(slice, q) < code.k ? row_element(slice, q) : -1;
     }
-    Late late(worker_, &code_, -1);
     float4 x[kRowQuads];
-    merge_splits(Partials(worker_.at<Tagged>(code_.a), made_here(shape.query_heads),
-                          made_here(shape.splits), made_here(shape.head_dim)),
-                 worker_.tag(code_.source), active_, element, late, x);
+    merge_splits(partials, tag(code.source), active, element, late, x);
 #pragma unroll
     for (int q = 0; q < kRowQuads; ++q) {
-      store_row_quad(to, team().lane + 32 * q, x[q]);
-    }
-    if (slice == 0) {
-      worker_.stamp(code_index_, 1);
+      store_row_quad(row + i * kRowSliceBytes, team().lane + 32 * q, x[q]);
     }
   }
-  __device__ void publish() {}
+  __syncwarp();
+  stamp(code_index, 1);
+}
 
- private:
-  Worker& worker_;
-  const Code& code_;
-  const int code_index_;
-  int active_;
-};
-
-__device__ void Worker::product(const Code& code, int position, int code_index) {
+__device__ __forceinline__ void Worker::product(const Code& code, int position, int code_index) {
   const bool gated = code.opcode == Opcode::gated_linear;
   const bool normed = code.b != kNowhere;
   // What the first block adds to: asked for now, needed when the product is there.
@@ -675,7 +680,7 @@ __device__ void Worker::product(const Code& code, int position, int code_index) 
         gate += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[column]);
         up += __bfloat162float(at<const __nv_bfloat16>(segment.bias_up)[column]);
       }
-      put(segment, column, gate / (1.0f + __expf(-gate)) * up, valid);
+      put(segment, column, __fdividef(gate, 1.0f + __expf(-gate)) * up, valid);
       return;
     }
     int s = 0;  // each segment begins at a unit
@@ -709,18 +714,16 @@ __device__ void Worker::product(const Code& code, int position, int code_index) 
       best.offer(x, code.first + column);
     }
   };
-  const auto run = [&](auto source) {
-    const int kept = made_here(launch_.row_slices);
-    stream_product(team(), ring(), cursor_,
-                   memory + layout().scratch + team().warp * kept * kRowSliceBytes, kept,
-                   code.units, static_cast<int>(groups_of(code.k)), source, shared().sums,
-                   block_round_, finish);
-  };
-  if (code.merged != 0) {
-    run(MergedSource(*this, code, position, code_index));
-  } else {
-    run(RowSource(*this, code, code_index));
+  const int kept = made_here(launch_.row_slices);
+  char* row = memory + layout().scratch + team().warp * kept * kRowSliceBytes;
+  const bool merged = code.merged != 0;
+  if (merged) {
+    merge(code, position, code_index, row);
   }
+  RowSource source(*this, code, code_index);
+  stream_product(team(), ring(), cursor_, row, kept, code.units,
+                 static_cast<int>(groups_of(code.k)), merged, source, shared().sums, block_round_,
+                 finish);
   ++row_round_;
   if (code.candidates != 0 && team().warp < 4) {
     best = warp_best(best);
@@ -739,7 +742,8 @@ __device__ void Worker::product(const Code& code, int position, int code_index) 
   }
 }
 
-__device__ void Worker::sample(const Code& code, int position, int step, uint32_t stop) {
+__device__ __forceinline__ void Worker::sample(const Code& code, int position, int step,
+                                               uint32_t stop) {
   if (given(position)) {
     if (team().thread == 0 && stop != 0) {
       *launch_.stop_step = static_cast<uint32_t>(step) + 1;
@@ -782,13 +786,55 @@ __device__ void Worker::sample(const Code& code, int position, int step, uint32_
       *launch_.stop_step = static_cast<uint32_t>(step) + 1;
     }
     Mailbox* mailbox = launch_.mailbox;
-    const uint32_t count = mailbox_count_++;
+    const auto count = static_cast<uint32_t>(
+        position - max(launch_.position, launch_.given - 1));  // tokens before this one
     *static_cast<volatile int32_t*>(&mailbox->token[count]) = token;
     store_release_system(&mailbox->tokens, count + 1);
   }
 }
 
-__device__ void Worker::compute() {
+__device__ __forceinline__ void Worker::await_row(const Code& code) {
+  Late late(*this, &code, -1);
+  for (int i = team().thread; 4 * i < code.k; i += Team::kThreads) {
+    const Tagged* from = at<const Tagged>(code.a) + 2 * i;
+    await_quad(load_tagged_quad(from), from, tag(code.source), late);
+  }
+}
+
+__device__ __forceinline__ void run_apart(const Code* code, int code_index, int step,
+                                          uint32_t stop) {
+  const Launch& launch = Worker::shared().launch;
+  Worker worker(launch, launch.first_tag + static_cast<uint32_t>(step) * launch.versions);
+  const int position = launch.position + step;
+  switch (code->opcode) {
+    case Opcode::embed:
+      worker.embed(*code, position);
+      break;
+    case Opcode::rope_angles:
+      worker.rope_angles(*code, position);
+      break;
+    case Opcode::norm_add:
+      worker.norm_add(*code);
+      break;
+    case Opcode::attention:
+      if (launch.shape.kv_f32 || launch.shape.head_dim % 64 != 0 || launch.shape.head_dim > 128) {
+        worker.attend_to<0>(*code, position, code_index);
+      } else if (launch.shape.head_dim == 64) {
+        worker.attend_to<64>(*code, position, code_index);
+      } else {
+        worker.attend_to<128>(*code, position, code_index);
+      }
+      break;
+    case Opcode::sample:
+      worker.sample(*code, position, step, stop);
+      break;
+    case Opcode::linear:
+    case Opcode::gated_linear:
+      break;  // the caller's
+  }
+}
+
+__device__ __forceinline__ void Worker::compute() {
   for (int step = 0; step < launch_.steps; ++step) {
     const int position = launch_.position + step;
     step_tag_ = launch_.first_tag + static_cast<uint32_t>(step) * launch_.versions;
@@ -813,28 +859,14 @@ __device__ void Worker::compute() {
       wait(code, step);
       stamp(i, 1);
       int stored = Team::kThreads;
-      if (code.head == 0 || !given(position) || code.opcode == Opcode::sample) {
-        switch (code.opcode) {
-          case Opcode::embed:
-            embed(code, position);
-            break;
-          case Opcode::rope_angles:
-            rope_angles(code, position);
-            break;
-          case Opcode::norm_add:
-            norm_add(code);
-            break;
-          case Opcode::linear:
-          case Opcode::gated_linear:
-            product(code, position, i);
-            stored = 128;
-            break;
-          case Opcode::attention:
-            attention(code, position, i);
-            break;
-          case Opcode::sample:
-            sample(code, position, step, stop);
-            break;
+      if (code.head != 0 && given(position) && code.opcode == Opcode::linear) {
+        await_row(code);  // the step is not over before: others would write the next one's rows
+      } else if (code.head == 0 || !given(position) || code.opcode == Opcode::sample) {
+        if (code.opcode == Opcode::linear || code.opcode == Opcode::gated_linear) {
+          product(code, position, i);
+          stored = 128;
+        } else {
+          run_apart(&code, i, step, stop);
         }
       }
       stamp(i, 2);
@@ -884,7 +916,7 @@ struct Worker::PageWalk {
   }
 };
 
-__device__ void Worker::load() {
+__device__ __forceinline__ void Worker::load() {
   const uint64_t policy = evict_first();
   PageCursor next;    // to fill
   PageCursor oldest;  // of those in flight
@@ -936,6 +968,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       worker.load();
     }
   }
+  // All end here: ptxas gives a kernel with several ends no more registers than it began with.
+  __syncthreads();
 }
 
 }  // namespace

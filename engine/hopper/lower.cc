@@ -239,7 +239,7 @@ class WorkerLowering {
   /// After a product's units are known: the slices of its row that a warp keeps. All of what it
   /// would cost to make again, and of what several units read as long as it is not too much.
   void keep_slices(const Code& code) {
-    constexpr int64_t kMostKept = 4;
+    constexpr int64_t kMostKept = 4;    // at least kAskedAhead
     constexpr int64_t kFewestKept = 2;  // the one in use and the next
     const int64_t of_warp = (slices_of(code.k) + kTeamWarps - 1) / kTeamWarps;
     const bool made_here = code.merged != 0 || code.b != kNowhere;

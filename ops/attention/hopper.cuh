@@ -212,6 +212,8 @@ class WarpAttention {
  public:
   static constexpr int kKeys = 16;  ///< of a warp at once
   static constexpr int kTeamKeys = Team::kWarps * kKeys;
+  /// Whether registers are there for the values before the keys have been used.
+  static constexpr bool kValuesEarly = kDim <= 64;
 
   __device__ WarpAttention(const Team& team, const char* keys, const char* values, int first,
                            int last)
@@ -225,7 +227,9 @@ class WarpAttention {
   /// Asks for the first keys and values; those at `own`, which others may be writing, are left out.
   __device__ void ask(int own) {
     load_keys(own);
-    load_values(own);
+    if constexpr (kValuesEarly) {
+      load_values(own);
+    }
   }
 
   /// All of the warp's keys, for `heads` (1 .. 8) queries [heads][dim] in shared memory, scaled
@@ -237,8 +241,12 @@ class WarpAttention {
 #pragma unroll 1
     for (; at_ < last_; at_ += kTeamKeys) {
       const int own_key = own.position - at_;  // of these 16, if it is one of them
-      if (own_key >= 0 && own_key < kKeys) {
-        own_row(own_key, own);
+      const bool has_own = own_key >= 0 && own_key < kKeys;
+      if (has_own) {
+        own_key_row(own_key, own);
+        if constexpr (kValuesEarly) {
+          own_value_row(own_key, own);
+        }
       }
       float score[2][4] = {};
 #pragma unroll
@@ -258,9 +266,13 @@ class WarpAttention {
         }
       }
       const int now = at_;
-      at_ += kTeamKeys;
-      load_keys(own.position);
-      at_ = now;
+      if constexpr (kValuesEarly) {
+        at_ += kTeamKeys;
+        load_keys(own.position);
+        at_ = now;
+      } else {
+        load_values(own.position);
+      }
       // Scores of keys 2t, 2t + 1, 8 + 2t, 8 + 2t + 1 for head g.
       float p[4];
 #pragma unroll
@@ -281,6 +293,9 @@ class WarpAttention {
         total += p[i];
       }
       const uint4 weights = parts(p[0], p[1], p[2], p[3]);
+      if (!kValuesEarly && has_own) {
+        own_value_row(own_key, own);
+      }
 #pragma unroll
       for (int s = 0; s < kDim / 64; ++s) {
 #pragma unroll
@@ -294,7 +309,11 @@ class WarpAttention {
         }
       }
       at_ += kTeamKeys;
-      load_values(own.position);
+      if constexpr (kValuesEarly) {
+        load_values(own.position);
+      } else {
+        load_keys(own.position);
+      }
       at_ = now;
     }
     total += __shfl_xor_sync(~0u, total, 1);
@@ -360,7 +379,7 @@ class WarpAttention {
     }
   }
   /// The step's own row, key `own_key` of these 16, from shared memory.
-  __device__ void own_row(int own_key, const NewRow& own) {
+  __device__ void own_key_row(int own_key, const NewRow& own) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
@@ -371,6 +390,8 @@ class WarpAttention {
         }
       }
     }
+  }
+  __device__ void own_value_row(int own_key, const NewRow& own) {
 #pragma unroll
     for (int s = 0; s < kDim / 64; ++s) {
 #pragma unroll
@@ -477,7 +498,7 @@ __device__ void merge_splits(const Partials& partials, uint32_t tag, int active,
   }
 #pragma unroll
   for (int q = 0; q < kQuads; ++q) {
-    const float factor = element[q] >= 0 ? 1.0f / all[q] : 0.0f;
+    const float factor = element[q] >= 0 ? __fdividef(1.0f, all[q]) : 0.0f;
     out[q] = {out[q].x * factor, out[q].y * factor, out[q].z * factor, out[q].w * factor};
   }
 }

@@ -76,39 +76,57 @@ struct UnitSums {
   }
 };
 
-/// sums += the slice of `groups` (1 .. 8) groups of weights at `weights` times `row`, both in
-/// shared memory.
-__device__ inline void multiply_slice(const Team& team, const char* weights, const char* row,
-                                      int groups, UnitSums& sums) {
-  const uint32_t w = smem_address(weights) + team.lane * 16;
-  const uint32_t x = smem_address(row) + (team.lane & 7) * 16;
-  // Lanes of column 0 read upper parts, of column 1 lower ones; the others' columns stay zero.
-  const bool has_row = team.lane < 8;
-  constexpr int kAtOnce = 4;  // groups
+/// The row's operands of kGroups groups, in the lanes of columns 0 (upper parts) and 1 (lower
+/// ones); what the other lanes hold goes to columns that nobody reads.
+template <int kGroups>
+struct RowGroups {
+  uint4 group[kGroups];
+
+  /// `row`: of the first group, in shared memory.
+  __device__ __forceinline__ void load(int lane, uint32_t row) {
+    const bool has_row = lane < 8;
+    const uint32_t from = row + (lane & 7) * 16;
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      group[i] = load_shared_if(has_row, from + i * kGroupK * 4);
+    }
+  }
+};
+
+/// sums += kGroups groups of weights times the row. `weights`: of this lane, in shared memory.
+/// Everything is asked for before it is used.
+template <int kGroups>
+__device__ __forceinline__ void multiply_groups(uint32_t weights, const RowGroups<kGroups>& row,
+                                                UnitSums& sums) {
+  uint4 a[kGroups][2];
+#pragma unroll
+  for (int i = 0; i < kGroups; ++i) {
+    a[i][0] = load_shared_bits(weights + i * kGroupBytes);
+    a[i][1] = load_shared_bits(weights + i * kGroupBytes + kGroupBytes / 2);
+  }
+#pragma unroll
+  for (int i = 0; i < kGroups; ++i) {
+    mma_bf16(sums.part[i % 2 * 2], a[i][0], row.group[i].x, row.group[i].y);
+    mma_bf16(sums.part[i % 2 * 2 + 1], a[i][1], row.group[i].z, row.group[i].w);
+  }
+}
+
+/// The same for a whole slice of `groups` (1 .. 8) with its row in shared memory.
+__device__ __forceinline__ void multiply_slice(int lane, uint32_t weights, uint32_t row, int groups,
+                                               UnitSums& sums) {
+  constexpr int kAtOnce = 4;
   int done = 0;
 #pragma unroll 1
   for (; done + kAtOnce <= groups; done += kAtOnce) {
-    uint4 a[kAtOnce][2];
-    uint4 b[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      b[i] = load_shared_if(has_row, x + (done + i) * kGroupK * 4);
-      a[i][0] = load_shared_bits(w + (done + i) * kGroupBytes);
-      a[i][1] = load_shared_bits(w + (done + i) * kGroupBytes + kGroupBytes / 2);
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      mma_bf16(sums.part[i % 2 * 2], a[i][0], b[i].x, b[i].y);
-      mma_bf16(sums.part[i % 2 * 2 + 1], a[i][1], b[i].z, b[i].w);
-    }
+    RowGroups<kAtOnce> part;
+    part.load(lane, row + done * kGroupK * 4);
+    multiply_groups(weights + done * kGroupBytes, part, sums);
   }
 #pragma unroll 1
-  for (int i = done; i < groups; ++i) {
-    const uint4 b = load_shared_if(has_row, x + i * kGroupK * 4);
-    const uint4 a0 = load_shared_bits(w + i * kGroupBytes);
-    const uint4 a1 = load_shared_bits(w + i * kGroupBytes + kGroupBytes / 2);
-    mma_bf16(sums.part[0], a0, b.x, b.y);
-    mma_bf16(sums.part[1], a1, b.z, b.w);
+  for (; done < groups; ++done) {
+    RowGroups<1> part;
+    part.load(lane, row + done * kGroupK * 4);
+    multiply_groups(weights + done * kGroupBytes, part, sums);
   }
 }
 
@@ -120,84 +138,100 @@ __device__ inline void multiply_slice(const Team& team, const char* weights, con
 /// for slice `next` unless that is -1. Both are called by whole warps; each slice of the row that
 /// the warp works on is taken at least once. `kept` slices of the row stay in `row`, the warp's own
 /// memory; when the warp has more than that, they are asked for again for each unit (then more than
-/// kAskedAhead of them). source.publish() is called by all before each block's barrier.
+/// kAskedAhead of them). With `row_there` all of the warp's slices are in `row` already.
+/// source.publish() is called by all before each block's barrier, and
+/// source.await_page(barrier, phase) waits for a page.
 ///
 /// finish(first_unit, units, parts, sums) is called by the team, all warps alike, after each block,
 /// when `parts` sums for each (unit, column) are there, for gather().  The loader waits for nobody
 /// but this, so the pages come.
-inline constexpr int kAskedAhead = 4;
+inline constexpr int kAskedAhead = 2;
 
 template <class Source, class Finish>
-__device__ void stream_product(const Team& team, const PageRing& ring, PageCursor& cursor,
-                               char* row, int kept, int units, int groups, Source& source,
-                               float* sums_memory, int& block_round, Finish finish) {
+__device__ __forceinline__ void stream_product(const Team& team, const PageRing& ring,
+                                               PageCursor& cursor, char* row, int kept, int units,
+                                               int groups, bool row_there, Source& source,
+                                               float* sums_memory, int& block_round,
+                                               Finish finish) {
   const int slices = (groups + kSliceGroups - 1) / kSliceGroups;
   const int pages = (groups + kPageGroups - 1) / kPageGroups;  // of a unit
   const SliceShare share(team, slices);
-  const bool keeps = share.count <= kept;
-  if (share.works()) {
-#pragma unroll
-    for (int i = 0; i < kAskedAhead; ++i) {
-      if (i < share.count) {
-        source.ask(i, share.first + i * Team::kWarps);
+  const int lane = made_here(team.lane);
+  const uint32_t in_row = smem_address(row);
+  const uint32_t weights = smem_address(ring.pages) +
+                           share.first % kPageSlices * (kSliceGroups * kGroupBytes) + lane * 16;
+  // Arrivals at the page of a unit's last slice, where it has a page alone.
+  const int last_alone = slices % kPageSlices != 0 ? slices - 1 : -1;
+  PageCursor page = cursor;
+  page.advance(share.set * pages + share.first / kPageSlices, ring.slots);
+  const auto release = [&](int slice) {
+    __syncwarp();
+    if (lane == 0) {
+      ring.empty[page.slot].arrive();
+      if (slice == last_alone) {
+        ring.empty[page.slot].arrive();  // for the slice that is not there
       }
     }
+  };
+  const auto leave = [&](int unit, const UnitSums& unit_sums) {
+    if (lane % 4 == 0) {
+      const float2 columns = unit_sums.columns();
+      float* to = sums_memory + (block_round & 1) * kBlockSums +
+                  (unit * kUnitColumns + lane / 4) * Team::kWarps + share.first;
+      to[0] = columns.x;
+      to[kUnitColumns / 2 * Team::kWarps] = columns.y;
+    }
+  };
+  const auto end_block = [&](int block, int block_units) {
+    cursor.advance(block_units * pages, ring.slots);
+    source.publish();
+    team.sync();
+    finish(block, block_units, min(slices, Team::kWarps),
+           sums_memory + (block_round & 1) * kBlockSums);
+    ++block_round;
+  };
+
+  const bool keeps = share.count <= kept;
+  constexpr int kRoundPages = Team::kWarps / kPageSlices;  // from one slice of a warp to its next
+  // To the next unit of this warp, from its last slice of one.
+  const int next_unit = share.sets * pages - (share.count - 1) * kRoundPages;
+  bool asks = !row_there && share.set < min(share.sets, units);
+#pragma unroll
+  for (int i = 0; i < kAskedAhead; ++i) {
+    if (i < share.count && asks) {
+      source.ask(i, share.first + i * Team::kWarps);
+    }
   }
-  bool taken = false;  // the row is in shared memory
-  PageCursor unit_page = cursor;
 #pragma unroll 1
-  for (int unit = 0; unit < units; ++unit) {
-    const int in_block = unit % kBlockUnits;
-    float* sums = sums_memory + (block_round & 1) * kBlockSums;
-    if (share.works() && unit % share.sets == share.set) {
+  for (int block = 0; block < units; block += kBlockUnits) {
+    const int block_units = min(kBlockUnits, units - block);
+#pragma unroll 1
+    for (int unit = share.works() ? share.set : block_units; unit < block_units;
+         unit += share.sets) {
       UnitSums unit_sums;
-      PageCursor page = unit_page;
-      int at = 0;  // page of the unit
 #pragma unroll 1
       for (int i = 0; i < share.count; ++i) {
         const int slice = share.first + i * Team::kWarps;
-        char* to = row + (keeps ? i : i & 1) * kRowSliceBytes;
-        if (!taken) {
+        const int place = (keeps ? i : i & 1) * kRowSliceBytes;
+        if (asks) {
           // Those after the last are the first again, for the next unit.
-          const int next = i + kAskedAhead < share.count ? i + kAskedAhead
-                           : !keeps && unit + 1 < units  ? i + kAskedAhead - share.count
-                                                         : -1;
-          source.take(slice, to, next < 0 ? -1 : share.first + next * Team::kWarps);
+          const int next = i + kAskedAhead < share.count        ? i + kAskedAhead
+                           : !keeps && block + unit + 1 < units ? i + kAskedAhead - share.count
+                                                                : -1;
+          source.take(slice, row + place, next < 0 ? -1 : share.first + next * Team::kWarps);
           __syncwarp();
         }
-        const int wanted = slice / kPageSlices;
-        page.advance(wanted - at, ring.slots);
-        at = wanted;
-        ring.full[page.slot].wait(page.phase);
-        multiply_slice(team,
-                       ring.pages + page.slot * kPageBytes +
-                           (slice % kPageSlices) * (kSliceGroups * kGroupBytes),
-                       to, min(kSliceGroups, groups - slice * kSliceGroups), unit_sums);
-        __syncwarp();
-        if (team.lane == 0) {
-          ring.empty[page.slot].arrive();
-          if (slice == slices - 1 && slice % kPageSlices != kPageSlices - 1) {
-            ring.empty[page.slot].arrive();  // for the slice that is not there
-          }
-        }
+        source.await_page(ring.full[page.slot], page.phase);
+        multiply_slice(lane, weights + page.slot * kPageBytes, in_row + place,
+                       min(kSliceGroups, groups - slice * kSliceGroups), unit_sums);
+        release(slice);
+        page.advance(i + 1 < share.count ? kRoundPages : next_unit, ring.slots);
       }
-      taken = keeps;
-      if (team.lane % 4 == 0) {
-        const float2 columns = unit_sums.columns();
-        float* to = sums + (in_block * kUnitColumns + team.lane / 4) * Team::kWarps + share.first;
-        to[0] = columns.x;
-        to[kUnitColumns / 2 * Team::kWarps] = columns.y;
-      }
+      asks = asks && !keeps;
+      leave(unit, unit_sums);
     }
-    unit_page.advance(pages, ring.slots);
-    if (in_block == kBlockUnits - 1 || unit == units - 1) {
-      source.publish();
-      team.sync();
-      finish(unit - in_block, in_block + 1, min(slices, Team::kWarps), sums);
-      ++block_round;
-    }
+    end_block(block, block_units);
   }
-  cursor = unit_page;
 }
 
 /// The sum over the parts of one (unit, column) of a block.
