@@ -5,6 +5,12 @@ function(weft_add_tests room)
   target_link_libraries(${target} PRIVATE weft weft_flags weft_dependencies GTest::gtest GTest::gtest_main)
   # g++ 12 sees overlapping copies in string concatenation where there are none (GCC bug 105651).
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
+  # A test runs once: optimising it takes longer than it then saves, but where it multiplies matrices
+  # itself (ops) or models instructions (sim).
+  if(NOT room STREQUAL sim)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:$<$<CONFIG:Release>:-O1>
+      $<$<AND:$<BOOL:${WEFT_SANITIZE}>,$<NOT:$<STREQUAL:${room},ops>>>:-O0>>)
+  endif()
   target_compile_definitions(${target} PRIVATE WEFT_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${room} COMMAND ${target} --gtest_filter=-*Slow*)
   set_tests_properties(${room} PROPERTIES LABELS quick)
