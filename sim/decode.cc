@@ -398,8 +398,8 @@ bool Decoder::modifier(std::string_view text, Instruction& out) {
     return true;
   }
   if (name == "mul") {
-    out.omod = number == 2 ? 1 : 2;
-    return number == 2 || number == 4;
+    out.omod = number == 2 ? 1 : number == 4 ? 2 : 0;
+    return out.omod != 0;
   }
   if (name == "div") {
     out.omod = 3;

@@ -64,11 +64,11 @@ void matrix(Wave& w, const Instruction& i) {
 }
 
 /// SDWA's choice of a byte or half, then abs and neg.
-void modify(const Operand& o, Lanes* registers_, int count) {
+void modify(const Operand& o, Lanes* values, int count) {
   const int shift = o.select < 4 ? 8 * o.select : o.select == 5 ? 16 : 0;
   const uint32_t keep = o.select < 4 ? 0xff : o.select < 6 ? 0xffff : 0xffffffff;
   for (int k = 0; k < count; ++k) {
-    for (uint32_t& lane : registers_[k]) {
+    for (uint32_t& lane : values[k]) {
       lane = lane >> shift & keep;
       lane = (o.absolute ? lane & 0x7fffffff : lane) ^ (o.negate ? 0x80000000 : 0);
     }
