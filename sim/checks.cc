@@ -171,6 +171,14 @@ void forget(WaveChecks& checks, Workgroup& group, const Outstanding& o) {
     for (uint64_t rest = write.mask; rest != 0; rest &= rest - 1) {
       const uint32_t address = write.address[std::countr_zero(rest)];
       for (uint32_t word = address / 4; word < (address + bytes + 3) / 4; ++word) {
+        if ((state[word] & kSplit) != 0) [[unlikely]] {
+          for (uint32_t k = 0; k < 4; ++k) {
+            const uint32_t byte = 4 * word + k;
+            if (byte >= address && byte < address + bytes) {
+              group.shadow.bytes[word][k].state = 0;
+            }
+          }
+        }
         state[word] &= static_cast<uint8_t>(~(kArriving | kStraight));
       }
     }
@@ -322,22 +330,72 @@ void note_wait(Wave& wave, int vm, int lgkm) {
 
 namespace {
 
+/// What is wrong with an access to a word or byte that `was` touched like this; true: something.
+bool report_conflict(Wave& wave, const Instruction& i, int lane, uint32_t address, bool writes,
+                     const LdsByte& was) {
+  const LdsShadow& shadow = wave.group->shadow;
+  const Clock& clock = wave.checks->clock;
+  const int self = wave.index;
+  const int writer = was.written & 15;
+  const int reader = was.read & 15;
+  const int32_t read_step = was.read >> 5;
+  const auto where = [&] { return "LDS byte " + std::to_string(address); };
+  const auto writer_text = [&] {
+    const Code& code = *wave.group->launch->code;
+    return code.text(code.instructions()[was.writer]);
+  };
+  bool wrong = true;
+  if (writer != self && clock[writer] < was.written >> 4) {
+    report(wave, i, FindingKind::lds_race, lane,
+           where() + " is " + (writes ? "written" : "read") + " while wave " +
+               std::to_string(writer) + " writes it with no barrier between: " + writer_text());
+  } else if ((was.state & kArriving) != 0 && (writer != self || (was.state & kStraight) != 0)) {
+    report(wave, i, FindingKind::missing_wait, lane,
+           where() + " is used before wave " + std::to_string(writer) +
+               " waited for what it is writing there: " + writer_text());
+  } else {
+    wrong = false;
+  }
+  if (writes && reader != self && clock[reader] < read_step) {
+    report(wave, i, FindingKind::lds_race, lane,
+           where() + " is written while wave " + std::to_string(reader) +
+               " reads it with no barrier between");
+    wrong = true;
+  } else if (writes && reader == self && (was.read & 16) != 0 && read_step > shadow.ordered &&
+             shadow.met.empty()) {
+    report(wave, i, FindingKind::lds_race, lane,
+           where() + " is written while another wave reads it with no barrier between");
+    wrong = true;
+  }
+  return wrong;
+}
+
+/// How a word or byte is touched after this access.
+LdsByte touched(const Wave& wave, const Instruction& i, LdsUse use, LdsByte was) {
+  const int self = wave.index;
+  const int32_t step = wave.checks->clock[self];
+  if (use == LdsUse::read) {
+    const bool alone = was.read >> 5 <= wave.group->shadow.ordered || (was.read & 31) == self;
+    was.read = alone ? step << 5 | self : was.read | 16;
+    return was;
+  }
+  return {.written = step << 4 | self,
+          .read = 0,
+          .writer = i.ordinal,
+          .state = static_cast<uint8_t>(use == LdsUse::atomic     ? 0
+                                        : use == LdsUse::arriving ? kArriving | kStraight
+                                                                  : kArriving)};
+}
+
 /// One word of LDS, of which `mask` are the bytes: every case there is.
 void note_word(Wave& wave, const Instruction& i, int lane, uint32_t word, uint8_t mask,
                LdsUse use) {
-  Workgroup& group = *wave.group;
-  LdsShadow& shadow = group.shadow;
+  LdsShadow& shadow = wave.group->shadow;
   Clock& clock = wave.checks->clock;
-  const int self = wave.index;
   uint8_t& state = shadow.state[word];
   const bool writes = use != LdsUse::read;
-  const auto where = [&] {
-    return "LDS byte " + std::to_string(4 * word + static_cast<uint32_t>(std::countr_zero(mask)));
-  };
-  const auto writer_text = [&] {
-    const Code& code = *group.launch->code;
-    return code.text(code.instructions()[shadow.writer[word]]);
-  };
+  const auto first = static_cast<uint32_t>(std::countr_zero(mask));
+  const LdsByte whole{shadow.written[word], shadow.read[word], shadow.writer[word], state};
   if (use == LdsUse::atomic) {
     // Meets every other wave that came here: their steps so far are ordered before this one's.
     state |= kMet;
@@ -345,53 +403,48 @@ void note_word(Wave& wave, const Instruction& i, int lane, uint32_t word, uint8_
     for (int k = 0; k < kMaxWaves; ++k) {
       met[k] = clock[k] = std::max(met[k], clock[k]);
     }
-    ++clock[self];
+    ++clock[wave.index];
   } else if ((state & kMet) != 0) {
     Clock& met = shadow.met[word];
     for (int k = 0; k < kMaxWaves; ++k) {
       (writes ? met : clock)[k] = std::max(met[k], clock[k]);
     }
-    clock[self] += writes ? 1 : 0;
+    clock[wave.index] += writes ? 1 : 0;
+  } else if (mask != kAllWritten || (state & kSplit) != 0) {
+    // Different waves may have different bytes of a word.
+    if ((state & kSplit) == 0) {
+      state |= kSplit;
+      shadow.bytes[word].fill(whole);
+    }
+    auto& bytes = shadow.bytes[word];
+    bool wrong = false;
+    for (uint32_t k = 0; k < 4; ++k) {
+      if ((mask >> k & 1) != 0) {
+        wrong = wrong || report_conflict(wave, i, lane, 4 * word + k, writes, bytes[k]);
+        bytes[k] = touched(wave, i, use, bytes[k]);
+      }
+    }
   } else {
-    const int writer = shadow.written[word] & 15;
-    const int reader = shadow.read[word] & 15;
-    const int32_t read_step = shadow.read[word] >> 5;
-    if (writer != self && clock[writer] < shadow.written[word] >> 4) {
-      report(wave, i, FindingKind::lds_race, lane,
-             where() + " is " + (writes ? "written" : "read") + " while wave " +
-                 std::to_string(writer) + " writes it with no barrier between: " + writer_text());
-    } else if ((state & kArriving) != 0 && (writer != self || (state & kStraight) != 0)) {
-      report(wave, i, FindingKind::missing_wait, lane,
-             where() + " is used before wave " + std::to_string(writer) +
-                 " waited for what it is writing there: " + writer_text());
-    }
-    if (writes && reader != self && clock[reader] < read_step) {
-      report(wave, i, FindingKind::lds_race, lane,
-             where() + " is written while wave " + std::to_string(reader) +
-                 " reads it with no barrier between");
-    } else if (writes && reader == self && (shadow.read[word] & 16) != 0 &&
-               read_step > shadow.ordered && shadow.met.empty()) {
-      report(wave, i, FindingKind::lds_race, lane,
-             where() + " is written while another wave reads it with no barrier between");
-    }
+    report_conflict(wave, i, lane, 4 * word + first, writes, whole);
   }
   if ((use == LdsUse::read || use == LdsUse::atomic) && (state & mask) != mask) {
     report(wave, i, FindingKind::uninitialized_lds, lane,
-           where() + " is read and was never written");
+           "LDS byte " + std::to_string(4 * word + first) + " is read and was never written");
   }
+  state |= writes ? mask : 0;
+  if ((state & kSplit) != 0 && (mask != kAllWritten || !writes)) {
+    return;
+  }
+  // In one piece, or again.
+  if ((state & kSplit) != 0) {
+    shadow.bytes.erase(word);
+  }
+  const LdsByte now = touched(wave, i, use, whole);
+  shadow.written[word] = now.written;
+  shadow.read[word] = now.read;
+  shadow.writer[word] = now.writer;
   if (writes) {
-    state |= mask;
-    state &= static_cast<uint8_t>(~(kArriving | kStraight));
-    if (use != LdsUse::atomic) {
-      state |= use == LdsUse::arriving ? kArriving | kStraight : kArriving;
-    }
-    shadow.written[word] = clock[self] << 4 | self;
-    shadow.writer[word] = i.ordinal;
-    shadow.read[word] = 0;
-  } else {
-    const int32_t old = shadow.read[word];
-    const bool alone = old >> 5 <= shadow.ordered || (old & 31) == self;
-    shadow.read[word] = alone ? clock[self] << 5 | self : old | 16;
+    state = static_cast<uint8_t>((state & (kAllWritten | kMet)) | now.state);
   }
 }
 
@@ -405,7 +458,7 @@ bool note_words(LdsShadow& shadow, uint32_t word, int32_t step, int32_t self, ui
   const int32_t first = shadow.ordered + 1;  // step that no barrier has ordered yet
   int bad = 0;
   for (int k = 0; k < kWords; ++k) {
-    bad |= kWrites ? state[k] & (kMet | kArriving) : state[k] ^ kAllWritten;
+    bad |= kWrites ? state[k] & (kMet | kArriving | kSplit) : state[k] ^ kAllWritten;
   }
   for (int k = 0; k < kWords; ++k) {
     bad |= static_cast<int>(written[k] >= first << 4) & static_cast<int>((written[k] & 15) != self);
@@ -522,6 +575,7 @@ void clear(LdsShadow& shadow, uint32_t bytes) {
   shadow.written.assign(words, 0);
   shadow.read.assign(words, 0);
   shadow.writer.resize(words);
+  shadow.bytes.clear();
   shadow.met.clear();
   shadow.ordered = 0;
 }

@@ -23,6 +23,7 @@ enum LdsState : uint8_t {
   kMet = 16,         ///< an atomic was done here: it orders waves and never races
   kArriving = 32,    ///< the last write has not been waited for
   kStraight = 64,    ///< it is a load straight to LDS
+  kSplit = 128,      ///< it was touched in parts, and is looked at byte by byte
 };
 
 /// Where an instruction writes LDS.

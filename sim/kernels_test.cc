@@ -48,6 +48,15 @@ TEST_P(OrdinaryKernels, Add) {
   EXPECT_EQ(report.counters.instructions[static_cast<size_t>(Class::vmem_store)], 16U);
 }
 
+TEST_P(OrdinaryKernels, BytesOfWords) {
+  const auto out = array<uint32_t>(256);
+  const LaunchReport report = run("bytes_of_words", {1}, {256}, out.data());
+  EXPECT_TRUE(report.ok()) << findings(report);
+  for (uint32_t t = 0; t < 256; ++t) {
+    EXPECT_EQ(out[t], (t % 4 * 64 + t / 4 + 1) % 256);
+  }
+}
+
 TEST_P(OrdinaryKernels, Reduction) {
   std::vector<float> values(100'000);
   for (float& value : values) {

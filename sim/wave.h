@@ -94,12 +94,20 @@ struct ThreadCounts {
 
 /// Who touched each word of LDS last, to find reads of what was never written, races between waves,
 /// and reads of what may not have arrived yet. Steps are the waves' clocks (sim/checks.h).
+struct LdsByte {
+  int32_t written = 0;  ///< as in LdsShadow
+  int32_t read = 0;
+  uint32_t writer = 0;
+  uint8_t state = 0;  ///< LdsState::kArriving and kStraight
+};
 struct LdsShadow {
   std::vector<uint8_t> state;    ///< LdsState
   std::vector<int32_t> written;  ///< the last write: its step << 4 | wave
   /// The last read: its step << 5 | wave, and 16 where another wave read since the last barrier.
   std::vector<int32_t> read;
   std::vector<uint32_t> writer;  ///< ordinal of the instruction that wrote last
+  /// Of words whose bytes go different ways (LdsState::kSplit), in place of what is above.
+  std::unordered_map<uint32_t, std::array<LdsByte, 4>> bytes;
   /// Of words where atomics were done: the clock of the waves that met there.
   std::unordered_map<uint32_t, std::array<int32_t, 16>> met;
   int32_t ordered = 0;  ///< steps up to this one were before the last barrier

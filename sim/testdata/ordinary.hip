@@ -10,6 +10,16 @@ __global__ void add(const float* a, const float* b, float* c, int n) {
   }
 }
 
+/// Four waves, each with its own byte of every word in shared memory.
+__global__ void bytes_of_words(unsigned* out) {
+  __shared__ unsigned char data[256];
+  const unsigned at = threadIdx.x % 64 * 4 + threadIdx.x / 64;
+  data[at] = threadIdx.x;
+  data[at] += 1;
+  __syncthreads();
+  out[threadIdx.x] = data[threadIdx.x];
+}
+
 /// Sum of an array: a grid-stride loop, a tree in shared memory, shuffles for the last wave.
 __global__ void reduce(const float* in, float* sum, int n) {
   __shared__ float part[256];
