@@ -10,10 +10,10 @@ namespace {
 
 using namespace weft::sim::test;  // NOLINT(google-build-using-namespace): this test's own words
 
-constexpr Kind none = Kind::none;
-constexpr Kind i32 = Kind::i32;
-constexpr Kind i64 = Kind::i64;
-constexpr Kind f32 = Kind::f32;
+using Kind::f32;
+using Kind::i32;
+using Kind::i64;
+using Kind::none;
 
 void run_on_both(const std::vector<Check>& checks, bool with_partial_exec = true) {
   for (const Target target : cdna::kTargets) {
@@ -182,7 +182,7 @@ TEST(IsaRare, TwoOverPi) {
     int shift = static_cast<int>(in.b & 31) * 53 + std::max(exponent - 1077, 0);
     double result = 0;
     for (int k = 0; k < 53; ++k) {
-      const auto at = static_cast<size_t>(shift + k);
+      const auto at = static_cast<size_t>(shift) + static_cast<size_t>(k);
       result = 2 * result + (at < bits.size() && bits[at] ? 1 : 0);
     }
     return u(std::ldexp(result, -53 - shift + (exponent >= 1968 ? 128 : 0)));
@@ -311,7 +311,7 @@ TEST(IsaRare, ScalarAtomicsAndStores) {
       " s_waitcnt vmcnt(0) ; D2";
   // Of all lanes only the first's operands count: every lane is given the same.
   const auto check = [&](uint32_t opcode, bool returns,
-                         std::function<uint64_t(uint32_t, uint32_t, uint32_t)> now) {
+                         const std::function<uint64_t(uint32_t, uint32_t, uint32_t)>& now) {
     return Check{before + scalar_memory(opcode, returns) + after,
                  i32,
                  i32,
