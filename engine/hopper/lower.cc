@@ -246,6 +246,7 @@ class WorkerLowering {
     const int64_t most = made_here ? of_warp : code.units > 1 ? kMostKept : kFewestKept;
     const int64_t kept = std::max(kFewestKept, std::min(of_warp, most));
     out_.row_slices = std::max(out_.row_slices, static_cast<int32_t>(kept));
+    out_.page_jump = std::max(out_.page_jump, static_cast<int32_t>(page_jump(code.k, kTeamWarps)));
   }
 
  public:

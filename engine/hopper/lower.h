@@ -46,6 +46,7 @@ struct Lowered {
   std::vector<uint32_t> event_signals;  ///< [event]
   ModelShape shape;
   int32_t row_slices = 0;  ///< see Launch
+  int32_t page_jump = 0;   ///< the most of any product, see page_jump()
   int32_t scratch_bytes = 0;
   int32_t code_bytes = 0;
 };

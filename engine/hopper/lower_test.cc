@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <variant>
 
@@ -125,6 +126,33 @@ TEST(Lower, KeepsWhatWouldBeMadeAgain) {
     }
     EXPECT_LE(int64_t{made.lowered.row_slices} * kTeamWarps * kRowSliceBytes,
               made.lowered.scratch_bytes);
+  }
+}
+
+/// What page_jump() says, by walking the slices as SliceShare deals them.
+TEST(Lower, PageJumpIsTheFurthestAWarpGoes) {
+  for (int64_t k = 32; k <= 30000; k += 32) {
+    const int64_t slices = slices_of(k);
+    const int64_t pages = (slices + kPageSlices - 1) / kPageSlices;
+    constexpr int kUnits = 20;
+    int64_t furthest = 0;
+    for (int64_t warp = 0; warp < kTeamWarps; ++warp) {
+      int64_t before = -1;
+      for (int64_t unit = 0; unit < kUnits; ++unit) {
+        for (int64_t slice = 0; slice < slices; ++slice) {
+          const int64_t sets = std::max<int64_t>(1, kTeamWarps / slices);
+          const bool mine = slices < kTeamWarps
+                                ? warp / slices == unit % sets && warp % slices == slice
+                                : slice % kTeamWarps == warp;
+          if (mine) {
+            const int64_t page = unit * pages + slice / kPageSlices;
+            furthest = before >= 0 ? std::max(furthest, page - before) : furthest;
+            before = page;
+          }
+        }
+      }
+    }
+    EXPECT_EQ(page_jump(k, kTeamWarps), furthest) << k;
   }
 }
 

@@ -25,7 +25,7 @@ namespace {
 
 // Enough bytes on their way for the memory's full rate; more only slows what SMs tell one another.
 constexpr int kBytesInFlight = 65536;
-constexpr int kFewestPages = 3;
+constexpr int kFewestInFlight = 2;
 constexpr int64_t kCandidateBytes = 8;
 // A prompt of fewer tokens is sooner fed by steps of the resident kernel than by a chunk, which
 // reads all weights too, in many launches.
@@ -154,12 +154,16 @@ Status HopperRunner::make_program(int units) {
   launch_.sampled = static_cast<uint16_t>(program_.sampled);
   const int64_t room = kMostSharedBytes - decode_shared_bytes(launch_);
   launch_.pages = static_cast<int32_t>(std::min<int64_t>(kMostPages, room / kPageBytes));
-  if (launch_.pages < kFewestPages) {
+  // A warp that waits for a page must not take the slot's page before the last for it: the last one
+  // has to have landed, and those that may still be on their way are in_flight behind what the warp
+  // has read.
+  launch_.pages_in_flight =
+      std::min(launch_.pages - lowered_.page_jump, kBytesInFlight / kPageBytes);
+  if (launch_.pages_in_flight < kFewestInFlight) {
     return input_error(fmt::format(
         "{}: {} bytes for rows and {} codes leave {} bytes of shared memory for weights: too few",
         config_.name, lowered_.scratch_bytes, lowered_.code_bytes / sizeof(Code), room));
   }
-  launch_.pages_in_flight = std::min(launch_.pages, kBytesInFlight / kPageBytes);
   return {};
 }
 

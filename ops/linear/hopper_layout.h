@@ -19,6 +19,17 @@ inline constexpr int kRowSliceBytes = kSliceK * 4;
 
 constexpr int64_t groups_of(int64_t k) { return (k + kGroupK - 1) / kGroupK; }
 constexpr int64_t slices_of(int64_t k) { return (k + kSliceK - 1) / kSliceK; }
+/// The most pages from one that a warp of a team of `warps` reads to the next one it reads, in a
+/// product over k (see SliceShare in hopper.cuh).
+constexpr int64_t page_jump(int64_t k, int64_t warps) {
+  const int64_t slices = slices_of(k);
+  const int64_t pages = (slices + kPageSlices - 1) / kPageSlices;  // of a unit
+  if (slices < warps) {
+    return warps / slices * pages;
+  }
+  const int64_t rest = slices % warps;  // the last slices of a unit, which some warps have not
+  return warps / kPageSlices + (rest + kPageSlices - 1) / kPageSlices;
+}
 constexpr int64_t units_of(int64_t columns) { return (columns + kUnitColumns - 1) / kUnitColumns; }
 
 }  // namespace weft::hopper
