@@ -57,12 +57,12 @@ struct Layout {
 
 extern __shared__ __align__(1024) char memory[];
 
-/// A worker's view of the launch. What can be said anew is not kept: registers are scarce. What is
-/// not a product runs in functions of its own, with a view of its own: the registers that it wants
-/// would otherwise be missing where the weights go by.
+/// Runs a code that is not a product, with a view of its own that is made from the launch's copy in
+/// shared memory: what it needs would otherwise stay in registers where the weights go by.
 __device__ __forceinline__ void run_apart(const Code* code, int code_index, int step,
                                           uint32_t stop);
 
+/// A worker's view of the launch. What can be said anew is not kept: registers are scarce.
 class Worker {
  public:
   /// For one code of a step.
@@ -185,6 +185,7 @@ class Worker {
   /// Queries, and the step's own key and value, of a KV head to shared memory.
   __device__ NewRow head_rows(const Code& code, int kv_head, int position, bool own, float* rows,
                               float query_factor, float key_factor);
+  /// kDim: of WarpAttention; 0: not by mma.
   template <int kDim>
   __device__ void attend_to(const Code& code, int position, int code_index);
   __device__ void norm_add(const Code& code);
@@ -423,8 +424,6 @@ __device__ NewRow Worker::head_rows(const Code& code, int kv_head, int position,
           reinterpret_cast<char*>(rows + (group + 3) * dim)};
 }
 
-/// The part of attention() that depends on how it multiplies. kDim: of WarpAttention; 0: not by
-/// mma.
 template <int kDim>
 __device__ __forceinline__ void Worker::attend_to(const Code& code, int position, int code_index) {
   const ModelShape& shape = launch_.shape;
@@ -812,6 +811,7 @@ __device__ __forceinline__ void run_apart(const Code* code, int code_index, int 
       break;
     case Opcode::rope_angles:
       worker.rope_angles(*code, position);
+      Worker::team().sync();  // attention may follow at once
       break;
     case Opcode::norm_add:
       worker.norm_add(*code);

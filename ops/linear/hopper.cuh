@@ -143,7 +143,7 @@ __device__ __forceinline__ void multiply_slice(int lane, uint32_t weights, uint3
 /// source.await_page(barrier, phase) waits for a page.
 ///
 /// finish(first_unit, units, parts, sums) is called by the team, all warps alike, after each block,
-/// when `parts` sums for each (unit, column) are there, for gather().  The loader waits for nobody
+/// when `parts` sums for each (unit, column) are there, for gather(). The loader waits for nobody
 /// but this, so the pages come.
 inline constexpr int kAskedAhead = 2;
 
