@@ -18,9 +18,13 @@ class PrefillTrial : public Trial {
       return Trial::plan(device);
     }
     const std::string_view why = refuse();
-    return why.empty() ? Plan{.kernel = "chunk"} : Plan{.why = why};
+    return why.empty() ? Plan{.kernel = "chunk", .why = "the one kernel for a chunk's rows"}
+                       : Plan{.why = why};
   }
-  std::vector<Plan> candidates(const DeviceInfo& device) const override { return {plan(device)}; }
+  std::vector<Plan> candidates(const DeviceInfo& device) const override {
+    const Plan only = plan(device);
+    return only.kernel.empty() ? std::vector<Plan>{} : std::vector<Plan>{only};
+  }
 
  protected:
   /// Why the kernel cannot take this case; empty: it can. Not called in builds without it.
