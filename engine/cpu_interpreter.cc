@@ -148,18 +148,8 @@ class Binder {
     return args;
   }
   Bound operator()(const RopeAppendOp& op) {
-    RopeAppendArgs args;
-    args.q = in(op.q);
-    args.k = in(op.k);
-    args.v = in(op.v);
-    args.query_heads = op.query_heads;
-    args.kv_heads = op.kv_heads;
-    args.head_dim = op.head_dim;
-    args.positions = i32(op.positions);
-    args.cosines = f32(op.cosines);
-    args.sines = f32(op.sines);
+    RopeAppendArgs args = rope(op);
     args.q_out = out(op.q_out);
-    args.cache = cache(op.keys, op.values, op.head_dim);
     return args;
   }
   Bound operator()(const AttentionOp& op) {
@@ -180,17 +170,7 @@ class Binder {
     };
     fused.query_norm = norm(op.query_norm, op.q, op.query_heads);
     fused.key_norm = norm(op.key_norm, op.k, op.kv_heads);
-    RopeAppendArgs& rope = fused.rope;
-    rope.q = in(op.q);
-    rope.k = in(op.k);
-    rope.v = in(op.v);
-    rope.query_heads = op.query_heads;
-    rope.kv_heads = op.kv_heads;
-    rope.head_dim = op.head_dim;
-    rope.positions = args.positions;
-    rope.cosines = f32(op.cosines);
-    rope.sines = f32(op.sines);
-    rope.cache = args.cache;
+    fused.rope = rope(op);
     return fused;
   }
   Bound operator()(const AttentionCombineOp& op) { return attention(op.attention); }
@@ -202,6 +182,22 @@ class Binder {
   }
 
  private:
+  /// What rope_append and the fused form of attention have in common.
+  template <class Op>
+  RopeAppendArgs rope(const Op& op) const {
+    RopeAppendArgs args;
+    args.q = in(op.q);
+    args.k = in(op.k);
+    args.v = in(op.v);
+    args.query_heads = op.query_heads;
+    args.kv_heads = op.kv_heads;
+    args.head_dim = op.head_dim;
+    args.positions = i32(op.positions);
+    args.cosines = f32(op.cosines);
+    args.sines = f32(op.sines);
+    args.cache = cache(op.keys, op.values, op.head_dim);
+    return args;
+  }
   AttentionArgs attention(const AttentionOp& op) const {
     AttentionArgs args;
     args.q = in(op.q);
