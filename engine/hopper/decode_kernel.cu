@@ -5,8 +5,6 @@
 // itself; logits and the step's token alone have events, counters in global memory: a wait polls
 // them with acquire loads, a signal is a release addition after the team's stores. Every spin has
 // an end: a worker that waits too long writes what it waited for and everybody leaves.
-#include <cooperative_groups.h>
-
 #include "engine/hopper/decode_kernel.h"
 #include "ops/attention/hopper.cuh"
 #include "ops/linear/hopper.cuh"

@@ -413,18 +413,6 @@ class WarpAttention {
   uint4 value_[kDim / 64][4];
 };
 
-/// Brings rows [first, last) of a head's cache from memory into L2.
-__device__ inline void prefetch_rows(const Team& team, const char* rows, int64_t row_bytes,
-                                     int first, int last) {
-  constexpr int64_t kLine = 128;
-  const int64_t end = last * row_bytes;
-#pragma unroll 1
-  for (int64_t at = first * row_bytes + team.thread * kLine; at < end;
-       at += Team::kThreads * kLine) {
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(rows + at));
-  }
-}
-
 /// Partial results of attention in memory: sums [head][split][dim], then maximum and total
 /// [head][split], both tagged.
 struct Partials {
