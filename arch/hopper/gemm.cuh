@@ -174,6 +174,38 @@ __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, c
   }
 }
 
+/// By a warpgroup: the products of one tile in bf16. a_tile and b_tile describe its 64 rows and all
+/// columns in the first stage; sums are those of wgmma(). One batch of products stays in flight.
+template <class Tile, class Shared>
+__device__ __forceinline__ void multiply_bf16(const Shared& shared, const TileWork& work,
+                                              uint64_t a_tile, uint64_t b_tile, int lane,
+                                              typename Shared::Cursor& cursor,
+                                              float (&sums)[Tile::n / 2]) {
+  int last_slot = -1;
+  for (int k = work.k_begin; k < work.k_end; ++k, cursor.advance()) {
+    const int slot = cursor.slot;
+    shared.full(slot).wait(cursor.parity);
+    hold(sums);
+    wgmma_begin();
+#pragma unroll
+    for (int i = 0; i < kRowBytes / kWgmmaRowBytes; ++i) {
+      const uint32_t offset = slot * Shared::kStageBytes + i * kWgmmaRowBytes;
+      wgmma<Bf16, Tile::n>(sums, advance(a_tile, offset), advance(b_tile, offset),
+                           i > 0 || k > work.k_begin);
+    }
+    wgmma_commit();
+    hold(sums);
+    wgmma_wait<1>();  // the batch before is done: its slot is free
+    if (last_slot >= 0) {
+      shared.release(last_slot, lane);
+    }
+    last_slot = slot;
+  }
+  wgmma_wait<0>();
+  hold(sums);
+  shared.release(last_slot, lane);
+}
+
 /// Adds up the parts of a tile whose k was cut among blocks of the cluster, inside their shared
 /// memory. Warps take turns in owning the sum: warp w belongs to part w % split. By all warps of
 /// the block, those that do not multiply with no sums; true where this warp holds the result. The

@@ -88,29 +88,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     for (int round = 0; schedule.work(blockIdx.x / Tile::cluster, round, cluster_rank(), work);
          ++round) {
       float sums[Tile::n / 2];
-      int last_slot = -1;
-      for (int k = work.k_begin; k < work.k_end; ++k, cursor.advance()) {
-        const int slot = cursor.slot;
-        shared.full(slot).wait(cursor.parity);
-        hold(sums);
-        wgmma_begin();
-#pragma unroll
-        for (int i = 0; i < kRowBytes / kWgmmaRowBytes; ++i) {
-          const uint32_t offset = slot * Shared::kStageBytes + i * kWgmmaRowBytes;
-          wgmma<Bf16, Tile::n>(sums, advance(a_tile, offset), advance(b_tile, offset),
-                               i > 0 || k > work.k_begin);
-        }
-        wgmma_commit();
-        hold(sums);
-        wgmma_wait<1>();  // the batch before is done: its slot is free
-        if (last_slot >= 0) {
-          shared.release(last_slot, lane);
-        }
-        last_slot = slot;
-      }
-      wgmma_wait<0>();
-      hold(sums);
-      shared.release(last_slot, lane);
+      multiply_bf16<Tile>(shared, work, a_tile, b_tile, lane, cursor, sums);
 
       // Column c's gate and up are sums[i] and sums[i + kColumns / 2].
       float(&gated)[kColumns / 2] = reinterpret_cast<float(&)[kColumns / 2]>(sums);

@@ -93,30 +93,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     TileWork work;
     for (int round = 0; schedule.work(cluster_index, round, rank, work); ++round) {
       float sums[Tile::n / 2];
-      int last_slot = -1;
-      for (int k = work.k_begin; k < work.k_end; ++k, cursor.advance()) {
-        const int slot = cursor.slot;
-        shared.full(slot).wait(cursor.parity);
-        hold(sums);
-        wgmma_begin();
-#pragma unroll
-        for (int i = 0; i < kRowBytes / kWgmmaRowBytes; ++i) {
-          const uint32_t offset = slot * Shared::kStageBytes + i * kWgmmaRowBytes;
-          wgmma<Bf16, Tile::n>(sums, advance(a_tile, offset), advance(b_tile, offset),
-                               i > 0 || k > work.k_begin);
-        }
-        wgmma_commit();
-        hold(sums);
-        // The batch before is done: its slot is free.
-        wgmma_wait<1>();
-        if (last_slot >= 0) {
-          shared.release(last_slot, lane);
-        }
-        last_slot = slot;
-      }
-      wgmma_wait<0>();
-      hold(sums);
-      shared.release(last_slot, lane);
+      multiply_bf16<Tile>(shared, work, a_tile, b_tile, lane, cursor, sums);
       bool mine = true;
       if constexpr (Tile::cluster > 1) {
         if (work.split > 1) {
