@@ -15,6 +15,7 @@
 #include "engine/hopper/decode_kernel.h"
 #include "engine/hopper/lower.h"
 #include "engine/hopper/prefill.h"
+#include "engine/hopper/readback.h"
 #include "engine/hopper/weights_kernel.h"
 #include "ops/linear/hopper_layout.h"
 #include "program/planner.h"
@@ -57,7 +58,7 @@ class Mapped {
   void* data_ = nullptr;
 };
 
-class HopperRunner : public Runner {
+class HopperRunner : public Runner, public Subject {
  public:
   HopperRunner(const ModelConfig& config, const Weights& weights, const RunnerOptions& options)
       : config_(config), weights_(weights), options_(options) {}
@@ -75,6 +76,12 @@ class HopperRunner : public Runner {
   int workers() const override { return static_cast<int>(program_.workers.size()); }
   Result<double> read_bandwidth() override;
   std::vector<OperationTime> operation_times() const override;
+
+  // As a Subject.
+  const Program& program() const override { return program_; }
+  Result<std::optional<int32_t>> run(int32_t token, int64_t position, int32_t end) override;
+  bool keeps(BufferId id) const override { return kept_buffers(program_)[static_cast<size_t>(id)]; }
+  Result<Image> read(BufferId id, size_t worker) override;
 
  private:
   Status make_program(int units);
@@ -495,13 +502,60 @@ std::span<const float> HopperRunner::logits() {
   return logits_;
 }
 
+Result<std::optional<int32_t>> HopperRunner::run(int32_t token, int64_t position, int32_t end) {
+  // Shorter lists, over the memory of the whole ones.
+  std::vector<Code> codes;
+  std::vector<uint32_t> begin{0};
+  for (const auto& worker : lowered_.codes) {
+    const std::vector<Code> cut = codes_until(worker, end);
+    codes.insert(codes.end(), cut.begin(), cut.end());
+    begin.push_back(static_cast<uint32_t>(codes.size()));
+  }
+  WEFT_TRY(
+      device_->upload(const_cast<Code*>(launch_.codes), codes.data(), codes.size() * sizeof(Code)));
+  WEFT_TRY(device_->upload(const_cast<uint32_t*>(launch_.code_begin), begin.data(),
+                           begin.size() * sizeof(uint32_t)));
+  WEFT_TRY(device_->upload(launch_.tokens + position, &token, sizeof(token)));
+  position_ = position;
+  std::optional<int32_t> drawn;
+  WEFT_TRY(run(1, 0, {}, [&](int32_t next) {
+    drawn = next;
+    return true;
+  }));
+  return drawn;
+}
+
+Result<Image> HopperRunner::read(BufferId id, size_t worker) {
+  const auto index = static_cast<size_t>(id);
+  const Buffer& buffer = program_.buffers[index];
+  const auto own = buffer.space == Space::worker ? static_cast<int64_t>(worker) : 0;
+  std::vector<std::byte> bytes(static_cast<size_t>(buffer.bytes()));
+  WEFT_TRY(device_->download(bytes.data(),
+                             launch_.arena + arena_.buffers[index] + own * arena_.worker_bytes,
+                             bytes.size()));
+  return decode_buffer(program_, arena_, id, bytes, launch_.first_tag);
+}
+
+/// A runner for either of the two roles.
+Result<std::unique_ptr<HopperRunner>> make_runner(const ModelConfig& config, const Weights& weights,
+                                                  const RunnerOptions& options) {
+  auto runner = std::make_unique<HopperRunner>(config, weights, options);
+  WEFT_TRY(runner->create());
+  return runner;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Runner>> create_runner(const ModelConfig& config, const Weights& weights,
                                               const RunnerOptions& options) {
-  auto runner = std::make_unique<HopperRunner>(config, weights, options);
-  WEFT_TRY(runner->create());
+  WEFT_ASSIGN(std::unique_ptr<HopperRunner> runner, make_runner(config, weights, options));
   return std::unique_ptr<Runner>(std::move(runner));
+}
+
+Result<std::unique_ptr<Subject>> create_subject(const ModelConfig& config, const Weights& weights,
+                                                const RunnerOptions& options) {
+  WEFT_ASSIGN(std::unique_ptr<HopperRunner> runner, make_runner(config, weights, options));
+  return std::unique_ptr<Subject>(std::move(runner));
 }
 
 }  // namespace weft::hopper

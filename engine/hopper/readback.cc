@@ -1,0 +1,136 @@
+#include "engine/hopper/readback.h"
+
+#include <algorithm>
+#include <cstring>
+#include <variant>
+
+#include "base/check.h"
+#include "base/number.h"
+#include "ops/linear/hopper_layout.h"
+
+namespace weft::hopper {
+namespace {
+
+/// A word of two values and a tag: `Tagged` in arch/hopper/resident.cuh, as the host sees it.
+struct TaggedWord {
+  uint64_t bits;
+
+  static float value(uint32_t upper24) {
+    const uint32_t bits = upper24 << 8;
+    float x;
+    std::memcpy(&x, &bits, sizeof(x));
+    return x;
+  }
+  float first() const { return value(static_cast<uint32_t>(bits & 0xffffff)); }
+  float second() const { return value(static_cast<uint32_t>(bits >> 24 & 0xffffff)); }
+  uint32_t tag() const { return static_cast<uint32_t>(bits >> 48); }
+};
+
+const AttentionOp* attention_into(const Program& program, BufferId partials) {
+  for (const Operation& operation : program.operations) {
+    const auto* attention = std::get_if<AttentionOp>(&operation.body);
+    if (attention != nullptr && attention->partials == partials) {
+      return attention;
+    }
+  }
+  return nullptr;
+}
+
+/// The kernel keeps all slots' sums before all slots' maxima and totals; a program has each slot's
+/// together (ops/attention/op.h). Works on values and writers alike.
+template <class T>
+void interleave_slots(std::vector<T>& elements, int64_t slots, int64_t dim) {
+  const std::vector<T> from = elements;
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    const auto sums = from.begin() + slot * dim;
+    const auto tail = from.begin() + slots * dim + slot * 2;
+    const auto to = elements.begin() + slot * (dim + 2);
+    std::copy(sums, sums + dim, to);
+    std::copy(tail, tail + 2, to + dim);
+  }
+}
+
+}  // namespace
+
+std::vector<Code> codes_until(std::span<const Code> codes, int32_t end) {
+  std::vector<Code> result;
+  for (const Code& code : codes) {
+    if (code.operation >= end) {
+      break;
+    }
+    result.push_back(code);
+    // A product may be the products of several operations, in their order.
+    Code& last = result.back();
+    while (last.segments > 1 && last.segment[last.segments - 1].version >= end) {
+      --last.segments;
+      last.units -= static_cast<int32_t>(units_of(last.segment[last.segments].columns));
+    }
+  }
+  return result;
+}
+
+std::vector<bool> kept_buffers(const Program& program) {
+  std::vector<bool> kept;
+  for (const Buffer& buffer : program.buffers) {
+    kept.push_back(buffer.space == Space::activation || buffer.space == Space::worker ||
+                   buffer.space == Space::kv);
+  }
+  const auto drop = [&](BufferId id) {
+    if (id != kNone) {
+      kept[static_cast<size_t>(id)] = false;
+    }
+  };
+  for (const Operation& operation : program.operations) {
+    if (const auto* angles = std::get_if<RopeAnglesOp>(&operation.body)) {
+      drop(angles->cosines);
+      drop(angles->sines);
+    } else if (const auto* norm = std::get_if<RmsNormOp>(&operation.body)) {
+      drop(norm->out);
+    } else if (const auto* combine = std::get_if<AttentionCombineOp>(&operation.body)) {
+      drop(combine->attention.out);
+    }
+  }
+  return kept;
+}
+
+Image decode_buffer(const Program& program, const Arena& arena, BufferId id,
+                    std::span<const std::byte> bytes, uint32_t first_tag) {
+  const auto index = static_cast<size_t>(id);
+  const Buffer& buffer = program.buffers[index];
+  WEFT_CHECK(bytes.size() == static_cast<size_t>(buffer.bytes()));
+  const auto elements = static_cast<size_t>(buffer.rows * buffer.columns);
+  Image image;
+  image.values.resize(elements);
+  if (!arena.tagged[index]) {
+    if (buffer.element == Element::bf16) {
+      const auto* from = reinterpret_cast<const bf16*>(bytes.data());
+      for (size_t i = 0; i < elements; ++i) {
+        image.values[i] = to_float(from[i]);
+      }
+    } else {
+      WEFT_CHECK(buffer.element == Element::f32);
+      std::memcpy(image.values.data(), bytes.data(), bytes.size());
+    }
+    return image;
+  }
+  WEFT_CHECK(buffer.element == Element::f32 && elements % 2 == 0);
+  image.writers.resize(elements);
+  const auto versions = static_cast<uint32_t>(program.operations.size());
+  for (size_t i = 0; i < elements; i += 2) {
+    TaggedWord word;
+    std::memcpy(&word, bytes.data() + i * sizeof(float), sizeof(word));
+    image.values[i] = word.first();
+    image.values[i + 1] = word.second();
+    const uint32_t version = word.tag() - first_tag;  // wraps where the tag is an earlier run's
+    image.writers[i] = image.writers[i + 1] =
+        version < versions ? static_cast<int32_t>(version) : kNone;
+  }
+  if (const AttentionOp* attention = attention_into(program, id)) {
+    const int64_t slots = attention->query_heads * attention->splits;
+    interleave_slots(image.values, slots, attention->head_dim);
+    interleave_slots(image.writers, slots, attention->head_dim);
+  }
+  return image;
+}
+
+}  // namespace weft::hopper
