@@ -115,7 +115,6 @@ class Worker {
   }
   __device__ static int index() { return static_cast<int>(blockIdx.x); }
 
-  struct PageWalk;
   class RowSource;
   static constexpr int kRowQuads = kSliceK / 4 / 32;  ///< quads of a slice of the row, of a lane
   __device__ static int row_element(int slice, int quad) {
@@ -874,84 +873,35 @@ __device__ __forceinline__ void Worker::compute() {
   }
 }
 
-/// Walks the pages of the launch's steps in the order in which they are used.
-struct Worker::PageWalk {
-  const Worker& worker;
-  int step = 0;
-  int code = -1;
-  const char* from = nullptr;
-  int units = 0;           // of the code, this one among them
-  int64_t unit_bytes = 0;  // of each
-  int64_t left = 0;        // bytes of this unit
-
-  /// False: there are no more. Otherwise `from` is the page and `bytes` its size, until taken.
-  __device__ bool at_page(uint32_t& bytes) {
-    if (left == 0 && units > 1) {
-      --units;
-      left = unit_bytes;
-    }
-    while (left == 0) {
-      if (++code == worker.count_) {
-        code = 0;
-        ++step;
-      }
-      if (step >= worker.launch_.steps) {
-        return false;
-      }
-      const Code& next = worker.code(code);
-      if (next.units > 0 && !(next.head != 0 && worker.given(worker.launch_.position + step))) {
-        from = worker.launch_.streams[index()] + static_cast<int64_t>(next.stream) * 16;
-        units = next.units;
-        left = unit_bytes = groups_of(next.k) * kGroupBytes;
-      }
-    }
-    bytes = static_cast<uint32_t>(min(left, static_cast<int64_t>(kPageBytes)));
-    return true;
-  }
-  __device__ void take(uint32_t bytes) {
-    from += bytes;
-    left -= bytes;
-  }
-};
-
+/// Puts the pages of the launch's steps into the ring in the order in which they are used.
 __device__ __forceinline__ void Worker::load() {
   const uint64_t policy = evict_first();
-  PageCursor next;    // to fill
-  PageCursor oldest;  // of those in flight
-  int in_flight = 0;
-  const auto land = [&] {
-    while (!ring().full[oldest.slot].try_wait(oldest.phase)) {
-    }
-    oldest.advance(ring().slots);
-    --in_flight;
-  };
-  PageWalk walk{*this};
-  uint32_t bytes;
-  for (int64_t used = 0; walk.at_page(bytes); ++used) {
-    if (used >= ring().slots) {
-      while (!ring().empty[next.slot].try_wait(next.phase ^ 1)) {
-        if (ended()) {
-          break;
-        }
+  PageFeed<kPageBytes> feed(ring(), launch_.pages_in_flight);
+  const auto late = [&] { return ended(); };
+  bool goes_on = true;
+  for (int step = 0; step < launch_.steps && goes_on; ++step) {
+    for (int i = 0; i < count_ && goes_on; ++i) {
+      const Code& code = this->code(i);
+      int units = code.units;
+      if (code.head != 0 && given(launch_.position + step)) {
+        units = 0;
+      }
+      const char* from = launch_.streams[index()] + static_cast<int64_t>(code.stream) * 16;
+      const auto unit_bytes = static_cast<int32_t>(groups_of(code.k) * kGroupBytes);
+#pragma unroll 1
+      for (; units > 0 && goes_on; --units) {
+        int32_t left = unit_bytes;
+#pragma unroll 1
+        do {
+          const int32_t bytes = min(left, kPageBytes);
+          goes_on = feed.put(from, static_cast<uint32_t>(bytes), policy, late);
+          from += bytes;
+          left -= bytes;
+        } while (left > 0 && goes_on);
       }
     }
-    if (ended()) {
-      break;
-    }
-    while (in_flight >= launch_.pages_in_flight) {
-      land();
-    }
-    ring().full[next.slot].arrive_expect(bytes);
-    load_bytes(ring().pages + next.slot * kPageBytes, walk.from, bytes, ring().full[next.slot],
-               policy);
-    walk.take(bytes);
-    next.advance(ring().slots);
-    ++in_flight;
   }
-  // A CTA may not end while copies into its memory are on their way.
-  while (in_flight > 0) {
-    land();
-  }
+  feed.land_all();
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
