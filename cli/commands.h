@@ -17,6 +17,7 @@ void add_generate(CLI::App& app, Action& action);
 void add_tokenize(CLI::App& app, Action& action);
 void add_score(CLI::App& app, Action& action);
 void add_inspect(CLI::App& app, Action& action);
+void add_diff(CLI::App& app, Action& action);
 void add_check(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
 void add_bench_decode(CLI::App& bench, Action& action);

@@ -30,6 +30,7 @@ int run(int argc, char** argv) {
   add_tokenize(app, action);
   add_score(app, action);
   add_inspect(app, action);
+  add_diff(app, action);
   add_check(app, action);
   add_bench(app, action);
   add_tune(app, action);
