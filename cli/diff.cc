@@ -188,7 +188,8 @@ Result<int> diff(const Flags& flags) {
   std::vector<Row> rows;
   nlohmann::ordered_json steps = nlohmann::ordered_json::array();
   StepDiff step;
-  int64_t other_tokens = 0;
+  int64_t drawn = 0;
+  int64_t same = 0;
   int32_t token = prompt.back();
   for (int64_t i = 0; i < flags.steps && !fault.has_value(); ++i) {
     progress(fmt::format("step {} of {}", i + 1, flags.steps));
@@ -198,8 +199,9 @@ Result<int> diff(const Flags& flags) {
     fault = step.fault;
     collect(program, step, rows);
     steps.push_back(to_json(program, step));
+    drawn += step.token.has_value() ? 1 : 0;
+    same += step.token.has_value() && step.token == step.expected_token ? 1 : 0;
     if (step.token != step.expected_token) {
-      ++other_tokens;
       report += fmt::format(
           "position {}: token {}, by itself the CPU draws {}: its logits are {:.2e} apart\n",
           step.position, step.token.value_or(kNone), step.expected_token.value_or(kNone),
@@ -237,9 +239,8 @@ Result<int> diff(const Flags& flags) {
   } else if (fault.has_value()) {
     report += describe(program, *fault);
   } else {
-    report +=
-        fmt::format("no difference; {} of {} tokens are the ones that the CPU draws by itself\n",
-                    flags.steps - other_tokens, flags.steps);
+    report += fmt::format(
+        "no difference; {} of {} tokens are the ones that the CPU draws by itself\n", same, drawn);
   }
 
   if (!flags.json.empty()) {
