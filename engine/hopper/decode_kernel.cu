@@ -24,8 +24,17 @@ constexpr int kMostHalf = 128;  // of the elements of a head
 
 constexpr int32_t aligned(int32_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
+/// What a warp knows from one product to the next. In shared memory: a register that the compiler
+/// has no room for would go to memory.
+struct alignas(16) WarpState {
+  PageCursor cursor;
+  int block_round = 0;
+  int row_round = 0;
+};
+
 /// What lies at the beginning of shared memory, all of fixed size.
 struct Shared {
+  WarpState states[Team::kWarps];
   alignas(16) float sums[2 * kBlockSums];
   alignas(16) float squares[2][Team::kWarps];  ///< of the row that is normed, each warp's
   float scratch[2 * Team::kWarps];
@@ -57,8 +66,7 @@ extern __shared__ __align__(1024) char memory[];
 
 /// Runs a code that is not a product, with a view of its own that is made from the launch's copy in
 /// shared memory: what it needs would otherwise stay in registers where the weights go by.
-__device__ __forceinline__ void run_apart(const Code* code, int code_index, int step,
-                                          uint32_t stop);
+__device__ __forceinline__ void run_apart(const Code* code, int step, uint32_t stop);
 
 /// A worker's view of the launch. What can be said anew is not kept: registers are scarce.
 class Worker {
@@ -85,6 +93,9 @@ class Worker {
     for (uint32_t i = threadIdx.x; i < sizeof(Launch) / 4; i += kThreads) {
       reinterpret_cast<uint32_t*>(&shared().launch)[i] = words[i];
     }
+    if (threadIdx.x < Team::kWarps) {
+      shared().states[threadIdx.x] = {};
+    }
     if (threadIdx.x == 0) {
       shared().gave_up = shared().ended = 0;
       ring().init(kPageSlices);
@@ -96,8 +107,7 @@ class Worker {
   __device__ void load();
 
  private:
-  friend __device__ __forceinline__ void run_apart(const Code* code, int code_index, int step,
-                                                   uint32_t stop);
+  friend __device__ __forceinline__ void run_apart(const Code* code, int step, uint32_t stop);
   __device__ static Shared& shared() { return *reinterpret_cast<Shared*>(memory); }
   __device__ Layout layout() const { return Layout(launch_); }
   __device__ PageRing ring() const {
@@ -146,23 +156,19 @@ class Worker {
     const int event_;  // -1: waits for data
     uint32_t looks_ = 0;
   };
-  /// Waits for a page. What Barrier::wait() does at its end, a trap, would cost registers.
-  __device__ void await_page(Barrier& page, uint32_t phase) {
-    Late late(*this, nullptr, -1);
-    while (!page.try_wait(phase) && !late()) {
-    }
-  }
   /// By one thread: waits for an event.
   __device__ void poll(const Code* code, int event, uint32_t wanted);
   /// By the team: the code's events.
   __device__ void wait(const Code& code, int step);
   /// By the team, after its stores. `threads`: the first ones, which stored.
   __device__ void signal(const Code& code, int threads);
-  /// By the team: whether it leaves, the same answer in every thread. `over`: thread 0's reason.
-  __device__ bool leave(bool over);
+  /// By the team, once a step: whether it leaves, the same answer in every thread. `over`: thread
+  /// 0's reason.
+  __device__ bool leave(int step, bool over);
 
-  __device__ void stamp(int code, int what) const {
+  __device__ void stamp(const Code& done, int what) const {
     if (launch_.trace != nullptr && team().thread == 0) {
+      const auto code = static_cast<int>(&done - &this->code(0));
       launch_.trace[(static_cast<int64_t>(index()) * launch_.trace_codes + code) * 4 + what] =
           clock64();
     }
@@ -182,23 +188,19 @@ class Worker {
   /// Queries, and the step's own key and value, of a KV head to shared memory.
   __device__ NewRow head_rows(const Code& code, int kv_head, int position, bool own, float* rows,
                               float query_factor, float key_factor);
-  /// kDim: of WarpAttention; 0: not by mma.
-  template <int kDim>
-  __device__ void attend_to(const Code& code, int position, int code_index);
+  /// kDim, kF32: of WarpAttention; kDim 0: not by mma.
+  template <int kDim, bool kF32>
+  __device__ void attend_to(const Code& code, int position);
   __device__ void norm_add(const Code& code);
   /// Waits until the whole row of a product is there.
   __device__ void await_row(const Code& code);
-  __device__ void merge(const Code& code, int position, int code_index, char* row);
-  __device__ void product(const Code& code, int position, int code_index);
+  __device__ void merge(const Code& code, int position, const SliceShare& share, char* row);
+  __device__ void product(const Code& code, int position);
   __device__ void sample(const Code& code, int position, int step, uint32_t stop);
 
   const Launch& launch_;
   int count_;
-  PageCursor cursor_;
-  int block_round_ = 0;
-  int row_round_ = 0;
   uint32_t step_tag_ = 0;
-  uint32_t leave_round_ = 0;
 };
 
 __device__ bool Worker::Late::operator()() {
@@ -243,8 +245,8 @@ __device__ void Worker::wait(const Code& code, int step) {
   team().sync();
 }
 
-__device__ bool Worker::leave(bool over) {
-  uint32_t* slot = &shared().leave[leave_round_++ & 1];
+__device__ bool Worker::leave(int step, bool over) {
+  uint32_t* slot = &shared().leave[step & 1];
   if (team().thread == 0) {
     *slot = over || gave_up() ? 1 : 0;
     if (*slot != 0) {
@@ -421,8 +423,8 @@ __device__ NewRow Worker::head_rows(const Code& code, int kv_head, int position,
           reinterpret_cast<char*>(rows + (group + 3) * dim)};
 }
 
-template <int kDim>
-__device__ __forceinline__ void Worker::attend_to(const Code& code, int position, int code_index) {
+template <int kDim, bool kF32>
+__device__ __forceinline__ void Worker::attend_to(const Code& code, int position) {
   const ModelShape& shape = launch_.shape;
   const int dim = kDim != 0 ? kDim : made_here(shape.head_dim);
   const int group = made_here(shape.group);
@@ -470,13 +472,13 @@ __device__ __forceinline__ void Worker::attend_to(const Code& code, int position
       const auto rows_there = [&] {
         if (!there) {
           new_row = head_rows(code, kv_head, position, own, rows, query_factor, key_factor);
-          stamp(code_index, 1);
+          stamp(code, 1);
           there = true;
         }
       };
       const float* queries = rows + at_once * dim;
       if constexpr (kDim != 0) {
-        WarpAttention<kDim> warp(team(), keys, values, first, last);
+        WarpAttention<kDim, kF32> warp(team(), keys, values, first, last);
         warp.ask(own ? position : -1);  // on their way while the queries come
         rows_there();
         warp.run(queries, heads, new_row, parts + team().warp * head_pitch * (dim + 2));
@@ -517,10 +519,12 @@ __device__ __forceinline__ void Worker::norm_add(const Code& code) {
 /// The norm's factor is left to the end of the product: it is known when all have read the row.
 class Worker::RowSource {
  public:
-  __device__ RowSource(Worker& worker, const Code& code, int code_index)
+  /// `squares`: of the row, each warp's, when it is normed.
+  __device__ RowSource(Worker& worker, const Code& code, int position, float* squares)
       : worker_(worker),
         code_(code),
-        code_index_(code_index),
+        position_(position),
+        squares_at_(squares),
         late_(worker, &code, -1),
         row_(worker.at<const Tagged>(code.a)),
         weight_(code.b != kNowhere ? worker.at<const __nv_bfloat16>(code.b) : nullptr) {}
@@ -565,11 +569,20 @@ class Worker::RowSource {
       ask(kAskedAhead - 1, next);
     }
     if (slice == 0) {
-      worker_.stamp(code_index_, 1);
+      worker_.stamp(code_, 1);
     }
   }
 
-  __device__ void await_page(Barrier& page, uint32_t phase) { worker_.await_page(page, phase); }
+  __device__ bool makes_row() const { return code_.merged != 0; }
+  __device__ void make_row(const SliceShare& share, char* row) {
+    worker_.merge(code_, position_, share, row);
+  }
+
+  /// Waits for a page. What Barrier::wait() does at its end, a trap, would cost registers.
+  __device__ void await_page(Barrier& page, uint32_t phase) {
+    while (!page.try_wait(phase) && !late_()) {
+    }
+  }
 
   /// Leaves this warp's squares to all.
   __device__ void publish() {
@@ -577,7 +590,7 @@ class Worker::RowSource {
       published_ = true;
       squares_ = warp_sum(squares_);
       if (team().lane == 0) {
-        shared().squares[worker_.row_round_ & 1][team().warp] = squares_;
+        squares_at_[team().warp] = squares_;
       }
     }
   }
@@ -585,7 +598,8 @@ class Worker::RowSource {
  private:
   Worker& worker_;
   const Code& code_;
-  const int code_index_;
+  const int position_;
+  float* const squares_at_;
   Late late_;
   const Tagged* row_;
   const __nv_bfloat16* weight_;
@@ -596,9 +610,8 @@ class Worker::RowSource {
 };
 
 /// This warp's slices of the row that attention's splits make together, to `row`.
-__device__ __forceinline__ void Worker::merge(const Code& code, int position, int code_index,
-                                              char* row) {
-  const SliceShare share(team(), static_cast<int>(slices_of(code.k)));
+__device__ __forceinline__ void Worker::merge(const Code& code, int position,
+                                              const SliceShare& share, char* row) {
   int first;
   int last;
   int active;
@@ -607,7 +620,7 @@ __device__ __forceinline__ void Worker::merge(const Code& code, int position, in
   const Partials partials(at<Tagged>(code.a), shape.query_heads, shape.splits, shape.head_dim);
   Late late(*this, &code, -1);
 #pragma unroll 1
-  for (int i = 0; i < share.count && share.set < min(share.sets, code.units); ++i) {
+  for (int i = 0; i < share.count; ++i) {
     const int slice = share.first + i * Team::kWarps;
     int element[kRowQuads];
 #pragma unroll
@@ -622,10 +635,10 @@ __device__ __forceinline__ void Worker::merge(const Code& code, int position, in
     }
   }
   __syncwarp();
-  stamp(code_index, 1);
+  stamp(code, 1);
 }
 
-__device__ __forceinline__ void Worker::product(const Code& code, int position, int code_index) {
+__device__ __forceinline__ void Worker::product(const Code& code, int position) {
   const bool gated = code.opcode == Opcode::gated_linear;
   const bool normed = code.b != kNowhere;
   // What the first block adds to: asked for now, needed when the product is there.
@@ -635,7 +648,8 @@ __device__ __forceinline__ void Worker::product(const Code& code, int position, 
     prior = load_tagged(at<const Tagged>(code.segment[0].out) + team().thread / 2);
   }
   Candidate best;
-  const float* squares = shared().squares[row_round_ & 1];
+  WarpState state = shared().states[team().warp];
+  float* squares = shared().squares[state.row_round & 1];
   const auto put = [&](const Segment& segment, int column, float x, bool valid) {
     if (segment.version == kPlain) {
       if (valid) {
@@ -712,15 +726,15 @@ __device__ __forceinline__ void Worker::product(const Code& code, int position, 
   };
   const int kept = made_here(launch_.row_slices);
   char* row = memory + layout().scratch + team().warp * kept * kRowSliceBytes;
-  const bool merged = code.merged != 0;
-  if (merged) {
-    merge(code, position, code_index, row);
-  }
-  RowSource source(*this, code, code_index);
-  stream_product(team(), ring(), cursor_, row, kept, code.units,
-                 static_cast<int>(groups_of(code.k)), merged, source, shared().sums, block_round_,
+  RowSource source(*this, code, position, squares);
+  stream_product(team(), ring(), state.cursor, row, kept, code.units,
+                 static_cast<int>(groups_of(code.k)), source, shared().sums, state.block_round,
                  finish);
-  ++row_round_;
+  ++state.row_round;
+  if (team().lane == 0) {
+    shared().states[team().warp] = state;
+  }
+  __syncwarp();
   if (code.candidates != 0 && team().warp < 4) {
     best = warp_best(best);
     if (team().lane == 0) {
@@ -797,8 +811,7 @@ __device__ __forceinline__ void Worker::await_row(const Code& code) {
   }
 }
 
-__device__ __forceinline__ void run_apart(const Code* code, int code_index, int step,
-                                          uint32_t stop) {
+__device__ __forceinline__ void run_apart(const Code* code, int step, uint32_t stop) {
   const Launch& launch = Worker::shared().launch;
   Worker worker(launch, launch.first_tag + static_cast<uint32_t>(step) * launch.versions);
   const int position = launch.position + step;
@@ -814,12 +827,14 @@ __device__ __forceinline__ void run_apart(const Code* code, int code_index, int 
       worker.norm_add(*code);
       break;
     case Opcode::attention:
-      if (launch.shape.kv_f32 || launch.shape.head_dim % 64 != 0 || launch.shape.head_dim > 128) {
-        worker.attend_to<0>(*code, position, code_index);
+      if (launch.shape.head_dim == 64 && launch.shape.kv_f32) {
+        worker.attend_to<64, true>(*code, position);
       } else if (launch.shape.head_dim == 64) {
-        worker.attend_to<64>(*code, position, code_index);
+        worker.attend_to<64, false>(*code, position);
+      } else if (launch.shape.head_dim == 128 && !launch.shape.kv_f32) {
+        worker.attend_to<128, false>(*code, position);
       } else {
-        worker.attend_to<128>(*code, position, code_index);
+        worker.attend_to<0, false>(*code, position);
       }
       break;
     case Opcode::sample:
@@ -841,7 +856,7 @@ __device__ __forceinline__ void Worker::compute() {
         poll(nullptr, launch_.sampled, static_cast<uint32_t>(step) * signals(launch_.sampled));
         over = static_cast<uint32_t>(step) >= __ldcg(launch_.stop_step);
       }
-      if (leave(over)) {
+      if (leave(step, over)) {
         return;
       }
     }
@@ -852,23 +867,23 @@ __device__ __forceinline__ void Worker::compute() {
     }
     for (int i = 0; i < count_; ++i) {
       const Code& code = this->code(i);
-      stamp(i, 0);
+      stamp(code, 0);
       wait(code, step);
-      stamp(i, 1);
+      stamp(code, 1);
       int stored = Team::kThreads;
       if (code.head != 0 && given(position) && code.opcode == Opcode::linear) {
         await_row(code);  // the step is not over before: others would write the next one's rows
       } else if (code.head == 0 || !given(position) || code.opcode == Opcode::sample) {
         if (code.opcode == Opcode::linear || code.opcode == Opcode::gated_linear) {
-          product(code, position, i);
+          product(code, position);
           stored = 128;
         } else {
-          run_apart(&code, i, step, stop);
+          run_apart(&code, step, stop);
         }
       }
-      stamp(i, 2);
+      stamp(code, 2);
       signal(code, stored);
-      stamp(i, 3);
+      stamp(code, 3);
     }
   }
 }

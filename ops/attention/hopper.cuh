@@ -9,6 +9,12 @@
 
 namespace weft::hopper {
 
+/// Two f32 as bf16: part 0 the nearest, part 1 the nearest of what is left.
+__device__ inline uint32_t bf16_part(float first, float second, int part) {
+  const uint32_t upper = pack_bf16(first, second);
+  return part == 0 ? upper : pack_bf16(first - bf16_low(upper), second - bf16_high(upper));
+}
+
 /// Eight elements of a cache row, as they lie there.
 template <bool kF32>
 struct CacheChunk {
@@ -20,15 +26,32 @@ struct CacheChunk {
       raw[i] = static_cast<const uint4*>(row)[kParts * chunk + i];
     }
   }
+  /// Of a row that other SMs have written: from L2.
+  __device__ void load_fresh(const char* from) {
+    constexpr int kParts = kF32 ? 2 : 1;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      raw[i] = __ldcg(reinterpret_cast<const uint4*>(from) + i);
+    }
+  }
+  /// Four bytes.
+  __device__ uint32_t word(int i) const {
+    const uint4& part = raw[i / 4];
+    return i % 4 == 0 ? part.x : i % 4 == 1 ? part.y : i % 4 == 2 ? part.z : part.w;
+  }
   __device__ float operator[](int i) const {
-    const uint4& part = raw[kF32 ? i / 4 : 0];
-    const auto word = [&](int w) {
-      return w == 0 ? part.x : w == 1 ? part.y : w == 2 ? part.z : part.w;
-    };
     if constexpr (kF32) {
-      return __uint_as_float(word(i % 4));
+      return __uint_as_float(word(i));
     } else {
       return i % 2 == 0 ? bf16_low(word(i / 2)) : bf16_high(word(i / 2));
+    }
+  }
+  /// Elements 2i, 2i + 1 as bf16: part 0, with an f32 cache also what it leaves, part 1.
+  __device__ uint32_t pair(int i, int part) const {
+    if constexpr (kF32) {
+      return bf16_part((*this)[2 * i], (*this)[2 * i + 1], part);
+    } else {
+      return word(i);
     }
   }
 };
@@ -199,15 +222,16 @@ __device__ void attention_range(const Team& team, const float* queries, const ch
   merge_parts(team, scratch, kHeadsAtOnce, heads, dim, store);
 }
 
-/// Attention over a bf16 cache by mma m16n8k16. A warp takes 16 keys at a time, the team 128.
+/// Attention by mma m16n8k16. A warp takes 16 keys at a time, the team 128.
 ///
 /// Scores: A holds the queries, head g in row g its upper bf16 part and in row g + 8 the lower one;
 /// B the keys, as they lie in the cache: of 32 elements lane (g, t) has 8t .. 8t + 7 of key g, and
 /// the queries' k is ordered alike. Sums: A holds the probabilities in the same two parts, straight
 /// from the scores' accumulators; B the values: in the j-th mma column g is element 8g + j, so that
-/// a lane's rows of the cache are again whole 16-byte chunks, and pairs of keys are put together by
-/// byte permutes. kDim: the head's elements, a multiple of 64.
-template <int kDim>
+/// a lane's rows of the cache are again whole chunks, and pairs of keys are put together by byte
+/// permutes. What an f32 cache holds is multiplied as two bf16 as well. kDim: the head's elements,
+/// a multiple of 64; kF32: of the cache.
+template <int kDim, bool kF32>
 class WarpAttention {
  public:
   static constexpr int kKeys = 16;  ///< of a warp at once
@@ -219,8 +243,8 @@ class WarpAttention {
                            int last)
       : lane_g_(team.lane / 4),
         lane_t_(team.lane % 4),
-        keys_(keys + (lane_g_ * kDim + 8 * lane_t_) * 2),
-        values_(values + (2 * lane_t_ * kDim + 8 * lane_g_) * 2),
+        keys_(keys + lane_g_ * kRowBytes + lane_t_ * kChunkBytes),
+        values_(values + 2 * lane_t_ * kRowBytes + lane_g_ * kChunkBytes),
         last_(last),
         at_(first + team.warp * kKeys) {}
 
@@ -261,8 +285,12 @@ class WarpAttention {
         const uint4 second = parts(high.x, high.y, high.z, high.w);
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
-          mma_bf16(score[n], first, key_[n][i].x, key_[n][i].y);
-          mma_bf16(score[n], second, key_[n][i].z, key_[n][i].w);
+          const CacheChunk<kF32>& key = key_[n][i];
+#pragma unroll
+          for (int part = 0; part < kParts; ++part) {
+            mma_bf16(score[n], first, key.pair(0, part), key.pair(1, part));
+            mma_bf16(score[n], second, key.pair(2, part), key.pair(3, part));
+          }
         }
       }
       const int now = at_;
@@ -304,8 +332,11 @@ class WarpAttention {
           for (int i = 0; i < 4; ++i) {
             sums[s][j][i] *= keep;
           }
-          mma_bf16(sums[s][j], weights, pair(value_[s][0], value_[s][1], j),
-                   pair(value_[s][2], value_[s][3], j));
+#pragma unroll
+          for (int part = 0; part < kParts; ++part) {
+            mma_bf16(sums[s][j], weights, across(value_[s][0], value_[s][1], j, part),
+                     across(value_[s][2], value_[s][3], j, part));
+          }
         }
       }
       at_ += kTeamKeys;
@@ -339,42 +370,50 @@ class WarpAttention {
  private:
   /// Four values as the operand A of an mma: upper parts in row g, lower ones in row g + 8.
   __device__ static uint4 parts(float x, float y, float z, float w) {
-    const uint32_t first = pack_bf16(x, y);
-    const uint32_t second = pack_bf16(z, w);
-    return {first, pack_bf16(x - bf16_low(first), y - bf16_high(first)), second,
-            pack_bf16(z - bf16_low(second), w - bf16_high(second))};
+    return {bf16_part(x, y, 0), bf16_part(x, y, 1), bf16_part(z, w, 0), bf16_part(z, w, 1)};
   }
-  /// Element j of two rows' chunks, side by side.
-  __device__ static uint32_t pair(const uint4& first, const uint4& second, int j) {
-    const auto word = [&](const uint4& x) {
-      return j / 2 == 0 ? x.x : j / 2 == 1 ? x.y : j / 2 == 2 ? x.z : x.w;
-    };
-    return __byte_perm(word(first), word(second), j % 2 == 0 ? 0x5410 : 0x7632);
+  static constexpr int kParts = kF32 ? 2 : 1;  ///< bf16 of an element
+  static constexpr int kChunkBytes = kF32 ? 32 : 16;
+  static constexpr int kRowBytes = kDim / 8 * kChunkBytes;
+
+  /// Element j of two rows' chunks side by side.
+  __device__ static uint32_t across(const CacheChunk<kF32>& first, const CacheChunk<kF32>& second,
+                                    int j, int part) {
+    if constexpr (kF32) {
+      return bf16_part(first[j], second[j], part);
+    } else {
+      return __byte_perm(first.pair(j / 2, 0), second.pair(j / 2, 0), j % 2 == 0 ? 0x5410 : 0x7632);
+    }
   }
-  /// 16 bytes of a key's row of the cache, zeros where there is none or others may be writing.
-  __device__ uint4 chunk(const char* from, int key, int own) const {
-    return key < last_ && key != own ? __ldcg(reinterpret_cast<const uint4*>(from)) : uint4{};
+  /// A chunk of a key's row of the cache, zeros where there is none or others may be writing.
+  __device__ CacheChunk<kF32> chunk(const char* from, int key, int own) const {
+    CacheChunk<kF32> result = {};
+    if (key < last_ && key != own) {
+      result.load_fresh(from);
+    }
+    return result;
   }
   __device__ void load_keys(int own) {
-    const char* from = keys_ + static_cast<int64_t>(at_) * (kDim * 2);
+    const char* from = keys_ + static_cast<int64_t>(at_) * kRowBytes;
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
       for (int i = 0; i < kDim / 32; ++i) {
-        key_[n][i] = chunk(from + n * (8 * kDim * 2) + i * 64, at_ + 8 * n + lane_g_, own);
+        key_[n][i] =
+            chunk(from + 8 * n * kRowBytes + 4 * i * kChunkBytes, at_ + 8 * n + lane_g_, own);
       }
     }
   }
   /// A lane's keys among the values: 2t, 2t + 1, 2t + 8, 2t + 9.
   __device__ int value_key(int r) const { return 2 * lane_t_ + r % 2 + r / 2 * 8; }
   __device__ void load_values(int own) {
-    const char* from = values_ + static_cast<int64_t>(at_) * (kDim * 2);
+    const char* from = values_ + static_cast<int64_t>(at_) * kRowBytes;
 #pragma unroll
     for (int s = 0; s < kDim / 64; ++s) {
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
-        value_[s][r] =
-            chunk(from + (r % 2 + r / 2 * 8) * (kDim * 2) + s * 128, at_ + value_key(r), own);
+        value_[s][r] = chunk(from + (r % 2 + r / 2 * 8) * kRowBytes + 8 * s * kChunkBytes,
+                             at_ + value_key(r), own);
       }
     }
   }
@@ -384,9 +423,8 @@ class WarpAttention {
     for (int n = 0; n < 2; ++n) {
 #pragma unroll
       for (int i = 0; i < kDim / 32; ++i) {
-        const int d = 32 * i + 8 * lane_t_;
         if (8 * n + lane_g_ == own_key) {
-          key_[n][i] = *reinterpret_cast<const uint4*>(own.key + d * 2);
+          key_[n][i].load(own.key, 4 * i + lane_t_);
         }
       }
     }
@@ -396,9 +434,8 @@ class WarpAttention {
     for (int s = 0; s < kDim / 64; ++s) {
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
-        const int d = 64 * s + 8 * lane_g_;
         if (value_key(r) == own_key) {
-          value_[s][r] = *reinterpret_cast<const uint4*>(own.value + d * 2);
+          value_[s][r].load(own.value, 8 * s + lane_g_);
         }
       }
     }
@@ -409,8 +446,8 @@ class WarpAttention {
   const char* values_;
   const int last_;
   int at_;  // first of the warp's 16 keys
-  uint4 key_[2][kDim / 32];
-  uint4 value_[kDim / 64][4];
+  CacheChunk<kF32> key_[2][kDim / 32];
+  CacheChunk<kF32> value_[kDim / 64][4];
 };
 
 /// Partial results of attention in memory: sums [head][split][dim], then maximum and total
@@ -433,7 +470,7 @@ struct Partials {
 template <int kQuads, class Late>
 __device__ void merge_splits(const Partials& partials, uint32_t tag, int active,
                              const int (&element)[kQuads], Late& late, float4 (&out)[kQuads]) {
-  constexpr int kAtOnce = 4;  // splits on their way
+  constexpr int kAtOnce = 2;  // splits on their way
   const Tagged* sums[kQuads];
   const Tagged* tails[kQuads];
   float highest[kQuads];

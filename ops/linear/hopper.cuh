@@ -93,42 +93,46 @@ struct RowGroups {
   }
 };
 
-/// sums += kGroups groups of weights times the row. `weights`: of this lane, in shared memory.
-/// Everything is asked for before it is used.
-template <int kGroups>
-__device__ __forceinline__ void multiply_groups(uint32_t weights, const RowGroups<kGroups>& row,
-                                                UnitSums& sums) {
-  uint4 a[kGroups][2];
-#pragma unroll
-  for (int i = 0; i < kGroups; ++i) {
-    a[i][0] = load_shared_bits(weights + i * kGroupBytes);
-    a[i][1] = load_shared_bits(weights + i * kGroupBytes + kGroupBytes / 2);
-  }
-#pragma unroll
-  for (int i = 0; i < kGroups; ++i) {
-    mma_bf16(sums.part[i % 2 * 2], a[i][0], row.group[i].x, row.group[i].y);
-    mma_bf16(sums.part[i % 2 * 2 + 1], a[i][1], row.group[i].z, row.group[i].w);
-  }
-}
+/// A slice of weights in registers. A page is free again as soon as its slices are here, which for
+/// the first slices of a product is before the row has come: registers are part of the ring.
+struct WeightSlice {
+  uint4 group[kSliceGroups][2];
 
-/// The same for a whole slice of `groups` (1 .. 8) with its row in shared memory.
-__device__ __forceinline__ void multiply_slice(int lane, uint32_t weights, uint32_t row, int groups,
-                                               UnitSums& sums) {
-  constexpr int kAtOnce = 4;
-  int done = 0;
-#pragma unroll 1
-  for (; done + kAtOnce <= groups; done += kAtOnce) {
-    RowGroups<kAtOnce> part;
-    part.load(lane, row + done * kGroupK * 4);
-    multiply_groups(weights + done * kGroupBytes, part, sums);
+  /// `from`: of this lane, in shared memory. Groups from `groups` on become zeros.
+  __device__ __forceinline__ void load(uint32_t from, int groups) {
+    if (groups >= kSliceGroups) {
+#pragma unroll
+      for (int i = 0; i < kSliceGroups; ++i) {
+        group[i][0] = load_shared_bits(from + i * kGroupBytes);
+        group[i][1] = load_shared_bits(from + i * kGroupBytes + kGroupBytes / 2);
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kSliceGroups; ++i) {
+      group[i][0] = group[i][1] = uint4{};
+      if (i < groups) {
+        group[i][0] = load_shared_bits(from + i * kGroupBytes);
+        group[i][1] = load_shared_bits(from + i * kGroupBytes + kGroupBytes / 2);
+      }
+    }
   }
-#pragma unroll 1
-  for (; done < groups; ++done) {
-    RowGroups<1> part;
-    part.load(lane, row + done * kGroupK * 4);
-    multiply_groups(weights + done * kGroupBytes, part, sums);
+
+  /// sums += this times a slice of the row in shared memory.
+  __device__ __forceinline__ void multiply(int lane, uint32_t row, UnitSums& sums) const {
+    constexpr int kAtOnce = 4;
+#pragma unroll
+    for (int done = 0; done < kSliceGroups; done += kAtOnce) {
+      RowGroups<kAtOnce> part;
+      part.load(lane, row + done * kGroupK * 4);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        mma_bf16(sums.part[i % 2 * 2], group[done + i][0], part.group[i].x, part.group[i].y);
+        mma_bf16(sums.part[i % 2 * 2 + 1], group[done + i][1], part.group[i].z, part.group[i].w);
+      }
+    }
   }
-}
+};
 
 /// Multiplies the row with `units` units of `groups` groups each, that come through the ring.
 ///
@@ -138,9 +142,9 @@ __device__ __forceinline__ void multiply_slice(int lane, uint32_t weights, uint3
 /// for slice `next` unless that is -1. Both are called by whole warps; each slice of the row that
 /// the warp works on is taken at least once. `kept` slices of the row stay in `row`, the warp's own
 /// memory; when the warp has more than that, they are asked for again for each unit (then more than
-/// kAskedAhead of them). With `row_there` all of the warp's slices are in `row` already.
-/// source.publish() is called by all before each block's barrier, and
-/// source.await_page(barrier, phase) waits for a page.
+/// kAskedAhead of them). When source.makes_row(), it makes all of the warp's slices at once
+/// instead: source.make_row(share, row). source.publish() is called by all before each block's
+/// barrier, and source.await_page(barrier, phase) waits for a page.
 ///
 /// finish(first_unit, units, parts, sums) is called by the team, all warps alike, after each block,
 /// when `parts` sums for each (unit, column) are there, for gather(). The loader waits for nobody
@@ -150,9 +154,8 @@ inline constexpr int kAskedAhead = 2;
 template <class Source, class Finish>
 __device__ __forceinline__ void stream_product(const Team& team, const PageRing& ring,
                                                PageCursor& cursor, char* row, int kept, int units,
-                                               int groups, bool row_there, Source& source,
-                                               float* sums_memory, int& block_round,
-                                               Finish finish) {
+                                               int groups, Source& source, float* sums_memory,
+                                               int& block_round, Finish finish) {
   const int slices = (groups + kSliceGroups - 1) / kSliceGroups;
   const int pages = (groups + kPageGroups - 1) / kPageGroups;  // of a unit
   const SliceShare share(team, slices);
@@ -195,12 +198,30 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   constexpr int kRoundPages = Team::kWarps / kPageSlices;  // from one slice of a warp to its next
   // To the next unit of this warp, from its last slice of one.
   const int next_unit = share.sets * pages - (share.count - 1) * kRoundPages;
-  bool asks = !row_there && share.set < min(share.sets, units);
+  const bool works = share.set < min(share.sets, units);
+  bool asks = works && !source.makes_row();
 #pragma unroll
   for (int i = 0; i < kAskedAhead; ++i) {
     if (i < share.count && asks) {
       source.ask(i, share.first + i * Team::kWarps);
     }
+  }
+  WeightSlice held;
+  const auto fetch = [&](int i, bool wanted) {
+    const int slice = share.first + i * Team::kWarps;
+    if (wanted) {
+      source.await_page(ring.full[page.slot], page.phase);
+    }
+    held.load(weights + page.slot * kPageBytes, wanted ? groups - slice * kSliceGroups : 0);
+    if (wanted) {
+      release(slice);
+      page.advance(i + 1 < share.count ? kRoundPages : next_unit, ring.slots);
+    }
+  };
+  // Always: registers that are written on some ways only would stay taken outside of this loop.
+  fetch(0, works);
+  if (works && source.makes_row()) {
+    source.make_row(share, row);
   }
 #pragma unroll 1
   for (int block = 0; block < units; block += kBlockUnits) {
@@ -221,11 +242,12 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
           source.take(slice, row + place, next < 0 ? -1 : share.first + next * Team::kWarps);
           __syncwarp();
         }
-        source.await_page(ring.full[page.slot], page.phase);
-        multiply_slice(lane, weights + page.slot * kPageBytes, in_row + place,
-                       min(kSliceGroups, groups - slice * kSliceGroups), unit_sums);
-        release(slice);
-        page.advance(i + 1 < share.count ? kRoundPages : next_unit, ring.slots);
+        held.multiply(lane, in_row + place, unit_sums);
+        if (i + 1 < share.count) {
+          fetch(i + 1, true);
+        } else if (block + unit + share.sets < units) {
+          fetch(0, true);
+        }
       }
       asks = asks && !keeps;
       leave(unit, unit_sums);
