@@ -88,6 +88,9 @@ nlohmann::ordered_json to_json(const Program& program, const StepDiff& step) {
   out["cpu_token"] =
       step.expected_token.has_value() ? nlohmann::ordered_json(*step.expected_token) : nullptr;
   out["margin"] = step.margin;
+  if (step.gave_up.has_value()) {
+    out["gave_up"] = step.gave_up->message;
+  }
   for (const BufferDifference& buffer : step.buffers) {
     out["buffers"].push_back({{"buffer", name_of(program, buffer)},
                               {"operation", buffer.operation},
@@ -201,7 +204,9 @@ Result<int> diff(const Flags& flags) {
     steps.push_back(to_json(program, step));
     drawn += step.token.has_value() ? 1 : 0;
     same += step.token.has_value() && step.token == step.expected_token ? 1 : 0;
-    if (step.token != step.expected_token) {
+    if (step.gave_up.has_value()) {
+      report += fmt::format("position {}: {}\n", step.position, step.gave_up->message);
+    } else if (step.token != step.expected_token) {
       report += fmt::format(
           "position {}: token {}, by itself the CPU draws {}: its logits are {:.2e} apart\n",
           step.position, step.token.value_or(kNone), step.expected_token.value_or(kNone),

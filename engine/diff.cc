@@ -509,10 +509,10 @@ Result<StepDiff> Differ::step(int32_t token, int32_t end) {
   StepDiff diff;
   diff.position = position_;
   diff.operations.resize(program().operations.size());
-  // A subject that gives up is looked at all the same: what it waited for may not have been
-  // written.
   const Result<std::optional<Fault>> whole = whole_step(token, end, diff);
-  if (whole.ok() && whole->has_value() && (*whole)->kind == Fault::Kind::changed) {
+  if (!whole.ok()) {
+    diff.gave_up = whole.error();  // what it waited for may not have been written
+  } else if (whole->has_value() && (*whole)->kind == Fault::Kind::changed) {
     diff.fault = *whole;  // the step reads what is no longer there: running it again tells less
   }
   begin_step(token);
