@@ -589,8 +589,7 @@ void CpuInterpreter::run_operations(Loaded& loaded, int64_t rows, Range operatio
   }
 }
 
-std::span<const std::byte> CpuInterpreter::buffer(const Loaded& loaded, BufferId id,
-                                                  size_t worker) {
+std::span<std::byte> CpuInterpreter::buffer(const Loaded& loaded, BufferId id, size_t worker) {
   const Buffer& buffer = loaded.program.buffers[static_cast<size_t>(id)];
   WEFT_CHECK(buffer.space == Space::activation || buffer.space == Space::worker);
   const size_t own = buffer.space == Space::worker ? worker * loaded.worker_bytes : 0;

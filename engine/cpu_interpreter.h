@@ -69,9 +69,9 @@ class CpuInterpreter {
   /// with. When sampling is among them, the sequence stands at the next step afterwards.
   void run_operations(Loaded& program, int64_t rows, Range operations);
 
-  /// What a buffer of the program holds now. Space::activation, or Space::worker: `worker`'s own;
-  /// the others are the sequence's.
-  static std::span<const std::byte> buffer(const Loaded& program, BufferId id, size_t worker);
+  /// What a buffer of the program holds now, to be read or, between operations, replaced.
+  /// Space::activation, or Space::worker: `worker`'s own; the others are the sequence's.
+  static std::span<std::byte> buffer(const Loaded& program, BufferId id, size_t worker);
 
   /// Logits of the last step: [vocabulary], or [rows, vocabulary] with Logits::all.
   static std::span<const float> logits(const Loaded& program);

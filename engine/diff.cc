@@ -240,11 +240,9 @@ Differ::Cache Differ::cache(BufferId id) const {
 }
 
 std::span<float> Differ::memory(BufferId id, size_t owner) const {
-  const std::span<const std::byte> bytes = CpuInterpreter::buffer(*step_, id, owner);
+  const std::span<std::byte> bytes = CpuInterpreter::buffer(*step_, id, owner);
   WEFT_CHECK(buffer(id).element == Element::f32);  // as all of a decode step's
-  // The interpreter's own memory, shown for reading: this is who writes it beside it.
-  return {reinterpret_cast<float*>(const_cast<std::byte*>(bytes.data())),
-          bytes.size() / sizeof(float)};
+  return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
 }
 
 std::vector<float> Differ::mine(BufferId id, size_t owner) const {

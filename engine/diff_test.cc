@@ -95,8 +95,7 @@ class Spoiled : public Subject {
 
   std::span<float> values(BufferId id, size_t worker = 0) {
     const auto bytes = CpuInterpreter::buffer(*loaded_, id, worker);
-    return {reinterpret_cast<float*>(const_cast<std::byte*>(bytes.data())),
-            bytes.size() / sizeof(float)};
+    return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
   }
 
   CpuSequence sequence;

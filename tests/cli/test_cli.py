@@ -76,7 +76,7 @@ class Command(unittest.TestCase):
 class Contract(Command):
     def test_version_and_help(self):
         self.assertRegex(self.ok("--version").decode(), r"^weft \d+\.\d+\.\d+\n$")
-        commands = "devices generate tokenize score inspect check bench tune new-model"
+        commands = "devices generate tokenize score inspect diff check bench tune new-model"
         text = self.ok("--help").decode()
         for command in commands.split():
             self.assertIn(command, text)
@@ -123,6 +123,10 @@ class Contract(Command):
         self.fails(USAGE, "score", "--model", GOLDENS / "llama-f32", "--ids", "1,two", says=["two"])
         self.fails(USAGE, "inspect", "--preset", "llama-3.2-1b", "--device", "gpu", says=["gpu"])
         self.fails(USAGE, "score", "--model", GOLDENS / "llama-f32", "--ids", "1", "--context", 10**9)
+        diff = ("diff", "--model", GOLDENS / "llama-bf16", "--device")
+        self.fails(USAGE, *diff, "cpu", says=["--device cuda"])
+        self.fails(USAGE, *diff, "cuda", "--prompt-tokens", 10**6, says=["1000000 prompt tokens"])
+        self.fails(DEVICE, *diff, "cuda", says=["cuda"])
         generate = ("generate", "--model", CODE, "--prompt", "x")
         self.fails(USAGE, *generate, "--max-tokens", -1, says=["-1 is not a whole number of at least 0"])
         self.fails(USAGE, *generate, "--max-tokens", "1e3", says=["1e3 is not a whole number"])
