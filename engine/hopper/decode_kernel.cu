@@ -24,17 +24,9 @@ constexpr int kMostHalf = 128;  // of the elements of a head
 
 constexpr int32_t aligned(int32_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-/// What a warp knows from one product to the next. In shared memory: a register that the compiler
-/// has no room for would go to memory.
-struct alignas(16) WarpState {
-  PageCursor cursor;
-  int block_round = 0;
-  int row_round = 0;
-};
-
 /// What lies at the beginning of shared memory, all of fixed size.
 struct Shared {
-  WarpState states[Team::kWarps];
+  ProductState states[Team::kWarps];
   alignas(16) float sums[2 * kBlockSums];
   alignas(16) float squares[2][Team::kWarps];  ///< of the row that is normed, each warp's
   float scratch[2 * Team::kWarps];
@@ -622,16 +614,13 @@ __device__ __forceinline__ void Worker::merge(const Code& code, int position,
 #pragma unroll 1
   for (int i = 0; i < share.count; ++i) {
     const int slice = share.first + i * Team::kWarps;
-    int element[kRowQuads];
-#pragma unroll
-    for (int q = 0; q < kRowQuads; ++q) {
-      element[q] = row_element(slice, q) < code.k ? row_element(slice, q) : -1;
-    }
+    static_assert(kRowQuads == 2);
+    const int element = slice * kSliceK + 8 * team().lane;
     float4 x[kRowQuads];
-    merge_splits(partials, tag(code.source), active, element, late, x);
+    merge_splits(partials, tag(code.source), active, element < code.k ? element : -1, late, x);
 #pragma unroll
     for (int q = 0; q < kRowQuads; ++q) {
-      store_row_quad(row + i * kRowSliceBytes, team().lane + 32 * q, x[q]);
+      store_row_quad(row + i * kRowSliceBytes, 2 * team().lane + q, x[q]);
     }
   }
   __syncwarp();
@@ -648,8 +637,8 @@ __device__ __forceinline__ void Worker::product(const Code& code, int position) 
     prior = load_tagged(at<const Tagged>(code.segment[0].out) + team().thread / 2);
   }
   Candidate best;
-  WarpState state = shared().states[team().warp];
-  float* squares = shared().squares[state.row_round & 1];
+  ProductState& state = shared().states[team().warp];
+  float* squares = shared().squares[state.products & 1];
   const auto put = [&](const Segment& segment, int column, float x, bool valid) {
     if (segment.version == kPlain) {
       if (valid) {
@@ -727,12 +716,10 @@ __device__ __forceinline__ void Worker::product(const Code& code, int position) 
   const int kept = made_here(launch_.row_slices);
   char* row = memory + layout().scratch + team().warp * kept * kRowSliceBytes;
   RowSource source(*this, code, position, squares);
-  stream_product(team(), ring(), state.cursor, row, kept, code.units,
-                 static_cast<int>(groups_of(code.k)), source, shared().sums, state.block_round,
-                 finish);
-  ++state.row_round;
+  stream_product(team(), ring(), state, row, kept, code.units, static_cast<int>(groups_of(code.k)),
+                 source, shared().sums, finish);
   if (team().lane == 0) {
-    shared().states[team().warp] = state;
+    ++state.products;
   }
   __syncwarp();
   if (code.candidates != 0 && team().warp < 4) {
@@ -891,7 +878,8 @@ __device__ __forceinline__ void Worker::compute() {
 /// Puts the pages of the launch's steps into the ring in the order in which they are used.
 __device__ __forceinline__ void Worker::load() {
   const uint64_t policy = evict_first();
-  PageFeed<kPageBytes> feed(ring(), launch_.pages_in_flight);
+  PageFeed<kPageBytes> feed(
+      ring(), {launch_.pages_in_flight, launch_.calm_pages_in_flight, launch_.hungry_slots});
   const auto late = [&] { return ended(); };
   bool goes_on = true;
   for (int step = 0; step < launch_.steps && goes_on; ++step) {

@@ -465,54 +465,49 @@ struct Partials {
         dim(dim_) {}
 };
 
-/// Elements element[q] .. element[q] + 3 (multiples of 4; -1: none) of the row of heads * dim that
-/// the first `active` splits of each head, which carry `tag`, make together.
-template <int kQuads, class Late>
-__device__ void merge_splits(const Partials& partials, uint32_t tag, int active,
-                             const int (&element)[kQuads], Late& late, float4 (&out)[kQuads]) {
+/// Elements element .. element + 7 (a multiple of 8; -1: none) of the row of heads * dim that the
+/// first `active` splits of each head, which carry `tag`, make together. A head's dim is a multiple
+/// of 8.
+template <class Late>
+__device__ void merge_splits(const Partials& partials, uint32_t tag, int active, int element,
+                             Late& late, float4 (&out)[2]) {
   constexpr int kAtOnce = 2;  // splits on their way
-  const Tagged* sums[kQuads];
-  const Tagged* tails[kQuads];
-  float highest[kQuads];
-  float all[kQuads] = {};
-#pragma unroll
-  for (int q = 0; q < kQuads; ++q) {
-    const int at = max(element[q], 0);
-    const int head = at / partials.dim;
-    const int first = head * partials.splits;
-    tails[q] = partials.tails + first;
-    sums[q] = partials.sums +
-              (static_cast<int64_t>(first) * partials.dim + (at - head * partials.dim)) / 2;
-    highest[q] = -__builtin_inff();
-    out[q] = {};
-  }
+  const int at = max(element, 0);
+  const int head = at / partials.dim;
+  const int first = head * partials.splits;
+  const Tagged* tails = partials.tails + first;
+  const Tagged* sums =
+      partials.sums + (static_cast<int64_t>(first) * partials.dim + (at - head * partials.dim)) / 2;
+  float highest = -__builtin_inff();
+  float all = 0;
+  out[0] = out[1] = {};
 #pragma unroll 1
-  for (int base = 0; base < active; base += kAtOnce) {
-    Tagged tail[kAtOnce][kQuads];
-    TaggedQuad quad[kAtOnce][kQuads];
-    const auto quad_at = [&](int q, int split) { return sums[q] + split * (partials.dim / 2); };
+  for (int base = 0; base < active && element >= 0; base += kAtOnce) {
+    Tagged tail[kAtOnce];
+    TaggedQuad quad[kAtOnce][2];
+    const auto quad_at = [&](int s, int q) {
+      return sums + (base + s) * (partials.dim / 2) + 2 * q;
+    };
 #pragma unroll
     for (int s = 0; s < kAtOnce; ++s) {
-#pragma unroll
-      for (int q = 0; q < kQuads; ++q) {
-        if (base + s < active && element[q] >= 0) {
-          tail[s][q] = load_tagged(tails[q] + base + s);
-          quad[s][q] = load_tagged_quad(quad_at(q, base + s));
-        }
+      if (base + s < active) {
+        tail[s] = load_tagged(tails + base + s);
+        quad[s][0] = load_tagged_quad(quad_at(s, 0));
+        quad[s][1] = load_tagged_quad(quad_at(s, 1));
       }
     }
 #pragma unroll
     for (int s = 0; s < kAtOnce; ++s) {
+      if (base + s < active) {
+        const float2 end = await_pair(tail[s], tails + base + s, tag, late);
+        const float higher = fmaxf(highest, end.x);
+        const float keep = __expf(highest - higher);
+        const float take = __expf(end.x - higher);
+        highest = higher;
+        all = all * keep + end.y * take;
 #pragma unroll
-      for (int q = 0; q < kQuads; ++q) {
-        if (base + s < active && element[q] >= 0) {
-          const float4 x = await_quad(quad[s][q], quad_at(q, base + s), tag, late);
-          const float2 end = await_pair(tail[s][q], tails[q] + base + s, tag, late);
-          const float higher = fmaxf(highest[q], end.x);
-          const float keep = __expf(highest[q] - higher);
-          const float take = __expf(end.x - higher);
-          highest[q] = higher;
-          all[q] = all[q] * keep + end.y * take;
+        for (int q = 0; q < 2; ++q) {
+          const float4 x = await_quad(quad[s][q], quad_at(s, q), tag, late);
           out[q].x = out[q].x * keep + x.x * take;
           out[q].y = out[q].y * keep + x.y * take;
           out[q].z = out[q].z * keep + x.z * take;
@@ -521,9 +516,9 @@ __device__ void merge_splits(const Partials& partials, uint32_t tag, int active,
       }
     }
   }
+  const float factor = element >= 0 ? __fdividef(1.0f, all) : 0.0f;
 #pragma unroll
-  for (int q = 0; q < kQuads; ++q) {
-    const float factor = element[q] >= 0 ? __fdividef(1.0f, all[q]) : 0.0f;
+  for (int q = 0; q < 2; ++q) {
     out[q] = {out[q].x * factor, out[q].y * factor, out[q].z * factor, out[q].w * factor};
   }
 }

@@ -29,6 +29,14 @@ inline constexpr int kBlockUnits = 8;
 /// Sums of two blocks: one is gathered while the other is filled. [block][unit][column][part]
 inline constexpr int kBlockSums = kBlockUnits * kUnitColumns * Team::kWarps;
 
+/// What a warp keeps from one product to the next. In shared memory: a register that the compiler
+/// has no room for would go to memory.
+struct alignas(16) ProductState {
+  PageCursor cursor;    ///< the next product's first page
+  int block_round = 0;  ///< blocks so far
+  int products = 0;     ///< for the caller
+};
+
 /// How the slices of a product's units are dealt to the team's warps.
 struct SliceShare {
   int slices;  ///< of a unit
@@ -153,9 +161,9 @@ inline constexpr int kAskedAhead = 2;
 
 template <class Source, class Finish>
 __device__ __forceinline__ void stream_product(const Team& team, const PageRing& ring,
-                                               PageCursor& cursor, char* row, int kept, int units,
+                                               ProductState& state, char* row, int kept, int units,
                                                int groups, Source& source, float* sums_memory,
-                                               int& block_round, Finish finish) {
+                                               Finish finish) {
   const int slices = (groups + kSliceGroups - 1) / kSliceGroups;
   const int pages = (groups + kPageGroups - 1) / kPageGroups;  // of a unit
   const SliceShare share(team, slices);
@@ -165,7 +173,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
                            share.first % kPageSlices * (kSliceGroups * kGroupBytes) + lane * 16;
   // Arrivals at the page of a unit's last slice, where it has a page alone.
   const int last_alone = slices % kPageSlices != 0 ? slices - 1 : -1;
-  PageCursor page = cursor;
+  PageCursor page = state.cursor;
   page.advance(share.set * pages + share.first / kPageSlices, ring.slots);
   const auto release = [&](int slice) {
     __syncwarp();
@@ -179,19 +187,23 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   const auto leave = [&](int unit, const UnitSums& unit_sums) {
     if (lane % 4 == 0) {
       const float2 columns = unit_sums.columns();
-      float* to = sums_memory + (block_round & 1) * kBlockSums +
+      float* to = sums_memory + (state.block_round & 1) * kBlockSums +
                   (unit * kUnitColumns + lane / 4) * Team::kWarps + share.first;
       to[0] = columns.x;
       to[kUnitColumns / 2 * Team::kWarps] = columns.y;
     }
   };
   const auto end_block = [&](int block, int block_units) {
-    cursor.advance(block_units * pages, ring.slots);
     source.publish();
     team.sync();
     finish(block, block_units, min(slices, Team::kWarps),
-           sums_memory + (block_round & 1) * kBlockSums);
-    ++block_round;
+           sums_memory + (state.block_round & 1) * kBlockSums);
+    __syncwarp();
+    if (lane == 0) {
+      state.cursor.advance(block_units * pages, ring.slots);
+      ++state.block_round;
+    }
+    __syncwarp();
   };
 
   const bool keeps = share.count <= kept;
@@ -199,13 +211,6 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   // To the next unit of this warp, from its last slice of one.
   const int next_unit = share.sets * pages - (share.count - 1) * kRoundPages;
   const bool works = share.set < min(share.sets, units);
-  bool asks = works && !source.makes_row();
-#pragma unroll
-  for (int i = 0; i < kAskedAhead; ++i) {
-    if (i < share.count && asks) {
-      source.ask(i, share.first + i * Team::kWarps);
-    }
-  }
   WeightSlice held;
   const auto fetch = [&](int i, bool wanted) {
     const int slice = share.first + i * Team::kWarps;
@@ -218,10 +223,23 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       page.advance(i + 1 < share.count ? kRoundPages : next_unit, ring.slots);
     }
   };
-  // Always: registers that are written on some ways only would stay taken outside of this loop.
-  fetch(0, works);
-  if (works && source.makes_row()) {
-    source.make_row(share, row);
+  // Fetched by all: registers that are written on some ways only would stay taken outside of this
+  // function.
+  bool asks = false;
+  if (source.makes_row()) {
+    fetch(0, works);
+    if (works) {
+      source.make_row(share, row);
+    }
+  } else {
+    asks = works;
+#pragma unroll
+    for (int i = 0; i < kAskedAhead; ++i) {
+      if (i < share.count && works) {
+        source.ask(i, share.first + i * Team::kWarps);
+      }
+    }
+    fetch(0, works);
   }
 #pragma unroll 1
   for (int block = 0; block < units; block += kBlockUnits) {
