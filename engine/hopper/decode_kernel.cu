@@ -878,8 +878,7 @@ __device__ __forceinline__ void Worker::compute() {
 /// Puts the pages of the launch's steps into the ring in the order in which they are used.
 __device__ __forceinline__ void Worker::load() {
   const uint64_t policy = evict_first();
-  PageFeed<kPageBytes> feed(
-      ring(), {launch_.pages_in_flight, launch_.calm_pages_in_flight, launch_.hungry_slots});
+  PageFeed<kPageBytes> feed(ring(), launch_.pages_in_flight);
   const auto late = [&] { return ended(); };
   bool goes_on = true;
   for (int step = 0; step < launch_.steps && goes_on; ++step) {
