@@ -56,11 +56,10 @@ struct Layout {
 
 extern __shared__ __align__(1024) char memory[];
 
-/// Runs a code that is not a product, with a view of its own that is made from the launch's copy in
-/// shared memory: what it needs would otherwise stay in registers where the weights go by.
-__device__ __forceinline__ void run_apart(const Code* code, int step, uint32_t stop);
-
 /// A worker's view of the launch. What can be said anew is not kept: registers are scarce.
+/// kTraced: stamps the clock into the launch's trace. A kernel of its own: what nobody wants would
+/// cost registers and instructions at every wait.
+template <bool kTraced>
 class Worker {
  public:
   /// For one code of a step.
@@ -99,7 +98,6 @@ class Worker {
   __device__ void load();
 
  private:
-  friend __device__ __forceinline__ void run_apart(const Code* code, int step, uint32_t stop);
   __device__ static Shared& shared() { return *reinterpret_cast<Shared*>(memory); }
   __device__ Layout layout() const { return Layout(launch_); }
   __device__ PageRing ring() const {
@@ -159,7 +157,7 @@ class Worker {
   __device__ bool leave(int step, bool over);
 
   __device__ void stamp(const Code& done, int what) const {
-    if (launch_.trace != nullptr && team().thread == 0) {
+    if (kTraced && team().thread == 0) {
       const auto code = static_cast<int>(&done - &this->code(0));
       launch_.trace[(static_cast<int64_t>(index()) * launch_.trace_codes + code) * 4 + what] =
           clock64();
@@ -189,13 +187,17 @@ class Worker {
   __device__ void merge(const Code& code, int position, const SliceShare& share, char* row);
   __device__ void product(const Code& code, int position);
   __device__ void sample(const Code& code, int position, int step, uint32_t stop);
+  /// Runs a code that is not a product, with a view of its own that is made from the launch's copy
+  /// in shared memory: what it needs would otherwise stay in registers where the weights go by.
+  __device__ static void run_apart(const Code* code, int step, uint32_t stop);
 
   const Launch& launch_;
   int count_;
   uint32_t step_tag_ = 0;
 };
 
-__device__ bool Worker::Late::operator()() {
+template <bool kTraced>
+__device__ bool Worker<kTraced>::Late::operator()() {
   ++looks_;
   if (looks_ % 64 == 0 && worker_.gave_up()) {
     return true;
@@ -217,14 +219,16 @@ __device__ bool Worker::Late::operator()() {
   return false;
 }
 
-__device__ void Worker::poll(const Code* code, int event, uint32_t wanted) {
+template <bool kTraced>
+__device__ void Worker<kTraced>::poll(const Code* code, int event, uint32_t wanted) {
   const uint32_t* counter = launch_.counters + static_cast<int64_t>(event) * kCounterStride;
   Late late(*this, code, event);
   while (load_acquire(counter) < wanted && !late()) {
   }
 }
 
-__device__ void Worker::wait(const Code& code, int step) {
+template <bool kTraced>
+__device__ void Worker<kTraced>::wait(const Code& code, int step) {
   if (code.waits == 0) {
     return;
   }
@@ -237,7 +241,8 @@ __device__ void Worker::wait(const Code& code, int step) {
   team().sync();
 }
 
-__device__ bool Worker::leave(int step, bool over) {
+template <bool kTraced>
+__device__ bool Worker<kTraced>::leave(int step, bool over) {
   uint32_t* slot = &shared().leave[step & 1];
   if (team().thread == 0) {
     *slot = over || gave_up() ? 1 : 0;
@@ -249,7 +254,8 @@ __device__ bool Worker::leave(int step, bool over) {
   return *static_cast<volatile uint32_t*>(slot) != 0;
 }
 
-__device__ void Worker::signal(const Code& code, int threads) {
+template <bool kTraced>
+__device__ void Worker<kTraced>::signal(const Code& code, int threads) {
   if (code.signals == 0) {
     return;
   }
@@ -263,12 +269,13 @@ __device__ void Worker::signal(const Code& code, int threads) {
   }
 }
 
-__device__ void Worker::split_keys(int position, int split, int& first, int& last,
-                                   int& active) const {
+template <bool kTraced>
+__device__ void Worker<kTraced>::split_keys(int position, int split, int& first, int& last,
+                                            int& active) const {
   // Equal shares of the row's blocks of keys. Few keys are cut into few splits: each costs every
   // reader of the result something.
   constexpr int kBlock = 64;
-  constexpr int kFewestBlocks = 4;  // of a split, before all splits are in use
+  constexpr int kFewestBlocks = 2;  // of a split, before all splits are in use
   const ModelShape& shape = launch_.shape;
   const int end = made_here(position) + 1;
   const int begin = shape.window > 0 ? max(0, end - shape.window) : 0;
@@ -279,7 +286,8 @@ __device__ void Worker::split_keys(int position, int split, int& first, int& las
   last = min(end, (block + blocks * (split + 1) / active) * kBlock);
 }
 
-__device__ __forceinline__ void Worker::embed(const Code& code, int position) {
+template <bool kTraced>
+__device__ __forceinline__ void Worker<kTraced>::embed(const Code& code, int position) {
   const int32_t token = __ldcg(launch_.tokens + position);
   const auto* row = at<const __nv_bfloat16>(code.a) + static_cast<int64_t>(token) * code.n;
   for (int i = team().thread; 4 * i < code.n; i += Team::kThreads) {
@@ -290,7 +298,8 @@ __device__ __forceinline__ void Worker::embed(const Code& code, int position) {
   }
 }
 
-__device__ __forceinline__ void Worker::rope_angles(const Code& code, int position) {
+template <bool kTraced>
+__device__ __forceinline__ void Worker<kTraced>::rope_angles(const Code& code, int position) {
   for (int i = team().thread; i < code.n; i += Team::kThreads) {
     // The angle is rounded to f32, as checkpoints were trained with; then exact.
     const float angle = static_cast<float>(position) * __ldg(at<const float>(code.a) + i);
@@ -302,7 +311,9 @@ __device__ __forceinline__ void Worker::rope_angles(const Code& code, int positi
   }
 }
 
-__device__ float Worker::row_norm(const Code& code, const Tagged* x, Version version, int count) {
+template <bool kTraced>
+__device__ float Worker<kTraced>::row_norm(const Code& code, const Tagged* x, Version version,
+                                           int count) {
   Late late(*this, &code, -1);
   float squares = 0;
 #pragma unroll 1
@@ -315,8 +326,10 @@ __device__ float Worker::row_norm(const Code& code, const Tagged* x, Version ver
   return norm_factor(squares, count, code.x);
 }
 
-__device__ void Worker::head_row(const Code& code, const Tagged* from, Version version,
-                                 Place weight, float factor, bool rotate, float scale, float* to) {
+template <bool kTraced>
+__device__ void Worker<kTraced>::head_row(const Code& code, const Tagged* from, Version version,
+                                          Place weight, float factor, bool rotate, float scale,
+                                          float* to) {
   const int dim = launch_.shape.head_dim;
   const int half = dim / 2;
   constexpr int kPairs = kMostHalf / 32;  // of a lane
@@ -366,7 +379,9 @@ __device__ void Worker::head_row(const Code& code, const Tagged* from, Version v
   __syncwarp();
 }
 
-__device__ void Worker::append(Place cache, int64_t row, const float* x, char* rounded) const {
+template <bool kTraced>
+__device__ void Worker<kTraced>::append(Place cache, int64_t row, const float* x,
+                                        char* rounded) const {
   const int dim = launch_.shape.head_dim;
 #pragma unroll 1
   for (int d = team().lane; d < dim; d += 32) {
@@ -379,8 +394,9 @@ __device__ void Worker::append(Place cache, int64_t row, const float* x, char* r
   }
 }
 
-__device__ NewRow Worker::head_rows(const Code& code, int kv_head, int position, bool own,
-                                    float* rows, float query_factor, float key_factor) {
+template <bool kTraced>
+__device__ NewRow Worker<kTraced>::head_rows(const Code& code, int kv_head, int position, bool own,
+                                             float* rows, float query_factor, float key_factor) {
   const ModelShape& shape = launch_.shape;
   const int dim = made_here(shape.head_dim);
   const int group = made_here(shape.group);
@@ -415,8 +431,9 @@ __device__ NewRow Worker::head_rows(const Code& code, int kv_head, int position,
           reinterpret_cast<char*>(rows + (group + 3) * dim)};
 }
 
+template <bool kTraced>
 template <int kDim, bool kF32>
-__device__ __forceinline__ void Worker::attend_to(const Code& code, int position) {
+__device__ __forceinline__ void Worker<kTraced>::attend_to(const Code& code, int position) {
   const ModelShape& shape = launch_.shape;
   const int dim = kDim != 0 ? kDim : made_here(shape.head_dim);
   const int group = made_here(shape.group);
@@ -492,7 +509,8 @@ __device__ __forceinline__ void Worker::attend_to(const Code& code, int position
   }
 }
 
-__device__ __forceinline__ void Worker::norm_add(const Code& code) {
+template <bool kTraced>
+__device__ __forceinline__ void Worker<kTraced>::norm_add(const Code& code) {
   const auto* x = at<const Tagged>(code.a);
   const float factor = row_norm(code, x, code.source, code.n) * code.y;
   Tagged* residual = at<Tagged>(code.c);  // the worker's own: this thread wrote it before
@@ -509,7 +527,8 @@ __device__ __forceinline__ void Worker::norm_add(const Code& code) {
 
 /// The row that a product multiplies, slice by slice: a tagged row, perhaps with a norm's weights.
 /// The norm's factor is left to the end of the product: it is known when all have read the row.
-class Worker::RowSource {
+template <bool kTraced>
+class Worker<kTraced>::RowSource {
  public:
   /// `squares`: of the row, each warp's, when it is normed.
   __device__ RowSource(Worker& worker, const Code& code, int position, float* squares)
@@ -602,8 +621,9 @@ class Worker::RowSource {
 };
 
 /// This warp's slices of the row that attention's splits make together, to `row`.
-__device__ __forceinline__ void Worker::merge(const Code& code, int position,
-                                              const SliceShare& share, char* row) {
+template <bool kTraced>
+__device__ __forceinline__ void Worker<kTraced>::merge(const Code& code, int position,
+                                                       const SliceShare& share, char* row) {
   int first;
   int last;
   int active;
@@ -627,7 +647,8 @@ __device__ __forceinline__ void Worker::merge(const Code& code, int position,
   stamp(code, 1);
 }
 
-__device__ __forceinline__ void Worker::product(const Code& code, int position) {
+template <bool kTraced>
+__device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int position) {
   const bool gated = code.opcode == Opcode::gated_linear;
   const bool normed = code.b != kNowhere;
   // What the first block adds to: asked for now, needed when the product is there.
@@ -739,8 +760,9 @@ __device__ __forceinline__ void Worker::product(const Code& code, int position) 
   }
 }
 
-__device__ __forceinline__ void Worker::sample(const Code& code, int position, int step,
-                                               uint32_t stop) {
+template <bool kTraced>
+__device__ __forceinline__ void Worker<kTraced>::sample(const Code& code, int position, int step,
+                                                        uint32_t stop) {
   if (given(position)) {
     if (team().thread == 0 && stop != 0) {
       *launch_.stop_step = static_cast<uint32_t>(step) + 1;
@@ -790,7 +812,8 @@ __device__ __forceinline__ void Worker::sample(const Code& code, int position, i
   }
 }
 
-__device__ __forceinline__ void Worker::await_row(const Code& code) {
+template <bool kTraced>
+__device__ __forceinline__ void Worker<kTraced>::await_row(const Code& code) {
   Late late(*this, &code, -1);
   for (int i = team().thread; 4 * i < code.k; i += Team::kThreads) {
     const Tagged* from = at<const Tagged>(code.a) + 2 * i;
@@ -798,8 +821,10 @@ __device__ __forceinline__ void Worker::await_row(const Code& code) {
   }
 }
 
-__device__ __forceinline__ void run_apart(const Code* code, int step, uint32_t stop) {
-  const Launch& launch = Worker::shared().launch;
+template <bool kTraced>
+__device__ __forceinline__ void Worker<kTraced>::run_apart(const Code* code, int step,
+                                                           uint32_t stop) {
+  const Launch& launch = shared().launch;
   Worker worker(launch, launch.first_tag + static_cast<uint32_t>(step) * launch.versions);
   const int position = launch.position + step;
   switch (code->opcode) {
@@ -808,20 +833,20 @@ __device__ __forceinline__ void run_apart(const Code* code, int step, uint32_t s
       break;
     case Opcode::rope_angles:
       worker.rope_angles(*code, position);
-      Worker::team().sync();  // attention may follow at once
+      team().sync();  // attention may follow at once
       break;
     case Opcode::norm_add:
       worker.norm_add(*code);
       break;
     case Opcode::attention:
       if (launch.shape.head_dim == 64 && launch.shape.kv_f32) {
-        worker.attend_to<64, true>(*code, position);
+        worker.template attend_to<64, true>(*code, position);
       } else if (launch.shape.head_dim == 64) {
-        worker.attend_to<64, false>(*code, position);
+        worker.template attend_to<64, false>(*code, position);
       } else if (launch.shape.head_dim == 128 && !launch.shape.kv_f32) {
-        worker.attend_to<128, false>(*code, position);
+        worker.template attend_to<128, false>(*code, position);
       } else {
-        worker.attend_to<0, false>(*code, position);
+        worker.template attend_to<0, false>(*code, position);
       }
       break;
     case Opcode::sample:
@@ -833,7 +858,8 @@ __device__ __forceinline__ void run_apart(const Code* code, int step, uint32_t s
   }
 }
 
-__device__ __forceinline__ void Worker::compute() {
+template <bool kTraced>
+__device__ __forceinline__ void Worker<kTraced>::compute() {
   for (int step = 0; step < launch_.steps; ++step) {
     const int position = launch_.position + step;
     step_tag_ = launch_.first_tag + static_cast<uint32_t>(step) * launch_.versions;
@@ -876,7 +902,8 @@ __device__ __forceinline__ void Worker::compute() {
 }
 
 /// Puts the pages of the launch's steps into the ring in the order in which they are used.
-__device__ __forceinline__ void Worker::load() {
+template <bool kTraced>
+__device__ __forceinline__ void Worker<kTraced>::load() {
   const uint64_t policy = evict_first();
   PageFeed<kPageBytes> feed(ring(), launch_.pages_in_flight);
   const auto late = [&] { return ended(); };
@@ -906,9 +933,10 @@ __device__ __forceinline__ void Worker::load() {
   feed.land_all();
 }
 
+template <bool kTraced>
 __global__ void __launch_bounds__(kThreads, 1)
     decode_kernel(const __grid_constant__ Launch launch) {
-  Worker worker(launch);
+  Worker<kTraced> worker(launch);
   if (threadIdx.x < Team::kThreads) {
     raise_registers<kTeamRegisters>();
     worker.compute();
@@ -928,15 +956,16 @@ int64_t decode_shared_bytes(const Launch& launch) { return Layout(launch).total;
 
 cudaError_t launch_decode(const Launch& launch, cudaStream_t stream) {
   const auto bytes = static_cast<size_t>(decode_shared_bytes(launch));
+  const auto* kernel = reinterpret_cast<const void*>(
+      launch.trace != nullptr ? &decode_kernel<true> : &decode_kernel<false>);
   const cudaError_t error = cudaFuncSetAttribute(
-      decode_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   if (error != cudaSuccess) {
     return error;
   }
   void* arguments[] = {const_cast<Launch*>(&launch)};
-  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(decode_kernel),
-                                     dim3(static_cast<unsigned>(launch.workers)), dim3(kThreads),
-                                     arguments, bytes, stream);
+  return cudaLaunchCooperativeKernel(kernel, dim3(static_cast<unsigned>(launch.workers)),
+                                     dim3(kThreads), arguments, bytes, stream);
 }
 
 }  // namespace weft::hopper
