@@ -12,6 +12,8 @@ namespace weft::hopper {
 #define WEFT_GEMM_BF16_TILES(X) \
   X(128, 256, 2, 2, true, 1080) \
   X(128, 256, 2, 1, true, 1090) \
+  X(128, 224, 2, 2, true, 960)  \
+  X(128, 224, 2, 1, true, 960)  \
   X(128, 192, 2, 2, false, 830) \
   X(128, 128, 2, 2, false, 590) \
   X(128, 128, 2, 1, true, 580)

@@ -18,7 +18,7 @@ struct F32Out {
 
 /// Columns that a warp stages at a time.
 template <class Tile>
-inline constexpr int kStagedColumns = Tile::n > 128 && Tile::n % 128 == 0 ? 128 : Tile::n;
+inline constexpr int kStagedColumns = Tile::n > 192 ? Tile::n / 2 : Tile::n;
 template <class Tile>
 using Bf16Shared = GemmShared<Tile, 0, staging_bytes<kStagedColumns<Tile>>()>;
 

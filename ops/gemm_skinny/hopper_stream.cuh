@@ -139,7 +139,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   for (int index = 0; shares.run(cluster_index, rank, index, run); ++index) {
     const int first_n = run.group * Tile::kRows;
     float sums[Tile::kSums] = {};
-    // fp8: scales of the block of k that comes next; a's rows in pairs as the sums are.
+    // fp8: scales, where they are of blocks that of the next one; a's rows in pairs as the sums
+    // are.
     float a_next[Tile::kSums / 2];
     float b_next = 1;
     const bool by_block = kFp8 && scales.blocks;
@@ -154,8 +155,19 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         a_next[i] = inside && m < out.m ? scales.a[m * scales.a_row + k_block * scales.a_block] : 0;
       }
     };
+    // Other scales are asked for now too: at the end their way from memory would show.
+    float b_rows[2] = {1, 1};
     if (by_block) {
       load_scales(run.begin * Tile::kChunks);
+    } else if constexpr (kFp8) {
+#pragma unroll
+      for (int i = 0; i < Tile::kSums / 2; ++i) {
+        a_next[i] = scales.a[min(m_of(i / 2 * 4 + i % 2), out.m - 1) * scales.a_row];
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        b_rows[half] = scales.b[min(first_n + row + 8 * half, out.n - 1) * scales.b_row];
+      }
     }
     for (int stage = run.begin; stage < run.end; ++stage, cursor.advance()) {
       const int slot = cursor.slot;
@@ -254,7 +266,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     for (int half = 0; half < 2; ++half) {
       const int n = first_n + row + 8 * half;
       if (n < out.n) {
-        const float b_scale = kFp8 && !scales.blocks ? scales.b[n * scales.b_row] : 1;
 #pragma unroll
         for (int i = 0; i < Tile::kSums / 2; ++i) {
           const int m = m_of(i / 2 * 4 + i % 2);
@@ -262,7 +273,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
           if (m < out.m && sum >> slice_shift == rank) {
             float value = sums[sum];
             if (kFp8 && !by_block) {
-              value *= scales.a[m * scales.a_row] * b_scale;
+              value *= a_next[i] * b_rows[half];
             }
             const int64_t at = m * out.stride + n;
             if (out.f32) {
