@@ -16,6 +16,7 @@ namespace {
 
 static_assert(Team::kWarps == kTeamWarps);
 constexpr int kThreads = Team::kThreads + 128;  // registers are moved between groups of four warps
+constexpr int kFinishThreads = kBlockUnits * kUnitColumns;  // that have a product's columns
 constexpr int kTeamRegisters = 240;
 constexpr int kLoaderRegisters = 24;
 constexpr uint32_t kMostLooks = 1u << 22;  // of about half a microsecond
@@ -26,18 +27,22 @@ constexpr int32_t aligned(int32_t bytes) { return (bytes + kAlign - 1) / kAlign 
 
 /// What lies at the beginning of shared memory, all of fixed size.
 struct Shared {
-  ProductState states[Team::kWarps];
+  ProductState products[Team::kWarps];
+  int code_count;
+  int code[Team::kWarps];  ///< the one that the warp runs
+  int fed;                 ///< the one whose pages the loader brings
   alignas(16) float sums[2 * kBlockSums];
   alignas(16) float squares[2][Team::kWarps];  ///< of the row that is normed, each warp's
   float scratch[2 * Team::kWarps];
-  Candidate best[4];
+  Candidate best[kFinishThreads / 32];
   float cosines[kMostHalf];
   float sines[kMostHalf];
   Barrier full[kMostPages];
   Barrier empty[kMostPages];
   uint32_t gave_up;   ///< somebody waited too long, here or elsewhere
   uint32_t leave[2];  ///< what thread 0 saw of gave_up at the end of a step: all act on the same
-  uint32_t ended;     ///< the team has left: the loader follows
+  uint32_t ended;     ///< the team has left: the others follow
+  uint32_t stop;      ///< the host asks for an end
   SampleScratch sample;
   Launch launch;
 };
@@ -69,10 +74,10 @@ class Worker {
   __device__ explicit Worker(const Launch& launch) : launch_(launch) {
     // Codes and signal counts into shared memory.
     const uint32_t begin = launch.code_begin[blockIdx.x];
-    count_ = static_cast<int>(launch.code_begin[blockIdx.x + 1] - begin);
+    const int count = static_cast<int>(launch.code_begin[blockIdx.x + 1] - begin);
     const auto* from = reinterpret_cast<const uint4*>(launch.codes + begin);
     auto* to = reinterpret_cast<uint4*>(memory + layout().codes);
-    for (int i = static_cast<int>(threadIdx.x); i < count_ * static_cast<int>(sizeof(Code) / 16);
+    for (int i = static_cast<int>(threadIdx.x); i < count * static_cast<int>(sizeof(Code) / 16);
          i += kThreads) {
       to[i] = from[i];
     }
@@ -85,10 +90,11 @@ class Worker {
       reinterpret_cast<uint32_t*>(&shared().launch)[i] = words[i];
     }
     if (threadIdx.x < Team::kWarps) {
-      shared().states[threadIdx.x] = {};
+      shared().products[threadIdx.x] = {};
     }
     if (threadIdx.x == 0) {
-      shared().gave_up = shared().ended = 0;
+      shared().code_count = count;
+      shared().gave_up = shared().ended = shared().stop = 0;
       ring().init(kPageSlices);
     }
     __syncthreads();
@@ -96,6 +102,8 @@ class Worker {
 
   __device__ void compute();
   __device__ void load();
+  /// By one thread: looks for the host's word, which is a long way off.
+  __device__ void watch_host();
 
  private:
   __device__ static Shared& shared() { return *reinterpret_cast<Shared*>(memory); }
@@ -186,13 +194,12 @@ class Worker {
   __device__ void await_row(const Code& code);
   __device__ void merge(const Code& code, int position, const SliceShare& share, char* row);
   __device__ void product(const Code& code, int position);
-  __device__ void sample(const Code& code, int position, int step, uint32_t stop);
+  __device__ void sample(const Code& code, int position, int step);
   /// Runs a code that is not a product, with a view of its own that is made from the launch's copy
   /// in shared memory: what it needs would otherwise stay in registers where the weights go by.
-  __device__ static void run_apart(const Code* code, int step, uint32_t stop);
+  __device__ static void run_apart(const Code* code, int step);
 
   const Launch& launch_;
-  int count_;
   uint32_t step_tag_ = 0;
 };
 
@@ -658,8 +665,7 @@ __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int p
     prior = load_tagged(at<const Tagged>(code.segment[0].out) + team().thread / 2);
   }
   Candidate best;
-  ProductState& state = shared().states[team().warp];
-  float* squares = shared().squares[state.products & 1];
+  float* squares = shared().squares[shared().products[team().warp].products & 1];
   const auto put = [&](const Segment& segment, int column, float x, bool valid) {
     if (segment.version == kPlain) {
       if (valid) {
@@ -737,20 +743,20 @@ __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int p
   const int kept = made_here(launch_.row_slices);
   char* row = memory + layout().scratch + team().warp * kept * kRowSliceBytes;
   RowSource source(*this, code, position, squares);
-  stream_product(team(), ring(), state, row, kept, code.units, static_cast<int>(groups_of(code.k)),
-                 source, shared().sums, finish);
+  stream_product(team(), ring(), shared().products, row, kept, code.units,
+                 static_cast<int>(groups_of(code.k)), source, shared().sums, finish);
   if (team().lane == 0) {
-    ++state.products;
+    ++shared().products[team().warp].products;
   }
   __syncwarp();
-  if (code.candidates != 0 && team().warp < 4) {
+  if (code.candidates != 0 && team().thread < kFinishThreads) {
     best = warp_best(best);
     if (team().lane == 0) {
       shared().best[team().warp] = best;
     }
-    named_sync(2, 128);
+    named_sync(2, kFinishThreads);
     if (team().thread == 0) {
-      for (int w = 1; w < 4; ++w) {
+      for (int w = 1; w < kFinishThreads / 32; ++w) {
         if (shared().best[w].id != 0x7fffffff) {
           best.offer(shared().best[w].logit, shared().best[w].id);
         }
@@ -761,8 +767,8 @@ __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int p
 }
 
 template <bool kTraced>
-__device__ __forceinline__ void Worker<kTraced>::sample(const Code& code, int position, int step,
-                                                        uint32_t stop) {
+__device__ __forceinline__ void Worker<kTraced>::sample(const Code& code, int position, int step) {
+  const uint32_t stop = *static_cast<volatile uint32_t*>(&shared().stop);
   if (given(position)) {
     if (team().thread == 0 && stop != 0) {
       *launch_.stop_step = static_cast<uint32_t>(step) + 1;
@@ -822,8 +828,7 @@ __device__ __forceinline__ void Worker<kTraced>::await_row(const Code& code) {
 }
 
 template <bool kTraced>
-__device__ __forceinline__ void Worker<kTraced>::run_apart(const Code* code, int step,
-                                                           uint32_t stop) {
+__device__ __forceinline__ void Worker<kTraced>::run_apart(const Code* code, int step) {
   const Launch& launch = shared().launch;
   Worker worker(launch, launch.first_tag + static_cast<uint32_t>(step) * launch.versions);
   const int position = launch.position + step;
@@ -850,7 +855,7 @@ __device__ __forceinline__ void Worker<kTraced>::run_apart(const Code* code, int
       }
       break;
     case Opcode::sample:
-      worker.sample(*code, position, step, stop);
+      worker.sample(*code, position, step);
       break;
     case Opcode::linear:
     case Opcode::gated_linear:
@@ -873,31 +878,44 @@ __device__ __forceinline__ void Worker<kTraced>::compute() {
         return;
       }
     }
-    // Asked for now, needed when the token is known: the way to the host and back is long.
-    uint32_t stop = 0;
-    if (index() == 0 && team().thread == 0) {
-      stop = load_system(&launch_.mailbox->stop);
+    if (team().lane == 0) {
+      shared().code[team().warp] = 0;
     }
-    for (int i = 0; i < count_; ++i) {
-      const Code& code = this->code(i);
+    __syncwarp();
+    while (shared().code[team().warp] < shared().code_count) {
+      const Code& code = this->code(shared().code[team().warp]);
+      const bool is_product = code.opcode == Opcode::linear || code.opcode == Opcode::gated_linear;
       stamp(code, 0);
       wait(code, step);
       stamp(code, 1);
-      int stored = Team::kThreads;
-      if (code.head != 0 && given(position) && code.opcode == Opcode::linear) {
+      const bool skipped = code.head != 0 && given(position);
+      if (is_product && skipped) {
         await_row(code);  // the step is not over before: others would write the next one's rows
-      } else if (code.head == 0 || !given(position) || code.opcode == Opcode::sample) {
-        if (code.opcode == Opcode::linear || code.opcode == Opcode::gated_linear) {
-          product(code, position);
-          stored = 128;
-        } else {
-          run_apart(&code, step, stop);
-        }
+      } else if (is_product) {
+        product(code, position);
+      } else if (!skipped || code.opcode == Opcode::sample) {
+        run_apart(&code, step);
       }
       stamp(code, 2);
-      signal(code, stored);
+      signal(code, is_product && !skipped ? kFinishThreads : Team::kThreads);
       stamp(code, 3);
+      __syncwarp();
+      if (team().lane == 0) {
+        ++shared().code[team().warp];
+      }
+      __syncwarp();
     }
+  }
+  if (team().thread == 0) {
+    shared().ended = 1;
+  }
+}
+
+template <bool kTraced>
+__device__ __forceinline__ void Worker<kTraced>::watch_host() {
+  while (!ended()) {
+    *static_cast<volatile uint32_t*>(&shared().stop) = load_system(&launch_.mailbox->stop);
+    __nanosleep(1000);
   }
 }
 
@@ -909,8 +927,8 @@ __device__ __forceinline__ void Worker<kTraced>::load() {
   const auto late = [&] { return ended(); };
   bool goes_on = true;
   for (int step = 0; step < launch_.steps && goes_on; ++step) {
-    for (int i = 0; i < count_ && goes_on; ++i) {
-      const Code& code = this->code(i);
+    for (shared().fed = 0; shared().fed < shared().code_count && goes_on; ++shared().fed) {
+      const Code& code = this->code(shared().fed);
       int units = code.units;
       if (code.head != 0 && given(launch_.position + step)) {
         units = 0;
@@ -944,6 +962,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     lower_registers<kLoaderRegisters>();
     if (threadIdx.x == Team::kThreads) {
       worker.load();
+    } else if (blockIdx.x == 0 && threadIdx.x == Team::kThreads + 32) {
+      worker.watch_host();
     }
   }
   // All end here: ptxas gives a kernel with several ends no more registers than it began with.

@@ -161,7 +161,7 @@ inline constexpr int kAskedAhead = 2;
 
 template <class Source, class Finish>
 __device__ __forceinline__ void stream_product(const Team& team, const PageRing& ring,
-                                               ProductState& state, char* row, int kept, int units,
+                                               ProductState* states, char* row, int kept, int units,
                                                int groups, Source& source, float* sums_memory,
                                                Finish finish) {
   const int slices = (groups + kSliceGroups - 1) / kSliceGroups;
@@ -173,7 +173,11 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
                            share.first % kPageSlices * (kSliceGroups * kGroupBytes) + lane * 16;
   // Arrivals at the page of a unit's last slice, where it has a page alone.
   const int last_alone = slices % kPageSlices != 0 ? slices - 1 : -1;
-  PageCursor page = state.cursor;
+  // Said anew each time: not even its address should take a register through the loop.
+  const auto state = [&]() -> ProductState& {
+    return states[made_here(static_cast<int>(threadIdx.x)) / 32];
+  };
+  PageCursor page = state().cursor;
   page.advance(share.set * pages + share.first / kPageSlices, ring.slots);
   const auto release = [&](int slice) {
     __syncwarp();
@@ -187,7 +191,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   const auto leave = [&](int unit, const UnitSums& unit_sums) {
     if (lane % 4 == 0) {
       const float2 columns = unit_sums.columns();
-      float* to = sums_memory + (state.block_round & 1) * kBlockSums +
+      float* to = sums_memory + (state().block_round & 1) * kBlockSums +
                   (unit * kUnitColumns + lane / 4) * Team::kWarps + share.first;
       to[0] = columns.x;
       to[kUnitColumns / 2 * Team::kWarps] = columns.y;
@@ -197,11 +201,11 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     source.publish();
     team.sync();
     finish(block, block_units, min(slices, Team::kWarps),
-           sums_memory + (state.block_round & 1) * kBlockSums);
+           sums_memory + (state().block_round & 1) * kBlockSums);
     __syncwarp();
     if (lane == 0) {
-      state.cursor.advance(block_units * pages, ring.slots);
-      ++state.block_round;
+      state().cursor.advance(block_units * pages, ring.slots);
+      ++state().block_round;
     }
     __syncwarp();
   };
