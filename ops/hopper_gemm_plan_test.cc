@@ -89,6 +89,32 @@ TEST(HopperPlans, TurnedOperandsHaveRoom) {
   EXPECT_GE(places.bytes, places.b + 8 * 128);
 }
 
+TEST(HopperPlans, OneRowNeedsNoTensorCores) {
+  GemmSkinnyArgs args;
+  args.n = 2304;
+  args.k = 16384;
+  DeviceInfo device = h200();
+  for (const DType type : {DType::bf16, DType::e4m3fn}) {
+    args.a.dtype = args.b.dtype = type;
+    args.scaling = type == DType::bf16 ? Scaling::none : Scaling::tensor;
+    for (const int units : {132, 114}) {  // with a table of measured plans, and without
+      device.units = units;
+      args.m = 1;
+      const Plan one = plan_gemm_skinny(args, device);
+      EXPECT_EQ(one.kernel, "vector");
+      EXPECT_LE(one.threads, kVectorMostWarps * 32);
+      args.m = 2;  // a table's row for one row is near enough, but its kernel is not
+      const Plan two = plan_gemm_skinny(args, device);
+      EXPECT_EQ(two.kernel, "stream");
+      EXPECT_EQ(two.tile_m, 16);
+    }
+  }
+  device.l2 = size_t{60} << 20;
+  EXPECT_TRUE(reads_once(args, device));
+  args.n = 65536;
+  EXPECT_FALSE(reads_once(args, device));
+}
+
 TEST(SkinnyShares, CoverEveryStageOnce) {
   for (const int cluster : {1, 2, 4, 8}) {
     for (const int groups : {1, 5, 36, 300}) {

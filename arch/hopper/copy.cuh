@@ -66,6 +66,12 @@ __device__ inline uint64_t evict_first() {
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
+/// For what L2 shall treat as if nothing were said.
+__device__ inline uint64_t evict_unchanged() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_unchanged.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
 
 /// Stores the map's box at (x, y); parts outside the tensor are left out. What threads wrote to
 /// shared memory needs fence_shared() by each of them, and a barrier, before.

@@ -3,9 +3,35 @@
 #include "arch/hopper/tensor_map.h"
 #include "ops/gemm_skinny/hopper_plan.h"
 #include "ops/gemm_skinny/hopper_stream.cuh"
+#include "ops/gemm_skinny/hopper_vector.cuh"
 
 namespace weft::hopper {
 namespace {
+
+SkinnyScales scales_of(const GemmSkinnyArgs& args) {
+  SkinnyScales scales;
+  if (args.scaling != Scaling::none) {
+    scales.a = args.a_scale.data;
+    scales.b = args.b_scale.data;
+    if (args.scaling != Scaling::tensor) {
+      scales.a_row = args.a_scale.row_stride;
+      scales.b_row = args.b_scale.row_stride;
+    }
+    if (args.scaling == Scaling::block) {
+      scales.a_block = args.a_scale.block_stride;
+      scales.b_block = args.b_scale.block_stride;
+      scales.blocks = true;
+    }
+  }
+  return scales;
+}
+SkinnyOut out_of(const GemmSkinnyArgs& args) {
+  return {.data = args.out.data,
+          .stride = args.out.stride,
+          .f32 = args.out.dtype == DType::f32,
+          .m = static_cast<int>(args.m),
+          .n = static_cast<int>(args.n)};
+}
 
 template <class Tile>
 Status launch_stream(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
@@ -22,32 +48,13 @@ Status launch_stream(const GemmSkinnyArgs& args, const Plan& plan, Stream stream
   WEFT_ASSIGN(const CUtensorMap a, operand(args.a, args.m, Tile::kM));
   WEFT_ASSIGN(const CUtensorMap b, operand(args.b, args.n, Tile::kRows));
   const SkinnyShares shares = skinny_shares(args, plan, stream.device->info().units);
-  SkinnyScales scales;
-  if (args.scaling != Scaling::none) {
-    scales.a = args.a_scale.data;
-    scales.b = args.b_scale.data;
-    if (args.scaling != Scaling::tensor) {
-      scales.a_row = args.a_scale.row_stride;
-      scales.b_row = args.b_scale.row_stride;
-    }
-    if (args.scaling == Scaling::block) {
-      scales.a_block = args.a_scale.block_stride;
-      scales.b_block = args.b_scale.block_stride;
-      scales.blocks = true;
-    }
-  }
-  const SkinnyOut out{.data = args.out.data,
-                      .stride = args.out.stride,
-                      .f32 = args.out.dtype == DType::f32,
-                      .m = static_cast<int>(args.m),
-                      .n = static_cast<int>(args.n)};
   return launch_kernel(gemm_skinny_stream<Tile>,
                        {.blocks = shares.blocks(),
                         .threads = Tile::kThreads,
                         .cluster = shares.cluster,
                         .shared_bytes = Tile::kBytes,
                         .stream = static_cast<cudaStream_t>(stream.native)},
-                       a, b, shares, scales, out);
+                       a, b, shares, scales_of(args), out_of(args));
 }
 
 template <class Format>
@@ -60,9 +67,39 @@ Status launch_format(const GemmSkinnyArgs& args, const Plan& plan, Stream stream
                            : launch_stream<SkinnyTile<Format, 32, 128, 2>>(args, plan, stream);
 }
 
+template <class Tile>
+Status launch_vector(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
+  constexpr int kBytes = Tile::Format::kBytes;
+  const int warps = plan.threads / 32;
+  const int row_bytes = static_cast<int>(args.k) * kBytes;
+  const VectorOperands operands{.a = static_cast<const char*>(args.a.data),
+                                .b = static_cast<const char*>(args.b.data),
+                                .b_stride = args.b.stride * kBytes,
+                                .row_bytes = row_bytes,
+                                .steps = ceil_div(row_bytes, warps * kVectorStep),
+                                .once = reads_once(args, stream.device->info())};
+  return launch_kernel(gemm_skinny_vector<Tile>,
+                       {.blocks = ceil_div(static_cast<int>(args.n), Tile::kRows),
+                        .threads = plan.threads,
+                        .stream = static_cast<cudaStream_t>(stream.native)},
+                       operands, scales_of(args), out_of(args));
+}
+
+template <class Format, bool kBlocks>
+Status launch_vector_rows(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
+  return plan.tile_n == 2   ? launch_vector<VectorTile<Format, 2, kBlocks>>(args, plan, stream)
+         : plan.tile_n == 4 ? launch_vector<VectorTile<Format, 4, kBlocks>>(args, plan, stream)
+                            : launch_vector<VectorTile<Format, 8, kBlocks>>(args, plan, stream);
+}
+
 size_t workspace(const GemmSkinnyArgs&, const Plan&) { return 0; }
 
 Status launch(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
+  if (plan.kernel == "vector") {
+    return args.a.dtype == DType::bf16      ? launch_vector_rows<Bf16, false>(args, plan, stream)
+           : args.scaling == Scaling::block ? launch_vector_rows<E4m3, true>(args, plan, stream)
+                                            : launch_vector_rows<E4m3, false>(args, plan, stream);
+  }
   return args.a.dtype == DType::bf16 ? launch_format<Bf16>(args, plan, stream)
                                      : launch_format<E4m3>(args, plan, stream);
 }

@@ -26,7 +26,18 @@ Plan plan_of(const GemmSkinnyArgs& args, int rows, int row_bytes, int cluster) {
           .cluster = cluster};
 }
 
+Plan vector_plan(int rows, int warps) {
+  return {.kernel = "vector", .tile_m = 1, .tile_n = rows, .threads = warps * 32};
+}
+int64_t row_bytes(const GemmSkinnyArgs& args) {
+  return args.k * (args.a.dtype == DType::bf16 ? 2 : 1);
+}
+
 }  // namespace
+
+bool reads_once(const GemmSkinnyArgs& args, const DeviceInfo& device) {
+  return args.n * row_bytes(args) < 5 * static_cast<int64_t>(device.l2);
+}
 
 SkinnyShares skinny_shares(const GemmSkinnyArgs& args, const Plan& plan, int units) {
   const int groups = static_cast<int>(groups_of(args, plan.tile_n));
@@ -45,9 +56,24 @@ Plan plan_gemm_skinny(const GemmSkinnyArgs& args, const DeviceInfo& device) {
     return {.why = kNoFnuz};
   }
   if (const Plan* tuned = find_tuned(kTuned, plan_key(args), device); tuned != nullptr) {
-    Plan plan = *tuned;
-    plan.tile_m = args.m <= 16 ? 16 : 32;  // the row may be another m's
+    Plan plan = *tuned;  // the row may be another m's
     plan.why = "measured";
+    if (plan.kernel == "stream") {
+      plan.tile_m = args.m <= 16 ? 16 : 32;
+    }
+    if (plan.kernel == "stream" || args.m == 1) {
+      return plan;
+    }
+  }
+  if (args.m == 1) {
+    // A block has whole rows under way, or as much of them as its threads can.
+    const bool bf16 = args.a.dtype == DType::bf16;
+    int warps = kVectorMostWarps;
+    while (warps > 2 && warps * kVectorStep * (bf16 ? 4 : 2) > row_bytes(args)) {
+      warps /= 2;
+    }
+    Plan plan = vector_plan(bf16 ? 2 : 8, warps);
+    plan.why = "one row";
     return plan;
   }
   const bool many = groups_of(args, 128) >= device.units;
@@ -66,6 +92,11 @@ Plan plan_gemm_skinny(const GemmSkinnyArgs& args, const DeviceInfo& device) {
 std::vector<Plan> gemm_skinny_candidates(const GemmSkinnyArgs& args, const DeviceInfo& device) {
   std::vector<Plan> plans;
   if (args.a.dtype != DType::e4m3fnuz) {
+    for (int rows = 2; args.m == 1 && rows <= 8; rows *= 2) {
+      for (int warps = 2; warps <= kVectorMostWarps; warps *= 2) {
+        plans.push_back(vector_plan(rows, warps));
+      }
+    }
     for (int cluster = 1; cluster <= kMostCluster; cluster *= 2) {
       plans.push_back(plan_of(args, 64, 512, cluster));
       if (cluster == 1 || groups_of(args, 128) * cluster <= device.units) {

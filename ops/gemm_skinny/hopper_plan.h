@@ -37,6 +37,15 @@ struct SkinnyShares {
 };
 SkinnyShares skinny_shares(const GemmSkinnyArgs& args, const Plan& plan, int units);
 
+/// The kernel for one row (hopper_vector.cuh): bytes of a row of b that a warp reads at a time,
+/// loads that a thread has under way, and warps of a block.
+inline constexpr int kVectorStep = 512;
+inline constexpr int kVectorLoads = 8;
+inline constexpr int kVectorMostWarps = 8;
+/// Whether b shall leave L2 first, so that less of what others have there is written back. Where b
+/// is many times L2, all of that goes anyway, and hints cost a few percent.
+bool reads_once(const GemmSkinnyArgs& args, const DeviceInfo& device);
+
 Plan plan_gemm_skinny(const GemmSkinnyArgs& args, const DeviceInfo& device);
 std::vector<Plan> gemm_skinny_candidates(const GemmSkinnyArgs& args, const DeviceInfo& device);
 

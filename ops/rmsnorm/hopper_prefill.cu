@@ -15,7 +15,7 @@ constexpr int kWarpColumns = 1024;  ///< rows up to this get a warp each
 template <int kLanes>
 __global__ void __launch_bounds__(kThreads)
     rmsnorm_rows(const __grid_constant__ RmsNormArgs args, int64_t rows) {
-  __shared__ float slots[kRowSlots];
+  __shared__ RowSlots slots;
   const int64_t row = int64_t{blockIdx.x} * (kThreads / kLanes) + threadIdx.x / kLanes;
   if (row >= rows) {
     return;  // whole warps; with a block a row there is none such

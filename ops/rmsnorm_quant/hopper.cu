@@ -16,6 +16,7 @@ struct RmsNormParams {
   int64_t residual_stride = 0;
   const uint16_t* weight = nullptr;
   int columns = 0;
+  float per_column = 0;  ///< 1 / columns
   float epsilon = 0;
   int cluster = 1;        ///< blocks that share a row: 1, 2, 4 or 8
   int cluster_shift = 0;  ///< its logarithm
@@ -33,7 +34,7 @@ constexpr int blocks_at_once(int kept) { return kept > 2 ? 2 : 1; }
 template <class Pair, Scaling kScaling, int kKept>
 __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
     rmsnorm_quant_row(const __grid_constant__ RmsNormParams p) {
-  __shared__ float slots[2][kRowSlots];
+  __shared__ RowSlots slots[2];
   const int64_t row = blockIdx.x >> p.cluster_shift;
   const int rank = blockIdx.x & (p.cluster - 1);
   const int begin = rank * p.part;
@@ -70,9 +71,19 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
   // Asked for early where that leaves registers for more blocks; else they come from L2.
   constexpr bool kEarlyWeights = kKept == 1 || kKept == 2;
   uint4 weights[kSteps] = {};
-  if (p.cluster > 1) {
-    cluster_arrive();  // see cluster_wait() below
-  }
+  // After the first loads are under way; see cluster_wait() below.
+  const auto prepare = [&] {
+    if (p.cluster > 1) {
+      if (threadIdx.x == 0) {
+        slots[0].prepare();
+        if constexpr (kScaling == Scaling::row) {
+          slots[1].prepare();
+        }
+      }
+      __syncwarp();
+      cluster_arrive();
+    }
+  };
   const auto column_of = [&](int step) {
     return begin + (step * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kChunk;
   };
@@ -102,6 +113,7 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
     if constexpr (kScaling == Scaling::tensor) {
       tensor_scale = *p.out.scales;
     }
+    prepare();
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
       if (const int column = column_of(i); column < end) {
@@ -109,6 +121,7 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
       }
     }
   } else {
+    prepare();
     if constexpr (kScaling == Scaling::tensor) {
       tensor_scale = *p.out.scales;
     }
@@ -121,10 +134,10 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
     }
   }
   if (p.cluster > 1) {
-    cluster_wait();  // all blocks run: their shared memory may be written
+    cluster_wait();  // all blocks run and have prepared their slots
   }
   sum = over_row(sum, p.cluster, slots[0], Sum{});
-  const float factor = 1 / sqrtf(sum / static_cast<float>(p.columns) + p.epsilon);
+  const float factor = rsqrtf(sum * p.per_column + p.epsilon);
 
   const auto normed = [&](int i, float(&v)[kChunk]) {
     const int column = column_of(i);
@@ -145,7 +158,7 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
     }
     return column;
   };
-  float reciprocal = 1 / tensor_scale;
+  float reciprocal = reciprocal_of(tensor_scale);
   if constexpr (kScaling == Scaling::row) {
     float largest = 0;
 #pragma unroll
@@ -155,7 +168,7 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
       largest = fmaxf(largest, largest_of(v));
     }
     const float scale = scale_of(over_row(largest, p.cluster, slots[1], Largest{}));
-    reciprocal = 1 / scale;
+    reciprocal = reciprocal_of(scale);
     if (threadIdx.x == 0 && rank == 0) {
       p.out.scales[row * p.out.scale_row] = scale;
     }
@@ -166,9 +179,6 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
     const int column = normed(i, v);
     store_chunk<Pair, kScaling == Scaling::row ? Scaling::tensor : kScaling>(
         p.out, row, column, v, column < end, reciprocal);
-  }
-  if (p.cluster > 1) {
-    cluster_sync_relaxed();  // nobody leaves before all have delivered to it
   }
 }
 
@@ -209,6 +219,7 @@ Status launch(const RmsNormQuantArgs& args, const Plan& plan, Stream stream) {
                              .residual_stride = args.residual.stride,
                              .weight = static_cast<const uint16_t*>(args.weight.data),
                              .columns = static_cast<int>(args.columns),
+                             .per_column = 1 / static_cast<float>(args.columns),
                              .epsilon = args.epsilon,
                              .cluster = plan.cluster,
                              .cluster_shift = std::countr_zero(static_cast<unsigned>(plan.cluster)),

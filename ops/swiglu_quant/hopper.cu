@@ -18,13 +18,15 @@ struct SwigluParams {
   RowOut out;
 };
 
-/// Chunks of a thread where a row is cut into parts, and that it keeps where it is not.
-constexpr int kSteps = 2;
+/// Chunks of a thread where a row is cut into parts.
+constexpr int kPartSteps = 2;
 
-/// Part blockIdx.x % parts of row blockIdx.x / parts.
-template <class Pair, Scaling kScaling>
-__global__ void __launch_bounds__(1024) swiglu_quant_row(const __grid_constant__ SwigluParams p) {
-  __shared__ float slots[kRowSlots];
+/// Part blockIdx.x % parts of row blockIdx.x / parts. kSteps: chunks of a thread, or that it keeps
+/// where a row is not cut.
+template <class Pair, Scaling kScaling, int kSteps>
+__global__ void __launch_bounds__(kSteps > 2 ? 512 : 1024)
+    swiglu_quant_row(const __grid_constant__ SwigluParams p) {
+  __shared__ RowSlots slots;
   const int block = blockIdx.x;
   const int64_t row = p.by_parts.divide(block);
   const int threads = blockDim.x;
@@ -45,7 +47,7 @@ __global__ void __launch_bounds__(1024) swiglu_quant_row(const __grid_constant__
     unpack<Pair>(ups, v);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      v[i] *= g[i] / (1 + __expf(-g[i]));
+      v[i] *= __fdividef(g[i], 1 + __expf(-g[i]));
     }
   };
   if constexpr (kScaling == Scaling::row) {
@@ -72,19 +74,20 @@ __global__ void __launch_bounds__(1024) swiglu_quant_row(const __grid_constant__
       largest = fmaxf(largest, largest_of(v));
     }
     const float scale = scale_of(over_row(largest, 1, slots, Largest{}));
+    const float reciprocal = reciprocal_of(scale);
     if (threadIdx.x == 0) {
       p.out.scales[row * p.out.scale_row] = scale;
     }
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       store_chunk<Pair, Scaling::tensor>(p.out, row, column_of(i), kept[i],
-                                         column_of(i) < p.columns, 1 / scale);
+                                         column_of(i) < p.columns, reciprocal);
     }
     for (int i = kSteps; i < steps; ++i) {
       float v[kChunk];
       const int column = column_of(i);
       product(load(gate, column), load(up, column), v);
-      store_chunk<Pair, Scaling::tensor>(p.out, row, column, v, column < p.columns, 1 / scale);
+      store_chunk<Pair, Scaling::tensor>(p.out, row, column, v, column < p.columns, reciprocal);
     }
   } else {
     uint4 gates[kSteps];
@@ -94,7 +97,7 @@ __global__ void __launch_bounds__(1024) swiglu_quant_row(const __grid_constant__
       gates[i] = load(gate, column_of(i));
       ups[i] = load(up, column_of(i));
     }
-    const float reciprocal = kScaling == Scaling::tensor ? 1 / *p.out.scales : 1;
+    const float reciprocal = kScaling == Scaling::tensor ? reciprocal_of(*p.out.scales) : 1;
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       float v[kChunk];
@@ -109,21 +112,23 @@ template <class Pair>
 Status launch_scaling(const SwigluParams& params, const LaunchShape& shape) {
   switch (params.out.scaling) {
     case Scaling::tensor:
-      return launch_kernel(swiglu_quant_row<Pair, Scaling::tensor>, shape, params);
+      return launch_kernel(swiglu_quant_row<Pair, Scaling::tensor, kPartSteps>, shape, params);
     case Scaling::row:
-      return launch_kernel(swiglu_quant_row<Pair, Scaling::row>, shape, params);
+      return params.columns <= shape.threads * 2 * kChunk || shape.threads > 512
+                 ? launch_kernel(swiglu_quant_row<Pair, Scaling::row, 2>, shape, params)
+                 : launch_kernel(swiglu_quant_row<Pair, Scaling::row, 4>, shape, params);
     case Scaling::block:
-      return launch_kernel(swiglu_quant_row<Pair, Scaling::block>, shape, params);
+      return launch_kernel(swiglu_quant_row<Pair, Scaling::block, kPartSteps>, shape, params);
     case Scaling::none:
       break;
   }
-  return launch_kernel(swiglu_quant_row<Pair, Scaling::none>, shape, params);
+  return launch_kernel(swiglu_quant_row<Pair, Scaling::none, kPartSteps>, shape, params);
 }
 
 size_t workspace(const SwigluQuantArgs&, const Plan&) { return 0; }
 
 Status launch(const SwigluQuantArgs& args, const Plan& plan, Stream stream) {
-  const int chunks = plan.threads * kSteps;
+  const int chunks = plan.threads * kPartSteps;
   const int parts = args.y.scaling == Scaling::row
                         ? 1
                         : static_cast<int>((args.columns / kChunk + chunks - 1) / chunks);
