@@ -73,6 +73,18 @@ class Barrier {
         : "memory");
     return done != 0;
   }
+  /// The same, without waiting at all.
+  __device__ bool test(uint32_t parity) {
+    uint32_t done;
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(smem_address(this)), "r"(parity)
+        : "memory");
+    return done != 0;
+  }
   __device__ void wait(uint32_t parity) {
     for (uint32_t tries = 0; !try_wait(parity); ++tries) {
       if (tries == kMostTries) {

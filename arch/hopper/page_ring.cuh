@@ -44,40 +44,55 @@ struct PageCursor {
   }
 };
 
+/// How many pages may be on their way at once. Many while much of the ring is empty: then the team
+/// waits for weights. Few otherwise: what streams in slows what the SMs tell one another.
+struct FlightLimits {
+  int hungry;        ///< while at least `hungry_slots` slots are free; fewer than there are slots
+  int calm;          ///< otherwise
+  int hungry_slots;  ///< at most as many as there are
+};
+
 /// The loader's end of the ring, of one thread. It must bring a page every 800 cycles or so, all
-/// its waits included: what it needs stays in registers, and the barriers' own phases count its
-/// pages.
+/// its waits included: what it needs stays in registers.
 template <int kPageBytes>
 class PageFeed {
  public:
-  /// `in_flight`: most pages that are on their way at once, fewer than there are slots.
-  __device__ PageFeed(const PageRing& ring, int in_flight)
-      : pages_(made_here(smem_address(ring.pages))),
-        full_(made_here(smem_address(ring.full))),
-        to_empty_(made_here(smem_address(ring.empty) - smem_address(ring.full))),
-        slots_(made_here(ring.slots)),
-        in_flight_(made_here(in_flight)),
-        oldest_(slots_ - in_flight_) {}
+  __device__ PageFeed(const PageRing& ring, const FlightLimits& limits)
+      : pages_(smem_address(ring.pages)),
+        full_(smem_address(ring.full)),
+        to_empty_(smem_address(ring.empty) - smem_address(ring.full)),
+        slots_(ring.slots),
+        limits_(limits) {}
 
   /// Fills the next slot, when it is empty, with `bytes` from `from`; false: late() said to stop.
   template <class Late>
   __device__ bool put(const char* from, uint32_t bytes, uint64_t policy, Late late) {
     // A barrier that nobody has used yet has ended phase 1: the first round waits for nothing.
-    while (!barrier(full_ + to_empty_ + slot_ * sizeof(Barrier)).try_wait(phase_ ^ 1)) {
+    while (!empty(slot_).try_wait(phase_ ^ 1)) {
       if (late()) {
         return false;
       }
     }
-    land();
+    int last = slot_ + limits_.hungry_slots - 1;  // slots become free in order
+    uint32_t phase = phase_ ^ 1;
+    if (last >= slots_) {
+      last -= slots_;
+      phase ^= 1;
+    }
+    const int most = empty(last).test(phase) ? limits_.hungry : limits_.calm;
+    while (flying_ >= most) {
+      land();
+    }
     Barrier& full = barrier(full_ + slot_ * sizeof(Barrier));
     full.arrive_expect(bytes);
     load_bytes(__cvta_shared_to_generic(pages_ + slot_ * kPageBytes), from, bytes, full, policy);
     next(slot_, phase_);
+    ++flying_;
     return true;
   }
   /// Until nothing is on its way: a CTA may not end before.
   __device__ void land_all() {
-    for (int i = 0; i < in_flight_; ++i) {
+    while (flying_ > 0) {
       land();
     }
   }
@@ -85,6 +100,9 @@ class PageFeed {
  private:
   __device__ static Barrier& barrier(uint32_t address) {
     return *static_cast<Barrier*>(__cvta_shared_to_generic(address));
+  }
+  __device__ Barrier& empty(int slot) const {
+    return barrier(full_ + to_empty_ + slot * sizeof(Barrier));
   }
   __device__ void next(int& slot, uint32_t& phase) const {
     if (++slot == slots_) {
@@ -96,14 +114,17 @@ class PageFeed {
     while (!barrier(full_ + oldest_ * sizeof(Barrier)).try_wait(oldest_phase_)) {
     }
     next(oldest_, oldest_phase_);
+    --flying_;
   }
 
-  uint32_t pages_, full_, to_empty_;
-  int slots_, in_flight_;
+  const uint32_t pages_, full_, to_empty_;
+  const int slots_;
+  const FlightLimits limits_;
   int slot_ = 0;
   uint32_t phase_ = 0;
-  int oldest_;  // the slot that was filled in_flight_ pages ago
-  uint32_t oldest_phase_ = 1;
+  int oldest_ = 0;  // of those on their way
+  uint32_t oldest_phase_ = 0;
+  int flying_ = 0;
 };
 
 }  // namespace weft::hopper

@@ -1,5 +1,5 @@
 // A program as the resident kernel reads it: for each worker (a CTA on an SM) an array of
-// fixed-size codes that lies in its shared memory for the whole run. lower.h makes them;
+// fixed-size codes, which come into its shared memory a few ahead of their use. lower.h makes them;
 // decode_kernel.cu executes them.
 #pragma once
 
@@ -128,11 +128,13 @@ struct Launch {
   uint16_t sampled = 0;  ///< event: a step's token is known
 
   ModelShape shape;
-  int32_t row_slices = 0;     ///< of an input row that each warp keeps
-  int32_t scratch_bytes = 0;  ///< shared memory for rows and attention
-  int32_t code_bytes = 0;     ///< shared memory for a worker's codes
-  int32_t pages = 0;          ///< in the ring
-  int32_t pages_in_flight = 0;
+  int32_t row_slices = 0;            ///< of an input row that each warp keeps
+  int32_t scratch_bytes = 0;         ///< shared memory for rows and attention
+  int32_t most_codes = 0;            ///< of a worker
+  int32_t pages = 0;                 ///< in the ring
+  int32_t pages_in_flight = 0;       ///< at most, while `hungry_slots` are free (FlightLimits)
+  int32_t calm_pages_in_flight = 0;  ///< otherwise
+  int32_t hungry_slots = 0;
 
   int32_t* tokens = nullptr;  ///< [capacity + 1]: of each position
   int32_t position = 0;       ///< of the first step

@@ -22,15 +22,27 @@ constexpr int kLoaderRegisters = 24;
 constexpr uint32_t kMostLooks = 1u << 22;  // of about half a microsecond
 constexpr int32_t kAlign = 128;
 constexpr int kMostHalf = 128;  // of the elements of a head
+constexpr int kCodeSlots = 8;   // codes in shared memory at once
 
 constexpr int32_t aligned(int32_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
+/// What the loader needs of a code.
+struct Pages {
+  uint32_t stream;  ///< see Code
+  uint16_t units;
+  uint16_t groups;  ///< of a unit
+  bool head;        ///< see Code
+};
+
 /// What lies at the beginning of shared memory, all of fixed size.
 struct Shared {
+  Code codes[kCodeSlots];
+  Barrier code_there[kCodeSlots];
+  Barrier code_done[kCodeSlots];
   ProductState products[Team::kWarps];
-  int code_count;
-  int code[Team::kWarps];  ///< the one that the warp runs
-  int fed;                 ///< the one whose pages the loader brings
+  int code_count;          ///< in a step
+  int code[Team::kWarps];  ///< the one that the warp runs, of all steps
+  int fed;                 ///< of a step: the one whose pages the loader brings
   alignas(16) float sums[2 * kBlockSums];
   alignas(16) float squares[2][Team::kWarps];  ///< of the row that is normed, each warp's
   float scratch[2 * Team::kWarps];
@@ -49,10 +61,10 @@ struct Shared {
 
 /// What follows, in this order; all of it at places that only depend on the launch.
 struct Layout {
-  int32_t codes, signals, scratch, pages, total;
+  int32_t code_pages, signals, scratch, pages, total;
   __host__ __device__ explicit Layout(const Launch& launch) {
-    codes = aligned(static_cast<int32_t>(sizeof(Shared)));
-    signals = codes + aligned(launch.code_bytes);
+    code_pages = aligned(static_cast<int32_t>(sizeof(Shared)));
+    signals = code_pages + aligned(launch.most_codes * static_cast<int32_t>(sizeof(Pages)));
     scratch = signals + aligned(2 * static_cast<int32_t>(launch.events));
     pages = scratch + aligned(launch.scratch_bytes);
     total = pages + launch.pages * kPageBytes;
@@ -72,14 +84,12 @@ class Worker {
       : launch_(launch), step_tag_(step_tag) {}
   /// For all, by all threads.
   __device__ explicit Worker(const Launch& launch) : launch_(launch) {
-    // Codes and signal counts into shared memory.
-    const uint32_t begin = launch.code_begin[blockIdx.x];
-    const int count = static_cast<int>(launch.code_begin[blockIdx.x + 1] - begin);
-    const auto* from = reinterpret_cast<const uint4*>(launch.codes + begin);
-    auto* to = reinterpret_cast<uint4*>(memory + layout().codes);
-    for (int i = static_cast<int>(threadIdx.x); i < count * static_cast<int>(sizeof(Code) / 16);
-         i += kThreads) {
-      to[i] = from[i];
+    const int count =
+        static_cast<int>(launch.code_begin[blockIdx.x + 1] - launch.code_begin[blockIdx.x]);
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+      const Code& code = in_memory(i);
+      code_pages(i) = {code.stream, static_cast<uint16_t>(code.units),
+                       static_cast<uint16_t>(groups_of(code.k)), code.head != 0};
     }
     auto* signals = reinterpret_cast<uint16_t*>(memory + layout().signals);
     for (uint32_t i = threadIdx.x; i < launch.events; i += kThreads) {
@@ -91,17 +101,24 @@ class Worker {
     }
     if (threadIdx.x < Team::kWarps) {
       shared().products[threadIdx.x] = {};
+      shared().code[threadIdx.x] = 0;
     }
     if (threadIdx.x == 0) {
       shared().code_count = count;
       shared().gave_up = shared().ended = shared().stop = 0;
+      for (int i = 0; i < kCodeSlots; ++i) {
+        shared().code_there[i].init(1);
+        shared().code_done[i].init(Team::kWarps);
+      }
       ring().init(kPageSlices);
     }
     __syncthreads();
   }
 
   __device__ void compute();
+  /// By one thread each.
   __device__ void load();
+  __device__ void fetch_codes();
   /// By one thread: looks for the host's word, which is a long way off.
   __device__ void watch_host();
 
@@ -111,8 +128,11 @@ class Worker {
   __device__ PageRing ring() const {
     return {memory + layout().pages, shared().full, shared().empty, launch_.pages};
   }
-  __device__ const Code& code(int i) const {
-    return reinterpret_cast<const Code*>(memory + layout().codes)[i];
+  __device__ const Code& in_memory(int i) const {
+    return launch_.codes[launch_.code_begin[index()] + static_cast<uint32_t>(i)];
+  }
+  __device__ Pages& code_pages(int i) const {
+    return reinterpret_cast<Pages*>(memory + layout().code_pages)[i];
   }
   __device__ uint32_t signals(int event) const {
     return reinterpret_cast<const uint16_t*>(memory + layout().signals)[event];
@@ -154,6 +174,11 @@ class Worker {
     const int event_;  // -1: waits for data
     uint32_t looks_ = 0;
   };
+  __device__ void await_code(int slot, uint32_t phase) {
+    Late late(*this, nullptr, -1);
+    while (!shared().code_there[slot].try_wait(phase) && !late()) {
+    }
+  }
   /// By one thread: waits for an event.
   __device__ void poll(const Code* code, int event, uint32_t wanted);
   /// By the team: the code's events.
@@ -164,9 +189,9 @@ class Worker {
   /// 0's reason.
   __device__ bool leave(int step, bool over);
 
-  __device__ void stamp(const Code& done, int what) const {
+  __device__ void stamp(int what) const {
     if (kTraced && team().thread == 0) {
-      const auto code = static_cast<int>(&done - &this->code(0));
+      const int code = shared().code[0] % shared().code_count;
       launch_.trace[(static_cast<int64_t>(index()) * launch_.trace_codes + code) * 4 + what] =
           clock64();
     }
@@ -488,7 +513,7 @@ __device__ __forceinline__ void Worker<kTraced>::attend_to(const Code& code, int
       const auto rows_there = [&] {
         if (!there) {
           new_row = head_rows(code, kv_head, position, own, rows, query_factor, key_factor);
-          stamp(code, 1);
+          stamp(1);
           there = true;
         }
       };
@@ -587,7 +612,7 @@ class Worker<kTraced>::RowSource {
       ask(kAskedAhead - 1, next);
     }
     if (slice == 0) {
-      worker_.stamp(code_, 1);
+      worker_.stamp(1);
     }
   }
 
@@ -651,7 +676,7 @@ __device__ __forceinline__ void Worker<kTraced>::merge(const Code& code, int pos
     }
   }
   __syncwarp();
-  stamp(code, 1);
+  stamp(1);
 }
 
 template <bool kTraced>
@@ -878,29 +903,27 @@ __device__ __forceinline__ void Worker<kTraced>::compute() {
         return;
       }
     }
-    if (team().lane == 0) {
-      shared().code[team().warp] = 0;
-    }
-    __syncwarp();
-    while (shared().code[team().warp] < shared().code_count) {
-      const Code& code = this->code(shared().code[team().warp]);
-      const bool is_product = code.opcode == Opcode::linear || code.opcode == Opcode::gated_linear;
-      stamp(code, 0);
+    while (shared().code[team().warp] < (step + 1) * shared().code_count) {
+      const int slot = shared().code[team().warp] % kCodeSlots;
+      const Code& code = shared().codes[slot];
+      await_code(slot, static_cast<uint32_t>(shared().code[team().warp] / kCodeSlots) & 1);
+      stamp(0);
       wait(code, step);
-      stamp(code, 1);
-      const bool skipped = code.head != 0 && given(position);
-      if (is_product && skipped) {
+      stamp(1);
+      const auto skipped = [&] { return code.head != 0 && given(position); };
+      if (code.units > 0 && skipped()) {
         await_row(code);  // the step is not over before: others would write the next one's rows
-      } else if (is_product) {
+      } else if (code.units > 0) {
         product(code, position);
-      } else if (!skipped || code.opcode == Opcode::sample) {
+      } else if (code.opcode == Opcode::sample || !skipped()) {
         run_apart(&code, step);
       }
-      stamp(code, 2);
-      signal(code, is_product && !skipped ? kFinishThreads : Team::kThreads);
-      stamp(code, 3);
+      stamp(2);
+      signal(code, code.units > 0 && !skipped() ? kFinishThreads : Team::kThreads);
+      stamp(3);
       __syncwarp();
       if (team().lane == 0) {
+        shared().code_done[shared().code[team().warp] % kCodeSlots].arrive();
         ++shared().code[team().warp];
       }
       __syncwarp();
@@ -908,6 +931,26 @@ __device__ __forceinline__ void Worker<kTraced>::compute() {
   }
   if (team().thread == 0) {
     shared().ended = 1;
+  }
+}
+
+/// Brings the codes of the launch's steps, one at a time: it is far ahead.
+template <bool kTraced>
+__device__ __forceinline__ void Worker<kTraced>::fetch_codes() {
+  const int count = launch_.steps * shared().code_count;
+  for (int i = 0; i < count; ++i) {
+    const int slot = i % kCodeSlots;
+    const uint32_t phase = static_cast<uint32_t>(i / kCodeSlots) & 1;
+    while (!shared().code_done[slot].try_wait(phase ^ 1)) {
+      if (ended()) {
+        return;
+      }
+    }
+    Barrier& there = shared().code_there[slot];
+    there.arrive_expect(sizeof(Code));
+    load_bytes(&shared().codes[slot], &in_memory(i % shared().code_count), sizeof(Code), there);
+    while (!there.try_wait(phase)) {
+    }
   }
 }
 
@@ -923,18 +966,16 @@ __device__ __forceinline__ void Worker<kTraced>::watch_host() {
 template <bool kTraced>
 __device__ __forceinline__ void Worker<kTraced>::load() {
   const uint64_t policy = evict_first();
-  PageFeed<kPageBytes> feed(ring(), launch_.pages_in_flight);
+  PageFeed<kPageBytes> feed(
+      ring(), {launch_.pages_in_flight, launch_.calm_pages_in_flight, launch_.hungry_slots});
   const auto late = [&] { return ended(); };
   bool goes_on = true;
   for (int step = 0; step < launch_.steps && goes_on; ++step) {
     for (shared().fed = 0; shared().fed < shared().code_count && goes_on; ++shared().fed) {
-      const Code& code = this->code(shared().fed);
-      int units = code.units;
-      if (code.head != 0 && given(launch_.position + step)) {
-        units = 0;
-      }
+      const Pages code = code_pages(shared().fed);
+      int units = code.head && given(launch_.position + step) ? 0 : code.units;
       const char* from = launch_.streams[index()] + static_cast<int64_t>(code.stream) * 16;
-      const auto unit_bytes = static_cast<int32_t>(groups_of(code.k) * kGroupBytes);
+      const int32_t unit_bytes = code.groups * kGroupBytes;
 #pragma unroll 1
       for (; units > 0 && goes_on; --units) {
         int32_t left = unit_bytes;
@@ -962,7 +1003,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     lower_registers<kLoaderRegisters>();
     if (threadIdx.x == Team::kThreads) {
       worker.load();
-    } else if (blockIdx.x == 0 && threadIdx.x == Team::kThreads + 32) {
+    } else if (threadIdx.x == Team::kThreads + 32) {
+      worker.fetch_codes();
+    } else if (blockIdx.x == 0 && threadIdx.x == Team::kThreads + 64) {
       worker.watch_host();
     }
   }

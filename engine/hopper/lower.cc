@@ -87,8 +87,7 @@ class WorkerLowering {
     for (const Instruction& instruction : program_.workers[worker_]) {
       WEFT_TRY(lower(instruction));
     }
-    out_.code_bytes =
-        std::max(out_.code_bytes, static_cast<int32_t>(codes().size() * sizeof(Code)));
+    out_.most_codes = std::max(out_.most_codes, static_cast<int32_t>(codes().size()));
     return {};
   }
 

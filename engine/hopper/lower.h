@@ -48,7 +48,7 @@ struct Lowered {
   int32_t row_slices = 0;  ///< see Launch
   int32_t page_jump = 0;   ///< the most of any product, see page_jump()
   int32_t scratch_bytes = 0;
-  int32_t code_bytes = 0;
+  int32_t most_codes = 0;  ///< of a worker
 };
 
 /// Lowers a decode program (one row). Errors (input): what the kernel has no form for, weights that

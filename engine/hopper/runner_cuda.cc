@@ -25,7 +25,9 @@ namespace weft::hopper {
 namespace {
 
 // Enough bytes on their way for the memory's full rate; more only slows what SMs tell one another.
-constexpr int kBytesInFlight = 65536;
+constexpr int kBytesInFlight = 98304;
+constexpr int kCalmBytesInFlight = 49152;
+constexpr int kHungryBytes = 65536;
 constexpr int kFewestInFlight = 2;
 constexpr int64_t kCandidateBytes = 8;
 // A prompt of fewer tokens is sooner fed by steps of the resident kernel than by a chunk, which
@@ -156,7 +158,7 @@ Status HopperRunner::make_program(int units) {
   launch_.shape = lowered_.shape;
   launch_.row_slices = lowered_.row_slices;
   launch_.scratch_bytes = lowered_.scratch_bytes;
-  launch_.code_bytes = lowered_.code_bytes;
+  launch_.most_codes = lowered_.most_codes;
   launch_.events = static_cast<uint32_t>(program_.events.size());
   launch_.sampled = static_cast<uint16_t>(program_.sampled);
   const int64_t room = kMostSharedBytes - decode_shared_bytes(launch_);
@@ -166,10 +168,12 @@ Status HopperRunner::make_program(int units) {
   // has read.
   launch_.pages_in_flight =
       std::min(launch_.pages - lowered_.page_jump, kBytesInFlight / kPageBytes);
+  launch_.calm_pages_in_flight = std::min(launch_.pages_in_flight, kCalmBytesInFlight / kPageBytes);
+  launch_.hungry_slots = std::min(launch_.pages, kHungryBytes / kPageBytes);
   if (launch_.pages_in_flight < kFewestInFlight) {
     return input_error(fmt::format(
         "{}: {} bytes for rows and {} codes leave {} bytes of shared memory for weights: too few",
-        config_.name, lowered_.scratch_bytes, lowered_.code_bytes / sizeof(Code), room));
+        config_.name, lowered_.scratch_bytes, lowered_.most_codes, room));
   }
   return {};
 }
