@@ -105,7 +105,7 @@ struct Mailbox {
 struct Failure {
   uint32_t happened = 0;
   int32_t worker = 0;
-  int32_t operation = 0;  ///< -1: waited for the next step to begin
+  int32_t operation = 0;  ///< -1: waited for the next step to begin, or for its next code
   int32_t event = 0;      ///< -1: waited for data
   uint32_t tag = 0;       ///< of the step
 };

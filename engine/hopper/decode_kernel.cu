@@ -1,7 +1,8 @@
 // One CTA per SM walks its worker's codes, step after step. Eight warps form the team that
 // computes; one thread beside them is the loader: it walks the same codes, knows every
 // weight byte of the step in order, and keeps the ring of pages full. It never waits for an
-// activation. What workers tell one another carries tags, so whoever needs it waits for the data
+// activation. Another thread fetches the codes, and one of the first CTA's looks for the host's
+// word. What workers tell one another carries tags, so whoever needs it waits for the data
 // itself; logits and the step's token alone have events, counters in global memory: a wait polls
 // them with acquire loads, a signal is a release addition after the team's stores. Every spin has
 // an end: a worker that waits too long writes what it waited for and everybody leaves.
