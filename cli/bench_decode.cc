@@ -225,8 +225,8 @@ Result<int> bench_decode(const Flags& flags) {
       difference);
   const std::vector<OperationTime> times = engine->operation_times();
   if (!times.empty()) {
-    report += fmt::format("  {:<18} {:>12} {:>8} {:>8} {:>8} {:>12}   us in the last step\n",
-                          "operation", "instructions", "wait", "work", "signal", "slowest work");
+    report += fmt::format("  {:<18} {:>12} {:>8} {:>8} {:>8} {:>12}   us\n", "operation",
+                          "instructions", "wait", "work", "signal", "slowest work");
     for (const OperationTime& time : times) {
       report += fmt::format("  {:<18} {:>12} {:>8.2f} {:>8.2f} {:>8.2f} {:>12.2f}\n", time.name,
                             time.instructions, time.wait * 1e6, time.work * 1e6, time.signal * 1e6,
@@ -262,7 +262,7 @@ void add_bench_decode(CLI::App& bench, Action& action) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command->add_flag("--profile", flags->profile,
-                    "time every operation of a decode step, on a GPU (slows the step a little)");
+                    "time every operation of a decode step (slows the step a little)");
   command->add_option("--json", flags->json, "write figures to this file; - for standard output")
       ->type_name("F");
   flags->engine.declare(*command);

@@ -1,4 +1,5 @@
 // weft generate: a prompt's continuation streams to standard output, figures to standard error.
+// With `--stats-json -` standard output is JSON alone, the text in it, so that it can be parsed.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -31,18 +32,25 @@ struct Flags {
 
 std::atomic<bool> interrupted{false};
 
-/// Prints what was generated; remembers a failure, which ends the generation.
+/// Keeps what was generated and prints it as it comes, if it shall; remembers a failure, which ends
+/// the generation.
 class Output {
  public:
+  explicit Output(bool prints) : prints_(prints) {}
+
   bool show(std::string_view text) {
-    if (status_.ok() && !text.empty()) {
+    text_ += text;
+    if (prints_ && status_.ok() && !text.empty()) {
       status_ = write_text("-", text);
     }
     return status_.ok();
   }
+  const std::string& text() const { return text_; }
   const Status& status() const { return status_; }
 
  private:
+  bool prints_;
+  std::string text_;
   Status status_;
 };
 
@@ -59,7 +67,8 @@ Result<int> generate(const Flags& flags) {
   WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, options, 1));
   WEFT_ASSIGN(const auto engine, Engine::create(config, std::move(weights), options));
 
-  Output output;
+  const bool prints = flags.stats_json != "-";
+  Output output(prints);
   StreamDecoder decoder(tokenizer);
   StopFilter filter(flags.stops);
   double first_token = 0;
@@ -80,10 +89,10 @@ Result<int> generate(const Flags& flags) {
     output.show(filter.push(decoder.flush()));
     output.show(filter.flush());
   }
-  if (isatty(STDOUT_FILENO) != 0) {
-    output.show("\n");
-  }
   WEFT_TRY(output.status());
+  if (prints && isatty(STDOUT_FILENO) != 0) {
+    WEFT_TRY(write_text("-", "\n"));
+  }
 
   const double decode = median(result.decode_seconds);
   const auto prompt_tokens = static_cast<double>(ids.size());
@@ -106,6 +115,7 @@ Result<int> generate(const Flags& flags) {
     stats["seed"] = flags.sampling.seed;
     stats["workers"] = engine->workers();
     stats["ids"] = result.tokens;
+    stats["text"] = output.text();
     WEFT_TRY(write_text(flags.stats_json, stats.dump(2) + "\n"));
   }
   return 0;
@@ -150,8 +160,10 @@ void add_generate(CLI::App& app, Action& action) {
       ->check([](const std::string& text) { return text.empty() ? "the text is empty" : ""; })
       ->allow_extra_args(false);
   command
-      ->add_option("--stats-json", flags->stats_json,
-                   "write figures to this file; - for standard output")
+      ->add_option(
+          "--stats-json", flags->stats_json,
+          "write figures, ids and text to this file; -: to standard output, in place of the "
+          "text")
       ->type_name("F");
   flags->engine.declare(*command);
   command->callback([flags, &action] { action = [flags] { return generate(*flags); }; });

@@ -15,6 +15,7 @@
 
 #include "base/pages.h"
 #include "base/result.h"
+#include "engine/runner.h"
 #include "engine/worker_team.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -29,6 +30,10 @@
 #include "program/program.h"
 
 namespace weft {
+
+namespace cpu {
+class StreamSteps;  // arch/cpu/streams.h
+}
 
 /// What a sequence is besides its program: shared by the decode and prefill programs.
 struct CpuSequence {
@@ -53,8 +58,8 @@ class CpuInterpreter {
 
   /// A program laid over memory.
   class Loaded;
-  /// Error (device): no memory for its buffers.
-  Result<std::shared_ptr<Loaded>> load(Program program);
+  /// Error (device): no memory for its buffers. `profile`: run() times every instruction.
+  Result<std::shared_ptr<Loaded>> load(Program program, bool profile = false);
 
   /// Runs up to `steps` steps of `rows` tokens each (more than one step only when the program
   /// samples), beginning with the sequence's tokens and positions; the program has as many workers
@@ -76,10 +81,16 @@ class CpuInterpreter {
   /// Logits of the last step: [vocabulary], or [rows, vocabulary] with Logits::all.
   static std::span<const float> logits(const Loaded& program);
 
+  /// What the last run's instructions took, means over its steps; empty unless loaded to profile.
+  static std::vector<OperationTime> operation_times(const Loaded& program);
+
  private:
-  /// Executes one instruction; the token, when it draws one.
+  class Spare;
+
+  /// Executes one instruction; the token, when it draws one. `shared`: of a product, that other
+  /// workers compute some of the columns; null: none does.
   std::optional<int32_t> execute(Loaded& program, size_t worker, const Instruction& instruction,
-                                 int64_t rows);
+                                 int64_t rows, cpu::StreamSteps* shared = nullptr);
 
   const ModelConfig& config_;
   const Weights& weights_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/number.h"
@@ -67,6 +68,47 @@ TEST(CpuInterpreter, FusedAttentionHasTheSameBits) {
     EXPECT_EQ(got.sequence.history, expected.sequence.history) << family;
     EXPECT_EQ(got.logits(), expected.logits()) << family;
   }
+}
+
+// Tiles of several claims each, and more workers than this machine may have cores: those that run
+// take over what others have left.
+TEST(CpuInterpreter, SharedTilesHaveTheSameBits) {
+  constexpr int64_t kSteps = 40;
+  ModelConfig config = small("llama-3.2-1b");
+  config.hidden = 256;
+  config.ffn = 4100;  // tiles that do not divide into streams
+  config.vocabulary = 16003;
+  const Weights weights = Weights::generate(config, 5, 2).value();
+  PlanOptions options;
+  Decoder expected(config, weights, options, 1);
+  EXPECT_EQ(expected.interpreter.run(*expected.loaded, 1, kSteps, {}), kSteps);
+  for (const int workers : {2, 3, 5}) {
+    options.workers = workers;
+    Decoder got(config, weights, options, workers);
+    EXPECT_EQ(got.interpreter.run(*got.loaded, 1, kSteps, {}), kSteps);
+    EXPECT_EQ(got.sequence.history, expected.sequence.history) << workers;
+    EXPECT_EQ(got.logits(), expected.logits()) << workers;
+  }
+}
+
+TEST(CpuInterpreter, TimesInstructionsWhenAsked) {
+  const ModelConfig config = small("llama-3.2-1b");
+  const Weights weights = Weights::generate(config, 3, 2).value();
+  PlanOptions options;
+  options.workers = 2;
+  Decoder decoder(config, weights, options, 2);
+  decoder.interpreter.run(*decoder.loaded, 1, 3, {});
+  EXPECT_TRUE(CpuInterpreter::operation_times(*decoder.loaded).empty());
+  options.capacity = Decoder::kCapacity;
+  const auto timed = decoder.interpreter.load(plan(config, weights, options), true).value();
+  decoder.interpreter.run(*timed, 1, 3, {});
+  const auto times = CpuInterpreter::operation_times(*timed);
+  const auto head = std::find_if(times.begin(), times.end(),
+                                 [](const OperationTime& time) { return time.name == "head"; });
+  ASSERT_NE(head, times.end());
+  EXPECT_EQ(head->instructions, 2);
+  EXPECT_GT(head->work, 0);
+  EXPECT_GE(head->slowest, head->work);
 }
 
 // A program for more workers than the team has threads, stopped after every operation.

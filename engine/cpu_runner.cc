@@ -52,7 +52,8 @@ CpuRunner::CpuRunner(const ModelConfig& config, const Weights& weights, CpuSeque
       team_(options.workers),
       interpreter_(config_, weights_, sequence_, team_),
       chunk_(options.chunk),
-      round_activations_(options.round_activations) {}
+      round_activations_(options.round_activations),
+      profile_(options.profile) {}
 
 Status CpuRunner::ensure(Loaded& program, int64_t rows, Logits logits, bool sample) {
   if (program == nullptr) {
@@ -64,7 +65,8 @@ Status CpuRunner::ensure(Loaded& program, int64_t rows, Logits logits, bool samp
     options.round_activations = round_activations_;
     options.logits = logits;
     options.sample = sample;
-    WEFT_ASSIGN(program, interpreter_.load(plan(config_, weights_, options)));
+    WEFT_ASSIGN(program,
+                interpreter_.load(plan(config_, weights_, options), profile_ && rows == 1));
   }
   return {};
 }
@@ -129,6 +131,11 @@ Result<double> CpuRunner::read_bandwidth() {
   const auto memory = longest_run(weights_);
   return cpu::read_bandwidth(team_.size(), memory.first(std::min(memory.size(), kLimitBytes)))
       .median;
+}
+
+std::vector<OperationTime> CpuRunner::operation_times() const {
+  return decode_ == nullptr ? std::vector<OperationTime>{}
+                            : CpuInterpreter::operation_times(*decode_);
 }
 
 int64_t CpuRunner::position() const {

@@ -20,6 +20,7 @@ class CpuRunner : public Runner {
     DType kv = DType::bf16;
     bool round_activations = true;
     int64_t chunk = 512;
+    bool profile = false;  ///< time every instruction of decode steps
   };
   /// `config` and `weights` outlive the runner. Error (device): no memory.
   static Result<std::unique_ptr<CpuRunner>> create(const ModelConfig& config,
@@ -35,6 +36,7 @@ class CpuRunner : public Runner {
   DType kv() const override { return sequence_.kv; }
   int workers() const override { return team_.size(); }
   Result<double> read_bandwidth() override;
+  std::vector<OperationTime> operation_times() const override;
 
  private:
   using Loaded = std::shared_ptr<CpuInterpreter::Loaded>;
@@ -52,7 +54,7 @@ class CpuRunner : public Runner {
   WorkerTeam team_;
   CpuInterpreter interpreter_;
   const int64_t chunk_;
-  const bool round_activations_;
+  const bool round_activations_, profile_;
   Loaded decode_, chunk_middle_, chunk_last_, chunk_score_;
   Loaded last_;  // the one that drew the last token
 };

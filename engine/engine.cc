@@ -130,7 +130,8 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                            .capacity = capacity,
                            .kv = kv,
                            .round_activations = round_activations,
-                           .chunk = state->chunk}));
+                           .chunk = state->chunk,
+                           .profile = options.profile}));
   }
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }

@@ -37,7 +37,7 @@ struct EngineOptions {
   /// cuda: the seed of weights that are only described (Weights::describe): they are made on the
   /// device, the same values that Weights::generate makes.
   uint64_t weights_seed = 0;
-  bool profile = false;  ///< cuda: time every operation of a decode step (operation_times)
+  bool profile = false;  ///< time every operation of a decode step (operation_times)
 };
 
 /// Why a generation ended.

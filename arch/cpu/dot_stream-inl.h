@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "arch/cpu/dot_blocked-inl.h"
 #include "arch/cpu/dot_units-inl.h"
 #include "arch/cpu/streams.h"
 #include "base/range.h"
@@ -23,7 +24,10 @@ namespace weft {
 namespace HWY_NAMESPACE {
 
 inline constexpr int64_t kStreamRows = 8;  ///< more rows go to the blocked product
-inline constexpr int64_t kGather = 16;     ///< sums of a stream gathered before the epilogue
+/// Sums of a stream gathered before the epilogue. Many, because reading them as vectors right after
+/// they were written one by one waits until all loads before them are over, weights from memory
+/// among them.
+inline constexpr int64_t kGather = 2 * kPanel;
 
 /// sums[r][c] = a[r] . w[c], where `a` holds units, zero beyond k. Every sum runs over k in the
 /// same order whatever kRows and kColumns are.
@@ -87,89 +91,125 @@ class StreamProduct {
     }
   }
 
-  void run(Range columns) {
+  /// `shared`: other workers compute some of the columns; null: none does.
+  void run(Range columns, cpu::StreamSteps* shared) {
     if (cpu::stream_count(stride_) == 8) {
-      run_streams<8>(columns);
+      run_streams<8>(columns, shared);
     } else {
-      run_streams<4>(columns);
+      run_streams<4>(columns, shared);
     }
   }
 
  private:
+  /// What workers take from one another at a time: some microseconds of reading.
+  static constexpr int64_t kGrainBytes = 128 << 10;
+
+  /// What steps of kCount streams came to: sums[row][matrix][stream][step].
+  template <int kCount>
+  struct Gathered {
+    Range steps;
+    float sums[kStreamRows][kMatrices][kCount][kGather];
+  };
+
   template <int kStreams>
-  void run_streams(Range columns) {
+  void run_streams(Range columns, cpu::StreamSteps* shared) {
     constexpr int kParts = kStreams / kMatrices;
     const int64_t part = columns.size() / kParts;
-    for (int64_t i = 0; i < part; i += kGather) {
-      multiply<kParts>(columns.begin + i, part, std::min(kGather, part - i));
+    Gathered<kParts> gathered;
+    if (shared == nullptr) {
+      multiply(columns.begin, part, {0, part}, gathered);
+    } else {
+      const auto step_bytes = static_cast<int64_t>(kStreams * sizeof(Weight)) * factors_.k;
+      const int64_t grain = std::max<int64_t>(kGrainBytes / step_bytes, 1);
+      for (Range steps = shared->next(part, grain); !steps.empty();
+           steps = shared->next(part, grain)) {
+        multiply(columns.begin, part, steps, gathered);
+      }
     }
+    finish(columns.begin, part, gathered);
     const int64_t rest = columns.begin + part * kParts;
-    if (rest < columns.end) {
-      multiply<1>(rest, 0, columns.end - rest);
+    if (rest < columns.end && (shared == nullptr || shared->rest())) {
+      Gathered<1> single;
+      multiply(rest, 0, {0, columns.end - rest}, single);
+      finish(rest, 0, single);
     }
   }
 
-  /// Columns [first + p * part, first + p * part + count) for all p < kCount and all rows.
+  /// Columns first + p * part + i for all p < kCount, all i of `steps` and all rows. Goes on where
+  /// the call before it stopped.
   template <int kCount>
-  void multiply(int64_t first, int64_t part, int64_t count) {
+  void multiply(int64_t first, int64_t part, Range steps, Gathered<kCount>& gathered) {
     // As many rows as leave the sums in registers: 16 of AVX-512's 32, 8 of AVX2's 16.
     constexpr int kMaxRows =
         std::max(1, (kFloatLanes == 16 ? 16 : 8) / std::max(4, kMatrices * kCount));
-    float sums[kStreamRows][kMatrices][kCount][kGather] = {};
-    for (int64_t i = 0; i < count; ++i) {
+    for (int64_t i = steps.begin; i < steps.end; ++i) {
+      if (gathered.steps.size() == kGather) {
+        finish(first, part, gathered);
+      }
+      if (gathered.steps.empty()) {
+        gathered.steps = {i, i};
+      }
       const Weight* w[kMatrices * kCount];
       for (int m = 0; m < kMatrices; ++m) {
         for (int p = 0; p < kCount; ++p) {
           w[m * kCount + p] = factors_.w[m] + (first + p * part + i) * factors_.w_stride[m];
         }
       }
+      const int64_t place = gathered.steps.size();
       const int64_t rows = rows_.size();
       int64_t r = 0;
       // Weights come from memory for the first group of rows, from the cache for the others.
       for (; r + kMaxRows <= rows; r += kMaxRows) {
-        dots<kMaxRows>(r, w, i, sums);
+        dots<kMaxRows>(r, w, place, gathered);
       }
       if (kMaxRows > 2 && r + 2 <= rows) {
-        dots<2>(r, w, i, sums);
+        dots<2>(r, w, place, gathered);
         r += 2;
       }
       if (r < rows) {
-        dots<1>(r, w, i, sums);
+        dots<1>(r, w, place, gathered);
       }
-    }
-    for (int p = 0; p < kCount; ++p) {
-      finish(first + p * part, count, sums, p);
+      gathered.steps.end = i + 1;
     }
   }
 
   template <int kRows, int kCount>
-  void dots(int64_t r, const Weight* const* w, int64_t place,
-            float (&sums)[kStreamRows][kMatrices][kCount][kGather]) {
+  void dots(int64_t r, const Weight* const* w, int64_t place, Gathered<kCount>& gathered) {
     float result[kRows][kMatrices * kCount];
     stream_dots<Units>(units_ + r * stride_, stride_, w, factors_.k, result);
     for (int i = 0; i < kRows; ++i) {
       for (int m = 0; m < kMatrices; ++m) {
         for (int p = 0; p < kCount; ++p) {
-          sums[r + i][m][p][place] = result[i][m * kCount + p];
+          gathered.sums[r + i][m][p][place] = result[i][m * kCount + p];
         }
       }
     }
   }
 
+  /// Hands what was gathered to the epilogue.
   template <int kCount>
-  void finish(int64_t first, int64_t count,
-              const float (&sums)[kStreamRows][kMatrices][kCount][kGather], int p) {
+  void finish(int64_t first, int64_t part, Gathered<kCount>& gathered) {
     const int64_t lanes = kFloatLanes;
-    epilogue_.begin({first, first + count});
-    for (int64_t r = 0; r < rows_.size(); ++r) {
-      for (int64_t c = 0; c < count; c += lanes) {
-        FloatVec vectors[kMatrices];
-        for (int m = 0; m < kMatrices; ++m) {
-          vectors[m] = hn::LoadU(FloatTag(), sums[r][m][p] + c);
+    const int64_t count = gathered.steps.size();
+    for (int p = 0; p < kCount; ++p) {
+      const int64_t column = first + p * part + gathered.steps.begin;
+      for (int64_t panel = 0; panel < count; panel += kPanel) {
+        const int64_t end = std::min(panel + kPanel, count);
+        epilogue_.begin({column + panel, column + end});
+        for (int64_t r = 0; r < rows_.size(); ++r) {
+          for (int64_t c = panel; c < end; c += lanes) {
+            FloatVec vectors[kMatrices];
+            for (int m = 0; m < kMatrices; ++m) {
+              const float* sums = gathered.sums[r][m][p] + c;
+              vectors[m] = end - c < lanes ? load_first(FloatTag(), sums, end - c)
+                                           : hn::LoadU(FloatTag(), sums);
+            }
+            epilogue_.finish(rows_.begin + r, column + c, std::min(lanes, end - c), vectors);
+          }
         }
-        epilogue_.finish(rows_.begin + r, first + c, std::min(lanes, count - c), vectors);
       }
     }
+    gathered.steps = {};
   }
 
   const Factors<Weight, kMatrices>& factors_;

@@ -40,7 +40,8 @@ class LinearEpilogue {
   BiasPanel bias_;
 };
 
-void linear_tile(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch) {
+void linear_tile(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch,
+                 cpu::StreamSteps* shared) {
   LinearEpilogue epilogue(args);
   with_type(args.w.dtype, [&](auto w) {
     const Factors<decltype(w), 1> factors{.a = args.a.data,
@@ -49,7 +50,7 @@ void linear_tile(const LinearArgs& args, Range rows, Range columns, std::span<st
                                           .w = {static_cast<const decltype(w)*>(args.w.data)},
                                           .w_stride = {args.w.stride},
                                           .k = args.k};
-    dot(factors, rows, columns, scratch, epilogue);
+    dot(factors, rows, columns, scratch, epilogue, shared);
   });
 }
 
@@ -62,8 +63,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace weft::cpu {
 
-void linear(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch) {
-  WEFT_CPU_DISPATCH(linear_tile)(args, rows, columns, scratch);
+void linear(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch,
+            StreamSteps* shared) {
+  WEFT_CPU_DISPATCH(linear_tile)(args, rows, columns, scratch, shared);
 }
 
 void linear_prefetch(const LinearArgs& args, Range columns, int64_t line) {

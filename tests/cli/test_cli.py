@@ -302,6 +302,11 @@ class DemoModel(Command):
         self.assertLessEqual(stats["new_tokens"], 16)
         self.assertGreater(stats["first_token_seconds"], 0)
 
+    def test_figures_on_standard_output_are_json_alone(self):
+        text = self.generate("--max-tokens", 16, "--echo")
+        stats = json.loads(self.generate("--max-tokens", 16, "--echo", "--stats-json", "-"))
+        self.assertEqual(stats["text"], text)
+
     def test_tokenize(self):
         text = "def f(x):\n    return 'héllo 🙂'\n"
         out = json.loads(self.ok("tokenize", "--model", CODE, "--text", text, "--json"))
