@@ -157,6 +157,16 @@ CLI::Validator at_least(int64_t least) {
   return {check, fmt::format("at least {}", least)};
 }
 
+CLI::Validator number_within(double least, double most) {
+  const auto check = [least, most](const std::string& text) {
+    double value = 0;
+    return CLI::detail::lexical_cast(text, value) && value >= least && value <= most
+               ? std::string()
+               : fmt::format("{} is not a number from {} to {}", text, least, most);
+  };
+  return {check, fmt::format("{} to {}", least, most)};
+}
+
 Result<std::string> read_text(const std::string& path) {
   const bool standard = path == "-";
   File file(standard ? nullptr : std::fopen(path.c_str(), "rb"));

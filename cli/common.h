@@ -57,6 +57,9 @@ std::string describe(const Device* device);
 /// bounds in 300 digits.)
 CLI::Validator at_least(int64_t least);
 
+/// A check that an option is a number in [least, most]; NaN, which passes CLI::Range, is none.
+CLI::Validator number_within(double least, double most);
+
 /// Reads all of a file, or of standard input for "-". Error (input): it cannot be read.
 Result<std::string> read_text(const std::string& path);
 

@@ -2,6 +2,9 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <new>
+#include <string>
+#include <string_view>
 
 #include "cli/commands.h"
 #include "fmt/format.h"
@@ -11,6 +14,12 @@
 
 namespace weft::cli {
 namespace {
+
+/// fmt::print throws when nobody reads standard error any more; then there is nobody to tell.
+void complain(std::string_view sentence) {
+  const std::string line = fmt::format("weft: {}\n", sentence);
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
 
 int run(int argc, char** argv) {
   // A closed pipe and a file past its limit are write errors, said like any other.
@@ -46,14 +55,14 @@ int run(int argc, char** argv) {
     if (result.ok()) {
       return *result;
     }
-    fmt::print(stderr, "weft: {}\n", result.error().message);
+    complain(result.error().message);
     return exit_code(result.error().kind);
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "weft: out of memory: use a smaller model, context or prompt\n");
+    complain("out of memory: use a smaller model, context or prompt");
     return exit_code(ErrorKind::device);
   } catch (const std::exception& error) {
     // From a library below (threads, files): expected failures come back as values.
-    fmt::print(stderr, "weft: {}\n", error.what());
+    complain(error.what());
     return exit_code(ErrorKind::device);
   }
 }

@@ -307,6 +307,17 @@ class DemoModel(Command):
         stats = json.loads(self.generate("--max-tokens", 16, "--echo", "--stats-json", "-"))
         self.assertEqual(stats["text"], text)
 
+    def test_nan_is_no_temperature(self):
+        self.fails(USAGE, "generate", "--model", CODE, "--prompt", "x", "--temperature", "nan", says=["nan"])
+
+    def test_nobody_reads_any_more(self):
+        reader, writer = os.pipe()
+        os.close(reader)
+        command = [WEFT, "generate", "--model", CODE, "--prompt", "x", "--max-tokens", "4"]
+        run = subprocess.run(command, stdout=writer, stderr=writer, timeout=120, env=ENVIRONMENT)
+        os.close(writer)
+        self.assertEqual(run.returncode, INPUT)
+
     def test_tokenize(self):
         text = "def f(x):\n    return 'héllo 🙂'\n"
         out = json.loads(self.ok("tokenize", "--model", CODE, "--text", text, "--json"))
