@@ -8,7 +8,6 @@
 #include <map>
 
 #include "base/check.h"
-#include "engine/shared_steps.h"
 #include "program/planner.h"
 
 namespace weft {
@@ -22,19 +21,6 @@ constexpr size_t aligned(size_t bytes) {
 /// A counter of an event's signals, on a cache line of its own.
 struct alignas(kAlignment) Counter {
   std::atomic<int64_t> signals{0};
-};
-
-/// What is left of the tile a worker is at, on a cache line of its own.
-struct alignas(kAlignment) SharedTile {
-  SharedSteps steps;
-};
-
-/// An instruction by its worker and its place there. As a tag of shared steps: place + 1.
-struct Place {
-  size_t worker = 0;
-  size_t index = 0;
-
-  int64_t tag() const { return static_cast<int64_t>(index) + 1; }
 };
 
 /// Returns when the counter has come to `signals`; calls idle() again and again until then. `idle`
@@ -119,13 +105,6 @@ Result<CpuSequence> CpuSequence::create(const ModelConfig& config, int64_t capac
 
 class CpuInterpreter::Loaded {
  public:
-  void signal(const Instruction& instruction) {
-    if (instruction.signal != kNone) {
-      counters[static_cast<size_t>(instruction.signal)].signals.fetch_add(
-          1, std::memory_order_acq_rel);
-    }
-  }
-
   Program program;
   Pages memory;
   std::vector<size_t> offsets;            // [buffer]: in memory; Space::worker: of worker 0's
@@ -134,11 +113,7 @@ class CpuInterpreter::Loaded {
   /// [worker][instruction]: the next instruction, it included and counted round into the next step,
   /// that streams weights from memory; -1 in a chunk of prefill, whose products do not.
   std::vector<std::vector<int32_t>> next_stream;
-  /// [worker][instruction]: the other workers' instructions of the same product. Not empty: they
-  /// share what is left of their tiles (see find_peers).
-  std::vector<std::vector<std::vector<Place>>> peers;
-  std::unique_ptr<SharedTile[]> shared;  // [worker]: of the instruction that it is at
-  std::vector<Pages> scratch;            // [worker]
+  std::vector<Pages> scratch;  // [worker]
   bool profile = false;
   std::vector<std::vector<InstructionTime>> times;  // [worker][instruction], of the last run
   int64_t timed_steps = 0;
@@ -419,69 +394,12 @@ std::vector<int32_t> find_streams(const Program& program, size_t worker) {
   return next;
 }
 
-/// Whether a worker's next instruction waits until all of this one's operation is done, so that
-/// nothing it does meanwhile can be in the way of others that still compute columns of its tile.
-bool is_waited_for(const Program& program, Place place) {
-  const auto& instructions = program.workers[place.worker];
-  const EventId event = instructions[place.index].signal;
-  const auto waits_for = [](const Instruction& instruction, EventId event) {
-    return std::any_of(instruction.waits.begin(), instruction.waits.end(),
-                       [&](const Wait& wait) { return wait.event == event; });
-  };
-  if (event == kNone) {
-    return false;
-  }
-  const Instruction& next = instructions[(place.index + 1) % instructions.size()];
-  if (waits_for(next, event)) {
-    return true;
-  }
-  // A step's last product: the next step waits for a token that was drawn after it.
-  return program.sampled != kNone && waits_for(next, program.sampled) &&
-         std::any_of(program.workers.begin(), program.workers.end(), [&](const auto& others) {
-           return std::any_of(others.begin(), others.end(), [&](const Instruction& sample) {
-             return sample.signal == program.sampled && waits_for(sample, event);
-           });
-         });
-}
-
-/// Whose tiles are shared, in decode steps: see Loaded::peers.
-std::vector<std::vector<std::vector<Place>>> find_peers(const Program& program) {
-  std::map<int32_t, std::vector<Place>> products;
-  std::vector<std::vector<std::vector<Place>>> peers;
-  for (size_t worker = 0; worker < program.workers.size(); ++worker) {
-    const auto& instructions = program.workers[worker];
-    peers.emplace_back(instructions.size());
-    for (size_t i = 0; i < instructions.size(); ++i) {
-      const Instruction& instruction = instructions[i];
-      const auto& body = program.operations[static_cast<size_t>(instruction.operation)].body;
-      const bool product =
-          std::holds_alternative<LinearOp>(body) || std::holds_alternative<GatedLinearOp>(body);
-      const Place place{worker, i};
-      if (program.rows == 1 && product && place.tag() < SharedSteps::kMostTags &&
-          instruction.tile.size() <= SharedSteps::kMostSteps && is_waited_for(program, place)) {
-        products[instruction.operation].push_back(place);
-      }
-    }
-  }
-  for (const auto& [operation, places] : products) {
-    for (const Place& place : places) {
-      for (const Place& peer : places) {
-        if (peer.worker != place.worker) {
-          peers[place.worker][place.index].push_back(peer);
-        }
-      }
-    }
-  }
-  return peers;
-}
-
 /// Executes one instruction's tile. Sampling is the run loop's: it ends steps.
 struct Execute {
   const Instruction& instruction;
   Range rows;
   bool combine;
   std::span<std::byte> scratch;
-  cpu::StreamSteps* shared;  ///< of products
 
   void operator()(const EmbedArgs& args) const { cpu::embed(args, rows); }
   void operator()(const RopeAnglesArgs& args) const { cpu::rope_angles(args, rows); }
@@ -496,10 +414,10 @@ struct Execute {
     }
   }
   void operator()(const LinearArgs& args) const {
-    cpu::linear(args, rows, instruction.tile, scratch, shared);
+    cpu::linear(args, rows, instruction.tile, scratch);
   }
   void operator()(const GatedLinearArgs& args) const {
-    cpu::gated_linear(args, rows, instruction.tile, scratch, shared);
+    cpu::gated_linear(args, rows, instruction.tile, scratch);
   }
   void operator()(const RopeAppendArgs& args) const {
     cpu::rope_append(args, rows, instruction.tile);
@@ -546,53 +464,6 @@ struct Execute {
 };
 
 }  // namespace
-
-/// What a worker does while it waits: it takes steps of the product that it has just done its tile
-/// of from workers that are not through, or else runs ahead.
-class CpuInterpreter::Spare {
- public:
-  Spare(CpuInterpreter& interpreter, Loaded& loaded, size_t worker, int64_t rows)
-      : interpreter_(interpreter),
-        loaded_(loaded),
-        worker_(worker),
-        rows_(rows),
-        run_ahead_(loaded, worker) {}
-
-  /// From now on the worker waits before instruction `index`, having done `done`.
-  void at(size_t index, std::optional<size_t> done) {
-    done_ = done;
-    run_ahead_.at(index);
-  }
-  /// A little of it. False: there is nothing to do.
-  bool operator()() { return take_over() || run_ahead_(); }
-
- private:
-  bool take_over() {
-    if (!done_) {
-      return false;
-    }
-    for (const Place& peer : loaded_.peers[worker_][*done_]) {
-      SharedSteps& tile = loaded_.shared[peer.worker].steps;
-      if (const Range range = tile.take_back(peer.tag()); !range.empty()) {
-        const Instruction& instruction = loaded_.program.workers[peer.worker][peer.index];
-        TakenSteps steps(range);
-        interpreter_.execute(loaded_, worker_, instruction, rows_, &steps);
-        if (tile.finish(range.size())) {
-          loaded_.signal(instruction);
-        }
-        return true;
-      }
-    }
-    return false;
-  }
-
-  CpuInterpreter& interpreter_;
-  Loaded& loaded_;
-  size_t worker_;
-  int64_t rows_;
-  RunAhead run_ahead_;
-  std::optional<size_t> done_;
-};
 
 CpuInterpreter::CpuInterpreter(const ModelConfig& config, const Weights& weights,
                                CpuSequence& sequence, WorkerTeam& team)
@@ -641,8 +512,6 @@ Result<std::shared_ptr<CpuInterpreter::Loaded>> CpuInterpreter::load(Program pro
     WEFT_ASSIGN(Pages pages, Pages::allocate(scratch));
     loaded->scratch.push_back(std::move(pages));
   }
-  loaded->peers = find_peers(p);
-  loaded->shared = std::make_unique<SharedTile[]>(workers);
   loaded->counters = std::make_unique<Counter[]>(p.events.size());
   if (p.logits != kNone) {
     const Buffer& buffer = p.buffers[static_cast<size_t>(p.logits)];
@@ -658,8 +527,7 @@ std::span<const float> CpuInterpreter::logits(const Loaded& loaded) {
 }
 
 std::optional<int32_t> CpuInterpreter::execute(Loaded& loaded, size_t worker,
-                                               const Instruction& instruction, int64_t rows,
-                                               cpu::StreamSteps* shared) {
+                                               const Instruction& instruction, int64_t rows) {
   const auto index = static_cast<size_t>(instruction.operation);
   const Operation& operation = loaded.program.operations[index];
   const Bound& bound = loaded.bound[worker][index];
@@ -682,7 +550,7 @@ std::optional<int32_t> CpuInterpreter::execute(Loaded& loaded, size_t worker,
   }
   if (!range.empty()) {
     const bool combine = std::holds_alternative<AttentionCombineOp>(operation.body);
-    std::visit(Execute{instruction, range, combine, scratch, shared}, bound);
+    std::visit(Execute{instruction, range, combine, scratch}, bound);
   }
   return {};
 }
@@ -703,49 +571,39 @@ int64_t CpuInterpreter::run(Loaded& loaded, int64_t rows, int64_t steps,
   std::atomic<bool> stop{false};
   int64_t steps_run = 0;
 
-  for (size_t worker = 0; worker < program.workers.size(); ++worker) {
-    loaded.shared[worker].steps.reset();
-  }
-
   team_.run([&](int worker_index) {
     const auto worker = static_cast<size_t>(worker_index);
     const std::vector<Instruction>& instructions = program.workers[worker];
-    Spare spare(*this, loaded, worker, rows);
-    std::optional<size_t> done;
+    RunAhead run_ahead(loaded, worker);
     Stopwatch watch(loaded.profile);
     for (int64_t step = 0; step < steps; ++step) {
       if (step > 0) {
-        spare.at(0, done);
-        wait_for(loaded.counters[static_cast<size_t>(program.sampled)], step, std::ref(spare));
+        run_ahead.at(0);
+        wait_for(loaded.counters[static_cast<size_t>(program.sampled)], step, std::ref(run_ahead));
         if (stop.load(std::memory_order_relaxed)) {
           break;
         }
       }
       for (size_t i = 0; i < instructions.size(); ++i) {
         const Instruction& instruction = instructions[i];
-        spare.at(i, done);
+        run_ahead.at(i);
         for (const Wait& wait : instruction.waits) {
           const auto event = static_cast<size_t>(wait.event);
           const int64_t wanted = wait.previous_step ? step : step + 1;
-          wait_for(loaded.counters[event], wanted * program.events[event].signals, std::ref(spare));
+          wait_for(loaded.counters[event], wanted * program.events[event].signals,
+                   std::ref(run_ahead));
         }
         const double waited = watch.lap();
-        if (loaded.peers[worker][i].empty()) {
-          if (const auto token = execute(loaded, worker, instruction, rows)) {
-            ++steps_run;
-            if (on_token && !on_token(*token)) {
-              stop.store(true, std::memory_order_relaxed);
-            }
-          }
-          loaded.signal(instruction);
-        } else {
-          OwnSteps own(loaded.shared[worker].steps, Place{worker, i}.tag());
-          execute(loaded, worker, instruction, rows, &own);
-          if (own.finish()) {
-            loaded.signal(instruction);
+        if (const auto token = execute(loaded, worker, instruction, rows)) {
+          ++steps_run;
+          if (on_token && !on_token(*token)) {
+            stop.store(true, std::memory_order_relaxed);
           }
         }
-        done = i;
+        if (instruction.signal != kNone) {
+          loaded.counters[static_cast<size_t>(instruction.signal)].signals.fetch_add(
+              1, std::memory_order_acq_rel);
+        }
         if (loaded.profile) {
           const double worked = watch.lap();
           InstructionTime& time = loaded.times[worker][i];

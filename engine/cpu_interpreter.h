@@ -31,10 +31,6 @@
 
 namespace weft {
 
-namespace cpu {
-class StreamSteps;  // arch/cpu/streams.h
-}
-
 /// What a sequence is besides its program: shared by the decode and prefill programs.
 struct CpuSequence {
   /// Memory for the KV cache of `config` and rows' state. Error (device): no memory.
@@ -85,12 +81,9 @@ class CpuInterpreter {
   static std::vector<OperationTime> operation_times(const Loaded& program);
 
  private:
-  class Spare;
-
-  /// Executes one instruction; the token, when it draws one. `shared`: of a product, that other
-  /// workers compute some of the columns; null: none does.
+  /// Executes one instruction; the token, when it draws one.
   std::optional<int32_t> execute(Loaded& program, size_t worker, const Instruction& instruction,
-                                 int64_t rows, cpu::StreamSteps* shared = nullptr);
+                                 int64_t rows);
 
   const ModelConfig& config_;
   const Weights& weights_;

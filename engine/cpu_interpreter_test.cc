@@ -70,13 +70,12 @@ TEST(CpuInterpreter, FusedAttentionHasTheSameBits) {
   }
 }
 
-// Tiles of several claims each, and more workers than this machine may have cores: those that run
-// take over what others have left.
-TEST(CpuInterpreter, SharedTilesHaveTheSameBits) {
+// More workers than this machine may have cores.
+TEST(CpuInterpreter, TilesThatDoNotDivideIntoStreamsHaveTheSameBits) {
   constexpr int64_t kSteps = 40;
   ModelConfig config = small("llama-3.2-1b");
   config.hidden = 256;
-  config.ffn = 4100;  // tiles that do not divide into streams
+  config.ffn = 4100;
   config.vocabulary = 16003;
   const Weights weights = Weights::generate(config, 5, 2).value();
   PlanOptions options;

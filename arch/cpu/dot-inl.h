@@ -31,35 +31,32 @@ inline int64_t dot_scratch_bytes(int64_t rows, int64_t k) {
 
 template <class Units, int kMatrices, class Epilogue>
 void dot_in_units(const Factors<typename Units::Weight, kMatrices>& factors, Range rows,
-                  Range columns, std::span<std::byte> scratch, Epilogue& epilogue,
-                  cpu::StreamSteps* shared) {
+                  Range columns, std::span<std::byte> scratch, Epilogue& epilogue) {
   auto* floats = reinterpret_cast<float*>(scratch.data());
   if (rows.size() <= kStreamRows) {
-    StreamProduct<Units, kMatrices, Epilogue>(factors, rows, floats, epilogue).run(columns, shared);
+    StreamProduct<Units, kMatrices, Epilogue>(factors, rows, floats, epilogue).run(columns);
   } else {
     BlockedProduct<Units, kMatrices, Epilogue>(factors, floats, epilogue).run(rows, columns);
   }
 }
 
 /// Hands out[rows, columns] to the epilogue (see StreamProduct). Every element is the same bits
-/// whatever the ranges are, as long as rows.size() stays on one side of kStreamRows. `shared`: see
-/// StreamProduct; for up to kStreamRows rows.
+/// whatever the ranges are, as long as rows.size() stays on one side of kStreamRows.
 template <class Weight, int kMatrices, class Epilogue>
 void dot(const Factors<Weight, kMatrices>& factors, Range rows, Range columns,
-         std::span<std::byte> scratch, Epilogue& epilogue, cpu::StreamSteps* shared = nullptr) {
+         std::span<std::byte> scratch, Epilogue& epilogue) {
   if (rows.empty() || columns.empty()) {
     return;
   }
-  WEFT_CHECK(shared == nullptr || rows.size() <= kStreamRows);
   WEFT_CHECK(scratch.size() >= static_cast<size_t>(dot_scratch_bytes(rows.size(), factors.k)));
 #if HWY_TARGET == HWY_AVX3
   if constexpr (std::is_same_v<Weight, bf16>) {
     if (factors.a_dtype == DType::bf16 && cpu::current_isa() >= cpu::Isa::avx512_bf16) {
-      return dot_in_units<Bf16Pairs>(factors, rows, columns, scratch, epilogue, shared);
+      return dot_in_units<Bf16Pairs>(factors, rows, columns, scratch, epilogue);
     }
   }
 #endif
-  dot_in_units<F32Units<Weight>>(factors, rows, columns, scratch, epilogue, shared);
+  dot_in_units<F32Units<Weight>>(factors, rows, columns, scratch, epilogue);
 }
 
 /// The bias of up to kPanel columns, as f32; zeros where there is none.

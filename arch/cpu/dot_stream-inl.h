@@ -91,125 +91,94 @@ class StreamProduct {
     }
   }
 
-  /// `shared`: other workers compute some of the columns; null: none does.
-  void run(Range columns, cpu::StreamSteps* shared) {
+  void run(Range columns) {
     if (cpu::stream_count(stride_) == 8) {
-      run_streams<8>(columns, shared);
+      run_streams<8>(columns);
     } else {
-      run_streams<4>(columns, shared);
+      run_streams<4>(columns);
     }
   }
 
  private:
-  /// What workers take from one another at a time: some microseconds of reading.
-  static constexpr int64_t kGrainBytes = 128 << 10;
-
-  /// What steps of kCount streams came to: sums[row][matrix][stream][step].
-  template <int kCount>
-  struct Gathered {
-    Range steps;
-    float sums[kStreamRows][kMatrices][kCount][kGather];
-  };
-
   template <int kStreams>
-  void run_streams(Range columns, cpu::StreamSteps* shared) {
+  void run_streams(Range columns) {
     constexpr int kParts = kStreams / kMatrices;
     const int64_t part = columns.size() / kParts;
-    Gathered<kParts> gathered;
-    if (shared == nullptr) {
-      multiply(columns.begin, part, {0, part}, gathered);
-    } else {
-      const auto step_bytes = static_cast<int64_t>(kStreams * sizeof(Weight)) * factors_.k;
-      const int64_t grain = std::max<int64_t>(kGrainBytes / step_bytes, 1);
-      for (Range steps = shared->next(part, grain); !steps.empty();
-           steps = shared->next(part, grain)) {
-        multiply(columns.begin, part, steps, gathered);
-      }
+    for (int64_t i = 0; i < part; i += kGather) {
+      multiply<kParts>(columns.begin + i, part, std::min(kGather, part - i));
     }
-    finish(columns.begin, part, gathered);
     const int64_t rest = columns.begin + part * kParts;
-    if (rest < columns.end && (shared == nullptr || shared->rest())) {
-      Gathered<1> single;
-      multiply(rest, 0, {0, columns.end - rest}, single);
-      finish(rest, 0, single);
+    if (rest < columns.end) {
+      multiply<1>(rest, 0, columns.end - rest);
     }
   }
 
-  /// Columns first + p * part + i for all p < kCount, all i of `steps` and all rows. Goes on where
-  /// the call before it stopped.
+  /// Columns [first + p * part, first + p * part + count) for all p < kCount and all rows.
   template <int kCount>
-  void multiply(int64_t first, int64_t part, Range steps, Gathered<kCount>& gathered) {
+  void multiply(int64_t first, int64_t part, int64_t count) {
     // As many rows as leave the sums in registers: 16 of AVX-512's 32, 8 of AVX2's 16.
     constexpr int kMaxRows =
         std::max(1, (kFloatLanes == 16 ? 16 : 8) / std::max(4, kMatrices * kCount));
-    for (int64_t i = steps.begin; i < steps.end; ++i) {
-      if (gathered.steps.size() == kGather) {
-        finish(first, part, gathered);
-      }
-      if (gathered.steps.empty()) {
-        gathered.steps = {i, i};
-      }
+    float sums[kStreamRows][kMatrices][kCount][kGather];  // not all of them are used
+    for (int64_t i = 0; i < count; ++i) {
       const Weight* w[kMatrices * kCount];
       for (int m = 0; m < kMatrices; ++m) {
         for (int p = 0; p < kCount; ++p) {
           w[m * kCount + p] = factors_.w[m] + (first + p * part + i) * factors_.w_stride[m];
         }
       }
-      const int64_t place = gathered.steps.size();
       const int64_t rows = rows_.size();
       int64_t r = 0;
       // Weights come from memory for the first group of rows, from the cache for the others.
       for (; r + kMaxRows <= rows; r += kMaxRows) {
-        dots<kMaxRows>(r, w, place, gathered);
+        dots<kMaxRows>(r, w, i, sums);
       }
       if (kMaxRows > 2 && r + 2 <= rows) {
-        dots<2>(r, w, place, gathered);
+        dots<2>(r, w, i, sums);
         r += 2;
       }
       if (r < rows) {
-        dots<1>(r, w, place, gathered);
+        dots<1>(r, w, i, sums);
       }
-      gathered.steps.end = i + 1;
+    }
+    for (int p = 0; p < kCount; ++p) {
+      finish(first + p * part, count, sums, p);
     }
   }
 
   template <int kRows, int kCount>
-  void dots(int64_t r, const Weight* const* w, int64_t place, Gathered<kCount>& gathered) {
+  void dots(int64_t r, const Weight* const* w, int64_t place,
+            float (&sums)[kStreamRows][kMatrices][kCount][kGather]) {
     float result[kRows][kMatrices * kCount];
     stream_dots<Units>(units_ + r * stride_, stride_, w, factors_.k, result);
     for (int i = 0; i < kRows; ++i) {
       for (int m = 0; m < kMatrices; ++m) {
         for (int p = 0; p < kCount; ++p) {
-          gathered.sums[r + i][m][p][place] = result[i][m * kCount + p];
+          sums[r + i][m][p][place] = result[i][m * kCount + p];
         }
       }
     }
   }
 
-  /// Hands what was gathered to the epilogue.
   template <int kCount>
-  void finish(int64_t first, int64_t part, Gathered<kCount>& gathered) {
+  void finish(int64_t first, int64_t count,
+              const float (&sums)[kStreamRows][kMatrices][kCount][kGather], int p) {
     const int64_t lanes = kFloatLanes;
-    const int64_t count = gathered.steps.size();
-    for (int p = 0; p < kCount; ++p) {
-      const int64_t column = first + p * part + gathered.steps.begin;
-      for (int64_t panel = 0; panel < count; panel += kPanel) {
-        const int64_t end = std::min(panel + kPanel, count);
-        epilogue_.begin({column + panel, column + end});
-        for (int64_t r = 0; r < rows_.size(); ++r) {
-          for (int64_t c = panel; c < end; c += lanes) {
-            FloatVec vectors[kMatrices];
-            for (int m = 0; m < kMatrices; ++m) {
-              const float* sums = gathered.sums[r][m][p] + c;
-              vectors[m] = end - c < lanes ? load_first(FloatTag(), sums, end - c)
-                                           : hn::LoadU(FloatTag(), sums);
-            }
-            epilogue_.finish(rows_.begin + r, column + c, std::min(lanes, end - c), vectors);
+    for (int64_t panel = 0; panel < count; panel += kPanel) {
+      const int64_t end = std::min(panel + kPanel, count);
+      epilogue_.begin({first + panel, first + end});
+      for (int64_t r = 0; r < rows_.size(); ++r) {
+        for (int64_t c = panel; c < end; c += lanes) {
+          FloatVec vectors[kMatrices];
+          for (int m = 0; m < kMatrices; ++m) {
+            const float* from = sums[r][m][p] + c;
+            vectors[m] = end - c < lanes ? load_first(FloatTag(), from, end - c)
+                                         : hn::LoadU(FloatTag(), from);
           }
+          epilogue_.finish(rows_.begin + r, first + c, std::min(lanes, end - c), vectors);
         }
       }
     }
-    gathered.steps = {};
   }
 
   const Factors<Weight, kMatrices>& factors_;

@@ -1,5 +1,5 @@
 // How few-row products cut their columns into streams of weights, so that who runs ahead of them
-// reads what they read first, and workers share what is left of a tile.
+// reads what they read first.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,6 @@ inline constexpr int64_t kManyStreamsBytes = 16 << 10;
 constexpr int stream_count(int64_t k) {
   return k * static_cast<int64_t>(sizeof(float)) > kManyStreamsBytes ? 8 : 4;
 }
-
-/// Hands the steps of a tile's streams to one of the workers that share the tile. Step i computes
-/// one column of each stream, so a range of steps goes on where it is in all of them.
-class StreamSteps {
- public:
-  virtual ~StreamSteps() = default;
-  /// The next of the tile's `steps` steps for this worker, `grain` or more while there are as many,
-  /// each after the last; empty: no more.
-  virtual Range next(int64_t steps, int64_t grain) = 0;
-  /// Whether this worker computes the columns that do not divide into streams.
-  virtual bool rest() const = 0;
-};
 
 /// Brings the line-th cache line of each of a tile's streams into the second-level cache.
 /// `matrices` matrices of rows of `row_bytes` share the streams. Asks for nothing beyond a stream's

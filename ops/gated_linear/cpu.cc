@@ -58,7 +58,7 @@ class GatedEpilogue {
 };
 
 void gated_tile(const GatedLinearArgs& args, Range rows, Range columns,
-                std::span<std::byte> scratch, cpu::StreamSteps* shared) {
+                std::span<std::byte> scratch) {
   GatedEpilogue epilogue(args);
   with_type(args.gate.dtype, [&](auto w) {
     const Factors<decltype(w), 2> factors{.a = args.a.data,
@@ -68,7 +68,7 @@ void gated_tile(const GatedLinearArgs& args, Range rows, Range columns,
                                                 static_cast<const decltype(w)*>(args.up.data)},
                                           .w_stride = {args.gate.stride, args.up.stride},
                                           .k = args.k};
-    dot(factors, rows, columns, scratch, epilogue, shared);
+    dot(factors, rows, columns, scratch, epilogue);
   });
 }
 
@@ -82,8 +82,8 @@ HWY_AFTER_NAMESPACE();
 namespace weft::cpu {
 
 void gated_linear(const GatedLinearArgs& args, Range rows, Range columns,
-                  std::span<std::byte> scratch, StreamSteps* shared) {
-  WEFT_CPU_DISPATCH(gated_tile)(args, rows, columns, scratch, shared);
+                  std::span<std::byte> scratch) {
+  WEFT_CPU_DISPATCH(gated_tile)(args, rows, columns, scratch);
 }
 
 void gated_linear_prefetch(const GatedLinearArgs& args, Range columns, int64_t line) {

@@ -25,11 +25,9 @@ namespace reference {
 void gated_linear(const GatedLinearArgs& args, Range rows, Range columns, double* out);
 }
 namespace cpu {
-class StreamSteps;  // arch/cpu/streams.h
-
 /// See linear: same promises.
 void gated_linear(const GatedLinearArgs& args, Range rows, Range columns,
-                  std::span<std::byte> scratch, StreamSteps* shared = nullptr);
+                  std::span<std::byte> scratch);
 /// See linear_prefetch.
 void gated_linear_prefetch(const GatedLinearArgs& args, Range columns, int64_t line);
 /// Enough for calls of up to `rows` rows.

@@ -40,8 +40,7 @@ class LinearEpilogue {
   BiasPanel bias_;
 };
 
-void linear_tile(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch,
-                 cpu::StreamSteps* shared) {
+void linear_tile(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch) {
   LinearEpilogue epilogue(args);
   with_type(args.w.dtype, [&](auto w) {
     const Factors<decltype(w), 1> factors{.a = args.a.data,
@@ -50,7 +49,7 @@ void linear_tile(const LinearArgs& args, Range rows, Range columns, std::span<st
                                           .w = {static_cast<const decltype(w)*>(args.w.data)},
                                           .w_stride = {args.w.stride},
                                           .k = args.k};
-    dot(factors, rows, columns, scratch, epilogue, shared);
+    dot(factors, rows, columns, scratch, epilogue);
   });
 }
 
@@ -63,9 +62,8 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace weft::cpu {
 
-void linear(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch,
-            StreamSteps* shared) {
-  WEFT_CPU_DISPATCH(linear_tile)(args, rows, columns, scratch, shared);
+void linear(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch) {
+  WEFT_CPU_DISPATCH(linear_tile)(args, rows, columns, scratch);
 }
 
 void linear_prefetch(const LinearArgs& args, Range columns, int64_t line) {

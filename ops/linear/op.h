@@ -29,16 +29,11 @@ namespace reference {
 void linear(const LinearArgs& args, Range rows, Range columns, double* out);
 }  // namespace reference
 namespace cpu {
-class StreamSteps;  // arch/cpu/streams.h
-
 /// Computes out[rows, columns]. The result of an element depends on neither range, so that any
 /// split of the work gives the same bits; it may depend on whether rows.size() is small
 /// (streaming kernel) or large (blocked kernel).
 /// `scratch` holds at least linear_scratch_bytes(), 64-byte aligned, and is this worker's alone.
-/// `shared`: hands this worker its part of the columns, when others compute some of them; for up to
-/// 8 rows. Null: all of them.
-void linear(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch,
-            StreamSteps* shared = nullptr);
+void linear(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch);
 /// Brings the line-th cache line of each stream of weights that linear() of a few rows reads into
 /// the cache, for a worker that waits for `a`. Reads no operand.
 void linear_prefetch(const LinearArgs& args, Range columns, int64_t line);
