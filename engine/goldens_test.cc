@@ -160,7 +160,7 @@ TEST(DemoModel, ContinuesCodeAsTransformersDoes) {
   }
 }
 
-TEST(DemoModel, LogitsOfEveryPromptLength) {
+TEST(DemoModel, LogitsOfEveryPromptLengthSlow) {
   const fs::path root(WEFT_SOURCE_DIR);
   const Golden golden(root / "tests/goldens/weft-code.safetensors");
   for (const Rounding& rounding : kRoundings) {
