@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 
 #include "base/check.h"
 #include "program/planner.h"
@@ -635,31 +634,19 @@ void CpuInterpreter::run_operations(Loaded& loaded, int64_t rows, Range operatio
 }
 
 std::vector<OperationTime> CpuInterpreter::operation_times(const Loaded& loaded) {
-  std::vector<OperationTime> result;
-  std::map<std::string_view, size_t> places;
+  const auto steps = static_cast<double>(loaded.timed_steps);
+  OperationTimes times;
   for (size_t worker = 0; worker < loaded.times.size(); ++worker) {
     for (size_t i = 0; i < loaded.times[worker].size(); ++i) {
-      const Instruction& instruction = loaded.program.workers[worker][i];
-      const std::string& name =
-          loaded.program.operations[static_cast<size_t>(instruction.operation)].name;
-      const auto [place, added] = places.emplace(name, result.size());
-      if (added) {
-        result.push_back({.name = name});
-      }
-      OperationTime& sum = result[place->second];
+      const auto operation = static_cast<size_t>(loaded.program.workers[worker][i].operation);
       const InstructionTime& time = loaded.times[worker][i];
-      ++sum.instructions;
-      sum.wait += time.wait;
-      sum.work += time.work;
-      sum.slowest = std::max(sum.slowest, time.slowest);
+      times.add({.name = loaded.program.operations[operation].name,
+                 .wait = time.wait / steps,
+                 .work = time.work / steps,
+                 .slowest = time.slowest});
     }
   }
-  for (OperationTime& time : result) {
-    const auto count = static_cast<double>(time.instructions * loaded.timed_steps);
-    time.wait /= count;
-    time.work /= count;
-  }
-  return result;
+  return times.means();
 }
 
 std::span<std::byte> CpuInterpreter::buffer(const Loaded& loaded, BufferId id, size_t worker) {

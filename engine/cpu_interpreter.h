@@ -15,7 +15,7 @@
 
 #include "base/pages.h"
 #include "base/result.h"
-#include "engine/runner.h"
+#include "engine/operation_time.h"
 #include "engine/worker_team.h"
 #include "model/config.h"
 #include "model/weights.h"

@@ -10,20 +10,10 @@
 
 #include "base/number.h"
 #include "base/result.h"
+#include "engine/operation_time.h"
 #include "ops/sample/op.h"
 
 namespace weft {
-
-/// What workers spent on an operation's instructions: means over the instructions, in seconds, of
-/// the last step on a GPU, of all steps of the last decode() on the CPU.
-struct OperationTime {
-  std::string name;
-  int64_t instructions = 0;
-  double wait = 0;  ///< for events; data that carries its own readiness is waited for in `work`
-  double work = 0;
-  double signal = 0;   ///< on the CPU part of `work`
-  double slowest = 0;  ///< longest work
-};
 
 class Runner {
  public:

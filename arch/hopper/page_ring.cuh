@@ -24,7 +24,7 @@ struct PageRing {
   }
 };
 
-/// A place in the ring: each warp has one.
+/// A place in the ring: each warp has one, the loader two.
 struct PageCursor {
   int slot = 0;
   uint32_t phase = 0;
@@ -68,13 +68,13 @@ class PageFeed {
   template <class Late>
   __device__ bool put(const char* from, uint32_t bytes, uint64_t policy, Late late) {
     // A barrier that nobody has used yet has ended phase 1: the first round waits for nothing.
-    while (!empty(slot_).try_wait(phase_ ^ 1)) {
+    while (!empty(next_.slot).try_wait(next_.phase ^ 1)) {
       if (late()) {
         return false;
       }
     }
-    int last = slot_ + limits_.hungry_slots - 1;  // slots become free in order
-    uint32_t phase = phase_ ^ 1;
+    int last = next_.slot + limits_.hungry_slots - 1;  // slots become free in order
+    uint32_t phase = next_.phase ^ 1;
     if (last >= slots_) {
       last -= slots_;
       phase ^= 1;
@@ -83,10 +83,11 @@ class PageFeed {
     while (flying_ >= most) {
       land();
     }
-    Barrier& full = barrier(full_ + slot_ * sizeof(Barrier));
+    Barrier& full = barrier(full_ + next_.slot * sizeof(Barrier));
     full.arrive_expect(bytes);
-    load_bytes(__cvta_shared_to_generic(pages_ + slot_ * kPageBytes), from, bytes, full, policy);
-    next(slot_, phase_);
+    load_bytes(__cvta_shared_to_generic(pages_ + next_.slot * kPageBytes), from, bytes, full,
+               policy);
+    next_.advance(slots_);
     ++flying_;
     return true;
   }
@@ -104,26 +105,18 @@ class PageFeed {
   __device__ Barrier& empty(int slot) const {
     return barrier(full_ + to_empty_ + slot * sizeof(Barrier));
   }
-  __device__ void next(int& slot, uint32_t& phase) const {
-    if (++slot == slots_) {
-      slot = 0;
-      phase ^= 1;
-    }
-  }
   __device__ void land() {
-    while (!barrier(full_ + oldest_ * sizeof(Barrier)).try_wait(oldest_phase_)) {
+    while (!barrier(full_ + oldest_.slot * sizeof(Barrier)).try_wait(oldest_.phase)) {
     }
-    next(oldest_, oldest_phase_);
+    oldest_.advance(slots_);
     --flying_;
   }
 
   const uint32_t pages_, full_, to_empty_;
   const int slots_;
   const FlightLimits limits_;
-  int slot_ = 0;
-  uint32_t phase_ = 0;
-  int oldest_ = 0;  // of those on their way
-  uint32_t oldest_phase_ = 0;
+  PageCursor next_;    // to fill
+  PageCursor oldest_;  // of those on their way
   int flying_ = 0;
 };
 

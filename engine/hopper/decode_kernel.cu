@@ -28,7 +28,7 @@ constexpr int kCodeSlots = 8;   // codes in shared memory at once
 constexpr int32_t aligned(int32_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 /// What the loader needs of a code.
-struct Pages {
+struct CodePages {
   uint32_t stream;  ///< see Code
   uint16_t units;
   uint16_t groups;  ///< of a unit
@@ -65,7 +65,7 @@ struct Layout {
   int32_t code_pages, signals, scratch, pages, total;
   __host__ __device__ explicit Layout(const Launch& launch) {
     code_pages = aligned(static_cast<int32_t>(sizeof(Shared)));
-    signals = code_pages + aligned(launch.most_codes * static_cast<int32_t>(sizeof(Pages)));
+    signals = code_pages + aligned(launch.most_codes * static_cast<int32_t>(sizeof(CodePages)));
     scratch = signals + aligned(2 * static_cast<int32_t>(launch.events));
     pages = scratch + aligned(launch.scratch_bytes);
     total = pages + launch.pages * kPageBytes;
@@ -132,8 +132,8 @@ class Worker {
   __device__ const Code& in_memory(int i) const {
     return launch_.codes[launch_.code_begin[index()] + static_cast<uint32_t>(i)];
   }
-  __device__ Pages& code_pages(int i) const {
-    return reinterpret_cast<Pages*>(memory + layout().code_pages)[i];
+  __device__ CodePages& code_pages(int i) const {
+    return reinterpret_cast<CodePages*>(memory + layout().code_pages)[i];
   }
   __device__ uint32_t signals(int event) const {
     return reinterpret_cast<const uint16_t*>(memory + layout().signals)[event];
@@ -973,7 +973,7 @@ __device__ __forceinline__ void Worker<kTraced>::load() {
   bool goes_on = true;
   for (int step = 0; step < launch_.steps && goes_on; ++step) {
     for (shared().fed = 0; shared().fed < shared().code_count && goes_on; ++shared().fed) {
-      const Pages code = code_pages(shared().fed);
+      const CodePages code = code_pages(shared().fed);
       int units = code.head && given(launch_.position + step) ? 0 : code.units;
       const char* from = launch_.streams[index()] + static_cast<int64_t>(code.stream) * 16;
       const int32_t unit_bytes = code.groups * kGroupBytes;

@@ -466,33 +466,20 @@ std::vector<OperationTime> HopperRunner::operation_times() const {
   int kilohertz = 0;
   cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, 0);
   const double second = 1e3 * kilohertz;
-  std::vector<OperationTime> result;
-  std::map<std::string, size_t> places;
+  OperationTimes times;
   for (size_t worker = 0; worker < lowered_.codes.size(); ++worker) {
     for (size_t i = 0; i < lowered_.codes[worker].size(); ++i) {
       const auto operation = static_cast<size_t>(lowered_.codes[worker][i].operation);
-      const std::string& name = program_.operations[operation].name;
-      const auto [place, added] = places.emplace(name, result.size());
-      if (added) {
-        result.push_back({.name = name});
-      }
-      OperationTime& time = result[place->second];
       const int64_t* stamp = &stamps[(worker * static_cast<size_t>(launch_.trace_codes) + i) * 4];
       const double work = static_cast<double>(stamp[2] - stamp[1]) / second;
-      ++time.instructions;
-      time.wait += static_cast<double>(stamp[1] - stamp[0]) / second;
-      time.work += work;
-      time.signal += static_cast<double>(stamp[3] - stamp[2]) / second;
-      time.slowest = std::max(time.slowest, work);
+      times.add({.name = program_.operations[operation].name,
+                 .wait = static_cast<double>(stamp[1] - stamp[0]) / second,
+                 .work = work,
+                 .signal = static_cast<double>(stamp[3] - stamp[2]) / second,
+                 .slowest = work});
     }
   }
-  for (OperationTime& time : result) {
-    const auto count = static_cast<double>(time.instructions);
-    time.wait /= count;
-    time.work /= count;
-    time.signal /= count;
-  }
-  return result;
+  return times.means();
 }
 
 std::span<const float> HopperRunner::logits() {
