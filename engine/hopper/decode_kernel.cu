@@ -31,7 +31,8 @@ constexpr int32_t aligned(int32_t bytes) { return (bytes + kAlign - 1) / kAlign 
 struct CodePages {
   uint32_t stream;  ///< see Code
   uint16_t units;
-  uint16_t groups;  ///< of a unit
+  uint16_t groups;       ///< of a unit
+  uint16_t last_groups;  ///< of the last one
   bool head;        ///< see Code
 };
 
@@ -89,8 +90,10 @@ class Worker {
         static_cast<int>(launch.code_begin[blockIdx.x + 1] - launch.code_begin[blockIdx.x]);
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
       const Code& code = in_memory(i);
+      const int64_t groups = groups_of(code.k);
       code_pages(i) = {code.stream, static_cast<uint16_t>(code.units),
-                       static_cast<uint16_t>(groups_of(code.k)), code.head != 0};
+                       static_cast<uint16_t>(groups),
+                       static_cast<uint16_t>(folded_groups(groups, code.fold)), code.head != 0};
     }
     auto* signals = reinterpret_cast<uint16_t*>(memory + layout().signals);
     for (uint32_t i = threadIdx.x; i < launch.events; i += kThreads) {
@@ -111,7 +114,7 @@ class Worker {
         shared().code_there[i].init(1);
         shared().code_done[i].init(Team::kWarps);
       }
-      ring().init(kPageSlices);
+      ring().init(kPageArrivals);
     }
     __syncthreads();
   }
@@ -705,7 +708,8 @@ __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int p
     }
   };
   const auto finish = [&](int first_unit, int units, int parts, const float* sums) {
-    const int outputs = (gated ? units / 2 : units) * kUnitColumns;
+    const int unit_columns = gated ? kUnitColumns / 2 : kUnitColumns;
+    const int outputs = units * unit_columns;
     if (team().warp * 32 >= outputs) {
       return;
     }
@@ -720,17 +724,20 @@ __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int p
       }
       factor = norm_factor(all, code.k, code.x);
     }
-    const int in_unit = thread % kUnitColumns;
-    int column = (gated ? first_unit / 2 : first_unit) * kUnitColumns + thread;
+    int column = first_unit * unit_columns + thread;
     if (gated) {
       const Segment& segment = code.segment[0];
       const bool valid = there && column < static_cast<int>(segment.columns);
-      const int pair = thread / kUnitColumns * 2 * kUnitColumns + in_unit;
-      float gate = factor * gather(sums, pair, parts);
-      float up = factor * gather(sums, pair + kUnitColumns, parts);
+      const int unit = thread / unit_columns;
+      const int at_gate = unit * kUnitColumns + thread % unit_columns;
+      const int to_up = first_unit + unit + 1 == code.units ? unit_columns >> code.fold
+                                                            : unit_columns;
+      float gate = factor * gather(sums, at_gate, parts);
+      float up = factor * gather(sums, at_gate + to_up, parts);
       if (segment.bias != kNowhere && valid) {
-        gate += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[column]);
-        up += __bfloat162float(at<const __nv_bfloat16>(segment.bias_up)[column]);
+        const int element = column + segment.bias_skip;
+        gate += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[element]);
+        up += __bfloat162float(at<const __nv_bfloat16>(segment.bias_up)[element]);
       }
       put(segment, column, __fdividef(gate, 1.0f + __expf(-gate)) * up, valid);
       return;
@@ -750,7 +757,8 @@ __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int p
     const bool valid = there && column < static_cast<int>(segment.columns);
     float x = factor * gather(sums, thread, parts);
     if (segment.bias != kNowhere && valid) {
-      x += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[column]);
+      x += __bfloat162float(
+          at<const __nv_bfloat16>(segment.bias)[column + segment.bias_skip]);
     }
     x *= segment.alpha;
     if (segment.accumulate != 0 && valid) {
@@ -770,7 +778,7 @@ __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int p
   char* row = memory + layout().scratch + team().warp * kept * kRowSliceBytes;
   RowSource source(*this, code, position, squares);
   stream_product(team(), ring(), shared().products, row, kept, code.units,
-                 static_cast<int>(groups_of(code.k)), source, shared().sums, finish);
+                 static_cast<int>(groups_of(code.k)), code.fold, source, shared().sums, finish);
   if (team().lane == 0) {
     ++shared().products[team().warp].products;
   }
@@ -976,10 +984,9 @@ __device__ __forceinline__ void Worker<kTraced>::load() {
       const CodePages code = code_pages(shared().fed);
       int units = code.head && given(launch_.position + step) ? 0 : code.units;
       const char* from = launch_.streams[index()] + static_cast<int64_t>(code.stream) * 16;
-      const int32_t unit_bytes = code.groups * kGroupBytes;
 #pragma unroll 1
       for (; units > 0 && goes_on; --units) {
-        int32_t left = unit_bytes;
+        int32_t left = (units > 1 ? code.groups : code.last_groups) * kGroupBytes;
 #pragma unroll 1
         do {
           const int32_t bytes = min(left, kPageBytes);

@@ -185,10 +185,11 @@ class WorkerLowering {
     }
     return place(weight_bytes(ref));
   }
-  /// A bias's elements from `column` on, a multiple of 8: of 16 bytes.
+  /// A bias's elements from `column` on, less the last column % kPlaceElements.
+  static constexpr int64_t kPlaceElements = 8;
   Result<Place> bias(const WeightRef& ref, int64_t column) const {
     WEFT_ASSIGN(const Place base, weight(ref));
-    return base == kNowhere ? base : base + static_cast<Place>(column / 8);
+    return base == kNowhere ? base : base + static_cast<Place>(column / kPlaceElements);
   }
 
   static Status not_fused() {
@@ -211,11 +212,25 @@ class WorkerLowering {
     left_to_product_ = true;
   }
 
-  void pack(const WeightRef& ref, int64_t first, int64_t end, int64_t k) {
-    const int64_t rows = std::min<int64_t>(kUnitColumns, end - first);
-    out_.pack.push_back({weight_bytes(ref) + first * k * 2, out_.packed_bytes,
-                         static_cast<int32_t>(rows), static_cast<int32_t>(k)});
-    out_.packed_bytes += groups_of(k) * kGroupBytes;
+  /// The units of a tile; `up`: the other half of each unit, if that is not the same weight's.
+  void pack(Range columns, int64_t k, const WeightRef& ref, const WeightRef* up = nullptr) {
+    constexpr int64_t kHalf = kUnitColumns / 2;
+    const int64_t unit = up != nullptr ? kHalf : kUnitColumns;
+    for (int64_t c = columns.begin; c < columns.end; c += unit) {
+      PackJob job;
+      job.destination = out_.packed_bytes;
+      job.k = static_cast<int32_t>(k);
+      job.fold = c + unit < columns.end ? 0 : last_fold(columns.size(), unit);
+      const int64_t most = kHalf >> job.fold;
+      for (const int half : {0, 1}) {
+        const int64_t first = up == nullptr && half == 1 ? c + most : c;
+        job.source[half] =
+            weight_bytes(up != nullptr && half == 1 ? *up : ref) + first * k * 2;
+        job.rows[half] = static_cast<int32_t>(std::clamp<int64_t>(columns.end - first, 0, most));
+      }
+      out_.pack.push_back(job);
+      out_.packed_bytes += folded_groups(groups_of(k), job.fold) * kGroupBytes;
+    }
   }
   Status begin_product(int64_t k, BufferId a) {
     if (k % 8 != 0) {
@@ -288,17 +303,20 @@ class WorkerLowering {
     segment.out = buffer(op.out) + elements(columns.begin);
     segment.version = version(op.out);
     WEFT_ASSIGN(segment.bias, bias(op.bias, columns.begin));
+    segment.bias_skip = static_cast<uint16_t>(columns.begin % kPlaceElements);
     segment.columns = static_cast<uint32_t>(columns.size());
     segment.alpha = op.alpha;
     segment.accumulate = op.accumulate ? 1 : 0;
     segment.prior = op.accumulate ? source(op.out) : kPlain;
     WEFT_TRY(weight(op.weight));
 
-    // The projections of one row follow one another without a wait: they are one product.
+    // The projections of one row follow one another without a wait: they are one product, as long
+    // as units are whole.
     Code* code = codes().empty() ? nullptr : &codes().back();
     joined_ =
         code != nullptr && code->opcode == Opcode::linear && instruction_->waits.empty() &&
-        code->k == op.k && product_input_ == op.a && code->segments < kMostSegments &&
+        code->k == op.k && product_input_ == op.a && code->fold == 0 &&
+        code->segments < kMostSegments &&
         op.out != program_.logits &&
         (instruction_->signal == kNone || in_data_[static_cast<size_t>(instruction_->signal)]);
     if (!joined_) {
@@ -310,10 +328,9 @@ class WorkerLowering {
     }
     code->segment[code->segments++] = segment;
     code->units += static_cast<int32_t>(units_of(columns.size()));
+    code->fold = static_cast<uint8_t>(last_fold(columns.size()));
     keep_slices(*code);
-    for (int64_t c = columns.begin; c < columns.end; c += kUnitColumns) {
-      pack(op.weight, c, columns.end, op.k);
-    }
+    pack(columns, op.k, op.weight);
     return {};
   }
   Status operator()(const GatedLinearOp& op) {
@@ -327,14 +344,13 @@ class WorkerLowering {
     WEFT_ASSIGN(segment.bias_up, bias(op.up_bias, columns.begin));
     WEFT_TRY(weight(op.gate));
     WEFT_TRY(weight(op.up));
+    segment.bias_skip = static_cast<uint16_t>(columns.begin % kPlaceElements);
     segment.columns = static_cast<uint32_t>(columns.size());
     code_.segments = 1;
-    code_.units = static_cast<int32_t>(2 * units_of(columns.size()));
+    code_.units = static_cast<int32_t>(units_of(columns.size(), kUnitColumns / 2));
+    code_.fold = static_cast<uint8_t>(last_fold(columns.size(), kUnitColumns / 2));
     keep_slices(code_);
-    for (int64_t c = columns.begin; c < columns.end; c += kUnitColumns) {
-      pack(op.gate, c, columns.end, op.k);
-      pack(op.up, c, columns.end, op.k);
-    }
+    pack(columns, op.k, op.gate, &op.up);
     return {};
   }
   Status operator()(const RopeAppendOp&) { return not_fused(); }
@@ -410,6 +426,8 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
   options.capacity = capacity;
   options.kv = kv;
   options.columns = kUnitColumns;
+  options.gated_columns = kUnitColumns / 2;
+  options.fewest_columns = kUnitColumns >> kMostFold;
   options.attention_tasks = options.workers;
   options.fuse_attention = true;
   return options;

@@ -1,12 +1,19 @@
 // linear and gated_linear for one row on a resident CTA: a matrix-vector product whose weights come
 // as a stream of pages, packed in the order and layout in which they are used.
 //
-// Layout. A unit is 16 columns of out (16 rows of the weight), a group 32 of k; a group of a unit
-// is 1024 bytes, the A operands of two mma m16n8k16: in mma j, lane (g, t) = (lane / 4, lane % 4)
-// has 16 bytes, k 8t + 4j .. 8t + 4j + 3 of column g, then of column g + 8. A tile is its units one
-// after the other, a unit its groups in rising k, k padded with zeros. A unit is cut into pages of
-// 16 groups, the last of them shorter, and pages into slices of 8 groups. gated_linear's units
-// alternate: gate, up.
+// Layout. A unit is 16 columns of out (16 rows of the weight; gated_linear: 8 gate columns, then
+// the 8 up columns beside them), a group 32 of k; a group of a unit is 1024 bytes, the A operands
+// of two mma m16n8k16: in mma j, lane (g, t) = (lane / 4, lane % 4) has 16 bytes, k 8t + 4j .. 8t +
+// 4j + 3 of column g, then of column g + 8. A tile is its units one after the other, a unit its
+// groups in rising k, k padded with zeros. A unit is cut into pages of 16 groups, the last of them
+// shorter, and pages into slices of 8 groups.
+//
+// Folded units. Workers' shares are evener when they are not whole units. The last unit of a
+// product may be folded, once or twice (`fold`): it has 16 >> fold columns, and a group of it holds
+// 1 << fold groups of k, one in each half or quarter of the lanes: lane (g, t) has columns g % h and
+// h + g % h, h = 8 >> fold, of the (g / h)-th. A slice of it is the same range of k in a half or a
+// quarter of the bytes, so warps read the same parts of the row as for the other units; the lanes of
+// the other groups of k multiply zeros.
 //
 // Who does what. A slice is one warp's work. With fewer slices in a unit than warps, sets of warps
 // take turns at the units; with more, a warp takes every eighth slice. So a warp reads only its own
@@ -26,6 +33,8 @@ namespace weft::hopper {
 
 /// Units whose sums are gathered at once.
 inline constexpr int kBlockUnits = 8;
+/// Arrivals that free a page, from the warps that read its slices.
+inline constexpr int kPageArrivals = kPageSlices << kMostFold;
 /// Sums of two blocks: one is gathered while the other is filled. [block][unit][column][part]
 inline constexpr int kBlockSums = kBlockUnits * kUnitColumns * Team::kWarps;
 
@@ -106,8 +115,9 @@ struct RowGroups {
 struct WeightSlice {
   uint4 group[kSliceGroups][2];
 
-  /// `from`: of this lane, in shared memory. Groups from `groups` on become zeros.
-  __device__ __forceinline__ void load(uint32_t from, int groups) {
+  /// `from`: of this lane, in shared memory; of a unit folded `fold` times. What is not among the
+  /// slice's first `groups` groups becomes zeros.
+  __device__ __forceinline__ void load(int lane, uint32_t from, int groups, int fold) {
     if (groups >= kSliceGroups) {
 #pragma unroll
       for (int i = 0; i < kSliceGroups; ++i) {
@@ -116,12 +126,13 @@ struct WeightSlice {
       }
       return;
     }
+    const int in_group = lane >> (5 - fold);
 #pragma unroll
     for (int i = 0; i < kSliceGroups; ++i) {
       group[i][0] = group[i][1] = uint4{};
-      if (i < groups) {
-        group[i][0] = load_shared_bits(from + i * kGroupBytes);
-        group[i][1] = load_shared_bits(from + i * kGroupBytes + kGroupBytes / 2);
+      if ((i >> fold) < groups && (i & ((1 << fold) - 1)) == in_group) {
+        group[i][0] = load_shared_bits(from + (i >> fold) * kGroupBytes);
+        group[i][1] = load_shared_bits(from + (i >> fold) * kGroupBytes + kGroupBytes / 2);
       }
     }
   }
@@ -142,7 +153,8 @@ struct WeightSlice {
   }
 };
 
-/// Multiplies the row with `units` units of `groups` groups each, that come through the ring.
+/// Multiplies the row with `units` units of `groups` groups each, the last of them folded `fold`
+/// times, that come through the ring.
 ///
 /// The row comes from `source`. The first slices that this warp needs, up to kAskedAhead, are asked
 /// for by source.ask(i, slice), i = 0, 1, ...; source.take(slice, to, next) waits for the oldest
@@ -162,39 +174,42 @@ inline constexpr int kAskedAhead = 2;
 template <class Source, class Finish>
 __device__ __forceinline__ void stream_product(const Team& team, const PageRing& ring,
                                                ProductState* states, char* row, int kept, int units,
-                                               int groups, Source& source, float* sums_memory,
-                                               Finish finish) {
+                                               int groups, int fold, Source& source,
+                                               float* sums_memory, Finish finish) {
   const int slices = (groups + kSliceGroups - 1) / kSliceGroups;
   const int pages = (groups + kPageGroups - 1) / kPageGroups;  // of a unit
   const SliceShare share(team, slices);
   const int lane = made_here(team.lane);
   const uint32_t in_row = smem_address(row);
-  const uint32_t weights = smem_address(ring.pages) +
-                           share.first % kPageSlices * (kSliceGroups * kGroupBytes) + lane * 16;
-  // Arrivals at the page of a unit's last slice, where it has a page alone.
-  const int last_alone = slices % kPageSlices != 0 ? slices - 1 : -1;
+  const uint32_t weights = smem_address(ring.pages) + lane * 16;
+  const auto fold_of = [&](int unit) { return unit + 1 == units ? fold : 0; };
   // Said anew each time: not even its address should take a register through the loop.
   const auto state = [&]() -> ProductState& {
     return states[made_here(static_cast<int>(threadIdx.x)) / 32];
   };
   PageCursor page = state().cursor;
-  page.advance(share.set * pages + share.first / kPageSlices, ring.slots);
-  const auto release = [&](int slice) {
+  page.advance(share.set * pages + share.first / (kPageSlices << fold_of(share.set)), ring.slots);
+  const auto release = [&](int slice, int unit_fold) {
     __syncwarp();
     if (lane == 0) {
-      ring.empty[page.slot].arrive();
-      if (slice == last_alone) {
-        ring.empty[page.slot].arrive();  // for the slice that is not there
-      }
+      // The unit's last slice stands for those that its page has not.
+      const int missing = slice + 1 == slices ? -slices & ((kPageSlices << unit_fold) - 1) : 0;
+      ring.empty[page.slot].arrive((1 + missing) << (kMostFold - unit_fold));
     }
   };
-  const auto leave = [&](int unit, const UnitSums& unit_sums) {
-    if (lane % 4 == 0) {
-      const float2 columns = unit_sums.columns();
+  const auto leave = [&](int unit, int unit_fold, const UnitSums& unit_sums) {
+    float2 columns = unit_sums.columns();
+#pragma unroll 1
+    for (int distance = 16; distance > 16 >> unit_fold; distance /= 2) {
+      columns.x += __shfl_xor_sync(~0u, columns.x, distance);
+      columns.y += __shfl_xor_sync(~0u, columns.y, distance);
+    }
+    const int half = kUnitColumns / 2 >> unit_fold;
+    if (lane % 4 == 0 && lane / 4 < half) {
       float* to = sums_memory + (state().block_round & 1) * kBlockSums +
                   (unit * kUnitColumns + lane / 4) * Team::kWarps + share.first;
       to[0] = columns.x;
-      to[kUnitColumns / 2 * Team::kWarps] = columns.y;
+      to[half * Team::kWarps] = columns.y;
     }
   };
   const auto end_block = [&](int block, int block_units) {
@@ -204,7 +219,8 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
            sums_memory + (state().block_round & 1) * kBlockSums);
     __syncwarp();
     if (lane == 0) {
-      state().cursor.advance(block_units * pages, ring.slots);
+      const int last = (slices - 1) / (kPageSlices << fold_of(block + block_units - 1)) + 1;
+      state().cursor.advance((block_units - 1) * pages + last, ring.slots);
       ++state().block_round;
     }
     __syncwarp();
@@ -213,37 +229,43 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   const bool keeps = share.count <= kept;
   constexpr int kRoundPages = Team::kWarps / kPageSlices;  // from one slice of a warp to its next
   // To the next unit of this warp, from its last slice of one.
-  const int next_unit = share.sets * pages - (share.count - 1) * kRoundPages;
+  const int next_unit =
+      share.sets * pages - (share.count - 1) * kRoundPages - share.first / kPageSlices;
   const bool works = share.set < min(share.sets, units);
   WeightSlice held;
-  const auto fetch = [&](int i, bool wanted) {
+  const auto fetch = [&](int unit, int i, bool wanted) {
     const int slice = share.first + i * Team::kWarps;
+    const int unit_fold = fold_of(unit);
     if (wanted) {
       source.await_page(ring.full[page.slot], page.phase);
     }
-    held.load(weights + page.slot * kPageBytes, wanted ? groups - slice * kSliceGroups : 0);
+    const int in_page = share.first % (kPageSlices << unit_fold);
+    held.load(lane, weights + page.slot * kPageBytes + in_page * (kSliceBytes >> unit_fold),
+              wanted ? static_cast<int>(folded_groups(groups, unit_fold)) -
+                           slice * (kSliceGroups >> unit_fold)
+                     : 0,
+              unit_fold);
     if (wanted) {
-      release(slice);
-      page.advance(i + 1 < share.count ? kRoundPages : next_unit, ring.slots);
+      release(slice, unit_fold);
+      page.advance(
+          i + 1 < share.count
+              ? kRoundPages >> unit_fold
+              : next_unit + share.first / (kPageSlices << fold_of(unit + share.sets)),
+          ring.slots);
     }
   };
   // Fetched by all: registers that are written on some ways only would stay taken outside of this
   // function.
-  bool asks = false;
-  if (source.makes_row()) {
-    fetch(0, works);
-    if (works) {
-      source.make_row(share, row);
-    }
-  } else {
-    asks = works;
+  bool asks = works && !source.makes_row();
 #pragma unroll
-    for (int i = 0; i < kAskedAhead; ++i) {
-      if (i < share.count && works) {
-        source.ask(i, share.first + i * Team::kWarps);
-      }
+  for (int i = 0; i < kAskedAhead; ++i) {
+    if (i < share.count && asks) {
+      source.ask(i, share.first + i * Team::kWarps);
     }
-    fetch(0, works);
+  }
+  fetch(share.set, 0, works);
+  if (works && source.makes_row()) {
+    source.make_row(share, row);
   }
 #pragma unroll 1
   for (int block = 0; block < units; block += kBlockUnits) {
@@ -265,14 +287,14 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
           __syncwarp();
         }
         held.multiply(lane, in_row + place, unit_sums);
-        if (i + 1 < share.count) {
-          fetch(i + 1, true);
-        } else if (block + unit + share.sets < units) {
-          fetch(0, true);
+        const bool same_unit = i + 1 < share.count;
+        const int then = block + unit + (same_unit ? 0 : share.sets);
+        if (then < units) {
+          fetch(then, same_unit ? i + 1 : 0, true);
         }
       }
       asks = asks && !keeps;
-      leave(unit, unit_sums);
+      leave(unit, fold_of(block + unit), unit_sums);
     }
     end_block(block, block_units);
   }
