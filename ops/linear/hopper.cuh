@@ -118,7 +118,7 @@ struct WeightSlice {
   /// `from`: of this lane, in shared memory; of a unit folded `fold` times. What is not among the
   /// slice's first `groups` groups becomes zeros.
   __device__ __forceinline__ void load(int lane, uint32_t from, int groups, int fold) {
-    if (groups >= kSliceGroups) {
+    if (fold == 0 && groups >= kSliceGroups) {
 #pragma unroll
       for (int i = 0; i < kSliceGroups; ++i) {
         group[i][0] = load_shared_bits(from + i * kGroupBytes);
@@ -188,12 +188,12 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     return states[made_here(static_cast<int>(threadIdx.x)) / 32];
   };
   PageCursor page = state().cursor;
-  page.advance(share.set * pages + share.first / (kPageSlices << fold_of(share.set)), ring.slots);
+  page.advance(share.set * pages + page_of(share.first, fold_of(share.set)), ring.slots);
   const auto release = [&](int slice, int unit_fold) {
     __syncwarp();
     if (lane == 0) {
       // The unit's last slice stands for those that its page has not.
-      const int missing = slice + 1 == slices ? -slices & ((kPageSlices << unit_fold) - 1) : 0;
+      const int missing = slice + 1 == slices ? place_in_page(-slices, unit_fold) : 0;
       ring.empty[page.slot].arrive((1 + missing) << (kMostFold - unit_fold));
     }
   };
@@ -219,8 +219,8 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
            sums_memory + (state().block_round & 1) * kBlockSums);
     __syncwarp();
     if (lane == 0) {
-      const int last = (slices - 1) / (kPageSlices << fold_of(block + block_units - 1)) + 1;
-      state().cursor.advance((block_units - 1) * pages + last, ring.slots);
+      const int last = page_of(slices - 1, fold_of(block + block_units - 1));
+      state().cursor.advance((block_units - 1) * pages + last + 1, ring.slots);
       ++state().block_round;
     }
     __syncwarp();
@@ -228,9 +228,9 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
 
   const bool keeps = share.count <= kept;
   constexpr int kRoundPages = Team::kWarps / kPageSlices;  // from one slice of a warp to its next
-  // To the next unit of this warp, from its last slice of one.
+  // To the next unit of this warp, from the last slice of one that is not folded.
   const int next_unit =
-      share.sets * pages - (share.count - 1) * kRoundPages - share.first / kPageSlices;
+      share.sets * pages - (share.count - 1) * kRoundPages - page_of(share.first, 0);
   const bool works = share.set < min(share.sets, units);
   WeightSlice held;
   const auto fetch = [&](int unit, int i, bool wanted) {
@@ -239,8 +239,9 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     if (wanted) {
       source.await_page(ring.full[page.slot], page.phase);
     }
-    const int in_page = share.first % (kPageSlices << unit_fold);
-    held.load(lane, weights + page.slot * kPageBytes + in_page * (kSliceBytes >> unit_fold),
+    held.load(lane,
+              weights + page.slot * kPageBytes +
+                  place_in_page(share.first, unit_fold) * (kSliceBytes >> unit_fold),
               wanted ? static_cast<int>(folded_groups(groups, unit_fold)) -
                            slice * (kSliceGroups >> unit_fold)
                      : 0,
@@ -250,7 +251,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       page.advance(
           i + 1 < share.count
               ? kRoundPages >> unit_fold
-              : next_unit + share.first / (kPageSlices << fold_of(unit + share.sets)),
+              : next_unit + page_of(share.first, fold_of(unit + share.sets)),
           ring.slots);
     }
   };

@@ -24,6 +24,10 @@ constexpr int64_t groups_of(int64_t k) { return (k + kGroupK - 1) / kGroupK; }
 constexpr int64_t folded_groups(int64_t groups, int fold) {
   return (groups + (int64_t{1} << fold) - 1) >> fold;
 }
+/// The page of such a unit that has a slice, and the slice's place there.
+constexpr int page_of(int slice, int fold) { return slice / kPageSlices >> fold; }
+constexpr int place_in_page(int slice, int fold) { return slice & ((kPageSlices << fold) - 1); }
+static_assert((kPageSlices & (kPageSlices - 1)) == 0);
 constexpr int64_t slices_of(int64_t k) { return (k + kSliceK - 1) / kSliceK; }
 /// The most pages from one that a warp of a team of `warps` reads to the next one it reads, in a
 /// product over k (see SliceShare in hopper.cuh).
