@@ -369,7 +369,7 @@ __device__ void Worker<kTraced>::head_row(const Code& code, const Tagged* from, 
   const int dim = launch_.shape.head_dim;
   const int half = dim / 2;
   constexpr int kPairs = kMostHalf / 32;  // of a lane
-  Tagged asked[kPairs];
+  Tagged asked[kPairs] = {};
   float2 x[kPairs] = {};
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
@@ -509,7 +509,7 @@ __device__ __forceinline__ void Worker<kTraced>::attend_to(const Code& code, int
         }
       });
     };
-    NewRow new_row;
+    NewRow new_row = {};
     bool there = false;
 #pragma unroll 1
     for (int at_once = 0; at_once < group; at_once += kAtOnce) {
@@ -577,25 +577,31 @@ class Worker<kTraced>::RowSource {
         weight_(code.b != kNowhere ? worker.at<const __nv_bfloat16>(code.b) : nullptr) {}
 
   __device__ void ask(int i, int slice) {
+    last_asked_ = slice;
+    ask_row(i, slice);
 #pragma unroll
     for (int q = 0; q < kRowQuads; ++q) {
       const int element = row_element(slice, q);
-      if (element < code_.k) {
-        asked_[i][q] = load_tagged_quad(row_ + element / 2);
-        if (weight_ != nullptr) {
-          weights_[i][q] = __ldg(reinterpret_cast<const uint2*>(weight_ + element));
-        }
+      if (element < code_.k && weight_ != nullptr) {
+        weights_[i][q] = __ldg(reinterpret_cast<const uint2*>(weight_ + element));
       }
     }
   }
 
   __device__ void take(int slice, char* to, int next) {
+    // What was asked for before it was written is asked for again all at once: one by one, each
+    // word would cost a trip of its own.
+    bool again = false;
+    while (!there(slice) && !late_()) {
+      ask_row(0, slice);
+      again = true;
+    }
 #pragma unroll
     for (int q = 0; q < kRowQuads; ++q) {
       const int element = row_element(slice, q);
       float4 x{};
       if (element < code_.k) {
-        x = await_quad(asked_[0][q], row_ + element / 2, worker_.tag(code_.source), late_);
+        x = asked_[0][q].values();
         if (weight_ != nullptr) {
           squares_ += squares_of(x);
           const float4 w = widen4(weights_[0][q]);
@@ -611,6 +617,10 @@ class Worker<kTraced>::RowSource {
         asked_[i - 1][q] = asked_[i][q];
         weights_[i - 1][q] = weights_[i][q];
       }
+    }
+    static_assert(kAskedAhead == 2);
+    if (again && last_asked_ != slice) {
+      ask_row(0, last_asked_);
     }
     if (next >= 0) {
       ask(kAskedAhead - 1, next);
@@ -643,6 +653,25 @@ class Worker<kTraced>::RowSource {
   }
 
  private:
+  __device__ void ask_row(int i, int slice) {
+#pragma unroll
+    for (int q = 0; q < kRowQuads; ++q) {
+      const int element = row_element(slice, q);
+      if (element < code_.k) {
+        asked_[i][q] = load_tagged_quad(row_ + element / 2);
+      }
+    }
+  }
+  /// Whether the oldest slice that was asked for is what the row shall be.
+  __device__ bool there(int slice) const {
+    bool all = true;
+#pragma unroll
+    for (int q = 0; q < kRowQuads; ++q) {
+      all = all && (row_element(slice, q) >= code_.k || asked_[0][q].has(worker_.tag(code_.source)));
+    }
+    return all;
+  }
+
   Worker& worker_;
   const Code& code_;
   const int position_;
@@ -652,6 +681,7 @@ class Worker<kTraced>::RowSource {
   const __nv_bfloat16* weight_;
   bool published_ = false;
   float squares_ = 0;
+  int last_asked_ = -1;  // slice
   TaggedQuad asked_[kAskedAhead][kRowQuads] = {};
   uint2 weights_[kAskedAhead][kRowQuads] = {};
 };

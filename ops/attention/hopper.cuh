@@ -483,8 +483,8 @@ __device__ void merge_splits(const Partials& partials, uint32_t tag, int active,
   out[0] = out[1] = {};
 #pragma unroll 1
   for (int base = 0; base < active && element >= 0; base += kAtOnce) {
-    Tagged tail[kAtOnce];
-    TaggedQuad quad[kAtOnce][2];
+    Tagged tail[kAtOnce] = {};
+    TaggedQuad quad[kAtOnce][2] = {};
     const auto quad_at = [&](int s, int q) {
       return sums + (base + s) * (partials.dim / 2) + 2 * q;
     };

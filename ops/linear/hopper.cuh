@@ -93,11 +93,13 @@ struct UnitSums {
   }
 };
 
-/// The row's operands of kGroups groups, in the lanes of columns 0 (upper parts) and 1 (lower
-/// ones); what the other lanes hold goes to columns that nobody reads.
-template <int kGroups>
+/// The row's operands of some groups, in the lanes of columns 0 (upper parts) and 1 (lower ones);
+/// what the other lanes hold goes to columns that nobody reads. To be made once for many loads, and
+/// near them: registers that are never written in some lanes count as taken from the first time on
+/// that somebody may have, in a loop around all else too.
 struct RowGroups {
-  uint4 group[kGroups];
+  static constexpr int kGroups = 4;
+  uint4 group[kGroups] = {};
 
   /// `row`: of the first group, in shared memory.
   __device__ __forceinline__ void load(int lane, uint32_t row) {
@@ -105,7 +107,7 @@ struct RowGroups {
     const uint32_t from = row + (lane & 7) * 16;
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      group[i] = load_shared_if(has_row, from + i * kGroupK * 4);
+      load_shared_if(has_row, from + i * kGroupK * 4, group[i]);
     }
   }
 };
@@ -137,15 +139,14 @@ struct WeightSlice {
     }
   }
 
-  /// sums += this times a slice of the row in shared memory.
-  __device__ __forceinline__ void multiply(int lane, uint32_t row, UnitSums& sums) const {
-    constexpr int kAtOnce = 4;
+  /// sums += this times a slice of the row in shared memory, which comes through `part`.
+  __device__ __forceinline__ void multiply(int lane, uint32_t row, RowGroups& part,
+                                           UnitSums& sums) const {
 #pragma unroll
-    for (int done = 0; done < kSliceGroups; done += kAtOnce) {
-      RowGroups<kAtOnce> part;
+    for (int done = 0; done < kSliceGroups; done += RowGroups::kGroups) {
       part.load(lane, row + done * kGroupK * 4);
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
+      for (int i = 0; i < RowGroups::kGroups; ++i) {
         mma_bf16(sums.part[i % 2 * 2], group[done + i][0], part.group[i].x, part.group[i].y);
         mma_bf16(sums.part[i % 2 * 2 + 1], group[done + i][1], part.group[i].z, part.group[i].w);
       }
@@ -268,6 +269,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   if (works && source.makes_row()) {
     source.make_row(share, row);
   }
+  RowGroups part;
 #pragma unroll 1
   for (int block = 0; block < units; block += kBlockUnits) {
     const int block_units = min(kBlockUnits, units - block);
@@ -287,7 +289,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
           source.take(slice, row + place, next < 0 ? -1 : share.first + next * Team::kWarps);
           __syncwarp();
         }
-        held.multiply(lane, in_row + place, unit_sums);
+        held.multiply(lane, in_row + place, part, unit_sums);
         const bool same_unit = i + 1 < share.count;
         const int then = block + unit + (same_unit ? 0 : share.sets);
         if (then < units) {
