@@ -369,21 +369,20 @@ __device__ void Worker<kTraced>::head_row(const Code& code, const Tagged* from, 
   const int dim = launch_.shape.head_dim;
   const int half = dim / 2;
   constexpr int kPairs = kMostHalf / 32;  // of a lane
-  Tagged asked[kPairs] = {};
   float2 x[kPairs] = {};
-#pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    if (team().lane + 32 * j < half) {
-      asked[j] = load_tagged(from + team().lane + 32 * j);
-    }
-  }
   Late late(*this, &code, -1);
+  bool there;
+  do {  // all that is not there yet at once
+    there = true;
 #pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    if (team().lane + 32 * j < half) {
-      x[j] = await_pair(asked[j], from + team().lane + 32 * j, tag(version), late);
+    for (int j = 0; j < kPairs; ++j) {
+      if (team().lane + 32 * j < half) {
+        const Tagged word = load_tagged(from + team().lane + 32 * j);
+        there = there && word.tag() == tag(version);
+        x[j] = {word.first(), word.second()};
+      }
     }
-  }
+  } while (!there && !late());
   __syncwarp();
   float squares = 0;
 #pragma unroll
