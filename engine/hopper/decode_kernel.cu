@@ -33,7 +33,7 @@ struct CodePages {
   uint16_t units;
   uint16_t groups;       ///< of a unit
   uint16_t last_groups;  ///< of the last one
-  bool head;        ///< see Code
+  bool head;             ///< see Code
 };
 
 /// What lies at the beginning of shared memory, all of fixed size.
@@ -45,7 +45,10 @@ struct Shared {
   int code_count;          ///< in a step
   int code[Team::kWarps];  ///< the one that the warp runs, of all steps
   int fed;                 ///< of a step: the one whose pages the loader brings
-  alignas(16) float sums[2 * kBlockSums];
+  union {                  // the sample's event comes after the team's last product
+    alignas(16) float sums[2 * kBlockSums];
+    SampleScratch sample;
+  };
   alignas(16) float squares[2][Team::kWarps];  ///< of the row that is normed, each warp's
   float scratch[2 * Team::kWarps];
   Candidate best[kFinishThreads / 32];
@@ -57,7 +60,6 @@ struct Shared {
   uint32_t leave[2];  ///< what thread 0 saw of gave_up at the end of a step: all act on the same
   uint32_t ended;     ///< the team has left: the others follow
   uint32_t stop;      ///< the host asks for an end
-  SampleScratch sample;
   Launch launch;
 };
 
@@ -666,7 +668,8 @@ class Worker<kTraced>::RowSource {
     bool all = true;
 #pragma unroll
     for (int q = 0; q < kRowQuads; ++q) {
-      all = all && (row_element(slice, q) >= code_.k || asked_[0][q].has(worker_.tag(code_.source)));
+      all =
+          all && (row_element(slice, q) >= code_.k || asked_[0][q].has(worker_.tag(code_.source)));
     }
     return all;
   }
@@ -705,7 +708,7 @@ __device__ __forceinline__ void Worker<kTraced>::merge(const Code& code, int pos
     merge_splits(partials, tag(code.source), active, element < code.k ? element : -1, late, x);
 #pragma unroll
     for (int q = 0; q < kRowQuads; ++q) {
-      store_row_quad(row + i * kRowSliceBytes, 2 * team().lane + q, x[q]);
+      store_row_quad(row + row_place(share, i), 2 * team().lane + q, x[q]);
     }
   }
   __syncwarp();
@@ -759,8 +762,8 @@ __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int p
       const bool valid = there && column < static_cast<int>(segment.columns);
       const int unit = thread / unit_columns;
       const int at_gate = unit * kUnitColumns + thread % unit_columns;
-      const int to_up = first_unit + unit + 1 == code.units ? unit_columns >> code.fold
-                                                            : unit_columns;
+      const int to_up =
+          first_unit + unit + 1 == code.units ? unit_columns >> code.fold : unit_columns;
       float gate = factor * gather(sums, at_gate, parts);
       float up = factor * gather(sums, at_gate + to_up, parts);
       if (segment.bias != kNowhere && valid) {
@@ -786,8 +789,7 @@ __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int p
     const bool valid = there && column < static_cast<int>(segment.columns);
     float x = factor * gather(sums, thread, parts);
     if (segment.bias != kNowhere && valid) {
-      x += __bfloat162float(
-          at<const __nv_bfloat16>(segment.bias)[column + segment.bias_skip]);
+      x += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[column + segment.bias_skip]);
     }
     x *= segment.alpha;
     if (segment.accumulate != 0 && valid) {
@@ -804,7 +806,7 @@ __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int p
     }
   };
   const int kept = made_here(launch_.row_slices);
-  char* row = memory + layout().scratch + team().warp * kept * kRowSliceBytes;
+  char* row = memory + layout().scratch;
   RowSource source(*this, code, position, squares);
   stream_product(team(), ring(), shared().products, row, kept, code.units,
                  static_cast<int>(groups_of(code.k)), code.fold, source, shared().sums, finish);

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kArenaAlignment = 256;
 constexpr int64_t kMostEvents = kPreviousStep - 1;
+constexpr int64_t kFewestKept = 2;  // slices of a row of each warp: the one in use and the next
 
 int64_t aligned(int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
@@ -68,6 +69,15 @@ std::vector<bool> events_in_data(const Program& program, const std::vector<bool>
     }
   }
   return result;
+}
+
+/// Places of slices of a product's row when warps keep all of theirs, up to `kept`, or else the two
+/// that are in use (see row_place() in ops/linear/hopper.cuh).
+int64_t row_places(int64_t k, int64_t kept) {
+  const int64_t slices = slices_of(k);
+  const int64_t fewest = slices / kTeamWarps;  // of a warp; some have one more
+  const int64_t all = fewest + 1 <= kept ? slices : fewest <= kept ? fewest * kTeamWarps : 0;
+  return std::max(all, kFewestKept * kTeamWarps);
 }
 
 /// Lowers the instructions of one worker.
@@ -224,8 +234,7 @@ class WorkerLowering {
       const int64_t most = kHalf >> job.fold;
       for (const int half : {0, 1}) {
         const int64_t first = up == nullptr && half == 1 ? c + most : c;
-        job.source[half] =
-            weight_bytes(up != nullptr && half == 1 ? *up : ref) + first * k * 2;
+        job.source[half] = weight_bytes(up != nullptr && half == 1 ? *up : ref) + first * k * 2;
         job.rows[half] = static_cast<int32_t>(std::clamp<int64_t>(columns.end - first, 0, most));
       }
       out_.pack.push_back(job);
@@ -253,11 +262,11 @@ class WorkerLowering {
   /// After a product's units are known: the slices of its row that a warp keeps. All of what it
   /// would cost to make again, and of what several units read as long as it is not too much.
   void keep_slices(const Code& code) {
-    constexpr int64_t kMostKept = 4;    // at least kAskedAhead
-    constexpr int64_t kFewestKept = 2;  // the one in use and the next
+    constexpr int64_t kMostKept = 4;  // at least kAskedAhead
     const int64_t of_warp = (slices_of(code.k) + kTeamWarps - 1) / kTeamWarps;
     const bool made_here = code.merged != 0 || code.b != kNowhere;
-    const int64_t most = made_here ? of_warp : code.units > 1 ? kMostKept : kFewestKept;
+    const bool all = made_here || (code.units > 1 && code.fold != 0);  // a folded unit is short
+    const int64_t most = all ? of_warp : code.units > 1 ? kMostKept : kFewestKept;
     const int64_t kept = std::max(kFewestKept, std::min(of_warp, most));
     out_.row_slices = std::max(out_.row_slices, static_cast<int32_t>(kept));
     out_.page_jump = std::max(out_.page_jump, static_cast<int32_t>(page_jump(code.k, kTeamWarps)));
@@ -316,8 +325,7 @@ class WorkerLowering {
     joined_ =
         code != nullptr && code->opcode == Opcode::linear && instruction_->waits.empty() &&
         code->k == op.k && product_input_ == op.a && code->fold == 0 &&
-        code->segments < kMostSegments &&
-        op.out != program_.logits &&
+        code->segments < kMostSegments && op.out != program_.logits &&
         (instruction_->signal == kNone || in_data_[static_cast<size_t>(instruction_->signal)]);
     if (!joined_) {
       code = &code_;
@@ -495,9 +503,16 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   for (const Event& event : program.events) {
     out.event_signals.push_back(static_cast<uint32_t>(event.signals));
   }
-  out.scratch_bytes = static_cast<int32_t>(std::max<int64_t>(
-      int64_t{out.row_slices} * kTeamWarps * kRowSliceBytes,
-      attention_scratch_bytes(kTeamWarps, config.head_dim, config.query_heads / config.kv_heads)));
+  int64_t scratch =
+      attention_scratch_bytes(kTeamWarps, config.head_dim, config.query_heads / config.kv_heads);
+  for (const auto& worker : out.codes) {
+    for (const Code& code : worker) {
+      if (code.units > 0) {
+        scratch = std::max(scratch, row_places(code.k, out.row_slices) * kRowSliceBytes);
+      }
+    }
+  }
+  out.scratch_bytes = static_cast<int32_t>(scratch);
   return out;
 }
 

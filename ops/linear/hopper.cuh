@@ -10,10 +10,10 @@
 //
 // Folded units. Workers' shares are evener when they are not whole units. The last unit of a
 // product may be folded, once or twice (`fold`): it has 16 >> fold columns, and a group of it holds
-// 1 << fold groups of k, one in each half or quarter of the lanes: lane (g, t) has columns g % h and
-// h + g % h, h = 8 >> fold, of the (g / h)-th. A slice of it is the same range of k in a half or a
-// quarter of the bytes, so warps read the same parts of the row as for the other units; the lanes of
-// the other groups of k multiply zeros.
+// 1 << fold groups of k, one in each half or quarter of the lanes: lane (g, t) has columns g % h
+// and h + g % h, h = 8 >> fold, of the (g / h)-th. A slice of it is the same range of k in a half
+// or a quarter of the bytes, so warps read the same parts of the row as for the other units; the
+// lanes of the other groups of k multiply zeros.
 //
 // Who does what. A slice is one warp's work. With fewer slices in a unit than warps, sets of warps
 // take turns at the units; with more, a warp takes every eighth slice. So a warp reads only its own
@@ -53,8 +53,9 @@ struct SliceShare {
   int set;     ///< this warp's; >= sets: it has nothing to do
   int first;   ///< this warp's first slice
   int count;   ///< slices of a unit that this warp takes: first, first + 8, ...
+  int place;   ///< the warp's, among the slices that are kept
 
-  __device__ SliceShare(const Team& team, int slices_) : slices(slices_) {
+  __device__ SliceShare(const Team& team, int slices_) : slices(slices_), place(team.warp) {
     if (slices < Team::kWarps) {
       sets = Team::kWarps / slices;
       set = team.warp / slices;
@@ -69,6 +70,12 @@ struct SliceShare {
   }
   __device__ bool works() const { return set < sets; }
 };
+
+/// Where the i-th slice of the row that a warp keeps lies: beside the other warps', so that slices
+/// that few warps have take no room for all.
+__device__ inline int row_place(const SliceShare& share, int i) {
+  return (i * Team::kWarps + share.place) * kRowSliceBytes;
+}
 
 /// Four elements of the row, 4 * quad of a slice on, as two bf16 each. A group's upper parts lie
 /// before its lower ones: what the lanes of an mma read is one line.
@@ -117,25 +124,24 @@ struct RowGroups {
 struct WeightSlice {
   uint4 group[kSliceGroups][2];
 
-  /// `from`: of this lane, in shared memory; of a unit folded `fold` times. What is not among the
-  /// slice's first `groups` groups becomes zeros.
-  __device__ __forceinline__ void load(int lane, uint32_t from, int groups, int fold) {
-    if (fold == 0 && groups >= kSliceGroups) {
+  /// A whole slice. `from`: of this lane, in shared memory.
+  __device__ __forceinline__ void load(uint32_t from) {
 #pragma unroll
-      for (int i = 0; i < kSliceGroups; ++i) {
-        group[i][0] = load_shared_bits(from + i * kGroupBytes);
-        group[i][1] = load_shared_bits(from + i * kGroupBytes + kGroupBytes / 2);
-      }
-      return;
+    for (int i = 0; i < kSliceGroups; ++i) {
+      group[i][0] = load_shared_bits(from + i * kGroupBytes);
+      group[i][1] = load_shared_bits(from + i * kGroupBytes + kGroupBytes / 2);
     }
-    const int in_group = lane >> (5 - fold);
+  }
+  /// The first `groups` groups of a slice, or all that it has, of a unit folded `fold` times; the
+  /// others become zeros, and what other lanes have.
+  __device__ __forceinline__ void load_part(int lane, uint32_t from, int groups, int fold) {
+    const int of_lane = lane >> (5 - fold);
 #pragma unroll
     for (int i = 0; i < kSliceGroups; ++i) {
       group[i][0] = group[i][1] = uint4{};
-      if ((i >> fold) < groups && (i & ((1 << fold) - 1)) == in_group) {
-        group[i][0] = load_shared_bits(from + (i >> fold) * kGroupBytes);
-        group[i][1] = load_shared_bits(from + (i >> fold) * kGroupBytes + kGroupBytes / 2);
-      }
+      const bool here = i < groups && (i & ((1 << fold) - 1)) == of_lane;
+      load_shared_if(here, from + (i >> fold) * kGroupBytes, group[i][0]);
+      load_shared_if(here, from + (i >> fold) * kGroupBytes + kGroupBytes / 2, group[i][1]);
     }
   }
 
@@ -161,9 +167,9 @@ struct WeightSlice {
 /// for by source.ask(i, slice), i = 0, 1, ...; source.take(slice, to, next) waits for the oldest
 /// that was asked for, stores it at `to` by store_row_quad, zeros beyond the row's end, and asks
 /// for slice `next` unless that is -1. Both are called by whole warps; each slice of the row that
-/// the warp works on is taken at least once. `kept` slices of the row stay in `row`, the warp's own
-/// memory; when the warp has more than that, they are asked for again for each unit (then more than
-/// kAskedAhead of them). When source.makes_row(), it makes all of the warp's slices at once
+/// the warp works on is taken at least once. `kept` slices of the row stay in `row`, in the warp's
+/// part of it; when the warp has more than that, they are asked for again for each unit (then more
+/// than kAskedAhead of them). When source.makes_row(), it makes all of the warp's slices at once
 /// instead: source.make_row(share, row). source.publish() is called by all before each block's
 /// barrier, and source.await_page(barrier, phase) waits for a page.
 ///
@@ -182,7 +188,9 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   const SliceShare share(team, slices);
   const int lane = made_here(team.lane);
   const uint32_t in_row = smem_address(row);
-  const uint32_t weights = smem_address(ring.pages) + lane * 16;
+  // Of this warp's slices in their pages, where units are not folded.
+  const uint32_t weights =
+      smem_address(ring.pages) + place_in_page(share.first, 0) * kSliceBytes + lane * 16;
   const auto fold_of = [&](int unit) { return unit + 1 == units ? fold : 0; };
   // Said anew each time: not even its address should take a register through the loop.
   const auto state = [&]() -> ProductState& {
@@ -240,20 +248,22 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     if (wanted) {
       source.await_page(ring.full[page.slot], page.phase);
     }
-    held.load(lane,
-              weights + page.slot * kPageBytes +
-                  place_in_page(share.first, unit_fold) * (kSliceBytes >> unit_fold),
-              wanted ? static_cast<int>(folded_groups(groups, unit_fold)) -
-                           slice * (kSliceGroups >> unit_fold)
-                     : 0,
-              unit_fold);
+    const uint32_t from = weights + page.slot * kPageBytes;
+    const int left = wanted ? groups - slice * kSliceGroups : 0;
+    if (unit_fold == 0 && left >= kSliceGroups) {
+      held.load(from);
+    } else {
+      held.load_part(lane,
+                     from + place_in_page(share.first, unit_fold) * (kSliceBytes >> unit_fold) -
+                         place_in_page(share.first, 0) * kSliceBytes,
+                     left, unit_fold);
+    }
     if (wanted) {
       release(slice, unit_fold);
-      page.advance(
-          i + 1 < share.count
-              ? kRoundPages >> unit_fold
-              : next_unit + page_of(share.first, fold_of(unit + share.sets)),
-          ring.slots);
+      page.advance(i + 1 < share.count
+                       ? kRoundPages >> unit_fold
+                       : next_unit + page_of(share.first, fold_of(unit + share.sets)),
+                   ring.slots);
     }
   };
   // Fetched by all: registers that are written on some ways only would stay taken outside of this
@@ -280,7 +290,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
 #pragma unroll 1
       for (int i = 0; i < share.count; ++i) {
         const int slice = share.first + i * Team::kWarps;
-        const int place = (keeps ? i : i & 1) * kRowSliceBytes;
+        const int place = row_place(share, keeps ? i : i & 1);
         if (asks) {
           // Those after the last are the first again, for the next unit.
           const int next = i + kAskedAhead < share.count        ? i + kAskedAhead

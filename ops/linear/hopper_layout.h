@@ -8,7 +8,7 @@ namespace weft::hopper {
 
 inline constexpr int kUnitColumns = 16;  ///< rows of the weight in a unit that is not folded
 inline constexpr int kMostFold = 2;
-inline constexpr int kGroupK = 32;       ///< k in a group
+inline constexpr int kGroupK = 32;  ///< k in a group
 inline constexpr int kGroupBytes = kUnitColumns * kGroupK * 2;
 inline constexpr int kPageBytes = 16384;
 inline constexpr int kPageGroups = kPageBytes / kGroupBytes;
