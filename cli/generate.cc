@@ -63,7 +63,9 @@ Result<int> generate(const Flags& flags) {
   }
   WEFT_ASSIGN(const ModelConfig config, flags.source.config());
   WEFT_ASSIGN(const Tokenizer tokenizer, Tokenizer::open(flags.source.directory));
-  WEFT_ASSIGN(const std::vector<int32_t> ids, tokenizer.encode(prompt));
+  WEFT_ASSIGN(
+      const std::vector<int32_t> ids,
+      encode(tokenizer, prompt, flags.prompt_file.empty() ? "--prompt" : flags.prompt_file));
   WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, options, 1));
   WEFT_ASSIGN(const auto engine, Engine::create(config, std::move(weights), options));
 
@@ -157,7 +159,7 @@ void add_generate(CLI::App& app, Action& action) {
   command->add_option("--seed", s.seed, "the same seed draws the same tokens")->type_name("S");
   command->add_option("--stop", flags->stops, "end before this text; may be given again")
       ->type_name("TEXT")
-      ->check([](const std::string& text) { return text.empty() ? "the text is empty" : ""; })
+      ->check(some_text())
       ->allow_extra_args(false);
   command
       ->add_option(

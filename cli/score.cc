@@ -18,7 +18,8 @@ namespace {
 struct Flags {
   ModelSource source;
   EngineFlags engine;
-  std::string text, file, ids;
+  std::string text, file;
+  std::optional<std::string> ids;
   bool logits = false;
   bool json = false;
 };
@@ -53,15 +54,15 @@ Result<int> score(const Flags& flags) {
   WEFT_ASSIGN(const ModelConfig config, flags.source.config());
   std::vector<int32_t> ids;
   std::optional<Tokenizer> tokenizer;
-  if (!flags.ids.empty()) {
-    WEFT_ASSIGN(ids, parse_ids(flags.ids));
+  if (flags.ids.has_value()) {
+    WEFT_ASSIGN(ids, parse_ids(*flags.ids));
   } else {
     std::string text = flags.text;
     if (!flags.file.empty()) {
       WEFT_ASSIGN(text, read_text(flags.file));
     }
     WEFT_ASSIGN(tokenizer, Tokenizer::open(flags.source.directory));
-    WEFT_ASSIGN(ids, tokenizer->encode(text));
+    WEFT_ASSIGN(ids, encode(*tokenizer, text, flags.file.empty() ? "--text" : flags.file));
   }
   WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, options, 1));
   WEFT_ASSIGN(const auto engine, Engine::create(config, std::move(weights), options));

@@ -24,7 +24,9 @@ Result<int> tokenize(const Flags& flags) {
   if (!flags.file.empty()) {
     WEFT_ASSIGN(text, read_text(flags.file));
   }
-  WEFT_ASSIGN(const std::vector<int32_t> ids, tokenizer.encode(text, !flags.no_special));
+  WEFT_ASSIGN(
+      const std::vector<int32_t> ids,
+      encode(tokenizer, text, flags.file.empty() ? "--text" : flags.file, !flags.no_special));
   if (flags.json) {
     nlohmann::ordered_json out;
     out["ids"] = ids;
