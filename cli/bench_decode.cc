@@ -27,7 +27,7 @@ namespace {
 constexpr double kLogitsTolerance = 3e-2;
 constexpr int64_t kStretch = 16;  // decode steps between two looks at the memory
 
-struct Flags {
+struct DecodeFlags {
   ModelSource source;
   EngineFlags engine;
   int64_t prompt_tokens = 512;
@@ -53,7 +53,7 @@ double relative_difference(std::span<const float> a, std::span<const float> b) {
   return std::sqrt(difference / norm);
 }
 
-Result<int> bench_decode(const Flags& flags) {
+Result<int> bench_decode(const DecodeFlags& flags) {
   WEFT_ASSIGN(EngineOptions options, flags.engine.options());
   WEFT_ASSIGN(const ModelConfig config, flags.source.config());
   const int64_t total = flags.prompt_tokens + flags.new_tokens;
@@ -247,7 +247,7 @@ Result<int> bench_decode(const Flags& flags) {
 void add_bench_decode(CLI::App& bench, Action& action) {
   CLI::App* command = bench.add_subcommand(
       "decode", "Time prefill and decode of a model against the machine's limits");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<DecodeFlags>();
   flags->source.declare(*command, true);
   command->add_option("--prompt-tokens", flags->prompt_tokens, "tokens of (random) prompt")
       ->type_name("N")

@@ -20,7 +20,7 @@
 namespace weft::cli {
 namespace {
 
-struct Flags {
+struct GenerateFlags {
   ModelSource source;
   EngineFlags engine;
   std::string prompt, prompt_file, stats_json;
@@ -54,7 +54,7 @@ class Output {
   Status status_;
 };
 
-Result<int> generate(const Flags& flags) {
+Result<int> generate(const GenerateFlags& flags) {
   const auto start = std::chrono::steady_clock::now();
   WEFT_ASSIGN(const EngineOptions options, flags.engine.options());
   std::string prompt = flags.prompt;
@@ -127,7 +127,7 @@ Result<int> generate(const Flags& flags) {
 
 void add_generate(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("generate", "Continue a prompt");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<GenerateFlags>();
   flags->source.declare(*command, false);
   CLI::Option_group* prompt = command->add_option_group("prompt");
   prompt->add_option("--prompt", flags->prompt, "the text to continue")->type_name("TEXT");

@@ -15,7 +15,7 @@
 namespace weft::cli {
 namespace {
 
-struct Flags {
+struct InspectFlags {
   ModelSource source;
   EngineFlags engine;
   bool program = false;
@@ -94,7 +94,7 @@ Result<std::string> describe_kernels(const std::string& path) {
          "waves: of a SIMD, at most 8, with workgroups of as many threads as the kernel allows\n";
 }
 
-Result<int> inspect(const Flags& flags) {
+Result<int> inspect(const InspectFlags& flags) {
   if (flags.kernels || !flags.code_object.empty()) {
     WEFT_ASSIGN(const std::string text, describe_kernels(flags.code_object));
     WEFT_TRY(write_text("-", text));
@@ -140,7 +140,7 @@ Result<int> inspect(const Flags& flags) {
 
 void add_inspect(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("inspect", "Show a model and the program that runs it");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<InspectFlags>();
   flags->source.declare(*command, true);
   command->add_flag("--program", flags->program, "print the program (verified) and its costs");
   command->add_flag("--all-layers", flags->all_layers, "every layer, not the first alone");

@@ -15,7 +15,7 @@
 namespace weft::cli {
 namespace {
 
-struct Flags {
+struct ScoreFlags {
   ModelSource source;
   EngineFlags engine;
   std::string text, file;
@@ -49,7 +49,7 @@ Result<std::vector<int32_t>> parse_ids(const std::string& text) {
   return ids;
 }
 
-Result<int> score(const Flags& flags) {
+Result<int> score(const ScoreFlags& flags) {
   WEFT_ASSIGN(const EngineOptions options, flags.engine.options());
   WEFT_ASSIGN(const ModelConfig config, flags.source.config());
   std::vector<int32_t> ids;
@@ -123,7 +123,7 @@ Result<int> score(const Flags& flags) {
 void add_score(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
       "score", "Log-probability of each token of a text after the first, and perplexity");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ScoreFlags>();
   flags->source.declare(*command, false);
   CLI::Option_group* text = command->add_option_group("text");
   text->add_option("--text", flags->text, "the text")->type_name("T");

@@ -11,14 +11,14 @@
 namespace weft::cli {
 namespace {
 
-struct Flags {
+struct TokenizeFlags {
   std::string model, text, file;
   bool ids_only = false;
   bool json = false;
   bool no_special = false;
 };
 
-Result<int> tokenize(const Flags& flags) {
+Result<int> tokenize(const TokenizeFlags& flags) {
   WEFT_ASSIGN(const Tokenizer tokenizer, Tokenizer::open(flags.model));
   std::string text = flags.text;
   if (!flags.file.empty()) {
@@ -54,7 +54,7 @@ Result<int> tokenize(const Flags& flags) {
 
 void add_tokenize(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("tokenize", "Turn text into token ids and back");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<TokenizeFlags>();
   command->add_option("--model", flags->model, "directory with tokenizer.json")
       ->type_name("DIR")
       ->required();
