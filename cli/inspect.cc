@@ -23,6 +23,7 @@ struct InspectFlags {
   bool kernels = false;
   std::string code_object;
   int64_t rows = 1;
+  int64_t batch = 1;
   int64_t position = 0;
 };
 
@@ -114,10 +115,11 @@ Result<int> inspect(const InspectFlags& flags) {
     if (engine.device != "cpu" && flags.rows == 1) {
       constexpr int kSms = 132;  // of an H100 or H200
       options = hopper::plan_options(config, engine.workers > 0 ? engine.workers : kSms,
-                                     options.capacity, kv);
+                                     options.capacity, kv, flags.batch);
     } else {
       options.workers = engine.workers > 0 ? engine.workers : cpu::usable_cpus();
       options.rows = flags.rows;
+      options.sequences = flags.batch;
       options.kv = kv;
       options.round_activations =
           engine.round_activations.value_or(config.hidden >= kRoundedHidden);
@@ -127,10 +129,13 @@ Result<int> inspect(const InspectFlags& flags) {
           fmt::format("--position {} with {} rows lies beyond the {} positions of the context",
                       flags.position, flags.rows, options.capacity));
     }
+    if (flags.batch > 1 && flags.rows > 1) {
+      return usage_error("--batch is of decode steps: leave it or --rows out");
+    }
     const Program program = plan(config, weights, options);
     WEFT_TRY(verify(program));
-    text +=
-        "\n" + disassemble(program, weights, flags.rows, flags.position, flags.all_layers ? -1 : 1);
+    text += "\n" + disassemble(program, weights, flags.rows * flags.batch, flags.position,
+                               flags.all_layers ? -1 : 1);
   }
   WEFT_TRY(write_text("-", text));
   return 0;
@@ -144,6 +149,10 @@ void add_inspect(CLI::App& app, Action& action) {
   flags->source.declare(*command, true);
   command->add_flag("--program", flags->program, "print the program (verified) and its costs");
   command->add_flag("--all-layers", flags->all_layers, "every layer, not the first alone");
+  command->add_option("--batch", flags->batch, "sequences that a decode step feeds at once")
+      ->type_name("N")
+      ->check(CLI::Range(1, hopper::kMostSequences))
+      ->capture_default_str();
   command->add_option("--rows", flags->rows, "tokens in a step: 1 decodes, more is prefill")
       ->type_name("N")
       ->check(CLI::Range(1, 65536))

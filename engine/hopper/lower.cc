@@ -238,12 +238,13 @@ class WorkerLowering {
   /// After a product's units are known: the slices of its row that a warp keeps. All of what it
   /// would cost to make again, and of what several units read as long as it is not too much.
   void keep_slices(const Code& code) {
-    constexpr int64_t kMostKept = 4;    // at least kAskedAhead
-    constexpr int64_t kFewestKept = 2;  // the one in use and the next
+    const bool many = program_.sequences > 1;  // rows, which leave no room to spare
+    const int64_t fewest = many ? 1 : 2;       // the one in use, and the next
+    const int64_t most_spare = many ? 1 : 4;
     const int64_t of_warp = (slices_of(code.k) + kTeamWarps - 1) / kTeamWarps;
     const bool made_here = code.merged != 0 || code.b != kNowhere;
-    const int64_t most = made_here ? of_warp : code.units > 1 ? kMostKept : kFewestKept;
-    const int64_t kept = std::max(kFewestKept, std::min(of_warp, most));
+    const int64_t most = made_here ? of_warp : code.units > 1 ? most_spare : fewest;
+    const int64_t kept = std::max(fewest, std::min(of_warp, most));
     out_.row_slices = std::max(out_.row_slices, static_cast<int32_t>(kept));
     out_.page_jump = std::max(out_.page_jump, static_cast<int32_t>(page_jump(code.k, kTeamWarps)));
   }
@@ -256,6 +257,8 @@ class WorkerLowering {
     code_.version = version(op.out);
     code_.n = static_cast<int32_t>(op.columns);
     code_.x = op.scale;
+    code_.first = static_cast<int32_t>(instruction_->rows.begin);
+    code_.last = static_cast<int32_t>(instruction_->rows.end);
     return {};
   }
   Status operator()(const RopeAnglesOp& op) {
@@ -291,6 +294,7 @@ class WorkerLowering {
     segment.columns = static_cast<uint32_t>(columns.size());
     segment.alpha = op.alpha;
     segment.accumulate = op.accumulate ? 1 : 0;
+    segment.stride = static_cast<int32_t>(op.n);
     segment.prior = op.accumulate ? source(op.out) : kPlain;
     WEFT_TRY(weight(op.weight));
 
@@ -328,6 +332,7 @@ class WorkerLowering {
     WEFT_TRY(weight(op.gate));
     WEFT_TRY(weight(op.up));
     segment.columns = static_cast<uint32_t>(columns.size());
+    segment.stride = static_cast<int32_t>(op.n);
     code_.segments = 1;
     code_.units = static_cast<int32_t>(2 * units_of(columns.size()));
     keep_slices(code_);
@@ -352,6 +357,7 @@ class WorkerLowering {
     code_.first = static_cast<int32_t>(instruction_->tile.begin);
     code_.last = static_cast<int32_t>(instruction_->tile.end);
     code_.n = instruction_->split;
+    code_.row = static_cast<int32_t>(instruction_->rows.begin);
     code_.x = op.epsilon;
     code_.source = source(op.q);
     code_.attention.k = source(op.k);
@@ -377,6 +383,7 @@ class WorkerLowering {
     code_.opcode = Opcode::sample;
     code_.a = buffer(op.logits);
     code_.n = static_cast<int32_t>(op.vocabulary);
+    code_.row = static_cast<int32_t>(instruction_->rows.begin);
     code_.head = 1;
     return {};
   }
@@ -399,8 +406,10 @@ class WorkerLowering {
 
 }  // namespace
 
-PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv) {
+PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv,
+                         int64_t sequences) {
   PlanOptions options;
+  options.sequences = sequences;
   options.workers = units;
   if (config.norm_placement == NormPlacement::after) {
     // Every worker keeps the residual itself, so every worker takes part in every exchange.
@@ -443,7 +452,7 @@ Arena lay_out(const Program& program, const Weights& weights) {
 
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
                       const Arena& arena, int64_t capacity) {
-  WEFT_CHECK(program.rows == 1);
+  WEFT_CHECK(program.rows == program.sequences && program.sequences <= kMostSequences);
   constexpr int64_t kMostHeadDim = 256;
   if (config.head_dim % 8 != 0 || config.head_dim > kMostHeadDim) {
     return input_error(
@@ -461,6 +470,7 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   }
   Lowered out;
   out.codes.resize(program.workers.size());
+  out.shape.sequences = static_cast<int32_t>(program.sequences);
   out.shape.query_heads = static_cast<int32_t>(config.query_heads);
   out.shape.kv_heads = static_cast<int32_t>(config.kv_heads);
   out.shape.group = static_cast<int32_t>(config.query_heads / config.kv_heads);
@@ -478,7 +488,7 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
     out.event_signals.push_back(static_cast<uint32_t>(event.signals));
   }
   out.scratch_bytes = static_cast<int32_t>(std::max<int64_t>(
-      int64_t{out.row_slices} * kTeamWarps * kRowSliceBytes,
+      int64_t{out.row_slices} * kTeamWarps * row_slice_bytes(batch_of(out.shape.sequences)),
       attention_scratch_bytes(kTeamWarps, config.head_dim, config.query_heads / config.kv_heads)));
   return out;
 }

@@ -1,5 +1,5 @@
-// linear and gated_linear for one row on a resident CTA: a matrix-vector product whose weights come
-// as a stream of pages, packed in the order and layout in which they are used.
+// linear and gated_linear for one to eight rows, each of a sequence, on a resident CTA: a product
+// whose weights come as a stream of pages, packed in the order and layout in which they are used.
 //
 // Layout. A unit is 16 columns of out (16 rows of the weight), a group 32 of k; a group of a unit
 // is 1024 bytes, the A operands of two mma m16n8k16: in mma j, lane (g, t) = (lane / 4, lane % 4)
@@ -14,9 +14,10 @@
 // the row's arrival and its use. The sums of the warps meet in shared memory after up to eight
 // units, and are added in a fixed order: the bits repeat.
 //
-// Arithmetic. The B operand is the row, as two bf16 that sum to its elements within 2^-17: column 0
-// holds the upper parts, column 1 the lower ones. Which k of a group stands where in the mma does
-// not matter as long as A and B agree.
+// Arithmetic. The rows are the columns of the B operand (see hopper_layout.h): a row's upper parts
+// in one, its lower ones in the next; with more than four sequences each has one column. Which k of
+// a group stands where in the mma does not matter as long as A and B agree. What is a template of
+// kBatch is made for at most so many sequences: batch_of().
 #pragma once
 
 #include "arch/hopper/page_ring.cuh"
@@ -24,10 +25,10 @@
 
 namespace weft::hopper {
 
-/// Units whose sums are gathered at once.
-inline constexpr int kBlockUnits = 8;
-/// Sums of two blocks: one is gathered while the other is filled. [block][unit][column][part]
-inline constexpr int kBlockSums = kBlockUnits * kUnitColumns * Team::kWarps;
+/// Sums of a block of units for each sequence; there are two blocks: one is gathered while the
+/// other is filled. [block][sequence][unit][column][part]
+template <int kBatch>
+inline constexpr int kBlockSums = kBatch* block_units(kBatch) * kUnitColumns* Team::kWarps;
 
 /// What a warp keeps from one product to the next. In shared memory: a register that the compiler
 /// has no room for would go to memory.
@@ -45,9 +46,10 @@ struct SliceShare {
   int first;   ///< this warp's first slice
   int count;   ///< slices of a unit that this warp takes: first, first + 8, ...
 
-  __device__ SliceShare(const Team& team, int slices_) : slices(slices_) {
+  /// `most_sets`: a power of 2.
+  __device__ SliceShare(const Team& team, int slices_, int most_sets) : slices(slices_) {
     if (slices < Team::kWarps) {
-      sets = Team::kWarps / slices;
+      sets = min(Team::kWarps / slices, most_sets);
       set = team.warp / slices;
       first = team.warp - set * slices;
       count = 1;
@@ -61,42 +63,63 @@ struct SliceShare {
   __device__ bool works() const { return set < sets; }
 };
 
-/// Four elements of the row, 4 * quad of a slice on, as two bf16 each. A group's upper parts lie
-/// before its lower ones: what the lanes of an mma read is one line.
-__device__ inline void store_row_quad(char* slice, int quad, float4 x) {
-  char* to = slice + quad / 8 * (kGroupK * 4) + quad % 8 * 8;
+/// A group's k of one column of B, and of all columns that are in use, in shared memory.
+inline constexpr int kColumnBytes = kGroupK * 2;
+template <int kBatch>
+inline constexpr int kRowGroupBytes = row_columns(kBatch) * kColumnBytes;
+
+/// Four elements of a sequence's row, 4 * quad of a slice on. A group's columns lie one after the
+/// other: what the lanes of an mma read is one run.
+template <int kBatch>
+__device__ inline void store_row_quad(char* slice, int sequence, int quad, float4 x) {
+  char* to = slice + quad / 8 * kRowGroupBytes<kBatch> +
+             sequence * (row_parts(kBatch) * kColumnBytes) + quad % 8 * 8;
   const uint32_t h0 = pack_bf16(x.x, x.y);
   const uint32_t h1 = pack_bf16(x.z, x.w);
   *reinterpret_cast<uint2*>(to) = {h0, h1};
-  *reinterpret_cast<uint2*>(to + kGroupK * 2) = {
-      pack_bf16(x.x - bf16_low(h0), x.y - bf16_high(h0)),
-      pack_bf16(x.z - bf16_low(h1), x.w - bf16_high(h1))};
+  if constexpr (row_parts(kBatch) == 2) {
+    *reinterpret_cast<uint2*>(to + kColumnBytes) = {
+        pack_bf16(x.x - bf16_low(h0), x.y - bf16_high(h0)),
+        pack_bf16(x.z - bf16_low(h1), x.w - bf16_high(h1))};
+  }
 }
 
 /// A warp's sums of one unit: of two interleaved runs of groups and both mma of each.
 struct UnitSums {
   float part[4][4] = {};
 
-  /// The sums of columns g and g + 8, in the lanes with t = 0.
-  __device__ float2 columns() const {
+  /// Of columns g and g + 8, for this lane's sequence (with kBatch = 8 for the second one of its
+  /// two): see first_sequence().
+  template <int kBatch>
+  __device__ float2 columns(bool second = false) const {
     const auto sum = [&](int i) { return (part[0][i] + part[1][i]) + (part[2][i] + part[3][i]); };
-    return {sum(0) + sum(1), sum(2) + sum(3)};
+    if constexpr (row_parts(kBatch) == 2) {
+      return {sum(0) + sum(1), sum(2) + sum(3)};
+    } else {
+      return second ? float2{sum(1), sum(3)} : float2{sum(0), sum(2)};
+    }
+  }
+  /// The first sequence whose sums a lane has. With kBatch = 1 only lanes with t = 0 have any.
+  template <int kBatch>
+  __device__ static int first_sequence(int lane) {
+    return lane % 4 * (2 / row_parts(kBatch));
   }
 };
 
-/// The row's operands of kGroups groups, in the lanes of columns 0 (upper parts) and 1 (lower
-/// ones); what the other lanes hold goes to columns that nobody reads.
-template <int kGroups>
+/// The rows' operands of kGroups groups, in the lanes of the columns that are in use; what the
+/// other lanes hold goes to columns that nobody reads.
+template <int kBatch, int kGroups>
 struct RowGroups {
   uint4 group[kGroups];
 
   /// `row`: of the first group, in shared memory.
   __device__ __forceinline__ void load(int lane, uint32_t row) {
-    const bool has_row = lane < 8;
-    const uint32_t from = row + (lane & 7) * 16;
+    constexpr int kLanes = 4 * row_columns(kBatch);  // that have a column
+    const bool has_row = lane < kLanes;
+    const uint32_t from = row + (lane & (kLanes - 1)) * 16;
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      group[i] = load_shared_if(has_row, from + i * kGroupK * 4);
+      group[i] = load_shared_if(has_row, from + i * kRowGroupBytes<kBatch>);
     }
   }
 };
@@ -126,13 +149,14 @@ struct WeightSlice {
     }
   }
 
-  /// sums += this times a slice of the row in shared memory.
+  /// sums += this times a slice of the rows in shared memory.
+  template <int kBatch>
   __device__ __forceinline__ void multiply(int lane, uint32_t row, UnitSums& sums) const {
     constexpr int kAtOnce = 4;
 #pragma unroll
     for (int done = 0; done < kSliceGroups; done += kAtOnce) {
-      RowGroups<kAtOnce> part;
-      part.load(lane, row + done * kGroupK * 4);
+      RowGroups<kBatch, kAtOnce> part;
+      part.load(lane, row + done * kRowGroupBytes<kBatch>);
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         mma_bf16(sums.part[i % 2 * 2], group[done + i][0], part.group[i].x, part.group[i].y);
@@ -142,31 +166,35 @@ struct WeightSlice {
   }
 };
 
-/// Multiplies the row with `units` units of `groups` groups each, that come through the ring.
+/// Multiplies the rows with `units` units of `groups` groups each, that come through the ring.
 ///
-/// The row comes from `source`. The first slices that this warp needs, up to kAskedAhead, are asked
-/// for by source.ask(i, slice), i = 0, 1, ...; source.take(slice, to, next) waits for the oldest
-/// that was asked for, stores it at `to` by store_row_quad, zeros beyond the row's end, and asks
-/// for slice `next` unless that is -1. Both are called by whole warps; each slice of the row that
-/// the warp works on is taken at least once. `kept` slices of the row stay in `row`, the warp's own
-/// memory; when the warp has more than that, they are asked for again for each unit (then more than
-/// kAskedAhead of them). When source.makes_row(), it makes all of the warp's slices at once
-/// instead: source.make_row(share, row). source.publish() is called by all before each block's
-/// barrier, and source.await_page(barrier, phase) waits for a page.
+/// A row (or several; their slices come together) comes from `source`. The first slices that this
+/// warp needs, up to Source::kAskedAhead, are asked for by source.ask(i, slice), i = 0, 1, ...;
+/// source.take(slice, to, next) waits for the oldest that was asked for, stores it at `to` by
+/// store_row_quad, zeros beyond the row's end, and asks for slice `next` unless that is -1. Both
+/// are called by whole warps; each slice of the row that the warp works on is taken at least once.
+/// `kept` slices of the row stay in `row`, the warp's own memory; when the warp has more than that,
+/// they are asked for again for each unit (then more than Source::kAskedAhead of them). When
+/// source.makes_row(whole) (whole: all of the warp's slices are kept), it makes all of the warp's
+/// slices at once instead: source.make_row(share, row). source.publish() is called by all before
+/// each block's barrier, and source.await_page(barrier, phase) waits for a page.
+///
+/// Source::kRowFirst: a slice of the row is taken before the weights for it are fetched, and has
+/// the registers; otherwise the weights are held while the row is on its way.
 ///
 /// finish(first_unit, units, parts, sums) is called by the team, all warps alike, after each block,
-/// when `parts` sums for each (unit, column) are there, for gather(). The loader waits for nobody
-/// but this, so the pages come.
-inline constexpr int kAskedAhead = 2;
-
-template <class Source, class Finish>
+/// when `parts` sums for each (sequence, unit, column) are there, for gather(). The loader waits
+/// for nobody but this, so the pages come.
+template <int kBatch, class Source, class Finish>
 __device__ __forceinline__ void stream_product(const Team& team, const PageRing& ring,
                                                ProductState* states, char* row, int kept, int units,
                                                int groups, Source& source, float* sums_memory,
                                                Finish finish) {
   const int slices = (groups + kSliceGroups - 1) / kSliceGroups;
   const int pages = (groups + kPageGroups - 1) / kPageGroups;  // of a unit
-  const SliceShare share(team, slices);
+  constexpr int kBlockUnits = block_units(kBatch);
+  constexpr int kSliceBytes = row_slice_bytes(kBatch);
+  const SliceShare share(team, slices, kBlockUnits);
   const int lane = made_here(team.lane);
   const uint32_t in_row = smem_address(row);
   const uint32_t weights = smem_address(ring.pages) +
@@ -189,19 +217,25 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     }
   };
   const auto leave = [&](int unit, const UnitSums& unit_sums) {
-    if (lane % 4 == 0) {
-      const float2 columns = unit_sums.columns();
-      float* to = sums_memory + (state().block_round & 1) * kBlockSums +
+    if (kBatch > 1 || lane % 4 == 0) {
+      float* to = sums_memory + (state().block_round & 1) * kBlockSums<kBatch> +
                   (unit * kUnitColumns + lane / 4) * Team::kWarps + share.first;
-      to[0] = columns.x;
-      to[kUnitColumns / 2 * Team::kWarps] = columns.y;
+      constexpr int kSequenceSums = kBlockUnits * kUnitColumns * Team::kWarps;
+#pragma unroll
+      for (int i = 0; i < 2 / row_parts(kBatch); ++i) {
+        const float2 columns = unit_sums.columns<kBatch>(i == 1);
+        float* of_sequence =
+            kBatch > 1 ? to + (UnitSums::first_sequence<kBatch>(lane) + i) * kSequenceSums : to;
+        of_sequence[0] = columns.x;
+        of_sequence[kUnitColumns / 2 * Team::kWarps] = columns.y;
+      }
     }
   };
   const auto end_block = [&](int block, int block_units) {
     source.publish();
     team.sync();
     finish(block, block_units, min(slices, Team::kWarps),
-           sums_memory + (state().block_round & 1) * kBlockSums);
+           sums_memory + (state().block_round & 1) * kBlockSums<kBatch>);
     __syncwarp();
     if (lane == 0) {
       state().cursor.advance(block_units * pages, ring.slots);
@@ -227,22 +261,44 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       page.advance(i + 1 < share.count ? kRoundPages : next_unit, ring.slots);
     }
   };
+  // Takes a slice of the row for unit `unit` to its place; those after the last are the first
+  // again, for the next unit.
+  const auto place = [&](int i) {
+    return (keeps ? i : Source::kRowFirst ? 0 : i & 1) * kSliceBytes;
+  };
+  const auto take = [&](int i, int unit) {
+    const int next = i + Source::kAskedAhead < share.count ? i + Source::kAskedAhead
+                     : !keeps && unit + 1 < units          ? i + Source::kAskedAhead - share.count
+                                                           : -1;
+    source.take(share.first + i * Team::kWarps, row + place(i),
+                next < 0 ? -1 : share.first + next * Team::kWarps);
+    __syncwarp();
+  };
   // Fetched by all: registers that are written on some ways only would stay taken outside of this
   // function.
   bool asks = false;
-  if (source.makes_row()) {
-    fetch(0, works);
+  if (source.makes_row(keeps)) {
+    if constexpr (!Source::kRowFirst) {
+      fetch(0, works);
+    }
     if (works) {
       source.make_row(share, row);
     }
   } else {
     asks = works;
 #pragma unroll
-    for (int i = 0; i < kAskedAhead; ++i) {
+    for (int i = 0; i < Source::kAskedAhead; ++i) {
       if (i < share.count && works) {
         source.ask(i, share.first + i * Team::kWarps);
       }
     }
+    if constexpr (!Source::kRowFirst) {
+      fetch(0, works);
+    } else if (works) {
+      take(0, 0);
+    }
+  }
+  if constexpr (Source::kRowFirst) {
     fetch(0, works);
   }
 #pragma unroll 1
@@ -254,21 +310,17 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       UnitSums unit_sums;
 #pragma unroll 1
       for (int i = 0; i < share.count; ++i) {
-        const int slice = share.first + i * Team::kWarps;
-        const int place = (keeps ? i : i & 1) * kRowSliceBytes;
-        if (asks) {
-          // Those after the last are the first again, for the next unit.
-          const int next = i + kAskedAhead < share.count        ? i + kAskedAhead
-                           : !keeps && block + unit + 1 < units ? i + kAskedAhead - share.count
-                                                                : -1;
-          source.take(slice, row + place, next < 0 ? -1 : share.first + next * Team::kWarps);
-          __syncwarp();
+        if (!Source::kRowFirst && asks) {
+          take(i, block + unit);
         }
-        held.multiply(lane, in_row + place, unit_sums);
-        if (i + 1 < share.count) {
-          fetch(i + 1, true);
-        } else if (block + unit + share.sets < units) {
-          fetch(0, true);
+        held.template multiply<kBatch>(lane, in_row + place(i), unit_sums);
+        const bool last = i + 1 == share.count;
+        if (!last || block + unit + share.sets < units) {
+          const int next = last ? 0 : i + 1;
+          if (Source::kRowFirst && asks) {
+            take(next, last ? block + unit + 1 : block + unit);
+          }
+          fetch(next, true);
         }
       }
       asks = asks && !keeps;
@@ -278,7 +330,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   }
 }
 
-/// The sum over the parts of one (unit, column) of a block.
+/// The sum over the parts of one (sequence, unit, column) of a block.
 __device__ inline float gather(const float* sums, int index, int parts) {
   const float4* from = reinterpret_cast<const float4*>(sums + index * Team::kWarps);
   const float4 p = from[0];
