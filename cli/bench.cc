@@ -42,9 +42,9 @@ std::string counted(const Counters& counters, double limit) {
 }
 
 /// One line a case as it comes, but each reason to skip cases only once in a row.
-class Printer {
+class BenchPrinter {
  public:
-  explicit Printer(std::FILE* to) : to_(to) {}
+  explicit BenchPrinter(std::FILE* to) : to_(to) {}
   void report(const trial::BenchOutcome& outcome) {
     const std::string subject =
         fmt::format("{} {}", outcome.selected.operation->name, outcome.selected.name());
@@ -190,7 +190,7 @@ void add_bench(CLI::App& app, Action& action) {
       flags->bench.device = device.get();
       std::FILE* to = flags->json == "-" ? stderr : stdout;  // nothing between the figures
       fmt::print(to, "{}\n", heading(flags->bench));
-      Printer printer(to);
+      BenchPrinter printer(to);
       WEFT_ASSIGN(const trial::BenchReport report,
                   trial::bench_operations(flags->bench, [&](const trial::BenchOutcome& outcome) {
                     printer.report(outcome);

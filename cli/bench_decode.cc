@@ -27,11 +27,12 @@ namespace {
 constexpr double kLogitsTolerance = 3e-2;
 constexpr int64_t kStretch = 16;  // decode steps between two looks at the memory
 
-struct Flags {
+struct DecodeFlags {
   ModelSource source;
   EngineFlags engine;
   int64_t prompt_tokens = 512;
   int64_t new_tokens = 128;
+  int batch = 1;
   int64_t repeat = 3;
   bool profile = false;
   std::string json;
@@ -53,7 +54,7 @@ double relative_difference(std::span<const float> a, std::span<const float> b) {
   return std::sqrt(difference / norm);
 }
 
-Result<int> bench_decode(const Flags& flags) {
+Result<int> bench_decode(const DecodeFlags& flags) {
   WEFT_ASSIGN(EngineOptions options, flags.engine.options());
   WEFT_ASSIGN(const ModelConfig config, flags.source.config());
   const int64_t total = flags.prompt_tokens + flags.new_tokens;
@@ -65,6 +66,7 @@ Result<int> bench_decode(const Flags& flags) {
   options.context = options.context > 0 ? options.context : total;
   options.weights_seed = flags.source.seed;
   options.profile = flags.profile;
+  options.sequences = flags.batch;
   const bool on_cpu = options.device == "cpu";
   const int threads = options.workers > 0 && on_cpu ? options.workers : cpu::usable_cpus();
   double stated_peak = 0;  // of a GPU: the vendor's figure
@@ -84,12 +86,15 @@ Result<int> bench_decode(const Flags& flags) {
   WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, options, threads));
   WEFT_ASSIGN(const auto engine, Engine::create(config, std::move(weights), options));
   const int workers = engine->workers();
-  std::vector<int32_t> prompt;
-  for (int64_t i = 0; i < flags.prompt_tokens; ++i) {
-    prompt.push_back(static_cast<int32_t>(uniform_draw(1, static_cast<uint64_t>(i)) *
-                                          static_cast<float>(config.vocabulary)));
+  const auto batch = static_cast<size_t>(flags.batch);
+  std::vector<Engine::Prompt> prompts(batch);
+  for (size_t s = 0; s < batch; ++s) {
+    for (int64_t i = 0; i < flags.prompt_tokens; ++i) {
+      prompts[s].push_back(static_cast<int32_t>(uniform_draw(1 + s, static_cast<uint64_t>(i)) *
+                                                static_cast<float>(config.vocabulary)));
+    }
   }
-  const double prefill_flops = engine->prefill_cost(flags.prompt_tokens).flops;
+  const double prefill_flops = flags.batch * engine->prefill_cost(flags.prompt_tokens).flops;
   const auto bytes_at = [&](int64_t position) {
     const Cost step = engine->decode_cost(position);
     return step.weight_bytes + step.kv_bytes;
@@ -98,47 +103,63 @@ Result<int> bench_decode(const Flags& flags) {
   // Shared memory drifts within seconds: the limits are measured between stretches of decode, and
   // each stretch is held against those right before and after it.
   std::vector<double> prefill, decode, bandwidth, peak, shares, prefill_shares;
-  std::vector<int32_t> tokens;
+  std::vector<std::vector<int32_t>> tokens;  // [batch]
   bool same_tokens = true;
   for (int64_t round = 0; round <= flags.repeat; ++round) {
     const bool timed = round > 0;  // the first round touches memory and makes programs
     peak.push_back(bf16_peak());
-    WEFT_ASSIGN(Generation run, engine->generate(prompt, {}, 1, {}, Eos::ignore));
+    WEFT_ASSIGN(const std::vector<Generation> first,
+                engine->generate_batch(prompts, {}, 1, {}, Eos::ignore));
+    std::vector<std::vector<int32_t>> run;
+    for (const Generation& sequence : first) {
+      run.push_back(sequence.tokens);
+    }
+    const auto drawn = [&] { return static_cast<int64_t>(run.front().size()); };
     peak.push_back(bf16_peak());
     if (timed) {
-      prefill.push_back(run.prefill_seconds);
-      prefill_shares.push_back(2 * prefill_flops / run.prefill_seconds /
-                               (peak.back() + peak[peak.size() - 2]));
+      const double seconds = first.front().prefill_seconds;
+      prefill.push_back(seconds);
+      prefill_shares.push_back(2 * prefill_flops / seconds / (peak.back() + peak[peak.size() - 2]));
     }
     WEFT_ASSIGN(double before, engine->read_bandwidth());
-    while (static_cast<int64_t>(run.tokens.size()) < flags.new_tokens) {
-      progress(fmt::format("round {} of {}, token {}", round, flags.repeat, run.tokens.size()));
-      const int64_t stretch =
-          std::min(kStretch, flags.new_tokens - static_cast<int64_t>(run.tokens.size()));
-      WEFT_ASSIGN(const Generation more, engine->extend(stretch, {}, Eos::ignore));
+    while (drawn() < flags.new_tokens) {
+      progress(fmt::format("round {} of {}, token {}", round, flags.repeat, drawn()));
+      const int64_t stretch = std::min(kStretch, flags.new_tokens - drawn());
+      WEFT_ASSIGN(const std::vector<Generation> more, engine->extend(stretch, {}, Eos::ignore));
+      const std::vector<double>& steps = more.front().decode_seconds;
       WEFT_ASSIGN(const double after, engine->read_bandwidth());
       if (timed) {
         bandwidth.push_back((before + after) / 2);
-        decode.insert(decode.end(), more.decode_seconds.begin(), more.decode_seconds.end());
-        const int64_t position = flags.prompt_tokens + static_cast<int64_t>(run.tokens.size());
-        shares.push_back(2 * bytes_at(position) / median(more.decode_seconds) / (before + after));
+        decode.insert(decode.end(), steps.begin(), steps.end());
+        shares.push_back(2 * bytes_at(flags.prompt_tokens + drawn()) / median(steps) /
+                         (before + after));
       }
       before = after;
-      run.tokens.insert(run.tokens.end(), more.tokens.begin(), more.tokens.end());
+      for (size_t s = 0; s < batch; ++s) {
+        run[s].insert(run[s].end(), more[s].tokens.begin(), more[s].tokens.end());
+      }
     }
-    same_tokens = same_tokens && (!timed || run.tokens == tokens);
-    tokens = run.tokens;
+    same_tokens = same_tokens && (!timed || run == tokens);
+    tokens = run;
   }
   const int64_t used = peak_memory();
 
   // Checked before it is told: every round drew the same tokens, and the last step's logits are
   // those of a prefill of the whole text.
   progress("check");
-  const std::vector<float> last(engine->last_logits().begin(), engine->last_logits().end());
-  std::vector<int32_t> text = prompt;
-  text.insert(text.end(), tokens.begin(), tokens.end() - 1);
-  WEFT_ASSIGN(const Score score, engine->score(text));
-  const double difference = relative_difference(last, score.last_logits);
+  std::vector<std::vector<float>> last;
+  for (int s = 0; s < flags.batch; ++s) {
+    const std::span<const float> logits = engine->last_logits(s);
+    last.emplace_back(logits.begin(), logits.end());
+  }
+  double difference = 0;
+  for (size_t s = 0; s < batch; ++s) {
+    std::vector<int32_t> text = prompts[s];
+    text.insert(text.end(), tokens[s].begin(), tokens[s].end() - 1);
+    WEFT_ASSIGN(const Score score, engine->score(text));
+    const double of_one = relative_difference(last[s], score.last_logits);
+    difference = of_one > difference || std::isnan(of_one) ? of_one : difference;
+  }
   progress("");
   if (!same_tokens || !(difference <= kLogitsTolerance)) {
     fmt::print(stderr,
@@ -154,7 +175,7 @@ Result<int> bench_decode(const Flags& flags) {
   const double prefill_seconds = median(prefill);
   const double decode_seconds = median(decode);
   const auto weight_bytes = engine->weights().bytes();
-  const auto kv_bytes = engine->kv_bytes(total);
+  const auto kv_bytes = flags.batch * engine->kv_bytes(total);
 
   nlohmann::ordered_json out;
   out["model"] = config.name;
@@ -163,22 +184,23 @@ Result<int> bench_decode(const Flags& flags) {
     out["isa"] = cpu::name_of(cpu::current_isa());
   }
   out["workers"] = workers;
+  out["batch"] = flags.batch;
   out["prompt_tokens"] = flags.prompt_tokens;
   out["new_tokens"] = flags.new_tokens;
   out["rounds"] = flags.repeat;
   out["limits"] = {{"read_bytes_per_second", read_limit}, {"bf16_flops_per_second", flop_limit}};
-  out["prefill"] = {
-      {"seconds", prefill_seconds},
-      {"tokens_per_second", static_cast<double>(flags.prompt_tokens) / prefill_seconds},
-      {"flops", prefill_flops},
-      {"flops_per_second", prefill_flops / prefill_seconds},
-      {"share_of_limit", median(prefill_shares)}};
+  out["prefill"] = {{"seconds", prefill_seconds},
+                    {"tokens_per_second",
+                     static_cast<double>(flags.batch * flags.prompt_tokens) / prefill_seconds},
+                    {"flops", prefill_flops},
+                    {"flops_per_second", prefill_flops / prefill_seconds},
+                    {"share_of_limit", median(prefill_shares)}};
   nlohmann::ordered_json decode_json;
   if (!decode.empty()) {
     decode_json = {{"seconds_per_token", decode_seconds},
                    {"best_seconds", *std::min_element(decode.begin(), decode.end())},
                    {"slowest_seconds", *std::max_element(decode.begin(), decode.end())},
-                   {"tokens_per_second", 1 / decode_seconds},
+                   {"tokens_per_second", flags.batch / decode_seconds},
                    {"bytes", step_bytes},
                    {"bytes_per_second", step_bytes / decode_seconds},
                    {"share_of_limit", median(shares)}};
@@ -192,24 +214,26 @@ Result<int> bench_decode(const Flags& flags) {
   out["check"] = {{"logits_difference", difference}, {"tolerance", kLogitsTolerance}};
 
   std::string report = fmt::format(
-      "{} on {}: {} workers{}; {} prompt and {} new tokens, {} rounds after one to warm up\n"
+      "{} on {}: {} workers{}; {}{} prompt and {} new tokens, {} rounds after one to warm up\n"
       "  limits   reading {:.1f} GB/s (median, measured between the stretches), bf16 products "
       "{:.0f} "
       "GFLOP/s ({})\n"
       "  prefill  {:.1f} ms, {:.1f} tokens/s, {:.0f} GFLOP/s of needed work, {:.1f}% of the "
       "limit\n",
       config.name, options.device, workers,
-      on_cpu ? fmt::format(", {}", cpu::name_of(cpu::current_isa())) : "", flags.prompt_tokens,
-      flags.new_tokens, flags.repeat, read_limit / 1e9, flop_limit / 1e9,
+      on_cpu ? fmt::format(", {}", cpu::name_of(cpu::current_isa())) : "",
+      flags.batch > 1 ? fmt::format("{} sequences at once, each ", flags.batch) : "",
+      flags.prompt_tokens, flags.new_tokens, flags.repeat, read_limit / 1e9, flop_limit / 1e9,
       on_cpu ? "median, likewise" : "the vendor's figure", prefill_seconds * 1e3,
-      static_cast<double>(flags.prompt_tokens) / prefill_seconds,
+      static_cast<double>(flags.batch * flags.prompt_tokens) / prefill_seconds,
       prefill_flops / prefill_seconds / 1e9, 100 * median(prefill_shares));
   if (!decode.empty()) {
     report += fmt::format(
-        "  decode   {:.3f} ms a token (best {:.3f}, slowest {:.3f}), {:.2f} tokens/s, {:.1f} GB/s, "
+        "  decode   {:.3f} ms a {} (best {:.3f}, slowest {:.3f}), {:.2f} tokens/s, {:.1f} GB/s, "
         "{:.1f}% of the limit\n",
-        decode_seconds * 1e3, *std::min_element(decode.begin(), decode.end()) * 1e3,
-        *std::max_element(decode.begin(), decode.end()) * 1e3, 1 / decode_seconds,
+        decode_seconds * 1e3, flags.batch > 1 ? "step" : "token",
+        *std::min_element(decode.begin(), decode.end()) * 1e3,
+        *std::max_element(decode.begin(), decode.end()) * 1e3, flags.batch / decode_seconds,
         step_bytes / decode_seconds / 1e9, 100 * median(shares));
   }
   const auto mebibytes = [](auto bytes) { return static_cast<double>(bytes) / (1 << 20); };
@@ -247,13 +271,17 @@ Result<int> bench_decode(const Flags& flags) {
 void add_bench_decode(CLI::App& bench, Action& action) {
   CLI::App* command = bench.add_subcommand(
       "decode", "Time prefill and decode of a model against the machine's limits");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<DecodeFlags>();
   flags->source.declare(*command, true);
   command->add_option("--prompt-tokens", flags->prompt_tokens, "tokens of (random) prompt")
       ->type_name("N")
       ->check(at_least(1))
       ->capture_default_str();
   command->add_option("--new-tokens", flags->new_tokens, "tokens to decode")
+      ->type_name("N")
+      ->check(at_least(1))
+      ->capture_default_str();
+  command->add_option("--batch", flags->batch, "sequences decoded at once (cuda)")
       ->type_name("N")
       ->check(at_least(1))
       ->capture_default_str();

@@ -21,7 +21,7 @@ Result<int> list(const trial::CheckOptions& options) {
 }
 
 /// Prints failures as they come and a line for each operation when it is done.
-class Printer {
+class CheckPrinter {
  public:
   void report(const trial::CheckOutcome& outcome) {
     using Verdict = trial::CheckOutcome::Verdict;
@@ -96,7 +96,7 @@ void add_check(CLI::App& app, Action& action) {
         return list(flags->check);
       }
       fmt::print("{}\n", device != nullptr ? describe(device.get()) : "cpu");
-      Printer printer;
+      CheckPrinter printer;
       WEFT_ASSIGN(const trial::CheckSummary summary,
                   trial::check_operations(flags->check, [&](const trial::CheckOutcome& outcome) {
                     printer.report(outcome);

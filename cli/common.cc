@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "arch/cpu/dispatch.h"
+#include "model/tokenizer/unicode.h"
 
 namespace weft::cli {
 namespace {
@@ -183,6 +184,27 @@ Result<std::string> read_text(const std::string& path) {
     return input_error(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
   }
   return text;
+}
+
+Result<std::vector<int32_t>> encode(const Tokenizer& tokenizer, std::string_view text,
+                                    const std::string& source, bool add_special) {
+  Result<std::vector<int32_t>> ids = tokenizer.encode(text, add_special);
+  if (!ids.ok()) {
+    return input_error(
+        fmt::format("{}: {}", source == "-" ? "standard input" : source, ids.error().message));
+  }
+  return ids;
+}
+
+CLI::Validator some_text() {
+  const auto check = [](const std::string& text) -> std::string {
+    if (text.empty()) {
+      return "the text is empty";
+    }
+    return tokenizer::find_invalid_utf8(text) == std::string::npos ? ""
+                                                                   : "the text is not valid UTF-8";
+  };
+  return {check, ""};
 }
 
 Status write_text(const std::string& path, std::string_view text) {

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "engine/engine.h"
 #include "model/config.h"
+#include "model/tokenizer.h"
 #include "model/weights.h"
 
 namespace weft::cli {
@@ -62,6 +63,14 @@ CLI::Validator number_within(double least, double most);
 
 /// Reads all of a file, or of standard input for "-". Error (input): it cannot be read.
 Result<std::string> read_text(const std::string& path);
+
+/// The ids of a text. Error (input): it cannot be tokenized, with the name of where it came from
+/// (an option, a file, "-" for standard input) in front.
+Result<std::vector<int32_t>> encode(const Tokenizer& tokenizer, std::string_view text,
+                                    const std::string& source, bool add_special = true);
+
+/// Checks an option's value: some text, in valid UTF-8.
+CLI::Validator some_text();
 
 /// Writes text to a file, or to standard output for "-". Error (input): it cannot be written.
 Status write_text(const std::string& path, std::string_view text);

@@ -19,7 +19,7 @@
 namespace weft::cli {
 namespace {
 
-struct Flags {
+struct DiffFlags {
   ModelSource source;
   EngineFlags engine;
   int64_t prompt_tokens = 16;
@@ -130,7 +130,7 @@ nlohmann::ordered_json to_json(const Program& program, const Fault& fault) {
   return out;
 }
 
-Result<int> diff(const Flags& flags) {
+Result<int> diff(const DiffFlags& flags) {
   WEFT_ASSIGN(const EngineOptions engine, flags.engine.options());
   if (engine.device == "cpu") {
     return usage_error("diff holds a device against the CPU: use --device cuda");
@@ -277,7 +277,7 @@ Result<int> diff(const Flags& flags) {
 void add_diff(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
       "diff", "Hold a device's decode steps against the CPU's, down to one instruction");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<DiffFlags>();
   flags->source.declare(*command, true);
   command
       ->add_option("--prompt-tokens", flags->prompt_tokens,

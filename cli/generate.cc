@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 #include "base/median.h"
@@ -20,10 +22,11 @@
 namespace weft::cli {
 namespace {
 
-struct Flags {
+struct GenerateFlags {
   ModelSource source;
   EngineFlags engine;
-  std::string prompt, prompt_file, stats_json;
+  std::vector<std::string> prompts, prompt_files;
+  std::string stats_json;
   std::vector<std::string> stops;
   int64_t max_tokens = 256;
   SamplingOptions sampling;
@@ -32,12 +35,34 @@ struct Flags {
 
 std::atomic<bool> interrupted{false};
 
-/// Keeps what was generated and prints it as it comes, if it shall; remembers a failure, which ends
-/// the generation.
-class Output {
+/// A prompt and its continuation: keeps what was generated and prints it as it comes, if it shall;
+/// remembers a failure, which ends the generation.
+class Sequence {
  public:
-  explicit Output(bool prints) : prints_(prints) {}
+  Sequence(std::string prompt, Engine::Prompt ids, const Tokenizer& tokenizer,
+           const std::vector<std::string>& stops, bool prints)
+      : prompt_(std::move(prompt)),
+        ids_(std::move(ids)),
+        decoder_(tokenizer),
+        filter_(stops),
+        prints_(prints) {}
 
+  void echo() { show(prompt_); }
+  /// False: it ends here.
+  bool take(int32_t token) {
+    return show(filter_.push(decoder_.push(token))) && !filter_.stopped() && !interrupted;
+  }
+  void finish() {
+    if (!filter_.stopped()) {
+      show(filter_.push(decoder_.flush()));
+      show(filter_.flush());
+    }
+  }
+  const Engine::Prompt& ids() const { return ids_; }
+  const std::string& text() const { return text_; }
+  const Status& status() const { return status_; }
+
+ private:
   bool show(std::string_view text) {
     text_ += text;
     if (prints_ && status_.ok() && !text.empty()) {
@@ -45,77 +70,140 @@ class Output {
     }
     return status_.ok();
   }
-  const std::string& text() const { return text_; }
-  const Status& status() const { return status_; }
 
- private:
+  std::string prompt_;
+  Engine::Prompt ids_;
+  StreamDecoder decoder_;
+  StopFilter filter_;
   bool prints_;
   std::string text_;
   Status status_;
 };
 
-Result<int> generate(const Flags& flags) {
-  const auto start = std::chrono::steady_clock::now();
-  WEFT_ASSIGN(const EngineOptions options, flags.engine.options());
-  std::string prompt = flags.prompt;
-  if (!flags.prompt_file.empty()) {
-    WEFT_ASSIGN(prompt, read_text(flags.prompt_file));
+/// The prompts that the flags name. Errors (input): a file that cannot be read, text that is not
+/// UTF-8.
+Result<std::vector<Sequence>> open_sequences(const GenerateFlags& flags,
+                                             const Tokenizer& tokenizer) {
+  const size_t count = flags.prompts.size() + flags.prompt_files.size();
+  const bool prints = flags.stats_json != "-" && count == 1;
+  std::vector<Sequence> sequences;
+  const auto add = [&](std::string text, const std::string& name) -> Status {
+    WEFT_ASSIGN(Engine::Prompt ids, encode(tokenizer, text, name));
+    sequences.emplace_back(std::move(text), std::move(ids), tokenizer, flags.stops, prints);
+    return {};
+  };
+  for (const std::string& prompt : flags.prompts) {
+    WEFT_TRY(add(prompt, "--prompt"));
   }
+  for (const std::string& file : flags.prompt_files) {
+    WEFT_ASSIGN(std::string prompt, read_text(file));
+    WEFT_TRY(add(std::move(prompt), file));
+  }
+  return sequences;
+}
+
+Result<int> generate(const GenerateFlags& flags) {
+  const auto start = std::chrono::steady_clock::now();
+  WEFT_ASSIGN(EngineOptions options, flags.engine.options());
   WEFT_ASSIGN(const ModelConfig config, flags.source.config());
   WEFT_ASSIGN(const Tokenizer tokenizer, Tokenizer::open(flags.source.directory));
-  WEFT_ASSIGN(const std::vector<int32_t> ids, tokenizer.encode(prompt));
+  WEFT_ASSIGN(std::vector<Sequence> sequences, open_sequences(flags, tokenizer));
+  // The CPU takes one at a time.
+  const bool at_once = options.device != "cpu";
+  options.sequences = at_once ? static_cast<int>(sequences.size()) : 1;
   WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, options, 1));
   WEFT_ASSIGN(const auto engine, Engine::create(config, std::move(weights), options));
 
-  const bool prints = flags.stats_json != "-";
-  Output output(prints);
-  StreamDecoder decoder(tokenizer);
-  StopFilter filter(flags.stops);
   double first_token = 0;
   std::signal(SIGINT, [](int) { interrupted = true; });
-  if (flags.echo) {
-    output.show(prompt);
+  std::vector<Engine::Prompt> prompts;
+  for (Sequence& sequence : sequences) {
+    if (flags.echo) {
+      sequence.echo();
+    }
+    prompts.push_back(sequence.ids());
   }
-  WEFT_ASSIGN(
-      const Generation result,
-      engine->generate(ids, flags.sampling, flags.max_tokens, [&](int32_t token) {
-        if (first_token == 0) {
-          first_token =
-              std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-        }
-        return output.show(filter.push(decoder.push(token))) && !filter.stopped() && !interrupted;
-      }));
-  if (!filter.stopped()) {
-    output.show(filter.push(decoder.flush()));
-    output.show(filter.flush());
+  const auto take = [&](size_t sequence, int32_t token) {
+    if (first_token == 0) {
+      first_token = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    }
+    return sequences[sequence].take(token);
+  };
+  std::vector<Generation> results;
+  if (at_once) {
+    WEFT_ASSIGN(results, engine->generate_batch(prompts, flags.sampling, flags.max_tokens,
+                                                [&](int sequence, int32_t token) {
+                                                  return take(static_cast<size_t>(sequence), token);
+                                                }));
   }
-  WEFT_TRY(output.status());
-  if (prints && isatty(STDOUT_FILENO) != 0) {
+  for (size_t i = results.size(); i < sequences.size() && !interrupted; ++i) {
+    SamplingOptions sampling = flags.sampling;
+    sampling.seed += i;
+    WEFT_ASSIGN(Generation result, engine->generate(prompts[i], sampling, flags.max_tokens,
+                                                    [&](int32_t token) { return take(i, token); }));
+    results.push_back(std::move(result));
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    sequences[i].finish();
+    WEFT_TRY(sequences[i].status());
+    if (flags.stats_json != "-" && sequences.size() > 1) {
+      WEFT_TRY(write_text("-", fmt::format("==> {} <==\n{}\n", i + 1, sequences[i].text())));
+    }
+  }
+  if (flags.stats_json != "-" && sequences.size() == 1 && isatty(STDOUT_FILENO) != 0) {
     WEFT_TRY(write_text("-", "\n"));
   }
 
-  const double decode = median(result.decode_seconds);
-  const auto prompt_tokens = static_cast<double>(ids.size());
-  const std::string_view stop = interrupted ? "interrupted" : name_of(result.stop);
+  // Sequences that are decoded at once share their prefill and their steps.
+  size_t prompt_tokens = 0;
+  size_t new_tokens = 0;
+  double prefill = 0;
+  std::vector<double> steps;
+  const auto stop_of = [&](size_t i) {
+    return interrupted ? "interrupted" : name_of(results[i].stop);
+  };
+  std::string stops;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Generation& result = results[i];
+    prompt_tokens += prompts[i].size();
+    new_tokens += result.tokens.size();
+    prefill =
+        at_once ? std::max(prefill, result.prefill_seconds) : prefill + result.prefill_seconds;
+    steps.insert(steps.end(), result.decode_seconds.begin(), result.decode_seconds.end());
+    stops += fmt::format("{}{}", i == 0 ? "" : ", ", stop_of(i));
+  }
+  const double decode = median(steps);
+  const double rate =
+      decode > 0 ? (at_once ? static_cast<double>(results.size()) : 1.0) / decode : 0;
   fmt::print(stderr,
              "[{} prompt tokens in {:.1f} ms ({:.0f} per second), first token {:.1f} ms after "
-             "start, {} new tokens at {:.3f} ms each ({:.0f} per second), stop: {}]\n",
-             ids.size(), result.prefill_seconds * 1e3,
-             result.prefill_seconds > 0 ? prompt_tokens / result.prefill_seconds : 0,
-             first_token * 1e3, result.tokens.size(), decode * 1e3, decode > 0 ? 1 / decode : 0,
-             stop);
+             "start, {} new tokens at {:.3f} ms each{} ({:.0f} per second), stop: {}]\n",
+             prompt_tokens, prefill * 1e3,
+             prefill > 0 ? static_cast<double>(prompt_tokens) / prefill : 0, first_token * 1e3,
+             new_tokens, decode * 1e3,
+             at_once && results.size() > 1 ? fmt::format(", {} at once", results.size()) : "", rate,
+             stops);
   if (!flags.stats_json.empty()) {
+    const auto describe = [&](nlohmann::ordered_json& json, size_t i) {
+      json["prompt_tokens"] = prompts[i].size();
+      json["new_tokens"] = results[i].tokens.size();
+      json["stop"] = stop_of(i);
+      json["seed"] = flags.sampling.seed + i;
+      json["ids"] = results[i].tokens;
+      json["text"] = sequences[i].text();
+    };
     nlohmann::ordered_json stats;
-    stats["prompt_tokens"] = ids.size();
-    stats["new_tokens"] = result.tokens.size();
-    stats["prefill_seconds"] = result.prefill_seconds;
+    stats["prefill_seconds"] = prefill;
     stats["first_token_seconds"] = first_token;
     stats["decode_seconds_per_token"] = decode;
-    stats["stop"] = stop;
-    stats["seed"] = flags.sampling.seed;
     stats["workers"] = engine->workers();
-    stats["ids"] = result.tokens;
-    stats["text"] = output.text();
+    if (sequences.size() == 1) {
+      describe(stats, 0);
+    } else {
+      for (size_t i = 0; i < results.size(); ++i) {
+        describe(stats["sequences"].emplace_back(), i);
+      }
+    }
     WEFT_TRY(write_text(flags.stats_json, stats.dump(2) + "\n"));
   }
   return 0;
@@ -125,13 +213,21 @@ Result<int> generate(const Flags& flags) {
 
 void add_generate(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("generate", "Continue a prompt");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<GenerateFlags>();
   flags->source.declare(*command, false);
   CLI::Option_group* prompt = command->add_option_group("prompt");
-  prompt->add_option("--prompt", flags->prompt, "the text to continue")->type_name("TEXT");
-  prompt->add_option("--prompt-file", flags->prompt_file, "a file with it; - for standard input")
-      ->type_name("F");
-  prompt->require_option(1);
+  prompt
+      ->add_option("--prompt", flags->prompts,
+                   "the text to continue; given again: another sequence, with the next seed (on "
+                   "cuda up to 8 are decoded at once)")
+      ->type_name("TEXT")
+      ->allow_extra_args(false);
+  prompt
+      ->add_option("--prompt-file", flags->prompt_files,
+                   "a file with it; - for standard input; may be given again")
+      ->type_name("F")
+      ->allow_extra_args(false);
+  prompt->require_option(1, 2);
   command->add_flag("--echo", flags->echo, "print the prompt first");
   command->add_option("--max-tokens", flags->max_tokens, "new tokens at most")
       ->type_name("N")
@@ -157,7 +253,7 @@ void add_generate(CLI::App& app, Action& action) {
   command->add_option("--seed", s.seed, "the same seed draws the same tokens")->type_name("S");
   command->add_option("--stop", flags->stops, "end before this text; may be given again")
       ->type_name("TEXT")
-      ->check([](const std::string& text) { return text.empty() ? "the text is empty" : ""; })
+      ->check(some_text())
       ->allow_extra_args(false);
   command
       ->add_option(

@@ -15,7 +15,7 @@
 namespace weft::cli {
 namespace {
 
-struct Flags {
+struct InspectFlags {
   ModelSource source;
   EngineFlags engine;
   bool program = false;
@@ -23,6 +23,7 @@ struct Flags {
   bool kernels = false;
   std::string code_object;
   int64_t rows = 1;
+  int64_t batch = 1;
   int64_t position = 0;
 };
 
@@ -94,7 +95,7 @@ Result<std::string> describe_kernels(const std::string& path) {
          "waves: of a SIMD, at most 8, with workgroups of as many threads as the kernel allows\n";
 }
 
-Result<int> inspect(const Flags& flags) {
+Result<int> inspect(const InspectFlags& flags) {
   if (flags.kernels || !flags.code_object.empty()) {
     WEFT_ASSIGN(const std::string text, describe_kernels(flags.code_object));
     WEFT_TRY(write_text("-", text));
@@ -114,10 +115,11 @@ Result<int> inspect(const Flags& flags) {
     if (engine.device != "cpu" && flags.rows == 1) {
       constexpr int kSms = 132;  // of an H100 or H200
       options = hopper::plan_options(config, engine.workers > 0 ? engine.workers : kSms,
-                                     options.capacity, kv);
+                                     options.capacity, kv, flags.batch);
     } else {
       options.workers = engine.workers > 0 ? engine.workers : cpu::usable_cpus();
       options.rows = flags.rows;
+      options.sequences = flags.batch;
       options.kv = kv;
       options.round_activations =
           engine.round_activations.value_or(config.hidden >= kRoundedHidden);
@@ -127,10 +129,13 @@ Result<int> inspect(const Flags& flags) {
           fmt::format("--position {} with {} rows lies beyond the {} positions of the context",
                       flags.position, flags.rows, options.capacity));
     }
+    if (flags.batch > 1 && flags.rows > 1) {
+      return usage_error("--batch is of decode steps: leave it or --rows out");
+    }
     const Program program = plan(config, weights, options);
     WEFT_TRY(verify(program));
-    text +=
-        "\n" + disassemble(program, weights, flags.rows, flags.position, flags.all_layers ? -1 : 1);
+    text += "\n" + disassemble(program, weights, flags.rows * flags.batch, flags.position,
+                               flags.all_layers ? -1 : 1);
   }
   WEFT_TRY(write_text("-", text));
   return 0;
@@ -140,10 +145,14 @@ Result<int> inspect(const Flags& flags) {
 
 void add_inspect(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("inspect", "Show a model and the program that runs it");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<InspectFlags>();
   flags->source.declare(*command, true);
   command->add_flag("--program", flags->program, "print the program (verified) and its costs");
   command->add_flag("--all-layers", flags->all_layers, "every layer, not the first alone");
+  command->add_option("--batch", flags->batch, "sequences that a decode step feeds at once")
+      ->type_name("N")
+      ->check(CLI::Range(1, hopper::kMostSequences))
+      ->capture_default_str();
   command->add_option("--rows", flags->rows, "tokens in a step: 1 decodes, more is prefill")
       ->type_name("N")
       ->check(CLI::Range(1, 65536))

@@ -1,4 +1,7 @@
 // weft: the command. Parses arguments, runs one sub-command, turns errors into sentences.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -21,11 +24,24 @@ void complain(std::string_view sentence) {
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
-int run(int argc, char** argv) {
-  // A closed pipe and a file past its limit are write errors, said like any other.
-  std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);
+/// Gives standard streams that are closed their numbers back, so that no file which is opened later
+/// takes them. Writing to standard output fails then as it should; what goes to standard error is
+/// dropped.
+void occupy_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) == -1) {
+      // Takes the lowest free number, which is this one.
+      static_cast<void>(::open("/dev/null", stream == STDERR_FILENO ? O_WRONLY : O_RDONLY));
+    }
+  }
+}
 
+int output_lost() {
+  complain("standard output: cannot be written to its end: is the disk full, or the reader gone?");
+  return exit_code(ErrorKind::input);
+}
+
+int parse_and_act(int argc, char** argv) {
 #ifdef WEFT_WITH_SIM
   sim::install();
 #endif
@@ -61,10 +77,25 @@ int run(int argc, char** argv) {
     complain("out of memory: use a smaller model, context or prompt");
     return exit_code(ErrorKind::device);
   } catch (const std::exception& error) {
-    // From a library below (threads, files): expected failures come back as values.
+    // From a library below (threads, files): expected failures come back as values. fmt::print
+    // throws when a stream fails.
+    if (std::ferror(stdout) != 0 || std::ferror(stderr) != 0) {
+      return output_lost();
+    }
     complain(error.what());
     return exit_code(ErrorKind::device);
   }
+}
+
+int run(int argc, char** argv) {
+  occupy_standard_streams();
+  // A closed pipe and a file past its limit are write errors, said like any other.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+  const int code = parse_and_act(argc, argv);
+  // Whether all that was printed has arrived is known only now.
+  const bool arrived = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  return arrived || code != 0 ? code : output_lost();
 }
 
 }  // namespace

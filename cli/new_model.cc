@@ -8,7 +8,7 @@
 namespace weft::cli {
 namespace {
 
-struct Flags {
+struct NewModelFlags {
   std::string preset, out;
   uint64_t seed = 0;
   int64_t layers = 0;
@@ -19,7 +19,7 @@ void show_progress(int64_t done, int64_t total) {
              static_cast<double>(total) / 1e9, done == total ? "\n" : "");
 }
 
-Result<int> new_model(const Flags& flags) {
+Result<int> new_model(const NewModelFlags& flags) {
   WEFT_ASSIGN(const ModelConfig config, preset_with_layers(flags.preset, flags.layers));
   WEFT_TRY(write_random_model(config, flags.seed, flags.out,
                               isatty(STDERR_FILENO) != 0 ? show_progress : nullptr));
@@ -33,7 +33,7 @@ Result<int> new_model(const Flags& flags) {
 void add_new_model(CLI::App& app, Action& action) {
   CLI::App* command =
       app.add_subcommand("new-model", "Write a preset with random weights in Hugging Face format");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<NewModelFlags>();
   std::string names;
   for (const std::string& name : preset_names()) {
     names += (names.empty() ? "" : ", ") + name;

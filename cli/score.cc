@@ -15,10 +15,11 @@
 namespace weft::cli {
 namespace {
 
-struct Flags {
+struct ScoreFlags {
   ModelSource source;
   EngineFlags engine;
-  std::string text, file, ids;
+  std::string text, file;
+  std::optional<std::string> ids;
   bool logits = false;
   bool json = false;
 };
@@ -48,20 +49,20 @@ Result<std::vector<int32_t>> parse_ids(const std::string& text) {
   return ids;
 }
 
-Result<int> score(const Flags& flags) {
+Result<int> score(const ScoreFlags& flags) {
   WEFT_ASSIGN(const EngineOptions options, flags.engine.options());
   WEFT_ASSIGN(const ModelConfig config, flags.source.config());
   std::vector<int32_t> ids;
   std::optional<Tokenizer> tokenizer;
-  if (!flags.ids.empty()) {
-    WEFT_ASSIGN(ids, parse_ids(flags.ids));
+  if (flags.ids.has_value()) {
+    WEFT_ASSIGN(ids, parse_ids(*flags.ids));
   } else {
     std::string text = flags.text;
     if (!flags.file.empty()) {
       WEFT_ASSIGN(text, read_text(flags.file));
     }
     WEFT_ASSIGN(tokenizer, Tokenizer::open(flags.source.directory));
-    WEFT_ASSIGN(ids, tokenizer->encode(text));
+    WEFT_ASSIGN(ids, encode(*tokenizer, text, flags.file.empty() ? "--text" : flags.file));
   }
   WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, options, 1));
   WEFT_ASSIGN(const auto engine, Engine::create(config, std::move(weights), options));
@@ -122,7 +123,7 @@ Result<int> score(const Flags& flags) {
 void add_score(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
       "score", "Log-probability of each token of a text after the first, and perplexity");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<ScoreFlags>();
   flags->source.declare(*command, false);
   CLI::Option_group* text = command->add_option_group("text");
   text->add_option("--text", flags->text, "the text")->type_name("T");

@@ -11,20 +11,22 @@
 namespace weft::cli {
 namespace {
 
-struct Flags {
+struct TokenizeFlags {
   std::string model, text, file;
   bool ids_only = false;
   bool json = false;
   bool no_special = false;
 };
 
-Result<int> tokenize(const Flags& flags) {
+Result<int> tokenize(const TokenizeFlags& flags) {
   WEFT_ASSIGN(const Tokenizer tokenizer, Tokenizer::open(flags.model));
   std::string text = flags.text;
   if (!flags.file.empty()) {
     WEFT_ASSIGN(text, read_text(flags.file));
   }
-  WEFT_ASSIGN(const std::vector<int32_t> ids, tokenizer.encode(text, !flags.no_special));
+  WEFT_ASSIGN(
+      const std::vector<int32_t> ids,
+      encode(tokenizer, text, flags.file.empty() ? "--text" : flags.file, !flags.no_special));
   if (flags.json) {
     nlohmann::ordered_json out;
     out["ids"] = ids;
@@ -52,7 +54,7 @@ Result<int> tokenize(const Flags& flags) {
 
 void add_tokenize(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand("tokenize", "Turn text into token ids and back");
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<TokenizeFlags>();
   command->add_option("--model", flags->model, "directory with tokenizer.json")
       ->type_name("DIR")
       ->required();

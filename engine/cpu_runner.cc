@@ -78,8 +78,18 @@ void CpuRunner::feed(std::span<const int32_t> ids, int64_t begin, int64_t end) {
   }
 }
 
-Status CpuRunner::begin(std::span<const int32_t> prompt, const SamplingOptions& sampling,
+namespace {
+
+/// For the interpreter, which knows one sequence.
+std::function<bool(int32_t)> of_first(const Runner::OnToken& on_token) {
+  return [&on_token](int32_t token) { return on_token(0, token); };
+}
+
+}  // namespace
+
+Status CpuRunner::begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
                         const OnToken& on_token) {
+  const Tokens prompt = prompts.front();
   sequence_.sampling = sampling;
   sequence_.history.assign(prompt.begin(), prompt.end());
   const auto length = static_cast<int64_t>(prompt.size());
@@ -92,21 +102,20 @@ Status CpuRunner::begin(std::span<const int32_t> prompt, const SamplingOptions& 
     } else {
       WEFT_TRY(ensure(chunk_last_, chunk_, Logits::last, true));
       last_ = chunk_last_;
-      interpreter_.run(*chunk_last_, end - begin, 1, on_token);
+      interpreter_.run(*chunk_last_, end - begin, 1, of_first(on_token));
     }
   }
   return {};
 }
 
-Status CpuRunner::decode(int64_t steps, std::span<const int32_t> /*ends*/,
-                         const OnToken& on_token) {
+Status CpuRunner::decode(int64_t steps, Tokens /*ends*/, const OnToken& on_token) {
   WEFT_TRY(ensure(decode_, 1, Logits::last, true));
   last_ = decode_;
-  interpreter_.run(*decode_, 1, steps, on_token);
+  interpreter_.run(*decode_, 1, steps, of_first(on_token));
   return {};
 }
 
-Status CpuRunner::score(std::span<const int32_t> ids, const OnLogits& on_logits) {
+Status CpuRunner::score(Tokens ids, const OnLogits& on_logits) {
   WEFT_TRY(ensure(chunk_score_, kScoreRows, Logits::all, false));
   sequence_.history.clear();
   const auto length = static_cast<int64_t>(ids.size());
@@ -123,7 +132,7 @@ Status CpuRunner::score(std::span<const int32_t> ids, const OnLogits& on_logits)
   return {};
 }
 
-std::span<const float> CpuRunner::logits() {
+std::span<const float> CpuRunner::logits(int /*sequence*/) {
   return last_ == nullptr ? std::span<const float>{} : CpuInterpreter::logits(*last_);
 }
 
@@ -138,7 +147,7 @@ std::vector<OperationTime> CpuRunner::operation_times() const {
                             : CpuInterpreter::operation_times(*decode_);
 }
 
-int64_t CpuRunner::position() const {
+int64_t CpuRunner::position(int /*sequence*/) const {
   return sequence_.history.empty() ? 0 : sequence_.positions[0];
 }
 

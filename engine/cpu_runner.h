@@ -26,12 +26,14 @@ class CpuRunner : public Runner {
   static Result<std::unique_ptr<CpuRunner>> create(const ModelConfig& config,
                                                    const Weights& weights, const Options& options);
 
-  Status begin(std::span<const int32_t> prompt, const SamplingOptions& sampling,
+  Status begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
                const OnToken& on_token) override;
-  Status decode(int64_t steps, std::span<const int32_t> ends, const OnToken& on_token) override;
-  Status score(std::span<const int32_t> ids, const OnLogits& on_logits) override;
-  std::span<const float> logits() override;
-  int64_t position() const override;
+  Status decode(int64_t steps, Tokens ends, const OnToken& on_token) override;
+  Status score(Tokens ids, const OnLogits& on_logits) override;
+  void end(int /*sequence*/) override {}
+  int sequences() const override { return 1; }
+  std::span<const float> logits(int sequence) override;
+  int64_t position(int sequence) const override;
   int64_t capacity() const override { return sequence_.capacity; }
   DType kv() const override { return sequence_.kv; }
   int workers() const override { return team_.size(); }

@@ -10,6 +10,7 @@
 #include "base/built.h"
 #include "engine/cpu_runner.h"
 #include "engine/hopper/runner.h"
+#include "ops/linear/hopper_layout.h"
 #include "program/planner.h"
 
 namespace weft {
@@ -55,12 +56,15 @@ struct Engine::State {
   Weights weights;
   int64_t chunk = 0;
   std::unique_ptr<Runner> runner;
+  std::vector<bool> ended;  ///< [sequences]: of the last generation
 
-  Status check(std::span<const int32_t> ids) const;
+  /// `name`: "the prompt".
+  Status check(std::span<const int32_t> ids, std::string_view name) const;
   /// The program of a step, for what it costs.
   Program program(int64_t rows, Logits logits) const {
     PlanOptions options;
     options.rows = rows;
+    options.sequences = rows == 1 ? runner->sequences() : 1;
     options.capacity = runner->capacity();
     options.kv = runner->kv();
     options.logits = logits;
@@ -69,19 +73,19 @@ struct Engine::State {
   }
 };
 
-Status Engine::State::check(std::span<const int32_t> ids) const {
+Status Engine::State::check(std::span<const int32_t> ids, std::string_view name) const {
   if (ids.empty()) {
-    return input_error("the prompt has no tokens: give at least one");
+    return input_error(fmt::format("{} has no tokens: give at least one", name));
   }
   const int64_t capacity = runner->capacity();
   if (static_cast<int64_t>(ids.size()) > capacity) {
     return input_error(
-        fmt::format("the prompt has {} tokens but the context holds {}: shorten the prompt{}",
+        fmt::format("{} has {} tokens but the context holds {}: shorten the prompt{}", name,
                     ids.size(), capacity, capacity < config.context ? " or raise --context" : ""));
   }
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= config.vocabulary) {
-      return input_error(fmt::format("token {} of the prompt is {}: the model's ids are 0 to {}", i,
+      return input_error(fmt::format("token {} of {} is {}: the model's ids are 0 to {}", i, name,
                                      ids[i], config.vocabulary - 1));
     }
   }
@@ -100,6 +104,16 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
     return usage_error(fmt::format("a context of {} positions cannot be had: {} was made for {}",
                                    options.context, config.name, config.context));
   }
+  const bool cuda = options.device.starts_with("cuda");
+  const int most_sequences = cuda ? hopper::kMostSequences : 1;
+  if (options.sequences < 1 || options.sequences > most_sequences) {
+    return usage_error(fmt::format(
+        "device {} decodes {} at a time, not {}: run them one after "
+        "another",
+        options.device,
+        cuda ? fmt::format("1 to {} sequences", most_sequences) : std::string("one sequence"),
+        options.sequences));
+  }
   auto state = std::make_unique<State>();
   state->config = std::move(config);
   state->weights = std::move(weights);
@@ -108,12 +122,13 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
   const int64_t capacity = options.context > 0 ? options.context : kept.context;
   const DType kv = options.kv.value_or(default_kv(kept, state->weights));
   const bool round_activations = options.round_activations.value_or(kept.hidden >= kRoundedHidden);
-  if (options.device.starts_with("cuda")) {
+  if (cuda) {
     if constexpr (built::kCuda) {
       WEFT_ASSIGN(state->runner, hopper::create_runner(kept, state->weights,
                                                        {.device = options.device,
                                                         .workers = options.workers,
                                                         .capacity = capacity,
+                                                        .sequences = options.sequences,
                                                         .kv = kv,
                                                         .round_activations = round_activations,
                                                         .weights_seed = options.weights_seed,
@@ -139,10 +154,13 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
 const ModelConfig& Engine::config() const { return state_->config; }
 const Weights& Engine::weights() const { return state_->weights; }
 int Engine::workers() const { return state_->runner->workers(); }
+int Engine::sequences() const { return state_->runner->sequences(); }
 int64_t Engine::context() const { return state_->runner->capacity(); }
 DType Engine::kv() const { return state_->runner->kv(); }
 int64_t Engine::chunk() const { return state_->chunk; }
-std::span<const float> Engine::last_logits() const { return state_->runner->logits(); }
+std::span<const float> Engine::last_logits(int sequence) const {
+  return state_->runner->logits(sequence);
+}
 Result<double> Engine::read_bandwidth() { return state_->runner->read_bandwidth(); }
 std::vector<OperationTime> Engine::operation_times() const {
   return state_->runner->operation_times();
@@ -161,7 +179,7 @@ Cost Engine::prefill_cost(int64_t tokens) const {
 
 Cost Engine::decode_cost(int64_t position) const {
   const State& s = *state_;
-  return cost_of(s.program(1, Logits::last), s.weights, 1, position);
+  return cost_of(s.program(1, Logits::last), s.weights, s.runner->sequences(), position);
 }
 
 int64_t Engine::kv_bytes(int64_t positions) const {
@@ -172,15 +190,15 @@ int64_t Engine::kv_bytes(int64_t positions) const {
 
 namespace {
 
-/// Takes tokens as they are drawn: times each from the one before, and says when to end.
+/// Takes a sequence's tokens as they are drawn: times each from the one before, and says when to
+/// end.
 class Taker {
  public:
-  Taker(const ModelConfig& config, const std::function<bool(int32_t)>& on_token, Eos eos,
-        Generation& result)
-      : config_(config), on_token_(on_token), eos_(eos), result_(result) {}
+  Taker(const ModelConfig& config, Eos eos) : config_(config), eos_(eos) {}
 
-  /// True: go on. The first token's time is prefill's when `prefill` is set.
-  bool take(int32_t token, bool prefill) {
+  /// True: go on. The first token's time is prefill's when `prefill` is set. `on_token` may be
+  /// empty.
+  bool take(int32_t token, bool prefill, const std::function<bool(int32_t)>& on_token) {
     const double seconds = seconds_since(start_);
     start_ = std::chrono::steady_clock::now();
     if (prefill) {
@@ -190,77 +208,143 @@ class Taker {
     }
     if (eos_ == Eos::ends &&
         std::find(config_.eos.begin(), config_.eos.end(), token) != config_.eos.end()) {
-      result_.stop = Stop::eos;
-      ended_ = true;
+      end(Stop::eos);
       return false;
     }
     result_.tokens.push_back(token);
-    if (on_token_ && !on_token_(token)) {
-      result_.stop = Stop::caller;
-      ended_ = true;
+    if (on_token && !on_token(token)) {
+      end(Stop::caller);
     }
     return !ended_;
   }
+  void end(Stop why) {
+    result_.stop = why;
+    ended_ = true;
+  }
   bool ended() const { return ended_; }
+  Generation release() { return std::move(result_); }
 
  private:
   const ModelConfig& config_;
-  const std::function<bool(int32_t)>& on_token_;
-  Eos eos_;
-  Generation& result_;
+  const Eos eos_;
+  Generation result_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   bool ended_ = false;
 };
 
 }  // namespace
 
-Status Engine::decode(int64_t max_tokens, Eos eos, const std::function<bool(int32_t)>& take,
-                      Stop& stop) {
+/// A Taker for each sequence.
+class Engine::Takers {
+ public:
+  Takers(const ModelConfig& config, Eos eos, size_t count, const OnToken& on_token)
+      : takers_(count, Taker(config, eos)), on_token_(on_token) {}
+
+  bool take(int sequence, int32_t token, bool prefill) {
+    return of(sequence).take(token, prefill,
+                             [&](int32_t t) { return !on_token_ || on_token_(sequence, t); });
+  }
+  Taker& of(int sequence) { return takers_[static_cast<size_t>(sequence)]; }
+  std::vector<Generation> release() {
+    std::vector<Generation> results;
+    for (Taker& taker : takers_) {
+      results.push_back(taker.release());
+    }
+    return results;
+  }
+
+ private:
+  std::vector<Taker> takers_;
+  const OnToken& on_token_;
+};
+
+Status Engine::decode(int64_t max_tokens, Eos eos, Takers& takers) {
   Runner& runner = *state_->runner;
-  // The last position that can be fed is capacity - 1; its logits give one token more.
-  const int64_t steps = std::min(max_tokens, runner.capacity() - runner.position());
-  stop = steps < max_tokens ? Stop::context : Stop::length;
-  const std::span<const int32_t> ends =
-      eos == Eos::ends ? std::span<const int32_t>(state_->config.eos) : std::span<const int32_t>{};
-  return steps > 0 ? runner.decode(steps, ends, take) : Status{};
+  const Runner::Tokens ends =
+      eos == Eos::ends ? Runner::Tokens(state_->config.eos) : Runner::Tokens{};
+  std::vector<bool>& ended = state_->ended;
+  for (int64_t left = max_tokens; left > 0;) {
+    // The last position that can be fed is capacity - 1; its logits give one token more.
+    int64_t steps = left;
+    for (int i = 0; i < runner.sequences(); ++i) {
+      if (ended[static_cast<size_t>(i)]) {
+        continue;
+      }
+      const int64_t room = runner.capacity() - runner.position(i);
+      if (room == 0) {
+        takers.of(i).end(Stop::context);
+        runner.end(i);
+        ended[static_cast<size_t>(i)] = true;
+      } else {
+        steps = std::min(steps, room);
+      }
+    }
+    if (std::find(ended.begin(), ended.end(), false) == ended.end()) {
+      return {};
+    }
+    WEFT_TRY(runner.decode(steps, ends, [&](int sequence, int32_t token) {
+      const bool more = takers.take(sequence, token, false);
+      ended[static_cast<size_t>(sequence)] = !more;
+      return more;
+    }));
+    left -= steps;
+  }
+  return {};
+}
+
+Result<std::vector<Generation>> Engine::generate_batch(std::span<const Prompt> prompts,
+                                                       const SamplingOptions& sampling,
+                                                       int64_t max_tokens, const OnToken& on_token,
+                                                       Eos eos) {
+  Runner& runner = *state_->runner;
+  if (prompts.size() != static_cast<size_t>(runner.sequences())) {
+    return usage_error(fmt::format("{} prompts for an engine of {} sequences: give one for each",
+                                   prompts.size(), runner.sequences()));
+  }
+  std::vector<Runner::Tokens> tokens;
+  for (const Prompt& prompt : prompts) {
+    WEFT_TRY(state_->check(prompt, prompts.size() == 1
+                                       ? std::string("the prompt")
+                                       : fmt::format("prompt {}", tokens.size() + 1)));
+    tokens.emplace_back(prompt);
+  }
+  Takers takers(state_->config, eos, prompts.size(), on_token);
+  state_->ended.assign(prompts.size(), false);
+  if (max_tokens > 0) {
+    WEFT_TRY(runner.begin(tokens, sampling, [&](int sequence, int32_t token) {
+      const bool more = takers.take(sequence, token, true);
+      state_->ended[static_cast<size_t>(sequence)] = !more;
+      return more;
+    }));
+    WEFT_TRY(decode(max_tokens - 1, eos, takers));
+  }
+  return takers.release();
 }
 
 Result<Generation> Engine::generate(std::span<const int32_t> prompt,
                                     const SamplingOptions& sampling, int64_t max_tokens,
                                     const std::function<bool(int32_t)>& on_token, Eos eos) {
-  WEFT_TRY(state_->check(prompt));
-  Generation result;
-  if (max_tokens <= 0) {
-    return result;
-  }
-  Taker taker(state_->config, on_token, eos, result);
-  WEFT_TRY(state_->runner->begin(prompt, sampling,
-                                 [&](int32_t token) { return taker.take(token, true); }));
-  if (!taker.ended()) {
-    Stop stop = Stop::length;
-    WEFT_TRY(decode(
-        max_tokens - 1, eos, [&](int32_t token) { return taker.take(token, false); }, stop));
-    result.stop = taker.ended() ? result.stop : stop;
-  }
-  return result;
+  const Prompt prompts[] = {{prompt.begin(), prompt.end()}};
+  WEFT_ASSIGN(std::vector<Generation> results,
+              generate_batch(
+                  prompts, sampling, max_tokens,
+                  [&](int, int32_t token) { return !on_token || on_token(token); }, eos));
+  return std::move(results.front());
 }
 
-Result<Generation> Engine::extend(int64_t max_tokens, const std::function<bool(int32_t)>& on_token,
-                                  Eos eos) {
-  if (state_->runner->position() == 0) {
+Result<std::vector<Generation>> Engine::extend(int64_t max_tokens, const OnToken& on_token,
+                                               Eos eos) {
+  const auto sequences = static_cast<size_t>(state_->runner->sequences());
+  if (state_->runner->position(0) == 0) {
     return usage_error("there is no sequence to extend: generate first");
   }
-  Generation result;
-  Taker taker(state_->config, on_token, eos, result);
-  Stop stop = Stop::length;
-  WEFT_TRY(decode(
-      max_tokens, eos, [&](int32_t token) { return taker.take(token, false); }, stop));
-  result.stop = taker.ended() ? result.stop : stop;
-  return result;
+  Takers takers(state_->config, eos, sequences, on_token);
+  WEFT_TRY(decode(max_tokens, eos, takers));
+  return takers.release();
 }
 
 Result<Score> Engine::score(std::span<const int32_t> ids) {
-  WEFT_TRY(state_->check(ids));
+  WEFT_TRY(state_->check(ids, "the prompt"));
   const auto length = static_cast<int64_t>(ids.size());
   Score result;
   WEFT_TRY(state_->runner->score(ids, [&](int64_t i, std::span<const float> row) {

@@ -28,7 +28,8 @@ DType default_kv(const ModelConfig& config, const Weights& weights);
 struct EngineOptions {
   std::string device = "cpu";    ///< "cpu", "cuda", "cuda:1"
   int workers = 0;               ///< threads, or SMs; 0: one for each that this process may use
-  int64_t context = 0;           ///< positions of KV cache; 0: the model's
+  int64_t context = 0;           ///< positions of a sequence's KV cache; 0: the model's
+  int sequences = 1;             ///< decoded at once, each with a cache of its own: on cuda up to 8
   std::optional<DType> kv = {};  ///< KV format; default: default_kv()
   /// Whether prefill rounds activations to bf16 where they meet bf16 weights (see PlanOptions).
   /// Default: in models of kRoundedHidden and more.
@@ -69,6 +70,7 @@ class Engine {
   const ModelConfig& config() const;
   const Weights& weights() const;
   int workers() const;
+  int sequences() const;
   int64_t context() const;
   DType kv() const;
   int64_t chunk() const;
@@ -81,19 +83,31 @@ class Engine {
                               int64_t max_tokens, const std::function<bool(int32_t)>& on_token = {},
                               Eos eos = Eos::ends);
 
-  /// Draws up to `max_tokens` more tokens of the sequence that generate() left, with its sampling.
-  /// Error (usage): there is none.
-  Result<Generation> extend(int64_t max_tokens, const std::function<bool(int32_t)>& on_token = {},
-                            Eos eos = Eos::ends);
+  using Prompt = std::vector<int32_t>;
+  /// Gets a sequence's token as it comes; false ends that sequence.
+  using OnToken = std::function<bool(int sequence, int32_t token)>;
+  /// The same for several sequences at once, one for each of `prompts` (sequences() of them).
+  /// Sequence i draws with the seed sampling.seed + i. Errors as above, the sequence named; usage:
+  /// another number of prompts.
+  Result<std::vector<Generation>> generate_batch(std::span<const Prompt> prompts,
+                                                 const SamplingOptions& sampling,
+                                                 int64_t max_tokens, const OnToken& on_token = {},
+                                                 Eos eos = Eos::ends);
+
+  /// Draws up to `max_tokens` more tokens of each sequence that generate() left and that has not
+  /// ended, with its sampling. Error (usage): there is none.
+  Result<std::vector<Generation>> extend(int64_t max_tokens, const OnToken& on_token = {},
+                                         Eos eos = Eos::ends);
 
   /// Log-probabilities of a text's tokens (at least two for any; one gives logits alone). Errors as
   /// generate's.
   Result<Score> score(std::span<const int32_t> ids);
 
-  /// Logits that the last token of the last generate() was drawn from: [vocabulary].
-  std::span<const float> last_logits() const;
+  /// Logits that the last token of a sequence was drawn from, [vocabulary]; empty when the sequence
+  /// ended before others.
+  std::span<const float> last_logits(int sequence = 0) const;
 
-  /// What a prompt of this many tokens, or a decode step at this position, costs.
+  /// What a prompt of this many tokens, or a decode step of all sequences at this position, costs.
   Cost prefill_cost(int64_t tokens) const;
   Cost decode_cost(int64_t position) const;
 
@@ -106,8 +120,9 @@ class Engine {
 
  private:
   struct State;
-  /// Decode steps until max_tokens, the context's end (see `stop`) or take's false.
-  Status decode(int64_t max_tokens, Eos eos, const std::function<bool(int32_t)>& take, Stop& stop);
+  class Takers;
+  /// Decode steps until every sequence has ended or has `max_tokens` more.
+  Status decode(int64_t max_tokens, Eos eos, Takers& takers);
   explicit Engine(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

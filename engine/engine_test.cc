@@ -63,7 +63,7 @@ TEST(Engine, ExtendsWhatItGenerated) {
   const auto all = engine->generate(prompt, {}, 12).value().tokens;
   auto parts = engine->generate(prompt, {}, 5).value().tokens;
   for (const int64_t more : {3, 4}) {
-    const auto tokens = engine->extend(more).value().tokens;
+    const auto tokens = engine->extend(more).value().front().tokens;
     parts.insert(parts.end(), tokens.begin(), tokens.end());
   }
   EXPECT_EQ(parts, all);

@@ -1,5 +1,5 @@
-// What runs a model's programs on one device: the engine's lower half. It holds the sequence (KV
-// cache, tokens) and knows nothing of prompts' limits, ends of sequence or timing.
+// What runs a model's programs on one device: the engine's lower half. It holds the sequences (KV
+// caches, tokens) and knows nothing of prompts' limits, ends of sequence or timing.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,9 @@ namespace weft {
 
 class Runner {
  public:
-  /// Gets each token as it is drawn; false: draw no more.
-  using OnToken = std::function<bool(int32_t token)>;
+  using Tokens = std::span<const int32_t>;
+  /// Gets each token as it is drawn for a sequence; false: draw no more for that one.
+  using OnToken = std::function<bool(int sequence, int32_t token)>;
   /// Gets the logits after each token that was fed.
   using OnLogits = std::function<void(int64_t index, std::span<const float> logits)>;
 
@@ -27,20 +28,27 @@ class Runner {
   Runner& operator=(const Runner&) = delete;
   virtual ~Runner() = default;
 
-  /// Forgets the sequence, feeds `prompt` (1 to capacity() valid ids) and draws the token after it.
-  virtual Status begin(std::span<const int32_t> prompt, const SamplingOptions& sampling,
+  /// Forgets the sequences, feeds each its prompt (1 to capacity() valid ids) and draws the token
+  /// after it. `prompts`: [sequences()]. Sequence i draws with the seed sampling.seed + i, as it
+  /// would alone with that seed.
+  virtual Status begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
                        const OnToken& on_token) = 0;
-  /// Feeds the token drawn last, draws the next, and so on: up to `steps` (at least one, and no
-  /// more than there are positions left) more tokens. `ends`: tokens after which on_token will
-  /// answer false; a runner that draws ahead of it need not ask.
-  virtual Status decode(int64_t steps, std::span<const int32_t> ends, const OnToken& on_token) = 0;
-  /// Forgets the sequence and feeds `ids`.
-  virtual Status score(std::span<const int32_t> ids, const OnLogits& on_logits) = 0;
+  /// Feeds the tokens drawn last, draws the next, and so on: up to `steps` more tokens (at least
+  /// one) for each sequence that has not ended; none of these has fewer positions left. `ends`:
+  /// tokens after which on_token will answer false; a runner that draws ahead of it need not ask.
+  virtual Status decode(int64_t steps, Tokens ends, const OnToken& on_token) = 0;
+  /// Forgets the sequences and feeds `ids` to the first.
+  virtual Status score(Tokens ids, const OnLogits& on_logits) = 0;
+  /// Draws no more for a sequence, as when on_token had answered false.
+  virtual void end(int sequence) = 0;
 
-  /// Logits that the last token was drawn from: [vocabulary]; empty before.
-  virtual std::span<const float> logits() = 0;
+  /// Sequences that are decoded at once.
+  virtual int sequences() const = 0;
+  /// Logits that the sequence's last token was drawn from: [vocabulary]; empty before, and where
+  /// they are gone because the sequence ended before others.
+  virtual std::span<const float> logits(int sequence) = 0;
   /// Positions fed so far; 0: there is no sequence.
-  virtual int64_t position() const = 0;
+  virtual int64_t position(int sequence) const = 0;
   virtual int64_t capacity() const = 0;
   virtual DType kv() const = 0;
   virtual int workers() const = 0;

@@ -35,13 +35,14 @@ int nesting(std::string_view text) {
 
 }  // namespace
 
-Result<nlohmann::json> parse_json(std::string_view text, const std::string& file) {
+Result<nlohmann::json> parse_json(std::string_view text, const std::string& file,
+                                  const nlohmann::json::parser_callback_t& filter) {
   if (const int depth = nesting(text); depth > kDeepest) {
     return input_error(
         fmt::format("{}: JSON nested {} levels deep, at most {} are read", file, depth, kDeepest));
   }
   try {
-    return nlohmann::json::parse(text);
+    return nlohmann::json::parse(text, filter);
   } catch (const nlohmann::json::parse_error& error) {
     // `byte` counts from 1 and is one past the text when it ends too early.
     const size_t at = std::min(error.byte == 0 ? 0 : error.byte - 1, text.size());

@@ -11,9 +11,11 @@
 namespace weft {
 
 /// Parses JSON text; `file` is for messages. As in Python, the last of equal keys wins.
+/// `filter`, if there is one, sees every parsed piece and drops those for which it returns false.
 /// Errors (input): not JSON (line and column are named), or nested deeper than 64 levels, which no
 /// file of a model needs and which would let a small file take a lot of memory.
-Result<nlohmann::json> parse_json(std::string_view text, const std::string& file);
+Result<nlohmann::json> parse_json(std::string_view text, const std::string& file,
+                                  const nlohmann::json::parser_callback_t& filter = nullptr);
 
 /// A value as an error sentence shows it: ASCII, cut after 60 characters.
 std::string show(const nlohmann::json& value);

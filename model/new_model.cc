@@ -151,20 +151,23 @@ class ModelWriter {
     for (const fs::path& path : written_) {
       fs::remove(path, ignored);
     }
-    if (created_directory_) {
-      fs::remove(directory_, ignored);
+    for (const fs::path& directory : created_) {
+      fs::remove(directory, ignored);
     }
   }
 
   Status prepare(const ModelConfig& config, int64_t needed) {
     std::error_code error;
     if (!fs::exists(directory_, error)) {
+      for (fs::path path = directory_; !path.empty() && !fs::exists(path, error);
+           path = path.parent_path()) {
+        created_.push_back(path);
+      }
       fs::create_directories(directory_, error);
       if (error) {
         return input_error(
             fmt::format("{}: cannot be created: {}", directory_.string(), error.message()));
       }
-      created_directory_ = true;
     } else if (!fs::is_directory(directory_, error)) {
       return input_error(fmt::format("{}: exists and is not a directory", directory_.string()));
     } else if (!fs::is_empty(directory_, error) || error) {
@@ -213,7 +216,7 @@ class ModelWriter {
 
   void complete() {
     written_.clear();
-    created_directory_ = false;
+    created_.clear();
   }
 
  private:
@@ -242,7 +245,7 @@ class ModelWriter {
   fs::path directory_;
   int64_t needed_ = 0;  // bytes of all files but the small ones
   int64_t done_ = 0;
-  bool created_directory_ = false;
+  std::vector<fs::path> created_;  // directories, the innermost first
   std::vector<fs::path> written_;
 };
 

@@ -296,8 +296,9 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors(std::span<const std::byt
   }
   if (length > after_length) {
     return input_error(
-        fmt::format("{}: header length {} is more than the {} bytes of the file: it is truncated",
-                    name, length, file.size()));
+        fmt::format("{}: header length {} is more than the {} bytes that follow: the file is "
+                    "truncated",
+                    name, length, after_length));
   }
   const auto* text = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
   HeaderReader reader;

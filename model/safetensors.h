@@ -49,6 +49,8 @@ class SafetensorsFile {
   const std::byte* data(const SafetensorsEntry& entry) const {
     return file_.bytes().data() + entry.offset;
   }
+  /// By name.
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }
   const std::string& name() const { return name_; }
   const MappedFile& file() const { return file_; }
 

@@ -63,7 +63,7 @@ TEST(Safetensors, HeaderLength) {
   file[0] = 3;
   EXPECT_EQ(
       error_of(file),
-      "m.safetensors: header length 3 is more than the 10 bytes of the file: it is truncated");
+      "m.safetensors: header length 3 is more than the 2 bytes that follow: the file is truncated");
   EXPECT_EQ(error_of(std::string(8, '\xff') + "{}"),
             "m.safetensors: header length 18446744073709551615 is more than the format's limit of "
             "100000000: this is not a safetensors file");

@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <mutex>
-#include <system_error>
 #include <utility>
 
+#include "model/mapped_file.h"
 #include "model/tokenizer/added_tokens.h"
 #include "model/tokenizer/bpe.h"
 #include "model/tokenizer/decoder.h"
@@ -33,7 +32,7 @@ using tokenizer::PreTokenizer;
 using tokenizer::Stretch;
 using tokenizer::Vocabulary;
 
-constexpr uintmax_t kMostFileBytes = uintmax_t{1} << 30;
+constexpr size_t kMostFileBytes = size_t{1} << 30;
 constexpr size_t kMostTextBytes = size_t{1} << 30;
 
 /// The buffers of one call of encode(), kept for the next: the memo of words is worth keeping.
@@ -131,20 +130,7 @@ Tokenizer::~Tokenizer() = default;
 
 Result<Tokenizer> Tokenizer::open(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / "tokenizer.json";
-  std::error_code error;
-  const uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) {
-    return input_error(fmt::format("{}: {}", path.string(), error.message()));
-  }
-  if (size > kMostFileBytes) {
-    return input_error(
-        fmt::format("{}: has {} bytes, more than {}", path.string(), size, kMostFileBytes));
-  }
-  std::string text(size, '\0');
-  std::ifstream file(path, std::ios::binary);
-  if (!file.read(text.data(), static_cast<std::streamsize>(size))) {
-    return input_error(fmt::format("{}: cannot be read", path.string()));
-  }
+  WEFT_ASSIGN(const std::string text, read_text_file(path, kMostFileBytes));
   return parse(text, path.string());
 }
 
@@ -156,6 +142,8 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json, std::string_view name_
     return model.error("must be an object with \"vocab\" and \"merges\"");
   }
   WEFT_TRY(Bpe::check_type(model));
+  WEFT_TRY(model["vocab"].members());
+  WEFT_TRY(model["merges"].elements());
   if (!document.problem.empty()) {
     return input_error(fmt::format("{}: {}", name_for_errors, document.problem));
   }
@@ -184,9 +172,10 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, bool add_s
                                    text.size(), kMostTextBytes));
   }
   if (const size_t at = tokenizer::find_invalid_utf8(text); at != std::string_view::npos) {
-    return input_error(
-        fmt::format("the text is not valid UTF-8: byte {} (0x{:02x}) belongs to no character", at,
-                    static_cast<uint8_t>(text[at])));
+    return input_error(fmt::format(
+        "the text is not valid UTF-8, which is needed: byte {} (0x{:02x}) belongs to no "
+        "character",
+        at, static_cast<uint8_t>(text[at])));
   }
   std::vector<int32_t> ids;
   if (add_special) {

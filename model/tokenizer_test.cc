@@ -323,7 +323,7 @@ TEST(Tokenizer, InvalidTextIsAnErrorThatNamesTheByte) {
   ASSERT_FALSE(ids.ok());
   EXPECT_EQ(ids.error().kind, ErrorKind::input);
   EXPECT_EQ(ids.error().message,
-            "the text is not valid UTF-8: byte 2 (0xff) belongs to no character");
+            "the text is not valid UTF-8, which is needed: byte 2 (0xff) belongs to no character");
 }
 
 TEST(Tokenizer, StreamHoldsBackUnfinishedCharacters) {
@@ -412,7 +412,7 @@ TEST(Tokenizer, BadFilesAreRefusedWithTheirPlace) {
   };
   const json deep = [] {
     json value = {{"type", "NFC"}};
-    for (int i = 0; i < 40; ++i) {
+    for (int i = 0; i < 20; ++i) {
       value = {{"type", "Sequence"}, {"normalizers", {value}}};
     }
     return value;
@@ -431,22 +431,26 @@ TEST(Tokenizer, BadFilesAreRefusedWithTheirPlace) {
        "model.end_of_word_suffix: is not supported; it must be null or empty"},
       {"/model/byte_fallback", 1, "model.byte_fallback: must be true or false (it is 1)"},
       {"/model/unk_token", "<none>", "model.unk_token: is not in the vocabulary"},
-      {"/model/vocab/d", -1, "model.vocab: the id of token 'd' is not a whole number from 0 to"},
+      {"/model/vocab/d", -1, "model.vocab: the id of token \"d\" is not a whole number from 0 to"},
       {"/model/vocab/d", 4'000'000'000,
-       "model.vocab: the id of token 'd' is not a whole number from 0 to"},
-      {"/model/vocab/d", 0, "model.vocab: tokens 'a' and 'd' have the same id 0"},
-      {"/model/vocab/d", "x", "model.vocab: the id of token 'd'"},
+       "model.vocab: the id of token \"d\" is not a whole number from 0 to"},
+      {"/model/vocab/d", 0, "model.vocab: tokens \"a\" and \"d\" have the same id 0"},
+      {"/model/vocab/d", "x", "model.vocab: the id of token \"d\""},
       {"/model/vocab/d", json::array(), "model.vocab: entry 6 is a value that is no number"},
+      {"/model/merges", json::object(), "model.merges: must be a list (it is an object)"},
+      {"/model/merges", "a b", "model.merges: must be a list (it is \"a b\")"},
+      {"/model/vocab", 3, "model.vocab: must be an object (it is 3)"},
+      {"/model/vocab/d\n", 0, R"(model.vocab: tokens "a" and "d\n" have the same id 0)"},
       {"/model/merges",
        {"ab"},
-       "model.merges: entry 0 is 'ab', which is not two tokens with a space between"},
+       "model.merges: entry 0 is \"ab\", which is not two tokens with a space between"},
       {"/model/merges", {"a b", {"a"}}, "model.merges: entry 1 is a list of other than two tokens"},
       {"/model/merges",
        {"a b", 3},
        "model.merges: entry 1 is something that is neither a text nor a list of two texts"},
-      {"/model/merges", {"a x"}, "model.merges[0]: token 'x' is not in the vocabulary"},
-      {"/model/merges", {"b a"}, "model.merges[0]: token 'ba' is not in the vocabulary"},
-      {"/model/merges", {"a b", "a b"}, "model.merges[1]: 'a' and 'b' are there twice"},
+      {"/model/merges", {"a x"}, "model.merges[0]: token \"x\" is not in the vocabulary"},
+      {"/model/merges", {"b a"}, "model.merges[0]: token \"ba\" is not in the vocabulary"},
+      {"/model/merges", {"a b", "a b"}, "model.merges[1]: \"a\" and \"b\" are there twice"},
       {"/normalizer",
        {{"type", "Nmt"}},
        "normalizer.type: an unknown normaliser; those known are Sequence, NFC"},
@@ -478,11 +482,11 @@ TEST(Tokenizer, BadFilesAreRefusedWithTheirPlace) {
       {"/decoder", 3, "decoder: must be an object with a \"type\" (it is 3)"},
       {"/added_tokens",
        {added_token("<s>", 5)},
-       "added_tokens: tokens 'abc' and '<s>' have the same id 5"},
-      {"/added_tokens", {added_token("abc", 9)}, "added_tokens: token 'abc' is there twice"},
+       "added_tokens: tokens \"abc\" and \"<s>\" have the same id 5"},
+      {"/added_tokens", {added_token("abc", 9)}, "added_tokens: token \"abc\" is there twice"},
       {"/added_tokens",
        {added_token("<s>", 2'000'000'000)},
-       "added_tokens: the id of token '<s>' is not a whole number"},
+       "added_tokens: the id of token \"<s>\" is not a whole number"},
       {"/added_tokens", {{{"id", 9}}}, "added_tokens[0].content: is missing; a text is needed"},
   };
   for (const Case& c : cases) {
@@ -496,14 +500,19 @@ TEST(Tokenizer, BadFilesAreRefusedWithTheirPlace) {
         << tokenizer.error().message << "\nwanted: " << c.message;
   }
   for (const char* text : {"", "[]", "{", "{\"model\": {\"vocab\": {\"a\": 0}, \"merges\": [[\"a\"",
-                           "\"\xff\"", "nul"}) {
+                           "\"\xff\"", "nul", "{\"a\": \"x\ny\"}"}) {
     const Result<Tokenizer> tokenizer = Tokenizer::parse(text, "test.json");
     ASSERT_FALSE(tokenizer.ok());
     EXPECT_TRUE(tokenizer.error().message.starts_with("test.json: ")) << tokenizer.error().message;
   }
+  const Result<Tokenizer> nested = Tokenizer::parse(std::string(1'000'000, '['), "test.json");
+  ASSERT_FALSE(nested.ok());
+  EXPECT_EQ(nested.error().message,
+            "test.json: JSON nested 1000000 levels deep, at most 64 are read");
   const Result<Tokenizer> missing = Tokenizer::open("/nowhere");
   ASSERT_FALSE(missing.ok());
-  EXPECT_EQ(missing.error().message, "/nowhere/tokenizer.json: No such file or directory");
+  EXPECT_EQ(missing.error().message,
+            "/nowhere/tokenizer.json: cannot be opened: No such file or directory");
 }
 
 }  // namespace

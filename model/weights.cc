@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "base/pages.h"
@@ -27,6 +28,7 @@ constexpr size_t kLongestIndex = 100'000'000;  // bytes
 constexpr size_t kTensorAlignment = 64;        // of generated tensors: a cache line
 
 constexpr const char* kHeadName = "lm_head.weight";
+constexpr std::string_view kPrefix = "model.";  // the bare model's place in the class with a head
 
 std::optional<DType> dtype_of(std::string_view name) {
   for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
@@ -73,11 +75,26 @@ class Checkpoint {
   /// without the "model." that the class with a head puts in front.
   Result<Found> find(const std::string& name) {
     WEFT_ASSIGN(Found found, find_exact(name));
-    constexpr std::string_view kPrefix = "model.";
     if (found.entry == nullptr && name.starts_with(kPrefix)) {
       return find_exact(name.substr(kPrefix.size()));
     }
     return found;
+  }
+
+  /// The names of all tensors, as the single file or the index has them.
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    if (sharded_) {
+      for (const auto& [name, shard] : shard_of_) {
+        names.push_back(name);
+      }
+    } else {
+      for (const SafetensorsEntry& entry : files_.at(kSingle)->entries()) {
+        names.push_back(entry.name);
+      }
+    }
+    std::ranges::sort(names);
+    return names;
   }
 
   /// The file that says which tensors there are, for messages.
@@ -99,7 +116,9 @@ class Checkpoint {
     for (const auto& [tensor, shard] : map->items()) {
       // A plain name: an index must not lead out of its directory.
       const std::string file = shard.is_string() ? shard.get<std::string>() : "";
-      if (file.empty() || file.find('/') != std::string::npos || file == "." || file == "..") {
+      const bool plain = std::ranges::none_of(
+          file, [](char c) { return c == '/' || static_cast<unsigned char>(c) < ' '; });
+      if (file.empty() || !plain || file == "." || file == "..") {
         return input_error(
             fmt::format("{}: weight_map: tensor {} is in {}; it must be the name of a file beside "
                         "the index",
@@ -125,6 +144,12 @@ class Checkpoint {
     const auto shard = shard_of_.find(name);
     if (sharded_ && shard == shard_of_.end()) {
       return found;
+    }
+    std::error_code ignored;
+    if (sharded_ && !std::filesystem::exists(directory_ / shard->second, ignored)) {
+      return input_error(
+          fmt::format("{}: tensor {} is in {}, which is not there: is the download complete?",
+                      source_, show(name), shard->second));
     }
     WEFT_ASSIGN(found.file, file(sharded_ ? shard->second : kSingle));
     found.entry = found.file->find(name);
@@ -174,6 +199,29 @@ Status check_tied_head(Checkpoint& checkpoint, const std::string& embedding_name
         fmt::format("{}: tensor \"{}\" differs from {}, but config.json has tie_word_embeddings "
                     "true; set it to false, or remove the tensor",
                     head.file->name(), kHeadName, show(embedding.entry->name)));
+  }
+  return {};
+}
+
+/// A layer's tensor that the config does not ask for means that the two do not belong together (too
+/// few layers, no biases or norms where the file has them), and without it the model is another.
+Status check_layers_complete(const Checkpoint& checkpoint, const std::vector<TensorSpec>& specs) {
+  const auto bare = [](std::string_view name) {
+    return name.substr(name.starts_with(kPrefix) ? kPrefix.size() : 0);
+  };
+  std::unordered_set<std::string_view> wanted;
+  for (const TensorSpec& spec : specs) {
+    wanted.insert(bare(spec.name));
+  }
+  for (const std::string& name : checkpoint.names()) {
+    // Old checkpoints hold RoPE's frequencies, which follow from the config.
+    if (bare(name).starts_with("layers.") && !name.ends_with(".rotary_emb.inv_freq") &&
+        !wanted.contains(bare(name))) {
+      return input_error(
+          fmt::format("{}: tensor {} is none of the model that config.json describes; see there "
+                      "num_hidden_layers, architectures, attention_bias and mlp_bias",
+                      checkpoint.source(), show(name)));
+    }
   }
   return {};
 }
@@ -293,6 +341,7 @@ Result<Weights> Weights::open(const std::filesystem::path& directory, const Mode
   if (config.tied_head) {
     WEFT_TRY(check_tied_head(checkpoint, specs.front().name));
   }
+  WEFT_TRY(check_layers_complete(checkpoint, specs));
   return weights;
 }
 

@@ -408,6 +408,12 @@ TEST(WriteRandomModel, LeavesNothingWhenWritingFails) {
     EXPECT_NE(status.error().message.find(" are needed, "), std::string::npos);
     EXPECT_FALSE(fs::exists(directory));
   }
+  // So are the directories above it that were made, and no others.
+  {
+    const FileSizeLimit limit(3000);
+    EXPECT_FALSE(write_random_model(small_llama(), 1, parent.path() / "a" / "b" / "c").ok());
+  }
+  EXPECT_TRUE(fs::exists(parent.path()) && fs::is_empty(parent.path()));
   // A directory that was there stays, empty.
   fs::create_directory(directory);
   {
@@ -464,6 +470,34 @@ TEST(WeightsOpen, TensorsThatAreWrong) {
   write_safetensors(path, good);
   fs::resize_file(path, fs::file_size(path) - 1);
   EXPECT_NE(open_error(directory.path(), config).find("the file is truncated"), std::string::npos);
+}
+
+/// A config with fewer layers, biases or norms than the file would compute another model.
+TEST(WeightsOpen, LayersThatTheConfigLeavesOut) {
+  TestDirectory directory;
+  const fs::path path = directory.path() / "model.safetensors";
+  ModelConfig config = small_llama();
+  config.qkv_bias = true;
+  const auto good = hand_made(config);
+  std::map<std::string, HandMade> bare;
+  for (const auto& [name, tensor] : good) {
+    bare[name.starts_with("model.") ? name.substr(6) : name] = tensor;
+  }
+  ModelConfig fewer = config;
+  fewer.layers = 1;
+  ModelConfig unbiased = config;
+  unbiased.qkv_bias = false;
+  for (const auto& [tensors, prefix] : {std::pair(good, "model."), std::pair(bare, "")}) {
+    write_safetensors(path, tensors);
+    EXPECT_EQ(open_error(directory.path(), config), "accepted");
+    for (const auto& [wrong, name] : {std::pair(fewer, "layers.1.input_layernorm.weight"),
+                                      std::pair(unbiased, "layers.0.self_attn.k_proj.bias")}) {
+      EXPECT_EQ(open_error(directory.path(), wrong),
+                path.string() + ": tensor \"" + prefix + name +
+                    "\" is none of the model that config.json describes; see there "
+                    "num_hidden_layers, architectures, attention_bias and mlp_bias");
+    }
+  }
 }
 
 TEST(WeightsOpen, MixedFormatsAndBareNames) {
@@ -554,7 +588,7 @@ TEST(WeightsOpen, Shards) {
   // An index that leads elsewhere, or is none.
   for (const nlohmann::json& file :
        {nlohmann::json("../a.safetensors"), nlohmann::json("/etc/passwd"), nlohmann::json(".."),
-        nlohmann::json(""), nlohmann::json(3)}) {
+        nlohmann::json(""), nlohmann::json("a\nb"), nlohmann::json(3)}) {
     wrong["weight_map"][down] = file;
     directory.write("model.safetensors.index.json", wrong.dump());
     EXPECT_EQ(open_error(directory.path(), config),
@@ -573,8 +607,9 @@ TEST(WeightsOpen, Shards) {
   directory.write("model.safetensors.index.json", index.dump());
   fs::remove(directory.path() / "b.safetensors");
   EXPECT_EQ(open_error(directory.path(), config),
-            (directory.path() / "b.safetensors").string() +
-                ": cannot be opened: No such file or directory");
+            index_path +
+                ": tensor \"model.layers.1.input_layernorm.weight\" is in b.safetensors, "
+                "which is not there: is the download complete?");
 }
 
 }  // namespace

@@ -77,8 +77,9 @@ class Collector {
       return;
     }
     read(op.q, queries);
-    add(op.keys, {0, program_.rows}, tile_, false);
-    add(op.values, {0, program_.rows}, tile_, false);
+    const Range seen = program_.sequences > 1 ? rows_ : Range{0, program_.rows};
+    add(op.keys, seen, tile_, false);
+    add(op.values, seen, tile_, false);
     if (op.partials == kNone) {
       write(op.out, queries);
     } else {
@@ -93,8 +94,9 @@ class Collector {
   void operator()(const SampleOp& op) {
     read(op.logits, {0, op.vocabulary});
     add(op.positions, rows_, {0, 1}, false);
-    add(op.tokens, {0, 1}, {0, 1}, true);
-    add(op.positions, {0, 1}, {0, 1}, true);
+    const Range next = program_.sequences > 1 ? rows_ : Range{0, 1};  // of the next step
+    add(op.tokens, next, {0, 1}, true);
+    add(op.positions, next, {0, 1}, true);
   }
 
   std::vector<Access> take() { return std::move(accesses_); }

@@ -85,9 +85,13 @@ std::string disassemble(const Program& program, const Weights& weights, int64_t 
   std::string text = fmt::format(
       "program {}: {} workers, {} operations, {} events, up to {} rows a step; costs for {} rows "
       "at "
-      "position {}\n\nbuffers\n",
+      "position {}\n\n",
       program.name, program.workers.size(), program.operations.size(), program.events.size(),
       program.rows, rows, position);
+  if (program.sequences > 1) {
+    text += fmt::format("each row is of another of {} sequences\n\n", program.sequences);
+  }
+  text += "buffers\n";
   constexpr const char* kSpaces[] = {"shared", "each worker", "kv cache", "state", "constant"};
   int64_t kv_buffers = 0;
   int64_t kv_bytes = 0;

@@ -45,8 +45,10 @@ class Planner {
   Planner(const ModelConfig& config, const Weights& weights, const PlanOptions& options)
       : config_(config), weights_(weights), options_(options) {
     WEFT_CHECK(options.workers >= 1 && options.rows >= 1 && options.capacity >= 1);
+    WEFT_CHECK(options.sequences == 1 || (options.sequences > 1 && options.rows == 1));
     program_.name = options.rows == 1 ? "decode" : "chunk";
-    program_.rows = options.rows;
+    program_.rows = options.rows * options.sequences;
+    program_.sequences = options.sequences;
     program_.workers.resize(static_cast<size_t>(options.workers));
     dealt_.resize(static_cast<size_t>(options.workers));
   }
@@ -67,6 +69,8 @@ class Planner {
   // Ways to cut an operation.
   Tiles by_columns(int64_t n, int64_t unit, Range rows) const;
   Tiles by_rows(Range tile) const;
+  /// A sequence each, so that several workers are at work at once; of a chunk, all rows.
+  Tiles by_sequences(Range tile) const;
   Tiles by_heads(int64_t heads, Range rows) const;
   /// Products of one row, of columns[i] columns with k weights each, in grains of `grain` columns:
   /// in a decode step, the workers that have been dealt the fewest weights so far get the grains
@@ -104,7 +108,7 @@ class Planner {
   Rows rows_of(bool many) const { return many || !chunk() ? Rows::all : Rows::last; }
   bool fused() const { return options_.fuse_attention && !chunk(); }
   bool chunk() const { return options_.rows > 1; }
-  Range all_rows() const { return {0, options_.rows}; }
+  Range all_rows() const { return {0, program_.rows}; }
   bool norm_before() const { return config_.norm_placement == NormPlacement::before; }
   /// Format of activations that meet these weights in a chunk.
   Element chunk_element(Role role, int64_t layer) const {
@@ -195,6 +199,15 @@ Tiles Planner::by_columns(int64_t n, int64_t unit, Range rows) const {
     if (!columns.empty()) {
       tiles[static_cast<size_t>(w)].push_back({rows, columns, 0});
     }
+  }
+  return tiles;
+}
+
+Tiles Planner::by_sequences(Range tile) const {
+  Tiles tiles(static_cast<size_t>(options_.workers));
+  for (int64_t row = 0; row < program_.sequences; ++row) {
+    const Range rows = program_.sequences > 1 ? Range{row, row + 1} : all_rows();
+    tiles[static_cast<size_t>(row % options_.workers)].push_back({rows, tile, 0});
   }
   return tiles;
 }
@@ -344,7 +357,7 @@ void Planner::begin_step() {
   } else if (program_.buffers[static_cast<size_t>(residual_)].space == Space::worker) {
     repeat(embed_id, next_step, everyone());
   } else {
-    residual_ready_ = {{on_one_worker(embed_id, 0, next_step)}};
+    residual_ready_ = {{spread(embed_id, by_sequences({0, 1}), next_step)}};
   }
   const RopeAnglesOp angles{program_.positions, program_.inverse_frequencies, cosines_, sines_,
                             config_.head_dim / 2};
@@ -486,17 +499,19 @@ void Planner::attention_block(int64_t layer, bool many) {
 
   Tiles tiles(program_.workers.size());
   if (split) {
-    // Tasks in order of split, then head; a worker's run of heads within a split is one tile.
-    const int64_t tasks = op.splits * op.kv_heads;
+    // Tasks in order of split, then sequence, then head; a worker's run of heads is one tile.
+    const int64_t tasks = op.splits * program_.sequences * op.kv_heads;
     for (int64_t w = 0; w < options_.workers; ++w) {
       int64_t task = tasks * w / options_.workers;
       const int64_t end = tasks * (w + 1) / options_.workers;
       while (task < end) {
-        const int64_t s = task / op.kv_heads;
-        const int64_t stop = std::min(end, (s + 1) * op.kv_heads);
-        tiles[static_cast<size_t>(w)].push_back({all_rows(),
-                                                 {task - s * op.kv_heads, stop - s * op.kv_heads},
-                                                 static_cast<int32_t>(s)});
+        const int64_t run = task / op.kv_heads;
+        const int64_t stop = std::min(end, (run + 1) * op.kv_heads);
+        const int64_t row = run % program_.sequences;
+        tiles[static_cast<size_t>(w)].push_back(
+            {{row, row + 1},
+             {task - run * op.kv_heads, stop - run * op.kv_heads},
+             static_cast<int32_t>(run / program_.sequences)});
         task = stop;
       }
     }
@@ -602,15 +617,21 @@ void Planner::logits(bool many) {
   const int32_t id =
       operation("sample", -1, rows_of(false),
                 SampleOp{program_.logits, program_.tokens, program_.positions, config_.vocabulary});
-  Instruction sample{id, all_rows(), {0, 1}, 0, {{done}}, program_.sampled};
   if (program_.sampled != kNone) {
-    program_.events[static_cast<size_t>(program_.sampled)].signals = 1;
+    program_.events[static_cast<size_t>(program_.sampled)].signals =
+        static_cast<int32_t>(program_.sequences);
   }
-  program_.workers[0].push_back(std::move(sample));
+  const Tiles draws = by_sequences({0, 1});
+  for (size_t w = 0; w < draws.size(); ++w) {
+    for (const Tile& tile : draws[w]) {
+      program_.workers[w].push_back({id, tile.rows, tile.tile, 0, {{done}}, program_.sampled});
+    }
+  }
 }
 
 Program Planner::run() {
-  const int64_t rows = options_.rows;
+  const int64_t rows = program_.rows;
+  const int64_t one = program_.sequences;  // rows of what a chunk has one of
   const bool after = !norm_before();
   program_.tokens = buffer("tokens", Space::state, Element::i32, rows, 1);
   program_.positions = buffer("positions", Space::state, Element::i32, rows, 1);
@@ -638,12 +659,12 @@ Program Planner::run() {
     }
   }
   if (options_.logits != Logits::all) {
-    one_.input = buffer("input_row", Space::worker, Element::f32, 1, config_.hidden);
+    one_.input = buffer("input_row", Space::worker, Element::f32, one, config_.hidden);
     one_.attention = buffer("attention_row", fused() ? Space::worker : Space::activation,
-                            Element::f32, 1, config_.query_size());
-    one_.ffn = buffer("ffn_row", Space::activation, Element::f32, 1, config_.ffn);
+                            Element::f32, one, config_.query_size());
+    one_.ffn = buffer("ffn_row", Space::activation, Element::f32, one, config_.ffn);
     if (after) {
-      one_.delta = buffer("delta_row", Space::activation, Element::f32, 1, config_.hidden);
+      one_.delta = buffer("delta_row", Space::activation, Element::f32, one, config_.hidden);
     }
   }
   q_ = buffer("q", Space::activation, Element::f32, rows, config_.query_size());
@@ -653,23 +674,23 @@ Program Planner::run() {
   q_rotated_ =
       q_bf16 ? buffer("q_rotated", Space::activation, Element::bf16, rows, config_.query_size())
              : q_;
-  splits_ = std::max<int64_t>(1, options_.attention_tasks / config_.kv_heads);
+  splits_ = std::max<int64_t>(1, options_.attention_tasks / (config_.kv_heads * one));
   if (!chunk() && (splits_ > 1 || fused())) {
-    partials_ = buffer("partials", Space::activation, Element::f32, 1,
+    partials_ = buffer("partials", Space::activation, Element::f32, one,
                        config_.query_heads * splits_ * (config_.head_dim + 2));
   }
   for (int64_t layer = 0; layer < config_.layers; ++layer) {
     for (const bool key : {true, false}) {
       const std::string name = (key ? "keys." : "values.") + std::to_string(layer);
       (key ? keys_ : values_)
-          .push_back(buffer(name, Space::kv, element_of(options_.kv), config_.kv_heads,
+          .push_back(buffer(name, Space::kv, element_of(options_.kv), one * config_.kv_heads,
                             options_.capacity * config_.head_dim));
       program_.buffers.back().layer = layer;
     }
   }
   if (options_.logits != Logits::none) {
     program_.logits = buffer("logits", Space::activation, Element::f32,
-                             options_.logits == Logits::all ? rows : 1, config_.vocabulary);
+                             options_.logits == Logits::all ? rows : one, config_.vocabulary);
   }
 
   begin_step();

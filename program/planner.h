@@ -11,7 +11,9 @@ namespace weft {
 
 struct PlanOptions {
   int workers = 1;
-  int64_t rows = 1;      ///< tokens in one step: 1 decodes, more is a chunk of prefill
+  int64_t rows = 1;  ///< tokens in one step: 1 decodes, more is a chunk of prefill
+  int64_t sequences =
+      1;                 ///< that are decoded at once, each with a cache of its own; then rows is 1
   int64_t capacity = 0;  ///< positions the KV cache holds
   DType kv = DType::bf16;
   /// Round a chunk's activations to bf16 where they meet bf16 weights, as transformers does in that

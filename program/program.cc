@@ -57,8 +57,11 @@ struct CostOf {
   }
   Cost operator()(const AttentionOp& op) const {
     const double share = 1.0 / static_cast<double>(op.splits);
-    const double keys = visible_keys(rows, position, op.window) * share;
-    const double last = visible_keys(1, position + rows - 1, op.window) * share;
+    const auto of_one = [&](int64_t at) { return visible_keys(1, at, op.window) * share; };
+    const bool apart = program.sequences > 1;  // each row has keys of its own
+    const double keys = apart ? static_cast<double>(rows) * of_one(position)
+                              : visible_keys(rows, position, op.window) * share;
+    const double last = apart ? keys : of_one(position + rows - 1);
     const double heads = static_cast<double>(instruction.tile.size());
     const double group = static_cast<double>(op.query_heads / op.kv_heads);
     const double element = static_cast<double>(size_of(program.buffers[op.keys].element));
@@ -122,8 +125,8 @@ Cost cost_of(const Program& program, const Instruction& instruction, const Weigh
   if (range.empty()) {
     return {};
   }
-  return std::visit(CostOf{program, instruction, weights, range.size(), position + range.begin},
-                    operation.body);
+  const int64_t first = program.sequences > 1 ? position : position + range.begin;
+  return std::visit(CostOf{program, instruction, weights, range.size(), first}, operation.body);
 }
 
 Cost cost_of(const Program& program, const Weights& weights, int64_t rows, int64_t position) {

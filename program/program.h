@@ -36,8 +36,9 @@ std::string_view name_of(Element element);
 enum class Space : uint8_t {
   activation,  ///< shared by the workers, alive within a step
   worker,      ///< one for each worker: a value recomputed by each instead of exchanged
-  kv,          ///< a layer's keys or values, alive for the sequence: [kv_heads, capacity, head_dim]
-  state,       ///< the sequence: tokens, positions; written by the host and by sample
+  kv,          ///< a layer's keys or values, alive for the sequences: [sequences, kv_heads,
+               ///< capacity, head_dim]
+  state,       ///< the sequences: tokens, positions; written by the host and by sample
   constant,    ///< made once: rotary frequencies
 };
 
@@ -171,6 +172,9 @@ enum class Logits : uint8_t { none, last, all };
 struct Program {
   std::string name;
   int64_t rows = 1;  ///< most tokens in one step
+  /// 1: a step's rows are consecutive tokens of one sequence. More: row r is the next token of
+  /// sequence r, and there are as many rows as sequences.
+  int64_t sequences = 1;
   std::vector<Buffer> buffers;
   std::vector<Operation> operations;
   std::vector<Event> events;
@@ -189,7 +193,8 @@ struct Cost {
   Cost& operator+=(const Cost& other);
 };
 
-/// The cost of one instruction when the step has `rows` tokens and the first is at `position`.
+/// The cost of one instruction when the step has `rows` tokens and the first is at `position` (or,
+/// in a program of several sequences, all are).
 /// `weights` tells the formats the weights are stored in.
 Cost cost_of(const Program& program, const Instruction& instruction, const Weights& weights,
              int64_t rows, int64_t position);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "ops/linear/hopper_layout.h"
 #include "ops/sample/op.h"
 
 namespace weft::hopper {
@@ -14,15 +15,15 @@ using Place = uint32_t;
 inline constexpr Place kNowhere = 0xffffffffu;
 
 enum class Opcode : uint8_t {
-  embed,         ///< a: table, b: out; n: columns; x: scale
+  embed,         ///< a: table, b: out; n: columns; x: scale; first, last: sequences
   rope_angles,   ///< a: inverse frequencies; n: half. To shared memory
   norm_add,      ///< a: x, b: weight, c: residual; n: columns; x: epsilon, y: scale
   linear,        ///< a: row, or attention's partials (merged); b: weight of the row's norm or
                  ///< kNowhere, x: its epsilon; k; segments
   gated_linear,  ///< as linear; one segment
   attention,     ///< a: q, b: k, c: v, d: keys, e: values, f: partials; first, last: KV heads; n:
-                 ///< split; norm: weights, kNowhere: none; x: epsilon
-  sample,        ///< a: logits; n: vocabulary
+                 ///< split; row; norm: weights, kNowhere: none; x: epsilon
+  sample,        ///< a: logits; n: vocabulary; row
 };
 
 /// The number of a code's result in a step, see Launch::first_tag; kPlain: a buffer of plain f32.
@@ -40,6 +41,7 @@ struct Segment {
   Version prior = kPlain;    ///< of what it is added to, when `accumulate`
   uint16_t accumulate = 0;
   uint16_t bias_skip = 0;  ///< elements from the biases' places to the first column's
+  int32_t stride = 0;      ///< elements of out from one sequence's row to the next one's
 };
 
 /// What attention has beyond the common fields.
@@ -73,6 +75,7 @@ struct alignas(16) Code {
   int32_t operation = 0;   ///< index in the Program, for messages
   Place a = kNowhere, b = kNowhere, c = kNowhere, d = kNowhere, e = kNowhere, f = kNowhere;
   int32_t n = 0, k = 0, first = 0, last = 0;
+  int32_t row = 0;  ///< the sequence's, where a code works on one sequence; else it does on all
   float x = 0, y = 0;
   uint32_t stream = 0;  ///< of the first page, in units of 16 bytes from the worker's stream
   int32_t units = 0;
@@ -81,10 +84,11 @@ struct alignas(16) Code {
   Segment segment[kMostSegments];
   AttentionCode attention;
 };
-static_assert(sizeof(Code) == 208);
+static_assert(sizeof(Code) == 224);
 
 /// What every code of a program shares.
 struct ModelShape {
+  int32_t sequences = 1;
   int32_t query_heads = 0, kv_heads = 0, head_dim = 0;
   int32_t group = 0;  ///< query heads to a KV head
   int32_t window = 0, splits = 1;
@@ -98,9 +102,9 @@ inline constexpr int kMostEos = 8;
 
 /// Host memory, mapped: what the host and the kernel tell one another while it runs.
 struct Mailbox {
-  uint32_t stop = 0;    ///< host: end soon
-  uint32_t tokens = 0;  ///< kernel: new tokens so far in this launch
-  int32_t token[1];     ///< [steps]
+  uint32_t stop = 0;                     ///< host: sequences that shall end soon, a bit each
+  uint32_t tokens[kMostSequences] = {};  ///< kernel: new tokens so far in this launch
+  int32_t token[1];                      ///< [sequences, steps]
 };
 
 /// Written by the first worker that gives up.
@@ -138,18 +142,23 @@ struct Launch {
   int32_t calm_pages_in_flight = 0;  ///< otherwise
   int32_t hungry_slots = 0;
 
-  int32_t* tokens = nullptr;  ///< [capacity + 1]: of each position
-  int32_t position = 0;       ///< of the first step
-  int32_t given = 0;          ///< tokens [0, given) are given; later ones are drawn
+  int32_t* tokens = nullptr;  ///< [sequences, capacity + 1]: of each position
+  /// Of the first step, by sequence. Below 0, and from the cache's end on, a sequence only keeps
+  /// the others company: it feeds its first or its last token again.
+  int32_t position[kMostSequences] = {};
+  int32_t silent = 0;  ///< steps from the first on whose next tokens are given; later ones draw
   int32_t steps = 0;
   int32_t eos[kMostEos] = {};
   int32_t eos_count = 0;
 
   SamplingOptions sampling;
-  const float* uniforms = nullptr;  ///< [steps]
-  uint32_t* seen = nullptr;         ///< bit for each token so far (repetition penalty)
-  void* candidates = nullptr;       ///< [workers] Candidate
+  const float* uniforms = nullptr;  ///< [sequences, steps]
+  /// [sequences, words]: a bit for each token of the vocabulary: whether it was there already
+  /// (repetition penalty).
+  uint32_t* seen = nullptr;
+  void* candidates = nullptr;  ///< [sequences, workers] Candidate
   Mailbox* mailbox = nullptr;
+  uint32_t* ended = nullptr;      ///< sequences that have ended, a bit each
   uint32_t* stop_step = nullptr;  ///< steps from this one on are not run
   Failure* failure = nullptr;
   /// Clock of the SM before a code's wait, after it, after the work and after the signal, of the

@@ -7,6 +7,9 @@
 // them with acquire loads, a signal is a release addition after the team's stores. Every spin has
 // an end: a worker that waits too long writes what it waited for and everybody leaves.
 #include "engine/hopper/decode_kernel.h"
+
+#include <type_traits>
+
 #include "ops/attention/hopper.cuh"
 #include "ops/linear/hopper.cuh"
 #include "ops/rmsnorm/hopper.cuh"
@@ -17,7 +20,11 @@ namespace {
 
 static_assert(Team::kWarps == kTeamWarps);
 constexpr int kThreads = Team::kThreads + 128;  // registers are moved between groups of four warps
-constexpr int kFinishThreads = kBlockUnits * kUnitColumns;  // that have a product's columns
+/// Sums of a block of units: of a sequence, and of all, for each of which a thread finishes one.
+template <int kBatch>
+constexpr int kRowOutputs = block_units(kBatch) * kUnitColumns;
+template <int kBatch>
+constexpr int kFinishThreads = kBatch* kRowOutputs<kBatch>;
 constexpr int kTeamRegisters = 240;
 constexpr int kLoaderRegisters = 24;
 constexpr uint32_t kMostLooks = 1u << 22;  // of about half a microsecond
@@ -37,6 +44,7 @@ struct CodePages {
 };
 
 /// What lies at the beginning of shared memory, all of fixed size.
+template <int kBatch>
 struct Shared {
   Code codes[kCodeSlots];
   Barrier code_there[kCodeSlots];
@@ -44,30 +52,32 @@ struct Shared {
   ProductState products[Team::kWarps];
   int code_count;          ///< in a step
   int code[Team::kWarps];  ///< the one that the warp runs, of all steps
+  int step[Team::kWarps];  ///< the one that the warp is in
   int fed;                 ///< of a step: the one whose pages the loader brings
   union {                  // the sample's event comes after the team's last product
-    alignas(16) float sums[2 * kBlockSums];
+    alignas(16) float sums[2 * kBlockSums<kBatch>];
     SampleScratch sample;
   };
-  alignas(16) float squares[2][Team::kWarps];  ///< of the row that is normed, each warp's
+  alignas(16) float squares[2][kBatch][Team::kWarps];  ///< of rows that are normed, each warp's
   float scratch[2 * Team::kWarps];
-  Candidate best[kFinishThreads / 32];
-  float cosines[kMostHalf];
-  float sines[kMostHalf];
+  Candidate best[kFinishThreads<kBatch> / 32];
+  float cosines[kBatch][kMostHalf];
+  float sines[kBatch][kMostHalf];
   Barrier full[kMostPages];
   Barrier empty[kMostPages];
   uint32_t gave_up;   ///< somebody waited too long, here or elsewhere
   uint32_t leave[2];  ///< what thread 0 saw of gave_up at the end of a step: all act on the same
   uint32_t ended;     ///< the team has left: the others follow
-  uint32_t stop;      ///< the host asks for an end
+  uint32_t stop;      ///< sequences that the host wants ended
   Launch launch;
 };
 
 /// What follows, in this order; all of it at places that only depend on the launch.
+template <int kBatch>
 struct Layout {
   int32_t code_pages, signals, scratch, pages, total;
   __host__ __device__ explicit Layout(const Launch& launch) {
-    code_pages = aligned(static_cast<int32_t>(sizeof(Shared)));
+    code_pages = aligned(static_cast<int32_t>(sizeof(Shared<kBatch>)));
     signals = code_pages + aligned(launch.most_codes * static_cast<int32_t>(sizeof(CodePages)));
     scratch = signals + aligned(2 * static_cast<int32_t>(launch.events));
     pages = scratch + aligned(launch.scratch_bytes);
@@ -79,8 +89,8 @@ extern __shared__ __align__(1024) char memory[];
 
 /// A worker's view of the launch. What can be said anew is not kept: registers are scarce.
 /// kTraced: stamps the clock into the launch's trace. A kernel of its own: what nobody wants would
-/// cost registers and instructions at every wait.
-template <bool kTraced>
+/// cost registers and instructions at every wait. kBatch: batch_of(the launch's sequences).
+template <bool kTraced, int kBatch>
 class Worker {
  public:
   /// For one code of a step.
@@ -107,7 +117,7 @@ class Worker {
     }
     if (threadIdx.x < Team::kWarps) {
       shared().products[threadIdx.x] = {};
-      shared().code[threadIdx.x] = 0;
+      shared().code[threadIdx.x] = shared().step[threadIdx.x] = 0;
     }
     if (threadIdx.x == 0) {
       shared().code_count = count;
@@ -129,8 +139,8 @@ class Worker {
   __device__ void watch_host();
 
  private:
-  __device__ static Shared& shared() { return *reinterpret_cast<Shared*>(memory); }
-  __device__ Layout layout() const { return Layout(launch_); }
+  __device__ static Shared<kBatch>& shared() { return *reinterpret_cast<Shared<kBatch>*>(memory); }
+  __device__ Layout<kBatch> layout() const { return Layout<kBatch>(launch_); }
   __device__ PageRing ring() const {
     return {memory + layout().pages, shared().full, shared().empty, launch_.pages};
   }
@@ -150,6 +160,8 @@ class Worker {
   __device__ static int index() { return static_cast<int>(blockIdx.x); }
 
   class RowSource;
+  class RowsSource;
+  using Source = std::conditional_t<kBatch == 1, RowSource, RowsSource>;
   static constexpr int kRowQuads = kSliceK / 4 / 32;  ///< quads of a slice of the row, of a lane
   __device__ static int row_element(int slice, int quad) {
     return slice * kSliceK + 4 * (team().lane + 32 * quad);
@@ -188,12 +200,12 @@ class Worker {
   /// By one thread: waits for an event.
   __device__ void poll(const Code* code, int event, uint32_t wanted);
   /// By the team: the code's events.
-  __device__ void wait(const Code& code, int step);
+  __device__ void wait(const Code& code);
   /// By the team, after its stores. `threads`: the first ones, which stored.
   __device__ void signal(const Code& code, int threads);
   /// By the team, once a step: whether it leaves, the same answer in every thread. `over`: thread
   /// 0's reason.
-  __device__ bool leave(int step, bool over);
+  __device__ bool leave(bool over);
 
   __device__ void stamp(int what) const {
     if (kTraced && team().thread == 0) {
@@ -202,11 +214,19 @@ class Worker {
           clock64();
     }
   }
-  __device__ bool given(int position) const { return position + 1 < launch_.given; }
+  /// The step that the warp is in.
+  __device__ static int step() { return *static_cast<volatile int*>(&shared().step[team().warp]); }
+  __device__ int sequences() const { return kBatch == 1 ? 1 : launch_.shape.sequences; }
+  __device__ int position_of(int sequence) const {
+    const int position = launch_.position[sequence] + step();
+    return kBatch == 1 ? position : min(max(position, 0), launch_.shape.capacity - 1);
+  }
+  /// Whether a step's next tokens are given.
+  __device__ bool given(int step) const { return step < launch_.silent; }
   /// The keys of a split; `active`: splits that have any.
   __device__ void split_keys(int position, int split, int& first, int& last, int& active) const;
-  __device__ void embed(const Code& code, int position);
-  __device__ void rope_angles(const Code& code, int position);
+  __device__ void embed(const Code& code);
+  __device__ void rope_angles(const Code& code);
   /// 1 / sqrt(mean of squares) of a tagged row of `count` elements, by the team.
   __device__ float row_norm(const Code& code, const Tagged* x, Version version, int count);
   /// By a warp: a head's row, normed where there is a weight, rotated and scaled, to shared memory.
@@ -217,25 +237,31 @@ class Worker {
   /// Queries, and the step's own key and value, of a KV head to shared memory.
   __device__ NewRow head_rows(const Code& code, int kv_head, int position, bool own, float* rows,
                               float query_factor, float key_factor);
+  /// A sequence's row of a tagged buffer with rows of `columns`.
+  __device__ Tagged* row_at(Place place, int sequence, int columns) const {
+    return at<Tagged>(place) + static_cast<int64_t>(sequence) * (columns / 2);
+  }
   /// kDim, kF32: of WarpAttention; kDim 0: not by mma.
   template <int kDim, bool kF32>
-  __device__ void attend_to(const Code& code, int position);
+  __device__ void attend_to(const Code& code);
   __device__ void norm_add(const Code& code);
-  /// Waits until the whole row of a product is there.
+  /// Waits until the whole rows of a product are there.
   __device__ void await_row(const Code& code);
-  __device__ void merge(const Code& code, int position, const SliceShare& share, char* row);
-  __device__ void product(const Code& code, int position);
-  __device__ void sample(const Code& code, int position, int step);
+  __device__ void merge(const Code& code, const SliceShare& share, char* row);
+  __device__ void product(const Code& code);
+  __device__ void sample(const Code& code);
+  /// By one thread: the sequence wants no more steps.
+  __device__ void end_sequence(int sequence);
   /// Runs a code that is not a product, with a view of its own that is made from the launch's copy
   /// in shared memory: what it needs would otherwise stay in registers where the weights go by.
-  __device__ static void run_apart(const Code* code, int step);
+  __device__ static void run_apart(const Code* code);
 
   const Launch& launch_;
   uint32_t step_tag_ = 0;
 };
 
-template <bool kTraced>
-__device__ bool Worker<kTraced>::Late::operator()() {
+template <bool kTraced, int kBatch>
+__device__ bool Worker<kTraced, kBatch>::Late::operator()() {
   ++looks_;
   if (looks_ % 64 == 0 && worker_.gave_up()) {
     return true;
@@ -257,31 +283,31 @@ __device__ bool Worker<kTraced>::Late::operator()() {
   return false;
 }
 
-template <bool kTraced>
-__device__ void Worker<kTraced>::poll(const Code* code, int event, uint32_t wanted) {
+template <bool kTraced, int kBatch>
+__device__ void Worker<kTraced, kBatch>::poll(const Code* code, int event, uint32_t wanted) {
   const uint32_t* counter = launch_.counters + static_cast<int64_t>(event) * kCounterStride;
   Late late(*this, code, event);
   while (load_acquire(counter) < wanted && !late()) {
   }
 }
 
-template <bool kTraced>
-__device__ void Worker<kTraced>::wait(const Code& code, int step) {
+template <bool kTraced, int kBatch>
+__device__ void Worker<kTraced, kBatch>::wait(const Code& code) {
   if (code.waits == 0) {
     return;
   }
   if (team().warp == 0 && team().lane < code.waits) {
     const uint16_t wait = code.wait[team().lane];
     const int event = wait & ~kPreviousStep;
-    const uint32_t steps = static_cast<uint32_t>(step) + ((wait & kPreviousStep) != 0 ? 0 : 1);
+    const uint32_t steps = static_cast<uint32_t>(step()) + ((wait & kPreviousStep) != 0 ? 0 : 1);
     poll(&code, event, steps * signals(event));
   }
   team().sync();
 }
 
-template <bool kTraced>
-__device__ bool Worker<kTraced>::leave(int step, bool over) {
-  uint32_t* slot = &shared().leave[step & 1];
+template <bool kTraced, int kBatch>
+__device__ bool Worker<kTraced, kBatch>::leave(bool over) {
+  uint32_t* slot = &shared().leave[step() & 1];
   if (team().thread == 0) {
     *slot = over || gave_up() ? 1 : 0;
     if (*slot != 0) {
@@ -292,8 +318,8 @@ __device__ bool Worker<kTraced>::leave(int step, bool over) {
   return *static_cast<volatile uint32_t*>(slot) != 0;
 }
 
-template <bool kTraced>
-__device__ void Worker<kTraced>::signal(const Code& code, int threads) {
+template <bool kTraced, int kBatch>
+__device__ void Worker<kTraced, kBatch>::signal(const Code& code, int threads) {
   if (code.signals == 0) {
     return;
   }
@@ -307,9 +333,9 @@ __device__ void Worker<kTraced>::signal(const Code& code, int threads) {
   }
 }
 
-template <bool kTraced>
-__device__ void Worker<kTraced>::split_keys(int position, int split, int& first, int& last,
-                                            int& active) const {
+template <bool kTraced, int kBatch>
+__device__ void Worker<kTraced, kBatch>::split_keys(int position, int split, int& first, int& last,
+                                                    int& active) const {
   // Equal shares of the row's blocks of keys. Few keys are cut into few splits: each costs every
   // reader of the result something.
   constexpr int kBlock = 64;
@@ -324,34 +350,42 @@ __device__ void Worker<kTraced>::split_keys(int position, int split, int& first,
   last = min(end, (block + blocks * (split + 1) / active) * kBlock);
 }
 
-template <bool kTraced>
-__device__ __forceinline__ void Worker<kTraced>::embed(const Code& code, int position) {
-  const int32_t token = __ldcg(launch_.tokens + position);
-  const auto* row = at<const __nv_bfloat16>(code.a) + static_cast<int64_t>(token) * code.n;
-  for (int i = team().thread; 4 * i < code.n; i += Team::kThreads) {
-    const float4 x = load_weight4(row, i);
-    Tagged* out = at<Tagged>(code.b) + 2 * i;
-    store_tagged(out, x.x * code.x, x.y * code.x, tag(code.version));
-    store_tagged(out + 1, x.z * code.x, x.w * code.x, tag(code.version));
+template <bool kTraced, int kBatch>
+__device__ __forceinline__ void Worker<kTraced, kBatch>::embed(const Code& code) {
+#pragma unroll 1
+  for (int sequence = code.first; sequence < code.last; ++sequence) {
+    const int64_t tokens = static_cast<int64_t>(sequence) * (launch_.shape.capacity + 1);
+    const int32_t token = __ldcg(launch_.tokens + tokens + position_of(sequence));
+    const auto* row = at<const __nv_bfloat16>(code.a) + static_cast<int64_t>(token) * code.n;
+    Tagged* to = row_at(code.b, sequence, code.n);
+    for (int i = team().thread; 4 * i < code.n; i += Team::kThreads) {
+      const float4 x = load_weight4(row, i);
+      store_tagged(to + 2 * i, x.x * code.x, x.y * code.x, tag(code.version));
+      store_tagged(to + 2 * i + 1, x.z * code.x, x.w * code.x, tag(code.version));
+    }
   }
 }
 
-template <bool kTraced>
-__device__ __forceinline__ void Worker<kTraced>::rope_angles(const Code& code, int position) {
-  for (int i = team().thread; i < code.n; i += Team::kThreads) {
-    // The angle is rounded to f32, as checkpoints were trained with; then exact.
-    const float angle = static_cast<float>(position) * __ldg(at<const float>(code.a) + i);
-    double sine;
-    double cosine;
-    sincos(static_cast<double>(angle), &sine, &cosine);
-    shared().cosines[i] = static_cast<float>(cosine);
-    shared().sines[i] = static_cast<float>(sine);
+template <bool kTraced, int kBatch>
+__device__ __forceinline__ void Worker<kTraced, kBatch>::rope_angles(const Code& code) {
+#pragma unroll 1
+  for (int sequence = 0; sequence < sequences(); ++sequence) {
+    const auto position = static_cast<float>(position_of(sequence));
+    for (int i = team().thread; i < code.n; i += Team::kThreads) {
+      // The angle is rounded to f32, as checkpoints were trained with; then exact.
+      const float angle = position * __ldg(at<const float>(code.a) + i);
+      double sine;
+      double cosine;
+      sincos(static_cast<double>(angle), &sine, &cosine);
+      shared().cosines[sequence][i] = static_cast<float>(cosine);
+      shared().sines[sequence][i] = static_cast<float>(sine);
+    }
   }
 }
 
-template <bool kTraced>
-__device__ float Worker<kTraced>::row_norm(const Code& code, const Tagged* x, Version version,
-                                           int count) {
+template <bool kTraced, int kBatch>
+__device__ float Worker<kTraced, kBatch>::row_norm(const Code& code, const Tagged* x,
+                                                   Version version, int count) {
   Late late(*this, &code, -1);
   float squares = 0;
 #pragma unroll 1
@@ -364,10 +398,10 @@ __device__ float Worker<kTraced>::row_norm(const Code& code, const Tagged* x, Ve
   return norm_factor(squares, count, code.x);
 }
 
-template <bool kTraced>
-__device__ void Worker<kTraced>::head_row(const Code& code, const Tagged* from, Version version,
-                                          Place weight, float factor, bool rotate, float scale,
-                                          float* to) {
+template <bool kTraced, int kBatch>
+__device__ void Worker<kTraced, kBatch>::head_row(const Code& code, const Tagged* from,
+                                                  Version version, Place weight, float factor,
+                                                  bool rotate, float scale, float* to) {
   const int dim = launch_.shape.head_dim;
   const int half = dim / 2;
   constexpr int kPairs = kMostHalf / 32;  // of a lane
@@ -410,15 +444,17 @@ __device__ void Worker<kTraced>::head_row(const Code& code, const Tagged* from, 
   for (int i = team().lane; i < half && rotate; i += 32) {
     const float low = to[i];
     const float high = to[i + half];
-    to[i] = (low * shared().cosines[i] - high * shared().sines[i]) * scale;
-    to[i + half] = (high * shared().cosines[i] + low * shared().sines[i]) * scale;
+    const float cosine = shared().cosines[code.row][i];
+    const float sine = shared().sines[code.row][i];
+    to[i] = (low * cosine - high * sine) * scale;
+    to[i + half] = (high * cosine + low * sine) * scale;
   }
   __syncwarp();
 }
 
-template <bool kTraced>
-__device__ void Worker<kTraced>::append(Place cache, int64_t row, const float* x,
-                                        char* rounded) const {
+template <bool kTraced, int kBatch>
+__device__ void Worker<kTraced, kBatch>::append(Place cache, int64_t row, const float* x,
+                                                char* rounded) const {
   const int dim = launch_.shape.head_dim;
 #pragma unroll 1
   for (int d = team().lane; d < dim; d += 32) {
@@ -431,9 +467,10 @@ __device__ void Worker<kTraced>::append(Place cache, int64_t row, const float* x
   }
 }
 
-template <bool kTraced>
-__device__ NewRow Worker<kTraced>::head_rows(const Code& code, int kv_head, int position, bool own,
-                                             float* rows, float query_factor, float key_factor) {
+template <bool kTraced, int kBatch>
+__device__ NewRow Worker<kTraced, kBatch>::head_rows(const Code& code, int kv_head, int position,
+                                                     bool own, float* rows, float query_factor,
+                                                     float key_factor) {
   const ModelShape& shape = launch_.shape;
   const int dim = made_here(shape.head_dim);
   const int group = made_here(shape.group);
@@ -448,19 +485,18 @@ __device__ NewRow Worker<kTraced>::head_rows(const Code& code, int kv_head, int 
                                : code.attention.key_norm;
     const bool whole = norm != kNowhere && code.attention.whole_norm != 0;
     float* to = rows + job * dim;
-    head_row(code,
-             at<const Tagged>(query   ? code.a
-                              : value ? code.c
-                                      : code.b) +
-                 static_cast<int64_t>(head) * (dim / 2),
+    const Place from = query ? code.a : value ? code.c : code.b;
+    const int heads = query ? shape.query_heads : shape.kv_heads;
+    head_row(code, row_at(from, code.row, heads * dim) + head * (dim / 2),
              query   ? code.source
              : value ? code.attention.v
                      : code.attention.k,
              whole ? norm + static_cast<Place>(head * dim / 8) : norm,
              query ? query_factor : key_factor, !value, query ? shape.attention_scale : 1.0f, to);
     if (!query) {
-      append(value ? code.e : code.d, static_cast<int64_t>(kv_head) * shape.capacity + position, to,
-             reinterpret_cast<char*>(to + 2 * dim));
+      append(value ? code.e : code.d,
+             static_cast<int64_t>(code.row * shape.kv_heads + kv_head) * shape.capacity + position,
+             to, reinterpret_cast<char*>(to + 2 * dim));
     }
   }
   team().sync();
@@ -468,12 +504,13 @@ __device__ NewRow Worker<kTraced>::head_rows(const Code& code, int kv_head, int 
           reinterpret_cast<char*>(rows + (group + 3) * dim)};
 }
 
-template <bool kTraced>
+template <bool kTraced, int kBatch>
 template <int kDim, bool kF32>
-__device__ __forceinline__ void Worker<kTraced>::attend_to(const Code& code, int position) {
+__device__ __forceinline__ void Worker<kTraced, kBatch>::attend_to(const Code& code) {
   const ModelShape& shape = launch_.shape;
   const int dim = kDim != 0 ? kDim : made_here(shape.head_dim);
   const int group = made_here(shape.group);
+  const int position = position_of(code.row);
   int first;
   int last;
   int active;
@@ -485,17 +522,19 @@ __device__ __forceinline__ void Worker<kTraced>::attend_to(const Code& code, int
   float query_factor = 0;
   float key_factor = 0;
   if (code.attention.query_norm != kNowhere && code.attention.whole_norm != 0) {
-    query_factor = row_norm(code, at<const Tagged>(code.a), code.source, shape.query_heads * dim);
-    key_factor = row_norm(code, at<const Tagged>(code.b), code.attention.k, shape.kv_heads * dim);
+    const int queries = shape.query_heads * dim;
+    const int keys = shape.kv_heads * dim;
+    query_factor = row_norm(code, row_at(code.a, code.row, queries), code.source, queries);
+    key_factor = row_norm(code, row_at(code.b, code.row, keys), code.attention.k, keys);
   }
   // [group] queries, the new key, the new value, both as the cache has them; the warps' parts.
   auto* rows = reinterpret_cast<float*>(memory + layout().scratch);
   float* parts = rows + (group + 4) * dim;
-  const Partials partials(at<Tagged>(code.f), shape.query_heads, shape.splits, dim);
+  const Partials partials(at<Tagged>(code.f), code.row, shape.query_heads, shape.splits, dim);
 #pragma unroll 1
   for (int kv_head = code.first; kv_head < code.last; ++kv_head) {
-    const int64_t offset =
-        static_cast<int64_t>(kv_head) * shape.capacity * dim * (shape.kv_f32 ? 4 : 2);
+    const int64_t offset = static_cast<int64_t>(code.row * shape.kv_heads + kv_head) *
+                           shape.capacity * dim * (shape.kv_f32 ? 4 : 2);
     const char* keys = at<const char>(code.d) + offset;
     const char* values = at<const char>(code.e) + offset;
     constexpr int kAtOnce = kDim != 0 ? kMmaHeads : kHeadsAtOnce;
@@ -546,32 +585,39 @@ __device__ __forceinline__ void Worker<kTraced>::attend_to(const Code& code, int
   }
 }
 
-template <bool kTraced>
-__device__ __forceinline__ void Worker<kTraced>::norm_add(const Code& code) {
-  const auto* x = at<const Tagged>(code.a);
-  const float factor = row_norm(code, x, code.source, code.n) * code.y;
-  Tagged* residual = at<Tagged>(code.c);  // the worker's own: this thread wrote it before
-  for (int i = team().thread; 4 * i < code.n; i += Team::kThreads) {
-    const float4 w = load_weight4(at<const __nv_bfloat16>(code.b), i);
-    const float4 y = load_tagged_quad(x + 2 * i).values();
-    const float4 before = load_tagged_quad(residual + 2 * i).values();
-    store_tagged(residual + 2 * i, before.x + factor * w.x * y.x, before.y + factor * w.y * y.y,
-                 tag(code.version));
-    store_tagged(residual + 2 * i + 1, before.z + factor * w.z * y.z, before.w + factor * w.w * y.w,
-                 tag(code.version));
+template <bool kTraced, int kBatch>
+__device__ __forceinline__ void Worker<kTraced, kBatch>::norm_add(const Code& code) {
+#pragma unroll 1
+  for (int sequence = 0; sequence < sequences(); ++sequence) {
+    const Tagged* x = row_at(code.a, sequence, code.n);
+    const float factor = row_norm(code, x, code.source, code.n) * code.y;
+    // The worker's own: this thread wrote it before.
+    Tagged* residual = row_at(code.c, sequence, code.n);
+    for (int i = team().thread; 4 * i < code.n; i += Team::kThreads) {
+      const float4 w = load_weight4(at<const __nv_bfloat16>(code.b), i);
+      const float4 y = load_tagged_quad(x + 2 * i).values();
+      const float4 before = load_tagged_quad(residual + 2 * i).values();
+      store_tagged(residual + 2 * i, before.x + factor * w.x * y.x, before.y + factor * w.y * y.y,
+                   tag(code.version));
+      store_tagged(residual + 2 * i + 1, before.z + factor * w.z * y.z,
+                   before.w + factor * w.w * y.w, tag(code.version));
+    }
   }
 }
 
 /// The row that a product multiplies, slice by slice: a tagged row, perhaps with a norm's weights.
 /// The norm's factor is left to the end of the product: it is known when all have read the row.
-template <bool kTraced>
-class Worker<kTraced>::RowSource {
+template <bool kTraced, int kBatch>
+class Worker<kTraced, kBatch>::RowSource {
  public:
+  // See stream_product().
+  static constexpr int kAskedAhead = 2;
+  static constexpr bool kRowFirst = false;
+
   /// `squares`: of the row, each warp's, when it is normed.
-  __device__ RowSource(Worker& worker, const Code& code, int position, float* squares)
+  __device__ RowSource(Worker& worker, const Code& code, float* squares)
       : worker_(worker),
         code_(code),
-        position_(position),
         squares_at_(squares),
         late_(worker, &code, -1),
         row_(worker.at<const Tagged>(code.a)),
@@ -609,7 +655,7 @@ class Worker<kTraced>::RowSource {
           x = {x.x * w.x, x.y * w.y, x.z * w.z, x.w * w.w};
         }
       }
-      store_row_quad(to, team().lane + 32 * q, x);
+      store_row_quad<1>(to, 0, team().lane + 32 * q, x);
     }
 #pragma unroll
     for (int i = 1; i < kAskedAhead; ++i) {
@@ -631,10 +677,8 @@ class Worker<kTraced>::RowSource {
     }
   }
 
-  __device__ bool makes_row() const { return code_.merged != 0; }
-  __device__ void make_row(const SliceShare& share, char* row) {
-    worker_.merge(code_, position_, share, row);
-  }
+  __device__ bool makes_row(bool) const { return code_.merged != 0; }
+  __device__ void make_row(const SliceShare& share, char* row) { worker_.merge(code_, share, row); }
 
   /// Waits for a page. What Barrier::wait() does at its end, a trap, would cost registers.
   __device__ void await_page(Barrier& page, uint32_t phase) {
@@ -676,7 +720,6 @@ class Worker<kTraced>::RowSource {
 
   Worker& worker_;
   const Code& code_;
-  const int position_;
   float* const squares_at_;
   Late late_;
   const Tagged* row_;
@@ -688,71 +731,233 @@ class Worker<kTraced>::RowSource {
   uint2 weights_[kAskedAhead][kRowQuads] = {};
 };
 
-/// This warp's slices of the row that attention's splits make together, to `row`.
-template <bool kTraced>
-__device__ __forceinline__ void Worker<kTraced>::merge(const Code& code, int position,
-                                                       const SliceShare& share, char* row) {
-  int first;
-  int last;
-  int active;
-  split_keys(position, 0, first, last, active);
-  const ModelShape& shape = launch_.shape;
-  const Partials partials(at<Tagged>(code.a), shape.query_heads, shape.splits, shape.head_dim);
-  Late late(*this, &code, -1);
+/// The rows of several sequences, likewise: a slice of four rows at a time, the next ones on
+/// their way. Where a warp keeps all of its slices they are brought before the product begins.
+template <bool kTraced, int kBatch>
+class Worker<kTraced, kBatch>::RowsSource {
+ public:
+  static constexpr int kAskedAhead = 1;
+  static constexpr bool kRowFirst = true;  // many rows on their way want the registers
+
+  /// `squares`: [kBatch][warps].
+  __device__ RowsSource(Worker& worker, const Code& code, float* squares)
+      : worker_(worker), code_(code), squares_at_(squares), late_(worker, &code, -1) {}
+
+  __device__ bool makes_row(bool whole) const { return whole || code_.merged != 0; }
+  __device__ void make_row(const SliceShare& share, char* rows) {
+    if (code_.merged != 0) {
+      worker_.merge(code_, share, rows);
+      return;
+    }
+    ask(0, share.first);
 #pragma unroll 1
-  for (int i = 0; i < share.count; ++i) {
-    const int slice = share.first + i * Team::kWarps;
-    static_assert(kRowQuads == 2);
-    const int element = slice * kSliceK + 8 * team().lane;
-    float4 x[kRowQuads];
-    merge_splits(partials, tag(code.source), active, element < code.k ? element : -1, late, x);
+    for (int first = 0; first < worker_.sequences(); first += kAtOnce) {
+      float squares[kAtOnce] = {};
+      const bool more = first + kAtOnce < worker_.sequences();
+#pragma unroll 1
+      for (int i = 0; i < share.count; ++i) {
+        const bool last = i + 1 == share.count;
+        const int slice = share.first + i * Team::kWarps;
+        const int next = !last ? slice + Team::kWarps : more ? share.first : -1;
+        bring(slice, first, rows + row_place<kBatch>(share, i), squares, next,
+              last ? first + kAtOnce : first);
+      }
+      if (code_.b != kNowhere) {
+#pragma unroll
+        for (int s = 0; s < kAtOnce; ++s) {
+          squares[s] = warp_sum(squares[s]);
+          if (team().lane == 0) {
+            squares_at_[(first + s) * Team::kWarps + team().warp] = squares[s];
+          }
+        }
+      }
+    }
+    __syncwarp();
+    worker_.stamp(1);
+  }
+
+  __device__ void ask(int, int slice) { ask_for(slice, 0); }
+  __device__ void take(int slice, char* to, int next) {
+    float squares[kAtOnce] = {};  // of a row that is not normed: nobody asks
+#pragma unroll 1
+    for (int first = 0; first < worker_.sequences(); first += kAtOnce) {
+      const bool more = first + kAtOnce < worker_.sequences();
+      bring(slice, first, to, squares, more ? slice : next, more ? first + kAtOnce : 0);
+    }
+  }
+  __device__ void publish() {}
+  /// As RowSource's.
+  __device__ void await_page(Barrier& page, uint32_t phase) {
+    while (!page.try_wait(phase) && !late_()) {
+    }
+  }
+
+ private:
+  static constexpr int kAtOnce = 4;  // rows
+
+  __device__ bool there(int slice, int quad, int sequence) const {
+    return row_element(slice, quad) < code_.k && sequence < worker_.sequences();
+  }
+  __device__ const Tagged* from(int slice, int quad, int sequence) const {
+    return worker_.row_at(code_.a, sequence, code_.k) + row_element(slice, quad) / 2;
+  }
+  /// Asks for a slice of the rows of sequences first .. first + 3 that there are.
+  __device__ __forceinline__ void ask_for(int slice, int first) {
 #pragma unroll
     for (int q = 0; q < kRowQuads; ++q) {
-      store_row_quad(row + row_place(share, i), 2 * team().lane + q, x[q]);
+#pragma unroll
+      for (int s = 0; s < kAtOnce; ++s) {
+        asked_[s][q] = {};
+        if (there(slice, q, first + s)) {
+          asked_[s][q] = load_tagged_quad(from(slice, q, first + s));
+        }
+      }
+      weights_[q] = {};
+      if (code_.b != kNowhere && there(slice, q, first)) {
+        weights_[q] = __ldg(reinterpret_cast<const uint2*>(
+            worker_.template at<const __nv_bfloat16>(code_.b) + row_element(slice, q)));
+      }
+    }
+  }
+  /// Waits for what was asked for and stores it; adds to the rows' squares. Asks for the next,
+  /// unless its slice is -1.
+  __device__ __forceinline__ void bring(int slice, int first, char* to, float (&squares)[kAtOnce],
+                                        int next_slice, int next_first) {
+    const uint32_t tag = worker_.tag(code_.source);
+    TaggedQuad rows[kAtOnce][kRowQuads];
+    float4 weights[kRowQuads];
+#pragma unroll
+    for (int q = 0; q < kRowQuads; ++q) {
+      weights[q] = code_.b != kNowhere ? widen4(weights_[q]) : float4{1, 1, 1, 1};
+#pragma unroll
+      for (int s = 0; s < kAtOnce; ++s) {
+        rows[s][q] = asked_[s][q];
+      }
+    }
+    // The same elements of all rows come together: while the first row's are not there nobody looks
+    // for the others', which are then asked for again all at once.
+#pragma unroll
+    for (int q = 0; q < kRowQuads; ++q) {
+      while (there(slice, q, first) && !rows[0][q].has(tag) && !late_()) {
+        rows[0][q] = load_tagged_quad(from(slice, q, first));
+      }
+    }
+#pragma unroll
+    for (int q = 0; q < kRowQuads; ++q) {
+#pragma unroll
+      for (int s = 1; s < kAtOnce; ++s) {
+        if (there(slice, q, first + s) && !rows[s][q].has(tag)) {
+          rows[s][q] = load_tagged_quad(from(slice, q, first + s));
+        }
+      }
+    }
+    if (next_slice >= 0) {
+      ask_for(next_slice, next_first);
+    }
+#pragma unroll
+    for (int s = 0; s < kAtOnce; ++s) {
+#pragma unroll
+      for (int q = 0; q < kRowQuads; ++q) {
+        float4 x{};
+        if (there(slice, q, first + s)) {
+          x = await_quad(rows[s][q], from(slice, q, first + s), tag, late_);
+          squares[s] += squares_of(x);
+          x = {x.x * weights[q].x, x.y * weights[q].y, x.z * weights[q].z, x.w * weights[q].w};
+        }
+        store_row_quad<kBatch>(to, first + s, team().lane + 32 * q, x);
+      }
+    }
+  }
+
+  Worker& worker_;
+  const Code& code_;
+  float* const squares_at_;
+  Late late_;
+  TaggedQuad asked_[kAtOnce][kRowQuads] = {};
+  uint2 weights_[kRowQuads] = {};
+};
+
+/// This warp's slices of the rows that attention's splits make together, to `row`.
+template <bool kTraced, int kBatch>
+__device__ __forceinline__ void Worker<kTraced, kBatch>::merge(const Code& code,
+                                                               const SliceShare& share, char* row) {
+  const ModelShape& shape = launch_.shape;
+  Late late(*this, &code, -1);
+#pragma unroll 1
+  for (int sequence = 0; sequence < sequences(); ++sequence) {
+    int first;
+    int last;
+    int active;
+    split_keys(position_of(sequence), 0, first, last, active);
+    const Partials partials(at<Tagged>(code.a), sequence, shape.query_heads, shape.splits,
+                            shape.head_dim);
+#pragma unroll 1
+    for (int i = 0; i < share.count; ++i) {
+      const int slice = share.first + i * Team::kWarps;
+      static_assert(kRowQuads == 2);
+      const int element = slice * kSliceK + 8 * team().lane;
+      float4 x[kRowQuads];
+      merge_splits(partials, tag(code.source), active, element < code.k ? element : -1, late, x);
+#pragma unroll
+      for (int q = 0; q < kRowQuads; ++q) {
+        store_row_quad<kBatch>(row + row_place<kBatch>(share, i), sequence, 2 * team().lane + q,
+                               x[q]);
+      }
     }
   }
   __syncwarp();
   stamp(1);
 }
 
-template <bool kTraced>
-__device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int position) {
+template <bool kTraced, int kBatch>
+__device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& code) {
   const bool gated = code.opcode == Opcode::gated_linear;
   const bool normed = code.b != kNowhere;
+  constexpr int kOutputs = kRowOutputs<kBatch>;
+  // This thread's sequence when it finishes a block's columns.
+  const auto sequence = [&] { return kBatch == 1 ? 0 : team().thread / kOutputs; };
+  const auto output = [&] { return kBatch == 1 ? team().thread : team().thread % kOutputs; };
+  const auto row_of = [&](const Segment& segment) {
+    return kBatch == 1 ? int64_t{0} : static_cast<int64_t>(sequence()) * segment.stride;
+  };
   // What the first block adds to: asked for now, needed when the product is there.
   Tagged prior = {};
-  if (code.segment[0].accumulate != 0 &&
-      team().thread < min(kBlockUnits * kUnitColumns, static_cast<int>(code.segment[0].columns))) {
-    prior = load_tagged(at<const Tagged>(code.segment[0].out) + team().thread / 2);
+  if (code.segment[0].accumulate != 0 && sequence() < sequences() &&
+      output() < min(kOutputs, static_cast<int>(code.segment[0].columns))) {
+    prior = load_tagged(at<const Tagged>(code.segment[0].out) +
+                        (row_of(code.segment[0]) + output()) / 2);
   }
   Candidate best;
-  float* squares = shared().squares[shared().products[team().warp].products & 1];
+  float* squares = shared().squares[shared().products[team().warp].products & 1][0];
   const auto put = [&](const Segment& segment, int column, float x, bool valid) {
     if (segment.version == kPlain) {
       if (valid) {
-        __stcg(at<float>(segment.out) + column, x);
+        __stcg(at<float>(segment.out) + row_of(segment) + column, x);
       }
       return;
     }
     const float next = __shfl_down_sync(~0u, x, 1);
     if (valid && column % 2 == 0) {
-      store_tagged(at<Tagged>(segment.out) + column / 2, x, next, tag(segment.version));
+      store_tagged(at<Tagged>(segment.out) + (row_of(segment) + column) / 2, x, next,
+                   tag(segment.version));
     }
   };
   const auto finish = [&](int first_unit, int units, int parts, const float* sums) {
     const int unit_columns = gated ? kUnitColumns / 2 : kUnitColumns;
     const int outputs = units * unit_columns;
-    if (team().warp * 32 >= outputs) {
+    if ((kBatch == 1 ? team().warp * 32 : team().warp * 32 % kOutputs) >= outputs ||
+        sequence() >= sequences()) {
       return;
     }
-    const bool there = team().thread < outputs;
-    const int thread = there ? team().thread : 0;
+    const bool there = output() < outputs;
+    const int thread = there ? output() : 0;
+    sums += sequence() * (kOutputs * Team::kWarps);
     float factor = 1;
     if (normed) {
       float all = 0;
 #pragma unroll
       for (int w = 0; w < Team::kWarps; ++w) {
-        all += w < parts ? squares[w] : 0;
+        all += w < parts ? squares[sequence() * Team::kWarps + w] : 0;
       }
       factor = norm_factor(all, code.k, code.x);
     }
@@ -794,7 +999,7 @@ __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int p
     x *= segment.alpha;
     if (segment.accumulate != 0 && valid) {
       Late late(*this, &code, -1);
-      const Tagged* from = at<const Tagged>(segment.out) + column / 2;
+      const Tagged* from = at<const Tagged>(segment.out) + (row_of(segment) + column) / 2;
       const float2 pair =
           await_pair(first_unit != 0 ? load_tagged(from) : prior, from, tag(segment.prior), late);
       x += column % 2 != 0 ? pair.y : pair.x;
@@ -807,46 +1012,61 @@ __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int p
   };
   const int kept = made_here(launch_.row_slices);
   char* row = memory + layout().scratch;
-  RowSource source(*this, code, position, squares);
-  stream_product(team(), ring(), shared().products, row, kept, code.units,
-                 static_cast<int>(groups_of(code.k)), code.fold, source, shared().sums, finish);
+  Source source(*this, code, squares);
+  stream_product<kBatch>(team(), ring(), shared().products, row, kept, code.units,
+                         static_cast<int>(groups_of(code.k)), code.fold, source, shared().sums,
+                         finish);
   if (team().lane == 0) {
     ++shared().products[team().warp].products;
   }
   __syncwarp();
-  if (code.candidates != 0 && team().thread < kFinishThreads) {
+  if (code.candidates != 0 && team().thread < kFinishThreads<kBatch>) {
     best = warp_best(best);
     if (team().lane == 0) {
       shared().best[team().warp] = best;
     }
-    named_sync(2, kFinishThreads);
-    if (team().thread == 0) {
-      for (int w = 1; w < kFinishThreads / 32; ++w) {
-        if (shared().best[w].id != 0x7fffffff) {
-          best.offer(shared().best[w].logit, shared().best[w].id);
+    named_sync(2, kFinishThreads<kBatch>);
+    if (team().thread < sequences()) {
+      constexpr int kWarps = kOutputs / 32;  // of a sequence
+      const Candidate* of_warps = shared().best + team().thread * kWarps;
+      best = of_warps[0];
+      for (int w = 1; w < kWarps; ++w) {
+        if (of_warps[w].id != 0x7fffffff) {
+          best.offer(of_warps[w].logit, of_warps[w].id);
         }
       }
-      static_cast<Candidate*>(launch_.candidates)[index()] = best;
+      static_cast<Candidate*>(launch_.candidates)[team().thread * launch_.workers + index()] = best;
     }
   }
 }
 
-template <bool kTraced>
-__device__ __forceinline__ void Worker<kTraced>::sample(const Code& code, int position, int step) {
-  const uint32_t stop = *static_cast<volatile uint32_t*>(&shared().stop);
-  if (given(position)) {
-    if (team().thread == 0 && stop != 0) {
-      *launch_.stop_step = static_cast<uint32_t>(step) + 1;
+template <bool kTraced, int kBatch>
+__device__ __forceinline__ void Worker<kTraced, kBatch>::end_sequence(int sequence) {
+  const uint32_t bit = 1u << sequence;
+  if ((atomicOr(launch_.ended, bit) | bit) == (1u << sequences()) - 1) {
+    *launch_.stop_step = static_cast<uint32_t>(step()) + 1;
+  }
+}
+
+template <bool kTraced, int kBatch>
+__device__ __forceinline__ void Worker<kTraced, kBatch>::sample(const Code& code) {
+  const int row = code.row;
+  const bool stop = (*static_cast<volatile uint32_t*>(&shared().stop) >> row & 1) != 0;
+  if (given(step())) {
+    if (team().thread == 0 && stop) {
+      end_sequence(row);
     }
     return;
   }
   const SamplingOptions& options = launch_.sampling;
+  uint32_t* seen = launch_.seen + row * ((code.n + 31) / 32);
   int32_t token = 0;
   if (options.temperature == 0 && options.repetition_penalty == 1) {
     if (team().warp == 0) {
       Candidate best;
       for (int w = team().lane; w < launch_.workers; w += 32) {
-        const auto* from = static_cast<const Candidate*>(launch_.candidates) + w;
+        const auto* from =
+            static_cast<const Candidate*>(launch_.candidates) + row * launch_.workers + w;
         const uint2 bits = __ldcg(reinterpret_cast<const uint2*>(from));
         if (bits.y != 0x7fffffff) {
           best.offer(__uint_as_float(bits.x), static_cast<int32_t>(bits.y));
@@ -862,47 +1082,53 @@ __device__ __forceinline__ void Worker<kTraced>::sample(const Code& code, int po
       drawn.top_p = 1;
       drawn.min_p = 0;
     }
-    token = sample_row(team(), at<float>(code.a), code.n, drawn, launch_.seen,
-                       __ldg(launch_.uniforms + step), shared().sample);
+    float* logits = at<float>(code.a) + static_cast<int64_t>(row) * code.n;
+    token = sample_row(team(), logits, code.n, drawn, seen,
+                       __ldg(launch_.uniforms + row * launch_.steps + step()), shared().sample);
   }
   if (team().thread == 0) {
-    launch_.tokens[position + 1] = token;
-    launch_.seen[token / 32] |= 1u << (token % 32);
-    bool end = stop != 0;
+    const int64_t next = position_of(row) + 1;
+    launch_.tokens[row * (static_cast<int64_t>(launch_.shape.capacity) + 1) + next] = token;
+    seen[token / 32] |= 1u << (token % 32);
+    if (kBatch > 1 && (__ldcg(launch_.ended) >> row & 1) != 0) {
+      return;  // it only keeps the others company
+    }
+    bool end = stop;
     for (int i = 0; i < launch_.eos_count; ++i) {
       end = end || launch_.eos[i] == token;
     }
     if (end) {
-      *launch_.stop_step = static_cast<uint32_t>(step) + 1;
+      end_sequence(row);
     }
     Mailbox* mailbox = launch_.mailbox;
-    const auto count = static_cast<uint32_t>(
-        position - max(launch_.position, launch_.given - 1));  // tokens before this one
-    *static_cast<volatile int32_t*>(&mailbox->token[count]) = token;
-    store_release_system(&mailbox->tokens, count + 1);
+    const int count = step() - launch_.silent;  // tokens before this one
+    *static_cast<volatile int32_t*>(&mailbox->token[row * launch_.steps + count]) = token;
+    store_release_system(&mailbox->tokens[row], static_cast<uint32_t>(count) + 1);
   }
 }
 
-template <bool kTraced>
-__device__ __forceinline__ void Worker<kTraced>::await_row(const Code& code) {
+template <bool kTraced, int kBatch>
+__device__ __forceinline__ void Worker<kTraced, kBatch>::await_row(const Code& code) {
   Late late(*this, &code, -1);
-  for (int i = team().thread; 4 * i < code.k; i += Team::kThreads) {
-    const Tagged* from = at<const Tagged>(code.a) + 2 * i;
-    await_quad(load_tagged_quad(from), from, tag(code.source), late);
+#pragma unroll 1
+  for (int sequence = 0; sequence < sequences(); ++sequence) {
+    for (int i = team().thread; 4 * i < code.k; i += Team::kThreads) {
+      const Tagged* from = row_at(code.a, sequence, code.k) + 2 * i;
+      await_quad(load_tagged_quad(from), from, tag(code.source), late);
+    }
   }
 }
 
-template <bool kTraced>
-__device__ __forceinline__ void Worker<kTraced>::run_apart(const Code* code, int step) {
+template <bool kTraced, int kBatch>
+__device__ __forceinline__ void Worker<kTraced, kBatch>::run_apart(const Code* code) {
   const Launch& launch = shared().launch;
-  Worker worker(launch, launch.first_tag + static_cast<uint32_t>(step) * launch.versions);
-  const int position = launch.position + step;
+  Worker worker(launch, launch.first_tag + static_cast<uint32_t>(step()) * launch.versions);
   switch (code->opcode) {
     case Opcode::embed:
-      worker.embed(*code, position);
+      worker.embed(*code);
       break;
     case Opcode::rope_angles:
-      worker.rope_angles(*code, position);
+      worker.rope_angles(*code);
       team().sync();  // attention may follow at once
       break;
     case Opcode::norm_add:
@@ -910,17 +1136,17 @@ __device__ __forceinline__ void Worker<kTraced>::run_apart(const Code* code, int
       break;
     case Opcode::attention:
       if (launch.shape.head_dim == 64 && launch.shape.kv_f32) {
-        worker.template attend_to<64, true>(*code, position);
+        worker.template attend_to<64, true>(*code);
       } else if (launch.shape.head_dim == 64) {
-        worker.template attend_to<64, false>(*code, position);
+        worker.template attend_to<64, false>(*code);
       } else if (launch.shape.head_dim == 128 && !launch.shape.kv_f32) {
-        worker.template attend_to<128, false>(*code, position);
+        worker.template attend_to<128, false>(*code);
       } else {
-        worker.template attend_to<0, false>(*code, position);
+        worker.template attend_to<0, false>(*code);
       }
       break;
     case Opcode::sample:
-      worker.sample(*code, position, step);
+      worker.sample(*code);
       break;
     case Opcode::linear:
     case Opcode::gated_linear:
@@ -928,38 +1154,38 @@ __device__ __forceinline__ void Worker<kTraced>::run_apart(const Code* code, int
   }
 }
 
-template <bool kTraced>
-__device__ __forceinline__ void Worker<kTraced>::compute() {
-  for (int step = 0; step < launch_.steps; ++step) {
-    const int position = launch_.position + step;
-    step_tag_ = launch_.first_tag + static_cast<uint32_t>(step) * launch_.versions;
-    if (step > 0) {
+template <bool kTraced, int kBatch>
+__device__ __forceinline__ void Worker<kTraced, kBatch>::compute() {
+  while (step() < launch_.steps) {
+    step_tag_ = launch_.first_tag + static_cast<uint32_t>(step()) * launch_.versions;
+    if (step() > 0) {
       bool over = false;
       if (team().thread == 0) {
-        poll(nullptr, launch_.sampled, static_cast<uint32_t>(step) * signals(launch_.sampled));
-        over = static_cast<uint32_t>(step) >= __ldcg(launch_.stop_step);
+        const auto steps = static_cast<uint32_t>(step());
+        poll(nullptr, launch_.sampled, steps * signals(launch_.sampled));
+        over = steps >= __ldcg(launch_.stop_step);
       }
-      if (leave(step, over)) {
+      if (leave(over)) {
         return;
       }
     }
-    while (shared().code[team().warp] < (step + 1) * shared().code_count) {
+    while (shared().code[team().warp] < (step() + 1) * shared().code_count) {
       const int slot = shared().code[team().warp] % kCodeSlots;
       const Code& code = shared().codes[slot];
       await_code(slot, static_cast<uint32_t>(shared().code[team().warp] / kCodeSlots) & 1);
       stamp(0);
-      wait(code, step);
+      wait(code);
       stamp(1);
-      const auto skipped = [&] { return code.head != 0 && given(position); };
+      const auto skipped = [&] { return code.head != 0 && given(step()); };
       if (code.units > 0 && skipped()) {
         await_row(code);  // the step is not over before: others would write the next one's rows
       } else if (code.units > 0) {
-        product(code, position);
+        product(code);
       } else if (code.opcode == Opcode::sample || !skipped()) {
-        run_apart(&code, step);
+        run_apart(&code);
       }
       stamp(2);
-      signal(code, code.units > 0 && !skipped() ? kFinishThreads : Team::kThreads);
+      signal(code, code.units > 0 && !skipped() ? kFinishThreads<kBatch> : Team::kThreads);
       stamp(3);
       __syncwarp();
       if (team().lane == 0) {
@@ -968,6 +1194,11 @@ __device__ __forceinline__ void Worker<kTraced>::compute() {
       }
       __syncwarp();
     }
+    __syncwarp();  // all have read it
+    if (team().lane == 0) {
+      ++shared().step[team().warp];
+    }
+    __syncwarp();
   }
   if (team().thread == 0) {
     shared().ended = 1;
@@ -975,8 +1206,8 @@ __device__ __forceinline__ void Worker<kTraced>::compute() {
 }
 
 /// Brings the codes of the launch's steps, one at a time: it is far ahead.
-template <bool kTraced>
-__device__ __forceinline__ void Worker<kTraced>::fetch_codes() {
+template <bool kTraced, int kBatch>
+__device__ __forceinline__ void Worker<kTraced, kBatch>::fetch_codes() {
   const int count = launch_.steps * shared().code_count;
   for (int i = 0; i < count; ++i) {
     const int slot = i % kCodeSlots;
@@ -994,8 +1225,8 @@ __device__ __forceinline__ void Worker<kTraced>::fetch_codes() {
   }
 }
 
-template <bool kTraced>
-__device__ __forceinline__ void Worker<kTraced>::watch_host() {
+template <bool kTraced, int kBatch>
+__device__ __forceinline__ void Worker<kTraced, kBatch>::watch_host() {
   while (!ended()) {
     *static_cast<volatile uint32_t*>(&shared().stop) = load_system(&launch_.mailbox->stop);
     __nanosleep(1000);
@@ -1003,8 +1234,8 @@ __device__ __forceinline__ void Worker<kTraced>::watch_host() {
 }
 
 /// Puts the pages of the launch's steps into the ring in the order in which they are used.
-template <bool kTraced>
-__device__ __forceinline__ void Worker<kTraced>::load() {
+template <bool kTraced, int kBatch>
+__device__ __forceinline__ void Worker<kTraced, kBatch>::load() {
   const uint64_t policy = evict_first();
   PageFeed<kPageBytes> feed(
       ring(), {launch_.pages_in_flight, launch_.calm_pages_in_flight, launch_.hungry_slots});
@@ -1013,7 +1244,7 @@ __device__ __forceinline__ void Worker<kTraced>::load() {
   for (int step = 0; step < launch_.steps && goes_on; ++step) {
     for (shared().fed = 0; shared().fed < shared().code_count && goes_on; ++shared().fed) {
       const CodePages code = code_pages(shared().fed);
-      int units = code.head && given(launch_.position + step) ? 0 : code.units;
+      int units = code.head && given(step) ? 0 : code.units;
       const char* from = launch_.streams[index()] + static_cast<int64_t>(code.stream) * 16;
 #pragma unroll 1
       for (; units > 0 && goes_on; --units) {
@@ -1031,10 +1262,10 @@ __device__ __forceinline__ void Worker<kTraced>::load() {
   feed.land_all();
 }
 
-template <bool kTraced>
+template <bool kTraced, int kBatch>
 __global__ void __launch_bounds__(kThreads, 1)
     decode_kernel(const __grid_constant__ Launch launch) {
-  Worker<kTraced> worker(launch);
+  Worker<kTraced, kBatch> worker(launch);
   if (threadIdx.x < Team::kThreads) {
     raise_registers<kTeamRegisters>();
     worker.compute();
@@ -1044,29 +1275,48 @@ __global__ void __launch_bounds__(kThreads, 1)
       worker.load();
     } else if (threadIdx.x == Team::kThreads + 32) {
       worker.fetch_codes();
-    } else if (blockIdx.x == 0 && threadIdx.x == Team::kThreads + 64) {
-      worker.watch_host();
+    } else if (blockIdx.x < launch.shape.sequences && threadIdx.x == Team::kThreads + 64) {
+      worker.watch_host();  // on those that sample
     }
   }
   // All end here: ptxas gives a kernel with several ends no more registers than it began with.
   __syncthreads();
 }
 
+struct Kernel {
+  const void* plain;
+  const void* traced;
+  int64_t (*shared_bytes)(const Launch& launch);
+};
+
+template <int kBatch>
+Kernel kernel() {
+  return {reinterpret_cast<const void*>(&decode_kernel<false, kBatch>),
+          reinterpret_cast<const void*>(&decode_kernel<true, kBatch>),
+          [](const Launch& launch) -> int64_t { return Layout<kBatch>(launch).total; }};
+}
+
+Kernel kernel_of(const Launch& launch) {
+  static_assert(batch_of(kMostSequences) == 8);
+  const int batch = batch_of(launch.shape.sequences);
+  return batch == 1 ? kernel<1>() : batch == 4 ? kernel<4>() : kernel<8>();
+}
+
 }  // namespace
 
-int64_t decode_shared_bytes(const Launch& launch) { return Layout(launch).total; }
+int64_t decode_shared_bytes(const Launch& launch) { return kernel_of(launch).shared_bytes(launch); }
 
 cudaError_t launch_decode(const Launch& launch, cudaStream_t stream) {
   const auto bytes = static_cast<size_t>(decode_shared_bytes(launch));
-  const auto* kernel = reinterpret_cast<const void*>(
-      launch.trace != nullptr ? &decode_kernel<true> : &decode_kernel<false>);
+  const Kernel kernel = kernel_of(launch);
+  const void* function = launch.trace != nullptr ? kernel.traced : kernel.plain;
   const cudaError_t error = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+      function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   if (error != cudaSuccess) {
     return error;
   }
   void* arguments[] = {const_cast<Launch*>(&launch)};
-  return cudaLaunchCooperativeKernel(kernel, dim3(static_cast<unsigned>(launch.workers)),
+  return cudaLaunchCooperativeKernel(function, dim3(static_cast<unsigned>(launch.workers)),
                                      dim3(kThreads), arguments, bytes, stream);
 }
 

@@ -14,7 +14,6 @@ namespace {
 
 constexpr int64_t kArenaAlignment = 256;
 constexpr int64_t kMostEvents = kPreviousStep - 1;
-constexpr int64_t kFewestKept = 2;  // slices of a row of each warp: the one in use and the next
 
 int64_t aligned(int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
@@ -71,13 +70,15 @@ std::vector<bool> events_in_data(const Program& program, const std::vector<bool>
   return result;
 }
 
-/// Places of slices of a product's row when warps keep all of theirs, up to `kept`, or else the two
-/// that are in use (see row_place() in ops/linear/hopper.cuh).
-int64_t row_places(int64_t k, int64_t kept) {
+/// Slices of a row that each warp keeps at least: the one in use and, of a single row, the next.
+int64_t fewest_kept(const Program& program) { return program.sequences > 1 ? 1 : 2; }
+/// Places of slices of a product's row when warps keep all of theirs, up to `kept`, or else the
+/// fewest (see row_place() in ops/linear/hopper.cuh).
+int64_t row_places(int64_t k, int64_t kept, int64_t fewest) {
   const int64_t slices = slices_of(k);
-  const int64_t fewest = slices / kTeamWarps;  // of a warp; some have one more
-  const int64_t all = fewest + 1 <= kept ? slices : fewest <= kept ? fewest * kTeamWarps : 0;
-  return std::max(all, kFewestKept * kTeamWarps);
+  const int64_t least = slices / kTeamWarps;  // of a warp; some have one more
+  const int64_t all = least + 1 <= kept ? slices : least <= kept ? least * kTeamWarps : 0;
+  return std::max(all, fewest * kTeamWarps);
 }
 
 /// Lowers the instructions of one worker.
@@ -262,12 +263,15 @@ class WorkerLowering {
   /// After a product's units are known: the slices of its row that a warp keeps. All of what it
   /// would cost to make again, and of what several units read as long as it is not too much.
   void keep_slices(const Code& code) {
-    constexpr int64_t kMostKept = 4;  // at least kAskedAhead
+    const bool many = program_.sequences > 1;  // rows, which leave no room to spare
+    const int64_t fewest = fewest_kept(program_);
+    const int64_t most_spare = many ? 1 : 4;
     const int64_t of_warp = (slices_of(code.k) + kTeamWarps - 1) / kTeamWarps;
     const bool made_here = code.merged != 0 || code.b != kNowhere;
-    const bool all = made_here || (code.units > 1 && code.fold != 0);  // a folded unit is short
-    const int64_t most = all ? of_warp : code.units > 1 ? kMostKept : kFewestKept;
-    const int64_t kept = std::max(kFewestKept, std::min(of_warp, most));
+    // A folded unit is short: its row is not to be waited for again.
+    const bool all = made_here || (!many && code.units > 1 && code.fold != 0);
+    const int64_t most = all ? of_warp : code.units > 1 ? most_spare : fewest;
+    const int64_t kept = std::max(fewest, std::min(of_warp, most));
     out_.row_slices = std::max(out_.row_slices, static_cast<int32_t>(kept));
     out_.page_jump = std::max(out_.page_jump, static_cast<int32_t>(page_jump(code.k, kTeamWarps)));
   }
@@ -280,6 +284,8 @@ class WorkerLowering {
     code_.version = version(op.out);
     code_.n = static_cast<int32_t>(op.columns);
     code_.x = op.scale;
+    code_.first = static_cast<int32_t>(instruction_->rows.begin);
+    code_.last = static_cast<int32_t>(instruction_->rows.end);
     return {};
   }
   Status operator()(const RopeAnglesOp& op) {
@@ -316,6 +322,7 @@ class WorkerLowering {
     segment.columns = static_cast<uint32_t>(columns.size());
     segment.alpha = op.alpha;
     segment.accumulate = op.accumulate ? 1 : 0;
+    segment.stride = static_cast<int32_t>(op.n);
     segment.prior = op.accumulate ? source(op.out) : kPlain;
     WEFT_TRY(weight(op.weight));
 
@@ -354,6 +361,7 @@ class WorkerLowering {
     WEFT_TRY(weight(op.up));
     segment.bias_skip = static_cast<uint16_t>(columns.begin % kPlaceElements);
     segment.columns = static_cast<uint32_t>(columns.size());
+    segment.stride = static_cast<int32_t>(op.n);
     code_.segments = 1;
     code_.units = static_cast<int32_t>(units_of(columns.size(), kUnitColumns / 2));
     code_.fold = static_cast<uint8_t>(last_fold(columns.size(), kUnitColumns / 2));
@@ -376,6 +384,7 @@ class WorkerLowering {
     code_.first = static_cast<int32_t>(instruction_->tile.begin);
     code_.last = static_cast<int32_t>(instruction_->tile.end);
     code_.n = instruction_->split;
+    code_.row = static_cast<int32_t>(instruction_->rows.begin);
     code_.x = op.epsilon;
     code_.source = source(op.q);
     code_.attention.k = source(op.k);
@@ -401,6 +410,7 @@ class WorkerLowering {
     code_.opcode = Opcode::sample;
     code_.a = buffer(op.logits);
     code_.n = static_cast<int32_t>(op.vocabulary);
+    code_.row = static_cast<int32_t>(instruction_->rows.begin);
     code_.head = 1;
     return {};
   }
@@ -423,8 +433,10 @@ class WorkerLowering {
 
 }  // namespace
 
-PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv) {
+PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv,
+                         int64_t sequences) {
   PlanOptions options;
+  options.sequences = sequences;
   options.workers = units;
   if (config.norm_placement == NormPlacement::after) {
     // Every worker keeps the residual itself, so every worker takes part in every exchange.
@@ -469,7 +481,7 @@ Arena lay_out(const Program& program, const Weights& weights) {
 
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
                       const Arena& arena, int64_t capacity) {
-  WEFT_CHECK(program.rows == 1);
+  WEFT_CHECK(program.rows == program.sequences && program.sequences <= kMostSequences);
   constexpr int64_t kMostHeadDim = 256;
   if (config.head_dim % 8 != 0 || config.head_dim > kMostHeadDim) {
     return input_error(
@@ -487,6 +499,7 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   }
   Lowered out;
   out.codes.resize(program.workers.size());
+  out.shape.sequences = static_cast<int32_t>(program.sequences);
   out.shape.query_heads = static_cast<int32_t>(config.query_heads);
   out.shape.kv_heads = static_cast<int32_t>(config.kv_heads);
   out.shape.group = static_cast<int32_t>(config.query_heads / config.kv_heads);
@@ -508,7 +521,8 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   for (const auto& worker : out.codes) {
     for (const Code& code : worker) {
       if (code.units > 0) {
-        scratch = std::max(scratch, row_places(code.k, out.row_slices) * kRowSliceBytes);
+        scratch = std::max(scratch, row_places(code.k, out.row_slices, fewest_kept(program)) *
+                                        row_slice_bytes(batch_of(out.shape.sequences)));
       }
     }
   }

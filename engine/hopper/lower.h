@@ -15,9 +15,10 @@
 
 namespace weft::hopper {
 
-/// How a decode step is planned for `units` SMs (132 on an H100 or H200). Few workers where each
-/// must have a part of everything (NormPlacement::after).
-PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv);
+/// How a decode step of `sequences` is planned for `units` SMs (132 on an H100 or H200). Few
+/// workers where each must have a part of everything (NormPlacement::after).
+PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv,
+                         int64_t sequences = 1);
 
 /// Where things lie in the device's arena, in bytes from its beginning, multiples of 256. The
 /// weights come first, as the checkpoint has them.
@@ -53,8 +54,8 @@ struct Lowered {
   int32_t most_codes = 0;  ///< of a worker
 };
 
-/// Lowers a decode program (one row). Errors (input): what the kernel has no form for, weights that
-/// are not bf16 among them.
+/// Lowers a decode program (a row a sequence). Errors (input): what the kernel has no form for,
+/// weights that are not bf16 among them.
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
                       const Arena& arena, int64_t capacity);
 

@@ -28,13 +28,13 @@ struct Made {
 };
 
 /// A preset of few layers, planned and lowered: every layer is alike.
-Made make(const std::string& name) {
+Made make(const std::string& name, int64_t sequences = 1) {
   Made made;
   made.config = preset(name).value();
   made.config.layers = 2;
   made.weights = Weights::describe(made.config);
-  made.program =
-      plan(made.config, made.weights, plan_options(made.config, kSms, kCapacity, DType::bf16));
+  made.program = plan(made.config, made.weights,
+                      plan_options(made.config, kSms, kCapacity, DType::bf16, sequences));
   made.arena = lay_out(made.program, made.weights);
   auto lowered = lower(made.program, made.config, made.weights, made.arena, kCapacity);
   EXPECT_TRUE(lowered.ok()) << name << ": " << (lowered.ok() ? "" : lowered.error().message);
@@ -50,6 +50,42 @@ TEST(Lower, EveryPresetIsSound) {
     const Status status = verify(made.program);
     EXPECT_TRUE(status.ok()) << name << ": " << (status.ok() ? "" : status.error().message);
     EXPECT_LE(made.program.workers.size(), static_cast<size_t>(kSms));
+  }
+}
+
+TEST(Lower, SequencesShareWeightsAndNothingElse) {
+  for (const char* name : {"llama-3.2-1b", "qwen3-0.6b", "olmo-2-1b"}) {
+    const Made one = make(name);
+    for (const int64_t sequences : {2, 4, 5, 8}) {
+      const Made many = make(name, sequences);
+      const Status status = verify(many.program);
+      EXPECT_TRUE(status.ok()) << name << ": " << (status.ok() ? "" : status.error().message);
+      EXPECT_EQ(many.lowered.packed_bytes, one.lowered.packed_bytes);
+      int64_t heads = 0;  // of one split of one layer's attention
+      std::multiset<int32_t> drawn;
+      for (const auto& codes : many.lowered.codes) {
+        for (const Code& code : codes) {
+          const bool attention = code.opcode == Opcode::attention;
+          heads += attention && code.n == 0 ? code.last - code.first : 0;
+          if (code.opcode == Opcode::sample) {
+            drawn.insert(code.row);
+          }
+          EXPECT_LT(code.row, sequences);
+          for (int s = 0; s < code.segments; ++s) {
+            EXPECT_LE(static_cast<int32_t>(code.segment[s].columns), code.segment[s].stride);
+          }
+        }
+      }
+      EXPECT_EQ(heads, many.config.layers * many.config.kv_heads * sequences);
+      EXPECT_EQ(drawn.size(), static_cast<size_t>(sequences));
+      EXPECT_EQ(std::set<int32_t>(drawn.begin(), drawn.end()).size(), drawn.size());
+      for (size_t i = 0; i < many.program.buffers.size(); ++i) {
+        const Buffer& wide = many.program.buffers[i];
+        if (wide.name != "partials" && wide.space != Space::constant) {  // fewer splits
+          EXPECT_EQ(wide.bytes(), sequences * one.program.buffers[i].bytes()) << wide.name;
+        }
+      }
+    }
   }
 }
 
@@ -199,7 +235,7 @@ TEST(Lower, RowsHavePlaces) {
           const int64_t count =
               slices < kTeamWarps ? 1 : (slices - warp + kTeamWarps - 1) / kTeamWarps;
           const int64_t last = count <= made.lowered.row_slices ? count - 1 : 1;
-          EXPECT_LE((last * kTeamWarps + warp + 1) * kRowSliceBytes, made.lowered.scratch_bytes)
+          EXPECT_LE((last * kTeamWarps + warp + 1) * row_slice_bytes(1), made.lowered.scratch_bytes)
               << name << " " << code.k;
         }
       }

@@ -21,8 +21,9 @@ namespace weft::hopper {
 /// What a prefill works with, all on the device.
 struct PrefillPlaces {
   const char* weights = nullptr;
-  std::vector<int64_t> weight_places;          ///< bytes from `weights`, by Weights::tensors()
-  std::vector<char*> caches;                   ///< in the order of a program's buffers in Space::kv
+  std::vector<int64_t> weight_places;  ///< bytes from `weights`, by Weights::tensors()
+  /// In the order of a program's buffers in Space::kv, of all sequences.
+  std::vector<char*> caches;
   const float* inverse_frequencies = nullptr;  ///< [head_dim / 2]
 };
 
@@ -34,10 +35,11 @@ class Prefill {
                                                  PrefillPlaces places, int64_t capacity,
                                                  Device& device);
 
-  /// Feeds tokens[begin, end), the cache holding what is before them. Launches and returns.
-  Status feed(const int32_t* tokens, int64_t begin, int64_t end);
+  /// Feeds tokens[begin, end) of a sequence, its cache holding what is before them. Launches and
+  /// returns.
+  Status feed(const int32_t* tokens, int64_t begin, int64_t end, int sequence);
 
-  /// Feeds tokens[0, count) and brings back the logits after each.
+  /// Feeds tokens[0, count) to the first sequence and brings back the logits after each.
   Status score(const int32_t* tokens, int64_t count, const Runner::OnLogits& on_logits);
 
  private:
@@ -53,20 +55,25 @@ class Prefill {
           Device& device);
   Result<std::unique_ptr<Chunk>> load(int64_t rows, Logits logits);
   /// Rows of tokens at positions first, first + 1, ...
-  Status launch(const Chunk& chunk, const int32_t* tokens, int64_t first, int64_t rows);
+  struct Span {
+    const int32_t* tokens;
+    int64_t first;
+    int64_t rows;
+    int sequence;
+  };
+  Status launch(const Chunk& chunk, const Span& span);
   /// The operands of the product that operation `index` begins, with all that are joined to it.
   LinearArgs linear_args(const Chunk& chunk, size_t index) const;
   /// Workspace enough for a chunk's products.
   Status make_workspace(const Chunk& chunk);
   /// One operation, or several that are joined.
-  Status launch_operation(const Chunk& chunk, size_t index, const int32_t* tokens, int64_t first,
-                          int64_t rows);
+  Status launch_operation(const Chunk& chunk, size_t index, const Span& span);
 
   ConstMatrix weight(const WeightRef& ref) const;
   ConstVector vector(const WeightRef& ref) const;
   Matrix matrix(const Chunk& chunk, BufferId id) const;
   ConstMatrix input(const Chunk& chunk, BufferId id) const;
-  KvCache cache(const Chunk& chunk, BufferId keys, BufferId values) const;
+  KvCache cache(const Chunk& chunk, BufferId keys, BufferId values, int sequence) const;
 
   const ModelConfig& config_;
   const Weights& weights_;

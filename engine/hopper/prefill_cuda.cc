@@ -81,17 +81,20 @@ ConstMatrix Prefill::input(const Chunk& chunk, BufferId id) const {
   return {m.data, m.dtype, m.stride};
 }
 
-KvCache Prefill::cache(const Chunk& chunk, BufferId keys, BufferId values) const {
+KvCache Prefill::cache(const Chunk& chunk, BufferId keys, BufferId values, int sequence) const {
+  const int64_t bytes =
+      config_.kv_heads * capacity_ * config_.head_dim * static_cast<int64_t>(sizeof(bf16));
   const auto place = [&](BufferId id) {
-    return places_.caches[static_cast<size_t>(chunk.caches[static_cast<size_t>(id)])];
+    return places_.caches[static_cast<size_t>(chunk.caches[static_cast<size_t>(id)])] +
+           sequence * bytes;
   };
   return {place(keys), place(values), DType::bf16, capacity_ * config_.head_dim};
 }
 
-Status Prefill::launch(const Chunk& chunk, const int32_t* tokens, int64_t first, int64_t rows) {
+Status Prefill::launch(const Chunk& chunk, const Span& span) {
   for (size_t i = 0; i < chunk.program.operations.size(); ++i) {
     if (chunk.layout.joined[i] > 0) {
-      WEFT_TRY(launch_operation(chunk, i, tokens, first, rows));
+      WEFT_TRY(launch_operation(chunk, i, span));
     }
   }
   return {};
@@ -135,8 +138,8 @@ Status Prefill::make_workspace(const Chunk& chunk) {
   return device_.upload(workspace_.data(), zeros.data(), zeros.size());
 }
 
-Status Prefill::launch_operation(const Chunk& chunk, size_t index, const int32_t* tokens,
-                                 int64_t first, int64_t rows) {
+Status Prefill::launch_operation(const Chunk& chunk, size_t index, const Span& span) {
+  const auto [tokens, first, rows, sequence] = span;
   const Stream stream = device_.stream();
   const auto& operations = chunk.program.operations;
   const auto& body = operations[index].body;
@@ -202,13 +205,13 @@ Status Prefill::launch_operation(const Chunk& chunk, size_t index, const int32_t
                               .cosines = static_cast<float*>(matrix(chunk, op->cosines).data),
                               .sines = static_cast<float*>(matrix(chunk, op->sines).data),
                               .q_out = matrix(chunk, op->q_out),
-                              .cache = cache(chunk, op->keys, op->values)};
+                              .cache = cache(chunk, op->keys, op->values, sequence)};
     WEFT_TRY(fits(refuse_prefill_rope_append(args)));
     return prefill_rope_append(args, rows, first, stream);
   }
   if (const auto* op = std::get_if<AttentionOp>(&body)) {
     const AttentionArgs args{.q = input(chunk, op->q),
-                             .cache = cache(chunk, op->keys, op->values),
+                             .cache = cache(chunk, op->keys, op->values, sequence),
                              .query_heads = op->query_heads,
                              .kv_heads = op->kv_heads,
                              .head_dim = op->head_dim,
@@ -222,10 +225,11 @@ Status Prefill::launch_operation(const Chunk& chunk, size_t index, const int32_t
   return fits("there is no kernel for it");
 }
 
-Status Prefill::feed(const int32_t* tokens, int64_t begin, int64_t end) {
+Status Prefill::feed(const int32_t* tokens, int64_t begin, int64_t end, int sequence) {
   const Chunks chunks = cut_into_chunks(end - begin, chunk_->program.rows);
   for (int64_t i = 0; i < chunks.count; ++i, begin += chunks.rows) {
-    WEFT_TRY(launch(*chunk_, tokens + begin, begin, std::min(chunks.rows, end - begin)));
+    WEFT_TRY(
+        launch(*chunk_, {tokens + begin, begin, std::min(chunks.rows, end - begin), sequence}));
   }
   return {};
 }
@@ -238,7 +242,7 @@ Status Prefill::score(const int32_t* tokens, int64_t count, const Runner::OnLogi
   std::vector<float> host(static_cast<size_t>(kScoreRows * logits.stride));
   for (int64_t begin = 0; begin < count; begin += kScoreRows) {
     const int64_t rows = std::min(kScoreRows, count - begin);
-    WEFT_TRY(launch(*score_, tokens + begin, begin, rows));
+    WEFT_TRY(launch(*score_, {tokens + begin, begin, rows, 0}));
     WEFT_TRY(device_.download(host.data(), logits.data,
                               static_cast<size_t>(rows * logits.stride) * sizeof(float)));
     for (int64_t r = 0; r < rows; ++r) {

@@ -13,9 +13,10 @@
 namespace weft::hopper {
 
 struct RunnerOptions {
-  std::string device;  ///< "cuda", "cuda:1"
-  int workers = 0;     ///< CTAs; 0: one for each SM
-  int64_t capacity = 0;
+  std::string device;    ///< "cuda", "cuda:1"
+  int workers = 0;       ///< CTAs; 0: one for each SM
+  int64_t capacity = 0;  ///< positions of a sequence
+  int sequences = 1;     ///< at most kMostSequences
   DType kv = DType::bf16;
   bool round_activations = true;  ///< prompts may be fed by chunks that round them to bf16
   uint64_t weights_seed = 0;      ///< of weights with no data

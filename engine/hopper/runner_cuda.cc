@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <map>
@@ -67,12 +68,14 @@ class HopperRunner : public Runner, public Subject {
 
   Status create();
 
-  Status begin(std::span<const int32_t> prompt, const SamplingOptions& sampling,
+  Status begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
                const OnToken& on_token) override;
-  Status decode(int64_t steps, std::span<const int32_t> ends, const OnToken& on_token) override;
-  Status score(std::span<const int32_t> ids, const OnLogits& on_logits) override;
-  std::span<const float> logits() override;
-  int64_t position() const override { return position_; }
+  Status decode(int64_t steps, Tokens ends, const OnToken& on_token) override;
+  Status score(Tokens ids, const OnLogits& on_logits) override;
+  void end(int sequence) override { ended_ |= 1u << sequence; }
+  int sequences() const override { return options_.sequences; }
+  std::span<const float> logits(int sequence) override;
+  int64_t position(int sequence) const override { return at(sequence).position; }
   int64_t capacity() const override { return options_.capacity; }
   DType kv() const override { return options_.kv; }
   int workers() const override { return static_cast<int>(program_.workers.size()); }
@@ -94,13 +97,27 @@ class HopperRunner : public Runner, public Subject {
   Result<char*> allocate(int64_t bytes, std::string_view what);
   template <class T>
   Result<T*> upload(const std::vector<T>& data, std::string_view what);
-  Status forget(std::span<const int32_t> ids);
-  /// Runs steps from position_ on; tokens before `given` are known. Advances position_ by the steps
-  /// that were wanted.
-  Status run(int64_t steps, int64_t given, std::span<const int32_t> ends, const OnToken& on_token);
-  /// At most as many of them as one launch has tags for; `more`: whether the next ones are wanted.
-  Status run_launch(int64_t steps, int64_t given, std::span<const int32_t> ends,
-                    const OnToken& on_token, bool& more);
+  int64_t seen_words() const { return (config_.vocabulary + 31) / 32; }
+  /// What is known of a sequence.
+  struct Sequence {
+    int64_t position = 0;  ///< of its next step; see Launch::position
+    bool logits_valid = false;
+  };
+  Sequence& at(int sequence) { return sequences_[static_cast<size_t>(sequence)]; }
+  const Sequence& at(int sequence) const { return sequences_[static_cast<size_t>(sequence)]; }
+  uint32_t all_sequences() const { return (1u << options_.sequences) - 1; }
+  int32_t* tokens_of(int sequence) const {
+    return launch_.tokens + sequence * (options_.capacity + 1);
+  }
+
+  Status forget(std::span<const Tokens> ids);
+  /// Runs steps from the sequences' positions on; the first `silent` draw nothing. Advances
+  /// positions by the steps that were wanted.
+  Status run(int64_t steps, int64_t silent, Tokens ends, const OnToken& on_token);
+  /// As many of them as one launch has tags for.
+  Status run_launch(int64_t steps, int64_t silent, Tokens ends, const OnToken& on_token);
+  /// What the kernel left in `failure`, in words.
+  Status explain(const Failure& failure) const;
 
   const ModelConfig& config_;
   const Weights& weights_;
@@ -116,9 +133,9 @@ class HopperRunner : public Runner, public Subject {
   float* uniforms_ = nullptr;
   Mapped mailbox_;
   std::vector<float> logits_;
-  int64_t position_ = 0;
+  std::vector<Sequence> sequences_;
+  uint32_t ended_ = 0;     // sequences that draw no more, a bit each
   uint32_t next_tag_ = 1;  // of the next launch's first write
-  bool logits_valid_ = false;
 };
 
 Result<char*> HopperRunner::allocate(int64_t bytes, std::string_view what) {
@@ -148,7 +165,7 @@ Result<T*> HopperRunner::upload(const std::vector<T>& data, std::string_view wha
 Status HopperRunner::make_program(int units) {
   const PlanOptions options =
       plan_options(config_, options_.workers > 0 ? std::min(options_.workers, units) : units,
-                   options_.capacity, options_.kv);
+                   options_.capacity, options_.kv, options_.sequences);
   program_ = plan(config_, weights_, options);
   WEFT_TRY(verify(program_));
   arena_ = lay_out(program_, weights_);
@@ -235,15 +252,21 @@ Status HopperRunner::upload_codes() {
   // Counters, the step to stop at and the failure lie together: one copy makes them anew.
   WEFT_TRY(place(launch_.counters, events * kCounterStride * 4, "events"));
   WEFT_TRY(place(launch_.stop_step, 4, "events"));
+  WEFT_TRY(place(launch_.ended, 4, "events"));
   WEFT_TRY(place(launch_.failure, sizeof(Failure), "events"));
-  WEFT_TRY(place(launch_.tokens, (options_.capacity + 1) * 4, "tokens"));
-  WEFT_TRY(place(launch_.seen, (config_.vocabulary + 31) / 32 * 4, "tokens"));
+  const int64_t sequences = options_.sequences;
+  const int64_t token_bytes = sequences * (options_.capacity + 1) * 4;
+  WEFT_TRY(place(launch_.tokens, token_bytes, "tokens"));
+  // A sequence that keeps others company may feed tokens that nobody gave.
+  WEFT_TRY(
+      check(cudaMemset(launch_.tokens, 0, static_cast<size_t>(token_bytes)), "clearing tokens"));
+  WEFT_TRY(place(launch_.seen, sequences * seen_words() * 4, "tokens"));
   char* candidates = nullptr;
-  WEFT_TRY(place(candidates, launch_.workers * kCandidateBytes, "tokens"));
+  WEFT_TRY(place(candidates, sequences * launch_.workers * kCandidateBytes, "tokens"));
   launch_.candidates = candidates;
-  WEFT_TRY(place(uniforms_, options_.capacity * 4, "tokens"));
+  WEFT_TRY(place(uniforms_, token_bytes, "tokens"));
   launch_.uniforms = uniforms_;
-  WEFT_TRY(mailbox_.allocate(sizeof(Mailbox) + static_cast<size_t>(options_.capacity) * 4));
+  WEFT_TRY(mailbox_.allocate(sizeof(Mailbox) + static_cast<size_t>(token_bytes)));
   launch_.mailbox = mailbox_.as<Mailbox>();
   if (options_.profile) {
     for (const auto& worker : lowered_.codes) {
@@ -253,7 +276,7 @@ Status HopperRunner::upload_codes() {
         place(launch_.trace, int64_t{launch_.trace_codes} * launch_.workers * 4 * 8, "profile"));
   }
   // Workers with no part of the head leave no candidate.
-  const std::vector<int32_t> none(static_cast<size_t>(launch_.workers) * 2, 0x7fffffff);
+  const std::vector<int32_t> none(static_cast<size_t>(sequences * launch_.workers) * 2, 0x7fffffff);
   return device_->upload(candidates, none.data(), none.size() * 4);
 }
 
@@ -283,26 +306,30 @@ Status HopperRunner::create() {
   WEFT_TRY(upload_codes());
   WEFT_TRY(make_prefill());
   logits_.resize(static_cast<size_t>(config_.vocabulary));
+  sequences_.resize(static_cast<size_t>(options_.sequences));
   return {};
 }
 
-Status HopperRunner::forget(std::span<const int32_t> ids) {
-  position_ = 0;
-  logits_valid_ = false;
-  std::vector<uint32_t> seen(static_cast<size_t>((config_.vocabulary + 31) / 32));
-  for (const int32_t id : ids) {
-    seen[static_cast<size_t>(id / 32)] |= 1u << (id % 32);
+Status HopperRunner::forget(std::span<const Tokens> ids) {
+  ended_ = 0;
+  for (size_t i = 0; i < sequences_.size(); ++i) {
+    sequences_[i] = {};
+    const Tokens own = i < ids.size() ? ids[i] : Tokens{};
+    std::vector<uint32_t> seen(static_cast<size_t>(seen_words()));
+    for (const int32_t id : own) {
+      seen[static_cast<size_t>(id / 32)] |= 1u << (id % 32);
+    }
+    WEFT_TRY(device_->upload(launch_.seen + static_cast<int64_t>(i) * seen_words(), seen.data(),
+                             seen.size() * 4));
+    WEFT_TRY(device_->upload(tokens_of(static_cast<int>(i)), own.data(), own.size_bytes()));
   }
-  WEFT_TRY(device_->upload(launch_.seen, seen.data(), seen.size() * 4));
-  return device_->upload(launch_.tokens, ids.data(), ids.size_bytes());
+  return {};
 }
 
-Status HopperRunner::run(int64_t steps, int64_t given, std::span<const int32_t> ends,
-                         const OnToken& on_token) {
+Status HopperRunner::run(int64_t steps, int64_t silent, Tokens ends, const OnToken& on_token) {
   const auto versions = static_cast<uint32_t>(program_.operations.size());
   launch_.versions = versions;
-  bool more = true;
-  while (steps > 0 && more) {
+  while (steps > 0 && ended_ != all_sequences()) {
     if (next_tag_ + versions > kMostTag) {
       // All tags have been used: what is there is forgotten, and they begin anew.
       for (size_t i = 0; i < program_.buffers.size(); ++i) {
@@ -321,17 +348,21 @@ Status HopperRunner::run(int64_t steps, int64_t given, std::span<const int32_t> 
       next_tag_ = 1;
     }
     const int64_t now = std::min<int64_t>(steps, (kMostTag - next_tag_) / versions);
-    WEFT_TRY(run_launch(now, given, ends, on_token, more));
+    WEFT_TRY(run_launch(now, std::min(silent, now), ends, on_token));
     steps -= now;
+    silent -= std::min(silent, now);
   }
   return {};
 }
 
-Status HopperRunner::run_launch(int64_t steps, int64_t given, std::span<const int32_t> ends,
-                                const OnToken& on_token, bool& more) {
+Status HopperRunner::run_launch(int64_t steps, int64_t silent, Tokens ends,
+                                const OnToken& on_token) {
   const auto stream = static_cast<cudaStream_t>(device_->stream().native);
-  launch_.position = static_cast<int32_t>(position_);
-  launch_.given = static_cast<int32_t>(given);
+  const int sequences = options_.sequences;
+  for (int i = 0; i < sequences; ++i) {
+    launch_.position[i] = static_cast<int32_t>(at(i).position);
+  }
+  launch_.silent = static_cast<int32_t>(silent);
   launch_.steps = static_cast<int32_t>(steps);
   launch_.eos_count = 0;
   for (const int32_t id : ends) {
@@ -340,10 +371,12 @@ Status HopperRunner::run_launch(int64_t steps, int64_t given, std::span<const in
     }
   }
   if (launch_.sampling.temperature > 0) {
-    std::vector<float> uniforms(static_cast<size_t>(steps));
-    for (int64_t i = 0; i < steps; ++i) {
-      uniforms[static_cast<size_t>(i)] =
-          uniform_draw(launch_.sampling.seed, static_cast<uint64_t>(position_ + i + 1));
+    std::vector<float> uniforms;
+    for (int s = 0; s < sequences; ++s) {
+      for (int64_t i = 0; i < steps; ++i) {
+        uniforms.push_back(uniform_draw(launch_.sampling.seed + static_cast<uint64_t>(s),
+                                        static_cast<uint64_t>(at(s).position + i + 1)));
+      }
     }
     WEFT_TRY(device_->upload(uniforms_, uniforms.data(), uniforms.size() * 4));
   }
@@ -351,103 +384,120 @@ Status HopperRunner::run_launch(int64_t steps, int64_t given, std::span<const in
   next_tag_ += static_cast<uint32_t>(steps) * launch_.versions;
   auto* mailbox = mailbox_.as<Mailbox>();
   std::atomic_ref<uint32_t> stop(mailbox->stop);
-  std::atomic_ref<uint32_t> arrived(mailbox->tokens);
   stop.store(0);
-  arrived.store(0);
+  std::fill(std::begin(mailbox->tokens), std::end(mailbox->tokens), 0u);
   WEFT_TRY(check(
       cudaMemsetAsync(launch_.counters, 0, program_.events.size() * kCounterStride * 4, stream),
       "clearing events"));
   WEFT_TRY(check(cudaMemsetAsync(launch_.stop_step, 0xff, 4, stream), "clearing events"));
   WEFT_TRY(check(cudaMemsetAsync(launch_.failure, 0, sizeof(Failure), stream), "clearing events"));
+  WEFT_TRY(check(cudaMemcpyAsync(launch_.ended, &ended_, 4, cudaMemcpyHostToDevice, stream),
+                 "clearing events"));
   WEFT_TRY(check(launch_decode(launch_, stream), "launching the decode kernel"));
 
-  // Steps whose tokens are given draw nothing.
-  const int64_t silent = std::clamp<int64_t>(given - 1 - position_, 0, steps);
-  int64_t taken = 0;
-  bool wanted = true;
-  position_ += silent;
-  cudaError_t state = cudaErrorNotReady;
-  for (uint32_t spins = 0; state == cudaErrorNotReady || taken < arrived.load(); ++spins) {
-    if (taken < arrived.load(std::memory_order_acquire)) {
-      const int32_t token = mailbox->token[taken++];
-      if (wanted && !on_token(token)) {
-        wanted = false;
-        stop.store(1);
+  for (int i = 0; i < sequences; ++i) {
+    at(i).position += (ended_ >> i & 1) == 0 ? silent : 0;
+  }
+  const uint32_t ended_before = ended_;
+  std::array<int64_t, kMostSequences> taken = {};
+  // The next token that has come; -1: none.
+  const auto next = [&] {
+    for (int i = 0; i < sequences; ++i) {
+      std::atomic_ref<uint32_t> arrived(mailbox->tokens[i]);
+      if (taken[static_cast<size_t>(i)] < arrived.load(std::memory_order_acquire)) {
+        return i;
       }
-      if (wanted) {
-        ++position_;
+    }
+    return -1;
+  };
+  cudaError_t state = cudaErrorNotReady;
+  int from = -1;
+  for (uint32_t spins = 0; (from = next()) >= 0 || state == cudaErrorNotReady; ++spins) {
+    if (from >= 0) {
+      const int32_t token = mailbox->token[from * steps + taken[static_cast<size_t>(from)]++];
+      if ((ended_ >> from & 1) == 0) {
+        ++at(from).position;
+        if (!on_token(from, token)) {
+          end(from);
+          stop.store(ended_);
+        }
       }
       continue;
     }
-    if (spins % 256 == 0 && state == cudaErrorNotReady) {
+    if (spins % 256 == 0) {
       state = cudaStreamQuery(stream);
     }
     __builtin_ia32_pause();
   }
-  more = wanted && silent + taken == steps;
+  for (int i = 0; i < sequences; ++i) {
+    // Otherwise it ended before, or the kernel has run ahead of it.
+    at(i).logits_valid =
+        (ended_before >> i & 1) == 0 && silent + taken[static_cast<size_t>(i)] == steps;
+  }
   WEFT_TRY(check(state, "the decode kernel"));
   Failure failure;
   WEFT_TRY(device_->download(&failure, launch_.failure, sizeof(failure)));
-  if (failure.happened != 0) {
-    const auto name = [&](const auto& list, int32_t index, std::string_view otherwise) {
-      return index >= 0 ? list[static_cast<size_t>(index)].name : std::string(otherwise);
-    };
-    const Operation* operation = failure.operation >= 0
-                                     ? &program_.operations[static_cast<size_t>(failure.operation)]
-                                     : nullptr;
-    return device_error(
-        fmt::format("{}: the decode kernel gave up in step {}: worker {} waited too long in {} of "
-                    "layer {} for {}",
-                    options_.device, (failure.tag - launch_.first_tag) / launch_.versions,
-                    failure.worker, name(program_.operations, failure.operation, "the beginning"),
-                    operation != nullptr ? operation->layer : -1,
-                    name(program_.events, failure.event, "its data")));
-  }
-  return {};
+  return failure.happened != 0 ? explain(failure) : Status{};
 }
 
-Status HopperRunner::begin(std::span<const int32_t> prompt, const SamplingOptions& sampling,
+Status HopperRunner::explain(const Failure& failure) const {
+  const auto name = [&](const auto& list, int32_t index, std::string_view otherwise) {
+    return index >= 0 ? list[static_cast<size_t>(index)].name : std::string(otherwise);
+  };
+  const Operation* operation = failure.operation >= 0
+                                   ? &program_.operations[static_cast<size_t>(failure.operation)]
+                                   : nullptr;
+  return device_error(
+      fmt::format("{}: the decode kernel gave up in step {}: worker {} waited too long in {} of "
+                  "layer {} for {}",
+                  options_.device, (failure.tag - launch_.first_tag) / launch_.versions,
+                  failure.worker, name(program_.operations, failure.operation, "the beginning"),
+                  operation != nullptr ? operation->layer : -1,
+                  name(program_.events, failure.event, "its data")));
+}
+
+Status HopperRunner::begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
                            const OnToken& on_token) {
-  WEFT_TRY(forget(prompt));
+  WEFT_TRY(forget(prompts));
   launch_.sampling = sampling;
-  const auto length = static_cast<int64_t>(prompt.size());
-  if (prefill_ != nullptr && length >= kFewestTokens) {
-    position_ = length - 1;
-    WEFT_TRY(prefill_->feed(launch_.tokens, 0, position_));
+  int64_t steps = 1;
+  for (int i = 0; i < options_.sequences; ++i) {
+    const auto length = static_cast<int64_t>(prompts[static_cast<size_t>(i)].size());
+    if (prefill_ != nullptr && length >= kFewestTokens) {
+      at(i).position = length - 1;
+      WEFT_TRY(prefill_->feed(tokens_of(i), 0, length - 1, i));
+    }
+    steps = std::max(steps, length - at(i).position);
   }
-  WEFT_TRY(run(length - position_, length, {}, on_token));
-  position_ = length;
-  logits_valid_ = true;
-  return {};
+  // All reach the ends of their prompts in the same step: shorter ones begin later.
+  for (int i = 0; i < options_.sequences; ++i) {
+    at(i).position = static_cast<int64_t>(prompts[static_cast<size_t>(i)].size()) - steps;
+  }
+  return run(steps, steps - 1, {}, on_token);
 }
 
-Status HopperRunner::decode(int64_t steps, std::span<const int32_t> ends, const OnToken& on_token) {
-  const int64_t before = position_;
-  int64_t drawn = 0;
-  WEFT_TRY(run(steps, 0, ends, [&](int32_t token) {
-    ++drawn;
-    return on_token(token);
-  }));
-  position_ = before + drawn;
-  logits_valid_ = drawn == steps;  // otherwise it may have run ahead
-  return {};
+Status HopperRunner::decode(int64_t steps, Tokens ends, const OnToken& on_token) {
+  return run(steps, 0, ends, on_token);
 }
 
-Status HopperRunner::score(std::span<const int32_t> ids, const OnLogits& on_logits) {
-  WEFT_TRY(forget(ids));
+Status HopperRunner::score(Tokens ids, const OnLogits& on_logits) {
+  WEFT_TRY(forget({&ids, 1}));
   launch_.sampling = {};
   if (prefill_ != nullptr) {
     return prefill_->score(launch_.tokens, static_cast<int64_t>(ids.size()), on_logits);
   }
   for (size_t i = 0; i < ids.size(); ++i) {
-    position_ = static_cast<int64_t>(i);
+    for (Sequence& sequence : sequences_) {
+      sequence.position = static_cast<int64_t>(i);
+    }
     // What is drawn would take the place of the next token.
-    WEFT_TRY(run(1, 0, {}, [](int32_t) { return true; }));
+    WEFT_TRY(run(1, 0, {}, [](int, int32_t) { return true; }));
     WEFT_TRY(device_->upload(launch_.tokens, ids.data(), ids.size_bytes()));
-    logits_valid_ = true;
-    on_logits(static_cast<int64_t>(i), logits());
+    on_logits(static_cast<int64_t>(i), logits(0));
   }
-  position_ = 0;
+  for (Sequence& sequence : sequences_) {
+    sequence = {};
+  }
   return {};
 }
 
@@ -482,12 +532,14 @@ std::vector<OperationTime> HopperRunner::operation_times() const {
   return times.means();
 }
 
-std::span<const float> HopperRunner::logits() {
-  if (!logits_valid_) {
+std::span<const float> HopperRunner::logits(int sequence) {
+  if (!at(sequence).logits_valid) {
     return {};
   }
-  const int64_t place = arena_.buffers[static_cast<size_t>(program_.logits)];
-  if (!device_->download(logits_.data(), launch_.arena + place, logits_.size() * 4).ok()) {
+  const char* place = launch_.arena + arena_.buffers[static_cast<size_t>(program_.logits)];
+  const size_t bytes = logits_.size() * sizeof(float);
+  if (!device_->download(logits_.data(), place + static_cast<size_t>(sequence) * bytes, bytes)
+           .ok()) {
     return {};
   }
   return logits_;
@@ -507,9 +559,10 @@ Result<std::optional<int32_t>> HopperRunner::run(int32_t token, int64_t position
   WEFT_TRY(device_->upload(const_cast<uint32_t*>(launch_.code_begin), begin.data(),
                            begin.size() * sizeof(uint32_t)));
   WEFT_TRY(device_->upload(launch_.tokens + position, &token, sizeof(token)));
-  position_ = position;
+  at(0).position = position;
+  ended_ = 0;
   std::optional<int32_t> drawn;
-  WEFT_TRY(run(1, 0, {}, [&](int32_t next) {
+  WEFT_TRY(run(1, 0, {}, [&](int, int32_t next) {
     drawn = next;
     return true;
   }));

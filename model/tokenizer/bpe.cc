@@ -8,6 +8,7 @@
 #include <iterator>
 #include <optional>
 
+#include "model/json.h"
 #include "model/tokenizer/byte_alphabet.h"
 #include "model/tokenizer/unicode.h"
 
@@ -200,13 +201,14 @@ Status Bpe::read_merges(const Field& model,
     const std::optional<int32_t> right_id = vocabulary.find(right);
     const std::optional<int32_t> joined = vocabulary.find(left + right);
     if (!left_id || !right_id || !joined) {
-      return bad(i, fmt::format("token '{}' is not in the vocabulary", !left_id    ? left
-                                                                       : !right_id ? right
-                                                                                   : left + right));
+      return bad(
+          i, fmt::format("token {} is not in the vocabulary", show(!left_id    ? left
+                                                                   : !right_id ? right
+                                                                               : left + right)));
     }
     const uint64_t key = static_cast<uint64_t>(*left_id) << 32 | static_cast<uint32_t>(*right_id);
     if (!merges_.insert(key, {static_cast<uint32_t>(i), *joined})) {
-      return bad(i, fmt::format("'{}' and '{}' are there twice", left, right));
+      return bad(i, fmt::format("{} and {} are there twice", show(left), show(right)));
     }
     if (left.size() == 6 || right.size() == 6 || *left_id == unknown_ || *right_id == unknown_) {
       // A symbol that stands for other characters than its text has: nothing is known about its

@@ -4,27 +4,18 @@
 
 #include <algorithm>
 
-#include "model/tokenizer/unicode.h"
+#include "model/json.h"
 
 namespace weft::tokenizer {
 namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMostShown = 60;  // characters of a value in a message
-
 std::string shown(const json& value) {
   if (value.is_structured()) {
     return value.is_array() ? "a list" : "an object";
   }
-  std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
-  if (text.size() > kMostShown) {
-    text.resize(kMostShown);
-    std::string clean;
-    take_utf8(text, clean, false);
-    text = clean + "...";
-  }
-  return text;
+  return show(value);
 }
 
 /// Takes the vocabulary and the merges out of the stream of parse events, so that their hundreds of
@@ -85,7 +76,7 @@ class Collector {
       const size_t space = merge.find(' ');
       if (space == std::string::npos || merge.find(' ', space + 1) != std::string::npos) {
         complain("model.merges",
-                 fmt::format("'{}', which is not two tokens with a space between", merge));
+                 fmt::format("{}, which is not two tokens with a space between", show(merge)));
       } else if (!merge.starts_with("#version")) {
         document_.merges.emplace_back(merge.substr(0, space), merge.substr(space + 1));
       }
@@ -211,13 +202,10 @@ Error Field::wrong(std::string_view wanted) const {
 Result<Document> read_document(std::string_view text, std::string_view name) {
   Document document;
   Collector collector(document);
-  try {
-    document.rest = json::parse(text, [&](int depth, json::parse_event_t event, json& value) {
-      return collector(depth, event, value);
-    });
-  } catch (const json::exception& exception) {
-    return input_error(fmt::format("{}: not valid JSON: {}", name, exception.what()));
-  }
+  WEFT_ASSIGN(document.rest, parse_json(text, std::string(name),
+                                        [&](int depth, json::parse_event_t event, json& value) {
+                                          return collector(depth, event, value);
+                                        }));
   if (!document.rest.is_object()) {
     return input_error(fmt::format("{}: a JSON object is needed", name));
   }

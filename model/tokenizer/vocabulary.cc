@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "base/check.h"
+#include "model/json.h"
 
 namespace weft::tokenizer {
 
@@ -42,18 +43,18 @@ Vocabulary::Vocabulary(size_t count, size_t bytes) : index_(count), most_(count)
 Status Vocabulary::add(std::string_view token, int64_t id) {
   WEFT_CHECK(count_ < most_ && bytes_.size() + token.size() <= bytes_.capacity());
   if (id < 0 || id >= id_limit(most_)) {
-    return input_error(fmt::format("the id of token '{}' is not a whole number from 0 to {}", token,
-                                   id_limit(most_) - 1));
+    return input_error(fmt::format("the id of token {} is not a whole number from 0 to {}",
+                                   show(token), id_limit(most_) - 1));
   }
   if (contains(id)) {
-    return input_error(
-        fmt::format("tokens '{}' and '{}' have the same id {}", this->token(id), token, id));
+    return input_error(fmt::format("tokens {} and {} have the same id {}", show(this->token(id)),
+                                   show(token), id));
   }
   const size_t begin = bytes_.size();
   bytes_.insert(bytes_.end(), token.begin(), token.end());
   const std::string_view kept(bytes_.data() + begin, token.size());
   if (!index_.insert(kept, static_cast<int32_t>(id))) {
-    return input_error(fmt::format("token '{}' is there twice", token));
+    return input_error(fmt::format("token {} is there twice", show(token)));
   }
   if (id >= size()) {
     tokens_.resize(static_cast<size_t>(id) + 1);

@@ -450,17 +450,17 @@ class WarpAttention {
   CacheChunk<kF32> value_[kDim / 64][4];
 };
 
-/// Partial results of attention in memory: sums [head][split][dim], then maximum and total
-/// [head][split], both tagged.
+/// Partial results of attention in memory, of each sequence: sums [head][split][dim], then maximum
+/// and total [head][split], both tagged.
 struct Partials {
   Tagged* sums;
   Tagged* tails;
   int splits;
   int dim;
 
-  __device__ Partials(Tagged* memory, int heads, int splits_, int dim_)
-      : sums(memory),
-        tails(memory + static_cast<int64_t>(heads) * splits_ * (dim_ / 2)),
+  __device__ Partials(Tagged* memory, int sequence, int heads, int splits_, int dim_)
+      : sums(memory + static_cast<int64_t>(sequence) * heads * splits_ * (dim_ / 2 + 1)),
+        tails(sums + static_cast<int64_t>(heads) * splits_ * (dim_ / 2)),
         splits(splits_),
         dim(dim_) {}
 };

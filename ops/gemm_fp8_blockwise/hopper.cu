@@ -119,7 +119,7 @@ Status launch_tile(const GemmFp8BlockwiseArgs& args, const ConstMatrix& a_k_majo
               operand(a_k_major, args.m, Tile::share_a ? Tile::shared_rows : Tile::m));
   WEFT_ASSIGN(const CUtensorMap b,
               operand(b_k_major, args.n, Tile::share_a ? Tile::n : Tile::shared_rows));
-  constexpr int kColumns = out_box_columns<Tile::n>();
+  constexpr int kColumns = out_box_columns<kStagedColumns<Tile>>();
   WEFT_ASSIGN(const CUtensorMap out, tensor_map({.data = args.out.data,
                                                  .format = MapFormat::bf16,
                                                  .rows = args.m,

@@ -1,5 +1,5 @@
-// linear and gated_linear for one row on a resident CTA: a matrix-vector product whose weights come
-// as a stream of pages, packed in the order and layout in which they are used.
+// linear and gated_linear for one to eight rows, each of a sequence, on a resident CTA: a product
+// whose weights come as a stream of pages, packed in the order and layout in which they are used.
 //
 // Layout. A unit is 16 columns of out (16 rows of the weight; gated_linear: 8 gate columns, then
 // the 8 up columns beside them), a group 32 of k; a group of a unit is 1024 bytes, the A operands
@@ -21,9 +21,10 @@
 // the row's arrival and its use. The sums of the warps meet in shared memory after up to eight
 // units, and are added in a fixed order: the bits repeat.
 //
-// Arithmetic. The B operand is the row, as two bf16 that sum to its elements within 2^-17: column 0
-// holds the upper parts, column 1 the lower ones. Which k of a group stands where in the mma does
-// not matter as long as A and B agree.
+// Arithmetic. The rows are the columns of the B operand (see hopper_layout.h): a row's upper parts
+// in one, its lower ones in the next; with more than four sequences each has one column. Which k of
+// a group stands where in the mma does not matter as long as A and B agree. What is a template of
+// kBatch is made for at most so many sequences: batch_of().
 #pragma once
 
 #include "arch/hopper/page_ring.cuh"
@@ -31,12 +32,12 @@
 
 namespace weft::hopper {
 
-/// Units whose sums are gathered at once.
-inline constexpr int kBlockUnits = 8;
 /// Arrivals that free a page, from the warps that read its slices.
 inline constexpr int kPageArrivals = kPageSlices << kMostFold;
-/// Sums of two blocks: one is gathered while the other is filled. [block][unit][column][part]
-inline constexpr int kBlockSums = kBlockUnits * kUnitColumns * Team::kWarps;
+/// Sums of a block of units for each sequence; there are two blocks: one is gathered while the
+/// other is filled. [block][sequence][unit][column][part]
+template <int kBatch>
+inline constexpr int kBlockSums = kBatch* block_units(kBatch) * kUnitColumns* Team::kWarps;
 
 /// What a warp keeps from one product to the next. In shared memory: a register that the compiler
 /// has no room for would go to memory.
@@ -55,9 +56,11 @@ struct SliceShare {
   int count;   ///< slices of a unit that this warp takes: first, first + 8, ...
   int place;   ///< the warp's, among the slices that are kept
 
-  __device__ SliceShare(const Team& team, int slices_) : slices(slices_), place(team.warp) {
+  /// `most_sets`: a power of 2.
+  __device__ SliceShare(const Team& team, int slices_, int most_sets)
+      : slices(slices_), place(team.warp) {
     if (slices < Team::kWarps) {
-      sets = Team::kWarps / slices;
+      sets = min(Team::kWarps / slices, most_sets);
       set = team.warp / slices;
       first = team.warp - set * slices;
       count = 1;
@@ -71,50 +74,73 @@ struct SliceShare {
   __device__ bool works() const { return set < sets; }
 };
 
-/// Where the i-th slice of the row that a warp keeps lies: beside the other warps', so that slices
+/// Where the i-th slice of the rows that a warp keeps lies: beside the other warps', so that slices
 /// that few warps have take no room for all.
+template <int kBatch>
 __device__ inline int row_place(const SliceShare& share, int i) {
-  return (i * Team::kWarps + share.place) * kRowSliceBytes;
+  return (i * Team::kWarps + share.place) * row_slice_bytes(kBatch);
 }
 
-/// Four elements of the row, 4 * quad of a slice on, as two bf16 each. A group's upper parts lie
-/// before its lower ones: what the lanes of an mma read is one line.
-__device__ inline void store_row_quad(char* slice, int quad, float4 x) {
-  char* to = slice + quad / 8 * (kGroupK * 4) + quad % 8 * 8;
+/// A group's k of one column of B, and of all columns that are in use, in shared memory.
+inline constexpr int kColumnBytes = kGroupK * 2;
+template <int kBatch>
+inline constexpr int kRowGroupBytes = row_columns(kBatch) * kColumnBytes;
+
+/// Four elements of a sequence's row, 4 * quad of a slice on. A group's columns lie one after the
+/// other: what the lanes of an mma read is one run.
+template <int kBatch>
+__device__ inline void store_row_quad(char* slice, int sequence, int quad, float4 x) {
+  char* to = slice + quad / 8 * kRowGroupBytes<kBatch> +
+             sequence * (row_parts(kBatch) * kColumnBytes) + quad % 8 * 8;
   const uint32_t h0 = pack_bf16(x.x, x.y);
   const uint32_t h1 = pack_bf16(x.z, x.w);
   *reinterpret_cast<uint2*>(to) = {h0, h1};
-  *reinterpret_cast<uint2*>(to + kGroupK * 2) = {
-      pack_bf16(x.x - bf16_low(h0), x.y - bf16_high(h0)),
-      pack_bf16(x.z - bf16_low(h1), x.w - bf16_high(h1))};
+  if constexpr (row_parts(kBatch) == 2) {
+    *reinterpret_cast<uint2*>(to + kColumnBytes) = {
+        pack_bf16(x.x - bf16_low(h0), x.y - bf16_high(h0)),
+        pack_bf16(x.z - bf16_low(h1), x.w - bf16_high(h1))};
+  }
 }
 
 /// A warp's sums of one unit: of two interleaved runs of groups and both mma of each.
 struct UnitSums {
   float part[4][4] = {};
 
-  /// The sums of columns g and g + 8, in the lanes with t = 0.
-  __device__ float2 columns() const {
+  /// Of columns g and g + 8, for this lane's sequence (with kBatch = 8 for the second one of its
+  /// two): see first_sequence().
+  template <int kBatch>
+  __device__ float2 columns(bool second = false) const {
     const auto sum = [&](int i) { return (part[0][i] + part[1][i]) + (part[2][i] + part[3][i]); };
-    return {sum(0) + sum(1), sum(2) + sum(3)};
+    if constexpr (row_parts(kBatch) == 2) {
+      return {sum(0) + sum(1), sum(2) + sum(3)};
+    } else {
+      return second ? float2{sum(1), sum(3)} : float2{sum(0), sum(2)};
+    }
+  }
+  /// The first sequence whose sums a lane has. With kBatch = 1 only lanes with t = 0 have any.
+  template <int kBatch>
+  __device__ static int first_sequence(int lane) {
+    return lane % 4 * (2 / row_parts(kBatch));
   }
 };
 
-/// The row's operands of some groups, in the lanes of columns 0 (upper parts) and 1 (lower ones);
-/// what the other lanes hold goes to columns that nobody reads. To be made once for many loads, and
-/// near them: registers that are never written in some lanes count as taken from the first time on
-/// that somebody may have, in a loop around all else too.
+/// The rows' operands of some groups, in the lanes of the columns that are in use; what the other
+/// lanes hold goes to columns that nobody reads. To be made once for many loads, and near them:
+/// registers that are never written in some lanes count as taken from the first time on that
+/// somebody may have, in a loop around all else too.
+template <int kBatch>
 struct RowGroups {
   static constexpr int kGroups = 4;
   uint4 group[kGroups] = {};
 
   /// `row`: of the first group, in shared memory.
   __device__ __forceinline__ void load(int lane, uint32_t row) {
-    const bool has_row = lane < 8;
-    const uint32_t from = row + (lane & 7) * 16;
+    constexpr int kLanes = 4 * row_columns(kBatch);  // that have a column
+    const bool has_row = lane < kLanes;
+    const uint32_t from = row + (lane & (kLanes - 1)) * 16;
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      load_shared_if(has_row, from + i * kGroupK * 4, group[i]);
+      load_shared_if(has_row, from + i * kRowGroupBytes<kBatch>, group[i]);
     }
   }
 };
@@ -145,14 +171,16 @@ struct WeightSlice {
     }
   }
 
-  /// sums += this times a slice of the row in shared memory, which comes through `part`.
-  __device__ __forceinline__ void multiply(int lane, uint32_t row, RowGroups& part,
+  /// sums += this times a slice of the rows in shared memory, which comes through `part`.
+  template <int kBatch>
+  __device__ __forceinline__ void multiply(int lane, uint32_t row, RowGroups<kBatch>& part,
                                            UnitSums& sums) const {
+    constexpr int kAtOnce = RowGroups<kBatch>::kGroups;
 #pragma unroll
-    for (int done = 0; done < kSliceGroups; done += RowGroups::kGroups) {
-      part.load(lane, row + done * kGroupK * 4);
+    for (int done = 0; done < kSliceGroups; done += kAtOnce) {
+      part.load(lane, row + done * kRowGroupBytes<kBatch>);
 #pragma unroll
-      for (int i = 0; i < RowGroups::kGroups; ++i) {
+      for (int i = 0; i < kAtOnce; ++i) {
         mma_bf16(sums.part[i % 2 * 2], group[done + i][0], part.group[i].x, part.group[i].y);
         mma_bf16(sums.part[i % 2 * 2 + 1], group[done + i][1], part.group[i].z, part.group[i].w);
       }
@@ -160,37 +188,40 @@ struct WeightSlice {
   }
 };
 
-/// Multiplies the row with `units` units of `groups` groups each, the last of them folded `fold`
+/// Multiplies the rows with `units` units of `groups` groups each, the last of them folded `fold`
 /// times, that come through the ring.
 ///
-/// The row comes from `source`. The first slices that this warp needs, up to kAskedAhead, are asked
-/// for by source.ask(i, slice), i = 0, 1, ...; source.take(slice, to, next) waits for the oldest
-/// that was asked for, stores it at `to` by store_row_quad, zeros beyond the row's end, and asks
-/// for slice `next` unless that is -1. Both are called by whole warps; each slice of the row that
-/// the warp works on is taken at least once. `kept` slices of the row stay in `row`, in the warp's
-/// part of it; when the warp has more than that, they are asked for again for each unit (then more
-/// than kAskedAhead of them). When source.makes_row(), it makes all of the warp's slices at once
-/// instead: source.make_row(share, row). source.publish() is called by all before each block's
-/// barrier, and source.await_page(barrier, phase) waits for a page.
+/// A row (or several; their slices come together) comes from `source`. The first slices that this
+/// warp needs, up to Source::kAskedAhead, are asked for by source.ask(i, slice), i = 0, 1, ...;
+/// source.take(slice, to, next) waits for the oldest that was asked for, stores it at `to` by
+/// store_row_quad, zeros beyond the row's end, and asks for slice `next` unless that is -1. Both
+/// are called by whole warps; each slice of the row that the warp works on is taken at least once.
+/// `kept` slices of the row stay in `row`, in the warp's places; when the warp has more than that,
+/// they are asked for again for each unit (then more than Source::kAskedAhead of them). When
+/// source.makes_row(whole) (whole: all of the warp's slices are kept), it makes all of the warp's
+/// slices at once instead: source.make_row(share, row). source.publish() is called by all before
+/// each block's barrier, and source.await_page(barrier, phase) waits for a page.
+///
+/// Source::kRowFirst: a slice of the row is taken before the weights for it are fetched, and has
+/// the registers; otherwise the weights are held while the row is on its way.
 ///
 /// finish(first_unit, units, parts, sums) is called by the team, all warps alike, after each block,
-/// when `parts` sums for each (unit, column) are there, for gather(). The loader waits for nobody
-/// but this, so the pages come.
-inline constexpr int kAskedAhead = 2;
-
-template <class Source, class Finish>
+/// when `parts` sums for each (sequence, unit, column) are there, for gather(). The loader waits
+/// for nobody but this, so the pages come.
+template <int kBatch, class Source, class Finish>
 __device__ __forceinline__ void stream_product(const Team& team, const PageRing& ring,
                                                ProductState* states, char* row, int kept, int units,
                                                int groups, int fold, Source& source,
                                                float* sums_memory, Finish finish) {
   const int slices = (groups + kSliceGroups - 1) / kSliceGroups;
   const int pages = (groups + kPageGroups - 1) / kPageGroups;  // of a unit
-  const SliceShare share(team, slices);
+  constexpr int kBlockUnits = block_units(kBatch);
+  const SliceShare share(team, slices, kBlockUnits);
   const int lane = made_here(team.lane);
   const uint32_t in_row = smem_address(row);
   // Of this warp's slices in their pages, where units are not folded.
   const uint32_t weights =
-      smem_address(ring.pages) + place_in_page(share.first, 0) * kSliceBytes + lane * 16;
+      smem_address(ring.pages) + place_in_page(share.first, 0) * kWeightSliceBytes + lane * 16;
   const auto fold_of = [&](int unit) { return unit + 1 == units ? fold : 0; };
   // Said anew each time: not even its address should take a register through the loop.
   const auto state = [&]() -> ProductState& {
@@ -207,25 +238,31 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     }
   };
   const auto leave = [&](int unit, int unit_fold, const UnitSums& unit_sums) {
-    float2 columns = unit_sums.columns();
-#pragma unroll 1
-    for (int distance = 16; distance > 16 >> unit_fold; distance /= 2) {
-      columns.x += __shfl_xor_sync(~0u, columns.x, distance);
-      columns.y += __shfl_xor_sync(~0u, columns.y, distance);
-    }
     const int half = kUnitColumns / 2 >> unit_fold;
-    if (lane % 4 == 0 && lane / 4 < half) {
-      float* to = sums_memory + (state().block_round & 1) * kBlockSums +
-                  (unit * kUnitColumns + lane / 4) * Team::kWarps + share.first;
-      to[0] = columns.x;
-      to[half * Team::kWarps] = columns.y;
+    float* to = sums_memory + (state().block_round & 1) * kBlockSums<kBatch> +
+                (unit * kUnitColumns + lane / 4) * Team::kWarps + share.first;
+    constexpr int kSequenceSums = kBlockUnits * kUnitColumns * Team::kWarps;
+#pragma unroll
+    for (int i = 0; i < 2 / row_parts(kBatch); ++i) {
+      float2 columns = unit_sums.columns<kBatch>(i == 1);
+#pragma unroll 1
+      for (int distance = 16; distance > 16 >> unit_fold; distance /= 2) {
+        columns.x += __shfl_xor_sync(~0u, columns.x, distance);
+        columns.y += __shfl_xor_sync(~0u, columns.y, distance);
+      }
+      if ((kBatch > 1 || lane % 4 == 0) && lane / 4 < half) {
+        float* of_sequence =
+            kBatch > 1 ? to + (UnitSums::first_sequence<kBatch>(lane) + i) * kSequenceSums : to;
+        of_sequence[0] = columns.x;
+        of_sequence[half * Team::kWarps] = columns.y;
+      }
     }
   };
   const auto end_block = [&](int block, int block_units) {
     source.publish();
     team.sync();
     finish(block, block_units, min(slices, Team::kWarps),
-           sums_memory + (state().block_round & 1) * kBlockSums);
+           sums_memory + (state().block_round & 1) * kBlockSums<kBatch>);
     __syncwarp();
     if (lane == 0) {
       const int last = page_of(slices - 1, fold_of(block + block_units - 1));
@@ -254,8 +291,9 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       held.load(from);
     } else {
       held.load_part(lane,
-                     from + place_in_page(share.first, unit_fold) * (kSliceBytes >> unit_fold) -
-                         place_in_page(share.first, 0) * kSliceBytes,
+                     from +
+                         place_in_page(share.first, unit_fold) * (kWeightSliceBytes >> unit_fold) -
+                         place_in_page(share.first, 0) * kWeightSliceBytes,
                      left, unit_fold);
     }
     if (wanted) {
@@ -266,20 +304,41 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
                    ring.slots);
     }
   };
+  // Takes a slice of the row for unit `unit` to its place; those after the last are the first
+  // again, for the next unit.
+  const auto place = [&](int i) {
+    return row_place<kBatch>(share, keeps ? i : Source::kRowFirst ? 0 : i & 1);
+  };
+  const auto take = [&](int i, int unit) {
+    const int next = i + Source::kAskedAhead < share.count ? i + Source::kAskedAhead
+                     : !keeps && unit + 1 < units          ? i + Source::kAskedAhead - share.count
+                                                           : -1;
+    source.take(share.first + i * Team::kWarps, row + place(i),
+                next < 0 ? -1 : share.first + next * Team::kWarps);
+    __syncwarp();
+  };
   // Fetched by all: registers that are written on some ways only would stay taken outside of this
   // function.
-  bool asks = works && !source.makes_row();
+  bool asks = works && !source.makes_row(keeps);
 #pragma unroll
-  for (int i = 0; i < kAskedAhead; ++i) {
+  for (int i = 0; i < Source::kAskedAhead; ++i) {
     if (i < share.count && asks) {
       source.ask(i, share.first + i * Team::kWarps);
     }
   }
-  fetch(share.set, 0, works);
-  if (works && source.makes_row()) {
+  if constexpr (!Source::kRowFirst) {
+    fetch(share.set, 0, works);
+  }
+  if (works && !asks) {
     source.make_row(share, row);
   }
-  RowGroups part;
+  if constexpr (Source::kRowFirst) {
+    if (asks) {
+      take(0, 0);
+    }
+    fetch(share.set, 0, works);
+  }
+  RowGroups<kBatch> part;
 #pragma unroll 1
   for (int block = 0; block < units; block += kBlockUnits) {
     const int block_units = min(kBlockUnits, units - block);
@@ -289,21 +348,18 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       UnitSums unit_sums;
 #pragma unroll 1
       for (int i = 0; i < share.count; ++i) {
-        const int slice = share.first + i * Team::kWarps;
-        const int place = row_place(share, keeps ? i : i & 1);
-        if (asks) {
-          // Those after the last are the first again, for the next unit.
-          const int next = i + kAskedAhead < share.count        ? i + kAskedAhead
-                           : !keeps && block + unit + 1 < units ? i + kAskedAhead - share.count
-                                                                : -1;
-          source.take(slice, row + place, next < 0 ? -1 : share.first + next * Team::kWarps);
-          __syncwarp();
+        if (!Source::kRowFirst && asks) {
+          take(i, block + unit);
         }
-        held.multiply(lane, in_row + place, part, unit_sums);
-        const bool same_unit = i + 1 < share.count;
-        const int then = block + unit + (same_unit ? 0 : share.sets);
+        held.template multiply<kBatch>(lane, in_row + place(i), part, unit_sums);
+        const bool last = i + 1 == share.count;
+        const int then = block + unit + (last ? share.sets : 0);
         if (then < units) {
-          fetch(then, same_unit ? i + 1 : 0, true);
+          const int next = last ? 0 : i + 1;
+          if (Source::kRowFirst && asks) {
+            take(next, last ? block + unit + 1 : block + unit);
+          }
+          fetch(then, next, true);
         }
       }
       asks = asks && !keeps;
@@ -313,7 +369,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   }
 }
 
-/// The sum over the parts of one (unit, column) of a block.
+/// The sum over the parts of one (sequence, unit, column) of a block.
 __device__ inline float gather(const float* sums, int index, int parts) {
   const float4* from = reinterpret_cast<const float4*>(sums + index * Team::kWarps);
   const float4 p = from[0];

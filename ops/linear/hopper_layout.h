@@ -14,10 +14,21 @@ inline constexpr int kPageBytes = 16384;
 inline constexpr int kPageGroups = kPageBytes / kGroupBytes;
 inline constexpr int kSliceGroups = 8;  ///< of a unit, that one warp multiplies
 inline constexpr int kSliceK = kSliceGroups * kGroupK;
-inline constexpr int kSliceBytes = kSliceGroups * kGroupBytes;
+inline constexpr int kWeightSliceBytes = kSliceGroups * kGroupBytes;
 inline constexpr int kPageSlices = kPageGroups / kSliceGroups;
-/// A slice of the row in shared memory: two bf16 an element.
-inline constexpr int kRowSliceBytes = kSliceK * 4;
+
+// Rows. The operand B of an mma has eight columns. They take the row of one sequence as two bf16
+// that sum to its elements within 2^-17 (the other six are idle), the rows of up to four sequences
+// likewise, or those of up to eight rounded to bf16.
+inline constexpr int kMostSequences = 8;
+/// A kernel is made for at most this many sequences: 1, 4 or 8.
+constexpr int batch_of(int sequences) { return sequences == 1 ? 1 : sequences <= 4 ? 4 : 8; }
+constexpr int row_parts(int batch) { return batch <= 4 ? 2 : 1; }    ///< bf16 to an element
+constexpr int row_columns(int batch) { return batch == 1 ? 2 : 8; }  ///< of B that are in use
+/// A slice of all rows in shared memory.
+constexpr int row_slice_bytes(int batch) { return kSliceK * 2 * row_columns(batch); }
+/// Units whose sums are gathered at once: few where there are many rows.
+constexpr int block_units(int batch) { return batch == 1 ? 8 : 16 / batch; }
 
 constexpr int64_t groups_of(int64_t k) { return (k + kGroupK - 1) / kGroupK; }
 /// Of a unit that is folded `fold` times.

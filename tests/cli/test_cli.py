@@ -28,7 +28,7 @@ ENVIRONMENT = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": 
 
 def weft(*arguments, stdin=b""):
     return subprocess.run(
-        [WEFT, *map(str, arguments)],
+        [WEFT, *(a if isinstance(a, bytes) else str(a) for a in arguments)],
         input=stdin,
         capture_output=True,
         timeout=120,
@@ -262,14 +262,38 @@ class BadInput(Command):
         shard.unlink()
         self.score(model, says=[shard.name])
 
+    def test_config_that_leaves_tensors_out(self):
+        model = self.model()
+        self.edit_config(model, num_hidden_layers=1)
+        self.score(model, says=["model.safetensors", "model.layers.1.", "num_hidden_layers"])
+        model = self.model("llama-bias-f32")
+        self.edit_config(model, attention_bias=False)
+        self.score(model, says=["model.safetensors", "proj.bias", "attention_bias"])
+
+    def test_no_ids(self):
+        self.score(GOLDENS / "llama-f32", ids="", says=["no tokens"])
+
     def test_output_that_cannot_be_written(self):
-        with open("/dev/full", "wb") as full:
-            run = subprocess.run(
-                [WEFT, "score", "--model", str(GOLDENS / "llama-f32"), "--ids", "1,2"],
-                stdout=full, stderr=subprocess.PIPE, timeout=60,
-            )
+        score = ("score", "--model", GOLDENS / "llama-f32", "--ids", "1,2")
+        for arguments in (score, (*score, "--json"), ("devices",), ("check", "--list"), ("check", "embed"),
+                          ("--help",), ("--version",)):
+            with open("/dev/full", "wb") as full:
+                run = subprocess.run([WEFT, *map(str, arguments)], stdout=full, stderr=subprocess.PIPE,
+                                     timeout=60, env=ENVIRONMENT)
+            self.assertEqual(run.returncode, INPUT, arguments)
+            self.assertIn(b"standard output: cannot be written", run.stderr)
+            closed = subprocess.run(["bash", "-c", 'exec "$@" >&-', "-", WEFT, *map(str, arguments)],
+                                    stderr=subprocess.PIPE, timeout=60, env=ENVIRONMENT)
+            self.assertEqual(closed.returncode, INPUT, arguments)
+            self.assertIn(b"standard output: cannot be written", closed.stderr)
+
+    def test_new_model_that_does_not_fit(self):
+        target = self.folder / "a" / "b" / "new"
+        command = f"ulimit -f 2000; exec '{WEFT}' new-model --preset qwen3-0.6b --layers 1 --out '{target}'"
+        run = subprocess.run(["bash", "-c", command], capture_output=True, timeout=60, env=ENVIRONMENT)
         self.assertEqual(run.returncode, INPUT)
-        self.assertIn(b"standard output", run.stderr)
+        self.assertIn(b"file size limit", run.stderr)
+        self.assertEqual(list(self.folder.iterdir()), [])
 
 
 @unittest.skipUnless((CODE / "model.safetensors").exists(), "the demo model is not here")
@@ -310,6 +334,31 @@ class DemoModel(Command):
     def test_nan_is_no_temperature(self):
         self.fails(USAGE, "generate", "--model", CODE, "--prompt", "x", "--temperature", "nan", says=["nan"])
 
+    def test_shards_give_the_same_tokens(self):
+        model = self.folder / "sharded"
+        model.mkdir()
+        for name in ("config.json", "generation_config.json", "tokenizer.json"):
+            shutil.copy(CODE / name, model)
+        data = (CODE / "model.safetensors").read_bytes()
+        start = 8 + int.from_bytes(data[:8], "little")
+        tensors = json.loads(data[8:start])
+        tensors.pop("__metadata__", None)
+        names = sorted(tensors)  # not the order of the file
+        weight_map = {}
+        for shard in range(3):
+            file = f"model-{shard + 1:05}-of-00003.safetensors"
+            header, body = {}, b""
+            for name in names[shard::3]:
+                begin, end = tensors[name]["data_offsets"]
+                header[name] = {**tensors[name], "data_offsets": [len(body), len(body) + end - begin]}
+                body += data[start + begin : start + end]
+                weight_map[name] = file
+            text = json.dumps(header).encode()
+            (model / file).write_bytes(len(text).to_bytes(8, "little") + text + body)
+        (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+        text = self.ok("generate", "--model", model, "--prompt", self.PROMPT, "--max-tokens", 64)
+        self.assertEqual(text.decode(), self.generate("--max-tokens", 64))
+
     def test_nobody_reads_any_more(self):
         reader, writer = os.pipe()
         os.close(reader)
@@ -333,15 +382,18 @@ class DemoModel(Command):
     def test_bad_prompts(self):
         bad = self.folder / "bad.txt"
         bad.write_bytes(b"def f\xff(x):")
-        self.fails(INPUT, "generate", "--model", CODE, "--prompt-file", bad, says=["UTF-8", "5"])
+        self.fails(INPUT, "generate", "--model", CODE, "--prompt-file", bad, says=[str(bad), "UTF-8", "5"])
+        self.fails(INPUT, "generate", "--model", CODE, "--prompt", b"a\xff", says=["--prompt", "UTF-8"])
+        self.fails(USAGE, "generate", "--model", CODE, "--prompt", "x", "--stop", b"\xbf", says=["UTF-8"])
         bad.write_text("x = 1\n" * 3000)
         self.fails(INPUT, "generate", "--model", CODE, "--prompt-file", bad, says=["2048"])
 
     def test_malformed_tokenizer(self):
         model = self.folder / "code"
         shutil.copytree(CODE, model)
-        (model / "tokenizer.json").write_text('{"model": {"type": "Unigram"}}')
-        self.fails(INPUT, "generate", "--model", model, "--prompt", "x", says=["tokenizer.json"])
+        for text in ('{"model": {"type": "Unigram"}}', '{"model":', "[" * 1000000, "\0"):
+            (model / "tokenizer.json").write_text(text)
+            self.fails(INPUT, "generate", "--model", model, "--prompt", "x", says=["tokenizer.json"])
 
 
 if __name__ == "__main__":
