@@ -257,7 +257,8 @@ class WorkerLowering {
     constexpr int64_t kFewestKept = 2;  // the one in use and the next
     const int64_t of_warp = (slices_of(code.k) + kTeamWarps - 1) / kTeamWarps;
     const bool made_here = code.merged != 0 || code.b != kNowhere;
-    const int64_t most = made_here ? of_warp : code.units > 1 ? kMostKept : kFewestKept;
+    const bool all = made_here || (code.units > 1 && code.fold != 0);  // a folded unit is short
+    const int64_t most = all ? of_warp : code.units > 1 ? kMostKept : kFewestKept;
     const int64_t kept = std::max(kFewestKept, std::min(of_warp, most));
     out_.row_slices = std::max(out_.row_slices, static_cast<int32_t>(kept));
     out_.page_jump = std::max(out_.page_jump, static_cast<int32_t>(page_jump(code.k, kTeamWarps)));

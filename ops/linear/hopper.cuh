@@ -132,10 +132,9 @@ struct WeightSlice {
 #pragma unroll
     for (int i = 0; i < kSliceGroups; ++i) {
       group[i][0] = group[i][1] = uint4{};
-      if ((i >> fold) < groups && (i & ((1 << fold) - 1)) == in_group) {
-        group[i][0] = load_shared_bits(from + (i >> fold) * kGroupBytes);
-        group[i][1] = load_shared_bits(from + (i >> fold) * kGroupBytes + kGroupBytes / 2);
-      }
+      const bool here = (i >> fold) < groups && (i & ((1 << fold) - 1)) == in_group;
+      load_shared_if(here, from + (i >> fold) * kGroupBytes, group[i][0]);
+      load_shared_if(here, from + (i >> fold) * kGroupBytes + kGroupBytes / 2, group[i][1]);
     }
   }
 
