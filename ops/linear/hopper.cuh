@@ -163,19 +163,21 @@ struct WeightSlice {
 /// the warp works on is taken at least once. `kept` slices of the row stay in `row`, the warp's own
 /// memory; when the warp has more than that, they are asked for again for each unit (then more than
 /// kAskedAhead of them). When source.makes_row(), it makes all of the warp's slices at once
-/// instead: source.make_row(share, row). source.publish() is called by all before each block's
-/// barrier, and source.await_page(barrier, phase) waits for a page.
+/// instead: source.make_row(share, row). source.publish() is called after the last slice of a unit
+/// that was taken, before the next barrier, and source.await_page(barrier, phase) waits for a page.
 ///
+/// look_up(0) is called by the team while the first pages and the row are on their way.
 /// finish(first_unit, units, parts, sums) is called by the team, all warps alike, after each block,
 /// when `parts` sums for each (unit, column) are there, for gather(). The loader waits for nobody
 /// but this, so the pages come.
 inline constexpr int kAskedAhead = 2;
 
-template <class Source, class Finish>
+template <class Source, class LookUp, class Finish>
 __device__ __forceinline__ void stream_product(const Team& team, const PageRing& ring,
                                                ProductState* states, char* row, int kept, int units,
                                                int groups, int fold, Source& source,
-                                               float* sums_memory, Finish finish) {
+                                               float* sums_memory, LookUp look_up,
+                                               Finish finish) {
   const int slices = (groups + kSliceGroups - 1) / kSliceGroups;
   const int pages = (groups + kPageGroups - 1) / kPageGroups;  // of a unit
   const SliceShare share(team, slices);
@@ -213,7 +215,6 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     }
   };
   const auto end_block = [&](int block, int block_units) {
-    source.publish();
     team.sync();
     finish(block, block_units, min(slices, Team::kWarps),
            sums_memory + (state().block_round & 1) * kBlockSums);
@@ -264,6 +265,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       source.ask(i, share.first + i * Team::kWarps);
     }
   }
+  look_up(0);
   fetch(share.set, 0, works);
   if (works && source.makes_row()) {
     source.make_row(share, row);
@@ -289,6 +291,9 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
           __syncwarp();
         }
         held.multiply(lane, in_row + place, part, unit_sums);
+        if (asks && i + 1 == share.count) {
+          source.publish();  // while the sums come out
+        }
         const bool same_unit = i + 1 < share.count;
         const int then = block + unit + (same_unit ? 0 : share.sets);
         if (then < units) {
