@@ -17,6 +17,9 @@ constexpr int64_t kRowBlock = 16;
 constexpr int64_t kAttentionRowBlock = 64;
 // A chunk's shares of columns are multiples of this: whole panels of a GEMM.
 constexpr int64_t kChunkColumns = 64;
+// Shares of fewer weights than this stay whole grains: an SM of an H200 has as many in store when a
+// product's row comes, so that evener ones would not end earlier.
+constexpr int64_t kWeightsInStore = 1 << 17;
 
 /// One tile of an operation.
 struct Tile {
@@ -255,7 +258,7 @@ std::vector<Tiles> Planner::by_weights(const std::vector<int64_t>& columns, int6
     while (s < share && (needed(s) > workers || s % grain == grain - grain / 4)) {
       s += p;
     }
-    if (s < share && needed(grain) > workers) {
+    if (s < share && share * k >= kWeightsInStore) {
       share = s;
       part = p;
     }

@@ -719,7 +719,7 @@ __device__ __forceinline__ void Worker<kTraced>::merge(const Code& code, int pos
     merge_splits(partials, tag(code.source), active, element < code.k ? element : -1, late, x);
 #pragma unroll
     for (int q = 0; q < kRowQuads; ++q) {
-      store_row_quad(row + i * kRowSliceBytes, 2 * team().lane + q, x[q]);
+      store_row_quad(row + row_place(share, i), 2 * team().lane + q, x[q]);
     }
   }
   __syncwarp();
@@ -818,7 +818,7 @@ __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int p
     }
   };
   const int kept = made_here(launch_.row_slices);
-  char* row = memory + layout().scratch + team().warp * kept * kRowSliceBytes;
+  char* row = memory + layout().scratch;
   RowSource source(*this, code, position, squares);
   stream_product(team(), ring(), shared().products, row, kept, code.units,
                  static_cast<int>(groups_of(code.k)), code.fold, source, shared().sums, look_up,

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kArenaAlignment = 256;
 constexpr int64_t kMostEvents = kPreviousStep - 1;
+constexpr int64_t kFewestKept = 2;  // slices of a row of each warp: the one in use and the next
 
 int64_t aligned(int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
@@ -68,6 +69,15 @@ std::vector<bool> events_in_data(const Program& program, const std::vector<bool>
     }
   }
   return result;
+}
+
+/// Places of slices of a product's row when warps keep all of theirs, up to `kept`, or else the two
+/// that are in use (see row_place() in ops/linear/hopper.cuh).
+int64_t row_places(int64_t k, int64_t kept) {
+  const int64_t slices = slices_of(k);
+  const int64_t fewest = slices / kTeamWarps;  // of a warp; some have one more
+  const int64_t all = fewest + 1 <= kept ? slices : fewest <= kept ? fewest * kTeamWarps : 0;
+  return std::max(all, kFewestKept * kTeamWarps);
 }
 
 /// Lowers the instructions of one worker.
@@ -254,7 +264,6 @@ class WorkerLowering {
   /// would cost to make again, and of what several units read as long as it is not too much.
   void keep_slices(const Code& code) {
     constexpr int64_t kMostKept = 4;    // at least kAskedAhead
-    constexpr int64_t kFewestKept = 2;  // the one in use and the next
     const int64_t of_warp = (slices_of(code.k) + kTeamWarps - 1) / kTeamWarps;
     const bool made_here = code.merged != 0 || code.b != kNowhere;
     const bool all = made_here || (code.units > 1 && code.fold != 0);  // a folded unit is short
@@ -496,9 +505,16 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   for (const Event& event : program.events) {
     out.event_signals.push_back(static_cast<uint32_t>(event.signals));
   }
-  out.scratch_bytes = static_cast<int32_t>(std::max<int64_t>(
-      int64_t{out.row_slices} * kTeamWarps * kRowSliceBytes,
-      attention_scratch_bytes(kTeamWarps, config.head_dim, config.query_heads / config.kv_heads)));
+  int64_t scratch =
+      attention_scratch_bytes(kTeamWarps, config.head_dim, config.query_heads / config.kv_heads);
+  for (const auto& worker : out.codes) {
+    for (const Code& code : worker) {
+      if (code.units > 0) {
+        scratch = std::max(scratch, row_places(code.k, out.row_slices) * kRowSliceBytes);
+      }
+    }
+  }
+  out.scratch_bytes = static_cast<int32_t>(scratch);
   return out;
 }
 

@@ -53,8 +53,9 @@ struct SliceShare {
   int set;     ///< this warp's; >= sets: it has nothing to do
   int first;   ///< this warp's first slice
   int count;   ///< slices of a unit that this warp takes: first, first + 8, ...
+  int place;   ///< the warp's, among the slices that are kept
 
-  __device__ SliceShare(const Team& team, int slices_) : slices(slices_) {
+  __device__ SliceShare(const Team& team, int slices_) : slices(slices_), place(team.warp) {
     if (slices < Team::kWarps) {
       sets = Team::kWarps / slices;
       set = team.warp / slices;
@@ -69,6 +70,12 @@ struct SliceShare {
   }
   __device__ bool works() const { return set < sets; }
 };
+
+/// Where the i-th slice of the row that a warp keeps lies: beside the other warps', so that slices
+/// that few warps have take no room for all.
+__device__ inline int row_place(const SliceShare& share, int i) {
+  return (i * Team::kWarps + share.place) * kRowSliceBytes;
+}
 
 /// Four elements of the row, 4 * quad of a slice on, as two bf16 each. A group's upper parts lie
 /// before its lower ones: what the lanes of an mma read is one line.
@@ -160,9 +167,9 @@ struct WeightSlice {
 /// for by source.ask(i, slice), i = 0, 1, ...; source.take(slice, to, next) waits for the oldest
 /// that was asked for, stores it at `to` by store_row_quad, zeros beyond the row's end, and asks
 /// for slice `next` unless that is -1. Both are called by whole warps; each slice of the row that
-/// the warp works on is taken at least once. `kept` slices of the row stay in `row`, the warp's own
-/// memory; when the warp has more than that, they are asked for again for each unit (then more than
-/// kAskedAhead of them). When source.makes_row(), it makes all of the warp's slices at once
+/// the warp works on is taken at least once. `kept` slices of the row stay in `row`, in the warp's
+/// part of it; when the warp has more than that, they are asked for again for each unit (then more
+/// than kAskedAhead of them). When source.makes_row(), it makes all of the warp's slices at once
 /// instead: source.make_row(share, row). source.publish() is called after the last slice of a unit
 /// that was taken, before the next barrier, and source.await_page(barrier, phase) waits for a page.
 ///
@@ -190,6 +197,8 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     return states[made_here(static_cast<int>(threadIdx.x)) / 32];
   };
   PageCursor page = state().cursor;
+  int round = state().block_round;
+  float* my_sums = sums_memory + lane / 4 * Team::kWarps + share.first;
   page.advance(share.set * pages + page_of(share.first, fold_of(share.set)), ring.slots);
   const auto release = [&](int slice, int unit_fold) {
     __syncwarp();
@@ -208,8 +217,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     }
     const int half = kUnitColumns / 2 >> unit_fold;
     if (lane % 4 == 0 && lane / 4 < half) {
-      float* to = sums_memory + (state().block_round & 1) * kBlockSums +
-                  (unit * kUnitColumns + lane / 4) * Team::kWarps + share.first;
+      float* to = my_sums + (round & 1) * kBlockSums + unit * (kUnitColumns * Team::kWarps);
       to[0] = columns.x;
       to[half * Team::kWarps] = columns.y;
     }
@@ -217,12 +225,13 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   const auto end_block = [&](int block, int block_units) {
     team.sync();
     finish(block, block_units, min(slices, Team::kWarps),
-           sums_memory + (state().block_round & 1) * kBlockSums);
+           sums_memory + (round & 1) * kBlockSums);
+    ++round;
     __syncwarp();
     if (lane == 0) {
       const int last = page_of(slices - 1, fold_of(block + block_units - 1));
       state().cursor.advance((block_units - 1) * pages + last + 1, ring.slots);
-      ++state().block_round;
+      state().block_round = round;
     }
     __syncwarp();
   };
@@ -281,7 +290,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
 #pragma unroll 1
       for (int i = 0; i < share.count; ++i) {
         const int slice = share.first + i * Team::kWarps;
-        const int place = (keeps ? i : i & 1) * kRowSliceBytes;
+        const int place = row_place(share, keeps ? i : i & 1);
         if (asks) {
           // Those after the last are the first again, for the next unit.
           const int next = i + kAskedAhead < share.count        ? i + kAskedAhead
