@@ -471,7 +471,7 @@ struct Partials {
 template <class Late>
 __device__ void merge_splits(const Partials& partials, uint32_t tag, int active, int element,
                              Late& late, float4 (&out)[2]) {
-  constexpr int kAtOnce = 4;  // splits on their way
+  constexpr int kAtOnce = 6;  // splits on their way
   const int at = max(element, 0);
   const int head = at / partials.dim;
   const int first = head * partials.splits;

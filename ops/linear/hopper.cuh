@@ -274,8 +274,8 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       source.ask(i, share.first + i * Team::kWarps);
     }
   }
-  look_up(0);
   fetch(share.set, 0, works);
+  look_up(0);
   if (works && source.makes_row()) {
     source.make_row(share, row);
   }
