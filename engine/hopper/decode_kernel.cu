@@ -150,9 +150,8 @@ class Worker {
   class RowSource;
   /// A column that a thread adds up and stores at the end of a block of a product's units.
   struct Column {
-    int index = 0;     ///< in its segment
-    int sum = 0;       ///< for gather()
-    int up_sum = 0;    ///< gated_linear: of the up column beside it
+    int sum = 0;           ///< for gather()
+    int up_sum = 0;        ///< gated_linear: of the up column beside it
     float* out = nullptr;  ///< the column's, or the word of its pair
     bool valid = false;
     bool tagged = false;
@@ -160,7 +159,8 @@ class Worker {
     uint32_t tag = 0;
     uint32_t prior_tag = 0;
     Tagged prior = {};
-    float bias = 0, bias_up = 0, alpha = 1;
+    float bias = 0;
+    float alpha_or_bias_up = 0;  ///< linear, gated_linear
   };
   static constexpr int kRowQuads = kSliceK / 4 / 32;  ///< quads of a slice of the row, of a lane
   __device__ static int row_element(int slice, int quad) {
@@ -752,25 +752,25 @@ __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int p
       ++s;
     }
     const Segment& segment = code.segment[s];
-    column.index = at_column;
     column.valid =
         team().thread < units * width && at_column < static_cast<int>(segment.columns);
     column.tagged = segment.version != kPlain;
     column.tag = tag(segment.version);
     column.out = at<float>(segment.out) + (column.tagged ? at_column & ~1 : at_column);
-    column.alpha = segment.alpha;
+    column.alpha_or_bias_up = gated ? 0 : segment.alpha;
     column.sum = thread;
     if (gated) {
       const bool last = first_unit + thread / (kUnitColumns / 2) + 1 == code.units;
       column.sum = thread + (thread & -(kUnitColumns / 2));
       column.up_sum = column.sum + (kUnitColumns / 2 >> (last ? code.fold : 0));
     }
-    column.bias = column.bias_up = 0;
+    column.bias = 0;
     if (segment.bias != kNowhere && column.valid) {
       const int element = at_column + segment.bias_skip;
       column.bias = __bfloat162float(at<const __nv_bfloat16>(segment.bias)[element]);
       if (gated) {
-        column.bias_up = __bfloat162float(at<const __nv_bfloat16>(segment.bias_up)[element]);
+        column.alpha_or_bias_up =
+            __bfloat162float(at<const __nv_bfloat16>(segment.bias_up)[element]);
       }
     }
     column.adds = segment.accumulate != 0 && column.valid;
@@ -790,10 +790,10 @@ __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int p
     }
     float x = factor * gather(sums, column.sum, parts) + column.bias;
     if (gated) {
-      const float up = factor * gather(sums, column.up_sum, parts) + column.bias_up;
+      const float up = factor * gather(sums, column.up_sum, parts) + column.alpha_or_bias_up;
       x = __fdividef(x, 1.0f + __expf(-x)) * up;
     } else {
-      x *= column.alpha;
+      x *= column.alpha_or_bias_up;
       if (column.adds) {
         const auto* from = reinterpret_cast<const Tagged*>(column.out);
         Late late(*this, &code, -1);
@@ -810,7 +810,7 @@ __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int p
         store_tagged(reinterpret_cast<Tagged*>(column.out), x, next, column.tag);
       }
       if (code.candidates != 0) {
-        best.offer(x, code.first + column.index);
+        best.offer(x, code.first + first_unit * kUnitColumns + team().thread);  // one segment
       }
     }
     if (first_unit + kBlockUnits < code.units) {
