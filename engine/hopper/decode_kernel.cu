@@ -45,7 +45,10 @@ struct Shared {
   int code_count;          ///< in a step
   int code[Team::kWarps];  ///< the one that the warp runs, of all steps
   int fed;                 ///< of a step: the one whose pages the loader brings
-  alignas(16) float sums[2 * kBlockSums];
+  union {  // the sample's event comes after the team's last product
+    alignas(16) float sums[2 * kBlockSums];
+    SampleScratch sample;
+  };
   alignas(16) float squares[2][Team::kWarps];  ///< of the row that is normed, each warp's
   float scratch[2 * Team::kWarps];
   Candidate best[kFinishThreads / 32];
@@ -57,7 +60,6 @@ struct Shared {
   uint32_t leave[2];  ///< what thread 0 saw of gave_up at the end of a step: all act on the same
   uint32_t ended;     ///< the team has left: the others follow
   uint32_t stop;      ///< the host asks for an end
-  SampleScratch sample;
   Launch launch;
 };
 
