@@ -150,20 +150,6 @@ class Worker {
   __device__ static int index() { return static_cast<int>(blockIdx.x); }
 
   class RowSource;
-  /// A column that a thread adds up and stores at the end of a block of a product's units.
-  struct Column {
-    int sum = 0;           ///< for gather()
-    int up_sum = 0;        ///< gated_linear: of the up column beside it
-    float* out = nullptr;  ///< the column's, or the word of its pair
-    bool valid = false;
-    bool tagged = false;
-    bool adds = false;  ///< to `prior`, which was there before
-    uint32_t tag = 0;
-    uint32_t prior_tag = 0;
-    Tagged prior = {};
-    float bias = 0;
-    float alpha_or_bias_up = 0;  ///< linear, gated_linear
-  };
   static constexpr int kRowQuads = kSliceK / 4 / 32;  ///< quads of a slice of the row, of a lane
   __device__ static int row_element(int slice, int quad) {
     return slice * kSliceK + 4 * (team().lane + 32 * quad);
@@ -732,99 +718,98 @@ template <bool kTraced>
 __device__ __forceinline__ void Worker<kTraced>::product(const Code& code, int position) {
   const bool gated = code.opcode == Opcode::gated_linear;
   const bool normed = code.b != kNowhere;
+  // What the first block adds to: asked for now, needed when the product is there.
+  Tagged prior = {};
+  if (code.segment[0].accumulate != 0 &&
+      team().thread < min(kBlockUnits * kUnitColumns, static_cast<int>(code.segment[0].columns))) {
+    prior = load_tagged(at<const Tagged>(code.segment[0].out) + team().thread / 2);
+  }
   Candidate best;
   float* squares = shared().squares[shared().products[team().warp].products & 1];
-  // A thread's column of a block, and all about it that needs no sums: looked up while the row, or
-  // the block's weights, are on their way.
-  Column column;
-  const auto look_up = [&](int first_unit) {
-    const int width = gated ? kUnitColumns / 2 : kUnitColumns;
-    const int units = min(code.units - first_unit, kBlockUnits);
-    const int thread = min(team().thread, units * width - 1);
-    int at_column = first_unit * width + thread;
+  const auto put = [&](const Segment& segment, int column, float x, bool valid) {
+    if (segment.version == kPlain) {
+      if (valid) {
+        __stcg(at<float>(segment.out) + column, x);
+      }
+      return;
+    }
+    const float next = __shfl_down_sync(~0u, x, 1);
+    if (valid && column % 2 == 0) {
+      store_tagged(at<Tagged>(segment.out) + column / 2, x, next, tag(segment.version));
+    }
+  };
+  const auto finish = [&](int first_unit, int units, int parts, const float* sums) {
+    const int unit_columns = gated ? kUnitColumns / 2 : kUnitColumns;
+    const int outputs = units * unit_columns;
+    if (team().warp * 32 >= outputs) {
+      return;
+    }
+    const bool there = team().thread < outputs;
+    const int thread = there ? team().thread : 0;
+    float factor = 1;
+    if (normed) {
+      float all = 0;
+#pragma unroll
+      for (int w = 0; w < Team::kWarps; ++w) {
+        all += w < parts ? squares[w] : 0;
+      }
+      factor = norm_factor(all, code.k, code.x);
+    }
+    int column = first_unit * unit_columns + thread;
+    if (gated) {
+      const Segment& segment = code.segment[0];
+      const bool valid = there && column < static_cast<int>(segment.columns);
+      const int unit = thread / unit_columns;
+      const int at_gate = unit * kUnitColumns + thread % unit_columns;
+      const int to_up = first_unit + unit + 1 == code.units ? unit_columns >> code.fold
+                                                            : unit_columns;
+      float gate = factor * gather(sums, at_gate, parts);
+      float up = factor * gather(sums, at_gate + to_up, parts);
+      if (segment.bias != kNowhere && valid) {
+        const int element = column + segment.bias_skip;
+        gate += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[element]);
+        up += __bfloat162float(at<const __nv_bfloat16>(segment.bias_up)[element]);
+      }
+      put(segment, column, __fdividef(gate, 1.0f + __expf(-gate)) * up, valid);
+      return;
+    }
     int s = 0;  // each segment begins at a unit
     while (s + 1 < code.segments) {
       const int wide =
           static_cast<int>((code.segment[s].columns + kUnitColumns - 1) / kUnitColumns) *
           kUnitColumns;
-      if (at_column < wide) {
+      if (column < wide) {
         break;
       }
-      at_column -= wide;
+      column -= wide;
       ++s;
     }
     const Segment& segment = code.segment[s];
-    column.valid =
-        team().thread < units * width && at_column < static_cast<int>(segment.columns);
-    column.tagged = segment.version != kPlain;
-    column.tag = tag(segment.version);
-    column.out = at<float>(segment.out) + (column.tagged ? at_column & ~1 : at_column);
-    column.alpha_or_bias_up = gated ? 0 : segment.alpha;
-    column.sum = thread;
-    if (gated) {
-      const bool last = first_unit + thread / (kUnitColumns / 2) + 1 == code.units;
-      column.sum = thread + (thread & -(kUnitColumns / 2));
-      column.up_sum = column.sum + (kUnitColumns / 2 >> (last ? code.fold : 0));
+    const bool valid = there && column < static_cast<int>(segment.columns);
+    float x = factor * gather(sums, thread, parts);
+    if (segment.bias != kNowhere && valid) {
+      x += __bfloat162float(
+          at<const __nv_bfloat16>(segment.bias)[column + segment.bias_skip]);
     }
-    column.bias = 0;
-    if (segment.bias != kNowhere && column.valid) {
-      const int element = at_column + segment.bias_skip;
-      column.bias = __bfloat162float(at<const __nv_bfloat16>(segment.bias)[element]);
-      if (gated) {
-        column.alpha_or_bias_up =
-            __bfloat162float(at<const __nv_bfloat16>(segment.bias_up)[element]);
-      }
-    }
-    column.adds = segment.accumulate != 0 && column.valid;
-    column.prior_tag = tag(segment.prior);
-    if (column.adds) {
-      column.prior = load_tagged(reinterpret_cast<const Tagged*>(column.out));
-    }
-  };
-  const auto finish = [&](int first_unit, int units, int parts, const float* sums) {
-    const int outputs = gated ? units * (kUnitColumns / 2) : units * kUnitColumns;
-    if (team().warp * 32 >= outputs) {
-      return;
-    }
-    float factor = 1;
-    if (normed) {
-      factor = norm_factor(gather(squares, 0, parts), code.k, code.x);
-    }
-    float x = factor * gather(sums, column.sum, parts) + column.bias;
-    if (gated) {
-      const float up = factor * gather(sums, column.up_sum, parts) + column.alpha_or_bias_up;
-      x = __fdividef(x, 1.0f + __expf(-x)) * up;
-    } else {
-      x *= column.alpha_or_bias_up;
-      if (column.adds) {
-        const auto* from = reinterpret_cast<const Tagged*>(column.out);
-        Late late(*this, &code, -1);
-        const float2 pair = await_pair(column.prior, from, column.prior_tag, late);
-        x += team().thread % 2 != 0 ? pair.y : pair.x;
-      }
+    x *= segment.alpha;
+    if (segment.accumulate != 0 && valid) {
+      Late late(*this, &code, -1);
+      const Tagged* from = at<const Tagged>(segment.out) + column / 2;
+      const float2 pair =
+          await_pair(first_unit != 0 ? load_tagged(from) : prior, from, tag(segment.prior), late);
+      x += column % 2 != 0 ? pair.y : pair.x;
     }
     __syncwarp();
-    const float next = __shfl_down_sync(~0u, x, 1);
-    if (column.valid) {
-      if (!column.tagged) {
-        __stcg(column.out, x);
-      } else if (team().thread % 2 == 0) {
-        store_tagged(reinterpret_cast<Tagged*>(column.out), x, next, column.tag);
-      }
-      if (code.candidates != 0) {
-        best.offer(x, code.first + first_unit * kUnitColumns + team().thread);  // one segment
-      }
-    }
-    if (first_unit + kBlockUnits < code.units) {
-      look_up(first_unit + kBlockUnits);
+    put(segment, column, x, valid);
+    if (code.candidates != 0 && valid) {
+      best.offer(x, code.first + column);
     }
   };
   const int kept = made_here(launch_.row_slices);
   char* row = memory + layout().scratch;
   RowSource source(*this, code, position, squares);
   stream_product(team(), ring(), shared().products, row, kept, code.units,
-                 static_cast<int>(groups_of(code.k)), code.fold, source, shared().sums, look_up,
-                 finish);
+                 static_cast<int>(groups_of(code.k)), code.fold, source, shared().sums, finish);
   if (team().lane == 0) {
     ++shared().products[team().warp].products;
   }

@@ -173,18 +173,16 @@ struct WeightSlice {
 /// instead: source.make_row(share, row). source.publish() is called after the last slice of a unit
 /// that was taken, before the next barrier, and source.await_page(barrier, phase) waits for a page.
 ///
-/// look_up(0) is called by the team while the first pages and the row are on their way.
 /// finish(first_unit, units, parts, sums) is called by the team, all warps alike, after each block,
 /// when `parts` sums for each (unit, column) are there, for gather(). The loader waits for nobody
 /// but this, so the pages come.
 inline constexpr int kAskedAhead = 2;
 
-template <class Source, class LookUp, class Finish>
+template <class Source, class Finish>
 __device__ __forceinline__ void stream_product(const Team& team, const PageRing& ring,
                                                ProductState* states, char* row, int kept, int units,
                                                int groups, int fold, Source& source,
-                                               float* sums_memory, LookUp look_up,
-                                               Finish finish) {
+                                               float* sums_memory, Finish finish) {
   const int slices = (groups + kSliceGroups - 1) / kSliceGroups;
   const int pages = (groups + kPageGroups - 1) / kPageGroups;  // of a unit
   const SliceShare share(team, slices);
@@ -275,7 +273,6 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     }
   }
   fetch(share.set, 0, works);
-  look_up(0);
   if (works && source.makes_row()) {
     source.make_row(share, row);
   }
