@@ -17,6 +17,9 @@ constexpr int64_t kRowBlock = 16;
 constexpr int64_t kAttentionRowBlock = 64;
 // A chunk's shares of columns are multiples of this: whole panels of a GEMM.
 constexpr int64_t kChunkColumns = 64;
+// Shares of fewer weights than this stay whole grains: an SM of an H200 has as many in store when a
+// product's row comes, so that evener ones would not end earlier.
+constexpr int64_t kWeightsInStore = 1 << 17;
 
 /// One tile of an operation.
 struct Tile {
@@ -26,6 +29,8 @@ struct Tile {
 };
 using Tiles = std::vector<std::vector<Tile>>;  // [worker]
 using Waits = std::vector<Wait>;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Marks the workers that have a tile.
 void add_users(const Tiles& tiles, std::vector<bool>& users) {
@@ -67,9 +72,16 @@ class Planner {
   /// A sequence each, so that several workers are at work at once; of a chunk, all rows.
   Tiles by_sequences(Range tile) const;
   Tiles by_heads(int64_t heads, Range rows) const;
-  /// A product's n columns of k weights each: in a decode step, the workers that have been dealt
-  /// the fewest weights so far get the units that do not divide evenly.
-  Tiles by_weights(int64_t n, int64_t k, bool many);
+  /// Products of one row, of columns[i] columns with k weights each, in grains of `grain` columns:
+  /// in a decode step, the workers that have been dealt the fewest weights so far get the grains
+  /// that do not divide evenly.
+  std::vector<Tiles> by_weights(const std::vector<int64_t>& columns, int64_t k, int64_t grain,
+                                bool many);
+  Tiles by_weights(int64_t n, int64_t k, bool many) {
+    return std::move(by_weights({n}, k, options_.columns, many).front());
+  }
+  /// Deals n columns in grains to workers [first, end).
+  Tiles deal(int64_t n, int64_t k, int64_t grain, size_t first, size_t end);
 
   // The parts of a step. `many`: all rows of a chunk; otherwise one row (decode, or a chunk's
   // last).
@@ -211,30 +223,71 @@ Tiles Planner::by_rows(Range tile) const {
 
 Tiles Planner::by_heads(int64_t heads, Range rows) const { return by_columns(heads, 1, rows); }
 
-Tiles Planner::by_weights(int64_t n, int64_t k, bool many) {
-  if (many) {
-    return by_columns(n, kChunkColumns, all_rows());
-  }
-  const int64_t unit = options_.columns;
-  const int64_t units = (n + unit - 1) / unit;
-  const int64_t workers = options_.workers;
-  std::vector<size_t> order(dealt_.size());
-  std::iota(order.begin(), order.end(), size_t{0});
+Tiles Planner::deal(int64_t n, int64_t k, int64_t grain, size_t first, size_t end) {
+  const int64_t grains = ceil_div(n, grain);
+  const auto workers = static_cast<int64_t>(end - first);
+  std::vector<size_t> order(end - first);
+  std::iota(order.begin(), order.end(), first);
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return dealt_[a] < dealt_[b]; });
-  std::vector<int64_t> counts(dealt_.size(), units / workers);
-  for (int64_t i = 0; i < units % workers; ++i) {
+  std::vector<int64_t> counts(dealt_.size(), grains / workers);
+  for (int64_t i = 0; i < grains % workers; ++i) {
     ++counts[order[static_cast<size_t>(i)]];
   }
   Tiles tiles(dealt_.size());
   int64_t begin = 0;
-  for (size_t w = 0; w < tiles.size(); ++w) {
-    const int64_t end = std::min(n, begin + counts[w] * unit);
-    if (begin < end) {
-      tiles[w].push_back({all_rows(), {begin, end}, 0});
-      dealt_[w] += counts[w] * unit * k;
+  for (size_t w = first; w < end; ++w) {
+    const int64_t stop = std::min(n, begin + counts[w] * grain);
+    if (begin < stop) {
+      tiles[w].push_back({all_rows(), {begin, stop}, 0});
+      dealt_[w] += counts[w] * grain * k;
     }
-    begin = end;
+    begin = stop;
+  }
+  return tiles;
+}
+
+std::vector<Tiles> Planner::by_weights(const std::vector<int64_t>& columns, int64_t k,
+                                       int64_t grain, bool many) {
+  std::vector<Tiles> tiles;
+  if (many) {
+    for (const int64_t n : columns) {
+      tiles.push_back(by_columns(n, kChunkColumns, all_rows()));
+    }
+    return tiles;
+  }
+  // Of whole grains, the largest share is this; a part of a grain may make it smaller. Then each
+  // worker has columns of one product, so that it has but one part.
+  const int64_t workers = options_.workers;
+  const auto needed = [&](int64_t unit) {  // units or, of shares, workers
+    return std::accumulate(columns.begin(), columns.end(), int64_t{0},
+                           [&](int64_t sum, int64_t n) { return sum + ceil_div(n, unit); });
+  };
+  int64_t share = ceil_div(needed(grain), workers) * grain;
+  int64_t part = grain;
+  // No more than two halvings; three quarters of a grain take as long as a whole one.
+  for (int64_t p = grain / 2; p >= std::max(options_.fewest_columns, grain / 4); p /= 2) {
+    int64_t s = p;
+    while (s < share && (needed(s) > workers || s % grain == grain - grain / 4)) {
+      s += p;
+    }
+    if (s < share && share * k >= kWeightsInStore) {
+      share = s;
+      part = p;
+    }
+  }
+  if (part == grain) {
+    for (const int64_t n : columns) {
+      tiles.push_back(deal(n, k, grain, 0, dealt_.size()));
+    }
+    return tiles;
+  }
+  int64_t spare = workers - needed(share);
+  size_t first = 0;
+  for (const int64_t n : columns) {
+    const size_t end = first + static_cast<size_t>(ceil_div(n, share) + std::exchange(spare, 0));
+    tiles.push_back(deal(n, k, part, first, end));
+    first = end;
   }
   return tiles;
 }
@@ -330,11 +383,12 @@ void Planner::attention_inputs(int64_t layer) {
       {"k_proj", Role::key, Role::key_bias, k_, config_.kv_size()},
       {"v_proj", Role::value, Role::value_bias, v_, config_.kv_size()},
   };
-  std::vector<Tiles> tiles;
+  const std::vector<Tiles> tiles =
+      by_weights({config_.query_size(), config_.kv_size(), config_.kv_size()}, config_.hidden,
+                 options_.columns, many);
   std::vector<bool> users;
-  for (const Projection& p : projections) {
-    tiles.push_back(by_weights(p.n, config_.hidden, many));
-    add_users(tiles.back(), users);
+  for (const Tiles& of_one : tiles) {
+    add_users(of_one, users);
   }
   Waits waits;
   const BufferId input =
@@ -516,8 +570,9 @@ void Planner::add_to_residual(const std::string& name, int64_t layer, bool many,
 
 void Planner::ffn_block(int64_t layer, bool many) {
   // 32 gate and 32 up columns fill one GEMM panel.
-  const Tiles tiles = many ? by_columns(config_.ffn, kChunkColumns / 2, all_rows())
-                           : by_weights(config_.ffn, 2 * config_.hidden, false);
+  const Tiles tiles =
+      many ? by_columns(config_.ffn, kChunkColumns / 2, all_rows())
+           : by_weights({config_.ffn}, 2 * config_.hidden, options_.gated_columns, false).front();
   std::vector<bool> users;
   add_users(tiles, users);
   Waits waits;

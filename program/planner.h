@@ -19,10 +19,15 @@ struct PlanOptions {
   /// Round a chunk's activations to bf16 where they meet bf16 weights, as transformers does in that
   /// format: twice the rate where the processor has bf16 dot products. Decode steps never round.
   bool round_activations = true;
-  /// The device's grain in a decode step: tiles of columns are multiples of `columns`, and
-  /// attention is cut into about `attention_tasks` (KV head, key range) tasks. Neither may follow
-  /// the number of workers where the bits must not depend on it.
+  /// The device's grain in a decode step: tiles of columns are multiples of `columns`, those of
+  /// gate and up projections of `gated_columns`, and attention is cut into about `attention_tasks`
+  /// (KV head, key range) tasks. None of them may follow the number of workers where the bits must
+  /// not depend on it.
   int64_t columns = 16;
+  int64_t gated_columns = 16;
+  /// The last grain of a tile may be halved, and once more, down to this many columns, where that
+  /// makes workers' shares evener (16: it is not).
+  int64_t fewest_columns = 16;
   int64_t attention_tasks = 32;
   /// In a decode step, let attention's instructions repeat the preparation of their queries, and
   /// the output projection's the merge of attention's splits, where that saves an exchange between

@@ -24,14 +24,12 @@ __device__ inline float4 load_shared(uint32_t address) {
   const uint4 x = load_shared_bits(address);
   return {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w)};
 }
-/// The same in the lanes that `wanted` names; the others get anything.
-__device__ inline uint4 load_shared_if(bool wanted, uint32_t address) {
-  uint4 x;
+/// The same to `x` in the lanes that `wanted` names; the others keep theirs.
+__device__ inline void load_shared_if(bool wanted, uint32_t address, uint4& x) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
-      : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+      : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)
       : "r"(address), "r"(static_cast<uint32_t>(wanted)));
-  return x;
 }
 
 /// x, of which the compiler knows nothing: what is made of it is made here, not kept in registers

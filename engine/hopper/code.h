@@ -20,7 +20,7 @@ enum class Opcode : uint8_t {
   norm_add,      ///< a: x, b: weight, c: residual; n: columns; x: epsilon, y: scale
   linear,        ///< a: row, or attention's partials (merged); b: weight of the row's norm or
                  ///< kNowhere, x: its epsilon; k; segments
-  gated_linear,  ///< as linear; units in pairs; one segment
+  gated_linear,  ///< as linear; one segment
   attention,     ///< a: q, b: k, c: v, d: keys, e: values, f: partials; first, last: KV heads; n:
                  ///< split; row; norm: weights, kNowhere: none; x: epsilon
   sample,        ///< a: logits; n: vocabulary; row
@@ -39,8 +39,9 @@ struct Segment {
   float alpha = 1;
   Version version = kPlain;  ///< of what is written
   Version prior = kPlain;    ///< of what it is added to, when `accumulate`
-  uint32_t accumulate = 0;
-  int32_t stride = 0;  ///< elements of out from one sequence's row to the next one's
+  uint16_t accumulate = 0;
+  uint16_t bias_skip = 0;  ///< elements from the biases' places to the first column's
+  int32_t stride = 0;      ///< elements of out from one sequence's row to the next one's
 };
 
 /// What attention has beyond the common fields.
@@ -70,6 +71,7 @@ struct alignas(16) Code {
   uint8_t head = 0;        ///< part of the way to the logits: not done where the token is given
   uint8_t candidates = 0;  ///< linear: leave the best of these columns for sample
   uint8_t merged = 0;      ///< linear: the row is attention's splits
+  uint8_t fold = 0;        ///< of a product's last unit (see ops/linear/hopper.cuh)
   int32_t operation = 0;   ///< index in the Program, for messages
   Place a = kNowhere, b = kNowhere, c = kNowhere, d = kNowhere, e = kNowhere, f = kNowhere;
   int32_t n = 0, k = 0, first = 0, last = 0;

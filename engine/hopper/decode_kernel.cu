@@ -38,8 +38,9 @@ constexpr int32_t aligned(int32_t bytes) { return (bytes + kAlign - 1) / kAlign 
 struct CodePages {
   uint32_t stream;  ///< see Code
   uint16_t units;
-  uint16_t groups;  ///< of a unit
-  bool head;        ///< see Code
+  uint16_t groups;       ///< of a unit
+  uint16_t last_groups;  ///< of the last one
+  bool head;             ///< see Code
 };
 
 /// What lies at the beginning of shared memory, all of fixed size.
@@ -53,7 +54,10 @@ struct Shared {
   int code[Team::kWarps];  ///< the one that the warp runs, of all steps
   int step[Team::kWarps];  ///< the one that the warp is in
   int fed;                 ///< of a step: the one whose pages the loader brings
-  alignas(16) float sums[2 * kBlockSums<kBatch>];
+  union {                  // the sample's event comes after the team's last product
+    alignas(16) float sums[2 * kBlockSums<kBatch>];
+    SampleScratch sample;
+  };
   alignas(16) float squares[2][kBatch][Team::kWarps];  ///< of rows that are normed, each warp's
   float scratch[2 * Team::kWarps];
   Candidate best[kFinishThreads<kBatch> / 32];
@@ -65,7 +69,6 @@ struct Shared {
   uint32_t leave[2];  ///< what thread 0 saw of gave_up at the end of a step: all act on the same
   uint32_t ended;     ///< the team has left: the others follow
   uint32_t stop;      ///< sequences that the host wants ended
-  SampleScratch sample;
   Launch launch;
 };
 
@@ -99,8 +102,10 @@ class Worker {
         static_cast<int>(launch.code_begin[blockIdx.x + 1] - launch.code_begin[blockIdx.x]);
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
       const Code& code = in_memory(i);
+      const int64_t groups = groups_of(code.k);
       code_pages(i) = {code.stream, static_cast<uint16_t>(code.units),
-                       static_cast<uint16_t>(groups_of(code.k)), code.head != 0};
+                       static_cast<uint16_t>(groups),
+                       static_cast<uint16_t>(folded_groups(groups, code.fold)), code.head != 0};
     }
     auto* signals = reinterpret_cast<uint16_t*>(memory + layout().signals);
     for (uint32_t i = threadIdx.x; i < launch.events; i += kThreads) {
@@ -121,7 +126,7 @@ class Worker {
         shared().code_there[i].init(1);
         shared().code_done[i].init(Team::kWarps);
       }
-      ring().init(kPageSlices);
+      ring().init(kPageArrivals);
     }
     __syncthreads();
   }
@@ -400,21 +405,20 @@ __device__ void Worker<kTraced, kBatch>::head_row(const Code& code, const Tagged
   const int dim = launch_.shape.head_dim;
   const int half = dim / 2;
   constexpr int kPairs = kMostHalf / 32;  // of a lane
-  Tagged asked[kPairs];
   float2 x[kPairs] = {};
-#pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    if (team().lane + 32 * j < half) {
-      asked[j] = load_tagged(from + team().lane + 32 * j);
-    }
-  }
   Late late(*this, &code, -1);
+  bool there;
+  do {  // all that is not there yet at once
+    there = true;
 #pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    if (team().lane + 32 * j < half) {
-      x[j] = await_pair(asked[j], from + team().lane + 32 * j, tag(version), late);
+    for (int j = 0; j < kPairs; ++j) {
+      if (team().lane + 32 * j < half) {
+        const Tagged word = load_tagged(from + team().lane + 32 * j);
+        there = there && word.tag() == tag(version);
+        x[j] = {word.first(), word.second()};
+      }
     }
-  }
+  } while (!there && !late());
   __syncwarp();
   float squares = 0;
 #pragma unroll
@@ -545,7 +549,7 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::attend_to(const Code& c
         }
       });
     };
-    NewRow new_row;
+    NewRow new_row = {};
     bool there = false;
 #pragma unroll 1
     for (int at_once = 0; at_once < group; at_once += kAtOnce) {
@@ -620,25 +624,31 @@ class Worker<kTraced, kBatch>::RowSource {
         weight_(code.b != kNowhere ? worker.at<const __nv_bfloat16>(code.b) : nullptr) {}
 
   __device__ void ask(int i, int slice) {
+    last_asked_ = slice;
+    ask_row(i, slice);
 #pragma unroll
     for (int q = 0; q < kRowQuads; ++q) {
       const int element = row_element(slice, q);
-      if (element < code_.k) {
-        asked_[i][q] = load_tagged_quad(row_ + element / 2);
-        if (weight_ != nullptr) {
-          weights_[i][q] = __ldg(reinterpret_cast<const uint2*>(weight_ + element));
-        }
+      if (element < code_.k && weight_ != nullptr) {
+        weights_[i][q] = __ldg(reinterpret_cast<const uint2*>(weight_ + element));
       }
     }
   }
 
   __device__ void take(int slice, char* to, int next) {
+    // What was asked for before it was written is asked for again all at once: one by one, each
+    // word would cost a trip of its own.
+    bool again = false;
+    while (!there(slice) && !late_()) {
+      ask_row(0, slice);
+      again = true;
+    }
 #pragma unroll
     for (int q = 0; q < kRowQuads; ++q) {
       const int element = row_element(slice, q);
       float4 x{};
       if (element < code_.k) {
-        x = await_quad(asked_[0][q], row_ + element / 2, worker_.tag(code_.source), late_);
+        x = asked_[0][q].values();
         if (weight_ != nullptr) {
           squares_ += squares_of(x);
           const float4 w = widen4(weights_[0][q]);
@@ -654,6 +664,10 @@ class Worker<kTraced, kBatch>::RowSource {
         asked_[i - 1][q] = asked_[i][q];
         weights_[i - 1][q] = weights_[i][q];
       }
+    }
+    static_assert(kAskedAhead == 2);
+    if (again && last_asked_ != slice) {
+      ask_row(0, last_asked_);
     }
     if (next >= 0) {
       ask(kAskedAhead - 1, next);
@@ -684,6 +698,26 @@ class Worker<kTraced, kBatch>::RowSource {
   }
 
  private:
+  __device__ void ask_row(int i, int slice) {
+#pragma unroll
+    for (int q = 0; q < kRowQuads; ++q) {
+      const int element = row_element(slice, q);
+      if (element < code_.k) {
+        asked_[i][q] = load_tagged_quad(row_ + element / 2);
+      }
+    }
+  }
+  /// Whether the oldest slice that was asked for is what the row shall be.
+  __device__ bool there(int slice) const {
+    bool all = true;
+#pragma unroll
+    for (int q = 0; q < kRowQuads; ++q) {
+      all =
+          all && (row_element(slice, q) >= code_.k || asked_[0][q].has(worker_.tag(code_.source)));
+    }
+    return all;
+  }
+
   Worker& worker_;
   const Code& code_;
   float* const squares_at_;
@@ -692,6 +726,7 @@ class Worker<kTraced, kBatch>::RowSource {
   const __nv_bfloat16* weight_;
   bool published_ = false;
   float squares_ = 0;
+  int last_asked_ = -1;  // slice
   TaggedQuad asked_[kAskedAhead][kRowQuads] = {};
   uint2 weights_[kAskedAhead][kRowQuads] = {};
 };
@@ -724,7 +759,7 @@ class Worker<kTraced, kBatch>::RowsSource {
         const bool last = i + 1 == share.count;
         const int slice = share.first + i * Team::kWarps;
         const int next = !last ? slice + Team::kWarps : more ? share.first : -1;
-        bring(slice, first, rows + i * row_slice_bytes(kBatch), squares, next,
+        bring(slice, first, rows + row_place<kBatch>(share, i), squares, next,
               last ? first + kAtOnce : first);
       }
       if (code_.b != kNowhere) {
@@ -865,7 +900,7 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::merge(const Code& code,
       merge_splits(partials, tag(code.source), active, element < code.k ? element : -1, late, x);
 #pragma unroll
       for (int q = 0; q < kRowQuads; ++q) {
-        store_row_quad<kBatch>(row + i * row_slice_bytes(kBatch), sequence, 2 * team().lane + q,
+        store_row_quad<kBatch>(row + row_place<kBatch>(share, i), sequence, 2 * team().lane + q,
                                x[q]);
       }
     }
@@ -908,7 +943,8 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
     }
   };
   const auto finish = [&](int first_unit, int units, int parts, const float* sums) {
-    const int outputs = (gated ? units / 2 : units) * kUnitColumns;
+    const int unit_columns = gated ? kUnitColumns / 2 : kUnitColumns;
+    const int outputs = units * unit_columns;
     if ((kBatch == 1 ? team().warp * 32 : team().warp * 32 % kOutputs) >= outputs ||
         sequence() >= sequences()) {
       return;
@@ -925,17 +961,20 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
       }
       factor = norm_factor(all, code.k, code.x);
     }
-    const int in_unit = thread % kUnitColumns;
-    int column = (gated ? first_unit / 2 : first_unit) * kUnitColumns + thread;
+    int column = first_unit * unit_columns + thread;
     if (gated) {
       const Segment& segment = code.segment[0];
       const bool valid = there && column < static_cast<int>(segment.columns);
-      const int pair = thread / kUnitColumns * 2 * kUnitColumns + in_unit;
-      float gate = factor * gather(sums, pair, parts);
-      float up = factor * gather(sums, pair + kUnitColumns, parts);
+      const int unit = thread / unit_columns;
+      const int at_gate = unit * kUnitColumns + thread % unit_columns;
+      const int to_up =
+          first_unit + unit + 1 == code.units ? unit_columns >> code.fold : unit_columns;
+      float gate = factor * gather(sums, at_gate, parts);
+      float up = factor * gather(sums, at_gate + to_up, parts);
       if (segment.bias != kNowhere && valid) {
-        gate += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[column]);
-        up += __bfloat162float(at<const __nv_bfloat16>(segment.bias_up)[column]);
+        const int element = column + segment.bias_skip;
+        gate += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[element]);
+        up += __bfloat162float(at<const __nv_bfloat16>(segment.bias_up)[element]);
       }
       put(segment, column, __fdividef(gate, 1.0f + __expf(-gate)) * up, valid);
       return;
@@ -955,7 +994,7 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
     const bool valid = there && column < static_cast<int>(segment.columns);
     float x = factor * gather(sums, thread, parts);
     if (segment.bias != kNowhere && valid) {
-      x += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[column]);
+      x += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[column + segment.bias_skip]);
     }
     x *= segment.alpha;
     if (segment.accumulate != 0 && valid) {
@@ -972,10 +1011,11 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
     }
   };
   const int kept = made_here(launch_.row_slices);
-  char* row = memory + layout().scratch + team().warp * kept * row_slice_bytes(kBatch);
+  char* row = memory + layout().scratch;
   Source source(*this, code, squares);
   stream_product<kBatch>(team(), ring(), shared().products, row, kept, code.units,
-                         static_cast<int>(groups_of(code.k)), source, shared().sums, finish);
+                         static_cast<int>(groups_of(code.k)), code.fold, source, shared().sums,
+                         finish);
   if (team().lane == 0) {
     ++shared().products[team().warp].products;
   }
@@ -1206,10 +1246,9 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::load() {
       const CodePages code = code_pages(shared().fed);
       int units = code.head && given(step) ? 0 : code.units;
       const char* from = launch_.streams[index()] + static_cast<int64_t>(code.stream) * 16;
-      const int32_t unit_bytes = code.groups * kGroupBytes;
 #pragma unroll 1
       for (; units > 0 && goes_on; --units) {
-        int32_t left = unit_bytes;
+        int32_t left = (units > 1 ? code.groups : code.last_groups) * kGroupBytes;
 #pragma unroll 1
         do {
           const int32_t bytes = min(left, kPageBytes);

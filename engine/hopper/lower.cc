@@ -70,6 +70,19 @@ std::vector<bool> events_in_data(const Program& program, const std::vector<bool>
   return result;
 }
 
+/// Slices of the rows that each warp keeps at least: the one in use, and the next unless many rows
+/// leave no room to spare.
+int64_t fewest_kept(int64_t sequences) { return sequences > 1 ? 1 : 2; }
+
+/// Places of slices of a product's rows when warps keep all of theirs, up to `kept`, or else
+/// `fewest` (see row_place() in ops/linear/hopper.cuh).
+int64_t row_places(int64_t k, int64_t kept, int64_t fewest_kept) {
+  const int64_t slices = slices_of(k);
+  const int64_t fewest = slices / kTeamWarps;  // of a warp; some have one more
+  const int64_t all = fewest + 1 <= kept ? slices : fewest <= kept ? fewest * kTeamWarps : 0;
+  return std::max(all, fewest_kept * kTeamWarps);
+}
+
 /// Lowers the instructions of one worker.
 class WorkerLowering {
  public:
@@ -185,10 +198,11 @@ class WorkerLowering {
     }
     return place(weight_bytes(ref));
   }
-  /// A bias's elements from `column` on, a multiple of 8: of 16 bytes.
+  /// A bias's elements from `column` on, less the last column % kPlaceElements.
+  static constexpr int64_t kPlaceElements = 8;
   Result<Place> bias(const WeightRef& ref, int64_t column) const {
     WEFT_ASSIGN(const Place base, weight(ref));
-    return base == kNowhere ? base : base + static_cast<Place>(column / 8);
+    return base == kNowhere ? base : base + static_cast<Place>(column / kPlaceElements);
   }
 
   static Status not_fused() {
@@ -211,11 +225,24 @@ class WorkerLowering {
     left_to_product_ = true;
   }
 
-  void pack(const WeightRef& ref, int64_t first, int64_t end, int64_t k) {
-    const int64_t rows = std::min<int64_t>(kUnitColumns, end - first);
-    out_.pack.push_back({weight_bytes(ref) + first * k * 2, out_.packed_bytes,
-                         static_cast<int32_t>(rows), static_cast<int32_t>(k)});
-    out_.packed_bytes += groups_of(k) * kGroupBytes;
+  /// The units of a tile; `up`: the other half of each unit, if that is not the same weight's.
+  void pack(Range columns, int64_t k, const WeightRef& ref, const WeightRef* up = nullptr) {
+    constexpr int64_t kHalf = kUnitColumns / 2;
+    const int64_t unit = up != nullptr ? kHalf : kUnitColumns;
+    for (int64_t c = columns.begin; c < columns.end; c += unit) {
+      PackJob job;
+      job.destination = out_.packed_bytes;
+      job.k = static_cast<int32_t>(k);
+      job.fold = c + unit < columns.end ? 0 : last_fold(columns.size(), unit);
+      const int64_t most = kHalf >> job.fold;
+      for (const int half : {0, 1}) {
+        const int64_t first = up == nullptr && half == 1 ? c + most : c;
+        job.source[half] = weight_bytes(up != nullptr && half == 1 ? *up : ref) + first * k * 2;
+        job.rows[half] = static_cast<int32_t>(std::clamp<int64_t>(columns.end - first, 0, most));
+      }
+      out_.pack.push_back(job);
+      out_.packed_bytes += folded_groups(groups_of(k), job.fold) * kGroupBytes;
+    }
   }
   Status begin_product(int64_t k, BufferId a) {
     if (k % 8 != 0) {
@@ -238,12 +265,14 @@ class WorkerLowering {
   /// After a product's units are known: the slices of its row that a warp keeps. All of what it
   /// would cost to make again, and of what several units read as long as it is not too much.
   void keep_slices(const Code& code) {
-    const bool many = program_.sequences > 1;  // rows, which leave no room to spare
-    const int64_t fewest = many ? 1 : 2;       // the one in use, and the next
-    const int64_t most_spare = many ? 1 : 4;
+    const bool many = program_.sequences > 1;
+    const int64_t fewest = fewest_kept(program_.sequences);
+    const int64_t most_spare = many ? fewest : 4;
     const int64_t of_warp = (slices_of(code.k) + kTeamWarps - 1) / kTeamWarps;
     const bool made_here = code.merged != 0 || code.b != kNowhere;
-    const int64_t most = made_here ? of_warp : code.units > 1 ? most_spare : fewest;
+    // A folded unit is short.
+    const bool all = made_here || (!many && code.units > 1 && code.fold != 0);
+    const int64_t most = all ? of_warp : code.units > 1 ? most_spare : fewest;
     const int64_t kept = std::max(fewest, std::min(of_warp, most));
     out_.row_slices = std::max(out_.row_slices, static_cast<int32_t>(kept));
     out_.page_jump = std::max(out_.page_jump, static_cast<int32_t>(page_jump(code.k, kTeamWarps)));
@@ -291,6 +320,7 @@ class WorkerLowering {
     segment.out = buffer(op.out) + elements(columns.begin);
     segment.version = version(op.out);
     WEFT_ASSIGN(segment.bias, bias(op.bias, columns.begin));
+    segment.bias_skip = static_cast<uint16_t>(columns.begin % kPlaceElements);
     segment.columns = static_cast<uint32_t>(columns.size());
     segment.alpha = op.alpha;
     segment.accumulate = op.accumulate ? 1 : 0;
@@ -298,12 +328,13 @@ class WorkerLowering {
     segment.prior = op.accumulate ? source(op.out) : kPlain;
     WEFT_TRY(weight(op.weight));
 
-    // The projections of one row follow one another without a wait: they are one product.
+    // The projections of one row follow one another without a wait: they are one product, as long
+    // as units are whole.
     Code* code = codes().empty() ? nullptr : &codes().back();
     joined_ =
         code != nullptr && code->opcode == Opcode::linear && instruction_->waits.empty() &&
-        code->k == op.k && product_input_ == op.a && code->segments < kMostSegments &&
-        op.out != program_.logits &&
+        code->k == op.k && product_input_ == op.a && code->fold == 0 &&
+        code->segments < kMostSegments && op.out != program_.logits &&
         (instruction_->signal == kNone || in_data_[static_cast<size_t>(instruction_->signal)]);
     if (!joined_) {
       code = &code_;
@@ -314,10 +345,9 @@ class WorkerLowering {
     }
     code->segment[code->segments++] = segment;
     code->units += static_cast<int32_t>(units_of(columns.size()));
+    code->fold = static_cast<uint8_t>(last_fold(columns.size()));
     keep_slices(*code);
-    for (int64_t c = columns.begin; c < columns.end; c += kUnitColumns) {
-      pack(op.weight, c, columns.end, op.k);
-    }
+    pack(columns, op.k, op.weight);
     return {};
   }
   Status operator()(const GatedLinearOp& op) {
@@ -331,15 +361,14 @@ class WorkerLowering {
     WEFT_ASSIGN(segment.bias_up, bias(op.up_bias, columns.begin));
     WEFT_TRY(weight(op.gate));
     WEFT_TRY(weight(op.up));
+    segment.bias_skip = static_cast<uint16_t>(columns.begin % kPlaceElements);
     segment.columns = static_cast<uint32_t>(columns.size());
     segment.stride = static_cast<int32_t>(op.n);
     code_.segments = 1;
-    code_.units = static_cast<int32_t>(2 * units_of(columns.size()));
+    code_.units = static_cast<int32_t>(units_of(columns.size(), kUnitColumns / 2));
+    code_.fold = static_cast<uint8_t>(last_fold(columns.size(), kUnitColumns / 2));
     keep_slices(code_);
-    for (int64_t c = columns.begin; c < columns.end; c += kUnitColumns) {
-      pack(op.gate, c, columns.end, op.k);
-      pack(op.up, c, columns.end, op.k);
-    }
+    pack(columns, op.k, op.gate, &op.up);
     return {};
   }
   Status operator()(const RopeAppendOp&) { return not_fused(); }
@@ -419,6 +448,8 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
   options.capacity = capacity;
   options.kv = kv;
   options.columns = kUnitColumns;
+  options.gated_columns = kUnitColumns / 2;
+  options.fewest_columns = kUnitColumns >> kMostFold;
   options.attention_tasks = options.workers;
   options.fuse_attention = true;
   return options;
@@ -487,9 +518,18 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   for (const Event& event : program.events) {
     out.event_signals.push_back(static_cast<uint32_t>(event.signals));
   }
-  out.scratch_bytes = static_cast<int32_t>(std::max<int64_t>(
-      int64_t{out.row_slices} * kTeamWarps * row_slice_bytes(batch_of(out.shape.sequences)),
-      attention_scratch_bytes(kTeamWarps, config.head_dim, config.query_heads / config.kv_heads)));
+  const int64_t fewest = fewest_kept(program.sequences);
+  int64_t scratch =
+      attention_scratch_bytes(kTeamWarps, config.head_dim, config.query_heads / config.kv_heads);
+  for (const auto& worker : out.codes) {
+    for (const Code& code : worker) {
+      if (code.units > 0) {
+        scratch = std::max(scratch, row_places(code.k, out.row_slices, fewest) *
+                                        row_slice_bytes(batch_of(out.shape.sequences)));
+      }
+    }
+  }
+  out.scratch_bytes = static_cast<int32_t>(scratch);
   return out;
 }
 

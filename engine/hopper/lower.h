@@ -31,12 +31,14 @@ struct Arena {
 };
 Arena lay_out(const Program& program, const Weights& weights);
 
-/// One unit of a product: 16 rows of a weight, to be packed as ops/linear/hopper.cuh says.
+/// One unit of a product, to be packed as ops/linear/hopper.cuh says: two runs of rows, of one
+/// weight or of gate and up, that fill half of it each.
 struct PackJob {
-  int64_t source = 0;       ///< in the arena: the first row
+  int64_t source[2] = {};   ///< in the arena: the first row
   int64_t destination = 0;  ///< in the packed weights
-  int32_t rows = 0;         ///< 1 .. 16 that there are; the others are zero
+  int32_t rows[2] = {};     ///< that there are; the others are zero
   int32_t k = 0;
+  int32_t fold = 0;
 };
 
 struct Lowered {

@@ -64,6 +64,7 @@ std::vector<Code> codes_until(std::span<const Code> codes, int32_t end) {
     while (last.segments > 1 && last.segment[last.segments - 1].version >= end) {
       --last.segments;
       last.units -= static_cast<int32_t>(units_of(last.segment[last.segments].columns));
+      last.fold = 0;  // only the last unit is folded
     }
   }
   return result;

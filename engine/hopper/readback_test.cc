@@ -51,8 +51,8 @@ TEST(Readback, CutsTheListsBetweenOperations) {
         int64_t units = 0;
         for (int i = 0; i < code.segments; ++i) {
           columns += code.segment[i].columns;
-          units +=
-              units_of(code.segment[i].columns) * (code.opcode == Opcode::gated_linear ? 2 : 1);
+          const bool gated = code.opcode == Opcode::gated_linear;
+          units += units_of(code.segment[i].columns, gated ? kUnitColumns / 2 : kUnitColumns);
         }
         EXPECT_EQ(code.units, units);
       }

@@ -34,18 +34,20 @@ __global__ void fill_random_kernel(RandomTensor tensor, int64_t groups, uint2* o
 __global__ void pack_kernel(const PackJob* jobs, const char* arena, char* packed) {
   const PackJob job = jobs[blockIdx.x];
   auto* out = reinterpret_cast<uint4*>(packed + job.destination);
-  const auto quad = [&](int row, int k) {  // four elements of a row
-    return row < job.rows && k < job.k
-               ? __ldg(reinterpret_cast<const uint2*>(arena + job.source +
+  const auto quad = [&](int half, int row, int k) {  // four elements of a row
+    return row < job.rows[half] && k < job.k
+               ? __ldg(reinterpret_cast<const uint2*>(arena + job.source[half] +
                                                       (static_cast<int64_t>(row) * job.k + k) * 2))
                : uint2{};
   };
-  const int chunks = static_cast<int>(groups_of(job.k)) * kGroupBytes / 16;
-  for (int i = static_cast<int>(threadIdx.x); i < chunks; i += kThreads) {
-    const int column = i % 32 / 4;
-    const int k = i / 64 * kGroupK + i % 4 * 8 + i / 32 % 2 * 4;
-    const uint2 upper = quad(column, k);
-    const uint2 lower = quad(column + kUnitColumns / 2, k);
+  const int columns = kUnitColumns / 2 >> job.fold;  // of a half
+  const auto groups = static_cast<int>(folded_groups(groups_of(job.k), job.fold));
+  for (int i = static_cast<int>(threadIdx.x); i < groups * kGroupBytes / 16; i += kThreads) {
+    const int g = i % 32 / 4;
+    const int group = (i / 64 << job.fold) + g / columns;
+    const int k = group * kGroupK + i % 4 * 8 + i / 32 % 2 * 4;
+    const uint2 upper = quad(0, g % columns, k);
+    const uint2 lower = quad(1, g % columns, k);
     // The operand's registers: a.x, a.z of column g; a.y, a.w of column g + 8.
     out[i] = {upper.x, lower.x, upper.y, lower.y};
   }

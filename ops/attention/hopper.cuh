@@ -471,7 +471,7 @@ struct Partials {
 template <class Late>
 __device__ void merge_splits(const Partials& partials, uint32_t tag, int active, int element,
                              Late& late, float4 (&out)[2]) {
-  constexpr int kAtOnce = 2;  // splits on their way
+  constexpr int kAtOnce = 6;  // splits on their way
   const int at = max(element, 0);
   const int head = at / partials.dim;
   const int first = head * partials.splits;
@@ -483,31 +483,50 @@ __device__ void merge_splits(const Partials& partials, uint32_t tag, int active,
   out[0] = out[1] = {};
 #pragma unroll 1
   for (int base = 0; base < active && element >= 0; base += kAtOnce) {
+    // The tails tell when the splits are there: few words to look at again and again. Then all sums
+    // at once; what of them is not there yet, once more with all others.
     Tagged tail[kAtOnce] = {};
     TaggedQuad quad[kAtOnce][2] = {};
-    const auto quad_at = [&](int s, int q) {
-      return sums + (base + s) * (partials.dim / 2) + 2 * q;
-    };
+    bool there;
+    do {
+      there = true;
 #pragma unroll
-    for (int s = 0; s < kAtOnce; ++s) {
-      if (base + s < active) {
-        tail[s] = load_tagged(tails + base + s);
-        quad[s][0] = load_tagged_quad(quad_at(s, 0));
-        quad[s][1] = load_tagged_quad(quad_at(s, 1));
+      for (int s = 0; s < kAtOnce; ++s) {
+        if (base + s < active) {
+          tail[s] = load_tagged(tails + base + s);
+        }
       }
-    }
+#pragma unroll
+      for (int s = 0; s < kAtOnce; ++s) {
+        there = there && (base + s >= active || tail[s].tag() == tag);
+      }
+    } while (!there && !late());
+    do {
+      there = true;
+#pragma unroll
+      for (int s = 0; s < kAtOnce; ++s) {
+        if (base + s < active) {
+          const Tagged* from = sums + (base + s) * (partials.dim / 2);
+          quad[s][0] = load_tagged_quad(from);
+          quad[s][1] = load_tagged_quad(from + 2);
+        }
+      }
+#pragma unroll
+      for (int s = 0; s < kAtOnce; ++s) {
+        there = there && (base + s >= active || (quad[s][0].has(tag) && quad[s][1].has(tag)));
+      }
+    } while (!there && !late());
 #pragma unroll
     for (int s = 0; s < kAtOnce; ++s) {
       if (base + s < active) {
-        const float2 end = await_pair(tail[s], tails + base + s, tag, late);
-        const float higher = fmaxf(highest, end.x);
+        const float higher = fmaxf(highest, tail[s].first());
         const float keep = __expf(highest - higher);
-        const float take = __expf(end.x - higher);
+        const float take = __expf(tail[s].first() - higher);
         highest = higher;
-        all = all * keep + end.y * take;
+        all = all * keep + tail[s].second() * take;
 #pragma unroll
         for (int q = 0; q < 2; ++q) {
-          const float4 x = await_quad(quad[s][q], quad_at(s, q), tag, late);
+          const float4 x = quad[s][q].values();
           out[q].x = out[q].x * keep + x.x * take;
           out[q].y = out[q].y * keep + x.y * take;
           out[q].z = out[q].z * keep + x.z * take;

@@ -1,12 +1,19 @@
 // linear and gated_linear for one to eight rows, each of a sequence, on a resident CTA: a product
 // whose weights come as a stream of pages, packed in the order and layout in which they are used.
 //
-// Layout. A unit is 16 columns of out (16 rows of the weight), a group 32 of k; a group of a unit
-// is 1024 bytes, the A operands of two mma m16n8k16: in mma j, lane (g, t) = (lane / 4, lane % 4)
-// has 16 bytes, k 8t + 4j .. 8t + 4j + 3 of column g, then of column g + 8. A tile is its units one
-// after the other, a unit its groups in rising k, k padded with zeros. A unit is cut into pages of
-// 16 groups, the last of them shorter, and pages into slices of 8 groups. gated_linear's units
-// alternate: gate, up.
+// Layout. A unit is 16 columns of out (16 rows of the weight; gated_linear: 8 gate columns, then
+// the 8 up columns beside them), a group 32 of k; a group of a unit is 1024 bytes, the A operands
+// of two mma m16n8k16: in mma j, lane (g, t) = (lane / 4, lane % 4) has 16 bytes, k 8t + 4j .. 8t +
+// 4j + 3 of column g, then of column g + 8. A tile is its units one after the other, a unit its
+// groups in rising k, k padded with zeros. A unit is cut into pages of 16 groups, the last of them
+// shorter, and pages into slices of 8 groups.
+//
+// Folded units. Workers' shares are evener when they are not whole units. The last unit of a
+// product may be folded, once or twice (`fold`): it has 16 >> fold columns, and a group of it holds
+// 1 << fold groups of k, one in each half or quarter of the lanes: lane (g, t) has columns g % h
+// and h + g % h, h = 8 >> fold, of the (g / h)-th. A slice of it is the same range of k in a half
+// or a quarter of the bytes, so warps read the same parts of the row as for the other units; the
+// lanes of the other groups of k multiply zeros.
 //
 // Who does what. A slice is one warp's work. With fewer slices in a unit than warps, sets of warps
 // take turns at the units; with more, a warp takes every eighth slice. So a warp reads only its own
@@ -25,6 +32,8 @@
 
 namespace weft::hopper {
 
+/// Arrivals that free a page, from the warps that read its slices.
+inline constexpr int kPageArrivals = kPageSlices << kMostFold;
 /// Sums of a block of units for each sequence; there are two blocks: one is gathered while the
 /// other is filled. [block][sequence][unit][column][part]
 template <int kBatch>
@@ -45,9 +54,11 @@ struct SliceShare {
   int set;     ///< this warp's; >= sets: it has nothing to do
   int first;   ///< this warp's first slice
   int count;   ///< slices of a unit that this warp takes: first, first + 8, ...
+  int place;   ///< the warp's, among the slices that are kept
 
   /// `most_sets`: a power of 2.
-  __device__ SliceShare(const Team& team, int slices_, int most_sets) : slices(slices_) {
+  __device__ SliceShare(const Team& team, int slices_, int most_sets)
+      : slices(slices_), place(team.warp) {
     if (slices < Team::kWarps) {
       sets = min(Team::kWarps / slices, most_sets);
       set = team.warp / slices;
@@ -62,6 +73,13 @@ struct SliceShare {
   }
   __device__ bool works() const { return set < sets; }
 };
+
+/// Where the i-th slice of the rows that a warp keeps lies: beside the other warps', so that slices
+/// that few warps have take no room for all.
+template <int kBatch>
+__device__ inline int row_place(const SliceShare& share, int i) {
+  return (i * Team::kWarps + share.place) * row_slice_bytes(kBatch);
+}
 
 /// A group's k of one column of B, and of all columns that are in use, in shared memory.
 inline constexpr int kColumnBytes = kGroupK * 2;
@@ -106,11 +124,14 @@ struct UnitSums {
   }
 };
 
-/// The rows' operands of kGroups groups, in the lanes of the columns that are in use; what the
-/// other lanes hold goes to columns that nobody reads.
-template <int kBatch, int kGroups>
+/// The rows' operands of some groups, in the lanes of the columns that are in use; what the other
+/// lanes hold goes to columns that nobody reads. To be made once for many loads, and near them:
+/// registers that are never written in some lanes count as taken from the first time on that
+/// somebody may have, in a loop around all else too.
+template <int kBatch>
 struct RowGroups {
-  uint4 group[kGroups];
+  static constexpr int kGroups = 4;
+  uint4 group[kGroups] = {};
 
   /// `row`: of the first group, in shared memory.
   __device__ __forceinline__ void load(int lane, uint32_t row) {
@@ -119,7 +140,7 @@ struct RowGroups {
     const uint32_t from = row + (lane & (kLanes - 1)) * 16;
 #pragma unroll
     for (int i = 0; i < kGroups; ++i) {
-      group[i] = load_shared_if(has_row, from + i * kRowGroupBytes<kBatch>);
+      load_shared_if(has_row, from + i * kRowGroupBytes<kBatch>, group[i]);
     }
   }
 };
@@ -129,9 +150,10 @@ struct RowGroups {
 struct WeightSlice {
   uint4 group[kSliceGroups][2];
 
-  /// `from`: of this lane, in shared memory. Groups from `groups` on become zeros.
-  __device__ __forceinline__ void load(uint32_t from, int groups) {
-    if (groups >= kSliceGroups) {
+  /// `from`: of this lane, in shared memory; of a unit folded `fold` times. What is not among the
+  /// slice's first `groups` groups becomes zeros.
+  __device__ __forceinline__ void load(int lane, uint32_t from, int groups, int fold) {
+    if (fold == 0 && groups >= kSliceGroups) {
 #pragma unroll
       for (int i = 0; i < kSliceGroups; ++i) {
         group[i][0] = load_shared_bits(from + i * kGroupBytes);
@@ -139,23 +161,23 @@ struct WeightSlice {
       }
       return;
     }
+    const int in_group = lane >> (5 - fold);
 #pragma unroll
     for (int i = 0; i < kSliceGroups; ++i) {
       group[i][0] = group[i][1] = uint4{};
-      if (i < groups) {
-        group[i][0] = load_shared_bits(from + i * kGroupBytes);
-        group[i][1] = load_shared_bits(from + i * kGroupBytes + kGroupBytes / 2);
-      }
+      const bool here = (i >> fold) < groups && (i & ((1 << fold) - 1)) == in_group;
+      load_shared_if(here, from + (i >> fold) * kGroupBytes, group[i][0]);
+      load_shared_if(here, from + (i >> fold) * kGroupBytes + kGroupBytes / 2, group[i][1]);
     }
   }
 
-  /// sums += this times a slice of the rows in shared memory.
+  /// sums += this times a slice of the rows in shared memory, which comes through `part`.
   template <int kBatch>
-  __device__ __forceinline__ void multiply(int lane, uint32_t row, UnitSums& sums) const {
-    constexpr int kAtOnce = 4;
+  __device__ __forceinline__ void multiply(int lane, uint32_t row, RowGroups<kBatch>& part,
+                                           UnitSums& sums) const {
+    constexpr int kAtOnce = RowGroups<kBatch>::kGroups;
 #pragma unroll
     for (int done = 0; done < kSliceGroups; done += kAtOnce) {
-      RowGroups<kBatch, kAtOnce> part;
       part.load(lane, row + done * kRowGroupBytes<kBatch>);
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
@@ -166,18 +188,20 @@ struct WeightSlice {
   }
 };
 
-/// Multiplies the rows with `units` units of `groups` groups each, that come through the ring.
+/// Multiplies the rows with `units` units of `groups` groups each, the last of them folded `fold`
+/// times, that come through the ring.
 ///
 /// A row (or several; their slices come together) comes from `source`. The first slices that this
 /// warp needs, up to Source::kAskedAhead, are asked for by source.ask(i, slice), i = 0, 1, ...;
 /// source.take(slice, to, next) waits for the oldest that was asked for, stores it at `to` by
 /// store_row_quad, zeros beyond the row's end, and asks for slice `next` unless that is -1. Both
 /// are called by whole warps; each slice of the row that the warp works on is taken at least once.
-/// `kept` slices of the row stay in `row`, the warp's own memory; when the warp has more than that,
-/// they are asked for again for each unit (then more than Source::kAskedAhead of them). When
+/// `kept` slices of the row stay in `row`, in the warp's part of it; when the warp has more than
+/// that, they are asked for again for each unit (then more than Source::kAskedAhead of them). When
 /// source.makes_row(whole) (whole: all of the warp's slices are kept), it makes all of the warp's
-/// slices at once instead: source.make_row(share, row). source.publish() is called by all before
-/// each block's barrier, and source.await_page(barrier, phase) waits for a page.
+/// slices at once instead: source.make_row(share, row). source.publish() is called after the last
+/// slice of a unit that was taken, before the next barrier, and source.await_page(barrier, phase)
+/// waits for a page.
 ///
 /// Source::kRowFirst: a slice of the row is taken before the weights for it are fetched, and has
 /// the registers; otherwise the weights are held while the row is on its way.
@@ -188,83 +212,100 @@ struct WeightSlice {
 template <int kBatch, class Source, class Finish>
 __device__ __forceinline__ void stream_product(const Team& team, const PageRing& ring,
                                                ProductState* states, char* row, int kept, int units,
-                                               int groups, Source& source, float* sums_memory,
-                                               Finish finish) {
+                                               int groups, int fold, Source& source,
+                                               float* sums_memory, Finish finish) {
   const int slices = (groups + kSliceGroups - 1) / kSliceGroups;
   const int pages = (groups + kPageGroups - 1) / kPageGroups;  // of a unit
   constexpr int kBlockUnits = block_units(kBatch);
-  constexpr int kSliceBytes = row_slice_bytes(kBatch);
   const SliceShare share(team, slices, kBlockUnits);
   const int lane = made_here(team.lane);
   const uint32_t in_row = smem_address(row);
-  const uint32_t weights = smem_address(ring.pages) +
-                           share.first % kPageSlices * (kSliceGroups * kGroupBytes) + lane * 16;
-  // Arrivals at the page of a unit's last slice, where it has a page alone.
-  const int last_alone = slices % kPageSlices != 0 ? slices - 1 : -1;
+  const uint32_t weights = smem_address(ring.pages) + lane * 16;
+  const auto fold_of = [&](int unit) { return unit + 1 == units ? fold : 0; };
   // Said anew each time: not even its address should take a register through the loop.
   const auto state = [&]() -> ProductState& {
     return states[made_here(static_cast<int>(threadIdx.x)) / 32];
   };
   PageCursor page = state().cursor;
-  page.advance(share.set * pages + share.first / kPageSlices, ring.slots);
-  const auto release = [&](int slice) {
+  int round = state().block_round;
+  float* my_sums = sums_memory + lane / 4 * Team::kWarps + share.first;
+  page.advance(share.set * pages + page_of(share.first, fold_of(share.set)), ring.slots);
+  const auto release = [&](int slice, int unit_fold) {
     __syncwarp();
     if (lane == 0) {
-      ring.empty[page.slot].arrive();
-      if (slice == last_alone) {
-        ring.empty[page.slot].arrive();  // for the slice that is not there
-      }
+      // The unit's last slice stands for those that its page has not.
+      const int missing = slice + 1 == slices ? place_in_page(-slices, unit_fold) : 0;
+      ring.empty[page.slot].arrive((1 + missing) << (kMostFold - unit_fold));
     }
   };
-  const auto leave = [&](int unit, const UnitSums& unit_sums) {
-    if (kBatch > 1 || lane % 4 == 0) {
-      float* to = sums_memory + (state().block_round & 1) * kBlockSums<kBatch> +
-                  (unit * kUnitColumns + lane / 4) * Team::kWarps + share.first;
-      constexpr int kSequenceSums = kBlockUnits * kUnitColumns * Team::kWarps;
+  const auto leave = [&](int unit, int unit_fold, const UnitSums& unit_sums) {
+    constexpr int kSequenceSums = kBlockUnits * kUnitColumns * Team::kWarps;
+    const int half = kUnitColumns / 2 >> unit_fold;
 #pragma unroll
-      for (int i = 0; i < 2 / row_parts(kBatch); ++i) {
-        const float2 columns = unit_sums.columns<kBatch>(i == 1);
-        float* of_sequence =
-            kBatch > 1 ? to + (UnitSums::first_sequence<kBatch>(lane) + i) * kSequenceSums : to;
-        of_sequence[0] = columns.x;
-        of_sequence[kUnitColumns / 2 * Team::kWarps] = columns.y;
+    for (int i = 0; i < 2 / row_parts(kBatch); ++i) {
+      float2 columns = unit_sums.columns<kBatch>(i == 1);
+#pragma unroll 1
+      for (int distance = 16; distance > 16 >> unit_fold; distance /= 2) {
+        columns.x += __shfl_xor_sync(~0u, columns.x, distance);
+        columns.y += __shfl_xor_sync(~0u, columns.y, distance);
+      }
+      if ((kBatch > 1 || lane % 4 == 0) && lane / 4 < half) {
+        float* to =
+            my_sums + (round & 1) * kBlockSums<kBatch> + unit * (kUnitColumns * Team::kWarps);
+        if constexpr (kBatch > 1) {
+          to += (UnitSums::first_sequence<kBatch>(lane) + i) * kSequenceSums;
+        }
+        to[0] = columns.x;
+        to[half * Team::kWarps] = columns.y;
       }
     }
   };
   const auto end_block = [&](int block, int block_units) {
-    source.publish();
     team.sync();
     finish(block, block_units, min(slices, Team::kWarps),
-           sums_memory + (state().block_round & 1) * kBlockSums<kBatch>);
+           sums_memory + (round & 1) * kBlockSums<kBatch>);
+    ++round;
     __syncwarp();
     if (lane == 0) {
-      state().cursor.advance(block_units * pages, ring.slots);
-      ++state().block_round;
+      const int last = page_of(slices - 1, fold_of(block + block_units - 1));
+      state().cursor.advance((block_units - 1) * pages + last + 1, ring.slots);
+      state().block_round = round;
     }
     __syncwarp();
   };
 
   const bool keeps = share.count <= kept;
   constexpr int kRoundPages = Team::kWarps / kPageSlices;  // from one slice of a warp to its next
-  // To the next unit of this warp, from its last slice of one.
-  const int next_unit = share.sets * pages - (share.count - 1) * kRoundPages;
+  // To the next unit of this warp, from the last slice of one that is not folded.
+  const int next_unit =
+      share.sets * pages - (share.count - 1) * kRoundPages - page_of(share.first, 0);
   const bool works = share.set < min(share.sets, units);
   WeightSlice held;
-  const auto fetch = [&](int i, bool wanted) {
+  const auto fetch = [&](int unit, int i, bool wanted) {
     const int slice = share.first + i * Team::kWarps;
+    const int unit_fold = fold_of(unit);
     if (wanted) {
       source.await_page(ring.full[page.slot], page.phase);
     }
-    held.load(weights + page.slot * kPageBytes, wanted ? groups - slice * kSliceGroups : 0);
+    held.load(lane,
+              weights + page.slot * kPageBytes +
+                  place_in_page(share.first, unit_fold) * (kSliceBytes >> unit_fold),
+              wanted ? static_cast<int>(folded_groups(groups, unit_fold)) -
+                           slice * (kSliceGroups >> unit_fold)
+                     : 0,
+              unit_fold);
     if (wanted) {
-      release(slice);
-      page.advance(i + 1 < share.count ? kRoundPages : next_unit, ring.slots);
+      release(slice, unit_fold);
+      page.advance(i + 1 < share.count
+                       ? kRoundPages >> unit_fold
+                       : next_unit + page_of(share.first, fold_of(unit + share.sets)),
+                   ring.slots);
     }
   };
   // Takes a slice of the row for unit `unit` to its place; those after the last are the first
   // again, for the next unit.
   const auto place = [&](int i) {
-    return (keeps ? i : Source::kRowFirst ? 0 : i & 1) * kSliceBytes;
+    return row_place<kBatch>(share, keeps ? i : Source::kRowFirst ? 0 : i & 1);
   };
   const auto take = [&](int i, int unit) {
     const int next = i + Source::kAskedAhead < share.count ? i + Source::kAskedAhead
@@ -276,31 +317,26 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   };
   // Fetched by all: registers that are written on some ways only would stay taken outside of this
   // function.
-  bool asks = false;
-  if (source.makes_row(keeps)) {
-    if constexpr (!Source::kRowFirst) {
-      fetch(0, works);
-    }
-    if (works) {
-      source.make_row(share, row);
-    }
-  } else {
-    asks = works;
+  bool asks = works && !source.makes_row(keeps);
 #pragma unroll
-    for (int i = 0; i < Source::kAskedAhead; ++i) {
-      if (i < share.count && works) {
-        source.ask(i, share.first + i * Team::kWarps);
-      }
+  for (int i = 0; i < Source::kAskedAhead; ++i) {
+    if (i < share.count && asks) {
+      source.ask(i, share.first + i * Team::kWarps);
     }
-    if constexpr (!Source::kRowFirst) {
-      fetch(0, works);
-    } else if (works) {
-      take(0, 0);
-    }
+  }
+  if constexpr (!Source::kRowFirst) {
+    fetch(share.set, 0, works);
+  }
+  if (works && !asks) {
+    source.make_row(share, row);
   }
   if constexpr (Source::kRowFirst) {
-    fetch(0, works);
+    if (asks) {
+      take(0, 0);
+    }
+    fetch(share.set, 0, works);
   }
+  RowGroups<kBatch> part;
 #pragma unroll 1
   for (int block = 0; block < units; block += kBlockUnits) {
     const int block_units = min(kBlockUnits, units - block);
@@ -313,18 +349,22 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
         if (!Source::kRowFirst && asks) {
           take(i, block + unit);
         }
-        held.template multiply<kBatch>(lane, in_row + place(i), unit_sums);
+        held.multiply<kBatch>(lane, in_row + place(i), part, unit_sums);
         const bool last = i + 1 == share.count;
-        if (!last || block + unit + share.sets < units) {
+        if (!Source::kRowFirst && asks && last) {
+          source.publish();  // while the sums come out
+        }
+        const int then = last ? block + unit + share.sets : block + unit;
+        if (then < units) {
           const int next = last ? 0 : i + 1;
           if (Source::kRowFirst && asks) {
-            take(next, last ? block + unit + 1 : block + unit);
+            take(next, then);
           }
-          fetch(next, true);
+          fetch(then, next, true);
         }
       }
       asks = asks && !keeps;
-      leave(unit, unit_sums);
+      leave(unit, fold_of(block + unit), unit_sums);
     }
     end_block(block, block_units);
   }

@@ -6,13 +6,15 @@
 
 namespace weft::hopper {
 
-inline constexpr int kUnitColumns = 16;  ///< columns of out in a unit
-inline constexpr int kGroupK = 32;       ///< k in a group
+inline constexpr int kUnitColumns = 16;  ///< rows of the weight in a unit that is not folded
+inline constexpr int kMostFold = 2;
+inline constexpr int kGroupK = 32;  ///< k in a group
 inline constexpr int kGroupBytes = kUnitColumns * kGroupK * 2;
 inline constexpr int kPageBytes = 16384;
 inline constexpr int kPageGroups = kPageBytes / kGroupBytes;
 inline constexpr int kSliceGroups = 8;  ///< of a unit, that one warp multiplies
 inline constexpr int kSliceK = kSliceGroups * kGroupK;
+inline constexpr int kSliceBytes = kSliceGroups * kGroupBytes;
 inline constexpr int kPageSlices = kPageGroups / kSliceGroups;
 
 // Rows. The operand B of an mma has eight columns. They take the row of one sequence as two bf16
@@ -29,6 +31,14 @@ constexpr int row_slice_bytes(int batch) { return kSliceK * 2 * row_columns(batc
 constexpr int block_units(int batch) { return batch == 1 ? 8 : 16 / batch; }
 
 constexpr int64_t groups_of(int64_t k) { return (k + kGroupK - 1) / kGroupK; }
+/// Of a unit that is folded `fold` times.
+constexpr int64_t folded_groups(int64_t groups, int fold) {
+  return (groups + (int64_t{1} << fold) - 1) >> fold;
+}
+/// The page of such a unit that has a slice, and the slice's place there.
+constexpr int page_of(int slice, int fold) { return slice / kPageSlices >> fold; }
+constexpr int place_in_page(int slice, int fold) { return slice & ((kPageSlices << fold) - 1); }
+static_assert((kPageSlices & (kPageSlices - 1)) == 0);
 constexpr int64_t slices_of(int64_t k) { return (k + kSliceK - 1) / kSliceK; }
 /// The most pages from one that a warp of a team of `warps` reads to the next one it reads, in a
 /// product over k (see SliceShare in hopper.cuh).
@@ -41,6 +51,19 @@ constexpr int64_t page_jump(int64_t k, int64_t warps) {
   const int64_t rest = slices % warps;  // the last slices of a unit, which some warps have not
   return warps / kPageSlices + (rest + kPageSlices - 1) / kPageSlices;
 }
-constexpr int64_t units_of(int64_t columns) { return (columns + kUnitColumns - 1) / kUnitColumns; }
+/// Units of `columns` columns, of which each has `unit`: kUnitColumns, or half of it where gate and
+/// up columns share units.
+constexpr int64_t units_of(int64_t columns, int64_t unit = kUnitColumns) {
+  return (columns + unit - 1) / unit;
+}
+/// How often the last of them is folded: as often as its columns allow.
+constexpr int last_fold(int64_t columns, int64_t unit = kUnitColumns) {
+  const int64_t rest = columns % unit;
+  int fold = 0;
+  while (rest > 0 && fold < kMostFold && rest <= unit >> (fold + 1)) {
+    ++fold;
+  }
+  return fold;
+}
 
 }  // namespace weft::hopper
