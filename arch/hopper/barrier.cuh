@@ -42,10 +42,10 @@ class Barrier {
   }
   /// As so many arrivals at once.
   __device__ void arrive(uint32_t arrivals) {
-    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(
-                     smem_address(this)),
-                 "r"(arrivals)
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(smem_address(this)),
+        "r"(arrivals)
+        : "memory");
   }
   /// Arrives at this barrier of block `rank` of the cluster. Not as a release at cluster scope,
   /// which would fence all of memory: what was read from a slot is ordered by the products' own

@@ -70,17 +70,15 @@ std::vector<bool> events_in_data(const Program& program, const std::vector<bool>
   return result;
 }
 
-/// Slices of the rows that each warp keeps at least: the one in use, and the next unless many rows
-/// leave no room to spare.
-int64_t fewest_kept(int64_t sequences) { return sequences > 1 ? 1 : 2; }
-
-/// Places of slices of a product's rows when warps keep all of theirs, up to `kept`, or else
-/// `fewest` (see row_place() in ops/linear/hopper.cuh).
-int64_t row_places(int64_t k, int64_t kept, int64_t fewest_kept) {
+/// Slices of a row that each warp keeps at least: the one in use and, of a single row, the next.
+int64_t fewest_kept(const Program& program) { return program.sequences > 1 ? 1 : 2; }
+/// Places of slices of a product's row when warps keep all of theirs, up to `kept`, or else the
+/// fewest (see row_place() in ops/linear/hopper.cuh).
+int64_t row_places(int64_t k, int64_t kept, int64_t fewest) {
   const int64_t slices = slices_of(k);
-  const int64_t fewest = slices / kTeamWarps;  // of a warp; some have one more
-  const int64_t all = fewest + 1 <= kept ? slices : fewest <= kept ? fewest * kTeamWarps : 0;
-  return std::max(all, fewest_kept * kTeamWarps);
+  const int64_t least = slices / kTeamWarps;  // of a warp; some have one more
+  const int64_t all = least + 1 <= kept ? slices : least <= kept ? least * kTeamWarps : 0;
+  return std::max(all, fewest * kTeamWarps);
 }
 
 /// Lowers the instructions of one worker.
@@ -265,12 +263,12 @@ class WorkerLowering {
   /// After a product's units are known: the slices of its row that a warp keeps. All of what it
   /// would cost to make again, and of what several units read as long as it is not too much.
   void keep_slices(const Code& code) {
-    const bool many = program_.sequences > 1;
-    const int64_t fewest = fewest_kept(program_.sequences);
-    const int64_t most_spare = many ? fewest : 4;
+    const bool many = program_.sequences > 1;  // rows, which leave no room to spare
+    const int64_t fewest = fewest_kept(program_);
+    const int64_t most_spare = many ? 1 : 4;
     const int64_t of_warp = (slices_of(code.k) + kTeamWarps - 1) / kTeamWarps;
     const bool made_here = code.merged != 0 || code.b != kNowhere;
-    // A folded unit is short.
+    // A folded unit is short: its row is not to be waited for again.
     const bool all = made_here || (!many && code.units > 1 && code.fold != 0);
     const int64_t most = all ? of_warp : code.units > 1 ? most_spare : fewest;
     const int64_t kept = std::max(fewest, std::min(of_warp, most));
@@ -518,13 +516,12 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   for (const Event& event : program.events) {
     out.event_signals.push_back(static_cast<uint32_t>(event.signals));
   }
-  const int64_t fewest = fewest_kept(program.sequences);
   int64_t scratch =
       attention_scratch_bytes(kTeamWarps, config.head_dim, config.query_heads / config.kv_heads);
   for (const auto& worker : out.codes) {
     for (const Code& code : worker) {
       if (code.units > 0) {
-        scratch = std::max(scratch, row_places(code.k, out.row_slices, fewest) *
+        scratch = std::max(scratch, row_places(code.k, out.row_slices, fewest_kept(program)) *
                                         row_slice_bytes(batch_of(out.shape.sequences)));
       }
     }

@@ -150,22 +150,22 @@ struct RowGroups {
 struct WeightSlice {
   uint4 group[kSliceGroups][2];
 
-  /// `from`: of this lane, in shared memory; of a unit folded `fold` times. What is not among the
-  /// slice's first `groups` groups becomes zeros.
-  __device__ __forceinline__ void load(int lane, uint32_t from, int groups, int fold) {
-    if (fold == 0 && groups >= kSliceGroups) {
+  /// A whole slice. `from`: of this lane, in shared memory.
+  __device__ __forceinline__ void load(uint32_t from) {
 #pragma unroll
-      for (int i = 0; i < kSliceGroups; ++i) {
-        group[i][0] = load_shared_bits(from + i * kGroupBytes);
-        group[i][1] = load_shared_bits(from + i * kGroupBytes + kGroupBytes / 2);
-      }
-      return;
+    for (int i = 0; i < kSliceGroups; ++i) {
+      group[i][0] = load_shared_bits(from + i * kGroupBytes);
+      group[i][1] = load_shared_bits(from + i * kGroupBytes + kGroupBytes / 2);
     }
-    const int in_group = lane >> (5 - fold);
+  }
+  /// The first `groups` groups of a slice, or all that it has, of a unit folded `fold` times; the
+  /// others become zeros, and what other lanes have.
+  __device__ __forceinline__ void load_part(int lane, uint32_t from, int groups, int fold) {
+    const int of_lane = lane >> (5 - fold);
 #pragma unroll
     for (int i = 0; i < kSliceGroups; ++i) {
       group[i][0] = group[i][1] = uint4{};
-      const bool here = (i >> fold) < groups && (i & ((1 << fold) - 1)) == in_group;
+      const bool here = i < groups && (i & ((1 << fold) - 1)) == of_lane;
       load_shared_if(here, from + (i >> fold) * kGroupBytes, group[i][0]);
       load_shared_if(here, from + (i >> fold) * kGroupBytes + kGroupBytes / 2, group[i][1]);
     }
@@ -196,8 +196,8 @@ struct WeightSlice {
 /// source.take(slice, to, next) waits for the oldest that was asked for, stores it at `to` by
 /// store_row_quad, zeros beyond the row's end, and asks for slice `next` unless that is -1. Both
 /// are called by whole warps; each slice of the row that the warp works on is taken at least once.
-/// `kept` slices of the row stay in `row`, in the warp's part of it; when the warp has more than
-/// that, they are asked for again for each unit (then more than Source::kAskedAhead of them). When
+/// `kept` slices of the row stay in `row`, in the warp's places; when the warp has more than that,
+/// they are asked for again for each unit (then more than Source::kAskedAhead of them). When
 /// source.makes_row(whole) (whole: all of the warp's slices are kept), it makes all of the warp's
 /// slices at once instead: source.make_row(share, row). source.publish() is called after the last
 /// slice of a unit that was taken, before the next barrier, and source.await_page(barrier, phase)
@@ -220,7 +220,9 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   const SliceShare share(team, slices, kBlockUnits);
   const int lane = made_here(team.lane);
   const uint32_t in_row = smem_address(row);
-  const uint32_t weights = smem_address(ring.pages) + lane * 16;
+  // Of this warp's slices in their pages, where units are not folded.
+  const uint32_t weights =
+      smem_address(ring.pages) + place_in_page(share.first, 0) * kWeightSliceBytes + lane * 16;
   const auto fold_of = [&](int unit) { return unit + 1 == units ? fold : 0; };
   // Said anew each time: not even its address should take a register through the loop.
   const auto state = [&]() -> ProductState& {
@@ -239,8 +241,10 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     }
   };
   const auto leave = [&](int unit, int unit_fold, const UnitSums& unit_sums) {
-    constexpr int kSequenceSums = kBlockUnits * kUnitColumns * Team::kWarps;
     const int half = kUnitColumns / 2 >> unit_fold;
+    float* to = sums_memory + (state().block_round & 1) * kBlockSums<kBatch> +
+                (unit * kUnitColumns + lane / 4) * Team::kWarps + share.first;
+    constexpr int kSequenceSums = kBlockUnits * kUnitColumns * Team::kWarps;
 #pragma unroll
     for (int i = 0; i < 2 / row_parts(kBatch); ++i) {
       float2 columns = unit_sums.columns<kBatch>(i == 1);
@@ -250,13 +254,10 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
         columns.y += __shfl_xor_sync(~0u, columns.y, distance);
       }
       if ((kBatch > 1 || lane % 4 == 0) && lane / 4 < half) {
-        float* to =
-            my_sums + (round & 1) * kBlockSums<kBatch> + unit * (kUnitColumns * Team::kWarps);
-        if constexpr (kBatch > 1) {
-          to += (UnitSums::first_sequence<kBatch>(lane) + i) * kSequenceSums;
-        }
-        to[0] = columns.x;
-        to[half * Team::kWarps] = columns.y;
+        float* of_sequence =
+            kBatch > 1 ? to + (UnitSums::first_sequence<kBatch>(lane) + i) * kSequenceSums : to;
+        of_sequence[0] = columns.x;
+        of_sequence[half * Team::kWarps] = columns.y;
       }
     }
   };
@@ -287,13 +288,17 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     if (wanted) {
       source.await_page(ring.full[page.slot], page.phase);
     }
-    held.load(lane,
-              weights + page.slot * kPageBytes +
-                  place_in_page(share.first, unit_fold) * (kSliceBytes >> unit_fold),
-              wanted ? static_cast<int>(folded_groups(groups, unit_fold)) -
-                           slice * (kSliceGroups >> unit_fold)
-                     : 0,
-              unit_fold);
+    const uint32_t from = weights + page.slot * kPageBytes;
+    const int left = wanted ? groups - slice * kSliceGroups : 0;
+    if (unit_fold == 0 && left >= kSliceGroups) {
+      held.load(from);
+    } else {
+      held.load_part(lane,
+                     from +
+                         place_in_page(share.first, unit_fold) * (kWeightSliceBytes >> unit_fold) -
+                         place_in_page(share.first, 0) * kWeightSliceBytes,
+                     left, unit_fold);
+    }
     if (wanted) {
       release(slice, unit_fold);
       page.advance(i + 1 < share.count
@@ -349,12 +354,9 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
         if (!Source::kRowFirst && asks) {
           take(i, block + unit);
         }
-        held.multiply<kBatch>(lane, in_row + place(i), part, unit_sums);
+        held.template multiply<kBatch>(lane, in_row + place(i), part, unit_sums);
         const bool last = i + 1 == share.count;
-        if (!Source::kRowFirst && asks && last) {
-          source.publish();  // while the sums come out
-        }
-        const int then = last ? block + unit + share.sets : block + unit;
+        const int then = block + unit + (last ? share.sets : 0);
         if (then < units) {
           const int next = last ? 0 : i + 1;
           if (Source::kRowFirst && asks) {

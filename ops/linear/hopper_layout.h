@@ -14,7 +14,7 @@ inline constexpr int kPageBytes = 16384;
 inline constexpr int kPageGroups = kPageBytes / kGroupBytes;
 inline constexpr int kSliceGroups = 8;  ///< of a unit, that one warp multiplies
 inline constexpr int kSliceK = kSliceGroups * kGroupK;
-inline constexpr int kSliceBytes = kSliceGroups * kGroupBytes;
+inline constexpr int kWeightSliceBytes = kSliceGroups * kGroupBytes;
 inline constexpr int kPageSlices = kPageGroups / kSliceGroups;
 
 // Rows. The operand B of an mma has eight columns. They take the row of one sequence as two bf16
