@@ -267,7 +267,7 @@ std::unique_ptr<Stage> make_stage(const Decoder::Step& step, Stage* next) {
 
 Result<std::string> one_character(const Field& field) {
   WEFT_ASSIGN(std::string text, field.text());
-  if (text.empty() || decode_utf8(text.data()).size != text.size()) {
+  if (!is_one_character(text)) {
     return field.error("must be one character");
   }
   return text;

@@ -134,8 +134,7 @@ Result<PreTokenizer::Metaspace> PreTokenizer::parse_metaspace(const Field& field
   Metaspace metaspace;
   const Field replacement = field["replacement"];
   WEFT_ASSIGN(metaspace.replacement, replacement.text());
-  if (metaspace.replacement.empty() ||
-      decode_utf8(metaspace.replacement.data()).size != metaspace.replacement.size()) {
+  if (!is_one_character(metaspace.replacement)) {
     return replacement.error("must be one character");
   }
   WEFT_ASSIGN(metaspace.split, field["split"].flag_or(true));

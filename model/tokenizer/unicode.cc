@@ -85,6 +85,10 @@ bool too_new_to_normalize(char32_t c) {
   return range != std::begin(kTooNewToNormalize) && c <= range[-1].last;
 }
 
+bool is_one_character(std::string_view text) {
+  return !text.empty() && decode_utf8(text.data()).size == text.size();
+}
+
 void append_utf8(std::string& out, char32_t c) {
   const auto put = [&out](char32_t byte) { out.push_back(static_cast<char>(byte)); };
   if (c < 0x80) {

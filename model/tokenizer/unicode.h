@@ -55,6 +55,9 @@ inline const char* previous_utf8(const char* begin, const char* p) {
   return p;
 }
 
+/// Whether a valid text is a single character.
+bool is_one_character(std::string_view text);
+
 void append_utf8(std::string& out, char32_t c);
 
 /// The byte offset of the first invalid sequence, or npos.
