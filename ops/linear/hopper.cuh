@@ -199,9 +199,8 @@ struct WeightSlice {
 /// `kept` slices of the row stay in `row`, in the warp's places; when the warp has more than that,
 /// they are asked for again for each unit (then more than Source::kAskedAhead of them). When
 /// source.makes_row(whole) (whole: all of the warp's slices are kept), it makes all of the warp's
-/// slices at once instead: source.make_row(share, row). source.publish() is called after the last
-/// slice of a unit that was taken, before the next barrier, and source.await_page(barrier, phase)
-/// waits for a page.
+/// slices at once instead: source.make_row(share, row). source.publish() is called by all before
+/// each block's barrier, and source.await_page(barrier, phase) waits for a page.
 ///
 /// Source::kRowFirst: a slice of the row is taken before the weights for it are fetched, and has
 /// the registers; otherwise the weights are held while the row is on its way.
@@ -229,8 +228,6 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     return states[made_here(static_cast<int>(threadIdx.x)) / 32];
   };
   PageCursor page = state().cursor;
-  int round = state().block_round;
-  float* my_sums = sums_memory + lane / 4 * Team::kWarps + share.first;
   page.advance(share.set * pages + page_of(share.first, fold_of(share.set)), ring.slots);
   const auto release = [&](int slice, int unit_fold) {
     __syncwarp();
@@ -262,15 +259,15 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     }
   };
   const auto end_block = [&](int block, int block_units) {
+    source.publish();
     team.sync();
     finish(block, block_units, min(slices, Team::kWarps),
-           sums_memory + (round & 1) * kBlockSums<kBatch>);
-    ++round;
+           sums_memory + (state().block_round & 1) * kBlockSums<kBatch>);
     __syncwarp();
     if (lane == 0) {
       const int last = page_of(slices - 1, fold_of(block + block_units - 1));
       state().cursor.advance((block_units - 1) * pages + last + 1, ring.slots);
-      state().block_round = round;
+      ++state().block_round;
     }
     __syncwarp();
   };
