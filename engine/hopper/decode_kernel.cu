@@ -677,7 +677,7 @@ class Worker<kTraced, kBatch>::RowSource {
     }
   }
 
-  __device__ bool makes_row(bool) const { return code_.merged != 0; }
+  __device__ bool makes_row() const { return code_.merged != 0; }
   __device__ void make_row(const SliceShare& share, char* row) { worker_.merge(code_, share, row); }
 
   /// Waits for a page. What Barrier::wait() does at its end, a trap, would cost registers.
@@ -731,8 +731,8 @@ class Worker<kTraced, kBatch>::RowSource {
   uint2 weights_[kAskedAhead][kRowQuads] = {};
 };
 
-/// The rows of several sequences, likewise: a slice of four rows at a time, the next ones on
-/// their way. Where a warp keeps all of its slices they are brought before the product begins.
+/// The rows of several sequences, likewise: a slice of four rows at a time, the next ones on their
+/// way. Short code, on purpose: a step's should stay in the instruction cache.
 template <bool kTraced, int kBatch>
 class Worker<kTraced, kBatch>::RowsSource {
  public:
@@ -743,49 +743,36 @@ class Worker<kTraced, kBatch>::RowsSource {
   __device__ RowsSource(Worker& worker, const Code& code, float* squares)
       : worker_(worker), code_(code), squares_at_(squares), late_(worker, &code, -1) {}
 
-  __device__ bool makes_row(bool whole) const { return whole || code_.merged != 0; }
+  __device__ bool makes_row() const { return code_.merged != 0; }
   __device__ void make_row(const SliceShare& share, char* rows) {
-    if (code_.merged != 0) {
-      worker_.merge(code_, share, rows);
-      return;
-    }
-    ask(0, share.first);
-#pragma unroll 1
-    for (int first = 0; first < worker_.sequences(); first += kAtOnce) {
-      float squares[kAtOnce] = {};
-      const bool more = first + kAtOnce < worker_.sequences();
-#pragma unroll 1
-      for (int i = 0; i < share.count; ++i) {
-        const bool last = i + 1 == share.count;
-        const int slice = share.first + i * Team::kWarps;
-        const int next = !last ? slice + Team::kWarps : more ? share.first : -1;
-        bring(slice, first, rows + row_place<kBatch>(share, i), squares, next,
-              last ? first + kAtOnce : first);
-      }
-      if (code_.b != kNowhere) {
-#pragma unroll
-        for (int s = 0; s < kAtOnce; ++s) {
-          squares[s] = warp_sum(squares[s]);
-          if (team().lane == 0) {
-            squares_at_[(first + s) * Team::kWarps + team().warp] = squares[s];
-          }
-        }
-      }
-    }
-    __syncwarp();
-    worker_.stamp(1);
+    worker_.merge(code_, share, rows);
   }
 
   __device__ void ask(int, int slice) { ask_for(slice, 0); }
   __device__ void take(int slice, char* to, int next) {
-    float squares[kAtOnce] = {};  // of a row that is not normed: nobody asks
 #pragma unroll 1
     for (int first = 0; first < worker_.sequences(); first += kAtOnce) {
       const bool more = first + kAtOnce < worker_.sequences();
-      bring(slice, first, to, squares, more ? slice : next, more ? first + kAtOnce : 0);
+      bring(slice, first, to, more ? slice : next, more ? first + kAtOnce : 0);
+    }
+    if (slice == 0) {
+      worker_.stamp(1);
     }
   }
-  __device__ void publish() {}
+
+  /// Leaves this warp's squares to all.
+  __device__ void publish() {
+    if (code_.b != kNowhere && !published_) {
+      published_ = true;
+#pragma unroll
+      for (int s = 0; s < kBatch; ++s) {
+        const float squares = warp_sum(squares_[s]);
+        if (team().lane == 0) {
+          squares_at_[s * Team::kWarps + team().warp] = squares;
+        }
+      }
+    }
+  }
   /// As RowSource's.
   __device__ void await_page(Barrier& page, uint32_t phase) {
     while (!page.try_wait(phase) && !late_()) {
@@ -821,8 +808,8 @@ class Worker<kTraced, kBatch>::RowsSource {
   }
   /// Waits for what was asked for and stores it; adds to the rows' squares. Asks for the next,
   /// unless its slice is -1.
-  __device__ __forceinline__ void bring(int slice, int first, char* to, float (&squares)[kAtOnce],
-                                        int next_slice, int next_first) {
+  __device__ __forceinline__ void bring(int slice, int first, char* to, int next_slice,
+                                        int next_first) {
     const uint32_t tag = worker_.tag(code_.source);
     TaggedQuad rows[kAtOnce][kRowQuads];
     float4 weights[kRowQuads];
@@ -836,18 +823,19 @@ class Worker<kTraced, kBatch>::RowsSource {
     }
     // The same elements of all rows come together: while the first row's are not there nobody looks
     // for the others', which are then asked for again all at once.
+    for (bool all = false; !all && !late_();) {
+      all = true;
+      bool first_there = true;
 #pragma unroll
-    for (int q = 0; q < kRowQuads; ++q) {
-      while (there(slice, q, first) && !rows[0][q].has(tag) && !late_()) {
-        rows[0][q] = load_tagged_quad(from(slice, q, first));
-      }
-    }
+      for (int s = 0; s < kAtOnce; ++s) {
 #pragma unroll
-    for (int q = 0; q < kRowQuads; ++q) {
-#pragma unroll
-      for (int s = 1; s < kAtOnce; ++s) {
-        if (there(slice, q, first + s) && !rows[s][q].has(tag)) {
-          rows[s][q] = load_tagged_quad(from(slice, q, first + s));
+        for (int q = 0; q < kRowQuads; ++q) {
+          const bool missing = there(slice, q, first + s) && !rows[s][q].has(tag);
+          all = all && !missing;
+          if (missing && (s == 0 || first_there)) {
+            rows[s][q] = load_tagged_quad(from(slice, q, first + s));
+          }
+          first_there = first_there && (s > 0 || !missing);
         }
       }
     }
@@ -858,13 +846,14 @@ class Worker<kTraced, kBatch>::RowsSource {
     for (int s = 0; s < kAtOnce; ++s) {
 #pragma unroll
       for (int q = 0; q < kRowQuads; ++q) {
-        float4 x{};
-        if (there(slice, q, first + s)) {
-          x = await_quad(rows[s][q], from(slice, q, first + s), tag, late_);
-          squares[s] += squares_of(x);
-          x = {x.x * weights[q].x, x.y * weights[q].y, x.z * weights[q].z, x.w * weights[q].w};
+        const float4 x = rows[s][q].values();  // zeros where there is nothing
+#pragma unroll
+        for (int base = 0; base < kBatch; base += kAtOnce) {
+          squares_[base + s] += first == base ? squares_of(x) : 0;
         }
-        store_row_quad<kBatch>(to, first + s, team().lane + 32 * q, x);
+        store_row_quad<kBatch>(
+            to, first + s, team().lane + 32 * q,
+            {x.x * weights[q].x, x.y * weights[q].y, x.z * weights[q].z, x.w * weights[q].w});
       }
     }
   }
@@ -873,6 +862,8 @@ class Worker<kTraced, kBatch>::RowsSource {
   const Code& code_;
   float* const squares_at_;
   Late late_;
+  bool published_ = false;
+  float squares_[kBatch] = {};
   TaggedQuad asked_[kAtOnce][kRowQuads] = {};
   uint2 weights_[kRowQuads] = {};
 };

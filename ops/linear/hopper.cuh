@@ -198,12 +198,13 @@ struct WeightSlice {
 /// are called by whole warps; each slice of the row that the warp works on is taken at least once.
 /// `kept` slices of the row stay in `row`, in the warp's places; when the warp has more than that,
 /// they are asked for again for each unit (then more than Source::kAskedAhead of them). When
-/// source.makes_row(whole) (whole: all of the warp's slices are kept), it makes all of the warp's
-/// slices at once instead: source.make_row(share, row). source.publish() is called by all before
-/// each block's barrier, and source.await_page(barrier, phase) waits for a page.
+/// source.makes_row(), it makes all of the warp's slices at once instead: source.make_row(share,
+/// row). source.publish() is called by all before each block's barrier, and
+/// source.await_page(barrier, phase) waits for a page.
 ///
 /// Source::kRowFirst: a slice of the row is taken before the weights for it are fetched, and has
-/// the registers; otherwise the weights are held while the row is on its way.
+/// the registers (all slices at once where they are kept); otherwise the weights are held while the
+/// row is on its way.
 ///
 /// finish(first_unit, units, parts, sums) is called by the team, all warps alike, after each block,
 /// when `parts` sums for each (sequence, unit, column) are there, for gather(). The loader waits
@@ -319,7 +320,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   };
   // Fetched by all: registers that are written on some ways only would stay taken outside of this
   // function.
-  bool asks = works && !source.makes_row(keeps);
+  bool asks = works && !source.makes_row();
 #pragma unroll
   for (int i = 0; i < Source::kAskedAhead; ++i) {
     if (i < share.count && asks) {
@@ -333,9 +334,11 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     source.make_row(share, row);
   }
   if constexpr (Source::kRowFirst) {
-    if (asks) {
-      take(0, 0);
+#pragma unroll 1
+    for (int i = 0; asks && i < (keeps ? share.count : 1); ++i) {
+      take(i, 0);
     }
+    asks = asks && !keeps;
     fetch(share.set, 0, works);
   }
   RowGroups<kBatch> part;
