@@ -69,6 +69,26 @@ TEST(Engine, ExtendsWhatItGenerated) {
   EXPECT_EQ(parts, all);
 }
 
+TEST(Engine, WantsAPromptForEachSequence) {
+  EngineOptions options;
+  options.workers = 1;
+  options.context = 64;
+  const auto engine = wide_engine(options);
+  const std::vector<Engine::Prompt> prompts = {prompt_of(5), prompt_of(7)};
+  const auto two = engine->generate_batch(prompts, {}, 4);
+  ASSERT_FALSE(two.ok());
+  EXPECT_EQ(two.error().kind, ErrorKind::usage);
+  const auto one = engine->generate_batch({prompts.data(), 1}, {}, 4);
+  EXPECT_EQ(one.value().front().tokens, engine->generate(prompts[0], {}, 4).value().tokens);
+
+  options.sequences = 2;
+  const auto refused =
+      Engine::create(engine->config(), Weights::describe(engine->config()), options);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().kind, ErrorKind::usage);
+  EXPECT_NE(refused.error().message.find("one sequence at a time"), std::string::npos);
+}
+
 TEST(Engine, EndsAtTheContext) {
   EngineOptions options;
   options.workers = 2;

@@ -331,6 +331,28 @@ class DemoModel(Command):
         stats = json.loads(self.generate("--max-tokens", 16, "--echo", "--stats-json", "-"))
         self.assertEqual(stats["text"], text)
 
+    def test_several_prompts_are_sequences_of_their_own(self):
+        alone = self.generate("--max-tokens", 24)
+        path = self.folder / "stats.json"
+        flags = ("--max-tokens", 24, "--temperature", 1, "--seed", 4)
+        other = self.folder / "other.txt"
+        other.write_text("class Stack:")
+        text = self.ok("generate", "--device", "cpu", "--model", CODE, "--prompt", self.PROMPT, "--prompt", "import os",
+                       "--prompt-file", other, "--max-tokens", 24, "--stats-json", path).decode()
+        sequences = json.loads(path.read_text())["sequences"]
+        self.assertEqual(len(sequences), 3)
+        self.assertEqual(sequences[0]["text"], alone)
+        self.assertEqual(text, "".join(f"==> {i + 1} <==\n{s['text']}\n" for i, s in enumerate(sequences)))
+        # The second one of a batch draws as one alone with the next seed would.
+        both = json.loads(self.ok("generate", "--device", "cpu", "--model", CODE, "--prompt", self.PROMPT, "--prompt",
+                                  self.PROMPT, *flags, "--stats-json", "-"))["sequences"]
+        self.assertEqual(both[0]["text"], self.generate(*flags))
+        self.assertEqual(both[1]["text"], self.generate("--max-tokens", 24, "--temperature", 1, "--seed", 5))
+        self.assertEqual(both[1]["seed"], 5)
+
+    def test_the_cpu_decodes_one_sequence_at_a_time(self):
+        self.fails(USAGE, "bench", "decode", "--model", CODE, "--device", "cpu", "--batch", 2, says=["cpu", "one"])
+
     def test_nan_is_no_temperature(self):
         self.fails(USAGE, "generate", "--model", CODE, "--prompt", "x", "--temperature", "nan", says=["nan"])
 
