@@ -26,7 +26,7 @@ Program make_program(const ModelConfig& config, const Weights& weights, DType kv
   options.workers = kWorkers;
   options.capacity = kCapacity;
   options.kv = kv;
-  options.columns = 8;
+  options.columns = options.gated_columns = options.fewest_columns = 8;
   options.attention_tasks = 6;
   options.fuse_attention = true;
   return plan(config, weights, options);
@@ -209,7 +209,8 @@ TEST(Diff, FindsNothingWhereNothingIs) {
   for (const char* model : {"llama-bf16", "qwen3-bf16", "olmo2-bf16", "mistral-f32", "qwen2-f32"}) {
     for (const DType kv : {DType::bf16, DType::f32}) {
       Setting setting(model, kv);
-      EXPECT_TRUE(verify(setting.program()).ok());
+      const Status sound = verify(setting.program());
+      EXPECT_TRUE(sound.ok()) << model << ": " << (sound.ok() ? "" : sound.error().message);
       // Past the first block of keys, so that more than one split has some.
       std::vector<int32_t> tokens;
       for (int32_t i = 0; i < 70; ++i) {

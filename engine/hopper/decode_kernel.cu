@@ -159,6 +159,7 @@ class Worker {
   }
   __device__ static int index() { return static_cast<int>(blockIdx.x); }
 
+  class ProductRows;
   class RowSource;
   class RowsSource;
   using Source = std::conditional_t<kBatch == 1, RowSource, RowsSource>;
@@ -605,21 +606,42 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::norm_add(const Code& co
   }
 }
 
+/// What RowSource and RowsSource have in common.
+template <bool kTraced, int kBatch>
+class Worker<kTraced, kBatch>::ProductRows {
+ public:
+  __device__ bool makes_row() const { return code_.merged != 0; }
+  __device__ void make_row(const SliceShare& share, char* row) { worker_.merge(code_, share, row); }
+
+  /// Waits for a page. What Barrier::wait() does at its end, a trap, would cost registers.
+  __device__ void await_page(Barrier& page, uint32_t phase) {
+    while (!page.try_wait(phase) && !late_()) {
+    }
+  }
+
+ protected:
+  /// `squares`: [kBatch][warps], of rows that are normed, each warp's.
+  __device__ ProductRows(Worker& worker, const Code& code, float* squares)
+      : worker_(worker), code_(code), squares_at_(squares), late_(worker, &code, -1) {}
+
+  Worker& worker_;
+  const Code& code_;
+  float* const squares_at_;
+  Late late_;
+  bool published_ = false;
+};
+
 /// The row that a product multiplies, slice by slice: a tagged row, perhaps with a norm's weights.
 /// The norm's factor is left to the end of the product: it is known when all have read the row.
 template <bool kTraced, int kBatch>
-class Worker<kTraced, kBatch>::RowSource {
+class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::ProductRows {
  public:
   // See stream_product().
   static constexpr int kAskedAhead = 2;
   static constexpr bool kRowFirst = false;
 
-  /// `squares`: of the row, each warp's, when it is normed.
   __device__ RowSource(Worker& worker, const Code& code, float* squares)
-      : worker_(worker),
-        code_(code),
-        squares_at_(squares),
-        late_(worker, &code, -1),
+      : ProductRows(worker, code, squares),
         row_(worker.at<const Tagged>(code.a)),
         weight_(code.b != kNowhere ? worker.at<const __nv_bfloat16>(code.b) : nullptr) {}
 
@@ -677,15 +699,6 @@ class Worker<kTraced, kBatch>::RowSource {
     }
   }
 
-  __device__ bool makes_row() const { return code_.merged != 0; }
-  __device__ void make_row(const SliceShare& share, char* row) { worker_.merge(code_, share, row); }
-
-  /// Waits for a page. What Barrier::wait() does at its end, a trap, would cost registers.
-  __device__ void await_page(Barrier& page, uint32_t phase) {
-    while (!page.try_wait(phase) && !late_()) {
-    }
-  }
-
   /// Leaves this warp's squares to all.
   __device__ void publish() {
     if (weight_ != nullptr && !published_) {
@@ -698,6 +711,12 @@ class Worker<kTraced, kBatch>::RowSource {
   }
 
  private:
+  using ProductRows::code_;
+  using ProductRows::late_;
+  using ProductRows::published_;
+  using ProductRows::squares_at_;
+  using ProductRows::worker_;
+
   __device__ void ask_row(int i, int slice) {
 #pragma unroll
     for (int q = 0; q < kRowQuads; ++q) {
@@ -718,13 +737,8 @@ class Worker<kTraced, kBatch>::RowSource {
     return all;
   }
 
-  Worker& worker_;
-  const Code& code_;
-  float* const squares_at_;
-  Late late_;
   const Tagged* row_;
   const __nv_bfloat16* weight_;
-  bool published_ = false;
   float squares_ = 0;
   int last_asked_ = -1;  // slice
   TaggedQuad asked_[kAskedAhead][kRowQuads] = {};
@@ -734,19 +748,13 @@ class Worker<kTraced, kBatch>::RowSource {
 /// The rows of several sequences, likewise: a slice of four rows at a time, the next ones on their
 /// way. Short code, on purpose: a step's should stay in the instruction cache.
 template <bool kTraced, int kBatch>
-class Worker<kTraced, kBatch>::RowsSource {
+class Worker<kTraced, kBatch>::RowsSource : public Worker<kTraced, kBatch>::ProductRows {
  public:
   static constexpr int kAskedAhead = 1;
   static constexpr bool kRowFirst = true;  // many rows on their way want the registers
 
-  /// `squares`: [kBatch][warps].
   __device__ RowsSource(Worker& worker, const Code& code, float* squares)
-      : worker_(worker), code_(code), squares_at_(squares), late_(worker, &code, -1) {}
-
-  __device__ bool makes_row() const { return code_.merged != 0; }
-  __device__ void make_row(const SliceShare& share, char* rows) {
-    worker_.merge(code_, share, rows);
-  }
+      : ProductRows(worker, code, squares) {}
 
   __device__ void ask(int, int slice) { ask_for(slice, 0); }
   __device__ void take(int slice, char* to, int next) {
@@ -773,13 +781,14 @@ class Worker<kTraced, kBatch>::RowsSource {
       }
     }
   }
-  /// As RowSource's.
-  __device__ void await_page(Barrier& page, uint32_t phase) {
-    while (!page.try_wait(phase) && !late_()) {
-    }
-  }
 
  private:
+  using ProductRows::code_;
+  using ProductRows::late_;
+  using ProductRows::published_;
+  using ProductRows::squares_at_;
+  using ProductRows::worker_;
+
   static constexpr int kAtOnce = 4;  // rows
 
   __device__ bool there(int slice, int quad, int sequence) const {
@@ -858,11 +867,6 @@ class Worker<kTraced, kBatch>::RowsSource {
     }
   }
 
-  Worker& worker_;
-  const Code& code_;
-  float* const squares_at_;
-  Late late_;
-  bool published_ = false;
   float squares_[kBatch] = {};
   TaggedQuad asked_[kAtOnce][kRowQuads] = {};
   uint2 weights_[kRowQuads] = {};
