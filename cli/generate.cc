@@ -136,7 +136,7 @@ Result<int> generate(const GenerateFlags& flags) {
                                                   return take(static_cast<size_t>(sequence), token);
                                                 }));
   }
-  for (size_t i = results.size(); i < sequences.size() && !interrupted; ++i) {
+  for (size_t i = results.size(); i < sequences.size() && (i == 0 || !interrupted); ++i) {
     SamplingOptions sampling = flags.sampling;
     sampling.seed += i;
     WEFT_ASSIGN(Generation result, engine->generate(prompts[i], sampling, flags.max_tokens,
