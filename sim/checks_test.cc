@@ -85,6 +85,13 @@ TEST_P(Faults, LdsOutOfBounds) {
   EXPECT_EQ(line_of("lds_past_the_end", {64}, out.data(), 60), fault_line("lds_past_the_end"));
 }
 
+TEST_P(Faults, LoadBelowLds) {
+  const auto in = array<int>(80);
+  const auto out = array<int>(64);
+  expect_fault("direct_load_below_lds", FindingKind::lds_out_of_bounds, "256 bytes of LDS", {64},
+               in.data(), out.data());
+}
+
 TEST_P(Faults, LdsNeverWritten) {
   const auto out = array<float>(64);
   expect_fault("lds_never_written", FindingKind::uninitialized_lds, "never written", {64},

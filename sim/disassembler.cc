@@ -1,11 +1,23 @@
 #include "sim/disassembler.h"
 
-#include <llvm-c/Disassembler.h>
+#include <fmt/format.h>
 #include <llvm/DebugInfo/DIContext.h>
 #include <llvm/DebugInfo/DWARF/DWARFContext.h>
+#include <llvm/MC/MCAsmInfo.h>
+#include <llvm/MC/MCContext.h>
+#include <llvm/MC/MCDisassembler/MCDisassembler.h>
+#include <llvm/MC/MCInst.h>
+#include <llvm/MC/MCInstPrinter.h>
+#include <llvm/MC/MCInstrInfo.h>
+#include <llvm/MC/MCRegisterInfo.h>
+#include <llvm/MC/MCSubtargetInfo.h>
+#include <llvm/MC/MCTargetOptions.h>
+#include <llvm/MC/TargetRegistry.h>
 #include <llvm/Object/ObjectFile.h>
 #include <llvm/Support/MemoryBuffer.h>
+#include <llvm/Support/raw_ostream.h>
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <string_view>
@@ -52,41 +64,94 @@ bool crashes_llvm(const uint8_t* bytes, size_t left) {
   return false;
 }
 
+/// LLVM's decoder and printer for a target.
+class Llvm {
+ public:
+  /// Null: LLVM has no AMDGPU target.
+  static std::unique_ptr<Llvm> create(Target target) {
+    static std::once_flag once;
+    std::call_once(once, [] {
+      LLVMInitializeAMDGPUTargetInfo();
+      LLVMInitializeAMDGPUTargetMC();
+      LLVMInitializeAMDGPUDisassembler();
+    });
+    auto result = std::make_unique<Llvm>();
+    const llvm::Triple triple("amdgcn-amd-amdhsa");
+    std::string error;
+    const llvm::Target* llvm_target = llvm::TargetRegistry::lookupTarget(triple, error);
+    if (llvm_target == nullptr) {
+      return nullptr;
+    }
+    result->registers_.reset(llvm_target->createMCRegInfo(triple));
+    result->assembler_.reset(
+        llvm_target->createMCAsmInfo(*result->registers_, triple, llvm::MCTargetOptions()));
+    result->instructions_.reset(llvm_target->createMCInstrInfo());
+    result->subtarget_.reset(
+        llvm_target->createMCSubtargetInfo(triple, std::string(cdna::name_of(target)), ""));
+    result->context_ = std::make_unique<llvm::MCContext>(
+        triple, result->assembler_.get(), result->registers_.get(), result->subtarget_.get());
+    result->decoder_.reset(
+        llvm_target->createMCDisassembler(*result->subtarget_, *result->context_));
+    result->printer_.reset(llvm_target->createMCInstPrinter(
+        triple, result->assembler_->getAssemblerDialect(), *result->assembler_,
+        *result->instructions_, *result->registers_));
+    return result;
+  }
+
+  /// The instruction at the beginning of `code`, which lies at `address`; "": there is none.
+  /// `bytes`: its length.
+  std::string print(std::span<const std::byte> code, uint64_t address, uint64_t& bytes) const {
+    const llvm::ArrayRef<uint8_t> words(reinterpret_cast<const uint8_t*>(code.data()), code.size());
+    llvm::MCInst instruction;
+    bytes = 0;
+    if (crashes_llvm(words.data(), words.size()) ||
+        decoder_->getInstruction(instruction, bytes, words, address, llvm::nulls()) !=
+            llvm::MCDisassembler::Success) {
+      return {};
+    }
+    // Some encodings become instructions with a register that there is not, which the printer looks
+    // up far outside of its table.
+    for (const llvm::MCOperand& operand : instruction) {
+      if (operand.isReg() &&
+          (!operand.getReg().isValid() || operand.getReg().id() >= registers_->getNumRegs())) {
+        return {};
+      }
+    }
+    std::string text;
+    llvm::raw_string_ostream stream(text);
+    printer_->printInst(&instruction, address, "", *subtarget_, stream);
+    return text;
+  }
+
+ private:
+  std::unique_ptr<llvm::MCRegisterInfo> registers_;
+  std::unique_ptr<llvm::MCAsmInfo> assembler_;
+  std::unique_ptr<llvm::MCInstrInfo> instructions_;
+  std::unique_ptr<llvm::MCSubtargetInfo> subtarget_;
+  std::unique_ptr<llvm::MCContext> context_;
+  std::unique_ptr<llvm::MCDisassembler> decoder_;
+  std::unique_ptr<llvm::MCInstPrinter> printer_;
+};
+
 }  // namespace
 
 Result<std::vector<AssemblerLine>> disassemble(std::span<const std::byte> code, uint64_t address,
                                                Target target) {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    LLVMInitializeAMDGPUTargetInfo();
-    LLVMInitializeAMDGPUTargetMC();
-    LLVMInitializeAMDGPUDisassembler();
-  });
-  const std::string cpu(cdna::name_of(target));
-  const std::unique_ptr<void, decltype(&LLVMDisasmDispose)> context(
-      LLVMCreateDisasmCPU("amdgcn-amd-amdhsa", cpu.c_str(), nullptr, 0, nullptr, nullptr),
-      &LLVMDisasmDispose);
-  if (context == nullptr) {
-    return device_error("LLVM cannot disassemble for " + cpu +
-                        ": it was built without its AMDGPU target.");
+  const std::unique_ptr<Llvm> llvm = Llvm::create(target);
+  if (llvm == nullptr) {
+    return device_error(
+        fmt::format("LLVM cannot disassemble for {}: it was built without its AMDGPU target.",
+                    cdna::name_of(target)));
   }
   std::vector<AssemblerLine> lines;
   lines.reserve(code.size() / 6);
-  char text[512];
   for (size_t at = 0; at + 4 <= code.size();) {
-    // LLVM takes bytes it may write to, and does not.
-    auto* bytes = const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(code.data() + at));
-    const size_t size = crashes_llvm(bytes, code.size() - at)
-                            ? 0
-                            : LLVMDisasmInstruction(context.get(), bytes, code.size() - at,
-                                                    address + at, text, sizeof text);
-    AssemblerLine line{.address = address + at, .bytes = static_cast<uint32_t>(size), .text = {}};
-    if (size == 0 || size % 4 != 0) {
-      line.bytes = 4;
-    } else {
-      std::string_view trimmed = text;
-      trimmed.remove_prefix(std::min(trimmed.find_first_not_of(" \t"), trimmed.size()));
-      line.text = trimmed;
+    uint64_t size = 0;
+    AssemblerLine line{.address = address + at, .bytes = 4, .text = {}};
+    std::string text = llvm->print(code.subspan(at), address + at, size);
+    if (size > 0 && size % 4 == 0 && !text.empty()) {
+      line.bytes = static_cast<uint32_t>(size);
+      line.text = text.substr(std::min(text.find_first_not_of(" \t"), text.size()));
     }
     at += line.bytes;
     lines.push_back(std::move(line));

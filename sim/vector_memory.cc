@@ -263,7 +263,7 @@ void load_to_lds(Wave& w, const Instruction& i, const Access& access, Moved kind
   for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     const uint32_t to = base + static_cast<uint32_t>(l) * slot;
-    if (to + slot > w.group->lds_bytes) {
+    if (uint64_t{to} + slot > w.group->lds_bytes) {  // an offset below M0 is far above LDS
       report(w, i, FindingKind::lds_out_of_bounds, l,
              "it writes byte " + std::to_string(to) + " of " + std::to_string(w.group->lds_bytes) +
                  " bytes of LDS");

@@ -100,6 +100,18 @@ __global__ void direct_load_no_wait(const int* in, int* out) {
   out[threadIdx.x] = x;
 }
 
+/// The offset counts for both addresses: the first sixteen lanes land below LDS.
+__global__ void direct_load_below_lds(const int* in, int* out) {
+  __shared__ int data[64];
+  data[threadIdx.x] = 0;
+  asm volatile(
+      "s_mov_b32 m0, 0\n"
+      "global_load_lds_dword %0, off offset:-64\n"
+      "s_waitcnt vmcnt(0)" ::"v"(in + 16 + threadIdx.x)
+      : "memory");
+  out[threadIdx.x] = data[threadIdx.x];
+}
+
 __global__ void waits_for_nobody(unsigned* flag) {
   while (__scoped_atomic_load_n(flag, __ATOMIC_ACQUIRE, __MEMORY_SCOPE_DEVICE) == 0) {
   }  // FAULT waits_for_nobody
