@@ -196,8 +196,7 @@ class Taker {
  public:
   Taker(const ModelConfig& config, Eos eos) : config_(config), eos_(eos) {}
 
-  /// True: go on. The first token's time is prefill's when `prefill` is set. `on_token` may be
-  /// empty.
+  /// True: go on. The first token's time is prefill's when `prefill` is set.
   bool take(int32_t token, bool prefill, const std::function<bool(int32_t)>& on_token) {
     const double seconds = seconds_since(start_);
     start_ = std::chrono::steady_clock::now();
@@ -212,16 +211,13 @@ class Taker {
       return false;
     }
     result_.tokens.push_back(token);
-    if (on_token && !on_token(token)) {
+    if (!on_token(token)) {
       end(Stop::caller);
+      return false;
     }
-    return !ended_;
+    return true;
   }
-  void end(Stop why) {
-    result_.stop = why;
-    ended_ = true;
-  }
-  bool ended() const { return ended_; }
+  void end(Stop why) { result_.stop = why; }
   Generation release() { return std::move(result_); }
 
  private:
@@ -229,22 +225,28 @@ class Taker {
   const Eos eos_;
   Generation result_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  bool ended_ = false;
 };
 
 }  // namespace
 
-/// A Taker for each sequence.
+/// A Taker for each sequence; marks in `ended` the sequences that end.
 class Engine::Takers {
  public:
-  Takers(const ModelConfig& config, Eos eos, size_t count, const OnToken& on_token)
-      : takers_(count, Taker(config, eos)), on_token_(on_token) {}
+  Takers(const ModelConfig& config, Eos eos, const OnToken& on_token, std::vector<bool>& ended)
+      : takers_(ended.size(), Taker(config, eos)), on_token_(on_token), ended_(ended) {}
 
   bool take(int sequence, int32_t token, bool prefill) {
-    return of(sequence).take(token, prefill,
-                             [&](int32_t t) { return !on_token_ || on_token_(sequence, t); });
+    const auto i = static_cast<size_t>(sequence);
+    const bool more = takers_[i].take(
+        token, prefill, [&](int32_t t) { return !on_token_ || on_token_(sequence, t); });
+    ended_[i] = !more;
+    return more;
   }
-  Taker& of(int sequence) { return takers_[static_cast<size_t>(sequence)]; }
+  void end(int sequence, Stop why) {
+    const auto i = static_cast<size_t>(sequence);
+    takers_[i].end(why);
+    ended_[i] = true;
+  }
   std::vector<Generation> release() {
     std::vector<Generation> results;
     for (Taker& taker : takers_) {
@@ -256,13 +258,14 @@ class Engine::Takers {
  private:
   std::vector<Taker> takers_;
   const OnToken& on_token_;
+  std::vector<bool>& ended_;
 };
 
 Status Engine::decode(int64_t max_tokens, Eos eos, Takers& takers) {
   Runner& runner = *state_->runner;
   const Runner::Tokens ends =
       eos == Eos::ends ? Runner::Tokens(state_->config.eos) : Runner::Tokens{};
-  std::vector<bool>& ended = state_->ended;
+  const std::vector<bool>& ended = state_->ended;
   for (int64_t left = max_tokens; left > 0;) {
     // The last position that can be fed is capacity - 1; its logits give one token more.
     int64_t steps = left;
@@ -272,9 +275,8 @@ Status Engine::decode(int64_t max_tokens, Eos eos, Takers& takers) {
       }
       const int64_t room = runner.capacity() - runner.position(i);
       if (room == 0) {
-        takers.of(i).end(Stop::context);
+        takers.end(i, Stop::context);
         runner.end(i);
-        ended[static_cast<size_t>(i)] = true;
       } else {
         steps = std::min(steps, room);
       }
@@ -283,9 +285,7 @@ Status Engine::decode(int64_t max_tokens, Eos eos, Takers& takers) {
       return {};
     }
     WEFT_TRY(runner.decode(steps, ends, [&](int sequence, int32_t token) {
-      const bool more = takers.take(sequence, token, false);
-      ended[static_cast<size_t>(sequence)] = !more;
-      return more;
+      return takers.take(sequence, token, false);
     }));
     left -= steps;
   }
@@ -308,13 +308,11 @@ Result<std::vector<Generation>> Engine::generate_batch(std::span<const Prompt> p
                                        : fmt::format("prompt {}", tokens.size() + 1)));
     tokens.emplace_back(prompt);
   }
-  Takers takers(state_->config, eos, prompts.size(), on_token);
   state_->ended.assign(prompts.size(), false);
+  Takers takers(state_->config, eos, on_token, state_->ended);
   if (max_tokens > 0) {
     WEFT_TRY(runner.begin(tokens, sampling, [&](int sequence, int32_t token) {
-      const bool more = takers.take(sequence, token, true);
-      state_->ended[static_cast<size_t>(sequence)] = !more;
-      return more;
+      return takers.take(sequence, token, true);
     }));
     WEFT_TRY(decode(max_tokens - 1, eos, takers));
   }
@@ -334,11 +332,10 @@ Result<Generation> Engine::generate(std::span<const int32_t> prompt,
 
 Result<std::vector<Generation>> Engine::extend(int64_t max_tokens, const OnToken& on_token,
                                                Eos eos) {
-  const auto sequences = static_cast<size_t>(state_->runner->sequences());
   if (state_->runner->position(0) == 0) {
     return usage_error("there is no sequence to extend: generate first");
   }
-  Takers takers(state_->config, eos, sequences, on_token);
+  Takers takers(state_->config, eos, on_token, state_->ended);
   WEFT_TRY(decode(max_tokens, eos, takers));
   return takers.release();
 }
