@@ -363,7 +363,7 @@ class RunAhead {
   }
 
  private:
-  // Of four or eight streams: 256 or 512 KiB, what a second-level cache of 1 MiB keeps.
+  // Of two to six streams: 128 to 384 KiB, what a second-level cache of 1 MiB keeps.
   static constexpr int64_t kLines = 1024;
 
   const std::vector<Instruction>& instructions_;

@@ -1,5 +1,5 @@
 // Product of a few rows with weights that are read from memory once: the shape of a decode step,
-// whose cost is the weights' bytes. Four or eight weight rows are in flight at once, so that the
+// whose cost is the weights' bytes. Two to six weight rows are in flight at once, so that the
 // sums are independent and a row of `a` is loaded once for all. They are not neighbours: each comes
 // from its own part of the columns, so that memory is read as a few long streams, which the
 // hardware prefetchers follow at full bandwidth (with neighbours a stream would stop at every row's
@@ -92,10 +92,13 @@ class StreamProduct {
   }
 
   void run(Range columns) {
-    if (cpu::stream_count(stride_) == 8) {
-      run_streams<8>(columns);
-    } else {
-      run_streams<4>(columns);
+    switch (cpu::stream_count(stride_, rows_.size())) {
+      case 2:
+        return run_streams<2>(columns);
+      case 4:
+        return run_streams<4>(columns);
+      default:
+        return run_streams<6>(columns);
     }
   }
 

@@ -9,22 +9,23 @@
 
 namespace weft::cpu {
 
-/// A longer row of `a` does not stay in the first-level cache beside the weights: eight weight rows
-/// at once then halve the loads of it. Otherwise four read memory faster.
-inline constexpr int64_t kManyStreamsBytes = 16 << 10;
-
-/// Weight rows in flight at once when a row of `a` has k elements in f32.
-constexpr int stream_count(int64_t k) {
-  return k * static_cast<int64_t>(sizeof(float)) > kManyStreamsBytes ? 8 : 4;
+/// Weight rows in flight at once when `rows` rows of `a` have k elements in f32. Four read memory
+/// as fast as any, two as well, and while they run through the first-level cache (32 KiB) a row of
+/// `a` stays in it: beside four rows of bf16 up to 8 KiB of it, beside two 12 KiB. Longer ones come
+/// from the second-level cache each time: six weight rows at once make that seldom enough, and more
+/// read memory more slowly. Several rows of `a` need the sums of four for their arithmetic.
+constexpr int stream_count(int64_t k, int64_t rows) {
+  const int64_t bytes = k * static_cast<int64_t>(sizeof(float));
+  return bytes > 12 << 10 ? 6 : bytes > 8 << 10 && rows == 1 ? 2 : 4;
 }
 
-/// Brings the line-th cache line of each of a tile's streams into the second-level cache.
-/// `matrices` matrices of rows of `row_bytes` share the streams. Asks for nothing beyond a stream's
-/// end.
+/// Brings the line-th cache line of each of a tile's streams for one row of `a` into the
+/// second-level cache. `matrices` matrices of rows of `row_bytes` share the streams. Asks for
+/// nothing beyond a stream's end.
 inline void prefetch_streams(const void* const* matrices, int count, int64_t row_bytes, int64_t k,
                              Range columns, int64_t line) {
   constexpr int64_t kLine = 64;
-  const int parts = stream_count(k) / count;
+  const int parts = stream_count(k, 1) / count;
   const int64_t part = columns.size() / parts;
   if (line * kLine >= part * row_bytes) {
     return;
