@@ -93,8 +93,12 @@ void EngineFlags::declare(CLI::App& command) {
                   "prefill's products with bf16 weights: bf16, f32, auto (bf16 in large models)")
       ->type_name("FORMAT")
       ->check(CLI::IsMember({"auto", "bf16", "f32"}));
-  command.add_flag("--plain-weights", plain_weights,
-                   "cuda: decode reads weights as they are, not compressed without loss");
+  command
+      .add_option("--weights", weights,
+                  "what cuda's decode reads: plain, compressed (to 12 bits, without loss), auto "
+                  "(compressed where they do not fit its L2 cache)")
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember({"auto", "plain", "compressed"}));
 }
 
 Result<EngineOptions> EngineFlags::options() const {
@@ -108,7 +112,9 @@ Result<EngineOptions> EngineFlags::options() const {
   if (activations != "auto") {
     options.round_activations = activations == "bf16";
   }
-  options.compress_weights = !plain_weights;
+  if (weights != "auto") {
+    options.compress_weights = weights == "compressed";
+  }
   return options;
 }
 

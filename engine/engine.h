@@ -35,8 +35,9 @@ struct EngineOptions {
   /// Default: in models of kRoundedHidden and more.
   std::optional<bool> round_activations = {};
   int64_t chunk = 512;  ///< tokens of one prefill step
-  /// cuda: decode steps read weights that are compressed without loss, where they can be.
-  bool compress_weights = true;
+  /// cuda: whether decode steps read weights that are compressed without loss, where they can be.
+  /// Default: when they do not fit the device's L2 cache.
+  std::optional<bool> compress_weights = {};
   /// cuda: the seed of weights that are only described (Weights::describe): they are made on the
   /// device, the same values that Weights::generate makes.
   uint64_t weights_seed = 0;

@@ -21,7 +21,9 @@ struct Made {
     weights = Weights::describe(config);
     program = plan(config, weights, plan_options(config, kSms, kCapacity, DType::bf16));
     arena = lay_out(program, weights);
-    lowered = lower(program, config, weights, arena, kCapacity).value();
+    lowered = lower(program, config, weights, arena, kCapacity,
+                    std::vector<bool>(program.operations.size()))
+                  .value();
   }
   ModelConfig config;
   Weights weights;

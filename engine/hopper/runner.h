@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/runner.h"
@@ -19,9 +20,10 @@ struct RunnerOptions {
   int sequences = 1;     ///< at most kMostSequences
   DType kv = DType::bf16;
   bool round_activations = true;  ///< prompts may be fed by chunks that round them to bf16
-  bool compress_weights = true;   ///< for the resident kernel (ops/linear/hopper_compress.h)
-  uint64_t weights_seed = 0;      ///< of weights with no data
-  bool profile = false;           ///< time every operation
+  /// For the resident kernel (ops/linear/hopper_compress.h); default: when they do not fit L2.
+  std::optional<bool> compress_weights = {};
+  uint64_t weights_seed = 0;  ///< of weights with no data
+  bool profile = false;       ///< time every operation
 };
 
 /// `config` and `weights` outlive the runner. Weights with data are uploaded; those without

@@ -176,7 +176,10 @@ Status HopperRunner::make_program(int units) {
   program_ = plan(config_, weights_, options);
   WEFT_TRY(verify(program_));
   arena_ = lay_out(program_, weights_);
-  plain_.assign(program_.operations.size(), !options_.compress_weights);
+  int l2_bytes = 0;
+  cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, 0);
+  plain_.assign(program_.operations.size(),
+                !options_.compress_weights.value_or(weights_.bytes() > l2_bytes));
   return lower_program();
 }
 
@@ -200,14 +203,14 @@ Status HopperRunner::lower_program() {
   // loaders, behind the last that the warp has read, and one that another loader puts.
   const int most = launch_.pages - lowered_.page_jump - (kLoaders - 1);
   launch_.pages_in_flight = std::min(most, pages_of(kBytesInFlight)) / kLoaders;
-  launch_.calm_pages_in_flight =
-      std::min(launch_.pages_in_flight, pages_of(kCalmBytesInFlight) / kLoaders);
-  launch_.hungry_slots = std::min(launch_.pages, pages_of(kHungryBytes));
   if (launch_.pages_in_flight < kFewestInFlight) {
     return input_error(fmt::format(
         "{}: {} bytes for rows and {} codes leave {} bytes of shared memory for weights: too few",
         config_.name, lowered_.scratch_bytes, lowered_.most_codes, room));
   }
+  launch_.calm_pages_in_flight =
+      std::clamp(pages_of(kCalmBytesInFlight) / kLoaders, 1, launch_.pages_in_flight);
+  launch_.hungry_slots = std::min(launch_.pages, pages_of(kHungryBytes));
   return {};
 }
 

@@ -45,7 +45,7 @@ inline constexpr uint32_t kZeroScale = 0;
 constexpr bool can_be_listed(uint32_t weight, int first) {
   const int exponent = bf16_exponent(weight);
   const int moved = exponent - first + kWindowExponent;
-  return (weight & 0x7fffu) == 0 || (exponent > 0 && moved > 0 && moved < 255);
+  return (weight & 0x7fffu) == 0 || (exponent > 0 && exponent < 255 && moved > 0 && moved < 255);
 }
 constexpr uint32_t move_listed(uint32_t weight, int first) {
   if ((weight & 0x7fffu) == 0) {
