@@ -100,9 +100,9 @@ struct ModelShape {
 
 inline constexpr int kMostEos = 8;
 
-/// Host memory, mapped: what the host and the kernel tell one another while it runs.
+/// Host memory, mapped: what the kernel tells the host while it runs.
 struct Mailbox {
-  uint32_t stop = 0;                     ///< host: sequences that shall end soon, a bit each
+  uint32_t stop = 0;                     ///< what the host copies to Launch::stop
   uint32_t tokens[kMostSequences] = {};  ///< kernel: new tokens so far in this launch
   int32_t token[1];                      ///< [sequences, steps]
 };
@@ -158,6 +158,9 @@ struct Launch {
   uint32_t* seen = nullptr;
   void* candidates = nullptr;  ///< [sequences, workers] Candidate
   Mailbox* mailbox = nullptr;
+  /// Sequences that the host wants ended soon, a bit each. In device memory: the host copies it
+  /// there while the kernel runs.
+  uint32_t* stop = nullptr;
   uint32_t* ended = nullptr;      ///< sequences that have ended, a bit each
   uint32_t* stop_step = nullptr;  ///< steps from this one on are not run
   Failure* failure = nullptr;

@@ -1,9 +1,8 @@
 // One CTA per SM walks its worker's codes, step after step. Eight warps form the team that
 // computes; one thread beside them is the loader: it walks the same codes, knows every
 // weight byte of the step in order, and keeps the ring of pages full. It never waits for an
-// activation. Another thread fetches the codes, and one of the first CTA's looks for the host's
-// word. What workers tell one another carries tags, so whoever needs it waits for the data
-// itself; logits and the step's token alone have events, counters in global memory: a wait polls
+// activation. Another thread fetches the codes. What workers tell one another carries tags, so
+// whoever needs it waits for the data itself; logits and the step's token alone have events, counters in global memory: a wait polls
 // them with acquire loads, a signal is a release addition after the team's stores. Every spin has
 // an end: a worker that waits too long writes what it waited for and everybody leaves.
 #include "engine/hopper/decode_kernel.h"
@@ -68,7 +67,6 @@ struct Shared {
   uint32_t gave_up;   ///< somebody waited too long, here or elsewhere
   uint32_t leave[2];  ///< what thread 0 saw of gave_up at the end of a step: all act on the same
   uint32_t ended;     ///< the team has left: the others follow
-  uint32_t stop;      ///< sequences that the host wants ended
   Launch launch;
 };
 
@@ -121,7 +119,7 @@ class Worker {
     }
     if (threadIdx.x == 0) {
       shared().code_count = count;
-      shared().gave_up = shared().ended = shared().stop = 0;
+      shared().gave_up = shared().ended = 0;
       for (int i = 0; i < kCodeSlots; ++i) {
         shared().code_there[i].init(1);
         shared().code_done[i].init(Team::kWarps);
@@ -135,8 +133,6 @@ class Worker {
   /// By one thread each.
   __device__ void load();
   __device__ void fetch_codes();
-  /// By one thread: looks for the host's word, which is a long way off.
-  __device__ void watch_host();
 
  private:
   __device__ static Shared<kBatch>& shared() { return *reinterpret_cast<Shared<kBatch>*>(memory); }
@@ -1046,9 +1042,11 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::end_sequence(int sequen
 template <bool kTraced, int kBatch>
 __device__ __forceinline__ void Worker<kTraced, kBatch>::sample(const Code& code) {
   const int row = code.row;
-  const bool stop = (*static_cast<volatile uint32_t*>(&shared().stop) >> row & 1) != 0;
+  // The host's word. It comes to device memory: loads from the host's, by a few SMs and a
+  // microsecond apart, can hold up all other loads of half of the chip's SMs.
+  const bool stop = team().thread == 0 && (load_system(launch_.stop) >> row & 1) != 0;
   if (given(step())) {
-    if (team().thread == 0 && stop) {
+    if (stop) {
       end_sequence(row);
     }
     return;
@@ -1220,14 +1218,6 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::fetch_codes() {
   }
 }
 
-template <bool kTraced, int kBatch>
-__device__ __forceinline__ void Worker<kTraced, kBatch>::watch_host() {
-  while (!ended()) {
-    *static_cast<volatile uint32_t*>(&shared().stop) = load_system(&launch_.mailbox->stop);
-    __nanosleep(1000);
-  }
-}
-
 /// Puts the pages of the launch's steps into the ring in the order in which they are used.
 template <bool kTraced, int kBatch>
 __device__ __forceinline__ void Worker<kTraced, kBatch>::load() {
@@ -1270,8 +1260,6 @@ __global__ void __launch_bounds__(kThreads, 1)
       worker.load();
     } else if (threadIdx.x == Team::kThreads + 32) {
       worker.fetch_codes();
-    } else if (blockIdx.x < launch.shape.sequences && threadIdx.x == Team::kThreads + 64) {
-      worker.watch_host();  // on those that sample
     }
   }
   // All end here: ptxas gives a kernel with several ends no more registers than it began with.
