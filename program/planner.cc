@@ -107,6 +107,9 @@ class Planner {
 
   Rows rows_of(bool many) const { return many || !chunk() ? Rows::all : Rows::last; }
   bool fused() const { return options_.fuse_attention && !chunk(); }
+  /// Whether each worker merges attention's splits for itself. Of several sequences that would be
+  /// more than an exchange costs.
+  bool merges_itself() const { return fused() && options_.sequences == 1; }
   bool chunk() const { return options_.rows > 1; }
   Range all_rows() const { return {0, program_.rows}; }
   bool norm_before() const { return config_.norm_placement == NormPlacement::before; }
@@ -530,7 +533,7 @@ void Planner::attention_block(int64_t layer, bool many) {
   EventId done = spread(id, tiles, appended_);
   Waits ready{{done}};
   const Tiles out_tiles = by_weights(config_.hidden, config_.query_size(), many);
-  if (fused()) {
+  if (merges_itself()) {
     std::vector<bool> users;
     add_users(out_tiles, users);
     repeat(operation("attention_combine", layer, rows_of(many), AttentionCombineOp{op}), ready,
@@ -660,7 +663,7 @@ Program Planner::run() {
   }
   if (options_.logits != Logits::all) {
     one_.input = buffer("input_row", Space::worker, Element::f32, one, config_.hidden);
-    one_.attention = buffer("attention_row", fused() ? Space::worker : Space::activation,
+    one_.attention = buffer("attention_row", merges_itself() ? Space::worker : Space::activation,
                             Element::f32, one, config_.query_size());
     one_.ffn = buffer("ffn_row", Space::activation, Element::f32, one, config_.ffn);
     if (after) {

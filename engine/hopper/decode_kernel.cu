@@ -2,9 +2,10 @@
 // computes; one thread beside them is the loader: it walks the same codes, knows every
 // weight byte of the step in order, and keeps the ring of pages full. It never waits for an
 // activation. Another thread fetches the codes. What workers tell one another carries tags, so
-// whoever needs it waits for the data itself; logits and the step's token alone have events, counters in global memory: a wait polls
-// them with acquire loads, a signal is a release addition after the team's stores. Every spin has
-// an end: a worker that waits too long writes what it waited for and everybody leaves.
+// whoever needs it waits for the data itself; logits and the step's token alone have events,
+// counters in global memory: a wait polls them with acquire loads, a signal is a release addition
+// after the team's stores. Every spin has an end: a worker that waits too long writes what it
+// waited for and everybody leaves.
 #include "engine/hopper/decode_kernel.h"
 
 #include <type_traits>
@@ -245,6 +246,13 @@ class Worker {
   /// Waits until the whole rows of a product are there.
   __device__ void await_row(const Code& code);
   __device__ void merge(const Code& code, const SliceShare& share, char* row);
+  /// Where four elements' slice begins in rows that are operands.
+  __device__ char* operand_slice(Place rows, int element) const {
+    return at<char>(rows) + element / kSliceK * row_slice_bytes(kBatch);
+  }
+  /// Merges attention's splits for all: where there are several sequences, each worker's merging
+  /// them for itself would cost too many trips.
+  __device__ void combine(const Code& code);
   __device__ void product(const Code& code);
   __device__ void sample(const Code& code);
   /// By one thread: the sequence wants no more steps.
@@ -606,8 +614,12 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::norm_add(const Code& co
 template <bool kTraced, int kBatch>
 class Worker<kTraced, kBatch>::ProductRows {
  public:
-  __device__ bool makes_row() const { return code_.merged != 0; }
-  __device__ void make_row(const SliceShare& share, char* row) { worker_.merge(code_, share, row); }
+  __device__ bool makes_row() const { return kBatch == 1 && code_.merged != 0; }
+  __device__ void make_row(const SliceShare& share, char* row) {
+    if constexpr (kBatch == 1) {
+      worker_.merge(code_, share, row);
+    }
+  }
 
   /// Waits for a page. What Barrier::wait() does at its end, a trap, would cost registers.
   __device__ void await_page(Barrier& page, uint32_t phase) {
@@ -641,7 +653,7 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
         row_(worker.at<const Tagged>(code.a)),
         weight_(code.b != kNowhere ? worker.at<const __nv_bfloat16>(code.b) : nullptr) {}
 
-  __device__ void ask(int i, int slice) {
+  __device__ void ask(int i, int slice, char*) {
     last_asked_ = slice;
     ask_row(i, slice);
 #pragma unroll
@@ -653,7 +665,7 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
     }
   }
 
-  __device__ void take(int slice, char* to, int next) {
+  __device__ void take(int slice, char* to, int next, char* next_to) {
     // What was asked for before it was written is asked for again all at once: one by one, each
     // word would cost a trip of its own.
     bool again = false;
@@ -688,7 +700,7 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
       ask_row(0, last_asked_);
     }
     if (next >= 0) {
-      ask(kAskedAhead - 1, next);
+      ask(kAskedAhead - 1, next, next_to);
     }
     if (slice == 0) {
       worker_.stamp(1);
@@ -742,7 +754,8 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
 };
 
 /// The rows of several sequences, likewise: a slice of four rows at a time, the next ones on their
-/// way. Short code, on purpose: a step's should stay in the instruction cache.
+/// way; or rows that are operands already, which are copied to shared memory as they are. Short
+/// code, on purpose: a step's should stay in the instruction cache.
 template <bool kTraced, int kBatch>
 class Worker<kTraced, kBatch>::RowsSource : public Worker<kTraced, kBatch>::ProductRows {
  public:
@@ -752,8 +765,24 @@ class Worker<kTraced, kBatch>::RowsSource : public Worker<kTraced, kBatch>::Prod
   __device__ RowsSource(Worker& worker, const Code& code, float* squares)
       : ProductRows(worker, code, squares) {}
 
-  __device__ void ask(int, int slice) { ask_for(slice, 0); }
-  __device__ void take(int slice, char* to, int next) {
+  __device__ void ask(int, int slice, char* to) {
+    if (operands()) {
+      copy(slice, to);
+    } else {
+      ask_for(slice, 0);
+    }
+  }
+  __device__ void take(int slice, char* to, int next, char* next_to) {
+    if (operands()) {
+      if (next >= 0) {
+        __syncwarp();  // all have multiplied what was there
+        copy(next, next_to);
+        await_copies<1>();
+      } else {
+        await_copies<0>();
+      }
+      return;
+    }
 #pragma unroll 1
     for (int first = 0; first < worker_.sequences(); first += kAtOnce) {
       const bool more = first + kAtOnce < worker_.sequences();
@@ -787,6 +816,20 @@ class Worker<kTraced, kBatch>::RowsSource : public Worker<kTraced, kBatch>::Prod
 
   static constexpr int kAtOnce = 4;  // rows
 
+  __device__ bool operands() const { return code_.source == kOperands; }
+  /// A slice of operands, as a group of copies.
+  __device__ __forceinline__ void copy(int slice, char* to) const {
+    constexpr int kBytes = 16;
+    const char* from = worker_.template at<const char>(code_.a) + slice * row_slice_bytes(kBatch);
+#pragma unroll
+    for (int i = 0; i < row_slice_bytes(kBatch) / kBytes / 32; ++i) {
+      const int offset = (team().lane + 32 * i) * kBytes;
+      const int element =
+          slice * kSliceK + offset / kRowGroupBytes<kBatch> * kGroupK + offset % kColumnBytes / 2;
+      copy_async_16(to + offset, from + offset, element < code_.k);
+    }
+    commit_copies();
+  }
   __device__ bool there(int slice, int quad, int sequence) const {
     return row_element(slice, quad) < code_.k && sequence < worker_.sequences();
   }
@@ -901,6 +944,33 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::merge(const Code& code,
 }
 
 template <bool kTraced, int kBatch>
+__device__ __forceinline__ void Worker<kTraced, kBatch>::combine(const Code& code) {
+  const ModelShape& shape = launch_.shape;
+  Late late(*this, &code, -1);
+  constexpr int kElements = 4 * kRowQuads;  // of a thread
+  const int first_element = code.first * shape.head_dim;
+  const int of_row = (code.last - code.first) * shape.head_dim / kElements;
+#pragma unroll 1
+  for (int i = team().thread; i < sequences() * of_row; i += Team::kThreads) {
+    const int sequence = i / of_row;
+    const int element = first_element + i % of_row * kElements;
+    int first;
+    int last;
+    int active;
+    split_keys(position_of(sequence), 0, first, last, active);
+    const Partials partials(at<Tagged>(code.a), sequence, shape.query_heads, shape.splits,
+                            shape.head_dim);
+    float4 x[kRowQuads];
+    merge_splits(partials, tag(code.source), active, element, late, x);
+#pragma unroll
+    for (int q = 0; q < kRowQuads; ++q) {
+      store_row_quad<kBatch>(operand_slice(code.b, element), sequence, element % kSliceK / 4 + q,
+                             x[q]);
+    }
+  }
+}
+
+template <bool kTraced, int kBatch>
 __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& code) {
   const bool gated = code.opcode == Opcode::gated_linear;
   const bool normed = code.b != kNowhere;
@@ -924,6 +994,17 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
     if (segment.version == kPlain) {
       if (valid) {
         __stcg(at<float>(segment.out) + row_of(segment) + column, x);
+      }
+      return;
+    }
+    if (kBatch > 1 && segment.version == kOperands) {
+      const float rounded = round_to_tagged(x);  // as one sequence's is on its way
+      const float4 quad{rounded, __shfl_down_sync(~0u, rounded, 1),
+                        __shfl_down_sync(~0u, rounded, 2), __shfl_down_sync(~0u, rounded, 3)};
+      const int element = code.first + column;
+      if (valid && column % 4 == 0) {
+        store_row_quad<kBatch>(operand_slice(segment.out, element), sequence(),
+                               element % kSliceK / 4, quad);
       }
       return;
     }
@@ -1136,6 +1217,11 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::run_apart(const Code* c
         worker.template attend_to<128, false>(*code);
       } else {
         worker.template attend_to<0, false>(*code);
+      }
+      break;
+    case Opcode::combine:
+      if constexpr (kBatch > 1) {
+        worker.combine(*code);
       }
       break;
     case Opcode::sample:
