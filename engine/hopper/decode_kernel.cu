@@ -931,7 +931,8 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::merge(const Code& code,
       static_assert(kRowQuads == 2);
       const int element = slice * kSliceK + 8 * team().lane;
       float4 x[kRowQuads];
-      merge_splits(partials, tag(code.source), active, element < code.k ? element : -1, late, x);
+      merge_splits<true>(partials, tag(code.source), active, element < code.k ? element : -1, late,
+                         x);
 #pragma unroll
       for (int q = 0; q < kRowQuads; ++q) {
         store_row_quad<kBatch>(row + row_place<kBatch>(share, i), sequence, 2 * team().lane + q,
@@ -961,7 +962,7 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::combine(const Code& cod
     const Partials partials(at<Tagged>(code.a), sequence, shape.query_heads, shape.splits,
                             shape.head_dim);
     float4 x[kRowQuads];
-    merge_splits(partials, tag(code.source), active, element, late, x);
+    merge_splits<false>(partials, tag(code.source), active, element, late, x);
 #pragma unroll
     for (int q = 0; q < kRowQuads; ++q) {
       store_row_quad<kBatch>(operand_slice(code.b, element), sequence, element % kSliceK / 4 + q,
