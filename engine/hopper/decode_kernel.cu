@@ -2,10 +2,10 @@
 // computes; one thread beside them is the loader: it walks the same codes, knows every
 // weight byte of the step in order, and keeps the ring of pages full. It never waits for an
 // activation. Another thread fetches the codes. What workers tell one another carries tags, so
-// whoever needs it waits for the data itself; logits and the step's token alone have events,
-// counters in global memory: a wait polls them with acquire loads, a signal is a release addition
-// after the team's stores. Every spin has an end: a worker that waits too long writes what it
-// waited for and everybody leaves.
+// whoever needs it waits for the data itself; logits, the step's token and rows of several
+// sequences that come as operands alone have events, counters in global memory: a wait polls them
+// with acquire loads, a signal is a release addition after the team's stores. Every spin has an
+// end: a worker that waits too long writes what it waited for and everybody leaves.
 #include "engine/hopper/decode_kernel.h"
 
 #include <type_traits>
