@@ -93,6 +93,8 @@ void EngineFlags::declare(CLI::App& command) {
                   "prefill's products with bf16 weights: bf16, f32, auto (bf16 in large models)")
       ->type_name("FORMAT")
       ->check(CLI::IsMember({"auto", "bf16", "f32"}));
+  command.add_flag("--plain-weights", plain_weights,
+                   "cuda: decode reads weights as they are, not compressed without loss");
 }
 
 Result<EngineOptions> EngineFlags::options() const {
@@ -106,6 +108,7 @@ Result<EngineOptions> EngineFlags::options() const {
   if (activations != "auto") {
     options.round_activations = activations == "bf16";
   }
+  options.compress_weights = !plain_weights;
   return options;
 }
 

@@ -32,13 +32,14 @@ struct ModelSource {
 /// A preset, its layers cut to `layers` when that is not 0. Error (usage): unknown, or too many.
 Result<ModelConfig> preset_with_layers(const std::string& name, int64_t layers);
 
-/// --device, --threads, --context, --kv, --activations.
+/// --device, --threads, --context, --kv, --activations, --plain-weights.
 struct EngineFlags {
   std::string device;
   int workers = 0;
   int64_t context = 0;
   std::string kv = "auto";
   std::string activations = "auto";
+  bool plain_weights = false;
 
   void declare(CLI::App& command);
   Result<EngineOptions> options() const;

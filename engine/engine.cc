@@ -124,15 +124,17 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
   const bool round_activations = options.round_activations.value_or(kept.hidden >= kRoundedHidden);
   if (cuda) {
     if constexpr (built::kCuda) {
-      WEFT_ASSIGN(state->runner, hopper::create_runner(kept, state->weights,
-                                                       {.device = options.device,
-                                                        .workers = options.workers,
-                                                        .capacity = capacity,
-                                                        .sequences = options.sequences,
-                                                        .kv = kv,
-                                                        .round_activations = round_activations,
-                                                        .weights_seed = options.weights_seed,
-                                                        .profile = options.profile}));
+      WEFT_ASSIGN(state->runner,
+                  hopper::create_runner(kept, state->weights,
+                                        {.device = options.device,
+                                         .workers = options.workers,
+                                         .capacity = capacity,
+                                         .sequences = options.sequences,
+                                         .kv = kv,
+                                         .round_activations = round_activations,
+                                         .compress_weights = options.compress_weights,
+                                         .weights_seed = options.weights_seed,
+                                         .profile = options.profile}));
     } else {
       return device_error(
           fmt::format("device {} cannot be had: this build has no CUDA kernels", options.device));
@@ -179,7 +181,9 @@ Cost Engine::prefill_cost(int64_t tokens) const {
 
 Cost Engine::decode_cost(int64_t position) const {
   const State& s = *state_;
-  return cost_of(s.program(1, Logits::last), s.weights, s.runner->sequences(), position);
+  Cost cost = cost_of(s.program(1, Logits::last), s.weights, s.runner->sequences(), position);
+  cost.weight_bytes -= static_cast<double>(s.runner->saved_bytes());
+  return cost;
 }
 
 int64_t Engine::kv_bytes(int64_t positions) const {

@@ -35,6 +35,8 @@ struct EngineOptions {
   /// Default: in models of kRoundedHidden and more.
   std::optional<bool> round_activations = {};
   int64_t chunk = 512;  ///< tokens of one prefill step
+  /// cuda: decode steps read weights that are compressed without loss, where they can be.
+  bool compress_weights = true;
   /// cuda: the seed of weights that are only described (Weights::describe): they are made on the
   /// device, the same values that Weights::generate makes.
   uint64_t weights_seed = 0;
@@ -107,7 +109,8 @@ class Engine {
   /// ended before others.
   std::span<const float> last_logits(int sequence = 0) const;
 
-  /// What a prompt of this many tokens, or a decode step of all sequences at this position, costs.
+  /// What a prompt of this many tokens, or a decode step of all sequences at this position, costs;
+  /// a step's weights as the device reads them (Runner::saved_bytes).
   Cost prefill_cost(int64_t tokens) const;
   Cost decode_cost(int64_t position) const;
 

@@ -55,6 +55,9 @@ class Runner {
 
   /// Bytes per second that the device reads from memory at most, measured now on the weights.
   virtual Result<double> read_bandwidth() = 0;
+  /// Bytes of weights that a decode step reads less than the checkpoint has, where the device keeps
+  /// them compressed.
+  virtual int64_t saved_bytes() const { return 0; }
   /// Of the last decode(), when the engine was made to profile; empty where it cannot.
   virtual std::vector<OperationTime> operation_times() const { return {}; }
 };

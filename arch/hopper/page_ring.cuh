@@ -1,5 +1,5 @@
-// A ring of pages in shared memory between one loader, which keeps bulk copies in flight, and the
-// warps of a team, of which one or several read a page. The loader runs ahead of the arithmetic
+// A ring of pages in shared memory between loaders, which keep bulk copies in flight, and the warps
+// of a team, of which one or several read a page. The loaders run ahead of the arithmetic
 // through every wait of the program: that is what hides the waits.
 #pragma once
 
@@ -13,6 +13,7 @@ struct PageRing {
   Barrier* full;   ///< [slots]: the copy has landed
   Barrier* empty;  ///< [slots]: its readers are done
   int slots;
+  int page_bytes;  ///< from a slot to the next
 
   /// By one thread, before the team and the loader begin.
   __device__ void init(int readers) const {
@@ -24,7 +25,7 @@ struct PageRing {
   }
 };
 
-/// A place in the ring: each warp has one, the loader two.
+/// A place in the ring: each warp has one, a loader two.
 struct PageCursor {
   int slot = 0;
   uint32_t phase = 0;
@@ -47,24 +48,34 @@ struct PageCursor {
 /// How many pages may be on their way at once. Many while much of the ring is empty: then the team
 /// waits for weights. Few otherwise: what streams in slows what the SMs tell one another.
 struct FlightLimits {
-  int hungry;        ///< while at least `hungry_slots` slots are free; fewer than there are slots
+  int hungry;        ///< of a loader, while at least `hungry_slots` slots are free
   int calm;          ///< otherwise
   int hungry_slots;  ///< at most as many as there are
 };
 
-/// The loader's end of the ring, of one thread. It must bring a page every 800 cycles or so, all
-/// its waits included: what it needs stays in registers.
-template <int kPageBytes>
+/// A loader's end of the ring, of one thread. kLoaders take turns at the pages. What it needs stays
+/// in registers.
+template <int kLoaders>
 class PageFeed {
  public:
-  __device__ PageFeed(const PageRing& ring, const FlightLimits& limits)
+  /// `put`: [kLoaders], zeros, in shared memory: pages that each has put into the ring.
+  __device__ PageFeed(const PageRing& ring, const FlightLimits& limits, int loader,
+                      const uint32_t* put)
       : pages_(smem_address(ring.pages)),
         full_(smem_address(ring.full)),
         to_empty_(smem_address(ring.empty) - smem_address(ring.full)),
         slots_(ring.slots),
-        limits_(limits) {}
+        page_bytes_(ring.page_bytes),
+        limits_(limits),
+        next_{loader, 0},
+        oldest_{loader, 0},
+        own_put_(smem_address(put + loader)),
+        before_put_(smem_address(put + (loader + kLoaders - 1) % kLoaders)),
+        ahead_(loader == 0 ? 0 : 1) {}
 
-  /// Fills the next slot, when it is empty, with `bytes` from `from`; false: late() said to stop.
+  /// Fills this loader's next slot, when it is empty, with `bytes` from `from`, after the loader
+  /// before it has filled its own: what a reader has seen arrive tells how far all are. False:
+  /// late() said to stop.
   template <class Late>
   __device__ bool put(const char* from, uint32_t bytes, uint64_t policy, Late late) {
     // A barrier that nobody has used yet has ended phase 1: the first round waits for nothing.
@@ -83,11 +94,17 @@ class PageFeed {
     while (flying_ >= most) {
       land();
     }
+    while (load_shared_word(before_put_) < count_ + ahead_) {
+      if (late()) {
+        return false;
+      }
+    }
     Barrier& full = barrier(full_ + next_.slot * sizeof(Barrier));
     full.arrive_expect(bytes);
-    load_bytes(__cvta_shared_to_generic(pages_ + next_.slot * kPageBytes), from, bytes, full,
+    load_bytes(__cvta_shared_to_generic(pages_ + next_.slot * page_bytes_), from, bytes, full,
                policy);
-    next_.advance(slots_);
+    store_shared_word(own_put_, ++count_);
+    next_.advance(kLoaders, slots_);
     ++flying_;
     return true;
   }
@@ -108,15 +125,19 @@ class PageFeed {
   __device__ void land() {
     while (!barrier(full_ + oldest_.slot * sizeof(Barrier)).try_wait(oldest_.phase)) {
     }
-    oldest_.advance(slots_);
+    oldest_.advance(kLoaders, slots_);
     --flying_;
   }
 
   const uint32_t pages_, full_, to_empty_;
   const int slots_;
+  const int page_bytes_;
   const FlightLimits limits_;
   PageCursor next_;    // to fill
   PageCursor oldest_;  // of those on their way
+  const uint32_t own_put_, before_put_;
+  const uint32_t ahead_;  // pages that the loader before this one puts before this one's first
+  uint32_t count_ = 0;
   int flying_ = 0;
 };
 

@@ -56,7 +56,9 @@ struct AttentionCode {
   Version k = kPlain, v = kPlain;  ///< of keys and values
 };
 
-inline constexpr int kTeamWarps = 8;   ///< of a CTA; the loader is beside them
+inline constexpr int kTeamWarps = 8;  ///< of a CTA; the loaders are beside them
+/// Threads that take turns at bringing pages: one alone brings one every 900 cycles or so.
+inline constexpr int kLoaders = 2;
 inline constexpr int kMostPages = 16;  ///< in the ring
 inline constexpr uint32_t kMostTag = 0xffff;
 
@@ -82,7 +84,8 @@ struct alignas(16) Code {
   int32_t row = 0;  ///< the sequence's, where a code works on one sequence; else it does on all
   float x = 0, y = 0;
   uint32_t stream = 0;  ///< of the first page, in units of 16 bytes from the worker's stream
-  int32_t units = 0;
+  uint16_t units = 0;
+  uint8_t compressed = 0;    ///< a product's weights (see ops/linear/hopper_compress.h)
   Version source = kPlain;   ///< of what `a` is
   Version version = kPlain;  ///< of what embed and attention write
   Segment segment[kMostSegments];
@@ -142,7 +145,8 @@ struct Launch {
   int32_t scratch_bytes = 0;         ///< shared memory for rows and attention
   int32_t most_codes = 0;            ///< of a worker
   int32_t pages = 0;                 ///< in the ring
-  int32_t pages_in_flight = 0;       ///< at most, while `hungry_slots` are free (FlightLimits)
+  int32_t page_bytes = 0;            ///< from a page to the next
+  int32_t pages_in_flight = 0;       ///< of a loader, while `hungry_slots` are free (FlightLimits)
   int32_t calm_pages_in_flight = 0;  ///< otherwise
   int32_t hungry_slots = 0;
 

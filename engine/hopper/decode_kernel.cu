@@ -1,6 +1,6 @@
 // One CTA per SM walks its worker's codes, step after step. Eight warps form the team that
-// computes; one thread beside them is the loader: it walks the same codes, knows every
-// weight byte of the step in order, and keeps the ring of pages full. It never waits for an
+// computes; two threads beside them are loaders: they walk the same codes, know every
+// weight byte of the step in order, and keep the ring of pages full. They never wait for an
 // activation. Another thread fetches the codes. What workers tell one another carries tags, so
 // whoever needs it waits for the data itself; logits, the step's token and rows of several
 // sequences that come as operands alone have events, counters in global memory: a wait polls them
@@ -36,11 +36,12 @@ constexpr int32_t aligned(int32_t bytes) { return (bytes + kAlign - 1) / kAlign 
 
 /// What the loader needs of a code.
 struct CodePages {
-  uint32_t stream;  ///< see Code
+  uint32_t stream;      ///< see Code
+  uint32_t unit_bytes;  ///< of a unit
+  uint32_t last_bytes;  ///< of the last one
   uint16_t units;
-  uint16_t groups;       ///< of a unit
-  uint16_t last_groups;  ///< of the last one
-  bool head;             ///< see Code
+  bool head;        ///< see Code
+  bool compressed;  ///< see Code
 };
 
 /// What lies at the beginning of shared memory, all of fixed size.
@@ -53,7 +54,8 @@ struct Shared {
   int code_count;          ///< in a step
   int code[Team::kWarps];  ///< the one that the warp runs, of all steps
   int step[Team::kWarps];  ///< the one that the warp is in
-  int fed;                 ///< of a step: the one whose pages the loader brings
+  int fed[kLoaders];       ///< of a step: the one whose pages a loader brings
+  uint32_t put[kLoaders];  ///< pages that a loader has put into the ring
   union {                  // the sample's event comes after the team's last product
     alignas(16) float sums[2 * kBlockSums<kBatch>];
     SampleScratch sample;
@@ -80,7 +82,7 @@ struct Layout {
     signals = code_pages + aligned(launch.most_codes * static_cast<int32_t>(sizeof(CodePages)));
     scratch = signals + aligned(2 * static_cast<int32_t>(launch.events));
     pages = scratch + aligned(launch.scratch_bytes);
-    total = pages + launch.pages * kPageBytes;
+    total = pages + launch.pages * launch.page_bytes;
   }
 };
 
@@ -101,10 +103,13 @@ class Worker {
         static_cast<int>(launch.code_begin[blockIdx.x + 1] - launch.code_begin[blockIdx.x]);
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
       const Code& code = in_memory(i);
-      const int64_t groups = groups_of(code.k);
-      code_pages(i) = {code.stream, static_cast<uint16_t>(code.units),
-                       static_cast<uint16_t>(groups),
-                       static_cast<uint16_t>(folded_groups(groups, code.fold)), code.head != 0};
+      const bool compressed = code.compressed != 0;
+      code_pages(i) = {code.stream,
+                       static_cast<uint32_t>(unit_bytes(code.k, 0, compressed)),
+                       static_cast<uint32_t>(unit_bytes(code.k, code.fold, compressed)),
+                       code.units,
+                       code.head != 0,
+                       compressed};
     }
     auto* signals = reinterpret_cast<uint16_t*>(memory + layout().signals);
     for (uint32_t i = threadIdx.x; i < launch.events; i += kThreads) {
@@ -117,6 +122,9 @@ class Worker {
     if (threadIdx.x < Team::kWarps) {
       shared().products[threadIdx.x] = {};
       shared().code[threadIdx.x] = shared().step[threadIdx.x] = 0;
+    }
+    if (threadIdx.x < kLoaders) {
+      shared().put[threadIdx.x] = 0;
     }
     if (threadIdx.x == 0) {
       shared().code_count = count;
@@ -131,15 +139,17 @@ class Worker {
   }
 
   __device__ void compute();
+  /// By a thread of each loader.
+  __device__ void load(int loader);
   /// By one thread each.
-  __device__ void load();
   __device__ void fetch_codes();
 
  private:
   __device__ static Shared<kBatch>& shared() { return *reinterpret_cast<Shared<kBatch>*>(memory); }
   __device__ Layout<kBatch> layout() const { return Layout<kBatch>(launch_); }
   __device__ PageRing ring() const {
-    return {memory + layout().pages, shared().full, shared().empty, launch_.pages};
+    return {memory + layout().pages, shared().full, shared().empty, launch_.pages,
+            launch_.page_bytes};
   }
   __device__ const Code& in_memory(int i) const {
     return launch_.codes[launch_.code_begin[index()] + static_cast<uint32_t>(i)];
@@ -1087,8 +1097,8 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
   char* row = memory + layout().scratch;
   Source source(*this, code, squares);
   stream_product<kBatch>(team(), ring(), shared().products, row, kept, code.units,
-                         static_cast<int>(groups_of(code.k)), code.fold, source, shared().sums,
-                         finish);
+                         static_cast<int>(groups_of(code.k)), code.fold, code.compressed != 0,
+                         source, shared().sums, finish);
   if (team().lane == 0) {
     ++shared().products[team().warp].products;
   }
@@ -1305,26 +1315,33 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::fetch_codes() {
   }
 }
 
-/// Puts the pages of the launch's steps into the ring in the order in which they are used.
+/// Puts the pages of the launch's steps into the ring in the order in which they are used; this
+/// loader every second one.
 template <bool kTraced, int kBatch>
-__device__ __forceinline__ void Worker<kTraced, kBatch>::load() {
+__device__ __forceinline__ void Worker<kTraced, kBatch>::load(int loader) {
   const uint64_t policy = evict_first();
-  PageFeed<kPageBytes> feed(
-      ring(), {launch_.pages_in_flight, launch_.calm_pages_in_flight, launch_.hungry_slots});
+  PageFeed<kLoaders> feed(
+      ring(), {launch_.pages_in_flight, launch_.calm_pages_in_flight, launch_.hungry_slots}, loader,
+      shared().put);
   const auto late = [&] { return ended(); };
+  int& fed = shared().fed[loader];
   bool goes_on = true;
+  bool own = loader == 0;  // the next page is this loader's
   for (int step = 0; step < launch_.steps && goes_on; ++step) {
-    for (shared().fed = 0; shared().fed < shared().code_count && goes_on; ++shared().fed) {
-      const CodePages code = code_pages(shared().fed);
+    for (fed = 0; fed < shared().code_count && goes_on; ++fed) {
+      const CodePages code = code_pages(fed);
       int units = code.head && given(step) ? 0 : code.units;
       const char* from = launch_.streams[index()] + static_cast<int64_t>(code.stream) * 16;
 #pragma unroll 1
       for (; units > 0 && goes_on; --units) {
-        int32_t left = (units > 1 ? code.groups : code.last_groups) * kGroupBytes;
+        uint32_t left = units > 1 ? code.unit_bytes : code.last_bytes;
 #pragma unroll 1
         do {
-          const int32_t bytes = min(left, kPageBytes);
-          goes_on = feed.put(from, static_cast<uint32_t>(bytes), policy, late);
+          const uint32_t bytes = min(left, static_cast<uint32_t>(page_bytes(code.compressed)));
+          if (own) {
+            goes_on = feed.put(from, bytes, policy, late);
+          }
+          own = !own;
           from += bytes;
           left -= bytes;
         } while (left > 0 && goes_on);
@@ -1343,8 +1360,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     worker.compute();
   } else {
     lower_registers<kLoaderRegisters>();
-    if (threadIdx.x == Team::kThreads) {
-      worker.load();
+    static_assert(kLoaders == 2);
+    if (threadIdx.x == Team::kThreads || threadIdx.x == Team::kThreads + 96) {
+      worker.load(threadIdx.x == Team::kThreads ? 0 : 1);
     } else if (threadIdx.x == Team::kThreads + 32) {
       worker.fetch_codes();
     }

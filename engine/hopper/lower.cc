@@ -99,11 +99,13 @@ int64_t row_places(int64_t k, int64_t kept) {
 class WorkerLowering {
  public:
   WorkerLowering(const Program& program, const Weights& weights, const Arena& arena,
-                 const std::vector<bool>& in_data, size_t worker, Lowered& out)
+                 const std::vector<bool>& in_data, const std::vector<bool>& plain, size_t worker,
+                 Lowered& out)
       : program_(program),
         weights_(weights),
         arena_(arena),
         in_data_(in_data),
+        plain_(plain),
         worker_(worker),
         out_(out) {}
 
@@ -247,17 +249,21 @@ class WorkerLowering {
       PackJob job;
       job.destination = out_.packed_bytes;
       job.k = static_cast<int32_t>(k);
-      job.fold = c + unit < columns.end ? 0 : last_fold(columns.size(), unit);
+      job.fold = static_cast<int16_t>(c + unit < columns.end ? 0 : last_fold(columns.size(), unit));
+      job.compressed = compressed() ? 1 : 0;
+      job.operation = instruction_->operation;
       const int64_t most = kHalf >> job.fold;
       for (const int half : {0, 1}) {
         const int64_t first = up == nullptr && half == 1 ? c + most : c;
         job.source[half] = weight_bytes(up != nullptr && half == 1 ? *up : ref) + first * k * 2;
         job.rows[half] = static_cast<int32_t>(std::clamp<int64_t>(columns.end - first, 0, most));
+        out_.plain_bytes += job.rows[half] * k * 2;
       }
       out_.pack.push_back(job);
-      out_.packed_bytes += folded_groups(groups_of(k), job.fold) * kGroupBytes;
+      out_.packed_bytes += unit_bytes(k, job.fold, compressed());
     }
   }
+  bool compressed() const { return !plain_[static_cast<size_t>(instruction_->operation)]; }
   Status begin_product(int64_t k, BufferId a) {
     if (k % 8 != 0) {
       return input_error(
@@ -272,6 +278,8 @@ class WorkerLowering {
     code_.merged = row.merged ? 1 : 0;
     code_.source = row.source;
     code_.k = static_cast<int32_t>(k);
+    code_.compressed = compressed() ? 1 : 0;
+    out_.page_bytes = std::max(out_.page_bytes, page_bytes(compressed()));
     code_.stream = static_cast<uint32_t>((out_.packed_bytes - out_.streams.back()) / 16);
     product_input_ = a;
     return {};
@@ -347,7 +355,8 @@ class WorkerLowering {
     joined_ =
         code != nullptr && code->opcode == Opcode::linear && instruction_->waits.empty() &&
         code->k == op.k && product_input_ == op.a && code->fold == 0 &&
-        code->segments < kMostSegments && op.out != program_.logits &&
+        (code->compressed != 0) == compressed() && code->segments < kMostSegments &&
+        op.out != program_.logits &&
         (instruction_->signal == kNone || in_data_[static_cast<size_t>(instruction_->signal)]);
     if (!joined_) {
       code = &code_;
@@ -357,7 +366,7 @@ class WorkerLowering {
       code->first = static_cast<int32_t>(columns.begin);
     }
     code->segment[code->segments++] = segment;
-    code->units += static_cast<int32_t>(units_of(columns.size()));
+    code->units = static_cast<uint16_t>(code->units + units_of(columns.size()));
     code->fold = static_cast<uint8_t>(last_fold(columns.size()));
     keep_slices(*code);
     pack(columns, op.k, op.weight);
@@ -380,7 +389,7 @@ class WorkerLowering {
     segment.columns = static_cast<uint32_t>(columns.size());
     segment.stride = static_cast<int32_t>(op.n);
     code_.segments = 1;
-    code_.units = static_cast<int32_t>(units_of(columns.size(), kUnitColumns / 2));
+    code_.units = static_cast<uint16_t>(units_of(columns.size(), kUnitColumns / 2));
     code_.fold = static_cast<uint8_t>(last_fold(columns.size(), kUnitColumns / 2));
     keep_slices(code_);
     pack(columns, op.k, op.gate, &op.up);
@@ -445,6 +454,7 @@ class WorkerLowering {
   const Weights& weights_;
   const Arena& arena_;
   const std::vector<bool>& in_data_;
+  const std::vector<bool>& plain_;
   const size_t worker_;
   Lowered& out_;
   const Instruction* instruction_ = nullptr;
@@ -509,7 +519,8 @@ Arena lay_out(const Program& program, const Weights& weights) {
 }
 
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
-                      const Arena& arena, int64_t capacity) {
+                      const Arena& arena, int64_t capacity, const std::vector<bool>& plain) {
+  WEFT_CHECK(plain.size() == program.operations.size());
   WEFT_CHECK(program.rows == program.sequences && program.sequences <= kMostSequences);
   constexpr int64_t kMostHeadDim = 256;
   if (config.head_dim % 8 != 0 || config.head_dim > kMostHeadDim) {
@@ -540,7 +551,7 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   }
   const std::vector<bool> in_data = events_in_data(program, arena.tagged);
   for (size_t worker = 0; worker < program.workers.size(); ++worker) {
-    WEFT_TRY(WorkerLowering(program, weights, arena, in_data, worker, out).run());
+    WEFT_TRY(WorkerLowering(program, weights, arena, in_data, plain, worker, out).run());
   }
   for (const Event& event : program.events) {
     out.event_signals.push_back(static_cast<uint32_t>(event.signals));

@@ -39,7 +39,9 @@ struct PackJob {
   int64_t destination = 0;  ///< in the packed weights
   int32_t rows[2] = {};     ///< that there are; the others are zero
   int32_t k = 0;
-  int32_t fold = 0;
+  int16_t fold = 0;
+  int16_t compressed = 0;
+  int32_t operation = 0;  ///< in the program
 };
 
 struct Lowered {
@@ -47,17 +49,20 @@ struct Lowered {
   std::vector<int64_t> streams;          ///< [worker]: beginning in the packed weights
   std::vector<PackJob> pack;
   int64_t packed_bytes = 0;
+  int64_t plain_bytes = 0;              ///< of the same weights as the checkpoint has them
   std::vector<uint32_t> event_signals;  ///< [event]
   ModelShape shape;
   int32_t row_slices = 0;  ///< see Launch
   int32_t page_jump = 0;   ///< the most of any product, see page_jump()
+  int32_t page_bytes = 0;  ///< of the largest pages
   int32_t scratch_bytes = 0;
   int32_t most_codes = 0;  ///< of a worker
 };
 
-/// Lowers a decode program (a row a sequence). Errors (input): what the kernel has no form for,
-/// weights that are not bf16 among them.
+/// Lowers a decode program (a row a sequence). plain: [program.operations], those whose weights are
+/// not compressed. Errors (input): what the kernel has no form for, weights that are not bf16 among
+/// them.
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
-                      const Arena& arena, int64_t capacity);
+                      const Arena& arena, int64_t capacity, const std::vector<bool>& plain);
 
 }  // namespace weft::hopper

@@ -28,7 +28,7 @@ struct Made {
 };
 
 /// A preset of few layers, planned and lowered: every layer is alike.
-Made make(const std::string& name, int64_t sequences = 1) {
+Made make(const std::string& name, int64_t sequences = 1, bool plain = false) {
   Made made;
   made.config = preset(name).value();
   made.config.layers = 2;
@@ -36,7 +36,8 @@ Made make(const std::string& name, int64_t sequences = 1) {
   made.program = plan(made.config, made.weights,
                       plan_options(made.config, kSms, kCapacity, DType::bf16, sequences));
   made.arena = lay_out(made.program, made.weights);
-  auto lowered = lower(made.program, made.config, made.weights, made.arena, kCapacity);
+  auto lowered = lower(made.program, made.config, made.weights, made.arena, kCapacity,
+                       std::vector<bool>(made.program.operations.size(), plain));
   EXPECT_TRUE(lowered.ok()) << name << ": " << (lowered.ok() ? "" : lowered.error().message);
   if (lowered.ok()) {
     made.lowered = std::move(*lowered);
@@ -103,7 +104,7 @@ TEST(Lower, PacksEveryProductsWeightsOnce) {
     std::set<int64_t> sources;
     for (const PackJob& job : made.lowered.pack) {
       EXPECT_EQ(job.destination, end) << name;
-      end += folded_groups(groups_of(job.k), job.fold) * kGroupBytes;
+      end += unit_bytes(job.k, job.fold, job.compressed != 0);
       for (const int half : {0, 1}) {
         EXPECT_LE(job.rows[half], kUnitColumns / 2 >> job.fold) << name;
         packed += int64_t{job.rows[half]} * job.k;
@@ -320,7 +321,8 @@ TEST(Lower, RefusesWeightsThatAreNotBf16) {
   config.dtype = DType::f16;
   const Weights weights = Weights::describe(config);
   const Program program = plan(config, weights, plan_options(config, kSms, kCapacity, DType::bf16));
-  const auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity);
+  const auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity,
+                             std::vector<bool>(program.operations.size()));
   ASSERT_FALSE(lowered.ok());
   EXPECT_NE(lowered.error().message.find("is F16: the cuda device runs bf16 weights"),
             std::string::npos)

@@ -19,6 +19,7 @@ struct RunnerOptions {
   int sequences = 1;     ///< at most kMostSequences
   DType kv = DType::bf16;
   bool round_activations = true;  ///< prompts may be fed by chunks that round them to bf16
+  bool compress_weights = true;   ///< for the resident kernel (ops/linear/hopper_compress.h)
   uint64_t weights_seed = 0;      ///< of weights with no data
   bool profile = false;           ///< time every operation
 };

@@ -29,7 +29,7 @@ namespace {
 constexpr int kBytesInFlight = 98304;
 constexpr int kCalmBytesInFlight = 49152;
 constexpr int kHungryBytes = 65536;
-constexpr int kFewestInFlight = 2;
+constexpr int kFewestInFlight = 1;  // of a loader
 constexpr int64_t kCandidateBytes = 8;
 // A prompt of fewer tokens is sooner fed by steps of the resident kernel than by a chunk, which
 // reads all weights too, in many launches.
@@ -104,6 +104,7 @@ class HopperRunner : public Runner, public Subject {
   DType kv() const override { return options_.kv; }
   int workers() const override { return static_cast<int>(program_.workers.size()); }
   Result<double> read_bandwidth() override;
+  int64_t saved_bytes() const override { return lowered_.plain_bytes - lowered_.packed_bytes; }
   std::vector<OperationTime> operation_times() const override;
 
   // As a Subject.
@@ -114,7 +115,12 @@ class HopperRunner : public Runner, public Subject {
 
  private:
   Status make_program(int units);
+  /// Lowers the program and divides shared memory.
+  Status lower_program();
   Status load_weights();
+  /// Packs the weights; false: what could not be compressed is plain from now on, and must be
+  /// lowered and packed again.
+  Result<bool> pack_weights();
   Status upload_codes();
   Status make_prefill();
   /// Memory beside the program's: error (device) says how much was wanted.
@@ -150,6 +156,7 @@ class HopperRunner : public Runner, public Subject {
   std::vector<DeviceMemory> memory_;
   Program program_;
   Arena arena_;
+  std::vector<bool> plain_;  ///< [program_.operations]: their weights are not compressed
   Lowered lowered_;
   Launch launch_;
   std::unique_ptr<Prefill> prefill_;  ///< null: prompts go through the resident kernel
@@ -194,9 +201,13 @@ Status HopperRunner::make_program(int units) {
   program_ = plan(config_, weights_, options);
   WEFT_TRY(verify(program_));
   arena_ = lay_out(program_, weights_);
-  WEFT_ASSIGN(lowered_, lower(program_, config_, weights_, arena_, options_.capacity));
+  plain_.assign(program_.operations.size(), !options_.compress_weights);
+  return lower_program();
+}
 
-  launch_.workers = options.workers;
+Status HopperRunner::lower_program() {
+  WEFT_ASSIGN(lowered_, lower(program_, config_, weights_, arena_, options_.capacity, plain_));
+  launch_.workers = static_cast<int32_t>(program_.workers.size());
   launch_.shape = lowered_.shape;
   launch_.row_slices = lowered_.row_slices;
   launch_.scratch_bytes = lowered_.scratch_bytes;
@@ -204,14 +215,19 @@ Status HopperRunner::make_program(int units) {
   launch_.events = static_cast<uint32_t>(program_.events.size());
   launch_.sampled = static_cast<uint16_t>(program_.sampled);
   const int64_t room = kMostSharedBytes - decode_shared_bytes(launch_);
-  launch_.pages = static_cast<int32_t>(std::min<int64_t>(kMostPages, room / kPageBytes));
+  launch_.page_bytes = lowered_.page_bytes;
+  launch_.pages = static_cast<int32_t>(std::min<int64_t>(kMostPages, room / launch_.page_bytes));
+  const auto pages_of = [&](int bytes) {
+    return (bytes + launch_.page_bytes / 2) / launch_.page_bytes;
+  };
   // A warp that waits for a page must not take the slot's page before the last for it: the last one
-  // has to have landed, and those that may still be on their way are in_flight behind what the warp
-  // has read.
-  launch_.pages_in_flight =
-      std::min(launch_.pages - lowered_.page_jump, kBytesInFlight / kPageBytes);
-  launch_.calm_pages_in_flight = std::min(launch_.pages_in_flight, kCalmBytesInFlight / kPageBytes);
-  launch_.hungry_slots = std::min(launch_.pages, kHungryBytes / kPageBytes);
+  // has to have landed. Those that may still be on their way are at most as many pages, of all
+  // loaders, behind the last that the warp has read, and one that another loader puts.
+  const int most = launch_.pages - lowered_.page_jump - (kLoaders - 1);
+  launch_.pages_in_flight = std::min(most, pages_of(kBytesInFlight)) / kLoaders;
+  launch_.calm_pages_in_flight =
+      std::min(launch_.pages_in_flight, pages_of(kCalmBytesInFlight) / kLoaders);
+  launch_.hungry_slots = std::min(launch_.pages, pages_of(kHungryBytes));
   if (launch_.pages_in_flight < kFewestInFlight) {
     return input_error(fmt::format(
         "{}: {} bytes for rows and {} codes leave {} bytes of shared memory for weights: too few",
@@ -238,19 +254,41 @@ Status HopperRunner::load_weights() {
           check(launch_fill_random(random, tensor.elements(), place, stream), "making weights"));
     }
   }
-  WEFT_ASSIGN(packed_, allocate(lowered_.packed_bytes, "packed weights"));
-  WEFT_ASSIGN(const PackJob* jobs, upload(lowered_.pack, "a list of weights to pack"));
-  WEFT_TRY(check(
-      launch_pack(jobs, static_cast<int64_t>(lowered_.pack.size()), launch_.arena, packed_, stream),
-      "packing weights"));
-  WEFT_TRY(device_->synchronize());
-  memory_.pop_back();  // the jobs
-  lowered_.pack = {};
+  WEFT_ASSIGN(bool packed, pack_weights());
+  while (!packed) {
+    WEFT_TRY(lower_program());
+    WEFT_ASSIGN(packed, pack_weights());
+  }
 
   const std::vector<float> frequencies = inverse_frequencies(config_);
   return device_->upload(
       launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)],
       frequencies.data(), frequencies.size() * sizeof(float));
+}
+
+Result<bool> HopperRunner::pack_weights() {
+  WEFT_ASSIGN(packed_, allocate(lowered_.packed_bytes, "packed weights"));
+  WEFT_ASSIGN(const PackJob* jobs, upload(lowered_.pack, "a list of weights to pack"));
+  std::vector<uint32_t> refused(program_.operations.size());
+  WEFT_ASSIGN(uint32_t* const refused_at, upload(refused, "a list of weights to pack"));
+  WEFT_TRY(
+      check(launch_pack(jobs, static_cast<int64_t>(lowered_.pack.size()), launch_.arena, packed_,
+                        refused_at, static_cast<cudaStream_t>(device_->stream().native)),
+            "packing weights"));
+  WEFT_TRY(device_->synchronize());
+  WEFT_TRY(device_->download(refused.data(), refused_at, refused.size() * sizeof(uint32_t)));
+  memory_.pop_back();  // refused
+  memory_.pop_back();  // the jobs
+  lowered_.pack = {};
+  bool all = true;
+  for (size_t i = 0; i < refused.size(); ++i) {
+    plain_[i] = plain_[i] || refused[i] != 0;
+    all = all && refused[i] == 0;
+  }
+  if (!all) {
+    memory_.pop_back();  // the packed weights
+  }
+  return all;
 }
 
 Status HopperRunner::upload_codes() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/hopper/weights_kernel.h"
+#include "ops/linear/hopper_compress.h"
 #include "ops/linear/hopper_layout.h"
 
 namespace weft::hopper {
@@ -30,26 +31,186 @@ __global__ void fill_random_kernel(RandomTensor tensor, int64_t groups, uint2* o
   }
 }
 
-/// A block a unit.
-__global__ void pack_kernel(const PackJob* jobs, const char* arena, char* packed) {
-  const PackJob job = jobs[blockIdx.x];
-  auto* out = reinterpret_cast<uint4*>(packed + job.destination);
-  const auto quad = [&](int half, int row, int k) {  // four elements of a row
-    return row < job.rows[half] && k < job.k
-               ? __ldg(reinterpret_cast<const uint2*>(arena + job.source[half] +
-                                                      (static_cast<int64_t>(row) * job.k + k) * 2))
+/// A unit's weights, by the block that packs it.
+class Unit {
+ public:
+  __device__ Unit(const PackJob& job, const char* arena)
+      : job_(job), arena_(arena), half_(kUnitColumns / 2 >> job.fold) {}
+
+  /// Four elements of a column of the operand A (upper: 0 .. 7, lower: 8 .. 15), in a group of the
+  /// unit: where it is folded, some columns are those of other groups of k.
+  __device__ uint2 quad(int row, int group, int t, int j) const {
+    return quad(row / 8, row % 8 % half_, k_of(row, group) + 8 * t + 4 * j);
+  }
+  /// The first k of what a row has in a group.
+  __device__ int k_of(int row, int group) const {
+    return ((group << job_.fold) + row % 8 / half_) * kGroupK;
+  }
+  __device__ int columns() const { return 2 * half_; }
+  /// The column of the unit in a row.
+  __device__ int column_of(int row) const { return row / 8 * half_ + row % 8 % half_; }
+  __device__ bool has(int row, int k) const {
+    return row % 8 % half_ < job_.rows[row / 8] && k < job_.k;
+  }
+  __device__ uint2 of_column(int column, int k) const {
+    return quad(column / half_, column % half_, k);
+  }
+
+ private:
+  __device__ uint2 quad(int half, int row, int k) const {
+    return row < job_.rows[half] && k < job_.k
+               ? __ldg(reinterpret_cast<const uint2*>(arena_ + job_.source[half] +
+                                                      (static_cast<int64_t>(row) * job_.k + k) * 2))
                : uint2{};
-  };
-  const int columns = kUnitColumns / 2 >> job.fold;  // of a half
+  }
+
+  const PackJob& job_;
+  const char* arena_;
+  const int half_;  // columns
+};
+
+/// Four registers of the operand A that lane (g, t) of mma j has: a.x, a.z of column g; a.y, a.w of
+/// column g + 8.
+__device__ uint4 operand_of(const Unit& unit, int group, int lane, int j) {
+  const uint2 upper = unit.quad(lane / 4, group, lane % 4, j);
+  const uint2 lower = unit.quad(lane / 4 + 8, group, lane % 4, j);
+  return {upper.x, lower.x, upper.y, lower.y};
+}
+
+__device__ void pack_plain(const PackJob& job, const Unit& unit, char* out) {
   const auto groups = static_cast<int>(folded_groups(groups_of(job.k), job.fold));
   for (int i = static_cast<int>(threadIdx.x); i < groups * kGroupBytes / 16; i += kThreads) {
-    const int g = i % 32 / 4;
-    const int group = (i / 64 << job.fold) + g / columns;
-    const int k = group * kGroupK + i % 4 * 8 + i / 32 % 2 * 4;
-    const uint2 upper = quad(0, g % columns, k);
-    const uint2 lower = quad(1, g % columns, k);
-    // The operand's registers: a.x, a.z of column g; a.y, a.w of column g + 8.
-    out[i] = {upper.x, lower.x, upper.y, lower.y};
+    reinterpret_cast<uint4*>(out)[i] = operand_of(unit, i / 64, i % 32, i / 32 % 2);
+  }
+}
+
+/// The first exponent of the window that has most of a column's weights; 0: all are zero.
+__device__ int best_window(const int* count, int weights) {
+  if (count[0] == weights) {
+    return 0;
+  }
+  int in = 0;
+  for (int e = kLeastFirst; e < kLeastFirst + kWindow; ++e) {
+    in += count[e];
+  }
+  int best = kLeastFirst;
+  for (int first = kLeastFirst + 1, most = in; first <= kMostFirst; ++first) {
+    in += count[first + kWindow - 1] - count[first - 1];
+    if (in > most) {
+      most = in;
+      best = first;
+    }
+  }
+  return best;
+}
+
+__device__ void compress(const PackJob& job, const Unit& unit, char* out, uint32_t* refused) {
+  __shared__ int counts[kUnitColumns][256];  // of exponents; of 0 zeros alone
+  __shared__ int firsts[kUnitColumns];
+  __shared__ uint32_t list[kMostListed];
+  __shared__ int listed_count;
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int i = thread; i < kUnitColumns * 256; i += kThreads) {
+    (&counts[0][0])[i] = 0;
+  }
+  __syncthreads();
+  const int columns = unit.columns();
+  for (int column = 0; column < columns; ++column) {
+    for (int k = 4 * thread; k < job.k; k += 4 * kThreads) {
+      const uint2 quad = unit.of_column(column, k);
+      for (const uint32_t pair : {quad.x, quad.y}) {
+        for (const uint32_t weight : {pair & 0xffff, pair >> 16}) {
+          if ((weight & 0x7fff) == 0 || bf16_exponent(weight) > 0) {
+            atomicAdd(&counts[column][bf16_exponent(weight)], 1);
+          }
+        }
+      }
+    }
+  }
+  __syncthreads();
+  if (thread < columns) {
+    firsts[thread] = best_window(counts[thread], job.k);
+  }
+  __syncthreads();
+
+  const auto slices = static_cast<int>(slices_of(job.k));
+  const int slice_groups = kSliceGroups >> job.fold;
+  for (int slice = 0; slice < slices; ++slice) {
+    char* const to = out + slice * (kCompressedSliceBytes >> job.fold);
+    if (thread == 0) {
+      listed_count = 0;
+    }
+    __syncthreads();
+    const auto coded = [&](uint32_t weight, int row, int k) -> uint32_t {
+      const int first = firsts[unit.column_of(row)];
+      if (!unit.has(row, k) || first == 0) {
+        return kWindowBits;  // multiplied by zero, or scaled to it
+      }
+      if (in_window(weight, first)) {
+        return move_to_window(weight, first);
+      }
+      const int place = atomicAdd(&listed_count, 1);
+      if (place >= kMostListed >> job.fold || !can_be_listed(weight, first)) {
+        atomicExch(refused, 1u);
+      } else {
+        const int column_row =
+            unit.column_of(row) / (columns / 2) * 8 + unit.column_of(row) % (columns / 2);
+        list[place] = listed(column_row, k % kSliceK, move_listed(weight, first));
+      }
+      return kWindowBits;
+    };
+    if (thread < slice_groups * 32) {
+      const int lane = thread % 32;
+      const int group = slice * slice_groups + thread / 32;
+      uint32_t low[4] = {};
+      uint32_t high[2] = {};
+      for (int j = 0; j < 2; ++j) {
+        const uint4 operand = operand_of(unit, group, lane, j);
+        const uint32_t registers[4] = {operand.x, operand.y, operand.z, operand.w};
+        for (int number = 0; number < 4; ++number) {
+          const int row = lane / 4 + number % 2 * 8;
+          const int k = unit.k_of(row, group) + lane % 4 * 8 + j * 4 + number / 2 * 2;
+          const uint32_t first = coded(registers[number] & 0xffff, row, k);
+          const uint32_t second = coded(registers[number] >> 16, row, k + 1);
+          low[2 * j + number / 2] |= (low_part(first) | low_part(second) << 8) << (number % 2 * 16);
+          high[j] |= high_parts(first | second << 16, number);
+        }
+      }
+      char* const of_group =
+          to + (kSliceHeaderBytes >> job.fold) + thread / 32 * kCompressedGroupBytes;
+      reinterpret_cast<uint4*>(of_group)[lane] = {low[0], low[1], low[2], low[3]};
+      reinterpret_cast<uint2*>(of_group + kLowBytes)[lane] = {high[0], high[1]};
+    }
+    __syncthreads();
+    if (thread < columns) {
+      const int first = firsts[thread];
+      to[thread] = static_cast<char>(first == 0 ? kZeroScale : scale_exponent(first));
+    }
+    const int most = kMostListed >> job.fold;
+    const int count = min(listed_count, most);
+    if (thread < most) {
+      // In order of their places: the sums' bits repeat.
+      int place = 0;
+      for (int i = 0; i < count && thread < count; ++i) {
+        place += list[i] < list[thread] ? 1 : 0;
+      }
+      reinterpret_cast<uint32_t*>(to + columns)[thread < count ? place : thread] =
+          thread < count ? list[thread] : 0;
+    }
+    __syncthreads();
+  }
+}
+
+/// A block a unit.
+__global__ void __launch_bounds__(kThreads)
+    pack_kernel(const PackJob* jobs, const char* arena, char* packed, uint32_t* refused) {
+  const PackJob job = jobs[blockIdx.x];
+  const Unit unit(job, arena);
+  char* const out = packed + job.destination;
+  if (job.compressed != 0) {
+    compress(job, unit, out, refused + job.operation);
+  } else {
+    pack_plain(job, unit, out);
   }
 }
 
@@ -65,8 +226,8 @@ cudaError_t launch_fill_random(const RandomTensor& tensor, int64_t elements, voi
 }
 
 cudaError_t launch_pack(const PackJob* jobs, int64_t count, const char* arena, char* packed,
-                        cudaStream_t stream) {
-  pack_kernel<<<static_cast<unsigned>(count), kThreads, 0, stream>>>(jobs, arena, packed);
+                        uint32_t* refused, cudaStream_t stream) {
+  pack_kernel<<<static_cast<unsigned>(count), kThreads, 0, stream>>>(jobs, arena, packed, refused);
   return cudaGetLastError();
 }
 

@@ -13,8 +13,9 @@ namespace weft::hopper {
 cudaError_t launch_fill_random(const RandomTensor& tensor, int64_t elements, void* out,
                                cudaStream_t stream);
 
-/// Packs units as ops/linear/hopper.cuh says. `jobs` is on the device.
+/// Packs units as ops/linear/hopper.cuh says. `jobs` is on the device, and `refused`, a word for
+/// each of the program's operations, zero before: not zero where a unit cannot be compressed.
 cudaError_t launch_pack(const PackJob* jobs, int64_t count, const char* arena, char* packed,
-                        cudaStream_t stream);
+                        uint32_t* refused, cudaStream_t stream);
 
 }  // namespace weft::hopper

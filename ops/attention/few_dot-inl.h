@@ -89,6 +89,7 @@ class FewDotAttention {
   static constexpr int64_t kChunk = 8;  // elements of a block
   static constexpr int64_t kKeys = 8;   // that share a load of the queries
   static constexpr int64_t kPart = 64;  // columns of values whose sums fit the registers
+  static constexpr int64_t kLine = 64 / sizeof(bf16);  // elements of a cache line
   static constexpr int64_t kRows = 16;  // of values, read whole before the next: as they lie
 
   /// Query heads [head, head + kCount). False: a result is not finite.
@@ -103,16 +104,37 @@ class FewDotAttention {
     const Range keys =
         attention_split(args_.positions[row_index], args_.window, args_.splits, split);
     const int64_t place = kv_head * args_.cache.head_stride;
-    for (int64_t key = keys.begin; key < keys.end;) {
-      const int64_t end = std::min(keys.end, (key / kAttentionBlock + 1) * kAttentionBlock);
-      const int64_t at = place + key * dim;
-      score(static_cast<const bf16*>(args_.cache.keys) + at, end - key);
+    const auto block = [&](int64_t key) {
+      return Range{key, std::min(keys.end, (key / kAttentionBlock + 1) * kAttentionBlock)};
+    };
+    for (Range now = block(keys.begin); !now.empty(); now = block(now.end)) {
+      const bf16* values = rows_at(args_.cache.values, place, now);
+      score(rows_at(args_.cache.keys, place, now), now.size(), values);
       float decay[kHeads];
-      soften(end - key, maximum, total, decay);
-      accumulate<kCount>(static_cast<const bf16*>(args_.cache.values) + at, end - key, decay);
-      key = end;
+      soften(now.size(), maximum, total, decay);
+      // This head's next keys, or the first of the next head.
+      const bool more = now.end < keys.end;
+      const Range next = more                           ? block(now.end)
+                         : kv_head + 1 < args_.kv_heads ? block(keys.begin)
+                                                        : Range{};
+      const int64_t next_place = more ? place : place + args_.cache.head_stride;
+      accumulate<kCount>(values, now.size(), decay, rows_at(args_.cache.keys, next_place, next),
+                         next.size());
     }
     return finish(row_index, head, kCount, split, maximum, total);
+  }
+
+  /// Rows `keys` of the head that begins at element `place` of the cache.
+  const bf16* rows_at(const void* cache, int64_t place, Range keys) const {
+    return static_cast<const bf16*>(cache) + place + keys.begin * args_.head_dim;
+  }
+
+  /// Asks for `count` elements of what comes next. Little by little between products: many prefetch
+  /// instructions in a row fill the processor's miss buffers, and then it drops them.
+  static HWY_INLINE void prefetch(const bf16* from, int64_t count) {
+    for (int64_t i = 0; i < count; i += kLine) {
+      __builtin_prefetch(from + i, 0, 2);
+    }
   }
 
   /// query_[chunk][piece][head][element]: the upper and the lower piece; heads beyond: zero.
@@ -145,8 +167,9 @@ class FewDotAttention {
                lower);
   }
 
-  /// scores_[key / 4][head][key % 4] = q.k; beyond `count` -infinity.
-  void score(const bf16* keys, int64_t count) {
+  /// scores_[key / 4][head][key % 4] = q.k; beyond `count` -infinity. Asks for as many rows of
+  /// `ahead`.
+  void score(const bf16* keys, int64_t count, const bf16* ahead) {
     const FloatTag d;
     const int64_t dim = args_.head_dim;
     for (int64_t first = 0; first < count; first += kKeys) {
@@ -155,11 +178,7 @@ class FewDotAttention {
       for (int64_t k = 0; k < kKeys; ++k) {
         rows[k] = keys + std::min(first + k, count - 1) * dim;
       }
-      if (dim > kPart) {  // in the order in which they lie: the processor's own prefetchers lose it
-        for (int64_t i = 0; i < kKeys * dim; i += 64 / static_cast<int64_t>(sizeof(bf16))) {
-          __builtin_prefetch(keys + (first + kKeys) * dim + i);
-        }
-      }
+      prefetch(ahead + first * dim, std::min(kKeys, count - first) * dim);
       FloatVec sum[kKeys];
 #pragma GCC unroll 8
       for (auto& each : sum) {
@@ -223,9 +242,11 @@ class FewDotAttention {
     }
   }
 
-  /// sum_[head] = sum_[head] * decay[head] + probabilities . values.
+  /// sum_[head] = sum_[head] * decay[head] + probabilities . values. Asks for the first
+  /// `ahead_count` rows of `ahead`, at most as many as there are values.
   template <int kCount>
-  void accumulate(const bf16* values, int64_t count, const float (&decay)[kHeads]) {
+  void accumulate(const bf16* values, int64_t count, const float (&decay)[kHeads],
+                  const bf16* ahead, int64_t ahead_count) {
     const FloatTag d;
     const int64_t dim = args_.head_dim;
     const hn::RebindToUnsigned<FloatTag> du;
@@ -247,6 +268,9 @@ class FewDotAttention {
           const auto* first = reinterpret_cast<const uint16_t*>(values + key * dim + column);
           // Beyond the last key: the last once more, times zero.
           const uint16_t* second = key + 1 < count ? first + dim : first;
+          if (key + 2 <= ahead_count) {  // two rows in as many pieces as there are parts
+            prefetch(ahead + key * dim + 2 * column, 2 * kPart);
+          }
           FloatVec pair[kVectors];
 #pragma GCC unroll 2
           for (int v = 0; v < kVectors; v += 2) {

@@ -15,6 +15,14 @@
 // or a quarter of the bytes, so warps read the same parts of the row as for the other units; the
 // lanes of the other groups of k multiply zeros.
 //
+// Compressed slices (hopper_compress.h). A slice of 16 >> fold columns begins with a header of 128
+// >> fold bytes: for each column the exponent of what scales its sums, then the weights that are
+// listed. Then its groups, 768 bytes each: 16 bytes a lane, the low parts of its 16 weights, and 8
+// bytes a lane, their high parts; the word of registers 2q and 2q + 1 of mma j has the bytes of
+// four weights, the j-th word of high parts those of all four registers, by number. A slice is
+// whole: beyond k, where the row is zero, weights are anything. Weights become bf16 as they go from
+// shared memory to registers, eleven instructions for eight of them.
+//
 // Who does what. A slice is one warp's work. With fewer slices in a unit than warps, sets of warps
 // take turns at the units; with more, a warp takes every eighth slice. So a warp reads only its own
 // part of the row, waits only for that part and for its own pages, and no barrier stands between
@@ -28,6 +36,7 @@
 #pragma once
 
 #include "arch/hopper/page_ring.cuh"
+#include "ops/linear/hopper_compress.h"
 #include "ops/linear/hopper_layout.h"
 
 namespace weft::hopper {
@@ -143,15 +152,26 @@ struct RowGroups {
       load_shared_if(has_row, from + i * kRowGroupBytes<kBatch>, group[i]);
     }
   }
+  /// The first one alone.
+  __device__ __forceinline__ void load_first(int lane, uint32_t row) {
+    constexpr int kLanes = 4 * row_columns(kBatch);
+    load_shared_if(lane < kLanes, row + (lane & (kLanes - 1)) * 16, group[0]);
+  }
 };
 
 /// A slice of weights in registers. A page is free again as soon as its slices are here, which for
 /// the first slices of a product is before the row has come: registers are part of the ring.
 struct WeightSlice {
+  static constexpr uint32_t kOnes = 127u << 23 | 127u;
+
   uint4 group[kSliceGroups][2];
+  uint32_t scales;  ///< exponents of what scales this lane's columns: << 23, and as a number
+  uint32_t extra;   ///< in a lane each: a weight that is listed, or 0
 
   /// A whole slice. `from`: of this lane, in shared memory.
   __device__ __forceinline__ void load(uint32_t from) {
+    scales = kOnes;
+    extra = 0;
 #pragma unroll
     for (int i = 0; i < kSliceGroups; ++i) {
       group[i][0] = load_shared_bits(from + i * kGroupBytes);
@@ -161,6 +181,8 @@ struct WeightSlice {
   /// The first `groups` groups of a slice, or all that it has, of a unit folded `fold` times; the
   /// others become zeros, and what other lanes have.
   __device__ __forceinline__ void load_part(int lane, uint32_t from, int groups, int fold) {
+    scales = kOnes;
+    extra = 0;
     const int of_lane = lane >> (5 - fold);
 #pragma unroll
     for (int i = 0; i < kSliceGroups; ++i) {
@@ -168,6 +190,40 @@ struct WeightSlice {
       const bool here = i < groups && (i & ((1 << fold) - 1)) == of_lane;
       load_shared_if(here, from + (i >> fold) * kGroupBytes, group[i][0]);
       load_shared_if(here, from + (i >> fold) * kGroupBytes + kGroupBytes / 2, group[i][1]);
+    }
+  }
+  /// A compressed slice of a unit that is folded `fold` times; kFolded: at all. `from`: the slice,
+  /// in shared memory.
+  template <bool kFolded>
+  __device__ __forceinline__ void expand(int lane, uint32_t from, int fold) {
+    fold = kFolded ? fold : 0;
+    const int half = kUnitColumns / 2 >> fold;
+    const uint32_t column = from + (lane / 4 & (half - 1));
+    scales = load_shared_byte(column) << 23 | load_shared_byte(column + half);
+    extra = 0;
+    load_shared_if(lane < kMostListed >> fold, from + (kUnitColumns >> fold) + lane * 4, extra);
+    const uint32_t low = from + (kSliceHeaderBytes >> fold) + lane * 16;
+    const uint32_t high = from + (kSliceHeaderBytes >> fold) + kLowBytes + lane * 8;
+    constexpr int kAtOnce = 4;
+#pragma unroll
+    for (int done = 0; done < kSliceGroups; done += kAtOnce) {
+      uint4 lows[kAtOnce];
+      uint2 highs[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const uint32_t at = ((done + i) >> fold) * kCompressedGroupBytes;
+        lows[i] = load_shared_bits(low + at);
+        highs[i] = load_shared_pair(high + at);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        uint4(&to)[2] = group[done + i];
+        to[0] = weights_of(lows[i].x, lows[i].y, highs[i].x);
+        to[1] = weights_of(lows[i].z, lows[i].w, highs[i].y);
+        if (kFolded && ((done + i) & ((1 << fold) - 1)) != lane >> (5 - fold)) {
+          to[0] = to[1] = uint4{};  // other lanes have this group
+        }
+      }
     }
   }
 
@@ -185,11 +241,50 @@ struct WeightSlice {
         mma_bf16(sums.part[i % 2 * 2 + 1], group[done + i][1], part.group[i].z, part.group[i].w);
       }
     }
+    uint32_t pending = __ballot_sync(~0u, extra != 0);
+#pragma unroll 1
+    while (pending != 0) {
+      multiply_listed<kBatch>(lane, row, __shfl_sync(~0u, extra, __ffs(pending) - 1), part, sums);
+      pending &= pending - 1;
+    }
+  }
+
+ private:
+  /// Four registers of the operand A, of their low parts and their high ones.
+  __device__ __forceinline__ static uint4 weights_of(uint32_t low01, uint32_t low23,
+                                                     uint32_t high) {
+    const auto one = [&](uint32_t low, uint32_t bytes, int number) {
+      return __byte_perm(low, kWindowBits >> 8, bytes) |
+             (rotate_left(high, 4 * number) & kHighParts);
+    };
+    // Two bytes of `low`, each below the window's.
+    return {one(low01, 0x4140, 0), one(low01, 0x4342, 1), one(low23, 0x4140, 2),
+            one(low23, 0x4342, 3)};
+  }
+  /// Puts a weight of the list in place of the one that stands there for it.
+  template <int kBatch>
+  __device__ __forceinline__ static void multiply_listed(int lane, uint32_t row, uint32_t listed,
+                                                         RowGroups<kBatch>& part, UnitSums& sums) {
+    const int k = listed >> 16 & 0xff;
+    const int of_row = listed >> 24 & 0xf;
+    const bool mine = lane == of_row % 8 * 4 + k / 8 % 4;
+    const int number = of_row / 8 + k % 4 / 2 * 2;
+    part.load_first(lane, row + k / kGroupK * kRowGroupBytes<kBatch>);
+    const bool second = k / 4 % 2 != 0;
+    const uint32_t b0 = second ? part.group[0].z : part.group[0].x;
+    const uint32_t b1 = second ? part.group[0].w : part.group[0].y;
+    const auto add = [&](uint32_t weight) {
+      const uint32_t pair = weight << (k % 2 * 16);
+      const auto at = [&](int n) { return mine && number == n ? pair : 0; };
+      mma_bf16(sums.part[0], {at(0), at(1), at(2), at(3)}, b0, b1);
+    };
+    add(listed & 0xffff);
+    add(kWindowBits | 0x8000);
   }
 };
 
 /// Multiplies the rows with `units` units of `groups` groups each, the last of them folded `fold`
-/// times, that come through the ring.
+/// times, that come through the ring, compressed or not.
 ///
 /// A row (or several; their slices come together) comes from `source`. The first slices that this
 /// warp needs, up to Source::kAskedAhead, are asked for by source.ask(i, slice, to), i = 0, 1, ...;
@@ -213,17 +308,15 @@ struct WeightSlice {
 template <int kBatch, class Source, class Finish>
 __device__ __forceinline__ void stream_product(const Team& team, const PageRing& ring,
                                                ProductState* states, char* row, int kept, int units,
-                                               int groups, int fold, Source& source,
-                                               float* sums_memory, Finish finish) {
+                                               int groups, int fold, bool compressed,
+                                               Source& source, float* sums_memory, Finish finish) {
   const int slices = (groups + kSliceGroups - 1) / kSliceGroups;
   const int pages = (groups + kPageGroups - 1) / kPageGroups;  // of a unit
   constexpr int kBlockUnits = block_units(kBatch);
   const SliceShare share(team, slices, kBlockUnits);
   const int lane = made_here(team.lane);
   const uint32_t in_row = smem_address(row);
-  // Of this warp's slices in their pages, where units are not folded.
-  const uint32_t weights =
-      smem_address(ring.pages) + place_in_page(share.first, 0) * kWeightSliceBytes + lane * 16;
+  const uint32_t weights = smem_address(ring.pages);
   const auto fold_of = [&](int unit) { return unit + 1 == units ? fold : 0; };
   // Said anew each time: not even its address should take a register through the loop.
   const auto state = [&]() -> ProductState& {
@@ -239,7 +332,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       ring.empty[page.slot].arrive((1 + missing) << (kMostFold - unit_fold));
     }
   };
-  const auto leave = [&](int unit, int unit_fold, const UnitSums& unit_sums) {
+  const auto leave = [&](int unit, int unit_fold, const UnitSums& unit_sums, uint32_t scales) {
     const int half = kUnitColumns / 2 >> unit_fold;
     float* to = sums_memory + (state().block_round & 1) * kBlockSums<kBatch> +
                 (unit * kUnitColumns + lane / 4) * Team::kWarps + share.first;
@@ -255,8 +348,8 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       if ((kBatch > 1 || lane % 4 == 0) && lane / 4 < half) {
         float* of_sequence =
             kBatch > 1 ? to + (UnitSums::first_sequence<kBatch>(lane) + i) * kSequenceSums : to;
-        of_sequence[0] = columns.x;
-        of_sequence[half * Team::kWarps] = columns.y;
+        of_sequence[0] = columns.x * __uint_as_float(scales & 0xffu << 23);
+        of_sequence[half * Team::kWarps] = columns.y * __uint_as_float(scales << 23);
       }
     }
   };
@@ -287,16 +380,23 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     if (wanted) {
       source.await_page(ring.full[page.slot], page.phase);
     }
-    const uint32_t from = weights + page.slot * kPageBytes;
+    const int place = place_in_page(share.first, unit_fold);
+    const uint32_t in_page = weights + page.slot * ring.page_bytes;
     const int left = wanted ? groups - slice * kSliceGroups : 0;
-    if (unit_fold == 0 && left >= kSliceGroups) {
-      held.load(from);
+    if (compressed && wanted) {
+      const uint32_t from = in_page + place * (kCompressedSliceBytes >> unit_fold);
+      if (unit_fold == 0) {
+        held.template expand<false>(lane, from, 0);
+      } else {
+        held.template expand<true>(lane, from, unit_fold);
+      }
     } else {
-      held.load_part(lane,
-                     from +
-                         place_in_page(share.first, unit_fold) * (kWeightSliceBytes >> unit_fold) -
-                         place_in_page(share.first, 0) * kWeightSliceBytes,
-                     left, unit_fold);
+      const uint32_t from = in_page + place * (kPlainSliceBytes >> unit_fold) + lane * 16;
+      if (unit_fold == 0 && left >= kSliceGroups) {
+        held.load(from);
+      } else {
+        held.load_part(lane, from, left, unit_fold);
+      }
     }
     if (wanted) {
       release(slice, unit_fold);
@@ -355,12 +455,14 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     for (int unit = share.works() ? share.set : block_units; unit < block_units;
          unit += share.sets) {
       UnitSums unit_sums;
+      uint32_t scales = 0;
 #pragma unroll 1
       for (int i = 0; i < share.count; ++i) {
         if (!Source::kRowFirst && asks) {
           take(i, block + unit);
         }
         held.template multiply<kBatch>(lane, in_row + place(i), part, unit_sums);
+        scales = held.scales;
         const bool last = i + 1 == share.count;
         const int then = block + unit + (last ? share.sets : 0);
         if (then < units) {
@@ -373,7 +475,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
         }
       }
       asks = asks && !keeps;
-      leave(unit, fold_of(block + unit), unit_sums);
+      leave(unit, fold_of(block + unit), unit_sums, scales);
     }
     end_block(block, block_units);
   }

@@ -10,12 +10,28 @@ inline constexpr int kUnitColumns = 16;  ///< rows of the weight in a unit that 
 inline constexpr int kMostFold = 2;
 inline constexpr int kGroupK = 32;  ///< k in a group
 inline constexpr int kGroupBytes = kUnitColumns * kGroupK * 2;
-inline constexpr int kPageBytes = 16384;
-inline constexpr int kPageGroups = kPageBytes / kGroupBytes;
 inline constexpr int kSliceGroups = 8;  ///< of a unit, that one warp multiplies
 inline constexpr int kSliceK = kSliceGroups * kGroupK;
-inline constexpr int kWeightSliceBytes = kSliceGroups * kGroupBytes;
-inline constexpr int kPageSlices = kPageGroups / kSliceGroups;
+inline constexpr int kPageSlices = 2;
+inline constexpr int kPageGroups = kPageSlices * kSliceGroups;
+
+// Slices as they are in bf16, and compressed (hopper_compress.h): a header, then each group's low
+// and high parts.
+inline constexpr int kPlainSliceBytes = kSliceGroups * kGroupBytes;
+inline constexpr int kSliceHeaderBytes = 128;
+inline constexpr int kLowBytes = kUnitColumns * kGroupK;
+inline constexpr int kHighBytes = kUnitColumns * kGroupK / 2;
+inline constexpr int kCompressedGroupBytes = kLowBytes + kHighBytes;
+inline constexpr int kCompressedSliceBytes =
+    kSliceHeaderBytes + kSliceGroups * kCompressedGroupBytes;
+/// Weights that a slice may list: the header has a byte for each column, then four for each of
+/// these.
+inline constexpr int kMostListed = (kSliceHeaderBytes - kUnitColumns) / 4;
+constexpr int weight_slice_bytes(bool compressed) {
+  return compressed ? kCompressedSliceBytes : kPlainSliceBytes;
+}
+/// Of a whole page.
+constexpr int page_bytes(bool compressed) { return kPageSlices * weight_slice_bytes(compressed); }
 
 // Rows. The operand B of an mma has eight columns. They take the row of one sequence as two bf16
 // that sum to its elements within 2^-17 (the other six are idle), the rows of up to four sequences
@@ -35,11 +51,17 @@ constexpr int64_t groups_of(int64_t k) { return (k + kGroupK - 1) / kGroupK; }
 constexpr int64_t folded_groups(int64_t groups, int fold) {
   return (groups + (int64_t{1} << fold) - 1) >> fold;
 }
+constexpr int64_t slices_of(int64_t k) { return (k + kSliceK - 1) / kSliceK; }
+/// Of a unit. Compressed slices are whole.
+constexpr int64_t unit_bytes(int64_t k, int fold, bool compressed) {
+  return compressed ? slices_of(k) * kCompressedSliceBytes >> fold
+                    : folded_groups(groups_of(k), fold) * kGroupBytes;
+}
+static_assert(kSliceHeaderBytes >> kMostFold << kMostFold == kSliceHeaderBytes);
 /// The page of such a unit that has a slice, and the slice's place there.
 constexpr int page_of(int slice, int fold) { return slice / kPageSlices >> fold; }
 constexpr int place_in_page(int slice, int fold) { return slice & ((kPageSlices << fold) - 1); }
 static_assert((kPageSlices & (kPageSlices - 1)) == 0);
-constexpr int64_t slices_of(int64_t k) { return (k + kSliceK - 1) / kSliceK; }
 /// The most pages from one that a warp of a team of `warps` reads to the next one it reads, in a
 /// product over k (see SliceShare in hopper.cuh).
 constexpr int64_t page_jump(int64_t k, int64_t warps) {

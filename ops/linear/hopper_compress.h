@@ -1,0 +1,80 @@
+// bf16 weights in 12 bits each, without loss, for a resident kernel that is bound by the bytes it
+// reads (see hopper.cuh). What a weight has that cannot be foreseen is its sign and its mantissa;
+// the exponents of a column of weights lie close together. So a column has a window of 16
+// exponents, a weight is its sign, its mantissa and its place in the window, and the few weights
+// beside the window (about one in ten thousand where weights are normally distributed) are listed
+// apart. The kernel multiplies with weights whose exponents are moved to one fixed window, and
+// scales a column's sums by the power of two that moves them back: exact, both.
+//
+// Plain functions of numbers, for the kernel that compresses, the one that multiplies, and tests.
+#pragma once
+
+#include <cstdint>
+
+namespace weft::hopper {
+
+inline constexpr int kWindow = 16;           ///< exponents in a window
+inline constexpr int kWindowExponent = 112;  ///< the window's first where weights are multiplied
+static_assert(kWindowExponent % kWindow == 0);
+inline constexpr uint32_t kWindowBits = uint32_t{kWindowExponent} << 7;  ///< of a bf16
+
+/// A column's first exponent may be these: what scales its sums is then a normal f32.
+inline constexpr int kLeastFirst = 1;
+inline constexpr int kMostFirst = 239;
+
+constexpr int bf16_exponent(uint32_t weight) { return static_cast<int>(weight >> 7 & 0xff); }
+
+constexpr bool in_window(uint32_t weight, int first) {
+  return bf16_exponent(weight) >= first && bf16_exponent(weight) < first + kWindow;
+}
+/// The bf16 that stands for one in the window [first, first + 16): with its exponent in the fixed
+/// window.
+constexpr uint32_t move_to_window(uint32_t weight, int first) {
+  return (weight & 0x807fu) | static_cast<uint32_t>(bf16_exponent(weight) - first) << 7 |
+         kWindowBits;
+}
+/// The factor of a column's sums, as the exponent of an f32 (its bits << 23).
+constexpr uint32_t scale_exponent(int first) {
+  return static_cast<uint32_t>(first - kWindowExponent + 127);
+}
+/// Of a column that is all zeros: the f32 0.
+inline constexpr uint32_t kZeroScale = 0;
+
+/// What a weight beside the window is where weights are multiplied, and whether a bf16 can say it
+/// (zero always can). In the window's place of such a weight stands kWindowBits, 2^-15.
+constexpr bool can_be_listed(uint32_t weight, int first) {
+  const int exponent = bf16_exponent(weight);
+  const int moved = exponent - first + kWindowExponent;
+  return (weight & 0x7fffu) == 0 || (exponent > 0 && moved > 0 && moved < 255);
+}
+constexpr uint32_t move_listed(uint32_t weight, int first) {
+  if ((weight & 0x7fffu) == 0) {
+    return weight;
+  }
+  return (weight & 0x807fu) | static_cast<uint32_t>(bf16_exponent(weight) - first + kWindowExponent)
+                                  << 7;
+}
+
+/// The two parts of a moved weight: a low byte (mantissa, the exponent's last bit) and four bits
+/// (sign, the exponent's three next ones).
+constexpr uint32_t low_part(uint32_t moved) { return moved & 0xffu; }
+/// Where a bf16 has the other four.
+inline constexpr uint32_t kHighPart = 0x8700u;
+
+// Four pairs of weights have their high parts in one word: a pair's, each in its half, are rotated
+// to the right by 4 times the pair's number, and no two take the same bits.
+inline constexpr uint32_t kHighParts = kHighPart | kHighPart << 16;
+constexpr uint32_t rotate_left(uint32_t x, int bits) {
+  return x << (bits & 31) | x >> (-bits & 31);
+}
+/// `pair`: two moved weights, the first in the low half; number: 0 to 3.
+constexpr uint32_t high_parts(uint32_t pair, int number) {
+  return rotate_left(pair & kHighParts, -4 * number);
+}
+
+/// A weight of the list: place in the slice (row of the operand A, k), and what it is moved to.
+constexpr uint32_t listed(int row, int k, uint32_t moved) {
+  return 0x80000000u | static_cast<uint32_t>(row) << 24 | static_cast<uint32_t>(k) << 16 | moved;
+}
+
+}  // namespace weft::hopper
