@@ -80,8 +80,10 @@ class Planner {
   Tiles by_weights(int64_t n, int64_t k, bool many) {
     return std::move(by_weights({n}, k, options_.columns, many).front());
   }
-  /// Deals n columns in grains to workers [first, end).
-  Tiles deal(int64_t n, int64_t k, int64_t grain, size_t first, size_t end);
+  /// Deals n columns in grains to workers [first, end). `had`: columns of the same product that a
+  /// worker has already, of which it gets no more than `most` unless all have as many.
+  Tiles deal(int64_t n, int64_t k, int64_t grain, size_t first, size_t end,
+             std::vector<int64_t>& had, int64_t most);
 
   // The parts of a step. `many`: all rows of a chunk; otherwise one row (decode, or a chunk's
   // last).
@@ -107,6 +109,9 @@ class Planner {
 
   Rows rows_of(bool many) const { return many || !chunk() ? Rows::all : Rows::last; }
   bool fused() const { return options_.fuse_attention && !chunk(); }
+  /// Whether each worker merges attention's splits for itself. Of several sequences that would be
+  /// more than an exchange costs.
+  bool merges_itself() const { return fused() && options_.sequences == 1; }
   bool chunk() const { return options_.rows > 1; }
   Range all_rows() const { return {0, program_.rows}; }
   bool norm_before() const { return config_.norm_placement == NormPlacement::before; }
@@ -223,13 +228,16 @@ Tiles Planner::by_rows(Range tile) const {
 
 Tiles Planner::by_heads(int64_t heads, Range rows) const { return by_columns(heads, 1, rows); }
 
-Tiles Planner::deal(int64_t n, int64_t k, int64_t grain, size_t first, size_t end) {
+Tiles Planner::deal(int64_t n, int64_t k, int64_t grain, size_t first, size_t end,
+                    std::vector<int64_t>& had, int64_t most) {
   const int64_t grains = ceil_div(n, grain);
   const auto workers = static_cast<int64_t>(end - first);
   std::vector<size_t> order(end - first);
   std::iota(order.begin(), order.end(), first);
+  const int64_t each = grains / workers * grain;  // at least
+  const auto place = [&](size_t w) { return std::pair(had[w] + each + grain > most, dealt_[w]); };
   std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return dealt_[a] < dealt_[b]; });
+                   [&](size_t a, size_t b) { return place(a) < place(b); });
   std::vector<int64_t> counts(dealt_.size(), grains / workers);
   for (int64_t i = 0; i < grains % workers; ++i) {
     ++counts[order[static_cast<size_t>(i)]];
@@ -241,6 +249,7 @@ Tiles Planner::deal(int64_t n, int64_t k, int64_t grain, size_t first, size_t en
     if (begin < stop) {
       tiles[w].push_back({all_rows(), {begin, stop}, 0});
       dealt_[w] += counts[w] * grain * k;
+      had[w] += counts[w] * grain;
     }
     begin = stop;
   }
@@ -276,9 +285,10 @@ std::vector<Tiles> Planner::by_weights(const std::vector<int64_t>& columns, int6
       part = p;
     }
   }
+  std::vector<int64_t> had(dealt_.size());
   if (part == grain) {
     for (const int64_t n : columns) {
-      tiles.push_back(deal(n, k, grain, 0, dealt_.size()));
+      tiles.push_back(deal(n, k, grain, 0, dealt_.size(), had, share));
     }
     return tiles;
   }
@@ -286,7 +296,7 @@ std::vector<Tiles> Planner::by_weights(const std::vector<int64_t>& columns, int6
   size_t first = 0;
   for (const int64_t n : columns) {
     const size_t end = first + static_cast<size_t>(ceil_div(n, share) + std::exchange(spare, 0));
-    tiles.push_back(deal(n, k, part, first, end));
+    tiles.push_back(deal(n, k, part, first, end, had, share));
     first = end;
   }
   return tiles;
@@ -530,7 +540,7 @@ void Planner::attention_block(int64_t layer, bool many) {
   EventId done = spread(id, tiles, appended_);
   Waits ready{{done}};
   const Tiles out_tiles = by_weights(config_.hidden, config_.query_size(), many);
-  if (fused()) {
+  if (merges_itself()) {
     std::vector<bool> users;
     add_users(out_tiles, users);
     repeat(operation("attention_combine", layer, rows_of(many), AttentionCombineOp{op}), ready,
@@ -660,7 +670,7 @@ Program Planner::run() {
   }
   if (options_.logits != Logits::all) {
     one_.input = buffer("input_row", Space::worker, Element::f32, one, config_.hidden);
-    one_.attention = buffer("attention_row", fused() ? Space::worker : Space::activation,
+    one_.attention = buffer("attention_row", merges_itself() ? Space::worker : Space::activation,
                             Element::f32, one, config_.query_size());
     one_.ffn = buffer("ffn_row", Space::activation, Element::f32, one, config_.ffn);
     if (after) {

@@ -101,6 +101,20 @@ __device__ inline void copy_async_4(void* to, const void* from, bool valid) {
                : "memory");
 }
 
+/// Copies 16 bytes past L1, or writes zeros where not `valid`; see await_copies().
+__device__ inline void copy_async_16(void* to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem_address(to)), "l"(from),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+/// Ends a group of this thread's copies.
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Waits until all but the last kGroups groups of this thread's have landed.
+template <int kGroups>
+__device__ void await_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
+
 /// Two 8 x 8 matrices of 16-bit elements, one above the other: lane l gives the address of row l %
 /// 16 and holds elements (l / 4, 2 (l % 4) + {0, 1}) of the upper in `upper`, of the lower in
 /// `lower`.

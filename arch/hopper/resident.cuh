@@ -75,7 +75,7 @@ __device__ inline uint32_t load_acquire(const uint32_t* address) {
 __device__ inline void add_release(uint32_t* address, uint32_t value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
-/// Host memory: never from a cache.
+/// What others than this GPU's SMs write: never from a cache.
 __device__ inline uint32_t load_system(const uint32_t* address) {
   uint32_t value;
   asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");

@@ -20,15 +20,19 @@ enum class Opcode : uint8_t {
   norm_add,      ///< a: x, b: weight, c: residual; n: columns; x: epsilon, y: scale
   linear,        ///< a: row, or attention's partials (merged); b: weight of the row's norm or
                  ///< kNowhere, x: its epsilon; k; segments
-  gated_linear,  ///< as linear; one segment
+  gated_linear,  ///< as linear; one segment; first: its first column
   attention,     ///< a: q, b: k, c: v, d: keys, e: values, f: partials; first, last: KV heads; n:
                  ///< split; row; norm: weights, kNowhere: none; x: epsilon
+  combine,       ///< a: attention's partials, b: out; first, last: query heads
   sample,        ///< a: logits; n: vocabulary; row
 };
 
-/// The number of a code's result in a step, see Launch::first_tag; kPlain: a buffer of plain f32.
+/// The number of a code's result in a step, see Launch::first_tag; kPlain: a buffer of plain f32;
+/// kOperands: rows of several sequences as products take them, slice by slice (store_row_quad() in
+/// ops/linear/hopper.cuh).
 using Version = int32_t;
 inline constexpr Version kPlain = -1;
+inline constexpr Version kOperands = -2;
 
 /// Consecutive columns of one product's out.
 struct Segment {
@@ -103,9 +107,9 @@ struct ModelShape {
 
 inline constexpr int kMostEos = 8;
 
-/// Host memory, mapped: what the host and the kernel tell one another while it runs.
+/// Host memory, mapped: what the kernel tells the host while it runs.
 struct Mailbox {
-  uint32_t stop = 0;                     ///< host: sequences that shall end soon, a bit each
+  uint32_t stop = 0;                     ///< what the host copies to Launch::stop
   uint32_t tokens[kMostSequences] = {};  ///< kernel: new tokens so far in this launch
   int32_t token[1];                      ///< [sequences, steps]
 };
@@ -162,6 +166,9 @@ struct Launch {
   uint32_t* seen = nullptr;
   void* candidates = nullptr;  ///< [sequences, workers] Candidate
   Mailbox* mailbox = nullptr;
+  /// Sequences that the host wants ended soon, a bit each. In device memory: the host copies it
+  /// there while the kernel runs.
+  uint32_t* stop = nullptr;
   uint32_t* ended = nullptr;      ///< sequences that have ended, a bit each
   uint32_t* stop_step = nullptr;  ///< steps from this one on are not run
   Failure* failure = nullptr;

@@ -1,11 +1,11 @@
 // One CTA per SM walks its worker's codes, step after step. Eight warps form the team that
 // computes; two threads beside them are loaders: they walk the same codes, know every
 // weight byte of the step in order, and keep the ring of pages full. They never wait for an
-// activation. Another thread fetches the codes, and one of the first CTA's looks for the host's
-// word. What workers tell one another carries tags, so whoever needs it waits for the data
-// itself; logits and the step's token alone have events, counters in global memory: a wait polls
-// them with acquire loads, a signal is a release addition after the team's stores. Every spin has
-// an end: a worker that waits too long writes what it waited for and everybody leaves.
+// activation. Another thread fetches the codes. What workers tell one another carries tags, so
+// whoever needs it waits for the data itself; logits, the step's token and rows of several
+// sequences that come as operands alone have events, counters in global memory: a wait polls them
+// with acquire loads, a signal is a release addition after the team's stores. Every spin has an
+// end: a worker that waits too long writes what it waited for and everybody leaves.
 #include "engine/hopper/decode_kernel.h"
 
 #include <type_traits>
@@ -70,7 +70,6 @@ struct Shared {
   uint32_t gave_up;   ///< somebody waited too long, here or elsewhere
   uint32_t leave[2];  ///< what thread 0 saw of gave_up at the end of a step: all act on the same
   uint32_t ended;     ///< the team has left: the others follow
-  uint32_t stop;      ///< sequences that the host wants ended
   Launch launch;
 };
 
@@ -129,7 +128,7 @@ class Worker {
     }
     if (threadIdx.x == 0) {
       shared().code_count = count;
-      shared().gave_up = shared().ended = shared().stop = 0;
+      shared().gave_up = shared().ended = 0;
       for (int i = 0; i < kCodeSlots; ++i) {
         shared().code_there[i].init(1);
         shared().code_done[i].init(Team::kWarps);
@@ -144,8 +143,6 @@ class Worker {
   __device__ void load(int loader);
   /// By one thread each.
   __device__ void fetch_codes();
-  /// Looks for the host's word, which is a long way off.
-  __device__ void watch_host();
 
  private:
   __device__ static Shared<kBatch>& shared() { return *reinterpret_cast<Shared<kBatch>*>(memory); }
@@ -259,6 +256,13 @@ class Worker {
   /// Waits until the whole rows of a product are there.
   __device__ void await_row(const Code& code);
   __device__ void merge(const Code& code, const SliceShare& share, char* row);
+  /// Where four elements' slice begins in rows that are operands.
+  __device__ char* operand_slice(Place rows, int element) const {
+    return at<char>(rows) + element / kSliceK * row_slice_bytes(kBatch);
+  }
+  /// Merges attention's splits for all: where there are several sequences, each worker's merging
+  /// them for itself would cost too many trips.
+  __device__ void combine(const Code& code);
   __device__ void product(const Code& code);
   __device__ void sample(const Code& code);
   /// By one thread: the sequence wants no more steps.
@@ -620,8 +624,12 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::norm_add(const Code& co
 template <bool kTraced, int kBatch>
 class Worker<kTraced, kBatch>::ProductRows {
  public:
-  __device__ bool makes_row() const { return code_.merged != 0; }
-  __device__ void make_row(const SliceShare& share, char* row) { worker_.merge(code_, share, row); }
+  __device__ bool makes_row() const { return kBatch == 1 && code_.merged != 0; }
+  __device__ void make_row(const SliceShare& share, char* row) {
+    if constexpr (kBatch == 1) {
+      worker_.merge(code_, share, row);
+    }
+  }
 
   /// Waits for a page. What Barrier::wait() does at its end, a trap, would cost registers.
   __device__ void await_page(Barrier& page, uint32_t phase) {
@@ -655,7 +663,7 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
         row_(worker.at<const Tagged>(code.a)),
         weight_(code.b != kNowhere ? worker.at<const __nv_bfloat16>(code.b) : nullptr) {}
 
-  __device__ void ask(int i, int slice) {
+  __device__ void ask(int i, int slice, char*) {
     last_asked_ = slice;
     ask_row(i, slice);
 #pragma unroll
@@ -667,7 +675,7 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
     }
   }
 
-  __device__ void take(int slice, char* to, int next) {
+  __device__ void take(int slice, char* to, int next, char* next_to) {
     // What was asked for before it was written is asked for again all at once: one by one, each
     // word would cost a trip of its own.
     bool again = false;
@@ -702,7 +710,7 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
       ask_row(0, last_asked_);
     }
     if (next >= 0) {
-      ask(kAskedAhead - 1, next);
+      ask(kAskedAhead - 1, next, next_to);
     }
     if (slice == 0) {
       worker_.stamp(1);
@@ -756,7 +764,8 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
 };
 
 /// The rows of several sequences, likewise: a slice of four rows at a time, the next ones on their
-/// way. Short code, on purpose: a step's should stay in the instruction cache.
+/// way; or rows that are operands already, which are copied to shared memory as they are. Short
+/// code, on purpose: a step's should stay in the instruction cache.
 template <bool kTraced, int kBatch>
 class Worker<kTraced, kBatch>::RowsSource : public Worker<kTraced, kBatch>::ProductRows {
  public:
@@ -766,8 +775,24 @@ class Worker<kTraced, kBatch>::RowsSource : public Worker<kTraced, kBatch>::Prod
   __device__ RowsSource(Worker& worker, const Code& code, float* squares)
       : ProductRows(worker, code, squares) {}
 
-  __device__ void ask(int, int slice) { ask_for(slice, 0); }
-  __device__ void take(int slice, char* to, int next) {
+  __device__ void ask(int, int slice, char* to) {
+    if (operands()) {
+      copy(slice, to);
+    } else {
+      ask_for(slice, 0);
+    }
+  }
+  __device__ void take(int slice, char* to, int next, char* next_to) {
+    if (operands()) {
+      if (next >= 0) {
+        __syncwarp();  // all have multiplied what was there
+        copy(next, next_to);
+        await_copies<1>();
+      } else {
+        await_copies<0>();
+      }
+      return;
+    }
 #pragma unroll 1
     for (int first = 0; first < worker_.sequences(); first += kAtOnce) {
       const bool more = first + kAtOnce < worker_.sequences();
@@ -801,6 +826,20 @@ class Worker<kTraced, kBatch>::RowsSource : public Worker<kTraced, kBatch>::Prod
 
   static constexpr int kAtOnce = 4;  // rows
 
+  __device__ bool operands() const { return code_.source == kOperands; }
+  /// A slice of operands, as a group of copies.
+  __device__ __forceinline__ void copy(int slice, char* to) const {
+    constexpr int kBytes = 16;
+    const char* from = worker_.template at<const char>(code_.a) + slice * row_slice_bytes(kBatch);
+#pragma unroll
+    for (int i = 0; i < row_slice_bytes(kBatch) / kBytes / 32; ++i) {
+      const int offset = (team().lane + 32 * i) * kBytes;
+      const int element =
+          slice * kSliceK + offset / kRowGroupBytes<kBatch> * kGroupK + offset % kColumnBytes / 2;
+      copy_async_16(to + offset, from + offset, element < code_.k);
+    }
+    commit_copies();
+  }
   __device__ bool there(int slice, int quad, int sequence) const {
     return row_element(slice, quad) < code_.k && sequence < worker_.sequences();
   }
@@ -902,7 +941,8 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::merge(const Code& code,
       static_assert(kRowQuads == 2);
       const int element = slice * kSliceK + 8 * team().lane;
       float4 x[kRowQuads];
-      merge_splits(partials, tag(code.source), active, element < code.k ? element : -1, late, x);
+      merge_splits<true>(partials, tag(code.source), active, element < code.k ? element : -1, late,
+                         x);
 #pragma unroll
       for (int q = 0; q < kRowQuads; ++q) {
         store_row_quad<kBatch>(row + row_place<kBatch>(share, i), sequence, 2 * team().lane + q,
@@ -912,6 +952,33 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::merge(const Code& code,
   }
   __syncwarp();
   stamp(1);
+}
+
+template <bool kTraced, int kBatch>
+__device__ __forceinline__ void Worker<kTraced, kBatch>::combine(const Code& code) {
+  const ModelShape& shape = launch_.shape;
+  Late late(*this, &code, -1);
+  constexpr int kElements = 4 * kRowQuads;  // of a thread
+  const int first_element = code.first * shape.head_dim;
+  const int of_row = (code.last - code.first) * shape.head_dim / kElements;
+#pragma unroll 1
+  for (int i = team().thread; i < sequences() * of_row; i += Team::kThreads) {
+    const int sequence = i / of_row;
+    const int element = first_element + i % of_row * kElements;
+    int first;
+    int last;
+    int active;
+    split_keys(position_of(sequence), 0, first, last, active);
+    const Partials partials(at<Tagged>(code.a), sequence, shape.query_heads, shape.splits,
+                            shape.head_dim);
+    float4 x[kRowQuads];
+    merge_splits<false>(partials, tag(code.source), active, element, late, x);
+#pragma unroll
+    for (int q = 0; q < kRowQuads; ++q) {
+      store_row_quad<kBatch>(operand_slice(code.b, element), sequence, element % kSliceK / 4 + q,
+                             x[q]);
+    }
+  }
 }
 
 template <bool kTraced, int kBatch>
@@ -938,6 +1005,17 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
     if (segment.version == kPlain) {
       if (valid) {
         __stcg(at<float>(segment.out) + row_of(segment) + column, x);
+      }
+      return;
+    }
+    if (kBatch > 1 && segment.version == kOperands) {
+      const float rounded = round_to_tagged(x);  // as one sequence's is on its way
+      const float4 quad{rounded, __shfl_down_sync(~0u, rounded, 1),
+                        __shfl_down_sync(~0u, rounded, 2), __shfl_down_sync(~0u, rounded, 3)};
+      const int element = code.first + column;
+      if (valid && column % 4 == 0) {
+        store_row_quad<kBatch>(operand_slice(segment.out, element), sequence(),
+                               element % kSliceK / 4, quad);
       }
       return;
     }
@@ -1056,9 +1134,11 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::end_sequence(int sequen
 template <bool kTraced, int kBatch>
 __device__ __forceinline__ void Worker<kTraced, kBatch>::sample(const Code& code) {
   const int row = code.row;
-  const bool stop = (*static_cast<volatile uint32_t*>(&shared().stop) >> row & 1) != 0;
+  // The host's word. It comes to device memory: loads from the host's, by a few SMs and a
+  // microsecond apart, can hold up all other loads of half of the chip's SMs.
+  const bool stop = team().thread == 0 && (load_system(launch_.stop) >> row & 1) != 0;
   if (given(step())) {
-    if (team().thread == 0 && stop) {
+    if (stop) {
       end_sequence(row);
     }
     return;
@@ -1150,6 +1230,11 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::run_apart(const Code* c
         worker.template attend_to<0, false>(*code);
       }
       break;
+    case Opcode::combine:
+      if constexpr (kBatch > 1) {
+        worker.combine(*code);
+      }
+      break;
     case Opcode::sample:
       worker.sample(*code);
       break;
@@ -1230,14 +1315,6 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::fetch_codes() {
   }
 }
 
-template <bool kTraced, int kBatch>
-__device__ __forceinline__ void Worker<kTraced, kBatch>::watch_host() {
-  while (!ended()) {
-    *static_cast<volatile uint32_t*>(&shared().stop) = load_system(&launch_.mailbox->stop);
-    __nanosleep(1000);
-  }
-}
-
 /// Puts the pages of the launch's steps into the ring in the order in which they are used; this
 /// loader every second one.
 template <bool kTraced, int kBatch>
@@ -1288,8 +1365,6 @@ __global__ void __launch_bounds__(kThreads, 1)
       worker.load(threadIdx.x == Team::kThreads ? 0 : 1);
     } else if (threadIdx.x == Team::kThreads + 32) {
       worker.fetch_codes();
-    } else if (blockIdx.x < launch.shape.sequences && threadIdx.x == Team::kThreads + 64) {
-      worker.watch_host();  // on those that sample
     }
   }
   // All end here: ptxas gives a kernel with several ends no more registers than it began with.

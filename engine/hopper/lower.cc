@@ -39,15 +39,29 @@ std::vector<BufferId> written_by(const Operation& operation) {
   return buffers;
 }
 
-/// Which buffers' elements carry tags: what is handed on within a step, but for logits.
-std::vector<bool> tagged_buffers(const Program& program) {
+/// Which buffers are rows as products take them: those of several sequences that are as they shall
+/// be when they are written, with no norm to come.
+std::vector<bool> operand_buffers(const Program& program) {
+  std::vector<bool> operands(program.buffers.size(), false);
+  for (const Operation& operation : program.operations) {
+    const bool made_whole = std::holds_alternative<GatedLinearOp>(operation.body) ||
+                            std::holds_alternative<AttentionCombineOp>(operation.body);
+    for (const BufferId id : written_by(operation)) {
+      operands[static_cast<size_t>(id)] = made_whole && program.sequences > 1;
+    }
+  }
+  return operands;
+}
+
+/// Which buffers' elements carry tags: what else is handed on within a step, but for logits.
+std::vector<bool> tagged_buffers(const Program& program, const std::vector<bool>& operands) {
   std::vector<bool> tagged(program.buffers.size(), false);
   for (const Operation& operation : program.operations) {
     for (const BufferId id : written_by(operation)) {
       const Buffer& buffer = program.buffers[static_cast<size_t>(id)];
       tagged[static_cast<size_t>(id)] =
           (buffer.space == Space::activation || buffer.space == Space::worker) &&
-          id != program.logits;
+          id != program.logits && !operands[static_cast<size_t>(id)];
     }
   }
   return tagged;
@@ -70,15 +84,15 @@ std::vector<bool> events_in_data(const Program& program, const std::vector<bool>
   return result;
 }
 
-/// Slices of a row that each warp keeps at least: the one in use and, of a single row, the next.
-int64_t fewest_kept(const Program& program) { return program.sequences > 1 ? 1 : 2; }
+/// Slices of a row that each warp keeps at least: the one in use and the next.
+constexpr int64_t kFewestKept = 2;
 /// Places of slices of a product's row when warps keep all of theirs, up to `kept`, or else the
 /// fewest (see row_place() in ops/linear/hopper.cuh).
-int64_t row_places(int64_t k, int64_t kept, int64_t fewest) {
+int64_t row_places(int64_t k, int64_t kept) {
   const int64_t slices = slices_of(k);
   const int64_t least = slices / kTeamWarps;  // of a warp; some have one more
   const int64_t all = least + 1 <= kept ? slices : least <= kept ? least * kTeamWarps : 0;
-  return std::max(all, fewest * kTeamWarps);
+  return std::max(all, kFewestKept * kTeamWarps);
 }
 
 /// Lowers the instructions of one worker.
@@ -161,13 +175,15 @@ class WorkerLowering {
   }
   /// The version that this instruction writes to a buffer.
   Version version(BufferId id) const {
-    return arena_.tagged[static_cast<size_t>(id)] ? instruction_->operation : kPlain;
+    return arena_.tagged[static_cast<size_t>(id)]     ? instruction_->operation
+           : arena_.operands[static_cast<size_t>(id)] ? kOperands
+                                                      : kPlain;
   }
   /// The version of a buffer that this instruction reads: the last operation's before it that wrote
   /// it.
   Version source(BufferId id) const {
     if (!arena_.tagged[static_cast<size_t>(id)]) {
-      return kPlain;
+      return arena_.operands[static_cast<size_t>(id)] ? kOperands : kPlain;
     }
     for (int32_t i = instruction_->operation - 1; i >= 0; --i) {
       const auto written = written_by(program_.operations[static_cast<size_t>(i)]);
@@ -272,14 +288,13 @@ class WorkerLowering {
   /// would cost to make again, and of what several units read as long as it is not too much.
   void keep_slices(const Code& code) {
     const bool many = program_.sequences > 1;  // rows, which leave no room to spare
-    const int64_t fewest = fewest_kept(program_);
-    const int64_t most_spare = many ? 1 : 4;
+    const int64_t most_spare = many ? kFewestKept : 4;
     const int64_t of_warp = (slices_of(code.k) + kTeamWarps - 1) / kTeamWarps;
     const bool made_here = code.merged != 0 || code.b != kNowhere;
     // A folded unit is short: its row is not to be waited for again.
     const bool all = made_here || (!many && code.units > 1 && code.fold != 0);
-    const int64_t most = all ? of_warp : code.units > 1 ? most_spare : fewest;
-    const int64_t kept = std::max(fewest, std::min(of_warp, most));
+    const int64_t most = all ? of_warp : code.units > 1 ? most_spare : kFewestKept;
+    const int64_t kept = std::max(kFewestKept, std::min(of_warp, most));
     out_.row_slices = std::max(out_.row_slices, static_cast<int32_t>(kept));
     out_.page_jump = std::max(out_.page_jump, static_cast<int32_t>(page_jump(code.k, kTeamWarps)));
   }
@@ -362,8 +377,10 @@ class WorkerLowering {
     code_.opcode = Opcode::gated_linear;
     WEFT_TRY(begin_product(op.k, op.a));
     Segment& segment = code_.segment[0];
-    segment.out = buffer(op.out) + elements(columns.begin);
     segment.version = version(op.out);
+    code_.first = static_cast<int32_t>(columns.begin);
+    const Place first = elements(columns.begin);  // where columns lie one after the other
+    segment.out = buffer(op.out) + (segment.version == kOperands ? 0 : first);
     WEFT_ASSIGN(segment.bias, bias(op.gate_bias, columns.begin));
     WEFT_ASSIGN(segment.bias_up, bias(op.up_bias, columns.begin));
     WEFT_TRY(weight(op.gate));
@@ -408,7 +425,15 @@ class WorkerLowering {
     return {};
   }
   Status operator()(const AttentionCombineOp& op) {
-    WEFT_CHECK(program_.buffers[static_cast<size_t>(op.attention.out)].space == Space::worker);
+    if (program_.buffers[static_cast<size_t>(op.attention.out)].space != Space::worker) {
+      code_.opcode = Opcode::combine;
+      code_.a = buffer(op.attention.partials);
+      code_.source = source(op.attention.partials);
+      code_.b = buffer(op.attention.out);
+      code_.first = static_cast<int32_t>(instruction_->tile.begin);
+      code_.last = static_cast<int32_t>(instruction_->tile.end);
+      return {};
+    }
     leave_to_product({.made = op.attention.out,
                       .a = buffer(op.attention.partials),
                       .source = source(op.attention.partials),
@@ -472,12 +497,16 @@ Arena lay_out(const Program& program, const Weights& weights) {
     arena.weights.push_back(take(tensor.bytes()));
   }
   arena.buffers.assign(program.buffers.size(), -1);
-  arena.tagged = tagged_buffers(program);
+  arena.operands = operand_buffers(program);
+  arena.tagged = tagged_buffers(program, arena.operands);
   for (size_t i = 0; i < program.buffers.size(); ++i) {
     const Buffer& buffer = program.buffers[i];
     if (buffer.space == Space::worker) {
       arena.buffers[i] = arena.worker_bytes;
       arena.worker_bytes += aligned(buffer.bytes());
+    } else if (arena.operands[i]) {
+      arena.buffers[i] = take(slices_of(buffer.columns) *
+                              row_slice_bytes(batch_of(static_cast<int>(program.sequences))));
     } else if (buffer.space != Space::state) {
       arena.buffers[i] = take(buffer.bytes());
     }
@@ -532,7 +561,7 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   for (const auto& worker : out.codes) {
     for (const Code& code : worker) {
       if (code.units > 0) {
-        scratch = std::max(scratch, row_places(code.k, out.row_slices, fewest_kept(program)) *
+        scratch = std::max(scratch, row_places(code.k, out.row_slices) *
                                         row_slice_bytes(batch_of(out.shape.sequences)));
       }
     }

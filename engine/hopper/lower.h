@@ -26,6 +26,7 @@ struct Arena {
   std::vector<int64_t> weights;  ///< [Weights::tensors()]
   std::vector<int64_t> buffers;  ///< [program.buffers]; Space::worker: worker 0's; -1: not there
   std::vector<bool> tagged;      ///< [program.buffers]: pairs of elements with their tag
+  std::vector<bool> operands;    ///< [program.buffers]: rows as products take them, see kOperands
   int64_t worker_bytes = 0;      ///< from one worker's own buffers to the next's
   int64_t bytes = 0;
 };

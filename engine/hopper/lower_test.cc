@@ -161,6 +161,46 @@ TEST(Lower, FoldedUnitsMakeLongSharesEven) {
   }
 }
 
+/// Queries, keys and values are one product: no worker has more units of it than it must.
+TEST(Lower, ProjectionsAreDealtTogether) {
+  for (const char* name : {"llama-3.2-1b", "llama-3.1-8b", "qwen3-8b"}) {
+    const Made made = make(name);
+    for (const auto& [operation, shares] : shares_of(made)) {
+      if (made.program.operations[static_cast<size_t>(operation)].name == "q_proj") {
+        const int64_t units =
+            units_of(made.config.query_size()) + 2 * units_of(made.config.kv_size());
+        EXPECT_LE(*std::max_element(shares.begin(), shares.end()),
+                  (units + kSms - 1) / kSms * kUnitColumns)
+            << name;
+      }
+    }
+  }
+}
+
+/// Rows of several sequences that need nothing done on the way are written as products take them,
+/// and waited for by an event.
+TEST(Lower, RowsWithoutANormAreOperands) {
+  for (const int64_t sequences : {3, 8}) {
+    const Made made = make("qwen2.5-coder-1.5b", sequences);
+    int64_t merged = 0;
+    for (const auto& codes : made.lowered.codes) {
+      for (const Code& code : codes) {
+        const std::string& name = made.program.operations[static_cast<size_t>(code.operation)].name;
+        const bool reads = name == "o_proj" || name == "down_proj";
+        EXPECT_EQ(code.source == kOperands, reads) << name;
+        EXPECT_TRUE(!reads || code.waits > 0) << name;
+        if (code.opcode == Opcode::gated_linear || code.opcode == Opcode::combine) {
+          EXPECT_EQ(code.signals, 1) << name;
+        }
+        EXPECT_EQ(code.merged, 0) << name;
+        EXPECT_EQ(code.segment[0].version == kOperands, code.opcode == Opcode::gated_linear);
+        merged += code.opcode == Opcode::combine ? code.last - code.first : 0;
+      }
+    }
+    EXPECT_EQ(merged, made.config.layers * made.config.query_heads);
+  }
+}
+
 TEST(Lower, OnlyTheLastUnitIsFolded) {
   for (const std::string& name : preset_names()) {
     const Made made = make(name);

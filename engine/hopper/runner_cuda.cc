@@ -61,6 +61,30 @@ class Mapped {
   void* data_ = nullptr;
 };
 
+/// Copies to the device while a kernel runs there.
+class SideStream {
+ public:
+  SideStream() = default;
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
+  ~SideStream() {
+    if (stream_ != nullptr) {
+      cudaStreamDestroy(stream_);
+    }
+  }
+  Status create() {
+    return check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+  }
+  /// `from`: pinned.
+  cudaError_t copy(uint32_t* to, const uint32_t* from) const {
+    return cudaMemcpyAsync(to, from, sizeof(*to), cudaMemcpyHostToDevice, stream_);
+  }
+  cudaError_t finish() const { return cudaStreamSynchronize(stream_); }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
 class HopperRunner : public Runner, public Subject {
  public:
   HopperRunner(const ModelConfig& config, const Weights& weights, const RunnerOptions& options)
@@ -139,6 +163,7 @@ class HopperRunner : public Runner, public Subject {
   char* packed_ = nullptr;
   float* uniforms_ = nullptr;
   Mapped mailbox_;
+  SideStream side_;
   std::vector<float> logits_;
   std::vector<Sequence> sequences_;
   uint32_t ended_ = 0;     // sequences that draw no more, a bit each
@@ -293,6 +318,7 @@ Status HopperRunner::upload_codes() {
   // Counters, the step to stop at and the failure lie together: one copy makes them anew.
   WEFT_TRY(place(launch_.counters, events * kCounterStride * 4, "events"));
   WEFT_TRY(place(launch_.stop_step, 4, "events"));
+  WEFT_TRY(place(launch_.stop, 4, "events"));
   WEFT_TRY(place(launch_.ended, 4, "events"));
   WEFT_TRY(place(launch_.failure, sizeof(Failure), "events"));
   const int64_t sequences = options_.sequences;
@@ -309,6 +335,7 @@ Status HopperRunner::upload_codes() {
   launch_.uniforms = uniforms_;
   WEFT_TRY(mailbox_.allocate(sizeof(Mailbox) + static_cast<size_t>(token_bytes)));
   launch_.mailbox = mailbox_.as<Mailbox>();
+  WEFT_TRY(side_.create());
   if (options_.profile) {
     for (const auto& worker : lowered_.codes) {
       launch_.trace_codes = std::max(launch_.trace_codes, static_cast<int32_t>(worker.size()));
@@ -424,13 +451,12 @@ Status HopperRunner::run_launch(int64_t steps, int64_t silent, Tokens ends,
   launch_.first_tag = next_tag_;
   next_tag_ += static_cast<uint32_t>(steps) * launch_.versions;
   auto* mailbox = mailbox_.as<Mailbox>();
-  std::atomic_ref<uint32_t> stop(mailbox->stop);
-  stop.store(0);
   std::fill(std::begin(mailbox->tokens), std::end(mailbox->tokens), 0u);
   WEFT_TRY(check(
       cudaMemsetAsync(launch_.counters, 0, program_.events.size() * kCounterStride * 4, stream),
       "clearing events"));
   WEFT_TRY(check(cudaMemsetAsync(launch_.stop_step, 0xff, 4, stream), "clearing events"));
+  WEFT_TRY(check(cudaMemsetAsync(launch_.stop, 0, 4, stream), "clearing events"));
   WEFT_TRY(check(cudaMemsetAsync(launch_.failure, 0, sizeof(Failure), stream), "clearing events"));
   WEFT_TRY(check(cudaMemcpyAsync(launch_.ended, &ended_, 4, cudaMemcpyHostToDevice, stream),
                  "clearing events"));
@@ -451,6 +477,7 @@ Status HopperRunner::run_launch(int64_t steps, int64_t silent, Tokens ends,
     }
     return -1;
   };
+  cudaError_t told = cudaSuccess;
   cudaError_t state = cudaErrorNotReady;
   int from = -1;
   for (uint32_t spins = 0; (from = next()) >= 0 || state == cudaErrorNotReady; ++spins) {
@@ -460,7 +487,8 @@ Status HopperRunner::run_launch(int64_t steps, int64_t silent, Tokens ends,
         ++at(from).position;
         if (!on_token(from, token)) {
           end(from);
-          stop.store(ended_);
+          std::atomic_ref<uint32_t>(mailbox->stop).store(ended_);
+          told = side_.copy(launch_.stop, &mailbox->stop);
         }
       }
       continue;
@@ -476,6 +504,8 @@ Status HopperRunner::run_launch(int64_t steps, int64_t silent, Tokens ends,
         (ended_before >> i & 1) == 0 && silent + taken[static_cast<size_t>(i)] == steps;
   }
   WEFT_TRY(check(state, "the decode kernel"));
+  WEFT_TRY(check(told, "telling the decode kernel to stop"));
+  WEFT_TRY(check(side_.finish(), "telling the decode kernel to stop"));
   Failure failure;
   WEFT_TRY(device_->download(&failure, launch_.failure, sizeof(failure)));
   return failure.happened != 0 ? explain(failure) : Status{};

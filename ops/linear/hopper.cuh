@@ -287,12 +287,13 @@ struct WeightSlice {
 /// times, that come through the ring, compressed or not.
 ///
 /// A row (or several; their slices come together) comes from `source`. The first slices that this
-/// warp needs, up to Source::kAskedAhead, are asked for by source.ask(i, slice), i = 0, 1, ...;
-/// source.take(slice, to, next) waits for the oldest that was asked for, stores it at `to` by
-/// store_row_quad, zeros beyond the row's end, and asks for slice `next` unless that is -1. Both
-/// are called by whole warps; each slice of the row that the warp works on is taken at least once.
-/// `kept` slices of the row stay in `row`, in the warp's places; when the warp has more than that,
-/// they are asked for again for each unit (then more than Source::kAskedAhead of them). When
+/// warp needs, up to Source::kAskedAhead, are asked for by source.ask(i, slice, to), i = 0, 1, ...;
+/// source.take(slice, to, next, next_to) waits for the oldest that was asked for, leaves it at `to`
+/// as store_row_quad does, zeros beyond the row's end, and asks for slice `next`, which will be
+/// taken to `next_to` and may come there from now on, unless that is -1. Both are called by whole
+/// warps; each slice of the row that the warp works on is taken at least once. `kept` slices of the
+/// row, at least two, stay in `row`, in the warp's places; when the warp has more than that, they
+/// are asked for again for each unit (then more than Source::kAskedAhead of them). When
 /// source.makes_row(), it makes all of the warp's slices at once instead: source.make_row(share,
 /// row). source.publish() is called by all before each block's barrier, and
 /// source.await_page(barrier, phase) waits for a page.
@@ -405,17 +406,22 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
                    ring.slots);
     }
   };
+  // Where a slice of the row lies: in its place, or in turn in one of two.
+  int turn = 0;
+  const auto place = [&](int i) {
+    return row_place<kBatch>(share, keeps ? i : Source::kRowFirst ? turn & 1 : i & 1);
+  };
   // Takes a slice of the row for unit `unit` to its place; those after the last are the first
   // again, for the next unit.
-  const auto place = [&](int i) {
-    return row_place<kBatch>(share, keeps ? i : Source::kRowFirst ? 0 : i & 1);
-  };
   const auto take = [&](int i, int unit) {
     const int next = i + Source::kAskedAhead < share.count ? i + Source::kAskedAhead
                      : !keeps && unit + 1 < units          ? i + Source::kAskedAhead - share.count
                                                            : -1;
-    source.take(share.first + i * Team::kWarps, row + place(i),
-                next < 0 ? -1 : share.first + next * Team::kWarps);
+    char* const to = row + place(i);
+    turn ^= 1;
+    source.take(share.first + i * Team::kWarps, to,
+                next < 0 ? -1 : share.first + next * Team::kWarps, row + place(max(next, 0)));
+    turn ^= 1;
     __syncwarp();
   };
   // Fetched by all: registers that are written on some ways only would stay taken outside of this
@@ -424,7 +430,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
 #pragma unroll
   for (int i = 0; i < Source::kAskedAhead; ++i) {
     if (i < share.count && asks) {
-      source.ask(i, share.first + i * Team::kWarps);
+      source.ask(i, share.first + i * Team::kWarps, row + place(i));
     }
   }
   if constexpr (!Source::kRowFirst) {
@@ -462,6 +468,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
         if (then < units) {
           const int next = last ? 0 : i + 1;
           if (Source::kRowFirst && asks) {
+            turn ^= 1;
             take(next, then);
           }
           fetch(then, next, true);
