@@ -5,33 +5,34 @@
 namespace weft::hopper {
 namespace {
 
-// In cycles, from traces on an H200: a tile's epilogue that nothing hides, and adding up the parts
-// of a split through the cluster's shared memory.
+// In cycles, measured on an H200: a tile's epilogue that nothing hides, and adding up the parts of
+// k through the cluster's shared memory.
 constexpr double kEpilogue = 700;
-constexpr double kGather = 4000;
+constexpr double kGather = 3500;
 
 int tiles_of(int64_t size, int tile) { return static_cast<int>((size + tile - 1) / tile); }
 
-Plan plan_of(const TiledProduct& product, const TileChoice& tile, int splits) {
+Plan plan_of(const TiledProduct& product, const TileChoice& tile) {
   return {.kernel = "tile",
           .tile_m = tile.m,
           .tile_n = tile.n,
           .tile_k = product.tile_k,
-          .splits = splits,
+          .splits = tile.parts,
           .cluster = tile.cluster};
 }
 
 double cycles_of(const TileSchedule& schedule, const TileChoice& tile) {
-  const int rounds = ceil_div(schedule.super_tiles, schedule.clusters);
-  return static_cast<double>(schedule.k_blocks_per_block()) * tile.cycles + rounds * kEpilogue +
-         (schedule.split > 1 ? kGather : 0);
+  const double k_blocks = static_cast<double>(schedule.k_blocks) / schedule.parts;
+  return schedule.rounds() * (k_blocks * tile.cycles + kEpilogue) +
+         (schedule.parts > 1 ? kGather : 0);
 }
 
 /// Rows of super tiles that are visited together, so that the tiles that are at work at once read
 /// the fewest rows of a and b from L2: about as many of the one as of the other.
 int band_of(const TileChoice& tile, const DeviceInfo& device) {
-  const int along_m = tile.m * (tile.share_a ? 1 : tile.cluster);
-  const int along_n = tile.n * (tile.share_a ? tile.cluster : 1);
+  const int sharing = tile.cluster / tile.parts;
+  const int along_m = tile.m * (tile.share_a ? 1 : sharing);
+  const int along_n = tile.n * (tile.share_a ? sharing : 1);
   const double supers = static_cast<double>(device.units) / tile.cluster;
   int band = 1;
   while (band * band * 2.0 * along_m < supers * along_n) {  // rounds to the nearest power of two
@@ -44,30 +45,25 @@ template <class F>
 void for_each_plan(const TiledProduct& product, std::span<const TileChoice> tiles,
                    const DeviceInfo& device, const F& f) {
   for (const TileChoice& tile : tiles) {
-    for (int splits = 1; splits <= tile.cluster; splits *= 2) {
-      const TileSchedule schedule = schedule_of(product, tile, splits, device);
-      if (schedule.split == splits) {
-        f(tile, schedule);
-      }
+    const TileSchedule schedule = schedule_of(product, tile, device);
+    if (schedule.parts_fit()) {
+      f(tile, schedule);
     }
   }
 }
 
 }  // namespace
 
-TileSchedule schedule_of(const TiledProduct& product, const TileChoice& tile, int splits,
+TileSchedule schedule_of(const TiledProduct& product, const TileChoice& tile,
                          const DeviceInfo& device) {
-  TileSchedule schedule{.m_tiles = tiles_of(product.m, tile.m),
-                        .n_tiles = tiles_of(product.n, tile.n),
-                        .k_blocks = product.k_blocks,
-                        .cluster = tile.cluster,
-                        .share_a = tile.share_a,
-                        .clusters = std::max(1, resident_clusters(device.units, tile.cluster)),
-                        .band = band_of(tile, device)};
-  if (splits > 1 && schedule.splits_fit(splits)) {
-    schedule.split = splits;
-  }
-  return schedule;
+  return {.m_tiles = tiles_of(product.m, tile.m),
+          .n_tiles = tiles_of(product.n, tile.n),
+          .k_blocks = product.k_blocks,
+          .cluster = tile.cluster / tile.parts,
+          .share_a = tile.share_a,
+          .parts = tile.parts,
+          .clusters = std::max(1, resident_clusters(device.units, tile.cluster)),
+          .band = band_of(tile, device)};
 }
 
 Plan choose_tile(const TiledProduct& product, std::span<const TileChoice> tiles,
@@ -78,7 +74,7 @@ Plan choose_tile(const TiledProduct& product, std::span<const TileChoice> tiles,
     const double cycles = cycles_of(schedule, tile);
     if (best.kernel.empty() || cycles < least) {
       least = cycles;
-      best = plan_of(product, tile, schedule.split);
+      best = plan_of(product, tile);
     }
   });
   best.why = "the fewest cycles by the model of rounds of tiles";
@@ -88,15 +84,17 @@ Plan choose_tile(const TiledProduct& product, std::span<const TileChoice> tiles,
 std::vector<Plan> tile_candidates(const TiledProduct& product, std::span<const TileChoice> tiles,
                                   const DeviceInfo& device) {
   std::vector<Plan> plans;
-  for_each_plan(product, tiles, device, [&](const TileChoice& tile, const TileSchedule& schedule) {
-    plans.push_back(plan_of(product, tile, schedule.split));
-  });
+  for_each_plan(product, tiles, device,
+                [&](const TileChoice& tile, const TileSchedule& /*schedule*/) {
+                  plans.push_back(plan_of(product, tile));
+                });
   return plans;
 }
 
 const TileChoice* find_tile(const Plan& plan, std::span<const TileChoice> tiles) {
   const auto found = std::find_if(tiles.begin(), tiles.end(), [&](const TileChoice& tile) {
-    return tile.m == plan.tile_m && tile.n == plan.tile_n && tile.cluster == plan.cluster;
+    return tile.m == plan.tile_m && tile.n == plan.tile_n && tile.cluster == plan.cluster &&
+           tile.parts == plan.splits;
   });
   return found != tiles.end() ? &*found : nullptr;
 }

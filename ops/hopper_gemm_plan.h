@@ -11,12 +11,14 @@
 
 namespace weft::hopper {
 
-/// A kernel that is compiled. Plans name it by its tile and cluster, which no two have in common.
+/// A kernel that is compiled. Plans name it by its tile, cluster and parts, which no two have in
+/// common.
 struct TileChoice {
   int m = 0;
   int n = 0;
   int cluster = 1;
   bool share_a = true;  ///< see GemmTile
+  int parts = 1;        ///< of k: a plan's splits
   int cycles = 0;       ///< that a tile takes for a block of k, about, everything busy
 };
 
@@ -33,18 +35,17 @@ constexpr int resident_clusters(int units, int cluster) {
   return cluster == 4 ? units * 10 / 44 : units / cluster;
 }
 
-/// The schedule of a plan. A split that does not fit is left out.
-TileSchedule schedule_of(const TiledProduct& product, const TileChoice& tile, int splits,
+TileSchedule schedule_of(const TiledProduct& product, const TileChoice& tile,
                          const DeviceInfo& device);
 
 /// The plan with the least time by TileChoice::cycles: rounds of tiles, what the last one leaves
 /// idle counted.
 Plan choose_tile(const TiledProduct& product, std::span<const TileChoice> tiles,
                  const DeviceInfo& device);
-/// Every tile and split that fits.
+/// Every tile that fits: those that cut k are for one round of them.
 std::vector<Plan> tile_candidates(const TiledProduct& product, std::span<const TileChoice> tiles,
                                   const DeviceInfo& device);
-/// The tile that a plan names, or null.
+/// The tile that a plan names, or null. It may not fit the product.
 const TileChoice* find_tile(const Plan& plan, std::span<const TileChoice> tiles);
 
 }  // namespace weft::hopper

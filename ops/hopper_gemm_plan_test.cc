@@ -40,7 +40,12 @@ TEST(HopperPlans, EveryShapeHasATile) {
       const Plan tile = plan_gemm_fp8_blockwise(fp8, h200());
       EXPECT_NE(find_tile(tile, gemm_fp8_tiles()), nullptr) << to_text(tile);
       const auto candidates = gemm_fp8_blockwise_candidates(fp8, h200());
-      EXPECT_GE(candidates.size(), gemm_fp8_tiles().size());
+      EXPECT_FALSE(candidates.empty());
+      for (const Plan& candidate : candidates) {
+        const TileChoice* choice = find_tile(candidate, gemm_fp8_tiles());
+        ASSERT_NE(choice, nullptr) << to_text(candidate);
+        EXPECT_TRUE(schedule_of(tiled_product(fp8), *choice, h200()).parts_fit());
+      }
     }
   }
 }
@@ -104,15 +109,43 @@ TEST(HopperPlans, OneRowNeedsNoTensorCores) {
       EXPECT_EQ(one.kernel, "vector");
       EXPECT_LE(one.threads, kVectorMostWarps * 32);
       args.m = 2;  // a table's row for one row is near enough, but its kernel is not
-      const Plan two = plan_gemm_skinny(args, device);
-      EXPECT_EQ(two.kernel, "stream");
-      EXPECT_EQ(two.tile_m, 16);
+      EXPECT_NE(plan_gemm_skinny(args, device).kernel, "vector");
     }
   }
   device.l2 = size_t{60} << 20;
   EXPECT_TRUE(reads_once(args, device));
   args.n = 65536;
   EXPECT_FALSE(reads_once(args, device));
+}
+
+TEST(HopperPlans, SmallBlocksTakeWholeRowsOfFewGroups) {
+  GemmSkinnyArgs args;
+  args.a.dtype = args.b.dtype = DType::bf16;
+  args.n = 3072;
+  args.k = 8192;  // not in the table
+  for (const auto& [m, rows] : {std::pair{2, 8}, std::pair{9, 16}, std::pair{32, 32}}) {
+    args.m = m;
+    const Plan plan = plan_gemm_skinny(args, h200());
+    EXPECT_EQ(plan.kernel, "dealt") << m;
+    EXPECT_EQ(plan.tile_m, rows);
+    const std::vector<Plan> candidates = gemm_skinny_candidates(args, h200());
+    EXPECT_NE(std::find(candidates.begin(), candidates.end(), plan), candidates.end());
+  }
+  // A measured plan for small blocks is none for so many rows that there are no such blocks.
+  GemmSkinnyArgs fp8;
+  fp8.a.dtype = fp8.b.dtype = DType::e4m3fn;
+  fp8.scaling = Scaling::block;
+  fp8.n = 2112;
+  fp8.k = 7168;
+  fp8.m = 16;
+  EXPECT_EQ(plan_gemm_skinny(fp8, h200()).kernel, "dealt");
+  fp8.m = 20;
+  EXPECT_EQ(plan_gemm_skinny(fp8, h200()).kernel, "stream");
+  args.k = 8192 + 16;  // rows that end within a chunk of 128 bytes
+  EXPECT_EQ(plan_gemm_skinny(args, h200()).kernel, "stream");
+  args.k = 8192;
+  args.n = 32768;
+  EXPECT_EQ(plan_gemm_skinny(args, h200()).kernel, "stream");
 }
 
 TEST(SkinnyShares, CoverEveryStageOnce) {

@@ -131,20 +131,21 @@ __device__ inline void store_matrices_x4(uint32_t address, uint32_t r0, uint32_t
                : "memory");
 }
 
-/// A store to another block's shared memory (an address of cluster_address()).
-__device__ inline void store_remote(uint32_t address, float4 value) {
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(value.x),
-               "f"(value.y), "f"(value.z), "f"(value.w)
-               : "memory");
-}
-
-/// The same of one number, beside the threads: its 4 bytes count at a barrier of that block (an
-/// address of cluster_address() too).
+/// A store to another block's shared memory, beside the threads: its 4 bytes count at a barrier of
+/// that block (both are addresses of cluster_address()).
 __device__ inline void store_remote(uint32_t address, float value, uint32_t barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(
           address),
       "f"(value), "r"(barrier)
+      : "memory");
+}
+/// The same of four numbers, 16 bytes.
+__device__ inline void store_remote(uint32_t address, float4 value, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(address),
+      "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(barrier)
       : "memory");
 }
 

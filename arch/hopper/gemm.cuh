@@ -17,21 +17,25 @@ namespace weft::hopper {
 /// How a kernel cuts the work of a block. (A type, because nvcc 13 cannot launch kernels whose
 /// template parameters are values of a class.)
 /// kM, kN: the output tile; kWarpgroups multiply, each kM / kWarpgroups rows; kShareA: the blocks
-/// of a cluster lie along n and share the tile of a, else along m and share that of b.
-template <int kM, int kN, int kWarpgroups, int kCluster, bool kShareA>
+/// of a cluster lie along n and share the tile of a, else along m and share that of b; kParts,
+/// where it is not 1, is kCluster: its blocks share nothing, but have a part of k each of one tile.
+template <int kM, int kN, int kWarpgroups, int kCluster, bool kShareA, int kParts = 1>
 struct GemmTile {
   static_assert(kM % (64 * kWarpgroups) == 0, "a warpgroup multiplies 64 rows at a time");
+  static_assert(kParts == 1 || kParts == kCluster);
   static constexpr int m = kM;
   static constexpr int n = kN;
   static constexpr int warpgroups = kWarpgroups;
   static constexpr int cluster = kCluster;
   static constexpr bool share_a = kShareA;
+  static constexpr int parts = kParts;
+  static constexpr int sharing = kCluster / kParts;  ///< blocks that share an operand's tile
   static constexpr int warps = kWarpgroups * 4;
   static constexpr int threads = (kWarpgroups + 1) * 128;
   /// Row tiles of 64 that a warpgroup multiplies one after the other.
   static constexpr int row_tiles = kM / kWarpgroups / 64;
   /// Rows of a block's slice of the shared operand's tile, which are whole swizzle patterns.
-  static constexpr int shared_rows = (kShareA ? kM : kN) / kCluster;
+  static constexpr int shared_rows = (kShareA ? kM : kN) / sharing;
   static_assert(shared_rows % 8 == 0, "slices of a tile are whole swizzle patterns");
 };
 
@@ -44,13 +48,16 @@ struct GemmShared {
   static constexpr int kBBytes = Tile::n * kRowBytes;
   static constexpr int kStageBytes = kABytes + kBBytes;
   static constexpr int kStaging = Tile::warps * kStagingPerWarp;
+  /// A barrier for each warp that gets sums of other parts of k: see gather_parts().
+  static constexpr int kPartBarriers = Tile::parts > 1 ? Tile::warps : 0;
   /// What a block may have of it, less the slack to align to 1024 bytes.
   static constexpr int kMost = 232448 - 1024;
-  static constexpr int kFit = (kMost - kStaging - kOwn - 256) / (kStageBytes + kBesideStage);
+  static constexpr int kFit =
+      (kMost - kStaging - kOwn - (32 + kPartBarriers) * 8) / (kStageBytes + kBesideStage);
   static constexpr int kStages = kFit < 16 ? kFit : 16;
   static_assert(kStages >= 3, "fewer stages do not hide the memory's latency");
-  static constexpr int kBytes =
-      1024 + kStages * (kStageBytes + kBesideStage) + kStaging + 2 * kStages * 8 + kOwn;
+  static constexpr int kBytes = 1024 + kStages * (kStageBytes + kBesideStage) + kStaging +
+                                (2 * kStages + kPartBarriers) * 8 + kOwn;
 
   char* base;  ///< aligned to 1024
 
@@ -69,7 +76,8 @@ struct GemmShared {
                                       kStaging)[slot];
   }
   __device__ Barrier& empty(int slot) const { return (&full(0))[kStages + slot]; }
-  __device__ void* own() const { return &full(0) + 2 * kStages; }
+  __device__ Barrier& gathered(int warp) const { return (&full(0))[2 * kStages + warp]; }
+  __device__ void* own() const { return &full(0) + 2 * kStages + kPartBarriers; }
 
   using Cursor = RingCursor<kStages>;
 
@@ -83,14 +91,17 @@ struct GemmShared {
       if (elect_one()) {
         for (int slot = 0; slot < kStages; ++slot) {
           full(slot).init(arrivals);
-          empty(slot).init(Tile::cluster * Tile::warps);
+          empty(slot).init(Tile::sharing * Tile::warps);
+        }
+        for (int warp = 0; warp < kPartBarriers; ++warp) {
+          gathered(warp).init(1);
         }
         more();
         fence_barriers();
       }
       __syncwarp();
     }
-    if constexpr (Tile::cluster > 1) {
+    if constexpr (Tile::sharing > 1) {
       cluster_sync_relaxed();
     } else if (feeder) {
       named_arrive(1, Tile::threads);
@@ -103,8 +114,8 @@ struct GemmShared {
   }
   /// By each multiplying warp, when it has read a slot: all blocks of the cluster write into it.
   __device__ void release(int slot, int lane) const {
-    if constexpr (Tile::cluster > 1) {
-      if (lane < Tile::cluster) {
+    if constexpr (Tile::sharing > 1) {
+      if (lane < Tile::sharing) {
         empty(slot).arrive_at(lane);
       }
     } else if (lane == 0) {
@@ -140,13 +151,9 @@ __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, c
   TileWork work;
   for (int round = 0; schedule.work(cluster_index, round, rank, work); ++round) {
     const uint32_t bytes = (kA ? Shared::kABytes : Shared::kBBytes) + beside.start(work);
-    // This block's slices of the common tile, and the blocks that get them.
-    const int slices = kFeed == Feed::common ? Tile::cluster / work.group : 1;
-    const int first_row =
-        kFeed == Feed::common ? rank % work.group * slices * Tile::shared_rows : 0;
+    // This block's slice of the common tile, which all blocks of the cluster get.
+    const int first_row = kFeed == Feed::common && Tile::sharing > 1 ? rank * Tile::shared_rows : 0;
     const int y = (kA ? work.m * Tile::m : work.n * Tile::n) + first_row;
-    const auto blocks =
-        static_cast<uint16_t>(((1 << work.group) - 1) << (rank / work.group * work.group));
     int x = work.k_begin * row_elements;
     for (int k = work.k_begin; k < work.k_end;
          ++k, x += row_elements, cursor.advance(), beside.advance()) {
@@ -156,17 +163,10 @@ __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, c
         Barrier& full = shared.full(slot);
         char* tile = (kA ? shared.a(slot) : shared.b(slot)) + first_row * kRowBytes;
         full.arrive_expect(bytes);
-        if constexpr (kFeed == Feed::own || Tile::cluster == 1) {
+        if constexpr (kFeed == Feed::own || Tile::sharing == 1) {
           load_tile(tile, map, x, y, full);
         } else {
-          for (int slice = 0; slice < slices; ++slice) {
-            const int row = slice * Tile::shared_rows;
-            if (work.group > 1) {
-              load_tile_to(blocks, tile + row * kRowBytes, map, x, y + row, full);
-            } else {
-              load_tile(tile + row * kRowBytes, map, x, y + row, full);
-            }
-          }
+          load_tile_to((1 << Tile::sharing) - 1, tile, map, x, y, full);
         }
         beside.load(slot, full);
       }
@@ -206,67 +206,72 @@ __device__ __forceinline__ void multiply_bf16(const Shared& shared, const TileWo
   shared.release(last_slot, lane);
 }
 
-/// Adds up the parts of a tile whose k was cut among blocks of the cluster, inside their shared
-/// memory. Warps take turns in owning the sum: warp w belongs to part w % split. By all warps of
-/// the block, those that do not multiply with no sums; true where this warp holds the result. The
+/// Adds up the parts of a tile whose k was cut among the blocks of a cluster (Tile::parts), inside
+/// their shared memory, after the one round of tiles that there is. Warps take turns in owning the
+/// sum: warp w's belongs to part w % parts. Sums are sent by stores that count at a barrier of the
+/// owner's: a barrier of the cluster would have to fence all memory. By all warps of the block,
+/// those that do not multiply by attend_gathering(); true where this warp holds the result. The
 /// order of the sum is fixed, and so are its bits.
 template <class Tile, class Shared, int kCount>
 __device__ bool gather_parts(const Shared& shared, const TileWork& work, float (&sums)[kCount],
                              int warp, int lane) {
-  static_assert(kCount % 4 == 0);
-  constexpr int kRow = 32 * static_cast<int>(sizeof(float4));
-  constexpr int kSource = kCount / 4 * kRow;
-  const int owner = warp % work.split;
-  const int rank = cluster_rank();
-  // A place for each owned warp and each part but the owner's own, in the stages' memory.
-  const auto place = [&](int part) {
-    const int source = part - (part > owner ? 1 : 0);
-    return shared.base + (warp / work.split * (work.split - 1) + source) * kSource + lane * 16;
-  };
-  cluster_sync_relaxed();  // nobody reads stages any more
-  if (owner != work.part) {
-    const uint32_t to =
-        cluster_address(smem_address(place(work.part)), owner * work.group + rank % work.group);
-#pragma unroll
-    for (int i = 0; i < kCount / 4; ++i) {
-      store_remote(to + i * kRow, {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]});
-    }
-  }
-  cluster_sync();
-  if (owner != work.part) {
-    return false;
-  }
-  for (int part = 0; part < work.split; ++part) {
-    if (part != owner) {
-      const char* from = place(part);
+  if constexpr (Tile::parts > 1) {
+    static_assert(kCount % 4 == 0);
+    constexpr int kRow = 32 * static_cast<int>(sizeof(float4));
+    constexpr int kPiece = kCount / 4 * kRow;
+    static_assert(Tile::warps / Tile::parts * (Tile::parts - 1) * kPiece <=
+                  Shared::kStages * Shared::kStageBytes);
+    const int owner = warp % Tile::parts;
+    // A place for each owned warp and each part but the owner's own, in the stages' memory.
+    const auto place = [&](int part) {
+      const int source = part - (part > owner ? 1 : 0);
+      return shared.base + (warp / Tile::parts * (Tile::parts - 1) + source) * kPiece + lane * 16;
+    };
+    cluster_sync_relaxed();  // all have prepared their barriers; nobody reads stages any more
+    if (owner != work.part) {
+      const uint32_t to = cluster_address(smem_address(place(work.part)), owner);
+      const uint32_t barrier = cluster_address(smem_address(&shared.gathered(warp)), owner);
 #pragma unroll
       for (int i = 0; i < kCount / 4; ++i) {
-        const float4 other = *reinterpret_cast<const float4*>(from + i * kRow);
-        sums[4 * i] += other.x;
-        sums[4 * i + 1] += other.y;
-        sums[4 * i + 2] += other.z;
-        sums[4 * i + 3] += other.w;
+        store_remote(to + i * kRow,
+                     {sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]}, barrier);
+      }
+      return false;
+    }
+    if (lane == 0) {
+      shared.gathered(warp).arrive_expect((Tile::parts - 1) * kPiece);
+    }
+    shared.gathered(warp).wait(0);
+    for (int part = 0; part < Tile::parts; ++part) {
+      if (part != owner) {
+        const char* from = place(part);
+#pragma unroll
+        for (int i = 0; i < kCount / 4; ++i) {
+          const float4 other = *reinterpret_cast<const float4*>(from + i * kRow);
+          sums[4 * i] += other.x;
+          sums[4 * i + 1] += other.y;
+          sums[4 * i + 2] += other.z;
+          sums[4 * i + 3] += other.w;
+        }
       }
     }
   }
   return true;
 }
-
-/// The end of a block: no block of a cluster leaves while another may still arrive at its barriers.
-/// By all warps.
+/// By the warps that do not multiply, at their end.
 template <class Tile>
-__device__ void leave_cluster() {
-  if constexpr (Tile::cluster > 1) {
+__device__ void attend_gathering() {
+  if constexpr (Tile::parts > 1) {
     cluster_sync_relaxed();
   }
 }
 
-/// The warps that do not multiply take part in gather_parts()' barriers, if their cluster's last
-/// round is cut along k.
-__device__ inline void attend_gathering(const TileSchedule& schedule, int cluster_index) {
-  if (schedule.split > 1 && cluster_index < schedule.rest * schedule.split) {
+/// The end of a block: no block of a cluster leaves while another may still arrive at its barriers,
+/// nor before all that it sent has arrived. By all warps.
+template <class Tile>
+__device__ void leave_cluster() {
+  if constexpr (Tile::cluster > 1) {
     cluster_sync_relaxed();
-    cluster_sync();
   }
 }
 

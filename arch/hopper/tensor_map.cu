@@ -34,7 +34,8 @@ Result<CUtensorMap> tensor_map(const MapArgs& args) {
   const cuuint64_t strides[2] = {static_cast<cuuint64_t>(args.stride_bytes),
                                  static_cast<cuuint64_t>(args.plane_bytes)};
   const cuuint32_t box[3] = {static_cast<cuuint32_t>(args.box_columns),
-                             static_cast<cuuint32_t>(args.box_rows), 1};
+                             static_cast<cuuint32_t>(args.box_rows),
+                             static_cast<cuuint32_t>(args.box_planes)};
   const cuuint32_t steps[3] = {1, 1, 1};
   const CUresult result =
       encode(&map,

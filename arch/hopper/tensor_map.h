@@ -23,8 +23,9 @@ struct MapArgs {
   int box_rows = 0;          ///< at most 256
   int box_columns = 0;       ///< 128 bytes where swizzled; at most 256
   bool swizzled = true;      ///< as swizzle_128()
-  int64_t planes = 0;        ///< matrices in a stack; the box is of one. 0: no stack, one matrix
+  int64_t planes = 0;        ///< matrices in a stack; 0: no stack, one matrix
   int64_t plane_bytes = 0;   ///< from one to the next, a multiple of 16
+  int box_planes = 1;        ///< at most 256
 };
 
 /// Errors: device (no driver, or it refuses: the sentence says what).

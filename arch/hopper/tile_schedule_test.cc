@@ -56,16 +56,18 @@ TEST(Divisor, DividesExactly) {
 void expect_complete(const TileSchedule& schedule) {
   std::map<std::tuple<int, int, int>, int> times;
   int most = 0;
-  for (int cluster = 0; cluster < schedule.blocks() / schedule.cluster; ++cluster) {
+  const int size = schedule.cluster * schedule.parts;
+  for (int cluster = 0; cluster < schedule.blocks() / size; ++cluster) {
     int blocks_of_k = 0;
-    for (int rank = 0; rank < schedule.cluster; ++rank) {
+    for (int rank = 0; rank < size; ++rank) {
       TileWork work;
       int mine = 0;
       for (int round = 0; schedule.work(cluster, round, rank, work); ++round) {
         TileWork first;
-        ASSERT_TRUE(schedule.work(cluster, round, rank / work.group * work.group, first));
-        EXPECT_EQ(first.k_begin, work.k_begin);
+        ASSERT_TRUE(schedule.work(cluster, round, 0, first));
+        EXPECT_EQ(work.part, schedule.parts > 1 ? rank : 0);
         EXPECT_EQ(schedule.share_a ? first.m : first.n, schedule.share_a ? work.m : work.n);
+        EXPECT_TRUE(schedule.parts == 1 || (first.m == work.m && first.n == work.n));
         for (int k = work.k_begin; k < work.k_end; ++k) {
           ++times[{work.m, work.n, k}];
         }
@@ -78,7 +80,7 @@ void expect_complete(const TileSchedule& schedule) {
       most = std::max(most, mine);
     }
   }
-  EXPECT_EQ(most, schedule.k_blocks_per_block());
+  EXPECT_EQ(most, schedule.rounds() * schedule.k_blocks / schedule.parts);
   for (int m = 0; m < schedule.m_tiles; ++m) {
     for (int n = 0; n < schedule.n_tiles; ++n) {
       for (int k = 0; k < schedule.k_blocks; ++k) {
@@ -89,41 +91,37 @@ void expect_complete(const TileSchedule& schedule) {
 }
 
 TEST(TileSchedule, CoversEveryTileOnce) {
-  int splits = 0;
-  for (const int cluster : {1, 2, 4}) {
+  int cut = 0;
+  for (const int size : {1, 2, 4}) {
     for (const bool share_a : {true, false}) {
-      for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, std::tuple{5, 7, 3}, std::tuple{8, 5, 4},
-                                    std::tuple{32, 4, 2}, std::tuple{9, 31, 8}}) {
-        for (int split = 1; split <= cluster; split *= 2) {
-          TileSchedule schedule{.m_tiles = m,
-                                .n_tiles = n,
-                                .k_blocks = k,
-                                .cluster = cluster,
-                                .share_a = share_a,
-                                .clusters = 132 / cluster,
-                                .band = 4};
-          if (split > 1) {
-            if (!schedule.splits_fit(split)) {
-              continue;
-            }
-            schedule.split = split;
-            ++splits;
+      for (const auto& [m, n, k] :
+           {std::tuple{1, 1, 1}, std::tuple{5, 7, 3}, std::tuple{8, 5, 4}, std::tuple{32, 4, 2},
+            std::tuple{9, 31, 8}, std::tuple{3, 4, 8}}) {
+        for (const int clusters : {132 / size, 3}) {
+          const TileSchedule sharing{.m_tiles = m,
+                                     .n_tiles = n,
+                                     .k_blocks = k,
+                                     .cluster = size,
+                                     .share_a = share_a,
+                                     .clusters = clusters,
+                                     .band = 4};
+          expect_complete(sharing);
+          const TileSchedule cutting{.m_tiles = m,
+                                     .n_tiles = n,
+                                     .k_blocks = k,
+                                     .share_a = share_a,
+                                     .parts = size,
+                                     .clusters = clusters,
+                                     .band = 4};
+          if (size > 1 && cutting.parts_fit()) {
+            expect_complete(cutting);
+            ++cut;
           }
-          expect_complete(schedule);
-          TileSchedule small{.m_tiles = m,
-                             .n_tiles = n,
-                             .k_blocks = k,
-                             .cluster = cluster,
-                             .share_a = share_a,
-                             .clusters = 3,
-                             .band = 4};
-          small.split = small.splits_fit(split) ? split : 1;
-          expect_complete(small);
         }
       }
     }
   }
-  EXPECT_GT(splits, 4);
+  EXPECT_GT(cut, 4);
 }
 
 }  // namespace

@@ -160,7 +160,7 @@ Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream st
                                                  .box_columns = out_box_columns<kColumns>()}));
   const TiledProduct product{rows, 2 * args.n, ceil_div(static_cast<int>(args.k), kBlock), kBlock};
   const TileChoice tile{Tile::m, Tile::n, Tile::cluster, Tile::share_a};
-  const TileSchedule schedule = schedule_of(product, tile, 1, stream.device->info());
+  const TileSchedule schedule = schedule_of(product, tile, stream.device->info());
   return launch_kernel(gated_linear_tile,
                        {.blocks = schedule.blocks(),
                         .threads = Tile::threads,

@@ -56,12 +56,14 @@ Status launch(const GemmBf16Args& args, const Plan& plan, Stream stream) {
   if (tile == nullptr) {
     return usage_error("gemm_bf16 has no kernel of the plan " + to_text(plan));
   }
-  const TileSchedule schedule =
-      schedule_of(tiled_product(args), *tile, plan.splits, stream.device->info());
+  const TileSchedule schedule = schedule_of(tiled_product(args), *tile, stream.device->info());
+  if (!schedule.parts_fit()) {
+    return usage_error("gemm_bf16 cannot cut k as the plan " + to_text(plan) + " says");
+  }
   const auto cuda = static_cast<cudaStream_t>(stream.native);
-#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, CYCLES)                               \
-  if (tile->m == M && tile->n == N && tile->cluster == CLUSTER) {                           \
-    return launch_tile<GemmTile<M, N, WARPGROUPS, CLUSTER, SHARE_A>>(args, schedule, cuda); \
+#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, CYCLES)                               \
+  if (tile->m == M && tile->n == N && tile->cluster == CLUSTER && tile->parts == PARTS) {          \
+    return launch_tile<GemmTile<M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS>>(args, schedule, cuda); \
   }
   WEFT_GEMM_BF16_TILES(WEFT_TILE)
 #undef WEFT_TILE

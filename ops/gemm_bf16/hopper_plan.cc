@@ -8,7 +8,8 @@ constexpr TunedPlan kTuned[] = {
 #include "ops/gemm_bf16/hopper_table.inc"
 };
 
-#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, CYCLES) {M, N, CLUSTER, SHARE_A, CYCLES},
+#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, CYCLES) \
+  {M, N, CLUSTER, SHARE_A, PARTS, CYCLES},
 constexpr TileChoice kTiles[] = {WEFT_GEMM_BF16_TILES(WEFT_TILE)};
 #undef WEFT_TILE
 

@@ -68,6 +68,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   if (warp == Tile::warps && elect_one()) {
     prefetch_map(a);
     prefetch_map(b);
+    prefetch_map(out);
   }
   shared.init(2);
   const int cluster_index = blockIdx.x / Tile::cluster;
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     } else if (warp == Tile::warps + 1) {
       feed_tiles<Tile, Feed::common>(shared, schedule, a, b, kBf16Block);
     }
-    attend_gathering(schedule, cluster_index);
+    attend_gathering<Tile>();
   } else {
     raise_registers<kRegisters>();
     const int warpgroup = warp / 4;
@@ -94,13 +95,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     for (int round = 0; schedule.work(cluster_index, round, rank, work); ++round) {
       float sums[Tile::n / 2];
       multiply_bf16<Tile>(shared, work, a_tile, b_tile, lane, cursor, sums);
-      bool mine = true;
-      if constexpr (Tile::cluster > 1) {
-        if (work.split > 1) {
-          mine = gather_parts<Tile>(shared, work, sums, warp, lane);
-        }
-      }
-      if (mine) {
+      if (gather_parts<Tile>(shared, work, sums, warp, lane)) {
         const int row = work.m * Tile::m + warpgroup * 64 + warp % 4 * 16;
         const int column = work.n * Tile::n;
         if (out_f32.data != nullptr) {

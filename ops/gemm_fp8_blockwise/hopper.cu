@@ -161,11 +161,14 @@ Status launch(const GemmFp8BlockwiseArgs& args, const Plan& plan, Stream stream)
   if (args.layout == Fp8Layout::mn_major) {
     WEFT_TRY(launch_turn(args, a, b, cuda));
   }
-  const TileSchedule schedule =
-      schedule_of(tiled_product(args), *tile, plan.splits, stream.device->info());
-#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, CYCLES)                                     \
-  if (tile->m == M && tile->n == N && tile->cluster == CLUSTER) {                                 \
-    return launch_tile<GemmTile<M, N, WARPGROUPS, CLUSTER, SHARE_A>>(args, a, b, schedule, cuda); \
+  const TileSchedule schedule = schedule_of(tiled_product(args), *tile, stream.device->info());
+  if (!schedule.parts_fit()) {
+    return usage_error("gemm_fp8_blockwise cannot cut k as the plan " + to_text(plan) + " says");
+  }
+#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, CYCLES)                              \
+  if (tile->m == M && tile->n == N && tile->cluster == CLUSTER && tile->parts == PARTS) {         \
+    return launch_tile<GemmTile<M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS>>(args, a, b, schedule, \
+                                                                            cuda);                \
   }
   WEFT_GEMM_FP8_TILES(WEFT_TILE)
 #undef WEFT_TILE

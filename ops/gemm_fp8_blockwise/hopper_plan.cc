@@ -8,7 +8,8 @@ constexpr TunedPlan kTuned[] = {
 #include "ops/gemm_fp8_blockwise/hopper_table.inc"
 };
 
-#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, CYCLES) {M, N, CLUSTER, SHARE_A, CYCLES},
+#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, CYCLES) \
+  {M, N, CLUSTER, SHARE_A, PARTS, CYCLES},
 constexpr TileChoice kTiles[] = {WEFT_GEMM_FP8_TILES(WEFT_TILE)};
 #undef WEFT_TILE
 

@@ -189,6 +189,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   if (warp == Tile::warps && elect_one()) {
     prefetch_map(a);
     prefetch_map(b);
+    prefetch_map(out);
   }
   shared.init(2 + scale_arrivals(scales), [&] {
     for (int page = 0; page < Pages<Tile>::kPages; ++page) {
@@ -216,7 +217,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     } else if (warp == Tile::warps + 2) {
       feed_scales<Tile>(shared, schedule, scales, lane);
     }
-    attend_gathering(schedule, cluster_index);
+    attend_gathering<Tile>();
   } else {
     raise_registers<kRegisters>();
     constexpr int kStep = std::gcd(Tile::n, kFp8Block);
@@ -338,13 +339,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
           }
         }
       }
-      bool mine = true;
-      if constexpr (Tile::cluster > 1) {
-        if (work.split > 1) {
-          mine = gather_parts<Tile>(shared, work, totals, warp, lane);
-        }
-      }
-      if (mine) {
+      if (gather_parts<Tile>(shared, work, totals, warp, lane)) {
 #pragma unroll
         for (int tile = 0; tile < kRowTiles; ++tile) {
           constexpr int kColumns = kStagedColumns<Tile>;

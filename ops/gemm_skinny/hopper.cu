@@ -1,6 +1,7 @@
 // gemm_skinny on sm_90a, the host's side.
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/tensor_map.h"
+#include "ops/gemm_skinny/hopper_dealt.cuh"
 #include "ops/gemm_skinny/hopper_plan.h"
 #include "ops/gemm_skinny/hopper_stream.cuh"
 #include "ops/gemm_skinny/hopper_vector.cuh"
@@ -68,6 +69,57 @@ Status launch_format(const GemmSkinnyArgs& args, const Plan& plan, Stream stream
 }
 
 template <class Tile>
+Status launch_dealt(const GemmSkinnyArgs& args, Stream stream) {
+  constexpr int kBytes = Tile::Format::kBytes;
+  // A row is a stack of chunks of kRowBytes.
+  const auto operand = [&](const ConstMatrix& matrix, int64_t rows, int box_rows) {
+    return tensor_map({.data = matrix.data,
+                       .format = kBytes == 1 ? MapFormat::u8 : MapFormat::bf16,
+                       .rows = rows,
+                       .columns = kRowBytes / kBytes,
+                       .stride_bytes = matrix.stride * kBytes,
+                       .box_rows = box_rows,
+                       .box_columns = kRowBytes / kBytes,
+                       .planes = args.k * kBytes / kRowBytes,
+                       .plane_bytes = kRowBytes,
+                       .box_planes = Tile::kChunks});
+  };
+  WEFT_ASSIGN(const CUtensorMap a, operand(args.a, args.m, Tile::kM));
+  WEFT_ASSIGN(const CUtensorMap b, operand(args.b, args.n, Tile::kRows));
+  return launch_kernel(gemm_skinny_dealt<Tile>,
+                       {.blocks = ceil_div(static_cast<int>(args.n), Tile::kRows),
+                        .threads = Tile::kThreads,
+                        .shared_bytes = Tile::kBytes,
+                        .stream = static_cast<cudaStream_t>(stream.native)},
+                       a, b, ceil_div(static_cast<int>(args.k), Tile::kElements),
+                       ceil_div(static_cast<int>(args.k), static_cast<int>(kScaleBlock)),
+                       scales_of(args), out_of(args));
+}
+
+template <class Format, int kM>
+Status launch_dealt_rows(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
+#define WEFT_TILE(ROWS, CHUNKS, STAGES, WARPS)                                             \
+  if (plan.tile_n == ROWS && plan.tile_k == CHUNKS * kRowBytes / Format::kBytes &&         \
+      plan.stages == STAGES && plan.threads == WARPS * 32) {                               \
+    return launch_dealt<DealtTile<Format, kM, ROWS, CHUNKS, STAGES, WARPS>>(args, stream); \
+  }
+  WEFT_SKINNY_DEALT(WEFT_TILE)
+#undef WEFT_TILE
+  return usage_error("gemm_skinny has no kernel of the plan " + to_text(plan));
+}
+
+template <class Format>
+Status launch_dealt_format(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
+  if constexpr (Format::kBytes == 2) {
+    if (plan.tile_m == 32) {
+      return launch_dealt_rows<Format, 32>(args, plan, stream);
+    }
+  }
+  return plan.tile_m == 8 ? launch_dealt_rows<Format, 8>(args, plan, stream)
+                          : launch_dealt_rows<Format, 16>(args, plan, stream);
+}
+
+template <class Tile>
 Status launch_vector(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
   constexpr int kBytes = Tile::Format::kBytes;
   const int warps = plan.threads / 32;
@@ -99,6 +151,10 @@ Status launch(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
     return args.a.dtype == DType::bf16      ? launch_vector_rows<Bf16, false>(args, plan, stream)
            : args.scaling == Scaling::block ? launch_vector_rows<E4m3, true>(args, plan, stream)
                                             : launch_vector_rows<E4m3, false>(args, plan, stream);
+  }
+  if (plan.kernel == "dealt") {
+    return args.a.dtype == DType::bf16 ? launch_dealt_format<Bf16>(args, plan, stream)
+                                       : launch_dealt_format<E4m3>(args, plan, stream);
   }
   return args.a.dtype == DType::bf16 ? launch_format<Bf16>(args, plan, stream)
                                      : launch_format<E4m3>(args, plan, stream);

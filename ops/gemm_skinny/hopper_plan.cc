@@ -15,12 +15,18 @@ constexpr std::string_view kNoFnuz = "sm_90a multiplies e4m3fn, not e4m3fnuz";
 /// to hide 1.3 us at 4.4 TB/s. With as many again, each waits less for its share of a's rows.
 constexpr int kEnoughBlocks = 96;
 constexpr int kMostCluster = 8;
+/// Bytes of a row for which a block of hopper_dealt.cuh is worth its start.
+constexpr int64_t kLongRow = 8192;
 
 int64_t groups_of(const GemmSkinnyArgs& args, int rows) { return (args.n + rows - 1) / rows; }
 
+/// A stream's or a small block's rows of a, padded.
+int padded_rows(const GemmSkinnyArgs& args, int least) {
+  return std::max(least, args.m <= 8 ? 8 : args.m <= 16 ? 16 : 32);
+}
 Plan plan_of(const GemmSkinnyArgs& args, int rows, int row_bytes, int cluster) {
   return {.kernel = "stream",
-          .tile_m = args.m <= 16 ? 16 : 32,
+          .tile_m = padded_rows(args, 16),
           .tile_n = rows,
           .tile_k = args.a.dtype == DType::bf16 ? row_bytes / 2 : row_bytes,
           .cluster = cluster};
@@ -29,6 +35,26 @@ Plan plan_of(const GemmSkinnyArgs& args, int rows, int row_bytes, int cluster) {
 Plan vector_plan(int rows, int warps) {
   return {.kernel = "vector", .tile_m = 1, .tile_n = rows, .threads = warps * 32};
 }
+
+std::vector<Plan> dealt_plans(const GemmSkinnyArgs& args) {
+  const bool bf16 = args.a.dtype == DType::bf16;
+  const int chunk = bf16 ? 64 : 128;  // elements, 128 bytes
+  std::vector<Plan> plans;
+  // Copies of chunks know no end of a row within one.
+  if (args.k % chunk == 0 && (bf16 || args.m <= 16)) {
+#define WEFT_TILE(ROWS, CHUNKS, STAGES, WARPS)     \
+  plans.push_back({.kernel = "dealt",              \
+                   .tile_m = padded_rows(args, 8), \
+                   .tile_n = ROWS,                 \
+                   .tile_k = CHUNKS * chunk,       \
+                   .stages = STAGES,               \
+                   .threads = WARPS * 32});
+    WEFT_SKINNY_DEALT(WEFT_TILE)
+#undef WEFT_TILE
+  }
+  return plans;
+}
+
 int64_t row_bytes(const GemmSkinnyArgs& args) {
   return args.k * (args.a.dtype == DType::bf16 ? 2 : 1);
 }
@@ -58,16 +84,22 @@ Plan plan_gemm_skinny(const GemmSkinnyArgs& args, const DeviceInfo& device) {
   if (const Plan* tuned = find_tuned(kTuned, plan_key(args), device); tuned != nullptr) {
     Plan plan = *tuned;  // the row may be another m's
     plan.why = "measured";
-    if (plan.kernel == "stream") {
-      plan.tile_m = args.m <= 16 ? 16 : 32;
+    if (plan.kernel == "vector" && args.m == 1) {
+      return plan;
     }
-    if (plan.kernel == "stream" || args.m == 1) {
+    if (plan.kernel == "stream") {
+      plan.tile_m = padded_rows(args, 16);
+      return plan;
+    }
+    plan.tile_m = padded_rows(args, 8);
+    const std::vector<Plan> dealt = dealt_plans(args);
+    if (std::find(dealt.begin(), dealt.end(), plan) != dealt.end()) {
       return plan;
     }
   }
+  const bool bf16 = args.a.dtype == DType::bf16;
   if (args.m == 1) {
     // A block has whole rows under way, or as much of them as its threads can.
-    const bool bf16 = args.a.dtype == DType::bf16;
     int warps = kVectorMostWarps;
     while (warps > 2 && warps * kVectorStep * (bf16 ? 4 : 2) > row_bytes(args)) {
       warps /= 2;
@@ -76,13 +108,25 @@ Plan plan_gemm_skinny(const GemmSkinnyArgs& args, const DeviceInfo& device) {
     plan.why = "one row";
     return plan;
   }
+  const std::vector<Plan> dealt = dealt_plans(args);
+  // In fp8, and with the more rows of a, small blocks pay for each reading all of a, and for the
+  // products (fp8 numbers are widened first); where blocks are many and short, for their starts.
+  const bool few = groups_of(args, 64) * 2 <= device.units;
+  if (!dealt.empty() && (few || row_bytes(args) >= kLongRow) &&
+      args.m <= (!bf16 ? 8
+                 : few ? 32
+                       : 16)) {
+    Plan plan = dealt[args.m <= 16 ? 0 : dealt.size() - 1];
+    plan.why = "several rows: small blocks read whole rows";
+    return plan;
+  }
   const bool many = groups_of(args, 128) >= device.units;
   int cluster = 1;
   while (cluster < kMostCluster && groups_of(args, 64) * cluster * 2 <= device.units &&
          groups_of(args, 64) * cluster < kEnoughBlocks) {
     cluster *= 2;
   }
-  const bool wide = many && args.a.dtype != DType::bf16;
+  const bool wide = many && !bf16;
   Plan plan = plan_of(args, wide ? 128 : 64, wide ? 256 : 512, cluster);
   plan.why = cluster == 1 ? "enough groups of rows to draw the memory's bandwidth"
                           : "few groups of rows: clusters share them";
@@ -96,6 +140,9 @@ std::vector<Plan> gemm_skinny_candidates(const GemmSkinnyArgs& args, const Devic
       for (int warps = 2; warps <= kVectorMostWarps; warps *= 2) {
         plans.push_back(vector_plan(rows, warps));
       }
+    }
+    for (const Plan& plan : dealt_plans(args)) {
+      plans.push_back(plan);
     }
     for (int cluster = 1; cluster <= kMostCluster; cluster *= 2) {
       plans.push_back(plan_of(args, 64, 512, cluster));

@@ -46,6 +46,14 @@ inline constexpr int kVectorMostWarps = 8;
 /// is many times L2, all of that goes anyway, and hints cost a few percent.
 bool reads_once(const GemmSkinnyArgs& args, const DeviceInfo& device);
 
+/// The kernels for several rows by small blocks (hopper_dealt.cuh), for 8, 16 and 32 of them each
+/// (fp8: 8 and 16):
+/// X(rows of b, chunks of 128 bytes of k in a stage, stages, warps).
+#define WEFT_SKINNY_DEALT(X) \
+  X(16, 8, 3, 8)             \
+  X(16, 8, 4, 8)             \
+  X(32, 4, 6, 4)
+
 Plan plan_gemm_skinny(const GemmSkinnyArgs& args, const DeviceInfo& device);
 std::vector<Plan> gemm_skinny_candidates(const GemmSkinnyArgs& args, const DeviceInfo& device);
 

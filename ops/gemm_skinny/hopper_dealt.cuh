@@ -1,0 +1,253 @@
+// The product of several rows on sm_90a by small blocks: each has 16 or 32 whole rows of b, and the
+// hardware deals blocks out, two or three to a multiprocessor. Memory serves long pieces of few
+// rows faster than the narrow columns of many that hopper_stream.cuh reads, and few rows of b, k
+// uncut, still fill the device. Warps take turns along k and multiply with the tensor cores' small
+// products: b's rows on the wide side, a's on the other, and so as few of those as there are.
+#pragma once
+
+#include "arch/hopper/copy.cuh"
+#include "arch/hopper/resident.cuh"
+#include "ops/gemm_skinny/hopper_stream.cuh"
+
+namespace weft::hopper {
+
+/// kM: rows of a, padded: 8, 16 or 32. kRows: rows of b of a block. A stage has kChunks * kRowBytes
+/// of k, of which each of kWarps warps takes as much.
+template <class FormatType, int kMValue, int kRowsValue, int kChunksValue, int kStagesValue,
+          int kWarpsValue>
+struct DealtTile {
+  using Format = FormatType;
+  static constexpr int kM = kMValue;
+  static constexpr int kRows = kRowsValue;
+  static constexpr int kChunks = kChunksValue;
+  static constexpr int kStages = kStagesValue;
+  static constexpr int kWarps = kWarpsValue;
+  static constexpr int kThreads = kWarps * 32 + 32;
+  static constexpr int kBBytes = kChunks * kRows * kRowBytes;
+  static constexpr int kStageBytes = kBBytes + kChunks * kM * kRowBytes;
+  static constexpr int kElements = kChunks * kRowBytes / Format::kBytes;  // of k in a stage
+  static constexpr int kSums = kRows * kM;
+  static constexpr int kBytes = 1024 + kStages * kStageBytes;
+  static_assert(kChunks % kWarps == 0 && kM % 8 == 0 && kRows % 16 == 0);
+  static_assert(kWarps * kSums * 4 <= kStages * kStageBytes, "warps' sums take the stages' place");
+};
+
+/// Loads the box at (0, row) of plane `chunk` and of as many next planes as it has.
+__device__ inline void load_chunks(void* to, const CUtensorMap& map, int row, int chunk,
+                                   Barrier& barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(smem_address(to)),
+      "l"(&map), "r"(smem_address(&barrier)), "r"(0), "r"(row), "r"(chunk), "l"(policy)
+      : "memory");
+}
+
+/// Four matrices of 8 rows of 16 bytes: lane l gives the address of row l % 8 of matrix l / 8, and
+/// gets bytes 4 (l % 4) and on of row l / 4 of each.
+__device__ inline uint4 load_matrices_x4(uint32_t address) {
+  uint4 x;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(address)
+               : "memory");
+  return x;
+}
+
+/// d += 32 bytes of k of 16 rows and of 8: lanes hold what mma_bf16() says, in fp8 twice as many
+/// numbers in the same bytes.
+__device__ inline void multiply(Bf16 /*format*/, float (&d)[4], const uint4& a, uint32_t b0,
+                                uint32_t b1) {
+  mma_bf16(d, a, b0, b1);
+}
+__device__ inline void multiply(E4m3 /*format*/, float (&d)[4], const uint4& a, uint32_t b0,
+                                uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+
+/// The maps' boxes are kRows and kM rows of a stage's chunks, which are planes.
+template <class Tile>
+__global__ void __launch_bounds__(Tile::kThreads)
+    gemm_skinny_dealt(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                      int stages, int k_blocks, const __grid_constant__ SkinnyScales scales,
+                      const __grid_constant__ SkinnyOut out) {
+  using Format = typename Tile::Format;
+  constexpr bool kFp8 = Format::kBytes == 1;
+  extern __shared__ __align__(1024) char memory[];
+  __shared__ Barrier full[Tile::kStages];
+  __shared__ Barrier empty[Tile::kStages];
+  char* base = memory + (1024 - smem_address(memory) % 1024) % 1024;
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const int lane = threadIdx.x % 32;
+  const int first_n = blockIdx.x * Tile::kRows;
+  RingCursor<Tile::kStages> cursor;
+
+  if (warp == Tile::kWarps) {
+    const bool chosen = elect_one();
+    if (chosen) {
+      prefetch_map(b);
+      prefetch_map(a);
+      for (int slot = 0; slot < Tile::kStages; ++slot) {
+        full[slot].init(1);
+        empty[slot].init(Tile::kWarps);
+      }
+      fence_barriers();
+    }
+    __syncwarp();
+    named_arrive(1, Tile::kThreads);  // the others wait for the barriers; the loads go ahead
+    const uint64_t once = evict_first();
+    const uint64_t again = evict_unchanged();
+    for (int stage = 0; stage < stages; ++stage, cursor.advance()) {
+      const int slot = cursor.slot;
+      empty[slot].wait(cursor.parity ^ 1);
+      if (chosen) {
+        char* to = base + slot * Tile::kStageBytes;
+        full[slot].arrive_expect(Tile::kStageBytes);
+        load_chunks(to, b, first_n, stage * Tile::kChunks, full[slot], once);
+        load_chunks(to + Tile::kBBytes, a, 0, stage * Tile::kChunks, full[slot], again);
+      }
+    }
+    return;
+  }
+
+  constexpr int kThreads = Tile::kWarps * 32;
+  constexpr int kGroups = Tile::kRows / 16;
+  constexpr int kColumns = Tile::kM / 8;
+  const bool by_block = kFp8 && scales.blocks;
+  // The sums that this thread stores, all of one row of b. Other scales are asked for now: at the
+  // end their way from memory would show.
+  static_assert(kThreads % Tile::kRows == 0);
+  const int n = first_n + static_cast<int>(threadIdx.x) % Tile::kRows;
+  const int first_m = static_cast<int>(threadIdx.x) / Tile::kRows;
+  constexpr int kStepM = kThreads / Tile::kRows;
+  constexpr int kOwn = ceil_div(Tile::kM, kStepM);
+  float scale[kOwn];
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    scale[i] = 1;
+    if (kFp8 && !by_block) {
+      scale[i] = scales.a[min(first_m + i * kStepM, out.m - 1) * scales.a_row] *
+                 scales.b[min(n, out.n - 1) * scales.b_row];
+    }
+  }
+  // Where this lane's rows of 16 bytes are: of b's 16 rows, each with two neighbours, and of a's 8
+  // with four; chunks of 16 bytes are swizzled (swizzle_128()).
+  const uint32_t b_row = lane % 16 * kRowBytes;
+  const uint32_t a_row = lane % 8 * kRowBytes;
+  const auto swizzled = [&](int sixteenth) { return (sixteenth ^ lane % 8) * 16; };
+  named_sync(1, Tile::kThreads);
+
+  float sums[kGroups][kColumns][4] = {};
+  for (int stage = 0; stage < stages; ++stage, cursor.advance()) {
+    const int slot = cursor.slot;
+    // Scales of blocks, on their way while the stage is.
+    constexpr int kChunksOfWarp = Tile::kChunks / Tile::kWarps;
+    float factors[kChunksOfWarp][kColumns][2];
+    if (by_block) {
+#pragma unroll
+      for (int i = 0; i < kChunksOfWarp; ++i) {
+        // Past the end of k both operands are zeros: a scale of zero keeps an infinite one out.
+        const int block = stage * Tile::kChunks + i * Tile::kWarps + warp;
+        const bool inside = block < k_blocks;
+        const float of_b =
+            inside ? scales.b[first_n / 128 * scales.b_row + block * scales.b_block] : 0;
+#pragma unroll
+        for (int m = 0; m < kColumns; ++m) {
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            const int row = m * 8 + lane % 4 * 2 + j;
+            factors[i][m][j] = inside && row < out.m
+                                   ? of_b * scales.a[row * scales.a_row + block * scales.a_block]
+                                   : 0;
+          }
+        }
+      }
+    }
+    full[slot].wait(cursor.parity);
+    const uint32_t at = smem_address(base + slot * Tile::kStageBytes);
+#pragma unroll
+    for (int i = 0; i < kChunksOfWarp; ++i) {
+      const int chunk = i * Tile::kWarps + warp;
+      const uint32_t b_at = at + chunk * Tile::kRows * kRowBytes + b_row;
+      const uint32_t a_at = at + Tile::kBBytes + chunk * Tile::kM * kRowBytes + a_row;
+      float part[kGroups][kColumns][4] = {};
+      auto& to = kFp8 ? part : sums;  // fp8: sums of 128 products, as hopper_stream.cuh has them
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        uint4 y[kColumns];
+#pragma unroll
+        for (int m = 0; m < kColumns; ++m) {
+          y[m] = load_matrices_x4(a_at + m * kSwizzleBytes + swizzled(half * 4 + lane / 8));
+        }
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          const uint32_t rows = b_at + group * 2 * kSwizzleBytes;
+          const uint4 x0 = load_matrices_x4(rows + swizzled(half * 4 + lane / 16));
+          const uint4 x1 = load_matrices_x4(rows + swizzled(half * 4 + 2 + lane / 16));
+#pragma unroll
+          for (int m = 0; m < kColumns; ++m) {
+            multiply(Format{}, to[group][m], x0, y[m].x, y[m].y);
+            multiply(Format{}, to[group][m], x1, y[m].z, y[m].w);
+          }
+        }
+      }
+      if constexpr (kFp8) {
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+          for (int m = 0; m < kColumns; ++m) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+              sums[group][m][j] +=
+                  by_block ? part[group][m][j] * factors[i][m][j % 2] : part[group][m][j];
+            }
+          }
+        }
+      }
+    }
+    __syncwarp();  // all lanes have read
+    if (lane == 0) {
+      empty[slot].arrive();
+    }
+  }
+
+  // All stages have been read; sums of warps, [m][row], take their place and are added in order.
+  named_sync(2, kThreads);
+  float* parts = reinterpret_cast<float*>(base);
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+    for (int m = 0; m < kColumns; ++m) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int row = group * 16 + lane / 4 + j / 2 * 8;
+        parts[warp * Tile::kSums + (m * 8 + lane % 4 * 2 + j % 2) * Tile::kRows + row] =
+            sums[group][m][j];
+      }
+    }
+  }
+  named_sync(2, kThreads);
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const int m = first_m + i * kStepM;
+    if (m < out.m && n < out.n) {
+      float value = 0;
+#pragma unroll
+      for (int w = 0; w < Tile::kWarps; ++w) {
+        value += parts[w * Tile::kSums + m * Tile::kRows + (n - first_n)];
+      }
+      value *= scale[i];
+      const int64_t to = m * out.stride + n;
+      if (out.f32) {
+        static_cast<float*>(out.data)[to] = value;
+      } else {
+        static_cast<uint16_t*>(out.data)[to] = static_cast<uint16_t>(pack_bf16x2(value, 0));
+      }
+    }
+  }
+}
+
+}  // namespace weft::hopper
