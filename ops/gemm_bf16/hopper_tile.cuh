@@ -68,7 +68,6 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   if (warp == Tile::warps && elect_one()) {
     prefetch_map(a);
     prefetch_map(b);
-    prefetch_map(out);
   }
   shared.init(2);
   const int cluster_index = blockIdx.x / Tile::cluster;
