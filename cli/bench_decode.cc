@@ -170,6 +170,7 @@ Result<int> bench_decode(const DecodeFlags& flags) {
   }
 
   const double step_bytes = bytes_at(flags.prompt_tokens + flags.new_tokens / 2);
+  const double weight_bytes_read = engine->decode_cost(0).weight_bytes;
   const double read_limit = median(bandwidth);
   const double flop_limit = median(peak);
   const double prefill_seconds = median(prefill);
@@ -202,6 +203,7 @@ Result<int> bench_decode(const DecodeFlags& flags) {
                    {"slowest_seconds", *std::max_element(decode.begin(), decode.end())},
                    {"tokens_per_second", flags.batch / decode_seconds},
                    {"bytes", step_bytes},
+                   {"weight_bytes", weight_bytes_read},
                    {"bytes_per_second", step_bytes / decode_seconds},
                    {"share_of_limit", median(shares)}};
   }
@@ -238,7 +240,9 @@ Result<int> bench_decode(const DecodeFlags& flags) {
   }
   const auto mebibytes = [](auto bytes) { return static_cast<double>(bytes) / (1 << 20); };
   report += fmt::format(
-      "  memory   weights {:.1f} MiB, KV {:.1f}{}\n", mebibytes(weight_bytes), mebibytes(kv_bytes),
+      "  memory   weights {:.1f} MiB{}, KV {:.1f}{}\n", mebibytes(weight_bytes),
+      on_cpu ? "" : fmt::format(", a step reads {:.1f}", mebibytes(weight_bytes_read)),
+      mebibytes(kv_bytes),
       on_cpu ? fmt::format(", all else {:.1f}: {:.1f} at most",
                            mebibytes(used - weight_bytes - kv_bytes), mebibytes(used))
              : "");

@@ -96,7 +96,7 @@ void EngineFlags::declare(CLI::App& command) {
   command
       .add_option("--weights", weights,
                   "what cuda's decode reads: plain, compressed (to 12 bits, without loss), auto "
-                  "(compressed where they do not fit its L2 cache)")
+                  "(compressed where that is expected to be faster)")
       ->type_name("FORMAT")
       ->check(CLI::IsMember({"auto", "plain", "compressed"}));
 }

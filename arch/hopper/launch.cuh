@@ -27,8 +27,8 @@ struct LaunchShape {
 };
 
 /// The configuration of a launch and what it points to.
-struct Launch {
-  explicit Launch(const LaunchShape& shape) {
+struct LaunchConfig {
+  explicit LaunchConfig(const LaunchShape& shape) {
     attribute.id = cudaLaunchAttributeClusterDimension;
     attribute.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
     config.gridDim = shape.blocks;
@@ -38,8 +38,8 @@ struct Launch {
     config.attrs = &attribute;
     config.numAttrs = shape.cluster > 1 ? 1 : 0;
   }
-  Launch(const Launch&) = delete;
-  Launch& operator=(const Launch&) = delete;
+  LaunchConfig(const LaunchConfig&) = delete;
+  LaunchConfig& operator=(const LaunchConfig&) = delete;
 
   cudaLaunchAttribute attribute = {};
   cudaLaunchConfig_t config = {};
@@ -51,7 +51,7 @@ Status launch_kernel(void (*kernel)(Params...), const LaunchShape& shape, Args&&
   WEFT_TRY(cuda_status(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes),
       "a kernel's shared memory"));
-  const Launch launch(shape);
+  const LaunchConfig launch(shape);
   return cuda_status(
       cudaLaunchKernelEx(&launch.config, kernel, Params(std::forward<Args>(args))...),
       "a kernel's launch");

@@ -518,6 +518,21 @@ Arena lay_out(const Program& program, const Weights& weights) {
   return arena;
 }
 
+std::vector<bool> plain_operations(const Program& program) {
+  std::vector<bool> plain;
+  for (const Operation& operation : program.operations) {
+    int64_t k = 0;
+    if (const auto* linear = std::get_if<LinearOp>(&operation.body)) {
+      k = linear->k;
+    } else if (const auto* gated = std::get_if<GatedLinearOp>(&operation.body)) {
+      k = gated->k;
+    }
+    const int64_t slices = slices_of(k);
+    plain.push_back(slices > 0 && slices % kTeamWarps != 0 && kTeamWarps % slices != 0);
+  }
+  return plain;
+}
+
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
                       const Arena& arena, int64_t capacity, const std::vector<bool>& plain) {
   WEFT_CHECK(plain.size() == program.operations.size());

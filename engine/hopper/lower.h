@@ -59,6 +59,11 @@ struct Lowered {
   int32_t most_codes = 0;  ///< of a worker
 };
 
+/// Operations whose weights are sooner read as they are than compressed: [program.operations].
+/// Where a product's slices do not divide among the warps, some have more arithmetic than the
+/// others and all wait for them; making bf16 of twelve bits adds to it.
+std::vector<bool> plain_operations(const Program& program);
+
 /// Lowers a decode program (a row a sequence). plain: [program.operations], those whose weights are
 /// not compressed. Errors (input): what the kernel has no form for, weights that are not bf16 among
 /// them.

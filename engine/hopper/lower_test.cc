@@ -315,6 +315,31 @@ TEST(Lower, PageJumpIsTheFurthestAWarpGoes) {
   }
 }
 
+TEST(Lower, CompressesProductsWhoseSlicesDivideAmongWarps) {
+  const auto plain_of = [](const std::string& name) {
+    const Made made = make(name);
+    std::set<std::string> plain;
+    const std::vector<bool> is_plain = plain_operations(made.program);
+    for (size_t i = 0; i < is_plain.size(); ++i) {
+      if (is_plain[i]) {
+        plain.insert(made.program.operations[i].name);
+      }
+    }
+    return plain;
+  };
+  EXPECT_EQ(plain_of("llama-3.2-1b"), std::set<std::string>{});
+  EXPECT_EQ(plain_of("llama-3.1-8b"), std::set<std::string>{});
+  EXPECT_EQ(plain_of("qwen3-0.6b"), std::set<std::string>{"down_proj"});  // 12 slices
+  const Made one = make("llama-3.2-1b");
+  const Made plain = make("llama-3.2-1b", 1, true);
+  EXPECT_EQ(one.lowered.plain_bytes, plain.lowered.plain_bytes);
+  EXPECT_EQ(plain.lowered.packed_bytes, plain.lowered.plain_bytes);
+  EXPECT_NEAR(
+      static_cast<double>(one.lowered.packed_bytes),
+      static_cast<double>(one.lowered.plain_bytes) * kCompressedSliceBytes / kPlainSliceBytes,
+      1e-3 * static_cast<double>(one.lowered.plain_bytes));
+}
+
 TEST(Lower, RefusesWeightsThatAreNotBf16) {
   ModelConfig config = preset("llama-3.2-1b").value();
   config.layers = 1;

@@ -203,8 +203,12 @@ Status HopperRunner::make_program(int units) {
   arena_ = lay_out(program_, weights_);
   int l2_bytes = 0;
   cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, 0);
-  plain_.assign(program_.operations.size(),
-                !options_.compress_weights.value_or(weights_.bytes() > l2_bytes));
+  const bool in_l2 = weights_.bytes() <= l2_bytes;
+  if (options_.compress_weights.has_value() || in_l2) {
+    plain_.assign(program_.operations.size(), !options_.compress_weights.value_or(false));
+  } else {
+    plain_ = plain_operations(program_);
+  }
   return lower_program();
 }
 
