@@ -239,13 +239,13 @@ Result<int> bench_decode(const DecodeFlags& flags) {
         step_bytes / decode_seconds / 1e9, 100 * median(shares));
   }
   const auto mebibytes = [](auto bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  report += fmt::format(
-      "  memory   weights {:.1f} MiB{}, KV {:.1f}{}\n", mebibytes(weight_bytes),
-      on_cpu ? "" : fmt::format(", a step reads {:.1f}", mebibytes(weight_bytes_read)),
-      mebibytes(kv_bytes),
-      on_cpu ? fmt::format(", all else {:.1f}: {:.1f} at most",
-                           mebibytes(used - weight_bytes - kv_bytes), mebibytes(used))
-             : "");
+  report +=
+      fmt::format("  memory   weights {:.1f} MiB{}, KV {:.1f}{}\n", mebibytes(weight_bytes),
+                  on_cpu ? "" : fmt::format(", a step reads {:.1f}", mebibytes(weight_bytes_read)),
+                  mebibytes(kv_bytes),
+                  on_cpu ? fmt::format(", all else {:.1f}: {:.1f} at most",
+                                       mebibytes(used - weight_bytes - kv_bytes), mebibytes(used))
+                         : "");
   report += fmt::format(
       "  checked  the rounds drew the same tokens; logits of decode and of the text scored as a "
       "whole "
