@@ -340,6 +340,58 @@ TEST(Lower, CompressesProductsWhoseSlicesDivideAmongWarps) {
       1e-3 * static_cast<double>(one.lowered.plain_bytes));
 }
 
+/// The pages that loaders put into the ring are those that the team's warps look for, with every
+/// slice where it is looked for, whether weights are compressed, plain, or some of them both.
+TEST(Lower, PagesHoldTheSlicesThatAreLookedFor) {
+  for (const char* name : {"qwen3-0.6b", "llama-3.2-3b", "weft-2b", "llama-3.2-1b"}) {
+    Made made = make(name);
+    auto lowered = lower(made.program, made.config, made.weights, made.arena, kCapacity,
+                         plain_operations(made.program));
+    ASSERT_TRUE(lowered.ok()) << name;
+    std::set<bool> forms;
+    size_t job = 0;  // packed in the order in which they are read
+    for (size_t worker = 0; worker < lowered->codes.size(); ++worker) {
+      int64_t at = lowered->streams[worker];
+      for (const Code& code : lowered->codes[worker]) {
+        if (code.units == 0) {
+          continue;
+        }
+        const bool compressed = code.compressed != 0;
+        forms.insert(compressed);
+        EXPECT_EQ(lowered->streams[worker] + int64_t{code.stream} * 16, at) << name;
+        EXPECT_LE(page_bytes(compressed), lowered->page_bytes);
+        const auto slices = static_cast<int>(slices_of(code.k));
+        for (int unit = 0; unit < code.units; ++unit) {
+          const int fold = unit + 1 == code.units ? code.fold : 0;
+          const int64_t bytes = unit_bytes(code.k, fold, compressed);
+          ASSERT_LT(job, lowered->pack.size());
+          EXPECT_EQ(lowered->pack[job].destination, at) << name;
+          EXPECT_EQ(lowered->pack[job].compressed != 0, compressed) << name;
+          EXPECT_EQ(lowered->pack[job].fold, fold) << name;
+          const int64_t pages = (bytes + page_bytes(compressed) - 1) / page_bytes(compressed);
+          EXPECT_EQ(page_of(slices - 1, fold) + 1, pages) << name << " " << code.k;
+          for (int slice = 0; slice < slices; ++slice) {
+            // Plain ones have the groups that there are, compressed ones all.
+            const int64_t whole = weight_slice_bytes(compressed) >> fold;
+            const int64_t begin = int64_t{page_of(slice, fold)} * page_bytes(compressed) +
+                                  place_in_page(slice, fold) * whole;
+            EXPECT_EQ(begin, slice * whole) << name;
+            EXPECT_LT(begin, bytes) << name;
+            EXPECT_LE(begin + (compressed ? whole : 1), bytes) << name;
+          }
+          at += bytes;
+          ++job;
+        }
+      }
+    }
+    EXPECT_EQ(job, lowered->pack.size());
+    EXPECT_EQ(forms.size(), made.config.name == "qwen3-0.6b" || made.config.name == "llama-3.2-3b"
+                                ? size_t{2}
+                                : size_t{1})
+        << name;
+  }
+}
+
 TEST(Lower, RefusesWeightsThatAreNotBf16) {
   ModelConfig config = preset("llama-3.2-1b").value();
   config.layers = 1;
