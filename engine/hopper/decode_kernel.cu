@@ -255,6 +255,15 @@ class Worker {
   __device__ void norm_add(const Code& code);
   /// Waits until the whole rows of a product are there.
   __device__ void await_row(const Code& code);
+  /// What attention left of a sequence; `active`: the splits that have any keys.
+  __device__ Partials splits_of(const Code& code, int sequence, int& active) const {
+    const ModelShape& shape = launch_.shape;
+    int first;
+    int last;
+    split_keys(position_of(sequence), 0, first, last, active);
+    return {at<Tagged>(code.a), sequence, shape.query_heads, shape.splits, shape.head_dim};
+  }
+  /// Of one sequence.
   __device__ void merge(const Code& code, const SliceShare& share, char* row);
   /// Where four elements' slice begins in rows that are operands.
   __device__ char* operand_slice(Place rows, int element) const {
@@ -921,33 +930,24 @@ class Worker<kTraced, kBatch>::RowsSource : public Worker<kTraced, kBatch>::Prod
   uint2 weights_[kRowQuads] = {};
 };
 
-/// This warp's slices of the rows that attention's splits make together, to `row`.
+/// This warp's slices of the row that attention's splits make together, to `row`.
 template <bool kTraced, int kBatch>
 __device__ __forceinline__ void Worker<kTraced, kBatch>::merge(const Code& code,
                                                                const SliceShare& share, char* row) {
-  const ModelShape& shape = launch_.shape;
+  static_assert(kRowQuads == 2);
   Late late(*this, &code, -1);
+  int active;
+  const Partials partials = splits_of(code, 0, active);
 #pragma unroll 1
-  for (int sequence = 0; sequence < sequences(); ++sequence) {
-    int first;
-    int last;
-    int active;
-    split_keys(position_of(sequence), 0, first, last, active);
-    const Partials partials(at<Tagged>(code.a), sequence, shape.query_heads, shape.splits,
-                            shape.head_dim);
-#pragma unroll 1
-    for (int i = 0; i < share.count; ++i) {
-      const int slice = share.first + i * Team::kWarps;
-      static_assert(kRowQuads == 2);
-      const int element = slice * kSliceK + 8 * team().lane;
-      float4 x[kRowQuads];
-      merge_splits<true>(partials, tag(code.source), active, element < code.k ? element : -1, late,
-                         x);
+  for (int i = 0; i < share.count; ++i) {
+    const int slice = share.first + i * Team::kWarps;
+    const int element = slice * kSliceK + 8 * team().lane;
+    float4 x[kRowQuads];
+    merge_splits<true>(partials, tag(code.source), active, element < code.k ? element : -1, late,
+                       x);
 #pragma unroll
-      for (int q = 0; q < kRowQuads; ++q) {
-        store_row_quad<kBatch>(row + row_place<kBatch>(share, i), sequence, 2 * team().lane + q,
-                               x[q]);
-      }
+    for (int q = 0; q < kRowQuads; ++q) {
+      store_row_quad<kBatch>(row + row_place<kBatch>(share, i), 0, 2 * team().lane + q, x[q]);
     }
   }
   __syncwarp();
@@ -956,21 +956,17 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::merge(const Code& code,
 
 template <bool kTraced, int kBatch>
 __device__ __forceinline__ void Worker<kTraced, kBatch>::combine(const Code& code) {
-  const ModelShape& shape = launch_.shape;
   Late late(*this, &code, -1);
   constexpr int kElements = 4 * kRowQuads;  // of a thread
-  const int first_element = code.first * shape.head_dim;
-  const int of_row = (code.last - code.first) * shape.head_dim / kElements;
+  const int head_dim = launch_.shape.head_dim;
+  const int first_element = code.first * head_dim;
+  const int of_row = (code.last - code.first) * head_dim / kElements;
 #pragma unroll 1
   for (int i = team().thread; i < sequences() * of_row; i += Team::kThreads) {
     const int sequence = i / of_row;
     const int element = first_element + i % of_row * kElements;
-    int first;
-    int last;
     int active;
-    split_keys(position_of(sequence), 0, first, last, active);
-    const Partials partials(at<Tagged>(code.a), sequence, shape.query_heads, shape.splits,
-                            shape.head_dim);
+    const Partials partials = splits_of(code, sequence, active);
     float4 x[kRowQuads];
     merge_splits<false>(partials, tag(code.source), active, element, late, x);
 #pragma unroll
