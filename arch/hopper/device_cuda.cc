@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "arch/hopper/handle.h"
+
 namespace weft::hopper {
 namespace {
 
@@ -67,25 +69,6 @@ Result<DeviceInfo> describe(int index) {
   return info;
 }
 
-/// Frees what it names when it goes; T is a CUDA handle.
-template <class T, cudaError_t (*kDestroy)(T)>
-class Handle {
- public:
-  Handle() = default;
-  Handle(const Handle&) = delete;
-  Handle& operator=(const Handle&) = delete;
-  ~Handle() {
-    if (value_ != nullptr) {
-      kDestroy(value_);
-    }
-  }
-  T get() const { return value_; }
-  T* put() { return &value_; }
-
- private:
-  T value_ = nullptr;
-};
-using StreamHandle = Handle<cudaStream_t, cudaStreamDestroy>;
 using EventHandle = Handle<cudaEvent_t, cudaEventDestroy>;
 using GraphHandle = Handle<cudaGraph_t, cudaGraphDestroy>;
 using GraphExecHandle = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;

@@ -15,7 +15,7 @@ struct PageRing {
   int slots;
   int page_bytes;  ///< from a slot to the next
 
-  /// By one thread, before the team and the loader begin.
+  /// By one thread, before the team and the loaders begin.
   __device__ void init(int readers) const {
     for (int i = 0; i < slots; ++i) {
       full[i].init(1);

@@ -24,25 +24,18 @@ __device__ inline float4 load_shared(uint32_t address) {
   const uint4 x = load_shared_bits(address);
   return {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w)};
 }
+/// Eight bytes, and one, likewise.
 __device__ inline uint2 load_shared_pair(uint32_t address) {
   uint2 x;
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(address));
   return x;
-}
-__device__ inline uint32_t load_shared_word(uint32_t address) {
-  uint32_t x;
-  asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
-  return x;
-}
-__device__ inline void store_shared_word(uint32_t address, uint32_t x) {
-  asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
 __device__ inline uint32_t load_shared_byte(uint32_t address) {
   uint32_t x;
   asm volatile("ld.shared.u8 %0, [%1];" : "=r"(x) : "r"(address));
   return x;
 }
-/// The same to `x` in the lanes that `wanted` names; the others keep theirs.
+/// As many bytes as `x` has, to `x` in the lanes that `wanted` names; the others keep theirs.
 __device__ inline void load_shared_if(bool wanted, uint32_t address, uint4& x) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
@@ -54,6 +47,16 @@ __device__ inline void load_shared_if(bool wanted, uint32_t address, uint32_t& x
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %2, 0;\n@p ld.shared.u32 %0, [%1];\n}"
                : "+r"(x)
                : "r"(address), "r"(static_cast<uint32_t>(wanted)));
+}
+
+/// A word that other warps read and write meanwhile.
+__device__ inline uint32_t load_shared_word(uint32_t address) {
+  uint32_t x;
+  asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+  return x;
+}
+__device__ inline void store_shared_word(uint32_t address, uint32_t x) {
+  asm volatile("st.volatile.shared.u32 [%0], %1;" ::"r"(address), "r"(x) : "memory");
 }
 
 /// x, of which the compiler knows nothing: what is made of it is made here, not kept in registers

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "arch/device.h"
+#include "arch/hopper/handle.h"
 #include "arch/hopper/limits.h"
 #include "engine/hopper/decode_kernel.h"
 #include "engine/hopper/lower.h"
@@ -45,44 +46,34 @@ Status check(cudaError_t error, std::string_view what) {
 /// Host memory that the device reads and writes in place.
 class Mapped {
  public:
-  Mapped() = default;
-  Mapped(const Mapped&) = delete;
-  Mapped& operator=(const Mapped&) = delete;
-  ~Mapped() { cudaFreeHost(data_); }
   Status allocate(size_t bytes) {
-    return check(cudaHostAlloc(&data_, bytes, cudaHostAllocMapped), "allocating pinned memory");
+    return check(cudaHostAlloc(data_.put(), bytes, cudaHostAllocMapped),
+                 "allocating pinned memory");
   }
   template <class T>
   T* as() const {
-    return static_cast<T*>(data_);
+    return static_cast<T*>(data_.get());
   }
 
  private:
-  void* data_ = nullptr;
+  Handle<void*, cudaFreeHost> data_;
 };
 
 /// Copies to the device while a kernel runs there.
 class SideStream {
  public:
-  SideStream() = default;
-  SideStream(const SideStream&) = delete;
-  SideStream& operator=(const SideStream&) = delete;
-  ~SideStream() {
-    if (stream_ != nullptr) {
-      cudaStreamDestroy(stream_);
-    }
-  }
   Status create() {
-    return check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+    return check(cudaStreamCreateWithFlags(stream_.put(), cudaStreamNonBlocking),
+                 "making a stream");
   }
   /// `from`: pinned.
   cudaError_t copy(uint32_t* to, const uint32_t* from) const {
-    return cudaMemcpyAsync(to, from, sizeof(*to), cudaMemcpyHostToDevice, stream_);
+    return cudaMemcpyAsync(to, from, sizeof(*to), cudaMemcpyHostToDevice, stream_.get());
   }
-  cudaError_t finish() const { return cudaStreamSynchronize(stream_); }
+  cudaError_t finish() const { return cudaStreamSynchronize(stream_.get()); }
 
  private:
-  cudaStream_t stream_ = nullptr;
+  StreamHandle stream_;
 };
 
 class HopperRunner : public Runner, public Subject {
@@ -201,9 +192,7 @@ Status HopperRunner::make_program(int units) {
   program_ = plan(config_, weights_, options);
   WEFT_TRY(verify(program_));
   arena_ = lay_out(program_, weights_);
-  int l2_bytes = 0;
-  cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, 0);
-  const bool in_l2 = weights_.bytes() <= l2_bytes;
+  const bool in_l2 = weights_.bytes() <= static_cast<int64_t>(device_->info().l2);
   if (options_.compress_weights.has_value() || in_l2) {
     plain_.assign(program_.operations.size(), !options_.compress_weights.value_or(false));
   } else {

@@ -153,9 +153,9 @@ __device__ void compress(const PackJob& job, const Unit& unit, char* out, uint32
       if (place >= kMostListed >> job.fold || !can_be_listed(weight, first)) {
         atomicExch(refused, 1u);
       } else {
-        const int column_row =
-            unit.column_of(row) / (columns / 2) * 8 + unit.column_of(row) % (columns / 2);
-        list[place] = listed(column_row, k % kSliceK, move_listed(weight, first));
+        // Of the rows that are of this column, the first.
+        const int first_row = row / 8 * 8 + row % 8 % (columns / 2);
+        list[place] = listed(first_row, k % kSliceK, move_listed(weight, first));
       }
       return kWindowBits;
     };
