@@ -56,7 +56,6 @@ struct AttentionCode {
   Version k = kPlain, v = kPlain;  ///< of keys and values
 };
 
-inline constexpr int kTeamWarps = 8;  ///< of a CTA; the loaders are beside them
 /// Threads that take turns at bringing pages: one alone brings one every 900 cycles or so.
 inline constexpr int kLoaders = 2;
 inline constexpr int kMostPages = 16;  ///< in the ring
@@ -86,6 +85,7 @@ struct alignas(16) Code {
   uint32_t stream = 0;  ///< of the first page, in units of 16 bytes from the worker's stream
   uint16_t units = 0;
   uint8_t compressed = 0;    ///< a product's weights (see ops/linear/hopper_compress.h)
+  uint8_t streamed = 0;      ///< a product's rows come slice by slice: kOperands alone
   Version source = kPlain;   ///< of what `a` is
   Version version = kPlain;  ///< of what embed and attention write
   Segment segment[kMostSegments];
@@ -141,7 +141,6 @@ struct Launch {
   uint16_t sampled = 0;  ///< event: a step's token is known
 
   ModelShape shape;
-  int32_t row_slices = 0;            ///< of an input row that each warp keeps
   int32_t scratch_bytes = 0;         ///< shared memory for rows and attention
   int32_t most_codes = 0;            ///< of a worker
   int32_t pages = 0;                 ///< in the ring

@@ -18,13 +18,10 @@
 namespace weft::hopper {
 namespace {
 
-static_assert(Team::kWarps == kTeamWarps);
 constexpr int kThreads = Team::kThreads + 128;  // registers are moved between groups of four warps
-/// Sums of a block of units: of a sequence, and of all, for each of which a thread finishes one.
+/// Threads that finish the sums of a sequence.
 template <int kBatch>
-constexpr int kRowOutputs = block_units(kBatch) * kUnitColumns;
-template <int kBatch>
-constexpr int kFinishThreads = kBatch* kRowOutputs<kBatch>;
+constexpr int kFinishThreads = Team::kThreads / kBatch;
 constexpr int kTeamRegisters = 240;
 constexpr int kLoaderRegisters = 24;
 constexpr uint32_t kMostLooks = 1u << 22;  // of about half a microsecond
@@ -36,10 +33,8 @@ constexpr int32_t aligned(int32_t bytes) { return (bytes + kAlign - 1) / kAlign 
 
 /// What the loader needs of a code.
 struct CodePages {
-  uint32_t stream;      ///< see Code
-  uint32_t unit_bytes;  ///< of a unit
-  uint32_t last_bytes;  ///< of the last one
-  uint16_t units;
+  uint32_t stream;  ///< see Code
+  uint32_t bytes;   ///< of all pages
   bool head;        ///< see Code
   bool compressed;  ///< see Code
 };
@@ -57,12 +52,12 @@ struct Shared {
   int fed[kLoaders];       ///< of a step: the one whose pages a loader brings
   uint32_t put[kLoaders];  ///< pages that a loader has put into the ring
   union {                  // the sample's event comes after the team's last product
-    alignas(16) float sums[2 * kBlockSums<kBatch>];
+    alignas(16) float sums[kBlockSums<kBatch>];
     SampleScratch sample;
   };
   alignas(16) float squares[2][kBatch][Team::kWarps];  ///< of rows that are normed, each warp's
   float scratch[2 * Team::kWarps];
-  Candidate best[kFinishThreads<kBatch> / 32];
+  Candidate best[Team::kWarps];
   float cosines[kBatch][kMostHalf];
   float sines[kBatch][kMostHalf];
   Barrier full[kMostPages];
@@ -104,12 +99,10 @@ class Worker {
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
       const Code& code = in_memory(i);
       const bool compressed = code.compressed != 0;
-      code_pages(i) = {code.stream,
-                       static_cast<uint32_t>(unit_bytes(code.k, 0, compressed)),
-                       static_cast<uint32_t>(unit_bytes(code.k, code.fold, compressed)),
-                       code.units,
-                       code.head != 0,
-                       compressed};
+      const int64_t slices =
+          code.units > 0 ? product_slices(code.k, code.units, code.fold) : int64_t{0};
+      code_pages(i) = {code.stream, static_cast<uint32_t>(slices * weight_slice_bytes(compressed)),
+                       code.head != 0, compressed};
     }
     auto* signals = reinterpret_cast<uint16_t*>(memory + layout().signals);
     for (uint32_t i = threadIdx.x; i < launch.events; i += kThreads) {
@@ -133,7 +126,7 @@ class Worker {
         shared().code_there[i].init(1);
         shared().code_done[i].init(Team::kWarps);
       }
-      ring().init(kPageArrivals);
+      ring().init(kPageSlices);
     }
     __syncthreads();
   }
@@ -170,10 +163,6 @@ class Worker {
   class RowSource;
   class RowsSource;
   using Source = std::conditional_t<kBatch == 1, RowSource, RowsSource>;
-  static constexpr int kRowQuads = kSliceK / 4 / 32;  ///< quads of a slice of the row, of a lane
-  __device__ static int row_element(int slice, int quad) {
-    return slice * kSliceK + 4 * (team().lane + 32 * quad);
-  }
 
   template <class T>
   __device__ T* at(Place place) const {
@@ -209,8 +198,8 @@ class Worker {
   __device__ void poll(const Code* code, int event, uint32_t wanted);
   /// By the team: the code's events.
   __device__ void wait(const Code& code);
-  /// By the team, after its stores. `threads`: the first ones, which stored.
-  __device__ void signal(const Code& code, int threads);
+  /// By the team, after its stores.
+  __device__ void signal(const Code& code);
   /// By the team, once a step: whether it leaves, the same answer in every thread. `over`: thread
   /// 0's reason.
   __device__ bool leave(bool over);
@@ -263,8 +252,8 @@ class Worker {
     split_keys(position_of(sequence), 0, first, last, active);
     return {at<Tagged>(code.a), sequence, shape.query_heads, shape.splits, shape.head_dim};
   }
-  /// Of one sequence.
-  __device__ void merge(const Code& code, const SliceShare& share, char* row);
+  /// This thread's part of the row of one sequence.
+  __device__ void merge(const Code& code, char* row);
   /// Where four elements' slice begins in rows that are operands.
   __device__ char* operand_slice(Place rows, int element) const {
     return at<char>(rows) + element / kSliceK * row_slice_bytes(kBatch);
@@ -343,17 +332,14 @@ __device__ bool Worker<kTraced, kBatch>::leave(bool over) {
 }
 
 template <bool kTraced, int kBatch>
-__device__ void Worker<kTraced, kBatch>::signal(const Code& code, int threads) {
+__device__ void Worker<kTraced, kBatch>::signal(const Code& code) {
   if (code.signals == 0) {
     return;
   }
-  if (team().thread < threads) {
-    // Two barriers, since the other warps may be at the next one already.
-    named_sync(threads == Team::kThreads ? 3 : 2, threads);
-    if (team().thread < code.signals) {
-      add_release(
-          launch_.counters + static_cast<int64_t>(code.signal[team().thread]) * kCounterStride, 1);
-    }
+  team().sync();
+  if (team().thread < code.signals) {
+    add_release(
+        launch_.counters + static_cast<int64_t>(code.signal[team().thread]) * kCounterStride, 1);
   }
 }
 
@@ -633,13 +619,6 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::norm_add(const Code& co
 template <bool kTraced, int kBatch>
 class Worker<kTraced, kBatch>::ProductRows {
  public:
-  __device__ bool makes_row() const { return kBatch == 1 && code_.merged != 0; }
-  __device__ void make_row(const SliceShare& share, char* row) {
-    if constexpr (kBatch == 1) {
-      worker_.merge(code_, share, row);
-    }
-  }
-
   /// Waits for a page. What Barrier::wait() does at its end, a trap, would cost registers.
   __device__ void await_page(Barrier& page, uint32_t phase) {
     while (!page.try_wait(phase) && !late_()) {
@@ -651,115 +630,139 @@ class Worker<kTraced, kBatch>::ProductRows {
   __device__ ProductRows(Worker& worker, const Code& code, float* squares)
       : worker_(worker), code_(code), squares_at_(squares), late_(worker, &code, -1) {}
 
+  /// Leaves this warp's squares of a sequence's row to all.
+  __device__ void leave_squares(int sequence, float squares) {
+    squares = warp_sum(squares);
+    if (team().lane == 0) {
+      squares_at_[sequence * Team::kWarps + team().warp] = squares;
+    }
+  }
+
   Worker& worker_;
   const Code& code_;
   float* const squares_at_;
   Late late_;
-  bool published_ = false;
 };
 
-/// The row that a product multiplies, slice by slice: a tagged row, perhaps with a norm's weights.
-/// The norm's factor is left to the end of the product: it is known when all have read the row.
+/// The row that a product multiplies: a tagged row, perhaps with a norm's weights, or attention's
+/// splits, merged. The norm's factor is left to the end of the product: it is known when all have
+/// read the row.
 template <bool kTraced, int kBatch>
 class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::ProductRows {
  public:
   // See stream_product().
-  static constexpr int kAskedAhead = 2;
   static constexpr bool kRowFirst = false;
+  __device__ static constexpr bool streams() { return false; }
+  __device__ void take(int, int) {}
+  __device__ static constexpr uint32_t place(int) { return 0; }
 
   __device__ RowSource(Worker& worker, const Code& code, float* squares)
       : ProductRows(worker, code, squares),
         row_(worker.at<const Tagged>(code.a)),
         weight_(code.b != kNowhere ? worker.at<const __nv_bfloat16>(code.b) : nullptr) {}
 
-  __device__ void ask(int i, int slice, char*) {
-    last_asked_ = slice;
-    ask_row(i, slice);
+  __device__ void ask(char*, const SliceRuns&, int) {
+    if (code_.merged == 0) {
 #pragma unroll
-    for (int q = 0; q < kRowQuads; ++q) {
-      const int element = row_element(slice, q);
-      if (element < code_.k && weight_ != nullptr) {
-        weights_[i][q] = __ldg(reinterpret_cast<const uint2*>(weight_ + element));
+      for (int i = 0; i < kAhead; ++i) {
+        ask_row(i, i);
       }
+      ask_weights(0);
     }
   }
 
-  __device__ void take(int slice, char* to, int next, char* next_to) {
-    // What was asked for before it was written is asked for again all at once: one by one, each
-    // word would cost a trip of its own.
-    bool again = false;
-    while (!there(slice) && !late_()) {
-      ask_row(0, slice);
-      again = true;
+  __device__ void make(char* row) {
+    if (code_.merged != 0) {
+      worker_.merge(code_, row);
+      return;
     }
+    const int quads = static_cast<int>(row_slices(code_.k, code_.fold)) * (kSliceK / 4);
+#pragma unroll 1
+    for (int chunk = 0; warp_quad(chunk, 0) < quads; ++chunk) {
+      // What was asked for before it was written is asked for again all at once: one by one, each
+      // word would cost a trip of its own.
+      bool again = false;
+      while (!there() && !late_()) {
+        ask_row(0, chunk);
+        again = true;
+      }
+      if (again) {
+        ask_row(1, chunk + 1);
+      }
+      TaggedQuad words[kQuads];
 #pragma unroll
-    for (int q = 0; q < kRowQuads; ++q) {
-      const int element = row_element(slice, q);
-      float4 x{};
-      if (element < code_.k) {
-        x = asked_[0][q].values();
+      for (int q = 0; q < kQuads; ++q) {
+        words[q] = asked_[0][q];
+        asked_[0][q] = asked_[1][q];
+      }
+      static_assert(kAhead == 2);
+      ask_row(1, chunk + 2);
+#pragma unroll
+      for (int q = 0; q < kQuads; ++q) {
+        if (warp_quad(chunk, q) >= quads) {
+          break;
+        }
+        float4 x = words[q].values();  // zeros beyond the row's end
         if (weight_ != nullptr) {
           squares_ += squares_of(x);
-          const float4 w = widen4(weights_[0][q]);
+          const float4 w = widen4(weights_[q]);
           x = {x.x * w.x, x.y * w.y, x.z * w.z, x.w * w.w};
         }
+        store_row_quad<1>(row, 0, quad(chunk, q), x);
       }
-      store_row_quad<1>(to, 0, team().lane + 32 * q, x);
+      ask_weights(chunk + 1);  // rows that are normed have one chunk, but in the largest models
     }
-#pragma unroll
-    for (int i = 1; i < kAskedAhead; ++i) {
-#pragma unroll
-      for (int q = 0; q < kRowQuads; ++q) {
-        asked_[i - 1][q] = asked_[i][q];
-        weights_[i - 1][q] = weights_[i][q];
-      }
-    }
-    static_assert(kAskedAhead == 2);
-    if (again && last_asked_ != slice) {
-      ask_row(0, last_asked_);
-    }
-    if (next >= 0) {
-      ask(kAskedAhead - 1, next, next_to);
-    }
-    if (slice == 0) {
-      worker_.stamp(1);
-    }
+    worker_.stamp(1);
   }
 
-  /// Leaves this warp's squares to all.
   __device__ void publish() {
-    if (weight_ != nullptr && !published_) {
-      published_ = true;
-      squares_ = warp_sum(squares_);
-      if (team().lane == 0) {
-        squares_at_[team().warp] = squares_;
-      }
+    if (weight_ != nullptr) {
+      this->leave_squares(0, squares_);
     }
   }
 
  private:
   using ProductRows::code_;
   using ProductRows::late_;
-  using ProductRows::published_;
-  using ProductRows::squares_at_;
   using ProductRows::worker_;
 
-  __device__ void ask_row(int i, int slice) {
+  static constexpr int kAhead = 2;  // chunks that are asked for
+  static constexpr int kQuads = 4;  // of a thread, of a chunk
+
+  /// The first quad of this warp.
+  __device__ static int warp_quad(int chunk, int q) {
+    return (chunk * kQuads + q) * Team::kThreads + team().warp * 32;
+  }
+  __device__ static int quad(int chunk, int q) { return warp_quad(chunk, q) + team().lane; }
+  __device__ void ask_row(int i, int chunk) {
 #pragma unroll
-    for (int q = 0; q < kRowQuads; ++q) {
-      const int element = row_element(slice, q);
-      if (element < code_.k) {
-        asked_[i][q] = load_tagged_quad(row_ + element / 2);
+    for (int q = 0; q < kQuads; ++q) {
+      asked_[i][q] = nothing();
+      if (4 * quad(chunk, q) < code_.k) {
+        asked_[i][q] = load_tagged_quad(row_ + 2 * quad(chunk, q));
       }
     }
   }
-  /// Whether the oldest slice that was asked for is what the row shall be.
-  __device__ bool there(int slice) const {
+  __device__ void ask_weights(int chunk) {
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      weights_[q] = {};
+      if (4 * quad(chunk, q) < code_.k && weight_ != nullptr) {
+        weights_[q] = __ldg(reinterpret_cast<const uint2*>(weight_ + 4 * quad(chunk, q)));
+      }
+    }
+  }
+  /// Zeros that are there.
+  __device__ TaggedQuad nothing() const {
+    const Tagged zero{0, worker_.tag(code_.source) << 16};
+    return {{zero, zero}};
+  }
+  /// Whether the oldest chunk that was asked for is what the row shall be.
+  __device__ bool there() const {
     bool all = true;
 #pragma unroll
-    for (int q = 0; q < kRowQuads; ++q) {
-      all =
-          all && (row_element(slice, q) >= code_.k || asked_[0][q].has(worker_.tag(code_.source)));
+    for (int q = 0; q < kQuads; ++q) {
+      all = all && asked_[0][q].has(worker_.tag(code_.source));
     }
     return all;
   }
@@ -767,9 +770,8 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
   const Tagged* row_;
   const __nv_bfloat16* weight_;
   float squares_ = 0;
-  int last_asked_ = -1;  // slice
-  TaggedQuad asked_[kAskedAhead][kRowQuads] = {};
-  uint2 weights_[kAskedAhead][kRowQuads] = {};
+  TaggedQuad asked_[kAhead][kQuads] = {};
+  uint2 weights_[kQuads] = {};
 };
 
 /// The rows of several sequences, likewise: a slice of four rows at a time, the next ones on their
@@ -778,63 +780,87 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
 template <bool kTraced, int kBatch>
 class Worker<kTraced, kBatch>::RowsSource : public Worker<kTraced, kBatch>::ProductRows {
  public:
-  static constexpr int kAskedAhead = 1;
   static constexpr bool kRowFirst = true;  // many rows on their way want the registers
 
   __device__ RowsSource(Worker& worker, const Code& code, float* squares)
       : ProductRows(worker, code, squares) {}
 
-  __device__ void ask(int, int slice, char* to) {
-    if (operands()) {
-      copy(slice, to);
-    } else {
-      ask_for(slice, 0);
+  __device__ bool streams() const { return code_.streamed != 0; }
+
+  __device__ void ask(char* row, const SliceRuns& runs, int slices) {
+    row_ = row;
+    if (streams()) {
+      if (runs.count(team().warp) > 0) {
+        copy(runs.first(team().warp) % slices, own_place(0));
+      }
+    } else if (team().warp < slices_of(code_.k)) {
+      if (operands()) {
+        copy(team().warp, slice_at(team().warp));
+      } else {
+        ask_for(team().warp, 0);
+      }
     }
   }
-  __device__ void take(int slice, char* to, int next, char* next_to) {
-    if (operands()) {
-      if (next >= 0) {
-        __syncwarp();  // all have multiplied what was there
-        copy(next, next_to);
-        await_copies<1>();
-      } else {
-        await_copies<0>();
-      }
+  __device__ void make(char*) {
+    if (streams()) {
       return;
     }
+    const auto slices = static_cast<int>(slices_of(code_.k));
 #pragma unroll 1
-    for (int first = 0; first < worker_.sequences(); first += kAtOnce) {
-      const bool more = first + kAtOnce < worker_.sequences();
-      bring(slice, first, to, more ? slice : next, more ? first + kAtOnce : 0);
-    }
-    if (slice == 0) {
-      worker_.stamp(1);
-    }
-  }
-
-  /// Leaves this warp's squares to all.
-  __device__ void publish() {
-    if (code_.b != kNowhere && !published_) {
-      published_ = true;
-#pragma unroll
-      for (int s = 0; s < kBatch; ++s) {
-        const float squares = warp_sum(squares_[s]);
-        if (team().lane == 0) {
-          squares_at_[s * Team::kWarps + team().warp] = squares;
+    for (int slice = team().warp; slice < slices; slice += Team::kWarps) {
+      const int next = slice + Team::kWarps < slices ? slice + Team::kWarps : -1;
+      if (operands()) {
+        if (next >= 0) {
+          copy(next, slice_at(next));
+        }
+      } else {
+#pragma unroll 1
+        for (int first = 0; first < worker_.sequences(); first += kAtOnce) {
+          const bool more = first + kAtOnce < worker_.sequences();
+          bring(slice, first, slice_at(slice), more ? slice : next, more ? first + kAtOnce : 0);
         }
       }
     }
+    if (operands()) {
+      await_copies<0>();
+    }
+    worker_.stamp(1);
   }
+  __device__ void publish() {
+    if (code_.b != kNowhere) {
+#pragma unroll
+      for (int s = 0; s < kBatch; ++s) {
+        this->leave_squares(s, squares_[s]);
+      }
+    }
+  }
+  __device__ void take(int i, int next) {
+    if (next >= 0) {
+      __syncwarp();  // all have multiplied what was there
+      copy(next, own_place(i + 1));
+      await_copies<1>();
+    } else {
+      await_copies<0>();
+    }
+    __syncwarp();
+  }
+  __device__ uint32_t place(int i) const { return smem_address(own_place(i)); }
 
  private:
   using ProductRows::code_;
   using ProductRows::late_;
-  using ProductRows::published_;
-  using ProductRows::squares_at_;
   using ProductRows::worker_;
 
-  static constexpr int kAtOnce = 4;  // rows
-
+  static constexpr int kAtOnce = 4;                   // rows
+  static constexpr int kRowQuads = kSliceK / 4 / 32;  // quads of a slice of the row, of a lane
+  __device__ static int row_element(int slice, int quad) {
+    return slice * kSliceK + 4 * (team().lane + 32 * quad);
+  }
+  __device__ char* slice_at(int slice) const { return row_ + slice * row_slice_bytes(kBatch); }
+  /// Of a warp that takes its slices in turn.
+  __device__ char* own_place(int i) const {
+    return row_ + (team().warp * kStreamedSlices + i % kStreamedSlices) * row_slice_bytes(kBatch);
+  }
   __device__ bool operands() const { return code_.source == kOperands; }
   /// A slice of operands, as a group of copies.
   __device__ __forceinline__ void copy(int slice, char* to) const {
@@ -925,39 +951,35 @@ class Worker<kTraced, kBatch>::RowsSource : public Worker<kTraced, kBatch>::Prod
     }
   }
 
+  char* row_ = nullptr;
   float squares_[kBatch] = {};
   TaggedQuad asked_[kAtOnce][kRowQuads] = {};
   uint2 weights_[kRowQuads] = {};
 };
 
-/// This warp's slices of the row that attention's splits make together, to `row`.
 template <bool kTraced, int kBatch>
-__device__ __forceinline__ void Worker<kTraced, kBatch>::merge(const Code& code,
-                                                               const SliceShare& share, char* row) {
-  static_assert(kRowQuads == 2);
+__device__ __forceinline__ void Worker<kTraced, kBatch>::merge(const Code& code, char* row) {
   Late late(*this, &code, -1);
   int active;
   const Partials partials = splits_of(code, 0, active);
+  const int end = static_cast<int>(row_slices(code.k, code.fold)) * kSliceK;
 #pragma unroll 1
-  for (int i = 0; i < share.count; ++i) {
-    const int slice = share.first + i * Team::kWarps;
-    const int element = slice * kSliceK + 8 * team().lane;
-    float4 x[kRowQuads];
+  for (int element = 8 * team().thread; element < end; element += 8 * Team::kThreads) {
+    float4 x[2];
     merge_splits<true>(partials, tag(code.source), active, element < code.k ? element : -1, late,
                        x);
 #pragma unroll
-    for (int q = 0; q < kRowQuads; ++q) {
-      store_row_quad<kBatch>(row + row_place<kBatch>(share, i), 0, 2 * team().lane + q, x[q]);
+    for (int q = 0; q < 2; ++q) {
+      store_row_quad<1>(row, 0, element / 4 + q, x[q]);
     }
   }
-  __syncwarp();
   stamp(1);
 }
 
 template <bool kTraced, int kBatch>
 __device__ __forceinline__ void Worker<kTraced, kBatch>::combine(const Code& code) {
   Late late(*this, &code, -1);
-  constexpr int kElements = 4 * kRowQuads;  // of a thread
+  constexpr int kElements = 8;  // of a thread
   const int head_dim = launch_.shape.head_dim;
   const int first_element = code.first * head_dim;
   const int of_row = (code.last - code.first) * head_dim / kElements;
@@ -967,10 +989,10 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::combine(const Code& cod
     const int element = first_element + i % of_row * kElements;
     int active;
     const Partials partials = splits_of(code, sequence, active);
-    float4 x[kRowQuads];
+    float4 x[2];
     merge_splits<false>(partials, tag(code.source), active, element, late, x);
 #pragma unroll
-    for (int q = 0; q < kRowQuads; ++q) {
+    for (int q = 0; q < 2; ++q) {
       store_row_quad<kBatch>(operand_slice(code.b, element), sequence, element % kSliceK / 4 + q,
                              x[q]);
     }
@@ -981,20 +1003,24 @@ template <bool kTraced, int kBatch>
 __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& code) {
   const bool gated = code.opcode == Opcode::gated_linear;
   const bool normed = code.b != kNowhere;
-  constexpr int kOutputs = kRowOutputs<kBatch>;
-  // This thread's sequence when it finishes a block's columns.
-  const auto sequence = [&] { return kBatch == 1 ? 0 : team().thread / kOutputs; };
-  const auto output = [&] { return kBatch == 1 ? team().thread : team().thread % kOutputs; };
+  // This thread's sequence when it finishes a block's columns, and the first of them.
+  const auto sequence = [&] { return kBatch == 1 ? 0 : team().thread / kFinishThreads<kBatch>; };
+  const auto output = [&] { return team().thread % kFinishThreads<kBatch>; };
   const auto row_of = [&](const Segment& segment) {
     return kBatch == 1 ? int64_t{0} : static_cast<int64_t>(sequence()) * segment.stride;
   };
-  // What the first block adds to: asked for now, needed when the product is there.
+  // What this thread's first column is added to: asked for now, needed when the product is there.
   Tagged prior = {};
   if (code.segment[0].accumulate != 0 && sequence() < sequences() &&
-      output() < min(kOutputs, static_cast<int>(code.segment[0].columns))) {
+      output() < static_cast<int>(code.segment[0].columns)) {
     prior = load_tagged(at<const Tagged>(code.segment[0].out) +
                         (row_of(code.segment[0]) + output()) / 2);
   }
+  // Which warps' sums make this thread's first column: known before the row is.
+  const SliceRuns first_runs = block_runs(code.k, code.units, code.fold, 0, kBatch);
+  const SumParts first_parts = sum_parts(first_runs, static_cast<int>(slices_of(code.k)),
+                                         output() / (gated ? kUnitColumns / 2 : kUnitColumns),
+                                         min(block_units(kBatch), code.units));
   Candidate best;
   float* squares = shared().squares[shared().products[team().warp].products & 1][0];
   const auto put = [&](const Segment& segment, int column, float x, bool valid) {
@@ -1021,92 +1047,94 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
                    tag(segment.version));
     }
   };
-  const auto finish = [&](int first_unit, int units, int parts, const float* sums) {
+  const auto finish = [&](int first_unit, int units, const SliceRuns& runs, int slices) {
     const int unit_columns = gated ? kUnitColumns / 2 : kUnitColumns;
     const int outputs = units * unit_columns;
-    if ((kBatch == 1 ? team().warp * 32 : team().warp * 32 % kOutputs) >= outputs ||
-        sequence() >= sequences()) {
+    if (made_here(output()) / 32 * 32 >= outputs || sequence() >= sequences()) {
       return;
     }
-    const bool there = output() < outputs;
-    const int thread = there ? output() : 0;
-    sums += sequence() * (kOutputs * Team::kWarps);
     float factor = 1;
     if (normed) {
       float all = 0;
 #pragma unroll
       for (int w = 0; w < Team::kWarps; ++w) {
-        all += w < parts ? squares[sequence() * Team::kWarps + w] : 0;
+        all += squares[sequence() * Team::kWarps + w];
       }
       factor = norm_factor(all, code.k, code.x);
     }
-    int column = first_unit * unit_columns + thread;
-    if (gated) {
-      const Segment& segment = code.segment[0];
+#pragma unroll 1
+    for (int thread = output(); thread / 32 * 32 < outputs; thread += kFinishThreads<kBatch>) {
+      const bool there = thread < outputs;
+      const int unit = there ? thread / unit_columns : 0;
+      const int of_unit = thread % unit_columns;
+      const bool last = first_unit + unit + 1 == code.units;
+      const bool first = first_unit == 0 && thread < kFinishThreads<kBatch>;
+      const SumParts parts = first ? first_parts : sum_parts(runs, slices, unit, units);
+      const auto sum = [&](int column) {
+        return factor * gather<kBatch>(shared().sums, parts, unit, sequence(), column);
+      };
+      int column = first_unit * unit_columns + thread;
+      if (gated) {
+        const Segment& segment = code.segment[0];
+        const bool valid = there && column < static_cast<int>(segment.columns);
+        float gate = sum(of_unit);
+        float up = sum((last ? unit_columns >> code.fold : unit_columns) + of_unit);
+        if (segment.bias != kNowhere && valid) {
+          const int element = column + segment.bias_skip;
+          gate += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[element]);
+          up += __bfloat162float(at<const __nv_bfloat16>(segment.bias_up)[element]);
+        }
+        put(segment, column, __fdividef(gate, 1.0f + __expf(-gate)) * up, valid);
+        continue;
+      }
+      int s = 0;  // each segment begins at a unit
+      while (s + 1 < code.segments) {
+        const int wide =
+            static_cast<int>((code.segment[s].columns + kUnitColumns - 1) / kUnitColumns) *
+            kUnitColumns;
+        if (column < wide) {
+          break;
+        }
+        column -= wide;
+        ++s;
+      }
+      const Segment& segment = code.segment[s];
       const bool valid = there && column < static_cast<int>(segment.columns);
-      const int unit = thread / unit_columns;
-      const int at_gate = unit * kUnitColumns + thread % unit_columns;
-      const int to_up =
-          first_unit + unit + 1 == code.units ? unit_columns >> code.fold : unit_columns;
-      float gate = factor * gather(sums, at_gate, parts);
-      float up = factor * gather(sums, at_gate + to_up, parts);
+      float x = sum(of_unit);
       if (segment.bias != kNowhere && valid) {
-        const int element = column + segment.bias_skip;
-        gate += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[element]);
-        up += __bfloat162float(at<const __nv_bfloat16>(segment.bias_up)[element]);
+        x += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[column + segment.bias_skip]);
       }
-      put(segment, column, __fdividef(gate, 1.0f + __expf(-gate)) * up, valid);
-      return;
-    }
-    int s = 0;  // each segment begins at a unit
-    while (s + 1 < code.segments) {
-      const int wide =
-          static_cast<int>((code.segment[s].columns + kUnitColumns - 1) / kUnitColumns) *
-          kUnitColumns;
-      if (column < wide) {
-        break;
+      x *= segment.alpha;
+      if (segment.accumulate != 0 && valid) {
+        Late late(*this, &code, -1);
+        const Tagged* from = at<const Tagged>(segment.out) + (row_of(segment) + column) / 2;
+        const float2 pair =
+            await_pair(first ? prior : load_tagged(from), from, tag(segment.prior), late);
+        x += column % 2 != 0 ? pair.y : pair.x;
       }
-      column -= wide;
-      ++s;
-    }
-    const Segment& segment = code.segment[s];
-    const bool valid = there && column < static_cast<int>(segment.columns);
-    float x = factor * gather(sums, thread, parts);
-    if (segment.bias != kNowhere && valid) {
-      x += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[column + segment.bias_skip]);
-    }
-    x *= segment.alpha;
-    if (segment.accumulate != 0 && valid) {
-      Late late(*this, &code, -1);
-      const Tagged* from = at<const Tagged>(segment.out) + (row_of(segment) + column) / 2;
-      const float2 pair =
-          await_pair(first_unit != 0 ? load_tagged(from) : prior, from, tag(segment.prior), late);
-      x += column % 2 != 0 ? pair.y : pair.x;
-    }
-    __syncwarp();
-    put(segment, column, x, valid);
-    if (code.candidates != 0 && valid) {
-      best.offer(x, code.first + column);
+      __syncwarp();
+      put(segment, column, x, valid);
+      if (code.candidates != 0 && valid) {
+        best.offer(x, code.first + column);
+      }
     }
   };
-  const int kept = made_here(launch_.row_slices);
   char* row = memory + layout().scratch;
   Source source(*this, code, squares);
-  stream_product<kBatch>(team(), ring(), shared().products, row, kept, code.units,
-                         static_cast<int>(groups_of(code.k)), code.fold, code.compressed != 0,
-                         source, shared().sums, finish);
+  stream_product<kBatch>(team(), ring(), shared().products, row, code.k, code.units, code.fold,
+                         code.compressed != 0, source, shared().sums, finish);
   if (team().lane == 0) {
     ++shared().products[team().warp].products;
   }
   __syncwarp();
-  if (code.candidates != 0 && team().thread < kFinishThreads<kBatch>) {
+  if (code.candidates != 0) {
     best = warp_best(best);
     if (team().lane == 0) {
       shared().best[team().warp] = best;
     }
-    named_sync(2, kFinishThreads<kBatch>);
+    team().sync();
     if (team().thread < sequences()) {
-      constexpr int kWarps = kOutputs / 32;  // of a sequence
+      constexpr int kWarps = Team::kWarps / kBatch;  // of a sequence
       const Candidate* of_warps = shared().best + team().thread * kWarps;
       best = of_warps[0];
       for (int w = 1; w < kWarps; ++w) {
@@ -1271,7 +1299,7 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::compute() {
         run_apart(&code);
       }
       stamp(2);
-      signal(code, code.units > 0 && !skipped() ? kFinishThreads<kBatch> : Team::kThreads);
+      signal(code);
       stamp(3);
       __syncwarp();
       if (team().lane == 0) {
@@ -1326,21 +1354,17 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::load(int loader) {
   for (int step = 0; step < launch_.steps && goes_on; ++step) {
     for (fed = 0; fed < shared().code_count && goes_on; ++fed) {
       const CodePages code = code_pages(fed);
-      int units = code.head && given(step) ? 0 : code.units;
+      uint32_t left = code.head && given(step) ? 0 : code.bytes;
       const char* from = launch_.streams[index()] + static_cast<int64_t>(code.stream) * 16;
 #pragma unroll 1
-      for (; units > 0 && goes_on; --units) {
-        uint32_t left = units > 1 ? code.unit_bytes : code.last_bytes;
-#pragma unroll 1
-        do {
-          const uint32_t bytes = min(left, static_cast<uint32_t>(page_bytes(code.compressed)));
-          if (own) {
-            goes_on = feed.put(from, bytes, policy, late);
-          }
-          own = !own;
-          from += bytes;
-          left -= bytes;
-        } while (left > 0 && goes_on);
+      while (left > 0 && goes_on) {
+        const uint32_t bytes = min(left, static_cast<uint32_t>(page_bytes(code.compressed)));
+        if (own) {
+          goes_on = feed.put(from, bytes, policy, late);
+        }
+        own = !own;
+        from += bytes;
+        left -= bytes;
       }
     }
   }

@@ -84,17 +84,6 @@ std::vector<bool> events_in_data(const Program& program, const std::vector<bool>
   return result;
 }
 
-/// Slices of a row that each warp keeps at least: the one in use and the next.
-constexpr int64_t kFewestKept = 2;
-/// Places of slices of a product's row when warps keep all of theirs, up to `kept`, or else the
-/// fewest (see row_place() in ops/linear/hopper.cuh).
-int64_t row_places(int64_t k, int64_t kept) {
-  const int64_t slices = slices_of(k);
-  const int64_t least = slices / kTeamWarps;  // of a warp; some have one more
-  const int64_t all = least + 1 <= kept ? slices : least <= kept ? least * kTeamWarps : 0;
-  return std::max(all, kFewestKept * kTeamWarps);
-}
-
 /// Lowers the instructions of one worker.
 class WorkerLowering {
  public:
@@ -114,6 +103,7 @@ class WorkerLowering {
     for (const Instruction& instruction : program_.workers[worker_]) {
       WEFT_TRY(lower(instruction));
     }
+    pack_product();
     out_.most_codes = std::max(out_.most_codes, static_cast<int32_t>(codes().size()));
     return {};
   }
@@ -241,16 +231,38 @@ class WorkerLowering {
     left_to_product_ = true;
   }
 
+  /// The units of the last product, when no other joins it.
+  void pack_product() {
+    if (units_.empty()) {
+      return;
+    }
+    const Code& code =
+        *std::find_if(codes().rbegin(), codes().rend(), [](const Code& c) { return c.units > 0; });
+    const int batch = batch_of(out_.shape.sequences);
+    const int64_t slice_bytes = weight_slice_bytes(code.compressed != 0);
+    for (int i = 0; i < code.units; ++i) {
+      const int block = i / block_units(batch) * block_units(batch);  // its first unit
+      PackJob& job = units_[static_cast<size_t>(i)];
+      job.destination = out_.packed_bytes + block * slices_of(code.k) * slice_bytes;
+      job.first = static_cast<int32_t>((i - block) * slices_of(code.k));
+      job.slices = block_runs(code.k, code.units, code.fold, block, batch).slices();
+      out_.pack.push_back(job);
+    }
+    out_.packed_bytes += product_slices(code.k, code.units, code.fold) * slice_bytes;
+    units_.clear();
+  }
   /// The units of a tile; `up`: the other half of each unit, if that is not the same weight's.
-  void pack(Range columns, int64_t k, const WeightRef& ref, const WeightRef* up = nullptr) {
+  void add_units(Code& code, Range columns, const WeightRef& ref, const WeightRef* up = nullptr) {
     constexpr int64_t kHalf = kUnitColumns / 2;
     const int64_t unit = up != nullptr ? kHalf : kUnitColumns;
+    const int64_t k = code.k;
+    code.units = static_cast<uint16_t>(code.units + units_of(columns.size(), unit));
+    code.fold = static_cast<uint8_t>(program_.sequences > 1 ? 0 : last_fold(columns.size(), unit));
     for (int64_t c = columns.begin; c < columns.end; c += unit) {
       PackJob job;
-      job.destination = out_.packed_bytes;
-      job.k = static_cast<int32_t>(k);
-      job.fold = static_cast<int16_t>(c + unit < columns.end ? 0 : last_fold(columns.size(), unit));
-      job.compressed = compressed() ? 1 : 0;
+      job.k = code.k;
+      job.fold = static_cast<int16_t>(c + unit < columns.end ? 0 : code.fold);
+      job.compressed = code.compressed;
       job.operation = instruction_->operation;
       const int64_t most = kHalf >> job.fold;
       for (const int half : {0, 1}) {
@@ -259,8 +271,7 @@ class WorkerLowering {
         job.rows[half] = static_cast<int32_t>(std::clamp<int64_t>(columns.end - first, 0, most));
         out_.plain_bytes += job.rows[half] * k * 2;
       }
-      out_.pack.push_back(job);
-      out_.packed_bytes += unit_bytes(k, job.fold, compressed());
+      units_.push_back(job);
     }
   }
   bool compressed() const { return !plain_[static_cast<size_t>(instruction_->operation)]; }
@@ -269,6 +280,7 @@ class WorkerLowering {
       return input_error(
           fmt::format("a product over {} elements: the cuda device wants multiples of 8", k));
     }
+    pack_product();
     const bool made_here = a == input_row_.made;
     const InputRow row = made_here ? input_row_ : InputRow{.a = buffer(a), .source = source(a)};
     WEFT_CHECK(row.source != kPlain);
@@ -284,19 +296,16 @@ class WorkerLowering {
     product_input_ = a;
     return {};
   }
-  /// After a product's units are known: the slices of its row that a warp keeps. All of what it
-  /// would cost to make again, and of what several units read as long as it is not too much.
-  void keep_slices(const Code& code) {
-    const bool many = program_.sequences > 1;  // rows, which leave no room to spare
-    const int64_t most_spare = many ? kFewestKept : 4;
-    const int64_t of_warp = (slices_of(code.k) + kTeamWarps - 1) / kTeamWarps;
-    const bool made_here = code.merged != 0 || code.b != kNowhere;
-    // A folded unit is short: its row is not to be waited for again.
-    const bool all = made_here || (!many && code.units > 1 && code.fold != 0);
-    const int64_t most = all ? of_warp : code.units > 1 ? most_spare : kFewestKept;
-    const int64_t kept = std::max(kFewestKept, std::min(of_warp, most));
-    out_.row_slices = std::max(out_.row_slices, static_cast<int32_t>(kept));
-    out_.page_jump = std::max(out_.page_jump, static_cast<int32_t>(page_jump(code.k, kTeamWarps)));
+  /// How a product's rows come: shared memory for all of what a worker would have to make again.
+  void place_rows(Code& code) {
+    const int batch = batch_of(out_.shape.sequences);
+    int64_t slices = row_slices(code.k, code.fold);
+    code.streamed = code.source == kOperands && rows_are_streamed(slices) ? 1 : 0;
+    if (code.streamed != 0) {
+      slices = kTeamWarps * kStreamedSlices;
+    }
+    out_.scratch_bytes =
+        std::max(out_.scratch_bytes, static_cast<int32_t>(slices * row_slice_bytes(batch)));
   }
 
  public:
@@ -366,10 +375,8 @@ class WorkerLowering {
       code->first = static_cast<int32_t>(columns.begin);
     }
     code->segment[code->segments++] = segment;
-    code->units = static_cast<uint16_t>(code->units + units_of(columns.size()));
-    code->fold = static_cast<uint8_t>(last_fold(columns.size()));
-    keep_slices(*code);
-    pack(columns, op.k, op.weight);
+    add_units(*code, columns, op.weight);
+    place_rows(*code);
     return {};
   }
   Status operator()(const GatedLinearOp& op) {
@@ -389,10 +396,8 @@ class WorkerLowering {
     segment.columns = static_cast<uint32_t>(columns.size());
     segment.stride = static_cast<int32_t>(op.n);
     code_.segments = 1;
-    code_.units = static_cast<uint16_t>(units_of(columns.size(), kUnitColumns / 2));
-    code_.fold = static_cast<uint8_t>(last_fold(columns.size(), kUnitColumns / 2));
-    keep_slices(code_);
-    pack(columns, op.k, op.gate, &op.up);
+    add_units(code_, columns, op.gate, &op.up);
+    place_rows(code_);
     return {};
   }
   Status operator()(const RopeAppendOp&) { return not_fused(); }
@@ -462,6 +467,7 @@ class WorkerLowering {
   bool joined_ = false;           // to the code before
   bool left_to_product_ = false;  // no code of its own
   InputRow input_row_;
+  std::vector<PackJob> units_;          // of a product that is not packed yet
   BufferId product_input_ = kNone - 1;  // of the product before
   std::vector<uint16_t> waits_;         // of this instruction and of those without a code before it
 };
@@ -482,7 +488,7 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
   options.kv = kv;
   options.columns = kUnitColumns;
   options.gated_columns = kUnitColumns / 2;
-  options.fewest_columns = kUnitColumns >> kMostFold;
+  options.fewest_columns = sequences > 1 ? kUnitColumns : kUnitColumns >> kMostFold;
   options.attention_tasks = options.workers;
   options.fuse_attention = true;
   return options;
@@ -518,21 +524,6 @@ Arena lay_out(const Program& program, const Weights& weights) {
   return arena;
 }
 
-std::vector<bool> plain_operations(const Program& program) {
-  std::vector<bool> plain;
-  for (const Operation& operation : program.operations) {
-    int64_t k = 0;
-    if (const auto* linear = std::get_if<LinearOp>(&operation.body)) {
-      k = linear->k;
-    } else if (const auto* gated = std::get_if<GatedLinearOp>(&operation.body)) {
-      k = gated->k;
-    }
-    const int64_t slices = slices_of(k);
-    plain.push_back(slices > 0 && slices % kTeamWarps != 0 && kTeamWarps % slices != 0);
-  }
-  return plain;
-}
-
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
                       const Arena& arena, int64_t capacity, const std::vector<bool>& plain) {
   WEFT_CHECK(plain.size() == program.operations.size());
@@ -564,6 +555,8 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   for (const Buffer& buffer : program.buffers) {
     out.shape.kv_f32 |= buffer.space == Space::kv && buffer.element == Element::f32;
   }
+  out.scratch_bytes = static_cast<int32_t>(
+      attention_scratch_bytes(kTeamWarps, config.head_dim, config.query_heads / config.kv_heads));
   const std::vector<bool> in_data = events_in_data(program, arena.tagged);
   for (size_t worker = 0; worker < program.workers.size(); ++worker) {
     WEFT_TRY(WorkerLowering(program, weights, arena, in_data, plain, worker, out).run());
@@ -571,17 +564,6 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   for (const Event& event : program.events) {
     out.event_signals.push_back(static_cast<uint32_t>(event.signals));
   }
-  int64_t scratch =
-      attention_scratch_bytes(kTeamWarps, config.head_dim, config.query_heads / config.kv_heads);
-  for (const auto& worker : out.codes) {
-    for (const Code& code : worker) {
-      if (code.units > 0) {
-        scratch = std::max(scratch, row_places(code.k, out.row_slices) *
-                                        row_slice_bytes(batch_of(out.shape.sequences)));
-      }
-    }
-  }
-  out.scratch_bytes = static_cast<int32_t>(scratch);
   return out;
 }
 

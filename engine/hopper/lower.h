@@ -36,9 +36,11 @@ Arena lay_out(const Program& program, const Weights& weights);
 /// weight or of gate and up, that fill half of it each.
 struct PackJob {
   int64_t source[2] = {};   ///< in the arena: the first row
-  int64_t destination = 0;  ///< in the packed weights
+  int64_t destination = 0;  ///< in the packed weights: of the block's first slice
   int32_t rows[2] = {};     ///< that there are; the others are zero
   int32_t k = 0;
+  int32_t first = 0;   ///< the unit's first slice in the block
+  int32_t slices = 0;  ///< of the block
   int16_t fold = 0;
   int16_t compressed = 0;
   int32_t operation = 0;  ///< in the program
@@ -52,17 +54,10 @@ struct Lowered {
   int64_t plain_bytes = 0;              ///< of the same weights as the checkpoint has them
   std::vector<uint32_t> event_signals;  ///< [event]
   ModelShape shape;
-  int32_t row_slices = 0;  ///< see Launch
-  int32_t page_jump = 0;   ///< the most of any product, see page_jump()
   int32_t page_bytes = 0;  ///< of the largest pages
   int32_t scratch_bytes = 0;
   int32_t most_codes = 0;  ///< of a worker
 };
-
-/// Operations whose weights are sooner read as they are than compressed: [program.operations].
-/// Where a product's slices do not divide among the warps, some have more arithmetic than the
-/// others and all wait for them; making bf16 of twelve bits adds to it.
-std::vector<bool> plain_operations(const Program& program);
 
 /// Lowers a decode program (a row a sequence). plain: [program.operations], those whose weights are
 /// not compressed. Errors (input): what the kernel has no form for, weights that are not bf16 among

@@ -61,7 +61,7 @@ TEST(Lower, SequencesShareWeightsAndNothingElse) {
       const Made many = make(name, sequences);
       const Status status = verify(many.program);
       EXPECT_TRUE(status.ok()) << name << ": " << (status.ok() ? "" : status.error().message);
-      EXPECT_EQ(many.lowered.packed_bytes, one.lowered.packed_bytes);
+      EXPECT_EQ(many.lowered.plain_bytes, one.lowered.plain_bytes);
       int64_t heads = 0;  // of one split of one layer's attention
       std::multiset<int32_t> drawn;
       for (const auto& codes : many.lowered.codes) {
@@ -100,18 +100,14 @@ TEST(Lower, PacksEveryProductsWeightsOnce) {
           tensor.shape.size() == 2 && (!table || made.config.tied_head) ? tensor.elements() : 0;
     }
     int64_t packed = 0;
-    int64_t end = 0;
     std::set<int64_t> sources;
     for (const PackJob& job : made.lowered.pack) {
-      EXPECT_EQ(job.destination, end) << name;
-      end += unit_bytes(job.k, job.fold, job.compressed != 0);
       for (const int half : {0, 1}) {
         EXPECT_LE(job.rows[half], kUnitColumns / 2 >> job.fold) << name;
         packed += int64_t{job.rows[half]} * job.k;
         EXPECT_TRUE(job.rows[half] == 0 || sources.insert(job.source[half]).second) << name;
       }
     }
-    EXPECT_EQ(end, made.lowered.packed_bytes) << name;
     EXPECT_EQ(packed, expected) << name;
   }
 }
@@ -251,85 +247,66 @@ TEST(Lower, ReadersNameTheWriteTheyWaitFor) {
   }
 }
 
-TEST(Lower, KeepsWhatWouldBeMadeAgain) {
-  for (const char* name : {"llama-3.2-1b", "llama-3.1-8b", "mistral-7b"}) {
-    const Made made = make(name);
-    for (const auto& codes : made.lowered.codes) {
-      for (const Code& code : codes) {
-        const int64_t of_warp = (slices_of(code.k) + kTeamWarps - 1) / kTeamWarps;
-        if (code.merged != 0 || (code.units > 0 && code.b != kNowhere)) {
-          EXPECT_LE(of_warp, made.lowered.row_slices) << name;
-        }
-      }
-    }
-  }
-}
-
-/// What row_place() in ops/linear/hopper.cuh names lies in what lower() has asked for.
-TEST(Lower, RowsHavePlaces) {
+/// Rows lie in shared memory whole; only rows that are operands may come slice by slice.
+TEST(Lower, RowsHaveRoom) {
   for (const char* name : {"llama-3.2-1b", "llama-3.1-8b", "weft-2b"}) {
-    const Made made = make(name);
-    for (const auto& codes : made.lowered.codes) {
-      for (const Code& code : codes) {
-        const int64_t slices = slices_of(code.k);
-        for (int64_t warp = 0; warp < kTeamWarps && code.units > 0; ++warp) {
-          const int64_t count =
-              slices < kTeamWarps ? 1 : (slices - warp + kTeamWarps - 1) / kTeamWarps;
-          const int64_t last = count <= made.lowered.row_slices ? count - 1 : 1;
-          EXPECT_LE((last * kTeamWarps + warp + 1) * row_slice_bytes(1), made.lowered.scratch_bytes)
-              << name << " " << code.k;
-        }
-      }
-    }
-  }
-}
-
-/// What page_jump() says, by walking the slices as SliceShare deals them.
-TEST(Lower, PageJumpIsTheFurthestAWarpGoes) {
-  for (int64_t k = 32; k <= 30000; k += 32) {
-    const int64_t slices = slices_of(k);
-    const int64_t pages = (slices + kPageSlices - 1) / kPageSlices;
-    constexpr int kUnits = 20;
-    constexpr int kFolds[] = {0, 1, 2};
-    int64_t furthest = 0;
-    for (int64_t turn = 0; turn < kTeamWarps * std::ssize(kFolds); ++turn) {
-      const int64_t warp = turn % kTeamWarps;
-      const int last = kFolds[turn / kTeamWarps];
-      int64_t before = -1;
-      for (int64_t unit = 0; unit < kUnits; ++unit) {
-        const int fold = unit + 1 == kUnits ? last : 0;
-        for (int64_t slice = 0; slice < slices; ++slice) {
-          const int64_t sets = std::max<int64_t>(1, kTeamWarps / slices);
-          const bool mine = slices < kTeamWarps
-                                ? warp / slices == unit % sets && warp % slices == slice
-                                : slice % kTeamWarps == warp;
-          if (mine) {
-            const int64_t page = unit * pages + page_of(static_cast<int>(slice), fold);
-            furthest = before >= 0 ? std::max(furthest, page - before) : furthest;
-            before = page;
+    for (const int64_t sequences : {1, 3, 8}) {
+      const Made made = make(name, sequences);
+      for (const auto& codes : made.lowered.codes) {
+        for (const Code& code : codes) {
+          if (code.units == 0) {
+            continue;
           }
+          const int64_t slices =
+              code.streamed != 0 ? kTeamWarps * kStreamedSlices : row_slices(code.k, code.fold);
+          EXPECT_LE(slices * row_slice_bytes(batch_of(static_cast<int>(sequences))),
+                    made.lowered.scratch_bytes);
+          EXPECT_GE(slices * kSliceK, code.streamed != 0 ? 0 : code.k);
+          EXPECT_TRUE(code.streamed == 0 || code.source == kOperands) << name;
         }
       }
     }
-    EXPECT_EQ(page_jump(k, kTeamWarps), furthest) << k;
   }
 }
 
-TEST(Lower, CompressesProductsWhoseSlicesDivideAmongWarps) {
-  const auto plain_of = [](const std::string& name) {
-    const Made made = make(name);
-    std::set<std::string> plain;
-    const std::vector<bool> is_plain = plain_operations(made.program);
-    for (size_t i = 0; i < is_plain.size(); ++i) {
-      if (is_plain[i]) {
-        plain.insert(made.program.operations[i].name);
+/// Runs follow one another, differ by one slice at most, and fill the stream without a hole.
+TEST(Lower, RunsCoverTheStream) {
+  for (int slices = 1; slices <= 700; ++slices) {
+    const SliceRuns runs(slices);
+    EXPECT_EQ(runs.slices(), slices);
+    EXPECT_EQ(runs.first(kTeamWarps), slices);
+    std::set<int> places;
+    for (int warp = 0; warp < kTeamWarps; ++warp) {
+      EXPECT_EQ(runs.first(warp) + runs.count(warp), runs.first(warp + 1));
+      EXPECT_LE(runs.count(0) - runs.count(warp), 1);
+      for (int i = 0; i < runs.count(warp); ++i) {
+        const int slice = runs.first(warp) + i;
+        EXPECT_EQ(runs.warp_of(slice), warp);
+        EXPECT_EQ(runs.place(slice), i * kTeamWarps + warp);
+        // A page holds neighbours, and a warp goes from page to page in equal steps.
+        EXPECT_EQ(runs.place(slice) / kPageSlices, i * kPageJump + warp / kPageSlices);
+        places.insert(runs.place(slice));
       }
     }
-    return plain;
-  };
-  EXPECT_EQ(plain_of("llama-3.2-1b"), std::set<std::string>{});
-  EXPECT_EQ(plain_of("llama-3.1-8b"), std::set<std::string>{});
-  EXPECT_EQ(plain_of("qwen3-0.6b"), std::set<std::string>{"down_proj"});  // 12 slices
+    EXPECT_EQ(std::ssize(places), slices);
+    EXPECT_EQ(*places.rbegin(), slices - 1);
+  }
+}
+
+/// Blocks but the last end with a page.
+TEST(Lower, BlocksFillPages) {
+  for (const int batch : {1, 4, 8}) {
+    for (const int64_t k : {64, 300, 2048, 8960}) {
+      const SliceRuns runs = block_runs(k, 1000, 1, 0, batch);
+      EXPECT_EQ(runs.slices(), slices_of(k) * block_units(batch));
+      EXPECT_EQ(runs.slices() % kPageSlices, 0);
+      EXPECT_EQ(block_runs(k, block_units(batch) + 1, 1, block_units(batch), batch).slices(),
+                unit_slices(k, 1));
+    }
+  }
+}
+
+TEST(Lower, CompressedWeightsAreThreeQuarters) {
   const Made one = make("llama-3.2-1b");
   const Made plain = make("llama-3.2-1b", 1, true);
   EXPECT_EQ(one.lowered.plain_bytes, plain.lowered.plain_bytes);
@@ -340,55 +317,59 @@ TEST(Lower, CompressesProductsWhoseSlicesDivideAmongWarps) {
       1e-3 * static_cast<double>(one.lowered.plain_bytes));
 }
 
-/// The pages that loaders put into the ring are those that the team's warps look for, with every
-/// slice where it is looked for, whether weights are compressed, plain, or some of them both.
-TEST(Lower, PagesHoldTheSlicesThatAreLookedFor) {
-  for (const char* name : {"qwen3-0.6b", "llama-3.2-3b", "weft-2b", "llama-3.2-1b"}) {
-    Made made = make(name);
-    auto lowered = lower(made.program, made.config, made.weights, made.arena, kCapacity,
-                         plain_operations(made.program));
-    ASSERT_TRUE(lowered.ok()) << name;
-    std::set<bool> forms;
-    size_t job = 0;  // packed in the order in which they are read
-    for (size_t worker = 0; worker < lowered->codes.size(); ++worker) {
-      int64_t at = lowered->streams[worker];
-      for (const Code& code : lowered->codes[worker]) {
-        if (code.units == 0) {
-          continue;
-        }
-        const bool compressed = code.compressed != 0;
-        forms.insert(compressed);
-        EXPECT_EQ(lowered->streams[worker] + int64_t{code.stream} * 16, at) << name;
-        EXPECT_LE(page_bytes(compressed), lowered->page_bytes);
-        const auto slices = static_cast<int>(slices_of(code.k));
-        for (int unit = 0; unit < code.units; ++unit) {
-          const int fold = unit + 1 == code.units ? code.fold : 0;
-          const int64_t bytes = unit_bytes(code.k, fold, compressed);
-          ASSERT_LT(job, lowered->pack.size());
-          EXPECT_EQ(lowered->pack[job].destination, at) << name;
-          EXPECT_EQ(lowered->pack[job].compressed != 0, compressed) << name;
-          EXPECT_EQ(lowered->pack[job].fold, fold) << name;
-          const int64_t pages = (bytes + page_bytes(compressed) - 1) / page_bytes(compressed);
-          EXPECT_EQ(page_of(slices - 1, fold) + 1, pages) << name << " " << code.k;
-          for (int slice = 0; slice < slices; ++slice) {
-            // Plain ones have the groups that there are, compressed ones all.
-            const int64_t whole = weight_slice_bytes(compressed) >> fold;
-            const int64_t begin = int64_t{page_of(slice, fold)} * page_bytes(compressed) +
-                                  place_in_page(slice, fold) * whole;
-            EXPECT_EQ(begin, slice * whole) << name;
-            EXPECT_LT(begin, bytes) << name;
-            EXPECT_LE(begin + (compressed ? whole : 1), bytes) << name;
+/// The pages that loaders put into the ring are those that the team's warps look for: every slice
+/// of every unit has a place of its own, and they fill the streams. Compressed, plain, both.
+TEST(Lower, SlicesFillTheStreams) {
+  for (const char* name : {"qwen3-0.6b", "llama-3.2-3b", "weft-2b"}) {
+    for (const int64_t sequences : {1, 8}) {
+      const Made made = make(name, sequences);
+      std::vector<bool> plain;
+      for (const Operation& operation : made.program.operations) {
+        plain.push_back(operation.name == "down_proj");
+      }
+      const auto lowered =
+          lower(made.program, made.config, made.weights, made.arena, kCapacity, plain);
+      ASSERT_TRUE(lowered.ok()) << name;
+      const int batch = batch_of(static_cast<int>(sequences));
+      std::set<int64_t> begins;
+      size_t job = 0;
+      int64_t end = 0;
+      for (size_t worker = 0; worker < lowered->codes.size(); ++worker) {
+        EXPECT_EQ(lowered->streams[worker], end);
+        for (const Code& code : lowered->codes[worker]) {
+          if (code.units == 0) {
+            continue;
           }
-          at += bytes;
-          ++job;
+          const bool compressed = code.compressed != 0;
+          EXPECT_EQ(compressed, !plain[static_cast<size_t>(code.operation)]);
+          EXPECT_LE(page_bytes(compressed), lowered->page_bytes);
+          EXPECT_EQ(lowered->streams[worker] + int64_t{code.stream} * 16, end) << name;
+          const int64_t bytes = weight_slice_bytes(compressed);
+          for (int unit = 0; unit < code.units; ++unit, ++job) {
+            const int block = unit / block_units(batch) * block_units(batch);
+            const SliceRuns runs = block_runs(code.k, code.units, code.fold, block, batch);
+            const PackJob& packed = lowered->pack.at(job);
+            EXPECT_EQ(packed.fold, unit + 1 == code.units ? code.fold : 0);
+            EXPECT_EQ(packed.compressed != 0, compressed);
+            EXPECT_EQ(packed.slices, runs.slices());
+            EXPECT_EQ(packed.first, (unit - block) * slices_of(code.k));
+            EXPECT_EQ(packed.destination, end + block * slices_of(code.k) * bytes);
+            for (int slice = 0; slice < unit_slices(code.k, packed.fold); ++slice) {
+              begins.insert(packed.destination + runs.place(packed.first + slice) * bytes);
+            }
+          }
+          end += product_slices(code.k, code.units, code.fold) * bytes;
+          EXPECT_EQ(*begins.rbegin() + bytes, end);
         }
       }
+      EXPECT_EQ(job, lowered->pack.size());
+      EXPECT_EQ(end, lowered->packed_bytes);
+      int64_t slices = 0;
+      for (const PackJob& packed : lowered->pack) {
+        slices += unit_slices(packed.k, packed.fold);
+      }
+      EXPECT_EQ(std::ssize(begins), slices);
     }
-    EXPECT_EQ(job, lowered->pack.size());
-    EXPECT_EQ(forms.size(), made.config.name == "qwen3-0.6b" || made.config.name == "llama-3.2-3b"
-                                ? size_t{2}
-                                : size_t{1})
-        << name;
   }
 }
 

@@ -61,10 +61,9 @@ std::vector<Code> codes_until(std::span<const Code> codes, int32_t end) {
     result.push_back(code);
     // A product may be the products of several operations, in their order.
     Code& last = result.back();
+    // Its weights lie as those of the whole are dealt: it is done whole, and stores less.
     while (last.segments > 1 && last.segment[last.segments - 1].version >= end) {
       --last.segments;
-      last.units -= static_cast<int32_t>(units_of(last.segment[last.segments].columns));
-      last.fold = 0;  // only the last unit is folded
     }
   }
   return result;

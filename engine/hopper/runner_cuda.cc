@@ -193,11 +193,7 @@ Status HopperRunner::make_program(int units) {
   WEFT_TRY(verify(program_));
   arena_ = lay_out(program_, weights_);
   const bool in_l2 = weights_.bytes() <= static_cast<int64_t>(device_->info().l2);
-  if (options_.compress_weights.has_value() || in_l2) {
-    plain_.assign(program_.operations.size(), !options_.compress_weights.value_or(false));
-  } else {
-    plain_ = plain_operations(program_);
-  }
+  plain_.assign(program_.operations.size(), !options_.compress_weights.value_or(!in_l2));
   return lower_program();
 }
 
@@ -205,7 +201,6 @@ Status HopperRunner::lower_program() {
   WEFT_ASSIGN(lowered_, lower(program_, config_, weights_, arena_, options_.capacity, plain_));
   launch_.workers = static_cast<int32_t>(program_.workers.size());
   launch_.shape = lowered_.shape;
-  launch_.row_slices = lowered_.row_slices;
   launch_.scratch_bytes = lowered_.scratch_bytes;
   launch_.most_codes = lowered_.most_codes;
   launch_.events = static_cast<uint32_t>(program_.events.size());
@@ -219,7 +214,7 @@ Status HopperRunner::lower_program() {
   // A warp that waits for a page must not take the slot's page before the last for it: the last one
   // has to have landed. Those that may still be on their way are at most as many pages, of all
   // loaders, behind the last that the warp has read, and one that another loader puts.
-  const int most = launch_.pages - lowered_.page_jump - (kLoaders - 1);
+  const int most = launch_.pages - kPageJump - (kLoaders - 1);
   launch_.pages_in_flight = std::min(most, pages_of(kBytesInFlight)) / kLoaders;
   if (launch_.pages_in_flight < kFewestInFlight) {
     return input_error(fmt::format(

@@ -37,8 +37,13 @@ class Unit {
   __device__ Unit(const PackJob& job, const char* arena)
       : job_(job), arena_(arena), half_(kUnitColumns / 2 >> job.fold) {}
 
-  /// Four elements of a column of the operand A (upper: 0 .. 7, lower: 8 .. 15), in a group of the
-  /// unit: where it is folded, some columns are those of other groups of k.
+  /// Where a slice lies.
+  __device__ char* place(int slice, char* packed, int slice_bytes) const {
+    return packed + job_.destination +
+           int64_t{SliceRuns(job_.slices).place(job_.first + slice)} * slice_bytes;
+  }
+  /// Four elements of a row of the operand A, in a group of the unit: where it is folded, some rows
+  /// have other groups of k.
   __device__ uint2 quad(int row, int group, int t, int j) const {
     return quad(row / 8, row % 8 % half_, k_of(row, group) + 8 * t + 4 * j);
   }
@@ -77,10 +82,12 @@ __device__ uint4 operand_of(const Unit& unit, int group, int lane, int j) {
   return {upper.x, lower.x, upper.y, lower.y};
 }
 
-__device__ void pack_plain(const PackJob& job, const Unit& unit, char* out) {
-  const auto groups = static_cast<int>(folded_groups(groups_of(job.k), job.fold));
-  for (int i = static_cast<int>(threadIdx.x); i < groups * kGroupBytes / 16; i += kThreads) {
-    reinterpret_cast<uint4*>(out)[i] = operand_of(unit, i / 64, i % 32, i / 32 % 2);
+__device__ void pack_plain(const PackJob& job, const Unit& unit, char* packed) {
+  const auto slices = static_cast<int>(unit_slices(job.k, job.fold));
+  constexpr int kOperands = kPlainSliceBytes / 16;
+  for (int i = static_cast<int>(threadIdx.x); i < slices * kOperands; i += kThreads) {
+    auto* to = reinterpret_cast<uint4*>(unit.place(i / kOperands, packed, kPlainSliceBytes));
+    to[i % kOperands] = operand_of(unit, i / 64, i % 32, i / 32 % 2);
   }
 }
 
@@ -104,7 +111,7 @@ __device__ int best_window(const int* count, int weights) {
   return best;
 }
 
-__device__ void compress(const PackJob& job, const Unit& unit, char* out, uint32_t* refused) {
+__device__ void compress(const PackJob& job, const Unit& unit, char* packed, uint32_t* refused) {
   __shared__ int counts[kUnitColumns][256];  // of exponents; of 0 zeros alone
   __shared__ int firsts[kUnitColumns];
   __shared__ uint32_t list[kMostListed];
@@ -133,68 +140,64 @@ __device__ void compress(const PackJob& job, const Unit& unit, char* out, uint32
   }
   __syncthreads();
 
-  const auto slices = static_cast<int>(slices_of(job.k));
-  const int slice_groups = kSliceGroups >> job.fold;
+  const auto slices = static_cast<int>(unit_slices(job.k, job.fold));
   for (int slice = 0; slice < slices; ++slice) {
-    char* const to = out + slice * (kCompressedSliceBytes >> job.fold);
+    char* const to = unit.place(slice, packed, kCompressedSliceBytes);
     if (thread == 0) {
       listed_count = 0;
     }
     __syncthreads();
+    const int lane = thread % 32;
+    const int of_slice = thread / 32;
+    const int group = slice * kSliceGroups + of_slice;
+    // `k`: of the group.
     const auto coded = [&](uint32_t weight, int row, int k) -> uint32_t {
       const int first = firsts[unit.column_of(row)];
-      if (!unit.has(row, k) || first == 0) {
+      if (!unit.has(row, unit.k_of(row, group) + k) || first == 0) {
         return kWindowBits;  // multiplied by zero, or scaled to it
       }
       if (in_window(weight, first)) {
         return move_to_window(weight, first);
       }
       const int place = atomicAdd(&listed_count, 1);
-      if (place >= kMostListed >> job.fold || !can_be_listed(weight, first)) {
+      if (place >= kMostListed || !can_be_listed(weight, first)) {
         atomicExch(refused, 1u);
       } else {
-        // Of the rows that are of this column, the first.
-        const int first_row = row / 8 * 8 + row % 8 % (columns / 2);
-        list[place] = listed(first_row, k % kSliceK, move_listed(weight, first));
+        list[place] = listed(row, of_slice * kGroupK + k, move_listed(weight, first));
       }
       return kWindowBits;
     };
-    if (thread < slice_groups * 32) {
-      const int lane = thread % 32;
-      const int group = slice * slice_groups + thread / 32;
-      uint32_t low[4] = {};
-      uint32_t high[2] = {};
-      for (int j = 0; j < 2; ++j) {
-        const uint4 operand = operand_of(unit, group, lane, j);
-        const uint32_t registers[4] = {operand.x, operand.y, operand.z, operand.w};
-        for (int number = 0; number < 4; ++number) {
-          const int row = lane / 4 + number % 2 * 8;
-          const int k = unit.k_of(row, group) + lane % 4 * 8 + j * 4 + number / 2 * 2;
-          const uint32_t first = coded(registers[number] & 0xffff, row, k);
-          const uint32_t second = coded(registers[number] >> 16, row, k + 1);
-          low[2 * j + number / 2] |= (low_part(first) | low_part(second) << 8) << (number % 2 * 16);
-          high[j] |= high_parts(first | second << 16, number);
-        }
+    static_assert(kThreads == kSliceGroups * 32);
+    uint32_t low[4] = {};
+    uint32_t high[2] = {};
+    for (int j = 0; j < 2; ++j) {
+      const uint4 operand = operand_of(unit, group, lane, j);
+      const uint32_t registers[4] = {operand.x, operand.y, operand.z, operand.w};
+      for (int number = 0; number < 4; ++number) {
+        const int row = lane / 4 + number % 2 * 8;
+        const int k = lane % 4 * 8 + j * 4 + number / 2 * 2;
+        const uint32_t first = coded(registers[number] & 0xffff, row, k);
+        const uint32_t second = coded(registers[number] >> 16, row, k + 1);
+        low[2 * j + number / 2] |= (low_part(first) | low_part(second) << 8) << (number % 2 * 16);
+        high[j] |= high_parts(first | second << 16, number);
       }
-      char* const of_group =
-          to + (kSliceHeaderBytes >> job.fold) + thread / 32 * kCompressedGroupBytes;
-      reinterpret_cast<uint4*>(of_group)[lane] = {low[0], low[1], low[2], low[3]};
-      reinterpret_cast<uint2*>(of_group + kLowBytes)[lane] = {high[0], high[1]};
     }
+    char* const of_group = to + kSliceHeaderBytes + of_slice * kCompressedGroupBytes;
+    reinterpret_cast<uint4*>(of_group)[lane] = {low[0], low[1], low[2], low[3]};
+    reinterpret_cast<uint2*>(of_group + kLowBytes)[lane] = {high[0], high[1]};
     __syncthreads();
-    if (thread < columns) {
-      const int first = firsts[thread];
+    if (thread < kUnitColumns) {
+      const int first = firsts[unit.column_of(thread)];
       to[thread] = static_cast<char>(first == 0 ? kZeroScale : scale_exponent(first));
     }
-    const int most = kMostListed >> job.fold;
-    const int count = min(listed_count, most);
-    if (thread < most) {
+    const int count = min(listed_count, kMostListed);
+    if (thread < kMostListed) {
       // In order of their places: the sums' bits repeat.
       int place = 0;
       for (int i = 0; i < count && thread < count; ++i) {
         place += list[i] < list[thread] ? 1 : 0;
       }
-      reinterpret_cast<uint32_t*>(to + columns)[thread < count ? place : thread] =
+      reinterpret_cast<uint32_t*>(to + kUnitColumns)[thread < count ? place : thread] =
           thread < count ? list[thread] : 0;
     }
     __syncthreads();
@@ -206,11 +209,10 @@ __global__ void __launch_bounds__(kThreads)
     pack_kernel(const PackJob* jobs, const char* arena, char* packed, uint32_t* refused) {
   const PackJob job = jobs[blockIdx.x];
   const Unit unit(job, arena);
-  char* const out = packed + job.destination;
   if (job.compressed != 0) {
-    compress(job, unit, out, refused + job.operation);
+    compress(job, unit, packed, refused + job.operation);
   } else {
-    pack_plain(job, unit, out);
+    pack_plain(job, unit, packed);
   }
 }
 

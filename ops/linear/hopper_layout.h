@@ -6,14 +6,14 @@
 
 namespace weft::hopper {
 
+inline constexpr int kTeamWarps = 8;     ///< that a product's slices are dealt to
 inline constexpr int kUnitColumns = 16;  ///< rows of the weight in a unit that is not folded
 inline constexpr int kMostFold = 2;
 inline constexpr int kGroupK = 32;  ///< k in a group
 inline constexpr int kGroupBytes = kUnitColumns * kGroupK * 2;
-inline constexpr int kSliceGroups = 8;  ///< of a unit, that one warp multiplies
+inline constexpr int kSliceGroups = 8;  ///< of a unit, that one warp multiplies at once
 inline constexpr int kSliceK = kSliceGroups * kGroupK;
 inline constexpr int kPageSlices = 2;
-inline constexpr int kPageGroups = kPageSlices * kSliceGroups;
 
 // Slices as they are in bf16, and compressed (hopper_compress.h): a header, then each group's low
 // and high parts.
@@ -24,18 +24,17 @@ inline constexpr int kHighBytes = kUnitColumns * kGroupK / 2;
 inline constexpr int kCompressedGroupBytes = kLowBytes + kHighBytes;
 inline constexpr int kCompressedSliceBytes =
     kSliceHeaderBytes + kSliceGroups * kCompressedGroupBytes;
-/// Weights that a slice may list: the header has a byte for each column, then four for each of
-/// these.
+/// Weights that a slice may list: the header has a byte for each row of the operand A, then four
+/// for each of these.
 inline constexpr int kMostListed = (kSliceHeaderBytes - kUnitColumns) / 4;
 constexpr int weight_slice_bytes(bool compressed) {
   return compressed ? kCompressedSliceBytes : kPlainSliceBytes;
 }
-/// Of a whole page.
 constexpr int page_bytes(bool compressed) { return kPageSlices * weight_slice_bytes(compressed); }
 
 // Rows. The operand B of an mma has eight columns. They take the row of one sequence as two bf16
-// that sum to its elements within 2^-17 (the other six are idle), the rows of up to four sequences
-// likewise, or those of up to eight rounded to bf16.
+// that sum to its elements within 2^-17 (the other six are idle, or have other k where a unit is
+// folded), the rows of up to four sequences likewise, or those of up to eight rounded to bf16.
 inline constexpr int kMostSequences = 8;
 /// A kernel is made for at most this many sequences: 1, 4 or 8.
 constexpr int batch_of(int sequences) { return sequences == 1 ? 1 : sequences <= 4 ? 4 : 8; }
@@ -43,36 +42,59 @@ constexpr int row_parts(int batch) { return batch <= 4 ? 2 : 1; }    ///< bf16 t
 constexpr int row_columns(int batch) { return batch == 1 ? 2 : 8; }  ///< of B that are in use
 /// A slice of all rows in shared memory.
 constexpr int row_slice_bytes(int batch) { return kSliceK * 2 * row_columns(batch); }
-/// Units whose sums are gathered at once: few where there are many rows.
-constexpr int block_units(int batch) { return batch == 1 ? 8 : 16 / batch; }
+/// Slices of rows that each warp has at once where rows are too large to lie in shared memory
+/// whole: the one in use and the next.
+inline constexpr int kStreamedSlices = 2;
+constexpr bool rows_are_streamed(int64_t slices) { return slices > kTeamWarps * kStreamedSlices; }
+/// Units of a block, after which sums are gathered; an even number, so that only the last block of
+/// a product may end within a page.
+constexpr int block_units(int batch) { return batch == 1 ? 96 : 24; }
 
 constexpr int64_t groups_of(int64_t k) { return (k + kGroupK - 1) / kGroupK; }
-/// Of a unit that is folded `fold` times.
-constexpr int64_t folded_groups(int64_t groups, int fold) {
-  return (groups + (int64_t{1} << fold) - 1) >> fold;
-}
 constexpr int64_t slices_of(int64_t k) { return (k + kSliceK - 1) / kSliceK; }
-/// Of a unit. Compressed slices are whole.
-constexpr int64_t unit_bytes(int64_t k, int fold, bool compressed) {
-  return compressed ? slices_of(k) * kCompressedSliceBytes >> fold
-                    : folded_groups(groups_of(k), fold) * kGroupBytes;
+/// Of a unit that is folded `fold` times: a slice of it has fewer columns and more of k.
+constexpr int64_t unit_slices(int64_t k, int fold) {
+  return (slices_of(k) + (int64_t{1} << fold) - 1) >> fold;
 }
-static_assert(kSliceHeaderBytes >> kMostFold << kMostFold == kSliceHeaderBytes);
-/// The page of such a unit that has a slice, and the slice's place there.
-constexpr int page_of(int slice, int fold) { return slice / kPageSlices >> fold; }
-constexpr int place_in_page(int slice, int fold) { return slice & ((kPageSlices << fold) - 1); }
-static_assert((kPageSlices & (kPageSlices - 1)) == 0);
-/// The most pages from one that a warp of a team of `warps` reads to the next one it reads, in a
-/// product over k (see SliceShare in hopper.cuh).
-constexpr int64_t page_jump(int64_t k, int64_t warps) {
-  const int64_t slices = slices_of(k);
-  const int64_t pages = (slices + kPageSlices - 1) / kPageSlices;  // of a unit
-  if (slices < warps) {
-    return warps / slices * pages;
+/// Of a block or a product of `units` units, the last of which is folded `fold` times.
+constexpr int64_t product_slices(int64_t k, int64_t units, int fold) {
+  return (units - 1) * slices_of(k) + unit_slices(k, fold);
+}
+/// Of a row in shared memory, zeros after its k.
+constexpr int64_t row_slices(int64_t k, int fold) { return unit_slices(k, fold) << fold; }
+
+/// How the slices of a block, unit after unit, are dealt to the team's warps: a warp has a run of
+/// them, runs are as even as can be. In the stream the first slices of all runs come first, then
+/// the second ones.
+struct SliceRuns {
+  int each;
+  int more;  ///< runs that have one more: the first ones
+
+  constexpr explicit SliceRuns(int slices) : each(slices / kTeamWarps), more(slices % kTeamWarps) {}
+  constexpr int slices() const { return each * kTeamWarps + more; }
+  /// The first slice of a warp's run; of the warp after the last: the end.
+  constexpr int first(int warp) const { return warp * each + (warp < more ? warp : more); }
+  constexpr int count(int warp) const { return each + (warp < more ? 1 : 0); }
+  constexpr int warp_of(int slice) const {
+    return slice < more * (each + 1) ? slice / (each + 1) : (slice - more) / each;
   }
-  const int64_t rest = slices % warps;  // the last slices of a unit, which some warps have not
-  return warps / kPageSlices + (rest + kPageSlices - 1) / kPageSlices;
+  /// The slice's place in the stream.
+  constexpr int place(int slice) const {
+    const int warp = warp_of(slice);
+    return (slice - first(warp)) * kTeamWarps + warp;
+  }
+};
+/// Of the block of a product that begins at unit `first`.
+constexpr SliceRuns block_runs(int64_t k, int units, int fold, int first, int batch) {
+  const int left = units - first;
+  return SliceRuns(static_cast<int>(left > block_units(batch)
+                                        ? product_slices(k, block_units(batch), 0)
+                                        : product_slices(k, left, fold)));
 }
+/// Pages from one that a warp reads to the next one.
+inline constexpr int kPageJump = kTeamWarps / kPageSlices;
+static_assert(kTeamWarps % kPageSlices == 0);
+
 /// Units of `columns` columns, of which each has `unit`: kUnitColumns, or half of it where gate and
 /// up columns share units.
 constexpr int64_t units_of(int64_t columns, int64_t unit = kUnitColumns) {
