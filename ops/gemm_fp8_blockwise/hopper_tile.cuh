@@ -356,8 +356,8 @@ __global__ void __launch_bounds__(Tile::threads, 1)
             wgmma_wait<0>();
             hold(part);
             if (tile == kRowTiles - 1) {
-              // All lanes have read their scales. (Racecheck does not follow their reads to lane 0's
-              // arrival, and reports a race here: docs/performance.md.)
+              // All lanes have read their scales. (Racecheck does not follow their reads to lane
+              // 0's arrival, and reports a race here: docs/performance.md.)
               __syncwarp();
               shared.release(slot, lane);
               if constexpr (kAhead) {
