@@ -189,6 +189,8 @@ class Worker {
     const int event_;  // -1: waits for data
     uint32_t looks_ = 0;
   };
+  /// The rest of Late, which nobody should have to step over: a function of its own.
+  __device__ static bool is_late(uint32_t looks, int operation, int event, uint32_t tag);
   __device__ void await_code(int slot, uint32_t phase) {
     Late late(*this, nullptr, -1);
     while (!shared().code_there[slot].try_wait(phase) && !late()) {
@@ -275,25 +277,28 @@ class Worker {
 
 template <bool kTraced, int kBatch>
 __device__ bool Worker<kTraced, kBatch>::Late::operator()() {
-  ++looks_;
-  if (looks_ % 64 == 0 && worker_.gave_up()) {
-    return true;
+  return ++looks_ % 64 == 0 &&
+         is_late(looks_, code_ != nullptr ? code_->operation : -1, event_, worker_.step_tag_);
+}
+
+template <bool kTraced, int kBatch>
+__device__ __noinline__ bool Worker<kTraced, kBatch>::is_late(uint32_t looks, int operation,
+                                                              int event, uint32_t tag) {
+  volatile uint32_t& gave_up = shared().gave_up;
+  if (gave_up != 0 || looks % 1024 != 0) {
+    return gave_up != 0;
   }
-  if (looks_ % 1024 != 0) {
-    return false;
-  }
-  Failure* failure = worker_.launch_.failure;
-  if (looks_ >= kMostLooks && atomicCAS(&failure->happened, 0u, 1u) == 0) {
+  Failure* failure = shared().launch.failure;
+  if (looks >= kMostLooks && atomicCAS(&failure->happened, 0u, 1u) == 0) {
     failure->worker = index();
-    failure->operation = code_ != nullptr ? code_->operation : -1;
-    failure->event = event_;
-    failure->tag = worker_.step_tag_;
+    failure->operation = operation;
+    failure->event = event;
+    failure->tag = tag;
   }
-  if (worker_.gave_up() || load_acquire(&failure->happened) != 0) {
-    shared().gave_up = 1;
-    return true;
+  if (load_acquire(&failure->happened) != 0) {
+    gave_up = 1;
   }
-  return false;
+  return gave_up != 0;
 }
 
 template <bool kTraced, int kBatch>
