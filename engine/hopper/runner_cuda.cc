@@ -342,7 +342,7 @@ Status HopperRunner::upload_codes() {
 }
 
 Status HopperRunner::make_prefill() {
-  if (!refuse_prefill(config_, weights_, options_.kv, options_.round_activations).empty()) {
+  if (!refuse_prefill(config_, weights_).empty()) {
     return {};
   }
   PrefillPlaces places;
@@ -355,8 +355,9 @@ Status HopperRunner::make_prefill() {
   }
   places.inverse_frequencies = reinterpret_cast<const float*>(
       launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)]);
-  WEFT_ASSIGN(prefill_,
-              Prefill::create(config_, weights_, std::move(places), options_.capacity, *device_));
+  WEFT_ASSIGN(prefill_, Prefill::create(config_, weights_, std::move(places),
+                                        {options_.kv, options_.round_activations},
+                                        options_.capacity, *device_));
   return {};
 }
 
