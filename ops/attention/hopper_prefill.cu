@@ -388,18 +388,17 @@ Status start_for(const AttentionArgs& args, const Params& params, cudaStream_t s
   return start<kMostPrefillHeadDim, 64, 2, Out>(args, params, stream);
 }
 
-bool all_bf16(const AttentionArgs& args) {
-  return args.q.dtype == DType::bf16 && args.cache.dtype == DType::bf16;
-}
-
 }  // namespace
 
 std::string_view refuse_prefill_attention(const AttentionArgs& args) {
   if (args.splits > 1) {
     return "a chunk's keys are not split";
   }
-  if (!all_bf16(args)) {
+  if (args.q.dtype == DType::f32) {
     return refuse_prefill_attention_f32(args);
+  }
+  if (args.q.dtype != DType::bf16 || args.cache.dtype != DType::bf16) {
+    return "queries must be f32, or bf16 and the cache too";
   }
   if (args.head_dim % 8 != 0 || args.head_dim > kMostPrefillHeadDim || args.q.stride % 8 != 0 ||
       args.out.stride % 2 != 0) {
@@ -409,7 +408,7 @@ std::string_view refuse_prefill_attention(const AttentionArgs& args) {
 }
 
 Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first, Stream stream) {
-  if (!all_bf16(args)) {
+  if (args.q.dtype == DType::f32) {
     return prefill_attention_f32(args, rows, first, stream);
   }
   constexpr float kLog2E = 1.4426950408889634f;

@@ -1,5 +1,5 @@
-// attention of a chunk's rows on Hopper: of bf16 queries over a bf16 cache on the tensor cores,
-// otherwise in f32.
+// attention of a chunk's rows on Hopper: of bf16 queries over a bf16 cache on the tensor cores, of
+// f32 queries in f32 throughout.
 #pragma once
 
 #include <string_view>
@@ -20,8 +20,7 @@ std::string_view refuse_prefill_attention(const AttentionArgs& args);
 /// is not read. Errors: device (the launch failed).
 Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first, Stream stream);
 
-/// The same in f32 throughout, whatever the formats; prefill_attention() calls it where one of
-/// queries and cache is f32.
+/// The same where queries are f32: these are what the two above call then.
 std::string_view refuse_prefill_attention_f32(const AttentionArgs& args);
 Status prefill_attention_f32(const AttentionArgs& args, int64_t rows, int64_t first, Stream stream);
 

@@ -1,4 +1,4 @@
-// attention of many rows on sm_90a where queries or the cache are f32: softmax on the fly as in
+// attention of many rows on sm_90a where queries are f32: softmax on the fly as in
 // hopper_prefill.cu, everything in f32 on the CUDA cores. A block has 32 rows of a head and goes
 // through the keys 64 at a time. A thread has 4 rows, eight apart, by 4 keys, 16 apart, of the
 // scores, and of the result the same rows by four neighbouring columns in each 64. The 16 threads
@@ -30,16 +30,29 @@ struct Shared {
   float weights[kRows][kKeys + kPad];  ///< of the keys, by row
 };
 
-/// Rows [first, first + kCount) of `from`, zeros where there is none.
-template <int kCount, int kDim, int kStride>
-__device__ void bring(float (&to)[kCount][kStride], const void* from, DType type, int64_t stride,
-                      int count, int columns) {
-  constexpr int kQuads = kDim / 4;
-  for (int i = static_cast<int>(threadIdx.x); i < kCount * kQuads; i += kThreads) {
-    const int r = i / kQuads;
-    const int c = i % kQuads * 4;
-    *reinterpret_cast<float4*>(&to[r][c]) =
-        r < count && c < columns ? load_x4(from, type, r * stride + c) : float4{0, 0, 0, 0};
+/// Fills a tile with rows of Quads: row r begins at element first + r * stride. Zeros where there
+/// is no row, and behind its columns.
+template <class Quad, int kCount, int kStride>
+__device__ void bring(float (&to)[kCount][kStride], int quads, const void* from, int64_t first,
+                      int64_t stride, int count, int columns) {
+  constexpr int kAtOnce = 8;  // loads on their way together
+  for (int begin = static_cast<int>(threadIdx.x); begin < kCount * quads;
+       begin += kAtOnce * kThreads) {
+    Quad values[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int r = (begin + i * kThreads) / quads;
+      const int c = (begin + i * kThreads) % quads * 4;
+      values[i] = r < count && c < columns ? load_quad<Quad>(from, first + r * stride + c) : Quad{};
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int r = (begin + i * kThreads) / quads;
+      const int c = (begin + i * kThreads) % quads * 4;
+      if (r < kCount) {
+        *reinterpret_cast<float4*>(&to[r][c]) = widen(values[i]);
+      }
+    }
   }
 }
 
@@ -52,12 +65,8 @@ __device__ float over_row_lanes(float x, const F& combine) {
   return x;
 }
 
-__device__ const char* at(const void* data, DType type, int64_t element) {
-  return static_cast<const char*>(data) + element * (type == DType::f32 ? 4 : 2);
-}
-
-/// `score_scale`: with log2(e); `first`: position of row 0.
-template <int kDim>
+/// The cache is Quads. `score_scale`: with log2(e); `first`: position of row 0.
+template <int kDim, class Quad>
 __global__ void __launch_bounds__(kThreads)
     attention_f32(const __grid_constant__ AttentionArgs args, int rows, int first,
                   float score_scale) {
@@ -78,9 +87,9 @@ __global__ void __launch_bounds__(kThreads)
   const KvCache& cache = args.cache;
   const int64_t kv_plane = head / (heads / args.kv_heads) * cache.head_stride;
 
-  bring<kRows, kDim>(shared.queries,
-                     at(args.q.data, args.q.dtype, row * args.q.stride + int64_t{head} * dim),
-                     args.q.dtype, args.q.stride, rows - row, dim);
+  constexpr int kQuads = kDim / 4;
+  bring<float4>(shared.queries, kQuads, args.q.data, row * args.q.stride + int64_t{head} * dim,
+                args.q.stride, rows - row, dim);
   float out[kThreadRows][4 * kTiles] = {};
   float peak[kThreadRows];      // of the scaled scores so far
   float sum[kThreadRows] = {};  // of exponentials, this thread's keys
@@ -92,10 +101,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int key = oldest / kKeys * kKeys; key < end; key += kKeys) {
     __syncthreads();  // the keys before have been read
     const int64_t place = kv_plane + int64_t{key} * dim;
-    bring<kKeys, kDim>(shared.keys, at(cache.keys, cache.dtype, place), cache.dtype, dim, end - key,
-                       dim);
-    bring<kKeys, kDim>(shared.values, at(cache.values, cache.dtype, place), cache.dtype, dim,
-                       end - key, dim);
+    bring<Quad>(shared.keys, kQuads, cache.keys, place, dim, end - key, dim);
+    bring<Quad>(shared.values, kQuads, cache.values, place, dim, end - key, dim);
     __syncthreads();
 
     float scores[kThreadRows][kThreadKeys] = {};
@@ -193,10 +200,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <int kDim>
+template <int kDim, class Quad>
 Status start(const AttentionArgs& args, int rows, int first, cudaStream_t stream) {
   constexpr float kLog2E = 1.4426950408889634f;
-  return launch_kernel(attention_f32<kDim>,
+  return launch_kernel(attention_f32<kDim, Quad>,
                        {.blocks = ceil_div(rows, kRows) * static_cast<int>(args.query_heads),
                         .threads = kThreads,
                         .shared_bytes = static_cast<int>(sizeof(Shared<kDim>)),
@@ -204,12 +211,19 @@ Status start(const AttentionArgs& args, int rows, int first, cudaStream_t stream
                        args, rows, first, args.scale * kLog2E);
 }
 
+template <class Quad>
+Status start_for(const AttentionArgs& args, int rows, int first, cudaStream_t stream) {
+  const auto start_kernel = args.head_dim <= 64    ? start<64, Quad>
+                            : args.head_dim <= 128 ? start<128, Quad>
+                                                   : start<kMostPrefillHeadDim, Quad>;
+  return start_kernel(args, rows, first, stream);
+}
+
 }  // namespace
 
 std::string_view refuse_prefill_attention_f32(const AttentionArgs& args) {
-  if (args.q.dtype == DType::f16 || args.cache.dtype == DType::f16 ||
-      args.out.dtype == DType::f16) {
-    return "queries, cache and result must be f32 or bf16";
+  if (args.cache.dtype == DType::f16 || args.out.dtype == DType::f16) {
+    return "cache and result must be f32 or bf16";
   }
   if (args.head_dim % 4 != 0 || args.head_dim > kMostPrefillHeadDim || args.q.stride % 4 != 0 ||
       args.out.stride % 4 != 0) {
@@ -220,11 +234,9 @@ std::string_view refuse_prefill_attention_f32(const AttentionArgs& args) {
 
 Status prefill_attention_f32(const AttentionArgs& args, int64_t rows, int64_t first,
                              Stream stream) {
-  const auto start_for = args.head_dim <= 64    ? start<64>
-                         : args.head_dim <= 128 ? start<128>
-                                                : start<kMostPrefillHeadDim>;
-  return start_for(args, static_cast<int>(rows), static_cast<int>(first),
-                   static_cast<cudaStream_t>(stream.native));
+  const auto launch = args.cache.dtype == DType::bf16 ? start_for<uint2> : start_for<float4>;
+  return launch(args, static_cast<int>(rows), static_cast<int>(first),
+                static_cast<cudaStream_t>(stream.native));
 }
 
 }  // namespace weft::hopper

@@ -118,13 +118,14 @@ __global__ void __launch_bounds__(Tile::threads, 1)
 }
 
 /// 32 columns of out a block: a group of gate and one of up.
+template <class Quad>
 __global__ void __launch_bounds__(F32Tile::kThreads)
     gated_linear_f32(const __grid_constant__ GatedLinearArgs args, int64_t rows, int row_tiles) {
   const int64_t row = int64_t{blockIdx.x % row_tiles} * F32Tile::kRows;
   const int64_t column = int64_t{blockIdx.x / row_tiles} * F32Tile::kColumns;
   const F32Group groups[2] = {{args.gate, column}, {args.up, column}};
   float sums[F32Tile::kThreadRows][2 * F32Tile::kThreadColumns];
-  multiply_f32(args.a, row, rows, groups, args.n, args.k, sums);
+  multiply_f32<Quad>(args.a, row, rows, groups, args.n, args.k, sums);
   each_f32<1>(row, rows, column, args.n, [&](int i, int j, int64_t r, int64_t c) {
     const float gate = sums[i][j] + load_or_zero(args.gate_bias, c);
     const float up = sums[i][j + F32Tile::kThreadColumns] + load_or_zero(args.up_bias, c);
@@ -132,9 +133,10 @@ __global__ void __launch_bounds__(F32Tile::kThreads)
   });
 }
 
+template <class Quad>
 Status launch_f32(const GatedLinearArgs& args, int64_t rows, Stream stream) {
   const int row_tiles = ceil_div(static_cast<int>(rows), F32Tile::kRows);
-  return launch_kernel(gated_linear_f32,
+  return launch_kernel(gated_linear_f32<Quad>,
                        {.blocks = row_tiles * ceil_div(static_cast<int>(args.n), F32Tile::kColumns),
                         .threads = F32Tile::kThreads,
                         .stream = static_cast<cudaStream_t>(stream.native)},
@@ -174,7 +176,8 @@ std::string_view refuse_prefill_gated_linear(const GatedLinearArgs& args) {
 
 Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream stream) {
   if (args.a.dtype == DType::f32) {
-    return launch_f32(args, rows, stream);
+    return args.gate.dtype == DType::f32 ? launch_f32<float4>(args, rows, stream)
+                                         : launch_f32<uint2>(args, rows, stream);
   }
   WEFT_ASSIGN(const CUtensorMap a, tensor_map({.data = args.a.data,
                                                .format = MapFormat::bf16,

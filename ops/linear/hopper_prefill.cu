@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// kGroups * 32 columns a block. Blocks of the same columns, whose weights are the same, follow one
 /// another.
-template <int kGroups>
+template <class Quad, int kGroups>
 __global__ void __launch_bounds__(F32Tile::kThreads)
     linear_f32(const __grid_constant__ LinearArgs args, int64_t rows, int row_tiles) {
   const int64_t row = int64_t{blockIdx.x % row_tiles} * F32Tile::kRows;
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(F32Tile::kThreads)
     groups[g] = {args.w, column + g * F32Tile::kColumns};
   }
   float sums[F32Tile::kThreadRows][F32Tile::kThreadColumns * kGroups];
-  multiply_f32(args.a, row, rows, groups, args.n, args.k, sums);
+  multiply_f32<Quad>(args.a, row, rows, groups, args.n, args.k, sums);
   // All of what is added to is asked for before anything is stored.
   each_f32<kGroups>(row, rows, column, args.n, [&](int i, int j, int64_t r, int64_t c) {
     const float old =
@@ -63,23 +63,24 @@ __global__ void __launch_bounds__(F32Tile::kThreads)
   });
 }
 
-template <int kGroups>
+template <class Quad, int kGroups>
 Status start_f32(const LinearArgs& args, int rows, cudaStream_t stream) {
   const int row_tiles = ceil_div(rows, F32Tile::kRows);
   const int column_tiles = ceil_div(static_cast<int>(args.n), kGroups * F32Tile::kColumns);
   return launch_kernel(
-      linear_f32<kGroups>,
+      linear_f32<Quad, kGroups>,
       {.blocks = row_tiles * column_tiles, .threads = F32Tile::kThreads, .stream = stream}, args,
       int64_t{rows}, row_tiles);
 }
 
 /// Wide tiles read less; narrow ones keep more multiprocessors busy. The bits are the same.
+template <class Quad>
 Status launch_f32(const LinearArgs& args, int rows, Stream stream) {
   const int wide =
       ceil_div(rows, F32Tile::kRows) * ceil_div(static_cast<int>(args.n), 2 * F32Tile::kColumns);
   const auto native = static_cast<cudaStream_t>(stream.native);
-  return wide < 2 * stream.device->info().units ? start_f32<1>(args, rows, native)
-                                                : start_f32<2>(args, rows, native);
+  return wide < 2 * stream.device->info().units ? start_f32<Quad, 1>(args, rows, native)
+                                                : start_f32<Quad, 2>(args, rows, native);
 }
 
 bool plain(const LinearArgs& args) { return args.bias.data == nullptr && args.alpha == 1; }
@@ -139,7 +140,8 @@ Result<size_t> prefill_linear_workspace(const LinearArgs& args, Stream stream) {
 Status prefill_linear(const LinearArgs& args, int64_t rows, const PrefillScratch& scratch,
                       Stream stream) {
   if (args.a.dtype == DType::f32) {
-    return launch_f32(args, static_cast<int>(rows), stream);
+    return args.w.dtype == DType::f32 ? launch_f32<float4>(args, static_cast<int>(rows), stream)
+                                      : launch_f32<uint2>(args, static_cast<int>(rows), stream);
   }
   const bool skinny_rows = few(args, rows);
   const bool finish = !plain(args) || (skinny_rows && args.accumulate);
