@@ -31,14 +31,19 @@ __device__ inline void store_x4(void* data, DType type, int64_t i, float4 v) {
                                                                    pack_bf16x2(v.z, v.w)};
   }
 }
-/// Element i of an f32 or bf16 array, or 0 where there is none.
-__device__ inline float load_or_zero(const ConstVector& vector, int64_t i) {
-  if (vector.data == nullptr) {
-    return 0;
-  }
-  return vector.dtype == DType::f32
-             ? static_cast<const float*>(vector.data)[i]
-             : __uint_as_float(uint32_t{static_cast<const uint16_t*>(vector.data)[i]} << 16);
+/// Eight numbers of an array, aligned to 16 bytes.
+__device__ inline void read_x8(const float* from, float4 (&to)[2]) {
+  to[0] = *reinterpret_cast<const float4*>(from);
+  to[1] = *reinterpret_cast<const float4*>(from + 4);
+}
+__device__ inline void read_x8(const uint16_t* from, float4 (&to)[2]) {
+  const uint4 v = *reinterpret_cast<const uint4*>(from);
+  to[0] = widen(uint2{v.x, v.y});
+  to[1] = widen(uint2{v.z, v.w});
+}
+__device__ inline float to_f32(float x) { return x; }
+__device__ inline float to_f32(uint16_t bf16_bits) {
+  return __uint_as_float(uint32_t{bf16_bits} << 16);
 }
 
 /// sum + a . b, in order.
@@ -48,16 +53,17 @@ __device__ inline float dot_x4(float4 a, float4 b, float sum) {
 
 /// A block's share of a product: kRows rows of a by one or two groups of kColumns rows of weights.
 /// A thread has the sums of rows lane_row() + 8 i and, in each group, of columns lane_column() +
-/// 16 j: lanes then find their operands in banks apart, since rows in shared memory are 4 longer
-/// than the elements of k that are there at a time.
+/// 16 j: lanes then find their operands in banks apart, since rows in shared memory are 16 bytes
+/// longer than the elements of k that are there at a time.
 struct F32Tile {
   static constexpr int kRows = 64;
   static constexpr int kColumns = 32;
   static constexpr int kThreads = 128;
   static constexpr int kDepth = 32;  ///< elements of k at a time
-  static constexpr int kStride = kDepth + 4;
   static constexpr int kThreadRows = kRows / 8;
   static constexpr int kThreadColumns = kColumns / 16;  ///< of a group
+  template <class T>
+  static constexpr int kStride = kDepth + 16 / static_cast<int>(sizeof(T));
 
   __device__ static int lane_row() { return static_cast<int>(threadIdx.x) / 16; }
   __device__ static int lane_column() { return static_cast<int>(threadIdx.x) % 16; }
@@ -69,56 +75,43 @@ struct F32Group {
   int64_t first = 0;
 };
 
+/// Copies elements [at, at + kDepth) of k of matrix rows [first, first + kCount) beside the
+/// threads; what lies outside `rows` and k becomes 0.
+template <class T, int kCount>
+__device__ __forceinline__ void copy_rows_async(T (*to)[F32Tile::kStride<T>],
+                                                const ConstMatrix& from, int64_t first,
+                                                int64_t rows, int64_t at, int64_t k) {
+  constexpr int kPiece = 16 / static_cast<int>(sizeof(T));  // elements of a copy
+  constexpr int kLanes = F32Tile::kDepth / kPiece;          // threads of a row
+  constexpr int kStep = F32Tile::kThreads / kLanes;
+  static_assert(kCount % kStep == 0);
+  const int c = static_cast<int>(threadIdx.x) % kLanes * kPiece;
+#pragma unroll
+  for (int r = static_cast<int>(threadIdx.x) / kLanes, i = 0; i < kCount / kStep; ++i, r += kStep) {
+    copy_async_16(&to[r][c], static_cast<const T*>(from.data) + (first + r) * from.stride + at + c,
+                  first + r < rows && at + c < k);
+  }
+}
+
 /// sums[i][2 g + j] (see F32Tile): rows [row, row + kRows) of a, which is f32 and has `rows`, times
-/// group g of weights, which are Quads and of which there are n rows. k and all strides are
-/// multiples of 4. By the whole block, once.
-template <class Quad, int kGroups>
+/// group g of weights, which are float or uint16_t (bf16) and of which there are n rows. k and all
+/// strides are multiples of 8. By the whole block, once.
+template <class W, int kGroups>
 __device__ __forceinline__ void multiply_f32(
     const ConstMatrix& a, int64_t row, int64_t rows, const F32Group (&groups)[kGroups], int64_t n,
     int64_t k, float (&sums)[F32Tile::kThreadRows][F32Tile::kThreadColumns * kGroups]) {
   using T = F32Tile;
-  __shared__ __align__(16) float a_tile[2][T::kRows][T::kStride];
-  __shared__ __align__(16) float w_tile[2][kGroups * T::kColumns][T::kStride];
-  // A thread brings four neighbours along k of every kLoadRows-th row.
-  constexpr int kLanes = T::kDepth / 4;
-  constexpr int kLoadRows = T::kThreads / kLanes;
-  constexpr int kLoadsA = T::kRows / kLoadRows;
-  constexpr int kLoadsW = T::kColumns / kLoadRows;  // of a group
-  static_assert(T::kColumns % kLoadRows == 0);
-  const int r = static_cast<int>(threadIdx.x) / kLanes;
-  const int q = static_cast<int>(threadIdx.x) % kLanes * 4;
-  float4 next_a[kLoadsA];
-  Quad next_w[kGroups][kLoadsW];
-  const auto fetch = [&](int64_t at) {
-    const int64_t x = at + q;
-#pragma unroll
-    for (int i = 0; i < kLoadsA; ++i) {
-      const int64_t y = row + r + i * kLoadRows;
-      next_a[i] = y < rows && x < k ? load_quad<float4>(a.data, y * a.stride + x) : float4{};
-    }
+  constexpr int kThreadColumns = T::kThreadColumns * kGroups;
+  __shared__ __align__(16) float a_tile[2][T::kRows][T::kStride<float>];
+  __shared__ __align__(16) W w_tile[2][kGroups * T::kColumns][T::kStride<W>];
+  const auto copy = [&](int slot, int64_t at) {
+    copy_rows_async<float, T::kRows>(a_tile[slot], a, row, rows, at, k);
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-#pragma unroll
-      for (int i = 0; i < kLoadsW; ++i) {
-        const int64_t y = groups[g].first + r + i * kLoadRows;
-        const ConstMatrix& w = groups[g].w;
-        next_w[g][i] = y < n && x < k ? load_quad<Quad>(w.data, y * w.stride + x) : Quad{};
-      }
+      copy_rows_async<W, T::kColumns>(w_tile[slot] + g * T::kColumns, groups[g].w, groups[g].first,
+                                      n, at, k);
     }
-  };
-  const auto put = [&](int slot) {
-#pragma unroll
-    for (int i = 0; i < kLoadsA; ++i) {
-      *reinterpret_cast<float4*>(&a_tile[slot][r + i * kLoadRows][q]) = next_a[i];
-    }
-#pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
-#pragma unroll
-      for (int i = 0; i < kLoadsW; ++i) {
-        *reinterpret_cast<float4*>(&w_tile[slot][g * T::kColumns + r + i * kLoadRows][q]) =
-            widen(next_w[g][i]);
-      }
-    }
+    commit_copies();
   };
 
 #pragma unroll
@@ -128,50 +121,56 @@ __device__ __forceinline__ void multiply_f32(
       sum = 0;
     }
   }
-  fetch(0);
-  put(0);
-  __syncthreads();
+  copy(0, 0);
   int slot = 0;
   for (int64_t at = 0; at < k; at += T::kDepth, slot ^= 1) {
-    const bool more = at + T::kDepth < k;
-    if (more) {
-      fetch(at + T::kDepth);  // arrives under this step's products
+    await_copies<0>();
+    __syncthreads();  // all copies are here, and the other slot has been read
+    if (at + T::kDepth < k) {
+      copy(slot ^ 1, at + T::kDepth);
     }
 #pragma unroll
-    for (int d = 0; d < T::kDepth; d += 4) {
-      float4 w[T::kThreadColumns * kGroups];
+    for (int d = 0; d < T::kDepth; d += 8) {
+      float4 w[kThreadColumns][2];
 #pragma unroll
-      for (int j = 0; j < T::kThreadColumns * kGroups; ++j) {
-        w[j] = *reinterpret_cast<const float4*>(&w_tile[slot][T::lane_column() + 16 * j][d]);
+      for (int j = 0; j < kThreadColumns; ++j) {
+        read_x8(&w_tile[slot][T::lane_column() + 16 * j][d], w[j]);
       }
 #pragma unroll
       for (int i = 0; i < T::kThreadRows; ++i) {
-        const float4 x = *reinterpret_cast<const float4*>(&a_tile[slot][T::lane_row() + 8 * i][d]);
+        float4 x[2];
+        read_x8(&a_tile[slot][T::lane_row() + 8 * i][d], x);
 #pragma unroll
-        for (int j = 0; j < T::kThreadColumns * kGroups; ++j) {
-          sums[i][j] = dot_x4(x, w[j], sums[i][j]);
+        for (int j = 0; j < kThreadColumns; ++j) {
+          sums[i][j] = dot_x4(x[1], w[j][1], dot_x4(x[0], w[j][0], sums[i][j]));
         }
       }
     }
-    if (more) {
-      put(slot ^ 1);
-    }
-    __syncthreads();
   }
 }
 
-/// Calls f(i, j, row, column) for every element of the output [rows, n] whose sum a thread has in
-/// sums[i][j], of groups whose rows follow one another from `column` on.
-template <int kGroups, class F>
+/// What a thread's columns [column + lane_column() + 16 j] of a bias add; none: 0.
+template <class W, int kCount>
+__device__ __forceinline__ void load_bias(const ConstVector& bias, int64_t column, int64_t n,
+                                          float (&values)[kCount]) {
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    const int64_t c = column + F32Tile::lane_column() + 16 * j;
+    values[j] = bias.data != nullptr && c < n ? to_f32(static_cast<const W*>(bias.data)[c]) : 0;
+  }
+}
+
+/// Calls f(i, j, row, column) for what a thread has of the output [rows, n], whose columns follow
+/// one another from `column` on.
+template <int kThreadColumns, class F>
 __device__ __forceinline__ void each_f32(int64_t row, int64_t rows, int64_t column, int64_t n,
                                          const F& f) {
-  using T = F32Tile;
 #pragma unroll
-  for (int i = 0; i < T::kThreadRows; ++i) {
+  for (int i = 0; i < F32Tile::kThreadRows; ++i) {
 #pragma unroll
-    for (int j = 0; j < T::kThreadColumns * kGroups; ++j) {
-      const int64_t r = row + T::lane_row() + 8 * i;
-      const int64_t c = column + T::lane_column() + 16 * j;
+    for (int j = 0; j < kThreadColumns; ++j) {
+      const int64_t r = row + F32Tile::lane_row() + 8 * i;
+      const int64_t c = column + F32Tile::lane_column() + 16 * j;
       if (r < rows && c < n) {
         f(i, j, r, c);
       }

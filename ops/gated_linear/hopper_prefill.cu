@@ -118,25 +118,31 @@ __global__ void __launch_bounds__(Tile::threads, 1)
 }
 
 /// 32 columns of out a block: a group of gate and one of up.
-template <class Quad>
+template <class W>
 __global__ void __launch_bounds__(F32Tile::kThreads)
     gated_linear_f32(const __grid_constant__ GatedLinearArgs args, int64_t rows, int row_tiles) {
+  constexpr int kThreadColumns = F32Tile::kThreadColumns;
   const int64_t row = int64_t{blockIdx.x % row_tiles} * F32Tile::kRows;
   const int64_t column = int64_t{blockIdx.x / row_tiles} * F32Tile::kColumns;
   const F32Group groups[2] = {{args.gate, column}, {args.up, column}};
-  float sums[F32Tile::kThreadRows][2 * F32Tile::kThreadColumns];
-  multiply_f32<Quad>(args.a, row, rows, groups, args.n, args.k, sums);
-  each_f32<1>(row, rows, column, args.n, [&](int i, int j, int64_t r, int64_t c) {
-    const float gate = sums[i][j] + load_or_zero(args.gate_bias, c);
-    const float up = sums[i][j + F32Tile::kThreadColumns] + load_or_zero(args.up_bias, c);
+  float sums[F32Tile::kThreadRows][2 * kThreadColumns];
+  multiply_f32<W>(args.a, row, rows, groups, args.n, args.k, sums);
+
+  float gate_bias[kThreadColumns];
+  float up_bias[kThreadColumns];
+  load_bias<W>(args.gate_bias, column, args.n, gate_bias);
+  load_bias<W>(args.up_bias, column, args.n, up_bias);
+  each_f32<kThreadColumns>(row, rows, column, args.n, [&](int i, int j, int64_t r, int64_t c) {
+    const float gate = sums[i][j] + gate_bias[j];
+    const float up = sums[i][j + kThreadColumns] + up_bias[j];
     static_cast<float*>(args.out.data)[r * args.out.stride + c] = up * gate / (1 + expf(-gate));
   });
 }
 
-template <class Quad>
+template <class W>
 Status launch_f32(const GatedLinearArgs& args, int64_t rows, Stream stream) {
   const int row_tiles = ceil_div(static_cast<int>(rows), F32Tile::kRows);
-  return launch_kernel(gated_linear_f32<Quad>,
+  return launch_kernel(gated_linear_f32<W>,
                        {.blocks = row_tiles * ceil_div(static_cast<int>(args.n), F32Tile::kColumns),
                         .threads = F32Tile::kThreads,
                         .stream = static_cast<cudaStream_t>(stream.native)},
@@ -147,9 +153,9 @@ std::string_view refuse_f32(const GatedLinearArgs& args) {
   if (args.gate.dtype == DType::f16 || args.out.dtype != DType::f32) {
     return "weights must be bf16 or f32, the result f32 as the rows are";
   }
-  if (args.k % 4 != 0 || args.a.stride % 4 != 0 || args.gate.stride % 4 != 0 ||
-      args.up.stride % 4 != 0) {
-    return "k and strides must be multiples of 4";
+  if (args.k % 8 != 0 || args.a.stride % 8 != 0 || args.gate.stride % 8 != 0 ||
+      args.up.stride % 8 != 0) {
+    return "k and strides must be multiples of 8";
   }
   return {};
 }
@@ -176,8 +182,8 @@ std::string_view refuse_prefill_gated_linear(const GatedLinearArgs& args) {
 
 Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream stream) {
   if (args.a.dtype == DType::f32) {
-    return args.gate.dtype == DType::f32 ? launch_f32<float4>(args, rows, stream)
-                                         : launch_f32<uint2>(args, rows, stream);
+    return args.gate.dtype == DType::f32 ? launch_f32<float>(args, rows, stream)
+                                         : launch_f32<uint16_t>(args, rows, stream);
   }
   WEFT_ASSIGN(const CUtensorMap a, tensor_map({.data = args.a.data,
                                                .format = MapFormat::bf16,
