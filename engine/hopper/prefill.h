@@ -37,7 +37,7 @@ class Prefill {
 
   /// A prompt of fewer tokens is sooner fed by steps of the resident kernel than by a chunk, which
   /// reads all weights too, in many launches.
-  int64_t fewest_tokens() const { return formats_.round_activations ? 3 : 8; }
+  int64_t fewest_tokens() const { return formats_.round_activations ? 3 : 6; }
 
   /// Feeds tokens[begin, end) of a sequence, its cache holding what is before them. Launches and
   /// returns.
