@@ -35,10 +35,6 @@ class Prefill {
                                                  PrefillPlaces places, ChunkFormats formats,
                                                  int64_t capacity, Device& device);
 
-  /// A prompt of fewer tokens is sooner fed by steps of the resident kernel than by a chunk, which
-  /// reads all weights too, in many launches.
-  int64_t fewest_tokens() const { return formats_.round_activations ? 3 : 6; }
-
   /// Feeds tokens[begin, end) of a sequence, its cache holding what is before them. Launches and
   /// returns.
   Status feed(const int32_t* tokens, int64_t begin, int64_t end, int sequence);

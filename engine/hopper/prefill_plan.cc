@@ -48,8 +48,11 @@ std::string describe_prefill(const ModelConfig& config, const Weights& weights,
                              ChunkFormats formats) {
   const std::string why = refuse_prefill(config, weights);
   return why.empty()
-             ? fmt::format("by chunks of up to {} tokens, activations {}, KV cache {}", kChunkRows,
-                           formats.round_activations ? "bf16" : "f32", name_of(element_of(formats.kv)))
+             ? fmt::format(
+                   "by chunks of up to {} tokens (fewer than {}: token by token), activations {}, "
+                   "KV cache {}",
+                   kChunkRows, fewest_tokens(formats), formats.round_activations ? "bf16" : "f32",
+                   name_of(element_of(formats.kv)))
              : fmt::format("token by token: {}", why);
 }
 

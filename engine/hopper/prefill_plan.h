@@ -28,10 +28,14 @@ struct ChunkFormats {
   bool round_activations = true;
 };
 
+/// A prompt of fewer tokens is sooner fed by steps of the resident kernel than by a chunk, which
+/// reads all weights too, in many launches.
+constexpr int64_t fewest_tokens(ChunkFormats formats) { return formats.round_activations ? 3 : 6; }
+
 /// Why prompts of such a model are not fed by chunks on this device; empty: they are.
 std::string refuse_prefill(const ModelConfig& config, const Weights& weights);
-/// How prompts are fed, in words: "by chunks of up to 2048 tokens, activations bf16, KV cache
-/// bf16".
+/// How prompts are fed, in words: "by chunks of up to 2048 tokens (fewer than 3: token by token),
+/// activations bf16, KV cache bf16".
 std::string describe_prefill(const ModelConfig& config, const Weights& weights,
                              ChunkFormats formats);
 

@@ -144,7 +144,8 @@ TEST(PrefillPlan, RefusesAndSaysWhy) {
   const Weights weights = Weights::describe(config);
   EXPECT_EQ(refuse_prefill(config, weights), "");
   EXPECT_EQ(describe_prefill(config, weights, kAllF32),
-            "by chunks of up to 2048 tokens, activations f32, KV cache f32");
+            "by chunks of up to 2048 tokens (fewer than 6: token by token), activations f32, KV "
+            "cache f32");
   ModelConfig odd = config;
   odd.head_dim = 36;
   EXPECT_EQ(describe_prefill(odd, Weights::describe(odd), {}),

@@ -525,7 +525,7 @@ Status HopperRunner::begin(std::span<const Tokens> prompts, const SamplingOption
   int64_t steps = 1;
   for (int i = 0; i < options_.sequences; ++i) {
     const auto length = static_cast<int64_t>(prompts[static_cast<size_t>(i)].size());
-    if (prefill_ != nullptr && length >= prefill_->fewest_tokens()) {
+    if (prefill_ != nullptr && length >= fewest_tokens({options_.kv, options_.round_activations})) {
       at(i).position = length - 1;
       WEFT_TRY(prefill_->feed(tokens_of(i), 0, length - 1, i));
     }
