@@ -18,6 +18,7 @@
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "engine/engine.h"
+#include "engine/hopper/prefill_plan.h"
 #include "ops/sample/op.h"
 
 namespace weft::cli {
@@ -84,6 +85,12 @@ Result<int> bench_decode(const DecodeFlags& flags) {
 
   progress("weights");
   WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, options, threads));
+  const std::string fed =
+      on_cpu ? ""
+             : hopper::describe_prefill(
+                   config, weights,
+                   {options.kv.value_or(default_kv(config, weights)),
+                    options.round_activations.value_or(config.hidden >= kRoundedHidden)});
   WEFT_ASSIGN(const auto engine, Engine::create(config, std::move(weights), options));
   const int workers = engine->workers();
   const auto batch = static_cast<size_t>(flags.batch);
@@ -196,6 +203,9 @@ Result<int> bench_decode(const DecodeFlags& flags) {
                     {"flops", prefill_flops},
                     {"flops_per_second", prefill_flops / prefill_seconds},
                     {"share_of_limit", median(prefill_shares)}};
+  if (!on_cpu) {
+    out["prefill"]["fed"] = fed;
+  }
   nlohmann::ordered_json decode_json;
   if (!decode.empty()) {
     decode_json = {{"seconds_per_token", decode_seconds},
@@ -221,14 +231,15 @@ Result<int> bench_decode(const DecodeFlags& flags) {
       "{:.0f} "
       "GFLOP/s ({})\n"
       "  prefill  {:.1f} ms, {:.1f} tokens/s, {:.0f} GFLOP/s of needed work, {:.1f}% of the "
-      "limit\n",
+      "limit{}\n",
       config.name, options.device, workers,
       on_cpu ? fmt::format(", {}", cpu::name_of(cpu::current_isa())) : "",
       flags.batch > 1 ? fmt::format("{} sequences at once, each ", flags.batch) : "",
       flags.prompt_tokens, flags.new_tokens, flags.repeat, read_limit / 1e9, flop_limit / 1e9,
       on_cpu ? "median, likewise" : "the vendor's figure", prefill_seconds * 1e3,
       static_cast<double>(flags.batch * flags.prompt_tokens) / prefill_seconds,
-      prefill_flops / prefill_seconds / 1e9, 100 * median(prefill_shares));
+      prefill_flops / prefill_seconds / 1e9, 100 * median(prefill_shares),
+      on_cpu ? "" : "; fed " + fed);
   if (!decode.empty()) {
     report += fmt::format(
         "  decode   {:.3f} ms a {} (best {:.3f}, slowest {:.3f}), {:.2f} tokens/s, {:.1f} GB/s, "

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "engine/hopper/lower.h"
+#include "engine/hopper/prefill_plan.h"
 #include "program/disassemble.h"
 #include "program/planner.h"
 #include "program/verify.h"
@@ -108,7 +109,12 @@ Result<int> inspect(const InspectFlags& flags) {
     WEFT_ASSIGN(weights, Weights::open(flags.source.directory, config));
   }
   const DType kv = engine.kv.value_or(default_kv(config, weights));
+  const bool round_activations = engine.round_activations.value_or(config.hidden >= kRoundedHidden);
   std::string text = describe(config, weights, kv);
+  if (engine.device != "cpu") {
+    text += fmt::format("  prompts on {}: {}\n", engine.device,
+                        hopper::describe_prefill(config, weights, {kv, round_activations}));
+  }
   if (flags.program) {
     PlanOptions options;
     options.capacity = engine.context > 0 ? engine.context : config.context;
@@ -121,8 +127,7 @@ Result<int> inspect(const InspectFlags& flags) {
       options.rows = flags.rows;
       options.sequences = flags.batch;
       options.kv = kv;
-      options.round_activations =
-          engine.round_activations.value_or(config.hidden >= kRoundedHidden);
+      options.round_activations = round_activations;
     }
     if (flags.position + flags.rows > options.capacity) {
       return usage_error(

@@ -32,8 +32,8 @@ class Prefill {
   /// `config`, `weights` and `device` outlive it; the model is one that refuse_prefill() takes.
   /// Error (device): no memory for a chunk's activations.
   static Result<std::unique_ptr<Prefill>> create(const ModelConfig& config, const Weights& weights,
-                                                 PrefillPlaces places, int64_t capacity,
-                                                 Device& device);
+                                                 PrefillPlaces places, ChunkFormats formats,
+                                                 int64_t capacity, Device& device);
 
   /// Feeds tokens[begin, end) of a sequence, its cache holding what is before them. Launches and
   /// returns.
@@ -51,8 +51,8 @@ class Prefill {
     DeviceMemory memory;
   };
 
-  Prefill(const ModelConfig& config, const Weights& weights, PrefillPlaces places, int64_t capacity,
-          Device& device);
+  Prefill(const ModelConfig& config, const Weights& weights, PrefillPlaces places,
+          ChunkFormats formats, int64_t capacity, Device& device);
   Result<std::unique_ptr<Chunk>> load(int64_t rows, Logits logits);
   /// Rows of tokens at positions first, first + 1, ...
   struct Span {
@@ -78,6 +78,7 @@ class Prefill {
   const ModelConfig& config_;
   const Weights& weights_;
   const PrefillPlaces places_;
+  const ChunkFormats formats_;
   const int64_t capacity_;
   Device& device_;
   DeviceMemory workspace_;

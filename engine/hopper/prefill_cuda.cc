@@ -16,25 +16,26 @@
 namespace weft::hopper {
 
 Prefill::Prefill(const ModelConfig& config, const Weights& weights, PrefillPlaces places,
-                 int64_t capacity, Device& device)
+                 ChunkFormats formats, int64_t capacity, Device& device)
     : config_(config),
       weights_(weights),
       places_(std::move(places)),
+      formats_(formats),
       capacity_(capacity),
       device_(device) {}
 
 Result<std::unique_ptr<Prefill>> Prefill::create(const ModelConfig& config, const Weights& weights,
-                                                 PrefillPlaces places, int64_t capacity,
-                                                 Device& device) {
+                                                 PrefillPlaces places, ChunkFormats formats,
+                                                 int64_t capacity, Device& device) {
   std::unique_ptr<Prefill> prefill(
-      new Prefill(config, weights, std::move(places), capacity, device));
+      new Prefill(config, weights, std::move(places), formats, capacity, device));
   WEFT_ASSIGN(prefill->chunk_, prefill->load(std::min(kChunkRows, capacity), Logits::none));
   return prefill;
 }
 
 Result<std::unique_ptr<Prefill::Chunk>> Prefill::load(int64_t rows, Logits logits) {
   auto chunk = std::make_unique<Chunk>();
-  chunk->program = plan(config_, weights_, chunk_options(rows, capacity_, logits));
+  chunk->program = plan(config_, weights_, chunk_options(rows, capacity_, logits, formats_));
   chunk->layout = lay_out_chunk(chunk->program, weights_, places_.weight_places);
   int64_t caches = 0;
   for (const Buffer& buffer : chunk->program.buffers) {
@@ -83,12 +84,12 @@ ConstMatrix Prefill::input(const Chunk& chunk, BufferId id) const {
 
 KvCache Prefill::cache(const Chunk& chunk, BufferId keys, BufferId values, int sequence) const {
   const int64_t bytes =
-      config_.kv_heads * capacity_ * config_.head_dim * static_cast<int64_t>(sizeof(bf16));
+      config_.kv_heads * capacity_ * config_.head_dim * static_cast<int64_t>(size_of(formats_.kv));
   const auto place = [&](BufferId id) {
     return places_.caches[static_cast<size_t>(chunk.caches[static_cast<size_t>(id)])] +
            sequence * bytes;
   };
-  return {place(keys), place(values), DType::bf16, capacity_ * config_.head_dim};
+  return {place(keys), place(values), formats_.kv, capacity_ * config_.head_dim};
 }
 
 Status Prefill::launch(const Chunk& chunk, const Span& span) {
@@ -114,9 +115,11 @@ LinearArgs Prefill::linear_args(const Chunk& chunk, size_t index) const {
   for (int i = 1; i < chunk.layout.joined[index]; ++i) {
     args.n += std::get<LinearOp>(operations[index + static_cast<size_t>(i)].body).n;
   }
-  // A vocabulary may be of any size: columns up to the multiple of 8 are of what follows the head
-  // in the arena, and nobody looks at them.
-  args.n = (args.n + 7) / 8 * 8;
+  if (args.a.dtype == DType::bf16) {
+    // A vocabulary may be of any size: columns up to the multiple of 8 are of what follows the head
+    // in the arena, and nobody looks at them.
+    args.n = (args.n + 7) / 8 * 8;
+  }
   return args;
 }
 
@@ -178,7 +181,9 @@ Status Prefill::launch_operation(const Chunk& chunk, size_t index, const Span& s
     return prefill_rmsnorm(args, rows * op->groups, stream);
   }
   if (std::holds_alternative<LinearOp>(body)) {
-    return prefill_linear(linear_args(chunk, index), rows,
+    const LinearArgs args = linear_args(chunk, index);
+    WEFT_TRY(fits(refuse_prefill_linear(args)));
+    return prefill_linear(args, rows,
                           {reinterpret_cast<float*>(chunk.memory.data() + chunk.layout.scratch),
                            {workspace_.data(), workspace_.size()}},
                           stream);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/attention/hopper_prefill.h"
 #include "ops/linear/hopper_prefill.h"
 
 namespace weft::hopper {
@@ -25,14 +26,7 @@ size_t tensor_index(const Weights& weights, const WeightRef& ref) {
   return static_cast<size_t>(&weights.get(ref.role, ref.layer) - weights.tensors().data());
 }
 
-std::string refuse_prefill(const ModelConfig& config, const Weights& weights, DType kv,
-                           bool round_activations) {
-  if (kv != DType::bf16) {
-    return "its KV cache is f32";
-  }
-  if (!round_activations) {
-    return "its activations are not to be rounded";
-  }
+std::string refuse_prefill(const ModelConfig& config, const Weights& weights) {
   for (const Tensor& tensor : weights.tensors()) {
     if (tensor.dtype != DType::bf16) {
       return fmt::format("{} is {}, not bf16", tensor.name, name_of(tensor.dtype));
@@ -43,19 +37,32 @@ std::string refuse_prefill(const ModelConfig& config, const Weights& weights, DT
       return fmt::format("{} is no multiple of 8", size);
     }
   }
-  if (config.head_dim % 8 != 0 || config.head_dim > 256) {
-    return fmt::format("its heads are of {}, not a multiple of 8 up to 256", config.head_dim);
+  if (config.head_dim % 8 != 0 || config.head_dim > kMostPrefillHeadDim) {
+    return fmt::format("its heads are of {}, not a multiple of 8 up to {}", config.head_dim,
+                       kMostPrefillHeadDim);
   }
   return {};
 }
 
-PlanOptions chunk_options(int64_t rows, int64_t capacity, Logits logits) {
+std::string describe_prefill(const ModelConfig& config, const Weights& weights,
+                             ChunkFormats formats) {
+  const std::string why = refuse_prefill(config, weights);
+  return why.empty()
+             ? fmt::format(
+                   "by chunks of up to {} tokens (fewer than {}: token by token), activations {}, "
+                   "KV cache {}",
+                   kChunkRows, fewest_tokens(formats), formats.round_activations ? "bf16" : "f32",
+                   name_of(element_of(formats.kv)))
+             : fmt::format("token by token: {}", why);
+}
+
+PlanOptions chunk_options(int64_t rows, int64_t capacity, Logits logits, ChunkFormats formats) {
   PlanOptions options;
   options.workers = 1;
   options.rows = std::max<int64_t>(2, rows);  // one row would be a decode step
   options.capacity = capacity;
-  options.kv = DType::bf16;
-  options.round_activations = true;
+  options.kv = formats.kv;
+  options.round_activations = formats.round_activations;
   options.logits = logits;
   options.sample = false;
   return options;
@@ -149,7 +156,7 @@ ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
   int64_t scratch = 0;
   for (size_t i = 0; i < chunk.operations.size(); ++i) {
     const LinearOp* op = linear_at(chunk, i);
-    if (op != nullptr) {
+    if (op != nullptr && chunk.buffers[static_cast<size_t>(op->a)].element == Element::bf16) {
       const int64_t rows =
           prefill_linear_scratch_rows(op->bias.present, op->alpha, op->accumulate, chunk.rows);
       scratch = std::max(scratch, rows * place_of(*op).stride);

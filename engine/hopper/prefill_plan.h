@@ -22,13 +22,25 @@ inline constexpr int64_t kChunkRows = 2048;
 /// Rows whose logits scoring keeps at a time.
 inline constexpr int64_t kScoreRows = 128;
 
-/// Why prompts of such a model are not fed by chunks on this device; empty: they are. Chunks round
-/// activations and the cache to bf16 (see PlanOptions), so models that keep f32 do not have them.
-std::string refuse_prefill(const ModelConfig& config, const Weights& weights, DType kv,
-                           bool round_activations);
+/// What a chunk keeps its numbers in (see PlanOptions).
+struct ChunkFormats {
+  DType kv = DType::bf16;
+  bool round_activations = true;
+};
+
+/// A prompt of fewer tokens is sooner fed by steps of the resident kernel than by a chunk, which
+/// reads all weights too, in many launches.
+constexpr int64_t fewest_tokens(ChunkFormats formats) { return formats.round_activations ? 3 : 6; }
+
+/// Why prompts of such a model are not fed by chunks on this device; empty: they are.
+std::string refuse_prefill(const ModelConfig& config, const Weights& weights);
+/// How prompts are fed, in words: "by chunks of up to 2048 tokens (fewer than 3: token by token),
+/// activations bf16, KV cache bf16".
+std::string describe_prefill(const ModelConfig& config, const Weights& weights,
+                             ChunkFormats formats);
 
 /// The program of a chunk: `logits` none (all that is wanted is the cache) or all.
-PlanOptions chunk_options(int64_t rows, int64_t capacity, Logits logits);
+PlanOptions chunk_options(int64_t rows, int64_t capacity, Logits logits, ChunkFormats formats = {});
 
 /// How `rows` are cut into chunks of at most `most`: equal ones but for rounding up to whole tiles,
 /// so that the last is not a sliver.
@@ -49,7 +61,7 @@ struct ChunkLayout {
   /// [program.operations]: how many linear operations, this one first, are one product, because
   /// their weights lie one behind the other and so do their results; 0: an earlier one does it.
   std::vector<int> joined;
-  int64_t scratch = 0;  ///< offset of f32 [rows, n] for the products that want it
+  int64_t scratch = 0;  ///< offset of f32 [rows, n] for the products of bf16 that want it
   int64_t bytes = 0;
 };
 

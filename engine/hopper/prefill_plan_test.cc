@@ -19,8 +19,10 @@ struct Made {
   ChunkLayout layout;
 };
 
+constexpr ChunkFormats kAllF32 = {.kv = DType::f32, .round_activations = false};
+
 /// A preset of two layers. `gap`: bytes between one weight and the next.
-Made make(const std::string& name, Logits logits, int64_t gap = 0) {
+Made make(const std::string& name, Logits logits, int64_t gap = 0, ChunkFormats formats = {}) {
   Made made;
   made.config = preset(name).value();
   made.config.layers = 2;
@@ -30,7 +32,7 @@ Made make(const std::string& name, Logits logits, int64_t gap = 0) {
     made.places.push_back(at);
     at += (tensor.bytes() + 255) / 256 * 256 + gap;
   }
-  made.program = plan(made.config, made.weights, chunk_options(512, kCapacity, logits));
+  made.program = plan(made.config, made.weights, chunk_options(512, kCapacity, logits, formats));
   made.layout = lay_out_chunk(made.program, made.weights, made.places);
   return made;
 }
@@ -46,33 +48,40 @@ int products(const Made& made) {
   return count / 2;
 }
 
+/// No two buffers share a byte, and rows begin where 16 bytes can be read at once.
+void expect_apart(const Made& made) {
+  std::vector<std::pair<int64_t, int64_t>> taken;  // bytes of every row
+  for (size_t i = 0; i < made.program.buffers.size(); ++i) {
+    const Buffer& buffer = made.program.buffers[i];
+    const ChunkMatrix& place = made.layout.buffers[i];
+    if (buffer.space != Space::activation) {
+      continue;
+    }
+    const int64_t size = size_of(buffer.element);
+    ASSERT_GE(place.offset, 0) << buffer.name;
+    EXPECT_EQ(place.offset % 16, 0) << buffer.name;
+    EXPECT_EQ(place.stride * size % 16, 0) << buffer.name;
+    EXPECT_GE(place.stride, buffer.columns) << buffer.name;
+    for (int64_t row = 0; row < buffer.rows; ++row) {
+      const int64_t begin = place.offset + row * place.stride * size;
+      taken.emplace_back(begin, begin + buffer.columns * size);
+    }
+  }
+  std::sort(taken.begin(), taken.end());
+  for (size_t i = 1; i < taken.size(); ++i) {
+    ASSERT_LE(taken[i - 1].second, taken[i].first);
+  }
+  EXPECT_LE(taken.back().second, made.layout.bytes);
+}
+
 TEST(PrefillPlan, BuffersLieApartAndAligned) {
   for (const std::string& name : preset_names()) {
     for (const Logits logits : {Logits::none, Logits::all}) {
       for (const int64_t gap : {0, 256}) {
-        const Made made = make(name, logits, gap);
-        std::vector<std::pair<int64_t, int64_t>> taken;  // bytes of every row
-        for (size_t i = 0; i < made.program.buffers.size(); ++i) {
-          const Buffer& buffer = made.program.buffers[i];
-          const ChunkMatrix& place = made.layout.buffers[i];
-          if (buffer.space != Space::activation) {
-            continue;
-          }
-          const int64_t size = size_of(buffer.element);
-          ASSERT_GE(place.offset, 0) << name << " " << buffer.name;
-          EXPECT_EQ(place.offset % 16, 0) << name << " " << buffer.name;
-          EXPECT_EQ(place.stride * size % 16, 0) << name << " " << buffer.name;
-          EXPECT_GE(place.stride, buffer.columns) << name << " " << buffer.name;
-          for (int64_t row = 0; row < buffer.rows; ++row) {
-            const int64_t begin = place.offset + row * place.stride * size;
-            taken.emplace_back(begin, begin + buffer.columns * size);
-          }
+        for (const ChunkFormats formats : {ChunkFormats{}, kAllF32}) {
+          SCOPED_TRACE(name);
+          expect_apart(make(name, logits, gap, formats));
         }
-        std::sort(taken.begin(), taken.end());
-        for (size_t i = 1; i < taken.size(); ++i) {
-          ASSERT_LE(taken[i - 1].second, taken[i].first) << name;
-        }
-        EXPECT_LE(taken.back().second, made.layout.bytes) << name;
       }
     }
   }
@@ -97,6 +106,8 @@ TEST(PrefillPlan, ScratchWhereAProductIsFinishedApart) {
       << "no bias, no factor: few rows alone";
   const Made granite = make("granite-3.1-2b", Logits::none);
   EXPECT_GE(granite.layout.bytes - granite.layout.scratch, 512 * granite.config.hidden * 4);
+  const Made f32 = make("granite-3.1-2b", Logits::none, 0, kAllF32);
+  EXPECT_EQ(f32.layout.bytes, f32.layout.scratch) << "products in f32 finish themselves";
 }
 
 TEST(PrefillPlan, PromptsAreCutEvenly) {
@@ -112,18 +123,36 @@ TEST(PrefillPlan, PromptsAreCutEvenly) {
   }
 }
 
-TEST(PrefillPlan, SmallAndWideModelsAreFedByStepsAndSaysWhy) {
+TEST(PrefillPlan, FormatsAreTheChunks) {
+  const auto element = [](const Made& made, const std::string& name) {
+    const auto& buffers = made.program.buffers;
+    return std::find_if(buffers.begin(), buffers.end(),
+                        [&](const Buffer& buffer) { return buffer.name == name; })
+        ->element;
+  };
+  for (const DType kv : {DType::bf16, DType::f32}) {
+    for (const bool round : {true, false}) {
+      const Made made = make("llama-3.2-1b", Logits::none, 0, {kv, round});
+      EXPECT_EQ(element(made, "keys.0"), element_of(kv));
+      EXPECT_EQ(element(made, "input"), round ? Element::bf16 : Element::f32);
+    }
+  }
+}
+
+TEST(PrefillPlan, RefusesAndSaysWhy) {
   const ModelConfig config = preset("llama-3.2-1b").value();
   const Weights weights = Weights::describe(config);
-  EXPECT_EQ(refuse_prefill(config, weights, DType::bf16, true), "");
-  EXPECT_NE(refuse_prefill(config, weights, DType::f32, true), "");
-  EXPECT_NE(refuse_prefill(config, weights, DType::bf16, false), "");
+  EXPECT_EQ(refuse_prefill(config, weights), "");
+  EXPECT_EQ(describe_prefill(config, weights, kAllF32),
+            "by chunks of up to 2048 tokens (fewer than 6: token by token), activations f32, KV "
+            "cache f32");
   ModelConfig odd = config;
   odd.head_dim = 36;
-  EXPECT_NE(refuse_prefill(odd, Weights::describe(odd), DType::bf16, true), "");
+  EXPECT_EQ(describe_prefill(odd, Weights::describe(odd), {}),
+            "token by token: its heads are of 36, not a multiple of 8 up to 256");
   ModelConfig wide = config;
   wide.dtype = DType::f32;
-  EXPECT_NE(refuse_prefill(wide, Weights::describe(wide), DType::bf16, true), "");
+  EXPECT_NE(refuse_prefill(wide, Weights::describe(wide)), "");
 }
 
 }  // namespace

@@ -32,9 +32,6 @@ constexpr int kCalmBytesInFlight = 49152;
 constexpr int kHungryBytes = 65536;
 constexpr int kFewestInFlight = 1;  // of a loader
 constexpr int64_t kCandidateBytes = 8;
-// A prompt of fewer tokens is sooner fed by steps of the resident kernel than by a chunk, which
-// reads all weights too, in many launches.
-constexpr int64_t kFewestTokens = 3;
 
 Status check(cudaError_t error, std::string_view what) {
   if (error == cudaSuccess) {
@@ -337,7 +334,7 @@ Status HopperRunner::upload_codes() {
 }
 
 Status HopperRunner::make_prefill() {
-  if (!refuse_prefill(config_, weights_, options_.kv, options_.round_activations).empty()) {
+  if (!refuse_prefill(config_, weights_).empty()) {
     return {};
   }
   PrefillPlaces places;
@@ -350,8 +347,9 @@ Status HopperRunner::make_prefill() {
   }
   places.inverse_frequencies = reinterpret_cast<const float*>(
       launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)]);
-  WEFT_ASSIGN(prefill_,
-              Prefill::create(config_, weights_, std::move(places), options_.capacity, *device_));
+  WEFT_ASSIGN(prefill_, Prefill::create(config_, weights_, std::move(places),
+                                        {options_.kv, options_.round_activations},
+                                        options_.capacity, *device_));
   return {};
 }
 
@@ -522,7 +520,7 @@ Status HopperRunner::begin(std::span<const Tokens> prompts, const SamplingOption
   int64_t steps = 1;
   for (int i = 0; i < options_.sequences; ++i) {
     const auto length = static_cast<int64_t>(prompts[static_cast<size_t>(i)].size());
-    if (prefill_ != nullptr && length >= kFewestTokens) {
+    if (prefill_ != nullptr && length >= fewest_tokens({options_.kv, options_.round_activations})) {
       at(i).position = length - 1;
       WEFT_TRY(prefill_->feed(tokens_of(i), 0, length - 1, i));
     }

@@ -15,7 +15,6 @@ constexpr int kRows = 64 * kWarpgroups;  ///< of a block
 constexpr int kWarps = 4 * kWarpgroups;
 constexpr int kThreads = 128 * (kWarpgroups + 1);
 constexpr int kTileColumns = kRowBytes / 2;  ///< bf16 in a row of a tile
-constexpr int kMostHeadDim = 256;
 
 // Named barriers.
 constexpr int kTurn = 1;  ///< of the first warpgroup; the next one is the second's
@@ -386,19 +385,22 @@ Status start_for(const AttentionArgs& args, const Params& params, cudaStream_t s
   if (args.head_dim <= 192) {
     return start<192, 64, 3, Out>(args, params, stream);
   }
-  return start<256, 64, 2, Out>(args, params, stream);
+  return start<kMostPrefillHeadDim, 64, 2, Out>(args, params, stream);
 }
 
 }  // namespace
 
 std::string_view refuse_prefill_attention(const AttentionArgs& args) {
-  if (args.q.dtype != DType::bf16 || args.cache.dtype != DType::bf16) {
-    return "queries and cache must be bf16";
-  }
   if (args.splits > 1) {
     return "a chunk's keys are not split";
   }
-  if (args.head_dim % 8 != 0 || args.head_dim > kMostHeadDim || args.q.stride % 8 != 0 ||
+  if (args.q.dtype == DType::f32) {
+    return refuse_prefill_attention_f32(args);
+  }
+  if (args.q.dtype != DType::bf16 || args.cache.dtype != DType::bf16) {
+    return "queries must be f32, or bf16 and the cache too";
+  }
+  if (args.head_dim % 8 != 0 || args.head_dim > kMostPrefillHeadDim || args.q.stride % 8 != 0 ||
       args.out.stride % 2 != 0) {
     return "heads must be multiples of 8 up to 256, and rows too";
   }
@@ -406,6 +408,9 @@ std::string_view refuse_prefill_attention(const AttentionArgs& args) {
 }
 
 Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first, Stream stream) {
+  if (args.q.dtype == DType::f32) {
+    return prefill_attention_f32(args, rows, first, stream);
+  }
   constexpr float kLog2E = 1.4426950408889634f;
   const Params params{.out = args.out.data,
                       .out_stride = args.out.stride,

@@ -1,4 +1,5 @@
-// attention of a chunk's rows on Hopper.
+// attention of a chunk's rows on Hopper: of bf16 queries over a bf16 cache on the tensor cores, of
+// f32 queries in f32 throughout.
 #pragma once
 
 #include <string_view>
@@ -8,6 +9,8 @@
 
 namespace weft::hopper {
 
+inline constexpr int kMostPrefillHeadDim = 256;
+
 /// Why prefill_attention() cannot take such operands; empty: it can. All pointers must be aligned
 /// to 16 bytes besides.
 std::string_view refuse_prefill_attention(const AttentionArgs& args);
@@ -16,5 +19,9 @@ std::string_view refuse_prefill_attention(const AttentionArgs& args);
 /// The cache holds the keys and values of all positions before first + rows; what lies behind them
 /// is not read. Errors: device (the launch failed).
 Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first, Stream stream);
+
+/// The same where queries are f32: these are what the two above call then.
+std::string_view refuse_prefill_attention_f32(const AttentionArgs& args);
+Status prefill_attention_f32(const AttentionArgs& args, int64_t rows, int64_t first, Stream stream);
 
 }  // namespace weft::hopper

@@ -1,5 +1,6 @@
 // gated_linear for many rows on sm_90a: gemm_bf16's kernel with a tile of b that is half gate and
 // half up, 128 columns each, so that a thread has both sums of a column and multiplies them in f32.
+// Rows in f32 go through a kernel of their own, whose threads have both sums too.
 #include <algorithm>
 #include <cstdlib>
 
@@ -8,6 +9,7 @@
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/tensor_map.h"
 #include "ops/gated_linear/hopper_prefill.h"
+#include "ops/hopper_f32.cuh"
 #include "ops/hopper_gemm_plan.h"
 
 namespace weft::hopper {
@@ -115,12 +117,58 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   leave_cluster<Tile>();
 }
 
+/// 32 columns of out a block: a group of gate and one of up.
+template <class W>
+__global__ void __launch_bounds__(F32Tile::kThreads)
+    gated_linear_f32(const __grid_constant__ GatedLinearArgs args, int64_t rows, int row_tiles) {
+  constexpr int kThreadColumns = F32Tile::kThreadColumns;
+  const int64_t row = int64_t{blockIdx.x % row_tiles} * F32Tile::kRows;
+  const int64_t column = int64_t{blockIdx.x / row_tiles} * F32Tile::kColumns;
+  const F32Group groups[2] = {{args.gate, column}, {args.up, column}};
+  float sums[F32Tile::kThreadRows][2 * kThreadColumns];
+  multiply_f32<W>(args.a, row, rows, groups, args.n, args.k, sums);
+
+  float gate_bias[kThreadColumns];
+  float up_bias[kThreadColumns];
+  load_bias<W>(args.gate_bias, column, args.n, gate_bias);
+  load_bias<W>(args.up_bias, column, args.n, up_bias);
+  each_f32<kThreadColumns>(row, rows, column, args.n, [&](int i, int j, int64_t r, int64_t c) {
+    const float gate = sums[i][j] + gate_bias[j];
+    const float up = sums[i][j + kThreadColumns] + up_bias[j];
+    static_cast<float*>(args.out.data)[r * args.out.stride + c] = up * gate / (1 + expf(-gate));
+  });
+}
+
+template <class W>
+Status launch_f32(const GatedLinearArgs& args, int64_t rows, Stream stream) {
+  const int row_tiles = ceil_div(static_cast<int>(rows), F32Tile::kRows);
+  return launch_kernel(gated_linear_f32<W>,
+                       {.blocks = row_tiles * ceil_div(static_cast<int>(args.n), F32Tile::kColumns),
+                        .threads = F32Tile::kThreads,
+                        .stream = static_cast<cudaStream_t>(stream.native)},
+                       args, rows, row_tiles);
+}
+
+std::string_view refuse_f32(const GatedLinearArgs& args) {
+  if (args.gate.dtype == DType::f16 || args.out.dtype != DType::f32) {
+    return "weights must be bf16 or f32, the result f32 as the rows are";
+  }
+  if (args.k % 8 != 0 || args.a.stride % 8 != 0 || args.gate.stride % 8 != 0 ||
+      args.up.stride % 8 != 0) {
+    return "k and strides must be multiples of 8";
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string_view refuse_prefill_gated_linear(const GatedLinearArgs& args) {
+  if (args.a.dtype == DType::f32) {
+    return refuse_f32(args);
+  }
   if (args.a.dtype != DType::bf16 || args.gate.dtype != DType::bf16 ||
       args.out.dtype != DType::bf16) {
-    return "everything must be bf16";
+    return "all must be bf16 where rows are not f32";
   }
   if ((args.gate_bias.data == nullptr) != (args.up_bias.data == nullptr)) {
     return "both biases or none";
@@ -133,6 +181,10 @@ std::string_view refuse_prefill_gated_linear(const GatedLinearArgs& args) {
 }
 
 Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream stream) {
+  if (args.a.dtype == DType::f32) {
+    return args.gate.dtype == DType::f32 ? launch_f32<float>(args, rows, stream)
+                                         : launch_f32<uint16_t>(args, rows, stream);
+  }
   WEFT_ASSIGN(const CUtensorMap a, tensor_map({.data = args.a.data,
                                                .format = MapFormat::bf16,
                                                .rows = rows,

@@ -1,10 +1,12 @@
 // linear for a chunk's rows on sm_90a. Most projections are a plain product; a bias (Qwen2) or a
 // factor (Granite) is applied by a pass of its own over the product, and so is the sum with the
-// residual where there are few rows.
+// residual where there are few rows. Rows in f32 go through a kernel that does all of it.
 #include <algorithm>
 
 #include "arch/hopper/launch.cuh"
+#include "arch/hopper/layout.h"
 #include "ops/gemm_bf16/op.h"
+#include "ops/hopper_f32.cuh"
 #include "ops/linear/hopper_prefill.h"
 
 namespace weft::hopper {
@@ -36,6 +38,57 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// kGroups * 32 columns a block. Blocks of the same columns, whose weights are the same, follow one
+/// another.
+template <class W, int kGroups>
+__global__ void __launch_bounds__(F32Tile::kThreads)
+    linear_f32(const __grid_constant__ LinearArgs args, int64_t rows, int row_tiles) {
+  constexpr int kThreadColumns = kGroups * F32Tile::kThreadColumns;
+  const int64_t row = int64_t{blockIdx.x % row_tiles} * F32Tile::kRows;
+  const int64_t column = int64_t{blockIdx.x / row_tiles} * kGroups * F32Tile::kColumns;
+  F32Group groups[kGroups];
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    groups[g] = {args.w, column + g * F32Tile::kColumns};
+  }
+  float sums[F32Tile::kThreadRows][kThreadColumns];
+  multiply_f32<W>(args.a, row, rows, groups, args.n, args.k, sums);
+
+  auto* out = static_cast<float*>(args.out.data);
+  float bias[kThreadColumns];
+  load_bias<W>(args.bias, column, args.n, bias);
+  // What is added to is asked for all at once, or the memory's latency would show again and again.
+  float old[F32Tile::kThreadRows][kThreadColumns] = {};
+  if (args.accumulate) {
+    each_f32<kThreadColumns>(row, rows, column, args.n, [&](int i, int j, int64_t r, int64_t c) {
+      old[i][j] = out[r * args.out.stride + c];
+    });
+  }
+  each_f32<kThreadColumns>(row, rows, column, args.n, [&](int i, int j, int64_t r, int64_t c) {
+    out[r * args.out.stride + c] = old[i][j] + args.alpha * (sums[i][j] + bias[j]);
+  });
+}
+
+template <class W, int kGroups>
+Status start_f32(const LinearArgs& args, int rows, cudaStream_t stream) {
+  const int row_tiles = ceil_div(rows, F32Tile::kRows);
+  const int column_tiles = ceil_div(static_cast<int>(args.n), kGroups * F32Tile::kColumns);
+  return launch_kernel(
+      linear_f32<W, kGroups>,
+      {.blocks = row_tiles * column_tiles, .threads = F32Tile::kThreads, .stream = stream}, args,
+      int64_t{rows}, row_tiles);
+}
+
+/// Wide tiles read less; narrow ones keep more multiprocessors busy. The bits are the same.
+template <class W>
+Status launch_f32(const LinearArgs& args, int rows, Stream stream) {
+  const int wide =
+      ceil_div(rows, F32Tile::kRows) * ceil_div(static_cast<int>(args.n), 2 * F32Tile::kColumns);
+  const auto native = static_cast<cudaStream_t>(stream.native);
+  return wide < 2 * stream.device->info().units ? start_f32<W, 1>(args, rows, native)
+                                                : start_f32<W, 2>(args, rows, native);
+}
+
 bool plain(const LinearArgs& args) { return args.bias.data == nullptr && args.alpha == 1; }
 
 /// gemm_bf16 has tiles of 128 rows: with a few, a handful of multiprocessors would read all of w.
@@ -59,8 +112,26 @@ GemmSkinnyArgs skinny(const LinearArgs& args, int64_t rows, const Matrix& out,
 
 }  // namespace
 
+std::string_view refuse_prefill_linear(const LinearArgs& args) {
+  if (args.a.dtype == DType::f32) {
+    if (args.w.dtype == DType::f16) {
+      return "weights must be bf16 or f32";
+    }
+    return args.k % 8 == 0 && args.a.stride % 8 == 0 && args.w.stride % 8 == 0
+               ? ""
+               : "k and strides must be multiples of 8";
+  }
+  if (args.a.dtype != DType::bf16 || args.w.dtype != DType::bf16) {
+    return "rows must be f32, or bf16 and the weights too";
+  }
+  return args.n % 8 == 0 && args.k % 8 == 0 && args.a.stride % 8 == 0 && args.w.stride % 8 == 0 &&
+                 args.out.stride % 4 == 0
+             ? ""
+             : "n, k and strides must be multiples of 8";
+}
+
 Result<size_t> prefill_linear_workspace(const LinearArgs& args, Stream stream) {
-  if (!few(args, 1)) {
+  if (args.a.dtype == DType::f32 || !few(args, 1)) {
     return size_t{0};
   }
   size_t most = 0;
@@ -74,6 +145,10 @@ Result<size_t> prefill_linear_workspace(const LinearArgs& args, Stream stream) {
 
 Status prefill_linear(const LinearArgs& args, int64_t rows, const PrefillScratch& scratch,
                       Stream stream) {
+  if (args.a.dtype == DType::f32) {
+    return args.w.dtype == DType::f32 ? launch_f32<float>(args, static_cast<int>(rows), stream)
+                                      : launch_f32<uint16_t>(args, static_cast<int>(rows), stream);
+  }
   const bool skinny_rows = few(args, rows);
   const bool finish = !plain(args) || (skinny_rows && args.accumulate);
   const Matrix out = finish ? Matrix{scratch.product, DType::f32, args.n} : args.out;

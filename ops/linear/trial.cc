@@ -1,9 +1,9 @@
-#include "ops/harness/trial.h"
-
 #include <fmt/format.h>
 
 #include <cmath>
 
+#include "ops/harness/prefill_trial.h"
+#include "ops/linear/hopper_prefill.h"
 #include "ops/linear/op.h"
 
 namespace weft::trial {
@@ -31,11 +31,11 @@ constexpr Case kCases[] = {
 #include "ops/linear/cases.inc"
 };
 
-class LinearTrial : public Trial {
+class LinearTrial : public PrefillTrial {
  public:
   LinearTrial(const Case& c, Random& random)
-      : a_(input("a", c.rows, c.k, c.a, random, 1, 3)),
-        w_(input("w", c.n, c.k, c.w, random, 1, c.use == Use::check ? 5 : 0)),
+      : a_(input("a", c.rows, c.k, c.a, random, 1, gap_after(c.k))),
+        w_(input("w", c.n, c.k, c.w, random, 1, c.use == Use::bench ? 0 : gap_after(c.k))),
         bias_(input("bias", 1, c.n, c.w, random)),
         out_(add("out", c.accumulate ? Tensor::Role::inout : Tensor::Role::output, c.rows, c.n,
                  DType::f32, 1)) {
@@ -91,6 +91,31 @@ class LinearTrial : public Trial {
                                          out_.bytes() * (args_.accumulate ? 2 : 1)),
             .flops = linear_flops(rows(), args_.n, args_.k),
             .peak = a_.dtype() == DType::bf16 ? Peak::bf16 : Peak::f32};
+  }
+
+ protected:
+  std::string_view refuse() const override {
+    if (a_.dtype() != DType::f32) {
+      return "its product is gemm_bf16's or gemm_skinny's, which are checked apart";
+    }
+    if constexpr (built::kCuda) {
+      return hopper::refuse_prefill_linear(args_);
+    }
+    return {};
+  }
+
+  Status launch_rows(Stream stream) override {
+    if constexpr (built::kCuda) {
+      LinearArgs args = args_;
+      args.a = a_.in(Side::device);
+      args.w = w_.in(Side::device);
+      if (args.bias.data != nullptr) {
+        args.bias = bias_.vector(Side::device);
+      }
+      args.out = out_.out(Side::device);
+      return hopper::prefill_linear(args, rows(), {}, stream);
+    }
+    return {};
   }
 
  private:

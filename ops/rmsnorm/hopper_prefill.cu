@@ -1,7 +1,7 @@
 // rmsnorm of many rows on sm_90a: a warp or a block a row, which is read twice (the second time
 // from L1), 4 columns a thread and step.
-#include "arch/hopper/copy.cuh"
 #include "arch/hopper/launch.cuh"
+#include "ops/hopper_f32.cuh"
 #include "ops/hopper_rows.cuh"
 #include "ops/rmsnorm/hopper_prefill.h"
 
@@ -52,15 +52,8 @@ __global__ void __launch_bounds__(kThreads)
            old.w + args.scale * v.w};
       *to = v;
     }
-    if (args.out.data == nullptr) {
-      continue;
-    }
-    const int64_t at = line * args.out.stride + first + column;
-    if (args.out.dtype == DType::bf16) {
-      *reinterpret_cast<uint2*>(static_cast<uint16_t*>(args.out.data) + at) = {
-          pack_bf16x2(v.x, v.y), pack_bf16x2(v.z, v.w)};
-    } else {
-      *reinterpret_cast<float4*>(static_cast<float*>(args.out.data) + at) = v;
+    if (args.out.data != nullptr) {
+      store_x4(args.out.data, args.out.dtype, line * args.out.stride + first + column, v);
     }
   }
 }

@@ -1,7 +1,7 @@
 // rope_append of many rows on sm_90a: a block a row. Four pairs of a head are a thread's step; the
 // steps of a row's queries come first, then those of its keys, which copy the values too.
-#include "arch/hopper/copy.cuh"
 #include "arch/hopper/launch.cuh"
+#include "ops/hopper_f32.cuh"
 #include "ops/rope_append/hopper_prefill.h"
 
 namespace weft::hopper {
@@ -15,9 +15,6 @@ struct Params {
   int64_t first = 0;
 };
 
-__device__ void store(void* to, float4 v) {
-  *static_cast<uint2*>(to) = {pack_bf16x2(v.x, v.y), pack_bf16x2(v.z, v.w)};
-}
 __device__ float4 load(const float* from) { return *reinterpret_cast<const float4*>(from); }
 
 __global__ void __launch_bounds__(kThreads) rope_append_rows(const __grid_constant__ Params p) {
@@ -47,17 +44,19 @@ __global__ void __launch_bounds__(kThreads) rope_append_rows(const __grid_consta
     const float4 high = {b.x * c.x + a.x * s.x, b.y * c.y + a.y * s.y, b.z * c.z + a.z * s.z,
                          b.w * c.w + a.w * s.w};
     const int64_t cached = kv_head * args.cache.head_stride + (p.first + row) * dim + column;
-    auto* to = query ? static_cast<uint16_t*>(args.q_out.data) + row * args.q_out.stride +
-                           head * dim + column
-                     : static_cast<uint16_t*>(args.cache.keys) + cached;
-    store(to, low);
-    store(to + half, high);
-    if (!query) {
+    if (query) {
+      // Where queries are rotated in place, nobody else reads these two.
+      const int64_t to = row * args.q_out.stride + head * dim + column;
+      store_x4(args.q_out.data, args.q_out.dtype, to, low);
+      store_x4(args.q_out.data, args.q_out.dtype, to + half, high);
+    } else {
+      const KvCache& cache = args.cache;
+      store_x4(cache.keys, cache.dtype, cached, low);
+      store_x4(cache.keys, cache.dtype, cached + half, high);
       const float* v =
           static_cast<const float*>(args.v.data) + row * args.v.stride + kv_head * dim + column;
-      auto* values = static_cast<uint16_t*>(args.cache.values) + cached;
-      store(values, load(v));
-      store(values + half, load(v + half));
+      store_x4(cache.values, cache.dtype, cached, load(v));
+      store_x4(cache.values, cache.dtype, cached + half, load(v + half));
     }
   }
 }
@@ -65,8 +64,8 @@ __global__ void __launch_bounds__(kThreads) rope_append_rows(const __grid_consta
 }  // namespace
 
 std::string_view refuse_prefill_rope_append(const RopeAppendArgs& args) {
-  if (args.q_out.dtype != DType::bf16 || args.cache.dtype != DType::bf16) {
-    return "rotated queries and cache must be bf16";
+  if (args.q_out.dtype == DType::f16 || args.cache.dtype == DType::f16) {
+    return "rotated queries and cache must be bf16 or f32";
   }
   if (args.head_dim % (2 * kStep) != 0 || args.q.stride % kStep != 0 ||
       args.k.stride % kStep != 0 || args.v.stride % kStep != 0 || args.q_out.stride % kStep != 0) {
