@@ -663,14 +663,16 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
 
   __device__ RowSource(Worker& worker, const Code& code, float* squares)
       : ProductRows(worker, code, squares),
-        row_(worker.at<const Tagged>(code.a)),
+        row_(worker.at<const Tagged>(code.a) + 2 * team().thread),
+        tag_(worker.tag(code.source)),
+        quads_(code.k / 4 - team().thread),
         weight_(code.b != kNowhere ? worker.at<const __nv_bfloat16>(code.b) : nullptr) {}
 
   __device__ void ask(char*, const SliceRuns&, int) {
     if (code_.merged == 0) {
-#pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        ask_row(i, i);
+      ask_row(0, 0);
+      if (has_more(0)) {
+        ask_row(1, 1);
       }
       ask_weights(0);
     }
@@ -691,17 +693,22 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
         ask_row(0, chunk);
         again = true;
       }
-      if (again) {
-        ask_row(1, chunk + 1);
-      }
       TaggedQuad words[kQuads];
 #pragma unroll
       for (int q = 0; q < kQuads; ++q) {
         words[q] = asked_[0][q];
-        asked_[0][q] = asked_[1][q];
       }
-      static_assert(kAhead == 2);
-      ask_row(1, chunk + 2);
+      if (has_more(chunk)) {
+        if (again) {
+          ask_row(1, chunk + 1);
+        }
+#pragma unroll
+        for (int q = 0; q < kQuads; ++q) {
+          asked_[0][q] = asked_[1][q];
+        }
+        static_assert(kAhead == 2);
+        ask_row(1, chunk + 2);
+      }
 #pragma unroll
       for (int q = 0; q < kQuads; ++q) {
         if (warp_quad(chunk, q) >= quads) {
@@ -715,7 +722,9 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
         }
         store_row_quad<1>(row, 0, quad(chunk, q), x);
       }
-      ask_weights(chunk + 1);  // rows that are normed have one chunk, but in the largest models
+      if (has_more(chunk)) {
+        ask_weights(chunk + 1);  // only in the largest models
+      }
     }
     worker_.stamp(1);
   }
@@ -739,12 +748,19 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
     return (chunk * kQuads + q) * Team::kThreads + team().warp * 32;
   }
   __device__ static int quad(int chunk, int q) { return warp_quad(chunk, q) + team().lane; }
+  __device__ bool has(int chunk, int q) const {
+    return (chunk * kQuads + q) * Team::kThreads < quads_;
+  }
+  /// Whether the row goes on after a chunk.
+  __device__ bool has_more(int chunk) const {
+    return (chunk + 1) * kQuads * Team::kThreads < code_.k / 4;
+  }
   __device__ void ask_row(int i, int chunk) {
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
       asked_[i][q] = nothing();
-      if (4 * quad(chunk, q) < code_.k) {
-        asked_[i][q] = load_tagged_quad(row_ + 2 * quad(chunk, q));
+      if (has(chunk, q)) {
+        asked_[i][q] = load_tagged_quad(row_ + 2 * (chunk * kQuads + q) * Team::kThreads);
       }
     }
   }
@@ -752,14 +768,14 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
       weights_[q] = {};
-      if (4 * quad(chunk, q) < code_.k && weight_ != nullptr) {
-        weights_[q] = __ldg(reinterpret_cast<const uint2*>(weight_ + 4 * quad(chunk, q)));
+      if (has(chunk, q) && weight_ != nullptr) {
+        weights_[q] = __ldg(reinterpret_cast<const uint2*>(weight_) + quad(chunk, q));
       }
     }
   }
   /// Zeros that are there.
   __device__ TaggedQuad nothing() const {
-    const Tagged zero{0, worker_.tag(code_.source) << 16};
+    const Tagged zero{0, tag_ << 16};
     return {{zero, zero}};
   }
   /// Whether the oldest chunk that was asked for is what the row shall be.
@@ -767,12 +783,15 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
     bool all = true;
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
-      all = all && asked_[0][q].has(worker_.tag(code_.source));
+      all = all && asked_[0][q].has(tag_);
     }
     return all;
   }
 
-  const Tagged* row_;
+  // Copies: read from the code they would be loaded again after every look at memory.
+  const Tagged* row_;  // from this thread's first quad on
+  const uint32_t tag_;
+  const int quads_;  // from there to the row's end
   const __nv_bfloat16* weight_;
   float squares_ = 0;
   TaggedQuad asked_[kAhead][kQuads] = {};
@@ -1060,12 +1079,12 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
     }
     float factor = 1;
     if (normed) {
-      float all = 0;
-#pragma unroll
-      for (int w = 0; w < Team::kWarps; ++w) {
-        all += squares[sequence() * Team::kWarps + w];
-      }
-      factor = norm_factor(all, code.k, code.x);
+      static_assert(Team::kWarps == 8);
+      const auto* of_warps = reinterpret_cast<const float4*>(squares + sequence() * Team::kWarps);
+      const float4 a = of_warps[0];
+      const float4 b = of_warps[1];
+      factor =
+          norm_factor(((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w)), code.k, code.x);
     }
 #pragma unroll 1
     for (int thread = output(); thread / 32 * 32 < outputs; thread += kFinishThreads<kBatch>) {

@@ -378,9 +378,6 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
         held.template multiply<kBatch>(lane, {lane, in_row, slice, unit_fold}, part, sums);
       }
       const uint32_t scales = held.scales;
-      if (i == 0 && block == 0) {
-        source.publish();
-      }
       if (left > 0) {
         fetch(true, is_alone());
       }
@@ -391,6 +388,9 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
         ++unit;
         slice = 0;
       }
+    }
+    if (block == 0 && runs.count(warp) > 0) {
+      source.publish();
     }
     team.sync();
     finish(block, min(kBlockUnits, units - block), runs, slices);
