@@ -27,16 +27,16 @@ constexpr int kLoaderRegisters = 24;
 constexpr uint32_t kMostLooks = 1u << 22;  // of about half a microsecond
 constexpr int32_t kAlign = 128;
 constexpr int kMostHalf = 128;  // of the elements of a head
-constexpr int kCodeSlots = 8;   // codes in shared memory at once
+constexpr int kCodeSlots = 4;   // codes in shared memory at once
 
 constexpr int32_t aligned(int32_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 /// What the loader needs of a code.
 struct CodePages {
-  uint32_t stream;  ///< see Code
-  uint32_t bytes;   ///< of all pages
-  bool head;        ///< see Code
-  bool compressed;  ///< see Code
+  uint32_t stream;  ///< see Code, likewise the others
+  uint32_t slices : 30;
+  uint32_t head : 1;
+  uint32_t compressed : 1;
 };
 
 /// What lies at the beginning of shared memory, all of fixed size.
@@ -51,10 +51,7 @@ struct Shared {
   int step[Team::kWarps];  ///< the one that the warp is in
   int fed[kLoaders];       ///< of a step: the one whose pages a loader brings
   uint32_t put[kLoaders];  ///< pages that a loader has put into the ring
-  union {                  // the sample's event comes after the team's last product
-    alignas(16) float sums[kBlockSums<kBatch>];
-    SampleScratch sample;
-  };
+  alignas(16) float sums[kBlockSums<kBatch>];
   alignas(16) float squares[2][kBatch][Team::kWarps];  ///< of rows that are normed, each warp's
   float scratch[2 * Team::kWarps];
   Candidate best[Team::kWarps];
@@ -76,7 +73,8 @@ struct Layout {
     code_pages = aligned(static_cast<int32_t>(sizeof(Shared<kBatch>)));
     signals = code_pages + aligned(launch.most_codes * static_cast<int32_t>(sizeof(CodePages)));
     scratch = signals + aligned(2 * static_cast<int32_t>(launch.events));
-    pages = scratch + aligned(launch.scratch_bytes);
+    pages =
+        scratch + aligned(max(launch.scratch_bytes, static_cast<int32_t>(sizeof(SampleScratch))));
     total = pages + launch.pages * launch.page_bytes;
   }
 };
@@ -98,11 +96,11 @@ class Worker {
         static_cast<int>(launch.code_begin[blockIdx.x + 1] - launch.code_begin[blockIdx.x]);
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
       const Code& code = in_memory(i);
-      const bool compressed = code.compressed != 0;
       const int64_t slices =
           code.units > 0 ? product_slices(code.k, code.units, code.fold) : int64_t{0};
-      code_pages(i) = {code.stream, static_cast<uint32_t>(slices * weight_slice_bytes(compressed)),
-                       code.head != 0, compressed};
+      code_pages(i) = {code.stream, static_cast<uint32_t>(slices),
+                       static_cast<uint32_t>(code.head != 0 ? 1 : 0),
+                       static_cast<uint32_t>(code.compressed != 0 ? 1 : 0)};
     }
     auto* signals = reinterpret_cast<uint16_t*>(memory + layout().signals);
     for (uint32_t i = threadIdx.x; i < launch.events; i += kThreads) {
@@ -1041,10 +1039,10 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
                         (row_of(code.segment[0]) + output()) / 2);
   }
   // Which warps' sums make this thread's first column: known before the row is.
-  const SliceRuns first_runs = block_runs(code.k, code.units, code.fold, 0, kBatch);
-  const SumParts first_parts = sum_parts(first_runs, static_cast<int>(slices_of(code.k)),
-                                         output() / (gated ? kUnitColumns / 2 : kUnitColumns),
-                                         min(block_units(kBatch), code.units));
+  const SliceRuns first_runs = block_runs(code.k, code.units, code.fold, 0);
+  const SumParts first_parts =
+      sum_parts(first_runs, static_cast<int>(slices_of(code.k)),
+                output() / (gated ? kUnitColumns / 2 : kUnitColumns), min(kBlockUnits, code.units));
   Candidate best;
   float* squares = shared().squares[shared().products[team().warp].products & 1][0];
   const auto put = [&](const Segment& segment, int column, float x, bool valid) {
@@ -1217,7 +1215,8 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::sample(const Code& code
     }
     float* logits = at<float>(code.a) + static_cast<int64_t>(row) * code.n;
     token = sample_row(team(), logits, code.n, drawn, seen,
-                       __ldg(launch_.uniforms + row * launch_.steps + step()), shared().sample);
+                       __ldg(launch_.uniforms + row * launch_.steps + step()),
+                       *reinterpret_cast<SampleScratch*>(memory + layout().scratch));
   }
   if (team().thread == 0) {
     const int64_t next = position_of(row) + 1;
@@ -1378,11 +1377,14 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::load(int loader) {
   for (int step = 0; step < launch_.steps && goes_on; ++step) {
     for (fed = 0; fed < shared().code_count && goes_on; ++fed) {
       const CodePages code = code_pages(fed);
-      uint32_t left = code.head && given(step) ? 0 : code.bytes;
+      const bool compressed = code.compressed != 0;
+      uint32_t left = code.head != 0 && given(step)
+                          ? 0
+                          : code.slices * static_cast<uint32_t>(weight_slice_bytes(compressed));
       const char* from = launch_.streams[index()] + static_cast<int64_t>(code.stream) * 16;
 #pragma unroll 1
       while (left > 0 && goes_on) {
-        const uint32_t bytes = min(left, static_cast<uint32_t>(page_bytes(code.compressed)));
+        const uint32_t bytes = min(left, static_cast<uint32_t>(page_bytes(compressed)));
         if (own) {
           goes_on = feed.put(from, bytes, policy, late);
         }

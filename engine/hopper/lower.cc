@@ -238,14 +238,13 @@ class WorkerLowering {
     }
     const Code& code =
         *std::find_if(codes().rbegin(), codes().rend(), [](const Code& c) { return c.units > 0; });
-    const int batch = batch_of(out_.shape.sequences);
     const int64_t slice_bytes = weight_slice_bytes(code.compressed != 0);
     for (int i = 0; i < code.units; ++i) {
-      const int block = i / block_units(batch) * block_units(batch);  // its first unit
+      const int block = i / kBlockUnits * kBlockUnits;  // its first unit
       PackJob& job = units_[static_cast<size_t>(i)];
       job.destination = out_.packed_bytes + block * slices_of(code.k) * slice_bytes;
       job.first = static_cast<int32_t>((i - block) * slices_of(code.k));
-      job.slices = block_runs(code.k, code.units, code.fold, block, batch).slices();
+      job.slices = block_runs(code.k, code.units, code.fold, block).slices();
       out_.pack.push_back(job);
     }
     out_.packed_bytes += product_slices(code.k, code.units, code.fold) * slice_bytes;

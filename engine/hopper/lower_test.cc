@@ -295,14 +295,11 @@ TEST(Lower, RunsCoverTheStream) {
 
 /// Blocks but the last end with a page.
 TEST(Lower, BlocksFillPages) {
-  for (const int batch : {1, 4, 8}) {
-    for (const int64_t k : {64, 300, 2048, 8960}) {
-      const SliceRuns runs = block_runs(k, 1000, 1, 0, batch);
-      EXPECT_EQ(runs.slices(), slices_of(k) * block_units(batch));
-      EXPECT_EQ(runs.slices() % kPageSlices, 0);
-      EXPECT_EQ(block_runs(k, block_units(batch) + 1, 1, block_units(batch), batch).slices(),
-                unit_slices(k, 1));
-    }
+  for (const int64_t k : {64, 300, 2048, 8960}) {
+    const SliceRuns runs = block_runs(k, 1000, 1, 0);
+    EXPECT_EQ(runs.slices(), slices_of(k) * kBlockUnits);
+    EXPECT_EQ(runs.slices() % kPageSlices, 0);
+    EXPECT_EQ(block_runs(k, kBlockUnits + 1, 1, kBlockUnits).slices(), unit_slices(k, 1));
   }
 }
 
@@ -330,7 +327,6 @@ TEST(Lower, SlicesFillTheStreams) {
       const auto lowered =
           lower(made.program, made.config, made.weights, made.arena, kCapacity, plain);
       ASSERT_TRUE(lowered.ok()) << name;
-      const int batch = batch_of(static_cast<int>(sequences));
       std::set<int64_t> begins;
       size_t job = 0;
       int64_t end = 0;
@@ -346,8 +342,8 @@ TEST(Lower, SlicesFillTheStreams) {
           EXPECT_EQ(lowered->streams[worker] + int64_t{code.stream} * 16, end) << name;
           const int64_t bytes = weight_slice_bytes(compressed);
           for (int unit = 0; unit < code.units; ++unit, ++job) {
-            const int block = unit / block_units(batch) * block_units(batch);
-            const SliceRuns runs = block_runs(code.k, code.units, code.fold, block, batch);
+            const int block = unit / kBlockUnits * kBlockUnits;
+            const SliceRuns runs = block_runs(code.k, code.units, code.fold, block);
             const PackJob& packed = lowered->pack.at(job);
             EXPECT_EQ(packed.fold, unit + 1 == code.units ? code.fold : 0);
             EXPECT_EQ(packed.compressed != 0, compressed);

@@ -467,9 +467,9 @@ struct Partials {
 
 /// Elements element .. element + 7 (a multiple of 8; -1: none) of the row of heads * dim that the
 /// first `active` splits of each head, which carry `tag`, make together. A head's dim is a multiple
-/// of 8. kTailsFirst: for many readers: the tails tell when the splits are there, few words to look
-/// at again and again. Otherwise all is looked at together, a trip less.
-template <bool kTailsFirst, class Late>
+/// of 8. kOneFirst: for many readers: all is looked at when the first split is there, until
+/// then its tail alone, which is few words to look at again and again.
+template <bool kOneFirst, class Late>
 __device__ void merge_splits(const Partials& partials, uint32_t tag, int active, int element,
                              Late& late, float4 (&out)[2]) {
   constexpr int kAtOnce = 6;  // splits on their way
@@ -484,23 +484,14 @@ __device__ void merge_splits(const Partials& partials, uint32_t tag, int active,
   out[0] = out[1] = {};
 #pragma unroll 1
   for (int base = 0; base < active && element >= 0; base += kAtOnce) {
-    // What of them is not there yet is asked for once more with all others.
     Tagged tail[kAtOnce] = {};
     TaggedQuad quad[kAtOnce][2] = {};
-    bool there;
-    do {
-      there = true;
-#pragma unroll
-      for (int s = 0; s < kAtOnce && kTailsFirst; ++s) {
-        if (base + s < active) {
-          tail[s] = load_tagged(tails + base + s);
-        }
-      }
-#pragma unroll
-      for (int s = 0; s < kAtOnce && kTailsFirst; ++s) {
-        there = there && (base + s >= active || tail[s].tag() == tag);
-      }
-    } while (!there && !late());
+    bool there = !kOneFirst;
+    while (!there) {
+      tail[0] = load_tagged(tails + base);
+      there = tail[0].tag() == tag || late();
+    }
+    // What of them is not there yet is asked for once more with all others.
     do {
       there = true;
 #pragma unroll
@@ -509,9 +500,7 @@ __device__ void merge_splits(const Partials& partials, uint32_t tag, int active,
           const Tagged* from = sums + (base + s) * (partials.dim / 2);
           quad[s][0] = load_tagged_quad(from);
           quad[s][1] = load_tagged_quad(from + 2);
-          if (!kTailsFirst) {
-            tail[s] = load_tagged(tails + base + s);
-          }
+          tail[s] = load_tagged(tails + base + s);
         }
       }
 #pragma unroll

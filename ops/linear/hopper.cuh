@@ -44,7 +44,7 @@ static_assert(Team::kWarps == kTeamWarps);
 
 /// Sums of a block: the warps that share a unit have places side by side, see sums_place().
 template <int kBatch>
-inline constexpr int kBlockSums = (block_units(kBatch) + Team::kWarps - 1) * kBatch* kUnitColumns;
+inline constexpr int kBlockSums = (kBlockUnits + Team::kWarps - 1) * kBatch* kUnitColumns;
 
 /// Where a warp leaves its sums of a block's unit, of a sequence, by column. Runs follow one
 /// another, so no two pairs of unit and warp with the same sum both have sums.
@@ -264,7 +264,6 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
                                                ProductState* states, char* row, int k, int units,
                                                int fold, bool compressed, Source& source,
                                                float* sums_memory, Finish finish) {
-  constexpr int kBlockUnits = block_units(kBatch);
   const int lane = made_here(team.lane);
   const int warp = made_here(team.warp);
   const auto slices = static_cast<int>(slices_of(k));
@@ -330,7 +329,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   int unit;
   int slice;
   const auto begin = [&](int block) {
-    runs = block_runs(k, units, fold, block, kBatch);
+    runs = block_runs(k, units, fold, block);
     left = runs.count(warp);
     unit = runs.first(warp) / slices;
     slice = runs.first(warp) - unit * slices;

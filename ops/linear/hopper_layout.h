@@ -48,7 +48,7 @@ inline constexpr int kStreamedSlices = 2;
 constexpr bool rows_are_streamed(int64_t slices) { return slices > kTeamWarps * kStreamedSlices; }
 /// Units of a block, after which sums are gathered; an even number, so that only the last block of
 /// a product may end within a page.
-constexpr int block_units(int batch) { return batch == 1 ? 96 : 24; }
+inline constexpr int kBlockUnits = 24;
 
 constexpr int64_t groups_of(int64_t k) { return (k + kGroupK - 1) / kGroupK; }
 constexpr int64_t slices_of(int64_t k) { return (k + kSliceK - 1) / kSliceK; }
@@ -85,11 +85,10 @@ struct SliceRuns {
   }
 };
 /// Of the block of a product that begins at unit `first`.
-constexpr SliceRuns block_runs(int64_t k, int units, int fold, int first, int batch) {
+constexpr SliceRuns block_runs(int64_t k, int units, int fold, int first) {
   const int left = units - first;
-  return SliceRuns(static_cast<int>(left > block_units(batch)
-                                        ? product_slices(k, block_units(batch), 0)
-                                        : product_slices(k, left, fold)));
+  return SliceRuns(static_cast<int>(left > kBlockUnits ? product_slices(k, kBlockUnits, 0)
+                                                       : product_slices(k, left, fold)));
 }
 /// Pages from one that a warp reads to the next one.
 inline constexpr int kPageJump = kTeamWarps / kPageSlices;
