@@ -68,6 +68,12 @@ __device__ inline T made_here(T x) {
   return x;
 }
 
+/// a / b, of numbers from 0 on, a below 2^20: the quotient of halves up is right within 2^-21 of
+/// it, in a fifth of the instructions of a division.
+__device__ inline int small_quotient(int a, int b) {
+  return static_cast<int>(__fdividef(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
+}
+
 // --- data between SMs ---
 
 __device__ inline uint32_t load_acquire(const uint32_t* address) {

@@ -96,8 +96,7 @@ class Worker {
         static_cast<int>(launch.code_begin[blockIdx.x + 1] - launch.code_begin[blockIdx.x]);
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
       const Code& code = in_memory(i);
-      const int64_t slices =
-          code.units > 0 ? product_slices(code.k, code.units, code.fold) : int64_t{0};
+      const int slices = code.units > 0 ? product_slices(code.k, code.units, code.fold) : 0;
       code_pages(i) = {code.stream, static_cast<uint32_t>(slices),
                        static_cast<uint32_t>(code.head != 0 ? 1 : 0),
                        static_cast<uint32_t>(code.compressed != 0 ? 1 : 0)};
@@ -359,8 +358,11 @@ __device__ void Worker<kTraced, kBatch>::split_keys(int position, int split, int
   const int block = begin / kBlock;
   const int blocks = (end + kBlock - 1) / kBlock - block;
   active = min(shape.splits, (blocks + kFewestBlocks - 1) / kFewestBlocks);
-  first = max(begin, (block + blocks * split / active) * kBlock);
-  last = min(end, (block + blocks * (split + 1) / active) * kBlock);
+  const int each = small_quotient(blocks, active);
+  const int more = blocks - each * active;  // splits that have one more
+  const int before = block + split * each + min(split, more);
+  first = max(begin, before * kBlock);
+  last = min(end, (before + each + (split < more ? 1 : 0)) * kBlock);
 }
 
 template <bool kTraced, int kBatch>
@@ -681,7 +683,7 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
       worker_.merge(code_, row);
       return;
     }
-    const int quads = static_cast<int>(row_slices(code_.k, code_.fold)) * (kSliceK / 4);
+    const int quads = row_slices(code_.k, code_.fold) * (kSliceK / 4);
 #pragma unroll 1
     for (int chunk = 0; warp_quad(chunk, 0) < quads; ++chunk) {
       // What was asked for before it was written is asked for again all at once: one by one, each
@@ -827,7 +829,7 @@ class Worker<kTraced, kBatch>::RowsSource : public Worker<kTraced, kBatch>::Prod
     if (streams()) {
       return;
     }
-    const auto slices = static_cast<int>(slices_of(code_.k));
+    const auto slices = slices_of(code_.k);
 #pragma unroll 1
     for (int slice = team().warp; slice < slices; slice += Team::kWarps) {
       const int next = slice + Team::kWarps < slices ? slice + Team::kWarps : -1;
@@ -984,7 +986,7 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::merge(const Code& code,
   Late late(*this, &code, -1);
   int active;
   const Partials partials = splits_of(code, 0, active);
-  const int end = static_cast<int>(row_slices(code.k, code.fold)) * kSliceK;
+  const int end = row_slices(code.k, code.fold) * kSliceK;
 #pragma unroll 1
   for (int element = 8 * team().thread; element < end; element += 8 * Team::kThreads) {
     float4 x[2];
@@ -1025,6 +1027,8 @@ template <bool kTraced, int kBatch>
 __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& code) {
   const bool gated = code.opcode == Opcode::gated_linear;
   const bool normed = code.b != kNowhere;
+  static_assert(kUnitColumns == 16);
+  const int unit_shift = gated ? 3 : 4;  // columns of out in a unit, as a power of 2
   // This thread's sequence when it finishes a block's columns, and the first of them.
   const auto sequence = [&] { return kBatch == 1 ? 0 : team().thread / kFinishThreads<kBatch>; };
   const auto output = [&] { return team().thread % kFinishThreads<kBatch>; };
@@ -1040,9 +1044,8 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
   }
   // Which warps' sums make this thread's first column: known before the row is.
   const SliceRuns first_runs = block_runs(code.k, code.units, code.fold, 0);
-  const SumParts first_parts =
-      sum_parts(first_runs, static_cast<int>(slices_of(code.k)),
-                output() / (gated ? kUnitColumns / 2 : kUnitColumns), min(kBlockUnits, code.units));
+  const SumParts first_parts = sum_parts(first_runs, slices_of(code.k), output() >> unit_shift,
+                                         min(kBlockUnits, code.units));
   Candidate best;
   float* squares = shared().squares[shared().products[team().warp].products & 1][0];
   const auto put = [&](const Segment& segment, int column, float x, bool valid) {
@@ -1070,7 +1073,7 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
     }
   };
   const auto finish = [&](int first_unit, int units, const SliceRuns& runs, int slices) {
-    const int unit_columns = gated ? kUnitColumns / 2 : kUnitColumns;
+    const int unit_columns = 1 << unit_shift;
     const int outputs = units * unit_columns;
     if (made_here(output()) / 32 * 32 >= outputs || sequence() >= sequences()) {
       return;
@@ -1087,8 +1090,8 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
 #pragma unroll 1
     for (int thread = output(); thread / 32 * 32 < outputs; thread += kFinishThreads<kBatch>) {
       const bool there = thread < outputs;
-      const int unit = there ? thread / unit_columns : 0;
-      const int of_unit = thread % unit_columns;
+      const int unit = there ? thread >> unit_shift : 0;
+      const int of_unit = thread & (unit_columns - 1);
       const bool last = first_unit + unit + 1 == code.units;
       const bool first = first_unit == 0 && thread < kFinishThreads<kBatch>;
       const SumParts parts = first ? first_parts : sum_parts(runs, slices, unit, units);

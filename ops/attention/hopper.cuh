@@ -73,7 +73,7 @@ __device__ void merge_parts(const Team& team, const float* scratch, int pitch_he
                             int dim, Store store) {
   team.sync();
   for (int i = team.thread; 2 * i < heads * dim; i += Team::kThreads) {
-    const int h = 2 * i / dim;
+    const int h = small_quotient(2 * i, dim);
     const int d = 2 * i - h * dim;
     const auto part = [&](int warp) { return scratch + (warp * pitch_heads + h) * (dim + 2); };
     float highest = -__builtin_inff();
@@ -474,7 +474,7 @@ __device__ void merge_splits(const Partials& partials, uint32_t tag, int active,
                              Late& late, float4 (&out)[2]) {
   constexpr int kAtOnce = 6;  // splits on their way
   const int at = max(element, 0);
-  const int head = at / partials.dim;
+  const int head = small_quotient(at, partials.dim);
   const int first = head * partials.splits;
   const Tagged* tails = partials.tails + first;
   const Tagged* sums =

@@ -266,7 +266,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
                                                float* sums_memory, Finish finish) {
   const int lane = made_here(team.lane);
   const int warp = made_here(team.warp);
-  const auto slices = static_cast<int>(slices_of(k));
+  const int slices = slices_of(k);
   const uint32_t in_row = smem_address(row);
   const uint32_t weights = smem_address(ring.pages);
   const auto fold_of = [&](int unit) { return kBatch == 1 && unit + 1 == units ? fold : 0; };
@@ -305,7 +305,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       columns.y *= __uint_as_float(scales << 23);
       if (kBatch == 1 && unit_fold != 0) {
         // Where the weights' group of k and the row's are the same.
-        const bool same = lane % 4 == lane / 4 / half;
+        const bool same = lane % 4 == lane / 4 >> (3 - unit_fold);
         columns = same ? columns : float2{};
 #pragma unroll
         for (const int distance : {1, 2, 8, 16}) {
@@ -331,7 +331,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   const auto begin = [&](int block) {
     runs = block_runs(k, units, fold, block);
     left = runs.count(warp);
-    unit = runs.first(warp) / slices;
+    unit = small_quotient(runs.first(warp), slices);
     slice = runs.first(warp) - unit * slices;
     page = state().cursor;
     page.advance(warp / kPageSlices, ring.slots);
@@ -368,7 +368,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
 #pragma unroll 1
     for (int i = 0; left > 0; ++i) {
       const int unit_fold = fold_of(block + unit);
-      const bool ends = slice + 1 == static_cast<int>(unit_slices(k, unit_fold));
+      const bool ends = slice + 1 == unit_slices(k, unit_fold);
       --left;
       if (source.streams()) {
         source.take(i, left == 0 ? -1 : ends ? 0 : slice + 1);

@@ -50,18 +50,26 @@ constexpr bool rows_are_streamed(int64_t slices) { return slices > kTeamWarps * 
 /// a product may end within a page.
 inline constexpr int kBlockUnits = 24;
 
-constexpr int64_t groups_of(int64_t k) { return (k + kGroupK - 1) / kGroupK; }
-constexpr int64_t slices_of(int64_t k) { return (k + kSliceK - 1) / kSliceK; }
+// For integers of any size: those of a kernel are short.
+template <class T>
+constexpr T slices_of(T k) {
+  return (k + kSliceK - 1) / kSliceK;
+}
 /// Of a unit that is folded `fold` times: a slice of it has fewer columns and more of k.
-constexpr int64_t unit_slices(int64_t k, int fold) {
-  return (slices_of(k) + (int64_t{1} << fold) - 1) >> fold;
+template <class T>
+constexpr T unit_slices(T k, int fold) {
+  return (slices_of(k) + (T{1} << fold) - 1) >> fold;
 }
 /// Of a block or a product of `units` units, the last of which is folded `fold` times.
-constexpr int64_t product_slices(int64_t k, int64_t units, int fold) {
+template <class T>
+constexpr T product_slices(T k, int units, int fold) {
   return (units - 1) * slices_of(k) + unit_slices(k, fold);
 }
 /// Of a row in shared memory, zeros after its k.
-constexpr int64_t row_slices(int64_t k, int fold) { return unit_slices(k, fold) << fold; }
+template <class T>
+constexpr T row_slices(T k, int fold) {
+  return unit_slices(k, fold) << fold;
+}
 
 /// How the slices of a block, unit after unit, are dealt to the team's warps: a warp has a run of
 /// them, runs are as even as can be. In the stream the first slices of all runs come first, then
@@ -85,10 +93,10 @@ struct SliceRuns {
   }
 };
 /// Of the block of a product that begins at unit `first`.
-constexpr SliceRuns block_runs(int64_t k, int units, int fold, int first) {
+constexpr SliceRuns block_runs(int k, int units, int fold, int first) {
   const int left = units - first;
-  return SliceRuns(static_cast<int>(left > kBlockUnits ? product_slices(k, kBlockUnits, 0)
-                                                       : product_slices(k, left, fold)));
+  return SliceRuns(left > kBlockUnits ? product_slices(k, kBlockUnits, 0)
+                                      : product_slices(k, left, fold));
 }
 /// Pages from one that a warp reads to the next one.
 inline constexpr int kPageJump = kTeamWarps / kPageSlices;
