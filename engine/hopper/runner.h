@@ -20,8 +20,7 @@ struct RunnerOptions {
   int sequences = 1;     ///< at most kMostSequences
   DType kv = DType::bf16;
   bool round_activations = true;  ///< prompts may be fed by chunks that round them to bf16
-  /// For the resident kernel (ops/linear/hopper_compress.h); default: when they do not fit
-  /// L2, but for plain_operations().
+  /// For the resident kernel (ops/linear/hopper_compress.h); default: when they do not fit L2.
   std::optional<bool> compress_weights = {};
   uint64_t weights_seed = 0;  ///< of weights with no data
   bool profile = false;       ///< time every operation
