@@ -10,6 +10,7 @@
 #include "arch/hopper/copy.cuh"
 #include "arch/hopper/gemm.cuh"
 #include "arch/hopper/launch.cuh"
+#include "arch/hopper/resident.cuh"
 #include "arch/hopper/tensor_map.h"
 #include "arch/hopper/wgmma.cuh"
 
@@ -179,6 +180,24 @@ TEST(HopperTiles, GatheredPieces) {
   for (int i = 0; i < 32; ++i) {
     EXPECT_EQ(got[31 - i], i < 20 ? values[3 * i] : 0);
   }
+}
+
+__global__ void compare_quotients(int end, int* wrong) {
+  const int b = static_cast<int>(blockIdx.x) + 1;
+  for (int a = static_cast<int>(threadIdx.x); a < end; a += static_cast<int>(blockDim.x)) {
+    if (small_quotient(a, b) != a / b) {
+      atomicAdd(wrong, 1);
+    }
+  }
+}
+
+/// Every number that it is for, by every divisor up to 2048.
+TEST(HopperResident, SmallQuotientsAreExact) {
+  NEEDS_GPU();
+  Memory<int> wrong(std::vector<int>{0});
+  compare_quotients<<<2048, 256>>>(1 << 20, wrong.data());
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(wrong.read().front(), 0);
 }
 
 }  // namespace
