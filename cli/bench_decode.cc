@@ -90,7 +90,7 @@ Result<int> bench_decode(const DecodeFlags& flags) {
              : hopper::describe_prefill(
                    config, weights,
                    {options.kv.value_or(default_kv(config, weights)),
-                    options.round_activations.value_or(config.hidden >= kRoundedHidden)});
+                    options.round_activations.value_or(default_round_activations(config))});
   WEFT_ASSIGN(const auto engine, Engine::create(config, std::move(weights), options));
   const int workers = engine->workers();
   const auto batch = static_cast<size_t>(flags.batch);

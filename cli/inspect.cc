@@ -109,7 +109,8 @@ Result<int> inspect(const InspectFlags& flags) {
     WEFT_ASSIGN(weights, Weights::open(flags.source.directory, config));
   }
   const DType kv = engine.kv.value_or(default_kv(config, weights));
-  const bool round_activations = engine.round_activations.value_or(config.hidden >= kRoundedHidden);
+  const bool round_activations =
+      engine.round_activations.value_or(default_round_activations(config));
   std::string text = describe(config, weights, kv);
   if (engine.device != "cpu") {
     text += fmt::format("  prompts on {}: {}\n", engine.device,

@@ -32,9 +32,14 @@ double log_sum_exp(std::span<const float> row) {
 
 }  // namespace
 
+bool default_round_activations(const ModelConfig& config) {
+  constexpr int64_t kLargeHidden = 1024;
+  return config.hidden >= kLargeHidden;
+}
+
 DType default_kv(const ModelConfig& config, const Weights& weights) {
   const bool bf16 = weights.get(Role::query, 0).dtype == DType::bf16;
-  return bf16 && config.hidden >= kRoundedHidden ? DType::bf16 : DType::f32;
+  return bf16 && default_round_activations(config) ? DType::bf16 : DType::f32;
 }
 
 std::string_view name_of(Stop stop) {
@@ -121,7 +126,8 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
   const ModelConfig& kept = state->config;
   const int64_t capacity = options.context > 0 ? options.context : kept.context;
   const DType kv = options.kv.value_or(default_kv(kept, state->weights));
-  const bool round_activations = options.round_activations.value_or(kept.hidden >= kRoundedHidden);
+  const bool round_activations =
+      options.round_activations.value_or(default_round_activations(kept));
   if (cuda) {
     if constexpr (built::kCuda) {
       WEFT_ASSIGN(state->runner,

@@ -18,12 +18,13 @@
 
 namespace weft {
 
-/// Models of this hidden size and more are large enough for bf16 caches and activations to pay, and
-/// have them by default; smaller ones answer in milliseconds either way and keep f32.
-inline constexpr int64_t kRoundedHidden = 1024;
+// Large models have bf16 caches and activations by default; small ones answer in milliseconds
+// either way and keep f32.
 
 /// The KV format a model has by default: bf16 for large models with bf16 weights, else f32.
 DType default_kv(const ModelConfig& config, const Weights& weights);
+/// Whether a model's prompts have activations rounded by default: large ones.
+bool default_round_activations(const ModelConfig& config);
 
 struct EngineOptions {
   std::string device = "cpu";    ///< "cpu", "cuda", "cuda:1"
@@ -32,11 +33,11 @@ struct EngineOptions {
   int sequences = 1;             ///< decoded at once, each with a cache of its own: on cuda up to 8
   std::optional<DType> kv = {};  ///< KV format; default: default_kv()
   /// Whether prefill rounds activations to bf16 where they meet bf16 weights (see PlanOptions).
-  /// Default: in models of kRoundedHidden and more.
+  /// Default: default_round_activations().
   std::optional<bool> round_activations = {};
   int64_t chunk = 512;  ///< tokens of one prefill step
   /// cuda: whether decode steps read weights that are compressed without loss, where they can be.
-  /// Default: when they do not fit the device's L2 cache, those that gain by it.
+  /// Default: when they do not fit the device's L2 cache.
   std::optional<bool> compress_weights = {};
   /// cuda: the seed of weights that are only described (Weights::describe): they are made on the
   /// device, the same values that Weights::generate makes.

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "arch/hopper/copy.cuh"
+#include "arch/hopper/resident.cuh"
 #include "ops/matrix.h"
 
 namespace weft::hopper {
@@ -18,10 +19,7 @@ __device__ Quad load_quad(const void* data, int64_t i) {
                                         i * static_cast<int64_t>(sizeof(Quad) / 4));
 }
 __device__ inline float4 widen(float4 v) { return v; }
-__device__ inline float4 widen(uint2 v) {
-  return {__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000), __uint_as_float(v.y << 16),
-          __uint_as_float(v.y & 0xffff0000)};
-}
+__device__ inline float4 widen(uint2 v) { return widen4(v); }
 /// To elements i .. i + 3 of an f32 or bf16 array, aligned to all four.
 __device__ inline void store_x4(void* data, DType type, int64_t i, float4 v) {
   if (type == DType::f32) {

@@ -68,8 +68,8 @@ __device__ inline T made_here(T x) {
   return x;
 }
 
-/// a / b, of numbers from 0 on, a below 2^20: the quotient of halves up is right within 2^-21 of
-/// it, in a fifth of the instructions of a division.
+/// a / b rounded down, of a from 0 to 2^20 and b from 1 on, in a fifth of the instructions of a
+/// division: (a + 0.5) / b is at least 0.5 / b from any whole number, and known within 2^-21 of it.
 __device__ inline int small_quotient(int a, int b) {
   return static_cast<int>(__fdividef(static_cast<float>(a) + 0.5f, static_cast<float>(b)));
 }
@@ -189,6 +189,10 @@ __device__ inline uint32_t pack_bf16(float low, float high) {
 }
 __device__ inline float bf16_low(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ inline float bf16_high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+/// Four bf16.
+__device__ inline float4 widen4(uint2 pairs) {
+  return {bf16_low(pairs.x), bf16_high(pairs.x), bf16_low(pairs.y), bf16_high(pairs.y)};
+}
 
 /// The threads that compute in a resident CTA: all of them but the loader's warp.
 struct Team {

@@ -202,7 +202,7 @@ Status HopperRunner::lower_program() {
   launch_.most_codes = lowered_.most_codes;
   launch_.events = static_cast<uint32_t>(program_.events.size());
   launch_.sampled = static_cast<uint16_t>(program_.sampled);
-  launch_.pages = 0;
+  launch_.pages = 0;  // those of an earlier lowering are not in the way
   const int64_t room = kMostSharedBytes - decode_shared_bytes(launch_);
   launch_.page_bytes = lowered_.page_bytes;
   launch_.pages = static_cast<int32_t>(std::min<int64_t>(kMostPages, room / launch_.page_bytes));

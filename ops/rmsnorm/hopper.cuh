@@ -5,10 +5,6 @@
 
 namespace weft::hopper {
 
-/// Four elements of a bf16 row.
-__device__ inline float4 widen4(uint2 row) {
-  return {bf16_low(row.x), bf16_high(row.x), bf16_low(row.y), bf16_high(row.y)};
-}
 __device__ inline float4 load_weight4(const __nv_bfloat16* weight, int i) {
   return widen4(__ldg(reinterpret_cast<const uint2*>(weight) + i));
 }
