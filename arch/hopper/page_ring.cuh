@@ -36,6 +36,13 @@ struct PageCursor {
       phase ^= 1;
     }
   }
+  /// By at most a whole ring.
+  __device__ void jump(int pages, int slots) {
+    slot += pages;
+    const bool around = slot >= slots;
+    slot -= around ? slots : 0;
+    phase ^= around ? 1 : 0;
+  }
   __device__ void advance(int pages, int slots) {
     slot += pages;
     while (slot >= slots) {
@@ -50,7 +57,7 @@ struct PageCursor {
 struct FlightLimits {
   int hungry;        ///< of a loader, while at least `hungry_slots` slots are free
   int calm;          ///< otherwise
-  int hungry_slots;  ///< at most as many as there are
+  int hungry_slots;  ///< at most as many as there are; 0: always hungry
 };
 
 /// A loader's end of the ring, of one thread. kLoaders take turns at the pages. What it needs stays
@@ -84,13 +91,16 @@ class PageFeed {
         return false;
       }
     }
-    int last = next_.slot + limits_.hungry_slots - 1;  // slots become free in order
-    uint32_t phase = next_.phase ^ 1;
-    if (last >= slots_) {
-      last -= slots_;
-      phase ^= 1;
+    int most = limits_.hungry;
+    if (limits_.hungry_slots > 0) {
+      int last = next_.slot + limits_.hungry_slots - 1;  // slots become free in order
+      uint32_t phase = next_.phase ^ 1;
+      if (last >= slots_) {
+        last -= slots_;
+        phase ^= 1;
+      }
+      most = empty(last).test(phase) ? limits_.hungry : limits_.calm;
     }
-    const int most = empty(last).test(phase) ? limits_.hungry : limits_.calm;
     while (flying_ >= most) {
       land();
     }

@@ -194,6 +194,33 @@ __device__ inline float4 widen4(uint2 pairs) {
   return {bf16_low(pairs.x), bf16_high(pairs.x), bf16_low(pairs.y), bf16_high(pairs.y)};
 }
 
+// --- what every step reads again ---
+
+/// A policy for small things that every step reads: they stay in L2 while caches and streams of
+/// weights, several times its size, pass through it.
+__device__ inline uint64_t evict_last() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ inline uint32_t load_kept(const uint32_t* from) {
+  uint32_t x;
+  asm("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(x) : "l"(from), "l"(evict_last()));
+  return x;
+}
+__device__ inline uint2 load_kept(const uint2* from) {
+  uint2 x;
+  asm("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+      : "=r"(x.x), "=r"(x.y)
+      : "l"(from), "l"(evict_last()));
+  return x;
+}
+__device__ inline float load_kept(const __nv_bfloat16* from) {
+  uint16_t x;
+  asm("ld.global.nc.L2::cache_hint.u16 %0, [%1], %2;" : "=h"(x) : "l"(from), "l"(evict_last()));
+  return bf16_low(x);
+}
+
 /// The threads that compute in a resident CTA: all of them but the loader's warp.
 struct Team {
   int thread;

@@ -147,7 +147,7 @@ struct Launch {
   int32_t page_bytes = 0;            ///< from a page to the next
   int32_t pages_in_flight = 0;       ///< of a loader, while `hungry_slots` are free (FlightLimits)
   int32_t calm_pages_in_flight = 0;  ///< otherwise
-  int32_t hungry_slots = 0;
+  int32_t hungry_slots = 0;          ///< 0: always as if they were
 
   int32_t* tokens = nullptr;  ///< [sequences, capacity + 1]: of each position
   /// Of the first step, by sequence. Below 0, and from the cache's end on, a sequence only keeps

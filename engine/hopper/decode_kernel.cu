@@ -374,7 +374,7 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::embed(const Code& code)
     const auto* row = at<const __nv_bfloat16>(code.a) + static_cast<int64_t>(token) * code.n;
     Tagged* to = row_at(code.b, sequence, code.n);
     for (int i = team().thread; 4 * i < code.n; i += Team::kThreads) {
-      const float4 x = load_weight4(row, i);
+      const float4 x = widen4(__ldg(reinterpret_cast<const uint2*>(row) + i));
       store_tagged(to + 2 * i, x.x * code.x, x.y * code.x, tag(code.version));
       store_tagged(to + 2 * i + 1, x.z * code.x, x.w * code.x, tag(code.version));
     }
@@ -449,7 +449,7 @@ __device__ void Worker<kTraced, kBatch>::head_row(const Code& code, const Tagged
     if (d < dim) {
       float2 w{1, 1};
       if (weight != kNowhere) {
-        const uint32_t pair = __ldg(at<const uint32_t>(weight) + d / 2);
+        const uint32_t pair = load_kept(at<const uint32_t>(weight) + d / 2);
         w = {factor * bf16_low(pair), factor * bf16_high(pair)};
       }
       reinterpret_cast<float2*>(to)[d / 2] = {x[j].x * w.x, x[j].y * w.y};
@@ -629,6 +629,14 @@ class Worker<kTraced, kBatch>::ProductRows {
     while (!page.try_wait(phase) && !late_()) {
     }
   }
+  /// What this thread's first column of the product is added to, which nobody writes meanwhile:
+  /// asked for long before it is needed.
+  __device__ void ask_prior(const Tagged* at, uint32_t tag) {
+    prior_at_ = at;
+    prior_tag_ = tag;
+    prior_ = load_tagged(at);
+  }
+  __device__ Tagged prior() const { return prior_; }
 
  protected:
   /// `squares`: [kBatch][warps], of rows that are normed, each warp's.
@@ -643,10 +651,22 @@ class Worker<kTraced, kBatch>::ProductRows {
     }
   }
 
+  /// When the row has come. A worker without a part in the last products asked too early.
+  __device__ void look_at_prior() {
+    if (prior_at_ != nullptr && prior_.tag() != prior_tag_) {
+      prior_ = load_tagged(prior_at_);
+    }
+  }
+
   Worker& worker_;
   const Code& code_;
   float* const squares_at_;
   Late late_;
+
+ private:
+  const Tagged* prior_at_ = nullptr;
+  uint32_t prior_tag_ = 0;
+  Tagged prior_ = {};
 };
 
 /// The row that a product multiplies: a tagged row, perhaps with a norm's weights, or attention's
@@ -670,62 +690,46 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
 
   __device__ void ask(char*, const SliceRuns&, int) {
     if (code_.merged == 0) {
-      ask_row(0, 0);
-      if (has_more(0)) {
-        ask_row(1, 1);
+      ask_row(0);
+#pragma unroll
+      for (int q = 0; q < kWeightQuads; ++q) {
+        weights_[q] = weight_ != nullptr && has(0, q) ? weights(0, q) : uint2{};
       }
-      ask_weights(0);
     }
   }
 
   __device__ void make(char* row) {
     if (code_.merged != 0) {
       worker_.merge(code_, row);
+      this->look_at_prior();
       return;
     }
     const int quads = row_slices(code_.k, code_.fold) * (kSliceK / 4);
 #pragma unroll 1
-    for (int chunk = 0; warp_quad(chunk, 0) < quads; ++chunk) {
-      // What was asked for before it was written is asked for again all at once: one by one, each
-      // word would cost a trip of its own.
-      bool again = false;
-      while (!there() && !late_()) {
-        ask_row(0, chunk);
-        again = true;
+    for (int first = 0; warp_quad(first, 0) < quads; first += kQuads * Team::kThreads) {
+      if (first > 0) {
+        ask_row(first);
       }
-      TaggedQuad words[kQuads];
+      await(first);
 #pragma unroll
       for (int q = 0; q < kQuads; ++q) {
-        words[q] = asked_[0][q];
-      }
-      if (has_more(chunk)) {
-        if (again) {
-          ask_row(1, chunk + 1);
-        }
-#pragma unroll
-        for (int q = 0; q < kQuads; ++q) {
-          asked_[0][q] = asked_[1][q];
-        }
-        static_assert(kAhead == 2);
-        ask_row(1, chunk + 2);
-      }
-#pragma unroll
-      for (int q = 0; q < kQuads; ++q) {
-        if (warp_quad(chunk, q) >= quads) {
+        if (warp_quad(first, q) >= quads) {
           break;
         }
-        float4 x = words[q].values();  // zeros beyond the row's end
+        float4 x = has(first, q) ? asked_[q].values() : float4{};
         if (weight_ != nullptr) {
           squares_ += squares_of(x);
-          const float4 w = widen4(weights_[q]);
+          // Those that were not asked for are of rows that only the largest models have.
+          const bool asked = first == 0 && q < kWeightQuads;
+          const float4 w = widen4(asked           ? weights_[q % kWeightQuads]
+                                  : has(first, q) ? weights(first, q)
+                                                  : uint2{});
           x = {x.x * w.x, x.y * w.y, x.z * w.z, x.w * w.w};
         }
-        store_row_quad<1>(row, 0, quad(chunk, q), x);
-      }
-      if (has_more(chunk)) {
-        ask_weights(chunk + 1);  // only in the largest models
+        store_row_quad<1>(row, 0, warp_quad(first, q) + team().lane, x);
       }
     }
+    this->look_at_prior();
     worker_.stamp(1);
   }
 
@@ -740,52 +744,57 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
   using ProductRows::late_;
   using ProductRows::worker_;
 
-  static constexpr int kAhead = 2;  // chunks that are asked for
-  static constexpr int kQuads = 4;  // of a thread, of a chunk
+  static constexpr int kQuads = 14;       // of a thread that are on their way at once
+  static constexpr int kWeightQuads = 5;  // likewise, of the norm's weights
 
-  /// The first quad of this warp.
-  __device__ static int warp_quad(int chunk, int q) {
-    return (chunk * kQuads + q) * Team::kThreads + team().warp * 32;
+  /// The q-th quad of this warp's first thread, from quad `first` of the row on.
+  __device__ static int warp_quad(int first, int q) {
+    return first + q * Team::kThreads + team().warp * 32;
   }
-  __device__ static int quad(int chunk, int q) { return warp_quad(chunk, q) + team().lane; }
-  __device__ bool has(int chunk, int q) const {
-    return (chunk * kQuads + q) * Team::kThreads < quads_;
+  __device__ bool has(int first, int q) const { return first + q * Team::kThreads < quads_; }
+  __device__ bool warp_has(int first, int q) const { return warp_quad(first, q) < code_.k / 4; }
+  __device__ TaggedQuad load(int first, int q) const {
+    return load_tagged_quad(row_ + 2 * (first + q * Team::kThreads));
   }
-  /// Whether the row goes on after a chunk.
-  __device__ bool has_more(int chunk) const {
-    return (chunk + 1) * kQuads * Team::kThreads < code_.k / 4;
+  __device__ uint2 weights(int first, int q) const {
+    return load_kept(reinterpret_cast<const uint2*>(weight_) + warp_quad(first, q) + team().lane);
   }
-  __device__ void ask_row(int i, int chunk) {
+  __device__ void ask_row(int first) {
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
-      asked_[i][q] = nothing();
-      if (has(chunk, q)) {
-        asked_[i][q] = load_tagged_quad(row_ + 2 * (chunk * kQuads + q) * Team::kThreads);
+      if (!warp_has(first, q)) {
+        break;
+      }
+      if (has(first, q)) {
+        asked_[q] = load(first, q);
       }
     }
   }
-  __device__ void ask_weights(int chunk) {
+  /// What was asked for before it was written is asked for again, all of it at once: one by one,
+  /// each would cost a trip of its own.
+  __device__ void await(int first) {
+    while (true) {
+      uint32_t missing = 0;
 #pragma unroll
-    for (int q = 0; q < kQuads; ++q) {
-      weights_[q] = {};
-      if (has(chunk, q) && weight_ != nullptr) {
-        weights_[q] = __ldg(reinterpret_cast<const uint2*>(weight_) + quad(chunk, q));
+      for (int q = 0; q < kQuads; ++q) {
+        if (!warp_has(first, q)) {
+          break;
+        }
+        missing |= has(first, q) && !asked_[q].has(tag_) ? 1u << q : 0u;
+      }
+      if (missing == 0 || late_()) {
+        return;
+      }
+#pragma unroll
+      for (int q = 0; q < kQuads; ++q) {
+        if (!warp_has(first, q)) {
+          break;
+        }
+        if ((missing >> q & 1) != 0) {
+          asked_[q] = load(first, q);
+        }
       }
     }
-  }
-  /// Zeros that are there.
-  __device__ TaggedQuad nothing() const {
-    const Tagged zero{0, tag_ << 16};
-    return {{zero, zero}};
-  }
-  /// Whether the oldest chunk that was asked for is what the row shall be.
-  __device__ bool there() const {
-    bool all = true;
-#pragma unroll
-    for (int q = 0; q < kQuads; ++q) {
-      all = all && asked_[0][q].has(tag_);
-    }
-    return all;
   }
 
   // Copies: read from the code they would be loaded again after every look at memory.
@@ -794,8 +803,8 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
   const int quads_;  // from there to the row's end
   const __nv_bfloat16* weight_;
   float squares_ = 0;
-  TaggedQuad asked_[kAhead][kQuads] = {};
-  uint2 weights_[kQuads] = {};
+  TaggedQuad asked_[kQuads] = {};
+  uint2 weights_[kWeightQuads] = {};
 };
 
 /// The rows of several sequences, likewise: a slice of four rows at a time, the next ones on their
@@ -848,6 +857,7 @@ class Worker<kTraced, kBatch>::RowsSource : public Worker<kTraced, kBatch>::Prod
     if (operands()) {
       await_copies<0>();
     }
+    this->look_at_prior();
     worker_.stamp(1);
   }
   __device__ void publish() {
@@ -918,7 +928,7 @@ class Worker<kTraced, kBatch>::RowsSource : public Worker<kTraced, kBatch>::Prod
       }
       weights_[q] = {};
       if (code_.b != kNowhere && there(slice, q, first)) {
-        weights_[q] = __ldg(reinterpret_cast<const uint2*>(
+        weights_[q] = load_kept(reinterpret_cast<const uint2*>(
             worker_.template at<const __nv_bfloat16>(code_.b) + row_element(slice, q)));
       }
     }
@@ -1035,19 +1045,19 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
   const auto row_of = [&](const Segment& segment) {
     return kBatch == 1 ? int64_t{0} : static_cast<int64_t>(sequence()) * segment.stride;
   };
-  // What this thread's first column is added to: asked for now, needed when the product is there.
-  Tagged prior = {};
+  float* squares = shared().squares[shared().products[team().warp].products & 1][0];
+  Source source(*this, code, squares);
   if (code.segment[0].accumulate != 0 && sequence() < sequences() &&
       output() < static_cast<int>(code.segment[0].columns)) {
-    prior = load_tagged(at<const Tagged>(code.segment[0].out) +
-                        (row_of(code.segment[0]) + output()) / 2);
+    source.ask_prior(
+        at<const Tagged>(code.segment[0].out) + (row_of(code.segment[0]) + output()) / 2,
+        tag(code.segment[0].prior));
   }
   // Which warps' sums make this thread's first column: known before the row is.
   const SliceRuns first_runs = block_runs(code.k, code.units, code.fold, 0);
   const SumParts first_parts = sum_parts(first_runs, slices_of(code.k), output() >> unit_shift,
                                          min(kBlockUnits, code.units));
   Candidate best;
-  float* squares = shared().squares[shared().products[team().warp].products & 1][0];
   const auto put = [&](const Segment& segment, int column, float x, bool valid) {
     if (segment.version == kPlain) {
       if (valid) {
@@ -1106,8 +1116,8 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
         float up = sum((last ? unit_columns >> code.fold : unit_columns) + of_unit);
         if (segment.bias != kNowhere && valid) {
           const int element = column + segment.bias_skip;
-          gate += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[element]);
-          up += __bfloat162float(at<const __nv_bfloat16>(segment.bias_up)[element]);
+          gate += load_kept(at<const __nv_bfloat16>(segment.bias) + element);
+          up += load_kept(at<const __nv_bfloat16>(segment.bias_up) + element);
         }
         put(segment, column, __fdividef(gate, 1.0f + __expf(-gate)) * up, valid);
         continue;
@@ -1127,14 +1137,14 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
       const bool valid = there && column < static_cast<int>(segment.columns);
       float x = sum(of_unit);
       if (segment.bias != kNowhere && valid) {
-        x += __bfloat162float(at<const __nv_bfloat16>(segment.bias)[column + segment.bias_skip]);
+        x += load_kept(at<const __nv_bfloat16>(segment.bias) + column + segment.bias_skip);
       }
       x *= segment.alpha;
       if (segment.accumulate != 0 && valid) {
         Late late(*this, &code, -1);
         const Tagged* from = at<const Tagged>(segment.out) + (row_of(segment) + column) / 2;
         const float2 pair =
-            await_pair(first ? prior : load_tagged(from), from, tag(segment.prior), late);
+            await_pair(first ? source.prior() : load_tagged(from), from, tag(segment.prior), late);
         x += column % 2 != 0 ? pair.y : pair.x;
       }
       __syncwarp();
@@ -1145,7 +1155,6 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
     }
   };
   char* row = memory + layout().scratch;
-  Source source(*this, code, squares);
   stream_product<kBatch>(team(), ring(), shared().products, row, code.k, code.units, code.fold,
                          code.compressed != 0, source, shared().sums, finish);
   if (team().lane == 0) {

@@ -221,7 +221,10 @@ Status HopperRunner::lower_program() {
   }
   launch_.calm_pages_in_flight =
       std::clamp(pages_of(kCalmBytesInFlight) / kLoaders, 1, launch_.pages_in_flight);
-  launch_.hungry_slots = std::min(launch_.pages, pages_of(kHungryBytes));
+  // Compressed, there are never pages enough; plain ones come fast enough for products that are
+  // waiting for their rows.
+  const bool compressed = launch_.page_bytes < page_bytes(false);
+  launch_.hungry_slots = compressed ? 0 : std::min(launch_.pages, pages_of(kHungryBytes));
   return {};
 }
 

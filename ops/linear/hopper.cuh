@@ -117,6 +117,7 @@ struct RowSlice {
     from = row + slice * (kSliceGroups * stride) + (lane & (lanes - 1)) * 16;
     has_column = lane < lanes;
   }
+  __device__ __forceinline__ void advance() { from += kSliceGroups * stride; }
 };
 
 /// The rows' operands of some groups, in the lanes of the columns that are in use; what the other
@@ -293,7 +294,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       if (lane == 0) {
         ring.empty[page.slot].arrive(alone ? kPageSlices : 1);
       }
-      page.advance(kPageJump, ring.slots);
+      page.jump(kPageJump, ring.slots);
     }
   };
   const auto leave = [&](int of_unit, int unit_fold, const UnitSums& sums, uint32_t scales) {
@@ -327,21 +328,26 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   SliceRuns runs(0);
   int left;
   int unit;
-  int slice;
+  int unit_fold;
+  int unit_left;    // slices of the unit
+  bool last_alone;  // the last slice is the only one of its page: it is the block's last, too
+  RowSlice<kBatch> row_slice(lane, in_row, 0, 0);
+  const auto begin_unit = [&](int block, int slice) {
+    unit_fold = fold_of(block + unit);
+    unit_left = unit_slices(k, unit_fold) - slice;
+    row_slice = {lane, in_row, slice, unit_fold};
+  };
   const auto begin = [&](int block) {
     runs = block_runs(k, units, fold, block);
     left = runs.count(warp);
     unit = small_quotient(runs.first(warp), slices);
-    slice = runs.first(warp) - unit * slices;
+    begin_unit(block, runs.first(warp) - unit * slices);
+    static_assert(kPageSlices == 2);
+    last_alone = runs.more % kPageSlices != 0 && warp == runs.more - 1;
     page = state().cursor;
-    page.advance(warp / kPageSlices, ring.slots);
+    page.jump(warp / kPageSlices, ring.slots);
   };
-  // Whether the next slice is the only one of its page: it may be the block's last.
-  static_assert(kPageSlices == 2);
-  const auto is_alone = [&] {
-    return left == 1 && runs.more % kPageSlices != 0 && warp == runs.more - 1;
-  };
-  const auto fetch_first = [&] { fetch(left > 0, is_alone()); };
+  const auto fetch_first = [&] { fetch(left > 0, left == 1 && last_alone); };
 
   begin(0);
   source.ask(row, runs, slices);
@@ -367,25 +373,24 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     }
 #pragma unroll 1
     for (int i = 0; left > 0; ++i) {
-      const int unit_fold = fold_of(block + unit);
-      const bool ends = slice + 1 == unit_slices(k, unit_fold);
+      const bool ends = --unit_left == 0;
       --left;
       if (source.streams()) {
-        source.take(i, left == 0 ? -1 : ends ? 0 : slice + 1);
+        source.take(i, left == 0 ? -1 : ends ? 0 : slices - unit_left);
         held.template multiply<kBatch>(lane, {lane, source.place(i), 0, 0}, part, sums);
       } else {
-        held.template multiply<kBatch>(lane, {lane, in_row, slice, unit_fold}, part, sums);
+        held.template multiply<kBatch>(lane, row_slice, part, sums);
+        row_slice.advance();
       }
       const uint32_t scales = held.scales;
       if (left > 0) {
-        fetch(true, is_alone());
+        fetch(true, left == 1 && last_alone);
       }
-      ++slice;
       if (ends || left == 0) {
         leave(unit, unit_fold, sums, scales);
         sums = {};
         ++unit;
-        slice = 0;
+        begin_unit(block, 0);
       }
     }
     if (block == 0 && runs.count(warp) > 0) {

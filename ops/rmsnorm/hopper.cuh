@@ -6,7 +6,7 @@
 namespace weft::hopper {
 
 __device__ inline float4 load_weight4(const __nv_bfloat16* weight, int i) {
-  return widen4(__ldg(reinterpret_cast<const uint2*>(weight) + i));
+  return widen4(load_kept(reinterpret_cast<const uint2*>(weight) + i));
 }
 
 __device__ inline float squares_of(float4 x) {
