@@ -154,6 +154,7 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                            .kv = kv,
                            .round_activations = round_activations,
                            .chunk = state->chunk,
+                           .compress_weights = options.compress_weights,
                            .profile = options.profile}));
   }
   return std::unique_ptr<Engine>(new Engine(std::move(state)));

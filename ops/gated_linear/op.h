@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 
+#include "arch/cpu/packed.h"
 #include "base/range.h"
 #include "ops/matrix.h"
 
@@ -16,6 +17,7 @@ struct GatedLinearArgs {
   ConstMatrix up;         ///< [n, k], the same format as gate
   ConstVector gate_bias;  ///< [n] or null data
   ConstVector up_bias;    ///< [n] or null data
+  const cpu::PackedMatrix* packed = nullptr;  ///< cpu: gate and up packed; see linear
   int64_t n = 0;
   int64_t k = 0;
   Matrix out;  ///< [rows, n], f32 or bf16

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <span>
 
+#include "arch/cpu/packed.h"
 #include "base/range.h"
 #include "ops/matrix.h"
 
@@ -15,6 +16,8 @@ struct LinearArgs {
   ConstMatrix a;     ///< [rows, k]: f32, or bf16 when w is bf16
   ConstMatrix w;     ///< [n, k], f32, bf16 or f16, as Hugging Face stores it
   ConstVector bias;  ///< [n] or null data
+  /// cpu: w packed, read in its place; then w says its format alone.
+  const cpu::PackedMatrix* packed = nullptr;
   int64_t n = 0;
   int64_t k = 0;
   float alpha = 1;
