@@ -193,6 +193,8 @@ Cost Engine::decode_cost(int64_t position) const {
   return cost;
 }
 
+int64_t Engine::saved_bytes() const { return state_->runner->saved_bytes(); }
+
 int64_t Engine::kv_bytes(int64_t positions) const {
   const ModelConfig& config = state_->config;
   return 2 * config.layers * config.kv_size() * positions *

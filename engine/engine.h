@@ -115,6 +115,8 @@ class Engine {
   /// a step's weights as the device reads them (Runner::saved_bytes).
   Cost prefill_cost(int64_t tokens) const;
   Cost decode_cost(int64_t position) const;
+  /// Bytes that a decode step reads less than the weights have in the checkpoint.
+  int64_t saved_bytes() const;
 
   /// See Runner.
   Result<double> read_bandwidth();

@@ -27,11 +27,14 @@ inline bool pack_block(const bf16* from, const uint8_t* dictionary, uint8_t* low
   bool all = true;
   for (int64_t i = 0; i < kPackedBlock; ++i) {
     const auto upper = static_cast<uint8_t>(from[i].bits >> 8);
-    const uint8_t* found = std::find(dictionary, dictionary + kDictionary, upper);
-    const bool in = found != dictionary + kDictionary;
+    uint8_t choice = kDictionary - 1;  // of equal ones the last
+    while (choice > 0 && dictionary[choice] != upper) {
+      --choice;
+    }
+    const bool in = dictionary[choice] == upper;
     const int64_t place = cpu::packed_place(i);
     low[place] = in ? static_cast<uint8_t>(from[i].bits) : 0;
-    choices[place] = in ? static_cast<uint8_t>(found - dictionary) : 0;
+    choices[place] = choice;
     all = all && in;
   }
   return all;
@@ -161,20 +164,6 @@ void pack_group(const bf16* const (&rows)[kGroupRows], int64_t k, std::byte* gro
     }
     out += kBlockBytes;
   }
-}
-
-bf16 unpack_weight(const PackedMatrix& packed, int64_t group, int64_t row, int64_t element) {
-  for (const ListedWeight& weight : packed.list({group, group + 1})) {
-    if (weight.row == row && weight.element == element) {
-      return weight.value;
-    }
-  }
-  const auto* bytes = reinterpret_cast<const uint8_t*>(packed.group(group));
-  const uint8_t* pair = bytes + kGroupHeader + element / kPackedBlock * kBlockBytes +
-                        row / 2 * kPairBytes + packed_place(element % kPackedBlock);
-  const int choice = pair[0] >> row % 2 * 4 & 15;
-  const int upper = bytes[row * kDictionary + choice];
-  return {static_cast<uint16_t>(upper << 8 | pair[kLower + row % 2 * kPackedBlock])};
 }
 
 }  // namespace weft::cpu

@@ -72,9 +72,6 @@ struct PackedMatrix {
 void pack_group(const bf16* const (&rows)[kGroupRows], int64_t k, std::byte* group,
                 std::vector<ListedWeight>& listed);
 
-/// One weight, as it was. For what reads few; `group`: the index of row's group.
-bf16 unpack_weight(const PackedMatrix& packed, int64_t group, int64_t row, int64_t element);
-
 /// Brings the line-th four cache lines of a tile's stream into the second-level cache.
 inline void prefetch_packed(const PackedMatrix& packed, Range columns, int64_t line) {
   constexpr int64_t kLine = 64;
