@@ -101,13 +101,10 @@ HWY_INLINE void packed_pairs(const float* a, int64_t a_stride, const std::byte* 
   const ByteTag d8;
   const auto* bytes = reinterpret_cast<const uint8_t*>(group);
   FloatVec sum[kRows][2 * kPairs];
-  ByteVec dictionaries[2 * kPairs];
-  for (int c = 0; c < 2 * kPairs; ++c) {
-    dictionaries[c] = hn::LoadDup128(d8, bytes + (2 * kFirst + c) * cpu::kDictionary);
-    for (int r = 0; r < kRows; ++r) {
-      sum[r][c] = hn::Zero(d);
-    }
+  for (auto& row : sum) {
+    std::fill(row, row + 2 * kPairs, hn::Zero(d));
   }
+  const uint8_t* dictionaries = bytes + 2 * kFirst * cpu::kDictionary;
   const uint8_t* pair = bytes + cpu::kGroupHeader + kFirst * cpu::kPairBytes;
   constexpr int64_t kHalf = cpu::kPackedBlock / 2;
   // Adds a block's products, those of a vector of lower bytes, with a row of the group.
@@ -115,7 +112,9 @@ HWY_INLINE void packed_pairs(const float* a, int64_t a_stride, const std::byte* 
                            auto pair_row, auto pair) HWY_ATTR {
     constexpr int kColumn = 2 * decltype(pair)::value + decltype(pair_row)::value;
     const auto low = hn::LoadU(d8, at + cpu::kLower + pair_row * cpu::kPackedBlock);
-    const auto high = upper_bytes(choices, dictionaries[kColumn], pair_row);
+    // Loaded each time: the registers are the sums'.
+    const auto dictionary = hn::LoadDup128(d8, dictionaries + kColumn * cpu::kDictionary);
+    const auto high = upper_bytes(choices, dictionary, pair_row);
     const auto first = hn::InterleaveLower(d8, low, high);
     const auto second = hn::InterleaveUpper(d8, low, high);
     const auto add = [&](int r) HWY_ATTR {
@@ -169,9 +168,9 @@ HWY_INLINE void packed_pairs_from(const float* a, int64_t a_stride, const std::b
 template <class Units, int kRows>
 void packed_dots(const float* a, int64_t a_stride, const std::byte* group, int64_t blocks,
                  float (&sums)[kRows][cpu::kGroupRows]) {
-  // As many pairs of rows at once as leave the sums in registers.
-  constexpr int kSums = kFloatLanes == 16 ? 16 : 8;
-  constexpr int kPairs = std::min(4, kSums / (2 * kRows));
+  // Of one row all at once, of several as many as leave the sums in 16 registers: the first time a
+  // group comes from memory, then from the cache.
+  constexpr int kPairs = cpu::kGroupRows / (2 * kRows);
   packed_pairs_from<Units, kRows, 0, kPairs>(a, a_stride, group, blocks, sums);
 }
 

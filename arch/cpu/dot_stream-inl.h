@@ -3,7 +3,7 @@
 // sums are independent and a row of `a` is loaded once for all. They are not neighbours: each comes
 // from its own part of the columns, so that memory is read as a few long streams, which the
 // hardware prefetchers follow at full bandwidth (with neighbours a stream would stop at every row's
-// end; prefetch instructions make it slower). Packed weights (packed.h) are one stream of eight
+// end; prefetch instructions make it slower). Packed weights (packed.h) are one stream of sixteen
 // rows.
 #include <algorithm>
 #include <cstdint>

@@ -7,9 +7,9 @@
 // and four bits that choose an upper one. A weight whose upper byte is not in the dictionary is
 // listed, and zero stands in its place. Every bf16 comes back bit for bit, whatever it is.
 //
-// Rows lie in groups of eight, so that products read one sequential stream and what they load of
-// the other factor serves eight sums. A group is its rows' dictionaries, then blocks of 64
-// elements: of four pairs of rows each 64 bytes of choices, the first row's in the lower halves,
+// Rows lie in groups of sixteen, so that products read one sequential stream and what they load of
+// the other factor serves sixteen sums. A group is its rows' dictionaries, then blocks of 64
+// elements: of eight pairs of rows each 64 bytes of choices, the first row's in the lower halves,
 // then the first row's 64 lower bytes, then the second's: in the order in which they are needed.
 // Within 64 bytes, elements are in the order in which interleaving upper and lower bytes in each
 // 128 bits makes vectors of consecutive bf16: packed_place(). Rows end with zeros up to a whole
@@ -26,7 +26,7 @@
 
 namespace weft::cpu {
 
-inline constexpr int64_t kGroupRows = 8;
+inline constexpr int64_t kGroupRows = 16;
 inline constexpr int64_t kDictionary = 16;       ///< bytes of a row's dictionary
 inline constexpr int64_t kPackedBlock = 64;      ///< elements of a row in a block
 inline constexpr int64_t kLower = kPackedBlock;  ///< where in a pair's part lower bytes begin
@@ -67,8 +67,8 @@ struct PackedMatrix {
   }
 };
 
-/// Packs eight rows of k elements (null: a row of zeros) into packed_group_bytes(k) bytes, 64-byte
-/// aligned, and appends what is listed.
+/// Packs sixteen rows of k elements (null: a row of zeros) into packed_group_bytes(k) bytes,
+/// 64-byte aligned, and appends what is listed.
 void pack_group(const bf16* const (&rows)[kGroupRows], int64_t k, std::byte* group,
                 std::vector<ListedWeight>& listed);
 

@@ -102,7 +102,7 @@ class LinearCheck {
 
   Values& a() { return a_; }
   Values& w() { return w_; }
-  size_t listed() const { return packed_->get()->list({0, (case_.n + 7) / 8}).size(); }
+  size_t listed() const { return packed_->get()->list({0, cpu::packed_groups(case_.n)}).size(); }
 
  private:
   Case case_;
