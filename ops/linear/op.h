@@ -37,8 +37,9 @@ namespace cpu {
 /// (streaming kernel) or large (blocked kernel).
 /// `scratch` holds at least linear_scratch_bytes(), 64-byte aligned, and is this worker's alone.
 void linear(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch);
-/// Brings the line-th cache line of each stream of weights that linear() of a few rows reads into
-/// the cache, for a worker that waits for `a`. Reads no operand.
+/// Brings the line-th cache line of each stream of weights that linear() of a few rows reads, or
+/// the line-th four of packed ones, into the cache, for a worker that waits for `a`. Reads no
+/// operand.
 void linear_prefetch(const LinearArgs& args, Range columns, int64_t line);
 /// Enough for calls of up to `rows` rows.
 size_t linear_scratch_bytes(const LinearArgs& args, int64_t rows);
