@@ -5,11 +5,14 @@
 #include <cstddef>
 #include <span>
 
-#include "arch/cpu/packed.h"
 #include "base/range.h"
 #include "ops/matrix.h"
 
 namespace weft {
+
+namespace cpu {
+struct PackedMatrix;  // arch/cpu/packed.h
+}
 
 struct GatedLinearArgs {
   ConstMatrix a;          ///< [rows, k]: f32, or bf16 when the weights are bf16 (see linear)

@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"
 // after foreach_target
 #include "arch/cpu/dot-inl.h"
+#include "arch/cpu/packed.h"
 #include "arch/cpu/streams.h"
 
 HWY_BEFORE_NAMESPACE();
