@@ -276,15 +276,18 @@ Result<int> bench_decode(const DecodeFlags& flags) {
         100 * median(against_plain));
   }
   const auto mebibytes = [](auto bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  report += fmt::format("  memory   weights {:.1f} MiB{}, KV {:.1f}{}\n", mebibytes(weight_bytes),
-                        saved_bytes > 0 || !on_cpu
-                            ? fmt::format(", a step reads {:.1f}", mebibytes(weight_bytes_read))
-                            : "",
-                        mebibytes(kv_bytes),
-                        on_cpu ? fmt::format(", all else {:.1f}: {:.1f} at most, {:.1f} now",
-                                             mebibytes(used - weight_bytes - kv_bytes),
-                                             mebibytes(used), mebibytes(resident))
-                               : "");
+  report += fmt::format(
+      "  memory   weights {:.1f} MiB{}, KV {:.1f}{}\n", mebibytes(weight_bytes),
+      saved_bytes > 0 || !on_cpu
+          ? fmt::format(", a step reads {:.1f}", mebibytes(weight_bytes_read))
+          : "",
+      mebibytes(kv_bytes),
+      !on_cpu ? ""
+      // Of packed weights the checkpoint's own pages are given back.
+      : saved_bytes > 0 ? fmt::format(", process {:.1f} at most, {:.1f} now", mebibytes(used),
+                                      mebibytes(resident))
+                        : fmt::format(", all else {:.1f}: {:.1f} at most",
+                                      mebibytes(used - weight_bytes - kv_bytes), mebibytes(used)));
   report += fmt::format(
       "  checked  the rounds drew the same tokens; logits of decode and of the text scored as a "
       "whole "
