@@ -2,12 +2,23 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
 namespace weft {
+
+void release_pages(std::span<const std::byte> memory) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(memory.data()) + page - 1) / page * page;
+  const auto end = reinterpret_cast<uintptr_t>(memory.data() + memory.size()) / page * page;
+  if (begin < end) {
+    (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  }
+}
 
 Result<Pages> Pages::allocate(size_t bytes, bool huge) {
   Pages pages;

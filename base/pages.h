@@ -3,10 +3,15 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "base/result.h"
 
 namespace weft {
+
+/// Gives the whole pages of this memory back to the system: a mapped file's are read again when
+/// they are touched, others are zeros then.
+void release_pages(std::span<const std::byte> memory);
 
 class Pages {
  public:

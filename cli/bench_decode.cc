@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -43,6 +44,14 @@ int64_t peak_memory() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_maxrss * 1024;
+}
+
+/// Bytes of this process in memory now.
+int64_t resident_memory() {
+  int64_t pages = 0;
+  int64_t resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
 }
 
 double relative_difference(std::span<const float> a, std::span<const float> b) {
@@ -106,10 +115,12 @@ Result<int> bench_decode(const DecodeFlags& flags) {
     const Cost step = engine->decode_cost(position);
     return step.weight_bytes + step.kv_bytes;
   };
+  const auto saved_bytes = static_cast<double>(engine->saved_bytes());
   // Random weights may draw an end-of-sequence token: here it is a token like any other.
   // Shared memory drifts within seconds: the limits are measured between stretches of decode, and
   // each stretch is held against those right before and after it.
   std::vector<double> prefill, decode, bandwidth, peak, shares, prefill_shares;
+  std::vector<double> against_plain;  // a step's time, of what reading plain weights would take
   std::vector<std::vector<int32_t>> tokens;  // [batch]
   bool same_tokens = true;
   for (int64_t round = 0; round <= flags.repeat; ++round) {
@@ -136,10 +147,11 @@ Result<int> bench_decode(const DecodeFlags& flags) {
       const std::vector<double>& steps = more.front().decode_seconds;
       WEFT_ASSIGN(const double after, engine->read_bandwidth());
       if (timed) {
-        bandwidth.push_back((before + after) / 2);
         decode.insert(decode.end(), steps.begin(), steps.end());
-        shares.push_back(2 * bytes_at(flags.prompt_tokens + drawn()) / median(steps) /
-                         (before + after));
+        const double bytes = bytes_at(flags.prompt_tokens + drawn());
+        bandwidth.push_back((before + after) / 2);
+        shares.push_back(bytes / median(steps) / bandwidth.back());
+        against_plain.push_back(median(steps) * bandwidth.back() / (bytes + saved_bytes));
       }
       before = after;
       for (size_t s = 0; s < batch; ++s) {
@@ -150,6 +162,7 @@ Result<int> bench_decode(const DecodeFlags& flags) {
     tokens = run;
   }
   const int64_t used = peak_memory();
+  const int64_t resident = resident_memory();
 
   // Checked before it is told: every round drew the same tokens, and the last step's logits are
   // those of a prefill of the whole text.
@@ -216,11 +229,16 @@ Result<int> bench_decode(const DecodeFlags& flags) {
                    {"weight_bytes", weight_bytes_read},
                    {"bytes_per_second", step_bytes / decode_seconds},
                    {"share_of_limit", median(shares)}};
+    if (saved_bytes > 0) {
+      decode_json["plain_bytes"] = step_bytes + saved_bytes;
+      decode_json["time_over_reading_plain_bytes"] = median(against_plain);
+    }
   }
   out["decode"] = decode_json;
   out["memory"] = {{"weights", weight_bytes}, {"kv", kv_bytes}};
   if (on_cpu) {
     out["memory"]["peak"] = used;
+    out["memory"]["resident"] = resident;
     out["memory"]["beyond_weights_and_kv"] = used - weight_bytes - kv_bytes;
   }
   out["check"] = {{"logits_difference", difference}, {"tolerance", kLogitsTolerance}};
@@ -249,14 +267,27 @@ Result<int> bench_decode(const DecodeFlags& flags) {
         *std::max_element(decode.begin(), decode.end()) * 1e3, flags.batch / decode_seconds,
         step_bytes / decode_seconds / 1e9, 100 * median(shares));
   }
+  if (!decode.empty() && saved_bytes > 0) {
+    report += fmt::format(
+        "           weights compressed without loss; reading them plain would take {:.3f} ms at "
+        "the "
+        "limit, a {} takes {:.1f}% of that\n",
+        (step_bytes + saved_bytes) / read_limit * 1e3, flags.batch > 1 ? "step" : "token",
+        100 * median(against_plain));
+  }
   const auto mebibytes = [](auto bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  report +=
-      fmt::format("  memory   weights {:.1f} MiB{}, KV {:.1f}{}\n", mebibytes(weight_bytes),
-                  on_cpu ? "" : fmt::format(", a step reads {:.1f}", mebibytes(weight_bytes_read)),
-                  mebibytes(kv_bytes),
-                  on_cpu ? fmt::format(", all else {:.1f}: {:.1f} at most",
-                                       mebibytes(used - weight_bytes - kv_bytes), mebibytes(used))
-                         : "");
+  report += fmt::format(
+      "  memory   weights {:.1f} MiB{}, KV {:.1f}{}\n", mebibytes(weight_bytes),
+      saved_bytes > 0 || !on_cpu
+          ? fmt::format(", a step reads {:.1f}", mebibytes(weight_bytes_read))
+          : "",
+      mebibytes(kv_bytes),
+      !on_cpu ? ""
+      // Of packed weights the checkpoint's own pages are given back.
+      : saved_bytes > 0 ? fmt::format(", process {:.1f} at most, {:.1f} now", mebibytes(used),
+                                      mebibytes(resident))
+                        : fmt::format(", all else {:.1f}: {:.1f} at most",
+                                      mebibytes(used - weight_bytes - kv_bytes), mebibytes(used)));
   report += fmt::format(
       "  checked  the rounds drew the same tokens; logits of decode and of the text scored as a "
       "whole "

@@ -95,7 +95,7 @@ void EngineFlags::declare(CLI::App& command) {
       ->check(CLI::IsMember({"auto", "bf16", "f32"}));
   command
       .add_option("--weights", weights,
-                  "what cuda's decode reads: plain, compressed (to 12 bits, without loss), auto "
+                  "what the device reads: plain, compressed (bf16 to 12 bits, without loss), auto "
                   "(compressed where that is expected to be faster)")
       ->type_name("FORMAT")
       ->check(CLI::IsMember({"auto", "plain", "compressed"}));

@@ -50,7 +50,10 @@ Result<std::vector<int32_t>> parse_ids(const std::string& text) {
 }
 
 Result<int> score(const ScoreFlags& flags) {
-  WEFT_ASSIGN(const EngineOptions options, flags.engine.options());
+  WEFT_ASSIGN(EngineOptions options, flags.engine.options());
+  if (options.device == "cpu" && !options.compress_weights) {
+    options.compress_weights = false;  // a text is read at once: packing would gain nothing
+  }
   WEFT_ASSIGN(const ModelConfig config, flags.source.config());
   std::vector<int32_t> ids;
   std::optional<Tokenizer> tokenizer;

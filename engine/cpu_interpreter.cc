@@ -127,9 +127,13 @@ namespace {
 /// Turns the operands of one operation into the addresses that one worker sees.
 class Binder {
  public:
-  Binder(const CpuInterpreter::Loaded& loaded, const Weights& weights, CpuSequence& sequence,
-         size_t worker)
-      : loaded_(loaded), weights_(weights), sequence_(sequence), worker_(worker) {}
+  Binder(const CpuInterpreter::Loaded& loaded, const Weights& weights, const PackedWeights* packed,
+         CpuSequence& sequence, size_t worker)
+      : loaded_(loaded),
+        weights_(weights),
+        packed_weights_(packed),
+        sequence_(sequence),
+        worker_(worker) {}
 
   Bound operator()(const EmbedOp& op) {
     return EmbedArgs{matrix(op.table), i32(op.tokens), op.columns,
@@ -156,6 +160,7 @@ class Binder {
     args.a = in(op.a);
     args.w = matrix(op.weight);
     args.bias = vector(op.bias);
+    args.packed = packed(op.weight);
     args.n = op.n;
     args.k = op.k;
     args.alpha = op.alpha;
@@ -170,6 +175,7 @@ class Binder {
     args.up = matrix(op.up);
     args.gate_bias = vector(op.gate_bias);
     args.up_bias = vector(op.up_bias);
+    args.packed = packed(op.gate);
     args.n = op.n;
     args.k = op.k;
     args.out = out(op.out);
@@ -282,6 +288,9 @@ class Binder {
     const Tensor& tensor = weights_.get(ref.role, ref.layer);
     return {tensor.data, tensor.dtype, tensor.columns()};
   }
+  const cpu::PackedMatrix* packed(const WeightRef& ref) const {
+    return packed_weights_ == nullptr ? nullptr : packed_weights_->find(ref.role, ref.layer);
+  }
   ConstVector vector(const WeightRef& ref) const {
     if (!ref.present) {
       return {};
@@ -299,6 +308,7 @@ class Binder {
 
   const CpuInterpreter::Loaded& loaded_;
   const Weights& weights_;
+  const PackedWeights* packed_weights_;
   CpuSequence& sequence_;
   size_t worker_;
 };
@@ -363,7 +373,8 @@ class RunAhead {
   }
 
  private:
-  // Of two to six streams: 128 to 384 KiB, what a second-level cache of 1 MiB keeps.
+  // Of two to six streams, or four lines of packed weights: 128 to 384 KiB, what a second-level
+  // cache of 1 MiB keeps.
   static constexpr int64_t kLines = 1024;
 
   const std::vector<Instruction>& instructions_;
@@ -465,8 +476,8 @@ struct Execute {
 }  // namespace
 
 CpuInterpreter::CpuInterpreter(const ModelConfig& config, const Weights& weights,
-                               CpuSequence& sequence, WorkerTeam& team)
-    : config_(config), weights_(weights), sequence_(sequence), team_(team) {}
+                               CpuSequence& sequence, WorkerTeam& team, const PackedWeights* packed)
+    : config_(config), weights_(weights), sequence_(sequence), team_(team), packed_(packed) {}
 
 Result<std::shared_ptr<CpuInterpreter::Loaded>> CpuInterpreter::load(Program program,
                                                                      bool profile) {
@@ -497,7 +508,7 @@ Result<std::shared_ptr<CpuInterpreter::Loaded>> CpuInterpreter::load(Program pro
 
   size_t scratch = 0;
   for (size_t worker = 0; worker < workers; ++worker) {
-    Binder binder(*loaded, weights_, sequence_, worker);
+    Binder binder(*loaded, weights_, packed_, sequence_, worker);
     std::vector<Bound> bound;
     for (const Operation& operation : p.operations) {
       bound.push_back(std::visit(binder, operation.body));

@@ -16,6 +16,7 @@
 #include "base/pages.h"
 #include "base/result.h"
 #include "engine/operation_time.h"
+#include "engine/packed_weights.h"
 #include "engine/worker_team.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -48,9 +49,9 @@ struct CpuSequence {
 
 class CpuInterpreter {
  public:
-  /// `sequence` and `weights` outlive the interpreter.
+  /// All outlive the interpreter. Products read `packed` weights where there are some.
   CpuInterpreter(const ModelConfig& config, const Weights& weights, CpuSequence& sequence,
-                 WorkerTeam& team);
+                 WorkerTeam& team, const PackedWeights* packed = nullptr);
 
   /// A program laid over memory.
   class Loaded;
@@ -89,6 +90,7 @@ class CpuInterpreter {
   const Weights& weights_;
   CpuSequence& sequence_;
   WorkerTeam& team_;
+  const PackedWeights* packed_;
 };
 
 }  // namespace weft

@@ -36,12 +36,15 @@ std::span<const std::byte> longest_run(const Weights& weights) {
 
 }  // namespace
 
-Result<std::unique_ptr<CpuRunner>> CpuRunner::create(const ModelConfig& config,
-                                                     const Weights& weights,
+Result<std::unique_ptr<CpuRunner>> CpuRunner::create(const ModelConfig& config, Weights& weights,
                                                      const Options& options) {
   WEFT_ASSIGN(CpuSequence sequence, CpuSequence::create(config, options.capacity, options.kv,
                                                         std::max(options.chunk, kScoreRows)));
-  return std::unique_ptr<CpuRunner>(new CpuRunner(config, weights, std::move(sequence), options));
+  std::unique_ptr<CpuRunner> runner(new CpuRunner(config, weights, std::move(sequence), options));
+  if (options.compress_weights.value_or(weights.bytes() > cpu::last_cache_bytes())) {
+    WEFT_ASSIGN(runner->packed_, PackedWeights::create(config, weights, runner->team_));
+  }
+  return runner;
 }
 
 CpuRunner::CpuRunner(const ModelConfig& config, const Weights& weights, CpuSequence sequence,
@@ -50,7 +53,7 @@ CpuRunner::CpuRunner(const ModelConfig& config, const Weights& weights, CpuSeque
       weights_(weights),
       sequence_(std::move(sequence)),
       team_(options.workers),
-      interpreter_(config_, weights_, sequence_, team_),
+      interpreter_(config_, weights_, sequence_, team_, &packed_),
       chunk_(options.chunk),
       round_activations_(options.round_activations),
       profile_(options.profile) {}
@@ -137,7 +140,8 @@ std::span<const float> CpuRunner::logits(int /*sequence*/) {
 }
 
 Result<double> CpuRunner::read_bandwidth() {
-  const auto memory = longest_run(weights_);
+  const auto packed = packed_.memory();
+  const auto memory = packed.empty() ? longest_run(weights_) : packed;
   return cpu::read_bandwidth(team_.size(), memory.first(std::min(memory.size(), kLimitBytes)))
       .median;
 }

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/cpu_interpreter.h"
+#include "engine/packed_weights.h"
 #include "engine/runner.h"
 #include "engine/worker_team.h"
 #include "program/planner.h"
@@ -20,11 +22,15 @@ class CpuRunner : public Runner {
     DType kv = DType::bf16;
     bool round_activations = true;
     int64_t chunk = 512;
+    /// Whether products read packed weights. Default: where bf16 weights are larger than the last
+    /// cache, so that steps are bound by reading them.
+    std::optional<bool> compress_weights = {};
     bool profile = false;  ///< time every instruction of decode steps
   };
-  /// `config` and `weights` outlive the runner. Error (device): no memory.
-  static Result<std::unique_ptr<CpuRunner>> create(const ModelConfig& config,
-                                                   const Weights& weights, const Options& options);
+  /// `config` and `weights` outlive the runner, which releases the weights that it has packed.
+  /// Error (device): no memory.
+  static Result<std::unique_ptr<CpuRunner>> create(const ModelConfig& config, Weights& weights,
+                                                   const Options& options);
 
   Status begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
                const OnToken& on_token) override;
@@ -38,6 +44,7 @@ class CpuRunner : public Runner {
   DType kv() const override { return sequence_.kv; }
   int workers() const override { return team_.size(); }
   Result<double> read_bandwidth() override;
+  int64_t saved_bytes() const override { return packed_.saved_bytes(); }
   std::vector<OperationTime> operation_times() const override;
 
  private:
@@ -54,6 +61,7 @@ class CpuRunner : public Runner {
   const Weights& weights_;
   CpuSequence sequence_;
   WorkerTeam team_;
+  PackedWeights packed_;
   CpuInterpreter interpreter_;
   const int64_t chunk_;
   const bool round_activations_, profile_;

@@ -154,6 +154,7 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                            .kv = kv,
                            .round_activations = round_activations,
                            .chunk = state->chunk,
+                           .compress_weights = options.compress_weights,
                            .profile = options.profile}));
   }
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
@@ -191,6 +192,8 @@ Cost Engine::decode_cost(int64_t position) const {
   cost.weight_bytes -= static_cast<double>(s.runner->saved_bytes());
   return cost;
 }
+
+int64_t Engine::saved_bytes() const { return state_->runner->saved_bytes(); }
 
 int64_t Engine::kv_bytes(int64_t positions) const {
   const ModelConfig& config = state_->config;

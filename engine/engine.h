@@ -36,8 +36,8 @@ struct EngineOptions {
   /// Default: default_round_activations().
   std::optional<bool> round_activations = {};
   int64_t chunk = 512;  ///< tokens of one prefill step
-  /// cuda: whether decode steps read weights that are compressed without loss, where they can be.
-  /// Default: when they do not fit the device's L2 cache.
+  /// Whether weights are read that are compressed without loss, where they can be: by cuda's decode
+  /// steps, by all of cpu's. Default: when they do not fit the device's last cache.
   std::optional<bool> compress_weights = {};
   /// cuda: the seed of weights that are only described (Weights::describe): they are made on the
   /// device, the same values that Weights::generate makes.
@@ -115,6 +115,8 @@ class Engine {
   /// a step's weights as the device reads them (Runner::saved_bytes).
   Cost prefill_cost(int64_t tokens) const;
   Cost decode_cost(int64_t position) const;
+  /// Bytes that a decode step reads less than the weights have in the checkpoint.
+  int64_t saved_bytes() const;
 
   /// See Runner.
   Result<double> read_bandwidth();

@@ -53,6 +53,39 @@ TEST(Engine, ChunksOfAnyLengthOfAWideModel) {
   }
 }
 
+/// Packed weights are the same weights: logits differ by the order of sums, and not at all between
+/// numbers of workers.
+TEST(Engine, PackedWeightsGiveTheLogitsOfPlainOnes) {
+  EngineOptions options;
+  options.context = 128;
+  options.kv = DType::f32;
+  options.round_activations = false;
+  std::vector<std::vector<float>> logits;  // plain, packed
+  for (const bool packed : {false, true}) {
+    options.compress_weights = packed;
+    std::vector<float> of_one;
+    for (const int workers : {1, 2, 3}) {
+      options.workers = workers;
+      const auto engine = wide_engine(options);
+      ASSERT_TRUE(engine->generate(prompt_of(70), {}, 9).ok());
+      const std::vector<float> last(engine->last_logits().begin(), engine->last_logits().end());
+      of_one = workers == 1 ? last : of_one;
+      EXPECT_EQ(last, of_one) << workers << " workers";
+      const double read = engine->decode_cost(0).weight_bytes;
+      EXPECT_EQ(read < 0.76 * static_cast<double>(engine->weights().bytes()), packed);
+    }
+    logits.push_back(of_one);
+  }
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < logits[0].size(); ++i) {
+    difference += std::pow(logits[0][i] - logits[1][i], 2);
+    norm += std::pow(logits[0][i], 2);
+  }
+  EXPECT_LE(std::sqrt(difference / norm), 1e-5);
+  EXPECT_NE(logits[0], logits[1]);  // or the packed ones were not read
+}
+
 TEST(Engine, ExtendsWhatItGenerated) {
   EngineOptions options;
   options.workers = 1;

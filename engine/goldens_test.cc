@@ -70,9 +70,12 @@ struct Rounding {
   std::optional<DType> kv;
   bool activations;
   double tolerance;
+  bool compress = false;
 };
-constexpr Rounding kRoundings[] = {
-    {std::nullopt, false, 1e-5}, {DType::bf16, false, 4e-3}, {DType::bf16, true, 6e-3}};
+constexpr Rounding kRoundings[] = {{std::nullopt, false, 1e-5},
+                                   {std::nullopt, false, 1e-5, true},
+                                   {DType::bf16, false, 4e-3},
+                                   {DType::bf16, true, 6e-3, true}};
 
 class Goldens : public testing::TestWithParam<std::string> {
  protected:
@@ -82,8 +85,10 @@ class Goldens : public testing::TestWithParam<std::string> {
 TEST_P(Goldens, LogitsOfEveryPromptLength) {
   const Golden golden(directory() / "golden.safetensors");
   for (const Rounding& rounding : kRoundings) {
-    const auto engine = make_engine(
-        directory(), {.workers = 2, .kv = rounding.kv, .round_activations = rounding.activations});
+    const auto engine = make_engine(directory(), {.workers = 2,
+                                                  .kv = rounding.kv,
+                                                  .round_activations = rounding.activations,
+                                                  .compress_weights = rounding.compress});
     for (const int length : kPromptLengths) {
       const std::string prompt = "prompt." + std::to_string(length);
       const Score score = engine->score(golden.ids(prompt + ".ids")).value();
@@ -108,11 +113,13 @@ TEST_P(Goldens, LogProbabilities) {
 
 TEST_P(Goldens, GreedyTokens) {
   const Golden golden(directory() / "golden.safetensors");
-  const auto engine = make_engine(directory(), {.workers = 2});
   const auto expected = golden.ids("greedy.ids");
   const auto prompt = golden.ids("prompt.17.ids");
-  const auto result = engine->generate(prompt, {}, static_cast<int64_t>(expected.size())).value();
-  EXPECT_EQ(result.tokens, expected);
+  for (const bool compress : {false, true}) {
+    const auto engine = make_engine(directory(), {.workers = 2, .compress_weights = compress});
+    const auto result = engine->generate(prompt, {}, static_cast<int64_t>(expected.size())).value();
+    EXPECT_EQ(result.tokens, expected) << compress;
+  }
 }
 
 TEST_P(Goldens, TheSameBitsWithAnyNumberOfWorkersAndChunks) {
@@ -121,7 +128,7 @@ TEST_P(Goldens, TheSameBitsWithAnyNumberOfWorkersAndChunks) {
   std::vector<float> logits;
   std::vector<int32_t> tokens;
   for (const int workers : {1, 2, 3}) {
-    const auto engine = make_engine(directory(), {.workers = workers});
+    const auto engine = make_engine(directory(), {.workers = workers, .compress_weights = true});
     const Score score = engine->score(prompt).value();
     SamplingOptions sampling;
     sampling.temperature = 1.5f;  // so that a changed bit is likely to change a token
@@ -165,8 +172,10 @@ TEST(DemoModel, LogitsOfEveryPromptLengthSlow) {
   const Golden golden(root / "tests/goldens/weft-code.safetensors");
   for (const Rounding& rounding : kRoundings) {
     const auto engine =
-        make_engine(root / "models/weft-code",
-                    {.workers = 2, .kv = rounding.kv, .round_activations = rounding.activations});
+        make_engine(root / "models/weft-code", {.workers = 2,
+                                                .kv = rounding.kv,
+                                                .round_activations = rounding.activations,
+                                                .compress_weights = rounding.compress});
     for (const int length : kPromptLengths) {
       const std::string prompt = "prompt." + std::to_string(length);
       const Score score = engine->score(golden.ids(prompt + ".ids")).value();

@@ -332,6 +332,7 @@ Result<Weights> Weights::open(const std::filesystem::path& directory, const Mode
       WEFT_ASSIGN(Pages copy, Pages::allocate(found.entry->bytes, /*huge=*/true));
       std::memcpy(copy.data(), tensor.data, found.entry->bytes);
       tensor.data = copy.data();
+      weights.owned_.emplace_back(copy.data(), copy.size());
       weights.storage_.push_back(std::make_shared<Pages>(std::move(copy)));
     } else if (weights.storage_.empty() || weights.storage_.back() != found.file) {
       weights.storage_.push_back(found.file);
@@ -400,8 +401,19 @@ Result<Weights> Weights::generate(const ModelConfig& config, uint64_t seed, int 
     }
     work();
   }
+  weights.owned_.emplace_back(block.data(), block.size());
   weights.storage_.push_back(std::make_shared<Pages>(std::move(block)));
   return weights;
+}
+
+void Weights::release(const Tensor& tensor, Use use) {
+  const std::byte* end = tensor.data + tensor.bytes();
+  const bool owned = std::any_of(owned_.begin(), owned_.end(), [&](const auto& block) {
+    return tensor.data >= block.data() && end <= block.data() + block.size();
+  });
+  if (!owned || use == Use::none) {
+    release_pages({tensor.data, end});
+  }
 }
 
 const Tensor* Weights::find(Role role, int64_t layer) const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,13 @@ class Weights {
   const Tensor* find(Role role, int64_t layer = -1) const;
   const Tensor& get(Role role, int64_t layer = -1) const;  ///< must be there
 
+  /// Whether a tensor's bytes will be read again.
+  enum class Use : uint8_t { none, rare };
+  /// Gives back the memory of a tensor's whole pages: because what is read from now on is made of
+  /// it. Bytes in a file come from there again when they are read; others are lost, and are kept
+  /// for rare use.
+  void release(const Tensor& tensor, Use use);
+
   /// Bytes of all tensors, each counted once (a tied head is not counted again).
   int64_t bytes() const;
   const std::vector<Tensor>& tensors() const { return tensors_; }
@@ -93,6 +101,7 @@ class Weights {
   std::vector<Tensor> tensors_;
   std::vector<std::array<int32_t, kRoles>> index_;    // [layer + 1][role] -> tensors_, or -1
   std::vector<std::shared_ptr<const void>> storage_;  // mappings and generated blocks
+  std::vector<std::span<const std::byte>> owned_;     // of these, what is in no file
 };
 
 /// Writes a Hugging Face directory: config.json, generation_config.json, model.safetensors (shards

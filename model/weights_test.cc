@@ -277,6 +277,38 @@ TEST(Weights, FindByRole) {
   }
 }
 
+/// What is in a file comes from there again; what was made is lost when it is no longer of use.
+TEST(Weights, ReleaseGivesPagesBackAndTouchesNoNeighbour) {
+  ModelConfig config = small_llama();
+  config.vocabulary = 8000;  // pages of embeddings
+  TestDirectory parent;
+  const fs::path directory = parent.path() / "model";
+  ASSERT_TRUE(write_random_model(config, 3, directory).ok());
+  Weights opened = Weights::open(directory, config).value();
+  Weights generated = Weights::generate(config, 3, 2).value();
+  const Weights expected = Weights::generate(config, 3, 2).value();
+  const auto all_equal = [&](const Weights& weights) {
+    for (size_t i = 0; i < expected.tensors().size(); ++i) {
+      if (bytes_of(weights.tensors()[i]) != bytes_of(expected.tensors()[i])) {
+        return false;
+      }
+    }
+    return true;
+  };
+  opened.release(opened.get(Role::embedding), Weights::Use::none);
+  EXPECT_TRUE(all_equal(opened));
+  generated.release(generated.get(Role::embedding), Weights::Use::rare);
+  EXPECT_TRUE(all_equal(generated));
+  generated.release(generated.get(Role::gate, 1), Weights::Use::none);  // less than a page
+  EXPECT_TRUE(all_equal(generated));
+  generated.release(generated.get(Role::embedding), Weights::Use::none);
+  EXPECT_EQ(bytes_of(generated.get(Role::embedding)).substr(100'000, 4096), std::string(4096, 0));
+  for (const Role role : {Role::query, Role::down, Role::ffn_norm}) {
+    EXPECT_EQ(bytes_of(generated.get(role, 0)), bytes_of(expected.get(role, 0)));
+  }
+  EXPECT_EQ(bytes_of(generated.get(Role::head)), bytes_of(expected.get(Role::head)));
+}
+
 TEST(WriteRandomModel, IsWhatGenerateMakes) {
   for (const ModelConfig& config : small_models()) {
     TestDirectory parent;

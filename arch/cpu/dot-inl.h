@@ -23,7 +23,7 @@ namespace HWY_NAMESPACE {
 inline int64_t dot_scratch_bytes(int64_t rows, int64_t k) {
   const int64_t units = padded_units<1>(k);
   const int64_t pairs = padded_units<2>(k);
-  const int64_t stream = std::min(rows, kStreamRows) * units * 4;
+  const int64_t stream = std::min(rows, kStreamRows) * packed_units<1>(k) * 4;
   return rows <= kStreamRows ? stream
                              : std::max({stream, BlockedScratch::bytes(rows, units),
                                          BlockedScratch::bytes(rows, pairs)});

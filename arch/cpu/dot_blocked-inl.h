@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 
+#include "arch/cpu/dot_packed-inl.h"
 #include "arch/cpu/dot_units-inl.h"
 #include "base/range.h"
 
@@ -114,6 +115,7 @@ class BlockedProduct {
   static constexpr int64_t kColumns = kPanel / kMatrices;     // of out, in a panel
   static constexpr int64_t kTileColumns = kTile / kMatrices;  // of out, in a tile
   static constexpr int64_t kBlockElements = kUnitBlock * Units::kElements;
+  static constexpr int64_t kSquare = kFloatLanes * Units::kElements;  // of a transposed square
 
  public:
   BlockedProduct(const Factors<Weight, kMatrices>& factors, float* scratch, Epilogue& epilogue)
@@ -183,49 +185,111 @@ class BlockedProduct {
             kUnitBlock};
   }
 
-  /// Where the packed panel's i-th weight row is in memory. Beyond the last column, the last one is
+  /// Which matrix and column the panel's i-th row is. Beyond the last column, the last one is
   /// repeated: its sums are computed and dropped.
-  const Weight* weight_row(Range columns, int64_t i) const {
-    const int64_t tile = i / kTile;
-    const int64_t m = i % kTile / kTileColumns;
-    const int64_t c = columns.begin + tile * kTileColumns + i % kTileColumns;
-    return factors_.w[m] + std::min(c, columns.end - 1) * factors_.w_stride[m];
+  struct PanelRow {
+    int64_t matrix, column;
+  };
+  static PanelRow panel_row(Range columns, int64_t i) {
+    const int64_t column = columns.begin + i / kTile * kTileColumns + i % kTileColumns;
+    return {i % kTile / kTileColumns, std::min(column, columns.end - 1)};
+  }
+  const Weight* weight_row(PanelRow row) const {
+    return factors_.w[row.matrix] + row.column * factors_.w_stride[row.matrix];
+  }
+  /// Which row of which group a panel's row is in packed weights.
+  struct PackedRow {
+    int64_t group, row;
+  };
+  PackedRow packed_row(PanelRow row) const {
+    const int64_t width = factors_.packed->group_columns();
+    return {row.column / width, row.matrix * width + row.column % width};
   }
 
   /// panel_: [tile][unit][kTile].
-  void pack_panel(Range units) {
+  float* panel_place(int64_t i, int64_t unit, int64_t units) const {
+    return panel_ + i / kTile * units * kTile + unit * kTile + i % kTile;
+  }
+  void pack_panel(Range columns, Range units) {
+    const Range elements{units.begin * Units::kElements, units.end * Units::kElements};
+    if constexpr (std::is_same_v<Weight, bf16>) {
+      if (factors_.packed != nullptr) {
+        unpack_panel(columns, elements);
+        return put_listed(columns, elements);
+      }
+    }
     for (int64_t i = 0; i < kPanel; i += kFloatLanes) {
-      float* out = panel_ + i / kTile * units.size() * kTile + i % kTile;
-      for (int64_t u = units.begin; u < units.end; u += kFloatLanes, out += kFloatLanes * kTile) {
-        const int64_t e = u * Units::kElements;
-        const int64_t left = factors_.k - e;
-        constexpr int64_t kStep = kFloatLanes * Units::kElements;
-        FloatVec in[kFloatLanes];
-        if (left >= kStep) {
+      const Weight* rows[kFloatLanes];
+      for (size_t lane = 0; lane < kFloatLanes; ++lane) {
+        rows[lane] = weight_row(panel_row(columns, i + lane));
+      }
+      float* out = panel_place(i, 0, units.size());
+      for (int64_t e = elements.begin; e < elements.end; e += kSquare, out += kFloatLanes * kTile) {
+        pack_square(rows, e, factors_.k - e, out);
+      }
+    }
+  }
+  /// kFloatLanes rows' units from an element on, of which `left` are there.
+  void pack_square(const Weight* const* rows, int64_t element, int64_t left, float* out) {
+    FloatVec in[kFloatLanes];
+    if (left >= kSquare) {
 #pragma GCC unroll 16
-          for (size_t lane = 0; lane < kFloatLanes; ++lane) {
-            in[lane] = Units::weights(panel_rows_[i + lane] + e);
-          }
-        } else {
-          for (size_t lane = 0; lane < kFloatLanes; ++lane) {
-            in[lane] = left > 0 ? Units::first_weights(panel_rows_[i + lane] + e, left)
-                                : hn::Zero(FloatTag());
-          }
+      for (size_t lane = 0; lane < kFloatLanes; ++lane) {
+        in[lane] = Units::weights(rows[lane] + element);
+      }
+    } else {
+      for (size_t lane = 0; lane < kFloatLanes; ++lane) {
+        in[lane] =
+            left > 0 ? Units::first_weights(rows[lane] + element, left) : hn::Zero(FloatTag());
+      }
+    }
+    transpose(in, out, kTile);
+  }
+  /// The same as pack_panel() from packed weights, by way of a block of each row.
+  void unpack_panel(Range columns, Range elements) {
+    bf16 unpacked[kFloatLanes][cpu::kPackedBlock];
+    const bf16* rows[kFloatLanes];
+    PackedRow from[kFloatLanes];
+    for (int64_t i = 0; i < kPanel; i += kFloatLanes) {
+      for (size_t lane = 0; lane < kFloatLanes; ++lane) {
+        rows[lane] = unpacked[lane];
+        from[lane] = packed_row(panel_row(columns, i + lane));
+      }
+      float* out = panel_place(i, 0, elements.size() / Units::kElements);
+      for (int64_t e = elements.begin; e < elements.end; e += cpu::kPackedBlock) {
+        for (size_t lane = 0; lane < kFloatLanes; ++lane) {
+          unpack_block(factors_.packed->group(from[lane].group), from[lane].row,
+                       e / cpu::kPackedBlock, unpacked[lane]);
         }
-        transpose(in, out, kTile);
+        const int64_t count = std::min(cpu::kPackedBlock, elements.end - e);
+        for (int64_t j = 0; j < count; j += kSquare, out += kFloatLanes * kTile) {
+          pack_square(rows, j, kSquare, out);
+        }
+      }
+    }
+  }
+  /// Puts the weights that packed rows list where zeros stand for them.
+  void put_listed(Range columns, Range elements) {
+    for (int64_t i = 0; i < kPanel; ++i) {
+      const PackedRow found = packed_row(panel_row(columns, i));
+      for (const cpu::ListedWeight& weight :
+           factors_.packed->list({found.group, found.group + 1})) {
+        if (weight.row == found.row && weight.element >= elements.begin &&
+            weight.element < elements.end) {
+          const int64_t e = weight.element - elements.begin;
+          Units::set(panel_place(i, e / Units::kElements, elements.size() / Units::kElements),
+                     e % Units::kElements, weight.value);
+        }
       }
     }
   }
 
   /// All rows of the block times the weight rows of `columns`.
   void multiply_panel(Range columns, int64_t last_column) {
-    for (int64_t i = 0; i < kPanel; ++i) {
-      panel_rows_[i] = weight_row(columns, i);
-    }
     epilogue_.begin(columns);
     for (int64_t u = 0; u < units_; u += BlockedScratch::kPanelUnits) {
       const Range units{u, std::min(units_, u + BlockedScratch::kPanelUnits)};
-      pack_panel(units);
+      pack_panel(columns, units);
       find_next_weights(columns, units, last_column);
       const int64_t strips = (rows_.size() + kStripRows - 1) / kStripRows;
       for (int64_t s = 0; s < strips; ++s) {
@@ -240,14 +304,32 @@ class BlockedProduct {
     }
   }
 
-  /// next_: what pack_panel() will read next.
+  /// next_: what pack_panel() will read next, for each of the panel's rows as many bytes.
   void find_next_weights(Range columns, Range units, int64_t last_column) {
     const Range following{columns.end, std::min(last_column, columns.end + kColumns)};
+    const bool same = units.end < units_;  // columns
+    const int64_t element = same ? units.end * Units::kElements : 0;
+    const Range next = same ? columns : following;
     for (int64_t i = 0; i < kPanel; ++i) {
-      next_[i] = units.end < units_  ? panel_rows_[i] + units.end * Units::kElements
-                 : following.empty() ? nullptr
-                                     : weight_row(following, i);
+      next_[i] = next.empty() ? nullptr : weight_bytes(panel_row(next, i), element);
     }
+  }
+  const std::byte* weight_bytes(PanelRow row, int64_t element) const {
+    if (factors_.packed == nullptr) {
+      return reinterpret_cast<const std::byte*>(weight_row(row) + element);
+    }
+    const PackedRow found = packed_row(row);
+    const int64_t left =
+        std::min(BlockedScratch::kPanelUnits * Units::kElements, factors_.k - element);
+    return factors_.packed->group(found.group) + cpu::kGroupHeader +
+           element / cpu::kPackedBlock * cpu::kBlockBytes +
+           found.row * (left * cpu::kBlockBytes / (cpu::kPackedBlock * cpu::kGroupRows));
+  }
+  /// Bytes of a weight row in a block of units.
+  int64_t block_bytes() const {
+    return factors_.packed == nullptr
+               ? kBlockElements * static_cast<int64_t>(sizeof(Weight))
+               : kBlockElements * cpu::kBlockBytes / (cpu::kPackedBlock * cpu::kGroupRows);
   }
 
   void multiply_strip(int64_t strip, int64_t count, int64_t tile, Range units, Range columns,
@@ -287,9 +369,11 @@ class BlockedProduct {
             units.begin == 0 ? hn::Zero(d) : hn::LoadU(d, carried + r * kPanel + v * kFloatLanes);
       }
     }
-    for (int64_t u = 0; u < units.size(); u += kUnitBlock, a += found.block_step) {
+    const int64_t step = block_bytes();
+    for (int64_t u = 0, ahead = 0; u < units.size();
+         u += kUnitBlock, ahead += step, a += found.block_step) {
       for (int64_t i = prefetched.begin; i < prefetched.end; ++i) {
-        __builtin_prefetch(next_[i] + u * Units::kElements);
+        __builtin_prefetch(next_[i] + ahead);
       }
 #pragma GCC unroll 2
       for (int64_t j = 0; j < kUnitBlock; ++j, w += kTile) {
@@ -343,9 +427,8 @@ class BlockedProduct {
   float* sums_ = nullptr;
   bool in_place_ = false;  // strips are read from `a` itself
   Epilogue& epilogue_;
-  Range rows_;                        // the block of rows that strips_ holds
-  const Weight* panel_rows_[kPanel];  // in packed order
-  const Weight* next_[kPanel];        // null: nothing comes next
+  Range rows_;                     // the block of rows that strips_ holds
+  const std::byte* next_[kPanel];  // null: nothing comes next
 };
 
 }  // namespace HWY_NAMESPACE

@@ -3,11 +3,13 @@
 // sums are independent and a row of `a` is loaded once for all. They are not neighbours: each comes
 // from its own part of the columns, so that memory is read as a few long streams, which the
 // hardware prefetchers follow at full bandwidth (with neighbours a stream would stop at every row's
-// end; prefetch instructions make it slower).
+// end; prefetch instructions make it slower). Packed weights (packed.h) are one stream of sixteen
+// rows.
 #include <algorithm>
 #include <cstdint>
 
 #include "arch/cpu/dot_blocked-inl.h"
+#include "arch/cpu/dot_packed-inl.h"
 #include "arch/cpu/dot_units-inl.h"
 #include "arch/cpu/streams.h"
 #include "base/range.h"
@@ -68,7 +70,7 @@ void stream_dots(const float* a, int64_t a_stride, const typename Units::Weight*
 /// Computes [rows, columns] and hands it to
 ///   epilogue.begin(columns): kPanel columns at most come next
 ///   epilogue.finish(row, first column, count, one vector of sums for each matrix).
-/// units: [rows.size()][padded_units(k)].
+/// units: [rows.size()][padded_units(k), or packed_units(k)].
 template <class Units, int kMatrices, class Epilogue>
 class StreamProduct {
   using Weight = typename Units::Weight;
@@ -79,19 +81,29 @@ class StreamProduct {
       : factors_(factors),
         rows_(rows),
         units_(units),
-        stride_(padded_units<Units::kElements>(factors.k)),
+        stride_(factors.packed != nullptr ? packed_units<Units::kElements>(factors.k)
+                                          : padded_units<Units::kElements>(factors.k)),
         epilogue_(epilogue) {
-    const auto* a = static_cast<const std::byte*>(factors.a);
     for (int64_t r = 0; r < rows.size(); ++r) {
       float* row = units + r * stride_;
+      const auto* a = static_cast<const std::byte*>(factors.a) +
+                      (rows.begin + r) * factors.a_stride * size_of(factors.a_dtype);
+      if (factors.packed != nullptr) {
+        Units::split_row(a, factors.a_dtype, factors.k, row);
+        continue;
+      }
       const int64_t used = (factors.k + Units::kElements - 1) / Units::kElements;
       std::fill(row + used, row + stride_, 0.0f);
-      Units::convert_row(a + (rows.begin + r) * factors.a_stride * size_of(factors.a_dtype),
-                         factors.a_dtype, factors.k, row);
+      Units::convert_row(a, factors.a_dtype, factors.k, row);
     }
   }
 
   void run(Range columns) {
+    if constexpr (std::is_same_v<Weight, bf16>) {
+      if (factors_.packed != nullptr) {
+        return run_packed(columns);
+      }
+    }
     switch (cpu::stream_count(stride_, rows_.size())) {
       case 2:
         return run_streams<2>(columns);
@@ -146,6 +158,75 @@ class StreamProduct {
     }
     for (int p = 0; p < kCount; ++p) {
       finish(first + p * part, count, sums, p);
+    }
+  }
+
+  void run_packed(Range columns) {
+    const cpu::PackedMatrix& packed = *factors_.packed;
+    const int64_t width = packed.group_columns();
+    while (!columns.empty()) {
+      // Whole groups but for those that the range cuts.
+      const int64_t end = std::min(columns.end, columns.begin / width * width + kGather);
+      multiply_packed(packed, {columns.begin, end});
+      columns.begin = end;
+    }
+  }
+
+  void multiply_packed(const cpu::PackedMatrix& packed, Range columns) {
+    const int64_t width = packed.group_columns();
+    const Range groups{columns.begin / width, (columns.end + width - 1) / width};
+    float sums[kStreamRows][kMatrices][1][kGather];
+    for (int64_t g = groups.begin; g < groups.end; ++g) {
+      const Place place{packed.group(g), g * width - columns.begin, columns.size()};
+      const int64_t rows = rows_.size();
+      int64_t r = 0;
+      for (; r + 4 <= rows; r += 4) {
+        packed_group<4>(r, place, sums);
+      }
+      if (r + 2 <= rows) {
+        packed_group<2>(r, place, sums);
+        r += 2;
+      }
+      if (r < rows) {
+        packed_group<1>(r, place, sums);
+      }
+    }
+    for (int64_t g = groups.begin; g < groups.end; ++g) {
+      for (const cpu::ListedWeight& weight : packed.list({g, g + 1})) {
+        const int64_t place = g * width + weight.row % width - columns.begin;
+        for (int64_t r = 0; r < rows_.size() && place >= 0 && place < columns.size(); ++r) {
+          const FloatTag d;
+          float& sum = sums[r][weight.row / width][0][place];
+          sum = hn::GetLane(
+              hn::MulAdd(hn::Set(d, Units::element(units_ + r * stride_, weight.element)),
+                         hn::Set(d, to_float(weight.value)), hn::Set(d, sum)));
+        }
+      }
+    }
+    finish(columns.begin, columns.size(), sums, 0);
+  }
+
+  /// A group, and where its first column's sums go: some may be before the first, or at `count` or
+  /// beyond, which are dropped.
+  struct Place {
+    const std::byte* group;
+    int64_t first, count;
+  };
+
+  template <int kRows>
+  void packed_group(int64_t r, const Place& place,
+                    float (&sums)[kStreamRows][kMatrices][1][kGather]) {
+    constexpr int64_t kWidth = cpu::kGroupRows / kMatrices;
+    float result[kRows][cpu::kGroupRows];
+    packed_dots<Units>(units_ + r * stride_, stride_, place.group, cpu::packed_blocks(factors_.k),
+                       result);
+    for (int64_t c = 0; c < kWidth; ++c) {
+      const int64_t to = place.first + c;
+      for (int i = 0; i < kRows && to >= 0 && to < place.count; ++i) {
+        for (int m = 0; m < kMatrices; ++m) {
+          sums[r + i][m][0][to] = result[i][m * kWidth + c];
+        }
+      }
     }
   }
 

@@ -1,8 +1,10 @@
 // The two ways to multiply by a weight matrix. Both work on 32-bit units along k, so that packing,
 // tiling and loops are written once: a unit is one f32 element, multiplied by FMA; or two adjacent
 // bf16 elements, multiplied and summed in f32 by VDPBF16PS. Included once per instruction set.
+#include <algorithm>
 #include <cstdint>
 
+#include "arch/cpu/packed.h"
 #include "arch/cpu/vector-inl.h"
 
 #if defined(WEFT_ARCH_CPU_DOT_UNITS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -25,7 +27,7 @@ constexpr int64_t padded_units(int64_t k) {
 }
 
 /// What a product reads: a[rows, k] and kMatrices weight matrices [n, k] of the same format, all
-/// row-major with strides in elements.
+/// row-major with strides in elements; or, of bf16, packed side by side.
 template <class Weight, int kMatrices>
 struct Factors {
   const void* a = nullptr;
@@ -33,8 +35,22 @@ struct Factors {
   int64_t a_stride = 0;
   const Weight* w[kMatrices] = {};
   int64_t w_stride[kMatrices] = {};
+  const cpu::PackedMatrix* packed = nullptr;  ///< read in place of w
   int64_t k = 0;
 };
+
+/// Units in a row of k elements, with zeros up to a whole block of packed weights.
+template <int64_t kElements>
+constexpr int64_t packed_units(int64_t k) {
+  return cpu::packed_blocks(k) * (cpu::kPackedBlock / kElements);
+}
+
+/// Where a row that is multiplied with packed weights in f32 has an element: of each 32, those in
+/// even places come first, because a bf16 in an even place becomes an f32 by a shift and one in an
+/// odd place by a mask.
+constexpr int64_t split_place(int64_t element) {
+  return element / 32 * 32 + element % 2 * 16 + element % 32 / 2;
+}
 
 /// Weights of any format, widened to f32.
 template <class W>
@@ -60,6 +76,47 @@ struct F32Units {
       std::memcpy(units, a, k * sizeof(float));
     }
   }
+
+  // With packed weights:
+
+  /// A row of `a` as packed_units(k) units in the order of split_place().
+  static void split_row(const void* a, DType dtype, int64_t k, float* units) {
+    float block[cpu::kPackedBlock];
+    for (int64_t i = 0; i < k; i += cpu::kPackedBlock, units += cpu::kPackedBlock) {
+      const int64_t count = std::min(cpu::kPackedBlock, k - i);
+      std::fill(block + count, block + cpu::kPackedBlock, 0.0f);
+      convert_row(static_cast<const std::byte*>(a) + i * size_of(dtype), dtype, count, block);
+#if HWY_TARGET == HWY_SCALAR
+      for (int64_t j = 0; j < cpu::kPackedBlock; ++j) {
+        units[split_place(j)] = block[j];
+      }
+#else
+      const FloatTag d;
+      constexpr int64_t kLanes = kFloatLanes;
+      for (int64_t j = 0; j < cpu::kPackedBlock; j += 2 * kLanes) {
+        const auto first = hn::LoadU(d, block + j);
+        const auto second = hn::LoadU(d, block + j + kLanes);
+        hn::StoreU(hn::ConcatEven(d, second, first), d, units + split_place(j));
+        hn::StoreU(hn::ConcatOdd(d, second, first), d, units + split_place(j) + 16);
+      }
+#endif
+    }
+  }
+  /// sum += a * w for a vector of bf16 weights whose first is `element` of the block at `units`.
+  template <class Bits>
+  static HWY_INLINE FloatVec add_products(const float* units, int64_t element, Bits weights,
+                                          FloatVec sum) {
+    const FloatTag d;
+    const hn::RebindToUnsigned<FloatTag> d32;
+    const float* a = units + split_place(element);
+    const auto bits = hn::BitCast(d32, weights);
+    const auto even = hn::BitCast(d, hn::ShiftLeft<16>(bits));
+    const auto odd = hn::BitCast(d, hn::And(bits, hn::Set(d32, 0xffff0000)));
+    return hn::MulAdd(hn::LoadU(d, a + 16), odd, hn::MulAdd(hn::LoadU(d, a), even, sum));
+  }
+  static float element(const float* units, int64_t i) { return units[split_place(i)]; }
+  /// Puts one of a unit's weights, the first or (where there are two) the second.
+  static void set(float* unit, int64_t /*0*/, bf16 value) { *unit = to_float(value); }
 
  private:
   static void convert(const bf16* a, int64_t k, float* units) {
@@ -102,6 +159,27 @@ struct Bf16Pairs {
       units[k / 2] = 0;
     }
     std::memcpy(units, a, k * sizeof(bf16));
+  }
+
+  // With packed weights: pairs lie as in `a`.
+
+  static void split_row(const void* a, DType dtype, int64_t k, float* units) {
+    std::fill(units + k / 2, units + packed_units<2>(k), 0.0f);
+    convert_row(a, dtype, k, units);
+  }
+  template <class Bits>
+  static HWY_INLINE FloatVec add_products(const float* units, int64_t element, Bits weights,
+                                          FloatVec sum) {
+    return multiply_add(hn::LoadU(FloatTag(), units + element / 2),
+                        hn::BitCast(FloatTag(), weights), sum);
+  }
+  static float element(const float* units, int64_t i) {
+    bf16 value;
+    std::memcpy(&value, reinterpret_cast<const bf16*>(units) + i, sizeof(value));
+    return to_float(value);
+  }
+  static void set(float* unit, int64_t which, bf16 value) {
+    std::memcpy(reinterpret_cast<bf16*>(unit) + which, &value, sizeof(value));
   }
 };
 #endif

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <barrier>
 #include <chrono>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -193,6 +195,18 @@ Result<Rate> read_bandwidth(int threads, size_t bytes) {
     std::fill_n(pages.data() + thread * part, part, std::byte{1});
   });
   return read_bandwidth(threads, {pages.data(), bytes});
+}
+
+int64_t last_cache_bytes() {
+  // From the kernel, because glibc counts wrong on some processors.
+  for (const char* index : {"index3", "index2"}) {
+    std::ifstream file(std::string("/sys/devices/system/cpu/cpu0/cache/") + index + "/size");
+    char unit = 0;
+    if (int64_t kib = 0; file >> kib >> unit && unit == 'K') {
+      return kib << 10;
+    }
+  }
+  return int64_t{32} << 20;
 }
 
 Rate f32_peak(int threads) { return arithmetic_peak(threads, WEFT_CPU_DISPATCH(multiply_f32)); }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "base/result.h"
@@ -23,6 +24,9 @@ struct Rate {
 Result<Rate> read_bandwidth(int threads, size_t bytes = size_t{1} << 30);
 /// The same over memory that is there already (mapped weights, say), as its pages are.
 Rate read_bandwidth(int threads, std::span<const std::byte> memory);
+
+/// Bytes of the last cache that the cores share; where the system does not tell, what is usual.
+int64_t last_cache_bytes();
 
 /// Floating-point operations per second that `threads` pinned threads reach together in registers,
 /// with the best instruction of current_isa(): a multiplication and an addition count as two.

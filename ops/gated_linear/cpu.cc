@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"
 // after foreach_target
 #include "arch/cpu/dot-inl.h"
+#include "arch/cpu/packed.h"
 #include "arch/cpu/streams.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -67,6 +68,7 @@ void gated_tile(const GatedLinearArgs& args, Range rows, Range columns,
                                           .w = {static_cast<const decltype(w)*>(args.gate.data),
                                                 static_cast<const decltype(w)*>(args.up.data)},
                                           .w_stride = {args.gate.stride, args.up.stride},
+                                          .packed = args.packed,
                                           .k = args.k};
     dot(factors, rows, columns, scratch, epilogue);
   });
@@ -87,6 +89,9 @@ void gated_linear(const GatedLinearArgs& args, Range rows, Range columns,
 }
 
 void gated_linear_prefetch(const GatedLinearArgs& args, Range columns, int64_t line) {
+  if (args.packed != nullptr) {
+    return prefetch_packed(*args.packed, columns, line);
+  }
   const auto row_bytes = args.gate.stride * static_cast<int64_t>(size_of(args.gate.dtype));
   const void* const matrices[] = {args.gate.data, args.up.data};
   prefetch_streams(matrices, 2, row_bytes, args.k, columns, line);

@@ -10,12 +10,17 @@
 
 namespace weft {
 
+namespace cpu {
+struct PackedMatrix;  // arch/cpu/packed.h
+}
+
 struct GatedLinearArgs {
   ConstMatrix a;          ///< [rows, k]: f32, or bf16 when the weights are bf16 (see linear)
   ConstMatrix gate;       ///< [n, k], f32, bf16 or f16
   ConstMatrix up;         ///< [n, k], the same format as gate
   ConstVector gate_bias;  ///< [n] or null data
   ConstVector up_bias;    ///< [n] or null data
+  const cpu::PackedMatrix* packed = nullptr;  ///< cpu: gate and up packed; see linear
   int64_t n = 0;
   int64_t k = 0;
   Matrix out;  ///< [rows, n], f32 or bf16

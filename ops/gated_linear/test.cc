@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -40,6 +41,12 @@ class GatedCheck {
              .out = {}};
   }
 
+  /// Whether the kernel reads the weights packed from now on.
+  void pack(bool packed) {
+    packed_ =
+        packed ? std::make_unique<PackedValues>(std::vector<const Values*>{&gate_, &up_}) : nullptr;
+    args_.packed = packed ? packed_->get() : nullptr;
+  }
   Output run(Range rows, Range columns) {
     Output out(case_.rows, case_.n, case_.out);
     args_.out = out.matrix();
@@ -92,6 +99,7 @@ class GatedCheck {
  private:
   GatedCase case_;
   Values a_, gate_, up_, gate_bias_, up_bias_;
+  std::unique_ptr<PackedValues> packed_;
   GatedLinearArgs args_;
 };
 
@@ -106,7 +114,10 @@ TEST_F(GatedLinear, MatchesTheDefinition) {
           SCOPED_TRACE(testing::Message() << name_of(isa) << " rows " << rows << " n " << n << " k "
                                           << k << " a " << name_of(a) << " w " << name_of(w));
           cpu::force_isa(isa);
-          check.expect_right(check.run({0, rows}, {0, n}));
+          for (const bool packed : forms(w)) {
+            check.pack(packed);
+            check.expect_right(check.run({0, rows}, {0, n}));
+          }
         }
       }
     }
@@ -119,7 +130,10 @@ TEST_F(GatedLinear, IsIndependentOfRanges) {
     for (const cpu::Isa isa : available()) {
       SCOPED_TRACE(name_of(isa));
       cpu::force_isa(isa);
-      for (const int64_t most : {40, 8}) {
+      const bool packable = w == DType::bf16;
+      for (const auto& [most, packed] :
+           {std::pair<int64_t, bool>{40, false}, {8, false}, {40, packable}, {8, packable}}) {
+        check.pack(packed);
         const Output whole = check.run({0, most}, {0, 150});
         for (const Range rows : {Range{0, most == 8 ? 5 : 13}, Range{most == 8 ? 2 : 13, most}}) {
           for (const Range columns : {Range{0, 1}, Range{5, 71}, Range{71, 150}}) {

@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"
 // after foreach_target
 #include "arch/cpu/dot-inl.h"
+#include "arch/cpu/packed.h"
 #include "arch/cpu/streams.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -48,6 +49,7 @@ void linear_tile(const LinearArgs& args, Range rows, Range columns, std::span<st
                                           .a_stride = args.a.stride,
                                           .w = {static_cast<const decltype(w)*>(args.w.data)},
                                           .w_stride = {args.w.stride},
+                                          .packed = args.packed,
                                           .k = args.k};
     dot(factors, rows, columns, scratch, epilogue);
   });
@@ -67,6 +69,9 @@ void linear(const LinearArgs& args, Range rows, Range columns, std::span<std::by
 }
 
 void linear_prefetch(const LinearArgs& args, Range columns, int64_t line) {
+  if (args.packed != nullptr) {
+    return prefetch_packed(*args.packed, columns, line);
+  }
   const auto row_bytes = args.w.stride * static_cast<int64_t>(size_of(args.w.dtype));
   prefetch_streams(&args.w.data, 1, row_bytes, args.k, columns, line);
 }

@@ -11,10 +11,16 @@
 
 namespace weft {
 
+namespace cpu {
+struct PackedMatrix;  // arch/cpu/packed.h
+}
+
 struct LinearArgs {
   ConstMatrix a;     ///< [rows, k]: f32, or bf16 when w is bf16
   ConstMatrix w;     ///< [n, k], f32, bf16 or f16, as Hugging Face stores it
   ConstVector bias;  ///< [n] or null data
+  /// cpu: w packed, read in its place; then w says its format alone.
+  const cpu::PackedMatrix* packed = nullptr;
   int64_t n = 0;
   int64_t k = 0;
   float alpha = 1;
@@ -34,8 +40,9 @@ namespace cpu {
 /// (streaming kernel) or large (blocked kernel).
 /// `scratch` holds at least linear_scratch_bytes(), 64-byte aligned, and is this worker's alone.
 void linear(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch);
-/// Brings the line-th cache line of each stream of weights that linear() of a few rows reads into
-/// the cache, for a worker that waits for `a`. Reads no operand.
+/// Brings the line-th cache line of each stream of weights that linear() of a few rows reads, or
+/// the line-th four of packed ones, into the cache, for a worker that waits for `a`. Reads no
+/// operand.
 void linear_prefetch(const LinearArgs& args, Range columns, int64_t line);
 /// Enough for calls of up to `rows` rows.
 size_t linear_scratch_bytes(const LinearArgs& args, int64_t rows);

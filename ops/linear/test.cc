@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -47,6 +48,12 @@ class LinearCheck {
              .alpha = c.alpha,
              .accumulate = c.accumulate,
              .out = {}};
+    expect_new_weights();
+  }
+
+  /// After a change of w().
+  void expect_new_weights() {
+    const Case& c = case_;
     reference::linear(args_, {0, c.rows}, {0, c.n}, expected_.data());
     const Values a = a_.magnitudes();
     const Values w = w_.magnitudes();
@@ -59,6 +66,11 @@ class LinearCheck {
     reference::linear(absolute, {0, c.rows}, {0, c.n}, magnitude_.data());
   }
 
+  /// Whether the kernel reads the weights packed from now on.
+  void pack(bool packed) {
+    packed_ = packed ? std::make_unique<PackedValues>(std::vector<const Values*>{&w_}) : nullptr;
+    args_.packed = packed ? packed_->get() : nullptr;
+  }
   /// Runs the kernel on part of the output and returns all of it.
   Output run(Range rows, Range columns) {
     Output out(case_.rows, case_.n);
@@ -90,12 +102,14 @@ class LinearCheck {
 
   Values& a() { return a_; }
   Values& w() { return w_; }
+  size_t listed() const { return packed_->get()->list({0, cpu::packed_groups(case_.n)}).size(); }
 
  private:
   Case case_;
   Values a_, w_, bias_, residual_;
   std::vector<double> expected_;
   std::vector<double> magnitude_;
+  std::unique_ptr<PackedValues> packed_;
   LinearArgs args_;
 };
 
@@ -109,7 +123,10 @@ TEST_F(Linear, MatchesTheDefinition) {
         for (const cpu::Isa isa : available()) {
           SCOPED_TRACE(describe(c, isa));
           cpu::force_isa(isa);
-          check.expect_right(check.run({0, rows}, {0, n}), {0, rows}, {0, n});
+          for (const bool packed : forms(w)) {
+            check.pack(packed);
+            check.expect_right(check.run({0, rows}, {0, n}), {0, rows}, {0, n});
+          }
         }
       }
     }
@@ -128,7 +145,26 @@ TEST_F(Linear, WithLongRows) {
         }
         SCOPED_TRACE(describe(c, isa));
         cpu::force_isa(isa);
-        check.expect_right(check.run({0, c.rows}, {0, c.n}), {0, c.rows}, {0, c.n});
+        for (const bool packed : forms(w)) {
+          check.pack(packed);
+          check.expect_right(check.run({0, c.rows}, {0, c.n}), {0, c.rows}, {0, c.n});
+        }
+      }
+    }
+  }
+}
+
+/// Parts of rows and columns, all of `most` rows or fewer, have the bits of the whole.
+void expect_parts(LinearCheck& check, int64_t most, std::initializer_list<Range> parts_of_rows,
+                  std::initializer_list<Range> parts_of_columns) {
+  const Output whole = check.run({0, most}, {0, 150});
+  for (const Range rows : parts_of_rows) {
+    for (const Range columns : parts_of_columns) {
+      const Output part = check.run(rows, columns);
+      for (int64_t r = rows.begin; r < rows.end; ++r) {
+        for (int64_t col = columns.begin; col < columns.end; ++col) {
+          ASSERT_EQ(part.get(r, col), whole.get(r, col)) << r << ", " << col;
+        }
       }
     }
   }
@@ -143,27 +179,11 @@ TEST_F(Linear, IsIndependentOfRanges) {
       for (const cpu::Isa isa : available()) {
         SCOPED_TRACE(describe(c, isa));
         cpu::force_isa(isa);
-        const Output whole = check.run({0, 40}, {0, 150});
-        const Output first = check.run({0, 8}, {0, 150});
-        for (const Range rows : {Range{0, 13}, Range{13, 40}, Range{31, 40}}) {
-          for (const Range columns : {Range{0, 1}, Range{5, 71}, Range{71, 150}, Range{149, 150}}) {
-            const Output part = check.run(rows, columns);
-            for (int64_t r = rows.begin; r < rows.end; ++r) {
-              for (int64_t col = columns.begin; col < columns.end; ++col) {
-                ASSERT_EQ(part.get(r, col), whole.get(r, col)) << r << ", " << col;
-              }
-            }
-          }
-        }
-        for (const Range rows : {Range{0, 1}, Range{3, 5}, Range{1, 8}}) {
-          for (const Range columns : {Range{0, 2}, Range{3, 71}, Range{149, 150}}) {
-            const Output part = check.run(rows, columns);
-            for (int64_t r = rows.begin; r < rows.end; ++r) {
-              for (int64_t col = columns.begin; col < columns.end; ++col) {
-                ASSERT_EQ(part.get(r, col), first.get(r, col)) << r << ", " << col;
-              }
-            }
-          }
+        for (const bool packed : forms(w)) {
+          check.pack(packed);
+          expect_parts(check, 40, {{0, 13}, {13, 40}, {31, 40}},
+                       {{0, 1}, {5, 71}, {71, 150}, {149, 150}});
+          expect_parts(check, 8, {{0, 1}, {3, 5}, {1, 8}}, {{0, 2}, {3, 71}, {149, 150}});
         }
       }
     }
@@ -184,15 +204,18 @@ TEST_F(Linear, PropagatesNanAndInfinity) {
       for (const cpu::Isa isa : available()) {
         SCOPED_TRACE(describe(c, isa));
         cpu::force_isa(isa);
-        const Output out = check.run({0, rows}, {0, 40});
-        for (int64_t r = 0; r < rows; ++r) {
-          for (int64_t col = 0; col < 40; ++col) {
-            if (r == 0 || col == 39) {
-              EXPECT_TRUE(std::isnan(out.get(r, col))) << r << ", " << col;
-            } else if (col == 7) {
-              EXPECT_TRUE(std::isinf(out.get(r, col))) << r << ", " << col;
-            } else {
-              EXPECT_TRUE(std::isfinite(out.get(r, col))) << r << ", " << col;
+        for (const bool packed : forms(w)) {
+          check.pack(packed);
+          const Output out = check.run({0, rows}, {0, 40});
+          for (int64_t r = 0; r < rows; ++r) {
+            for (int64_t col = 0; col < 40; ++col) {
+              if (r == 0 || col == 39) {
+                EXPECT_TRUE(std::isnan(out.get(r, col))) << r << ", " << col;
+              } else if (col == 7) {
+                EXPECT_TRUE(std::isinf(out.get(r, col))) << r << ", " << col;
+              } else {
+                EXPECT_TRUE(std::isfinite(out.get(r, col))) << r << ", " << col;
+              }
             }
           }
         }
@@ -211,6 +234,28 @@ TEST(LinearScratch, ForManyRowsIsEnoughForFewer) {
       const size_t bytes = cpu::linear_scratch_bytes(args, rows);
       EXPECT_GE(bytes, least) << rows << " rows of " << k;
       least = bytes;
+    }
+  }
+}
+
+/// Rows whose upper bytes are spread too widely for a dictionary: many weights are listed.
+TEST_F(Linear, AddsListedWeights) {
+  for (const int64_t rows : {1, 2, 7, 40}) {
+    const Case c{rows, 20, 200, DType::f32, DType::bf16, true};
+    LinearCheck check(c, random_);
+    for (int64_t i = 0; i < 20 * check.w().stride; ++i) {
+      if (i % check.w().stride < 200) {
+        check.w().set(i,
+                      std::ldexp(i % 2 == 0 ? 1.3F : -1.7F, static_cast<int>(i * 37 % 120) - 100));
+      }
+    }
+    check.expect_new_weights();
+    for (const cpu::Isa isa : available()) {
+      SCOPED_TRACE(describe(c, isa));
+      cpu::force_isa(isa);
+      check.pack(true);
+      EXPECT_GT(check.listed(), 20 * 200 / 2);
+      check.expect_right(check.run({0, rows}, {0, 20}), {0, rows}, {0, 20});
     }
   }
 }

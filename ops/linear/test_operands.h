@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "arch/cpu/dispatch.h"
+#include "arch/cpu/packed.h"
 #include "base/range.h"
 #include "ops/matrix.h"
 
@@ -54,6 +55,45 @@ struct Values {
   int64_t rows, columns, stride;
   DType type;
   std::vector<std::byte> bytes;
+};
+
+/// bf16 matrices of one shape, packed side by side.
+class PackedValues {
+ public:
+  explicit PackedValues(const std::vector<const Values*>& matrices) {
+    const Values& first = *matrices.front();
+    const int64_t width = cpu::kGroupRows / std::ssize(matrices);
+    const int64_t groups = (first.rows + width - 1) / width;
+    const int64_t bytes = cpu::packed_group_bytes(first.columns);
+    groups_.resize(static_cast<size_t>(groups * bytes / 64));
+    auto* out = reinterpret_cast<std::byte*>(groups_.data());
+    list_begin_.push_back(0);
+    for (int64_t g = 0; g < groups; ++g) {
+      const bf16* rows[cpu::kGroupRows] = {};
+      for (int64_t r = 0; r < cpu::kGroupRows; ++r) {
+        const int64_t row = g * width + r % width;
+        rows[r] = row < first.rows
+                      ? weft::row<bf16>(matrices[static_cast<size_t>(r / width)]->matrix(), row)
+                      : nullptr;
+      }
+      cpu::pack_group(rows, first.columns, out + g * bytes, listed_);
+      list_begin_.push_back(static_cast<uint32_t>(listed_.size()));
+    }
+    packed_ = {out, first.columns, static_cast<int>(matrices.size()), list_begin_.data(),
+               listed_.data()};
+  }
+  PackedValues(const PackedValues&) = delete;
+  PackedValues& operator=(const PackedValues&) = delete;
+  const cpu::PackedMatrix* get() const { return &packed_; }
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> groups_;
+  std::vector<uint32_t> list_begin_;
+  std::vector<cpu::ListedWeight> listed_;
+  cpu::PackedMatrix packed_;
 };
 
 /// Output memory, poisoned, with guards on every side.
@@ -127,6 +167,10 @@ inline constexpr std::pair<DType, DType> kFormats[] = {{DType::f32, DType::f32},
                                                        {DType::f32, DType::bf16},
                                                        {DType::f32, DType::f16},
                                                        {DType::bf16, DType::bf16}};
+/// Whether weights of a format are packed.
+inline std::vector<bool> forms(DType w) {
+  return w == DType::bf16 ? std::vector<bool>{false, true} : std::vector<bool>{false};
+}
 /// Below, on and above every tile: lanes, panels, unit blocks, pairs.
 inline constexpr std::pair<int64_t, int64_t> kShapes[] = {{1, 1},   {3, 7},    {16, 64}, {33, 95},
                                                           {64, 65}, {130, 31}, {65, 513}};

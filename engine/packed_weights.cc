@@ -1,0 +1,126 @@
+#include "engine/packed_weights.h"
+
+#include <algorithm>
+
+namespace weft {
+namespace {
+
+/// A product's weights, those of gate and up together; `packed_bytes`: 0 where they cannot be
+/// packed.
+struct Source {
+  Role role = Role::head;
+  int64_t layer = -1;
+  std::vector<const Tensor*> tensors;
+  size_t packed_bytes = 0;
+};
+
+/// The products in the order of a step. The head is last, so that what the layers have released
+/// makes room for it where it is the embedding too, which stays.
+std::vector<Source> find_sources(const ModelConfig& config, const Weights& weights) {
+  std::vector<Source> sources;
+  const auto add = [&](int64_t layer, Role role, std::vector<const Tensor*> tensors) {
+    const Tensor& first = *tensors.front();
+    for (const Tensor* tensor : tensors) {
+      if (tensor->dtype != DType::bf16) {
+        return;
+      }
+    }
+    const int64_t rows = first.rows() * std::ssize(tensors);
+    const auto bytes =
+        static_cast<size_t>(cpu::packed_groups(rows) * cpu::packed_group_bytes(first.columns()));
+    sources.push_back({role, layer, std::move(tensors), bytes});
+  };
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    for (const Role role : {Role::query, Role::key, Role::value, Role::attention_out}) {
+      add(layer, role, {&weights.get(role, layer)});
+    }
+    add(layer, Role::gate, {&weights.get(Role::gate, layer), &weights.get(Role::up, layer)});
+    add(layer, Role::down, {&weights.get(Role::down, layer)});
+  }
+  add(-1, Role::head, {&weights.get(Role::head)});
+  return sources;
+}
+
+}  // namespace
+
+Result<PackedWeights> PackedWeights::create(const ModelConfig& config, Weights& weights,
+                                            WorkerTeam& team) {
+  PackedWeights result;
+  std::array<int32_t, kRoles> none;
+  none.fill(-1);
+  result.index_.assign(static_cast<size_t>(config.layers) + 1, none);
+  const std::vector<Source> sources = find_sources(config, weights);
+  size_t total = 0;
+  for (const Source& source : sources) {
+    total += source.packed_bytes;
+  }
+  WEFT_ASSIGN(result.pages_, Pages::allocate(total, /*huge=*/true));
+  result.products_.reserve(sources.size());
+  for (const Source& source : sources) {
+    Product product;
+    if (!result.pack(source.tensors, team, product)) {
+      continue;
+    }
+    int64_t plain_bytes = 0;
+    for (const Tensor* tensor : source.tensors) {
+      plain_bytes += tensor->bytes();
+      const bool embedding = tensor == &weights.get(Role::embedding);
+      weights.release(*tensor, embedding ? Weights::Use::rare : Weights::Use::none);
+    }
+    result.used_ += source.packed_bytes;
+    result.saved_ += plain_bytes - static_cast<int64_t>(source.packed_bytes);
+    result.index_[static_cast<size_t>(source.layer + 1)][static_cast<size_t>(source.role)] =
+        static_cast<int32_t>(result.products_.size());
+    result.products_.push_back(std::move(product));
+  }
+  return result;
+}
+
+bool PackedWeights::pack(std::span<const Tensor* const> tensors, WorkerTeam& team,
+                         Product& product) {
+  constexpr int64_t kWeightsPerListed = 256;  // at least, so that listed ones cost little time
+  const Tensor& first = *tensors.front();
+  const int64_t matrices = std::ssize(tensors);
+  const int64_t k = first.columns();
+  const int64_t width = cpu::kGroupRows / matrices;  // columns of a group
+  const int64_t groups = (first.rows() + width - 1) / width;
+  std::byte* out = pages_.data() + used_;
+  std::vector<std::vector<cpu::ListedWeight>> listed(static_cast<size_t>(team.size()));
+  product.list_begin.resize(static_cast<size_t>(groups) + 1);
+  team.run([&](int worker) {
+    std::vector<cpu::ListedWeight>& mine = listed[static_cast<size_t>(worker)];
+    for (int64_t g = groups * worker / team.size(); g < groups * (worker + 1) / team.size(); ++g) {
+      const bf16* rows[cpu::kGroupRows] = {};
+      for (int64_t r = 0; r < cpu::kGroupRows; ++r) {
+        const int64_t row = g * width + r % width;
+        const auto* data = reinterpret_cast<const bf16*>(tensors[r / width]->data);
+        rows[r] = row < first.rows() ? data + row * k : nullptr;
+      }
+      const size_t before = mine.size();
+      cpu::pack_group(rows, k, out + g * cpu::packed_group_bytes(k), mine);
+      product.list_begin[static_cast<size_t>(g) + 1] = static_cast<uint32_t>(mine.size() - before);
+    }
+  });
+  for (const auto& part : listed) {
+    product.listed.insert(product.listed.end(), part.begin(), part.end());
+  }
+  if (std::ssize(product.listed) * kWeightsPerListed > first.elements() * matrices) {
+    return false;
+  }
+  for (size_t g = 0; g < static_cast<size_t>(groups); ++g) {
+    product.list_begin[g + 1] += product.list_begin[g];
+  }
+  product.packed = {out, k, static_cast<int>(matrices), product.list_begin.data(),
+                    product.listed.data()};
+  return true;
+}
+
+const cpu::PackedMatrix* PackedWeights::find(Role role, int64_t layer) const {
+  if (index_.empty()) {
+    return nullptr;
+  }
+  const int32_t i = index_[static_cast<size_t>(layer + 1)][static_cast<size_t>(role)];
+  return i < 0 ? nullptr : &products_[static_cast<size_t>(i)].packed;
+}
+
+}  // namespace weft

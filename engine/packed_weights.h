@@ -1,0 +1,57 @@
+// The weights of a model's products in the form that the CPU's kernels read fastest: packed without
+// loss (arch/cpu/packed.h).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "arch/cpu/packed.h"
+#include "base/pages.h"
+#include "base/result.h"
+#include "engine/worker_team.h"
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace weft {
+
+class PackedWeights {
+ public:
+  PackedWeights() = default;  ///< all are plain
+
+  /// Packs every product's bf16 weights, gate and up side by side, on the team's workers. Those of
+  /// other formats, or with too many weights to list, stay plain. What has been packed is released
+  /// from `weights` as it goes, so that both together never take much more memory than `weights`
+  /// alone. Error (device): no memory.
+  static Result<PackedWeights> create(const ModelConfig& config, Weights& weights,
+                                      WorkerTeam& team);
+
+  /// Of a product's weights, of gate also up's; null: they are plain.
+  const cpu::PackedMatrix* find(Role role, int64_t layer) const;
+
+  /// Where they are, in the order in which a step reads them.
+  std::span<const std::byte> memory() const { return {pages_.data(), used_}; }
+  /// Bytes that a decode step reads less than of plain weights.
+  int64_t saved_bytes() const { return saved_; }
+
+ private:
+  /// A product's packed weights and what they list.
+  struct Product {
+    cpu::PackedMatrix packed;
+    std::vector<uint32_t> list_begin;
+    std::vector<cpu::ListedWeight> listed;
+  };
+
+  /// Packs tensors of the same shape side by side at the end of what is used. False: they list too
+  /// much; nothing has changed.
+  bool pack(std::span<const Tensor* const> tensors, WorkerTeam& team, Product& product);
+
+  std::vector<Product> products_;
+  std::vector<std::array<int32_t, kRoles>> index_;  // [layer + 1][role] -> products_, or -1
+  Pages pages_;
+  size_t used_ = 0;
+  int64_t saved_ = 0;
+};
+
+}  // namespace weft
