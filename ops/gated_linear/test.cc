@@ -111,6 +111,9 @@ TEST_F(GatedLinear, MatchesTheDefinition) {
                           rows % 3 == 0};
         GatedCheck check(c, random_);
         for (const cpu::Isa isa : available()) {
+          if (isa == cpu::Isa::scalar && rows > 13) {
+            continue;  // slow, and 13 rows run the same code
+          }
           SCOPED_TRACE(testing::Message() << name_of(isa) << " rows " << rows << " n " << n << " k "
                                           << k << " a " << name_of(a) << " w " << name_of(w));
           cpu::force_isa(isa);
@@ -130,9 +133,11 @@ TEST_F(GatedLinear, IsIndependentOfRanges) {
     for (const cpu::Isa isa : available()) {
       SCOPED_TRACE(name_of(isa));
       cpu::force_isa(isa);
-      const bool packable = w == DType::bf16;
       for (const auto& [most, packed] :
-           {std::pair<int64_t, bool>{40, false}, {8, false}, {40, packable}, {8, packable}}) {
+           {std::pair<int64_t, bool>{40, false}, {8, false}, {40, true}, {8, true}}) {
+        if (packed && w != DType::bf16) {
+          continue;
+        }
         check.pack(packed);
         const Output whole = check.run({0, most}, {0, 150});
         for (const Range rows : {Range{0, most == 8 ? 5 : 13}, Range{most == 8 ? 2 : 13, most}}) {
