@@ -270,8 +270,7 @@ Result<int> bench_decode(const DecodeFlags& flags) {
   if (!decode.empty() && saved_bytes > 0) {
     report += fmt::format(
         "           weights compressed without loss; reading them plain would take {:.3f} ms at "
-        "the "
-        "limit, a {} takes {:.1f}% of that\n",
+        "the limit, a {} takes {:.1f}% of that\n",
         (step_bytes + saved_bytes) / read_limit * 1e3, flags.batch > 1 ? "step" : "token",
         100 * median(against_plain));
   }
