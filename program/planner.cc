@@ -70,7 +70,8 @@ class Planner {
   Tiles by_columns(int64_t n, int64_t unit, Range rows) const;
   Tiles by_rows(Range tile) const;
   /// A sequence each, so that several workers are at work at once; of a chunk, all rows.
-  Tiles by_sequences(Range tile) const;
+  /// `first`: the worker of the first sequence.
+  Tiles by_sequences(Range tile, int64_t first = 0) const;
   Tiles by_heads(int64_t heads, Range rows) const;
   /// Products of one row, of columns[i] columns with k weights each, in grains of `grain` columns:
   /// in a decode step, the workers that have been dealt the fewest weights so far get the grains
@@ -208,11 +209,11 @@ Tiles Planner::by_columns(int64_t n, int64_t unit, Range rows) const {
   return tiles;
 }
 
-Tiles Planner::by_sequences(Range tile) const {
+Tiles Planner::by_sequences(Range tile, int64_t first) const {
   Tiles tiles(static_cast<size_t>(options_.workers));
   for (int64_t row = 0; row < program_.sequences; ++row) {
     const Range rows = program_.sequences > 1 ? Range{row, row + 1} : all_rows();
-    tiles[static_cast<size_t>(row % options_.workers)].push_back({rows, tile, 0});
+    tiles[static_cast<size_t>((first + row) % options_.workers)].push_back({rows, tile, 0});
   }
   return tiles;
 }
@@ -354,6 +355,16 @@ void Planner::begin_step() {
     program_.events.push_back({"sampled", 0});
     next_step = {{program_.sampled, true}};
   }
+  // Angles first: a device may know the position before the token.
+  const RopeAnglesOp angles{program_.positions, program_.inverse_frequencies, cosines_, sines_,
+                            config_.head_dim / 2};
+  const int32_t angles_id = operation("rope_angles", -1, Rows::all, angles);
+  if (fused()) {
+    repeat(angles_id, next_step, everyone());
+  } else {
+    angles_ready_ = {{chunk() ? spread(angles_id, by_rows({0, 1}), next_step)
+                              : on_one_worker(angles_id, options_.workers - 1, next_step)}};
+  }
   EmbedOp embed;
   embed.table = weight(Role::embedding);
   embed.tokens = program_.tokens;
@@ -367,17 +378,9 @@ void Planner::begin_step() {
   } else if (program_.buffers[static_cast<size_t>(residual_)].space == Space::worker) {
     repeat(embed_id, next_step, everyone());
   } else {
-    residual_ready_ = {{spread(embed_id, by_sequences({0, 1}), next_step)}};
+    // Not by those who sample: they have enough to do between two steps.
+    residual_ready_ = {{spread(embed_id, by_sequences({0, 1}, program_.sequences), next_step)}};
   }
-  const RopeAnglesOp angles{program_.positions, program_.inverse_frequencies, cosines_, sines_,
-                            config_.head_dim / 2};
-  const int32_t angles_id = operation("rope_angles", -1, Rows::all, angles);
-  if (fused()) {
-    repeat(angles_id, next_step, everyone());
-    return;
-  }
-  angles_ready_ = {{chunk() ? spread(angles_id, by_rows({0, 1}), next_step)
-                            : on_one_worker(angles_id, options_.workers - 1, next_step)}};
 }
 
 void Planner::attention_inputs(int64_t layer) {

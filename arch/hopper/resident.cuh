@@ -94,6 +94,29 @@ __device__ inline void store_release_system(uint32_t* address, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
+/// Orders this thread's accesses of memory before it, and those that a barrier of its CTA has put
+/// before it, with those after it, for all threads of the GPU.
+__device__ inline void fence_gpu() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+/// Two 8-byte words, each of them written and read whole.
+__device__ inline void store_words(void* to, const uint4& words) {
+  asm volatile(
+      "{\n.reg .b64 first, second;\nmov.b64 first, {%1, %2};\nmov.b64 second, {%3, %4};\n"
+      "st.relaxed.gpu.global.v2.b64 [%0], {first, second};\n}" ::"l"(to),
+      "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
+      : "memory");
+}
+__device__ inline uint4 load_words(const void* from) {
+  uint4 words;
+  asm volatile(
+      "{\n.reg .b64 first, second;\nld.relaxed.gpu.global.v2.b64 {first, second}, [%4];\n"
+      "mov.b64 {%0, %1}, first;\nmov.b64 {%2, %3}, second;\n}"
+      : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+      : "l"(from)
+      : "memory");
+  return words;
+}
+
 /// Two values and the number of the write that made them, in one 8-byte word that is written and
 /// read whole: who needs the values waits for the number, with no flag, no fence and no second
 /// trip. A value keeps the upper 24 bits of an f32 (2^-17 of it at most is lost), the tag has 16.
@@ -142,15 +165,8 @@ struct TaggedQuad {
   }
 };
 __device__ inline TaggedQuad load_tagged_quad(const Tagged* from) {
-  TaggedQuad quad;
-  asm volatile(
-      "{\n.reg .b64 first, second;\nld.relaxed.gpu.global.v2.b64 {first, second}, [%4];\n"
-      "mov.b64 {%0, %1}, first;\nmov.b64 {%2, %3}, second;\n}"
-      : "=r"(quad.words[0].low), "=r"(quad.words[0].high), "=r"(quad.words[1].low),
-        "=r"(quad.words[1].high)
-      : "l"(from)
-      : "memory");
-  return quad;
+  const uint4 words = load_words(from);
+  return {{{words.x, words.y}, {words.z, words.w}}};
 }
 /// The same, loaded again until it carries `tag`; `quad` is what was seen first. late() is asked
 /// after each look that was not enough: true gives up.

@@ -15,8 +15,9 @@ using Place = uint32_t;
 inline constexpr Place kNowhere = 0xffffffffu;
 
 enum class Opcode : uint8_t {
+  begin_step,    ///< a: inverse frequencies; n: half. The angles of RoPE to shared memory, then
+                 ///< the tokens that the step before drew
   embed,         ///< a: table, b: out; n: columns; x: scale; first, last: sequences
-  rope_angles,   ///< a: inverse frequencies; n: half. To shared memory
   norm_add,      ///< a: x, b: weight, c: residual; n: columns; x: epsilon, y: scale
   linear,        ///< a: row, or attention's partials (merged); b: weight of the row's norm or
                  ///< kNowhere, x: its epsilon; k; segments
@@ -24,7 +25,7 @@ enum class Opcode : uint8_t {
   attention,     ///< a: q, b: k, c: v, d: keys, e: values, f: partials; first, last: KV heads; n:
                  ///< split; row; norm: weights, kNowhere: none; x: epsilon
   combine,       ///< a: attention's partials, b: out; first, last: query heads
-  sample,        ///< a: logits; n: vocabulary; row
+  sample,        ///< a: logits; n: vocabulary; row. Of the worker that tells the host, too
 };
 
 /// The number of a code's result in a step, see Launch::first_tag; kPlain: a buffer of plain f32;
@@ -74,7 +75,7 @@ struct alignas(16) Code {
   uint16_t wait[kMostWaits] = {};      ///< event | kPreviousStep
   uint16_t signal[kMostSignals] = {};  ///< event
   uint8_t head = 0;        ///< part of the way to the logits: not done where the token is given
-  uint8_t candidates = 0;  ///< linear: leave the best of these columns for sample
+  uint8_t candidates = 0;  ///< linear: tell all workers the best of these columns
   uint8_t merged = 0;      ///< linear: the row is attention's splits
   uint8_t fold = 0;        ///< of a product's last unit (see ops/linear/hopper.cuh)
   int32_t operation = 0;   ///< index in the Program, for messages
@@ -123,6 +124,20 @@ struct Failure {
   uint32_t tag = 0;       ///< of the step
 };
 
+/// What a worker says of a sequence's next token, in two 8-byte words that are each written and
+/// read whole. Where the best logit is the token, all workers say which of theirs is the best, and
+/// each reader takes the best of all; otherwise who samples the sequence has drawn it and says it
+/// alone.
+struct alignas(16) Draw {
+  float logit = 0;
+  uint32_t number = 0;  ///< Launch::first_draw + step
+  uint32_t token = 0;   ///< kNoToken: none. The uppermost bit: the host wants the sequence ended
+  uint32_t again = 0;   ///< the number again
+
+  static constexpr uint32_t kNoToken = 0x7fffffffu;
+  static constexpr uint32_t kStop = 0x80000000u;
+};
+
 /// One launch: steps of a program.
 struct Launch {
   char* arena = nullptr;
@@ -138,7 +153,7 @@ struct Launch {
   /// never 0, and never the same twice before the buffers are cleared.
   uint32_t first_tag = 1;
   uint32_t versions = 0;
-  uint16_t sampled = 0;  ///< event: a step's token is known
+  uint32_t first_draw = 1;  ///< of the first step's Draws: 1 or more, and never the same twice
 
   ModelShape shape;
   int32_t scratch_bytes = 0;         ///< shared memory for rows and attention
@@ -163,13 +178,13 @@ struct Launch {
   /// [sequences, words]: a bit for each token of the vocabulary: whether it was there already
   /// (repetition penalty).
   uint32_t* seen = nullptr;
-  void* candidates = nullptr;  ///< [sequences, workers] Candidate
+  Draw* draws = nullptr;  ///< [2, sequences, workers]: of even steps' numbers and of odd ones
   Mailbox* mailbox = nullptr;
   /// Sequences that the host wants ended soon, a bit each. In device memory: the host copies it
-  /// there while the kernel runs.
+  /// there while the kernel runs. (Loads from the host's memory, by a few SMs and a microsecond
+  /// apart, can hold up all other loads of half of the chip's SMs.)
   uint32_t* stop = nullptr;
-  uint32_t* ended = nullptr;      ///< sequences that have ended, a bit each
-  uint32_t* stop_step = nullptr;  ///< steps from this one on are not run
+  uint32_t ended = 0;  ///< sequences that had ended before the launch, a bit each
   Failure* failure = nullptr;
   /// Clock of the SM before a code's wait, after it, after the work and after the signal, of the
   /// last step: [worker][code of the longest list][4]; null: not wanted.

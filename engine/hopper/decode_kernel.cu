@@ -1,11 +1,18 @@
 // One CTA per SM walks its worker's codes, step after step. Eight warps form the team that
 // computes; two threads beside them are loaders: they walk the same codes, know every
 // weight byte of the step in order, and keep the ring of pages full. They never wait for an
-// activation. Another thread fetches the codes. What workers tell one another carries tags, so
-// whoever needs it waits for the data itself; logits, the step's token and rows of several
-// sequences that come as operands alone have events, counters in global memory: a wait polls them
-// with acquire loads, a signal is a release addition after the team's stores. Every spin has an
-// end: a worker that waits too long writes what it waited for and everybody leaves.
+// activation. Another thread fetches the codes, and one tells others of the best logits and the
+// host of tokens. What workers tell
+// one another carries tags, so whoever needs it waits for the data itself; logits that are sampled
+// and rows of several sequences that come as operands alone have events, counters in global memory:
+// a wait polls them with acquire loads, a signal is a release addition after the team's stores.
+// Every spin has an end: a worker that waits too long writes what it waited for and everybody
+// leaves.
+//
+// Between two steps stands what workers say of the next token (Draw): each waits for it, of all
+// workers or of the one that samples, and takes the best for itself. Before a worker says it, it
+// fences what it has written, and after it has read it, what it will read: rows of the KV cache
+// have no tags.
 #include "engine/hopper/decode_kernel.h"
 
 #include <type_traits>
@@ -50,18 +57,30 @@ struct Shared {
   int code[Team::kWarps];  ///< the one that the warp runs, of all steps
   int step[Team::kWarps];  ///< the one that the warp is in
   int fed[kLoaders];       ///< of a step: the one whose pages a loader brings
+  int32_t token[kBatch];   ///< of each sequence, that the step begins with
+  uint32_t over[kBatch];   ///< whether the sequence has ended
+  Barrier token_there;     ///< all sequences' are
+  Barrier token_told;      ///< and the host knows of them
+  uint32_t host_wish;      ///< Launch::stop, as last seen by who tells the host
+  uint32_t tells;          ///< the worker has a part in sampling, and tells the host of tokens
+  int writes;              ///< of a step: codes after which nothing more is written but logits
+  uint32_t embeds;         ///< it looks up a token's embedding
   uint32_t put[kLoaders];  ///< pages that a loader has put into the ring
   alignas(16) float sums[kBlockSums<kBatch>];
-  alignas(16) float squares[2][kBatch][Team::kWarps];  ///< of rows that are normed, each warp's
+  /// Of rows that are normed: one sequence's by thread, several sequences' by warp.
+  alignas(16) float squares[kBatch][kBatch == 1 ? Team::kThreads : Team::kWarps];
+  float factor;  ///< of one sequence's norm
   float scratch[2 * Team::kWarps];
   Candidate best[Team::kWarps];
+  Candidate best_of_all[kBatch];  ///< of the worker's columns, for each sequence
+  Barrier best_there;
   float cosines[kBatch][kMostHalf];
   float sines[kBatch][kMostHalf];
   Barrier full[kMostPages];
   Barrier empty[kMostPages];
-  uint32_t gave_up;   ///< somebody waited too long, here or elsewhere
-  uint32_t leave[2];  ///< what thread 0 saw of gave_up at the end of a step: all act on the same
-  uint32_t ended;     ///< the team has left: the others follow
+  uint32_t gave_up;  ///< somebody waited too long, here or elsewhere
+  uint32_t leave;    ///< what thread 0 saw of gave_up between two steps: all act on the same
+  uint32_t ended;    ///< the team has left: the others follow
   Launch launch;
 };
 
@@ -94,8 +113,22 @@ class Worker {
   __device__ explicit Worker(const Launch& launch) : launch_(launch) {
     const int count =
         static_cast<int>(launch.code_begin[blockIdx.x + 1] - launch.code_begin[blockIdx.x]);
+    if (threadIdx.x == 0) {
+      shared().tells = shared().embeds = 0;
+      shared().writes = count;
+    }
+    __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
       const Code& code = in_memory(i);
+      if (code.opcode == Opcode::sample) {
+        shared().tells = 1;
+      }
+      if (code.candidates != 0) {
+        shared().writes = i;
+      }
+      if (code.opcode == Opcode::embed) {
+        shared().embeds = 1;
+      }
       const int slices = code.units > 0 ? product_slices(code.k, code.units, code.fold) : 0;
       code_pages(i) = {code.stream, static_cast<uint32_t>(slices),
                        static_cast<uint32_t>(code.head != 0 ? 1 : 0),
@@ -116,9 +149,15 @@ class Worker {
     if (threadIdx.x < kLoaders) {
       shared().put[threadIdx.x] = 0;
     }
+    if (threadIdx.x < kBatch) {
+      shared().over[threadIdx.x] = launch.ended >> threadIdx.x & 1;
+    }
     if (threadIdx.x == 0) {
       shared().code_count = count;
-      shared().gave_up = shared().ended = 0;
+      shared().gave_up = shared().ended = shared().host_wish = 0;
+      shared().best_there.init(static_cast<uint32_t>(sequences()));
+      shared().token_there.init(static_cast<uint32_t>(sequences()));
+      shared().token_told.init(1);
       for (int i = 0; i < kCodeSlots; ++i) {
         shared().code_there[i].init(1);
         shared().code_done[i].init(Team::kWarps);
@@ -133,6 +172,7 @@ class Worker {
   __device__ void load(int loader);
   /// By one thread each.
   __device__ void fetch_codes();
+  __device__ void speak();
 
  private:
   __device__ static Shared<kBatch>& shared() { return *reinterpret_cast<Shared<kBatch>*>(memory); }
@@ -199,9 +239,35 @@ class Worker {
   __device__ void wait(const Code& code);
   /// By the team, after its stores.
   __device__ void signal(const Code& code);
-  /// By the team, once a step: whether it leaves, the same answer in every thread. `over`: thread
-  /// 0's reason.
-  __device__ bool leave(bool over);
+  /// Whether all workers say which of their logits are the best, and each takes the best of all for
+  /// the step's next token: nobody samples.
+  __device__ bool all_say(int step) const {
+    return !given(step) && launch_.sampling.temperature == 0 &&
+           launch_.sampling.repetition_penalty == 1;
+  }
+  /// Whether a code's events are needless: what is said of the next token stands for them.
+  __device__ bool eventless(const Code& code) const {
+    return (code.candidates != 0 || code.opcode == Opcode::sample) && all_say(step());
+  }
+  __device__ Draw* draws(int sequence, uint32_t number) const {
+    return launch_.draws +
+           (static_cast<int>(number & 1) * sequences() + sequence) * launch_.workers;
+  }
+  /// By one thread, which has fenced what the worker wrote in the step: what it says of a
+  /// sequence's next token.
+  __device__ void say(int step, int sequence, const Candidate& best) const {
+    const uint32_t number = launch_.first_draw + static_cast<uint32_t>(step);
+    const bool stop = (load_shared_word(smem_address(&shared().host_wish)) >> sequence & 1) != 0;
+    store_words(draws(sequence, number) + index(),
+                {__float_as_uint(best.logit), number,
+                 static_cast<uint32_t>(best.id) | (stop ? Draw::kStop : 0), number});
+  }
+  /// By a warp: waits for what is said of a sequence's next token after a step, and takes the best.
+  /// `stop`: somebody wants the sequence ended.
+  __device__ Candidate await_draws(int sequence, int step, bool& stop);
+  /// By the team, when step() steps have been run: the tokens that the last of them drew. False:
+  /// it is time to leave, in every thread.
+  __device__ bool await_tokens();
 
   __device__ void stamp(int what) const {
     if (kTraced && team().thread == 0) {
@@ -213,9 +279,14 @@ class Worker {
   /// The step that the warp is in.
   __device__ static int step() { return *static_cast<volatile int*>(&shared().step[team().warp]); }
   __device__ int sequences() const { return kBatch == 1 ? 1 : launch_.shape.sequences; }
-  __device__ int position_of(int sequence) const {
-    const int position = launch_.position[sequence] + step();
+  __device__ int position_at(int step, int sequence) const {
+    const int position = launch_.position[sequence] + step;
     return kBatch == 1 ? position : min(max(position, 0), launch_.shape.capacity - 1);
+  }
+  __device__ int position_of(int sequence) const { return position_at(step(), sequence); }
+  /// The tokens of a sequence, by position.
+  __device__ int32_t* tokens_of(int sequence) const {
+    return launch_.tokens + sequence * (static_cast<int64_t>(launch_.shape.capacity) + 1);
   }
   /// Whether a step's next tokens are given.
   __device__ bool given(int step) const { return step < launch_.silent; }
@@ -262,11 +333,10 @@ class Worker {
   __device__ void combine(const Code& code);
   __device__ void product(const Code& code);
   __device__ void sample(const Code& code);
-  /// By one thread: the sequence wants no more steps.
-  __device__ void end_sequence(int sequence);
   /// Runs a code that is not a product, with a view of its own that is made from the launch's copy
   /// in shared memory: what it needs would otherwise stay in registers where the weights go by.
-  __device__ static void run_apart(const Code* code);
+  /// False: it is time to leave.
+  __device__ static bool run_apart(const Code* code);
 
   const Launch& launch_;
   uint32_t step_tag_ = 0;
@@ -308,7 +378,7 @@ __device__ void Worker<kTraced, kBatch>::poll(const Code* code, int event, uint3
 
 template <bool kTraced, int kBatch>
 __device__ void Worker<kTraced, kBatch>::wait(const Code& code) {
-  if (code.waits == 0) {
+  if (code.waits == 0 || eventless(code)) {
     return;
   }
   if (team().warp == 0 && team().lane < code.waits) {
@@ -321,21 +391,99 @@ __device__ void Worker<kTraced, kBatch>::wait(const Code& code) {
 }
 
 template <bool kTraced, int kBatch>
-__device__ bool Worker<kTraced, kBatch>::leave(bool over) {
-  uint32_t* slot = &shared().leave[step() & 1];
-  if (team().thread == 0) {
-    *slot = over || gave_up() ? 1 : 0;
-    if (*slot != 0) {
-      shared().ended = 1;
+__device__ __forceinline__ Candidate Worker<kTraced, kBatch>::await_draws(int sequence, int step,
+                                                                          bool& stop) {
+  constexpr int kAtOnce = 5;  // of a lane: those of all SMs
+  Late late(*this, nullptr, -1);
+  const uint32_t number = launch_.first_draw + static_cast<uint32_t>(step);
+  const bool all = all_say(step);
+  const int count = all ? launch_.workers : 1;
+  const Draw* from = draws(sequence, number) + (all ? 0 : sequence % launch_.workers);
+  Candidate best;
+  stop = false;
+#pragma unroll 1
+  for (int base = team().lane; base < count; base += 32 * kAtOnce) {
+    uint4 said[kAtOnce] = {};
+    bool there;
+    do {
+      there = true;
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (base + 32 * i < count) {
+          said[i] = load_words(from + base + 32 * i);
+          // A later number: who has nothing to do has been left behind.
+          there = there && static_cast<int>(said[i].y - number) >= 0 &&
+                  static_cast<int>(said[i].w - number) >= 0;
+        }
+      }
+    } while (!there && !late());
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const bool here = base + 32 * i < count && said[i].w == number;
+      const uint32_t token = said[i].z & ~Draw::kStop;
+      stop = stop || (here && (said[i].z & Draw::kStop) != 0);
+      if (here && token != Draw::kNoToken) {
+        best.offer(__uint_as_float(said[i].x), static_cast<int32_t>(token));
+      }
     }
   }
+  __syncwarp();
+  stop = __any_sync(~0u, stop);
+  return warp_best(best);
+}
+
+template <bool kTraced, int kBatch>
+__device__ __forceinline__ bool Worker<kTraced, kBatch>::await_tokens() {
+  team().sync();  // all have read what was there before
+  const int sequence = team().warp;
+  if (sequence < sequences()) {
+    const int drawn = step() - 1;
+    bool stop = false;
+    Candidate best;
+    if (drawn >= 0) {
+      best = await_draws(sequence, drawn, stop);
+    }
+    if (team().lane == 0) {
+      int32_t token = best.id == 0x7fffffff ? 0 : best.id;  // nobody's: time to give up
+      if (drawn < 0 || given(drawn)) {
+        token = __ldcg(tokens_of(sequence) + position_of(sequence));
+      } else {
+        for (int i = 0; i < launch_.eos_count; ++i) {
+          stop = stop || launch_.eos[i] == token;
+        }
+      }
+      const bool tells = shared().tells != 0 && drawn >= 0;
+      if (tells) {
+        Late late(*this, nullptr, -1);
+        while (!shared().token_told.try_wait(static_cast<uint32_t>(step()) & 1) && !late()) {
+        }
+      }
+      shared().token[sequence] = token;
+      shared().over[sequence] |= stop ? 1 : 0;
+      if (tells) {
+        shared().token_there.arrive();
+      }
+    }
+    __syncwarp();
+  }
+  if (team().thread == 0) {
+    shared().leave = gave_up() ? 1 : 0;
+  }
   team().sync();
-  return *static_cast<volatile uint32_t*>(slot) != 0;
+  bool over = true;
+  for (int s = 0; s < sequences(); ++s) {
+    over = over && shared().over[s] != 0;
+  }
+  const bool leaves = over || shared().leave != 0;
+  if (leaves && team().thread == 0) {
+    shared().ended = 1;
+  }
+  return !leaves;
 }
 
 template <bool kTraced, int kBatch>
 __device__ void Worker<kTraced, kBatch>::signal(const Code& code) {
-  if (code.signals == 0) {
+  if (code.signals == 0 || eventless(code)) {
     return;
   }
   team().sync();
@@ -369,14 +517,29 @@ template <bool kTraced, int kBatch>
 __device__ __forceinline__ void Worker<kTraced, kBatch>::embed(const Code& code) {
 #pragma unroll 1
   for (int sequence = code.first; sequence < code.last; ++sequence) {
-    const int64_t tokens = static_cast<int64_t>(sequence) * (launch_.shape.capacity + 1);
-    const int32_t token = __ldcg(launch_.tokens + tokens + position_of(sequence));
-    const auto* row = at<const __nv_bfloat16>(code.a) + static_cast<int64_t>(token) * code.n;
+    const auto* row =
+        at<const __nv_bfloat16>(code.a) + static_cast<int64_t>(shared().token[sequence]) * code.n;
     Tagged* to = row_at(code.b, sequence, code.n);
-    for (int i = team().thread; 4 * i < code.n; i += Team::kThreads) {
-      const float4 x = widen4(__ldg(reinterpret_cast<const uint2*>(row) + i));
-      store_tagged(to + 2 * i, x.x * code.x, x.y * code.x, tag(code.version));
-      store_tagged(to + 2 * i + 1, x.z * code.x, x.w * code.x, tag(code.version));
+    constexpr int kAtOnce = 4;
+#pragma unroll 1
+    for (int base = team().thread; 4 * base < code.n; base += kAtOnce * Team::kThreads) {
+      uint2 quads[kAtOnce] = {};
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int i = base + j * Team::kThreads;
+        if (4 * i < code.n) {
+          quads[j] = __ldg(reinterpret_cast<const uint2*>(row) + i);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        const int i = base + j * Team::kThreads;
+        if (4 * i < code.n) {
+          const float4 x = widen4(quads[j]);
+          store_tagged(to + 2 * i, x.x * code.x, x.y * code.x, tag(code.version));
+          store_tagged(to + 2 * i + 1, x.z * code.x, x.w * code.x, tag(code.version));
+        }
+      }
     }
   }
 }
@@ -639,17 +802,8 @@ class Worker<kTraced, kBatch>::ProductRows {
   __device__ Tagged prior() const { return prior_; }
 
  protected:
-  /// `squares`: [kBatch][warps], of rows that are normed, each warp's.
-  __device__ ProductRows(Worker& worker, const Code& code, float* squares)
-      : worker_(worker), code_(code), squares_at_(squares), late_(worker, &code, -1) {}
-
-  /// Leaves this warp's squares of a sequence's row to all.
-  __device__ void leave_squares(int sequence, float squares) {
-    squares = warp_sum(squares);
-    if (team().lane == 0) {
-      squares_at_[sequence * Team::kWarps + team().warp] = squares;
-    }
-  }
+  __device__ ProductRows(Worker& worker, const Code& code)
+      : worker_(worker), code_(code), late_(worker, &code, -1) {}
 
   /// When the row has come. A worker without a part in the last products asked too early.
   __device__ void look_at_prior() {
@@ -660,7 +814,6 @@ class Worker<kTraced, kBatch>::ProductRows {
 
   Worker& worker_;
   const Code& code_;
-  float* const squares_at_;
   Late late_;
 
  private:
@@ -681,8 +834,8 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
   __device__ void take(int, int) {}
   __device__ static constexpr uint32_t place(int) { return 0; }
 
-  __device__ RowSource(Worker& worker, const Code& code, float* squares)
-      : ProductRows(worker, code, squares),
+  __device__ RowSource(Worker& worker, const Code& code)
+      : ProductRows(worker, code),
         row_(worker.at<const Tagged>(code.a) + 2 * team().thread),
         tag_(worker.tag(code.source)),
         quads_(code.k / 4 - team().thread),
@@ -729,15 +882,28 @@ class Worker<kTraced, kBatch>::RowSource : public Worker<kTraced, kBatch>::Produ
         store_row_quad<1>(row, 0, warp_quad(first, q) + team().lane, x);
       }
     }
+    if (weight_ != nullptr) {
+      shared().squares[0][team().thread] = squares_;
+    }
     this->look_at_prior();
     worker_.stamp(1);
   }
 
+  /// By the last warp, which has the fewest slices to multiply.
   __device__ void publish() {
-    if (weight_ != nullptr) {
-      this->leave_squares(0, squares_);
+    if (weight_ != nullptr && team().warp == Team::kWarps - 1) {
+      static_assert(Team::kThreads == 2 * 4 * 32);
+      const auto* of_threads = reinterpret_cast<const float4*>(shared().squares[0]) + team().lane;
+      const float4 a = of_threads[0];
+      const float4 b = of_threads[32];
+      const float squares = warp_sum(((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w)));
+      if (team().lane == 0) {
+        shared().factor = norm_factor(squares, code_.k, code_.x);
+      }
     }
   }
+  /// Of the row's norm, when the sums are there.
+  __device__ float factor(int) const { return shared().factor; }
 
  private:
   using ProductRows::code_;
@@ -815,8 +981,7 @@ class Worker<kTraced, kBatch>::RowsSource : public Worker<kTraced, kBatch>::Prod
  public:
   static constexpr bool kRowFirst = true;  // many rows on their way want the registers
 
-  __device__ RowsSource(Worker& worker, const Code& code, float* squares)
-      : ProductRows(worker, code, squares) {}
+  __device__ RowsSource(Worker& worker, const Code& code) : ProductRows(worker, code) {}
 
   __device__ bool streams() const { return code_.streamed != 0; }
 
@@ -864,9 +1029,19 @@ class Worker<kTraced, kBatch>::RowsSource : public Worker<kTraced, kBatch>::Prod
     if (code_.b != kNowhere) {
 #pragma unroll
       for (int s = 0; s < kBatch; ++s) {
-        this->leave_squares(s, squares_[s]);
+        const float squares = warp_sum(squares_[s]);
+        if (team().lane == 0) {
+          shared().squares[s][team().warp] = squares;
+        }
       }
     }
+  }
+  __device__ float factor(int sequence) const {
+    static_assert(Team::kWarps == 8);
+    const auto* of_warps = reinterpret_cast<const float4*>(shared().squares[sequence]);
+    const float4 a = of_warps[0];
+    const float4 b = of_warps[1];
+    return norm_factor(((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w)), code_.k, code_.x);
   }
   __device__ void take(int i, int next) {
     if (next >= 0) {
@@ -1045,8 +1220,7 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
   const auto row_of = [&](const Segment& segment) {
     return kBatch == 1 ? int64_t{0} : static_cast<int64_t>(sequence()) * segment.stride;
   };
-  float* squares = shared().squares[shared().products[team().warp].products & 1][0];
-  Source source(*this, code, squares);
+  Source source(*this, code);
   if (code.segment[0].accumulate != 0 && sequence() < sequences() &&
       output() < static_cast<int>(code.segment[0].columns)) {
     source.ask_prior(
@@ -1088,15 +1262,7 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
     if (made_here(output()) / 32 * 32 >= outputs || sequence() >= sequences()) {
       return;
     }
-    float factor = 1;
-    if (normed) {
-      static_assert(Team::kWarps == 8);
-      const auto* of_warps = reinterpret_cast<const float4*>(squares + sequence() * Team::kWarps);
-      const float4 a = of_warps[0];
-      const float4 b = of_warps[1];
-      factor =
-          norm_factor(((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w)), code.k, code.x);
-    }
+    const float factor = normed ? source.factor(sequence()) : 1;
 #pragma unroll 1
     for (int thread = output(); thread / 32 * 32 < outputs; thread += kFinishThreads<kBatch>) {
       const bool there = thread < outputs;
@@ -1104,7 +1270,14 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
       const int of_unit = thread & (unit_columns - 1);
       const bool last = first_unit + unit + 1 == code.units;
       const bool first = first_unit == 0 && thread < kFinishThreads<kBatch>;
-      const SumParts parts = first ? first_parts : sum_parts(runs, slices, unit, units);
+      // What only later blocks need is worked out for them alone.
+      const auto later_parts = [&] {
+        SliceRuns of_block = runs;
+        of_block.each = made_here(of_block.each);
+        of_block.more = made_here(of_block.more);
+        return sum_parts(of_block, slices, unit, units);
+      };
+      const SumParts parts = first ? first_parts : later_parts();
       const auto sum = [&](int column) {
         return factor * gather<kBatch>(shared().sums, parts, unit, sequence(), column);
       };
@@ -1157,10 +1330,6 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
   char* row = memory + layout().scratch;
   stream_product<kBatch>(team(), ring(), shared().products, row, code.k, code.units, code.fold,
                          code.compressed != 0, source, shared().sums, finish);
-  if (team().lane == 0) {
-    ++shared().products[team().warp].products;
-  }
-  __syncwarp();
   if (code.candidates != 0) {
     best = warp_best(best);
     if (team().lane == 0) {
@@ -1176,78 +1345,39 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
           best.offer(of_warps[w].logit, of_warps[w].id);
         }
       }
-      static_cast<Candidate*>(launch_.candidates)[team().thread * launch_.workers + index()] = best;
+      shared().best_of_all[team().thread] = best;
+      shared().best_there.arrive();
     }
-  }
-}
-
-template <bool kTraced, int kBatch>
-__device__ __forceinline__ void Worker<kTraced, kBatch>::end_sequence(int sequence) {
-  const uint32_t bit = 1u << sequence;
-  if ((atomicOr(launch_.ended, bit) | bit) == (1u << sequences()) - 1) {
-    *launch_.stop_step = static_cast<uint32_t>(step()) + 1;
   }
 }
 
 template <bool kTraced, int kBatch>
 __device__ __forceinline__ void Worker<kTraced, kBatch>::sample(const Code& code) {
-  const int row = code.row;
-  // The host's word. It comes to device memory: loads from the host's, by a few SMs and a
-  // microsecond apart, can hold up all other loads of half of the chip's SMs.
-  const bool stop = team().thread == 0 && (load_system(launch_.stop) >> row & 1) != 0;
-  if (given(step())) {
-    if (stop) {
-      end_sequence(row);
-    }
+  if (all_say(step())) {
     return;
   }
-  const SamplingOptions& options = launch_.sampling;
-  uint32_t* seen = launch_.seen + row * ((code.n + 31) / 32);
-  int32_t token = 0;
-  if (options.temperature == 0 && options.repetition_penalty == 1) {
-    if (team().warp == 0) {
-      Candidate best;
-      for (int w = team().lane; w < launch_.workers; w += 32) {
-        const auto* from =
-            static_cast<const Candidate*>(launch_.candidates) + row * launch_.workers + w;
-        const uint2 bits = __ldcg(reinterpret_cast<const uint2*>(from));
-        if (bits.y != 0x7fffffff) {
-          best.offer(__uint_as_float(bits.x), static_cast<int32_t>(bits.y));
-        }
-      }
-      token = warp_best(best).id;
-    }
-  } else {
-    SamplingOptions drawn = options;
+  const int row = code.row;
+  Candidate drawn;
+  if (!given(step())) {
+    SamplingOptions options = launch_.sampling;
     if (options.temperature == 0) {  // greedy with a penalty: the best of what it leaves
-      drawn.temperature = 1;
-      drawn.top_k = 1;
-      drawn.top_p = 1;
-      drawn.min_p = 0;
+      options.temperature = 1;
+      options.top_k = 1;
+      options.top_p = 1;
+      options.min_p = 0;
     }
+    uint32_t* seen = launch_.seen + row * ((code.n + 31) / 32);
     float* logits = at<float>(code.a) + static_cast<int64_t>(row) * code.n;
-    token = sample_row(team(), logits, code.n, drawn, seen,
-                       __ldg(launch_.uniforms + row * launch_.steps + step()),
-                       *reinterpret_cast<SampleScratch*>(memory + layout().scratch));
+    drawn.id = sample_row(team(), logits, code.n, options, seen,
+                          __ldg(launch_.uniforms + row * launch_.steps + step()),
+                          *reinterpret_cast<SampleScratch*>(memory + layout().scratch));
+    if (team().thread == 0) {
+      seen[drawn.id / 32] |= 1u << (drawn.id % 32);
+    }
   }
   if (team().thread == 0) {
-    const int64_t next = position_of(row) + 1;
-    launch_.tokens[row * (static_cast<int64_t>(launch_.shape.capacity) + 1) + next] = token;
-    seen[token / 32] |= 1u << (token % 32);
-    if (kBatch > 1 && (__ldcg(launch_.ended) >> row & 1) != 0) {
-      return;  // it only keeps the others company
-    }
-    bool end = stop;
-    for (int i = 0; i < launch_.eos_count; ++i) {
-      end = end || launch_.eos[i] == token;
-    }
-    if (end) {
-      end_sequence(row);
-    }
-    Mailbox* mailbox = launch_.mailbox;
-    const int count = step() - launch_.silent;  // tokens before this one
-    *static_cast<volatile int32_t*>(&mailbox->token[row * launch_.steps + count]) = token;
-    store_release_system(&mailbox->tokens[row], static_cast<uint32_t>(count) + 1);
+    fence_gpu();
+    say(step(), row, drawn);
   }
 }
 
@@ -1264,16 +1394,22 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::await_row(const Code& c
 }
 
 template <bool kTraced, int kBatch>
-__device__ __forceinline__ void Worker<kTraced, kBatch>::run_apart(const Code* code) {
+__device__ __forceinline__ bool Worker<kTraced, kBatch>::run_apart(const Code* code) {
   const Launch& launch = shared().launch;
   Worker worker(launch, launch.first_tag + static_cast<uint32_t>(step()) * launch.versions);
   switch (code->opcode) {
+    case Opcode::begin_step:
+      worker.rope_angles(*code);
+      if (!worker.await_tokens()) {
+        return false;
+      }
+      if (shared().embeds == 0) {
+        fence_gpu();
+      }
+      break;
     case Opcode::embed:
       worker.embed(*code);
-      break;
-    case Opcode::rope_angles:
-      worker.rope_angles(*code);
-      team().sync();  // attention may follow at once
+      fence_gpu();  // nobody waits for this
       break;
     case Opcode::norm_add:
       worker.norm_add(*code);
@@ -1301,23 +1437,13 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::run_apart(const Code* c
     case Opcode::gated_linear:
       break;  // the caller's
   }
+  return true;
 }
 
 template <bool kTraced, int kBatch>
 __device__ __forceinline__ void Worker<kTraced, kBatch>::compute() {
   while (step() < launch_.steps) {
     step_tag_ = launch_.first_tag + static_cast<uint32_t>(step()) * launch_.versions;
-    if (step() > 0) {
-      bool over = false;
-      if (team().thread == 0) {
-        const auto steps = static_cast<uint32_t>(step());
-        poll(nullptr, launch_.sampled, steps * signals(launch_.sampled));
-        over = steps >= __ldcg(launch_.stop_step);
-      }
-      if (leave(over)) {
-        return;
-      }
-    }
     while (shared().code[team().warp] < (step() + 1) * shared().code_count) {
       const int slot = shared().code[team().warp] % kCodeSlots;
       const Code& code = shared().codes[slot];
@@ -1331,7 +1457,9 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::compute() {
       } else if (code.units > 0) {
         product(code);
       } else if (code.opcode == Opcode::sample || !skipped()) {
-        run_apart(&code);
+        if (!run_apart(&code)) {
+          return;
+        }
       }
       stamp(2);
       signal(code);
@@ -1349,8 +1477,66 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::compute() {
     }
     __syncwarp();
   }
+  if (shared().tells != 0 && !await_tokens()) {
+    return;
+  }
   if (team().thread == 0) {
     shared().ended = 1;
+  }
+}
+
+/// Says what the worker's best logits are, and tells the host of the tokens of the sequences that
+/// it samples: what the team need not wait for. Before the head's products are done, what the team
+/// has written until then is fenced, which takes as long as an exchange.
+template <bool kTraced, int kBatch>
+__device__ __forceinline__ void Worker<kTraced, kBatch>::speak() {
+  // Whether a barrier's phase has ended, before the team has.
+  const auto await = [&](Barrier& barrier, uint32_t phase) {
+    while (!barrier.try_wait(phase & 1)) {
+      if (ended() && !barrier.test(phase & 1)) {
+        return false;
+      }
+    }
+    return true;
+  };
+  const bool has_head = shared().writes < shared().code_count;
+  uint32_t over = launch_.ended;
+  for (int step = 0; step < launch_.steps; ++step) {
+    if (all_say(step)) {
+      const int last = step * shared().code_count + shared().writes - 1;
+      if (last >= 0 &&
+          !await(shared().code_done[last % kCodeSlots], static_cast<uint32_t>(last / kCodeSlots))) {
+        return;
+      }
+      fence_gpu();
+    }
+    if (has_head && !given(step) &&
+        !await(shared().best_there, static_cast<uint32_t>(step - launch_.silent))) {
+      return;
+    }
+    for (int s = 0; s < sequences() && all_say(step); ++s) {
+      say(step, s, has_head ? shared().best_of_all[s] : Candidate{});
+    }
+    if (shared().tells == 0) {
+      continue;
+    }
+    if (!await(shared().token_there, static_cast<uint32_t>(step))) {
+      return;
+    }
+#pragma unroll 1
+    for (int s = index(); s < sequences() && !given(step); s += launch_.workers) {
+      const auto token = static_cast<int32_t>(load_shared_word(smem_address(&shared().token[s])));
+      tokens_of(s)[position_at(step, s) + 1] = token;
+      if ((over >> s & 1) == 0) {  // otherwise it only keeps the others company
+        over |= load_shared_word(smem_address(&shared().over[s])) << s;
+        const int count = step - launch_.silent;  // tokens before this one
+        Mailbox* mailbox = launch_.mailbox;
+        *static_cast<volatile int32_t*>(&mailbox->token[s * launch_.steps + count]) = token;
+        store_release_system(&mailbox->tokens[s], static_cast<uint32_t>(count) + 1);
+      }
+    }
+    store_shared_word(smem_address(&shared().host_wish), load_system(launch_.stop));
+    shared().token_told.arrive();
   }
 }
 
@@ -1423,6 +1609,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       worker.load(threadIdx.x == Team::kThreads ? 0 : 1);
     } else if (threadIdx.x == Team::kThreads + 32) {
       worker.fetch_codes();
+    } else if (threadIdx.x == Team::kThreads + 64) {
+      worker.speak();
     }
   }
   // All end here: ptxas gives a kernel with several ends no more registers than it began with.

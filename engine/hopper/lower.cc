@@ -141,7 +141,8 @@ class WorkerLowering {
       code->waits = static_cast<uint8_t>(waits_.size());
       waits_.clear();
     }
-    if (instruction.signal != kNone && !in_data_[static_cast<size_t>(instruction.signal)]) {
+    if (instruction.signal != kNone && instruction.signal != program_.sampled &&
+        !in_data_[static_cast<size_t>(instruction.signal)]) {
       WEFT_CHECK(code->signals < kMostSignals);
       code->signal[code->signals++] = static_cast<uint16_t>(instruction.signal);
     }
@@ -320,7 +321,7 @@ class WorkerLowering {
     return {};
   }
   Status operator()(const RopeAnglesOp& op) {
-    code_.opcode = Opcode::rope_angles;
+    code_.opcode = Opcode::begin_step;
     code_.a = buffer(op.inverse_frequencies);
     code_.n = static_cast<int32_t>(op.half);
     return {};

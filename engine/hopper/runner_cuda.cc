@@ -31,7 +31,6 @@ constexpr int kBytesInFlight = 98304;
 constexpr int kCalmBytesInFlight = 49152;
 constexpr int kHungryBytes = 65536;
 constexpr int kFewestInFlight = 1;  // of a loader
-constexpr int64_t kCandidateBytes = 8;
 
 Status check(cudaError_t error, std::string_view what) {
   if (error == cudaSuccess) {
@@ -154,8 +153,9 @@ class HopperRunner : public Runner, public Subject {
   SideStream side_;
   std::vector<float> logits_;
   std::vector<Sequence> sequences_;
-  uint32_t ended_ = 0;     // sequences that draw no more, a bit each
-  uint32_t next_tag_ = 1;  // of the next launch's first write
+  uint32_t ended_ = 0;      // sequences that draw no more, a bit each
+  uint32_t next_tag_ = 1;   // of the next launch's first write
+  uint32_t next_draw_ = 1;  // of its first step
 };
 
 Result<char*> HopperRunner::allocate(int64_t bytes, std::string_view what) {
@@ -201,7 +201,6 @@ Status HopperRunner::lower_program() {
   launch_.scratch_bytes = lowered_.scratch_bytes;
   launch_.most_codes = lowered_.most_codes;
   launch_.events = static_cast<uint32_t>(program_.events.size());
-  launch_.sampled = static_cast<uint16_t>(program_.sampled);
   launch_.pages = 0;  // those of an earlier lowering are not in the way
   const int64_t room = kMostSharedBytes - decode_shared_bytes(launch_);
   launch_.page_bytes = lowered_.page_bytes;
@@ -304,11 +303,8 @@ Status HopperRunner::upload_codes() {
     pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(memory);
     return {};
   };
-  // Counters, the step to stop at and the failure lie together: one copy makes them anew.
   WEFT_TRY(place(launch_.counters, events * kCounterStride * 4, "events"));
-  WEFT_TRY(place(launch_.stop_step, 4, "events"));
   WEFT_TRY(place(launch_.stop, 4, "events"));
-  WEFT_TRY(place(launch_.ended, 4, "events"));
   WEFT_TRY(place(launch_.failure, sizeof(Failure), "events"));
   const int64_t sequences = options_.sequences;
   const int64_t token_bytes = sequences * (options_.capacity + 1) * 4;
@@ -317,9 +313,8 @@ Status HopperRunner::upload_codes() {
   WEFT_TRY(
       check(cudaMemset(launch_.tokens, 0, static_cast<size_t>(token_bytes)), "clearing tokens"));
   WEFT_TRY(place(launch_.seen, sequences * seen_words() * 4, "tokens"));
-  char* candidates = nullptr;
-  WEFT_TRY(place(candidates, sequences * launch_.workers * kCandidateBytes, "tokens"));
-  launch_.candidates = candidates;
+  const std::vector<Draw> draws(static_cast<size_t>(2 * sequences * launch_.workers));
+  WEFT_ASSIGN(launch_.draws, upload(draws, "tokens"));
   WEFT_TRY(place(uniforms_, token_bytes, "tokens"));
   launch_.uniforms = uniforms_;
   WEFT_TRY(mailbox_.allocate(sizeof(Mailbox) + static_cast<size_t>(token_bytes)));
@@ -332,9 +327,7 @@ Status HopperRunner::upload_codes() {
     WEFT_TRY(
         place(launch_.trace, int64_t{launch_.trace_codes} * launch_.workers * 4 * 8, "profile"));
   }
-  // Workers with no part of the head leave no candidate.
-  const std::vector<int32_t> none(static_cast<size_t>(sequences * launch_.workers) * 2, 0x7fffffff);
-  return device_->upload(candidates, none.data(), none.size() * 4);
+  return {};
 }
 
 Status HopperRunner::make_prefill() {
@@ -440,16 +433,16 @@ Status HopperRunner::run_launch(int64_t steps, int64_t silent, Tokens ends,
   }
   launch_.first_tag = next_tag_;
   next_tag_ += static_cast<uint32_t>(steps) * launch_.versions;
+  launch_.first_draw = next_draw_;
+  next_draw_ += static_cast<uint32_t>(steps);
+  launch_.ended = ended_;
   auto* mailbox = mailbox_.as<Mailbox>();
   std::fill(std::begin(mailbox->tokens), std::end(mailbox->tokens), 0u);
   WEFT_TRY(check(
       cudaMemsetAsync(launch_.counters, 0, program_.events.size() * kCounterStride * 4, stream),
       "clearing events"));
-  WEFT_TRY(check(cudaMemsetAsync(launch_.stop_step, 0xff, 4, stream), "clearing events"));
   WEFT_TRY(check(cudaMemsetAsync(launch_.stop, 0, 4, stream), "clearing events"));
   WEFT_TRY(check(cudaMemsetAsync(launch_.failure, 0, sizeof(Failure), stream), "clearing events"));
-  WEFT_TRY(check(cudaMemcpyAsync(launch_.ended, &ended_, 4, cudaMemcpyHostToDevice, stream),
-                 "clearing events"));
   WEFT_TRY(check(launch_decode(launch_, stream), "launching the decode kernel"));
 
   for (int i = 0; i < sequences; ++i) {

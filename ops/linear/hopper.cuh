@@ -57,7 +57,6 @@ __device__ inline int sums_place(int unit, int warp, int sequence) {
 /// has no room for would go to memory.
 struct alignas(16) ProductState {
   PageCursor cursor;  ///< the next product's first page
-  int products = 0;   ///< for the caller
 };
 
 /// A group's k of one column of B, and of all columns that are in use, in shared memory.
@@ -249,7 +248,7 @@ struct WeightSlice {
 /// A row (or several together) comes from `source`. source.ask(row, runs, slices) asks for what of
 /// it this warp makes; source.make(row) waits for that and leaves it in `row` as store_row_quad()
 /// does, zeros beyond k; then a barrier, and the row is
-/// there; source.publish() comes once after it and before the sums. Source::kRowFirst: that is
+/// there; source.publish() comes right after it. Source::kRowFirst: that is
 /// before the first weights are fetched, and has the registers; otherwise they are held while the
 /// row is on its way. `runs` are those of the first block, `slices` those of a unit that is not
 /// folded. Where the row is too large for that (source.streams()), it is not made: the slices that
@@ -354,8 +353,14 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   if constexpr (!Source::kRowFirst) {
     fetch_first();
   }
+  // Now, while the row is on its way: the compiler would do it when it is there.
+  left = made_here(left);
+  unit_left = made_here(unit_left);
+  row_slice.from = made_here(row_slice.from);
+  row_slice.stride = made_here(row_slice.stride);
   source.make(row);
   team.sync();
+  source.publish();
   if constexpr (Source::kRowFirst) {
     fetch_first();
   }
@@ -368,9 +373,6 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       fetch_first();
     }
     UnitSums sums;
-    if (block == 0 && left == 0) {
-      source.publish();
-    }
 #pragma unroll 1
     for (int i = 0; left > 0; ++i) {
       const bool ends = --unit_left == 0;
@@ -388,13 +390,12 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       }
       if (ends || left == 0) {
         leave(unit, unit_fold, sums, scales);
-        sums = {};
-        ++unit;
-        begin_unit(block, 0);
+        if (left > 0) {
+          sums = {};
+          ++unit;
+          begin_unit(block, 0);
+        }
       }
-    }
-    if (block == 0 && runs.count(warp) > 0) {
-      source.publish();
     }
     team.sync();
     finish(block, min(kBlockUnits, units - block), runs, slices);
