@@ -51,7 +51,7 @@ void add_devices(CLI::App& app, Action& action) {
           static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
       WEFT_TRY(write_text("-", fmt::format("cpu        {}, {} cores, {}, {:.0f} GiB\n",
                                            processor_name(), cpu::usable_cpus(),
-                                           cpu::name_of(cpu::detected_isa()), memory / (1 << 30))));
+                                           cpu::name_of(cpu::current_isa()), memory / (1 << 30))));
       for (const DeviceListing& listing : list_devices()) {
         WEFT_TRY(write_text("-", describe(listing)));
       }

@@ -23,9 +23,10 @@ std::string_view name_of(Isa isa);
 /// the environment names if that is lower.
 Isa detected_isa();
 
-/// The one kernels use now: detected_isa(), or what force_isa() last set (tests compare sets).
+/// The one kernels use now: what force_isa() last set (tests compare sets), else the fastest here,
+/// which is detected_isa() but for VDPBF16PS where it is slow and WEFT_ISA does not ask for it.
 Isa current_isa();
-/// Must not be above detected_isa(). nullopt: back to detected_isa().
+/// Must not be above detected_isa(). nullopt: back to the fastest.
 void force_isa(std::optional<Isa> isa);
 
 }  // namespace weft::cpu
