@@ -32,6 +32,7 @@ constexpr int64_t kStretch = 16;  // decode steps between two looks at the memor
 struct DecodeFlags {
   ModelSource source;
   EngineFlags engine;
+  SamplingOptions sampling;
   int64_t prompt_tokens = 512;
   int64_t new_tokens = 128;
   int batch = 1;
@@ -127,7 +128,7 @@ Result<int> bench_decode(const DecodeFlags& flags) {
     const bool timed = round > 0;  // the first round touches memory and makes programs
     peak.push_back(bf16_peak());
     WEFT_ASSIGN(const std::vector<Generation> first,
-                engine->generate_batch(prompts, {}, 1, {}, Eos::ignore));
+                engine->generate_batch(prompts, flags.sampling, 1, {}, Eos::ignore));
     std::vector<std::vector<int32_t>> run;
     for (const Generation& sequence : first) {
       run.push_back(sequence.tokens);
@@ -330,6 +331,7 @@ void add_bench_decode(CLI::App& bench, Action& action) {
       ->type_name("N")
       ->check(at_least(1))
       ->capture_default_str();
+  add_sampling_options(*command, flags->sampling);
   command->add_option("--rounds", flags->repeat, "timed rounds")
       ->type_name("N")
       ->check(CLI::Range(1, 1000))

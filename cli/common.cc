@@ -101,6 +101,30 @@ void EngineFlags::declare(CLI::App& command) {
       ->check(CLI::IsMember({"auto", "plain", "compressed"}));
 }
 
+void add_sampling_options(CLI::App& command, SamplingOptions& options) {
+  command.add_option("--temperature", options.temperature, "0: greedy")
+      ->type_name("T")
+      ->check(number_within(0.0, 100.0))
+      ->capture_default_str();
+  command.add_option("--top-k", options.top_k, "draw from the K likeliest (0: off)")
+      ->type_name("K")
+      ->check(at_least(0));
+  command
+      .add_option("--top-p", options.top_p, "draw from the likeliest whose sum reaches P (1: off)")
+      ->type_name("P")
+      ->check(number_within(0.0, 1.0));
+  command
+      .add_option("--min-p", options.min_p, "leave out tokens below P times the likeliest (0: off)")
+      ->type_name("P")
+      ->check(number_within(0.0, 1.0));
+  command
+      .add_option("--repetition-penalty", options.repetition_penalty,
+                  "above 1: repeat less (1: off)")
+      ->type_name("R")
+      ->check(number_within(0.01, 100.0));
+  command.add_option("--seed", options.seed, "the same seed draws the same tokens")->type_name("S");
+}
+
 Result<EngineOptions> EngineFlags::options() const {
   EngineOptions options;
   WEFT_ASSIGN(options.device, engine_device(device));

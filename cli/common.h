@@ -45,6 +45,9 @@ struct EngineFlags {
   Result<EngineOptions> options() const;
 };
 
+/// --temperature and what goes with it.
+void add_sampling_options(CLI::App& command, SamplingOptions& options);
+
 /// Declares --device on a command.
 void declare_device(CLI::App& command, std::string& device);
 /// The device that checks and benches operations: `device`, or the first that exists of hip, cuda,

@@ -233,24 +233,7 @@ void add_generate(CLI::App& app, Action& action) {
       ->type_name("N")
       ->check(at_least(0))
       ->capture_default_str();
-  SamplingOptions& s = flags->sampling;
-  command->add_option("--temperature", s.temperature, "0: greedy")
-      ->type_name("T")
-      ->check(number_within(0.0, 100.0))
-      ->capture_default_str();
-  command->add_option("--top-k", s.top_k, "draw from the K likeliest (0: off)")
-      ->type_name("K")
-      ->check(at_least(0));
-  command->add_option("--top-p", s.top_p, "draw from the likeliest whose sum reaches P (1: off)")
-      ->type_name("P")
-      ->check(number_within(0.0, 1.0));
-  command->add_option("--min-p", s.min_p, "leave out tokens below P times the likeliest (0: off)")
-      ->type_name("P")
-      ->check(number_within(0.0, 1.0));
-  command->add_option("--repetition-penalty", s.repetition_penalty, "above 1: repeat less (1: off)")
-      ->type_name("R")
-      ->check(number_within(0.01, 100.0));
-  command->add_option("--seed", s.seed, "the same seed draws the same tokens")->type_name("S");
+  add_sampling_options(*command, flags->sampling);
   command->add_option("--stop", flags->stops, "end before this text; may be given again")
       ->type_name("TEXT")
       ->check(some_text())

@@ -49,8 +49,8 @@ Isa lowered_by_environment(Isa best) {
   return best;
 }
 
-/// On Intel's processors VDPBF16PS takes as long as four f32 multiply-adds of as many lanes, so that
-/// f32 is faster; on AMD's it takes as long as one.
+/// On Intel's processors VDPBF16PS takes as long as four f32 multiply-adds of as many lanes, so
+/// that f32 is faster; on AMD's it takes as long as one.
 Isa fastest_isa() {
   const Isa isa = detected_isa();
   const bool slow = isa == Isa::avx512_bf16 && __builtin_cpu_is("intel");

@@ -178,6 +178,7 @@ struct Launch {
   /// [sequences, words]: a bit for each token of the vocabulary: whether it was there already
   /// (repetition penalty).
   uint32_t* seen = nullptr;
+  void* kept = nullptr;   ///< [sequences, vocabulary] uint2: see sample_row()
   Draw* draws = nullptr;  ///< [2, sequences, workers]: of even steps' numbers and of odd ones
   Mailbox* mailbox = nullptr;
   /// Sequences that the host wants ended soon, a bit each. In device memory: the host copies it

@@ -1370,6 +1370,7 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::sample(const Code& code
     float* logits = at<float>(code.a) + static_cast<int64_t>(row) * code.n;
     drawn.id = sample_row(team(), logits, code.n, options, seen,
                           __ldg(launch_.uniforms + row * launch_.steps + step()),
+                          static_cast<uint2*>(launch_.kept) + static_cast<int64_t>(row) * code.n,
                           *reinterpret_cast<SampleScratch*>(memory + layout().scratch));
     if (team().thread == 0) {
       seen[drawn.id / 32] |= 1u << (drawn.id % 32);

@@ -31,6 +31,7 @@ constexpr int kBytesInFlight = 98304;
 constexpr int kCalmBytesInFlight = 49152;
 constexpr int kHungryBytes = 65536;
 constexpr int kFewestInFlight = 1;  // of a loader
+constexpr int64_t kKeptBytes = 8;   // of a token that is left to draw from
 
 Status check(cudaError_t error, std::string_view what) {
   if (error == cudaSuccess) {
@@ -313,6 +314,7 @@ Status HopperRunner::upload_codes() {
   WEFT_TRY(
       check(cudaMemset(launch_.tokens, 0, static_cast<size_t>(token_bytes)), "clearing tokens"));
   WEFT_TRY(place(launch_.seen, sequences * seen_words() * 4, "tokens"));
+  WEFT_TRY(place(launch_.kept, sequences * config_.vocabulary * kKeptBytes, "tokens"));
   const std::vector<Draw> draws(static_cast<size_t>(2 * sequences * launch_.workers));
   WEFT_ASSIGN(launch_.draws, upload(draws, "tokens"));
   WEFT_TRY(place(uniforms_, token_bytes, "tokens"));
