@@ -67,24 +67,29 @@ inline constexpr int kMostSignals = 2;
 inline constexpr int kMostSegments = 3;
 inline constexpr uint16_t kPreviousStep = 0x8000;
 
-struct alignas(16) Code {
+/// What decides what is to be done.
+struct alignas(16) CodeHead {
   Opcode opcode = Opcode::embed;
   uint8_t waits = 0;
   uint8_t signals = 0;
+  uint8_t head = 0;  ///< part of the way to the logits: not done where the token is given
+  uint16_t units = 0;
+  uint8_t ends_step = 0;  ///< the worker's last code
   uint8_t segments = 0;
-  uint16_t wait[kMostWaits] = {};      ///< event | kPreviousStep
+  uint16_t wait[kMostWaits] = {};  ///< event | kPreviousStep
+};
+
+struct Code : CodeHead {
   uint16_t signal[kMostSignals] = {};  ///< event
-  uint8_t head = 0;        ///< part of the way to the logits: not done where the token is given
-  uint8_t candidates = 0;  ///< linear: tell all workers the best of these columns
-  uint8_t merged = 0;      ///< linear: the row is attention's splits
-  uint8_t fold = 0;        ///< of a product's last unit (see ops/linear/hopper.cuh)
-  int32_t operation = 0;   ///< index in the Program, for messages
+  uint8_t candidates = 0;              ///< linear: tell all workers the best of these columns
+  uint8_t merged = 0;                  ///< linear: the row is attention's splits
+  uint8_t fold = 0;                    ///< of a product's last unit (see ops/linear/hopper.cuh)
+  int32_t operation = 0;               ///< index in the Program, for messages
   Place a = kNowhere, b = kNowhere, c = kNowhere, d = kNowhere, e = kNowhere, f = kNowhere;
   int32_t n = 0, k = 0, first = 0, last = 0;
   int32_t row = 0;  ///< the sequence's, where a code works on one sequence; else it does on all
   float x = 0, y = 0;
-  uint32_t stream = 0;  ///< of the first page, in units of 16 bytes from the worker's stream
-  uint16_t units = 0;
+  uint32_t stream = 0;       ///< of the first page, in units of 16 bytes from the worker's stream
   uint8_t compressed = 0;    ///< a product's weights (see ops/linear/hopper_compress.h)
   uint8_t streamed = 0;      ///< a product's rows come slice by slice: kOperands alone
   Version source = kPlain;   ///< of what `a` is

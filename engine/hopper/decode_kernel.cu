@@ -181,6 +181,14 @@ class Worker {
     return {memory + layout().pages, shared().full, shared().empty, launch_.pages,
             launch_.page_bytes};
   }
+  /// Of a code in shared memory, read here and now.
+  __device__ static CodeHead head_of(const Code& code) {
+    const uint4 bits = load_shared_bits(smem_address(&code));
+    CodeHead head;
+    static_assert(sizeof(head) == sizeof(bits));
+    memcpy(&head, &bits, sizeof(head));
+    return head;
+  }
   __device__ const Code& in_memory(int i) const {
     return launch_.codes[launch_.code_begin[index()] + static_cast<uint32_t>(i)];
   }
@@ -192,7 +200,7 @@ class Worker {
   }
   __device__ static Team team() {
     const int thread = made_here(static_cast<int>(threadIdx.x));
-    return {thread, thread / 32, thread % 32, shared().scratch};
+    return {thread, thread >> 5, thread & 31, shared().scratch};
   }
   __device__ static int index() { return static_cast<int>(blockIdx.x); }
 
@@ -378,7 +386,7 @@ __device__ void Worker<kTraced, kBatch>::poll(const Code* code, int event, uint3
 
 template <bool kTraced, int kBatch>
 __device__ void Worker<kTraced, kBatch>::wait(const Code& code) {
-  if (code.waits == 0 || eventless(code)) {
+  if (eventless(code)) {
     return;
   }
   if (team().warp == 0 && team().lane < code.waits) {
@@ -483,7 +491,7 @@ __device__ __forceinline__ bool Worker<kTraced, kBatch>::await_tokens() {
 
 template <bool kTraced, int kBatch>
 __device__ void Worker<kTraced, kBatch>::signal(const Code& code) {
-  if (code.signals == 0 || eventless(code)) {
+  if (eventless(code)) {
     return;
   }
   team().sync();
@@ -1216,7 +1224,7 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
   const int unit_shift = gated ? 3 : 4;  // columns of out in a unit, as a power of 2
   // This thread's sequence when it finishes a block's columns, and the first of them.
   const auto sequence = [&] { return kBatch == 1 ? 0 : team().thread / kFinishThreads<kBatch>; };
-  const auto output = [&] { return team().thread % kFinishThreads<kBatch>; };
+  const auto output = [&] { return team().thread & (kFinishThreads<kBatch> - 1); };
   const auto row_of = [&](const Segment& segment) {
     return kBatch == 1 ? int64_t{0} : static_cast<int64_t>(sequence()) * segment.stride;
   };
@@ -1259,12 +1267,13 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
   const auto finish = [&](int first_unit, int units, const SliceRuns& runs, int slices) {
     const int unit_columns = 1 << unit_shift;
     const int outputs = units * unit_columns;
-    if (made_here(output()) / 32 * 32 >= outputs || sequence() >= sequences()) {
+    constexpr int kWarpOf = ~31;
+    if ((made_here(output()) & kWarpOf) >= outputs || sequence() >= sequences()) {
       return;
     }
     const float factor = normed ? source.factor(sequence()) : 1;
 #pragma unroll 1
-    for (int thread = output(); thread / 32 * 32 < outputs; thread += kFinishThreads<kBatch>) {
+    for (int thread = output(); (thread & kWarpOf) < outputs; thread += kFinishThreads<kBatch>) {
       const bool there = thread < outputs;
       const int unit = there ? thread >> unit_shift : 0;
       const int of_unit = thread & (unit_columns - 1);
@@ -1445,32 +1454,41 @@ template <bool kTraced, int kBatch>
 __device__ __forceinline__ void Worker<kTraced, kBatch>::compute() {
   while (step() < launch_.steps) {
     step_tag_ = launch_.first_tag + static_cast<uint32_t>(step()) * launch_.versions;
-    while (shared().code[team().warp] < (step() + 1) * shared().code_count) {
-      const int slot = shared().code[team().warp] % kCodeSlots;
+    bool more = shared().code_count > 0;
+    for (int next = shared().code[team().warp]; more; ++next) {
+      const int slot = next & (kCodeSlots - 1);
       const Code& code = shared().codes[slot];
-      await_code(slot, static_cast<uint32_t>(shared().code[team().warp] / kCodeSlots) & 1);
+      await_code(slot, static_cast<uint32_t>(next) / kCodeSlots & 1);
+      // What there is to do, in one load: each of its own would take as long.
+      const CodeHead todo = head_of(code);
       stamp(0);
-      wait(code);
+      if (todo.waits != 0) {
+        wait(code);
+      }
       stamp(1);
-      const auto skipped = [&] { return code.head != 0 && given(step()); };
-      if (code.units > 0 && skipped()) {
+      const bool skipped = todo.head != 0 && given(step());
+      if (todo.units > 0 && skipped) {
         await_row(code);  // the step is not over before: others would write the next one's rows
-      } else if (code.units > 0) {
+      } else if (todo.units > 0) {
         product(code);
-      } else if (code.opcode == Opcode::sample || !skipped()) {
+      } else if (todo.opcode == Opcode::sample || !skipped) {
         if (!run_apart(&code)) {
           return;
         }
       }
       stamp(2);
-      signal(code);
+      const CodeHead done = head_of(code);
+      next = shared().code[team().warp];
+      if (done.signals != 0) {
+        signal(code);
+      }
       stamp(3);
       __syncwarp();
       if (team().lane == 0) {
-        shared().code_done[shared().code[team().warp] % kCodeSlots].arrive();
-        ++shared().code[team().warp];
+        shared().code_done[next & (kCodeSlots - 1)].arrive();
+        shared().code[team().warp] = next + 1;
       }
-      __syncwarp();
+      more = done.ends_step == 0;
     }
     __syncwarp();  // all have read it
     if (team().lane == 0) {

@@ -104,6 +104,9 @@ class WorkerLowering {
       WEFT_TRY(lower(instruction));
     }
     pack_product();
+    if (!codes().empty()) {
+      codes().back().ends_step = 1;
+    }
     out_.most_codes = std::max(out_.most_codes, static_cast<int32_t>(codes().size()));
     return {};
   }

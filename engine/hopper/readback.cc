@@ -66,6 +66,9 @@ std::vector<Code> codes_until(std::span<const Code> codes, int32_t end) {
       --last.segments;
     }
   }
+  if (!result.empty()) {
+    result.back().ends_step = 1;
+  }
   return result;
 }
 

@@ -271,9 +271,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   const uint32_t weights = smem_address(ring.pages);
   const auto fold_of = [&](int unit) { return kBatch == 1 && unit + 1 == units ? fold : 0; };
   // Said anew each time: not even its address should take a register through the loop.
-  const auto state = [&]() -> ProductState& {
-    return states[made_here(static_cast<int>(threadIdx.x)) / 32];
-  };
+  const auto state = [&]() -> ProductState& { return states[made_here(threadIdx.x) / 32]; };
   PageCursor page;
   WeightSlice held;
   // Fetched by all: registers that are written on some ways only would stay taken outside of this
@@ -284,9 +282,9 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     }
     const uint32_t in_page = weights + page.slot * ring.page_bytes;
     if (compressed) {
-      held.expand(lane, in_page + warp % kPageSlices * kCompressedSliceBytes);
+      held.expand(lane, in_page + (warp & (kPageSlices - 1)) * kCompressedSliceBytes);
     } else {
-      held.load(in_page + warp % kPageSlices * kPlainSliceBytes + lane * 16);
+      held.load(in_page + (warp & (kPageSlices - 1)) * kPlainSliceBytes + lane * 16);
     }
     if (wanted) {
       __syncwarp();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 namespace weft::hopper {
 
@@ -50,10 +51,16 @@ constexpr bool rows_are_streamed(int64_t slices) { return slices > kTeamWarps * 
 /// a product may end within a page.
 inline constexpr int kBlockUnits = 24;
 
+/// a / b of what is not below 0: a shift where b is a power of two.
+template <class T>
+constexpr T quotient(T a, int b) {
+  return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) / static_cast<unsigned>(b));
+}
+
 // For integers of any size: those of a kernel are short.
 template <class T>
 constexpr T slices_of(T k) {
-  return (k + kSliceK - 1) / kSliceK;
+  return quotient(k + T{kSliceK - 1}, kSliceK);
 }
 /// Of a unit that is folded `fold` times: a slice of it has fewer columns and more of k.
 template <class T>
@@ -78,7 +85,8 @@ struct SliceRuns {
   int each;
   int more;  ///< runs that have one more: the first ones
 
-  constexpr explicit SliceRuns(int slices) : each(slices / kTeamWarps), more(slices % kTeamWarps) {}
+  constexpr explicit SliceRuns(int slices)
+      : each(quotient(slices, kTeamWarps)), more(slices - each * kTeamWarps) {}
   constexpr int slices() const { return each * kTeamWarps + more; }
   /// The first slice of a warp's run; of the warp after the last: the end.
   constexpr int first(int warp) const { return warp * each + (warp < more ? warp : more); }
