@@ -1,13 +1,12 @@
 // One CTA per SM walks its worker's codes, step after step. Eight warps form the team that
 // computes; two threads beside them are loaders: they walk the same codes, know every
 // weight byte of the step in order, and keep the ring of pages full. They never wait for an
-// activation. Another thread fetches the codes, and one tells others of the best logits and the
-// host of tokens. What workers tell
-// one another carries tags, so whoever needs it waits for the data itself; logits that are sampled
-// and rows of several sequences that come as operands alone have events, counters in global memory:
-// a wait polls them with acquire loads, a signal is a release addition after the team's stores.
-// Every spin has an end: a worker that waits too long writes what it waited for and everybody
-// leaves.
+// activation. Another thread fetches the codes, and one tells other workers of the best logits and
+// the host of tokens. What workers tell one another carries tags, so whoever needs it waits for the
+// data itself; logits that are sampled and rows of several sequences that come as operands alone
+// have events, counters in global memory: a wait polls them with acquire loads, a signal is a
+// release addition after the team's stores. Every spin has an end: a worker that waits too long
+// writes what it waited for and everybody leaves.
 //
 // Between two steps stands what workers say of the next token (Draw): each waits for it, of all
 // workers or of the one that samples, and takes the best for itself. Before a worker says it, it
@@ -63,7 +62,7 @@ struct Shared {
   Barrier token_told;      ///< and the host knows of them
   uint32_t host_wish;      ///< Launch::stop, as last seen by who tells the host
   uint32_t tells;          ///< the worker has a part in sampling, and tells the host of tokens
-  int writes;              ///< of a step: codes after which nothing more is written but logits
+  int writes;              ///< codes of a step until all is written but logits
   uint32_t embeds;         ///< it looks up a token's embedding
   uint32_t put[kLoaders];  ///< pages that a loader has put into the ring
   alignas(16) float sums[kBlockSums<kBatch>];
@@ -1521,12 +1520,13 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::speak() {
   const bool has_head = shared().writes < shared().code_count;
   uint32_t over = launch_.ended;
   for (int step = 0; step < launch_.steps; ++step) {
+    // In every step: of a phase that is further off only the parity would be seen.
+    const int last = step * shared().code_count + shared().writes - 1;
+    if (last >= 0 &&
+        !await(shared().code_done[last % kCodeSlots], static_cast<uint32_t>(last / kCodeSlots))) {
+      return;
+    }
     if (all_say(step)) {
-      const int last = step * shared().code_count + shared().writes - 1;
-      if (last >= 0 &&
-          !await(shared().code_done[last % kCodeSlots], static_cast<uint32_t>(last / kCodeSlots))) {
-        return;
-      }
       fence_gpu();
     }
     if (has_head && !given(step) &&
