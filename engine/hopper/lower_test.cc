@@ -54,6 +54,35 @@ TEST(Lower, EveryPresetIsSound) {
   }
 }
 
+/// What decode_kernel.cu takes for granted between two steps.
+TEST(Lower, StepsBeginWithTheTokenAndEndOnce) {
+  for (const char* name : {"llama-3.2-1b", "olmo-2-1b", "qwen3-8b"}) {
+    for (const int64_t sequences : {1, 3, 8}) {
+      const Made made = make(name, sequences);
+      const size_t workers = made.lowered.codes.size();
+      for (size_t worker = 0; worker < workers; ++worker) {
+        const std::vector<Code>& codes = made.lowered.codes[worker];
+        ASSERT_FALSE(codes.empty());
+        EXPECT_EQ(codes.front().opcode, Opcode::begin_step);
+        for (size_t i = 0; i < codes.size(); ++i) {
+          EXPECT_EQ(codes[i].opcode == Opcode::begin_step, i == 0);
+          EXPECT_EQ(codes[i].ends_step != 0, i + 1 == codes.size());
+          // Who samples a sequence says what it drew: readers look there. And after the head
+          // nothing is written but that.
+          if (codes[i].opcode == Opcode::sample) {
+            EXPECT_EQ(static_cast<size_t>(codes[i].row) % workers, worker);
+          }
+          if (codes[i].candidates != 0) {
+            for (size_t after = i + 1; after < codes.size(); ++after) {
+              EXPECT_EQ(codes[after].opcode, Opcode::sample);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Lower, SequencesShareWeightsAndNothingElse) {
   for (const char* name : {"llama-3.2-1b", "qwen3-0.6b", "olmo-2-1b"}) {
     const Made one = make(name);

@@ -48,7 +48,9 @@ TEST(Readback, CutsTheListsBetweenOperations) {
     }
     int64_t columns = 0;
     for (const auto& worker : made.lowered.codes) {
-      for (const Code& code : codes_until(worker, end)) {
+      const std::vector<Code> cut = codes_until(worker, end);
+      for (const Code& code : cut) {
+        EXPECT_EQ(code.ends_step != 0, &code == &cut.back());
         EXPECT_LT(code.operation, end);
         for (int i = 0; i < code.segments; ++i) {
           columns += code.segment[i].columns;
