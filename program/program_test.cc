@@ -189,7 +189,7 @@ TEST(Verify, NoticesATileNobodyComputes) {
   const ModelConfig config = shortened("llama-3.2-1b");
   const Weights weights = Weights::describe(config);
   Program program = plan(config, weights, options(2, 1, Logits::last));
-  for (Instruction& instruction : program.workers[0]) {
+  for (Instruction& instruction : program.workers[1]) {
     const Operation& op = program.operations[static_cast<size_t>(instruction.operation)];
     if (op.name == "gate_up_proj" && op.layer == 0) {
       instruction.tile.end -= 16;

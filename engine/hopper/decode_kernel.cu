@@ -263,6 +263,7 @@ class Worker {
   /// By one thread, which has fenced what the worker wrote in the step: what it says of a
   /// sequence's next token.
   __device__ void say(int step, int sequence, const Candidate& best) const {
+    static_assert(Draw::kNoToken == static_cast<uint32_t>(Candidate::kNone));
     const uint32_t number = launch_.first_draw + static_cast<uint32_t>(step);
     const bool stop = (load_shared_word(smem_address(&shared().host_wish)) >> sequence & 1) != 0;
     store_words(draws(sequence, number) + index(),
@@ -451,7 +452,7 @@ __device__ __forceinline__ bool Worker<kTraced, kBatch>::await_tokens() {
       best = await_draws(sequence, drawn, stop);
     }
     if (team().lane == 0) {
-      int32_t token = best.id == 0x7fffffff ? 0 : best.id;  // nobody's: time to give up
+      int32_t token = best.id == Candidate::kNone ? 0 : best.id;  // nobody's: time to give up
       if (drawn < 0 || given(drawn)) {
         token = __ldcg(tokens_of(sequence) + position_of(sequence));
       } else {
@@ -1349,7 +1350,7 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::product(const Code& cod
       const Candidate* of_warps = shared().best + team().thread * kWarps;
       best = of_warps[0];
       for (int w = 1; w < kWarps; ++w) {
-        if (of_warps[w].id != 0x7fffffff) {
+        if (of_warps[w].id != Candidate::kNone) {
           best.offer(of_warps[w].logit, of_warps[w].id);
         }
       }
@@ -1477,7 +1478,7 @@ __device__ __forceinline__ void Worker<kTraced, kBatch>::compute() {
       }
       stamp(2);
       const CodeHead done = head_of(code);
-      next = shared().code[team().warp];
+      next = shared().code[team().warp];  // again: kept, it would take a register from the product
       if (done.signals != 0) {
         signal(code);
       }

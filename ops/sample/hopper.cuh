@@ -14,11 +14,13 @@ namespace weft::hopper {
 
 /// The best logit of some ids; ties go to the lower id. NaN counts as -infinity.
 struct Candidate {
+  static constexpr int32_t kNone = 0x7fffffff;
+
   float logit = -__builtin_inff();
-  int32_t id = 0x7fffffff;
+  int32_t id = kNone;
 
   __device__ void offer(float x, int32_t i) {
-    if (x > logit || (x == logit && i < id) || id == 0x7fffffff) {
+    if (x > logit || (x == logit && i < id) || id == kNone) {
       logit = x == x ? x : -__builtin_inff();
       id = i;
     }
@@ -30,7 +32,7 @@ __device__ inline Candidate warp_best(Candidate best) {
   for (int distance = 16; distance > 0; distance /= 2) {
     const float logit = __shfl_xor_sync(~0u, best.logit, distance);
     const int32_t id = __shfl_xor_sync(~0u, best.id, distance);
-    if (id != 0x7fffffff) {
+    if (id != Candidate::kNone) {
       best.offer(logit, id);
     }
   }
@@ -60,6 +62,10 @@ __device__ inline uint32_t sample_key(float logit) {
   }
   const uint32_t bits = __float_as_uint(logit + 0.0f);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+/// The logit of a key.
+__device__ inline float logit_of(uint32_t key) {
+  return __uint_as_float((key & 0x80000000u) != 0 ? key ^ 0x80000000u : ~key);
 }
 
 /// By a warp: visit(item, i, there) for items i = 0 .. count - 1, 32 side by side (`there`: i <
@@ -159,7 +165,7 @@ __device__ inline int32_t sample_row(const Team& team, float* logits, int vocabu
   team.sync();
 #pragma unroll
   for (int w = 0; w < Team::kWarps; ++w) {
-    if (s.warp_best[w].id != 0x7fffffff) {
+    if (s.warp_best[w].id != Candidate::kNone) {
       best.offer(s.warp_best[w].logit, s.warp_best[w].id);
     }
   }
@@ -272,18 +278,22 @@ __device__ inline int32_t sample_row(const Team& team, float* logits, int vocabu
   const float least = 0.5f * (1 - options.top_p) / static_cast<float>(vocabulary);
   uint2* const own_kept = kept + part.begin;
   int count = 0;
+  // Of 32 items side by side, puts those with `keep` at the end of a list of `length`.
+  const auto append = [&](bool keep, float x, int id, int& length) {
+    const uint32_t keeping = __ballot_sync(~0u, keep);
+    if (keep) {
+      __stcg(own_kept + length + __popc(keeping & ((1u << lane) - 1)),
+             uint2{__float_as_uint(x), static_cast<uint32_t>(id)});
+    }
+    length += __popc(keeping);
+  };
   FixedWeight of_all = 0;
   visit_items<kManyAhead>(
       lane, logits + part.begin, part.end - part.begin, [&](float x, int i, bool there) {
         const float y = there && !by_count ? weight(x) : 0;
         of_all += fixed(y);
         const bool keep = there && (by_count ? sample_key(x) >= bound : y > 0 && y >= least);
-        const uint32_t keeping = __ballot_sync(~0u, keep);
-        if (keep) {
-          __stcg(own_kept + count + __popc(keeping & ((1u << lane) - 1)),
-                 uint2{__float_as_uint(x), static_cast<uint32_t>(part.begin + i)});
-        }
-        count += __popc(keeping);
+        append(keep, x, part.begin + i, count);
         return true;
       });
   __syncwarp();
@@ -333,15 +343,9 @@ __device__ inline int32_t sample_row(const Team& team, float* logits, int vocabu
         steps = i + 1;
       }
     }
-    int left = 0;
+    int left = 0;  // in the same place: never beyond what has been read
     visit_kept([&](float x, int32_t id, bool there) {
-      const bool keep = there && step_of(weight(x)) < steps;
-      const uint32_t keeping = __ballot_sync(~0u, keep);
-      if (keep) {  // never beyond what has been read
-        __stcg(own_kept + left + __popc(keeping & ((1u << lane) - 1)),
-               uint2{__float_as_uint(x), static_cast<uint32_t>(id)});
-      }
-      left += __popc(keeping);
+      append(there && step_of(weight(x)) < steps, x, id, left);
       return true;
     });
     __syncwarp();
@@ -403,9 +407,7 @@ __device__ inline int32_t sample_row(const Team& team, float* logits, int vocabu
     threshold = prefix;
     const FixedWeight still = target - above;  // wanted of the keys equal to the threshold
     if (by_weight) {
-      const float logit =
-          __uint_as_float((threshold & 0x80000000u) != 0 ? threshold ^ 0x80000000u : ~threshold);
-      const FixedWeight each = fixed(weight(logit));
+      const FixedWeight each = fixed(weight(logit_of(threshold)));
       const uint32_t needed =
           each > 0 ? static_cast<uint32_t>((still + each - 1) / each) : 0xffffffffu;
       equal = threshold == had ? min(needed, had_equal) : needed;
@@ -414,11 +416,11 @@ __device__ inline int32_t sample_row(const Team& team, float* logits, int vocabu
     }
 
     uint32_t equals = 0;
-    FixedWeight below = 0;  // weights of keys above the threshold
+    FixedWeight of_better = 0;  // of keys above the threshold
     visit_kept([&](float x, int32_t, bool there) {
       const uint32_t key = there ? sample_key(x) : 0;
       equals += __popc(__ballot_sync(~0u, there && key == threshold));
-      below += there && key > threshold ? fixed(weight(x)) : 0;
+      of_better += there && key > threshold ? fixed(weight(x)) : 0;
       return true;
     });
     if (lane == 0) {
@@ -430,9 +432,9 @@ __device__ inline int32_t sample_row(const Team& team, float* logits, int vocabu
       equal_before += s.warp_equal[w];
     }
     const uint32_t own_equals = equal > equal_before ? min(equals, equal - equal_before) : 0;
-    const float logit =
-        __uint_as_float((threshold & 0x80000000u) != 0 ? threshold ^ 0x80000000u : ~threshold);
-    all = sum_of_all(below + (lane == 0 && own_equals > 0 ? own_equals * fixed(weight(logit)) : 0));
+    const FixedWeight of_equals =
+        lane == 0 && own_equals > 0 ? own_equals * fixed(weight(logit_of(threshold))) : 0;
+    all = sum_of_all(of_better + of_equals);
   }
 
   // The first id at which the running sum passes uniform * all.
