@@ -111,6 +111,8 @@ class Device {
   /// Copies in the order of stream(); the host's memory may be reused at once.
   virtual Status upload(void* to, const void* from, size_t bytes) = 0;
   virtual Status download(void* to, const void* from, size_t bytes) = 0;
+  /// Between places of this device's memory, in the order of stream().
+  virtual Status copy(void* to, const void* from, size_t bytes) = 0;
   /// Waits for all work. An error of a kernel (a bad address, a finding of the simulator) comes out
   /// here at the latest.
   virtual Status synchronize() = 0;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Times what others have for the same shapes, by the method of `weft bench`, and prints both.
 
-    weft bench gemm_bf16 gemm_skinny --device cuda --json ours.json
+    weft bench gemm_bf16 gemm_skinny --device cuda [--in-a-row 32] --json ours.json
     bench/baselines.py ours.json [--case GLOB] [--json FILE]
 
 Needs an NVIDIA GPU and PyTorch; DeepGEMM too if it can be imported (put it on PYTHONPATH). Run it on
@@ -9,7 +9,8 @@ the machine that made ours.json, right after it: the ratio means nothing otherwi
 
 The method: the operation is captured in a CUDA graph; before each of 30 runs 256 MiB are written,
 which leaves nothing of the operands in the L2; a run is the time between two events around the
-graph's replay; the median counts. Operands are random numbers.
+graph's replay; the median counts. Operands are random numbers. Where ours.json is of launches in a
+row, the graph has as many calls, each with operands of its own, and the time is that of one.
 """
 
 import argparse
@@ -36,20 +37,24 @@ FP8_MAX = 448.0
 
 
 class Timer:
-    """Median seconds of a run, as Device::time() in arch/hopper/device_cuda.cc measures them."""
+    """Median seconds of a call, as Device::time() in arch/hopper/device_cuda.cc measures them."""
 
-    def __init__(self):
+    def __init__(self, in_a_row):
+        self.in_a_row = in_a_row
         self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
         self.stream = torch.cuda.Stream()
 
-    def __call__(self, operation):
+    def __call__(self, operation, operands):
+        copies = [operands] + [tuple(map(copy_of, operands)) for _ in range(self.in_a_row - 1)]
+        torch.cuda.synchronize()
         with torch.cuda.stream(self.stream):
             for _ in range(3):  # compilation, heuristics and workspaces come before the capture
-                operation()
+                operation(*operands)
             self.stream.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=self.stream):
-                operation()
+                for each in copies:
+                    operation(*each)
             seconds = []
             for run in range(-2, RUNS):
                 start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -59,8 +64,13 @@ class Timer:
                 stop.record(self.stream)
                 stop.synchronize()
                 if run >= 0:
-                    seconds.append(start.elapsed_time(stop) * 1e-3)
+                    seconds.append(start.elapsed_time(stop) * 1e-3 / self.in_a_row)
         return statistics.median(seconds)
+
+
+def copy_of(operand):
+    """With the same strides; of DeepGEMM's pairs both."""
+    return operand.clone() if isinstance(operand, torch.Tensor) else tuple(map(copy_of, operand))
 
 
 def normal(*shape, dtype=torch.bfloat16):
@@ -79,10 +89,13 @@ def fields(case):
     return named, rest
 
 
+# Each of these: (call, operands).
+
+
 def cublas_bf16(m, n, k):
-    a, b = normal(m, k), normal(n, k)
     out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
-    return lambda: torch.mm(a, b.t(), out=out)
+    call = lambda a, b, out: torch.mm(a, b.t(), out=out)
+    return call, (normal(m, k), normal(n, k), out)
 
 
 def scaled_mm(m, n, k, scaling):
@@ -96,7 +109,9 @@ def scaled_mm(m, n, k, scaling):
     else:  # 1 x 128 and 128 x 128
         scale_a = ones(k // 128, m).t()
         scale_b = ones(math.ceil(n / 128), k // 128).t()
-    return lambda: torch._scaled_mm(a, b.t(), scale_a, scale_b, out_dtype=torch.bfloat16)
+    call = lambda a, b, scale_a, scale_b: torch._scaled_mm(
+        a, b.t(), scale_a, scale_b, out_dtype=torch.bfloat16)
+    return call, (a, b, scale_a, scale_b)
 
 
 def deep_gemm_fp8(m, n, k):
@@ -104,7 +119,7 @@ def deep_gemm_fp8(m, n, k):
     scale_a = torch.randn(k // 128, m, device="cuda").t()  # adjacent rows, as it wants them
     scale_b = torch.randn(math.ceil(n / 128), k // 128, device="cuda")
     out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
-    return lambda: deep_gemm.fp8_gemm_nt((a, scale_a), (b, scale_b), out)
+    return deep_gemm.fp8_gemm_nt, ((a, scale_a), (b, scale_b), out)
 
 
 def quantise(v, scaling, scale):
@@ -120,8 +135,7 @@ def quantise(v, scaling, scale):
 
 
 def compiled(function, *operands):
-    run = torch.compile(function, mode="max-autotune-no-cudagraphs", fullgraph=True)
-    return lambda: run(*operands)
+    return torch.compile(function, mode="max-autotune-no-cudagraphs", fullgraph=True), operands
 
 
 def rmsnorm_quant(rows, columns, dtype, scaling):
@@ -150,7 +164,7 @@ def swiglu_quant(rows, columns, dtype, scaling):
 
 
 def baselines(operation, case):
-    """What there is to compare a case with: (name, function that prepares and returns the call)."""
+    """What there is to compare a case with: (name, function that returns the call, operands)."""
     named, rest = fields(case)
     shape = [named.get(key) for key in "mnk"]
     scaling = next((part for part in rest if part in ("tensor", "row", "block")), None)
@@ -187,7 +201,7 @@ def main():
         )
     torch.manual_seed(1)
     torch._dynamo.config.cache_size_limit = 1000
-    timer = Timer()
+    timer = Timer(ours.get("in_a_row", 1))
     figures, known = [], {}
     for case in ours["cases"]:
         if "median_s" not in case or not fnmatch.fnmatch(case["case"], arguments.case):
@@ -198,7 +212,7 @@ def main():
                    *(part for part in fields(case["case"])[1] if "major" not in part))
             if key not in known:
                 try:
-                    known[key] = timer(make())
+                    known[key] = timer(*make())
                 except (RuntimeError, ValueError, AssertionError) as error:
                     known[key] = str(error).split("\n")[0]
             theirs = known[key]

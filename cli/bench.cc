@@ -143,6 +143,7 @@ std::string to_json(const trial::BenchReport& report, const trial::BenchOptions&
     all.update({{"device", info.id},
                 {"name", info.name},
                 {"target", info.target},
+                {"in_a_row", options.in_a_row},
                 {"empty_run_s", report.empty_run}});
   }
   return all.dump(2) + "\n";
@@ -152,6 +153,12 @@ std::string heading(const trial::BenchOptions& options) {
   const std::string device = describe(options.device);
   if (options.device == nullptr) {
     return fmt::format("{}, {} threads; caches flushed before every run", device, options.threads);
+  }
+  if (options.in_a_row > 1) {
+    return fmt::format(
+        "{}; replays of a graph of {} launches between events, each with operands "
+        "of its own, caches flushed before every run; times are of one launch",
+        device, options.in_a_row);
   }
   return fmt::format("{}; {}", device,
                      options.device->info().keeps_time
@@ -178,6 +185,7 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_option("--seed", flags->bench.seed, "Of the random inputs");
   command->add_option("--runs", flags->bench.runs, "Of each case, on a device")
       ->check(CLI::Range(1, 10000));
+  declare_in_a_row(*command, flags->bench.in_a_row);
   command->add_option("--json", flags->json, "Also write the figures to this file (-: stdout)");
   declare_device(*command, flags->device);
   add_bench_decode(*command, action);

@@ -142,6 +142,15 @@ Result<EngineOptions> EngineFlags::options() const {
   return options;
 }
 
+void declare_in_a_row(CLI::App& command, int& in_a_row) {
+  command
+      .add_option(
+          "--in-a-row", in_a_row,
+          "Launches of a run, each with operands of its own (1), on a GPU: what an operation "
+          "takes among others")
+      ->check(CLI::Range(1, 1000));
+}
+
 void declare_device(CLI::App& command, std::string& device) {
   command
       .add_option("--device", device, "where to run: cpu, cuda, cuda:1 ... (see `weft devices`)")

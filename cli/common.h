@@ -48,6 +48,8 @@ struct EngineFlags {
 /// --temperature and what goes with it.
 void add_sampling_options(CLI::App& command, SamplingOptions& options);
 
+/// Declares --in-a-row on a command that times operations.
+void declare_in_a_row(CLI::App& command, int& in_a_row);
 /// Declares --device on a command.
 void declare_device(CLI::App& command, std::string& device);
 /// The device that checks and benches operations: `device`, or the first that exists of hip, cuda,

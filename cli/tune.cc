@@ -41,6 +41,7 @@ void add_tune(CLI::App& app, Action& action) {
   command->add_option("operation", flags->operation, "The operation")->required();
   command->add_option("--case", flags->tune.selection.cases, "Glob over case names");
   command->add_option("--seed", flags->tune.seed, "Of the random inputs");
+  declare_in_a_row(*command, flags->tune.in_a_row);
   command
       ->add_option(
           "--out", flags->out,

@@ -11,6 +11,7 @@
 
 #include "arch/hopper/barrier.cuh"
 #include "arch/hopper/copy.cuh"
+#include "arch/hopper/dependent.cuh"
 #include "ops/scales.h"
 
 namespace weft::hopper {
@@ -49,6 +50,23 @@ __device__ uint4 pack(const float (&values)[kChunk]) {
     narrow({values[2 * i], values[2 * i + 1]}, packed.pairs[i]);
   }
   return packed.words;
+}
+
+/// By all threads of a block, first. `from`: of what each kernel reads `columns` numbers from there
+/// on, or null. Where `prefetches`, what is not in L2 is on its way there while the kernel before
+/// finishes.
+template <class... From>
+__device__ void begin_rows(bool prefetches, int columns, const From*... from) {
+  let_next_begin();
+  if (prefetches && threadIdx.x == 0 && columns > 0) {
+    const auto prefetch = [&](const void* part) {
+      if (part != nullptr) {
+        prefetch_bytes(part, columns * 2);
+      }
+    };
+    (prefetch(from), ...);
+  }
+  wait_for_earlier();
 }
 
 struct Sum {

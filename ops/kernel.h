@@ -71,6 +71,11 @@ const Plan* find_tuned(std::span<const TunedPlan> table, const PlanKey& key,
 
 /// One architecture's kernels of an operation. op.h declares `extern const Kernel<Args> NAME` in
 /// the architecture's namespace; the file with the kernels defines it.
+///
+/// Kernels of one stream run as if each began when the one before has ended. On sm_90a they overlap
+/// all the same: a kernel's blocks prepare themselves while the last blocks of the kernel before
+/// finish, and wait for it before they read or write. Where the caller says `constant_b`, that no
+/// operation which may still run writes b (it is a weight), b's first loads do not wait either.
 template <class Args>
 struct Kernel {
   /// The choice for operands that are valid (see the operation's check()); Plan::kernel is empty

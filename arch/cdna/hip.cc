@@ -123,6 +123,11 @@ Status HipDevice::download(void* to, const void* from, size_t bytes) {
   return checked(api_.hipStreamSynchronize(stream_), "hipStreamSynchronize");
 }
 
+Status HipDevice::copy(void* to, const void* from, size_t bytes) {
+  return checked(api_.hipMemcpyAsync(to, from, bytes, hip::hipMemcpyDeviceToDevice, stream_),
+                 "hipMemcpyAsync within the device");
+}
+
 Status HipDevice::synchronize() {
   WEFT_TRY(checked(api_.hipSetDevice(ordinal_), "hipSetDevice"));
   return checked(api_.hipDeviceSynchronize(), "hipDeviceSynchronize");

@@ -57,6 +57,7 @@ class HipDevice final : public Device {
   Result<DeviceMemory> allocate(size_t bytes) override;
   Status upload(void* to, const void* from, size_t bytes) override;
   Status download(void* to, const void* from, size_t bytes) override;
+  Status copy(void* to, const void* from, size_t bytes) override;
   Status synchronize() override;
   /// Between two events around a launch: HIP's graphs are not used.
   Result<std::vector<double>> time(const Work& work, int runs) override;

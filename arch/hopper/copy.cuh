@@ -33,6 +33,12 @@ __device__ inline void load_tile(void* to, const CUtensorMap& map, int x, int y,
       "l"(&map), "r"(smem_address(&barrier)), "r"(x), "r"(y), "l"(policy)
       : "memory");
 }
+/// Asks for the map's box at (x, y) to be in L2; see prefetch_bytes().
+__device__ inline void prefetch_tile(const CUtensorMap& map, int x, int y) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%0, {%1, %2}];" ::"l"(&map),
+               "r"(x), "r"(y)
+               : "memory");
+}
 /// Loads once, into the same place of every block of the cluster whose bit is set in `blocks`, and
 /// counts the bytes at the same barrier of each.
 __device__ inline void load_tile_to(uint16_t blocks, void* to, const CUtensorMap& map, int x, int y,
@@ -59,6 +65,11 @@ __device__ inline void load_bytes(void* to, const void* from, uint32_t bytes, Ba
       "[%0], [%1], %2, [%3], %4;" ::"r"(smem_address(to)),
       "l"(from), "r"(bytes), "r"(smem_address(&barrier)), "l"(policy)
       : "memory");
+}
+/// Asks for `bytes` to be in L2; these and the address are multiples of 16. What others still write
+/// there is not missed: L2 is where their writes come together.
+__device__ inline void prefetch_bytes(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 /// For what is read once: it leaves L2 first.
 __device__ inline uint64_t evict_first() {

@@ -95,10 +95,13 @@ class CudaDevice final : public Device {
   }
 
   Status upload(void* to, const void* from, size_t bytes) override {
-    return copy(to, from, bytes, cudaMemcpyHostToDevice);
+    return copy_and_wait(to, from, bytes, cudaMemcpyHostToDevice);
   }
   Status download(void* to, const void* from, size_t bytes) override {
-    return copy(to, from, bytes, cudaMemcpyDeviceToHost);
+    return copy_and_wait(to, from, bytes, cudaMemcpyDeviceToHost);
+  }
+  Status copy(void* to, const void* from, size_t bytes) override {
+    return start_copy(to, from, bytes, cudaMemcpyDeviceToDevice);
   }
 
   Status synchronize() override {
@@ -149,10 +152,13 @@ class CudaDevice final : public Device {
   /// The device belongs to the calling thread, which may have used another one.
   Status use() { return to_status(cudaSetDevice(index_), fmt::format("use {}", info_.id)); }
 
-  Status copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  Status start_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
     WEFT_TRY(use());
-    WEFT_TRY(to_status(cudaMemcpyAsync(to, from, bytes, kind, stream_.get()),
-                       fmt::format("copy {} bytes", bytes)));
+    return to_status(cudaMemcpyAsync(to, from, bytes, kind, stream_.get()),
+                     fmt::format("copy {} bytes", bytes));
+  }
+  Status copy_and_wait(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+    WEFT_TRY(start_copy(to, from, bytes, kind));
     return to_status(cudaStreamSynchronize(stream_.get()), fmt::format("copy {} bytes", bytes));
   }
 

@@ -133,6 +133,8 @@ struct NothingBeside {
 
 /// Whose tile a feeder loads: the block's own operand's or that which its cluster shares.
 enum class Feed : uint8_t { own, common };
+template <class Tile, Feed kFeed>
+inline constexpr bool kFeedsA = (kFeed == Feed::common) == Tile::share_a;
 
 /// A feeder of tiles: one warp, all of it, so that what it computes is uniform. Two warps feed, one
 /// each operand, because a small tile's stage must be asked for in some 200 cycles: two arrivals at
@@ -142,7 +144,7 @@ enum class Feed : uint8_t { own, common };
 template <class Tile, Feed kFeed, class Shared, class Beside = NothingBeside>
 __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, const CUtensorMap& a,
                            const CUtensorMap& b, int row_elements, Beside beside = {}) {
-  constexpr bool kA = (kFeed == Feed::common) == Tile::share_a;
+  constexpr bool kA = kFeedsA<Tile, kFeed>;
   const CUtensorMap& map = kA ? a : b;
   const int cluster_index = blockIdx.x / Tile::cluster;
   const int rank = Tile::cluster > 1 ? cluster_rank() : 0;

@@ -19,30 +19,49 @@ inline Status cuda_status(cudaError_t error, const char* what) {
 
 /// How a kernel is started.
 struct LaunchShape {
-  int blocks = 0;
+  int blocks = 0;  ///< along x
+  int blocks_y = 1;
+  int blocks_z = 1;
   int threads = 0;
   int cluster = 1;       ///< blocks in a cluster
   int shared_bytes = 0;  ///< dynamic
+  /// It may begin while the kernel before it in the stream still runs, because it waits for that by
+  /// itself (arch/hopper/dependent.cuh).
+  bool overlaps = false;
   cudaStream_t stream = nullptr;
 };
 
 /// The configuration of a launch and what it points to.
 struct LaunchConfig {
   explicit LaunchConfig(const LaunchShape& shape) {
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
-    config.gridDim = shape.blocks;
+    if (shape.cluster > 1) {
+      cudaLaunchAttribute& attribute = add(cudaLaunchAttributeClusterDimension);
+      attribute.val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+    }
+    if (shape.overlaps) {
+      add(cudaLaunchAttributeProgrammaticStreamSerialization)
+          .val.programmaticStreamSerializationAllowed = 1;
+    }
+    config.attrs = attributes;
+    config.gridDim =
+        dim3(static_cast<unsigned>(shape.blocks), static_cast<unsigned>(shape.blocks_y),
+             static_cast<unsigned>(shape.blocks_z));
     config.blockDim = shape.threads;
     config.dynamicSmemBytes = shape.shared_bytes;
     config.stream = shape.stream;
-    config.attrs = &attribute;
-    config.numAttrs = shape.cluster > 1 ? 1 : 0;
   }
   LaunchConfig(const LaunchConfig&) = delete;
   LaunchConfig& operator=(const LaunchConfig&) = delete;
 
-  cudaLaunchAttribute attribute = {};
+  cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config = {};
+
+ private:
+  cudaLaunchAttribute& add(cudaLaunchAttributeID id) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = id;
+    return attribute;
+  }
 };
 
 /// Starts a kernel, which gets the shared memory that `shape` says.

@@ -45,8 +45,9 @@ Status launch_tile(const GemmBf16Args& args, const TileSchedule& schedule, cudaS
                         .threads = Tile::threads,
                         .cluster = Tile::cluster,
                         .shared_bytes = Bf16Shared<Tile>::kBytes,
+                        .overlaps = true,
                         .stream = stream},
-                       a, b, out, schedule, out_f32);
+                       a, b, out, schedule, out_f32, args.constant_b);
 }
 
 size_t workspace(const GemmBf16Args&, const Plan&) { return 0; }

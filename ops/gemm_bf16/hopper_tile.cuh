@@ -1,6 +1,7 @@
 // The product of bf16 matrices on sm_90a, for many rows. Tiles: arch/hopper/gemm.cuh.
 #pragma once
 
+#include "arch/hopper/dependent.cuh"
 #include "arch/hopper/gemm.cuh"
 
 namespace weft::hopper {
@@ -58,8 +59,9 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     gemm_bf16_tile(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                    const __grid_constant__ CUtensorMap out,
                    const __grid_constant__ TileSchedule schedule,
-                   const __grid_constant__ F32Out out_f32) {
+                   const __grid_constant__ F32Out out_f32, bool constant_b) {
   static_assert(Tile::row_tiles == 1, "a warpgroup holds the sums of 64 rows");
+  let_next_begin();
   using Shared = Bf16Shared<Tile>;
   extern __shared__ __align__(1024) char memory[];
   const Shared shared(memory);
@@ -70,6 +72,10 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     prefetch_map(b);
   }
   shared.init(2);
+  constexpr int kFeederOfB = Tile::warps + (kFeedsA<Tile, Feed::own> ? 1 : 0);
+  if (!(constant_b && warp == kFeederOfB)) {
+    wait_for_earlier();
+  }
   const int cluster_index = blockIdx.x / Tile::cluster;
 
   // Of the 65536 registers, what the feeder leaves.

@@ -21,6 +21,7 @@ struct GemmBf16Args {
   ConstMatrix b;            ///< [n, k], bf16, as Hugging Face stores weights
   Matrix out;               ///< [m, n], bf16 or f32
   bool accumulate = false;  ///< f32 only: add to what out holds (the residual)
+  bool constant_b = false;  ///< nothing in flight writes b or its scales: see Kernel
   Workspace workspace;
 };
 

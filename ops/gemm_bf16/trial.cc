@@ -85,6 +85,7 @@ class GemmBf16Trial : public KernelTrial<GemmBf16Args> {
             .b = b_.in(side),
             .out = out_.out(side),
             .accumulate = accumulate_,
+            .constant_b = true,
             .workspace = {}};
   }
 

@@ -21,6 +21,8 @@ constexpr int kTurnThreads = 256;
 
 /// Block (x, y, z) turns 128 elements of k by 128 rows of matrix z.
 __global__ void __launch_bounds__(kTurnThreads) turn(Turned a, Turned b, int k) {
+  let_next_begin();
+  wait_for_earlier();
   __shared__ __align__(16) uint8_t tile[kTurnRows * kFp8Block];
   const Turned matrix = blockIdx.z == 0 ? a : b;
   const int first_k = blockIdx.x * kFp8Block;
@@ -93,13 +95,17 @@ Status launch_turn(const GemmFp8BlockwiseArgs& args, ConstMatrix& a, ConstMatrix
                   .rows = static_cast<int>(rows)};
   };
   const int64_t most = args.m > args.n ? args.m : args.n;
-  turn<<<dim3(static_cast<unsigned>(args.k / kFp8Block),
-              static_cast<unsigned>((most + kTurnRows - 1) / kTurnRows), 2),
-         kTurnThreads, 0, stream>>>(turned(args.a, places.a, args.m),
-                                    turned(args.b, places.b, args.n), static_cast<int>(args.k));
   a = {memory + places.a, args.a.dtype, args.k};
   b = {memory + places.b, args.b.dtype, args.k};
-  return cuda_status(cudaGetLastError(), "a kernel's launch");
+  return launch_kernel(turn,
+                       {.blocks = static_cast<int>(args.k / kFp8Block),
+                        .blocks_y = static_cast<int>((most + kTurnRows - 1) / kTurnRows),
+                        .blocks_z = 2,
+                        .threads = kTurnThreads,
+                        .overlaps = true,
+                        .stream = stream},
+                       turned(args.a, places.a, args.m), turned(args.b, places.b, args.n),
+                       static_cast<int>(args.k));
 }
 
 template <class Tile>
@@ -142,8 +148,10 @@ Status launch_tile(const GemmFp8BlockwiseArgs& args, const ConstMatrix& a_k_majo
                         .threads = Tile::threads,
                         .cluster = Tile::cluster,
                         .shared_bytes = Fp8Shared<Tile>::kBytes,
+                        .overlaps = true,
                         .stream = stream},
-                       a, b, out, schedule, scales);
+                       a, b, out, schedule, scales,
+                       args.constant_b && args.layout == Fp8Layout::k_major);
 }
 
 size_t workspace(const GemmFp8BlockwiseArgs& args, const Plan&) {

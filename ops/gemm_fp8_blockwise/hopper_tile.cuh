@@ -8,6 +8,7 @@
 #include <numeric>
 #include <type_traits>
 
+#include "arch/hopper/dependent.cuh"
 #include "arch/hopper/gemm.cuh"
 
 namespace weft::hopper {
@@ -194,7 +195,8 @@ __global__ void __launch_bounds__(Tile::threads, 1)
                             const __grid_constant__ CUtensorMap b,
                             const __grid_constant__ CUtensorMap out,
                             const __grid_constant__ TileSchedule schedule,
-                            const __grid_constant__ BlockScales scales) {
+                            const __grid_constant__ BlockScales scales, bool constant_b) {
+  let_next_begin();
   using Shared = Fp8Shared<Tile>;
   static_assert(Shared::kStages >= 4);
   extern __shared__ __align__(1024) char memory[];
@@ -212,6 +214,12 @@ __global__ void __launch_bounds__(Tile::threads, 1)
       pages.empty[page].init(Tile::warps);
     }
   });
+  // What only b and its scales are read by.
+  constexpr int kFeederOfB = Tile::warps + (kFeedsA<Tile, Feed::own> ? 1 : 0);
+  const bool of_b = warp == kFeederOfB || (warp == Tile::warps + 2 && scales.bulk);
+  if (!(constant_b && of_b)) {
+    wait_for_earlier();
+  }
   const int cluster_index = blockIdx.x / Tile::cluster;
 
   constexpr int kSums = Tile::n / 2;

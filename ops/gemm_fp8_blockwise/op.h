@@ -26,11 +26,12 @@ struct GemmFp8BlockwiseArgs {
   int64_t n = 0;  ///< a multiple of 8
   int64_t k = 0;  ///< a multiple of 128
   Fp8Layout layout = Fp8Layout::k_major;
-  ConstMatrix a;        ///< e4m3fn or e4m3fnuz
-  ConstMatrix b;        ///< the same format
-  ConstScales a_scale;  ///< row m, block of k; any strides, fastest with row_stride 1
-  ConstScales b_scale;  ///< rows 128 r of n, block of k; any strides
-  Matrix out;           ///< [m, n], bf16
+  ConstMatrix a;            ///< e4m3fn or e4m3fnuz
+  ConstMatrix b;            ///< the same format
+  ConstScales a_scale;      ///< row m, block of k; any strides, fastest with row_stride 1
+  ConstScales b_scale;      ///< rows 128 r of n, block of k; any strides
+  Matrix out;               ///< [m, n], bf16
+  bool constant_b = false;  ///< nothing in flight writes b or its scales: see Kernel
   Workspace workspace;
 };
 

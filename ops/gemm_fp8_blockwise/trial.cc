@@ -93,6 +93,7 @@ class GemmFp8BlockwiseTrial : public KernelTrial<GemmFp8BlockwiseArgs> {
             .a_scale = strided(a_scale_, side, case_.scales == ScaleLayout::rows),
             .b_scale = strided(b_scale_, side, case_.scales != ScaleLayout::columns),
             .out = out_.out(side),
+            .constant_b = true,
             .workspace = {}};
   }
 

@@ -54,8 +54,10 @@ Status launch_stream(const GemmSkinnyArgs& args, const Plan& plan, Stream stream
                         .threads = Tile::kThreads,
                         .cluster = shares.cluster,
                         .shared_bytes = Tile::kBytes,
+                        .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
-                       a, b, shares, scales_of(args), out_of(args));
+                       a, b, shares, scales_of(args), out_of(args),
+                       SkinnyOverlap{.constant_b = args.constant_b, .late = true});
 }
 
 template <class Format>
@@ -86,14 +88,21 @@ Status launch_dealt(const GemmSkinnyArgs& args, Stream stream) {
   };
   WEFT_ASSIGN(const CUtensorMap a, operand(args.a, args.m, Tile::kM));
   WEFT_ASSIGN(const CUtensorMap b, operand(args.b, args.n, Tile::kRows));
-  return launch_kernel(gemm_skinny_dealt<Tile>,
-                       {.blocks = ceil_div(static_cast<int>(args.n), Tile::kRows),
-                        .threads = Tile::kThreads,
-                        .shared_bytes = Tile::kBytes,
-                        .stream = static_cast<cudaStream_t>(stream.native)},
-                       a, b, ceil_div(static_cast<int>(args.k), Tile::kElements),
-                       ceil_div(static_cast<int>(args.k), static_cast<int>(kScaleBlock)),
-                       scales_of(args), out_of(args));
+  const int blocks = ceil_div(static_cast<int>(args.n), Tile::kRows);
+  const DeviceInfo& device = stream.device->info();
+  const int places = device.units * (static_cast<int>(device.shared_memory) / Tile::kBytes);
+  return launch_kernel(
+      gemm_skinny_dealt<Tile>,
+      {.blocks = blocks,
+       .threads = Tile::kThreads,
+       .shared_bytes = Tile::kBytes,
+       .overlaps = true,
+       .stream = static_cast<cudaStream_t>(stream.native)},
+      a, b, ceil_div(static_cast<int>(args.k), Tile::kElements),
+      ceil_div(static_cast<int>(args.k), static_cast<int>(kScaleBlock)), scales_of(args),
+      out_of(args),
+      SkinnyOverlap{.constant_b = args.constant_b,
+                    .late = blocks <= places && Tile::kRows * args.k * kBytes >= kLongBlock});
 }
 
 template <class Format, int kM>
@@ -129,10 +138,12 @@ Status launch_vector(const GemmSkinnyArgs& args, const Plan& plan, Stream stream
                                 .b_stride = args.b.stride * kBytes,
                                 .row_bytes = row_bytes,
                                 .steps = ceil_div(row_bytes, warps * kVectorStep),
-                                .once = reads_once(args, stream.device->info())};
+                                .once = reads_once(args, stream.device->info()),
+                                .constant_b = args.constant_b};
   return launch_kernel(gemm_skinny_vector<Tile>,
                        {.blocks = ceil_div(static_cast<int>(args.n), Tile::kRows),
                         .threads = plan.threads,
+                        .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
                        operands, scales_of(args), out_of(args));
 }

@@ -42,6 +42,13 @@ __device__ inline void load_chunks(void* to, const CUtensorMap& map, int row, in
       : "memory");
 }
 
+/// Asks for the same to be in L2; see prefetch_bytes().
+__device__ inline void prefetch_chunks(const CUtensorMap& map, int row, int chunk) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(&map),
+               "r"(0), "r"(row), "r"(chunk)
+               : "memory");
+}
+
 /// Four matrices of 8 rows of 16 bytes: lane l gives the address of row l % 8 of matrix l / 8, and
 /// gets bytes 4 (l % 4) and on of row l / 4 of each.
 __device__ inline uint4 load_matrices_x4(uint32_t address) {
@@ -73,9 +80,12 @@ template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads)
     gemm_skinny_dealt(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                       int stages, int k_blocks, const __grid_constant__ SkinnyScales scales,
-                      const __grid_constant__ SkinnyOut out) {
+                      const __grid_constant__ SkinnyOut out, SkinnyOverlap overlap) {
   using Format = typename Tile::Format;
   constexpr bool kFp8 = Format::kBytes == 1;
+  if (!overlap.late) {
+    let_next_begin();
+  }
   extern __shared__ __align__(1024) char memory[];
   __shared__ Barrier full[Tile::kStages];
   __shared__ Barrier empty[Tile::kStages];
@@ -100,19 +110,38 @@ __global__ void __launch_bounds__(Tile::kThreads)
     named_arrive(1, Tile::kThreads);  // the others wait for the barriers; the loads go ahead
     const uint64_t once = evict_first();
     const uint64_t again = evict_unchanged();
+    const auto load_b = [&](int slot, int stage) {
+      full[slot].arrive_expect(Tile::kStageBytes);
+      load_chunks(base + slot * Tile::kStageBytes, b, first_n, stage * Tile::kChunks, full[slot],
+                  once);
+    };
+    // Stages whose b is asked for before a may be read.
+    const int early = overlap.constant_b ? min(stages, Tile::kStages) : 0;
+    for (int stage = 0; chosen && stage < early; ++stage) {
+      load_b(stage, stage);
+    }
+    if (chosen) {  // a part of a each
+      prefetch_chunks(a, 0, static_cast<int>(blockIdx.x) % stages * Tile::kChunks);
+    }
+    wait_for_earlier();
     for (int stage = 0; stage < stages; ++stage, cursor.advance()) {
       const int slot = cursor.slot;
       empty[slot].wait(cursor.parity ^ 1);
       if (chosen) {
-        char* to = base + slot * Tile::kStageBytes;
-        full[slot].arrive_expect(Tile::kStageBytes);
-        load_chunks(to, b, first_n, stage * Tile::kChunks, full[slot], once);
-        load_chunks(to + Tile::kBBytes, a, 0, stage * Tile::kChunks, full[slot], again);
+        if (stage >= early) {
+          load_b(slot, stage);
+        }
+        load_chunks(base + slot * Tile::kStageBytes + Tile::kBBytes, a, 0, stage * Tile::kChunks,
+                    full[slot], again);
       }
+    }
+    if (overlap.late) {
+      let_next_begin();
     }
     return;
   }
 
+  wait_for_earlier();
   constexpr int kThreads = Tile::kWarps * 32;
   constexpr int kGroups = Tile::kRows / 16;
   constexpr int kColumns = Tile::kM / 8;

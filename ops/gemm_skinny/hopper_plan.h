@@ -52,7 +52,13 @@ bool reads_once(const GemmSkinnyArgs& args, const DeviceInfo& device);
 #define WEFT_SKINNY_DEALT(X) \
   X(16, 8, 3, 8)             \
   X(16, 8, 4, 8)             \
+  X(32, 4, 3, 4)             \
+  X(32, 4, 4, 4)             \
   X(32, 4, 6, 4)
+
+/// Bytes of b of a block of hopper_dealt.cuh from which on it lets the next kernel begin late,
+/// where all blocks come at once.
+inline constexpr int64_t kLongBlock = int64_t{400} << 10;
 
 Plan plan_gemm_skinny(const GemmSkinnyArgs& args, const DeviceInfo& device);
 std::vector<Plan> gemm_skinny_candidates(const GemmSkinnyArgs& args, const DeviceInfo& device);

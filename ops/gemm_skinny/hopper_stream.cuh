@@ -6,6 +6,7 @@
 
 #include "arch/hopper/barrier.cuh"
 #include "arch/hopper/copy.cuh"
+#include "arch/hopper/dependent.cuh"
 #include "arch/hopper/layout.h"
 #include "arch/hopper/wgmma.cuh"
 #include "ops/gemm_skinny/hopper_plan.h"
@@ -29,6 +30,15 @@ struct SkinnyOut {
   bool f32 = false;  ///< else bf16
   int m = 0;
   int n = 0;
+};
+
+/// How the kernel meets its neighbours in the stream (arch/hopper/dependent.cuh).
+struct SkinnyOverlap {
+  bool constant_b = false;  ///< b may be read at once
+  /// The next kernel's blocks come when all of b is asked for, not before. They would take the
+  /// places that are free first, several on one multiprocessor and none on another: where each has
+  /// much to read, that costs more than their late start.
+  bool late = false;
 };
 
 /// kM: rows of a, padded: 16 or 32. kRows: rows of b per unit, 64 for each warpgroup. kRowsBytes of
@@ -58,9 +68,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     gemm_skinny_stream(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                        const __grid_constant__ SkinnyShares shares,
                        const __grid_constant__ SkinnyScales scales,
-                       const __grid_constant__ SkinnyOut out) {
+                       const __grid_constant__ SkinnyOut out, SkinnyOverlap overlap) {
   using Format = typename Tile::Format;
   constexpr bool kFp8 = Format::kBytes == 1;
+  if (!overlap.late) {
+    let_next_begin();
+  }
   extern __shared__ __align__(1024) char memory[];
   char* base = memory + (1024 - smem_address(memory) % 1024) % 1024;
   auto* full = reinterpret_cast<Barrier*>(base + Tile::kStages * Tile::kStageBytes);
@@ -102,21 +115,48 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const bool chosen = elect_one();
     const uint64_t once = evict_first();
     SkinnyRun run;
-    for (int index = 0; shares.run(cluster_index, rank, index, run); ++index) {
-      for (int stage = run.begin; stage < run.end; ++stage, cursor.advance()) {
-        const int k = stage * Tile::kChunks * Tile::kElements;
-        empty[cursor.slot].wait(cursor.parity ^ 1);
-        if (chosen) {
-          full[cursor.slot].arrive_expect(Tile::kStageBytes);
+    const auto load_b = [&](int slot, int stage) {
+      full[slot].arrive_expect(Tile::kStageBytes);
 #pragma unroll
-          for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
-            load_tile(chunk_b(cursor.slot, chunk), b, k + chunk * Tile::kElements,
-                      run.group * Tile::kRows, full[cursor.slot], once);
-            load_tile(chunk_a(cursor.slot, chunk), a, k + chunk * Tile::kElements, 0,
-                      full[cursor.slot]);
-          }
+      for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
+        load_tile(chunk_b(slot, chunk), b, (stage * Tile::kChunks + chunk) * Tile::kElements,
+                  run.group * Tile::kRows, full[slot], once);
+      }
+    };
+    int early = 0;  // stages of the first run whose b is asked for before a may be read
+    if (overlap.constant_b && shares.run(cluster_index, rank, 0, run)) {
+      early = min(run.end - run.begin, Tile::kStages);
+      for (int i = 0; chosen && i < early; ++i) {
+        load_b(i, run.begin + i);
+      }
+      if (chosen && early > 0) {  // a part of a each
+        const int stage = run.begin + cluster_index % (run.end - run.begin);
+#pragma unroll
+        for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
+          prefetch_tile(a, (stage * Tile::kChunks + chunk) * Tile::kElements, 0);
         }
       }
+    }
+    wait_for_earlier();
+    for (int index = 0; shares.run(cluster_index, rank, index, run); ++index) {
+      for (int stage = run.begin; stage < run.end; ++stage, cursor.advance()) {
+        const int slot = cursor.slot;
+        empty[slot].wait(cursor.parity ^ 1);
+        if (chosen) {
+          if (early <= 0) {
+            load_b(slot, stage);
+          }
+#pragma unroll
+          for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
+            load_tile(chunk_a(slot, chunk), a, (stage * Tile::kChunks + chunk) * Tile::kElements, 0,
+                      full[slot]);
+          }
+        }
+        --early;
+      }
+    }
+    if (overlap.late) {
+      let_next_begin();
     }
     if (shares.cluster > 1) {
       cluster_wait();
@@ -125,6 +165,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     return;
   }
   named_sync(2, Tile::kThreads);
+  wait_for_earlier();
   if (shares.cluster > 1) {
     cluster_arrive();  // see cluster_wait() below
   }

@@ -17,6 +17,7 @@ struct VectorOperands {
   int row_bytes = 0;     ///< of k
   int steps = 0;         ///< of kVectorStep bytes, of each warp
   bool once = false;     ///< b leaves L2 first: see reads_once()
+  bool constant_b = false;
 };
 
 /// kRows: of b, that a block has. kVectorLoads loads of each thread are under way.
@@ -85,14 +86,17 @@ __global__ void __launch_bounds__(kVectorMostWarps * 32, 2)
                        const __grid_constant__ SkinnyScales scales,
                        const __grid_constant__ SkinnyOut out) {
   using Format = typename Tile::Format;
+  let_next_begin();
   __shared__ float parts[kVectorMostWarps][Tile::kRows];
+  constexpr int kPrefetch = 1024;  // bytes of a that a block asks for ahead
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   const int warps = blockDim.x / 32;
   const int first_n = blockIdx.x * Tile::kRows;
   const uint64_t policy = in.once ? evict_first() : evict_unchanged();
-  // Where this thread loads next.
+  // Where this thread loads next, of rows of b and of a.
   int at = warp * kVectorStep + lane * 16;
+  const int stride = warps * kVectorStep;
   const char* rows[Tile::kRows];
 #pragma unroll
   for (int i = 0; i < Tile::kRows; ++i) {
@@ -101,13 +105,15 @@ __global__ void __launch_bounds__(kVectorMostWarps * 32, 2)
   uint4 a[Tile::kDepth];
   uint4 b[Tile::kDepth][Tile::kRows];
   float scale[Tile::kDepth] = {};  // of blocks: a's times b's, whose rows are of one block of n
-  const auto load = [&](int slot) {
-    const bool valid = at < in.row_bytes;
+  const auto load_b = [&](int slot, int from) {
 #pragma unroll
     for (int i = 0; i < Tile::kRows; ++i) {
-      b[slot][i] = load_valid(rows[i], valid, policy);
-      rows[i] += warps * kVectorStep;
+      b[slot][i] = load_valid(rows[i], from < in.row_bytes, policy);
+      rows[i] += stride;
     }
+  };
+  const auto load_a = [&](int slot) {
+    const bool valid = at < in.row_bytes;
     a[slot] = load_valid(in.a + at, valid);
     if constexpr (Tile::kBlocks) {
       const int block = at / static_cast<int>(kScaleBlock);  // of k, and a number is a byte
@@ -116,11 +122,23 @@ __global__ void __launch_bounds__(kVectorMostWarps * 32, 2)
                       scales.b[first_n / kScaleBlock * scales.b_row + block * scales.b_block]
                 : 0;
     }
-    at += warps * kVectorStep;
+    at += stride;
   };
+  if (!in.constant_b) {
+    wait_for_earlier();
+  }
 #pragma unroll
   for (int slot = 0; slot < Tile::kDepth; ++slot) {
-    load(slot);
+    load_b(slot, at + slot * stride);
+  }
+  if (const int from = static_cast<int>(blockIdx.x) * kPrefetch;
+      threadIdx.x == 0 && from < in.row_bytes) {
+    prefetch_bytes(in.a + from, min(kPrefetch, in.row_bytes - from));
+  }
+  wait_for_earlier();
+#pragma unroll
+  for (int slot = 0; slot < Tile::kDepth; ++slot) {
+    load_a(slot);
   }
   // Other scales are asked for now too: at the end their way from memory would show.
   const int n = first_n + static_cast<int>(threadIdx.x);
@@ -150,7 +168,8 @@ __global__ void __launch_bounds__(kVectorMostWarps * 32, 2)
         }
         sums[i] = Tile::kBlocks ? sums[i] + part * scale[slot] : part;
       }
-      load(slot);
+      load_b(slot, at);
+      load_a(slot);
     }
   }
 #pragma unroll

@@ -26,6 +26,7 @@ struct GemmSkinnyArgs {
   ConstScales a_scale;              ///< of rows m, or of rows and 128 elements of k
   ConstScales b_scale;              ///< of rows n, or of 128 rows and 128 elements of k
   Matrix out;                       ///< [m, n], bf16 or f32
+  bool constant_b = false;          ///< nothing in flight writes b or its scales: see Kernel
   Workspace workspace;
 };
 

@@ -96,6 +96,7 @@ class GemmSkinnyTrial : public KernelTrial<GemmSkinnyArgs> {
             .a_scale = scales(a_scale_, side),
             .b_scale = scales(b_scale_, side),
             .out = out_.out(side),
+            .constant_b = true,
             .workspace = {}};
   }
 

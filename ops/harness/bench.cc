@@ -147,8 +147,9 @@ void bench_on_cpu(Trial& trial, int threads, const Pages& flush, Random& random,
 }
 
 /// Checks a trial on a device, and times or counts it.
-Status bench_on_device(std::unique_ptr<Trial> trial, Device& device, int runs, Random& random,
+Status bench_on_device(std::unique_ptr<Trial> trial, const BenchOptions& options, Random& random,
                        BenchOutcome& outcome) {
+  Device& device = *options.device;
   const DeviceInfo& info = device.info();
   const Plan plan = trial->plan(info);
   if (plan.kernel.empty()) {
@@ -158,12 +159,13 @@ Status bench_on_device(std::unique_ptr<Trial> trial, Device& device, int runs, R
   outcome.plan = plan;
   outcome.bandwidth = info.bandwidth;
   outcome.peak = info.peak[static_cast<size_t>(outcome.work.peak)];
-  WEFT_ASSIGN(PlacedTrial placed, PlacedTrial::place(std::move(trial), device, {&plan, 1}, random));
+  WEFT_ASSIGN(PlacedTrial placed,
+              PlacedTrial::place(std::move(trial), device, {&plan, 1}, random, options.in_a_row));
   WEFT_ASSIGN(const auto mismatch, placed.check(plan));
   if (mismatch) {
     outcome.mismatch = mismatch->message;
   } else if (info.keeps_time) {
-    WEFT_ASSIGN(const std::vector<double> seconds, placed.time(plan, runs));
+    WEFT_ASSIGN(const std::vector<double> seconds, placed.time(plan, options.runs));
     set_times(seconds, outcome);
   } else {
     WEFT_ASSIGN(outcome.counters, placed.count(plan));
@@ -184,6 +186,7 @@ bool BenchOutcome::memory_bound() const {
 
 Result<BenchReport> bench_operations(const BenchOptions& options,
                                      const std::function<void(const BenchOutcome&)>& report) {
+  WEFT_TRY(check_in_a_row(options.in_a_row, options.device));
   WEFT_ASSIGN(const auto selected, select_cases(options.selection, {Use::bench}));
   BenchReport result;
   Pages flush;
@@ -204,7 +207,7 @@ Result<BenchReport> bench_operations(const BenchOptions& options,
     outcome.selected = each;
     outcome.work = trial->work();
     if (options.device != nullptr) {
-      WEFT_TRY(bench_on_device(std::move(trial), *options.device, options.runs, random, outcome));
+      WEFT_TRY(bench_on_device(std::move(trial), options, random, outcome));
     } else {
       bench_on_cpu(*trial, options.threads, flush, random, outcome);
     }

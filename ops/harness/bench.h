@@ -20,6 +20,9 @@ struct BenchOptions {
   uint64_t seed = 1;
   Device* device = nullptr;  ///< null: the CPU
   int runs = 30;             ///< of each case on a device
+  /// Launches of a run, each with operands of its own, on a device that keeps time: what an
+  /// operation takes among others, as a model's step has them. A time is then that of one.
+  int in_a_row = 1;
 };
 
 struct BenchOutcome {

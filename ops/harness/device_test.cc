@@ -35,6 +35,10 @@ class MadeUpDevice : public Device {
     std::memcpy(to, from, bytes);
     return {};
   }
+  Status copy(void* to, const void* from, size_t bytes) override {
+    std::memcpy(to, from, bytes);
+    return {};
+  }
   Status synchronize() override { return {}; }
   Result<std::vector<double>> time(const Work& work, int runs) override {
     WEFT_TRY(work(stream()));
@@ -225,6 +229,25 @@ TEST(OnADevice, AKernelIsTimedAndCheckedAgain) {
     ASSERT_TRUE(seconds.ok());
     EXPECT_EQ(seconds->size(), 7);
   }
+}
+
+TEST(OnADevice, LaunchesInARowHaveOperandsOfTheirOwn) {
+  MadeUpDevice device;
+  Random random(4);
+  const Plan right{.kernel = "right", .threads = 1};
+  const Plan wrong{.kernel = "wrong", .threads = 1};
+  auto placed = PlacedTrial::place(std::make_unique<DoublingTrial>(random), device,
+                                   std::array{right, wrong}, random, 5);
+  ASSERT_TRUE(placed.ok());
+  for (const Plan& plan : {right, wrong, right}) {
+    const auto mismatch = placed->check(plan);
+    ASSERT_TRUE(mismatch.ok());
+    EXPECT_EQ(mismatch->has_value(), plan == wrong);
+  }
+  const auto seconds = placed->time(right, 7);
+  ASSERT_TRUE(seconds.ok());
+  EXPECT_EQ(seconds->size(), 7);
+  EXPECT_DOUBLE_EQ(seconds->front(), 1e-6 / 5);
 }
 
 TEST(Tuning, WritesATableThatIsReadAsCode) {

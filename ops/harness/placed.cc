@@ -2,19 +2,38 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace weft::trial {
 
+Status check_in_a_row(int in_a_row, const Device* device) {
+  if (in_a_row > 1 && (device == nullptr || !device->info().keeps_time)) {
+    return usage_error(
+        fmt::format("{} launches in a row were asked for, but only a GPU is timed so: leave it out "
+                    "or choose --device cuda",
+                    in_a_row));
+  }
+  return {};
+}
+
 Result<PlacedTrial> PlacedTrial::place(std::unique_ptr<Trial> trial, Device& device,
-                                       std::span<const Plan> plans, Random& random) {
-  PlacedTrial result(std::move(trial));
-  WEFT_TRY(result.trial_->place(device, plans));
+                                       std::span<const Plan> plans, Random& random, int in_a_row) {
+  PlacedTrial result(std::move(trial), in_a_row);
+  WEFT_TRY(result.trial_->place(device, plans, in_a_row));
   result.trial_->prepare(0);
   result.trial_->restore();
   WEFT_TRY(result.trial_->upload());
   result.expectations_ = expect_some_rows(*result.trial_, random);
   return result;
+}
+
+Status PlacedTrial::run(const Plan& plan) {
+  for (int i = 0; i < in_a_row_; ++i) {
+    trial_->select(i);
+    WEFT_TRY(trial_->launch(plan));
+  }
+  return {};
 }
 
 Result<std::optional<Mismatch>> PlacedTrial::check(const Plan& plan) {
@@ -24,20 +43,31 @@ Result<std::optional<Mismatch>> PlacedTrial::check(const Plan& plan) {
       WEFT_TRY(tensor->upload(trial_->device()));
     }
   }
-  WEFT_TRY(trial_->launch(plan));
-  WEFT_TRY(trial_->download(false));
-  if (auto mismatch = compare(expectations_)) {
-    return mismatch;
+  WEFT_TRY(run(plan));
+  for (int i = 0; i < in_a_row_; i += std::max(1, in_a_row_ - 1)) {
+    trial_->select(i);
+    WEFT_TRY(trial_->download(false));
+    if (auto mismatch = compare(expectations_)) {
+      return mismatch;
+    }
+    if (auto mismatch = trial_->damage()) {
+      return mismatch;
+    }
   }
-  return trial_->damage();
+  return std::optional<Mismatch>();
 }
 
 Result<std::vector<double>> PlacedTrial::time(const Plan& plan, int runs) {
-  return trial_->device().time([&](Stream /*own*/) { return trial_->launch(plan); }, runs);
+  WEFT_ASSIGN(std::vector<double> seconds,
+              trial_->device().time([&](Stream /*own*/) { return run(plan); }, runs));
+  for (double& each : seconds) {
+    each /= in_a_row_;
+  }
+  return seconds;
 }
 
 Result<Counters> PlacedTrial::count(const Plan& plan) {
-  return trial_->device().count([&](Stream /*own*/) { return trial_->launch(plan); });
+  return trial_->device().count([&](Stream /*own*/) { return run(plan); });
 }
 
 Result<std::optional<Mismatch>> check_twice(Trial& trial, const Plan& plan,

@@ -16,23 +16,30 @@ namespace weft::trial {
 Result<std::optional<Mismatch>> check_twice(Trial& trial, const Plan& plan,
                                             std::span<const Expectation> expectations);
 
+/// Error (usage): several launches of a run are for devices that keep time.
+Status check_in_a_row(int in_a_row, const Device* device);
+
 class PlacedTrial {
  public:
-  /// `plans`: all that will be run. Errors of all functions: device.
+  /// `plans`: all that will be run. `in_a_row`: launches of a run, one after the other, each with
+  /// operands of its own. Errors of all functions: device.
   static Result<PlacedTrial> place(std::unique_ptr<Trial> trial, Device& device,
-                                   std::span<const Plan> plans, Random& random);
+                                   std::span<const Plan> plans, Random& random, int in_a_row = 1);
 
-  /// Runs once, from poisoned outputs, and compares some rows. The inputs are not looked over for
-  /// damage, as `weft check` does.
+  /// Runs once, from poisoned outputs, and compares some rows of the first launch and of the last.
+  /// The inputs are not looked over for damage, as `weft check` does.
   Result<std::optional<Mismatch>> check(const Plan& plan);
-  /// Seconds of each run; see Device::time().
+  /// Seconds of a launch, for each run; see Device::time().
   Result<std::vector<double>> time(const Plan& plan, int runs);
   Result<Counters> count(const Plan& plan);
 
  private:
-  explicit PlacedTrial(std::unique_ptr<Trial> trial) : trial_(std::move(trial)) {}
+  PlacedTrial(std::unique_ptr<Trial> trial, int in_a_row)
+      : trial_(std::move(trial)), in_a_row_(in_a_row) {}
+  Status run(const Plan& plan);
 
   std::unique_ptr<Trial> trial_;
+  int in_a_row_;
   std::vector<Expectation> expectations_;
 };
 

@@ -117,8 +117,8 @@ void Tensor::fill_with_poison() {
 void* Tensor::address(Side side) const {
   const uint8_t* cells = cells_.data();
   if (side == Side::device) {
-    WEFT_CHECK(copy_.size() > 0);
-    cells = reinterpret_cast<const uint8_t*>(copy_.data()) + shift_;
+    WEFT_CHECK(selected_ < copies_.size());
+    cells = reinterpret_cast<const uint8_t*>(copies_[selected_].data()) + shift_;
   }
   return const_cast<uint8_t*>(cells) + start_;
 }
@@ -212,18 +212,27 @@ std::optional<std::string> Tensor::damage() const {
   return std::nullopt;
 }
 
-Status Tensor::place(Device& device) {
-  WEFT_ASSIGN(copy_, device.allocate(cells_.size() + kDeviceAlignment));
+Status Tensor::place(Device& device, int copies) {
+  copies_.clear();
+  for (int i = 0; i < copies; ++i) {
+    WEFT_ASSIGN(DeviceMemory copy, device.allocate(cells_.size() + kDeviceAlignment));
+    copies_.push_back(std::move(copy));
+  }
   shift_ = (kDeviceAlignment - start_ % kDeviceAlignment) % kDeviceAlignment;
   return {};
 }
 
 Status Tensor::upload(Device& device) const {
-  return device.upload(copy_.data() + shift_, cells_.data(), cells_.size());
+  std::byte* first = copies_.front().data() + shift_;
+  WEFT_TRY(device.upload(first, cells_.data(), cells_.size()));
+  for (size_t i = 1; i < copies_.size(); ++i) {
+    WEFT_TRY(device.copy(copies_[i].data() + shift_, first, cells_.size()));
+  }
+  return {};
 }
 
 Status Tensor::download(Device& device) {
-  return device.download(cells_.data(), copy_.data() + shift_, cells_.size());
+  return device.download(cells_.data(), copies_[selected_].data() + shift_, cells_.size());
 }
 
 Expectation::Expectation(const Tensor& of, Range some_rows, Range some_columns)

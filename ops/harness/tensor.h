@@ -34,7 +34,7 @@ class Random {
 enum class Side { host, device };
 
 /// A matrix on the host between guard bands. What the operation must not touch (guards, the gap
-/// between rows, inputs) is checked by damage(). For a kernel of another device it has a copy
+/// between rows, inputs) is checked by damage(). For a kernel of another device it has copies
 /// there, guards and all: upload(), run, download(), and then it is looked at here.
 class Tensor {
  public:
@@ -77,8 +77,12 @@ class Tensor {
   /// The contents, gaps and guards included.
   const std::vector<uint8_t>& cells() const { return cells_; }
 
-  /// Memory for the copy on a device; its data is aligned to 256 bytes. Error (device): none left.
-  Status place(Device& device);
+  /// Memory for so many copies on a device, their data aligned to 256 bytes. Error (device): none
+  /// left.
+  Status place(Device& device, int copies = 1);
+  /// Which of the copies Side::device and download() mean: the first until told.
+  void select(int copy) { selected_ = static_cast<size_t>(copy); }
+  /// To all copies.
   Status upload(Device& device) const;
   Status download(Device& device);
 
@@ -97,8 +101,9 @@ class Tensor {
   std::vector<uint8_t> cells_;  // guard, matrix, guard
   std::vector<uint8_t> first_;  // contents before a run (inout)
   uint64_t checksum_ = 0;       // of the cells (input)
-  DeviceMemory copy_;
-  size_t shift_ = 0;  // of the cells in copy_
+  std::vector<DeviceMemory> copies_;
+  size_t selected_ = 0;
+  size_t shift_ = 0;  // of the cells in each copy
 };
 
 /// What a part of an output must hold: value +- tolerance, both [rows.size()][columns.size()].

@@ -137,7 +137,7 @@ Plan Trial::plan(const DeviceInfo& /*device*/) const {
 
 std::vector<Plan> Trial::candidates(const DeviceInfo& /*device*/) const { return {}; }
 
-Status Trial::place(Device& device, std::span<const Plan> plans) {
+Status Trial::place(Device& device, std::span<const Plan> plans, int copies) {
   device_ = &device;
   size_t bytes = 0;
   for (const Plan& plan : plans) {
@@ -151,9 +151,15 @@ Status Trial::place(Device& device, std::span<const Plan> plans) {
     WEFT_TRY(workspace_->upload(device));
   }
   for (const auto& tensor : tensors_) {
-    WEFT_TRY(tensor->place(device));
+    WEFT_TRY(tensor->place(device, copies));
   }
   return {};
+}
+
+void Trial::select(int copy) {
+  for (const auto& tensor : tensors_) {
+    tensor->select(copy);
+  }
 }
 
 Status Trial::upload() {

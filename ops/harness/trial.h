@@ -90,7 +90,9 @@ class Trial {
   virtual PlanKey key() const { return {}; }
   /// Makes copies of all tensors there, and a workspace for any of these plans. To be called before
   /// expect(): a device's way to sum may be in the tolerance.
-  Status place(Device& device, std::span<const Plan> plans);
+  Status place(Device& device, std::span<const Plan> plans, int copies = 1);
+  /// Which of the copies launch() and download() mean: the first until told.
+  void select(int copy);
   /// Copies all tensors as they are after restore(). The workspace is as an operation leaves it:
   /// zeros where the counters are, and what was there before in the rest.
   Status upload();

@@ -35,8 +35,8 @@ Status tune(const TuneOptions& options, TuneOutcome& outcome) {
   if (std::find(plans.begin(), plans.end(), chosen) == plans.end()) {
     plans.push_back(chosen);
   }
-  WEFT_ASSIGN(PlacedTrial placed,
-              PlacedTrial::place(std::move(trial), *options.device, plans, random));
+  WEFT_ASSIGN(PlacedTrial placed, PlacedTrial::place(std::move(trial), *options.device, plans,
+                                                     random, options.in_a_row));
   auto& candidates = outcome.candidates;
   for (const Plan& plan : plans) {
     TunedCandidate candidate{.plan = plan, .mismatch = {}};
@@ -70,6 +70,7 @@ std::string_view subject(std::string_view row) { return row.substr(0, row.find("
 
 Result<std::vector<TuneOutcome>> tune_operations(
     const TuneOptions& options, const std::function<void(const TuneOutcome&)>& report) {
+  WEFT_TRY(check_in_a_row(options.in_a_row, options.device));
   WEFT_ASSIGN(const auto selected, select_cases(options.selection, {Use::bench}));
   std::vector<TuneOutcome> outcomes;
   for (const SelectedCase& each : selected) {

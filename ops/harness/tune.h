@@ -18,6 +18,7 @@ struct TuneOptions {
   Selection selection;  ///< over the bench cases
   uint64_t seed = 1;
   Device* device = nullptr;
+  int in_a_row = 1;  ///< as BenchOptions::in_a_row
 };
 
 struct TunedCandidate {

@@ -18,9 +18,10 @@ struct RmsNormParams {
   int columns = 0;
   float per_column = 0;  ///< 1 / columns
   float epsilon = 0;
-  int cluster = 1;        ///< blocks that share a row: 1, 2, 4 or 8
-  int cluster_shift = 0;  ///< its logarithm
-  int part = 0;           ///< columns of each block, whole blocks of scales
+  int cluster = 1;          ///< blocks that share a row: 1, 2, 4 or 8
+  int cluster_shift = 0;    ///< its logarithm
+  int part = 0;             ///< columns of each block, whole blocks of scales
+  bool prefetches = false;  ///< all blocks come at once, and then wait: see begin_rows()
   RowOut out;
 };
 
@@ -41,6 +42,8 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
   const int end = min(p.columns, begin + p.part);
   const uint16_t* x = p.x + row * p.x_stride;
   uint16_t* residual = p.residual != nullptr ? p.residual + row * p.residual_stride : nullptr;
+  begin_rows(p.prefetches, end - begin, x + begin, p.weight + begin,
+             residual != nullptr ? residual + begin : nullptr);
   const auto load = [](const uint16_t* from) { return *reinterpret_cast<const uint4*>(from); };
 
   // h of a chunk, rounded, into `chunk`; written back where there is a residual. Returns the sum of
@@ -224,10 +227,12 @@ Status launch(const RmsNormQuantArgs& args, const Plan& plan, Stream stream) {
                              .cluster = plan.cluster,
                              .cluster_shift = std::countr_zero(static_cast<unsigned>(plan.cluster)),
                              .part = ceil_div(blocks, plan.cluster) * kBlock,
+                             .prefetches = args.rows * plan.cluster <= stream.device->info().units,
                              .out = row_out(args.y)};
   const LaunchShape shape{.blocks = static_cast<int>(args.rows) * plan.cluster,
                           .threads = plan.threads,
                           .cluster = plan.cluster,
+                          .overlaps = true,
                           .stream = static_cast<cudaStream_t>(stream.native)};
   return args.x.dtype == DType::bf16 ? launch_scaling<__nv_bfloat162>(params, shape)
                                      : launch_scaling<__half2>(params, shape);

@@ -15,6 +15,7 @@ struct SwigluParams {
   int columns = 0;
   int parts = 1;  ///< blocks of a row
   Divisor by_parts;
+  bool prefetches = false;  ///< all blocks come at once, and then wait: see begin_rows()
   RowOut out;
 };
 
@@ -32,11 +33,13 @@ __global__ void __launch_bounds__(kSteps > 2 ? 512 : 1024)
   const int threads = blockDim.x;
   const int steps =
       kScaling == Scaling::row ? (p.columns / kChunk + threads - 1) / threads : kSteps;
-  const int first = (block - static_cast<int>(row) * p.parts) * kSteps * threads;
+  const int first = (block - static_cast<int>(row) * p.parts) * kSteps * threads * kChunk;
   const uint16_t* gate = p.gate + row * p.gate_stride;
   const uint16_t* up = p.up + row * p.up_stride;
+  begin_rows(p.prefetches, min(p.columns - first, steps * threads * kChunk), gate + first,
+             up + first);
   const auto column_of = [&](int step) {
-    return (first + step * threads + static_cast<int>(threadIdx.x)) * kChunk;
+    return first + (step * threads + static_cast<int>(threadIdx.x)) * kChunk;
   };
   const auto load = [&](const uint16_t* from, int column) {
     return column < p.columns ? *reinterpret_cast<const uint4*>(from + column) : uint4{};
@@ -140,9 +143,11 @@ Status launch(const SwigluQuantArgs& args, const Plan& plan, Stream stream) {
                             .columns = static_cast<int>(args.columns),
                             .parts = parts,
                             .by_parts = Divisor(parts),
+                            .prefetches = args.rows * parts <= stream.device->info().units,
                             .out = row_out(args.y)};
   const LaunchShape shape{.blocks = static_cast<int>(args.rows) * parts,
                           .threads = plan.threads,
+                          .overlaps = true,
                           .stream = static_cast<cudaStream_t>(stream.native)};
   return args.gate.dtype == DType::bf16 ? launch_scaling<__nv_bfloat162>(params, shape)
                                         : launch_scaling<__half2>(params, shape);
