@@ -17,8 +17,8 @@ void print(const trial::TuneOutcome& outcome, std::FILE* to) {
   }
   for (const trial::TunedCandidate& each : outcome.candidates) {
     if (each.mismatch.empty()) {
-      fmt::print(to, "  {}{:8.1f} us  {}\n", outcome.counted ? "counts say at least " : "",
-                 each.median * 1e6, to_text(each.plan));
+      fmt::print(to, "  {}{}  {}\n", outcome.counted ? "counts say at least " : "", to_text(each),
+                 to_text(each.plan));
     } else {
       fmt::print(to, "  WRONG        {}: {}\n", to_text(each.plan), each.mismatch);
     }

@@ -22,9 +22,10 @@ struct DealtTile {
   static constexpr int kChunks = kChunksValue;
   static constexpr int kStages = kStagesValue;
   static constexpr int kWarps = kWarpsValue;
-  static constexpr int kThreads = kWarps * 32 + 32;
+  static constexpr int kThreads = kWarps * 32 + 64;
   static constexpr int kBBytes = kChunks * kRows * kRowBytes;
-  static constexpr int kStageBytes = kBBytes + kChunks * kM * kRowBytes;
+  static constexpr int kABytes = kChunks * kM * kRowBytes;
+  static constexpr int kStageBytes = kBBytes + kABytes;
   static constexpr int kElements = kChunks * kRowBytes / Format::kBytes;  // of k in a stage
   static constexpr int kSums = kRows * kM;
   static constexpr int kBytes = 1024 + kStages * kStageBytes;
@@ -95,47 +96,45 @@ __global__ void __launch_bounds__(Tile::kThreads)
   const int first_n = blockIdx.x * Tile::kRows;
   RingCursor<Tile::kStages> cursor;
 
-  if (warp == Tile::kWarps) {
+  if (warp >= Tile::kWarps) {
+    // A feeder for each operand: b's loads go ahead where a's have to wait.
+    const bool of_b = warp == Tile::kWarps;
     const bool chosen = elect_one();
-    if (chosen) {
-      prefetch_map(b);
-      prefetch_map(a);
-      for (int slot = 0; slot < Tile::kStages; ++slot) {
-        full[slot].init(1);
-        empty[slot].init(Tile::kWarps);
+    if (of_b) {
+      if (chosen) {
+        prefetch_map(b);
+        prefetch_map(a);
+        for (int slot = 0; slot < Tile::kStages; ++slot) {
+          full[slot].init(2);
+          empty[slot].init(Tile::kWarps);
+        }
+        fence_barriers();
       }
-      fence_barriers();
+      __syncwarp();
+      named_arrive(1, Tile::kThreads);  // the others wait for the barriers
+    } else {
+      named_sync(1, Tile::kThreads);
+      if (chosen) {  // a part of a each
+        prefetch_chunks(a, 0, static_cast<int>(blockIdx.x) % stages * Tile::kChunks);
+      }
     }
-    __syncwarp();
-    named_arrive(1, Tile::kThreads);  // the others wait for the barriers; the loads go ahead
-    const uint64_t once = evict_first();
-    const uint64_t again = evict_unchanged();
-    const auto load_b = [&](int slot, int stage) {
-      full[slot].arrive_expect(Tile::kStageBytes);
-      load_chunks(base + slot * Tile::kStageBytes, b, first_n, stage * Tile::kChunks, full[slot],
-                  once);
-    };
-    // Stages whose b is asked for before a may be read.
-    const int early = overlap.constant_b ? min(stages, Tile::kStages) : 0;
-    for (int stage = 0; chosen && stage < early; ++stage) {
-      load_b(stage, stage);
+    if (!(of_b && overlap.constant_b)) {
+      wait_for_earlier();
     }
-    if (chosen) {  // a part of a each
-      prefetch_chunks(a, 0, static_cast<int>(blockIdx.x) % stages * Tile::kChunks);
-    }
-    wait_for_earlier();
+    const uint64_t policy = of_b ? evict_first() : evict_unchanged();
+    const CUtensorMap& map = of_b ? b : a;
+    const int row = of_b ? first_n : 0;
+    char* to = base + (of_b ? 0 : Tile::kBBytes);
     for (int stage = 0; stage < stages; ++stage, cursor.advance()) {
       const int slot = cursor.slot;
       empty[slot].wait(cursor.parity ^ 1);
       if (chosen) {
-        if (stage >= early) {
-          load_b(slot, stage);
-        }
-        load_chunks(base + slot * Tile::kStageBytes + Tile::kBBytes, a, 0, stage * Tile::kChunks,
-                    full[slot], again);
+        full[slot].arrive_expect(of_b ? Tile::kBBytes : Tile::kABytes);
+        load_chunks(to + slot * Tile::kStageBytes, map, row, stage * Tile::kChunks, full[slot],
+                    policy);
       }
     }
-    if (overlap.late) {
+    if (of_b && overlap.late) {
       let_next_begin();
     }
     return;

@@ -50,7 +50,7 @@ struct SkinnyTile {
   static constexpr int kRows = kRowsValue;
   static constexpr int kChunks = kChunksValue;
   static constexpr int kWarpgroups = kRows / 64;
-  static constexpr int kThreads = kWarpgroups * 128 + 32;
+  static constexpr int kThreads = kWarpgroups * 128 + 64;
   static constexpr int kBBytes = kRows * kRowBytes;  // of a chunk
   static constexpr int kABytes = kM * kRowBytes;
   static constexpr int kStageBytes = kChunks * (kABytes + kBBytes);
@@ -95,67 +95,61 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     return base + slot * Tile::kStageBytes + Tile::kChunks * Tile::kBBytes + chunk * Tile::kABytes;
   };
 
-  if (warp == kWarps) {
-    if (elect_one()) {
-      prefetch_map(b);
-      prefetch_map(a);
-      for (int slot = 0; slot < Tile::kStages; ++slot) {
-        full[slot].init(1);
-        empty[slot].init(kWarps);
+  if (warp >= kWarps) {
+    // A feeder for each operand: b's loads go ahead where a's have to wait.
+    const bool of_b = warp == kWarps;
+    if (of_b) {
+      if (elect_one()) {
+        prefetch_map(b);
+        prefetch_map(a);
+        for (int slot = 0; slot < Tile::kStages; ++slot) {
+          full[slot].init(2);
+          empty[slot].init(kWarps);
+        }
+        gathered[0].init(1);
+        gathered[1].init(1);
+        fence_barriers();
       }
-      gathered[0].init(1);
-      gathered[1].init(1);
-      fence_barriers();
+      __syncwarp();
+      named_arrive(2, Tile::kThreads);  // the others wait for the barriers
+    } else {
+      named_sync(2, Tile::kThreads);
     }
-    __syncwarp();
-    named_arrive(2, Tile::kThreads);  // the others wait for the barriers; the first loads go ahead
     if (shares.cluster > 1) {
       cluster_arrive();
     }
     const bool chosen = elect_one();
     const uint64_t once = evict_first();
     SkinnyRun run;
-    const auto load_b = [&](int slot, int stage) {
-      full[slot].arrive_expect(Tile::kStageBytes);
+    if (!of_b && chosen && shares.run(cluster_index, rank, 0, run)) {  // a part of a each
+      const int stage = run.begin + cluster_index % max(1, run.end - run.begin);
 #pragma unroll
       for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
-        load_tile(chunk_b(slot, chunk), b, (stage * Tile::kChunks + chunk) * Tile::kElements,
-                  run.group * Tile::kRows, full[slot], once);
-      }
-    };
-    int early = 0;  // stages of the first run whose b is asked for before a may be read
-    if (overlap.constant_b && shares.run(cluster_index, rank, 0, run)) {
-      early = min(run.end - run.begin, Tile::kStages);
-      for (int i = 0; chosen && i < early; ++i) {
-        load_b(i, run.begin + i);
-      }
-      if (chosen && early > 0) {  // a part of a each
-        const int stage = run.begin + cluster_index % (run.end - run.begin);
-#pragma unroll
-        for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
-          prefetch_tile(a, (stage * Tile::kChunks + chunk) * Tile::kElements, 0);
-        }
+        prefetch_tile(a, (stage * Tile::kChunks + chunk) * Tile::kElements, 0);
       }
     }
-    wait_for_earlier();
+    if (!(of_b && overlap.constant_b)) {
+      wait_for_earlier();
+    }
     for (int index = 0; shares.run(cluster_index, rank, index, run); ++index) {
       for (int stage = run.begin; stage < run.end; ++stage, cursor.advance()) {
         const int slot = cursor.slot;
         empty[slot].wait(cursor.parity ^ 1);
         if (chosen) {
-          if (early <= 0) {
-            load_b(slot, stage);
-          }
+          full[slot].arrive_expect(Tile::kChunks * (of_b ? Tile::kBBytes : Tile::kABytes));
 #pragma unroll
           for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
-            load_tile(chunk_a(slot, chunk), a, (stage * Tile::kChunks + chunk) * Tile::kElements, 0,
-                      full[slot]);
+            const int k = (stage * Tile::kChunks + chunk) * Tile::kElements;
+            if (of_b) {
+              load_tile(chunk_b(slot, chunk), b, k, run.group * Tile::kRows, full[slot], once);
+            } else {
+              load_tile(chunk_a(slot, chunk), a, k, 0, full[slot]);
+            }
           }
         }
-        --early;
       }
     }
-    if (overlap.late) {
+    if (of_b && overlap.late) {
       let_next_begin();
     }
     if (shares.cluster > 1) {

@@ -265,7 +265,10 @@ TEST(Tuning, WritesATableThatIsReadAsCode) {
   EXPECT_EQ(
       row,
       "{{64, 512, 128, \"bf16\"}, \"sm_90a\", 132, {.kernel = \"tile\", .tile_m = 64, .splits = 4, "
-      ".swapped = true}},  // 5.0 us; next 6.0");
+      ".swapped = true}},  // 5.0 us; next 6.0 us");
+  outcome.candidates[0].in_a_row = 2e-6;
+  EXPECT_EQ(table_row(outcome, info).substr(row.find("//")),
+            "// 5.0 us, 2.0 in a row; next 6.0 us");
   const std::string other =
       "{{1, 512, 128, \"bf16\"}, \"sm_90a\", 132, {.kernel = \"old\"}},  // 1 us";
   const std::string old =

@@ -28,8 +28,8 @@ Result<PlacedTrial> PlacedTrial::place(std::unique_ptr<Trial> trial, Device& dev
   return result;
 }
 
-Status PlacedTrial::run(const Plan& plan) {
-  for (int i = 0; i < in_a_row_; ++i) {
+Status PlacedTrial::run(const Plan& plan, int launches) {
+  for (int i = 0; i < launches; ++i) {
     trial_->select(i);
     WEFT_TRY(trial_->launch(plan));
   }
@@ -43,7 +43,7 @@ Result<std::optional<Mismatch>> PlacedTrial::check(const Plan& plan) {
       WEFT_TRY(tensor->upload(trial_->device()));
     }
   }
-  WEFT_TRY(run(plan));
+  WEFT_TRY(run(plan, in_a_row_));
   for (int i = 0; i < in_a_row_; i += std::max(1, in_a_row_ - 1)) {
     trial_->select(i);
     WEFT_TRY(trial_->download(false));
@@ -57,17 +57,17 @@ Result<std::optional<Mismatch>> PlacedTrial::check(const Plan& plan) {
   return std::optional<Mismatch>();
 }
 
-Result<std::vector<double>> PlacedTrial::time(const Plan& plan, int runs) {
+Result<std::vector<double>> PlacedTrial::time(const Plan& plan, int runs, int launches) {
   WEFT_ASSIGN(std::vector<double> seconds,
-              trial_->device().time([&](Stream /*own*/) { return run(plan); }, runs));
+              trial_->device().time([&](Stream /*own*/) { return run(plan, launches); }, runs));
   for (double& each : seconds) {
-    each /= in_a_row_;
+    each /= launches;
   }
   return seconds;
 }
 
 Result<Counters> PlacedTrial::count(const Plan& plan) {
-  return trial_->device().count([&](Stream /*own*/) { return run(plan); });
+  return trial_->device().count([&](Stream /*own*/) { return run(plan, in_a_row_); });
 }
 
 Result<std::optional<Mismatch>> check_twice(Trial& trial, const Plan& plan,

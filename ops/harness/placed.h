@@ -29,14 +29,18 @@ class PlacedTrial {
   /// Runs once, from poisoned outputs, and compares some rows of the first launch and of the last.
   /// The inputs are not looked over for damage, as `weft check` does.
   Result<std::optional<Mismatch>> check(const Plan& plan);
-  /// Seconds of a launch, for each run; see Device::time().
-  Result<std::vector<double>> time(const Plan& plan, int runs);
+  /// Seconds of a launch, for each run; see Device::time(). Of one by itself, or of all in a row.
+  Result<std::vector<double>> time_alone(const Plan& plan, int runs) { return time(plan, runs, 1); }
+  Result<std::vector<double>> time(const Plan& plan, int runs) {
+    return time(plan, runs, in_a_row_);
+  }
   Result<Counters> count(const Plan& plan);
 
  private:
   PlacedTrial(std::unique_ptr<Trial> trial, int in_a_row)
       : trial_(std::move(trial)), in_a_row_(in_a_row) {}
-  Status run(const Plan& plan);
+  Status run(const Plan& plan, int launches);
+  Result<std::vector<double>> time(const Plan& plan, int runs, int launches);
 
   std::unique_ptr<Trial> trial_;
   int in_a_row_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/median.h"
@@ -16,7 +17,22 @@ constexpr int kManyRuns = 30;  // of those that were fastest then
 constexpr size_t kFinalists = 4;
 
 bool faster(const TunedCandidate& a, const TunedCandidate& b) {
-  return std::pair(!a.mismatch.empty(), a.median) < std::pair(!b.mismatch.empty(), b.median);
+  const auto key = [](const TunedCandidate& each) {
+    return std::pair(!each.mismatch.empty(),
+                     each.in_a_row > 0 ? std::sqrt(each.median * each.in_a_row) : each.median);
+  };
+  return key(a) < key(b);
+}
+
+Status time_candidate(PlacedTrial& placed, const TuneOptions& options, int runs,
+                      TunedCandidate& candidate) {
+  WEFT_ASSIGN(std::vector<double> alone, placed.time_alone(candidate.plan, runs));
+  candidate.median = median(std::move(alone));
+  if (options.in_a_row > 1) {
+    WEFT_ASSIGN(std::vector<double> in_a_row, placed.time(candidate.plan, runs));
+    candidate.in_a_row = median(std::move(in_a_row));
+  }
+  return {};
 }
 
 Status tune(const TuneOptions& options, TuneOutcome& outcome) {
@@ -47,16 +63,14 @@ Status tune(const TuneOptions& options, TuneOutcome& outcome) {
       WEFT_ASSIGN(const Counters counters, placed.count(plan));
       candidate.median = counters.bound;
     } else {
-      WEFT_ASSIGN(std::vector<double> seconds, placed.time(plan, kFewRuns));
-      candidate.median = median(std::move(seconds));
+      WEFT_TRY(time_candidate(placed, options, kFewRuns, candidate));
     }
     candidates.push_back(std::move(candidate));
   }
   std::sort(candidates.begin(), candidates.end(), faster);
   for (size_t i = 0; i < std::min(kFinalists, candidates.size()) && !outcome.counted; ++i) {
     if (candidates[i].mismatch.empty()) {
-      WEFT_ASSIGN(std::vector<double> seconds, placed.time(candidates[i].plan, kManyRuns));
-      candidates[i].median = median(std::move(seconds));
+      WEFT_TRY(time_candidate(placed, options, kManyRuns, candidates[i]));
     }
   }
   std::sort(candidates.begin(), candidates.end(), faster);
@@ -82,6 +96,12 @@ Result<std::vector<TuneOutcome>> tune_operations(
   return outcomes;
 }
 
+std::string to_text(const TunedCandidate& candidate) {
+  return candidate.in_a_row > 0 ? fmt::format("{:.1f} us, {:.1f} in a row", candidate.median * 1e6,
+                                              candidate.in_a_row * 1e6)
+                                : fmt::format("{:.1f} us", candidate.median * 1e6);
+}
+
 std::string table_row(const TuneOutcome& outcome, const DeviceInfo& device) {
   const TunedCandidate& best = outcome.candidates.at(0);
   const Plan& plan = best.plan;
@@ -101,10 +121,10 @@ std::string table_row(const TuneOutcome& outcome, const DeviceInfo& device) {
   add("cluster", plan.cluster, 1);
   add("threads", plan.threads, 0);
   row += plan.swapped ? ", .swapped = true" : "";
-  row += fmt::format("}}}},  // {}{:.1f} us", outcome.counted ? "counts say at least " : "",
-                     best.median * 1e6);
+  row +=
+      fmt::format("}}}},  // {}{}", outcome.counted ? "counts say at least " : "", to_text(best));
   if (outcome.candidates.size() > 1 && outcome.candidates[1].mismatch.empty()) {
-    row += fmt::format("; next {:.1f}", outcome.candidates[1].median * 1e6);
+    row += "; next " + to_text(outcome.candidates[1]);
   }
   return row;
 }

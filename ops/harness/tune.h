@@ -18,14 +18,20 @@ struct TuneOptions {
   Selection selection;  ///< over the bench cases
   uint64_t seed = 1;
   Device* device = nullptr;
-  int in_a_row = 1;  ///< as BenchOptions::in_a_row
+  /// More than 1: candidates are timed both alone and in a row (BenchOptions::in_a_row), and the
+  /// best has the least geometric mean of the two, for a plan has to serve both.
+  int in_a_row = 1;
 };
 
 struct TunedCandidate {
   Plan plan;
   std::string mismatch;  ///< not empty: it is wrong, and was not timed
   double median = 0;     ///< seconds; where TuneOutcome::counted, the bound from counts
+  double in_a_row = 0;   ///< seconds of each in a row, or 0: not asked for
 };
+
+/// Its times: "7.4 us, 2.9 in a row".
+std::string to_text(const TunedCandidate& candidate);
 
 struct TuneOutcome {
   SelectedCase selected;
