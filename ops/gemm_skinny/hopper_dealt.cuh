@@ -140,6 +140,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
     return;
   }
 
+  // At once: the feeders may be done, and gone, before the kernel before is.
+  named_sync(1, Tile::kThreads);
   wait_for_earlier();
   constexpr int kThreads = Tile::kWarps * 32;
   constexpr int kGroups = Tile::kRows / 16;
@@ -166,7 +168,6 @@ __global__ void __launch_bounds__(Tile::kThreads)
   const uint32_t b_row = lane % 16 * kRowBytes;
   const uint32_t a_row = lane % 8 * kRowBytes;
   const auto swizzled = [&](int sixteenth) { return (sixteenth ^ lane % 8) * 16; };
-  named_sync(1, Tile::kThreads);
 
   float sums[kGroups][kColumns][4] = {};
   for (int stage = 0; stage < stages; ++stage, cursor.advance()) {
