@@ -146,6 +146,7 @@ class Contract(Command):
         out = json.loads(self.ok("bench", "rmsnorm", "--case", "*", "--json", "-"))
         self.assertEqual(out["device"], "cpu")
         self.assertGreater(out["cases"][0]["median_s"], 0)
+        self.fails(USAGE, "bench", "rmsnorm", "--in-a-row", 4, says=["4 launches in a row", "--device cuda"])
 
     def test_operations_on_the_simulator(self):
         if "Weft simulator" not in self.ok("devices").decode():
@@ -161,6 +162,7 @@ class Contract(Command):
         self.assertNotIn("median_s", case)  # counts are no times
         tuned = self.ok("tune", "swiglu_quant", "--case", "rows=1,columns=8192,f16*", *device)
         self.assertIn("counts say at least", tuned.decode())
+        self.fails(USAGE, "tune", "swiglu_quant", *device, "--in-a-row", 4, says=["4 launches in a row"])
 
     def test_missing_device(self):
         for device in ("cuda", "cuda:3", "hip", "sim:gfx942"):
