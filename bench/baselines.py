@@ -23,6 +23,8 @@ import sys
 try:
     import torch
     import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.nn.attention.bias import causal_lower_right
 except ImportError:
     sys.exit("baselines: PyTorch cannot be imported: run this with the python that has it")
 
@@ -163,6 +165,21 @@ def swiglu_quant(rows, columns, dtype, scaling):
     return compiled(function, both, scale)
 
 
+def attention(rows, first, heads, dim, backend):
+    """A chunk's rows, from position `first` on, over all keys up to their own."""
+    query_heads, kv_heads = map(int, heads.split("/"))
+    q = normal(1, rows, query_heads, dim).transpose(1, 2)
+    k, v = (normal(1, kv_heads, first + rows, dim) for _ in range(2))
+    mask = causal_lower_right(rows, first + rows) if first > 0 else None
+
+    def call(q, k, v):
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None,
+                                                  enable_gqa=True)
+
+    return call, (q, k, v)
+
+
 def baselines(operation, case):
     """What there is to compare a case with: (name, function that returns the call, operands)."""
     named, rest = fields(case)
@@ -178,6 +195,11 @@ def baselines(operation, case):
         if deep_gemm is not None:
             yield "DeepGEMM", lambda: deep_gemm_fp8(*shape)
         yield "_scaled_mm block", lambda: scaled_mm(*shape, "block")
+    elif operation == "attention" and named["q"] == named["cache"] == "bf16":
+        chunk = named["rows"], named["first"], named["heads"], named["dim"]
+        if named["first"] == 0:  # its mask begins in the upper left corner, as PyTorch calls it
+            yield "cuDNN attention", lambda: attention(*chunk, SDPBackend.CUDNN_ATTENTION)
+        yield "flash attention", lambda: attention(*chunk, SDPBackend.FLASH_ATTENTION)
     elif operation in ("rmsnorm_quant", "swiglu_quant"):
         dtype = torch.float16 if "f16" in rest else torch.bfloat16
         make = rmsnorm_quant if operation == "rmsnorm_quant" else swiglu_quant
