@@ -6,12 +6,14 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "arch/cpu/amx.h"
 #include "base/check.h"
 
 namespace weft::cpu {
 namespace {
 
-constexpr std::array<std::string_view, kIsas> kNames = {"scalar", "avx2", "avx512", "avx512_bf16"};
+constexpr std::array<std::string_view, kIsas> kNames = {"scalar", "avx2", "avx512", "avx512_bf16",
+                                                        "amx_bf16"};
 
 /// Conversions between f16 and f32. Read from CPUID: __builtin_cpu_supports of clang 14 has no name
 /// for them. The system's part in it, saving the wide registers, is AVX2's.
@@ -36,7 +38,10 @@ Isa processor_isa() {
   if (!avx512) {
     return Isa::avx2;
   }
-  return __builtin_cpu_supports("avx512bf16") ? Isa::avx512_bf16 : Isa::avx512;
+  if (!__builtin_cpu_supports("avx512bf16")) {
+    return Isa::avx512;
+  }
+  return has_amx_bf16() ? Isa::amx_bf16 : Isa::avx512_bf16;
 }
 
 Isa lowered_by_environment(Isa best) {

@@ -14,13 +14,14 @@ enum class Isa {
   avx2,         ///< AVX2, FMA, F16C, BMI2 (Highway's AVX2)
   avx512,       ///< AVX-512 F, BW, CD, DQ, VL (Highway's AVX3)
   avx512_bf16,  ///< and VDPBF16PS
+  amx_bf16,     ///< and tiles (arch/cpu/amx.h), which many rows of bf16 are multiplied with
 };
-inline constexpr int kIsas = 4;
+inline constexpr int kIsas = 5;
 
 std::string_view name_of(Isa isa);
 
-/// The best set of this processor, or the one that WEFT_ISA (scalar, avx2, avx512, avx512_bf16) in
-/// the environment names if that is lower.
+/// The best set of this processor, or the one that WEFT_ISA (scalar, avx2, avx512, avx512_bf16,
+/// amx_bf16) in the environment names if that is lower.
 Isa detected_isa();
 
 /// The one kernels use now: what force_isa() last set (tests compare sets), else the fastest here,

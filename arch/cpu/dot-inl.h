@@ -25,8 +25,9 @@ inline int64_t dot_scratch_bytes(int64_t rows, int64_t k) {
   const int64_t pairs = padded_units<2>(k);
   const int64_t stream = std::min(rows, kStreamRows) * packed_units<1>(k) * 4;
   return rows <= kStreamRows ? stream
-                             : std::max({stream, BlockedScratch::bytes(rows, units),
-                                         BlockedScratch::bytes(rows, pairs)});
+                             : std::max({stream, BlockedScratch<false>::bytes(rows, units),
+                                         BlockedScratch<false>::bytes(rows, pairs),
+                                         BlockedScratch<true>::bytes(rows, pairs)});
 }
 
 template <class Units, int kMatrices, class Epilogue>
@@ -51,8 +52,14 @@ void dot(const Factors<Weight, kMatrices>& factors, Range rows, Range columns,
   WEFT_CHECK(scratch.size() >= static_cast<size_t>(dot_scratch_bytes(rows.size(), factors.k)));
 #if HWY_TARGET == HWY_AVX3
   if constexpr (std::is_same_v<Weight, bf16>) {
-    if (factors.a_dtype == DType::bf16 && cpu::current_isa() >= cpu::Isa::avx512_bf16) {
+    const cpu::Isa isa = cpu::current_isa();
+    if (factors.a_dtype == DType::bf16 && isa == cpu::Isa::avx512_bf16) {
       return dot_in_units<Bf16Pairs>(factors, rows, columns, scratch, epilogue);
+    }
+    // Processors with tiles are Intel's, whose VDPBF16PS is slow (see fastest_isa()): few rows go
+    // on in f32.
+    if (factors.a_dtype == DType::bf16 && isa == cpu::Isa::amx_bf16 && rows.size() > kStreamRows) {
+      return dot_in_units<Bf16Tiles>(factors, rows, columns, scratch, epilogue);
     }
   }
 #endif

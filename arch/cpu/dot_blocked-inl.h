@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 
+#include "arch/cpu/amx.h"
 #include "arch/cpu/dot_packed-inl.h"
 #include "arch/cpu/dot_units-inl.h"
 #include "base/range.h"
@@ -25,8 +26,8 @@ HWY_BEFORE_NAMESPACE();
 namespace weft {
 namespace HWY_NAMESPACE {
 
-inline constexpr int64_t kPanel = 64;  ///< weight rows per panel
-inline constexpr int kStripRows = 6;
+inline constexpr int64_t kPanel = 64;    ///< weight rows per panel
+inline constexpr int kRegisterRows = 6;  ///< of a strip whose sums are in registers
 /// Vectors of weight rows that a strip is multiplied with at once: 6 x 4 sums fill the 32 registers
 /// of AVX-512, 6 x 2 the 16 of AVX2.
 inline constexpr int kTileVectors = kFloatLanes == 8 ? 2 : 4;
@@ -77,8 +78,10 @@ HWY_INLINE void transpose(const FloatVec (&in)[kFloatLanes], float* out, int64_t
 }
 #endif
 
-/// Where a call's scratch goes; all parts are multiples of 64 bytes.
+/// Where a call's scratch goes; all parts are multiples of 64 bytes. kTiles: multiplied by AMX.
+template <bool kTiles>
 struct BlockedScratch {
+  static constexpr int kStripRows = kTiles ? 2 * cpu::kTileRows : kRegisterRows;
   static constexpr int64_t kRowBytes = int64_t{4} << 20;  ///< packed rows of `a` at most
   static constexpr int64_t kPanelUnits = 1024;            ///< units of k in a panel at most
 
@@ -96,9 +99,9 @@ struct BlockedScratch {
   static constexpr int64_t panel_floats(int64_t units) {
     return std::min(units, kPanelUnits) * kPanel;
   }
-  /// Sums carried from one part of k to the next.
+  /// Sums carried from one part of k to the next; those of tiles come out by way of memory.
   static constexpr int64_t sum_floats(int64_t rows, int64_t units) {
-    return units <= kPanelUnits ? 0 : rows * kPanel;
+    return units > kPanelUnits ? rows * kPanel : kTiles ? kStripRows * kPanel : 0;
   }
   /// Enough for any number of rows up to `rows`; block_rows() is not the largest for the most.
   static constexpr int64_t bytes(int64_t rows, int64_t units) {
@@ -112,6 +115,8 @@ struct BlockedScratch {
 template <class Units, int kMatrices, class Epilogue>
 class BlockedProduct {
   using Weight = typename Units::Weight;
+  using Scratch = BlockedScratch<Units::kTiles>;
+  static constexpr int kStripRows = Scratch::kStripRows;
   static constexpr int64_t kColumns = kPanel / kMatrices;     // of out, in a panel
   static constexpr int64_t kTileColumns = kTile / kMatrices;  // of out, in a tile
   static constexpr int64_t kBlockElements = kUnitBlock * Units::kElements;
@@ -129,10 +134,10 @@ class BlockedProduct {
     in_place_ = Units::kInPlace && factors_.k % kBlockElements == 0 &&
                 factors_.a_stride % Units::kElements == 0 &&
                 reinterpret_cast<uintptr_t>(factors_.a) % sizeof(float) == 0;
-    const int64_t most = in_place_ ? rows.size() : BlockedScratch::block_rows(rows.size(), units_);
+    const int64_t most = in_place_ ? rows.size() : Scratch::block_rows(rows.size(), units_);
     panel_ = scratch_;
-    sums_ = panel_ + BlockedScratch::panel_floats(units_);
-    strips_ = sums_ + BlockedScratch::sum_floats(rows.size(), units_);
+    sums_ = panel_ + Scratch::panel_floats(units_);
+    strips_ = sums_ + Scratch::sum_floats(rows.size(), units_);
     for (int64_t r = rows.begin; r < rows.end; r += most) {
       rows_ = {r, std::min(rows.end, r + most)};
       if (!in_place_) {
@@ -141,6 +146,10 @@ class BlockedProduct {
       for (int64_t c = columns.begin; c < columns.end; c += kColumns) {
         multiply_panel({c, std::min(columns.end, c + kColumns)}, columns.end);
       }
+    }
+    if constexpr (Units::kTiles) {
+      cpu::release_tiles();
+      configured_rows_ = 0;
     }
   }
 
@@ -287,8 +296,8 @@ class BlockedProduct {
   /// All rows of the block times the weight rows of `columns`.
   void multiply_panel(Range columns, int64_t last_column) {
     epilogue_.begin(columns);
-    for (int64_t u = 0; u < units_; u += BlockedScratch::kPanelUnits) {
-      const Range units{u, std::min(units_, u + BlockedScratch::kPanelUnits)};
+    for (int64_t u = 0; u < units_; u += Scratch::kPanelUnits) {
+      const Range units{u, std::min(units_, u + Scratch::kPanelUnits)};
       pack_panel(columns, units);
       find_next_weights(columns, units, last_column);
       const int64_t strips = (rows_.size() + kStripRows - 1) / kStripRows;
@@ -297,8 +306,12 @@ class BlockedProduct {
         const int64_t to = (s + 1) * kPanel / strips;
         const Range prefetched = next_[0] == nullptr ? Range{} : Range{from, to};
         const int64_t count = std::min<int64_t>(kStripRows, rows_.size() - s * kStripRows);
-        for (int64_t t = 0; t < kPanel / kTile; ++t) {
-          multiply_strip(s, count, t, units, columns, t == 0 ? prefetched : Range{});
+        if constexpr (Units::kTiles) {
+          multiply_in_tiles(s, count, units, columns, prefetched);
+        } else {
+          for (int64_t t = 0; t < kPanel / kTile; ++t) {
+            multiply_strip(s, count, t, units, columns, t == 0 ? prefetched : Range{});
+          }
         }
       }
     }
@@ -319,8 +332,7 @@ class BlockedProduct {
       return reinterpret_cast<const std::byte*>(weight_row(row) + element);
     }
     const PackedRow found = packed_row(row);
-    const int64_t left =
-        std::min(BlockedScratch::kPanelUnits * Units::kElements, factors_.k - element);
+    const int64_t left = std::min(Scratch::kPanelUnits * Units::kElements, factors_.k - element);
     return factors_.packed->group(found.group) + cpu::kGroupHeader +
            element / cpu::kPackedBlock * cpu::kBlockBytes +
            found.row * (left * cpu::kBlockBytes / (cpu::kPackedBlock * cpu::kGroupRows));
@@ -330,6 +342,90 @@ class BlockedProduct {
     return factors_.packed == nullptr
                ? kBlockElements * static_cast<int64_t>(sizeof(Weight))
                : kBlockElements * cpu::kBlockBytes / (cpu::kPackedBlock * cpu::kGroupRows);
+  }
+
+  /// `count` x kPanel sums over `units`, in four tiles at a time: two of rows by two of weight
+  /// rows.
+  HWY_NOINLINE void multiply_in_tiles(int64_t strip, int64_t count, Range units, Range columns,
+                                      Range prefetched) {
+    if (configured_rows_ != count) {
+      cpu::configure_tiles(cpu::tile_config(count));
+      configured_rows_ = count;
+    }
+    const Strip found = find_strip(strip, count);
+    const float* a = found.data + units.begin / kUnitBlock * found.block_step;
+    float* sums = units_ > Scratch::kPanelUnits ? sums_ + strip * kStripRows * kPanel : sums_;
+    constexpr int64_t kColumnsAtOnce = 2 * cpu::kTileRows;
+    for (int64_t c = 0; c < kPanel; c += kColumnsAtOnce) {
+      const Range ahead = c == 0 ? prefetched : Range{};
+      if (count > cpu::kTileRows) {
+        multiply_tiles<true>(a, found, c, units, ahead, sums + c);
+      } else {
+        multiply_tiles<false>(a, found, c, units, ahead, sums + c);
+      }
+    }
+    if (units.end < units_) {
+      return;
+    }
+    const FloatTag d;
+    const int64_t row = rows_.begin + strip * kStripRows;
+    for (int64_t r = 0; r < count; ++r) {
+      for (int64_t v = 0; v < kColumns && columns.begin + v < columns.end; v += kFloatLanes) {
+        FloatVec found_sums[kMatrices];
+        for (int64_t m = 0; m < kMatrices; ++m) {
+          found_sums[m] = hn::LoadU(d, sums + r * kPanel + m * kColumns + v);
+        }
+        const int64_t column = columns.begin + v;
+        epilogue_.finish(row + r, column, std::min<int64_t>(kFloatLanes, columns.end - column),
+                         found_sums);
+      }
+    }
+  }
+  /// kBoth: there are more than kTileRows rows.
+  template <bool kBoth>
+  HWY_INLINE void multiply_tiles(const float* a, const Strip& strip, int64_t column, Range units,
+                                 Range prefetched, float* sums) {
+    constexpr int64_t kBytes = sizeof(float);
+    float* lower = sums + cpu::kTileRows * kPanel;
+    if (units.begin == 0) {
+      cpu::zero_tile<0>();
+      cpu::zero_tile<1>();
+      if constexpr (kBoth) {
+        cpu::zero_tile<2>();
+        cpu::zero_tile<3>();
+      }
+    } else {
+      cpu::load_tile<0>(sums, kPanel * kBytes);
+      cpu::load_tile<1>(sums + cpu::kTileRows, kPanel * kBytes);
+      if constexpr (kBoth) {
+        cpu::load_tile<2>(lower, kPanel * kBytes);
+        cpu::load_tile<3>(lower + cpu::kTileRows, kPanel * kBytes);
+      }
+    }
+    const float* w = panel_ + column;
+    const int64_t step = block_bytes();
+    for (int64_t u = 0, ahead = 0; u < units.size();
+         u += kUnitBlock, ahead += step, a += strip.block_step, w += kUnitBlock * kTile) {
+      for (int64_t i = prefetched.begin; i < prefetched.end; ++i) {
+        __builtin_prefetch(next_[i] + ahead);
+      }
+      cpu::load_tile<4>(a, strip.row_step * kBytes);
+      cpu::load_tile<6>(w, kTile * kBytes);
+      cpu::multiply_tiles<0, 4, 6>();
+      cpu::load_tile<7>(w + cpu::kTileRows, kTile * kBytes);
+      cpu::multiply_tiles<1, 4, 7>();
+      if constexpr (kBoth) {
+        cpu::load_tile<5>(a + cpu::kTileRows * strip.row_step, strip.row_step * kBytes);
+        cpu::multiply_tiles<2, 5, 6>();
+        cpu::multiply_tiles<3, 5, 7>();
+      }
+    }
+    cpu::store_tile<0>(sums, kPanel * kBytes);
+    cpu::store_tile<1>(sums + cpu::kTileRows, kPanel * kBytes);
+    if constexpr (kBoth) {
+      cpu::store_tile<2>(lower, kPanel * kBytes);
+      cpu::store_tile<3>(lower + cpu::kTileRows, kPanel * kBytes);
+    }
   }
 
   void multiply_strip(int64_t strip, int64_t count, int64_t tile, Range units, Range columns,
@@ -427,6 +523,7 @@ class BlockedProduct {
   float* sums_ = nullptr;
   bool in_place_ = false;  // strips are read from `a` itself
   Epilogue& epilogue_;
+  int64_t configured_rows_ = 0;    // that the tile registers are set up for
   Range rows_;                     // the block of rows that strips_ holds
   const std::byte* next_[kPanel];  // null: nothing comes next
 };

@@ -58,6 +58,7 @@ struct F32Units {
   using Weight = W;
   static constexpr int64_t kElements = 1;  ///< elements in a unit
   static constexpr bool kInPlace = false;  ///< rows of `a` need conversion
+  static constexpr bool kTiles = false;    ///< multiplied by AMX
 
   /// A vector of units, or the first `count` elements of one and zeros.
   static HWY_INLINE FloatVec weights(const W* w) { return load(FloatTag(), w); }
@@ -138,6 +139,7 @@ struct Bf16Pairs {
   using Weight = bf16;
   static constexpr int64_t kElements = 2;
   static constexpr bool kInPlace = true;  ///< rows of `a` are units as they lie
+  static constexpr bool kTiles = false;
 
   static HWY_INLINE FloatVec weights(const bf16* w) {
     return hn::LoadU(FloatTag(), reinterpret_cast<const float*>(w));
@@ -181,6 +183,11 @@ struct Bf16Pairs {
   static void set(float* unit, int64_t which, bf16 value) {
     std::memcpy(reinterpret_cast<bf16*>(unit) + which, &value, sizeof(value));
   }
+};
+
+/// The same pairs, 16 of each of 16 rows at a time. Needs Isa::amx_bf16.
+struct Bf16Tiles : Bf16Pairs {
+  static constexpr bool kTiles = true;
 };
 #endif
 

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "arch/cpu/amx.h"
 #include "arch/cpu/dispatch.h"
 #include "arch/cpu/threads.h"
 #include "base/pages.h"
@@ -94,9 +95,29 @@ double multiply_f32(int64_t iterations, volatile float* sink) {
   return 2.0 * kSums * kFloatLanes * static_cast<double>(iterations);
 }
 
+#if HWY_TARGET == HWY_AVX3
+/// Four independent sums of tiles, as a strip has them.
+double multiply_in_tiles(int64_t iterations) {
+  constexpr int64_t kEach = 8;  // iterations for one of these: as long as in registers
+  cpu::configure_tiles(cpu::tile_config(2 * cpu::kTileRows));
+  for (int64_t i = 0; i < iterations; i += kEach) {
+    cpu::multiply_tiles<0, 4, 6>();
+    cpu::multiply_tiles<1, 4, 7>();
+    cpu::multiply_tiles<2, 5, 6>();
+    cpu::multiply_tiles<3, 5, 7>();
+  }
+  cpu::release_tiles();
+  const double sums = 4.0 * cpu::kTileRows * cpu::kTileRows;
+  return 2.0 * sums * 32 * static_cast<double>((iterations + kEach - 1) / kEach);
+}
+#endif
+
 double multiply_bf16(int64_t iterations, volatile float* sink) {
 #if HWY_TARGET == HWY_AVX3
-  if (cpu::current_isa() >= cpu::Isa::avx512_bf16) {
+  if (cpu::current_isa() == cpu::Isa::amx_bf16) {
+    return multiply_in_tiles(iterations);
+  }
+  if (cpu::current_isa() == cpu::Isa::avx512_bf16) {
     *sink = multiply_in_registers<Bf16Pairs>(iterations);
     return 4.0 * kSums * kFloatLanes * static_cast<double>(iterations);
   }
