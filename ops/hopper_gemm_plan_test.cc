@@ -118,6 +118,21 @@ TEST(HopperPlans, OneRowNeedsNoTensorCores) {
   EXPECT_FALSE(reads_once(args, device));
 }
 
+TEST(HopperPlans, LongBlocksThatComeAtOnceLetTheNextKernelInLate) {
+  GemmSkinnyArgs args;
+  args.a.dtype = args.b.dtype = DType::bf16;
+  args.n = 2304;
+  args.k = 16384;  // 16 rows of b are 512 KiB
+  DeviceInfo device = h200();
+  device.shared_memory = 227 << 10;
+  EXPECT_TRUE(lets_next_begin_late(args, 16, 72 << 10, device));
+  args.k = 8192;
+  EXPECT_FALSE(lets_next_begin_late(args, 16, 72 << 10, device)) << "short";
+  args.k = 16384;
+  args.n = 13312;
+  EXPECT_FALSE(lets_next_begin_late(args, 16, 72 << 10, device)) << "they come one after the other";
+}
+
 TEST(HopperPlans, SmallBlocksTakeWholeRowsOfFewGroups) {
   GemmSkinnyArgs args;
   args.a.dtype = args.b.dtype = DType::bf16;

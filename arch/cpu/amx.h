@@ -12,8 +12,9 @@ namespace weft::cpu {
 /// for on the first call.
 bool has_amx_bf16();
 
-/// What a tile register of each kind holds, 64 bytes a row: registers 0 to 3 sums, of kRows rows of
-/// `a` the first two and of the rest the others; 4 and 5 those rows of `a`; 6 and 7 weights.
+/// What a tile register of each kind holds, 64 bytes a row: registers 0 to 3 sums, of the first
+/// kTileRows rows of `a` the first two and of the rest the others; 4 and 5 those rows of `a`; 6 and
+/// 7 weights.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;

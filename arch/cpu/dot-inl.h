@@ -52,14 +52,16 @@ void dot(const Factors<Weight, kMatrices>& factors, Range rows, Range columns,
   WEFT_CHECK(scratch.size() >= static_cast<size_t>(dot_scratch_bytes(rows.size(), factors.k)));
 #if HWY_TARGET == HWY_AVX3
   if constexpr (std::is_same_v<Weight, bf16>) {
-    const cpu::Isa isa = cpu::current_isa();
-    if (factors.a_dtype == DType::bf16 && isa == cpu::Isa::avx512_bf16) {
-      return dot_in_units<Bf16Pairs>(factors, rows, columns, scratch, epilogue);
-    }
-    // Processors with tiles are Intel's, whose VDPBF16PS is slow (see fastest_isa()): few rows go
-    // on in f32.
-    if (factors.a_dtype == DType::bf16 && isa == cpu::Isa::amx_bf16 && rows.size() > kStreamRows) {
-      return dot_in_units<Bf16Tiles>(factors, rows, columns, scratch, epilogue);
+    if (factors.a_dtype == DType::bf16) {
+      const cpu::Isa isa = cpu::current_isa();
+      if (isa == cpu::Isa::avx512_bf16) {
+        return dot_in_units<Bf16Pairs>(factors, rows, columns, scratch, epilogue);
+      }
+      // Processors with tiles are Intel's, whose VDPBF16PS is slow (see fastest_isa()): few rows go
+      // on in f32.
+      if (isa == cpu::Isa::amx_bf16 && rows.size() > kStreamRows) {
+        return dot_in_units<Bf16Tiles>(factors, rows, columns, scratch, epilogue);
+      }
     }
   }
 #endif

@@ -31,7 +31,8 @@ int64_t last_cache_bytes();
 /// Floating-point operations per second that `threads` pinned threads reach together in registers,
 /// with the best instruction of current_isa(): a multiplication and an addition count as two.
 Rate f32_peak(int threads);
-/// The same for products of bf16 summed in f32: VDPBF16PS, or f32_peak() where it is not used.
+/// The same for products of bf16 summed in f32: AMX or VDPBF16PS, or f32_peak() where
+/// neither is used.
 Rate bf16_peak(int threads);
 
 }  // namespace weft::cpu

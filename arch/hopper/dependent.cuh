@@ -7,7 +7,7 @@
 namespace weft::hopper {
 
 /// From here on the next kernel's blocks may come, when all of this kernel's have called it (or
-/// left): first of all, so that they come wherever there is room.
+/// left). First of all, so that they come wherever there is room, unless that places them badly.
 __device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;"); }
 
 /// Until the kernels before are complete and all that they wrote is to be seen. Before it a kernel

@@ -135,6 +135,10 @@ struct NothingBeside {
 enum class Feed : uint8_t { own, common };
 template <class Tile, Feed kFeed>
 inline constexpr bool kFeedsA = (kFeed == Feed::common) == Tile::share_a;
+/// The warp that feeds b, where warp Tile::warps feeds the block's own operand and the next one the
+/// other.
+template <class Tile>
+inline constexpr int kFeederOfB = Tile::warps + (kFeedsA<Tile, Feed::own> ? 1 : 0);
 
 /// A feeder of tiles: one warp, all of it, so that what it computes is uniform. Two warps feed, one
 /// each operand, because a small tile's stage must be asked for in some 200 cycles: two arrivals at

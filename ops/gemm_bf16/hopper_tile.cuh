@@ -72,8 +72,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     prefetch_map(b);
   }
   shared.init(2);
-  constexpr int kFeederOfB = Tile::warps + (kFeedsA<Tile, Feed::own> ? 1 : 0);
-  if (!(constant_b && warp == kFeederOfB)) {
+  if (!(constant_b && warp == kFeederOfB<Tile>)) {
     wait_for_earlier();
   }
   const int cluster_index = blockIdx.x / Tile::cluster;

@@ -215,8 +215,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     }
   });
   // What only b and its scales are read by.
-  constexpr int kFeederOfB = Tile::warps + (kFeedsA<Tile, Feed::own> ? 1 : 0);
-  const bool of_b = warp == kFeederOfB || (warp == Tile::warps + 2 && scales.bulk);
+  const bool of_b = warp == kFeederOfB<Tile> || (warp == Tile::warps + 2 && scales.bulk);
   if (!(constant_b && of_b)) {
     wait_for_earlier();
   }

@@ -88,21 +88,17 @@ Status launch_dealt(const GemmSkinnyArgs& args, Stream stream) {
   };
   WEFT_ASSIGN(const CUtensorMap a, operand(args.a, args.m, Tile::kM));
   WEFT_ASSIGN(const CUtensorMap b, operand(args.b, args.n, Tile::kRows));
-  const int blocks = ceil_div(static_cast<int>(args.n), Tile::kRows);
-  const DeviceInfo& device = stream.device->info();
-  const int places = device.units * (static_cast<int>(device.shared_memory) / Tile::kBytes);
-  return launch_kernel(
-      gemm_skinny_dealt<Tile>,
-      {.blocks = blocks,
-       .threads = Tile::kThreads,
-       .shared_bytes = Tile::kBytes,
-       .overlaps = true,
-       .stream = static_cast<cudaStream_t>(stream.native)},
-      a, b, ceil_div(static_cast<int>(args.k), Tile::kElements),
-      ceil_div(static_cast<int>(args.k), static_cast<int>(kScaleBlock)), scales_of(args),
-      out_of(args),
-      SkinnyOverlap{.constant_b = args.constant_b,
-                    .late = blocks <= places && Tile::kRows * args.k * kBytes >= kLongBlock});
+  const bool late = lets_next_begin_late(args, Tile::kRows, Tile::kBytes, stream.device->info());
+  return launch_kernel(gemm_skinny_dealt<Tile>,
+                       {.blocks = ceil_div(static_cast<int>(args.n), Tile::kRows),
+                        .threads = Tile::kThreads,
+                        .shared_bytes = Tile::kBytes,
+                        .overlaps = true,
+                        .stream = static_cast<cudaStream_t>(stream.native)},
+                       a, b, ceil_div(static_cast<int>(args.k), Tile::kElements),
+                       ceil_div(static_cast<int>(args.k), static_cast<int>(kScaleBlock)),
+                       scales_of(args), out_of(args),
+                       SkinnyOverlap{.constant_b = args.constant_b, .late = late});
 }
 
 template <class Format, int kM>

@@ -17,6 +17,8 @@ constexpr int kEnoughBlocks = 96;
 constexpr int kMostCluster = 8;
 /// Bytes of a row for which a block of hopper_dealt.cuh is worth its start.
 constexpr int64_t kLongRow = 8192;
+/// Bytes of b of such a block that are much to read.
+constexpr int64_t kLongBlock = int64_t{400} << 10;
 
 int64_t groups_of(const GemmSkinnyArgs& args, int rows) { return (args.n + rows - 1) / rows; }
 
@@ -63,6 +65,12 @@ int64_t row_bytes(const GemmSkinnyArgs& args) {
 
 bool reads_once(const GemmSkinnyArgs& args, const DeviceInfo& device) {
   return args.n * row_bytes(args) < 5 * static_cast<int64_t>(device.l2);
+}
+
+bool lets_next_begin_late(const GemmSkinnyArgs& args, int rows, int shared_bytes,
+                          const DeviceInfo& device) {
+  const int64_t places = device.units * (static_cast<int64_t>(device.shared_memory) / shared_bytes);
+  return groups_of(args, rows) <= places && rows * row_bytes(args) >= kLongBlock;
 }
 
 SkinnyShares skinny_shares(const GemmSkinnyArgs& args, const Plan& plan, int units) {

@@ -56,9 +56,10 @@ bool reads_once(const GemmSkinnyArgs& args, const DeviceInfo& device);
   X(32, 4, 4, 4)             \
   X(32, 4, 6, 4)
 
-/// Bytes of b of a block of hopper_dealt.cuh from which on it lets the next kernel begin late,
-/// where all blocks come at once.
-inline constexpr int64_t kLongBlock = int64_t{400} << 10;
+/// Whether blocks of `rows` rows of b and so much shared memory (hopper_dealt.cuh) let the next
+/// kernel begin late (SkinnyOverlap): where all come at once and each has much to read.
+bool lets_next_begin_late(const GemmSkinnyArgs& args, int rows, int shared_bytes,
+                          const DeviceInfo& device);
 
 Plan plan_gemm_skinny(const GemmSkinnyArgs& args, const DeviceInfo& device);
 std::vector<Plan> gemm_skinny_candidates(const GemmSkinnyArgs& args, const DeviceInfo& device);
