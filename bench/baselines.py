@@ -195,7 +195,7 @@ def baselines(operation, case):
         if deep_gemm is not None:
             yield "DeepGEMM", lambda: deep_gemm_fp8(*shape)
         yield "_scaled_mm block", lambda: scaled_mm(*shape, "block")
-    elif operation == "attention" and named["q"] == named["cache"] == "bf16":
+    elif operation == "attention" and named["q"] == named["cache"] == "BF16":
         chunk = named["rows"], named["first"], named["heads"], named["dim"]
         if named["first"] == 0:  # its mask begins in the upper left corner, as PyTorch calls it
             yield "cuDNN attention", lambda: attention(*chunk, SDPBackend.CUDNN_ATTENTION)

@@ -76,21 +76,33 @@ struct Sum {
 struct Largest {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
+/// A sum and a largest number.
+struct SumAndLargest {
+  __device__ float2 operator()(float2 a, float2 b) const { return {a.x + b.x, fmaxf(a.y, b.y)}; }
+};
+
+__device__ inline float shuffle_xor(float x, int distance) {
+  return __shfl_xor_sync(~0u, x, distance);
+}
+__device__ inline float2 shuffle_xor(float2 x, int distance) {
+  return {shuffle_xor(x.x, distance), shuffle_xor(x.y, distance)};
+}
 
 /// Over `lanes` neighbouring lanes, the same bits in each.
-template <class Combine>
-__device__ float over_lanes(float x, int lanes, Combine combine) {
+template <class T, class Combine>
+__device__ T over_lanes(T x, int lanes, Combine combine) {
   for (int distance = lanes / 2; distance > 0; distance /= 2) {
-    x = combine(x, __shfl_xor_sync(~0u, x, distance));
+    x = combine(x, shuffle_xor(x, distance));
   }
   return x;
 }
 
-/// Shared memory of a sum over a row, for one use.
+/// Shared memory of a sum (or pair of sums) over a row, for one use.
+template <class T>
 struct RowSlots {
-  float of_warps[32];
-  float of_blocks[8];  ///< where blocks share a row: the others' sums
-  Barrier gathered;    ///< all of them are there
+  T of_warps[32];
+  T of_blocks[8];    ///< where blocks share a row: the others' sums
+  Barrier gathered;  ///< all of them are there
 
   /// By the block's first thread, before it arrives at the cluster's barrier.
   __device__ void prepare() {
@@ -102,8 +114,8 @@ struct RowSlots {
 /// Over all threads of the `cluster` blocks that have a row, in a fixed order. Where there are
 /// several, all have prepared their slots. Blocks send each other their sums with stores that count
 /// at a barrier: the cluster's own barrier would wait for all stores to memory.
-template <class Combine>
-__device__ float over_row(float x, int cluster, RowSlots& slots, Combine combine) {
+template <class T, class Combine>
+__device__ T over_row(T x, int cluster, RowSlots<T>& slots, Combine combine) {
   x = over_lanes(x, 32, combine);
   const int warps = blockDim.x / 32;
   if (threadIdx.x % 32 == 0) {
@@ -122,10 +134,10 @@ __device__ float over_row(float x, int cluster, RowSlots& slots, Combine combine
                    cluster_address(smem_address(&slots.gathered), to));
     }
     if (threadIdx.x == 0) {
-      slots.gathered.arrive_expect((cluster - 1) * sizeof(float));
+      slots.gathered.arrive_expect((cluster - 1) * sizeof(T));
     }
     slots.gathered.wait(0);
-    const float own = x;
+    const T own = x;
     x = rank == 0 ? own : slots.of_blocks[0];
     for (int i = 1; i < cluster; ++i) {
       x = combine(x, i == rank ? own : slots.of_blocks[i]);

@@ -2,6 +2,7 @@
 // reading what the one before wrote, must be what it computes when every one is waited for.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -43,6 +44,7 @@ class Layers {
     add(both_, rows, 2 * kInner, DType::bf16);
     add(inner_, rows, kInner, DType::bf16);
     add(scores_, rows, (rows + 7) / 8 * 8, DType::f32);
+    add(few_scores_, kSkinnyRows, (rows + 7) / 8 * 8, DType::f32);
   }
 
   /// From the same contents; waits after each operation where `apart`. All that was written.
@@ -146,7 +148,17 @@ class Layers {
     swiglu.y.out = inner_->out(Side::device);
     next(swiglu_quant(swiglu, device_.stream()));
     next(product(*inner_, *down_weight_, *x_));
-    // A product whose b was written just before.
+    // Products whose b was written just before: of 1, 2, 4 ... 32 rows, and of all.
+    GemmSkinnyArgs few;
+    few.m = std::min<int64_t>(rows_, int64_t{1} << layer % 6);
+    few.n = rows_ / 8 * 8;
+    few.k = kHidden;
+    few.a = residual_->in(Side::device);
+    few.b = x_->in(Side::device);
+    few.out = few_scores_->out(Side::device);
+    if (few.n > 0) {
+      next(gemm_skinny(few, device_.stream()));
+    }
     GemmBf16Args scores;
     scores.m = rows_;
     scores.n = rows_ / 8 * 8;
@@ -164,7 +176,7 @@ class Layers {
   int64_t rows_;
   std::vector<Tensor*> all_;
   std::unique_ptr<Tensor> x_, residual_, norm_, up_weight_, down_weight_, up_weight_fp8_,
-      up_weight_scales_, normed_, normed_fp8_, normed_scales_, both_, inner_, scores_;
+      up_weight_scales_, normed_, normed_fp8_, normed_scales_, both_, inner_, scores_, few_scores_;
 };
 
 TEST(OverlappingKernels, ComputeWhatTheyDoApart) {

@@ -151,6 +151,14 @@ __device__ inline void store_remote(uint32_t address, float value, uint32_t barr
       "f"(value), "r"(barrier)
       : "memory");
 }
+/// The same of two numbers, 8 bytes.
+__device__ inline void store_remote(uint32_t address, float2 value, uint32_t barrier) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::
+          "r"(address),
+      "f"(value.x), "f"(value.y), "r"(barrier)
+      : "memory");
+}
 /// The same of four numbers, 16 bytes.
 __device__ inline void store_remote(uint32_t address, float4 value, uint32_t barrier) {
   asm volatile(

@@ -15,4 +15,10 @@ __device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_de
 /// thread of every block, so that "complete" includes all that came before.
 __device__ inline void wait_for_earlier() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
+/// Both, first of all: for kernels that have nothing to prepare.
+__device__ inline void begin_in_turn() {
+  let_next_begin();
+  wait_for_earlier();
+}
+
 }  // namespace weft::hopper

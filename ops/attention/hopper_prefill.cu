@@ -3,6 +3,7 @@
 // next keys are computed while the values of the last ones are multiplied, so that the tensor cores
 // work under the softmax. Sums, maxima and exponentials are f32; probabilities are rounded to bf16.
 #include "arch/hopper/attention.cuh"
+#include "arch/hopper/dependent.cuh"
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/tensor_map.h"
 #include "ops/attention/hopper_prefill.h"
@@ -131,6 +132,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     attention_chunk(const __grid_constant__ CUtensorMap queries,
                     const __grid_constant__ CUtensorMap keys,
                     const __grid_constant__ CUtensorMap values, const __grid_constant__ Params p) {
+  let_next_begin();
   using Memory = Shared<kDim, kKeys, kStages>;
   extern __shared__ __align__(1024) char memory[];
   const Memory shared(memory);
@@ -153,6 +155,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     named_sync(kPrepared, kThreads);
   }
+  wait_for_earlier();
 
   // Blocks with the most keys first; those of one KV head side by side.
   const int head = blockIdx.x % p.query_heads;
@@ -370,6 +373,7 @@ Status start(const AttentionArgs& args, const Params& params, cudaStream_t strea
                        {.blocks = tiles * params.query_heads,
                         .threads = kThreads,
                         .shared_bytes = Memory::kBytes,
+                        .overlaps = true,
                         .stream = stream},
                        queries, keys, values, params);
 }

@@ -1,4 +1,5 @@
 // embed for many rows on sm_90a: a block a row, 8 columns a thread and step.
+#include "arch/hopper/dependent.cuh"
 #include "arch/hopper/launch.cuh"
 #include "ops/embed/hopper_prefill.h"
 #include "ops/hopper_rows.cuh"
@@ -9,6 +10,7 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads) embed_rows(const __grid_constant__ EmbedArgs args) {
+  begin_in_turn();
   const int64_t row = blockIdx.x;
   const auto* from =
       static_cast<const uint16_t*>(args.table.data) + args.tokens[row] * args.table.stride;
@@ -37,6 +39,7 @@ Status prefill_embed(const EmbedArgs& args, int64_t rows, Stream stream) {
   return launch_kernel(embed_rows,
                        {.blocks = static_cast<int>(rows),
                         .threads = kThreads,
+                        .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
                        args);
 }

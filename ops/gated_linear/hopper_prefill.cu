@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "arch/hopper/attention.cuh"
+#include "arch/hopper/dependent.cuh"
 #include "arch/hopper/gemm.cuh"
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/tensor_map.h"
@@ -61,6 +62,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
                       const __grid_constant__ CUtensorMap out,
                       const __grid_constant__ TileSchedule schedule,
                       const __grid_constant__ Params params) {
+  let_next_begin();
   extern __shared__ __align__(1024) char memory[];
   const Shared shared(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
@@ -70,6 +72,9 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     prefetch_map(weights);
   }
   shared.init(2);
+  if (warp != Tile::warps) {  // weights are not written meanwhile
+    wait_for_earlier();
+  }
 
   constexpr int kFeederRegisters = 40;
   constexpr int kRegisters = 232;
@@ -218,6 +223,7 @@ Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream st
                         .threads = Tile::threads,
                         .cluster = Tile::cluster,
                         .shared_bytes = Shared::kBytes,
+                        .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
                        a, weights, out, schedule,
                        Params{static_cast<const uint16_t*>(args.gate_bias.data),

@@ -21,8 +21,7 @@ constexpr int kTurnThreads = 256;
 
 /// Block (x, y, z) turns 128 elements of k by 128 rows of matrix z.
 __global__ void __launch_bounds__(kTurnThreads) turn(Turned a, Turned b, int k) {
-  let_next_begin();
-  wait_for_earlier();
+  begin_in_turn();
   __shared__ __align__(16) uint8_t tile[kTurnRows * kFp8Block];
   const Turned matrix = blockIdx.z == 0 ? a : b;
   const int first_k = blockIdx.x * kFp8Block;

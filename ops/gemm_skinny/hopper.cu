@@ -144,20 +144,28 @@ Status launch_vector(const GemmSkinnyArgs& args, const Plan& plan, Stream stream
                        operands, scales_of(args), out_of(args));
 }
 
-template <class Format, bool kBlocks>
+template <class Format, bool kBlocks, int kResident>
 Status launch_vector_rows(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
-  return plan.tile_n == 2   ? launch_vector<VectorTile<Format, 2, kBlocks>>(args, plan, stream)
-         : plan.tile_n == 4 ? launch_vector<VectorTile<Format, 4, kBlocks>>(args, plan, stream)
-                            : launch_vector<VectorTile<Format, 8, kBlocks>>(args, plan, stream);
+  return plan.tile_n == 2
+             ? launch_vector<VectorTile<Format, 2, kBlocks, kResident>>(args, plan, stream)
+         : plan.tile_n == 4
+             ? launch_vector<VectorTile<Format, 4, kBlocks, kResident>>(args, plan, stream)
+             : launch_vector<VectorTile<Format, 8, kBlocks, kResident>>(args, plan, stream);
+}
+template <class Format, bool kBlocks>
+Status launch_vector_format(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
+  return plan.kernel == kVectorKernels[0]
+             ? launch_vector_rows<Format, kBlocks, 2>(args, plan, stream)
+             : launch_vector_rows<Format, kBlocks, 3>(args, plan, stream);
 }
 
 size_t workspace(const GemmSkinnyArgs&, const Plan&) { return 0; }
 
 Status launch(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
-  if (plan.kernel == "vector") {
-    return args.a.dtype == DType::bf16      ? launch_vector_rows<Bf16, false>(args, plan, stream)
-           : args.scaling == Scaling::block ? launch_vector_rows<E4m3, true>(args, plan, stream)
-                                            : launch_vector_rows<E4m3, false>(args, plan, stream);
+  if (is_vector(plan)) {
+    return args.a.dtype == DType::bf16      ? launch_vector_format<Bf16, false>(args, plan, stream)
+           : args.scaling == Scaling::block ? launch_vector_format<E4m3, true>(args, plan, stream)
+                                            : launch_vector_format<E4m3, false>(args, plan, stream);
   }
   if (plan.kernel == "dealt") {
     return args.a.dtype == DType::bf16 ? launch_dealt_format<Bf16>(args, plan, stream)

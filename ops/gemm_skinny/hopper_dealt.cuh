@@ -110,13 +110,10 @@ __global__ void __launch_bounds__(Tile::kThreads)
         }
         fence_barriers();
       }
-      __syncwarp();
-      named_arrive(1, Tile::kThreads);  // the others wait for the barriers
-    } else {
-      named_sync(1, Tile::kThreads);
-      if (chosen) {  // a part of a each
-        prefetch_chunks(a, 0, static_cast<int>(blockIdx.x) % stages * Tile::kChunks);
-      }
+    }
+    __syncthreads();
+    if (!of_b && chosen) {  // a part of a each
+      prefetch_chunks(a, 0, static_cast<int>(blockIdx.x) % stages * Tile::kChunks);
     }
     if (!(of_b && overlap.constant_b)) {
       wait_for_earlier();
@@ -140,8 +137,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
     return;
   }
 
-  // At once: the feeders may be done, and gone, before the kernel before is.
-  named_sync(1, Tile::kThreads);
+  __syncthreads();
   wait_for_earlier();
   constexpr int kThreads = Tile::kWarps * 32;
   constexpr int kGroups = Tile::kRows / 16;
@@ -244,7 +240,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
   }
 
   // All stages have been read; sums of warps, [m][row], take their place and are added in order.
-  named_sync(2, kThreads);
+  named_sync(1, kThreads);
   float* parts = reinterpret_cast<float*>(base);
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
@@ -258,7 +254,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
       }
     }
   }
-  named_sync(2, kThreads);
+  named_sync(1, kThreads);
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
     const int m = first_m + i * kStepM;

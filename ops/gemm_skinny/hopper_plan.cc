@@ -34,8 +34,8 @@ Plan plan_of(const GemmSkinnyArgs& args, int rows, int row_bytes, int cluster) {
           .cluster = cluster};
 }
 
-Plan vector_plan(int rows, int warps) {
-  return {.kernel = "vector", .tile_m = 1, .tile_n = rows, .threads = warps * 32};
+Plan vector_plan(int rows, int warps, std::string_view kernel = kVectorKernels[0]) {
+  return {.kernel = kernel, .tile_m = 1, .tile_n = rows, .threads = warps * 32};
 }
 
 std::vector<Plan> dealt_plans(const GemmSkinnyArgs& args) {
@@ -92,7 +92,7 @@ Plan plan_gemm_skinny(const GemmSkinnyArgs& args, const DeviceInfo& device) {
   if (const Plan* tuned = find_tuned(kTuned, plan_key(args), device); tuned != nullptr) {
     Plan plan = *tuned;  // the row may be another m's
     plan.why = "measured";
-    if (plan.kernel == "vector" && args.m == 1) {
+    if (is_vector(plan) && args.m == 1) {
       return plan;
     }
     if (plan.kernel == "stream") {
@@ -146,7 +146,9 @@ std::vector<Plan> gemm_skinny_candidates(const GemmSkinnyArgs& args, const Devic
   if (args.a.dtype != DType::e4m3fnuz) {
     for (int rows = 2; args.m == 1 && rows <= 8; rows *= 2) {
       for (int warps = 2; warps <= kVectorMostWarps; warps *= 2) {
-        plans.push_back(vector_plan(rows, warps));
+        for (const std::string_view kernel : kVectorKernels) {
+          plans.push_back(vector_plan(rows, warps, kernel));
+        }
       }
     }
     for (const Plan& plan : dealt_plans(args)) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "ops/gemm_skinny/op.h"
@@ -42,6 +43,11 @@ SkinnyShares skinny_shares(const GemmSkinnyArgs& args, const Plan& plan, int uni
 inline constexpr int kVectorStep = 512;
 inline constexpr int kVectorLoads = 8;
 inline constexpr int kVectorMostWarps = 8;
+/// With so many registers that a multiprocessor holds 512 threads, or 768.
+inline constexpr std::string_view kVectorKernels[] = {"vector", "narrow vector"};
+constexpr bool is_vector(const Plan& plan) {
+  return plan.kernel == kVectorKernels[0] || plan.kernel == kVectorKernels[1];
+}
 /// Whether b shall leave L2 first, so that less of what others have there is written back. Where b
 /// is many times L2, all of that goes anyway, and hints cost a few percent.
 bool reads_once(const GemmSkinnyArgs& args, const DeviceInfo& device);

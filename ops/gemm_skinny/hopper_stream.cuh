@@ -98,27 +98,22 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   if (warp >= kWarps) {
     // A feeder for each operand: b's loads go ahead where a's have to wait.
     const bool of_b = warp == kWarps;
-    if (of_b) {
-      if (elect_one()) {
-        prefetch_map(b);
-        prefetch_map(a);
-        for (int slot = 0; slot < Tile::kStages; ++slot) {
-          full[slot].init(2);
-          empty[slot].init(kWarps);
-        }
-        gathered[0].init(1);
-        gathered[1].init(1);
-        fence_barriers();
+    const bool chosen = elect_one();
+    if (of_b && chosen) {
+      prefetch_map(b);
+      prefetch_map(a);
+      for (int slot = 0; slot < Tile::kStages; ++slot) {
+        full[slot].init(2);
+        empty[slot].init(kWarps);
       }
-      __syncwarp();
-      named_arrive(2, Tile::kThreads);  // the others wait for the barriers
-    } else {
-      named_sync(2, Tile::kThreads);
+      gathered[0].init(1);
+      gathered[1].init(1);
+      fence_barriers();
     }
+    __syncthreads();
     if (shares.cluster > 1) {
       cluster_arrive();
     }
-    const bool chosen = elect_one();
     const uint64_t once = evict_first();
     SkinnyRun run;
     if (!of_b && chosen && shares.run(cluster_index, rank, 0, run)) {  // a part of a each
@@ -158,7 +153,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     }
     return;
   }
-  named_sync(2, Tile::kThreads);
+  __syncthreads();
   wait_for_earlier();
   if (shares.cluster > 1) {
     cluster_arrive();  // see cluster_wait() below

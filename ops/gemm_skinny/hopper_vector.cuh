@@ -21,9 +21,11 @@ struct VectorOperands {
 };
 
 /// kRows: of b, that a block has. kVectorLoads loads of each thread are under way.
-template <class FormatType, int kRowsValue, bool kBlocksValue>
+/// kResident: blocks of kVectorMostWarps that a multiprocessor holds, at least.
+template <class FormatType, int kRowsValue, bool kBlocksValue, int kResidentValue>
 struct VectorTile {
   using Format = FormatType;
+  static constexpr int kResident = kResidentValue;
   static constexpr int kRows = kRowsValue;
   static constexpr bool kBlocks = kBlocksValue;  ///< scales of blocks; else of rows or of all
   static constexpr int kDepth = kVectorLoads / kRows;
@@ -53,14 +55,15 @@ __device__ inline void widen(E4m3 /*format*/, const uint4& codes, float (&values
   }
 }
 
-/// 16 bytes, or zeros where not `valid`: no branch, so that many loads are under way together.
+/// 16 bytes, or zeros where not `valid`: no branch, so that many loads are under way together. Not
+/// by .nc, which wants what nobody writes while this kernel runs: the one before may still do.
 __device__ inline uint4 load_valid(const char* from, bool valid) {
   uint4 v;
   asm volatile(
       "{\n.reg .pred p;\n"
       "setp.ne.u32 p, %5, 0;\n"
       "mov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
-      "@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+      "@p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
       : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
       : "l"(from), "r"(static_cast<uint32_t>(valid)));
   return v;
@@ -72,7 +75,7 @@ __device__ inline uint4 load_valid(const char* from, bool valid, uint64_t policy
       "{\n.reg .pred p;\n"
       "setp.ne.u32 p, %6, 0;\n"
       "mov.b32 %0, 0;\nmov.b32 %1, 0;\nmov.b32 %2, 0;\nmov.b32 %3, 0;\n"
-      "@p ld.global.nc.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4], "
+      "@p ld.global.L1::no_allocate.L2::cache_hint.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4], "
       "%5;\n}"
       : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
       : "l"(from), "l"(policy), "r"(static_cast<uint32_t>(valid)));
@@ -81,7 +84,7 @@ __device__ inline uint4 load_valid(const char* from, bool valid, uint64_t policy
 
 /// Block i has kRows rows of b from i kRows on, and its warps take turns along k.
 template <class Tile>
-__global__ void __launch_bounds__(kVectorMostWarps * 32, 2)
+__global__ void __launch_bounds__(kVectorMostWarps * 32, Tile::kResident)
     gemm_skinny_vector(const __grid_constant__ VectorOperands in,
                        const __grid_constant__ SkinnyScales scales,
                        const __grid_constant__ SkinnyOut out) {

@@ -3,6 +3,7 @@
 // residual where there are few rows. Rows in f32 go through a kernel that does all of it.
 #include <algorithm>
 
+#include "arch/hopper/dependent.cuh"
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/layout.h"
 #include "ops/gemm_bf16/op.h"
@@ -18,6 +19,7 @@ constexpr int kStep = 4;
 /// out[r, c] = alpha * (product[r, c] + bias[c]) (+ out[r, c]).
 __global__ void __launch_bounds__(kThreads)
     finish_linear(const __grid_constant__ LinearArgs args, const float* product) {
+  begin_in_turn();
   const int64_t row = blockIdx.x;
   const auto* bias = static_cast<const uint16_t*>(args.bias.data);
   for (int column = static_cast<int>(threadIdx.x) * kStep; column < args.n;
@@ -107,6 +109,7 @@ GemmSkinnyArgs skinny(const LinearArgs& args, int64_t rows, const Matrix& out,
           .a_scale = {},
           .b_scale = {},
           .out = out,
+          .constant_b = true,
           .workspace = workspace};
 }
 
@@ -162,6 +165,7 @@ Status prefill_linear(const LinearArgs& args, int64_t rows, const PrefillScratch
                               .b = args.w,
                               .out = out,
                               .accumulate = !finish && args.accumulate,
+                              .constant_b = true,
                               .workspace = {}},
                              stream));
   }
@@ -171,6 +175,7 @@ Status prefill_linear(const LinearArgs& args, int64_t rows, const PrefillScratch
   return launch_kernel(finish_linear,
                        {.blocks = static_cast<int>(rows),
                         .threads = kThreads,
+                        .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
                        args, scratch.product);
 }

@@ -15,7 +15,8 @@ constexpr int kWarpColumns = 1024;  ///< rows up to this get a warp each
 template <int kLanes>
 __global__ void __launch_bounds__(kThreads)
     rmsnorm_rows(const __grid_constant__ RmsNormArgs args, int64_t rows) {
-  __shared__ RowSlots slots;
+  begin_in_turn();
+  __shared__ RowSlots<float> slots;
   const int64_t row = int64_t{blockIdx.x} * (kThreads / kLanes) + threadIdx.x / kLanes;
   if (row >= rows) {
     return;  // whole warps; with a block a row there is none such
@@ -77,6 +78,7 @@ Status prefill_rmsnorm(const RmsNormArgs& args, int64_t rows, Stream stream) {
   return launch_kernel(warps ? rmsnorm_rows<32> : rmsnorm_rows<kThreads>,
                        {.blocks = static_cast<int>((rows + each - 1) / each),
                         .threads = kThreads,
+                        .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
                        args, rows);
 }

@@ -1,5 +1,6 @@
 // rmsnorm_quant on sm_90a.
 #include <bit>
+#include <type_traits>
 
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/layout.h"
@@ -30,12 +31,20 @@ struct RmsNormParams {
 constexpr int most_threads(int kept) { return kept > 2 ? 512 : 1024; }
 constexpr int blocks_at_once(int kept) { return kept > 2 ? 2 : 1; }
 
+/// Between these the largest |h w| is as precise as a product can be; else v itself is looked at.
+constexpr float kLeastProduct = 1e-30F;
+constexpr float kMostProduct = 1e38F;
+
 /// Row blockIdx.x / cluster. A thread keeps kKept chunks in registers: those at (i blockDim +
 /// thread) of its block's part of the row. What does not fit (kKept is 0) is read again.
 template <class Pair, Scaling kScaling, int kKept>
 __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
     rmsnorm_quant_row(const __grid_constant__ RmsNormParams p) {
-  __shared__ RowSlots slots[2];
+  // Where a row has a scale, the largest |h w| is found with the sum of squares, before the factor
+  // that both make v with is known: one exchange between threads instead of two.
+  constexpr bool kRowScale = kScaling == Scaling::row;
+  __shared__ RowSlots<std::conditional_t<kRowScale, float2, float>> slots;
+  __shared__ RowSlots<float> slots_again;  // where it is to be found once more
   const int64_t row = blockIdx.x >> p.cluster_shift;
   const int rank = blockIdx.x & (p.cluster - 1);
   const int begin = rank * p.part;
@@ -46,9 +55,10 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
              residual != nullptr ? residual + begin : nullptr);
   const auto load = [](const uint16_t* from) { return *reinterpret_cast<const uint4*>(from); };
 
-  // h of a chunk, rounded, into `chunk`; written back where there is a residual. Returns the sum of
-  // its squares.
-  const auto add_residual = [&](int column, uint4& chunk, const uint4& rest) {
+  float sum = 0;      // of squares
+  float largest = 0;  // |h w|
+  // h of a chunk, rounded, into `chunk`.
+  const auto add_residual = [&](uint4& chunk, const uint4& rest, const uint4& weight) {
     float h[kChunk];
     unpack<Pair>(chunk, h);
     if (residual != nullptr) {
@@ -59,15 +69,22 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
         h[i] += r[i];
       }
       chunk = pack<Pair>(h);
-      *reinterpret_cast<uint4*>(residual + column) = chunk;
       unpack<Pair>(chunk, h);
     }
-    float sum = 0;
+    float w[kChunk];
+    unpack<Pair>(weight, w);
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
       sum += h[i] * h[i];
+      if constexpr (kRowScale) {
+        largest = fmaxf(largest, fabsf(h[i] * w[i]));
+      }
     }
-    return sum;
+  };
+  const auto write_back = [&](int column, const uint4& chunk) {
+    if (residual != nullptr) {
+      *reinterpret_cast<uint4*>(residual + column) = chunk;
+    }
   };
   constexpr int kSteps = kKept > 0 ? kKept : 1;
   uint4 kept[kSteps] = {};
@@ -78,9 +95,9 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
   const auto prepare = [&] {
     if (p.cluster > 1) {
       if (threadIdx.x == 0) {
-        slots[0].prepare();
-        if constexpr (kScaling == Scaling::row) {
-          slots[1].prepare();
+        slots.prepare();
+        if constexpr (kRowScale) {
+          slots_again.prepare();
         }
       }
       __syncwarp();
@@ -91,7 +108,6 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
     return begin + (step * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kChunk;
   };
   const int steps = kKept > 0 ? kKept : (p.part / kChunk + blockDim.x - 1) / blockDim.x;
-  float sum = 0;
   float tensor_scale = 1;
   if constexpr (kKept > 0) {
     // All loads before the first store, which may be to what they read.
@@ -120,7 +136,14 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
 #pragma unroll
     for (int i = 0; i < kKept; ++i) {
       if (const int column = column_of(i); column < end) {
-        sum += add_residual(column, kept[i], rest[i]);
+        add_residual(kept[i], rest[i],
+                     kEarlyWeights || !kRowScale ? weights[i] : load(p.weight + column));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      if (const int column = column_of(i); column < end) {
+        write_back(column, kept[i]);
       }
     }
   } else {
@@ -131,15 +154,22 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
     for (int i = 0; i < steps; ++i) {
       if (const int column = column_of(i); column < end) {
         kept[0] = load(x + column);
-        sum +=
-            add_residual(column, kept[0], residual != nullptr ? load(residual + column) : uint4{});
+        add_residual(kept[0], residual != nullptr ? load(residual + column) : uint4{},
+                     kRowScale ? load(p.weight + column) : uint4{});
+        write_back(column, kept[0]);
       }
     }
   }
   if (p.cluster > 1) {
     cluster_wait();  // all blocks run and have prepared their slots
   }
-  sum = over_row(sum, p.cluster, slots[0], Sum{});
+  if constexpr (kRowScale) {
+    const float2 both = over_row(float2{sum, largest}, p.cluster, slots, SumAndLargest{});
+    sum = both.x;
+    largest = both.y;
+  } else {
+    sum = over_row(sum, p.cluster, slots, Sum{});
+  }
   const float factor = rsqrtf(sum * p.per_column + p.epsilon);
 
   const auto normed = [&](int i, float(&v)[kChunk]) {
@@ -162,15 +192,20 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
     return column;
   };
   float reciprocal = reciprocal_of(tensor_scale);
-  if constexpr (kScaling == Scaling::row) {
-    float largest = 0;
+  if constexpr (kRowScale) {
+    if (largest > kLeastProduct && largest < kMostProduct) {  // the same in all threads
+      largest *= factor;
+    } else {
+      largest = 0;
 #pragma unroll
-    for (int i = 0; i < steps; ++i) {
-      float v[kChunk];
-      normed(i, v);
-      largest = fmaxf(largest, largest_of(v));
+      for (int i = 0; i < steps; ++i) {
+        float v[kChunk];
+        normed(i, v);
+        largest = fmaxf(largest, largest_of(v));
+      }
+      largest = over_row(largest, p.cluster, slots_again, Largest{});
     }
-    const float scale = scale_of(over_row(largest, p.cluster, slots[1], Largest{}));
+    const float scale = scale_of(largest);
     reciprocal = reciprocal_of(scale);
     if (threadIdx.x == 0 && rank == 0) {
       p.out.scales[row * p.out.scale_row] = scale;

@@ -1,4 +1,5 @@
 // rope_angles on sm_90a: in double and rounded once, as the CPU does it. Once a chunk.
+#include "arch/hopper/dependent.cuh"
 #include "arch/hopper/launch.cuh"
 #include "ops/rope_angles/hopper_prefill.h"
 
@@ -9,6 +10,7 @@ constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads)
     rope_angles_rows(const __grid_constant__ RopeAnglesArgs args, int64_t count, int first) {
+  begin_in_turn();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < count) {
     const auto position = static_cast<float>(first + i / args.half);
@@ -25,6 +27,7 @@ Status prefill_rope_angles(const RopeAnglesArgs& args, int64_t rows, int64_t fir
   return launch_kernel(rope_angles_rows,
                        {.blocks = static_cast<int>((count + kThreads - 1) / kThreads),
                         .threads = kThreads,
+                        .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
                        args, count, static_cast<int>(first));
 }

@@ -1,5 +1,6 @@
 // rope_append of many rows on sm_90a: a block a row. Four pairs of a head are a thread's step; the
 // steps of a row's queries come first, then those of its keys, which copy the values too.
+#include "arch/hopper/dependent.cuh"
 #include "arch/hopper/launch.cuh"
 #include "ops/hopper_f32.cuh"
 #include "ops/rope_append/hopper_prefill.h"
@@ -18,6 +19,7 @@ struct Params {
 __device__ float4 load(const float* from) { return *reinterpret_cast<const float4*>(from); }
 
 __global__ void __launch_bounds__(kThreads) rope_append_rows(const __grid_constant__ Params p) {
+  begin_in_turn();
   const RopeAppendArgs& args = p.args;
   const int64_t row = blockIdx.x;
   const int dim = static_cast<int>(args.head_dim);
@@ -78,6 +80,7 @@ Status prefill_rope_append(const RopeAppendArgs& args, int64_t rows, int64_t fir
   return launch_kernel(rope_append_rows,
                        {.blocks = static_cast<int>(rows),
                         .threads = kThreads,
+                        .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
                        Params{args, first});
 }

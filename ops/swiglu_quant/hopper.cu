@@ -27,7 +27,7 @@ constexpr int kPartSteps = 2;
 template <class Pair, Scaling kScaling, int kSteps>
 __global__ void __launch_bounds__(kSteps > 2 ? 512 : 1024)
     swiglu_quant_row(const __grid_constant__ SwigluParams p) {
-  __shared__ RowSlots slots;
+  __shared__ RowSlots<float> slots;
   const int block = blockIdx.x;
   const int64_t row = p.by_parts.divide(block);
   const int threads = blockDim.x;
