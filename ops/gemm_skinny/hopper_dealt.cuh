@@ -76,6 +76,17 @@ __device__ inline void multiply(E4m3 /*format*/, float (&d)[4], const uint4& a, 
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
+/// Until the phase of `go` has ended, or for so many cycles.
+__device__ inline void wait_a_while(Barrier& go, int64_t cycles) {
+  const int64_t begin = clock64();
+  while (!go.test(0) && clock64() - begin < cycles) {
+  }
+}
+
+/// After so many cycles, about a microsecond, the rows of a of the kernel before have passed the
+/// copy engine, and a block asks for more than kEarlyStages of b.
+inline constexpr int64_t kEarlyCycles = 2000;
+
 /// The maps' boxes are kRows and kM rows of a stage's chunks, which are planes.
 template <class Tile>
 __global__ void __launch_bounds__(Tile::kThreads)
@@ -90,33 +101,38 @@ __global__ void __launch_bounds__(Tile::kThreads)
   extern __shared__ __align__(1024) char memory[];
   __shared__ Barrier full[Tile::kStages];
   __shared__ Barrier empty[Tile::kStages];
+  __shared__ Barrier go;  // the kernel before is complete
   char* base = memory + (1024 - smem_address(memory) % 1024) % 1024;
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
   const int first_n = blockIdx.x * Tile::kRows;
   RingCursor<Tile::kStages> cursor;
 
+  if (warp == Tile::kWarps && elect_one()) {
+    prefetch_map(b);
+    prefetch_map(a);
+    for (int slot = 0; slot < Tile::kStages; ++slot) {
+      full[slot].init(2);
+      empty[slot].init(Tile::kWarps);
+    }
+    go.init(1);
+    fence_barriers();
+  }
+  __syncthreads();
+
   if (warp >= Tile::kWarps) {
     // A feeder for each operand: b's loads go ahead where a's have to wait.
     const bool of_b = warp == Tile::kWarps;
     const bool chosen = elect_one();
-    if (of_b) {
-      if (chosen) {
-        prefetch_map(b);
-        prefetch_map(a);
-        for (int slot = 0; slot < Tile::kStages; ++slot) {
-          full[slot].init(2);
-          empty[slot].init(Tile::kWarps);
-        }
-        fence_barriers();
-      }
-    }
-    __syncthreads();
     if (!of_b && chosen) {  // a part of a each
       prefetch_chunks(a, 0, static_cast<int>(blockIdx.x) % stages * Tile::kChunks);
     }
-    if (!(of_b && overlap.constant_b)) {
+    const bool ahead = of_b && overlap.constant_b;
+    if (!ahead) {
       wait_for_earlier();
+    }
+    if (!of_b && chosen) {
+      go.arrive();
     }
     const uint64_t policy = of_b ? evict_first() : evict_unchanged();
     const CUtensorMap& map = of_b ? b : a;
@@ -124,6 +140,9 @@ __global__ void __launch_bounds__(Tile::kThreads)
     char* to = base + (of_b ? 0 : Tile::kBBytes);
     for (int stage = 0; stage < stages; ++stage, cursor.advance()) {
       const int slot = cursor.slot;
+      if (ahead && stage == kEarlyStages) {
+        wait_a_while(go, kEarlyCycles);
+      }
       empty[slot].wait(cursor.parity ^ 1);
       if (chosen) {
         full[slot].arrive_expect(of_b ? Tile::kBBytes : Tile::kABytes);
@@ -137,7 +156,6 @@ __global__ void __launch_bounds__(Tile::kThreads)
     return;
   }
 
-  __syncthreads();
   wait_for_earlier();
   constexpr int kThreads = Tile::kWarps * 32;
   constexpr int kGroups = Tile::kRows / 16;

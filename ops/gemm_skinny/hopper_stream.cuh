@@ -32,9 +32,13 @@ struct SkinnyOut {
   int n = 0;
 };
 
+/// Stages of constant b that a block asks for ahead, before the kernel before is complete. More
+/// stand before rows of a in the copy engine's line, its own or those of that kernel's blocks.
+inline constexpr int kEarlyStages = 2;
+
 /// How the kernel meets its neighbours in the stream (arch/hopper/dependent.cuh).
 struct SkinnyOverlap {
-  bool constant_b = false;  ///< b may be read at once
+  bool constant_b = false;  ///< b may be read at once: kEarlyStages of it are
   /// The next kernel's blocks come when all of b is asked for, not before. They would take the
   /// places that are free first, several on one multiprocessor and none on another: where each has
   /// much to read, that costs more than their late start.
@@ -95,22 +99,23 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     return base + slot * Tile::kStageBytes + Tile::kChunks * Tile::kBBytes + chunk * Tile::kABytes;
   };
 
+  if (warp == kWarps && elect_one()) {
+    prefetch_map(b);
+    prefetch_map(a);
+    for (int slot = 0; slot < Tile::kStages; ++slot) {
+      full[slot].init(2);
+      empty[slot].init(kWarps);
+    }
+    gathered[0].init(1);
+    gathered[1].init(1);
+    fence_barriers();
+  }
+  __syncthreads();
+
   if (warp >= kWarps) {
     // A feeder for each operand: b's loads go ahead where a's have to wait.
     const bool of_b = warp == kWarps;
     const bool chosen = elect_one();
-    if (of_b && chosen) {
-      prefetch_map(b);
-      prefetch_map(a);
-      for (int slot = 0; slot < Tile::kStages; ++slot) {
-        full[slot].init(2);
-        empty[slot].init(kWarps);
-      }
-      gathered[0].init(1);
-      gathered[1].init(1);
-      fence_barriers();
-    }
-    __syncthreads();
     if (shares.cluster > 1) {
       cluster_arrive();
     }
@@ -123,12 +128,13 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         prefetch_tile(a, (stage * Tile::kChunks + chunk) * Tile::kElements, 0);
       }
     }
-    if (!(of_b && overlap.constant_b)) {
-      wait_for_earlier();
-    }
+    int ahead = of_b && overlap.constant_b ? kEarlyStages : 0;
     for (int index = 0; shares.run(cluster_index, rank, index, run); ++index) {
       for (int stage = run.begin; stage < run.end; ++stage, cursor.advance()) {
         const int slot = cursor.slot;
+        if (ahead-- == 0) {
+          wait_for_earlier();
+        }
         empty[slot].wait(cursor.parity ^ 1);
         if (chosen) {
           full[slot].arrive_expect(Tile::kChunks * (of_b ? Tile::kBBytes : Tile::kABytes));
@@ -153,7 +159,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     }
     return;
   }
-  __syncthreads();
   wait_for_earlier();
   if (shares.cluster > 1) {
     cluster_arrive();  // see cluster_wait() below
