@@ -40,6 +40,16 @@ class Barrier {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(smem_address(this))
                  : "memory");
   }
+  /// Arrives when `read` is there, whose loads from shared memory this thread's warp has asked for.
+  /// A plain arrival is asked for after them, but does not wait for them: where other loads hold
+  /// them up it comes first, and the copy engine overwrites what they were to read. Its address
+  /// depends on them instead, by blockIdx.z, which is 0 in one-dimensional grids, as the compiler
+  /// cannot know.
+  __device__ void arrive_after(uint32_t read) {
+    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(smem_address(this) +
+                                                                              (read & blockIdx.z))
+                 : "memory");
+  }
   /// As so many arrivals at once.
   __device__ void arrive(uint32_t arrivals) {
     asm volatile(

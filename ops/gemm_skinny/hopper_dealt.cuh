@@ -210,6 +210,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
       }
     }
     full[slot].wait(cursor.parity);
+    uint32_t read = 0;  // something of all that was read
     const uint32_t at = smem_address(base + slot * Tile::kStageBytes);
 #pragma unroll
     for (int i = 0; i < kChunksOfWarp; ++i) {
@@ -224,12 +225,14 @@ __global__ void __launch_bounds__(Tile::kThreads)
 #pragma unroll
         for (int m = 0; m < kColumns; ++m) {
           y[m] = load_matrices_x4(a_at + m * kSwizzleBytes + swizzled(half * 4 + lane / 8));
+          read |= y[m].x;
         }
 #pragma unroll
         for (int group = 0; group < kGroups; ++group) {
           const uint32_t rows = b_at + group * 2 * kSwizzleBytes;
           const uint4 x0 = load_matrices_x4(rows + swizzled(half * 4 + lane / 16));
           const uint4 x1 = load_matrices_x4(rows + swizzled(half * 4 + 2 + lane / 16));
+          read |= x0.x | x1.x;
 #pragma unroll
           for (int m = 0; m < kColumns; ++m) {
             multiply(Format{}, to[group][m], x0, y[m].x, y[m].y);
@@ -253,7 +256,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
     }
     __syncwarp();  // all lanes have read
     if (lane == 0) {
-      empty[slot].arrive();
+      empty[slot].arrive_after(read);
     }
   }
 
