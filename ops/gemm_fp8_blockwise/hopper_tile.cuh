@@ -363,7 +363,8 @@ __global__ void __launch_bounds__(Tile::threads, 1)
             wgmma_wait<0>();
             hold(part);
             if (tile == kRowTiles - 1) {
-              // All lanes have read their scales. (Racecheck does not follow their reads to lane
+              // All lanes have read their scales: a product ago, so that an arrival need not wait
+              // for the reads (Barrier::arrive_after()). (Racecheck does not follow them to lane
               // 0's arrival, and reports a race here: docs/performance.md.)
               __syncwarp();
               shared.release(slot, lane);
