@@ -118,19 +118,22 @@ TEST(HopperPlans, OneRowNeedsNoTensorCores) {
   EXPECT_FALSE(reads_once(args, device));
 }
 
-TEST(HopperPlans, LongBlocksThatComeAtOnceLetTheNextKernelInLate) {
+TEST(HopperPlans, LongBlocksThatLeavePlacesFreeLetTheNextKernelInLate) {
   GemmSkinnyArgs args;
   args.a.dtype = args.b.dtype = DType::bf16;
-  args.n = 2304;
-  args.k = 16384;  // 16 rows of b are 512 KiB
   DeviceInfo device = h200();
   device.shared_memory = 227 << 10;
-  EXPECT_TRUE(lets_next_begin_late(args, 16, 72 << 10, device));
-  args.k = 8192;
-  EXPECT_FALSE(lets_next_begin_late(args, 16, 72 << 10, device)) << "short";
-  args.k = 16384;
-  args.n = 13312;
-  EXPECT_FALSE(lets_next_begin_late(args, 16, 72 << 10, device)) << "they come one after the other";
+  const auto late = [&](int n, int k) {
+    args.n = n;
+    args.k = k;
+    return lets_next_begin_late(args, 16, 72 << 10, device);
+  };
+  EXPECT_TRUE(late(2048, 16384));
+  EXPECT_FALSE(late(2048, 8192)) << "short, one for each multiprocessor";
+  EXPECT_TRUE(late(2304, 8192)) << "two for some multiprocessors";
+  EXPECT_FALSE(late(2304, 4096)) << "shorter still";
+  EXPECT_FALSE(late(6144, 16384)) << "nearly all places are taken";
+  EXPECT_FALSE(late(13312, 16384)) << "they come one after the other";
 }
 
 TEST(HopperPlans, SmallBlocksTakeWholeRowsOfFewGroups) {

@@ -52,19 +52,28 @@ __device__ uint4 pack(const float (&values)[kChunk]) {
   return packed.words;
 }
 
-/// By all threads of a block, first. `from`: of what each kernel reads `columns` numbers from there
-/// on, or null. Where `prefetches`, what is not in L2 is on its way there while the kernel before
-/// finishes.
-template <class... From>
-__device__ void begin_rows(bool prefetches, int columns, const From*... from) {
+/// What a block asks into L2 before it waits for the kernel before.
+enum class Ahead : uint8_t {
+  nothing,
+  first,  ///< the first operand: while it is on its way, threads ask for the others
+  all     ///< for few rows, whose time is the way from memory
+};
+
+/// By all threads of a block, first. The operands: of what each kernel reads `columns` numbers from
+/// there on, or null.
+template <class... Rest>
+__device__ void begin_rows(Ahead ahead, int columns, const uint16_t* first, const Rest*... rest) {
   let_next_begin();
-  if (prefetches && threadIdx.x == 0 && columns > 0) {
-    const auto prefetch = [&](const void* part) {
-      if (part != nullptr) {
-        prefetch_bytes(part, columns * 2);
+  if (ahead != Ahead::nothing && threadIdx.x == 0 && columns > 0) {
+    const auto prefetch = [&](const uint16_t* from) {
+      if (from != nullptr) {
+        prefetch_bytes(from, columns * 2);
       }
     };
-    (prefetch(from), ...);
+    prefetch(first);
+    if (ahead == Ahead::all) {
+      (prefetch(rest), ...);
+    }
   }
   wait_for_earlier();
 }
@@ -190,10 +199,12 @@ __device__ inline float largest_of(const float (&values)[kChunk]) {
 }
 
 /// Stores a chunk of a row, but for Scaling::row. By all lanes of kBlockLanes neighbours, whose
-/// chunks are neighbours too; those past the end of the row have `valid` false and zeros.
+/// chunks are neighbours too; those past the end of the row have `valid` false and zeros. Returns
+/// the scale of the block, which store_scales() is for.
 template <class Pair, Scaling kScaling>
-__device__ void store_chunk(const RowOut& out, int64_t row, int column,
-                            const float (&values)[kChunk], bool valid, float tensor_reciprocal) {
+__device__ float store_chunk(const RowOut& out, int64_t row, int column,
+                             const float (&values)[kChunk], bool valid, float tensor_reciprocal) {
+  float scale = 1;
   if constexpr (kScaling == Scaling::none) {
     if (valid) {
       *reinterpret_cast<uint4*>(static_cast<uint16_t*>(out.data) + row * out.stride + column) =
@@ -204,13 +215,34 @@ __device__ void store_chunk(const RowOut& out, int64_t row, int column,
       store_fp8(out, row, column, values, tensor_reciprocal);
     }
   } else {
-    const float scale = scale_of(over_lanes(largest_of(values), kBlockLanes, Largest{}));
+    scale = scale_of(over_lanes(largest_of(values), kBlockLanes, Largest{}));
     if (valid) {
       store_fp8(out, row, column, values, reciprocal_of(scale));
-      if (column % kScaleBlock == 0) {
-        out.scales[row * out.scale_row + column / kScaleBlock * out.scale_block] = scale;
-      }
     }
+  }
+  return scale;
+}
+
+/// Stores the scales of a warp's blocks by one instruction: scales[i] are those of the chunks at
+/// first + (i blockDim + thread) kChunk, the same in kBlockLanes neighbours. By all lanes.
+template <int kSteps>
+__device__ void store_scales(const RowOut& out, int64_t row, int first, int end,
+                             const float (&scales)[kSteps]) {
+  constexpr int kBlocks = 32 / kBlockLanes;  // of a warp's chunks of a step
+  static_assert(kSteps * kBlocks <= 32);
+  const int lane = threadIdx.x % 32;
+  const int step = lane / kBlocks;
+  const int begin = lane % kBlocks * kBlockLanes;
+  float mine = 0;
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    const float scale = __shfl_sync(~0u, scales[i], begin);
+    mine = i == step ? scale : mine;
+  }
+  const int thread = static_cast<int>(threadIdx.x) - lane + begin;
+  const int column = first + (step * static_cast<int>(blockDim.x) + thread) * kChunk;
+  if (step < kSteps && column < end) {
+    out.scales[row * out.scale_row + column / kScaleBlock * out.scale_block] = mine;
   }
 }
 

@@ -17,8 +17,10 @@ constexpr int kEnoughBlocks = 96;
 constexpr int kMostCluster = 8;
 /// Bytes of a row for which a block of hopper_dealt.cuh is worth its start.
 constexpr int64_t kLongRow = 8192;
-/// Bytes of b of such a block that are much to read.
+/// Bytes of b of such a block that are much to read, and that where some multiprocessors get two
+/// blocks and others one.
 constexpr int64_t kLongBlock = int64_t{400} << 10;
+constexpr int64_t kLongUnevenBlock = int64_t{200} << 10;
 
 int64_t groups_of(const GemmSkinnyArgs& args, int rows) { return (args.n + rows - 1) / rows; }
 
@@ -70,7 +72,10 @@ bool reads_once(const GemmSkinnyArgs& args, const DeviceInfo& device) {
 bool lets_next_begin_late(const GemmSkinnyArgs& args, int rows, int shared_bytes,
                           const DeviceInfo& device) {
   const int64_t places = device.units * (static_cast<int64_t>(device.shared_memory) / shared_bytes);
-  return groups_of(args, rows) <= places && rows * row_bytes(args) >= kLongBlock;
+  const int64_t blocks = groups_of(args, rows);
+  const int64_t block_bytes = rows * row_bytes(args);
+  return blocks * 4 <= places * 3 &&
+         block_bytes >= (blocks > device.units ? kLongUnevenBlock : kLongBlock);
 }
 
 SkinnyShares skinny_shares(const GemmSkinnyArgs& args, const Plan& plan, int units) {

@@ -63,7 +63,8 @@ bool reads_once(const GemmSkinnyArgs& args, const DeviceInfo& device);
   X(32, 4, 6, 4)
 
 /// Whether blocks of `rows` rows of b and so much shared memory (hopper_dealt.cuh) let the next
-/// kernel begin late (SkinnyOverlap): where all come at once and each has much to read.
+/// kernel begin late (SkinnyOverlap): where all come at once, leave places free that the next
+/// kernel's would crowd on few multiprocessors, and each has much to read.
 bool lets_next_begin_late(const GemmSkinnyArgs& args, int rows, int shared_bytes,
                           const DeviceInfo& device);
 

@@ -19,10 +19,10 @@ struct RmsNormParams {
   int columns = 0;
   float per_column = 0;  ///< 1 / columns
   float epsilon = 0;
-  int cluster = 1;          ///< blocks that share a row: 1, 2, 4 or 8
-  int cluster_shift = 0;    ///< its logarithm
-  int part = 0;             ///< columns of each block, whole blocks of scales
-  bool prefetches = false;  ///< all blocks come at once, and then wait: see begin_rows()
+  int cluster = 1;        ///< blocks that share a row: 1, 2, 4 or 8
+  int cluster_shift = 0;  ///< its logarithm
+  int part = 0;           ///< columns of each block, whole blocks of scales
+  Ahead ahead = Ahead::nothing;
   RowOut out;
 };
 
@@ -51,7 +51,9 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
   const int end = min(p.columns, begin + p.part);
   const uint16_t* x = p.x + row * p.x_stride;
   uint16_t* residual = p.residual != nullptr ? p.residual + row * p.residual_stride : nullptr;
-  begin_rows(p.prefetches, end - begin, x + begin, p.weight + begin,
+  // A row that is not kept is read twice, the second time from L2: more ahead would drive it out.
+  const Ahead ahead = kKept == 0 && p.ahead == Ahead::first ? Ahead::nothing : p.ahead;
+  begin_rows(ahead, end - begin, x + begin, p.weight + begin,
              residual != nullptr ? residual + begin : nullptr);
   const auto load = [](const uint16_t* from) { return *reinterpret_cast<const uint4*>(from); };
 
@@ -211,12 +213,21 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
       p.out.scales[row * p.out.scale_row] = scale;
     }
   }
+  float scales[kSteps] = {};  // of blocks
 #pragma unroll
   for (int i = 0; i < steps; ++i) {
     float v[kChunk];
     const int column = normed(i, v);
-    store_chunk<Pair, kScaling == Scaling::row ? Scaling::tensor : kScaling>(
-        p.out, row, column, v, column < end, reciprocal);
+    scales[kKept > 0 ? i : 0] = store_chunk < Pair,
+                           kScaling == Scaling::row
+                               ? Scaling::tensor
+                               : kScaling > (p.out, row, column, v, column < end, reciprocal);
+    if constexpr (kScaling == Scaling::block && kKept == 0) {
+      store_scales(p.out, row, begin + i * static_cast<int>(blockDim.x) * kChunk, end, scales);
+    }
+  }
+  if constexpr (kScaling == Scaling::block && kKept > 0) {
+    store_scales(p.out, row, begin, end, scales);
   }
 }
 
@@ -251,19 +262,20 @@ size_t workspace(const RmsNormQuantArgs&, const Plan&) { return 0; }
 Status launch(const RmsNormQuantArgs& args, const Plan& plan, Stream stream) {
   constexpr int kBlock = static_cast<int>(kScaleBlock);
   const int blocks = ceil_div(static_cast<int>(args.columns), kBlock);
-  const RmsNormParams params{.x = static_cast<const uint16_t*>(args.x.data),
-                             .x_stride = args.x.stride,
-                             .residual = static_cast<uint16_t*>(args.residual.data),
-                             .residual_stride = args.residual.stride,
-                             .weight = static_cast<const uint16_t*>(args.weight.data),
-                             .columns = static_cast<int>(args.columns),
-                             .per_column = 1 / static_cast<float>(args.columns),
-                             .epsilon = args.epsilon,
-                             .cluster = plan.cluster,
-                             .cluster_shift = std::countr_zero(static_cast<unsigned>(plan.cluster)),
-                             .part = ceil_div(blocks, plan.cluster) * kBlock,
-                             .prefetches = args.rows * plan.cluster <= stream.device->info().units,
-                             .out = row_out(args.y)};
+  const RmsNormParams params{
+      .x = static_cast<const uint16_t*>(args.x.data),
+      .x_stride = args.x.stride,
+      .residual = static_cast<uint16_t*>(args.residual.data),
+      .residual_stride = args.residual.stride,
+      .weight = static_cast<const uint16_t*>(args.weight.data),
+      .columns = static_cast<int>(args.columns),
+      .per_column = 1 / static_cast<float>(args.columns),
+      .epsilon = args.epsilon,
+      .cluster = plan.cluster,
+      .cluster_shift = std::countr_zero(static_cast<unsigned>(plan.cluster)),
+      .part = ceil_div(blocks, plan.cluster) * kBlock,
+      .ahead = args.rows * plan.cluster <= stream.device->info().units ? Ahead::all : Ahead::first,
+      .out = row_out(args.y)};
   const LaunchShape shape{.blocks = static_cast<int>(args.rows) * plan.cluster,
                           .threads = plan.threads,
                           .cluster = plan.cluster,
