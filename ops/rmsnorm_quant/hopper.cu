@@ -213,15 +213,14 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
       p.out.scales[row * p.out.scale_row] = scale;
     }
   }
-  float scales[kSteps] = {};  // of blocks
+  constexpr Scaling kStored = kRowScale ? Scaling::tensor : kScaling;  // the scale is known
+  float scales[kSteps] = {};                                           // of blocks
 #pragma unroll
   for (int i = 0; i < steps; ++i) {
     float v[kChunk];
     const int column = normed(i, v);
-    scales[kKept > 0 ? i : 0] = store_chunk < Pair,
-                           kScaling == Scaling::row
-                               ? Scaling::tensor
-                               : kScaling > (p.out, row, column, v, column < end, reciprocal);
+    scales[kKept > 0 ? i : 0] =
+        store_chunk<Pair, kStored>(p.out, row, column, v, column < end, reciprocal);
     if constexpr (kScaling == Scaling::block && kKept == 0) {
       store_scales(p.out, row, begin + i * static_cast<int>(blockDim.x) * kChunk, end, scales);
     }
