@@ -154,9 +154,9 @@ Status launch_vector_rows(const GemmSkinnyArgs& args, const Plan& plan, Stream s
 }
 template <class Format, bool kBlocks>
 Status launch_vector_format(const GemmSkinnyArgs& args, const Plan& plan, Stream stream) {
-  return plan.kernel == kVectorKernels[0]
-             ? launch_vector_rows<Format, kBlocks, 2>(args, plan, stream)
-             : launch_vector_rows<Format, kBlocks, 3>(args, plan, stream);
+  return plan.kernel == kVectorKernels[0].name
+             ? launch_vector_rows<Format, kBlocks, kVectorKernels[0].resident>(args, plan, stream)
+             : launch_vector_rows<Format, kBlocks, kVectorKernels[1].resident>(args, plan, stream);
 }
 
 size_t workspace(const GemmSkinnyArgs&, const Plan&) { return 0; }

@@ -36,8 +36,8 @@ Plan plan_of(const GemmSkinnyArgs& args, int rows, int row_bytes, int cluster) {
           .cluster = cluster};
 }
 
-Plan vector_plan(int rows, int warps, std::string_view kernel = kVectorKernels[0]) {
-  return {.kernel = kernel, .tile_m = 1, .tile_n = rows, .threads = warps * 32};
+Plan vector_plan(int rows, int warps, const VectorKernel& kernel = kVectorKernels[0]) {
+  return {.kernel = kernel.name, .tile_m = 1, .tile_n = rows, .threads = warps * 32};
 }
 
 std::vector<Plan> dealt_plans(const GemmSkinnyArgs& args) {
@@ -151,7 +151,7 @@ std::vector<Plan> gemm_skinny_candidates(const GemmSkinnyArgs& args, const Devic
   if (args.a.dtype != DType::e4m3fnuz) {
     for (int rows = 2; args.m == 1 && rows <= 8; rows *= 2) {
       for (int warps = 2; warps <= kVectorMostWarps; warps *= 2) {
-        for (const std::string_view kernel : kVectorKernels) {
+        for (const VectorKernel& kernel : kVectorKernels) {
           plans.push_back(vector_plan(rows, warps, kernel));
         }
       }

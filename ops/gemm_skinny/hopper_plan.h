@@ -43,10 +43,14 @@ SkinnyShares skinny_shares(const GemmSkinnyArgs& args, const Plan& plan, int uni
 inline constexpr int kVectorStep = 512;
 inline constexpr int kVectorLoads = 8;
 inline constexpr int kVectorMostWarps = 8;
-/// With so many registers that a multiprocessor holds 512 threads, or 768.
-inline constexpr std::string_view kVectorKernels[] = {"vector", "narrow vector"};
+/// Its two forms: with so many registers that a multiprocessor holds so many of the largest blocks.
+struct VectorKernel {
+  std::string_view name;
+  int resident = 0;
+};
+inline constexpr VectorKernel kVectorKernels[] = {{"vector", 2}, {"narrow vector", 3}};
 constexpr bool is_vector(const Plan& plan) {
-  return plan.kernel == kVectorKernels[0] || plan.kernel == kVectorKernels[1];
+  return plan.kernel == kVectorKernels[0].name || plan.kernel == kVectorKernels[1].name;
 }
 /// Whether b shall leave L2 first, so that less of what others have there is written back. Where b
 /// is many times L2, all of that goes anyway, and hints cost a few percent.
