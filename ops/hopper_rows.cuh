@@ -198,6 +198,18 @@ __device__ inline float largest_of(const float (&values)[kChunk]) {
   return largest;
 }
 
+/// Where a row has a scale: by its largest number, stored by one thread for which `chosen` is true.
+/// Returns its reciprocal; chunks are then stored as with a tensor's.
+__device__ inline float store_row_scale(const RowOut& out, int64_t row, float largest,
+                                        bool chosen) {
+  const float scale = scale_of(largest);
+  const float reciprocal = reciprocal_of(scale);
+  if (chosen) {
+    out.scales[row * out.scale_row] = scale;
+  }
+  return reciprocal;
+}
+
 /// Stores a chunk of a row, but for Scaling::row. By all lanes of kBlockLanes neighbours, whose
 /// chunks are neighbours too; those past the end of the row have `valid` false and zeros. Returns
 /// the scale of the block, which store_scales() is for.

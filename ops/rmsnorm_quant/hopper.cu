@@ -207,11 +207,7 @@ __global__ void __launch_bounds__(most_threads(kKept), blocks_at_once(kKept))
       }
       largest = over_row(largest, p.cluster, slots_again, Largest{});
     }
-    const float scale = scale_of(largest);
-    reciprocal = reciprocal_of(scale);
-    if (threadIdx.x == 0 && rank == 0) {
-      p.out.scales[row * p.out.scale_row] = scale;
-    }
+    reciprocal = store_row_scale(p.out, row, largest, threadIdx.x == 0 && rank == 0);
   }
   constexpr Scaling kStored = kRowScale ? Scaling::tensor : kScaling;  // the scale is known
   float scales[kSteps] = {};                                           // of blocks

@@ -42,6 +42,42 @@ __device__ void product(const uint4& gates, const uint4& ups, float (&v)[kChunk]
   }
 }
 
+/// Chunks of a thread: of one row, at column_of(0) and on.
+template <int kSteps, class ColumnOf>
+__device__ void load_chunks(const uint16_t* gate, const uint16_t* up, const ColumnOf& column_of,
+                            int columns, uint4 (&gates)[kSteps], uint4 (&ups)[kSteps]) {
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    gates[i] = load_chunk(gate, column_of(i), columns);
+    ups[i] = load_chunk(up, column_of(i), columns);
+  }
+}
+/// Their products, and the largest of them.
+template <class Pair, int kSteps>
+__device__ float products(const uint4 (&gates)[kSteps], const uint4 (&ups)[kSteps],
+                          float (&values)[kSteps][kChunk]) {
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    product<Pair>(gates[i], ups[i], values[i]);
+    largest = fmaxf(largest, largest_of(values[i]));
+  }
+  return largest;
+}
+/// Stores them, and the scale of their row, whose largest number is `largest`. Returns the scale's
+/// reciprocal.
+template <class Pair, int kSteps, class ColumnOf>
+__device__ float store_products(const SwigluParams& p, int64_t row, const ColumnOf& column_of,
+                                const float (&values)[kSteps][kChunk], float largest) {
+  const float reciprocal = store_row_scale(p.out, row, largest, threadIdx.x == 0);
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    store_chunk<Pair, Scaling::tensor>(p.out, row, column_of(i), values[i],
+                                       column_of(i) < p.columns, reciprocal);
+  }
+  return reciprocal;
+}
+
 /// Part blockIdx.x % parts of row blockIdx.x / parts. kSteps: chunks of a thread, or that it keeps
 /// where a row is not cut.
 template <class Pair, Scaling kScaling, int kSteps>
@@ -62,38 +98,19 @@ __global__ void __launch_bounds__(kSteps > 2 ? 512 : 1024)
   };
   if constexpr (kScaling == Scaling::row) {
     // A thread keeps kSteps chunks; what is beyond is read twice, the second time from a cache.
+    uint4 gates[kSteps];
+    uint4 ups[kSteps];
     float kept[kSteps][kChunk];
-    float largest = 0;
-    {
-      uint4 gates[kSteps];
-      uint4 ups[kSteps];
-#pragma unroll
-      for (int i = 0; i < kSteps; ++i) {
-        gates[i] = load_chunk(gate, column_of(i), p.columns);
-        ups[i] = load_chunk(up, column_of(i), p.columns);
-      }
-#pragma unroll
-      for (int i = 0; i < kSteps; ++i) {
-        product<Pair>(gates[i], ups[i], kept[i]);
-        largest = fmaxf(largest, largest_of(kept[i]));
-      }
-    }
+    load_chunks(gate, up, column_of, p.columns, gates, ups);
+    float largest = products<Pair>(gates, ups, kept);
     for (int i = kSteps; i < steps; ++i) {
       float v[kChunk];
       product<Pair>(load_chunk(gate, column_of(i), p.columns),
                     load_chunk(up, column_of(i), p.columns), v);
       largest = fmaxf(largest, largest_of(v));
     }
-    const float scale = scale_of(over_row(largest, 1, slots, Largest{}));
-    const float reciprocal = reciprocal_of(scale);
-    if (threadIdx.x == 0) {
-      p.out.scales[row * p.out.scale_row] = scale;
-    }
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      store_chunk<Pair, Scaling::tensor>(p.out, row, column_of(i), kept[i],
-                                         column_of(i) < p.columns, reciprocal);
-    }
+    const float reciprocal =
+        store_products<Pair>(p, row, column_of, kept, over_row(largest, 1, slots, Largest{}));
     for (int i = kSteps; i < steps; ++i) {
       float v[kChunk];
       const int column = column_of(i);
@@ -103,11 +120,7 @@ __global__ void __launch_bounds__(kSteps > 2 ? 512 : 1024)
   } else {
     uint4 gates[kSteps];
     uint4 ups[kSteps];
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      gates[i] = load_chunk(gate, column_of(i), p.columns);
-      ups[i] = load_chunk(up, column_of(i), p.columns);
-    }
+    load_chunks(gate, up, column_of, p.columns, gates, ups);
     const float reciprocal = kScaling == Scaling::tensor ? reciprocal_of(*p.out.scales) : 1;
     float scales[kSteps];  // of blocks
 #pragma unroll
@@ -135,11 +148,8 @@ __global__ void __launch_bounds__(1024) swiglu_quant_rows(const __grid_constant_
   uint4 gates[kPartSteps];
   uint4 ups[kPartSteps];
   const auto load = [&](int64_t row) {
-#pragma unroll
-    for (int i = 0; i < kPartSteps; ++i) {
-      gates[i] = load_chunk(p.gate + row * p.gate_stride, column_of(i), p.columns);
-      ups[i] = load_chunk(p.up + row * p.up_stride, column_of(i), p.columns);
-    }
+    load_chunks(p.gate + row * p.gate_stride, p.up + row * p.up_stride, column_of, p.columns, gates,
+                ups);
   };
   begin_rows(Ahead::first, p.columns, p.gate + blockIdx.x * p.gate_stride,
              p.up + blockIdx.x * p.up_stride);
@@ -147,25 +157,11 @@ __global__ void __launch_bounds__(1024) swiglu_quant_rows(const __grid_constant_
   int turn = 0;
   for (int row = blockIdx.x; row < p.rows; row += gridDim.x, turn ^= 1) {
     float kept[kPartSteps][kChunk];
-    float largest = 0;
-#pragma unroll
-    for (int i = 0; i < kPartSteps; ++i) {
-      product<Pair>(gates[i], ups[i], kept[i]);
-      largest = fmaxf(largest, largest_of(kept[i]));
-    }
+    const float largest = products<Pair>(gates, ups, kept);
     if (const int next = row + static_cast<int>(gridDim.x); next < p.rows) {
       load(next);
     }
-    const float scale = scale_of(over_row(largest, 1, slots[turn], Largest{}));
-    const float reciprocal = reciprocal_of(scale);
-    if (threadIdx.x == 0) {
-      p.out.scales[row * p.out.scale_row] = scale;
-    }
-#pragma unroll
-    for (int i = 0; i < kPartSteps; ++i) {
-      store_chunk<Pair, Scaling::tensor>(p.out, row, column_of(i), kept[i],
-                                         column_of(i) < p.columns, reciprocal);
-    }
+    store_products<Pair>(p, row, column_of, kept, over_row(largest, 1, slots[turn], Largest{}));
   }
 }
 
@@ -177,8 +173,9 @@ Status launch_scaling(const SwigluParams& params, const LaunchShape& shape) {
     case Scaling::row:
       return shape.blocks < params.rows ? launch_kernel(swiglu_quant_rows<Pair>, shape, params)
              : params.columns <= shape.threads * kPartSteps * kChunk || shape.threads > 512
-                 ? launch_kernel(swiglu_quant_row<Pair, Scaling::row, 2>, shape, params)
-                 : launch_kernel(swiglu_quant_row<Pair, Scaling::row, 4>, shape, params);
+                 ? launch_kernel(swiglu_quant_row<Pair, Scaling::row, kPartSteps>, shape, params)
+                 : launch_kernel(swiglu_quant_row<Pair, Scaling::row, 2 * kPartSteps>, shape,
+                                 params);
     case Scaling::block:
       return launch_kernel(swiglu_quant_row<Pair, Scaling::block, kPartSteps>, shape, params);
     case Scaling::none:
