@@ -81,36 +81,39 @@ struct GemmShared {
 
   using Cursor = RingCursor<kStages>;
 
-  /// By the whole block, first. `arrivals`: at each full barrier, the feeder's included. Warp
-  /// Tile::warps prepares the barriers (and what `more` prepares besides, in its elected thread)
-  /// and goes ahead with loads; the others wait for it.
+  /// By the whole block, first: the last two warps prepare the barriers, while the feeders find out
+  /// what they load first. `arrivals`: at each full barrier, the feeder's included. `more` prepares
+  /// what there is besides, in one thread. One barrier takes some 25 cycles, and a lane each no
+  /// less.
   template <class More>
-  __device__ void init(int arrivals, const More& more) const {
-    const bool feeder = threadIdx.x / 32 == Tile::warps;
-    if (feeder) {
-      if (elect_one()) {
-        for (int slot = 0; slot < kStages; ++slot) {
-          full(slot).init(arrivals);
-          empty(slot).init(Tile::sharing * Tile::warps);
-        }
-        for (int warp = 0; warp < kPartBarriers; ++warp) {
-          gathered(warp).init(1);
-        }
-        more();
-        fence_barriers();
+  __device__ void prepare(int warp, int arrivals, const More& more) const {
+    if (warp == Tile::warps + 2 && elect_one()) {
+      for (int slot = 0; slot < kStages; ++slot) {
+        full(slot).init(arrivals);
       }
-      __syncwarp();
+      more();
+      fence_barriers();
+    } else if (warp == Tile::warps + 3 && elect_one()) {
+      for (int slot = 0; slot < kStages; ++slot) {
+        empty(slot).init(Tile::sharing * Tile::warps);
+      }
+      for (int part = 0; part < kPartBarriers; ++part) {
+        gathered(part).init(1);
+      }
+      fence_barriers();
     }
+    __syncwarp();
+  }
+  __device__ void prepare(int warp, int arrivals) const {
+    prepare(warp, arrivals, [] {});
+  }
+  /// By all warps, before they touch the barriers.
+  __device__ void wait_prepared() const {
     if constexpr (Tile::sharing > 1) {
       cluster_sync_relaxed();
-    } else if (feeder) {
-      named_arrive(1, Tile::threads);
     } else {
       named_sync(1, Tile::threads);
     }
-  }
-  __device__ void init(int arrivals) const {
-    init(arrivals, [] {});
   }
   /// By each multiplying warp, when it has read a slot: all blocks of the cluster write into it.
   __device__ void release(int slot, int lane) const {
@@ -123,6 +126,25 @@ struct GemmShared {
     }
   }
 };
+
+/// The schedule with what the tile says of it as constants.
+template <class Tile>
+__device__ TileSchedule tile_schedule(TileSchedule schedule) {
+  schedule.cluster = Tile::sharing;
+  schedule.share_a = Tile::share_a;
+  schedule.parts = Tile::parts;
+  return schedule;
+}
+/// What the block does first. Known at once, not after what waits: the parameters that it needs are
+/// on their way from memory for some 300 cycles.
+template <class Tile>
+__device__ TileWork first_work(const TileSchedule& schedule) {
+  TileWork work;
+  tile_schedule<Tile>(schedule).work(blockIdx.x / Tile::cluster, 0,
+                                     Tile::cluster > 1 ? cluster_rank() : 0, work);
+  asm volatile("" ::"r"(work.m), "r"(work.n), "r"(work.k_begin), "r"(work.k_end));
+  return work;
+}
 
 /// Nothing is loaded beside the tiles.
 struct NothingBeside {
@@ -140,27 +162,32 @@ inline constexpr bool kFeedsA = (kFeed == Feed::common) == Tile::share_a;
 template <class Tile>
 inline constexpr int kFeederOfB = Tile::warps + (kFeedsA<Tile, Feed::own> ? 1 : 0);
 
-/// A feeder of tiles: one warp, all of it, so that what it computes is uniform. Two warps feed, one
-/// each operand, because a small tile's stage must be asked for in some 200 cycles: two arrivals at
-/// each full barrier. a is [m, k], b is [n, k]; `row_elements` make kRowBytes. `beside` loads what
-/// belongs to the stages besides: start() says how many bytes to each of a tile's, load() comes for
-/// each, by one thread, and then advance() by all.
-template <class Tile, Feed kFeed, class Shared, class Beside = NothingBeside>
-__device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, const CUtensorMap& a,
-                           const CUtensorMap& b, int row_elements, Beside beside = {}) {
+/// A feeder of tiles, `work` the first: one warp, all of it, so that what it computes is uniform.
+/// Two warps feed, one each operand, because a small tile's stage must be asked for in some 200
+/// cycles: two arrivals at each full barrier. a is [m, k], b is [n, k]; `row_elements` make
+/// kRowBytes. `beside` loads what belongs to the stages besides: start() says how many bytes to
+/// each of a tile's, load() comes for each, by one thread, and then advance() by all. `begin` waits
+/// until the barriers are prepared and the operand may be read: once, when all else is known.
+template <class Tile, Feed kFeed, class Shared, class Begin, class Beside = NothingBeside>
+__device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, TileWork work,
+                           const CUtensorMap& a, const CUtensorMap& b, int row_elements,
+                           const Begin& begin, Beside beside = {}) {
   constexpr bool kA = kFeedsA<Tile, kFeed>;
   const CUtensorMap& map = kA ? a : b;
   const int cluster_index = blockIdx.x / Tile::cluster;
   const int rank = Tile::cluster > 1 ? cluster_rank() : 0;
   const bool chosen = elect_one();
   typename Shared::Cursor cursor;
-  TileWork work;
-  for (int round = 0; schedule.work(cluster_index, round, rank, work); ++round) {
+  int round = 0;
+  do {
     const uint32_t bytes = (kA ? Shared::kABytes : Shared::kBBytes) + beside.start(work);
     // This block's slice of the common tile, which all blocks of the cluster get.
     const int first_row = kFeed == Feed::common && Tile::sharing > 1 ? rank * Tile::shared_rows : 0;
     const int y = (kA ? work.m * Tile::m : work.n * Tile::n) + first_row;
     int x = work.k_begin * row_elements;
+    if (round == 0) {
+      begin();
+    }
     for (int k = work.k_begin; k < work.k_end;
          ++k, x += row_elements, cursor.advance(), beside.advance()) {
       const int slot = cursor.slot;
@@ -177,7 +204,7 @@ __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, c
         beside.load(slot, full);
       }
     }
-  }
+  } while (tile_schedule<Tile>(schedule).work(cluster_index, ++round, rank, work));
 }
 
 /// By a warpgroup: the products of one tile in bf16. a_tile and b_tile describe its 64 rows and all

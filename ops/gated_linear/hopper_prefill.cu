@@ -35,13 +35,14 @@ __device__ float bias_at(const uint16_t* bias, int column, int n) {
 }
 
 /// The feeder of weights, one warp; see feed_tiles(). Their stack has two planes, gate and up.
-__device__ void feed_weights(const Shared& shared, const TileSchedule& schedule,
-                             const CUtensorMap& weights, int gate_plane) {
+template <class Begin>
+__device__ void feed_weights(const Shared& shared, const TileSchedule& schedule, TileWork work,
+                             const CUtensorMap& weights, int gate_plane, const Begin& begin) {
   const bool chosen = elect_one();
   Shared::Cursor cursor;
-  TileWork work;
-  for (int round = 0; schedule.work(blockIdx.x / Tile::cluster, round, cluster_rank(), work);
-       ++round) {
+  begin();
+  int round = 0;
+  do {
     for (int k = work.k_begin; k < work.k_end; ++k, cursor.advance()) {
       shared.empty(cursor.slot).wait(cursor.parity ^ 1);
       if (chosen) {
@@ -53,7 +54,8 @@ __device__ void feed_weights(const Shared& shared, const TileSchedule& schedule,
         }
       }
     }
-  }
+  } while (tile_schedule<Tile>(schedule).work(blockIdx.x / Tile::cluster, ++round, cluster_rank(),
+                                              work));
 }
 
 __global__ void __launch_bounds__(Tile::threads, 1)
@@ -71,21 +73,28 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     prefetch_map(a);
     prefetch_map(weights);
   }
-  shared.init(2);
-  if (warp != Tile::warps) {  // weights are not written meanwhile
-    wait_for_earlier();
-  }
+  shared.prepare(warp, 2);
+  const TileWork first = warp >= Tile::warps ? first_work<Tile>(schedule) : TileWork();
+  const auto begin = [&] {
+    shared.wait_prepared();
+    if (warp != Tile::warps) {  // weights are not written meanwhile
+      wait_for_earlier();
+    }
+  };
 
   constexpr int kFeederRegisters = 40;
   constexpr int kRegisters = 232;
   if (warp >= Tile::warps) {
     lower_registers<kFeederRegisters>();
     if (warp == Tile::warps) {
-      feed_weights(shared, schedule, weights, params.gate_plane);
+      feed_weights(shared, schedule, first, weights, params.gate_plane, begin);
     } else if (warp == Tile::warps + 1) {
-      feed_tiles<Tile, Feed::common>(shared, schedule, a, weights, kBlock);
+      feed_tiles<Tile, Feed::common>(shared, schedule, first, a, weights, kBlock, begin);
+    } else {
+      begin();
     }
   } else {
+    begin();
     raise_registers<kRegisters>();
     const int warpgroup = warp / 4;
     const uint64_t a_tile = advance(tile_descriptor(shared.a(0)), warpgroup * 64 * kRowBytes);

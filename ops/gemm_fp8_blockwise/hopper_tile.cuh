@@ -98,15 +98,15 @@ struct RowScales {
 /// The feeder of other scales: one warp.
 template <class Tile>
 __device__ void feed_scales(const Fp8Shared<Tile>& shared, const TileSchedule& schedule,
-                            const BlockScales& scales, int lane) {
+                            TileWork work, const BlockScales& scales, int lane) {
   constexpr int kScales = kColumnScales<Tile>;
   const int cluster_index = blockIdx.x / Tile::cluster;
   const int rank = Tile::cluster > 1 ? cluster_rank() : 0;
   Pages<Tile>& pages = pages_of(shared);
   typename Pages<Tile>::Cursor page;
   typename Fp8Shared<Tile>::Cursor cursor;
-  TileWork work;
-  for (int round = 0; schedule.work(cluster_index, round, rank, work); ++round) {
+  int round = 0;
+  do {
     const int row = work.m * Tile::m;
     const int block = work.n * Tile::n / kFp8Block;
     for (int first_k = work.k_begin; first_k < work.k_end; first_k += kPageBlocks, page.advance()) {
@@ -139,7 +139,7 @@ __device__ void feed_scales(const Fp8Shared<Tile>& shared, const TileSchedule& s
         shared.full(cursor.slot).arrive_after_copies();
       }
     }
-  }
+  } while (tile_schedule<Tile>(schedule).work(cluster_index, ++round, rank, work));
 }
 
 /// A thread's scales of a stage: of row `row` of the tile and of row + 8, and of columns.
@@ -208,17 +208,21 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     prefetch_map(a);
     prefetch_map(b);
   }
-  shared.init(2 + scale_arrivals(scales), [&] {
+  shared.prepare(warp, 2 + scale_arrivals(scales), [&] {
     for (int page = 0; page < Pages<Tile>::kPages; ++page) {
       pages.full[page].init(32);
       pages.empty[page].init(Tile::warps);
     }
   });
-  // What only b and its scales are read by.
-  const bool of_b = warp == kFeederOfB<Tile> || (warp == Tile::warps + 2 && scales.bulk);
-  if (!(constant_b && of_b)) {
-    wait_for_earlier();
-  }
+  const TileWork first = warp >= Tile::warps ? first_work<Tile>(schedule) : TileWork();
+  const auto begin = [&] {
+    shared.wait_prepared();
+    // What only b and its scales are read by.
+    const bool of_b = warp == kFeederOfB<Tile> || (warp == Tile::warps + 2 && scales.bulk);
+    if (!(constant_b && of_b)) {
+      wait_for_earlier();
+    }
+  };
   const int cluster_index = blockIdx.x / Tile::cluster;
 
   constexpr int kSums = Tile::n / 2;
@@ -235,15 +239,19 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   if (warp >= Tile::warps) {
     lower_registers<kFeederRegisters>();
     if (warp == Tile::warps) {
-      feed_tiles<Tile, Feed::own>(shared, schedule, a, b, kFp8Block);
+      feed_tiles<Tile, Feed::own>(shared, schedule, first, a, b, kFp8Block, begin);
     } else if (warp == Tile::warps + 1) {
-      feed_tiles<Tile, Feed::common>(shared, schedule, a, b, kFp8Block,
+      feed_tiles<Tile, Feed::common>(shared, schedule, first, a, b, kFp8Block, begin,
                                      RowScales<Tile>{shared, scales});
     } else if (warp == Tile::warps + 2) {
-      feed_scales<Tile>(shared, schedule, scales, lane);
+      begin();
+      feed_scales<Tile>(shared, schedule, first, scales, lane);
+    } else {
+      begin();
     }
     attend_gathering<Tile>();
   } else {
+    begin();
     raise_registers<kRegisters>();
     constexpr int kStep = std::gcd(Tile::n, kFp8Block);
     const int warpgroup = warp / 4;
