@@ -62,6 +62,7 @@ TileSchedule schedule_of(const TiledProduct& product, const TileChoice& tile,
           .cluster = tile.cluster / tile.parts,
           .share_a = tile.share_a,
           .parts = tile.parts,
+          .own_blocks = tile.own_blocks,
           .clusters = std::max(1, resident_clusters(device.units, tile.cluster)),
           .band = band_of(tile, device)};
 }

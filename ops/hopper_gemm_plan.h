@@ -20,6 +20,7 @@ struct TileChoice {
   bool share_a = true;  ///< see GemmTile
   int parts = 1;        ///< of k: a plan's splits
   int cycles = 0;       ///< that a tile takes for a block of k, about, everything busy
+  int own_blocks = 0;   ///< see TileSchedule
 };
 
 struct TiledProduct {

@@ -168,6 +168,17 @@ __device__ inline void store_remote(uint32_t address, float4 value, uint32_t bar
       : "memory");
 }
 
+/// Copies to another block's shared memory, beside the threads: the bytes count at a barrier of
+/// that block (`to` and `barrier` are addresses of cluster_address()). fence_shared() is between
+/// what threads wrote and this.
+__device__ inline void send_bytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+      "[%3];" ::"r"(to),
+      "r"(smem_address(from)), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
 /// Two f32 rounded to bf16, the first in the low half.
 __device__ inline uint32_t pack_bf16x2(float low, float high) {
   uint32_t result;

@@ -18,17 +18,21 @@ namespace weft::hopper {
 /// template parameters are values of a class.)
 /// kM, kN: the output tile; kWarpgroups multiply, each kM / kWarpgroups rows; kShareA: the blocks
 /// of a cluster lie along n and share the tile of a, else along m and share that of b; kParts,
-/// where it is not 1, is kCluster: its blocks share nothing, but have a part of k each of one tile.
-template <int kM, int kN, int kWarpgroups, int kCluster, bool kShareA, int kParts = 1>
+/// where it is not 1, is kCluster: its blocks share nothing, but have a part of k each of one tile;
+/// kOwnBlocks of k are left by two parts (TileSchedule::own_blocks).
+template <int kM, int kN, int kWarpgroups, int kCluster, bool kShareA, int kParts = 1,
+          int kOwnBlocks = 0>
 struct GemmTile {
   static_assert(kM % (64 * kWarpgroups) == 0, "a warpgroup multiplies 64 rows at a time");
   static_assert(kParts == 1 || kParts == kCluster);
+  static_assert(kOwnBlocks == 0 || (kParts == 2 && kShareA && kOwnBlocks % 2 == 0));
   static constexpr int m = kM;
   static constexpr int n = kN;
   static constexpr int warpgroups = kWarpgroups;
   static constexpr int cluster = kCluster;
   static constexpr bool share_a = kShareA;
   static constexpr int parts = kParts;
+  static constexpr int own_blocks = kOwnBlocks;
   static constexpr int sharing = kCluster / kParts;  ///< blocks that share an operand's tile
   static constexpr int warps = kWarpgroups * 4;
   static constexpr int threads = (kWarpgroups + 1) * 128;
@@ -37,6 +41,8 @@ struct GemmTile {
   /// Rows of a block's slice of the shared operand's tile, which are whole swizzle patterns.
   static constexpr int shared_rows = (kShareA ? kM : kN) / sharing;
   static_assert(shared_rows % 8 == 0, "slices of a tile are whole swizzle patterns");
+  /// Rows of b that one copy brings. Of two halves, the block's own comes first.
+  static constexpr int b_rows = kShareA ? kN / (kOwnBlocks > 0 ? 2 : 1) : shared_rows;
 };
 
 /// Shared memory of such a block: a ring of stages (a's tile, b's tile), what kernels keep beside
@@ -133,6 +139,7 @@ __device__ TileSchedule tile_schedule(TileSchedule schedule) {
   schedule.cluster = Tile::sharing;
   schedule.share_a = Tile::share_a;
   schedule.parts = Tile::parts;
+  schedule.own_blocks = Tile::own_blocks;
   return schedule;
 }
 /// What the block does first. Known at once, not after what waits: the parameters that it needs are
@@ -151,6 +158,7 @@ struct NothingBeside {
   __device__ uint32_t start(const TileWork& /*work*/) { return 0; }
   __device__ void load(int /*slot*/, Barrier& /*full*/) const {}
   __device__ void advance() {}
+  __device__ void skip(int /*k_blocks*/) {}
 };
 
 /// Whose tile a feeder loads: the block's own operand's or that which its cluster shares.
@@ -166,8 +174,9 @@ inline constexpr int kFeederOfB = Tile::warps + (kFeedsA<Tile, Feed::own> ? 1 : 
 /// Two warps feed, one each operand, because a small tile's stage must be asked for in some 200
 /// cycles: two arrivals at each full barrier. a is [m, k], b is [n, k]; `row_elements` make
 /// kRowBytes. `beside` loads what belongs to the stages besides: start() says how many bytes to
-/// each of a tile's, load() comes for each, by one thread, and then advance() by all. `begin` waits
-/// until the barriers are prepared and the operand may be read: once, when all else is known.
+/// each of a tile's, load() comes for each, by one thread, and then advance() by all; skip() before
+/// blocks of k are. `begin` waits until the barriers are prepared and the operand may be read:
+/// once, when all else is known.
 template <class Tile, Feed kFeed, class Shared, class Begin, class Beside = NothingBeside>
 __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, TileWork work,
                            const CUtensorMap& a, const CUtensorMap& b, int row_elements,
@@ -180,7 +189,7 @@ __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, T
   typename Shared::Cursor cursor;
   int round = 0;
   do {
-    const uint32_t bytes = (kA ? Shared::kABytes : Shared::kBBytes) + beside.start(work);
+    uint32_t bytes = (kA ? Shared::kABytes : Shared::kBBytes) + beside.start(work);
     // This block's slice of the common tile, which all blocks of the cluster get.
     const int first_row = kFeed == Feed::common && Tile::sharing > 1 ? rank * Tile::shared_rows : 0;
     const int y = (kA ? work.m * Tile::m : work.n * Tile::n) + first_row;
@@ -191,12 +200,24 @@ __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, T
     for (int k = work.k_begin; k < work.k_end;
          ++k, x += row_elements, cursor.advance(), beside.advance()) {
       const int slot = cursor.slot;
+      if constexpr (Tile::own_blocks > 0) {
+        if (k == work.own_begin) {
+          x += work.skip * row_elements;
+          beside.skip(work.skip);
+          bytes -= kA ? 0 : Shared::kBBytes / 2;
+        }
+      }
       shared.empty(slot).wait(cursor.parity ^ 1);
       if (chosen) {
         Barrier& full = shared.full(slot);
         char* tile = (kA ? shared.a(slot) : shared.b(slot)) + first_row * kRowBytes;
         full.arrive_expect(bytes);
-        if constexpr (kFeed == Feed::own || Tile::sharing == 1) {
+        if constexpr (Tile::own_blocks > 0 && !kA) {
+          load_tile(tile, map, x, y + work.part * Tile::b_rows, full);
+          if (k < work.own_begin) {
+            load_tile(tile + Shared::kBBytes / 2, map, x, y + (1 - work.part) * Tile::b_rows, full);
+          }
+        } else if constexpr (kFeed == Feed::own || Tile::sharing == 1) {
           load_tile(tile, map, x, y, full);
         } else {
           load_tile_to((1 << Tile::sharing) - 1, tile, map, x, y, full);
@@ -239,16 +260,62 @@ __device__ __forceinline__ void multiply_bf16(const Shared& shared, const TileWo
   shared.release(last_slot, lane);
 }
 
+/// Sends a warp's sums of the other half of the columns, which are the second half of `sums`, to
+/// the block whose own it is (Tile::own_blocks): through the halves of the stages' b that are not
+/// loaded any more, by the copy engine. By each multiplying warp, before it gives back the first
+/// stage with its own half only. All warps of both blocks cluster_arrive() when their barriers are
+/// prepared.
+template <class Tile, class Shared>
+__device__ void hand_over(const Shared& shared, const TileWork& work,
+                          const float (&sums)[Tile::n / 2], int warp, int lane) {
+  const float* other = sums + Tile::n / 4;
+  constexpr int kBytes = Tile::n / 4 * 32 * static_cast<int>(sizeof(float));
+  constexpr int kFits = Shared::kBBytes / 2 / kBytes;  // warps' sums in a stage
+  static_assert(Tile::warps <= kFits * Shared::kStages);
+  const int slot = warp / kFits;
+  char* place = shared.b(slot) + Shared::kBBytes / 2 + warp % kFits * kBytes;
+  // The last use of the slot's other half of b, if there was one.
+  const int uses = ceil_div(work.own_begin - work.k_begin - slot, Shared::kStages);
+  if (uses > 0) {
+    shared.empty(slot).wait((uses - 1) & 1);
+  }
+#pragma unroll
+  for (int i = 0; i < Tile::n / 16; ++i) {
+    reinterpret_cast<float4*>(place)[i * 32 + lane] = {other[4 * i], other[4 * i + 1],
+                                                       other[4 * i + 2], other[4 * i + 3]};
+  }
+  fence_shared();
+  __syncwarp();
+  cluster_wait();
+  if (lane == 0) {
+    shared.gathered(warp).arrive_expect(kBytes);
+    send_bytes(cluster_address(smem_address(shared.staging(warp)), 1 - work.part), place, kBytes,
+               cluster_address(smem_address(&shared.gathered(warp)), 1 - work.part));
+  }
+  __syncwarp();
+}
 /// Adds up the parts of a tile whose k was cut among the blocks of a cluster (Tile::parts), inside
 /// their shared memory, after the one round of tiles that there is. Warps take turns in owning the
 /// sum: warp w's belongs to part w % parts. Sums are sent by stores that count at a barrier of the
 /// owner's: a barrier of the cluster would have to fence all memory. By all warps of the block,
 /// those that do not multiply by attend_gathering(); true where this warp holds the result. The
-/// order of the sum is fixed, and so are its bits.
+/// order of the sum is fixed, and so are its bits. (Tile::own_blocks: both hold the result's half
+/// that is their own in the first half of `sums`, and the other block's part has come already.)
 template <class Tile, class Shared, int kCount>
 __device__ bool gather_parts(const Shared& shared, const TileWork& work, float (&sums)[kCount],
                              int warp, int lane) {
-  if constexpr (Tile::parts > 1) {
+  if constexpr (Tile::own_blocks > 0) {
+    shared.gathered(warp).wait(0);
+    const auto* other = reinterpret_cast<const float4*>(shared.staging(warp));
+#pragma unroll
+    for (int i = 0; i < kCount / 8; ++i) {
+      const float4 x = other[i * 32 + lane];
+      sums[4 * i] += x.x;
+      sums[4 * i + 1] += x.y;
+      sums[4 * i + 2] += x.z;
+      sums[4 * i + 3] += x.w;
+    }
+  } else if constexpr (Tile::parts > 1) {
     static_assert(kCount % 4 == 0);
     constexpr int kRow = 32 * static_cast<int>(sizeof(float4));
     constexpr int kPiece = kCount / 4 * kRow;
@@ -294,7 +361,9 @@ __device__ bool gather_parts(const Shared& shared, const TileWork& work, float (
 /// By the warps that do not multiply, at their end.
 template <class Tile>
 __device__ void attend_gathering() {
-  if constexpr (Tile::parts > 1) {
+  if constexpr (Tile::own_blocks > 0) {
+    cluster_wait();
+  } else if constexpr (Tile::parts > 1) {
     cluster_sync_relaxed();
   }
 }
@@ -313,10 +382,14 @@ template <int kN>
 constexpr int staging_bytes() {
   return ceil_div(16 * kN * 2, 1024) * 1024;
 }
-/// Columns of the box of `out`'s tensor map, whose rows are 16: swizzled where that is 64.
+/// Columns of the box of `out`'s tensor map, whose rows are 16: swizzled where that is 64 or 32.
 template <int kN>
 constexpr int out_box_columns() {
-  return kN % 64 == 0 ? 64 : kN;
+  return kN % 64 == 0 ? 64 : kN % 32 == 0 ? 32 : kN;
+}
+template <int kN>
+constexpr bool out_box_swizzled() {
+  return kN % 32 == 0;
 }
 
 /// Stores a warp's 16 rows of a wgmma result, rounded to bf16, at (row, column) of out. `staging`
@@ -324,7 +397,7 @@ constexpr int out_box_columns() {
 template <int kN>
 __device__ void store_rows(char* staging, const CUtensorMap& out, int row, int column,
                            const float (&sums)[kN / 2], int lane) {
-  constexpr bool kSwizzled = out_box_columns<kN>() == 64;
+  constexpr int kBoxChunks = out_box_columns<kN>() / 8;  // of 8 columns, 16 bytes
   if (lane == 0) {
     wait_stores_read<0>();
   }
@@ -333,10 +406,11 @@ __device__ void store_rows(char* staging, const CUtensorMap& out, int row, int c
   const int r = lane % 16;
 #pragma unroll
   for (int i = 0; i < kN / 16; ++i) {
-    const int chunk = 2 * i + lane / 16;  // of 8 columns, 16 bytes
-    const uint32_t offset =
-        kSwizzled ? chunk / 8 * 16 * kRowBytes + swizzle_128(r * kRowBytes + chunk % 8 * 16)
-                  : r * kN * 2 + chunk * 16;
+    const int chunk = 2 * i + lane / 16;
+    const int in_box = r * kBoxChunks + chunk % kBoxChunks;
+    const uint32_t offset = (chunk / kBoxChunks * 16 * kBoxChunks +
+                             (out_box_swizzled<kN>() ? in_box ^ in_box / 8 % kBoxChunks : in_box)) *
+                            16;
     const float* s = sums + 8 * i;
     store_matrices_x4(base + offset, pack_bf16x2(s[0], s[1]), pack_bf16x2(s[2], s[3]),
                       pack_bf16x2(s[4], s[5]), pack_bf16x2(s[6], s[7]));
@@ -346,7 +420,7 @@ __device__ void store_rows(char* staging, const CUtensorMap& out, int row, int c
   if (lane == 0) {
 #pragma unroll
     for (int i = 0; i < kN / out_box_columns<kN>(); ++i) {
-      store_tile(out, column + i * out_box_columns<kN>(), row, staging + i * 16 * kRowBytes);
+      store_tile(out, column + i * out_box_columns<kN>(), row, staging + i * 16 * kBoxChunks * 16);
     }
     commit_stores();
   }

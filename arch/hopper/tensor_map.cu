@@ -37,14 +37,16 @@ Result<CUtensorMap> tensor_map(const MapArgs& args) {
                              static_cast<cuuint32_t>(args.box_rows),
                              static_cast<cuuint32_t>(args.box_planes)};
   const cuuint32_t steps[3] = {1, 1, 1};
+  const bool bytes = args.format == MapFormat::u8;
+  const CUtensorMapSwizzle swizzle = !args.swizzled ? CU_TENSOR_MAP_SWIZZLE_NONE
+                                     : args.box_columns * (bytes ? 1 : 2) == 64
+                                         ? CU_TENSOR_MAP_SWIZZLE_64B
+                                         : CU_TENSOR_MAP_SWIZZLE_128B;
   const CUresult result =
-      encode(&map,
-             args.format == MapFormat::u8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                                          : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      encode(&map, bytes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
              args.planes > 0 ? 3 : 2, const_cast<void*>(args.data), sizes, strides, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE,
-             args.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     return device_error("the CUDA driver refuses a tensor map of " + std::to_string(args.rows) +
                         " x " + std::to_string(args.columns) + " with boxes of " +

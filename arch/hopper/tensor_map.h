@@ -21,8 +21,8 @@ struct MapArgs {
   int64_t columns = 0;
   int64_t stride_bytes = 0;  ///< a multiple of 16
   int box_rows = 0;          ///< at most 256
-  int box_columns = 0;       ///< 128 bytes where swizzled; at most 256
-  bool swizzled = true;      ///< as swizzle_128()
+  int box_columns = 0;       ///< 128 or 64 bytes where swizzled; at most 256
+  bool swizzled = true;      ///< as swizzle_128(), or of 64 bytes the same with the lower two bits
   int64_t planes = 0;        ///< matrices in a stack; 0: no stack, one matrix
   int64_t plane_bytes = 0;   ///< from one to the next, a multiple of 16
   int box_planes = 1;        ///< at most 256

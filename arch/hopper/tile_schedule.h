@@ -4,7 +4,9 @@
 // The blocks of a cluster lie side by side: they compute neighbouring tiles, along n when they
 // share the tile of a (kShareA), else along m. `cluster` neighbouring tiles are a super tile. All
 // clusters take one super tile a round. Where tiles are too few to fill the device, the blocks of a
-// cluster have one tile instead, each a part of k, and put their sums together at the end.
+// cluster have one tile instead, each a part of k, and put their sums together at the end. Two such
+// blocks may leave the last blocks of k for then: each goes through them for its own half of the
+// columns, while its sums of the other half are on their way to the other block.
 #pragma once
 
 #include "arch/hopper/layout.h"
@@ -18,6 +20,10 @@ struct TileWork {
   int k_begin = 0;  ///< in blocks of k
   int k_end = 0;
   int part = 0;  ///< of k, which this block has
+  /// From here on a block of two that leave blocks of k goes through its own half of the columns
+  /// only, and `skip` blocks further along k than counted.
+  int own_begin = 0;
+  int skip = 0;
 };
 
 /// Division by a number that is known before the kernel starts, as a product and a shift: blocks
@@ -49,9 +55,10 @@ struct TileSchedule {
   int k_blocks = 0;
   int cluster = 1;  ///< blocks that share an operand's tile: 1, 2 or 4
   bool share_a = true;
-  int parts = 1;     ///< or blocks that cut k of one tile: 1, 2 or 4; see parts_fit()
-  int clusters = 1;  ///< of blocks of either kind, resident at once
-  int band = 8;      ///< super tiles along m visited together, so that they share b from L2
+  int parts = 1;       ///< or blocks that cut k of one tile: 1, 2 or 4; see parts_fit()
+  int own_blocks = 0;  ///< blocks of k that two parts leave; fewer where k is short
+  int clusters = 1;    ///< of blocks of either kind, resident at once
+  int band = 8;        ///< super tiles along m visited together, so that they share b from L2
 
   // derived
   int super_m = share_a ? m_tiles : ceil_div(m_tiles, cluster);
@@ -63,7 +70,8 @@ struct TileSchedule {
 
   /// Parts are as long as each other, and there is one round of them.
   constexpr bool parts_fit() const {
-    return parts == 1 || (cluster == 1 && k_blocks % parts == 0 && super_tiles <= clusters);
+    return parts == 1 || (cluster == 1 && k_blocks % parts == 0 && super_tiles <= clusters &&
+                          (own_blocks == 0 || k_blocks >= 4));
   }
 
   /// Blocks of a launch: no more than there is work for.
@@ -83,6 +91,14 @@ struct TileSchedule {
     work.part = parts > 1 ? rank : 0;
     work.k_begin = k_of_part * work.part;
     work.k_end = work.k_begin + k_of_part;
+    if (own_blocks > 0) {
+      const int own = own_blocks < k_blocks - 2 ? own_blocks : k_blocks - 2;
+      const int both = (k_blocks - own) / 2;
+      work.k_begin = both * work.part;
+      work.own_begin = work.k_begin + both;
+      work.k_end = work.own_begin + own;
+      work.skip = both * (1 - work.part);
+    }
     const int band_index = by_band_size.divide(super);
     const int in_band = super - band_index * band * super_n;
     const int first_m = band_index * band;

@@ -33,7 +33,7 @@ Status launch_tile(const GemmBf16Args& args, const TileSchedule& schedule, cudaS
                                  .stride_bytes = args.out.stride * 2,
                                  .box_rows = 16,
                                  .box_columns = kColumns,
-                                 .swizzled = kColumns == 64}));
+                                 .swizzled = out_box_swizzled<kStagedColumns<Tile>>()}));
   }
   const F32Out out_f32{.data = f32 ? static_cast<float*>(args.out.data) : nullptr,
                        .stride = args.out.stride,

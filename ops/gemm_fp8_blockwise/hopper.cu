@@ -122,17 +122,17 @@ Status launch_tile(const GemmFp8BlockwiseArgs& args, const ConstMatrix& a_k_majo
   };
   WEFT_ASSIGN(const CUtensorMap a,
               operand(a_k_major, args.m, Tile::share_a ? Tile::shared_rows : Tile::m));
-  WEFT_ASSIGN(const CUtensorMap b,
-              operand(b_k_major, args.n, Tile::share_a ? Tile::n : Tile::shared_rows));
+  WEFT_ASSIGN(const CUtensorMap b, operand(b_k_major, args.n, Tile::b_rows));
   constexpr int kColumns = out_box_columns<kStagedColumns<Tile>>();
-  WEFT_ASSIGN(const CUtensorMap out, tensor_map({.data = args.out.data,
-                                                 .format = MapFormat::bf16,
-                                                 .rows = args.m,
-                                                 .columns = args.n,
-                                                 .stride_bytes = args.out.stride * 2,
-                                                 .box_rows = 16,
-                                                 .box_columns = kColumns,
-                                                 .swizzled = kColumns == 64}));
+  WEFT_ASSIGN(const CUtensorMap out,
+              tensor_map({.data = args.out.data,
+                          .format = MapFormat::bf16,
+                          .rows = args.m,
+                          .columns = args.n,
+                          .stride_bytes = args.out.stride * 2,
+                          .box_rows = 16,
+                          .box_columns = kColumns,
+                          .swizzled = out_box_swizzled<kStagedColumns<Tile>>()}));
   BlockScales scales{.a = args.a_scale.data,
                      .a_row = args.a_scale.row_stride,
                      .a_block = args.a_scale.block_stride,
@@ -172,10 +172,11 @@ Status launch(const GemmFp8BlockwiseArgs& args, const Plan& plan, Stream stream)
   if (!schedule.parts_fit()) {
     return usage_error("gemm_fp8_blockwise cannot cut k as the plan " + to_text(plan) + " says");
   }
-#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, CYCLES)                              \
-  if (tile->m == M && tile->n == N && tile->cluster == CLUSTER && tile->parts == PARTS) {         \
-    return launch_tile<GemmTile<M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS>>(args, a, b, schedule, \
-                                                                            cuda);                \
+#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, CYCLES)                      \
+  if (tile->m == M && tile->n == N && tile->cluster == CLUSTER && tile->parts == PARTS) { \
+    return launch_tile<                                                                   \
+        GemmTile<M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, fp8_own_blocks(N, PARTS)>>(   \
+        args, a, b, schedule, cuda);                                                      \
   }
   WEFT_GEMM_FP8_TILES(WEFT_TILE)
 #undef WEFT_TILE

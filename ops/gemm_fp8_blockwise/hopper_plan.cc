@@ -9,7 +9,7 @@ constexpr TunedPlan kTuned[] = {
 };
 
 #define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, CYCLES) \
-  {M, N, CLUSTER, SHARE_A, PARTS, CYCLES},
+  {M, N, CLUSTER, SHARE_A, PARTS, CYCLES, fp8_own_blocks(N, PARTS)},
 constexpr TileChoice kTiles[] = {WEFT_GEMM_FP8_TILES(WEFT_TILE)};
 #undef WEFT_TILE
 

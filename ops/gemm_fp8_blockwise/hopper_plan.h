@@ -28,6 +28,10 @@ namespace weft::hopper {
   X(128, 64, 2, 2, true, 2, 510)    \
   X(64, 64, 1, 4, true, 4, 370)
 
+/// Blocks of k that two parts of a wide tile leave (TileSchedule::own_blocks): as many as it takes
+/// to send the sums.
+constexpr int fp8_own_blocks(int n, int parts) { return parts == 2 && n == 192 ? 4 : 0; }
+
 TiledProduct tiled_product(const GemmFp8BlockwiseArgs& args);
 std::span<const TileChoice> gemm_fp8_tiles();
 Plan plan_gemm_fp8_blockwise(const GemmFp8BlockwiseArgs& args, const DeviceInfo& device);

@@ -60,11 +60,13 @@ using Fp8SharedOf = GemmShared<Tile, ceil_div(Tile::m * 4, 128) * 128,
 /// Columns that a warp stages at a time: all, unless they would leave the ring three stages, where
 /// four are worth 2 to 7 % of a long product.
 template <class Tile>
-inline constexpr int kStagedColumns = Fp8SharedOf<Tile, 1>::kStages > 3 ? Tile::n
-                                      : Tile::n % 32 == 0               ? Tile::n / 2
-                                                                        : Tile::n / 3;
+inline constexpr int kStagedColumns = Tile::own_blocks > 0                ? Tile::n / 2
+                                      : Fp8SharedOf<Tile, 1>::kStages > 3 ? Tile::n
+                                      : Tile::n % 32 == 0                 ? Tile::n / 2
+                                                                          : Tile::n / 3;
+/// (What another block sends of its sums in f32 comes to that place too.)
 template <class Tile>
-using Fp8Shared = Fp8SharedOf<Tile, Tile::n / kStagedColumns<Tile>>;
+using Fp8Shared = Fp8SharedOf<Tile, (Tile::own_blocks > 0 ? 1 : Tile::n / kStagedColumns<Tile>)>;
 template <class Tile>
 __device__ Pages<Tile>& pages_of(const Fp8Shared<Tile>& shared) {
   return *static_cast<Pages<Tile>*>(shared.own());
@@ -88,6 +90,7 @@ struct RowScales {
     }
   }
   __device__ void advance() { from += scales.a_block; }
+  __device__ void skip(int k_blocks) { from += k_blocks * scales.a_block; }
 
   const Fp8Shared<Tile>& shared;
   const BlockScales& scales;
@@ -111,8 +114,12 @@ __device__ void feed_scales(const Fp8Shared<Tile>& shared, const TileSchedule& s
     const int block = work.n * Tile::n / kFp8Block;
     for (int first_k = work.k_begin; first_k < work.k_end; first_k += kPageBlocks, page.advance()) {
       const int blocks = min(kPageBlocks, work.k_end - first_k);
+      // (In tiles without own blocks nothing is skipped.)
+      const auto along_k = [&](int k) {
+        return Tile::own_blocks > 0 && k >= work.own_begin ? k + work.skip : k;
+      };
       float mine[kScales] = {};
-      const float* b = scales.b + block * scales.b_row + (first_k + lane) * scales.b_block;
+      const float* b = scales.b + block * scales.b_row + along_k(first_k + lane) * scales.b_block;
 #pragma unroll
       for (int i = 0; i < kScales; ++i) {
         if (lane < blocks && block + i < scales.n_blocks) {
@@ -128,8 +135,8 @@ __device__ void feed_scales(const Fp8Shared<Tile>& shared, const TileSchedule& s
       if (scales.bulk) {
         continue;
       }
-      const float* a = scales.a + first_k * scales.a_block;
-      for (int k = 0; k < blocks; ++k, cursor.advance(), a += scales.a_block) {
+      for (int k = 0; k < blocks; ++k, cursor.advance()) {
+        const float* a = scales.a + along_k(first_k + k) * scales.a_block;
         shared.empty(cursor.slot).wait(cursor.parity ^ 1);
         auto* to = reinterpret_cast<float*>(shared.beside(cursor.slot));
         for (int i = lane; i < Tile::m; i += 32) {
@@ -150,18 +157,18 @@ struct StageScales {
   float columns[kScales] = {};
 };
 
-/// totals += scale * part for kCount columns from `column` on, counted from the start of the first
-/// block that shares a scale; see kColumnScales. Scales are selected by value; an index would put
-/// them into local memory. Column is int or a std::integral_constant.
-template <int kStep, int kCount, int kScales, class Column>
+/// totals += scale * part. place(i) is where column i of the part is, counted from the start of the
+/// first block that shares a scale, see kColumnScales; kStep columns together are in one block.
+/// Scales are selected by value; an index would put them into local memory.
+template <int kStep, int kCount, int kScales, class Place>
 __device__ __forceinline__ void add_scaled(float* totals, const float (&part)[kCount],
-                                           const StageScales<kScales>& scales, Column column) {
+                                           const StageScales<kScales>& scales, const Place& place) {
 #pragma unroll
   for (int first = 0; first < kCount; first += kStep / 2) {
     float columns = scales.columns[0];
 #pragma unroll
     for (int i = 1; i < kScales; ++i) {
-      columns = column + first * 2 < i * kFp8Block ? columns : scales.columns[i];
+      columns = place(first * 2) < i * kFp8Block ? columns : scales.columns[i];
     }
     const float upper = scales.upper * columns;
     const float lower = scales.lower * columns;
@@ -217,6 +224,9 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   const TileWork first = warp >= Tile::warps ? first_work<Tile>(schedule) : TileWork();
   const auto begin = [&] {
     shared.wait_prepared();
+    if constexpr (Tile::own_blocks > 0) {
+      cluster_arrive();  // see hand_over()
+    }
     // What only b and its scales are read by.
     const bool of_b = warp == kFeederOfB<Tile> || (warp == Tile::warps + 2 && scales.bulk);
     if (!(constant_b && of_b)) {
@@ -298,14 +308,14 @@ __global__ void __launch_bounds__(Tile::threads, 1)
         }
         cursor.advance();
       };
-      const auto multiply = [&](int slot, int tile, float(&part)[kSums]) {
+      const auto multiply = [&]<int kCount>(int slot, int tile, float(&part)[kCount]) {
         hold(part);
         wgmma_begin();
 #pragma unroll
         for (int i = 0; i < kRowBytes / kWgmmaRowBytes; ++i) {
           const uint32_t offset = slot * Shared::kStageBytes + i * kWgmmaRowBytes;
-          wgmma<E4m3, Tile::n>(part, advance(a_tile, offset + tile * 64 * kRowBytes),
-                               advance(b_tile, offset), i > 0);
+          wgmma<E4m3, 2 * kCount>(part, advance(a_tile, offset + tile * 64 * kRowBytes),
+                                  advance(b_tile, offset), i > 0);
         }
         wgmma_commit();
         hold(part);
@@ -324,7 +334,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
             __syncwarp();  // all lanes have read their scales
             shared.release(last_slot, lane);
           }
-          add_scaled<kStep>(totals, part, before, column);
+          add_scaled<kStep>(totals, part, before, [&](int i) { return column + i; });
         };
         const auto block = [&]<int kPart>() {
           const int slot = cursor.slot;
@@ -354,55 +364,83 @@ __global__ void __launch_bounds__(Tile::threads, 1)
         }
       } else {
         bool there = false;  // the next stage is known to be
-        while (k < work.k_end) {
-          const int slot = cursor.slot;
-          if (!there) {
-            shared.full(slot).wait(cursor.parity);
-          }
-          Scales now;
+        // Columns that have one scale, also where halves of the tile are turned.
+        constexpr int kTogether = Tile::own_blocks > 0 ? std::gcd(kStep, Tile::n / 2) : kStep;
+        // Goes on to block k_end of k with 2 * size columns; `meanwhile` comes beside products.
+        const auto go_on = [&](auto size, int k_end, const auto& place, const auto& meanwhile) {
+          while (k < k_end) {
+            const int slot = cursor.slot;
+            if (!there) {
+              shared.full(slot).wait(cursor.parity);
+            }
+            Scales now;
 #pragma unroll
-          for (int tile = 0; tile < kRowTiles; ++tile) {
-            float part[kSums];
-            multiply(slot, tile, part);
-            row_scales(slot, row + 64 * tile, now);
-            if (tile == 0) {
-              pass(now);
-            }
-            wgmma_wait<0>();
-            hold(part);
-            if (tile == kRowTiles - 1) {
-              // All lanes have read their scales: a product ago, so that an arrival need not wait
-              // for the reads (Barrier::arrive_after()). (Racecheck does not follow them to lane
-              // 0's arrival, and reports a race here: docs/performance.md.)
-              __syncwarp();
-              shared.release(slot, lane);
-              if constexpr (kAhead) {
-                there = shared.full(cursor.slot).test(cursor.parity);
+            for (int tile = 0; tile < kRowTiles; ++tile) {
+              float part[size()];
+              multiply(slot, tile, part);
+              row_scales(slot, row + 64 * tile, now);
+              if (tile == 0) {
+                pass(now);
               }
-            }
-            if constexpr (kRowTiles == 1 && 1 < kColumnScales<Tile>) {
-              // To select a scale for each step of columns takes as many instructions as half the
-              // multiply-adds. (In the other loops branches took longer, though.)
-              as_constant<1, kMostSteps>(steps, [&](auto constant) {
-                using Column =
-                    std::integral_constant<int, kFp8Block - decltype(constant)::value * kStep>;
-                add_scaled<kStep>(totals, part, now, Column());
-              });
-            } else {
-              add_scaled<kStep>(totals + tile * kSums, part, now, column);
+              meanwhile();
+              wgmma_wait<0>();
+              hold(part);
+              if (tile == kRowTiles - 1) {
+                // All lanes have read their scales: a product ago, so that an arrival need not wait
+                // for the reads (Barrier::arrive_after()). (Racecheck does not follow them to lane
+                // 0's arrival, and reports a race here: docs/performance.md.)
+                __syncwarp();
+                shared.release(slot, lane);
+                if constexpr (kAhead) {
+                  there = shared.full(cursor.slot).test(cursor.parity);
+                }
+              }
+              add_scaled<kTogether>(totals + tile * kSums, part, now, place);
             }
           }
+        };
+        const auto nothing = [] {};
+        constexpr std::integral_constant<int, kSums> kAll;
+        // Copies of the loop for each border of scales of columns, as to select a scale for each
+        // step of columns takes as many instructions as half the multiply-adds. (With two row tiles
+        // that takes longer, though.)
+        if constexpr (Tile::own_blocks > 0) {
+          static_assert(kColumnScales<Tile> == 2 && kFp8Block / kStep == 2);
+          constexpr int kHalf = Tile::n / 2;
+          constexpr std::integral_constant<int, kHalf / 2> kOwn;
+          as_constant<0, 3>(2 * work.part + column / kStep, [&](auto which) {
+            const auto place = [](int i) {  // the block's own half comes first
+              constexpr int kWhich = decltype(which)::value;
+              return kWhich % 2 * kStep + (i + kWhich / 2 * kHalf) % Tile::n;
+            };
+            go_on(kAll, work.own_begin, place, nothing);
+            go_on(kOwn, work.own_begin + 1, place,
+                  [&] { hand_over<Tile>(shared, work, totals, warp, lane); });
+            go_on(kOwn, work.k_end, place, nothing);
+          });
+        } else if constexpr (kRowTiles == 1 && 1 < kColumnScales<Tile>) {
+          as_constant<1, kMostSteps>(steps, [&](auto to_border) {
+            go_on(
+                kAll, work.k_end,
+                [](int i) { return kFp8Block - decltype(to_border)::value * kStep + i; }, nothing);
+          });
+        } else {
+          go_on(
+              kAll, work.k_end, [&](int i) { return column + i; }, nothing);
         }
       }
       if (gather_parts<Tile>(shared, work, totals, warp, lane)) {
 #pragma unroll
         for (int tile = 0; tile < kRowTiles; ++tile) {
           constexpr int kColumns = kStagedColumns<Tile>;
+          constexpr int kStored = Tile::n / (Tile::own_blocks > 0 ? 2 : 1);
+          const int first_column =
+              work.n * Tile::n + (Tile::own_blocks > 0 ? work.part * kStored : 0);
 #pragma unroll
-          for (int i = 0; i < Tile::n / kColumns; ++i) {
+          for (int i = 0; i < kStored / kColumns; ++i) {
             store_rows<kColumns>(shared.staging(warp), out,
                                  work.m * Tile::m + first_row + 64 * tile + warp % 4 * 16,
-                                 work.n * Tile::n + i * kColumns,
+                                 first_column + i * kColumns,
                                  reinterpret_cast<const float(&)[kColumns / 2]>(
                                      totals[tile * kSums + i * kColumns / 2]),
                                  lane);
