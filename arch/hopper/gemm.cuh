@@ -272,12 +272,13 @@ __device__ void hand_over(const Shared& shared, const TileWork& work,
   constexpr int kBytes = Tile::n / 4 * 32 * static_cast<int>(sizeof(float));
   constexpr int kFits = Shared::kBBytes / 2 / kBytes;  // warps' sums in a stage
   static_assert(Tile::warps <= kFits * Shared::kStages);
-  const int slot = warp / kFits;
+  // Of the stages to come the warpgroup that is ahead takes the first: their places were read
+  // longest ago.
+  const int stage = work.own_begin - work.k_begin + warp / kFits;
+  const int slot = stage % Shared::kStages;
   char* place = shared.b(slot) + Shared::kBBytes / 2 + warp % kFits * kBytes;
-  // The last use of the slot's other half of b, if there was one.
-  const int uses = ceil_div(work.own_begin - work.k_begin - slot, Shared::kStages);
-  if (uses > 0) {
-    shared.empty(slot).wait((uses - 1) & 1);
+  if (stage >= Shared::kStages) {
+    shared.empty(slot).wait((stage / Shared::kStages - 1) & 1);
   }
 #pragma unroll
   for (int i = 0; i < Tile::n / 16; ++i) {
