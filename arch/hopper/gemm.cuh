@@ -175,12 +175,11 @@ inline constexpr int kFeederOfB = Tile::warps + (kFeedsA<Tile, Feed::own> ? 1 : 
 /// cycles: two arrivals at each full barrier. a is [m, k], b is [n, k]; `row_elements` make
 /// kRowBytes. `beside` loads what belongs to the stages besides: start() says how many bytes to
 /// each of a tile's, load() comes for each, by one thread, and then advance() by all; skip() before
-/// blocks of k are. `begin` waits until the barriers are prepared and the operand may be read:
-/// once, when all else is known.
-template <class Tile, Feed kFeed, class Shared, class Begin, class Beside = NothingBeside>
+/// blocks of k are.
+template <class Tile, Feed kFeed, class Shared, class Beside = NothingBeside>
 __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, TileWork work,
                            const CUtensorMap& a, const CUtensorMap& b, int row_elements,
-                           const Begin& begin, Beside beside = {}) {
+                           Beside beside = {}) {
   constexpr bool kA = kFeedsA<Tile, kFeed>;
   const CUtensorMap& map = kA ? a : b;
   const int cluster_index = blockIdx.x / Tile::cluster;
@@ -194,9 +193,6 @@ __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, T
     const int first_row = kFeed == Feed::common && Tile::sharing > 1 ? rank * Tile::shared_rows : 0;
     const int y = (kA ? work.m * Tile::m : work.n * Tile::n) + first_row;
     int x = work.k_begin * row_elements;
-    if (round == 0) {
-      begin();
-    }
     for (int k = work.k_begin; k < work.k_end;
          ++k, x += row_elements, cursor.advance(), beside.advance()) {
       const int slot = cursor.slot;

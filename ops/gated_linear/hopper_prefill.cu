@@ -35,12 +35,10 @@ __device__ float bias_at(const uint16_t* bias, int column, int n) {
 }
 
 /// The feeder of weights, one warp; see feed_tiles(). Their stack has two planes, gate and up.
-template <class Begin>
 __device__ void feed_weights(const Shared& shared, const TileSchedule& schedule, TileWork work,
-                             const CUtensorMap& weights, int gate_plane, const Begin& begin) {
+                             const CUtensorMap& weights, int gate_plane) {
   const bool chosen = elect_one();
   Shared::Cursor cursor;
-  begin();
   int round = 0;
   do {
     for (int k = work.k_begin; k < work.k_end; ++k, cursor.advance()) {
@@ -75,26 +73,21 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   }
   shared.prepare(warp, 2);
   const TileWork first = warp >= Tile::warps ? first_work<Tile>(schedule) : TileWork();
-  const auto begin = [&] {
-    shared.wait_prepared();
-    if (warp != Tile::warps) {  // weights are not written meanwhile
-      wait_for_earlier();
-    }
-  };
+  shared.wait_prepared();
+  if (warp != Tile::warps) {  // weights are not written meanwhile
+    wait_for_earlier();
+  }
 
   constexpr int kFeederRegisters = 40;
   constexpr int kRegisters = 232;
   if (warp >= Tile::warps) {
     lower_registers<kFeederRegisters>();
     if (warp == Tile::warps) {
-      feed_weights(shared, schedule, first, weights, params.gate_plane, begin);
+      feed_weights(shared, schedule, first, weights, params.gate_plane);
     } else if (warp == Tile::warps + 1) {
-      feed_tiles<Tile, Feed::common>(shared, schedule, first, a, weights, kBlock, begin);
-    } else {
-      begin();
+      feed_tiles<Tile, Feed::common>(shared, schedule, first, a, weights, kBlock);
     }
   } else {
-    begin();
     raise_registers<kRegisters>();
     const int warpgroup = warp / 4;
     const uint64_t a_tile = advance(tile_descriptor(shared.a(0)), warpgroup * 64 * kRowBytes);

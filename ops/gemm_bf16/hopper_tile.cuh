@@ -73,12 +73,10 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   }
   shared.prepare(warp, 2);
   const TileWork first = warp >= Tile::warps ? first_work<Tile>(schedule) : TileWork();
-  const auto begin = [&] {
-    shared.wait_prepared();
-    if (!(constant_b && warp == kFeederOfB<Tile>)) {
-      wait_for_earlier();
-    }
-  };
+  shared.wait_prepared();
+  if (!(constant_b && warp == kFeederOfB<Tile>)) {
+    wait_for_earlier();
+  }
   const int cluster_index = blockIdx.x / Tile::cluster;
 
   // Of the 65536 registers, what the feeder leaves.
@@ -87,15 +85,12 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   if (warp >= Tile::warps) {
     lower_registers<kFeederRegisters>();
     if (warp == Tile::warps) {
-      feed_tiles<Tile, Feed::own>(shared, schedule, first, a, b, kBf16Block, begin);
+      feed_tiles<Tile, Feed::own>(shared, schedule, first, a, b, kBf16Block);
     } else if (warp == Tile::warps + 1) {
-      feed_tiles<Tile, Feed::common>(shared, schedule, first, a, b, kBf16Block, begin);
-    } else {
-      begin();
+      feed_tiles<Tile, Feed::common>(shared, schedule, first, a, b, kBf16Block);
     }
     attend_gathering<Tile>();
   } else {
-    begin();
     raise_registers<kRegisters>();
     const int warpgroup = warp / 4;
     const int rank = Tile::cluster > 1 ? cluster_rank() : 0;

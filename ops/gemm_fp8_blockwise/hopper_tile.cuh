@@ -222,17 +222,15 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     }
   });
   const TileWork first = warp >= Tile::warps ? first_work<Tile>(schedule) : TileWork();
-  const auto begin = [&] {
-    shared.wait_prepared();
-    if constexpr (Tile::own_blocks > 0) {
-      cluster_arrive();  // see hand_over()
-    }
-    // What only b and its scales are read by.
-    const bool of_b = warp == kFeederOfB<Tile> || (warp == Tile::warps + 2 && scales.bulk);
-    if (!(constant_b && of_b)) {
-      wait_for_earlier();
-    }
-  };
+  shared.wait_prepared();
+  if constexpr (Tile::own_blocks > 0) {
+    cluster_arrive();  // see hand_over()
+  }
+  // What only b and its scales are read by.
+  const bool of_b = warp == kFeederOfB<Tile> || (warp == Tile::warps + 2 && scales.bulk);
+  if (!(constant_b && of_b)) {
+    wait_for_earlier();
+  }
   const int cluster_index = blockIdx.x / Tile::cluster;
 
   constexpr int kSums = Tile::n / 2;
@@ -249,19 +247,15 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   if (warp >= Tile::warps) {
     lower_registers<kFeederRegisters>();
     if (warp == Tile::warps) {
-      feed_tiles<Tile, Feed::own>(shared, schedule, first, a, b, kFp8Block, begin);
+      feed_tiles<Tile, Feed::own>(shared, schedule, first, a, b, kFp8Block);
     } else if (warp == Tile::warps + 1) {
-      feed_tiles<Tile, Feed::common>(shared, schedule, first, a, b, kFp8Block, begin,
+      feed_tiles<Tile, Feed::common>(shared, schedule, first, a, b, kFp8Block,
                                      RowScales<Tile>{shared, scales});
     } else if (warp == Tile::warps + 2) {
-      begin();
       feed_scales<Tile>(shared, schedule, first, scales, lane);
-    } else {
-      begin();
     }
     attend_gathering<Tile>();
   } else {
-    begin();
     raise_registers<kRegisters>();
     constexpr int kStep = std::gcd(Tile::n, kFp8Block);
     const int warpgroup = warp / 4;
