@@ -113,7 +113,8 @@ struct GemmShared {
   __device__ void prepare(int warp, int arrivals) const {
     prepare(warp, arrivals, [] {});
   }
-  /// By all warps, before they touch the barriers.
+  /// By all warps, before they touch the barriers, in one place of the kernel: synccheck takes a
+  /// barrier of all that warps come to in several for threads that diverge.
   __device__ void wait_prepared() const {
     if constexpr (Tile::sharing > 1) {
       cluster_sync_relaxed();

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <tuple>
@@ -51,10 +52,10 @@ TEST(Divisor, DividesExactly) {
   }
 }
 
-/// Every block of k of every tile is multiplied once, and blocks that share an operand's tile in a
-/// round are at work together.
+/// Every block of k of both halves of every tile is multiplied once, and blocks that share an
+/// operand's tile in a round are at work together.
 void expect_complete(const TileSchedule& schedule) {
-  std::map<std::tuple<int, int, int>, int> times;
+  std::map<std::tuple<int, int, int, int>, int> times;
   int most = 0;
   const int size = schedule.cluster * schedule.parts;
   for (int cluster = 0; cluster < schedule.blocks() / size; ++cluster) {
@@ -69,7 +70,12 @@ void expect_complete(const TileSchedule& schedule) {
         EXPECT_EQ(schedule.share_a ? first.m : first.n, schedule.share_a ? work.m : work.n);
         EXPECT_TRUE(schedule.parts == 1 || (first.m == work.m && first.n == work.n));
         for (int k = work.k_begin; k < work.k_end; ++k) {
-          ++times[{work.m, work.n, k}];
+          const bool own_only = schedule.own_blocks > 0 && k >= work.own_begin;
+          for (int half = 0; half < 2; ++half) {
+            if (!own_only || half == work.part) {
+              ++times[{work.m, work.n, half, own_only ? k + work.skip : k}];
+            }
+          }
         }
         mine += work.k_end - work.k_begin;
       }
@@ -80,11 +86,14 @@ void expect_complete(const TileSchedule& schedule) {
       most = std::max(most, mine);
     }
   }
-  EXPECT_EQ(most, schedule.rounds() * schedule.k_blocks / schedule.parts);
+  const int own = std::min(schedule.own_blocks, schedule.k_blocks - 2);
+  EXPECT_EQ(most, schedule.rounds() * schedule.k_blocks / schedule.parts + std::max(own, 0) / 2);
   for (int m = 0; m < schedule.m_tiles; ++m) {
     for (int n = 0; n < schedule.n_tiles; ++n) {
       for (int k = 0; k < schedule.k_blocks; ++k) {
-        EXPECT_EQ((times[{m, n, k}]), 1) << m << " " << n << " " << k;
+        for (int half = 0; half < 2; ++half) {
+          EXPECT_EQ((times[{m, n, half, k}]), 1) << m << " " << n << " " << half << " " << k;
+        }
       }
     }
   }
@@ -122,6 +131,23 @@ TEST(TileSchedule, CoversEveryTileOnce) {
     }
   }
   EXPECT_GT(cut, 4);
+}
+
+TEST(TileSchedule, TwoPartsLeaveBlocksForTheirOwnHalves) {
+  for (const int k : {4, 6, 12, 56}) {
+    const TileSchedule schedule{.m_tiles = 3,
+                                .n_tiles = 5,
+                                .k_blocks = k,
+                                .parts = 2,
+                                .own_blocks = 4,
+                                .clusters = 66,
+                                .band = 4};
+    ASSERT_TRUE(schedule.parts_fit());
+    expect_complete(schedule);
+  }
+  const TileSchedule too_short{
+      .m_tiles = 1, .n_tiles = 1, .k_blocks = 2, .parts = 2, .own_blocks = 4, .clusters = 66};
+  EXPECT_FALSE(too_short.parts_fit());
 }
 
 }  // namespace
