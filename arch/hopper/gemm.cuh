@@ -292,6 +292,20 @@ __device__ void hand_over(const Shared& shared, const TileWork& work,
   }
   __syncwarp();
 }
+/// sums += what the lanes of a warp have stored, 16 bytes each in turn: `from` is this lane's
+/// first.
+template <int kCount>
+__device__ __forceinline__ void add_stored(float* sums, const char* from) {
+#pragma unroll
+  for (int i = 0; i < kCount / 4; ++i) {
+    const float4 other = reinterpret_cast<const float4*>(from)[32 * i];
+    sums[4 * i] += other.x;
+    sums[4 * i + 1] += other.y;
+    sums[4 * i + 2] += other.z;
+    sums[4 * i + 3] += other.w;
+  }
+}
+
 /// Adds up the parts of a tile whose k was cut among the blocks of a cluster (Tile::parts), inside
 /// their shared memory, after the one round of tiles that there is. Warps take turns in owning the
 /// sum: warp w's belongs to part w % parts. Sums are sent by stores that count at a barrier of the
@@ -304,15 +318,7 @@ __device__ bool gather_parts(const Shared& shared, const TileWork& work, float (
                              int warp, int lane) {
   if constexpr (Tile::own_blocks > 0) {
     shared.gathered(warp).wait(0);
-    const auto* other = reinterpret_cast<const float4*>(shared.staging(warp));
-#pragma unroll
-    for (int i = 0; i < kCount / 8; ++i) {
-      const float4 x = other[i * 32 + lane];
-      sums[4 * i] += x.x;
-      sums[4 * i + 1] += x.y;
-      sums[4 * i + 2] += x.z;
-      sums[4 * i + 3] += x.w;
-    }
+    add_stored<kCount / 2>(sums, shared.staging(warp) + lane * 16);
   } else if constexpr (Tile::parts > 1) {
     static_assert(kCount % 4 == 0);
     constexpr int kRow = 32 * static_cast<int>(sizeof(float4));
@@ -342,15 +348,7 @@ __device__ bool gather_parts(const Shared& shared, const TileWork& work, float (
     shared.gathered(warp).wait(0);
     for (int part = 0; part < Tile::parts; ++part) {
       if (part != owner) {
-        const char* from = place(part);
-#pragma unroll
-        for (int i = 0; i < kCount / 4; ++i) {
-          const float4 other = *reinterpret_cast<const float4*>(from + i * kRow);
-          sums[4 * i] += other.x;
-          sums[4 * i + 1] += other.y;
-          sums[4 * i + 2] += other.z;
-          sums[4 * i + 3] += other.w;
-        }
+        add_stored<kCount>(sums, place(part));
       }
     }
   }
