@@ -9,6 +9,7 @@
 #include "arch/hopper/barrier.cuh"
 #include "arch/hopper/copy.cuh"
 #include "arch/hopper/layout.h"
+#include "arch/hopper/tensor_map.h"
 #include "arch/hopper/tile_schedule.h"
 #include "arch/hopper/wgmma.cuh"
 
@@ -41,7 +42,8 @@ struct GemmTile {
   /// Rows of a block's slice of the shared operand's tile, which are whole swizzle patterns.
   static constexpr int shared_rows = (kShareA ? kM : kN) / sharing;
   static_assert(shared_rows % 8 == 0, "slices of a tile are whole swizzle patterns");
-  /// Rows of b that one copy brings. Of two halves, the block's own comes first.
+  /// Rows of a and of b that one copy brings. Of two halves of b, the block's own comes first.
+  static constexpr int a_rows = kShareA ? shared_rows : kM;
   static constexpr int b_rows = kShareA ? kN / (kOwnBlocks > 0 ? 2 : 1) : shared_rows;
 };
 
@@ -143,11 +145,14 @@ __device__ TileSchedule tile_schedule(TileSchedule schedule) {
   schedule.own_blocks = Tile::own_blocks;
   return schedule;
 }
-/// What the block does first. Known at once, not after what waits: the parameters that it needs are
-/// on their way from memory for some 300 cycles.
+/// What the block does first, for the warps that feed. Known at once, not after what waits: the
+/// parameters that it needs are on their way from memory for some 300 cycles.
 template <class Tile>
-__device__ TileWork first_work(const TileSchedule& schedule) {
+__device__ TileWork first_work(const TileSchedule& schedule, int warp) {
   TileWork work;
+  if (warp < Tile::warps) {
+    return work;
+  }
   tile_schedule<Tile>(schedule).work(blockIdx.x / Tile::cluster, 0,
                                      Tile::cluster > 1 ? cluster_rank() : 0, work);
   asm volatile("" ::"r"(work.m), "r"(work.n), "r"(work.k_begin), "r"(work.k_end));
@@ -386,6 +391,18 @@ constexpr int out_box_columns() {
 template <int kN>
 constexpr bool out_box_swizzled() {
   return kN % 32 == 0;
+}
+/// The map that store_rows<kN>() stores through: bf16, `stride` in elements.
+template <int kN>
+Result<CUtensorMap> out_map(void* data, int64_t rows, int64_t columns, int64_t stride) {
+  return tensor_map({.data = data,
+                     .format = MapFormat::bf16,
+                     .rows = rows,
+                     .columns = columns,
+                     .stride_bytes = stride * 2,
+                     .box_rows = 16,
+                     .box_columns = out_box_columns<kN>(),
+                     .swizzled = out_box_swizzled<kN>()});
 }
 
 /// Stores a warp's 16 rows of a wgmma result, rounded to bf16, at (row, column) of out. `staging`

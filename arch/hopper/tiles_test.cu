@@ -110,18 +110,17 @@ void expect_one_tile() {
   const Memory<__nv_bfloat16> a_there(a);
   const Memory<__nv_bfloat16> b_there(b);
   const Memory<__nv_bfloat16> out(kRows * kColumns);
-  const auto map = [](const void* data, int rows, int columns, int box_rows, int box_columns,
-                      bool swizzled) {
-    auto result = tensor_map(
-        {data, MapFormat::bf16, rows, columns, columns * 2, box_rows, box_columns, swizzled});
+  const auto map = [](const void* data, int rows, int columns, int box_rows) {
+    auto result =
+        tensor_map({data, MapFormat::bf16, rows, columns, columns * 2, box_rows, 64, true});
     EXPECT_TRUE(result.ok());
     return *result;
   };
+  const auto there = out_map<kN>(out.data(), kRows, kColumns, kColumns);
+  ASSERT_TRUE(there.ok());
   ASSERT_TRUE(launch_kernel(one_tile<kN>, {.blocks = 1, .threads = 128, .shared_bytes = 160 << 10},
-                            map(a_there.data(), kRows, kK, 64, 64, true),
-                            map(b_there.data(), kColumns, kK, kN, 64, true),
-                            map(out.data(), kRows, kColumns, 16, out_box_columns<kN>(),
-                                out_box_swizzled<kN>()))
+                            map(a_there.data(), kRows, kK, 64),
+                            map(b_there.data(), kColumns, kK, kN), *there)
                   .ok());
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   const auto got = out.read();

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     prefetch_map(weights);
   }
   shared.prepare(warp, 2);
-  const TileWork first = warp >= Tile::warps ? first_work<Tile>(schedule) : TileWork();
+  const TileWork first = first_work<Tile>(schedule, warp);
   shared.wait_prepared();
   if (warp != Tile::warps) {  // weights are not written meanwhile
     wait_for_earlier();
@@ -210,13 +210,8 @@ Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream st
                                                      .box_columns = kBlock,
                                                      .planes = 2,
                                                      .plane_bytes = std::abs(up - gate)}));
-  WEFT_ASSIGN(const CUtensorMap out, tensor_map({.data = args.out.data,
-                                                 .format = MapFormat::bf16,
-                                                 .rows = rows,
-                                                 .columns = args.n,
-                                                 .stride_bytes = args.out.stride * 2,
-                                                 .box_rows = 16,
-                                                 .box_columns = out_box_columns<kColumns>()}));
+  WEFT_ASSIGN(const CUtensorMap out,
+              out_map<kColumns>(args.out.data, rows, args.n, args.out.stride));
   const TiledProduct product{rows, 2 * args.n, ceil_div(static_cast<int>(args.k), kBlock), kBlock};
   const TileChoice tile{Tile::m, Tile::n, Tile::cluster, Tile::share_a};
   const TileSchedule schedule = schedule_of(product, tile, stream.device->info());

@@ -18,22 +18,12 @@ Status launch_tile(const GemmBf16Args& args, const TileSchedule& schedule, cudaS
                        .box_rows = box_rows,
                        .box_columns = kBf16Block});
   };
-  WEFT_ASSIGN(const CUtensorMap a,
-              operand(args.a, args.m, Tile::share_a ? Tile::shared_rows : Tile::m));
-  WEFT_ASSIGN(const CUtensorMap b,
-              operand(args.b, args.n, Tile::share_a ? Tile::n : Tile::shared_rows));
+  WEFT_ASSIGN(const CUtensorMap a, operand(args.a, args.m, Tile::a_rows));
+  WEFT_ASSIGN(const CUtensorMap b, operand(args.b, args.n, Tile::b_rows));
   const bool f32 = args.out.dtype == DType::f32;
   CUtensorMap out = a;  // not read where the result is f32
   if (!f32) {
-    constexpr int kColumns = out_box_columns<kStagedColumns<Tile>>();
-    WEFT_ASSIGN(out, tensor_map({.data = args.out.data,
-                                 .format = MapFormat::bf16,
-                                 .rows = args.m,
-                                 .columns = args.n,
-                                 .stride_bytes = args.out.stride * 2,
-                                 .box_rows = 16,
-                                 .box_columns = kColumns,
-                                 .swizzled = out_box_swizzled<kStagedColumns<Tile>>()}));
+    WEFT_ASSIGN(out, out_map<kStagedColumns<Tile>>(args.out.data, args.m, args.n, args.out.stride));
   }
   const F32Out out_f32{.data = f32 ? static_cast<float*>(args.out.data) : nullptr,
                        .stride = args.out.stride,

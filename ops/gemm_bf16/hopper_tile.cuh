@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     prefetch_map(b);
   }
   shared.prepare(warp, 2);
-  const TileWork first = warp >= Tile::warps ? first_work<Tile>(schedule) : TileWork();
+  const TileWork first = first_work<Tile>(schedule, warp);
   shared.wait_prepared();
   if (!(constant_b && warp == kFeederOfB<Tile>)) {
     wait_for_earlier();

@@ -120,19 +120,10 @@ Status launch_tile(const GemmFp8BlockwiseArgs& args, const ConstMatrix& a_k_majo
                        .box_rows = box_rows,
                        .box_columns = kFp8Block});
   };
-  WEFT_ASSIGN(const CUtensorMap a,
-              operand(a_k_major, args.m, Tile::share_a ? Tile::shared_rows : Tile::m));
+  WEFT_ASSIGN(const CUtensorMap a, operand(a_k_major, args.m, Tile::a_rows));
   WEFT_ASSIGN(const CUtensorMap b, operand(b_k_major, args.n, Tile::b_rows));
-  constexpr int kColumns = out_box_columns<kStagedColumns<Tile>>();
   WEFT_ASSIGN(const CUtensorMap out,
-              tensor_map({.data = args.out.data,
-                          .format = MapFormat::bf16,
-                          .rows = args.m,
-                          .columns = args.n,
-                          .stride_bytes = args.out.stride * 2,
-                          .box_rows = 16,
-                          .box_columns = kColumns,
-                          .swizzled = out_box_swizzled<kStagedColumns<Tile>>()}));
+              out_map<kStagedColumns<Tile>>(args.out.data, args.m, args.n, args.out.stride));
   BlockScales scales{.a = args.a_scale.data,
                      .a_row = args.a_scale.row_stride,
                      .a_block = args.a_scale.block_stride,

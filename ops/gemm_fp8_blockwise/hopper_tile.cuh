@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
       pages.empty[page].init(Tile::warps);
     }
   });
-  const TileWork first = warp >= Tile::warps ? first_work<Tile>(schedule) : TileWork();
+  const TileWork first = first_work<Tile>(schedule, warp);
   shared.wait_prepared();
   if constexpr (Tile::own_blocks > 0) {
     cluster_arrive();  // see hand_over()
