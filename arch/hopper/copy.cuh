@@ -8,11 +8,20 @@
 #include <cstdint>
 
 #include "arch/hopper/barrier.cuh"
+#include "arch/hopper/tensor_map.h"
 
 namespace weft::hopper {
 
 __device__ inline void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+/// Asks for those of boxes of kBoxRows rows.
+template <int kBoxRows>
+__device__ void prefetch_maps(const RowBoxes& boxes) {
+  prefetch_map(boxes.whole);
+  if (boxes.rows % kBoxRows != 0) {
+    prefetch_map(boxes.last);
+  }
 }
 
 /// Loads the map's box at (x, y), x along the contiguous dimension, to `to` (128-byte swizzled

@@ -178,54 +178,75 @@ inline constexpr int kFeederOfB = Tile::warps + (kFeedsA<Tile, Feed::own> ? 1 : 
 
 /// A feeder of tiles, `work` the first: one warp, all of it, so that what it computes is uniform.
 /// Two warps feed, one each operand, because a small tile's stage must be asked for in some 200
-/// cycles: two arrivals at each full barrier. a is [m, k], b is [n, k]; `row_elements` make
-/// kRowBytes. `beside` loads what belongs to the stages besides: start() says how many bytes to
-/// each of a tile's, load() comes for each, by one thread, and then advance() by all; skip() before
-/// blocks of k are.
+/// cycles: two arrivals at each full barrier. The operand, a [m, k] or b [n, k], has boxes of
+/// Tile::a_rows or b_rows rows and kRowBytes, which are `row_elements`; what lies outside of it is
+/// not loaded, and nobody stores what comes of it. `beside` loads what belongs to the stages
+/// besides: start() says how many bytes to each of a tile's, load() comes for each, by one thread,
+/// and then advance() by all; skip() before blocks of k are.
 template <class Tile, Feed kFeed, class Shared, class Beside = NothingBeside>
 __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, TileWork work,
-                           const CUtensorMap& a, const CUtensorMap& b, int row_elements,
-                           Beside beside = {}) {
+                           const RowBoxes& operand, int row_elements, Beside beside = {}) {
   constexpr bool kA = kFeedsA<Tile, kFeed>;
-  const CUtensorMap& map = kA ? a : b;
+  constexpr int kTileRows = kA ? Tile::m : Tile::n;
+  constexpr int kBoxRows = kA ? Tile::a_rows : Tile::b_rows;
   const int cluster_index = blockIdx.x / Tile::cluster;
   const int rank = Tile::cluster > 1 ? cluster_rank() : 0;
   const bool chosen = elect_one();
+  // Of the `most` rows from y on, how many there are.
+  const auto rows_at = [&](int y, int most) { return max(0, min(most, operand.rows - y)); };
+  // (Asked of y, because nvcc 13.0 makes one instruction of min() and a comparison of its result
+  // with the bound, and takes that one's predicate the wrong way round.)
+  const auto whole_at = [&](int y) { return y <= operand.rows - kBoxRows; };
   typename Shared::Cursor cursor;
   int round = 0;
   do {
-    uint32_t bytes = (kA ? Shared::kABytes : Shared::kBBytes) + beside.start(work);
-    // This block's slice of the common tile, which all blocks of the cluster get.
-    const int first_row = kFeed == Feed::common && Tile::sharing > 1 ? rank * Tile::shared_rows : 0;
-    const int y = (kA ? work.m * Tile::m : work.n * Tile::n) + first_row;
-    int x = work.k_begin * row_elements;
-    for (int k = work.k_begin; k < work.k_end;
-         ++k, x += row_elements, cursor.advance(), beside.advance()) {
-      const int slot = cursor.slot;
-      if constexpr (Tile::own_blocks > 0) {
-        if (k == work.own_begin) {
-          x += work.skip * row_elements;
-          beside.skip(work.skip);
-          bytes -= kA ? 0 : Shared::kBBytes / 2;
-        }
-      }
-      shared.empty(slot).wait(cursor.parity ^ 1);
-      if (chosen) {
-        Barrier& full = shared.full(slot);
-        char* tile = (kA ? shared.a(slot) : shared.b(slot)) + first_row * kRowBytes;
-        full.arrive_expect(bytes);
-        if constexpr (Tile::own_blocks > 0 && !kA) {
-          load_tile(tile, map, x, y + work.part * Tile::b_rows, full);
-          if (k < work.own_begin) {
-            load_tile(tile + Shared::kBBytes / 2, map, x, y + (1 - work.part) * Tile::b_rows, full);
+    // This block's slice of the common tile, which all blocks of the cluster get; or the half of
+    // the columns that is its own, and the other.
+    constexpr bool kHalves = Tile::own_blocks > 0 && !kA;
+    constexpr bool kShares = kFeed == Feed::common && Tile::sharing > 1;
+    const int slice = kShares ? rank : 0;
+    const int tile_y = (kA ? work.m : work.n) * kTileRows;
+    const int y = tile_y + (kHalves ? work.part : slice) * kBoxRows;
+    const int other_y = tile_y + (1 - work.part) * kBoxRows;
+    const int other_rows = kHalves ? rows_at(other_y, kBoxRows) : 0;
+    uint32_t bytes = rows_at(tile_y, kTileRows) * kRowBytes + beside.start(work);
+    // Copies of the loop for each map, because small tiles leave it few instructions.
+    const auto feed = [&](const CUtensorMap& map, bool there) {
+      int x = work.k_begin * row_elements;
+      for (int k = work.k_begin; k < work.k_end;
+           ++k, x += row_elements, cursor.advance(), beside.advance()) {
+        const int slot = cursor.slot;
+        if constexpr (Tile::own_blocks > 0) {
+          if (k == work.own_begin) {
+            x += work.skip * row_elements;
+            beside.skip(work.skip);
+            bytes -= other_rows * kRowBytes;
           }
-        } else if constexpr (kFeed == Feed::own || Tile::sharing == 1) {
-          load_tile(tile, map, x, y, full);
-        } else {
-          load_tile_to((1 << Tile::sharing) - 1, tile, map, x, y, full);
         }
-        beside.load(slot, full);
+        shared.empty(slot).wait(cursor.parity ^ 1);
+        if (chosen) {
+          Barrier& full = shared.full(slot);
+          char* tile = (kA ? shared.a(slot) : shared.b(slot)) + slice * kBoxRows * kRowBytes;
+          full.arrive_expect(bytes);
+          if (there) {
+            if constexpr (kShares) {
+              load_tile_to((1 << Tile::sharing) - 1, tile, map, x, y, full);
+            } else {
+              load_tile(tile, map, x, y, full);
+            }
+          }
+          if (other_rows > 0 && k < work.own_begin) {
+            load_tile(tile + kBoxRows * kRowBytes, whole_at(other_y) ? operand.whole : operand.last,
+                      x, other_y, full);
+          }
+          beside.load(slot, full);
+        }
       }
+    };
+    if (whole_at(y)) {
+      feed(operand.whole, true);
+    } else {
+      feed(operand.last, y < operand.rows);
     }
   } while (tile_schedule<Tile>(schedule).work(cluster_index, ++round, rank, work));
 }

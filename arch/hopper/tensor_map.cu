@@ -56,4 +56,17 @@ Result<CUtensorMap> tensor_map(const MapArgs& args) {
   return map;
 }
 
+Result<RowBoxes> row_boxes(const MapArgs& args) {
+  RowBoxes boxes{.rows = static_cast<int>(args.rows)};
+  WEFT_ASSIGN(boxes.whole, tensor_map(args));
+  boxes.last = boxes.whole;
+  const int left = boxes.rows % args.box_rows;
+  if (left > 0) {
+    MapArgs last = args;
+    last.box_rows = left;
+    WEFT_ASSIGN(boxes.last, tensor_map(last));
+  }
+  return boxes;
+}
+
 }  // namespace weft::hopper

@@ -31,4 +31,15 @@ struct MapArgs {
 /// Errors: device (no driver, or it refuses: the sentence says what).
 Result<CUtensorMap> tensor_map(const MapArgs& args);
 
+/// A matrix that is loaded box after box along its rows. A row outside of it takes the copy engine
+/// some four times as long as one inside, so where the last box is not full it has a map of its
+/// own.
+struct RowBoxes {
+  CUtensorMap whole;
+  CUtensorMap last;  ///< of the rows that are left; `whole` again where none are
+  int rows = 0;
+};
+/// Errors: as tensor_map()'s.
+Result<RowBoxes> row_boxes(const MapArgs& args);
+
 }  // namespace weft::hopper

@@ -57,7 +57,7 @@ __device__ void feed_weights(const Shared& shared, const TileSchedule& schedule,
 }
 
 __global__ void __launch_bounds__(Tile::threads, 1)
-    gated_linear_tile(const __grid_constant__ CUtensorMap a,
+    gated_linear_tile(const __grid_constant__ RowBoxes a,
                       const __grid_constant__ CUtensorMap weights,
                       const __grid_constant__ CUtensorMap out,
                       const __grid_constant__ TileSchedule schedule,
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
   if (warp == Tile::warps && elect_one()) {
-    prefetch_map(a);
+    prefetch_maps<Tile::a_rows>(a);
     prefetch_map(weights);
   }
   shared.prepare(warp, 2);
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     if (warp == Tile::warps) {
       feed_weights(shared, schedule, first, weights, params.gate_plane);
     } else if (warp == Tile::warps + 1) {
-      feed_tiles<Tile, Feed::common>(shared, schedule, first, a, weights, kBlock);
+      feed_tiles<Tile, Feed::common>(shared, schedule, first, a, kBlock);
     }
   } else {
     raise_registers<kRegisters>();
@@ -192,13 +192,13 @@ Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream st
     return args.gate.dtype == DType::f32 ? launch_f32<float>(args, rows, stream)
                                          : launch_f32<uint16_t>(args, rows, stream);
   }
-  WEFT_ASSIGN(const CUtensorMap a, tensor_map({.data = args.a.data,
-                                               .format = MapFormat::bf16,
-                                               .rows = rows,
-                                               .columns = args.k,
-                                               .stride_bytes = args.a.stride * 2,
-                                               .box_rows = Tile::shared_rows,
-                                               .box_columns = kBlock}));
+  WEFT_ASSIGN(const RowBoxes a, row_boxes({.data = args.a.data,
+                                           .format = MapFormat::bf16,
+                                           .rows = rows,
+                                           .columns = args.k,
+                                           .stride_bytes = args.a.stride * 2,
+                                           .box_rows = Tile::a_rows,
+                                           .box_columns = kBlock}));
   const auto* gate = static_cast<const char*>(args.gate.data);
   const auto* up = static_cast<const char*>(args.up.data);
   WEFT_ASSIGN(const CUtensorMap weights, tensor_map({.data = std::min(gate, up),

@@ -10,18 +10,18 @@ namespace {
 template <class Tile>
 Status launch_tile(const GemmBf16Args& args, const TileSchedule& schedule, cudaStream_t stream) {
   const auto operand = [&](const ConstMatrix& matrix, int64_t rows, int box_rows) {
-    return tensor_map({.data = matrix.data,
-                       .format = MapFormat::bf16,
-                       .rows = rows,
-                       .columns = args.k,
-                       .stride_bytes = matrix.stride * 2,
-                       .box_rows = box_rows,
-                       .box_columns = kBf16Block});
+    return row_boxes({.data = matrix.data,
+                      .format = MapFormat::bf16,
+                      .rows = rows,
+                      .columns = args.k,
+                      .stride_bytes = matrix.stride * 2,
+                      .box_rows = box_rows,
+                      .box_columns = kBf16Block});
   };
-  WEFT_ASSIGN(const CUtensorMap a, operand(args.a, args.m, Tile::a_rows));
-  WEFT_ASSIGN(const CUtensorMap b, operand(args.b, args.n, Tile::b_rows));
+  WEFT_ASSIGN(const RowBoxes a, operand(args.a, args.m, Tile::a_rows));
+  WEFT_ASSIGN(const RowBoxes b, operand(args.b, args.n, Tile::b_rows));
   const bool f32 = args.out.dtype == DType::f32;
-  CUtensorMap out = a;  // not read where the result is f32
+  CUtensorMap out = a.whole;  // not read where the result is f32
   if (!f32) {
     WEFT_ASSIGN(out, out_map<kStagedColumns<Tile>>(args.out.data, args.m, args.n, args.out.stride));
   }

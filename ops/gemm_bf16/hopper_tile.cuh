@@ -56,7 +56,7 @@ __device__ void store_f32(const F32Out& out, int row, int column, const float (&
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::threads, 1)
-    gemm_bf16_tile(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+    gemm_bf16_tile(const __grid_constant__ RowBoxes a, const __grid_constant__ RowBoxes b,
                    const __grid_constant__ CUtensorMap out,
                    const __grid_constant__ TileSchedule schedule,
                    const __grid_constant__ F32Out out_f32, bool constant_b) {
@@ -68,8 +68,8 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
   if (warp == Tile::warps && elect_one()) {
-    prefetch_map(a);
-    prefetch_map(b);
+    prefetch_maps<Tile::a_rows>(a);
+    prefetch_maps<Tile::b_rows>(b);
   }
   shared.prepare(warp, 2);
   const TileWork first = first_work<Tile>(schedule, warp);
@@ -84,10 +84,12 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   constexpr int kRegisters = Tile::warpgroups == 3 ? 160 : 232;
   if (warp >= Tile::warps) {
     lower_registers<kFeederRegisters>();
+    const RowBoxes& own = kFeedsA<Tile, Feed::own> ? a : b;
+    const RowBoxes& common = kFeedsA<Tile, Feed::own> ? b : a;
     if (warp == Tile::warps) {
-      feed_tiles<Tile, Feed::own>(shared, schedule, first, a, b, kBf16Block);
+      feed_tiles<Tile, Feed::own>(shared, schedule, first, own, kBf16Block);
     } else if (warp == Tile::warps + 1) {
-      feed_tiles<Tile, Feed::common>(shared, schedule, first, a, b, kBf16Block);
+      feed_tiles<Tile, Feed::common>(shared, schedule, first, common, kBf16Block);
     }
     attend_gathering<Tile>();
   } else {

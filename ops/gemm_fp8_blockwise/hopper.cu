@@ -112,16 +112,16 @@ Status launch_tile(const GemmFp8BlockwiseArgs& args, const ConstMatrix& a_k_majo
                    const ConstMatrix& b_k_major, const TileSchedule& schedule,
                    cudaStream_t stream) {
   const auto operand = [&](const ConstMatrix& matrix, int64_t rows, int box_rows) {
-    return tensor_map({.data = matrix.data,
-                       .format = MapFormat::u8,
-                       .rows = rows,
-                       .columns = args.k,
-                       .stride_bytes = matrix.stride,
-                       .box_rows = box_rows,
-                       .box_columns = kFp8Block});
+    return row_boxes({.data = matrix.data,
+                      .format = MapFormat::u8,
+                      .rows = rows,
+                      .columns = args.k,
+                      .stride_bytes = matrix.stride,
+                      .box_rows = box_rows,
+                      .box_columns = kFp8Block});
   };
-  WEFT_ASSIGN(const CUtensorMap a, operand(a_k_major, args.m, Tile::a_rows));
-  WEFT_ASSIGN(const CUtensorMap b, operand(b_k_major, args.n, Tile::b_rows));
+  WEFT_ASSIGN(const RowBoxes a, operand(a_k_major, args.m, Tile::a_rows));
+  WEFT_ASSIGN(const RowBoxes b, operand(b_k_major, args.n, Tile::b_rows));
   WEFT_ASSIGN(const CUtensorMap out,
               out_map<kStagedColumns<Tile>>(args.out.data, args.m, args.n, args.out.stride));
   BlockScales scales{.a = args.a_scale.data,

@@ -198,8 +198,7 @@ __device__ __forceinline__ void as_constant(int x, const F& f) {
 
 template <class Tile>
 __global__ void __launch_bounds__(Tile::threads, 1)
-    gemm_fp8_blockwise_tile(const __grid_constant__ CUtensorMap a,
-                            const __grid_constant__ CUtensorMap b,
+    gemm_fp8_blockwise_tile(const __grid_constant__ RowBoxes a, const __grid_constant__ RowBoxes b,
                             const __grid_constant__ CUtensorMap out,
                             const __grid_constant__ TileSchedule schedule,
                             const __grid_constant__ BlockScales scales, bool constant_b) {
@@ -212,8 +211,8 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   const int lane = threadIdx.x % 32;
   Pages<Tile>& pages = pages_of(shared);
   if (warp == Tile::warps && elect_one()) {
-    prefetch_map(a);
-    prefetch_map(b);
+    prefetch_maps<Tile::a_rows>(a);
+    prefetch_maps<Tile::b_rows>(b);
   }
   shared.prepare(warp, 2 + scale_arrivals(scales), [&] {
     for (int page = 0; page < Pages<Tile>::kPages; ++page) {
@@ -240,16 +239,19 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   constexpr int kRegisters = Tile::warpgroups == 3 ? 160 : 232;
   // Where they suffice for two sets of partial sums, the next block's products run under the
   // scaling of the last one's.
-  constexpr bool kTwoParts = kRowTiles == 1 && 3 * kSums + 40 <= kRegisters;
+  constexpr bool kTwoParts =
+      Tile::own_blocks == 0 && kRowTiles == 1 && 3 * kSums + 40 <= kRegisters;
   // Elsewhere two warpgroups ask for the next stage before they scale: the answer's way is hidden.
   // (Three fill the tensor cores as it is, and lose by the instructions.)
   constexpr bool kAhead = !kTwoParts && Tile::warpgroups == 2;
   if (warp >= Tile::warps) {
     lower_registers<kFeederRegisters>();
+    const RowBoxes& own = kFeedsA<Tile, Feed::own> ? a : b;
+    const RowBoxes& common = kFeedsA<Tile, Feed::own> ? b : a;
     if (warp == Tile::warps) {
-      feed_tiles<Tile, Feed::own>(shared, schedule, first, a, b, kFp8Block);
+      feed_tiles<Tile, Feed::own>(shared, schedule, first, own, kFp8Block);
     } else if (warp == Tile::warps + 1) {
-      feed_tiles<Tile, Feed::common>(shared, schedule, first, a, b, kFp8Block,
+      feed_tiles<Tile, Feed::common>(shared, schedule, first, common, kFp8Block,
                                      RowScales<Tile>{shared, scales});
     } else if (warp == Tile::warps + 2) {
       feed_scales<Tile>(shared, schedule, first, scales, lane);
@@ -399,13 +401,14 @@ __global__ void __launch_bounds__(Tile::threads, 1)
         // step of columns takes as many instructions as half the multiply-adds. (With two row tiles
         // that takes longer, though.)
         if constexpr (Tile::own_blocks > 0) {
-          static_assert(kColumnScales<Tile> == 2 && kFp8Block / kStep == 2);
+          static_assert(kColumnScales<Tile> == 2);
+          constexpr int kPlaces = kFp8Block / kStep;  // of the tile's first column
           constexpr int kHalf = Tile::n / 2;
           constexpr std::integral_constant<int, kHalf / 2> kOwn;
-          as_constant<0, 3>(2 * work.part + column / kStep, [&](auto which) {
+          as_constant<0, 2 * kPlaces - 1>(kPlaces * work.part + column / kStep, [&](auto which) {
             const auto place = [](int i) {  // the block's own half comes first
               constexpr int kWhich = decltype(which)::value;
-              return kWhich % 2 * kStep + (i + kWhich / 2 * kHalf) % Tile::n;
+              return kWhich % kPlaces * kStep + (i + kWhich / kPlaces * kHalf) % Tile::n;
             };
             go_on(kAll, work.own_begin, place, nothing);
             go_on(kOwn, work.own_begin + 1, place,
