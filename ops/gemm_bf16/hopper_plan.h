@@ -11,14 +11,14 @@ namespace weft::hopper {
 /// The kernels that hopper.cu compiles, a row each: X(m, n, warpgroups, cluster, share_a, parts,
 /// cycles).
 #define WEFT_GEMM_BF16_TILES(X)    \
-  X(128, 256, 2, 2, true, 1, 1080) \
-  X(128, 256, 2, 1, true, 1, 1090) \
-  X(128, 224, 2, 2, true, 1, 960)  \
+  X(128, 256, 2, 2, true, 1, 1110) \
+  X(128, 256, 2, 1, true, 1, 1100) \
+  X(128, 224, 2, 2, true, 1, 1000) \
   X(128, 224, 2, 1, true, 1, 960)  \
-  X(128, 192, 2, 2, false, 1, 830) \
+  X(128, 192, 2, 2, false, 1, 840) \
   X(128, 192, 2, 1, false, 1, 830) \
   X(128, 128, 2, 1, true, 1, 580)  \
-  X(128, 128, 2, 2, true, 2, 590)
+  X(128, 128, 2, 2, true, 2, 680)
 
 TiledProduct tiled_product(const GemmBf16Args& args);
 std::span<const TileChoice> gemm_bf16_tiles();
