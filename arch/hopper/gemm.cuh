@@ -37,6 +37,9 @@ struct GemmTile {
   static constexpr int sharing = kCluster / kParts;  ///< blocks that share an operand's tile
   static constexpr int warps = kWarpgroups * 4;
   static constexpr int threads = (kWarpgroups + 1) * 128;
+  /// Registers of a thread that multiplies, and of one that feeds: of the 65536 that there are.
+  static constexpr int registers = kWarpgroups == 3 ? 160 : 232;
+  static constexpr int feeder_registers = kWarpgroups == 3 ? 32 : 40;
   /// Row tiles of 64 that a warpgroup multiplies one after the other.
   static constexpr int row_tiles = kM / kWarpgroups / 64;
   /// Rows of a block's slice of the shared operand's tile, which are whole swizzle patterns.
@@ -171,6 +174,10 @@ struct NothingBeside {
 enum class Feed : uint8_t { own, common };
 template <class Tile, Feed kFeed>
 inline constexpr bool kFeedsA = (kFeed == Feed::common) == Tile::share_a;
+template <class Tile, Feed kFeed>
+__device__ const RowBoxes& operand_of(const RowBoxes& a, const RowBoxes& b) {
+  return kFeedsA<Tile, kFeed> ? a : b;
+}
 /// The warp that feeds b, where warp Tile::warps feeds the block's own operand and the next one the
 /// other.
 template <class Tile>

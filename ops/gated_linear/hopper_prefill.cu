@@ -78,17 +78,15 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     wait_for_earlier();
   }
 
-  constexpr int kFeederRegisters = 40;
-  constexpr int kRegisters = 232;
   if (warp >= Tile::warps) {
-    lower_registers<kFeederRegisters>();
+    lower_registers<Tile::feeder_registers>();
     if (warp == Tile::warps) {
       feed_weights(shared, schedule, first, weights, params.gate_plane);
     } else if (warp == Tile::warps + 1) {
       feed_tiles<Tile, Feed::common>(shared, schedule, first, a, kBlock);
     }
   } else {
-    raise_registers<kRegisters>();
+    raise_registers<Tile::registers>();
     const int warpgroup = warp / 4;
     const uint64_t a_tile = advance(tile_descriptor(shared.a(0)), warpgroup * 64 * kRowBytes);
     const uint64_t b_tile = tile_descriptor(shared.b(0));

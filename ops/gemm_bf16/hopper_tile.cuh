@@ -79,21 +79,18 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   }
   const int cluster_index = blockIdx.x / Tile::cluster;
 
-  // Of the 65536 registers, what the feeder leaves.
-  constexpr int kFeederRegisters = Tile::warpgroups == 3 ? 32 : 40;
-  constexpr int kRegisters = Tile::warpgroups == 3 ? 160 : 232;
   if (warp >= Tile::warps) {
-    lower_registers<kFeederRegisters>();
-    const RowBoxes& own = kFeedsA<Tile, Feed::own> ? a : b;
-    const RowBoxes& common = kFeedsA<Tile, Feed::own> ? b : a;
+    lower_registers<Tile::feeder_registers>();
     if (warp == Tile::warps) {
-      feed_tiles<Tile, Feed::own>(shared, schedule, first, own, kBf16Block);
+      feed_tiles<Tile, Feed::own>(shared, schedule, first, operand_of<Tile, Feed::own>(a, b),
+                                  kBf16Block);
     } else if (warp == Tile::warps + 1) {
-      feed_tiles<Tile, Feed::common>(shared, schedule, first, common, kBf16Block);
+      feed_tiles<Tile, Feed::common>(shared, schedule, first, operand_of<Tile, Feed::common>(a, b),
+                                     kBf16Block);
     }
     attend_gathering<Tile>();
   } else {
-    raise_registers<kRegisters>();
+    raise_registers<Tile::registers>();
     const int warpgroup = warp / 4;
     const int rank = Tile::cluster > 1 ? cluster_rank() : 0;
     const uint64_t a_tile = advance(tile_descriptor(shared.a(0)), warpgroup * 64 * kRowBytes);

@@ -234,31 +234,27 @@ __global__ void __launch_bounds__(Tile::threads, 1)
 
   constexpr int kSums = Tile::n / 2;
   constexpr int kRowTiles = Tile::row_tiles;
-  // Of the 65536 registers, what the feeders leave.
-  constexpr int kFeederRegisters = Tile::warpgroups == 3 ? 32 : 40;
-  constexpr int kRegisters = Tile::warpgroups == 3 ? 160 : 232;
   // Where they suffice for two sets of partial sums, the next block's products run under the
   // scaling of the last one's.
   constexpr bool kTwoParts =
-      Tile::own_blocks == 0 && kRowTiles == 1 && 3 * kSums + 40 <= kRegisters;
+      Tile::own_blocks == 0 && kRowTiles == 1 && 3 * kSums + 40 <= Tile::registers;
   // Elsewhere two warpgroups ask for the next stage before they scale: the answer's way is hidden.
   // (Three fill the tensor cores as it is, and lose by the instructions.)
   constexpr bool kAhead = !kTwoParts && Tile::warpgroups == 2;
   if (warp >= Tile::warps) {
-    lower_registers<kFeederRegisters>();
-    const RowBoxes& own = kFeedsA<Tile, Feed::own> ? a : b;
-    const RowBoxes& common = kFeedsA<Tile, Feed::own> ? b : a;
+    lower_registers<Tile::feeder_registers>();
     if (warp == Tile::warps) {
-      feed_tiles<Tile, Feed::own>(shared, schedule, first, own, kFp8Block);
+      feed_tiles<Tile, Feed::own>(shared, schedule, first, operand_of<Tile, Feed::own>(a, b),
+                                  kFp8Block);
     } else if (warp == Tile::warps + 1) {
-      feed_tiles<Tile, Feed::common>(shared, schedule, first, common, kFp8Block,
-                                     RowScales<Tile>{shared, scales});
+      feed_tiles<Tile, Feed::common>(shared, schedule, first, operand_of<Tile, Feed::common>(a, b),
+                                     kFp8Block, RowScales<Tile>{shared, scales});
     } else if (warp == Tile::warps + 2) {
       feed_scales<Tile>(shared, schedule, first, scales, lane);
     }
     attend_gathering<Tile>();
   } else {
-    raise_registers<kRegisters>();
+    raise_registers<Tile::registers>();
     constexpr int kStep = std::gcd(Tile::n, kFp8Block);
     const int warpgroup = warp / 4;
     const int rank = Tile::cluster > 1 ? cluster_rank() : 0;
