@@ -63,12 +63,25 @@ TEST(HopperPlans, FewTilesShareKAndManyDoNot) {
   EXPECT_EQ(choose_tile(tiled_product(args), gemm_fp8_tiles(), h200()).splits, 1);
 }
 
-/// Shapes that no table has, and the tile that was fastest for them on an H200, by 5 to 50 %.
+/// A shape that no table has, and the tile that was fastest for it on an H200, by 5 to 50 %.
+struct Fastest {
+  int64_t m, n, k;
+  int tile_m, tile_n, splits;
+};
+template <class Args>
+void expect_fastest(const Fastest& each, Args args,
+                    Plan (*plan_of)(const Args&, const DeviceInfo&)) {
+  args.m = each.m;
+  args.n = each.n;
+  args.k = each.k;
+  const Plan plan = plan_of(args, h200());
+  EXPECT_TRUE(plan.tile_m == each.tile_m && plan.tile_n == each.tile_n &&
+              plan.splits == each.splits && plan.cluster == each.splits)
+      << each.m << ", " << each.n << ", " << each.k << ": " << to_text(plan);
+}
 TEST(HopperPlans, TheModelFindsWhatWasFastest) {
-  struct Fastest {
-    int64_t m, n, k;
-    int tile_m, tile_n, splits;
-  };
+  GemmFp8BlockwiseArgs fp8;
+  fp8.a.dtype = fp8.b.dtype = DType::e4m3fn;
   for (const Fastest& each : {Fastest{33, 1024, 8192, 64, 64, 4},
                               {96, 2112, 7168, 64, 64, 2},
                               {128, 3584, 18944, 128, 64, 2},
@@ -77,28 +90,13 @@ TEST(HopperPlans, TheModelFindsWhatWasFastest) {
                               {1500, 1024, 4096, 128, 96, 1},
                               {1500, 3072, 1024, 128, 144, 1},
                               {3000, 1280, 8192, 256, 128, 1}}) {
-    GemmFp8BlockwiseArgs args;
-    args.a.dtype = args.b.dtype = DType::e4m3fn;
-    args.m = each.m;
-    args.n = each.n;
-    args.k = each.k;
-    const Plan plan = plan_gemm_fp8_blockwise(args, h200());
-    EXPECT_TRUE(plan.tile_m == each.tile_m && plan.tile_n == each.tile_n &&
-                plan.splits == each.splits && plan.cluster == each.splits)
-        << each.m << ", " << each.n << ", " << each.k << ": " << to_text(plan);
+    expect_fastest(each, fp8, plan_gemm_fp8_blockwise);
   }
   for (const Fastest& each : {Fastest{100, 11008, 4096, 128, 128, 1},
                               {256, 25600, 5120, 128, 224, 1},
                               {300, 11008, 4096, 128, 256, 1},
                               {1024, 1024, 4096, 128, 128, 2}}) {
-    GemmBf16Args args;
-    args.m = each.m;
-    args.n = each.n;
-    args.k = each.k;
-    const Plan plan = plan_gemm_bf16(args, h200());
-    EXPECT_TRUE(plan.tile_m == each.tile_m && plan.tile_n == each.tile_n &&
-                plan.splits == each.splits && plan.cluster == each.splits)
-        << each.m << ", " << each.n << ", " << each.k << ": " << to_text(plan);
+    expect_fastest(each, GemmBf16Args(), plan_gemm_bf16);
   }
 }
 

@@ -29,8 +29,8 @@ namespace weft::hopper {
   X(64, 64, 1, 2, true, 2, 370)     \
   X(64, 64, 1, 4, true, 4, 450)
 
-/// Blocks of k that two parts of a wide tile leave (TileSchedule::own_blocks): as many as it takes
-/// to send the sums.
+/// Blocks of k that two parts of a tile leave (TileSchedule::own_blocks): as many as it takes to
+/// send the sums. (With tiles of 64 columns that gains nothing.)
 constexpr int fp8_own_blocks(int n, int parts) { return parts == 2 && n % 96 == 0 ? 4 : 0; }
 
 TiledProduct tiled_product(const GemmFp8BlockwiseArgs& args);
