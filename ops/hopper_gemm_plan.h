@@ -43,6 +43,10 @@ TileSchedule schedule_of(const TiledProduct& product, const TileChoice& tile,
 /// idle counted.
 Plan choose_tile(const TiledProduct& product, std::span<const TileChoice> tiles,
                  const DeviceInfo& device);
+/// What was measured for this very shape, else choose_tile(), which errs less than a table's row
+/// for other rows does.
+Plan plan_tile(std::span<const TunedPlan> tuned, const PlanKey& key, const TiledProduct& product,
+               std::span<const TileChoice> tiles, const DeviceInfo& device);
 /// Every tile that fits: those that cut k are for one round of them.
 std::vector<Plan> tile_candidates(const TiledProduct& product, std::span<const TileChoice> tiles,
                                   const DeviceInfo& device);

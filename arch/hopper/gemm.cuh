@@ -38,7 +38,7 @@ struct GemmTile {
   static constexpr int warps = kWarpgroups * 4;
   static constexpr int threads = (kWarpgroups + 1) * 128;
   /// Registers of a thread that multiplies, and of one that feeds: of the 65536 that there are.
-  static constexpr int registers = kWarpgroups == 3 ? 160 : 232;
+  static constexpr int registers = kWarpgroups == 3 ? 160 : kWarpgroups == 2 ? 232 : 240;
   static constexpr int feeder_registers = kWarpgroups == 3 ? 32 : 40;
   /// Row tiles of 64 that a warpgroup multiplies one after the other.
   static constexpr int row_tiles = kM / kWarpgroups / 64;
@@ -258,27 +258,38 @@ __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, T
   } while (tile_schedule<Tile>(schedule).work(cluster_index, ++round, rank, work));
 }
 
-/// By a warpgroup: the products of one tile in bf16. a_tile and b_tile describe its 64 rows and all
-/// columns in the first stage; sums are those of wgmma(). One batch of products stays in flight.
+/// By a warpgroup: begins the products of a stage, of 64 rows of its a from `row` on and of the
+/// first 2 * kCount rows of its b. `first` describes the first stage; sums are those of wgmma(),
+/// added to where `onto`.
+template <class Format, class Shared, int kCount>
+__device__ __forceinline__ void begin_products(uint64_t first, int slot, int row,
+                                               float (&sums)[kCount], bool onto) {
+  const uint64_t stage = advance_steps<Shared::kStageBytes>(first, slot);
+  const uint64_t a = advance_steps<kRowBytes>(stage, row);
+  hold(sums);
+  wgmma_begin();
+#pragma unroll
+  for (int i = 0; i < kRowBytes / kWgmmaRowBytes; ++i) {
+    const uint32_t offset = i * kWgmmaRowBytes;
+    wgmma<Format, 2 * kCount>(sums, advance(a, offset), advance(stage, Shared::kABytes + offset),
+                              onto || i > 0);
+  }
+  wgmma_commit();
+  hold(sums);
+}
+
+/// By a warpgroup: the products of one tile in bf16, of its 64 rows from `row` on and all columns.
+/// One batch of products stays in flight.
 template <class Tile, class Shared>
-__device__ __forceinline__ void multiply_bf16(const Shared& shared, const TileWork& work,
-                                              uint64_t a_tile, uint64_t b_tile, int lane,
-                                              typename Shared::Cursor& cursor,
+__device__ __forceinline__ void multiply_bf16(const Shared& shared, const TileWork& work, int row,
+                                              int lane, typename Shared::Cursor& cursor,
                                               float (&sums)[Tile::n / 2]) {
+  const uint64_t first = tile_descriptor(shared.a(0));
   int last_slot = -1;
   for (int k = work.k_begin; k < work.k_end; ++k, cursor.advance()) {
     const int slot = cursor.slot;
     shared.full(slot).wait(cursor.parity);
-    hold(sums);
-    wgmma_begin();
-#pragma unroll
-    for (int i = 0; i < kRowBytes / kWgmmaRowBytes; ++i) {
-      const uint32_t offset = slot * Shared::kStageBytes + i * kWgmmaRowBytes;
-      wgmma<Bf16, Tile::n>(sums, advance(a_tile, offset), advance(b_tile, offset),
-                           i > 0 || k > work.k_begin);
-    }
-    wgmma_commit();
-    hold(sums);
+    begin_products<Bf16, Shared>(first, slot, row, sums, k > work.k_begin);
     wgmma_wait<1>();  // the batch before is done: its slot is free
     if (last_slot >= 0) {
       shared.release(last_slot, lane);

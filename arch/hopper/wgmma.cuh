@@ -14,8 +14,9 @@ namespace weft::hopper {
 /// the address in units of 16 bytes, 1024 bytes from 8 rows to the next 8, layout 1 (128-byte
 /// swizzle). The start may move along the row by whole 32 bytes: see advance().
 __device__ inline uint64_t tile_descriptor(const void* tile) {
-  return uint64_t{smem_address(tile) >> 4} | uint64_t{1} << 16 |
-         uint64_t{kSwizzleBytes >> 4} << 32 | uint64_t{1} << 62;
+  // (A sum in the low half, so that compilers take it together with what is added to it.)
+  return uint64_t{(smem_address(tile) >> 4) + (1 << 16)} | uint64_t{kSwizzleBytes >> 4} << 32 |
+         uint64_t{1} << 62;
 }
 /// The same tile from `bytes` further on: along k by multiples of 32 within the 128-byte row, or by
 /// whole swizzle patterns of 8 rows.
@@ -23,6 +24,14 @@ __device__ inline uint64_t advance(uint64_t descriptor, uint32_t bytes) {
   // The address is in the low half and does not carry: 32-bit arithmetic stays in uniform
   // registers.
   return (descriptor & 0xffffffff00000000) | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
+}
+/// The same `steps` times kBytes further on. (No shift stands between the steps and what is added
+/// to them: the products of a small tile wait for their descriptors.)
+template <uint32_t kBytes>
+__device__ inline uint64_t advance_steps(uint64_t descriptor, uint32_t steps) {
+  static_assert(kBytes % 16 == 0);
+  return (descriptor & 0xffffffff00000000) |
+         (static_cast<uint32_t>(descriptor) + steps * (kBytes / 16));
 }
 
 /// Before the first product of a batch: registers and shared memory are as the program left them.
@@ -209,9 +218,9 @@ WEFT_WGMMA_BOTH(32, 16, 17, 18)
 WEFT_WGMMA_BOTH(48, 24, 25, 26)
 WEFT_WGMMA_BOTH(64, 32, 33, 34)
 WEFT_WGMMA_BOTH(96, 48, 49, 50)
-WEFT_WGMMA_BOTH(112, 56, 57, 58)
 WEFT_WGMMA_BOTH(128, 64, 65, 66)
 WEFT_WGMMA_BOTH(144, 72, 73, 74)
+WEFT_WGMMA_BOTH(160, 80, 81, 82)
 WEFT_WGMMA_BOTH(192, 96, 97, 98)
 WEFT_WGMMA_BOTH(224, 112, 113, 114)
 WEFT_WGMMA_BOTH(256, 128, 129, 130)

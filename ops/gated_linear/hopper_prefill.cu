@@ -88,14 +88,12 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   } else {
     raise_registers<Tile::registers>();
     const int warpgroup = warp / 4;
-    const uint64_t a_tile = advance(tile_descriptor(shared.a(0)), warpgroup * 64 * kRowBytes);
-    const uint64_t b_tile = tile_descriptor(shared.b(0));
     Shared::Cursor cursor;
     TileWork work;
     for (int round = 0; schedule.work(blockIdx.x / Tile::cluster, round, cluster_rank(), work);
          ++round) {
       float sums[Tile::n / 2];
-      multiply_bf16<Tile>(shared, work, a_tile, b_tile, lane, cursor, sums);
+      multiply_bf16<Tile>(shared, work, warpgroup * 64, lane, cursor, sums);
 
       // Column c's gate and up are sums[i] and sums[i + kColumns / 2].
       float(&gated)[kColumns / 2] = reinterpret_cast<float(&)[kColumns / 2]>(sums);

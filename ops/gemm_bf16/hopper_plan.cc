@@ -25,12 +25,7 @@ std::span<const TileChoice> gemm_bf16_tiles() { return kTiles; }
 Plan plan_gemm_bf16(const GemmBf16Args& args, const DeviceInfo& device) {
   PlanKey key = plan_key(args);
   key.format = "bf16";  // f32 results want the same tiles
-  if (const Plan* tuned = find_tuned(kTuned, key, device); tuned != nullptr) {
-    Plan plan = *tuned;
-    plan.why = "measured";
-    return plan;
-  }
-  return choose_tile(tiled_product(args), kTiles, device);
+  return plan_tile(kTuned, key, tiled_product(args), kTiles, device);
 }
 
 std::vector<Plan> gemm_bf16_candidates(const GemmBf16Args& args, const DeviceInfo& device) {

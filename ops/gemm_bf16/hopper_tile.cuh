@@ -93,13 +93,11 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     raise_registers<Tile::registers>();
     const int warpgroup = warp / 4;
     const int rank = Tile::cluster > 1 ? cluster_rank() : 0;
-    const uint64_t a_tile = advance(tile_descriptor(shared.a(0)), warpgroup * 64 * kRowBytes);
-    const uint64_t b_tile = tile_descriptor(shared.b(0));
     typename Shared::Cursor cursor;
     TileWork work;
     for (int round = 0; schedule.work(cluster_index, round, rank, work); ++round) {
       float sums[Tile::n / 2];
-      multiply_bf16<Tile>(shared, work, a_tile, b_tile, lane, cursor, sums);
+      multiply_bf16<Tile>(shared, work, warpgroup * 64, lane, cursor, sums);
       if (gather_parts<Tile>(shared, work, sums, warp, lane)) {
         const int row = work.m * Tile::m + warpgroup * 64 + warp % 4 * 16;
         const int column = work.n * Tile::n;

@@ -31,12 +31,7 @@ Plan plan_gemm_fp8_blockwise(const GemmFp8BlockwiseArgs& args, const DeviceInfo&
   }
   PlanKey key = plan_key(args);
   key.format = "e4m3fn,k-major";  // mn_major operands are turned first; the product is the same
-  if (const Plan* tuned = find_tuned(kTuned, key, device); tuned != nullptr) {
-    Plan plan = *tuned;
-    plan.why = "measured";
-    return plan;
-  }
-  return choose_tile(tiled_product(args), kTiles, device);
+  return plan_tile(kTuned, key, tiled_product(args), kTiles, device);
 }
 
 std::vector<Plan> gemm_fp8_blockwise_candidates(const GemmFp8BlockwiseArgs& args,

@@ -234,13 +234,10 @@ __global__ void __launch_bounds__(Tile::threads, 1)
 
   constexpr int kSums = Tile::n / 2;
   constexpr int kRowTiles = Tile::row_tiles;
-  // Where they suffice for two sets of partial sums, the next block's products run under the
-  // scaling of the last one's.
-  constexpr bool kTwoParts =
-      Tile::own_blocks == 0 && kRowTiles == 1 && 3 * kSums + 40 <= Tile::registers;
-  // Elsewhere two warpgroups ask for the next stage before they scale: the answer's way is hidden.
-  // (Three fill the tensor cores as it is, and lose by the instructions.)
-  constexpr bool kAhead = !kTwoParts && Tile::warpgroups == 2;
+  // A warpgroup that is alone has two sets of partial sums, so that the next block's products run
+  // under the scaling of the last one's. Several scale under each other's products.
+  constexpr bool kTwoSets = Tile::warpgroups == 1;
+  static_assert(!kTwoSets || (kRowTiles == 1 && Tile::own_blocks == 0));
   if (warp >= Tile::warps) {
     lower_registers<Tile::feeder_registers>();
     if (warp == Tile::warps) {
@@ -261,8 +258,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     // Of each 64 rows this thread holds sums of row `row` and of row + 8.
     const int first_row = warpgroup * kRowTiles * 64;
     const int row = first_row + warp % 4 * 16 + lane / 4;
-    const uint64_t a_tile = advance(tile_descriptor(shared.a(0)), first_row * kRowBytes);
-    const uint64_t b_tile = tile_descriptor(shared.b(0));
+    const uint64_t first_stage = tile_descriptor(shared.a(0));
     typename Shared::Cursor cursor;
     typename Pages<Tile>::Cursor page;
     TileWork work;
@@ -282,7 +278,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
       };
       // Takes block k's scales of columns and goes on to the next.
       const auto pass = [&](Scales& to) {
-        const int in_page = (k - work.k_begin) % kPageBlocks;
+        const int in_page = static_cast<unsigned>(k - work.k_begin) % kPageBlocks;
         if (in_page == 0) {
           pages.full[page.slot].wait(page.parity);
         }
@@ -301,126 +297,120 @@ __global__ void __launch_bounds__(Tile::threads, 1)
         cursor.advance();
       };
       const auto multiply = [&]<int kCount>(int slot, int tile, float(&part)[kCount]) {
-        hold(part);
-        wgmma_begin();
-#pragma unroll
-        for (int i = 0; i < kRowBytes / kWgmmaRowBytes; ++i) {
-          const uint32_t offset = slot * Shared::kStageBytes + i * kWgmmaRowBytes;
-          wgmma<E4m3, 2 * kCount>(part, advance(a_tile, offset + tile * 64 * kRowBytes),
-                                  advance(b_tile, offset), i > 0);
-        }
-        wgmma_commit();
-        hold(part);
+        begin_products<E4m3, Shared>(first_stage, slot, first_row + tile * 64, part, false);
       };
-      if constexpr (kTwoParts) {
-        float parts[2][kSums];
-        Scales before;
-        int last_slot = -1;
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) {
-          parts[1][i] = 0;
-        }
-        const auto add = [&](float(&part)[kSums]) {
-          hold(part);
-          if (last_slot >= 0) {
-            __syncwarp();  // all lanes have read their scales
-            shared.release(last_slot, lane);
-          }
-          add_scaled<kStep>(totals, part, before, [&](int i) { return column + i; });
-        };
-        const auto block = [&]<int kPart>() {
-          const int slot = cursor.slot;
-          shared.full(slot).wait(cursor.parity);
-          multiply(slot, 0, parts[kPart]);
-          wgmma_wait<1>();
-          add(parts[1 - kPart]);
-          row_scales(slot, row, before);
-          pass(before);
-          last_slot = slot;
-        };
-        const auto finish = [&]<int kPart>() {
-          wgmma_wait<0>();
-          add(parts[kPart]);
-        };
+      // Columns that have one scale, also where halves of the tile are turned.
+      constexpr int kTogether = Tile::own_blocks > 0 ? std::gcd(kStep, Tile::n / 2) : kStep;
+      const auto wait_for_stage = [&] { shared.full(cursor.slot).wait(cursor.parity); };
+      // Goes on to block k_end of k with 2 * size columns; `meanwhile` comes beside products.
+      const auto go_on = [&](auto size, int k_end, const auto& place, const auto& meanwhile) {
+        wait_for_stage();
         while (true) {
-          block.template operator()<0>();
-          if (k == work.k_end) {
-            finish.template operator()<0>();
-            break;
-          }
-          block.template operator()<1>();
-          if (k == work.k_end) {
-            finish.template operator()<1>();
-            break;
-          }
-        }
-      } else {
-        bool there = false;  // the next stage is known to be
-        // Columns that have one scale, also where halves of the tile are turned.
-        constexpr int kTogether = Tile::own_blocks > 0 ? std::gcd(kStep, Tile::n / 2) : kStep;
-        // Goes on to block k_end of k with 2 * size columns; `meanwhile` comes beside products.
-        const auto go_on = [&](auto size, int k_end, const auto& place, const auto& meanwhile) {
-          while (k < k_end) {
-            const int slot = cursor.slot;
-            if (!there) {
-              shared.full(slot).wait(cursor.parity);
-            }
-            Scales now;
+          const int slot = cursor.slot;
+          bool next_there = false;
+          Scales now;
 #pragma unroll
-            for (int tile = 0; tile < kRowTiles; ++tile) {
-              float part[size()];
-              multiply(slot, tile, part);
-              row_scales(slot, row + 64 * tile, now);
-              if (tile == 0) {
-                pass(now);
-              }
-              meanwhile();
-              wgmma_wait<0>();
-              hold(part);
-              if (tile == kRowTiles - 1) {
-                // All lanes have read their scales: a product ago, so that an arrival need not wait
-                // for the reads (Barrier::arrive_after()). (Racecheck does not follow them to lane
-                // 0's arrival, and reports a race here: docs/performance.md.)
-                __syncwarp();
-                shared.release(slot, lane);
-                if constexpr (kAhead) {
-                  there = shared.full(cursor.slot).test(cursor.parity);
-                }
-              }
-              add_scaled<kTogether>(totals + tile * kSums, part, now, place);
+          for (int tile = 0; tile < kRowTiles; ++tile) {
+            float part[size()];
+            multiply(slot, tile, part);
+            row_scales(slot, row + 64 * tile, now);
+            if (tile == 0) {
+              pass(now);
             }
+            meanwhile();
+            wgmma_wait<0>();
+            hold(part);
+            if (tile == kRowTiles - 1) {
+              // All lanes have read their scales: a product ago, so that an arrival need not wait
+              // for the reads (Barrier::arrive_after()). (Racecheck does not follow them to lane
+              // 0's arrival, and reports a race here: docs/performance.md.)
+              __syncwarp();
+              shared.release(slot, lane);
+              // Asked before the scaling, which hides the answer's way.
+              next_there = shared.full(cursor.slot).test(cursor.parity);
+            }
+            add_scaled<kTogether>(totals + tile * kSums, part, now, place);
           }
-        };
-        const auto nothing = [] {};
-        constexpr std::integral_constant<int, kSums> kAll;
-        // Copies of the loop for each border of scales of columns, as to select a scale for each
-        // step of columns takes as many instructions as half the multiply-adds. (With two row tiles
-        // that takes longer, though.)
-        if constexpr (Tile::own_blocks > 0) {
-          static_assert(kColumnScales<Tile> == 2);
-          constexpr int kPlaces = kFp8Block / kStep;  // of the tile's first column
-          constexpr int kHalf = Tile::n / 2;
-          constexpr std::integral_constant<int, kHalf / 2> kOwn;
-          as_constant<0, 2 * kPlaces - 1>(kPlaces * work.part + column / kStep, [&](auto which) {
-            const auto place = [](int i) {  // the block's own half comes first
-              constexpr int kWhich = decltype(which)::value;
-              return kWhich % kPlaces * kStep + (i + kWhich / kPlaces * kHalf) % Tile::n;
-            };
-            go_on(kAll, work.own_begin, place, nothing);
-            go_on(kOwn, work.own_begin + 1, place,
-                  [&] { hand_over<Tile>(shared, work, totals, warp, lane); });
-            go_on(kOwn, work.k_end, place, nothing);
-          });
-        } else if constexpr (kRowTiles == 1 && 1 < kColumnScales<Tile>) {
-          as_constant<1, kMostSteps>(steps, [&](auto to_border) {
-            go_on(
-                kAll, work.k_end,
-                [](int i) { return kFp8Block - decltype(to_border)::value * kStep + i; }, nothing);
-          });
-        } else {
-          go_on(
-              kAll, work.k_end, [&](int i) { return column + i; }, nothing);
+          if (k == k_end) {
+            break;
+          }
+          if (!next_there) {
+            wait_for_stage();
+          }
         }
+      };
+      const auto nothing = [] {};
+      // The same with two sets of partial sums: a block's products run under the scaling of the one
+      // before.
+      const auto by_two_sets = [&](const auto& place) {
+        float parts[2][kSums];
+        Scales last;  // of the products begun last; and their stage
+        int last_slot = 0;
+        const auto begin = [&]<int kPart>() {
+          wait_for_stage();
+          multiply(cursor.slot, 0, parts[kPart]);
+        };
+        const auto take_scales = [&] {
+          last_slot = cursor.slot;
+          row_scales(last_slot, row, last);
+          pass(last);
+        };
+        const auto add = [&]<int kPart>() {
+          hold(parts[kPart]);
+          __syncwarp();  // all lanes have read their scales
+          shared.release(last_slot, lane);
+          add_scaled<kStep>(totals, parts[kPart], last, place);
+        };
+        // Adds the block in part 1 - kPart, beside the next one's products where there is one.
+        const auto next = [&]<int kPart>() {
+          if (k == work.k_end) {
+            wgmma_wait<0>();
+            add.template operator()<1 - kPart>();
+            return false;
+          }
+          begin.template operator()<kPart>();
+          wgmma_wait<1>();
+          add.template operator()<1 - kPart>();
+          take_scales();
+          return true;
+        };
+        begin.template operator()<0>();
+        take_scales();
+        while (next.template operator()<1>() && next.template operator()<0>()) {
+        }
+      };
+      const auto go_through = [&](const auto& place) {
+        if constexpr (kTwoSets) {
+          by_two_sets(place);
+        } else {
+          go_on(std::integral_constant<int, kSums>(), work.k_end, place, nothing);
+        }
+      };
+      // Copies of the loop for each border of scales of columns, as to select a scale for each step
+      // of columns takes as many instructions as half the multiply-adds. (With two row tiles that
+      // takes longer, though.)
+      if constexpr (Tile::own_blocks > 0) {
+        static_assert(kColumnScales<Tile> == 2);
+        constexpr int kPlaces = kFp8Block / kStep;  // of the tile's first column
+        constexpr int kHalf = Tile::n / 2;
+        constexpr std::integral_constant<int, kSums> kAll;
+        constexpr std::integral_constant<int, kHalf / 2> kOwn;
+        as_constant<0, 2 * kPlaces - 1>(kPlaces * work.part + column / kStep, [&](auto which) {
+          const auto place = [](int i) {  // the block's own half comes first
+            constexpr int kWhich = decltype(which)::value;
+            return kWhich % kPlaces * kStep + (i + kWhich / kPlaces * kHalf) % Tile::n;
+          };
+          go_on(kAll, work.own_begin, place, nothing);
+          go_on(kOwn, work.own_begin + 1, place,
+                [&] { hand_over<Tile>(shared, work, totals, warp, lane); });
+          go_on(kOwn, work.k_end, place, nothing);
+        });
+      } else if constexpr (kRowTiles == 1 && 1 < kColumnScales<Tile>) {
+        as_constant<1, kMostSteps>(steps, [&](auto to_border) {
+          go_through([](int i) { return kFp8Block - decltype(to_border)::value * kStep + i; });
+        });
+      } else {
+        go_through([&](int i) { return column + i; });
       }
       if (gather_parts<Tile>(shared, work, totals, warp, lane)) {
 #pragma unroll
