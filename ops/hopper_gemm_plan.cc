@@ -5,7 +5,7 @@
 namespace weft::hopper {
 namespace {
 
-// In cycles, from the times of all tiles on an H200 for 222 shapes: storing an element of the
+// In cycles, from the times of all tiles on an H200 for 224 shapes: storing an element of the
 // result, which takes as long as its way to memory, and adding up the parts of k through the
 // cluster's shared memory.
 constexpr double kStore = 0.08;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "ops/gemm_bf16/hopper_plan.h"
 #include "ops/gemm_fp8_blockwise/hopper_plan.h"
@@ -69,42 +70,42 @@ struct Fastest {
   int tile_m, tile_n, splits;
 };
 template <class Args>
-void expect_fastest(const Fastest& each, Args args,
+void expect_fastest(std::initializer_list<Fastest> fastest, Args args,
                     Plan (*plan_of)(const Args&, const DeviceInfo&)) {
-  args.m = each.m;
-  args.n = each.n;
-  args.k = each.k;
-  const Plan plan = plan_of(args, h200());
-  EXPECT_TRUE(plan.tile_m == each.tile_m && plan.tile_n == each.tile_n &&
-              plan.splits == each.splits && plan.cluster == each.splits)
-      << each.m << ", " << each.n << ", " << each.k << ": " << to_text(plan);
+  for (const Fastest& each : fastest) {
+    args.m = each.m;
+    args.n = each.n;
+    args.k = each.k;
+    const Plan plan = plan_of(args, h200());
+    EXPECT_TRUE(plan.tile_m == each.tile_m && plan.tile_n == each.tile_n &&
+                plan.splits == each.splits && plan.cluster == each.splits)
+        << each.m << ", " << each.n << ", " << each.k << ": " << to_text(plan);
+  }
 }
 TEST(HopperPlans, TheModelFindsWhatWasFastest) {
   GemmFp8BlockwiseArgs fp8;
   fp8.a.dtype = fp8.b.dtype = DType::e4m3fn;
-  for (const Fastest& each : {Fastest{33, 1024, 8192, 64, 64, 4},
-                              {96, 2112, 7168, 64, 64, 2},
-                              {256, 4096, 4096, 64, 128, 1},
-                              {500, 2112, 7168, 64, 144, 1},
-                              {640, 2112, 7168, 128, 192, 2},
-                              {640, 4096, 4096, 128, 160, 1},
-                              {1000, 1600, 3072, 128, 128, 1},
-                              {1500, 768, 2048, 128, 96, 1},
-                              {1500, 3072, 1024, 128, 144, 1},
-                              {3000, 1280, 8192, 256, 128, 1}}) {
-    expect_fastest(each, fp8, plan_gemm_fp8_blockwise);
-  }
-  for (const Fastest& each : {Fastest{64, 512, 7168, 64, 64, 4},
-                              {64, 2112, 7168, 64, 64, 2},
-                              {384, 4096, 4096, 128, 96, 1},
-                              {500, 2112, 7168, 128, 64, 1},
-                              {640, 4096, 4096, 128, 160, 1},
-                              {700, 1536, 1536, 64, 128, 1},
-                              {256, 25600, 5120, 128, 224, 1},
-                              {3000, 512, 7168, 128, 128, 1},
-                              {4096, 1024, 4096, 128, 256, 1}}) {
-    expect_fastest(each, GemmBf16Args(), plan_gemm_bf16);
-  }
+  expect_fastest({{33, 1024, 8192, 64, 64, 4},
+                  {96, 2112, 7168, 64, 64, 2},
+                  {256, 4096, 4096, 64, 128, 1},
+                  {500, 2112, 7168, 64, 144, 1},
+                  {640, 2112, 7168, 128, 192, 2},
+                  {640, 4096, 4096, 128, 160, 1},
+                  {1000, 1600, 3072, 128, 128, 1},
+                  {1500, 768, 2048, 128, 96, 1},
+                  {1500, 3072, 1024, 128, 144, 1},
+                  {3000, 1280, 8192, 256, 128, 1}},
+                 fp8, plan_gemm_fp8_blockwise);
+  expect_fastest({{64, 512, 7168, 64, 64, 4},
+                  {64, 2112, 7168, 64, 64, 2},
+                  {384, 4096, 4096, 128, 96, 1},
+                  {500, 2112, 7168, 128, 64, 1},
+                  {640, 4096, 4096, 128, 160, 1},
+                  {700, 1536, 1536, 64, 128, 1},
+                  {256, 25600, 5120, 128, 224, 1},
+                  {3000, 512, 7168, 128, 128, 1},
+                  {4096, 1024, 4096, 128, 256, 1}},
+                 GemmBf16Args(), plan_gemm_bf16);
 }
 
 TEST(HopperPlans, WhatTheDeviceCannotDoIsSaid) {

@@ -265,17 +265,8 @@ template <class Format, class Shared, int kCount>
 __device__ __forceinline__ void begin_products(uint64_t first, int slot, int row,
                                                float (&sums)[kCount], bool onto) {
   const uint64_t stage = advance_steps<Shared::kStageBytes>(first, slot);
-  const uint64_t a = advance_steps<kRowBytes>(stage, row);
-  hold(sums);
-  wgmma_begin();
-#pragma unroll
-  for (int i = 0; i < kRowBytes / kWgmmaRowBytes; ++i) {
-    const uint32_t offset = i * kWgmmaRowBytes;
-    wgmma<Format, 2 * kCount>(sums, advance(a, offset), advance(stage, Shared::kABytes + offset),
-                              onto || i > 0);
-  }
-  wgmma_commit();
-  hold(sums);
+  begin_row_products<Format, Shared::kABytes>(sums, advance_steps<kRowBytes>(stage, row), stage,
+                                              onto);
 }
 
 /// By a warpgroup: the products of one tile in bf16, of its 64 rows from `row` on and all columns.

@@ -72,15 +72,7 @@ __global__ void __launch_bounds__(128)
   __syncthreads();
   full.wait(0);
   float sums[kN / 2];
-  hold(sums);
-  wgmma_begin();
-#pragma unroll
-  for (int i = 0; i < kRowBytes / kWgmmaRowBytes; ++i) {
-    wgmma<Bf16, kN>(sums, advance(tile_descriptor(a_tile), i * kWgmmaRowBytes),
-                    advance(tile_descriptor(b_tile), i * kWgmmaRowBytes), i > 0);
-  }
-  wgmma_commit();
-  hold(sums);
+  begin_row_products<Bf16>(sums, tile_descriptor(a_tile), tile_descriptor(b_tile), false);
   wgmma_wait<0>();
   hold(sums);
   const int warp = threadIdx.x / 32;

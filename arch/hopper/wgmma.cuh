@@ -20,18 +20,18 @@ __device__ inline uint64_t tile_descriptor(const void* tile) {
 }
 /// The same tile from `bytes` further on: along k by multiples of 32 within the 128-byte row, or by
 /// whole swizzle patterns of 8 rows.
-__device__ inline uint64_t advance(uint64_t descriptor, uint32_t bytes) {
-  // The address is in the low half and does not carry: 32-bit arithmetic stays in uniform
-  // registers.
-  return (descriptor & 0xffffffff00000000) | (static_cast<uint32_t>(descriptor) + (bytes >> 4));
-}
-/// The same `steps` times kBytes further on. (No shift stands between the steps and what is added
-/// to them: the products of a small tile wait for their descriptors.)
+/// (Here `steps` times kBytes: no shift stands between the steps and what is added to them, as the
+/// products of a small tile wait for their descriptors.)
 template <uint32_t kBytes>
 __device__ inline uint64_t advance_steps(uint64_t descriptor, uint32_t steps) {
   static_assert(kBytes % 16 == 0);
+  // The address is in the low half and does not carry: 32-bit arithmetic stays in uniform
+  // registers.
   return (descriptor & 0xffffffff00000000) |
          (static_cast<uint32_t>(descriptor) + steps * (kBytes / 16));
+}
+__device__ inline uint64_t advance(uint64_t descriptor, uint32_t bytes) {
+  return advance_steps<16>(descriptor, bytes >> 4);
 }
 
 /// Before the first product of a batch: registers and shared memory are as the program left them.
@@ -226,5 +226,21 @@ WEFT_WGMMA_BOTH(224, 112, 113, 114)
 WEFT_WGMMA_BOTH(256, 128, 129, 130)
 #undef WEFT_WGMMA_BOTH
 #undef WEFT_WGMMA
+
+/// Begins a batch: the products of the 128 bytes of k that a tile's rows have, added to `sums`
+/// where `onto`. B begins kBFrom bytes after what `b` describes.
+template <class Format, uint32_t kBFrom = 0, int kCount>
+__device__ __forceinline__ void begin_row_products(float (&sums)[kCount], uint64_t a, uint64_t b,
+                                                   bool onto) {
+  hold(sums);
+  wgmma_begin();
+#pragma unroll
+  for (int i = 0; i < kRowBytes / kWgmmaRowBytes; ++i) {
+    const uint32_t offset = i * kWgmmaRowBytes;
+    wgmma<Format, 2 * kCount>(sums, advance(a, offset), advance(b, kBFrom + offset), onto || i > 0);
+  }
+  wgmma_commit();
+  hold(sums);
+}
 
 }  // namespace weft::hopper

@@ -214,14 +214,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         if constexpr (kFp8) {
           // Sums of 128 products in the tensor cores, which keep fewer bits than f32.
           float part[Tile::kSums];
-          hold(part);
-          wgmma_begin();
-#pragma unroll
-          for (int i = 0; i < kRowBytes / kWgmmaRowBytes; ++i) {
-            wgmma<Format, Tile::kM>(part, advance(rows, i * kWgmmaRowBytes),
-                                    advance(columns, i * kWgmmaRowBytes), i > 0);
-          }
-          wgmma_commit();
+          begin_row_products<Format>(part, rows, columns, false);
           float scale[Tile::kSums / 2];
           if (by_block) {
 #pragma unroll
@@ -238,15 +231,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
             sums[i] += by_block ? part[i] * scale[i / 4 * 2 + i % 2] : part[i];
           }
         } else {
-          hold(sums);
-          wgmma_begin();
-#pragma unroll
-          for (int i = 0; i < kRowBytes / kWgmmaRowBytes; ++i) {
-            wgmma<Format, Tile::kM>(sums, advance(rows, i * kWgmmaRowBytes),
-                                    advance(columns, i * kWgmmaRowBytes), true);
-          }
-          wgmma_commit();
-          hold(sums);
+          begin_row_products<Format>(sums, rows, columns, true);
         }
       }
       if constexpr (!kFp8) {
