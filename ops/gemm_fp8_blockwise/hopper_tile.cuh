@@ -282,15 +282,17 @@ __global__ void __launch_bounds__(Tile::threads, 1)
         if (in_page == 0) {
           pages.full[page.slot].wait(page.parity);
         }
+        uint32_t read = 0;
 #pragma unroll
         for (int i = 0; i < kColumnScales<Tile>; ++i) {
           to.columns[i] = pages.scales[page.slot][in_page][i];
+          read |= __float_as_uint(to.columns[i]);
         }
         ++k;
         if (in_page == kPageBlocks - 1 || k == work.k_end) {
           __syncwarp();
           if (lane == 0) {
-            pages.empty[page.slot].arrive();
+            pages.empty[page.slot].arrive_after(read);
           }
           page.advance();
         }
