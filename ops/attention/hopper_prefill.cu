@@ -222,27 +222,25 @@ __global__ void __launch_bounds__(kThreads, 1)
     typename Memory::Cursor v_cursor;
 
     const auto multiply_keys = [&] {
+      const uint64_t tile = advance_steps<Memory::kKeyBytes>(k_tile, k_cursor.slot);
       hold(s);
       wgmma_begin();
 #pragma unroll
       for (int i = 0; i < kDim / 16; ++i) {
         const uint32_t step = i % 4 * kWgmmaRowBytes;
-        wgmma<Bf16, kKeys>(
-            s, advance(q_tile, i / 4 * Memory::kQueryTile + step),
-            advance(k_tile, k_cursor.slot * Memory::kKeyBytes + i / 4 * Memory::kKeyTile + step),
-            i > 0);
+        wgmma<Bf16, kKeys>(s, advance(q_tile, i / 4 * Memory::kQueryTile + step),
+                           advance(tile, i / 4 * Memory::kKeyTile + step), i > 0);
       }
       wgmma_commit();
       hold(s);
     };
     const auto multiply_values = [&] {
+      const uint64_t tile = advance_steps<Memory::kKeyBytes>(v_tile, v_cursor.slot);
       hold(o);
       wgmma_begin();
 #pragma unroll
       for (int i = 0; i < kKeys / 16; ++i) {
-        wgmma_transposed<kDim>(
-            o, probabilities[i],
-            advance(v_tile, v_cursor.slot * Memory::kKeyBytes + i * 16 * kRowBytes));
+        wgmma_transposed<kDim>(o, probabilities[i], advance(tile, i * 16 * kRowBytes));
       }
       wgmma_commit();
       hold(o);

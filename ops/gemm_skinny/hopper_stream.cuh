@@ -169,6 +169,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   // 8 i + first_m + {0, 1}; see accumulator_coordinate().
   const int row = warp * 16 + lane / 4;
   const int first_m = lane % 4 * 2;
+  const uint64_t first_rows = tile_descriptor(chunk_b(0, 0) + warpgroup * 64 * kRowBytes);
+  const uint64_t first_columns = tile_descriptor(chunk_a(0, 0));
   const auto m_of = [&](int i) { return i / 4 * 8 + first_m + i % 2; };
   SkinnyRun run;
   for (int index = 0; shares.run(cluster_index, rank, index, run); ++index) {
@@ -206,11 +208,13 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     }
     for (int stage = run.begin; stage < run.end; ++stage, cursor.advance()) {
       const int slot = cursor.slot;
+      const uint64_t stage_rows = advance_steps<Tile::kStageBytes>(first_rows, slot);
+      const uint64_t stage_columns = advance_steps<Tile::kStageBytes>(first_columns, slot);
       full[slot].wait(cursor.parity);
 #pragma unroll
       for (int chunk = 0; chunk < Tile::kChunks; ++chunk) {
-        const uint64_t rows = tile_descriptor(chunk_b(slot, chunk) + warpgroup * 64 * kRowBytes);
-        const uint64_t columns = tile_descriptor(chunk_a(slot, chunk));
+        const uint64_t rows = advance(stage_rows, chunk * Tile::kBBytes);
+        const uint64_t columns = advance(stage_columns, chunk * Tile::kABytes);
         if constexpr (kFp8) {
           // Sums of 128 products in the tensor cores, which keep fewer bits than f32.
           float part[Tile::kSums];
