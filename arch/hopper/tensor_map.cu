@@ -42,8 +42,8 @@ Result<CUtensorMap> tensor_map(const MapArgs& args) {
                                      : args.box_columns * (bytes ? 1 : 2) == 64
                                          ? CU_TENSOR_MAP_SWIZZLE_64B
                                          : CU_TENSOR_MAP_SWIZZLE_128B;
-  // What misses L2 is brought there by 128 bytes. By 256, products in a row that are bound by
-  // memory read it 2 to 7 % slower.
+  // What misses L2 is brought there by 128 bytes. By 256, kernels in a row that are bound by
+  // memory read it up to 7 % slower.
   const CUresult result =
       encode(&map, bytes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
              args.planes > 0 ? 3 : 2, const_cast<void*>(args.data), sizes, strides, box, steps,

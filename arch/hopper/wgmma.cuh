@@ -18,10 +18,9 @@ __device__ inline uint64_t tile_descriptor(const void* tile) {
   return uint64_t{(smem_address(tile) >> 4) + (1 << 16)} | uint64_t{kSwizzleBytes >> 4} << 32 |
          uint64_t{1} << 62;
 }
-/// The same tile from `bytes` further on: along k by multiples of 32 within the 128-byte row, or by
-/// whole swizzle patterns of 8 rows.
-/// (Here `steps` times kBytes: no shift stands between the steps and what is added to them, as the
-/// products of a small tile wait for their descriptors.)
+/// The same tile from `steps` times kBytes further on: along k by multiples of 32 within the
+/// 128-byte row, or by whole swizzle patterns of 8 rows. (No shift stands between the steps and
+/// what is added to them, as the products of a small tile wait for their descriptors.)
 template <uint32_t kBytes>
 __device__ inline uint64_t advance_steps(uint64_t descriptor, uint32_t steps) {
   static_assert(kBytes % 16 == 0);
@@ -30,6 +29,7 @@ __device__ inline uint64_t advance_steps(uint64_t descriptor, uint32_t steps) {
   return (descriptor & 0xffffffff00000000) |
          (static_cast<uint32_t>(descriptor) + steps * (kBytes / 16));
 }
+/// The same by `bytes`.
 __device__ inline uint64_t advance(uint64_t descriptor, uint32_t bytes) {
   return advance_steps<16>(descriptor, bytes >> 4);
 }
