@@ -661,7 +661,6 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
   const auto host_threads = static_cast<uint64_t>(
       std::max(1, options.threads != 0 ? options.threads : cpu::usable_cpus()));
   const uint64_t workers = std::min({host_threads, plan.groups, plan.resident});
-  memory_->clear_touched();
   std::vector<ThreadCounts> counts(workers);
   {
     std::vector<std::thread> pool;
@@ -683,7 +682,7 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
     report.counters.add(c.counters);
     sum_instructions(launch, c, report.counters);
   }
-  memory_->count_touched(report.counters.hbm_bytes_read, report.counters.hbm_bytes_written);
+  launch.touched.count(report.counters.hbm_bytes_read, report.counters.hbm_bytes_written);
   const auto units = static_cast<uint64_t>(limits.compute_units);
   report.compute_units_used = static_cast<int>(std::min(plan.groups, units));
   const uint64_t fullest = (plan.groups + units - 1) / units;

@@ -5,7 +5,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <utility>
+#include <mutex>
+#include <new>
+
+#include "sim/instruction.h"
+#include "sim/wave.h"
 
 namespace weft::sim {
 
@@ -13,6 +17,8 @@ namespace {
 
 constexpr size_t kPage = 4096;
 constexpr size_t kGap = 64 << 10;  // after each allocation, never accessible
+constexpr uint64_t kLine = 128;
+constexpr uint64_t kHostCapacity = uint64_t{2} << 40;
 
 }  // namespace
 
@@ -22,13 +28,16 @@ Memory::~Memory() {
   }
 }
 
-Result<uint64_t> Memory::allocate(size_t bytes) {
+Result<uint64_t> Memory::allocate(size_t bytes, Placement placement) {
   const size_t size = std::max<size_t>(bytes, 1);
+  const bool on_host = placement.home == kHost;
   const std::unique_lock lock(mutex_);
-  if (size > capacity_ - std::min(used_, capacity_)) {
-    return device_error("The simulated GPU has " + std::to_string(capacity_) +
-                        " bytes of memory, " + std::to_string(used_) + " are in use and " +
-                        std::to_string(bytes) + " more do not fit.");
+  uint64_t& used = used_[static_cast<size_t>(placement.home + 1)];
+  const uint64_t capacity = on_host ? kHostCapacity : capacity_;
+  if (size > capacity - std::min(used, capacity)) {
+    return device_error((on_host ? "The host has " : "The simulated GPU has ") +
+                        std::to_string(capacity) + " bytes of memory, " + std::to_string(used) +
+                        " are in use and " + std::to_string(bytes) + " more do not fit.");
   }
   const size_t mapped = (size + kPage - 1) / kPage * kPage + kGap;
   void* place =
@@ -41,12 +50,8 @@ Result<uint64_t> Memory::allocate(size_t bytes) {
                         " bytes of memory left for the simulated GPU.");
   }
   const auto begin = reinterpret_cast<uint64_t>(place);
-  Allocation allocation;
-  allocation.end = begin + size;
-  allocation.mapped = mapped;
-  allocation.touched = std::make_unique<uint8_t[]>(lines_of(begin, allocation.end));
-  live_.emplace(begin, std::move(allocation));
-  used_ += size;
+  live_.emplace(begin, Allocation{begin + size, mapped, placement});
+  used += size;
   return begin;
 }
 
@@ -56,8 +61,9 @@ Status Memory::free(uint64_t address) {
   if (found == live_.end()) {
     return device_error("No allocation of the simulated GPU begins at the address to free.");
   }
-  ::munmap(reinterpret_cast<void*>(address), found->second.mapped);
-  used_ -= found->second.end - address;
+  const Allocation& allocation = found->second;
+  ::munmap(reinterpret_cast<void*>(address), allocation.mapped);
+  used_[static_cast<size_t>(allocation.placement.home + 1)] -= allocation.end - address;
   live_.erase(found);
   return {};
 }
@@ -72,8 +78,20 @@ bool Memory::find(uint64_t address, Range& range) const {
   if (address >= after->second.end) {
     return false;
   }
-  range = {after->first, after->second.end, after->second.touched.get()};
+  range = {after->first, after->second.end, after->second.placement};
   return true;
+}
+
+bool Memory::set_peer(int device, int home, bool reached) {
+  std::atomic<uint32_t>& peers = peers_[static_cast<size_t>(device)];
+  const uint32_t bit = 1U << home;
+  const uint32_t before = reached ? peers.fetch_or(bit) : peers.fetch_and(~bit);
+  return ((before & bit) != 0) != reached;
+}
+
+uint64_t Memory::used(int home) const {
+  const std::shared_lock lock(mutex_);
+  return used_[static_cast<size_t>(home + 1)];
 }
 
 std::string Memory::describe(uint64_t address) const {
@@ -100,20 +118,32 @@ std::string Memory::describe(uint64_t address) const {
   return "in no allocation";
 }
 
-void Memory::clear_touched() {
-  const std::unique_lock lock(mutex_);
-  for (auto& [begin, allocation] : live_) {
-    std::memset(allocation.touched.get(), 0, lines_of(begin, allocation.end));
+uint8_t* Touched::of(const Memory::Range& range) {
+  {
+    const std::shared_lock lock(mutex_);
+    if (const auto found = allocations_.find(range.begin); found != allocations_.end()) {
+      return found->second.touched.get();
+    }
   }
+  const std::unique_lock lock(mutex_);
+  Lines& lines = allocations_[range.begin];
+  if (lines.touched == nullptr) {
+    lines.count = static_cast<size_t>((range.end - range.begin + kLine - 1) / kLine);
+    // Pages of it that nobody touches are never there.
+    lines.touched.reset(static_cast<uint8_t*>(std::calloc(lines.count, 1)));
+    if (lines.touched == nullptr) {
+      throw std::bad_alloc();
+    }
+  }
+  return lines.touched.get();
 }
 
-void Memory::count_touched(uint64_t& read, uint64_t& written) const {
+void Touched::count(uint64_t& read, uint64_t& written) const {
   const std::shared_lock lock(mutex_);
-  for (const auto& [begin, allocation] : live_) {
-    const size_t lines = lines_of(begin, allocation.end);
-    for (size_t k = 0; k < lines; ++k) {
-      read += (allocation.touched[k] & 1) != 0 ? 128 : 0;
-      written += (allocation.touched[k] & 2) != 0 ? 128 : 0;
+  for (const auto& [begin, lines] : allocations_) {
+    for (size_t k = 0; k < lines.count; ++k) {
+      read += (lines.touched[k] & 1) != 0 ? kLine : 0;
+      written += (lines.touched[k] & 2) != 0 ? kLine : 0;
     }
   }
 }
@@ -121,8 +151,8 @@ void Memory::count_touched(uint64_t& read, uint64_t& written) const {
 namespace {
 
 void touch(uint8_t* touched, uint64_t begin, uint64_t address, size_t bytes, uint8_t bits) {
-  const uint64_t first = (address - begin) / 128;
-  const uint64_t last = (address - begin + bytes - 1) / 128;
+  const uint64_t first = (address - begin) / kLine;
+  const uint64_t last = (address - begin + bytes - 1) / kLine;
   for (uint64_t line = first; line <= last; ++line) {
     // Other threads mark other bits of the same byte.
     if ((__atomic_load_n(&touched[line], __ATOMIC_RELAXED) & bits) != bits) {
@@ -140,19 +170,43 @@ std::string hex(uint64_t x) {
   return "0x" + (text.empty() ? "0" : text);
 }
 
-/// The allocation around an address: the one this instruction last met, or a search.
+/// The allocation around an address, if the launch's device reaches it: the one this instruction
+/// last met, or a search.
 bool range_of(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes,
               ThreadCounts::Range*& range) {
   range = &wave.group->counts->ranges[instruction.ordinal % 64];
-  if (address >= range->begin && address < range->end) {
-    return address + bytes <= range->end;
+  if (address < range->begin || address >= range->end) {
+    Launch& launch = *wave.group->launch;
+    Memory::Range found;
+    if (!launch.memory->find(address, found) ||
+        !launch.memory->reaches(launch.device, found.placement.home)) {
+      return false;
+    }
+    static_cast<Memory::Range&>(*range) = found;
+    range->touched = launch.touched.of(found);
   }
-  Memory::Range found;
-  if (!wave.group->launch->memory->find(address, found)) {
-    return false;
-  }
-  *range = {found.begin, found.end, found.touched};
   return address + bytes <= range->end;
+}
+
+/// Says why range_of() found nothing. Scalar accesses are reported for the first lane.
+void report_unreached(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes,
+                      int lane) {
+  const Launch& launch = *wave.group->launch;
+  Memory::Range range;
+  if (launch.memory->find(address, range) &&
+      !launch.memory->reaches(launch.device, range.placement.home)) {
+    const std::string home = std::to_string(range.placement.home);
+    const std::string device = std::to_string(launch.device);
+    report(wave, instruction, FindingKind::no_peer_access, lane,
+           "address " + hex(address) + " is " + launch.memory->describe(address) + " in device " +
+               home + ", which device " + device +
+               " does not reach: call hipDeviceEnablePeerAccess(" + home + ", 0) with device " +
+               device + " current");
+    return;
+  }
+  report(wave, instruction, FindingKind::out_of_bounds, lane,
+         "address " + hex(address) + " (" + std::to_string(bytes) + " bytes) is " +
+             launch.memory->describe(address));
 }
 
 }  // namespace
@@ -161,10 +215,7 @@ void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address,
                    bool write) {
   ThreadCounts::Range* range = nullptr;
   if (!range_of(wave, instruction, address, bytes, range)) {
-    // Reported for the first lane: a scalar access has none.
-    report(wave, instruction, FindingKind::out_of_bounds, 0,
-           "address " + hex(address) + " (" + std::to_string(bytes) + " bytes) is " +
-               wave.group->launch->memory->describe(address));
+    report_unreached(wave, instruction, address, bytes, 0);
     return nullptr;
   }
   touch(range->touched, range->begin, address, bytes, write ? 2 : 1);
@@ -190,9 +241,7 @@ uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t*
     const uint64_t address = addresses[l];
     if ((range == nullptr || address < range->begin || address + size > range->end) &&
         !range_of(wave, instruction, address, size, range)) [[unlikely]] {
-      report(wave, instruction, FindingKind::out_of_bounds, l,
-             "address " + hex(address) + " (" + std::to_string(bytes) + " bytes) is " +
-                 wave.group->launch->memory->describe(address));
+      report_unreached(wave, instruction, address, size, l);
       reached &= ~(uint64_t{1} << l);
       range = nullptr;
       continue;
@@ -201,8 +250,8 @@ uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t*
     const uint64_t end = (address + size - 1) / 64;
     segments += end - first + (first == last_segment ? 0 : 1);
     last_segment = end;
-    const uint64_t line = (address + size - 1) / 128;
-    if (line != last_line || address / 128 != line) {
+    const uint64_t line = (address + size - 1) / kLine;
+    if (line != last_line || address / kLine != line) {
       touch(range->touched, range->begin, address, size, bits);
       last_line = line;
     }

@@ -1,68 +1,114 @@
-// The device's memory: allocations at host addresses, and how instructions reach them.
+// The memory of a node, one device or several: allocations at host addresses, and how instructions
+// reach them.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <shared_mutex>
 #include <string>
 
 #include "base/result.h"
-#include "sim/instruction.h"
-#include "sim/wave.h"
 
 namespace weft::sim {
 
-/// Allocations. A device address is the host address of the same byte, so the host copies without
-/// translation; every access of a program is checked against the live allocations. Between two
-/// allocations lie at least 64 KiB that belong to none.
+struct Instruction;
+struct Wave;
+
+inline constexpr int kMaxDevices = 8;  ///< of a node
+inline constexpr int kHost = -1;       ///< in place of a device's number
+
+/// When others see what a kernel stores in an allocation (HIP, "Coherency control"; LLVM, AMDGPU
+/// user guide, "Memory Model GFX942").
+enum class Grain : uint8_t {
+  coarse,    ///< when the kernel has ended: hipMalloc
+  fine,      ///< while it runs, by accesses of system scope: hipHostMalloc, hipMallocManaged
+  uncached,  ///< as fine, and no device's cache keeps it: hipDeviceMallocUncached
+};
+
+/// Where an allocation lies.
+struct Placement {
+  int home = 0;  ///< a device of the node, or kHost
+  Grain grain = Grain::coarse;
+};
+
+/// Allocations. A device address is the host address of the same byte, in the whole node, so the
+/// host copies without translation; every access of a program is checked against the live
+/// allocations. Between two allocations lie at least 64 KiB that belong to none.
 class Memory {
  public:
-  explicit Memory(uint64_t capacity) : capacity_(capacity) {}
+  /// `capacity`: bytes of each device.
+  explicit Memory(uint64_t capacity, int devices = 1) : devices_(devices), capacity_(capacity) {}
   ~Memory();
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
   /// Zeroed memory of this many bytes at a multiple of 4096. Errors (device): none left.
-  Result<uint64_t> allocate(size_t bytes);
+  Result<uint64_t> allocate(size_t bytes, Placement placement = {});
   /// Errors (device): no allocation begins there.
   Status free(uint64_t address);
 
   struct Range {
-    uint64_t begin = 0;
+    uint64_t begin = 1;
     uint64_t end = 0;
-    uint8_t* touched = nullptr;  ///< a byte for each 128-byte line: bit 0 read, bit 1 written
+    Placement placement;
   };
   /// The live allocation that holds the address, or none.
   bool find(uint64_t address, Range& range) const;
   /// "12 bytes past the end of an allocation of 4096 bytes", for a message.
   std::string describe(uint64_t address) const;
 
-  uint64_t used() const { return used_; }
-  uint64_t capacity() const { return capacity_; }
+  /// Whether kernels of a device may reach what lies at `home`: its own and the host's memory
+  /// always, another device's once that is enabled.
+  bool reaches(int device, int home) const {
+    return home == kHost || home == device ||
+           (peers_[static_cast<size_t>(device)].load(std::memory_order_relaxed) >> home & 1) != 0;
+  }
+  /// False: it was so before.
+  bool set_peer(int device, int home, bool reached);
 
-  /// Forgets which lines were touched.
-  void clear_touched();
-  /// Counts the lines touched since, into bytes read and written.
-  void count_touched(uint64_t& read, uint64_t& written) const;
+  int devices() const { return devices_; }
+  uint64_t capacity() const { return capacity_; }
+  /// Bytes allocated in a device, or in the host.
+  uint64_t used(int home = 0) const;
 
  private:
   struct Allocation {
     uint64_t end = 0;
     size_t mapped = 0;
-    std::unique_ptr<uint8_t[]> touched;
+    Placement placement;
   };
-  static size_t lines_of(uint64_t begin, uint64_t end) {
-    return static_cast<size_t>((end - begin + 127) / 128);
-  }
 
   mutable std::shared_mutex mutex_;
   std::map<uint64_t, Allocation> live_;
-  uint64_t used_ = 0;
+  std::array<uint64_t, kMaxDevices + 1> used_{};  ///< by home + 1
+  std::array<std::atomic<uint32_t>, kMaxDevices> peers_{};
+  int devices_;
   uint64_t capacity_;
+};
+
+/// Which lines of 128 bytes a launch read and wrote.
+class Touched {
+ public:
+  /// A byte for each line of an allocation: bit 0 read, bit 1 written.
+  uint8_t* of(const Memory::Range& range);
+  /// Adds the bytes of all lines touched.
+  void count(uint64_t& read, uint64_t& written) const;
+
+ private:
+  struct Free {
+    void operator()(uint8_t* lines) const { std::free(lines); }
+  };
+  struct Lines {
+    std::unique_ptr<uint8_t[], Free> touched;
+    size_t count = 0;
+  };
+  mutable std::shared_mutex mutex_;
+  std::map<uint64_t, Lines> allocations_;  ///< by where they begin
 };
 
 /// Host address of `bytes` at a global address that a scalar instruction uses; nullptr, with a

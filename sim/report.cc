@@ -12,6 +12,8 @@ std::string_view name_of(FindingKind kind) {
       return "unknown instruction";
     case FindingKind::out_of_bounds:
       return "out of bounds";
+    case FindingKind::no_peer_access:
+      return "no peer access";
     case FindingKind::lds_out_of_bounds:
       return "LDS out of bounds";
     case FindingKind::misaligned:

@@ -16,6 +16,7 @@ namespace weft::sim {
 enum class FindingKind : uint8_t {
   unknown_instruction,     ///< the simulator cannot execute it
   out_of_bounds,           ///< an address in no live allocation
+  no_peer_access,          ///< an address in another device, access to which was not enabled
   lds_out_of_bounds,       ///< beyond what the workgroup was given
   misaligned,              ///< an address that the instruction does not take
   uninitialized_lds,       ///< read of LDS that nothing wrote

@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "sim/instruction.h"
+#include "sim/memory.h"
 #include "sim/report.h"
 #include "sim/target.h"
 
 namespace weft::sim {
 
 class Code;
-class Memory;
 struct Workgroup;
 struct Launch;
 struct WaveChecks;
@@ -83,10 +83,8 @@ struct alignas(64) Wave {
 struct ThreadCounts {
   std::vector<uint64_t> executed;  ///< by ordinal of the instruction
   Counters counters;
-  struct Range {
-    uint64_t begin = 1;
-    uint64_t end = 0;
-    uint8_t* touched = nullptr;
+  struct Range : Memory::Range {
+    uint8_t* touched = nullptr;  ///< of the launch's Touched
   };
   /// The allocation that an instruction last found its addresses in.
   std::array<Range, 64> ranges{};
@@ -135,6 +133,8 @@ struct Workgroup {
 struct Launch {
   const Code* code = nullptr;
   Memory* memory = nullptr;
+  int device = 0;  ///< of the node
+  Touched touched;
   Target target = Target::gfx942;
   std::string kernel;
   std::array<uint32_t, 3> grid{1, 1, 1};   ///< workgroups
