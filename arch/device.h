@@ -126,8 +126,8 @@ class Device {
   virtual Result<Counters> count(const Work& work) = 0;
 };
 
-/// "cuda", "cuda:1", "hip", "sim:gfx942". Errors: usage (no such name), device (it is not here, or
-/// this build leaves it out; the sentence says which).
+/// "cuda", "cuda:1", "hip", "sim:gfx942*8:3". Errors: usage (no such name), device (it is not here,
+/// or this build leaves it out; the sentence says which).
 Result<std::unique_ptr<Device>> open_device(std::string_view id);
 
 /// One line of `weft devices`: a device that can be opened, or why none of its kind can.

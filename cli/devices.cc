@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 
+#include "arch/cdna/target.h"
 #include "arch/cpu/dispatch.h"
 #include "arch/cpu/threads.h"
 #include "cli/commands.h"
@@ -37,6 +38,10 @@ std::string describe(const DeviceListing& listing) {
       text += fmt::format(", {:.0f} TFLOP/s {}", info.peak[static_cast<size_t>(i)] / 1e12,
                           name_of(static_cast<Peak>(i)));
     }
+  }
+  if (listing.kind == "sim") {
+    text += fmt::format("; {}*{}:0 is the first of a node of {}", info.id, cdna::kMaxNode,
+                        cdna::kMaxNode);
   }
   return text + "\n";
 }

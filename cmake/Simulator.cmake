@@ -57,7 +57,8 @@ add_library(weft_sim_hip SHARED
 set_target_properties(weft_sim_hip PROPERTIES
   OUTPUT_NAME weft-amdhip64 LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/hip.map)
 target_link_libraries(weft_sim_hip PRIVATE weft_sim weft_flags weft_dependencies)
-target_link_options(weft_sim_hip PRIVATE
+# hipGetProcAddress knows all of them, so it brings all of them.
+target_link_options(weft_sim_hip PRIVATE -Wl,-u,hipGetProcAddress
   -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/hip.map)
 
 # HIP kernels that the tests run: written as anyone writes them, compiled for both targets.

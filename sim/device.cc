@@ -85,21 +85,9 @@ struct Descriptor {
 
 /// The arguments as the kernel reads them: the caller's, then the hidden ones that its metadata
 /// names.
-Result<std::vector<std::byte>> argument_segment(const cdna::Kernel& kernel, Dim3 grid, Dim3 block,
-                                                std::span<const std::byte> given,
-                                                uint32_t dynamic_lds) {
+std::vector<std::byte> argument_segment(const cdna::Kernel& kernel, Dim3 grid, Dim3 block,
+                                        std::span<const std::byte> given, uint32_t dynamic_lds) {
   std::vector<std::byte> segment(std::max<size_t>(kernel.argument_bytes, given.size()) + 16);
-  uint64_t needed = 0;
-  for (const cdna::KernelArgument& a : kernel.arguments) {
-    if (!a.kind.starts_with("hidden_")) {
-      needed = std::max(needed, a.offset + a.bytes);
-    }
-  }
-  if (given.size() < needed) {
-    return usage_error("Kernel " + std::string(kernel.name) + " takes " + std::to_string(needed) +
-                       " bytes of arguments, but the launch gives " + std::to_string(given.size()) +
-                       ".");
-  }
   std::copy(given.begin(), given.end(), segment.begin());
   const int dimensions = grid.z > 1 || block.z > 1 ? 3 : grid.y > 1 || block.y > 1 ? 2 : 1;
   const struct {
@@ -150,7 +138,6 @@ struct Plan {
   uint64_t resident = 0;  ///< workgroups on the device at once
   int groups_per_cu = 0;
   std::atomic<uint64_t> next{0};
-  std::atomic<uint64_t> idle{0};  ///< instructions since something changed
   uint64_t hang_instructions = 0;
   std::vector<uint64_t> groups_of_cu;
 
@@ -383,10 +370,9 @@ bool run_group(Plan& plan, Slot& slot) {
     }
   }
   if (group.progressed) {
-    plan.idle.store(0, std::memory_order_relaxed);
+    launch.memory->note_progress();
   } else {
-    const uint64_t idle =
-        plan.idle.fetch_add(executed + 1, std::memory_order_relaxed) + executed + 1;
+    const uint64_t idle = launch.memory->note_idle(executed + 1);
     if (idle > plan.hang_instructions && !launch.abort.exchange(true)) {
       for (Wave& w : group.waves) {
         if (w.state != WaveState::ended) {
@@ -447,6 +433,9 @@ void work(Plan& plan, uint64_t share, ThreadCounts& counts) {
     if (run_group(plan, *slot)) {
       free.push_back(std::move(slot));
       continue;
+    }
+    if (!slot->group.progressed) {
+      std::this_thread::yield();  // what it waits for may be another launch
     }
     active.push_back(std::move(slot));
     // It did not end: it may be waiting for one that has not begun.
@@ -539,11 +528,16 @@ std::optional<Module::Global> Module::global(std::string_view name) const {
   return std::nullopt;
 }
 
-Device::Device(Target target)
-    : target_(target), memory_(std::make_unique<Memory>(capacity_of(target))) {}
+Device::Device(Target target) : Device(target, std::make_shared<Memory>()) {}
+Device::Device(Target target, std::shared_ptr<Memory> memory)
+    : target_(target),
+      memory_(std::move(memory)),
+      index_(memory_->add_device(capacity_of(target))) {}
 Device::~Device() = default;
 
-Result<uint64_t> Device::allocate(size_t bytes) { return memory_->allocate(bytes); }
+Result<uint64_t> Device::allocate(size_t bytes) {
+  return memory_->allocate(bytes, {.home = index_});
+}
 Status Device::free(uint64_t address) { return memory_->free(address); }
 
 Result<std::shared_ptr<Module>> Device::load(std::span<const std::byte> code_object) {
@@ -558,7 +552,7 @@ Result<std::shared_ptr<Module>> Device::load(std::span<const std::byte> code_obj
     return input_error("The code object is for " + std::string(cdna::name_of(object.target())) +
                        ", but the device is a " + std::string(cdna::name_of(target_)) + ".");
   }
-  WEFT_ASSIGN(module->image_, memory_->allocate(object.image_bytes()));
+  WEFT_ASSIGN(module->image_, memory_->allocate(object.image_bytes(), {.home = index_}));
   module->memory_ = memory_.get();
   const uint64_t image = module->image_;
   for (const cdna::Segment& segment : object.segments()) {
@@ -580,41 +574,81 @@ Result<std::shared_ptr<Module>> Device::load(std::span<const std::byte> code_obj
   return module;
 }
 
-Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
-                                    uint32_t dynamic_lds, std::span<const std::byte> arguments,
-                                    const LaunchOptions& options) {
+int Device::groups_per_unit(const Kernel& kernel, int threads, uint64_t dynamic_lds) const {
+  const int per_simd =
+      cdna::waves_per_simd(*kernel.info, target_, threads, static_cast<int64_t>(dynamic_lds));
+  const int waves = (threads + kLanes - 1) / kLanes;
+  return per_simd == 0 ? 0 : std::max(1, per_simd * cdna::kSimds / waves);
+}
+
+Status Device::check(const Kernel& kernel, Dim3 grid, Dim3 block, uint32_t dynamic_lds,
+                     size_t argument_bytes, bool cooperative) const {
   const cdna::Kernel& info = *kernel.info;
-  const Module& module = *kernel.module;
   const std::string name(info.name);
-  const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   const uint64_t most =
       info.max_workgroup_threads != 0
           ? std::min<uint64_t>(info.max_workgroup_threads, cdna::kMaxWorkgroupThreads)
           : cdna::kMaxWorkgroupThreads;
+  const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   if (threads == 0 || threads > most || block.x > most || block.y > most || block.z > most) {
     return usage_error("Kernel " + name + " cannot have workgroups of " + std::to_string(threads) +
                        " threads; 1 to " + std::to_string(most) + " are possible.");
   }
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0) {
+  if (info.scratch_bytes > cdna::kMaxScratchBytes) {
+    return usage_error("Kernel " + name + " asks for " + std::to_string(info.scratch_bytes) +
+                       " bytes of scratch a lane; " + std::to_string(cdna::kMaxScratchBytes) +
+                       " are possible.");
+  }
+  const uint64_t plane = uint64_t{grid.x} * grid.y;
+  if (plane == 0 || grid.z == 0) {
     return usage_error("Kernel " + name + " is launched with no workgroups.");
   }
-  Plan plan{Descriptor(info.descriptor_bytes)};
-  plan.groups = uint64_t{grid.x} * grid.y;
-  if (plan.groups > std::numeric_limits<uint64_t>::max() / grid.z / 2) {
+  if (plane > std::numeric_limits<uint64_t>::max() / grid.z / 2) {
     return usage_error("Kernel " + name + " is launched with too many workgroups.");
   }
-  plan.groups *= grid.z;
-  const int per_simd = cdna::waves_per_simd(info, target_, static_cast<int>(threads), dynamic_lds);
-  if (per_simd == 0) {
+  const int per_unit = groups_per_unit(kernel, static_cast<int>(threads), dynamic_lds);
+  if (per_unit == 0) {
     return usage_error("Kernel " + name + " does not fit on a compute unit: a workgroup of " +
                        std::to_string(threads) + " threads takes " +
                        std::to_string(uint64_t{info.lds_bytes} + dynamic_lds) +
                        " bytes of LDS and " + std::to_string(info.vgprs) + " registers a lane.");
   }
+  const uint64_t resident = static_cast<uint64_t>(per_unit) *
+                            static_cast<uint64_t>(cdna::limits_of(target_).compute_units);
+  if (cooperative && plane * grid.z > resident) {
+    return usage_error("Kernel " + name + " is launched as cooperative with " +
+                       std::to_string(plane * grid.z) + " workgroups, but the device holds " +
+                       std::to_string(resident) + " of them at once.");
+  }
+  uint64_t needed = 0;
+  for (const cdna::KernelArgument& a : info.arguments) {
+    if (!a.kind.starts_with("hidden_")) {
+      needed = std::max(needed, a.offset + a.bytes);
+    }
+  }
+  if (argument_bytes < needed) {
+    return usage_error("Kernel " + name + " takes " + std::to_string(needed) +
+                       " bytes of arguments, but the launch gives " +
+                       std::to_string(argument_bytes) + ".");
+  }
+  return {};
+}
+
+Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
+                                    uint32_t dynamic_lds, std::span<const std::byte> arguments,
+                                    const LaunchOptions& options) {
+  WEFT_TRY(check(kernel, grid, block, dynamic_lds, arguments.size(), options.cooperative));
+  const cdna::Kernel& info = *kernel.info;
+  const Module& module = *kernel.module;
+  const std::string name(info.name);
+  const uint64_t threads = uint64_t{block.x} * block.y * block.z;
+  Plan plan{Descriptor(info.descriptor_bytes)};
+  plan.groups = uint64_t{grid.x} * grid.y * grid.z;
   const cdna::Limits limits = cdna::limits_of(target_);
   Launch& launch = plan.launch;
   launch.code = &module.code();
   launch.memory = memory_.get();
+  launch.device = index_;
   launch.target = target_;
   launch.kernel = name;
   launch.grid = {grid.x, grid.y, grid.z};
@@ -633,8 +667,10 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
   if (plan.entry == nullptr) {
     return input_error("Kernel " + name + " begins where its code object has no instruction.");
   }
-  WEFT_ASSIGN(plan.segment, argument_segment(info, grid, block, arguments, dynamic_lds));
-  WEFT_ASSIGN(plan.arguments, memory_->allocate(plan.segment.size() + 64));
+  plan.segment = argument_segment(info, grid, block, arguments, dynamic_lds);
+  const Memory::Use use(*memory_);
+  memory_->note_progress();
+  WEFT_ASSIGN(plan.arguments, memory_->allocate(plan.segment.size() + 64, {kHost, Grain::fine}));
   std::memcpy(reinterpret_cast<void*>(plan.arguments), plan.segment.data(), plan.segment.size());
   // The HSA dispatch packet, for kernels that ask for it: sizes of the workgroup and of the grid.
   plan.packet = (plan.arguments + plan.segment.size() + 7) & ~uint64_t{7};
@@ -655,7 +691,7 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
   static_assert(sizeof packet == 32);
   std::memcpy(reinterpret_cast<void*>(plan.packet), &packet, sizeof packet);
 
-  plan.groups_per_cu = std::max(1, per_simd * cdna::kSimds / plan.waves_in_group);
+  plan.groups_per_cu = groups_per_unit(kernel, plan.threads_in_group, dynamic_lds);
   plan.resident =
       static_cast<uint64_t>(plan.groups_per_cu) * static_cast<uint64_t>(limits.compute_units);
   const auto host_threads = static_cast<uint64_t>(

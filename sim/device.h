@@ -45,6 +45,8 @@ struct LaunchOptions {
   /// checked.
   bool sanitize = true;
   int threads = 0;  ///< of the host; 0: all usable ones
+  /// All workgroups must be resident at once; where they cannot be, the launch is refused.
+  bool cooperative = false;
   /// A launch in which nothing changes for so many instructions hangs.
   uint64_t hang_instructions = 200'000'000;
 };
@@ -77,15 +79,21 @@ class Module {
   std::vector<Kernel> kernels_;
 };
 
+/// One GPU. All members may be called by several threads at once, and launches of devices that
+/// share a Memory then run side by side.
 class Device {
  public:
+  /// A device with a memory of its own.
   explicit Device(Target target);
+  /// One more of those that share a memory: a node's, or a process's.
+  Device(Target target, std::shared_ptr<Memory> memory);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   Target target() const { return target_; }
   Memory& memory() { return *memory_; }
+  int index() const { return index_; }  ///< in memory()
 
   /// Zeroed; the address is the host's, too, so the host copies to and from it directly.
   Result<uint64_t> allocate(size_t bytes);
@@ -94,16 +102,24 @@ class Device {
   /// Errors (input): not a code object, or one for another target.
   Result<std::shared_ptr<Module>> load(std::span<const std::byte> code_object);
 
+  /// How many workgroups of a kernel a compute unit holds at once; 0: not one.
+  int groups_per_unit(const Kernel& kernel, int threads, uint64_t dynamic_lds) const;
+
+  /// What launch() would refuse. Errors (usage): workgroups that the device cannot hold, or too few
+  /// arguments.
+  Status check(const Kernel& kernel, Dim3 grid, Dim3 block, uint32_t dynamic_lds,
+               size_t argument_bytes, bool cooperative) const;
+
   /// Runs a kernel. `arguments`: the explicit ones, packed as the kernel's metadata says; hidden
-  /// ones are filled in. Errors (usage): a launch that the device cannot hold. What the program
-  /// does wrong is in the report.
+  /// ones are filled in. Errors: those of check(). What the program does wrong is in the report.
   Result<LaunchReport> launch(const Kernel& kernel, Dim3 grid, Dim3 block, uint32_t dynamic_lds,
                               std::span<const std::byte> arguments,
                               const LaunchOptions& options = {});
 
  private:
   Target target_;
-  std::unique_ptr<Memory> memory_;
+  std::shared_ptr<Memory> memory_;
+  int index_ = 0;
 };
 
 }  // namespace weft::sim

@@ -160,6 +160,7 @@ Result<std::vector<AssemblerLine>> disassemble(std::span<const std::byte> code, 
 }
 
 struct SourceLines::Impl {
+  std::mutex mutex;  ///< LLVM reads the tables when it is first asked
   std::unique_ptr<llvm::MemoryBuffer> buffer;
   std::unique_ptr<llvm::object::ObjectFile> object;
   std::unique_ptr<llvm::DWARFContext> context;
@@ -176,7 +177,10 @@ SourceLines::SourceLines(std::span<const std::byte> code_object) {
   const auto ignore = [](llvm::Error error) { llvm::consumeError(std::move(error)); };
   auto context = llvm::DWARFContext::create(
       **object, llvm::DWARFContext::ProcessDebugRelocations::Ignore, nullptr, "", ignore, ignore);
-  impl_ = std::make_unique<Impl>(Impl{std::move(buffer), std::move(*object), std::move(context)});
+  impl_ = std::make_unique<Impl>();
+  impl_->buffer = std::move(buffer);
+  impl_->object = std::move(*object);
+  impl_->context = std::move(context);
 }
 
 SourceLines::~SourceLines() = default;
@@ -187,6 +191,7 @@ std::string SourceLines::at(uint64_t address) const {
   if (impl_ == nullptr) {
     return {};
   }
+  const std::lock_guard lock(impl_->mutex);
   const auto info = impl_->context->getLineInfoForAddress(
       {address, llvm::object::SectionedAddress::UndefSection},
       llvm::DILineInfoSpecifier(llvm::DILineInfoSpecifier::FileLineInfoKind::RawValue));

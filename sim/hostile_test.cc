@@ -1,12 +1,27 @@
-// Programs that nobody would write: random instructions in a sound code object. Whatever they do,
-// the simulator ends with a report. Together with the fuzzer of the code object's reader
-// (arch/cdna/code_object_fuzz.cc) this covers what comes from outside.
+// Programs that nobody would write: random instructions in a sound code object, and code objects
+// with bytes flipped anywhere. Whatever they do, the simulator ends with an error or a report, and
+// soon. Together with the fuzzer of the code object's reader (arch/cdna/code_object_fuzz.cc) this
+// covers what comes from outside.
+//
+// WEFT_HOSTILE_CASES sets how many flipped objects of each kernel there are, WEFT_HOSTILE_SEED
+// their seed, and WEFT_HOSTILE_FIRST the first of them, to have a case again that was reported.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <iostream>
+#include <new>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "arch/cdna/code_object.h"
@@ -81,6 +96,194 @@ TEST_P(RandomInstructions, EndWithAReport) {
 
 INSTANTIATE_TEST_SUITE_P(Targets, RandomInstructions, testing::ValuesIn(cdna::kTargets),
                          target_name);
+
+uint64_t from_environment(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+/// What a process that runs cases tells the one that watches it.
+struct Progress {
+  std::atomic<uint64_t> at{0};  ///< the case under way
+  std::atomic<uint64_t> refused{0};
+  std::atomic<uint64_t> found{0};
+  std::atomic<uint64_t> ran{0};
+  std::atomic<uint64_t> slowest{0};  ///< milliseconds
+  std::atomic<uint64_t> slowest_at{0};
+};
+
+/// A kernel of sim/testdata/ordinary.hip and arguments that suit it.
+struct Victim {
+  const char* kernel;
+  Dim3 grid;
+  Dim3 block;
+};
+
+class FlippedBytesSlow : public testing::TestWithParam<Victim> {
+ protected:
+  static constexpr unsigned kMostSeconds = 60;  ///< for one case
+
+  void SetUp() override {
+    for (const Target target : cdna::kTargets) {
+      sound_.push_back(test_kernels("ordinary", target));
+      if (sound_.back().empty()) {
+        GTEST_SKIP() << "this build has no clang-22";
+      }
+    }
+    void* shared =
+        mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(shared, MAP_FAILED);
+    progress_ = new (shared) Progress();
+  }
+  void TearDown() override {
+    if (progress_ != nullptr) {
+      munmap(progress_, sizeof(Progress));
+    }
+  }
+
+  /// Half of the cases are damaged anywhere, the others where it hurts: in the headers, the
+  /// kernel's descriptor, its code, or what tells of it.
+  static void damage(std::vector<std::byte>& bytes, const char* name, std::mt19937_64& random) {
+    struct {
+      size_t begin, size;
+    } where{0, bytes.size()};
+    const auto object = cdna::CodeObject::parse(bytes, "sound");
+    const cdna::Kernel& kernel = *object.value().kernel(name);
+    const auto offset_of = [&](uint64_t address) {
+      for (const cdna::Segment& segment : object.value().segments()) {
+        if (address >= segment.address && address - segment.address < segment.bytes.size()) {
+          return static_cast<size_t>(segment.bytes.data() - bytes.data()) +
+                 static_cast<size_t>(address - segment.address);
+        }
+      }
+      return size_t{0};
+    };
+    switch (random() % 10) {
+      case 0:
+        where = {0, 64 + 56 * 8};
+        break;
+      case 1:
+        where = {offset_of(kernel.descriptor), 64};
+        break;
+      case 2:
+        where = {0, 4096};  // symbols, hashes and the notes with the metadata
+        break;
+      case 3:
+      case 4:
+        where = {offset_of(kernel.entry), 256};
+        break;
+      default:
+        break;
+    }
+    where.size = std::min(where.size, bytes.size() - where.begin);
+    for (uint64_t flips = 1 + random() % 8; flips > 0; --flips) {
+      std::byte& at = bytes[where.begin + random() % where.size];
+      at = random() % 2 == 0 ? at ^ static_cast<std::byte>(1U << random() % 8)
+                             : static_cast<std::byte>(random());
+    }
+  }
+
+  void run_case(uint64_t seed, uint64_t number) {
+    std::seed_seq mixed{seed, number, uint64_t{std::hash<std::string>()(GetParam().kernel)}};
+    std::mt19937_64 random(mixed);
+    const Target target = cdna::kTargets[number % 2];
+    std::vector<std::byte> bytes = sound_[number % 2];
+    damage(bytes, GetParam().kernel, random);
+    Device device(target);
+    const Result<std::shared_ptr<Module>> module = device.load(bytes);
+    const Kernel* kernel = module.ok() ? module.value()->kernel(GetParam().kernel) : nullptr;
+    if (kernel == nullptr) {
+      ++progress_->refused;
+      return;
+    }
+    // Two arrays and sizes serve all of them.
+    const uint64_t memory = device.allocate(1 << 16).value();
+    struct {
+      uint64_t in, out;
+      int n, columns;
+    } const arguments{memory, memory + (1 << 15), 32, 32};
+    std::vector<std::byte> given(4096);
+    std::memcpy(given.data(), &arguments, sizeof arguments);
+    LaunchOptions options;
+    options.threads = 1;
+    options.hang_instructions = 200'000;
+    options.sanitize = number % 4 < 2;
+    const Result<LaunchReport> report =
+        device.launch(*kernel, GetParam().grid, GetParam().block, 0, given, options);
+    ++(!report.ok() ? progress_->refused : report.value().ok() ? progress_->ran : progress_->found);
+  }
+
+  /// Cases from `first` on, in a process of their own. True: it came to their end.
+  bool run_apart(uint64_t seed, uint64_t first, uint64_t end) {
+    const pid_t child = fork();
+    if (child == 0) {
+      std::signal(SIGALRM, SIG_DFL);
+      for (uint64_t number = first; number < end; ++number) {
+        progress_->at = number;
+        alarm(kMostSeconds);
+        const auto begin = std::chrono::steady_clock::now();
+        run_case(seed, number);
+        const auto took =
+            static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(
+                                      std::chrono::steady_clock::now() - begin)
+                                      .count());
+        if (took > progress_->slowest) {
+          progress_->slowest = took;
+          progress_->slowest_at = number;
+        }
+      }
+      _exit(0);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+      return true;
+    }
+    const std::string how = WIFEXITED(status) ? "exit status " + std::to_string(WEXITSTATUS(status))
+                            : WTERMSIG(status) == SIGALRM
+                                ? "more than " + std::to_string(kMostSeconds) + " seconds"
+                                : "signal " + std::to_string(WTERMSIG(status));
+    ADD_FAILURE() << how << " in case " << progress_->at << " of seed " << seed;
+    return false;
+  }
+
+  std::vector<std::vector<std::byte>> sound_;  ///< by target
+  Progress* progress_ = nullptr;
+};
+
+TEST_P(FlippedBytesSlow, EndInAnErrorOrAReport) {
+  const uint64_t seed =
+      from_environment("WEFT_HOSTILE_SEED",
+                       static_cast<uint64_t>(testing::UnitTest::GetInstance()->random_seed()) + 1);
+  const uint64_t first = from_environment("WEFT_HOSTILE_FIRST", 0);
+  const uint64_t end = first + from_environment("WEFT_HOSTILE_CASES", 100);
+  constexpr int kMostFailures = 10;
+  uint64_t at = first;
+  for (int failures = 0; at < end && failures < kMostFailures;) {
+    if (run_apart(seed, at, end)) {
+      at = end;
+    } else {
+      at = progress_->at + 1;
+      ++failures;
+    }
+  }
+  const uint64_t cases = at - first;
+  std::cout << GetParam().kernel << ": seed " << seed << ", " << cases
+            << " cases: " << progress_->refused << " refused, " << progress_->found
+            << " with findings, " << progress_->ran << " without; the slowest, case "
+            << progress_->slowest_at << ", took " << progress_->slowest << " ms\n";
+  // Damage of all kinds: were none found or all refused, the test would not be one.
+  EXPECT_GT(progress_->refused, 0U);
+  EXPECT_GT(progress_->found, 0U);
+  EXPECT_GT(progress_->ran, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernels, FlippedBytesSlow,
+                         testing::Values(Victim{"transpose", {2}, {32, 4}},
+                                         Victim{"scratch", {2}, {128}}, Victim{"calls", {2}, {64}},
+                                         Victim{"bytes_of_words", {2}, {256}},
+                                         Victim{"arithmetic", {2}, {64}}),
+                         [](const auto& info) { return std::string(info.param.kernel); });
 
 }  // namespace
 }  // namespace weft::sim

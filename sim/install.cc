@@ -40,8 +40,10 @@ weft::Counters device_counters() {
 }  // namespace
 
 void install() {
-  cdna::set_simulator(
-      {.api = &hip_api(), .findings = &last_findings, .counters = &device_counters});
+  cdna::set_simulator({.api = &hip_api(),
+                       .ordinal = &hip_ordinal,
+                       .findings = &last_findings,
+                       .counters = &device_counters});
 }
 
 }  // namespace weft::sim

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <new>
 
+#include "base/check.h"
 #include "sim/instruction.h"
 #include "sim/wave.h"
 
@@ -20,24 +21,39 @@ constexpr size_t kGap = 64 << 10;  // after each allocation, never accessible
 constexpr uint64_t kLine = 128;
 constexpr uint64_t kHostCapacity = uint64_t{2} << 40;
 
+void unmap(uint64_t begin, size_t bytes) {
+  if (bytes != 0) {
+    ::munmap(reinterpret_cast<void*>(begin), bytes);
+  }
+}
+
 }  // namespace
 
 Memory::~Memory() {
   for (const auto& [begin, allocation] : live_) {
-    ::munmap(reinterpret_cast<void*>(begin), allocation.mapped);
+    unmap(begin, allocation.mapped);
   }
+}
+
+int Memory::add_device(uint64_t capacity) {
+  const std::unique_lock lock(mutex_);
+  WEFT_CHECK(devices_ < kMaxDevices);
+  capacity_[static_cast<size_t>(devices_)] = capacity;
+  return devices_++;
 }
 
 Result<uint64_t> Memory::allocate(size_t bytes, Placement placement) {
   const size_t size = std::max<size_t>(bytes, 1);
-  const bool on_host = placement.home == kHost;
   const std::unique_lock lock(mutex_);
+  const bool on_host = placement.home == kHost;
+  const uint64_t capacity =
+      on_host ? kHostCapacity : capacity_[static_cast<size_t>(placement.home)];
   uint64_t& used = used_[static_cast<size_t>(placement.home + 1)];
-  const uint64_t capacity = on_host ? kHostCapacity : capacity_;
   if (size > capacity - std::min(used, capacity)) {
-    return device_error((on_host ? "The host has " : "The simulated GPU has ") +
-                        std::to_string(capacity) + " bytes of memory, " + std::to_string(used) +
-                        " are in use and " + std::to_string(bytes) + " more do not fit.");
+    return device_error(
+        (on_host ? "The host of the simulated GPU has " : "The simulated GPU has ") +
+        std::to_string(capacity) + " bytes of memory, " + std::to_string(used) +
+        " are in use and " + std::to_string(bytes) + " more do not fit.");
   }
   const size_t mapped = (size + kPage - 1) / kPage * kPage + kGap;
   void* place =
@@ -55,6 +71,20 @@ Result<uint64_t> Memory::allocate(size_t bytes, Placement placement) {
   return begin;
 }
 
+Status Memory::add(uint64_t address, size_t bytes, Placement placement) {
+  const std::unique_lock lock(mutex_);
+  const auto after = live_.upper_bound(address);
+  if (bytes == 0 || address + bytes < address ||
+      (after != live_.end() && after->first < address + bytes) ||
+      (after != live_.begin() && std::prev(after)->second.end > address)) {
+    return usage_error("Part of the " + std::to_string(bytes) +
+                       " bytes to be made memory of the simulated GPU is that already.");
+  }
+  live_.emplace(address, Allocation{address + bytes, 0, placement});
+  used_[static_cast<size_t>(placement.home + 1)] += bytes;
+  return {};
+}
+
 Status Memory::free(uint64_t address) {
   const std::unique_lock lock(mutex_);
   const auto found = live_.find(address);
@@ -62,10 +92,29 @@ Status Memory::free(uint64_t address) {
     return device_error("No allocation of the simulated GPU begins at the address to free.");
   }
   const Allocation& allocation = found->second;
-  ::munmap(reinterpret_cast<void*>(address), allocation.mapped);
+  if (uses_ == 0) {
+    unmap(address, allocation.mapped);
+  } else {
+    freed_.push_back({address, allocation.mapped});
+  }
   used_[static_cast<size_t>(allocation.placement.home + 1)] -= allocation.end - address;
   live_.erase(found);
   return {};
+}
+
+Memory::Use::Use(Memory& memory) : memory_(memory) {
+  const std::unique_lock lock(memory_.mutex_);
+  ++memory_.uses_;
+}
+
+Memory::Use::~Use() {
+  const std::unique_lock lock(memory_.mutex_);
+  if (--memory_.uses_ == 0) {
+    for (const Mapping& mapping : memory_.freed_) {
+      unmap(mapping.begin, mapping.bytes);
+    }
+    memory_.freed_.clear();
+  }
 }
 
 bool Memory::find(uint64_t address, Range& range) const {
@@ -87,6 +136,21 @@ bool Memory::set_peer(int device, int home, bool reached) {
   const uint32_t bit = 1U << home;
   const uint32_t before = reached ? peers.fetch_or(bit) : peers.fetch_and(~bit);
   return ((before & bit) != 0) != reached;
+}
+
+bool Memory::set_grain(uint64_t address, Grain grain) {
+  const std::unique_lock lock(mutex_);
+  const auto found = live_.find(address);
+  if (found == live_.end()) {
+    return false;
+  }
+  found->second.placement.grain = grain;
+  return true;
+}
+
+uint64_t Memory::capacity(int device) const {
+  const std::shared_lock lock(mutex_);
+  return capacity_[static_cast<size_t>(device)];
 }
 
 uint64_t Memory::used(int home) const {

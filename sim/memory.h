@@ -1,5 +1,5 @@
-// The memory of a node, one device or several: allocations at host addresses, and how instructions
-// reach them.
+// The memory of one device or of several that share an address space: allocations at host
+// addresses, and how instructions reach them.
 #pragma once
 
 #include <array>
@@ -11,6 +11,7 @@
 #include <memory>
 #include <shared_mutex>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 
@@ -19,8 +20,8 @@ namespace weft::sim {
 struct Instruction;
 struct Wave;
 
-inline constexpr int kMaxDevices = 8;  ///< of a node
-inline constexpr int kHost = -1;       ///< in place of a device's number
+inline constexpr int kMaxDevices = 32;  ///< that share a Memory
+inline constexpr int kHost = -1;        ///< in place of a device's number
 
 /// When others see what a kernel stores in an allocation (HIP, "Coherency control"; LLVM, AMDGPU
 /// user guide, "Memory Model GFX942").
@@ -32,23 +33,27 @@ enum class Grain : uint8_t {
 
 /// Where an allocation lies.
 struct Placement {
-  int home = 0;  ///< a device of the node, or kHost
+  int home = 0;  ///< a device, or kHost
   Grain grain = Grain::coarse;
 };
 
-/// Allocations. A device address is the host address of the same byte, in the whole node, so the
-/// host copies without translation; every access of a program is checked against the live
-/// allocations. Between two allocations lie at least 64 KiB that belong to none.
+/// Allocations. A device address is the host address of the same byte, for all devices, so the host
+/// copies without translation; every access of a program is checked against the live allocations.
+/// Between two allocations lie at least 64 KiB that belong to none.
 class Memory {
  public:
-  /// `capacity`: bytes of each device.
-  explicit Memory(uint64_t capacity, int devices = 1) : devices_(devices), capacity_(capacity) {}
+  Memory() = default;
   ~Memory();
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
+  /// The number of a further device, with so many bytes of memory; at most kMaxDevices.
+  int add_device(uint64_t capacity);
+
   /// Zeroed memory of this many bytes at a multiple of 4096. Errors (device): none left.
   Result<uint64_t> allocate(size_t bytes, Placement placement = {});
+  /// Makes memory that is there already an allocation. Errors (usage): part of it is one.
+  Status add(uint64_t address, size_t bytes, Placement placement);
   /// Errors (device): no allocation begins there.
   Status free(uint64_t address);
 
@@ -59,6 +64,8 @@ class Memory {
   };
   /// The live allocation that holds the address, or none.
   bool find(uint64_t address, Range& range) const;
+  /// Changes the grain of the allocation that begins there; false: none does.
+  bool set_grain(uint64_t address, Grain grain);
   /// "12 bytes past the end of an allocation of 4096 bytes", for a message.
   std::string describe(uint64_t address) const;
 
@@ -71,24 +78,50 @@ class Memory {
   /// False: it was so before.
   bool set_peer(int device, int home, bool reached);
 
-  int devices() const { return devices_; }
-  uint64_t capacity() const { return capacity_; }
+  uint64_t capacity(int device) const;
   /// Bytes allocated in a device, or in the host.
-  uint64_t used(int home = 0) const;
+  uint64_t used(int home) const;
+
+  /// Held while a kernel or a copy runs: what is freed meanwhile is no allocation any more but
+  /// stays mapped, so that they find out and nothing else happens.
+  class Use {
+   public:
+    explicit Use(Memory& memory);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    Memory& memory_;
+  };
+
+  /// Something that a waiting kernel of any device may be waiting for has happened.
+  void note_progress() { idle_.store(0, std::memory_order_relaxed); }
+  /// Kernels ran so many instructions more in which nothing happened; how many since it last did.
+  uint64_t note_idle(uint64_t instructions) {
+    return idle_.fetch_add(instructions, std::memory_order_relaxed) + instructions;
+  }
 
  private:
   struct Allocation {
     uint64_t end = 0;
-    size_t mapped = 0;
+    size_t mapped = 0;  ///< 0: not this object's to unmap
     Placement placement;
+  };
+  struct Mapping {
+    uint64_t begin = 0;
+    size_t bytes = 0;
   };
 
   mutable std::shared_mutex mutex_;
   std::map<uint64_t, Allocation> live_;
+  std::vector<Mapping> freed_;  ///< and still mapped, because of uses_
+  int uses_ = 0;
+  int devices_ = 0;
   std::array<uint64_t, kMaxDevices + 1> used_{};  ///< by home + 1
+  std::array<uint64_t, kMaxDevices> capacity_{};
   std::array<std::atomic<uint32_t>, kMaxDevices> peers_{};
-  int devices_;
-  uint64_t capacity_;
+  std::atomic<uint64_t> idle_{0};
 };
 
 /// Which lines of 128 bytes a launch read and wrote.

@@ -38,12 +38,20 @@ Result<std::unique_ptr<HipDevice>> open_hip(int index) {
   return HipDevice::open(*api, index, fmt::format("hip:{}", index), nullptr);
 }
 
-Result<std::unique_ptr<HipDevice>> open_simulated(Target target) {
+/// As --device names it: "sim:gfx942", "sim:gfx942*8:3".
+std::string simulated_id(const Node& node) {
+  return node.count == 1
+             ? fmt::format("sim:{}", name_of(node.target))
+             : fmt::format("sim:{}*{}:{}", name_of(node.target), node.count, node.index);
+}
+
+Result<std::unique_ptr<HipDevice>> open_simulated(const Node& node) {
+  const std::string id = simulated_id(node);
   if (!simulator) {
-    return device_error(fmt::format("sim:{} cannot be had: {}", name_of(target), kNoSimulator));
+    return device_error(fmt::format("{} cannot be had: {}", id, kNoSimulator));
   }
-  return HipDevice::open(*simulator->api, static_cast<int>(target),
-                         fmt::format("sim:{}", name_of(target)), &*simulator);
+  WEFT_ASSIGN(const int ordinal, simulator->ordinal(node));
+  return HipDevice::open(*simulator->api, ordinal, id, &*simulator);
 }
 
 }  // namespace
@@ -55,11 +63,14 @@ Result<std::unique_ptr<Device>> open_device(std::string_view id) {
   const std::string_view kind = id.substr(0, colon);
   const std::string_view which = colon == std::string_view::npos ? "" : id.substr(colon + 1);
   if (kind == "sim") {
-    const auto target = target_named(which);
-    if (!target) {
-      return usage_error(fmt::format("device {} is not known: write sim:gfx942 or sim:gfx950", id));
+    const auto node = node_named(which);
+    if (!node) {
+      return usage_error(
+          fmt::format("device {} is not known: write sim:gfx942 or sim:gfx950, or, of a node of up "
+                      "to {} of them, sim:gfx942*8:3",
+                      id, kMaxNode));
     }
-    WEFT_ASSIGN(std::unique_ptr<Device> device, open_simulated(*target));
+    WEFT_ASSIGN(std::unique_ptr<Device> device, open_simulated(*node));
     return device;
   }
   int index = 0;
@@ -87,7 +98,7 @@ std::vector<DeviceListing> list_devices() {
                       .missing = device ? "" : device.error().message});
   }
   for (const Target target : kTargets) {
-    const auto device = open_simulated(target);
+    const auto device = open_simulated({target});
     result.push_back({.kind = "sim",
                       .info = device ? (*device)->info() : DeviceInfo{},
                       .missing = device ? "" : device.error().message});

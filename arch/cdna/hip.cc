@@ -209,9 +209,12 @@ Status HipDevice::launch_bytes(const Launch& launch, const void* params, size_t 
   WEFT_ASSIGN(const hip::hipFunction_t kernel, function(launch.operation, launch.kernel));
   void* extra[] = {hip::HIP_LAUNCH_PARAM_BUFFER_POINTER, const_cast<void*>(params),
                    hip::HIP_LAUNCH_PARAM_BUFFER_SIZE, &bytes, hip::HIP_LAUNCH_PARAM_END};
-  const hipError_t error =
+  hipError_t error =
       api_.hipModuleLaunchKernel(kernel, launch.groups_x, launch.groups_y, 1, launch.threads, 1, 1,
                                  0, static_cast<hip::hipStream_t>(stream), nullptr, extra);
+  if (error == hipSuccess && simulator_ != nullptr) {  // its findings and counts are this launch's
+    error = api_.hipStreamSynchronize(static_cast<hip::hipStream_t>(stream));
+  }
   if (error != hipSuccess && simulator_ != nullptr) {
     if (std::string findings = simulator_->findings(); !findings.empty()) {
       return device_error(std::move(findings));

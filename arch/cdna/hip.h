@@ -17,10 +17,11 @@
 
 namespace weft::cdna {
 
-/// What a simulator gives besides HIP's functions. Its device 0 is a gfx942 and its device 1 a
-/// gfx950; launches run before they return.
+/// What a simulator gives besides HIP's functions.
 struct Simulator {
   const hip::HipApi* api = nullptr;
+  /// The HIP number of a GPU of a node, which is made when it is first asked for.
+  Result<int> (*ordinal)(const Node& node) = nullptr;
   /// What the last launch in this thread did wrong, as sentences; empty: nothing.
   std::string (*findings)() = nullptr;
   /// What the last launch in this thread counted.

@@ -23,13 +23,19 @@ enum hipError_t : uint32_t {
   hipErrorInvalidDevice = 101,
   hipErrorInvalidImage = 200,
   hipErrorNoBinaryForGpu = 209,
+  hipErrorPeerAccessUnsupported = 217,
   hipErrorFileNotFound = 301,
   hipErrorInvalidHandle = 400,
   hipErrorNotFound = 500,
   hipErrorNotReady = 600,
   hipErrorIllegalAddress = 700,
   hipErrorLaunchOutOfResources = 701,
+  hipErrorPeerAccessAlreadyEnabled = 704,
+  hipErrorPeerAccessNotEnabled = 705,
+  hipErrorHostMemoryAlreadyRegistered = 712,
+  hipErrorHostMemoryNotRegistered = 713,
   hipErrorLaunchFailure = 719,
+  hipErrorCooperativeLaunchTooLarge = 720,
   hipErrorNotSupported = 801,
   hipErrorUnknown = 999,
 };
@@ -44,25 +50,67 @@ enum hipMemcpyKind : uint32_t {
 
 /// The attributes of a device that are of use here, out of some hundred.
 enum hipDeviceAttribute_t : uint32_t {
+  hipDeviceAttributeEccEnabled = 0,
+  hipDeviceAttributeAsyncEngineCount = 2,
+  hipDeviceAttributeCanMapHostMemory = 3,
+  hipDeviceAttributeCanUseHostPointerForRegisteredMem = 4,
   hipDeviceAttributeClockRate = 5,  ///< kHz
+  hipDeviceAttributeComputeMode = 6,
+  hipDeviceAttributeComputePreemptionSupported = 7,
+  hipDeviceAttributeConcurrentKernels = 8,
+  hipDeviceAttributeConcurrentManagedAccess = 9,
+  hipDeviceAttributeCooperativeLaunch = 10,
+  hipDeviceAttributeCooperativeMultiDeviceLaunch = 11,
+  hipDeviceAttributeDirectManagedMemAccessFromHost = 13,
+  hipDeviceAttributeHostNativeAtomicSupported = 15,
+  hipDeviceAttributeIntegrated = 16,
+  hipDeviceAttributeIsMultiGpuBoard = 17,
+  hipDeviceAttributeKernelExecTimeout = 18,
   hipDeviceAttributeL2CacheSize = 19,
   hipDeviceAttributeComputeCapabilityMajor = 23,
+  hipDeviceAttributeManagedMemory = 24,
+  hipDeviceAttributeMaxBlocksPerMultiProcessor = 25,
   hipDeviceAttributeMaxBlockDimX = 26,
   hipDeviceAttributeMaxBlockDimY = 27,
   hipDeviceAttributeMaxBlockDimZ = 28,
   hipDeviceAttributeMaxGridDimX = 29,
   hipDeviceAttributeMaxGridDimY = 30,
   hipDeviceAttributeMaxGridDimZ = 31,
+  hipDeviceAttributeMaxThreadsDim = 55,
   hipDeviceAttributeMaxThreadsPerBlock = 56,
   hipDeviceAttributeMaxThreadsPerMultiProcessor = 57,
+  hipDeviceAttributeMaxPitch = 58,
   hipDeviceAttributeMemoryBusWidth = 59,   ///< bits
   hipDeviceAttributeMemoryClockRate = 60,  ///< kHz
   hipDeviceAttributeComputeCapabilityMinor = 61,
   hipDeviceAttributeMultiprocessorCount = 63,
+  hipDeviceAttributePageableMemoryAccess = 65,
+  hipDeviceAttributePageableMemoryAccessUsesHostPageTables = 66,
+  hipDeviceAttributePciBusId = 67,
+  hipDeviceAttributePciDeviceId = 68,
+  hipDeviceAttributePciDomainID = 69,
   hipDeviceAttributeMaxRegistersPerBlock = 71,
+  hipDeviceAttributeMaxRegistersPerMultiprocessor = 72,
   hipDeviceAttributeMaxSharedMemoryPerBlock = 74,
+  hipDeviceAttributeSharedMemPerBlockOptin = 75,
+  hipDeviceAttributeSharedMemPerMultiprocessor = 76,
+  hipDeviceAttributeStreamPrioritiesSupported = 78,
+  hipDeviceAttributeTotalConstantMemory = 83,
+  hipDeviceAttributeTotalGlobalMem = 84,
+  hipDeviceAttributeUnifiedAddressing = 85,
   hipDeviceAttributeWarpSize = 87,
+  hipDeviceAttributeMemoryPoolsSupported = 88,
+  hipDeviceAttributeVirtualMemoryManagementSupported = 89,
+  hipDeviceAttributeHostRegisterSupported = 90,
+  hipDeviceAttributeClockInstructionRate = 10000,  ///< kHz
   hipDeviceAttributeMaxSharedMemoryPerMultiprocessor = 10002,
+  hipDeviceAttributeIsLargeBar = 10011,
+  hipDeviceAttributeAsicRevision = 10012,
+  hipDeviceAttributeCanUseStreamWaitValue = 10013,
+  hipDeviceAttributeImageSupport = 10014,
+  hipDeviceAttributePhysicalMultiProcessorCount = 10015,
+  hipDeviceAttributeFineGrainSupport = 10016,
+  hipDeviceAttributeWallClockRate = 10017,  ///< kHz
 };
 
 enum hipFunction_attribute : uint32_t {
@@ -104,7 +152,11 @@ struct hipDeviceProp_t {
   size_t texturePitchAlignment;
   int deviceOverlap;
   int multiProcessorCount;
-  int unused_textures[44];  ///< kernelExecTimeoutEnabled and the limits of textures and surfaces
+  int kernelExecTimeoutEnabled;
+  int integrated;
+  int canMapHostMemory;
+  int computeMode;
+  int unused_textures[40];  ///< the limits of textures and surfaces
   size_t surfaceAlignment;
   int concurrentKernels;
   int ECCEnabled;
@@ -124,11 +176,25 @@ struct hipDeviceProp_t {
   int localL1CacheSupported;
   size_t sharedMemPerMultiprocessor;
   int regsPerMultiprocessor;
-  int unused_memory[11];  ///< managedMemory ... cooperativeMultiDeviceLaunch
+  int managedMemory;
+  int isMultiGpuBoard;
+  int multiGpuBoardGroupID;
+  int hostNativeAtomicSupported;
+  int singleToDoublePrecisionPerfRatio;
+  int pageableMemoryAccess;
+  int concurrentManagedAccess;
+  int computePreemptionSupported;
+  int canUseHostPointerForRegisteredMem;
+  int cooperativeLaunch;
+  int cooperativeMultiDeviceLaunch;
   size_t sharedMemPerBlockOptin;
-  int unused_features[4];
+  int pageableMemoryAccessUsesHostPageTables;
+  int directManagedMemAccessFromHost;
+  int maxBlocksPerMultiProcessor;
+  int accessPolicyMaxWindowSize;
   size_t reservedSharedMemPerBlock;
-  int unused_pools[13];
+  int hostRegisterSupported;
+  int unused_pools[12];  ///< sparseHipArraySupported ... unifiedFunctionPointers
   int reserved[63];
   int hipReserved[32];
   char gcnArchName[256];  ///< "gfx942:sramecc+:xnack-"

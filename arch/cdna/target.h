@@ -1,9 +1,11 @@
 // The AMD Instinct targets and what bounds a kernel on them.
 #pragma once
 
+#include <charconv>
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 namespace weft::cdna {
 
@@ -25,6 +27,39 @@ constexpr std::optional<Target> target_named(std::string_view name) {
     }
   }
   return std::nullopt;
+}
+
+/// GPUs of a target that reach each other's memory, and one of them.
+struct Node {
+  Target target = Target::gfx942;
+  int count = 1;
+  int index = 0;
+
+  bool operator==(const Node&) const = default;
+};
+inline constexpr int kMaxNode = 8;
+
+/// "gfx942", "gfx942*8" (eight of them; the first), "gfx942*8:3" (the fourth); nullopt: none of
+/// these.
+inline std::optional<Node> node_named(std::string_view name) {
+  const auto number = [](std::string_view text) {
+    int value = -1;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error == std::errc() && end == text.data() + text.size() ? value : -1;
+  };
+  const size_t colon = name.find(':');
+  const std::string_view gpus = name.substr(0, colon);
+  const size_t star = gpus.find('*');
+  const auto target = target_named(gpus.substr(0, star));
+  if (!target) {
+    return std::nullopt;
+  }
+  const Node node{*target, star == std::string_view::npos ? 1 : number(gpus.substr(star + 1)),
+                  colon == std::string_view::npos ? 0 : number(name.substr(colon + 1))};
+  if (node.count < 1 || node.count > kMaxNode || node.index < 0 || node.index >= node.count) {
+    return std::nullopt;
+  }
+  return node;
 }
 
 /// A whole GPU. Rates are the vendor's peaks (AMD Instinct MI300X and MI355X data sheets, CDNA3 and
@@ -51,6 +86,7 @@ inline constexpr int kSimds = 4;              ///< of a compute unit
 inline constexpr int kWavesPerSimd = 8;       ///< resident at most
 inline constexpr int kVectorRegisters = 512;  ///< of a SIMD's lane, VGPRs and AGPRs together
 inline constexpr int kMaxWorkgroupThreads = 1024;
+inline constexpr uint32_t kMaxScratchBytes = 131056;  ///< of a lane: 8191 KiB of a wave
 
 constexpr Limits limits_of(Target target) {
   constexpr Limits kGfx942{.xcds = 8,

@@ -155,6 +155,9 @@ class Contract(Command):
         text = self.ok("check", "swiglu_quant", "--quick", *device).decode()
         self.assertRegex(text.splitlines()[-1], r"^[1-9]\d* passed, 0 failed, [1-9]\d* skipped$")
         self.assertIn("gfx942 has e4m3fnuz, not e4m3fn", text)
+        one_of_two = self.ok("check", "swiglu_quant", "--quick", "--case", "rows=1,*", "--device", "sim:gfx942*2:1")
+        self.assertTrue(one_of_two.startswith(b"sim:gfx942*2:1, "), one_of_two)
+        self.fails(USAGE, "check", "swiglu_quant", "--device", "sim:gfx942*2:2", says=["sim:gfx942*8:3"])
         figures = self.folder / "figures.json"
         self.ok("bench", "swiglu_quant", "--case", "rows=1,columns=8192,f16*", "--json", figures, *device)
         case, = json.loads(figures.read_text())["cases"]

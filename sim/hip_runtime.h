@@ -1,0 +1,187 @@
+// What the functions of the simulated HIP runtime share: its devices, the handles it gave out, and
+// streams. sim/hip_device.cc, hip_memory.cc, hip_stream.cc and hip_module.cc have the functions.
+//
+// A stream's work is done by a thread of the stream's, in the order of submission and after what it
+// has to wait for (Work::after); different streams' work runs side by side. Work that the caller
+// waits for anyway is done in the calling thread, under the same rules.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "arch/cdna/target.h"
+#include "base/result.h"
+#include "sim/device.h"
+#include "sim/hip_abi.h"
+#include "sim/memory.h"
+#include "sim/report.h"
+
+namespace weft::sim {
+
+/// Something to be done in a stream.
+struct Work {
+  std::function<void()> run;  ///< empty: nothing but its place in the order
+  /// What it waits for. This and what follows is guarded by Runtime::schedule.
+  std::vector<std::shared_ptr<Work>> after;
+  bool done = false;
+  std::chrono::steady_clock::time_point ended;
+};
+
+/// A launch of the calling thread, for last_launch().
+struct LaunchRecord {
+  std::shared_ptr<Work> work;  ///< null: it was refused
+  LaunchReport report;         ///< complete when the work is done
+};
+
+}  // namespace weft::sim
+
+// HIP's handles, which a program only ever passes back.
+namespace weft::hip {
+struct ihipStream_t {
+  int device = 0;
+  unsigned flags = 0;
+  int priority = 0;
+  // Guarded by Runtime::schedule:
+  std::shared_ptr<sim::Work> last;  ///< submitted
+  std::deque<std::shared_ptr<sim::Work>> queue;
+  bool closing = false;
+  std::thread thread;  ///< started with the first work that is not the caller's
+};
+struct ihipEvent_t {
+  // Of the last record; guarded by Runtime::schedule:
+  std::shared_ptr<sim::Work> work;
+  int device = 0;
+};
+struct ihipModule_t {
+  int device = 0;
+  std::shared_ptr<sim::Module> module;
+};
+struct ihipModuleSymbol_t {
+  ihipModule_t* module = nullptr;
+  const sim::Kernel* kernel = nullptr;
+};
+}  // namespace weft::hip
+
+namespace weft::sim {
+
+/// A GPU as HIP numbers them.
+struct HipGpu {
+  std::unique_ptr<Device> device;
+  int node = 0;  ///< GPUs of one node may reach each other's memory
+  hip::ihipStream_t null_stream;
+  std::vector<hip::ihipStream_t*> streams;  ///< others; guarded by Runtime::schedule
+  /// What work failed with and no call has returned yet.
+  std::atomic<hip::hipError_t> failed{hip::hipSuccess};
+};
+
+/// An allocation that a program asked for.
+struct HipAllocation {
+  hip::hipMemoryType type = hip::hipMemoryTypeDevice;
+  int device = 0;  ///< where it lies or, of host memory, which was current
+  unsigned flags = 0;
+  bool registered = false;  ///< by hipHostRegister: not to be freed
+};
+
+/// Everything behind the C functions. Handles are known addresses: a wrong one is found, not
+/// followed.
+struct Runtime {
+  std::shared_ptr<Memory> memory = std::make_shared<Memory>();
+
+  std::mutex mutex;  ///< of the tables that follow
+  std::array<std::unique_ptr<HipGpu>, kMaxDevices> gpus;
+  std::vector<cdna::Node> nodes;
+  std::unordered_map<uint64_t, HipAllocation> allocations;
+  std::unordered_map<hip::hipModule_t, std::unique_ptr<hip::ihipModule_t>> modules;
+  std::unordered_map<hip::hipFunction_t, std::unique_ptr<hip::ihipModuleSymbol_t>> functions;
+  std::unordered_map<hip::hipStream_t, std::unique_ptr<hip::ihipStream_t>> streams;
+  std::unordered_map<hip::hipEvent_t, std::unique_ptr<hip::ihipEvent_t>> events;
+
+  std::mutex schedule;
+  std::condition_variable changed;  ///< work was submitted or done, or a stream closes
+
+  std::atomic<int> gpu_count{0};
+  std::atomic<bool> sanitize{true};
+  bool blocking = false;  ///< launches return when they are done (HIP_LAUNCH_BLOCKING)
+
+  Runtime();
+};
+Runtime& runtime();
+
+/// The calling thread's device.
+int& current_device();
+bool known_device(int device);
+HipGpu& gpu(int device);
+HipGpu& gpu();
+
+/// The calling thread's latest error that hipGetLastError has not returned yet.
+hip::hipError_t& last_error();
+/// Notes an error there, and returns it.
+hip::hipError_t result(hip::hipError_t error);
+/// As result(), with a sentence for last_findings() and, where that is wanted, for stderr.
+hip::hipError_t refuse(hip::hipError_t error, std::string_view kernel, std::string message);
+
+/// Why a handle for another process is refused.
+inline constexpr const char* kOneProcess =
+    "The simulator's GPUs belong to one process, so its memory and events cannot be shared with "
+    "another: use one process with a thread for each device.";
+
+/// The launch that last_launch() is about.
+std::shared_ptr<LaunchRecord>& latest_launch();
+/// Says on stderr what a launch did wrong, where that is wanted.
+void tell(const LaunchReport& report);
+
+/// Keeps an object whose address is its handle.
+template <class T>
+T* keep(std::unordered_map<T*, std::unique_ptr<T>>& table, std::unique_ptr<T> object) {
+  const std::lock_guard lock(runtime().mutex);
+  T* handle = object.get();
+  table[handle] = std::move(object);
+  return handle;
+}
+template <class T>
+bool known(const std::unordered_map<T*, std::unique_ptr<T>>& table, T* handle) {
+  const std::lock_guard lock(runtime().mutex);
+  return table.contains(handle);
+}
+/// Takes an object out; null: it is not known.
+template <class T>
+std::unique_ptr<T> take(std::unordered_map<T*, std::unique_ptr<T>>& table, T* handle) {
+  const std::lock_guard lock(runtime().mutex);
+  const auto found = table.find(handle);
+  if (found == table.end()) {
+    return nullptr;
+  }
+  std::unique_ptr<T> object = std::move(found->second);
+  table.erase(found);
+  return object;
+}
+
+/// The stream of a handle, the current device's default stream among them; null: not known.
+hip::ihipStream_t* stream_of(hip::hipStream_t handle);
+/// Adds work at the end of a stream, to be done by the stream's thread; and also after `before`.
+std::shared_ptr<Work> submit(hip::ihipStream_t& stream, std::function<void()> run,
+                             const std::shared_ptr<Work>& before = nullptr);
+/// The same, done by the calling thread before this returns.
+void perform(hip::ihipStream_t& stream, std::function<void()> run);
+void wait_for(const std::shared_ptr<Work>& work);
+bool is_done(const std::shared_ptr<Work>& work);
+/// Waits for a stream's work and ends its thread.
+void retire(hip::ihipStream_t& stream);
+/// Waits for all streams of a device.
+void wait_for_device(int device);
+/// What work of the device failed with since this was last asked.
+hip::hipError_t take_failure(int device);
+
+}  // namespace weft::sim
