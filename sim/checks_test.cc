@@ -51,6 +51,16 @@ class Faults : public KernelTest {
   }
 };
 
+/// Found a million times: an end.
+TEST_P(Faults, ForEver) {
+  const auto out = array<int>(1);
+  const LaunchReport report = run("past_the_end_for_ever", {1}, {64}, out.data());
+  ASSERT_EQ(report.findings.size(), 1U) << findings(report);
+  EXPECT_GE(report.findings[0].times, Finding::kMostTimes);
+  EXPECT_LT(report.findings[0].times, 2 * Finding::kMostTimes);
+  EXPECT_NE(report.findings[0].text().find("which ended the launch"), std::string::npos);
+}
+
 TEST_P(Faults, OutOfBounds) {
   const auto out = array<float>(100);
   expect_fault("past_the_end", FindingKind::out_of_bounds,

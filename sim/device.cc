@@ -373,6 +373,10 @@ bool run_group(Plan& plan, Slot& slot) {
     launch.memory->note_progress();
   } else {
     const uint64_t idle = launch.memory->note_idle(executed + 1);
+    if ((group.counts->idle += executed + 1) > kTurn) {
+      group.counts->idle = 0;
+      std::this_thread::yield();  // what it waits for may be another launch's, and so a thread's
+    }
     if (idle > plan.hang_instructions && !launch.abort.exchange(true)) {
       for (Wave& w : group.waves) {
         if (w.state != WaveState::ended) {
@@ -434,9 +438,6 @@ void work(Plan& plan, uint64_t share, ThreadCounts& counts) {
       free.push_back(std::move(slot));
       continue;
     }
-    if (!slot->group.progressed) {
-      std::this_thread::yield();  // what it waits for may be another launch
-    }
     active.push_back(std::move(slot));
     // It did not end: it may be waiting for one that has not begun.
     if (active.size() < share) {
@@ -479,7 +480,9 @@ void report(Wave& wave, const Instruction& instruction, FindingKind kind, int la
   const std::lock_guard lock(launch.mutex);
   for (Finding& f : launch.findings) {
     if (f.kind == kind && f.address == instruction.address) {
-      ++f.times;
+      if (++f.times == Finding::kMostTimes) {
+        launch.abort.store(true);  // an endless loop of it would take minutes to be found one
+      }
       return;
     }
   }

@@ -183,7 +183,8 @@ class FlippedBytesSlow : public testing::TestWithParam<Victim> {
     }
   }
 
-  void run_case(uint64_t seed, uint64_t number) {
+  /// A case; what came of it, for who has it run again alone.
+  std::string run_case(uint64_t seed, uint64_t number) {
     std::seed_seq mixed{seed, number, uint64_t{std::hash<std::string>()(GetParam().kernel)}};
     std::mt19937_64 random(mixed);
     const Target target = cdna::kTargets[number % 2];
@@ -194,7 +195,7 @@ class FlippedBytesSlow : public testing::TestWithParam<Victim> {
     const Kernel* kernel = module.ok() ? module.value()->kernel(GetParam().kernel) : nullptr;
     if (kernel == nullptr) {
       ++progress_->refused;
-      return;
+      return module.ok() ? "no such kernel" : module.error().message;
     }
     // Two arrays and sizes serve all of them.
     const uint64_t memory = device.allocate(1 << 16).value();
@@ -210,7 +211,16 @@ class FlippedBytesSlow : public testing::TestWithParam<Victim> {
     options.sanitize = number % 4 < 2;
     const Result<LaunchReport> report =
         device.launch(*kernel, GetParam().grid, GetParam().block, 0, given, options);
-    ++(!report.ok() ? progress_->refused : report.value().ok() ? progress_->ran : progress_->found);
+    if (!report.ok()) {
+      ++progress_->refused;
+      return report.error().message;
+    }
+    ++(report.value().ok() ? progress_->ran : progress_->found);
+    std::string text;
+    for (const Finding& finding : report.value().findings) {
+      text += finding.text() + "\n";
+    }
+    return text + report.value().text();
   }
 
   /// Cases from `first` on, in a process of their own. True: it came to their end.
@@ -222,7 +232,10 @@ class FlippedBytesSlow : public testing::TestWithParam<Victim> {
         progress_->at = number;
         alarm(kMostSeconds);
         const auto begin = std::chrono::steady_clock::now();
-        run_case(seed, number);
+        const std::string what = run_case(seed, number);
+        if (end - first == 1) {
+          std::cout << what << std::endl;
+        }
         const auto took =
             static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(
                                       std::chrono::steady_clock::now() - begin)
@@ -272,10 +285,11 @@ TEST_P(FlippedBytesSlow, EndInAnErrorOrAReport) {
             << " cases: " << progress_->refused << " refused, " << progress_->found
             << " with findings, " << progress_->ran << " without; the slowest, case "
             << progress_->slowest_at << ", took " << progress_->slowest << " ms\n";
-  // Damage of all kinds: were none found or all refused, the test would not be one.
-  EXPECT_GT(progress_->refused, 0U);
-  EXPECT_GT(progress_->found, 0U);
-  EXPECT_GT(progress_->ran, 0U);
+  if (cases >= 100) {  // were none found or all refused, the test would not be one
+    EXPECT_GT(progress_->refused, 0U);
+    EXPECT_GT(progress_->found, 0U);
+    EXPECT_GT(progress_->ran, 0U);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, FlippedBytesSlow,

@@ -315,21 +315,28 @@ TEST_P(NodeTest, PlacesMemoryAsAsked) {
     EXPECT_TRUE(runtime().memory->find(reinterpret_cast<uint64_t>(pointer), range));
     return range.placement;
   };
-  const auto expect = [&](hipError_t error, void* pointer, int home, Grain grain) {
-    ASSERT_EQ(error, hipSuccess);
+  const auto expect = [&](auto allocate, int home, Grain grain) {
+    void* pointer = nullptr;
+    ASSERT_EQ(allocate(&pointer), hipSuccess);
     EXPECT_EQ(placement(pointer).home, home);
     EXPECT_EQ(placement(pointer).grain, grain);
     EXPECT_EQ(hipFree(pointer), hipSuccess);
   };
+  const auto device = [](unsigned flags) {
+    return [=](void** to) { return hipExtMallocWithFlags(to, 8, flags); };
+  };
+  const auto host = [](unsigned flags) {
+    return [=](void** to) { return hipHostMalloc(to, 8, flags); };
+  };
+  expect([](void** to) { return hipMalloc(to, 8); }, last, Grain::coarse);
+  expect(device(hipDeviceMallocDefault), last, Grain::coarse);
+  expect(device(hipDeviceMallocFinegrained), last, Grain::fine);
+  expect(device(hipDeviceMallocUncached), last, Grain::uncached);
+  expect(host(0), kHost, Grain::fine);
+  expect(host(hipHostMallocCoherent), kHost, Grain::fine);
+  expect(host(hipHostMallocNonCoherent), kHost, Grain::coarse);
   void* p = nullptr;
-  expect(hipMalloc(&p, 8), p, last, Grain::coarse);
-  expect(hipExtMallocWithFlags(&p, 8, hipDeviceMallocDefault), p, last, Grain::coarse);
-  expect(hipExtMallocWithFlags(&p, 8, hipDeviceMallocFinegrained), p, last, Grain::fine);
-  expect(hipExtMallocWithFlags(&p, 8, hipDeviceMallocUncached), p, last, Grain::uncached);
   EXPECT_EQ(hipExtMallocWithFlags(&p, 8, 77), hipErrorInvalidValue);
-  expect(hipHostMalloc(&p, 8, 0), p, kHost, Grain::fine);
-  expect(hipHostMalloc(&p, 8, hipHostMallocCoherent), p, kHost, Grain::fine);
-  expect(hipHostMalloc(&p, 8, hipHostMallocNonCoherent), p, kHost, Grain::coarse);
   EXPECT_EQ(hipHostMalloc(&p, 8, hipHostMallocCoherent | hipHostMallocNonCoherent),
             hipErrorInvalidValue);
   ASSERT_EQ(hipMallocManaged(&p, 8, hipMemAttachGlobal), hipSuccess);

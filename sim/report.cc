@@ -39,7 +39,9 @@ std::string Finding::text() const {
       "{}: in kernel {}, `{}` at {:#x}{}: {} (workgroup {},{},{} wave {} lane {}{}).",
       name_of(kind), kernel, instruction, address, source.empty() ? "" : ", " + source, message,
       workgroup[0], workgroup[1], workgroup[2], wave, lane,
-      times > 1 ? fmt::format("; {} times", times) : "");
+      times > 1 ? fmt::format("; {} times{}", times,
+                              times >= kMostTimes ? ", which ended the launch" : "")
+                : "");
 }
 
 void Counters::add(const Counters& other) {

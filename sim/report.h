@@ -40,6 +40,8 @@ struct Finding {
   int lane = 0;
   std::string message;  ///< what was wrong, with values
   uint64_t times = 1;   ///< occurrences at this instruction
+  /// Occurrences that end the launch.
+  static constexpr uint64_t kMostTimes = 1'000'000;
 
   /// One sentence with all of it.
   std::string text() const;

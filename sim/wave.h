@@ -83,6 +83,7 @@ struct alignas(64) Wave {
 struct ThreadCounts {
   std::vector<uint64_t> executed;  ///< by ordinal of the instruction
   Counters counters;
+  uint64_t idle = 0;  ///< instructions in which nothing happened since it last let others run
   struct Range : Memory::Range {
     uint8_t* touched = nullptr;  ///< of the launch's Touched
   };
