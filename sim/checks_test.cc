@@ -59,6 +59,8 @@ TEST_P(Faults, ForEver) {
   EXPECT_GE(report.findings[0].times, Finding::kMostTimes);
   EXPECT_LT(report.findings[0].times, 2 * Finding::kMostTimes);
   EXPECT_NE(report.findings[0].text().find("which ended the launch"), std::string::npos);
+  EXPECT_EQ(line_of("past_the_end_for_ever", {64}, out.data()),
+            fault_line("past_the_end_for_ever"));
 }
 
 TEST_P(Faults, OutOfBounds) {

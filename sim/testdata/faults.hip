@@ -146,7 +146,7 @@ __global__ void flag_instead_of_barrier(float* out) {
 /// Writes where it must not, for ever.
 __global__ void past_the_end_for_ever(int* out) {
   for (;;) {
-    __builtin_nontemporal_store((int)threadIdx.x, out + 1000000);  // FAULT past_the_end_for_ever
+    *(volatile int*)(out + 1000000) = threadIdx.x;  // FAULT past_the_end_for_ever
   }
 }
 
