@@ -139,7 +139,7 @@ Found decode_all(Target target) {
       const Instruction* i = code.value().at(4 * at);
       const std::string text = i == nullptr ? "" : code.value().text(*i);
       // LLVM prints operands and modifiers that an instruction does not take with a remark.
-      if (text.empty() || text.find("/*") != std::string::npos ||
+      if (text.empty() || text.starts_with(".long") || text.find("/*") != std::string::npos ||
           text.find("; Warning") != std::string::npos) {
         continue;
       }

@@ -1,5 +1,7 @@
 #include "sim/decode.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -8,6 +10,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "base/number.h"
 #include "sim/checks.h"
 #include "sim/convert.h"
 #include "sim/matrix.h"
@@ -160,10 +163,11 @@ uint64_t float_bits(double value, Type type) {
   switch (type) {
     case Type::f64:
     case Type::b64:
+    case Type::i64:
       return inverse_two_pi ? 0x3fc45f306dc9c882 : std::bit_cast<uint64_t>(value);
-    case Type::f16:
-    case Type::b16:
-    case Type::pk16: {
+    case Type::bf16:
+      return float_bits(value, Type::f32) >> 16;
+    case Type::f16: {
       if (inverse_two_pi) {
         return 0x3118;
       }
@@ -176,9 +180,24 @@ uint64_t float_bits(double value, Type type) {
   }
 }
 
+/// What a literal's 32 bits are to an operand of 64 (CDNA 3 and 4 manuals, section 6.2.1.1).
+uint64_t widened_literal(uint32_t literal, Type type) {
+  switch (type) {
+    case Type::f64:
+      return uint64_t{literal} << 32;
+    case Type::i64:
+      return static_cast<uint64_t>(int64_t{static_cast<int32_t>(literal)});
+    default:
+      return literal;
+  }
+}
+
+/// What stands for bytes that LLVM does not decode.
+constexpr std::string_view kNoInstruction = ".long ";
+
 void undecodable(Wave& wave, const Instruction& instruction) {
   stop(wave, instruction, FindingKind::unknown_instruction, 0,
-       "the simulator does not know this instruction");
+       wave.group->launch->code->why_unknown(instruction));
 }
 
 }  // namespace
@@ -195,6 +214,7 @@ class Decoder {
   bool modifier(std::string_view text, Instruction& out);
   void constant(Operand& out, uint64_t value);
 
+  bool has_literal_ = false;  ///< of a VOP1, VOP2 or VOPC instruction: source 0 is one
   Code& code_;
 };
 
@@ -306,10 +326,12 @@ bool Decoder::operand(std::string_view text, Type type, Operand& out) {
     return false;
   }
   auto bits = static_cast<uint64_t>(*value);
-  if (type == Type::f64 && starts(text, "0x") && bits <= 0xffffffff) {
-    bits <<= 32;  // a literal is the upper half of a double
-  } else if (type == Type::b64 && starts(text, "0x")) {
-    bits = static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(bits)));
+  const bool hexadecimal = starts(text, "0x");  // whole inline numbers are printed in decimal
+  if (hexadecimal && type == Type::b16 && !has_literal_) {
+    // An inline float, which LLVM prints as the bits of a binary16.
+    bits = float_bits(to_float(f16{static_cast<uint16_t>(bits)}), Type::f32);
+  } else if (hexadecimal && bits <= 0xffffffff) {
+    bits = widened_literal(static_cast<uint32_t>(bits), type);
   } else if (type == Type::pk32) {
     bits = (bits & 0xffffffff) | bits << 32;
   }
@@ -466,6 +488,7 @@ bool Decoder::read(const AssemblerLine& line, uint32_t word, Instruction& out) {
     }
   }
   out.word = word;
+  has_literal_ = word >> 31 == 0 && (word & 511) == 255;
   out.vector = starts(mnemonic, "v_");
   if (out.vector) {
     out.matrix = find_matrix_op(mnemonic, code_.target_);
@@ -478,7 +501,7 @@ bool Decoder::read(const AssemblerLine& line, uint32_t word, Instruction& out) {
     return false;
   }
   out.run = out.row->run;
-  if (mnemonic.find("_mix") != std::string_view::npos) {
+  if (out.row->types[1] == Type::mix) {
     out.op_sel_hi = 0;  // here the bits choose between float and half, and unprinted means float
   }
   const uint32_t format = word >> 23;
@@ -517,6 +540,13 @@ bool Decoder::read(const AssemblerLine& line, uint32_t word, Instruction& out) {
   if (parts.size() > std::size(out.operand)) {
     return false;
   }
+  for (const std::string_view text_of : modifiers) {
+    // Bits of a swizzle's pattern and of a typed buffer's format are read from the encoding.
+    const bool read_elsewhere = starts(text_of, "offset:swizzle(") || starts(text_of, "format:");
+    if (!read_elsewhere && !modifier(text_of, out)) {
+      return false;
+    }
+  }
   for (size_t i = 0; i < parts.size(); ++i) {
     if (starts(parts[i], "hwreg(")) {
       out.offset = static_cast<int32_t>(word & 0xffff);
@@ -530,17 +560,14 @@ bool Decoder::read(const AssemblerLine& line, uint32_t word, Instruction& out) {
     if (type == Type::none && i >= 1 && out.matrix != nullptr) {
       type = Type::any;
     }
+    if (type == Type::mix) {
+      const bool is_half = (out.op_sel_hi >> (i - out.row->results) & 1) != 0;
+      type = is_half ? Type::f16 : Type::f32;
+    }
     if (!operand(parts[i], type, out.operand[i])) {
       return false;
     }
     out.operands = static_cast<uint8_t>(i + 1);
-  }
-  for (const std::string_view text_of : modifiers) {
-    // Bits of a swizzle's pattern and of a typed buffer's format are read from the encoding.
-    const bool read_elsewhere = starts(text_of, "offset:swizzle(") || starts(text_of, "format:");
-    if (!read_elsewhere && !modifier(text_of, out)) {
-      return false;
-    }
   }
   if (word >> 28 == 0b1011 && (format & 31) < 29) {  // SOPK: the same
     out.offset = static_cast<int16_t>(word & 0xffff);
@@ -564,12 +591,13 @@ Result<Code> Code::decode(std::span<const std::byte> text, uint64_t address, Tar
   Code code;
   code.target_ = target;
   code.address_ = address;
+  code.bytes_.assign(text.begin(), text.end());
   WEFT_ASSIGN(code.lines_, disassemble(text, address, target));
   code.instructions_.resize(code.lines_.size());
   code.by_word_.assign(text.size() / 4 + 1, -1);
   Decoder decoder(code);
   for (size_t i = 0; i < code.lines_.size(); ++i) {
-    const AssemblerLine& line = code.lines_[i];
+    AssemblerLine& line = code.lines_[i];
     Instruction& instruction = code.instructions_[i];
     const size_t at = line.address - address;
     uint32_t word = 0;
@@ -578,6 +606,9 @@ Result<Code> Code::decode(std::span<const std::byte> text, uint64_t address, Tar
       instruction = Instruction{};
       instruction.run = &undecodable;
       instruction.word = word;
+      if (line.text.empty()) {
+        line.text = fmt::format("{}{:#010x}", kNoInstruction, word);
+      }
     }
     instruction.ordinal = static_cast<uint32_t>(i);
     instruction.address = line.address;
@@ -602,6 +633,34 @@ Result<Code> Code::decode(std::span<const std::byte> text, uint64_t address, Tar
   code.instructions_.push_back(end);
   code.lines_.push_back({end.address, 0, "(end of the program's text)"});
   return code;
+}
+
+std::string Code::why_unknown(const Instruction& instruction) const {
+  const AssemblerLine& line = lines_[instruction.ordinal];
+  if (line.bytes == 0) {
+    return "the wave has run past its last instruction";
+  }
+  if (!line.text.starts_with(kNoInstruction)) {
+    // LLVM remarks on operands that it prints all the same.
+    return line.text.find("/*Invalid") != std::string::npos
+               ? "the instruction does not take such operands"
+               : "the simulator leaves this instruction out";
+  }
+  constexpr size_t kLongest = 16;
+  const std::span<const std::byte> rest = std::span(bytes_).subspan(instruction.address - address_);
+  const std::span<const std::byte> bytes = rest.first(std::min(rest.size(), kLongest));
+  for (const Target other : cdna::kTargets) {
+    const auto lines = disassemble(bytes, instruction.address, other);
+    if (other != target_ && lines.ok() && !lines.value().front().text.empty()) {
+      return fmt::format("{} has no such instruction, but {} has: {}", cdna::name_of(target_),
+                         cdna::name_of(other), lines.value().front().text);
+    }
+  }
+  std::string hex;
+  for (const std::byte byte : bytes.first(std::min<size_t>(bytes.size(), 8))) {
+    hex += fmt::format(" {:02x}", static_cast<int>(byte));
+  }
+  return fmt::format("no instruction of {} begins with the bytes{}", cdna::name_of(target_), hex);
 }
 
 const Instruction* Code::at(uint64_t address) const {

@@ -27,16 +27,20 @@ class Code {
   std::span<const Instruction> instructions() const { return instructions_; }
   /// nullptr: no instruction begins there.
   const Instruction* at(uint64_t address) const;
-  /// As LLVM prints it.
+  /// As LLVM prints it; ".long 0x..." where it decodes nothing.
   const std::string& text(const Instruction& instruction) const {
     return lines_[instruction.ordinal].text;
   }
+  /// Why an instruction without a row cannot be executed: it is none, one of another target, or one
+  /// that the simulator leaves out.
+  std::string why_unknown(const Instruction& instruction) const;
   Target target() const { return target_; }
 
  private:
   friend class Decoder;
   Target target_ = Target::gfx942;
   uint64_t address_ = 0;
+  std::vector<std::byte> bytes_;
   std::vector<AssemblerLine> lines_;
   std::vector<Instruction> instructions_;
   std::vector<int32_t> by_word_;  ///< ordinal of the instruction at each 4 bytes; -1: none

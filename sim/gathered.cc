@@ -189,6 +189,11 @@ const Row* find_convert_row(const ConvertOp& op) {
                          : op.src_regs[k] == 1 ? Type::f32
                                                : registers_type(op.src_regs[k]);
     }
+    if (row.types[1] == Type::f32) {  // the name ends with what is converted
+      row.types[1] = op.name.ends_with("_bf16")  ? Type::bf16
+                     : op.name.ends_with("_f16") ? Type::f16
+                                                 : Type::f32;
+    }
     return row;
   });
 }

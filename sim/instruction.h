@@ -18,21 +18,26 @@ struct ConvertOp;
 /// Executes one instruction for all lanes of a wave.
 using Execute = void (*)(Wave&, const Instruction&);
 
-/// What an operand's bits are: how wide it is, and what an inline constant such as 1.0 means in it.
+/// What an operand's bits are: how wide it is, and what a constant means in it. An inline 1.0 is one
+/// in the operand's own format, in integers that of f32; whole inline numbers are sign-extended to
+/// 32 bits, or to 64. So a 16-bit type is also that of a pair: the constant is the low one, and the
+/// high one is what those 32 bits hold (LLVM, AMDGPUBaseInfo.cpp, getInlineEncodingV216()).
 enum class Type : uint8_t {
   none,
   b8,
   b16,
   b32,
   b64,
+  i64,  ///< signed: a literal, which has 32 bits, is sign-extended
   b96,
   b128,
   b256,
   b512,
   f16,
+  bf16,
   f32,
   f64,
-  pk16,  ///< two 16-bit numbers; a constant is the low one
+  mix,   ///< f32, or f16 where op_sel_hi says so
   pk32,  ///< two 32-bit numbers in a register pair; a constant is both
   any,   ///< as many registers as the text names
 };
@@ -42,6 +47,7 @@ constexpr int words_of(Type type) {
     case Type::none:
       return 0;
     case Type::b64:
+    case Type::i64:
     case Type::f64:
     case Type::pk32:
       return 2;

@@ -427,7 +427,8 @@ std::vector<ScalarCheck> control() {
        " s_setpc_b64 s[26:27]\n s_mov_b32 D, 1\n s_cmp_lg_u32 s22, 0\n",
        WEFT_SCALAR(0)},
       // The assembler's default of MODE[7:4]: denormals of f16 and f64 kept, of f32 flushed.
-      {"s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 4), 5\n s_getreg_b32 D, hwreg(HW_REG_MODE, 0, 8)",
+      {"s_setreg_imm32_b32 hwreg(HW_REG_MODE, 0, 4), 5\n s_nop 1\n s_getreg_b32 D, "
+       "hwreg(HW_REG_MODE, 0, 8)",
        WEFT_SCALAR(0xc5)},
       {"s_mov_b32 m0, 0\n s_mov_b32 D, 5\n L%=:\n s_sub_u32 D, D, 1\n s_cmp_lg_u32 D, 0\n "
        "s_cbranch_scc1 L%=",
@@ -448,6 +449,34 @@ TEST(IsaScalar, Bitwise) {
 TEST(IsaScalar, Compares) {
   for (const Target target : cdna::kTargets) {
     run_scalar_checks(compares(), target);
+  }
+}
+/// Section 6.2.1.1 of the manuals: literals of unsigned operands are extended with zeros, of signed
+/// ones with their sign.
+TEST(IsaScalar, LiteralsOfPairs) {
+  const std::vector<ScalarCheck> checks = {
+      {"s_mov_b64 D2, 0xdeadbeef", WEFT_SCALAR(0xdeadbeef)},
+      {"s_mov_b64 D2, -17", WEFT_SCALAR(0xffffffef)},
+      {"s_mov_b64 D2, -16", WEFT_SCALAR(~uint64_t{15})},
+      {"s_mov_b64 D2, 1.0", WEFT_SCALAR(0x3ff0000000000000)},
+      {"s_and_b64 D2, A2, 0xdeadbeef", WEFT_SCALAR(a & 0xdeadbeef),
+       WEFT_SCC((a & 0xdeadbeef) != 0)},
+      {"s_orn2_b64 D2, A2, 0x80000000", WEFT_SCALAR(a | ~uint64_t{0x80000000}), WEFT_SCC(true)},
+      {"s_cselect_b64 D2, A2, 0xdeadbeef", WEFT_SCALAR(scc ? a : 0xdeadbeef)},
+      {"s_cmp_eq_u64 A2, 0xdeadbeef\n s_mov_b64 D2, 0", WEFT_SCALAR(0), WEFT_SCC(a == 0xdeadbeef),
+       [](Scalar& x) { x.a = x.scc ? 0xdeadbeef : 0xffffffffdeadbeef; }},
+      {"s_lshr_b64 D2, 0xdeadbeef, 4", WEFT_SCALAR(0xdeadbee), WEFT_SCC(true)},
+      {"s_ashr_i64 D2, 0xdeadbeef, 4", WEFT_SCALAR(0xfffffffffdeadbee), WEFT_SCC(true)},
+      {"s_mov_b32 s25, 0x200010\n s_bfe_u64 D2, 0xdeadbeef, s25", WEFT_SCALAR(0xdead),
+       WEFT_SCC(true)},
+      {"s_mov_b32 s25, 0x300010\n s_bfe_i64 D2, 0xdeadbeef, s25", WEFT_SCALAR(0xffffffffffffdead),
+       WEFT_SCC(true)},
+      {"s_flbit_i32_i64 D, 0xfffffffe", WEFT_SCALAR(63)},
+      {"s_flbit_i32_b64 D, 0xfffffffe", WEFT_SCALAR(32)},
+      {"s_bcnt1_i32_b64 D, 0xdeadbeef", WEFT_SCALAR(24), WEFT_SCC(true)},
+  };
+  for (const Target target : cdna::kTargets) {
+    run_scalar_checks(checks, target);
   }
 }
 TEST(IsaScalar, Control) {

@@ -29,7 +29,7 @@ void write(Wave& w, const Operand& o, T value) {
 }
 template <class T>
 constexpr Type type_of() {
-  return sizeof(T) == 8 ? Type::b64 : Type::b32;
+  return sizeof(T) != 8 ? Type::b32 : std::is_signed_v<T> ? Type::i64 : Type::b64;
 }
 
 // D f(Wave&, S...): results that say nothing of SCC leave it alone.

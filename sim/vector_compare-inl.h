@@ -73,23 +73,12 @@ bool in_class(T x, uint32_t classes) {
   }
   return (classes >> c & 1) != 0;
 }
-/// The same for the bits of a binary16.
-inline bool half_in_class(uint16_t bits, uint32_t classes) {
-  const bool negative = bits >> 15 != 0;
-  const uint32_t magnitude = bits & 0x7fff;
-  int c = 0;
-  if (magnitude > 0x7c00) {
-    c = (magnitude & 0x200) != 0 ? 1 : 0;
-  } else if (magnitude == 0x7c00) {
-    c = negative ? 2 : 9;
-  } else if (magnitude >= 0x400) {
-    c = negative ? 3 : 8;
-  } else if (magnitude != 0) {
-    c = negative ? 4 : 7;
-  } else {
-    c = negative ? 5 : 6;
-  }
-  return (classes >> c & 1) != 0;
+/// The same for a binary16 that was widened, whose denormals are normal numbers now.
+inline bool half_in_class(float x, uint32_t classes) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  const uint32_t magnitude = bits & 0x7fffffff;
+  const bool denormal = magnitude != 0 && magnitude < std::bit_cast<uint32_t>(0x1p-14F);
+  return in_class(denormal ? std::bit_cast<float>((bits & 0x80000000) | 1) : x, classes);
 }
 
 // Six integer relations and their constants, for v_cmp and v_cmpx.
@@ -149,8 +138,8 @@ inline bool half_in_class(uint16_t bits, uint32_t classes) {
       prefix "class_f32", [](float x, uint32_t c) { return in_class(x, c); }, execute),      \
       compare<F64, U32>(                                                                     \
           prefix "class_f64", [](double x, uint32_t c) { return in_class(x, c); }, execute), \
-      compare<U16, U32>(                                                                     \
-          prefix "class_f16", [](uint16_t x, uint32_t c) { return half_in_class(x, c); }, execute)
+      compare<F16, U32>(                                                                     \
+          prefix "class_f16", [](float x, uint32_t c) { return half_in_class(x, c); }, execute)
 #define WEFT_ALL_COMPARES(prefix, execute)                \
   WEFT_FLOAT_COMPARES(F32, prefix, "f32", execute),       \
       WEFT_FLOAT_COMPARES(F64, prefix, "f64", execute),   \

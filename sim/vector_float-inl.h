@@ -255,6 +255,14 @@ void div_fmas(Wave& w, const Instruction& i) {
   finish<S>(w, i, out);
 }
 
+/// An exponent is an integer that is encoded as a binary16: an inline 1.0 is that number's bits.
+template <class F>
+constexpr Row half_exponent_row(std::string_view name, F f) {
+  Row made = row<F16(F16, I16)>(name, f);
+  made.types[2] = Type::f16;
+  return made;
+}
+
 constexpr Row div_row(std::string_view name, Execute run, Type type, int results) {
   Row row{.name = name,
           .run = run,
@@ -457,7 +465,7 @@ const Row kFloatRows[] = {
     slow<F16(F16)>("v_sqrt_f16", [](float x) { return __builtin_sqrtf(x); }),
     slow<F16(F16)>("v_sin_f16", [](float x) { return sin_turns(x); }),
     slow<F16(F16)>("v_cos_f16", [](float x) { return cos_turns(x); }),
-    row<F16(F16, I16)>("v_ldexp_f16", [](float x, int16_t e) { return scaled(x, int{e}); }),
+    half_exponent_row("v_ldexp_f16", [](float x, int16_t e) { return scaled(x, int{e}); }),
     row<I16(F16)>("v_frexp_exp_i16_f16",
                   [](float x) { return static_cast<int16_t>(frexp_exponent(x)); }),
     row<F16(F16)>("v_frexp_mant_f16", [](float x) { return mantissa(x); }),

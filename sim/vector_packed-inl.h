@@ -72,16 +72,9 @@ struct Packed16<D(S...), F> {
   }
 };
 
-template <class Signature>
-constexpr Row packed_types(Row row) {
-  for (int k = 0; k <= Types<Signature>::kSources; ++k) {
-    row.types[k] = Type::pk16;
-  }
-  return row;
-}
 template <class Signature, class F>
 constexpr Row packed(std::string_view name, F, uint8_t flags = 0) {
-  return packed_types<Signature>(
+  return Types<Signature>::fill(
       {.name = name, .run = &Packed16<Signature, F>::run, .flags = flags});
 }
 
@@ -211,7 +204,7 @@ void mix_f16(Wave& w, const Instruction& i) {
 constexpr Row mix_row(std::string_view name, Execute run, uint8_t reads_result) {
   return {.name = name,
           .run = run,
-          .types = {Type::b32, Type::f32, Type::f32, Type::f32},
+          .types = {Type::b32, Type::mix, Type::mix, Type::mix},
           .reads_result = reads_result,
           .flags = reads_result != 0 ? kKeepsHigh : kBothTargets};
 }
@@ -317,17 +310,18 @@ void float_dot(Wave& w, const Instruction& i) {
   blend(w.lanes(i.operand[0].index), out, write_mask(w, i), 1);
 }
 template <class F>
-constexpr Row float_dot_row(std::string_view name, F, bool in_place, uint8_t flags = 0) {
+constexpr Row float_dot_row(std::string_view name, F, Type element, bool in_place,
+                            uint8_t flags = 0) {
   return {.name = name,
           .run = &float_dot<F, 0x8000>,
-          .types = {Type::b32, Type::pk16, Type::pk16, in_place ? Type::none : Type::f32},
+          .types = {Type::b32, element, element, in_place ? Type::none : Type::f32},
           .reads_result = static_cast<uint8_t>(in_place ? 1 : 0),
           .flags = static_cast<uint8_t>(flags | kFloatResult)};
 }
 
 template <class Signature, class Ieee, class Other>
 constexpr Row packed_by_ieee(std::string_view name, Ieee, Other) {
-  return packed_types<Signature>(
+  return Types<Signature>::fill(
       {.name = name, .run = &ByIeee<Packed16, Signature, Ieee, Other>::run, .flags = kFloatResult});
 }
 
@@ -341,7 +335,7 @@ const Row kPackedRows[] = {
                                [](float a, float b, float c) { return fused_half(a, b, c); }),
     {.name = "v_pk_fmac_f16",
      .run = &packed_fmac,
-     .types = {Type::pk16, Type::pk16, Type::pk16},
+     .types = {Type::f16, Type::f16, Type::f16},
      .reads_result = 1},
     packed_by_ieee<F16(F16, F16)>("v_pk_min_f16", WEFT_IEEE(extreme<false, kIeee>)),
     packed_by_ieee<F16(F16, F16)>("v_pk_max_f16", WEFT_IEEE(extreme<true, kIeee>)),
@@ -382,10 +376,10 @@ const Row kPackedRows[] = {
     mix_row("v_fma_mix_f32", &mix_f32, 0),
     mix_row("v_fma_mixlo_f16", &mix_f16<false>, 1),
     mix_row("v_fma_mixhi_f16", &mix_f16<true>, 1),
-    float_dot_row("v_dot2_f32_f16", kDot2F16, false),
-    float_dot_row("v_dot2c_f32_f16", kDot2F16, true),
-    float_dot_row("v_dot2_f32_bf16", kDot2Bf16, false, kOnlyGfx950),
-    float_dot_row("v_dot2c_f32_bf16", kDot2Bf16, true, kOnlyGfx950),
+    float_dot_row("v_dot2_f32_f16", kDot2F16, Type::f16, false),
+    float_dot_row("v_dot2c_f32_f16", kDot2F16, Type::f16, true),
+    float_dot_row("v_dot2_f32_bf16", kDot2Bf16, Type::bf16, false, kOnlyGfx950),
+    float_dot_row("v_dot2c_f32_bf16", kDot2Bf16, Type::bf16, true, kOnlyGfx950),
     dot_row<16, true>("v_dot2_i32_i16"),
     dot_row<16, false>("v_dot2_u32_u16"),
     dot_row<8, true>("v_dot4_i32_i8"),
