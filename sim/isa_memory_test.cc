@@ -381,6 +381,58 @@ TEST(IsaMemory, Buffers) {
   }
 }
 
+/// A swizzled buffer of 64 records of 8 bytes: eight records' first words, then their second words,
+/// and so on. Bits 116:115 of the descriptor, here set, are no size of elements (section 9.1.8).
+TEST(IsaMemory, SwizzledBuffers) {
+  const std::string resource =
+      "s_mov_b32 s12, s6\n s_or_b32 s13, s7, 0x80080000\n s_mov_b32 s14, 64\n s_mov_b32 s15, "
+      "0x001a0000";
+  const auto check = [&](int begin) {
+    return Check{
+        lines({resource, "buffer_store_dword B, v0, s[12:15], 0 idxen offset:4",
+               "buffer_store_dword A, v0, s[12:15], 0 idxen", kWaitMemory,
+               "global_load_dword D, v1, s[6:7] offset:" + std::to_string(begin), kWaitMemory}),
+        none,
+        none,
+        none,
+        As::bits,
+        [begin](const In& in) -> uint64_t {
+          const int word = begin / 4 + in.lane;
+          const bool second = word % 16 / 8 != 0;
+          return static_cast<uint64_t>((second ? 2000 : 1000) + word / 16 * 8 + word % 8);
+        },
+        {},
+        0,
+        [](In& in) {
+          in.a = 1000 + static_cast<uint64_t>(in.lane);
+          in.b = 2000 + static_cast<uint64_t>(in.lane);
+        }};
+  };
+  for (const Target target : cdna::kTargets) {
+    run_checks({check(0), check(256)}, target, 4, /*with_partial_exec=*/false);
+  }
+}
+
+/// Where lanes are added, the data format is bits 17:14 of the stride: lane 1 is 16 KiB on.
+TEST(IsaMemory, WideStrideOfScratch) {
+  const Check check{
+      lines({"v_mov_b32 D, 0", "s_sub_u32 s12, s6, 0x3e00\n s_subb_u32 s13, s7, 0",
+             "s_mov_b32 s14, 0\n s_mov_b32 s15, 0x00808000\n s_mov_b64 exec, 2",
+             "buffer_store_dword A, off, s[12:15], 0", kWaitMemory, "s_mov_b64 exec, -1",
+             "v_mov_b32 D, 0\n global_load_dword D, D, s[6:7] offset:512", kWaitMemory}),
+      none,
+      none,
+      none,
+      As::bits,
+      WEFT_MODEL(77),
+      {},
+      0,
+      [](In& in) { in.a = 77; }};
+  for (const Target target : cdna::kTargets) {
+    run_checks({check}, target, 32, /*with_partial_exec=*/false);
+  }
+}
+
 /// Transposed reads of gfx950 (CDNA4 section 11.4 and the matrix layouts it serves): the 64 bits of
 /// 16 lanes, one after the other, are rows of 16 elements; each lane gets a column.
 TEST(IsaMemory, TransposedReads) {

@@ -148,10 +148,13 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
     const Operand& resource = i.operand[first + 1];
     const uint32_t* d = &w.s[resource.index];
     const uint64_t base = (d[0] | static_cast<uint64_t>(d[1]) << 32) & 0xffffffffffff;
-    const uint32_t stride = d[1] >> 16 & 0x3fff;
     const bool swizzle = (d[1] >> 31) != 0;
     const uint64_t records = d[2];
     const bool add_lane = (d[3] >> 23 & 1) != 0;
+    // Where lanes are added and no format is asked for, the format's bits widen the stride (CDNA 3
+    // and 4 manuals, table "V# Buffer Resource Constant Fields for Addressing").
+    const uint32_t stride =
+        (d[1] >> 16 & 0x3fff) | (add_lane && !whole ? (d[3] >> 15 & 15) << 14 : 0);
     const uint32_t scalar_offset = w.read32(i.operand[first + 2]);
     LaneSource index{nullptr, 0};
     LaneSource offset{nullptr, 0};
@@ -176,9 +179,12 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
       uint64_t place = n * stride + at;
       if (swizzle) {
         const uint64_t index_stride = uint64_t{8} << (d[3] >> 21 & 3);
-        const uint64_t element = uint64_t{2} << (d[3] >> 19 & 3);
-        place = (n / index_stride * stride + at / element * element) * index_stride +
-                n % index_stride * element + at % element;
+        // These descriptors have no element size: it is a dword. The bits that held one before,
+        // 116:115, are about unmapped pages (manuals, table "Buffer Resource Descriptor"; LLVM,
+        // SIInstrInfo::getScratchRsrcWords23(): "GFX9 doesn't have ELEMENT_SIZE").
+        constexpr uint64_t kElement = 4;
+        place = (n / index_stride * stride + at / kElement * kElement) * index_stride +
+                n % index_stride * kElement + at % kElement;
       }
       access.address[l] = base + scalar_offset + place;
       int good = words;
