@@ -14,13 +14,18 @@
 #include "sim/checks.h"
 #include "sim/decode.h"
 #include "sim/disassembler.h"
+#include "sim/hazards.h"
 #include "sim/matrix.h"
 #include "sim/memory.h"
+#include "sim/static_checks.h"
 #include "sim/wave.h"
 
 namespace weft::sim {
 
 namespace {
+
+/// More findings than these say nothing new.
+constexpr size_t kMostFindings = 20;
 
 uint64_t capacity_of(Target target) {
   return (target == Target::gfx942 ? uint64_t{192} : uint64_t{288}) << 30;
@@ -79,6 +84,15 @@ struct Descriptor {
            (rsrc1 >> 26 & 1) << 23;
   }
   bool property(int bit) const { return (properties >> bit & 1) != 0; }
+  /// From granules of 8 VGPRs, of which AGPRs have those from an offset in granules of 4 on, and of
+  /// 16 SGPRs.
+  Allocation registers() const {
+    const auto vectors = static_cast<int>((rsrc1 & 63) + 1) * 8;
+    const auto offset = static_cast<int>((rsrc3 & 63) + 1) * 4;
+    return {.vgprs = std::min(vectors, offset),
+            .agprs = std::max(0, vectors - offset),
+            .sgprs = static_cast<int>((rsrc1 >> 6 & 15) / 2 + 1) * 16};
+  }
   uint32_t preload_words() const { return preload & 127; }
   uint32_t preload_offset() const { return preload >> 7; }
 };
@@ -446,23 +460,18 @@ void work(Plan& plan, uint64_t share, ThreadCounts& counts) {
   }
 }
 
-void sum_instructions(const Launch& launch, const ThreadCounts& counts, Counters& total) {
+void sum_instructions(const Launch& launch, std::span<const uint64_t> executed, Counters& total) {
   const auto instructions = launch.code->instructions();
   for (size_t k = 0; k < instructions.size(); ++k) {
     const Instruction& i = instructions[k];
-    const uint64_t n = counts.executed[k];
+    const uint64_t n = executed[k];
     if (n == 0 || i.row == nullptr) {
       continue;
     }
     total.instructions[static_cast<size_t>(i.row->cost)] += n;
     if (i.row->cost == Class::mfma) {
-      const MatrixOp& op = *i.matrix;
-      uint64_t passes = launch.target == Target::gfx942 ? op.passes_gfx942 : op.passes_gfx950;
-      // cbsz and blgp name A's and B's formats: 0 and 1 have eight bits.
-      if (op.passes_f4 != 0 && i.cbsz >= 2 && i.blgp >= 2) {
-        passes = op.passes_f4;
-      }
-      total.matrix_cycles += n * passes * 4;
+      const int passes = i.matrix->passes(launch.target, i.cbsz, i.blgp);
+      total.matrix_cycles += n * static_cast<uint64_t>(passes) * 4;
     } else if (i.row->cost == Class::valu) {
       total.vector_cycles += n * 4;
     } else if (i.row->cost == Class::valu_slow) {
@@ -475,7 +484,6 @@ void sum_instructions(const Launch& launch, const ThreadCounts& counts, Counters
 
 void report(Wave& wave, const Instruction& instruction, FindingKind kind, int lane,
             std::string message) {
-  constexpr size_t kMost = 20;
   Launch& launch = *wave.group->launch;
   const std::lock_guard lock(launch.mutex);
   for (Finding& f : launch.findings) {
@@ -486,7 +494,7 @@ void report(Wave& wave, const Instruction& instruction, FindingKind kind, int la
       return;
     }
   }
-  if (launch.findings.size() >= kMost) {
+  if (launch.findings.size() >= kMostFindings) {
     return;
   }
   launch.findings.push_back({.kind = kind,
@@ -570,6 +578,7 @@ Result<std::shared_ptr<Module>> Device::load(std::span<const std::byte> code_obj
   const cdna::Section text = object.section(".text");
   WEFT_ASSIGN(Code code, Code::decode(text.bytes, text.address, target_));
   module->code_ = std::make_unique<Code>(std::move(code));
+  module->hazards_ = find_hazards(*module->code_);
   module->lines_ = std::make_unique<SourceLines>(module->bytes_);
   for (const cdna::Kernel& kernel : object.kernels()) {
     module->kernels_.push_back({module.get(), &kernel});
@@ -717,9 +726,21 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
   report.kernel = name;
   report.target = target_;
   report.findings = std::move(launch.findings);
+  std::vector<uint64_t> executed(launch.code->instructions().size());
   for (const ThreadCounts& c : counts) {
     report.counters.add(c.counters);
-    sum_instructions(launch, c, report.counters);
+    for (size_t k = 0; k < executed.size(); ++k) {
+      executed[k] += c.executed[k];
+    }
+  }
+  sum_instructions(launch, executed, report.counters);
+  if (options.sanitize) {
+    for (Finding& finding :
+         static_findings(launch, module.hazards_, plan.descriptor.registers(), executed)) {
+      if (report.findings.size() < kMostFindings) {
+        report.findings.push_back(std::move(finding));
+      }
+    }
   }
   launch.touched.count(report.counters.hbm_bytes_read, report.counters.hbm_bytes_written);
   const auto units = static_cast<uint64_t>(limits.compute_units);

@@ -27,6 +27,7 @@ class Code;
 class Memory;
 class Module;
 class SourceLines;
+struct Hazard;
 
 struct Dim3 {
   uint32_t x = 1;
@@ -73,6 +74,7 @@ class Module {
   std::vector<std::byte> bytes_;
   cdna::CodeObject object_;
   std::unique_ptr<Code> code_;
+  std::vector<Hazard> hazards_;
   std::unique_ptr<SourceLines> lines_;
   Memory* memory_ = nullptr;
   uint64_t image_ = 0;  ///< where its address 0 is

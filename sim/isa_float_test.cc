@@ -636,10 +636,11 @@ TEST(IsaFloat, Division) {
 TEST(IsaFloat, DivisionOfDoubles) {
   const std::vector<Check> checks = {
       {"v_div_scale_f64 v[12:13], s[20:21], B2, B2, A2\n v_rcp_f64 v[14:15], v[12:13]\n"
-       " v_fma_f64 C2, -v[12:13], v[14:15], 1.0\n v_fma_f64 v[14:15], v[14:15], C2, v[14:15]\n"
+       " s_nop 0\n v_fma_f64 C2, -v[12:13], v[14:15], 1.0\n v_fma_f64 v[14:15], v[14:15], C2, "
+       "v[14:15]\n"
        " v_fma_f64 C2, -v[12:13], v[14:15], 1.0\n v_fma_f64 v[14:15], v[14:15], C2, v[14:15]\n"
        " v_div_scale_f64 C2, vcc, A2, B2, A2\n v_mul_f64 D2, C2, v[14:15]\n"
-       " v_fma_f64 C2, -v[12:13], D2, C2\n v_div_fmas_f64 D2, C2, v[14:15], D2\n"
+       " v_fma_f64 C2, -v[12:13], D2, C2\n s_nop 1\n v_div_fmas_f64 D2, C2, v[14:15], D2\n"
        " s_mov_b64 vcc, 0\n v_div_fixup_f64 D2, D2, B2, A2",
        f64, f64, none, As::f64, WEFT_MODEL(u(d64(a) / d64(b))), WEFT_VCC(false)},
   };

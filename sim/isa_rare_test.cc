@@ -345,7 +345,7 @@ TEST(IsaRare, ScalarAtomicsAndStores) {
 TEST(IsaRare, ScalarRegistersIndexedByM0) {
   const auto same = [](In& in) { in.a = 0x55aa; };
   run_on_both({{"v_readfirstlane_b32 s20, A\n s_mov_b32 s23, 99\n s_mov_b32 m0, 3\n s_nop 4\n"
-                " s_movreld_b32 s20, s20\n s_mov_b32 m0, 2\n s_movrels_b32 s24, s21\n"
+                " s_movreld_b32 s20, s20\n s_mov_b32 m0, 2\n s_nop 0\n s_movrels_b32 s24, s21\n"
                 " v_mov_b32 D, s24",
                 i32,
                 none,
@@ -359,34 +359,35 @@ TEST(IsaRare, ScalarRegistersIndexedByM0) {
 }
 
 TEST(IsaRare, LdsWrapsAndExchanges) {
-  run_on_both({{"v_mov_b32 v20, A\n ds_write_b32 v1, v20\n s_waitcnt lgkmcnt(0)\n"
-                " ds_wrap_rtn_b32 v8, v1, B, C\n s_waitcnt lgkmcnt(0)\n ds_read_b32 v9, v1\n"
-                " s_waitcnt lgkmcnt(0) ; D2",
-                i32, i32, i32, As::bits,
-                [](const In& in) {
-                  const auto a = static_cast<uint32_t>(in.a);
-                  const auto b = static_cast<uint32_t>(in.b);
-                  return pair(a, a >= b ? a - b : a + static_cast<uint32_t>(in.c));
-                }},
-               {"s_mov_b32 m0, 64\n ds_write_addtid_b32 A offset:16\n s_waitcnt lgkmcnt(0)\n"
-                " ds_read_b32 v8, v1 offset:80\n ds_read_addtid_b32 v9 offset:16\n"
-                " s_waitcnt lgkmcnt(0) ; D2",
-                i32, none, none, As::bits, WEFT_MODEL(pair(a, a))},
-               {"v_lshlrev_b32 v20, 1, v1\n ds_write_b64 v20, A2\n s_waitcnt lgkmcnt(0)\n"
-                " ds_condxchg32_rtn_b64 v[22:23], v20, B2\n s_waitcnt lgkmcnt(0)\n"
-                " ds_read_b64 D2, v20\n s_waitcnt lgkmcnt(0)",
-                i64, i64, none, As::bits,
-                [](const In& in) {
-                  const auto part = [](uint64_t old, uint64_t x) {
-                    return (x >> 31 & 1) != 0 ? x & 0x7fffffff : old & 0xffffffff;
-                  };
-                  return pair(part(in.a, in.b), part(in.a >> 32, in.b >> 32));
-                }},
-               {"ds_write_b32 v1, A\n ds_write_b32 v1, B offset:256\n s_waitcnt lgkmcnt(0)\n"
-                " ds_wrxchg2_rtn_b32 v[20:21], v1, C, C offset1:64\n s_waitcnt lgkmcnt(0)\n"
-                " v_mov_b32 v8, v20\n v_mov_b32 v9, v21 ; D2",
-                i32, i32, i32, As::bits, WEFT_MODEL(pair(a, b))}},
-              false);
+  run_on_both(
+      {{"v_mov_b32 v20, A\n ds_write_b32 v1, v20\n s_waitcnt lgkmcnt(0)\n"
+        " ds_wrap_rtn_b32 v8, v1, B, C\n s_waitcnt lgkmcnt(0)\n ds_read_b32 v9, v1\n"
+        " s_waitcnt lgkmcnt(0) ; D2",
+        i32, i32, i32, As::bits,
+        [](const In& in) {
+          const auto a = static_cast<uint32_t>(in.a);
+          const auto b = static_cast<uint32_t>(in.b);
+          return pair(a, a >= b ? a - b : a + static_cast<uint32_t>(in.c));
+        }},
+       {"s_mov_b32 m0, 64\n s_nop 0\n ds_write_addtid_b32 A offset:16\n s_waitcnt lgkmcnt(0)\n"
+        " ds_read_b32 v8, v1 offset:80\n ds_read_addtid_b32 v9 offset:16\n"
+        " s_waitcnt lgkmcnt(0) ; D2",
+        i32, none, none, As::bits, WEFT_MODEL(pair(a, a))},
+       {"v_lshlrev_b32 v20, 1, v1\n ds_write_b64 v20, A2\n s_waitcnt lgkmcnt(0)\n"
+        " ds_condxchg32_rtn_b64 v[22:23], v20, B2\n s_waitcnt lgkmcnt(0)\n"
+        " ds_read_b64 D2, v20\n s_waitcnt lgkmcnt(0)",
+        i64, i64, none, As::bits,
+        [](const In& in) {
+          const auto part = [](uint64_t old, uint64_t x) {
+            return (x >> 31 & 1) != 0 ? x & 0x7fffffff : old & 0xffffffff;
+          };
+          return pair(part(in.a, in.b), part(in.a >> 32, in.b >> 32));
+        }},
+       {"ds_write_b32 v1, A\n ds_write_b32 v1, B offset:256\n s_waitcnt lgkmcnt(0)\n"
+        " ds_wrxchg2_rtn_b32 v[20:21], v1, C, C offset1:64\n s_waitcnt lgkmcnt(0)\n"
+        " v_mov_b32 v8, v20\n v_mov_b32 v9, v21 ; D2",
+        i32, i32, i32, As::bits, WEFT_MODEL(pair(a, b))}},
+      false);
 }
 
 }  // namespace

@@ -62,6 +62,13 @@ struct MatrixOp {
   uint8_t passes_gfx950;
   uint8_t passes_f4;  ///< of f8f6f4, when neither A nor B has 8 bits
 
+  /// What an instruction with these modifiers takes.
+  int passes(Target target, int a_format, int b_format) const {
+    // Formats 0 and 1 have eight bits.
+    return passes_f4 != 0 && a_format >= 2 && b_format >= 2 ? passes_f4
+           : target == Target::gfx942                       ? passes_gfx942
+                                                            : passes_gfx950;
+  }
   void run(const MatrixOperands& operands, Target target) const;
 };
 

@@ -24,6 +24,10 @@ std::string_view name_of(FindingKind kind) {
       return "uninitialised register";
     case FindingKind::missing_wait:
       return "missing wait";
+    case FindingKind::missing_states:
+      return "missing wait states";
+    case FindingKind::beyond_allocation:
+      return "register beyond the allocation";
     case FindingKind::lds_race:
       return "LDS race";
     case FindingKind::hang:
@@ -35,13 +39,15 @@ std::string_view name_of(FindingKind kind) {
 }
 
 std::string Finding::text() const {
-  return fmt::format(
-      "{}: in kernel {}, `{}` at {:#x}{}: {} (workgroup {},{},{} wave {} lane {}{}).",
-      name_of(kind), kernel, instruction, address, source.empty() ? "" : ", " + source, message,
-      workgroup[0], workgroup[1], workgroup[2], wave, lane,
-      times > 1 ? fmt::format("; {} times{}", times,
-                              times >= kMostTimes ? ", which ended the launch" : "")
-                : "");
+  const std::string place =
+      wave < 0 ? "in every wave"
+               : fmt::format("workgroup {},{},{} wave {} lane {}", workgroup[0], workgroup[1],
+                             workgroup[2], wave, lane);
+  return fmt::format("{}: in kernel {}, `{}` at {:#x}{}: {} ({}{}).", name_of(kind), kernel,
+                     instruction, address, source.empty() ? "" : ", " + source, message, place,
+                     times > 1 ? fmt::format("; {} times{}", times,
+                                             times >= kMostTimes ? ", which ended the launch" : "")
+                               : "");
 }
 
 void Counters::add(const Counters& other) {

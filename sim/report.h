@@ -22,6 +22,8 @@ enum class FindingKind : uint8_t {
   uninitialized_lds,       ///< read of LDS that nothing wrote
   uninitialized_register,  ///< read of a register that nothing wrote
   missing_wait,            ///< a loaded register used before the s_waitcnt that guarantees it
+  missing_states,          ///< too few wait states between two instructions (sim/hazards.h)
+  beyond_allocation,       ///< a register that the kernel's descriptor does not ask for
   lds_race,                ///< two waves at the same LDS, one writing, no barrier between
   hang,                    ///< no wave can go on
   trap,                    ///< the program asked for it
@@ -36,7 +38,7 @@ struct Finding {
   uint64_t address = 0;     ///< of the instruction in the code object
   std::string source;       ///< "file:line", empty when the code object has no line table
   std::array<uint32_t, 3> workgroup{};
-  int wave = 0;
+  int wave = 0;  ///< -1: whatever wave executes the instruction
   int lane = 0;
   std::string message;  ///< what was wrong, with values
   uint64_t times = 1;   ///< occurrences at this instruction

@@ -339,7 +339,7 @@ inline std::string kernel_text(const std::string& name, const Check& check) {
   s += ".section .rodata,\"a\",@progbits\n.p2align 6\n.amdhsa_kernel " + name +
        "\n.amdhsa_group_segment_fixed_size 8192\n.amdhsa_user_sgpr_kernarg_segment_ptr "
        "1\n.amdhsa_user_sgpr_count 2\n"
-       ".amdhsa_next_free_vgpr 16\n.amdhsa_next_free_sgpr 32\n.amdhsa_accum_offset 16\n"
+       ".amdhsa_next_free_vgpr 32\n.amdhsa_next_free_sgpr 32\n.amdhsa_accum_offset 32\n"
        ".amdhsa_kernarg_size 24\n.end_amdhsa_kernel\n.text\n";
   return s;
 }
@@ -348,7 +348,7 @@ inline std::string metadata_text(const std::string& name) {
   return "  - .name: " + name + "\n    .symbol: " + name +
          ".kd\n    .kernarg_segment_size: 24\n    .kernarg_segment_align: 8\n"
          "    .group_segment_fixed_size: 8192\n    .private_segment_fixed_size: 0\n"
-         "    .wavefront_size: 64\n    .sgpr_count: 32\n    .vgpr_count: 16\n    .agpr_count: 0\n"
+         "    .wavefront_size: 64\n    .sgpr_count: 32\n    .vgpr_count: 32\n    .agpr_count: 0\n"
          "    .sgpr_spill_count: 0\n    .vgpr_spill_count: 0\n"
          "    .max_flat_workgroup_size: 64\n    .args:\n"
          "      - {.offset: 0, .size: 8, .value_kind: global_buffer, .address_space: global}\n"

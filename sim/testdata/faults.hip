@@ -106,6 +106,7 @@ __global__ void direct_load_below_lds(const int* in, int* out) {
   data[threadIdx.x] = 0;
   asm volatile(
       "s_mov_b32 m0, 0\n"
+      "s_nop 0\n"
       "global_load_lds_dword %0, off offset:-64\n"
       "s_waitcnt vmcnt(0)" ::"v"(in + 16 + threadIdx.x)
       : "memory");
