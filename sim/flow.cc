@@ -1,4 +1,6 @@
 // Branches, barriers, waits, and scalar loads (SOPP, SMEM): one row for each instruction.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -16,7 +18,9 @@ namespace {
 
 void branch_to(Wave& w, const Instruction& i) {
   if (i.target < 0) {
-    stop(w, i, FindingKind::unknown_instruction, 0, "it branches to where no instruction begins");
+    stop(w, i, FindingKind::unknown_instruction, 0,
+         fmt::format("it branches to {:#x}, where no instruction begins",
+                     i.address + 4 + static_cast<uint64_t>(int64_t{i.offset} * 4)));
     return;
   }
   w.pc = &w.group->launch->code->instructions()[static_cast<size_t>(i.target)];

@@ -1,4 +1,6 @@
 // Scalar arithmetic (SOP1, SOP2, SOPC, SOPK): one row for each instruction.
+#include <fmt/format.h>
+
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -190,10 +192,12 @@ void get_pc(Wave& w, const Instruction& i) {
 }
 /// Continues at an address; one that holds no instruction ends the run.
 void jump(Wave& w, const Instruction& i, uint64_t address) {
-  const Instruction* target = w.group->launch->code->at(address - w.group->launch->load_offset);
+  const uint64_t in_code = address - w.group->launch->load_offset;
+  const Instruction* target = w.group->launch->code->at(in_code);
   if (target == nullptr) {
     stop(w, i, FindingKind::unknown_instruction, 0,
-         "it jumps to an address where no instruction begins");
+         fmt::format("it jumps to {:#x}, {:#x} in the code object, where no instruction begins",
+                     address, in_code));
     return;
   }
   w.pc = target;

@@ -100,6 +100,14 @@ TEST_P(StaticChecks, BytesThatAreNoInstruction) {
       << left_out;
 }
 
+TEST_P(StaticChecks, JumpsToNowhere) {
+  const auto kind = FindingKind::unknown_instruction;
+  const std::string jump = only("s_mov_b64 s[12:13], 36\n s_setpc_b64 s[12:13]\n", kind);
+  EXPECT_TRUE(has(jump, "it jumps to 0x24, ")) << jump;
+  const std::string branch = only("s_branch 0x7fff\n", kind);
+  EXPECT_TRUE(has(branch, "it branches to 0x2")) << branch;
+}
+
 INSTANTIATE_TEST_SUITE_P(Targets, StaticChecks, testing::ValuesIn(cdna::kTargets), target_name);
 
 }  // namespace
