@@ -73,6 +73,7 @@ if(NOT WEFT_CDNA_LEFT_OUT)
       add_custom_command(OUTPUT ${object}
         COMMAND ${WEFT_CLANG_22} -x hip --cuda-device-only --offload-arch=${target} -nogpuinc
           -nogpulib --no-gpu-bundle-output -fuse-cuid=none -std=c++20 -O3 -gline-tables-only
+          -mprintf-kind=buffered
           -ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -Wall -Wextra -Werror
           -I ${PROJECT_SOURCE_DIR} ${source} -o ${object}
         DEPENDS ${source} ${CMAKE_SOURCE_DIR}/sim/testdata/hip.h VERBATIM COMMENT "Compiling sim/testdata/${name}.hip for ${target}")

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "sim/decode.h"
+#include "sim/dpp.h"
 
 namespace weft::sim {
 
@@ -114,11 +115,68 @@ uint64_t written_lanes(const WaveChecks& checks, const Operand& o, int first, in
   return lanes;
 }
 
+/// Lanes whose source lane is in `lanes`, or that have none and receive 0.
+uint64_t moved_lanes(uint64_t lanes, const int* from) {
+  uint64_t moved = 0;
+  for (int l = 0; l < kLanes; ++l) {
+    moved |= static_cast<uint64_t>(from[l] < 0 || (lanes >> from[l] & 1) != 0) << l;
+  }
+  return moved;
+}
+
+/// The lane that DPP reads for each lane; -1: none, or an inactive one.
+void active_dpp_lanes(const Wave& wave, const Instruction& i, int* from) {
+  dpp_lanes(i, from);
+  for (int l = 0; l < kLanes; ++l) {
+    from[l] = from[l] >= 0 && (wave.exec() >> from[l] & 1) != 0 ? from[l] : -1;
+  }
+}
+
+/// Lanes that an instruction writes in its results.
+uint64_t result_lanes(const Wave& wave, const Instruction& i) {
+  return (i.row->flags & kIgnoresExec) != 0 ? ~uint64_t{0} : write_mask(wave, i);
+}
+
+/// Lanes of source n that an instruction reads.
+uint64_t source_lanes(const Wave& wave, const Instruction& i, int n) {
+  const uint64_t lanes = result_lanes(wave, i);
+  if (i.dpp == Dpp::none || n != i.results) {
+    return lanes;
+  }
+  int from[kLanes];
+  active_dpp_lanes(wave, i, from);
+  uint64_t read = 0;
+  for (int l = 0; l < kLanes; ++l) {
+    read |= (lanes >> l & 1) != 0 && from[l] >= 0 ? uint64_t{1} << from[l] : 0;
+  }
+  return read;
+}
+
+/// v_readlane and v_readfirstlane: all lanes or none.
+uint64_t known_lane(const Wave& wave, const Instruction& i) {
+  const WaveChecks& checks = *wave.checks;
+  uint64_t known = ~uint64_t{0};
+  int lane = wave.exec() == 0 ? 0 : std::countr_zero(wave.exec());
+  if (i.operands > 2) {
+    known = written_lanes(checks, i.operand[2], 0, 0);
+    lane = static_cast<int>(wave.read32(i.operand[2]) & 63);
+  }
+  return (written_lanes(checks, i.operand[1], 0, 0) >> lane & 1) != 0 ? known : 0;
+}
+
 /// Lanes in which word k of the result means something.
-uint64_t known_lanes(const Wave& wave, const Instruction& i, int k) {
+uint64_t known_lanes(Wave& wave, const Instruction& i, int k) {
   const WaveChecks& checks = *wave.checks;
   const Row& row = *i.row;
   const int first = i.results;
+  if (i.reader == Reader::reads_lane) {
+    return known_lane(wave, i);
+  }
+  if (i.reader == Reader::exchanges) {
+    int from[kLanes];
+    exchanged_lanes(wave, i, from);
+    return moved_lanes(written_lanes(checks, i.operand[i.operands - 1], 0, 0), from);
+  }
   if (i.reader == Reader::sink) {
     return ~uint64_t{0};
   }
@@ -134,7 +192,11 @@ uint64_t known_lanes(const Wave& wave, const Instruction& i, int k) {
   uint64_t known = ~uint64_t{0};
   for (int n = first; n < i.operands; ++n) {
     const Operand& o = i.operand[n];
-    if (o.type == Type::pk32) {
+    if (i.dpp != Dpp::none && n == first) {
+      int from[kLanes];
+      active_dpp_lanes(wave, i, from);
+      known &= moved_lanes(written_lanes(checks, o, 0, o.words - 1), from);
+    } else if (o.type == Type::pk32) {
       const bool moves = i.reader == Reader::moves_pair;
       if (moves && n != first + k) {
         continue;
@@ -155,6 +217,28 @@ uint64_t known_lanes(const Wave& wave, const Instruction& i, int k) {
   return known;
 }
 
+/// What an operation writes to LDS is there: takes these bits of LdsState away.
+void arrive(Workgroup& group, const Outstanding& o, uint16_t bits) {
+  uint16_t* state = group.shadow.state.data();
+  for (const LdsWrite& write : o.lds) {
+    const auto bytes = static_cast<uint32_t>(write.bytes);
+    for (uint64_t rest = write.mask; rest != 0; rest &= rest - 1) {
+      const uint32_t address = write.address[std::countr_zero(rest)];
+      for (uint32_t word = address / 4; word < (address + bytes + 3) / 4; ++word) {
+        if ((state[word] & kSplit) != 0) [[unlikely]] {
+          for (uint32_t k = 0; k < 4; ++k) {
+            const uint32_t byte = 4 * word + k;
+            if (byte >= address && byte < address + bytes) {
+              group.shadow.bytes[word][k].state &= static_cast<uint16_t>(~bits);
+            }
+          }
+        }
+        state[word] &= static_cast<uint16_t>(~bits);
+      }
+    }
+  }
+}
+
 void forget(WaveChecks& checks, Workgroup& group, const Outstanding& o) {
   for (int r = o.first; o.first >= 0 && r < o.first + o.words; ++r) {
     if (o.scalar) {
@@ -165,24 +249,7 @@ void forget(WaveChecks& checks, Workgroup& group, const Outstanding& o) {
       checks.update(r);
     }
   }
-  uint8_t* state = group.shadow.state.data();
-  for (const LdsWrite& write : o.lds) {
-    const auto bytes = static_cast<uint32_t>(write.bytes);
-    for (uint64_t rest = write.mask; rest != 0; rest &= rest - 1) {
-      const uint32_t address = write.address[std::countr_zero(rest)];
-      for (uint32_t word = address / 4; word < (address + bytes + 3) / 4; ++word) {
-        if ((state[word] & kSplit) != 0) [[unlikely]] {
-          for (uint32_t k = 0; k < 4; ++k) {
-            const uint32_t byte = 4 * word + k;
-            if (byte >= address && byte < address + bytes) {
-              group.shadow.bytes[word][k].state = 0;
-            }
-          }
-        }
-        state[word] &= static_cast<uint8_t>(~(kArriving | kStraight));
-      }
-    }
-  }
+  arrive(group, o, kArriving | kStraight);
 }
 
 }  // namespace
@@ -193,11 +260,18 @@ void prepare_checks(Instruction& i) {
     return;
   }
   const std::string_view name = i.row->name;
-  i.reader = is_sink(*i.row)                                      ? Reader::sink
-             : name == "v_cndmask_b32"                            ? Reader::selects
-             : name == "s_cselect_b32" || name == "s_cselect_b64" ? Reader::selects_scalar
-             : name == "v_pk_mov_b32"                             ? Reader::moves_pair
-             : name == "v_writelane_b32"                          ? Reader::writes_lane
+  const bool exchanges =
+      name == "ds_permute_b32" || name == "ds_bpermute_b32" || name == "ds_swizzle_b32";
+  i.reader =
+      exchanges                                            ? Reader::exchanges
+      : is_sink(*i.row)                                    ? Reader::sink
+      : name == "v_cndmask_b32"                            ? Reader::selects
+      : name == "s_cselect_b32" || name == "s_cselect_b64" ? Reader::selects_scalar
+      : name == "v_pk_mov_b32"                             ? Reader::moves_pair
+      : name == "v_writelane_b32"                          ? Reader::writes_lane
+      : name == "v_swap_b32" || name == "v_permlane16_swap_b32" || name == "v_permlane32_swap_b32"
+          ? Reader::swaps
+      : name == "v_readlane_b32" || name == "v_readfirstlane_b32" ? Reader::reads_lane
                                                                   : Reader::plain;
   std::array<uint64_t, kTouchedWords> masks{};
   for (const Operand& o : std::span(i.operand, i.operands)) {
@@ -226,10 +300,11 @@ void check_sources(Wave& wave, const Instruction& i) {
   if (i.row == nullptr || i.operands == 0) {
     return;
   }
-  const bool sink = i.reader == Reader::sink;
   const bool load = is_load(i);
-  const uint64_t lanes = (i.row->flags & kIgnoresExec) != 0 ? ~uint64_t{0} : wave.exec();
   for (int k = 0; k < i.operands; ++k) {
+    // Where data goes to or comes from matters at once, the data itself where it is used.
+    const bool sink = i.reader == Reader::sink ||
+                      (i.reader == Reader::exchanges && k != 0 && k + 1 != i.operands);
     const bool result = k < i.results;
     // Loads return in order, so two of them may have the same destination.
     if (!(result && load)) {
@@ -237,18 +312,45 @@ void check_sources(Wave& wave, const Instruction& i) {
     }
     const bool read = !result || (i.row->cost == Class::mfma && i.row->reads_result != 0);
     if (sink && read) {
-      check_written(wave, i, i.operand[k], lanes);
+      check_written(wave, i, i.operand[k], source_lanes(wave, i, k));
     }
   }
   // v_readfirstlane and v_readlane make a lane's value everybody's: checked where that is used.
 }
+
+namespace {
+
+/// v_swap_b32, v_permlane16_swap_b32 and v_permlane32_swap_b32, which move what is known as well.
+void note_swap(WaveChecks& checks, const Instruction& i, uint64_t exec) {
+  const std::string_view name = i.row->name;
+  const int row = name == "v_swap_b32" ? 0 : name == "v_permlane16_swap_b32" ? 16 : 32;
+  uint64_t& first = checks.written[i.operand[0].index];
+  uint64_t& second = checks.written[i.operand[1].index];
+  // Lanes of the second register that take part: all, or even rows.
+  const uint64_t lower = row == 0    ? ~uint64_t{0}
+                         : row == 16 ? 0x0000ffff0000ffff
+                                     : 0x00000000ffffffff;
+  const uint64_t upper = lower << row;
+  const uint64_t low = second << row;
+  const uint64_t high = first >> row;
+  second = (second & ~(lower & exec)) | (high & lower & exec);
+  first = (first & ~(upper & exec)) | (low & upper & exec);
+  checks.update(i.operand[0].index);
+  checks.update(i.operand[1].index);
+}
+
+}  // namespace
 
 void note_results(Wave& wave, const Instruction& i) {
   if (i.row == nullptr) {
     return;
   }
   WaveChecks& checks = *wave.checks;
-  const uint64_t lanes = (i.row->flags & kIgnoresExec) != 0 ? ~uint64_t{0} : wave.exec();
+  const uint64_t lanes = result_lanes(wave, i);
+  if (i.reader == Reader::swaps) {
+    note_swap(checks, i, lanes);
+    return;
+  }
   if (i.reader == Reader::writes_lane) {
     const uint64_t lane = uint64_t{1} << (wave.read32(i.operand[2]) & 63);
     uint64_t& written = checks.written[i.operand[0].index];
@@ -330,140 +432,335 @@ void note_wait(Wave& wave, int vm, int lgkm) {
 
 namespace {
 
-/// What is wrong with an access to a word or byte that `was` touched like this; true: something.
-bool report_conflict(Wave& wave, const Instruction& i, int lane, uint32_t address, bool writes,
-                     const LdsByte& was) {
-  const LdsShadow& shadow = wave.group->shadow;
-  const Clock& clock = wave.checks->clock;
-  const int self = wave.index;
-  const int writer = was.written & 15;
-  const int reader = was.read & 15;
-  const int32_t read_step = was.read >> 5;
-  const auto where = [&] { return "LDS byte " + std::to_string(address); };
-  const auto writer_text = [&] {
-    const Code& code = *wave.group->launch->code;
-    return code.text(code.instructions()[was.writer]);
+/// How an access meets those before it.
+enum class Meets : uint8_t { nothing, writer, arriving, reader, some_reader };
+
+/// What an access to LDS is about: a word or, where it was touched in parts, a byte.
+struct LdsAccess {
+  Wave& wave;
+  const Instruction& instruction;
+  int lane;
+  uint32_t address;  ///< first byte of the word, or the byte
+  LdsUse use;
+  bool equal;  ///< it writes what is there
+
+  bool writes() const { return use != LdsUse::read; }
+  LdsShadow& shadow() const { return wave.group->shadow; }
+  const Clock& clock() const { return wave.checks->clock; }
+  int self() const { return wave.index; }
+};
+
+/// Notes from which step on a wave knows what it knows now.
+void note_view(Wave& wave) {
+  constexpr size_t kMost = 4096;  // beyond it, what is known since long counts as known always
+  WaveChecks& checks = *wave.checks;
+  if (!wave.group->shadow.flags) {
+    return;
+  }
+  const int32_t step = checks.clock[wave.index];
+  if (!checks.views.empty() && checks.views.back().step == step) {
+    checks.views.back().clock = checks.clock;
+    return;
+  }
+  checks.views.push_back({step, checks.clock});
+  if (checks.views.size() > kMost) {
+    checks.views.pop_front();
+  }
+}
+
+/// A wave found a flag as another one stored it: what that one did before happened before, and its
+/// LDS operations up to the flag's store are done.
+void acquire(Wave& wave, const LdsByte& flag, uint32_t address) {
+  const int writer = flag.written & 15;
+  const int32_t step = flag.written >> 4;
+  Clock& clock = wave.checks->clock;
+  WaveChecks& theirs = *wave.group->waves[static_cast<size_t>(writer)].checks;
+  const auto after = std::upper_bound(theirs.views.begin(), theirs.views.end(), step,
+                                      [](int32_t s, const auto& view) { return s < view.step; });
+  if (!theirs.views.empty()) {
+    const Clock& known = after == theirs.views.begin() ? after->clock : std::prev(after)->clock;
+    for (int k = 0; k < kMaxWaves; ++k) {
+      clock[k] = k == wave.index ? clock[k] : std::max(clock[k], known[k]);
+    }
+  }
+  clock[writer] = std::max(clock[writer], step);
+  note_view(wave);
+  const auto holds = [&](const LdsWrite& write) {
+    for (uint64_t rest = write.mask; rest != 0; rest &= rest - 1) {
+      const uint32_t begin = write.address[std::countr_zero(rest)];
+      if (address >= begin && address < begin + static_cast<uint32_t>(write.bytes)) {
+        return true;
+      }
+    }
+    return false;
   };
-  bool wrong = true;
-  if (writer != self && clock[writer] < was.written >> 4) {
-    report(wave, i, FindingKind::lds_race, lane,
-           where() + " is " + (writes ? "written" : "read") + " while wave " +
-               std::to_string(writer) + " writes it with no barrier between: " + writer_text());
-  } else if ((was.state & kArriving) != 0 && (writer != self || (was.state & kStraight) != 0)) {
-    report(wave, i, FindingKind::missing_wait, lane,
-           where() + " is used before wave " + std::to_string(writer) +
-               " waited for what it is writing there: " + writer_text());
-  } else {
-    wrong = false;
+  const auto store = std::find_if(
+      theirs.lgkm.rbegin(), theirs.lgkm.rend(),
+      [&](const Outstanding& o) { return std::any_of(o.lds.begin(), o.lds.end(), holds); });
+  for (auto o = store; o != theirs.lgkm.rend(); ++o) {
+    arrive(*wave.group, *o, kArriving);
   }
-  if (writes && reader != self && clock[reader] < read_step) {
-    report(wave, i, FindingKind::lds_race, lane,
-           where() + " is written while wave " + std::to_string(reader) +
-               " reads it with no barrier between");
-    wrong = true;
-  } else if (writes && reader == self && (was.read & 16) != 0 && read_step > shadow.ordered &&
-             shadow.met.empty()) {
-    report(wave, i, FindingKind::lds_race, lane,
-           where() + " is written while another wave reads it with no barrier between");
-    wrong = true;
+}
+
+/// Meets::writer: `other` wrote; Meets::reader: `other` read.
+Meets meet(const LdsAccess& a, const LdsByte& was, int& other) {
+  const LdsShadow& shadow = a.shadow();
+  const Clock& clock = a.clock();
+  const int self = a.self();
+  other = was.written & 15;
+  const auto after = [&](int wave, int32_t step) { return wave == self || clock[wave] >= step; };
+  bool ordered = after(other, was.written >> 4);
+  bool mine = other == self;
+  if ((was.state & kSame) != 0) {
+    const Clock& steps = shadow.same.at(a.address);
+    for (int k = 0; k < kMaxWaves; ++k) {
+      if (a.writes() && !after(k, steps[k])) {
+        ordered = false;  // it must come after all of them
+        other = k;
+      }
+      ordered |= !a.writes() && steps[k] != 0 && after(k, steps[k]);  // after one of them
+    }
+    mine = steps[self] != 0;
   }
-  return wrong;
+  if (!ordered) {
+    return Meets::writer;
+  }
+  if ((was.state & kArriving) != 0 && (!mine || (was.state & kStraight) != 0)) {
+    return Meets::arriving;
+  }
+  const int reader = was.read & 15;
+  const int32_t step = was.read >> 5;
+  if (!a.writes() || step <= shadow.ordered) {
+    return Meets::nothing;
+  }
+  if ((was.read & 16) != 0 && shadow.flags) {
+    const Clock& steps = shadow.readers.at(a.address);
+    for (other = 0; other < kMaxWaves; ++other) {
+      if (!after(other, steps[other])) {
+        return Meets::reader;
+      }
+    }
+    return Meets::nothing;
+  }
+  other = reader;
+  if (!after(reader, step)) {
+    return Meets::reader;
+  }
+  return reader == self && (was.read & 16) != 0 && shadow.met.empty() ? Meets::some_reader
+                                                                      : Meets::nothing;
+}
+
+void report_conflict(const LdsAccess& a, const LdsByte& was, Meets meets, int other) {
+  const std::string where = "LDS byte " + std::to_string(a.address);
+  const std::string does = where + (a.writes() ? " is written" : " is read");
+  const std::string wave = "wave " + std::to_string(other);
+  const Code& code = *a.wave.group->launch->code;
+  const std::string& writer = code.text(code.instructions()[was.writer]);
+  FindingKind kind = FindingKind::lds_race;
+  std::string text;
+  switch (meets) {
+    case Meets::nothing:
+      return;
+    case Meets::writer:
+      text = does + " while " + wave + " writes it with no barrier between: " + writer;
+      break;
+    case Meets::arriving:
+      kind = FindingKind::missing_wait;
+      text = where + " is used before " + wave + " waited for what it is writing there: " + writer;
+      break;
+    case Meets::reader:
+      text = does + " while " + wave + " reads it with no barrier between";
+      break;
+    case Meets::some_reader:
+      text = does + " while another wave reads it with no barrier between";
+      break;
+  }
+  report(a.wave, a.instruction, kind, a.lane, text);
+}
+
+/// One more wave has read, and what is left of the readers before depends on which there were.
+int32_t read_by(const LdsAccess& a, int32_t was) {
+  LdsShadow& shadow = a.shadow();
+  const int self = a.self();
+  const int32_t step = a.clock()[self];
+  if (was >> 5 <= shadow.ordered || (was & 31) == self) {
+    return step << 5 | self;
+  }
+  if (shadow.flags) {
+    Clock& steps = shadow.readers[a.address];
+    if ((was & 16) == 0) {
+      steps = {};
+      steps[was & 15] = was >> 5;
+    }
+    steps[self] = step;
+  }
+  return was | 16;
 }
 
 /// How a word or byte is touched after this access.
-LdsByte touched(const Wave& wave, const Instruction& i, LdsUse use, LdsByte was) {
-  const int self = wave.index;
-  const int32_t step = wave.checks->clock[self];
-  if (use == LdsUse::read) {
-    const bool alone = was.read >> 5 <= wave.group->shadow.ordered || (was.read & 31) == self;
-    was.read = alone ? step << 5 | self : was.read | 16;
+LdsByte touched(const LdsAccess& a, LdsByte was) {
+  if (a.use == LdsUse::read) {
+    was.read = a.instruction.spins ? was.read : read_by(a, was.read);
     return was;
   }
-  return {.written = step << 4 | self,
+  return {.written = a.clock()[a.self()] << 4 | a.self(),
           .read = 0,
-          .writer = i.ordinal,
-          .state = static_cast<uint8_t>(use == LdsUse::atomic     ? 0
-                                        : use == LdsUse::arriving ? kArriving | kStraight
-                                                                  : kArriving)};
+          .writer = a.instruction.ordinal,
+          .state = static_cast<uint16_t>(a.use == LdsUse::atomic     ? 0
+                                         : a.use == LdsUse::arriving ? kArriving | kStraight
+                                                                     : kArriving)};
 }
 
-/// One word of LDS, of which `mask` are the bytes: every case there is.
-void note_word(Wave& wave, const Instruction& i, int lane, uint32_t word, uint8_t mask,
-               LdsUse use) {
-  LdsShadow& shadow = wave.group->shadow;
-  Clock& clock = wave.checks->clock;
-  uint8_t& state = shadow.state[word];
-  const bool writes = use != LdsUse::read;
-  const auto first = static_cast<uint32_t>(std::countr_zero(mask));
-  const LdsByte whole{shadow.written[word], shadow.read[word], shadow.writer[word], state};
-  if (use == LdsUse::atomic) {
-    // Meets every other wave that came here: their steps so far are ordered before this one's.
-    state |= kMet;
-    Clock& met = shadow.met[word];
-    for (int k = 0; k < kMaxWaves; ++k) {
-      met[k] = clock[k] = std::max(met[k], clock[k]);
+/// Likewise, of data and flags: where an order is needed, is there one?
+LdsByte check_touched(const LdsAccess& a, LdsByte was) {
+  int other = 0;
+  const Meets meets = meet(a, was, other);
+  if (meets == Meets::nothing) {
+    return touched(a, was);
+  }
+  if (a.equal) {
+    Clock& steps = a.shadow().same[a.address];
+    if ((was.state & kSame) == 0) {
+      steps = {};
+      steps[was.written & 15] = was.written >> 4;
+      was.state |= kSame;
     }
-    ++clock[wave.index];
-  } else if ((state & kMet) != 0) {
-    Clock& met = shadow.met[word];
-    for (int k = 0; k < kMaxWaves; ++k) {
-      (writes ? met : clock)[k] = std::max(met[k], clock[k]);
-    }
-    clock[wave.index] += writes ? 1 : 0;
-  } else if (mask != kAllWritten || (state & kSplit) != 0) {
-    // Different waves may have different bytes of a word.
-    if ((state & kSplit) == 0) {
-      state |= kSplit;
-      shadow.bytes[word].fill(whole);
-    }
-    auto& bytes = shadow.bytes[word];
-    bool wrong = false;
-    for (uint32_t k = 0; k < 4; ++k) {
-      if ((mask >> k & 1) != 0) {
-        wrong = wrong || report_conflict(wave, i, lane, 4 * word + k, writes, bytes[k]);
-        bytes[k] = touched(wave, i, use, bytes[k]);
+    steps[a.self()] = a.clock()[a.self()];
+    return was;
+  }
+  if (!a.instruction.spins) {
+    report_conflict(a, was, meets, other);
+  } else if (meets == Meets::writer) {
+    acquire(a.wave, was, a.address);
+  }
+  return touched(a, was);
+}
+
+/// An atomic, or an access where atomics were done: the waves that come here meet.
+void note_meeting(const LdsAccess& a, uint32_t word, const LdsByte& was) {
+  LdsShadow& shadow = a.shadow();
+  Clock& clock = a.wave.checks->clock;
+  int other = 0;
+  if ((was.state & kMet) == 0 && shadow.flags && meet(a, was, other) == Meets::writer) {
+    acquire(a.wave, was, a.address);  // a flag that atomics wait for
+  }
+  Clock& met = shadow.met[word];
+  for (int k = 0; k < kMaxWaves; ++k) {
+    const int32_t latest = std::max(met[k], clock[k]);
+    met[k] = a.writes() ? latest : met[k];
+    clock[k] = a.use == LdsUse::write || a.use == LdsUse::arriving ? clock[k] : latest;
+  }
+  clock[a.self()] += a.writes() ? 1 : 0;
+  note_view(a.wave);
+}
+
+/// Parts of a word: different waves may have different bytes of it.
+void split(LdsShadow& shadow, uint32_t word, const LdsByte& whole) {
+  shadow.state[word] |= kSplit;
+  shadow.bytes[word].fill(whole);
+  for (auto* steps : {&shadow.same, &shadow.readers}) {
+    const auto found = steps->find(4 * word);
+    if (found != steps->end()) {
+      const Clock copy = found->second;
+      for (uint32_t k = 1; k < 4; ++k) {
+        (*steps)[4 * word + k] = copy;
       }
     }
-  } else {
-    report_conflict(wave, i, lane, 4 * word + first, writes, whole);
   }
-  if ((use == LdsUse::read || use == LdsUse::atomic) && (state & mask) != mask) {
-    report(wave, i, FindingKind::uninitialized_lds, lane,
+}
+
+/// Which of the bytes `mask` of a word a lane is about to write as they are.
+uint8_t equal_bytes(const Wave& wave, uint32_t address, int lane, uint32_t word, uint32_t mask,
+                    LdsValues values) {
+  uint32_t equal = 0;
+  for (uint32_t k = 0; values.words != nullptr && k < 4; ++k) {
+    if ((mask >> k & 1) != 0) {
+      const uint32_t at = 4 * word + k - address;
+      const uint32_t value = values.words[at / 4 * kLanes + static_cast<uint32_t>(lane)];
+      const auto byte = static_cast<std::byte>(value >> values.shift >> 8 * (at % 4));
+      equal |= static_cast<uint32_t>(byte == wave.group->lds[4 * word + k]) << k;
+    }
+  }
+  return static_cast<uint8_t>(equal & wave.group->shadow.state[word]);
+}
+
+/// After a barrier it does not matter any more that several waves wrote the same.
+void forget_same(LdsShadow& shadow, uint32_t word) {
+  const auto found = shadow.same.find(4 * word);
+  const Clock& steps = found->second;
+  if (std::all_of(steps.begin(), steps.end(),
+                  [&](int32_t step) { return step <= shadow.ordered; })) {
+    shadow.same.erase(found);
+    shadow.state[word] &= static_cast<uint16_t>(~kSame);
+  }
+}
+
+/// One word of LDS, of which `mask` are the bytes: every case there is. The access is that of the
+/// word's first byte among them; `equal`: bytes that it writes as they are.
+void note_word(LdsAccess a, uint32_t word, uint8_t mask, uint8_t equal) {
+  LdsShadow& shadow = a.shadow();
+  uint16_t& state = shadow.state[word];
+  const auto first = static_cast<uint32_t>(std::countr_zero(mask));
+  const LdsByte whole{shadow.written[word], shadow.read[word], shadow.writer[word], state};
+  a.address = 4 * word;
+  a.equal = equal == mask;
+  LdsByte now;
+  if (a.use == LdsUse::atomic || (state & kMet) != 0) {
+    note_meeting(a, word, whole);
+    state |= a.use == LdsUse::atomic ? kMet : 0;
+    now = touched(a, whole);
+  } else if (mask != kAllWritten || (state & kSplit) != 0) {
+    if ((state & kSplit) == 0) {
+      split(shadow, word, whole);
+    }
+    auto& bytes = shadow.bytes[word];
+    for (uint32_t k = 0; k < 4; ++k) {
+      if ((mask >> k & 1) != 0) {
+        a.address = 4 * word + k;
+        a.equal = (equal >> k & 1) != 0;
+        bytes[k] = check_touched(a, bytes[k]);
+      }
+    }
+    now = bytes[0];
+  } else {
+    now = check_touched(a, whole);
+  }
+  if ((a.use == LdsUse::read || a.use == LdsUse::atomic) && (state & mask) != mask) {
+    report(a.wave, a.instruction, FindingKind::uninitialized_lds, a.lane,
            "LDS byte " + std::to_string(4 * word + first) + " is read and was never written");
   }
-  state |= writes ? mask : 0;
-  if ((state & kSplit) != 0 && (mask != kAllWritten || !writes)) {
-    return;
-  }
-  // In one piece, or again.
+  state |= a.writes() ? mask : 0;
   if ((state & kSplit) != 0) {
-    shadow.bytes.erase(word);
+    if (mask != kAllWritten || !a.writes() || (equal != 0 && (state & kMet) == 0)) {
+      return;
+    }
+    shadow.bytes.erase(word);  // in one piece again
   }
-  const LdsByte now = touched(wave, i, use, whole);
   shadow.written[word] = now.written;
   shadow.read[word] = now.read;
   shadow.writer[word] = now.writer;
-  if (writes) {
-    state = static_cast<uint8_t>((state & (kAllWritten | kMet)) | now.state);
+  if (a.writes()) {
+    state = static_cast<uint16_t>((state & (kAllWritten | kMet)) | (now.state & ~kAllWritten));
+  } else if ((state & kSame) != 0 && now.written >> 4 <= shadow.ordered) {
+    forget_same(shadow, word);
   }
 }
-
 /// kWords aligned words of a lane, where nothing is unusual. False: something may be.
 template <int kWords, bool kWrites>
 bool note_words(LdsShadow& shadow, uint32_t word, int32_t step, int32_t self, uint32_t ordinal,
-                uint8_t arriving) {
-  uint8_t* state = &shadow.state[word];
+                uint16_t arriving) {
+  uint16_t* state = &shadow.state[word];
   int32_t* written = &shadow.written[word];
   int32_t* read = &shadow.read[word];
   const int32_t first = shadow.ordered + 1;  // step that no barrier has ordered yet
   int bad = 0;
   for (int k = 0; k < kWords; ++k) {
-    bad |= kWrites ? state[k] & (kMet | kArriving | kSplit) : state[k] ^ kAllWritten;
+    bad |= kWrites ? state[k] & (kMet | kArriving | kSplit | kSame) : state[k] ^ kAllWritten;
   }
   for (int k = 0; k < kWords; ++k) {
     bad |= static_cast<int>(written[k] >= first << 4) & static_cast<int>((written[k] & 15) != self);
   }
-  if (kWrites) {
+  if (kWrites || shadow.flags) {
     for (int k = 0; k < kWords; ++k) {
       bad |= static_cast<int>(read[k] >= first << 5) & static_cast<int>((read[k] & 31) != self);
     }
@@ -473,7 +770,7 @@ bool note_words(LdsShadow& shadow, uint32_t word, int32_t step, int32_t self, ui
   }
   if (kWrites) {
     for (int k = 0; k < kWords; ++k) {
-      state[k] = static_cast<uint8_t>(kAllWritten | arriving);
+      state[k] = static_cast<uint16_t>(kAllWritten | arriving);
     }
     for (int k = 0; k < kWords; ++k) {
       written[k] = step << 4 | self;
@@ -493,7 +790,7 @@ bool note_words(LdsShadow& shadow, uint32_t word, int32_t step, int32_t self, ui
 /// Lanes that must be looked at word by word.
 template <int kWords, bool kWrites>
 uint64_t note_lanes(Wave& wave, const Instruction& i, const uint32_t* addresses, uint64_t mask,
-                    uint8_t arriving) {
+                    uint16_t arriving) {
   LdsShadow& shadow = wave.group->shadow;
   const int32_t self = wave.index;
   const int32_t step = wave.checks->clock[wave.index];
@@ -510,7 +807,7 @@ uint64_t note_lanes(Wave& wave, const Instruction& i, const uint32_t* addresses,
 
 template <bool kWrites>
 uint64_t note_lanes(Wave& wave, const Instruction& i, const uint32_t* addresses, uint64_t mask,
-                    int bytes, uint8_t arriving) {
+                    int bytes, uint16_t arriving) {
   switch (bytes) {
     case 4:
       return note_lanes<1, kWrites>(wave, i, addresses, mask, arriving);
@@ -526,17 +823,18 @@ uint64_t note_lanes(Wave& wave, const Instruction& i, const uint32_t* addresses,
 }  // namespace
 
 void note_lds(Wave& wave, const Instruction& i, const uint32_t* addresses, uint64_t mask, int bytes,
-              LdsUse use) {
+              LdsUse use, LdsValues values) {
   WaveChecks* checks = wave.checks;
   if (checks == nullptr || mask == 0) {
     return;
   }
+  const bool stores = use == LdsUse::write || use == LdsUse::arriving;
   uint64_t rest = mask;
-  if (use == LdsUse::read) {
+  if (use == LdsUse::read && !i.spins) {
     rest = note_lanes<false>(wave, i, addresses, mask, bytes, 0);
-  } else if (use != LdsUse::atomic) {
+  } else if (stores) {
     const auto arriving =
-        static_cast<uint8_t>(use == LdsUse::arriving ? kArriving | kStraight : kArriving);
+        static_cast<uint16_t>(use == LdsUse::arriving ? kArriving | kStraight : kArriving);
     rest = note_lanes<true>(wave, i, addresses, mask, bytes, arriving);
     LdsWrite& write = checks->lds.emplace_back();
     write.mask = mask;
@@ -549,9 +847,13 @@ void note_lds(Wave& wave, const Instruction& i, const uint32_t* addresses, uint6
     for (uint32_t word = addresses[l] / 4; word < (end + 3) / 4; ++word) {
       const uint32_t begin_byte = std::max(addresses[l], 4 * word) - 4 * word;
       const uint32_t end_byte = std::min(end, 4 * word + 4) - 4 * word;
-      note_word(wave, i, l, word,
-                static_cast<uint8_t>(((1U << end_byte) - 1) & ~((1U << begin_byte) - 1)), use);
+      const uint32_t touched = ((1U << end_byte) - 1) & ~((1U << begin_byte) - 1);
+      note_word({wave, i, l, 4 * word, use, false}, word, static_cast<uint8_t>(touched),
+                equal_bytes(wave, addresses[l], l, word, touched, values));
     }
+  }
+  if (stores && wave.group->shadow.flags) {
+    ++checks->clock[wave.index];
   }
 }
 
@@ -566,10 +868,11 @@ void note_barrier(Workgroup& group) {
   for (Wave& wave : group.waves) {
     wave.checks->clock.fill(latest);
     ++wave.checks->clock[wave.index];
+    wave.checks->views.clear();
   }
 }
 
-void clear(LdsShadow& shadow, uint32_t bytes) {
+void clear(LdsShadow& shadow, uint32_t bytes, bool flags) {
   const size_t words = (bytes + 3) / 4;
   shadow.state.assign(words, 0);
   shadow.written.assign(words, 0);
@@ -577,7 +880,10 @@ void clear(LdsShadow& shadow, uint32_t bytes) {
   shadow.writer.resize(words);
   shadow.bytes.clear();
   shadow.met.clear();
+  shadow.same.clear();
+  shadow.readers.clear();
   shadow.ordered = 0;
+  shadow.flags = flags;
 }
 
 }  // namespace weft::sim

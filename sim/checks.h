@@ -1,6 +1,19 @@
 // The sanitizer: what each wave has written, what it waits for, and who touched which word of LDS.
 // Clocks: a wave's clock of another wave says up to which of its steps everything happened before.
 // Barriers join all clocks of a workgroup; LDS atomics join those of the waves that meet at a word.
+//
+// Flags. Stores and loads of LDS that release and acquire are plain ds_write and ds_read, so what
+// is a flag shows in how it is read: by a load that spins (sim/spin.h). Such a load never races,
+// and orders what its wave does next after the store whose value it finds and all that the storing
+// wave did before: every store of a wave is a step of its own where code spins. LDS operations of a
+// wave are done in order, so data needs no wait before the flag that announces it, unless it comes
+// straight from memory; loads and stores of memory are not ordered by LDS. A word that no load
+// spins on is data.
+//
+// Equal values. A store of what a word or byte holds already is no race with those that put it
+// there nor with reads of it, because no order of them changes what anyone reads. A wave may read
+// the value once it is ordered after one of the stores, its own among them; a store of another
+// value must be ordered after them all.
 #pragma once
 
 #include <array>
@@ -18,12 +31,13 @@ inline constexpr int kMaxWaves = 16;
 using Clock = std::array<int32_t, kMaxWaves>;
 
 /// Bits of LdsShadow::state.
-enum LdsState : uint8_t {
+enum LdsState : uint16_t {
   kAllWritten = 15,  ///< bit k: byte k was ever written
   kMet = 16,         ///< an atomic was done here: it orders waves and never races
   kArriving = 32,    ///< the last write has not been waited for
   kStraight = 64,    ///< it is a load straight to LDS
   kSplit = 128,      ///< it was touched in parts, and is looked at byte by byte
+  kSame = 256,       ///< several waves wrote the same value, in no order
 };
 
 /// Where an instruction writes LDS.
@@ -54,6 +68,13 @@ struct WaveChecks {
   std::deque<Outstanding> lgkm;
   std::vector<LdsWrite> lds;  ///< of the instruction being executed
   Clock clock{};
+  /// What the wave knew of the others, from which of its steps on, since the last barrier. Kept
+  /// where LdsShadow::flags is set.
+  struct View {
+    int32_t step;
+    Clock clock;
+  };
+  std::deque<View> views;
 
   /// Whether all registers of an instruction's operands are ready.
   bool ready(const Instruction& i) const {
@@ -93,7 +114,7 @@ void check_sources(Wave& wave, const Instruction& instruction);
 void note_results(Wave& wave, const Instruction& instruction);
 /// All waves of a workgroup met.
 void note_barrier(Workgroup& group);
-/// Nothing was written yet.
-void clear(LdsShadow& shadow, uint32_t bytes);
+/// Nothing was written yet. `flags`: the code spins on LDS.
+void clear(LdsShadow& shadow, uint32_t bytes, bool flags);
 
 }  // namespace weft::sim

@@ -14,6 +14,7 @@
 #include "sim/checks.h"
 #include "sim/convert.h"
 #include "sim/matrix.h"
+#include "sim/spin.h"
 #include "sim/wave.h"
 
 namespace weft::sim {
@@ -625,6 +626,7 @@ Result<Code> Code::decode(std::span<const std::byte> text, uint64_t address, Tar
           target_instruction == nullptr ? -1 : static_cast<int32_t>(target_instruction->ordinal);
     }
   }
+  code.spins_ = mark_spins(code.instructions_);
   // A wave that runs past the end reaches this.
   Instruction end;
   end.run = &undecodable;

@@ -35,10 +35,13 @@ class Code {
   /// that the simulator leaves out.
   std::string why_unknown(const Instruction& instruction) const;
   Target target() const { return target_; }
+  /// Some read of LDS spins (sim/spin.h).
+  bool spins() const { return spins_; }
 
  private:
   friend class Decoder;
   Target target_ = Target::gfx942;
+  bool spins_ = false;
   uint64_t address_ = 0;
   std::vector<std::byte> bytes_;
   std::vector<AssemblerLine> lines_;

@@ -1,9 +1,13 @@
 #include "sim/device.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cstring>
+#include <ctime>
 #include <deque>
 #include <limits>
 #include <thread>
@@ -15,8 +19,10 @@
 #include "sim/decode.h"
 #include "sim/disassembler.h"
 #include "sim/hazards.h"
+#include "sim/hostcall.h"
 #include "sim/matrix.h"
 #include "sim/memory.h"
+#include "sim/parking.h"
 #include "sim/static_checks.h"
 #include "sim/wave.h"
 
@@ -100,7 +106,8 @@ struct Descriptor {
 /// The arguments as the kernel reads them: the caller's, then the hidden ones that its metadata
 /// names.
 std::vector<std::byte> argument_segment(const cdna::Kernel& kernel, Dim3 grid, Dim3 block,
-                                        std::span<const std::byte> given, uint32_t dynamic_lds) {
+                                        std::span<const std::byte> given, uint32_t dynamic_lds,
+                                        const HostServices& host) {
   std::vector<std::byte> segment(std::max<size_t>(kernel.argument_bytes, given.size()) + 16);
   std::copy(given.begin(), given.end(), segment.begin());
   const int dimensions = grid.z > 1 || block.z > 1 ? 3 : grid.y > 1 || block.y > 1 ? 2 : 1;
@@ -118,6 +125,8 @@ std::vector<std::byte> argument_segment(const cdna::Kernel& kernel, Dim3 grid, D
       {"hidden_private_base", kPrivateBase >> 32},
       {"hidden_shared_base", kSharedBase >> 32},
       {"hidden_dynamic_lds_size", dynamic_lds},
+      {"hidden_hostcall_buffer", host.hostcall_buffer()},
+      {"hidden_printf_buffer", host.printf_buffer()},
   };
   for (const cdna::KernelArgument& a : kernel.arguments) {
     if (!a.kind.starts_with("hidden_") || a.offset > segment.size() ||
@@ -151,8 +160,13 @@ struct Plan {
   uint64_t groups = 0;
   uint64_t resident = 0;  ///< workgroups on the device at once
   int groups_per_cu = 0;
+  std::unique_ptr<HostServices> host;
   std::atomic<uint64_t> next{0};
-  uint64_t hang_instructions = 0;
+  double hang_seconds = 0;
+  uint64_t workers = 0;  ///< host threads
+  // Signs of life, beside Memory::progress().
+  std::atomic<uint64_t> waiting{0};  ///< host threads all of whose waves are parked, or that ended
+  std::atomic<uint64_t> wakes{0};    ///< times that one of them went on
   std::vector<uint64_t> groups_of_cu;
 
   explicit Plan(const Descriptor& d) : descriptor(d) {}
@@ -169,6 +183,7 @@ struct Slot {
   std::unique_ptr<std::byte[]> scratch;
   std::vector<WaveChecks> checks;
   Workgroup group;
+  uint64_t rounds = 0;  ///< turns that each of its waves had
 };
 
 void start_wave(Plan& plan, Slot& slot, int index) {
@@ -269,6 +284,7 @@ void start_wave(Plan& plan, Slot& slot, int index) {
 void start_group(Plan& plan, Slot& slot, uint64_t number, ThreadCounts& counts) {
   Workgroup& group = slot.group;
   Launch& launch = plan.launch;
+  slot.rounds = 0;
   const int xcds = cdna::limits_of(launch.target).xcds;
   const int units = cdna::limits_of(launch.target).compute_units;
   group.number = number;
@@ -289,7 +305,7 @@ void start_group(Plan& plan, Slot& slot, uint64_t number, ThreadCounts& counts) 
   group.launch = &launch;
   group.counts = &counts;
   if (launch.sanitize) {
-    clear(group.shadow, plan.lds_bytes);
+    clear(group.shadow, plan.lds_bytes, launch.code->spins());
   }
   for (int k = 0; k < plan.waves_in_group; ++k) {
     start_wave(plan, slot, k);
@@ -324,43 +340,67 @@ void run_wave(Wave& w, uint64_t budget) {
   }
 }
 
-/// Runs a workgroup for a while. True: it is done.
-bool run_group(Plan& plan, Slot& slot) {
+template <bool kChecked>
+void run_one(Wave& w) {
+  run_wave<kChecked>(w, 1);
+}
+
+/// A wave's turn, after which it may have ended, met a barrier or been parked. One that was woken
+/// may find that it still has to wait, and is parked again as soon as it has.
+void take_turn(Wave& w, bool sanitize, bool was_parked) {
+  // Short enough that waves which wait for each other through LDS do not spin long.
+  constexpr uint64_t kTurn = 4096;
+  Workgroup& group = *w.group;
+  group.progressed = false;
+  if (sanitize) {
+    run_wave<true>(w, was_parked ? 0 : kTurn);
+  } else {
+    run_wave<false>(w, was_parked ? 0 : kTurn);
+  }
+  if (group.progressed) {
+    w.idle_turns = 0;
+  } else if (w.state == WaveState::running || w.state == WaveState::yielded) {
+    try_park(w, sanitize ? &run_one<true> : &run_one<false>);
+  }
+}
+
+/// What a visit of a workgroup came to.
+enum class Visit : uint8_t { done, goes_on, stuck };
+
+/// Runs a workgroup for a while. Stuck: all its waves are parked, or wait for those that are.
+Visit run_group(Plan& plan, Slot& slot) {
   Workgroup& group = slot.group;
   Launch& launch = plan.launch;
   const int waves = plan.waves_in_group;
-  // A wave's turn; short enough that waves which wait for each other through LDS do not spin long.
-  constexpr uint64_t kTurn = 4096;
+  constexpr uint64_t kShort = 16384;
   constexpr uint64_t kVisit = 1'000'000;
+  // Every workgroup touches something new when it begins, also one that then goes round for ever.
+  constexpr uint64_t kBeginning = 4;
+  uint64_t touched = group.counts->first_touches;
   uint64_t executed = 0;
-  group.progressed = false;
   for (;;) {
     int yielded = 0;
+    int parked = 0;
     for (Wave& w : group.waves) {
-      if (w.state == WaveState::yielded) {
+      const bool was_parked = w.state == WaveState::parked;
+      if (w.state == WaveState::yielded || (was_parked && woken(w))) {
         w.state = WaveState::running;
       }
+      parked += w.state == WaveState::parked ? 1 : 0;
       if (w.state != WaveState::running) {
         continue;
       }
       const uint64_t before = w.executed;
-      if (launch.sanitize) {
-        run_wave<true>(w, kTurn);
-      } else {
-        run_wave<false>(w, kTurn);
-      }
+      take_turn(w, launch.sanitize, was_parked);
       executed += w.executed - before;
-      if (w.state == WaveState::ended) {
-        ++group.ended;
-        group.progressed = true;
-      } else if (w.state == WaveState::yielded) {
-        ++yielded;
-      }
+      group.ended += w.state == WaveState::ended ? 1 : 0;
+      yielded += w.state == WaveState::yielded ? 1 : 0;
+      parked += w.state == WaveState::parked ? 1 : 0;
     }
-    if (launch.abort.load(std::memory_order_relaxed)) {
-      return true;
+    if (++slot.rounds <= kBeginning) {
+      touched = group.counts->first_touches;
     }
-    if (group.ended == waves) {
+    if (launch.abort.load(std::memory_order_relaxed) || group.ended == waves) {
       break;
     }
     if (group.at_barrier != 0 && group.at_barrier + group.ended == waves) {
@@ -374,39 +414,115 @@ bool run_group(Plan& plan, Slot& slot) {
       }
       group.at_barrier = 0;
       ++group.epoch;
-      group.progressed = true;
       ++group.counts->counters.barriers;
       continue;
     }
-    const int blocked = group.at_barrier + group.ended + yielded;
-    if ((group.shares && (blocked == waves || executed >= 4 * kTurn)) || executed >= kVisit) {
+    const int stuck = group.at_barrier + group.ended + parked;
+    if (stuck == waves || (group.shares && (stuck + yielded == waves || executed >= kShort)) ||
+        executed >= kVisit) {
       break;
     }
   }
-  if (group.progressed) {
+  const bool done = group.ended == waves;
+  if (done || group.counts->first_touches != touched) {
     launch.memory->note_progress();
-  } else {
-    const uint64_t idle = launch.memory->note_idle(executed + 1);
-    if ((group.counts->idle += executed + 1) > kTurn) {
-      group.counts->idle = 0;
-      std::this_thread::yield();  // what it waits for may be another launch's, and so a thread's
-    }
-    if (idle > plan.hang_instructions && !launch.abort.exchange(true)) {
-      for (Wave& w : group.waves) {
-        if (w.state != WaveState::ended) {
-          report(w, *w.pc, FindingKind::hang, 0,
-                 w.state == WaveState::barrier
-                     ? "the workgroup waits at a barrier that its other waves do not reach"
-                     : "nothing has changed for " + std::to_string(idle) +
-                           " instructions of all resident workgroups; this wave is among those "
-                           "that wait");
-          break;
-        }
-      }
-      return true;
+  }
+  return done || launch.abort.load(std::memory_order_relaxed) ? Visit::done
+         : executed == 0                                      ? Visit::stuck
+                                                              : Visit::goes_on;
+}
+
+using Slots = std::deque<std::unique_ptr<Slot>>;
+
+/// Ends a launch that hangs with a finding at a wave that does not get on.
+void report_hang(Plan& plan, Workgroup& group, const std::string& why) {
+  if (plan.launch.abort.exchange(true)) {
+    return;
+  }
+  // Waves that run or are parked say more than those at a barrier.
+  Wave* witness = nullptr;
+  for (Wave& w : group.waves) {
+    if (w.state != WaveState::ended &&
+        (witness == nullptr || witness->state == WaveState::barrier)) {
+      witness = &w;
     }
   }
-  return group.ended == waves;
+  if (witness != nullptr) {
+    report(*witness, *witness->pc, FindingKind::hang, 0,
+           witness->state == WaveState::barrier
+               ? "the workgroup waits at a barrier that its other waves do not reach"
+               : why);
+  }
+}
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// A host thread's own watch over Memory::progress().
+class Patience {
+ public:
+  /// After a visit: ends the launch when nothing has advanced for too long.
+  void check(Plan& plan, Workgroup& group) {
+    const uint64_t progress = plan.launch.memory->progress();
+    const double now = thread_seconds();
+    if (progress != seen_) {
+      seen_ = progress;
+      since_ = now;
+    } else if (now - since_ > plan.hang_seconds) {
+      report_hang(
+          plan, group,
+          fmt::format("in {:.3g} seconds no workgroup has ended and nothing new was read or "
+                      "written; this wave is among those that run",
+                      now - since_));
+    }
+  }
+
+ private:
+  uint64_t seen_ = ~uint64_t{0};
+  double since_ = 0;
+};
+
+/// For a host thread all of whose waves are parked: returns when one of them may go on, or when the
+/// launch has ended. It ends it when all threads wait for too long: until then another launch, or
+/// the program's own threads, may write what they wait for.
+void wait_for_change(Plan& plan, const Slots& active) {
+  using Clock = std::chrono::steady_clock;
+  const auto any_woken = [&] {
+    for (const auto& slot : active) {
+      for (const Wave& w : slot->group.waves) {
+        if (w.state == WaveState::parked && woken(w)) {
+          return true;
+        }
+      }
+    }
+    return false;
+  };
+  plan.waiting.fetch_add(1);
+  // Other launches' progress counts: they may be about to write what these waves wait for.
+  const auto signs = [&] { return plan.wakes.load() + plan.launch.memory->progress(); };
+  uint64_t seen = signs();
+  Clock::time_point since = Clock::now();
+  for (int turn = 0; !plan.launch.abort.load() && !any_woken(); ++turn) {
+    if (plan.waiting.load() != plan.workers || signs() != seen) {
+      seen = signs();
+      since = Clock::now();
+    } else if (std::chrono::duration<double>(Clock::now() - since).count() > plan.hang_seconds) {
+      report_hang(plan, active.front()->group,
+                  fmt::format("nothing has changed for {:.3g} seconds of what the waves of the "
+                              "launch wait for; this wave is among them",
+                              plan.hang_seconds));
+    }
+    if (turn < 64) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+  plan.wakes.fetch_add(1);
+  plan.waiting.fetch_sub(1);
 }
 
 /// One host thread: its share of the resident workgroups, one after the other.
@@ -415,7 +531,9 @@ void work(Plan& plan, uint64_t share, ThreadCounts& counts) {
   counts.executed.assign(launch.code->instructions().size(), 0);
   const auto waves = static_cast<size_t>(plan.waves_in_group);
   std::vector<std::unique_ptr<Slot>> free;
-  std::deque<std::unique_ptr<Slot>> active;
+  Slots active;
+  Patience patience;
+  size_t stuck = 0;  ///< visits in a row in which nothing could go on
   uint64_t made = 0;
   const auto start = [&] {
     const uint64_t number = plan.next.fetch_add(1);
@@ -448,16 +566,27 @@ void work(Plan& plan, uint64_t share, ThreadCounts& counts) {
     }
     std::unique_ptr<Slot> slot = std::move(active.front());
     active.pop_front();
-    if (run_group(plan, *slot)) {
+    const Visit visit = run_group(plan, *slot);
+    plan.host->serve(launch);
+    if (visit == Visit::done) {
       free.push_back(std::move(slot));
+      stuck = 0;
       continue;
     }
     active.push_back(std::move(slot));
+    stuck = visit == Visit::stuck ? stuck + 1 : 0;
+    if (stuck == 0) {
+      patience.check(plan, active.back()->group);
+    }
     // It did not end: it may be waiting for one that has not begun.
-    if (active.size() < share) {
-      start();
+    if (active.size() < share && start()) {
+      stuck = 0;
+    } else if (stuck >= active.size()) {
+      wait_for_change(plan, active);
+      stuck = 0;
     }
   }
+  plan.waiting.fetch_add(1);
 }
 
 void sum_instructions(const Launch& launch, std::span<const uint64_t> executed, Counters& total) {
@@ -665,7 +794,12 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
   launch.kernel = name;
   launch.grid = {grid.x, grid.y, grid.z};
   launch.block = {block.x, block.y, block.z};
-  launch.scratch_bytes = info.scratch_bytes;
+  launch.dynamic_stack = plan.descriptor.property(11);
+  launch.scratch_bytes =
+      launch.dynamic_stack ? std::max(info.scratch_bytes, options.stack_bytes) : info.scratch_bytes;
+  // Registers come in eights.
+  launch.vgprs = static_cast<int>(std::min(256U, (info.vgprs - info.agprs + 7) / 8 * 8));
+  launch.agprs = static_cast<int>(std::min(256U, (info.agprs + 7) / 8 * 8));
   launch.load_offset = module.image_;
   launch.sanitize = options.sanitize;
   launch.source_line = [&](uint64_t address) { return module.lines_->at(address); };
@@ -673,14 +807,20 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
   plan.lds_bytes = info.lds_bytes + dynamic_lds;
   plan.threads_in_group = static_cast<int>(threads);
   plan.waves_in_group = static_cast<int>((threads + kLanes - 1) / kLanes);
-  plan.hang_instructions = options.hang_instructions;
+  plan.hang_seconds = options.hang_seconds;
   // With preloaded arguments the code begins with 256 bytes for devices that cannot preload.
   plan.entry = launch.code->at(info.entry + (plan.descriptor.preload_words() != 0 ? 256 : 0));
   if (plan.entry == nullptr) {
     return input_error("Kernel " + name + " begins where its code object has no instruction.");
   }
-  plan.segment = argument_segment(info, grid, block, arguments, dynamic_lds);
+  plan.groups_per_cu = groups_per_unit(kernel, plan.threads_in_group, dynamic_lds);
+  plan.resident =
+      static_cast<uint64_t>(plan.groups_per_cu) * static_cast<uint64_t>(limits.compute_units);
   const Memory::Use use(*memory_);
+  WEFT_ASSIGN(plan.host, HostServices::open(*memory_, module.object_, info,
+                                            std::min(plan.resident, plan.groups) *
+                                                static_cast<uint64_t>(plan.waves_in_group)));
+  plan.segment = argument_segment(info, grid, block, arguments, dynamic_lds, *plan.host);
   memory_->note_progress();
   WEFT_ASSIGN(plan.arguments, memory_->allocate(plan.segment.size() + 64, {kHost, Grain::fine}));
   std::memcpy(reinterpret_cast<void*>(plan.arguments), plan.segment.data(), plan.segment.size());
@@ -698,17 +838,15 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
                     grid.x * block.x,
                     grid.y * block.y,
                     grid.z * block.z,
-                    info.scratch_bytes,
+                    launch.scratch_bytes,
                     plan.lds_bytes};
   static_assert(sizeof packet == 32);
   std::memcpy(reinterpret_cast<void*>(plan.packet), &packet, sizeof packet);
 
-  plan.groups_per_cu = groups_per_unit(kernel, plan.threads_in_group, dynamic_lds);
-  plan.resident =
-      static_cast<uint64_t>(plan.groups_per_cu) * static_cast<uint64_t>(limits.compute_units);
   const auto host_threads = static_cast<uint64_t>(
       std::max(1, options.threads != 0 ? options.threads : cpu::usable_cpus()));
   const uint64_t workers = std::min({host_threads, plan.groups, plan.resident});
+  plan.workers = workers;
   std::vector<ThreadCounts> counts(workers);
   {
     std::vector<std::thread> pool;
@@ -721,6 +859,7 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
     }
   }
   (void)memory_->free(plan.arguments);
+  plan.host->finish(launch);
 
   LaunchReport report;
   report.kernel = name;

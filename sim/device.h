@@ -48,8 +48,14 @@ struct LaunchOptions {
   int threads = 0;  ///< of the host; 0: all usable ones
   /// All workgroups must be resident at once; where they cannot be, the launch is refused.
   bool cooperative = false;
-  /// A launch in which nothing changes for so many instructions hangs.
-  uint64_t hang_instructions = 200'000'000;
+  /// A launch hangs, and is ended with a finding, when for so many seconds all its waves are parked
+  /// (sim/parking.h), or when for so many seconds of a host thread's processor time no workgroup
+  /// has ended and none that was under way has read or written a line of memory for the first time.
+  /// Work that goes over the same memory for longer needs more.
+  double hang_seconds = 30;
+  /// Stack of a lane, where the kernel's own size depends on how it runs (recursion, arrays of
+  /// variable size): hipLimitStackSize, whose default in ROCm is this.
+  uint32_t stack_bytes = 1024;
 };
 
 /// A code object in the device's memory. The device must outlive it.

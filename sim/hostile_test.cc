@@ -85,7 +85,7 @@ TEST_P(RandomInstructions, EndWithAReport) {
       int rows, columns;
     } const arguments{memory.value(), memory.value(), 32, 32};
     LaunchOptions options;
-    options.hang_instructions = 20'000;
+    options.hang_seconds = 0.02;
     options.sanitize = program % 2 == 0;
     const Result<LaunchReport> report =
         device.launch(*module.value()->kernel("transpose"), {2}, {32, 4}, 0,
@@ -207,7 +207,7 @@ class FlippedBytesSlow : public testing::TestWithParam<Victim> {
     std::memcpy(given.data(), &arguments, sizeof arguments);
     LaunchOptions options;
     options.threads = 1;
-    options.hang_instructions = 200'000;
+    options.hang_seconds = 0.2;
     options.sanitize = number % 4 < 2;
     const Result<LaunchReport> report =
         device.launch(*kernel, GetParam().grid, GetParam().block, 0, given, options);

@@ -153,6 +153,9 @@ enum class Reader : uint8_t {
   selects_scalar,
   moves_pair,  ///< v_pk_mov: each word of its result comes from one source
   writes_lane,
+  reads_lane,  ///< v_readlane, v_readfirstlane: one lane must
+  exchanges,   ///< lanes receive what others have, as far as it means something
+  swaps,       ///< two registers, or rows of them, change places
 };
 
 /// Words of the sanitizer's bits, one bit for each of 512 vector and 128 scalar registers.
@@ -199,6 +202,7 @@ struct Instruction {
 
   // The sanitizer's
   Reader reader = Reader::plain;
+  bool spins = false;         ///< reads LDS until another wave has written there (sim/spin.h)
   uint8_t touched_words = 0;  ///< kTouchesMuch: more than there is room for
   struct Touched {
     uint8_t word;

@@ -2,6 +2,7 @@
 // sanitizer on: every one must compute what it is known to compute, with no finding.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <numeric>
@@ -220,6 +221,32 @@ TEST_P(OrdinaryKernels, CallsAndGlobals) {
   ASSERT_TRUE(global.has_value());
   EXPECT_EQ(global->bytes, 16U);
   EXPECT_EQ(*reinterpret_cast<const int*>(global->address), 10);
+}
+
+TEST_P(OrdinaryKernels, StackOfUnknownSize) {
+  const auto out = array<int>(64);
+  EXPECT_EQ(findings(run("recursion", {1}, {64}, out.data(), 10)), "");
+  for (size_t i = 0; i < out.size(); ++i) {
+    EXPECT_EQ(out[i], (std::array{55, 89, 144, 233}[i % 4]));
+  }
+  const int n = 101;  // a prime: every element once
+  EXPECT_EQ(findings(run("dynamic_array", {1}, {64}, out.data(), n)), "");
+  EXPECT_EQ(out[5], 100 * 101 * 201 / 6);
+}
+
+TEST_P(OrdinaryKernels, StackOverflow) {
+  const auto out = array<int>(64);
+  const auto overflows = [&](const char* kernel, int n, uint32_t stack_bytes) {
+    options_.stack_bytes = stack_bytes;
+    const LaunchReport report = run(kernel, {1}, {64}, out.data(), n);
+    const std::string text = findings(report);
+    return text.find("hipLimitStackSize") != std::string::npos;
+  };
+  // ROCm gives a kilobyte.
+  EXPECT_TRUE(overflows("dynamic_array", 300, 1024));
+  EXPECT_FALSE(overflows("dynamic_array", 300, 4096));
+  EXPECT_TRUE(overflows("recursion", 10, 128));
+  EXPECT_FALSE(overflows("recursion", 10, 1024));
 }
 
 TEST_P(OrdinaryKernels, PersistentWorkgroupsMeet) {

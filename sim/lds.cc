@@ -120,7 +120,7 @@ void lds_cost(Wave& w, const Access& access, int bytes, bool write) {
 /// LDS addresses: the address register plus an offset; lanes beyond the workgroup's LDS are taken
 /// out with a finding, as hardware reads 0 and drops writes there.
 void reach_from(Wave& w, const Instruction& i, const uint32_t* base, uint32_t offset, int bytes,
-                bool write, bool atomic, Access& access, int align) {
+                LdsUse use, Access& access, int align, LdsValues values = {}) {
   const uint32_t limit = w.group->lds_bytes;
   access.mask = w.exec();
   for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
@@ -139,28 +139,30 @@ void reach_from(Wave& w, const Instruction& i, const uint32_t* base, uint32_t of
                  std::to_string(align));
     }
   }
-  note_lds(w, i, access.address, access.mask, bytes,
-           atomic  ? LdsUse::atomic
-           : write ? LdsUse::write
-                   : LdsUse::read);
-  lds_cost(w, access, bytes, write);
-  if (write) {
+  note_lds(w, i, access.address, access.mask, bytes, use, values);
+  lds_cost(w, access, bytes, use != LdsUse::read);
+  if (use == LdsUse::write) {
     w.group->progressed = true;
+  } else if (w.group->watch != nullptr) [[unlikely]] {
+    uint64_t places[kLanes];
+    for (int l = 0; l < kLanes; ++l) {
+      places[l] = reinterpret_cast<uint64_t>(w.group->lds) + access.address[l];
+    }
+    watch_read(w, places, access.mask, static_cast<size_t>(bytes));
   }
 }
 
-void reach(Wave& w, const Instruction& i, int address_at, uint32_t offset, int bytes, bool write,
-           bool atomic, Access& access, int align) {
-  reach_from(w, i, w.lanes(i.operand[address_at].index), offset, bytes, write, atomic, access,
-             align);
+void reach(Wave& w, const Instruction& i, int address_at, uint32_t offset, int bytes, LdsUse use,
+           Access& access, int align, LdsValues values = {}) {
+  reach_from(w, i, w.lanes(i.operand[address_at].index), offset, bytes, use, access, align, values);
 }
 /// Each lane's own word: four bytes a lane from M0 and the offset on.
-void reach_own(Wave& w, const Instruction& i, bool write, Access& access) {
+void reach_own(Wave& w, const Instruction& i, LdsUse use, Access& access, LdsValues values = {}) {
   uint32_t base[kLanes];
   for (uint32_t l = 0; l < kLanes; ++l) {
     base[l] = (w.s[kM0] & 0xffff) + 4 * l;
   }
-  reach_from(w, i, base, static_cast<uint32_t>(i.offset), 4, write, false, access, 4);
+  reach_from(w, i, base, static_cast<uint32_t>(i.offset), 4, use, access, 4, values);
 }
 
 /// What LDS takes unaligned: the compilers turn on unaligned access for this ABI, so only atomics
@@ -201,7 +203,7 @@ void read(Wave& w, const Instruction& i) {
   const int bytes = i.row->a;
   const auto kind = static_cast<Moved>(i.row->b);
   Access access;
-  reach(w, i, 1, static_cast<uint32_t>(i.offset), bytes, false, false, access, kAnyAlignment);
+  reach(w, i, 1, static_cast<uint32_t>(i.offset), bytes, LdsUse::read, access, kAnyAlignment);
   uint32_t* out = w.lanes(i.operand[0].index);
   const uint64_t exec = w.exec();
   if (kind == Moved::words) {
@@ -239,7 +241,7 @@ void read_two(Wave& w, const Instruction& i) {
   for (int k = 0; k < 2; ++k) {
     Access access;
     const uint32_t offset = (k == 0 ? i.offset0 : i.offset1) * 4U * kWords * kUnits;
-    reach(w, i, 1, offset, 4 * kWords, false, false, access, 4);
+    reach(w, i, 1, offset, 4 * kWords, LdsUse::read, access, 4);
     read_words<kWords>(w, access, out + k * kWords * kLanes, exec);
   }
   uint32_t* to = w.lanes(i.operand[0].index);
@@ -271,8 +273,10 @@ void write_values(Wave& w, const Access& access, const uint32_t* data, int bytes
 
 void write(Wave& w, const Instruction& i) {
   Access access;
-  reach(w, i, 0, static_cast<uint32_t>(i.offset), i.row->a, true, false, access, kAnyAlignment);
-  write_values(w, access, w.lanes(i.operand[1].index), i.row->a, i.row->b);
+  const LdsValues values{w.lanes(i.operand[1].index), i.row->b};
+  reach(w, i, 0, static_cast<uint32_t>(i.offset), i.row->a, LdsUse::write, access, kAnyAlignment,
+        values);
+  write_values(w, access, values.words, i.row->a, values.shift);
   done(w, i);
 }
 
@@ -281,8 +285,9 @@ void write_two(Wave& w, const Instruction& i) {
   for (int k = 0; k < 2; ++k) {
     Access access;
     const uint32_t offset = (k == 0 ? i.offset0 : i.offset1) * 4U * kWords * kUnits;
-    reach(w, i, 0, offset, 4 * kWords, true, false, access, 4);
-    write_values(w, access, w.lanes(i.operand[1 + k].index), 4 * kWords, 0);
+    const uint32_t* data = w.lanes(i.operand[1 + k].index);
+    reach(w, i, 0, offset, 4 * kWords, LdsUse::write, access, 4, {data});
+    write_values(w, access, data, 4 * kWords, 0);
   }
   done(w, i);
 }
@@ -291,7 +296,7 @@ template <class T, class F>
 void atomic(Wave& w, const Instruction& i) {
   const int address_at = i.results;
   Access access;
-  reach(w, i, address_at, static_cast<uint32_t>(i.offset), sizeof(T), true, true, access,
+  reach(w, i, address_at, static_cast<uint32_t>(i.offset), sizeof(T), LdsUse::atomic, access,
         sizeof(T));
   constexpr int kWords = sizeof(T) / 4;
   const auto value = [&](int operand, int l) -> T {
@@ -314,6 +319,7 @@ void atomic(Wave& w, const Instruction& i) {
       now = F{}(old, value(address_at + 1, l));
     }
     std::memcpy(at, &now, sizeof now);
+    w.group->progressed |= now != old;  // waiting for a lock changes nothing
     if (result != nullptr) {
       result[l] = static_cast<uint32_t>(old);
       if constexpr (kWords == 2) {
@@ -326,14 +332,15 @@ void atomic(Wave& w, const Instruction& i) {
 
 void read_own(Wave& w, const Instruction& i) {
   Access access;
-  reach_own(w, i, false, access);
+  reach_own(w, i, LdsUse::read, access);
   read_words<1>(w, access, w.lanes(i.operand[0].index), w.exec());
   done(w, i);
 }
 void write_own(Wave& w, const Instruction& i) {
   Access access;
-  reach_own(w, i, true, access);
-  write_values(w, access, w.lanes(i.operand[0].index), 4, 0);
+  const uint32_t* data = w.lanes(i.operand[0].index);
+  reach_own(w, i, LdsUse::write, access, {data});
+  write_values(w, access, data, 4, 0);
   done(w, i);
 }
 
@@ -345,10 +352,11 @@ void exchange_two(Wave& w, const Instruction& i) {
   for (int k = 0; k < 2; ++k) {
     Access access;
     const uint32_t offset = (k == 0 ? i.offset0 : i.offset1) * uint32_t{sizeof(T)} * kUnits;
-    reach(w, i, 1, offset, sizeof(T), true, true, access, sizeof(T));
+    reach(w, i, 1, offset, sizeof(T), LdsUse::atomic, access, sizeof(T));
     read_words<kWords>(w, access, old + k * kWords * kLanes, w.exec());
     write_values(w, access, w.lanes(i.operand[2 + k].index), sizeof(T), 0);
   }
+  w.group->progressed = true;
   uint32_t* to = w.lanes(i.operand[0].index);
   for (uint64_t rest = w.exec(); rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
@@ -383,57 +391,45 @@ void count_lanes(Wave& w, const Instruction& i) {
   done(w, i);
 }
 
-/// Data goes to the lane that each lane's address names (permute), or comes from it (bpermute).
-template <bool kBackward>
-void permute(Wave& w, const Instruction& i) {
-  const uint32_t* address = w.lanes(i.operand[1].index);
-  const uint32_t* data = w.lanes(i.operand[2].index);
-  const uint64_t exec = w.exec();
-  uint32_t moved[kLanes] = {};
-  for (int l = 0; l < kLanes; ++l) {
-    const uint32_t other = (address[l] + static_cast<uint32_t>(i.offset)) / 4 % kLanes;
-    if (kBackward) {
-      moved[l] = (exec >> other & 1) != 0 ? data[other] : 0;
-    } else if ((exec >> l & 1) != 0) {
-      moved[other] = data[l];
+/// Row::a of the instructions with which lanes exchange data.
+enum Exchange : uint8_t {
+  kPermute,   ///< data goes to the lane that each lane's address names
+  kBpermute,  ///< data comes from there
+  kSwizzle,   ///< by a pattern
+};
+
+/// Lane whose data ds_swizzle_b32 gives to lane l.
+uint32_t swizzled(uint32_t l, uint32_t pattern) {
+  if (pattern >= 0xe000) {  // bit reversal for fast Fourier transforms
+    const uint32_t mask = pattern & 31;
+    uint32_t reversed = 0;
+    for (int k = 0; k < 5; ++k) {
+      reversed |= (l >> k & 1) << (4 - k);
     }
+    return reversed >> std::popcount(mask) | (l & mask) | (l & 32);
   }
-  uint32_t* out = w.lanes(i.operand[0].index);
-  for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
-    const int l = std::countr_zero(rest);
-    out[l] = moved[l];
+  if (pattern >= 0xc000) {  // rotation
+    const uint32_t mask = pattern & 31;
+    const uint32_t by = (pattern >> 10 & 1) != 0 ? 0 - (pattern >> 5 & 31) : pattern >> 5 & 31;
+    return (((l & mask) | ((l + by) & ~mask)) & 31) | (l & 32);
   }
-  w.group->counts->counters.lds_cycles += 2;
-  done(w, i);
+  if ((pattern & 0x8000) != 0) {  // four lanes among themselves
+    return (l & ~3U) + (pattern >> (2 * (l & 3)) & 3);
+  }
+  // and, or, xor of the lane's number in its half
+  return (((l & 31 & pattern) | (pattern >> 5 & 31)) ^ (pattern >> 10 & 31)) | (l & 32);
 }
 
-void swizzle(Wave& w, const Instruction& i) {
-  const auto pattern = static_cast<uint32_t>(i.offset);
-  const uint64_t exec = w.exec();
-  const uint32_t* data = w.lanes(i.operand[1].index);
+void exchange(Wave& w, const Instruction& i) {
+  int from[kLanes];
+  exchanged_lanes(w, i, from);
+  const uint32_t* data = w.lanes(i.operand[i.operands - 1].index);
   uint32_t moved[kLanes];
-  for (uint32_t l = 0; l < kLanes; ++l) {
-    uint32_t from = 0;
-    if (pattern >= 0xe000) {  // bit reversal for fast Fourier transforms
-      const uint32_t mask = pattern & 31;
-      uint32_t reversed = 0;
-      for (int k = 0; k < 5; ++k) {
-        reversed |= (l >> k & 1) << (4 - k);
-      }
-      from = reversed >> std::popcount(mask) | (l & mask) | (l & 32);
-    } else if (pattern >= 0xc000) {  // rotation
-      const uint32_t mask = pattern & 31;
-      const uint32_t by = (pattern >> 10 & 1) != 0 ? 0 - (pattern >> 5 & 31) : pattern >> 5 & 31;
-      from = (((l & mask) | ((l + by) & ~mask)) & 31) | (l & 32);
-    } else if ((pattern & 0x8000) != 0) {  // four lanes among themselves
-      from = (l & ~3U) + (pattern >> (2 * (l & 3)) & 3);
-    } else {  // and, or, xor of the lane's number in its half
-      from = (((l & 31 & pattern) | (pattern >> 5 & 31)) ^ (pattern >> 10 & 31)) | (l & 32);
-    }
-    moved[l] = (exec >> from & 1) != 0 ? data[from] : 0;
+  for (int l = 0; l < kLanes; ++l) {
+    moved[l] = from[l] >= 0 ? data[from[l]] : 0;
   }
   uint32_t* out = w.lanes(i.operand[0].index);
-  for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
+  for (uint64_t rest = w.exec(); rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     out[l] = moved[l];
   }
@@ -450,7 +446,7 @@ void read_transposed(Wave& w, const Instruction& i) {
   constexpr int kWords = kBytes / 4;
   constexpr uint32_t kElement = (1U << kBits) - 1;
   Access access;
-  reach(w, i, 1, static_cast<uint32_t>(i.offset), kBytes, false, false, access,
+  reach(w, i, 1, static_cast<uint32_t>(i.offset), kBytes, LdsUse::read, access,
         kWords == 3 ? 4 : 8);
   const uint64_t exec = w.exec();
   uint32_t data[kLanes][kWords + 1] = {};
@@ -525,6 +521,12 @@ constexpr Row atomic_row(std::string_view name, bool returns, F) {
   return row;
 }
 
+constexpr Row exchange_lanes_row(std::string_view name, Exchange kind, Type data) {
+  Row row = lds_row(name, &exchange, 1, Type::b32, Type::b32, data);
+  row.a = kind;
+  return row;
+}
+
 constexpr Row exchange_row(std::string_view name, Execute run, Type data, Type both) {
   Row row = lds_row(name, run, 1, both, Type::b32, data);
   row.types[3] = data;
@@ -595,9 +597,9 @@ const Row kRows[] = {
     lds_row("ds_write2_b64", &write_two<2, 1>, 0, Type::b32, Type::b64, Type::b64),
     lds_row("ds_write2st64_b32", &write_two<1, 64>, 0, Type::b32, Type::b32, Type::b32),
     lds_row("ds_write2st64_b64", &write_two<2, 64>, 0, Type::b32, Type::b64, Type::b64),
-    lds_row("ds_permute_b32", &permute<false>, 1, Type::b32, Type::b32, Type::b32),
-    lds_row("ds_bpermute_b32", &permute<true>, 1, Type::b32, Type::b32, Type::b32),
-    lds_row("ds_swizzle_b32", &swizzle, 1, Type::b32, Type::b32, Type::none),
+    exchange_lanes_row("ds_permute_b32", kPermute, Type::b32),
+    exchange_lanes_row("ds_bpermute_b32", kBpermute, Type::b32),
+    exchange_lanes_row("ds_swizzle_b32", kSwizzle, Type::none),
     lds_row("ds_append", &count_lanes<1>, 1, Type::b32, Type::none, Type::none),
     lds_row("ds_consume", &count_lanes<-1>, 1, Type::b32, Type::none, Type::none),
     lds_row(
@@ -638,5 +640,26 @@ const Row kRows[] = {
 }  // namespace
 
 std::span<const Row> lds_rows() { return kRows; }
+
+void exchanged_lanes(Wave& wave, const Instruction& i, int* from) {
+  const uint64_t exec = wave.exec();
+  const auto named = [&](int l) {
+    const uint32_t address = wave.lanes(i.operand[1].index)[l] + static_cast<uint32_t>(i.offset);
+    return static_cast<int>(address / 4 % kLanes);
+  };
+  std::fill_n(from, kLanes, -1);
+  for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    if (i.row->a == kPermute) {
+      from[named(l)] = l;
+      continue;
+    }
+    const int other =
+        i.row->a == kBpermute
+            ? named(l)
+            : static_cast<int>(swizzled(static_cast<uint32_t>(l), static_cast<uint32_t>(i.offset)));
+    from[l] = (exec >> other & 1) != 0 ? other : -1;
+  }
+}
 
 }  // namespace weft::sim

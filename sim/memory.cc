@@ -214,13 +214,15 @@ void Touched::count(uint64_t& read, uint64_t& written) const {
 
 namespace {
 
-void touch(uint8_t* touched, uint64_t begin, uint64_t address, size_t bytes, uint8_t bits) {
+void touch(ThreadCounts& counts, uint8_t* touched, uint64_t begin, uint64_t address, size_t bytes,
+           uint8_t bits) {
   const uint64_t first = (address - begin) / kLine;
   const uint64_t last = (address - begin + bytes - 1) / kLine;
   for (uint64_t line = first; line <= last; ++line) {
     // Other threads mark other bits of the same byte.
     if ((__atomic_load_n(&touched[line], __ATOMIC_RELAXED) & bits) != bits) {
       __atomic_fetch_or(&touched[line], bits, __ATOMIC_RELAXED);
+      ++counts.first_touches;
     }
   }
 }
@@ -282,7 +284,8 @@ void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address,
     report_unreached(wave, instruction, address, bytes, 0);
     return nullptr;
   }
-  touch(range->touched, range->begin, address, bytes, write ? 2 : 1);
+  touch(*wave.group->counts, range->touched, range->begin, address, bytes, write ? 2 : 1);
+  watch_read(wave, &address, 1, bytes);
   return reinterpret_cast<void*>(address);
 }
 
@@ -314,14 +317,15 @@ uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t*
     const uint64_t end = (address + size - 1) / 64;
     segments += end - first + (first == last_segment ? 0 : 1);
     last_segment = end;
-    const uint64_t line = (address + size - 1) / kLine;
-    if (line != last_line || address / kLine != line) {
-      touch(range->touched, range->begin, address, size, bits);
+    const uint64_t line = (address + size - 1) / 128;
+    if (line != last_line || address / 128 != line) {
+      touch(*wave.group->counts, range->touched, range->begin, address, size, bits);
       last_line = line;
     }
   }
   const uint64_t total = static_cast<uint64_t>(std::popcount(reached)) * size;
   if (read) {
+    watch_read(wave, addresses, reached, size);
     counters.global_bytes_read += total;
   }
   if (write) {

@@ -95,12 +95,11 @@ class Memory {
     Memory& memory_;
   };
 
-  /// Something that a waiting kernel of any device may be waiting for has happened.
-  void note_progress() { idle_.store(0, std::memory_order_relaxed); }
-  /// Kernels ran so many instructions more in which nothing happened; how many since it last did.
-  uint64_t note_idle(uint64_t instructions) {
-    return idle_.fetch_add(instructions, std::memory_order_relaxed) + instructions;
-  }
+  /// Something has happened that a waiting kernel of any device may be waiting for: a workgroup
+  /// ended or went on to new memory, or the host wrote.
+  void note_progress() { progress_.fetch_add(1, std::memory_order_relaxed); }
+  /// How often it has.
+  uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
 
  private:
   struct Allocation {
@@ -121,7 +120,7 @@ class Memory {
   std::array<uint64_t, kMaxDevices + 1> used_{};  ///< by home + 1
   std::array<uint64_t, kMaxDevices> capacity_{};
   std::array<std::atomic<uint32_t>, kMaxDevices> peers_{};
-  std::atomic<uint64_t> idle_{0};
+  std::atomic<uint64_t> progress_{0};
 };
 
 /// Which lines of 128 bytes a launch read and wrote.

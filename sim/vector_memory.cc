@@ -48,7 +48,10 @@ void scratch_addresses(Wave& w, const Instruction& i, Access& access, int bytes,
     if (offset + static_cast<uint64_t>(bytes) > size) {
       report(w, i, FindingKind::out_of_bounds, l,
              "it reaches byte " + std::to_string(static_cast<int64_t>(offset)) + " of " +
-                 std::to_string(size) + " bytes of scratch");
+                 std::to_string(size) + " bytes of scratch" +
+                 (w.group->launch->dynamic_stack
+                      ? ", the stack of a lane; hipDeviceSetLimit(hipLimitStackSize) sets it"
+                      : ""));
       mask &= ~(uint64_t{1} << l);
       continue;
     }
@@ -63,7 +66,7 @@ void scratch_addresses(Wave& w, const Instruction& i, Access& access, int bytes,
 
 /// LDS addresses of a flat instruction's lanes.
 void shared_addresses(Wave& w, const Instruction& i, Access& access, uint64_t lanes, int bytes,
-                      bool write) {
+                      bool read, bool write) {
   uint32_t offsets[kLanes] = {};
   for (uint64_t rest = lanes; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
@@ -78,7 +81,13 @@ void shared_addresses(Wave& w, const Instruction& i, Access& access, uint64_t la
     offsets[l] = offset;
     access.address[l] = reinterpret_cast<uint64_t>(w.group->lds) + offset;
   }
-  note_lds(w, i, offsets, access.mask & lanes, bytes, write ? LdsUse::write : LdsUse::read);
+  watch_read(w, access.address, access.mask & lanes, static_cast<size_t>(bytes));
+  const LdsUse use = !write ? LdsUse::read : read ? LdsUse::atomic : LdsUse::write;
+  const auto kind = static_cast<Moved>(i.row->b);
+  const bool high = kind == Moved::u8_high || kind == Moved::b16_high;
+  note_lds(
+      w, i, offsets, access.mask & lanes, bytes, use,
+      use == LdsUse::write ? LdsValues{w.lanes(i.operand[1].index), high ? 16 : 0} : LdsValues{});
 }
 
 /// Lane addresses. `first`: the first of the printed address operands. `whole`: a lane's bytes are
@@ -123,7 +132,7 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
         const uint64_t global = access.mask & ~(shared | scratch);
         uint64_t reached = reach_lanes(w, i, access.address, global, bytes, read, write);
         access.mask = shared;
-        shared_addresses(w, i, access, shared, bytes, write);
+        shared_addresses(w, i, access, shared, bytes, read, write);
         reached |= access.mask;
         access.mask = scratch;
         for (uint64_t rest = scratch; rest != 0; rest &= rest - 1) {
@@ -265,6 +274,7 @@ void load_to_lds(Wave& w, const Instruction& i, const Access& access, Moved kind
   const uint32_t slot = static_cast<uint32_t>(std::max(bytes, 4));
   const uint64_t exec = w.exec();
   uint32_t places[kLanes] = {};
+  uint32_t values[4 * kLanes];
   uint64_t reached = exec;
   for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
@@ -277,19 +287,27 @@ void load_to_lds(Wave& w, const Instruction& i, const Access& access, Moved kind
       continue;
     }
     places[l] = to;
-    std::byte data[16] = {};
+    uint32_t data[4] = {};
     if ((access.mask >> l & 1) != 0) {
+      const auto* from = reinterpret_cast<const void*>(access.address[l]);
       if (kind == Moved::words) {
-        const size_t good = access.partial ? size_t{4} * access.words[l] : size_t(bytes);
-        std::memcpy(data, reinterpret_cast<const void*>(access.address[l]), good);
+        std::memcpy(data, from, access.partial ? size_t{4} * access.words[l] : size_t(bytes));
       } else {
-        const uint32_t value = loaded(kind, reinterpret_cast<const void*>(access.address[l]), 0);
-        std::memcpy(data, &value, 4);
+        data[0] = loaded(kind, from, 0);
       }
     }
-    std::memcpy(w.group->lds + to, data, slot);
+    for (int k = 0; k < 4; ++k) {
+      values[k * kLanes + l] = data[k];
+    }
   }
-  note_lds(w, i, places, reached, static_cast<int>(slot), LdsUse::arriving);
+  note_lds(w, i, places, reached, static_cast<int>(slot), LdsUse::arriving, {values});
+  for (uint64_t rest = reached; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    for (uint32_t k = 0; k < slot / 4; ++k) {
+      std::memcpy(w.group->lds + places[l] + 4 * k, &values[k * kLanes + static_cast<uint32_t>(l)],
+                  4);
+    }
+  }
   Counters& c = w.group->counts->counters;
   const auto lanes = static_cast<uint64_t>(std::popcount(exec));
   c.lds_bytes_written += lanes * slot;
@@ -435,11 +453,15 @@ void atomic(Wave& w, const Instruction& i) {
                "an atomic's address must be a multiple of " + std::to_string(sizeof(T)));
         continue;
       }
-      if constexpr (kCompare) {
-        old = update<T>(access.address[l], [&](T now) { return f(now, operand, compare); });
-      } else {
-        old = update<T>(access.address[l], [&](T now) { return f(now, operand); });
-      }
+      const auto after = [&](T now) -> T {
+        if constexpr (kCompare) {
+          return f(now, operand, compare);
+        } else {
+          return f(now, operand);
+        }
+      };
+      old = update<T>(access.address[l], after);
+      w.group->progressed |= after(old) != old;  // waiting for a lock changes nothing
     }
     if (result != nullptr) {
       result[l] = static_cast<uint32_t>(old);
@@ -448,7 +470,6 @@ void atomic(Wave& w, const Instruction& i) {
       }
     }
   }
-  w.group->progressed = true;
   w.group->shares = true;
   note_issue(w, i, Counter::vm, i.sc0 ? i.operand[0].index : -1, i.sc0 ? kWords : 0, false);
   if constexpr (kSpace == Space::flat) {

@@ -41,7 +41,15 @@ enum class WaveState : uint8_t {
   running,
   yielded,  ///< runs, but let others go first (s_sleep)
   barrier,  ///< waits for the rest of its workgroup
+  parked,   ///< waits until something that it watches changes (sim/parking.h)
   ended,
+};
+
+/// Memory or LDS, up to 16 bytes of it, and what was there.
+struct Watched {
+  uint64_t address = 0;
+  uint32_t bytes = 0;
+  std::array<uint64_t, 2> value{};
 };
 
 struct alignas(64) Wave {
@@ -59,6 +67,9 @@ struct alignas(64) Wave {
   int index = 0;                 ///< in its workgroup
   std::byte* scratch = nullptr;  ///< 64 times Launch::scratch_bytes
   uint32_t trap_status = 0;
+  uint32_t idle_turns = 0;       ///< in a row, in which it changed nothing
+  uint32_t patience = 1;         ///< such turns after which it may be parked
+  std::vector<Watched> watched;  ///< all that it reads while it is parked
 
   uint64_t pair(int index_) const { return s[index_] | static_cast<uint64_t>(s[index_ + 1]) << 32; }
   void set_pair(int index_, uint64_t value) {
@@ -83,12 +94,12 @@ struct alignas(64) Wave {
 struct ThreadCounts {
   std::vector<uint64_t> executed;  ///< by ordinal of the instruction
   Counters counters;
-  uint64_t idle = 0;  ///< instructions in which nothing happened since it last let others run
   struct Range : Memory::Range {
     uint8_t* touched = nullptr;  ///< of the launch's Touched
   };
   /// The allocation that an instruction last found its addresses in.
   std::array<Range, 64> ranges{};
+  uint64_t first_touches = 0;  ///< of lines of memory, in this launch
 };
 
 /// Who touched each word of LDS last, to find reads of what was never written, races between waves,
@@ -97,10 +108,10 @@ struct LdsByte {
   int32_t written = 0;  ///< as in LdsShadow
   int32_t read = 0;
   uint32_t writer = 0;
-  uint8_t state = 0;  ///< LdsState::kArriving and kStraight
+  uint16_t state = 0;  ///< LdsState::kArriving, kStraight and kSame
 };
 struct LdsShadow {
-  std::vector<uint8_t> state;    ///< LdsState
+  std::vector<uint16_t> state;   ///< LdsState
   std::vector<int32_t> written;  ///< the last write: its step << 4 | wave
   /// The last read: its step << 5 | wave, and 16 where another wave read since the last barrier.
   std::vector<int32_t> read;
@@ -109,7 +120,13 @@ struct LdsShadow {
   std::unordered_map<uint32_t, std::array<LdsByte, 4>> bytes;
   /// Of words where atomics were done: the clock of the waves that met there.
   std::unordered_map<uint32_t, std::array<int32_t, 16>> met;
+  /// Of words and bytes, by their first byte, that several waves gave the same value
+  /// (LdsState::kSame): the step of each; 0: not among them.
+  std::unordered_map<uint32_t, std::array<int32_t, 16>> same;
+  /// Likewise of those that several waves read: each one's last read. Kept where `flags` is set.
+  std::unordered_map<uint32_t, std::array<int32_t, 16>> readers;
   int32_t ordered = 0;  ///< steps up to this one were before the last barrier
+  bool flags = false;   ///< waves wait for each other's stores (sim/spin.h)
 };
 
 struct Workgroup {
@@ -125,7 +142,8 @@ struct Workgroup {
   uint32_t epoch = 0;       ///< barriers passed
   bool shares = false;      ///< did something that other workgroups may wait for, or waits itself
   bool progressed = false;  ///< changed memory, passed a barrier or ended a wave since last asked
-  LdsShadow shadow;         ///< empty: the sanitizer is off
+  std::vector<Watched>* watch = nullptr;  ///< collects what is read; null: nobody asks
+  LdsShadow shadow;                       ///< empty: the sanitizer is off
   Launch* launch = nullptr;
   ThreadCounts* counts = nullptr;
 };
@@ -141,7 +159,10 @@ struct Launch {
   std::array<uint32_t, 3> grid{1, 1, 1};   ///< workgroups
   std::array<uint32_t, 3> block{1, 1, 1};  ///< threads of a workgroup
   uint32_t scratch_bytes = 0;              ///< of a lane
-  uint64_t load_offset = 0;                ///< a code object's address 0 in memory
+  bool dynamic_stack = false;              ///< how much of it the kernel takes shows as it runs
+  int vgprs = 0;                           ///< registers of a lane
+  int agprs = 0;
+  uint64_t load_offset = 0;  ///< a code object's address 0 in memory
   bool sanitize = true;
   std::atomic<bool> abort{false};
   std::mutex mutex;
@@ -163,6 +184,18 @@ void set_mode(Wave& wave, uint32_t mode);
 const Row* find_matrix_row(const MatrixOp& op);
 const Row* find_convert_row(const ConvertOp& op);
 
+/// Lane whose data each active lane receives in ds_permute_b32, ds_bpermute_b32 and ds_swizzle_b32;
+/// -1: none, and it receives 0, as from inactive lanes. CDNA 3 manual, section 11.3.
+void exchanged_lanes(Wave& wave, const Instruction& instruction, int* from);
+
+/// Adds what lanes are about to read to Workgroup::watch.
+void note_watched(Workgroup& group, const uint64_t* addresses, uint64_t mask, size_t bytes);
+inline void watch_read(Wave& wave, const uint64_t* addresses, uint64_t mask, size_t bytes) {
+  if (wave.group->watch != nullptr) [[unlikely]] {
+    note_watched(*wave.group, addresses, mask, bytes);
+  }
+}
+
 // What the sanitizer is told by instructions that reach memory; no-ops when it is off.
 // `words`: registers from `first` that the load writes when it is waited for.
 enum class Counter : uint8_t { vm, lgkm_in_order, lgkm_any_order };
@@ -172,8 +205,13 @@ void note_issue(Wave& wave, const Instruction& instruction, Counter counter, int
 void note_wait(Wave& wave, int vm, int lgkm);
 /// What an instruction does with LDS. `arriving`: a load from memory straight to LDS.
 enum class LdsUse : uint8_t { read, write, arriving, atomic };
+/// What is about to be written: word k of lane l is `words[k * kLanes + l] >> shift`.
+struct LdsValues {
+  const uint32_t* words = nullptr;
+  int shift = 0;
+};
 /// Lanes of `mask` are about to do it, each with so many bytes at its address, all in bounds.
 void note_lds(Wave& wave, const Instruction& instruction, const uint32_t* addresses, uint64_t mask,
-              int bytes, LdsUse use);
+              int bytes, LdsUse use, LdsValues values = {});
 
 }  // namespace weft::sim

@@ -514,7 +514,12 @@ class CodeObjectParser {
     MessagePack in(bytes);
     std::vector<Described> described;
     for (size_t left = in.map(); left > 0 && !in.failed(); --left) {
-      if (in.text() == "amdhsa.kernels") {
+      const std::string_view key = in.text();
+      if (key == "amdhsa.printf") {
+        for (size_t formats = in.array(); formats > 0 && !in.failed(); --formats) {
+          object_.printf_formats_.push_back(in.text());
+        }
+      } else if (key == "amdhsa.kernels") {
         for (size_t kernels = in.array(); kernels > 0 && !in.failed(); --kernels) {
           described.push_back(read_kernel(in));
         }

@@ -88,6 +88,8 @@ class CodeObject {
   std::span<const Segment> segments() const { return segments_; }
   std::span<const Symbol> symbols() const { return symbols_; }
   std::span<const Relocation> relocations() const { return relocations_; }
+  /// Formats of buffered printf, "0:0:<hash>,<format>" (metadata amdhsa.printf).
+  std::span<const std::string_view> printf_formats() const { return printf_formats_; }
   /// For example ".text" or ".debug_line".
   Section section(std::string_view name) const;
   /// Bytes of memory that the loaded segments span, from address 0.
@@ -105,6 +107,7 @@ class CodeObject {
   std::vector<Symbol> symbols_;
   std::vector<Relocation> relocations_;
   std::vector<NamedSection> sections_;
+  std::vector<std::string_view> printf_formats_;
   uint64_t image_bytes_ = 0;
 };
 

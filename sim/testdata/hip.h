@@ -23,6 +23,7 @@ static inline __device__ unsigned grid_dim_x() {
   // Hidden arguments begin with the numbers of workgroups.
   return ((__attribute__((address_space(4))) const unsigned*)__builtin_amdgcn_implicitarg_ptr())[0];
 }
+#define gridDim (Index{grid_dim_x(), 1, 1})
 
 static inline __device__ void __syncthreads() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");

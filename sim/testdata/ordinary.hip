@@ -188,6 +188,28 @@ __device__ int* table_pointer = &table[1];
 __attribute__((noinline)) __device__ int look_up(int i) { return table_pointer[i] + table[i]; }
 __global__ void calls(int* out) { out[threadIdx.x] = look_up(threadIdx.x % 3); }
 
+/// Recursion: how deep the stack becomes shows when it runs.
+__attribute__((noinline)) __device__ int fibonacci(int n) {
+  return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2);
+}
+__global__ void recursion(int* out, int n) { out[threadIdx.x] = fibonacci(n + threadIdx.x % 4); }
+
+/// An array on the stack whose size is an argument.
+__attribute__((noinline)) __device__ void fill(int* p, int n) {
+  for (int k = 0; k < n; ++k) {
+    p[k] = k * k;
+  }
+}
+__global__ void dynamic_array(int* out, int n) {
+  int* p = static_cast<int*>(__builtin_alloca(4 * (n + threadIdx.x % 3)));
+  fill(p, n);
+  int sum = 0;
+  for (int k = 0; k < n; ++k) {
+    sum += p[k * 7 % n];
+  }
+  out[threadIdx.x] = sum;
+}
+
 /// All workgroups meet several times: needs them resident together.
 __global__ void persistent(unsigned* counter, unsigned* out, int rounds) {
   for (int round = 1; round <= rounds; ++round) {

@@ -1,0 +1,114 @@
+#include "sim/parking.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace weft::sim {
+namespace {
+
+constexpr size_t kMostWatched = 1024;
+
+std::array<uint64_t, 2> value_at(uint64_t address, size_t bytes) {
+  std::array<uint64_t, 2> value{};
+  std::memcpy(value.data(), reinterpret_cast<const void*>(address), bytes);
+  return value;
+}
+
+/// What a wave's next instructions depend on, but for memory.
+class Snapshot {
+ public:
+  explicit Snapshot(Wave& wave)
+      : pc_(wave.pc), s_(wave.s), scc_(wave.scc), mode_(wave.mode), trap_(wave.trap_status) {
+    for_registers(wave, [&](const uint32_t* lanes, size_t words) {
+      v_.insert(v_.end(), lanes, lanes + words);
+      return true;
+    });
+  }
+  bool matches(Wave& wave) const {
+    const uint32_t* was = v_.data();
+    return wave.pc == pc_ && wave.s == s_ && wave.scc == scc_ && wave.mode == mode_ &&
+           wave.trap_status == trap_ &&
+           for_registers(wave, [&](const uint32_t* lanes, size_t words) {
+             const bool same = std::memcmp(lanes, was, words * sizeof *lanes) == 0;
+             was += words;
+             return same;
+           });
+  }
+
+ private:
+  template <class F>
+  static bool for_registers(Wave& wave, F f) {
+    const Launch& launch = *wave.group->launch;
+    return f(wave.lanes(0), static_cast<size_t>(launch.vgprs) * kLanes) &&
+           f(wave.lanes(256), static_cast<size_t>(launch.agprs) * kLanes);
+  }
+
+  const Instruction* pc_;
+  std::array<uint32_t, 128> s_;
+  uint32_t scc_;
+  uint32_t mode_;
+  uint32_t trap_;
+  std::vector<uint32_t> v_;
+};
+
+/// Whether a wave comes back to where it is with nothing changed, within some instructions.
+bool repeats(Wave& wave, void (*step)(Wave&)) {
+  constexpr int kMost = 4096;
+  Workgroup& group = *wave.group;
+  const Snapshot before(wave);
+  for (int k = 0; k < kMost; ++k) {
+    step(wave);
+    if (wave.state == WaveState::yielded) {
+      wave.state = WaveState::running;
+    }
+    if (wave.state != WaveState::running || group.progressed ||
+        wave.watched.size() > kMostWatched) {
+      return false;
+    }
+    if (before.matches(wave)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+void try_park(Wave& wave, void (*step)(Wave&)) {
+  constexpr uint32_t kMostPatience = 64;
+  if (++wave.idle_turns < wave.patience) {
+    return;
+  }
+  wave.idle_turns = 0;
+  wave.watched.clear();
+  wave.group->watch = &wave.watched;
+  const bool waits = repeats(wave, step);
+  wave.group->watch = nullptr;
+  if (waits) {
+    wave.state = WaveState::parked;
+    wave.patience = 1;
+  } else {
+    wave.watched = {};
+    wave.patience = std::min(2 * wave.patience, kMostPatience);
+  }
+}
+
+bool woken(const Wave& wave) {
+  return std::any_of(wave.watched.begin(), wave.watched.end(),
+                     [](const Watched& w) { return value_at(w.address, w.bytes) != w.value; });
+}
+
+void note_watched(Workgroup& group, const uint64_t* addresses, uint64_t mask, size_t bytes) {
+  uint64_t last = 0;
+  for (uint64_t rest = mask; rest != 0; rest &= rest - 1) {
+    const uint64_t begin = addresses[std::countr_zero(rest)];
+    for (uint64_t at = begin; begin != last && at < begin + bytes; at += 16) {
+      const auto part = static_cast<uint32_t>(std::min<uint64_t>(16, begin + bytes - at));
+      group.watch->push_back({at, part, value_at(at, part)});
+    }
+    last = begin;
+  }
+}
+
+}  // namespace weft::sim
