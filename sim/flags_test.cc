@@ -40,6 +40,13 @@ TEST_P(Flags, Flag) {
   expect_only(run("flag", {1}, {128}, out.data(), 0, 1), FindingKind::lds_race);
 }
 
+TEST_P(Flags, UnoptimisedFlag) {
+  const auto out = array<int>(64);
+  EXPECT_EQ(findings(run("unoptimised_flag", {1}, {128}, out.data(), 0)), "");
+  EXPECT_EQ(std::vector<int>(out.begin(), out.end()), numbers(64));
+  expect_only(run("unoptimised_flag", {1}, {128}, out.data(), 1), FindingKind::lds_race);
+}
+
 TEST_P(Flags, WhatNobodyWaitsForIsNoFlag) {
   const auto out = array<int>(64);
   expect_only(run("unread_flag", {1}, {128}, out.data()), FindingKind::lds_race);

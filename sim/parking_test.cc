@@ -104,7 +104,7 @@ TEST_P(Parking, GivingUpIsNoHang) {
 }
 
 TEST_P(Parking, EndlessStoresAreAHang) {
-  options_.hang_seconds = 0.3;
+  options_.hang_seconds = 0.1;
   const auto out = array<unsigned>(304);
   for (const unsigned step : {0U, 1U}) {
     for (const uint32_t groups : {1U, 304U}) {
@@ -115,7 +115,7 @@ TEST_P(Parking, EndlessStoresAreAHang) {
 }
 
 TEST_P(Parking, WaitingForEverIsAHang) {
-  options_.hang_seconds = 0.3;
+  options_.hang_seconds = 0.1;
   const auto lock = array<unsigned>(1);
   const auto sum = array<unsigned>(1);
   lock[0] = 1;

@@ -228,6 +228,12 @@ bool mark_spins(std::span<Instruction> code) {
   });
   std::vector<bool> seen(code.size());
   bool any = false;
+  for (size_t k = 0; k < code.size(); ++k) {
+    Instruction& i = code[k];
+    seen[k] = i.row != nullptr && starts(i, "flat_load") && i.sc0 != i.sc1;
+    i.spins = seen[k];
+    any |= i.spins;
+  }
   for (const Loop& loop : loops) {
     bool waits = true;
     for (size_t k = loop.first; waits && k <= loop.last; ++k) {

@@ -18,7 +18,11 @@ namespace weft::sim {
 /// (compilers take the first turn out). These are the conditions of Jannesari and Tichy,
 /// "Identifying Ad-hoc Synchronization for Enhanced Race Detection" (IPDPS 2010). Loops are
 /// backward branches, with their code in one piece. Flat stores count as the stack's, where
-/// unoptimised code has its variables. True: some read spins.
+/// unoptimised code has its variables.
+///
+/// A flat load with one of sc0 and sc1 needs no loop: compilers mark atomic loads of a workgroup's
+/// or the device's scope so, and volatile ones with both (LLVM, "Memory Model GFX942"). True: some
+/// read spins.
 bool mark_spins(std::span<Instruction> code);
 
 }  // namespace weft::sim

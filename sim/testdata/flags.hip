@@ -43,6 +43,32 @@ __global__ void flag(int* out, int late, int more) {
   }
 }
 
+/// As unoptimised code has it: atomics through pointers that may be anything, in functions.
+__attribute__((optnone, noinline)) __device__ int acquire_slowly(const int* p) {
+  return acquire(p);
+}
+__global__ __attribute__((optnone)) void unoptimised_flag(int* out, int late) {
+  __shared__ int data[64];
+  __shared__ int ready;
+  if (threadIdx.x == 0) {
+    ready = 0;
+  }
+  __syncthreads();
+  if (threadIdx.x < 64) {
+    if (late != 0) {
+      release(&ready, 1);
+    }
+    data[threadIdx.x] = threadIdx.x;
+    if (late == 0) {
+      release(&ready, 1);
+    }
+  } else {
+    while (acquire_slowly(&ready) == 0) {
+    }
+    out[threadIdx.x - 64] = data[threadIdx.x - 64];
+  }
+}
+
 /// Nobody looks at the flag.
 __global__ void unread_flag(int* out) {
   __shared__ int data[64];
