@@ -164,18 +164,23 @@ uint64_t known_lane(const Wave& wave, const Instruction& i) {
   return (written_lanes(checks, i.operand[1], 0, 0) >> lane & 1) != 0 ? known : 0;
 }
 
-/// Lanes in which word k of the result means something.
-uint64_t known_lanes(Wave& wave, const Instruction& i, int k) {
-  const WaveChecks& checks = *wave.checks;
-  const Row& row = *i.row;
-  const int first = i.results;
+/// WaveChecks::moved of an instruction that is about to be executed.
+uint64_t lanes_to_move(Wave& wave, const Instruction& i) {
   if (i.reader == Reader::reads_lane) {
     return known_lane(wave, i);
   }
-  if (i.reader == Reader::exchanges) {
-    int from[kLanes];
-    exchanged_lanes(wave, i, from);
-    return moved_lanes(written_lanes(checks, i.operand[i.operands - 1], 0, 0), from);
+  int from[kLanes];
+  exchanged_lanes(wave, i, from);
+  return moved_lanes(written_lanes(*wave.checks, i.operand[i.operands - 1], 0, 0), from);
+}
+
+/// Lanes in which word k of the result means something.
+uint64_t known_lanes(const Wave& wave, const Instruction& i, int k) {
+  const WaveChecks& checks = *wave.checks;
+  const Row& row = *i.row;
+  const int first = i.results;
+  if (i.reader == Reader::reads_lane || i.reader == Reader::exchanges) {
+    return checks.moved;
   }
   if (i.reader == Reader::sink) {
     return ~uint64_t{0};
@@ -314,6 +319,9 @@ void check_sources(Wave& wave, const Instruction& i) {
     if (sink && read) {
       check_written(wave, i, i.operand[k], source_lanes(wave, i, k));
     }
+  }
+  if (i.reader == Reader::reads_lane || i.reader == Reader::exchanges) {
+    wave.checks->moved = lanes_to_move(wave, i);
   }
   // v_readfirstlane and v_readlane make a lane's value everybody's: checked where that is used.
 }

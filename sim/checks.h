@@ -67,6 +67,8 @@ struct WaveChecks {
   std::deque<Outstanding> vm;
   std::deque<Outstanding> lgkm;
   std::vector<LdsWrite> lds;  ///< of the instruction being executed
+  uint64_t moved = 0;  ///< its result's lanes that mean something, where its operands say which
+                       ///< lanes it reads: found before it writes them
   Clock clock{};
   /// What the wave knew of the others, from which of its steps on, since the last barrier. Kept
   /// where LdsShadow::flags is set.

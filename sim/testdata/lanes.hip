@@ -10,11 +10,13 @@ __global__ void spilled_scalar(int* out, int x, int lane) {
   int y;
   asm volatile(
       "v_writelane_b32 v20, %1, 5\n"
+      "s_mov_b32 s20, %2\n"
       "s_nop 4\n"
-      "v_readlane_b32 %0, v20, %2\n"
+      "v_readlane_b32 s20, v20, s20\n"
+      "s_mov_b32 %0, s20\n"
       : "=s"(y)
       : "s"(x), "s"(lane)
-      : "v20");
+      : "v20", "s20");
   out[y & 63] = y;
 }
 
@@ -44,8 +46,9 @@ __global__ void broadcast(int* out, unsigned long active, int from) {
       "v_mov_b32 v20, 77\n"
       "s_mov_b64 exec, s[20:21]\n"
       "v_mov_b32 v21, %2\n"
-      "ds_bpermute_b32 %0, v21, v20\n"
+      "ds_bpermute_b32 v21, v21, v20\n"
       "s_waitcnt lgkmcnt(0)\n"
+      "v_mov_b32 %0, v21\n"
       : "=v"(y)
       : "s"(active), "v"(4 * from)
       : "v20", "v21", "s20", "s21");
