@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <string>
+#include <utility>
 
 #include "sim/decode.h"
 #include "sim/dpp.h"
@@ -399,7 +400,8 @@ void note_issue(Wave& wave, const Instruction& instruction, Counter counter, int
                 .scalar = scalar,
                 .any_order = counter == Counter::lgkm_any_order,
                 .ordinal = instruction.ordinal,
-                .lds = {}};
+                .lds = {},
+                .order = std::exchange(checks->order.issuing, {})};
   for (int r = first_register; first_register >= 0 && r < first_register + words; ++r) {
     if (scalar) {
       ++checks->scalar_pending[r];
@@ -420,6 +422,7 @@ void note_wait(Wave& wave, int vm, int lgkm) {
   }
   while (checks->vm.size() > static_cast<size_t>(vm)) {
     forget(*checks, *wave.group, checks->vm.front());
+    note_done(wave, checks->vm.front().order);
     checks->vm.pop_front();
   }
   if (lgkm == 0) {
@@ -878,6 +881,7 @@ void note_barrier(Workgroup& group) {
     ++wave.checks->clock[wave.index];
     wave.checks->views.clear();
   }
+  note_meeting(group);
 }
 
 void clear(LdsShadow& shadow, uint32_t bytes, bool flags) {

@@ -22,6 +22,7 @@
 #include <deque>
 #include <vector>
 
+#include "sim/coherence.h"
 #include "sim/instruction.h"
 #include "sim/wave.h"
 
@@ -55,6 +56,7 @@ struct Outstanding {
   bool any_order = false;
   uint32_t ordinal = 0;
   std::vector<LdsWrite> lds;
+  Ordering order;
 };
 
 /// What is known of a wave's registers. Nearly always all that an instruction touches is ready:
@@ -77,6 +79,7 @@ struct WaveChecks {
     Clock clock;
   };
   std::deque<View> views;
+  WaveOrder order;
 
   /// Whether all registers of an instruction's operands are ready.
   bool ready(const Instruction& i) const {

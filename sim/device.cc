@@ -10,6 +10,7 @@
 #include <ctime>
 #include <deque>
 #include <limits>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -163,7 +164,9 @@ struct Plan {
   std::unique_ptr<HostServices> host;
   std::atomic<uint64_t> next{0};
   double hang_seconds = 0;
-  uint64_t workers = 0;  ///< host threads
+  uint64_t workers = 0;    ///< host threads
+  bool at_random = false;  ///< who runs next, and for how long
+  std::mt19937_64 random;
   // Signs of life, beside Memory::progress().
   std::atomic<uint64_t> waiting{0};  ///< host threads all of whose waves are parked, or that ended
   std::atomic<uint64_t> wakes{0};    ///< times that one of them went on
@@ -204,6 +207,9 @@ void start_wave(Plan& plan, Slot& slot, int index) {
     checks = &slot.checks[static_cast<size_t>(index)];
     *checks = WaveChecks{};
     checks->clock[static_cast<size_t>(index)] = 1;
+    WaveOrder& order = checks->order;
+    order.acquired = order.fresh_scalar = launch.order->begun;
+    order.fresh.fill(launch.order->begun);
     w.checks = checks;
   }
   int next = 0;
@@ -345,17 +351,32 @@ void run_one(Wave& w) {
   run_wave<kChecked>(w, 1);
 }
 
-/// A wave's turn, after which it may have ended, met a barrier or been parked. One that was woken
-/// may find that it still has to wait, and is parked again as soon as it has.
-void take_turn(Wave& w, bool sanitize, bool was_parked) {
+/// A turn's length. At random, mostly a few instructions: orders that hardware rarely shows.
+uint64_t turn_of(Plan& plan) {
   // Short enough that waves which wait for each other through LDS do not spin long.
   constexpr uint64_t kTurn = 4096;
+  return !plan.at_random          ? kTurn
+         : plan.random() % 8 == 0 ? 1 + plan.random() % 1000
+                                  : 1 + plan.random() % 12;
+}
+
+/// A wave's turn, after which it may have ended, met a barrier or been parked. One that was woken
+/// may find that it still has to wait, and is parked again as soon as it has.
+void take_turn(Plan& plan, Wave& w, bool was_parked) {
+  const bool sanitize = plan.launch.sanitize;
   Workgroup& group = *w.group;
   group.progressed = false;
   if (sanitize) {
-    run_wave<true>(w, was_parked ? 0 : kTurn);
+    run_wave<true>(w, was_parked ? 0 : turn_of(plan));
   } else {
-    run_wave<false>(w, was_parked ? 0 : kTurn);
+    run_wave<false>(w, was_parked ? 0 : turn_of(plan));
+  }
+  if (w.state == WaveState::ended) {
+    note_end(w);
+  }
+  if (plan.at_random) {
+    return;  // what a wave waits for may come to its caches, and never to the memory that is
+             // watched
   }
   if (group.progressed) {
     w.idle_turns = 0;
@@ -373,7 +394,7 @@ Visit run_group(Plan& plan, Slot& slot) {
   Launch& launch = plan.launch;
   const int waves = plan.waves_in_group;
   constexpr uint64_t kShort = 16384;
-  constexpr uint64_t kVisit = 1'000'000;
+  const uint64_t visit = plan.at_random ? 1 + plan.random() % 200 : 1'000'000;
   // Every workgroup touches something new when it begins, also one that then goes round for ever.
   constexpr uint64_t kBeginning = 4;
   uint64_t touched = group.counts->first_touches;
@@ -381,7 +402,9 @@ Visit run_group(Plan& plan, Slot& slot) {
   for (;;) {
     int yielded = 0;
     int parked = 0;
-    for (Wave& w : group.waves) {
+    const uint64_t first = plan.at_random ? plan.random() : 0;
+    for (size_t k = 0; k < group.waves.size(); ++k) {
+      Wave& w = group.waves[(first + k) % group.waves.size()];
       const bool was_parked = w.state == WaveState::parked;
       if (w.state == WaveState::yielded || (was_parked && woken(w))) {
         w.state = WaveState::running;
@@ -391,7 +414,7 @@ Visit run_group(Plan& plan, Slot& slot) {
         continue;
       }
       const uint64_t before = w.executed;
-      take_turn(w, launch.sanitize, was_parked);
+      take_turn(plan, w, was_parked);
       executed += w.executed - before;
       group.ended += w.state == WaveState::ended ? 1 : 0;
       yielded += w.state == WaveState::yielded ? 1 : 0;
@@ -419,7 +442,7 @@ Visit run_group(Plan& plan, Slot& slot) {
     }
     const int stuck = group.at_barrier + group.ended + parked;
     if (stuck == waves || (group.shares && (stuck + yielded == waves || executed >= kShort)) ||
-        executed >= kVisit) {
+        executed >= visit) {
       break;
     }
   }
@@ -564,6 +587,9 @@ void work(Plan& plan, uint64_t share, ThreadCounts& counts) {
     if (active.empty() && !start()) {
       break;
     }
+    if (plan.at_random) {
+      std::swap(active.front(), active[plan.random() % active.size()]);
+    }
     std::unique_ptr<Slot> slot = std::move(active.front());
     active.pop_front();
     const Visit visit = run_group(plan, *slot);
@@ -611,30 +637,38 @@ void sum_instructions(const Launch& launch, std::span<const uint64_t> executed, 
 
 }  // namespace
 
-void report(Wave& wave, const Instruction& instruction, FindingKind kind, int lane,
-            std::string message) {
-  Launch& launch = *wave.group->launch;
+Finding make_finding(const Wave& wave, const Instruction& instruction, FindingKind kind, int lane,
+                     std::string message) {
+  const Launch& launch = *wave.group->launch;
+  return {.kind = kind,
+          .kernel = launch.kernel,
+          .instruction = launch.code->text(instruction),
+          .address = instruction.address,
+          .source = launch.source_line(instruction.address),
+          .workgroup = wave.group->id,
+          .wave = wave.index,
+          .lane = lane,
+          .message = std::move(message)};
+}
+
+void add_finding(Launch& launch, Finding finding) {
   const std::lock_guard lock(launch.mutex);
   for (Finding& f : launch.findings) {
-    if (f.kind == kind && f.address == instruction.address) {
+    if (f.kind == finding.kind && f.address == finding.address) {
       if (++f.times == Finding::kMostTimes) {
         launch.abort.store(true);  // an endless loop of it would take minutes to be found one
       }
       return;
     }
   }
-  if (launch.findings.size() >= kMostFindings) {
-    return;
+  if (launch.findings.size() < kMostFindings) {
+    launch.findings.push_back(std::move(finding));
   }
-  launch.findings.push_back({.kind = kind,
-                             .kernel = launch.kernel,
-                             .instruction = launch.code->text(instruction),
-                             .address = instruction.address,
-                             .source = launch.source_line(instruction.address),
-                             .workgroup = wave.group->id,
-                             .wave = wave.index,
-                             .lane = lane,
-                             .message = std::move(message)});
+}
+
+void report(Wave& wave, const Instruction& instruction, FindingKind kind, int lane,
+            std::string message) {
+  add_finding(*wave.group->launch, make_finding(wave, instruction, kind, lane, std::move(message)));
 }
 
 void stop(Wave& wave, const Instruction& instruction, FindingKind kind, int lane,
@@ -843,9 +877,19 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
   static_assert(sizeof packet == 32);
   std::memcpy(reinterpret_cast<void*>(plan.packet), &packet, sizeof packet);
 
-  const auto host_threads = static_cast<uint64_t>(
-      std::max(1, options.threads != 0 ? options.threads : cpu::usable_cpus()));
-  const uint64_t workers = std::min({host_threads, plan.groups, plan.resident});
+  plan.at_random = options.seed != 0;
+  const int host_threads = plan.at_random         ? 1
+                           : options.threads != 0 ? std::max(1, options.threads)
+                                                  : cpu::usable_cpus();
+  const uint64_t workers =
+      std::min({static_cast<uint64_t>(host_threads), plan.groups, plan.resident});
+  if (launch.sanitize) {
+    launch.order = memory_->coherence().begin(launch);
+  }
+  if (plan.at_random) {
+    plan.random.seed(options.seed);
+    launch.caches = std::make_unique<Caches>(*memory_, launch.device);
+  }
   plan.workers = workers;
   std::vector<ThreadCounts> counts(workers);
   {
@@ -857,6 +901,10 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
     for (std::thread& thread : pool) {
       thread.join();
     }
+  }
+  launch.caches.reset();
+  if (launch.sanitize) {
+    memory_->coherence().end(launch);
   }
   (void)memory_->free(plan.arguments);
   plan.host->finish(launch);

@@ -46,6 +46,10 @@ struct LaunchOptions {
   /// checked.
   bool sanitize = true;
   int threads = 0;  ///< of the host; 0: all usable ones
+  /// 0: waves take turns as they come, and memory has no caches. Else waves and workgroups are
+  /// interleaved at random, by this seed, and caches keep what they may for as long as they may
+  /// (sim/caches.h); on one thread, so that a seed repeats.
+  uint64_t seed = 0;
   /// All workgroups must be resident at once; where they cannot be, the launch is refused.
   bool cooperative = false;
   /// A launch hangs, and is ended with a finding, when for so many seconds all its waves are parked

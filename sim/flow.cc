@@ -63,6 +63,8 @@ void kill(Wave& w, const Instruction& i) {
 void yield(Wave& w, const Instruction&) { w.state = WaveState::yielded; }
 void nothing(Wave&, const Instruction&) {}
 
+void invalidate_scalar(Wave& w, const Instruction&) { note_scalar_invalidate(w); }
+
 // Registers chosen at run time: between s_set_gpr_idx_on and s_set_gpr_idx_off, vector operands'
 // registers are counted from M0[7:0]; M0[15:12] says which: sources 0, 1, 2 and the result.
 enum : uint32_t { kIndexSources = 7, kIndexResult = 8 };
@@ -346,8 +348,8 @@ constexpr Row atomic_row(std::string_view name, F) {
   WEFT_SCALAR_ATOMICS(prefix, "", uint32_t, Atomic32, buffer), \
       WEFT_SCALAR_ATOMICS(prefix, "_x2", uint64_t, Atomic64, buffer)
 
-constexpr Row cache_row(std::string_view name) {
-  return {.name = name, .run = &nothing, .cost = Class::smem, .results = 0};
+constexpr Row cache_row(std::string_view name, Execute run = &nothing) {
+  return {.name = name, .run = run, .cost = Class::smem, .results = 0};
 }
 
 const Row kMemoryRows[] = {
@@ -371,9 +373,9 @@ const Row kMemoryRows[] = {
     WEFT_BOTH_SCALAR_ATOMICS("s_buffer_atomic_", true),
     clock_row("s_memtime"),
     clock_row("s_memrealtime"),
-    cache_row("s_dcache_inv"),
+    cache_row("s_dcache_inv", &invalidate_scalar),
     cache_row("s_dcache_wb"),
-    cache_row("s_dcache_inv_vol"),
+    cache_row("s_dcache_inv_vol", &invalidate_scalar),
     cache_row("s_dcache_wb_vol"),
     // Memory is always coherent here: there is nothing to discard, and no translation to prefetch.
     {.name = "s_dcache_discard",

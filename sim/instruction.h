@@ -18,10 +18,10 @@ struct ConvertOp;
 /// Executes one instruction for all lanes of a wave.
 using Execute = void (*)(Wave&, const Instruction&);
 
-/// What an operand's bits are: how wide it is, and what a constant means in it. An inline 1.0 is one
-/// in the operand's own format, in integers that of f32; whole inline numbers are sign-extended to
-/// 32 bits, or to 64. So a 16-bit type is also that of a pair: the constant is the low one, and the
-/// high one is what those 32 bits hold (LLVM, AMDGPUBaseInfo.cpp, getInlineEncodingV216()).
+/// What an operand's bits are: how wide it is, and what a constant means in it. An inline 1.0 is
+/// one in the operand's own format, in integers that of f32; whole inline numbers are sign-extended
+/// to 32 bits, or to 64. So a 16-bit type is also that of a pair: the constant is the low one, and
+/// the high one is what those 32 bits hold (LLVM, AMDGPUBaseInfo.cpp, getInlineEncodingV216()).
 enum class Type : uint8_t {
   none,
   b8,

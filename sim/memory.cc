@@ -26,6 +26,7 @@ void unmap(uint64_t begin, size_t bytes) {
     ::munmap(reinterpret_cast<void*>(begin), bytes);
   }
 }
+size_t whole_pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 }  // namespace
 
@@ -55,10 +56,16 @@ Result<uint64_t> Memory::allocate(size_t bytes, Placement placement) {
         std::to_string(capacity) + " bytes of memory, " + std::to_string(used) +
         " are in use and " + std::to_string(bytes) + " more do not fit.");
   }
-  const size_t mapped = (size + kPage - 1) / kPage * kPage + kGap;
+  // The bytes, a gap, their shadow, a gap.
+  const size_t pages = whole_pages(size);
+  const size_t shadow = whole_pages(shadow_bytes(size));
+  const size_t mapped = pages + kGap + shadow + kGap;
   void* place =
       ::mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (place == MAP_FAILED || ::mprotect(place, mapped - kGap, PROT_READ | PROT_WRITE) != 0) {
+  const auto opened = [&](size_t at, size_t length) {
+    return ::mprotect(static_cast<std::byte*>(place) + at, length, PROT_READ | PROT_WRITE) == 0;
+  };
+  if (place == MAP_FAILED || !opened(0, pages) || !opened(pages + kGap, shadow)) {
     if (place != MAP_FAILED) {
       ::munmap(place, mapped);
     }
@@ -127,7 +134,12 @@ bool Memory::find(uint64_t address, Range& range) const {
   if (address >= after->second.end) {
     return false;
   }
-  range = {after->first, after->second.end, after->second.placement};
+  range = {after->first, after->second.end, after->second.placement, {}};
+  if (after->second.mapped != 0) {
+    const size_t size = after->second.end - after->first;
+    range.shadow =
+        shadow_at(reinterpret_cast<void*>(after->first + whole_pages(size) + kGap), size);
+  }
   return true;
 }
 
@@ -286,6 +298,9 @@ void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address,
   }
   touch(*wave.group->counts, range->touched, range->begin, address, bytes, write ? 2 : 1);
   watch_read(wave, &address, 1, bytes);
+  if (!write) {
+    note_scalar_load(wave, instruction, address, bytes);
+  }
   return reinterpret_cast<void*>(address);
 }
 
@@ -303,6 +318,9 @@ uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t*
   uint64_t segments = 0;
   uint64_t last_segment = ~uint64_t{0};
   uint64_t last_line = ~uint64_t{0};
+  const LaunchOrder* order = wave.group->launch->order.get();
+  const uint8_t era = order != nullptr ? order->era : 0;
+  bool written = false;
   for (uint64_t rest = mask; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     const uint64_t address = addresses[l];
@@ -321,6 +339,11 @@ uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t*
     if (line != last_line || address / 128 != line) {
       touch(*wave.group->counts, range->touched, range->begin, address, size, bits);
       last_line = line;
+      const uint8_t* stored = range->shadow.written;
+      written |=
+          stored != nullptr &&
+          (__atomic_load_n(&stored[line - range->begin / kLine], __ATOMIC_RELAXED) == era ||
+           __atomic_load_n(&stored[(address - range->begin) / kLine], __ATOMIC_RELAXED) == era);
     }
   }
   const uint64_t total = static_cast<uint64_t>(std::popcount(reached)) * size;
@@ -331,6 +354,7 @@ uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t*
   if (write) {
     counters.global_bytes_written += total;
   }
+  wave.group->counts->written |= written;
   counters.global_requests += segments;
   counters.global_requests_least += std::min(segments, (total + 63) / 64);
   return reached;

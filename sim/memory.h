@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "sim/coherence.h"
 
 namespace weft::sim {
 
@@ -61,6 +62,7 @@ class Memory {
     uint64_t begin = 1;
     uint64_t end = 0;
     Placement placement;
+    Shadow shadow;  ///< none of memory that is the program's own (hipHostRegister)
   };
   /// The live allocation that holds the address, or none.
   bool find(uint64_t address, Range& range) const;
@@ -100,6 +102,7 @@ class Memory {
   void note_progress() { progress_.fetch_add(1, std::memory_order_relaxed); }
   /// How often it has.
   uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
+  Coherence& coherence() { return coherence_; }
 
  private:
   struct Allocation {
@@ -121,6 +124,7 @@ class Memory {
   std::array<uint64_t, kMaxDevices> capacity_{};
   std::array<std::atomic<uint32_t>, kMaxDevices> peers_{};
   std::atomic<uint64_t> progress_{0};
+  Coherence coherence_;
 };
 
 /// Which lines of 128 bytes a launch read and wrote.

@@ -30,6 +30,14 @@ std::string_view name_of(FindingKind kind) {
       return "register beyond the allocation";
     case FindingKind::lds_race:
       return "LDS race";
+    case FindingKind::global_race:
+      return "race in global memory";
+    case FindingKind::stale_read:
+      return "stale read";
+    case FindingKind::unseen_store:
+      return "unseen store";
+    case FindingKind::narrow_scope:
+      return "narrow scope";
     case FindingKind::hang:
       return "hang";
     case FindingKind::trap:
@@ -39,10 +47,10 @@ std::string_view name_of(FindingKind kind) {
 }
 
 std::string Finding::text() const {
-  const std::string place =
-      wave < 0 ? "in every wave"
-               : fmt::format("workgroup {},{},{} wave {} lane {}", workgroup[0], workgroup[1],
-                             workgroup[2], wave, lane);
+  const std::string place = wave < 0
+                                ? "in every wave"
+                                : fmt::format("workgroup {},{},{} wave {} lane {}", workgroup[0],
+                                              workgroup[1], workgroup[2], wave, lane);
   return fmt::format("{}: in kernel {}, `{}` at {:#x}{}: {} ({}{}).", name_of(kind), kernel,
                      instruction, address, source.empty() ? "" : ", " + source, message, place,
                      times > 1 ? fmt::format("; {} times{}", times,

@@ -25,6 +25,10 @@ enum class FindingKind : uint8_t {
   missing_states,          ///< too few wait states between two instructions (sim/hazards.h)
   beyond_allocation,       ///< a register that the kernel's descriptor does not ask for
   lds_race,                ///< two waves at the same LDS, one writing, no barrier between
+  global_race,             ///< two waves at the same global memory, one storing, in no order
+  stale_read,              ///< a load that a cache may serve with what was there before
+  unseen_store,            ///< a store that may stay in the L2 of its XCD
+  narrow_scope,            ///< of its own device, where another one takes part
   hang,                    ///< no wave can go on
   trap,                    ///< the program asked for it
 };

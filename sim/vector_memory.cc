@@ -5,9 +5,11 @@
 #include <bit>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "sim/access.h"
 #include "sim/buffer_format.h"
+#include "sim/caches.h"
 #include "sim/instruction.h"
 #include "sim/memory.h"
 #include "sim/wave.h"
@@ -21,10 +23,20 @@ enum class Space : uint8_t { flat, global, scratch, buffer };
 struct Access {
   uint64_t address[kLanes];
   uint64_t mask = 0;
+  uint64_t global = 0;  ///< those of the mask that reach global memory
   /// Buffers only: words of lane l that are within the descriptor's bounds; others read 0.
   bool partial = false;
   uint8_t words[kLanes];
+
+  GlobalAccess to_global(int bytes) const {
+    return {address, global, bytes, partial && bytes >= 4 ? words : nullptr};
+  }
 };
+
+/// How far a load or store reaches; an atomic's sc0 says that it returns the old value.
+Scope scope_of(const Instruction& i) {
+  return static_cast<Scope>((i.sc0 ? 1 : 0) | (i.sc1 ? 2 : 0));
+}
 
 /// Lane values of an operand that is a VGPR, or one value for all.
 struct LaneSource {
@@ -96,6 +108,7 @@ template <Space kSpace>
 void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, bool read,
                bool write, Access& access, bool whole = false) {
   access.mask = w.exec();
+  w.group->counts->written = false;
   const Operand& va = i.operand[first];
   if constexpr (kSpace == Space::global || kSpace == Space::flat) {
     const auto offset = static_cast<int64_t>(i.offset);
@@ -131,6 +144,7 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
       if ((shared | scratch) != 0) {
         const uint64_t global = access.mask & ~(shared | scratch);
         uint64_t reached = reach_lanes(w, i, access.address, global, bytes, read, write);
+        access.global = reached;
         access.mask = shared;
         shared_addresses(w, i, access, shared, bytes, read, write);
         reached |= access.mask;
@@ -144,6 +158,7 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
       }
     }
     access.mask = reach_lanes(w, i, access.address, access.mask, bytes, read, write);
+    access.global = access.mask;
   } else if constexpr (kSpace == Space::scratch) {
     const LaneSource lanes = lane_source(w, va);
     const LaneSource scalar = lane_source(w, i.operand[second]);
@@ -215,6 +230,7 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
     const uint64_t wanted = access.mask & in_bounds;
     if (!access.partial || words == 1) {
       access.mask = reach_lanes(w, i, access.address, wanted, bytes, read, write);
+      access.global = access.mask;
       return;
     }
     uint64_t reached = 0;
@@ -228,6 +244,54 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
       }
     }
     access.mask = reached;
+    access.global = reached;
+  }
+}
+
+Caches::Unit unit_of(const Wave& w) { return {w.group->xcd, w.group->compute_unit}; }
+
+/// With caches that keep old copies: lanes' bytes as the caches have them, in place of memory's.
+struct Staged {
+  alignas(16) std::byte bytes[kLanes][16];
+  uint64_t address[kLanes];  ///< in memory
+};
+
+void load_staged(Wave& w, const Instruction& i, Access& access, int bytes, Staged& staged) {
+  for (uint64_t rest = access.global; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    staged.address[l] =
+        std::exchange(access.address[l], reinterpret_cast<uint64_t>(staged.bytes[l]));
+    w.group->launch->caches->load(unit_of(w), scope_of(i), staged.address[l],
+                                  access.to_global(bytes).bytes_of(l), staged.bytes[l]);
+  }
+}
+/// What is stored goes to `staged` first,
+void stage_store(Access& access, Staged& staged) {
+  for (uint64_t rest = access.global; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    staged.address[l] =
+        std::exchange(access.address[l], reinterpret_cast<uint64_t>(staged.bytes[l]));
+  }
+}
+/// and from there to the caches.
+void store_staged(Wave& w, const Instruction& i, const Access& access, int bytes,
+                  const Staged& staged) {
+  for (uint64_t rest = access.global; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    w.group->launch->caches->store(unit_of(w), scope_of(i), staged.address[l],
+                                   access.to_global(bytes).bytes_of(l), staged.bytes[l]);
+  }
+}
+
+/// What a load's lanes see, where this launch stored on the lines that they reach.
+void note_loaded(Wave& w, const Instruction& i, const Access& access, int bytes,
+                 const Staged& staged) {
+  if (w.group->counts->written) {
+    GlobalAccess global = access.to_global(bytes);
+    if (w.group->launch->caches != nullptr) {
+      global.addresses = staged.address;
+    }
+    note_load(w, i, global, scope_of(i));
   }
 }
 
@@ -313,7 +377,6 @@ void load_to_lds(Wave& w, const Instruction& i, const Access& access, Moved kind
   c.lds_bytes_written += lanes * slot;
   c.lds_cycles += (lanes * slot + 127) / 128;
   w.group->progressed = true;
-  note_issue(w, i, Counter::vm, -1, 0, false);
 }
 
 template <Space kSpace>
@@ -325,8 +388,14 @@ void load(Wave& w, const Instruction& i) {
   Access access;
   addresses<kSpace>(w, i, first, first + 1, bytes, true, false, access);
   note_sharing(w, i);
+  Staged staged;
+  if (w.group->launch->caches != nullptr) [[unlikely]] {
+    load_staged(w, i, access, bytes, staged);
+  }
   if (to_lds) {
     load_to_lds(w, i, access, kind, bytes);
+    note_loaded(w, i, access, bytes, staged);
+    note_issue(w, i, Counter::vm, -1, 0, false);
     return;
   }
   uint32_t* out = w.lanes(i.operand[0].index);
@@ -360,6 +429,7 @@ void load(Wave& w, const Instruction& i) {
       }
     }
   }
+  note_loaded(w, i, access, bytes, staged);
   note_issue(w, i, counter_of(kSpace), i.operand[0].index, i.operand[0].words, false);
   if constexpr (kSpace == Space::flat) {
     note_issue(w, i, Counter::lgkm_any_order, i.operand[0].index, i.operand[0].words, false);
@@ -375,6 +445,13 @@ void store(Wave& w, const Instruction& i) {
   constexpr bool kBuffer = kSpace == Space::buffer;
   addresses<kSpace>(w, i, kBuffer ? 1 : 0, 2, bytes, false, true, access);
   const uint32_t* data = w.lanes(i.operand[kBuffer ? 0 : 1].index);
+  const bool high = kind == Moved::u8_high || kind == Moved::b16_high;
+  note_store(w, i, access.to_global(bytes), scope_of(i), high ? nullptr : data);
+  Staged staged;
+  const bool keeps = w.group->launch->caches != nullptr;
+  if (keeps) [[unlikely]] {
+    stage_store(access, staged);
+  }
   for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     auto* to = reinterpret_cast<void*>(access.address[l]);
@@ -411,6 +488,9 @@ void store(Wave& w, const Instruction& i) {
       }
     }
   }
+  if (keeps) [[unlikely]] {
+    store_staged(w, i, access, bytes, staged);
+  }
   w.group->progressed = true;
   note_sharing(w, i);
   note_issue(w, i, Counter::vm, -1, 0, false);
@@ -428,6 +508,12 @@ void atomic(Wave& w, const Instruction& i) {
   addresses<kSpace>(w, i, kBuffer ? 1 : shift, kBuffer ? 2 : 2 + shift, sizeof(T), true, true,
                     access);
   const uint32_t* data = w.lanes(i.operand[data_at].index);
+  note_atomic(w, i, access.to_global(sizeof(T)), i.sc1 ? Scope::system : Scope::agent);
+  if (Caches* caches = w.group->launch->caches.get()) {
+    for (uint64_t rest = access.global; rest != 0; rest &= rest - 1) {
+      caches->before_atomic(unit_of(w), access.address[std::countr_zero(rest)], sizeof(T));
+    }
+  }
   uint32_t* result = i.sc0 ? w.lanes(i.operand[0].index) : nullptr;
   constexpr int kWords = sizeof(T) / 4;
   const F f{};
@@ -471,6 +557,7 @@ void atomic(Wave& w, const Instruction& i) {
     }
   }
   w.group->shares = true;
+  note_atomic_done(w, i, access.to_global(sizeof(T)), i.sc0);
   note_issue(w, i, Counter::vm, i.sc0 ? i.operand[0].index : -1, i.sc0 ? kWords : 0, false);
   if constexpr (kSpace == Space::flat) {
     note_issue(w, i, Counter::lgkm_any_order, i.sc0 ? i.operand[0].index : -1, i.sc0 ? kWords : 0,
@@ -497,7 +584,11 @@ void load_format(Wave& w, const Instruction& i) {
   Access access;
   addresses<Space::buffer>(w, i, 1, 2, std::max(format.bytes, 1), true, false, access, true);
   if (format.bytes == 0) {
-    access.mask = 0;  // no format: nothing is bound
+    access.mask = access.global = 0;  // no format: nothing is bound
+  }
+  Staged staged;
+  if (w.group->launch->caches != nullptr) [[unlikely]] {
+    load_staged(w, i, access, format.bytes, staged);
   }
   uint32_t* out = w.lanes(i.operand[0].index);
   for (uint64_t rest = w.exec(); rest != 0; rest &= rest - 1) {
@@ -517,6 +608,7 @@ void load_format(Wave& w, const Instruction& i) {
       }
     }
   }
+  note_loaded(w, i, access, format.bytes, staged);
   note_issue(w, i, Counter::vm, i.operand[0].index, i.operand[0].words, false);
 }
 
@@ -526,6 +618,14 @@ void store_format(Wave& w, const Instruction& i) {
   Access access;
   addresses<Space::buffer>(w, i, 1, 2, std::max(format.bytes, 1), false, true, access, true);
   const uint32_t* data = w.lanes(i.operand[0].index);
+  if (format.bytes != 0) {
+    note_store(w, i, access.to_global(format.bytes), scope_of(i), nullptr);
+  }
+  Staged staged;
+  const bool keeps = w.group->launch->caches != nullptr && format.bytes != 0;
+  if (keeps) [[unlikely]] {
+    stage_store(access, staged);
+  }
   for (uint64_t rest = format.bytes == 0 ? 0 : access.mask; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     uint32_t values[4] = {};
@@ -540,13 +640,28 @@ void store_format(Wave& w, const Instruction& i) {
     format.store(reinterpret_cast<void*>(access.address[l]), kPacking != Packing::words, values,
                  kComponents);
   }
+  if (keeps) [[unlikely]] {
+    store_staged(w, i, access, format.bytes, staged);
+  }
   w.group->progressed = true;
   note_issue(w, i, Counter::vm, -1, 0, false);
 }
 
-void cache_control(Wave& w, const Instruction& i) {
-  // Memory here is always coherent. That the program asks tells that it may be waiting.
+void invalidate(Wave& w, const Instruction& i) {
+  // That the program asks tells that it may be waiting.
   w.group->shares = true;
+  note_invalidate(w, scope_of(i));
+  if (Caches* caches = w.group->launch->caches.get()) {
+    caches->invalidate(unit_of(w), scope_of(i));
+  }
+  note_issue(w, i, Counter::vm, -1, 0, false);
+}
+void write_back(Wave& w, const Instruction& i) {
+  w.group->shares = true;
+  note_writeback(w, scope_of(i));
+  if (Caches* caches = w.group->launch->caches.get()) {
+    caches->write_back(unit_of(w), scope_of(i));
+  }
   note_issue(w, i, Counter::vm, -1, 0, false);
 }
 
@@ -685,8 +800,8 @@ constexpr Row atomic_row(std::string_view name, F) {
       data_row(prefix "store_format" suffix "_xyzw", &store_format<typed, 4, packing>,             \
                Class::vmem_store, 0, Moved::words, 0)
 
-constexpr Row control(std::string_view name) {
-  return {.name = name, .run = &cache_control, .cost = Class::vmem_load, .results = 0};
+constexpr Row control(std::string_view name, Execute run) {
+  return {.name = name, .run = run, .cost = Class::vmem_load, .results = 0};
 }
 
 const Row kRows[] = {
@@ -710,8 +825,8 @@ const Row kRows[] = {
              Class::vmem_load, 0, Moved::words, 1, true),
     data_row("buffer_store_format_d16_hi_x", &store_format<false, 1, Packing::high_half>,
              Class::vmem_store, 0, Moved::words, 0),
-    control("buffer_inv"),
-    control("buffer_wbl2"),
+    control("buffer_inv", &invalidate),
+    control("buffer_wbl2", &write_back),
 };
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "sim/caches.h"
 #include "sim/instruction.h"
 #include "sim/memory.h"
 #include "sim/report.h"
@@ -100,6 +101,7 @@ struct ThreadCounts {
   /// The allocation that an instruction last found its addresses in.
   std::array<Range, 64> ranges{};
   uint64_t first_touches = 0;  ///< of lines of memory, in this launch
+  bool written = false;        ///< this launch stored in a line that the instruction reaches
 };
 
 /// Who touched each word of LDS last, to find reads of what was never written, races between waves,
@@ -154,6 +156,8 @@ struct Launch {
   Memory* memory = nullptr;
   int device = 0;  ///< of the node
   Touched touched;
+  std::unique_ptr<Caches> caches;      ///< none: memory has no caches
+  std::shared_ptr<LaunchOrder> order;  ///< none: the sanitizer is off
   Target target = Target::gfx942;
   std::string kernel;
   std::array<uint32_t, 3> grid{1, 1, 1};   ///< workgroups
@@ -170,6 +174,10 @@ struct Launch {
   std::function<std::string(uint64_t)> source_line;  ///< of a code object's address
 };
 
+Finding make_finding(const Wave& wave, const Instruction& instruction, FindingKind kind, int lane,
+                     std::string message);
+/// The same one at the same instruction counts up.
+void add_finding(Launch& launch, Finding finding);
 /// Adds a finding (the same one at the same instruction counts up); the wave goes on.
 void report(Wave& wave, const Instruction& instruction, FindingKind kind, int lane,
             std::string message);

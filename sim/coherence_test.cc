@@ -1,0 +1,134 @@
+// Kernels of sim/testdata/coherence.hip: what is right is not accused, what is wrong is found, by
+// its kind and at its instruction, in whatever order waves run.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "sim/test_kernels.h"
+
+namespace weft::sim {
+namespace {
+
+/// Orders in which waves run: as they come, and some at random with caches that keep old copies.
+constexpr uint64_t kSeeds[] = {0, 1, 2, 3, 4, 5};
+
+class CoherenceTest : public KernelTest {
+ protected:
+  void SetUp() override {
+    load("coherence");
+    options_.threads = 1;
+  }
+
+  /// Runs a kernel of coherence.hip on fresh memory; `out` afterwards is in out_.
+  LaunchReport say(const char* kernel, uint32_t groups, uint32_t threads, uint32_t to) {
+    const auto data = array<int>(size_t{2} * groups * std::max(threads, 64U));
+    const auto flag = array<int>(64);
+    out_ = array<int>(size_t{groups} * threads);
+    return run(kernel, {groups}, {threads}, data.data(), flag.data(), out_.data(), to, 0U);
+  }
+
+  std::span<int> out_;
+};
+
+struct Message {
+  const char* kernel;
+  uint32_t to;  ///< workgroup 8 is on workgroup 0's XCD, 1 is not
+  FindingKind kind = FindingKind::trap;
+};
+
+TEST_P(CoherenceTest, MessagesThatAreRight) {
+  for (const Message& m :
+       {Message{"right_agent", 1}, Message{"right_agent", 8}, Message{"right_system", 1},
+        Message{"right_stored_through", 1}, Message{"right_loaded_past", 1},
+        Message{"right_words_alone", 1}, Message{"right_streamed", 1}, Message{"right_in_xcd", 8},
+        Message{"right_through_system", 1}, Message{"right_builtins", 1},
+        Message{"right_tagged", 1}, Message{"right_read_before", 1}, Message{"right_chain", 2}}) {
+    for (const uint64_t seed : kSeeds) {
+      options_.seed = seed;
+      const LaunchReport report = say(m.kernel, m.to + 1, 64, m.to);
+      EXPECT_TRUE(report.ok()) << m.kernel << ", seed " << seed << ": " << findings(report);
+      EXPECT_EQ(std::ranges::count(out_.first(64), 7), 64) << m.kernel << ", seed " << seed;
+    }
+  }
+}
+
+TEST_P(CoherenceTest, WorkgroupsThatAreRight) {
+  const auto right = [&](const char* kernel, uint32_t groups, uint32_t threads, uint32_t to) {
+    for (const uint64_t seed : kSeeds) {
+      options_.seed = seed;
+      const LaunchReport report = say(kernel, groups, threads, to);
+      EXPECT_TRUE(report.ok()) << kernel << ", seed " << seed << ": " << findings(report);
+    }
+    return out_[0];
+  };
+  EXPECT_EQ(right("right_by_one_wave", 2, 256, 1), 7);
+  EXPECT_EQ(right("right_last_adds", 40, 64, 40), 40);
+  EXPECT_EQ(right("right_grid_barrier", 20, 64, 20), 8);
+  EXPECT_GE(right("right_lock", 20, 64, 0), 1);
+  EXPECT_EQ(right("right_handed_back", 2, 64, 1), 10);
+  EXPECT_EQ(right("right_in_group", 3, 256, 0), 255);
+  EXPECT_EQ(right("right_neighbours", 30, 1, 0), 4);
+  EXPECT_EQ(right("right_same_value", 9, 64, 0), 1);
+  EXPECT_EQ(right("right_histogram", 9, 64, 0), 1);
+  EXPECT_EQ(right("right_swap_loop", 9, 64, 0), 1);
+}
+
+/// Each is found by its kind, whatever the order. Of two workgroups that do the same wrong thing,
+/// the second may have waited already where the first had not: then there are two kinds.
+TEST_P(CoherenceTest, PlantedFaults) {
+  constexpr auto kUnseen = FindingKind::unseen_store;
+  constexpr auto kStale = FindingKind::stale_read;
+  constexpr auto kRace = FindingKind::global_race;
+  constexpr auto kWait = FindingKind::missing_wait;
+  const struct {
+    Message message;
+    uint32_t groups = 2;
+    uint32_t threads = 64;
+    FindingKind also = FindingKind::trap;
+  } faults[] = {
+      {{"flag_without_sc1", 1, kUnseen}},
+      {{"poll_without_sc1", 1, kStale}},
+      {{"poll_of_workgroup", 1, kStale}},
+      {{"no_write_back", 1, kUnseen}},
+      {{"write_back_without_sc1", 1, kUnseen}},
+      {{"write_back_not_waited_for", 1, kWait}},
+      {{"store_not_waited_for", 1, kWait}},
+      {{"store_not_waited_for", 8, kWait}, 9},
+      {{"no_invalidate", 1, kStale}},
+      {{"invalidate_without_bits", 1, kStale}},
+      {{"invalidate_of_workgroup", 1, kStale}},
+      {{"no_invalidate_in_xcd", 8, kStale}, 9},
+      {{"data_stored_for_workgroup", 1, kUnseen}},
+      {{"invalidate_too_early", 1, kStale}},
+      {{"invalidate_before_wait", 1, kStale}},
+      {{"write_back_too_late", 1, kUnseen}},
+      {{"no_flag", 1, kRace}},
+      {{"written_too_soon", 1, kRace}},
+      {{"two_write", 1, kRace}},
+      {{"no_barrier_in_group", 0, kRace}, 1, 128},
+      {{"scalar_load_of_data", 0, kStale}, 1},
+      {{"counter_read_as_data", 0, kStale}},
+      {{"unlocked_too_soon", 0, kWait}, 2, 64, kUnseen},
+      {{"arrived_too_soon", 2, kWait}, 2, 64, kUnseen},
+  };
+  for (const auto& [m, groups, threads, also] : faults) {
+    for (const uint64_t seed : kSeeds) {
+      options_.seed = seed;
+      const LaunchReport report = say(m.kernel, groups, threads, m.to);
+      ASSERT_FALSE(report.ok()) << m.kernel << ", seed " << seed;
+      EXPECT_TRUE(std::ranges::any_of(
+          report.findings,
+          [&](const Finding& finding) { return finding.kind == m.kind || finding.kind == also; }))
+          << m.kernel << ", seed " << seed << ": " << findings(report);
+      EXPECT_NE(report.findings[0].source.find("coherence.hip:"), std::string::npos);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, CoherenceTest, testing::Values(Target::gfx942, Target::gfx950),
+                         target_name);
+
+}  // namespace
+}  // namespace weft::sim
