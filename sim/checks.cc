@@ -59,21 +59,31 @@ void check_pending(Wave& wave, const Instruction& i, const Operand& o) {
   }
 }
 
+/// A register's value is used that means nothing: nobody wrote it, or a load brought it that raced.
+void report_meaningless(Wave& wave, const Instruction& i, int lane, const std::string& name) {
+  const std::vector<Finding>& doubts = wave.checks->order.doubts.findings;
+  for (const Finding& race : doubts) {
+    add_finding(*wave.group->launch, race);
+  }
+  if (doubts.empty()) {
+    report(wave, i, FindingKind::uninitialized_register, lane,
+           name + " holds what was never written, or was computed from that");
+  }
+}
+
 void check_written(Wave& wave, const Instruction& i, const Operand& o, uint64_t lanes) {
   const WaveChecks& checks = *wave.checks;
   if (o.kind == Operand::Kind::vgpr) {
     for (int r = o.index; r < o.index + o.words; ++r) {
       const uint64_t missing = lanes & ~checks.written[r];
       if (missing != 0) [[unlikely]] {
-        report(wave, i, FindingKind::uninitialized_register, std::countr_zero(missing),
-               register_name(r) + " holds what was never written, or was computed from that");
+        report_meaningless(wave, i, std::countr_zero(missing), register_name(r));
       }
     }
   } else if (o.kind == Operand::Kind::sgpr) {
     for (int r = o.index; r < o.index + o.words && r < kExec; ++r) {
       if (!checks.scalar_written[r]) [[unlikely]] {
-        report(wave, i, FindingKind::uninitialized_register, 0,
-               scalar_name(r) + " holds what was never written, or was computed from that");
+        report_meaningless(wave, i, 0, scalar_name(r));
       }
     }
   }
@@ -373,7 +383,7 @@ void note_results(Wave& wave, const Instruction& i) {
     const Operand& o = i.operand[n];
     const int words = std::min<int>(o.words, 32);
     for (int k = 0; k < words; ++k) {
-      known[k] = known_lanes(wave, i, k);
+      known[k] = known_lanes(wave, i, k) & ~doubted_lanes(wave);
     }
     for (int k = 0; k < words; ++k) {
       if (o.kind == Operand::Kind::vgpr) {
@@ -495,6 +505,7 @@ void acquire(Wave& wave, const LdsByte& flag, uint32_t address) {
     }
   }
   clock[writer] = std::max(clock[writer], step);
+  wave.checks->order.join(theirs.order);
   note_view(wave);
   const auto holds = [&](const LdsWrite& write) {
     for (uint64_t rest = write.mask; rest != 0; rest &= rest - 1) {
@@ -663,6 +674,11 @@ void note_meeting(const LdsAccess& a, uint32_t word, const LdsByte& was) {
   }
   clock[a.self()] += a.writes() ? 1 : 0;
   note_view(a.wave);
+  WaveOrder& order = a.wave.checks->order;
+  if (a.writes()) {
+    shadow.met_order.join(order);
+  }
+  order.join(shadow.met_order);
 }
 
 /// Parts of a word: different waves may have different bytes of it.
@@ -892,6 +908,7 @@ void clear(LdsShadow& shadow, uint32_t bytes, bool flags) {
   shadow.writer.resize(words);
   shadow.bytes.clear();
   shadow.met.clear();
+  shadow.met_order = {};
   shadow.same.clear();
   shadow.readers.clear();
   shadow.ordered = 0;

@@ -130,6 +130,27 @@ void judge_guess(Wave& w, const Met& met) {
   }
 }
 
+/// A load of data that nothing orders with a store. What it brings to a register means nothing
+/// until that is used.
+void doubt(Wave& w, const Met& met, const std::string& what) {
+  constexpr size_t kMost = 8;
+  if (met.instruction.results == 0) {  // straight to LDS, for everybody
+    report_met(w, met, FindingKind::global_race, what);
+    return;
+  }
+  Doubts& doubts = w.checks->order.doubts;
+  if (doubts.executed != w.executed) {
+    doubts.executed = w.executed;
+    doubts.lanes = 0;
+  }
+  doubts.lanes |= uint64_t{1} << met.lane;
+  const auto same = [&](const Finding& f) { return f.address == met.instruction.address; };
+  if (doubts.findings.size() < kMost && std::ranges::none_of(doubts.findings, same)) {
+    doubts.findings.push_back(make_finding(w, met.instruction, FindingKind::global_race, met.lane,
+                                           "what is " + place(w, met.address) + " " + what));
+  }
+}
+
 /// A load of data: is what it reads sure to be what was stored?
 void judge_load(Wave& w, const Met& met) {
   const WaveOrder& order = w.checks->order;
@@ -139,8 +160,7 @@ void judge_load(Wave& w, const Met& met) {
     if (!met_in_group(w, e) && e.atomic) {
       judge_guess(w, met);
     } else if (!met_in_group(w, e)) {
-      report_met(w, met, FindingKind::global_race,
-                 "is read while " + writer() + " stores it with no barrier between");
+      doubt(w, met, "is read while " + writer() + " stores it with no barrier between");
     }
     return;
   }
@@ -180,10 +200,10 @@ void judge_load(Wave& w, const Met& met) {
                    ", which had not waited for it (s_waitcnt vmcnt(0)) when it stored the flag "
                    "that was seen here");
   } else {
-    report_met(w, met, FindingKind::global_race,
-               "is read while " + writer() +
-                   " stores it, and nothing orders the two: the writer has to store a flag "
-                   "afterwards, with sc1, and the reader to see it first");
+    doubt(w, met,
+          "is read while " + writer() +
+              " stores it, and nothing orders the two: the writer has to store a flag afterwards, "
+              "with sc1, and the reader to see it first");
   }
 }
 
@@ -507,6 +527,17 @@ void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope 
                                   std::memory_order_relaxed);
                 });
   order.issuing.acquires = acquires;
+  const uint64_t doubtful = doubted_lanes(w);
+  for (int r = i.operand[0].index; doubtful != 0 && r < i.operand[0].index + i.operand[0].words;
+       ++r) {
+    w.checks->written[static_cast<size_t>(r)] &= ~doubtful;
+    w.checks->update(r);
+  }
+}
+
+uint64_t doubted_lanes(const Wave& w) {
+  const Doubts& doubts = w.checks->order.doubts;
+  return doubts.executed == w.executed ? doubts.lanes : 0;
 }
 
 void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope scope,

@@ -40,6 +40,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/report.h"
+
 namespace weft::sim {
 
 struct Instruction;
@@ -118,6 +120,14 @@ struct Guess {
   int lane = 0;
 };
 
+/// Loads that raced with a store: a finding if what they loaded is used. (A wave that a compiler
+/// has repeat another's work loads it and does not.)
+struct Doubts {
+  std::vector<Finding> findings;
+  uint64_t lanes = 0;     ///< of the last such load
+  uint64_t executed = 0;  ///< Wave::executed of it
+};
+
 /// What a wave knows of others' stores.
 struct WaveOrder {
   uint64_t acquired = 0;
@@ -126,6 +136,7 @@ struct WaveOrder {
   uint32_t open = 0;                         ///< the interval that stores of data join; 0: none
   Ordering issuing;                          ///< of the instruction being executed
   std::vector<Guess> guesses;
+  Doubts doubts;
 
   void join(const WaveOrder& other);
 };
@@ -222,6 +233,8 @@ void note_scalar_load(Wave& wave, const Instruction& instruction, uint64_t addre
 void note_invalidate(Wave& wave, Scope scope);
 void note_writeback(Wave& wave, Scope scope);
 void note_scalar_invalidate(Wave& wave);
+/// Lanes in which the instruction being executed loaded what it raced for.
+uint64_t doubted_lanes(const Wave& wave);
 /// An operation was waited for.
 void note_done(Wave& wave, const Ordering& ordering);
 /// A wave ended.

@@ -122,6 +122,7 @@ struct LdsShadow {
   std::unordered_map<uint32_t, std::array<LdsByte, 4>> bytes;
   /// Of words where atomics were done: the clock of the waves that met there.
   std::unordered_map<uint32_t, std::array<int32_t, 16>> met;
+  WaveOrder met_order;  ///< what they knew of global memory
   /// Of words and bytes, by their first byte, that several waves gave the same value
   /// (LdsState::kSame): the step of each; 0: not among them.
   std::unordered_map<uint32_t, std::array<int32_t, 16>> same;

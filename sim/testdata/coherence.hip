@@ -296,6 +296,19 @@ __global__ void right_swap_loop(int* data, int*, int* out, unsigned, unsigned) {
   out[blockIdx.x * blockDim.x + threadIdx.x] = 1;
 }
 
+// In place. Four waves do the same work, as compilers have them where there is little of it; one
+// of them stores.
+__global__ void right_repeated_in_place(int* data, int*, int* out, unsigned, unsigned) {
+  const unsigned lane = threadIdx.x % 64;
+  const int x = data[blockIdx.x * 64 + lane];
+  if (threadIdx.x < 64) {
+    data[blockIdx.x * 64 + lane] = x + 1;
+    out[blockIdx.x * blockDim.x + threadIdx.x] = x + 1;
+  } else {
+    asm volatile("" ::"v"(x));
+  }
+}
+
 // --- one thing wrong ----------------------------------------------------------------------------
 
 MESSAGE(flag_without_sc1, "", RELEASE("sc1"), "", "sc1", INVALIDATE("sc1"), "")
