@@ -481,6 +481,31 @@ TEST(IsaFloat, Modes) {
 }
 
 /// Compares: VCC and an SGPR pair; NaN is unordered.
+/// Output modifiers work only where MODE neither asks for IEEE's rules, as it does from the start,
+/// nor lets results be denormal (CDNA3 and CDNA4, section 6.2.2).
+TEST(IsaFloat, OutputModifiers) {
+  const std::string off = "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 9, 1), 0\n ";
+  const std::string flush = "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 4, 6), 0\n ";
+  const auto small = [](In& in) {
+    in.a = u(static_cast<float>(in.lane - 32));
+    in.b = u(-1.5F);
+  };
+  const auto check = [&](const std::string& text, std::function<uint64_t(const In&)> model) {
+    return Check{text, f32, f32, none, As::bits, std::move(model), {}, 0, small};
+  };
+  for (const Target target : cdna::kTargets) {
+    run_checks(
+        {check("v_mul_f32_e64 D, A, B mul:2", WEFT_MODEL(u(f(a) * f(b)))),
+         check(off + "v_mul_f32_e64 D, A, B mul:2", WEFT_MODEL(u(f(a) * f(b)))),
+         check(flush + "v_mul_f32_e64 D, A, B mul:2", WEFT_MODEL(u(f(a) * f(b) * 2 + 0.0F))),
+         check(flush + "v_mul_f32_e64 D, A, B mul:4", WEFT_MODEL(u(f(a) * f(b) * 4 + 0.0F))),
+         check(flush + "v_add_f32_e64 D, A, B div:2", WEFT_MODEL(u((f(a) + f(b)) / 2 + 0.0F))),
+         check(flush + "v_mul_f32_e64 D, A, B clamp div:2",
+               WEFT_MODEL(u(std::fmin(std::fmax(f(a) * f(b) / 2 + 0.0F, 0.0F), 1.0F))))},
+        target, 2);
+  }
+}
+
 TEST(IsaFloat, Compares) {
   struct Relation {
     const char* name;

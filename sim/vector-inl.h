@@ -237,17 +237,21 @@ inline void blend(uint32_t* to, const uint32_t* from, uint64_t mask, int words) 
   }
 }
 
-/// omod, then clamp to [0, 1]; NaN clamps to 0 under DX10_CLAMP.
+/// omod, then clamp to [0, 1]; NaN clamps to 0 under DX10_CLAMP. MODE.IEEE and denormal results
+/// turn omod off; it makes zeros positive (CDNA 3 and 4 manuals, section 6.2.2).
 template <class D>
 void float_modifiers(const Wave& w, const Instruction& i, uint32_t* out) {
   using T = typename D::T;
   static constexpr float kFactors[] = {1, 2, 4, 0.5F};
   const T factor = kFactors[i.omod];
+  const bool ieee = (w.mode >> 9 & 1) != 0;
+  const bool denormals = (w.mode >> (D::kType == Type::f32 ? 4 : 6) & 2) != 0;
+  const bool scales = i.omod != 0 && !ieee && !denormals;
   const bool dx10 = (w.mode >> 8 & 1) != 0;
   for (int l = 0; l < kLanes; ++l) {
     T x = D::get(out, l);
-    if (i.omod != 0) {
-      x *= factor;
+    if (scales) {
+      x = x == 0 ? T(0) : x * factor;
     }
     if (i.clamp) {
       x = x != x ? (dx10 ? T(0) : x) : x > T(1) ? T(1) : x > T(0) ? x : T(0);
