@@ -241,8 +241,8 @@ constexpr Rule kRules[] = {
 
 /// Some registers of an instruction.
 struct Access {
-  int first = 0;
-  int words = 0;
+  int16_t first = 0;
+  int16_t words = 0;
   uint8_t use = 0;
 };
 
@@ -260,7 +260,7 @@ struct Facts {
   std::span<const Access> all() const { return std::span(accesses).first(count); }
   void add(int first, int words, uint8_t use) {
     if (count < kMostAccesses) {
-      accesses[count++] = {first, words, use};
+      accesses[count++] = {static_cast<int16_t>(first), static_cast<int16_t>(words), use};
     }
   }
   void add(const Operand& o, uint8_t use) {
@@ -544,7 +544,7 @@ class Search {
         continue;
       }
       for (size_t k = 0; k < firsts.size(); ++k) {
-        for (int word = 0; word < std::min(firsts[k].words, 32); ++word) {
+        for (int word = 0; word < std::min<int>(firsts[k].words, 32); ++word) {
           if (overlap(firsts[k].first + word, 1, access.first, access.words)) {
             place.alive[k] &= ~(uint32_t{1} << word);
           }
@@ -589,7 +589,7 @@ class Search {
     if (rule.meet != Meet::overlap && same != (rule.meet == Meet::same)) {
       return false;
     }
-    for (int word = 0; word < std::min(one.words, 32); ++word) {
+    for (int word = 0; word < std::min<int>(one.words, 32); ++word) {
       if ((alive >> word & 1) != 0 && overlap(one.first + word, 1, other.first, other.words) &&
           overlap(one.first + word, 1, rule.registers.first, rule.registers.words)) {
         return true;
