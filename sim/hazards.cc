@@ -288,7 +288,7 @@ bool moves_result(const Instruction& i) {
   const bool packed = i.word >> 23 == 0b110100111;  // VOP3P: op_sel is about sources alone
   const bool converts = name.starts_with("v_cvt_");
   // Bits of op_sel beyond the sources; conversions have the place of a byte there, from bit 2.
-  const int first_bit = converts ? 2 : i.operands - i.results;
+  const int first_bit = converts ? 2 : std::max(0, i.operands - i.results);
   return i.destination_select != 6 || (!packed && i.op_sel >> first_bit != 0) ||
          (converts && contains(name, "pk_fp4_"));  // always (LLVM: at every place)
 }
