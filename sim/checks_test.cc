@@ -51,6 +51,12 @@ class Faults : public KernelTest {
   }
 };
 
+TEST_P(Faults, BelowScratch) {
+  const auto out = array<int>(64);
+  expect_fault("below_scratch", FindingKind::out_of_bounds,
+               "it reaches byte -4 of 0 bytes of scratch", {64}, out.data());
+}
+
 /// Found a million times: an end.
 TEST_P(Faults, ForEver) {
   const auto out = array<int>(1);

@@ -373,7 +373,7 @@ template <int kSign>
 void count_lanes(Wave& w, const Instruction& i) {
   const uint32_t address = (w.s[kM0] >> 16) + static_cast<uint32_t>(i.offset);
   const uint64_t exec = w.exec();
-  if (address + 4 > w.group->lds_bytes) {
+  if (uint64_t{address} + 4 > w.group->lds_bytes) {
     report(w, i, FindingKind::lds_out_of_bounds, 0,
            "it reaches byte " + std::to_string(address) + " of the workgroup's " +
                std::to_string(w.group->lds_bytes) + " bytes of LDS");

@@ -57,7 +57,7 @@ void scratch_addresses(Wave& w, const Instruction& i, Access& access, int bytes,
   for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     const uint64_t offset = access.address[l];
-    if (offset + static_cast<uint64_t>(bytes) > size) {
+    if (offset > size || size - offset < static_cast<uint64_t>(bytes)) {
       report(w, i, FindingKind::out_of_bounds, l,
              "it reaches byte " + std::to_string(static_cast<int64_t>(offset)) + " of " +
                  std::to_string(size) + " bytes of scratch" +

@@ -144,6 +144,15 @@ __global__ void flag_instead_of_barrier(float* out) {
   }
 }
 
+/// Its scratch begins at 0.
+__global__ void below_scratch(int* out) {
+  asm volatile("scratch_store_dword off, %0, off offset:-4\n"  // FAULT below_scratch
+               :
+               : "v"(threadIdx.x)
+               : "memory");
+  out[threadIdx.x] = 1;
+}
+
 /// Writes where it must not, for ever.
 __global__ void past_the_end_for_ever(int* out) {
   for (;;) {
