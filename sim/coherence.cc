@@ -482,11 +482,13 @@ void Coherence::end(Launch& launch) {
   const std::lock_guard lock(mutex_);
   order.launch = nullptr;
   order.ended.store(tick(), std::memory_order_release);
+  if (--running_ != 0) {
+    return;  // another launch may still read what was written back before this one's end
+  }
   for (LaunchOrder::Cache& l2 : order.l2) {
     const std::lock_guard cache_lock(l2.mutex);
     l2.writebacks.clear();
   }
-  --running_;
 }
 
 std::shared_ptr<LaunchOrder> Coherence::launch(uint64_t number) {
