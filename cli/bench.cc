@@ -179,7 +179,7 @@ void add_bench(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
       "bench", "Time operations, checked and with cold caches, against the machine's own limits");
   command->add_option("operation", flags->bench.selection.operations, "Operations (all)");
-  command->add_option("--case", flags->bench.selection.cases, "Glob over case names");
+  declare_cases(*command, flags->bench.selection);
   command->add_option("--threads", flags->bench.threads, "Worker threads")
       ->check(CLI::Range(1, 1024));
   command->add_option("--seed", flags->bench.seed, "Of the random inputs");

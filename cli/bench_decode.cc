@@ -25,8 +25,6 @@
 namespace weft::cli {
 namespace {
 
-// Decode and prefill round differently (see PlanOptions): logits of the two differ by about this.
-constexpr double kLogitsTolerance = 3e-2;
 // Decode steps between two looks at the memory; a GPU's, of one launch, is steady.
 constexpr int64_t kStretch = 16;
 constexpr int64_t kGpuStretch = 64;
@@ -55,16 +53,6 @@ int64_t resident_memory() {
   int64_t resident = 0;
   std::ifstream("/proc/self/statm") >> pages >> resident;
   return resident * sysconf(_SC_PAGESIZE);
-}
-
-double relative_difference(std::span<const float> a, std::span<const float> b) {
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-    norm += std::pow(static_cast<double>(b[i]), 2);
-  }
-  return std::sqrt(difference / norm);
 }
 
 Result<int> bench_decode(const DecodeFlags& flags) {
@@ -175,6 +163,7 @@ Result<int> bench_decode(const DecodeFlags& flags) {
     const std::span<const float> logits = engine->last_logits(s);
     last.emplace_back(logits.begin(), logits.end());
   }
+  const double tolerance = engine->logits_tolerance();
   double difference = 0;
   for (size_t s = 0; s < batch; ++s) {
     std::vector<int32_t> text = prompts[s];
@@ -184,11 +173,10 @@ Result<int> bench_decode(const DecodeFlags& flags) {
     difference = of_one > difference || std::isnan(of_one) ? of_one : difference;
   }
   progress("");
-  if (!same_tokens || !(difference <= kLogitsTolerance)) {
-    fmt::print(stderr,
-               "weft: check failed: {}; decode and prefill logits differ by {:.2e} (at most {})\n",
-               same_tokens ? "tokens repeat" : "two runs drew different tokens", difference,
-               kLogitsTolerance);
+  if (!same_tokens || !(difference <= tolerance)) {
+    fmt::print(
+        stderr, "weft: check failed: {}; decode and prefill logits differ by {:.2e} (at most {})\n",
+        same_tokens ? "tokens repeat" : "two runs drew different tokens", difference, tolerance);
     return 1;
   }
 
@@ -225,6 +213,7 @@ Result<int> bench_decode(const DecodeFlags& flags) {
   nlohmann::ordered_json decode_json;
   if (!decode.empty()) {
     decode_json = {{"seconds_per_token", decode_seconds},
+                   {"mean_seconds", mean(decode)},
                    {"best_seconds", *std::min_element(decode.begin(), decode.end())},
                    {"slowest_seconds", *std::max_element(decode.begin(), decode.end())},
                    {"tokens_per_second", flags.batch / decode_seconds},
@@ -238,13 +227,17 @@ Result<int> bench_decode(const DecodeFlags& flags) {
     }
   }
   out["decode"] = decode_json;
+  out["weights"] = name_of_weights(*engine);
+  if (const auto time = engine->compressed_time()) {
+    out["compressed_over_plain_time"] = *time;
+  }
   out["memory"] = {{"weights", weight_bytes}, {"kv", kv_bytes}};
   if (on_cpu) {
     out["memory"]["peak"] = used;
     out["memory"]["resident"] = resident;
     out["memory"]["beyond_weights_and_kv"] = used - weight_bytes - kv_bytes;
   }
-  out["check"] = {{"logits_difference", difference}, {"tolerance", kLogitsTolerance}};
+  out["check"] = {{"logits_difference", difference}, {"tolerance", tolerance}};
 
   std::string report = fmt::format(
       "{} on {}: {} workers{}; {}{} prompt and {} new tokens, {} rounds after one to warm up\n"
@@ -263,9 +256,10 @@ Result<int> bench_decode(const DecodeFlags& flags) {
       on_cpu ? "" : "; fed " + fed);
   if (!decode.empty()) {
     report += fmt::format(
-        "  decode   {:.3f} ms a {} (best {:.3f}, slowest {:.3f}), {:.2f} tokens/s, {:.1f} GB/s, "
+        "  decode   {:.3f} ms a {} (median; mean {:.3f}, best {:.3f}, slowest {:.3f}), {:.2f} "
+        "tokens/s, {:.1f} GB/s, "
         "{:.1f}% of the limit\n",
-        decode_seconds * 1e3, flags.batch > 1 ? "step" : "token",
+        decode_seconds * 1e3, flags.batch > 1 ? "step" : "token", mean(decode) * 1e3,
         *std::min_element(decode.begin(), decode.end()) * 1e3,
         *std::max_element(decode.begin(), decode.end()) * 1e3, flags.batch / decode_seconds,
         step_bytes / decode_seconds / 1e9, 100 * median(shares));
@@ -276,6 +270,9 @@ Result<int> bench_decode(const DecodeFlags& flags) {
         "the limit, a {} takes {:.1f}% of that\n",
         (step_bytes + saved_bytes) / read_limit * 1e3, flags.batch > 1 ? "step" : "token",
         100 * median(against_plain));
+  }
+  if (engine->compressed_time()) {
+    report += fmt::format("  chosen   weights: {}\n", describe_weights(*engine));
   }
   const auto mebibytes = [](auto bytes) { return static_cast<double>(bytes) / (1 << 20); };
   report += fmt::format(

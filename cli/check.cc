@@ -80,7 +80,7 @@ void add_check(CLI::App& app, Action& action) {
       "infinities: on the CPU every instruction set of this machine, whole and in pieces; on "
       "another device twice, for the same bits");
   command->add_option("operation", flags->check.selection.operations, "Operations (all)");
-  command->add_option("--case", flags->check.selection.cases, "Glob over case names");
+  declare_cases(*command, flags->check.selection);
   command->add_option("--seed", flags->check.seed, "Of the random inputs");
   command->add_flag("--quick", flags->check.quick,
                     "On a device: without the large cases, as under a memory checker");

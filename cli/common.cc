@@ -96,7 +96,7 @@ void EngineFlags::declare(CLI::App& command) {
   command
       .add_option("--weights", weights,
                   "what the device reads: plain, compressed (bf16 to 12 bits, without loss), auto "
-                  "(compressed where that is expected to be faster)")
+                  "(compressed where that is faster; on the cpu this is measured)")
       ->type_name("FORMAT")
       ->check(CLI::IsMember({"auto", "plain", "compressed"}));
 }
@@ -140,6 +140,29 @@ Result<EngineOptions> EngineFlags::options() const {
     options.compress_weights = weights == "compressed";
   }
   return options;
+}
+
+std::string_view name_of_weights(const Engine& engine) {
+  return engine.saved_bytes() > 0 ? "compressed" : "plain";
+}
+
+std::string describe_weights(const Engine& engine) {
+  std::string text(name_of_weights(engine));
+  if (const std::optional<double> time = engine.compressed_time()) {
+    text += fmt::format(" (products with compressed weights take {:.2f} of the time)", *time);
+  }
+  return text;
+}
+
+void declare_cases(CLI::App& command, trial::Selection& selection) {
+  CLI::Option* cases = command.add_option("--case", selection.cases, "Glob over case names");
+  command
+      .add_option("--shape", selection.shapes,
+                  "Instead of the cases: any shape of one operation, as its cases are named; may "
+                  "be given again")
+      ->type_name("KEY=VALUE,...")
+      ->allow_extra_args(false)
+      ->excludes(cases);
 }
 
 void declare_in_a_row(CLI::App& command, int& in_a_row) {

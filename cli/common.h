@@ -15,6 +15,7 @@
 #include "model/config.h"
 #include "model/tokenizer.h"
 #include "model/weights.h"
+#include "ops/harness/select.h"
 
 namespace weft::cli {
 
@@ -48,6 +49,8 @@ struct EngineFlags {
 /// --temperature and what goes with it.
 void add_sampling_options(CLI::App& command, SamplingOptions& options);
 
+/// Declares --case and --shape on a command that runs operations' cases.
+void declare_cases(CLI::App& command, trial::Selection& selection);
 /// Declares --in-a-row on a command that times operations.
 void declare_in_a_row(CLI::App& command, int& in_a_row);
 /// Declares --device on a command.
@@ -74,6 +77,11 @@ Result<std::string> read_text(const std::string& path);
 /// (an option, a file, "-" for standard input) in front.
 Result<std::vector<int32_t>> encode(const Tokenizer& tokenizer, std::string_view text,
                                     const std::string& source, bool add_special = true);
+
+/// What a step reads, "compressed" or "plain", for figures; and why, where that was measured:
+/// "plain (products with compressed weights take 1.12 of the time)".
+std::string_view name_of_weights(const Engine& engine);
+std::string describe_weights(const Engine& engine);
 
 /// Checks an option's value: some text, in valid UTF-8.
 CLI::Validator some_text();

@@ -175,14 +175,14 @@ Result<int> generate(const GenerateFlags& flags) {
   const double decode = median(steps);
   const double rate =
       decode > 0 ? (at_once ? static_cast<double>(results.size()) : 1.0) / decode : 0;
-  fmt::print(stderr,
-             "[{} prompt tokens in {:.1f} ms ({:.0f} per second), first token {:.1f} ms after "
-             "start, {} new tokens at {:.3f} ms each{} ({:.0f} per second), stop: {}]\n",
-             prompt_tokens, prefill * 1e3,
-             prefill > 0 ? static_cast<double>(prompt_tokens) / prefill : 0, first_token * 1e3,
-             new_tokens, decode * 1e3,
-             at_once && results.size() > 1 ? fmt::format(", {} at once", results.size()) : "", rate,
-             stops);
+  fmt::print(
+      stderr,
+      "[{} prompt tokens in {:.1f} ms ({:.0f} per second), first token {:.1f} ms after "
+      "start, {} new tokens at {:.3f} ms each{} ({:.0f} per second), weights: {}, stop: {}]\n",
+      prompt_tokens, prefill * 1e3, prefill > 0 ? static_cast<double>(prompt_tokens) / prefill : 0,
+      first_token * 1e3, new_tokens, decode * 1e3,
+      at_once && results.size() > 1 ? fmt::format(", {} at once", results.size()) : "", rate,
+      describe_weights(*engine), stops);
   if (!flags.stats_json.empty()) {
     const auto describe = [&](nlohmann::ordered_json& json, size_t i) {
       json["prompt_tokens"] = prompts[i].size();
@@ -197,6 +197,10 @@ Result<int> generate(const GenerateFlags& flags) {
     stats["first_token_seconds"] = first_token;
     stats["decode_seconds_per_token"] = decode;
     stats["workers"] = engine->workers();
+    stats["weights"] = name_of_weights(*engine);
+    if (const auto time = engine->compressed_time()) {
+      stats["compressed_over_plain_time"] = *time;
+    }
     if (sequences.size() == 1) {
       describe(stats, 0);
     } else {

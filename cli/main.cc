@@ -41,6 +41,18 @@ int output_lost() {
   return exit_code(ErrorKind::input);
 }
 
+/// What CLI11 does not say: which word is no sub-command. Empty: it is one.
+std::string unknown_command(const CLI::App& app, std::string_view word) {
+  std::string known;
+  for (const CLI::App* each : app.get_subcommands({})) {
+    if (each->get_name() == word) {
+      return {};
+    }
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", each->get_name());
+  }
+  return fmt::format("unknown sub-command '{}': known are {}", word, known);
+}
+
 int parse_and_act(int argc, char** argv) {
 #ifdef WEFT_WITH_SIM
   sim::install();
@@ -61,6 +73,12 @@ int parse_and_act(int argc, char** argv) {
   add_tune(app, action);
   add_new_model(app, action);
 
+  if (argc > 1 && argv[1][0] != '-') {
+    if (const std::string unknown = unknown_command(app, argv[1]); !unknown.empty()) {
+      complain(unknown);
+      return exit_code(ErrorKind::usage);
+    }
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -74,7 +92,7 @@ int parse_and_act(int argc, char** argv) {
     complain(result.error().message);
     return exit_code(result.error().kind);
   } catch (const std::bad_alloc&) {
-    complain("out of memory: use a smaller model, context or prompt");
+    complain("out of memory: use a smaller model, context, prompt or shape");
     return exit_code(ErrorKind::device);
   } catch (const std::exception& error) {
     // From a library below (threads, files): expected failures come back as values. fmt::print

@@ -22,8 +22,8 @@ class CpuRunner : public Runner {
     DType kv = DType::bf16;
     bool round_activations = true;
     int64_t chunk = 512;
-    /// Whether products read packed weights. Default: where bf16 weights are larger than the last
-    /// cache, so that steps are bound by reading them.
+    /// Whether products read packed weights. Default: where weights are larger than the last cache,
+    /// so that steps are bound by reading them, and that is found faster here when it is tried.
     std::optional<bool> compress_weights = {};
     bool profile = false;  ///< time every instruction of decode steps
   };
@@ -45,6 +45,7 @@ class CpuRunner : public Runner {
   int workers() const override { return team_.size(); }
   Result<double> read_bandwidth() override;
   int64_t saved_bytes() const override { return packed_.saved_bytes(); }
+  std::optional<double> compressed_time() const override { return packed_time_; }
   std::vector<OperationTime> operation_times() const override;
 
  private:
@@ -62,6 +63,7 @@ class CpuRunner : public Runner {
   CpuSequence sequence_;
   WorkerTeam team_;
   PackedWeights packed_;
+  std::optional<double> packed_time_;  // of plain weights', where it was measured
   CpuInterpreter interpreter_;
   const int64_t chunk_;
   const bool round_activations_, profile_;

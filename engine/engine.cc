@@ -42,6 +42,16 @@ DType default_kv(const ModelConfig& config, const Weights& weights) {
   return bf16 && default_round_activations(config) ? DType::bf16 : DType::f32;
 }
 
+double relative_difference(std::span<const float> a, std::span<const float> b) {
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+    norm += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return std::sqrt(difference / norm);
+}
+
 std::string_view name_of(Stop stop) {
   switch (stop) {
     case Stop::eos:
@@ -59,6 +69,7 @@ std::string_view name_of(Stop stop) {
 struct Engine::State {
   ModelConfig config;
   Weights weights;
+  bool rounds = false;  // to bf16, somewhere between the weights
   int64_t chunk = 0;
   std::unique_ptr<Runner> runner;
   std::vector<bool> ended;  ///< [sequences]: of the last generation
@@ -128,6 +139,8 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
   const DType kv = options.kv.value_or(default_kv(kept, state->weights));
   const bool round_activations =
       options.round_activations.value_or(default_round_activations(kept));
+  const bool bf16_weights = state->weights.get(Role::query, 0).dtype == DType::bf16;
+  state->rounds = kv == DType::bf16 || (bf16_weights && round_activations);
   if (cuda) {
     if constexpr (built::kCuda) {
       WEFT_ASSIGN(state->runner,
@@ -158,6 +171,12 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                            .profile = options.profile}));
   }
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
+}
+
+double Engine::logits_tolerance() const {
+  constexpr double kSums = 3e-4;
+  constexpr double kRoundings = 3e-2;
+  return state_->rounds ? kRoundings : kSums;
 }
 
 const ModelConfig& Engine::config() const { return state_->config; }
@@ -194,6 +213,7 @@ Cost Engine::decode_cost(int64_t position) const {
 }
 
 int64_t Engine::saved_bytes() const { return state_->runner->saved_bytes(); }
+std::optional<double> Engine::compressed_time() const { return state_->runner->compressed_time(); }
 
 int64_t Engine::kv_bytes(int64_t positions) const {
   const ModelConfig& config = state_->config;

@@ -37,7 +37,8 @@ struct EngineOptions {
   std::optional<bool> round_activations = {};
   int64_t chunk = 512;  ///< tokens of one prefill step
   /// Whether weights are read that are compressed without loss, where they can be: by cuda's decode
-  /// steps, by all of cpu's. Default: when they do not fit the device's last cache.
+  /// steps, by all of cpu's. Default: when they do not fit the device's last cache; on cpu, when
+  /// they are found to be faster besides, which is measured (Runner::compressed_time).
   std::optional<bool> compress_weights = {};
   /// cuda: the seed of weights that are only described (Weights::describe): they are made on the
   /// device, the same values that Weights::generate makes.
@@ -58,6 +59,9 @@ struct Generation {
   double prefill_seconds = 0;          ///< to the first new token
   std::vector<double> decode_seconds;  ///< each further step
 };
+
+/// The distance of two vectors, of the second one's length. NaN where either has one.
+double relative_difference(std::span<const float> a, std::span<const float> b);
 
 struct Score {
   std::vector<double> logprobs;    ///< natural log-probability of ids[1..], given those before
@@ -111,12 +115,21 @@ class Engine {
   /// ended before others.
   std::span<const float> last_logits(int sequence = 0) const;
 
+  /// How far logits of a decode step and of the same text scored as a whole may be apart, as
+  /// relative_difference() has it. They are two orders of the same sums, 1e-6, and on cuda two ways
+  /// to multiply f32, 2e-5: 3e-4, as weft diff takes it. Where one of them rounds to bf16 what the
+  /// other does not (activations), or both what is not quite the same (the cache), the roundings of
+  /// 2^-9 grow through the layers: 3e-2.
+  double logits_tolerance() const;
+
   /// What a prompt of this many tokens, or a decode step of all sequences at this position, costs;
   /// a step's weights as the device reads them (Runner::saved_bytes).
   Cost prefill_cost(int64_t tokens) const;
   Cost decode_cost(int64_t position) const;
   /// Bytes that a decode step reads less than the weights have in the checkpoint.
   int64_t saved_bytes() const;
+  /// See Runner.
+  std::optional<double> compressed_time() const;
 
   /// See Runner.
   Result<double> read_bandwidth();

@@ -40,16 +40,8 @@ TEST(Engine, ChunksOfAnyLengthOfAWideModel) {
     const std::vector<int32_t> prompt = prompt_of(tokens);
     ASSERT_TRUE(chunked->generate(prompt, {}, 1).ok());
     ASSERT_TRUE(whole->generate(prompt, {}, 1).ok());
-    double difference = 0;
-    double norm = 0;
-    for (size_t i = 0; i < 1000; ++i) {
-      const double a = chunked->last_logits()[i];
-      const double b = whole->last_logits()[i];
-      difference += (a - b) * (a - b);
-      norm += b * b;
-    }
     // The same roundings in another order; a last chunk of one row keeps f32 (see PlanOptions).
-    EXPECT_LE(std::sqrt(difference / norm), 1e-2) << tokens;
+    EXPECT_LE(relative_difference(chunked->last_logits(), whole->last_logits()), 1e-2) << tokens;
   }
 }
 
@@ -76,14 +68,33 @@ TEST(Engine, PackedWeightsGiveTheLogitsOfPlainOnes) {
     }
     logits.push_back(of_one);
   }
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < logits[0].size(); ++i) {
-    difference += std::pow(logits[0][i] - logits[1][i], 2);
-    norm += std::pow(logits[0][i], 2);
-  }
-  EXPECT_LE(std::sqrt(difference / norm), 1e-5);
+  EXPECT_LE(relative_difference(logits[0], logits[1]), 1e-5);
   EXPECT_NE(logits[0], logits[1]);  // or the packed ones were not read
+}
+
+/// What `weft bench decode` checks: a decode step's logits are those of the text scored as a whole.
+TEST(Engine, LogitsOfDecodeAreThoseOfTheWholeTextAndARoundingTooManyIsNoticed) {
+  EngineOptions options;
+  options.workers = 2;
+  options.context = 128;
+  options.round_activations = false;
+  options.kv = DType::f32;
+  const auto exact = wide_engine(options);
+  options.kv = DType::bf16;
+  const auto rounded = wide_engine(options);
+  const auto last = [](Engine& engine) {
+    std::vector<int32_t> text = prompt_of(70);
+    const std::vector<int32_t> drawn = engine.generate(text, {}, 9).value().tokens;
+    text.insert(text.end(), drawn.begin(), drawn.end() - 1);
+    return text;
+  };
+  const std::vector<int32_t> text = last(*exact);
+  const double same = relative_difference(exact->last_logits(), exact->score(text)->last_logits);
+  EXPECT_LT(same, exact->logits_tolerance() / 10);
+  // A cache that is rounded, though the program keeps f32.
+  const std::vector<float> wrong = rounded->score(text)->last_logits;
+  EXPECT_GT(relative_difference(exact->last_logits(), wrong), exact->logits_tolerance());
+  EXPECT_LT(relative_difference(exact->last_logits(), wrong), rounded->logits_tolerance());
 }
 
 TEST(Engine, ExtendsWhatItGenerated) {

@@ -1,6 +1,12 @@
 #include "engine/packed_weights.h"
 
 #include <algorithm>
+#include <ctime>
+#include <numeric>
+
+#include "arch/cpu/limits.h"
+#include "base/median.h"
+#include "ops/linear/op.h"
 
 namespace weft {
 namespace {
@@ -113,6 +119,87 @@ bool PackedWeights::pack(std::span<const Tensor* const> tensors, WorkerTeam& tea
   product.packed = {out, k, static_cast<int>(matrices), product.list_begin.data(),
                     product.listed.data()};
   return true;
+}
+
+namespace {
+
+/// What this thread has computed so far, and waited for memory: not what others took of its core.
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// The seconds that a row's product with these weights takes of all workers, at once.
+double time_product(const LinearArgs& args, WorkerTeam& team, std::span<std::byte> scratch) {
+  const auto part = scratch.size() / static_cast<size_t>(team.size());
+  const int64_t groups = cpu::packed_groups(args.n);
+  std::vector<double> seconds(static_cast<size_t>(team.size()));
+  team.run([&](int worker) {
+    const double start = thread_seconds();
+    const Range columns{groups * worker / team.size() * cpu::kGroupRows,
+                        std::min(args.n, groups * (worker + 1) / team.size() * cpu::kGroupRows)};
+    if (!columns.empty()) {
+      cpu::linear(args, {0, 1}, columns, scratch.subspan(static_cast<size_t>(worker) * part, part));
+    }
+    seconds[static_cast<size_t>(worker)] = thread_seconds() - start;
+  });
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+}
+
+}  // namespace
+
+Result<std::optional<double>> PackedWeights::measure_time_over_plain(const ModelConfig& config,
+                                                                     const Weights& weights,
+                                                                     WorkerTeam& team) {
+  constexpr int64_t kLeastBytes = int64_t{128} << 20;  // of plain weights, and twice the last cache
+  constexpr int kTurns = 9;
+  const Tensor* largest = nullptr;
+  for (const Source& source : find_sources(config, weights)) {
+    const Tensor* tensor = source.tensors.front();
+    largest = largest == nullptr || tensor->bytes() > largest->bytes() ? tensor : largest;
+  }
+  if (largest == nullptr) {
+    return std::optional<double>();
+  }
+  Tensor sample = *largest;
+  const int64_t k = sample.columns();
+  const int64_t wanted = std::max(kLeastBytes, 2 * cpu::last_cache_bytes());
+  sample.shape[0] = std::min(sample.rows(), wanted / (k * static_cast<int64_t>(sizeof(bf16))));
+  PackedWeights packed;
+  WEFT_ASSIGN(packed.pages_, Pages::allocate(static_cast<size_t>(cpu::packed_groups(sample.rows()) *
+                                                                 cpu::packed_group_bytes(k)),
+                                             /*huge=*/true));
+  Product product;
+  const Tensor* only = &sample;
+  if (!packed.pack({&only, 1}, team, product)) {
+    return std::optional<double>();
+  }
+  const std::vector<float> a(static_cast<size_t>(k), 1.0F);
+  std::vector<float> out(static_cast<size_t>(sample.rows()));
+  LinearArgs plain;
+  plain.a = {a.data(), DType::f32, k};
+  plain.w = {sample.data, DType::bf16, k};
+  plain.n = sample.rows();
+  plain.k = k;
+  plain.out = {out.data(), DType::f32, plain.n};
+  LinearArgs other = plain;
+  other.packed = &product.packed;
+  constexpr size_t kPage = 4096;
+  const size_t part =
+      (std::max(cpu::linear_scratch_bytes(plain, 1), cpu::linear_scratch_bytes(other, 1)) + kPage -
+       1) /
+      kPage * kPage;
+  WEFT_ASSIGN(const Pages scratch, Pages::allocate(part * static_cast<size_t>(team.size())));
+  std::vector<double> shares;
+  for (int turn = 0; turn <= kTurns; ++turn) {  // the first one touches memory
+    const double of_plain = time_product(plain, team, {scratch.data(), scratch.size()});
+    const double of_packed = time_product(other, team, {scratch.data(), scratch.size()});
+    if (turn > 0) {
+      shares.push_back(of_packed / of_plain);
+    }
+  }
+  return std::optional<double>(median(shares));
 }
 
 const cpu::PackedMatrix* PackedWeights::find(Role role, int64_t layer) const {

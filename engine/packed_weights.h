@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,6 +27,16 @@ class PackedWeights {
   /// alone. Error (device): no memory.
   static Result<PackedWeights> create(const ModelConfig& config, Weights& weights,
                                       WorkerTeam& team);
+
+  /// The time that a row's product with packed weights takes, of that with plain ones, when both
+  /// are read from memory by all workers: 128 MiB or so of the largest product's rows, packed for
+  /// the purpose, in turns of some 10 ms, the middle of 9. Of the workers' own time, so that
+  /// whoever else wants their cores takes no part. Below 1 where the memory is what is waited for;
+  /// above where the processor takes longer to unpack than the memory saves (AVX2). nullopt:
+  /// nothing can be packed. Error (device): no memory.
+  static Result<std::optional<double>> measure_time_over_plain(const ModelConfig& config,
+                                                               const Weights& weights,
+                                                               WorkerTeam& team);
 
   /// Of a product's weights, of gate also up's; null: they are plain.
   const cpu::PackedMatrix* find(Role role, int64_t layer) const;

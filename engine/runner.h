@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -58,6 +59,9 @@ class Runner {
   /// Bytes of weights that a decode step reads less than the checkpoint has, where the device keeps
   /// them compressed.
   virtual int64_t saved_bytes() const { return 0; }
+  /// The time of products with compressed weights, of that with plain ones, where it was measured
+  /// to choose between them.
+  virtual std::optional<double> compressed_time() const { return {}; }
   /// Of the last decode(), when the engine was made to profile; empty where it cannot.
   virtual std::vector<OperationTime> operation_times() const { return {}; }
 };

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <mutex>
@@ -24,10 +22,20 @@ struct Case {
   DType cache;
   DType out;
 
-  std::string name() const {
-    return fmt::format(
-        "rows={},first={},heads={}/{},dim={},window={},splits={},q={},cache={},out={}", rows, first,
-        query_heads, kv_heads, head_dim, window, splits, name_of(q), name_of(cache), name_of(out));
+  template <class Visitor>
+  void fields(Visitor& v) {
+    v.size("rows", rows);
+    v.size("first", first, {.least = 0});
+    v.pair("heads", query_heads, kv_heads);
+    v.size("dim", head_dim, {.least = 2, .unit = 2});
+    v.size("window", window, {.least = 0});
+    v.size("splits", splits);
+    v.word("q", q, kFileFloats);
+    v.word("cache", cache, kFileFloats);
+    v.word("out", out, kFileFloats);
+  }
+  std::string_view conflict() const {
+    return query_heads % kv_heads != 0 ? "query heads are no multiple of KV heads" : "";
   }
 };
 

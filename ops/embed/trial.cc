@@ -1,7 +1,5 @@
 #include "ops/harness/trial.h"
 
-#include <fmt/format.h>
-
 #include "ops/embed/op.h"
 
 namespace weft::trial {
@@ -17,9 +15,13 @@ struct Case {
   float scale;
   bool copy;
 
-  std::string name() const {
-    return fmt::format("rows={},columns={},table={},scale={}{}", rows, columns, name_of(table),
-                       scale, copy ? ",copy" : "");
+  template <class Visitor>
+  void fields(Visitor& v) {
+    v.size("rows", rows);
+    v.size("columns", columns);
+    v.word("table", table, kFileFormats);
+    v.real("scale", scale, {.least = -1e6, .most = 1e6});
+    v.flag("copy", copy);
   }
 };
 

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "ops/gated_linear/hopper_prefill.h"
@@ -20,9 +18,18 @@ struct Case {
   bool bias;
   DType out;
 
-  std::string name() const {
-    return fmt::format("rows={},n={},k={},a={},w={},out={}{}", rows, n, k, name_of(a), name_of(w),
-                       name_of(out), bias ? ",bias" : "");
+  template <class Visitor>
+  void fields(Visitor& v) {
+    v.size("rows", rows);
+    v.size("n", n);
+    v.size("k", k);
+    v.word("a", a, kFileFloats);
+    v.word("w", w, kFileFormats);
+    v.word("out", out, kFileFloats);
+    v.flag("bias", bias);
+  }
+  std::string_view conflict() const {
+    return a == DType::bf16 && w != DType::bf16 ? "a in bf16 wants weights in bf16" : "";
   }
 };
 

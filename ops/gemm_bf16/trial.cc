@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include "ops/check_operands.h"
 #include "ops/gemm_bf16/op.h"
 #include "ops/harness/products.h"
@@ -15,9 +13,13 @@ struct Case {
   DType out;
   bool accumulate = false;
 
-  std::string name() const {
-    return fmt::format("m={},n={},k={},out={}{}", m, n, k, format_key(out, Scaling::none),
-                       accumulate ? ",accumulate" : "");
+  template <class Visitor>
+  void fields(Visitor& v) {
+    v.size("m", m);
+    v.size("n", n, {.least = 8, .unit = 8});
+    v.size("k", k, {.least = 8, .unit = 8});
+    v.word("out", out, kFloats);
+    v.flag("accumulate", accumulate);
   }
 };
 

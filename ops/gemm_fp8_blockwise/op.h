@@ -45,10 +45,11 @@ Result<size_t> gemm_fp8_blockwise_workspace(const GemmFp8BlockwiseArgs& args, St
 const Kernel<GemmFp8BlockwiseArgs>* gemm_fp8_blockwise_kernel(Arch arch);
 
 namespace reference {
-/// out and magnitudes: [rows.size(), columns.size()]; the latter are sums of |terms|, in whose
-/// units the error of a sum is measured.
+/// out, magnitudes and of_blocks: [rows.size(), columns.size()]. Magnitudes are sums of |terms|, in
+/// whose units the error of a sum is measured; of_blocks are the roots of the sums of squares of
+/// the magnitudes of each 128 terms: of errors that these make independently of each other.
 void gemm_fp8_blockwise(const GemmFp8BlockwiseArgs& args, Range rows, Range columns, double* out,
-                        double* magnitudes);
+                        double* magnitudes, double* of_blocks);
 }  // namespace reference
 namespace cpu {
 /// As cpu::gemm_bf16().

@@ -6,7 +6,7 @@
 namespace weft::reference {
 
 void gemm_fp8_blockwise(const GemmFp8BlockwiseArgs& args, Range rows, Range columns, double* out,
-                        double* magnitudes) {
+                        double* magnitudes, double* of_blocks) {
   const auto line = [&](const ConstMatrix& matrix, int64_t r) {
     return args.layout == Fp8Layout::k_major
                ? decode(matrix.data, matrix.dtype, r * matrix.stride, 1, args.k)
@@ -23,6 +23,7 @@ void gemm_fp8_blockwise(const GemmFp8BlockwiseArgs& args, Range rows, Range colu
     const auto b = line(args.b, c);
     for (int64_t r = 0; r < rows.size(); ++r) {
       Product sum;
+      double squares = 0;
       for (int64_t block = 0; block < args.k / kScaleBlock; ++block) {
         const int64_t k = block * kScaleBlock;
         const Product part =
@@ -30,11 +31,14 @@ void gemm_fp8_blockwise(const GemmFp8BlockwiseArgs& args, Range rows, Range colu
         const double both = scale(args.a_scale, rows.begin + r, block) *
                             scale(args.b_scale, c / kScaleBlock, block);
         sum.value += both * part.value;
-        sum.magnitude += std::fabs(both) * part.magnitude;
+        const double magnitude = std::fabs(both) * part.magnitude;
+        sum.magnitude += magnitude;
+        squares += magnitude * magnitude;
       }
       const int64_t at = r * columns.size() + c - columns.begin;
       out[at] = sum.value;
       magnitudes[at] = sum.magnitude;
+      of_blocks[at] = std::sqrt(squares);
     }
   }
 }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "ops/decode.h"
@@ -24,7 +25,7 @@ double scale_of(const ConstScales& scales, Scaling scaling, int64_t r, int64_t b
 }  // namespace
 
 void gemm_skinny(const GemmSkinnyArgs& args, Range rows, Range columns, double* out,
-                 double* magnitudes) {
+                 double* magnitudes, double* of_blocks) {
   const bool blocks = args.scaling == Scaling::block;
   const int64_t length = blocks ? kScaleBlock : args.k;  // that shares its scales
   std::vector<std::vector<double>> a;
@@ -35,17 +36,26 @@ void gemm_skinny(const GemmSkinnyArgs& args, Range rows, Range columns, double* 
     const auto b = decode(args.b.data, args.b.dtype, c * args.b.stride, 1, args.k);
     for (int64_t r = 0; r < rows.size(); ++r) {
       Product sum;
+      double squares = 0;
       for (int64_t k = 0; k < args.k; k += length) {
-        const Product part = product(a[static_cast<size_t>(r)].data() + k, b.data() + k, length);
         const double scale =
             scale_of(args.a_scale, args.scaling, rows.begin + r, k / kScaleBlock) *
             scale_of(args.b_scale, args.scaling, blocks ? c / kScaleBlock : c, k / kScaleBlock);
-        sum.value += scale * part.value;
-        sum.magnitude += std::fabs(scale) * part.magnitude;
+        double value = 0;  // of all that shares the scale: it is multiplied once
+        for (int64_t i = k; i < k + length; i += kScaleBlock) {
+          const Product part = product(a[static_cast<size_t>(r)].data() + i, b.data() + i,
+                                       std::min(kScaleBlock, k + length - i));
+          const double magnitude = std::fabs(scale) * part.magnitude;
+          value += part.value;
+          sum.magnitude += magnitude;
+          squares += magnitude * magnitude;
+        }
+        sum.value += scale * value;
       }
       const int64_t at = r * columns.size() + c - columns.begin;
       out[at] = sum.value;
       magnitudes[at] = sum.magnitude;
+      of_blocks[at] = std::sqrt(squares);
     }
   }
 }

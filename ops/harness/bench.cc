@@ -202,7 +202,7 @@ Result<BenchReport> bench_operations(const BenchOptions& options,
   int64_t timed = 0;
   for (const SelectedCase& each : selected) {
     Random random = random_for(each, options.seed);
-    std::unique_ptr<Trial> trial = each.operation->make(each.index, random);
+    std::unique_ptr<Trial> trial = each.info.make(random);
     BenchOutcome outcome;
     outcome.selected = each;
     outcome.work = trial->work();

@@ -111,7 +111,7 @@ class Checker {
   using Verdict = CheckOutcome::Verdict;
 
   static std::unique_ptr<Trial> make(const SelectedCase& selected, bool finite, Random& random) {
-    std::unique_ptr<Trial> trial = selected.operation->make(selected.index, random);
+    std::unique_ptr<Trial> trial = selected.info.make(random);
     if (!finite) {
       spoil(*trial, random);
     }
@@ -137,11 +137,11 @@ class Checker {
     ++(mismatch ? summary_.failed : summary_.passed);
     if (mismatch) {
       outcome.message = mismatch->message;
-      outcome.repeat =
-          fmt::format("weft check {} --case '{}' --seed {} --device {}{}",
-                      outcome.selected.operation->name, outcome.selected.name(), options_.seed,
-                      options_.device != nullptr ? options_.device->info().id : "cpu",
-                      options_.all_plans ? " --all-plans" : "");
+      outcome.repeat = fmt::format(
+          "weft check {} {} '{}' --seed {} --device {}{}", outcome.selected.operation->name,
+          outcome.selected.listed ? "--case" : "--shape", outcome.selected.name(), options_.seed,
+          options_.device != nullptr ? options_.device->info().id : "cpu",
+          options_.all_plans ? " --all-plans" : "");
     }
     report_(outcome);
   }

@@ -3,55 +3,15 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <cstring>
 
 #include "ops/harness/placed.h"
 #include "ops/harness/prefill_trial.h"
+#include "ops/harness/test_device.h"
 #include "ops/harness/tune.h"
 
 namespace weft::trial {
 namespace {
-
-/// Memory of the host in the place of a device's.
-class MadeUpDevice : public Device {
- public:
-  MadeUpDevice() {
-    info_.id = "cuda:0";
-    info_.target = "sm_90a";
-    info_.arch = Arch::hopper;
-    info_.units = 132;
-  }
-  const DeviceInfo& info() const override { return info_; }
-  Stream stream() override { return {this, nullptr}; }
-  Result<DeviceMemory> allocate(size_t bytes) override {
-    return DeviceMemory(std::aligned_alloc(256, (bytes + 255) / 256 * 256), bytes, std::free);
-  }
-  Status upload(void* to, const void* from, size_t bytes) override {
-    std::memcpy(to, from, bytes);
-    return {};
-  }
-  Status download(void* to, const void* from, size_t bytes) override {
-    std::memcpy(to, from, bytes);
-    return {};
-  }
-  Status copy(void* to, const void* from, size_t bytes) override {
-    std::memcpy(to, from, bytes);
-    return {};
-  }
-  Status synchronize() override { return {}; }
-  Result<std::vector<double>> time(const Work& work, int runs) override {
-    WEFT_TRY(work(stream()));
-    return std::vector<double>(static_cast<size_t>(runs), 1e-6);
-  }
-  Result<Counters> count(const Work& work) override {
-    WEFT_TRY(work(stream()));
-    return Counters{.entries = {}, .bound = 0, .bound_by = ""};
-  }
-
- private:
-  DeviceInfo info_;
-};
 
 struct DoublingArgs {
   ConstMatrix in;
@@ -194,7 +154,7 @@ TEST(OnADevice, EveryCaseHasAPlan) {
   ASSERT_TRUE(cases.ok());
   for (const SelectedCase& each : *cases) {
     Random random(1);
-    const auto trial = each.operation->make(each.index, random);
+    const auto trial = each.info.make(random);
     for (const DeviceInfo& device : {h200, mi300x, mi355x}) {
       const std::string subject =
           fmt::format("{} {} on {}", each.operation->name, each.name(), device.target);

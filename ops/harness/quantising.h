@@ -19,10 +19,26 @@ struct QuantisedCase {
   Scaling scaling = Scaling::none;
   bool column_major_scales = false;  ///< of blocks, as gemm_fp8_blockwise reads them fastest
 
-  std::string name() const {
-    return std::string(format_key(out, scaling)) +
-           (column_major_scales ? ",scales=column-major" : "");
+  template <class Visitor>
+  void fields(Visitor& v) {
+    v.word("out", out, kOuts);
+    v.optional_word("", scaling, kScalings);
+    v.optional_word("scales", column_major_scales, kScaleOrder);
   }
+  /// `in`: the format of the numbers that are quantised.
+  std::string_view conflict(DType in) const {
+    return is_fp8(out) != (scaling != Scaling::none) ? "fp8 has scales, other formats have none"
+           : !is_fp8(out) && out != in               ? "out is fp8, or the format that is read"
+           : column_major_scales && scaling != Scaling::block
+               ? "only scales of blocks have an order"
+               : "";
+  }
+
+  static constexpr Word<DType> kOuts[] = {{"bf16", DType::bf16},
+                                          {"f16", DType::f16},
+                                          {"e4m3fn", DType::e4m3fn},
+                                          {"e4m3fnuz", DType::e4m3fnuz}};
+  static constexpr Word<bool> kScaleOrder[] = {{"column-major", true}};
 };
 
 template <class Args>

@@ -4,10 +4,33 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "ops/harness/registry.h"
 
 namespace weft::trial {
+
+namespace {
+
+/// The selected operation's cases of these shapes.
+Result<std::vector<SelectedCase>> read_shapes(const Selection& selection, Use use) {
+  if (selection.operations.size() != 1) {
+    return usage_error(fmt::format("a shape is one operation's, but {} are named: say which",
+                                   selection.operations.empty() ? "none" : "several"));
+  }
+  const auto all = operations();
+  const auto operation = std::find_if(all.begin(), all.end(), [&](const Operation& each) {
+    return each.name == selection.operations.front();
+  });
+  std::vector<SelectedCase> result;
+  for (const std::string& shape : selection.shapes) {
+    WEFT_ASSIGN(CaseInfo info, operation->read(shape, use));
+    result.push_back({&*operation, std::move(info), /*listed=*/false});
+  }
+  return result;
+}
+
+}  // namespace
 
 Result<std::vector<SelectedCase>> select_cases(const Selection& selection,
                                                const std::set<Use>& uses) {
@@ -21,16 +44,18 @@ Result<std::vector<SelectedCase>> select_cases(const Selection& selection,
       return usage_error(fmt::format("unknown operation '{}': known are {}", wanted, known));
     }
   }
+  if (!selection.shapes.empty()) {
+    return read_shapes(selection, *uses.begin());
+  }
   std::vector<SelectedCase> result;
   for (const Operation& operation : operations()) {
     const auto& names = selection.operations;
     if (!names.empty() && std::find(names.begin(), names.end(), operation.name) == names.end()) {
       continue;
     }
-    for (size_t i = 0; i < operation.cases.size(); ++i) {
-      const CaseInfo& info = operation.cases[i];
+    for (const CaseInfo& info : operation.cases) {
       if (uses.contains(info.use) && fnmatch(selection.cases.c_str(), info.name.c_str(), 0) == 0) {
-        result.push_back({&operation, i});
+        result.push_back({&operation, info});
       }
     }
   }

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <type_traits>
 #include <utility>
 
@@ -96,6 +97,11 @@ Tensor::Tensor(std::string name, Role role, int64_t rows, int64_t columns, DType
       columns_(columns),
       stride_(columns + gap),
       dtype_(dtype) {
+  constexpr double kMost =
+      0x1p40;  // elements: the product of what a shape may ask for can overflow
+  if (static_cast<double>(rows) * static_cast<double>(stride_) > kMost) {
+    throw std::bad_alloc();
+  }
   const size_t bytes = static_cast<size_t>(rows * stride_) * size_of(dtype);
   cells_.resize(bytes + 2 * kGuardBytes + kAlignment);
   const auto address = reinterpret_cast<uintptr_t>(cells_.data() + kGuardBytes);

@@ -118,6 +118,8 @@ struct Expectation {
   /// so the infinity's, is anybody's, and two may cancel to NaN. Whatever is not finite will do
   /// where the tolerance is infinite.
   bool any_infinity = false;
+  /// [element]: what is right as well; empty where nothing else is anywhere.
+  std::vector<std::vector<double>> others;
 
   Expectation(const Tensor& tensor, Range rows)
       : Expectation(tensor, rows, {0, tensor.columns()}) {}

@@ -139,6 +139,59 @@ TEST(Selection, FindsOperationsAndCases) {
   EXPECT_EQ(none.error().kind, ErrorKind::usage);
 }
 
+TEST(Selection, ACasesNameIsAShape) {
+  for (const Operation& operation : operations()) {
+    for (const CaseInfo& each : operation.cases) {
+      const auto read = operation.read(each.name, each.use);
+      ASSERT_TRUE(read.ok()) << read.error().message;
+      EXPECT_EQ(read->name, each.name);
+    }
+  }
+}
+
+TEST(Selection, ShapesAreCasesOfOneOperation) {
+  const auto shapes =
+      select_cases({.operations = {"rope_append"},
+                    .shapes = {"rows=2,heads=6/2,dim=24,first=5,q=f32-in-place,cache=bf16"}},
+                   {Use::check});
+  ASSERT_TRUE(shapes.ok()) << shapes.error().message;
+  ASSERT_EQ(shapes->size(), 1);
+  EXPECT_FALSE(shapes->front().listed);
+  Random random(1);
+  const auto trial = shapes->front().info.make(random);
+  EXPECT_EQ(trial->tensors()[0]->rows(), 2);
+  EXPECT_EQ(trial->tensors()[0]->columns(), 6 * 24);
+  for (const std::vector<std::string>& names :
+       {std::vector<std::string>{}, {"embed", "rmsnorm"}, {"convolution"}}) {
+    const auto none = select_cases({.operations = names, .shapes = {"rows=1"}}, {Use::check});
+    ASSERT_FALSE(none.ok());
+    EXPECT_EQ(none.error().kind, ErrorKind::usage);
+  }
+}
+
+// What does not go together would be undefined in a trial's data or its kernels.
+TEST(Selection, ShapesThatCannotBeAreRefused) {
+  const auto refused = [](const std::string& operation, const std::string& shape,
+                          const std::string& why) {
+    const auto result = select_cases({.operations = {operation}, .shapes = {shape}}, {Use::check});
+    ASSERT_FALSE(result.ok()) << shape;
+    EXPECT_EQ(result.error().kind, ErrorKind::usage);
+    EXPECT_NE(result.error().message.find(why), std::string::npos) << result.error().message;
+  };
+  refused("gemm_skinny", "m=33,n=8,k=16,bf16,out=f32", "m=33");
+  refused("gemm_skinny", "m=1,n=8,k=16,bf16,row,out=f32", "bf16 has none");
+  refused("gemm_skinny", "m=1,n=8,k=144,e4m3fn,block,out=f32", "multiple of 128");
+  refused("rmsnorm", "rows=3,columns=8,groups=2,weight=f32,out=f32", "groups");
+  refused("rmsnorm", "rows=3,columns=8,groups=1,weight=f32,out=nowhere", "nowhere");
+  refused("linear", "rows=1,n=1,k=1,a=bf16,w=f32", "weights in bf16");
+  refused("linear", "rows=1,n=1,k=1,a=f32,w=f32,alpha=nan", "alpha=nan");
+  refused("swiglu_quant", "rows=1,columns=8,f16,out=bf16", "the format that is read");
+  refused("swiglu_quant", "rows=1,columns=8,f16,out=e4m3fn", "fp8 has scales");
+  refused("sample", "vocabulary=9,draws=1,temperature=1,k=0,p=2,min_p=0,penalty=1", "p=2");
+  refused("rope_angles", "rows=0,half=3,first=0", "rows=0");
+  refused("rope_angles", "rows=99999999999999999999,half=3,first=0", "rows=9999");
+}
+
 TEST(Selection, EveryOperationHasCasesOfBothUses) {
   for (const Operation& operation : operations()) {
     for (const Use use : {Use::check, Use::bench}) {

@@ -39,7 +39,7 @@ Status tune(const TuneOptions& options, TuneOutcome& outcome) {
   const SelectedCase& selected = outcome.selected;
   const DeviceInfo& info = options.device->info();
   Random random = random_for(selected, options.seed);
-  std::unique_ptr<Trial> trial = selected.operation->make(selected.index, random);
+  std::unique_ptr<Trial> trial = selected.info.make(random);
   outcome.key = trial->key();
   outcome.counted = !info.keeps_time;
   const Plan chosen = trial->plan(info);

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "ops/harness/prefill_trial.h"
@@ -20,10 +18,19 @@ struct Case {
   float alpha;
   bool accumulate;
 
-  std::string name() const {
-    return fmt::format("rows={},n={},k={},a={},w={}{}{}{}", rows, n, k, name_of(a), name_of(w),
-                       bias ? ",bias" : "", alpha != 1 ? fmt::format(",alpha={}", alpha) : "",
-                       accumulate ? ",accumulate" : "");
+  template <class Visitor>
+  void fields(Visitor& v) {
+    v.size("rows", rows);
+    v.size("n", n);
+    v.size("k", k);
+    v.word("a", a, kFileFloats);
+    v.word("w", w, kFileFormats);
+    v.flag("bias", bias);
+    v.real("alpha", alpha, {.least = -1e6, .most = 1e6, .required = false});
+    v.flag("accumulate", accumulate);
+  }
+  std::string_view conflict() const {
+    return a == DType::bf16 && w != DType::bf16 ? "a in bf16 wants weights in bf16" : "";
   }
 };
 

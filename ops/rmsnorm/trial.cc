@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "ops/harness/prefill_trial.h"
@@ -10,7 +8,8 @@ namespace weft::trial {
 namespace {
 
 enum class Out { f32, bf16, in_place, nowhere };
-constexpr std::string_view kOutNames[] = {"f32", "bf16", "in-place", "nowhere"};
+constexpr Word<Out> kOuts[] = {
+    {"f32", Out::f32}, {"bf16", Out::bf16}, {"in-place", Out::in_place}, {"nowhere", Out::nowhere}};
 
 struct Case {
   Use use;
@@ -21,10 +20,21 @@ struct Case {
   bool residual;
   Out out;
 
-  std::string name() const {
-    return fmt::format("rows={},columns={},groups={},weight={},out={}{}", rows, columns, groups,
-                       name_of(weight), kOutNames[static_cast<int>(out)],
-                       residual ? ",residual" : "");
+  template <class Visitor>
+  void fields(Visitor& v) {
+    v.size("rows", rows);
+    v.size("columns", columns);
+    v.size("groups", groups);
+    v.word("weight", weight, kFileFormats);
+    v.word("out", out, kOuts);
+    v.flag("residual", residual);
+  }
+  std::string_view conflict() const {
+    return rows % groups != 0                 ? "rows are no multiple of groups"
+           : out == Out::nowhere && !residual ? "without a residual y goes nowhere"
+           : residual && (groups > 1 || out == Out::in_place)
+               ? "a residual is added to plain rows, and not in place"
+               : "";
   }
 };
 

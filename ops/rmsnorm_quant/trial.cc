@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "ops/harness/quantising.h"
@@ -16,10 +14,15 @@ struct Case {
   bool residual;
   QuantisedCase y;
 
-  std::string name() const {
-    return fmt::format("rows={},columns={},{}{},out={}", rows, columns,
-                       format_key(type, Scaling::none), residual ? ",residual" : "", y.name());
+  template <class Visitor>
+  void fields(Visitor& v) {
+    v.size("rows", rows);
+    v.size("columns", columns, {.least = 8, .unit = 8});
+    v.word("", type, kHalves);
+    v.flag("residual", residual);
+    y.fields(v);
   }
+  std::string_view conflict() const { return y.conflict(type); }
 };
 
 constexpr Case kCases[] = {

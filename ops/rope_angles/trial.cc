@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "ops/harness/prefill_trial.h"
@@ -15,7 +13,12 @@ struct Case {
   int64_t half;
   int32_t first;
 
-  std::string name() const { return fmt::format("rows={},half={},first={}", rows, half, first); }
+  template <class Visitor>
+  void fields(Visitor& v) {
+    v.size("rows", rows);
+    v.size("half", half);
+    v.size("first", first, {.least = 0});
+  }
 };
 
 constexpr Case kCases[] = {

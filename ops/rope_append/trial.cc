@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -11,6 +9,16 @@
 namespace weft::trial {
 namespace {
 
+/// How rotated queries are written.
+struct QueryOut {
+  DType dtype = DType::f32;
+  bool in_place = false;
+  bool operator==(const QueryOut&) const = default;
+};
+constexpr Word<QueryOut> kQueryOuts[] = {{"F32", {DType::f32, false}},
+                                         {"F32-in-place", {DType::f32, true}},
+                                         {"BF16", {DType::bf16, false}}};
+
 struct Case {
   Use use;
   int64_t rows;
@@ -18,14 +26,20 @@ struct Case {
   int64_t kv_heads;
   int64_t head_dim;
   int32_t first;
-  DType q_out;
-  bool in_place;
+  QueryOut q;
   DType cache;
 
-  std::string name() const {
-    return fmt::format("rows={},heads={}/{},dim={},first={},q={}{},cache={}", rows, query_heads,
-                       kv_heads, head_dim, first, name_of(q_out), in_place ? "-in-place" : "",
-                       name_of(cache));
+  template <class Visitor>
+  void fields(Visitor& v) {
+    v.size("rows", rows);
+    v.pair("heads", query_heads, kv_heads);
+    v.size("dim", head_dim, {.least = 2, .unit = 2});
+    v.size("first", first, {.least = 0});
+    v.word("q", q, kQueryOuts);
+    v.word("cache", cache, kFileFloats);
+  }
+  std::string_view conflict() const {
+    return query_heads % kv_heads != 0 ? "query heads are no multiple of KV heads" : "";
   }
 };
 
@@ -38,7 +52,7 @@ class RopeAppendTrial : public PrefillTrial {
   RopeAppendTrial(const Case& c, Random& random)
       : first_(c.first),
         capacity_(c.first + c.rows + 3),
-        q_(add("q", c.in_place ? Tensor::Role::inout : Tensor::Role::input, c.rows,
+        q_(add("q", c.q.in_place ? Tensor::Role::inout : Tensor::Role::input, c.rows,
                c.query_heads * c.head_dim, DType::f32, gap_after(c.query_heads * c.head_dim))),
         k_(input("k", c.rows, c.kv_heads * c.head_dim, DType::f32, random, 1,
                  gap_after(c.kv_heads * c.head_dim))),
@@ -46,9 +60,9 @@ class RopeAppendTrial : public PrefillTrial {
                  gap_after(c.kv_heads * c.head_dim) + 8)),
         cosines_(input("cosines", c.rows, c.head_dim / 2, DType::f32, random)),
         sines_(input("sines", c.rows, c.head_dim / 2, DType::f32, random)),
-        q_out_(c.in_place
+        q_out_(c.q.in_place
                    ? q_
-                   : output("q_out", c.rows, q_.columns(), c.q_out, gap_after(q_.columns()))),
+                   : output("q_out", c.rows, q_.columns(), c.q.dtype, gap_after(q_.columns()))),
         keys_(output("keys", c.kv_heads * capacity_, c.head_dim, c.cache)),
         values_(output("values", c.kv_heads * capacity_, c.head_dim, c.cache)) {
     q_.fill(random, 1);

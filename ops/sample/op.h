@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace weft {
 
@@ -35,6 +36,9 @@ float uniform_draw(uint64_t seed, uint64_t draw);
 namespace reference {
 /// In double, by sorting: the token for a given uniform number.
 int32_t sample(const SampleArgs& args, double uniform);
+/// All tokens, in rising order, that are right where sums of probabilities are good to `near` of
+/// their total only, so that the uniform number and top_p are, and min_p to `near` of itself.
+std::vector<int32_t> right_tokens(const SampleArgs& args, double uniform, double near);
 }  // namespace reference
 namespace cpu {
 /// `scratch` holds sample_scratch_bytes(), 64-byte aligned. NaN logits count as -infinity.

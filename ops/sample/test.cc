@@ -75,6 +75,58 @@ TEST(Sample, ASeedRepeats) {
   EXPECT_TRUE(differs);
 }
 
+TEST(Sample, BesideABoundaryEitherTokenIsRightAndNoOther) {
+  constexpr double kNear = 1e-5;
+  std::vector<float> logits(4, 0);
+  SampleArgs args;
+  args.logits = logits.data();
+  args.vocabulary = 4;
+  args.options.temperature = 1;
+  using Tokens = std::vector<int32_t>;
+  EXPECT_EQ(reference::right_tokens(args, 0.5, kNear), (Tokens{1, 2}));
+  EXPECT_EQ(reference::right_tokens(args, 0.5 - kNear / 2, kNear), (Tokens{1, 2}));
+  EXPECT_EQ(reference::right_tokens(args, 0.5 + 2 * kNear, kNear), (Tokens{2}));
+  EXPECT_EQ(reference::right_tokens(args, 0, kNear), (Tokens{0}));
+  EXPECT_EQ(reference::right_tokens(args, 1, kNear), (Tokens{3}));
+  args.options.top_p = 0.5f;  // two tokens, or three
+  EXPECT_EQ(reference::right_tokens(args, 0.9, kNear), (Tokens{1, 2}));
+  EXPECT_EQ(reference::right_tokens(args, 0.2, kNear), (Tokens{0}));
+  args.options.top_p = 1;
+  args.options.min_p = 1;  // all are as likely as the best, or none but it is
+  EXPECT_EQ(reference::right_tokens(args, 0.6, kNear), (Tokens{0, 1, 2}));
+  logits = {-30, 0, -30, -30};
+  args.options.min_p = 0;
+  EXPECT_EQ(reference::right_tokens(args, 0.6, kNear), (Tokens{1}));
+}
+
+// So large a vocabulary has a boundary near every draw.
+TEST(Sample, ATokenThatIsNotDrawnIsNoticedBesideABoundaryToo) {
+  const auto selected = trial::select_cases(
+      {.operations = {"sample"},
+       .shapes = {"vocabulary=100000,draws=8,temperature=3,k=0,p=0.95,min_p=0,penalty=1"}},
+      {trial::Use::check});
+  ASSERT_TRUE(selected.ok()) << selected.error().message;
+  trial::Random random(5);
+  const auto drawing = selected->front().info.make(random);
+  const std::vector<trial::Expectation> expectations = trial::expect_all_rows(*drawing);
+  drawing->prepare(1);
+  drawing->restore();
+  drawing->run_all(1);
+  const auto mismatch = trial::compare(expectations);
+  EXPECT_FALSE(mismatch) << mismatch->message;
+  trial::Tensor& tokens = *drawing->tensors()[1];
+  ASSERT_EQ(tokens.name(), "tokens");
+  size_t beside_a_boundary = 0;
+  for (int64_t i = 0; i < tokens.columns(); ++i) {
+    beside_a_boundary += expectations[0].others[static_cast<size_t>(i)].empty() ? 0 : 1;
+    const auto drawn = static_cast<float>(tokens.get(0, i));
+    tokens.set(0, i, drawn < 50000 ? drawn + 500 : drawn - 500);
+    EXPECT_TRUE(trial::compare(expectations)) << i;
+    tokens.set(0, i, drawn);
+  }
+  EXPECT_GT(beside_a_boundary, 0);
+}
+
 TEST(Sample, DrawsAreUniform) {
   constexpr int kBins = 64;
   constexpr int kDraws = 64000;

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "ops/harness/quantising.h"
@@ -15,10 +13,14 @@ struct Case {
   DType type;
   QuantisedCase y;
 
-  std::string name() const {
-    return fmt::format("rows={},columns={},{},out={}", rows, columns,
-                       format_key(type, Scaling::none), y.name());
+  template <class Visitor>
+  void fields(Visitor& v) {
+    v.size("rows", rows);
+    v.size("columns", columns, {.least = 8, .unit = 8});
+    v.word("", type, kHalves);
+    y.fields(v);
   }
+  std::string_view conflict() const { return y.conflict(type); }
 };
 
 constexpr Case kCases[] = {

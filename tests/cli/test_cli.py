@@ -10,6 +10,7 @@ standard error that names what is wrong, with the exit code of the contract.
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -22,17 +23,18 @@ GOLDENS = ROOT / "tests" / "goldens" / "models"
 CODE = ROOT / "models" / "weft-code"
 
 USAGE, INPUT, DEVICE = 2, 3, 4
+INSTRUCTION_SETS = 5  # scalar, avx2, avx512, avx512_bf16, amx_bf16
 # What is expected here is a machine without GPUs, also where there are some.
 ENVIRONMENT = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
 
 
-def weft(*arguments, stdin=b""):
+def weft(*arguments, stdin=b"", isa=None):
     return subprocess.run(
         [WEFT, *(a if isinstance(a, bytes) else str(a) for a in arguments)],
         input=stdin,
         capture_output=True,
         timeout=120,
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, "WEFT_ISA": isa} if isa else ENVIRONMENT,
     )
 
 
@@ -41,8 +43,8 @@ class Command(unittest.TestCase):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="weft-cli-"))
         self.addCleanup(shutil.rmtree, self.folder, True)
 
-    def ok(self, *arguments, stdin=b""):
-        run = weft(*arguments, stdin=stdin)
+    def ok(self, *arguments, stdin=b"", isa=None):
+        run = weft(*arguments, stdin=stdin, isa=isa)
         self.assertEqual(run.returncode, 0, run.stderr.decode(errors="replace"))
         return run.stdout
 
@@ -110,13 +112,16 @@ class Contract(Command):
             self.ok("bench", "decode", "--model", target, "--prompt-tokens", 40, "--new-tokens", 8,
                     "--rounds", 1, "--json", "-")
         )
-        self.assertGreater(out["decode"]["tokens_per_second"], 0)
+        decode = out["decode"]
+        self.assertGreater(decode["tokens_per_second"], 0)
+        self.assertLessEqual(decode["best_seconds"], decode["mean_seconds"])
+        self.assertLessEqual(decode["mean_seconds"], decode["slowest_seconds"])
         self.assertGreater(out["limits"]["read_bytes_per_second"], 0)
         self.fails(INPUT, "new-model", "--preset", "qwen3-0.6b", "--out", target, says=[str(target)])
 
     def test_usage(self):
         self.fails(USAGE)
-        self.fails(USAGE, "nonsense")
+        self.fails(USAGE, "nonsense", says=["'nonsense'", "generate, tokenize"])
         self.fails(USAGE, "generate", "--model", GOLDENS / "llama-f32")
         self.fails(USAGE, "new-model", "--preset", "gpt-9", "--out", self.folder / "x",
                    says=["gpt-9", "llama-3.2-1b"])
@@ -140,13 +145,46 @@ class Contract(Command):
         self.fails(USAGE, "tune", "gemm_bf16", says=["nothing to tune"])
 
     def test_operations_without_a_device(self):
-        lines = self.ok("check", "embed").decode().splitlines()
-        self.assertEqual(lines[0], "cpu")
-        self.assertRegex(lines[-1], r"^[1-9]\d* passed, 0 failed, 0 skipped$")
+        cases = self.ok("check", "embed", "--list").decode().splitlines()
+        # Whatever the processor has: each case is checked with every instruction set, or skipped.
+        for isa in (None, "avx2", "scalar"):
+            lines = self.ok("check", "embed", isa=isa).decode().splitlines()
+            self.assertEqual(lines[0], "cpu")
+            summary = re.match(r"^([1-9]\d*) passed, 0 failed, (\d+) skipped$", lines[-1])
+            self.assertIsNotNone(summary, lines[-1])
+            passed, skipped = map(int, summary.groups())
+            self.assertEqual(passed + skipped, len(cases) * len(("finite", "not finite")) * INSTRUCTION_SETS)
+            if isa == "scalar":
+                self.assertEqual(passed * INSTRUCTION_SETS, passed + skipped)
+            for line in lines:
+                if line.startswith("skipped "):
+                    self.assertIn("this processor has not got it", line)
         out = json.loads(self.ok("bench", "rmsnorm", "--case", "*", "--json", "-"))
         self.assertEqual(out["device"], "cpu")
         self.assertGreater(out["cases"][0]["median_s"], 0)
         self.fails(USAGE, "bench", "rmsnorm", "--in-a-row", 4, says=["4 launches in a row", "--device cuda"])
+
+    def test_operations_of_any_shape(self):
+        shapes = ("m=3,n=24,k=40,out=bf16", "k=8,m=1,accumulate,n=8,out=f32")
+        text = self.ok("check", "gemm_bf16", "--shape", shapes[0], "--shape", shapes[1]).decode()
+        self.assertRegex(text.splitlines()[-1], r"^[1-9]\d* passed, 0 failed, \d+ skipped$")
+        listed = self.ok("check", "gemm_bf16", "--list", "--shape", shapes[0], "--shape", shapes[1])
+        self.assertEqual(listed.decode(), f"gemm_bf16 {shapes[0]}\ngemm_bf16 m=1,n=8,k=8,out=f32,accumulate\n")
+        out = json.loads(self.ok("bench", "rmsnorm", "--json", "-", "--shape",
+                                 "rows=5,columns=300,groups=1,weight=F16,out=f32"))
+        self.assertEqual([c["case"] for c in out["cases"]], ["rows=5,columns=300,groups=1,weight=F16,out=f32"])
+        self.assertGreater(out["cases"][0]["median_s"], 0)
+        keys = "m=N,n=N,k=N,out=f32|bf16,[accumulate]"
+        for command in ("check", "bench"):
+            for shape, wrong in (("m=3,n=24,out=bf16", "lacks k"), ("m=3,n=24,k=40,q=7,out=bf16", "no key 'q'"),
+                                 ("m=3,m=4,n=24,k=40,out=bf16", "no key 'm', or has it twice"),
+                                 ("m=3,n=24,k=40,out=f64", "out=f64"), ("m=3,n=25,k=40,out=bf16", "n=25"),
+                                 ("m=3,n=24,k=40,out=bf16,fast", "'fast'"), ("m=x,n=24,k=40,out=bf16", "m=x")):
+                self.fails(USAGE, command, "gemm_bf16", "--shape", shape, says=["gemm_bf16", wrong, keys])
+            self.fails(USAGE, command, "--shape", shapes[0], says=["one operation"])
+            self.fails(USAGE, command, "gemm_bf16", "--case", "*", "--shape", shapes[0], says=["--case"])
+        self.fails(USAGE, "check", "attention", "--shape",
+                   "rows=1,first=0,heads=3/2,dim=16,window=0,splits=1,q=F32,cache=F32,out=F32", says=["heads"])
 
     def test_operations_on_the_simulator(self):
         if "Weft simulator" not in self.ok("devices").decode():
@@ -330,6 +368,10 @@ class DemoModel(Command):
         stats = json.loads(path.read_text())
         self.assertLessEqual(stats["new_tokens"], 16)
         self.assertGreater(stats["first_token_seconds"], 0)
+        self.assertEqual(stats["weights"], "plain")  # they fit the last cache
+        self.assertNotIn("compressed_over_plain_time", stats)
+        self.generate("--max-tokens", 16, "--weights", "compressed", "--stats-json", path)
+        self.assertEqual(json.loads(path.read_text())["weights"], "compressed")
 
     def test_figures_on_standard_output_are_json_alone(self):
         text = self.generate("--max-tokens", 16, "--echo")

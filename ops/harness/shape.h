@@ -1,0 +1,201 @@
+// The shape of a case as text: "m=64,n=128,k=256,out=bf16,accumulate". It is the case's name, and
+// what --shape reads. Each operation's Case lists its fields once,
+//
+//   template <class Visitor> void fields(Visitor& v) { v.size("m", m); v.flag("accumulate", ...); }
+//
+// and ShapeWriter and ShapeReader follow that list in either direction.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/number.h"
+#include "base/result.h"
+#include "ops/scales.h"
+
+namespace weft::trial {
+
+/// What a whole number may be: at least `least`, a multiple of `unit`, and at most `most`, so that
+/// products of three are no overflow.
+struct SizeBounds {
+  int64_t least = 1;
+  int64_t unit = 1;
+  int64_t most = int64_t{1} << 20;
+};
+
+/// What a fraction may be. One that may be left out is `otherwise` then.
+struct RealBounds {
+  float least = 0;
+  float most = 1;
+  bool required = true;
+  float otherwise = 1;
+};
+
+/// A value by its name in a shape, which is read whatever its case is.
+template <class T>
+struct Word {
+  std::string_view text;
+  T value;
+};
+inline constexpr Word<DType> kFloats[] = {{"f32", DType::f32}, {"bf16", DType::bf16}};
+inline constexpr Word<DType> kHalves[] = {{"bf16", DType::bf16}, {"f16", DType::f16}};
+/// As checkpoints call them.
+inline constexpr Word<DType> kFileFloats[] = {{"F32", DType::f32}, {"BF16", DType::bf16}};
+inline constexpr Word<DType> kFileFormats[] = {
+    {"F32", DType::f32}, {"BF16", DType::bf16}, {"F16", DType::f16}};
+
+inline constexpr Word<DType> kFp8Formats[] = {{"e4m3fn", DType::e4m3fn},
+                                              {"e4m3fnuz", DType::e4m3fnuz}};
+/// Scaling::none has no word.
+inline constexpr Word<Scaling> kScalings[] = {
+    {"tensor", Scaling::tensor}, {"row", Scaling::row}, {"block", Scaling::block}};
+
+/// Writes a case's fields; those that are as they are when left out are left out.
+class ShapeWriter {
+ public:
+  template <std::integral Int>
+  void size(std::string_view key, const Int& value, SizeBounds /*bounds*/ = {}) {
+    add(fmt::format("{}={}", key, value));
+  }
+  /// Two sizes: "heads=8/2".
+  void pair(std::string_view key, const int64_t& first, const int64_t& second) {
+    add(fmt::format("{}={}/{}", key, first, second));
+  }
+  void real(std::string_view key, const float& value, RealBounds bounds) {
+    if (bounds.required || value != bounds.otherwise) {
+      add(fmt::format("{}={}", key, value));
+    }
+  }
+  /// One of several words, "out=bf16"; with an empty key, the word alone.
+  template <class T, size_t kCount>
+  void word(std::string_view key, const T& value, const Word<T> (&words)[kCount]) {
+    for (const Word<T>& each : words) {
+      if (each.value == value) {
+        add(key.empty() ? std::string(each.text) : fmt::format("{}={}", key, each.text));
+      }
+    }
+  }
+  /// The same, but nothing at all for a value that no word names.
+  template <class T, size_t kCount>
+  void optional_word(std::string_view key, const T& value, const Word<T> (&words)[kCount]) {
+    word(key, value, words);
+  }
+  void flag(std::string_view name, const bool& value) {
+    if (value) {
+      add(std::string(name));
+    }
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  void add(const std::string& part) { text_ += (text_.empty() ? "" : ",") + part; }
+
+  std::string text_;
+};
+
+/// Reads a shape into a case's fields, which hold their defaults before.
+class ShapeReader {
+ public:
+  ShapeReader(std::string_view operation, std::string_view text);
+
+  template <std::integral Int>
+  void size(std::string_view key, Int& value, SizeBounds bounds = {}) {
+    describe(fmt::format("{}=N", key));
+    if (const Part* part = required(key)) {
+      value = static_cast<Int>(whole(key, part->value, bounds));
+    }
+  }
+  void pair(std::string_view key, int64_t& first, int64_t& second);
+  void real(std::string_view key, float& value, RealBounds bounds);
+  template <class T, size_t kCount>
+  void word(std::string_view key, T& value, const Word<T> (&words)[kCount]) {
+    const std::string choice = choices<T>(words);
+    describe(key.empty() ? choice : fmt::format("{}={}", key, choice));
+    if (!choose<T>(key, value, words)) {
+      problem(fmt::format("lacks {}", key.empty() ? choice : key));
+    }
+  }
+  template <class T, size_t kCount>
+  void optional_word(std::string_view key, T& value, const Word<T> (&words)[kCount]) {
+    const std::string choice = choices<T>(words);
+    describe(fmt::format("[{}]", key.empty() ? choice : fmt::format("{}={}", key, choice)));
+    choose<T>(key, value, words);
+  }
+  void flag(std::string_view name, bool& value);
+
+  /// After all fields. Error (usage): what is wrong, and what the keys are.
+  Status finish();
+  /// Error (usage) unless `why` the fields do not go together is empty.
+  Status refuse(std::string_view why) const;
+
+ private:
+  struct Part {
+    std::string_view key;  ///< empty: a word alone
+    std::string_view value;
+    bool used = false;
+  };
+
+  static bool same_word(std::string_view a, std::string_view b);
+  /// The first part with this key, used now; null: none.
+  Part* find(std::string_view key);
+  Part* required(std::string_view key);
+  int64_t whole(std::string_view key, std::string_view text, SizeBounds bounds);
+  void describe(const std::string& key) { keys_ += (keys_.empty() ? "" : ",") + key; }
+  void problem(std::string what) {
+    if (problem_.empty()) {
+      problem_ = std::move(what);
+    }
+  }
+
+  template <class T>
+  static std::string choices(std::span<const Word<T>> words) {
+    std::string text;
+    for (const Word<T>& each : words) {
+      text += fmt::format("{}{}", text.empty() ? "" : "|", each.text);
+    }
+    return text;
+  }
+  /// Whether one of the words is there, or something else in its place, which is a problem.
+  template <class T>
+  bool choose(std::string_view key, T& value, std::span<const Word<T>> words) {
+    for (Part& part : parts_) {
+      if (part.key != key || part.used) {
+        continue;
+      }
+      for (const Word<T>& each : words) {
+        if (same_word(part.value, each.text)) {
+          value = each.value;
+          part.used = true;
+          return true;
+        }
+      }
+      if (!key.empty()) {
+        part.used = true;
+        problem(fmt::format("has {}={}", key, part.value));
+        return true;
+      }
+    }
+    return false;
+  }
+
+  std::string operation_;
+  std::vector<Part> parts_;
+  std::string keys_;
+  std::string problem_;
+};
+
+/// A case's shape as text.
+template <class Case>
+std::string shape_of(Case c) {
+  ShapeWriter writer;
+  c.fields(writer);
+  return writer.text();
+}
+
+}  // namespace weft::trial
