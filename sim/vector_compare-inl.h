@@ -151,7 +151,8 @@ inline bool half_in_class(float x, uint32_t classes) {
       WEFT_INTEGER_COMPARES(I16, prefix, "i16", execute), \
       WEFT_INTEGER_COMPARES(U16, prefix, "u16", execute), WEFT_CLASS_COMPARES(prefix, execute)
 
-const Row kCompareRows[] = {WEFT_ALL_COMPARES("v_cmp_", false), WEFT_ALL_COMPARES("v_cmpx_", true)};
+constexpr Row kCompareRows[] = {WEFT_ALL_COMPARES("v_cmp_", false),
+                                WEFT_ALL_COMPARES("v_cmpx_", true)};
 
 }  // namespace WEFT_SIM_ISA
 }  // namespace weft::sim

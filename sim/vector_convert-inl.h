@@ -97,7 +97,7 @@ inline uint32_t with_byte(float a, uint32_t at, uint32_t c) {
   return (c & ~(0xffU << shift)) | byte << shift;
 }
 
-const Row kConvertRows[] = {
+constexpr Row kConvertRows[] = {
     row<F32(I32)>("v_cvt_f32_i32", [](int32_t a) { return static_cast<float>(a); }),
     row<F32(U32)>("v_cvt_f32_u32", [](uint32_t a) { return static_cast<float>(a); }),
     row<U32(F32)>("v_cvt_u32_f32", [](float a) { return truncated<uint32_t>(a); }),

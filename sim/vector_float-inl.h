@@ -316,7 +316,7 @@ inline double two_over_pi(double x, uint32_t segment) {
   return scaled(static_cast<double>(bits), scale);
 }
 
-const Row kFloatRows[] = {
+constexpr Row kFloatRows[] = {
     // binary32
     row<F32(F32, F32)>("v_add_f32", [](float a, float b) { return a + b; }),
     row<F32(F32, F32)>("v_sub_f32", [](float a, float b) { return a - b; }),

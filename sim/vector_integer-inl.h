@@ -233,7 +233,7 @@ void bit_operation(Wave& w, const Instruction& i) {
   finish<S>(w, i, result);
 }
 
-const Row kIntegerRows[] = {
+constexpr Row kIntegerRows[] = {
     // moves and bits
     row<U32(U32)>("v_mov_b32", [](uint32_t a) { return a; }, kMoves),
     row<U64(U64)>("v_mov_b64", [](uint64_t a) { return a; }, kMoves),

@@ -328,7 +328,7 @@ constexpr Row packed_by_ieee(std::string_view name, Ieee, Other) {
 constexpr auto kDot2F16 = [](uint32_t a, uint32_t b, float c) { return dot2_f16(a, b, c); };
 constexpr auto kDot2Bf16 = [](uint32_t a, uint32_t b, float c) { return dot2_bf16(a, b, c); };
 
-const Row kPackedRows[] = {
+constexpr Row kPackedRows[] = {
     packed<F16(F16, F16)>("v_pk_add_f16", [](float a, float b) { return a + b; }),
     packed<F16(F16, F16)>("v_pk_mul_f16", [](float a, float b) { return a * b; }),
     packed<F16(F16, F16, F16)>("v_pk_fma_f16",
