@@ -19,6 +19,24 @@ function(weft_add_tests room)
   if(room STREQUAL engine)  # its workers wait for each other on every core
     set_tests_properties(${room} ${room}_slow PROPERTIES RUN_SERIAL ON)
   endif()
+  # What runs kernels of the CPU, as on a machine that has fewer instructions; of the engine's tests those
+  # of numbers.
+  if(room MATCHES "^(arch|ops)$")
+    weft_add_with_isas(${room} ${target} --gtest_filter=-*Slow*)
+  elseif(room STREQUAL engine)
+    weft_add_with_isas(engine ${target} --gtest_filter=*Goldens*:DemoModel*:CpuInterpreter*-*Slow*)
+  endif()
+endfunction()
+
+# NAME_avx2 and NAME_scalar: the same test with the instruction set cut down (arch/cpu/dispatch.h).
+function(weft_add_with_isas name)
+  foreach(isa avx2 scalar)
+    add_test(NAME ${name}_${isa} COMMAND ${ARGN})
+    set_tests_properties(${name}_${isa} PROPERTIES LABELS slow ENVIRONMENT WEFT_ISA=${isa})
+    if(name MATCHES "^(engine|cli)$")
+      set_tests_properties(${name}_${isa} PROPERTIES RUN_SERIAL ON)
+    endif()
+  endforeach()
 endfunction()
 
 foreach(room IN LISTS WEFT_ROOMS)
@@ -51,6 +69,21 @@ if(TARGET weft_command)
   add_test(NAME cli
     COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/cli/test_cli.py $<TARGET_FILE:weft_command>)
   set_tests_properties(cli PROPERTIES LABELS quick RUN_SERIAL ON)  # as engine
+  weft_add_with_isas(cli
+    Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/cli/test_cli.py $<TARGET_FILE:weft_command>)
+endif()
+
+# And on whole processors of the past.
+find_program(WEFT_QEMU qemu-x86_64)
+mark_as_advanced(WEFT_QEMU)
+if(TARGET weft_command AND NOT WEFT_SANITIZE)
+  if(WEFT_QEMU)
+    add_test(NAME processors
+      COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/cli/test_processors.py $<TARGET_FILE:weft_command>)
+    set_tests_properties(processors PROPERTIES LABELS slow)
+  else()
+    message(STATUS "  left out: the test on older processors (qemu-x86_64 not found, scripts/setup test installs it)")
+  endif()
 endif()
 
 # The AMD kernels, run by the simulator: the small cases, and, outside the quick label, all of them
