@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "arch/cdna/hip.h"
+#include "arch/cpu/dispatch.h"
 #include "sim/hip.h"
 
 namespace weft::sim {
@@ -40,6 +41,10 @@ weft::Counters device_counters() {
 }  // namespace
 
 void install() {
+  if (cpu::detected_isa() < cpu::Isa::avx2) {
+    cdna::refuse_simulator("the simulator needs a processor with AVX2");
+    return;
+  }
   cdna::set_simulator({.api = &hip_api(),
                        .ordinal = &hip_ordinal,
                        .findings = &last_findings,

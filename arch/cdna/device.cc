@@ -12,7 +12,8 @@ namespace {
 
 std::optional<Simulator> simulator;  // set once, before devices are opened
 
-constexpr std::string_view kNoSimulator =
+/// Why there is none.
+std::string_view no_simulator =
     "this build has no simulator (llvm-22-dev was not there when it was configured)";
 
 Result<int> device_count(const hip::HipApi& api) {
@@ -48,7 +49,7 @@ std::string simulated_id(const Node& node) {
 Result<std::unique_ptr<HipDevice>> open_simulated(const Node& node) {
   const std::string id = simulated_id(node);
   if (!simulator) {
-    return device_error(fmt::format("{} cannot be had: {}", id, kNoSimulator));
+    return device_error(fmt::format("{} cannot be had: {}", id, no_simulator));
   }
   WEFT_ASSIGN(const int ordinal, simulator->ordinal(node));
   return HipDevice::open(*simulator->api, ordinal, id, &*simulator);
@@ -57,6 +58,7 @@ Result<std::unique_ptr<HipDevice>> open_simulated(const Node& node) {
 }  // namespace
 
 void set_simulator(const Simulator& given) { simulator = given; }
+void refuse_simulator(std::string_view why) { no_simulator = why; }
 
 Result<std::unique_ptr<Device>> open_device(std::string_view id) {
   const size_t colon = id.find(':');

@@ -31,6 +31,8 @@ struct Simulator {
 /// Makes `sim:` devices openable: the simulator lies above this room and is handed down once,
 /// before the first device is opened.
 void set_simulator(const Simulator& simulator);
+/// Instead: why it cannot run here, for those who ask for a `sim:` device. Outlives them.
+void refuse_simulator(std::string_view why);
 
 /// libamdhip64.so's functions, opened on the first call. Error (device): it is not there, or lacks
 /// a function.
