@@ -1,5 +1,6 @@
 // Whether the tolerance of fp8 products where tensor cores sum with 14 bits passes what they do
 // right, and notices sums that are left in them for too long or are kept in fewer bits than f32.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

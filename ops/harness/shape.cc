@@ -1,5 +1,7 @@
 #include "ops/harness/shape.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -17,6 +19,12 @@ bool parse(std::string_view text, Number& value) {
 }
 
 }  // namespace
+
+void ShapeWriter::real(std::string_view key, const float& value, RealBounds bounds) {
+  if (bounds.required || value != bounds.otherwise) {
+    add(key, fmt::format("{}", value));
+  }
+}
 
 ShapeReader::ShapeReader(std::string_view operation, std::string_view text)
     : operation_(operation) {
@@ -71,7 +79,7 @@ int64_t ShapeReader::whole(std::string_view key, std::string_view text, SizeBoun
 }
 
 void ShapeReader::pair(std::string_view key, int64_t& first, int64_t& second) {
-  describe(fmt::format("{}=N/N", key));
+  describe(key, "N/N");
   if (const Part* part = required(key)) {
     const size_t slash = std::min(part->value.find('/'), part->value.size());
     first = whole(key, part->value.substr(0, slash), {});
@@ -80,7 +88,7 @@ void ShapeReader::pair(std::string_view key, int64_t& first, int64_t& second) {
 }
 
 void ShapeReader::real(std::string_view key, float& value, RealBounds bounds) {
-  describe(bounds.required ? fmt::format("{}=X", key) : fmt::format("[{}=X]", key));
+  describe(key, "X", bounds.required);
   value = bounds.otherwise;
   const Part* part = bounds.required ? required(key) : find(key);
   if (part != nullptr &&
@@ -91,7 +99,7 @@ void ShapeReader::real(std::string_view key, float& value, RealBounds bounds) {
 }
 
 void ShapeReader::flag(std::string_view name, bool& value) {
-  describe(fmt::format("[{}]", name));
+  describe({}, name, /*required=*/false);
   for (Part& part : parts_) {
     if (!part.used && part.key.empty() && part.value == name) {
       part.used = true;
@@ -99,6 +107,11 @@ void ShapeReader::flag(std::string_view name, bool& value) {
       return;
     }
   }
+}
+
+void ShapeReader::describe(std::string_view key, std::string_view value, bool required) {
+  keys_ += fmt::format("{}{}{}{}{}{}", keys_.empty() ? "" : ",", required ? "" : "[", key,
+                       key.empty() ? "" : "=", value, required ? "" : "]");
 }
 
 Status ShapeReader::finish() {

@@ -6,13 +6,12 @@
 // and ShapeWriter and ShapeReader follow that list in either direction.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <concepts>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/number.h"
@@ -61,23 +60,19 @@ class ShapeWriter {
  public:
   template <std::integral Int>
   void size(std::string_view key, const Int& value, SizeBounds /*bounds*/ = {}) {
-    add(fmt::format("{}={}", key, value));
+    add(key, std::to_string(value));
   }
   /// Two sizes: "heads=8/2".
   void pair(std::string_view key, const int64_t& first, const int64_t& second) {
-    add(fmt::format("{}={}/{}", key, first, second));
+    add(key, std::to_string(first) + "/" + std::to_string(second));
   }
-  void real(std::string_view key, const float& value, RealBounds bounds) {
-    if (bounds.required || value != bounds.otherwise) {
-      add(fmt::format("{}={}", key, value));
-    }
-  }
+  void real(std::string_view key, const float& value, RealBounds bounds);
   /// One of several words, "out=bf16"; with an empty key, the word alone.
   template <class T, size_t kCount>
   void word(std::string_view key, const T& value, const Word<T> (&words)[kCount]) {
     for (const Word<T>& each : words) {
       if (each.value == value) {
-        add(key.empty() ? std::string(each.text) : fmt::format("{}={}", key, each.text));
+        add(key, each.text);
       }
     }
   }
@@ -88,13 +83,18 @@ class ShapeWriter {
   }
   void flag(std::string_view name, const bool& value) {
     if (value) {
-      add(std::string(name));
+      add({}, name);
     }
   }
   const std::string& text() const { return text_; }
 
  private:
-  void add(const std::string& part) { text_ += (text_.empty() ? "" : ",") + part; }
+  void add(std::string_view key, std::string_view value) {
+    text_ += text_.empty() ? "" : ",";
+    text_ += key;
+    text_ += key.empty() ? "" : "=";
+    text_ += value;
+  }
 
   std::string text_;
 };
@@ -106,7 +106,7 @@ class ShapeReader {
 
   template <std::integral Int>
   void size(std::string_view key, Int& value, SizeBounds bounds = {}) {
-    describe(fmt::format("{}=N", key));
+    describe(key, "N");
     if (const Part* part = required(key)) {
       value = static_cast<Int>(whole(key, part->value, bounds));
     }
@@ -116,15 +116,15 @@ class ShapeReader {
   template <class T, size_t kCount>
   void word(std::string_view key, T& value, const Word<T> (&words)[kCount]) {
     const std::string choice = choices<T>(words);
-    describe(key.empty() ? choice : fmt::format("{}={}", key, choice));
+    describe(key, choice);
     if (!choose<T>(key, value, words)) {
-      problem(fmt::format("lacks {}", key.empty() ? choice : key));
+      problem("lacks " + (key.empty() ? choice : std::string(key)));
     }
   }
   template <class T, size_t kCount>
   void optional_word(std::string_view key, T& value, const Word<T> (&words)[kCount]) {
     const std::string choice = choices<T>(words);
-    describe(fmt::format("[{}]", key.empty() ? choice : fmt::format("{}={}", key, choice)));
+    describe(key, choice, /*required=*/false);
     choose<T>(key, value, words);
   }
   void flag(std::string_view name, bool& value);
@@ -146,7 +146,8 @@ class ShapeReader {
   Part* find(std::string_view key);
   Part* required(std::string_view key);
   int64_t whole(std::string_view key, std::string_view text, SizeBounds bounds);
-  void describe(const std::string& key) { keys_ += (keys_.empty() ? "" : ",") + key; }
+  /// Adds a key, and what its value is, to what is told of the keys.
+  void describe(std::string_view key, std::string_view value, bool required = true);
   void problem(std::string what) {
     if (problem_.empty()) {
       problem_ = std::move(what);
@@ -157,7 +158,8 @@ class ShapeReader {
   static std::string choices(std::span<const Word<T>> words) {
     std::string text;
     for (const Word<T>& each : words) {
-      text += fmt::format("{}{}", text.empty() ? "" : "|", each.text);
+      text += text.empty() ? "" : "|";
+      text += each.text;
     }
     return text;
   }
@@ -177,7 +179,7 @@ class ShapeReader {
       }
       if (!key.empty()) {
         part.used = true;
-        problem(fmt::format("has {}={}", key, part.value));
+        problem("has " + std::string(key) + "=" + std::string(part.value));
         return true;
       }
     }
