@@ -21,19 +21,18 @@ constexpr size_t kGap = 64 << 10;  // after each allocation, never accessible
 constexpr uint64_t kLine = 128;
 constexpr uint64_t kHostCapacity = uint64_t{2} << 40;
 
-void unmap(uint64_t begin, size_t bytes) {
-  if (bytes != 0) {
-    ::munmap(reinterpret_cast<void*>(begin), bytes);
-  }
-}
 size_t whole_pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 }  // namespace
 
 Memory::~Memory() {
   for (const auto& [begin, allocation] : live_) {
-    unmap(begin, allocation.mapped);
+    unmap(allocation.mapping);
   }
+}
+
+void Memory::unmap(const Mapping& mapping) {
+  ::munmap(reinterpret_cast<void*>(mapping.begin), mapping.bytes);
 }
 
 int Memory::add_device(uint64_t capacity) {
@@ -73,7 +72,9 @@ Result<uint64_t> Memory::allocate(size_t bytes, Placement placement) {
                         " bytes of memory left for the simulated GPU.");
   }
   const auto begin = reinterpret_cast<uint64_t>(place);
-  live_.emplace(begin, Allocation{begin + size, mapped, placement});
+  void* shadow_begin = static_cast<std::byte*>(place) + pages + kGap;
+  live_.emplace(
+      begin, Allocation{begin + size, {begin, mapped}, shadow_at(shadow_begin, size), placement});
   used += size;
   return begin;
 }
@@ -87,7 +88,18 @@ Status Memory::add(uint64_t address, size_t bytes, Placement placement) {
     return usage_error("Part of the " + std::to_string(bytes) +
                        " bytes to be made memory of the simulated GPU is that already.");
   }
-  live_.emplace(address, Allocation{address + bytes, 0, placement});
+  // It may begin and end within a line.
+  const size_t mapped = whole_pages(shadow_bytes(bytes + kLine));
+  void* shadow = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (shadow == MAP_FAILED) {
+    return device_error("The host has no memory left to watch " + std::to_string(bytes) +
+                        " bytes of its own.");
+  }
+  live_.emplace(address, Allocation{address + bytes,
+                                    {reinterpret_cast<uint64_t>(shadow), mapped},
+                                    shadow_at(shadow, bytes + kLine),
+                                    placement});
   used_[static_cast<size_t>(placement.home + 1)] += bytes;
   return {};
 }
@@ -100,9 +112,9 @@ Status Memory::free(uint64_t address) {
   }
   const Allocation& allocation = found->second;
   if (uses_ == 0) {
-    unmap(address, allocation.mapped);
+    unmap(allocation.mapping);
   } else {
-    freed_.push_back({address, allocation.mapped});
+    freed_.push_back(allocation.mapping);
   }
   used_[static_cast<size_t>(allocation.placement.home + 1)] -= allocation.end - address;
   live_.erase(found);
@@ -118,7 +130,7 @@ Memory::Use::~Use() {
   const std::unique_lock lock(memory_.mutex_);
   if (--memory_.uses_ == 0) {
     for (const Mapping& mapping : memory_.freed_) {
-      unmap(mapping.begin, mapping.bytes);
+      unmap(mapping);
     }
     memory_.freed_.clear();
   }
@@ -134,12 +146,7 @@ bool Memory::find(uint64_t address, Range& range) const {
   if (address >= after->second.end) {
     return false;
   }
-  range = {after->first, after->second.end, after->second.placement, {}};
-  if (after->second.mapped != 0) {
-    const size_t size = after->second.end - after->first;
-    range.shadow =
-        shadow_at(reinterpret_cast<void*>(after->first + whole_pages(size) + kGap), size);
-  }
+  range = {after->first, after->second.end, after->second.placement, after->second.shadow};
   return true;
 }
 
@@ -335,15 +342,14 @@ uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t*
     const uint64_t end = (address + size - 1) / 64;
     segments += end - first + (first == last_segment ? 0 : 1);
     last_segment = end;
-    const uint64_t line = (address + size - 1) / 128;
-    if (line != last_line || address / 128 != line) {
+    const uint64_t line = (address + size - 1) / kLine;
+    if (line != last_line || address / kLine != line) {
       touch(*wave.group->counts, range->touched, range->begin, address, size, bits);
       last_line = line;
       const uint8_t* stored = range->shadow.written;
       written |=
-          stored != nullptr &&
-          (__atomic_load_n(&stored[line - range->begin / kLine], __ATOMIC_RELAXED) == era ||
-           __atomic_load_n(&stored[(address - range->begin) / kLine], __ATOMIC_RELAXED) == era);
+          __atomic_load_n(&stored[line - range->begin / kLine], __ATOMIC_RELAXED) == era ||
+          __atomic_load_n(&stored[address / kLine - range->begin / kLine], __ATOMIC_RELAXED) == era;
     }
   }
   const uint64_t total = static_cast<uint64_t>(std::popcount(reached)) * size;

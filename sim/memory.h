@@ -53,7 +53,8 @@ class Memory {
 
   /// Zeroed memory of this many bytes at a multiple of 4096. Errors (device): none left.
   Result<uint64_t> allocate(size_t bytes, Placement placement = {});
-  /// Makes memory that is there already an allocation. Errors (usage): part of it is one.
+  /// Makes memory that is there already an allocation. Errors: part of it is one (usage), or none
+  /// is left for its shadow (device).
   Status add(uint64_t address, size_t bytes, Placement placement);
   /// Errors (device): no allocation begins there.
   Status free(uint64_t address);
@@ -62,7 +63,7 @@ class Memory {
     uint64_t begin = 1;
     uint64_t end = 0;
     Placement placement;
-    Shadow shadow;  ///< none of memory that is the program's own (hipHostRegister)
+    Shadow shadow;
   };
   /// The live allocation that holds the address, or none.
   bool find(uint64_t address, Range& range) const;
@@ -83,6 +84,7 @@ class Memory {
   uint64_t capacity(int device) const;
   /// Bytes allocated in a device, or in the host.
   uint64_t used(int home) const;
+  Coherence& coherence() { return coherence_; }
 
   /// Held while a kernel or a copy runs: what is freed meanwhile is no allocation any more but
   /// stays mapped, so that they find out and nothing else happens.
@@ -97,23 +99,23 @@ class Memory {
     Memory& memory_;
   };
 
-  /// Something has happened that a waiting kernel of any device may be waiting for: a workgroup
-  /// ended or went on to new memory, or the host wrote.
+  /// A workgroup of any device ended or went on to new memory, or the host changed something: what
+  /// a kernel that waits may be waiting for. Launches tell by the count that others still get on.
   void note_progress() { progress_.fetch_add(1, std::memory_order_relaxed); }
-  /// How often it has.
   uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
-  Coherence& coherence() { return coherence_; }
 
  private:
-  struct Allocation {
-    uint64_t end = 0;
-    size_t mapped = 0;  ///< 0: not this object's to unmap
-    Placement placement;
-  };
   struct Mapping {
     uint64_t begin = 0;
     size_t bytes = 0;
   };
+  struct Allocation {
+    uint64_t end = 0;
+    Mapping mapping;  ///< of it and its shadow; of memory that was there already, the shadow's
+    Shadow shadow;
+    Placement placement;
+  };
+  static void unmap(const Mapping& mapping);
 
   mutable std::shared_mutex mutex_;
   std::map<uint64_t, Allocation> live_;
