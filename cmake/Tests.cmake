@@ -113,6 +113,14 @@ if(TARGET weft_command AND TARGET weft_sim_hip AND NOT WEFT_CDNA_LEFT_OUT AND NO
     LABELS quick ENVIRONMENT LD_LIBRARY_PATH=${hip_dir})
 endif()
 
+# Kernels as others write them, compiled by Triton, run by the simulator through HIP's calls. Skipped, in
+# words, where `scripts/setup corpus` was not run.
+if(TARGET weft_sim_hip AND NOT WEFT_SANITIZE)
+  add_test(NAME corpus COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/corpus/run.py
+    $<TARGET_FILE:weft_sim_hip> --random 200)
+  set_tests_properties(corpus PROPERTIES LABELS slow SKIP_RETURN_CODE 77)
+endif()
+
 # What is installed and copied to other machines: the sanitized build is not.
 if(NOT WEFT_SANITIZE)
   add_test(NAME consumer

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Runs the corpus: kernels as users of Triton write them, and kernels made at random, compiled by
+Triton's public wheel for gfx942 and gfx950, run on the simulator and held against numpy.
+
+    run.py LIBRARY [--target T] [--case GLOB] [--random N] [--first K] [--seed S] [--jobs J]
+
+LIBRARY is libweft-amdhip64.so, the simulator that answers HIP's calls. A case fails where a number is
+wrong or the simulator accuses a launch. Prints a line for each failure, then the table of kernels, with
+the vector instructions of waves that the simulator executed for each second of processor time.
+--random N makes N kernels at random, the first from the number K (otherwise from the seed).
+Exit codes: 0 all right, 1 not, 77 where Python's packages are missing: `scripts/setup corpus` brings
+them into build/corpus, which is used by itself.
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import fnmatch
+import os
+import pathlib
+import sys
+import time
+import zlib
+
+SKIPPED = 77
+RANDOM_AT_ONCE = 50
+
+HOME = pathlib.Path(__file__).resolve().parents[2] / "build" / "corpus"
+# What Triton compiled before, it takes from there.
+os.environ.setdefault("TRITON_CACHE_DIR", str(HOME / "compiled"))
+
+try:
+    import ml_dtypes  # noqa: F401
+    import numpy as np
+    import triton
+except ImportError as missing:
+    python = HOME / "bin" / "python"
+    if python.exists() and pathlib.Path(sys.prefix) != HOME:
+        os.execv(python, [str(python), *sys.argv])
+    print(f"corpus: skipped: Python has no {missing.name}; `scripts/setup corpus` brings it.")
+    sys.exit(SKIPPED)
+
+import atomics  # noqa: F401
+import attention  # noqa: F401
+import elementwise  # noqa: F401
+import moves  # noqa: F401
+import products  # noqa: F401
+import random_kernels
+import rows  # noqa: F401
+from case import CASES, TARGETS
+from gpu import Counts, Gpu
+
+
+@dataclasses.dataclass
+class Row:
+    """Of the table."""
+
+    name: str
+    target: str
+    cases: int
+    failures: list
+    counts: Counts
+
+
+def run_all(library, target, name, attempts):
+    """Runs functions of a GPU, each with a label. A row of the table, and failures."""
+    gpu = Gpu(library, target)
+    failures = []
+    for label, attempt in attempts:
+        try:
+            attempt(gpu)
+        except Exception as error:  # whatever goes wrong is the case's failure
+            failures.append(f"{name} {target} ({label}): {type(error).__name__}: {error}")
+        gpu.release()
+    return Row(name, target, len(attempts), failures, gpu.counts)
+
+
+def run_case(library, target, name, seed):
+    chosen = next(c for c in CASES if c.name == name)
+
+    def attempt(index, variant):
+        rng = np.random.default_rng([seed, zlib.crc32(name.encode()), index])
+        label = ", ".join(f"{k}={getattr(v, '__name__', v)}" for k, v in variant.items())
+        return label, lambda gpu: chosen.run(gpu, rng, **variant)
+
+    return run_all(library, target, name, [attempt(k, v) for k, v in enumerate(chosen.variants)])
+
+
+def run_random(library, target, first, count):
+    seeds = range(first, first + count)
+    return run_all(
+        library,
+        target,
+        f"random from {first}",
+        [(str(s), lambda gpu, s=s: random_kernels.run(gpu, s)) for s in seeds],
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("library")
+    parser.add_argument("--target", choices=TARGETS)
+    parser.add_argument("--case", default="*")
+    parser.add_argument("--random", type=int, default=0)
+    parser.add_argument("--first", type=int)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32)
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    arguments = parser.parse_args()
+    library, seed = arguments.library, arguments.seed
+    first = seed if arguments.first is None else arguments.first
+    print(f"corpus: seed {seed}, Triton {triton.__version__}", flush=True)
+
+    rows, failed = [], 0
+    with concurrent.futures.ProcessPoolExecutor(arguments.jobs) as pool:
+        jobs = [
+            pool.submit(run_case, library, target, case.name, seed)
+            for case in CASES
+            for target in case.targets
+            if fnmatch.fnmatch(case.name, arguments.case) and arguments.target in (None, target)
+        ]
+        jobs += [
+            pool.submit(
+                run_random, library, target, first + k, min(RANDOM_AT_ONCE, arguments.random - k)
+            )
+            for k in range(0, arguments.random, RANDOM_AT_ONCE)
+            for target in TARGETS
+            if arguments.target in (None, target)
+        ]
+        for job in jobs:
+            rows.append(job.result())
+            for failure in rows[-1].failures:
+                print(f"FAILED {failure}", flush=True)
+
+    print(
+        f"\n{'kernel':28} {'target':7} {'cases':>5} {'launches':>8} {'vector instr.':>14} {'M/s':>6}  verdict"
+    )
+    for row in rows:
+        counts = row.counts
+        speed = counts.vector / counts.seconds / 1e6 if counts.seconds else 0
+        verdict = f"{len(row.failures)} FAILED" if row.failures else "passed"
+        failed += len(row.failures)
+        print(
+            f"{row.name:28} {row.target:7} {row.cases:5} {counts.launches:8} {counts.vector:14} {speed:6.1f}  {verdict}"
+        )
+    print(f"corpus: {sum(row.cases for row in rows)} cases, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
