@@ -117,7 +117,7 @@ endif()
 # words, where `scripts/setup corpus` was not run.
 if(TARGET weft_sim_hip AND NOT WEFT_SANITIZE)
   add_test(NAME corpus COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/corpus/run.py
-    $<TARGET_FILE:weft_sim_hip> --random 200)
+    $<TARGET_FILE:weft_sim_hip> --random 200 --table ${CMAKE_BINARY_DIR}/corpus.txt)
   set_tests_properties(corpus PROPERTIES LABELS slow SKIP_RETURN_CODE 77)
 endif()
 

@@ -3,11 +3,13 @@
 Triton's public wheel for gfx942 and gfx950, run on the simulator and held against numpy.
 
     run.py LIBRARY [--target T] [--case GLOB] [--random N] [--first K] [--seed S] [--jobs J]
+           [--table FILE]
 
 LIBRARY is libweft-amdhip64.so, the simulator that answers HIP's calls. A case fails where a number is
 wrong or the simulator accuses a launch. Prints a line for each failure, then the table of kernels, with
 the vector instructions of waves that the simulator executed for each second of processor time.
 --random N makes N kernels at random, the first from the number K (otherwise from the seed).
+--table FILE has the table written there as well.
 Exit codes: 0 all right, 1 not, 77 where Python's packages are missing: `scripts/setup corpus` brings
 them into build/corpus, which is used by itself.
 """
@@ -101,6 +103,7 @@ def main():
     parser.add_argument("library")
     parser.add_argument("--target", choices=TARGETS)
     parser.add_argument("--case", default="*")
+    parser.add_argument("--table", type=pathlib.Path)
     parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--first", type=int)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32)
@@ -110,7 +113,7 @@ def main():
     first = seed if arguments.first is None else arguments.first
     print(f"corpus: seed {seed}, Triton {triton.__version__}", flush=True)
 
-    rows, failed = [], 0
+    results, failed = [], 0
     with concurrent.futures.ProcessPoolExecutor(arguments.jobs) as pool:
         jobs = [
             pool.submit(run_case, library, target, case.name, seed)
@@ -127,22 +130,24 @@ def main():
             if arguments.target in (None, target)
         ]
         for job in jobs:
-            rows.append(job.result())
-            for failure in rows[-1].failures:
+            results.append(job.result())
+            for failure in results[-1].failures:
                 print(f"FAILED {failure}", flush=True)
 
-    print(
-        f"\n{'kernel':28} {'target':7} {'cases':>5} {'launches':>8} {'vector instr.':>14} {'M/s':>6}  verdict"
-    )
-    for row in rows:
+    table = [f"{'kernel':28} {'target':7} {'cases':>5} {'launches':>8} {'M/s':>6}  verdict"]
+    for row in results:
         counts = row.counts
         speed = counts.vector / counts.seconds / 1e6 if counts.seconds else 0
         verdict = f"{len(row.failures)} FAILED" if row.failures else "passed"
         failed += len(row.failures)
-        print(
-            f"{row.name:28} {row.target:7} {row.cases:5} {counts.launches:8} {counts.vector:14} {speed:6.1f}  {verdict}"
+        table.append(
+            f"{row.name:28} {row.target:7} {row.cases:5} {counts.launches:8} {speed:6.1f}  {verdict}"
         )
-    print(f"corpus: {sum(row.cases for row in rows)} cases, {failed} failed")
+    table.append(f"corpus: {sum(row.cases for row in results)} cases, {failed} failed")
+    text = "\n".join(table) + "\n"
+    print("\n" + text, end="")
+    if arguments.table:
+        arguments.table.write_text(text)
     return 1 if failed else 0
 
 
