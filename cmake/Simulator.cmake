@@ -61,23 +61,33 @@ target_link_libraries(weft_sim_hip PRIVATE weft_sim weft_flags weft_dependencies
 target_link_options(weft_sim_hip PRIVATE -Wl,-u,hipGetProcAddress
   -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/hip.map)
 
-# HIP kernels that the tests run: written as anyone writes them, compiled for both targets.
+# HIP kernels that the tests run: written as anyone writes them, compiled for both targets; the corpus
+# also with less optimisation, as name-O0 and the like.
 set(WEFT_SIM_KERNELS ${CMAKE_BINARY_DIR}/sim)
 set(sim_kernel_objects)
 if(NOT WEFT_CDNA_LEFT_OUT)
   file(GLOB sim_kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/sim/testdata/*.hip)
   foreach(source IN LISTS sim_kernels)
     get_filename_component(name ${source} NAME_WE)
-    foreach(target IN LISTS WEFT_CDNA_TARGETS)
-      set(object ${WEFT_SIM_KERNELS}/${name}.${target}.co)
-      add_custom_command(OUTPUT ${object}
-        COMMAND ${WEFT_CLANG_22} -x hip --cuda-device-only --offload-arch=${target} -nogpuinc
-          -nogpulib --no-gpu-bundle-output -fuse-cuid=none -std=c++20 -O3 -gline-tables-only
-          -mprintf-kind=buffered
-          -ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -Wall -Wextra -Werror
-          -I ${PROJECT_SOURCE_DIR} ${source} -o ${object}
-        DEPENDS ${source} ${CMAKE_SOURCE_DIR}/sim/testdata/hip.h VERBATIM COMMENT "Compiling sim/testdata/${name}.hip for ${target}")
-      list(APPEND sim_kernel_objects ${object})
+    set(variants ${name}:O3)
+    if(name STREQUAL corpus)
+      set(variants ${name}-O0:O0 ${name}-O1:O1 ${name}-O3:O3)
+    endif()
+    foreach(variant IN LISTS variants)
+      string(REPLACE : ";" variant ${variant})
+      list(GET variant 0 result)
+      list(GET variant 1 level)
+      foreach(target IN LISTS WEFT_CDNA_TARGETS)
+        set(object ${WEFT_SIM_KERNELS}/${result}.${target}.co)
+        add_custom_command(OUTPUT ${object}
+          COMMAND ${WEFT_CLANG_22} -x hip --cuda-device-only --offload-arch=${target} -nogpuinc
+            -nogpulib --no-gpu-bundle-output -fuse-cuid=none -std=c++20 -${level} -gline-tables-only
+            -mprintf-kind=buffered -ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -Wall -Wextra -Werror
+            -I ${PROJECT_SOURCE_DIR} ${source} -o ${object}
+          DEPENDS ${source} ${CMAKE_SOURCE_DIR}/sim/testdata/hip.h VERBATIM
+          COMMENT "Compiling sim/testdata/${name}.hip for ${target}, -${level}")
+        list(APPEND sim_kernel_objects ${object})
+      endforeach()
     endforeach()
   endforeach()
 endif()

@@ -63,7 +63,8 @@ class KernelTest : public testing::TestWithParam<Target> {
       ADD_FAILURE() << "no kernel " << name;
       return {};
     }
-    Result<LaunchReport> report = device_.launch(*kernel, grid, block, 0, packed, options_);
+    Result<LaunchReport> report =
+        device_.launch(*kernel, grid, block, dynamic_lds_, packed, options_);
     if (!report.ok()) {
       ADD_FAILURE() << report.error().message;
       return {};
@@ -81,6 +82,7 @@ class KernelTest : public testing::TestWithParam<Target> {
   Device device_{GetParam()};
   std::shared_ptr<Module> module_;
   LaunchOptions options_;
+  uint32_t dynamic_lds_ = 0;  ///< bytes of the next launch
 
  private:
   template <class T>
