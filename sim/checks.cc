@@ -82,7 +82,7 @@ void check_written(Wave& wave, const Instruction& i, const Operand& o, uint64_t 
     }
   } else if (o.kind == Operand::Kind::sgpr) {
     for (int r = o.index; r < o.index + o.words && r < kExec; ++r) {
-      if (!checks.scalar_written[r]) [[unlikely]] {
+      if (checks.scalar_written[r] != ~0U) [[unlikely]] {
         report_meaningless(wave, i, 0, scalar_name(r));
       }
     }
@@ -118,7 +118,7 @@ uint64_t written_lanes(const WaveChecks& checks, const Operand& o, int first, in
     }
   } else if (o.kind == Operand::Kind::sgpr) {
     for (int k = first; k <= last && o.index + k < kExec; ++k) {
-      if (!checks.scalar_written[o.index + k]) {
+      if (checks.scalar_written[o.index + k] != ~0U) {
         return 0;
       }
     }
@@ -175,6 +175,55 @@ uint64_t known_lane(const Wave& wave, const Instruction& i) {
   return (written_lanes(checks, i.operand[1], 0, 0) >> lane & 1) != 0 ? known : 0;
 }
 
+/// Bits of a scalar operand that mean something; of a mask of lanes, the lanes.
+uint64_t written_bits(const WaveChecks& checks, const Operand& o) {
+  uint64_t bits = ~uint64_t{0};
+  for (int k = 0; o.kind == Operand::Kind::sgpr && k < o.words && o.index + k < kExec; ++k) {
+    bits &= ~(uint64_t{~checks.scalar_written[o.index + k]} << (32 * k));
+  }
+  return bits;
+}
+
+/// Of a bitwise scalar instruction's result, the bits that its sources decide: 0 and what was never
+/// written is 0.
+uint64_t decided_bits(const Wave& wave, const Instruction& i) {
+  const auto value = [&](const Operand& o) {
+    return o.words == 2 ? wave.read64(o) : uint64_t{wave.read32(o)};
+  };
+  const std::string_view name = i.row->name;
+  if (name.find("exec_") != std::string_view::npos) {
+    return ~uint64_t{0};  // EXEC always means something
+  }
+  const Operand& first = i.operand[1];
+  const uint64_t a_known = written_bits(*wave.checks, first);
+  if (i.operands < 3) {
+    return a_known;  // s_mov, s_not
+  }
+  const Operand& second = i.operand[2];
+  const uint64_t b_known = written_bits(*wave.checks, second);
+  const uint64_t both = a_known & b_known;
+  const bool inverts = name.find("n2_") != std::string_view::npos;
+  const uint64_t a = value(first);
+  const uint64_t b = inverts ? ~value(second) : value(second);
+  if (name.starts_with("s_and") || name.starts_with("s_nand")) {
+    return both | (a_known & ~a) | (b_known & ~b);
+  }
+  if (name.starts_with("s_or") || name.starts_with("s_nor")) {
+    return both | (a_known & a) | (b_known & b);
+  }
+  return both;  // s_xor, s_xnor
+}
+bool is_bitwise(std::string_view name) {
+  static constexpr std::string_view kNames[] = {"s_and", "s_or",  "s_andn2", "s_orn2", "s_nand",
+                                                "s_nor", "s_xor", "s_xnor",  "s_mov",  "s_not"};
+  if (name.ends_with("exec_b64")) {
+    return true;
+  }
+  return (name.ends_with("_b32") || name.ends_with("_b64")) &&
+         std::find(std::begin(kNames), std::end(kNames), name.substr(0, name.size() - 4)) !=
+             std::end(kNames);
+}
+
 /// WaveChecks::moved of an instruction that is about to be executed.
 uint64_t lanes_to_move(Wave& wave, const Instruction& i) {
   if (i.reader == Reader::reads_lane) {
@@ -200,10 +249,7 @@ uint64_t known_lanes(const Wave& wave, const Instruction& i, int k) {
     const uint64_t mask = wave.read64(i.operand[3]);
     return ((written_lanes(checks, i.operand[1], 0, 0) & ~mask) |
             (written_lanes(checks, i.operand[2], 0, 0) & mask)) &
-           written_lanes(checks, i.operand[3], 0, 1);
-  }
-  if (i.reader == Reader::selects_scalar) {
-    return written_lanes(checks, i.operand[wave.scc != 0 ? 1 : 2], k, k);
+           written_bits(checks, i.operand[3]);
   }
   uint64_t known = ~uint64_t{0};
   for (int n = first; n < i.operands; ++n) {
@@ -255,6 +301,20 @@ void arrive(Workgroup& group, const Outstanding& o, uint16_t bits) {
   }
 }
 
+/// Bits of word k of a scalar result that mean something.
+uint64_t known_bits(Wave& wave, const Instruction& i, int k, uint64_t lanes) {
+  if (i.reader == Reader::bitwise) {
+    return wave.checks->decided >> (32 * k);
+  }
+  if (i.reader == Reader::selects_scalar) {
+    return written_bits(*wave.checks, i.operand[wave.scc != 0 ? 1 : 2]) >> (32 * k);
+  }
+  const uint64_t known = known_lanes(wave, i, k);
+  // Of vector sources, the active lanes count.
+  const bool all = i.vector ? (known & lanes) == lanes : known != 0;
+  return all ? ~uint64_t{0} : 0;
+}
+
 void forget(WaveChecks& checks, Workgroup& group, const Outstanding& o) {
   for (int r = o.first; o.first >= 0 && r < o.first + o.words; ++r) {
     if (o.scalar) {
@@ -288,6 +348,7 @@ void prepare_checks(Instruction& i) {
       : name == "v_swap_b32" || name == "v_permlane16_swap_b32" || name == "v_permlane32_swap_b32"
           ? Reader::swaps
       : name == "v_readlane_b32" || name == "v_readfirstlane_b32" ? Reader::reads_lane
+      : is_bitwise(name)                                          ? Reader::bitwise
                                                                   : Reader::plain;
   std::array<uint64_t, kTouchedWords> masks{};
   for (const Operand& o : std::span(i.operand, i.operands)) {
@@ -315,6 +376,9 @@ void prepare_checks(Instruction& i) {
 void check_sources(Wave& wave, const Instruction& i) {
   if (i.row == nullptr || i.operands == 0) {
     return;
+  }
+  if (i.reader == Reader::bitwise) {
+    wave.checks->decided = decided_bits(wave, i);  // while the sources are what they were
   }
   const bool load = is_load(i);
   for (int k = 0; k < i.operands; ++k) {
@@ -383,7 +447,8 @@ void note_results(Wave& wave, const Instruction& i) {
     const Operand& o = i.operand[n];
     const int words = std::min<int>(o.words, 32);
     for (int k = 0; k < words; ++k) {
-      known[k] = known_lanes(wave, i, k) & ~doubted_lanes(wave);
+      known[k] = o.kind == Operand::Kind::sgpr ? known_bits(wave, i, k, lanes)
+                                               : known_lanes(wave, i, k) & ~doubted_lanes(wave);
     }
     for (int k = 0; k < words; ++k) {
       if (o.kind == Operand::Kind::vgpr) {
@@ -391,8 +456,7 @@ void note_results(Wave& wave, const Instruction& i) {
         written = (written & ~lanes) | (known[k] & lanes);
         checks.update(o.index + k);
       } else if (o.kind == Operand::Kind::sgpr && o.index + k < 128) {
-        // Of vector sources, the active lanes count.
-        checks.scalar_written[o.index + k] = i.vector ? (known[k] & lanes) == lanes : known[k] != 0;
+        checks.scalar_written[o.index + k] = static_cast<uint32_t>(known[k]);
         checks.update_scalar(o.index + k);
       }
     }
@@ -868,6 +932,19 @@ void note_lds(Wave& wave, const Instruction& i, const uint32_t* addresses, uint6
     write.bytes = bytes;
     std::copy_n(addresses, kLanes, write.address.begin());
   }
+  // Parts of a word that neighbours touch together are one access: two lanes' halves are whole.
+  struct {
+    uint32_t word;
+    int lane;
+    uint32_t touched;
+    uint32_t equal;
+  } part{};
+  const auto note_part = [&] {
+    if (part.touched != 0) {
+      note_word({wave, i, part.lane, 4 * part.word, use, false}, part.word,
+                static_cast<uint8_t>(part.touched), static_cast<uint8_t>(part.equal));
+    }
+  };
   for (; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     const uint32_t end = addresses[l] + static_cast<uint32_t>(bytes);
@@ -875,10 +952,17 @@ void note_lds(Wave& wave, const Instruction& i, const uint32_t* addresses, uint6
       const uint32_t begin_byte = std::max(addresses[l], 4 * word) - 4 * word;
       const uint32_t end_byte = std::min(end, 4 * word + 4) - 4 * word;
       const uint32_t touched = ((1U << end_byte) - 1) & ~((1U << begin_byte) - 1);
-      note_word({wave, i, l, 4 * word, use, false}, word, static_cast<uint8_t>(touched),
-                equal_bytes(wave, addresses[l], l, word, touched, values));
+      const uint32_t equal = equal_bytes(wave, addresses[l], l, word, touched, values);
+      if (part.touched != 0 && word == part.word && (touched & part.touched) == 0) {
+        part.touched |= touched;
+        part.equal |= equal;
+        continue;
+      }
+      note_part();
+      part = {word, l, touched, equal};
     }
   }
+  note_part();
   if (stores && wave.group->shadow.flags) {
     ++checks->clock[wave.index];
   }

@@ -17,7 +17,6 @@
 #pragma once
 
 #include <array>
-#include <bitset>
 #include <cstdint>
 #include <deque>
 #include <vector>
@@ -64,13 +63,16 @@ struct Outstanding {
 struct WaveChecks {
   std::array<uint64_t, kVectorRegisters> written{};  ///< lanes
   std::array<uint8_t, kVectorRegisters> pending{};   ///< outstanding operations that write it
-  std::bitset<128> scalar_written;
+  /// Bits that mean something. Masks of lanes are joined from parts, of which lanes that took
+  /// another way have none.
+  std::array<uint32_t, 128> scalar_written{};
   std::array<uint8_t, 128> scalar_pending{};
   std::deque<Outstanding> vm;
   std::deque<Outstanding> lgkm;
   std::vector<LdsWrite> lds;  ///< of the instruction being executed
-  uint64_t moved = 0;  ///< its result's lanes that mean something, where its operands say which
-                       ///< lanes it reads: found before it writes them
+  uint64_t moved = 0;    ///< its result's lanes that mean something, where its operands say which
+                         ///< lanes it reads: found before it writes them
+  uint64_t decided = 0;  ///< bits of its result, of a bitwise scalar one
   Clock clock{};
   /// What the wave knew of the others, from which of its steps on, since the last barrier. Kept
   /// where LdsShadow::flags is set.
@@ -98,7 +100,7 @@ struct WaveChecks {
                              pending[static_cast<size_t>(vector_register)] == 0);
   }
   void update_scalar(int index) {
-    set(kVectorRegisters + index, scalar_written[static_cast<size_t>(index)] &&
+    set(kVectorRegisters + index, scalar_written[static_cast<size_t>(index)] == ~0U &&
                                       scalar_pending[static_cast<size_t>(index)] == 0);
   }
 

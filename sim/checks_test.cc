@@ -124,6 +124,16 @@ TEST_P(Faults, RegisterNeverWritten) {
                out.data());
 }
 
+TEST_P(Faults, MaskNeverWritten) {
+  const auto out = array<int>(64);
+  const LaunchReport report = run("mask_never_written", {1}, {64}, out.data());
+  ASSERT_EQ(report.findings.size(), 1U) << findings(report);
+  EXPECT_EQ(report.findings[0].kind, FindingKind::uninitialized_register);
+  EXPECT_EQ(report.findings[0].lane, 0);
+  // The lanes that are decided are no fault.
+  EXPECT_EQ(out[4], 5);
+}
+
 TEST_P(Faults, NoWait) {
   const auto in = array<int>(64);
   const auto out = array<int>(64);

@@ -216,7 +216,7 @@ void start_wave(Plan& plan, Slot& slot, int index) {
   const auto push = [&](uint32_t value) {
     if (next < 102) {
       if (checks != nullptr) {
-        checks->scalar_written[static_cast<size_t>(next)] = true;
+        checks->scalar_written[static_cast<size_t>(next)] = ~0U;
         checks->update_scalar(next);
       }
       w.s[static_cast<size_t>(next++)] = value;
@@ -265,23 +265,30 @@ void start_wave(Plan& plan, Slot& slot, int index) {
   if ((d.rsrc2 >> 10 & 1) != 0) {
     push(static_cast<uint32_t>(plan.waves_in_group) | static_cast<uint32_t>(index) << 22);
   }
-  uint64_t exec = 0;
   uint32_t* ids = w.lanes(0);
   const auto& block = launch.block;
+  const auto first = static_cast<uint32_t>(index * kLanes);
+  const int active = std::min(kLanes, plan.threads_in_group - index * kLanes);
+  const uint64_t exec = ~uint64_t{0} >> (kLanes - active);
+  uint32_t x = first % block[0];
+  uint32_t y = first / block[0] % block[1];
+  uint32_t z = first / block[0] / block[1];
   for (int l = 0; l < kLanes; ++l) {
-    const auto thread = static_cast<uint32_t>(index * kLanes + l);
-    exec |= static_cast<uint64_t>(thread < static_cast<uint32_t>(plan.threads_in_group)) << l;
-    const uint32_t x = thread % block[0];
-    const uint32_t y = thread / block[0] % block[1];
-    const uint32_t z = thread / block[0] / block[1];
     ids[l] = x | y << 10 | z << 20;
+    if (++x == block[0]) {
+      x = 0;
+      if (++y == block[1]) {
+        y = 0;
+        ++z;
+      }
+    }
   }
   w.set_pair(kExec, exec);
   if (checks != nullptr) {
     checks->written[0] = exec;
     checks->update(0);
     for (const int index : {kExec, kExec + 1}) {
-      checks->scalar_written[static_cast<size_t>(index)] = true;
+      checks->scalar_written[static_cast<size_t>(index)] = ~0U;
       checks->update_scalar(index);
     }
   }

@@ -156,6 +156,7 @@ enum class Reader : uint8_t {
   reads_lane,  ///< v_readlane, v_readfirstlane: one lane must
   exchanges,   ///< lanes receive what others have, as far as it means something
   swaps,       ///< two registers, or rows of them, change places
+  bitwise,     ///< s_and and the like: bit by bit, as masks of lanes are joined
 };
 
 /// Words of the sanitizer's bits, one bit for each of 512 vector and 128 scalar registers.

@@ -320,7 +320,7 @@ void move_relative(Wave& w, const Instruction& i) {
   for (uint32_t k = 0; k < kWords; ++k) {
     w.s[to + k] = static_cast<uint32_t>(value >> (32 * k));
     if (w.checks != nullptr) {
-      w.checks->scalar_written[to + k] = !scalar || w.checks->scalar_written[from + k];
+      w.checks->scalar_written[to + k] = scalar ? w.checks->scalar_written[from + k] : ~0U;
       w.checks->update_scalar(static_cast<int>(to + k));
     }
   }

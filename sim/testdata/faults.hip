@@ -29,6 +29,16 @@ __global__ void register_never_written(int* out) {
   out[threadIdx.x] = x;  // FAULT register_never_written
 }
 
+/// Of the mask, four lanes are nobody's.
+__global__ void mask_never_written(int* out) {
+  int x;
+  asm volatile(
+      "s_and_b64 s[40:41], s[40:41], 15\n"
+      "v_cndmask_b32 %0, 5, 7, s[40:41]"
+      : "=v"(x)::"s40", "s41", "scc");
+  out[threadIdx.x] = x;  // FAULT mask_never_written
+}
+
 __global__ void no_wait(const int* in, int* out) {
   int x;
   asm volatile(
