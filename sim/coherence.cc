@@ -304,7 +304,7 @@ void for_each_word(Wave& w, const Instruction& i, const GlobalAccess& access, F 
       const uint64_t last = std::min(end, 4 * word + 4) - 4 * word;
       const auto bytes = static_cast<uint32_t>(((1U << last) - 1) & ~((1U << first) - 1));
       f(l, 4 * word + first, bytes, range.shadow.words[word - range.begin / 4],
-        range.placement.grain, range.shadow.written[(4 * word - range.begin) / kLine]);
+        range.placement.grain, range.shadow.written[4 * word / kLine - range.begin / kLine]);
     }
   }
 }

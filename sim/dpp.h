@@ -3,6 +3,8 @@
 // written.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "sim/instruction.h"
@@ -10,58 +12,87 @@
 
 namespace weft::sim {
 
+/// Where DPP takes each lane's source from.
+struct DppLanes {
+  std::array<uint8_t, kLanes> from{};  ///< itself where there is none
+  uint64_t valid = 0;                  ///< lanes that have one
+};
+
+/// The lane that lane l reads under a control; -1: none.
+constexpr int dpp_source(Dpp dpp, int c, int l) {
+  const int row = l & 15;
+  switch (dpp) {
+    case Dpp::none:
+      return l;
+    case Dpp::quad_perm:
+      return (l & ~3) + (c >> (2 * (l & 3)) & 3);
+    case Dpp::row_shl:
+      return row + c < 16 ? l + c : -1;
+    case Dpp::row_shr:
+      return row >= c ? l - c : -1;
+    case Dpp::row_ror:
+      return (l & ~15) + ((row + 16 - c) & 15);
+    case Dpp::wave_shl:
+      return l < 63 ? l + 1 : -1;
+    case Dpp::wave_rol:
+      return (l + 1) & 63;
+    case Dpp::wave_shr:
+      return l - 1;
+    case Dpp::wave_ror:
+      return (l + 63) & 63;
+    case Dpp::row_mirror:
+      return (l & ~15) + 15 - row;
+    case Dpp::row_half_mirror:
+      return (l & ~7) + 7 - (l & 7);
+    case Dpp::row_bcast15:
+      return (l & 0x30) - 1;
+    case Dpp::row_bcast31:
+      return l > 31 ? 31 : -1;
+    case Dpp::row_newbcast:
+      return (l & ~15) + c;
+  }
+  return -1;
+}
+
+/// The sources of an instruction's lanes, looked up: quad_perm has 256 controls, the others 16.
+inline const DppLanes& find_dpp_lanes(const Instruction& i) {
+  constexpr size_t kQuads = 256;
+  constexpr size_t kKinds = static_cast<size_t>(Dpp::row_newbcast) + 1;
+  static const auto* const kTable = [] {
+    auto* table = new std::array<DppLanes, kQuads + 16 * kKinds>();
+    for (size_t k = 0; k < table->size(); ++k) {
+      const Dpp dpp = k < kQuads ? Dpp::quad_perm : static_cast<Dpp>((k - kQuads) / 16);
+      for (int l = 0; l < kLanes; ++l) {
+        const int source = dpp_source(dpp, static_cast<int>(k < kQuads ? k : k % 16), l);
+        (*table)[k].from[static_cast<size_t>(l)] = static_cast<uint8_t>(source >= 0 ? source : l);
+        (*table)[k].valid |= static_cast<uint64_t>(source >= 0) << l;
+      }
+    }
+    return table;
+  }();
+  return (*kTable)[i.dpp == Dpp::quad_perm
+                       ? i.dpp_control
+                       : kQuads + 16 * static_cast<size_t>(i.dpp) + (i.dpp_control & 15)];
+}
+
 /// The lane that DPP reads for each lane; -1: none.
 inline void dpp_lanes(const Instruction& i, int* from) {
-  const int c = i.dpp_control;
-  for (int l = 0; l < kLanes; ++l) {
-    const int row = l & 15;
-    int source = -1;
-    switch (i.dpp) {
-      case Dpp::none:
-        source = l;
-        break;
-      case Dpp::quad_perm:
-        source = (l & ~3) + (c >> (2 * (l & 3)) & 3);
-        break;
-      case Dpp::row_shl:
-        source = row + c < 16 ? l + c : -1;
-        break;
-      case Dpp::row_shr:
-        source = row >= c ? l - c : -1;
-        break;
-      case Dpp::row_ror:
-        source = (l & ~15) + ((row + 16 - c) & 15);
-        break;
-      case Dpp::wave_shl:
-        source = l < 63 ? l + 1 : -1;
-        break;
-      case Dpp::wave_rol:
-        source = (l + 1) & 63;
-        break;
-      case Dpp::wave_shr:
-        source = l - 1;
-        break;
-      case Dpp::wave_ror:
-        source = (l + 63) & 63;
-        break;
-      case Dpp::row_mirror:
-        source = (l & ~15) + 15 - row;
-        break;
-      case Dpp::row_half_mirror:
-        source = (l & ~7) + 7 - (l & 7);
-        break;
-      case Dpp::row_bcast15:
-        source = (l & 0x30) - 1;
-        break;
-      case Dpp::row_bcast31:
-        source = l > 31 ? 31 : -1;
-        break;
-      case Dpp::row_newbcast:
-        source = (l & ~15) + c;
-        break;
-    }
-    from[l] = source;
+  const DppLanes& lanes = find_dpp_lanes(i);
+  for (size_t l = 0; l < kLanes; ++l) {
+    from[l] = (lanes.valid >> l & 1) != 0 ? lanes.from[l] : -1;
   }
+}
+
+/// Lanes that have a source, and an active one.
+inline uint64_t dpp_readable(const DppLanes& lanes, uint64_t exec) {
+  if (exec == ~uint64_t{0}) [[likely]] {
+    return lanes.valid;
+  }
+  uint64_t active = 0;
+  for (int l = 0; l < kLanes; ++l) {
+    active |= (exec >> lanes.from[static_cast<size_t>(l)] & 1) << l;
+  }
+  return active & lanes.valid;
 }
 
 /// Lanes that the result is written in: active ones, less those that DPP leaves alone.
@@ -70,17 +101,13 @@ inline uint64_t write_mask(const Wave& w, const Instruction& i) {
   if (i.dpp == Dpp::none) [[likely]] {
     return exec;
   }
-  int from[kLanes];
-  dpp_lanes(i, from);
-  uint64_t mask = 0;
-  for (int l = 0; l < kLanes; ++l) {
-    const bool has_source = from[l] >= 0 && (exec >> from[l] & 1) != 0;
-    if ((has_source || i.bound_control) && (i.row_mask >> (l >> 4) & 1) != 0 &&
-        (i.bank_mask >> (l >> 2 & 3) & 1) != 0) {
-      mask |= uint64_t{1} << l;
+  uint64_t mask = i.bound_control ? exec : dpp_readable(find_dpp_lanes(i), exec) & exec;
+  for (int k = 0; (i.row_mask & i.bank_mask) != 15 && k < 16; ++k) {  // four lanes each
+    if ((i.row_mask >> (k / 4) & 1) == 0 || (i.bank_mask >> (k % 4) & 1) == 0) {
+      mask &= ~(uint64_t{15} << (4 * k));
     }
   }
-  return mask & exec;
+  return mask;
 }
 
 /// SDWA's destination selection merges a narrow result into the register.

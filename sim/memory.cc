@@ -233,16 +233,26 @@ void Touched::count(uint64_t& read, uint64_t& written) const {
 
 namespace {
 
-void touch(ThreadCounts& counts, uint8_t* touched, uint64_t begin, uint64_t address, size_t bytes,
+/// Marks lines as touched, and notes whether this launch stored in one of them.
+void touch(Wave& wave, const ThreadCounts::Range& range, uint64_t address, size_t bytes,
            uint8_t bits) {
-  const uint64_t first = (address - begin) / kLine;
-  const uint64_t last = (address - begin + bytes - 1) / kLine;
-  for (uint64_t line = first; line <= last; ++line) {
+  ThreadCounts& counts = *wave.group->counts;
+  uint8_t* touched = range.touched;
+  const uint64_t last = (address - range.begin + bytes - 1) / kLine;
+  for (uint64_t line = (address - range.begin) / kLine; line <= last; ++line) {
     // Other threads mark other bits of the same byte.
     if ((__atomic_load_n(&touched[line], __ATOMIC_RELAXED) & bits) != bits) {
       __atomic_fetch_or(&touched[line], bits, __ATOMIC_RELAXED);
       ++counts.first_touches;
     }
+  }
+  const LaunchOrder* order = wave.group->launch->order.get();
+  if (order == nullptr) {
+    return;
+  }
+  const uint8_t* stored = range.shadow.written - range.begin / kLine;
+  for (uint64_t line = address / kLine; line <= (address + bytes - 1) / kLine; ++line) {
+    counts.written |= __atomic_load_n(&stored[line], __ATOMIC_RELAXED) == order->era;
   }
 }
 
@@ -294,41 +304,31 @@ void report_unreached(Wave& wave, const Instruction& instruction, uint64_t addre
              launch.memory->describe(address));
 }
 
-}  // namespace
-
-void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes,
-                   bool write) {
-  ThreadCounts::Range* range = nullptr;
-  if (!range_of(wave, instruction, address, bytes, range)) {
-    report_unreached(wave, instruction, address, bytes, 0);
-    return nullptr;
+/// Whether the lanes of a mask are neighbours, each of whose bytes follow those of the one before:
+/// nearly always. Then they are looked at as one piece.
+bool in_a_row(const uint64_t* addresses, uint64_t mask, size_t bytes) {
+  const int first = std::countr_zero(mask);
+  const int lanes = std::popcount(mask);
+  if (mask >> first != ~uint64_t{0} >> (kLanes - lanes)) {
+    return false;
   }
-  touch(*wave.group->counts, range->touched, range->begin, address, bytes, write ? 2 : 1);
-  watch_read(wave, &address, 1, bytes);
-  if (!write) {
-    note_scalar_load(wave, instruction, address, bytes);
+  uint64_t place = addresses[first];
+  uint64_t apart = 0;
+  for (int l = first; l < first + lanes; ++l, place += bytes) {
+    apart |= addresses[l] ^ place;
   }
-  return reinterpret_cast<void*>(address);
+  return apart == 0;
 }
 
-uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t* addresses,
-                     uint64_t mask, int bytes, bool read, bool write) {
-  if (mask == 0) {
-    return 0;
-  }
-  Counters& counters = wave.group->counts->counters;
-  const auto size = static_cast<size_t>(bytes);
-  const auto bits = static_cast<uint8_t>((read ? 1 : 0) | (write ? 2 : 0));
+/// Lanes of `reached` one by one; those that reach nothing are taken out. The 64-byte segments
+/// asked for: a lane that continues the lane before it asks for no new one.
+uint64_t reach_each(Wave& wave, const Instruction& instruction, const uint64_t* addresses,
+                    size_t size, uint8_t bits, uint64_t& reached) {
   ThreadCounts::Range* range = nullptr;
-  uint64_t reached = mask;
-  // 64-byte segments: a lane that continues the lane before it asks for no new one.
   uint64_t segments = 0;
   uint64_t last_segment = ~uint64_t{0};
   uint64_t last_line = ~uint64_t{0};
-  const LaunchOrder* order = wave.group->launch->order.get();
-  const uint8_t era = order != nullptr ? order->era : 0;
-  bool written = false;
-  for (uint64_t rest = mask; rest != 0; rest &= rest - 1) {
+  for (uint64_t rest = reached; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     const uint64_t address = addresses[l];
     if ((range == nullptr || address < range->begin || address + size > range->end) &&
@@ -344,23 +344,55 @@ uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t*
     last_segment = end;
     const uint64_t line = (address + size - 1) / kLine;
     if (line != last_line || address / kLine != line) {
-      touch(*wave.group->counts, range->touched, range->begin, address, size, bits);
+      touch(wave, *range, address, size, bits);
       last_line = line;
-      const uint8_t* stored = range->shadow.written;
-      written |=
-          __atomic_load_n(&stored[line - range->begin / kLine], __ATOMIC_RELAXED) == era ||
-          __atomic_load_n(&stored[address / kLine - range->begin / kLine], __ATOMIC_RELAXED) == era;
     }
   }
-  const uint64_t total = static_cast<uint64_t>(std::popcount(reached)) * size;
+  return segments;
+}
+
+}  // namespace
+
+void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes,
+                   bool write) {
+  ThreadCounts::Range* range = nullptr;
+  if (!range_of(wave, instruction, address, bytes, range)) {
+    report_unreached(wave, instruction, address, bytes, 0);
+    return nullptr;
+  }
+  touch(wave, *range, address, bytes, write ? 2 : 1);
+  watch_read(wave, &address, 1, bytes);
+  if (!write) {
+    note_scalar_load(wave, instruction, address, bytes);
+  }
+  return reinterpret_cast<void*>(address);
+}
+
+uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t* addresses,
+                     uint64_t mask, int bytes, bool read, bool write) {
+  if (mask == 0) {
+    return 0;
+  }
+  const auto size = static_cast<size_t>(bytes);
+  const auto bits = static_cast<uint8_t>((read ? 1 : 0) | (write ? 2 : 0));
+  uint64_t reached = mask;
+  uint64_t segments = 0;
+  const uint64_t begin = addresses[std::countr_zero(mask)];
+  const uint64_t all = static_cast<uint64_t>(std::popcount(mask)) * size;
+  ThreadCounts::Range* range = nullptr;
+  if (in_a_row(addresses, mask, size) && range_of(wave, instruction, begin, all, range)) {
+    touch(wave, *range, begin, all, bits);
+    segments = (begin + all - 1) / 64 - begin / 64 + 1;
+  } else {
+    segments = reach_each(wave, instruction, addresses, size, bits, reached);
+  }
   if (read) {
     watch_read(wave, addresses, reached, size);
-    counters.global_bytes_read += total;
   }
-  if (write) {
-    counters.global_bytes_written += total;
-  }
-  wave.group->counts->written |= written;
+  Counters& counters = wave.group->counts->counters;
+  const uint64_t total = static_cast<uint64_t>(std::popcount(reached)) * size;
+  counters.global_bytes_read += read ? total : 0;
+  counters.global_bytes_written += write ? total : 0;
   counters.global_requests += segments;
   counters.global_requests_least += std::min(segments, (total + 63) / 64);
   return reached;

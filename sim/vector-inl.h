@@ -76,6 +76,25 @@ inline const uint32_t* plain_source(Wave& w, const Operand& o, uint32_t* tmp, in
   return tmp;
 }
 
+/// Writes lanes of `mask`, `words` registers.
+inline void blend(uint32_t* to, const uint32_t* from, uint64_t mask, int words) {
+  for (int word = 0; word < words; ++word, to += kLanes, from += kLanes) {
+#if WEFT_SIM_AVX512
+    for (int l = 0; l < kLanes; l += 16) {
+      _mm512_mask_storeu_epi32(to + l, static_cast<__mmask16>(mask >> l),
+                               _mm512_loadu_si512(from + l));
+    }
+#else
+    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    for (int l = 0; l < kLanes; l += 8) {
+      const __m256i set = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(mask >> l)), bit);
+      _mm256_maskstore_epi32(reinterpret_cast<int*>(to + l), _mm256_cmpeq_epi32(set, bit),
+                             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + l)));
+    }
+#endif
+  }
+}
+
 /// A source after lane permutation, SDWA selection, abs and neg, in `tmp`.
 [[gnu::noinline]] inline const uint32_t* modified_source(Wave& w, const Instruction& i, int k,
                                                          const uint32_t* p, uint32_t* tmp,
@@ -83,14 +102,13 @@ inline const uint32_t* plain_source(Wave& w, const Operand& o, uint32_t* tmp, in
   const Operand& o = i.operand[k];
   alignas(64) uint32_t moved[2 * kLanes];
   if (i.dpp != Dpp::none && k == i.row->results) {
-    int from[kLanes];
-    dpp_lanes(i, from);
-    const uint64_t exec = w.exec();
+    const DppLanes& lanes = find_dpp_lanes(i);
+    const uint64_t readable = dpp_readable(lanes, w.exec());
+    std::memset(moved, 0, sizeof(uint32_t) * kLanes * static_cast<size_t>(words));
     for (int word = 0; word < words; ++word) {
-      for (int l = 0; l < kLanes; ++l) {
-        const bool has_source = from[l] >= 0 && (exec >> from[l] & 1) != 0;
-        moved[word * kLanes + l] = has_source ? p[word * kLanes + from[l]] : 0;
-      }
+      alignas(64) uint32_t all[kLanes];
+      WEFT_SIM_LANES { all[l] = p[word * kLanes + lanes.from[l]]; }
+      blend(moved + word * kLanes, all, readable, 1);
     }
     p = moved;
   }
@@ -216,25 +234,6 @@ const uint32_t* load(Wave& w, const Instruction& i, int k, uint32_t* tmp) {
 /// Whether a result can go straight into its register.
 inline bool direct(const Wave& w, const Instruction& i) {
   return w.exec() == ~uint64_t{0} && !i.altered && i.dpp == Dpp::none;
-}
-
-/// Writes lanes of `mask`, `words` registers.
-inline void blend(uint32_t* to, const uint32_t* from, uint64_t mask, int words) {
-  for (int word = 0; word < words; ++word, to += kLanes, from += kLanes) {
-#if WEFT_SIM_AVX512
-    for (int l = 0; l < kLanes; l += 16) {
-      _mm512_mask_storeu_epi32(to + l, static_cast<__mmask16>(mask >> l),
-                               _mm512_loadu_si512(from + l));
-    }
-#else
-    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-    for (int l = 0; l < kLanes; l += 8) {
-      const __m256i set = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(mask >> l)), bit);
-      _mm256_maskstore_epi32(reinterpret_cast<int*>(to + l), _mm256_cmpeq_epi32(set, bit),
-                             _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + l)));
-    }
-#endif
-  }
 }
 
 /// omod, then clamp to [0, 1]; NaN clamps to 0 under DX10_CLAMP. MODE.IEEE and denormal results

@@ -23,24 +23,40 @@ inline float half_rounded(float x) {
   return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT)));
 }
 
+/// The polynomial of these coefficients, the constant first. Pairs of terms, then pairs of those: a
+/// lane's additions wait for four others, not for all.
+template <size_t kTerms>
+[[gnu::always_inline]] inline double polynomial(const double (&c)[kTerms], double x) {
+  static_assert(kTerms > 8 && kTerms <= 16);
+  const double x2 = x * x;
+  const double x4 = x2 * x2;
+  const auto pair = [&](size_t k) {
+    return k + 1 < kTerms ? __builtin_fma(c[k + 1], x, c[k]) : k < kTerms ? c[k] : 0.0;
+  };
+  const auto four = [&](size_t k) { return __builtin_fma(pair(k + 2), x2, pair(k)); };
+  const double low = __builtin_fma(four(4), x4, four(0));
+  const double high = kTerms > 12 ? __builtin_fma(four(12), x4, four(8)) : four(8);
+  return __builtin_fma(high, x4 * x4, low);
+}
+
 /// 2^x for |x| < 1020, to about 1e-15.
 inline double exp2_double(double x) {
+  static constexpr double kInverseFactorials[] = {1.0,
+                                                  1.0,
+                                                  0.5,
+                                                  1.0 / 6,
+                                                  1.0 / 24,
+                                                  1.0 / 120,
+                                                  1.0 / 720,
+                                                  1.0 / 5040,
+                                                  1.0 / 40320,
+                                                  1.0 / 362880,
+                                                  1.0 / 3628800,
+                                                  1.0 / 39916800,
+                                                  1.0 / 479001600,
+                                                  1.0 / 6227020800.0};
   const double n = __builtin_rint(x);
-  const double f = (x - n) * 0.693147180559945309417;
-  double p = 1.0 / 6227020800.0;
-  p = p * f + 1.0 / 479001600.0;
-  p = p * f + 1.0 / 39916800.0;
-  p = p * f + 1.0 / 3628800.0;
-  p = p * f + 1.0 / 362880.0;
-  p = p * f + 1.0 / 40320.0;
-  p = p * f + 1.0 / 5040.0;
-  p = p * f + 1.0 / 720.0;
-  p = p * f + 1.0 / 120.0;
-  p = p * f + 1.0 / 24.0;
-  p = p * f + 1.0 / 6.0;
-  p = p * f + 0.5;
-  p = p * f + 1.0;
-  p = p * f + 1.0;
+  const double p = polynomial(kInverseFactorials, (x - n) * 0.693147180559945309417);
   const auto exponent = static_cast<int32_t>(n) + 1023;
   return p * std::bit_cast<double>(static_cast<int64_t>(exponent) << 52);
 }
@@ -57,18 +73,9 @@ inline double log2_double(double x) {
   const double m = std::bit_cast<double>(bits - (static_cast<int64_t>(exponent) << 52));
   const double s = (m - 1) / (m + 1);
   const double z = s * s;
-  double p = 1.0 / 21;
-  p = p * z + 1.0 / 19;
-  p = p * z + 1.0 / 17;
-  p = p * z + 1.0 / 15;
-  p = p * z + 1.0 / 13;
-  p = p * z + 1.0 / 11;
-  p = p * z + 1.0 / 9;
-  p = p * z + 1.0 / 7;
-  p = p * z + 1.0 / 5;
-  p = p * z + 1.0 / 3;
-  p = p * z + 1.0;
-  return 2.88539008177792681472 * s * p + exponent;
+  static constexpr double kOdd[] = {1.0,      1.0 / 3,  1.0 / 5,  1.0 / 7,  1.0 / 9, 1.0 / 11,
+                                    1.0 / 13, 1.0 / 15, 1.0 / 17, 1.0 / 19, 1.0 / 21};
+  return 2.88539008177792681472 * s * polynomial(kOdd, z) + exponent;
 }
 inline float log2_float(float x) {
   const auto y = static_cast<float>(log2_double(x > 0 && x < INFINITY ? x : 1.0F));
@@ -110,7 +117,10 @@ bool is_denormal(T x) {
 template <class T>
 T scaled(T x, int exponent) {
   if constexpr (sizeof(T) == 4) {
-    return __builtin_ldexpf(x, exponent);
+    // Exact in double, and rounded once.
+    const int bounded = exponent < -300 ? -300 : exponent > 300 ? 300 : exponent;
+    const auto factor = std::bit_cast<double>(static_cast<int64_t>(bounded + 1023) << 52);
+    return static_cast<float>(double{x} * factor);
   } else {
     return __builtin_ldexp(x, exponent);
   }
@@ -142,49 +152,64 @@ int frexp_exponent(T x) {
   return e;
 }
 
+/// Without branches, so that lanes are vectors.
 template <class T>
 T div_fixup(T q, T denominator, T numerator) {
-  constexpr int kMax = sizeof(T) == 4 ? 255 : 2047;
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  constexpr int kDigits = std::numeric_limits<T>::digits - 1;
   constexpr int kTiny = sizeof(T) == 4 ? -150 : -1075;
-  const T a = denominator;
-  const T b = numerator;
-  const bool negative = std::signbit(a) != std::signbit(b);
-  T result;
-  if (b != b) {
-    return b + b;
-  }
-  if (a != a) {
-    return a + a;
-  }
-  if ((a == 0 && b == 0) || (std::isinf(a) && std::isinf(b))) {
-    return -std::numeric_limits<T>::quiet_NaN();
-  }
-  if (a == 0 || std::isinf(b)) {
-    result = std::numeric_limits<T>::infinity();
-  } else if (std::isinf(a) || b == 0) {
-    result = 0;
-  } else if (exponent_of(b) - exponent_of(a) < kTiny) {
-    result = 0;  // the manual's UNDERFLOW
-  } else if (exponent_of(a) == kMax) {
-    result = std::numeric_limits<T>::infinity();
-  } else {
-    // A quotient that overflowed on the way here became NaN: the macro relies on infinity.
-    result = q != q ? std::numeric_limits<T>::infinity() : std::abs(q);
-  }
-  return negative ? -result : result;
+  constexpr Bits kInfinity = std::bit_cast<Bits>(std::numeric_limits<T>::infinity());
+  constexpr Bits kSign = ~(~Bits{0} >> 1);
+  constexpr Bits kQuiet = Bits{1} << (kDigits - 1);
+  const auto a = std::bit_cast<Bits>(denominator);
+  const auto b = std::bit_cast<Bits>(numerator);
+  const Bits a_size = a & ~kSign;
+  const Bits b_size = b & ~kSign;
+  const Bits q_size = std::bit_cast<Bits>(q) & ~kSign;
+  // A quotient that overflowed on the way here became NaN: the macro relies on infinity.
+  Bits size = q_size > kInfinity ? kInfinity : q_size;
+  // The manual's UNDERFLOW.
+  size =
+      static_cast<int>(b_size >> kDigits) - static_cast<int>(a_size >> kDigits) < kTiny ? 0 : size;
+  const bool vanishes = (a_size == kInfinity) | (b_size == 0);
+  const bool overflows = (a_size == 0) | (b_size == kInfinity);
+  size = overflows ? kInfinity : vanishes ? 0 : size;
+  Bits result = size | ((a ^ b) & kSign);
+  result = overflows & vanishes ? kSign | kInfinity | kQuiet : result;
+  result = a_size > kInfinity ? a | kQuiet : result;
+  result = b_size > kInfinity ? b | kQuiet : result;
+  return std::bit_cast<T>(result);
 }
 
+/// Whether a quotient's operands may be such that v_div_scale changes them, in some lane.
 template <class S>
-void div_scale(Wave& w, const Instruction& i) {
+bool needs_scaling(const uint32_t* denominator, const uint32_t* numerator) {
+  constexpr bool kSingle = sizeof(typename S::T) == 4;
+  constexpr int kMost = kSingle ? 250 : 2042;
+  constexpr int kLeast = kSingle ? 24 : 54;
+  constexpr int kApart = kSingle ? 96 : 768;
+  const uint32_t* high_a = denominator + (S::kWords - 1) * kLanes;
+  const uint32_t* high_b = numerator + (S::kWords - 1) * kLanes;
+  constexpr int kShift = kSingle ? 23 : 20;
+  constexpr int kMask = kSingle ? 255 : 2047;
+  int unusual = 0;
+  WEFT_SIM_LANES {
+    const int a = static_cast<int>(high_a[l] >> kShift) & kMask;
+    const int b = static_cast<int>(high_b[l] >> kShift) & kMask;
+    unusual |= static_cast<int>(a < 1) | static_cast<int>(a > kMost) |
+               static_cast<int>(b < kLeast) | static_cast<int>(b == kMask) |
+               static_cast<int>(b - a >= kApart) | static_cast<int>(a - b >= kApart);
+  }
+  return unusual != 0;
+}
+
+/// v_div_scale of every lane: the scaled operand, and in the result's bits which lanes
+/// v_div_fmas must undo. `p`: the operand, the denominator, the numerator.
+template <class S>
+uint64_t scale_lanes(const uint32_t* const* p, uint32_t* out) {
   using T = typename S::T;
   constexpr bool kSingle = sizeof(T) == 4;
   constexpr int kStep = kSingle ? 64 : 128;
-  alignas(64) uint32_t tmp[3][2 * kLanes];
-  alignas(64) uint32_t out[2 * kLanes];
-  const uint32_t* p[3];
-  for (int k = 0; k < 3; ++k) {
-    p[k] = source(w, i, 2 + k, tmp[k], S::kWords, S::kType);
-  }
   uint64_t vcc = 0;
   for (int l = 0; l < kLanes; ++l) {
     const T x = S::get(p[0], l);
@@ -216,6 +241,23 @@ void div_scale(Wave& w, const Instruction& i) {
     vcc |= static_cast<uint64_t>(post) << l;
     S::put(out, l, result);
   }
+  return vcc;
+}
+
+template <class S>
+void div_scale(Wave& w, const Instruction& i) {
+  alignas(64) uint32_t tmp[3][2 * kLanes];
+  alignas(64) uint32_t out[2 * kLanes];
+  const uint32_t* p[3];
+  for (int k = 0; k < 3; ++k) {
+    p[k] = source(w, i, 2 + k, tmp[k], S::kWords, S::kType);
+  }
+  uint64_t vcc = 0;
+  if (!needs_scaling<S>(p[1], p[2])) [[likely]] {
+    std::memcpy(out, p[0], sizeof(uint32_t) * kLanes * S::kWords);
+  } else {
+    vcc = scale_lanes<S>(p, out);
+  }
   const uint64_t exec = w.exec();
   blend(w.lanes(i.operand[0].index), out, exec, S::kWords);
   w.write64(i.operand[1], vcc & exec);
@@ -237,18 +279,15 @@ void div_fmas(Wave& w, const Instruction& i) {
   for (int k = 0; k < 3; ++k) {
     p[k] = source(w, i, 1 + k, tmp[k], S::kWords, S::kType);
   }
-  const uint64_t vcc = w.vcc();
-  for (int l = 0; l < kLanes; ++l) {
+  WEFT_SIM_LANES { S::put(out, l, fused(S::get(p[0], l), S::get(p[1], l), S::get(p[2], l))); }
+  for (uint64_t rest = w.vcc(); rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
     const T c = S::get(p[2], l);
-    const T x = fused(S::get(p[0], l), S::get(p[1], l), c);
     const int scale = exponent_of(c) > kBias ? kStep : -kStep;
-    T result = x;
-    if ((vcc >> l & 1) != 0) {
-      result = scaled(x, scale);
-      if (is_denormal(result)) {  // rounds once: the quotient is IEEE's
-        result = static_cast<T>((Quad{S::get(p[0], l)} * S::get(p[1], l) + c) *
-                                static_cast<Quad>(scaled(T(1), scale)));
-      }
+    T result = scaled(S::get(out, l), scale);
+    if (is_denormal(result)) {  // rounds once: the quotient is IEEE's
+      result = static_cast<T>((Quad{S::get(p[0], l)} * S::get(p[1], l) + c) *
+                              static_cast<Quad>(scaled(T(1), scale)));
     }
     S::put(out, l, result);
   }

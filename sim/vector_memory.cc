@@ -102,6 +102,27 @@ void shared_addresses(Wave& w, const Instruction& i, Access& access, uint64_t la
       use == LdsUse::write ? LdsValues{w.lanes(i.operand[1].index), high ? 16 : 0} : LdsValues{});
 }
 
+/// Addresses of a raw buffer of so many bytes, and the active lanes that are within it. False where
+/// a lane with several words may be partly in it.
+bool raw_addresses(Access& access, const LaneSource& offset, uint64_t base, uint32_t immediate,
+                   uint64_t records, int bytes, bool single) {
+  const int64_t room = static_cast<int64_t>(records) - bytes;
+  uint64_t beyond = 0;
+  for (int l = 0; l < kLanes; ++l) {
+    const uint64_t place = uint64_t{offset[l]} + immediate;
+    access.address[l] = base + place;
+    beyond |= static_cast<uint64_t>(room < static_cast<int64_t>(place)) << l;
+  }
+  for (uint64_t rest = single ? 0 : beyond & access.mask; rest != 0; rest &= rest - 1) {
+    if (access.address[std::countr_zero(rest)] - base < records) {
+      return false;
+    }
+  }
+  access.partial = false;
+  access.mask &= ~beyond;
+  return true;
+}
+
 /// Lane addresses. `first`: the first of the printed address operands. `whole`: a lane's bytes are
 /// in a buffer's bounds together or not at all.
 template <Space kSpace>
@@ -192,8 +213,14 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
     }
     const bool structured = !add_lane && stride != 0 && i.idxen;
     const bool unbounded = add_lane && !i.idxen;
-    uint64_t in_bounds = 0;
     const int words = std::max(1, bytes / 4);
+    if (!swizzle && !add_lane && index.lanes == nullptr &&
+        raw_addresses(access, offset, base + scalar_offset, static_cast<uint32_t>(i.offset),
+                      records, bytes, words == 1)) {
+      access.mask = reach_lanes(w, i, access.address, access.mask, bytes, read, write);
+      return;
+    }
+    uint64_t in_bounds = 0;
     const uint64_t each = bytes < 4 ? static_cast<uint64_t>(bytes) : 4;
     const bool all_or_nothing = whole || (read && write);  // atomics
     access.partial = false;
@@ -436,6 +463,27 @@ void load(Wave& w, const Instruction& i) {
   }
 }
 
+template <int kWords>
+void store_words(const Access& access, const uint32_t* data) {
+  for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    auto* to = reinterpret_cast<void*>(access.address[l]);
+    uint32_t value[kWords];
+    for (int k = 0; k < kWords; ++k) {
+      value[k] = data[k * kLanes + l];
+    }
+    const int words = access.partial ? access.words[l] : kWords;
+    if (words == 1 && access.address[l] % 4 == 0) {
+      // One aligned word is what other workgroups may be waiting for: never in pieces.
+      __atomic_store_n(static_cast<uint32_t*>(to), value[0], __ATOMIC_RELAXED);
+    } else if (words == kWords) {
+      std::memcpy(to, value, sizeof value);
+    } else {
+      std::memcpy(to, value, size_t{4} * static_cast<size_t>(words));
+    }
+  }
+}
+
 template <Space kSpace>
 void store(Wave& w, const Instruction& i) {
   const auto kind = static_cast<Moved>(i.row->b);
@@ -452,7 +500,23 @@ void store(Wave& w, const Instruction& i) {
   if (keeps) [[unlikely]] {
     stage_store(access, staged);
   }
-  for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
+  if (kind == Moved::words) {
+    switch (bytes / 4) {
+      case 1:
+        store_words<1>(access, data);
+        break;
+      case 2:
+        store_words<2>(access, data);
+        break;
+      case 3:
+        store_words<3>(access, data);
+        break;
+      default:
+        store_words<4>(access, data);
+        break;
+    }
+  }
+  for (uint64_t rest = kind == Moved::words ? 0 : access.mask; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     auto* to = reinterpret_cast<void*>(access.address[l]);
     switch (kind) {
@@ -472,20 +536,8 @@ void store(Wave& w, const Instruction& i) {
         std::memcpy(to, &high, 2);
         break;
       }
-      default: {
-        uint32_t value[4];
-        const int words = access.partial ? access.words[l] : bytes / 4;
-        for (int k = 0; k < words; ++k) {
-          value[k] = data[k * kLanes + l];
-        }
-        if (words == 1 && access.address[l] % 4 == 0) {
-          // One aligned word is what other workgroups may be waiting for: never in pieces.
-          __atomic_store_n(static_cast<uint32_t*>(to), value[0], __ATOMIC_RELAXED);
-        } else {
-          std::memcpy(to, value, size_t{4} * static_cast<size_t>(words));
-        }
+      default:
         break;
-      }
     }
   }
   if (keeps) [[unlikely]] {
