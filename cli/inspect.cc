@@ -28,6 +28,47 @@ struct InspectFlags {
   int64_t position = 0;
 };
 
+/// ", sliding window 4096 in 13 of 26 layers"
+std::string describe_windows(const ModelConfig& config) {
+  int64_t window = 0;
+  int64_t layers = 0;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const int64_t own = config.layer_kind(layer).window;
+    window = std::max(window, own);
+    layers += own > 0 ? 1 : 0;
+  }
+  return layers == 0 ? ""
+         : layers == config.layers
+             ? fmt::format(", sliding window {}", window)
+             : fmt::format(", sliding window {} in {} of {} layers", window, layers, config.layers);
+}
+
+std::string describe_cap(double cap) { return cap > 0 ? fmt::format(", soft cap {}", cap) : ""; }
+
+std::string describe_ropes(const ModelConfig& config) {
+  constexpr const char* kScalings[] = {"", ", linear scaling", ", llama3 scaling", ", YaRN",
+                                       ", LongRoPE"};
+  int64_t turned = 0;
+  int64_t local = 0;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const LayerKind::Rope rope = config.layer_kind(layer).rope;
+    turned += rope != LayerKind::Rope::none ? 1 : 0;
+    local += rope == LayerKind::Rope::local ? 1 : 0;
+  }
+  std::string text = fmt::format("RoPE theta {}{}", config.rope_theta,
+                                 kScalings[static_cast<int>(config.rope_scaling.kind)]);
+  if (local > 0) {
+    text += fmt::format(", theta {} in {} layers", config.local_rope_theta, local);
+  }
+  if (turned < config.layers) {
+    text += fmt::format(", none in {} layers", config.layers - turned);
+  }
+  if (config.rotary_dim() < config.head_dim) {
+    text += fmt::format(", of {} elements of a head", config.rotary_dim());
+  }
+  return text;
+}
+
 std::string describe(const ModelConfig& config, const Weights& weights, DType kv) {
   int64_t elements = 0;
   for (const Tensor& tensor : weights.tensors()) {
@@ -37,19 +78,20 @@ std::string describe(const ModelConfig& config, const Weights& weights, DType kv
   std::string text = fmt::format("{} ({})\n", config.name, config.architecture);
   text += fmt::format("  layers {}, hidden {}, FFN {}, vocabulary {}, context {}\n", config.layers,
                       config.hidden, config.ffn, config.vocabulary, config.context);
-  text += fmt::format(
-      "  attention: {} query heads, {} KV heads of {}{}{}\n", config.query_heads, config.kv_heads,
-      config.head_dim,
-      config.sliding_window > 0 ? fmt::format(", sliding window {}", config.sliding_window) : "",
-      config.qk_norm == QkNorm::none       ? ""
-      : config.qk_norm == QkNorm::per_head ? ", q/k norm per head"
-                                           : ", q/k norm");
-  text += fmt::format("  norms {} the blocks, head {}, RoPE theta {}{}\n",
-                      config.norm_placement == NormPlacement::before ? "before" : "after",
-                      config.tied_head ? "tied" : "untied", config.rope_theta,
-                      config.rope_scaling.kind == RopeScaling::Kind::none     ? ""
-                      : config.rope_scaling.kind == RopeScaling::Kind::linear ? ", linear scaling"
-                                                                              : ", llama3 scaling");
+  text += fmt::format("  attention: {} query heads, {} KV heads of {}{}{}{}\n", config.query_heads,
+                      config.kv_heads, config.head_dim, describe_windows(config),
+                      config.qk_norm == QkNorm::none       ? ""
+                      : config.qk_norm == QkNorm::per_head ? ", q/k norm per head"
+                                                           : ", q/k norm",
+                      describe_cap(config.attention_soft_cap));
+  text += fmt::format("  {} {} the blocks, FFN {}{}, head {}{}\n",
+                      config.norm_kind == NormKind::rms ? "norms" : "LayerNorms",
+                      config.norm_placement == NormPlacement::before  ? "before"
+                      : config.norm_placement == NormPlacement::after ? "after"
+                                                                      : "before and after",
+                      config.gated_ffn ? "gated, " : "", name_of(config.activation),
+                      config.tied_head ? "tied" : "untied", describe_cap(config.logits_soft_cap));
+  text += "  " + describe_ropes(config) + "\n";
   text += fmt::format("  {:.3f} billion parameters in {} tensors, {:.3f} GB\n",
                       static_cast<double>(elements) / 1e9, weights.tensors().size(),
                       static_cast<double>(weights.bytes()) / 1e9);

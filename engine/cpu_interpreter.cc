@@ -7,7 +7,7 @@
 #include <chrono>
 
 #include "base/check.h"
-#include "program/planner.h"
+#include "model/layer.h"
 
 namespace weft {
 namespace {
@@ -78,8 +78,9 @@ struct FusedAttentionArgs {
   }
 };
 
-using Bound = std::variant<EmbedArgs, RopeAnglesArgs, RmsNormArgs, LinearArgs, GatedLinearArgs,
-                           RopeAppendArgs, AttentionArgs, FusedAttentionArgs, SampleArgs>;
+using Bound =
+    std::variant<EmbedArgs, RopeAnglesArgs, RmsNormArgs, LayerNormArgs, LinearArgs, GatedLinearArgs,
+                 RopeAppendArgs, AttentionArgs, FusedAttentionArgs, SampleArgs>;
 
 }  // namespace
 
@@ -116,8 +117,9 @@ class CpuInterpreter::Loaded {
   bool profile = false;
   std::vector<std::vector<InstructionTime>> times;  // [worker][instruction], of the last run
   int64_t timed_steps = 0;
-  std::unique_ptr<Counter[]> counters;  // [event]
-  std::vector<float> inverse_frequencies;
+  std::unique_ptr<Counter[]> counters;     // [event]
+  std::vector<float> inverse_frequencies;  // [ropes()][dim / 2]
+  int64_t frequencies_length = 0;          // that they were made for
   size_t logits_elements = 0;
   const float* logits = nullptr;
 };
@@ -140,8 +142,9 @@ class Binder {
                      op.scale,         out(op.out),    out(op.copy)};
   }
   Bound operator()(const RopeAnglesOp& op) {
-    return RopeAnglesArgs{i32(op.positions), f32(op.inverse_frequencies), op.half, f32(op.cosines),
-                          f32(op.sines)};
+    return RopeAnglesArgs{i32(op.positions), f32(op.inverse_frequencies) + op.rope * op.half,
+                          op.half,           f32(op.cosines),
+                          f32(op.sines),     op.scale};
   }
   Bound operator()(const RmsNormOp& op) {
     RmsNormArgs args;
@@ -153,7 +156,16 @@ class Binder {
     args.scale = op.scale;
     args.residual = out(op.residual);
     args.out = out(op.out);
+    args.weight_offset = op.weight_offset;
     return args;
+  }
+  Bound operator()(const LayerNormOp& op) {
+    return LayerNormArgs{.x = in(op.x),
+                         .weight = vector(op.weight),
+                         .bias = vector(op.bias),
+                         .columns = op.columns,
+                         .epsilon = op.epsilon,
+                         .out = out(op.out)};
   }
   Bound operator()(const LinearOp& op) {
     LinearArgs args;
@@ -165,6 +177,8 @@ class Binder {
     args.k = op.k;
     args.alpha = op.alpha;
     args.accumulate = op.accumulate;
+    args.activation = op.activation;
+    args.soft_cap = op.soft_cap;
     args.out = out(op.out);
     return args;
   }
@@ -179,6 +193,7 @@ class Binder {
     args.n = op.n;
     args.k = op.k;
     args.out = out(op.out);
+    args.activation = op.activation;
     return args;
   }
   Bound operator()(const RopeAppendOp& op) {
@@ -200,6 +215,7 @@ class Binder {
       norm.columns = op.whole_norm ? heads * op.head_dim : op.head_dim;
       norm.groups = op.whole_norm ? 1 : heads;
       norm.epsilon = op.epsilon;
+      norm.weight_offset = op.weight_offset;
       return norm;
     };
     fused.query_norm = norm(op.query_norm, op.q, op.query_heads);
@@ -230,6 +246,7 @@ class Binder {
     args.cosines = f32(op.cosines);
     args.sines = f32(op.sines);
     args.cache = cache(op.keys, op.values, op.head_dim);
+    args.unturned = op.unturned;
     return args;
   }
   AttentionArgs attention(const AttentionOp& op) const {
@@ -241,6 +258,7 @@ class Binder {
     args.head_dim = op.head_dim;
     args.positions = i32(op.positions);
     args.scale = op.scale;
+    args.soft_cap = op.soft_cap;
     args.window = op.window;
     args.splits = op.splits;
     args.partials = f32(op.partials);
@@ -335,6 +353,7 @@ size_t scratch_bytes(const Bound& bound, int64_t rows) {
     size_t operator()(const EmbedArgs&) const { return 0; }
     size_t operator()(const RopeAnglesArgs&) const { return 0; }
     size_t operator()(const RmsNormArgs&) const { return 0; }
+    size_t operator()(const LayerNormArgs&) const { return 0; }
     size_t operator()(const RopeAppendArgs&) const { return 0; }
   };
   return std::visit(Visitor{rows}, bound);
@@ -423,6 +442,7 @@ struct Execute {
       cpu::rmsnorm(args, {row * args.groups + groups.begin, row * args.groups + groups.end});
     }
   }
+  void operator()(const LayerNormArgs& args) const { cpu::layernorm(args, rows); }
   void operator()(const LinearArgs& args) const {
     cpu::linear(args, rows, instruction.tile, scratch);
   }
@@ -504,7 +524,7 @@ Result<std::shared_ptr<CpuInterpreter::Loaded>> CpuInterpreter::load(Program pro
     loaded->offsets[i] += p.buffers[i].space == Space::worker ? shared : 0;
   }
   WEFT_ASSIGN(loaded->memory, Pages::allocate(shared + workers * loaded->worker_bytes));
-  loaded->inverse_frequencies = inverse_frequencies(config_);
+  make_frequencies(*loaded);
 
   size_t scratch = 0;
   for (size_t worker = 0; worker < workers; ++worker) {
@@ -530,6 +550,18 @@ Result<std::shared_ptr<CpuInterpreter::Loaded>> CpuInterpreter::load(Program pro
                                                     loaded->offsets[static_cast<size_t>(p.logits)]);
   }
   return loaded;
+}
+
+void CpuInterpreter::make_frequencies(Loaded& loaded) const {
+  std::vector<float>& all = loaded.inverse_frequencies;  // bound operations point into it
+  size_t at = 0;
+  for (const RopeSpec& rope : ropes(config_)) {
+    const std::vector<float> one = inverse_frequencies(rope, sequence_.length);
+    all.resize(std::max(all.size(), at + one.size()));
+    std::copy(one.begin(), one.end(), all.begin() + static_cast<ptrdiff_t>(at));
+    at += one.size();
+  }
+  loaded.frequencies_length = sequence_.length;
 }
 
 std::span<const float> CpuInterpreter::logits(const Loaded& loaded) {
@@ -571,6 +603,9 @@ int64_t CpuInterpreter::run(Loaded& loaded, int64_t rows, int64_t steps,
   WEFT_CHECK(static_cast<int>(program.workers.size()) == team_.size());
   WEFT_CHECK(rows >= 1 && rows <= program.rows);
   WEFT_CHECK(steps == 1 || program.sampled != kNone);
+  if (loaded.frequencies_length != sequence_.length) {
+    make_frequencies(loaded);
+  }
   for (size_t event = 0; event < program.events.size(); ++event) {
     loaded.counters[event].signals.store(0, std::memory_order_relaxed);
   }

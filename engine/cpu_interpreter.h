@@ -23,6 +23,7 @@
 #include "ops/attention/op.h"
 #include "ops/embed/op.h"
 #include "ops/gated_linear/op.h"
+#include "ops/layernorm/op.h"
 #include "ops/linear/op.h"
 #include "ops/rmsnorm/op.h"
 #include "ops/rope_angles/op.h"
@@ -44,6 +45,7 @@ struct CpuSequence {
   std::vector<int32_t> tokens;      ///< [max_rows]: this step's
   std::vector<int32_t> positions;   ///< [max_rows]
   std::vector<int32_t> history;     ///< all tokens so far, the one not yet fed included
+  int64_t length = 0;  ///< tokens that LongRoPE is to choose its frequencies for; see RopeScaling
   SamplingOptions sampling;
 };
 
@@ -82,6 +84,8 @@ class CpuInterpreter {
   static std::vector<OperationTime> operation_times(const Loaded& program);
 
  private:
+  /// Makes the program's constants for the sequence's length.
+  void make_frequencies(Loaded& program) const;
   /// Executes one instruction; the token, when it draws one.
   std::optional<int32_t> execute(Loaded& program, size_t worker, const Instruction& instruction,
                                  int64_t rows);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "arch/cpu/limits.h"
@@ -102,12 +103,12 @@ Status CpuRunner::begin(std::span<const Tokens> prompts, const SamplingOptions& 
   sequence_.sampling = sampling;
   sequence_.history.assign(prompt.begin(), prompt.end());
   const auto length = static_cast<int64_t>(prompt.size());
+  sequence_.length = length;
   for (int64_t begin = 0; begin < length; begin += chunk_) {
     const int64_t end = std::min(begin + chunk_, length);
     feed(prompt, begin, end);
     if (end < length) {
-      WEFT_TRY(ensure(chunk_middle_, chunk_, Logits::none, false));
-      interpreter_.run(*chunk_middle_, end - begin, 1, {});
+      WEFT_TRY(run_middle(end - begin));
     } else {
       WEFT_TRY(ensure(chunk_last_, chunk_, Logits::last, true));
       last_ = chunk_last_;
@@ -117,10 +118,48 @@ Status CpuRunner::begin(std::span<const Tokens> prompts, const SamplingOptions& 
   return {};
 }
 
+Status CpuRunner::run_middle(int64_t rows) {
+  WEFT_TRY(ensure(chunk_middle_, chunk_, Logits::none, false));
+  interpreter_.run(*chunk_middle_, rows, 1, {});
+  return {};
+}
+
+Status CpuRunner::lengthen() {
+  const Tokens fed = Tokens(sequence_.history).first(sequence_.history.size() - 1);
+  const auto length = static_cast<int64_t>(fed.size());
+  const int32_t token = sequence_.history.back();
+  sequence_.length = length + 1;
+  for (int64_t begin = 0; begin < length; begin += chunk_) {
+    const int64_t end = std::min(begin + chunk_, length);
+    feed(fed, begin, end);
+    WEFT_TRY(run_middle(end - begin));
+  }
+  sequence_.tokens[0] = token;
+  sequence_.positions[0] = static_cast<int32_t>(length);
+  return {};
+}
+
 Status CpuRunner::decode(int64_t steps, Tokens /*ends*/, const OnToken& on_token) {
   WEFT_TRY(ensure(decode_, 1, Logits::last, true));
   last_ = decode_;
-  interpreter_.run(*decode_, 1, steps, of_first(on_token));
+  const RopeScaling& scaling = config_.rope_scaling;
+  const int64_t original = scaling.kind == RopeScaling::Kind::longrope
+                               ? scaling.original_context
+                               : std::numeric_limits<int64_t>::max();
+  bool ended = false;
+  const auto take = [&](int32_t token) {
+    ended = !on_token(0, token);
+    return !ended;
+  };
+  while (steps > 0 && !ended) {
+    const int64_t position = sequence_.positions[0];
+    if (sequence_.length <= original && position >= original) {
+      WEFT_TRY(lengthen());
+    }
+    const int64_t run = position < original ? std::min(steps, original - position) : steps;
+    interpreter_.run(*decode_, 1, run, take);
+    steps -= run;
+  }
   return {};
 }
 
@@ -128,6 +167,7 @@ Status CpuRunner::score(Tokens ids, const OnLogits& on_logits) {
   WEFT_TRY(ensure(chunk_score_, kScoreRows, Logits::all, false));
   sequence_.history.clear();
   const auto length = static_cast<int64_t>(ids.size());
+  sequence_.length = length;
   const auto vocabulary = static_cast<size_t>(config_.vocabulary);
   for (int64_t begin = 0; begin < length; begin += kScoreRows) {
     const int64_t end = std::min(begin + kScoreRows, length);

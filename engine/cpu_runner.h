@@ -57,6 +57,11 @@ class CpuRunner : public Runner {
   Status ensure(Loaded& program, int64_t rows, Logits logits, bool sample);
   /// Puts ids[begin, end) into the step's rows.
   void feed(std::span<const int32_t> ids, int64_t begin, int64_t end);
+  /// Runs a chunk whose logits nobody wants.
+  Status run_middle(int64_t rows);
+  /// LongRoPE has other frequencies from one length on: when the sequence comes to it, all tokens
+  /// so far but the one drawn last are fed anew, as transformers does.
+  Status lengthen();
 
   const ModelConfig& config_;
   const Weights& weights_;

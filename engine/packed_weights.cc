@@ -40,7 +40,11 @@ std::vector<Source> find_sources(const ModelConfig& config, const Weights& weigh
     for (const Role role : {Role::query, Role::key, Role::value, Role::attention_out}) {
       add(layer, role, {&weights.get(role, layer)});
     }
-    add(layer, Role::gate, {&weights.get(Role::gate, layer), &weights.get(Role::up, layer)});
+    if (const Tensor* gate = weights.find(Role::gate, layer)) {
+      add(layer, Role::gate, {gate, &weights.get(Role::up, layer)});
+    } else {
+      add(layer, Role::up, {&weights.get(Role::up, layer)});
+    }
     add(layer, Role::down, {&weights.get(Role::down, layer)});
   }
   add(-1, Role::head, {&weights.get(Role::head)});

@@ -30,7 +30,8 @@ constexpr int64_t kMostHeadDim = 1 << 12;
 constexpr int64_t kMostProjection = 1 << 22;  // heads * head_dim, and intermediate_size
 constexpr int64_t kMostContext = 1 << 30;
 
-constexpr std::string_view kRopeTypes = "default, linear, llama3";
+constexpr std::string_view kRopeTypes = "default, linear, llama3, yarn, longrope";
+constexpr double kMostTheta = 1e15;
 
 struct DTypeName {
   DType dtype;
@@ -110,6 +111,24 @@ class Fields {
       return fallback;
     }
     return value->get<std::string>();
+  }
+
+  /// A list of `count` numbers; required.
+  std::vector<double> numbers(std::string_view key, int64_t count, double low, double high) {
+    const json* value = find_or_fail(key, false);
+    std::vector<double> result;
+    if (value != nullptr && value->is_array() && std::ssize(*value) == count) {
+      for (const json& x : *value) {
+        const double number = x.is_number() ? x.get<double>() : NAN;
+        if (number >= low && number <= high) {
+          result.push_back(number);
+        }
+      }
+    }
+    if (value != nullptr && std::ssize(result) != count) {
+      fail(key, *value, fmt::format("a list of {} numbers from {} to {}", count, low, high));
+    }
+    return result;
   }
 
   /// An integer or a list of them; empty when absent. Ids beyond the vocabulary are left out: no
@@ -201,8 +220,13 @@ Result<const Family*> read_family(Fields& fields) {
   return family;
 }
 
+/// The name that config files have for an activation.
+std::string_view config_name(Activation activation) {
+  return activation == Activation::gelu_tanh ? "gelu_pytorch_tanh" : "silu";
+}
+
 /// Weft computes one thing for each of these keys and refuses any other.
-Status reject_unsupported(Fields& fields) {
+Status reject_unsupported(Fields& fields, const Family& family) {
   if (const json* quantization = fields.find("quantization_config")) {
     const auto method =
         quantization->is_object() ? quantization->find("quant_method") : quantization->end();
@@ -210,63 +234,81 @@ Status reject_unsupported(Fields& fields) {
     fields.fail("quantization_config", what,
                 "absent: Weft reads BF16, F16 and F32 weights, not quantised ones");
   }
-  if (const json* activation = fields.find("hidden_act"); activation && *activation != "silu") {
-    fields.fail("hidden_act", *activation, "\"silu\"");
+  const std::string_view wanted = config_name(family.activation);
+  if (const json* activation = fields.find(family.activation_key);
+      activation && *activation != wanted) {
+    fields.fail(family.activation_key, *activation, show(wanted));
   }
-  if (fields.number("partial_rotary_factor", 0, 1, 1) != 1) {
+  if (!family.partial_rotary && fields.number("partial_rotary_factor", 0, 1, 1) != 1) {
     fields.fail("partial_rotary_factor", *fields.find("partial_rotary_factor"),
                 "1: RoPE turns whole heads");
+  }
+  if (const json* both = fields.find("use_bidirectional_attention"); both && *both != false) {
+    fields.fail("use_bidirectional_attention", *both, "false: a decoder sees what came before");
   }
   WEFT_TRY_FIELDS(fields);
   return {};
 }
 
-/// RoPE, in either spelling: "rope_theta" and "rope_scaling" {"rope_type" | "type", ...}, or (from
-/// transformers 5 on) both in "rope_parameters".
-Status read_rope(Fields& fields, const std::string& file, ModelConfig& config) {
-  constexpr double kMostTheta = 1e15;
-  config.rope_theta = fields.number("rope_theta", 1, kMostTheta, 10000);
-  WEFT_TRY_FIELDS(fields);
+/// The positions of the first training, which a config may say beside or inside its RoPE settings.
+int64_t read_original_context(Fields& fields, Fields& rope, const Family& family,
+                              const ModelConfig& config) {
+  constexpr std::string_view kKey = "original_max_position_embeddings";
+  const int64_t fallback =
+      family.default_original_context > 0 ? family.default_original_context : config.context;
+  return fields.integer(kKey, 1, kMostContext, rope.integer(kKey, 1, kMostContext, fallback));
+}
 
-  const json* scaling = fields.find("rope_scaling");
-  const json* parameters = fields.find("rope_parameters");
-  if (scaling != nullptr && parameters != nullptr && *scaling != *parameters) {
-    return input_error(file + ": rope_scaling and rope_parameters are both there and differ");
-  }
-  const json* object = parameters != nullptr ? parameters : scaling;
-  const std::string key = parameters != nullptr ? "rope_parameters" : "rope_scaling";
-  if (object == nullptr) {
-    return {};
-  }
-  if (!object->is_object()) {
-    fields.fail(key, *object, "an object or null");
-    return *fields.error();
-  }
+/// YaRN's share of the softmax's temperature.
+double yarn_attention_factor(Fields& rope, double factor) {
+  const auto scale = [&](double weight) {
+    return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1;
+  };
+  const double one = rope.number("mscale", 0, 1e6, 0);
+  const double all = rope.number("mscale_all_dim", 0, 1e6, 0);
+  return one != 0 && all != 0 ? scale(one) / scale(all) : scale(1);
+}
 
-  Fields rope(*object, file + ": " + key);
-  const double theta = rope.number("rope_theta", 1, kMostTheta, config.rope_theta);
-  if (fields.find("rope_theta") != nullptr && theta != config.rope_theta) {
-    rope.fail(fmt::format("rope_theta is {} here and {} outside", theta, config.rope_theta));
+void read_yarn(Fields& rope, const ModelConfig& config, RopeScaling& result) {
+  result.beta_fast = rope.number("beta_fast", 1e-9, 1e9, 32);
+  result.beta_slow = rope.number("beta_slow", 1e-9, 1e9, 1);
+  result.truncate = rope.boolean("truncate", true);
+  result.attention_factor =
+      rope.number("attention_factor", 1e-6, 1e6, yarn_attention_factor(rope, result.factor));
+  if (result.beta_fast < result.beta_slow) {
+    rope.fail(fmt::format("beta_fast {} must not be less than beta_slow {}", result.beta_fast,
+                          result.beta_slow));
   }
-  config.rope_theta = theta;
-  if (rope.number("partial_rotary_factor", 0, 1, 1) != 1) {
-    rope.fail("partial_rotary_factor", *rope.find("partial_rotary_factor"),
-              "1: RoPE turns whole heads");
+  if (config.rope_theta <= 1) {
+    rope.fail(fmt::format("yarn takes the logarithm of rope_theta {}; it must be more than 1",
+                          config.rope_theta));
   }
-  for (const auto& [name, value] : object->items()) {
-    if (value.is_object()) {
-      rope.fail(fmt::format("{} is an object; RoPE that differs between layers is not supported",
-                            show(name)));
-    }
-  }
+}
 
+void read_longrope(Fields& rope, const ModelConfig& config, RopeScaling& result) {
+  if (result.original_context < 2) {
+    rope.fail("original_max_position_embeddings is 1; longrope takes its logarithm");
+    return;
+  }
+  const int64_t half = config.rotary_dim() / 2;
+  result.short_factors = rope.numbers("short_factor", half, 1e-9, 1e9);
+  result.long_factors = rope.numbers("long_factor", half, 1e-9, 1e9);
+  const auto original = static_cast<double>(result.original_context);
+  const double factor =
+      rope.number("factor", 1e-9, 1e9, static_cast<double>(config.context) / original);
+  const double derived = factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(original));
+  result.attention_factor = rope.number("attention_factor", 1e-6, 1e6, derived);
+}
+
+/// How a RoPE is scaled; config.rope_theta and what heads turn are known.
+void read_scaling(Fields& fields, Fields& rope, const Family& family, ModelConfig& config) {
   const std::string old_type = rope.text("type", "");
   const std::string type = rope.text("rope_type", old_type);
   if (!old_type.empty() && old_type != type) {
     rope.fail(fmt::format("rope_type is {} but type is {}", show(type), show(old_type)));
   }
   RopeScaling& result = config.rope_scaling;
-  if (type == "linear" || type == "llama3") {
+  if (type == "linear" || type == "llama3" || type == "yarn") {
     result.factor = rope.number("factor", 1, 1e9);
   }
   if (type == "linear") {
@@ -275,62 +317,237 @@ Status read_rope(Fields& fields, const std::string& file, ModelConfig& config) {
     result.kind = RopeScaling::Kind::llama3;
     result.low_frequency_factor = rope.number("low_freq_factor", 1e-9, 1e9);
     result.high_frequency_factor = rope.number("high_freq_factor", 1e-9, 1e9);
-    result.original_context =
-        rope.integer("original_max_position_embeddings", 1, kMostContext, config.context);
+    result.original_context = read_original_context(fields, rope, family, config);
     if (result.high_frequency_factor <= result.low_frequency_factor) {
       rope.fail(fmt::format("high_freq_factor {} must be larger than low_freq_factor {}",
                             result.high_frequency_factor, result.low_frequency_factor));
     }
+  } else if (type == "yarn") {
+    result.kind = RopeScaling::Kind::yarn;
+    result.original_context = read_original_context(fields, rope, family, config);
+    read_yarn(rope, config, result);
+  } else if (type == "longrope" || type == "su") {  // its name in the first Phi-3 configs
+    result.kind = RopeScaling::Kind::longrope;
+    result.original_context = read_original_context(fields, rope, family, config);
+    read_longrope(rope, config, result);
   } else if (!type.empty() && type != "default") {
     rope.fail(fmt::format("rope_type {} is not supported; Weft knows {}", show(type), kRopeTypes));
   } else if (type.empty() && rope.find("factor") != nullptr) {
     rope.fail(fmt::format("factor is given without a rope_type; Weft knows {}", kRopeTypes));
   }
-  WEFT_TRY_FIELDS(rope);
+}
+
+/// An object in "rope_parameters" by the layers it is for; where there is none, an empty one.
+const json& rope_of_layers(Fields& fields, const json& parameters, const char* layers) {
+  static const json kEmpty = json::object();
+  const auto found = parameters.find(layers);
+  if (found == parameters.end() || found->is_null()) {
+    return kEmpty;
+  }
+  if (!found->is_object()) {
+    fields.fail(layers, *found, "an object with the settings of these layers' RoPE");
+    return kEmpty;
+  }
+  return *found;
+}
+
+/// The RoPE of local layers: a base alone.
+Status read_local_rope(Fields& fields, const json* parameters, const std::string& where,
+                       ModelConfig& config) {
+  config.local_rope_theta = fields.number("rope_local_base_freq", 1, kMostTheta, 10000);
+  if (parameters != nullptr) {
+    Fields rope(rope_of_layers(fields, *parameters, "sliding_attention"),
+                where + ": sliding_attention");
+    config.local_rope_theta = rope.number("rope_theta", 1, kMostTheta, config.local_rope_theta);
+    const std::string type = rope.text("rope_type", "default");
+    if (type != "default") {
+      rope.fail(fmt::format("rope_type is {}; it must be \"default\"", show(type)));
+    }
+    WEFT_TRY_FIELDS(rope);
+  }
   return {};
 }
 
-/// Keys a query sees; all layers alike, or the config is refused.
-Status read_window(Fields& fields, const Family& family, ModelConfig& config) {
-  if (family.window == Family::Window::none) {
-    return {};
+/// The part of heads that RoPE turns.
+void read_partial_rotary(Fields& fields, Fields& rope, const Family& family, ModelConfig& config) {
+  constexpr std::string_view kKey = "partial_rotary_factor";
+  const double outside = family.partial_rotary ? fields.number(kKey, 0, 1, 1) : 1;
+  const double factor = rope.number(kKey, 0, 1, outside);
+  if (!family.partial_rotary) {
+    if (factor != 1) {
+      rope.fail(kKey, *rope.find(kKey), "1: RoPE turns whole heads");
+    }
+    return;
   }
-  const bool late = family.window == Family::Window::late_layers;
-  const bool used = !late || fields.boolean("use_sliding_window", false);
-  int64_t window = 0;
-  if (used && !fields.has_null("sliding_window")) {
-    window = fields.integer("sliding_window", 1, kMostContext, family.default_sliding_window);
+  config.partial_rotary_factor = factor;
+  if (config.rotary_dim() < 2 || config.rotary_dim() % 2 != 0) {
+    fields.fail(fmt::format("partial_rotary_factor {} turns {} of head_dim {}; RoPE turns pairs",
+                            config.partial_rotary_factor, config.rotary_dim(), config.head_dim));
   }
-  // Layers that slide: those "layer_types" names, or the ones from max_window_layers on.
-  int64_t sliding = window > 0 ? config.layers : 0;
-  if (late) {
-    const json* types = fields.find("layer_types");
-    const int64_t first_late = fields.integer("max_window_layers", 0, kMostLayers, 28);
-    if (types == nullptr) {
-      sliding = window > 0 ? std::max<int64_t>(config.layers - first_late, 0) : 0;
-    } else if (!types->is_array() || std::ssize(*types) != config.layers) {
-      fields.fail("layer_types", *types, fmt::format("a list of {} names", config.layers));
-    } else {
-      sliding = std::count(types->begin(), types->end(), "sliding_attention");
-      const int64_t full = std::count(types->begin(), types->end(), "full_attention");
-      if (sliding + full != config.layers) {
-        fields.fail("layer_types", *types,
-                    "a list of \"full_attention\" and \"sliding_attention\" alone");
-      } else if (sliding > 0 && window == 0) {
-        fields.fail(
-            "layer_types names sliding_attention, but use_sliding_window and sliding_window set "
-            "no window");
+}
+
+/// RoPE, in either spelling: "rope_theta" and "rope_scaling" {"rope_type" | "type", ...}, or (from
+/// transformers 5 on) both in "rope_parameters", which with local layers holds an object for each.
+Status read_rope(Fields& fields, const std::string& file, const Family& family,
+                 ModelConfig& config) {
+  config.rope_theta = fields.number("rope_theta", 1, kMostTheta, family.default_rope_theta);
+  WEFT_TRY_FIELDS(fields);
+
+  const json* scaling = fields.find("rope_scaling");
+  const json* parameters = fields.find("rope_parameters");
+  if (scaling != nullptr && parameters != nullptr && *scaling != *parameters) {
+    return input_error(file + ": rope_scaling and rope_parameters are both there and differ");
+  }
+  const json* object = parameters != nullptr ? parameters : scaling;
+  std::string key = parameters != nullptr ? "rope_parameters" : "rope_scaling";
+  if (object != nullptr && !object->is_object()) {
+    fields.fail(key, *object, "an object or null");
+    return *fields.error();
+  }
+  const bool by_layers =
+      family.local_rope && object != nullptr &&
+      (object->contains("full_attention") || object->contains("sliding_attention"));
+  if (family.local_rope) {
+    WEFT_TRY(read_local_rope(fields, by_layers ? object : nullptr, file + ": " + key, config));
+    WEFT_TRY_FIELDS(fields);
+  }
+  if (by_layers) {
+    object = &rope_of_layers(fields, *object, "full_attention");
+    key += ": full_attention";
+  }
+  static const json kNone = json::object();
+  Fields rope(object != nullptr ? *object : kNone, file + ": " + key);
+  const double theta = rope.number("rope_theta", 1, kMostTheta, config.rope_theta);
+  if (fields.find("rope_theta") != nullptr && theta != config.rope_theta) {
+    rope.fail(fmt::format("rope_theta is {} here and {} outside", theta, config.rope_theta));
+  }
+  config.rope_theta = theta;
+  if (object != nullptr) {
+    for (const auto& [name, value] : object->items()) {
+      if (value.is_object()) {
+        rope.fail(fmt::format("{} is an object; RoPE that differs between layers is not supported",
+                              show(name)));
       }
     }
   }
-  if (sliding != 0 && sliding != config.layers) {
-    fields.fail(fmt::format(
-        "sliding_window {} holds for {} of {} layers (max_window_layers, layer_types); Weft "
-        "supports one window for all layers",
-        window, sliding, config.layers));
-  }
+  read_partial_rotary(fields, rope, family, config);
   WEFT_TRY_FIELDS(fields);
-  config.sliding_window = sliding == 0 ? 0 : window;
+  if (object != nullptr) {
+    read_scaling(fields, rope, family, config);
+  }
+  WEFT_TRY_FIELDS(rope);
+  WEFT_TRY_FIELDS(fields);
+  return {};
+}
+
+/// [layers]: whether queries and keys are turned.
+std::vector<bool> read_rope_layers(Fields& fields, const Family& family,
+                                   const ModelConfig& config) {
+  std::vector<bool> turned(static_cast<size_t>(config.layers), true);
+  if (!family.skips_rope) {
+    return turned;
+  }
+  const int64_t interval = fields.integer("no_rope_layer_interval", 1, kMostLayers, 4);
+  const json* list = fields.find("no_rope_layers");
+  if (list != nullptr && (!list->is_array() || std::ssize(*list) != config.layers)) {
+    fields.fail("no_rope_layers", *list, fmt::format("a list of {} zeros and ones", config.layers));
+    return turned;
+  }
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const auto at = static_cast<size_t>(i);
+    if (list == nullptr) {
+      turned[at] = (i + 1) % interval != 0;
+    } else if ((*list)[at] == 0 || (*list)[at] == 1) {
+      turned[at] = (*list)[at] == 1;
+    } else {
+      fields.fail("no_rope_layers", *list,
+                  fmt::format("a list of {} zeros and ones", config.layers));
+    }
+  }
+  return turned;
+}
+
+/// [layers]: whether "layer_types" says that the window holds; empty: there is no such key.
+std::vector<bool> read_layer_types(Fields& fields, const ModelConfig& config) {
+  const json* types = fields.find("layer_types");
+  std::vector<bool> slides;
+  if (types == nullptr) {
+    return slides;
+  }
+  if (!types->is_array() || std::ssize(*types) != config.layers) {
+    fields.fail("layer_types", *types, fmt::format("a list of {} names", config.layers));
+    return slides;
+  }
+  for (const json& type : *types) {
+    if (type != "sliding_attention" && type != "full_attention") {
+      fields.fail("layer_types", *types,
+                  "a list of \"full_attention\" and \"sliding_attention\" alone");
+    }
+    slides.push_back(type == "sliding_attention");
+  }
+  return slides;
+}
+
+/// The smallest number of kinds that, repeated, are the layers'.
+void keep_period(std::vector<LayerKind>& kinds) {
+  const size_t layers = kinds.size();
+  for (size_t period = 1; period < layers; ++period) {
+    if (std::equal(kinds.begin() + static_cast<ptrdiff_t>(period), kinds.end(), kinds.begin())) {
+      kinds.resize(period);
+      return;
+    }
+  }
+}
+
+/// Which layers see a window of keys, and which have which RoPE.
+Status read_layers(Fields& fields, const Family& family, ModelConfig& config) {
+  using Window = Family::Window;
+  const std::vector<bool> turned = read_rope_layers(fields, family, config);
+  const bool may_be_off =
+      family.window == Window::late_layers || family.window == Window::no_rope_layers;
+  const bool used =
+      family.window != Window::none && (!may_be_off || fields.boolean("use_sliding_window", false));
+  int64_t window = 0;
+  if (used && !fields.has_null("sliding_window")) {
+    window = family.default_sliding_window > 0 || fields.find("sliding_window") != nullptr
+                 ? fields.integer("sliding_window", 1, kMostContext, family.default_sliding_window)
+                 : 0;
+  }
+  std::vector<bool> named;
+  if (family.window != Window::none && family.window != Window::all_layers) {
+    named = read_layer_types(fields, config);
+  }
+  const int64_t first_late = family.window == Window::late_layers
+                                 ? fields.integer("max_window_layers", 0, kMostLayers, 28)
+                                 : 0;
+  const int64_t interval =
+      family.interval_key.empty()
+          ? family.window_interval
+          : fields.integer(family.interval_key, 1, kMostLayers, family.window_interval);
+  WEFT_TRY_FIELDS(fields);
+  if (window == 0 && std::ranges::count(named, true) > 0) {
+    fields.fail(may_be_off ? "layer_types names sliding_attention, but use_sliding_window and "
+                             "sliding_window set no window"
+                           : "layer_types names sliding_attention, but sliding_window sets none");
+    WEFT_TRY_FIELDS(fields);
+  }
+  config.layer_kinds.clear();
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const bool slides =
+        window > 0 && (!named.empty()                            ? named[at]
+                       : family.window == Window::late_layers    ? i >= first_late
+                       : family.window == Window::interleaved    ? (i + 1) % interval != 0
+                       : family.window == Window::no_rope_layers ? !turned[at]
+                                                                 : true);
+    LayerKind kind;
+    kind.window = slides ? window : 0;
+    kind.rope = !turned[at]                   ? LayerKind::Rope::none
+                : slides && family.local_rope ? LayerKind::Rope::local
+                                              : LayerKind::Rope::model;
+    config.layer_kinds.push_back(kind);
+  }
+  keep_period(config.layer_kinds);
   return {};
 }
 
@@ -386,6 +603,116 @@ Result<DType> read_dtype(Fields& fields) {
   return *fields.error();
 }
 
+void read_biases(Fields& fields, const Family& family, ModelConfig& config) {
+  const auto setting = [&](std::string_view key) {
+    return !key.empty() && fields.boolean(key, family.default_bias);
+  };
+  if (family.attention_bias == Family::Bias::qkv) {
+    config.qkv_bias = true;
+  } else if (family.attention_bias == Family::Bias::by_setting) {
+    config.qkv_bias = setting(family.attention_bias_key);
+    config.attention_out_bias = config.qkv_bias;
+  }
+  config.ffn_bias = setting(family.ffn_bias_key);
+}
+
+/// What embeddings, scores, blocks' outputs and logits are multiplied by or bent to.
+void read_scales(Fields& fields, const Family& family, ModelConfig& config) {
+  constexpr double kLeast = 1e-6;
+  constexpr double kMost = 1e6;
+  config.attention_multiplier = 1 / std::sqrt(static_cast<double>(config.head_dim));
+  if (family.query_scalar) {
+    const int64_t scalar = fields.integer("query_pre_attn_scalar", 1, kMostHidden, 256);
+    config.attention_multiplier = 1 / std::sqrt(static_cast<double>(scalar));
+  }
+  if (family.embedding_scale == Family::EmbeddingScale::by_setting) {
+    config.embedding_multiplier = fields.number("embedding_multiplier", kLeast, kMost, 1);
+  }
+  if (family.multipliers) {
+    config.attention_multiplier = fields.number("attention_multiplier", kLeast, kMost, 1);
+    config.residual_multiplier = fields.number("residual_multiplier", kLeast, kMost, 1);
+    config.logits_divisor = fields.number("logits_scaling", kLeast, kMost, 1);
+  }
+  if (family.soft_caps) {
+    const auto cap = [&](std::string_view key, double fallback) {
+      const bool absent = fields.find(key) == nullptr;
+      return absent ? (fields.has_null(key) ? 0 : fallback) : fields.number(key, 1e-3, kMost);
+    };
+    config.attention_soft_cap = cap("attn_logit_softcapping", family.default_attention_soft_cap);
+    config.logits_soft_cap = cap("final_logit_softcapping", family.default_logits_soft_cap);
+  }
+}
+
+/// The older spelling of RoPE: every version of transformers reads it.
+void write_rope(const ModelConfig& config, const Family& family, ordered_json& out) {
+  out["rope_theta"] = config.rope_theta;
+  if (family.local_rope) {
+    out["rope_local_base_freq"] = config.local_rope_theta;
+  }
+  if (family.partial_rotary) {
+    out["partial_rotary_factor"] = config.partial_rotary_factor;
+  }
+  const RopeScaling& rope = config.rope_scaling;
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  ordered_json& scaling = out["rope_scaling"] = nullptr;
+  switch (rope.kind) {
+    case RopeScaling::Kind::none:
+      break;
+    case RopeScaling::Kind::linear:
+      scaling = {{"rope_type", "linear"}, {"factor", rope.factor}};
+      break;
+    case RopeScaling::Kind::llama3:
+      scaling = {{"rope_type", "llama3"},
+                 {"factor", rope.factor},
+                 {"low_freq_factor", rope.low_frequency_factor},
+                 {"high_freq_factor", rope.high_frequency_factor},
+                 {kOriginal, rope.original_context}};
+      break;
+    case RopeScaling::Kind::yarn:
+      scaling = {{"rope_type", "yarn"},
+                 {"factor", rope.factor},
+                 {"beta_fast", rope.beta_fast},
+                 {"beta_slow", rope.beta_slow},
+                 {"truncate", rope.truncate},
+                 {"attention_factor", rope.attention_factor},
+                 {kOriginal, rope.original_context}};
+      break;
+    case RopeScaling::Kind::longrope:
+      scaling = {{"rope_type", "longrope"},
+                 {"short_factor", rope.short_factors},
+                 {"long_factor", rope.long_factors},
+                 {"attention_factor", rope.attention_factor}};
+      out[kOriginal] = rope.original_context;
+      break;
+  }
+}
+
+void write_layers(const ModelConfig& config, const Family& family, ordered_json& out) {
+  std::vector<int> turned;
+  std::vector<std::string_view> types;
+  int64_t window = 0;
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const LayerKind& kind = config.layer_kind(i);
+    turned.push_back(kind.rope == LayerKind::Rope::none ? 0 : 1);
+    types.emplace_back(kind.window > 0 ? "sliding_attention" : "full_attention");
+    window = std::max(window, kind.window);
+  }
+  if (family.skips_rope) {
+    out["no_rope_layers"] = turned;
+  }
+  if (family.window == Family::Window::none) {
+    return;
+  }
+  out["sliding_window"] = window > 0 ? ordered_json(window) : ordered_json();
+  if (family.window == Family::Window::all_layers) {
+    return;
+  }
+  if (family.window != Family::Window::interleaved) {
+    out["use_sliding_window"] = window > 0;
+  }
+  out["layer_types"] = types;
+}
+
 Status reject_non_object(const json& document, const std::string& file) {
   if (!document.is_object()) {
     return input_error(fmt::format("{}: is {}; it must be a JSON object", file, show(document)));
@@ -400,37 +727,21 @@ Result<ModelConfig> parse_config(std::string_view text, const std::string& file)
   WEFT_TRY(reject_non_object(document, file));
   Fields fields(document, file);
   WEFT_ASSIGN(const Family* family, read_family(fields));
-  WEFT_TRY(reject_unsupported(fields));
+  WEFT_TRY(reject_unsupported(fields, *family));
 
   ModelConfig config;
   config.name = file;
   config.architecture = family->architecture;
-  config.norm_placement = family->norm_placement;
-  config.qk_norm = family->qk_norm;
   WEFT_TRY(read_sizes(fields, *family, config));
-  WEFT_TRY(read_rope(fields, file, config));
-  WEFT_TRY(read_window(fields, *family, config));
   WEFT_ASSIGN(config.dtype, read_dtype(fields));
-
-  config.norm_epsilon = fields.number("rms_norm_eps", 1e-12, 1e-1, family->default_norm_epsilon);
-  config.tied_head = fields.boolean("tie_word_embeddings", false);
-  if (family->attention_bias == Family::Bias::qkv) {
-    config.qkv_bias = true;
-  } else if (family->attention_bias == Family::Bias::by_setting) {
-    config.qkv_bias = fields.boolean("attention_bias", false);
-    config.attention_out_bias = config.qkv_bias;
-  }
-  config.ffn_bias = family->ffn_bias_setting && fields.boolean("mlp_bias", false);
-
-  config.attention_multiplier = 1 / std::sqrt(static_cast<double>(config.head_dim));
-  if (family->multipliers) {
-    constexpr double kLeast = 1e-6;
-    constexpr double kMost = 1e6;
-    config.attention_multiplier = fields.number("attention_multiplier", kLeast, kMost, 1);
-    config.embedding_multiplier = fields.number("embedding_multiplier", kLeast, kMost, 1);
-    config.residual_multiplier = fields.number("residual_multiplier", kLeast, kMost, 1);
-    config.logits_divisor = fields.number("logits_scaling", kLeast, kMost, 1);
-  }
+  complete(*family, config);
+  WEFT_TRY(read_rope(fields, file, *family, config));
+  WEFT_TRY(read_layers(fields, *family, config));
+  config.norm_epsilon =
+      fields.number(family->norm_epsilon_key, 1e-12, 1e-1, family->default_norm_epsilon);
+  config.tied_head = fields.boolean("tie_word_embeddings", family->default_tied_head);
+  read_biases(fields, *family, config);
+  read_scales(fields, *family, config);
   config.eos = fields.tokens("eos_token_id", config.vocabulary);
   const std::vector<int32_t> bos = fields.tokens("bos_token_id", config.vocabulary);
   config.bos = bos.empty() ? -1 : bos.front();
@@ -480,44 +791,34 @@ std::string write_config(const ModelConfig& config) {
   out["num_attention_heads"] = config.query_heads;
   out["num_key_value_heads"] = config.kv_heads;
   out["head_dim"] = config.head_dim;
-  out["hidden_act"] = "silu";
+  out[family->activation_key] = config_name(config.activation);
   out["max_position_embeddings"] = config.context;
-  out["rms_norm_eps"] = config.norm_epsilon;
+  out[family->norm_epsilon_key] = config.norm_epsilon;
   out["tie_word_embeddings"] = config.tied_head;
 
-  // The older spelling of RoPE: every version of transformers reads it.
-  out["rope_theta"] = config.rope_theta;
-  out["rope_scaling"] = nullptr;
-  const RopeScaling& rope = config.rope_scaling;
-  if (rope.kind == RopeScaling::Kind::linear) {
-    out["rope_scaling"] = {{"rope_type", "linear"}, {"factor", rope.factor}};
-  } else if (rope.kind == RopeScaling::Kind::llama3) {
-    out["rope_scaling"] = {{"rope_type", "llama3"},
-                           {"factor", rope.factor},
-                           {"low_freq_factor", rope.low_frequency_factor},
-                           {"high_freq_factor", rope.high_frequency_factor},
-                           {"original_max_position_embeddings", rope.original_context}};
-  }
+  write_rope(config, *family, out);
 
   if (family->attention_bias == Family::Bias::by_setting) {
-    out["attention_bias"] = config.qkv_bias;
+    out[family->attention_bias_key] = config.qkv_bias;
   }
-  if (family->ffn_bias_setting) {
-    out["mlp_bias"] = config.ffn_bias;
+  if (!family->ffn_bias_key.empty()) {
+    out[family->ffn_bias_key] = config.ffn_bias;
   }
-  if (family->window != Family::Window::none) {
-    out["sliding_window"] = nullptr;
-    if (config.sliding_window > 0) {
-      out["sliding_window"] = config.sliding_window;
-    }
-    if (family->window == Family::Window::late_layers) {
-      out["use_sliding_window"] = config.sliding_window > 0;
-      out["max_window_layers"] = config.sliding_window > 0 ? 0 : config.layers;
-    }
+  write_layers(config, *family, out);
+  if (family->query_scalar) {
+    out["query_pre_attn_scalar"] =
+        std::llround(1 / (config.attention_multiplier * config.attention_multiplier));
+  }
+  if (family->soft_caps) {
+    const auto cap = [](double value) { return value > 0 ? ordered_json(value) : ordered_json(); };
+    out["attn_logit_softcapping"] = cap(config.attention_soft_cap);
+    out["final_logit_softcapping"] = cap(config.logits_soft_cap);
+  }
+  if (family->embedding_scale == Family::EmbeddingScale::by_setting) {
+    out["embedding_multiplier"] = config.embedding_multiplier;
   }
   if (family->multipliers) {
     out["attention_multiplier"] = config.attention_multiplier;
-    out["embedding_multiplier"] = config.embedding_multiplier;
     out["residual_multiplier"] = config.residual_multiplier;
     out["logits_scaling"] = config.logits_divisor;
   }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/activation.h"
 #include "base/number.h"
 #include "base/result.h"
 
@@ -14,25 +15,50 @@ namespace weft {
 
 /// How rotary frequencies are rescaled for contexts longer than the model was trained on.
 struct RopeScaling {
-  enum class Kind { none, linear, llama3 };
+  enum class Kind { none, linear, llama3, yarn, longrope };
   Kind kind = Kind::none;
-  double factor = 1;
-  double low_frequency_factor = 1;   ///< llama3 only
-  double high_frequency_factor = 4;  ///< llama3 only
-  int64_t original_context = 0;      ///< llama3 only: positions of the original training
+  double factor = 1;                 ///< linear, llama3, yarn
+  double low_frequency_factor = 1;   ///< llama3
+  double high_frequency_factor = 4;  ///< llama3
+  int64_t original_context = 0;      ///< llama3, yarn, longrope: positions of the first training
+  // YaRN (Peng et al. 2023): frequencies that turn more than beta_fast times in the original
+  // context stay, those that turn less than beta_slow times are divided by the factor.
+  double beta_fast = 32;
+  double beta_slow = 1;
+  bool truncate = true;  ///< to whole frequencies between which there is a ramp
+  /// LongRoPE (Ding et al. 2024): [rotary_dim / 2]: what frequencies are divided by, in sequences
+  /// of up to original_context tokens and in longer ones.
+  std::vector<double> short_factors = {};
+  std::vector<double> long_factors = {};
+  double attention_factor = 1;  ///< yarn, longrope: cosines and sines are multiplied by it
 
   bool operator==(const RopeScaling&) const = default;
 };
 
-/// Where a block's two RMS norms stand: before attention and FFN (Llama) or on their outputs,
-/// before these are added to the residual (OLMo-2).
-enum class NormPlacement { before, after };
+/// What tells one layer's attention from another's.
+struct LayerKind {
+  /// How queries and keys are told their positions: not at all, by the model's RoPE, or by the RoPE
+  /// of local layers (ModelConfig::local_rope_theta).
+  enum class Rope : uint8_t { none, model, local };
+  int64_t window = 0;  ///< keys a query sees, itself included; 0: all
+  Rope rope = Rope::model;
+
+  bool operator==(const LayerKind&) const = default;
+};
+
+/// Where a layer's norms stand: before attention and FFN (Llama), on their outputs, before these
+/// are added to the residual (OLMo-2), or both (Gemma-2).
+enum class NormPlacement { before, after, around };
+
+/// RMS norms, or LayerNorms, which have biases.
+enum class NormKind { rms, layer };
 
 /// RMS norm on queries and keys before RoPE: none, over each head (Qwen3), or over the whole
 /// projection (OLMo-2).
 enum class QkNorm { none, per_head, whole };
 
-/// One decoder-only transformer: RMSNorm, RoPE, grouped-query attention, SwiGLU.
+/// One decoder-only transformer: RoPE, grouped-query attention, an FFN. layer.h says it layer by
+/// layer.
 struct ModelConfig {
   std::string name;          ///< preset name or directory, for messages
   std::string architecture;  ///< "LlamaForCausalLM", ...
@@ -43,17 +69,26 @@ struct ModelConfig {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   int64_t ffn = 0;
-  int64_t context = 0;         ///< positions the model was made for (max_position_embeddings)
-  int64_t sliding_window = 0;  ///< keys a query sees, itself included; 0: all
+  int64_t context = 0;  ///< positions the model was made for (max_position_embeddings)
+  /// Layer i is of kind i modulo their number, which is the smallest that says it.
+  std::vector<LayerKind> layer_kinds = {{}};
   double norm_epsilon = 1e-5;
   double rope_theta = 10000;
   RopeScaling rope_scaling = {};
+  double local_rope_theta = 0;       ///< of layers with LayerKind::Rope::local; never scaled
+  double partial_rotary_factor = 1;  ///< the part of each head that RoPE turns, from its beginning
   NormPlacement norm_placement = NormPlacement::before;
+  NormKind norm_kind = NormKind::rms;
+  double norm_weight_offset = 0;  ///< added to the stored weights of norms: 1 for Gemma
   QkNorm qk_norm = QkNorm::none;
   bool tied_head = false;  ///< the head is the embedding table
   bool qkv_bias = false;   ///< q, k and v projections have a bias
   bool attention_out_bias = false;
   bool ffn_bias = false;
+  bool gated_ffn = true;  ///< down(f(gate) up), otherwise down(f(up))
+  Activation activation = Activation::silu;
+  double attention_soft_cap = 0;  ///< of scores: c tanh(score / c); 0: none
+  double logits_soft_cap = 0;
   // Granite's four multipliers; 1 (and head_dim^-1/2 for attention) elsewhere.
   double embedding_multiplier = 1;
   double attention_multiplier = 0;  ///< scale of q.k; always set
@@ -65,6 +100,12 @@ struct ModelConfig {
 
   int64_t query_size() const { return query_heads * head_dim; }
   int64_t kv_size() const { return kv_heads * head_dim; }
+  int64_t rotary_dim() const {
+    return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);
+  }
+  const LayerKind& layer_kind(int64_t layer) const {
+    return layer_kinds[static_cast<size_t>(layer) % layer_kinds.size()];
+  }
 
   bool operator==(const ModelConfig&) const = default;
 };

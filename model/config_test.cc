@@ -55,6 +55,15 @@ std::string error_with(const std::string& key, const json& value) {
   return error_of(config);
 }
 
+/// Of the repeated kinds of layers.
+std::vector<int64_t> windows(const ModelConfig& config) {
+  std::vector<int64_t> result;
+  for (const LayerKind& kind : config.layer_kinds) {
+    result.push_back(kind.window);
+  }
+  return result;
+}
+
 TEST(Config, Llama) {
   const ModelConfig config = parse(small_llama());
   EXPECT_EQ(config.architecture, "LlamaForCausalLM");
@@ -66,7 +75,7 @@ TEST(Config, Llama) {
   EXPECT_EQ(config.head_dim, 16);
   EXPECT_EQ(config.ffn, 96);
   EXPECT_EQ(config.context, 512);
-  EXPECT_EQ(config.sliding_window, 0);
+  EXPECT_EQ(config.layer_kinds, (std::vector<LayerKind>{{}}));
   EXPECT_EQ(config.norm_epsilon, 1e-5);
   EXPECT_EQ(config.rope_theta, 10000);
   EXPECT_EQ(config.rope_scaling.kind, RopeScaling::Kind::none);
@@ -143,12 +152,12 @@ TEST(Config, Mistral) {
   json text = small("MistralForCausalLM", "mistral");
   text["head_dim"] = 32;
   text["sliding_window"] = 128;
-  EXPECT_EQ(parse(text).sliding_window, 128);
+  EXPECT_EQ(windows(parse(text)), (std::vector<int64_t>{128}));
   EXPECT_EQ(parse(text).head_dim, 32);
   text["sliding_window"] = nullptr;
-  EXPECT_EQ(parse(text).sliding_window, 0);
+  EXPECT_EQ(windows(parse(text)), (std::vector<int64_t>{0}));
   text.erase("sliding_window");
-  EXPECT_EQ(parse(text).sliding_window, 4096);
+  EXPECT_EQ(windows(parse(text)), (std::vector<int64_t>{4096}));
   text["num_attention_heads"] = 16;
   text.erase("num_key_value_heads");
   EXPECT_EQ(parse(text).kv_heads, 8);
@@ -160,22 +169,20 @@ TEST(Config, Qwen2) {
   ModelConfig config = parse(text);
   EXPECT_TRUE(config.qkv_bias);
   EXPECT_FALSE(config.attention_out_bias);
-  EXPECT_EQ(config.sliding_window, 0);  // use_sliding_window is off
+  EXPECT_EQ(config.layer_kinds, (std::vector<LayerKind>{{}}));  // use_sliding_window is off
   text["use_sliding_window"] = true;
   text["max_window_layers"] = 2;  // no layer is that late
-  EXPECT_EQ(parse(text).sliding_window, 0);
+  EXPECT_EQ(windows(parse(text)), (std::vector<int64_t>{0}));
   text["max_window_layers"] = 0;
-  EXPECT_EQ(parse(text).sliding_window, 128);
+  EXPECT_EQ(windows(parse(text)), (std::vector<int64_t>{128}));
   text["max_window_layers"] = 1;
-  EXPECT_EQ(error_of(text),
-            "config.json: sliding_window 128 holds for 1 of 2 layers (max_window_layers, "
-            "layer_types); Weft supports one window for all layers");
+  EXPECT_EQ(windows(parse(text)), (std::vector<int64_t>{0, 128}));
   text["layer_types"] = {"sliding_attention", "sliding_attention"};
-  EXPECT_EQ(parse(text).sliding_window, 128);
+  EXPECT_EQ(windows(parse(text)), (std::vector<int64_t>{128}));
   text["layer_types"] = {"full_attention", "full_attention"};
-  EXPECT_EQ(parse(text).sliding_window, 0);
+  EXPECT_EQ(windows(parse(text)), (std::vector<int64_t>{0}));
   text["layer_types"] = {"sliding_attention", "full_attention"};
-  EXPECT_NE(error_of(text).find("1 of 2 layers"), std::string::npos);
+  EXPECT_EQ(windows(parse(text)), (std::vector<int64_t>{128, 0}));
   text["layer_types"] = {"linear_attention", "full_attention"};
   EXPECT_NE(error_of(text).find("layer_types is"), std::string::npos);
   text["layer_types"] = {"full_attention"};
@@ -223,6 +230,36 @@ TEST(Config, Granite) {
   text["architectures"] = {"LlamaForCausalLM"};
   text["model_type"] = "llama";
   EXPECT_EQ(parse(text).embedding_multiplier, 1);
+}
+
+TEST(Config, Yarn) {
+  json text = small_llama();
+  text["rope_scaling"] = {
+      {"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 128}};
+  ModelConfig config = parse(text);
+  EXPECT_EQ(config.rope_scaling.kind, RopeScaling::Kind::yarn);
+  EXPECT_EQ(config.rope_scaling.beta_fast, 32);
+  EXPECT_EQ(config.rope_scaling.beta_slow, 1);
+  EXPECT_TRUE(config.rope_scaling.truncate);
+  EXPECT_DOUBLE_EQ(config.rope_scaling.attention_factor, 0.1 * std::log(4.0) + 1);
+  text["rope_scaling"]["mscale"] = 2;
+  text["rope_scaling"]["mscale_all_dim"] = 1;
+  EXPECT_DOUBLE_EQ(parse(text).rope_scaling.attention_factor,
+                   (0.2 * std::log(4.0) + 1) / (0.1 * std::log(4.0) + 1));
+  text["rope_scaling"]["attention_factor"] = 1.5;
+  EXPECT_EQ(parse(text).rope_scaling.attention_factor, 1.5);
+  const auto error = [&](const char* key, const json& value) {
+    json other = text;
+    other["rope_scaling"][key] = value;
+    return error_of(other);
+  };
+  EXPECT_NE(error("factor", 0.5).find("factor is 0.5"), std::string::npos);
+  EXPECT_NE(error("attention_factor", -1).find("attention_factor is -1"), std::string::npos);
+  EXPECT_NE(error("truncate", 1).find("truncate is 1"), std::string::npos);
+  EXPECT_EQ(error("beta_fast", 0.5),
+            "config.json: rope_scaling: beta_fast 0.5 must not be less than beta_slow 1");
+  text["rope_theta"] = 1;
+  EXPECT_NE(error_of(text).find("yarn takes the logarithm of rope_theta 1"), std::string::npos);
 }
 
 TEST(Config, ArchitectureFromModelType) {
@@ -306,9 +343,9 @@ TEST(Config, RefusesWhatItDoesNotCompute) {
   EXPECT_EQ(error_with("torch_dtype", "float8_e4m3fn"),
             "config.json: torch_dtype is \"float8_e4m3fn\"; it must be bfloat16, float16 or "
             "float32");
-  EXPECT_EQ(error_with("rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}),
-            "config.json: rope_scaling: rope_type \"yarn\" is not supported; Weft knows default, "
-            "linear, llama3");
+  EXPECT_EQ(error_with("rope_scaling", {{"rope_type", "dynamic"}, {"factor", 4}}),
+            "config.json: rope_scaling: rope_type \"dynamic\" is not supported; Weft knows "
+            "default, linear, llama3, yarn, longrope");
 }
 
 TEST(Config, RopeErrors) {

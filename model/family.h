@@ -16,38 +16,84 @@ struct Family {
   enum class Bias {
     never,
     qkv,         ///< always on q, k and v, never on the output
-    by_setting,  ///< "attention_bias" puts one on all four
+    by_setting,  ///< attention_bias_key puts one on all four
   };
-  /// How "sliding_window" is meant.
+  /// How "sliding_window" is meant. But for the first two, "layer_types" may name the layers.
   enum class Window {
-    none,         ///< the key has no meaning
-    all_layers,   ///< it holds for every layer
-    late_layers,  ///< only with "use_sliding_window", and from layer "max_window_layers" on
+    none,            ///< the key has no meaning
+    all_layers,      ///< it holds for every layer
+    late_layers,     ///< only with "use_sliding_window", and from layer "max_window_layers" on
+    interleaved,     ///< for all but every so many'th layer: see window_interval
+    no_rope_layers,  ///< only with "use_sliding_window", for layers without RoPE
+  };
+  /// What embeddings are multiplied by.
+  enum class EmbeddingScale {
+    none,
+    by_setting,      ///< "embedding_multiplier"
+    root_of_hidden,  ///< sqrt(hidden_size), rounded to the checkpoint's format
   };
 
   std::string_view architecture;  ///< "architectures" in config.json
   std::string_view model_type;
 
-  std::string_view attention_norm = "input_layernorm";  ///< tensor names in a layer
+  // Tensor names in a layer; empty: there is none.
+  std::string_view attention_norm = "input_layernorm";
+  std::string_view attention_out_norm = "";
   std::string_view ffn_norm = "post_attention_layernorm";
-  NormPlacement norm_placement = NormPlacement::before;
+  std::string_view ffn_out_norm = "";
+  std::string_view up_projection = "up_proj";
+  std::string_view down_projection = "down_proj";
+  /// q, k and v are one matrix, "qkv_proj", and gate and up another, "gate_up_proj".
+  bool fused_projections = false;
+
+  NormKind norm_kind = NormKind::rms;
+  double norm_weight_offset = 0;
+  std::string_view norm_epsilon_key = "rms_norm_eps";
   QkNorm qk_norm = QkNorm::none;
 
   Bias attention_bias = Bias::never;
-  bool ffn_bias_setting = false;  ///< "mlp_bias" is read
+  std::string_view attention_bias_key = "attention_bias";
+  std::string_view ffn_bias_key = "";  ///< empty: no bias
+  bool gated_ffn = true;
+  Activation activation = Activation::silu;
+  std::string_view activation_key = "hidden_act";
+
   Window window = Window::none;
-  bool multipliers = false;  ///< Granite's four
+  int64_t window_interval = 0;         ///< every so many'th layer sees all keys
+  std::string_view interval_key = "";  ///< what may say otherwise; empty: nothing
+  bool local_rope = false;             ///< sliding layers have a RoPE of their own
+  bool skips_rope = false;             ///< "no_rope_layers" is read
+  bool partial_rotary = false;         ///< "partial_rotary_factor" is read
+  EmbeddingScale embedding_scale = EmbeddingScale::none;
+  bool multipliers = false;   ///< Granite's other three
+  bool query_scalar = false;  ///< scale is "query_pre_attn_scalar"^-1/2
+  bool soft_caps = false;
 
   // What an absent key means.
   int64_t default_kv_heads = 0;        ///< 0: as many as query heads
   int64_t default_head_dim = 0;        ///< 0: hidden_size / num_attention_heads
   int64_t default_sliding_window = 0;  ///< 0: none
   double default_norm_epsilon = 1e-6;
+  double default_rope_theta = 10000;
+  int64_t default_original_context = 0;  ///< 0: max_position_embeddings
+  bool default_tied_head = false;
+  bool default_bias = false;
+  double default_attention_soft_cap = 0;
+  double default_logits_soft_cap = 0;
+
+  constexpr NormPlacement norm_placement() const {
+    return attention_norm.empty()       ? NormPlacement::after
+           : attention_out_norm.empty() ? NormPlacement::before
+                                        : NormPlacement::around;
+  }
 };
 
 std::span<const Family> families();
 
 /// Null when the architecture is not known.
 const Family* find_family(std::string_view architecture);
+
+/// Sets what follows from the family and the fields of config that say sizes and format.
+void complete(const Family& family, ModelConfig& config);
 
 }  // namespace weft

@@ -97,15 +97,19 @@ std::vector<Shard> plan_shards(const ModelConfig& config, int64_t shard_bytes) {
   std::vector<std::vector<SafetensorsEntry>> entries(1);
   int64_t used = 0;
   for (TensorSpec& spec : tensor_specs(config)) {
-    const int64_t bytes = spec.elements() * static_cast<int64_t>(size_of(config.dtype));
-    if (used > 0 && used + bytes > shard_bytes) {
-      shards.emplace_back();
-      entries.emplace_back();
-      used = 0;
+    if (spec.begins_tensor()) {  // the parts of a matrix follow its first
+      const std::vector<int64_t> shape = spec.shape_in_file();
+      const int64_t elements = shape.size() == 2 ? shape[0] * shape[1] : shape[0];
+      const int64_t bytes = elements * static_cast<int64_t>(size_of(config.dtype));
+      if (used > 0 && used + bytes > shard_bytes) {
+        shards.emplace_back();
+        entries.emplace_back();
+        used = 0;
+      }
+      used += bytes;
+      entries.back().push_back(
+          {spec.name, name_of(config.dtype), shape, 0, static_cast<uint64_t>(bytes)});
     }
-    used += bytes;
-    entries.back().push_back(
-        {spec.name, name_of(config.dtype), spec.shape, 0, static_cast<uint64_t>(bytes)});
     shards.back().specs.push_back(std::move(spec));
   }
   for (size_t i = 0; i < shards.size(); ++i) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 #include "model/config.h"
 #include "model/family.h"
@@ -10,7 +11,7 @@
 namespace weft {
 namespace {
 
-constexpr RopeScaling llama3_scaling(double factor) {
+RopeScaling llama3_scaling(double factor) {
   return {.kind = RopeScaling::Kind::llama3,
           .factor = factor,
           .low_frequency_factor = 1,
@@ -19,12 +20,11 @@ constexpr RopeScaling llama3_scaling(double factor) {
 }
 
 /// Adds what follows from the architecture, so that a preset states only what its config.json does.
-ModelConfig complete(ModelConfig config) {
+ModelConfig completed(ModelConfig config) {
   const Family* family = find_family(config.architecture);
   WEFT_CHECK(family != nullptr);
-  config.norm_placement = family->norm_placement;
-  config.qk_norm = family->qk_norm;
-  config.qkv_bias = family->attention_bias == Family::Bias::qkv;
+  complete(*family, config);
+  config.qkv_bias |= family->attention_bias == Family::Bias::qkv;
   if (config.attention_multiplier == 0) {
     config.attention_multiplier = 1 / std::sqrt(static_cast<double>(config.head_dim));
   }
@@ -215,7 +215,7 @@ std::vector<ModelConfig> make_presets() {
        .head_dim = 128,
        .ffn = 14336,
        .context = 32768,
-       .sliding_window = 4096,
+       .layer_kinds = {{.window = 4096}},
        .eos = {2},
        .bos = 1},
       // Weft's own shape of 2 billion parameters, for measurements
@@ -232,7 +232,7 @@ std::vector<ModelConfig> make_presets() {
        .tied_head = true},
   };
   for (ModelConfig& config : presets) {
-    config = complete(std::move(config));
+    config = completed(std::move(config));
   }
   return presets;
 }

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <string>
 #include <string_view>
 
 #include "base/check.h"
@@ -59,15 +60,20 @@ void fill(const RandomTensor& tensor, int64_t first, int64_t count, T* out) {
 
 RandomTensor random_tensor(uint64_t seed, const TensorSpec& spec) {
   RandomTensor tensor;
-  tensor.key = mix(mix(seed) + fnv1a(spec.name));
+  std::string name = spec.name;
+  if (!spec.begins_tensor()) {
+    name.append(":").append(std::to_string(spec.first_row));
+  }
+  tensor.key = mix(mix(seed) + fnv1a(name));
   double half_width = 1.0 / 16;  // bias
   if (spec.shape.size() == 2) {
     half_width = std::sqrt(3.0 / static_cast<double>(spec.shape[1]));
   } else if (spec.role == Role::attention_norm || spec.role == Role::ffn_norm ||
+             spec.role == Role::attention_out_norm || spec.role == Role::ffn_out_norm ||
              spec.role == Role::final_norm || spec.role == Role::query_norm ||
              spec.role == Role::key_norm) {
     half_width = 1.0 / 8;
-    tensor.offset = 8 * 65535;  // in units of scale: 1
+    tensor.offset = static_cast<int32_t>(8 * (1 - spec.stored_less)) * 65535;  // in units of scale
   }
   tensor.scale = static_cast<float>(half_width / 65535);
   return tensor;

@@ -10,10 +10,13 @@
 // mix is the finaliser of SplitMix64 (Steele, Lea, Flood 2014), and i / 4 its counter. The integer
 // in front of the product is exact in binary32, so a fused multiply-add cannot change the result.
 //
+// Of a checkpoint's matrix that holds those of several roles, each is made by itself: the second
+// and later ones by the name "NAME:ROW", ROW their first row.
+//
 // A tensor's offset and scale follow from its role and shape:
 //   matrix [out, in]  uniform in +-sqrt(3 / in): standard deviation 1 / sqrt(in), which keeps the
 //                     magnitude of a normalised vector through the product
-//   norm weight       uniform in 7/8 .. 9/8
+//   norm weight       uniform in 7/8 .. 9/8, less TensorSpec::stored_less
 //   bias              uniform in +-1/16
 #pragma once
 

@@ -175,12 +175,14 @@ Result<Tensor> check_tensor(const Found& found, const TensorSpec& spec) {
     return input_error(fmt::format("{}: tensor {} has dtype {}; Weft reads BF16, F16 and F32",
                                    found.file->name(), show(entry.name), entry.dtype));
   }
-  if (entry.shape != spec.shape) {
+  if (entry.shape != spec.shape_in_file()) {
     return input_error(fmt::format("{}: tensor {} has shape {}, but the config makes it {}",
                                    found.file->name(), show(entry.name), show(entry.shape),
-                                   show(spec.shape)));
+                                   show(spec.shape_in_file())));
   }
-  return Tensor{entry.name, *dtype, entry.shape, found.data()};
+  Tensor tensor{entry.name, *dtype, spec.shape, found.data()};
+  tensor.data += spec.first_row * tensor.columns() * static_cast<int64_t>(size_of(*dtype));
+  return tensor;
 }
 
 /// A config can say that the head is the embedding while the file has a head of its own. That is
@@ -266,49 +268,118 @@ uint64_t available_memory() {
 
 }  // namespace
 
+namespace {
+
+/// Collects the specs of one layer.
+class LayerSpecs {
+ public:
+  LayerSpecs(const ModelConfig& config, const Family& family, int64_t layer,
+             std::vector<TensorSpec>& specs)
+      : config_(config), family_(family), layer_(layer), specs_(specs) {}
+
+  void add_all() {
+    const ModelConfig& c = config_;
+    const int64_t hidden = c.hidden;
+    norm(Role::attention_norm, Role::attention_norm_bias, family_.attention_norm);
+    norm(Role::attention_out_norm, Role::attention_out_norm, family_.attention_out_norm);
+    matrices("self_attn.qkv_proj", {{Role::query, "self_attn.q_proj", c.query_size()},
+                                    {Role::key, "self_attn.k_proj", c.kv_size()},
+                                    {Role::value, "self_attn.v_proj", c.kv_size()}});
+    if (c.qkv_bias) {
+      add(Role::query_bias, "self_attn.q_proj.bias", {c.query_size()});
+      add(Role::key_bias, "self_attn.k_proj.bias", {c.kv_size()});
+      add(Role::value_bias, "self_attn.v_proj.bias", {c.kv_size()});
+    }
+    if (c.qk_norm != QkNorm::none) {
+      const bool per_head = c.qk_norm == QkNorm::per_head;
+      add_norm(Role::query_norm, "self_attn.q_norm", per_head ? c.head_dim : c.query_size());
+      add_norm(Role::key_norm, "self_attn.k_norm", per_head ? c.head_dim : c.kv_size());
+    }
+    add(Role::attention_out, "self_attn.o_proj.weight", {hidden, c.query_size()});
+    if (c.attention_out_bias) {
+      add(Role::attention_out_bias, "self_attn.o_proj.bias", {hidden});
+    }
+    norm(Role::ffn_norm, Role::ffn_norm_bias, family_.ffn_norm);
+    norm(Role::ffn_out_norm, Role::ffn_out_norm, family_.ffn_out_norm);
+    const std::string up = fmt::format("mlp.{}", family_.up_projection);
+    const std::string down = fmt::format("mlp.{}", family_.down_projection);
+    if (c.gated_ffn) {
+      matrices("mlp.gate_up_proj", {{Role::gate, "mlp.gate_proj", c.ffn}, {Role::up, up, c.ffn}});
+    } else {
+      add(Role::up, up + ".weight", {c.ffn, hidden});
+    }
+    add(Role::down, down + ".weight", {hidden, c.ffn});
+    if (c.ffn_bias && c.gated_ffn) {
+      add(Role::gate_bias, "mlp.gate_proj.bias", {c.ffn});
+    }
+    if (c.ffn_bias) {
+      add(Role::up_bias, up + ".bias", {c.ffn});
+      add(Role::down_bias, down + ".bias", {hidden});
+    }
+  }
+
+ private:
+  struct Part {
+    Role role;
+    std::string name;
+    int64_t rows;
+  };
+
+  void add(Role role, std::string_view name, std::vector<int64_t> shape) {
+    specs_.push_back(
+        {role, layer_, fmt::format("model.layers.{}.{}", layer_, name), std::move(shape)});
+  }
+  void add_norm(Role role, std::string_view name, int64_t size) {
+    add(role, fmt::format("{}.weight", name), {size});
+    specs_.back().stored_less = config_.norm_weight_offset;
+  }
+  void norm(Role weight, Role bias, std::string_view name) {
+    if (name.empty()) {
+      return;
+    }
+    add_norm(weight, name, config_.hidden);
+    if (config_.norm_kind == NormKind::layer) {
+      add(bias, fmt::format("{}.bias", name), {config_.hidden});
+    }
+  }
+  /// Matrices of [rows, hidden], in the checkpoint each by itself or all in one.
+  void matrices(std::string_view fused, const std::vector<Part>& parts) {
+    int64_t rows = 0;
+    for (const Part& part : parts) {
+      const std::string_view name = family_.fused_projections ? fused : part.name;
+      add(part.role, fmt::format("{}.weight", name), {part.rows, config_.hidden});
+      if (family_.fused_projections) {
+        specs_.back().first_row = rows;
+        rows += part.rows;
+      }
+    }
+    for (size_t i = 0; family_.fused_projections && i < parts.size(); ++i) {
+      specs_[specs_.size() - 1 - i].rows_of_all = rows;
+    }
+  }
+
+  const ModelConfig& config_;
+  const Family& family_;
+  const int64_t layer_;
+  std::vector<TensorSpec>& specs_;
+};
+
+}  // namespace
+
 std::vector<TensorSpec> tensor_specs(const ModelConfig& config) {
   const Family* family = find_family(config.architecture);
   WEFT_CHECK(family != nullptr);
   const int64_t hidden = config.hidden;
-  const int64_t query = config.query_size();
-  const int64_t kv = config.kv_size();
-  const bool per_head = config.qk_norm == QkNorm::per_head;
-
   std::vector<TensorSpec> specs;
   specs.push_back({Role::embedding, -1, "model.embed_tokens.weight", {config.vocabulary, hidden}});
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    const auto add = [&](Role role, std::string_view name, std::vector<int64_t> shape) {
-      specs.push_back(
-          {role, layer, fmt::format("model.layers.{}.{}", layer, name), std::move(shape)});
-    };
-    add(Role::attention_norm, fmt::format("{}.weight", family->attention_norm), {hidden});
-    add(Role::query, "self_attn.q_proj.weight", {query, hidden});
-    add(Role::key, "self_attn.k_proj.weight", {kv, hidden});
-    add(Role::value, "self_attn.v_proj.weight", {kv, hidden});
-    if (config.qkv_bias) {
-      add(Role::query_bias, "self_attn.q_proj.bias", {query});
-      add(Role::key_bias, "self_attn.k_proj.bias", {kv});
-      add(Role::value_bias, "self_attn.v_proj.bias", {kv});
-    }
-    if (config.qk_norm != QkNorm::none) {
-      add(Role::query_norm, "self_attn.q_norm.weight", {per_head ? config.head_dim : query});
-      add(Role::key_norm, "self_attn.k_norm.weight", {per_head ? config.head_dim : kv});
-    }
-    add(Role::attention_out, "self_attn.o_proj.weight", {hidden, query});
-    if (config.attention_out_bias) {
-      add(Role::attention_out_bias, "self_attn.o_proj.bias", {hidden});
-    }
-    add(Role::ffn_norm, fmt::format("{}.weight", family->ffn_norm), {hidden});
-    add(Role::gate, "mlp.gate_proj.weight", {config.ffn, hidden});
-    add(Role::up, "mlp.up_proj.weight", {config.ffn, hidden});
-    add(Role::down, "mlp.down_proj.weight", {hidden, config.ffn});
-    if (config.ffn_bias) {
-      add(Role::gate_bias, "mlp.gate_proj.bias", {config.ffn});
-      add(Role::up_bias, "mlp.up_proj.bias", {config.ffn});
-      add(Role::down_bias, "mlp.down_proj.bias", {hidden});
-    }
+    LayerSpecs(config, *family, layer, specs).add_all();
   }
   specs.push_back({Role::final_norm, -1, "model.norm.weight", {hidden}});
+  specs.back().stored_less = config.norm_weight_offset;
+  if (config.norm_kind == NormKind::layer) {
+    specs.push_back({Role::final_norm_bias, -1, "model.norm.bias", {hidden}});
+  }
   if (!config.tied_head) {
     specs.push_back({Role::head, -1, kHeadName, {config.vocabulary, hidden}});
   }
@@ -329,8 +400,9 @@ Result<Weights> Weights::open(const std::filesystem::path& directory, const Mode
     WEFT_ASSIGN(Tensor tensor, check_tensor(found, spec));
     if (reinterpret_cast<uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0) {
       // Files older than the format's padded header can start anywhere: such a tensor is copied.
-      WEFT_ASSIGN(Pages copy, Pages::allocate(found.entry->bytes, /*huge=*/true));
-      std::memcpy(copy.data(), tensor.data, found.entry->bytes);
+      const auto bytes = static_cast<size_t>(tensor.bytes());
+      WEFT_ASSIGN(Pages copy, Pages::allocate(bytes, /*huge=*/true));
+      std::memcpy(copy.data(), tensor.data, bytes);
       tensor.data = copy.data();
       weights.owned_.emplace_back(copy.data(), copy.size());
       weights.storage_.push_back(std::make_shared<Pages>(std::move(copy)));

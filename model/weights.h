@@ -17,10 +17,13 @@ namespace weft {
 
 /// What a tensor is for. Matrices are [out, in], row-major, as Hugging Face stores them.
 enum class Role : uint8_t {
-  embedding,       ///< [vocabulary, hidden]
-  final_norm,      ///< [hidden]
+  embedding,   ///< [vocabulary, hidden]
+  final_norm,  ///< [hidden]
+  final_norm_bias,
   head,            ///< [vocabulary, hidden]; the embedding when tied
-  attention_norm,  ///< [hidden]: before attention, or on its output (NormPlacement)
+  attention_norm,  ///< [hidden]: before attention
+  attention_norm_bias,
+  attention_out_norm,  ///< [hidden]: on attention's output (NormPlacement)
   query,
   key,
   value,  ///< [query_size | kv_size, hidden]
@@ -31,9 +34,11 @@ enum class Role : uint8_t {
   key_norm,       ///< [head_dim] or [query_size | kv_size] (QkNorm)
   attention_out,  ///< [hidden, query_size]
   attention_out_bias,
-  ffn_norm,  ///< [hidden]: before the FFN, or on its output
+  ffn_norm,  ///< [hidden]: before the FFN
+  ffn_norm_bias,
+  ffn_out_norm,  ///< [hidden]: on the FFN's output
   gate,
-  up,  ///< [ffn, hidden]
+  up,  ///< [ffn, hidden]; an FFN without a gate has up alone
   gate_bias,
   up_bias,
   down,  ///< [hidden, ffn]
@@ -60,7 +65,17 @@ struct TensorSpec {
   int64_t layer = -1;  ///< -1: not in a layer
   std::string name;
   std::vector<int64_t> shape;
+  /// Where one matrix of the checkpoint holds those of several roles, one below the other: the
+  /// first row of this one, and the rows of all of them. The specs of all follow one another.
+  int64_t first_row = 0;
+  int64_t rows_of_all = 0;  ///< 0: the matrix is this role's alone
+  /// What the stored weights of a norm are less than those that it multiplies with.
+  double stored_less = 0;
 
+  bool begins_tensor() const { return first_row == 0; }
+  std::vector<int64_t> shape_in_file() const {
+    return rows_of_all > 0 ? std::vector<int64_t>{rows_of_all, shape[1]} : shape;
+  }
   int64_t elements() const { return shape.size() == 2 ? shape[0] * shape[1] : shape[0]; }
 };
 

@@ -22,7 +22,7 @@ class Collector {
   }
   void operator()(const RopeAnglesOp& op) {
     read(op.positions, {0, 1});
-    add(op.inverse_frequencies, {0, 1}, {0, op.half}, false);
+    add(op.inverse_frequencies, {op.rope, op.rope + 1}, {0, op.half}, false);
     write(op.cosines, {0, op.half});
     write(op.sines, {0, op.half});
   }
@@ -32,6 +32,10 @@ class Collector {
     read(op.residual, columns);
     write(op.residual, columns);
     write(op.out, columns);
+  }
+  void operator()(const LayerNormOp& op) {
+    read(op.x, {0, op.columns});
+    write(op.out, {0, op.columns});
   }
   void operator()(const LinearOp& op) {
     read(op.a, {0, op.k});
@@ -48,8 +52,8 @@ class Collector {
     const Range queries = scaled(tile_, op.query_heads / op.kv_heads * op.head_dim);
     const Range pairs = scaled(tile_, op.head_dim);
     read(op.positions, {0, 1});
-    read(op.cosines, {0, op.head_dim / 2});
-    read(op.sines, {0, op.head_dim / 2});
+    read(op.cosines, {0, (op.head_dim - op.unturned) / 2});
+    read(op.sines, {0, (op.head_dim - op.unturned) / 2});
     read(op.q, queries);
     read(op.k, pairs);
     read(op.v, pairs);
@@ -64,8 +68,8 @@ class Collector {
       const Range pairs = scaled(tile_, op.head_dim);
       const bool whole = op.query_norm.present && op.whole_norm;
       read(op.q, whole ? Range{0, op.query_heads * op.head_dim} : queries);
-      read(op.cosines, {0, op.head_dim / 2});
-      read(op.sines, {0, op.head_dim / 2});
+      read(op.cosines, {0, (op.head_dim - op.unturned) / 2});
+      read(op.sines, {0, (op.head_dim - op.unturned) / 2});
       // Which split has the step's own row depends on the position; one has it. Let it be split 0.
       if (split_ == 0) {
         read(op.k, whole ? Range{0, op.kv_heads * op.head_dim} : pairs);

@@ -1,12 +1,11 @@
 #include "program/planner.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
 #include <numeric>
 #include <utility>
 
 #include "base/check.h"
+#include "model/layer.h"
 
 namespace weft {
 namespace {
@@ -89,23 +88,25 @@ class Planner {
   // The parts of a step. `many`: all rows of a chunk; otherwise one row (decode, or a chunk's
   // last).
   void begin_step();
-  void attention_inputs(int64_t layer);
-  void attention_block(int64_t layer, bool many);
-  void ffn_block(int64_t layer, bool many);
+  void attention_inputs(const LayerSpec& spec, int64_t layer);
+  void attention_block(const LayerSpec& spec, int64_t layer, bool many);
+  void ffn_block(const LayerSpec& spec, int64_t layer, bool many);
+  /// f(gate) up, or f(up); the event that says so.
+  EventId ffn_inputs(const LayerSpec& spec, int64_t layer, bool many, BufferId out);
   void logits(bool many);
 
   EventId linear(std::string name, int64_t layer, bool many, LinearOp op, const Tiles& tiles,
                  const Waits& waits);
   /// The value a projection reads: the norm of the residual, or the residual itself (norms after).
   /// In a decode step `users` make it for themselves.
-  BufferId block_input(std::string name, int64_t layer, Role norm, bool many,
+  BufferId block_input(std::string name, int64_t layer, Role norm, Role bias, bool many,
                        const std::vector<bool>& users, Waits& waits);
   /// Adds a block's output projection to the residual, through a norm when norms stand after.
-  void add_to_residual(const std::string& name, int64_t layer, bool many, LinearOp op, Role norm,
-                       const Tiles& tiles, const Waits& waits);
+  void add_to_residual(const LayerSpec& spec, const std::string& name, int64_t layer, bool many,
+                       LinearOp op, Role norm, const Tiles& tiles, const Waits& waits);
   /// `repeated`: the workers that make it for themselves; empty: it is shared.
-  void norm(std::string name, int64_t layer, bool many, RmsNormOp op, const Waits& waits,
-            const std::vector<bool>& repeated, Waits& ready);
+  void norm(std::string name, int64_t layer, bool many, decltype(Operation::body) op,
+            const Waits& waits, const std::vector<bool>& repeated, Waits& ready);
   std::vector<bool> everyone() const { return std::vector<bool>(program_.workers.size(), true); }
 
   Rows rows_of(bool many) const { return many || !chunk() ? Rows::all : Rows::last; }
@@ -115,17 +116,19 @@ class Planner {
   bool merges_itself() const { return fused() && options_.sequences == 1; }
   bool chunk() const { return options_.rows > 1; }
   Range all_rows() const { return {0, program_.rows}; }
-  bool norm_before() const { return config_.norm_placement == NormPlacement::before; }
   /// Format of activations that meet these weights in a chunk.
   Element chunk_element(Role role, int64_t layer) const {
     const bool round = options_.round_activations && weights_.get(role, layer).dtype == DType::bf16;
     return round ? Element::bf16 : Element::f32;
   }
-  RmsNormOp norm_op(Role role, int64_t layer, BufferId x, BufferId residual, BufferId out) const;
+  RmsNormOp rms_norm(Role role, int64_t layer, BufferId x, BufferId residual, BufferId out) const;
+  /// The norm of the residual, of the kind that the model's layers have.
+  decltype(Operation::body) input_norm(Role role, Role bias, int64_t layer, BufferId out) const;
 
   const ModelConfig& config_;
   const Weights& weights_;
   const PlanOptions& options_;
+  const std::vector<RopeSpec> ropes_ = ropes(config_);
   Program program_;
 
   // Shared activations of a chunk's rows; `one` beside them: of a single row (see buffers in
@@ -139,7 +142,7 @@ class Planner {
   Activations many_, one_;
   BufferId residual_ = kNone, residual_copy_ = kNone;
   BufferId q_ = kNone, k_ = kNone, v_ = kNone, q_rotated_ = kNone, partials_ = kNone;
-  BufferId cosines_ = kNone, sines_ = kNone;
+  std::vector<BufferId> cosines_, sines_;  // [ropes_]
   std::vector<BufferId> keys_, values_;
   int64_t splits_ = 1;
   std::vector<int64_t> dealt_;  // [worker]: weights so far
@@ -303,8 +306,8 @@ std::vector<Tiles> Planner::by_weights(const std::vector<int64_t>& columns, int6
   return tiles;
 }
 
-RmsNormOp Planner::norm_op(Role role, int64_t layer, BufferId x, BufferId residual,
-                           BufferId out) const {
+RmsNormOp Planner::rms_norm(Role role, int64_t layer, BufferId x, BufferId residual,
+                            BufferId out) const {
   RmsNormOp op;
   op.weight = weight(role, layer);
   op.x = x;
@@ -313,12 +316,28 @@ RmsNormOp Planner::norm_op(Role role, int64_t layer, BufferId x, BufferId residu
   op.columns = config_.hidden;
   op.epsilon = static_cast<float>(config_.norm_epsilon);
   op.scale = static_cast<float>(config_.residual_multiplier);
+  op.weight_offset = static_cast<float>(config_.norm_weight_offset);
   return op;
 }
 
-void Planner::norm(std::string name, int64_t layer, bool many, RmsNormOp op, const Waits& waits,
-                   const std::vector<bool>& repeated, Waits& ready) {
-  const int32_t id = operation(std::move(name), layer, rows_of(many), op);
+decltype(Operation::body) Planner::input_norm(Role role, Role bias, int64_t layer,
+                                              BufferId out) const {
+  if (config_.norm_kind == NormKind::rms) {
+    return rms_norm(role, layer, residual_, kNone, out);
+  }
+  LayerNormOp op;
+  op.weight = weight(role, layer);
+  op.bias = weight(bias, layer);
+  op.x = residual_;
+  op.out = out;
+  op.columns = config_.hidden;
+  op.epsilon = static_cast<float>(config_.norm_epsilon);
+  return op;
+}
+
+void Planner::norm(std::string name, int64_t layer, bool many, decltype(Operation::body) op,
+                   const Waits& waits, const std::vector<bool>& repeated, Waits& ready) {
+  const int32_t id = operation(std::move(name), layer, rows_of(many), std::move(op));
   if (!repeated.empty()) {
     repeat(id, waits, repeated);
     ready.clear();
@@ -329,15 +348,15 @@ void Planner::norm(std::string name, int64_t layer, bool many, RmsNormOp op, con
   }
 }
 
-BufferId Planner::block_input(std::string name, int64_t layer, Role role, bool many,
+BufferId Planner::block_input(std::string name, int64_t layer, Role role, Role bias, bool many,
                               const std::vector<bool>& users, Waits& waits) {
   waits = residual_ready_;
-  if (!norm_before() && role != Role::final_norm) {
+  if (config_.norm_placement == NormPlacement::after && role != Role::final_norm) {
     return many && residual_copy_ != kNone ? residual_copy_ : residual_;
   }
   const BufferId out = many ? many_.input : one_.input;
   Waits ready;
-  norm(std::move(name), layer, many, norm_op(role, layer, residual_, kNone, out), waits,
+  norm(std::move(name), layer, many, input_norm(role, bias, layer, out), waits,
        many ? std::vector<bool>{} : users, ready);
   waits = ready;
   return out;
@@ -356,14 +375,22 @@ void Planner::begin_step() {
     next_step = {{program_.sampled, true}};
   }
   // Angles first: a device may know the position before the token.
-  const RopeAnglesOp angles{program_.positions, program_.inverse_frequencies, cosines_, sines_,
-                            config_.head_dim / 2};
-  const int32_t angles_id = operation("rope_angles", -1, Rows::all, angles);
-  if (fused()) {
-    repeat(angles_id, next_step, everyone());
-  } else {
-    angles_ready_ = {{chunk() ? spread(angles_id, by_rows({0, 1}), next_step)
-                              : on_one_worker(angles_id, options_.workers - 1, next_step)}};
+  for (size_t i = 0; i < ropes_.size(); ++i) {
+    RopeAnglesOp angles;
+    angles.positions = program_.positions;
+    angles.inverse_frequencies = program_.inverse_frequencies;
+    angles.cosines = cosines_[i];
+    angles.sines = sines_[i];
+    angles.rope = static_cast<int64_t>(i);
+    angles.half = ropes_[i].dim / 2;
+    angles.scale = static_cast<float>(ropes_[i].scaling.attention_factor);
+    const int32_t id = operation("rope_angles", -1, Rows::all, angles);
+    if (fused()) {
+      repeat(id, next_step, everyone());
+    } else {
+      angles_ready_.push_back({chunk() ? spread(id, by_rows({0, 1}), next_step)
+                                       : on_one_worker(id, options_.workers - 1, next_step)});
+    }
   }
   EmbedOp embed;
   embed.table = weight(Role::embedding);
@@ -383,7 +410,8 @@ void Planner::begin_step() {
   }
 }
 
-void Planner::attention_inputs(int64_t layer) {
+void Planner::attention_inputs(const LayerSpec& spec, int64_t layer) {
+  const AttentionSpec& attention = spec.attention;
   const bool many = chunk();
   struct Projection {
     const char* name;
@@ -404,8 +432,8 @@ void Planner::attention_inputs(int64_t layer) {
     add_users(of_one, users);
   }
   Waits waits;
-  const BufferId input =
-      block_input("attention_norm", layer, Role::attention_norm, many, users, waits);
+  const BufferId input = block_input("attention_norm", layer, Role::attention_norm,
+                                     Role::attention_norm_bias, many, users, waits);
   Waits projected;
   for (size_t i = 0; i < std::size(projections); ++i) {
     const Projection& p = projections[i];
@@ -426,8 +454,8 @@ void Planner::attention_inputs(int64_t layer) {
 
   // Query and key norms, in place.
   const int64_t group = config_.query_heads / config_.kv_heads;
-  if (config_.qk_norm != QkNorm::none) {
-    const bool per_head = config_.qk_norm == QkNorm::per_head;
+  if (attention.qk_norm != QkNorm::none) {
+    const bool per_head = attention.qk_norm == QkNorm::per_head;
     struct HeadNorm {
       const char* name;
       Role role;
@@ -438,7 +466,7 @@ void Planner::attention_inputs(int64_t layer) {
                               {"k_norm", Role::key_norm, k_, config_.kv_heads}};
     Waits normed;
     for (const HeadNorm& n : norms) {
-      RmsNormOp op = norm_op(n.role, layer, n.x, kNone, n.x);
+      RmsNormOp op = rms_norm(n.role, layer, n.x, kNone, n.x);
       op.columns = per_head ? config_.head_dim : n.heads * config_.head_dim;
       op.groups = per_head ? n.heads : 1;
       const int32_t id = operation(n.name, layer, Rows::all, op);
@@ -466,8 +494,14 @@ void Planner::attention_inputs(int64_t layer) {
   rope.k = k_;
   rope.v = v_;
   rope.positions = program_.positions;
-  rope.cosines = cosines_;
-  rope.sines = sines_;
+  rope.unturned = attention.head_dim;
+  if (attention.rope != kNoRope) {
+    const auto at = static_cast<size_t>(attention.rope);
+    rope.cosines = cosines_[at];
+    rope.sines = sines_[at];
+    rope.unturned -= ropes_[at].dim;
+    projected.push_back(angles_ready_[at]);
+  }
   rope.q_out = q_rotated_;
   rope.keys = keys_[static_cast<size_t>(layer)];
   rope.values = values_[static_cast<size_t>(layer)];
@@ -475,13 +509,12 @@ void Planner::attention_inputs(int64_t layer) {
   rope.kv_heads = config_.kv_heads;
   rope.head_dim = config_.head_dim;
   const int32_t id = operation("rope_append", layer, Rows::all, rope);
-  projected.insert(projected.end(), angles_ready_.begin(), angles_ready_.end());
   appended_ = {
       {spread(id, many ? by_rows({0, config_.kv_heads}) : by_heads(config_.kv_heads, all_rows()),
               projected)}};
 }
 
-void Planner::attention_block(int64_t layer, bool many) {
+void Planner::attention_block(const LayerSpec& spec, int64_t layer, bool many) {
   const bool split = !many && !chunk() && (splits_ > 1 || fused());
   AttentionOp op;
   op.q = q_rotated_;
@@ -493,20 +526,27 @@ void Planner::attention_block(int64_t layer, bool many) {
   op.query_heads = config_.query_heads;
   op.kv_heads = config_.kv_heads;
   op.head_dim = config_.head_dim;
-  op.window = config_.sliding_window;
+  op.window = spec.attention.window;
   op.splits = split ? splits_ : 1;
-  op.scale = static_cast<float>(config_.attention_multiplier);
+  op.scale = static_cast<float>(spec.attention.scale);
+  op.soft_cap = static_cast<float>(spec.attention.soft_cap);
   if (fused()) {
     op.partials = partials_;
     op.splits = splits_;
     op.k = k_;
     op.v = v_;
-    op.cosines = cosines_;
-    op.sines = sines_;
+    op.unturned = spec.attention.head_dim;
+    if (spec.attention.rope != kNoRope) {
+      const auto at = static_cast<size_t>(spec.attention.rope);
+      op.cosines = cosines_[at];
+      op.sines = sines_[at];
+      op.unturned -= ropes_[at].dim;
+    }
     op.query_norm = weight(Role::query_norm, layer);
     op.key_norm = weight(Role::key_norm, layer);
-    op.whole_norm = config_.qk_norm == QkNorm::whole;
-    op.epsilon = static_cast<float>(config_.norm_epsilon);
+    op.whole_norm = spec.attention.qk_norm == QkNorm::whole;
+    op.epsilon = static_cast<float>(spec.norm.epsilon);
+    op.weight_offset = static_cast<float>(spec.norm.weight_offset);
   }
   const int32_t id = operation("attention", layer, rows_of(many), op);
 
@@ -561,15 +601,16 @@ void Planner::attention_block(int64_t layer, bool many) {
   out.a = op.out;
   out.n = config_.hidden;
   out.k = config_.query_size();
-  add_to_residual("o_proj", layer, many, out, Role::attention_norm, out_tiles, ready);
+  add_to_residual(spec, "o_proj", layer, many, out, Role::attention_out_norm, out_tiles, ready);
 }
 
-void Planner::add_to_residual(const std::string& name, int64_t layer, bool many, LinearOp op,
-                              Role role, const Tiles& tiles, const Waits& waits) {
-  if (norm_before()) {
+void Planner::add_to_residual(const LayerSpec& spec, const std::string& name, int64_t layer,
+                              bool many, LinearOp op, Role role, const Tiles& tiles,
+                              const Waits& waits) {
+  if (!spec.norms_outputs()) {
     op.out = residual_;
     op.accumulate = true;
-    op.alpha = static_cast<float>(config_.residual_multiplier);
+    op.alpha = static_cast<float>(spec.residual_scale);
     residual_ready_ = {{linear(name, layer, many, op, tiles, waits)}};
     return;
   }
@@ -577,38 +618,56 @@ void Planner::add_to_residual(const std::string& name, int64_t layer, bool many,
   const EventId projected = linear(name, layer, many, op, tiles, waits);
   const bool own_residual = program_.buffers[static_cast<size_t>(residual_)].space == Space::worker;
   norm(name + "_norm", layer, many,
-       norm_op(role, layer, op.out, residual_, many ? residual_copy_ : kNone), {{projected}},
+       rms_norm(role, layer, op.out, residual_, many ? residual_copy_ : kNone), {{projected}},
        own_residual ? everyone() : std::vector<bool>{}, residual_ready_);
 }
 
-void Planner::ffn_block(int64_t layer, bool many) {
+EventId Planner::ffn_inputs(const LayerSpec& spec, int64_t layer, bool many, BufferId out) {
+  const FfnSpec& ffn = spec.ffn;
   // 32 gate and 32 up columns fill one GEMM panel.
   const Tiles tiles =
-      many ? by_columns(config_.ffn, kChunkColumns / 2, all_rows())
-           : by_weights({config_.ffn}, 2 * config_.hidden, options_.gated_columns, false).front();
+      !ffn.gated ? by_weights(ffn.size, config_.hidden, many)
+      : many     ? by_columns(ffn.size, kChunkColumns / 2, all_rows())
+             : by_weights({ffn.size}, 2 * config_.hidden, options_.gated_columns, false).front();
   std::vector<bool> users;
   add_users(tiles, users);
   Waits waits;
+  const BufferId input =
+      block_input("ffn_norm", layer, Role::ffn_norm, Role::ffn_norm_bias, many, users, waits);
+  if (!ffn.gated) {
+    LinearOp up;
+    up.weight = weight(Role::up, layer);
+    up.bias = weight(Role::up_bias, layer);
+    up.a = input;
+    up.out = out;
+    up.n = ffn.size;
+    up.k = config_.hidden;
+    up.activation = ffn.activation;
+    return linear("up_proj", layer, many, up, tiles, waits);
+  }
   GatedLinearOp gated;
-  gated.a = block_input("ffn_norm", layer, Role::ffn_norm, many, users, waits);
+  gated.a = input;
   gated.gate = weight(Role::gate, layer);
   gated.up = weight(Role::up, layer);
   gated.gate_bias = weight(Role::gate_bias, layer);
   gated.up_bias = weight(Role::up_bias, layer);
-  gated.out = many ? many_.ffn : one_.ffn;
-  gated.n = config_.ffn;
+  gated.out = out;
+  gated.n = ffn.size;
   gated.k = config_.hidden;
-  const int32_t id = operation("gate_up_proj", layer, rows_of(many), gated);
-  const EventId done = spread(id, tiles, waits);
+  gated.activation = ffn.activation;
+  return spread(operation("gate_up_proj", layer, rows_of(many), gated), tiles, waits);
+}
 
+void Planner::ffn_block(const LayerSpec& spec, int64_t layer, bool many) {
   LinearOp down;
+  down.a = many ? many_.ffn : one_.ffn;
+  const EventId done = ffn_inputs(spec, layer, many, down.a);
   down.weight = weight(Role::down, layer);
   down.bias = weight(Role::down_bias, layer);
-  down.a = gated.out;
   down.n = config_.hidden;
-  down.k = config_.ffn;
-  add_to_residual("down_proj", layer, many, down, Role::ffn_norm, by_weights(down.n, down.k, many),
-                  {{done}});
+  down.k = spec.ffn.size;
+  add_to_residual(spec, "down_proj", layer, many, down, Role::ffn_out_norm,
+                  by_weights(down.n, down.k, many), {{done}});
 }
 
 void Planner::logits(bool many) {
@@ -617,12 +676,14 @@ void Planner::logits(bool many) {
   add_users(tiles, users);
   Waits waits;
   LinearOp head;
-  head.a = block_input("final_norm", -1, Role::final_norm, many, users, waits);
+  head.a =
+      block_input("final_norm", -1, Role::final_norm, Role::final_norm_bias, many, users, waits);
   head.weight = weight(Role::head);
   head.out = program_.logits;
   head.n = config_.vocabulary;
   head.k = config_.hidden;
   head.alpha = static_cast<float>(1.0 / config_.logits_divisor);
+  head.soft_cap = static_cast<float>(config_.logits_soft_cap);
   const EventId done = linear("head", -1, many, head, tiles, waits);
   if (!options_.sample) {
     return;
@@ -645,21 +706,24 @@ void Planner::logits(bool many) {
 Program Planner::run() {
   const int64_t rows = program_.rows;
   const int64_t one = program_.sequences;  // rows of what a chunk has one of
-  const bool after = !norm_before();
+  const bool after = config_.norm_placement != NormPlacement::before;  // norms of outputs
   program_.tokens = buffer("tokens", Space::state, Element::i32, rows, 1);
   program_.positions = buffer("positions", Space::state, Element::i32, rows, 1);
-  program_.inverse_frequencies =
-      buffer("inverse_frequencies", Space::constant, Element::f32, 1, config_.head_dim / 2);
+  program_.inverse_frequencies = buffer("inverse_frequencies", Space::constant, Element::f32,
+                                        std::ssize(ropes_), ropes_.front().dim / 2);
   const Space angles = fused() ? Space::worker : Space::activation;
-  cosines_ = buffer("cosines", angles, Element::f32, rows, config_.head_dim / 2);
-  sines_ = buffer("sines", angles, Element::f32, rows, config_.head_dim / 2);
+  for (const RopeSpec& rope : ropes_) {
+    const std::string number = cosines_.empty() ? "" : "." + std::to_string(cosines_.size());
+    cosines_.push_back(buffer("cosines" + number, angles, Element::f32, rows, rope.dim / 2));
+    sines_.push_back(buffer("sines" + number, angles, Element::f32, rows, rope.dim / 2));
+  }
   // In a decode step with norms after the blocks every worker keeps the residual itself: adding a
   // normed row is cheaper than waiting for another to have done it.
   residual_ = buffer("residual", !chunk() && after ? Space::worker : Space::activation,
                      Element::f32, rows, config_.hidden);
   const Element chunk_format = chunk_element(Role::query, 0);
   if (chunk()) {
-    if (after && chunk_format == Element::bf16) {
+    if (config_.norm_placement == NormPlacement::after && chunk_format == Element::bf16) {
       residual_copy_ =
           buffer("residual_copy", Space::activation, Element::bf16, rows, config_.hidden);
     }
@@ -709,14 +773,15 @@ Program Planner::run() {
   begin_step();
   for (int64_t layer = 0; layer < config_.layers; ++layer) {
     const bool last = layer + 1 == config_.layers;
-    attention_inputs(layer);
+    const LayerSpec spec = layer_spec(config_, layer);
+    attention_inputs(spec, layer);
     if (last && options_.logits == Logits::none) {
       break;  // the cache is all that is wanted
     }
     // Only the last row's logits are wanted: from here on, only that row is.
     const bool many = chunk() && !(last && options_.logits == Logits::last);
-    attention_block(layer, many);
-    ffn_block(layer, many);
+    attention_block(spec, layer, many);
+    ffn_block(spec, layer, many);
   }
   if (options_.logits != Logits::none) {
     logits(chunk() && options_.logits == Logits::all);
@@ -728,36 +793,6 @@ Program Planner::run() {
 
 Program plan(const ModelConfig& config, const Weights& weights, const PlanOptions& options) {
   return Planner(config, weights, options).run();
-}
-
-std::vector<float> inverse_frequencies(const ModelConfig& config) {
-  const int64_t half = config.head_dim / 2;
-  std::vector<float> result(static_cast<size_t>(half));
-  const RopeScaling& scaling = config.rope_scaling;
-  for (int64_t i = 0; i < half; ++i) {
-    // In f32 step by step, as transformers computes them: checkpoints were trained with these.
-    const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.head_dim);
-    const float frequency =
-        1.0f / static_cast<float>(std::pow(config.rope_theta, static_cast<double>(exponent)));
-    float scaled = frequency;
-    if (scaling.kind == RopeScaling::Kind::linear) {
-      scaled = frequency / static_cast<float>(scaling.factor);
-    } else if (scaling.kind == RopeScaling::Kind::llama3) {
-      const auto factor = static_cast<float>(scaling.factor);
-      const auto original = static_cast<float>(scaling.original_context);
-      const auto low = static_cast<float>(scaling.low_frequency_factor);
-      const auto high = static_cast<float>(scaling.high_frequency_factor);
-      const float wavelength = static_cast<float>(2 * std::numbers::pi) / frequency;
-      if (wavelength > original / low) {
-        scaled = frequency / factor;
-      } else if (wavelength >= original / high) {
-        const float smooth = (original / wavelength - low) / (high - low);
-        scaled = (1 - smooth) * frequency / factor + smooth * frequency;
-      }
-    }
-    result[static_cast<size_t>(i)] = scaled;
-  }
-  return result;
 }
 
 }  // namespace weft

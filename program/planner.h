@@ -41,7 +41,4 @@ struct PlanOptions {
 /// many there are.
 Program plan(const ModelConfig& config, const Weights& weights, const PlanOptions& options);
 
-/// Inverse RoPE frequencies [head_dim / 2] in f32, scaled as the config says.
-std::vector<float> inverse_frequencies(const ModelConfig& config);
-
 }  // namespace weft

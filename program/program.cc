@@ -40,6 +40,10 @@ struct CostOf {
     return {bytes_of(weights, op.weight, op.columns), 0,
             4.0 * static_cast<double>(rows * op.columns)};
   }
+  Cost operator()(const LayerNormOp& op) const {
+    return {bytes_of(weights, op.weight, op.columns) + bytes_of(weights, op.bias, op.columns), 0,
+            7.0 * static_cast<double>(rows * op.columns)};
+  }
   Cost operator()(const LinearOp& op) const {
     const int64_t n = instruction.tile.size();
     return {bytes_of(weights, op.weight, n) + bytes_of(weights, op.bias, n), 0,
@@ -104,8 +108,8 @@ std::string_view name_of(Element element) {
 
 std::string_view kind_of(const Operation& operation) {
   constexpr std::array<std::string_view, std::variant_size_v<decltype(Operation::body)>> kNames = {
-      "embed",       "rope_angles", "rmsnorm",           "linear", "gated_linear",
-      "rope_append", "attention",   "attention_combine", "sample"};
+      "embed",        "rope_angles", "rmsnorm",   "layernorm",         "linear",
+      "gated_linear", "rope_append", "attention", "attention_combine", "sample"};
   return kNames[operation.body.index()];
 }
 

@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/activation.h"
 #include "base/number.h"
 #include "base/range.h"
 #include "model/weights.h"
@@ -39,7 +40,7 @@ enum class Space : uint8_t {
   kv,          ///< a layer's keys or values, alive for the sequences: [sequences, kv_heads,
                ///< capacity, head_dim]
   state,       ///< the sequences: tokens, positions; written by the host and by sample
-  constant,    ///< made once: rotary frequencies
+  constant,    ///< made before a run: rotary frequencies
 };
 
 struct Buffer {
@@ -74,14 +75,23 @@ struct EmbedOp {
 
 struct RopeAnglesOp {
   BufferId positions = kNone, inverse_frequencies = kNone, cosines = kNone, sines = kNone;
+  int64_t rope = 0;  ///< the row of inverse_frequencies: which of the model's ropes()
   int64_t half = 0;
+  float scale = 1;
 };
 
 struct RmsNormOp {
   WeightRef weight;
   BufferId x = kNone, residual = kNone, out = kNone;
   int64_t columns = 0, groups = 1;  ///< an instruction's `tile` is a range of groups
-  float epsilon = 0, scale = 1;
+  float epsilon = 0, scale = 1, weight_offset = 0;
+};
+
+struct LayerNormOp {
+  WeightRef weight, bias;
+  BufferId x = kNone, out = kNone;
+  int64_t columns = 0;
+  float epsilon = 0;
 };
 
 struct LinearOp {
@@ -90,18 +100,22 @@ struct LinearOp {
   int64_t n = 0, k = 0;
   float alpha = 1;
   bool accumulate = false;
+  Activation activation = Activation::none;
+  float soft_cap = 0;
 };
 
 struct GatedLinearOp {
   WeightRef gate, up, gate_bias, up_bias;
   BufferId a = kNone, out = kNone;
   int64_t n = 0, k = 0;
+  Activation activation = Activation::silu;
 };
 
 struct RopeAppendOp {
   BufferId q = kNone, k = kNone, v = kNone, positions = kNone, cosines = kNone, sines = kNone;
   BufferId q_out = kNone, keys = kNone, values = kNone;
   int64_t query_heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t unturned = 0;  ///< head_dim: no RoPE; then cosines and sines are kNone
 };
 
 struct AttentionOp {
@@ -109,7 +123,7 @@ struct AttentionOp {
   BufferId partials = kNone;  ///< kNone: one split, straight to out
   BufferId out = kNone;
   int64_t query_heads = 0, kv_heads = 0, head_dim = 0, window = 0, splits = 1;
-  float scale = 1;
+  float scale = 1, soft_cap = 0;
 
   /// Fused form (PlanOptions::fuse_attention), k is not kNone: q, k and v come as projected. An
   /// instruction norms and rotates the queries of its heads for itself; the one whose keys include
@@ -117,7 +131,8 @@ struct AttentionOp {
   BufferId k = kNone, v = kNone, cosines = kNone, sines = kNone;
   WeightRef query_norm, key_norm;
   bool whole_norm = false;  ///< over all heads together
-  float epsilon = 0;
+  float epsilon = 0, weight_offset = 0;
+  int64_t unturned = 0;  ///< as RopeAppendOp's
 };
 
 /// Merges what the AttentionOp it repeats left in partials.
@@ -135,8 +150,8 @@ struct Operation {
   std::string name;  ///< for people: "q_proj"
   int64_t layer = -1;
   Rows rows = Rows::all;
-  std::variant<EmbedOp, RopeAnglesOp, RmsNormOp, LinearOp, GatedLinearOp, RopeAppendOp, AttentionOp,
-               AttentionCombineOp, SampleOp>
+  std::variant<EmbedOp, RopeAnglesOp, RmsNormOp, LayerNormOp, LinearOp, GatedLinearOp, RopeAppendOp,
+               AttentionOp, AttentionCombineOp, SampleOp>
       body;
 };
 
@@ -153,8 +168,8 @@ struct Instruction {
   int32_t operation = 0;
   /// Rows of the step (Rows::all); clipped to the rows that the step has. Ignored for Rows::last.
   Range rows;
-  /// The tile: columns of out (embed, linear, gated_linear: embed takes all), groups (rmsnorm), KV
-  /// heads (rope_append, attention), query heads (attention_combine).
+  /// The tile: columns of out (embed, linear, gated_linear: embed takes all), groups (rmsnorm;
+  /// layernorm has one), KV heads (rope_append, attention), query heads (attention_combine).
   Range tile;
   int32_t split = 0;  ///< attention: which split of the keys
   std::vector<Wait> waits;

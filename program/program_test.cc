@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "model/config.h"
+#include "model/layer.h"
 #include "program/access.h"
 #include "program/disassemble.h"
 #include "program/planner.h"
@@ -97,7 +98,7 @@ TEST(Planner, CountsTheBytesAndFlopsOfLlama1B) {
 TEST(Planner, InverseFrequenciesAreScaledAsTransformersDoes) {
   // Llama-3.2-1B's, from the published formula in double.
   const ModelConfig config = preset("llama-3.2-1b").value();
-  const std::vector<float> got = inverse_frequencies(config);
+  const std::vector<float> got = inverse_frequencies(ropes(config).front(), 1);
   ASSERT_EQ(got.size(), 32);
   for (size_t i = 0; i < got.size(); ++i) {
     const double plain = std::pow(500000.0, -static_cast<double>(i) / 32);

@@ -218,6 +218,7 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
         raw_addresses(access, offset, base + scalar_offset, static_cast<uint32_t>(i.offset),
                       records, bytes, words == 1)) {
       access.mask = reach_lanes(w, i, access.address, access.mask, bytes, read, write);
+      access.global = access.mask;
       return;
     }
     uint64_t in_bounds = 0;

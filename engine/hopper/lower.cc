@@ -19,11 +19,17 @@ int64_t aligned(int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
+Status without_kernel(std::string_view what) {
+  return input_error(
+      fmt::format("{}: the cuda device has no kernel for it; use --device cpu", what));
+}
+
 /// Buffers that an operation writes.
 struct Written {
   std::vector<BufferId> operator()(const EmbedOp& op) const { return {op.out}; }
   std::vector<BufferId> operator()(const RopeAnglesOp&) const { return {}; }
   std::vector<BufferId> operator()(const RmsNormOp& op) const { return {op.out, op.residual}; }
+  std::vector<BufferId> operator()(const LayerNormOp& op) const { return {op.out}; }
   std::vector<BufferId> operator()(const LinearOp& op) const { return {op.out}; }
   std::vector<BufferId> operator()(const GatedLinearOp& op) const { return {op.out}; }
   std::vector<BufferId> operator()(const RopeAppendOp& op) const { return {op.q_out}; }
@@ -82,6 +88,29 @@ std::vector<bool> events_in_data(const Program& program, const std::vector<bool>
     }
   }
   return result;
+}
+
+/// What the codes of all layers' attention have in common.
+Status share_shape(const Program& program, ModelShape& shape) {
+  const AttentionOp* first = nullptr;
+  for (const Operation& operation : program.operations) {
+    const auto* op = std::get_if<AttentionOp>(&operation.body);
+    if (op == nullptr) {
+      continue;
+    }
+    if (first == nullptr) {
+      first = op;
+      shape.splits = static_cast<int32_t>(op->splits);
+      shape.window = static_cast<int32_t>(op->window);
+      shape.attention_scale = op->scale;
+    } else if (op->splits != first->splits || op->window != first->window ||
+               op->scale != first->scale) {
+      return without_kernel(fmt::format(
+          "layers differ: windows of {} and {} keys (0: all), scales {} and {}, splits {} and {}",
+          first->window, op->window, first->scale, op->scale, first->splits, op->splits));
+    }
+  }
+  return {};
 }
 
 /// Lowers the instructions of one worker.
@@ -324,12 +353,22 @@ class WorkerLowering {
     return {};
   }
   Status operator()(const RopeAnglesOp& op) {
+    if (op.rope > 0) {
+      return without_kernel("layers have RoPE of two kinds");
+    }
+    if (op.scale != 1) {
+      return without_kernel(fmt::format("RoPE scales cosines and sines by {}", op.scale));
+    }
     code_.opcode = Opcode::begin_step;
     code_.a = buffer(op.inverse_frequencies);
     code_.n = static_cast<int32_t>(op.half);
     return {};
   }
+  Status operator()(const LayerNormOp&) { return without_kernel("norms are LayerNorms"); }
   Status operator()(const RmsNormOp& op) {
+    if (op.weight_offset != 0) {
+      return without_kernel(fmt::format("norms' weights are stored less {}", op.weight_offset));
+    }
     WEFT_ASSIGN(code_.b, weight(op.weight));
     code_.n = static_cast<int32_t>(op.columns);
     code_.x = op.epsilon;
@@ -348,6 +387,12 @@ class WorkerLowering {
     return {};
   }
   Status operator()(const LinearOp& op) {
+    if (op.activation != Activation::none) {
+      return without_kernel("the FFN has no gate");
+    }
+    if (op.soft_cap > 0) {
+      return without_kernel(fmt::format("logits have a soft cap of {}", op.soft_cap));
+    }
     const Range columns = instruction_->tile;
     Segment segment;
     segment.out = buffer(op.out) + elements(columns.begin);
@@ -383,6 +428,9 @@ class WorkerLowering {
     return {};
   }
   Status operator()(const GatedLinearOp& op) {
+    if (op.activation != Activation::silu) {
+      return without_kernel(fmt::format("the FFN's activation is {}", name_of(op.activation)));
+    }
     const Range columns = instruction_->tile;
     code_.opcode = Opcode::gated_linear;
     WEFT_TRY(begin_product(op.k, op.a));
@@ -408,6 +456,16 @@ class WorkerLowering {
     if (op.k == kNone) {
       return not_fused();
     }
+    if (op.soft_cap > 0) {
+      return without_kernel(fmt::format("attention has a soft cap of {}", op.soft_cap));
+    }
+    if (op.unturned == op.head_dim) {
+      return without_kernel("some layers have no RoPE");
+    }
+    if (op.unturned > 0) {
+      return without_kernel(fmt::format("RoPE turns {} of a head's {} elements",
+                                        op.head_dim - op.unturned, op.head_dim));
+    }
     code_.opcode = Opcode::attention;
     code_.a = buffer(op.q);
     code_.b = buffer(op.k);
@@ -427,9 +485,6 @@ class WorkerLowering {
     WEFT_ASSIGN(code_.attention.query_norm, weight(op.query_norm));
     WEFT_ASSIGN(code_.attention.key_norm, weight(op.key_norm));
     code_.attention.whole_norm = op.whole_norm ? 1 : 0;
-    out_.shape.splits = static_cast<int32_t>(op.splits);
-    out_.shape.window = static_cast<int32_t>(op.window);
-    out_.shape.attention_scale = op.scale;
     return {};
   }
   Status operator()(const AttentionCombineOp& op) {
@@ -482,7 +537,7 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
   PlanOptions options;
   options.sequences = sequences;
   options.workers = units;
-  if (config.norm_placement == NormPlacement::after) {
+  if (config.norm_placement != NormPlacement::before) {
     // Every worker keeps the residual itself, so every worker takes part in every exchange.
     const int64_t fewest = std::min({config.hidden, config.ffn, config.query_size()});
     options.workers = static_cast<int>(std::min<int64_t>(units, units_of(fewest)));
@@ -560,6 +615,7 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   }
   out.scratch_bytes = static_cast<int32_t>(
       attention_scratch_bytes(kTeamWarps, config.head_dim, config.query_heads / config.kv_heads));
+  WEFT_TRY(share_shape(program, out.shape));
   const std::vector<bool> in_data = events_in_data(program, arena.tagged);
   for (size_t worker = 0; worker < program.workers.size(); ++worker) {
     WEFT_TRY(WorkerLowering(program, weights, arena, in_data, plain, worker, out).run());

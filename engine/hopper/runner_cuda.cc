@@ -7,7 +7,6 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "engine/hopper/prefill.h"
 #include "engine/hopper/readback.h"
 #include "engine/hopper/weights_kernel.h"
+#include "model/layer.h"
 #include "ops/linear/hopper_layout.h"
 #include "program/planner.h"
 #include "program/verify.h"
@@ -230,10 +230,7 @@ Status HopperRunner::lower_program() {
 
 Status HopperRunner::load_weights() {
   WEFT_ASSIGN(launch_.arena, allocate(arena_.bytes, "weights and caches"));
-  std::map<std::string, TensorSpec> specs;
-  for (TensorSpec& spec : tensor_specs(config_)) {
-    specs.emplace(spec.name, std::move(spec));
-  }
+  const std::vector<TensorSpec> specs = tensor_specs(config_);  // in the order of tensors
   const auto stream = static_cast<cudaStream_t>(device_->stream().native);
   for (size_t i = 0; i < weights_.tensors().size(); ++i) {
     const Tensor& tensor = weights_.tensors()[i];
@@ -241,7 +238,7 @@ Status HopperRunner::load_weights() {
     if (tensor.data != nullptr) {
       WEFT_TRY(device_->upload(place, tensor.data, static_cast<size_t>(tensor.bytes())));
     } else {
-      const RandomTensor random = random_tensor(options_.weights_seed, specs.at(tensor.name));
+      const RandomTensor random = random_tensor(options_.weights_seed, specs[i]);
       WEFT_TRY(
           check(launch_fill_random(random, tensor.elements(), place, stream), "making weights"));
     }
@@ -252,7 +249,7 @@ Status HopperRunner::load_weights() {
     WEFT_ASSIGN(packed, pack_weights());
   }
 
-  const std::vector<float> frequencies = inverse_frequencies(config_);
+  const std::vector<float> frequencies = inverse_frequencies(ropes(config_).front(), 1);
   return device_->upload(
       launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)],
       frequencies.data(), frequencies.size() * sizeof(float));

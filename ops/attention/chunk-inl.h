@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "ops/attention/op.h"
 
@@ -184,11 +185,13 @@ class ChunkAttention {
     }
     const bool masked = block + count > oldest.end || block < newest.begin;
     FloatVec best[kVectors];
-    if (masked) {
-      score<true>(first, block, count, key_rows, best);
-    } else {
-      score<false>(first, block, count, key_rows, best);
-    }
+    const auto score = [&](auto masks, auto caps) {
+      score_as<masks.value, caps.value>(first, block, count, key_rows, best);
+    };
+    const auto score_capped = [&](auto masks) {
+      args_.soft_cap > 0 ? score(masks, std::true_type()) : score(masks, std::false_type());
+    };
+    masked ? score_capped(std::true_type()) : score_capped(std::false_type());
     FloatVec decay[kVectors];
     soften(first, count, best, decay);
     if (masked && !finite) {
@@ -210,9 +213,9 @@ class ChunkAttention {
   }
 
   /// scores_[key][lane] = q.k, and each lane's largest so far.
-  template <bool kMasked>
-  void score(int64_t first, int64_t block, int64_t count, const std::byte* key_rows,
-             FloatVec (&best)[kVectors]) {
+  template <bool kMasked, bool kCapped>
+  void score_as(int64_t first, int64_t block, int64_t count, const std::byte* key_rows,
+                FloatVec (&best)[kVectors]) {
     const FloatTag d;
     const auto none = hn::Set(d, -__builtin_inff());
     for (int v = 0; v < kVectors; ++v) {
@@ -237,6 +240,9 @@ class ChunkAttention {
 #pragma GCC unroll 8
         for (int v = 0; v < kVectors; ++v) {
           FloatVec s = sum[t][v];
+          if constexpr (kCapped) {
+            s = cap_score(args_, s);
+          }
           if constexpr (kMasked) {
             s = hn::IfThenElse(sees(first, v, block + std::min(key + t, count - 1)), s, none);
           }

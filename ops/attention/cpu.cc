@@ -145,7 +145,7 @@ size_t attention_scratch_bytes(const AttentionArgs& args, int64_t rows) {
 
 void attention(const AttentionArgs& args, Range rows, Range kv_heads, int64_t split,
                std::span<std::byte> scratch) {
-  WEFT_CHECK(args.head_dim % 2 == 0 && args.scale > 0);
+  WEFT_CHECK(args.head_dim % 2 == 0 && args.scale > 0 && args.soft_cap >= 0);
   WEFT_CHECK(scratch.size() >= attention_scratch_bytes(args, rows.size()));
   WEFT_CPU_DISPATCH(attend)(args, rows, kv_heads, split, scratch.data(), has_bf16_dot());
 }

@@ -219,8 +219,11 @@ class FewAttention {
                                  products_ + (key - first) * lanes);
       }
       for (int h = 0; h < kHeads; ++h) {
-        hn::StoreU(sum_rows(products_ + h * kProductRows * lanes), d,
-                   probabilities_ + h * kAttentionBlock + first);
+        float* scores = probabilities_ + h * kAttentionBlock + first;
+        hn::StoreU(sum_rows(products_ + h * kProductRows * lanes), d, scores);
+        if (args_.soft_cap > 0) {
+          cap_scores(args_, scores, lanes);
+        }
       }
     }
   }

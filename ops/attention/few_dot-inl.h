@@ -203,6 +203,9 @@ class FewDotAttention {
       hn::StoreU(sum_blocks(sum[0], sum[1], sum[2], sum[3]), d, to);
       hn::StoreU(sum_blocks(sum[4], sum[5], sum[6], sum[7]), d, to + kFloatLanes);
     }
+    if (args_.soft_cap > 0) {
+      cap_scores(args_, scores_, (count + 3) / 4 * kFloatLanes);
+    }
     for (int64_t key = count; key % 4 != 0; ++key) {
       for (int64_t h = 0; h < kHeads; ++h) {
         scores_[key / 4 * kFloatLanes + h * 4 + key % 4] = -__builtin_inff();

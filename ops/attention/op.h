@@ -1,6 +1,7 @@
 // attention: causal grouped-query attention over the KV cache (GQA, Ainslie et al. 2023), softmax
 // on the fly (Milakov and Gimelshein 2018; FlashAttention, Dao et al. 2022). A row at position p
-// sees keys max(0, p - window + 1) .. p. For decode, a row's keys are split into `splits` equal
+// sees keys max(0, p - window + 1) .. p. With a soft cap (Gemma-2) scores are c tanh(scale q.k / c)
+// instead of scale q.k. For decode, a row's keys are split into `splits` equal
 // ranges (Flash-Decoding) whose partial results attention_combine merges; splits and block size
 // never depend on the number of workers, so neither do the bits.
 #pragma once
@@ -24,10 +25,11 @@ struct AttentionArgs {
   int64_t head_dim = 0;                ///< even
   const int32_t* positions = nullptr;  ///< [rows]; consecutive within one call's rows
   float scale = 1;                     ///< of q.k before the softmax; positive
+  float soft_cap = 0;                  ///< 0: none
   int64_t window = 0;                  ///< 0: all keys
   int64_t splits = 1;
   /// splits > 1: [rows][query_heads][splits][head_dim + 2] f32: unnormalised sum, maximum of
-  /// scale * q.k, sum of exponentials. A split with no keys has maximum -infinity and sums 0.
+  /// the scores, sum of exponentials. A split with no keys has maximum -infinity and sums 0.
   float* partials = nullptr;
   Matrix out;  ///< [rows, query_heads * head_dim], f32 or bf16
 };

@@ -22,7 +22,9 @@ void attention(const AttentionArgs& args, Range rows, Range query_heads, double*
           score += element(args.q, r, h * dim + i) *
                    element(args.cache.keys, args.cache.dtype, head + key * dim + i);
         }
-        weight[key - first] = score * args.scale;
+        score *= args.scale;
+        weight[key - first] =
+            args.soft_cap > 0 ? args.soft_cap * std::tanh(score / args.soft_cap) : score;
         best = std::max(best, weight[key - first]);
       }
       double sum = 0;

@@ -21,6 +21,7 @@ struct Case {
   DType q;
   DType cache;
   DType out;
+  float soft_cap = 0;
 
   template <class Visitor>
   void fields(Visitor& v) {
@@ -33,6 +34,7 @@ struct Case {
     v.word("q", q, kFileFloats);
     v.word("cache", cache, kFileFloats);
     v.word("out", out, kFileFloats);
+    v.real("soft-cap", soft_cap, {.least = 0, .most = 1e6, .required = false, .otherwise = 0});
   }
   std::string_view conflict() const {
     return query_heads % kv_heads != 0 ? "query heads are no multiple of KV heads" : "";
@@ -64,6 +66,7 @@ class AttentionTrial : public PrefillTrial {
              .head_dim = c.head_dim,
              .positions = positions_.data(),
              .scale = 1.5f / std::sqrt(static_cast<float>(c.head_dim)),
+             .soft_cap = c.soft_cap,
              .window = c.window,
              .splits = c.splits,
              .partials = static_cast<float*>(partials_.data()),
@@ -74,7 +77,8 @@ class AttentionTrial : public PrefillTrial {
 
   /// A score is off by e = scale * (the error of a sum) * sum|q k|, at most |q| |k|; a probability
   /// is then off by 2e relatively (numerator and denominator), by the exponential's 2 units and by
-  /// the sums' errors; the output by that share of sum p|v|. With bf16 products, each probability
+  /// the sums' errors; the output by that share of sum p|v|. A soft cap, whose slope is at most 1,
+  /// adds 4 units of a score. With bf16 products, each probability
   /// is rounded to bf16 besides; f32 queries on a bf16 cache, and their probabilities, to 17 bits.
   std::vector<Expectation> expect(Range rows) override {
     const Range heads{0, args_.query_heads};
@@ -94,8 +98,9 @@ class AttentionTrial : public PrefillTrial {
       for (int64_t h = 0; h < args_.query_heads; ++h) {
         const double score_error = args_.scale * (sum_tolerance(args_.head_dim) + cut) *
                                    length(q_, r, h * args_.head_dim) * longest_key(h, seen);
-        const double share = 2 * score_error + 2 * sum_tolerance(seen.size()) + 8 * 0x1p-24 + cut +
-                             (bf16_products ? roundoff(DType::bf16) : 0);
+        const double cap_error = 4 * 0x1p-24 * args_.soft_cap;
+        const double share = 2 * (score_error + cap_error) + 2 * sum_tolerance(seen.size()) +
+                             8 * 0x1p-24 + cut + (bf16_products ? roundoff(DType::bf16) : 0);
         for (int64_t c = 0; c < args_.head_dim; ++c, ++i) {
           tolerance[i] *= share;
         }
@@ -148,6 +153,9 @@ class AttentionTrial : public PrefillTrial {
 
  protected:
   std::string_view refuse() const override {
+    if (args_.soft_cap > 0) {
+      return "soft caps have kernels on the CPU alone";
+    }
     if constexpr (built::kCuda) {
       const std::string_view why = hopper::refuse_prefill_attention(args_);
       if (!why.empty()) {

@@ -1,4 +1,4 @@
-// The last step of every attention kernel.
+// The steps that all attention kernels share: scores with a soft cap, and the last one.
 #include "ops/attention/op.h"
 
 #if defined(WEFT_OPS_ATTENTION_WRITE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -8,11 +8,26 @@
 #define WEFT_OPS_ATTENTION_WRITE_INL_H_
 #endif
 
-#include "arch/cpu/vector-inl.h"
+#include "arch/cpu/activation-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
 namespace HWY_NAMESPACE {
+
+/// q.k to what, times the scale, is the score under the soft cap: softmax then has one form.
+HWY_INLINE FloatVec cap_score(const AttentionArgs& args, FloatVec product) {
+  const FloatTag d;
+  return hn::Mul(tanh(d, hn::Mul(product, hn::Set(d, args.scale / args.soft_cap))),
+                 hn::Set(d, args.soft_cap / args.scale));
+}
+
+/// The same of `count` products, whole vectors, in place.
+inline void cap_scores(const AttentionArgs& args, float* products, int64_t count) {
+  const FloatTag d;
+  for (int64_t i = 0; i < count; i += kFloatLanes) {
+    hn::StoreU(cap_score(args, hn::LoadU(d, products + i)), d, products + i);
+  }
+}
 
 template <class Out>
 void write_scaled(const float* x, float factor, int64_t count, Out* out) {

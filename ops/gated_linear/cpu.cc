@@ -1,4 +1,4 @@
-// gated_linear on the CPU: both products of arch/cpu/dot-inl.h side by side, so that silu(g) * u is
+// gated_linear on the CPU: both products of arch/cpu/dot-inl.h side by side, so that f(g) * u is
 // taken from the sums without a trip through memory.
 #include "ops/gated_linear/op.h"
 
@@ -6,6 +6,7 @@
 #define HWY_TARGET_INCLUDE "ops/gated_linear/cpu.cc"
 #include "hwy/foreach_target.h"
 // after foreach_target
+#include "arch/cpu/activation-inl.h"
 #include "arch/cpu/dot-inl.h"
 #include "arch/cpu/packed.h"
 #include "arch/cpu/streams.h"
@@ -13,15 +14,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace weft {
 namespace HWY_NAMESPACE {
-
-/// x / (1 + exp(-x)), with an exponential that cannot overflow: for x < 0, x exp(x) / (1 + exp(x)).
-HWY_INLINE FloatVec silu(FloatVec x) {
-  const FloatTag d;
-  const auto one = hn::Set(d, 1.0f);
-  const auto e = exp(d, hn::Neg(hn::Abs(x)));
-  const auto numerator = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Mul(x, e), x);
-  return hn::Div(numerator, hn::Add(one, e));
-}
 
 class GatedEpilogue {
  public:
@@ -35,7 +27,7 @@ class GatedEpilogue {
   HWY_INLINE void finish(int64_t r, int64_t column, int64_t count, const FloatVec (&sums)[2]) {
     const auto gate = hn::Add(sums[0], gate_bias_.at(column));
     const auto up = hn::Add(sums[1], up_bias_.at(column));
-    const auto value = hn::Mul(silu(gate), up);
+    const auto value = hn::Mul(activate(args_.activation, gate), up);
     if (args_.out.dtype == DType::bf16) {
       write(value, row<bf16>(args_.out, r) + column, count);
     } else {

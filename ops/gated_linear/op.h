@@ -1,10 +1,11 @@
-// gated_linear: out[r, c] = silu(g) * u with g = a.gate[c] + gate_bias[c], u = a.up[c] + up_bias[c]
-// and silu(x) = x / (1 + exp(-x)): both projections of a SwiGLU FFN (Shazeer, 2020) in one pass.
+// gated_linear: out[r, c] = f(g) * u with g = a.gate[c] + gate_bias[c], u = a.up[c] + up_bias[c]
+// and f an activation: both projections of a gated FFN (SwiGLU, GeGLU; Shazeer, 2020) in one pass.
 #pragma once
 
 #include <cstddef>
 #include <span>
 
+#include "base/activation.h"
 #include "base/range.h"
 #include "ops/matrix.h"
 
@@ -24,6 +25,7 @@ struct GatedLinearArgs {
   int64_t n = 0;
   int64_t k = 0;
   Matrix out;  ///< [rows, n], f32 or bf16
+  Activation activation = Activation::silu;
 };
 
 namespace reference {

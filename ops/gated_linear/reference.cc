@@ -1,6 +1,6 @@
-#include <cmath>
 #include <vector>
 
+#include "ops/activation_reference.h"
 #include "ops/gated_linear/op.h"
 #include "ops/linear/op.h"
 
@@ -17,7 +17,7 @@ void gated_linear(const GatedLinearArgs& args, Range rows, Range columns, double
   const std::vector<double> gate = projection(args.gate, args.gate_bias);
   const std::vector<double> up = projection(args.up, args.up_bias);
   for (size_t i = 0; i < gate.size(); ++i) {
-    out[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+    out[i] = activate(args.activation, gate[i]) * up[i];
   }
 }
 

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "ops/activation_reference.h"
 #include "ops/gated_linear/hopper_prefill.h"
 #include "ops/gated_linear/op.h"
 #include "ops/harness/prefill_trial.h"
@@ -17,6 +18,7 @@ struct Case {
   DType w;
   bool bias;
   DType out;
+  Activation activation = Activation::silu;
 
   template <class Visitor>
   void fields(Visitor& v) {
@@ -27,6 +29,7 @@ struct Case {
     v.word("w", w, kFileFormats);
     v.word("out", out, kFileFloats);
     v.flag("bias", bias);
+    v.optional_word("", activation, kActivations);
   }
   std::string_view conflict() const {
     return a == DType::bf16 && w != DType::bf16 ? "a in bf16 wants weights in bf16" : "";
@@ -53,13 +56,15 @@ class GatedLinearTrial : public PrefillTrial {
              .up_bias = c.bias ? up_bias_.vector() : ConstVector{},
              .n = c.n,
              .k = c.k,
-             .out = out_.out()};
+             .out = out_.out(),
+             .activation = c.activation};
   }
 
   int64_t rows() const override { return a_.rows(); }
 
-  /// g and u carry the error of a sum of k products; silu turns g's into at most 1.1 times as much
-  /// (its steepest slope), and the exponential, the division and the product round besides.
+  /// g and u carry the error of a sum of k products; the activation turns g's into at most 1.13
+  /// times as much (its steepest slope), and its own steps and the product round besides: GELU's
+  /// exponent, which is at most 90 where the result is no zero, to 4 units of itself.
   std::vector<Expectation> expect(Range rows) override {
     std::vector<Expectation> result{Expectation(out_, rows)};
     Expectation& out = result[0];
@@ -67,9 +72,13 @@ class GatedLinearTrial : public PrefillTrial {
     const Sums g = sums(gate_, gate_bias_, args_.gate_bias, rows);
     const Sums u = sums(up_, up_bias_, args_.up_bias, rows);
     for (size_t i = 0; i < out.value.size(); ++i) {
-      const double silu = g.value[i] / (1 + std::exp(-g.value[i]));
-      out.tolerance[i] = 1.1 * g.error[i] * (std::fabs(u.value[i]) + u.error[i]) +
-                         std::fabs(silu) * u.error[i] + 8 * 0x1p-24 * std::fabs(out.value[i]);
+      const double active = reference::activate(args_.activation, g.value[i]);
+      const double exponent = args_.activation == Activation::gelu_tanh
+                                  ? 4 * std::min(90.0, std::fabs(cubed(g.value[i])))
+                                  : 0;
+      out.tolerance[i] =
+          reference::kSteepestActivation * g.error[i] * (std::fabs(u.value[i]) + u.error[i]) +
+          std::fabs(active) * u.error[i] + (8 + exponent) * 0x1p-24 * std::fabs(out.value[i]);
     }
     out.allow_rounding();
     return result;
@@ -89,6 +98,9 @@ class GatedLinearTrial : public PrefillTrial {
 
  protected:
   std::string_view refuse() const override {
+    if (args_.activation != Activation::silu) {
+      return "of gated products, SiLU's alone have a kernel";
+    }
     if constexpr (built::kCuda) {
       return hopper::refuse_prefill_gated_linear(args_);
     }
@@ -117,7 +129,10 @@ class GatedLinearTrial : public PrefillTrial {
     std::vector<double> error;
   };
 
-  /// Weights whose sums are of size 1 or 2, where silu bends.
+  /// GELU's exponent, 2 sqrt(2 / pi) (x + 0.044715 x^3).
+  static double cubed(double x) { return 1.596 * (x + 0.044715 * x * x * x); }
+
+  /// Weights whose sums are of size 1 or 2, where activations bend.
   Tensor& weights(std::string name, const Case& c, Random& random) {
     return input(std::move(name), c.n, c.k, c.w, random, 1.5f / std::sqrt(static_cast<float>(c.k)),
                  c.use == Use::check ? gap_after(c.k) : 0);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/activation.h"
 #include "base/number.h"
 #include "base/result.h"
 #include "ops/scales.h"
@@ -21,11 +22,12 @@
 namespace weft::trial {
 
 /// What a whole number may be: at least `least`, a multiple of `unit`, and at most `most`, so that
-/// products of three are no overflow.
+/// products of three are no overflow. One that may be left out is 0 then.
 struct SizeBounds {
   int64_t least = 1;
   int64_t unit = 1;
   int64_t most = int64_t{1} << 20;
+  bool required = true;
 };
 
 /// What a fraction may be. One that may be left out is `otherwise` then.
@@ -51,6 +53,9 @@ inline constexpr Word<DType> kFileFormats[] = {
 
 inline constexpr Word<DType> kFp8Formats[] = {{"e4m3fn", DType::e4m3fn},
                                               {"e4m3fnuz", DType::e4m3fnuz}};
+/// Where an operation has one of its own, that has no word.
+inline constexpr Word<Activation> kActivations[] = {
+    {name_of(Activation::gelu_tanh), Activation::gelu_tanh}};
 /// Scaling::none has no word.
 inline constexpr Word<Scaling> kScalings[] = {
     {"tensor", Scaling::tensor}, {"row", Scaling::row}, {"block", Scaling::block}};
@@ -59,8 +64,10 @@ inline constexpr Word<Scaling> kScalings[] = {
 class ShapeWriter {
  public:
   template <std::integral Int>
-  void size(std::string_view key, const Int& value, SizeBounds /*bounds*/ = {}) {
-    add(key, std::to_string(value));
+  void size(std::string_view key, const Int& value, SizeBounds bounds = {}) {
+    if (bounds.required || value != 0) {
+      add(key, std::to_string(value));
+    }
   }
   /// Two sizes: "heads=8/2".
   void pair(std::string_view key, const int64_t& first, const int64_t& second) {
@@ -106,8 +113,8 @@ class ShapeReader {
 
   template <std::integral Int>
   void size(std::string_view key, Int& value, SizeBounds bounds = {}) {
-    describe(key, "N");
-    if (const Part* part = required(key)) {
+    describe(key, "N", bounds.required);
+    if (const Part* part = bounds.required ? required(key) : find(key)) {
       value = static_cast<Int>(whole(key, part->value, bounds));
     }
   }

@@ -5,6 +5,7 @@
 #define HWY_TARGET_INCLUDE "ops/linear/cpu.cc"
 #include "hwy/foreach_target.h"
 // after foreach_target
+#include "arch/cpu/activation-inl.h"
 #include "arch/cpu/dot-inl.h"
 #include "arch/cpu/packed.h"
 #include "arch/cpu/streams.h"
@@ -22,9 +23,12 @@ class LinearEpilogue {
   HWY_INLINE void finish(int64_t r, int64_t column, int64_t count, const FloatVec (&sum)[1]) {
     const FloatTag d;
     const int64_t lanes = kFloatLanes;
-    float* out = row<float>(args_.out, r) + column;
     const auto alpha = hn::Set(d, args_.alpha);
     const auto value = hn::Add(sum[0], bias_.at(column));
+    if (bends_) {
+      return finish_bent(r, column, count, hn::Mul(alpha, value));
+    }
+    float* out = row<float>(args_.out, r) + column;
     if (count == lanes) {
       store(d, args_.accumulate ? hn::MulAdd(alpha, value, load(d, out)) : hn::Mul(alpha, value),
             out);
@@ -37,7 +41,31 @@ class LinearEpilogue {
   }
 
  private:
+  /// With an activation or a soft cap, which accumulate nothing, or in bf16.
+  void finish_bent(int64_t r, int64_t column, int64_t count, FloatVec value) {
+    const FloatTag d;
+    value = activate(args_.activation, value);
+    if (args_.soft_cap > 0) {
+      value = hn::Mul(tanh(d, hn::Mul(value, hn::Set(d, 1 / args_.soft_cap))),
+                      hn::Set(d, args_.soft_cap));
+    }
+    const auto write = [&](auto* out) HWY_ATTR {
+      if (count == static_cast<int64_t>(kFloatLanes)) {
+        store(d, value, out);
+      } else {
+        store_first(d, value, out, count);
+      }
+    };
+    if (args_.out.dtype == DType::bf16) {
+      write(row<bf16>(args_.out, r) + column);
+    } else {
+      write(row<float>(args_.out, r) + column);
+    }
+  }
+
   const LinearArgs& args_;
+  const bool bends_ =
+      args_.activation != Activation::none || args_.soft_cap > 0 || args_.out.dtype == DType::bf16;
   BiasPanel bias_;
 };
 
@@ -65,6 +93,8 @@ HWY_AFTER_NAMESPACE();
 namespace weft::cpu {
 
 void linear(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch) {
+  WEFT_CHECK(!args.accumulate || (args.activation == Activation::none && args.soft_cap == 0 &&
+                                  args.out.dtype == DType::f32));
   WEFT_CPU_DISPATCH(linear_tile)(args, rows, columns, scratch);
 }
 

@@ -1,11 +1,13 @@
-// linear: out[r, c] (+)= alpha * (sum_k a[r, k] * w[c, k] + bias[c]). Every projection and the
-// head. Rounding is the caller's choice: f32 `a` is multiplied in f32 whatever w's format is; bf16
-// `a` with bf16 `w` goes through the bf16 dot product where the device has one, summed in f32.
+// linear: out[r, c] (+)= f(alpha * (sum_k a[r, k] * w[c, k] + bias[c])), f an activation (FFNs
+// without a gate) or a soft cap c tanh(x / c) (Gemma-2's logits) or neither. Every projection and
+// the head. Rounding is the caller's choice: f32 `a` is multiplied in f32 whatever w's format is;
+// bf16 `a` with bf16 `w` goes through the bf16 dot product where the device has one, summed in f32.
 #pragma once
 
 #include <cstddef>
 #include <span>
 
+#include "base/activation.h"
 #include "base/range.h"
 #include "ops/matrix.h"
 
@@ -25,13 +27,15 @@ struct LinearArgs {
   int64_t k = 0;
   float alpha = 1;
   bool accumulate = false;  ///< add to what out holds (the residual)
-  Matrix out;               ///< [rows, n], f32
+  Activation activation = Activation::none;
+  Matrix out;          ///< [rows, n], f32; or bf16, unless it accumulates
+  float soft_cap = 0;  ///< 0: none
 };
 
 constexpr double linear_flops(int64_t rows, int64_t n, int64_t k) { return 2.0 * rows * n * k; }
 
 namespace reference {
-/// out: [rows.size(), columns.size()]: alpha * (a.w + bias), without what `out` held.
+/// out: [rows.size(), columns.size()]: f(alpha * (a.w + bias)), without what `out` held.
 void linear(const LinearArgs& args, Range rows, Range columns, double* out);
 }  // namespace reference
 namespace cpu {

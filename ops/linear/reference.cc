@@ -1,3 +1,6 @@
+#include <cmath>
+
+#include "ops/activation_reference.h"
 #include "ops/linear/op.h"
 
 namespace weft::reference {
@@ -9,7 +12,8 @@ void linear(const LinearArgs& args, Range rows, Range columns, double* out) {
         sum += element(args.a.data, args.a.dtype, r * args.a.stride + i) *
                element(args.w.data, args.w.dtype, c * args.w.stride + i);
       }
-      *out++ = args.alpha * sum;
+      const double value = activate(args.activation, args.alpha * sum);
+      *out++ = args.soft_cap > 0 ? args.soft_cap * std::tanh(value / args.soft_cap) : value;
     }
   }
 }

@@ -35,16 +35,18 @@ float sum_of_squares(const float* x, int64_t columns) {
 
 /// out may be x; residual and out may be null.
 template <class W, class Out>
-void normalise_row(const float* x, const W* weight, float epsilon, float scale, int64_t columns,
-                   float* residual, Out* out) {
+void normalise_row(const RmsNormArgs& args, const float* x, const W* weight, float* residual,
+                   Out* out) {
   const FloatTag d;
   const int64_t lanes = kFloatLanes;
+  const int64_t columns = args.columns;
   const float mean = sum_of_squares(x, columns) / static_cast<float>(columns);
-  const auto inverse = hn::Set(d, 1.0f / std::sqrt(mean + epsilon));
-  const auto factor = hn::Set(d, scale);
+  const auto inverse = hn::Set(d, 1.0f / std::sqrt(mean + args.epsilon));
+  const auto factor = hn::Set(d, args.scale);
+  const auto offset = hn::Set(d, args.weight_offset);
   int64_t c = 0;
   for (; c + lanes <= columns; c += lanes) {
-    auto y = hn::Mul(hn::Mul(load(d, x + c), inverse), load(d, weight + c));
+    auto y = hn::Mul(hn::Mul(load(d, x + c), inverse), hn::Add(load(d, weight + c), offset));
     if (residual != nullptr) {
       y = hn::MulAdd(y, factor, load(d, residual + c));
       store(d, y, residual + c);
@@ -55,7 +57,8 @@ void normalise_row(const float* x, const W* weight, float epsilon, float scale, 
   }
   if (c < columns) {
     const size_t rest = columns - c;
-    auto y = hn::Mul(hn::Mul(load_first(d, x + c, rest), inverse), load_first(d, weight + c, rest));
+    auto y = hn::Mul(hn::Mul(load_first(d, x + c, rest), inverse),
+                     hn::Add(load_first(d, weight + c, rest), offset));
     if (residual != nullptr) {
       y = hn::MulAdd(y, factor, load_first(d, residual + c, rest));
       store_first(d, y, residual + c, rest);
@@ -76,10 +79,9 @@ void rmsnorm_rows(const RmsNormArgs& args, Range rows) {
       float* residual =
           args.residual.data != nullptr ? row<float>(args.residual, line) + first : nullptr;
       if (args.out.data != nullptr && args.out.dtype == DType::bf16) {
-        normalise_row(x, weight, args.epsilon, args.scale, args.columns, residual,
-                      row<bf16>(args.out, line) + first);
+        normalise_row(args, x, weight, residual, row<bf16>(args.out, line) + first);
       } else {
-        normalise_row(x, weight, args.epsilon, args.scale, args.columns, residual,
+        normalise_row(args, x, weight, residual,
                       args.out.data != nullptr ? row<float>(args.out, line) + first : nullptr);
       }
     }

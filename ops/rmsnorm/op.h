@@ -1,6 +1,7 @@
 // rmsnorm: y = x / sqrt(mean(x^2) + epsilon) * weight over each row (Zhang and Sennrich, 2019).
-// With a residual (norms after the block, OLMo-2): residual += scale * y, and y is the new
-// residual. Norms over heads (Qwen3) are the same operation on rows of head_dim.
+// Gemma's weights are stored less 1 (weight_offset). With a residual (norms after the block,
+// OLMo-2): residual += scale * y, and y is the new residual. Norms over heads (Qwen3) are the same
+// operation on rows of head_dim.
 #pragma once
 
 #include "base/range.h"
@@ -19,6 +20,7 @@ struct RmsNormArgs {
   float scale = 1;  ///< of y when it is added to the residual
   Matrix residual;  ///< [rows, columns], f32, or null data
   Matrix out;       ///< y in f32 or bf16, or null data; may be x (in place). Same groups as x.
+  float weight_offset = 0;  ///< added to each weight: 1 for Gemma
 };
 
 namespace reference {

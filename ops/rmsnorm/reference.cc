@@ -16,8 +16,8 @@ void rmsnorm(const RmsNormArgs& args, Range rows, double* y) {
     }
     const double rms = std::sqrt(squares / static_cast<double>(columns) + args.epsilon);
     for (int64_t c = 0; c < columns; ++c) {
-      y[c] =
-          element(args.x, line, first + c) / rms * element(args.weight.data, args.weight.dtype, c);
+      y[c] = element(args.x, line, first + c) / rms *
+             (args.weight_offset + element(args.weight.data, args.weight.dtype, c));
       if (args.residual.data != nullptr) {
         y[c] = element(args.residual.data, args.residual.dtype,
                        line * args.residual.stride + first + c) +

@@ -19,6 +19,7 @@ struct Case {
   DType weight;
   bool residual;
   Out out;
+  float weight_offset = 0;
 
   template <class Visitor>
   void fields(Visitor& v) {
@@ -28,6 +29,8 @@ struct Case {
     v.word("weight", weight, kFileFormats);
     v.word("out", out, kOuts);
     v.flag("residual", residual);
+    v.real("weight-offset", weight_offset,
+           {.least = -1e3, .most = 1e3, .required = false, .otherwise = 0});
   }
   std::string_view conflict() const {
     return rows % groups != 0                 ? "rows are no multiple of groups"
@@ -70,7 +73,8 @@ class RmsNormTrial : public PrefillTrial {
              .epsilon = 1e-5f,
              .scale = c.residual ? 0.22f : 1.0f,
              .residual = c.residual ? residual_->out() : Matrix{},
-             .out = out_ != nullptr ? out_->out() : Matrix{}};
+             .out = out_ != nullptr ? out_->out() : Matrix{},
+             .weight_offset = c.weight_offset};
   }
 
   int64_t rows() const override { return rows_; }
@@ -113,6 +117,9 @@ class RmsNormTrial : public PrefillTrial {
 
  protected:
   std::string_view refuse() const override {
+    if (args_.weight_offset != 0) {
+      return "weights stored less 1 are read on the CPU alone";
+    }
     if constexpr (built::kCuda) {
       return hopper::refuse_prefill_rmsnorm(args_);
     }

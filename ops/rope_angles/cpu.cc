@@ -12,8 +12,8 @@ void rope_angles(const RopeAnglesArgs& args, Range rows) {
     for (int64_t i = 0; i < args.half; ++i) {
       const float product = position * args.inverse_frequencies[i];
       const double angle = product;
-      args.cosines[r * args.half + i] = static_cast<float>(std::cos(angle));
-      args.sines[r * args.half + i] = static_cast<float>(std::sin(angle));
+      args.cosines[r * args.half + i] = args.scale * static_cast<float>(std::cos(angle));
+      args.sines[r * args.half + i] = args.scale * static_cast<float>(std::sin(angle));
     }
   }
 }

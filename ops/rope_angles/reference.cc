@@ -9,8 +9,8 @@ void rope_angles(const RopeAnglesArgs& args, Range rows, double* cosines, double
     for (int64_t i = 0; i < args.half; ++i) {
       // The rounding of the product to f32 is part of the definition.
       const float angle = static_cast<float>(args.positions[r]) * args.inverse_frequencies[i];
-      *cosines++ = std::cos(static_cast<double>(angle));
-      *sines++ = std::sin(static_cast<double>(angle));
+      *cosines++ = args.scale * std::cos(static_cast<double>(angle));
+      *sines++ = args.scale * std::sin(static_cast<double>(angle));
     }
   }
 }

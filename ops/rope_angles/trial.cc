@@ -12,12 +12,14 @@ struct Case {
   int64_t rows;
   int64_t half;
   int32_t first;
+  float scale = 1;
 
   template <class Visitor>
   void fields(Visitor& v) {
     v.size("rows", rows);
     v.size("half", half);
     v.size("first", first, {.least = 0});
+    v.real("scale", scale, {.least = 0, .most = 1e3, .required = false});
   }
 };
 
@@ -42,18 +44,20 @@ class RopeAnglesTrial : public PrefillTrial {
              .inverse_frequencies = static_cast<const float*>(frequencies_.data()),
              .half = c.half,
              .cosines = static_cast<float*>(cosines_.data()),
-             .sines = static_cast<float*>(sines_.data())};
+             .sines = static_cast<float*>(sines_.data()),
+             .scale = c.scale};
   }
 
   int64_t rows() const override { return cosines_.rows(); }
 
-  /// Exact to f32: half a unit in the last place for the rounding, as much again for the functions.
+  /// Exact to f32: half a unit in the last place for the rounding, as much again for the functions,
+  /// and for the product with a scale.
   std::vector<Expectation> expect(Range rows) override {
     std::vector<Expectation> result{Expectation(cosines_, rows), Expectation(sines_, rows)};
     reference::rope_angles(args_, rows, result[0].value.data(), result[1].value.data());
     for (Expectation& each : result) {
       for (size_t i = 0; i < each.value.size(); ++i) {
-        each.tolerance[i] = 0x1p-24 * std::fabs(each.value[i]);
+        each.tolerance[i] = (args_.scale == 1 ? 1 : 2) * 0x1p-24 * std::fabs(each.value[i]);
       }
       each.allow_rounding();
     }
@@ -68,7 +72,9 @@ class RopeAnglesTrial : public PrefillTrial {
   }
 
  protected:
-  std::string_view refuse() const override { return {}; }
+  std::string_view refuse() const override {
+    return args_.scale == 1 ? "" : "angles are scaled on the CPU alone";
+  }
 
   Status launch_rows(Stream stream) override {
     if constexpr (built::kCuda) {

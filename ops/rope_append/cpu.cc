@@ -11,9 +11,23 @@ HWY_BEFORE_NAMESPACE();
 namespace weft {
 namespace HWY_NAMESPACE {
 
-/// Turns pairs (x[i], x[half + i]); out may be x.
 template <class Out>
-void rotate_head(const float* x, const float* cosines, const float* sines, int64_t half, Out* out) {
+void copy_elements(const float* x, int64_t count, Out* out) {
+  const FloatTag d;
+  const int64_t lanes = kFloatLanes;
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    store(d, load(d, x + i), out + i);
+  }
+  if (i < count) {
+    store_first(d, load_first(d, x + i, count - i), out + i, count - i);
+  }
+}
+
+/// Turns pairs (x[i], x[half + i]) and copies `unturned` elements behind them; out may be x.
+template <class Out>
+void rotate_head(const float* x, const float* cosines, const float* sines, int64_t half,
+                 int64_t unturned, Out* out) {
   const FloatTag d;
   const int64_t lanes = kFloatLanes;
   int64_t i = 0;
@@ -34,42 +48,33 @@ void rotate_head(const float* x, const float* cosines, const float* sines, int64
     store_first(d, hn::NegMulAdd(b, sine, hn::Mul(a, cosine)), out + i, rest);
     store_first(d, hn::MulAdd(a, sine, hn::Mul(b, cosine)), out + half + i, rest);
   }
-}
-
-template <class Out>
-void copy_head(const float* x, int64_t count, Out* out) {
-  const FloatTag d;
-  const int64_t lanes = kFloatLanes;
-  int64_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    store(d, load(d, x + i), out + i);
-  }
-  if (i < count) {
-    store_first(d, load_first(d, x + i, count - i), out + i, count - i);
+  if (unturned > 0) {
+    copy_elements(x + 2 * half, unturned, out + 2 * half);
   }
 }
 
 template <class Query, class Cache>
 void rope_append_as(const RopeAppendArgs& args, Range rows, Range kv_heads) {
   const int64_t dim = args.head_dim;
-  const int64_t half = dim / 2;
+  const int64_t unturned = args.unturned;
+  const int64_t half = (dim - unturned) / 2;
   const int64_t group = args.query_heads / args.kv_heads;
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const float* cosines = args.cosines + r * half;
     const float* sines = args.sines + r * half;
     for (int64_t h = kv_heads.begin; h < kv_heads.end; ++h) {
       for (int64_t q = h * group; q < (h + 1) * group; ++q) {
-        rotate_head(row<float>(args.q, r) + q * dim, cosines, sines, half,
+        rotate_head(row<float>(args.q, r) + q * dim, cosines, sines, half, unturned,
                     row<Query>(args.q_out, r) + q * dim);
       }
       if (args.cache.keys == nullptr) {
         continue;
       }
       const int64_t place = h * args.cache.head_stride + args.positions[r] * dim;
-      rotate_head(row<float>(args.k, r) + h * dim, cosines, sines, half,
+      rotate_head(row<float>(args.k, r) + h * dim, cosines, sines, half, unturned,
                   static_cast<Cache*>(args.cache.keys) + place);
-      copy_head(row<float>(args.v, r) + h * dim, dim,
-                static_cast<Cache*>(args.cache.values) + place);
+      copy_elements(row<float>(args.v, r) + h * dim, dim,
+                    static_cast<Cache*>(args.cache.values) + place);
     }
   }
 }

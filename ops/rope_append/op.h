@@ -1,6 +1,6 @@
 // rope_append: rotates queries and keys by their position (RoPE, Su et al. 2021; the half-split
-// pairing of Hugging Face checkpoints: element i turns with element i + head_dim/2) and appends
-// keys and values to the cache at their positions.
+// pairing of Hugging Face checkpoints: element i turns with element i + half of those that turn)
+// and appends keys and values to the cache at their positions.
 #pragma once
 
 #include "base/range.h"
@@ -16,10 +16,13 @@ struct RopeAppendArgs {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;                ///< even
   const int32_t* positions = nullptr;  ///< [rows]
-  const float* cosines = nullptr;      ///< [rows, head_dim / 2]
+  const float* cosines = nullptr;      ///< [rows, (head_dim - unturned) / 2]
   const float* sines = nullptr;
   Matrix q_out;   ///< rotated queries, f32 or bf16; may be q (in place) when f32
   KvCache cache;  ///< keys and values go to [kv_head][position[r]]; without keys: queries alone
+  /// Elements at the end of each head that are copied as they are; even. head_dim: no RoPE, and
+  /// cosines and sines are not read.
+  int64_t unturned = 0;
 };
 
 namespace reference {

@@ -5,7 +5,7 @@ namespace {
 
 void rotate(const RopeAppendArgs& args, const ConstMatrix& x, int64_t heads, Range rows,
             double* out) {
-  const int64_t half = args.head_dim / 2;
+  const int64_t half = (args.head_dim - args.unturned) / 2;
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     for (int64_t h = 0; h < heads; ++h, out += args.head_dim) {
       for (int64_t i = 0; i < half; ++i) {
@@ -15,6 +15,9 @@ void rotate(const RopeAppendArgs& args, const ConstMatrix& x, int64_t heads, Ran
         const double sine = args.sines[r * half + i];
         out[i] = a * cosine - b * sine;
         out[half + i] = b * cosine + a * sine;
+      }
+      for (int64_t i = 2 * half; i < args.head_dim; ++i) {
+        out[i] = element(x, r, h * args.head_dim + i);
       }
     }
   }

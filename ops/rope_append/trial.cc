@@ -28,6 +28,7 @@ struct Case {
   int32_t first;
   QueryOut q;
   DType cache;
+  int64_t unturned = 0;
 
   template <class Visitor>
   void fields(Visitor& v) {
@@ -37,10 +38,12 @@ struct Case {
     v.size("first", first, {.least = 0});
     v.word("q", q, kQueryOuts);
     v.word("cache", cache, kFileFloats);
+    v.size("unturned", unturned, {.least = 0, .unit = 2, .required = false});
   }
   std::string_view conflict() const {
     return query_heads % kv_heads != 0 ? "query heads are no multiple of KV heads" : "";
   }
+  int64_t half() const { return (head_dim - unturned) / 2; }
 };
 
 constexpr Case kCases[] = {
@@ -58,8 +61,8 @@ class RopeAppendTrial : public PrefillTrial {
                  gap_after(c.kv_heads * c.head_dim))),
         v_(input("v", c.rows, c.kv_heads * c.head_dim, DType::f32, random, 1,
                  gap_after(c.kv_heads * c.head_dim) + 8)),
-        cosines_(input("cosines", c.rows, c.head_dim / 2, DType::f32, random)),
-        sines_(input("sines", c.rows, c.head_dim / 2, DType::f32, random)),
+        cosines_(input("cosines", c.rows, c.half(), DType::f32, random)),
+        sines_(input("sines", c.rows, c.half(), DType::f32, random)),
         q_out_(c.q.in_place
                    ? q_
                    : output("q_out", c.rows, q_.columns(), c.q.dtype, gap_after(q_.columns()))),
@@ -79,7 +82,8 @@ class RopeAppendTrial : public PrefillTrial {
              .cosines = static_cast<const float*>(cosines_.data()),
              .sines = static_cast<const float*>(sines_.data()),
              .q_out = q_out_.out(),
-             .cache = {keys_.data(), values_.data(), c.cache, capacity_ * c.head_dim}};
+             .cache = {keys_.data(), values_.data(), c.cache, capacity_ * c.head_dim},
+             .unturned = c.unturned};
   }
 
   int64_t rows() const override { return 1; }
@@ -131,6 +135,9 @@ class RopeAppendTrial : public PrefillTrial {
 
  protected:
   std::string_view refuse() const override {
+    if (args_.unturned > 0) {
+      return "parts of heads are turned on the CPU alone";
+    }
     if constexpr (built::kCuda) {
       return hopper::refuse_prefill_rope_append(args_);
     }
@@ -155,9 +162,12 @@ class RopeAppendTrial : public PrefillTrial {
 
  private:
   double pair_tolerance(const Tensor& x, int64_t i) const {
-    const int64_t half = args_.head_dim / 2;
+    const int64_t half = (args_.head_dim - args_.unturned) / 2;
     const int64_t r = i / x.columns();
     const int64_t c = i % x.columns();
+    if (c % args_.head_dim >= 2 * half) {
+      return 0;
+    }
     const int64_t at = c % args_.head_dim % half;
     const int64_t head = c / args_.head_dim * args_.head_dim;
     const double largest = std::max(std::fabs(cosines_.get(r, at)), std::fabs(sines_.get(r, at)));
