@@ -232,6 +232,182 @@ TEST(Config, Granite) {
   EXPECT_EQ(parse(text).embedding_multiplier, 1);
 }
 
+TEST(Config, SmolLM3) {
+  json text = small("SmolLM3ForCausalLM", "smollm3");
+  text["num_hidden_layers"] = 8;
+  using Rope = LayerKind::Rope;
+  const std::vector<LayerKind> every_fourth = {{}, {}, {}, {.rope = Rope::none}};
+  EXPECT_EQ(parse(text).layer_kinds, every_fourth);
+  EXPECT_EQ(parse(text).rope_theta, 2000000);
+  EXPECT_TRUE(parse(text).tied_head);
+  text["no_rope_layer_interval"] = 2;
+  EXPECT_EQ(parse(text).layer_kinds, (std::vector<LayerKind>{{}, {.rope = Rope::none}}));
+  text["no_rope_layers"] = {1, 1, 1, 0, 1, 1, 1, 0};
+  EXPECT_EQ(parse(text).layer_kinds, every_fourth);
+  text["use_sliding_window"] = true;
+  text["sliding_window"] = 64;
+  EXPECT_EQ(windows(parse(text)), (std::vector<int64_t>{0, 0, 0, 64}));
+  for (const json& bad : {json(4), json({1, 0}), json({1, 1, 1, 2, 1, 1, 1, 0}),
+                          json({1, 1, 1, 1, 1, 1, 1, 1, 1}), json({1, 1, 1, "0", 1, 1, 1, 0})}) {
+    text["no_rope_layers"] = bad;
+    EXPECT_EQ(error_of(text), "config.json: no_rope_layers is " + bad.dump() +
+                                  "; it must be a list of 8 zeros and ones");
+  }
+  text.erase("no_rope_layers");
+  text["no_rope_layer_interval"] = 0;
+  EXPECT_NE(error_of(text).find("no_rope_layer_interval is 0"), std::string::npos);
+}
+
+TEST(Config, Gemma2) {
+  json text = small("Gemma2ForCausalLM", "gemma2");
+  text["hidden_act"] = "gelu_pytorch_tanh";
+  const ModelConfig config = parse(text);
+  EXPECT_EQ(config.head_dim, 256);
+  EXPECT_EQ(config.attention_multiplier, 1 / 16.0);
+  EXPECT_EQ(config.attention_soft_cap, 50);
+  EXPECT_EQ(config.logits_soft_cap, 30);
+  EXPECT_EQ(config.norm_placement, NormPlacement::around);
+  EXPECT_EQ(config.norm_weight_offset, 1);
+  EXPECT_EQ(config.activation, Activation::gelu_tanh);
+  EXPECT_EQ(config.embedding_multiplier, 8);
+  EXPECT_EQ(windows(config), (std::vector<int64_t>{4096, 0}));
+  EXPECT_TRUE(config.tied_head);
+  text["query_pre_attn_scalar"] = 144;
+  text["attn_logit_softcapping"] = nullptr;
+  text["final_logit_softcapping"] = 20.5;
+  text["layer_types"] = {"full_attention", "sliding_attention"};
+  EXPECT_EQ(parse(text).attention_multiplier, 1 / 12.0);
+  EXPECT_EQ(parse(text).attention_soft_cap, 0);
+  EXPECT_EQ(parse(text).logits_soft_cap, 20.5);
+  EXPECT_EQ(windows(parse(text)), (std::vector<int64_t>{0, 4096}));
+  // The scale of embeddings is rounded to the format of the checkpoint.
+  text["hidden_size"] = 72;
+  EXPECT_EQ(parse(text).embedding_multiplier, std::sqrt(72.0f));
+  text["torch_dtype"] = "bfloat16";
+  EXPECT_EQ(parse(text).embedding_multiplier, 8.5);
+}
+
+TEST(Config, Gemma2HostileValues) {
+  const auto error = [](const char* key, const json& value) {
+    json text = small("Gemma2ForCausalLM", "gemma2");
+    text[key] = value;
+    return error_of(text);
+  };
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    for (const json& bad : {json(0), json(-50), json("NaN"), json(1e300), json(true)}) {
+      EXPECT_EQ(error(key, bad), std::string("config.json: ") + key + " is " + bad.dump() +
+                                     "; it must be a number from 0.001 to 1000000");
+    }
+  }
+  for (const json& bad : {json(0), json(-1), json(64.5), json(UINT64_MAX), json("64")}) {
+    EXPECT_EQ(error("sliding_window", bad).find("config.json: sliding_window is " + bad.dump()),
+              0u);
+    EXPECT_EQ(error("query_pre_attn_scalar", bad)
+                  .find("config.json: query_pre_attn_scalar is " + bad.dump()),
+              0u);
+  }
+  EXPECT_EQ(error("hidden_activation", "gelu"),
+            "config.json: hidden_activation is \"gelu\"; it must be \"gelu_pytorch_tanh\"");
+  EXPECT_NE(error("use_bidirectional_attention", true).find("it must be false"), std::string::npos);
+  json none = small("Gemma2ForCausalLM", "gemma2");
+  none["sliding_window"] = nullptr;
+  EXPECT_EQ(windows(parse(none)), (std::vector<int64_t>{0}));
+  none["layer_types"] = {"sliding_attention", "full_attention"};
+  EXPECT_EQ(error_of(none),
+            "config.json: layer_types names sliding_attention, but sliding_window sets none");
+}
+
+TEST(Config, Gemma3) {
+  json text = small("Gemma3ForCausalLM", "gemma3_text");
+  text["num_hidden_layers"] = 7;
+  text["sliding_window"] = 512;
+  using Rope = LayerKind::Rope;
+  const LayerKind local{512, Rope::local};
+  const ModelConfig config = parse(text);
+  EXPECT_EQ(config.layer_kinds, (std::vector<LayerKind>{local, local, local, local, local, {}}));
+  EXPECT_EQ(config.rope_theta, 1000000);
+  EXPECT_EQ(config.local_rope_theta, 10000);
+  EXPECT_EQ(config.qk_norm, QkNorm::per_head);
+  EXPECT_EQ(config.attention_soft_cap, 0);
+  text["sliding_window_pattern"] = 2;
+  text["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8}};
+  text["rope_local_base_freq"] = 5000;
+  EXPECT_EQ(parse(text).layer_kinds, (std::vector<LayerKind>{local, {}}));
+  EXPECT_EQ(parse(text).rope_scaling.factor, 8);
+  EXPECT_EQ(parse(text).local_rope_theta, 5000);
+  // As transformers 5 writes it.
+  json newer = text;
+  newer.erase("rope_scaling");
+  newer.erase("rope_local_base_freq");
+  newer["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"factor", 8}, {"rope_theta", 1000000}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 5000}}}};
+  EXPECT_EQ(parse(newer), parse(text));
+  newer["rope_parameters"]["sliding_attention"] = 4;
+  EXPECT_NE(error_of(newer).find("sliding_attention is 4"), std::string::npos);
+  newer["rope_parameters"]["sliding_attention"] = {{"rope_type", "yarn"}};
+  EXPECT_NE(error_of(newer).find("rope_type is \"yarn\"; it must be \"default\""),
+            std::string::npos);
+  text["sliding_window_pattern"] = 0;
+  EXPECT_NE(error_of(text).find("sliding_window_pattern is 0"), std::string::npos);
+}
+
+TEST(Config, Phi3) {
+  json text = small("Phi3ForCausalLM", "phi3");
+  text["max_position_embeddings"] = 8192;
+  EXPECT_EQ(windows(parse(text)), (std::vector<int64_t>{0}));
+  text["sliding_window"] = 2047;
+  EXPECT_EQ(windows(parse(text)), (std::vector<int64_t>{2047}));
+  text["partial_rotary_factor"] = 0.75;
+  EXPECT_EQ(parse(text).rotary_dim(), 12);
+  const json factors = {1, 1.5, 2, 2.5, 3, 3.5};
+  text["rope_scaling"] = {{"type", "su"}, {"short_factor", factors}, {"long_factor", factors}};
+  const ModelConfig config = parse(text);
+  EXPECT_EQ(config.rope_scaling.kind, RopeScaling::Kind::longrope);
+  EXPECT_EQ(config.rope_scaling.original_context, 4096);
+  EXPECT_EQ(config.rope_scaling.long_factors, (std::vector<double>{1, 1.5, 2, 2.5, 3, 3.5}));
+  EXPECT_DOUBLE_EQ(config.rope_scaling.attention_factor,
+                   std::sqrt(1 + std::log(2.0) / std::log(4096.0)));
+  text["original_max_position_embeddings"] = 1024;
+  EXPECT_EQ(parse(text).rope_scaling.original_context, 1024);
+  for (const json& bad : {json(4), json({1, 2}), json({1, 2, 3, 4, 5, "6"}),
+                          json({1, 2, 3, 4, 5, 0}), json({1, 2, 3, 4, 5, -6})}) {
+    text["rope_scaling"]["long_factor"] = bad;
+    EXPECT_EQ(error_of(text), "config.json: rope_scaling: long_factor is " + bad.dump() +
+                                  "; it must be a list of 6 numbers from 1e-09 to 1000000000");
+  }
+  text["rope_scaling"].erase("long_factor");
+  EXPECT_EQ(error_of(text), "config.json: rope_scaling: long_factor is missing");
+  text["rope_scaling"] = nullptr;
+  for (const json& bad : {json(1.5), json(-0.5), json("half")}) {
+    text["partial_rotary_factor"] = bad;
+    EXPECT_EQ(error_of(text), "config.json: partial_rotary_factor is " + bad.dump() +
+                                  "; it must be a number from 0 to 1");
+  }
+  text["partial_rotary_factor"] = 0.2;
+  EXPECT_EQ(error_of(text),
+            "config.json: partial_rotary_factor 0.2 turns 3 of head_dim 16; RoPE turns pairs");
+}
+
+TEST(Config, Starcoder2) {
+  json text = small("Starcoder2ForCausalLM", "starcoder2");
+  text["hidden_act"] = "gelu_pytorch_tanh";
+  text["norm_epsilon"] = 1e-4;
+  text["sliding_window"] = 64;
+  const ModelConfig config = parse(text);
+  EXPECT_EQ(config.norm_kind, NormKind::layer);
+  EXPECT_EQ(config.norm_epsilon, 1e-4);
+  EXPECT_TRUE(config.qkv_bias && config.attention_out_bias && config.ffn_bias);
+  EXPECT_FALSE(config.gated_ffn);
+  EXPECT_EQ(config.activation, Activation::gelu_tanh);
+  EXPECT_TRUE(config.tied_head);
+  EXPECT_EQ(windows(config), (std::vector<int64_t>{64}));
+  text["use_bias"] = false;
+  EXPECT_FALSE(parse(text).qkv_bias || parse(text).ffn_bias);
+  text["hidden_act"] = "silu";
+  EXPECT_NE(error_of(text).find("it must be \"gelu_pytorch_tanh\""), std::string::npos);
+}
+
 TEST(Config, Yarn) {
   json text = small_llama();
   text["rope_scaling"] = {
@@ -272,7 +448,8 @@ TEST(Config, UnknownArchitectureListsKnown) {
   EXPECT_EQ(error_of(small("GPT2LMHeadModel", "gpt2")),
             "config.json: architectures: \"GPT2LMHeadModel\" is not an architecture Weft knows; it "
             "knows LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-            "Olmo2ForCausalLM, InstellaForCausalLM, GraniteForCausalLM");
+            "Olmo2ForCausalLM, InstellaForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, "
+            "Gemma2ForCausalLM, Gemma3ForCausalLM, Phi3ForCausalLM, Starcoder2ForCausalLM");
   json text = small_llama();
   text.erase("architectures");
   text["model_type"] = "gpt2";
@@ -484,7 +661,7 @@ TEST(Config, WriteGivesBackWhatWasParsed) {
 }
 
 TEST(Preset, EveryOneSurvivesItsConfigFile) {
-  ASSERT_EQ(preset_names().size(), 13u);
+  ASSERT_EQ(preset_names().size(), 24u);
   for (const std::string& name : preset_names()) {
     const auto config = preset(name);
     ASSERT_TRUE(config.ok()) << name;

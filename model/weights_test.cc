@@ -1,4 +1,5 @@
 #include "model/weights.h"
+#include "model/family.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -51,6 +52,33 @@ std::vector<ModelConfig> small_models() {
   olmo.norm_placement = NormPlacement::after;
   add("InstellaForCausalLM").qk_norm = QkNorm::whole;
   add("GraniteForCausalLM").tied_head = true;
+  ModelConfig& smol = add("SmolLM3ForCausalLM");
+  smol.layer_kinds = {{}, {.rope = LayerKind::Rope::none}};
+  ModelConfig& gemma2 = add("Gemma2ForCausalLM");
+  gemma2.layer_kinds = {{.window = 16}, {}};
+  gemma2.attention_soft_cap = 50;
+  gemma2.tied_head = true;
+  ModelConfig& gemma3 = add("Gemma3ForCausalLM");
+  gemma3.layer_kinds = {{.window = 16, .rope = LayerKind::Rope::local}, {}};
+  gemma3.local_rope_theta = 5000;
+  gemma3.dtype = DType::f32;
+  ModelConfig& phi = add("Phi3ForCausalLM");
+  phi.partial_rotary_factor = 0.5;
+  phi.rope_scaling = {.kind = RopeScaling::Kind::longrope,
+                      .original_context = 32,
+                      .short_factors = {1, 1.5},
+                      .long_factors = {2, 3},
+                      .attention_factor = 1.1};
+  ModelConfig& starcoder = add("Starcoder2ForCausalLM");
+  starcoder.qkv_bias = starcoder.attention_out_bias = starcoder.ffn_bias = true;
+  starcoder.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                            .factor = 4,
+                            .original_context = 16,
+                            .truncate = false,
+                            .attention_factor = 1.2};
+  for (ModelConfig& model : models) {
+    complete(*find_family(model.architecture), model);
+  }
   return models;
 }
 
@@ -125,7 +153,18 @@ TEST(TensorSpecs, ParametersOfThePresets) {
                                                      {"instella-3b", 3'112'675'840},
                                                      {"granite-3.1-2b", 2'533'531'648},
                                                      {"mistral-7b", 7'241'732'096},
-                                                     {"weft-2b", 2'280'778'240}};
+                                                     {"weft-2b", 2'280'778'240},
+                                                     {"smollm3-3b", 3'075'098'624},
+                                                     {"gemma-2-2b", 2'614'341'888},
+                                                     {"gemma-2-9b", 9'241'705'984},
+                                                     {"gemma-3-1b", 999'885'952},
+                                                     {"gemma-3-4b", 3'880'263'168},
+                                                     {"phi-3-mini-4k", 3'821'079'552},
+                                                     {"phi-3-mini-128k", 3'821'079'552},
+                                                     {"phi-4", 14'659'507'200},
+                                                     {"phi-4-mini", 3'836'021'760},
+                                                     {"starcoder2-3b", 3'030'371'328},
+                                                     {"starcoder2-7b", 7'173'923'840}};
   for (const std::string& name : preset_names()) {
     int64_t elements = 0;
     for (const TensorSpec& spec : tensor_specs(*preset(name))) {
@@ -147,18 +186,57 @@ TEST(TensorSpecs, NamesOfTheFamilies) {
     EXPECT_TRUE(has(config, "model.norm.weight"));
     EXPECT_TRUE(has(config, layer + "self_attn.o_proj.weight"));
     EXPECT_EQ(has(config, "lm_head.weight"), !config.tied_head);
+    const bool fused = config.architecture == "Phi3ForCausalLM";
+    const auto specs = tensor_specs(config);
+    EXPECT_EQ(std::ranges::count(specs, layer + "self_attn.qkv_proj.weight", &TensorSpec::name),
+              fused ? 3 : 0);
+    EXPECT_EQ(std::ranges::count(specs, layer + "mlp.gate_up_proj.weight", &TensorSpec::name),
+              fused ? 2 : 0);
+    EXPECT_EQ(has(config, layer + "self_attn.q_proj.weight"), !fused);
+    const bool gated = config.architecture != "Starcoder2ForCausalLM";
+    EXPECT_EQ(has(config, layer + "mlp.gate_proj.weight"), gated && !fused);
+    EXPECT_EQ(has(config, layer + "mlp.c_fc.bias"), !gated);
+    EXPECT_EQ(has(config, layer + "input_layernorm.bias"), !gated);
+    EXPECT_EQ(has(config, "model.norm.bias"), !gated);
     EXPECT_EQ(has(config, layer + "self_attn.q_proj.bias"), config.qkv_bias);
     EXPECT_EQ(has(config, layer + "self_attn.o_proj.bias"), config.attention_out_bias);
-    EXPECT_EQ(has(config, layer + "mlp.down_proj.bias"), config.ffn_bias);
+    EXPECT_EQ(has(config, layer + (gated ? "mlp.down_proj.bias" : "mlp.c_proj.bias")),
+              config.ffn_bias);
     EXPECT_EQ(has(config, layer + "self_attn.q_norm.weight"), config.qk_norm != QkNorm::none);
     const bool olmo = config.architecture == "Olmo2ForCausalLM";
     const bool instella = config.architecture == "InstellaForCausalLM";
+    const bool gemma = config.architecture.starts_with("Gemma");
     EXPECT_EQ(has(config, layer + "input_layernorm.weight"), !olmo && !instella);
     EXPECT_EQ(has(config, layer + "post_attention_layernorm.weight"), !instella);
-    EXPECT_EQ(has(config, layer + "post_feedforward_layernorm.weight"), olmo);
+    EXPECT_EQ(has(config, layer + "post_feedforward_layernorm.weight"), olmo || gemma);
     EXPECT_EQ(has(config, layer + "pre_attention_layernorm.weight"), instella);
-    EXPECT_EQ(has(config, layer + "pre_feedforward_layernorm.weight"), instella);
+    EXPECT_EQ(has(config, layer + "pre_feedforward_layernorm.weight"), instella || gemma);
   }
+}
+
+// A matrix of the checkpoint that holds those of several roles: each role's rows, where they lie.
+TEST(Weights, PartsOfAMatrixLieInIt) {
+  ModelConfig config;
+  for (const ModelConfig& model : small_models()) {
+    config = model.architecture == "Phi3ForCausalLM" ? model : config;
+  }
+  TestDirectory parent;
+  const fs::path directory = parent.path() / "model";
+  ASSERT_TRUE(write_random_model(config, 3, directory).ok());
+  const Weights weights = Weights::open(directory, config).value();
+  const Tensor& query = weights.get(Role::query, 1);
+  EXPECT_EQ(query.shape, (std::vector<int64_t>{32, 24}));
+  EXPECT_EQ(weights.get(Role::key, 1).data, query.data + query.bytes());
+  EXPECT_EQ(weights.get(Role::value, 1).data,
+            query.data + query.bytes() + weights.get(Role::key, 1).bytes());
+  EXPECT_EQ(weights.get(Role::up, 0).data,
+            weights.get(Role::gate, 0).data + weights.get(Role::gate, 0).bytes());
+  config.kv_heads = 1;
+  EXPECT_NE(
+      Weights::open(directory, config)
+          .error()
+          .message.find("qkv_proj.weight\" has shape [64,24], but the config makes it [48,24]"),
+      std::string::npos);
 }
 
 TEST(RandomWeights, TheDocumentedFormula) {
@@ -272,7 +350,8 @@ TEST(Weights, FindByRole) {
     EXPECT_EQ(weights->bytes(), bytes);
     EXPECT_EQ(&weights->get(Role::head) == &weights->get(Role::embedding), config.tied_head);
     EXPECT_EQ(weights->find(Role::query), nullptr);
-    EXPECT_EQ(weights->find(Role::gate_bias, 1) != nullptr, config.ffn_bias);
+    EXPECT_EQ(weights->find(Role::gate_bias, 1) != nullptr, config.ffn_bias && config.gated_ffn);
+    EXPECT_EQ(weights->find(Role::up_bias, 1) != nullptr, config.ffn_bias);
     EXPECT_EQ(weights->find(Role::query_norm, 0) != nullptr, config.qk_norm != QkNorm::none);
   }
 }

@@ -64,6 +64,11 @@ def config(model_type, hidden, ffn, heads, kv_heads, layers, vocab, **more):
         "olmo2": "Olmo2ForCausalLM",
         "instella": "InstellaForCausalLM",
         "granite": "GraniteForCausalLM",
+        "smollm3": "SmolLM3ForCausalLM",
+        "gemma2": "Gemma2ForCausalLM",
+        "gemma3_text": "Gemma3ForCausalLM",
+        "phi3": "Phi3ForCausalLM",
+        "starcoder2": "Starcoder2ForCausalLM",
     }[model_type]
     base = {
         "architectures": [architecture],
@@ -276,6 +281,154 @@ MODELS = {
         ),
         [("bf16", 1), ("f32", 1)],
     ),
+    "smollm3": (
+        config(
+            "smollm3",
+            72,
+            104,
+            heads=3,
+            kv_heads=1,
+            layers=4,
+            vocab=293,
+            tie_word_embeddings=True,
+            rope_theta=2000000.0,
+            rope_scaling=None,
+            attention_bias=False,
+            mlp_bias=False,
+            no_rope_layers=[1, 0, 1, 0],
+            # As published, one window is switched off; here the layers without rope have it.
+            use_sliding_window=True,
+            sliding_window=100,
+            pad_token_id=0,
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
+    "gemma2": (
+        config(
+            "gemma2",
+            72,
+            104,
+            heads=3,
+            kv_heads=1,
+            layers=4,
+            vocab=301,
+            head_dim=40,
+            hidden_act="gelu_pytorch_tanh",
+            hidden_activation="gelu_pytorch_tanh",
+            rms_norm_eps=1e-6,
+            tie_word_embeddings=True,
+            query_pre_attn_scalar=23,
+            # Low enough to bend the scores and logits of a tiny model.
+            attn_logit_softcapping=3.0,
+            final_logit_softcapping=4.0,
+            sliding_window=64,
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
+    "gemma3": (
+        config(
+            "gemma3_text",
+            72,
+            104,
+            heads=4,
+            kv_heads=2,
+            layers=3,
+            vocab=301,
+            head_dim=24,
+            hidden_act="absent",
+            hidden_activation="gelu_pytorch_tanh",
+            rms_norm_eps=1e-6,
+            tie_word_embeddings=True,
+            query_pre_attn_scalar=30,
+            attn_logit_softcapping=None,
+            final_logit_softcapping=None,
+            sliding_window=64,
+            sliding_window_pattern=3,
+            rope_theta=1000000.0,
+            rope_local_base_freq=10000.0,
+            rope_scaling={"rope_type": "linear", "factor": 8.0},
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
+    "phi3": (
+        config(
+            "phi3",
+            72,
+            104,
+            heads=3,
+            kv_heads=1,
+            layers=2,
+            vocab=331,
+            sliding_window=200,
+            rope_scaling=None,
+            original_max_position_embeddings=2048,
+            pad_token_id=0,
+            attention_bias=False,
+        ),
+        [("bf16", 1), ("f32", 2)],
+    ),
+    # Phi-4-mini: part of each head turns, and from 65 tokens on by other frequencies.
+    "phi3-longrope": (
+        config(
+            "phi3",
+            96,
+            72,
+            heads=3,
+            kv_heads=1,
+            layers=2,
+            vocab=331,
+            tie_word_embeddings=True,
+            partial_rotary_factor=0.75,
+            original_max_position_embeddings=64,
+            pad_token_id=0,
+            sliding_window=None,
+            rope_scaling={
+                "type": "longrope",
+                "short_factor": [1, 1.02, 1.05, 1.1, 1.2, 1.4, 1.5, 1.6, 1.8, 2, 2.1, 2.2],
+                "long_factor": [1, 1.1, 1.4, 2, 3, 5, 7, 9, 12, 15, 17, 18],
+            },
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
+    "starcoder2": (
+        config(
+            "starcoder2",
+            72,
+            136,
+            heads=3,
+            kv_heads=1,
+            layers=2,
+            vocab=317,
+            hidden_act="gelu_pytorch_tanh",
+            rms_norm_eps="absent",
+            norm_epsilon=1e-5,
+            tie_word_embeddings=True,
+            use_bias=True,
+            sliding_window=100,
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
+    "qwen2-yarn": (
+        config(
+            "qwen2",
+            72,
+            88,
+            heads=3,
+            kv_heads=1,
+            layers=2,
+            vocab=311,
+            tie_word_embeddings=True,
+            rms_norm_eps=1e-6,
+            # Of the 12 frequencies some are beyond either end of the ramp.
+            rope_scaling={
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 256,
+                "beta_fast": 16.0,
+            },
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
 }
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -284,6 +437,13 @@ DTYPE_NAMES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
 def seeded(text):
     return torch.Generator().manual_seed(SEED + zlib.crc32(text.encode()))
+
+
+def embedding_scale(cfg, dtype):
+    """What Gemma multiplies embeddings by, in a run in this type; elsewhere Granite's multiplier or 1."""
+    if cfg["model_type"].startswith("gemma"):
+        return torch.tensor(cfg["hidden_size"] ** 0.5).to(dtype).item()
+    return cfg.get("embedding_multiplier", 1.0)
 
 
 def random_weight(name, shape, cfg, generator):
@@ -295,7 +455,9 @@ def random_weight(name, shape, cfg, generator):
         if tied
         else 1.0
     )
-    stream = embedding * cfg.get("embedding_multiplier", 1.0)
+    if cfg["model_type"].startswith("gemma"):
+        embedding /= cfg["hidden_size"] ** 0.5 / 3
+    stream = embedding * embedding_scale(cfg, torch.float32)
     if name == "model.embed_tokens.weight":
         return embedding * normal
     if name.endswith("norm.weight"):
@@ -305,12 +467,16 @@ def random_weight(name, shape, cfg, generator):
             weight *= normal.sign()
         if cfg["model_type"] == "olmo2" and ".post_" in name:
             weight *= LAYER_GAIN
+        if cfg["model_type"].startswith("gemma"):
+            if ".post_" in name:
+                weight *= LAYER_GAIN * stream
+            weight -= 1  # as they are stored
         return weight
     if name.endswith(".bias"):
         # Beyond queries and keys a large bias would make every token look the same.
         return (0.5 if re.search(r"\.[qk]_proj\.", name) else 0.1) * normal
     added = LAYER_GAIN * stream
-    gain = {"lm_head": 2.0, "o_proj": added, "down_proj": added}.get(
+    gain = {"lm_head": 2.0, "o_proj": added, "down_proj": added, "c_proj": added}.get(
         name.split(".")[-2], 1.0
     )
     return normal * gain / shape[1] ** 0.5
@@ -367,11 +533,16 @@ def make_model(family, cfg, dtype, files):
 
 
 def load(directory, dtype=torch.float32):
+    """The model, run in this type; Gemma's embeddings scaled as in a run in the stored type."""
     model, report = AutoModelForCausalLM.from_pretrained(
         directory, dtype=dtype, attn_implementation="eager", output_loading_info=True
     )
     if report["missing_keys"] or report["unexpected_keys"] or report["mismatched_keys"]:
         raise SystemExit(f"{directory}: weights do not match the model: {report}")
+    if hasattr(model.model.embed_tokens, "embed_scale"):
+        stored = getattr(torch, json.loads((directory / "config.json").read_text())["torch_dtype"])
+        scale = embedding_scale(model.config.to_dict(), stored)
+        model.model.embed_tokens.embed_scale.fill_(scale)
     return model.eval()
 
 
@@ -384,11 +555,21 @@ def logits_of(model, ids, positions=None):
     return out.logits[0].float()
 
 
+def last_short_length(model):
+    """The longest sequence that LongRoPE turns by its short factors; without LongRoPE: any."""
+    rope = getattr(model.config, "rope_parameters", None) or {}
+    if rope.get("rope_type") != "longrope":
+        return 1 << 30
+    return rope["original_max_position_embeddings"]
+
+
 @torch.no_grad()
 def greedy(model, prompts, count):
     """Continues every row of prompts by count tokens, through any end-of-text token."""
     out, cache, step = [], None, prompts
-    for _ in range(count):
+    for made in range(count):
+        if prompts.shape[1] + made == last_short_length(model) + 1:
+            cache, step = None, torch.cat([prompts, *out], 1)  # as generate() does
         result = model(
             input_ids=step, past_key_values=cache, use_cache=True, logits_to_keep=1
         )
@@ -405,8 +586,11 @@ def greedy_margins(model, prompt, continuation):
     They come from one pass over the whole text without a cache: where that pass would have chosen
     another token than the cached steps did, the margin is negative.
     """
-    ids = torch.cat([prompt, continuation])
-    logits = logits_of(model, ids[:-1], range(len(prompt) - 1, len(ids) - 1))
+    ids = torch.cat([prompt, continuation])[:-1]
+    short = min(last_short_length(model), len(ids))
+    logits = logits_of(model, ids[:short], range(len(prompt) - 1, short))
+    if short < len(ids):
+        logits = torch.cat([logits, logits_of(model, ids, range(short, len(ids)))])
     chosen = logits.gather(1, continuation[:, None])
     others = logits.scatter(1, continuation[:, None], -torch.inf)
     return chosen[:, 0] - others.max(-1).values
