@@ -1,5 +1,6 @@
-// The planner: model + workers -> program. The only place that knows how a transformer is woven
-// from operations; families differ by their config's fields alone.
+// The planner: model + workers -> program. It and its parts (weaver, section, residual, plan_*) are
+// the only place that knows how a transformer is woven from operations; families differ by their
+// config's fields alone.
 #pragma once
 
 #include "base/result.h"

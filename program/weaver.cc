@@ -1,0 +1,194 @@
+#include "program/weaver.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace weft::planning {
+namespace {
+
+// Rows of a chunk are dealt to workers in blocks of this many, in turn, so that a chunk that is not
+// full keeps all workers busy.
+constexpr int64_t kRowBlock = 16;
+// Shares of fewer weights than this stay whole grains: an SM of an H200 has as many in store when a
+// product's row comes, so that evener ones would not end earlier.
+constexpr int64_t kWeightsInStore = 1 << 17;
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+void add_users(const Tiles& tiles, Users& users) {
+  users.resize(tiles.size());
+  for (size_t w = 0; w < tiles.size(); ++w) {
+    users[w] = users[w] || !tiles[w].empty();
+  }
+}
+
+Weaver::Weaver(const ModelConfig& config, const Weights& weights, const PlanOptions& options)
+    : config_(config), weights_(weights), options_(options), ropes_(weft::ropes(config)) {
+  WEFT_CHECK(options.workers >= 1 && options.rows >= 1 && options.capacity >= 1);
+  WEFT_CHECK(options.sequences == 1 || (options.sequences > 1 && options.rows == 1));
+  program.name = options.rows == 1 ? "decode" : "chunk";
+  program.rows = options.rows * options.sequences;
+  program.sequences = options.sequences;
+  program.workers.resize(static_cast<size_t>(options.workers));
+  dealt_.resize(static_cast<size_t>(options.workers));
+}
+
+Element Weaver::chunk_element(Role role, int64_t layer) const {
+  const bool round = options_.round_activations && weights_.get(role, layer).dtype == DType::bf16;
+  return round ? Element::bf16 : Element::f32;
+}
+
+BufferId Weaver::buffer(std::string name, Space space, Element element, int64_t rows,
+                        int64_t columns) {
+  program.buffers.push_back({std::move(name), space, element, rows, columns, -1});
+  return static_cast<BufferId>(program.buffers.size()) - 1;
+}
+
+WeightRef Weaver::weight(Role role, int64_t layer) const {
+  return {role, layer, weights_.find(role, layer) != nullptr};
+}
+
+int32_t Weaver::operation(std::string name, int64_t layer, Rows rows,
+                          decltype(Operation::body) body) {
+  program.operations.push_back({std::move(name), layer, rows, std::move(body)});
+  return static_cast<int32_t>(program.operations.size()) - 1;
+}
+
+EventId Weaver::spread(int32_t op, const Tiles& tiles, const Waits& waits) {
+  const auto event = static_cast<EventId>(program.events.size());
+  program.events.push_back({program.operations[static_cast<size_t>(op)].name, 0});
+  for (size_t worker = 0; worker < tiles.size(); ++worker) {
+    for (size_t i = 0; i < tiles[worker].size(); ++i) {
+      const Tile& tile = tiles[worker][i];
+      Instruction instruction{op, tile.rows, tile.tile, tile.split, {}, kNone};
+      if (i == 0) {
+        instruction.waits = waits;
+      }
+      if (i + 1 == tiles[worker].size()) {
+        instruction.signal = event;
+        ++program.events.back().signals;
+      }
+      program.workers[worker].push_back(std::move(instruction));
+    }
+  }
+  return event;
+}
+
+void Weaver::repeat(int32_t op, const Waits& waits, const Users& users, Range tile) {
+  for (size_t w = 0; w < users.size(); ++w) {
+    if (users[w]) {
+      program.workers[w].push_back({op, all_rows(), tile, 0, waits, kNone});
+    }
+  }
+}
+
+Tiles Weaver::on_one_worker(int64_t worker) const {
+  Tiles tiles(program.workers.size());
+  tiles[static_cast<size_t>(worker) % tiles.size()].push_back({all_rows(), {0, 1}, 0});
+  return tiles;
+}
+
+Tiles Weaver::by_columns(int64_t n, int64_t unit) const {
+  const int64_t units = (n + unit - 1) / unit;
+  const int64_t workers = options_.workers;
+  Tiles tiles(static_cast<size_t>(workers));
+  for (int64_t w = 0; w < workers; ++w) {
+    const Range columns{units * w / workers * unit, std::min(n, units * (w + 1) / workers * unit)};
+    if (!columns.empty()) {
+      tiles[static_cast<size_t>(w)].push_back({all_rows(), columns, 0});
+    }
+  }
+  return tiles;
+}
+
+Tiles Weaver::by_sequences(Range tile, int64_t first) const {
+  Tiles tiles(static_cast<size_t>(options_.workers));
+  for (int64_t row = 0; row < program.sequences; ++row) {
+    const Range rows = program.sequences > 1 ? Range{row, row + 1} : all_rows();
+    tiles[static_cast<size_t>((first + row) % options_.workers)].push_back({rows, tile, 0});
+  }
+  return tiles;
+}
+
+Tiles Weaver::by_rows(Range tile) const {
+  Tiles tiles(static_cast<size_t>(options_.workers));
+  for (int64_t begin = 0, i = 0; begin < options_.rows; begin += kRowBlock, ++i) {
+    const Range rows{begin, std::min(begin + kRowBlock, options_.rows)};
+    tiles[static_cast<size_t>(i % options_.workers)].push_back({rows, tile, 0});
+  }
+  return tiles;
+}
+
+Tiles Weaver::deal(int64_t n, int64_t k, int64_t grain, size_t first, size_t end,
+                   std::vector<int64_t>& had, int64_t most) {
+  const int64_t grains = ceil_div(n, grain);
+  const auto workers = static_cast<int64_t>(end - first);
+  std::vector<size_t> order(end - first);
+  std::iota(order.begin(), order.end(), first);
+  const int64_t each = grains / workers * grain;  // at least
+  const auto place = [&](size_t w) { return std::pair(had[w] + each + grain > most, dealt_[w]); };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return place(a) < place(b); });
+  std::vector<int64_t> counts(dealt_.size(), grains / workers);
+  for (int64_t i = 0; i < grains % workers; ++i) {
+    ++counts[order[static_cast<size_t>(i)]];
+  }
+  Tiles tiles(dealt_.size());
+  int64_t begin = 0;
+  for (size_t w = first; w < end; ++w) {
+    const int64_t stop = std::min(n, begin + counts[w] * grain);
+    if (begin < stop) {
+      tiles[w].push_back({all_rows(), {begin, stop}, 0});
+      dealt_[w] += counts[w] * grain * k;
+      had[w] += counts[w] * grain;
+    }
+    begin = stop;
+  }
+  return tiles;
+}
+
+std::vector<Tiles> Weaver::by_weights(const std::vector<int64_t>& columns, int64_t k,
+                                      int64_t grain) {
+  std::vector<Tiles> tiles;
+  // Of whole grains, the largest share is this; a part of a grain may make it smaller. Then each
+  // worker has columns of one product, so that it has but one part.
+  const int64_t workers = options_.workers;
+  const auto needed = [&](int64_t unit) {  // units or, of shares, workers
+    return std::accumulate(columns.begin(), columns.end(), int64_t{0},
+                           [&](int64_t sum, int64_t n) { return sum + ceil_div(n, unit); });
+  };
+  int64_t share = ceil_div(needed(grain), workers) * grain;
+  int64_t part = grain;
+  // No more than two halvings; three quarters of a grain take as long as a whole one.
+  for (int64_t p = grain / 2; p >= std::max(options_.fewest_columns, grain / 4); p /= 2) {
+    int64_t s = p;
+    while (s < share && (needed(s) > workers || s % grain == grain - grain / 4)) {
+      s += p;
+    }
+    if (s < share && share * k >= kWeightsInStore) {
+      share = s;
+      part = p;
+    }
+  }
+  std::vector<int64_t> had(dealt_.size());
+  if (part == grain) {
+    for (const int64_t n : columns) {
+      tiles.push_back(deal(n, k, grain, 0, dealt_.size(), had, share));
+    }
+    return tiles;
+  }
+  int64_t spare = workers - needed(share);
+  size_t first = 0;
+  for (const int64_t n : columns) {
+    const size_t end = first + static_cast<size_t>(ceil_div(n, share) + std::exchange(spare, 0));
+    tiles.push_back(deal(n, k, part, first, end, had, share));
+    first = end;
+  }
+  return tiles;
+}
+
+}  // namespace weft::planning
