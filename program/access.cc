@@ -1,145 +1,72 @@
 #include "program/access.h"
 
-#include <utility>
+#include "program/operands.h"
 
 namespace weft {
 namespace {
 
-class Collector {
+/// Rows and columns of an operand that an instruction touches.
+class Places {
  public:
-  Collector(const Program& program, const Instruction& instruction)
+  Places(const Program& program, const Operation& operation, const Instruction& instruction)
       : program_(program),
-        tile_(instruction.tile),
-        split_(instruction.split),
-        rows_(operation_of(program, instruction).rows == Rows::last
-                  ? Range{program.rows - 1, program.rows}
-                  : instruction.rows) {}
+        instruction_(instruction),
+        own_(operation.rows == Rows::last ? Range{program.rows - 1, program.rows}
+                                          : instruction.rows) {}
 
-  void operator()(const EmbedOp& op) {
-    read(op.tokens, {0, 1});
-    write(op.out, {0, op.columns});
-    write(op.copy, {0, op.columns});
-  }
-  void operator()(const RopeAnglesOp& op) {
-    read(op.positions, {0, 1});
-    add(op.inverse_frequencies, {op.rope, op.rope + 1}, {0, op.half}, false);
-    write(op.cosines, {0, op.half});
-    write(op.sines, {0, op.half});
-  }
-  void operator()(const RmsNormOp& op) {
-    const Range columns = scaled(tile_, op.columns);
-    read(op.x, columns);
-    read(op.residual, columns);
-    write(op.residual, columns);
-    write(op.out, columns);
-  }
-  void operator()(const LayerNormOp& op) {
-    read(op.x, {0, op.columns});
-    write(op.out, {0, op.columns});
-  }
-  void operator()(const LinearOp& op) {
-    read(op.a, {0, op.k});
-    if (op.accumulate) {
-      read(op.out, tile_);
+  Range rows(const Operand& operand) const {
+    const bool apart = program_.sequences > 1;  // each row is a sequence's own
+    switch (operand.rows) {
+      case Operand::Rows::seen:
+        return apart ? own_ : Range{0, program_.rows};
+      case Operand::Rows::next:
+        return apart ? own_ : Range{0, 1};
+      case Operand::Rows::fixed:
+        return {operand.row, operand.row + 1};
+      case Operand::Rows::own:
+        break;
     }
-    write(op.out, tile_);
+    // A buffer of one row holds the row that matters, whichever it is.
+    const auto index = static_cast<size_t>(operand.buffer);
+    const bool known = operand.buffer >= 0 && index < program_.buffers.size();
+    const bool one =
+        known && program_.buffers[index].rows == 1 && program_.buffers[index].space != Space::kv;
+    return one ? Range{0, 1} : own_;
   }
-  void operator()(const GatedLinearOp& op) {
-    read(op.a, {0, op.k});
-    write(op.out, tile_);
-  }
-  void operator()(const RopeAppendOp& op) {
-    const Range queries = scaled(tile_, op.query_heads / op.kv_heads * op.head_dim);
-    const Range pairs = scaled(tile_, op.head_dim);
-    read(op.positions, {0, 1});
-    read(op.cosines, {0, (op.head_dim - op.unturned) / 2});
-    read(op.sines, {0, (op.head_dim - op.unturned) / 2});
-    read(op.q, queries);
-    read(op.k, pairs);
-    read(op.v, pairs);
-    write(op.q_out, queries);
-    write(op.keys, tile_);
-    write(op.values, tile_);
-  }
-  void operator()(const AttentionOp& op) {
-    const Range queries = scaled(tile_, op.query_heads / op.kv_heads * op.head_dim);
-    read(op.positions, {0, 1});
-    if (op.k != kNone) {
-      const Range pairs = scaled(tile_, op.head_dim);
-      const bool whole = op.query_norm.present && op.whole_norm;
-      read(op.q, whole ? Range{0, op.query_heads * op.head_dim} : queries);
-      read(op.cosines, {0, (op.head_dim - op.unturned) / 2});
-      read(op.sines, {0, (op.head_dim - op.unturned) / 2});
-      // Which split has the step's own row depends on the position; one has it. Let it be split 0.
-      if (split_ == 0) {
-        read(op.k, whole ? Range{0, op.kv_heads * op.head_dim} : pairs);
-        read(op.v, pairs);
-        write(op.keys, tile_);
-        write(op.values, tile_);
+  Range columns(const Operand& operand) const {
+    const Range tile = instruction_.tile;
+    switch (operand.columns) {
+      case Operand::Columns::tile:
+        return {tile.begin * operand.size, tile.end * operand.size};
+      case Operand::Columns::split: {
+        const int64_t first = instruction_.split * operand.size;
+        return {first + tile.begin, first + tile.end};
       }
-      write(op.partials, {split_ * op.kv_heads + tile_.begin, split_ * op.kv_heads + tile_.end});
-      return;
+      case Operand::Columns::whole:
+        break;
     }
-    read(op.q, queries);
-    const Range seen = program_.sequences > 1 ? rows_ : Range{0, program_.rows};
-    add(op.keys, seen, tile_, false);
-    add(op.values, seen, tile_, false);
-    if (op.partials == kNone) {
-      write(op.out, queries);
-    } else {
-      write(op.partials, {split_ * op.kv_heads + tile_.begin, split_ * op.kv_heads + tile_.end});
-    }
+    return {0, operand.size};
   }
-  void operator()(const AttentionCombineOp& op) {
-    read(op.attention.positions, {0, 1});
-    read(op.attention.partials, {0, op.attention.splits * op.attention.kv_heads});
-    write(op.attention.out, scaled(tile_, op.attention.head_dim));
-  }
-  void operator()(const SampleOp& op) {
-    read(op.logits, {0, op.vocabulary});
-    add(op.positions, rows_, {0, 1}, false);
-    const Range next = program_.sequences > 1 ? rows_ : Range{0, 1};  // of the next step
-    add(op.tokens, next, {0, 1}, true);
-    add(op.positions, next, {0, 1}, true);
-  }
-
-  std::vector<Access> take() { return std::move(accesses_); }
 
  private:
-  static const Operation& operation_of(const Program& program, const Instruction& instruction) {
-    return program.operations[static_cast<size_t>(instruction.operation)];
-  }
-  static Range scaled(Range range, int64_t by) { return {range.begin * by, range.end * by}; }
-
-  void read(BufferId buffer, Range columns) { add(buffer, rows_of(buffer), columns, false); }
-  void write(BufferId buffer, Range columns) { add(buffer, rows_of(buffer), columns, true); }
-  void add(BufferId buffer, Range rows, Range columns, bool write) {
-    if (buffer != kNone) {
-      accesses_.push_back({buffer, rows, columns, write});
-    }
-  }
-  /// A buffer of one row holds the row that matters, whichever it is.
-  Range rows_of(BufferId buffer) const {
-    if (buffer == kNone) {
-      return {};
-    }
-    const Buffer& b = program_.buffers[static_cast<size_t>(buffer)];
-    return b.rows == 1 && b.space != Space::kv ? Range{0, 1} : rows_;
-  }
-
   const Program& program_;
-  Range tile_;
-  int64_t split_;
-  Range rows_;
-  std::vector<Access> accesses_;
+  const Instruction& instruction_;
+  Range own_;
 };
 
 }  // namespace
 
 std::vector<Access> accesses_of(const Program& program, const Instruction& instruction) {
-  Collector collector(program, instruction);
-  std::visit(collector, program.operations[static_cast<size_t>(instruction.operation)].body);
-  return collector.take();
+  const Operation& operation = program.operations[static_cast<size_t>(instruction.operation)];
+  const Places places(program, operation, instruction);
+  std::vector<Access> accesses;
+  for (const Operand& operand : operands_of(operation)) {
+    if (!operand.first_split_only || instruction.split == 0) {
+      accesses.push_back(
+          {operand.buffer, places.rows(operand), places.columns(operand), operand.written});
+    }
+  }
+  return accesses;
 }
 
 }  // namespace weft

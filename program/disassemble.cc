@@ -5,27 +5,24 @@
 #include <algorithm>
 
 #include "program/access.h"
+#include "program/operands.h"
 
 namespace weft {
 namespace {
 
 std::string range(Range r) { return fmt::format("{}:{}", r.begin, r.end); }
 
-std::string weights_of(const Operation& operation) {
+/// "w+bias [4096x2048]"
+std::string weights(const Operation& operation) {
   std::string text;
-  const auto add = [&](const WeightRef& ref, const char* name) {
-    if (ref.present) {
-      text += fmt::format("{}{}", text.empty() ? "" : "+", name);
-    }
-  };
-  if (const auto* op = std::get_if<LinearOp>(&operation.body)) {
-    add(op->weight, "w");
-    add(op->bias, "bias");
-    text += fmt::format(" [{}x{}]", op->n, op->k);
-  } else if (const auto* op = std::get_if<GatedLinearOp>(&operation.body)) {
-    add(op->gate, "gate");
-    add(op->up, "up");
-    text += fmt::format(" [{}x{}]", op->n, op->k);
+  for (const WeightOperand& weight : weights_of(operation)) {
+    text += fmt::format("{}{}", text.empty() ? "" : "+", weight.name);
+  }
+  const auto size = [&](const auto& op) { text += fmt::format(" [{}x{}]", op.n, op.k); };
+  if (const auto* linear = std::get_if<LinearOp>(&operation.body)) {
+    size(*linear);
+  } else if (const auto* gated = std::get_if<GatedLinearOp>(&operation.body)) {
+    size(*gated);
   }
   return text;
 }
@@ -67,7 +64,7 @@ std::string disassemble(const Program& program, const Instruction& instruction) 
   if (instruction.split > 0) {
     text += fmt::format(" split {}", instruction.split);
   }
-  text += fmt::format("{} {}", weights_of(op), operands(program, instruction));
+  text += fmt::format("{} {}", weights(op), operands(program, instruction));
   for (const Wait& wait : instruction.waits) {
     text += fmt::format("  wait {}#{}{}", program.events[static_cast<size_t>(wait.event)].name,
                         wait.event, wait.previous_step ? " of the step before" : "");

@@ -4,17 +4,25 @@
 #include <array>
 
 #include "base/check.h"
+#include "program/operands.h"
 
 namespace weft {
 namespace {
 
-double bytes_of(const Weights& weights, const WeightRef& ref, int64_t rows) {
-  if (!ref.present) {
-    return 0;
+/// Of the weights that an instruction reads for `rows` rows.
+double weight_bytes(const Operation& operation, const Instruction& instruction,
+                    const Weights& weights, int64_t rows) {
+  double bytes = 0;
+  for (const WeightOperand& operand : weights_of(operation)) {
+    const Tensor& tensor = weights.get(operand.ref.role, operand.ref.layer);
+    const int64_t row = tensor.shape.size() == 2 ? tensor.columns() : 1;
+    const int64_t elements = operand.part == WeightOperand::Part::rows ? rows * row
+                             : operand.part == WeightOperand::Part::tile
+                                 ? instruction.tile.size() * row
+                                 : tensor.elements();
+    bytes += static_cast<double>(elements) * static_cast<double>(size_of(tensor.dtype));
   }
-  const Tensor& tensor = weights.get(ref.role, ref.layer);
-  const int64_t row_elements = tensor.shape.size() == 2 ? tensor.columns() : 1;
-  return static_cast<double>(rows * row_elements) * static_cast<double>(size_of(tensor.dtype));
+  return bytes;
 }
 
 /// Keys that `rows` tokens from `position` on see in all.
@@ -27,32 +35,22 @@ double visible_keys(int64_t rows, int64_t position, int64_t window) {
   return sum;
 }
 
+/// Bytes of the cache and flops.
 struct CostOf {
   const Program& program;
   const Instruction& instruction;
-  const Weights& weights;
   int64_t rows;      // of this instruction
   int64_t position;  // of its first row
 
-  Cost operator()(const EmbedOp& op) const { return {bytes_of(weights, op.table, rows), 0, 0}; }
+  Cost operator()(const EmbedOp&) const { return {}; }
   Cost operator()(const RopeAnglesOp&) const { return {}; }
-  Cost operator()(const RmsNormOp& op) const {
-    return {bytes_of(weights, op.weight, op.columns), 0,
-            4.0 * static_cast<double>(rows * op.columns)};
-  }
-  Cost operator()(const LayerNormOp& op) const {
-    return {bytes_of(weights, op.weight, op.columns) + bytes_of(weights, op.bias, op.columns), 0,
-            7.0 * static_cast<double>(rows * op.columns)};
-  }
+  Cost operator()(const RmsNormOp& op) const { return of_elements(4, op.columns); }
+  Cost operator()(const LayerNormOp& op) const { return of_elements(7, op.columns); }
   Cost operator()(const LinearOp& op) const {
-    const int64_t n = instruction.tile.size();
-    return {bytes_of(weights, op.weight, n) + bytes_of(weights, op.bias, n), 0,
-            2.0 * static_cast<double>(rows * n * op.k)};
+    return of_elements(2, instruction.tile.size() * op.k);
   }
   Cost operator()(const GatedLinearOp& op) const {
-    const int64_t n = instruction.tile.size();
-    return {bytes_of(weights, op.gate, n) + bytes_of(weights, op.up, n), 0,
-            4.0 * static_cast<double>(rows * n * op.k)};
+    return of_elements(4, instruction.tile.size() * op.k);
   }
   Cost operator()(const RopeAppendOp& op) const {
     const double elements = static_cast<double>(rows * instruction.tile.size() * op.head_dim);
@@ -75,6 +73,11 @@ struct CostOf {
   }
   Cost operator()(const AttentionCombineOp&) const { return {}; }
   Cost operator()(const SampleOp&) const { return {}; }
+
+ private:
+  Cost of_elements(double flops, int64_t elements) const {
+    return {0, 0, flops * static_cast<double>(rows * elements)};
+  }
 };
 
 }  // namespace
@@ -130,7 +133,9 @@ Cost cost_of(const Program& program, const Instruction& instruction, const Weigh
     return {};
   }
   const int64_t first = program.sequences > 1 ? position : position + range.begin;
-  return std::visit(CostOf{program, instruction, weights, range.size(), first}, operation.body);
+  Cost cost = std::visit(CostOf{program, instruction, range.size(), first}, operation.body);
+  cost.weight_bytes = weight_bytes(operation, instruction, weights, range.size());
+  return cost;
 }
 
 Cost cost_of(const Program& program, const Weights& weights, int64_t rows, int64_t position) {

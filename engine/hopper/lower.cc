@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "ops/attention/hopper_layout.h"
 #include "ops/linear/hopper_layout.h"
+#include "program/operands.h"
 
 namespace weft::hopper {
 namespace {
@@ -24,24 +25,19 @@ Status without_kernel(std::string_view what) {
       fmt::format("{}: the cuda device has no kernel for it; use --device cpu", what));
 }
 
-/// Buffers that an operation writes.
-struct Written {
-  std::vector<BufferId> operator()(const EmbedOp& op) const { return {op.out}; }
-  std::vector<BufferId> operator()(const RopeAnglesOp&) const { return {}; }
-  std::vector<BufferId> operator()(const RmsNormOp& op) const { return {op.out, op.residual}; }
-  std::vector<BufferId> operator()(const LayerNormOp& op) const { return {op.out}; }
-  std::vector<BufferId> operator()(const LinearOp& op) const { return {op.out}; }
-  std::vector<BufferId> operator()(const GatedLinearOp& op) const { return {op.out}; }
-  std::vector<BufferId> operator()(const RopeAppendOp& op) const { return {op.q_out}; }
-  std::vector<BufferId> operator()(const AttentionOp& op) const { return {op.partials}; }
-  std::vector<BufferId> operator()(const AttentionCombineOp& op) const {
-    return {op.attention.out};
+/// Buffers that an operation writes, but for caches, and for angles, which stay in shared memory.
+std::vector<BufferId> written_by(const Program& program, int32_t index) {
+  const Operation& operation = program.operations[static_cast<size_t>(index)];
+  std::vector<BufferId> buffers;
+  if (std::holds_alternative<RopeAnglesOp>(operation.body)) {
+    return buffers;
   }
-  std::vector<BufferId> operator()(const SampleOp& op) const { return {op.tokens, op.positions}; }
-};
-std::vector<BufferId> written_by(const Operation& operation) {
-  std::vector<BufferId> buffers = std::visit(Written{}, operation.body);
-  std::erase(buffers, kNone);
+  for (const Operand& operand : operands_of(operation)) {
+    const Buffer& buffer = program.buffers[static_cast<size_t>(operand.buffer)];
+    if (operand.written && buffer.space != Space::kv) {
+      buffers.push_back(operand.buffer);
+    }
+  }
   return buffers;
 }
 
@@ -49,10 +45,11 @@ std::vector<BufferId> written_by(const Operation& operation) {
 /// be when they are written, with no norm to come.
 std::vector<bool> operand_buffers(const Program& program) {
   std::vector<bool> operands(program.buffers.size(), false);
-  for (const Operation& operation : program.operations) {
-    const bool made_whole = std::holds_alternative<GatedLinearOp>(operation.body) ||
-                            std::holds_alternative<AttentionCombineOp>(operation.body);
-    for (const BufferId id : written_by(operation)) {
+  for (int32_t i = 0; i < std::ssize(program.operations); ++i) {
+    const auto& body = program.operations[static_cast<size_t>(i)].body;
+    const bool made_whole = std::holds_alternative<GatedLinearOp>(body) ||
+                            std::holds_alternative<AttentionCombineOp>(body);
+    for (const BufferId id : written_by(program, i)) {
       operands[static_cast<size_t>(id)] = made_whole && program.sequences > 1;
     }
   }
@@ -62,8 +59,8 @@ std::vector<bool> operand_buffers(const Program& program) {
 /// Which buffers' elements carry tags: what else is handed on within a step, but for logits.
 std::vector<bool> tagged_buffers(const Program& program, const std::vector<bool>& operands) {
   std::vector<bool> tagged(program.buffers.size(), false);
-  for (const Operation& operation : program.operations) {
-    for (const BufferId id : written_by(operation)) {
+  for (int32_t i = 0; i < std::ssize(program.operations); ++i) {
+    for (const BufferId id : written_by(program, i)) {
       const Buffer& buffer = program.buffers[static_cast<size_t>(id)];
       tagged[static_cast<size_t>(id)] =
           (buffer.space == Space::activation || buffer.space == Space::worker) &&
@@ -79,8 +76,7 @@ std::vector<bool> events_in_data(const Program& program, const std::vector<bool>
   for (const auto& worker : program.workers) {
     for (const Instruction& instruction : worker) {
       if (instruction.signal != kNone && instruction.signal != program.sampled) {
-        const auto written =
-            written_by(program.operations[static_cast<size_t>(instruction.operation)]);
+        const auto written = written_by(program, instruction.operation);
         result[static_cast<size_t>(instruction.signal)] =
             std::all_of(written.begin(), written.end(),
                         [&](BufferId id) { return tagged[static_cast<size_t>(id)]; });
@@ -209,7 +205,7 @@ class WorkerLowering {
       return arena_.operands[static_cast<size_t>(id)] ? kOperands : kPlain;
     }
     for (int32_t i = instruction_->operation - 1; i >= 0; --i) {
-      const auto written = written_by(program_.operations[static_cast<size_t>(i)]);
+      const auto written = written_by(program_, i);
       if (std::find(written.begin(), written.end(), id) != written.end()) {
         return i;
       }

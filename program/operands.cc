@@ -1,0 +1,177 @@
+#include "program/operands.h"
+
+#include <utility>
+
+namespace weft {
+namespace {
+
+using Rows = Operand::Rows;
+using Columns = Operand::Columns;
+using Part = WeightOperand::Part;
+
+/// Lists an operation's operands and weights.
+class Declarations {
+ public:
+  void operator()(const EmbedOp& op) {
+    weight("table", op.table, Part::rows);
+    read("tokens", op.tokens, 1);
+    write("out", op.out, op.columns);
+    write("copy", op.copy, op.columns);
+  }
+  void operator()(const RopeAnglesOp& op) {
+    read("positions", op.positions, 1);
+    add({.name = "inverse_frequencies",
+         .buffer = op.inverse_frequencies,
+         .rows = Rows::fixed,
+         .size = op.half,
+         .row = op.rope});
+    write("cosines", op.cosines, op.half);
+    write("sines", op.sines, op.half);
+  }
+  void operator()(const RmsNormOp& op) {
+    weight("weight", op.weight, Part::whole);
+    read("x", op.x, op.columns, Columns::tile);
+    read("residual", op.residual, op.columns, Columns::tile);
+    write("residual", op.residual, op.columns, Columns::tile);
+    write("out", op.out, op.columns, Columns::tile);
+  }
+  void operator()(const LayerNormOp& op) {
+    weight("weight", op.weight, Part::whole);
+    weight("bias", op.bias, Part::whole);
+    read("x", op.x, op.columns);
+    write("out", op.out, op.columns);
+  }
+  void operator()(const LinearOp& op) {
+    weight("w", op.weight, Part::tile);
+    weight("bias", op.bias, Part::tile);
+    read("a", op.a, op.k);
+    if (op.accumulate) {
+      read("out", op.out, 1, Columns::tile);
+    }
+    write("out", op.out, 1, Columns::tile);
+  }
+  void operator()(const GatedLinearOp& op) {
+    weight("gate", op.gate, Part::tile);
+    weight("up", op.up, Part::tile);
+    weight("gate_bias", op.gate_bias, Part::tile);
+    weight("up_bias", op.up_bias, Part::tile);
+    read("a", op.a, op.k);
+    write("out", op.out, 1, Columns::tile);
+  }
+  void operator()(const RopeAppendOp& op) {
+    const int64_t queries = op.query_heads / op.kv_heads * op.head_dim;
+    read("positions", op.positions, 1);
+    read("cosines", op.cosines, (op.head_dim - op.unturned) / 2);
+    read("sines", op.sines, (op.head_dim - op.unturned) / 2);
+    read("q", op.q, queries, Columns::tile);
+    read("k", op.k, op.head_dim, Columns::tile);
+    read("v", op.v, op.head_dim, Columns::tile);
+    write("q_out", op.q_out, queries, Columns::tile);
+    write("keys", op.keys, 1, Columns::tile);
+    write("values", op.values, 1, Columns::tile);
+  }
+  void operator()(const AttentionOp& op) {
+    const int64_t queries = op.query_heads / op.kv_heads * op.head_dim;
+    read("positions", op.positions, 1);
+    if (op.k != kNone) {
+      fused(op, queries);
+    } else {
+      read("q", op.q, queries, Columns::tile);
+      for (const auto& [name, buffer] : {std::pair("keys", op.keys), {"values", op.values}}) {
+        add({.name = name,
+             .buffer = buffer,
+             .rows = Rows::seen,
+             .columns = Columns::tile,
+             .size = 1});
+      }
+    }
+    if (op.partials == kNone) {
+      write("out", op.out, queries, Columns::tile);
+    } else {
+      write("partials", op.partials, op.kv_heads, Columns::split);
+    }
+  }
+  void operator()(const AttentionCombineOp& op) {
+    const AttentionOp& attention = op.attention;
+    read("positions", attention.positions, 1);
+    read("partials", attention.partials, attention.splits * attention.kv_heads);
+    write("out", attention.out, attention.head_dim, Columns::tile);
+  }
+  void operator()(const SampleOp& op) {
+    read("logits", op.logits, op.vocabulary);
+    read("positions", op.positions, 1);
+    for (const auto& [name, buffer] :
+         {std::pair("tokens", op.tokens), {"positions", op.positions}}) {
+      add({.name = name, .buffer = buffer, .written = true, .rows = Rows::next, .size = 1});
+    }
+  }
+
+  std::vector<Operand> operands;
+  std::vector<WeightOperand> weights;
+
+ private:
+  /// Which split has the step's own row depends on the position; one has it. Let it be split 0.
+  void fused(const AttentionOp& op, int64_t queries) {
+    weight("query_norm", op.query_norm, Part::whole);
+    weight("key_norm", op.key_norm, Part::whole);
+    const bool whole = op.query_norm.present && op.whole_norm;
+    if (whole) {
+      read("q", op.q, op.query_heads * op.head_dim);
+    } else {
+      read("q", op.q, queries, Columns::tile);
+    }
+    read("cosines", op.cosines, (op.head_dim - op.unturned) / 2);
+    read("sines", op.sines, (op.head_dim - op.unturned) / 2);
+    const auto own = [&](std::string_view name, BufferId buffer, bool written, Columns columns,
+                         int64_t size) {
+      add({.name = name,
+           .buffer = buffer,
+           .written = written,
+           .columns = columns,
+           .size = size,
+           .first_split_only = true});
+    };
+    own("k", op.k, false, whole ? Columns::whole : Columns::tile,
+        whole ? op.kv_heads * op.head_dim : op.head_dim);
+    own("v", op.v, false, Columns::tile, op.head_dim);
+    own("keys", op.keys, true, Columns::tile, 1);
+    own("values", op.values, true, Columns::tile, 1);
+  }
+
+  void read(std::string_view name, BufferId buffer, int64_t size,
+            Columns columns = Columns::whole) {
+    add({.name = name, .buffer = buffer, .columns = columns, .size = size});
+  }
+  void write(std::string_view name, BufferId buffer, int64_t size,
+             Columns columns = Columns::whole) {
+    add({.name = name, .buffer = buffer, .written = true, .columns = columns, .size = size});
+  }
+  void add(const Operand& operand) {
+    if (operand.buffer != kNone) {
+      operands.push_back(operand);
+    }
+  }
+  void weight(std::string_view name, const WeightRef& ref, Part part) {
+    if (ref.present) {
+      weights.push_back({name, ref, part});
+    }
+  }
+};
+
+Declarations declarations_of(const Operation& operation) {
+  Declarations declarations;
+  std::visit(declarations, operation.body);
+  return declarations;
+}
+
+}  // namespace
+
+std::vector<Operand> operands_of(const Operation& operation) {
+  return std::move(declarations_of(operation).operands);
+}
+
+std::vector<WeightOperand> weights_of(const Operation& operation) {
+  return std::move(declarations_of(operation).weights);
+}
+
+}  // namespace weft

@@ -1,0 +1,56 @@
+// What each operation reads and writes, declared once: its buffers and weights by name, and how an
+// instruction's tile maps to their rows and columns. Access, verifier, disassembler, costs and
+// lowering follow from it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "program/program.h"
+
+namespace weft {
+
+/// A buffer of an operation. One that is read and written is two operands.
+struct Operand {
+  /// Which rows of it an instruction touches.
+  enum class Rows : uint8_t {
+    own,    ///< the instruction's
+    seen,   ///< of a cache: those of the step's tokens that its rows may see
+    next,   ///< of the sequences' state: the next step's
+    fixed,  ///< `row`, whatever the instruction
+  };
+  /// Which columns.
+  enum class Columns : uint8_t {
+    whole,  ///< [0, size)
+    tile,   ///< the instruction's tile, `size` columns for each of its parts
+    split,  ///< of attention's partials: (split, KV head) pairs, of `size` KV heads
+  };
+  std::string_view name;
+  BufferId buffer = kNone;  ///< never kNone
+  bool written = false;
+  Rows rows = Rows::own;
+  Columns columns = Columns::whole;
+  int64_t size = 0;
+  int64_t row = 0;
+  bool first_split_only = false;  ///< of attention: see operands.cc
+};
+
+/// A weight of an operation that is there.
+struct WeightOperand {
+  /// How much of it an instruction reads, in rows of a matrix or elements of a vector.
+  enum class Part : uint8_t {
+    rows,   ///< one for each of the instruction's rows: the embedding
+    tile,   ///< the instruction's tile
+    whole,  ///< all
+  };
+  std::string_view name;
+  WeightRef ref;
+  Part part = Part::whole;
+};
+
+/// Reads before writes.
+std::vector<Operand> operands_of(const Operation& operation);
+std::vector<WeightOperand> weights_of(const Operation& operation);
+
+}  // namespace weft
