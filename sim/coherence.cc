@@ -303,8 +303,8 @@ void for_each_word(Wave& w, const Instruction& i, const GlobalAccess& access, F 
       const uint64_t first = std::max(begin, 4 * word) - 4 * word;
       const uint64_t last = std::min(end, 4 * word + 4) - 4 * word;
       const auto bytes = static_cast<uint32_t>(((1U << last) - 1) & ~((1U << first) - 1));
-      f(l, 4 * word + first, bytes, range.shadow.words[word - range.begin / 4],
-        range.placement.grain, range.shadow.written[4 * word / kLine - range.begin / kLine]);
+      f(l, 4 * word + first, bytes, range.shadow.words[word - range.begin / 4], range.placement,
+        range.shadow.written[4 * word / kLine - range.begin / kLine]);
     }
   }
 }
@@ -373,6 +373,12 @@ bool same_bytes(const std::byte* there, const uint32_t* value, uint64_t offset, 
     }
   }
   return true;
+}
+
+/// Whether this wave stored data to the host's memory that may not have arrived.
+bool owes_host(const Wave& w) {
+  const Interval* e = w.group->launch->memory->coherence().interval(w.checks->order.to_host);
+  return e != nullptr && e->launch == w.group->launch->order->number && e->outstanding != 0;
 }
 
 /// The interval of the instruction's stores, opened if need be.
@@ -509,14 +515,15 @@ void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope 
   const uint8_t era = launch.order->era;
   uint64_t acquires = 0;
   for_each_word(w, i, access,
-                [&](int lane, uint64_t address, uint32_t bytes, WordShadow& word, Grain grain,
-                    uint8_t& written) {
+                [&](int lane, uint64_t address, uint32_t bytes, WordShadow& word,
+                    const Placement& placed, uint8_t& written) {
                   if (__atomic_load_n(&written, __ATOMIC_RELAXED) != era) {
                     return;
                   }
                   std::shared_ptr<LaunchOrder> keep;
-                  const auto met = meet(w, i, lane, address, bytes,
-                                        word.write.load(std::memory_order_acquire), grain, keep);
+                  const auto met =
+                      meet(w, i, lane, address, bytes, word.write.load(std::memory_order_acquire),
+                           placed.grain, keep);
                   if (speaks(scope)) {
                     acquires = std::max(acquires, met ? judge_speech(w, *met, scope, false) : 0);
                     return;
@@ -548,14 +555,16 @@ void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope
     return;
   }
   const uint8_t era = w.group->launch->order->era;
+  const bool owes = scope == Scope::system && owes_host(w);
   const uint32_t id = issue_store(w, scope);
   for_each_word(w, i, access,
-                [&](int lane, uint64_t address, uint32_t bytes, WordShadow& word, Grain grain,
-                    uint8_t& written) {
+                [&](int lane, uint64_t address, uint32_t bytes, WordShadow& word,
+                    const Placement& placed, uint8_t& written) {
                   if (__atomic_load_n(&written, __ATOMIC_RELAXED) == era) {
                     std::shared_ptr<LaunchOrder> keep;
-                    const auto met = meet(w, i, lane, address, bytes,
-                                          word.write.load(std::memory_order_acquire), grain, keep);
+                    const auto met =
+                        meet(w, i, lane, address, bytes, word.write.load(std::memory_order_acquire),
+                             placed.grain, keep);
                     const auto same = [&] {
                       const Caches* caches = w.group->launch->caches.get();
                       const std::byte* there = caches != nullptr && met
@@ -572,6 +581,14 @@ void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope
                       report_overwritten(w, i, lane, address, read);
                     }
                   }
+                  if (placed.home == kHost && owes) {
+                    report(w, i, FindingKind::missing_wait, lane,
+                           "what is " + place(w, address) +
+                               " tells the host before data that this wave stored for it have "
+                               "arrived: an s_waitcnt vmcnt(0) is missing");
+                  } else if (placed.home == kHost && !speaks(scope)) {
+                    w.checks->order.to_host = id;
+                  }
                   word.write.store(mark_of(id, bytes, lane, i), std::memory_order_release);
                   __atomic_store_n(&written, era, __ATOMIC_RELAXED);
                 });
@@ -585,22 +602,22 @@ void note_atomic(Wave& w, const Instruction& i, const GlobalAccess& access, Scop
   const uint32_t id = issue_store(w, scope, true);
   std::vector<Guess>& guesses = w.checks->order.guesses;
   uint64_t acquires = 0;
-  for_each_word(w, i, access,
-                [&](int lane, uint64_t address, uint32_t bytes, WordShadow& word, Grain grain,
-                    uint8_t& written) {
-                  // In one step: of two atomics, one sees the other's mark.
-                  const uint64_t before =
-                      word.write.exchange(mark_of(id, bytes, lane, i), std::memory_order_acq_rel);
-                  __atomic_store_n(&written, era, __ATOMIC_RELAXED);
-                  std::shared_ptr<LaunchOrder> keep;
-                  if (const auto met = meet(w, i, lane, address, bytes, before, grain, keep)) {
-                    acquires = std::max(acquires, judge_speech(w, *met, scope, true));
-                  }
-                  if (!guesses.empty()) {
-                    std::erase_if(guesses,
-                                  [&](const Guess& g) { return g.address / 4 == address / 4; });
-                  }
-                });
+  for_each_word(
+      w, i, access,
+      [&](int lane, uint64_t address, uint32_t bytes, WordShadow& word, const Placement& placed,
+          uint8_t& written) {
+        // In one step: of two atomics, one sees the other's mark.
+        const uint64_t before =
+            word.write.exchange(mark_of(id, bytes, lane, i), std::memory_order_acq_rel);
+        __atomic_store_n(&written, era, __ATOMIC_RELAXED);
+        std::shared_ptr<LaunchOrder> keep;
+        if (const auto met = meet(w, i, lane, address, bytes, before, placed.grain, keep)) {
+          acquires = std::max(acquires, judge_speech(w, *met, scope, true));
+        }
+        if (!guesses.empty()) {
+          std::erase_if(guesses, [&](const Guess& g) { return g.address / 4 == address / 4; });
+        }
+      });
   w.checks->order.issuing.acquires = acquires;
 }
 
@@ -615,12 +632,14 @@ void note_atomic_done(Wave& w, const Instruction& i, const GlobalAccess& access,
   }
   // Another host thread's atomic may have come between: it marked the word before it changed it.
   Coherence& coherence = w.group->launch->memory->coherence();
-  for_each_word(w, i, access, [&](int, uint64_t, uint32_t, WordShadow& word, Grain, uint8_t&) {
-    const Interval* e = coherence.interval(interval_of(word.write.load(std::memory_order_acquire)));
-    if (e != nullptr && e->group != w.group->number) {
-      acquires = std::max(acquires, e->issued);
-    }
-  });
+  for_each_word(w, i, access,
+                [&](int, uint64_t, uint32_t, WordShadow& word, const Placement&, uint8_t&) {
+                  const Interval* e =
+                      coherence.interval(interval_of(word.write.load(std::memory_order_acquire)));
+                  if (e != nullptr && e->group != w.group->number) {
+                    acquires = std::max(acquires, e->issued);
+                  }
+                });
 }
 
 void note_scalar_load(Wave& w, const Instruction& i, uint64_t address, size_t bytes) {
@@ -629,27 +648,29 @@ void note_scalar_load(Wave& w, const Instruction& i, uint64_t address, size_t by
   }
   const uint8_t era = w.group->launch->order->era;
   const uint64_t addresses[1] = {address};
-  for_each_word(
-      w, i, {addresses, 1, static_cast<int>(bytes)},
-      [&](int, uint64_t at, uint32_t mask, WordShadow& word, Grain grain, uint8_t& written) {
-        std::shared_ptr<LaunchOrder> keep;
-        if (__atomic_load_n(&written, __ATOMIC_RELAXED) != era) {
-          return;
-        }
-        const auto met =
-            meet(w, i, 0, at, mask, word.write.load(std::memory_order_acquire), grain, keep);
-        if (!met) {
-          return;
-        }
-        const uint64_t time = visible(met->writer, met->stored, distance_of(w, met->stored), grain);
-        if (time == 0 || time > w.checks->order.fresh_scalar) {
-          report_met(w, *met, FindingKind::stale_read,
-                     "was stored by " + writer_text(w, *met) +
-                         " in this launch, and the scalar cache does not see what vector "
-                         "instructions store: an s_dcache_inv after the store has "
-                         "arrived is missing, or a vector load");
-        }
-      });
+  for_each_word(w, i, {addresses, 1, static_cast<int>(bytes)},
+                [&](int, uint64_t at, uint32_t mask, WordShadow& word, const Placement& placed,
+                    uint8_t& written) {
+                  std::shared_ptr<LaunchOrder> keep;
+                  if (__atomic_load_n(&written, __ATOMIC_RELAXED) != era) {
+                    return;
+                  }
+                  const auto met =
+                      meet(w, i, 0, at, mask, word.write.load(std::memory_order_acquire),
+                           placed.grain, keep);
+                  if (!met) {
+                    return;
+                  }
+                  const uint64_t time =
+                      visible(met->writer, met->stored, distance_of(w, met->stored), placed.grain);
+                  if (time == 0 || time > w.checks->order.fresh_scalar) {
+                    report_met(w, *met, FindingKind::stale_read,
+                               "was stored by " + writer_text(w, *met) +
+                                   " in this launch, and the scalar cache does not see what vector "
+                                   "instructions store: an s_dcache_inv after the store has "
+                                   "arrived is missing, or a vector load");
+                  }
+                });
 }
 
 void note_invalidate(Wave& w, Scope scope) {

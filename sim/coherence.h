@@ -134,6 +134,7 @@ struct WaveOrder {
   std::array<uint64_t, kDistances> fresh{};  ///< by distance: of caches
   uint64_t fresh_scalar = 0;                 ///< of the scalar cache
   uint32_t open = 0;                         ///< the interval that stores of data join; 0: none
+  uint32_t to_host = 0;                      ///< the last interval of data in the host's memory
   Ordering issuing;                          ///< of the instruction being executed
   std::vector<Guess> guesses;
   Doubts doubts;

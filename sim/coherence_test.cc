@@ -3,9 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
+#include "sim/memory.h"
 #include "sim/test_kernels.h"
 
 namespace weft::sim {
@@ -127,6 +132,93 @@ TEST_P(CoherenceTest, PlantedFaults) {
     }
   }
 }
+
+/// The same kernels as two launches at the same time, workgroup 0 on one device of a node and
+/// workgroup 1 on another; everything lies in the first one's memory.
+class TwoDevicesCoherence : public testing::TestWithParam<Target> {
+ protected:
+  void SetUp() override {
+    code_ = test_kernels("coherence", GetParam());
+    if (code_.empty()) {
+      GTEST_SKIP() << "this build has no clang-22";
+    }
+    memory_->set_peer(1, 0, true);
+    for (int k = 0; k < 2; ++k) {
+      modules_[k] = devices_[k].load(code_).value();
+    }
+  }
+  std::vector<Finding> say(const char* kernel, Placement placement = {0, Grain::fine}) {
+    const uint64_t data = memory_->allocate(4096, placement).value();
+    struct {
+      uint64_t data, flag, out;
+      uint32_t to, first;
+    } arguments{data, data + 1024, data + 2048, 1, 0};
+    if (std::string_view(kernel).find("atomic") != std::string_view::npos) {
+      arguments.to = 2;  // how many count
+    }
+    std::vector<Finding> findings;
+    std::mutex mutex;
+    const auto launch = [&](uint32_t device) {
+      auto given = arguments;
+      given.first = device;
+      const auto report = devices_[device].launch(*modules_[device]->kernel(kernel), {1}, {64}, 0,
+                                                  std::as_bytes(std::span(&given, 1)));
+      const std::lock_guard lock(mutex);
+      EXPECT_TRUE(report.ok());
+      findings.insert(findings.end(), report.value().findings.begin(),
+                      report.value().findings.end());
+    };
+    std::thread second(launch, 1);
+    launch(0);
+    second.join();
+    return findings;
+  }
+
+  std::shared_ptr<Memory> memory_ = std::make_shared<Memory>();
+  Device devices_[2] = {Device(GetParam(), memory_), Device(GetParam(), memory_)};
+  std::shared_ptr<Module> modules_[2];
+  std::vector<std::byte> code_;
+};
+
+TEST_P(TwoDevicesCoherence, Right) {
+  for (const char* kernel : {"right_system", "right_through_system", "right_atomic_of_system"}) {
+    for (int time = 0; time < 5; ++time) {
+      const std::vector<Finding> findings = say(kernel);
+      EXPECT_TRUE(findings.empty()) << kernel << ": " << findings[0].text();
+    }
+  }
+  const std::vector<Finding> findings = say("right_host_told", {kHost, Grain::fine});
+  EXPECT_TRUE(findings.empty()) << findings[0].text();
+}
+
+TEST_P(TwoDevicesCoherence, PlantedFaults) {
+  const struct {
+    const char* kernel;
+    FindingKind kind;
+  } faults[] = {
+      {"write_back_of_agent", FindingKind::unseen_store},
+      {"flag_of_agent", FindingKind::narrow_scope},
+      {"poll_of_agent", FindingKind::narrow_scope},
+      {"invalidate_of_agent", FindingKind::stale_read},
+      {"atomic_of_agent", FindingKind::narrow_scope},
+  };
+  for (const auto& fault : faults) {
+    // A launch that has ended has told everything: the two have to be under way together.
+    bool found = false;
+    for (int time = 0; time < 20 && !found; ++time) {
+      for (const Finding& f : say(fault.kernel)) {
+        found |= f.kind == fault.kind;
+      }
+    }
+    EXPECT_TRUE(found) << fault.kernel;
+  }
+  const std::vector<Finding> told = say("host_told_too_soon", {kHost, Grain::fine});
+  ASSERT_FALSE(told.empty());
+  EXPECT_EQ(told[0].kind, FindingKind::missing_wait);
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, TwoDevicesCoherence,
+                         testing::Values(Target::gfx942, Target::gfx950), target_name);
 
 INSTANTIATE_TEST_SUITE_P(Targets, CoherenceTest, testing::Values(Target::gfx942, Target::gfx950),
                          target_name);

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "ops/harness/trial.h"
@@ -9,7 +7,7 @@ namespace weft::trial {
 namespace {
 
 enum class Out { f32, bf16, in_place };
-constexpr std::string_view kOutNames[] = {"f32", "bf16", "in-place"};
+constexpr Word<Out> kOuts[] = {{"f32", Out::f32}, {"bf16", Out::bf16}, {"in-place", Out::in_place}};
 
 struct Case {
   Use use;
@@ -18,9 +16,12 @@ struct Case {
   DType weight;
   Out out;
 
-  std::string name() const {
-    return fmt::format("rows={},columns={},weight={},out={}", rows, columns, name_of(weight),
-                       kOutNames[static_cast<int>(out)]);
+  template <class Visitor>
+  void fields(Visitor& v) {
+    v.size("rows", rows);
+    v.size("columns", columns);
+    v.word("weight", weight, kFileFormats);
+    v.word("out", out, kOuts);
   }
 };
 

@@ -325,7 +325,6 @@ MESSAGE(no_invalidate_in_xcd, "", WAIT, "sc1", "sc1", NOTHING, "")
 MESSAGE(data_stored_for_workgroup, "sc0", WAIT, "sc1", "sc1", INVALIDATE("sc1"), "")
 // Right for one device, wrong between two.
 MESSAGE(write_back_of_agent, "", RELEASE("sc1"), "sc0 sc1", "sc0 sc1", INVALIDATE("sc0 sc1"), "")
-MESSAGE(flag_of_agent, "", RELEASE("sc0 sc1"), "sc1", "sc0 sc1", INVALIDATE("sc0 sc1"), "")
 MESSAGE(poll_of_agent, "", RELEASE("sc0 sc1"), "sc0 sc1", "sc1", INVALIDATE("sc0 sc1"), "")
 MESSAGE(invalidate_of_agent, "", RELEASE("sc0 sc1"), "sc0 sc1", "sc0 sc1", INVALIDATE("sc1"), "")
 
@@ -491,6 +490,19 @@ __global__ void counter_read_as_data(int* data, int*, int* out, unsigned, unsign
   out[blockIdx.x * blockDim.x + threadIdx.x] = x;
 }
 
+// The writer waits for an answer to a flag that its L2 may keep for ever.
+__global__ void flag_of_agent(int*, int* flag, int* out, unsigned to, unsigned first) {
+  const unsigned group = blockIdx.x + first;
+  if (group == 0) {
+    STORE(flag, 1, "sc1");
+    POLL(flag + 32, 1, "sc0 sc1")
+  } else if (group == to) {
+    POLL(flag, 1, "sc0 sc1")
+    STORE(flag + 32, 1, "sc0 sc1");
+  }
+  out[threadIdx.x] = 1;
+}
+
 // Counted on two devices by atomics of one device's scope.
 __global__ void atomic_of_agent(int* data, int*, int* out, unsigned groups, unsigned first) {
   if (threadIdx.x == 0) {
@@ -518,13 +530,13 @@ __global__ void right_atomic_of_system(int* data, int*, int* out, unsigned group
 }
 
 // The host is told before the data for it have arrived.
-__global__ void host_told_too_soon(int* data, int* flag, int*, unsigned, unsigned) {
-  STORE(data + threadIdx.x, 7, "");
+__global__ void host_told_too_soon(int* data, int* flag, int*, unsigned, unsigned first) {
+  STORE(data + 64 * first + threadIdx.x, 7, "");
   STORE(flag, 1, "sc0 sc1");
   WAIT;
 }
-__global__ void right_host_told(int* data, int* flag, int*, unsigned, unsigned) {
-  STORE(data + threadIdx.x, 7, "");
+__global__ void right_host_told(int* data, int* flag, int*, unsigned, unsigned first) {
+  STORE(data + 64 * first + threadIdx.x, 7, "");
   RELEASE("sc0 sc1");
   STORE(flag, 1, "sc0 sc1");
 }
