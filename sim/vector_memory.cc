@@ -311,10 +311,11 @@ void store_staged(Wave& w, const Instruction& i, const Access& access, int bytes
   }
 }
 
-/// What a load's lanes see, where this launch stored on the lines that they reach.
+/// What a load's lanes see, where this launch stored on the lines that they reach. A load that
+/// waits for another's store may see it though there was none yet when its lines were looked at.
 void note_loaded(Wave& w, const Instruction& i, const Access& access, int bytes,
                  const Staged& staged) {
-  if (w.group->counts->written) {
+  if (w.group->counts->written || i.sc1) {
     GlobalAccess global = access.to_global(bytes);
     if (w.group->launch->caches != nullptr) {
       global.addresses = staged.address;

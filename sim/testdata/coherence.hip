@@ -18,12 +18,15 @@
   WAIT
 #define NOTHING
 
-// A bound, so that a wave that never sees its flag ends.
-#define POLL(pointer, expected, bits)                              \
-  for (int seen = 0, n = 0; seen != (expected) && n < 3000; ++n) { \
-    LOAD(seen, pointer, bits);                                     \
-    __builtin_amdgcn_s_sleep(1);                                   \
+// A bound, so that a wave that never sees its flag ends; on a second device, whose other may begin
+// late, a high one.
+#define POLL_UP_TO(most, pointer, expected, bits)                    \
+  for (int seen = 0, n = 0; seen != (expected) && n < (most); ++n) { \
+    LOAD(seen, pointer, bits);                                       \
+    __builtin_amdgcn_s_sleep(1);                                     \
   }
+#define POLL(pointer, expected, bits) \
+  POLL_UP_TO(first != 0 ? 1000000 : 3000, pointer, expected, bits)
 
 // Workgroup 0 hands 64 words to workgroup `to`. Workgroups are numbered from `first` on.
 #define MESSAGE(name, stored, released, flagged, seen, acquired, loaded)              \
@@ -495,7 +498,10 @@ __global__ void flag_of_agent(int*, int* flag, int* out, unsigned to, unsigned f
   const unsigned group = blockIdx.x + first;
   if (group == 0) {
     STORE(flag, 1, "sc1");
-    POLL(flag + 32, 1, "sc0 sc1")
+    POLL_UP_TO(1000000, flag + 32, 1, "sc0 sc1")
+    for (int n = 0; n < 20000; ++n) {  // it must not end before the other one does
+      __builtin_amdgcn_s_sleep(1);
+    }
   } else if (group == to) {
     POLL(flag, 1, "sc0 sc1")
     STORE(flag + 32, 1, "sc0 sc1");
@@ -507,7 +513,7 @@ __global__ void flag_of_agent(int*, int* flag, int* out, unsigned to, unsigned f
 __global__ void atomic_of_agent(int* data, int*, int* out, unsigned groups, unsigned first) {
   if (threadIdx.x == 0) {
     __scoped_atomic_fetch_add(data, 1, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
-    for (int n = 0; n < 3000; ++n) {
+    for (int n = 0; n < 1000000; ++n) {
       if (__scoped_atomic_load_n(data, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM) == (int)groups) {
         break;
       }
@@ -519,7 +525,7 @@ __global__ void atomic_of_agent(int* data, int*, int* out, unsigned groups, unsi
 __global__ void right_atomic_of_system(int* data, int*, int* out, unsigned groups, unsigned first) {
   if (threadIdx.x == 0) {
     __scoped_atomic_fetch_add(data, 1, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM);
-    for (int n = 0; n < 3000; ++n) {
+    for (int n = 0; n < 1000000; ++n) {
       if (__scoped_atomic_load_n(data, __ATOMIC_RELAXED, __MEMORY_SCOPE_SYSTEM) == (int)groups) {
         break;
       }

@@ -18,7 +18,6 @@ __global__ void ring_all_reduce(float* data, const float* inbox, float* next_inb
     for (int i = threadIdx.x; i < chunk; i += blockDim.x) {
       next_inbox[step * chunk + i] = data[sent * chunk + i];
     }
-    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "");  // each wave its own, of system scope
     __syncthreads();
     if (threadIdx.x == 0) {
       __scoped_atomic_store_n(next_flag, step + 1u, __ATOMIC_RELEASE, __MEMORY_SCOPE_SYSTEM);
