@@ -375,6 +375,14 @@ bool same_bytes(const std::byte* there, const uint32_t* value, uint64_t offset, 
   return true;
 }
 
+/// Data in the host's memory are not judged, since nobody sees what the host does with them. What
+/// an access of system scope to it acquires whoever stored there last: the host may have
+/// passed on what any wave told it.
+uint64_t said_by_host(const Wave& w, const Placement& placed, Scope scope) {
+  return placed.home == kHost && scope == Scope::system ? w.group->launch->memory->coherence().now()
+                                                        : 0;
+}
+
 /// Whether this wave stored data to the host's memory that may not have arrived.
 bool owes_host(const Wave& w) {
   const Interval* e = w.group->launch->memory->coherence().interval(w.checks->order.to_host);
@@ -517,6 +525,7 @@ void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope 
   for_each_word(w, i, access,
                 [&](int lane, uint64_t address, uint32_t bytes, WordShadow& word,
                     const Placement& placed, uint8_t& written) {
+                  acquires = std::max(acquires, said_by_host(w, placed, scope));
                   if (__atomic_load_n(&written, __ATOMIC_RELAXED) != era) {
                     return;
                   }
@@ -528,7 +537,7 @@ void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope 
                     acquires = std::max(acquires, met ? judge_speech(w, *met, scope, false) : 0);
                     return;
                   }
-                  if (met) {
+                  if (met && placed.home != kHost) {
                     judge_load(w, *met);
                   }
                   word.read.store(launch.memory->coherence().now() << 28 | uint64_t{bytes} << 24 |
@@ -557,41 +566,41 @@ void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope
   const uint8_t era = w.group->launch->order->era;
   const bool owes = scope == Scope::system && owes_host(w);
   const uint32_t id = issue_store(w, scope);
-  for_each_word(w, i, access,
-                [&](int lane, uint64_t address, uint32_t bytes, WordShadow& word,
-                    const Placement& placed, uint8_t& written) {
-                  if (__atomic_load_n(&written, __ATOMIC_RELAXED) == era) {
-                    std::shared_ptr<LaunchOrder> keep;
-                    const auto met =
-                        meet(w, i, lane, address, bytes, word.write.load(std::memory_order_acquire),
-                             placed.grain, keep);
-                    const auto same = [&] {
-                      const Caches* caches = w.group->launch->caches.get();
-                      const std::byte* there = caches != nullptr && met
-                                                   ? caches->latest(met->stored.xcd, address)
-                                                   : reinterpret_cast<const std::byte*>(address);
-                      return data == nullptr || same_bytes(there, data + lane,
-                                                           address - access.addresses[lane], bytes);
-                    };
-                    if (met) {
-                      judge_store(w, *met, scope, same());
-                    }
-                    const uint64_t read = word.read.load(std::memory_order_relaxed);
-                    if (!speaks(scope) && read_meanwhile(w, bytes, read) && !same()) {
-                      report_overwritten(w, i, lane, address, read);
-                    }
-                  }
-                  if (placed.home == kHost && owes) {
-                    report(w, i, FindingKind::missing_wait, lane,
-                           "what is " + place(w, address) +
-                               " tells the host before data that this wave stored for it have "
-                               "arrived: an s_waitcnt vmcnt(0) is missing");
-                  } else if (placed.home == kHost && !speaks(scope)) {
-                    w.checks->order.to_host = id;
-                  }
-                  word.write.store(mark_of(id, bytes, lane, i), std::memory_order_release);
-                  __atomic_store_n(&written, era, __ATOMIC_RELAXED);
-                });
+  for_each_word(
+      w, i, access,
+      [&](int lane, uint64_t address, uint32_t bytes, WordShadow& word, const Placement& placed,
+          uint8_t& written) {
+        if (__atomic_load_n(&written, __ATOMIC_RELAXED) == era) {
+          std::shared_ptr<LaunchOrder> keep;
+          const auto met = meet(w, i, lane, address, bytes,
+                                word.write.load(std::memory_order_acquire), placed.grain, keep);
+          const auto same = [&] {
+            const Caches* caches = w.group->launch->caches.get();
+            const std::byte* there = caches != nullptr && met
+                                         ? caches->latest(met->stored.xcd, address)
+                                         : reinterpret_cast<const std::byte*>(address);
+            return data == nullptr ||
+                   same_bytes(there, data + lane, address - access.addresses[lane], bytes);
+          };
+          if (met && placed.home != kHost) {
+            judge_store(w, *met, scope, same());
+          }
+          const uint64_t read = word.read.load(std::memory_order_relaxed);
+          if (!speaks(scope) && placed.home != kHost && read_meanwhile(w, bytes, read) && !same()) {
+            report_overwritten(w, i, lane, address, read);
+          }
+        }
+        if (placed.home == kHost && owes) {
+          report(w, i, FindingKind::missing_wait, lane,
+                 "what is " + place(w, address) +
+                     " tells the host before data that this wave stored for it have "
+                     "arrived: an s_waitcnt vmcnt(0) is missing");
+        } else if (placed.home == kHost && !speaks(scope)) {
+          w.checks->order.to_host = id;
+        }
+        word.write.store(mark_of(id, bytes, lane, i), std::memory_order_release);
+        __atomic_store_n(&written, era, __ATOMIC_RELAXED);
+      });
 }
 
 void note_atomic(Wave& w, const Instruction& i, const GlobalAccess& access, Scope scope) {
@@ -611,6 +620,7 @@ void note_atomic(Wave& w, const Instruction& i, const GlobalAccess& access, Scop
             word.write.exchange(mark_of(id, bytes, lane, i), std::memory_order_acq_rel);
         __atomic_store_n(&written, era, __ATOMIC_RELAXED);
         std::shared_ptr<LaunchOrder> keep;
+        acquires = std::max(acquires, said_by_host(w, placed, scope));
         if (const auto met = meet(w, i, lane, address, bytes, before, placed.grain, keep)) {
           acquires = std::max(acquires, judge_speech(w, *met, scope, true));
         }

@@ -239,7 +239,8 @@ Status HostServices::open_calls(uint64_t waves) {
   // A wave holds one packet at most.
   packets_ = std::bit_ceil(std::max<uint64_t>(waves, 2));
   const uint64_t payloads_at = (kPacketsAt + packets_ * sizeof(Packet) + 63) / 64 * 64;
-  WEFT_ASSIGN(calls_, memory_.allocate(payloads_at + packets_ * kPayloadBytes));
+  WEFT_ASSIGN(calls_,
+              memory_.allocate(payloads_at + packets_ * kPayloadBytes, {kHost, Grain::fine}));
   payloads_ = calls_ + payloads_at;
   auto& buffer = *at<CallBuffer>(calls_);
   buffer = {.packets = calls_ + kPacketsAt,
@@ -258,7 +259,7 @@ Status HostServices::open_calls(uint64_t waves) {
 }
 
 Status HostServices::open_prints(const cdna::CodeObject& object) {
-  WEFT_ASSIGN(prints_, memory_.allocate(kPrintBytes));
+  WEFT_ASSIGN(prints_, memory_.allocate(kPrintBytes, {kHost, Grain::fine}));
   at<uint32_t>(prints_)[1] = kPrintBytes - 2 * sizeof(uint32_t);
   for (const std::string_view entry : object.printf_formats()) {
     // Identifier, sizes of arguments (none here), the format's number in hexadecimal, the format.

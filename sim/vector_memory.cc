@@ -332,12 +332,43 @@ void note_sharing(Wave& w, const Instruction& i) {
   }
 }
 
+/// One or two aligned words are what other workgroups may be waiting for: never in pieces.
+template <int kWords>
+void load_lane(uint64_t address, uint32_t* value) {
+  if constexpr (kWords == 2) {
+    if (address % 8 == 0) {
+      const uint64_t both =
+          __atomic_load_n(reinterpret_cast<const uint64_t*>(address), __ATOMIC_RELAXED);
+      value[0] = static_cast<uint32_t>(both);
+      value[1] = static_cast<uint32_t>(both >> 32);
+      return;
+    }
+  }
+  std::memcpy(value, reinterpret_cast<const void*>(address), size_t{4} * kWords);
+}
+template <int kWords>
+void store_lane(uint64_t address, const uint32_t* value) {
+  if constexpr (kWords == 1) {
+    if (address % 4 == 0) {
+      __atomic_store_n(reinterpret_cast<uint32_t*>(address), value[0], __ATOMIC_RELAXED);
+      return;
+    }
+  } else if constexpr (kWords == 2) {
+    if (address % 8 == 0) {
+      __atomic_store_n(reinterpret_cast<uint64_t*>(address),
+                       value[0] | static_cast<uint64_t>(value[1]) << 32, __ATOMIC_RELAXED);
+      return;
+    }
+  }
+  std::memcpy(reinterpret_cast<void*>(address), value, size_t{4} * kWords);
+}
+
 template <int kWords>
 void load_words(const Access& access, uint64_t exec, uint32_t* out) {
   if (access.mask == ~uint64_t{0} && !access.partial) {
     for (int l = 0; l < kLanes; ++l) {
       uint32_t value[kWords];
-      std::memcpy(value, reinterpret_cast<const void*>(access.address[l]), sizeof value);
+      load_lane<kWords>(access.address[l], value);
       for (int k = 0; k < kWords; ++k) {
         out[k * kLanes + l] = value[k];
       }
@@ -348,8 +379,12 @@ void load_words(const Access& access, uint64_t exec, uint32_t* out) {
     const int l = std::countr_zero(rest);
     uint32_t value[kWords] = {};
     if ((access.mask >> l & 1) != 0) {
-      const size_t bytes = access.partial ? size_t{4} * access.words[l] : sizeof value;
-      std::memcpy(value, reinterpret_cast<const void*>(access.address[l]), bytes);
+      if (access.partial && access.words[l] != kWords) {
+        std::memcpy(value, reinterpret_cast<const void*>(access.address[l]),
+                    size_t{4} * access.words[l]);
+      } else {
+        load_lane<kWords>(access.address[l], value);
+      }
     }
     for (int k = 0; k < kWords; ++k) {
       out[k * kLanes + l] = value[k];
@@ -469,19 +504,14 @@ template <int kWords>
 void store_words(const Access& access, const uint32_t* data) {
   for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
-    auto* to = reinterpret_cast<void*>(access.address[l]);
     uint32_t value[kWords];
     for (int k = 0; k < kWords; ++k) {
       value[k] = data[k * kLanes + l];
     }
-    const int words = access.partial ? access.words[l] : kWords;
-    if (words == 1 && access.address[l] % 4 == 0) {
-      // One aligned word is what other workgroups may be waiting for: never in pieces.
-      __atomic_store_n(static_cast<uint32_t*>(to), value[0], __ATOMIC_RELAXED);
-    } else if (words == kWords) {
-      std::memcpy(to, value, sizeof value);
+    if (access.partial && access.words[l] != kWords) {
+      std::memcpy(reinterpret_cast<void*>(access.address[l]), value, size_t{4} * access.words[l]);
     } else {
-      std::memcpy(to, value, size_t{4} * static_cast<size_t>(words));
+      store_lane<kWords>(access.address[l], value);
     }
   }
 }
