@@ -97,6 +97,10 @@ if(TARGET weft_command AND TARGET weft_sim AND NOT WEFT_CDNA_LEFT_OUT AND NOT WE
       COMMAND weft_command check --quick --all-plans --device sim:${target})
     # Minutes each: `ctest -L long`, not part of scripts/test.
     set_tests_properties(check_${target}_all check_${target}_plans PROPERTIES LABELS long)
+    # In random orders, with caches that keep old copies.
+    add_test(NAME check_${target}_seeds
+      COMMAND weft_command check --quick --device sim:${target})
+    set_tests_properties(check_${target}_seeds PROPERTIES LABELS slow ENVIRONMENT WEFT_SIM_SEED=1)
   endforeach()
 endif()
 
@@ -119,6 +123,12 @@ if(TARGET weft_sim_hip AND NOT WEFT_SANITIZE)
   add_test(NAME corpus COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/corpus/run.py
     $<TARGET_FILE:weft_sim_hip> --random 200 --table ${CMAKE_BINARY_DIR}/corpus.txt)
   set_tests_properties(corpus PROPERTIES LABELS slow SKIP_RETURN_CODE 77)
+endif()
+
+# 10,000 damaged code objects of each of five kernels.
+if(TARGET test_sim)
+  add_test(NAME sim_damaged COMMAND test_sim --gtest_filter=*FlippedBytes*)
+  set_tests_properties(sim_damaged PROPERTIES LABELS long ENVIRONMENT WEFT_HOSTILE_CASES=10000)
 endif()
 
 # What is installed and copied to other machines: the sanitized build is not.

@@ -32,7 +32,8 @@ const LaunchReport& last_launch();
 std::string last_findings();
 
 /// Whether launches look for uninitialised reads, missing waits and races. On at first, unless
-/// WEFT_SIM_SANITIZE=0 is in the environment.
+/// WEFT_SIM_SANITIZE=0 is in the environment. WEFT_SIM_SEED=N there: each launch runs by a seed,
+/// from N on (LaunchOptions::seed).
 void set_sanitizer(bool on);
 
 /// Whether a launch that fails says so on stderr, too. Off at first.

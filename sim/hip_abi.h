@@ -212,6 +212,7 @@ using hipStreamCallback_t = void (*)(hipStream_t stream, hipError_t status, void
   X(hipError_t, hipDeviceGetByPCIBusId, (int* device, const char* id))                             \
   X(hipError_t, hipDeviceComputeCapability, (int* major, int* minor, hipDevice_t device))          \
   X(hipError_t, hipDeviceGetLimit, (size_t * value, hipLimit_t limit))                             \
+  X(hipError_t, hipDeviceSetLimit, (hipLimit_t limit, size_t value))                               \
   X(hipError_t, hipDeviceGetStreamPriorityRange, (int* least, int* greatest))                      \
   X(hipError_t, hipGetDeviceProperties, (hipDeviceProp_tR0000 * properties, int device))           \
   X(hipError_t, hipDeviceCanAccessPeer, (int* can, int device, int peer))                          \

@@ -313,7 +313,17 @@ WEFT_HIP hipError_t hipDeviceGetLimit(size_t* value, hipLimit_t limit) {
   if (limit != hipLimitStackSize) {
     return result(hipErrorNotSupported);
   }
-  *value = cdna::kMaxScratchBytes;
+  *value = runtime().stack_bytes;
+  return hipSuccess;
+}
+WEFT_HIP hipError_t hipDeviceSetLimit(hipLimit_t limit, size_t value) {
+  if (limit != hipLimitStackSize) {
+    return result(hipErrorNotSupported);
+  }
+  if (value > cdna::kMaxScratchBytes) {
+    return result(hipErrorInvalidValue);
+  }
+  runtime().stack_bytes = static_cast<uint32_t>(value);
   return hipSuccess;
 }
 WEFT_HIP hipError_t hipDeviceGetStreamPriorityRange(int* least, int* greatest) {

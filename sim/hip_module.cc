@@ -127,6 +127,10 @@ hipError_t launch(const Request& request) {
                     grid = request.grid, block = request.block, cooperative = request.cooperative] {
     LaunchOptions options;
     options.sanitize = runtime().sanitize;
+    options.stack_bytes = runtime().stack_bytes;
+    if (runtime().next_seed != 0) {
+      options.seed = runtime().next_seed++;
+    }
     options.cooperative = cooperative;
     Result<LaunchReport> done = device.launch(*kernel, grid, block, shared, arguments, options);
     if (done.ok()) {

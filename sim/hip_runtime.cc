@@ -133,6 +133,9 @@ Runtime::Runtime() {
     return text != nullptr && text == value;
   };
   sanitize = !is("WEFT_SIM_SANITIZE", "0");
+  if (const char* seed = std::getenv("WEFT_SIM_SEED")) {
+    next_seed = std::strtoull(seed, nullptr, 10);
+  }
   blocking = is("HIP_LAUNCH_BLOCKING", "1");
   const char* devices = std::getenv("WEFT_SIM_DEVICES");
   add_nodes(*this, devices != nullptr ? devices : "gfx942,gfx950");

@@ -113,6 +113,8 @@ struct Runtime {
 
   std::atomic<int> gpu_count{0};
   std::atomic<bool> sanitize{true};
+  std::atomic<uint64_t> next_seed{0};  ///< of LaunchOptions::seed; 0: none
+  std::atomic<uint32_t> stack_bytes{LaunchOptions().stack_bytes};
   bool blocking = false;  ///< launches return when they are done (HIP_LAUNCH_BLOCKING)
 
   Runtime();
