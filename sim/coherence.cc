@@ -111,8 +111,13 @@ std::string writer_text(const Wave& w, const Met& met) {
 
 std::string cache_text(const Met& met) { return "the L2 of XCD " + std::to_string(met.stored.xcd); }
 
-void report_met(Wave& w, const Met& met, FindingKind kind, const std::string& what) {
-  report(w, met.instruction, kind, met.lane, "what is " + place(w, met.address) + " " + what);
+/// `what`: makes the rest of the sentence, where there is no such finding yet.
+template <class What>
+void report_met(Wave& w, const Met& met, FindingKind kind, What what) {
+  if (count_again(*w.group->launch, kind, met.instruction)) {
+    return;
+  }
+  report(w, met.instruction, kind, met.lane, "what is " + place(w, met.address) + " " + what());
 }
 
 /// What a wave of the same workgroup stored: ordered by a barrier, LDS, or a flag in memory.
@@ -132,7 +137,8 @@ void judge_guess(Wave& w, const Met& met) {
 
 /// A load of data that nothing orders with a store. What it brings to a register means nothing
 /// until that is used.
-void doubt(Wave& w, const Met& met, const std::string& what) {
+template <class What>
+void doubt(Wave& w, const Met& met, What what) {
   constexpr size_t kMost = 8;
   if (met.instruction.results == 0) {  // straight to LDS, for everybody
     report_met(w, met, FindingKind::global_race, what);
@@ -147,7 +153,7 @@ void doubt(Wave& w, const Met& met, const std::string& what) {
   const auto same = [&](const Finding& f) { return f.address == met.instruction.address; };
   if (doubts.findings.size() < kMost && std::ranges::none_of(doubts.findings, same)) {
     doubts.findings.push_back(make_finding(w, met.instruction, FindingKind::global_race, met.lane,
-                                           "what is " + place(w, met.address) + " " + what));
+                                           "what is " + place(w, met.address) + " " + what()));
   }
 }
 
@@ -160,7 +166,8 @@ void judge_load(Wave& w, const Met& met) {
     if (!met_in_group(w, e) && e.atomic) {
       judge_guess(w, met);
     } else if (!met_in_group(w, e)) {
-      doubt(w, met, "is read while " + writer() + " stores it with no barrier between");
+      doubt(w, met,
+            [&] { return "is read while " + writer() + " stores it with no barrier between"; });
     }
     return;
   }
@@ -175,35 +182,40 @@ void judge_load(Wave& w, const Met& met) {
   }
   if (time != 0 && time <= order.acquired) {
     if (!fresh) {
-      report_met(w, met, FindingKind::stale_read,
-                 "was stored by " + writer() +
-                     ", and the caches on the way may hold what was there before: between the "
-                     "load of the flag (and its s_waitcnt) and this one a buffer_inv " +
-                     bits + " is missing, or this one needs " + bits);
+      report_met(w, met, FindingKind::stale_read, [&] {
+        return "was stored by " + writer() +
+               ", and the caches on the way may hold what was there before: between the "
+               "load of the flag (and its s_waitcnt) and this one a buffer_inv " +
+               bits + " is missing, or this one needs " + bits;
+      });
     }
     return;
   }
   if (speaks(e.scope) && e.issued > order.acquired) {
-    report_met(w, met, FindingKind::stale_read,
-               "was stored by " + writer() +
-                   " for others to see, and this load may be served an older copy for ever: it "
-                   "needs " +
-                   bits + ", or an order by a flag");
+    report_met(w, met, FindingKind::stale_read, [&] {
+      return "was stored by " + writer() +
+             " for others to see, and this load may be served an older copy for ever: it "
+             "needs " +
+             bits + ", or an order by a flag";
+    });
   } else if (arrived != 0 && arrived <= order.acquired) {
-    report_met(w, met, FindingKind::unseen_store,
-               "was stored by " + writer() + " and may still be in " + cache_text(met) +
-                   ": before the flag a buffer_wbl2 " + bits +
-                   " and its s_waitcnt vmcnt(0) are missing, or the store needs " + bits);
+    report_met(w, met, FindingKind::unseen_store, [&] {
+      return "was stored by " + writer() + " and may still be in " + cache_text(met) +
+             ": before the flag a buffer_wbl2 " + bits +
+             " and its s_waitcnt vmcnt(0) are missing, or the store needs " + bits;
+    });
   } else if (e.issued <= order.acquired) {
-    report_met(w, met, FindingKind::missing_wait,
-               "was stored by " + writer() +
-                   ", which had not waited for it (s_waitcnt vmcnt(0)) when it stored the flag "
-                   "that was seen here");
+    report_met(w, met, FindingKind::missing_wait, [&] {
+      return "was stored by " + writer() +
+             ", which had not waited for it (s_waitcnt vmcnt(0)) when it stored the flag "
+             "that was seen here";
+    });
   } else {
-    doubt(w, met,
-          "is read while " + writer() +
-              " stores it, and nothing orders the two: the writer has to store a flag afterwards, "
-              "with sc1, and the reader to see it first");
+    doubt(w, met, [&] {
+      return "is read while " + writer() +
+             " stores it, and nothing orders the two: the writer has to store a flag afterwards, "
+             "with sc1, and the reader to see it first";
+    });
   }
 }
 
@@ -215,10 +227,11 @@ uint64_t judge_speech(Wave& w, const Met& met, Scope scope, bool atomic) {
   }
   const Distance distance = distance_of(w, e);
   if (distance == Distance::node && scope < Scope::system) {
-    report_met(w, met, FindingKind::narrow_scope,
-               "was stored by " + writer_text(w, met) +
-                   (atomic ? ", and this atomic is of its own device's scope: it needs sc1"
-                           : ", and this load is of its own device's scope: it needs sc0 sc1"));
+    report_met(w, met, FindingKind::narrow_scope, [&] {
+      return "was stored by " + writer_text(w, met) +
+             (atomic ? ", and this atomic is of its own device's scope: it needs sc1"
+                     : ", and this load is of its own device's scope: it needs sc0 sc1");
+    });
     return e.issued;
   }
   const bool reaches = distance == Distance::xcd ||
@@ -255,8 +268,9 @@ void judge_store(Wave& w, const Met& met, Scope scope, bool same_value) {
   }
   if (met.writer.launch == w.group->launch && e.group == w.group->number) {
     if (!met_in_group(w, e)) {
-      report_met(w, met, FindingKind::global_race,
-                 "is stored here and by " + writer_text(w, met) + " with no barrier between");
+      report_met(w, met, FindingKind::global_race, [&] {
+        return "is stored here and by " + writer_text(w, met) + " with no barrier between";
+      });
     }
     return;
   }
@@ -271,16 +285,17 @@ void judge_store(Wave& w, const Met& met, Scope scope, bool same_value) {
   const uint64_t arrived = e.complete.load(std::memory_order_acquire);
   if (arrived != 0 && arrived <= order.acquired) {
     const std::string bits(bits_for(distance_of(w, e)));
-    report_met(w, met, FindingKind::unseen_store,
-               "is stored here, and what " + writer_text(w, met) +
-                   " stored before may still be in " + cache_text(met) +
-                   " and be written back over it: before the flag a buffer_wbl2 " + bits +
-                   " is missing");
+    report_met(w, met, FindingKind::unseen_store, [&] {
+      return "is stored here, and what " + writer_text(w, met) + " stored before may still be in " +
+             cache_text(met) + " and be written back over it: before the flag a buffer_wbl2 " +
+             bits + " is missing";
+    });
   } else {
-    report_met(w, met, FindingKind::global_race,
-               "is stored here and by " + writer_text(w, met) +
-                   ", and nothing orders the two: the first has to store a flag afterwards, with "
-                   "sc1, and the second to see it before");
+    report_met(w, met, FindingKind::global_race, [&] {
+      return "is stored here and by " + writer_text(w, met) +
+             ", and nothing orders the two: the first has to store a flag afterwards, with "
+             "sc1, and the second to see it before";
+    });
   }
 }
 
@@ -674,11 +689,12 @@ void note_scalar_load(Wave& w, const Instruction& i, uint64_t address, size_t by
                   const uint64_t time =
                       visible(met->writer, met->stored, distance_of(w, met->stored), placed.grain);
                   if (time == 0 || time > w.checks->order.fresh_scalar) {
-                    report_met(w, *met, FindingKind::stale_read,
-                               "was stored by " + writer_text(w, *met) +
-                                   " in this launch, and the scalar cache does not see what vector "
-                                   "instructions store: an s_dcache_inv after the store has "
-                                   "arrived is missing, or a vector load");
+                    report_met(w, *met, FindingKind::stale_read, [&] {
+                      return "was stored by " + writer_text(w, *met) +
+                             " in this launch, and the scalar cache does not see what vector "
+                             "instructions store: an s_dcache_inv after the store has "
+                             "arrived is missing, or a vector load";
+                    });
                   }
                 });
 }

@@ -652,8 +652,11 @@ std::string Code::why_unknown(const Instruction& instruction) const {
   const std::span<const std::byte> rest = std::span(bytes_).subspan(instruction.address - address_);
   const std::span<const std::byte> bytes = rest.first(std::min(rest.size(), kLongest));
   for (const Target other : cdna::kTargets) {
+    if (other == target_) {
+      continue;
+    }
     const auto lines = disassemble(bytes, instruction.address, other);
-    if (other != target_ && lines.ok() && !lines.value().front().text.empty()) {
+    if (lines.ok() && !lines.value().front().text.empty()) {
       return fmt::format("{} has no such instruction, but {} has: {}", cdna::name_of(target_),
                          cdna::name_of(other), lines.value().front().text);
     }

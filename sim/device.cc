@@ -658,24 +658,41 @@ Finding make_finding(const Wave& wave, const Instruction& instruction, FindingKi
           .message = std::move(message)};
 }
 
-void add_finding(Launch& launch, Finding finding) {
-  const std::lock_guard lock(launch.mutex);
+namespace {
+
+bool count_again(Launch& launch, FindingKind kind, uint64_t address, uint64_t times) {
   for (Finding& f : launch.findings) {
-    if (f.kind == finding.kind && f.address == finding.address) {
-      if (++f.times == Finding::kMostTimes) {
+    if (f.kind == kind && f.address == address) {
+      f.times += times;
+      if (f.times >= Finding::kMostTimes) {
         launch.abort.store(true);  // an endless loop of it would take minutes to be found one
       }
-      return;
+      return true;
     }
   }
-  if (launch.findings.size() < kMostFindings) {
+  return launch.findings.size() >= kMostFindings;
+}
+
+}  // namespace
+
+bool count_again(Launch& launch, FindingKind kind, const Instruction& instruction) {
+  const std::lock_guard lock(launch.mutex);
+  return count_again(launch, kind, instruction.address, 1);
+}
+
+void add_finding(Launch& launch, Finding finding) {
+  const std::lock_guard lock(launch.mutex);
+  if (!count_again(launch, finding.kind, finding.address, finding.times)) {
     launch.findings.push_back(std::move(finding));
   }
 }
 
 void report(Wave& wave, const Instruction& instruction, FindingKind kind, int lane,
             std::string message) {
-  add_finding(*wave.group->launch, make_finding(wave, instruction, kind, lane, std::move(message)));
+  Launch& launch = *wave.group->launch;
+  if (!count_again(launch, kind, instruction)) {
+    add_finding(launch, make_finding(wave, instruction, kind, lane, std::move(message)));
+  }
 }
 
 void stop(Wave& wave, const Instruction& instruction, FindingKind kind, int lane,

@@ -143,13 +143,17 @@ Result<std::vector<AssemblerLine>> disassemble(std::span<const std::byte> code, 
         fmt::format("LLVM cannot disassemble for {}: it was built without its AMDGPU target.",
                     cdna::name_of(target)));
   }
+  // LLVM does not survive an instruction whose literal is missing: none ever is.
+  constexpr size_t kLongest = 20;
+  std::vector<std::byte> padded(code.begin(), code.end());
+  padded.insert(padded.end(), kLongest, std::byte{0});
   std::vector<AssemblerLine> lines;
   lines.reserve(code.size() / 6);
   for (size_t at = 0; at + 4 <= code.size();) {
     uint64_t size = 0;
     AssemblerLine line{.address = address + at, .bytes = 4, .text = {}};
-    std::string text = llvm->print(code.subspan(at), address + at, size);
-    if (size > 0 && size % 4 == 0 && !text.empty()) {
+    std::string text = llvm->print(std::span(padded).subspan(at), address + at, size);
+    if (size > 0 && size <= code.size() - at && size % 4 == 0 && !text.empty()) {
       line.bytes = static_cast<uint32_t>(size);
       line.text = text.substr(std::min(text.find_first_not_of(" \t"), text.size()));
     }

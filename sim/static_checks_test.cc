@@ -95,6 +95,10 @@ TEST_P(StaticChecks, BytesThatAreNoInstruction) {
   EXPECT_TRUE(has(other, is_gfx942 ? "gfx942 has no such instruction, but gfx950 has: v_permlane16"
                                    : "gfx950 has no such instruction, but gfx942 has: v_mfma_f32_"))
       << other;
+  // What else a message looks at ends where an instruction wants a literal.
+  const std::string cut =
+      only(".long 0xffffffff, 0xbf800000, 0xbf800000, 0xbe8000ff, 0x12345678\n", kind);
+  EXPECT_TRUE(has(cut, "begins with the bytes ff ff ff ff")) << cut;
   const std::string left_out = only("s_sethalt 1\n", kind);
   EXPECT_TRUE(has(left_out, "`s_sethalt 1`") && has(left_out, "leaves this instruction out"))
       << left_out;

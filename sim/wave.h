@@ -177,7 +177,10 @@ struct Launch {
 
 Finding make_finding(const Wave& wave, const Instruction& instruction, FindingKind kind, int lane,
                      std::string message);
-/// The same one at the same instruction counts up.
+/// Counts a finding of this kind at this instruction up, if there is one. True: nothing more is to
+/// be said, also because a launch has enough findings.
+bool count_again(Launch& launch, FindingKind kind, const Instruction& instruction);
+/// Adds a finding, or counts up the one that there is.
 void add_finding(Launch& launch, Finding finding);
 /// Adds a finding (the same one at the same instruction counts up); the wave goes on.
 void report(Wave& wave, const Instruction& instruction, FindingKind kind, int lane,
