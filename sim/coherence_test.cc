@@ -125,9 +125,10 @@ TEST_P(CoherenceTest, PlantedFaults) {
       options_.seed = seed;
       const LaunchReport report = say(m.kernel, groups, threads, m.to);
       ASSERT_FALSE(report.ok()) << m.kernel << ", seed " << seed;
-      EXPECT_TRUE(std::ranges::any_of(
-          report.findings,
-          [&](const Finding& finding) { return finding.kind == m.kind || finding.kind == also; }))
+      EXPECT_TRUE(std::ranges::any_of(report.findings,
+                                      [kind = m.kind, other = also](const Finding& finding) {
+                                        return finding.kind == kind || finding.kind == other;
+                                      }))
           << m.kernel << ", seed " << seed << ": " << findings(report);
       EXPECT_NE(report.findings[0].source.find("coherence.hip:"), std::string::npos);
     }
