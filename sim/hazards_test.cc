@@ -441,23 +441,25 @@ TEST_P(HazardsSlow, NoneInWhatClangCompiles) {
   }
   ASSERT_GE(sources.size(), 5U);
   const fs::path object = fs::temp_directory_path() / fmt::format("weft-hazards-{}.co", getpid());
-  int failures = 0;
+  // What does not compile without optimisation: LLVM 22 cannot select one for gfx942 ("illegal VGPR
+  // to SGPR copy"), and the assembler in two wants scalar registers.
+  const std::set<std::string> known = {"ops/gemm_fp8_blockwise/cdna.hip",
+                                       "sim/testdata/coherence.hip", "sim/testdata/lanes.hip"};
   for (const fs::path& source : sources) {
-    for (const char* level : {"-O0", "-O1"}) {
+    for (const std::string level : {"-O0", "-O1"}) {
       SCOPED_TRACE(source.string() + " " + level);
       const std::string command = fmt::format(
           "clang-22 -x hip --cuda-device-only --offload-arch={} -nogpuinc -nogpulib "
-          "--no-gpu-bundle-output -std=c++20 {} -I {} {} -o {} 2>/dev/null",
+          "--no-gpu-bundle-output -mprintf-kind=buffered -std=c++20 {} -I {} {} -o {} 2>/dev/null",
           cdna::name_of(GetParam()), level, root.string(), source.string(), object.string());
       if (std::system(command.c_str()) == 0) {
         EXPECT_EQ(complaints(object, GetParam()), "");
       } else {
-        ++failures;
+        EXPECT_TRUE(level == "-O0" && known.contains(fs::relative(source, root).string()))
+            << "does not compile";
       }
     }
   }
-  // LLVM 22 cannot select gemm_fp8_blockwise for gfx942 at -O0 ("illegal VGPR to SGPR copy").
-  EXPECT_LE(failures, 1);
   fs::remove(object);
 }
 
