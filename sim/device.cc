@@ -170,7 +170,6 @@ struct Plan {
   // Signs of life, beside Memory::progress().
   std::atomic<uint64_t> waiting{0};  ///< host threads all of whose waves are parked, or that ended
   std::atomic<uint64_t> wakes{0};    ///< times that one of them went on
-  std::vector<uint64_t> groups_of_cu;
 
   explicit Plan(const Descriptor& d) : descriptor(d) {}
 };
