@@ -50,10 +50,8 @@ set_source_files_properties(${CMAKE_SOURCE_DIR}/sim/disassembler.cc PROPERTIES
   COMPILE_OPTIONS "-fno-rtti;-isystem${llvm_include}")
 set_target_properties(weft_sim PROPERTIES POSITION_INDEPENDENT_CODE ON)
 
-# What the shared library needs of the rooms below is compiled again, as position-independent code;
-# only HIP's names come out.
-add_library(weft_sim_hip SHARED
-  sim/hip_library.cc base/check.cc base/fmt.cc arch/cdna/code_object.cc arch/cpu/dispatch.cc arch/cpu/threads.cc)
+# Only HIP's names come out.
+add_library(weft_sim_hip SHARED sim/hip_library.cc)
 set_target_properties(weft_sim_hip PROPERTIES
   OUTPUT_NAME weft-amdhip64 LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/hip.map)
 target_link_libraries(weft_sim_hip PRIVATE weft_sim weft_flags weft_dependencies)
