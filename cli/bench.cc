@@ -7,10 +7,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "arch/cpu/dispatch.h"
 #include "arch/cpu/threads.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/origin.h"
 #include "ops/harness/bench.h"
 
 namespace weft::cli {
@@ -95,11 +95,26 @@ void print_means(const trial::BenchReport& report, std::FILE* to) {
   }
 }
 
+std::string method_of(const trial::BenchOptions& options) {
+  if (options.device == nullptr) {
+    return fmt::format("{} threads; caches flushed before every run", options.threads);
+  }
+  if (options.in_a_row > 1) {
+    return fmt::format(
+        "replays of a graph of {} launches between events, each with operands of its own, caches "
+        "flushed before every run; times are of one launch",
+        options.in_a_row);
+  }
+  return options.device->info().keeps_time
+             ? "replays of a graph between events, caches flushed before every run"
+             : "counted, not timed";
+}
+
 std::string to_json(const trial::BenchReport& report, const trial::BenchOptions& options) {
-  nlohmann::json cases = nlohmann::json::array();
+  nlohmann::ordered_json cases = nlohmann::ordered_json::array();
   for (const trial::BenchOutcome& outcome : report.outcomes) {
-    nlohmann::json each = {{"operation", outcome.selected.operation->name},
-                           {"case", outcome.selected.name()}};
+    nlohmann::ordered_json each = {{"operation", outcome.selected.operation->name},
+                                   {"case", outcome.selected.name()}};
     if (outcome.plan) {
       each["plan"] = to_text(*outcome.plan);
     }
@@ -131,39 +146,18 @@ std::string to_json(const trial::BenchReport& report, const trial::BenchOptions&
     }
     cases.push_back(std::move(each));
   }
-  nlohmann::json all = {{"caches", "flushed before every run"},
-                        {"geomean_share_of_limit", report.mean_share},
-                        {"cases", std::move(cases)}};
-  if (options.device == nullptr) {
-    all.update({{"device", "cpu"},
-                {"instruction_set", cpu::name_of(cpu::current_isa())},
-                {"threads", options.threads}});
+  const Device* device = options.device;
+  nlohmann::ordered_json all =
+      origin(device == nullptr ? nullptr : &device->info(), method_of(options));
+  if (device == nullptr) {
+    all["threads"] = options.threads;
   } else {
-    const DeviceInfo& info = options.device->info();
-    all.update({{"device", info.id},
-                {"name", info.name},
-                {"target", info.target},
-                {"in_a_row", options.in_a_row},
-                {"empty_run_s", report.empty_run}});
+    all["in_a_row"] = options.in_a_row;
+    all["empty_run_s"] = report.empty_run;
   }
+  all["geomean_share_of_limit"] = report.mean_share;
+  all["cases"] = std::move(cases);
   return all.dump(2) + "\n";
-}
-
-std::string heading(const trial::BenchOptions& options) {
-  const std::string device = describe(options.device);
-  if (options.device == nullptr) {
-    return fmt::format("{}, {} threads; caches flushed before every run", device, options.threads);
-  }
-  if (options.in_a_row > 1) {
-    return fmt::format(
-        "{}; replays of a graph of {} launches between events, each with operands "
-        "of its own, caches flushed before every run; times are of one launch",
-        device, options.in_a_row);
-  }
-  return fmt::format("{}; {}", device,
-                     options.device->info().keeps_time
-                         ? "replays of a graph between events, caches flushed before every run"
-                         : "counted, not timed");
 }
 
 }  // namespace
@@ -197,7 +191,7 @@ void add_bench(CLI::App& app, Action& action) {
       WEFT_ASSIGN(const std::unique_ptr<Device> device, operations_device(flags->device));
       flags->bench.device = device.get();
       std::FILE* to = flags->json == "-" ? stderr : stdout;  // nothing between the figures
-      fmt::print(to, "{}\n", heading(flags->bench));
+      fmt::print(to, "{}; {}\n", describe(flags->bench.device), method_of(flags->bench));
       BenchPrinter printer(to);
       WEFT_ASSIGN(const trial::BenchReport report,
                   trial::bench_operations(flags->bench, [&](const trial::BenchOutcome& outcome) {

@@ -18,6 +18,7 @@
 #include "base/median.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/origin.h"
 #include "engine/engine.h"
 #include "engine/hopper/prefill_plan.h"
 #include "ops/sample/op.h"
@@ -70,11 +71,13 @@ Result<int> bench_decode(const DecodeFlags& flags) {
   options.sequences = flags.batch;
   const bool on_cpu = options.device == "cpu";
   const int threads = options.workers > 0 && on_cpu ? options.workers : cpu::usable_cpus();
-  double stated_peak = 0;  // of a GPU: the vendor's figure
+  DeviceInfo device;
   if (!on_cpu) {
-    WEFT_ASSIGN(const auto device, open_device(options.device));
-    stated_peak = device->info().peak[static_cast<size_t>(Peak::bf16)];
+    WEFT_ASSIGN(const auto opened, open_device(options.device));
+    device = opened->info();
   }
+  const double stated_peak =
+      device.peak[static_cast<size_t>(Peak::bf16)];  // of a GPU: its vendor's
   const auto bf16_peak = [&] { return on_cpu ? cpu::bf16_peak(threads).median : stated_peak; };
   const bool terminal = isatty(STDERR_FILENO) != 0;
   const auto progress = [&](std::string_view what) {
@@ -85,12 +88,9 @@ Result<int> bench_decode(const DecodeFlags& flags) {
 
   progress("weights");
   WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, options, threads));
-  const std::string fed =
-      on_cpu ? ""
-             : hopper::describe_prefill(
-                   config, weights,
-                   {options.kv.value_or(default_kv(config, weights)),
-                    options.round_activations.value_or(default_round_activations(config))});
+  const DType kv = options.kv.value_or(default_kv(config, weights));
+  const bool rounded = options.round_activations.value_or(default_round_activations(config));
+  const std::string fed = on_cpu ? "" : hopper::describe_prefill(config, weights, {kv, rounded});
   WEFT_ASSIGN(const auto engine, Engine::create(config, std::move(weights), options));
   const int workers = engine->workers();
   const auto batch = static_cast<size_t>(flags.batch);
@@ -189,13 +189,24 @@ Result<int> bench_decode(const DecodeFlags& flags) {
   const auto weight_bytes = engine->weights().bytes();
   const auto kv_bytes = flags.batch * engine->kv_bytes(total);
 
-  nlohmann::ordered_json out;
+  nlohmann::ordered_json out = origin(
+      on_cpu ? nullptr : &device,
+      fmt::format("medians of {} rounds after one to warm up; the limits are measured before and "
+                  "after every {} tokens",
+                  flags.repeat, on_cpu ? kStretch : kGpuStretch));
   out["model"] = config.name;
-  out["device"] = options.device;
-  if (on_cpu) {
-    out["isa"] = cpu::name_of(cpu::current_isa());
-  }
   out["workers"] = workers;
+  out["weights"] = name_of_weights(*engine);
+  if (const auto time = engine->compressed_time()) {
+    out["compressed_over_plain_time"] = *time;
+  }
+  out["kv"] = name_of(kv);
+  out["prompt_activations"] = rounded ? "BF16" : "F32";
+  out["sampling"] = {{"temperature", flags.sampling.temperature},
+                     {"top_k", flags.sampling.top_k},
+                     {"top_p", flags.sampling.top_p},
+                     {"min_p", flags.sampling.min_p},
+                     {"repetition_penalty", flags.sampling.repetition_penalty}};
   out["batch"] = flags.batch;
   out["prompt_tokens"] = flags.prompt_tokens;
   out["new_tokens"] = flags.new_tokens;
@@ -227,10 +238,6 @@ Result<int> bench_decode(const DecodeFlags& flags) {
     }
   }
   out["decode"] = decode_json;
-  out["weights"] = name_of_weights(*engine);
-  if (const auto time = engine->compressed_time()) {
-    out["compressed_over_plain_time"] = *time;
-  }
   out["memory"] = {{"weights", weight_bytes}, {"kv", kv_bytes}};
   if (on_cpu) {
     out["memory"]["peak"] = used;

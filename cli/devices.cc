@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <string>
 
 #include "arch/cdna/target.h"
@@ -10,19 +9,10 @@
 #include "arch/cpu/threads.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/origin.h"
 
 namespace weft::cli {
 namespace {
-
-std::string processor_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("model name")) {
-      return line.substr(line.find(": ") + 2);
-    }
-  }
-  return "x86-64 processor";
-}
 
 std::string describe(const DeviceListing& listing) {
   if (!listing.missing.empty()) {

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "cli/commands.h"
+#include "cli/origin.h"
 #include "fmt/format.h"
 #ifdef WEFT_WITH_SIM
 #include "sim/hip.h"
@@ -59,7 +60,7 @@ int parse_and_act(int argc, char** argv) {
 #endif
 
   CLI::App app("weft: lowest-latency decoding of large language models", "weft");
-  app.set_version_flag("--version", "weft " WEFT_VERSION);
+  app.set_version_flag("--version", "weft " + version());
   app.require_subcommand(1);
   Action action;
   add_devices(app, action);

@@ -7,6 +7,7 @@ Uses the golden models, so it needs no download. Every failure must be one sente
 standard error that names what is wrong, with the exit code of the contract.
 """
 
+import datetime
 import json
 import os
 import pathlib
@@ -77,7 +78,7 @@ class Command(unittest.TestCase):
 
 class Contract(Command):
     def test_version_and_help(self):
-        self.assertRegex(self.ok("--version").decode(), r"^weft \d+\.\d+\.\d+\n$")
+        self.assertRegex(self.ok("--version").decode(), r"^weft \d+\.\d+\.\d+ \((unknown|[0-9a-f]{10,}(\+changes)?)\)\n$")
         commands = "devices generate tokenize score inspect diff check bench tune new-model"
         text = self.ok("--help").decode()
         for command in commands.split():
@@ -112,12 +113,24 @@ class Contract(Command):
             self.ok("bench", "decode", "--model", target, "--prompt-tokens", 40, "--new-tokens", 8,
                     "--rounds", 1, "--json", "-")
         )
+        self.says_its_origin(out)
         decode = out["decode"]
         self.assertGreater(decode["tokens_per_second"], 0)
         self.assertLessEqual(decode["best_seconds"], decode["mean_seconds"])
         self.assertLessEqual(decode["mean_seconds"], decode["slowest_seconds"])
         self.assertGreater(out["limits"]["read_bytes_per_second"], 0)
         self.fails(INPUT, "new-model", "--preset", "qwen3-0.6b", "--out", target, says=[str(target)])
+
+    def says_its_origin(self, figures):
+        version = f"weft {figures['version']} ({figures['commit']})\n"
+        self.assertEqual(self.ok("--version").decode(), version)
+        written = datetime.datetime.fromisoformat(figures["date"].replace("Z", "+00:00"))
+        age = datetime.datetime.now(datetime.timezone.utc) - written
+        self.assertLess(abs(age), datetime.timedelta(minutes=5))
+        listed = self.ok("devices").decode().splitlines()[0]
+        for part in ("device", "name", "target"):
+            self.assertIn(figures[part], listed)
+        self.assertTrue(figures["method"])
 
     def test_usage(self):
         self.fails(USAGE)
@@ -160,7 +173,7 @@ class Contract(Command):
                 if line.startswith("skipped "):
                     self.assertIn("this processor has not got it", line)
         out = json.loads(self.ok("bench", "rmsnorm", "--case", "*", "--json", "-"))
-        self.assertEqual(out["device"], "cpu")
+        self.says_its_origin(out)
         self.assertGreater(out["cases"][0]["median_s"], 0)
         self.fails(USAGE, "bench", "rmsnorm", "--in-a-row", 4, says=["4 launches in a row", "--device cuda"])
 

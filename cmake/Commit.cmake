@@ -1,0 +1,17 @@
+# Run at every build (cmake -DSOURCE=... -DOUT=... -P): writes the file that says which commit the
+# command is of (cli/origin.h), and leaves it alone where that has not changed.
+set(commit "unknown")
+find_program(GIT git)
+if(GIT)
+  execute_process(
+    COMMAND ${GIT} -C ${SOURCE} describe --always --abbrev=10 --exclude=* --dirty=+changes
+    OUTPUT_VARIABLE described OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+  if(NOT failed)
+    set(commit ${described})
+  endif()
+endif()
+file(CONFIGURE OUTPUT ${OUT} CONTENT [[
+#include "cli/origin.h"
+
+const char* const weft::cli::kCommit = "@commit@";
+]] @ONLY)
