@@ -14,6 +14,7 @@ row, the graph has as many calls, each with operands of its own, and the time is
 """
 
 import argparse
+import datetime
 import fnmatch
 import json
 import math
@@ -206,6 +207,14 @@ def baselines(operation, case):
         yield "torch.compile", lambda: make(named["rows"], named["columns"], dtype, scaling)
 
 
+def mean_of(operation, peer, figures):
+    """Geometric means over the cases that a peer was timed on."""
+    group = [e for e in figures if (e["operation"], e["peer"]) == (operation, peer)]
+    mean = lambda key: math.exp(sum(math.log(e[key]) for e in group) / len(group))
+    return {"operation": operation, "peer": peer, "count": len(group), "ours_s": mean("ours_s"),
+            "theirs_s": mean("theirs_s"), "ratio": mean("ratio"), "worst": min(e["ratio"] for e in group)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("ours", help="what `weft bench --device cuda --json` wrote")
@@ -216,14 +225,14 @@ def main():
         ours = json.load(file)
     if not torch.cuda.is_available():
         sys.exit("baselines: PyTorch finds no CUDA device here")
-    if torch.cuda.get_device_name() != ours.get("name"):
+    if torch.cuda.get_device_name() != ours["name"]:
         sys.exit(
-            f"baselines: {arguments.ours} was measured on {ours.get('name', 'a CPU')}, "
+            f"baselines: {arguments.ours} was measured on {ours['name']}, "
             f"this is {torch.cuda.get_device_name()}"
         )
     torch.manual_seed(1)
     torch._dynamo.config.cache_size_limit = 1000
-    timer = Timer(ours.get("in_a_row", 1))
+    timer = Timer(ours["in_a_row"])
     figures, known = [], {}
     for case in ours["cases"]:
         if "median_s" not in case or not fnmatch.fnmatch(case["case"], arguments.case):
@@ -246,16 +255,19 @@ def main():
             print(f"{line}{theirs * 1e6:.1f} us; {ratio:.2f} times as fast", flush=True)
             figures.append({"operation": case["operation"], "case": case["case"], "peer": name,
                             "ours_s": case["median_s"], "theirs_s": theirs, "ratio": ratio})
-    for operation, name in sorted({(each["operation"], each["peer"]) for each in figures}):
-        group = [e for e in figures if (e["operation"], e["peer"]) == (operation, name)]
-        mean = lambda key: math.exp(sum(math.log(e[key]) for e in group) / len(group))
-        print(f"{operation} against {name}: geometric mean {mean('ours_s') * 1e6:.1f} us to "
-              f"{mean('theirs_s') * 1e6:.1f} us, {mean('ratio'):.2f} times as fast, "
-              f"{len(group)} cases; slowest {min(e['ratio'] for e in group):.2f}")
+    groups = [mean_of(operation, name, figures)
+              for operation, name in sorted({(e["operation"], e["peer"]) for e in figures})]
+    for each in groups:
+        print(f"{each['operation']} against {each['peer']}: geometric mean {each['ours_s'] * 1e6:.1f} us to "
+              f"{each['theirs_s'] * 1e6:.1f} us, {each['ratio']:.2f} times as fast, "
+              f"{each['count']} cases; slowest {each['worst']:.2f}")
     if arguments.json:
+        # Of the same commit and device as ours: its first words, but for when.
+        out = {key: ours[key] for key in ("version", "commit", "date", "device", "name", "target", "method")}
+        out["date"] = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        out.update(in_a_row=ours["in_a_row"], shapes=ours["shapes"], torch=torch.__version__, means=groups, cases=figures)
         with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"name": ours["name"], "torch": torch.__version__, "cases": figures}, file,
-                      indent=2)
+            json.dump(out, file, indent=2)
 
 
 if __name__ == "__main__":

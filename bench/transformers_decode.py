@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Times greedy decoding with Hugging Face transformers: the baseline that users know.
 
-    python3 bench/transformers_decode.py DIR [--prompt-tokens 512] [--new-tokens 128]
+    python3 bench/transformers_decode.py DIR [--prompt-tokens 512] [--new-tokens 128] [--json FILE]
 
 DIR is a model directory (weft new-model writes one). bf16 on the first CUDA device, static cache, the
 forward pass compiled by torch.compile (mode "reduce-overhead", so CUDA graphs), one token a call, batch 1.
 Prints the median time of a token; set it beside `weft bench decode --model DIR --device cuda`.
 """
 import argparse
+import datetime
+import json
 import statistics
 import time
 
@@ -20,6 +22,7 @@ def main():
     parser.add_argument("directory")
     parser.add_argument("--prompt-tokens", type=int, default=512)
     parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--json", help="also write the figures to this file")
     options = parser.parse_args()
 
     model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -48,6 +51,21 @@ def main():
         f"{len(timed)}, after {options.prompt_tokens} tokens; transformers {transformers.__version__}, "
         f"torch {torch.__version__}, {torch.cuda.get_device_name()}"
     )
+    if options.json:
+        figures = {
+            "peer": f"transformers {transformers.__version__}",
+            "torch": torch.__version__,
+            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "device": "cuda",
+            "name": torch.cuda.get_device_name(),
+            "method": "static cache, compiled forward pass, bf16, greedy; median of the last three quarters of steps",
+            "model": model.config.name_or_path,
+            "prompt_tokens": options.prompt_tokens,
+            "new_tokens": options.new_tokens,
+            "seconds_per_token": statistics.median(timed),
+        }
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(figures, file, indent=2)
 
 
 if __name__ == "__main__":

@@ -149,6 +149,7 @@ std::string to_json(const trial::BenchReport& report, const trial::BenchOptions&
   const Device* device = options.device;
   nlohmann::ordered_json all =
       origin(device == nullptr ? nullptr : &device->info(), method_of(options));
+  all["shapes"] = options.selection.shapes.empty() ? "listed" : "given";  // that is, by --shape
   if (device == nullptr) {
     all["threads"] = options.threads;
   } else {

@@ -216,6 +216,7 @@ Result<int> bench_decode(const DecodeFlags& flags) {
                     {"tokens_per_second",
                      static_cast<double>(flags.batch * flags.prompt_tokens) / prefill_seconds},
                     {"flops", prefill_flops},
+                    {"limit_seconds", prefill_flops / flop_limit},
                     {"flops_per_second", prefill_flops / prefill_seconds},
                     {"share_of_limit", median(prefill_shares)}};
   if (!on_cpu) {
@@ -229,11 +230,13 @@ Result<int> bench_decode(const DecodeFlags& flags) {
                    {"slowest_seconds", *std::max_element(decode.begin(), decode.end())},
                    {"tokens_per_second", flags.batch / decode_seconds},
                    {"bytes", step_bytes},
+                   {"limit_seconds", step_bytes / read_limit},
                    {"weight_bytes", weight_bytes_read},
                    {"bytes_per_second", step_bytes / decode_seconds},
                    {"share_of_limit", median(shares)}};
     if (saved_bytes > 0) {
       decode_json["plain_bytes"] = step_bytes + saved_bytes;
+      decode_json["plain_limit_seconds"] = (step_bytes + saved_bytes) / read_limit;
       decode_json["time_over_reading_plain_bytes"] = median(against_plain);
     }
   }

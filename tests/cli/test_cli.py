@@ -119,6 +119,7 @@ class Contract(Command):
         self.assertLessEqual(decode["best_seconds"], decode["mean_seconds"])
         self.assertLessEqual(decode["mean_seconds"], decode["slowest_seconds"])
         self.assertGreater(out["limits"]["read_bytes_per_second"], 0)
+        self.assertAlmostEqual(decode["limit_seconds"] * out["limits"]["read_bytes_per_second"] / decode["bytes"], 1)
         self.fails(INPUT, "new-model", "--preset", "qwen3-0.6b", "--out", target, says=[str(target)])
 
     def says_its_origin(self, figures):
@@ -185,6 +186,7 @@ class Contract(Command):
         self.assertEqual(listed.decode(), f"gemm_bf16 {shapes[0]}\ngemm_bf16 m=1,n=8,k=8,out=f32,accumulate\n")
         out = json.loads(self.ok("bench", "rmsnorm", "--json", "-", "--shape",
                                  "rows=5,columns=300,groups=1,weight=F16,out=f32"))
+        self.assertEqual(out["shapes"], "given")
         self.assertEqual([c["case"] for c in out["cases"]], ["rows=5,columns=300,groups=1,weight=F16,out=f32"])
         self.assertGreater(out["cases"][0]["median_s"], 0)
         keys = "m=N,n=N,k=N,out=f32|bf16,[accumulate]"
