@@ -59,7 +59,9 @@ add_test(NAME dependencies
   COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/dependencies/check.py ${PROJECT_SOURCE_DIR})
 add_test(NAME dependencies_check
   COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/dependencies/check_test.py)
-set_tests_properties(dependencies dependencies_check PROPERTIES LABELS quick)
+add_test(NAME performance_pages
+  COMMAND Python3::Interpreter -B ${PROJECT_SOURCE_DIR}/tests/pages/test_pages.py)
+set_tests_properties(dependencies dependencies_check performance_pages PROPERTIES LABELS quick)
 
 # The benchmark that scripts/compare-tokenizers runs beside Hugging Face's.
 add_subdirectory(${PROJECT_SOURCE_DIR}/tests/tokenizer tests/tokenizer)

@@ -95,9 +95,9 @@ def escaped(text):
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
-def bars(title, rows, reference=None, ticks=(), top=None, legend=()):
-    """An SVG of horizontal bars. rows: (label, [(value, style, text)]); bars of one row lie below one another, but
-    a style "a" after "b" begins where that begins: a part of it. reference: (value, text), a line."""
+def bars(title, rows, reference=None, top=None, legend=()):
+    """An SVG of horizontal bars. rows: (label, [(value, style, text)]), a row's bars below one another, but for the
+    style "part", which lies on the one before. reference: (value, text), a line. top: the scale's end."""
     label_width, width, bar, gap = 170, 640, 11, 9
     top = top or max(value for _, row in rows for value, _, _ in row) * 1.12
     scale = (width - label_width - 60) / top
@@ -117,14 +117,17 @@ def bars(title, rows, reference=None, ticks=(), top=None, legend=()):
             body.append(f'<rect class="{style}" x="{label_width}" y="{at}" width="{value * scale:.1f}" '
                         f'height="{bar}"/>')
             if text:
-                body.append(f'<text x="{label_width + value * scale + 4:.1f}" y="{at + 9}">{escaped(text)}</text>')
+                x = value * scale + 4
+                line = reference[0] * scale if reference else -1
+                x = line + 4 if x <= line + 2 and line < x + 6.2 * len(text) else x  # not across the line
+                body.append(f'<text x="{label_width + x:.1f}" y="{at + 9}">{escaped(text)}</text>')
             y += 0 if over else bar + 2
         body.append(f'<text class="end" x="{label_width - 6}" y="{(begin + y) / 2 + 3:.0f}">{escaped(label)}</text>')
         y += gap
-    for value, text in [*ticks, *([reference] if reference else [])]:
-        x = label_width + value * scale
+    if reference:
+        x = label_width + reference[0] * scale
         body.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{first - 4}" y2="{y - 4}"/>'
-                    f'<text class="middle" x="{x:.1f}" y="{y + 8}">{escaped(text)}</text>')
+                    f'<text class="middle" x="{x:.1f}" y="{y + 8}">{escaped(reference[1])}</text>')
     height = y + 16
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">
 <title>{escaped(title)}</title>

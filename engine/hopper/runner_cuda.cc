@@ -222,7 +222,7 @@ Status HopperRunner::lower_program() {
   launch_.calm_pages_in_flight =
       std::clamp(pages_of(kCalmBytesInFlight) / kLoaders, 1, launch_.pages_in_flight);
   // Calm pages gain 2 to 5 % where weights are plain and cost 1 to 4 % where they are compressed
-  // (docs/performance.md).
+  // (docs/journal/h200-decode.md).
   const bool compressed = launch_.page_bytes < page_bytes(false);
   launch_.hungry_slots = compressed ? 0 : std::min(launch_.pages, pages_of(kHungryBytes));
   return {};

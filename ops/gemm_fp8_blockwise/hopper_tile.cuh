@@ -325,7 +325,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
             if (tile == kRowTiles - 1) {
               // All lanes have read their scales: a product ago, so that an arrival need not wait
               // for the reads (Barrier::arrive_after()). (Where racecheck does not follow them to
-              // lane 0's arrival it reports a race here: docs/performance.md.)
+              // lane 0's arrival it reports a race here: docs/journal/hopper-operations-checks.md.)
               __syncwarp();
               shared.release(slot, lane);
               // Asked before the scaling, which hides the answer's way.
