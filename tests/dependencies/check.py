@@ -14,15 +14,14 @@ import sys
 # A room, and the rooms that it may include besides itself.
 ROOMS = {
     "base": set(),
-    "tile": {"base"},
-    "arch": {"base", "tile"},
-    "ops": {"base", "tile", "arch"},
+    "arch": {"base"},
+    "ops": {"base", "arch"},
     "sim": {"base", "arch"},
     "model": {"base"},
-    "program": {"base", "tile", "arch", "ops", "model"},
-    "engine": {"base", "tile", "arch", "ops", "model", "program"},
-    "serve": {"base", "tile", "arch", "ops", "model", "program", "engine"},
-    "cli": {"base", "tile", "arch", "ops", "model", "program", "engine", "serve", "sim"},
+    "program": {"base", "arch", "ops", "model"},
+    "engine": {"base", "arch", "ops", "model", "program"},
+    "serve": {"base", "arch", "ops", "model", "program", "engine"},
+    "cli": {"base", "arch", "ops", "model", "program", "engine", "serve", "sim"},
 }
 # Folders that hold C++ but are no part of the library or the command.
 OUTSIDE = {"bench", "build", "cmake", "docs", "examples", "models", "scripts", "tests"}
