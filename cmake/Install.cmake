@@ -29,3 +29,9 @@ install(FILES
   cmake/FindPCRE2.cmake cmake/Findutf8proc.cmake
   DESTINATION ${WEFT_PACKAGE_DIR})
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+# The C interface: libweft.so and its header; weft::c for find_package(weft).
+if(TARGET weft_shared)
+  install(TARGETS weft_shared EXPORT weftTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(FILES include/weft/weft.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft)
+endif()

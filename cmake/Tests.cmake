@@ -133,6 +133,16 @@ if(TARGET test_sim)
   set_tests_properties(sim_damaged PROPERTIES LABELS long ENVIRONMENT WEFT_HOSTILE_CASES=10000)
 endif()
 
+# The C interface: what it exports, its structures, its example.
+if(NOT WEFT_SANITIZE)
+  add_test(NAME capi COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/capi/check.py
+    $<TARGET_FILE:weft_shared> ${CMAKE_C_COMPILER} $<$<TARGET_EXISTS:weft_sim>:--simulator>)
+  set_tests_properties(capi PROPERTIES LABELS quick)
+  add_test(NAME capi_copyable
+    COMMAND bash ${PROJECT_SOURCE_DIR}/tests/copyable.sh $<TARGET_FILE:weft_shared> --library)
+  set_tests_properties(capi_copyable PROPERTIES LABELS quick)
+endif()
+
 # What is installed and copied to other machines: the sanitized build is not.
 if(NOT WEFT_SANITIZE)
   add_test(NAME consumer

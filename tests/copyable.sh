@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The command runs after being copied to another Linux machine: it needs glibc and nothing else.
 #
-#   copyable.sh COMMAND
+#   copyable.sh COMMAND            also started
+#   copyable.sh LIBRARY --library
 set -euo pipefail
 command=$1
 
@@ -12,6 +13,10 @@ if [[ -n $wrong ]]; then
   echo "$command is not made of glibc and itself alone:"
   echo "$wrong"
   exit 1
+fi
+
+if [[ ${2-} == --library ]]; then
+  exit
 fi
 
 # And it starts elsewhere, with no environment.

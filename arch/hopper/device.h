@@ -11,5 +11,7 @@ namespace weft::hopper {
 /// Errors (device): no driver, no such GPU, or one for which the kernels are not compiled.
 Result<std::unique_ptr<Device>> open_device(int index);
 std::vector<DeviceListing> list_devices();
+/// The recording of a graph that a stream is in, by a number that no other recording has; 0: none.
+uint64_t recording(Stream stream);
 
 }  // namespace weft::hopper

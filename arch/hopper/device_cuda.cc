@@ -202,6 +202,14 @@ Result<std::unique_ptr<Device>> open_device(int index) {
   return std::unique_ptr<Device>(std::move(device));
 }
 
+uint64_t recording(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;  // NOLINT(google-runtime-int): CUDA's
+  const cudaError_t error =
+      cudaStreamGetCaptureInfo(static_cast<cudaStream_t>(stream.native), &status, &id);
+  return error == cudaSuccess && status == cudaStreamCaptureStatusActive ? id : 0;
+}
+
 std::vector<DeviceListing> list_devices() {
   const Result<int> count = device_count();
   if (!count.ok()) {

@@ -19,4 +19,5 @@ cmake --build "$work/build"
 cmake -G "$generator" -S "$here/../../examples" -B "$work/examples" -DCMAKE_PREFIX_PATH="$work/moved"
 cmake --build "$work/examples"
 "$work/examples/product" cpu 33 24 40
+"$work/examples/product_c" cpu
 "$work/build/consumer" "$here/../../models/weft-code" "def fibonacci(n):"

@@ -21,10 +21,11 @@ ROOMS = {
     "program": {"base", "arch", "ops", "model"},
     "engine": {"base", "arch", "ops", "model", "program"},
     "serve": {"base", "arch", "ops", "model", "program", "engine"},
+    "capi": {"base", "arch", "ops", "model", "program", "engine", "sim"},
     "cli": {"base", "arch", "ops", "model", "program", "engine", "serve", "sim"},
 }
 # Folders that hold C++ but are no part of the library or the command.
-OUTSIDE = {"bench", "build", "cmake", "docs", "examples", "models", "scripts", "tests"}
+OUTSIDE = {"bench", "build", "cmake", "docs", "examples", "include", "models", "python", "scripts", "tests"}
 SUFFIXES = {".h", ".inc", ".cc", ".cu", ".cuh", ".hip"}
 INCLUDE = re.compile(r'^\s*#\s*(?:include|define\s+HWY_TARGET_INCLUDE)\s*(["<])([^">]+)[">]')
 
@@ -36,7 +37,7 @@ def names_a_target(file):
     room = file.parts[0]
     if room == "ops":
         return file.name not in ("op.h", "reference.cc")
-    return room in ("arch", "sim", "engine", "serve", "cli")
+    return room in ("arch", "sim", "engine", "serve", "capi", "cli")
 
 
 def problem(root, file, quote, target):

@@ -1,0 +1,713 @@
+// The operations as PyTorch's kernels, for tensors of the CPU and of GPUs. python/weft/ops.py
+// declares them and says what they compute.
+//
+// A kernel here gets the tensors of its arguments, makes those of its results, and starts the
+// operation on PyTorch's current stream. Workspaces come from PyTorch's allocator, one for each
+// stream, and one for each recording of a graph, so that it is made, cleared and used inside that
+// graph.
+#include <array>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "arch/hopper/device.h"
+#include "base/built.h"
+#include "capi/interface.h"
+#include "capi/torch_abi.h"
+#include "ops/gemm_bf16/op.h"
+#include "ops/gemm_fp8_blockwise/op.h"
+#include "ops/gemm_skinny/op.h"
+#include "ops/rmsnorm_quant/op.h"
+#include "ops/swiglu_quant/op.h"
+
+namespace weft::capi {
+namespace {
+
+using torch_abi::Handle;
+using torch_abi::Torch;
+using torch_abi::Value;
+
+Torch torch;           // set once, before the first kernel runs
+std::string gpu_kind;  // what torch's "cuda" is: "cuda" or "hip"
+int32_t cpu_type = 0;
+
+struct Format {
+  int32_t torch = 0;
+  DType weft = DType::f32;
+};
+std::array<Format, 5> formats;
+
+int32_t to_torch(DType type) {
+  for (const Format& each : formats) {
+    if (each.weft == type) {
+      return each.torch;
+    }
+  }
+  return -1;
+}
+
+/// A tensor, owned.
+class Tensor {
+ public:
+  Tensor() = default;
+  /// Of an argument. Its sizes and strides are PyTorch's own and live as long as it.
+  explicit Tensor(Handle handle) : handle_(handle) {
+    if (handle == nullptr) {
+      return;
+    }
+    torch.aoti_torch_get_data_ptr(handle, &data);
+    torch.aoti_torch_get_dim(handle, &dims);
+    torch.aoti_torch_get_sizes(handle, &sizes);
+    torch.aoti_torch_get_strides(handle, &strides);
+    torch.aoti_torch_get_dtype(handle, &dtype);
+    torch.aoti_torch_get_device_type(handle, &device_type);
+    torch.aoti_torch_get_device_index(handle, &device_index);
+  }
+  Tensor(Tensor&& other) noexcept { *this = std::move(other); }
+  Tensor& operator=(Tensor&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    data = other.data;
+    dims = other.dims;
+    sizes = other.sizes;
+    strides = other.strides;
+    dtype = other.dtype;
+    device_type = other.device_type;
+    device_index = other.device_index;
+    return *this;
+  }
+  ~Tensor() {
+    if (handle_ != nullptr) {
+      torch.aoti_torch_delete_tensor_object(handle_);
+    }
+  }
+
+  bool there() const { return handle_ != nullptr; }
+  Handle handle() const { return handle_; }
+  Value release() { return reinterpret_cast<Value>(std::exchange(handle_, nullptr)); }
+  int64_t numel() const {
+    return std::accumulate(sizes, sizes + dims, int64_t{1}, std::multiplies<>());
+  }
+
+  void* data = nullptr;
+  int64_t dims = 0;
+  int64_t* sizes = nullptr;
+  int64_t* strides = nullptr;
+  int32_t dtype = 0;
+  int32_t device_type = 0;
+  int32_t device_index = 0;
+
+ private:
+  Handle handle_ = nullptr;
+};
+
+Tensor tensor(Value value) { return Tensor(reinterpret_cast<Handle>(value)); }
+/// What may be None.
+Tensor optional_tensor(Value value) {
+  auto* held = reinterpret_cast<Value*>(value);  // NOLINT(performance-no-int-to-ptr)
+  if (held == nullptr) {
+    return {};
+  }
+  Tensor result = tensor(*held);
+  std::free(held);  // NOLINT: PyTorch allocated it
+  return result;
+}
+float number(Value value) { return static_cast<float>(std::bit_cast<double>(value)); }
+bool flag(Value value) { return (value & 0xff) != 0; }
+
+std::string shape_of(const Tensor& t) {
+  return fmt::format("[{}]", fmt::join(t.sizes, t.sizes + t.dims, ", "));
+}
+
+Result<DType> format_of(std::string_view name, const Tensor& t) {
+  for (const Format& each : formats) {
+    if (each.torch == t.dtype) {
+      return each.weft;
+    }
+  }
+  return usage_error(fmt::format(
+      "{}: its dtype is none of float32, bfloat16, float16, float8_e4m3fn and float8_e4m3fnuz",
+      name));
+}
+
+/// A tensor as rows: its leading dimensions lie evenly after one another.
+struct Rows {
+  int64_t rows = 0;
+  int64_t columns = 0;
+  ConstMatrix matrix;
+
+  Matrix writable() const { return {const_cast<void*>(matrix.data), matrix.dtype, matrix.stride}; }
+};
+
+Result<Rows> as_rows(std::string_view name, const Tensor& t) {
+  WEFT_ASSIGN(const DType format, format_of(name, t));
+  if (t.dims < 1 || t.strides[t.dims - 1] != 1) {
+    return usage_error(fmt::format(
+        "{}: the elements of its last dimension must be adjacent; call .contiguous()", name));
+  }
+  Rows result;
+  result.columns = t.sizes[t.dims - 1];
+  result.rows = 1;
+  int64_t stride = result.columns;
+  for (int64_t d = t.dims - 2; d >= 0; --d) {
+    if (t.sizes[d] == 1) {
+      continue;
+    }
+    if (result.rows == 1) {
+      stride = t.strides[d];
+    } else if (t.strides[d] != stride * result.rows) {
+      return usage_error(
+          fmt::format("{}: the rows of its shape {} are not evenly spaced; call .contiguous()",
+                      name, shape_of(t)));
+    }
+    result.rows *= t.sizes[d];
+  }
+  result.matrix = {t.data, format, stride};
+  return result;
+}
+
+Status same_shape(std::string_view name, const Tensor& t, std::string_view other_name,
+                  const Tensor& other) {
+  if (t.dims == other.dims && std::equal(t.sizes, t.sizes + t.dims, other.sizes)) {
+    return {};
+  }
+  return usage_error(fmt::format("{} is {} and {} is {}: they must be alike", name, shape_of(t),
+                                 other_name, shape_of(other)));
+}
+
+Status same_device(const Tensor& a,
+                   std::initializer_list<std::pair<std::string_view, const Tensor*>> others) {
+  for (const auto& [name, t] : others) {
+    if (t->there() && (t->device_type != a.device_type || t->device_index != a.device_index)) {
+      return usage_error(fmt::format("{} is on another device than the first operand", name));
+    }
+  }
+  return {};
+}
+
+Result<Tensor> empty(const Tensor& like, std::span<const int64_t> sizes,
+                     std::span<const int64_t> strides, int32_t dtype) {
+  Handle handle = nullptr;
+  if (torch.aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(),
+                                     strides.data(), dtype, like.device_type, like.device_index,
+                                     &handle) != 0) {
+    return device_error(fmt::format("PyTorch could not allocate [{}]", fmt::join(sizes, ", ")));
+  }
+  return Tensor(handle);
+}
+
+/// Contiguous, of the shape of `like` but for its last dimension.
+Result<Tensor> empty_rows(const Tensor& like, int64_t columns, DType format) {
+  std::vector<int64_t> sizes(like.sizes, like.sizes + like.dims);
+  sizes.back() = columns;
+  std::vector<int64_t> strides(sizes.size(), 1);
+  for (size_t d = sizes.size() - 1; d > 0; --d) {
+    strides[d - 1] = strides[d] * std::max<int64_t>(sizes[d], 1);
+  }
+  return empty(like, sizes, strides, to_torch(format));
+}
+
+/// A GPU of PyTorch's as a device of Weft's; opened once.
+Result<Device*> device_of(int32_t index) {
+  static auto& devices = *new std::map<int32_t, std::unique_ptr<Device>>;  // for the whole process
+  auto& device = devices[index];
+  if (device == nullptr) {
+    WEFT_ASSIGN(device, open(fmt::format("{}:{}", gpu_kind, index)));
+  }
+  return device.get();
+}
+
+/// The recording of a graph that a stream is in, 0 for none; nullopt where that cannot be told
+/// (HIP).
+std::optional<uint64_t> recording_of(Stream stream) {
+  if constexpr (built::kCuda) {
+    if (stream.device->info().arch == Arch::hopper) {
+      return hopper::recording(stream);
+    }
+  }
+  return std::nullopt;
+}
+
+/// The workspace of a stream, or of the graph that it is recorded into, at least so large. Its
+/// counters are zero: cleared when it is made, in the order of the stream, and left so by every
+/// operation.
+Result<Workspace> workspace_of(const Tensor& like, Stream stream, size_t bytes) {
+  struct Kept {
+    uint64_t recording = 0;
+    Tensor tensor;
+  };
+  // Never destroyed: PyTorch may be gone by then.
+  static auto& all = *new std::map<std::tuple<int32_t, void*, bool>, Kept>;
+  const std::optional<uint64_t> recording = recording_of(stream);
+  Kept& kept = all[{like.device_index, stream.native, recording.value_or(1) != 0}];
+  const bool fits = kept.tensor.there() && static_cast<size_t>(kept.tensor.sizes[0]) >= bytes;
+  if (!fits || !recording || kept.recording != *recording) {
+    const int64_t sizes[] = {static_cast<int64_t>(std::max(bytes, kCounterBytes))};
+    const int64_t strides[] = {1};
+    WEFT_ASSIGN(kept.tensor, empty(like, sizes, strides, torch.aoti_torch_dtype_uint8()));
+    kept.recording = recording.value_or(0);
+    if (torch.aoti_torch_zero_(kept.tensor.handle()) != 0) {
+      return device_error("PyTorch could not clear a workspace");
+    }
+  }
+  return Workspace{kept.tensor.data, static_cast<size_t>(kept.tensor.sizes[0])};
+}
+
+/// The calling thread's scratch on the CPU.
+Workspace scratch_of(size_t bytes) {
+  thread_local std::vector<std::byte> scratch;
+  constexpr size_t kAlignment = 256;
+  if (scratch.size() < bytes + kAlignment) {
+    scratch.resize(bytes + kAlignment);
+  }
+  const auto address = reinterpret_cast<uintptr_t>(scratch.data());
+  return {scratch.data() + (kAlignment - address % kAlignment) % kAlignment, bytes};
+}
+
+/// Makes a device the calling thread's for a scope.
+class Guard {
+ public:
+  explicit Guard(int32_t index) { torch.aoti_torch_create_cuda_guard(index, &guard_); }
+  Guard(const Guard&) = delete;
+  Guard& operator=(const Guard&) = delete;
+  ~Guard() { torch.aoti_torch_delete_cuda_guard(guard_); }
+
+ private:
+  torch_abi::GuardHandle guard_ = nullptr;
+};
+
+/// An operation of ops/.
+template <class Args>
+struct Functions {
+  std::string_view name;
+  Status (*run)(const Args&, Stream);
+  Result<size_t> (*workspace)(const Args&, Stream);
+  const Kernel<Args>* (*kernel)(Arch);
+};
+#define WEFT_FUNCTIONS(Args, op) \
+  constexpr Functions<Args> k##Args { #op, op, op##_workspace, op##_kernel }
+WEFT_FUNCTIONS(GemmBf16Args, gemm_bf16);
+WEFT_FUNCTIONS(GemmFp8BlockwiseArgs, gemm_fp8_blockwise);
+WEFT_FUNCTIONS(GemmSkinnyArgs, gemm_skinny);
+WEFT_FUNCTIONS(RmsNormQuantArgs, rmsnorm_quant);
+WEFT_FUNCTIONS(SwigluQuantArgs, swiglu_quant);
+#undef WEFT_FUNCTIONS
+
+/// Runs an operation where `like` lies.
+template <class Args>
+Status run(const Functions<Args>& op, Args& args, const Tensor& like) {
+  if (like.device_type == cpu_type) {
+    WEFT_ASSIGN(const size_t bytes, op.workspace(args, {}));
+    args.workspace = scratch_of(bytes);
+    return op.run(args, {});
+  }
+  WEFT_TRY(check(args));
+  static std::mutex mutex;  // devices and their workspaces are for one thread at a time
+  const std::lock_guard lock(mutex);
+  const Guard guard(like.device_index);
+  WEFT_ASSIGN(Device * device, device_of(like.device_index));
+  Stream stream{device, nullptr};
+  if (torch.aoti_torch_get_current_cuda_stream(like.device_index, &stream.native) != 0) {
+    return device_error("PyTorch has no current stream");
+  }
+  const Kernel<Args>* kernel = op.kernel(device->info().arch);
+  const Plan plan = kernel != nullptr ? kernel->plan(args, device->info()) : Plan{};
+  if (plan.kernel.empty()) {
+    return no_kernel(op.name, device->info(), plan.why);
+  }
+  if (const size_t bytes = kernel->workspace(args, plan); bytes > 0) {
+    WEFT_ASSIGN(args.workspace, workspace_of(like, stream, bytes));
+  }
+  return kernel->launch(args, plan, stream);
+}
+
+/// Operands [m, k] and [n, k] of a product.
+struct Product {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  Rows a;
+  Rows b;
+};
+
+Result<Product> product(const Tensor& a, const Tensor& b) {
+  if (b.dims != 2 || a.dims < 1 || a.sizes[a.dims - 1] != b.sizes[1]) {
+    return usage_error(fmt::format("a is {} and b is {}: they must be [..., k] and [n, k]",
+                                   shape_of(a), shape_of(b)));
+  }
+  Product p;
+  WEFT_ASSIGN(p.a, as_rows("a", a));
+  WEFT_ASSIGN(p.b, as_rows("b", b));
+  p.m = p.a.rows;
+  p.n = b.sizes[0];
+  p.k = b.sizes[1];
+  return p;
+}
+
+/// f32 scales [rows, blocks] of any strides.
+Result<ConstScales> scales_of(std::string_view name, const Tensor& t, int64_t rows,
+                              int64_t blocks) {
+  if (t.dtype != to_torch(DType::f32) || t.dims != 2 || t.sizes[0] != rows ||
+      t.sizes[1] != blocks) {
+    return usage_error(
+        fmt::format("{} is {}: it must be float32 [{}, {}]", name, shape_of(t), rows, blocks));
+  }
+  return ConstScales{static_cast<const float*>(t.data), t.strides[0], t.strides[1]};
+}
+
+int64_t blocks_of(int64_t n) { return (n + kScaleBlock - 1) / kScaleBlock; }
+
+/// gemm_bf16(Tensor a, Tensor b, bool out_f32) -> Tensor
+Status torch_gemm_bf16(Value* stack) {
+  const Tensor a = tensor(stack[0]);
+  const Tensor b = tensor(stack[1]);
+  const DType format = flag(stack[2]) ? DType::f32 : DType::bf16;
+  WEFT_TRY(same_device(a, {{"b", &b}}));
+  WEFT_ASSIGN(const Product p, product(a, b));
+  WEFT_ASSIGN(Tensor out, empty_rows(a, p.n, format));
+  GemmBf16Args args{.m = p.m,
+                    .n = p.n,
+                    .k = p.k,
+                    .a = p.a.matrix,
+                    .b = p.b.matrix,
+                    .out = {out.data, format, p.n},
+                    .workspace = {}};
+  WEFT_TRY(run(kGemmBf16Args, args, a));
+  stack[0] = out.release();
+  return {};
+}
+
+/// gemm_fp8_blockwise(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale) -> Tensor. Both operands
+/// row-major, or both column-major.
+Status torch_gemm_fp8_blockwise(Value* stack) {
+  const Tensor a = tensor(stack[0]);
+  const Tensor b = tensor(stack[1]);
+  const Tensor a_scale = tensor(stack[2]);
+  const Tensor b_scale = tensor(stack[3]);
+  WEFT_TRY(same_device(a, {{"b", &b}, {"a_scale", &a_scale}, {"b_scale", &b_scale}}));
+  if (a.dims != 2 || b.dims != 2 || a.sizes[1] != b.sizes[1]) {
+    return usage_error(fmt::format("a is {} and b is {}: they must be [m, k] and [n, k]",
+                                   shape_of(a), shape_of(b)));
+  }
+  GemmFp8BlockwiseArgs args{.m = a.sizes[0],
+                            .n = b.sizes[0],
+                            .k = a.sizes[1],
+                            .a = {},
+                            .b = {},
+                            .a_scale = {},
+                            .b_scale = {},
+                            .out = {},
+                            .workspace = {}};
+  const bool columns = a.strides[1] != 1 || b.strides[1] != 1;
+  const int along = columns ? 0 : 1;
+  if (a.strides[along] != 1 || b.strides[along] != 1) {
+    return usage_error("a and b must both be row-major or both be column-major");
+  }
+  args.layout = columns ? Fp8Layout::mn_major : Fp8Layout::k_major;
+  WEFT_ASSIGN(const DType a_format, format_of("a", a));
+  WEFT_ASSIGN(const DType b_format, format_of("b", b));
+  args.a = {a.data, a_format, a.strides[1 - along]};
+  args.b = {b.data, b_format, b.strides[1 - along]};
+  WEFT_ASSIGN(args.a_scale, scales_of("a_scale", a_scale, args.m, blocks_of(args.k)));
+  WEFT_ASSIGN(args.b_scale, scales_of("b_scale", b_scale, blocks_of(args.n), blocks_of(args.k)));
+  WEFT_ASSIGN(Tensor out, empty_rows(a, args.n, DType::bf16));
+  args.out = {out.data, DType::bf16, args.n};
+  WEFT_TRY(run(kGemmFp8BlockwiseArgs, args, a));
+  stack[0] = out.release();
+  return {};
+}
+
+/// gemm_skinny(Tensor a, Tensor b, Tensor? a_scale, Tensor? b_scale, bool out_f32) -> Tensor. The
+/// scales' shapes say how many numbers share one.
+Status torch_gemm_skinny(Value* stack) {
+  const Tensor a = tensor(stack[0]);
+  const Tensor b = tensor(stack[1]);
+  const Tensor a_scale = optional_tensor(stack[2]);
+  const Tensor b_scale = optional_tensor(stack[3]);
+  const DType format = flag(stack[4]) ? DType::f32 : DType::bf16;
+  WEFT_TRY(same_device(a, {{"b", &b}, {"a_scale", &a_scale}, {"b_scale", &b_scale}}));
+  WEFT_ASSIGN(const Product p, product(a, b));
+  GemmSkinnyArgs args{.m = p.m,
+                      .n = p.n,
+                      .k = p.k,
+                      .a = p.a.matrix,
+                      .b = p.b.matrix,
+                      .a_scale = {},
+                      .b_scale = {},
+                      .out = {},
+                      .workspace = {}};
+  if (a_scale.there() != b_scale.there()) {
+    return usage_error("a_scale and b_scale come together");
+  }
+  if (a_scale.there()) {
+    const bool blocks = a_scale.dims == 2 && b_scale.dims == 2 &&
+                        a_scale.sizes[1] == blocks_of(p.k) && b_scale.sizes[1] == blocks_of(p.k) &&
+                        b_scale.sizes[0] == blocks_of(p.n);
+    if (blocks) {
+      args.scaling = Scaling::block;
+      WEFT_ASSIGN(args.a_scale, scales_of("a_scale", a_scale, p.m, blocks_of(p.k)));
+      WEFT_ASSIGN(args.b_scale, scales_of("b_scale", b_scale, blocks_of(p.n), blocks_of(p.k)));
+    } else {
+      const bool whole = a_scale.numel() == 1 && b_scale.numel() == 1;
+      if (!whole && (a_scale.numel() != p.m || b_scale.numel() != p.n)) {
+        return usage_error(
+            fmt::format("a_scale is {} and b_scale is {}: they must have one number each, [{}] and "
+                        "[{}] for rows, or [{}, {}] and [{}, {}] for blocks",
+                        shape_of(a_scale), shape_of(b_scale), p.m, p.n, p.m, blocks_of(p.k),
+                        blocks_of(p.n), blocks_of(p.k)));
+      }
+      if (a_scale.dtype != to_torch(DType::f32) || b_scale.dtype != to_torch(DType::f32)) {
+        return usage_error("a_scale and b_scale must be float32");
+      }
+      const auto stride = [](const Tensor& t) {
+        return t.dims == 0                     ? int64_t{1}
+               : t.sizes[0] > 1 || t.dims == 1 ? t.strides[0]
+                                               : t.strides[t.dims - 1];
+      };
+      args.scaling = whole ? Scaling::tensor : Scaling::row;
+      args.a_scale = {static_cast<const float*>(a_scale.data), stride(a_scale), 0};
+      args.b_scale = {static_cast<const float*>(b_scale.data), stride(b_scale), 0};
+    }
+  }
+  WEFT_ASSIGN(Tensor out, empty_rows(a, p.n, format));
+  args.out = {out.data, format, p.n};
+  WEFT_TRY(run(kGemmSkinnyArgs, args, a));
+  stack[0] = out.release();
+  return {};
+}
+
+/// A quantised result and its scales: of rows [..., 1], or of groups of 128 [..., blocks], in which
+/// the rows of a group are adjacent, as products read them fastest.
+struct QuantisedTensors {
+  Tensor out;
+  Tensor scales;
+  Quantised y;
+};
+
+Result<QuantisedTensors> empty_quantised(const Tensor& like, const Rows& x, int64_t group,
+                                         bool fnuz) {
+  if (group != 0 && group != kScaleBlock) {
+    return usage_error(
+        fmt::format("group {} is not known: 0 for a scale of each row, or 128", group));
+  }
+  const DType format = fnuz ? DType::e4m3fnuz : DType::e4m3fn;
+  QuantisedTensors q;
+  WEFT_ASSIGN(q.out, empty_rows(like, x.columns, format));
+  const int64_t blocks = group == 0 ? 1 : blocks_of(x.columns);
+  const int64_t sizes[] = {x.rows, blocks};
+  const int64_t strides[] = {1, std::max<int64_t>(x.rows, 1)};
+  WEFT_ASSIGN(q.scales, empty(like, sizes, strides, to_torch(DType::f32)));
+  q.y = {.out = {q.out.data, format, x.columns},
+         .scaling = group == 0 ? Scaling::row : Scaling::block,
+         .scales = {static_cast<float*>(q.scales.data), 1, strides[1]}};
+  return q;
+}
+
+/// The result in fp8 by a scale that is given.
+Result<QuantisedTensors> empty_static(const Tensor& like, const Rows& x, const Tensor& scale,
+                                      bool fnuz) {
+  if (scale.dtype != to_torch(DType::f32) || scale.numel() != 1) {
+    return usage_error(fmt::format("scale is {}: it must be one float32", shape_of(scale)));
+  }
+  const DType format = fnuz ? DType::e4m3fnuz : DType::e4m3fn;
+  QuantisedTensors q;
+  WEFT_ASSIGN(q.out, empty_rows(like, x.columns, format));
+  q.y = {.out = {q.out.data, format, x.columns},
+         .scaling = Scaling::tensor,
+         .scales = {static_cast<float*>(scale.data), 1, 1}};
+  return q;
+}
+
+Result<QuantisedTensors> empty_rounded(const Tensor& like, const Rows& x) {
+  QuantisedTensors q;
+  WEFT_ASSIGN(q.out, empty_rows(like, x.columns, x.matrix.dtype));
+  q.y = {.out = {q.out.data, x.matrix.dtype, x.columns}, .scaling = Scaling::none, .scales = {}};
+  return q;
+}
+
+Status rmsnorm(const Tensor& x, const Rows& rows, const Tensor& weight, const Tensor& residual,
+               float epsilon, const Quantised& y) {
+  WEFT_TRY(same_device(x, {{"weight", &weight}, {"residual", &residual}}));
+  if (weight.dims != 1 || weight.sizes[0] != rows.columns || weight.strides[0] != 1 ||
+      weight.dtype != x.dtype) {
+    return usage_error(fmt::format("weight is {}: it must be [{}], adjacent, with the dtype of x",
+                                   shape_of(weight), rows.columns));
+  }
+  RmsNormQuantArgs args{.rows = rows.rows,
+                        .columns = rows.columns,
+                        .x = rows.matrix,
+                        .residual = {},
+                        .weight = {weight.data, rows.matrix.dtype},
+                        .epsilon = epsilon,
+                        .y = y,
+                        .workspace = {}};
+  if (residual.there()) {
+    WEFT_TRY(same_shape("residual", residual, "x", x));
+    WEFT_ASSIGN(const Rows r, as_rows("residual", residual));
+    args.residual = r.writable();
+  }
+  return rows.rows == 0 ? Status() : run(kRmsNormQuantArgs, args, x);
+}
+
+/// rmsnorm(Tensor x, Tensor weight, Tensor(a!)? residual, float epsilon) -> Tensor
+Status torch_rmsnorm(Value* stack) {
+  const Tensor x = tensor(stack[0]);
+  const Tensor weight = tensor(stack[1]);
+  const Tensor residual = optional_tensor(stack[2]);
+  WEFT_ASSIGN(const Rows rows, as_rows("x", x));
+  WEFT_ASSIGN(QuantisedTensors q, empty_rounded(x, rows));
+  WEFT_TRY(rmsnorm(x, rows, weight, residual, number(stack[3]), q.y));
+  stack[0] = q.out.release();
+  return {};
+}
+
+/// rmsnorm_quant(Tensor x, Tensor weight, Tensor(a!)? residual, float epsilon, int group, bool
+/// fnuz)
+/// -> (Tensor, Tensor)
+Status torch_rmsnorm_quant(Value* stack) {
+  const Tensor x = tensor(stack[0]);
+  const Tensor weight = tensor(stack[1]);
+  const Tensor residual = optional_tensor(stack[2]);
+  WEFT_ASSIGN(const Rows rows, as_rows("x", x));
+  WEFT_ASSIGN(QuantisedTensors q,
+              empty_quantised(x, rows, static_cast<int64_t>(stack[4]), flag(stack[5])));
+  WEFT_TRY(rmsnorm(x, rows, weight, residual, number(stack[3]), q.y));
+  stack[0] = q.out.release();
+  stack[1] = q.scales.release();
+  return {};
+}
+
+/// rmsnorm_quant_static(Tensor x, Tensor weight, Tensor scale, Tensor(a!)? residual, float epsilon,
+/// bool fnuz) -> Tensor
+Status torch_rmsnorm_quant_static(Value* stack) {
+  const Tensor x = tensor(stack[0]);
+  const Tensor weight = tensor(stack[1]);
+  const Tensor scale = tensor(stack[2]);
+  const Tensor residual = optional_tensor(stack[3]);
+  WEFT_TRY(same_device(x, {{"scale", &scale}}));
+  WEFT_ASSIGN(const Rows rows, as_rows("x", x));
+  WEFT_ASSIGN(QuantisedTensors q, empty_static(x, rows, scale, flag(stack[5])));
+  WEFT_TRY(rmsnorm(x, rows, weight, residual, number(stack[4]), q.y));
+  stack[0] = q.out.release();
+  return {};
+}
+
+Status swiglu(const Tensor& gate, const Rows& rows, const Tensor& up, const Quantised& y) {
+  WEFT_TRY(same_device(gate, {{"up", &up}}));
+  WEFT_TRY(same_shape("up", up, "gate", gate));
+  WEFT_ASSIGN(const Rows other, as_rows("up", up));
+  SwigluQuantArgs args{.rows = rows.rows,
+                       .columns = rows.columns,
+                       .gate = rows.matrix,
+                       .up = other.matrix,
+                       .y = y,
+                       .workspace = {}};
+  return rows.rows == 0 ? Status() : run(kSwigluQuantArgs, args, gate);
+}
+
+/// swiglu(Tensor gate, Tensor up) -> Tensor
+Status torch_swiglu(Value* stack) {
+  const Tensor gate = tensor(stack[0]);
+  const Tensor up = tensor(stack[1]);
+  WEFT_ASSIGN(const Rows rows, as_rows("gate", gate));
+  WEFT_ASSIGN(QuantisedTensors q, empty_rounded(gate, rows));
+  WEFT_TRY(swiglu(gate, rows, up, q.y));
+  stack[0] = q.out.release();
+  return {};
+}
+
+/// swiglu_quant(Tensor gate, Tensor up, int group, bool fnuz) -> (Tensor, Tensor)
+Status torch_swiglu_quant(Value* stack) {
+  const Tensor gate = tensor(stack[0]);
+  const Tensor up = tensor(stack[1]);
+  WEFT_ASSIGN(const Rows rows, as_rows("gate", gate));
+  WEFT_ASSIGN(QuantisedTensors q,
+              empty_quantised(gate, rows, static_cast<int64_t>(stack[2]), flag(stack[3])));
+  WEFT_TRY(swiglu(gate, rows, up, q.y));
+  stack[0] = q.out.release();
+  stack[1] = q.scales.release();
+  return {};
+}
+
+/// swiglu_quant_static(Tensor gate, Tensor up, Tensor scale, bool fnuz) -> Tensor
+Status torch_swiglu_quant_static(Value* stack) {
+  const Tensor gate = tensor(stack[0]);
+  const Tensor up = tensor(stack[1]);
+  const Tensor scale = tensor(stack[2]);
+  WEFT_TRY(same_device(gate, {{"scale", &scale}}));
+  WEFT_ASSIGN(const Rows rows, as_rows("gate", gate));
+  WEFT_ASSIGN(QuantisedTensors q, empty_static(gate, rows, scale, flag(stack[3])));
+  WEFT_TRY(swiglu(gate, rows, up, q.y));
+  stack[0] = q.out.release();
+  return {};
+}
+
+/// What PyTorch calls. A failure becomes PyTorch's exception, which is thrown inside PyTorch and
+/// passes through this function, so that nothing here may have a destructor.
+template <Status (*kBody)(Value*)>
+void boxed(Value* stack, uint64_t /*arguments*/, uint64_t /*results*/) {
+  if (guarded([&] { return kBody(stack); }) != WEFT_OK) {
+    torch.aoti_torch_check(false, "weft", "weft", 0, weft_error());
+  }
+}
+
+struct Entry {
+  const char* name;
+  torch_abi::BoxedKernel kernel;
+};
+constexpr Entry kEntries[] = {
+    {"gemm_bf16", boxed<torch_gemm_bf16>},
+    {"gemm_fp8_blockwise", boxed<torch_gemm_fp8_blockwise>},
+    {"gemm_skinny", boxed<torch_gemm_skinny>},
+    {"rmsnorm", boxed<torch_rmsnorm>},
+    {"rmsnorm_quant", boxed<torch_rmsnorm_quant>},
+    {"rmsnorm_quant_static", boxed<torch_rmsnorm_quant_static>},
+    {"swiglu", boxed<torch_swiglu>},
+    {"swiglu_quant", boxed<torch_swiglu_quant>},
+    {"swiglu_quant_static", boxed<torch_swiglu_quant_static>},
+};
+
+}  // namespace
+}  // namespace weft::capi
+
+using namespace weft;        // NOLINT: the function below is C's
+using namespace weft::capi;  // NOLINT
+
+weft_status weft_torch_register(const char* gpu) {
+  return guarded([&]() -> Status {
+    WEFT_TRY(check_pointer(gpu, "gpu"));
+    if (torch.aoti_torch_check != nullptr) {
+      return {};
+    }
+    WEFT_ASSIGN(const Torch found, torch_abi::look_up());
+    gpu_kind = gpu;
+    cpu_type = found.aoti_torch_device_type_cpu();
+    formats = {{{found.aoti_torch_dtype_float32(), DType::f32},
+                {found.aoti_torch_dtype_bfloat16(), DType::bf16},
+                {found.aoti_torch_dtype_float16(), DType::f16},
+                {found.aoti_torch_dtype_float8_e4m3fn(), DType::e4m3fn},
+                {found.aoti_torch_dtype_float8_e4m3fnuz(), DType::e4m3fnuz}}};
+    torch = found;
+    const bool with_gpu = found.aoti_torch_get_current_cuda_stream != nullptr;
+    for (const char* key : {"CPU", "CUDA"}) {
+      if (key == std::string_view("CUDA") && !with_gpu) {
+        continue;
+      }
+      torch_abi::LibraryHandle library = nullptr;  // lives as long as the process
+      bool good = found.aoti_torch_library_init_impl("weft", key, "weft", 0, &library) == 0;
+      for (const Entry& entry : kEntries) {
+        good = good && found.aoti_torch_library_impl(library, entry.name, entry.kernel) == 0;
+      }
+      if (!good) {
+        return device_error(fmt::format("PyTorch refused Weft's kernels for {}", key));
+      }
+    }
+    return {};
+  });
+}

@@ -1,0 +1,396 @@
+/* The C interface of Weft: operations on plain pointers, models, and the AMD simulator.
+ *
+ * Every function that can fail returns a weft_status; weft_error() then has one sentence that names
+ * the thing, the value and what to do. Nothing prints, throws or aborts. Results are written
+ * through the last parameters, and only on success. Strings are UTF-8; those that come out belong
+ * to the library and live as long as the object they came from. Structures that go in begin with
+ * their own size, so that later versions can add members at the end: fill them with WEFT_INIT or
+ * set `size` to sizeof. Objects may be used by one thread at a time, different objects by different
+ * threads; tokenizers by several at once.
+ *
+ * WEFT_VERSION_MAJOR counts incompatible changes and is the N of libweft.so.N; WEFT_VERSION_MINOR
+ * counts additions. */
+#ifndef WEFT_WEFT_H
+#define WEFT_WEFT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEFT_VERSION_MAJOR 1
+#define WEFT_VERSION_MINOR 0
+
+#define WEFT_API __attribute__((visibility("default")))
+
+/* Major * 1000 + minor of the library that is loaded. */
+WEFT_API int32_t weft_version(void);
+
+/* ---- Errors ---- */
+
+typedef int32_t weft_status;
+enum {
+  WEFT_OK = 0,
+  WEFT_ERROR_USAGE = 2,  /* an argument is wrong */
+  WEFT_ERROR_INPUT = 3,  /* a file or text cannot be used */
+  WEFT_ERROR_DEVICE = 4, /* a device, its driver or its memory failed */
+  WEFT_CANCELLED = 5     /* the caller asked for it */
+};
+
+/* The sentence of the calling thread's last failure; "" before the first. Valid until its next
+ * failure. */
+WEFT_API const char* weft_error(void);
+
+/* ---- Devices ---- */
+
+typedef struct weft_device weft_device;
+
+typedef struct weft_device_info {
+  const char* id;      /* as weft_device_open() takes it: "cuda:0", "hip:0", "sim:gfx942" */
+  const char* name;    /* as its driver names it */
+  const char* target;  /* what its kernels are compiled for: "sm_90a", "gfx942" */
+  const char* missing; /* "" or why there is none of this kind here; the rest is then empty */
+  int32_t units;       /* multiprocessors or compute units */
+  int32_t keeps_time;  /* 0: a simulator, which counts instead */
+  uint64_t memory;     /* bytes */
+  double bandwidth;    /* the vendor's figure, bytes per second; 0: not known */
+} weft_device_info;
+
+/* What there is beside the CPU, and of what is not there why: writes up to `capacity` entries,
+ * valid until the thread's next call, and how many there are. */
+WEFT_API weft_status weft_devices(weft_device_info* out, size_t capacity, size_t* count);
+
+/* "cuda", "cuda:1", "hip", "sim:gfx942". Errors: usage (no such name), device (it is not here;
+ * why). */
+WEFT_API weft_status weft_device_open(const char* id, weft_device** out);
+WEFT_API void weft_device_close(weft_device* device);
+WEFT_API weft_status weft_device_describe(const weft_device* device, weft_device_info* out);
+
+/* The stream of this object's own work: a cudaStream_t or hipStream_t. */
+WEFT_API void* weft_device_stream(weft_device* device);
+
+/* Memory of the device, aligned to 256 bytes, of any contents. Copies run in the order of the
+ * device's own stream; the host's memory may be used again when they return. */
+WEFT_API weft_status weft_allocate(weft_device* device, size_t bytes, void** out);
+WEFT_API weft_status weft_free(weft_device* device, void* data);
+WEFT_API weft_status weft_upload(weft_device* device, void* to, const void* from, size_t bytes);
+WEFT_API weft_status weft_download(weft_device* device, void* to, const void* from, size_t bytes);
+/* Waits for all work. What a kernel did wrong comes out here at the latest. */
+WEFT_API weft_status weft_synchronize(weft_device* device);
+
+/* ---- Operations ---- */
+
+enum { /* formats */
+       WEFT_F32 = 0,
+       WEFT_BF16 = 1,
+       WEFT_F16 = 2,
+       WEFT_E4M3FN = 3,  /* OCP fp8: Hopper, gfx950 */
+       WEFT_E4M3FNUZ = 4 /* gfx942's */
+};
+enum { /* how many numbers share a scale; number = code * scale */
+       WEFT_SCALE_NONE = 0,
+       WEFT_SCALE_TENSOR = 1,
+       WEFT_SCALE_ROW = 2,
+       WEFT_SCALE_BLOCK = 3 /* 128 numbers of a row; of weights [n, k] 128 x 128 */
+};
+enum {                      /* flags */
+       WEFT_ACCUMULATE = 1, /* add to what `out` holds (f32) */
+       WEFT_CONSTANT_B = 2, /* nothing in flight writes b or its scales: they are weights */
+       WEFT_MN_MAJOR = 4    /* a is [k, m] and b is [k, n], row-major (gemm_fp8_blockwise) */
+};
+
+/* A row-major matrix in the memory of the device that runs the operation. */
+typedef struct weft_matrix {
+  void* data;     /* aligned to 16 bytes; null: absent */
+  int64_t stride; /* elements from one row to the next; a multiple of 16 bytes */
+  int32_t format;
+  int32_t reserved; /* 0 */
+} weft_matrix;
+
+/* f32. The scale of row r (of weights: of rows 128 r to 128 r + 127) and block b along the row is
+ * data[r * row_stride + b * block_stride]. */
+typedef struct weft_scales {
+  float* data;
+  int64_t row_stride;
+  int64_t block_stride;
+} weft_scales;
+
+/* Memory that an operation uses beside its operands. Its first WEFT_COUNTER_BYTES are zero before
+ * its first use, and every operation leaves them so; one operation at a time uses it. */
+typedef struct weft_workspace {
+  void* data; /* aligned to 256 bytes */
+  size_t bytes;
+} weft_workspace;
+#define WEFT_COUNTER_BYTES 65536
+
+/* One structure for all products: out[m, n] (+)= sum over k of a[m, k] b[n, k], sums in f32,
+ * rounded once. weft_gemm_bf16            a, b bf16; out bf16 or f32; n and k multiples of 8
+ *   weft_gemm_fp8_blockwise   a, b fp8, scales of blocks; out bf16; n a multiple of 8, k of 128
+ *   weft_gemm_skinny          m up to 32; bf16, or fp8 with scales of the tensor, rows or blocks;
+ * out bf16 or f32; n a multiple of 8, k of 16 */
+typedef struct weft_gemm_args {
+  size_t size; /* of this structure */
+  int64_t m, n, k;
+  weft_matrix a;
+  weft_matrix b;
+  weft_matrix out;
+  weft_scales a_scale;
+  weft_scales b_scale;
+  weft_workspace workspace;
+  int32_t scaling; /* WEFT_SCALE_*; gemm_skinny only */
+  int32_t flags;
+} weft_gemm_args;
+
+/* Operations on rows, with a result that is rounded (bf16, f16) or quantised (fp8: the scale of a
+ * tensor is read; of rows and blocks it is computed as max(largest |v|, 1e-10) / largest of the
+ * format, and written). weft_rmsnorm_quant   h = x + residual, written back to residual (when it
+ * has data); y = h / sqrt(mean(h^2) + epsilon) * weight weft_swiglu_quant    y = silu(x) * up; x is
+ * the gate */
+typedef struct weft_rows_args {
+  size_t size; /* of this structure */
+  int64_t rows;
+  int64_t columns;      /* of the result; a multiple of 8 */
+  weft_matrix x;        /* [rows, columns], bf16 or f16 */
+  weft_matrix up;       /* swiglu_quant: the same format */
+  weft_matrix residual; /* rmsnorm_quant: the same format, or absent */
+  const void* weight;   /* rmsnorm_quant: [columns], the same format */
+  weft_matrix out;      /* fp8, or the format of x */
+  weft_scales scales;
+  weft_workspace workspace;
+  int32_t scaling; /* WEFT_SCALE_* */
+  float epsilon;
+} weft_rows_args;
+
+/* Each operation starts its work on `stream` of the device and returns; it neither allocates nor
+ * waits and can be captured in a graph. A null device is the CPU: it computes in the calling
+ * thread. A null stream is the device's default stream. Errors: usage (which condition on the
+ * operands does not hold), device (no kernel for them there, and why; a launch failed). */
+WEFT_API weft_status weft_gemm_bf16(const weft_gemm_args* args, weft_device* device, void* stream);
+WEFT_API weft_status weft_gemm_fp8_blockwise(const weft_gemm_args* args, weft_device* device,
+                                             void* stream);
+WEFT_API weft_status weft_gemm_skinny(const weft_gemm_args* args, weft_device* device,
+                                      void* stream);
+WEFT_API weft_status weft_rmsnorm_quant(const weft_rows_args* args, weft_device* device,
+                                        void* stream);
+WEFT_API weft_status weft_swiglu_quant(const weft_rows_args* args, weft_device* device,
+                                       void* stream);
+
+/* An operation by name ("gemm_bf16"), `args` being its structure: the bytes of workspace that it
+ * wants there (the one in `args` is not looked at); and how its launch would be cut and by which
+ * rule, as a sentence, valid until the thread's next call. */
+WEFT_API weft_status weft_workspace_bytes(const char* operation, const void* args,
+                                          weft_device* device, size_t* bytes);
+WEFT_API weft_status weft_plan(const char* operation, const void* args, weft_device* device,
+                               const char** plan);
+
+/* Runs of an operation: seconds of each, as a graph with cold caches, into seconds[runs]. Error
+ * (device): the device keeps no time. */
+WEFT_API weft_status weft_time(const char* operation, const void* args, weft_device* device,
+                               int32_t runs, double* seconds);
+
+/* The code object (an ELF file) of an operation's AMD kernels for "gfx942" or "gfx950". */
+WEFT_API weft_status weft_code_object(const char* operation, const char* target, const void** data,
+                                      size_t* bytes);
+
+/* A launch of such a kernel as an operation makes it for `args` on a device "recorded:...".
+ * Pointers in `args` may be any numbers: none is read. Writes up to `capacity` launches and how
+ * many there are; valid until the thread's next call. */
+typedef struct weft_launch {
+  const char* kernel;
+  uint32_t grid[3]; /* workgroups */
+  uint32_t block[3];
+  uint32_t lds; /* bytes beside those that the kernel declares */
+  uint32_t reserved;
+  const void* arguments; /* packed, as the kernel takes them */
+  size_t argument_bytes;
+} weft_launch;
+WEFT_API weft_status weft_launches(const char* operation, const void* args, weft_device* device,
+                                   weft_launch* out, size_t capacity, size_t* count);
+
+/* ---- Tokenizers ---- */
+
+typedef struct weft_tokenizer weft_tokenizer;
+
+/* Reads directory/tokenizer.json. */
+WEFT_API weft_status weft_tokenizer_open(const char* directory, weft_tokenizer** out);
+WEFT_API void weft_tokenizer_close(weft_tokenizer* tokenizer);
+/* The highest id + 1. */
+WEFT_API int64_t weft_tokenizer_size(const weft_tokenizer* tokenizer);
+/* Writes up to `capacity` ids of text[bytes], and how many there are. Error (input): not UTF-8. */
+WEFT_API weft_status weft_encode(const weft_tokenizer* tokenizer, const char* text, size_t bytes,
+                                 int32_t add_special, int32_t* ids, size_t capacity, size_t* count);
+/* Writes up to `capacity` bytes of the text of ids[count], and how many there are; no zero follows.
+ */
+WEFT_API weft_status weft_decode(const weft_tokenizer* tokenizer, const int32_t* ids, size_t count,
+                                 int32_t skip_special, char* text, size_t capacity, size_t* bytes);
+
+/* Turns ids that come one by one into text of whole characters, cut before the first of `stops`. */
+typedef struct weft_stream_decoder weft_stream_decoder;
+/* The tokenizer must outlive it. */
+WEFT_API weft_status weft_stream_decoder_open(const weft_tokenizer* tokenizer,
+                                              const char* const* stops, size_t count,
+                                              weft_stream_decoder** out);
+WEFT_API void weft_stream_decoder_close(weft_stream_decoder* decoder);
+/* What `id` adds, up to where a stop string may begin; `stopped`: one was seen. `text` is valid
+ * until the next call. A negative id: the end of the stream, which gives what was held back. */
+WEFT_API weft_status weft_stream_decoder_push(weft_stream_decoder* decoder, int32_t id,
+                                              const char** text, size_t* bytes, int32_t* stopped);
+
+/* ---- Models ---- */
+
+typedef struct weft_engine weft_engine;
+
+typedef struct weft_engine_options {
+  size_t size;         /* of this structure */
+  const char* device;  /* "cpu", "cuda", "cuda:1"; null: "cpu" */
+  int32_t workers;     /* threads, or SMs; 0: all that this process may use */
+  int32_t sequences;   /* decoded at once: 0 or 1; on cuda up to 8 */
+  int64_t context;     /* positions of a sequence's KV cache; 0: the model's */
+  int32_t kv;          /* WEFT_BF16, WEFT_F32; -1: by the model's size */
+  int32_t activations; /* prefill's products: WEFT_BF16, WEFT_F32; -1: by the model's size */
+  int32_t compressed;  /* weights read in 12 bits without loss: 0, 1; -1: where that is faster */
+  int32_t reserved;    /* 0 */
+} weft_engine_options;
+#define WEFT_ENGINE_OPTIONS_INIT \
+  { sizeof(weft_engine_options), NULL, 0, 0, 0, -1, -1, -1, 0 }
+
+/* Loads a Hugging Face directory. `options` may be null. Errors: input (what of which file), usage
+ * (options that the model cannot have), device. */
+WEFT_API weft_status weft_engine_open(const char* directory, const weft_engine_options* options,
+                                      weft_engine** out);
+WEFT_API void weft_engine_close(weft_engine* engine);
+
+typedef struct weft_engine_info {
+  int64_t vocabulary;
+  int64_t layers;
+  int64_t hidden;
+  int64_t context;
+  int32_t sequences;
+  int32_t workers;
+} weft_engine_info;
+WEFT_API weft_status weft_engine_describe(const weft_engine* engine, weft_engine_info* out);
+
+typedef struct weft_tokens {
+  const int32_t* ids;
+  size_t count;
+} weft_tokens;
+
+/* Gets each token as it is drawn, before the next step begins. 0: that sequence ends here. */
+typedef int32_t (*weft_on_token)(void* user, size_t sequence, int32_t token);
+
+typedef struct weft_generate_options {
+  size_t size;              /* of this structure */
+  int64_t max_tokens;       /* new tokens of each prompt at most */
+  float temperature;        /* 0: greedy */
+  int32_t top_k;            /* 0: off */
+  float top_p;              /* 1: off */
+  float min_p;              /* 0: off */
+  float repetition_penalty; /* 1: off */
+  int32_t ignore_eos;       /* 1: the end-of-sequence token is one like any other */
+  uint64_t seed;            /* sequence i draws with seed + i */
+  weft_on_token on_token;   /* may be null */
+  void* user;               /* its first argument */
+  const int32_t*
+      cancel; /* may be null; not 0, which any thread may make it: ends after this step */
+} weft_generate_options;
+#define WEFT_GENERATE_OPTIONS_INIT \
+  { sizeof(weft_generate_options), 256, 0.0f, 0, 1.0f, 0.0f, 1.0f, 0, 0, NULL, NULL, NULL }
+
+enum { WEFT_STOP_EOS = 0, WEFT_STOP_LENGTH = 1, WEFT_STOP_CONTEXT = 2, WEFT_STOP_CALLER = 3 };
+typedef struct weft_generation {
+  const int32_t* ids; /* new ones, without the end-of-sequence token */
+  size_t count;
+  int32_t stop; /* WEFT_STOP_* */
+  int32_t reserved;
+  double prefill_seconds; /* to the first new token */
+  double decode_seconds;  /* all further steps together */
+} weft_generation;
+
+/* Continues prompts[count], as many at once as the engine decodes, into out[count], which is valid
+ * until the engine's next call. `options` may be null. Errors: input (an empty prompt, an id that
+ * is none, a prompt longer than the context), WEFT_CANCELLED. */
+WEFT_API weft_status weft_generate(weft_engine* engine, const weft_tokens* prompts, size_t count,
+                                   const weft_generate_options* options, weft_generation* out);
+
+/* Natural log-probabilities of ids[1..] given those before, into logprobs[count - 1], and the
+ * logits after the last one into logits[vocabulary]; either may be null. */
+WEFT_API weft_status weft_score(weft_engine* engine, const int32_t* ids, size_t count,
+                                double* logprobs, float* logits);
+
+/* ---- The AMD simulator: code objects by anyone, on no GPU ---- */
+
+typedef struct weft_sim weft_sim;
+typedef struct weft_sim_kernel weft_sim_kernel;
+
+/* "gfx942" or "gfx950". Error (device): this build or this processor cannot. */
+WEFT_API weft_status weft_sim_open(const char* target, weft_sim** out);
+WEFT_API void weft_sim_close(weft_sim* sim);
+/* Zeroed; the address is the host's too, so that the host reads and writes it directly. */
+WEFT_API weft_status weft_sim_allocate(weft_sim* sim, size_t bytes, void** out);
+WEFT_API weft_status weft_sim_free(weft_sim* sim, void* data);
+/* Loads a code object (an ELF file, as a compiler writes it for the target) and finds a kernel in
+ * it; `name` may be null where it has one. Its bytes may go afterwards. */
+WEFT_API weft_status weft_sim_load(weft_sim* sim, const void* code, size_t bytes, const char* name,
+                                   weft_sim_kernel** out);
+WEFT_API void weft_sim_kernel_close(weft_sim_kernel* kernel);
+
+typedef struct weft_sim_kernel_info {
+  const char* name;
+  uint32_t argument_bytes; /* of the explicit arguments */
+  uint32_t arguments;      /* how many explicit ones */
+  uint32_t vgprs, agprs, sgprs;
+  uint32_t vgpr_spills, sgpr_spills;
+  uint32_t lds_bytes;     /* declared; a launch may add to it */
+  uint32_t scratch_bytes; /* of a lane */
+  uint32_t max_threads;   /* of a workgroup */
+} weft_sim_kernel_info;
+WEFT_API weft_status weft_sim_kernel_describe(const weft_sim_kernel* kernel,
+                                              weft_sim_kernel_info* out);
+/* Where explicit argument `index` lies, and its kind: "by_value", "global_buffer". */
+WEFT_API weft_status weft_sim_kernel_argument(const weft_sim_kernel* kernel, uint32_t index,
+                                              uint32_t* offset, uint32_t* bytes, const char** kind);
+
+typedef struct weft_sim_launch_args {
+  size_t size; /* of this structure */
+  uint32_t grid[3];
+  uint32_t block[3];
+  uint32_t lds;     /* bytes beside those that the kernel declares */
+  int32_t sanitize; /* look for uninitialised reads, missing waits, races */
+  uint64_t seed; /* 0: in order, no caches; else a random order, with caches that keep old copies */
+  const void* arguments;
+  size_t argument_bytes;
+} weft_sim_launch_args;
+
+typedef struct weft_sim_count {
+  const char* name;
+  double value;
+} weft_sim_count;
+
+/* What a launch did wrong, a sentence each, and what it counted; valid until the kernel's next
+ * launch. `bound`: the least seconds that the counts allow, by `bound_by`; never a measurement. */
+typedef struct weft_sim_report {
+  const char* const* findings;
+  size_t finding_count;
+  const weft_sim_count* counters;
+  size_t counter_count;
+  double bound;
+  const char* bound_by;
+} weft_sim_report;
+/* Runs to its end. Errors (usage): a launch that the device refuses. */
+WEFT_API weft_status weft_sim_run(weft_sim_kernel* kernel, const weft_sim_launch_args* args,
+                                  weft_sim_report* out);
+
+/* ---- PyTorch ---- */
+
+/* Gives the operators torch.ops.weft.*, which python/weft/ops.py declares, their kernels, in the
+ * PyTorch (2.8 or later) that this process has loaded. `gpu`: what its "cuda" devices are, "cuda"
+ * or "hip". */
+WEFT_API weft_status weft_torch_register(const char* gpu);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
