@@ -52,12 +52,12 @@ struct PageCursor {
   }
 };
 
-/// How many pages may be on their way at once. Many while much of the ring is empty: then the team
-/// waits for weights. Few otherwise: what streams in slows what the SMs tell one another.
+/// How many pages may be on their way at once. Many while much of the ring is empty, and the
+/// team starved of weights. Few otherwise: what streams in slows what the SMs tell one another.
 struct FlightLimits {
-  int hungry;        ///< of a loader, while at least `hungry_slots` slots are free
-  int calm;          ///< otherwise
-  int hungry_slots;  ///< at most as many as there are; 0: always hungry
+  int starved;        ///< of a loader, while at least `starved_slots` slots are free
+  int throttled;      ///< otherwise
+  int starved_slots;  ///< at most as many as there are; 0: always starved
 };
 
 /// A loader's end of the ring, of one thread. kLoaders take turns at the pages. What it needs stays
@@ -91,15 +91,15 @@ class PageFeed {
         return false;
       }
     }
-    int most = limits_.hungry;
-    if (limits_.hungry_slots > 0) {
-      int last = next_.slot + limits_.hungry_slots - 1;  // slots become free in order
+    int most = limits_.starved;
+    if (limits_.starved_slots > 0) {
+      int last = next_.slot + limits_.starved_slots - 1;  // slots become free in order
       uint32_t phase = next_.phase ^ 1;
       if (last >= slots_) {
         last -= slots_;
         phase ^= 1;
       }
-      most = empty(last).test(phase) ? limits_.hungry : limits_.calm;
+      most = empty(last).test(phase) ? limits_.starved : limits_.throttled;
     }
     while (flying_ >= most) {
       land();

@@ -10,22 +10,19 @@
 
 namespace weft::hopper {
 
-/// A place in device memory, in units of 16 bytes from the arena's beginning.
-using Place = uint32_t;
-inline constexpr Place kNowhere = 0xffffffffu;
+/// A place in device memory, in bytes from the arena's beginning.
+using Place = int64_t;
+inline constexpr Place kNowhere = -1;
 
 enum class Opcode : uint8_t {
-  begin_step,    ///< a: inverse frequencies; n: half. The angles of RoPE to shared memory, then
-                 ///< the tokens that the step before drew
-  embed,         ///< a: table, b: out; n: columns; x: scale; first, last: sequences
-  norm_add,      ///< a: x, b: weight, c: residual; n: columns; x: epsilon, y: scale
-  linear,        ///< a: row, or attention's partials (merged); b: weight of the row's norm or
-                 ///< kNowhere, x: its epsilon; k; segments
-  gated_linear,  ///< as linear; one segment; first: its first column
-  attention,     ///< a: q, b: k, c: v, d: keys, e: values, f: partials; first, last: KV heads; n:
-                 ///< split; row; norm: weights, kNowhere: none; x: epsilon
-  combine,       ///< a: attention's partials, b: out; first, last: query heads
-  sample,        ///< a: logits; n: vocabulary; row. Of the worker that tells the host, too
+  begin_step,    ///< waits for the tokens that the step before drew; RoPE's angles
+  embed,         ///< EmbedCode
+  norm_add,      ///< NormAddCode
+  linear,        ///< ProductCode
+  gated_linear,  ///< ProductCode, of one segment
+  attention,     ///< AttentionCode
+  combine,       ///< CombineCode
+  sample,        ///< SampleCode
 };
 
 /// The number of a code's result in a step, see Launch::first_tag; kPlain: a buffer of plain f32;
@@ -35,26 +32,101 @@ using Version = int32_t;
 inline constexpr Version kPlain = -1;
 inline constexpr Version kOperands = -2;
 
-/// Consecutive columns of one product's out.
-struct Segment {
-  Place out = kNowhere;
-  Place bias = kNowhere;     ///< bf16, of these columns
-  Place bias_up = kNowhere;  ///< gated_linear
-  uint32_t columns = 0;
-  float alpha = 1;
-  Version version = kPlain;  ///< of what is written
-  Version prior = kPlain;    ///< of what it is added to, when `accumulate`
-  uint16_t accumulate = 0;
-  uint16_t bias_skip = 0;  ///< elements from the biases' places to the first column's
-  int32_t stride = 0;      ///< elements of out from one sequence's row to the next one's
+/// How a layer's attention cuts the keys that a query sees.
+struct Splits {
+  int32_t count = 1;
+  int32_t window = 0;  ///< keys, the query's own included; 0: all
 };
 
-/// What attention has beyond the common fields.
+struct BeginStepCode {
+  Place inverse_frequencies = kNowhere;  ///< f32 [half]
+  int32_t half = 0;                      ///< pairs of elements that turn
+};
+
+/// Of sequences first .. last - 1.
+struct EmbedCode {
+  Place table = kNowhere;  ///< bf16 [vocabulary, columns]
+  Place out = kNowhere;
+  int32_t columns = 0;
+  int32_t first = 0, last = 0;
+  float scale = 1;
+  Version version = kPlain;  ///< of out
+};
+
+/// residual += scale * rmsnorm(x), of all sequences.
+struct NormAddCode {
+  Place x = kNowhere;
+  Place weight = kNowhere;    ///< bf16 [columns]
+  Place residual = kNowhere;  ///< the worker's own
+  int32_t columns = 0;
+  float epsilon = 0;
+  float scale = 1;
+  Version source = kPlain;   ///< of x
+  Version version = kPlain;  ///< of the residual
+};
+
+/// Consecutive columns of one product's out.
+struct Segment {
+  Place out = kNowhere;   ///< of the first of them; of kOperands: of the rows
+  Place bias = kNowhere;  ///< bf16, of these columns
+  uint32_t columns = 0;
+  Version version = kPlain;  ///< of what is written
+  int32_t stride = 0;        ///< elements of out from one sequence's row to the next one's
+};
+inline constexpr int kMostSegments = 3;
+
+/// The rows of all sequences times weights [columns, k] that are in the worker's stream.
+struct ProductCode {
+  Place row = kNowhere;          ///< or, `merged`, attention's partials
+  Place norm_weight = kNowhere;  ///< of an RMSNorm of the row, bf16 [k]; kNowhere: none
+  Place up_bias = kNowhere;      ///< gated_linear: a segment's bias is the gate's
+  float epsilon = 0;             ///< the norm's
+  int32_t k = 0;
+  int32_t first = 0;        ///< of the columns, in the whole product
+  uint32_t stream = 0;      ///< of the first page, in units of 16 bytes from the worker's stream
+  Version source = kPlain;  ///< of the row, or of the partials
+  Splits splits;            ///< of the partials
+  float alpha = 1;          ///< of the sums, biases included; of one segment alone
+  Version prior = kPlain;   ///< of what they are added to, `accumulate`
+  uint8_t accumulate = 0;   ///< to what is in out; of one segment alone
+  uint8_t merged = 0;       ///< the row is attention's splits
+  uint8_t streamed = 0;     ///< rows come slice by slice: kOperands alone
+  uint8_t compressed = 0;   ///< the weights (see ops/linear/hopper_compress.h)
+  uint8_t fold = 0;         ///< of the last unit (see ops/linear/hopper.cuh)
+  Segment segment[kMostSegments];
+};
+
+/// Attention of one sequence over a split of its keys, for KV heads first .. last - 1. Queries, and
+/// the step's own key and value where the split has them, are normed and rotated on the way.
 struct AttentionCode {
-  Place query_norm = kNowhere;
-  Place key_norm = kNowhere;
-  uint32_t whole_norm = 0;         ///< over all heads together
-  Version k = kPlain, v = kPlain;  ///< of keys and values
+  Place q = kNowhere, k = kNowhere, v = kNowhere;  ///< as projected
+  Place keys = kNowhere, values = kNowhere;        ///< caches
+  Place partials = kNowhere;
+  Place query_norm = kNowhere, key_norm = kNowhere;  ///< weights; kNowhere: no norm
+  Version q_version = kPlain, k_version = kPlain, v_version = kPlain;
+  Version version = kPlain;  ///< of the partials
+  int32_t sequence = 0;
+  int32_t first = 0, last = 0;
+  int32_t split = 0;
+  Splits splits;
+  float scale = 1;  ///< of q.k
+  float epsilon = 0;
+  uint32_t whole_norm = 0;  ///< norms are over all heads together
+};
+
+/// Merges attention's splits of query heads first .. last - 1, of all sequences, to operands.
+struct CombineCode {
+  Place partials = kNowhere;
+  Place out = kNowhere;
+  int32_t first = 0, last = 0;
+  Version source = kPlain;  ///< of the partials
+  Splits splits;
+};
+
+struct SampleCode {
+  Place logits = kNowhere;  ///< f32 [sequences, vocabulary]
+  int32_t vocabulary = 0;
+  int32_t sequence = 0;
 };
 
 /// Threads that take turns at bringing pages: one alone brings one every 900 cycles or so.
@@ -64,56 +136,50 @@ inline constexpr uint32_t kMostTag = 0xffff;
 
 inline constexpr int kMostWaits = 4;
 inline constexpr int kMostSignals = 2;
-inline constexpr int kMostSegments = 3;
 inline constexpr uint16_t kPreviousStep = 0x8000;
 
 /// What decides what is to be done.
 struct alignas(16) CodeHead {
-  Opcode opcode = Opcode::embed;
+  Opcode opcode = Opcode::begin_step;
   uint8_t waits = 0;
   uint8_t signals = 0;
-  uint8_t head = 0;  ///< part of the way to the logits: not done where the token is given
-  uint16_t units = 0;
-  uint8_t ends_step = 0;  ///< the worker's last code
-  uint8_t segments = 0;
+  uint8_t head = 0;                ///< makes or reads logits: not done where the token is forced
+  uint16_t units = 0;              ///< of a product
+  uint8_t ends_step = 0;           ///< the worker's last code
+  uint8_t segments = 0;            ///< of a product
   uint16_t wait[kMostWaits] = {};  ///< event | kPreviousStep
 };
 
 struct Code : CodeHead {
   uint16_t signal[kMostSignals] = {};  ///< event
-  uint8_t candidates = 0;              ///< linear: tell all workers the best of these columns
-  uint8_t merged = 0;                  ///< linear: the row is attention's splits
-  uint8_t fold = 0;                    ///< of a product's last unit (see ops/linear/hopper.cuh)
   int32_t operation = 0;               ///< index in the Program, for messages
-  Place a = kNowhere, b = kNowhere, c = kNowhere, d = kNowhere, e = kNowhere, f = kNowhere;
-  int32_t n = 0, k = 0, first = 0, last = 0;
-  int32_t row = 0;  ///< the sequence's, where a code works on one sequence; else it does on all
-  float x = 0, y = 0;
-  uint32_t stream = 0;       ///< of the first page, in units of 16 bytes from the worker's stream
-  uint8_t compressed = 0;    ///< a product's weights (see ops/linear/hopper_compress.h)
-  uint8_t streamed = 0;      ///< a product's rows come slice by slice: kOperands alone
-  Version source = kPlain;   ///< of what `a` is
-  Version version = kPlain;  ///< of what embed and attention write
-  Segment segment[kMostSegments];
-  AttentionCode attention;
+  union {
+    BeginStepCode begin_step;
+    EmbedCode embed;
+    NormAddCode norm_add;
+    ProductCode product;
+    AttentionCode attention;
+    CombineCode combine;
+    SampleCode sample;
+  };
+
+  constexpr Code() : begin_step() {}
 };
-static_assert(sizeof(Code) == 224);
+static_assert(sizeof(Code) == 192);  // a multiple of 16
 
 /// What every code of a program shares.
 struct ModelShape {
   int32_t sequences = 1;
   int32_t query_heads = 0, kv_heads = 0, head_dim = 0;
-  int32_t group = 0;  ///< query heads to a KV head
-  int32_t window = 0, splits = 1;
+  int32_t group = 0;     ///< query heads to a KV head
   int32_t capacity = 0;  ///< positions of the KV cache
   int32_t vocabulary = 0;
-  float attention_scale = 1;
   bool kv_f32 = false;
 };
 
 inline constexpr int kMostEos = 8;
 
-/// Host memory, mapped: what the kernel tells the host while it runs.
+/// Host memory, mapped: what the kernel reports to the host while it runs.
 struct Mailbox {
   uint32_t stop = 0;                     ///< what the host copies to Launch::stop
   uint32_t tokens[kMostSequences] = {};  ///< kernel: new tokens so far in this launch
@@ -129,10 +195,10 @@ struct Failure {
   uint32_t tag = 0;       ///< of the step
 };
 
-/// What a worker says of a sequence's next token, in two 8-byte words that are each written and
-/// read whole. Where the best logit is the token, all workers say which of theirs is the best, and
-/// each reader takes the best of all; otherwise who samples the sequence has drawn it and says it
-/// alone.
+/// What a worker publishes of a sequence's next token, in two 8-byte words that are each written
+/// and read whole. Where the best logit is the token, all workers publish which of theirs is the
+/// best, and each reader takes the best of all; otherwise who samples the sequence has drawn it and
+/// publishes it alone.
 struct alignas(16) Draw {
   float logit = 0;
   uint32_t number = 0;  ///< Launch::first_draw + step
@@ -161,19 +227,19 @@ struct Launch {
   uint32_t first_draw = 1;  ///< of the first step's Draws: 1 or more, and never the same twice
 
   ModelShape shape;
-  int32_t scratch_bytes = 0;         ///< shared memory for rows and attention
-  int32_t most_codes = 0;            ///< of a worker
-  int32_t pages = 0;                 ///< in the ring
-  int32_t page_bytes = 0;            ///< from a page to the next
-  int32_t pages_in_flight = 0;       ///< of a loader, while `hungry_slots` are free (FlightLimits)
-  int32_t calm_pages_in_flight = 0;  ///< otherwise
-  int32_t hungry_slots = 0;          ///< 0: always as if they were
+  int32_t scratch_bytes = 0;    ///< shared memory for rows and attention
+  int32_t most_codes = 0;       ///< of a worker
+  int32_t pages = 0;            ///< in the ring
+  int32_t page_bytes = 0;       ///< from a page to the next
+  int32_t pages_in_flight = 0;  ///< of a loader, while `starved_slots` are free (FlightLimits)
+  int32_t throttled_pages_in_flight = 0;  ///< otherwise
+  int32_t starved_slots = 0;              ///< 0: always as if they were
 
   int32_t* tokens = nullptr;  ///< [sequences, capacity + 1]: of each position
-  /// Of the first step, by sequence. Below 0, and from the cache's end on, a sequence only keeps
-  /// the others company: it feeds its first or its last token again.
+  /// Of the first step, by sequence. Below 0, and from the cache's end on, a sequence is
+  /// idle: it feeds its first or its last token again.
   int32_t position[kMostSequences] = {};
-  int32_t silent = 0;  ///< steps from the first on whose next tokens are given; later ones draw
+  int32_t forced_steps = 0;  ///< from the first on: their next tokens are forced; later ones draw
   int32_t steps = 0;
   int32_t eos[kMostEos] = {};
   int32_t eos_count = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "base/check.h"
@@ -86,29 +87,6 @@ std::vector<bool> events_in_data(const Program& program, const std::vector<bool>
   return result;
 }
 
-/// What the codes of all layers' attention have in common.
-Status share_shape(const Program& program, ModelShape& shape) {
-  const AttentionOp* first = nullptr;
-  for (const Operation& operation : program.operations) {
-    const auto* op = std::get_if<AttentionOp>(&operation.body);
-    if (op == nullptr) {
-      continue;
-    }
-    if (first == nullptr) {
-      first = op;
-      shape.splits = static_cast<int32_t>(op->splits);
-      shape.window = static_cast<int32_t>(op->window);
-      shape.attention_scale = op->scale;
-    } else if (op->splits != first->splits || op->window != first->window ||
-               op->scale != first->scale) {
-      return without_kernel(fmt::format(
-          "layers differ: windows of {} and {} keys (0: all), scales {} and {}, splits {} and {}",
-          first->window, op->window, first->scale, op->scale, first->splits, op->splits));
-    }
-  }
-  return {};
-}
-
 /// Lowers the instructions of one worker.
 class WorkerLowering {
  public:
@@ -181,7 +159,6 @@ class WorkerLowering {
   }
 
   // Places.
-  Place place(int64_t bytes) const { return static_cast<Place>(bytes / 16); }
   Place buffer(BufferId id) const {
     if (id == kNone) {
       return kNowhere;
@@ -189,8 +166,7 @@ class WorkerLowering {
     const auto index = static_cast<size_t>(id);
     const bool own = program_.buffers[index].space == Space::worker;
     WEFT_CHECK(arena_.buffers[index] >= 0);
-    return place(arena_.buffers[index] +
-                 (own ? static_cast<int64_t>(worker_) * arena_.worker_bytes : 0));
+    return arena_.buffers[index] + (own ? static_cast<int64_t>(worker_) * arena_.worker_bytes : 0);
   }
   /// The version that this instruction writes to a buffer.
   Version version(BufferId id) const {
@@ -212,11 +188,6 @@ class WorkerLowering {
     }
     WEFT_CHECK(false);  // verify() has seen that every read has a write before it
   }
-  /// Elements of a buffer in units of a Place, tagged or not.
-  static Place elements(int64_t count) {
-    WEFT_CHECK(count % 4 == 0);
-    return static_cast<Place>(count / 4);
-  }
   const Tensor& tensor(const WeightRef& ref) const { return weights_.get(ref.role, ref.layer); }
   int64_t weight_bytes(const WeightRef& ref) const {
     return arena_.weights[static_cast<size_t>(&tensor(ref) - weights_.tensors().data())];
@@ -231,15 +202,17 @@ class WorkerLowering {
           fmt::format("{} is {}: the cuda device runs bf16 weights; use --device cpu", t.name,
                       name_of(t.dtype)));
     }
-    return place(weight_bytes(ref));
+    return weight_bytes(ref);
   }
-  /// A bias's elements from `column` on, less the last column % kPlaceElements.
-  static constexpr int64_t kPlaceElements = 8;
+  /// A bias's elements from `column` on.
   Result<Place> bias(const WeightRef& ref, int64_t column) const {
     WEFT_ASSIGN(const Place base, weight(ref));
-    return base == kNowhere ? base : base + static_cast<Place>(column / kPlaceElements);
+    return base == kNowhere ? base : base + column * size_of(Element::bf16);
   }
 
+  static Splits splits_of(const AttentionOp& op) {
+    return {static_cast<int32_t>(op.splits), static_cast<int32_t>(op.window)};
+  }
   static Status not_fused() {
     return input_error("the cuda device runs programs with fused attention");
   }
@@ -248,11 +221,12 @@ class WorkerLowering {
   /// attention's splits merged. The program makes it a buffer of the worker's own.
   struct InputRow {
     BufferId made = kNone - 1;  ///< the buffer that is not made
-    Place a = kNowhere;
-    Place norm = kNowhere;
+    Place row = kNowhere;
+    Place norm_weight = kNowhere;
     float epsilon = 0;
     Version source = kPlain;
     bool merged = false;
+    Splits splits = {};
   };
   void leave_to_product(const InputRow& row) {
     input_row_ = row;
@@ -267,30 +241,34 @@ class WorkerLowering {
     }
     const Code& code =
         *std::find_if(codes().rbegin(), codes().rend(), [](const Code& c) { return c.units > 0; });
-    const int64_t slice_bytes = weight_slice_bytes(code.compressed != 0);
+    const ProductCode& product = code.product;
+    const int64_t slices = slices_of(product.k);
+    const int64_t slice_bytes = weight_slice_bytes(product.compressed != 0);
     for (int i = 0; i < code.units; ++i) {
       const int block = i / kBlockUnits * kBlockUnits;  // its first unit
       PackJob& job = units_[static_cast<size_t>(i)];
-      job.destination = out_.packed_bytes + block * slices_of(code.k) * slice_bytes;
-      job.first = static_cast<int32_t>((i - block) * slices_of(code.k));
-      job.slices = block_runs(code.k, code.units, code.fold, block).slices();
+      job.destination = out_.packed_bytes + block * slices * slice_bytes;
+      job.first = static_cast<int32_t>((i - block) * slices);
+      job.slices = block_runs(product.k, code.units, product.fold, block).slices();
       out_.pack.push_back(job);
     }
-    out_.packed_bytes += product_slices(code.k, code.units, code.fold) * slice_bytes;
+    out_.packed_bytes += product_slices(product.k, code.units, product.fold) * slice_bytes;
     units_.clear();
   }
   /// The units of a tile; `up`: the other half of each unit, if that is not the same weight's.
   void add_units(Code& code, Range columns, const WeightRef& ref, const WeightRef* up = nullptr) {
     constexpr int64_t kHalf = kUnitColumns / 2;
     const int64_t unit = up != nullptr ? kHalf : kUnitColumns;
-    const int64_t k = code.k;
+    ProductCode& product = code.product;
+    const int64_t k = product.k;
     code.units = static_cast<uint16_t>(code.units + units_of(columns.size(), unit));
-    code.fold = static_cast<uint8_t>(program_.sequences > 1 ? 0 : last_fold(columns.size(), unit));
+    product.fold =
+        static_cast<uint8_t>(program_.sequences > 1 ? 0 : last_fold(columns.size(), unit));
     for (int64_t c = columns.begin; c < columns.end; c += unit) {
       PackJob job;
-      job.k = code.k;
-      job.fold = static_cast<int16_t>(c + unit < columns.end ? 0 : code.fold);
-      job.compressed = code.compressed;
+      job.k = product.k;
+      job.fold = static_cast<int16_t>(c + unit < columns.end ? 0 : product.fold);
+      job.compressed = product.compressed;
       job.operation = instruction_->operation;
       const int64_t most = kHalf >> job.fold;
       for (const int half : {0, 1}) {
@@ -303,49 +281,72 @@ class WorkerLowering {
     }
   }
   bool compressed() const { return !plain_[static_cast<size_t>(instruction_->operation)]; }
-  Status begin_product(int64_t k, BufferId a) {
+  Status begin_product(Opcode opcode, int64_t k, BufferId a) {
     if (k % 8 != 0) {
       return input_error(
           fmt::format("a product over {} elements: the cuda device wants multiples of 8", k));
     }
     pack_product();
     const bool made_here = a == input_row_.made;
-    const InputRow row = made_here ? input_row_ : InputRow{.a = buffer(a), .source = source(a)};
+    const InputRow row = made_here ? input_row_ : InputRow{.row = buffer(a), .source = source(a)};
     WEFT_CHECK(row.source != kPlain);
-    code_.a = row.a;
-    code_.b = row.norm;
-    code_.x = row.epsilon;
-    code_.merged = row.merged ? 1 : 0;
-    code_.source = row.source;
-    code_.k = static_cast<int32_t>(k);
-    code_.compressed = compressed() ? 1 : 0;
+    ProductCode& product = begin(opcode, code_.product);
+    product.row = row.row;
+    product.norm_weight = row.norm_weight;
+    product.epsilon = row.epsilon;
+    product.merged = row.merged ? 1 : 0;
+    product.splits = row.splits;
+    product.source = row.source;
+    product.k = static_cast<int32_t>(k);
+    product.first = static_cast<int32_t>(instruction_->tile.begin);
+    product.compressed = compressed() ? 1 : 0;
     out_.page_bytes = std::max(out_.page_bytes, page_bytes(compressed()));
-    code_.stream = static_cast<uint32_t>((out_.packed_bytes - out_.streams.back()) / 16);
+    product.stream = static_cast<uint32_t>((out_.packed_bytes - out_.streams.back()) / 16);
     product_input_ = a;
     return {};
   }
+  /// Whether a product joins the one before it: the projections of one row follow one another
+  /// without a wait, and are one product as long as units are whole.
+  bool joins_product(const LinearOp& op) {
+    if (codes().empty() || codes().back().opcode != Opcode::linear) {
+      return false;
+    }
+    const Code& code = codes().back();
+    const ProductCode& product = code.product;
+    return instruction_->waits.empty() && product.k == op.k && product_input_ == op.a &&
+           product.fold == 0 && (product.compressed != 0) == compressed() &&
+           code.segments < kMostSegments && op.out != program_.logits && op.alpha == 1 &&
+           product.alpha == 1 && !op.accumulate && product.accumulate == 0 &&
+           (instruction_->signal == kNone || in_data_[static_cast<size_t>(instruction_->signal)]);
+  }
   /// How a product's rows come: shared memory for all of what a worker would have to make again.
-  void place_rows(Code& code) {
+  void place_rows(ProductCode& product) {
     const int batch = batch_of(out_.shape.sequences);
-    int64_t slices = row_slices(code.k, code.fold);
-    code.streamed = code.source == kOperands && rows_are_streamed(slices) ? 1 : 0;
-    if (code.streamed != 0) {
+    int64_t slices = row_slices(product.k, product.fold);
+    product.streamed = product.source == kOperands && rows_are_streamed(slices) ? 1 : 0;
+    if (product.streamed != 0) {
       slices = kTeamWarps * kStreamedSlices;
     }
     out_.scratch_bytes =
         std::max(out_.scratch_bytes, static_cast<int32_t>(slices * row_slice_bytes(batch)));
   }
+  /// Makes the code one of `opcode`, whose fields are `fields` of it.
+  template <class Fields>
+  Fields& begin(Opcode opcode, Fields& fields) {
+    code_.opcode = opcode;
+    return *std::construct_at(&fields);
+  }
 
  public:
   Status operator()(const EmbedOp& op) {
-    code_.opcode = Opcode::embed;
-    WEFT_ASSIGN(code_.a, weight(op.table));
-    code_.b = buffer(op.out);
-    code_.version = version(op.out);
-    code_.n = static_cast<int32_t>(op.columns);
-    code_.x = op.scale;
-    code_.first = static_cast<int32_t>(instruction_->rows.begin);
-    code_.last = static_cast<int32_t>(instruction_->rows.end);
+    EmbedCode& embed = begin(Opcode::embed, code_.embed);
+    WEFT_ASSIGN(embed.table, weight(op.table));
+    embed.out = buffer(op.out);
+    embed.version = version(op.out);
+    embed.columns = static_cast<int32_t>(op.columns);
+    embed.scale = op.scale;
+    embed.first = static_cast<int32_t>(instruction_->rows.begin);
+    embed.last = static_cast<int32_t>(instruction_->rows.end);
     return {};
   }
   Status operator()(const RopeAnglesOp& op) {
@@ -355,9 +356,9 @@ class WorkerLowering {
     if (op.scale != 1) {
       return without_kernel(fmt::format("RoPE scales cosines and sines by {}", op.scale));
     }
-    code_.opcode = Opcode::begin_step;
-    code_.a = buffer(op.inverse_frequencies);
-    code_.n = static_cast<int32_t>(op.half);
+    BeginStepCode& step = begin(Opcode::begin_step, code_.begin_step);
+    step.inverse_frequencies = buffer(op.inverse_frequencies);
+    step.half = static_cast<int32_t>(op.half);
     return {};
   }
   Status operator()(const LayerNormOp&) { return without_kernel("norms are LayerNorms"); }
@@ -365,21 +366,25 @@ class WorkerLowering {
     if (op.weight_offset != 0) {
       return without_kernel(fmt::format("norms' weights are stored less {}", op.weight_offset));
     }
-    WEFT_ASSIGN(code_.b, weight(op.weight));
-    code_.n = static_cast<int32_t>(op.columns);
-    code_.x = op.epsilon;
-    code_.head = op.weight.role == Role::final_norm ? 1 : 0;
-    code_.a = buffer(op.x);
-    code_.source = source(op.x);
-    if (op.residual != kNone) {
-      code_.opcode = Opcode::norm_add;
-      code_.c = buffer(op.residual);
-      code_.version = version(op.residual);
-      code_.y = op.scale;
-    } else {
+    WEFT_ASSIGN(const Place norm_weight, weight(op.weight));
+    if (op.residual == kNone) {
       WEFT_CHECK(program_.buffers[static_cast<size_t>(op.out)].space == Space::worker);
-      leave_to_product({op.out, code_.a, code_.b, op.epsilon, code_.source, false});
+      leave_to_product({.made = op.out,
+                        .row = buffer(op.x),
+                        .norm_weight = norm_weight,
+                        .epsilon = op.epsilon,
+                        .source = source(op.x)});
+      return {};
     }
+    NormAddCode& norm = begin(Opcode::norm_add, code_.norm_add);
+    norm.x = buffer(op.x);
+    norm.weight = norm_weight;
+    norm.residual = buffer(op.residual);
+    norm.columns = static_cast<int32_t>(op.columns);
+    norm.epsilon = op.epsilon;
+    norm.scale = op.scale;
+    norm.source = source(op.x);
+    norm.version = version(op.residual);
     return {};
   }
   Status operator()(const LinearOp& op) {
@@ -391,36 +396,25 @@ class WorkerLowering {
     }
     const Range columns = instruction_->tile;
     Segment segment;
-    segment.out = buffer(op.out) + elements(columns.begin);
+    segment.out = buffer(op.out) + columns.begin * size_of(Element::f32);
     segment.version = version(op.out);
     WEFT_ASSIGN(segment.bias, bias(op.bias, columns.begin));
-    segment.bias_skip = static_cast<uint16_t>(columns.begin % kPlaceElements);
     segment.columns = static_cast<uint32_t>(columns.size());
-    segment.alpha = op.alpha;
-    segment.accumulate = op.accumulate ? 1 : 0;
     segment.stride = static_cast<int32_t>(op.n);
-    segment.prior = op.accumulate ? source(op.out) : kPlain;
     WEFT_TRY(weight(op.weight));
 
-    // The projections of one row follow one another without a wait: they are one product, as long
-    // as units are whole.
-    Code* code = codes().empty() ? nullptr : &codes().back();
-    joined_ =
-        code != nullptr && code->opcode == Opcode::linear && instruction_->waits.empty() &&
-        code->k == op.k && product_input_ == op.a && code->fold == 0 &&
-        (code->compressed != 0) == compressed() && code->segments < kMostSegments &&
-        op.out != program_.logits &&
-        (instruction_->signal == kNone || in_data_[static_cast<size_t>(instruction_->signal)]);
+    joined_ = joins_product(op);
+    Code* code = joined_ ? &codes().back() : &code_;
     if (!joined_) {
-      code = &code_;
-      code->opcode = Opcode::linear;
-      WEFT_TRY(begin_product(op.k, op.a));
-      code->head = code->candidates = op.out == program_.logits ? 1 : 0;
-      code->first = static_cast<int32_t>(columns.begin);
+      WEFT_TRY(begin_product(Opcode::linear, op.k, op.a));
+      code->head = op.out == program_.logits ? 1 : 0;
+      code->product.alpha = op.alpha;
+      code->product.accumulate = op.accumulate ? 1 : 0;
+      code->product.prior = op.accumulate ? source(op.out) : kPlain;
     }
-    code->segment[code->segments++] = segment;
+    code->product.segment[code->segments++] = segment;
     add_units(*code, columns, op.weight);
-    place_rows(*code);
+    place_rows(code->product);
     return {};
   }
   Status operator()(const GatedLinearOp& op) {
@@ -428,23 +422,23 @@ class WorkerLowering {
       return without_kernel(fmt::format("the FFN's activation is {}", name_of(op.activation)));
     }
     const Range columns = instruction_->tile;
-    code_.opcode = Opcode::gated_linear;
-    WEFT_TRY(begin_product(op.k, op.a));
-    Segment& segment = code_.segment[0];
+    WEFT_TRY(begin_product(Opcode::gated_linear, op.k, op.a));
+    ProductCode& product = code_.product;
+    Segment& segment = product.segment[0];
     segment.version = version(op.out);
-    code_.first = static_cast<int32_t>(columns.begin);
-    const Place first = elements(columns.begin);  // where columns lie one after the other
-    segment.out = buffer(op.out) + (segment.version == kOperands ? 0 : first);
+    segment.out = buffer(op.out);
+    if (segment.version != kOperands) {  // columns lie one after the other
+      segment.out += columns.begin * size_of(Element::f32);
+    }
     WEFT_ASSIGN(segment.bias, bias(op.gate_bias, columns.begin));
-    WEFT_ASSIGN(segment.bias_up, bias(op.up_bias, columns.begin));
+    WEFT_ASSIGN(product.up_bias, bias(op.up_bias, columns.begin));
     WEFT_TRY(weight(op.gate));
     WEFT_TRY(weight(op.up));
-    segment.bias_skip = static_cast<uint16_t>(columns.begin % kPlaceElements);
     segment.columns = static_cast<uint32_t>(columns.size());
     segment.stride = static_cast<int32_t>(op.n);
     code_.segments = 1;
     add_units(code_, columns, op.gate, &op.up);
-    place_rows(code_);
+    place_rows(product);
     return {};
   }
   Status operator()(const RopeAppendOp&) { return not_fused(); }
@@ -462,48 +456,53 @@ class WorkerLowering {
       return without_kernel(fmt::format("RoPE turns {} of a head's {} elements",
                                         op.head_dim - op.unturned, op.head_dim));
     }
-    code_.opcode = Opcode::attention;
-    code_.a = buffer(op.q);
-    code_.b = buffer(op.k);
-    code_.c = buffer(op.v);
-    code_.d = buffer(op.keys);
-    code_.e = buffer(op.values);
-    code_.f = buffer(op.partials);
-    code_.first = static_cast<int32_t>(instruction_->tile.begin);
-    code_.last = static_cast<int32_t>(instruction_->tile.end);
-    code_.n = instruction_->split;
-    code_.row = static_cast<int32_t>(instruction_->rows.begin);
-    code_.x = op.epsilon;
-    code_.source = source(op.q);
-    code_.attention.k = source(op.k);
-    code_.attention.v = source(op.v);
-    code_.version = version(op.partials);
-    WEFT_ASSIGN(code_.attention.query_norm, weight(op.query_norm));
-    WEFT_ASSIGN(code_.attention.key_norm, weight(op.key_norm));
-    code_.attention.whole_norm = op.whole_norm ? 1 : 0;
+    AttentionCode& attention = begin(Opcode::attention, code_.attention);
+    attention.q = buffer(op.q);
+    attention.k = buffer(op.k);
+    attention.v = buffer(op.v);
+    attention.keys = buffer(op.keys);
+    attention.values = buffer(op.values);
+    attention.partials = buffer(op.partials);
+    WEFT_ASSIGN(attention.query_norm, weight(op.query_norm));
+    WEFT_ASSIGN(attention.key_norm, weight(op.key_norm));
+    attention.q_version = source(op.q);
+    attention.k_version = source(op.k);
+    attention.v_version = source(op.v);
+    attention.version = version(op.partials);
+    attention.sequence = static_cast<int32_t>(instruction_->rows.begin);
+    attention.first = static_cast<int32_t>(instruction_->tile.begin);
+    attention.last = static_cast<int32_t>(instruction_->tile.end);
+    attention.split = instruction_->split;
+    attention.splits = splits_of(op);
+    attention.scale = op.scale;
+    attention.epsilon = op.epsilon;
+    attention.whole_norm = op.whole_norm ? 1 : 0;
     return {};
   }
   Status operator()(const AttentionCombineOp& op) {
-    if (program_.buffers[static_cast<size_t>(op.attention.out)].space != Space::worker) {
-      code_.opcode = Opcode::combine;
-      code_.a = buffer(op.attention.partials);
-      code_.source = source(op.attention.partials);
-      code_.b = buffer(op.attention.out);
-      code_.first = static_cast<int32_t>(instruction_->tile.begin);
-      code_.last = static_cast<int32_t>(instruction_->tile.end);
+    const AttentionOp& attention = op.attention;
+    if (program_.buffers[static_cast<size_t>(attention.out)].space == Space::worker) {
+      leave_to_product({.made = attention.out,
+                        .row = buffer(attention.partials),
+                        .source = source(attention.partials),
+                        .merged = true,
+                        .splits = splits_of(attention)});
       return {};
     }
-    leave_to_product({.made = op.attention.out,
-                      .a = buffer(op.attention.partials),
-                      .source = source(op.attention.partials),
-                      .merged = true});
+    CombineCode& combine = begin(Opcode::combine, code_.combine);
+    combine.partials = buffer(attention.partials);
+    combine.out = buffer(attention.out);
+    combine.first = static_cast<int32_t>(instruction_->tile.begin);
+    combine.last = static_cast<int32_t>(instruction_->tile.end);
+    combine.source = source(attention.partials);
+    combine.splits = splits_of(attention);
     return {};
   }
   Status operator()(const SampleOp& op) {
-    code_.opcode = Opcode::sample;
-    code_.a = buffer(op.logits);
-    code_.n = static_cast<int32_t>(op.vocabulary);
-    code_.row = static_cast<int32_t>(instruction_->rows.begin);
+    SampleCode& sample = begin(Opcode::sample, code_.sample);
+    sample.logits = buffer(op.logits);
+    sample.vocabulary = static_cast<int32_t>(op.vocabulary);
+    sample.sequence = static_cast<int32_t>(instruction_->rows.begin);
     code_.head = 1;
     return {};
   }
@@ -592,11 +591,6 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
     return input_error(fmt::format("{} needs {} events: the kernel's codes name {}", config.name,
                                    program.events.size(), kMostEvents));
   }
-  if (arena.bytes / 16 >= static_cast<int64_t>(kNowhere)) {
-    return input_error(fmt::format(
-        "{} needs {} GiB beside its packed weights: the kernel's codes reach 64; lower --context",
-        config.name, arena.bytes >> 30));
-  }
   Lowered out;
   out.codes.resize(program.workers.size());
   out.shape.sequences = static_cast<int32_t>(program.sequences);
@@ -611,7 +605,6 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   }
   out.scratch_bytes = static_cast<int32_t>(
       attention_scratch_bytes(kTeamWarps, config.head_dim, config.query_heads / config.kv_heads));
-  WEFT_TRY(share_shape(program, out.shape));
   const std::vector<bool> in_data = events_in_data(program, arena.tagged);
   for (size_t worker = 0; worker < program.workers.size(); ++worker) {
     WEFT_TRY(WorkerLowering(program, weights, arena, in_data, plain, worker, out).run());

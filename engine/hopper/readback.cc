@@ -62,7 +62,7 @@ std::vector<Code> codes_until(std::span<const Code> codes, int32_t end) {
     // A product may be the products of several operations, in their order.
     Code& last = result.back();
     // Its weights lie as those of the whole are dealt: it is done whole, and stores less.
-    while (last.segments > 1 && last.segment[last.segments - 1].version >= end) {
+    while (last.segments > 1 && last.product.segment[last.segments - 1].version >= end) {
       --last.segments;
     }
   }

@@ -53,7 +53,7 @@ TEST(Readback, CutsTheListsBetweenOperations) {
         EXPECT_EQ(code.ends_step != 0, &code == &cut.back());
         EXPECT_LT(code.operation, end);
         for (int i = 0; i < code.segments; ++i) {
-          columns += code.segment[i].columns;
+          columns += code.product.segment[i].columns;
         }
       }
     }
@@ -130,13 +130,12 @@ TEST(Readback, KeepsWhatTheCodesWrite) {
     const std::vector<bool> kept = kept_buffers(made.program);
     std::vector<bool> written(made.program.buffers.size(), false);
     const auto mark = [&](Place place) {
-      const int64_t byte = int64_t{place} * 16;
       for (size_t i = 0; i < written.size(); ++i) {
         const Buffer& buffer = made.program.buffers[i];
         const int64_t copies = buffer.space == Space::worker ? kSms : 1;
         for (int64_t copy = 0; copy < copies && made.arena.buffers[i] >= 0; ++copy) {
           const int64_t begin = made.arena.buffers[i] + copy * made.arena.worker_bytes;
-          if (place != kNowhere && byte >= begin && byte < begin + buffer.bytes()) {
+          if (place != kNowhere && place >= begin && place < begin + buffer.bytes()) {
             written[i] = true;
           }
         }
@@ -145,16 +144,16 @@ TEST(Readback, KeepsWhatTheCodesWrite) {
     for (const auto& worker : made.lowered.codes) {
       for (const Code& code : worker) {
         if (code.opcode == Opcode::embed) {
-          mark(code.b);
+          mark(code.embed.out);
         } else if (code.opcode == Opcode::norm_add) {
-          mark(code.c);
+          mark(code.norm_add.residual);
         } else if (code.opcode == Opcode::attention) {
-          mark(code.d);
-          mark(code.e);
-          mark(code.f);
+          mark(code.attention.keys);
+          mark(code.attention.values);
+          mark(code.attention.partials);
         }
         for (int i = 0; i < code.segments; ++i) {
-          mark(code.segment[i].out);
+          mark(code.product.segment[i].out);
         }
       }
     }

@@ -28,8 +28,8 @@ namespace {
 
 // Enough bytes on their way for the memory's full rate; more only slows what SMs tell one another.
 constexpr int kBytesInFlight = 98304;
-constexpr int kCalmBytesInFlight = 49152;
-constexpr int kHungryBytes = 65536;
+constexpr int kThrottledBytesInFlight = 49152;
+constexpr int kStarvedBytes = 65536;
 constexpr int kFewestInFlight = 1;  // of a loader
 constexpr int64_t kKeptBytes = 8;   // of a token that is left to draw from
 
@@ -129,11 +129,11 @@ class HopperRunner : public Runner, public Subject {
   }
 
   Status forget(std::span<const Tokens> ids);
-  /// Runs steps from the sequences' positions on; the first `silent` draw nothing. Advances
-  /// positions by the steps that were wanted.
-  Status run(int64_t steps, int64_t silent, Tokens ends, const OnToken& on_token);
+  /// Runs steps from the sequences' positions on; the first `forced` ones' next tokens are forced.
+  /// Advances positions by the steps that were wanted.
+  Status run(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token);
   /// As many of them as one launch has tags for.
-  Status run_launch(int64_t steps, int64_t silent, Tokens ends, const OnToken& on_token);
+  Status run_launch(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token);
   /// What the kernel left in `failure`, in words.
   Status explain(const Failure& failure) const;
 
@@ -219,12 +219,12 @@ Status HopperRunner::lower_program() {
         "{}: {} bytes for rows and {} codes leave {} bytes of shared memory for weights: too few",
         config_.name, lowered_.scratch_bytes, lowered_.most_codes, room));
   }
-  launch_.calm_pages_in_flight =
-      std::clamp(pages_of(kCalmBytesInFlight) / kLoaders, 1, launch_.pages_in_flight);
-  // Calm pages gain 2 to 5 % where weights are plain and cost 1 to 4 % where they are compressed
+  launch_.throttled_pages_in_flight =
+      std::clamp(pages_of(kThrottledBytesInFlight) / kLoaders, 1, launch_.pages_in_flight);
+  // Throttling gains 2 to 5 % where weights are plain and costs 1 to 4 % where they are compressed
   // (docs/journal/h200-decode.md).
   const bool compressed = launch_.page_bytes < page_bytes(false);
-  launch_.hungry_slots = compressed ? 0 : std::min(launch_.pages, pages_of(kHungryBytes));
+  launch_.starved_slots = compressed ? 0 : std::min(launch_.pages, pages_of(kStarvedBytes));
   return {};
 }
 
@@ -307,7 +307,7 @@ Status HopperRunner::upload_codes() {
   const int64_t sequences = options_.sequences;
   const int64_t token_bytes = sequences * (options_.capacity + 1) * 4;
   WEFT_TRY(place(launch_.tokens, token_bytes, "tokens"));
-  // A sequence that keeps others company may feed tokens that nobody gave.
+  // An idle sequence may feed tokens that nobody gave.
   WEFT_TRY(
       check(cudaMemset(launch_.tokens, 0, static_cast<size_t>(token_bytes)), "clearing tokens"));
   WEFT_TRY(place(launch_.seen, sequences * seen_words() * 4, "tokens"));
@@ -376,7 +376,7 @@ Status HopperRunner::forget(std::span<const Tokens> ids) {
   return {};
 }
 
-Status HopperRunner::run(int64_t steps, int64_t silent, Tokens ends, const OnToken& on_token) {
+Status HopperRunner::run(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token) {
   const auto versions = static_cast<uint32_t>(program_.operations.size());
   launch_.versions = versions;
   while (steps > 0 && ended_ != all_sequences()) {
@@ -398,21 +398,21 @@ Status HopperRunner::run(int64_t steps, int64_t silent, Tokens ends, const OnTok
       next_tag_ = 1;
     }
     const int64_t now = std::min<int64_t>(steps, (kMostTag - next_tag_) / versions);
-    WEFT_TRY(run_launch(now, std::min(silent, now), ends, on_token));
+    WEFT_TRY(run_launch(now, std::min(forced, now), ends, on_token));
     steps -= now;
-    silent -= std::min(silent, now);
+    forced -= std::min(forced, now);
   }
   return {};
 }
 
-Status HopperRunner::run_launch(int64_t steps, int64_t silent, Tokens ends,
+Status HopperRunner::run_launch(int64_t steps, int64_t forced, Tokens ends,
                                 const OnToken& on_token) {
   const auto stream = static_cast<cudaStream_t>(device_->stream().native);
   const int sequences = options_.sequences;
   for (int i = 0; i < sequences; ++i) {
     launch_.position[i] = static_cast<int32_t>(at(i).position);
   }
-  launch_.silent = static_cast<int32_t>(silent);
+  launch_.forced_steps = static_cast<int32_t>(forced);
   launch_.steps = static_cast<int32_t>(steps);
   launch_.eos_count = 0;
   for (const int32_t id : ends) {
@@ -445,7 +445,7 @@ Status HopperRunner::run_launch(int64_t steps, int64_t silent, Tokens ends,
   WEFT_TRY(check(launch_decode(launch_, stream), "launching the decode kernel"));
 
   for (int i = 0; i < sequences; ++i) {
-    at(i).position += (ended_ >> i & 1) == 0 ? silent : 0;
+    at(i).position += (ended_ >> i & 1) == 0 ? forced : 0;
   }
   const uint32_t ended_before = ended_;
   std::array<int64_t, kMostSequences> taken = {};
@@ -483,7 +483,7 @@ Status HopperRunner::run_launch(int64_t steps, int64_t silent, Tokens ends,
   for (int i = 0; i < sequences; ++i) {
     // Otherwise it ended before, or the kernel has run ahead of it.
     at(i).logits_valid =
-        (ended_before >> i & 1) == 0 && silent + taken[static_cast<size_t>(i)] == steps;
+        (ended_before >> i & 1) == 0 && forced + taken[static_cast<size_t>(i)] == steps;
   }
   WEFT_TRY(check(state, "the decode kernel"));
   WEFT_TRY(check(told, "telling the decode kernel to stop"));

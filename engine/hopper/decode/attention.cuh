@@ -1,0 +1,300 @@
+// Attention of a step on the resident kernel: queries, and the step's own key and value, from their
+// projections; a split of the keys; the splits' merge.
+#pragma once
+
+#include "engine/hopper/decode/row.cuh"
+#include "engine/hopper/decode/worker.cuh"
+#include "ops/attention/hopper.cuh"
+
+namespace weft::hopper {
+
+/// The keys of a split; `active`: splits that have any.
+__device__ inline void split_keys(const Splits& splits, int position, int split, int& first,
+                                  int& last, int& active) {
+  // Equal shares of the row's blocks of keys. Few keys are cut into few splits: each costs every
+  // reader of the result something.
+  constexpr int kBlock = 64;
+  constexpr int kFewestBlocks = 2;  // of a split, before all splits are in use
+  const int end = made_here(position) + 1;
+  const int begin = splits.window > 0 ? max(0, end - splits.window) : 0;
+  const int block = begin / kBlock;
+  const int blocks = (end + kBlock - 1) / kBlock - block;
+  active = min(splits.count, (blocks + kFewestBlocks - 1) / kFewestBlocks);
+  const int each = small_quotient(blocks, active);
+  const int more = blocks - each * active;  // splits that have one more
+  const int before = block + split * each + min(split, more);
+  first = max(begin, before * kBlock);
+  last = min(end, (before + each + (split < more ? 1 : 0)) * kBlock);
+}
+
+/// A head's row as it comes and as attention takes it.
+struct HeadRow {
+  const Tagged* from;
+  Version version;
+  Place norm;    ///< weights of the head's elements; kNowhere: none
+  float factor;  ///< of a norm over all heads together
+  bool rotated;
+  float scale;
+};
+
+/// By a warp: a head's row, normed where there is a weight, rotated and scaled, to shared memory.
+template <class W>
+__device__ void head_row(const W& worker, const Code& code, const HeadRow& row, float* to) {
+  const AttentionCode& attention = code.attention;
+  const int dim = worker.launch().shape.head_dim;
+  const int half = dim / 2;
+  const int lane = worker.team().lane;
+  constexpr int kPairs = kMostHalf / 32;  // of a lane
+  float2 x[kPairs] = {};
+  auto late = worker.late(code);
+  bool there;
+  do {  // all that is not there yet at once
+    there = true;
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      if (lane + 32 * j < half) {
+        const Tagged word = load_tagged(row.from + lane + 32 * j);
+        there = there && word.tag() == worker.tag(row.version);
+        x[j] = {word.first(), word.second()};
+      }
+    }
+  } while (!there && !late());
+  __syncwarp();
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    squares += x[j].x * x[j].x + x[j].y * x[j].y;
+  }
+  float factor = row.factor;
+  if (row.norm != kNowhere && attention.whole_norm == 0) {
+    factor = norm_factor(warp_sum(squares), dim, attention.epsilon);
+  }
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    const int d = 2 * (lane + 32 * j);
+    if (d < dim) {
+      float2 w{1, 1};
+      if (row.norm != kNowhere) {
+        const uint32_t pair = load_kept(at<const uint32_t>(worker, row.norm) + d / 2);
+        w = {factor * bf16_low(pair), factor * bf16_high(pair)};
+      }
+      reinterpret_cast<float2*>(to)[d / 2] = {x[j].x * w.x, x[j].y * w.y};
+    }
+  }
+  __syncwarp();
+  for (int i = lane; i < half && row.rotated; i += 32) {
+    const float low = to[i];
+    const float high = to[i + half];
+    const float cosine = worker.shared().cosines[attention.sequence][i];
+    const float sine = worker.shared().sines[attention.sequence][i];
+    to[i] = (low * cosine - high * sine) * row.scale;
+    to[i + half] = (high * cosine + low * sine) * row.scale;
+  }
+  __syncwarp();
+}
+
+/// By a warp: a row from shared memory to the cache, and as the cache has it to `rounded`.
+template <class W>
+__device__ void append(const W& worker, Place cache, int64_t row, const float* x, char* rounded) {
+  const int dim = worker.launch().shape.head_dim;
+#pragma unroll 1
+  for (int d = worker.team().lane; d < dim; d += 32) {
+    if (worker.launch().shape.kv_f32) {
+      at<float>(worker, cache)[row * dim + d] = reinterpret_cast<float*>(rounded)[d] = x[d];
+    } else {
+      at<__nv_bfloat16>(worker, cache)[row * dim + d] =
+          reinterpret_cast<__nv_bfloat16*>(rounded)[d] = __float2bfloat16_rn(x[d]);
+    }
+  }
+}
+
+/// Factors of norms over all heads together.
+struct WholeNorms {
+  float query = 0;
+  float key = 0;
+};
+template <class W>
+__device__ WholeNorms whole_norms(const W& worker, const Code& code) {
+  const AttentionCode& attention = code.attention;
+  const ModelShape& shape = worker.launch().shape;
+  if (attention.query_norm == kNowhere || attention.whole_norm == 0) {
+    return {};
+  }
+  const int queries = shape.query_heads * shape.head_dim;
+  const int keys = shape.kv_heads * shape.head_dim;
+  const Tagged* q = row_at(worker, attention.q, attention.sequence, queries);
+  const Tagged* k = row_at(worker, attention.k, attention.sequence, keys);
+  return {row_norm(worker, code, q, attention.q_version, queries, attention.epsilon),
+          row_norm(worker, code, k, attention.k_version, keys, attention.epsilon)};
+}
+
+/// Queries, and the step's own key and value (`own`: the split has them), of a KV head to shared
+/// memory: rows [group + 4][head_dim], the queries, key and value, both as the cache has them.
+template <class W>
+__device__ NewRow head_rows(const W& worker, const Code& code, int kv_head, int position, bool own,
+                            float* rows, const WholeNorms& norms) {
+  const AttentionCode& attention = code.attention;
+  const ModelShape& shape = worker.launch().shape;
+  const int dim = made_here(shape.head_dim);
+  const int group = made_here(shape.group);
+#pragma unroll 1
+  for (int job = worker.team().warp; job < group + (own ? 2 : 0); job += Team::kWarps) {
+    // A query, the key, or the value.
+    const bool query = job < group;
+    const bool value = job > group;
+    const int head = query ? kv_head * group + job : kv_head;
+    const Place norm = query ? attention.query_norm : value ? kNowhere : attention.key_norm;
+    const bool whole = norm != kNowhere && attention.whole_norm != 0;
+    float* to = rows + job * dim;
+    const Place from = query ? attention.q : value ? attention.v : attention.k;
+    const int heads = query ? shape.query_heads : shape.kv_heads;
+    head_row(worker, code,
+             {row_at(worker, from, attention.sequence, heads * dim) + head * (dim / 2),
+              query   ? attention.q_version
+              : value ? attention.v_version
+                      : attention.k_version,
+              whole ? norm + head * dim * 2 : norm, query ? norms.query : norms.key, !value,
+              query ? attention.scale : 1.0f},
+             to);
+    if (!query) {
+      append(worker, value ? attention.values : attention.keys,
+             static_cast<int64_t>(attention.sequence * shape.kv_heads + kv_head) * shape.capacity +
+                 position,
+             to, reinterpret_cast<char*>(to + 2 * dim));
+    }
+  }
+  worker.team().sync();
+  return {own ? position : -1, reinterpret_cast<char*>(rows + (group + 2) * dim),
+          reinterpret_cast<char*>(rows + (group + 3) * dim)};
+}
+
+/// kDim, kF32: of WarpAttention; kDim 0: not by mma.
+template <int kDim, bool kF32, class W>
+__device__ __forceinline__ void attend_to(const W& worker, const Code& code) {
+  const AttentionCode& attention = code.attention;
+  const ModelShape& shape = worker.launch().shape;
+  const int dim = kDim != 0 ? kDim : made_here(shape.head_dim);
+  const int group = made_here(shape.group);
+  const int position = worker.position_of(attention.sequence);
+  int first;
+  int last;
+  int active;
+  split_keys(attention.splits, position, attention.split, first, last, active);
+  if (attention.split >= active) {
+    return;
+  }
+  const bool own = last == position + 1;  // the step's own row is among the keys
+  const WholeNorms norms = whole_norms(worker, code);
+  auto* rows = reinterpret_cast<float*>(worker.scratch());
+  float* parts = rows + (group + 4) * dim;  // the warps'
+  const Partials partials(at<Tagged>(worker, attention.partials), attention.sequence,
+                          shape.query_heads, attention.splits.count, dim);
+#pragma unroll 1
+  for (int kv_head = attention.first; kv_head < attention.last; ++kv_head) {
+    const int64_t offset = static_cast<int64_t>(attention.sequence * shape.kv_heads + kv_head) *
+                           shape.capacity * dim * (shape.kv_f32 ? 4 : 2);
+    const char* keys = at<const char>(worker, attention.keys) + offset;
+    const char* values = at<const char>(worker, attention.values) + offset;
+    constexpr int kAtOnce = kDim != 0 ? kMmaHeads : kHeadsAtOnce;
+    const int head_pitch = min(kAtOnce, group);
+    NewRow new_row = {};
+    bool there = false;
+#pragma unroll 1
+    for (int at_once = 0; at_once < group; at_once += kAtOnce) {
+      const int heads = min(kAtOnce, group - at_once);
+      const auto store = [&](int h, int d, float x, float y, float maximum, float total) {
+        const int64_t slot =
+            static_cast<int64_t>(kv_head * group + at_once + h) * attention.splits.count +
+            attention.split;
+        store_tagged(partials.sums + (slot * dim + d) / 2, x, y, worker.tag(attention.version));
+        if (d == 0) {
+          store_tagged(partials.tails + slot, maximum, total, worker.tag(attention.version));
+        }
+      };
+      const auto rows_there = [&] {
+        if (!there) {
+          new_row = head_rows(worker, code, kv_head, position, own, rows, norms);
+          worker.stamp(1);
+          there = true;
+        }
+      };
+      const float* queries = rows + at_once * dim;
+      if constexpr (kDim != 0) {
+        WarpAttention<kDim, kF32> warp(worker.team(), keys, values, first, last);
+        warp.ask(own ? position : -1);  // on their way while the queries come
+        rows_there();
+        warp.run(queries, heads, new_row, parts + worker.team().warp * head_pitch * (dim + 2));
+        merge_parts(worker.team(), parts, head_pitch, heads, dim, store);
+      } else {
+        rows_there();
+        if (shape.kv_f32) {
+          attention_range<true>(worker.team(), queries, keys, values, new_row, dim, heads, first,
+                                last, parts, store);
+        } else {
+          attention_range<false>(worker.team(), queries, keys, values, new_row, dim, heads, first,
+                                 last, parts, store);
+        }
+      }
+    }
+  }
+}
+
+/// What attention left of a sequence; `active`: the splits that have any keys.
+template <class W>
+__device__ Partials splits_of(const W& worker, Place partials, const Splits& splits, int sequence,
+                              int& active) {
+  const ModelShape& shape = worker.launch().shape;
+  int first;
+  int last;
+  split_keys(splits, worker.position_of(sequence), 0, first, last, active);
+  return {at<Tagged>(worker, partials), sequence, shape.query_heads, splits.count, shape.head_dim};
+}
+
+/// This thread's part of the row of one sequence, merged, as products take it.
+template <class W>
+__device__ __forceinline__ void merge(const W& worker, const Code& code, char* row) {
+  const ProductCode& product = code.product;
+  auto late = worker.late(code);
+  int active;
+  const Partials partials = splits_of(worker, product.row, product.splits, 0, active);
+  const int end = row_slices(product.k, product.fold) * kSliceK;
+#pragma unroll 1
+  for (int element = 8 * worker.team().thread; element < end; element += 8 * Team::kThreads) {
+    float4 x[2];
+    merge_splits<true>(partials, worker.tag(product.source), active,
+                       element < product.k ? element : -1, late, x);
+#pragma unroll
+    for (int q = 0; q < 2; ++q) {
+      store_row_quad<1>(row, 0, element / 4 + q, x[q]);
+    }
+  }
+  worker.stamp(1);
+}
+
+/// Merges attention's splits for all: where there are several sequences, each worker's merging
+/// them for itself would cost too many trips.
+template <class W>
+__device__ __forceinline__ void combine(const W& worker, const Code& code) {
+  const CombineCode& combine = code.combine;
+  auto late = worker.late(code);
+  constexpr int kElements = 8;  // of a thread
+  const int head_dim = worker.launch().shape.head_dim;
+  const int first_element = combine.first * head_dim;
+  const int of_row = (combine.last - combine.first) * head_dim / kElements;
+#pragma unroll 1
+  for (int i = worker.team().thread; i < worker.sequences() * of_row; i += Team::kThreads) {
+    const int sequence = i / of_row;
+    const int element = first_element + i % of_row * kElements;
+    int active;
+    const Partials partials = splits_of(worker, combine.partials, combine.splits, sequence, active);
+    float4 x[2];
+    merge_splits<false>(partials, worker.tag(combine.source), active, element, late, x);
+#pragma unroll
+    for (int q = 0; q < 2; ++q) {
+      store_row_quad<W::kBatch>(operand_slice(worker, combine.out, element), sequence,
+                                element % kSliceK / 4 + q, x[q]);
+    }
+  }
+}
+
+}  // namespace weft::hopper

@@ -1,0 +1,68 @@
+// The threads that bring what the team reads from shared memory: codes and pages of weights.
+#pragma once
+
+#include "arch/hopper/page_ring.cuh"
+#include "engine/hopper/decode/worker.cuh"
+
+namespace weft::hopper {
+
+/// By one thread: brings the codes of the launch's steps, one at a time: it is far ahead.
+template <class W>
+__device__ __forceinline__ void fetch_codes(const W& worker) {
+  auto& shared = worker.shared();
+  const int count = worker.launch().steps * shared.code_count;
+  for (int i = 0; i < count; ++i) {
+    const int slot = i % kCodeSlots;
+    const uint32_t phase = static_cast<uint32_t>(i / kCodeSlots) & 1;
+    while (!shared.code_done[slot].try_wait(phase ^ 1)) {
+      if (worker.team_ended()) {
+        return;
+      }
+    }
+    Barrier& there = shared.code_there[slot];
+    there.arrive_expect(sizeof(Code));
+    load_bytes(&shared.codes[slot], &worker.in_memory(i % shared.code_count), sizeof(Code), there);
+    while (!there.try_wait(phase)) {
+    }
+  }
+}
+
+/// By a thread of each loader: puts the pages of the launch's steps into the ring in the order in
+/// which they are used, this loader every second one.
+template <class W>
+__device__ __forceinline__ void load_pages(const W& worker, int loader) {
+  const Launch& launch = worker.launch();
+  auto& shared = worker.shared();
+  const uint64_t policy = evict_first();
+  PageFeed<kLoaders> feed(
+      worker.ring(),
+      {launch.pages_in_flight, launch.throttled_pages_in_flight, launch.starved_slots}, loader,
+      shared.put);
+  const auto late = [&] { return worker.team_ended(); };
+  int& fed = shared.fed[loader];
+  bool goes_on = true;
+  bool own = loader == 0;  // the next page is this loader's
+  for (int step = 0; step < launch.steps && goes_on; ++step) {
+    for (fed = 0; fed < shared.code_count && goes_on; ++fed) {
+      const CodePages code = worker.code_pages(fed);
+      const bool compressed = code.compressed != 0;
+      uint32_t left = code.head != 0 && worker.forced(step)
+                          ? 0
+                          : code.slices * static_cast<uint32_t>(weight_slice_bytes(compressed));
+      const char* from = launch.streams[worker.index()] + static_cast<int64_t>(code.stream) * 16;
+#pragma unroll 1
+      while (left > 0 && goes_on) {
+        const uint32_t bytes = min(left, static_cast<uint32_t>(page_bytes(compressed)));
+        if (own) {
+          goes_on = feed.put(from, bytes, policy, late);
+        }
+        own = !own;
+        from += bytes;
+        left -= bytes;
+      }
+    }
+  }
+  feed.land_all();
+}
+
+}  // namespace weft::hopper

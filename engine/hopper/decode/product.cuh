@@ -1,0 +1,196 @@
+// A product's instruction: its rows, its stream of weights, and what becomes of the sums.
+#pragma once
+
+#include "engine/hopper/decode/row_source.cuh"
+#include "engine/hopper/decode/worker.cuh"
+
+namespace weft::hopper {
+
+/// What the team does with the sums of a block's columns: each thread finishes a column of one
+/// sequence at a time.
+template <class W>
+class Epilogue {
+ public:
+  __device__ Epilogue(const W& worker, const Code& code, Source<W>& source)
+      : worker_(worker), code_(code), source_(source), gated_(code.opcode == Opcode::gated_linear) {
+    const Segment& segment = code.product.segment[0];
+    if (code.product.accumulate != 0 && sequence() < worker.sequences() &&
+        output() < static_cast<int>(segment.columns)) {
+      source.ask_prior(at<const Tagged>(worker, segment.out) + (row_of(segment) + output()) / 2,
+                       worker.tag(code.product.prior));
+    }
+    // Which warps' sums make this thread's first column: known before the row is.
+    const SliceRuns first_runs = block_runs(code.product.k, code.units, code.product.fold, 0);
+    first_parts_ = sum_parts(first_runs, slices_of(code.product.k), output() >> unit_shift(),
+                             min(kBlockUnits, code.units));
+  }
+
+  /// See stream_product().
+  __device__ __forceinline__ void operator()(int first_unit, int units, const SliceRuns& runs,
+                                             int slices) {
+    const int unit_columns = 1 << unit_shift();
+    const int outputs = units * unit_columns;
+    constexpr int kWarpOf = ~31;
+    if ((made_here(output()) & kWarpOf) >= outputs || sequence() >= worker_.sequences()) {
+      return;
+    }
+    const float factor = product().norm_weight != kNowhere ? source_.factor(sequence()) : 1;
+#pragma unroll 1
+    for (int thread = output(); (thread & kWarpOf) < outputs; thread += kFinishThreads) {
+      const bool there = thread < outputs;
+      const int unit = there ? thread >> unit_shift() : 0;
+      const int of_unit = thread & (unit_columns - 1);
+      const bool first = first_unit == 0 && thread < kFinishThreads;
+      // What only later blocks need is worked out for them alone.
+      const auto later_parts = [&] {
+        SliceRuns of_block = runs;
+        of_block.each = made_here(of_block.each);
+        of_block.more = made_here(of_block.more);
+        return sum_parts(of_block, slices, unit, units);
+      };
+      const SumParts parts = first ? first_parts_ : later_parts();
+      const auto sum = [&](int column) {
+        return factor * gather<W::kBatch>(worker_.shared().sums, parts, unit, sequence(), column);
+      };
+      const int column = first_unit * unit_columns + thread;
+      if (gated_) {
+        const bool last = first_unit + unit + 1 == code_.units;
+        const float gate = sum(of_unit);
+        const float up = sum((last ? unit_columns >> product().fold : unit_columns) + of_unit);
+        put_gated(column, there, gate, up);
+      } else {
+        put_sum(column, there, first, sum(of_unit));
+      }
+    }
+  }
+
+  /// When all is stored: the best of the columns, for each sequence, to the publisher.
+  __device__ __forceinline__ void leave_best() {
+    auto& shared = worker_.shared();
+    const Team team = worker_.team();
+    best_ = warp_best(best_);
+    if (team.lane == 0) {
+      shared.best[team.warp] = best_;
+    }
+    team.sync();
+    if (team.thread < worker_.sequences()) {
+      constexpr int kWarps = Team::kWarps / W::kBatch;  // of a sequence
+      const Candidate* of_warps = shared.best + team.thread * kWarps;
+      Candidate best = of_warps[0];
+      for (int w = 1; w < kWarps; ++w) {
+        if (of_warps[w].id != Candidate::kNone) {
+          best.offer(of_warps[w].logit, of_warps[w].id);
+        }
+      }
+      shared.best_of_all[team.thread] = best;
+      shared.best_there.arrive();
+    }
+  }
+
+ private:
+  static constexpr int kFinishThreads = Team::kThreads / W::kBatch;  // of a sequence
+
+  /// Columns of out in a unit, as a power of 2.
+  __device__ int unit_shift() const {
+    static_assert(kUnitColumns == 16);
+    return gated_ ? 3 : 4;
+  }
+  /// This thread's sequence when it finishes a block's columns, and the first of them.
+  __device__ static int sequence() {
+    return W::kBatch == 1 ? 0 : W::team().thread / kFinishThreads;
+  }
+  __device__ static int output() { return W::team().thread & (kFinishThreads - 1); }
+  __device__ static int64_t row_of(const Segment& segment) {
+    return W::kBatch == 1 ? int64_t{0} : static_cast<int64_t>(sequence()) * segment.stride;
+  }
+
+  __device__ __forceinline__ void put_gated(int column, bool there, float gate, float up) {
+    const Segment& segment = product().segment[0];
+    const bool valid = there && column < static_cast<int>(segment.columns);
+    if (segment.bias != kNowhere && valid) {
+      gate += load_kept(at<const __nv_bfloat16>(worker_, segment.bias) + column);
+      up += load_kept(at<const __nv_bfloat16>(worker_, product().up_bias) + column);
+    }
+    put(segment, column, __fdividef(gate, 1.0f + __expf(-gate)) * up, valid);
+  }
+  /// `first`: the thread's first column of the product, whose prior value was asked for.
+  __device__ __forceinline__ void put_sum(int column, bool there, bool first, float x) {
+    int s = 0;  // each segment begins at a unit
+    while (s + 1 < code_.segments) {
+      const int wide =
+          static_cast<int>((product().segment[s].columns + kUnitColumns - 1) / kUnitColumns) *
+          kUnitColumns;
+      if (column < wide) {
+        break;
+      }
+      column -= wide;
+      ++s;
+    }
+    const Segment& segment = product().segment[s];
+    const bool valid = there && column < static_cast<int>(segment.columns);
+    if (segment.bias != kNowhere && valid) {
+      x += load_kept(at<const __nv_bfloat16>(worker_, segment.bias) + column);
+    }
+    x *= product().alpha;
+    if (product().accumulate != 0 && valid) {
+      auto late = worker_.late(code_);
+      const Tagged* from = at<const Tagged>(worker_, segment.out) + (row_of(segment) + column) / 2;
+      const float2 pair = await_pair(first ? source_.prior() : load_tagged(from), from,
+                                     worker_.tag(product().prior), late);
+      x += column % 2 != 0 ? pair.y : pair.x;
+    }
+    __syncwarp();
+    put(segment, column, x, valid);
+    if (code_.head != 0 && valid) {
+      best_.offer(x, product().first + column);
+    }
+  }
+  /// Stores a column as its readers take it. By whole warps.
+  __device__ __forceinline__ void put(const Segment& segment, int column, float x, bool valid) {
+    if (segment.version == kPlain) {
+      if (valid) {
+        __stcg(at<float>(worker_, segment.out) + row_of(segment) + column, x);
+      }
+      return;
+    }
+    if (W::kBatch > 1 && segment.version == kOperands) {
+      const float rounded = round_to_tagged(x);  // as one sequence's is on its way
+      const float4 quad{rounded, __shfl_down_sync(~0u, rounded, 1),
+                        __shfl_down_sync(~0u, rounded, 2), __shfl_down_sync(~0u, rounded, 3)};
+      const int element = product().first + column;
+      if (valid && column % 4 == 0) {
+        store_row_quad<W::kBatch>(operand_slice(worker_, segment.out, element), sequence(),
+                                  element % kSliceK / 4, quad);
+      }
+      return;
+    }
+    const float next = __shfl_down_sync(~0u, x, 1);
+    if (valid && column % 2 == 0) {
+      store_tagged(at<Tagged>(worker_, segment.out) + (row_of(segment) + column) / 2, x, next,
+                   worker_.tag(segment.version));
+    }
+  }
+
+  __device__ const ProductCode& product() const { return code_.product; }
+
+  const W& worker_;
+  const Code& code_;
+  Source<W>& source_;
+  const bool gated_;
+  SumParts first_parts_;
+  Candidate best_;  // of this thread's columns
+};
+
+template <class W>
+__device__ __forceinline__ void product(const W& worker, const Code& code) {
+  Source<W> source(worker, code);
+  Epilogue<W> epilogue(worker, code, source);
+  stream_product<W::kBatch>(worker.team(), worker.ring(), worker.shared().products,
+                            worker.scratch(), code.product.k, code.units, code.product.fold,
+                            code.product.compressed != 0, source, worker.shared().sums, epilogue);
+  if (code.head != 0) {
+    epilogue.leave_best();
+  }
+}
+
+}  // namespace weft::hopper

@@ -1,0 +1,409 @@
+// The rows that a product multiplies, as they come to shared memory: `Source` of stream_product()
+// in ops/linear/hopper.cuh.
+#pragma once
+
+#include <type_traits>
+
+#include "engine/hopper/decode/attention.cuh"
+#include "engine/hopper/decode/worker.cuh"
+#include "ops/rmsnorm/hopper.cuh"
+
+namespace weft::hopper {
+
+/// What RowSource and RowsSource have in common.
+template <class W>
+class ProductRows {
+ public:
+  /// Waits for a page. What Barrier::wait() does at its end, a trap, would cost registers.
+  __device__ void await_page(Barrier& page, uint32_t phase) {
+    while (!page.try_wait(phase) && !late_()) {
+    }
+  }
+  /// What this thread's first column of the product is added to, which nobody writes meanwhile:
+  /// asked for long before it is needed.
+  __device__ void ask_prior(const Tagged* at, uint32_t tag) {
+    prior_at_ = at;
+    prior_tag_ = tag;
+    prior_ = load_tagged(at);
+  }
+  __device__ Tagged prior() const { return prior_; }
+
+ protected:
+  __device__ ProductRows(const W& worker, const Code& code)
+      : worker_(worker), code_(code), late_(worker.late(code)) {}
+
+  /// When the row has come. A worker without a part in the last products asked too early.
+  __device__ void look_at_prior() {
+    if (prior_at_ != nullptr && prior_.tag() != prior_tag_) {
+      prior_ = load_tagged(prior_at_);
+    }
+  }
+
+  __device__ const ProductCode& product() const { return code_.product; }
+
+  const W& worker_;
+  const Code& code_;
+  typename W::Late late_;
+
+ private:
+  const Tagged* prior_at_ = nullptr;
+  uint32_t prior_tag_ = 0;
+  Tagged prior_ = {};
+};
+
+/// The row that a product multiplies: a tagged row, perhaps with a norm's weights, or attention's
+/// splits, merged. The norm's factor is left to the end of the product: it is known when all have
+/// read the row.
+template <class W>
+class RowSource : public ProductRows<W> {
+ public:
+  // See stream_product().
+  static constexpr bool kRowFirst = false;
+  __device__ static constexpr bool streams() { return false; }
+  __device__ void take(int, int) {}
+  __device__ static constexpr uint32_t place(int) { return 0; }
+
+  __device__ RowSource(const W& worker, const Code& code)
+      : ProductRows<W>(worker, code),
+        row_(at<const Tagged>(worker, code.product.row) + 2 * W::team().thread),
+        tag_(worker.tag(code.product.source)),
+        quads_(code.product.k / 4 - W::team().thread),
+        weight_(code.product.norm_weight != kNowhere
+                    ? at<const __nv_bfloat16>(worker, code.product.norm_weight)
+                    : nullptr) {}
+
+  __device__ void ask(char*, const SliceRuns&, int) {
+    if (product().merged == 0) {
+      ask_row(0);
+#pragma unroll
+      for (int q = 0; q < kWeightQuads; ++q) {
+        weights_[q] = weight_ != nullptr && has(0, q) ? weights(0, q) : uint2{};
+      }
+    }
+  }
+
+  __device__ void make(char* row) {
+    if (product().merged != 0) {
+      merge(worker_, code_, row);
+      this->look_at_prior();
+      return;
+    }
+    const int quads = row_slices(product().k, product().fold) * (kSliceK / 4);
+#pragma unroll 1
+    for (int first = 0; warp_quad(first, 0) < quads; first += kQuads * Team::kThreads) {
+      if (first > 0) {
+        ask_row(first);
+      }
+      await(first);
+#pragma unroll
+      for (int q = 0; q < kQuads; ++q) {
+        if (warp_quad(first, q) >= quads) {
+          break;
+        }
+        float4 x = has(first, q) ? asked_[q].values() : float4{};
+        if (weight_ != nullptr) {
+          squares_ += squares_of(x);
+          // Those that were not asked for are of rows that only the largest models have.
+          const bool asked = first == 0 && q < kWeightQuads;
+          const float4 w = widen4(asked           ? weights_[q % kWeightQuads]
+                                  : has(first, q) ? weights(first, q)
+                                                  : uint2{});
+          x = {x.x * w.x, x.y * w.y, x.z * w.z, x.w * w.w};
+        }
+        store_row_quad<1>(row, 0, warp_quad(first, q) + W::team().lane, x);
+      }
+    }
+    if (weight_ != nullptr) {
+      W::shared().squares[0][W::team().thread] = squares_;
+    }
+    this->look_at_prior();
+    worker_.stamp(1);
+  }
+
+  /// By the last warp, which has the fewest slices to multiply.
+  __device__ void publish() {
+    if (weight_ != nullptr && W::team().warp == Team::kWarps - 1) {
+      static_assert(Team::kThreads == 2 * 4 * 32);
+      const auto* of_threads =
+          reinterpret_cast<const float4*>(W::shared().squares[0]) + W::team().lane;
+      const float4 a = of_threads[0];
+      const float4 b = of_threads[32];
+      const float squares = warp_sum(((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w)));
+      if (W::team().lane == 0) {
+        W::shared().factor = norm_factor(squares, product().k, product().epsilon);
+      }
+    }
+  }
+  /// Of the row's norm, when the sums are there.
+  __device__ float factor(int) const { return W::shared().factor; }
+
+ private:
+  using ProductRows<W>::code_;
+  using ProductRows<W>::late_;
+  using ProductRows<W>::product;
+  using ProductRows<W>::worker_;
+
+  static constexpr int kQuads = 14;       // of a thread that are on their way at once
+  static constexpr int kWeightQuads = 5;  // likewise, of the norm's weights
+
+  /// The q-th quad of this warp's first thread, from quad `first` of the row on.
+  __device__ static int warp_quad(int first, int q) {
+    return first + q * Team::kThreads + W::team().warp * 32;
+  }
+  __device__ bool has(int first, int q) const { return first + q * Team::kThreads < quads_; }
+  __device__ bool warp_has(int first, int q) const { return warp_quad(first, q) < product().k / 4; }
+  __device__ TaggedQuad load(int first, int q) const {
+    return load_tagged_quad(row_ + 2 * (first + q * Team::kThreads));
+  }
+  __device__ uint2 weights(int first, int q) const {
+    return load_kept(reinterpret_cast<const uint2*>(weight_) + warp_quad(first, q) +
+                     W::team().lane);
+  }
+  __device__ void ask_row(int first) {
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      if (!warp_has(first, q)) {
+        break;
+      }
+      if (has(first, q)) {
+        asked_[q] = load(first, q);
+      }
+    }
+  }
+  /// What was asked for before it was written is asked for again, all of it at once: one by one,
+  /// each would cost a trip of its own.
+  __device__ void await(int first) {
+    while (true) {
+      uint32_t missing = 0;
+#pragma unroll
+      for (int q = 0; q < kQuads; ++q) {
+        if (!warp_has(first, q)) {
+          break;
+        }
+        missing |= has(first, q) && !asked_[q].has(tag_) ? 1u << q : 0u;
+      }
+      if (missing == 0 || late_()) {
+        return;
+      }
+#pragma unroll
+      for (int q = 0; q < kQuads; ++q) {
+        if (!warp_has(first, q)) {
+          break;
+        }
+        if ((missing >> q & 1) != 0) {
+          asked_[q] = load(first, q);
+        }
+      }
+    }
+  }
+
+  // Copies: read from the code they would be loaded again after every look at memory.
+  const Tagged* row_;  // from this thread's first quad on
+  const uint32_t tag_;
+  const int quads_;  // from there to the row's end
+  const __nv_bfloat16* weight_;
+  float squares_ = 0;
+  TaggedQuad asked_[kQuads] = {};
+  uint2 weights_[kWeightQuads] = {};
+};
+
+/// The rows of several sequences, likewise: a slice of four rows at a time, the next ones on their
+/// way; or rows that are operands already, which are copied to shared memory as they are. Short
+/// code, on purpose: a step's should stay in the instruction cache.
+template <class W>
+class RowsSource : public ProductRows<W> {
+ public:
+  static constexpr bool kRowFirst = true;  // many rows on their way want the registers
+
+  __device__ RowsSource(const W& worker, const Code& code) : ProductRows<W>(worker, code) {}
+
+  __device__ bool streams() const { return product().streamed != 0; }
+
+  __device__ void ask(char* row, const SliceRuns& runs, int slices) {
+    row_ = row;
+    if (streams()) {
+      if (runs.count(W::team().warp) > 0) {
+        copy(runs.first(W::team().warp) % slices, own_place(0));
+      }
+    } else if (W::team().warp < slices_of(product().k)) {
+      if (operands()) {
+        copy(W::team().warp, slice_at(W::team().warp));
+      } else {
+        ask_for(W::team().warp, 0);
+      }
+    }
+  }
+  __device__ void make(char*) {
+    if (streams()) {
+      return;
+    }
+    const auto slices = slices_of(product().k);
+#pragma unroll 1
+    for (int slice = W::team().warp; slice < slices; slice += Team::kWarps) {
+      const int next = slice + Team::kWarps < slices ? slice + Team::kWarps : -1;
+      if (operands()) {
+        if (next >= 0) {
+          copy(next, slice_at(next));
+        }
+      } else {
+#pragma unroll 1
+        for (int first = 0; first < worker_.sequences(); first += kAtOnce) {
+          const bool more = first + kAtOnce < worker_.sequences();
+          bring(slice, first, slice_at(slice), more ? slice : next, more ? first + kAtOnce : 0);
+        }
+      }
+    }
+    if (operands()) {
+      await_copies<0>();
+    }
+    this->look_at_prior();
+    worker_.stamp(1);
+  }
+  __device__ void publish() {
+    if (product().norm_weight != kNowhere) {
+#pragma unroll
+      for (int s = 0; s < W::kBatch; ++s) {
+        const float squares = warp_sum(squares_[s]);
+        if (W::team().lane == 0) {
+          W::shared().squares[s][W::team().warp] = squares;
+        }
+      }
+    }
+  }
+  __device__ float factor(int sequence) const {
+    static_assert(Team::kWarps == 8);
+    const auto* of_warps = reinterpret_cast<const float4*>(W::shared().squares[sequence]);
+    const float4 a = of_warps[0];
+    const float4 b = of_warps[1];
+    return norm_factor(((a.x + a.y) + (a.z + a.w)) + ((b.x + b.y) + (b.z + b.w)), product().k,
+                       product().epsilon);
+  }
+  __device__ void take(int i, int next) {
+    if (next >= 0) {
+      __syncwarp();  // all have multiplied what was there
+      copy(next, own_place(i + 1));
+      await_copies<1>();
+    } else {
+      await_copies<0>();
+    }
+    __syncwarp();
+  }
+  __device__ uint32_t place(int i) const { return smem_address(own_place(i)); }
+
+ private:
+  using ProductRows<W>::code_;
+  using ProductRows<W>::late_;
+  using ProductRows<W>::product;
+  using ProductRows<W>::worker_;
+
+  static constexpr int kAtOnce = 4;                   // rows
+  static constexpr int kRowQuads = kSliceK / 4 / 32;  // quads of a slice of the row, of a lane
+  __device__ static int row_element(int slice, int quad) {
+    return slice * kSliceK + 4 * (W::team().lane + 32 * quad);
+  }
+  __device__ char* slice_at(int slice) const { return row_ + slice * row_slice_bytes(W::kBatch); }
+  /// Of a warp that takes its slices in turn.
+  __device__ char* own_place(int i) const {
+    return row_ +
+           (W::team().warp * kStreamedSlices + i % kStreamedSlices) * row_slice_bytes(W::kBatch);
+  }
+  __device__ bool operands() const { return product().source == kOperands; }
+  /// A slice of operands, as a group of copies.
+  __device__ __forceinline__ void copy(int slice, char* to) const {
+    constexpr int kBytes = 16;
+    const char* from = at<const char>(worker_, product().row) + slice * row_slice_bytes(W::kBatch);
+#pragma unroll
+    for (int i = 0; i < row_slice_bytes(W::kBatch) / kBytes / 32; ++i) {
+      const int offset = (W::team().lane + 32 * i) * kBytes;
+      const int element = slice * kSliceK + offset / kRowGroupBytes<W::kBatch> * kGroupK +
+                          offset % kColumnBytes / 2;
+      copy_async_16(to + offset, from + offset, element < product().k);
+    }
+    commit_copies();
+  }
+  __device__ bool there(int slice, int quad, int sequence) const {
+    return row_element(slice, quad) < product().k && sequence < worker_.sequences();
+  }
+  __device__ const Tagged* from(int slice, int quad, int sequence) const {
+    return row_at(worker_, product().row, sequence, product().k) + row_element(slice, quad) / 2;
+  }
+  /// Asks for a slice of the rows of sequences first .. first + 3 that there are.
+  __device__ __forceinline__ void ask_for(int slice, int first) {
+#pragma unroll
+    for (int q = 0; q < kRowQuads; ++q) {
+#pragma unroll
+      for (int s = 0; s < kAtOnce; ++s) {
+        asked_[s][q] = {};
+        if (there(slice, q, first + s)) {
+          asked_[s][q] = load_tagged_quad(from(slice, q, first + s));
+        }
+      }
+      weights_[q] = {};
+      if (product().norm_weight != kNowhere && there(slice, q, first)) {
+        weights_[q] = load_kept(reinterpret_cast<const uint2*>(
+            at<const __nv_bfloat16>(worker_, product().norm_weight) + row_element(slice, q)));
+      }
+    }
+  }
+  /// Waits for what was asked for and stores it; adds to the rows' squares. Asks for the next,
+  /// unless its slice is -1.
+  __device__ __forceinline__ void bring(int slice, int first, char* to, int next_slice,
+                                        int next_first) {
+    const uint32_t tag = worker_.tag(product().source);
+    TaggedQuad rows[kAtOnce][kRowQuads];
+    float4 weights[kRowQuads];
+#pragma unroll
+    for (int q = 0; q < kRowQuads; ++q) {
+      weights[q] = product().norm_weight != kNowhere ? widen4(weights_[q]) : float4{1, 1, 1, 1};
+#pragma unroll
+      for (int s = 0; s < kAtOnce; ++s) {
+        rows[s][q] = asked_[s][q];
+      }
+    }
+    // The same elements of all rows come together: while the first row's are not there nobody looks
+    // for the others', which are then asked for again all at once.
+    for (bool all = false; !all && !late_();) {
+      all = true;
+      bool first_there = true;
+#pragma unroll
+      for (int s = 0; s < kAtOnce; ++s) {
+#pragma unroll
+        for (int q = 0; q < kRowQuads; ++q) {
+          const bool missing = there(slice, q, first + s) && !rows[s][q].has(tag);
+          all = all && !missing;
+          if (missing && (s == 0 || first_there)) {
+            rows[s][q] = load_tagged_quad(from(slice, q, first + s));
+          }
+          first_there = first_there && (s > 0 || !missing);
+        }
+      }
+    }
+    if (next_slice >= 0) {
+      ask_for(next_slice, next_first);
+    }
+#pragma unroll
+    for (int s = 0; s < kAtOnce; ++s) {
+#pragma unroll
+      for (int q = 0; q < kRowQuads; ++q) {
+        const float4 x = rows[s][q].values();  // zeros where there is nothing
+#pragma unroll
+        for (int base = 0; base < W::kBatch; base += kAtOnce) {
+          squares_[base + s] += first == base ? squares_of(x) : 0;
+        }
+        store_row_quad<W::kBatch>(
+            to, first + s, W::team().lane + 32 * q,
+            {x.x * weights[q].x, x.y * weights[q].y, x.z * weights[q].z, x.w * weights[q].w});
+      }
+    }
+  }
+
+  char* row_ = nullptr;
+  float squares_[W::kBatch] = {};
+  TaggedQuad asked_[kAtOnce][kRowQuads] = {};
+  uint2 weights_[kRowQuads] = {};
+};
+
+template <class W>
+using Source = std::conditional_t<W::kBatch == 1, RowSource<W>, RowsSource<W>>;
+
+}  // namespace weft::hopper

@@ -1,0 +1,81 @@
+// A worker's shared memory in the resident kernel: what every part of it sees.
+#pragma once
+
+#include "engine/hopper/code.h"
+#include "ops/linear/hopper.cuh"
+#include "ops/sample/hopper.cuh"
+
+namespace weft::hopper {
+
+constexpr int kThreads = Team::kThreads + 128;  // registers are moved between groups of four warps
+constexpr int kMostHalf = 128;                  // of the elements of a head
+constexpr int kCodeSlots = 4;                   // codes in shared memory at once
+
+/// What the loader needs of a code.
+struct CodePages {
+  uint32_t stream;  ///< see ProductCode, likewise the others
+  uint32_t slices : 30;
+  uint32_t head : 1;
+  uint32_t compressed : 1;
+};
+
+/// What lies at the beginning of shared memory, all of fixed size.
+template <int kBatch>
+struct Shared {
+  Code codes[kCodeSlots];
+  Barrier code_there[kCodeSlots];
+  Barrier code_done[kCodeSlots];
+  ProductState products[Team::kWarps];
+  int code_count;                   ///< in a step
+  int code[Team::kWarps];           ///< the one that the warp runs, of all steps
+  int step[Team::kWarps];           ///< the one that the warp is in
+  int fed[kLoaders];                ///< of a step: the one whose pages a loader brings
+  int32_t token[kBatch];            ///< of each sequence, that the step begins with
+  uint32_t sequence_ended[kBatch];  ///< 1: it draws no more
+  Barrier token_there;              ///< all sequences' are
+  Barrier token_reported;           ///< and the host knows of them
+  uint32_t stop_requests;           ///< Launch::stop, as the publisher last saw it
+  uint32_t reports;                 ///< the worker samples, and reports tokens to the host
+  int codes_before_head;            ///< of a step: until all is written but logits
+  uint32_t embeds;                  ///< it looks up a token's embedding
+  uint32_t put[kLoaders];           ///< pages that a loader has put into the ring
+  alignas(16) float sums[kBlockSums<kBatch>];
+  /// Of rows that are normed: one sequence's by thread, several sequences' by warp.
+  alignas(16) float squares[kBatch][kBatch == 1 ? Team::kThreads : Team::kWarps];
+  float factor;  ///< of one sequence's norm
+  float scratch[2 * Team::kWarps];
+  Candidate best[Team::kWarps];
+  Candidate best_of_all[kBatch];  ///< of the worker's columns, for each sequence
+  Barrier best_there;
+  float cosines[kBatch][kMostHalf];
+  float sines[kBatch][kMostHalf];
+  Barrier full[kMostPages];
+  Barrier empty[kMostPages];
+  uint32_t gave_up;     ///< somebody waited too long, here or elsewhere
+  uint32_t leave;       ///< what thread 0 saw of gave_up between two steps: all act on the same
+  uint32_t team_ended;  ///< the team has left: the others follow
+  Launch launch;
+};
+
+/// What follows, in this order; all of it at places that only depend on the launch.
+template <int kBatch>
+struct Layout {
+  int32_t code_pages, signals, scratch, pages, total;
+
+  __host__ __device__ explicit Layout(const Launch& launch) {
+    code_pages = aligned(static_cast<int32_t>(sizeof(Shared<kBatch>)));
+    signals = code_pages + aligned(launch.most_codes * static_cast<int32_t>(sizeof(CodePages)));
+    scratch = signals + aligned(2 * static_cast<int32_t>(launch.events));
+    pages =
+        scratch + aligned(max(launch.scratch_bytes, static_cast<int32_t>(sizeof(SampleScratch))));
+    total = pages + launch.pages * launch.page_bytes;
+  }
+  static constexpr int32_t aligned(int32_t bytes) {
+    constexpr int32_t kAlign = 128;
+    return (bytes + kAlign - 1) / kAlign * kAlign;
+  }
+};
+
+extern __shared__ __align__(1024) char memory[];
+
+}  // namespace weft::hopper
