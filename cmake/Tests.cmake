@@ -59,9 +59,7 @@ add_test(NAME dependencies
   COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/dependencies/check.py ${PROJECT_SOURCE_DIR})
 add_test(NAME dependencies_check
   COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/dependencies/check_test.py)
-add_test(NAME performance_pages
-  COMMAND Python3::Interpreter -B ${PROJECT_SOURCE_DIR}/tests/pages/test_pages.py)
-set_tests_properties(dependencies dependencies_check performance_pages PROPERTIES LABELS quick)
+set_tests_properties(dependencies dependencies_check PROPERTIES LABELS quick)
 
 # The benchmark that scripts/compare-tokenizers runs beside Hugging Face's.
 add_subdirectory(${PROJECT_SOURCE_DIR}/tests/tokenizer tests/tokenizer)
@@ -71,6 +69,9 @@ if(TARGET weft_command)
   add_test(NAME cli
     COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/cli/test_cli.py $<TARGET_FILE:weft_command>)
   set_tests_properties(cli PROPERTIES LABELS quick RUN_SERIAL ON)  # as engine
+  add_test(NAME performance_pages
+    COMMAND Python3::Interpreter -B ${PROJECT_SOURCE_DIR}/tests/pages/test_pages.py $<TARGET_FILE:weft_command>)
+  set_tests_properties(performance_pages PROPERTIES LABELS quick)
   weft_add_with_isas(cli
     Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/cli/test_cli.py $<TARGET_FILE:weft_command>)
 endif()

@@ -74,9 +74,13 @@ def stamp(run):
     return f"{int(day)} {months[int(month) - 1]} {year}, {run['commit'][:7]}{'*' if run.get('carried_over') else ''}"
 
 
+def key_of(run):
+    """The preset's or directory's name."""
+    return run["model"].rstrip("/").split("/")[-1]
+
+
 def model_of(run):
-    name = run["model"].split("/")[-1]
-    return NAMES.get(name, name)
+    return NAMES.get(key_of(run), key_of(run))
 
 
 def table(heads, rows):
@@ -223,10 +227,10 @@ def decode_chart(runs):
 
 
 def decode_batches(runs, singles):
-    one = {run["model"]: run for run in singles if run["weights"] != "plain" and run["prompt_tokens"] == 512}
+    one = {key_of(run): run for run in singles if run["weights"] != "plain" and run["prompt_tokens"] == 512}
     steps = {}
     for run in runs:
-        steps.setdefault((run["model"], run["prompt_tokens"]), {})[run["batch"]] = run
+        steps.setdefault((key_of(run), run["prompt_tokens"]), {})[run["batch"]] = run
     rows = []
     for (model, prompt), batches in sorted(steps.items(), key=lambda item: low(item[1][8]["decode"]["seconds_per_token"])):
         batches.setdefault(1, one.get(model))
@@ -246,11 +250,11 @@ def sampling_of(run):
 
 
 def decode_sampled(runs, singles):
-    greedy = {run["model"]: run for run in singles if run["prompt_tokens"] == 512 and "limit_seconds" in run["decode"]
-              and (run["weights"] == "compressed" or "code" in run["model"])}
+    greedy = {key_of(run): run for run in singles if run["prompt_tokens"] == 512 and "limit_seconds" in run["decode"]
+              and (run["weights"] == "compressed" or "code" in key_of(run))}
     rows = [[model_of(run), sampling_of(run), shown(run["decode"]["seconds_per_token"], 1e6),
-             shown(greedy[run["model"]]["decode"]["seconds_per_token"], 1e6), run.get("note", ""), stamp(run)]
-            for run in sorted(runs, key=lambda run: (run["model"], low(run["decode"]["seconds_per_token"])))]
+             shown(greedy[key_of(run)]["decode"]["seconds_per_token"], 1e6), run.get("note", ""), stamp(run)]
+            for run in sorted(runs, key=lambda run: (key_of(run), low(run["decode"]["seconds_per_token"])))]
     return table(["model", "sampling", "us a token", "greedy", "", "of"], rows)
 
 
@@ -503,12 +507,12 @@ def amd_chart(by_case):
 
 
 def readme_models(cpu, cpu_peer, gpu, gpu_peer):
-    on_gpu = {run["model"].split("/")[-1]: run for run in gpu
-              if run["prompt_tokens"] == 512 and (run["weights"] == "compressed" or "code" in run["model"])
+    on_gpu = {key_of(run): run for run in gpu
+              if run["prompt_tokens"] == 512 and (run["weights"] != "plain" or "code" in key_of(run))
               and "limit_seconds" in run["decode"]}
-    on_cpu = {run["model"].split("/")[-1]: run for run in cpu
+    on_cpu = {key_of(run): run for run in cpu
               if run["prompt_tokens"] == 512 and run["name"].startswith("AMD") and "decode" in run
-              and (run["weights"] == "compressed" and "note" not in run or "code" in run["model"])}
+              and (run["weights"] == "compressed" and "note" not in run or "code" in key_of(run))}
     rounds = {each["what"].split()[0]: statistics.median(each["decode"]) for each in cpu_peer["rounds"]}
     rows = []
     for name in sorted({*on_gpu, *on_cpu}, key=lambda n: (n not in on_gpu, low((on_gpu.get(n) or on_cpu[n])["decode"]["seconds_per_token"]))):
@@ -516,7 +520,7 @@ def readme_models(cpu, cpu_peer, gpu, gpu_peer):
         if name in on_gpu:
             decode = on_gpu[name]["decode"]
             gpu_cell, share = shown(decode["seconds_per_token"], 1e6), shown(decode.get("share_of_limit"), 100, 0, " %")
-            if gpu_peer["model"] == name:
+            if key_of(gpu_peer) == name:
                 peer = f"{gpu_peer['peer'].split()[0]} {shown(gpu_peer['seconds_per_token'], 1e6)}"
         cpu_cell, cpu_share, cpu_other = "", "", ""
         if name in on_cpu:
@@ -526,7 +530,7 @@ def readme_models(cpu, cpu_peer, gpu, gpu_peer):
             cpu_cell = shown(rate, 1, 0 if low(rate) > 100 else 1)
             if "note" not in on_cpu[name]:
                 cpu_share = shown(decode.get("share_of_limit"), 100, 0, " %")
-            if cpu_peer["model"] == name:
+            if key_of(cpu_peer) == name:
                 cpu_other = f"llama.cpp {rounds['llama.cpp']:g}"
         rows.append([NAMES.get(name, name), gpu_cell, share, peer, cpu_cell, cpu_share, cpu_other])
     return table(["model", "H200: us a token", "of the limit", "peer", "CPU: tokens/s", "of the limit", "peer"], rows)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Pages say what their data say, are short, and link to what is there.
 
-    test_pages.py        (run by ctest)
+    test_pages.py [WEFT]        (the command's path; run by ctest)
 
 Each check is also shown a copy of the pages with one fault, and must notice it.
 """
@@ -16,6 +16,7 @@ import tempfile
 import unittest
 import xml.etree.ElementTree
 
+WEFT = sys.argv.pop(1) if len(sys.argv) > 1 else None
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LONGEST = {"README.md": 95, "docs/performance": 150}  # lines
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -113,6 +114,20 @@ class Pages(unittest.TestCase):
             data.write_text(json.dumps(run), encoding="utf-8")
             self.assertTrue(make(self.copy), key)
             data.write_text(json.dumps(whole), encoding="utf-8")
+
+    def test_what_the_command_writes_takes_an_old_files_place(self):
+        if WEFT is None:
+            self.skipTest("no command was named")
+        for name in ("cpu-weft-code", "h200-decode-weft-code", "h200-prefill-weft-code-512"):
+            data = self.copy / "docs/performance/data" / f"{name}.json"
+            subprocess.run([WEFT, "bench", "decode", "--model", ROOT / "models/weft-code", "--device", "cpu", "--rounds", "1",
+                            "--prompt-tokens", "512", "--new-tokens", "3", "--json", data],
+                           check=True, capture_output=True, timeout=120)
+        run = json.loads(data.read_text(encoding="utf-8"))
+        self.assertEqual(subprocess.run([sys.executable, "-B", self.copy / "docs/performance/make.py"]).returncode, 0)
+        self.assertEqual(make(self.copy), "")
+        page = (self.copy / "docs/performance/cpu.md").read_text(encoding="utf-8")
+        self.assertRegex(page, rf"weft-code[^\n]*{run['commit'][:7]} \|")  # and no star
 
     def test_data_on_no_page_are_noticed(self):
         data = self.copy / "docs/performance/data"
