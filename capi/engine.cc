@@ -45,6 +45,10 @@ Result<EngineOptions> to_options(const weft_engine_options* given) {
                                    options.workers, options.sequences, options.context));
   }
   result.device = options.device != nullptr ? options.device : "cpu";
+  const std::string_view kind = std::string_view(result.device).substr(0, result.device.find(':'));
+  if (result.device != "cpu" && kind != "cuda") {
+    return usage_error(fmt::format("device {} runs no models: use cpu or cuda", result.device));
+  }
   result.workers = options.workers;
   result.sequences = std::max(options.sequences, 1);
   result.context = options.context;

@@ -144,6 +144,20 @@ if(NOT WEFT_SANITIZE)
   set_tests_properties(capi_copyable PROPERTIES LABELS quick)
 endif()
 
+# The Python package: as a wheel alone in a fresh environment; and with torch, where `scripts/setup python`
+# was run.
+if(TARGET weft_shared)
+  set(python_libraries $<TARGET_FILE:weft_shared>)
+  if(TARGET weft_sim_hip)
+    list(APPEND python_libraries $<TARGET_FILE:weft_sim_hip>)
+  endif()
+  add_test(NAME wheel COMMAND bash ${PROJECT_SOURCE_DIR}/tests/python/wheel.sh ${python_libraries})
+  set_tests_properties(wheel PROPERTIES LABELS slow SKIP_RETURN_CODE 77)
+  add_test(NAME torch
+    COMMAND bash ${PROJECT_SOURCE_DIR}/tests/python/torch.sh $<TARGET_FILE:weft_shared>)
+  set_tests_properties(torch PROPERTIES LABELS torch SKIP_RETURN_CODE 77)
+endif()
+
 # What is installed and copied to other machines: the sanitized build is not.
 if(NOT WEFT_SANITIZE)
   add_test(NAME consumer

@@ -1,0 +1,109 @@
+"""Contest files: what is exported runs on the simulator, the evaluator sees what is wrong."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: scripts/setup python brings it")
+
+import weft  # noqa: E402
+from weft import _c, contest  # noqa: E402
+
+SIMULATOR = pathlib.Path(_c.library_path()).with_name("libweft-amdhip64.so")
+
+NAIVE = """#!POPCORN leaderboard amd-fp8-mm
+import torch
+
+def custom_kernel(data):
+    a, b, a_scale, b_scale, c = data
+    a = a.float() * a_scale.repeat_interleave(128, 1)
+    b = b.float() * b_scale.repeat_interleave(128, 1).repeat_interleave(128, 0)[:b.shape[0]]
+    c.copy_(a @ b.t(){more})
+    return c
+"""
+
+
+def weft_command(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "weft", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+    )
+
+
+@pytest.fixture
+def naive(tmp_path):
+    def write(more=""):
+        file = tmp_path / "naive.py"
+        file.write_text(NAIVE.format(more=more))
+        return file
+
+    return write
+
+
+@pytest.mark.parametrize("target", ["gfx942", "gfx950"])
+def test_an_exported_kernel_is_right(target, tmp_path):
+    file = tmp_path / "kernel.py"
+    done = weft_command("export-kernel", "gemm_fp8_blockwise", "--target", target, "--out", file)
+    assert done.returncode == 0, done.stderr
+    text = file.read_text()
+    assert text.startswith("#!POPCORN leaderboard amd-fp8-mm\n") and "import weft" not in text
+    if not SIMULATOR.exists():
+        pytest.skip("this build has no simulator")
+    done = weft_command("evaluate", file, "--device", f"sim:{target}", "--shape", "m=64,n=64,k=128")
+    assert done.returncode == 0 and "1 of 1 right" in done.stdout, done.stdout + done.stderr
+    done = weft_command("evaluate", file, "--device", f"sim:{target}", "--shape", "m=64,n=64,k=256")
+    assert done.returncode == 1 and "contest's shapes" in done.stdout, done.stdout + done.stderr
+
+
+def test_every_shape_of_the_contest_has_launches():
+    for target in ("gfx942", "gfx950"):
+        for problem in contest.PROBLEMS:
+            for shape in problem.tests + problem.benchmarks:
+                size, launches = contest.recorded_launches(problem, shape, target)
+                operands = {operand for launch in launches for _, operand, _ in launch[5]}
+                assert launches and operands >= set(range(5)) and (size == 0 or 5 in operands)
+
+
+def test_plans_without_a_gpu():
+    with contest.Recorder("gfx942") as recorder:
+        args = contest.Fp8Mm.arguments({"m": 1024, "n": 1536, "k": 7168}, "gfx942", [16] * 6)
+        assert "(" in recorder.plan("gemm_fp8_blockwise", args)
+        with pytest.raises(weft.UsageError, match="no_such"):
+            recorder.plan("no_such", args)
+
+
+@pytest.mark.parametrize("mode", ["test", "benchmark", "leaderboard", "once", "profile"])
+def test_evaluates_on_the_cpu(naive, mode):
+    shapes = ["--shape", "m=64,n=64,k=128", "--shape", "m=32,n=192,k=256"]
+    done = weft_command("evaluate", naive(), "--device", "cpu", "--mode", mode, *shapes)
+    assert done.returncode == 0 and "2 of 2 right" in done.stdout, done.stdout + done.stderr
+    assert ("geometric mean" in done.stdout) == (mode in ("benchmark", "leaderboard", "once"))
+
+
+def test_sees_what_is_wrong(naive):
+    shape = ["--device", "cpu", "--shape", "m=64,n=64,k=128", "--json"]
+    done = weft_command("evaluate", naive(" * 1.05"), *shape)
+    outcome = json.loads(done.stdout)
+    assert done.returncode == 1 and "should be" in outcome["outcomes"][0]["error"]
+    assert outcome["geometric_mean"] is None
+    done = weft_command("evaluate", naive(" * float('nan')"), *shape)
+    assert done.returncode == 1
+
+
+def test_refusals_are_sentences(tmp_path, naive):
+    for arguments, code, match in [
+        (("evaluate", tmp_path / "none.py"), 3, "none.py"),
+        (("export-kernel", "no_such"), 2, "gemm_fp8_blockwise"),
+        (("export-kernel", "gemm_fp8_blockwise", "--target", "sm_90a"), 2, "gfx942"),
+        (("evaluate", naive(), "--device", "cpu", "--shape", "m=1"), 2, "m=64, n=64, k=128"),
+        (("evaluate", naive(), "--problem", "x", "--device", "cpu"), 2, "amd-fp8-mm"),
+    ]:
+        done = weft_command(*arguments)
+        assert done.returncode == code and match in done.stderr, done.stdout + done.stderr
+        assert done.stderr.count("\n") == 1

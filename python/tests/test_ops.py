@@ -1,0 +1,239 @@
+"""weft.ops against weft.reference on the CPU and, where there is one, a GPU; opcheck, torch.compile, CUDA
+graphs, refusals."""
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: scripts/setup python brings it")
+
+from torch.library import opcheck  # noqa: E402
+
+from weft import nn, ops, reference  # noqa: E402
+
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+FP8 = torch.float8_e4m3fn
+OPCHECKS = (
+    "test_schema",
+    "test_autograd_registration",
+    "test_faketensor",
+    "test_aot_dispatch_dynamic",
+)
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    torch.manual_seed(1)
+    return request.param
+
+
+def bf16(*shape, device):
+    return torch.randn(*shape, device=device).to(torch.bfloat16)
+
+
+def fp8(*shape, device):
+    return torch.randn(*shape, device=device).to(FP8)
+
+
+def arguments(name, device):
+    """Valid operands of each operator, several sets."""
+    x, weight = bf16(3, 5, 512, device=device), bf16(512, device=device)
+    half = x.to(torch.float16), weight.to(torch.float16)
+    scale = torch.full((1,), 0.5, device=device)
+    blocks = (
+        fp8(24, 256, device=device),
+        fp8(136, 256, device=device),
+        torch.randn(24, 2, device=device),
+        torch.randn(2, 2, device=device),
+    )
+    wide = bf16(7, 1024, device=device).chunk(2, -1)
+    return {
+        "gemm_bf16": [
+            (bf16(2, 9, 64, device=device), bf16(24, 64, device=device)),
+            (bf16(300, 128, device=device), bf16(256, 128, device=device), True),
+        ],
+        "gemm_fp8_blockwise": [
+            blocks,
+            (
+                fp8(256, 48, device=device).t(),
+                fp8(256, 144, device=device).t(),
+                torch.randn(2, 48, device=device).t(),
+                torch.randn(2, 2, device=device).t(),
+            ),
+        ],
+        "gemm_skinny": [
+            (bf16(1, 1, 64, device=device), bf16(24, 64, device=device)),
+            (bf16(32, 4096, device=device), bf16(1024, 4096, device=device), None, None, True),
+            blocks,
+            (*blocks[:2], scale, scale),
+            (*blocks[:2], torch.rand(24, 1, device=device), torch.rand(136, 1, device=device)),
+        ],
+        "rmsnorm": [(x, weight), (x, weight, bf16(3, 5, 512, device=device), 1e-6), half],
+        "rmsnorm_quant": [
+            (x, weight),
+            (x, weight, bf16(3, 5, 512, device=device), 1e-6, 128),
+            (*half, None, 1e-5, 0),
+        ],
+        "rmsnorm_quant_static": [(x, weight, scale), (x, weight, scale, x.clone())],
+        "swiglu": [(x, x.flip(0)), wide],
+        "swiglu_quant": [(x, x.flip(0)), (*wide, 128)],
+        "swiglu_quant_static": [(x, x.flip(0), scale)],
+    }[name]
+
+
+def cloned(operands):
+    """Their strides as they are, so that both layouts are seen."""
+    return tuple(
+        torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device).copy_(t)
+        if isinstance(t, torch.Tensor) and t.dim() == 2
+        else t.clone() if isinstance(t, torch.Tensor) else t
+        for t in operands
+    )
+
+
+def close(got, expected, name):
+    assert got.shape == expected.shape and got.dtype == expected.dtype
+    got, expected = got.float(), expected.float()
+    if name == "gemm_fp8_blockwise" or got.dtype == FP8:
+        # Hopper sums fp8 products in 14 bits; the contest's own tolerance.
+        torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2 * expected.abs().max().item())
+    else:
+        # One rounding of the result on either side, of up to 2^-3 (fp8) or 2^-8 (bf16) each.
+        eight = name.endswith(("quant", "static"))
+        rtol = 2**-3 if eight else 2**-7
+        torch.testing.assert_close(got, expected, rtol=rtol, atol=2**-8 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("name", ops.NAMES)
+def test_computes_what_the_reference_does(name, device):
+    for operands in arguments(name, device):
+        mine, theirs = cloned(operands), cloned(operands)
+        got, expected = getattr(ops, name)(*mine), getattr(reference, name)(*theirs)
+        if isinstance(got, tuple):
+            close(got[0], expected[0], name)
+            torch.testing.assert_close(got[1], expected[1], rtol=2e-2, atol=0)
+            assert got[1].shape[1] == 1 or got[1].stride() == expected[1].stride()
+        else:
+            close(got, expected, name)
+        for a, b in zip(mine, theirs, strict=True):  # the residual, and nothing else
+            if isinstance(a, torch.Tensor):
+                assert torch.equal(a.float(), b.float())
+
+
+def test_a_wrong_result_is_seen():
+    a, b = arguments("gemm_bf16", "cpu")[0]
+    with pytest.raises(AssertionError):
+        close(ops.gemm_bf16(a, b), reference.gemm_bf16(a, b) * 1.05, "gemm_bf16")
+
+
+@pytest.mark.parametrize("name", ops.NAMES)
+def test_opcheck(name, device):
+    for operands in arguments(name, device):
+        # PyTorch cannot compare fp8 operands before and after: test_computes_... does.
+        takes_fp8 = any(isinstance(t, torch.Tensor) and t.dtype == FP8 for t in operands)
+        tests = OPCHECKS[1:] if takes_fp8 else OPCHECKS
+        opcheck(getattr(torch.ops.weft, name).default, cloned(operands), test_utils=tests)
+
+
+@pytest.mark.parametrize("name", ops.NAMES)
+def test_fake_kernels_need_no_device(name):
+    with torch._subclasses.FakeTensorMode() as mode:
+        for operands in arguments(name, "cpu"):
+            result = getattr(ops, name)(*operands)
+            assert all(r.fake_mode is mode for r in (result if isinstance(result, tuple) else (result,)))
+
+
+def test_compiles_without_a_graph_break(device):
+    x, weight = bf16(6, 512, device=device), bf16(512, device=device)
+    up, gate = bf16(256, 512, device=device), bf16(256, 512, device=device)
+
+    def block(x, residual):
+        h = ops.rmsnorm(x, weight, residual)
+        return ops.swiglu(ops.gemm_bf16(h, gate), ops.gemm_bf16(h, up)) * 2
+
+    r1, r2 = x.clone(), x.clone()
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager" if device == "cpu" else "inductor")
+    assert torch.equal(compiled(x, r1), block(x, r2)) and torch.equal(r1, r2)
+
+
+def test_refusals_are_sentences(device):
+    a, b = arguments("gemm_bf16", device)[0]
+    x, weight = arguments("rmsnorm", device)[0]
+    for call, match in [
+        (lambda: ops.gemm_bf16(a, b[:, :32]), r"\[2, 9, 64\].*\[n, k\]"),
+        (lambda: ops.gemm_bf16(a.float(), b), "gemm_bf16"),
+        (lambda: ops.gemm_bf16(a[..., :60], b[:, :60]), "60"),
+        (lambda: ops.gemm_bf16(a.double(), b), "a: its dtype"),
+        (lambda: ops.rmsnorm(x.transpose(1, 2), weight), "adjacent"),
+        (lambda: ops.rmsnorm(x, weight[:8]), r"weight is \[8\]"),
+        (lambda: ops.rmsnorm(x, weight, x[0]), "residual"),
+        (lambda: ops.rmsnorm_quant(x, weight, group=64), "group 64"),
+        (lambda: ops.swiglu(x, x[:1]), "up is"),
+    ]:
+        with pytest.raises(RuntimeError, match=match):
+            call()
+
+
+def test_empty_rows_are_no_error(device):
+    x, weight = bf16(0, 512, device=device), bf16(512, device=device)
+    assert ops.rmsnorm(x, weight).shape == (0, 512)
+    assert ops.swiglu(x, x).shape == (0, 512)
+
+
+def test_many_threads_at_once(device):
+    import concurrent.futures
+
+    a, b = bf16(8, 2048, device=device), bf16(512, 2048, device=device)
+    expected = ops.gemm_skinny(a, b)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for got in pool.map(lambda _: ops.gemm_skinny(a, b), range(64)):
+            assert torch.equal(got, expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("name", ops.NAMES)
+def test_captures_in_cuda_graphs(name):
+    run = getattr(ops, name)
+    for operands in arguments(name, "cuda"):
+        operands = cloned(operands)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):  # with no run before: workspaces are made inside
+            got = run(*operands), run(*operands)
+        for _ in range(3):
+            operands[0].copy_(operands[0].float().roll(1, 0).to(operands[0].dtype))
+            eager = cloned(operands)
+            graph.replay()
+            expected = run(*eager), run(*eager)
+            for g, e in zip(flat(got), flat(expected), strict=True):
+                assert torch.equal(g.float(), e.float())
+
+
+def flat(results):
+    return [t for r in results for t in (r if isinstance(r, tuple) else (r,))]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_streams_of_their_own():
+    a, b = bf16(16, 16384, device="cuda"), bf16(2304, 16384, device="cuda")
+    expected = ops.gemm_skinny(a, b)
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    torch.cuda.synchronize()
+    results = []
+    for _ in range(20):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                results.append(ops.gemm_skinny(a, b))
+    torch.cuda.synchronize()
+    assert all(torch.equal(r, expected) for r in results)
+
+
+def test_modules(device):
+    x = bf16(5, 256, device=device)
+    norm = nn.RMSNorm(bf16(256, device=device))
+    with torch.no_grad():
+        close(norm(x), reference.rmsnorm(x, norm.weight), "rmsnorm")
+        codes, scales = nn.RMSNormQuant(norm.weight)(x)
+        assert codes.dtype == FP8 and scales.shape == (5, 2)
+        codes, scales = nn.SwiGLUQuant(0)(x, x)
+        assert codes.shape == x.shape and scales.shape == (5, 1)
+    y = x.clone().requires_grad_()
+    norm(y).float().sum().backward()  # in plain PyTorch
+    assert y.grad is not None and norm.weight.grad is not None

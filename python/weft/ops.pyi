@@ -1,0 +1,39 @@
+from torch import Tensor, device, dtype
+
+BLOCK: int
+NAMES: tuple[str, ...]
+
+def gemm_bf16(a: Tensor, b: Tensor, out_f32: bool = False) -> Tensor: ...
+def gemm_fp8_blockwise(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor) -> Tensor: ...
+def gemm_skinny(
+    a: Tensor,
+    b: Tensor,
+    a_scale: Tensor | None = None,
+    b_scale: Tensor | None = None,
+    out_f32: bool = False,
+) -> Tensor: ...
+def rmsnorm(
+    x: Tensor, weight: Tensor, residual: Tensor | None = None, epsilon: float = 1e-5
+) -> Tensor: ...
+def rmsnorm_quant(
+    x: Tensor,
+    weight: Tensor,
+    residual: Tensor | None = None,
+    epsilon: float = 1e-5,
+    group: int = 0,
+    fnuz: bool = False,
+) -> tuple[Tensor, Tensor]: ...
+def rmsnorm_quant_static(
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    residual: Tensor | None = None,
+    epsilon: float = 1e-5,
+    fnuz: bool = False,
+) -> Tensor: ...
+def swiglu(gate: Tensor, up: Tensor) -> Tensor: ...
+def swiglu_quant(
+    gate: Tensor, up: Tensor, group: int = 0, fnuz: bool = False
+) -> tuple[Tensor, Tensor]: ...
+def swiglu_quant_static(gate: Tensor, up: Tensor, scale: Tensor, fnuz: bool = False) -> Tensor: ...
+def fp8_dtype(device: device | str) -> dtype: ...

@@ -1,0 +1,94 @@
+"""The functions of weft.ops in plain PyTorch: what they compute, for comparison. On any device, in float32, at
+their own pace."""
+
+import torch
+
+BLOCK = 128
+_LEAST = 1e-10
+
+
+def _out(x, f32):
+    return x if f32 else x.to(torch.bfloat16)
+
+
+def _spread(scale, rows, columns, row_block):
+    """A scale for each element, of scales for row_block x 128 elements."""
+    scale = scale.float().repeat_interleave(BLOCK, 1)[:, :columns]
+    return scale.repeat_interleave(row_block, 0)[:rows]
+
+
+def gemm_bf16(a, b, out_f32=False):
+    return _out(a.float() @ b.float().t(), out_f32)
+
+
+def gemm_fp8_blockwise(a, b, a_scale, b_scale):
+    a = a.float() * _spread(a_scale, *a.shape, 1)
+    b = b.float() * _spread(b_scale, *b.shape, BLOCK)
+    return (a @ b.t()).to(torch.bfloat16)
+
+
+def gemm_skinny(a, b, a_scale=None, b_scale=None, out_f32=False):
+    if a_scale is None:
+        return gemm_bf16(a, b, out_f32)
+    rows, (n, k) = a.numel() // a.shape[-1], b.shape
+    blocks = (-(-n // BLOCK), -(-k // BLOCK))
+    a2 = a.float().reshape(rows, k)
+    if b_scale.dim() == 2 and tuple(b_scale.shape) == blocks and a_scale.shape[-1] == blocks[1]:
+        product = (a2 * _spread(a_scale, rows, k, 1)) @ (b.float() * _spread(b_scale, n, k, BLOCK)).t()
+    else:
+        product = (a2 * a_scale.reshape(-1, 1)) @ (b.float() * b_scale.reshape(-1, 1)).t()
+    return _out(product.reshape(*a.shape[:-1], n), out_f32)
+
+
+def _norm(x, weight, residual, epsilon):
+    if residual is not None:
+        residual.copy_(x + residual)
+        x = residual
+    h = x.float()
+    return h * torch.rsqrt(h.square().mean(-1, keepdim=True) + epsilon) * weight.float()
+
+
+def quantise(v, group, fnuz):
+    dtype = torch.float8_e4m3fnuz if fnuz else torch.float8_e4m3fn
+    most = torch.finfo(dtype).max
+    columns = v.shape[-1]
+    group = columns if group == 0 else group
+    rows = torch.nn.functional.pad(v.reshape(-1, columns), (0, -columns % group))
+    blocks = rows.unflatten(1, (-1, group))
+    scales = blocks.abs().amax(-1).clamp(min=_LEAST) / most
+    codes = (blocks / scales.unsqueeze(-1)).clamp(-most, most).flatten(1)[:, :columns]
+    return codes.to(dtype).reshape(v.shape), scales.t().contiguous().t()
+
+
+def _static(v, scale, fnuz):
+    dtype = torch.float8_e4m3fnuz if fnuz else torch.float8_e4m3fn
+    most = torch.finfo(dtype).max
+    return (v / scale.float()).clamp(-most, most).to(dtype)
+
+
+def rmsnorm(x, weight, residual=None, epsilon=1e-5):
+    return _norm(x, weight, residual, epsilon).to(x.dtype)
+
+
+def rmsnorm_quant(x, weight, residual=None, epsilon=1e-5, group=0, fnuz=False):
+    return quantise(_norm(x, weight, residual, epsilon), group, fnuz)
+
+
+def rmsnorm_quant_static(x, weight, scale, residual=None, epsilon=1e-5, fnuz=False):
+    return _static(_norm(x, weight, residual, epsilon), scale, fnuz)
+
+
+def _silu(gate, up):
+    return torch.nn.functional.silu(gate.float()) * up.float()
+
+
+def swiglu(gate, up):
+    return _silu(gate, up).to(gate.dtype)
+
+
+def swiglu_quant(gate, up, group=0, fnuz=False):
+    return quantise(_silu(gate, up), group, fnuz)
+
+
+def swiglu_quant_static(gate, up, scale, fnuz=False):
+    return _static(_silu(gate, up), scale, fnuz)
