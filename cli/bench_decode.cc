@@ -16,6 +16,7 @@
 #include "arch/cpu/threads.h"
 #include "arch/device.h"
 #include "base/median.h"
+#include "base/relative_difference.h"
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/origin.h"

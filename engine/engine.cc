@@ -42,16 +42,6 @@ DType default_kv(const ModelConfig& config, const Weights& weights) {
   return bf16 && default_round_activations(config) ? DType::bf16 : DType::f32;
 }
 
-double relative_difference(std::span<const float> a, std::span<const float> b) {
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-    norm += std::pow(static_cast<double>(b[i]), 2);
-  }
-  return std::sqrt(difference / norm);
-}
-
 std::string_view name_of(Stop stop) {
   switch (stop) {
     case Stop::eos:

@@ -60,9 +60,6 @@ struct Generation {
   std::vector<double> decode_seconds;  ///< each further step
 };
 
-/// The distance of two vectors, of the second one's length. NaN where either has one.
-double relative_difference(std::span<const float> a, std::span<const float> b);
-
 struct Score {
   std::vector<double> logprobs;    ///< natural log-probability of ids[1..], given those before
   std::vector<float> last_logits;  ///< [vocabulary]

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/relative_difference.h"
 #include "model/config.h"
 #include "model/weights.h"
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "arch/cpu/dispatch.h"
+#include "base/relative_difference.h"
 #include "engine/engine.h"
 #include "model/config.h"
 #include "model/safetensors.h"
@@ -51,18 +52,6 @@ std::unique_ptr<Engine> make_engine(const fs::path& directory, const EngineOptio
   return Engine::create(std::move(config), std::move(weights), options).value();
 }
 
-double relative_error(std::span<const float> got, std::span<const float> expected) {
-  EXPECT_EQ(got.size(), expected.size());
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const double d = static_cast<double>(got[i]) - static_cast<double>(expected[i]);
-    difference += d * d;
-    norm += static_cast<double>(expected[i]) * static_cast<double>(expected[i]);
-  }
-  return std::sqrt(difference / norm);  // NaN fails every comparison
-}
-
 /// What is left of the difference to f32 arithmetic. Weights of any format are multiplied exactly,
 /// so by default it is the order of sums; a bf16 cache rounds keys and values to 2^-9, rounded
 /// activations each product's input.
@@ -96,7 +85,7 @@ TEST_P(Goldens, LogitsOfEveryPromptLength) {
       const std::string prompt = "prompt." + std::to_string(length);
       const Score score = engine->score(golden.ids(prompt + ".ids")).value();
       const double error =
-          relative_error(score.last_logits, golden.read<float>(prompt + ".logits"));
+          relative_difference(score.last_logits, golden.read<float>(prompt + ".logits"));
       EXPECT_LE(error, rounding.tolerance * (rounding.kv ? sensitivity : 1)) << prompt;
     }
   }
@@ -160,8 +149,9 @@ TEST(DemoModel, ContinuesCodeAsTransformersDoes) {
     const auto bytes = golden.read<char>(text + ".utf8");
     const auto ids = golden.ids(text + ".ids");
     EXPECT_EQ(tokenizer.encode({bytes.data(), bytes.size()}).value(), ids) << text;
-    EXPECT_LE(relative_error(engine->score(ids)->last_logits, golden.read<float>(text + ".logits")),
-              1e-5)
+    EXPECT_LE(
+        relative_difference(engine->score(ids)->last_logits, golden.read<float>(text + ".logits")),
+        1e-5)
         << text;
     const auto expected = golden.ids(text + ".greedy");
     const auto result =
@@ -184,7 +174,7 @@ TEST(DemoModel, LogitsOfEveryPromptLengthSlow) {
       const Score score = engine->score(golden.ids(prompt + ".ids")).value();
       // Prompts of random tokens, which no training text resembles, are twice as sensitive to a
       // rounded cache as the random models are.
-      EXPECT_LE(relative_error(score.last_logits, golden.read<float>(prompt + ".logits")),
+      EXPECT_LE(relative_difference(score.last_logits, golden.read<float>(prompt + ".logits")),
                 rounding.tolerance * (rounding.kv ? 3 : 1))
           << prompt;
     }

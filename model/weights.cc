@@ -15,6 +15,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "base/divide.h"
 #include "base/pages.h"
 #include "model/family.h"
 #include "model/json.h"
@@ -244,10 +245,6 @@ Index make_index(const ModelConfig& config, const std::vector<TensorSpec>& specs
   return index;
 }
 
-size_t align_up(size_t offset) {
-  return (offset + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
-}
-
 /// Bytes that can be filled: what the kernel calls available, at most the container's limit. Asked
 /// before generating, because the kernel grants any range and ends the process that fills it.
 uint64_t available_memory() {
@@ -435,7 +432,7 @@ Result<Weights> Weights::generate(const ModelConfig& config, uint64_t seed, int 
   size_t total = 0;
   for (const Tensor& tensor : weights.tensors_) {
     offsets.push_back(total);
-    total = align_up(total + static_cast<size_t>(tensor.bytes()));
+    total = round_up(total + static_cast<size_t>(tensor.bytes()), kTensorAlignment);
   }
   if (const uint64_t available = available_memory(); total > available) {
     return device_error(fmt::format("{}: its weights take {} bytes, {} bytes of memory are free",

@@ -6,6 +6,7 @@
 
 #include <string_view>
 
+#include "base/divide.h"
 #include "ops/cdna_gemm.h"
 #include "ops/cdna_gemm_plan.h"
 #include "ops/cdna_launch.h"
@@ -28,8 +29,8 @@ Result<GemmTask> gemm_task(std::string_view operation, const Args& args, const P
                   .m = static_cast<int32_t>(args.m),
                   .n = static_cast<int32_t>(args.n),
                   .k = static_cast<int32_t>(args.k),
-                  .tiles_m = static_cast<int32_t>((args.m + plan.tile_m - 1) / plan.tile_m),
-                  .tiles_n = static_cast<int32_t>((args.n + plan.tile_n - 1) / plan.tile_n),
+                  .tiles_m = static_cast<int32_t>(ceil_div(args.m, plan.tile_m)),
+                  .tiles_n = static_cast<int32_t>(ceil_div(args.n, plan.tile_n)),
                   .splits = plan.splits};
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "arch/cdna/target.h"
+#include "base/divide.h"
 
 namespace weft::cdna {
 namespace {
@@ -15,8 +16,6 @@ constexpr int64_t kMostTickets = kCounterBytes / sizeof(uint32_t);
 constexpr double kTaskCycles = 2500;
 constexpr double kL2BytesPerCycle = 64;
 constexpr double kMemoryBytesPerCycle = 8;
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t tiles_of(const GemmProblem& problem, const GemmTile& tile) {
   return ceil_div(problem.m, tile.m) * ceil_div(problem.n, tile.n);

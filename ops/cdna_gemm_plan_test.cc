@@ -6,6 +6,7 @@
 #include <string>
 
 #include "arch/cdna/target.h"
+#include "base/divide.h"
 
 namespace weft::cdna {
 namespace {
@@ -24,8 +25,6 @@ struct Shape {
 constexpr int64_t kNk[][2] = {{1536, 7168}, {3072, 1536}, {576, 7168}, {7168, 256}, {7168, 2048},
                               {4608, 7168}, {7168, 2304}, {512, 7168}, {4096, 512}};
 
-int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 TEST(CdnaGemmPlan, ChoosesAmongTheKernels) {
   for (const Target target : kTargets) {
     const DeviceInfo device = device_of(target);
@@ -43,7 +42,7 @@ TEST(CdnaGemmPlan, ChoosesAmongTheKernels) {
         EXPECT_LE(plan.splits, problem.blocks);
         const auto all = gemm_candidates(problem, device);
         EXPECT_NE(std::find(all.begin(), all.end(), plan), all.end());
-        const int64_t tiles = up(m, plan.tile_m) * up(n, plan.tile_n);
+        const int64_t tiles = ceil_div(m, plan.tile_m) * ceil_div(n, plan.tile_n);
         EXPECT_EQ(gemm_workspace(problem, plan),
                   plan.splits == 1
                       ? 0
@@ -61,10 +60,11 @@ TEST(CdnaGemmPlan, FillsTheComputeUnitsOfLargeProducts) {
     for (const auto& [n, k] : kNk) {
       const GemmProblem problem{.m = 6144, .n = n, .blocks = k / 128};
       const Plan plan = choose_gemm(problem, device);
-      const int64_t tasks = up(problem.m, plan.tile_m) * up(n, plan.tile_n) * plan.splits;
-      const double busiest =
-          static_cast<double>(up(tasks, device.units) * up(problem.blocks, plan.splits)) *
-          plan.tile_m * plan.tile_n;
+      const int64_t tasks =
+          ceil_div(problem.m, plan.tile_m) * ceil_div(n, plan.tile_n) * plan.splits;
+      const double busiest = static_cast<double>(ceil_div(tasks, device.units) *
+                                                 ceil_div(problem.blocks, plan.splits)) *
+                             plan.tile_m * plan.tile_n;
       const double fair = static_cast<double>(problem.m * n * problem.blocks) / device.units;
       EXPECT_LE(busiest / fair, 1.35)
           << device.target << " " << n << "," << k << ": " << to_text(plan);

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "arch/cdna/hip.h"
+#include "base/divide.h"
 #include "ops/cdna_rows.h"
 #include "ops/kernel.h"
 #include "ops/scales.h"
@@ -64,7 +65,5 @@ inline void* partial_sums(const Workspace& workspace) {
   return workspace.bytes <= kCounterBytes ? nullptr
                                           : static_cast<char*>(workspace.data) + kCounterBytes;
 }
-
-constexpr int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace weft::cdna

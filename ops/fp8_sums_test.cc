@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 
+#include "base/divide.h"
 #include "ops/harness/select.h"
 #include "ops/harness/test_device.h"
 #include "ops/scales.h"
@@ -104,7 +105,7 @@ class Fp8Sums : public testing::Test {
     const Tensor& b_scale = named(trial, "b_scale");
     Tensor& out = named(trial, "out");
     const int64_t k = a.columns();
-    const int64_t blocks = (k + kScaleBlock - 1) / kScaleBlock;
+    const int64_t blocks = ceil_div(k, kScaleBlock);
     const bool of_blocks = a_scale.rows() > 1;
     std::vector<double> products(static_cast<size_t>(k));
     std::vector<double> scales(static_cast<size_t>(blocks));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
+
 namespace weft::hopper {
 namespace {
 
@@ -11,7 +13,7 @@ namespace {
 constexpr double kStore = 0.08;
 constexpr double kGather = 4000;
 
-int tiles_of(int64_t size, int tile) { return static_cast<int>((size + tile - 1) / tile); }
+int tiles_of(int64_t size, int tile) { return static_cast<int>(ceil_div(size, tile)); }
 
 Plan plan_of(const TiledProduct& product, const TileChoice& tile) {
   return {.kernel = "tile",

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "arch/device.h"
+#include "base/divide.h"
 #include "ops/gemm_bf16/op.h"
 #include "ops/gemm_fp8_blockwise/op.h"
 #include "ops/gemm_skinny/op.h"
@@ -40,11 +41,11 @@ class Layers {
     add(up_weight_scales_, 2 * kInner / kScaleBlock, kHidden / kScaleBlock, DType::f32, &random);
     add(normed_, rows, kHidden, DType::bf16);
     add(normed_fp8_, rows, kHidden, DType::e4m3fn);
-    add(normed_scales_, kHidden / kScaleBlock, (rows + 3) / 4 * 4, DType::f32);
+    add(normed_scales_, kHidden / kScaleBlock, round_up(rows, 4), DType::f32);
     add(both_, rows, 2 * kInner, DType::bf16);
     add(inner_, rows, kInner, DType::bf16);
-    add(scores_, rows, (rows + 7) / 8 * 8, DType::f32);
-    add(few_scores_, kSkinnyRows, (rows + 7) / 8 * 8, DType::f32);
+    add(scores_, rows, round_up(rows, 8), DType::f32);
+    add(few_scores_, kSkinnyRows, round_up(rows, 8), DType::f32);
   }
 
   /// From the same contents; waits after each operation where `apart`. All that was written.

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/divide.h"
 
 namespace weft::planning {
 namespace {
@@ -14,8 +15,6 @@ constexpr int64_t kRowBlock = 16;
 // Shares of fewer weights than this stay whole grains: an SM of an H200 has as many in store when a
 // product's row comes, so that evener ones would not end earlier.
 constexpr int64_t kWeightsInStore = 1 << 17;
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
@@ -93,7 +92,7 @@ Tiles Weaver::on_one_worker(int64_t worker) const {
 }
 
 Tiles Weaver::by_columns(int64_t n, int64_t unit) const {
-  const int64_t units = (n + unit - 1) / unit;
+  const int64_t units = ceil_div(n, unit);
   const int64_t workers = options_.workers;
   Tiles tiles(static_cast<size_t>(workers));
   for (int64_t w = 0; w < workers; ++w) {

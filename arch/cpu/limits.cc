@@ -11,6 +11,7 @@
 #include "arch/cpu/amx.h"
 #include "arch/cpu/dispatch.h"
 #include "arch/cpu/threads.h"
+#include "base/divide.h"
 #include "base/pages.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -108,7 +109,7 @@ double multiply_in_tiles(int64_t iterations) {
   }
   cpu::release_tiles();
   const double sums = 4.0 * cpu::kTileRows * cpu::kTileRows;
-  return 2.0 * sums * 32 * static_cast<double>((iterations + kEach - 1) / kEach);
+  return 2.0 * sums * 32 * static_cast<double>(ceil_div(iterations, kEach));
 }
 #endif
 

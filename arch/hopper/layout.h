@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "base/divide.h"
+
 namespace weft::hopper {
 
 /// Bytes of a row of a shared tile. Tiles are columns of such rows: the widest that the copy engine
@@ -26,7 +28,5 @@ struct Coordinate {
 constexpr Coordinate accumulator_coordinate(int thread, int i) {
   return {thread / 32 * 16 + thread % 32 / 4 + (i / 2 % 2) * 8, i / 4 * 8 + thread % 4 * 2 + i % 2};
 }
-
-constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace weft::hopper

@@ -68,10 +68,20 @@ def shown(value, scale=1.0, digits=0, unit=""):
     return "-".join(dict.fromkeys(ends)) + unit
 
 
-def stamp(run):
+def day_of(run):
     year, month, day = run["date"][:10].split("-")
     months = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
-    return f"{int(day)} {months[int(month) - 1]} {year}, {run['commit'][:7]}{'*' if run.get('carried_over') else ''}"
+    return f"{int(day)} {months[int(month) - 1]} {year}"
+
+
+def days_of(runs):
+    """The first and the last day that runs are of."""
+    ends = [day_of(run) for run in (min(runs, key=lambda run: run["date"]), max(runs, key=lambda run: run["date"]))]
+    return " to ".join(dict.fromkeys(ends))
+
+
+def stamp(run):
+    return f"{day_of(run)}, {run['commit'][:7]}{'*' if run.get('carried_over') else ''}"
 
 
 def key_of(run):
@@ -533,7 +543,8 @@ def readme_models(cpu, cpu_peer, gpu, gpu_peer):
             if key_of(cpu_peer) == name:
                 cpu_other = f"llama.cpp {rounds['llama.cpp']:g}"
         rows.append([NAMES.get(name, name), gpu_cell, share, peer, cpu_cell, cpu_share, cpu_other])
-    return table(["model", "H200: us a token", "of the limit", "peer", "CPU: tokens/s", "of the limit", "peer"], rows)
+    text = table(["model", "H200: us a token", "of the limit", "peer", "CPU: tokens/s", "of the limit", "peer"], rows)
+    return text + f"\nH200: {days_of([*on_gpu.values(), gpu_peer])}. CPU: {days_of([*on_cpu.values(), cpu_peer])}.\n"
 
 
 def make(data):
@@ -575,7 +586,7 @@ def make(data):
         "amd-shapes": amd_table,
         "amd-means": amd_means(amd),
         "readme-models": readme_models(cpu, cpu_peer, singles, peer),
-        "readme-operations": operations_summary(operations, False),
+        "readme-operations": operations_summary(operations, False) + f"\n{days_of(data.of('hopper-'))}.\n",
     }
     charts = {
         "cpu-peers.svg": cpu_peers_chart(cpu_peer),

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arch/device.h"
+#include "base/relative_difference.h"
 #include "engine/engine.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -38,17 +39,6 @@ std::vector<int32_t> prompt(int64_t length, int64_t vocabulary) {
                              static_cast<float>(vocabulary)));
   }
   return ids;
-}
-
-double relative_error(std::span<const float> got, std::span<const float> expected) {
-  EXPECT_EQ(got.size(), expected.size());
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    difference += std::pow(static_cast<double>(got[i]) - static_cast<double>(expected[i]), 2);
-    norm += std::pow(static_cast<double>(expected[i]), 2);
-  }
-  return std::sqrt(difference / norm);  // NaN fails every comparison
 }
 
 /// Both round the same numbers to bf16, but sum in other orders: what a difference of a last bit
@@ -83,11 +73,12 @@ TEST(Prefill, LogitsAreTheCpus) {
       for (const int64_t length : {1, 2, 17, 129, 600}) {
         const std::vector<int32_t> ids = prompt(length, cpu->config().vocabulary);
         const Score expected = cpu->score(ids).value();
-        EXPECT_LE(relative_error(gpu->score(ids).value().last_logits, expected.last_logits), scored)
+        EXPECT_LE(relative_difference(gpu->score(ids).value().last_logits, expected.last_logits),
+                  scored)
             << length << " tokens scored";
         const auto generation = gpu->generate(ids, {}, 1);
         ASSERT_TRUE(generation.ok()) << length << " tokens: " << generation.error().message;
-        EXPECT_LE(relative_error(gpu->last_logits(), expected.last_logits), drawn)
+        EXPECT_LE(relative_difference(gpu->last_logits(), expected.last_logits), drawn)
             << length << " tokens of a prompt";
       }
     }

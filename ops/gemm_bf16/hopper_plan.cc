@@ -1,5 +1,7 @@
 #include "ops/gemm_bf16/hopper_plan.h"
 
+#include "base/divide.h"
+
 namespace weft::hopper {
 namespace {
 
@@ -17,7 +19,7 @@ constexpr TileChoice kTiles[] = {WEFT_GEMM_BF16_TILES(WEFT_TILE)};
 
 TiledProduct tiled_product(const GemmBf16Args& args) {
   constexpr int kBlock = 64;  // 128 bytes
-  return {args.m, args.n, static_cast<int>((args.k + kBlock - 1) / kBlock), kBlock};
+  return {args.m, args.n, static_cast<int>(ceil_div(args.k, kBlock)), kBlock};
 }
 
 std::span<const TileChoice> gemm_bf16_tiles() { return kTiles; }

@@ -1,5 +1,7 @@
 #include "ops/gemm_fp8_blockwise/hopper_plan.h"
 
+#include "base/divide.h"
+
 namespace weft::hopper {
 namespace {
 
@@ -14,8 +16,6 @@ constexpr TileChoice kTiles[] = {WEFT_GEMM_FP8_TILES(WEFT_TILE)};
 #undef WEFT_TILE
 
 constexpr std::string_view kNoFnuz = "sm_90a multiplies e4m3fn, not e4m3fnuz";
-
-size_t round_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace
 
@@ -47,8 +47,8 @@ Fp8Workspace fp8_workspace(const GemmFp8BlockwiseArgs& args) {
     return {};
   }
   Fp8Workspace places{.a = kCounterBytes};
-  places.b = places.a + round_up(static_cast<size_t>(args.m * args.k));
-  places.bytes = places.b + round_up(static_cast<size_t>(args.n * args.k));
+  places.b = places.a + round_up(static_cast<size_t>(args.m * args.k), 256);
+  places.bytes = places.b + round_up(static_cast<size_t>(args.n * args.k), 256);
   return places;
 }
 

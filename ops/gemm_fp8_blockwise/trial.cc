@@ -1,3 +1,4 @@
+#include "base/divide.h"
 #include "ops/check_operands.h"
 #include "ops/gemm_fp8_blockwise/op.h"
 #include "ops/harness/products.h"
@@ -50,8 +51,8 @@ class GemmFp8BlockwiseTrial : public KernelTrial<GemmFp8BlockwiseArgs> {
         a_(operand("a", c.m, random)),
         b_(operand("b", c.n, random)),
         a_scale_(scales("a_scale", c.m, c.scales == ScaleLayout::rows, random)),
-        b_scale_(scales("b_scale", (c.n + kScaleBlock - 1) / kScaleBlock,
-                        c.scales != ScaleLayout::columns, random)),
+        b_scale_(scales("b_scale", ceil_div(c.n, kScaleBlock), c.scales != ScaleLayout::columns,
+                        random)),
         out_(output("out", c.m, c.n, DType::bf16, c.use == Use::check ? 8 : 0)) {}
 
   int64_t rows() const override { return case_.m; }

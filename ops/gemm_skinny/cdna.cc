@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
 #include "ops/cdna_launch.h"
 #include "ops/gemm_skinny/op.h"
 
@@ -18,12 +19,10 @@ constexpr int kQueueColumns = 64;
 int64_t row_bytes(const GemmSkinnyArgs& args) {
   return args.k * static_cast<int64_t>(size_of(args.a.dtype));
 }
-int64_t tiles_of(const GemmSkinnyArgs& args, int columns) {
-  return (args.n + columns - 1) / columns;
-}
+int64_t tiles_of(const GemmSkinnyArgs& args, int columns) { return ceil_div(args.n, columns); }
 /// Splits of k that leave every wave a block, and every tile a ticket.
 int most_splits(const GemmSkinnyArgs& args, int columns) {
-  const int64_t blocks = (row_bytes(args) + kBlockBytes - 1) / kBlockBytes;
+  const int64_t blocks = ceil_div(row_bytes(args), kBlockBytes);
   const bool tickets = tiles_of(args, columns) <= static_cast<int64_t>(kCounterBytes / 4);
   return tickets ? static_cast<int>(std::clamp<int64_t>(blocks / kWaves, 1, kMostSplits)) : 1;
 }
@@ -85,9 +84,9 @@ double cost(const GemmSkinnyArgs& args, int columns, int splits, const DeviceInf
   constexpr double kCached = 0.25;
   const int64_t units = std::max(device.units, 1);
   const int64_t tiles = tiles_of(args, columns);
-  const int64_t rounds = (tiles * splits + units - 1) / units;
-  const int64_t blocks = (row_bytes(args) + kBlockBytes - 1) / kBlockBytes;
-  const auto deep = static_cast<double>((blocks + splits - 1) / splits * kBlockBytes);
+  const int64_t rounds = ceil_div(tiles * splits, units);
+  const int64_t blocks = ceil_div(row_bytes(args), kBlockBytes);
+  const auto deep = static_cast<double>(ceil_div(blocks, splits) * kBlockBytes);
   const auto rows = static_cast<double>(args.m);
   const double sums = splits == 1 ? 0 : 2.0 * 4 * columns * rows;
   return static_cast<double>(rounds) * (deep * (columns + kCached * rows) + sums + kStart);

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "arch/cdna/target.h"
+#include "base/divide.h"
 #include "ops/gemm_skinny/op.h"
 
 namespace weft::cdna {
@@ -62,7 +63,7 @@ TEST(GemmSkinnyCdnaPlan, SplitsLittleAndFillsTheDevice) {
         const Plan plan = gemm_skinny.plan(args, device);
         SCOPED_TRACE(std::to_string(m) + "," + std::to_string(n) + "," + std::to_string(k) + ": " +
                      to_text(plan));
-        const int64_t tiles = (n + plan.tile_n - 1) / plan.tile_n;
+        const int64_t tiles = ceil_div(n, plan.tile_n);
         const size_t workspace = gemm_skinny.workspace(args, plan);
         if (plan.splits == 1) {
           EXPECT_EQ(workspace, 0);

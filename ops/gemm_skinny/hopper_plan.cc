@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
+
 namespace weft::hopper {
 namespace {
 
@@ -22,7 +24,7 @@ constexpr int64_t kLongRow = 8192;
 constexpr int64_t kLongBlock = int64_t{400} << 10;
 constexpr int64_t kLongUnevenBlock = int64_t{200} << 10;
 
-int64_t groups_of(const GemmSkinnyArgs& args, int rows) { return (args.n + rows - 1) / rows; }
+int64_t groups_of(const GemmSkinnyArgs& args, int rows) { return ceil_div(args.n, rows); }
 
 /// A stream's or a small block's rows of a, padded.
 int padded_rows(const GemmSkinnyArgs& args, int least) {
@@ -81,13 +83,13 @@ bool lets_next_begin_late(const GemmSkinnyArgs& args, int rows, int shared_bytes
 SkinnyShares skinny_shares(const GemmSkinnyArgs& args, const Plan& plan, int units) {
   const int groups = static_cast<int>(groups_of(args, plan.tile_n));
   return {.groups = groups,
-          .stages_of_k = static_cast<int>((args.k + plan.tile_k - 1) / plan.tile_k),
+          .stages_of_k = static_cast<int>(ceil_div(args.k, plan.tile_k)),
           .cluster = plan.cluster,
           // Groups of multiprocessors hold no more large clusters than this.
           .clusters = std::min(groups, plan.cluster <= 2   ? units / plan.cluster
                                        : plan.cluster == 4 ? units * 10 / 44
                                                            : units / 9),
-          .k_blocks = static_cast<int>((args.k + kScaleBlock - 1) / kScaleBlock)};
+          .k_blocks = static_cast<int>(ceil_div(args.k, kScaleBlock))};
 }
 
 Plan plan_gemm_skinny(const GemmSkinnyArgs& args, const DeviceInfo& device) {

@@ -1,3 +1,4 @@
+#include "base/divide.h"
 #include "ops/check_operands.h"
 #include "ops/gemm_skinny/op.h"
 #include "ops/harness/products.h"
@@ -52,7 +53,7 @@ class GemmSkinnyTrial : public KernelTrial<GemmSkinnyArgs> {
     const int64_t blocks = c.scaling == Scaling::block ? c.k / kScaleBlock : 1;
     const auto lines = [&](int64_t rows, int64_t group) {
       return c.scaling == Scaling::tensor  ? 1
-             : c.scaling == Scaling::block ? (rows + group - 1) / group
+             : c.scaling == Scaling::block ? ceil_div(rows, group)
                                            : rows;
     };
     // Normal numbers, so of both signs; one is zero.

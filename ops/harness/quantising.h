@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/divide.h"
 #include "ops/check_operands.h"
 #include "ops/harness/trial.h"
 #include "ops/scales.h"
@@ -53,7 +54,7 @@ class QuantisingTrial : public KernelTrial<Args> {
   void add_result(const QuantisedCase& c, int64_t rows, int64_t columns, int64_t gap) {
     gap += (16 - columns % 16) % 16;
     case_ = c;
-    blocks_ = (columns + kScaleBlock - 1) / kScaleBlock;
+    blocks_ = ceil_div(columns, kScaleBlock);
     out_ = &this->output("out", rows, columns, c.out, gap);
     if (c.scaling == Scaling::tensor) {
       scales_ = &this->add("scale", Tensor::Role::input, 1, 1, DType::f32);

@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/divide.h"
+#include "base/splitmix.h"
 #include "ops/harness/parts.h"
 
 namespace weft::trial {
@@ -54,11 +56,11 @@ constexpr size_t kTableSize = size_t{1} << 16;
 template <class T, class Row>
 void fill_from_table(Random& random, const T* table, int64_t rows, int64_t columns, Row&& row) {
   const int64_t rows_in_piece = std::max<int64_t>(1, kPieceElements / columns);
-  const int64_t pieces = (rows + rows_in_piece - 1) / rows_in_piece;
+  const int64_t pieces = ceil_div(rows, rows_in_piece);
   const uint64_t seed = random.next();
   for_parts(pieces, [&](Range part) {
     for (int64_t piece = part.begin; piece < part.end; ++piece) {
-      Random own(seed ^ (static_cast<uint64_t>(piece) * 0x9e3779b97f4a7c15));
+      Random own(seed ^ (static_cast<uint64_t>(piece) * kSplitMixStep));
       const int64_t end = std::min(rows, (piece + 1) * rows_in_piece);
       for (int64_t r = piece * rows_in_piece; r < end; ++r) {
         T* to = row(r);
@@ -76,12 +78,7 @@ void fill_from_table(Random& random, const T* table, int64_t rows, int64_t colum
 
 }  // namespace
 
-uint64_t Random::next() {
-  uint64_t z = state_ += 0x9e3779b97f4a7c15;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
+uint64_t Random::next() { return splitmix(state_ += kSplitMixStep); }
 
 float Random::normal() {
   const uint64_t bits = next();
@@ -169,11 +166,11 @@ uint64_t Tensor::checksum() const {
   for (size_t i = 0; i < words; ++i) {
     uint64_t word;
     std::memcpy(&word, cells_.data() + 8 * i, sizeof(word));
-    sum = (sum ^ word) * 0x9e3779b97f4a7c15;
+    sum = (sum ^ word) * kSplitMixStep;
     sum ^= sum >> 32;
   }
   for (size_t i = 8 * words; i < cells_.size(); ++i) {
-    sum = (sum ^ cells_[i]) * 0x9e3779b97f4a7c15;
+    sum = (sum ^ cells_[i]) * kSplitMixStep;
   }
   return sum;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "arch/device.h"
+#include "base/divide.h"
 
 namespace weft::trial {
 
@@ -22,7 +23,7 @@ class MadeUpDevice : public Device {
   const DeviceInfo& info() const override { return info_; }
   Stream stream() override { return {this, nullptr}; }
   Result<DeviceMemory> allocate(size_t bytes) override {
-    return DeviceMemory(std::aligned_alloc(256, (bytes + 255) / 256 * 256), bytes, std::free);
+    return DeviceMemory(std::aligned_alloc(256, round_up(bytes, 256)), bytes, std::free);
   }
   Status upload(void* to, const void* from, size_t bytes) override {
     std::memcpy(to, from, bytes);

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/divide.h"
 #include "base/range.h"
 #include "ops/harness/shape.h"
 #include "ops/harness/tensor.h"
@@ -30,7 +31,7 @@ struct Piece {
 
 /// This piece's part of [0, size), cut at multiples of `unit`.
 constexpr Range share(int64_t size, Piece piece, int64_t unit = 1) {
-  const int64_t units = (size + unit - 1) / unit;
+  const int64_t units = ceil_div(size, unit);
   const auto cut = [&](int64_t index) {
     const int64_t at = units * index / piece.count * unit;
     return at < size ? at : size;

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "base/divide.h"
 #include "ops/harness/prefill_trial.h"
 #include "ops/rmsnorm/hopper_prefill.h"
 #include "ops/rmsnorm/op.h"
@@ -83,7 +84,7 @@ class RmsNormTrial : public PrefillTrial {
   /// left after the root. Mean, root, reciprocal and three products round once each.
   std::vector<Expectation> expect(Range rows) override {
     // Whole lines: a line's groups are compared together.
-    const Range lines{rows.begin / args_.groups, (rows.end + args_.groups - 1) / args_.groups};
+    const Range lines{rows.begin / args_.groups, ceil_div(rows.end, args_.groups)};
     std::vector<Expectation> result;
     for (Tensor* tensor : {residual_, out_}) {
       if (tensor == nullptr) {

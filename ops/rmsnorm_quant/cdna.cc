@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
 #include "ops/cdna_launch.h"
 #include "ops/rmsnorm_quant/op.h"
 
@@ -17,7 +18,7 @@ Plan plan(const RmsNormQuantArgs& args, const DeviceInfo& device) {
   // Few rows leave compute units idle: then a row gets as many threads as it has work for. With
   // many, two chunks a thread keep the same bytes in flight with half the waves to sum up.
   const bool few = args.rows < device.units;
-  const int64_t threads = few ? chunks : (chunks + kChunksKept - 1) / kChunksKept;
+  const int64_t threads = few ? chunks : ceil_div(chunks, kChunksKept);
   return {.kernel = "row",
           .threads = static_cast<int>(
               std::clamp<int64_t>(round_up(threads, kWaveLanes), kWaveLanes, kMaxWorkgroupThreads)),

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
 #include "ops/cdna_launch.h"
 #include "ops/swiglu_quant/op.h"
 
@@ -15,7 +16,7 @@ Plan plan(const SwigluQuantArgs& args, const DeviceInfo& device) {
   }
   const int64_t chunks = args.columns / kChunk;
   if (args.y.scaling == Scaling::row) {
-    const int64_t threads = round_up((chunks + kChunksKept - 1) / kChunksKept, kWaveLanes);
+    const int64_t threads = round_up(ceil_div(chunks, kChunksKept), kWaveLanes);
     return {.kernel = "row",
             .threads = static_cast<int>(std::min<int64_t>(threads, kMaxWorkgroupThreads)),
             .why = "a scale of the row needs all of it in one workgroup"};
@@ -56,8 +57,7 @@ Status launch(const SwigluQuantArgs& args, const Plan& plan, Stream stream) {
       {.operation = "swiglu_quant",
        .kernel = kernel,
        .groups_x = static_cast<uint32_t>(args.rows),
-       .groups_y =
-           plan.kernel == "row" ? 1U : static_cast<uint32_t>((args.columns + part - 1) / part),
+       .groups_y = plan.kernel == "row" ? 1U : static_cast<uint32_t>(ceil_div(args.columns, part)),
        .threads = static_cast<uint32_t>(plan.threads)},
       params, stream.native);
 }
