@@ -4,6 +4,7 @@
 #pragma once
 
 #include "arch/cdna/target.h"
+#include "base/divide.h"
 
 #define __device__ __attribute__((device))
 #define __global__ __attribute__((global))
@@ -66,6 +67,6 @@ WEFT_GPU const T& at(const void* base, int64_t bytes) {
   return *reinterpret_cast<const T*>(static_cast<const char*>(base) + bytes);
 }
 
-constexpr __device__ int ceil_div(int a, int b) { return (a + b - 1) / b; }
+using weft::ceil_div;  // kernels stand outside of the namespace
 
 }  // namespace weft::cdna
