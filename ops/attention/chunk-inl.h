@@ -15,6 +15,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/divide.h"
 #include "ops/attention/op.h"
 
 #if defined(WEFT_OPS_ATTENTION_CHUNK_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -48,8 +49,6 @@ inline constexpr int64_t kBlockLanes = kVectors * kFloatLanes;
 /// Lanes that go through the keys together; they bound the scratch and share each packed block.
 inline constexpr int64_t kPassLanes = 256;
 static_assert(kPassLanes % kBlockLanes == 0, "a pass is whole lane blocks");
-
-constexpr int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 
 /// One 32-bit unit from memory of any type.
 HWY_INLINE FloatVec broadcast_unit(const std::byte* p) {
@@ -306,7 +305,7 @@ class ChunkAttention {
   /// sum_[d][lane] = sum_ * decay + values . probabilities
   void accumulate(int64_t first, int64_t count, const FloatVec (&decay)[kVectors]) {
     const FloatTag d;
-    const int64_t units = (count + Units::kElements - 1) / Units::kElements;
+    const int64_t units = ceil_div(count, Units::kElements);
     for (int64_t i = 0; i < padded_dim_; i += kTile) {
       float* to = sum_ + first * padded_dim_ + i * kBlockLanes;
       const std::byte* operand[kTile];

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/divide.h"
 #include "ops/attention/op.h"
 
 #if defined(WEFT_OPS_ATTENTION_FEW_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -128,7 +129,7 @@ class FewAttention {
     auto* base = reinterpret_cast<float*>(scratch);
     const auto take = [&](int64_t floats) {
       const int64_t at = floats_;
-      floats_ += (floats + 15) / 16 * 16;
+      floats_ += round_up(floats, 16);
       return base == nullptr ? nullptr : base + at;
     };
     query_ = take(group_ * padded_dim_);
@@ -384,7 +385,7 @@ class FewAttention {
 
   const AttentionArgs& args_;
   const int64_t group_ = args_.query_heads / args_.kv_heads;
-  const int64_t parts_ = (args_.head_dim + kPartElements - 1) / kPartElements;
+  const int64_t parts_ = ceil_div(args_.head_dim, kPartElements);
   const int64_t padded_dim_ = parts_ * kPartElements;
   float* query_;          // [group][padded_dim_], in fetch()'s order
   float* sum_;            // the same, unnormalised

@@ -83,6 +83,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 #include "arch/cpu/dispatch.h"
 #include "base/check.h"
+#include "base/divide.h"
 
 namespace weft::cpu {
 namespace {
@@ -104,7 +105,7 @@ void penalise(const SampleArgs& args, std::span<uint64_t> seen) {
 
 constexpr int64_t words(int64_t vocabulary) { return (vocabulary + 63) / 64; }
 constexpr int64_t kBlock = N_SCALAR::kBlock;
-constexpr int64_t blocks(int64_t vocabulary) { return (vocabulary + kBlock - 1) / kBlock; }
+constexpr int64_t blocks(int64_t vocabulary) { return ceil_div(vocabulary, kBlock); }
 
 /// The first id in rising order, of those that `next` gives until it gives -1, at which the running
 /// sum of weights passes `wanted`; the last with a weight if none does.
