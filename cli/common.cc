@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <initializer_list>
@@ -249,6 +251,30 @@ Result<std::string> read_text(const std::string& path) {
     return input_error(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
   }
   return text;
+}
+
+Result<std::vector<int32_t>> parse_ids(const std::string& text) {
+  std::vector<int32_t> ids;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  while (at < end) {
+    while (at < end && (*at == ' ' || *at == ',')) {
+      ++at;
+    }
+    if (at == end) {
+      break;
+    }
+    int32_t id = 0;
+    const auto [next, error] = std::from_chars(at, end, id);
+    if (error != std::errc()) {
+      return usage_error(fmt::format(
+          "--ids: '{}' at character {} is not a token id: give whole numbers with commas between",
+          std::string(at, std::min<size_t>(12, static_cast<size_t>(end - at))), at - text.data()));
+    }
+    ids.push_back(id);
+    at = next;
+  }
+  return ids;
 }
 
 Result<std::vector<int32_t>> encode(const Tokenizer& tokenizer, std::string_view text,

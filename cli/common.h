@@ -78,6 +78,9 @@ Result<std::string> read_text(const std::string& path);
 Result<std::vector<int32_t>> encode(const Tokenizer& tokenizer, std::string_view text,
                                     const std::string& source, bool add_special = true);
 
+/// Token ids, "1,2,3" (spaces allowed), of option --ids. Error (usage): anything else.
+Result<std::vector<int32_t>> parse_ids(const std::string& text);
+
 /// What a step reads, "compressed" or "plain", for figures; and why, where that was measured:
 /// "plain (products with compressed weights take 1.12 of the time)".
 std::string_view name_of_weights(const Engine& engine);

@@ -9,6 +9,8 @@
 #include <csignal>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -25,36 +27,38 @@ namespace {
 struct GenerateFlags {
   ModelSource source;
   EngineFlags engine;
-  std::vector<std::string> prompts, prompt_files;
+  std::vector<std::string> prompts, prompt_files, ids;
   std::string stats_json;
   std::vector<std::string> stops;
   int64_t max_tokens = 256;
   SamplingOptions sampling;
   bool echo = false;
+  bool logits = false;
 };
 
 std::atomic<bool> interrupted{false};
 
 /// A prompt and its continuation: keeps what was generated and prints it as it comes, if it shall;
-/// remembers a failure, which ends the generation.
+/// remembers a failure, which ends the generation. Without a tokenizer its text is the ids.
 class Sequence {
  public:
-  Sequence(std::string prompt, Engine::Prompt ids, const Tokenizer& tokenizer,
+  Sequence(std::string prompt, Engine::Prompt ids, const std::optional<Tokenizer>& tokenizer,
            const std::vector<std::string>& stops, bool prints)
-      : prompt_(std::move(prompt)),
-        ids_(std::move(ids)),
-        decoder_(tokenizer),
-        filter_(stops),
-        prints_(prints) {}
+      : prompt_(std::move(prompt)), ids_(std::move(ids)), filter_(stops), prints_(prints) {
+    if (tokenizer) {
+      decoder_.emplace(*tokenizer);
+    }
+  }
 
   void echo() { show(prompt_); }
   /// False: it ends here.
   bool take(int32_t token) {
-    return show(filter_.push(decoder_.push(token))) && !filter_.stopped() && !interrupted;
+    const std::string text = decoder_ ? decoder_->push(token) : fmt::format("{} ", token);
+    return show(filter_.push(text)) && !filter_.stopped() && !interrupted;
   }
   void finish() {
     if (!filter_.stopped()) {
-      show(filter_.push(decoder_.flush()));
+      show(filter_.push(decoder_ ? decoder_->flush() : ""));
       show(filter_.flush());
     }
   }
@@ -73,22 +77,22 @@ class Sequence {
 
   std::string prompt_;
   Engine::Prompt ids_;
-  StreamDecoder decoder_;
+  std::optional<StreamDecoder> decoder_;
   StopFilter filter_;
   bool prints_;
   std::string text_;
   Status status_;
 };
 
-/// The prompts that the flags name. Errors (input): a file that cannot be read, text that is not
-/// UTF-8.
+/// The prompts that the flags name. Errors: input (a file that cannot be read, text that is not
+/// UTF-8), usage (no ids).
 Result<std::vector<Sequence>> open_sequences(const GenerateFlags& flags,
-                                             const Tokenizer& tokenizer) {
-  const size_t count = flags.prompts.size() + flags.prompt_files.size();
+                                             const std::optional<Tokenizer>& tokenizer) {
+  const size_t count = flags.prompts.size() + flags.prompt_files.size() + flags.ids.size();
   const bool prints = flags.stats_json != "-" && count == 1;
   std::vector<Sequence> sequences;
   const auto add = [&](std::string text, const std::string& name) -> Status {
-    WEFT_ASSIGN(Engine::Prompt ids, encode(tokenizer, text, name));
+    WEFT_ASSIGN(Engine::Prompt ids, encode(*tokenizer, text, name));
     sequences.emplace_back(std::move(text), std::move(ids), tokenizer, flags.stops, prints);
     return {};
   };
@@ -99,6 +103,10 @@ Result<std::vector<Sequence>> open_sequences(const GenerateFlags& flags,
     WEFT_ASSIGN(std::string prompt, read_text(file));
     WEFT_TRY(add(std::move(prompt), file));
   }
+  for (const std::string& text : flags.ids) {
+    WEFT_ASSIGN(Engine::Prompt ids, parse_ids(text));
+    sequences.emplace_back("", std::move(ids), tokenizer, flags.stops, prints);
+  }
   return sequences;
 }
 
@@ -106,7 +114,13 @@ Result<int> generate(const GenerateFlags& flags) {
   const auto start = std::chrono::steady_clock::now();
   WEFT_ASSIGN(EngineOptions options, flags.engine.options());
   WEFT_ASSIGN(const ModelConfig config, flags.source.config());
-  WEFT_ASSIGN(const Tokenizer tokenizer, Tokenizer::open(flags.source.directory));
+  std::optional<Tokenizer> tokenizer;
+  if (flags.ids.empty()) {
+    WEFT_ASSIGN(tokenizer, Tokenizer::open(flags.source.directory));
+  } else if (!flags.stops.empty() || flags.echo) {
+    return usage_error(
+        "--stop and --echo are of text, and with --ids there is none: leave them out");
+  }
   WEFT_ASSIGN(std::vector<Sequence> sequences, open_sequences(flags, tokenizer));
   // The CPU takes one at a time.
   const bool at_once = options.device != "cpu";
@@ -130,11 +144,19 @@ Result<int> generate(const GenerateFlags& flags) {
     return sequences[sequence].take(token);
   };
   std::vector<Generation> results;
+  std::vector<std::vector<float>> logits;  // [sequences]
+  const auto keep_logits = [&](int sequence) {
+    const std::span<const float> last = engine->last_logits(sequence);
+    logits.emplace_back(last.begin(), last.end());
+  };
   if (at_once) {
     WEFT_ASSIGN(results, engine->generate_batch(prompts, flags.sampling, flags.max_tokens,
                                                 [&](int sequence, int32_t token) {
                                                   return take(static_cast<size_t>(sequence), token);
                                                 }));
+    for (int i = 0; i < options.sequences; ++i) {
+      keep_logits(i);
+    }
   }
   for (size_t i = results.size(); i < sequences.size() && (i == 0 || !interrupted); ++i) {
     SamplingOptions sampling = flags.sampling;
@@ -142,6 +164,7 @@ Result<int> generate(const GenerateFlags& flags) {
     WEFT_ASSIGN(Generation result, engine->generate(prompts[i], sampling, flags.max_tokens,
                                                     [&](int32_t token) { return take(i, token); }));
     results.push_back(std::move(result));
+    keep_logits(0);
   }
   for (size_t i = 0; i < results.size(); ++i) {
     sequences[i].finish();
@@ -191,6 +214,9 @@ Result<int> generate(const GenerateFlags& flags) {
       json["seed"] = flags.sampling.seed + i;
       json["ids"] = results[i].tokens;
       json["text"] = sequences[i].text();
+      if (flags.logits) {
+        json["logits"] = logits[i];
+      }
     };
     nlohmann::ordered_json stats;
     stats["prefill_seconds"] = prefill;
@@ -231,6 +257,18 @@ void add_generate(CLI::App& app, Action& action) {
                    "a file with it; - for standard input; may be given again")
       ->type_name("F")
       ->allow_extra_args(false);
+  CLI::Option* ids =
+      prompt
+          ->add_option("--ids", flags->ids,
+                       "token ids, 1,2,3: needs no tokenizer, and what is printed are ids; may be "
+                       "given again")
+          ->type_name("IDS")
+          ->allow_extra_args(false);
+  for (CLI::Option* text : prompt->get_options()) {
+    if (text != ids) {
+      ids->excludes(text);
+    }
+  }
   prompt->require_option(1, 2);
   command->add_flag("--echo", flags->echo, "print the prompt first");
   command->add_option("--max-tokens", flags->max_tokens, "new tokens at most")
@@ -248,6 +286,8 @@ void add_generate(CLI::App& app, Action& action) {
           "write figures, ids and text to this file; -: to standard output, in place of the "
           "text")
       ->type_name("F");
+  command->add_flag("--logits", flags->logits,
+                    "also, in those figures, the logits that each last token was drawn from");
   flags->engine.declare(*command);
   command->callback([flags, &action] { action = [flags] { return generate(*flags); }; });
 }

@@ -1,7 +1,6 @@
 // weft score: how likely a model finds a text, token by token.
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -23,31 +22,6 @@ struct ScoreFlags {
   bool logits = false;
   bool json = false;
 };
-
-/// "1,2,3" (spaces allowed). Error (usage): anything else.
-Result<std::vector<int32_t>> parse_ids(const std::string& text) {
-  std::vector<int32_t> ids;
-  const char* at = text.data();
-  const char* end = at + text.size();
-  while (at < end) {
-    while (at < end && (*at == ' ' || *at == ',')) {
-      ++at;
-    }
-    if (at == end) {
-      break;
-    }
-    int32_t id = 0;
-    const auto [next, error] = std::from_chars(at, end, id);
-    if (error != std::errc()) {
-      return usage_error(fmt::format(
-          "--ids: '{}' at character {} is not a token id: give whole numbers with commas between",
-          std::string(at, std::min<size_t>(12, static_cast<size_t>(end - at))), at - text.data()));
-    }
-    ids.push_back(id);
-    at = next;
-  }
-  return ids;
-}
 
 Result<int> score(const ScoreFlags& flags) {
   WEFT_ASSIGN(EngineOptions options, flags.engine.options());

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "arch/cpu/limits.h"
+#include "ops/token_logprob/op.h"
 
 namespace weft {
 namespace {
@@ -163,22 +164,42 @@ Status CpuRunner::decode(int64_t steps, Tokens /*ends*/, const OnToken& on_token
   return {};
 }
 
-Status CpuRunner::score(Tokens ids, const OnLogits& on_logits) {
+void CpuRunner::rate(std::span<const float> logits, Tokens next, std::vector<double>& logprobs) {
+  const auto rows = static_cast<int64_t>(next.size());
+  std::vector<float> rated(next.size());
+  const TokenLogprobArgs args{
+      .logits = {logits.data(), DType::f32, config_.vocabulary},
+      .tokens = next.data(),
+      .columns = config_.vocabulary,
+      .out = rated.data(),
+  };
+  team_.run([&](int worker) {
+    cpu::token_logprob(args, {rows * worker / team_.size(), rows * (worker + 1) / team_.size()});
+  });
+  logprobs.insert(logprobs.end(), rated.begin(), rated.end());
+}
+
+Result<Score> CpuRunner::score(Tokens ids) {
   WEFT_TRY(ensure(chunk_score_, kScoreRows, Logits::all, false));
   sequence_.history.clear();
   const auto length = static_cast<int64_t>(ids.size());
   sequence_.length = length;
   const auto vocabulary = static_cast<size_t>(config_.vocabulary);
+  Score score;
   for (int64_t begin = 0; begin < length; begin += kScoreRows) {
     const int64_t end = std::min(begin + kScoreRows, length);
     feed(ids, begin, end);
     interpreter_.run(*chunk_score_, end - begin, 1, {});
     const std::span<const float> logits = CpuInterpreter::logits(*chunk_score_);
-    for (int64_t i = begin; i < end; ++i) {
-      on_logits(i, logits.subspan(static_cast<size_t>(i - begin) * vocabulary, vocabulary));
+    const int64_t next = std::min(end + 1, length);  // of the last row's token, if there is one
+    rate(logits, ids.subspan(static_cast<size_t>(begin + 1), static_cast<size_t>(next - begin - 1)),
+         score.logprobs);
+    if (end == length) {
+      const auto last = logits.subspan(static_cast<size_t>(end - begin - 1) * vocabulary);
+      score.last_logits.assign(last.begin(), last.begin() + static_cast<ptrdiff_t>(vocabulary));
     }
   }
-  return {};
+  return score;
 }
 
 std::span<const float> CpuRunner::logits(int /*sequence*/) {

@@ -35,7 +35,7 @@ class CpuRunner : public Runner {
   Status begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
                const OnToken& on_token) override;
   Status decode(int64_t steps, Tokens ends, const OnToken& on_token) override;
-  Status score(Tokens ids, const OnLogits& on_logits) override;
+  Result<Score> score(Tokens ids) override;
   void end(int /*sequence*/) override {}
   int sequences() const override { return 1; }
   std::span<const float> logits(int sequence) override;
@@ -59,6 +59,8 @@ class CpuRunner : public Runner {
   void feed(std::span<const int32_t> ids, int64_t begin, int64_t end);
   /// Runs a chunk whose logits nobody wants.
   Status run_middle(int64_t rows);
+  /// Log-probabilities of `next`, each given its row of logits: [next.size(), vocabulary].
+  void rate(std::span<const float> logits, Tokens next, std::vector<double>& logprobs);
   /// LongRoPE has other frequencies from one length on: when the sequence comes to it, all tokens
   /// so far but the one drawn last are fed anew, as transformers does.
   Status lengthen();

@@ -20,16 +20,6 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// log(sum(exp(x))) of a row of logits.
-double log_sum_exp(std::span<const float> row) {
-  const double peak = *std::max_element(row.begin(), row.end());
-  double sum = 0;
-  for (const float x : row) {
-    sum += std::exp(static_cast<double>(x) - peak);
-  }
-  return peak + std::log(sum);
-}
-
 }  // namespace
 
 bool default_round_activations(const ModelConfig& config) {
@@ -365,17 +355,7 @@ Result<std::vector<Generation>> Engine::extend(int64_t max_tokens, const OnToken
 
 Result<Score> Engine::score(std::span<const int32_t> ids) {
   WEFT_TRY(state_->check(ids, "the prompt"));
-  const auto length = static_cast<int64_t>(ids.size());
-  Score result;
-  WEFT_TRY(state_->runner->score(ids, [&](int64_t i, std::span<const float> row) {
-    if (i + 1 < length) {
-      const auto next = static_cast<size_t>(ids[static_cast<size_t>(i) + 1]);
-      result.logprobs.push_back(static_cast<double>(row[next]) - log_sum_exp(row));
-    } else {
-      result.last_logits.assign(row.begin(), row.end());
-    }
-  }));
-  return result;
+  return state_->runner->score(ids);
 }
 
 }  // namespace weft

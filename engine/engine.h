@@ -60,11 +60,6 @@ struct Generation {
   std::vector<double> decode_seconds;  ///< each further step
 };
 
-struct Score {
-  std::vector<double> logprobs;    ///< natural log-probability of ids[1..], given those before
-  std::vector<float> last_logits;  ///< [vocabulary]
-};
-
 class Engine {
  public:
   /// Errors: device (no memory), usage (options the model cannot have).

@@ -16,13 +16,16 @@
 
 namespace weft {
 
+struct Score {
+  std::vector<double> logprobs;    ///< natural log-probability of ids[1..], given those before
+  std::vector<float> last_logits;  ///< [vocabulary]
+};
+
 class Runner {
  public:
   using Tokens = std::span<const int32_t>;
   /// Gets each token as it is drawn for a sequence; false: draw no more for that one.
   using OnToken = std::function<bool(int sequence, int32_t token)>;
-  /// Gets the logits after each token that was fed.
-  using OnLogits = std::function<void(int64_t index, std::span<const float> logits)>;
 
   Runner() = default;
   Runner(const Runner&) = delete;
@@ -38,8 +41,8 @@ class Runner {
   /// one) for each sequence that has not ended; none of these has fewer positions left. `ends`:
   /// tokens after which on_token will answer false; a runner that draws ahead of it need not ask.
   virtual Status decode(int64_t steps, Tokens ends, const OnToken& on_token) = 0;
-  /// Forgets the sequences and feeds `ids` to the first.
-  virtual Status score(Tokens ids, const OnLogits& on_logits) = 0;
+  /// Forgets the sequences and feeds `ids` (1 to capacity() valid ones) to the first.
+  virtual Result<Score> score(Tokens ids) = 0;
   /// Draws no more for a sequence, as when on_token had answered false.
   virtual void end(int sequence) = 0;
 

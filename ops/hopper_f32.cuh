@@ -3,10 +3,13 @@
 // the CPU's: each one chain of multiply-adds in the order of k.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include <cstdint>
 
 #include "arch/hopper/copy.cuh"
 #include "arch/hopper/resident.cuh"
+#include "base/result.h"
 #include "ops/matrix.h"
 
 namespace weft::hopper {
@@ -20,6 +23,13 @@ __device__ Quad load_quad(const void* data, int64_t i) {
 }
 __device__ inline float4 widen(float4 v) { return v; }
 __device__ inline float4 widen(uint2 v) { return widen4(v); }
+__device__ inline void store_x1(void* data, DType type, int64_t i, float x) {
+  if (type == DType::f32) {
+    static_cast<float*>(data)[i] = x;
+  } else {
+    static_cast<uint16_t*>(data)[i] = static_cast<uint16_t>(pack_bf16x2(x, 0));
+  }
+}
 /// To elements i .. i + 3 of an f32 or bf16 array, aligned to all four.
 __device__ inline void store_x4(void* data, DType type, int64_t i, float4 v) {
   if (type == DType::f32) {
@@ -29,20 +39,56 @@ __device__ inline void store_x4(void* data, DType type, int64_t i, float4 v) {
                                                                    pack_bf16x2(v.z, v.w)};
   }
 }
+
+// Weights in the formats of checkpoints: float, uint16_t (bf16) and __half.
+
+/// Calls f with a number of the format.
+template <class F>
+Status with_weights(DType type, const F& f) {
+  switch (type) {
+    case DType::bf16:
+      return f(uint16_t{});
+    case DType::f16:
+      return f(__half{});
+    default:
+      return f(float{});
+  }
+}
+__device__ inline float4 widen_half(uint2 v) {
+  const float2 low = __half22float2(reinterpret_cast<const __half2&>(v.x));
+  const float2 high = __half22float2(reinterpret_cast<const __half2&>(v.y));
+  return {low.x, low.y, high.x, high.y};
+}
+/// Four numbers of an array, aligned to all four.
+__device__ inline float4 read_x4(const float* from) {
+  return *reinterpret_cast<const float4*>(from);
+}
+__device__ inline float4 read_x4(const uint16_t* from) {
+  return widen(*reinterpret_cast<const uint2*>(from));
+}
+__device__ inline float4 read_x4(const __half* from) {
+  return widen_half(*reinterpret_cast<const uint2*>(from));
+}
 /// Eight numbers of an array, aligned to 16 bytes.
 __device__ inline void read_x8(const float* from, float4 (&to)[2]) {
-  to[0] = *reinterpret_cast<const float4*>(from);
-  to[1] = *reinterpret_cast<const float4*>(from + 4);
+  to[0] = read_x4(from);
+  to[1] = read_x4(from + 4);
 }
 __device__ inline void read_x8(const uint16_t* from, float4 (&to)[2]) {
   const uint4 v = *reinterpret_cast<const uint4*>(from);
   to[0] = widen(uint2{v.x, v.y});
   to[1] = widen(uint2{v.z, v.w});
 }
+__device__ inline void read_x8(const __half* from, float4 (&to)[2]) {
+  const uint4 v = *reinterpret_cast<const uint4*>(from);
+  to[0] = widen_half({v.x, v.y});
+  to[1] = widen_half({v.z, v.w});
+}
 __device__ inline float to_f32(float x) { return x; }
 __device__ inline float to_f32(uint16_t bf16_bits) {
   return __uint_as_float(uint32_t{bf16_bits} << 16);
 }
+__device__ inline float to_f32(__half x) { return __half2float(x); }
 
 /// sum + a . b, in order.
 __device__ inline float dot_x4(float4 a, float4 b, float sum) {
@@ -92,8 +138,8 @@ __device__ __forceinline__ void copy_rows_async(T (*to)[F32Tile::kStride<T>],
 }
 
 /// sums[i][2 g + j] (see F32Tile): rows [row, row + kRows) of a, which is f32 and has `rows`, times
-/// group g of weights, which are float or uint16_t (bf16) and of which there are n rows. k and all
-/// strides are multiples of 8. By the whole block, once.
+/// group g of weights, which are Ws (see above) and of which there are n rows. k and all strides
+/// are multiples of 8. By the whole block, once.
 template <class W, int kGroups>
 __device__ __forceinline__ void multiply_f32(
     const ConstMatrix& a, int64_t row, int64_t rows, const F32Group (&groups)[kGroups], int64_t n,

@@ -13,7 +13,7 @@
 #include "engine/runner.h"
 #include "model/config.h"
 #include "model/weights.h"
-#include "ops/linear/op.h"
+#include "ops/linear/hopper_prefill.h"
 #include "ops/matrix.h"
 
 namespace weft::hopper {
@@ -24,7 +24,7 @@ struct PrefillPlaces {
   std::vector<int64_t> weight_places;  ///< bytes from `weights`, by Weights::tensors()
   /// In the order of a program's buffers in Space::kv, of all sequences.
   std::vector<char*> caches;
-  const float* inverse_frequencies = nullptr;  ///< [head_dim / 2]
+  const float* inverse_frequencies = nullptr;  ///< [ropes()][rotary_dim / 2]
 };
 
 class Prefill {
@@ -39,8 +39,9 @@ class Prefill {
   /// returns.
   Status feed(const int32_t* tokens, int64_t begin, int64_t end, int sequence);
 
-  /// Feeds tokens[0, count) to the first sequence and brings back the logits after each.
-  Status score(const int32_t* tokens, int64_t count, const Runner::OnLogits& on_logits);
+  /// Feeds tokens[0, count) to the first sequence and rates each by the logits before it, which
+  /// stay on the device but for the last ones.
+  Result<Score> score(const int32_t* tokens, int64_t count);
 
  private:
   /// A program laid over memory.
@@ -61,13 +62,19 @@ class Prefill {
     int64_t rows;
     int sequence;
   };
+  /// All operations but a head.
   Status launch(const Chunk& chunk, const Span& span);
+  /// The head on a chunk's rows, of whose logits there is room for kLogitsRows at a time:
+  /// logprobs[r] is that of the token after row r, if it is before `end`.
+  Status launch_head(const Chunk& chunk, const Span& span, int64_t end, float* logprobs);
   /// The operands of the product that operation `index` begins, with all that are joined to it.
   LinearArgs linear_args(const Chunk& chunk, size_t index) const;
   /// Workspace enough for a chunk's products.
   Status make_workspace(const Chunk& chunk);
-  /// One operation, or several that are joined.
-  Status launch_operation(const Chunk& chunk, size_t index, const Span& span);
+  PrefillScratch scratch(const Chunk& chunk) const;
+  /// The error of operands that a kernel refuses; none where `refusal` is empty.
+  Status fits(const Chunk& chunk, size_t index, std::string_view refusal) const;
+  class Launcher;
 
   ConstMatrix weight(const WeightRef& ref) const;
   ConstVector vector(const WeightRef& ref) const;

@@ -8,10 +8,11 @@
 #include "ops/attention/hopper_prefill.h"
 #include "ops/embed/hopper_prefill.h"
 #include "ops/gated_linear/hopper_prefill.h"
-#include "ops/linear/hopper_prefill.h"
+#include "ops/layernorm/op.h"
 #include "ops/rmsnorm/hopper_prefill.h"
 #include "ops/rope_angles/hopper_prefill.h"
 #include "ops/rope_append/hopper_prefill.h"
+#include "ops/token_logprob/hopper_prefill.h"
 
 namespace weft::hopper {
 
@@ -92,15 +93,6 @@ KvCache Prefill::cache(const Chunk& chunk, BufferId keys, BufferId values, int s
   return {place(keys), place(values), formats_.kv, capacity_ * config_.head_dim};
 }
 
-Status Prefill::launch(const Chunk& chunk, const Span& span) {
-  for (size_t i = 0; i < chunk.program.operations.size(); ++i) {
-    if (chunk.layout.joined[i] > 0) {
-      WEFT_TRY(launch_operation(chunk, i, span));
-    }
-  }
-  return {};
-}
-
 LinearArgs Prefill::linear_args(const Chunk& chunk, size_t index) const {
   const auto& operations = chunk.program.operations;
   const auto& op = std::get<LinearOp>(operations[index].body);
@@ -111,7 +103,9 @@ LinearArgs Prefill::linear_args(const Chunk& chunk, size_t index) const {
                   .k = op.k,
                   .alpha = op.alpha,
                   .accumulate = op.accumulate,
-                  .out = matrix(chunk, op.out)};
+                  .activation = op.activation,
+                  .out = matrix(chunk, op.out),
+                  .soft_cap = op.soft_cap};
   for (int i = 1; i < chunk.layout.joined[index]; ++i) {
     args.n += std::get<LinearOp>(operations[index + static_cast<size_t>(i)].body).n;
   }
@@ -121,6 +115,11 @@ LinearArgs Prefill::linear_args(const Chunk& chunk, size_t index) const {
     args.n = (args.n + 7) / 8 * 8;
   }
   return args;
+}
+
+PrefillScratch Prefill::scratch(const Chunk& chunk) const {
+  return {reinterpret_cast<float*>(chunk.memory.data() + chunk.layout.scratch),
+          {workspace_.data(), workspace_.size()}};
 }
 
 Status Prefill::make_workspace(const Chunk& chunk) {
@@ -141,93 +140,139 @@ Status Prefill::make_workspace(const Chunk& chunk) {
   return device_.upload(workspace_.data(), zeros.data(), zeros.size());
 }
 
-Status Prefill::launch_operation(const Chunk& chunk, size_t index, const Span& span) {
-  const auto [tokens, first, rows, sequence] = span;
-  const Stream stream = device_.stream();
-  const auto& operations = chunk.program.operations;
-  const auto& body = operations[index].body;
-  const auto fits = [&](std::string_view refusal) -> Status {
-    return refusal.empty()
-               ? Status{}
-               : usage_error(fmt::format("{} of a chunk of {}: {}", operations[index].name,
-                                         config_.name, refusal));
-  };
-  if (const auto* op = std::get_if<EmbedOp>(&body)) {
-    return prefill_embed({.table = weight(op->table),
-                          .tokens = tokens,
-                          .columns = op->columns,
-                          .scale = op->scale,
-                          .out = matrix(chunk, op->out),
-                          .copy = matrix(chunk, op->copy)},
-                         rows, stream);
+Status Prefill::fits(const Chunk& chunk, size_t index, std::string_view refusal) const {
+  return refusal.empty() ? Status{}
+                         : usage_error(fmt::format("{} of a chunk of {}: {}",
+                                                   chunk.program.operations[index].name,
+                                                   config_.name, refusal));
+}
+
+/// Launches one operation, or several that are joined.
+class Prefill::Launcher {
+ public:
+  Launcher(const Prefill& prefill, const Chunk& chunk, size_t index, const Span& span)
+      : p_(prefill), chunk_(chunk), index_(index), span_(span), stream_(prefill.device_.stream()) {}
+
+  Status operator()(const EmbedOp& op) const {
+    const EmbedArgs args{.table = p_.weight(op.table),
+                         .tokens = span_.tokens,
+                         .columns = op.columns,
+                         .scale = op.scale,
+                         .out = matrix(op.out),
+                         .copy = matrix(op.copy)};
+    WEFT_TRY(fits(refuse_prefill_embed(args)));
+    return prefill_embed(args, span_.rows, stream_);
   }
-  if (const auto* op = std::get_if<RopeAnglesOp>(&body)) {
-    return prefill_rope_angles({.inverse_frequencies = places_.inverse_frequencies,
-                                .half = op->half,
-                                .cosines = static_cast<float*>(matrix(chunk, op->cosines).data),
-                                .sines = static_cast<float*>(matrix(chunk, op->sines).data)},
-                               rows, first, stream);
+  Status operator()(const RopeAnglesOp& op) const {
+    return prefill_rope_angles(
+        {.inverse_frequencies = p_.places_.inverse_frequencies + op.rope * op.half,
+         .half = op.half,
+         .cosines = f32(op.cosines),
+         .sines = f32(op.sines),
+         .scale = op.scale},
+        span_.rows, span_.first, stream_);
   }
-  if (const auto* op = std::get_if<RmsNormOp>(&body)) {
-    const RmsNormArgs args{.x = input(chunk, op->x),
-                           .weight = vector(op->weight),
-                           .columns = op->columns,
-                           .groups = op->groups,
-                           .epsilon = op->epsilon,
-                           .scale = op->scale,
-                           .residual = matrix(chunk, op->residual),
-                           .out = matrix(chunk, op->out)};
+  Status operator()(const RmsNormOp& op) const {
+    const RmsNormArgs args{.x = input(op.x),
+                           .weight = p_.vector(op.weight),
+                           .columns = op.columns,
+                           .groups = op.groups,
+                           .epsilon = op.epsilon,
+                           .scale = op.scale,
+                           .residual = matrix(op.residual),
+                           .out = matrix(op.out),
+                           .weight_offset = op.weight_offset};
     WEFT_TRY(fits(refuse_prefill_rmsnorm(args)));
-    return prefill_rmsnorm(args, rows * op->groups, stream);
+    return prefill_rmsnorm(args, span_.rows * op.groups, stream_);
   }
-  if (std::holds_alternative<LinearOp>(body)) {
-    const LinearArgs args = linear_args(chunk, index);
+  Status operator()(const LayerNormOp& op) const {
+    return weft::layernorm({.rows = span_.rows,
+                            .x = input(op.x),
+                            .weight = p_.vector(op.weight),
+                            .bias = p_.vector(op.bias),
+                            .columns = op.columns,
+                            .epsilon = op.epsilon,
+                            .out = matrix(op.out)},
+                           stream_);
+  }
+  Status operator()(const LinearOp& /*op*/) const {
+    const LinearArgs args = p_.linear_args(chunk_, index_);
     WEFT_TRY(fits(refuse_prefill_linear(args)));
-    return prefill_linear(args, rows,
-                          {reinterpret_cast<float*>(chunk.memory.data() + chunk.layout.scratch),
-                           {workspace_.data(), workspace_.size()}},
-                          stream);
+    return prefill_linear(args, span_.rows, p_.scratch(chunk_), stream_);
   }
-  if (const auto* op = std::get_if<GatedLinearOp>(&body)) {
-    const GatedLinearArgs args{.a = input(chunk, op->a),
-                               .gate = weight(op->gate),
-                               .up = weight(op->up),
-                               .gate_bias = vector(op->gate_bias),
-                               .up_bias = vector(op->up_bias),
-                               .n = op->n,
-                               .k = op->k,
-                               .out = matrix(chunk, op->out)};
+  Status operator()(const GatedLinearOp& op) const {
+    const GatedLinearArgs args{.a = input(op.a),
+                               .gate = p_.weight(op.gate),
+                               .up = p_.weight(op.up),
+                               .gate_bias = p_.vector(op.gate_bias),
+                               .up_bias = p_.vector(op.up_bias),
+                               .n = op.n,
+                               .k = op.k,
+                               .out = matrix(op.out),
+                               .activation = op.activation};
     WEFT_TRY(fits(refuse_prefill_gated_linear(args)));
-    return prefill_gated_linear(args, rows, stream);
+    return prefill_gated_linear(args, span_.rows, stream_);
   }
-  if (const auto* op = std::get_if<RopeAppendOp>(&body)) {
-    const RopeAppendArgs args{.q = input(chunk, op->q),
-                              .k = input(chunk, op->k),
-                              .v = input(chunk, op->v),
-                              .query_heads = op->query_heads,
-                              .kv_heads = op->kv_heads,
-                              .head_dim = op->head_dim,
-                              .cosines = static_cast<float*>(matrix(chunk, op->cosines).data),
-                              .sines = static_cast<float*>(matrix(chunk, op->sines).data),
-                              .q_out = matrix(chunk, op->q_out),
-                              .cache = cache(chunk, op->keys, op->values, sequence)};
+  Status operator()(const RopeAppendOp& op) const {
+    const RopeAppendArgs args{.q = input(op.q),
+                              .k = input(op.k),
+                              .v = input(op.v),
+                              .query_heads = op.query_heads,
+                              .kv_heads = op.kv_heads,
+                              .head_dim = op.head_dim,
+                              .cosines = f32(op.cosines),
+                              .sines = f32(op.sines),
+                              .q_out = matrix(op.q_out),
+                              .cache = cache(op.keys, op.values),
+                              .unturned = op.unturned};
     WEFT_TRY(fits(refuse_prefill_rope_append(args)));
-    return prefill_rope_append(args, rows, first, stream);
+    return prefill_rope_append(args, span_.rows, span_.first, stream_);
   }
-  if (const auto* op = std::get_if<AttentionOp>(&body)) {
-    const AttentionArgs args{.q = input(chunk, op->q),
-                             .cache = cache(chunk, op->keys, op->values, sequence),
-                             .query_heads = op->query_heads,
-                             .kv_heads = op->kv_heads,
-                             .head_dim = op->head_dim,
-                             .scale = op->scale,
-                             .window = op->window,
-                             .splits = op->splits,
-                             .out = matrix(chunk, op->out)};
+  Status operator()(const AttentionOp& op) const {
+    const AttentionArgs args{.q = input(op.q),
+                             .cache = cache(op.keys, op.values),
+                             .query_heads = op.query_heads,
+                             .kv_heads = op.kv_heads,
+                             .head_dim = op.head_dim,
+                             .scale = op.scale,
+                             .soft_cap = op.soft_cap,
+                             .window = op.window,
+                             .splits = op.splits,
+                             .out = matrix(op.out)};
     WEFT_TRY(fits(refuse_prefill_attention(args)));
-    return prefill_attention(args, rows, first, stream);
+    return prefill_attention(args, span_.rows, span_.first, stream_);
   }
-  return fits("there is no kernel for it");
+  template <class Other>
+  Status operator()(const Other& /*op*/) const {
+    return fits("there is no kernel for it");
+  }
+
+ private:
+  Status fits(std::string_view refusal) const { return p_.fits(chunk_, index_, refusal); }
+  Matrix matrix(BufferId id) const { return p_.matrix(chunk_, id); }
+  ConstMatrix input(BufferId id) const { return p_.input(chunk_, id); }
+  float* f32(BufferId id) const { return static_cast<float*>(matrix(id).data); }
+  KvCache cache(BufferId keys, BufferId values) const {
+    return p_.cache(chunk_, keys, values, span_.sequence);
+  }
+
+  const Prefill& p_;
+  const Chunk& chunk_;
+  const size_t index_;
+  const Span& span_;
+  const Stream stream_;
+};
+
+Status Prefill::launch(const Chunk& chunk, const Span& span) {
+  for (size_t i = 0; i < chunk.program.operations.size(); ++i) {
+    const auto& body = chunk.program.operations[i].body;
+    const auto* product = std::get_if<LinearOp>(&body);
+    const bool head = product != nullptr && product->out == chunk.program.logits;
+    if (chunk.layout.joined[i] > 0 && !head) {
+      WEFT_TRY(std::visit(Launcher(*this, chunk, i, span), body));
+    }
+  }
+  return {};
 }
 
 Status Prefill::feed(const int32_t* tokens, int64_t begin, int64_t end, int sequence) {
@@ -239,23 +284,54 @@ Status Prefill::feed(const int32_t* tokens, int64_t begin, int64_t end, int sequ
   return {};
 }
 
-Status Prefill::score(const int32_t* tokens, int64_t count, const Runner::OnLogits& on_logits) {
-  if (score_ == nullptr) {
-    WEFT_ASSIGN(score_, load(std::min(kScoreRows, capacity_), Logits::all));
-  }
-  const Matrix logits = matrix(*score_, score_->program.logits);
-  std::vector<float> host(static_cast<size_t>(kScoreRows * logits.stride));
-  for (int64_t begin = 0; begin < count; begin += kScoreRows) {
-    const int64_t rows = std::min(kScoreRows, count - begin);
-    WEFT_TRY(launch(*score_, {tokens + begin, begin, rows, 0}));
-    WEFT_TRY(device_.download(host.data(), logits.data,
-                              static_cast<size_t>(rows * logits.stride) * sizeof(float)));
-    for (int64_t r = 0; r < rows; ++r) {
-      on_logits(begin + r,
-                {host.data() + r * logits.stride, static_cast<size_t>(config_.vocabulary)});
+Status Prefill::launch_head(const Chunk& chunk, const Span& span, int64_t end, float* logprobs) {
+  const size_t head = chunk.program.operations.size() - 1;
+  const LinearArgs whole = linear_args(chunk, head);
+  WEFT_TRY(fits(chunk, head, refuse_prefill_linear(whole)));
+  for (int64_t row = 0; row < span.rows; row += kLogitsRows) {
+    const int64_t rows = std::min(kLogitsRows, span.rows - row);
+    LinearArgs args = whole;
+    args.a.data = static_cast<const std::byte*>(whole.a.data) +
+                  row * whole.a.stride * static_cast<int64_t>(size_of(whole.a.dtype));
+    WEFT_TRY(prefill_linear(args, rows, scratch(chunk), device_.stream()));
+    const int64_t rated = std::min(rows, end - (span.first + row) - 1);
+    if (rated > 0) {
+      WEFT_TRY(prefill_token_logprob({.logits = {args.out.data, args.out.dtype, args.out.stride},
+                                      .tokens = span.tokens + row + 1,
+                                      .columns = config_.vocabulary,
+                                      .out = logprobs + row},
+                                     rated, device_.stream()));
     }
   }
   return {};
+}
+
+Result<Score> Prefill::score(const int32_t* tokens, int64_t count) {
+  if (score_ == nullptr) {
+    WEFT_ASSIGN(score_, load(std::min(kChunkRows, capacity_), Logits::all));
+  }
+  WEFT_ASSIGN(const DeviceMemory memory,
+              device_.allocate(static_cast<size_t>(count) * sizeof(float)));
+  auto* const logprobs = reinterpret_cast<float*>(memory.data());
+  const Chunks chunks = cut_into_chunks(count, score_->program.rows);
+  int64_t rows = 0;  // of the last chunk
+  for (int64_t begin = 0; begin < count; begin += rows) {
+    rows = std::min(chunks.rows, count - begin);
+    const Span span{tokens + begin, begin, rows, 0};
+    WEFT_TRY(launch(*score_, span));
+    WEFT_TRY(launch_head(*score_, span, count, logprobs + begin));
+  }
+  std::vector<float> rated(static_cast<size_t>(count - 1));
+  WEFT_TRY(device_.download(rated.data(), logprobs, rated.size() * sizeof(float)));
+  Score score;
+  score.logprobs.assign(rated.begin(), rated.end());
+  score.last_logits.resize(static_cast<size_t>(config_.vocabulary));
+  const Matrix logits = matrix(*score_, score_->program.logits);
+  WEFT_TRY(device_.download(
+      score.last_logits.data(),
+      static_cast<const float*>(logits.data) + (rows - 1) % kLogitsRows * logits.stride,
+      score.last_logits.size() * sizeof(float)));
+  return score;
 }
 
 }  // namespace weft::hopper

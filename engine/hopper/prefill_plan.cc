@@ -28,8 +28,9 @@ size_t tensor_index(const Weights& weights, const WeightRef& ref) {
 
 std::string refuse_prefill(const ModelConfig& config, const Weights& weights) {
   for (const Tensor& tensor : weights.tensors()) {
-    if (tensor.dtype != DType::bf16) {
-      return fmt::format("{} is {}, not bf16", tensor.name, name_of(tensor.dtype));
+    const DType type = tensor.dtype;
+    if (type != DType::bf16 && type != DType::f16 && type != DType::f32) {
+      return fmt::format("{} is {}", tensor.name, name_of(type));
     }
   }
   for (const int64_t size : {config.hidden, config.ffn, config.query_size(), config.kv_size()}) {
@@ -41,17 +42,22 @@ std::string refuse_prefill(const ModelConfig& config, const Weights& weights) {
     return fmt::format("its heads are of {}, not a multiple of 8 up to {}", config.head_dim,
                        kMostPrefillHeadDim);
   }
+  if (config.rotary_dim() % 8 != 0) {
+    return fmt::format("RoPE turns {} of a head's elements, not a multiple of 8",
+                       config.rotary_dim());
+  }
   return {};
 }
 
 std::string describe_prefill(const ModelConfig& config, const Weights& weights,
                              ChunkFormats formats) {
   const std::string why = refuse_prefill(config, weights);
+  const bool rounds = formats.round_activations && weights.get(Role::query, 0).dtype == DType::bf16;
   return why.empty()
              ? fmt::format(
                    "by chunks of up to {} tokens (fewer than {}: token by token), activations {}, "
                    "KV cache {}",
-                   kChunkRows, fewest_tokens(formats), formats.round_activations ? "bf16" : "f32",
+                   kChunkRows, fewest_tokens(formats), rounds ? "bf16" : "f32",
                    name_of(element_of(formats.kv)))
              : fmt::format("token by token: {}", why);
 }
@@ -99,6 +105,11 @@ ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
     return places[b] == places[a] + weights.tensors()[a].bytes();
   };
 
+  /// Rows of a product that are there at a time.
+  const auto rows_of = [&](BufferId out) {
+    const int64_t rows = chunk.buffers[static_cast<size_t>(out)].rows;
+    return out == chunk.logits ? std::min(rows, kLogitsRows) : rows;
+  };
   const auto place_of = [&](const LinearOp& op) -> ChunkMatrix& {
     return layout.buffers[static_cast<size_t>(op.out)];
   };
@@ -122,7 +133,8 @@ ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
     for (const LinearOp* next = linear_at(chunk, end); next != nullptr;
          next = linear_at(chunk, ++end)) {
       if (next->a != first->a || next->alpha != first->alpha || first->accumulate ||
-          next->accumulate || !adjacent(last->weight, next->weight) ||
+          next->accumulate || first->activation != next->activation ||
+          first->soft_cap != next->soft_cap || !adjacent(last->weight, next->weight) ||
           !adjacent(last->bias, next->bias) || !side_by_side(*last, *next)) {
         break;
       }
@@ -133,7 +145,7 @@ ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
     if (place_of(*first).offset < 0) {  // an earlier layer's has it already otherwise
       const Buffer& out = chunk.buffers[static_cast<size_t>(first->out)];
       const int64_t stride = round_up(columns, first->out == chunk.logits ? 8 : 4);
-      int64_t offset = take(out.rows * stride * size_of(out.element));
+      int64_t offset = take(rows_of(first->out) * stride * size_of(out.element));
       for (size_t j = i; j < end; ++j) {
         const LinearOp& op = *linear_at(chunk, j);
         place_of(op) = {offset, stride};
@@ -157,8 +169,11 @@ ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
   for (size_t i = 0; i < chunk.operations.size(); ++i) {
     const LinearOp* op = linear_at(chunk, i);
     if (op != nullptr && chunk.buffers[static_cast<size_t>(op->a)].element == Element::bf16) {
-      const int64_t rows =
-          prefill_linear_scratch_rows(op->bias.present, op->alpha, op->accumulate, chunk.rows);
+      const bool bends = op->bias.present || op->alpha != 1 || op->activation != Activation::none ||
+                         op->soft_cap > 0;
+      const int64_t rows = prefill_linear_scratch_rows(
+          bends, op->accumulate, dtype_of(chunk.buffers[static_cast<size_t>(op->out)].element),
+          rows_of(op->out));
       scratch = std::max(scratch, rows * place_of(*op).stride);
     }
   }

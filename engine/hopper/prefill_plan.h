@@ -19,8 +19,8 @@ namespace weft::hopper {
 /// Most rows of a chunk: enough to fill the tensor cores, few enough for the activations to stay
 /// near the L2.
 inline constexpr int64_t kChunkRows = 2048;
-/// Rows whose logits scoring keeps at a time.
-inline constexpr int64_t kScoreRows = 128;
+/// Rows of a chunk whose logits are there at a time.
+inline constexpr int64_t kLogitsRows = 128;
 
 /// What a chunk keeps its numbers in (see PlanOptions).
 struct ChunkFormats {
@@ -66,7 +66,7 @@ struct ChunkLayout {
 };
 
 /// `places`: where the weights lie, by Weights::tensors(). All offsets are multiples of 256, all
-/// strides of 16 bytes; logits' rows have room for a multiple of 8.
+/// strides of 16 bytes; logits have room for kLogitsRows, and their rows for a multiple of 8.
 ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
                           std::span<const int64_t> places);
 

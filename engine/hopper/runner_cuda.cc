@@ -20,6 +20,7 @@
 #include "engine/hopper/weights_kernel.h"
 #include "model/layer.h"
 #include "ops/linear/hopper_layout.h"
+#include "ops/token_logprob/op.h"
 #include "program/planner.h"
 #include "program/verify.h"
 
@@ -79,11 +80,13 @@ class HopperRunner : public Runner, public Subject {
       : config_(config), weights_(weights), options_(options) {}
 
   Status create();
+  /// Why there are no decode steps, if that is so.
+  const std::optional<Error>& refusal() const { return refusal_; }
 
   Status begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
                const OnToken& on_token) override;
   Status decode(int64_t steps, Tokens ends, const OnToken& on_token) override;
-  Status score(Tokens ids, const OnLogits& on_logits) override;
+  Result<Score> score(Tokens ids) override;
   void end(int sequence) override { ended_ |= 1u << sequence; }
   int sequences() const override { return options_.sequences; }
   std::span<const float> logits(int sequence) override;
@@ -105,7 +108,12 @@ class HopperRunner : public Runner, public Subject {
   Status make_program(int units);
   /// Lowers the program and divides shared memory.
   Status lower_program();
+  /// The weights as the checkpoint has them, and constants.
   Status load_weights();
+  /// What the resident kernel has besides.
+  Status make_decode();
+  /// Memory for what is known of the sequences.
+  Status make_sequences();
   /// Packs the weights; false: what could not be compressed is plain from now on, and must be
   /// lowered and packed again.
   Result<bool> pack_weights();
@@ -115,6 +123,8 @@ class HopperRunner : public Runner, public Subject {
   Result<char*> allocate(int64_t bytes, std::string_view what);
   template <class T>
   Result<T*> upload(const std::vector<T>& data, std::string_view what);
+  template <class T>
+  Status place(T*& pointer, int64_t bytes, std::string_view what);
   int64_t seen_words() const { return (config_.vocabulary + 31) / 32; }
   /// What is known of a sequence.
   struct Sequence {
@@ -146,6 +156,8 @@ class HopperRunner : public Runner, public Subject {
   Arena arena_;
   std::vector<bool> plain_;  ///< [program_.operations]: their weights are not compressed
   Lowered lowered_;
+  /// Why the resident kernel cannot run this model's steps; texts are scored all the same.
+  std::optional<Error> refusal_;
   Launch launch_;
   std::unique_ptr<Prefill> prefill_;  ///< null: prompts go through the resident kernel
   char* packed_ = nullptr;
@@ -192,7 +204,13 @@ Status HopperRunner::make_program(int units) {
   arena_ = lay_out(program_, weights_);
   const bool in_l2 = weights_.bytes() <= static_cast<int64_t>(device_->info().l2);
   plain_.assign(program_.operations.size(), !options_.compress_weights.value_or(!in_l2));
-  return lower_program();
+  if (const Status lowered = lower_program(); !lowered.ok()) {
+    if (!refuse_prefill(config_, weights_).empty()) {
+      return lowered.error();
+    }
+    refusal_ = lowered.error();
+  }
+  return {};
 }
 
 Status HopperRunner::lower_program() {
@@ -239,20 +257,27 @@ Status HopperRunner::load_weights() {
       WEFT_TRY(device_->upload(place, tensor.data, static_cast<size_t>(tensor.bytes())));
     } else {
       const RandomTensor random = random_tensor(options_.weights_seed, specs[i]);
-      WEFT_TRY(
-          check(launch_fill_random(random, tensor.elements(), place, stream), "making weights"));
+      WEFT_TRY(check(launch_fill_random(random, tensor.dtype, tensor.elements(), place, stream),
+                     "making weights"));
     }
   }
+  std::vector<float> frequencies;
+  for (const RopeSpec& rope : ropes(config_)) {
+    const std::vector<float> one = inverse_frequencies(rope, 1);
+    frequencies.insert(frequencies.end(), one.begin(), one.end());
+  }
+  return device_->upload(
+      launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)],
+      frequencies.data(), frequencies.size() * sizeof(float));
+}
+
+Status HopperRunner::make_decode() {
   WEFT_ASSIGN(bool packed, pack_weights());
   while (!packed) {
     WEFT_TRY(lower_program());
     WEFT_ASSIGN(packed, pack_weights());
   }
-
-  const std::vector<float> frequencies = inverse_frequencies(ropes(config_).front(), 1);
-  return device_->upload(
-      launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)],
-      frequencies.data(), frequencies.size() * sizeof(float));
+  return upload_codes();
 }
 
 Result<bool> HopperRunner::pack_weights() {
@@ -280,6 +305,26 @@ Result<bool> HopperRunner::pack_weights() {
   return all;
 }
 
+template <class T>
+Status HopperRunner::place(T*& pointer, int64_t bytes, std::string_view what) {
+  WEFT_ASSIGN(char* const memory, allocate(bytes, what));
+  pointer = reinterpret_cast<T*>(memory);
+  return {};
+}
+
+Status HopperRunner::make_sequences() {
+  const int64_t sequences = options_.sequences;
+  const int64_t token_bytes = sequences * (options_.capacity + 1) * 4;
+  WEFT_TRY(place(launch_.tokens, token_bytes, "tokens"));
+  // An idle sequence may feed tokens that nobody gave.
+  WEFT_TRY(
+      check(cudaMemset(launch_.tokens, 0, static_cast<size_t>(token_bytes)), "clearing tokens"));
+  WEFT_TRY(place(launch_.seen, sequences * seen_words() * 4, "tokens"));
+  logits_.resize(static_cast<size_t>(config_.vocabulary));
+  sequences_.resize(static_cast<size_t>(sequences));
+  return {};
+}
+
 Status HopperRunner::upload_codes() {
   std::vector<Code> codes;
   std::vector<uint32_t> begin;
@@ -296,21 +341,11 @@ Status HopperRunner::upload_codes() {
   WEFT_ASSIGN(launch_.event_signals, upload(lowered_.event_signals, "events"));
 
   const int64_t events = static_cast<int64_t>(program_.events.size());
-  const auto place = [&](auto*& pointer, int64_t bytes, std::string_view what) -> Status {
-    WEFT_ASSIGN(char* const memory, allocate(bytes, what));
-    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(memory);
-    return {};
-  };
+  const int64_t sequences = options_.sequences;
+  const int64_t token_bytes = sequences * (options_.capacity + 1) * 4;
   WEFT_TRY(place(launch_.counters, events * kCounterStride * 4, "events"));
   WEFT_TRY(place(launch_.stop, 4, "events"));
   WEFT_TRY(place(launch_.failure, sizeof(Failure), "events"));
-  const int64_t sequences = options_.sequences;
-  const int64_t token_bytes = sequences * (options_.capacity + 1) * 4;
-  WEFT_TRY(place(launch_.tokens, token_bytes, "tokens"));
-  // An idle sequence may feed tokens that nobody gave.
-  WEFT_TRY(
-      check(cudaMemset(launch_.tokens, 0, static_cast<size_t>(token_bytes)), "clearing tokens"));
-  WEFT_TRY(place(launch_.seen, sequences * seen_words() * 4, "tokens"));
   WEFT_TRY(place(launch_.kept, sequences * config_.vocabulary * kKeptBytes, "tokens"));
   const std::vector<Draw> draws(static_cast<size_t>(2 * sequences * launch_.workers));
   WEFT_ASSIGN(launch_.draws, upload(draws, "tokens"));
@@ -353,11 +388,11 @@ Status HopperRunner::create() {
   WEFT_ASSIGN(device_, open_device(options_.device));
   WEFT_TRY(make_program(device_->info().units));
   WEFT_TRY(load_weights());
-  WEFT_TRY(upload_codes());
-  WEFT_TRY(make_prefill());
-  logits_.resize(static_cast<size_t>(config_.vocabulary));
-  sequences_.resize(static_cast<size_t>(options_.sequences));
-  return {};
+  WEFT_TRY(make_sequences());
+  if (!refusal_) {
+    WEFT_TRY(make_decode());
+  }
+  return make_prefill();
 }
 
 Status HopperRunner::forget(std::span<const Tokens> ids) {
@@ -511,6 +546,9 @@ Status HopperRunner::explain(const Failure& failure) const {
 
 Status HopperRunner::begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
                            const OnToken& on_token) {
+  if (refusal_) {
+    return *refusal_;
+  }
   WEFT_TRY(forget(prompts));
   launch_.sampling = sampling;
   int64_t steps = 1;
@@ -533,12 +571,13 @@ Status HopperRunner::decode(int64_t steps, Tokens ends, const OnToken& on_token)
   return run(steps, 0, ends, on_token);
 }
 
-Status HopperRunner::score(Tokens ids, const OnLogits& on_logits) {
+Result<Score> HopperRunner::score(Tokens ids) {
   WEFT_TRY(forget({&ids, 1}));
   launch_.sampling = {};
   if (prefill_ != nullptr) {
-    return prefill_->score(launch_.tokens, static_cast<int64_t>(ids.size()), on_logits);
+    return prefill_->score(launch_.tokens, static_cast<int64_t>(ids.size()));
   }
+  Score score;
   for (size_t i = 0; i < ids.size(); ++i) {
     for (Sequence& sequence : sequences_) {
       sequence.position = static_cast<int64_t>(i);
@@ -546,12 +585,23 @@ Status HopperRunner::score(Tokens ids, const OnLogits& on_logits) {
     // What is drawn would take the place of the next token.
     WEFT_TRY(run(1, 0, {}, [](int, int32_t) { return true; }));
     WEFT_TRY(device_->upload(launch_.tokens, ids.data(), ids.size_bytes()));
-    on_logits(static_cast<int64_t>(i), logits(0));
+    const std::span<const float> row = logits(0);
+    if (i + 1 == ids.size()) {
+      score.last_logits.assign(row.begin(), row.end());
+    } else {
+      float logprob = 0;
+      cpu::token_logprob({.logits = {row.data(), DType::f32, config_.vocabulary},
+                          .tokens = &ids[i + 1],
+                          .columns = config_.vocabulary,
+                          .out = &logprob},
+                         {0, 1});
+      score.logprobs.push_back(logprob);
+    }
   }
   for (Sequence& sequence : sequences_) {
     sequence = {};
   }
-  return {};
+  return score;
 }
 
 Result<double> HopperRunner::read_bandwidth() {
@@ -652,6 +702,9 @@ Result<std::unique_ptr<Runner>> create_runner(const ModelConfig& config, const W
 Result<std::unique_ptr<Subject>> create_subject(const ModelConfig& config, const Weights& weights,
                                                 const RunnerOptions& options) {
   WEFT_ASSIGN(std::unique_ptr<HopperRunner> runner, make_runner(config, weights, options));
+  if (runner->refusal()) {
+    return *runner->refusal();
+  }
   return std::unique_ptr<Subject>(std::move(runner));
 }
 

@@ -1,4 +1,5 @@
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <algorithm>
 
@@ -17,17 +18,29 @@ __device__ uint64_t mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-__global__ void fill_random_kernel(RandomTensor tensor, int64_t groups, uint2* out) {
+__device__ void store_four(const float (&x)[4], float* out) {
+  *reinterpret_cast<float4*>(out) = {x[0], x[1], x[2], x[3]};
+}
+__device__ void store_four(const float (&x)[4], __nv_bfloat16* out) {
+  reinterpret_cast<__nv_bfloat162*>(out)[0] = __floats2bfloat162_rn(x[0], x[1]);
+  reinterpret_cast<__nv_bfloat162*>(out)[1] = __floats2bfloat162_rn(x[2], x[3]);
+}
+__device__ void store_four(const float (&x)[4], __half* out) {
+  reinterpret_cast<__half2*>(out)[0] = __floats2half2_rn(x[0], x[1]);
+  reinterpret_cast<__half2*>(out)[1] = __floats2half2_rn(x[2], x[3]);
+}
+
+template <class T>
+__global__ void fill_random_kernel(RandomTensor tensor, int64_t groups, T* out) {
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < groups;
        i += int64_t{kThreads} * gridDim.x) {
     const uint64_t bits = mix(tensor.key + static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15ull);
-    uint32_t halves[4];
+    float x[4];
     for (int j = 0; j < 4; ++j) {
       const int integer = 2 * static_cast<int>(bits >> (16 * j) & 0xffff) - 65535;
-      const float x = static_cast<float>(integer + tensor.offset) * tensor.scale;
-      halves[j] = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+      x[j] = static_cast<float>(integer + tensor.offset) * tensor.scale;
     }
-    out[i] = {halves[0] | halves[1] << 16, halves[2] | halves[3] << 16};
+    store_four(x, out + 4 * i);
   }
 }
 
@@ -218,12 +231,21 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-cudaError_t launch_fill_random(const RandomTensor& tensor, int64_t elements, void* out,
+cudaError_t launch_fill_random(const RandomTensor& tensor, DType type, int64_t elements, void* out,
                                cudaStream_t stream) {
   const int64_t groups = elements / 4;
   const auto blocks =
       static_cast<unsigned>(std::min<int64_t>(65536, (groups + kThreads - 1) / kThreads));
-  fill_random_kernel<<<blocks, kThreads, 0, stream>>>(tensor, groups, static_cast<uint2*>(out));
+  const auto fill = [&](auto* to) {
+    fill_random_kernel<<<blocks, kThreads, 0, stream>>>(tensor, groups, to);
+  };
+  if (type == DType::bf16) {
+    fill(static_cast<__nv_bfloat16*>(out));
+  } else if (type == DType::f16) {
+    fill(static_cast<__half*>(out));
+  } else {
+    fill(static_cast<float*>(out));
+  }
   return cudaGetLastError();
 }
 

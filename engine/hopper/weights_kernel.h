@@ -8,9 +8,9 @@
 
 namespace weft::hopper {
 
-/// Writes all elements of a bf16 tensor as fill_random (model/random_weights.h) does. `elements` is
-/// a multiple of 4.
-cudaError_t launch_fill_random(const RandomTensor& tensor, int64_t elements, void* out,
+/// Writes all elements of a tensor in bf16, f16 or f32 as fill_random (model/random_weights.h)
+/// does. `elements` is a multiple of 4.
+cudaError_t launch_fill_random(const RandomTensor& tensor, DType type, int64_t elements, void* out,
                                cudaStream_t stream);
 
 /// Packs units as ops/linear/hopper.cuh says. `jobs` is on the device, and `refused`, a word for

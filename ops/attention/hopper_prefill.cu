@@ -7,6 +7,7 @@
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/tensor_map.h"
 #include "ops/attention/hopper_prefill.h"
+#include "ops/hopper_activation.cuh"
 
 namespace weft::hopper {
 namespace {
@@ -63,7 +64,8 @@ struct Params {
   int group = 1;  ///< query heads of a KV head
   int head_dim = 0;
   int window = 0;         ///< 0: all keys
-  float score_scale = 0;  ///< with log2(e)
+  float score_scale = 0;  ///< with log2(e): of scores, or of tanh() of them
+  float cap_scale = 0;    ///< kCapped: what scores are multiplied by under tanh()
 };
 
 __device__ float exp2_fast(float x) {
@@ -127,7 +129,7 @@ __device__ void round_probabilities(const float (&s)[kKeys / 2], uint32_t (&p)[k
   }
 }
 
-template <int kDim, int kKeys, int kStages, class Out>
+template <int kDim, int kKeys, int kStages, class Out, bool kCapped>
 __global__ void __launch_bounds__(kThreads, 1)
     attention_chunk(const __grid_constant__ CUtensorMap queries,
                     const __grid_constant__ CUtensorMap keys,
@@ -251,9 +253,15 @@ __global__ void __launch_bounds__(kThreads, 1)
         empty.arrive();
       }
     };
-    // What row r may not see of tile i gets no weight.
+    // Soft caps; and what row r may not see of tile i gets no weight.
     const int window = p.window > 0 ? p.window : 1 << 30;
     const auto mask = [&](int i) {
+      if constexpr (kCapped) {
+#pragma unroll
+        for (float& score : s) {
+          score = tanh_fast(score * p.cap_scale);
+        }
+      }
       const int key = (first_tile + i) * kKeys;
       const int lowest = p.first + row + warpgroup * 64;  // position of the warpgroup's first row
       const bool ahead = key + kKeys - 1 > lowest;
@@ -367,7 +375,8 @@ Status start(const AttentionArgs& args, const Params& params, cudaStream_t strea
   WEFT_ASSIGN(const CUtensorMap keys, cache(args.cache.keys));
   WEFT_ASSIGN(const CUtensorMap values, cache(args.cache.values));
   const int tiles = (params.rows + kRows - 1) / kRows;
-  return launch_kernel(attention_chunk<kDim, kKeys, kStages, Out>,
+  return launch_kernel(args.soft_cap > 0 ? attention_chunk<kDim, kKeys, kStages, Out, true>
+                                         : attention_chunk<kDim, kKeys, kStages, Out, false>,
                        {.blocks = tiles * params.query_heads,
                         .threads = kThreads,
                         .shared_bytes = Memory::kBytes,
@@ -422,7 +431,8 @@ Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first,
                       .group = static_cast<int>(args.query_heads / args.kv_heads),
                       .head_dim = static_cast<int>(args.head_dim),
                       .window = static_cast<int>(args.window),
-                      .score_scale = args.scale * kLog2E};
+                      .score_scale = (args.soft_cap > 0 ? args.soft_cap : args.scale) * kLog2E,
+                      .cap_scale = args.soft_cap > 0 ? args.scale / args.soft_cap : 0};
   const auto native = static_cast<cudaStream_t>(stream.native);
   return args.out.dtype == DType::bf16 ? start_for<uint16_t>(args, params, native)
                                        : start_for<float>(args, params, native);

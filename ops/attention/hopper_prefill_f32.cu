@@ -65,7 +65,8 @@ __device__ float over_row_lanes(float x, const F& combine) {
   return x;
 }
 
-/// The cache is Quads. `score_scale`: with log2(e); `first`: position of row 0.
+/// The cache is Quads. `score_scale`: with log2(e), of scores or, where there is a soft cap, of
+/// tanh(); `first`: position of row 0.
 template <int kDim, class Quad>
 __global__ void __launch_bounds__(kThreads)
     attention_f32(const __grid_constant__ AttentionArgs args, int rows, int first,
@@ -132,7 +133,9 @@ __global__ void __launch_bounds__(kThreads)
       for (int j = 0; j < kThreadKeys; ++j) {
         const int column = key + lane + kLanes * j;
         const bool seen = (column <= position) & (column > position - window);
-        scores[i][j] = seen ? scores[i][j] * score_scale : -INFINITY;
+        const float score =
+            args.soft_cap > 0 ? tanhf(scores[i][j] * args.scale / args.soft_cap) : scores[i][j];
+        scores[i][j] = seen ? score * score_scale : -INFINITY;
         highest = fmaxf(highest, scores[i][j]);
       }
       const float next =
@@ -208,7 +211,8 @@ Status start(const AttentionArgs& args, int rows, int first, cudaStream_t stream
                         .threads = kThreads,
                         .shared_bytes = static_cast<int>(sizeof(Shared<kDim>)),
                         .stream = stream},
-                       args, rows, first, args.scale * kLog2E);
+                       args, rows, first,
+                       (args.soft_cap > 0 ? args.soft_cap : args.scale) * kLog2E);
 }
 
 template <class Quad>

@@ -153,9 +153,6 @@ class AttentionTrial : public PrefillTrial {
 
  protected:
   std::string_view refuse() const override {
-    if (args_.soft_cap > 0) {
-      return "soft caps have kernels on the CPU alone";
-    }
     if constexpr (built::kCuda) {
       const std::string_view why = hopper::refuse_prefill_attention(args_);
       if (!why.empty()) {

@@ -2,46 +2,54 @@
 #include "arch/hopper/dependent.cuh"
 #include "arch/hopper/launch.cuh"
 #include "ops/embed/hopper_prefill.h"
-#include "ops/hopper_rows.cuh"
+#include "ops/hopper_f32.cuh"
 
 namespace weft::hopper {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kStep = 8;  ///< columns of a thread at a time
 
+template <class W>
 __global__ void __launch_bounds__(kThreads) embed_rows(const __grid_constant__ EmbedArgs args) {
   begin_in_turn();
   const int64_t row = blockIdx.x;
-  const auto* from =
-      static_cast<const uint16_t*>(args.table.data) + args.tokens[row] * args.table.stride;
-  auto* out = static_cast<float*>(args.out.data) + row * args.out.stride;
-  auto* copy = static_cast<uint16_t*>(args.copy.data) + row * args.copy.stride;
-  for (int column = static_cast<int>(threadIdx.x) * kChunk; column < args.columns;
-       column += kThreads * kChunk) {
-    float values[kChunk];
-    unpack<__nv_bfloat162>(*reinterpret_cast<const uint4*>(from + column), values);
+  const auto* from = static_cast<const W*>(args.table.data) + args.tokens[row] * args.table.stride;
+  for (int column = static_cast<int>(threadIdx.x) * kStep; column < args.columns;
+       column += kThreads * kStep) {
+    float4 values[2];
+    read_x8(from + column, values);
 #pragma unroll
-    for (float& value : values) {
-      value *= args.scale;
-    }
-    auto* to = reinterpret_cast<float4*>(out + column);
-    to[0] = {values[0], values[1], values[2], values[3]};
-    to[1] = {values[4], values[5], values[6], values[7]};
-    if (args.copy.data != nullptr) {
-      *reinterpret_cast<uint4*>(copy + column) = pack<__nv_bfloat162>(values);
+    for (int i = 0; i < 2; ++i) {
+      float4 v = values[i];
+      v = {v.x * args.scale, v.y * args.scale, v.z * args.scale, v.w * args.scale};
+      const int64_t at = column + 4 * i;
+      store_x4(args.out.data, DType::f32, row * args.out.stride + at, v);
+      if (args.copy.data != nullptr) {
+        store_x4(args.copy.data, DType::bf16, row * args.copy.stride + at, v);
+      }
     }
   }
 }
 
 }  // namespace
 
+std::string_view refuse_prefill_embed(const EmbedArgs& args) {
+  return args.columns % kStep == 0 && args.table.stride % kStep == 0 && args.out.stride % 4 == 0 &&
+                 args.copy.stride % 4 == 0
+             ? ""
+             : "columns and strides of the table must be multiples of 8, of results of 4";
+}
+
 Status prefill_embed(const EmbedArgs& args, int64_t rows, Stream stream) {
-  return launch_kernel(embed_rows,
-                       {.blocks = static_cast<int>(rows),
-                        .threads = kThreads,
-                        .overlaps = true,
-                        .stream = static_cast<cudaStream_t>(stream.native)},
-                       args);
+  return with_weights(args.table.dtype, [&](auto w) {
+    return launch_kernel(embed_rows<decltype(w)>,
+                         {.blocks = static_cast<int>(rows),
+                          .threads = kThreads,
+                          .overlaps = true,
+                          .stream = static_cast<cudaStream_t>(stream.native)},
+                         args);
+  });
 }
 
 }  // namespace weft::hopper

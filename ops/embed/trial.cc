@@ -1,6 +1,6 @@
-#include "ops/harness/trial.h"
-
+#include "ops/embed/hopper_prefill.h"
 #include "ops/embed/op.h"
+#include "ops/harness/prefill_trial.h"
 
 namespace weft::trial {
 namespace {
@@ -29,12 +29,13 @@ constexpr Case kCases[] = {
 #include "ops/embed/cases.inc"
 };
 
-class EmbedTrial : public Trial {
+class EmbedTrial : public PrefillTrial {
  public:
   EmbedTrial(const Case& c, Random& random)
-      : table_(input("table", kVocabulary, c.columns, c.table, random, 1, 3)),
-        out_(output("out", c.rows, c.columns, DType::f32, 1)),
-        copy_(c.copy ? &output("copy", c.rows, c.columns, DType::bf16, 5) : nullptr) {
+      : table_(input("table", kVocabulary, c.columns, c.table, random, 1, gap_after(c.columns))),
+        out_(output("out", c.rows, c.columns, DType::f32, gap_after(c.columns))),
+        copy_(c.copy ? &output("copy", c.rows, c.columns, DType::bf16, gap_after(c.columns) + 8)
+                     : nullptr) {
     for (int64_t r = 0; r < c.rows; ++r) {
       tokens_.push_back(static_cast<int32_t>(random.below(kVocabulary)));
     }
@@ -69,6 +70,26 @@ class EmbedTrial : public Trial {
     return {.bytes = values *
                      static_cast<double>(size_of(table_.dtype()) + 4 + (copy_ != nullptr ? 2 : 0)),
             .flops = values};
+  }
+
+ protected:
+  std::string_view refuse() const override {
+    if constexpr (built::kCuda) {
+      return hopper::refuse_prefill_embed(args_);
+    }
+    return {};
+  }
+
+  Status launch_rows(Stream stream) override {
+    if constexpr (built::kCuda) {
+      EmbedArgs args = args_;
+      args.table = table_.in(Side::device);
+      WEFT_ASSIGN(args.tokens, on_device(tokens_));
+      args.out = out_.out(Side::device);
+      args.copy = copy_ != nullptr ? copy_->out(Side::device) : Matrix{};
+      return hopper::prefill_embed(args, rows(), stream);
+    }
+    return {};
   }
 
  private:

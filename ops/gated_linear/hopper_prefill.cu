@@ -10,6 +10,7 @@
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/tensor_map.h"
 #include "ops/gated_linear/hopper_prefill.h"
+#include "ops/hopper_activation.cuh"
 #include "ops/hopper_f32.cuh"
 #include "ops/hopper_gemm_plan.h"
 
@@ -56,6 +57,7 @@ __device__ void feed_weights(const Shared& shared, const TileSchedule& schedule,
                                               work));
 }
 
+template <Activation kActivation>
 __global__ void __launch_bounds__(Tile::threads, 1)
     gated_linear_tile(const __grid_constant__ RowBoxes a,
                       const __grid_constant__ CUtensorMap weights,
@@ -107,7 +109,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
           gate += bias_at(params.gate_bias, c, params.n);
           up += bias_at(params.up_bias, c, params.n);
         }
-        gated[i] = up * __fdividef(gate, 1 + __expf(-gate));
+        gated[i] = up * activate_fast(kActivation, gate);
       }
       store_rows<kColumns>(shared.staging(warp), out,
                            work.m * Tile::m + warpgroup * 64 + warp % 4 * 16, column, gated, lane);
@@ -138,7 +140,8 @@ __global__ void __launch_bounds__(F32Tile::kThreads)
   each_f32<kThreadColumns>(row, rows, column, args.n, [&](int i, int j, int64_t r, int64_t c) {
     const float gate = sums[i][j] + gate_bias[j];
     const float up = sums[i][j + kThreadColumns] + up_bias[j];
-    static_cast<float*>(args.out.data)[r * args.out.stride + c] = up * gate / (1 + expf(-gate));
+    static_cast<float*>(args.out.data)[r * args.out.stride + c] =
+        up * activate(args.activation, gate);
   });
 }
 
@@ -153,8 +156,8 @@ Status launch_f32(const GatedLinearArgs& args, int64_t rows, Stream stream) {
 }
 
 std::string_view refuse_f32(const GatedLinearArgs& args) {
-  if (args.gate.dtype == DType::f16 || args.out.dtype != DType::f32) {
-    return "weights must be bf16 or f32, the result f32 as the rows are";
+  if (args.out.dtype != DType::f32) {
+    return "the result must be f32 as the rows are";
   }
   if (args.k % 8 != 0 || args.a.stride % 8 != 0 || args.gate.stride % 8 != 0 ||
       args.up.stride % 8 != 0) {
@@ -185,8 +188,8 @@ std::string_view refuse_prefill_gated_linear(const GatedLinearArgs& args) {
 
 Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream stream) {
   if (args.a.dtype == DType::f32) {
-    return args.gate.dtype == DType::f32 ? launch_f32<float>(args, rows, stream)
-                                         : launch_f32<uint16_t>(args, rows, stream);
+    return with_weights(args.gate.dtype,
+                        [&](auto w) { return launch_f32<decltype(w)>(args, rows, stream); });
   }
   WEFT_ASSIGN(const RowBoxes a, row_boxes({.data = args.a.data,
                                            .format = MapFormat::bf16,
@@ -211,7 +214,11 @@ Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream st
   const TiledProduct product{rows, 2 * args.n, ceil_div(static_cast<int>(args.k), kBlock), kBlock};
   const TileChoice tile{Tile::m, Tile::n, Tile::cluster, Tile::share_a};
   const TileSchedule schedule = schedule_of(product, tile, stream.device->info());
-  return launch_kernel(gated_linear_tile,
+  const auto kernel = args.activation == Activation::silu ? gated_linear_tile<Activation::silu>
+                      : args.activation == Activation::gelu_tanh
+                          ? gated_linear_tile<Activation::gelu_tanh>
+                          : gated_linear_tile<Activation::none>;
+  return launch_kernel(kernel,
                        {.blocks = schedule.blocks(),
                         .threads = Tile::threads,
                         .cluster = Tile::cluster,

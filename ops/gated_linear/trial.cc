@@ -98,9 +98,6 @@ class GatedLinearTrial : public PrefillTrial {
 
  protected:
   std::string_view refuse() const override {
-    if (args_.activation != Activation::silu) {
-      return "of gated products, SiLU's alone have a kernel";
-    }
     if constexpr (built::kCuda) {
       return hopper::refuse_prefill_gated_linear(args_);
     }

@@ -34,8 +34,20 @@ class PrefillTrial : public Trial {
     return launch_rows(stream);
   }
 
+  /// Token ids where the kernel reads them. They are no tensor: a check would put NaN there.
+  Result<const int32_t*> on_device(const std::vector<int32_t>& ids) {
+    if (ids_.data() == nullptr) {
+      WEFT_ASSIGN(ids_, device().allocate(ids.size() * sizeof(int32_t)));
+      WEFT_TRY(device().upload(ids_.data(), ids.data(), ids.size() * sizeof(int32_t)));
+    }
+    return reinterpret_cast<const int32_t*>(ids_.data());
+  }
+
   /// A gap after rows of `columns` that makes strides multiples of 8.
   static int64_t gap_after(int64_t columns) { return 8 - columns % 8; }
+
+ private:
+  DeviceMemory ids_;
 };
 
 }  // namespace weft::trial

@@ -50,5 +50,18 @@ TEST(LayerNorm, KeepsTheVarianceUnderALargeMean) {
   }
 }
 
+TEST(LayerNorm, RefusesWhatADeviceCannotRead) {
+  float row[12] = {};
+  LayerNormArgs args{.rows = 1,
+                     .x = {row, DType::f32, 12},
+                     .weight = {row, DType::f32},
+                     .bias = {row, DType::f32},
+                     .columns = 12,
+                     .epsilon = 1e-5f,
+                     .out = {row, DType::f32, 12}};
+  EXPECT_EQ(check(args).error().message,
+            "layernorm: columns is 12, but must be a multiple of 8, and at least 8");
+}
+
 }  // namespace
 }  // namespace weft

@@ -29,10 +29,11 @@ constexpr Case kCases[] = {
 #include "ops/layernorm/cases.inc"
 };
 
-class LayerNormTrial : public Trial {
+class LayerNormTrial : public KernelTrial<LayerNormArgs> {
  public:
   LayerNormTrial(const Case& c, Random& random)
-      : x_(add("x", c.out == Out::in_place ? Tensor::Role::inout : Tensor::Role::input, c.rows,
+      : KernelTrial(layernorm_kernel),
+        x_(add("x", c.out == Out::in_place ? Tensor::Role::inout : Tensor::Role::input, c.rows,
                c.columns, DType::f32, gap_after(c.columns))),
         weight_(input("weight", 1, c.columns, c.weight, random)),
         bias_(input("bias", 1, c.columns, c.weight, random)) {
@@ -46,12 +47,7 @@ class LayerNormTrial : public Trial {
                ? &x_
                : &output("out", c.rows, c.columns, c.out == Out::bf16 ? DType::bf16 : DType::f32,
                          gap_after(c.columns));
-    args_ = {.x = x_.in(),
-             .weight = weight_.vector(),
-             .bias = bias_.vector(),
-             .columns = c.columns,
-             .epsilon = 1e-5f,
-             .out = out_->out()};
+    args_ = args(Side::host);
   }
 
   int64_t rows() const override { return x_.rows(); }
@@ -94,6 +90,17 @@ class LayerNormTrial : public Trial {
     return {.bytes = values * static_cast<double>(4 + size_of(out_->dtype())) +
                      static_cast<double>(weight_.bytes() + bias_.bytes()),
             .flops = values * 7};
+  }
+
+ protected:
+  LayerNormArgs args(Side side) const override {
+    return {.rows = x_.rows(),
+            .x = x_.in(side),
+            .weight = weight_.vector(side),
+            .bias = bias_.vector(side),
+            .columns = x_.columns(),
+            .epsilon = 1e-5f,
+            .out = out_->out(side)};
   }
 
  private:

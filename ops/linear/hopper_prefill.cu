@@ -1,12 +1,14 @@
-// linear for a chunk's rows on sm_90a. Most projections are a plain product; a bias (Qwen2) or a
-// factor (Granite) is applied by a pass of its own over the product, and so is the sum with the
-// residual where there are few rows. Rows in f32 go through a kernel that does all of it.
+// linear for a chunk's rows on sm_90a. Most projections are a plain product; a bias (Qwen2), a
+// factor (Granite), an activation (StarCoder2) or a soft cap (Gemma-2) is applied by a pass of its
+// own over the product, and so is the sum with the residual where there are few rows. Rows in f32
+// go through a kernel that does all of it.
 #include <algorithm>
 
 #include "arch/hopper/dependent.cuh"
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/layout.h"
 #include "ops/gemm_bf16/op.h"
+#include "ops/hopper_activation.cuh"
 #include "ops/hopper_f32.cuh"
 #include "ops/linear/hopper_prefill.h"
 
@@ -16,27 +18,31 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kStep = 4;
 
-/// out[r, c] = alpha * (product[r, c] + bias[c]) (+ out[r, c]).
+/// f(alpha * sum), f the activation and the soft cap.
+__device__ float bend(const LinearArgs& args, float sum) {
+  return cap_softly(activate(args.activation, args.alpha * sum), args.soft_cap);
+}
+
+/// out[r, c] = f(alpha * (product[r, c] + bias[c])) (+ out[r, c]). `product` may be out.
 __global__ void __launch_bounds__(kThreads)
-    finish_linear(const __grid_constant__ LinearArgs args, const float* product) {
+    finish_linear(const __grid_constant__ LinearArgs args, const float* product, int64_t stride) {
   begin_in_turn();
   const int64_t row = blockIdx.x;
   const auto* bias = static_cast<const uint16_t*>(args.bias.data);
   for (int column = static_cast<int>(threadIdx.x) * kStep; column < args.n;
        column += kThreads * kStep) {
-    float4 v = *reinterpret_cast<const float4*>(product + row * args.n + column);
+    float4 v = read_x4(product + row * stride + column);
     if (bias != nullptr) {
-      const uint2 b = *reinterpret_cast<const uint2*>(bias + column);
-      v.x += __uint_as_float(b.x << 16);
-      v.y += __uint_as_float(b.x & 0xffff0000);
-      v.z += __uint_as_float(b.y << 16);
-      v.w += __uint_as_float(b.y & 0xffff0000);
+      const float4 b = read_x4(bias + column);
+      v = {v.x + b.x, v.y + b.y, v.z + b.z, v.w + b.w};
     }
-    auto* to = reinterpret_cast<float4*>(static_cast<float*>(args.out.data) +
-                                         row * args.out.stride + column);
-    const float4 old = args.accumulate ? *to : float4{};
-    *to = {old.x + args.alpha * v.x, old.y + args.alpha * v.y, old.z + args.alpha * v.z,
-           old.w + args.alpha * v.w};
+    v = {bend(args, v.x), bend(args, v.y), bend(args, v.z), bend(args, v.w)};
+    const int64_t at = row * args.out.stride + column;
+    if (args.accumulate) {
+      const float4 old = read_x4(static_cast<const float*>(args.out.data) + at);
+      v = {old.x + v.x, old.y + v.y, old.z + v.z, old.w + v.w};
+    }
+    store_x4(args.out.data, args.out.dtype, at, v);
   }
 }
 
@@ -56,18 +62,18 @@ __global__ void __launch_bounds__(F32Tile::kThreads)
   float sums[F32Tile::kThreadRows][kThreadColumns];
   multiply_f32<W>(args.a, row, rows, groups, args.n, args.k, sums);
 
-  auto* out = static_cast<float*>(args.out.data);
   float bias[kThreadColumns];
   load_bias<W>(args.bias, column, args.n, bias);
   // What is added to is asked for all at once, or the memory's latency would show again and again.
   float old[F32Tile::kThreadRows][kThreadColumns] = {};
   if (args.accumulate) {
     each_f32<kThreadColumns>(row, rows, column, args.n, [&](int i, int j, int64_t r, int64_t c) {
-      old[i][j] = out[r * args.out.stride + c];
+      old[i][j] = static_cast<const float*>(args.out.data)[r * args.out.stride + c];
     });
   }
   each_f32<kThreadColumns>(row, rows, column, args.n, [&](int i, int j, int64_t r, int64_t c) {
-    out[r * args.out.stride + c] = old[i][j] + args.alpha * (sums[i][j] + bias[j]);
+    store_x1(args.out.data, args.out.dtype, r * args.out.stride + c,
+             old[i][j] + bend(args, sums[i][j] + bias[j]));
   });
 }
 
@@ -91,7 +97,11 @@ Status launch_f32(const LinearArgs& args, int rows, Stream stream) {
                                                 : start_f32<W, 2>(args, rows, native);
 }
 
-bool plain(const LinearArgs& args) { return args.bias.data == nullptr && args.alpha == 1; }
+/// Whether something comes after the product.
+bool bends(const LinearArgs& args) {
+  return args.bias.data != nullptr || args.alpha != 1 || args.activation != Activation::none ||
+         args.soft_cap > 0;
+}
 
 /// gemm_bf16 has tiles of 128 rows: with a few, a handful of multiprocessors would read all of w.
 bool few(const LinearArgs& args, int64_t rows) {
@@ -117,9 +127,6 @@ GemmSkinnyArgs skinny(const LinearArgs& args, int64_t rows, const Matrix& out,
 
 std::string_view refuse_prefill_linear(const LinearArgs& args) {
   if (args.a.dtype == DType::f32) {
-    if (args.w.dtype == DType::f16) {
-      return "weights must be bf16 or f32";
-    }
     return args.k % 8 == 0 && args.a.stride % 8 == 0 && args.w.stride % 8 == 0
                ? ""
                : "k and strides must be multiples of 8";
@@ -149,12 +156,14 @@ Result<size_t> prefill_linear_workspace(const LinearArgs& args, Stream stream) {
 Status prefill_linear(const LinearArgs& args, int64_t rows, const PrefillScratch& scratch,
                       Stream stream) {
   if (args.a.dtype == DType::f32) {
-    return args.w.dtype == DType::f32 ? launch_f32<float>(args, static_cast<int>(rows), stream)
-                                      : launch_f32<uint16_t>(args, static_cast<int>(rows), stream);
+    return with_weights(args.w.dtype, [&](auto w) {
+      return launch_f32<decltype(w)>(args, static_cast<int>(rows), stream);
+    });
   }
   const bool skinny_rows = few(args, rows);
-  const bool finish = !plain(args) || (skinny_rows && args.accumulate);
-  const Matrix out = finish ? Matrix{scratch.product, DType::f32, args.n} : args.out;
+  const bool finish = bends(args) || (skinny_rows && args.accumulate);
+  const bool in_place = args.out.dtype == DType::f32 && !args.accumulate;
+  const Matrix out = finish && !in_place ? Matrix{scratch.product, DType::f32, args.n} : args.out;
   if (skinny_rows) {
     WEFT_TRY(weft::gemm_skinny(skinny(args, rows, out, scratch.workspace), stream));
   } else {
@@ -177,7 +186,7 @@ Status prefill_linear(const LinearArgs& args, int64_t rows, const PrefillScratch
                         .threads = kThreads,
                         .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
-                       args, scratch.product);
+                       args, static_cast<const float*>(out.data), out.stride);
 }
 
 }  // namespace weft::hopper

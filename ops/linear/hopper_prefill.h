@@ -17,11 +17,15 @@ struct PrefillScratch {
   Workspace workspace;       ///< see prefill_linear_workspace()
 };
 
-/// Rows of `product` that a linear operation of up to `rows` rows in bf16 wants: all where a bias
-/// or a factor is applied after the product, few where a product of few rows is added to out.
-constexpr int64_t prefill_linear_scratch_rows(bool bias, float alpha, bool accumulate,
+/// Rows of `product` that a linear operation of up to `rows` rows in bf16 wants: none where the
+/// result takes the product's place; all where something `bends` it (a bias, a factor, ...) before
+/// it is added to out or rounded to bf16, few where only the product of few rows is added to out.
+constexpr int64_t prefill_linear_scratch_rows(bool bends, bool accumulate, DType out,
                                               int64_t rows) {
-  return bias || alpha != 1 ? rows : accumulate ? std::min(rows, kSkinnyRows) : 0;
+  return !accumulate && out == DType::f32 ? 0
+         : bends                          ? rows
+         : accumulate                     ? std::min(rows, kSkinnyRows)
+                                          : 0;
 }
 /// Bytes of workspace, for any number of rows. Its counters are zero before the first use.
 Result<size_t> prefill_linear_workspace(const LinearArgs& args, Stream stream);

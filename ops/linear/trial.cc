@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "ops/activation_reference.h"
@@ -55,7 +56,7 @@ class LinearTrial : public PrefillTrial {
         w_(input("w", c.n, c.k, c.w, random, 1, c.use == Use::bench ? 0 : gap_after(c.k))),
         bias_(input("bias", 1, c.n, c.w, random)),
         out_(add("out", c.accumulate ? Tensor::Role::inout : Tensor::Role::output, c.rows, c.n,
-                 c.out, 1)) {
+                 c.out, c.a == DType::bf16 ? gap_after(c.n) : 1)) {
     if (c.accumulate) {
       out_.fill(random, 1);
     }
@@ -122,13 +123,6 @@ class LinearTrial : public PrefillTrial {
 
  protected:
   std::string_view refuse() const override {
-    if (args_.activation != Activation::none || args_.soft_cap > 0 || out_.dtype() != DType::f32) {
-      return "products with an activation, a soft cap or a bf16 result have kernels on the CPU "
-             "alone";
-    }
-    if (a_.dtype() != DType::f32) {
-      return "its product is gemm_bf16's or gemm_skinny's, which are checked apart";
-    }
     if constexpr (built::kCuda) {
       return hopper::refuse_prefill_linear(args_);
     }
@@ -144,16 +138,34 @@ class LinearTrial : public PrefillTrial {
         args.bias = bias_.vector(Side::device);
       }
       args.out = out_.out(Side::device);
-      return hopper::prefill_linear(args, rows(), {}, stream);
+      if (workspace_.data() == nullptr) {
+        WEFT_TRY(make_scratch(args, stream));
+      }
+      return hopper::prefill_linear(
+          args, rows(),
+          {reinterpret_cast<float*>(product_.data()), {workspace_.data(), workspace_.size()}},
+          stream);
     }
     return {};
   }
 
  private:
+  Status make_scratch(const LinearArgs& args, Stream stream) {
+    if constexpr (built::kCuda) {
+      WEFT_ASSIGN(const size_t bytes, hopper::prefill_linear_workspace(args, stream));
+      WEFT_ASSIGN(workspace_, device().allocate(std::max(bytes, kCounterBytes)));
+      const std::vector<char> zeros(kCounterBytes);
+      WEFT_TRY(device().upload(workspace_.data(), zeros.data(), zeros.size()));
+      WEFT_ASSIGN(product_, device().allocate(static_cast<size_t>(rows() * args.n) * 4));
+    }
+    return {};
+  }
+
   Tensor& a_;
   Tensor& w_;
   Tensor& bias_;
   Tensor& out_;
+  DeviceMemory workspace_, product_;
   LinearArgs args_;
 };
 

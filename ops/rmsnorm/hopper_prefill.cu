@@ -12,7 +12,7 @@ constexpr int kThreads = 256;
 constexpr int kStep = 4;            ///< columns of a thread at a time
 constexpr int kWarpColumns = 1024;  ///< rows up to this get a warp each
 
-template <int kLanes>
+template <int kLanes, class W>
 __global__ void __launch_bounds__(kThreads)
     rmsnorm_rows(const __grid_constant__ RmsNormArgs args, int64_t rows) {
   begin_in_turn();
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t line = row / args.groups;
   const int64_t first = row % args.groups * args.columns;
   const float* x = static_cast<const float*>(args.x.data) + line * args.x.stride + first;
-  const auto* weight = static_cast<const uint16_t*>(args.weight.data);
+  const auto* weight = static_cast<const W*>(args.weight.data);
   const int begin = static_cast<int>(threadIdx.x) % kLanes * kStep;
   const int columns = static_cast<int>(args.columns);
 
@@ -40,11 +40,11 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll 4
   for (int column = begin; column < columns; column += kLanes * kStep) {
     float4 v = *reinterpret_cast<const float4*>(x + column);
-    const uint2 w = *reinterpret_cast<const uint2*>(weight + column);
-    v.x *= factor * __uint_as_float(w.x << 16);
-    v.y *= factor * __uint_as_float(w.x & 0xffff0000);
-    v.z *= factor * __uint_as_float(w.y << 16);
-    v.w *= factor * __uint_as_float(w.y & 0xffff0000);
+    const float4 w = read_x4(weight + column);
+    v.x *= factor * (args.weight_offset + w.x);
+    v.y *= factor * (args.weight_offset + w.y);
+    v.z *= factor * (args.weight_offset + w.z);
+    v.w *= factor * (args.weight_offset + w.w);
     if (args.residual.data != nullptr) {
       auto* to = reinterpret_cast<float4*>(static_cast<float*>(args.residual.data) +
                                            line * args.residual.stride + first + column);
@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 std::string_view refuse_prefill_rmsnorm(const RmsNormArgs& args) {
-  if (args.weight.dtype != DType::bf16 || args.out.dtype == DType::f16) {
-    return "weights must be bf16, results bf16 or f32";
+  if (args.out.dtype == DType::f16) {
+    return "results must be bf16 or f32";
   }
   if (args.columns % kStep != 0 || args.x.stride % kStep != 0 ||
       args.residual.stride % kStep != 0 || args.out.stride % kStep != 0) {
@@ -75,12 +75,15 @@ std::string_view refuse_prefill_rmsnorm(const RmsNormArgs& args) {
 Status prefill_rmsnorm(const RmsNormArgs& args, int64_t rows, Stream stream) {
   const bool warps = args.columns <= kWarpColumns;
   const int64_t each = warps ? kThreads / 32 : 1;
-  return launch_kernel(warps ? rmsnorm_rows<32> : rmsnorm_rows<kThreads>,
-                       {.blocks = static_cast<int>((rows + each - 1) / each),
-                        .threads = kThreads,
-                        .overlaps = true,
-                        .stream = static_cast<cudaStream_t>(stream.native)},
-                       args, rows);
+  return with_weights(args.weight.dtype, [&](auto w) {
+    using W = decltype(w);
+    return launch_kernel(warps ? rmsnorm_rows<32, W> : rmsnorm_rows<kThreads, W>,
+                         {.blocks = static_cast<int>((rows + each - 1) / each),
+                          .threads = kThreads,
+                          .overlaps = true,
+                          .stream = static_cast<cudaStream_t>(stream.native)},
+                         args, rows);
+  });
 }
 
 }  // namespace weft::hopper

@@ -118,9 +118,6 @@ class RmsNormTrial : public PrefillTrial {
 
  protected:
   std::string_view refuse() const override {
-    if (args_.weight_offset != 0) {
-      return "weights stored less 1 are read on the CPU alone";
-    }
     if constexpr (built::kCuda) {
       return hopper::refuse_prefill_rmsnorm(args_);
     }

@@ -15,8 +15,8 @@ __global__ void __launch_bounds__(kThreads)
   if (i < count) {
     const auto position = static_cast<float>(first + i / args.half);
     const double angle = position * args.inverse_frequencies[i % args.half];
-    args.cosines[i] = static_cast<float>(cos(angle));
-    args.sines[i] = static_cast<float>(sin(angle));
+    args.cosines[i] = static_cast<float>(cos(angle)) * args.scale;
+    args.sines[i] = static_cast<float>(sin(angle)) * args.scale;
   }
 }
 

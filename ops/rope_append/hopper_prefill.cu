@@ -1,5 +1,6 @@
-// rope_append of many rows on sm_90a: a block a row. Four pairs of a head are a thread's step; the
-// steps of a row's queries come first, then those of its keys, which copy the values too.
+// rope_append of many rows on sm_90a: a block a row. Four pairs of a head are a thread's step, or
+// four elements that do not turn; the steps of a row's queries come first, then those of its keys,
+// which copy the values too.
 #include "arch/hopper/dependent.cuh"
 #include "arch/hopper/launch.cuh"
 #include "ops/hopper_f32.cuh"
@@ -23,42 +24,53 @@ __global__ void __launch_bounds__(kThreads) rope_append_rows(const __grid_consta
   const RopeAppendArgs& args = p.args;
   const int64_t row = blockIdx.x;
   const int dim = static_cast<int>(args.head_dim);
-  const int half = dim / 2;
-  const int steps = half / kStep;  // of a head
+  const int half = (dim - static_cast<int>(args.unturned)) / 2;
+  const int pair_steps = half / kStep;  // of a head
+  const int steps = pair_steps + static_cast<int>(args.unturned) / kStep;
   const int heads = static_cast<int>(args.query_heads + args.kv_heads);
   const float* cosines = args.cosines + row * half;
   const float* sines = args.sines + row * half;
   for (int i = static_cast<int>(threadIdx.x); i < heads * steps; i += kThreads) {
     const int head = i / steps;
-    const int column = i % steps * kStep;
+    const int step = i % steps;
+    const bool turns = step < pair_steps;
+    const int column = step * kStep + (turns ? 0 : half);
     const bool query = head < args.query_heads;
     const int kv_head = head - static_cast<int>(args.query_heads);
     const float* from =
         query
             ? static_cast<const float*>(args.q.data) + row * args.q.stride + head * dim + column
             : static_cast<const float*>(args.k.data) + row * args.k.stride + kv_head * dim + column;
-    const float4 a = load(from);
-    const float4 b = load(from + half);
-    const float4 c = load(cosines + column);
-    const float4 s = load(sines + column);
-    const float4 low = {a.x * c.x - b.x * s.x, a.y * c.y - b.y * s.y, a.z * c.z - b.z * s.z,
-                        a.w * c.w - b.w * s.w};
-    const float4 high = {b.x * c.x + a.x * s.x, b.y * c.y + a.y * s.y, b.z * c.z + a.z * s.z,
-                         b.w * c.w + a.w * s.w};
-    const int64_t cached = kv_head * args.cache.head_stride + (p.first + row) * dim + column;
+    float4 low = load(from);
+    float4 high = {};
+    if (turns) {
+      const float4 a = low;
+      const float4 b = load(from + half);
+      const float4 c = load(cosines + column);
+      const float4 s = load(sines + column);
+      low = {a.x * c.x - b.x * s.x, a.y * c.y - b.y * s.y, a.z * c.z - b.z * s.z,
+             a.w * c.w - b.w * s.w};
+      high = {b.x * c.x + a.x * s.x, b.y * c.y + a.y * s.y, b.z * c.z + a.z * s.z,
+              b.w * c.w + a.w * s.w};
+    }
+    const auto put = [&](void* to, DType type, int64_t at, const float4& first,
+                         const float4& second) {
+      store_x4(to, type, at, first);
+      if (turns) {
+        store_x4(to, type, at + half, second);
+      }
+    };
     if (query) {
-      // Where queries are rotated in place, nobody else reads these two.
-      const int64_t to = row * args.q_out.stride + head * dim + column;
-      store_x4(args.q_out.data, args.q_out.dtype, to, low);
-      store_x4(args.q_out.data, args.q_out.dtype, to + half, high);
+      // Where queries are rotated in place, nobody else reads these.
+      put(args.q_out.data, args.q_out.dtype, row * args.q_out.stride + head * dim + column, low,
+          high);
     } else {
       const KvCache& cache = args.cache;
-      store_x4(cache.keys, cache.dtype, cached, low);
-      store_x4(cache.keys, cache.dtype, cached + half, high);
+      const int64_t at = kv_head * cache.head_stride + (p.first + row) * dim + column;
       const float* v =
           static_cast<const float*>(args.v.data) + row * args.v.stride + kv_head * dim + column;
-      store_x4(cache.values, cache.dtype, cached, load(v));
-      store_x4(cache.values, cache.dtype, cached + half, load(v + half));
+      put(cache.keys, cache.dtype, at, low, high);
+      put(cache.values, cache.dtype, at, load(v), turns ? load(v + half) : float4{});
     }
   }
 }
@@ -69,9 +81,10 @@ std::string_view refuse_prefill_rope_append(const RopeAppendArgs& args) {
   if (args.q_out.dtype == DType::f16 || args.cache.dtype == DType::f16) {
     return "rotated queries and cache must be bf16 or f32";
   }
-  if (args.head_dim % (2 * kStep) != 0 || args.q.stride % kStep != 0 ||
-      args.k.stride % kStep != 0 || args.v.stride % kStep != 0 || args.q_out.stride % kStep != 0) {
-    return "heads must be multiples of 8, strides of 4";
+  if ((args.head_dim - args.unturned) % (2 * kStep) != 0 || args.unturned % kStep != 0 ||
+      args.q.stride % kStep != 0 || args.k.stride % kStep != 0 || args.v.stride % kStep != 0 ||
+      args.q_out.stride % kStep != 0) {
+    return "what turns of a head must be a multiple of 8, the rest and strides of 4";
   }
   return {};
 }

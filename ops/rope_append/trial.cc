@@ -135,9 +135,6 @@ class RopeAppendTrial : public PrefillTrial {
 
  protected:
   std::string_view refuse() const override {
-    if (args_.unturned > 0) {
-      return "parts of heads are turned on the CPU alone";
-    }
     if constexpr (built::kCuda) {
       return hopper::refuse_prefill_rope_append(args_);
     }

@@ -1,0 +1,372 @@
+#!/usr/bin/env python3
+"""Proves Weft on the GPU of this machine, and ends with a table of what was proved.
+
+    scripts/test gpu [quick]                  builds weft first
+    WEFT=path/to/weft scripts/test gpu        takes this one
+
+Every generation runs on the GPU and on the CPU, from the same directory: token for token and logits
+against logits. Where both sides keep f32 the tokens must be the same, but that a token may differ
+where the two candidates were a near tie, which a score of the text on the CPU decides.
+"""
+
+import argparse
+import concurrent.futures
+import itertools
+import json
+import math
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import models
+
+HERE = Path(__file__).resolve().parent
+GOLDENS = HERE.parent / "goldens/models"
+NO_DEVICE = 4
+
+# Logits of the two sides, as a share of their length: sums of f32 in other orders, and rows of
+# which the resident kernel keeps 17 bits; and what a last bit of bf16 becomes in a few layers.
+F32_TOLERANCE = 3e-4
+BF16_TOLERANCE = 3e-2
+EXACT = ["--kv", "f32", "--activations", "f32"]
+REFUSED = "the cuda device has no kernel for it"
+
+
+class Proof:
+    """A row of the last table."""
+
+    def __init__(self, name):
+        self.name, self.passed, self.failures, self.refused = name, 0, [], set()
+        self.started = time.monotonic()
+        print(f"\n==> {name}", flush=True)
+
+    def settle(self, what, why):
+        """`why`: an empty string where it is as it shall be."""
+        if why:
+            self.failures.append(what)
+            print(f"FAILED {what}: {why}", flush=True)
+        else:
+            self.passed += 1
+
+    def row(self):
+        seconds = time.monotonic() - self.started
+        verdict = "FAILED" if self.failures else "passed"
+        refused = f", {len(self.refused)} refused: {' '.join(sorted(self.refused))}" if self.refused else ""
+        return (
+            f"{self.name:<12} {verdict}  {self.passed:>5} passed, {len(self.failures):>3} failed"
+            f"{refused}, in {seconds:.0f} s"
+        )
+
+
+def run(command, timeout=300):
+    """The process's result; a hang is a failure like another."""
+    try:
+        return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 124, "", f"no end within {timeout} s")
+
+
+def ids_of(length, vocabulary, seed):
+    draw = random.Random(f"{seed} {length}")
+    return [draw.randrange(3, vocabulary) for _ in range(length)]
+
+
+def text_of(ids):
+    return ",".join(map(str, ids))
+
+
+def difference(a, b):
+    """As a share of b's length; NaN where either has one."""
+    error = math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b)))
+    return error / math.sqrt(sum(y * y for y in b))
+
+
+class Command:
+    """`weft`, on the one side or the other."""
+
+    def __init__(self, weft):
+        self.weft = weft
+
+    def generate(self, model, prompts, device, tokens, flags):
+        """[(ids, stop, logits)], or the sentence of a failure."""
+        ids = itertools.chain.from_iterable(("--ids", text_of(p)) for p in prompts)
+        result = run(
+            [self.weft, "generate", "--model", model, *ids, "--device", device, "--max-tokens", tokens]
+            + ["--stats-json", "-", "--logits", *flags]
+        )
+        if result.returncode != 0:
+            return result.stderr.strip().splitlines()[-1] if result.stderr else "no word"
+        stats = json.loads(result.stdout)
+        return [(s["ids"], s["stop"], s["logits"]) for s in stats.get("sequences", [stats])]
+
+    def score(self, model, ids, device, flags):
+        """(log-probabilities, last logits), or the sentence of a failure."""
+        result = run(
+            [self.weft, "score", "--model", model, "--ids", text_of(ids), "--device", device]
+            + ["--json", "--logits", *flags]
+        )
+        if result.returncode != 0:
+            return result.stderr.strip().splitlines()[-1] if result.stderr else "no word"
+        out = json.loads(result.stdout)
+        return out["logprobs"], out["logits"]
+
+
+def near_tie(weft, model, ids, one, other, tolerance):
+    """Whether either token could be the next one after `ids`, logits being off by the tolerance."""
+    scored = weft.score(model, ids, "cpu", EXACT + ["--weights", "plain"])
+    if isinstance(scored, str):
+        return False
+    logits = scored[1]
+    size = math.sqrt(sum(x * x for x in logits) / len(logits))
+    # A single logit is off by a few times the mean.
+    return abs(logits[one] - logits[other]) <= 8 * tolerance * size
+
+
+def compare_generations(weft, model, prompts, got, expected, tolerance, greedy):
+    """What is wrong with what the GPU drew, or an empty string."""
+    for i, (mine, theirs) in enumerate(zip(got, expected)):
+        tokens, stop, logits = mine
+        at = next((j for j, (a, b) in enumerate(zip(tokens, theirs[0])) if a != b), None)
+        if at is not None:
+            ids = prompts[i] + tokens[:at]
+            if greedy and near_tie(weft, model, ids, tokens[at], theirs[0][at], tolerance):
+                continue
+            return f"sequence {i + 1}: token {at} is {tokens[at]}, the CPU's {theirs[0][at]}"
+        if len(tokens) != len(theirs[0]) or stop != theirs[1]:
+            return f"sequence {i + 1}: {len(tokens)} tokens to {stop}, the CPU's {len(theirs[0])} to {theirs[1]}"
+        if logits and not difference(logits, theirs[2]) <= tolerance:  # NaN fails
+            return f"sequence {i + 1}: last logits differ by {difference(logits, theirs[2]):.1e}"
+    return ""
+
+
+def prove_operations(weft, quick):
+    proof = Proof("operations")
+    result = run([weft.weft, "check", "--device", "cuda"] + (["--quick"] if quick else []), 400)
+    counts = re.search(r"(\d+) passed, (\d+) failed, (\d+) skipped\s*$", result.stdout)
+    if counts is None:
+        proof.settle("weft check", result.stderr.strip() or "no count at its end")
+        return proof
+    print(result.stdout.strip().splitlines()[-1])
+    proof.passed = int(counts[1]) - 1
+    lines = [line for line in result.stdout.splitlines() if "FAILED" in line or "failed:" in line]
+    why = "\n".join(lines[:20]) or f"{counts[2]} failed"
+    proof.settle("weft check", "" if result.returncode == 0 and counts[1] != "0" else why)
+    return proof
+
+
+def golden_models(quick):
+    names = sorted(p.name for p in GOLDENS.iterdir() if p.is_dir())
+    return [n for n in names if n.endswith("-bf16")] if quick else names
+
+
+def vocabulary_of(model):
+    return json.loads((Path(model) / "config.json").read_text())["vocab_size"]
+
+
+def prove_scores(weft, quick):
+    """Every family's prompts: whole texts, on the tensor cores and in f32."""
+    proof = Proof("prompts")
+    cases = []
+    for name, length in itertools.product(golden_models(quick), [600] if quick else [17, 600, 1100]):
+        rounded = ["--kv", "bf16", "--activations", "bf16"] if name.endswith("bf16") else ["--kv", "bf16"]
+        for flags, tolerance in ((EXACT, 2e-5), (rounded, BF16_TOLERANCE)):
+            cases.append((GOLDENS / name, length, flags, tolerance))
+
+    def expect(case):
+        model, length, flags, _ = case
+        ids = ids_of(length, vocabulary_of(model), model.name)
+        return weft.score(model, ids, "cpu", flags + ["--threads", "2"])
+
+    for case, expected in beside(expect, cases):
+        model, length, flags, tolerance = case
+        what = f"{model.name}, {length} tokens, {' '.join(flags)}"
+        got = weft.score(model, ids_of(length, vocabulary_of(model), model.name), "cuda", flags)
+        if isinstance(got, str) or isinstance(expected, str):
+            proof.settle(what, got if isinstance(got, str) else expected)
+            continue
+        logits = difference(got[1], expected[1])
+        # Log-probabilities are off as logits are, whose size is 2 or so here.
+        rated = max(abs(a - b) for a, b in zip(got[0], expected[0]))
+        right = logits <= tolerance and rated <= 20 * tolerance
+        proof.settle(what, "" if right else f"logits differ by {logits:.1e}, a token's rate by {rated:.1e}")
+    return proof
+
+
+def beside(function, cases):
+    """(case, function(case)) in order, made in several threads ahead of their use."""
+    with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2)) as pool:
+        yield from zip(cases, pool.map(function, cases))
+
+
+class Generation:
+    """A case of the matrix: prompts, and how they are continued."""
+
+    def __init__(self, model, sequences, tokens, weights="plain", flags=(), exact=True, lengths=None):
+        self.model, self.tokens, self.exact = Path(model), tokens, exact
+        lengths = lengths or [1 + 37 * i % 90 for i in range(1, sequences + 1)]
+        vocabulary = vocabulary_of(model)
+        self.prompts = [ids_of(n, vocabulary, f"{self.model.name} {i}") for i, n in enumerate(lengths)]
+        self.own = ["--weights", weights]
+        self.flags = list(flags) + (EXACT if exact else ["--kv", "bf16"])
+        self.greedy = "--temperature" not in self.flags
+
+    def __str__(self):
+        flags = " ".join(self.own + self.flags)
+        return f"{self.model.name}, {len(self.prompts)} sequences, {self.tokens} tokens, {flags}"
+
+
+def matrix(quick, tiny):
+    """Which model, weights, sequences, launches and sampling go together."""
+    sampled = ["--temperature", "1", "--top-k", "40", "--top-p", "0.95", "--seed", "5"]
+    drawn = ["--temperature", "1.2", "--seed", "11", "--repetition-penalty", "1.1"]
+    for model in list(map(GOLDENS.joinpath, golden_models(quick))) + list(tiny.values()):
+        yield Generation(model, 1, 40)
+        yield Generation(model, 2, 24, "compressed" if model.name.endswith("bf16") else "plain")
+        if quick:
+            continue
+        yield Generation(model, 1, 12, exact=False)
+        yield Generation(model, 1, 60, flags=sampled)
+    for (_, form), model in tiny.items():
+        if form != "bf16":
+            continue
+        for sequences in (3, 8) if quick else (3, 4, 8):
+            for weights in ("plain", "compressed"):
+                yield Generation(model, sequences, 32, weights)
+        yield Generation(model, 4, 48, flags=drawn)
+    one = tiny[64, "bf16"]
+    # A sequence that ends in the middle while others go on (tokens of 515, of which one ends it),
+    # contexts that end, and more steps than a launch has tags for.
+    yield Generation(one, 4, 700, flags=drawn)
+    yield Generation(one, 3, 200, flags=["--context", "128"], lengths=[100, 37, 128])
+    yield Generation(one, 1, 200, flags=["--context", "64"], lengths=[63])
+    yield Generation(one, 1, 1900, "compressed", lengths=[20])
+
+
+def prove_generations(weft, quick, tiny):
+    proof = Proof("tokens")
+    cases = list(matrix(quick, tiny))
+
+    def expect(case):
+        flags = case.flags + ["--threads", "2", "--weights", "plain"]
+        return weft.generate(case.model, case.prompts, "cpu", case.tokens, flags)
+
+    for case, expected in beside(expect, cases):
+        got = weft.generate(case.model, case.prompts, "cuda", case.tokens, case.own + case.flags)
+        if isinstance(got, str) and REFUSED in got:
+            proof.refused.add(case.model.name)
+            continue
+        if isinstance(got, str) or isinstance(expected, str):
+            proof.settle(str(case), got if isinstance(got, str) else expected)
+            continue
+        tolerance = F32_TOLERANCE if case.exact else BF16_TOLERANCE
+        proof.settle(
+            str(case),
+            compare_generations(weft, case.model, case.prompts, got, expected, tolerance, case.greedy),
+        )
+    return proof
+
+
+def prove_diffs(weft, quick, tiny):
+    """Operation by operation, from the same inputs on both sides."""
+    proof = Proof("diff")
+    goldens = [GOLDENS / name for name in golden_models(True)]
+    for model in ([] if quick else goldens) + list(tiny.values()):
+        for weights in ("plain", "compressed") if model.name.endswith("bf16") else ("plain",):
+            command = ["diff", "--model", model, "--device", "cuda", "--weights", weights, "--kv", "f32", "--steps", 2]
+            result = run([weft.weft, *command])
+            if REFUSED in result.stderr:
+                proof.refused.add(model.name)
+                continue
+            tail = (result.stdout + result.stderr).strip().splitlines()[-3:]
+            proof.settle(f"weft {' '.join(map(str, command))}", "" if result.returncode == 0 else " ".join(tail))
+    return proof
+
+
+def known_reports():
+    """Lines of racecheck.txt: parts of reports that are known and explained there."""
+    lines = (HERE / "racecheck.txt").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def prove_sanitized(weft, quick, tiny):
+    proof = Proof("sanitizer")
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not Path(sanitizer).exists():
+        print("left out: there is no compute-sanitizer here")
+        return None
+    model = tiny[64, "bf16"]
+    decode = ["generate", "--model", model, "--ids", "5,6,7,8,9,10,11", "--max-tokens", 4, "--threads", 4, *EXACT]
+    subset = [("memcheck", decode), ("synccheck", decode), ("racecheck", decode)]
+    subset += [("memcheck", decode + ["--weights", "compressed"])]
+    subset += [("memcheck", decode + ["--ids", "9,8", "--ids", "3", "--temperature", 1])]
+    if not quick:
+        for tool in ("memcheck", "racecheck"):
+            for operation in ("layernorm", "token_logprob", "linear", "rope_append"):
+                subset.append((tool, ["check", operation, "--quick"]))
+    for tool, command in subset:
+        what = f"{tool}: weft {' '.join(map(str, command))}"
+        result = run([sanitizer, "--tool", tool, weft.weft, *command, "--device", "cuda"], 200)
+        text = result.stdout + result.stderr
+        reports = [line for line in text.splitlines() if re.match(r"=+ (Error|Warning|Invalid|Race|Barrier)", line)]
+        unknown = [r for r in reports if not (tool == "racecheck" and any(k in r for k in known_reports()))]
+        ended = result.returncode == 0 or (tool == "racecheck" and reports and not unknown)
+        summary = re.search(r"(ERROR|RACECHECK) SUMMARY.*", text)
+        why = unknown[0] if unknown else "" if ended and summary else text.strip().splitlines()[-1] if text else "no word"
+        proof.settle(what, why)
+    return proof
+
+
+def make_tiny_models(directory):
+    tiny = {}
+    for head_dim in (64, 80, 96, 128, 256):
+        tiny[head_dim, "bf16"] = models.write_model(
+            directory / f"heads-of-{head_dim}-bf16", head_dim, norms_heads=head_dim == 128
+        )
+    for form in ("f16", "f32"):
+        tiny[64, form] = models.write_model(directory / f"heads-of-64-{form}", 64, form=form)
+    return tiny
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", nargs="?", choices=["quick"], help="a subset of two minutes")
+    parser.add_argument("--only", help="one proof: operations, prompts, tokens, diff, sanitizer")
+    arguments = parser.parse_args()
+    quick = arguments.part == "quick"
+    weft = Command(os.environ["WEFT"])
+    devices = run([weft.weft, "devices"]).stdout
+    found = re.search(r"^cuda:0.*$", devices, re.MULTILINE)
+    if found is None:
+        print("test gpu: there is no Hopper GPU here that weft can use, so nothing was run.")
+        return NO_DEVICE
+    print(found[0])
+    with tempfile.TemporaryDirectory() as directory:
+        tiny = make_tiny_models(Path(directory))
+        proofs = {
+            "operations": lambda: prove_operations(weft, quick),
+            "prompts": lambda: prove_scores(weft, quick),
+            "tokens": lambda: prove_generations(weft, quick, tiny),
+            "diff": lambda: prove_diffs(weft, quick, tiny),
+            "sanitizer": lambda: prove_sanitized(weft, quick, tiny),
+        }
+        chosen = [arguments.only] if arguments.only else list(proofs)
+        rows = []
+        failed = False
+        for name in chosen:
+            proof = proofs[name]()
+            if proof is not None:
+                rows.append(proof.row())
+                failed = failed or bool(proof.failures)
+    print("\n==> summary")
+    print("\n".join(rows))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
