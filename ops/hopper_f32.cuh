@@ -69,6 +69,12 @@ __device__ inline float4 read_x4(const uint16_t* from) {
 __device__ inline float4 read_x4(const __half* from) {
   return widen_half(*reinterpret_cast<const uint2*>(from));
 }
+/// To elements i .. i + 7 of a bf16 array, aligned to 16 bytes.
+__device__ inline void store_bf16_x8(void* data, int64_t i, const float4 (&v)[2]) {
+  *reinterpret_cast<uint4*>(static_cast<uint16_t*>(data) + i) = {
+      pack_bf16x2(v[0].x, v[0].y), pack_bf16x2(v[0].z, v[0].w), pack_bf16x2(v[1].x, v[1].y),
+      pack_bf16x2(v[1].z, v[1].w)};
+}
 /// Eight numbers of an array, aligned to 16 bytes.
 __device__ inline void read_x8(const float* from, float4 (&to)[2]) {
   to[0] = read_x4(from);

@@ -62,7 +62,9 @@ void expect_apart(const Made& made) {
     EXPECT_EQ(place.offset % 16, 0) << buffer.name;
     EXPECT_EQ(place.stride * size % 16, 0) << buffer.name;
     EXPECT_GE(place.stride, buffer.columns) << buffer.name;
-    for (int64_t row = 0; row < buffer.rows; ++row) {
+    const bool logits = static_cast<BufferId>(i) == made.program.logits;
+    const int64_t rows = logits ? std::min(buffer.rows, kLogitsRows) : buffer.rows;
+    for (int64_t row = 0; row < rows; ++row) {
       const int64_t begin = place.offset + row * place.stride * size;
       taken.emplace_back(begin, begin + buffer.columns * size);
     }
@@ -110,6 +112,15 @@ TEST(PrefillPlan, ScratchWhereAProductIsFinishedApart) {
   EXPECT_EQ(f32.layout.bytes, f32.layout.scratch) << "products in f32 finish themselves";
 }
 
+TEST(PrefillPlan, WhatBendsAResultTakesItsPlace) {
+  const Made gemma = make("gemma-2-2b", Logits::all);
+  const int64_t scratch = gemma.layout.bytes - gemma.layout.scratch;
+  EXPECT_LT(scratch, kLogitsRows * gemma.config.vocabulary * 4) << "capped logits want none";
+  const Made starcoder = make("starcoder2-3b", Logits::none);
+  EXPECT_GE(starcoder.layout.bytes - starcoder.layout.scratch, 512 * starcoder.config.ffn * 4)
+      << "what is rounded to bf16 after its activation does";
+}
+
 TEST(PrefillPlan, PromptsAreCutEvenly) {
   EXPECT_EQ(cut_into_chunks(0, 2048).count, 0);
   for (const int64_t rows : {1, 127, 128, 2047, 2048, 2049, 4096, 5000, 131071}) {
@@ -152,7 +163,14 @@ TEST(PrefillPlan, RefusesAndSaysWhy) {
             "token by token: its heads are of 36, not a multiple of 8 up to 256");
   ModelConfig wide = config;
   wide.dtype = DType::f32;
-  EXPECT_NE(refuse_prefill(wide, Weights::describe(wide)), "");
+  EXPECT_EQ(describe_prefill(wide, Weights::describe(wide), {}),
+            "by chunks of up to 2048 tokens (fewer than 3: token by token), activations f32, KV "
+            "cache bf16")
+      << "weights of other formats than bf16 are multiplied in f32";
+  ModelConfig little = config;
+  little.partial_rotary_factor = 0.1875;
+  EXPECT_EQ(describe_prefill(little, Weights::describe(little), {}),
+            "token by token: RoPE turns 12 of a head's elements, not a multiple of 8");
 }
 
 }  // namespace

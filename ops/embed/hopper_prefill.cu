@@ -21,13 +21,12 @@ __global__ void __launch_bounds__(kThreads) embed_rows(const __grid_constant__ E
     read_x8(from + column, values);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float4 v = values[i];
+      float4& v = values[i];
       v = {v.x * args.scale, v.y * args.scale, v.z * args.scale, v.w * args.scale};
-      const int64_t at = column + 4 * i;
-      store_x4(args.out.data, DType::f32, row * args.out.stride + at, v);
-      if (args.copy.data != nullptr) {
-        store_x4(args.copy.data, DType::bf16, row * args.copy.stride + at, v);
-      }
+      store_x4(args.out.data, DType::f32, row * args.out.stride + column + 4 * i, v);
+    }
+    if (args.copy.data != nullptr) {
+      store_bf16_x8(args.copy.data, row * args.copy.stride + column, values);
     }
   }
 }
@@ -36,9 +35,9 @@ __global__ void __launch_bounds__(kThreads) embed_rows(const __grid_constant__ E
 
 std::string_view refuse_prefill_embed(const EmbedArgs& args) {
   return args.columns % kStep == 0 && args.table.stride % kStep == 0 && args.out.stride % 4 == 0 &&
-                 args.copy.stride % 4 == 0
+                 args.copy.stride % kStep == 0
              ? ""
-             : "columns and strides of the table must be multiples of 8, of results of 4";
+             : "columns and strides must be multiples of 8";
 }
 
 Status prefill_embed(const EmbedArgs& args, int64_t rows, Stream stream) {

@@ -12,7 +12,8 @@ constexpr int kThreads = 256;
 constexpr int kStep = 4;            ///< columns of a thread at a time
 constexpr int kWarpColumns = 1024;  ///< rows up to this get a warp each
 
-template <int kLanes, class W>
+/// kOffset: there is a weight_offset.
+template <int kLanes, class W, bool kOffset>
 __global__ void __launch_bounds__(kThreads)
     rmsnorm_rows(const __grid_constant__ RmsNormArgs args, int64_t rows) {
   begin_in_turn();
@@ -40,11 +41,15 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll 4
   for (int column = begin; column < columns; column += kLanes * kStep) {
     float4 v = *reinterpret_cast<const float4*>(x + column);
-    const float4 w = read_x4(weight + column);
-    v.x *= factor * (args.weight_offset + w.x);
-    v.y *= factor * (args.weight_offset + w.y);
-    v.z *= factor * (args.weight_offset + w.z);
-    v.w *= factor * (args.weight_offset + w.w);
+    float4 w = read_x4(weight + column);
+    if constexpr (kOffset) {
+      const float offset = args.weight_offset;
+      w = {w.x + offset, w.y + offset, w.z + offset, w.w + offset};
+    }
+    v.x *= factor * w.x;
+    v.y *= factor * w.y;
+    v.z *= factor * w.z;
+    v.w *= factor * w.w;
     if (args.residual.data != nullptr) {
       auto* to = reinterpret_cast<float4*>(static_cast<float*>(args.residual.data) +
                                            line * args.residual.stride + first + column);
@@ -57,6 +62,11 @@ __global__ void __launch_bounds__(kThreads)
       store_x4(args.out.data, args.out.dtype, line * args.out.stride + first + column, v);
     }
   }
+}
+
+template <class W, bool kOffset>
+auto kernel_for(bool warps) {
+  return warps ? rmsnorm_rows<32, W, kOffset> : rmsnorm_rows<kThreads, W, kOffset>;
 }
 
 }  // namespace
@@ -73,11 +83,12 @@ std::string_view refuse_prefill_rmsnorm(const RmsNormArgs& args) {
 }
 
 Status prefill_rmsnorm(const RmsNormArgs& args, int64_t rows, Stream stream) {
-  const bool warps = args.columns <= kWarpColumns;
-  const int64_t each = warps ? kThreads / 32 : 1;
   return with_weights(args.weight.dtype, [&](auto w) {
-    using W = decltype(w);
-    return launch_kernel(warps ? rmsnorm_rows<32, W> : rmsnorm_rows<kThreads, W>,
+    const bool warps = args.columns <= kWarpColumns;
+    const int64_t each = warps ? kThreads / 32 : 1;
+    const auto kernel =
+        args.weight_offset != 0 ? kernel_for<decltype(w), true> : kernel_for<decltype(w), false>;
+    return launch_kernel(kernel(warps),
                          {.blocks = static_cast<int>((rows + each - 1) / each),
                           .threads = kThreads,
                           .overlaps = true,

@@ -19,21 +19,24 @@ struct Params {
 
 __device__ float4 load(const float* from) { return *reinterpret_cast<const float4*>(from); }
 
+/// kWhole: all of a head turns.
+template <bool kWhole>
 __global__ void __launch_bounds__(kThreads) rope_append_rows(const __grid_constant__ Params p) {
   begin_in_turn();
   const RopeAppendArgs& args = p.args;
   const int64_t row = blockIdx.x;
   const int dim = static_cast<int>(args.head_dim);
-  const int half = (dim - static_cast<int>(args.unturned)) / 2;
+  const int unturned = kWhole ? 0 : static_cast<int>(args.unturned);
+  const int half = (dim - unturned) / 2;
   const int pair_steps = half / kStep;  // of a head
-  const int steps = pair_steps + static_cast<int>(args.unturned) / kStep;
+  const int steps = pair_steps + unturned / kStep;
   const int heads = static_cast<int>(args.query_heads + args.kv_heads);
   const float* cosines = args.cosines + row * half;
   const float* sines = args.sines + row * half;
   for (int i = static_cast<int>(threadIdx.x); i < heads * steps; i += kThreads) {
     const int head = i / steps;
     const int step = i % steps;
-    const bool turns = step < pair_steps;
+    const bool turns = kWhole || step < pair_steps;
     const int column = step * kStep + (turns ? 0 : half);
     const bool query = head < args.query_heads;
     const int kv_head = head - static_cast<int>(args.query_heads);
@@ -90,7 +93,7 @@ std::string_view refuse_prefill_rope_append(const RopeAppendArgs& args) {
 }
 
 Status prefill_rope_append(const RopeAppendArgs& args, int64_t rows, int64_t first, Stream stream) {
-  return launch_kernel(rope_append_rows,
+  return launch_kernel(args.unturned == 0 ? rope_append_rows<true> : rope_append_rows<false>,
                        {.blocks = static_cast<int>(rows),
                         .threads = kThreads,
                         .overlaps = true,
