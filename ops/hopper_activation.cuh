@@ -5,36 +5,36 @@
 
 namespace weft::hopper {
 
-/// tanh(x) to 4 units of 1.
-__device__ inline float tanh_fast(float x) {
-  const float e = __expf(-2 * fabsf(x));
-  return copysignf(__fdividef(1 - e, 1 + e), x);
+/// y of an activation f(x) = x / (1 + exp(-y)), which SiLU is by definition and GELU's tanh formula
+/// by that of tanh: so it keeps its digits where tanh is near -1.
+template <Activation kActivation>
+__device__ __forceinline__ float exponent_of(float x) {
+  static_assert(kActivation == Activation::silu || kActivation == Activation::gelu_tanh);
+  return kActivation == Activation::silu ? x : 1.5957691216057308f * (x + 0.044715f * x * x * x);
 }
 
-/// Exact to a few units in the last place.
+/// To a few units in the last place.
 __device__ inline float activate(Activation activation, float x) {
   switch (activation) {
     case Activation::none:
       break;
     case Activation::silu:
-      return x / (1 + expf(-x));
+      return x / (1 + expf(-exponent_of<Activation::silu>(x)));
     case Activation::gelu_tanh:
-      // x / 2 (1 + tanh(y)) = x / (1 + exp(-2 y)), which keeps its digits where tanh(y) is near -1.
-      return x / (1 + expf(-1.5957691216057308f * (x + 0.044715f * x * x * x)));
+      return x / (1 + expf(-exponent_of<Activation::gelu_tanh>(x)));
   }
   return x;
-}
-
-/// To the digits of bf16, for results that are rounded to it.
-__device__ inline float activate_fast(Activation activation, float x) {
-  const float y =
-      activation == Activation::gelu_tanh ? 1.5957691216057308f * (x + 0.044715f * x * x * x) : x;
-  return activation == Activation::none ? x : __fdividef(x, 1 + __expf(-y));
 }
 
 /// c tanh(x / c); c = 0: x.
 __device__ inline float cap_softly(float x, float cap) {
   return cap > 0 ? cap * tanhf(x / cap) : x;
+}
+
+/// tanh(x) to 4 units of 1.
+__device__ inline float tanh_fast(float x) {
+  const float e = __expf(-2 * fabsf(x));
+  return copysignf(__fdividef(1 - e, 1 + e), x);
 }
 
 }  // namespace weft::hopper

@@ -110,6 +110,12 @@ class HopperRunner : public Runner, public Subject {
   Status lower_program();
   /// The weights as the checkpoint has them, and constants.
   Status load_weights();
+  /// Makes the frequencies of RoPE for a sequence of `length` tokens: only LongRoPE's differ, and
+  /// sequences that are decoded at once have those of the longest.
+  Status set_frequencies(int64_t length);
+  /// LongRoPE has other frequencies from one length on: when a sequence comes to it, all tokens so
+  /// far are fed anew.
+  Status lengthen(int64_t length);
   /// What the resident kernel has besides.
   Status make_decode();
   /// Memory for what is known of the sequences.
@@ -166,6 +172,7 @@ class HopperRunner : public Runner, public Subject {
   SideStream side_;
   std::vector<float> logits_;
   std::vector<Sequence> sequences_;
+  int64_t length_ = 0;      // of a sequence that the frequencies are for
   uint32_t ended_ = 0;      // sequences that draw no more, a bit each
   uint32_t next_tag_ = 1;   // of the next launch's first write
   uint32_t next_draw_ = 1;  // of its first step
@@ -261,14 +268,33 @@ Status HopperRunner::load_weights() {
                      "making weights"));
     }
   }
+  return set_frequencies(1);
+}
+
+Status HopperRunner::set_frequencies(int64_t length) {
   std::vector<float> frequencies;
   for (const RopeSpec& rope : ropes(config_)) {
-    const std::vector<float> one = inverse_frequencies(rope, 1);
+    const std::vector<float> one = inverse_frequencies(rope, length);
     frequencies.insert(frequencies.end(), one.begin(), one.end());
   }
+  length_ = length;
   return device_->upload(
       launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)],
       frequencies.data(), frequencies.size() * sizeof(float));
+}
+
+Status HopperRunner::lengthen(int64_t length) {
+  if (prefill_ == nullptr) {
+    return usage_error(fmt::format(
+        "{} tokens are more than {} was trained with at first, and prompts are fed token by token: "
+        "use --device cpu",
+        length, config_.name));
+  }
+  WEFT_TRY(set_frequencies(length));
+  for (int i = 0; i < options_.sequences; ++i) {
+    WEFT_TRY(prefill_->feed(tokens_of(i), 0, at(i).position, i));
+  }
+  return {};
 }
 
 Status HopperRunner::make_decode() {
@@ -408,7 +434,11 @@ Status HopperRunner::forget(std::span<const Tokens> ids) {
                              seen.size() * 4));
     WEFT_TRY(device_->upload(tokens_of(static_cast<int>(i)), own.data(), own.size_bytes()));
   }
-  return {};
+  size_t longest = 1;
+  for (const Tokens own : ids) {
+    longest = std::max(longest, own.size());
+  }
+  return set_frequencies(static_cast<int64_t>(longest));
 }
 
 Status HopperRunner::run(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token) {
@@ -568,7 +598,24 @@ Status HopperRunner::begin(std::span<const Tokens> prompts, const SamplingOption
 }
 
 Status HopperRunner::decode(int64_t steps, Tokens ends, const OnToken& on_token) {
-  return run(steps, 0, ends, on_token);
+  const RopeScaling& scaling = config_.rope_scaling;
+  if (scaling.kind != RopeScaling::Kind::longrope) {
+    return run(steps, 0, ends, on_token);
+  }
+  const int64_t original = scaling.original_context;
+  while (steps > 0 && ended_ != all_sequences()) {
+    int64_t position = 0;
+    for (const Sequence& sequence : sequences_) {
+      position = std::max(position, sequence.position);
+    }
+    if (length_ <= original && position >= original) {
+      WEFT_TRY(lengthen(position + 1));
+    }
+    const int64_t now = position < original ? std::min(steps, original - position) : steps;
+    WEFT_TRY(run(now, 0, ends, on_token));
+    steps -= now;
+  }
+  return {};
 }
 
 Result<Score> HopperRunner::score(Tokens ids) {

@@ -67,7 +67,7 @@ __device__ float over_row_lanes(float x, const F& combine) {
 
 /// The cache is Quads. `score_scale`: with log2(e), of scores or, where there is a soft cap, of
 /// tanh(); `first`: position of row 0.
-template <int kDim, class Quad>
+template <int kDim, class Quad, bool kCapped>
 __global__ void __launch_bounds__(kThreads)
     attention_f32(const __grid_constant__ AttentionArgs args, int rows, int first,
                   float score_scale) {
@@ -133,9 +133,10 @@ __global__ void __launch_bounds__(kThreads)
       for (int j = 0; j < kThreadKeys; ++j) {
         const int column = key + lane + kLanes * j;
         const bool seen = (column <= position) & (column > position - window);
-        const float score =
-            args.soft_cap > 0 ? tanhf(scores[i][j] * args.scale / args.soft_cap) : scores[i][j];
-        scores[i][j] = seen ? score * score_scale : -INFINITY;
+        if constexpr (kCapped) {
+          scores[i][j] = tanhf(scores[i][j] * args.scale / args.soft_cap);
+        }
+        scores[i][j] = seen ? scores[i][j] * score_scale : -INFINITY;
         highest = fmaxf(highest, scores[i][j]);
       }
       const float next =
@@ -206,13 +207,13 @@ __global__ void __launch_bounds__(kThreads)
 template <int kDim, class Quad>
 Status start(const AttentionArgs& args, int rows, int first, cudaStream_t stream) {
   constexpr float kLog2E = 1.4426950408889634f;
-  return launch_kernel(attention_f32<kDim, Quad>,
-                       {.blocks = ceil_div(rows, kRows) * static_cast<int>(args.query_heads),
-                        .threads = kThreads,
-                        .shared_bytes = static_cast<int>(sizeof(Shared<kDim>)),
-                        .stream = stream},
-                       args, rows, first,
-                       (args.soft_cap > 0 ? args.soft_cap : args.scale) * kLog2E);
+  return launch_kernel(
+      args.soft_cap > 0 ? attention_f32<kDim, Quad, true> : attention_f32<kDim, Quad, false>,
+      {.blocks = ceil_div(rows, kRows) * static_cast<int>(args.query_heads),
+       .threads = kThreads,
+       .shared_bytes = static_cast<int>(sizeof(Shared<kDim>)),
+       .stream = stream},
+      args, rows, first, (args.soft_cap > 0 ? args.soft_cap : args.scale) * kLog2E);
 }
 
 template <class Quad>

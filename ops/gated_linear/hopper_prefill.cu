@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
           gate += bias_at(params.gate_bias, c, params.n);
           up += bias_at(params.up_bias, c, params.n);
         }
-        gated[i] = up * activate_fast(kActivation, gate);
+        gated[i] = up * __fdividef(gate, 1 + __expf(-exponent_of<kActivation>(gate)));
       }
       store_rows<kColumns>(shared.staging(warp), out,
                            work.m * Tile::m + warpgroup * 64 + warp % 4 * 16, column, gated, lane);
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
 }
 
 /// 32 columns of out a block: a group of gate and one of up.
-template <class W>
+template <class W, Activation kActivation>
 __global__ void __launch_bounds__(F32Tile::kThreads)
     gated_linear_f32(const __grid_constant__ GatedLinearArgs args, int64_t rows, int row_tiles) {
   constexpr int kThreadColumns = F32Tile::kThreadColumns;
@@ -141,14 +141,14 @@ __global__ void __launch_bounds__(F32Tile::kThreads)
     const float gate = sums[i][j] + gate_bias[j];
     const float up = sums[i][j + kThreadColumns] + up_bias[j];
     static_cast<float*>(args.out.data)[r * args.out.stride + c] =
-        up * activate(args.activation, gate);
+        up * gate / (1 + expf(-exponent_of<kActivation>(gate)));
   });
 }
 
-template <class W>
+template <class W, Activation kActivation>
 Status launch_f32(const GatedLinearArgs& args, int64_t rows, Stream stream) {
   const int row_tiles = ceil_div(static_cast<int>(rows), F32Tile::kRows);
-  return launch_kernel(gated_linear_f32<W>,
+  return launch_kernel(gated_linear_f32<W, kActivation>,
                        {.blocks = row_tiles * ceil_div(static_cast<int>(args.n), F32Tile::kColumns),
                         .threads = F32Tile::kThreads,
                         .stream = static_cast<cudaStream_t>(stream.native)},
@@ -169,6 +169,9 @@ std::string_view refuse_f32(const GatedLinearArgs& args) {
 }  // namespace
 
 std::string_view refuse_prefill_gated_linear(const GatedLinearArgs& args) {
+  if (args.activation == Activation::none) {
+    return "the activation must be SiLU or GELU";
+  }
   if (args.a.dtype == DType::f32) {
     return refuse_f32(args);
   }
@@ -188,8 +191,12 @@ std::string_view refuse_prefill_gated_linear(const GatedLinearArgs& args) {
 
 Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream stream) {
   if (args.a.dtype == DType::f32) {
-    return with_weights(args.gate.dtype,
-                        [&](auto w) { return launch_f32<decltype(w)>(args, rows, stream); });
+    return with_weights(args.gate.dtype, [&](auto w) {
+      using W = decltype(w);
+      return args.activation == Activation::silu
+                 ? launch_f32<W, Activation::silu>(args, rows, stream)
+                 : launch_f32<W, Activation::gelu_tanh>(args, rows, stream);
+    });
   }
   WEFT_ASSIGN(const RowBoxes a, row_boxes({.data = args.a.data,
                                            .format = MapFormat::bf16,
@@ -214,10 +221,9 @@ Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream st
   const TiledProduct product{rows, 2 * args.n, ceil_div(static_cast<int>(args.k), kBlock), kBlock};
   const TileChoice tile{Tile::m, Tile::n, Tile::cluster, Tile::share_a};
   const TileSchedule schedule = schedule_of(product, tile, stream.device->info());
-  const auto kernel = args.activation == Activation::silu ? gated_linear_tile<Activation::silu>
-                      : args.activation == Activation::gelu_tanh
-                          ? gated_linear_tile<Activation::gelu_tanh>
-                          : gated_linear_tile<Activation::none>;
+  const auto kernel = args.activation == Activation::silu
+                          ? gated_linear_tile<Activation::silu>
+                          : gated_linear_tile<Activation::gelu_tanh>;
   return launch_kernel(kernel,
                        {.blocks = schedule.blocks(),
                         .threads = Tile::threads,

@@ -18,12 +18,20 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kStep = 4;
 
-/// f(alpha * sum), f the activation and the soft cap.
-__device__ float bend(const LinearArgs& args, float sum) {
-  return cap_softly(activate(args.activation, args.alpha * sum), args.soft_cap);
+/// Activation and soft cap. No part of the kernels: 32 copies of it would be larger than they are.
+__device__ __noinline__ float bend(Activation activation, float soft_cap, float x) {
+  return cap_softly(activate(activation, x), soft_cap);
+}
+
+/// f(alpha * sum), f the activation and the soft cap, where there are any.
+template <bool kBends>
+__device__ __forceinline__ float finish(const LinearArgs& args, float sum) {
+  const float x = args.alpha * sum;
+  return kBends ? bend(args.activation, args.soft_cap, x) : x;
 }
 
 /// out[r, c] = f(alpha * (product[r, c] + bias[c])) (+ out[r, c]). `product` may be out.
+template <bool kBends>
 __global__ void __launch_bounds__(kThreads)
     finish_linear(const __grid_constant__ LinearArgs args, const float* product, int64_t stride) {
   begin_in_turn();
@@ -36,7 +44,8 @@ __global__ void __launch_bounds__(kThreads)
       const float4 b = read_x4(bias + column);
       v = {v.x + b.x, v.y + b.y, v.z + b.z, v.w + b.w};
     }
-    v = {bend(args, v.x), bend(args, v.y), bend(args, v.z), bend(args, v.w)};
+    v = {finish<kBends>(args, v.x), finish<kBends>(args, v.y), finish<kBends>(args, v.z),
+         finish<kBends>(args, v.w)};
     const int64_t at = row * args.out.stride + column;
     if (args.accumulate) {
       const float4 old = read_x4(static_cast<const float*>(args.out.data) + at);
@@ -48,7 +57,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// kGroups * 32 columns a block. Blocks of the same columns, whose weights are the same, follow one
 /// another.
-template <class W, int kGroups>
+template <class W, int kGroups, bool kBends>
 __global__ void __launch_bounds__(F32Tile::kThreads)
     linear_f32(const __grid_constant__ LinearArgs args, int64_t rows, int row_tiles) {
   constexpr int kThreadColumns = kGroups * F32Tile::kThreadColumns;
@@ -72,19 +81,28 @@ __global__ void __launch_bounds__(F32Tile::kThreads)
     });
   }
   each_f32<kThreadColumns>(row, rows, column, args.n, [&](int i, int j, int64_t r, int64_t c) {
-    store_x1(args.out.data, args.out.dtype, r * args.out.stride + c,
-             old[i][j] + bend(args, sums[i][j] + bias[j]));
+    const float x = old[i][j] + finish<kBends>(args, sums[i][j] + bias[j]);
+    const int64_t at = r * args.out.stride + c;
+    if constexpr (kBends) {
+      store_x1(args.out.data, args.out.dtype, at, x);
+    } else {
+      static_cast<float*>(args.out.data)[at] = x;
+    }
   });
 }
 
-template <class W, int kGroups>
+template <class W, int kGroups, bool kBends>
 Status start_f32(const LinearArgs& args, int rows, cudaStream_t stream) {
   const int row_tiles = ceil_div(rows, F32Tile::kRows);
   const int column_tiles = ceil_div(static_cast<int>(args.n), kGroups * F32Tile::kColumns);
   return launch_kernel(
-      linear_f32<W, kGroups>,
+      linear_f32<W, kGroups, kBends>,
       {.blocks = row_tiles * column_tiles, .threads = F32Tile::kThreads, .stream = stream}, args,
       int64_t{rows}, row_tiles);
+}
+
+bool bends(const LinearArgs& args) {
+  return args.activation != Activation::none || args.soft_cap > 0;
 }
 
 /// Wide tiles read less; narrow ones keep more multiprocessors busy. The bits are the same.
@@ -93,14 +111,18 @@ Status launch_f32(const LinearArgs& args, int rows, Stream stream) {
   const int wide =
       ceil_div(rows, F32Tile::kRows) * ceil_div(static_cast<int>(args.n), 2 * F32Tile::kColumns);
   const auto native = static_cast<cudaStream_t>(stream.native);
-  return wide < 2 * stream.device->info().units ? start_f32<W, 1>(args, rows, native)
-                                                : start_f32<W, 2>(args, rows, native);
+  const bool narrow = wide < 2 * stream.device->info().units;
+  if (bends(args) || args.out.dtype != DType::f32) {
+    return narrow ? start_f32<W, 1, true>(args, rows, native)
+                  : start_f32<W, 2, true>(args, rows, native);
+  }
+  return narrow ? start_f32<W, 1, false>(args, rows, native)
+                : start_f32<W, 2, false>(args, rows, native);
 }
 
 /// Whether something comes after the product.
-bool bends(const LinearArgs& args) {
-  return args.bias.data != nullptr || args.alpha != 1 || args.activation != Activation::none ||
-         args.soft_cap > 0;
+bool finishes(const LinearArgs& args) {
+  return args.bias.data != nullptr || args.alpha != 1 || bends(args);
 }
 
 /// gemm_bf16 has tiles of 128 rows: with a few, a handful of multiprocessors would read all of w.
@@ -161,7 +183,7 @@ Status prefill_linear(const LinearArgs& args, int64_t rows, const PrefillScratch
     });
   }
   const bool skinny_rows = few(args, rows);
-  const bool finish = bends(args) || (skinny_rows && args.accumulate);
+  const bool finish = finishes(args) || (skinny_rows && args.accumulate);
   const bool in_place = args.out.dtype == DType::f32 && !args.accumulate;
   const Matrix out = finish && !in_place ? Matrix{scratch.product, DType::f32, args.n} : args.out;
   if (skinny_rows) {
@@ -181,7 +203,7 @@ Status prefill_linear(const LinearArgs& args, int64_t rows, const PrefillScratch
   if (!finish) {
     return {};
   }
-  return launch_kernel(finish_linear,
+  return launch_kernel(bends(args) ? finish_linear<true> : finish_linear<false>,
                        {.blocks = static_cast<int>(rows),
                         .threads = kThreads,
                         .overlaps = true,
