@@ -52,10 +52,6 @@ struct Launch {
   std::array<uint32_t, 3> block = {1, 1, 1};
   uint32_t cluster = 1;       ///< CTAs along x
   uint32_t shared_bytes = 0;  ///< dynamic
-  /// The allocation of global memory that an address is in, empty: in none, and the launch ends
-  /// with an error. Asked once an allocation, not for each access. Null: all of the host's memory
-  /// may be touched.
-  std::span<std::byte> (*allocation)(const void* address) = nullptr;
 };
 
 struct Limits {
