@@ -10,7 +10,7 @@
 
 namespace weft::cli {
 
-std::string version() { return fmt::format("{} ({})", WEFT_VERSION, kCommit); }
+std::string version() { return fmt::format("{} ({})", kVersion, kCommit); }
 
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
@@ -24,7 +24,7 @@ std::string processor_name() {
 
 nlohmann::ordered_json origin(const DeviceInfo* device, std::string_view method) {
   nlohmann::ordered_json out;
-  out["version"] = WEFT_VERSION;
+  out["version"] = kVersion;
   out["commit"] = kCommit;
   out["date"] = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   out["device"] = device == nullptr ? "cpu" : device->id;

@@ -1,4 +1,4 @@
-# Run at every build (cmake -DSOURCE=... -DOUT=... -P): writes the file that says which commit the
+# Run at every build (cmake -DSOURCE=... -DVERSION=... -DOUT=... -P): writes the file that says which version and commit the
 # command is of (cli/origin.h), and leaves it alone where that has not changed.
 set(commit "unknown")
 find_program(GIT git)
@@ -13,5 +13,6 @@ endif()
 file(CONFIGURE OUTPUT ${OUT} CONTENT [[
 #include "cli/origin.h"
 
+const char* const weft::cli::kVersion = "@VERSION@";
 const char* const weft::cli::kCommit = "@commit@";
 ]] @ONLY)
