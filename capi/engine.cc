@@ -10,6 +10,11 @@
 struct weft_engine {
   std::unique_ptr<weft::Engine> engine;
   std::vector<weft::Generation> generations;  ///< of the last weft_generate()
+  const int32_t* cancel = nullptr;            ///< the running call's
+
+  bool cancelled() const {
+    return cancel != nullptr && __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0;
+  }
 };
 
 static_assert(WEFT_STOP_EOS == static_cast<int>(weft::Stop::eos) &&
@@ -121,10 +126,11 @@ weft_status weft_engine_open(const char* directory, const weft_engine_options* g
   return guarded([&]() -> Status {
     WEFT_TRY(check_pointer(directory, "directory"));
     WEFT_TRY(check_pointer(out, "out"));
-    WEFT_ASSIGN(const EngineOptions options, to_options(given));
+    WEFT_ASSIGN(EngineOptions options, to_options(given));
     WEFT_ASSIGN(ModelConfig config, read_config(directory));
     WEFT_ASSIGN(Weights weights, Weights::open(directory, config));
     auto result = std::make_unique<weft_engine>();
+    options.interrupted = [engine = result.get()] { return engine->cancelled(); };
     WEFT_ASSIGN(result->engine, Engine::create(std::move(config), std::move(weights), options));
     *out = result.release();
     return {};
@@ -148,52 +154,72 @@ weft_status weft_engine_describe(const weft_engine* engine, weft_engine_info* ou
   });
 }
 
+namespace {
+
+/// Runs a call that `cancel` may end.
+template <class F>
+weft_status cancellable(weft_engine* engine, const int32_t* cancel, F&& body) {
+  if (engine == nullptr) {
+    return failed(usage_error("engine is null"));
+  }
+  engine->cancel = cancel;
+  const weft_status status = guarded(body);
+  const bool cancelled = engine->cancelled();
+  engine->cancel = nullptr;
+  return cancelled ? failed(WEFT_CANCELLED, "the call was cancelled") : status;
+}
+
+/// Continues `prompts`, group by group, into engine.generations.
+Status generate_all(weft_engine& engine, std::span<const Engine::Prompt> prompts,
+                    const weft_generate_options& options) {
+  WEFT_ASSIGN(const SamplingOptions sampling, to_sampling(options));
+  if (options.max_tokens < 0) {
+    return usage_error(fmt::format("max_tokens {} must not be negative", options.max_tokens));
+  }
+  const auto take = [&](size_t sequence, int32_t token) {
+    return !engine.cancelled() &&
+           (options.on_token == nullptr || options.on_token(options.user, sequence, token) != 0);
+  };
+  engine.generations.clear();
+  while (engine.generations.size() < prompts.size() && !engine.cancelled()) {
+    WEFT_ASSIGN(
+        std::vector<Generation> results,
+        generate_group(engine, prompts, sampling, engine.generations.size(), options.max_tokens,
+                       take, options.ignore_eos != 0 ? Eos::ignore : Eos::ends));
+    std::move(results.begin(), results.end(), std::back_inserter(engine.generations));
+  }
+  return {};
+}
+
+}  // namespace
+
 weft_status weft_generate(weft_engine* engine, const weft_tokens* prompts, size_t count,
                           const weft_generate_options* given, weft_generation* out) {
-  bool cancelled = false;
-  const weft_status status = guarded([&]() -> Status {
-    WEFT_TRY(check_pointer(engine, "engine"));
+  weft_generate_options options = WEFT_GENERATE_OPTIONS_INIT;
+  const weft_status read_status = guarded([&]() -> Status {
+    WEFT_ASSIGN(options, read(given != nullptr ? given : &options, "options", options));
+    return {};
+  });
+  if (read_status != WEFT_OK) {
+    return read_status;
+  }
+  return cancellable(engine, options.cancel, [&]() -> Status {
     WEFT_TRY(count == 0 ? Status() : check_pointer(prompts, "prompts"));
     WEFT_TRY(count == 0 ? Status() : check_pointer(out, "out"));
-    const weft_generate_options defaults = WEFT_GENERATE_OPTIONS_INIT;
-    WEFT_ASSIGN(const weft_generate_options options,
-                read(given != nullptr ? given : &defaults, "options", defaults));
-    WEFT_ASSIGN(const SamplingOptions sampling, to_sampling(options));
-    if (options.max_tokens < 0) {
-      return usage_error(fmt::format("max_tokens {} must not be negative", options.max_tokens));
-    }
     std::vector<Engine::Prompt> all;
     for (size_t i = 0; i < count; ++i) {
       WEFT_TRY(prompts[i].count == 0 ? Status() : check_pointer(prompts[i].ids, "a prompt's ids"));
       all.emplace_back(prompts[i].ids, prompts[i].ids + prompts[i].count);
     }
-    const auto poll = [&] {
-      cancelled =
-          options.cancel != nullptr && __atomic_load_n(options.cancel, __ATOMIC_RELAXED) != 0;
-      return cancelled;
-    };
-    const auto take = [&](size_t sequence, int32_t token) {
-      return !poll() &&
-             (options.on_token == nullptr || options.on_token(options.user, sequence, token) != 0);
-    };
-    engine->generations.clear();
-    for (size_t first = 0; first < count && !poll(); first = engine->generations.size()) {
-      WEFT_ASSIGN(std::vector<Generation> results,
-                  generate_group(*engine, all, sampling, first, options.max_tokens, take,
-                                 options.ignore_eos != 0 ? Eos::ignore : Eos::ends));
-      std::move(results.begin(), results.end(), std::back_inserter(engine->generations));
-    }
+    WEFT_TRY(generate_all(*engine, all, options));
     std::transform(engine->generations.begin(), engine->generations.end(), out, to_c);
     return {};
   });
-  return status == WEFT_OK && cancelled ? failed(WEFT_CANCELLED, "the generation was cancelled")
-                                        : status;
 }
 
-weft_status weft_score(weft_engine* engine, const int32_t* ids, size_t count, double* logprobs,
-                       float* logits) {
-  return guarded([&]() -> Status {
-    WEFT_TRY(check_pointer(engine, "engine"));
+weft_status weft_score(weft_engine* engine, const int32_t* ids, size_t count, const int32_t* cancel,
+                       double* logprobs, float* logits) {
+  return cancellable(engine, cancel, [&]() -> Status {
     WEFT_TRY(count == 0 ? Status() : check_pointer(ids, "ids"));
     WEFT_ASSIGN(const Score score, engine->engine->score({ids, count}));
     if (logprobs != nullptr) {

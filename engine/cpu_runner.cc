@@ -63,6 +63,7 @@ CpuRunner::CpuRunner(const ModelConfig& config, const Weights& weights, CpuSeque
       team_(options.workers),
       interpreter_(config_, weights_, sequence_, team_, &packed_),
       chunk_(options.chunk),
+      interrupted_(options.interrupted),
       round_activations_(options.round_activations),
       profile_(options.profile) {}
 
@@ -119,7 +120,12 @@ Status CpuRunner::begin(std::span<const Tokens> prompts, const SamplingOptions& 
   return {};
 }
 
+Status CpuRunner::go_on() const {
+  return interrupted_ && interrupted_() ? input_error("the call was interrupted") : Status();
+}
+
 Status CpuRunner::run_middle(int64_t rows) {
+  WEFT_TRY(go_on());
   WEFT_TRY(ensure(chunk_middle_, chunk_, Logits::none, false));
   interpreter_.run(*chunk_middle_, rows, 1, {});
   return {};
@@ -188,6 +194,7 @@ Result<Score> CpuRunner::score(Tokens ids) {
   Score score;
   for (int64_t begin = 0; begin < length; begin += kScoreRows) {
     const int64_t end = std::min(begin + kScoreRows, length);
+    WEFT_TRY(begin == 0 ? Status() : go_on());
     feed(ids, begin, end);
     interpreter_.run(*chunk_score_, end - begin, 1, {});
     const std::span<const float> logits = CpuInterpreter::logits(*chunk_score_);

@@ -2,6 +2,7 @@
 // laid over memory by the CPU interpreter.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -25,7 +26,8 @@ class CpuRunner : public Runner {
     /// Whether products read packed weights. Default: where weights are larger than the last cache,
     /// so that steps are bound by reading them, and that is found faster here when it is tried.
     std::optional<bool> compress_weights = {};
-    bool profile = false;  ///< time every instruction of decode steps
+    bool profile = false;                    ///< time every instruction of decode steps
+    std::function<bool()> interrupted = {};  ///< EngineOptions::interrupted
   };
   /// `config` and `weights` outlive the runner, which releases the weights that it has packed.
   /// Error (device): no memory.
@@ -61,6 +63,8 @@ class CpuRunner : public Runner {
   Status run_middle(int64_t rows);
   /// Log-probabilities of `next`, each given its row of logits: [next.size(), vocabulary].
   void rate(std::span<const float> logits, Tokens next, std::vector<double>& logprobs);
+  /// The error of a call whose caller wants it to end.
+  Status go_on() const;
   /// LongRoPE has other frequencies from one length on: when the sequence comes to it, all tokens
   /// so far but the one drawn last are fed anew, as transformers does.
   Status lengthen();
@@ -73,6 +77,7 @@ class CpuRunner : public Runner {
   std::optional<double> packed_time_;  // of plain weights', where it was measured
   CpuInterpreter interpreter_;
   const int64_t chunk_;
+  const std::function<bool()> interrupted_;
   const bool round_activations_, profile_;
   Loaded decode_, chunk_middle_, chunk_last_, chunk_score_;
   Loaded last_;  // the one that drew the last token

@@ -148,7 +148,8 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                            .round_activations = round_activations,
                            .chunk = state->chunk,
                            .compress_weights = options.compress_weights,
-                           .profile = options.profile}));
+                           .profile = options.profile,
+                           .interrupted = options.interrupted}));
   }
   return std::unique_ptr<Engine>(new Engine(std::move(state)));
 }

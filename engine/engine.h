@@ -44,6 +44,9 @@ struct EngineOptions {
   /// device, the same values that Weights::generate makes.
   uint64_t weights_seed = 0;
   bool profile = false;  ///< time every operation of a decode step (operation_times)
+  /// cpu: asked before each chunk of a prompt or text that is not the last; true ends the call with
+  /// an error (input). Steps of a decode ask on_token.
+  std::function<bool()> interrupted = {};
 };
 
 /// Why a generation ended.

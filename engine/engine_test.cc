@@ -147,6 +147,29 @@ TEST(Engine, EndsAtTheContext) {
   EXPECT_FALSE(engine->generate({}, {}, 1).ok());
 }
 
+TEST(Engine, InterruptedBetweenChunksOfAPrompt) {
+  int asked = 0;
+  int until = 3;
+  EngineOptions options;
+  options.workers = 2;
+  options.context = 256;
+  options.chunk = 16;
+  options.interrupted = [&] { return ++asked == until; };
+  const auto engine = wide_engine(options);
+  const std::vector<int32_t> prompt = prompt_of(200);
+  const Result<Generation> ended = engine->generate(prompt, {}, 4);
+  ASSERT_FALSE(ended.ok());
+  EXPECT_EQ(ended.error().message, "the call was interrupted");
+  EXPECT_EQ(asked, 3);  // of 13 chunks
+  until = 4;
+  EXPECT_FALSE(engine->score(prompt).ok());
+  until = -1;
+  const auto after = engine->generate(prompt, {}, 4);
+  options.interrupted = {};
+  ASSERT_TRUE(after.ok());
+  EXPECT_EQ(after->tokens, wide_engine(options)->generate(prompt, {}, 4)->tokens);
+}
+
 TEST(Engine, StopsWhenTheCallerSays) {
   EngineOptions options;
   options.workers = 2;

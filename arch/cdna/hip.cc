@@ -35,9 +35,12 @@ Result<const HipApi*> look_up(void* library, std::string_view path) {
 }
 
 Result<const HipApi*> open_library() {
-  for (const char* path : {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"}) {
-    if (void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL)) {
-      return look_up(library, path);
+  for (const int loaded :
+       {RTLD_NOLOAD, 0}) {  // the one that the process has already (PyTorch's) before others
+    for (const char* path : {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"}) {
+      if (void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL | loaded)) {
+        return look_up(library, path);
+      }
     }
   }
   return device_error(fmt::format(

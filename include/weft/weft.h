@@ -292,8 +292,8 @@ typedef struct weft_generate_options {
   uint64_t seed;            /* sequence i draws with seed + i */
   weft_on_token on_token;   /* may be null */
   void* user;               /* its first argument */
-  const int32_t*
-      cancel; /* may be null; not 0, which any thread may make it: ends after this step */
+  const int32_t* cancel; /* may be null; any thread may make it not 0: the call ends after its step
+                            of the continuation or, on cpu, of the prompt */
 } weft_generate_options;
 #define WEFT_GENERATE_OPTIONS_INIT \
   { sizeof(weft_generate_options), 256, 0.0f, 0, 1.0f, 0.0f, 1.0f, 0, 0, NULL, NULL, NULL }
@@ -315,9 +315,10 @@ WEFT_API weft_status weft_generate(weft_engine* engine, const weft_tokens* promp
                                    const weft_generate_options* options, weft_generation* out);
 
 /* Natural log-probabilities of ids[1..] given those before, into logprobs[count - 1], and the
- * logits after the last one into logits[vocabulary]; either may be null. */
+ * logits after the last one into logits[vocabulary]; either may be null. `cancel` as in
+ * weft_generate_options. */
 WEFT_API weft_status weft_score(weft_engine* engine, const int32_t* ids, size_t count,
-                                double* logprobs, float* logits);
+                                const int32_t* cancel, double* logprobs, float* logits);
 
 /* ---- The AMD simulator: code objects by anyone, on no GPU ---- */
 

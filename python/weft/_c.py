@@ -284,7 +284,7 @@ _STATUS = {
     "engine_open": [c_char_p, _P(EngineOptions), _P(c_void_p)],
     "engine_describe": [c_void_p, _P(EngineInfo)],
     "generate": [c_void_p, _P(Tokens), c_size_t, _P(GenerateOptions), _P(Generation)],
-    "score": [c_void_p, _P(c_int32), c_size_t, _P(c_double), _P(c_float)],
+    "score": [c_void_p, _P(c_int32), c_size_t, _P(c_int32), _P(c_double), _P(c_float)],
     "sim_open": [c_char_p, _P(c_void_p)],
     "sim_allocate": [c_void_p, c_size_t, _P(c_void_p)],
     "sim_free": [c_void_p, c_void_p],

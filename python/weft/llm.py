@@ -191,7 +191,7 @@ class LLM(_c.Owner):
             return not decoders[sequence].stopped
 
         # Without stop strings no step waits for Python.
-        run = _Run(self, ids, max_tokens, sampling, take if stops else None)
+        run = _generation(self, ids, max_tokens, sampling, take if stops else None)
         results = []
         for i, (new, ended, prefill, decode) in enumerate(run.wait()):
             text = texts[i] + decoders[i].finish() if stops else self.tokenizer.decode(new)
@@ -204,7 +204,6 @@ class LLM(_c.Owner):
         stops = [stop] if isinstance(stop, str) else list(stop)
         decoder = _Decoder(self.tokenizer, stops)
         pieces = queue.SimpleQueue()
-        run = None
 
         def take(_, token):
             piece = decoder.push(token)
@@ -212,9 +211,11 @@ class LLM(_c.Owner):
                 pieces.put(piece)
             return not decoder.stopped
 
-        run = _Run(self, [self._ids(prompt)], max_tokens, sampling, take, lambda: pieces.put(None))
+        run = _generation(
+            self, [self._ids(prompt)], max_tokens, sampling, take, lambda: pieces.put(None)
+        )
         try:
-            while (piece := pieces.get()) is not None:
+            while (piece := _next(pieces)) is not None:
                 yield piece
             run.wait()
             if piece := decoder.finish():
@@ -225,95 +226,118 @@ class LLM(_c.Owner):
     def score(self, text):
         """Log-probabilities of a text's tokens (str or list of ids): a Score."""
         ids = self._ids(text)
-        array = (ctypes.c_int32 * len(ids))(*ids)
         logprobs = (ctypes.c_double * max(len(ids) - 1, 1))()
-        with self._lock:
-            lib.weft_score(self.handle, array, len(ids), logprobs, None)
+        self._score(ids, logprobs, None)
         return Score(ids, logprobs[: max(len(ids) - 1, 0)])
 
     def logits(self, text):
         """The logits after the last token of a text (str or list of ids): [vocabulary] floats."""
-        ids = self._ids(text)
-        array = (ctypes.c_int32 * len(ids))(*ids)
         logits = (ctypes.c_float * self.vocabulary)()
-        with self._lock:
-            lib.weft_score(self.handle, array, len(ids), None, logits)
+        self._score(self._ids(text), None, logits)
         return logits[:]
+
+    def _score(self, ids, logprobs, logits):
+        handle, array = self.handle, (ctypes.c_int32 * len(ids))(*ids)
+        _Call(
+            self,
+            lambda cancel: lib.weft_score(handle, array, len(ids), cancel, logprobs, logits),
+        ).wait()
 
     def _ids(self, prompt):
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
 
 
-class _Run:
-    """A generation in a thread of its own: whoever waits for it can be interrupted."""
+# Seconds after which who waits looks whether it was interrupted: a signal need not wake it.
+_AWAKE = 0.05
 
-    def __init__(self, llm, prompts, max_tokens, sampling, take, at_end=lambda: None):
-        self._llm = llm
-        self._arrays = [(ctypes.c_int32 * len(ids))(*ids) for ids in prompts]
-        self._prompts = (_c.Tokens * len(prompts))(
-            *(_c.Tokens(array, len(array)) for array in self._arrays)
-        )
-        defaults = {
-            "temperature": 0.0,
-            "top_k": 0,
-            "top_p": 1.0,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "ignore_eos": 0,
-            "seed": 0,
-        }
-        unknown = set(sampling) - set(defaults)
-        if unknown:
-            raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
+
+def _next(pieces):
+    while True:
+        try:
+            return pieces.get(timeout=_AWAKE)
+        except queue.Empty:
+            pass
+
+
+class _Call:
+    """A call in a thread of its own: whoever waits for it can be interrupted. `work` gets the number that
+    cancels it."""
+
+    def __init__(self, llm, work, at_end=lambda: None):
+        self._lock = llm._lock
+        self._work = work
         self._at_end = at_end
+        self._result = None
         self._error = None
-        self._results = []
         self._ended = threading.Event()
         self._cancel = ctypes.c_int32(0)
+        threading.Thread(target=self._run, name="weft", daemon=True).start()
 
-        def on_token(_, sequence, token):
-            try:
-                return int(take(sequence, token))
-            except BaseException as error:  # goes to who waits
-                self._error = error
-                return 0
-
-        self._options = _c.GenerateOptions(
-            **{**defaults, **sampling},
-            max_tokens=max_tokens,
-            on_token=_c.ON_TOKEN(on_token) if take else _c.ON_TOKEN(),
-            cancel=ctypes.pointer(self._cancel),
-        )
-        handle = llm.handle
-        self._thread = threading.Thread(target=self._work, args=(handle,), name="weft", daemon=True)
-        self._thread.start()
-
-    def _work(self, handle):
-        count = len(self._prompts)
-        out = (_c.Generation * count)()
+    def _run(self):
         try:
-            with self._llm._lock:
-                lib.weft_generate(handle, self._prompts, count, ctypes.byref(self._options), out)
-                self._results = [
-                    (g.ids[: g.count], _STOPS[g.stop], g.prefill_seconds, g.decode_seconds)
-                    for g in out
-                ]
+            with self._lock:
+                self._result = self._work(ctypes.pointer(self._cancel))
         except BaseException as error:  # goes to who waits
-            self._error = self._error or error
+            self._error = error
         self._ended.set()
         self._at_end()
 
     def wait(self):
+        """What `work` returned or raised."""
         try:
-            self._ended.wait()
+            while not self._ended.wait(_AWAKE):
+                pass
         except BaseException:  # Ctrl-C
             self.cancel()
             raise
         if self._error:
             raise self._error
-        return self._results
+        return self._result
 
     def cancel(self):
         """Ends it after its present step, and waits until then."""
         self._cancel.value = 1
         self._ended.wait()
+
+
+_DEFAULTS = {
+    "temperature": 0.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "ignore_eos": 0,
+    "seed": 0,
+}
+
+
+def _generation(llm, prompts, max_tokens, sampling, take, at_end=lambda: None):
+    """A _Call of weft_generate() for lists of ids: of each (ids, stop, seconds of the prompt, of the rest)."""
+    if unknown := set(sampling) - set(_DEFAULTS):
+        raise TypeError(f"no such option: {', '.join(sorted(unknown))}")
+    handle, count = llm.handle, len(prompts)
+    arrays = [(ctypes.c_int32 * len(ids))(*ids) for ids in prompts]
+    tokens = (_c.Tokens * count)(*(_c.Tokens(array, len(array)) for array in arrays))
+    errors = []
+
+    def on_token(_, sequence, token):
+        try:
+            return int(take(sequence, token))
+        except BaseException as error:  # goes to who waits
+            errors.append(error)
+            return 0
+
+    def work(cancel):
+        options = _c.GenerateOptions(
+            **{**_DEFAULTS, **sampling},
+            max_tokens=max_tokens,
+            on_token=_c.ON_TOKEN(on_token) if take else _c.ON_TOKEN(),
+            cancel=cancel,
+        )
+        out = (_c.Generation * count)()
+        lib.weft_generate(handle, tokens, count, ctypes.byref(options), out)
+        if errors:
+            raise errors[0]
+        return [(g.ids[: g.count], _STOPS[g.stop], g.prefill_seconds, g.decode_seconds) for g in out]
+
+    return _Call(llm, work, at_end)
