@@ -18,6 +18,10 @@ Step go(Warp& warp, uint32_t mask, uint32_t place) {
 }
 
 Step branch(Warp& warp, const Instruction& in, uint32_t mask) {
+  if (mask == warp.active) {
+    warp.pc = static_cast<uint32_t>(in.immediate);
+    return Step::jump;
+  }
   return go(warp, mask, static_cast<uint32_t>(in.immediate));
 }
 Step branch_by_table(Warp& warp, const Instruction& in, uint32_t mask) {
@@ -317,17 +321,17 @@ Step warp_barrier(Warp& warp, const Instruction& in, uint32_t mask) {
 
 const std::unordered_map<std::string_view, Form>& control_table() {
   static const std::unordered_map<std::string_view, Form> kTable = {
-      {"bra", {.run = branch, .layout = "l"}},
-      {"bra.uni", {.run = branch, .layout = "l"}},
-      {"brx.idx", {.run = branch_by_table, .layout = "wl"}},
-      {"brx.idx.uni", {.run = branch_by_table, .layout = "wl"}},
+      {"bra", {.run = branch, .layout = "l", .flow = Flow::branch}},
+      {"bra.uni", {.run = branch, .layout = "l", .flow = Flow::branch}},
+      {"brx.idx", {.run = branch_by_table, .layout = "wl", .flow = Flow::table}},
+      {"brx.idx.uni", {.run = branch_by_table, .layout = "wl", .flow = Flow::table}},
       {"call", {.run = call, .layout = "l"}},
       {"call.uni", {.run = call, .layout = "l"}},
-      {"ret", {.run = give_back}},
-      {"ret.uni", {.run = give_back}},
-      {"exit", {.run = leave}},
-      {"trap", {.run = trap}},
-      {"brkpt", {.run = trap}},
+      {"ret", {.run = give_back, .flow = Flow::end}},
+      {"ret.uni", {.run = give_back, .flow = Flow::end}},
+      {"exit", {.run = leave, .flow = Flow::end}},
+      {"trap", {.run = trap, .flow = Flow::end}},
+      {"brkpt", {.run = trap, .flow = Flow::end}},
       {"nanosleep.u32", {.run = let_others, .layout = "w"}},
       {"bar.warp.sync", {.run = warp_barrier, .layout = "w"}},
   };

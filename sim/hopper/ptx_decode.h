@@ -47,15 +47,16 @@ struct Statement {
 
 /// How an instruction is executed. `layout` has a letter an operand, a capital for what is written:
 /// p a predicate, w 4 bytes a lane, d 8, q 16, m any register (loads, stores, conversions), a an
-/// address in brackets, s an address as a value (a register or a symbol), l a label or function. A
-/// vector's elements have the same; what is written may be `_`. Trailing operands may be absent
-/// behind `?`.
+/// address in brackets, s an address as a value (a register or a symbol), l a label or function, V
+/// 4 bytes that are read and written. A vector's elements have the same; what is written may be
+/// `_`. Trailing operands may be absent behind `?`.
 struct Form {
   Handler run = nullptr;
   std::string_view layout = {};
   uint32_t modifier = 0;
   uint8_t bytes = 0;
   uint8_t flags = 0;
+  Flow flow = Flow::on;
 };
 
 /// Instruction::flags: an operand is a predicate to be inverted.

@@ -9,6 +9,7 @@
 
 #include "sim/hopper/ptx_decode.h"
 #include "sim/hopper/ptx_lexer.h"
+#include "sim/hopper/ptx_registers.h"
 
 namespace weft::ptx {
 namespace {
@@ -57,6 +58,17 @@ int bytes_of(std::string_view type) {
   }
   return bits == "64" ? 8 : -1;
 }
+
+/// An instruction's slots and how it uses them.
+struct Slots {
+  std::vector<Slot> slots;
+  std::vector<SlotUse> uses;
+
+  void add(Slot slot, SlotUse use = {}) {
+    slots.push_back(slot);
+    uses.push_back(use);
+  }
+};
 
 uint64_t aligned(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
 
@@ -165,12 +177,11 @@ class Parser {
   Operand named(std::string_view name);
   Operand number();
   void emit(const Statement& statement, uint32_t line);
-  bool place_operands(const Statement& statement, const Form& form, Instruction& in,
-                      std::vector<Slot>& slots);
+  bool place_operands(const Statement& statement, const Form& form, Instruction& in, Slots& slots);
   bool place_operand(const Operand& operand, char letter, uint8_t bytes, Instruction& in,
-                     std::vector<Slot>& slots, int& addresses);
+                     Slots& slots, int& addresses);
   bool place_value(const Operand& operand, char letter, uint8_t bytes, Instruction& in,
-                   std::vector<Slot>& slots);
+                   Slots& slots);
   Slot constant(uint64_t bits, int width);
   void table_of_targets();
   void finish();
@@ -185,6 +196,7 @@ class Parser {
   uint32_t frame_ = 0;  ///< of this function, beyond frame::kRegisters
   uint32_t function_ = 0;
   std::vector<uint32_t> frames_;  ///< by function
+  SlotUses uses_;
   std::map<std::pair<uint64_t, int>, Slot> constants_;
   struct Jump {
     uint32_t instruction;
@@ -875,22 +887,26 @@ Slot Parser::constant(uint64_t bits, int width) {
 
 /// A register or an immediate.
 bool Parser::place_value(const Operand& operand, char letter, uint8_t bytes, Instruction& in,
-                         std::vector<Slot>& slots) {
+                         Slots& slots) {
   const bool written = letter >= 'A' && letter <= 'Z';
   const char kind = written ? static_cast<char>(letter - 'A' + 'a') : letter;
-  const int width = kind == 'p' ? 0 : kind == 'w' ? 4 : kind == 'd' ? 8 : kind == 'q' ? 16 : -1;
+  const int width = kind == 'p'                  ? 0
+                    : kind == 'w' || kind == 'v' ? 4
+                    : kind == 'd'                ? 8
+                    : kind == 'q'                ? 16
+                                                 : -1;
   if (operand.inverted) {
     in.flags |= kInverted;
   }
   if (operand.kind == Operand::Kind::none && written) {
-    slots.push_back({});
+    slots.add({});
     return true;
   }
   if (operand.kind == Operand::Kind::reg) {
     if (width >= 0 ? operand.bytes != width : operand.bytes != 4 && operand.bytes != 8) {
       return false;
     }
-    slots.push_back(operand.slot);
+    slots.add(operand.slot, {operand.bytes, !written || letter == 'V', written});
     return true;
   }
   if (operand.kind != Operand::Kind::immediate || written || width == 16) {
@@ -904,12 +920,12 @@ bool Parser::place_value(const Operand& operand, char letter, uint8_t bytes, Ins
     bits = std::bit_cast<uint64_t>(
         static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(bits))));
   }
-  slots.push_back(constant(bits, size));
+  slots.add(constant(bits, size));
   return true;
 }
 
 bool Parser::place_operand(const Operand& operand, char letter, uint8_t bytes, Instruction& in,
-                           std::vector<Slot>& slots, int& addresses) {
+                           Slots& slots, int& addresses) {
   if (letter == '.') {
     return true;
   }
@@ -933,7 +949,7 @@ bool Parser::place_operand(const Operand& operand, char letter, uint8_t bytes, I
     } else if (operand.kind != Operand::Kind::reg || operand.bytes != 4) {
       return false;
     }
-    slots.push_back(operand.slot);
+    slots.add(operand.slot, {operand.bytes, true, false});
     if (addresses == 0) {
       in.immediate = operand.displacement;
     } else if (addresses == 1) {
@@ -962,7 +978,7 @@ bool Parser::place_operand(const Operand& operand, char letter, uint8_t bytes, I
 }
 
 bool Parser::place_operands(const Statement& statement, const Form& form, Instruction& in,
-                            std::vector<Slot>& slots) {
+                            Slots& slots) {
   size_t at = 0;
   bool optional = false;
   int addresses = 0;
@@ -1010,16 +1026,18 @@ void Parser::emit(const Statement& statement, uint32_t line) {
   in.modifier = found->modifier;
   in.flags = found->flags;
   in.bytes = found->bytes;
+  in.flow = found->flow;
   in.line = line;
-  std::vector<Slot> slots;
+  Slots slots;
   if (!place_operands(statement, *found, in, slots)) {
     fail(std::string(statement.opcode) + " has operands that it cannot have");
     return;
   }
-  if (statement.words[0] == "mov" && !slots.empty() && statement.words.back().ends_with("64")) {
+  if (statement.words[0] == "mov" && statement.words.back().ends_with("64")) {
     in.bytes = 8;
   }
-  program_.slots.push_back(std::move(slots));
+  program_.slots.push_back(std::move(slots.slots));
+  uses_.push_back(std::move(slots.uses));
   in.o = program_.slots.back().data();
   program_.code.push_back(in);
   program_.texts.emplace_back(statement.opcode);
@@ -1045,6 +1063,9 @@ void Parser::finish() {
     if (!ends(f)) {
       fail(program_.functions[f].name + " calls itself, which the simulator does not do");
       return;
+    }
+    if (program_.functions[f].defined) {
+      frames_[f] = share_registers(program_, program_.functions[f], uses_);
     }
     if (!program_.functions[f].entry) {
       bases[f] = base;

@@ -23,6 +23,7 @@ constexpr int kLanes = 32;
 /// What becomes of a group of threads after an instruction.
 enum class Step : uint8_t {
   next,   ///< goes on behind it
+  jump,   ///< all go to Warp::pc, which it has set
   moved,  ///< the places of its threads have been set
   yield,  ///< goes on behind it, but others first: it looked for something that is not there yet
   fault,  ///< Warp::fault() has said why
@@ -41,6 +42,9 @@ struct Slot {
   bool none() const { return offset == kNone; }
 };
 
+/// Where threads may go behind an instruction.
+enum class Flow : uint8_t { on, branch, table, end };
+
 struct Instruction {
   Handler run = nullptr;
   const Slot* o = nullptr;  ///< operands in the order of the text, vectors spread
@@ -54,6 +58,7 @@ struct Instruction {
   uint8_t wide = 0;       ///< a bit an address: its register has 64 bits
   uint8_t bytes = 0;      ///< of an element of what is loaded or stored
   uint8_t flags = 0;      ///< of the handler
+  Flow flow = Flow::on;
 };
 
 /// What every frame begins with.

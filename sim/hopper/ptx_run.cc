@@ -91,6 +91,7 @@ bool take_turn(Warp& warp) {
   warp.yielded = 0;
   while (left > 0 && choose(warp)) {
     const uint32_t limit = next_place(warp);
+    const bool alone = (warp.alive & ~warp.blocked & ~warp.active) == 0;
     bool together = true;
     while (together) {
       const Instruction& in = code[warp.pc];
@@ -103,6 +104,12 @@ bool take_turn(Warp& warp) {
         case Step::next:
           ++warp.pc;
           if (warp.pc == limit || left == 0) {
+            put_down(warp, warp.pc);
+            together = false;
+          }
+          break;
+        case Step::jump:
+          if (!alone || left == 0) {
             put_down(warp, warp.pc);
             together = false;
           }
@@ -125,80 +132,6 @@ bool take_turn(Warp& warp) {
   }
   warp.grid->counts.warp_instructions += kTurn - left;
   return true;
-}
-
-Status failure(const Grid& grid) { return device_error(grid.fault + "."); }
-
-void describe_waits(const Grid& grid, std::string& text) {
-  int said = 0;
-  for (const Warp& warp : grid.warps) {
-    if (warp.alive == 0 || said == 8) {
-      continue;
-    }
-    const auto lane = static_cast<uint32_t>(__builtin_ctz(warp.alive));
-    const bool behind = (warp.blocked >> lane & 1) != 0;  // what it waits at is behind it
-    text += (said++ == 0 ? ": " : "; ") +
-            place_of(grid, warp, lane, warp.place[lane] - (behind ? 1 : 0));
-  }
-}
-
-Status run_all(Grid& grid, const Limits& limits) {
-  const auto begin = std::chrono::steady_clock::now();
-  std::vector<Warp*> running;
-  for (Warp& warp : grid.warps) {
-    running.push_back(&warp);
-  }
-  uint64_t rounds = 0;
-  while (!running.empty()) {
-    bool ran = false;
-    grid.freed = false;
-    for (Warp* warp : running) {
-      if ((warp->alive & ~warp->blocked & ~warp->parked) == 0) {
-        continue;
-      }
-      ran = true;
-      if (!take_turn(*warp)) {
-        return failure(grid);
-      }
-    }
-    std::erase_if(running, [](const Warp* warp) { return warp->alive == 0; });
-    if (!ran && !grid.freed && !running.empty()) {
-      grid.fault = "nobody can go on";
-      describe_waits(grid, grid.fault);
-      return failure(grid);
-    }
-    if (++rounds % 64 == 0 && std::chrono::steady_clock::now() - begin > limits.time) {
-      grid.fault = "still running after " + std::to_string(limits.time.count()) + " s";
-      describe_waits(grid, grid.fault);
-      return failure(grid);
-    }
-  }
-  return {};
-}
-
-void set_lanes(std::byte* frame, uint32_t offset, uint64_t value, uint64_t step) {
-  auto* lanes = reinterpret_cast<uint64_t*>(frame + offset);
-  for (uint64_t i = 0; i < kLanes; ++i) {
-    lanes[i] = value + i * step;
-  }
-}
-
-void begin_warp(Warp& warp, Grid& grid, std::byte* frame, std::byte* local,
-                const std::byte* parameters, uint32_t threads) {
-  const Program& program = *grid.program;
-  warp.program = &program;
-  warp.grid = &grid;
-  warp.base = {
-      frame, const_cast<std::byte*>(reinterpret_cast<const std::byte*>(program.constants.data()))};
-  warp.alive = threads >= kLanes ? ~0u : (1u << threads) - 1;
-  warp.place.fill(grid.function->begin);
-  std::memset(frame + frame::kAlways, 0xff, 4);
-  const uint64_t window = (uint64_t{warp.cta->rank} << window::kRankShift) + window::kReserved;
-  set_lanes(frame, frame::kZero, 0, 0);
-  set_lanes(frame, frame::kShared, window, 0);
-  set_lanes(frame, frame::kDynamic, window + program.shared_bytes, 0);
-  set_lanes(frame, frame::kLocal, reinterpret_cast<uint64_t>(local), program.local_bytes);
-  set_lanes(frame, frame::kParameters, reinterpret_cast<uint64_t>(parameters), 0);
 }
 
 Status check_launch(const Program& program, const Function& function, const Launch& launch,
@@ -232,6 +165,181 @@ uint64_t& clock_of_all() {
   return clock;
 }
 
+void set_lanes(std::byte* frame, uint32_t offset, uint64_t value, uint64_t step) {
+  auto* lanes = reinterpret_cast<uint64_t*>(frame + offset);
+  for (uint64_t i = 0; i < kLanes; ++i) {
+    lanes[i] = value + i * step;
+  }
+}
+
+/// A launch: CTAs begin in the order of their numbers, as many as are resident at once; when those
+/// of a cluster have ended, the next takes their place.
+class Launcher {
+ public:
+  Launcher(const Program& program, const Function& function, const Launch& launch,
+           std::span<const void* const> arguments);
+  bool has_memory() const {
+    return arenas_.data() != nullptr && frames_.data() != nullptr && locals_.data() != nullptr;
+  }
+  Status run(const Limits& limits);
+  const Counts& counts() const { return grid_.counts; }
+
+ private:
+  /// More than any GPU has of CTAs with large shared memory: grids whose CTAs wait for one another
+  /// are smaller.
+  static constexpr uint32_t kResident = 264;
+
+  void start(uint32_t slot);
+  void begin_warp(Warp& warp, size_t number, uint32_t threads);
+  void replace_ended();
+  Status failure(std::string fault);
+  std::string waits() const;
+
+  Grid grid_;
+  uint32_t all_;       ///< CTAs of the grid
+  uint32_t next_ = 0;  ///< the first that has not begun
+  uint32_t slots_;
+  uint32_t threads_, warps_;  ///< of a CTA
+  std::vector<std::byte> parameters_;
+  Pages arenas_, frames_, locals_;
+};
+
+Launcher::Launcher(const Program& program, const Function& function, const Launch& launch,
+                   std::span<const void* const> arguments)
+    : all_(static_cast<uint32_t>(product(launch.grid))),
+      slots_(std::min(all_, kResident / launch.cluster * launch.cluster)),
+      threads_(static_cast<uint32_t>(product(launch.block))),
+      warps_((threads_ + kLanes - 1) / kLanes),
+      arenas_(size_t{slots_} << window::kRankShift),
+      frames_(size_t{slots_} * warps_ * program.frame_bytes),
+      locals_(size_t{slots_} * warps_ * kLanes * program.local_bytes) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Formal& formal = function.formals[i];
+    parameters_.resize(std::max<size_t>(parameters_.size(), formal.offset + formal.bytes));
+    std::memcpy(parameters_.data() + formal.offset, arguments[i], formal.bytes);
+  }
+  grid_.program = &program;
+  grid_.function = &function;
+  grid_.launch = launch;
+  grid_.started = clock_of_all();
+  grid_.shared_bytes = window::kReserved + program.shared_bytes + launch.shared_bytes;
+  grid_.arenas = {arenas_.data(), arenas_.bytes()};
+  grid_.blocks = {Range{reinterpret_cast<uintptr_t>(locals_.data()), locals_.bytes()},
+                  Range{reinterpret_cast<uintptr_t>(parameters_.data()), parameters_.size()},
+                  Range{reinterpret_cast<uintptr_t>(program.storage), program.stored}};
+  grid_.ctas.resize(slots_);
+  grid_.warps.resize(size_t{slots_} * warps_);
+}
+
+void Launcher::begin_warp(Warp& warp, size_t number, uint32_t threads) {
+  const Program& program = *grid_.program;
+  std::byte* const frame = frames_.data() + number * program.frame_bytes;
+  warp.program = &program;
+  warp.grid = &grid_;
+  warp.base = {
+      frame, const_cast<std::byte*>(reinterpret_cast<const std::byte*>(program.constants.data()))};
+  warp.alive = threads >= kLanes ? ~0u : (1u << threads) - 1;
+  warp.place.fill(grid_.function->begin);
+  std::memset(frame + frame::kAlways, 0xff, 4);
+  const uint64_t window = (uint64_t{warp.cta->rank} << window::kRankShift) + window::kReserved;
+  const std::byte* const local = locals_.data() + number * kLanes * program.local_bytes;
+  set_lanes(frame, frame::kZero, 0, 0);
+  set_lanes(frame, frame::kShared, window, 0);
+  set_lanes(frame, frame::kDynamic, window + program.shared_bytes, 0);
+  set_lanes(frame, frame::kLocal, reinterpret_cast<uint64_t>(local), program.local_bytes);
+  set_lanes(frame, frame::kParameters, reinterpret_cast<uint64_t>(parameters_.data()), 0);
+}
+
+/// Begins the next cluster in the slots from this on.
+void Launcher::start(uint32_t slot) {
+  const Launch& launch = grid_.launch;
+  Cta& first = grid_.ctas[slot];
+  for (uint32_t rank = 0; rank < launch.cluster; ++rank) {
+    const uint32_t number = next_++;
+    Cta& cta = grid_.ctas[slot + rank];
+    cta = {};
+    cta.grid = &grid_;
+    cta.index = slot + rank;
+    cta.id = {number % launch.grid[0], number / launch.grid[0] % launch.grid[1],
+              number / launch.grid[0] / launch.grid[1]};
+    cta.rank = rank;
+    cta.cluster = &first;
+    cta.arena = arenas_.data() + (size_t{slot} << window::kRankShift);
+    cta.threads = threads_;
+    // What is read before it is written is a NaN.
+    std::memset(cta.arena + (size_t{rank} << window::kRankShift) + window::kReserved, 0xff,
+                grid_.shared_bytes - window::kReserved);
+    for (uint32_t w = 0; w < warps_; ++w) {
+      const size_t place = size_t{slot + rank} * warps_ + w;
+      Warp& warp = grid_.warps[place];
+      warp = {};
+      warp.cta = &cta;
+      warp.index = w;
+      cta.warps.push_back(&warp);
+      begin_warp(warp, place, threads_ - w * kLanes);
+    }
+  }
+  first.cluster_threads = threads_ * launch.cluster;
+}
+
+void Launcher::replace_ended() {
+  for (uint32_t slot = 0; slot < slots_ && next_ < all_; slot += grid_.launch.cluster) {
+    if (grid_.ctas[slot].cluster_threads == 0) {
+      start(slot);
+    }
+  }
+}
+
+Status Launcher::failure(std::string fault) { return device_error(std::move(fault) + "."); }
+
+/// Where the first threads are.
+std::string Launcher::waits() const {
+  std::string text;
+  int said = 0;
+  for (const Warp& warp : grid_.warps) {
+    if (warp.alive == 0 || said == 8) {
+      continue;
+    }
+    const auto lane = static_cast<uint32_t>(__builtin_ctz(warp.alive));
+    const bool behind = (warp.blocked >> lane & 1) != 0;  // what it waits at is behind it
+    text += (said++ == 0 ? ": " : "; ") +
+            place_of(grid_, warp, lane, warp.place[lane] - (behind ? 1 : 0));
+  }
+  return text;
+}
+
+Status Launcher::run(const Limits& limits) {
+  const auto begin = std::chrono::steady_clock::now();
+  replace_ended();
+  for (uint64_t round = 1;; ++round) {
+    bool alive = false;
+    bool ran = false;
+    grid_.freed = false;
+    for (Warp& warp : grid_.warps) {
+      alive = alive || warp.alive != 0;
+      if ((warp.alive & ~warp.blocked & ~warp.parked) == 0) {
+        continue;
+      }
+      ran = true;
+      if (!take_turn(warp)) {
+        return failure(grid_.fault);
+      }
+    }
+    if (!alive) {
+      return {};
+    }
+    if (!ran && !grid_.freed) {
+      return failure("nobody can go on" + waits());
+    }
+    if (grid_.freed) {
+      replace_ended();
+    }
+    if (round % 64 == 0 && std::chrono::steady_clock::now() - begin > limits.time) {
+      return failure("still running after " + std::to_string(limits.time.count()) + " s" + waits());
+    }
+  }
+}
+
 }  // namespace
 
 Step Warp::fault(uint32_t lane, std::string what) {
@@ -250,60 +358,13 @@ Result<Counts> run(const Module& module, std::string_view kernel, const Launch& 
   }
   const Function& function = program.functions[found->second];
   WEFT_TRY(check_launch(program, function, launch, arguments.size()));
-  std::vector<std::byte> parameters(4096 + 16);
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    parameters.resize(std::max<size_t>(parameters.size(),
-                                       function.formals[i].offset + function.formals[i].bytes));
-    std::memcpy(parameters.data() + function.formals[i].offset, arguments[i],
-                function.formals[i].bytes);
+  Launcher launcher(program, function, launch, arguments);
+  if (!launcher.has_memory()) {
+    return device_error(function.name + ": there is not enough memory to simulate it.");
   }
-  Grid grid;
-  grid.program = &program;
-  grid.function = &function;
-  grid.launch = launch;
-  grid.started = clock_of_all();
-  grid.shared_bytes = window::kReserved + program.shared_bytes + launch.shared_bytes;
-  const auto ctas = static_cast<uint32_t>(product(launch.grid));
-  const auto threads = static_cast<uint32_t>(product(launch.block));
-  const uint32_t warps = (threads + kLanes - 1) / kLanes;
-  const Pages arenas(size_t{ctas} << window::kRankShift);
-  const Pages frames(size_t{ctas} * warps * program.frame_bytes);
-  const Pages locals(size_t{ctas} * warps * kLanes * program.local_bytes);
-  if (arenas.data() == nullptr || frames.data() == nullptr || locals.data() == nullptr) {
-    return device_error(function.name + ": there is not enough memory to simulate " +
-                        std::to_string(ctas) + " CTAs.");
-  }
-  grid.arenas = {arenas.data(), arenas.bytes()};
-  grid.blocks = {Range{reinterpret_cast<uintptr_t>(locals.data()), locals.bytes()},
-                 Range{reinterpret_cast<uintptr_t>(parameters.data()), parameters.size()},
-                 Range{reinterpret_cast<uintptr_t>(program.storage), program.stored}};
-  grid.ctas.resize(ctas);
-  grid.warps.resize(size_t{ctas} * warps);
-  for (uint32_t c = 0; c < ctas; ++c) {
-    Cta& cta = grid.ctas[c];
-    cta.grid = &grid;
-    cta.index = c;
-    cta.id = {c % launch.grid[0], c / launch.grid[0] % launch.grid[1],
-              c / launch.grid[0] / launch.grid[1]};
-    cta.rank = cta.id[0] % launch.cluster;
-    cta.cluster = &grid.ctas[c - cta.rank];
-    cta.arena = arenas.data() + (size_t{c - cta.rank} << window::kRankShift);
-    cta.threads = threads;
-    cta.cluster->cluster_threads += threads;
-    for (uint32_t w = 0; w < warps; ++w) {
-      const size_t number = size_t{c} * warps + w;
-      Warp& warp = grid.warps[number];
-      warp.cta = &cta;
-      warp.index = w;
-      cta.warps.push_back(&warp);
-      begin_warp(warp, grid, frames.data() + number * program.frame_bytes,
-                 locals.data() + number * kLanes * program.local_bytes, parameters.data(),
-                 threads - w * kLanes);
-    }
-  }
-  WEFT_TRY(run_all(grid, limits));
-  clock_of_all() += grid.counts.warp_instructions / ctas + 1000;
-  return grid.counts;
+  WEFT_TRY(launcher.run(limits));
+  clock_of_all() += launcher.counts().warp_instructions / product(launch.grid) + 1000;
+  return launcher.counts();
 }
 
 }  // namespace weft::ptx
