@@ -7,6 +7,7 @@
 
 #include "sim/decode.h"
 #include "sim/dpp.h"
+#include "sim/known_bytes.h"
 
 namespace weft::sim {
 
@@ -71,11 +72,26 @@ void report_meaningless(Wave& wave, const Instruction& i, int lane, const std::s
   }
 }
 
-void check_written(Wave& wave, const Instruction& i, const Operand& o, uint64_t lanes) {
+/// Lanes in which all means something that source n of an instruction reads of a register.
+uint64_t read_lanes(const WaveChecks& checks, const Instruction& i, int n, int index) {
+  if (checks.parts.empty() || i.operand[n].words != 1) [[likely]] {
+    return checks.written[static_cast<size_t>(index)];
+  }
+  const KnownBytes known = known_bytes(checks, index);
+  const uint32_t bytes = bytes_read(i, n);
+  uint64_t lanes = ~uint64_t{0};
+  for (size_t k = 0; k < known.size(); ++k) {
+    lanes &= (bytes >> k & 1) != 0 ? known[k] : lanes;
+  }
+  return lanes;
+}
+
+void check_written(Wave& wave, const Instruction& i, int n, uint64_t lanes) {
   const WaveChecks& checks = *wave.checks;
+  const Operand& o = i.operand[n];
   if (o.kind == Operand::Kind::vgpr) {
     for (int r = o.index; r < o.index + o.words; ++r) {
-      const uint64_t missing = lanes & ~checks.written[r];
+      const uint64_t missing = lanes & ~read_lanes(checks, i, n, r);
       if (missing != 0) [[unlikely]] {
         report_meaningless(wave, i, std::countr_zero(missing), register_name(r));
       }
@@ -269,6 +285,8 @@ uint64_t known_lanes(const Wave& wave, const Instruction& i, int k) {
     } else if (o.type == Type::b64 && i.operand[0].words == 2) {
       // Low words of integers depend on low words alone; bits of scalars on their own word.
       known &= written_lanes(checks, o, i.vector ? 0 : k, k);
+    } else if (o.kind == Operand::Kind::vgpr && o.words == 1) {
+      known &= read_lanes(checks, i, n, o.index);
     } else {
       known &= written_lanes(checks, o, 0, o.words - 1);
     }
@@ -277,28 +295,6 @@ uint64_t known_lanes(const Wave& wave, const Instruction& i, int k) {
     known &= written_lanes(checks, i.operand[0], k, k);
   }
   return known;
-}
-
-/// What an operation writes to LDS is there: takes these bits of LdsState away.
-void arrive(Workgroup& group, const Outstanding& o, uint16_t bits) {
-  uint16_t* state = group.shadow.state.data();
-  for (const LdsWrite& write : o.lds) {
-    const auto bytes = static_cast<uint32_t>(write.bytes);
-    for (uint64_t rest = write.mask; rest != 0; rest &= rest - 1) {
-      const uint32_t address = write.address[std::countr_zero(rest)];
-      for (uint32_t word = address / 4; word < (address + bytes + 3) / 4; ++word) {
-        if ((state[word] & kSplit) != 0) [[unlikely]] {
-          for (uint32_t k = 0; k < 4; ++k) {
-            const uint32_t byte = 4 * word + k;
-            if (byte >= address && byte < address + bytes) {
-              group.shadow.bytes[word][k].state &= static_cast<uint16_t>(~bits);
-            }
-          }
-        }
-        state[word] &= static_cast<uint16_t>(~bits);
-      }
-    }
-  }
 }
 
 /// Bits of word k of a scalar result that mean something.
@@ -315,7 +311,7 @@ uint64_t known_bits(Wave& wave, const Instruction& i, int k, uint64_t lanes) {
   return all ? ~uint64_t{0} : 0;
 }
 
-void forget(WaveChecks& checks, Workgroup& group, const Outstanding& o) {
+void forget(WaveChecks& checks, const Outstanding& o) {
   for (int r = o.first; o.first >= 0 && r < o.first + o.words; ++r) {
     if (o.scalar) {
       --checks.scalar_pending[r];
@@ -325,7 +321,6 @@ void forget(WaveChecks& checks, Workgroup& group, const Outstanding& o) {
       checks.update(r);
     }
   }
-  arrive(group, o, kArriving | kStraight);
 }
 
 }  // namespace
@@ -350,13 +345,18 @@ void prepare_checks(Instruction& i) {
       : name == "v_readlane_b32" || name == "v_readfirstlane_b32" ? Reader::reads_lane
       : is_bitwise(name)                                          ? Reader::bitwise
                                                                   : Reader::plain;
+  i.fills = i.reader != Reader::swaps && i.reader != Reader::writes_lane;
   std::array<uint64_t, kTouchedWords> masks{};
-  for (const Operand& o : std::span(i.operand, i.operands)) {
+  std::array<uint64_t, kTouchedWords> sources{};
+  for (int k = 0; k < i.operands; ++k) {
+    const Operand& o = i.operand[k];
+    const bool read = k >= i.results || (i.row->reads_result >> k & 1) != 0;
     const bool scalar = o.kind == Operand::Kind::sgpr;
     for (int r = o.index; (scalar || o.kind == Operand::Kind::vgpr) && r < o.index + o.words; ++r) {
       const int bit = (scalar ? kVectorRegisters : 0) + r;
       if (bit < 64 * kTouchedWords) {
         masks[static_cast<size_t>(bit / 64)] |= uint64_t{1} << (bit % 64);
+        sources[static_cast<size_t>(bit / 64)] |= uint64_t{read} << (bit % 64);
       }
     }
   }
@@ -369,9 +369,54 @@ void prepare_checks(Instruction& i) {
       i.touched_words = kTouchesMuch;
       return;
     }
-    i.touched[i.touched_words++] = {static_cast<uint8_t>(word), mask};
+    i.touched[i.touched_words++] = {static_cast<uint8_t>(word), mask,
+                                    sources[static_cast<size_t>(word)]};
   }
 }
+
+void WaveChecks::begin(int wave, int vgprs, int agprs) {
+  const auto forget_all = [&](int first, int count) {
+    std::fill_n(written.begin() + first, count, 0);
+    std::fill_n(pending.begin() + first, count, uint8_t{0});
+  };
+  forget_all(0, vgprs);
+  forget_all(256, agprs);
+  scalar_written.fill(0);
+  scalar_pending.fill(0);
+  ready_.fill(0);
+  vm.clear();
+  lgkm.clear();
+  issued = vm_arrived = lgkm_arrived = 0;
+  lds_step = 0;
+  parts.clear();
+  clock.fill(0);
+  clock[static_cast<size_t>(wave)] = 1;
+  views.clear();
+}
+
+bool WaveChecks::sources_ready(const Instruction& i) const {
+  if (!i.fills || i.touched_words == kTouchesMuch) {
+    return false;
+  }
+  uint64_t missing = 0;
+  for (int k = 0; k < i.touched_words; ++k) {
+    missing |= ~ready_[i.touched[k].word] & i.touched[k].sources;
+  }
+  if (missing != 0 || is_load(i)) {
+    return missing == 0;  // loads return in order, so two of them may have the same destination
+  }
+  for (int n = 0; n < i.results && n < i.operands; ++n) {
+    const Operand& o = i.operand[n];
+    for (int r = o.index; r < o.index + o.words; ++r) {
+      missing |= o.kind == Operand::Kind::vgpr              ? pending[static_cast<size_t>(r)]
+                 : o.kind == Operand::Kind::sgpr && r < 128 ? scalar_pending[static_cast<size_t>(r)]
+                                                            : 0;
+    }
+  }
+  return missing == 0;
+}
+
+namespace {
 
 void check_sources(Wave& wave, const Instruction& i) {
   if (i.row == nullptr || i.operands == 0) {
@@ -392,7 +437,7 @@ void check_sources(Wave& wave, const Instruction& i) {
     }
     const bool read = !result || (i.row->cost == Class::mfma && i.row->reads_result != 0);
     if (sink && read) {
-      check_written(wave, i, i.operand[k], source_lanes(wave, i, k));
+      check_written(wave, i, k, source_lanes(wave, i, k));
     }
   }
   if (i.reader == Reader::reads_lane || i.reader == Reader::exchanges) {
@@ -400,8 +445,6 @@ void check_sources(Wave& wave, const Instruction& i) {
   }
   // v_readfirstlane and v_readlane make a lane's value everybody's: checked where that is used.
 }
-
-namespace {
 
 /// v_swap_b32, v_permlane16_swap_b32 and v_permlane32_swap_b32, which move what is known as well.
 void note_swap(WaveChecks& checks, const Instruction& i, uint64_t exec) {
@@ -418,11 +461,22 @@ void note_swap(WaveChecks& checks, const Instruction& i, uint64_t exec) {
   const uint64_t high = first >> row;
   second = (second & ~(lower & exec)) | (high & lower & exec);
   first = (first & ~(upper & exec)) | (low & upper & exec);
-  checks.update(i.operand[0].index);
-  checks.update(i.operand[1].index);
+  for (const int r : {i.operand[0].index, i.operand[1].index}) {
+    checks.update(r);
+    std::erase_if(checks.parts, [&](const auto& parts) { return parts.index == r; });
+  }
 }
 
-}  // namespace
+/// Lanes of a register are written, and mean something where that is `known`.
+void set_written(WaveChecks& checks, int index, uint64_t lanes, uint64_t known) {
+  if (!checks.parts.empty()) [[unlikely]] {
+    set_known_bytes(checks, index, lanes, {known, known, known, known});
+    return;
+  }
+  uint64_t& written = checks.written[static_cast<size_t>(index)];
+  written = (written & ~lanes) | (known & lanes);
+  checks.update(index);
+}
 
 void note_results(Wave& wave, const Instruction& i) {
   if (i.row == nullptr) {
@@ -436,9 +490,8 @@ void note_results(Wave& wave, const Instruction& i) {
   }
   if (i.reader == Reader::writes_lane) {
     const uint64_t lane = uint64_t{1} << (wave.read32(i.operand[2]) & 63);
-    uint64_t& written = checks.written[i.operand[0].index];
-    written = written_lanes(checks, i.operand[1], 0, 0) != 0 ? written | lane : written & ~lane;
-    checks.update(i.operand[0].index);
+    const uint64_t known = written_lanes(checks, i.operand[1], 0, 0) != 0 ? lane : 0;
+    set_written(checks, i.operand[0].index, lane, known);
     return;
   }
   // Results may be sources: what is known of all words is found first.
@@ -450,16 +503,50 @@ void note_results(Wave& wave, const Instruction& i) {
       known[k] = o.kind == Operand::Kind::sgpr ? known_bits(wave, i, k, lanes)
                                                : known_lanes(wave, i, k) & ~doubted_lanes(wave);
     }
+    const bool partly = o.kind == Operand::Kind::vgpr && (known[0] & lanes) != lanes;
+    if (const auto bytes = partly ? result_bytes(wave, i) : std::nullopt) {
+      set_known_bytes(checks, o.index, lanes, *bytes);
+      continue;
+    }
     for (int k = 0; k < words; ++k) {
       if (o.kind == Operand::Kind::vgpr) {
-        uint64_t& written = checks.written[o.index + k];
-        written = (written & ~lanes) | (known[k] & lanes);
-        checks.update(o.index + k);
+        set_written(checks, o.index + k, lanes, known[k]);
       } else if (o.kind == Operand::Kind::sgpr && o.index + k < 128) {
         checks.scalar_written[o.index + k] = static_cast<uint32_t>(known[k]);
         checks.update_scalar(o.index + k);
       }
     }
+  }
+}
+
+/// The results of an instruction all of whose sources mean something.
+void note_filled(Wave& wave, const Instruction& i) {
+  WaveChecks& checks = *wave.checks;
+  const uint64_t lanes = result_lanes(wave, i);
+  const uint64_t known = lanes & ~doubted_lanes(wave);
+  for (int n = 0; n < i.results && n < i.operands; ++n) {
+    const Operand& o = i.operand[n];
+    for (int r = o.index; r < o.index + o.words; ++r) {
+      if (o.kind == Operand::Kind::vgpr) {
+        set_written(checks, r, lanes, known);
+      } else if (o.kind == Operand::Kind::sgpr && r < 128) {
+        checks.scalar_written[static_cast<size_t>(r)] = ~0U;
+        checks.update_scalar(r);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void run_checked(Wave& wave, const Instruction& i) {
+  if (wave.checks->sources_ready(i)) {
+    i.run(wave, i);
+    note_filled(wave, i);
+  } else {
+    check_sources(wave, i);
+    i.run(wave, i);
+    note_results(wave, i);
   }
 }
 
@@ -469,13 +556,14 @@ void note_issue(Wave& wave, const Instruction& instruction, Counter counter, int
   if (checks == nullptr) {
     return;
   }
-  Outstanding o{.first = first_register,
-                .words = words,
-                .scalar = scalar,
-                .any_order = counter == Counter::lgkm_any_order,
-                .ordinal = instruction.ordinal,
-                .lds = {},
-                .order = std::exchange(checks->order.issuing, {})};
+  const Outstanding o{.first = first_register,
+                      .words = words,
+                      .scalar = scalar,
+                      .any_order = counter == Counter::lgkm_any_order,
+                      .ordinal = instruction.ordinal,
+                      .number = ++checks->issued,
+                      .lds_step = std::exchange(checks->lds_step, 0),
+                      .order = std::exchange(checks->order.issuing, {})};
   for (int r = first_register; first_register >= 0 && r < first_register + words; ++r) {
     if (scalar) {
       ++checks->scalar_pending[r];
@@ -485,8 +573,7 @@ void note_issue(Wave& wave, const Instruction& instruction, Counter counter, int
       checks->update(r);
     }
   }
-  o.lds.swap(checks->lds);
-  (counter == Counter::vm ? checks->vm : checks->lgkm).push_back(std::move(o));
+  (counter == Counter::vm ? checks->vm : checks->lgkm).push_back(o);
 }
 
 void note_wait(Wave& wave, int vm, int lgkm) {
@@ -495,21 +582,25 @@ void note_wait(Wave& wave, int vm, int lgkm) {
     return;
   }
   while (checks->vm.size() > static_cast<size_t>(vm)) {
-    forget(*checks, *wave.group, checks->vm.front());
-    note_done(wave, checks->vm.front().order);
+    const Outstanding& o = checks->vm.front();
+    forget(*checks, o);
+    checks->vm_arrived = o.number;
+    note_done(wave, o.order);
     checks->vm.pop_front();
   }
   if (lgkm == 0) {
     for (const Outstanding& o : checks->lgkm) {
-      forget(*checks, *wave.group, o);
+      forget(*checks, o);
     }
+    checks->lgkm_arrived = checks->issued;
     checks->lgkm.clear();
   } else {
     // In order as long as no scalar load is among them: then any may be the ones left over.
     const bool ordered = std::none_of(checks->lgkm.begin(), checks->lgkm.end(),
                                       [](const Outstanding& o) { return o.any_order; });
     while (ordered && checks->lgkm.size() > static_cast<size_t>(lgkm)) {
-      forget(*checks, *wave.group, checks->lgkm.front());
+      forget(*checks, checks->lgkm.front());
+      checks->lgkm_arrived = checks->lgkm.front().number;
       checks->lgkm.pop_front();
     }
   }
@@ -555,13 +646,13 @@ void note_view(Wave& wave) {
 
 /// A wave found a flag as another one stored it: what that one did before happened before, and its
 /// LDS operations up to the flag's store are done.
-void acquire(Wave& wave, const LdsByte& flag, uint32_t address) {
+void acquire(Wave& wave, const LdsByte& flag) {
   const int writer = flag.written & 15;
   const int32_t step = flag.written >> 4;
   Clock& clock = wave.checks->clock;
   WaveChecks& theirs = *wave.group->waves[static_cast<size_t>(writer)].checks;
-  const auto after = std::upper_bound(theirs.views.begin(), theirs.views.end(), step,
-                                      [](int32_t s, const auto& view) { return s < view.step; });
+  const auto* after = std::upper_bound(theirs.views.begin(), theirs.views.end(), step,
+                                       [](int32_t s, const auto& view) { return s < view.step; });
   if (!theirs.views.empty()) {
     const Clock& known = after == theirs.views.begin() ? after->clock : std::prev(after)->clock;
     for (int k = 0; k < kMaxWaves; ++k) {
@@ -571,21 +662,15 @@ void acquire(Wave& wave, const LdsByte& flag, uint32_t address) {
   clock[writer] = std::max(clock[writer], step);
   wave.checks->order.join(theirs.order);
   note_view(wave);
-  const auto holds = [&](const LdsWrite& write) {
-    for (uint64_t rest = write.mask; rest != 0; rest &= rest - 1) {
-      const uint32_t begin = write.address[std::countr_zero(rest)];
-      if (address >= begin && address < begin + static_cast<uint32_t>(write.bytes)) {
-        return true;
-      }
-    }
-    return false;
-  };
-  const auto store = std::find_if(
-      theirs.lgkm.rbegin(), theirs.lgkm.rend(),
-      [&](const Outstanding& o) { return std::any_of(o.lds.begin(), o.lds.end(), holds); });
-  for (auto o = store; o != theirs.lgkm.rend(); ++o) {
-    arrive(*wave.group, *o, kArriving);
+  if ((flag.state & kCounted) == 0) {
+    theirs.lgkm_arrived = std::max(theirs.lgkm_arrived, flag.number);
   }
+}
+
+/// Whether what was written may not have arrived.
+bool arriving(const LdsAccess& a, const LdsByte& was) {
+  const WaveChecks& writer = *a.wave.group->waves[static_cast<size_t>(was.written & 15)].checks;
+  return was.number > ((was.state & kCounted) != 0 ? writer.vm_arrived : writer.lgkm_arrived);
 }
 
 /// Meets::writer: `other` wrote; Meets::reader: `other` read.
@@ -611,7 +696,7 @@ Meets meet(const LdsAccess& a, const LdsByte& was, int& other) {
   if (!ordered) {
     return Meets::writer;
   }
-  if ((was.state & kArriving) != 0 && (!mine || (was.state & kStraight) != 0)) {
+  if ((!mine || (was.state & kStraight) != 0) && arriving(a, was)) {
     return Meets::arriving;
   }
   const int reader = was.read & 15;
@@ -683,6 +768,11 @@ int32_t read_by(const LdsAccess& a, int32_t was) {
   return was | 16;
 }
 
+/// LdsState of what a store or load to LDS writes.
+uint16_t how_written(const Instruction& i, LdsUse use) {
+  return use == LdsUse::arriving ? kCounted | kStraight : i.row->cost == Class::lds ? 0 : kCounted;
+}
+
 /// How a word or byte is touched after this access.
 LdsByte touched(const LdsAccess& a, LdsByte was) {
   if (a.use == LdsUse::read) {
@@ -692,9 +782,8 @@ LdsByte touched(const LdsAccess& a, LdsByte was) {
   return {.written = a.clock()[a.self()] << 4 | a.self(),
           .read = 0,
           .writer = a.instruction.ordinal,
-          .state = static_cast<uint16_t>(a.use == LdsUse::atomic     ? 0
-                                         : a.use == LdsUse::arriving ? kArriving | kStraight
-                                                                     : kArriving)};
+          .number = a.use == LdsUse::atomic ? 0 : a.wave.checks->issued + 1,
+          .state = a.use == LdsUse::atomic ? uint16_t{0} : how_written(a.instruction, a.use)};
 }
 
 /// Likewise, of data and flags: where an order is needed, is there one?
@@ -717,7 +806,7 @@ LdsByte check_touched(const LdsAccess& a, LdsByte was) {
   if (!a.instruction.spins) {
     report_conflict(a, was, meets, other);
   } else if (meets == Meets::writer) {
-    acquire(a.wave, was, a.address);
+    acquire(a.wave, was);
   }
   return touched(a, was);
 }
@@ -728,7 +817,7 @@ void note_meeting(const LdsAccess& a, uint32_t word, const LdsByte& was) {
   Clock& clock = a.wave.checks->clock;
   int other = 0;
   if ((was.state & kMet) == 0 && shadow.flags && meet(a, was, other) == Meets::writer) {
-    acquire(a.wave, was, a.address);  // a flag that atomics wait for
+    acquire(a.wave, was);  // a flag that atomics wait for
   }
   Clock& met = shadow.met[word];
   for (int k = 0; k < kMaxWaves; ++k) {
@@ -748,6 +837,9 @@ void note_meeting(const LdsAccess& a, uint32_t word, const LdsByte& was) {
 /// Parts of a word: different waves may have different bytes of it.
 void split(LdsShadow& shadow, uint32_t word, const LdsByte& whole) {
   shadow.state[word] |= kSplit;
+  if (shadow.bytes.empty()) {
+    shadow.bytes.resize(shadow.state.size());
+  }
   shadow.bytes[word].fill(whole);
   for (auto* steps : {&shadow.same, &shadow.readers}) {
     const auto found = steps->find(4 * word);
@@ -792,7 +884,8 @@ void note_word(LdsAccess a, uint32_t word, uint8_t mask, uint8_t equal) {
   LdsShadow& shadow = a.shadow();
   uint16_t& state = shadow.state[word];
   const auto first = static_cast<uint32_t>(std::countr_zero(mask));
-  const LdsByte whole{shadow.written[word], shadow.read[word], shadow.writer[word], state};
+  const LdsByte whole{shadow.written[word], shadow.read[word], shadow.writer[word],
+                      shadow.number[word], state};
   a.address = 4 * word;
   a.equal = equal == mask;
   LdsByte now;
@@ -825,54 +918,56 @@ void note_word(LdsAccess a, uint32_t word, uint8_t mask, uint8_t equal) {
     if (mask != kAllWritten || !a.writes() || (equal != 0 && (state & kMet) == 0)) {
       return;
     }
-    shadow.bytes.erase(word);  // in one piece again
+    // In one piece again.
   }
   shadow.written[word] = now.written;
   shadow.read[word] = now.read;
   shadow.writer[word] = now.writer;
+  shadow.number[word] = now.number;
   if (a.writes()) {
     state = static_cast<uint16_t>((state & (kAllWritten | kMet)) | (now.state & ~kAllWritten));
   } else if ((state & kSame) != 0 && now.written >> 4 <= shadow.ordered) {
     forget_same(shadow, word);
   }
 }
+
 /// kWords aligned words of a lane, where nothing is unusual. False: something may be.
 template <int kWords, bool kWrites>
-bool note_words(LdsShadow& shadow, uint32_t word, int32_t step, int32_t self, uint32_t ordinal,
-                uint16_t arriving) {
+bool note_words(LdsShadow& shadow, uint32_t word, const LdsByte& mark, uint32_t self) {
   uint16_t* state = &shadow.state[word];
   int32_t* written = &shadow.written[word];
   int32_t* read = &shadow.read[word];
-  const int32_t first = shadow.ordered + 1;  // step that no barrier has ordered yet
+  // Steps that no barrier has ordered yet.
+  const int32_t first = shadow.ordered + 1;
+  const int32_t unsettled = (shadow.settled + 1) << 4;
   int bad = 0;
   for (int k = 0; k < kWords; ++k) {
-    bad |= kWrites ? state[k] & (kMet | kArriving | kSplit | kSame) : state[k] ^ kAllWritten;
+    constexpr int kLooked = kMet | kSplit | kSame | (kWrites ? 0 : kAllWritten);
+    bad |= (state[k] & kLooked) ^ (kWrites ? 0 : kAllWritten);
   }
   for (int k = 0; k < kWords; ++k) {
-    bad |= static_cast<int>(written[k] >= first << 4) & static_cast<int>((written[k] & 15) != self);
+    const bool mine =
+        ((written[k] & 15) == static_cast<int32_t>(self)) & ((state[k] & kStraight) == 0);
+    bad |= static_cast<int>(written[k] >= unsettled) & static_cast<int>(!mine);
   }
   if (kWrites || shadow.flags) {
     for (int k = 0; k < kWords; ++k) {
-      bad |= static_cast<int>(read[k] >= first << 5) & static_cast<int>((read[k] & 31) != self);
+      bad |= static_cast<int>(read[k] >= first << 5) &
+             static_cast<int>((read[k] & 31) != static_cast<int32_t>(self));
     }
   }
   if (bad != 0) {
     return false;
   }
-  if (kWrites) {
-    for (int k = 0; k < kWords; ++k) {
-      state[k] = static_cast<uint16_t>(kAllWritten | arriving);
-    }
-    for (int k = 0; k < kWords; ++k) {
-      written[k] = step << 4 | self;
-    }
-    for (int k = 0; k < kWords; ++k) {
-      shadow.writer[word + static_cast<uint32_t>(k)] = ordinal;
-    }
-  } else {
-    for (int k = 0; k < kWords; ++k) {
-      const bool alone = (read[k] < first << 5) | ((read[k] & 31) == self);
-      read[k] = alone ? step << 5 | self : read[k] | 16;
+  for (int k = 0; k < kWords; ++k) {
+    if (kWrites) {
+      state[k] = mark.state;
+      written[k] = mark.written;
+      shadow.writer[word + static_cast<uint32_t>(k)] = mark.writer;
+      shadow.number[word + static_cast<uint32_t>(k)] = mark.number;
+    } else {
+      const bool alone = (read[k] < first << 5) | ((read[k] & 31) == static_cast<int32_t>(self));
+      read[k] = alone ? mark.read : read[k] | 16;
     }
   }
   return true;
@@ -880,32 +975,34 @@ bool note_words(LdsShadow& shadow, uint32_t word, int32_t step, int32_t self, ui
 
 /// Lanes that must be looked at word by word.
 template <int kWords, bool kWrites>
-uint64_t note_lanes(Wave& wave, const Instruction& i, const uint32_t* addresses, uint64_t mask,
-                    uint16_t arriving) {
+uint64_t note_lanes(Wave& wave, const uint32_t* addresses, uint64_t mask, const LdsByte& mark) {
   LdsShadow& shadow = wave.group->shadow;
-  const int32_t self = wave.index;
-  const int32_t step = wave.checks->clock[wave.index];
+  const auto self = static_cast<uint32_t>(wave.index);
   uint64_t rest = 0;
+  uint32_t last = ~0U;  // neighbours often reach the same word
   for (uint64_t lanes = mask; lanes != 0; lanes &= lanes - 1) {
     const int l = std::countr_zero(lanes);
+    if (addresses[l] == last) {
+      continue;
+    }
     const bool known =
-        addresses[l] % 4 == 0 &&
-        note_words<kWords, kWrites>(shadow, addresses[l] / 4, step, self, i.ordinal, arriving);
+        addresses[l] % 4 == 0 && note_words<kWords, kWrites>(shadow, addresses[l] / 4, mark, self);
     rest |= static_cast<uint64_t>(!known) << l;
+    last = known ? addresses[l] : ~0U;
   }
   return rest;
 }
 
 template <bool kWrites>
-uint64_t note_lanes(Wave& wave, const Instruction& i, const uint32_t* addresses, uint64_t mask,
-                    int bytes, uint16_t arriving) {
+uint64_t note_lanes(Wave& wave, const uint32_t* addresses, uint64_t mask, int bytes,
+                    const LdsByte& mark) {
   switch (bytes) {
     case 4:
-      return note_lanes<1, kWrites>(wave, i, addresses, mask, arriving);
+      return note_lanes<1, kWrites>(wave, addresses, mask, mark);
     case 8:
-      return note_lanes<2, kWrites>(wave, i, addresses, mask, arriving);
+      return note_lanes<2, kWrites>(wave, addresses, mask, mark);
     case 16:
-      return note_lanes<4, kWrites>(wave, i, addresses, mask, arriving);
+      return note_lanes<4, kWrites>(wave, addresses, mask, mark);
     default:
       return mask;
   }
@@ -920,17 +1017,18 @@ void note_lds(Wave& wave, const Instruction& i, const uint32_t* addresses, uint6
     return;
   }
   const bool stores = use == LdsUse::write || use == LdsUse::arriving;
+  const int32_t step = checks->clock[wave.index];
+  const LdsByte mark{.written = step << 4 | wave.index,
+                     .read = step << 5 | wave.index,
+                     .writer = i.ordinal,
+                     .number = checks->issued + 1,
+                     .state = static_cast<uint16_t>(kAllWritten | how_written(i, use))};
   uint64_t rest = mask;
   if (use == LdsUse::read && !i.spins) {
-    rest = note_lanes<false>(wave, i, addresses, mask, bytes, 0);
+    rest = note_lanes<false>(wave, addresses, mask, bytes, mark);
   } else if (stores) {
-    const auto arriving =
-        static_cast<uint16_t>(use == LdsUse::arriving ? kArriving | kStraight : kArriving);
-    rest = note_lanes<true>(wave, i, addresses, mask, bytes, arriving);
-    LdsWrite& write = checks->lds.emplace_back();
-    write.mask = mask;
-    write.bytes = bytes;
-    std::copy_n(addresses, kLanes, write.address.begin());
+    rest = note_lanes<true>(wave, addresses, mask, bytes, mark);
+    checks->lds_step = step;
   }
   // Parts of a word that neighbours touch together are one access: two lanes' halves are whole.
   struct {
@@ -976,11 +1074,18 @@ void note_barrier(Workgroup& group) {
     }
   }
   group.shadow.ordered = latest;
+  int32_t settled = latest;
   for (Wave& wave : group.waves) {
+    for (const auto* queue : {&wave.checks->vm, &wave.checks->lgkm}) {
+      for (const Outstanding& o : *queue) {
+        settled = o.lds_step != 0 ? std::min(settled, o.lds_step - 1) : settled;
+      }
+    }
     wave.checks->clock.fill(latest);
     ++wave.checks->clock[wave.index];
     wave.checks->views.clear();
   }
+  group.shadow.settled = std::max(group.shadow.settled, settled);
   note_meeting(group);
 }
 
@@ -990,12 +1095,13 @@ void clear(LdsShadow& shadow, uint32_t bytes, bool flags) {
   shadow.written.assign(words, 0);
   shadow.read.assign(words, 0);
   shadow.writer.resize(words);
-  shadow.bytes.clear();
+  shadow.number.assign(words, 0);
   shadow.met.clear();
   shadow.met_order = {};
   shadow.same.clear();
   shadow.readers.clear();
   shadow.ordered = 0;
+  shadow.settled = 0;
   shadow.flags = flags;
 }
 

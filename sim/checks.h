@@ -17,8 +17,8 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <vector>
 
 #include "sim/coherence.h"
@@ -34,17 +34,43 @@ using Clock = std::array<int32_t, kMaxWaves>;
 enum LdsState : uint16_t {
   kAllWritten = 15,  ///< bit k: byte k was ever written
   kMet = 16,         ///< an atomic was done here: it orders waves and never races
-  kArriving = 32,    ///< the last write has not been waited for
+  kCounted = 32,     ///< vmcnt, not lgkmcnt, tells of the last write
   kStraight = 64,    ///< it is a load straight to LDS
   kSplit = 128,      ///< it was touched in parts, and is looked at byte by byte
   kSame = 256,       ///< several waves wrote the same value, in no order
 };
 
-/// Where an instruction writes LDS.
-struct LdsWrite {
-  std::array<uint32_t, kLanes> address;
-  uint64_t mask;
-  int bytes;
+/// What was put in first comes out first. Its memory stays.
+template <class T>
+class Queue {
+ public:
+  bool empty() const { return first_ == items_.size(); }
+  size_t size() const { return items_.size() - first_; }
+  T* begin() { return items_.data() + first_; }
+  T* end() { return items_.data() + items_.size(); }
+  const T* begin() const { return items_.data() + first_; }
+  const T* end() const { return items_.data() + items_.size(); }
+  T& front() { return items_[first_]; }
+  T& back() { return items_.back(); }
+  void push_back(const T& item) { items_.push_back(item); }
+  void pop_front() {
+    constexpr size_t kMany = 64;
+    ++first_;
+    if (empty()) {
+      clear();
+    } else if (first_ >= kMany && first_ > items_.size() / 2) {
+      items_.erase(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(first_));
+      first_ = 0;
+    }
+  }
+  void clear() {
+    items_.clear();
+    first_ = 0;
+  }
+
+ private:
+  std::vector<T> items_;
+  size_t first_ = 0;
 };
 
 /// An operation that was issued and not yet waited for.
@@ -54,7 +80,8 @@ struct Outstanding {
   bool scalar = false;
   bool any_order = false;
   uint32_t ordinal = 0;
-  std::vector<LdsWrite> lds;
+  uint32_t number = 0;   ///< among all that the wave issued, from 1 on
+  int32_t lds_step = 0;  ///< the wave's step at which it wrote LDS; 0: it did not
   Ordering order;
 };
 
@@ -67,12 +94,21 @@ struct WaveChecks {
   /// another way have none.
   std::array<uint32_t, 128> scalar_written{};
   std::array<uint8_t, 128> scalar_pending{};
-  std::deque<Outstanding> vm;
-  std::deque<Outstanding> lgkm;
-  std::vector<LdsWrite> lds;  ///< of the instruction being executed
+  Queue<Outstanding> vm;
+  Queue<Outstanding> lgkm;
+  uint32_t issued = 0;      ///< operations
+  uint32_t vm_arrived = 0;  ///< number of the last of each counter that was waited for
+  uint32_t lgkm_arrived = 0;
+  int32_t lds_step = 0;  ///< Outstanding::lds_step of the instruction being executed
   uint64_t moved = 0;    ///< its result's lanes that mean something, where its operands say which
                          ///< lanes it reads: found before it writes them
   uint64_t decided = 0;  ///< bits of its result, of a bitwise scalar one
+  /// Registers of which in some lanes only some bytes mean something, and the lanes of each byte.
+  struct Parts {
+    int index;
+    std::array<uint64_t, 4> written;
+  };
+  std::vector<Parts> parts;
   Clock clock{};
   /// What the wave knew of the others, from which of its steps on, since the last barrier. Kept
   /// where LdsShadow::flags is set.
@@ -80,9 +116,11 @@ struct WaveChecks {
     int32_t step;
     Clock clock;
   };
-  std::deque<View> views;
+  Queue<View> views;
   WaveOrder order;
 
+  /// A new wave, with so many registers.
+  void begin(int wave, int vgprs, int agprs);
   /// Whether all registers of an instruction's operands are ready.
   bool ready(const Instruction& i) const {
     if (i.touched_words == kTouchesMuch) {
@@ -94,6 +132,8 @@ struct WaveChecks {
     }
     return missing == 0;
   }
+  /// Whether all that it reads is, and nothing else is about to write its results.
+  bool sources_ready(const Instruction& i) const;
   /// After written or pending changed.
   void update(int vector_register) {
     set(vector_register, written[static_cast<size_t>(vector_register)] == ~uint64_t{0} &&
@@ -115,10 +155,8 @@ struct WaveChecks {
 
 /// Fills in what of an instruction the checks look at each time (Instruction::touched, reader).
 void prepare_checks(Instruction& instruction);
-/// Before an instruction that is not ready: are its sources there?
-void check_sources(Wave& wave, const Instruction& instruction);
-/// After it: what did it write?
-void note_results(Wave& wave, const Instruction& instruction);
+/// Executes an instruction that is not ready: are its sources there, and what does it write?
+void run_checked(Wave& wave, const Instruction& instruction);
 /// All waves of a workgroup met.
 void note_barrier(Workgroup& group);
 /// Nothing was written yet. `flags`: the code spins on LDS.

@@ -124,6 +124,30 @@ TEST_P(Faults, RegisterNeverWritten) {
                out.data());
 }
 
+TEST_P(Faults, HalvesOfRegisters) {
+  const auto out = array<int>(64);
+  expect_fault("half_never_written", FindingKind::uninitialized_register, "never written", {64},
+               out.data());
+  const LaunchReport report = run("halves_one_by_one", {1}, {64}, out.data());
+  EXPECT_EQ(findings(report), "");
+  EXPECT_EQ(out[3], 2 * (3 << 16 | 3) + 3);
+}
+
+TEST_P(Faults, AtomicOnTheLastHalf) {
+  const auto out = array<uint16_t>(3);
+  const LaunchReport report = run("atomic_on_last_half", {1}, {64}, out.data());
+  EXPECT_EQ(findings(report), "");
+  EXPECT_EQ(out[2], 63 * 64 / 2);
+}
+
+/// Compilers read and write LDS at any address by instructions that name two of them.
+TEST_P(Faults, PairsAnywhereInLds) {
+  const auto out = array<int>(64);
+  const LaunchReport report = run("unaligned_pairs", {1}, {64}, out.data());
+  EXPECT_EQ(findings(report), "");
+  EXPECT_EQ(out[5], 5 + 6);
+}
+
 TEST_P(Faults, MaskNeverWritten) {
   const auto out = array<int>(64);
   const LaunchReport report = run("mask_never_written", {1}, {64}, out.data());

@@ -157,52 +157,69 @@ void doubt(Wave& w, const Met& met, What what) {
   }
 }
 
+bool in_own_group(const Wave& w, const Met& met) {
+  return met.writer.launch == w.group->launch && met.stored.group == w.group->number;
+}
+
+/// Whether a load of data sees what was stored.
+bool sees(const Wave& w, const Met& met) {
+  if (in_own_group(w, met)) {
+    return met_in_group(w, met.stored);
+  }
+  const Distance distance = distance_of(w, met.stored);
+  const uint64_t time = visible(met.writer, met.stored, distance, met.grain);
+  return time != 0 && time <= w.checks->order.fresh[static_cast<size_t>(distance)];
+}
+
+/// Whether a store comes after what was stored.
+bool follows(const Wave& w, const Met& met) {
+  if (in_own_group(w, met)) {
+    return met_in_group(w, met.stored);
+  }
+  const uint64_t time = visible(met.writer, met.stored, distance_of(w, met.stored), met.grain);
+  return time != 0 && time <= w.checks->order.acquired;
+}
+
 /// A load of data: is what it reads sure to be what was stored?
 void judge_load(Wave& w, const Met& met) {
+  if (sees(w, met)) {
+    return;
+  }
   const WaveOrder& order = w.checks->order;
   const Interval& e = met.stored;
   const auto writer = [&] { return writer_text(w, met); };
-  if (met.writer.launch == w.group->launch && e.group == w.group->number) {
-    if (!met_in_group(w, e) && e.atomic) {
-      judge_guess(w, met);
-    } else if (!met_in_group(w, e)) {
-      doubt(w, met,
-            [&] { return "is read while " + writer() + " stores it with no barrier between"; });
-    }
-    return;
-  }
-  const Distance distance = distance_of(w, e);
-  const std::string bits(bits_for(distance));
-  const uint64_t time = visible(met.writer, e, distance, met.grain);
-  const uint64_t arrived = e.complete.load(std::memory_order_acquire);
-  const bool fresh = time != 0 && time <= order.fresh[static_cast<size_t>(distance)];
-  if (e.atomic && !fresh) {
+  if (e.atomic) {
     judge_guess(w, met);
     return;
   }
-  if (time != 0 && time <= order.acquired) {
-    if (!fresh) {
-      report_met(w, met, FindingKind::stale_read, [&] {
-        return "was stored by " + writer() +
-               ", and the caches on the way may hold what was there before: between the "
-               "load of the flag (and its s_waitcnt) and this one a buffer_inv " +
-               bits + " is missing, or this one needs " + bits;
-      });
-    }
+  if (in_own_group(w, met)) {
+    doubt(w, met,
+          [&] { return "is read while " + writer() + " stores it with no barrier between"; });
     return;
   }
-  if (speaks(e.scope) && e.issued > order.acquired) {
+  const Distance distance = distance_of(w, e);
+  const std::string_view bits = bits_for(distance);
+  const uint64_t time = visible(met.writer, e, distance, met.grain);
+  const uint64_t arrived = e.complete.load(std::memory_order_acquire);
+  if (time != 0 && time <= order.acquired) {
+    report_met(w, met, FindingKind::stale_read, [&] {
+      return "was stored by " + writer() +
+             ", and the caches on the way may hold what was there before: between the "
+             "load of the flag (and its s_waitcnt) and this one a buffer_inv " +
+             std::string(bits) + " is missing, or this one needs " + std::string(bits);
+    });
+  } else if (speaks(e.scope) && e.issued > order.acquired) {
     report_met(w, met, FindingKind::stale_read, [&] {
       return "was stored by " + writer() +
              " for others to see, and this load may be served an older copy for ever: it "
              "needs " +
-             bits + ", or an order by a flag";
+             std::string(bits) + ", or an order by a flag";
     });
   } else if (arrived != 0 && arrived <= order.acquired) {
     report_met(w, met, FindingKind::unseen_store, [&] {
       return "was stored by " + writer() + " and may still be in " + cache_text(met) +
-             ": before the flag a buffer_wbl2 " + bits +
-             " and its s_waitcnt vmcnt(0) are missing, or the store needs " + bits;
+             ": before the flag a buffer_wbl2 " + std::string(bits) +
+             " and its s_waitcnt vmcnt(0) are missing, or the store needs " + std::string(bits);
     });
   } else if (e.issued <= order.acquired) {
     report_met(w, met, FindingKind::missing_wait, [&] {
@@ -222,7 +239,7 @@ void judge_load(Wave& w, const Met& met) {
 /// A load of device or system scope, or an atomic. The time that it acquires.
 uint64_t judge_speech(Wave& w, const Met& met, Scope scope, bool atomic) {
   const Interval& e = met.stored;
-  if (met.writer.launch == w.group->launch && e.group == w.group->number) {
+  if (in_own_group(w, met)) {
     return e.issued;
   }
   const Distance distance = distance_of(w, e);
@@ -263,23 +280,17 @@ uint64_t judge_speech(Wave& w, const Met& met, Scope scope, bool atomic) {
 void judge_store(Wave& w, const Met& met, Scope scope, bool same_value) {
   const WaveOrder& order = w.checks->order;
   const Interval& e = met.stored;
-  if (same_value || (speaks(scope) && speaks(e.scope))) {
+  if (same_value || (speaks(scope) && speaks(e.scope)) || follows(w, met)) {
     return;
   }
-  if (met.writer.launch == w.group->launch && e.group == w.group->number) {
-    if (!met_in_group(w, e)) {
-      report_met(w, met, FindingKind::global_race, [&] {
-        return "is stored here and by " + writer_text(w, met) + " with no barrier between";
-      });
-    }
+  if (in_own_group(w, met)) {
+    report_met(w, met, FindingKind::global_race, [&] {
+      return "is stored here and by " + writer_text(w, met) + " with no barrier between";
+    });
     return;
   }
   // A value that was seen is known to have been stored, whoever waited for it.
   if (speaks(e.scope) && e.issued <= order.acquired) {
-    return;
-  }
-  const uint64_t time = visible(met.writer, e, distance_of(w, e), met.grain);
-  if (time != 0 && time <= order.acquired) {
     return;
   }
   const uint64_t arrived = e.complete.load(std::memory_order_acquire);
@@ -299,38 +310,214 @@ void judge_store(Wave& w, const Met& met, Scope scope, bool same_value) {
   }
 }
 
-/// The words that lanes reach, with their shadow.
-template <class F>
-void for_each_word(Wave& w, const Instruction& i, const GlobalAccess& access, F f) {
-  const Launch& launch = *w.group->launch;
-  Memory::Range range = w.group->counts->ranges[i.ordinal % 64];
-  for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
-    const int l = std::countr_zero(rest);
-    const uint64_t begin = access.addresses[l];
-    const uint64_t end = begin + access.bytes_of(l);
-    if ((begin < range.begin || begin >= range.end) && !launch.memory->find(begin, range)) {
-      continue;
-    }
-    if (range.shadow.words == nullptr || end > range.end) {
-      continue;
-    }
-    for (uint64_t word = begin / 4; word < (end + 3) / 4; ++word) {
-      const uint64_t first = std::max(begin, 4 * word) - 4 * word;
-      const uint64_t last = std::min(end, 4 * word + 4) - 4 * word;
-      const auto bytes = static_cast<uint32_t>(((1U << last) - 1) & ~((1U << first) - 1));
-      f(l, 4 * word + first, bytes, range.shadow.words[word - range.begin / 4], range.placement,
-        range.shadow.written[4 * word / kLine - range.begin / kLine]);
-    }
-  }
-}
-
 uint32_t interval_of(uint64_t write) { return static_cast<uint32_t>(write >> 32); }
 uint32_t bytes_of(uint64_t write) { return write >> 28 & 15; }
 uint32_t ordinal_of(uint64_t write) { return write & 0x3fffff; }
+constexpr uint32_t kAllBytes = 15;
+
+/// What a line's shadow says in its era.
+enum class LineForm : uint8_t {
+  alike,     ///< of all that was stored there the same is known
+  changing,  ///< a thread is about to say something else
+  apart,     ///< its words have shadows of their own
+};
+LineForm form_of(uint64_t write) { return static_cast<LineForm>(write >> 22 & 3); }
+uint8_t era_of(uint64_t write) { return static_cast<uint8_t>(write >> 24); }
+
+/// WordShadow::write and LineShadow::write.
+uint64_t word_mark(uint32_t id, uint32_t bytes, uint32_t ordinal) {
+  return uint64_t{id} << 32 | uint64_t{bytes} << 28 | (ordinal & 0x3fffff);
+}
+uint64_t line_mark(uint32_t id, uint8_t era, LineForm form, uint32_t ordinal) {
+  return uint64_t{id} << 32 | uint64_t{era} << 24 | static_cast<uint64_t>(form) << 22 |
+         (ordinal & 0x3fffff);
+}
+
+/// Bytes of a line.
+struct LineBytes {
+  std::array<uint64_t, 2> bits{};
+
+  static LineBytes range(uint64_t begin, uint64_t end) {
+    const auto below = [](uint64_t n) { return n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1; };
+    const auto above64 = [](uint64_t n) { return n <= 64 ? 0 : n - 64; };
+    return {{below(end) & ~below(begin), below(above64(end)) & ~below(above64(begin))}};
+  }
+  bool all() const { return (bits[0] & bits[1]) == ~uint64_t{0}; }
+  uint32_t word(uint64_t n) const { return bits[n / 16] >> (n % 16 * 4) & 15; }
+  LineBytes operator|(const LineBytes& o) const {
+    return {{bits[0] | o.bits[0], bits[1] | o.bits[1]}};
+  }
+  bool contains(const LineBytes& o) const {
+    return ((o.bits[0] & ~bits[0]) | (o.bits[1] & ~bits[1])) == 0;
+  }
+};
+
+/// A line of memory in an allocation.
+struct Line {
+  const Memory::Range& range;
+  uint64_t number;  ///< address / kLine
+
+  size_t index() const { return number - range.begin / kLine; }
+  LineShadow& shadow() const { return range.shadow.lines[index()]; }
+  WordShadow& word(uint64_t address) const {
+    return range.shadow.words[address / 4 - range.begin / 4];
+  }
+  bool written(uint8_t era) const {
+    return __atomic_load_n(&range.shadow.written[index()], __ATOMIC_RELAXED) == era;
+  }
+  void set_written(uint8_t era) const {
+    __atomic_store_n(&range.shadow.written[index()], era, __ATOMIC_RELAXED);
+  }
+  LineBytes stored() const {
+    const auto& stored = shadow().stored;
+    return {{stored[0].load(std::memory_order_relaxed), stored[1].load(std::memory_order_relaxed)}};
+  }
+
+  /// Locks the shadow, if it is still what it was.
+  bool lock(uint64_t was, uint8_t era) const {
+    return shadow().write.compare_exchange_strong(was, line_mark(0, era, LineForm::changing, 0),
+                                                  std::memory_order_acquire);
+  }
+  /// Says of all that was stored what is known of it, and unlocks.
+  void set_alike(uint64_t mark, const LineBytes& bytes) const {
+    LineShadow& line = shadow();
+    line.stored[0].store(bytes.bits[0], std::memory_order_relaxed);
+    line.stored[1].store(bytes.bits[1], std::memory_order_relaxed);
+    line.write.store(mark, std::memory_order_release);
+  }
+
+  /// WordShadow::write of a word, wherever it is kept.
+  uint64_t last_store(uint64_t address, uint8_t era) const {
+    for (;;) {
+      const uint64_t line = shadow().write.load(std::memory_order_acquire);
+      if (era_of(line) != era || form_of(line) == LineForm::apart) {
+        return word(address).write.load(std::memory_order_acquire);
+      }
+      const uint32_t bytes = stored().word(address % kLine / 4);
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (form_of(line) == LineForm::alike &&
+          shadow().write.load(std::memory_order_relaxed) == line) {
+        return bytes == 0 ? 0 : word_mark(interval_of(line), bytes, ordinal_of(line));
+      }
+    }
+  }
+
+  /// From now on, each word's shadow is its own. What theirs say from before matters to nobody.
+  void set_apart(uint8_t era) const {
+    for (;;) {
+      const uint64_t was = shadow().write.load(std::memory_order_acquire);
+      const bool known = era_of(was) == era;
+      if (known && form_of(was) == LineForm::apart) {
+        return;
+      }
+      if ((known && form_of(was) == LineForm::changing) || !lock(was, era)) {
+        continue;
+      }
+      const LineBytes bytes = known ? stored() : LineBytes{};
+      const uint64_t read = known ? shadow().read.load(std::memory_order_relaxed) : 0;
+      const uint64_t end = std::min((number + 1) * kLine, range.end);
+      for (uint64_t at = std::max(number * kLine, range.begin / 4 * 4); at < end; at += 4) {
+        const uint32_t part = bytes.word(at % kLine / 4);
+        word(at).write.store(part == 0 ? 0 : word_mark(interval_of(was), part, ordinal_of(was)),
+                             std::memory_order_relaxed);
+        word(at).read.store(read, std::memory_order_relaxed);
+      }
+      shadow().write.store(line_mark(0, era, LineForm::apart, 0), std::memory_order_release);
+      return;
+    }
+  }
+};
+
+/// What lanes reach, line by line: `whole(line, bytes of it)`, and where that returns false
+/// `word(lane, address, bytes of the word, line)` for each of its words.
+template <class Whole, class Word>
+void for_each_part(Wave& w, const Instruction& i, const GlobalAccess& access, Whole whole,
+                   Word word) {
+  const Launch& launch = *w.group->launch;
+  Memory::Range range = w.group->counts->ranges[i.ordinal % 64];
+  const auto end_of = [&](int l) { return access.addresses[l] + access.bytes_of(l); };
+  const auto within = [&](uint64_t begin, uint64_t end) {
+    return ((begin >= range.begin && begin < range.end) || launch.memory->find(begin, range)) &&
+           end <= range.end && range.shadow.words != nullptr;
+  };
+  const auto visit = [&](uint64_t number, const LineBytes& bytes, int first, int last) {
+    const Line line{range, number};
+    if (whole(line, bytes)) {
+      return;
+    }
+    for (int l = first; l <= last; ++l) {
+      const uint64_t begin = std::max(access.addresses[l], number * kLine);
+      const uint64_t end = std::min(end_of(l), (number + 1) * kLine);
+      for (uint64_t n = begin / 4; (access.mask >> l & 1) != 0 && 4 * n < end; ++n) {
+        const uint64_t from = std::max(begin, 4 * n) - 4 * n;
+        const uint64_t to = std::min(end, 4 * n + 4) - 4 * n;
+        word(l, 4 * n + from, static_cast<uint32_t>(((1U << to) - 1) & ~((1U << from) - 1)), line);
+      }
+    }
+  };
+  const int first = std::countr_zero(access.mask);
+  const int last = kLanes - 1 - std::countl_zero(access.mask);
+  if (access.mask != 0 && access.words == nullptr &&
+      in_a_row(access.addresses, access.mask, static_cast<size_t>(access.bytes)) &&
+      within(access.addresses[first], end_of(last))) {
+    const uint64_t begin = access.addresses[first];
+    const uint64_t end = end_of(last);
+    const auto lane_at = [&](uint64_t address) {
+      return first + static_cast<int>((address - begin) / static_cast<uint64_t>(access.bytes));
+    };
+    for (uint64_t n = begin / kLine; n * kLine < end; ++n) {
+      const uint64_t from = std::max(begin, n * kLine);
+      const uint64_t to = std::min(end, (n + 1) * kLine);
+      visit(n, LineBytes::range(from - n * kLine, to - n * kLine), lane_at(from), lane_at(to - 1));
+    }
+    return;
+  }
+  // Neighbours in the same line are looked at together.
+  constexpr uint64_t kNone = ~uint64_t{0};
+  uint64_t number = kNone;
+  LineBytes bytes;
+  int begun = 0;
+  int ended = 0;
+  const auto flush = [&] {
+    if (number != kNone) {
+      visit(number, bytes, begun, ended);
+    }
+    number = kNone;
+  };
+  for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    const uint64_t begin = access.addresses[l];
+    const uint64_t end = end_of(l);
+    if (begin < range.begin || end > range.end) {
+      flush();
+      if (!within(begin, end)) {
+        continue;
+      }
+    }
+    for (uint64_t n = begin / kLine; n * kLine < end; ++n) {
+      if (n != number) {
+        flush();
+        number = n;
+        bytes = {};
+        begun = l;
+      }
+      bytes = bytes | LineBytes::range(std::max(begin, n * kLine) - n * kLine,
+                                       std::min(end, (n + 1) * kLine) - n * kLine);
+      ended = l;
+    }
+  }
+  flush();
+}
+/// Likewise, each word by itself.
+template <class Word>
+void for_each_word(Wave& w, const Instruction& i, const GlobalAccess& access, Word word) {
+  for_each_part(
+      w, i, access, [](const Line&, const LineBytes&) { return false; }, word);
+}
 
 /// Who stored a word's bytes, if it was during this launch and is not known to all anyway.
-std::optional<Met> meet(Wave& w, const Instruction& i, int lane, uint64_t address, uint32_t bytes,
-                        uint64_t write, Grain grain, std::shared_ptr<LaunchOrder>& keep) {
+std::optional<Met> meet(Wave& w, const Instruction& i, int lane, uint64_t address, uint64_t write,
+                        uint32_t bytes, Grain grain, std::shared_ptr<LaunchOrder>& keep) {
   const uint32_t id = interval_of(write);
   const WaveOrder& order = w.checks->order;
   if (id == 0 || id == order.open || (bytes_of(write) & bytes) == 0) {
@@ -355,12 +542,6 @@ std::optional<Met> meet(Wave& w, const Instruction& i, int lane, uint64_t addres
     writer = keep.get();
   }
   return Met{i, lane, address, ordinal_of(write), grain, *e, *writer};
-}
-
-/// WordShadow::write of a word that this instruction stores.
-uint64_t mark_of(uint32_t id, uint32_t bytes, int lane, const Instruction& i) {
-  return uint64_t{id} << 32 | uint64_t{bytes} << 28 | static_cast<uint64_t>(lane) << 22 |
-         (i.ordinal & 0x3fffff);
 }
 
 /// A load of data by another workgroup that nothing orders before this store?
@@ -425,12 +606,14 @@ uint32_t issue_store(Wave& w, Scope scope, bool atomic = false) {
 }  // namespace
 
 size_t shadow_bytes(size_t bytes) {
-  return (bytes + 3) / 4 * sizeof(WordShadow) + (bytes + kLine - 1) / kLine;
+  const size_t lines = (bytes + kLine - 1) / kLine;
+  return lines * (sizeof(LineShadow) + 1) + (bytes + 3) / 4 * sizeof(WordShadow);
 }
 
 Shadow shadow_at(void* place, size_t bytes) {
-  auto* words = static_cast<WordShadow*>(place);
-  return {words, reinterpret_cast<uint8_t*>(words + (bytes + 3) / 4)};
+  auto* lines = static_cast<LineShadow*>(place);
+  auto* words = reinterpret_cast<WordShadow*>(lines + (bytes + kLine - 1) / kLine);
+  return {reinterpret_cast<uint8_t*>(words + (bytes + 3) / 4), lines, words};
 }
 
 void WaveOrder::join(const WaveOrder& other) {
@@ -439,6 +622,16 @@ void WaveOrder::join(const WaveOrder& other) {
   for (size_t k = 0; k < fresh.size(); ++k) {
     fresh[k] = std::max(fresh[k], other.fresh[k]);
   }
+}
+
+void WaveOrder::begin(uint64_t time) {
+  acquired = fresh_scalar = time;
+  fresh.fill(time);
+  open = to_host = 0;
+  issuing = {};
+  guesses.clear();
+  doubts.findings.clear();
+  doubts.lanes = doubts.executed = 0;
 }
 
 Coherence::Coherence() : ring_(static_cast<Interval*>(std::calloc(kIntervals, sizeof(Interval)))) {
@@ -534,31 +727,51 @@ void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope 
     return;
   }
   WaveOrder& order = w.checks->order;
-  Launch& launch = *w.group->launch;
+  const Launch& launch = *w.group->launch;
   const uint8_t era = launch.order->era;
+  const uint64_t read = launch.memory->coherence().now() << 28 | (w.group->number & 0xffffff);
   uint64_t acquires = 0;
-  for_each_word(w, i, access,
-                [&](int lane, uint64_t address, uint32_t bytes, WordShadow& word,
-                    const Placement& placed, uint8_t& written) {
-                  acquires = std::max(acquires, said_by_host(w, placed, scope));
-                  if (__atomic_load_n(&written, __ATOMIC_RELAXED) != era) {
-                    return;
-                  }
-                  std::shared_ptr<LaunchOrder> keep;
-                  const auto met =
-                      meet(w, i, lane, address, bytes, word.write.load(std::memory_order_acquire),
-                           placed.grain, keep);
-                  if (speaks(scope)) {
-                    acquires = std::max(acquires, met ? judge_speech(w, *met, scope, false) : 0);
-                    return;
-                  }
-                  if (met && placed.home != kHost) {
-                    judge_load(w, *met);
-                  }
-                  word.read.store(launch.memory->coherence().now() << 28 | uint64_t{bytes} << 24 |
-                                      (w.group->number & 0xffffff),
-                                  std::memory_order_relaxed);
-                });
+  const auto whole = [&](const Line& line, const LineBytes& bytes) {
+    if (speaks(scope)) {
+      return false;
+    }
+    if (!line.written(era)) {
+      return true;
+    }
+    const uint64_t stored = line.shadow().write.load(std::memory_order_acquire);
+    std::shared_ptr<LaunchOrder> keep;
+    if (!bytes.all() || era_of(stored) != era || form_of(stored) != LineForm::alike) {
+      return false;
+    }
+    const auto met =
+        meet(w, i, 0, line.number * kLine, word_mark(interval_of(stored), kAllBytes, 0), kAllBytes,
+             line.range.placement.grain, keep);
+    if (met && line.range.placement.home != kHost && !sees(w, *met)) {
+      return false;
+    }
+    line.shadow().read.store(read | uint64_t{kAllBytes} << 24, std::memory_order_relaxed);
+    return true;
+  };
+  for_each_part(
+      w, i, access, whole, [&](int lane, uint64_t address, uint32_t bytes, const Line& line) {
+        const Placement& placed = line.range.placement;
+        acquires = std::max(acquires, said_by_host(w, placed, scope));
+        if (!line.written(era)) {
+          return;
+        }
+        std::shared_ptr<LaunchOrder> keep;
+        const auto met =
+            meet(w, i, lane, address, line.last_store(address, era), bytes, placed.grain, keep);
+        if (speaks(scope)) {
+          acquires = std::max(acquires, met ? judge_speech(w, *met, scope, false) : 0);
+          return;
+        }
+        if (met && placed.home != kHost) {
+          judge_load(w, *met);
+        }
+        line.set_apart(era);
+        line.word(address).read.store(read | uint64_t{bytes} << 24, std::memory_order_relaxed);
+      });
   order.issuing.acquires = acquires;
   const uint64_t doubtful = doubted_lanes(w);
   for (int r = i.operand[0].index; doubtful != 0 && r < i.operand[0].index + i.operand[0].words;
@@ -573,6 +786,44 @@ uint64_t doubted_lanes(const Wave& w) {
   return doubts.executed == w.executed ? doubts.lanes : 0;
 }
 
+namespace {
+
+/// A store of data to a line that is nobody else's, or over all that was stored there and comes
+/// before. False: its words have to be looked at.
+bool store_line(Wave& w, const Instruction& i, const Line& line, const LineBytes& bytes,
+                uint32_t id) {
+  const uint8_t era = w.group->launch->order->era;
+  LineShadow& shadow = line.shadow();
+  const uint64_t was = shadow.write.load(std::memory_order_acquire);
+  if (line.range.placement.home == kHost) {
+    return false;
+  }
+  const bool known = era_of(was) == era;
+  const bool own = known && interval_of(was) == id;
+  if (known) {
+    std::shared_ptr<LaunchOrder> keep;
+    if (form_of(was) != LineForm::alike ||
+        read_meanwhile(w, kAllBytes, shadow.read.load(std::memory_order_relaxed)) ||
+        (!own && !bytes.contains(line.stored()))) {
+      return false;
+    }
+    const auto met = meet(w, i, 0, line.number * kLine, word_mark(interval_of(was), kAllBytes, 0),
+                          kAllBytes, line.range.placement.grain, keep);
+    if (met && !follows(w, *met)) {
+      return false;
+    }
+  }
+  if (!line.lock(was, era)) {
+    return false;
+  }
+  line.set_alike(line_mark(id, era, LineForm::alike, i.ordinal),
+                 own ? bytes | line.stored() : bytes);
+  line.set_written(era);
+  return true;
+}
+
+}  // namespace
+
 void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope scope,
                 const uint32_t* data) {
   if (w.checks == nullptr || access.mask == 0) {
@@ -581,41 +832,56 @@ void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope
   const uint8_t era = w.group->launch->order->era;
   const bool owes = scope == Scope::system && owes_host(w);
   const uint32_t id = issue_store(w, scope);
-  for_each_word(
-      w, i, access,
-      [&](int lane, uint64_t address, uint32_t bytes, WordShadow& word, const Placement& placed,
-          uint8_t& written) {
-        if (__atomic_load_n(&written, __ATOMIC_RELAXED) == era) {
-          std::shared_ptr<LaunchOrder> keep;
-          const auto met = meet(w, i, lane, address, bytes,
-                                word.write.load(std::memory_order_acquire), placed.grain, keep);
-          const auto same = [&] {
-            const Caches* caches = w.group->launch->caches.get();
-            const std::byte* there = caches != nullptr && met
-                                         ? caches->latest(met->stored.xcd, address)
-                                         : reinterpret_cast<const std::byte*>(address);
-            return data == nullptr ||
-                   same_bytes(there, data + lane, address - access.addresses[lane], bytes);
-          };
-          if (met && placed.home != kHost) {
-            judge_store(w, *met, scope, same());
-          }
-          const uint64_t read = word.read.load(std::memory_order_relaxed);
-          if (!speaks(scope) && placed.home != kHost && read_meanwhile(w, bytes, read) && !same()) {
-            report_overwritten(w, i, lane, address, read);
-          }
-        }
-        if (placed.home == kHost && owes) {
-          report(w, i, FindingKind::missing_wait, lane,
-                 "what is " + place(w, address) +
-                     " tells the host before data that this wave stored for it have "
-                     "arrived: an s_waitcnt vmcnt(0) is missing");
-        } else if (placed.home == kHost && !speaks(scope)) {
-          w.checks->order.to_host = id;
-        }
-        word.write.store(mark_of(id, bytes, lane, i), std::memory_order_release);
-        __atomic_store_n(&written, era, __ATOMIC_RELAXED);
-      });
+  const auto whole = [&](const Line& line, const LineBytes& bytes) {
+    return !speaks(scope) && store_line(w, i, line, bytes, id);
+  };
+  const auto judge = [&](int lane, uint64_t address, uint32_t bytes, const Line& line) {
+    const WordShadow& word = line.word(address);
+    std::shared_ptr<LaunchOrder> keep;
+    const auto met = meet(w, i, lane, address, word.write.load(std::memory_order_acquire), bytes,
+                          line.range.placement.grain, keep);
+    const auto same = [&] {
+      const Caches* caches = w.group->launch->caches.get();
+      const std::byte* there = caches != nullptr && met
+                                   ? caches->latest(met->stored.xcd, address)
+                                   : reinterpret_cast<const std::byte*>(address);
+      return data == nullptr ||
+             same_bytes(there, data + lane, address - access.addresses[lane], bytes);
+    };
+    if (met) {
+      judge_store(w, *met, scope, same());
+    }
+    const uint64_t read = word.read.load(std::memory_order_relaxed);
+    if (!speaks(scope) && read_meanwhile(w, bytes, read) && !same()) {
+      report_overwritten(w, i, lane, address, read);
+    }
+  };
+  for_each_part(w, i, access, whole,
+                [&](int lane, uint64_t address, uint32_t bytes, const Line& line) {
+                  const bool on_host = line.range.placement.home == kHost;
+                  line.set_apart(era);
+                  if (line.written(era) && !on_host) {
+                    judge(lane, address, bytes, line);
+                  }
+                  if (on_host && owes) {
+                    report(w, i, FindingKind::missing_wait, lane,
+                           "what is " + place(w, address) +
+                               " tells the host before data that this wave stored for it have "
+                               "arrived: an s_waitcnt vmcnt(0) is missing");
+                  } else if (on_host && !speaks(scope)) {
+                    w.checks->order.to_host = id;
+                  }
+                  // Lanes that store parts of a word are one store of it.
+                  std::atomic<uint64_t>& write = line.word(address).write;
+                  const uint64_t before = write.load(std::memory_order_relaxed);
+                  const uint64_t own = word_mark(id, 0, i.ordinal);
+                  write.store(own | uint64_t{bytes} << 28 |
+                                  (word_mark(interval_of(before), 0, ordinal_of(before)) == own
+                                       ? uint64_t{bytes_of(before)} << 28
+                                       : 0),
+                              std::memory_order_release);
+                  line.set_written(era);
+                });
 }
 
 void note_atomic(Wave& w, const Instruction& i, const GlobalAccess& access, Scope scope) {
@@ -626,23 +892,22 @@ void note_atomic(Wave& w, const Instruction& i, const GlobalAccess& access, Scop
   const uint32_t id = issue_store(w, scope, true);
   std::vector<Guess>& guesses = w.checks->order.guesses;
   uint64_t acquires = 0;
-  for_each_word(
-      w, i, access,
-      [&](int lane, uint64_t address, uint32_t bytes, WordShadow& word, const Placement& placed,
-          uint8_t& written) {
-        // In one step: of two atomics, one sees the other's mark.
-        const uint64_t before =
-            word.write.exchange(mark_of(id, bytes, lane, i), std::memory_order_acq_rel);
-        __atomic_store_n(&written, era, __ATOMIC_RELAXED);
-        std::shared_ptr<LaunchOrder> keep;
-        acquires = std::max(acquires, said_by_host(w, placed, scope));
-        if (const auto met = meet(w, i, lane, address, bytes, before, placed.grain, keep)) {
-          acquires = std::max(acquires, judge_speech(w, *met, scope, true));
-        }
-        if (!guesses.empty()) {
-          std::erase_if(guesses, [&](const Guess& g) { return g.address / 4 == address / 4; });
-        }
-      });
+  for_each_word(w, i, access, [&](int lane, uint64_t address, uint32_t bytes, const Line& line) {
+    line.set_apart(era);
+    // In one step: of two atomics, one sees the other's mark.
+    const uint64_t before = line.word(address).write.exchange(word_mark(id, bytes, i.ordinal),
+                                                              std::memory_order_acq_rel);
+    line.set_written(era);
+    std::shared_ptr<LaunchOrder> keep;
+    const Placement& placed = line.range.placement;
+    acquires = std::max(acquires, said_by_host(w, placed, scope));
+    if (const auto met = meet(w, i, lane, address, before, bytes, placed.grain, keep)) {
+      acquires = std::max(acquires, judge_speech(w, *met, scope, true));
+    }
+    if (!guesses.empty()) {
+      std::erase_if(guesses, [&](const Guess& g) { return g.address / 4 == address / 4; });
+    }
+  });
   w.checks->order.issuing.acquires = acquires;
 }
 
@@ -657,37 +922,34 @@ void note_atomic_done(Wave& w, const Instruction& i, const GlobalAccess& access,
   }
   // Another host thread's atomic may have come between: it marked the word before it changed it.
   Coherence& coherence = w.group->launch->memory->coherence();
-  for_each_word(w, i, access,
-                [&](int, uint64_t, uint32_t, WordShadow& word, const Placement&, uint8_t&) {
-                  const Interval* e =
-                      coherence.interval(interval_of(word.write.load(std::memory_order_acquire)));
-                  if (e != nullptr && e->group != w.group->number) {
-                    acquires = std::max(acquires, e->issued);
-                  }
-                });
+  for_each_word(w, i, access, [&](int, uint64_t address, uint32_t, const Line& line) {
+    const Interval* e =
+        coherence.interval(interval_of(line.last_store(address, w.group->launch->order->era)));
+    if (e != nullptr && e->group != w.group->number) {
+      acquires = std::max(acquires, e->issued);
+    }
+  });
 }
 
 void note_scalar_load(Wave& w, const Instruction& i, uint64_t address, size_t bytes) {
-  if (w.checks == nullptr) {
+  if (w.checks == nullptr || !w.group->counts->written) {
     return;
   }
   const uint8_t era = w.group->launch->order->era;
   const uint64_t addresses[1] = {address};
   for_each_word(w, i, {addresses, 1, static_cast<int>(bytes)},
-                [&](int, uint64_t at, uint32_t mask, WordShadow& word, const Placement& placed,
-                    uint8_t& written) {
-                  std::shared_ptr<LaunchOrder> keep;
-                  if (__atomic_load_n(&written, __ATOMIC_RELAXED) != era) {
+                [&](int, uint64_t at, uint32_t mask, const Line& line) {
+                  if (!line.written(era)) {
                     return;
                   }
-                  const auto met =
-                      meet(w, i, 0, at, mask, word.write.load(std::memory_order_acquire),
-                           placed.grain, keep);
+                  std::shared_ptr<LaunchOrder> keep;
+                  const Grain grain = line.range.placement.grain;
+                  const auto met = meet(w, i, 0, at, line.last_store(at, era), mask, grain, keep);
                   if (!met) {
                     return;
                   }
                   const uint64_t time =
-                      visible(met->writer, met->stored, distance_of(w, met->stored), placed.grain);
+                      visible(met->writer, met->stored, distance_of(w, met->stored), grain);
                   if (time == 0 || time > w.checks->order.fresh_scalar) {
                     report_met(w, *met, FindingKind::stale_read, [&] {
                       return "was stored by " + writer_text(w, *met) +

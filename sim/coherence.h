@@ -58,17 +58,27 @@ inline constexpr int kDistances = 3;
 
 /// What is known of a word of memory.
 struct WordShadow {
-  /// The last store: interval << 32 | bytes of the word << 28 | lane << 22 | ordinal.
+  /// The last store: interval << 32 | bytes of the word << 28 | ordinal.
   std::atomic<uint64_t> write;
   /// The last load of data: time << 28 | bytes of the word << 24 | workgroup.
   std::atomic<uint64_t> read;
 };
 
+/// What is known of a line in place of its words, as long as one wave stored there, and loads were
+/// of all of it.
+struct LineShadow {
+  /// The last store: interval << 32 | era << 24 | LineForm << 22 | ordinal.
+  std::atomic<uint64_t> write;
+  std::atomic<uint64_t> read;                   ///< as in WordShadow
+  std::array<std::atomic<uint64_t>, 2> stored;  ///< bit k: its byte k was
+};
+
 /// The shadow of an allocation. Pages of it that nothing touches are never there.
 struct Shadow {
+  /// By line of 128 bytes: the era in which a kernel last stored there.
+  uint8_t* written = nullptr;
+  LineShadow* lines = nullptr;
   WordShadow* words = nullptr;
-  uint8_t* written =
-      nullptr;  ///< by line of 128 bytes: the era in which a kernel last stored there
 };
 /// Bytes of the shadow of so many bytes, and its parts within them.
 size_t shadow_bytes(size_t bytes);
@@ -140,6 +150,8 @@ struct WaveOrder {
   Doubts doubts;
 
   void join(const WaveOrder& other);
+  /// A new wave of a launch that began then.
+  void begin(uint64_t time);
 };
 
 /// A launch as far as order goes.

@@ -204,11 +204,8 @@ void start_wave(Plan& plan, Slot& slot, int index) {
   WaveChecks* checks = nullptr;
   if (launch.sanitize) {
     checks = &slot.checks[static_cast<size_t>(index)];
-    *checks = WaveChecks{};
-    checks->clock[static_cast<size_t>(index)] = 1;
-    WaveOrder& order = checks->order;
-    order.acquired = order.fresh_scalar = launch.order->begun;
-    order.fresh.fill(launch.order->begun);
+    checks->begin(index, launch.vgprs, launch.agprs);
+    checks->order.begin(launch.order->begun);
     w.checks = checks;
   }
   int next = 0;
@@ -272,7 +269,11 @@ void start_wave(Plan& plan, Slot& slot, int index) {
   uint32_t x = first % block[0];
   uint32_t y = first / block[0] % block[1];
   uint32_t z = first / block[0] / block[1];
-  for (int l = 0; l < kLanes; ++l) {
+  const bool one_row = x + kLanes <= block[0];
+  for (uint32_t l = 0; one_row && l < kLanes; ++l) {
+    ids[l] = (x + l) | y << 10 | z << 20;
+  }
+  for (int l = 0; !one_row && l < kLanes; ++l) {
     ids[l] = x | y << 10 | z << 20;
     if (++x == block[0]) {
       x = 0;
@@ -335,13 +336,10 @@ void run_wave(Wave& w, uint64_t budget) {
     ++executed[i.ordinal];
     ++w.executed;
     if constexpr (kChecked) {
-      const bool ready = w.checks->ready(i);
-      if (!ready) {
-        check_sources(w, i);
-      }
-      i.run(w, i);
-      if (!ready) {
-        note_results(w, i);
+      if (w.checks->ready(i)) {
+        i.run(w, i);
+      } else {
+        run_checked(w, i);
       }
     } else {
       i.run(w, i);

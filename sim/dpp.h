@@ -16,6 +16,7 @@ namespace weft::sim {
 struct DppLanes {
   std::array<uint8_t, kLanes> from{};  ///< itself where there is none
   uint64_t valid = 0;                  ///< lanes that have one
+  bool within_rows = true;             ///< all of them from their own 16 lanes
 };
 
 /// The lane that lane l reads under a control; -1: none.
@@ -66,6 +67,7 @@ inline const DppLanes& find_dpp_lanes(const Instruction& i) {
         const int source = dpp_source(dpp, static_cast<int>(k < kQuads ? k : k % 16), l);
         (*table)[k].from[static_cast<size_t>(l)] = static_cast<uint8_t>(source >= 0 ? source : l);
         (*table)[k].valid |= static_cast<uint64_t>(source >= 0) << l;
+        (*table)[k].within_rows &= source < 0 || source / 16 == l / 16;
       }
     }
     return table;

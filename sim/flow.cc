@@ -102,11 +102,10 @@ void run_indexed(Wave& w) {
         o.index = static_cast<uint16_t>(o.index + index);
       }
       if (w.checks != nullptr) {
-        check_sources(w, moved);
-      }
-      moved.run(w, moved);
-      if (w.checks != nullptr) {
-        note_results(w, moved);
+        moved.fills = false;  // Instruction::touched is of the registers that it names
+        run_checked(w, moved);
+      } else {
+        moved.run(w, moved);
       }
     }
     ++w.group->counts->executed[next.ordinal];

@@ -205,10 +205,12 @@ struct Instruction {
   Reader reader = Reader::plain;
   bool spins = false;         ///< reads LDS until another wave has written there (sim/spin.h)
   uint8_t touched_words = 0;  ///< kTouchesMuch: more than there is room for
+  bool fills = false;  ///< its results mean something in all lanes that it writes if its sources do
   struct Touched {
     uint8_t word;
     uint64_t mask;
-  } touched[4] = {};  ///< registers of all operands
+    uint64_t sources;  ///< those that it reads
+  } touched[4] = {};   ///< registers of all operands
 
   int32_t target = -1;  ///< a branch's: ordinal
   const MatrixOp* matrix = nullptr;

@@ -41,6 +41,22 @@ bool one_each(const Access& access, const uint8_t* lanes, int count, int bytes, 
 /// Different words in the fullest bank: lanes that read the same word are served together. 0: no
 /// lane is active.
 int worst_bank(const Access& access, const uint8_t* lanes, int count, int words, uint32_t banks) {
+  // Mostly no bank is asked for two words.
+  uint32_t first[64];
+  uint64_t used = 0;
+  bool conflict = false;
+  for (int k = 0; k < count && !conflict; ++k) {
+    for (int word = 0; (access.mask >> lanes[k] & 1) != 0 && word < words; ++word) {
+      const uint32_t index = access.address[lanes[k]] / 4 + static_cast<uint32_t>(word);
+      const uint32_t bank = index % banks;
+      conflict |= (used >> bank & 1) != 0 && first[bank] != index;
+      used |= uint64_t{1} << bank;
+      first[bank] = index;
+    }
+  }
+  if (!conflict) {
+    return used != 0 ? 1 : 0;
+  }
   constexpr int kKept = 8;
   uint32_t seen[64][kKept];
   uint8_t counts[64] = {};
@@ -67,15 +83,17 @@ int worst_bank(const Access& access, const uint8_t* lanes, int count, int words,
   return worst;
 }
 
+/// Cycles of the LDS, and those that the bytes alone would take.
+struct BankCycles {
+  uint64_t all = 0;
+  uint64_t ideal = 0;
+};
+
 /// Lanes that one phase serves, and among how many banks of four bytes. 128-bit reads: measured by
 /// AMD on gfx942 (ROCm blog "Avoiding LDS bank conflicts on AMD GPUs") and by HipKittens on gfx950
 /// (arXiv:2511.08083); the others go in order of the lanes. A phase takes a cycle: 128 bytes, and
 /// 256 in reads of gfx950, which has 64 banks for them.
-void lds_cost(Wave& w, const Access& access, int bytes, bool write) {
-  Counters& c = w.group->counts->counters;
-  const auto lanes = static_cast<uint64_t>(std::popcount(access.mask));
-  const uint64_t moved = lanes * static_cast<uint64_t>(bytes);
-  (write ? c.lds_bytes_written : c.lds_bytes_read) += moved;
+BankCycles bank_cycles(const Access& access, int bytes, bool write, bool gfx950) {
   static constexpr auto kOrders = [] {
     struct {
       std::array<uint8_t, kLanes> plain{}, wide_read{};
@@ -96,25 +114,64 @@ void lds_cost(Wave& w, const Access& access, int bytes, bool write) {
     }
     return orders;
   }();
-  const bool gfx950 = w.group->launch->target == Target::gfx950;
   const bool wide_read = bytes == 16 && !write;
   const auto& order = wide_read ? kOrders.wide_read : kOrders.plain;
   const bool many_banks = gfx950 && !write && bytes >= 8;
   const uint32_t banks = many_banks ? 64 : 32;
   const int words = std::max(1, bytes / 4);
   const int per_phase = std::min(kLanes / 2, static_cast<int>(banks) / (words == 3 ? 4 : words));
-  uint64_t cycles = 0;
-  uint64_t ideal = 0;
+  BankCycles cycles;
   for (int begin = 0; begin < kLanes; begin += per_phase) {
     const uint8_t* lanes_of_phase = &order[static_cast<size_t>(begin)];
     const int worst = one_each(access, lanes_of_phase, per_phase, bytes, banks)
                           ? 1
                           : worst_bank(access, lanes_of_phase, per_phase, words, banks);
-    cycles += static_cast<uint64_t>(worst);
-    ideal += worst != 0 ? 1 : 0;
+    cycles.all += static_cast<uint64_t>(worst);
+    cycles.ideal += worst != 0 ? 1 : 0;
   }
-  c.lds_cycles += cycles;
-  c.lds_conflict_cycles += cycles - std::min(cycles, ideal);
+  return cycles;
+}
+
+/// The same pattern of addresses, wherever it begins, costs the same: the last ones are kept.
+void lds_cost(Wave& w, const Instruction& i, const Access& access, int bytes, bool write) {
+  struct Known {
+    std::array<uint32_t, kLanes> apart;  ///< from the first active lane
+    uint64_t mask = 0;
+    int bytes = 0;
+    uint32_t within = 0;  ///< its word
+    bool write = false;
+    bool gfx950 = false;
+    BankCycles cycles;
+  };
+  static thread_local std::array<Known, 64> known_patterns;
+  Counters& c = w.group->counts->counters;
+  const auto lanes = static_cast<uint64_t>(std::popcount(access.mask));
+  (write ? c.lds_bytes_written : c.lds_bytes_read) += lanes * static_cast<uint64_t>(bytes);
+  if (access.mask == 0) {
+    return;
+  }
+  const uint32_t first = access.address[std::countr_zero(access.mask)];
+  const bool gfx950 = w.group->launch->target == Target::gfx950;
+  std::array<uint32_t, kLanes> apart;
+  for (size_t l = 0; l < kLanes; ++l) {
+    apart[l] = access.address[l] - first;
+  }
+  for (uint64_t rest = ~access.mask; rest != 0; rest &= rest - 1) {
+    apart[static_cast<size_t>(std::countr_zero(rest))] = 0;
+  }
+  Known& known = known_patterns[i.ordinal % known_patterns.size()];
+  if (known.mask != access.mask || known.bytes != bytes || known.within != first % 4 ||
+      known.write != write || known.gfx950 != gfx950 || known.apart != apart) {
+    known = {apart,
+             access.mask,
+             bytes,
+             first % 4,
+             write,
+             gfx950,
+             bank_cycles(access, bytes, write, gfx950)};
+  }
+  c.lds_cycles += known.cycles.all;
+  c.lds_conflict_cycles += known.cycles.all - std::min(known.cycles.all, known.cycles.ideal);
 }
 
 /// LDS addresses: the address register plus an offset; lanes beyond the workgroup's LDS are taken
@@ -122,25 +179,34 @@ void lds_cost(Wave& w, const Access& access, int bytes, bool write) {
 void reach_from(Wave& w, const Instruction& i, const uint32_t* base, uint32_t offset, int bytes,
                 LdsUse use, Access& access, int align, LdsValues values = {}) {
   const uint32_t limit = w.group->lds_bytes;
+  const uint32_t room = limit - std::min(limit, static_cast<uint32_t>(bytes));
+  const auto within = static_cast<uint32_t>(align - 1);
   access.mask = w.exec();
-  for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
+  uint32_t most = 0;
+  uint32_t any = 0;
+  for (int l = 0; l < kLanes; ++l) {
+    access.address[l] = base[l] + offset;  // wraps: bases may be negative
+    most = std::max(most, access.address[l]);
+    any |= access.address[l];
+  }
+  // Nearly always all lanes are in bounds, the inactive ones among them.
+  const bool good = most <= room && limit >= static_cast<uint32_t>(bytes) && (any & within) == 0;
+  for (uint64_t rest = good ? 0 : access.mask; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
-    const uint64_t address =
-        static_cast<uint32_t>(base[l] + offset);  // wraps: bases may be negative
-    access.address[l] = static_cast<uint32_t>(address);
+    const uint64_t address = access.address[l];
     if (address + static_cast<uint64_t>(bytes) > limit) [[unlikely]] {
       report(w, i, FindingKind::lds_out_of_bounds, l,
              "it reaches byte " + std::to_string(address) + " of the workgroup's " +
                  std::to_string(limit) + " bytes of LDS");
       access.mask &= ~(uint64_t{1} << l);
-    } else if (address % static_cast<uint64_t>(align) != 0) [[unlikely]] {
+    } else if ((address & within) != 0) [[unlikely]] {
       report(w, i, FindingKind::misaligned, l,
              "LDS address " + std::to_string(address) + " is not a multiple of " +
                  std::to_string(align));
     }
   }
   note_lds(w, i, access.address, access.mask, bytes, use, values);
-  lds_cost(w, access, bytes, use != LdsUse::read);
+  lds_cost(w, i, access, bytes, use != LdsUse::read);
   if (use == LdsUse::write) {
     w.group->progressed = true;
   } else if (w.group->watch != nullptr) [[unlikely]] {
@@ -165,8 +231,9 @@ void reach_own(Wave& w, const Instruction& i, LdsUse use, Access& access, LdsVal
   reach_from(w, i, base, static_cast<uint32_t>(i.offset), 4, use, access, 4, values);
 }
 
-/// What LDS takes unaligned: the compilers turn on unaligned access for this ABI, so only atomics
-/// and two-address instructions, which hardware serves word by word, ask for alignment.
+/// What LDS takes unaligned: this ABI turns unaligned access on, and compilers read and write any
+/// address, also by two-address instructions (LLVM, SITargetLowering::
+/// allowsMisalignedMemoryAccessesImpl()). Only atomics ask for alignment.
 constexpr int kAnyAlignment = 1;
 
 void done(Wave& w, const Instruction& i) {
@@ -241,7 +308,7 @@ void read_two(Wave& w, const Instruction& i) {
   for (int k = 0; k < 2; ++k) {
     Access access;
     const uint32_t offset = (k == 0 ? i.offset0 : i.offset1) * 4U * kWords * kUnits;
-    reach(w, i, 1, offset, 4 * kWords, LdsUse::read, access, 4);
+    reach(w, i, 1, offset, 4 * kWords, LdsUse::read, access, kAnyAlignment);
     read_words<kWords>(w, access, out + k * kWords * kLanes, exec);
   }
   uint32_t* to = w.lanes(i.operand[0].index);
@@ -254,20 +321,36 @@ void read_two(Wave& w, const Instruction& i) {
   done(w, i);
 }
 
-void write_values(Wave& w, const Access& access, const uint32_t* data, int bytes, int shift) {
+template <int kWords>
+void write_words(Wave& w, const Access& access, const uint32_t* data) {
   std::byte* lds = w.group->lds;
   for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
-    if (bytes < 4) {
-      const uint32_t value = data[l] >> shift;
-      std::memcpy(lds + access.address[l], &value, static_cast<size_t>(bytes));
-    } else {
-      uint32_t value[4];
-      for (int k = 0; k < bytes / 4; ++k) {
-        value[k] = data[k * kLanes + l];
-      }
-      std::memcpy(lds + access.address[l], value, static_cast<size_t>(bytes));
+    uint32_t value[kWords];
+    for (int k = 0; k < kWords; ++k) {
+      value[k] = data[k * kLanes + l];
     }
+    std::memcpy(lds + access.address[l], value, sizeof value);
+  }
+}
+
+void write_values(Wave& w, const Access& access, const uint32_t* data, int bytes, int shift) {
+  std::byte* lds = w.group->lds;
+  switch (bytes) {
+    case 4:
+      return write_words<1>(w, access, data);
+    case 8:
+      return write_words<2>(w, access, data);
+    case 12:
+      return write_words<3>(w, access, data);
+    case 16:
+      return write_words<4>(w, access, data);
+    default:
+      for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
+        const int l = std::countr_zero(rest);
+        const uint32_t value = data[l] >> shift;
+        std::memcpy(lds + access.address[l], &value, bytes == 1 ? 1 : 2);
+      }
   }
 }
 
@@ -286,7 +369,7 @@ void write_two(Wave& w, const Instruction& i) {
     Access access;
     const uint32_t offset = (k == 0 ? i.offset0 : i.offset1) * 4U * kWords * kUnits;
     const uint32_t* data = w.lanes(i.operand[1 + k].index);
-    reach(w, i, 0, offset, 4 * kWords, LdsUse::write, access, 4, {data});
+    reach(w, i, 0, offset, 4 * kWords, LdsUse::write, access, kAnyAlignment, {data});
     write_values(w, access, data, 4 * kWords, 0);
   }
   done(w, i);

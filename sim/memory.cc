@@ -201,32 +201,37 @@ std::string Memory::describe(uint64_t address) const {
   return "in no allocation";
 }
 
-uint8_t* Touched::of(const Memory::Range& range) {
+Touched::Lines Touched::of(const Memory::Range& range) {
+  const auto lines = [](const Bytes& bytes) {
+    return Lines{bytes.read.get(), bytes.written.get()};
+  };
   {
     const std::shared_lock lock(mutex_);
     if (const auto found = allocations_.find(range.begin); found != allocations_.end()) {
-      return found->second.touched.get();
+      return lines(found->second);
     }
   }
   const std::unique_lock lock(mutex_);
-  Lines& lines = allocations_[range.begin];
-  if (lines.touched == nullptr) {
-    lines.count = static_cast<size_t>((range.end - range.begin + kLine - 1) / kLine);
+  Bytes& bytes = allocations_[range.begin];
+  if (bytes.read == nullptr) {
+    bytes.count = static_cast<size_t>((range.end - 1) / kLine - range.begin / kLine + 1);
     // Pages of it that nobody touches are never there.
-    lines.touched.reset(static_cast<uint8_t*>(std::calloc(lines.count, 1)));
-    if (lines.touched == nullptr) {
-      throw std::bad_alloc();
+    for (auto* each : {&bytes.read, &bytes.written}) {
+      each->reset(static_cast<uint8_t*>(std::calloc(bytes.count, 1)));
+      if (*each == nullptr) {
+        throw std::bad_alloc();
+      }
     }
   }
-  return lines.touched.get();
+  return lines(bytes);
 }
 
 void Touched::count(uint64_t& read, uint64_t& written) const {
   const std::shared_lock lock(mutex_);
-  for (const auto& [begin, lines] : allocations_) {
-    for (size_t k = 0; k < lines.count; ++k) {
-      read += (lines.touched[k] & 1) != 0 ? kLine : 0;
-      written += (lines.touched[k] & 2) != 0 ? kLine : 0;
+  for (const auto& [begin, bytes] : allocations_) {
+    for (size_t k = 0; k < bytes.count; ++k) {
+      read += bytes.read[k] * kLine;
+      written += bytes.written[k] * kLine;
     }
   }
 }
@@ -234,25 +239,31 @@ void Touched::count(uint64_t& read, uint64_t& written) const {
 namespace {
 
 /// Marks lines as touched, and notes whether this launch stored in one of them.
-void touch(Wave& wave, const ThreadCounts::Range& range, uint64_t address, size_t bytes,
-           uint8_t bits) {
+void touch(Wave& wave, const ThreadCounts::Range& range, uint64_t address, size_t bytes, bool read,
+           bool write) {
   ThreadCounts& counts = *wave.group->counts;
-  uint8_t* touched = range.touched;
-  const uint64_t last = (address - range.begin + bytes - 1) / kLine;
-  for (uint64_t line = (address - range.begin) / kLine; line <= last; ++line) {
-    // Other threads mark other bits of the same byte.
-    if ((__atomic_load_n(&touched[line], __ATOMIC_RELAXED) & bits) != bits) {
-      __atomic_fetch_or(&touched[line], bits, __ATOMIC_RELAXED);
-      ++counts.first_touches;
+  const uint64_t first = address / kLine - range.begin / kLine;
+  const uint64_t end = (address + bytes - 1) / kLine - range.begin / kLine + 1;
+  const auto mark = [&](uint8_t* lines) {
+    for (uint64_t line = first; line < end; ++line) {
+      if (__atomic_load_n(&lines[line], __ATOMIC_RELAXED) == 0) {
+        __atomic_store_n(&lines[line], uint8_t{1}, __ATOMIC_RELAXED);
+        ++counts.first_touches;
+      }
     }
+  };
+  if (read) {
+    mark(range.touched.read);
   }
-  const LaunchOrder* order = wave.group->launch->order.get();
-  if (order == nullptr) {
-    return;
+  if (write) {
+    mark(range.touched.written);
   }
-  const uint8_t* stored = range.shadow.written - range.begin / kLine;
-  for (uint64_t line = address / kLine; line <= (address + bytes - 1) / kLine; ++line) {
-    counts.written |= __atomic_load_n(&stored[line], __ATOMIC_RELAXED) == order->era;
+  if (const LaunchOrder* order = wave.group->launch->order.get()) {
+    bool written = false;
+    for (uint64_t line = first; line < end; ++line) {
+      written |= __atomic_load_n(&range.shadow.written[line], __ATOMIC_RELAXED) == order->era;
+    }
+    counts.written |= written;
   }
 }
 
@@ -266,8 +277,9 @@ std::string hex(uint64_t x) {
 }
 
 /// The allocation around an address, if the launch's device reaches it: the one this instruction
-/// last met, or a search.
-bool range_of(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes,
+/// last met, or a search. `read`: an aligned word that is read may be the last one's rest, as
+/// compilers' atomics on bytes and halves take it.
+bool range_of(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes, bool read,
               ThreadCounts::Range*& range) {
   range = &wave.group->counts->ranges[instruction.ordinal % 64];
   if (address < range->begin || address >= range->end) {
@@ -280,7 +292,7 @@ bool range_of(Wave& wave, const Instruction& instruction, uint64_t address, size
     static_cast<Memory::Range&>(*range) = found;
     range->touched = launch.touched.of(found);
   }
-  return address + bytes <= range->end;
+  return address + bytes <= range->end || (read && bytes == 4 && address % 4 == 0);
 }
 
 /// Says why range_of() found nothing. Scalar accesses are reported for the first lane.
@@ -304,8 +316,39 @@ void report_unreached(Wave& wave, const Instruction& instruction, uint64_t addre
              launch.memory->describe(address));
 }
 
-/// Whether the lanes of a mask are neighbours, each of whose bytes follow those of the one before:
-/// nearly always. Then they are looked at as one piece.
+/// Lanes of `reached` one by one; those that reach nothing are taken out. The 64-byte segments
+/// asked for: a lane that continues the lane before it asks for no new one.
+uint64_t reach_each(Wave& wave, const Instruction& instruction, const uint64_t* addresses,
+                    size_t size, bool read, bool write, uint64_t& reached) {
+  ThreadCounts::Range* range = nullptr;
+  uint64_t segments = 0;
+  uint64_t last_segment = ~uint64_t{0};
+  uint64_t last_line = ~uint64_t{0};
+  for (uint64_t rest = reached; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    const uint64_t address = addresses[l];
+    if ((range == nullptr || address < range->begin || address + size > range->end) &&
+        !range_of(wave, instruction, address, size, read, range)) [[unlikely]] {
+      report_unreached(wave, instruction, address, size, l);
+      reached &= ~(uint64_t{1} << l);
+      range = nullptr;
+      continue;
+    }
+    const uint64_t first = address / 64;
+    const uint64_t end = (address + size - 1) / 64;
+    segments += end - first + (first == last_segment ? 0 : 1);
+    last_segment = end;
+    const uint64_t line = (address + size - 1) / kLine;
+    if (line != last_line || address / kLine != line) {
+      touch(wave, *range, address, size, read, write);
+      last_line = line;
+    }
+  }
+  return segments;
+}
+
+}  // namespace
+
 bool in_a_row(const uint64_t* addresses, uint64_t mask, size_t bytes) {
   const int first = std::countr_zero(mask);
   const int lanes = std::popcount(mask);
@@ -320,47 +363,15 @@ bool in_a_row(const uint64_t* addresses, uint64_t mask, size_t bytes) {
   return apart == 0;
 }
 
-/// Lanes of `reached` one by one; those that reach nothing are taken out. The 64-byte segments
-/// asked for: a lane that continues the lane before it asks for no new one.
-uint64_t reach_each(Wave& wave, const Instruction& instruction, const uint64_t* addresses,
-                    size_t size, uint8_t bits, uint64_t& reached) {
-  ThreadCounts::Range* range = nullptr;
-  uint64_t segments = 0;
-  uint64_t last_segment = ~uint64_t{0};
-  uint64_t last_line = ~uint64_t{0};
-  for (uint64_t rest = reached; rest != 0; rest &= rest - 1) {
-    const int l = std::countr_zero(rest);
-    const uint64_t address = addresses[l];
-    if ((range == nullptr || address < range->begin || address + size > range->end) &&
-        !range_of(wave, instruction, address, size, range)) [[unlikely]] {
-      report_unreached(wave, instruction, address, size, l);
-      reached &= ~(uint64_t{1} << l);
-      range = nullptr;
-      continue;
-    }
-    const uint64_t first = address / 64;
-    const uint64_t end = (address + size - 1) / 64;
-    segments += end - first + (first == last_segment ? 0 : 1);
-    last_segment = end;
-    const uint64_t line = (address + size - 1) / kLine;
-    if (line != last_line || address / kLine != line) {
-      touch(wave, *range, address, size, bits);
-      last_line = line;
-    }
-  }
-  return segments;
-}
-
-}  // namespace
-
 void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes,
                    bool write) {
   ThreadCounts::Range* range = nullptr;
-  if (!range_of(wave, instruction, address, bytes, range)) {
+  if (!range_of(wave, instruction, address, bytes, !write, range)) {
     report_unreached(wave, instruction, address, bytes, 0);
     return nullptr;
   }
-  touch(wave, *range, address, bytes, write ? 2 : 1);
+  wave.group->counts->written = false;
+  touch(wave, *range, address, bytes, !write, write);
   watch_read(wave, &address, 1, bytes);
   if (!write) {
     note_scalar_load(wave, instruction, address, bytes);
@@ -374,17 +385,16 @@ uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t*
     return 0;
   }
   const auto size = static_cast<size_t>(bytes);
-  const auto bits = static_cast<uint8_t>((read ? 1 : 0) | (write ? 2 : 0));
   uint64_t reached = mask;
   uint64_t segments = 0;
   const uint64_t begin = addresses[std::countr_zero(mask)];
   const uint64_t all = static_cast<uint64_t>(std::popcount(mask)) * size;
   ThreadCounts::Range* range = nullptr;
-  if (in_a_row(addresses, mask, size) && range_of(wave, instruction, begin, all, range)) {
-    touch(wave, *range, begin, all, bits);
+  if (in_a_row(addresses, mask, size) && range_of(wave, instruction, begin, all, read, range)) {
+    touch(wave, *range, begin, all, read, write);
     segments = (begin + all - 1) / 64 - begin / 64 + 1;
   } else {
-    segments = reach_each(wave, instruction, addresses, size, bits, reached);
+    segments = reach_each(wave, instruction, addresses, size, read, write, reached);
   }
   if (read) {
     watch_read(wave, addresses, reached, size);

@@ -132,8 +132,13 @@ class Memory {
 /// Which lines of 128 bytes a launch read and wrote.
 class Touched {
  public:
-  /// A byte for each line of an allocation: bit 0 read, bit 1 written.
-  uint8_t* of(const Memory::Range& range);
+  /// A byte for each line of an allocation, the first that of the allocation's begin: 1 when it was
+  /// touched. Host threads may set the same byte.
+  struct Lines {
+    uint8_t* read = nullptr;
+    uint8_t* written = nullptr;
+  };
+  Lines of(const Memory::Range& range);
   /// Adds the bytes of all lines touched.
   void count(uint64_t& read, uint64_t& written) const;
 
@@ -141,18 +146,23 @@ class Touched {
   struct Free {
     void operator()(uint8_t* lines) const { std::free(lines); }
   };
-  struct Lines {
-    std::unique_ptr<uint8_t[], Free> touched;
+  struct Bytes {
+    std::unique_ptr<uint8_t[], Free> read;
+    std::unique_ptr<uint8_t[], Free> written;
     size_t count = 0;
   };
   mutable std::shared_mutex mutex_;
-  std::map<uint64_t, Lines> allocations_;  ///< by where they begin
+  std::map<uint64_t, Bytes> allocations_;  ///< by where they begin
 };
 
 /// Host address of `bytes` at a global address that a scalar instruction uses; nullptr, with a
 /// finding, where no allocation holds them.
 void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes,
                    bool write);
+
+/// Whether the lanes of a mask are neighbours, each of whose bytes follow those of the one before:
+/// nearly always. Then they are looked at as one piece.
+bool in_a_row(const uint64_t* addresses, uint64_t mask, size_t bytes);
 
 /// Checks lanes' global addresses, each of `bytes`. Lanes that reach no allocation are taken out of
 /// the mask, with a finding. Counts what is touched.

@@ -95,6 +95,26 @@ inline void blend(uint32_t* to, const uint32_t* from, uint64_t mask, int words) 
   }
 }
 
+/// A register's lanes as DPP moves them; those that are not in `readable` become 0.
+inline void move_lanes(const DppLanes& lanes, uint64_t readable, const uint32_t* p, uint32_t* out) {
+#if WEFT_SIM_AVX512
+  if (lanes.within_rows) {
+    for (int l = 0; l < kLanes; l += 16) {
+      const __m512i from = _mm512_cvtepu8_epi32(
+          _mm_loadu_si128(reinterpret_cast<const __m128i*>(lanes.from.data() + l)));
+      const __m512i row = _mm512_loadu_si512(p + l);
+      _mm512_storeu_si512(out + l, _mm512_maskz_permutexvar_epi32(
+                                       static_cast<__mmask16>(readable >> l), from, row));
+    }
+    return;
+  }
+#endif
+  alignas(64) uint32_t all[kLanes];
+  WEFT_SIM_LANES { all[l] = p[lanes.from[l]]; }
+  std::memset(out, 0, sizeof all);
+  blend(out, all, readable, 1);
+}
+
 /// A source after lane permutation, SDWA selection, abs and neg, in `tmp`.
 [[gnu::noinline]] inline const uint32_t* modified_source(Wave& w, const Instruction& i, int k,
                                                          const uint32_t* p, uint32_t* tmp,
@@ -104,13 +124,14 @@ inline void blend(uint32_t* to, const uint32_t* from, uint64_t mask, int words) 
   if (i.dpp != Dpp::none && k == i.row->results) {
     const DppLanes& lanes = find_dpp_lanes(i);
     const uint64_t readable = dpp_readable(lanes, w.exec());
-    std::memset(moved, 0, sizeof(uint32_t) * kLanes * static_cast<size_t>(words));
     for (int word = 0; word < words; ++word) {
-      alignas(64) uint32_t all[kLanes];
-      WEFT_SIM_LANES { all[l] = p[word * kLanes + lanes.from[l]]; }
-      blend(moved + word * kLanes, all, readable, 1);
+      move_lanes(lanes, readable, p + word * kLanes, moved + word * kLanes);
     }
     p = moved;
+    if (o.select == 6 && !o.negate && !o.absolute) {
+      std::memcpy(tmp, moved, sizeof(uint32_t) * kLanes * static_cast<size_t>(words));
+      return tmp;
+    }
   }
   if (words == 2) {
     const uint32_t clear = o.absolute && type == Type::f64 ? 0x7fffffff : 0xffffffff;

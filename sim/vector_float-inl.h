@@ -39,22 +39,11 @@ template <size_t kTerms>
   return __builtin_fma(high, x4 * x4, low);
 }
 
-/// 2^x for |x| < 1020, to about 1e-15.
+/// 2^x for |x| < 1020, to about 1e-14.
 inline double exp2_double(double x) {
-  static constexpr double kInverseFactorials[] = {1.0,
-                                                  1.0,
-                                                  0.5,
-                                                  1.0 / 6,
-                                                  1.0 / 24,
-                                                  1.0 / 120,
-                                                  1.0 / 720,
-                                                  1.0 / 5040,
-                                                  1.0 / 40320,
-                                                  1.0 / 362880,
-                                                  1.0 / 3628800,
-                                                  1.0 / 39916800,
-                                                  1.0 / 479001600,
-                                                  1.0 / 6227020800.0};
+  static constexpr double kInverseFactorials[] = {
+      1.0,       1.0,        0.5,         1.0 / 6,      1.0 / 24,      1.0 / 120,
+      1.0 / 720, 1.0 / 5040, 1.0 / 40320, 1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800};
   const double n = __builtin_rint(x);
   const double p = polynomial(kInverseFactorials, (x - n) * 0.693147180559945309417);
   const auto exponent = static_cast<int32_t>(n) + 1023;

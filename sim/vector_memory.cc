@@ -1,5 +1,7 @@
 // Vector memory: flat, global, scratch and buffer loads, stores and atomics, and loads straight to
 // LDS. One row for each instruction. Addressing: CDNA 3 manual, chapters 9 and 10.
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -107,10 +109,15 @@ void shared_addresses(Wave& w, const Instruction& i, Access& access, uint64_t la
 bool raw_addresses(Access& access, const LaneSource& offset, uint64_t base, uint32_t immediate,
                    uint64_t records, int bytes, bool single) {
   const int64_t room = static_cast<int64_t>(records) - bytes;
-  uint64_t beyond = 0;
+  int64_t least = room;
   for (int l = 0; l < kLanes; ++l) {
     const uint64_t place = uint64_t{offset[l]} + immediate;
     access.address[l] = base + place;
+    least |= room - static_cast<int64_t>(place);  // negative when one of them is
+  }
+  uint64_t beyond = 0;
+  for (int l = 0; least < 0 && l < kLanes; ++l) {
+    const uint64_t place = uint64_t{offset[l]} + immediate;
     beyond |= static_cast<uint64_t>(room < static_cast<int64_t>(place)) << l;
   }
   for (uint64_t rest = single ? 0 : beyond & access.mask; rest != 0; rest &= rest - 1) {
@@ -363,8 +370,33 @@ void store_lane(uint64_t address, const uint32_t* value) {
   std::memcpy(reinterpret_cast<void*>(address), value, size_t{4} * kWords);
 }
 
+/// Four lanes' four words, four registers apart, or the other way round.
+void transpose(__m128i (&rows)[4]) {
+  const __m128i a = _mm_unpacklo_epi32(rows[0], rows[1]);
+  const __m128i b = _mm_unpackhi_epi32(rows[0], rows[1]);
+  const __m128i c = _mm_unpacklo_epi32(rows[2], rows[3]);
+  const __m128i d = _mm_unpackhi_epi32(rows[2], rows[3]);
+  rows[0] = _mm_unpacklo_epi64(a, c);
+  rows[1] = _mm_unpackhi_epi64(a, c);
+  rows[2] = _mm_unpacklo_epi64(b, d);
+  rows[3] = _mm_unpackhi_epi64(b, d);
+}
+
 template <int kWords>
 void load_words(const Access& access, uint64_t exec, uint32_t* out) {
+  if (kWords == 4 && access.mask == ~uint64_t{0} && !access.partial) {
+    for (int l = 0; l < kLanes; l += 4) {
+      __m128i rows[4];
+      for (int k = 0; k < 4; ++k) {
+        rows[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(access.address[l + k]));
+      }
+      transpose(rows);
+      for (int k = 0; k < 4; ++k) {
+        _mm_store_si128(reinterpret_cast<__m128i*>(out + k * kLanes + l), rows[k]);
+      }
+    }
+    return;
+  }
   if (access.mask == ~uint64_t{0} && !access.partial) {
     for (int l = 0; l < kLanes; ++l) {
       uint32_t value[kWords];
@@ -502,6 +534,19 @@ void load(Wave& w, const Instruction& i) {
 
 template <int kWords>
 void store_words(const Access& access, const uint32_t* data) {
+  if (kWords == 4 && access.mask == ~uint64_t{0} && !access.partial) {
+    for (int l = 0; l < kLanes; l += 4) {
+      __m128i rows[4];
+      for (int k = 0; k < 4; ++k) {
+        rows[k] = _mm_load_si128(reinterpret_cast<const __m128i*>(data + k * kLanes + l));
+      }
+      transpose(rows);
+      for (int k = 0; k < 4; ++k) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(access.address[l + k]), rows[k]);
+      }
+    }
+    return;
+  }
   for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     uint32_t value[kWords];

@@ -96,7 +96,7 @@ struct ThreadCounts {
   std::vector<uint64_t> executed;  ///< by ordinal of the instruction
   Counters counters;
   struct Range : Memory::Range {
-    uint8_t* touched = nullptr;  ///< of the launch's Touched
+    Touched::Lines touched;
   };
   /// The allocation that an instruction last found its addresses in.
   std::array<Range, 64> ranges{};
@@ -110,7 +110,8 @@ struct LdsByte {
   int32_t written = 0;  ///< as in LdsShadow
   int32_t read = 0;
   uint32_t writer = 0;
-  uint16_t state = 0;  ///< LdsState::kArriving, kStraight and kSame
+  uint32_t number = 0;
+  uint16_t state = 0;  ///< LdsState::kCounted, kStraight and kSame
 };
 struct LdsShadow {
   std::vector<uint16_t> state;   ///< LdsState
@@ -118,8 +119,10 @@ struct LdsShadow {
   /// The last read: its step << 5 | wave, and 16 where another wave read since the last barrier.
   std::vector<int32_t> read;
   std::vector<uint32_t> writer;  ///< ordinal of the instruction that wrote last
-  /// Of words whose bytes go different ways (LdsState::kSplit), in place of what is above.
-  std::unordered_map<uint32_t, std::array<LdsByte, 4>> bytes;
+  std::vector<uint32_t> number;  ///< of that operation among its wave's; 0: it needs no wait
+  /// Of words whose bytes go different ways (LdsState::kSplit), in place of what is above. Empty:
+  /// there were none.
+  std::vector<std::array<LdsByte, 4>> bytes;
   /// Of words where atomics were done: the clock of the waves that met there.
   std::unordered_map<uint32_t, std::array<int32_t, 16>> met;
   WaveOrder met_order;  ///< what they knew of global memory
@@ -129,6 +132,7 @@ struct LdsShadow {
   /// Likewise of those that several waves read: each one's last read. Kept where `flags` is set.
   std::unordered_map<uint32_t, std::array<int32_t, 16>> readers;
   int32_t ordered = 0;  ///< steps up to this one were before the last barrier
+  int32_t settled = 0;  ///< and these writes had been waited for, too
   bool flags = false;   ///< waves wait for each other's stores (sim/spin.h)
 };
 

@@ -29,6 +29,68 @@ __global__ void register_never_written(int* out) {
   out[threadIdx.x] = x;  // FAULT register_never_written
 }
 
+/// One half of a register is nobody's, whichever way the other one came there.
+__global__ void half_never_written(int* out) {
+  int x;
+  asm volatile(
+      "v_and_b32 v17, 0xffff0000, v17\n"
+      "v_or_b32 v17, %1, v17\n"  // v17's upper half is what it was
+      "v_and_b32 v18, 0xffff, v17\n"
+      "v_alignbit_b32 %0, v17, v18, 24"  // with a byte of it
+      : "=v"(x)
+      : "v"(threadIdx.x)
+      : "v17", "v18");
+  out[threadIdx.x] = x;  // FAULT half_never_written
+}
+
+/// No fault: halves and bytes of registers that nobody wrote are filled one after the other.
+__global__ void halves_one_by_one(int* out) {
+  int x;
+  int y;
+  int z;
+  asm volatile(
+      "v_and_b32 v17, 0xffff0000, v17\n"
+      "v_or_b32 v17, %3, v17\n"
+      "v_and_b32 v17, 0xffff, v17\n"
+      "v_lshl_or_b32 %0, %3, 16, v17\n"
+      "s_mov_b32 s40, 0x07060100\n"
+      "v_perm_b32 v18, v18, %3, s40\n"  // the low half from the thread's number
+      "s_mov_b32 s40, 0x05040100\n"
+      "v_perm_b32 %1, %3, v18, s40\n"
+      "s_mov_b32 s40, 0xffff\n"
+      "v_bfi_b32 v19, s40, %3, v19\n"
+      "v_lshlrev_b32 v19, 16, v19\n"
+      "v_lshrrev_b32 %2, 16, v19"
+      : "=&v"(x), "=&v"(y), "=&v"(z)
+      : "v"(threadIdx.x)
+      : "v17", "v18", "v19", "s40");
+  out[threadIdx.x] = x + y + z;
+}
+
+/// No fault: atomics on halves go by whole words, and the last one may be half of the allocation.
+__global__ void atomic_on_last_half(unsigned short* out) {
+  __scoped_atomic_fetch_add(out + 2, (unsigned short)threadIdx.x, __ATOMIC_RELAXED,
+                            __MEMORY_SCOPE_DEVICE);
+}
+
+__global__ void unaligned_pairs(int* out) {
+  __shared__ char data[64 * 17 + 4];
+  const unsigned at = (unsigned)(unsigned long)(LDS char*)&data[17 * threadIdx.x];
+  int low;
+  int high;
+  asm volatile(
+      "ds_write2_b32 %2, %3, %4 offset1:1\n"
+      "s_waitcnt lgkmcnt(0)\n"
+      "ds_read2_b32 v[20:21], %2 offset1:1\n"
+      "s_waitcnt lgkmcnt(0)\n"
+      "v_mov_b32 %0, v20\n"
+      "v_mov_b32 %1, v21"
+      : "=&v"(low), "=&v"(high)
+      : "v"(at), "v"(threadIdx.x), "v"(threadIdx.x + 1)
+      : "v20", "v21", "memory");
+  out[threadIdx.x] = low + high;
+}
+
 /// Of the mask, four lanes are nobody's.
 __global__ void mask_never_written(int* out) {
   int x;

@@ -220,6 +220,24 @@ class Contract(Command):
         self.assertIn("counts say at least", tuned.decode())
         self.fails(USAGE, "tune", "swiglu_quant", *device, "--in-a-row", 4, says=["4 launches in a row"])
 
+    def test_one_kernel_on_the_simulator(self):
+        code = pathlib.Path(WEFT).parent / "sim" / "ordinary.gfx942.co"
+        if not code.exists():
+            self.skipTest("this build has no simulator")
+        add = ("bench", "kernel", code, "--name", "add", "--grid", 5, "--block", 64)
+        memory = ("f32:256", "f32:256", "f32:256")
+        text = self.ok(*add, *memory, "i32=256").decode()
+        self.assertIn("add on gfx942: 5 workgroups, 5 waves", text)
+        self.assertRegex(text, r"[0-9.]+ million vector instructions of waves a second and core")
+        wrong = weft(*add, *memory, "i32=257")
+        self.assertEqual(wrong.returncode, 1)
+        self.assertIn(b"out of bounds: in kernel add", wrong.stdout)
+        self.fails(USAGE, *add, "f32", says=["'f32' is no argument of a kernel"])
+        self.fails(USAGE, *add, *memory, says=["28 bytes of arguments"])
+        self.fails(USAGE, "bench", "kernel", code, says=["--name", "reduce"])
+        self.fails(USAGE, *add, "--device", "cpu", says=["sim:gfx950"])
+        self.fails(INPUT, "bench", "kernel", code.parent / "none", says=["none"])
+
     def test_missing_device(self):
         for device in ("cuda", "cuda:3", "hip", "sim:gfx942"):
             self.fails(DEVICE, "score", "--model", GOLDENS / "llama-f32", "--ids", "1",

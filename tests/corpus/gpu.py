@@ -5,6 +5,8 @@ Any `libamdhip64.so` will do; the simulator's (libweft-amdhip64.so) also counts 
 
 import ctypes
 import dataclasses
+import os
+import pathlib
 import re
 import struct
 import time
@@ -35,6 +37,10 @@ TYPES = {
     np.dtype(ml_dtypes.float8_e5m2): "fp8e5",
     np.dtype(ml_dtypes.float8_e5m2fnuz): "fp8e5b16",
 }
+# The types that `weft bench kernel` fills memory with, for these.
+BENCH_TYPES = {"fp64": "f64", "fp32": "f32", "fp16": "f16", "bf16": "bf16"}
+# Launches return when they have ended, so that their time and their findings are their own.
+os.environ["HIP_LAUNCH_BLOCKING"] = "1"
 TO_DEVICE, TO_HOST = 1, 2
 MINOR_VERSION = 61  # hipDeviceAttributeComputeCapabilityMinor
 PACKED, PACKED_BYTES, PACKED_END = 1, 2, 3  # HIP_LAUNCH_PARAM_...
@@ -99,9 +105,11 @@ class Counts:
 
 
 class Gpu:
-    """One simulated GPU of a target. Arrays live until `release()`."""
+    """One simulated GPU of a target. Arrays live until `release()`. `keep`: a folder that gets each
+    launch's code object, and commands.txt, which runs them again with `weft bench kernel`."""
 
-    def __init__(self, library, target):
+    def __init__(self, library, target, keep=None):
+        self.keep = keep
         self.hip = ctypes.CDLL(library)
         self.hip.hipGetErrorName.restype = ctypes.c_char_p
         for name in ("weft_sim_findings", "weft_sim_counters"):
@@ -189,9 +197,10 @@ class Gpu:
         kinds = [k for k in signature.values() if k != "constexpr"]
         grid = tuple(grid) + (1,) * (3 - len(grid))
         # Behind the kernel's own arguments come two scratch buffers.
+        scratch_sizes = (meta.global_scratch_size, meta.profile_scratch_size)
         scratch = [
             self.zeros(size * int(np.prod(grid)), np.uint8).address.value if size else 0
-            for size in (meta.global_scratch_size, meta.profile_scratch_size)
+            for size in scratch_sizes
         ]
         for kind, value in zip(kinds + ["*i8", "*i8"], [*arguments, *scratch], strict=True):
             if kind[0] == "*":
@@ -200,8 +209,35 @@ class Gpu:
             packed += b"\0" * (-len(packed) % struct.calcsize(form)) + struct.pack(
                 "<" + form, value
             )
+        if self.keep:
+            sizes = [size * int(np.prod(grid)) for size in scratch_sizes]
+            self.keep_launch(compiled, grid, list(zip(kinds, arguments, strict=True)), sizes)
         self.run(function, grid, 64 * meta.num_warps, meta.shared, packed)
         return compiled
+
+    def keep_launch(self, compiled, grid, arguments, scratch_sizes):
+        meta = compiled.metadata
+        folder = pathlib.Path(self.keep)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{meta.name}-{self.counts.launches}.{self.target}.co"
+        path.write_bytes(compiled.asm["hsaco"])
+        texts = []
+        for kind, value in arguments:
+            if isinstance(value, Array):
+                size = value.dtype.itemsize
+                element = BENCH_TYPES.get(kind[1:], f"i{8 * size}")
+                texts.append(f"{element}:{max(1, value.bytes // size)}")
+            else:
+                texts.append(f"{BENCH_TYPES.get(kind, kind)}={value!r}")
+        texts += [f"i8:{size}" if size else "i64=0" for size in scratch_sizes]
+        with open(folder / "commands.txt", "a") as commands:
+            print(
+                f"weft bench kernel {path} --device sim:{self.target}",
+                f"--grid {','.join(map(str, grid))} --block {64 * meta.num_warps}",
+                f"--lds {meta.shared}",
+                *texts,
+                file=commands,
+            )
 
     def function(self, code, name):
         if code not in self.modules:

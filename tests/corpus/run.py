@@ -3,13 +3,14 @@
 Triton's public wheel for gfx942 and gfx950, run on the simulator and held against numpy.
 
     run.py LIBRARY [--target T] [--case GLOB] [--random N] [--first K] [--seed S] [--jobs J]
-           [--table FILE]
+           [--table FILE] [--keep FOLDER]
 
 LIBRARY is libweft-amdhip64.so, the simulator that answers HIP's calls. A case fails where a number is
 wrong or the simulator accuses a launch. Prints a line for each failure, then the table of kernels, with
 the vector instructions of waves that the simulator executed for each second of processor time.
 --random N makes N kernels at random, the first from the number K (otherwise from the seed).
---table FILE has the table written there as well.
+--table FILE has the table written there as well; --keep FOLDER the code objects of all launches, and
+commands.txt, which runs each again by `weft bench kernel`.
 Exit codes: 0 all right, 1 not, 77 where Python's packages are missing: `scripts/setup corpus` brings
 them into build/corpus, which is used by itself.
 """
@@ -64,9 +65,9 @@ class Row:
     counts: Counts
 
 
-def run_all(library, target, name, attempts):
+def run_all(library, target, keep, name, attempts):
     """Runs functions of a GPU, each with a label. A row of the table, and failures."""
-    gpu = Gpu(library, target)
+    gpu = Gpu(library, target, keep)
     failures = []
     for label, attempt in attempts:
         try:
@@ -77,7 +78,7 @@ def run_all(library, target, name, attempts):
     return Row(name, target, len(attempts), failures, gpu.counts)
 
 
-def run_case(library, target, name, seed):
+def run_case(library, target, keep, name, seed):
     chosen = next(c for c in CASES if c.name == name)
 
     def attempt(index, variant):
@@ -85,14 +86,16 @@ def run_case(library, target, name, seed):
         label = ", ".join(f"{k}={getattr(v, '__name__', v)}" for k, v in variant.items())
         return label, lambda gpu: chosen.run(gpu, rng, **variant)
 
-    return run_all(library, target, name, [attempt(k, v) for k, v in enumerate(chosen.variants)])
+    attempts = [attempt(k, v) for k, v in enumerate(chosen.variants)]
+    return run_all(library, target, keep, name, attempts)
 
 
-def run_random(library, target, first, count):
+def run_random(library, target, keep, first, count):
     seeds = range(first, first + count)
     return run_all(
         library,
         target,
+        keep,
         f"random from {first}",
         [(str(s), lambda gpu, s=s: random_kernels.run(gpu, s)) for s in seeds],
     )
@@ -104,26 +107,32 @@ def main():
     parser.add_argument("--target", choices=TARGETS)
     parser.add_argument("--case", default="*")
     parser.add_argument("--table", type=pathlib.Path)
+    parser.add_argument("--keep", type=pathlib.Path)
     parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--first", type=int)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
-    library, seed = arguments.library, arguments.seed
+    library, seed, keep = arguments.library, arguments.seed, arguments.keep
     first = seed if arguments.first is None else arguments.first
     print(f"corpus: seed {seed}, Triton {triton.__version__}", flush=True)
 
     results, failed = [], 0
     with concurrent.futures.ProcessPoolExecutor(arguments.jobs) as pool:
         jobs = [
-            pool.submit(run_case, library, target, case.name, seed)
+            pool.submit(run_case, library, target, keep, case.name, seed)
             for case in CASES
             for target in case.targets
             if fnmatch.fnmatch(case.name, arguments.case) and arguments.target in (None, target)
         ]
         jobs += [
             pool.submit(
-                run_random, library, target, first + k, min(RANDOM_AT_ONCE, arguments.random - k)
+                run_random,
+                library,
+                target,
+                keep,
+                first + k,
+                min(RANDOM_AT_ONCE, arguments.random - k),
             )
             for k in range(0, arguments.random, RANDOM_AT_ONCE)
             for target in TARGETS
