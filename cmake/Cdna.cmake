@@ -35,8 +35,9 @@ foreach(source IN LISTS cdna_sources)
     list(APPEND cdna_objects ${object})
     string(APPEND cdna_list "WEFT_CODE_OBJECT(${name}, ${target})\n")
     string(APPEND cdna_assembly
-      ".balign 4096\n.global weft_cdna_${name}_${target}\nweft_cdna_${name}_${target}:\n"
-      ".incbin \"${object}\"\n.global weft_cdna_${name}_${target}_end\n"
+      ".balign 4096\n.global weft_cdna_${name}_${target}\n.hidden weft_cdna_${name}_${target}\n"
+      "weft_cdna_${name}_${target}:\n.incbin \"${object}\"\n"
+      ".global weft_cdna_${name}_${target}_end\n.hidden weft_cdna_${name}_${target}_end\n"
       "weft_cdna_${name}_${target}_end:\n")
   endforeach()
 endforeach()
