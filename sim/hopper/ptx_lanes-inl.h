@@ -31,6 +31,18 @@ inline Bits<T> to_bits(T value) {
   }
 }
 
+/// each_lane(), faster where all are meant.
+template <class F>
+inline void every_lane(uint32_t mask, F&& f) {
+  if (mask == ~0u) {
+    for (uint32_t i = 0; i < kLanes; ++i) {
+      f(i);
+    }
+  } else {
+    each_lane(mask, f);
+  }
+}
+
 template <auto kFunction, class D, class... A, size_t... I>
 inline void apply(Warp& warp, const Instruction& in, uint32_t mask, std::index_sequence<I...>) {
   Bits<D>* d = warp.out<Bits<D>>(in.o[0]);

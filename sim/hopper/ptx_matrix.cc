@@ -78,7 +78,7 @@ Step multiply(Warp& warp, const Instruction& in, uint32_t mask) {
   for (int i = 0; i < 16; ++i) {
     for (int k = 0; k < kDepth; ++k) {
       for (int j = 0; j < 8; ++j) {
-        sums[i][j] += a[i][k] * b[k][j];
+        sums[i][j] = std::fma(a[i][k], b[k][j], sums[i][j]);  // a product is exact
       }
     }
   }

@@ -57,7 +57,7 @@ Step load(Warp& warp, const Instruction& in, uint32_t mask) {
       continue;
     }
     S* d = warp.out<S>(in.o[e]);
-    each_lane(mask, [&](uint32_t i) {
+    every_lane(mask, [&](uint32_t i) {
       M value;
       std::memcpy(&value, places[i] + static_cast<size_t>(e) * sizeof(M), sizeof(M));
       d[i] = static_cast<S>(
@@ -82,7 +82,7 @@ Step store(Warp& warp, const Instruction& in, uint32_t mask) {
   }
   for (uint32_t e = 0; e < count; ++e) {
     const S* a = warp.in<S>(in.o[1 + e]);
-    each_lane(mask, [&](uint32_t i) {
+    every_lane(mask, [&](uint32_t i) {
       const auto value = static_cast<M>(a[i]);
       std::memcpy(places[i] + e * sizeof(M), &value, sizeof(M));
     });
@@ -357,36 +357,76 @@ bool Grid::known(uintptr_t address, size_t bytes) const {
   return memory_map.bytes == 0 || accessible(address, bytes);
 }
 
+namespace {
+
+/// Whether bytes of the cluster's shared memory, by their addresses in the window, are of one CTA.
+bool in_window(const Warp& warp, uint64_t low, uint64_t bytes) {
+  return bytes <= (1u << window::kRankShift) && shared_at(warp, low, bytes) != nullptr;
+}
+
+bool reachable(const Warp& warp, Space space, uint64_t low, uint64_t bytes) {
+  if (space == Space::shared) {
+    return in_window(warp, low, bytes);
+  }
+  const Grid& grid = *warp.grid;
+  if (low - reinterpret_cast<uintptr_t>(grid.arenas.data()) < grid.arenas.size()) {
+    return in_window(warp, low - reinterpret_cast<uintptr_t>(warp.cta->arena), bytes);
+  }
+  return grid.known(low, bytes);
+}
+
+}  // namespace
+
 bool locate(Warp& warp, uint32_t mask, Space space, Slot base, bool wide, int64_t displacement,
             size_t bytes, size_t alignment, Places& places) {
-  Grid& grid = *warp.grid;
-  const auto arenas = reinterpret_cast<uintptr_t>(grid.arenas.data());
-  const auto arena = reinterpret_cast<uintptr_t>(warp.cta->arena);
-  for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-    const auto i = static_cast<uint32_t>(__builtin_ctz(rest));
-    uint64_t address = wide ? warp.in<uint64_t>(base)[i] : warp.in<uint32_t>(base)[i];
-    address += static_cast<uint64_t>(displacement);
-    bool good = (address & (alignment - 1)) == 0;
-    if (space == Space::shared) {
-      if (!wide) {
-        address &= 0xffffffffu;
-      }
-      std::byte* place = shared_at(warp, address, bytes);
-      good = good && place != nullptr;
-      places[i] = place;
-    } else {
-      if (address - arenas < grid.arenas.size()) {  // generic, of the cluster's shared memory
-        good = good && shared_at(warp, address - arena, bytes) != nullptr;
-      } else {
-        good = good && grid.known(address, bytes);
-      }
-      places[i] = reinterpret_cast<std::byte*>(address);
+  if (mask == 0) {
+    return true;
+  }
+  // All lanes' addresses, those that do not count replaced by one that does.
+  uint64_t addresses[kLanes];
+  const auto by = static_cast<uint64_t>(displacement);
+  if (wide) {
+    const uint64_t* a = warp.in<uint64_t>(base);
+    for (int i = 0; i < kLanes; ++i) {
+      addresses[i] = a[i] + by;
     }
-    if (!good) {
-      return fault_at(warp, i, space, address, bytes, alignment);
+  } else {
+    const uint32_t* a = warp.in<uint32_t>(base);
+    for (int i = 0; i < kLanes; ++i) {
+      addresses[i] = static_cast<uint32_t>(a[i] + by);
     }
   }
-  return true;
+  if (mask != ~0u) {
+    const uint64_t one = addresses[__builtin_ctz(mask)];
+    for (int i = 0; i < kLanes; ++i) {
+      addresses[i] = (mask >> i & 1) != 0 ? addresses[i] : one;
+    }
+  }
+  uint64_t low = ~0ull;
+  uint64_t high = 0;
+  uint64_t bits = 0;
+  for (const uint64_t address : addresses) {
+    low = std::min(low, address);
+    high = std::max(high, address);
+    bits |= address;
+  }
+  std::byte* const origin = space == Space::shared ? warp.cta->arena : nullptr;
+  for (int i = 0; i < kLanes; ++i) {
+    places[static_cast<size_t>(i)] = origin + addresses[i];
+  }
+  constexpr uint64_t kNear = 1u << 16;
+  if ((bits & (alignment - 1)) == 0 && high - low < kNear &&
+      reachable(warp, space, low, high - low + bytes)) {
+    return true;
+  }
+  bool good = true;
+  each_lane(mask, [&](uint32_t i) {
+    const uint64_t address = addresses[i];
+    if (good && ((address & (alignment - 1)) != 0 || !reachable(warp, space, address, bytes))) {
+      good = fault_at(warp, i, space, address, bytes, alignment);
+    }
+  });
+  return good;
 }
 
 Found find_memory(const Statement& statement) {
