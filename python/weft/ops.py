@@ -146,7 +146,7 @@ def rmsnorm_quant(x, weight, residual=None, epsilon=1e-5, group=0, fnuz=False):
 
     scale = max(largest |v|, 1e-10) / largest fp8 number, over each row (group 0: scales [rows, 1]) or over each
     128 columns of it (group 128: scales [rows, ceil(columns / 128)], column-major, as gemm_fp8_blockwise reads
-    them fastest). `fnuz`: float8_e4m3fnuz, else float8_e4m3fn.
+    them fastest). `fnuz`: float8_e4m3fnuz, else float8_e4m3fn. columns must be a multiple of 16 here.
     """
     return _rmsnorm_quant(x, weight, residual, epsilon, group, fnuz)
 
