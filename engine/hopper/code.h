@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "base/activation.h"
 #include "ops/linear/hopper_layout.h"
 #include "ops/sample/op.h"
 
@@ -38,9 +39,11 @@ struct Splits {
   int32_t window = 0;  ///< keys, the query's own included; 0: all
 };
 
+inline constexpr int kMostRopes = 2;
+
 struct BeginStepCode {
-  Place inverse_frequencies = kNowhere;  ///< f32 [half]
-  int32_t half = 0;                      ///< pairs of elements that turn
+  Place inverse_frequencies = kNowhere;  ///< f32 [ModelShape::ropes, ModelShape::rope_half]
+  float scale[kMostRopes] = {1, 1};      ///< of cosines and sines
 };
 
 /// Of sequences first .. last - 1.
@@ -60,6 +63,7 @@ struct NormAddCode {
   Place residual = kNowhere;  ///< the worker's own
   int32_t columns = 0;
   float epsilon = 0;
+  float weight_offset = 0;  ///< weights are stored less this
   float scale = 1;
   Version source = kPlain;   ///< of x
   Version version = kPlain;  ///< of the residual
@@ -75,12 +79,22 @@ struct Segment {
 };
 inline constexpr int kMostSegments = 3;
 
+/// How the row that a product multiplies is made of what is in memory.
+enum class RowForm : uint8_t {
+  plain,       ///< as it is
+  rms_norm,    ///< times the norm's weights, and the sums times its factor
+  layer_norm,  ///< of at most kMostLayerNorm elements
+  merged,      ///< of attention's partials
+};
+inline constexpr int kMostLayerNorm = 6144;
+
 /// The rows of all sequences times weights [columns, k] that are in the worker's stream.
 struct ProductCode {
-  Place row = kNowhere;          ///< or, `merged`, attention's partials
-  Place norm_weight = kNowhere;  ///< of an RMSNorm of the row, bf16 [k]; kNowhere: none
-  Place up_bias = kNowhere;      ///< gated_linear: a segment's bias is the gate's
-  float epsilon = 0;             ///< the norm's
+  Place row = kNowhere;  ///< or, RowForm::merged, attention's partials
+  Place norm_weight = kNowhere, norm_bias = kNowhere;  ///< bf16 [k]
+  Place up_bias = kNowhere;  ///< gated_linear: a segment's bias is the gate's
+  float epsilon = 0;         ///< the norm's
+  float weight_offset = 0;   ///< the norm's weights are stored less this
   int32_t k = 0;
   int32_t first = 0;        ///< of the columns, in the whole product
   uint32_t stream = 0;      ///< of the first page, in units of 16 bytes from the worker's stream
@@ -88,11 +102,13 @@ struct ProductCode {
   Splits splits;            ///< of the partials
   float alpha = 1;          ///< of the sums, biases included; of one segment alone
   Version prior = kPlain;   ///< of what they are added to, `accumulate`
-  uint8_t accumulate = 0;   ///< to what is in out; of one segment alone
-  uint8_t merged = 0;       ///< the row is attention's splits
-  uint8_t streamed = 0;     ///< rows come slice by slice: kOperands alone
-  uint8_t compressed = 0;   ///< the weights (see ops/linear/hopper_compress.h)
-  uint8_t fold = 0;         ///< of the last unit (see ops/linear/hopper.cuh)
+  float soft_cap = 0;       ///< of what is written; 0: none
+  Activation activation = Activation::none;  ///< of the sums, or of the gate's
+  RowForm form = RowForm::plain;
+  uint8_t accumulate = 0;  ///< to what is in out; of one segment alone
+  uint8_t streamed = 0;    ///< rows come slice by slice: kOperands alone
+  uint8_t compressed = 0;  ///< the weights (see ops/linear/hopper_compress.h)
+  uint8_t fold = 0;        ///< of the last unit (see ops/linear/hopper.cuh)
   Segment segment[kMostSegments];
 };
 
@@ -109,9 +125,12 @@ struct AttentionCode {
   int32_t first = 0, last = 0;
   int32_t split = 0;
   Splits splits;
-  float scale = 1;  ///< of q.k
+  float scale = 1;     ///< of q.k
+  float soft_cap = 0;  ///< of scores; 0: none
   float epsilon = 0;
+  float weight_offset = 0;  ///< norms' weights are stored less this
   uint32_t whole_norm = 0;  ///< norms are over all heads together
+  int32_t rope = 0;         ///< which of the model's; below 0: heads do not turn
 };
 
 /// Merges attention's splits of query heads first .. last - 1, of all sequences, to operands.
@@ -165,7 +184,7 @@ struct Code : CodeHead {
 
   constexpr Code() : begin_step() {}
 };
-static_assert(sizeof(Code) == 192);  // a multiple of 16
+static_assert(sizeof(Code) == 208);  // a multiple of 16
 
 /// What every code of a program shares.
 struct ModelShape {
@@ -174,7 +193,13 @@ struct ModelShape {
   int32_t group = 0;     ///< query heads to a KV head
   int32_t capacity = 0;  ///< positions of the KV cache
   int32_t vocabulary = 0;
+  int32_t ropes = 1;
+  int32_t rope_half = 0;  ///< pairs of a head's elements that turn
   bool kv_f32 = false;
+  /// Some layer has what few models have: soft caps, LayerNorms, norms' weights that are stored
+  /// less something, an FFN without a gate or with another activation than SiLU, heads that turn in
+  /// part or not at all.
+  bool general = false;
 };
 
 inline constexpr int kMostEos = 8;

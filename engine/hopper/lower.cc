@@ -48,8 +48,10 @@ std::vector<bool> operand_buffers(const Program& program) {
   std::vector<bool> operands(program.buffers.size(), false);
   for (int32_t i = 0; i < std::ssize(program.operations); ++i) {
     const auto& body = program.operations[static_cast<size_t>(i)].body;
+    const auto* linear = std::get_if<LinearOp>(&body);
     const bool made_whole = std::holds_alternative<GatedLinearOp>(body) ||
-                            std::holds_alternative<AttentionCombineOp>(body);
+                            std::holds_alternative<AttentionCombineOp>(body) ||
+                            (linear != nullptr && linear->activation != Activation::none);
     for (const BufferId id : written_by(program, i)) {
       operands[static_cast<size_t>(id)] = made_whole && program.sequences > 1;
     }
@@ -86,6 +88,23 @@ std::vector<bool> events_in_data(const Program& program, const std::vector<bool>
   }
   return result;
 }
+
+/// Whether an operation has what ModelShape::general names.
+struct IsGeneral {
+  bool operator()(const LayerNormOp& /*op*/) const { return true; }
+  bool operator()(const RmsNormOp& op) const { return op.weight_offset != 0; }
+  bool operator()(const LinearOp& op) const {
+    return op.activation != Activation::none || op.soft_cap > 0;
+  }
+  bool operator()(const GatedLinearOp& op) const { return op.activation != Activation::silu; }
+  bool operator()(const AttentionOp& op) const {
+    return op.soft_cap > 0 || op.weight_offset != 0 || op.unturned > 0;
+  }
+  template <class Op>
+  bool operator()(const Op& /*op*/) const {
+    return false;
+  }
+};
 
 /// Lowers the instructions of one worker.
 class WorkerLowering {
@@ -210,6 +229,30 @@ class WorkerLowering {
     return base == kNowhere ? base : base + column * size_of(Element::bf16);
   }
 
+  /// The tile of a product's out.
+  Result<Segment> segment_of(BufferId out, const WeightRef& bias_ref, int64_t n) const {
+    const Range columns = instruction_->tile;
+    Segment segment;
+    segment.version = version(out);
+    segment.out = buffer(out);
+    if (segment.version != kOperands) {  // columns lie one after the other
+      segment.out += columns.begin * size_of(Element::f32);
+    }
+    WEFT_ASSIGN(segment.bias, bias(bias_ref, columns.begin));
+    segment.columns = static_cast<uint32_t>(columns.size());
+    segment.stride = static_cast<int32_t>(n);
+    return segment;
+  }
+  /// Which of the model's ropes turns attention's heads: that whose angles it reads.
+  int32_t rope_of(const AttentionOp& op) const {
+    for (const Operation& operation : program_.operations) {
+      const auto* angles = std::get_if<RopeAnglesOp>(&operation.body);
+      if (angles != nullptr && angles->cosines == op.cosines && op.unturned < op.head_dim) {
+        return static_cast<int32_t>(angles->rope);
+      }
+    }
+    return -1;
+  }
   static Splits splits_of(const AttentionOp& op) {
     return {static_cast<int32_t>(op.splits), static_cast<int32_t>(op.window)};
   }
@@ -221,14 +264,16 @@ class WorkerLowering {
   /// attention's splits merged. The program makes it a buffer of the worker's own.
   struct InputRow {
     BufferId made = kNone - 1;  ///< the buffer that is not made
+    RowForm form = RowForm::plain;
     Place row = kNowhere;
-    Place norm_weight = kNowhere;
-    float epsilon = 0;
     Version source = kPlain;
-    bool merged = false;
+    Place norm_weight = kNowhere, norm_bias = kNowhere;
+    float epsilon = 0;
+    float weight_offset = 0;
     Splits splits = {};
   };
   void leave_to_product(const InputRow& row) {
+    WEFT_CHECK(program_.buffers[static_cast<size_t>(row.made)].space == Space::worker);
     input_row_ = row;
     product_input_ = kNone - 1;  // what follows is not joined to a product of an earlier row
     left_to_product_ = true;
@@ -292,9 +337,11 @@ class WorkerLowering {
     WEFT_CHECK(row.source != kPlain);
     ProductCode& product = begin(opcode, code_.product);
     product.row = row.row;
+    product.form = row.form;
     product.norm_weight = row.norm_weight;
+    product.norm_bias = row.norm_bias;
     product.epsilon = row.epsilon;
-    product.merged = row.merged ? 1 : 0;
+    product.weight_offset = row.weight_offset;
     product.splits = row.splits;
     product.source = row.source;
     product.k = static_cast<int32_t>(k);
@@ -317,6 +364,7 @@ class WorkerLowering {
            product.fold == 0 && (product.compressed != 0) == compressed() &&
            code.segments < kMostSegments && op.out != program_.logits && op.alpha == 1 &&
            product.alpha == 1 && !op.accumulate && product.accumulate == 0 &&
+           op.activation == Activation::none && product.activation == Activation::none &&
            (instruction_->signal == kNone || in_data_[static_cast<size_t>(instruction_->signal)]);
   }
   /// How a product's rows come: shared memory for all of what a worker would have to make again.
@@ -349,31 +397,44 @@ class WorkerLowering {
     embed.last = static_cast<int32_t>(instruction_->rows.end);
     return {};
   }
+  /// All of the model's ropes, which a step begins with, are one code.
   Status operator()(const RopeAnglesOp& op) {
-    if (op.rope > 0) {
-      return without_kernel("layers have RoPE of two kinds");
+    WEFT_CHECK(op.half == out_.shape.rope_half);
+    joined_ = op.rope > 0;
+    WEFT_CHECK(joined_ == !codes().empty() && op.rope < kMostRopes);
+    if (!joined_) {
+      begin(Opcode::begin_step, code_.begin_step).inverse_frequencies =
+          buffer(op.inverse_frequencies);
     }
-    if (op.scale != 1) {
-      return without_kernel(fmt::format("RoPE scales cosines and sines by {}", op.scale));
-    }
-    BeginStepCode& step = begin(Opcode::begin_step, code_.begin_step);
-    step.inverse_frequencies = buffer(op.inverse_frequencies);
-    step.half = static_cast<int32_t>(op.half);
+    BeginStepCode& step = joined_ ? codes().back().begin_step : code_.begin_step;
+    step.scale[op.rope] = op.scale;
     return {};
   }
-  Status operator()(const LayerNormOp&) { return without_kernel("norms are LayerNorms"); }
-  Status operator()(const RmsNormOp& op) {
-    if (op.weight_offset != 0) {
-      return without_kernel(fmt::format("norms' weights are stored less {}", op.weight_offset));
+  Status operator()(const LayerNormOp& op) {
+    if (op.columns > kMostLayerNorm) {
+      return without_kernel(
+          fmt::format("a LayerNorm of {} elements, more than {}", op.columns, kMostLayerNorm));
     }
+    InputRow row{.made = op.out,
+                 .form = RowForm::layer_norm,
+                 .row = buffer(op.x),
+                 .source = source(op.x),
+                 .epsilon = op.epsilon};
+    WEFT_ASSIGN(row.norm_weight, weight(op.weight));
+    WEFT_ASSIGN(row.norm_bias, weight(op.bias));
+    leave_to_product(row);
+    return {};
+  }
+  Status operator()(const RmsNormOp& op) {
     WEFT_ASSIGN(const Place norm_weight, weight(op.weight));
     if (op.residual == kNone) {
-      WEFT_CHECK(program_.buffers[static_cast<size_t>(op.out)].space == Space::worker);
       leave_to_product({.made = op.out,
+                        .form = RowForm::rms_norm,
                         .row = buffer(op.x),
+                        .source = source(op.x),
                         .norm_weight = norm_weight,
                         .epsilon = op.epsilon,
-                        .source = source(op.x)});
+                        .weight_offset = op.weight_offset});
       return {};
     }
     NormAddCode& norm = begin(Opcode::norm_add, code_.norm_add);
@@ -382,25 +443,15 @@ class WorkerLowering {
     norm.residual = buffer(op.residual);
     norm.columns = static_cast<int32_t>(op.columns);
     norm.epsilon = op.epsilon;
+    norm.weight_offset = op.weight_offset;
     norm.scale = op.scale;
     norm.source = source(op.x);
     norm.version = version(op.residual);
     return {};
   }
   Status operator()(const LinearOp& op) {
-    if (op.activation != Activation::none) {
-      return without_kernel("the FFN has no gate");
-    }
-    if (op.soft_cap > 0) {
-      return without_kernel(fmt::format("logits have a soft cap of {}", op.soft_cap));
-    }
     const Range columns = instruction_->tile;
-    Segment segment;
-    segment.out = buffer(op.out) + columns.begin * size_of(Element::f32);
-    segment.version = version(op.out);
-    WEFT_ASSIGN(segment.bias, bias(op.bias, columns.begin));
-    segment.columns = static_cast<uint32_t>(columns.size());
-    segment.stride = static_cast<int32_t>(op.n);
+    WEFT_ASSIGN(const Segment segment, segment_of(op.out, op.bias, op.n));
     WEFT_TRY(weight(op.weight));
 
     joined_ = joins_product(op);
@@ -411,6 +462,8 @@ class WorkerLowering {
       code->product.alpha = op.alpha;
       code->product.accumulate = op.accumulate ? 1 : 0;
       code->product.prior = op.accumulate ? source(op.out) : kPlain;
+      code->product.activation = op.activation;
+      code->product.soft_cap = op.soft_cap;
     }
     code->product.segment[code->segments++] = segment;
     add_units(*code, columns, op.weight);
@@ -418,24 +471,14 @@ class WorkerLowering {
     return {};
   }
   Status operator()(const GatedLinearOp& op) {
-    if (op.activation != Activation::silu) {
-      return without_kernel(fmt::format("the FFN's activation is {}", name_of(op.activation)));
-    }
     const Range columns = instruction_->tile;
     WEFT_TRY(begin_product(Opcode::gated_linear, op.k, op.a));
     ProductCode& product = code_.product;
-    Segment& segment = product.segment[0];
-    segment.version = version(op.out);
-    segment.out = buffer(op.out);
-    if (segment.version != kOperands) {  // columns lie one after the other
-      segment.out += columns.begin * size_of(Element::f32);
-    }
-    WEFT_ASSIGN(segment.bias, bias(op.gate_bias, columns.begin));
+    WEFT_ASSIGN(product.segment[0], segment_of(op.out, op.gate_bias, op.n));
     WEFT_ASSIGN(product.up_bias, bias(op.up_bias, columns.begin));
     WEFT_TRY(weight(op.gate));
     WEFT_TRY(weight(op.up));
-    segment.columns = static_cast<uint32_t>(columns.size());
-    segment.stride = static_cast<int32_t>(op.n);
+    product.activation = op.activation;
     code_.segments = 1;
     add_units(code_, columns, op.gate, &op.up);
     place_rows(product);
@@ -445,16 +488,6 @@ class WorkerLowering {
   Status operator()(const AttentionOp& op) {
     if (op.k == kNone) {
       return not_fused();
-    }
-    if (op.soft_cap > 0) {
-      return without_kernel(fmt::format("attention has a soft cap of {}", op.soft_cap));
-    }
-    if (op.unturned == op.head_dim) {
-      return without_kernel("some layers have no RoPE");
-    }
-    if (op.unturned > 0) {
-      return without_kernel(fmt::format("RoPE turns {} of a head's {} elements",
-                                        op.head_dim - op.unturned, op.head_dim));
     }
     AttentionCode& attention = begin(Opcode::attention, code_.attention);
     attention.q = buffer(op.q);
@@ -475,7 +508,10 @@ class WorkerLowering {
     attention.split = instruction_->split;
     attention.splits = splits_of(op);
     attention.scale = op.scale;
+    attention.soft_cap = op.soft_cap;
     attention.epsilon = op.epsilon;
+    attention.weight_offset = op.weight_offset;
+    attention.rope = rope_of(op);
     attention.whole_norm = op.whole_norm ? 1 : 0;
     return {};
   }
@@ -483,9 +519,9 @@ class WorkerLowering {
     const AttentionOp& attention = op.attention;
     if (program_.buffers[static_cast<size_t>(attention.out)].space == Space::worker) {
       leave_to_product({.made = attention.out,
+                        .form = RowForm::merged,
                         .row = buffer(attention.partials),
                         .source = source(attention.partials),
-                        .merged = true,
                         .splits = splits_of(attention)});
       return {};
     }
@@ -600,6 +636,12 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   out.shape.head_dim = static_cast<int32_t>(config.head_dim);
   out.shape.capacity = static_cast<int32_t>(capacity);
   out.shape.vocabulary = static_cast<int32_t>(config.vocabulary);
+  const Buffer& frequencies = program.buffers[static_cast<size_t>(program.inverse_frequencies)];
+  out.shape.ropes = static_cast<int32_t>(frequencies.rows);
+  out.shape.rope_half = static_cast<int32_t>(frequencies.columns);
+  for (const Operation& operation : program.operations) {
+    out.shape.general |= std::visit(IsGeneral{}, operation.body);
+  }
   for (const Buffer& buffer : program.buffers) {
     out.shape.kv_f32 |= buffer.space == Space::kv && buffer.element == Element::f32;
   }

@@ -27,11 +27,11 @@ struct Made {
   Lowered lowered;
 };
 
-/// A preset of few layers, planned and lowered: every layer is alike.
-Made make(const std::string& name, int64_t sequences = 1, bool plain = false) {
+/// A preset of few layers, planned and lowered.
+Made make(const std::string& name, int64_t sequences = 1, bool plain = false, int64_t layers = 2) {
   Made made;
   made.config = preset(name).value();
-  made.config.layers = 2;
+  made.config.layers = layers;
   made.weights = Weights::describe(made.config);
   made.program = plan(made.config, made.weights,
                       plan_options(made.config, kSms, kCapacity, DType::bf16, sequences));
@@ -45,76 +45,120 @@ Made make(const std::string& name, int64_t sequences = 1, bool plain = false) {
   return made;
 }
 
-/// Presets of families that the kernel does not have all of, and what it says of them.
-const std::map<std::string, std::string>& refused() {
-  static const std::map<std::string, std::string> kRefused = {
-      {"smollm3-3b", "some layers have no RoPE"},
-      {"gemma-2-2b", "norms\' weights are stored less 1"},
-      {"gemma-2-9b", "norms\' weights are stored less 1"},
-      {"gemma-3-1b", "layers have RoPE of two kinds"},
-      {"gemma-3-4b", "layers have RoPE of two kinds"},
-      {"phi-3-mini-128k", "RoPE scales cosines and sines by 1.19"},
-      {"phi-4-mini", "RoPE scales cosines and sines by 1.19"},
-      {"starcoder2-3b", "norms are LayerNorms"},
-      {"starcoder2-7b", "norms are LayerNorms"}};
-  return kRefused;
-}
-std::vector<std::string> lowered_presets() {
-  std::vector<std::string> names = preset_names();
-  std::erase_if(names, [](const std::string& name) { return refused().contains(name); });
-  return names;
+/// The codes of a kind of a preset's first layers, by layer; of one worker each.
+std::map<int64_t, Code> by_layer(const Made& made, Opcode opcode) {
+  std::map<int64_t, Code> result;
+  for (const auto& codes : made.lowered.codes) {
+    for (const Code& code : codes) {
+      const Operation& operation = made.program.operations[static_cast<size_t>(code.operation)];
+      if (code.opcode == opcode) {
+        result.emplace(operation.layer, code);
+      }
+    }
+  }
+  return result;
 }
 
-std::string refusal(const ModelConfig& config) {
-  const Weights weights = Weights::describe(config);
-  const Program program = plan(config, weights, plan_options(config, kSms, kCapacity, DType::bf16));
-  EXPECT_TRUE(verify(program).ok());
-  const auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity,
-                             std::vector<bool>(program.operations.size(), false));
-  return lowered.ok() ? "lowered" : lowered.error().message;
-}
-
-TEST(Lower, RefusesWhatTheKernelLacks) {
-  for (const auto& [name, why] : refused()) {
-    ModelConfig config = preset(name).value();
-    config.layers = 8;
-    const std::string message = refusal(config);
-    EXPECT_EQ(message.find(why), 0u) << name << ": " << message;
-    EXPECT_NE(message.find("; use --device cpu"), std::string::npos) << message;
+/// Models that most are keep to the kernel without what few have.
+TEST(Lower, FewModelsAreGeneral) {
+  for (const std::string& name : preset_names()) {
+    const bool general = name.starts_with("gemma") || name.starts_with("starcoder") ||
+                         name == "phi-4-mini" || name == "smollm3-3b";
+    EXPECT_EQ(make(name, 1, false, 4).lowered.shape.general, general) << name;
   }
 }
 
-// Each thing by itself, in a model that is lowered without it.
-TEST(Lower, RefusesEachThingByItself) {
-  const auto with = [](auto change) {
-    ModelConfig config = preset("llama-3.2-1b").value();
-    config.layers = 2;
-    change(config);
-    return refusal(config);
-  };
-  EXPECT_EQ(with([](ModelConfig&) {}), "lowered");
-  constexpr const char* kTail = ": the cuda device has no kernel for it; use --device cpu";
-  EXPECT_EQ(with([](ModelConfig& c) { c.attention_soft_cap = 50; }),
-            std::string("attention has a soft cap of 50") + kTail);
-  EXPECT_EQ(with([](ModelConfig& c) { c.logits_soft_cap = 30; }),
-            std::string("logits have a soft cap of 30") + kTail);
-  EXPECT_EQ(with([](ModelConfig& c) { c.norm_weight_offset = 1; }),
-            std::string("norms' weights are stored less 1") + kTail);
-  EXPECT_EQ(with([](ModelConfig& c) { c.activation = Activation::gelu_tanh; }),
-            std::string("the FFN's activation is gelu_tanh") + kTail);
-  EXPECT_EQ(with([](ModelConfig& c) { c.gated_ffn = false; }),
-            std::string("the FFN has no gate") + kTail);
-  EXPECT_EQ(with([](ModelConfig& c) { c.partial_rotary_factor = 0.5; }),
-            std::string("RoPE turns 32 of a head's 64 elements") + kTail);
-  EXPECT_EQ(with([](ModelConfig& c) {
-              c.layer_kinds = {{.window = 64, .rope = LayerKind::Rope::local}, {.window = 64}};
-              c.local_rope_theta = 5;
-            }),
-            std::string("layers have RoPE of two kinds") + kTail);
+TEST(Lower, WindowsAndRopesAreTheLayersOwn) {
+  const Made made = make("gemma-3-1b", 1, false, 7);
+  EXPECT_EQ(made.lowered.shape.ropes, 2);
+  EXPECT_EQ(made.lowered.shape.rope_half, 128);
+  const auto attention = by_layer(made, Opcode::attention);
+  ASSERT_EQ(attention.size(), 7u);
+  for (const auto& [layer, code] : attention) {
+    const bool local = layer % 6 != 5;
+    EXPECT_EQ(code.attention.splits.window, local ? 512 : 0);
+    EXPECT_EQ(code.attention.rope, local ? 1 : 0);
+    EXPECT_EQ(code.attention.weight_offset, 1);
+    EXPECT_NE(code.attention.query_norm, kNowhere);
+  }
+  // The splits that a product merges are those that attention has cut.
+  for (const auto& [layer, code] : by_layer(made, Opcode::linear)) {
+    if (code.product.form == RowForm::merged) {
+      EXPECT_EQ(code.product.splits.window, layer % 6 != 5 ? 512 : 0);
+    }
+  }
+  for (const auto& [layer, code] : by_layer(made, Opcode::norm_add)) {
+    EXPECT_EQ(code.norm_add.weight_offset, 1);
+  }
+  for (const auto& [layer, code] : by_layer(made, Opcode::gated_linear)) {
+    EXPECT_EQ(code.product.activation, Activation::gelu_tanh);
+    EXPECT_EQ(code.product.form, RowForm::rms_norm);
+    EXPECT_EQ(code.product.weight_offset, 1);
+  }
+}
+
+TEST(Lower, SoftCapsAreLowered) {
+  const Made made = make("gemma-2-2b");
+  for (const auto& [layer, code] : by_layer(made, Opcode::attention)) {
+    EXPECT_EQ(code.attention.soft_cap, 50);
+    EXPECT_EQ(code.attention.splits.window, layer % 2 == 0 ? 4096 : 0);
+  }
+  const auto products = by_layer(made, Opcode::linear);
+  EXPECT_EQ(products.at(-1).product.soft_cap, 30);
+  EXPECT_EQ(products.at(0).product.soft_cap, 0);
+}
+
+TEST(Lower, HeadsTurnInPartOrNotAtAll) {
+  const Made phi = make("phi-4-mini");
+  EXPECT_EQ(phi.lowered.shape.rope_half, 48);
+  EXPECT_NEAR(phi.lowered.codes[0].front().begin_step.scale[0], 1.19, 0.01);
+  const Made smol = make("smollm3-3b", 1, false, 4);
+  for (const auto& [layer, code] : by_layer(smol, Opcode::attention)) {
+    EXPECT_EQ(code.attention.rope, layer == 3 ? -1 : 0);
+  }
+}
+
+TEST(Lower, LayerNormsAndFfnsWithoutAGate) {
+  for (const int64_t sequences : {1, 3}) {
+    const Made made = make("starcoder2-3b", sequences);
+    std::map<std::string, int> seen;
+    for (const auto& codes : made.lowered.codes) {
+      for (const Code& code : codes) {
+        if (code.units == 0) {
+          continue;
+        }
+        const std::string& name = made.program.operations[static_cast<size_t>(code.operation)].name;
+        const bool down = name == "down_proj";
+        const bool normed = name != "o_proj" && !down;
+        EXPECT_EQ(code.product.form == RowForm::layer_norm, normed) << name;
+        EXPECT_EQ(code.product.norm_bias != kNowhere, normed) << name;
+        EXPECT_EQ(code.product.activation,
+                  name == "up_proj" ? Activation::gelu_tanh : Activation::none);
+        EXPECT_EQ(code.product.segment[0].version == kOperands, name == "up_proj" && sequences > 1);
+        EXPECT_EQ(code.product.source == kOperands, sequences > 1 && (down || name == "o_proj"));
+        ++seen[name];
+      }
+    }
+    EXPECT_EQ(seen.size(), 5u);  // with the head
+  }
+}
+
+TEST(Lower, RefusesALayerNormOfTooMany) {
+  ModelConfig config = preset("starcoder2-3b").value();
+  config.layers = 1;
+  config.hidden = 8192;
+  const Weights weights = Weights::describe(config);
+  const Program program = plan(config, weights, plan_options(config, kSms, kCapacity, DType::bf16));
+  const auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity,
+                             std::vector<bool>(program.operations.size()));
+  ASSERT_FALSE(lowered.ok());
+  EXPECT_EQ(lowered.error().message,
+            "a LayerNorm of 8192 elements, more than 6144: the cuda device has no kernel for it; "
+            "use --device cpu");
 }
 
 TEST(Lower, EveryPresetIsSound) {
-  for (const std::string& name : lowered_presets()) {
+  for (const std::string& name : preset_names()) {
     const Made made = make(name);
     const Status status = verify(made.program);
     EXPECT_TRUE(status.ok()) << name << ": " << (status.ok() ? "" : status.error().message);
@@ -286,7 +330,7 @@ TEST(Lower, RowsWithoutANormAreOperands) {
         const bool reads = name == "o_proj" || name == "down_proj";
         if (code.units > 0) {
           EXPECT_EQ(code.product.source == kOperands, reads) << name;
-          EXPECT_EQ(code.product.merged, 0) << name;
+          EXPECT_NE(code.product.form, RowForm::merged) << name;
           EXPECT_EQ(code.product.segment[0].version == kOperands,
                     code.opcode == Opcode::gated_linear);
         }
@@ -302,7 +346,7 @@ TEST(Lower, RowsWithoutANormAreOperands) {
 }
 
 TEST(Lower, OnlyTheLastUnitIsFolded) {
-  for (const std::string& name : lowered_presets()) {
+  for (const std::string& name : preset_names()) {
     const Made made = make(name);
     for (const auto& codes : made.lowered.codes) {
       for (const Code& code : codes) {
@@ -345,11 +389,11 @@ TEST(Lower, ReadersNameTheWriteTheyWaitFor) {
       }
       EXPECT_LT(code.product.source, code.operation);
       const Operation& writer = operation(code.product.source);
-      if (code.product.merged != 0) {
+      if (code.product.form == RowForm::merged) {
         EXPECT_EQ(reader.name, "o_proj");
         EXPECT_EQ(writer.name, "attention");
         EXPECT_EQ(writer.layer, reader.layer);
-      } else if (code.product.norm_weight != kNowhere) {
+      } else if (code.product.form == RowForm::rms_norm) {
         EXPECT_TRUE(writer.name == "embed" || writer.name == "o_proj" ||
                     writer.name == "down_proj");
       } else {

@@ -89,6 +89,8 @@ std::vector<bool> kept_buffers(const Program& program) {
       drop(angles->sines);
     } else if (const auto* norm = std::get_if<RmsNormOp>(&operation.body)) {
       drop(norm->out);
+    } else if (const auto* layer_norm = std::get_if<LayerNormOp>(&operation.body)) {
+      drop(layer_norm->out);
     } else if (const auto* combine = std::get_if<AttentionCombineOp>(&operation.body)) {
       drop(combine->attention.out);
     }

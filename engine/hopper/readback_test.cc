@@ -125,7 +125,7 @@ TEST(Readback, PutsASplitsTailBehindItsSums) {
 
 // What the kernel fills is what its codes write to.
 TEST(Readback, KeepsWhatTheCodesWrite) {
-  for (const char* name : {"llama-3.2-1b", "olmo-2-1b"}) {
+  for (const char* name : {"llama-3.2-1b", "olmo-2-1b", "gemma-3-1b", "starcoder2-3b"}) {
     const Made made(name);
     const std::vector<bool> kept = kept_buffers(made.program);
     std::vector<bool> written(made.program.buffers.size(), false);

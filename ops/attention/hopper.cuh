@@ -5,6 +5,7 @@
 #pragma once
 
 #include "ops/attention/hopper_layout.h"
+#include "ops/hopper_activation.cuh"
 #include "ops/linear/hopper.cuh"
 
 namespace weft::hopper {
@@ -100,12 +101,12 @@ __device__ void merge_parts(const Team& team, const float* scratch, int pitch_he
 
 /// Attends with `heads` (at most kHeadsAtOnce) queries, [heads][dim] f32 in shared memory, scaled
 /// already, to keys [first, last) of one KV head. keys, values: that head's [capacity, dim]. `dim`
-/// is a multiple of 8, at most 256. store(h, d, first, second, maximum, total) is called as
-/// merge_parts() says.
+/// is a multiple of 8, at most 256; soft_cap: of scores, 0: none. store(h, d, first, second,
+/// maximum, total) is called as merge_parts() says.
 template <bool kF32, class Store>
 __device__ void attention_range(const Team& team, const float* queries, const char* keys,
                                 const char* values, const NewRow& own, int dim, int heads,
-                                int first, int last, float* scratch, Store store) {
+                                int first, int last, float soft_cap, float* scratch, Store store) {
   const int chunks = dim / 8;
   int lanes = 1;  // that share a row
   while (lanes < chunks) {
@@ -176,6 +177,7 @@ __device__ void attention_range(const Team& team, const float* queries, const ch
     if (mine + base < last) {
 #pragma unroll
       for (int h = 0; h < kHeadsAtOnce; ++h) {
+        score[h] = soft_cap > 0 ? cap_fast(score[h], soft_cap) : score[h];
         const float higher = fmaxf(maximum[h], score[h]);
         const float weight = __expf(score[h] - higher);
         const float keep = __expf(maximum[h] - higher);  // 0 the first time

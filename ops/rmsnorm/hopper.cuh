@@ -5,8 +5,12 @@
 
 namespace weft::hopper {
 
-__device__ inline float4 load_weight4(const __nv_bfloat16* weight, int i) {
-  return widen4(load_kept(reinterpret_cast<const uint2*>(weight) + i));
+/// Four weights, which are stored less `offset`.
+__device__ inline float4 with_offset(float4 w, float offset) {
+  return {w.x + offset, w.y + offset, w.z + offset, w.w + offset};
+}
+__device__ inline float4 load_weight4(const __nv_bfloat16* weight, int i, float offset) {
+  return with_offset(widen4(load_kept(reinterpret_cast<const uint2*>(weight) + i)), offset);
 }
 
 __device__ inline float squares_of(float4 x) {

@@ -33,7 +33,7 @@ struct HeadRow {
   Version version;
   Place norm;    ///< weights of the head's elements; kNowhere: none
   float factor;  ///< of a norm over all heads together
-  bool rotated;
+  int half;      ///< pairs of elements that turn
   float scale;
 };
 
@@ -44,7 +44,7 @@ __device__ void head_row(const W& worker, const Code& code, const HeadRow& row, 
   const int dim = worker.launch().shape.head_dim;
   const int half = dim / 2;
   const int lane = worker.team().lane;
-  constexpr int kPairs = kMostHalf / 32;  // of a lane
+  constexpr int kPairs = kMostHeadDim / 2 / 32;  // of a lane
   float2 x[kPairs] = {};
   auto late = worker.late(code);
   bool there;
@@ -76,19 +76,25 @@ __device__ void head_row(const W& worker, const Code& code, const HeadRow& row, 
       float2 w{1, 1};
       if (row.norm != kNowhere) {
         const uint32_t pair = load_kept(at<const uint32_t>(worker, row.norm) + d / 2);
-        w = {factor * bf16_low(pair), factor * bf16_high(pair)};
+        const float offset = W::kGeneral ? attention.weight_offset : 0;
+        w = {factor * (bf16_low(pair) + offset), factor * (bf16_high(pair) + offset)};
       }
       reinterpret_cast<float2*>(to)[d / 2] = {x[j].x * w.x, x[j].y * w.y};
     }
   }
   __syncwarp();
-  for (int i = lane; i < half && row.rotated; i += 32) {
+  const float2* angles = worker.angles(max(attention.rope, 0), attention.sequence);
+  for (int i = lane; i < row.half; i += 32) {
     const float low = to[i];
-    const float high = to[i + half];
-    const float cosine = worker.shared().cosines[attention.sequence][i];
-    const float sine = worker.shared().sines[attention.sequence][i];
-    to[i] = (low * cosine - high * sine) * row.scale;
-    to[i + half] = (high * cosine + low * sine) * row.scale;
+    const float high = to[i + row.half];
+    const float2 angle = angles[i];
+    to[i] = (low * angle.x - high * angle.y) * row.scale;
+    to[i + row.half] = (high * angle.x + low * angle.y) * row.scale;
+  }
+  if (W::kGeneral && row.scale != 1) {
+    for (int i = 2 * row.half + lane; i < dim; i += 32) {
+      to[i] *= row.scale;
+    }
   }
   __syncwarp();
 }
@@ -153,8 +159,8 @@ __device__ NewRow head_rows(const W& worker, const Code& code, int kv_head, int 
               query   ? attention.q_version
               : value ? attention.v_version
                       : attention.k_version,
-              whole ? norm + head * dim * 2 : norm, query ? norms.query : norms.key, !value,
-              query ? attention.scale : 1.0f},
+              whole ? norm + head * dim * 2 : norm, query ? norms.query : norms.key,
+              value || attention.rope < 0 ? 0 : shape.rope_half, query ? attention.scale : 1.0f},
              to);
     if (!query) {
       append(worker, value ? attention.values : attention.keys,
@@ -168,7 +174,7 @@ __device__ NewRow head_rows(const W& worker, const Code& code, int kv_head, int 
           reinterpret_cast<char*>(rows + (group + 3) * dim)};
 }
 
-/// kDim, kF32: of WarpAttention; kDim 0: not by mma.
+/// kDim, kF32: of WarpAttention, for scores without a soft cap; kDim 0: not by mma.
 template <int kDim, bool kF32, class W>
 __device__ __forceinline__ void attend_to(const W& worker, const Code& code) {
   const AttentionCode& attention = code.attention;
@@ -229,10 +235,10 @@ __device__ __forceinline__ void attend_to(const W& worker, const Code& code) {
         rows_there();
         if (shape.kv_f32) {
           attention_range<true>(worker.team(), queries, keys, values, new_row, dim, heads, first,
-                                last, parts, store);
+                                last, W::kGeneral ? attention.soft_cap : 0, parts, store);
         } else {
           attention_range<false>(worker.team(), queries, keys, values, new_row, dim, heads, first,
-                                 last, parts, store);
+                                 last, W::kGeneral ? attention.soft_cap : 0, parts, store);
         }
       }
     }
@@ -268,7 +274,6 @@ __device__ __forceinline__ void merge(const W& worker, const Code& code, char* r
       store_row_quad<1>(row, 0, element / 4 + q, x[q]);
     }
   }
-  worker.stamp(1);
 }
 
 /// Merges attention's splits for all: where there are several sequences, each worker's merging

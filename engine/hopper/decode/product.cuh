@@ -3,6 +3,7 @@
 
 #include "engine/hopper/decode/row_source.cuh"
 #include "engine/hopper/decode/worker.cuh"
+#include "ops/hopper_activation.cuh"
 
 namespace weft::hopper {
 
@@ -34,7 +35,7 @@ class Epilogue {
     if ((made_here(output()) & kWarpOf) >= outputs || sequence() >= worker_.sequences()) {
       return;
     }
-    const float factor = product().norm_weight != kNowhere ? source_.factor(sequence()) : 1;
+    const float factor = product().form == RowForm::rms_norm ? source_.factor(sequence()) : 1;
 #pragma unroll 1
     for (int thread = output(); (thread & kWarpOf) < outputs; thread += kFinishThreads) {
       const bool there = thread < outputs;
@@ -111,7 +112,8 @@ class Epilogue {
       gate += load_kept(at<const __nv_bfloat16>(worker_, segment.bias) + column);
       up += load_kept(at<const __nv_bfloat16>(worker_, product().up_bias) + column);
     }
-    put(segment, column, __fdividef(gate, 1.0f + __expf(-gate)) * up, valid);
+    const Activation activation = W::kGeneral ? product().activation : Activation::silu;
+    put(segment, column, activate_fast(activation, gate) * up, valid);
   }
   /// `first`: the thread's first column of the product, whose prior value was asked for.
   __device__ __forceinline__ void put_sum(int column, bool there, bool first, float x) {
@@ -132,6 +134,10 @@ class Epilogue {
       x += load_kept(at<const __nv_bfloat16>(worker_, segment.bias) + column);
     }
     x *= product().alpha;
+    if constexpr (W::kGeneral) {
+      x = activate_fast(product().activation, x);
+      x = product().soft_cap > 0 ? cap_fast(x, product().soft_cap) : x;
+    }
     if (product().accumulate != 0 && valid) {
       auto late = worker_.late(code_);
       const Tagged* from = at<const Tagged>(worker_, segment.out) + (row_of(segment) + column) / 2;

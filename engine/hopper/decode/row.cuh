@@ -42,17 +42,23 @@ __device__ __forceinline__ void embed(const W& worker, const EmbedCode& code) {
 /// The angles of RoPE at the sequences' positions, to shared memory.
 template <class W>
 __device__ __forceinline__ void rope_angles(const W& worker, const BeginStepCode& code) {
+  const int half = worker.launch().shape.rope_half;
 #pragma unroll 1
-  for (int sequence = 0; sequence < worker.sequences(); ++sequence) {
-    const auto position = static_cast<float>(worker.position_of(sequence));
-    for (int i = worker.team().thread; i < code.half; i += Team::kThreads) {
-      // The angle is rounded to f32, as checkpoints were trained with; then exact.
-      const float angle = position * __ldg(at<const float>(worker, code.inverse_frequencies) + i);
-      double sine;
-      double cosine;
-      sincos(static_cast<double>(angle), &sine, &cosine);
-      worker.shared().cosines[sequence][i] = static_cast<float>(cosine);
-      worker.shared().sines[sequence][i] = static_cast<float>(sine);
+  for (int rope = 0; rope < worker.launch().shape.ropes; ++rope) {
+#pragma unroll 1
+    for (int sequence = 0; sequence < worker.sequences(); ++sequence) {
+      const auto position = static_cast<float>(worker.position_of(sequence));
+      float2* angles = worker.angles(rope, sequence);
+      for (int i = worker.team().thread; i < half; i += Team::kThreads) {
+        // The angle is rounded to f32, as checkpoints were trained with; then exact.
+        const float angle =
+            position * __ldg(at<const float>(worker, code.inverse_frequencies) + rope * half + i);
+        double sine;
+        double cosine;
+        sincos(static_cast<double>(angle), &sine, &cosine);
+        angles[i] = {code.scale[rope] * static_cast<float>(cosine),
+                     code.scale[rope] * static_cast<float>(sine)};
+      }
     }
   }
 }
@@ -85,7 +91,8 @@ __device__ __forceinline__ void norm_add(const W& worker, const Code& code) {
     // This thread wrote it before.
     Tagged* residual = row_at(worker, norm.residual, sequence, norm.columns);
     for (int i = worker.team().thread; 4 * i < norm.columns; i += Team::kThreads) {
-      const float4 w = load_weight4(at<const __nv_bfloat16>(worker, norm.weight), i);
+      const float4 w = load_weight4(at<const __nv_bfloat16>(worker, norm.weight), i,
+                                    W::kGeneral ? norm.weight_offset : 0);
       const float4 y = load_tagged_quad(x + 2 * i).values();
       const float4 before = load_tagged_quad(residual + 2 * i).values();
       store_tagged(residual + 2 * i, before.x + factor * w.x * y.x, before.y + factor * w.y * y.y,

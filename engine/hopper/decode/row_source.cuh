@@ -40,6 +40,10 @@ class ProductRows {
   }
 
   __device__ const ProductCode& product() const { return code_.product; }
+  /// The norm's weights, of what is stored of them.
+  __device__ float4 offset(float4 w) const {
+    return W::kGeneral ? with_offset(w, product().weight_offset) : w;
+  }
 
   const W& worker_;
   const Code& code_;
@@ -50,6 +54,70 @@ class ProductRows {
   uint32_t prior_tag_ = 0;
   Tagged prior_ = {};
 };
+
+/// A sequence's row, LayerNormed, as products take it. By the team, which holds it in registers: a
+/// mean must be known before the squares about it.
+template <class W>
+__device__ __forceinline__ void layer_norm(const W& worker, const Code& code, int sequence,
+                                           char* row) {
+  const ProductCode& product = code.product;
+  const Team team = worker.team();
+  constexpr int kQuads = kMostLayerNorm / (4 * Team::kThreads);
+  const auto element = [&](int q) { return 4 * (team.thread + q * Team::kThreads); };
+  const auto from = [&](int q) {
+    return row_at(worker, product.row, sequence, product.k) + element(q) / 2;
+  };
+  const uint32_t tag = worker.tag(product.source);
+  auto late = worker.late(code);
+  TaggedQuad quads[kQuads] = {};
+  bool there;
+  do {  // all that is not there yet at once
+    there = true;
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      if (element(q) < product.k && !quads[q].has(tag)) {
+        quads[q] = load_tagged_quad(from(q));
+        there = there && quads[q].has(tag);
+      }
+    }
+  } while (!there && !late());
+  const auto each = [&](int q, float mean) {
+    const float4 x = quads[q].values();
+    return element(q) < product.k ? float4{x.x - mean, x.y - mean, x.z - mean, x.w - mean}
+                                  : float4{};
+  };
+  float sum = 0;
+#pragma unroll
+  for (int q = 0; q < kQuads; ++q) {
+    const float4 x = each(q, 0);
+    sum += (x.x + x.y) + (x.z + x.w);
+  }
+  const float mean = team_sum(team, sum, 0) / static_cast<float>(product.k);
+  float squares = 0;
+#pragma unroll
+  for (int q = 0; q < kQuads; ++q) {
+    squares += squares_of(each(q, mean));
+  }
+  const float factor = norm_factor(team_sum(team, squares, 1), product.k, product.epsilon);
+  const int end = row_slices(product.k, product.fold) * kSliceK;
+#pragma unroll
+  for (int q = 0; q < kQuads; ++q) {
+    if (element(q) < end) {
+      float4 x = each(q, mean);
+      if (element(q) < product.k) {
+        const float4 w = load_weight4(at<const __nv_bfloat16>(worker, product.norm_weight),
+                                      element(q) / 4, product.weight_offset);
+        const float4 b = product.norm_bias == kNowhere
+                             ? float4{}
+                             : load_weight4(at<const __nv_bfloat16>(worker, product.norm_bias),
+                                            element(q) / 4, 0);
+        x = {factor * x.x * w.x + b.x, factor * x.y * w.y + b.y, factor * x.z * w.z + b.z,
+             factor * x.w * w.w + b.w};
+      }
+      store_row_quad<W::kBatch>(row, sequence, element(q) / 4, x);
+    }
+  }
+}
 
 /// The row that a product multiplies: a tagged row, perhaps with a norm's weights, or attention's
 /// splits, merged. The norm's factor is left to the end of the product: it is known when all have
@@ -68,12 +136,12 @@ class RowSource : public ProductRows<W> {
         row_(at<const Tagged>(worker, code.product.row) + 2 * W::team().thread),
         tag_(worker.tag(code.product.source)),
         quads_(code.product.k / 4 - W::team().thread),
-        weight_(code.product.norm_weight != kNowhere
+        weight_(code.product.form == RowForm::rms_norm
                     ? at<const __nv_bfloat16>(worker, code.product.norm_weight)
                     : nullptr) {}
 
   __device__ void ask(char*, const SliceRuns&, int) {
-    if (product().merged == 0) {
+    if (product().form <= RowForm::rms_norm) {
       ask_row(0);
 #pragma unroll
       for (int q = 0; q < kWeightQuads; ++q) {
@@ -83,9 +151,14 @@ class RowSource : public ProductRows<W> {
   }
 
   __device__ void make(char* row) {
-    if (product().merged != 0) {
-      merge(worker_, code_, row);
+    if (product().form > RowForm::rms_norm) {
+      if (!W::kGeneral || product().form == RowForm::merged) {
+        merge(worker_, code_, row);
+      } else {
+        layer_norm(worker_, code_, 0, row);
+      }
       this->look_at_prior();
+      worker_.stamp(1);
       return;
     }
     const int quads = row_slices(product().k, product().fold) * (kSliceK / 4);
@@ -105,9 +178,9 @@ class RowSource : public ProductRows<W> {
           squares_ += squares_of(x);
           // Those that were not asked for are of rows that only the largest models have.
           const bool asked = first == 0 && q < kWeightQuads;
-          const float4 w = widen4(asked           ? weights_[q % kWeightQuads]
-                                  : has(first, q) ? weights(first, q)
-                                                  : uint2{});
+          const float4 w = offset(widen4(asked           ? weights_[q % kWeightQuads]
+                                         : has(first, q) ? weights(first, q)
+                                                         : uint2{}));
           x = {x.x * w.x, x.y * w.y, x.z * w.z, x.w * w.w};
         }
         store_row_quad<1>(row, 0, warp_quad(first, q) + W::team().lane, x);
@@ -140,6 +213,7 @@ class RowSource : public ProductRows<W> {
  private:
   using ProductRows<W>::code_;
   using ProductRows<W>::late_;
+  using ProductRows<W>::offset;
   using ProductRows<W>::product;
   using ProductRows<W>::worker_;
 
@@ -225,7 +299,7 @@ class RowsSource : public ProductRows<W> {
       if (runs.count(W::team().warp) > 0) {
         copy(runs.first(W::team().warp) % slices, own_place(0));
       }
-    } else if (W::team().warp < slices_of(product().k)) {
+    } else if (W::team().warp < slices_of(product().k) && !layer_normed()) {
       if (operands()) {
         copy(W::team().warp, slice_at(W::team().warp));
       } else {
@@ -235,6 +309,15 @@ class RowsSource : public ProductRows<W> {
   }
   __device__ void make(char*) {
     if (streams()) {
+      return;
+    }
+    if (layer_normed()) {
+#pragma unroll 1
+      for (int sequence = 0; sequence < worker_.sequences(); ++sequence) {
+        layer_norm(worker_, code_, sequence, row_);
+      }
+      this->look_at_prior();
+      worker_.stamp(1);
       return;
     }
     const auto slices = slices_of(product().k);
@@ -260,7 +343,7 @@ class RowsSource : public ProductRows<W> {
     worker_.stamp(1);
   }
   __device__ void publish() {
-    if (product().norm_weight != kNowhere) {
+    if (normed()) {
 #pragma unroll
       for (int s = 0; s < W::kBatch; ++s) {
         const float squares = warp_sum(squares_[s]);
@@ -293,6 +376,7 @@ class RowsSource : public ProductRows<W> {
  private:
   using ProductRows<W>::code_;
   using ProductRows<W>::late_;
+  using ProductRows<W>::offset;
   using ProductRows<W>::product;
   using ProductRows<W>::worker_;
 
@@ -308,6 +392,10 @@ class RowsSource : public ProductRows<W> {
            (W::team().warp * kStreamedSlices + i % kStreamedSlices) * row_slice_bytes(W::kBatch);
   }
   __device__ bool operands() const { return product().source == kOperands; }
+  __device__ bool normed() const { return product().form == RowForm::rms_norm; }
+  __device__ bool layer_normed() const {
+    return W::kGeneral && product().form == RowForm::layer_norm;
+  }
   /// A slice of operands, as a group of copies.
   __device__ __forceinline__ void copy(int slice, char* to) const {
     constexpr int kBytes = 16;
@@ -339,7 +427,7 @@ class RowsSource : public ProductRows<W> {
         }
       }
       weights_[q] = {};
-      if (product().norm_weight != kNowhere && there(slice, q, first)) {
+      if (normed() && there(slice, q, first)) {
         weights_[q] = load_kept(reinterpret_cast<const uint2*>(
             at<const __nv_bfloat16>(worker_, product().norm_weight) + row_element(slice, q)));
       }
@@ -354,7 +442,7 @@ class RowsSource : public ProductRows<W> {
     float4 weights[kRowQuads];
 #pragma unroll
     for (int q = 0; q < kRowQuads; ++q) {
-      weights[q] = product().norm_weight != kNowhere ? widen4(weights_[q]) : float4{1, 1, 1, 1};
+      weights[q] = normed() ? offset(widen4(weights_[q])) : float4{1, 1, 1, 1};
 #pragma unroll
       for (int s = 0; s < kAtOnce; ++s) {
         rows[s][q] = asked_[s][q];

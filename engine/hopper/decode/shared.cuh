@@ -8,8 +8,8 @@
 namespace weft::hopper {
 
 constexpr int kThreads = Team::kThreads + 128;  // registers are moved between groups of four warps
-constexpr int kMostHalf = 128;                  // of the elements of a head
-constexpr int kCodeSlots = 4;                   // codes in shared memory at once
+constexpr int kMostHeadDim = 256;
+constexpr int kCodeSlots = 4;  // codes in shared memory at once
 
 /// What the loader needs of a code.
 struct CodePages {
@@ -47,8 +47,6 @@ struct Shared {
   Candidate best[Team::kWarps];
   Candidate best_of_all[kBatch];  ///< of the worker's columns, for each sequence
   Barrier best_there;
-  float cosines[kBatch][kMostHalf];
-  float sines[kBatch][kMostHalf];
   Barrier full[kMostPages];
   Barrier empty[kMostPages];
   uint32_t gave_up;     ///< somebody waited too long, here or elsewhere
@@ -60,12 +58,14 @@ struct Shared {
 /// What follows, in this order; all of it at places that only depend on the launch.
 template <int kBatch>
 struct Layout {
-  int32_t code_pages, signals, scratch, pages, total;
+  int32_t code_pages, signals, angles, scratch, pages, total;
 
   __host__ __device__ explicit Layout(const Launch& launch) {
     code_pages = aligned(static_cast<int32_t>(sizeof(Shared<kBatch>)));
     signals = code_pages + aligned(launch.most_codes * static_cast<int32_t>(sizeof(CodePages)));
-    scratch = signals + aligned(2 * static_cast<int32_t>(launch.events));
+    angles = signals + aligned(2 * static_cast<int32_t>(launch.events));
+    scratch = angles + aligned(kBatch * launch.shape.ropes * launch.shape.rope_half *
+                               static_cast<int32_t>(sizeof(float2)));
     pages =
         scratch + aligned(max(launch.scratch_bytes, static_cast<int32_t>(sizeof(SampleScratch))));
     total = pages + launch.pages * launch.page_bytes;

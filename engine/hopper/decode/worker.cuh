@@ -8,12 +8,14 @@ namespace weft::hopper {
 
 /// What can be said anew is not kept: registers are scarce. kTracing: stamps the clock into the
 /// launch's trace. A kernel of its own: what nobody wants would cost registers and instructions at
-/// every wait. kMost: batch_of(the launch's sequences).
-template <bool kTracing, int kMost>
+/// every wait. kMost: batch_of(the launch's sequences). kAny: for a program of any layers, see
+/// ModelShape::general; what few models need is not in others' way.
+template <bool kTracing, int kMost, bool kAny>
 class Worker {
  public:
   static constexpr bool kTraced = kTracing;
   static constexpr int kBatch = kMost;
+  static constexpr bool kGeneral = kAny;
 
   /// For one code of a step.
   __device__ Worker(const Launch& launch, uint32_t step_tag)
@@ -35,6 +37,12 @@ class Worker {
     return {thread, thread >> 5, thread & 31, shared().scratch};
   }
   __device__ static int index() { return static_cast<int>(blockIdx.x); }
+
+  /// Cosines and sines of a sequence's position.
+  __device__ float2* angles(int rope, int sequence) const {
+    return reinterpret_cast<float2*>(memory + layout().angles) +
+           (rope * kBatch + sequence) * launch_.shape.rope_half;
+  }
 
   // Codes.
   /// Of a code in shared memory, read here and now.
@@ -160,8 +168,8 @@ __device__ inline CodePages pages_of(const Code& code) {
           static_cast<uint32_t>(product.compressed != 0 ? 1 : 0)};
 }
 
-template <bool kTraced, int kBatch>
-__device__ Worker<kTraced, kBatch>::Worker(const Launch& launch) : launch_(launch) {
+template <bool kTraced, int kBatch, bool kGeneral>
+__device__ Worker<kTraced, kBatch, kGeneral>::Worker(const Launch& launch) : launch_(launch) {
   const int count =
       static_cast<int>(launch.code_begin[blockIdx.x + 1] - launch.code_begin[blockIdx.x]);
   if (threadIdx.x == 0) {
@@ -215,9 +223,10 @@ __device__ Worker<kTraced, kBatch>::Worker(const Launch& launch) : launch_(launc
   __syncthreads();
 }
 
-template <bool kTraced, int kBatch>
-__device__ __noinline__ bool Worker<kTraced, kBatch>::is_late(uint32_t looks, int operation,
-                                                              int event, uint32_t tag) {
+template <bool kTraced, int kBatch, bool kGeneral>
+__device__ __noinline__ bool Worker<kTraced, kBatch, kGeneral>::is_late(uint32_t looks,
+                                                                        int operation, int event,
+                                                                        uint32_t tag) {
   volatile uint32_t& gave_up = shared().gave_up;
   if (gave_up != 0 || looks % 1024 != 0) {
     return gave_up != 0;
@@ -235,16 +244,17 @@ __device__ __noinline__ bool Worker<kTraced, kBatch>::is_late(uint32_t looks, in
   return gave_up != 0;
 }
 
-template <bool kTraced, int kBatch>
-__device__ void Worker<kTraced, kBatch>::poll(const Code* code, int event, uint32_t wanted) {
+template <bool kTraced, int kBatch, bool kGeneral>
+__device__ void Worker<kTraced, kBatch, kGeneral>::poll(const Code* code, int event,
+                                                        uint32_t wanted) {
   const uint32_t* counter = launch_.counters + static_cast<int64_t>(event) * kCounterStride;
   Late late(*this, code, event);
   while (load_acquire(counter) < wanted && !late()) {
   }
 }
 
-template <bool kTraced, int kBatch>
-__device__ void Worker<kTraced, kBatch>::wait(const Code& code) {
+template <bool kTraced, int kBatch, bool kGeneral>
+__device__ void Worker<kTraced, kBatch, kGeneral>::wait(const Code& code) {
   if (team().warp == 0 && team().lane < code.waits) {
     const uint16_t wait = code.wait[team().lane];
     const int event = wait & ~kPreviousStep;
@@ -254,8 +264,8 @@ __device__ void Worker<kTraced, kBatch>::wait(const Code& code) {
   team().sync();
 }
 
-template <bool kTraced, int kBatch>
-__device__ void Worker<kTraced, kBatch>::signal(const Code& code) {
+template <bool kTraced, int kBatch, bool kGeneral>
+__device__ void Worker<kTraced, kBatch, kGeneral>::signal(const Code& code) {
   team().sync();
   if (team().thread < code.signals) {
     add_release(
