@@ -23,6 +23,7 @@ class Places {
         return apart ? own_ : Range{0, 1};
       case Operand::Rows::fixed:
         return {operand.row, operand.row + 1};
+      case Operand::Rows::earlier:
       case Operand::Rows::own:
         break;
     }
@@ -62,8 +63,8 @@ std::vector<Access> accesses_of(const Program& program, const Instruction& instr
   std::vector<Access> accesses;
   for (const Operand& operand : operands_of(operation)) {
     if (!operand.first_split_only || instruction.split == 0) {
-      accesses.push_back(
-          {operand.buffer, places.rows(operand), places.columns(operand), operand.written});
+      accesses.push_back({operand.buffer, places.rows(operand), places.columns(operand),
+                          operand.written, operand.rows == Operand::Rows::earlier});
     }
   }
   return accesses;

@@ -16,6 +16,7 @@ struct Access {
   Range rows;
   Range columns;
   bool write = false;
+  bool earlier = false;  ///< of a KV buffer: a read of what earlier steps wrote there, alone
 };
 
 /// Accesses of an instruction in a step of program.rows tokens, reads before writes.

@@ -131,6 +131,13 @@ class Declarations {
            .size = size,
            .first_split_only = true});
     };
+    for (const auto& [name, buffer] : {std::pair("keys", op.keys), {"values", op.values}}) {
+      add({.name = name,
+           .buffer = buffer,
+           .rows = Rows::earlier,
+           .columns = Columns::tile,
+           .size = 1});
+    }
     own("k", op.k, false, whole ? Columns::whole : Columns::tile,
         whole ? op.kv_heads * op.head_dim : op.head_dim);
     own("v", op.v, false, Columns::tile, op.head_dim);

@@ -15,10 +15,11 @@ namespace weft {
 struct Operand {
   /// Which rows of it an instruction touches.
   enum class Rows : uint8_t {
-    own,    ///< the instruction's
-    seen,   ///< of a cache: those of the step's tokens that its rows may see
-    next,   ///< of the sequences' state: the next step's
-    fixed,  ///< `row`, whatever the instruction
+    own,      ///< the instruction's
+    seen,     ///< of a cache: those of the step's tokens that its rows may see
+    earlier,  ///< of a cache: those that earlier steps wrote for its rows
+    next,     ///< of the sequences' state: the next step's
+    fixed,    ///< `row`, whatever the instruction
   };
   /// Which columns.
   enum class Columns : uint8_t {

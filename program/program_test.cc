@@ -140,7 +140,7 @@ class Order {
       for (size_t earlier = 0; earlier < nodes_.size(); ++earlier) {
         add_edges(later, earlier);
         if (earlier < later && nodes_[later].worker != nodes_[earlier].worker &&
-            meet(accesses[later], accesses[earlier])) {
+            meet(accesses[later], nodes_[later].step, accesses[earlier], nodes_[earlier].step)) {
           meetings_.emplace_back(later, earlier);
         }
       }
@@ -201,9 +201,14 @@ class Order {
   }
 
   static bool overlap(Range a, Range b) { return a.begin < b.end && b.begin < a.end; }
-  bool meet(const std::vector<Access>& of_a, const std::vector<Access>& of_b) const {
+  bool meet(const std::vector<Access>& of_a, int64_t step_a, const std::vector<Access>& of_b,
+            int64_t step_b) const {
     for (const Access& a : of_a) {
       for (const Access& b : of_b) {
+        // What an earlier step wrote of a cache is not what a step writes.
+        if ((a.earlier && step_b >= step_a) || (b.earlier && step_a >= step_b)) {
+          continue;
+        }
         const bool shared = program_.buffers[static_cast<size_t>(a.buffer)].space != Space::worker;
         if (shared && a.buffer == b.buffer && (a.write || b.write) && overlap(a.rows, b.rows) &&
             overlap(a.columns, b.columns)) {
@@ -238,8 +243,10 @@ class Order {
 TEST(Verify, NoticesEveryMissingWait) {
   const ModelConfig config = shortened("olmo-2-1b");
   const Weights weights = Weights::describe(config);
-  for (const int64_t rows : {1, 48}) {
-    Program program = plan(config, weights, options(3, rows, Logits::last));
+  for (const auto& [rows, fused] : {std::pair<int64_t, bool>{1, false}, {48, false}, {1, true}}) {
+    PlanOptions plan_options = options(3, rows, Logits::last);
+    plan_options.fuse_attention = fused;
+    Program program = plan(config, weights, plan_options);
     const Order order(program);
     ASSERT_TRUE(order.holds_without(nullptr, 0));
     const Status status = verify(program);
@@ -259,6 +266,43 @@ TEST(Verify, NoticesEveryMissingWait) {
     }
     EXPECT_GT(needed, 0);
   }
+}
+
+/// Two workers attend to half of the keys each, of which one writes the step's own row; queries
+/// are there.
+Program attention_alone() {
+  Program program;
+  program.name = "attention";
+  const auto add = [&](const char* name, Space space) {
+    program.buffers.push_back({name, space, Element::f32, 1, 64});
+    return static_cast<BufferId>(program.buffers.size() - 1);
+  };
+  AttentionOp op;
+  op.q = op.k = op.v = add("projected", Space::state);
+  op.keys = add("keys", Space::kv);
+  op.values = add("values", Space::kv);
+  op.partials = add("partials", Space::activation);
+  op.positions = add("positions", Space::state);
+  op.query_heads = op.kv_heads = 1;
+  op.head_dim = 8;
+  op.splits = 2;
+  program.operations.push_back({"attention", 0, Rows::all, op});
+  program.events = {{"sampled", 1}};
+  program.sampled = 0;
+  program.workers = {{{0, {0, 1}, {0, 1}, 0, {}, 0}}, {{0, {0, 1}, {0, 1}, 1, {{0, true}}, kNone}}};
+  return program;
+}
+
+TEST(Verify, SeesWhatFusedAttentionReadsOfTheCache) {
+  Program program = attention_alone();
+  const Status sound = verify(program);
+  EXPECT_TRUE(sound.ok()) << sound.error().message;
+  program.workers[1].front().waits.clear();
+  const Status status = verify(program);
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("worker 1 reads keys while worker 0 may still write it"),
+            std::string::npos)
+      << status.error().message;
 }
 
 TEST(Verify, NamesTheRaceItFinds) {

@@ -18,6 +18,13 @@ bool overlap(const Access& a, const Access& b) {
   return overlap(a.rows, b.rows) && overlap(a.columns, b.columns);
 }
 
+/// Whether two accesses, each of a step, must be ordered.
+bool meet(const Access& a, int64_t step_a, const Access& b, int64_t step_b) {
+  // A cache's rows of earlier steps are not those that this step or a later one writes.
+  return (a.write || b.write) && overlap(a, b) && !(a.earlier && step_b >= step_a) &&
+         !(b.earlier && step_a >= step_b);
+}
+
 /// Two steps of a program (one of a program that runs for one only), executed symbolically. Every
 /// executed instruction gets a vector clock: how many instructions of each worker are certain to be
 /// over when it starts.
@@ -200,7 +207,7 @@ class Verifier {
         // A worker's clock only grows, so its latest conflicting access decides.
         const auto& past = history.by_worker[other];
         const auto conflict = std::find_if(past.rbegin(), past.rend(), [&](const Past& p) {
-          return (p.access.write || access.write) && overlap(p.access, access);
+          return meet(p.access, (p.time - 1) / length(other), access, step(worker));
         });
         if (other != worker && conflict != past.rend() && clock_[worker][other] < conflict->time) {
           return input_error(fmt::format(
