@@ -10,40 +10,12 @@
 #include <variant>
 #include <vector>
 
+#include "engine/hopper/test_lowered.h"
 #include "ops/linear/hopper_layout.h"
 #include "program/verify.h"
 
 namespace weft::hopper {
 namespace {
-
-constexpr int kSms = 132;
-constexpr int64_t kCapacity = 1024;
-
-struct Made {
-  ModelConfig config;
-  Weights weights;
-  Program program;
-  Arena arena;
-  Lowered lowered;
-};
-
-/// A preset of few layers, planned and lowered.
-Made make(const std::string& name, int64_t sequences = 1, bool plain = false, int64_t layers = 2) {
-  Made made;
-  made.config = preset(name).value();
-  made.config.layers = layers;
-  made.weights = Weights::describe(made.config);
-  made.program = plan(made.config, made.weights,
-                      plan_options(made.config, kSms, kCapacity, DType::bf16, sequences));
-  made.arena = lay_out(made.program, made.weights);
-  auto lowered = lower(made.program, made.config, made.weights, made.arena, kCapacity,
-                       std::vector<bool>(made.program.operations.size(), plain));
-  EXPECT_TRUE(lowered.ok()) << name << ": " << (lowered.ok() ? "" : lowered.error().message);
-  if (lowered.ok()) {
-    made.lowered = std::move(*lowered);
-  }
-  return made;
-}
 
 /// The codes of a kind of a preset's first layers, by layer; of one worker each.
 std::map<int64_t, Code> by_layer(const Made& made, Opcode opcode) {
