@@ -191,9 +191,13 @@ template <class W>
 __device__ __forceinline__ void product(const W& worker, const Code& code) {
   Source<W> source(worker, code);
   Epilogue<W> epilogue(worker, code, source);
+  // By reference: the best of its columns stays with it.
+  const auto finish = [&](int first_unit, int units, const SliceRuns& runs, int slices) {
+    epilogue(first_unit, units, runs, slices);
+  };
   stream_product<W::kBatch>(worker.team(), worker.ring(), worker.shared().products,
                             worker.scratch(), code.product.k, code.units, code.product.fold,
-                            code.product.compressed != 0, source, worker.shared().sums, epilogue);
+                            code.product.compressed != 0, source, worker.shared().sums, finish);
   if (code.head != 0) {
     epilogue.leave_best();
   }
