@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "arch/cpu/dispatch.h"
+#include "model/quantization.h"
 #include "model/tokenizer/unicode.h"
 
 namespace weft::cli {
@@ -46,19 +47,33 @@ void ModelSource::declare(CLI::App& command, bool allow_preset) {
   command.add_option("--preset", preset, "public config with random weights (see new-model)")
       ->type_name("NAME")
       ->excludes(model);
+  declare_format(command, format)->excludes(model);
   command.add_option("--weights-seed", seed, "seed of a preset's random weights")->type_name("S");
   command.add_option("--layers", layers, "use only the preset's first N layers")
       ->type_name("N")
       ->check(at_least(1));
 }
 
-Result<ModelConfig> preset_with_layers(const std::string& name, int64_t layers) {
+CLI::Option* declare_format(CLI::App& command, std::string& format) {
+  return command
+      .add_option(
+          "--format", format,
+          "a preset's weights in eight bits, e4m3 with scales: fp8-block (128 x 128, as "
+          "DeepSeek-V3 and Qwen3-FP8), fp8-row (fbgemm, as Llama-3.1-405B-FP8), fp8-channel "
+          "or fp8-tensor (compressed-tensors; static scales of activations)")
+      ->type_name("FORMAT");
+}
+
+Result<ModelConfig> preset_as(const std::string& name, int64_t layers, const std::string& format) {
   WEFT_ASSIGN(ModelConfig config, weft::preset(name));
   if (layers > config.layers) {
     return usage_error(
         fmt::format("--layers {} is more than the {} layers of {}", layers, config.layers, name));
   }
   config.layers = layers > 0 ? layers : config.layers;
+  if (!format.empty()) {
+    WEFT_ASSIGN(config.quantization, quantization_of(format));
+  }
   return config;
 }
 
@@ -66,7 +81,7 @@ Result<ModelConfig> ModelSource::config() const {
   if (directory.empty() && preset.empty()) {
     return usage_error("say which model: --model DIR or --preset NAME");
   }
-  return directory.empty() ? preset_with_layers(preset, layers) : read_config(directory);
+  return directory.empty() ? preset_as(preset, layers, format) : read_config(directory);
 }
 
 Result<Weights> load_weights(const ModelSource& source, const ModelConfig& config,
@@ -92,9 +107,10 @@ void EngineFlags::declare(CLI::App& command) {
       ->check(CLI::IsMember({"auto", "bf16", "f32"}));
   command
       .add_option("--activations", activations,
-                  "prefill's products with bf16 weights: bf16, f32, auto (bf16 in large models)")
+                  "prefill's products with weights of 8 or 16 bits: bf16, f32, auto (bf16 in large "
+                  "models); fp8: quantised, in decode steps too, as a checkpoint in 8 bits says")
       ->type_name("FORMAT")
-      ->check(CLI::IsMember({"auto", "bf16", "f32"}));
+      ->check(CLI::IsMember({"auto", "bf16", "f32", "fp8"}));
   command
       .add_option("--weights", weights,
                   "what the device reads: plain, compressed (bf16 to 12 bits, without loss), auto "
@@ -135,7 +151,8 @@ Result<EngineOptions> EngineFlags::options() const {
   if (kv != "auto") {
     options.kv = kv == "bf16" ? DType::bf16 : DType::f32;
   }
-  if (activations != "auto") {
+  options.quantise_activations = activations == "fp8";
+  if (activations == "bf16" || activations == "f32") {
     options.round_activations = activations == "bf16";
   }
   if (weights != "auto") {

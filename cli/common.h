@@ -23,6 +23,7 @@ namespace weft::cli {
 struct ModelSource {
   std::string directory;
   std::string preset;
+  std::string format;
   uint64_t seed = 0;
   int64_t layers = 0;
 
@@ -30,8 +31,11 @@ struct ModelSource {
   Result<ModelConfig> config() const;
 };
 
-/// A preset, its layers cut to `layers` when that is not 0. Error (usage): unknown, or too many.
-Result<ModelConfig> preset_with_layers(const std::string& name, int64_t layers);
+/// A preset, its layers cut to `layers` when that is not 0, its products' weights in `format` when
+/// that is not empty (quantization_of()). Error (usage): unknown, or too many.
+Result<ModelConfig> preset_as(const std::string& name, int64_t layers, const std::string& format);
+/// Declares --format on a command that takes a preset.
+CLI::Option* declare_format(CLI::App& command, std::string& format);
 
 /// --device, --threads, --context, --kv, --activations, --weights.
 struct EngineFlags {

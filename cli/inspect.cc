@@ -2,6 +2,8 @@
 // kernels take of a compute unit.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "arch/cdna/code_object.h"
 #include "arch/cdna/embedded.h"
 #include "arch/cpu/threads.h"
@@ -69,6 +71,27 @@ std::string describe_ropes(const ModelConfig& config) {
   return text;
 }
 
+/// What is in eight bits, a line; empty: nothing.
+std::string describe_quantization(const ModelConfig& config, const Weights& weights) {
+  const auto count = std::ranges::count_if(
+      weights.tensors(), [](const Tensor& tensor) { return is_fp8(tensor.dtype); });
+  if (count == 0) {
+    return "";
+  }
+  const auto each = [](Scaling scaling, const char* row, const char* block) {
+    return scaling == Scaling::row     ? row
+           : scaling == Scaling::block ? block
+                                       : "a scale of their own";
+  };
+  const Quantization& quantization = config.quantization;
+  return fmt::format("  {} matrices in e4m3, {}; activations with --activations fp8: {}\n", count,
+                     each(quantization.weights, "a scale a row", "a scale for 128 x 128"),
+                     quantization.activations.scaling == Scaling::none
+                         ? "as they are"
+                         : each(quantization.activations.scaling, "a scale a token",
+                                "a scale for 128 of a token"));
+}
+
 std::string describe(const ModelConfig& config, const Weights& weights, DType kv) {
   int64_t elements = 0;
   for (const Tensor& tensor : weights.tensors()) {
@@ -95,6 +118,7 @@ std::string describe(const ModelConfig& config, const Weights& weights, DType kv
   text += fmt::format("  {:.3f} billion parameters in {} tensors, {:.3f} GB\n",
                       static_cast<double>(elements) / 1e9, weights.tensors().size(),
                       static_cast<double>(weights.bytes()) / 1e9);
+  text += describe_quantization(config, weights);
   text += fmt::format("  KV cache {} bytes a token ({}), {:.3f} GB for the whole context\n",
                       kv_bytes, name_of(kv), static_cast<double>(kv_bytes * config.context) / 1e9);
   return text;

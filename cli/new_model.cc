@@ -9,7 +9,7 @@ namespace weft::cli {
 namespace {
 
 struct NewModelFlags {
-  std::string preset, out;
+  std::string preset, out, format;
   uint64_t seed = 0;
   int64_t layers = 0;
 };
@@ -20,7 +20,7 @@ void show_progress(int64_t done, int64_t total) {
 }
 
 Result<int> new_model(const NewModelFlags& flags) {
-  WEFT_ASSIGN(const ModelConfig config, preset_with_layers(flags.preset, flags.layers));
+  WEFT_ASSIGN(const ModelConfig config, preset_as(flags.preset, flags.layers, flags.format));
   WEFT_TRY(write_random_model(config, flags.seed, flags.out,
                               isatty(STDERR_FILENO) != 0 ? show_progress : nullptr));
   WEFT_TRY(write_text("-", fmt::format("{}: {} with random weights (seed {})\n", flags.out,
@@ -44,6 +44,7 @@ void add_new_model(CLI::App& app, Action& action) {
   command->add_option("--layers", flags->layers, "only the first N layers")
       ->type_name("N")
       ->check(at_least(1));
+  declare_format(*command, flags->format);
   command->callback([flags, &action] { action = [flags] { return new_model(*flags); }; });
 }
 

@@ -173,6 +173,8 @@ class Binder {
     args.w = matrix(op.weight);
     args.bias = vector(op.bias);
     args.packed = packed(op.weight);
+    args.scales = scales(op.weight);
+    args.rounding = rounding(op.rounding, op.weight);
     args.n = op.n;
     args.k = op.k;
     args.alpha = op.alpha;
@@ -190,6 +192,9 @@ class Binder {
     args.gate_bias = vector(op.gate_bias);
     args.up_bias = vector(op.up_bias);
     args.packed = packed(op.gate);
+    args.gate_scales = scales(op.gate);
+    args.up_scales = scales(op.up);
+    args.rounding = rounding(op.rounding, op.gate);
     args.n = op.n;
     args.k = op.k;
     args.out = out(op.out);
@@ -305,6 +310,13 @@ class Binder {
   ConstMatrix matrix(const WeightRef& ref) const {
     const Tensor& tensor = weights_.get(ref.role, ref.layer);
     return {tensor.data, tensor.dtype, tensor.columns()};
+  }
+  const WeightScales& scales(const WeightRef& ref) const {
+    return weights_.get(ref.role, ref.layer).scales;
+  }
+  Fp8Rounding rounding(Fp8Rounding rounding, const WeightRef& ref) const {
+    rounding.scale = weights_.get(ref.role, ref.layer).input_scale;
+    return rounding;
   }
   const cpu::PackedMatrix* packed(const WeightRef& ref) const {
     return packed_weights_ == nullptr ? nullptr : packed_weights_->find(ref.role, ref.layer);

@@ -65,6 +65,7 @@ CpuRunner::CpuRunner(const ModelConfig& config, const Weights& weights, CpuSeque
       chunk_(options.chunk),
       interrupted_(options.interrupted),
       round_activations_(options.round_activations),
+      quantise_activations_(options.quantise_activations),
       profile_(options.profile) {}
 
 Status CpuRunner::ensure(Loaded& program, int64_t rows, Logits logits, bool sample) {
@@ -75,6 +76,7 @@ Status CpuRunner::ensure(Loaded& program, int64_t rows, Logits logits, bool samp
     options.capacity = sequence_.capacity;
     options.kv = sequence_.kv;
     options.round_activations = round_activations_;
+    options.quantise_activations = quantise_activations_;
     options.logits = logits;
     options.sample = sample;
     WEFT_ASSIGN(program,

@@ -22,6 +22,7 @@ class CpuRunner : public Runner {
     int64_t capacity = 0;
     DType kv = DType::bf16;
     bool round_activations = true;
+    bool quantise_activations = false;  ///< see PlanOptions
     int64_t chunk = 512;
     /// Whether products read packed weights. Default: where weights are larger than the last cache,
     /// so that steps are bound by reading them, and that is found faster here when it is tried.
@@ -78,7 +79,7 @@ class CpuRunner : public Runner {
   CpuInterpreter interpreter_;
   const int64_t chunk_;
   const std::function<bool()> interrupted_;
-  const bool round_activations_, profile_;
+  const bool round_activations_, quantise_activations_, profile_;
   Loaded decode_, chunk_middle_, chunk_last_, chunk_score_;
   Loaded last_;  // the one that drew the last token
 };

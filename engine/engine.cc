@@ -28,8 +28,9 @@ bool default_round_activations(const ModelConfig& config) {
 }
 
 DType default_kv(const ModelConfig& config, const Weights& weights) {
-  const bool bf16 = weights.get(Role::query, 0).dtype == DType::bf16;
-  return bf16 && default_round_activations(config) ? DType::bf16 : DType::f32;
+  const DType dtype = weights.get(Role::query, 0).dtype;
+  const bool small = dtype == DType::bf16 || is_fp8(dtype);
+  return small && default_round_activations(config) ? DType::bf16 : DType::f32;
 }
 
 std::string_view name_of(Stop stop) {
@@ -119,8 +120,15 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
   const DType kv = options.kv.value_or(default_kv(kept, state->weights));
   const bool round_activations =
       options.round_activations.value_or(default_round_activations(kept));
-  const bool bf16_weights = state->weights.get(Role::query, 0).dtype == DType::bf16;
-  state->rounds = kv == DType::bf16 || (bf16_weights && round_activations);
+  const DType dtype = state->weights.get(Role::query, 0).dtype;
+  if (options.quantise_activations && kept.quantization.activations.scaling == Scaling::none) {
+    return usage_error(
+        fmt::format("activations cannot be quantised to fp8: {} has no weights in eight bits that "
+                    "come with a rule for them",
+                    kept.name));
+  }
+  state->rounds = kv == DType::bf16 || options.quantise_activations ||
+                  ((dtype == DType::bf16 || is_fp8(dtype)) && round_activations);
   if (cuda) {
     if constexpr (built::kCuda) {
       WEFT_ASSIGN(state->runner,
@@ -146,6 +154,7 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                            .capacity = capacity,
                            .kv = kv,
                            .round_activations = round_activations,
+                           .quantise_activations = options.quantise_activations,
                            .chunk = state->chunk,
                            .compress_weights = options.compress_weights,
                            .profile = options.profile,

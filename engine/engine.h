@@ -35,6 +35,8 @@ struct EngineOptions {
   /// Whether prefill rounds activations to bf16 where they meet bf16 weights (see PlanOptions).
   /// Default: default_round_activations().
   std::optional<bool> round_activations = {};
+  /// Whether activations that meet weights in eight bits are quantised too, as the checkpoint says.
+  bool quantise_activations = false;
   int64_t chunk = 512;  ///< tokens of one prefill step
   /// Whether weights are read that are compressed without loss, where they can be: by cuda's decode
   /// steps, by all of cpu's. Default: when they do not fit the device's last cache; on cpu, when

@@ -9,8 +9,10 @@
 #include <utility>
 
 #include "model/family.h"
+#include "model/fields.h"
 #include "model/json.h"
 #include "model/mapped_file.h"
+#include "model/quantization.h"
 
 namespace weft {
 namespace {
@@ -39,151 +41,6 @@ struct DTypeName {
 };
 constexpr DTypeName kDTypeNames[] = {
     {DType::bf16, "bfloat16"}, {DType::f16, "float16"}, {DType::f32, "float32"}};
-
-/// Reads the fields of a JSON object. The first thing that is wrong is kept as the error and every
-/// later read returns its fallback, so that a list of reads needs one check at its end.
-class Fields {
- public:
-  Fields(const json& object, std::string where) : object_(object), where_(std::move(where)) {}
-
-  /// The value of a key; null when it is absent or null.
-  const json* find(std::string_view key) const {
-    const auto it = object_.find(key);
-    return it == object_.end() || it->is_null() ? nullptr : &*it;
-  }
-  bool has_null(std::string_view key) const {
-    const auto it = object_.find(key);
-    return it != object_.end() && it->is_null();
-  }
-
-  /// Without a fallback the key is required.
-  int64_t integer(std::string_view key, int64_t low, int64_t high,
-                  std::optional<int64_t> fallback = {}) {
-    const json* value = find_or_fail(key, fallback.has_value());
-    if (value == nullptr) {
-      return fallback.value_or(low);
-    }
-    const bool fits =
-        value->is_number_unsigned()
-            ? value->get<uint64_t>() <= static_cast<uint64_t>(high) && value->get<int64_t>() >= low
-            : value->is_number_integer() && value->get<int64_t>() >= low &&
-                  value->get<int64_t>() <= high;
-    if (!fits) {
-      fail(key, *value, fmt::format("an integer from {} to {}", low, high));
-      return fallback.value_or(low);
-    }
-    return value->get<int64_t>();
-  }
-
-  double number(std::string_view key, double low, double high,
-                std::optional<double> fallback = {}) {
-    const json* value = find_or_fail(key, fallback.has_value());
-    if (value == nullptr) {
-      return fallback.value_or(low);
-    }
-    const double x = value->is_number() ? value->get<double>() : NAN;
-    if (!(x >= low && x <= high)) {
-      fail(key, *value, fmt::format("a number from {} to {}", low, high));
-      return fallback.value_or(low);
-    }
-    return x;
-  }
-
-  bool boolean(std::string_view key, bool fallback) {
-    const json* value = find(key);
-    if (value == nullptr) {
-      return fallback;
-    }
-    if (!value->is_boolean()) {
-      fail(key, *value, "true or false");
-      return fallback;
-    }
-    return value->get<bool>();
-  }
-
-  std::string text(std::string_view key, std::string fallback) {
-    const json* value = find(key);
-    if (value == nullptr) {
-      return fallback;
-    }
-    if (!value->is_string()) {
-      fail(key, *value, "a string");
-      return fallback;
-    }
-    return value->get<std::string>();
-  }
-
-  /// A list of `count` numbers; required.
-  std::vector<double> numbers(std::string_view key, int64_t count, double low, double high) {
-    const json* value = find_or_fail(key, false);
-    std::vector<double> result;
-    if (value != nullptr && value->is_array() && std::ssize(*value) == count) {
-      for (const json& x : *value) {
-        const double number = x.is_number() ? x.get<double>() : NAN;
-        if (number >= low && number <= high) {
-          result.push_back(number);
-        }
-      }
-    }
-    if (value != nullptr && std::ssize(result) != count) {
-      fail(key, *value, fmt::format("a list of {} numbers from {} to {}", count, low, high));
-    }
-    return result;
-  }
-
-  /// An integer or a list of them; empty when absent. Ids beyond the vocabulary are left out: no
-  /// token can match them, and configs cut down from larger ones keep them.
-  std::vector<int32_t> tokens(std::string_view key, int64_t vocabulary) {
-    const json* value = find(key);
-    if (value == nullptr) {
-      return {};
-    }
-    const json list = value->is_array() ? *value : json::array({*value});
-    std::vector<int32_t> ids;
-    for (const json& id : list) {
-      if (!id.is_number_unsigned()) {
-        fail(key, *value, "a token id or a list of token ids");
-        return {};
-      }
-      if (id.get<uint64_t>() < static_cast<uint64_t>(vocabulary)) {
-        ids.push_back(id.get<int32_t>());
-      }
-    }
-    return ids;
-  }
-
-  /// "FILE: KEY is VALUE; it must be MUST."
-  void fail(std::string_view key, const json& value, std::string_view must) {
-    fail(fmt::format("{} is {}; it must be {}", key, show(value), must));
-  }
-  void fail(const std::string& sentence) {
-    if (!error_) {
-      error_ = input_error(where_ + ": " + sentence);
-    }
-  }
-
-  const std::optional<Error>& error() const { return error_; }
-
- private:
-  const json* find_or_fail(std::string_view key, bool optional) {
-    const json* value = find(key);
-    if (value == nullptr && !optional) {
-      fail(fmt::format("{} is {}", key, has_null(key) ? "null" : "missing"));
-    }
-    return value;
-  }
-
-  const json& object_;
-  std::string where_;  // "config.json" or "config.json: rope_scaling"
-  std::optional<Error> error_;
-};
-
-#define WEFT_TRY_FIELDS(fields) \
-  do {                          \
-    if ((fields).error()) {     \
-      return *(fields).error(); \
-    }                           \
-  } while (false)
 
 Result<const Family*> read_family(Fields& fields) {
   std::string architecture;
@@ -227,13 +84,6 @@ std::string_view config_name(Activation activation) {
 
 /// Weft computes one thing for each of these keys and refuses any other.
 Status reject_unsupported(Fields& fields, const Family& family) {
-  if (const json* quantization = fields.find("quantization_config")) {
-    const auto method =
-        quantization->is_object() ? quantization->find("quant_method") : quantization->end();
-    const json& what = method == quantization->end() ? *quantization : *method;
-    fields.fail("quantization_config", what,
-                "absent: Weft reads BF16, F16 and F32 weights, not quantised ones");
-  }
   const std::string_view wanted = config_name(family.activation);
   if (const json* activation = fields.find(family.activation_key);
       activation && *activation != wanted) {
@@ -742,6 +592,10 @@ Result<ModelConfig> parse_config(std::string_view text, const std::string& file)
   config.tied_head = fields.boolean("tie_word_embeddings", family->default_tied_head);
   read_biases(fields, *family, config);
   read_scales(fields, *family, config);
+  if (const json* quantization = fields.find("quantization_config")) {
+    WEFT_ASSIGN(config.quantization,
+                read_quantization(*quantization, file + ": quantization_config"));
+  }
   config.eos = fields.tokens("eos_token_id", config.vocabulary);
   const std::vector<int32_t> bos = fields.tokens("bos_token_id", config.vocabulary);
   config.bos = bos.empty() ? -1 : bos.front();
@@ -837,6 +691,9 @@ std::string write_config(const ModelConfig& config) {
     if (known.dtype == config.dtype) {
       out["torch_dtype"] = known.name;
     }
+  }
+  if (config.quantization.method != Quantization::Method::none) {
+    out["quantization_config"] = write_quantization(config.quantization);
   }
   return out.dump(2) + "\n";
 }

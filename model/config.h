@@ -10,6 +10,7 @@
 #include "base/activation.h"
 #include "base/number.h"
 #include "base/result.h"
+#include "base/scaling.h"
 
 namespace weft {
 
@@ -57,6 +58,31 @@ enum class NormKind { rms, layer };
 /// projection (OLMo-2).
 enum class QkNorm { none, per_head, whole };
 
+/// How a checkpoint stores the matrices of its products in eight bits ("quantization_config"):
+/// codes in e4m3fn, and scales that they are multiplied with.
+struct Quantization {
+  enum class Method : uint8_t {
+    none,
+    fp8,                ///< DeepSeek-V3, Qwen3-FP8: blocks of 128 x 128
+    fbgemm_fp8,         ///< Llama-3.1-405B-FP8: rows
+    compressed_tensors  ///< any
+  };
+  Method method = Method::none;
+  Scaling weights = Scaling::none;
+  /// How activations are quantised that meet such weights, if the checkpoint's rule is followed.
+  /// Scaling::tensor: each matrix has a scale of its own for them.
+  Fp8Rounding activations = {};
+  /// Modules whose weights are plain, as the checkpoint writes them: names, or parts of names
+  /// between dots; of compressed-tensors also expressions ("re:..."). What a file has decides.
+  std::vector<std::string> plain_modules = {};
+
+  /// Whether a matrix ("model.layers.0.mlp.up_proj.weight") is stored so. Expressions match
+  /// nothing.
+  bool converts(std::string_view weight) const;
+
+  bool operator==(const Quantization&) const = default;
+};
+
 /// One decoder-only transformer: RoPE, grouped-query attention, an FFN. layer.h says it layer by
 /// layer.
 struct ModelConfig {
@@ -93,8 +119,9 @@ struct ModelConfig {
   double embedding_multiplier = 1;
   double attention_multiplier = 0;  ///< scale of q.k; always set
   double residual_multiplier = 1;
-  double logits_divisor = 1;      ///< logits are divided by it
-  DType dtype = DType::bf16;      ///< format that new-model writes (torch_dtype); files may differ
+  double logits_divisor = 1;  ///< logits are divided by it
+  DType dtype = DType::bf16;  ///< format that new-model writes (torch_dtype); files may differ
+  Quantization quantization = {};
   std::vector<int32_t> eos = {};  ///< generation stops at these (generation_config.json wins)
   int32_t bos = -1;               ///< -1: none
 

@@ -511,8 +511,8 @@ TEST(Config, RefusesWhatItDoesNotCompute) {
   EXPECT_EQ(error_with("hidden_act", "gelu"),
             "config.json: hidden_act is \"gelu\"; it must be \"silu\"");
   EXPECT_EQ(error_with("quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}),
-            "config.json: quantization_config is \"gptq\"; it must be absent: Weft reads BF16, F16 "
-            "and F32 weights, not quantised ones");
+            "config.json: quantization_config: quant_method is \"gptq\"; of quantised weights Weft "
+            "reads fp8, fbgemm_fp8 and compressed-tensors in e4m3");
   EXPECT_NE(error_with("quantization_config", 4).find("quantization_config is 4"),
             std::string::npos);
   EXPECT_NE(error_with("partial_rotary_factor", 0.5).find("partial_rotary_factor is 0.5"),

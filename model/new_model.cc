@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "model/config.h"
+#include "model/quantization.h"
 #include "model/random_weights.h"
 #include "model/safetensors.h"
 #include "model/weights.h"
@@ -89,26 +90,57 @@ class NewFile {
 struct Shard {
   std::string name;
   std::vector<TensorSpec> specs;
+  std::vector<SafetensorsEntry> entries = {};
   std::string header;
+  int64_t bytes = 0;  ///< behind the header
 };
+
+/// What a file has of a matrix or vector: its elements, and before them its scales, which are made
+/// first.
+std::vector<SafetensorsEntry> entries_of(const ModelConfig& config, const TensorSpec& spec) {
+  std::vector<SafetensorsEntry> entries;
+  const auto add = [&](std::string name, DType dtype, std::vector<int64_t> shape) {
+    uint64_t bytes = size_of(dtype);
+    for (const int64_t size : shape) {
+      bytes *= static_cast<uint64_t>(size);
+    }
+    entries.push_back({std::move(name), name_of(dtype), std::move(shape), 0, bytes});
+  };
+  const std::vector<int64_t> shape = spec.shape_in_file();
+  if (spec.scaling == Scaling::none) {
+    add(spec.name, config.dtype, shape);
+    return entries;
+  }
+  const std::vector<int64_t> scales =
+      spec.scaling == Scaling::block ? std::vector{scale_blocks(shape[0]), scale_blocks(shape[1])}
+      : spec.scaling == Scaling::row ? std::vector{shape[0], int64_t{1}}
+                                     : std::vector{int64_t{1}};
+  add(scale_name(config.quantization, spec.name), DType::f32, scales);
+  if (config.quantization.activations.scaling == Scaling::tensor) {
+    add(input_scale_name(spec.name), DType::f32, {1});
+  }
+  add(spec.name, DType::e4m3fn, shape);
+  return entries;
+}
 
 std::vector<Shard> plan_shards(const ModelConfig& config, int64_t shard_bytes) {
   std::vector<Shard> shards(1);
-  std::vector<std::vector<SafetensorsEntry>> entries(1);
   int64_t used = 0;
   for (TensorSpec& spec : tensor_specs(config)) {
     if (spec.begins_tensor()) {  // the parts of a matrix follow its first
-      const std::vector<int64_t> shape = spec.shape_in_file();
-      const int64_t elements = shape.size() == 2 ? shape[0] * shape[1] : shape[0];
-      const int64_t bytes = elements * static_cast<int64_t>(size_of(config.dtype));
+      const std::vector<SafetensorsEntry> stored = entries_of(config, spec);
+      int64_t bytes = 0;
+      for (const SafetensorsEntry& entry : stored) {
+        bytes += static_cast<int64_t>(entry.bytes);
+      }
       if (used > 0 && used + bytes > shard_bytes) {
         shards.emplace_back();
-        entries.emplace_back();
         used = 0;
       }
       used += bytes;
-      entries.back().push_back(
-          {spec.name, name_of(config.dtype), shape, 0, static_cast<uint64_t>(bytes)});
+      Shard& shard = shards.back();
+      shard.entries.insert(shard.entries.end(), stored.begin(), stored.end());
+      shard.bytes += bytes;
     }
     shards.back().specs.push_back(std::move(spec));
   }
@@ -116,7 +148,7 @@ std::vector<Shard> plan_shards(const ModelConfig& config, int64_t shard_bytes) {
     shards[i].name = shards.size() == 1
                          ? "model.safetensors"
                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    shards[i].header = make_safetensors_header(entries[i]);
+    shards[i].header = make_safetensors_header(shards[i].entries);
   }
   return shards;
 }
@@ -125,8 +157,8 @@ std::string index_json(const std::vector<Shard>& shards, int64_t bytes) {
   nlohmann::ordered_json index;
   index["metadata"]["total_size"] = bytes;
   for (const Shard& shard : shards) {
-    for (const TensorSpec& spec : shard.specs) {
-      index["weight_map"][spec.name] = shard.name;
+    for (const SafetensorsEntry& entry : shard.entries) {
+      index["weight_map"][entry.name] = shard.name;
     }
   }
   return index.dump(2) + "\n";
@@ -195,24 +227,35 @@ class ModelWriter {
     return finish(name, file);
   }
 
-  Status write_shard(const Shard& shard, DType dtype, uint64_t seed,
+  Status write_shard(const Shard& shard, const ModelConfig& config, uint64_t seed,
                      void (*progress)(int64_t done, int64_t total)) {
     WEFT_ASSIGN(NewFile file, NewFile::create(directory_ / shard.name));
-    WEFT_TRY(check(shard.name, file.write(std::as_bytes(std::span(shard.header)))));
-    done_ += std::ssize(shard.header);
-    const auto element = static_cast<int64_t>(size_of(dtype));
-    std::vector<std::byte> buffer(static_cast<size_t>(kBatch * element));
+    const auto write = [&](std::span<const std::byte> bytes) -> Status {
+      WEFT_TRY(check(shard.name, file.write(bytes)));
+      done_ += std::ssize(bytes);
+      if (progress != nullptr) {
+        progress(done_, needed_);
+      }
+      return {};
+    };
+    WEFT_TRY(write(std::as_bytes(std::span(shard.header))));
+    std::vector<std::byte> buffer(static_cast<size_t>(kBatch) * sizeof(float));
     for (const TensorSpec& spec : shard.specs) {
+      if (spec.scaling != Scaling::none && spec.begins_tensor()) {
+        const Quantization& quantization = config.quantization;
+        const std::vector<float> scales = make_random_scales(quantization, seed, spec);
+        WEFT_TRY(write(std::as_bytes(std::span(scales))));
+        if (quantization.activations.scaling == Scaling::tensor) {
+          const float scale = make_random_input_scale(seed, spec);
+          WEFT_TRY(write(std::as_bytes(std::span(&scale, 1))));
+        }
+      }
+      const DType dtype = spec.scaling == Scaling::none ? config.dtype : DType::e4m3fn;
       const RandomTensor tensor = random_tensor(seed, spec);
       for (int64_t first = 0; first < spec.elements(); first += kBatch) {
         const int64_t count = std::min(kBatch, spec.elements() - first);
         fill_random(tensor, dtype, first, count, buffer.data());
-        const auto bytes = static_cast<size_t>(count * element);
-        WEFT_TRY(check(shard.name, file.write(std::span(buffer).first(bytes))));
-        done_ += count * element;
-        if (progress != nullptr) {
-          progress(done_, needed_);
-        }
+        WEFT_TRY(write(std::span(buffer).first(static_cast<size_t>(count) * size_of(dtype))));
       }
     }
     return finish(shard.name, file);
@@ -262,16 +305,14 @@ Status write_random_model(const ModelConfig& config, uint64_t seed, const fs::pa
   int64_t needed = 0;
   for (const Shard& shard : shards) {
     needed += std::ssize(shard.header);
-    for (const TensorSpec& spec : shard.specs) {
-      tensor_bytes += spec.elements() * static_cast<int64_t>(size_of(config.dtype));
-    }
+    tensor_bytes += shard.bytes;
   }
   needed += tensor_bytes;
 
   ModelWriter writer(directory);
   WEFT_TRY(writer.prepare(config, needed));
   for (const Shard& shard : shards) {
-    WEFT_TRY(writer.write_shard(shard, config.dtype, seed, progress));
+    WEFT_TRY(writer.write_shard(shard, config, seed, progress));
   }
   if (shards.size() > 1) {
     WEFT_TRY(writer.write_text("model.safetensors.index.json", index_json(shards, tensor_bytes)));

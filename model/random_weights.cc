@@ -9,6 +9,8 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/fp8.h"
+#include "model/quantization.h"
 
 namespace weft {
 namespace {
@@ -36,6 +38,7 @@ bf16 convert(float x, bf16 /*format*/) {
   return {static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16)};
 }
 f16 convert(float x, f16 /*format*/) { return to_f16(x); }
+e4m3fn convert(float x, e4m3fn /*format*/) { return saturate_to<e4m3fn>(x); }
 
 template <class T>
 void fill(const RandomTensor& tensor, int64_t first, int64_t count, T* out) {
@@ -56,7 +59,32 @@ void fill(const RandomTensor& tensor, int64_t first, int64_t count, T* out) {
   }
 }
 
+uint64_t key_of(uint64_t seed, std::string_view name) { return mix(mix(seed) + fnv1a(name)); }
+
+/// `count` numbers uniform in 3/4 .. 5/4 of `middle`.
+std::vector<float> around(uint64_t key, double middle, int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  fill({.key = key, .offset = 4 * 65535, .scale = static_cast<float>(middle / 4 / 65535)}, 0, count,
+       values.data());
+  return values;
+}
+
+/// Of a matrix of [out, in].
+double half_width_of(int64_t in) { return std::sqrt(3.0 / static_cast<double>(in)); }
+
 }  // namespace
+
+std::vector<float> make_random_scales(const Quantization& quantization, uint64_t seed,
+                                      const TensorSpec& spec) {
+  const std::vector<int64_t> shape = spec.shape_in_file();
+  return around(key_of(seed, scale_name(quantization, spec.name)),
+                half_width_of(shape[1]) / kMax<e4m3fn>,
+                Tensor::scale_count_of(spec.scaling, shape[0], shape[1]));
+}
+
+float make_random_input_scale(uint64_t seed, const TensorSpec& spec) {
+  return around(key_of(seed, input_scale_name(spec.name)), 8 / kMax<e4m3fn>, 1).front();
+}
 
 RandomTensor random_tensor(uint64_t seed, const TensorSpec& spec) {
   RandomTensor tensor;
@@ -64,10 +92,12 @@ RandomTensor random_tensor(uint64_t seed, const TensorSpec& spec) {
   if (!spec.begins_tensor()) {
     name.append(":").append(std::to_string(spec.first_row));
   }
-  tensor.key = mix(mix(seed) + fnv1a(name));
+  tensor.key = key_of(seed, name);
   double half_width = 1.0 / 16;  // bias
-  if (spec.shape.size() == 2) {
-    half_width = std::sqrt(3.0 / static_cast<double>(spec.shape[1]));
+  if (spec.scaling != Scaling::none) {
+    half_width = kMax<e4m3fn>;
+  } else if (spec.shape.size() == 2) {
+    half_width = half_width_of(spec.shape[1]);
   } else if (spec.role == Role::attention_norm || spec.role == Role::ffn_norm ||
              spec.role == Role::attention_out_norm || spec.role == Role::ffn_out_norm ||
              spec.role == Role::final_norm || spec.role == Role::query_norm ||
@@ -89,6 +119,8 @@ void fill_random(const RandomTensor& tensor, DType dtype, int64_t first, int64_t
       return fill(tensor, first, count, reinterpret_cast<bf16*>(out));
     case DType::f16:
       return fill(tensor, first, count, reinterpret_cast<f16*>(out));
+    case DType::e4m3fn:
+      return fill(tensor, first, count, reinterpret_cast<e4m3fn*>(out));
     default:
       WEFT_CHECK(!"a model's format");
   }

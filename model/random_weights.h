@@ -18,10 +18,14 @@
 //                     magnitude of a normalised vector through the product
 //   norm weight       uniform in 7/8 .. 9/8, less TensorSpec::stored_less
 //   bias              uniform in +-1/16
+// A matrix that is stored in eight bits (TensorSpec::scaling) is made as such: codes uniform in
+// +-448, rounded to e4m3fn; scales, by their own name, uniform in 3/4 .. 5/4 of what gives the
+// matrix its standard deviation; an input's scale, by its name, in 3/4 .. 5/4 of 8 / 448.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "base/number.h"
 #include "model/weights.h"
@@ -35,7 +39,13 @@ struct RandomTensor {
   float scale = 1;
 };
 
+/// Of a matrix in eight bits: its codes.
 RandomTensor random_tensor(uint64_t seed, const TensorSpec& spec);
+/// The scales of a matrix in eight bits, all of the checkpoint's one, as it has them.
+std::vector<float> make_random_scales(const Quantization& quantization, uint64_t seed,
+                                      const TensorSpec& spec);
+/// Of the activations that it meets.
+float make_random_input_scale(uint64_t seed, const TensorSpec& spec);
 
 /// Writes elements [first, first + count) of a tensor in a format; `first` is a multiple of 4 and
 /// `out` aligned to the element.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -19,6 +20,7 @@
 #include "base/pages.h"
 #include "model/family.h"
 #include "model/json.h"
+#include "model/quantization.h"
 #include "model/random_weights.h"
 #include "model/safetensors.h"
 
@@ -32,7 +34,7 @@ constexpr const char* kHeadName = "lm_head.weight";
 constexpr std::string_view kPrefix = "model.";  // the bare model's place in the class with a head
 
 std::optional<DType> dtype_of(std::string_view name) {
-  for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32, DType::e4m3fn}) {
     if (name == name_of(dtype)) {
       return dtype;
     }
@@ -168,13 +170,15 @@ class Checkpoint {
   std::map<std::string, std::shared_ptr<const SafetensorsFile>> files_;
 };
 
-/// The tensor in the file as the spec wants it.
+/// The tensor in the file as the spec wants it, but for its scales.
 Result<Tensor> check_tensor(const Found& found, const TensorSpec& spec) {
   const SafetensorsEntry& entry = *found.entry;
   const std::optional<DType> dtype = dtype_of(entry.dtype);
   if (!dtype) {
-    return input_error(fmt::format("{}: tensor {} has dtype {}; Weft reads BF16, F16 and F32",
-                                   found.file->name(), show(entry.name), entry.dtype));
+    return input_error(
+        fmt::format("{}: tensor {} has dtype {}; Weft reads BF16, F16 and F32, "
+                    "and F8_E4M3 with scales",
+                    found.file->name(), show(entry.name), entry.dtype));
   }
   if (entry.shape != spec.shape_in_file()) {
     return input_error(fmt::format("{}: tensor {} has shape {}, but the config makes it {}",
@@ -184,6 +188,66 @@ Result<Tensor> check_tensor(const Found& found, const TensorSpec& spec) {
   Tensor tensor{entry.name, *dtype, spec.shape, found.data()};
   tensor.data += spec.first_row * tensor.columns() * static_cast<int64_t>(size_of(*dtype));
   return tensor;
+}
+
+/// A small tensor of scales as f32. Errors: another shape or format, a scale that is not finite.
+Result<std::vector<float>> read_scales(const Found& found,
+                                       const std::vector<std::vector<int64_t>>& shapes) {
+  const SafetensorsEntry& entry = *found.entry;
+  const std::optional<DType> dtype = dtype_of(entry.dtype);
+  if (!dtype || is_fp8(*dtype)) {
+    return input_error(fmt::format("{}: tensor {} has dtype {}; scales are BF16, F16 or F32",
+                                   found.file->name(), show(entry.name), entry.dtype));
+  }
+  if (std::ranges::find(shapes, entry.shape) == shapes.end()) {
+    return input_error(fmt::format("{}: tensor {} has shape {}, but the config makes it {}",
+                                   found.file->name(), show(entry.name), show(entry.shape),
+                                   show(shapes.front())));
+  }
+  std::vector<float> scales(entry.bytes / size_of(*dtype));
+  for (size_t i = 0; i < scales.size(); ++i) {
+    const std::byte* from = found.data() + i * size_of(*dtype);
+    if (*dtype == DType::f32) {
+      std::memcpy(&scales[i], from, sizeof(float));
+    } else {
+      uint16_t bits = 0;
+      std::memcpy(&bits, from, sizeof(bits));
+      scales[i] = *dtype == DType::bf16 ? to_float(bf16{bits}) : to_float(f16{bits});
+    }
+    if (!std::isfinite(scales[i])) {
+      return input_error(fmt::format("{}: tensor {} has {} at place {}; scales must be finite",
+                                     found.file->name(), show(entry.name), scales[i], i));
+    }
+  }
+  return scales;
+}
+
+/// What a matrix's scales may look like.
+std::vector<std::vector<int64_t>> scale_shapes(Scaling scaling, const TensorSpec& spec) {
+  const std::vector<int64_t> shape = spec.shape_in_file();
+  switch (scaling) {
+    case Scaling::block:
+      return {{scale_blocks(shape[0]), scale_blocks(shape[1])}};
+    case Scaling::row:
+      return {{shape[0], 1}, {shape[0]}};
+    default:
+      return {{1}, {}, {1, 1}};
+  }
+}
+
+/// Scales of all rows of the checkpoint's matrix, for those of a spec.
+Result<WeightScales> scales_of_part(Scaling scaling, const TensorSpec& spec, const float* all) {
+  WeightScales scales{scaling, all, scaling == Scaling::block ? scale_blocks(spec.shape[1]) : 0};
+  if (scaling == Scaling::block && spec.first_row % kScaleBlock != 0) {
+    return input_error(
+        fmt::format("{}: its rows from {} on share scales with those before; Weft "
+                    "reads matrices that are cut at multiples of {}",
+                    show(spec.name), spec.first_row, kScaleBlock));
+  }
+  if (all != nullptr) {
+    scales.data = scales.of_row(spec.first_row);
+  }
+  return scales;
 }
 
 /// A config can say that the head is the embedding while the file has a head of its own. That is
@@ -208,18 +272,25 @@ Status check_tied_head(Checkpoint& checkpoint, const std::string& embedding_name
 
 /// A layer's tensor that the config does not ask for means that the two do not belong together (too
 /// few layers, no biases or norms where the file has them), and without it the model is another.
-Status check_layers_complete(const Checkpoint& checkpoint, const std::vector<TensorSpec>& specs) {
+Status check_layers_complete(const Checkpoint& checkpoint, const std::vector<TensorSpec>& specs,
+                             const Quantization& quantization) {
   const auto bare = [](std::string_view name) {
     return name.substr(name.starts_with(kPrefix) ? kPrefix.size() : 0);
   };
-  std::unordered_set<std::string_view> wanted;
+  std::unordered_set<std::string> wanted;
   for (const TensorSpec& spec : specs) {
-    wanted.insert(bare(spec.name));
+    wanted.emplace(bare(spec.name));
+    if (quantization.method != Quantization::Method::none && spec.shape.size() == 2) {
+      const std::string input = input_scale_name(spec.name);
+      for (const std::string& name : {scale_name(quantization, spec.name), input, input + "_ub"}) {
+        wanted.emplace(bare(name));  // the last one repeats what the config says
+      }
+    }
   }
   for (const std::string& name : checkpoint.names()) {
     // Old checkpoints hold RoPE's frequencies, which follow from the config.
     if (bare(name).starts_with("layers.") && !name.ends_with(".rotary_emb.inv_freq") &&
-        !wanted.contains(bare(name))) {
+        !wanted.contains(std::string(bare(name)))) {
       return input_error(
           fmt::format("{}: tensor {} is none of the model that config.json describes; see there "
                       "num_hidden_layers, architectures, attention_bias and mlp_bias",
@@ -380,8 +451,58 @@ std::vector<TensorSpec> tensor_specs(const ModelConfig& config) {
   if (!config.tied_head) {
     specs.push_back({Role::head, -1, kHeadName, {config.vocabulary, hidden}});
   }
+  const Quantization& quantization = config.quantization;
+  const bool cut_within_blocks =
+      quantization.weights == Scaling::block && std::ranges::any_of(specs, [](const auto& spec) {
+        return spec.first_row % kScaleBlock != 0;
+      });
+  for (TensorSpec& spec : specs) {
+    const bool product = spec.shape.size() == 2 && spec.role != Role::embedding;
+    if (product && !cut_within_blocks && quantization.converts(spec.name)) {
+      spec.scaling = quantization.weights;
+    }
+  }
   return specs;
 }
+
+namespace {
+
+/// Reads the scales of a matrix in eight bits; `storage` keeps them.
+Status add_scales(Checkpoint& checkpoint, const Quantization& quantization, const TensorSpec& spec,
+                  Tensor& tensor, std::vector<std::shared_ptr<const void>>& storage) {
+  if (quantization.method == Quantization::Method::none || spec.shape.size() != 2 ||
+      spec.role == Role::embedding) {
+    return input_error(
+        fmt::format("{}: tensor {} has dtype F8_E4M3, but config.json has no quantization_config "
+                    "that says its scales",
+                    checkpoint.source(), show(spec.name)));
+  }
+  const auto read = [&](const std::string& name, Scaling scaling) -> Result<std::vector<float>> {
+    WEFT_ASSIGN(const Found found, checkpoint.find(name));
+    if (found.entry == nullptr) {
+      return input_error(fmt::format("{}: tensor {} is missing: the scales of {}",
+                                     checkpoint.source(), show(name), show(spec.name)));
+    }
+    return read_scales(found, scale_shapes(scaling, spec));
+  };
+  WEFT_ASSIGN(std::vector<float> all,
+              read(scale_name(quantization, spec.name), quantization.weights));
+  const auto kept = std::make_shared<const std::vector<float>>(std::move(all));
+  WEFT_ASSIGN(tensor.scales, scales_of_part(quantization.weights, spec, kept->data()));
+  storage.push_back(kept);
+  if (quantization.activations.scaling == Scaling::tensor) {
+    WEFT_ASSIGN(const std::vector<float> scale, read(input_scale_name(spec.name), Scaling::tensor));
+    tensor.input_scale = scale.front();
+    if (!(tensor.input_scale > 0)) {
+      return input_error(fmt::format("{}: tensor {} is {}; it must be more than 0",
+                                     checkpoint.source(), show(input_scale_name(spec.name)),
+                                     tensor.input_scale));
+    }
+  }
+  return {};
+}
+
+}  // namespace
 
 Result<Weights> Weights::open(const std::filesystem::path& directory, const ModelConfig& config) {
   WEFT_ASSIGN(Checkpoint checkpoint, Checkpoint::open(directory));
@@ -395,6 +516,9 @@ Result<Weights> Weights::open(const std::filesystem::path& directory, const Mode
           fmt::format("{}: tensor {} is missing", checkpoint.source(), show(spec.name)));
     }
     WEFT_ASSIGN(Tensor tensor, check_tensor(found, spec));
+    if (is_fp8(tensor.dtype)) {
+      WEFT_TRY(add_scales(checkpoint, config.quantization, spec, tensor, weights.storage_));
+    }
     if (reinterpret_cast<uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0) {
       // Files older than the format's padded header can start anywhere: such a tensor is copied.
       const auto bytes = static_cast<size_t>(tensor.bytes());
@@ -411,7 +535,7 @@ Result<Weights> Weights::open(const std::filesystem::path& directory, const Mode
   if (config.tied_head) {
     WEFT_TRY(check_tied_head(checkpoint, specs.front().name));
   }
-  WEFT_TRY(check_layers_complete(checkpoint, specs));
+  WEFT_TRY(check_layers_complete(checkpoint, specs, config.quantization));
   return weights;
 }
 
@@ -420,7 +544,10 @@ Weights Weights::describe(const ModelConfig& config) {
   Weights weights;
   weights.index_ = make_index(config, specs);
   for (const TensorSpec& spec : specs) {
-    weights.tensors_.push_back(Tensor{spec.name, config.dtype, spec.shape});
+    const bool plain = spec.scaling == Scaling::none;
+    Tensor tensor{spec.name, plain ? config.dtype : DType::e4m3fn, spec.shape};
+    tensor.scales = scales_of_part(spec.scaling, spec, nullptr).value();
+    weights.tensors_.push_back(std::move(tensor));
   }
   return weights;
 }
@@ -445,6 +572,7 @@ Result<Weights> Weights::generate(const ModelConfig& config, uint64_t seed, int 
     int64_t first;
     int64_t count;
   };
+  weights.make_scales(config, seed, specs);
   constexpr int64_t kPart = 1 << 20;  // elements a thread takes at a time: a huge page of bf16
   std::vector<Part> parts;
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -458,8 +586,9 @@ Result<Weights> Weights::generate(const ModelConfig& config, uint64_t seed, int 
   const auto work = [&] {
     for (size_t p = next++; p < parts.size(); p = next++) {
       const Part& part = parts[p];
-      const size_t skipped = static_cast<size_t>(part.first) * size_of(config.dtype);
-      fill_random(random_tensor(seed, specs[part.tensor]), config.dtype, part.first, part.count,
+      const DType dtype = weights.tensors_[part.tensor].dtype;
+      const size_t skipped = static_cast<size_t>(part.first) * size_of(dtype);
+      fill_random(random_tensor(seed, specs[part.tensor]), dtype, part.first, part.count,
                   block.data() + offsets[part.tensor] + skipped);
     }
   };
@@ -473,6 +602,28 @@ Result<Weights> Weights::generate(const ModelConfig& config, uint64_t seed, int 
   weights.owned_.emplace_back(block.data(), block.size());
   weights.storage_.push_back(std::make_shared<Pages>(std::move(block)));
   return weights;
+}
+
+void Weights::make_scales(const ModelConfig& config, uint64_t seed,
+                          const std::vector<TensorSpec>& specs) {
+  const float* all = nullptr;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    const TensorSpec& spec = specs[i];
+    Tensor& tensor = tensors_[i];
+    if (spec.scaling == Scaling::none) {
+      continue;
+    }
+    if (spec.begins_tensor()) {
+      const auto made = std::make_shared<const std::vector<float>>(
+          make_random_scales(config.quantization, seed, spec));
+      all = made->data();
+      storage_.push_back(made);
+    }
+    tensor.scales = scales_of_part(spec.scaling, spec, all).value();
+    if (config.quantization.activations.scaling == Scaling::tensor) {
+      tensor.input_scale = make_random_input_scale(seed, spec);
+    }
+  }
 }
 
 void Weights::release(const Tensor& tensor, Use use) {
@@ -497,10 +648,24 @@ const Tensor& Weights::get(Role role, int64_t layer) const {
   return *tensor;
 }
 
+int64_t Tensor::scale_count_of(Scaling scaling, int64_t rows, int64_t columns) {
+  switch (scaling) {
+    case Scaling::none:
+      return 0;
+    case Scaling::tensor:
+      return 1;
+    case Scaling::row:
+      return rows;
+    case Scaling::block:
+      return scale_blocks(rows) * scale_blocks(columns);
+  }
+  return 0;
+}
+
 int64_t Weights::bytes() const {
   int64_t total = 0;
   for (const Tensor& tensor : tensors_) {
-    total += tensor.bytes();
+    total += tensor.bytes() + tensor.scale_count() * static_cast<int64_t>(sizeof(float));
   }
   return total;
 }

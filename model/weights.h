@@ -52,11 +52,16 @@ struct Tensor {
   DType dtype = DType::bf16;
   std::vector<int64_t> shape;       ///< [rows, columns] or [length]
   const std::byte* data = nullptr;  ///< row-major, contiguous, aligned to the element at least
+  /// Of codes in e4m3fn; their data are null where the tensor's are.
+  WeightScales scales = {};
+  float input_scale = 0;  ///< of the activations that it meets (Quantization), where it has one
 
   int64_t rows() const { return shape.size() == 2 ? shape[0] : 1; }
   int64_t columns() const { return shape.back(); }
   int64_t elements() const { return rows() * columns(); }
   int64_t bytes() const { return elements() * static_cast<int64_t>(size_of(dtype)); }
+  int64_t scale_count() const { return scale_count_of(scales.scaling, rows(), columns()); }
+  static int64_t scale_count_of(Scaling scaling, int64_t rows, int64_t columns);
 };
 
 /// Name and shape that a role has in a checkpoint of this model.
@@ -71,6 +76,8 @@ struct TensorSpec {
   int64_t rows_of_all = 0;  ///< 0: the matrix is this role's alone
   /// What the stored weights of a norm are less than those that it multiplies with.
   double stored_less = 0;
+  /// Of a matrix that is stored in eight bits: Scaling::none where it is not.
+  Scaling scaling = Scaling::none;
 
   bool begins_tensor() const { return first_row == 0; }
   std::vector<int64_t> shape_in_file() const {
@@ -86,7 +93,8 @@ class Weights {
  public:
   /// Maps DIR/model.safetensors, or the shards DIR/model.safetensors.index.json names. Tensors the
   /// model does not need are ignored. Errors (input): see safetensors.h; missing tensor, wrong
-  /// shape or dtype; a head of its own that differs from the embedding it is said to be tied to.
+  /// shape or dtype; a head of its own that differs from the embedding it is said to be tied to;
+  /// codes without scales, or scales that are not finite.
   /// A tensor whose bytes are not aligned to its element is copied; all others stay in the mapping.
   static Result<Weights> open(const std::filesystem::path& directory, const ModelConfig& config);
 
@@ -94,7 +102,8 @@ class Weights {
   static Weights describe(const ModelConfig& config);
 
   /// The values `weft new-model --seed` writes, made in memory (in config.dtype) by `threads`
-  /// threads; see random_weights.h. Error (device): not enough memory.
+  /// threads, and in e4m3fn what config.quantization says; see random_weights.h. Error (device):
+  /// not enough memory.
   static Result<Weights> generate(const ModelConfig& config, uint64_t seed, int threads);
 
   /// The tensor in a role; null when the model has none there. `layer` is -1 outside layers.
@@ -108,11 +117,14 @@ class Weights {
   /// for rare use.
   void release(const Tensor& tensor, Use use);
 
-  /// Bytes of all tensors, each counted once (a tied head is not counted again).
+  /// Bytes of all tensors and their scales, each counted once (a tied head is not counted again).
   int64_t bytes() const;
   const std::vector<Tensor>& tensors() const { return tensors_; }
 
  private:
+  /// Those of generate().
+  void make_scales(const ModelConfig& config, uint64_t seed, const std::vector<TensorSpec>& specs);
+
   std::vector<Tensor> tensors_;
   std::vector<std::array<int32_t, kRoles>> index_;    // [layer + 1][role] -> tensors_, or -1
   std::vector<std::shared_ptr<const void>> storage_;  // mappings and generated blocks

@@ -8,10 +8,13 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/fp8.h"
+#include "model/quantization.h"
 #include "model/random_weights.h"
 #include "model/safetensors.h"
 #include "model/test_files.h"
@@ -576,7 +579,8 @@ TEST(WeightsOpen, TensorsThatAreWrong) {
   tensors[up].dtype = "I16";
   write_safetensors(path, tensors);
   EXPECT_EQ(open_error(directory.path(), config),
-            path.string() + ": tensor \"" + up + "\" has dtype I16; Weft reads BF16, F16 and F32");
+            path.string() + ": tensor \"" + up +
+                "\" has dtype I16; Weft reads BF16, F16 and F32, and F8_E4M3 with scales");
 
   write_safetensors(path, good);
   fs::resize_file(path, fs::file_size(path) - 1);
@@ -721,6 +725,213 @@ TEST(WeightsOpen, Shards) {
             index_path +
                 ": tensor \"model.layers.1.input_layernorm.weight\" is in b.safetensors, "
                 "which is not there: is the download complete?");
+}
+
+/// Codes and scales as a checkpoint has them.
+std::map<std::string, HandMade> in_eight_bits(const ModelConfig& config) {
+  std::map<std::string, HandMade> tensors = hand_made(config);
+  const auto weights = Weights::generate(config, 1, 1);
+  for (const Tensor& tensor : weights->tensors()) {
+    if (tensor.scales.scaling == Scaling::none) {
+      continue;
+    }
+    const auto count = tensor.scale_count();
+    std::vector<int64_t> shape = {count};
+    if (tensor.scales.scaling == Scaling::block) {
+      shape = {scale_blocks(tensor.rows()), scale_blocks(tensor.columns())};
+    }
+    tensors[scale_name(config.quantization, tensor.name)] = {
+        "F32", shape,
+        std::string(reinterpret_cast<const char*>(tensor.scales.data),
+                    static_cast<size_t>(count) * sizeof(float))};
+    if (tensor.input_scale > 0) {
+      tensors[input_scale_name(tensor.name)] = {
+          "F32",
+          {},
+          std::string(reinterpret_cast<const char*>(&tensor.input_scale), sizeof(float))};
+    }
+  }
+  return tensors;
+}
+
+ModelConfig small_in_eight_bits(std::string_view format) {
+  ModelConfig config = small_llama();
+  config.hidden = 136;  // a block and a bit
+  config.ffn = 260;
+  config.quantization = *quantization_of(format);
+  return config;
+}
+
+TEST(EightBits, WhatIsWrittenIsWhatIsGenerated) {
+  for (const char* format : {"fp8-block", "fp8-row", "fp8-channel", "fp8-tensor"}) {
+    const ModelConfig config = small_in_eight_bits(format);
+    const TestDirectory directory;
+    ASSERT_TRUE(write_random_model(config, 5, directory.path() / "model").ok());
+    const ModelConfig read = *read_config(directory.path() / "model");
+    EXPECT_EQ(read.quantization, config.quantization);
+    const auto opened = Weights::open(directory.path() / "model", read);
+    ASSERT_TRUE(opened.ok()) << opened.error().message;
+    const auto made = Weights::generate(config, 5, 2);
+    EXPECT_EQ(opened->bytes(), made->bytes());
+    EXPECT_EQ(opened->bytes(), Weights::describe(config).bytes());
+    for (int64_t layer = -1; layer < config.layers; ++layer) {
+      for (int role = 0; role < kRoles; ++role) {
+        const Tensor* a = opened->find(static_cast<Role>(role), layer);
+        const Tensor* b = made->find(static_cast<Role>(role), layer);
+        ASSERT_EQ(a == nullptr, b == nullptr);
+        if (a == nullptr) {
+          continue;
+        }
+        const bool matrix = a->shape.size() == 2 && layer >= 0;
+        EXPECT_EQ(is_fp8(a->dtype), matrix) << a->name;  // not the head, nor the embedding
+        EXPECT_EQ(bytes_of(*a), bytes_of(*b)) << a->name;
+        EXPECT_EQ(a->scales.scaling, b->scales.scaling);
+        EXPECT_EQ(a->scales.row_stride, b->scales.row_stride);
+        EXPECT_EQ(a->input_scale, b->input_scale);
+        EXPECT_EQ(a->input_scale > 0, matrix && format == std::string("fp8-tensor"));
+        for (int64_t i = 0; i < a->scale_count(); ++i) {
+          EXPECT_EQ(a->scales.data[i], b->scales.data[i]) << a->name << " " << i;
+        }
+      }
+    }
+  }
+}
+
+/// A standard deviation of about 1 / sqrt(in), as plain matrices have.
+TEST(EightBits, AreOfTheSizeOfPlainOnes) {
+  const ModelConfig config = small_in_eight_bits("fp8-block");
+  const auto weights = Weights::generate(config, 3, 1);
+  const Tensor& down = weights->get(Role::down, 1);
+  const auto* codes = reinterpret_cast<const e4m3fn*>(down.data);
+  double squares = 0;
+  for (int64_t r = 0; r < down.rows(); ++r) {
+    for (int64_t c = 0; c < down.columns(); ++c) {
+      squares += std::pow(to_float(codes[r * down.columns() + c]) * down.scales.at(r, c), 2);
+    }
+  }
+  const double mean = squares / static_cast<double>(down.elements());
+  EXPECT_NEAR(mean * static_cast<double>(down.columns()), 1, 0.2);
+}
+
+TEST(EightBits, PartsOfAFusedMatrixHaveTheirRowsScales) {
+  ModelConfig config;
+  for (const ModelConfig& model : small_models()) {
+    config = model.architecture == "Phi3ForCausalLM" ? model : config;
+  }
+  config.quantization = *quantization_of("fp8-row");
+  const TestDirectory directory;
+  ASSERT_TRUE(write_random_model(config, 5, directory.path() / "rows").ok());
+  const auto rows = Weights::open(directory.path() / "rows", config);
+  ASSERT_TRUE(rows.ok()) << rows.error().message;
+  const auto made = Weights::generate(config, 5, 1);
+  for (const Role role : {Role::query, Role::key, Role::value, Role::gate, Role::up}) {
+    const Tensor& tensor = rows->get(role, 1);
+    for (int64_t row = 0; row < tensor.rows(); ++row) {
+      EXPECT_EQ(tensor.scales.at(row, 0), made->get(role, 1).scales.at(row, 0)) << tensor.name;
+    }
+  }
+  EXPECT_NE(rows->get(Role::key, 1).scales.at(0, 0), rows->get(Role::query, 1).scales.at(0, 0));
+
+  // q, k and v end within blocks: new-model writes them plain, and a file that has them is refused.
+  config.quantization = *quantization_of("fp8-block");
+  ASSERT_TRUE(write_random_model(config, 5, directory.path() / "blocks").ok());
+  EXPECT_EQ(Weights::open(directory.path() / "blocks", config)->get(Role::query, 0).dtype,
+            DType::bf16);
+  const TestDirectory hand_made_directory;
+  std::map<std::string, HandMade> fused;
+  for (const TensorSpec& spec : tensor_specs(config)) {
+    const std::vector<int64_t> shape = spec.shape_in_file();
+    HandMade& tensor = fused[spec.name];
+    const bool matrix = shape.size() == 2 && spec.layer >= 0;
+    int64_t elements = 1;
+    for (const int64_t size : shape) {
+      elements *= size;
+    }
+    tensor = {matrix ? "F8_E4M3" : "BF16", shape,
+              std::string(static_cast<size_t>(elements * (matrix ? 1 : 2)), 0)};
+    if (matrix) {
+      fused[scale_name(config.quantization, spec.name)] = {
+          "F32", {1, 1}, std::string(sizeof(float), 0)};
+    }
+  }
+  write_safetensors(hand_made_directory.path() / "model.safetensors", fused);
+  EXPECT_NE(open_error(hand_made_directory.path(), config).find("share scales with those before"),
+            std::string::npos);
+}
+
+TEST(EightBits, ScalesMayBeInBf16) {
+  const ModelConfig config = small_in_eight_bits("fp8-channel");
+  auto tensors = in_eight_bits(config);
+  HandMade& scales = tensors["model.layers.0.mlp.up_proj.weight_scale"];
+  scales = {"BF16", {config.ffn, 1}, std::string(static_cast<size_t>(2 * config.ffn), '\x3d')};
+  const TestDirectory directory;
+  write_safetensors(directory.path() / "model.safetensors", tensors);
+  const auto weights = Weights::open(directory.path(), config);
+  ASSERT_TRUE(weights.ok()) << weights.error().message;
+  EXPECT_EQ(weights->get(Role::up, 0).scales.at(7, 3), to_float(bf16{0x3d3d}));
+}
+
+/// A matrix that the checkpoint left out is plain, whatever the config lists.
+TEST(EightBits, WhatAFileHasDecides) {
+  const ModelConfig config = small_in_eight_bits("fp8-row");
+  auto tensors = in_eight_bits(config);
+  const std::string name = "model.layers.0.self_attn.o_proj.weight";
+  tensors[name].dtype = "BF16";
+  tensors[name].bytes.append(tensors[name].bytes);
+  tensors.erase("model.layers.0.self_attn.o_proj.weight_scale");
+  const TestDirectory directory;
+  write_safetensors(directory.path() / "model.safetensors", tensors);
+  const auto weights = Weights::open(directory.path(), config);
+  ASSERT_TRUE(weights.ok()) << weights.error().message;
+  EXPECT_EQ(weights->get(Role::attention_out, 0).dtype, DType::bf16);
+  EXPECT_EQ(weights->get(Role::attention_out, 1).dtype, DType::e4m3fn);
+}
+
+TEST(EightBits, HostileOnesAreRefused) {
+  const ModelConfig config = small_in_eight_bits("fp8-tensor");
+  const auto good = in_eight_bits(config);
+  const auto error_with = [&](const std::function<void(std::map<std::string, HandMade>&)>& change,
+                              const ModelConfig& as) {
+    auto tensors = good;
+    change(tensors);
+    const TestDirectory directory;
+    write_safetensors(directory.path() / "model.safetensors", tensors);
+    return open_error(directory.path(), as);
+  };
+  const auto expect = [&](const std::function<void(std::map<std::string, HandMade>&)>& change,
+                          std::string_view part) {
+    const std::string error = error_with(change, config);
+    EXPECT_NE(error.find(part), std::string::npos) << error;
+  };
+  const std::string matrix = "model.layers.1.mlp.down_proj.";
+  EXPECT_EQ(error_with([](auto&) {}, config), "accepted");
+  expect(
+      [&](auto& t) { t.erase(matrix + "weight_scale"); },
+      "down_proj.weight_scale\" is missing: the scales of \"model.layers.1.mlp.down_proj.weight");
+  expect([&](auto& t) { t.erase(matrix + "input_scale"); }, "down_proj.input_scale\" is missing");
+  expect([&](auto& t) { t[matrix + "weight_scale"].bytes = std::string("\0\0\xc0\x7f", 4); },
+         "has nan at place 0; scales must be finite");
+  expect([&](auto& t) { t[matrix + "input_scale"].bytes = std::string(4, 0); },
+         "input_scale\" is 0; it must be more than 0");
+  expect(
+      [&](auto& t) {
+        t[matrix + "weight_scale"] = {"F32", {2}, std::string(8, 0)};
+      },
+      "has shape [2], but the config makes it [1]");
+  expect(
+      [&](auto& t) {
+        t[matrix + "weight_scale"] = {"I32", {1}, std::string(4, 0)};
+      },
+      "has dtype I32; scales are BF16, F16 or F32");
+  expect(
+      [&](auto& t) {
+        t["model.norm.weight"] = {"F8_E4M3", {136}, std::string(136, 0)};
+      },
+      "has dtype F8_E4M3, but config.json has no quantization_config");
+  ModelConfig plain = config;
+  plain.quantization = {};
+  EXPECT_NE(error_with([](auto&) {}, plain).find("has no quantization_config that says its scales"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -3,18 +3,10 @@
 
 #include <cstdint>
 
+#include "base/scaling.h"
 #include "ops/matrix.h"
 
 namespace weft {
-
-/// How many numbers share a scale.
-enum class Scaling : uint8_t {
-  none,    ///< there are none
-  tensor,  ///< one for all
-  row,     ///< one a row (of activations: a token; of weights: an output channel)
-  block,   ///< one for 128 adjacent numbers of a row; of weights [n, k], for 128 x 128
-};
-inline constexpr int64_t kScaleBlock = 128;
 
 /// Scales that are read, f32, of any sign. The scale of row r (of weights with Scaling::block: of
 /// rows 128 r to 128 r + 127) and block b along the row is data[r * row_stride + b * block_stride];

@@ -20,6 +20,9 @@ struct PlanOptions {
   /// Round a chunk's activations to bf16 where they meet bf16 weights, as transformers does in that
   /// format: twice the rate where the processor has bf16 dot products. Decode steps never round.
   bool round_activations = true;
+  /// Quantise activations where they meet weights in eight bits, as the checkpoint says
+  /// (Quantization::activations), in chunks and decode steps. They are not rounded to bf16 there.
+  bool quantise_activations = false;
   /// The device's grain in a decode step: tiles of columns are multiples of `columns`, those of
   /// gate and up projections of `gated_columns`, and attention is cut into about `attention_tasks`
   /// (KV head, key range) tasks. None of them may follow the number of workers where the bits must

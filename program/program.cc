@@ -20,7 +20,10 @@ double weight_bytes(const Operation& operation, const Instruction& instruction,
                              : operand.part == WeightOperand::Part::tile
                                  ? instruction.tile.size() * row
                                  : tensor.elements();
-    bytes += static_cast<double>(elements) * static_cast<double>(size_of(tensor.dtype));
+    const double scale_bytes =
+        4 * static_cast<double>(tensor.scale_count()) / static_cast<double>(tensor.elements());
+    bytes +=
+        static_cast<double>(elements) * (static_cast<double>(size_of(tensor.dtype)) + scale_bytes);
   }
   return bytes;
 }

@@ -102,6 +102,7 @@ struct LinearOp {
   bool accumulate = false;
   Activation activation = Activation::none;
   float soft_cap = 0;
+  Fp8Rounding rounding = {};  ///< of a; Scaling::tensor: by the weight's input_scale
 };
 
 struct GatedLinearOp {
@@ -109,6 +110,7 @@ struct GatedLinearOp {
   BufferId a = kNone, out = kNone;
   int64_t n = 0, k = 0;
   Activation activation = Activation::silu;
+  Fp8Rounding rounding = {};  ///< of a; Scaling::tensor: by gate's input_scale
 };
 
 struct RopeAppendOp {

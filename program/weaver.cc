@@ -37,7 +37,9 @@ Weaver::Weaver(const ModelConfig& config, const Weights& weights, const PlanOpti
 }
 
 Element Weaver::chunk_element(Role role, int64_t layer) const {
-  const bool round = options_.round_activations && weights_.get(role, layer).dtype == DType::bf16;
+  const DType dtype = weights_.get(role, layer).dtype;
+  const bool round = options_.round_activations &&
+                     (dtype == DType::bf16 || (is_fp8(dtype) && !options_.quantise_activations));
   return round ? Element::bf16 : Element::f32;
 }
 
@@ -47,12 +49,23 @@ BufferId Weaver::buffer(std::string name, Space space, Element element, int64_t 
   return static_cast<BufferId>(program.buffers.size()) - 1;
 }
 
+Fp8Rounding Weaver::rounding(const WeightRef& weight) const {
+  const bool rounds =
+      options_.quantise_activations && is_fp8(weights_.get(weight.role, weight.layer).dtype);
+  return rounds ? config_.quantization.activations : Fp8Rounding{};
+}
+
 WeightRef Weaver::weight(Role role, int64_t layer) const {
   return {role, layer, weights_.find(role, layer) != nullptr};
 }
 
 int32_t Weaver::operation(std::string name, int64_t layer, Rows rows,
                           decltype(Operation::body) body) {
+  if (auto* linear = std::get_if<LinearOp>(&body)) {
+    linear->rounding = rounding(linear->weight);
+  } else if (auto* gated = std::get_if<GatedLinearOp>(&body)) {
+    gated->rounding = rounding(gated->gate);
+  }
   program.operations.push_back({std::move(name), layer, rows, std::move(body)});
   return static_cast<int32_t>(program.operations.size()) - 1;
 }

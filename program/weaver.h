@@ -69,6 +69,8 @@ class Weaver {
   Program program;
 
  private:
+  /// Of what meets a weight.
+  Fp8Rounding rounding(const WeightRef& weight) const;
   /// Deals n columns in grains to workers [first, end). `had`: columns of the same product that a
   /// worker has already, of which it gets no more than `most` unless all have as many.
   Tiles deal(int64_t n, int64_t k, int64_t grain, size_t first, size_t end,

@@ -64,6 +64,20 @@ void dot(const Factors<Weight, kMatrices>& factors, Range rows, Range columns,
       }
     }
   }
+  if constexpr (std::is_same_v<Weight, e4m3fn>) {
+    const cpu::Isa isa = cpu::current_isa();
+    if (factors.a_dtype == DType::bf16 && rows.size() > kStreamRows) {
+      auto* floats = reinterpret_cast<float*>(scratch.data());
+      if (isa == cpu::Isa::avx512_bf16) {
+        BlockedProduct<Fp8Pairs<Bf16Pairs>, kMatrices, Epilogue> product(factors, floats, epilogue);
+        return product.run(rows, columns);
+      }
+      if (isa == cpu::Isa::amx_bf16) {
+        BlockedProduct<Fp8Pairs<Bf16Tiles>, kMatrices, Epilogue> product(factors, floats, epilogue);
+        return product.run(rows, columns);
+      }
+    }
+  }
 #endif
   dot_in_units<F32Units<Weight>>(factors, rows, columns, scratch, epilogue);
 }

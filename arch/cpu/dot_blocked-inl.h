@@ -229,14 +229,40 @@ class BlockedProduct {
     }
     for (int64_t i = 0; i < kPanel; i += kFloatLanes) {
       const Weight* rows[kFloatLanes];
+      const float* scales[kFloatLanes];
       for (size_t lane = 0; lane < kFloatLanes; ++lane) {
-        rows[lane] = weight_row(panel_row(columns, i + lane));
+        const PanelRow row = panel_row(columns, i + lane);
+        rows[lane] = weight_row(row);
+        scales[lane] = factors_.scales[row.matrix].of_row(row.column);
       }
       float* out = panel_place(i, 0, units.size());
       for (int64_t e = elements.begin; e < elements.end; e += kSquare, out += kFloatLanes * kTile) {
-        pack_square(rows, e, factors_.k - e, out);
+        if constexpr (std::is_same_v<Weight, e4m3fn>) {
+          pack_scaled_square(rows, scales, e, factors_.k - e, out);
+        } else {
+          pack_square(rows, e, factors_.k - e, out);
+        }
       }
     }
+  }
+  /// As pack_square(), of codes with their rows' scales.
+  void pack_scaled_square(const e4m3fn* const* rows, const float* const* scales, int64_t element,
+                          int64_t left, float* out) {
+    const int64_t block = element / kScaleBlock * factors_.scales[0].step();
+    FloatVec in[kFloatLanes];
+    for (size_t lane = 0; lane < kFloatLanes; ++lane) {
+      const float factor = scales[lane][block] * kE4m3Unit;
+      if (left >= kSquare) {
+        in[lane] = Units::scaled_weights(rows[lane] + element, factor);
+      } else if (left > 0) {
+        e4m3fn padded[kSquare] = {};
+        std::memcpy(padded, rows[lane] + element, static_cast<size_t>(left));
+        in[lane] = Units::scaled_weights(padded, factor);
+      } else {
+        in[lane] = hn::Zero(FloatTag());
+      }
+    }
+    transpose(in, out, kTile);
   }
   /// kFloatLanes rows' units from an element on, of which `left` are there.
   void pack_square(const Weight* const* rows, int64_t element, int64_t left, float* out) {

@@ -31,17 +31,13 @@ inline constexpr int64_t kStreamRows = 8;  ///< more rows go to the blocked prod
 /// among them.
 inline constexpr int64_t kGather = 2 * kPanel;
 
-/// sums[r][c] = a[r] . w[c], where `a` holds units, zero beyond k. Every sum runs over k in the
-/// same order whatever kRows and kColumns are.
+/// sum[r][c] += a[r] . w[c] over [first, end) of their k elements, where `a` holds units, zero
+/// beyond k. Every sum runs over k in the same order whatever kRows and kColumns are.
 template <class Units, int kRows, int kColumns>
-void stream_dots(const float* a, int64_t a_stride, const typename Units::Weight* const* w,
-                 int64_t k, float (&sums)[kRows][kColumns]) {
+HWY_INLINE void add_dots(const float* a, int64_t a_stride, const typename Units::Weight* const* w,
+                         Range k, FloatVec (&sum)[kRows][kColumns]) {
   const FloatTag d;
   constexpr int64_t kStep = kFloatLanes * Units::kElements;
-  FloatVec sum[kRows][kColumns];
-  for (auto& row : sum) {
-    std::fill(row, row + kColumns, hn::Zero(d));
-  }
   const auto step = [&](int64_t i, auto load_weights) HWY_ATTR {
 #pragma GCC unroll 8
     for (int c = 0; c < kColumns; ++c) {
@@ -53,18 +49,60 @@ void stream_dots(const float* a, int64_t a_stride, const typename Units::Weight*
       }
     }
   };
-  int64_t i = 0;
-  for (; i + kStep <= k; i += kStep) {
+  int64_t i = k.begin;
+  for (; i + kStep <= k.end; i += kStep) {
     step(i, [](const auto* p) HWY_ATTR { return Units::weights(p); });
   }
-  if (i < k) {
-    step(i, [&](const auto* p) HWY_ATTR { return Units::first_weights(p, k - i); });
+  if (i < k.end) {
+    step(i, [&](const auto* p) HWY_ATTR { return Units::first_weights(p, k.end - i); });
   }
+}
+
+template <int kRows, int kColumns>
+HWY_INLINE void reduce(const FloatVec (&sum)[kRows][kColumns], float (&sums)[kRows][kColumns]) {
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < kColumns; ++c) {
-      sums[r][c] = hn::GetLane(hn::SumOfLanes(d, sum[r][c]));
+      sums[r][c] = hn::GetLane(hn::SumOfLanes(FloatTag(), sum[r][c]));
     }
   }
+}
+
+template <int kRows, int kColumns>
+HWY_INLINE void clear(FloatVec (&sum)[kRows][kColumns]) {
+  for (auto& row : sum) {
+    std::fill(row, row + kColumns, hn::Zero(FloatTag()));
+  }
+}
+
+/// sums[r][c] = a[r] . w[c].
+template <class Units, int kRows, int kColumns>
+void stream_dots(const float* a, int64_t a_stride, const typename Units::Weight* const* w,
+                 int64_t k, float (&sums)[kRows][kColumns]) {
+  FloatVec sum[kRows][kColumns];
+  clear(sum);
+  add_dots<Units, kRows, kColumns>(a, a_stride, w, {0, k}, sum);
+  reduce(sum, sums);
+}
+
+/// The same of codes, where each `block` elements of w[c] have the next of its scales[c].
+template <class Units, int kRows, int kColumns>
+void scaled_dots(const float* a, int64_t a_stride, const typename Units::Weight* const* w,
+                 const float* const* scales, int64_t block, int64_t k,
+                 float (&sums)[kRows][kColumns]) {
+  FloatVec sum[kRows][kColumns];
+  clear(sum);
+  for (int64_t i = 0, b = 0; i < k; i += block, ++b) {
+    FloatVec part[kRows][kColumns];
+    clear(part);
+    add_dots<Units, kRows, kColumns>(a, a_stride, w, {i, std::min(k, i + block)}, part);
+    for (int c = 0; c < kColumns; ++c) {
+      const FloatVec scale = hn::Set(FloatTag(), scales[c][b] * kE4m3Unit);
+      for (int r = 0; r < kRows; ++r) {
+        sum[r][c] = hn::MulAdd(part[r][c], scale, sum[r][c]);
+      }
+    }
+  }
+  reduce(sum, sums);
 }
 
 /// Computes [rows, columns] and hands it to
@@ -128,6 +166,13 @@ class StreamProduct {
     }
   }
 
+  /// Those that are in flight together.
+  template <int kCount>
+  struct WeightRows {
+    const Weight* data[kMatrices * kCount];
+    const float* scales[kMatrices * kCount];  // of e4m3fn
+  };
+
   /// Columns [first + p * part, first + p * part + count) for all p < kCount and all rows.
   template <int kCount>
   void multiply(int64_t first, int64_t part, int64_t count) {
@@ -136,10 +181,12 @@ class StreamProduct {
         std::max(1, (kFloatLanes == 16 ? 16 : 8) / std::max(4, kMatrices * kCount));
     float sums[kStreamRows][kMatrices][kCount][kGather];  // not all of them are used
     for (int64_t i = 0; i < count; ++i) {
-      const Weight* w[kMatrices * kCount];
+      WeightRows<kCount> w;
       for (int m = 0; m < kMatrices; ++m) {
         for (int p = 0; p < kCount; ++p) {
-          w[m * kCount + p] = factors_.w[m] + (first + p * part + i) * factors_.w_stride[m];
+          const int64_t column = first + p * part + i;
+          w.data[m * kCount + p] = factors_.w[m] + column * factors_.w_stride[m];
+          w.scales[m * kCount + p] = factors_.scales[m].of_row(column);
         }
       }
       const int64_t rows = rows_.size();
@@ -231,10 +278,17 @@ class StreamProduct {
   }
 
   template <int kRows, int kCount>
-  void dots(int64_t r, const Weight* const* w, int64_t place,
+  void dots(int64_t r, const WeightRows<kCount>& w, int64_t place,
             float (&sums)[kStreamRows][kMatrices][kCount][kGather]) {
     float result[kRows][kMatrices * kCount];
-    stream_dots<Units>(units_ + r * stride_, stride_, w, factors_.k, result);
+    const float* a = units_ + r * stride_;
+    if constexpr (std::is_same_v<Weight, e4m3fn>) {
+      const bool blocks = factors_.scales[0].scaling == Scaling::block;
+      scaled_dots<Units>(a, stride_, w.data, w.scales, blocks ? kScaleBlock : factors_.k,
+                         factors_.k, result);
+    } else {
+      stream_dots<Units>(a, stride_, w.data, factors_.k, result);
+    }
     for (int i = 0; i < kRows; ++i) {
       for (int m = 0; m < kMatrices; ++m) {
         for (int p = 0; p < kCount; ++p) {

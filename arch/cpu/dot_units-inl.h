@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "arch/cpu/e4m3-inl.h"
 #include "arch/cpu/packed.h"
 #include "arch/cpu/vector-inl.h"
+#include "base/scaling.h"
 
 #if defined(WEFT_ARCH_CPU_DOT_UNITS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WEFT_ARCH_CPU_DOT_UNITS_INL_H_
@@ -27,7 +29,7 @@ constexpr int64_t padded_units(int64_t k) {
 }
 
 /// What a product reads: a[rows, k] and kMatrices weight matrices [n, k] of the same format, all
-/// row-major with strides in elements; or, of bf16, packed side by side.
+/// row-major with strides in elements, of e4m3fn with scales; or, of bf16, packed side by side.
 template <class Weight, int kMatrices>
 struct Factors {
   const void* a = nullptr;
@@ -35,6 +37,7 @@ struct Factors {
   int64_t a_stride = 0;
   const Weight* w[kMatrices] = {};
   int64_t w_stride[kMatrices] = {};
+  WeightScales scales[kMatrices] = {};
   const cpu::PackedMatrix* packed = nullptr;  ///< read in place of w
   int64_t k = 0;
 };
@@ -60,10 +63,14 @@ struct F32Units {
   static constexpr bool kInPlace = false;  ///< rows of `a` need conversion
   static constexpr bool kTiles = false;    ///< multiplied by AMX
 
-  /// A vector of units, or the first `count` elements of one and zeros.
+  /// A vector of units, or the first `count` elements of one and zeros; of e4m3fn in kE4m3Unit.
   static HWY_INLINE FloatVec weights(const W* w) { return load(FloatTag(), w); }
   static HWY_INLINE FloatVec first_weights(const W* w, int64_t count) {
     return load_first(FloatTag(), w, count);
+  }
+  /// The same, times a factor that all of them have.
+  static HWY_INLINE FloatVec scaled_weights(const W* w, float factor) {
+    return hn::Mul(weights(w), hn::Set(FloatTag(), factor));
   }
   static HWY_INLINE FloatVec multiply_add(FloatVec a, FloatVec w, FloatVec sum) {
     return hn::MulAdd(a, w, sum);
@@ -188,6 +195,21 @@ struct Bf16Pairs {
 /// The same pairs, 16 of each of 16 rows at a time. Needs Isa::amx_bf16.
 struct Bf16Tiles : Bf16Pairs {
   static constexpr bool kTiles = true;
+};
+
+/// Weights in e4m3fn as pairs of bf16 (Bf16Pairs or Bf16Tiles), to which they are rounded
+/// once they are scaled: what their checkpoint would hold in bf16.
+template <class Pairs>
+struct Fp8Pairs : Pairs {
+  using Weight = e4m3fn;
+
+  static HWY_INLINE FloatVec scaled_weights(const e4m3fn* w, float factor) {
+    const FloatTag d;
+    alignas(64) bf16 pairs[2 * kFloatLanes];
+    store(d, F32Units<e4m3fn>::scaled_weights(w, factor), pairs);
+    store(d, F32Units<e4m3fn>::scaled_weights(w + kFloatLanes, factor), pairs + kFloatLanes);
+    return Pairs::weights(pairs);
+  }
 };
 #endif
 

@@ -10,6 +10,7 @@
 #include "arch/cpu/dot-inl.h"
 #include "arch/cpu/packed.h"
 #include "arch/cpu/streams.h"
+#include "ops/round_fp8-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
@@ -53,20 +54,24 @@ class GatedEpilogue {
 void gated_tile(const GatedLinearArgs& args, Range rows, Range columns,
                 std::span<std::byte> scratch) {
   GatedEpilogue epilogue(args);
-  with_type(args.gate.dtype, [&](auto w) {
-    const Factors<decltype(w), 2> factors{.a = args.a.data,
-                                          .a_dtype = args.a.dtype,
-                                          .a_stride = args.a.stride,
+  const ConstMatrix a = round_rows(args.rounding, args.a, rows, args.k, scratch);
+  with_weights(args.gate.dtype, [&](auto w) {
+    const Factors<decltype(w), 2> factors{.a = a.data,
+                                          .a_dtype = a.dtype,
+                                          .a_stride = a.stride,
                                           .w = {static_cast<const decltype(w)*>(args.gate.data),
                                                 static_cast<const decltype(w)*>(args.up.data)},
                                           .w_stride = {args.gate.stride, args.up.stride},
+                                          .scales = {args.gate_scales, args.up_scales},
                                           .packed = args.packed,
                                           .k = args.k};
     dot(factors, rows, columns, scratch, epilogue);
   });
 }
 
-int64_t gated_scratch(int64_t rows, int64_t k) { return dot_scratch_bytes(rows, k); }
+int64_t gated_scratch(const GatedLinearArgs& args, int64_t rows) {
+  return rounded_bytes(args.rounding, rows, args.k) + dot_scratch_bytes(rows, args.k);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace weft
@@ -90,7 +95,7 @@ void gated_linear_prefetch(const GatedLinearArgs& args, Range columns, int64_t l
 }
 
 size_t gated_linear_scratch_bytes(const GatedLinearArgs& args, int64_t rows) {
-  return WEFT_CPU_DISPATCH(gated_scratch)(rows, args.k);
+  return WEFT_CPU_DISPATCH(gated_scratch)(args, rows);
 }
 
 }  // namespace weft::cpu

@@ -7,6 +7,7 @@
 
 #include "base/activation.h"
 #include "base/range.h"
+#include "base/scaling.h"
 #include "ops/matrix.h"
 
 namespace weft {
@@ -17,7 +18,7 @@ struct PackedMatrix;  // arch/cpu/packed.h
 
 struct GatedLinearArgs {
   ConstMatrix a;          ///< [rows, k]: f32, or bf16 when the weights are bf16 (see linear)
-  ConstMatrix gate;       ///< [n, k], f32, bf16 or f16
+  ConstMatrix gate;       ///< [n, k], f32, bf16, f16 or e4m3fn
   ConstMatrix up;         ///< [n, k], the same format as gate
   ConstVector gate_bias;  ///< [n] or null data
   ConstVector up_bias;    ///< [n] or null data
@@ -26,6 +27,9 @@ struct GatedLinearArgs {
   int64_t k = 0;
   Matrix out;  ///< [rows, n], f32 or bf16
   Activation activation = Activation::silu;
+  WeightScales gate_scales = {};  ///< see linear
+  WeightScales up_scales = {};
+  Fp8Rounding rounding = {};
 };
 
 namespace reference {

@@ -9,6 +9,7 @@
 #include "arch/cpu/dot-inl.h"
 #include "arch/cpu/packed.h"
 #include "arch/cpu/streams.h"
+#include "ops/round_fp8-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
@@ -71,19 +72,23 @@ class LinearEpilogue {
 
 void linear_tile(const LinearArgs& args, Range rows, Range columns, std::span<std::byte> scratch) {
   LinearEpilogue epilogue(args);
-  with_type(args.w.dtype, [&](auto w) {
-    const Factors<decltype(w), 1> factors{.a = args.a.data,
-                                          .a_dtype = args.a.dtype,
-                                          .a_stride = args.a.stride,
+  const ConstMatrix a = round_rows(args.rounding, args.a, rows, args.k, scratch);
+  with_weights(args.w.dtype, [&](auto w) {
+    const Factors<decltype(w), 1> factors{.a = a.data,
+                                          .a_dtype = a.dtype,
+                                          .a_stride = a.stride,
                                           .w = {static_cast<const decltype(w)*>(args.w.data)},
                                           .w_stride = {args.w.stride},
+                                          .scales = {args.scales},
                                           .packed = args.packed,
                                           .k = args.k};
     dot(factors, rows, columns, scratch, epilogue);
   });
 }
 
-int64_t linear_scratch(int64_t rows, int64_t k) { return dot_scratch_bytes(rows, k); }
+int64_t linear_scratch(const LinearArgs& args, int64_t rows) {
+  return rounded_bytes(args.rounding, rows, args.k) + dot_scratch_bytes(rows, args.k);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace weft
@@ -107,7 +112,7 @@ void linear_prefetch(const LinearArgs& args, Range columns, int64_t line) {
 }
 
 size_t linear_scratch_bytes(const LinearArgs& args, int64_t rows) {
-  return WEFT_CPU_DISPATCH(linear_scratch)(rows, args.k);
+  return WEFT_CPU_DISPATCH(linear_scratch)(args, rows);
 }
 
 }  // namespace weft::cpu

@@ -1,7 +1,8 @@
 // linear: out[r, c] (+)= f(alpha * (sum_k a[r, k] * w[c, k] + bias[c])), f an activation (FFNs
 // without a gate) or a soft cap c tanh(x / c) (Gemma-2's logits) or neither. Every projection and
 // the head. Rounding is the caller's choice: f32 `a` is multiplied in f32 whatever w's format is;
-// bf16 `a` with bf16 `w` goes through the bf16 dot product where the device has one, summed in f32.
+// bf16 `a` with bf16 `w` goes through the bf16 dot product where the device has one, summed in f32;
+// `w` in e4m3fn is w * scale, exactly, but that many rows of bf16 `a` meet it rounded to bf16.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +10,7 @@
 
 #include "base/activation.h"
 #include "base/range.h"
+#include "base/scaling.h"
 #include "ops/matrix.h"
 
 namespace weft {
@@ -18,8 +20,8 @@ struct PackedMatrix;  // arch/cpu/packed.h
 }
 
 struct LinearArgs {
-  ConstMatrix a;     ///< [rows, k]: f32, or bf16 when w is bf16
-  ConstMatrix w;     ///< [n, k], f32, bf16 or f16, as Hugging Face stores it
+  ConstMatrix a;     ///< [rows, k]: f32, or bf16 when w is bf16 or e4m3fn
+  ConstMatrix w;     ///< [n, k], f32, bf16, f16 or e4m3fn, as Hugging Face stores it
   ConstVector bias;  ///< [n] or null data
   /// cpu: w packed, read in its place; then w says its format alone.
   const cpu::PackedMatrix* packed = nullptr;
@@ -28,8 +30,10 @@ struct LinearArgs {
   float alpha = 1;
   bool accumulate = false;  ///< add to what out holds (the residual)
   Activation activation = Activation::none;
-  Matrix out;          ///< [rows, n], f32; or bf16, unless it accumulates
-  float soft_cap = 0;  ///< 0: none
+  Matrix out;                 ///< [rows, n], f32; or bf16, unless it accumulates
+  float soft_cap = 0;         ///< 0: none
+  WeightScales scales = {};   ///< of w in e4m3fn
+  Fp8Rounding rounding = {};  ///< of a's rows, before they meet such a w
 };
 
 constexpr double linear_flops(int64_t rows, int64_t n, int64_t k) { return 2.0 * rows * n * k; }

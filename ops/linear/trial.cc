@@ -9,6 +9,9 @@
 namespace weft::trial {
 namespace {
 
+/// What checkpoints have of products.
+constexpr Word<DType> kWeightFormats[] = {
+    {"F32", DType::f32}, {"BF16", DType::bf16}, {"F16", DType::f16}, {"F8_E4M3", DType::e4m3fn}};
 /// Where sums go, if not to f32.
 constexpr Word<DType> kHalfOut[] = {{"BF16", DType::bf16}};
 
@@ -25,6 +28,7 @@ struct Case {
   Activation activation = Activation::none;
   float soft_cap = 0;
   DType out = DType::f32;
+  Scaling scaling = Scaling::none;  ///< of w
 
   template <class Visitor>
   void fields(Visitor& v) {
@@ -32,16 +36,20 @@ struct Case {
     v.size("n", n);
     v.size("k", k);
     v.word("a", a, kFileFloats);
-    v.word("w", w, kFileFormats);
+    v.word("w", w, kWeightFormats);
     v.flag("bias", bias);
     v.real("alpha", alpha, {.least = -1e6, .most = 1e6, .required = false});
     v.flag("accumulate", accumulate);
     v.optional_word("", activation, kActivations);
     v.real("soft-cap", soft_cap, {.least = 0, .most = 1e6, .required = false, .otherwise = 0});
     v.optional_word("out", out, kHalfOut);
+    v.optional_word("scales", scaling, kScalings);
   }
   std::string_view conflict() const {
-    return a == DType::bf16 && w != DType::bf16 ? "a in bf16 wants weights in bf16" : "";
+    return is_fp8(w) != (scaling != Scaling::none) ? "w in F8_E4M3 has scales, others have none"
+           : a == DType::bf16 && w != DType::bf16 && !is_fp8(w)
+               ? "a in bf16 wants weights in bf16 or F8_E4M3"
+               : "";
   }
 };
 
@@ -54,7 +62,8 @@ class LinearTrial : public PrefillTrial {
   LinearTrial(const Case& c, Random& random)
       : a_(input("a", c.rows, c.k, c.a, random, 1, gap_after(c.k))),
         w_(input("w", c.n, c.k, c.w, random, 1, c.use == Use::bench ? 0 : gap_after(c.k))),
-        bias_(input("bias", 1, c.n, c.w, random)),
+        bias_(input("bias", 1, c.n, is_fp8(c.w) ? DType::f32 : c.w, random)),
+        scales_(input("scales", scale_rows(c), scale_columns(c), DType::f32, random)),
         out_(add("out", c.accumulate ? Tensor::Role::inout : Tensor::Role::output, c.rows, c.n,
                  c.out, c.a == DType::bf16 ? gap_after(c.n) : 1)) {
     if (c.accumulate) {
@@ -69,7 +78,8 @@ class LinearTrial : public PrefillTrial {
              .accumulate = c.accumulate,
              .activation = c.activation,
              .out = out_.out(),
-             .soft_cap = c.soft_cap};
+             .soft_cap = c.soft_cap,
+             .scales = scales_of(scales_, c.scaling)};
   }
 
   int64_t rows() const override { return a_.rows(); }
@@ -86,15 +96,18 @@ class LinearTrial : public PrefillTrial {
     const Tensor a = a_.magnitudes();
     const Tensor w = w_.magnitudes();
     const Tensor bias = bias_.magnitudes();
+    const Tensor scales = scales_.magnitudes();
     LinearArgs unsigned_args = args_;
     unsigned_args.activation = Activation::none;
     unsigned_args.soft_cap = 0;
     unsigned_args.a = a.in();
     unsigned_args.w = w.in();
+    unsigned_args.scales = scales_of(scales, args_.scales.scaling);
     unsigned_args.bias = args_.bias.data != nullptr ? bias.vector() : ConstVector{};
     reference::linear(unsigned_args, rows, columns, out.tolerance.data());
     for (size_t i = 0; i < out.value.size(); ++i) {
-      out.tolerance[i] = std::fabs(out.tolerance[i]) * sum_tolerance(args_.k);
+      out.tolerance[i] =
+          std::fabs(out.tolerance[i]) * (sum_tolerance(args_.k) + weights_tolerance());
       if (args_.activation != Activation::none || args_.soft_cap > 0) {
         out.tolerance[i] = reference::kSteepestActivation * out.tolerance[i] +
                            12 * 20 * 0x1p-24 * std::fabs(out.value[i]);
@@ -115,7 +128,7 @@ class LinearTrial : public PrefillTrial {
   size_t scratch_bytes() const override { return cpu::linear_scratch_bytes(args_, rows()); }
 
   Work work() const override {
-    return {.bytes = static_cast<double>(a_.bytes() + w_.bytes() +
+    return {.bytes = static_cast<double>(a_.bytes() + w_.bytes() + scales_.bytes() +
                                          out_.bytes() * (args_.accumulate ? 2 : 1)),
             .flops = linear_flops(rows(), args_.n, args_.k),
             .peak = a_.dtype() == DType::bf16 ? Peak::bf16 : Peak::f32};
@@ -123,6 +136,9 @@ class LinearTrial : public PrefillTrial {
 
  protected:
   std::string_view refuse() const override {
+    if (is_fp8(w_.dtype())) {
+      return "weights in fp8 are multiplied as gemm_fp8_blockwise and gemm_skinny";
+    }
     if constexpr (built::kCuda) {
       return hopper::refuse_prefill_linear(args_);
     }
@@ -160,10 +176,25 @@ class LinearTrial : public PrefillTrial {
     }
     return {};
   }
+  static int64_t scale_rows(const Case& c) {
+    return c.scaling == Scaling::block ? scale_blocks(c.n) : c.scaling == Scaling::row ? c.n : 1;
+  }
+  static int64_t scale_columns(const Case& c) {
+    return c.scaling == Scaling::block ? scale_blocks(c.k) : 1;
+  }
+  static WeightScales scales_of(const Tensor& scales, Scaling scaling) {
+    const ConstMatrix m = scales.in();
+    return {scaling, static_cast<const float*>(m.data), m.stride};
+  }
+  /// Many rows of bf16 meet scaled weights in bf16.
+  double weights_tolerance() const {
+    return is_fp8(w_.dtype()) && a_.dtype() == DType::bf16 ? 0x1p-8 : 0;
+  }
 
   Tensor& a_;
   Tensor& w_;
   Tensor& bias_;
+  Tensor& scales_;
   Tensor& out_;
   DeviceMemory workspace_, product_;
   LinearArgs args_;

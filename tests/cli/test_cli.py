@@ -122,6 +122,22 @@ class Contract(Command):
         self.assertAlmostEqual(decode["limit_seconds"] * out["limits"]["read_bytes_per_second"] / decode["bytes"], 1)
         self.fails(INPUT, "new-model", "--preset", "qwen3-0.6b", "--out", target, says=[str(target)])
 
+    def test_weights_in_eight_bits(self):
+        model = GOLDENS / "llama-fp8-block"
+        self.assertIn("in e4m3, a scale for 128 x 128", self.ok("inspect", "--model", model).decode())
+        plain, rounded = (
+            json.loads(self.ok("score", "--model", model, "--ids", "1,2,3,4", "--logits", "--json",
+                               "--activations", activations))["logits"]
+            for activations in ("f32", "fp8")
+        )
+        self.assertNotEqual(plain, rounded)
+        self.fails(USAGE, "score", "--model", GOLDENS / "llama-f32", "--ids", "1", "--activations", "fp8",
+                   says=["no weights in eight bits"])
+        self.fails(USAGE, "new-model", "--preset", "qwen3-0.6b", "--format", "int4", "--out",
+                   self.folder / "x", says=["int4", "fp8-block"])
+        self.assertIn("196 matrices in e4m3, a scale a row",
+                      self.ok("inspect", "--preset", "qwen3-0.6b", "--format", "fp8-row").decode())
+
     def says_its_origin(self, figures):
         version = f"weft {figures['version']} ({figures['commit']})\n"
         self.assertEqual(self.ok("--version").decode(), version)

@@ -22,6 +22,7 @@ import transformers
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
+import eight_bits
 import instella  # noqa: F401  (registers the family)
 
 HERE = Path(__file__).resolve().parent
@@ -431,6 +432,16 @@ MODELS = {
     ),
 }
 
+# The same with weights in eight bits: name -> (config, kind). Matrices have several blocks of 128, none
+# of them whole.
+EIGHT_BITS = {
+    f"llama-fp8-{kind}": (
+        config("llama", 144, 200, heads=3, kv_heads=1, layers=2, vocab=307, head_dim=56),
+        kind,
+    )
+    for kind in eight_bits.KINDS
+}
+
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 DTYPE_NAMES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
@@ -530,6 +541,64 @@ def make_model(family, cfg, dtype, files):
         tensors[name] = weight.to(DTYPES[dtype]).contiguous()
     write_weights(directory, tensors, files)
     return directory
+
+
+def make_in_eight_bits(name, cfg, kind):
+    directory = HERE / "models" / name
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    quantization = eight_bits.KINDS[kind]
+    cfg = cfg | {
+        "torch_dtype": "bfloat16",
+        "transformers_version": transformers.__version__,
+        "quantization_config": quantization,
+    }
+    (directory / "config.json").write_text(json.dumps(cfg, indent=2) + "\n")
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(bare_config(directory))
+    generator = seeded(name)
+    tensors = {}
+    for tensor, parameter in sorted(empty.named_parameters()):
+        weight = random_weight(tensor, tuple(parameter.shape), cfg, generator)
+        if eight_bits.is_converted(tensor, quantization):
+            tensors |= eight_bits.quantise(tensor, weight, kind)
+        else:
+            tensors[tensor] = weight.bfloat16()
+    write_weights(directory, {k: v.contiguous() for k, v in tensors.items()}, 1)
+    return directory
+
+
+def bare_config(directory):
+    """The config without its "quantization_config", which transformers would act upon."""
+    cfg = json.loads((directory / "config.json").read_text())
+    del cfg["quantization_config"]
+    return AutoConfig.for_model(**cfg)
+
+
+def load_eight_bits(directory):
+    """The model in float32; its products' inputs as they are."""
+    weights, kind, inputs = eight_bits.read(directory)
+    model = AutoModelForCausalLM.from_config(bare_config(directory), attn_implementation="eager")
+    model = model.float()
+    model.load_state_dict(weights)
+    return model.eval(), kind, inputs
+
+
+def goldens_in_eight_bits(directory, generator):
+    """Those of ids, and logits with activations rounded as the checkpoint says."""
+    model, kind, inputs = load_eight_bits(directory)
+    golden = goldens_of_ids(model, generator, clear_greedy_prompt(model, generator))
+    hooks = eight_bits.round_inputs(model, kind, inputs)
+    for length in PROMPT_LENGTHS:
+        ids = golden[f"prompt.{length}.ids"]
+        golden[f"rounded.{length}.logits"] = logits_of(model, ids)[0]
+    for hook in hooks:
+        hook.remove()
+    errors = [
+        relative_error(golden[f"rounded.{n}.logits"], golden[f"prompt.{n}.logits"])
+        for n in PROMPT_LENGTHS
+    ]
+    return golden, (sorted(errors)[len(errors) // 2], max(errors))
 
 
 def load(directory, dtype=torch.float32):
@@ -738,6 +807,21 @@ def make_all(only):
                     f"{error:.1e}"
                     for error in own_distance(directory, golden, DTYPES[dtype])
                 ]
+            print(*row, sep="  ", flush=True)
+            rows.append(row)
+    for name, (cfg, kind) in EIGHT_BITS.items():
+        if name.startswith(only):
+            directory = make_in_eight_bits(name, cfg, kind)
+            golden, distances = goldens_in_eight_bits(directory, seeded(name))
+            save_goldens(golden, directory / "golden.safetensors")
+            size = sum(file.stat().st_size for file in directory.iterdir())
+            row = [
+                name,
+                f"{size / 1024:.0f}",
+                f"{golden['positions.logits'].square().mean().sqrt():.2f}",
+                f"{golden['greedy.margins'].min():.3f}",
+                *(f"{error:.1e}" for error in distances),
+            ]
             print(*row, sep="  ", flush=True)
             rows.append(row)
     if not only:
