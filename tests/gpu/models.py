@@ -21,11 +21,17 @@ def to_bf16(value):
     return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) & 0xFFFF
 
 
+def to_f16(value):
+    return struct.unpack("<H", struct.pack("<e", value))[0]
+
+
+# Names of the format in both files, and how a number is written: array's type, and its value there.
 FORMATS = {
-    "bf16": ("BF16", "bfloat16", lambda values: array("H", map(to_bf16, values)).tobytes()),
-    "f16": ("F16", "float16", lambda values: struct.pack(f"<{len(values)}e", *values)),
-    "f32": ("F32", "float32", lambda values: array("f", values).tobytes()),
+    "bf16": ("BF16", "bfloat16", "H", to_bf16),
+    "f16": ("F16", "float16", "H", to_f16),
+    "f32": ("F32", "float32", "f", float),
 }
+DISTINCT = 8192  # numbers that a tensor's elements are drawn from
 
 
 def tensors(heads, kv_heads, head_dim, norms_heads):
@@ -52,16 +58,16 @@ def tensors(heads, kv_heads, head_dim, norms_heads):
 def write_model(directory, head_dim, heads=4, kv_heads=2, form="bf16", norms_heads=False, seed=1):
     """Writes a model directory, the same one every time, and returns its path."""
     draw = random.Random(f"{seed} {head_dim} {heads} {kv_heads} {form} {norms_heads}")
-    dtype, torch_dtype, pack = FORMATS[form]
+    dtype, torch_dtype, kind, convert = FORMATS[form]
     header, data = {}, bytearray()
     for name, shape, deviation in tensors(heads, kv_heads, head_dim, norms_heads):
         count = math.prod(shape)
         if deviation is None:
-            values = [1 + draw.uniform(-0.2, 0.2) for _ in range(count)]
+            values = [1 + draw.uniform(-0.2, 0.2) for _ in range(DISTINCT)]
         else:
-            values = [draw.gauss(0, deviation) for _ in range(count)]
+            values = [draw.gauss(0, deviation) for _ in range(DISTINCT)]
         begin = len(data)
-        data += pack(values)
+        data += array(kind, draw.choices(list(map(convert, values)), k=count)).tobytes()
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, len(data)]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
