@@ -3,6 +3,7 @@
 // it finds it done.
 #include <algorithm>
 
+#include "sim/hopper/ptx_async.h"
 #include "sim/hopper/ptx_decode.h"
 #include "sim/hopper/ptx_warp.h"
 
@@ -66,12 +67,16 @@ const char* arrive_at(Phases& phases, int64_t arrivals) {
   phases.pending -= arrivals;
   return nullptr;
 }
+}  // namespace
+
 bool complete_bytes(Warp& warp, uint32_t lane, std::byte* barrier, int64_t bytes) {
   return change(warp, lane, barrier, nullptr, [&](Phases& phases) -> const char* {
     phases.bytes -= bytes;
     return nullptr;
   });
 }
+
+namespace {
 
 bool locate_barrier(Warp& warp, const Instruction& in, uint32_t mask, int operand, int address,
                     Places& places) {

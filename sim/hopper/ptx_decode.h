@@ -72,6 +72,7 @@ Found find_control(const Statement& statement);
 Found find_warp(const Statement& statement);
 Found find_async(const Statement& statement);
 Found find_matrix(const Statement& statement);
+Found find_tiles(const Statement& statement);
 
 /// mov of a special register (%tid.x, %clock64, ...); null: there is none of that name.
 Handler special_register(std::string_view name);

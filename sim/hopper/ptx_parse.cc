@@ -1008,7 +1008,7 @@ bool Parser::place_operands(const Statement& statement, const Form& form, Instru
 void Parser::emit(const Statement& statement, uint32_t line) {
   static constexpr Found (*kFamilies[])(const Statement&) = {
       find_integer, find_compare, find_control, find_float, find_memory,
-      find_convert, find_async,   find_warp,    find_matrix};
+      find_convert, find_tiles,   find_async,   find_warp,  find_matrix};
   Found found;
   for (const auto family : kFamilies) {
     found = family(statement);

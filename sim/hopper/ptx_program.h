@@ -26,6 +26,7 @@ enum class Step : uint8_t {
   jump,   ///< all go to Warp::pc, which it has set
   moved,  ///< the places of its threads have been set
   yield,  ///< goes on behind it, but others first: it looked for something that is not there yet
+  again,  ///< stays there; others first
   fault,  ///< Warp::fault() has said why
 };
 /// Executes an instruction for the lanes of `mask`, which is not empty.

@@ -117,8 +117,9 @@ bool take_turn(Warp& warp) {
         case Step::moved:
           together = false;
           break;
+        case Step::again:
         case Step::yield:
-          put_down(warp, warp.pc + 1);
+          put_down(warp, warp.pc + (step == Step::yield ? 1 : 0));
           warp.yielded |= warp.active;
           together = false;
           break;
