@@ -942,12 +942,12 @@ bool Parser::place_operand(const Operand& operand, char letter, uint8_t bytes, I
     if (operand.address != (letter == 'a')) {
       return false;
     }
-    if (operand.kind == Operand::Kind::reg && operand.bytes == 8) {
-      in.wide |= static_cast<uint8_t>(1 << addresses);
-    } else if (operand.kind == Operand::Kind::symbol) {
-      in.wide |= static_cast<uint8_t>(1 << addresses);
-    } else if (operand.kind != Operand::Kind::reg || operand.bytes != 4) {
+    const bool value = operand.kind == Operand::Kind::reg;
+    if (operand.kind != Operand::Kind::symbol && !(value && operand.bytes >= 4)) {
       return false;
+    }
+    if (!value || operand.bytes == 8) {
+      in.wide |= static_cast<uint8_t>(1 << addresses);
     }
     slots.add(operand.slot, {operand.bytes, true, false});
     if (addresses == 0) {

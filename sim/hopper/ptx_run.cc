@@ -343,7 +343,7 @@ Status Launcher::run(const Limits& limits) {
 
 }  // namespace
 
-Step Warp::fault(uint32_t lane, std::string what) {
+Step Warp::fault(uint32_t lane, const std::string& what) {
   if (grid->fault.empty()) {
     grid->fault = place_of(*grid, *this, lane, pc) + " " + what;
   }

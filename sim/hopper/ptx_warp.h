@@ -62,7 +62,7 @@ struct Warp {
     }
   }
   /// Stops the launch: what is wrong, of this instruction and the lane.
-  Step fault(uint32_t lane, std::string what);
+  Step fault(uint32_t lane, const std::string& what);
 };
 
 struct Cta {
