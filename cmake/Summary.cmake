@@ -20,6 +20,12 @@ else()
   string(APPEND weft_built ", sim")
 endif()
 
+if(WEFT_PTX_LEFT_OUT)
+  list(APPEND weft_left_out "weft-ptx (${WEFT_PTX_LEFT_OUT})")
+else()
+  string(APPEND weft_built ", weft-ptx")
+endif()
+
 if(NOT TARGET weft_command)
   list(APPEND weft_left_out "the command (no sources)")
 endif()

@@ -16,7 +16,7 @@ function(weft_add_tests room)
   set_tests_properties(${room} PROPERTIES LABELS quick)
   add_test(NAME ${room}_slow COMMAND ${target} --gtest_filter=*Slow*)
   set_tests_properties(${room}_slow PROPERTIES LABELS slow)
-  if(room STREQUAL engine)  # its workers wait for each other on every core
+  if(room MATCHES "^(engine|hopper)$")  # its workers wait for each other on every core
     set_tests_properties(${room} ${room}_slow PROPERTIES RUN_SERIAL ON)
   endif()
   # What runs kernels of the CPU, as on a machine that has fewer instructions; of the engine's tests those
@@ -51,6 +51,23 @@ if(TARGET weft_sim AND weft_tests_sim)
   target_compile_definitions(test_sim PRIVATE
     WEFT_SIM_KERNELS="${WEFT_SIM_KERNELS}" WEFT_SIM_HIP_LIBRARY="$<TARGET_FILE:weft_sim_hip>")
   add_dependencies(test_sim weft_sim_hip sim_kernels)
+endif()
+
+# The interpreter of PTX.
+if(weft_tests_ptx)
+  weft_add_tests(ptx ${weft_tests_ptx})
+  target_link_libraries(test_ptx PRIVATE weft_ptx_sim)
+endif()
+
+# What otherwise only an NVIDIA GPU runs, on the interpreter.
+if(TARGET weft_ptx)
+  file(GLOB hopper_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/sim/hopper/*_test.cu)
+  foreach(room IN LISTS WEFT_ROOMS)
+    list(APPEND hopper_tests ${weft_tests_${room}})
+  endforeach()
+  list(FILTER hopper_tests INCLUDE REGEX "_test\\.cu$|engine/hopper/(models|prefill)_test\\.cc$")
+  weft_add_tests(hopper ${hopper_tests})
+  weft_simulate_cuda(test_hopper)
 endif()
 
 # The rooms include each other in one direction only.

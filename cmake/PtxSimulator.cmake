@@ -1,0 +1,57 @@
+# CUDA kernels without an NVIDIA GPU (sim/hopper/): an interpreter of PTX, and a CUDA runtime that launches
+# kernels on it. `weft-ptx` is the command with that runtime; its .cu files are compiled to PTX alone, which
+# stands in their fat binaries as text.
+option(WEFT_PTX_SIMULATOR "Build weft-ptx, the command whose CUDA kernels run on the CPU, where nvcc is found" ON)
+set(WEFT_PTX_LEFT_OUT)
+if(NOT WEFT_PTX_SIMULATOR)
+  set(WEFT_PTX_LEFT_OUT "WEFT_PTX_SIMULATOR is OFF")
+elseif(NOT WEFT_TESTS)
+  set(WEFT_PTX_LEFT_OUT "WEFT_TESTS is OFF")
+elseif(NOT WEFT_WITH_CUDA)
+  set(WEFT_PTX_LEFT_OUT "${WEFT_CUDA_LEFT_OUT}")
+endif()
+
+file(GLOB ptx_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/sim/hopper/*.cc)
+set(weft_tests_ptx ${ptx_sources})
+list(FILTER weft_tests_ptx INCLUDE REGEX "_test\\.cc$")
+list(FILTER ptx_sources EXCLUDE REGEX "_test\\.cc$")
+set(ptx_runtime ${ptx_sources})
+list(FILTER ptx_runtime INCLUDE REGEX "/runtime[a-z_]*\\.cc$")
+list(FILTER ptx_sources EXCLUDE REGEX "/runtime[a-z_]*\\.cc$")
+
+# The interpreter needs nothing of NVIDIA's. A result is what its instruction says: no fused steps.
+add_library(weft_ptx_sim STATIC EXCLUDE_FROM_ALL ${ptx_sources})
+target_link_libraries(weft_ptx_sim PUBLIC weft PRIVATE weft_flags weft_dependencies)
+target_compile_options(weft_ptx_sim PRIVATE -ffp-contract=off)
+
+if(WEFT_PTX_LEFT_OUT)
+  return()
+endif()
+
+# Lets a target's kernels, those of the library too, run on the interpreter: kernels compiled to PTX come
+# before the library's own, and our runtime before CUDA's, so that the linker takes nothing of those.
+function(weft_simulate_cuda target)
+  set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES 90a-virtual LINKER_LANGUAGE CXX)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--no-compress>)
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:weft_ptx_kernels> $<TARGET_OBJECTS:weft_ptx_runtime>)
+  target_link_libraries(${target} PRIVATE weft_ptx_sim weft weft_flags weft_dependencies)
+endfunction()
+
+set(kernels ${weft_sources})
+list(FILTER kernels INCLUDE REGEX "\\.cu$")
+add_library(weft_ptx_kernels OBJECT EXCLUDE_FROM_ALL ${kernels})
+set_target_properties(weft_ptx_kernels PROPERTIES CUDA_ARCHITECTURES 90a-virtual)
+target_compile_options(weft_ptx_kernels PRIVATE --no-compress)
+target_include_directories(weft_ptx_kernels PRIVATE ${PROJECT_SOURCE_DIR})
+target_link_libraries(weft_ptx_kernels PRIVATE weft_flags weft_dependencies)
+
+add_library(weft_ptx_runtime OBJECT EXCLUDE_FROM_ALL ${ptx_runtime})
+target_include_directories(weft_ptx_runtime PRIVATE ${PROJECT_SOURCE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
+target_link_libraries(weft_ptx_runtime PRIVATE weft_flags weft_dependencies)
+
+add_executable(weft_ptx $<TARGET_OBJECTS:weft_command>)
+set_target_properties(weft_ptx PROPERTIES OUTPUT_NAME weft-ptx)
+weft_simulate_cuda(weft_ptx)
+if(TARGET weft_sim)
+  target_link_libraries(weft_ptx PRIVATE weft_sim)
+endif()

@@ -1,0 +1,194 @@
+// Tiny models of every family on a GPU, or on the interpreter of its kernels, against the CPU:
+// tokens one by one and logits, where both keep f32.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arch/device.h"
+#include "engine/engine.h"
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kModels = fs::path(WEFT_SOURCE_DIR) / "tests/goldens/models";
+
+// The resident kernel keeps 17 bits of its rows, which layers amplify (see Prefill).
+constexpr double kTolerance = 2e-4;
+
+Result<std::unique_ptr<Engine>> make_engine(const std::string& model, EngineOptions options) {
+  options.kv = DType::f32;
+  options.round_activations = false;
+  ModelConfig config = read_config(kModels / model).value();
+  Weights weights = Weights::open(kModels / model, config).value();
+  return Engine::create(std::move(config), std::move(weights), options);
+}
+
+std::vector<int32_t> prompt(int64_t length, int64_t vocabulary) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < length; ++i) {
+    ids.push_back(
+        static_cast<int32_t>(uniform_draw(static_cast<uint64_t>(length), static_cast<uint64_t>(i)) *
+                             static_cast<float>(vocabulary)));
+  }
+  return ids;
+}
+
+/// The same model on both.
+struct Pair {
+  std::unique_ptr<Engine> cpu;
+  std::unique_ptr<Engine> gpu;
+};
+
+class HopperModels : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (const auto device = open_device("cuda"); !device.ok()) {
+      GTEST_SKIP() << device.error().message;
+    }
+  }
+
+  /// Both engines; none where the GPU has no kernels for the model, and then the test is skipped.
+  static std::optional<Pair> make(const std::string& model, const EngineOptions& options) {
+    EngineOptions on_gpu = options;
+    on_gpu.device = "cuda";
+    auto gpu = make_engine(model, on_gpu);
+    if (!gpu.ok()) {
+      EXPECT_NE(gpu.error().message.find("has no kernel for it"), std::string::npos)
+          << gpu.error().message;
+      return std::nullopt;
+    }
+    EngineOptions on_cpu = options;
+    on_cpu.sequences = 1;
+    on_cpu.workers = 2;
+    return Pair{make_engine(model, on_cpu).value(), std::move(*gpu)};
+  }
+
+  /// Generates with both, and compares.
+  static void compare(const Pair& pair, const std::vector<int32_t>& ids, int64_t tokens,
+                      const SamplingOptions& sampling = {}) {
+    SCOPED_TRACE(std::to_string(ids.size()) + " tokens of a prompt");
+    const auto expected = pair.cpu->generate(ids, sampling, tokens, {}, Eos::ignore);
+    const auto got = pair.gpu->generate(ids, sampling, tokens, {}, Eos::ignore);
+    ASSERT_TRUE(got.ok()) << got.error().message;
+    EXPECT_EQ(got->tokens, expected->tokens);
+    EXPECT_EQ(got->stop, expected->stop);
+    EXPECT_LE(relative_difference(pair.gpu->last_logits(), pair.cpu->last_logits()), kTolerance);
+  }
+};
+
+TEST_P(HopperModels, TokensAndLogitsAreTheCpus) {
+  for (const bool compress : {false, true}) {
+    SCOPED_TRACE(compress ? "compressed weights" : "plain weights");
+    const auto pair = make(GetParam(), {.compress_weights = compress});
+    if (!pair) {
+      GTEST_SKIP() << "no kernels";
+    }
+    compare(*pair, prompt(compress ? 1 : 9, pair->cpu->config().vocabulary), 12);
+    if (HasFatalFailure()) {
+      return;
+    }
+  }
+}
+
+TEST_P(HopperModels, ScoresAreTheCpus) {
+  const auto pair = make(GetParam(), {});
+  if (!pair) {
+    GTEST_SKIP() << "no kernels";
+  }
+  const std::vector<int32_t> ids = prompt(21, pair->cpu->config().vocabulary);
+  const auto expected = pair->cpu->score(ids);
+  const auto got = pair->gpu->score(ids);
+  ASSERT_TRUE(got.ok()) << got.error().message;
+  EXPECT_LE(relative_difference(got->last_logits, expected->last_logits), 5e-6);
+  for (size_t i = 0; i < expected->logprobs.size(); ++i) {
+    EXPECT_NEAR(got->logprobs[i], expected->logprobs[i], 1e-4) << i;
+  }
+}
+
+std::vector<std::string> models() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(kModels)) {
+    if (std::string name = entry.path().filename().string(); name.ends_with("-bf16")) {
+      names.push_back(std::move(name));
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, HopperModels, testing::ValuesIn(models()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+/// What does not depend on the model.
+class HopperDecode : public HopperModels {};
+
+TEST_P(HopperDecode, SeveralSequencesAreTheCpusOneByOne) {
+  for (const int sequences : {2, 5, 8}) {
+    SCOPED_TRACE(std::to_string(sequences) + " sequences");
+    const auto pair = make(GetParam(), {.context = 40, .sequences = sequences});
+    ASSERT_TRUE(pair);
+    std::vector<Engine::Prompt> prompts;
+    for (int i = 0; i < sequences; ++i) {
+      prompts.push_back(prompt(1 + i * 2, pair->cpu->config().vocabulary));
+    }
+    for (const float temperature : {0.0f, 0.9f}) {
+      SamplingOptions sampling;
+      sampling.temperature = temperature;
+      sampling.seed = 11;
+      const auto got = pair->gpu->generate_batch(prompts, sampling, 6, {}, Eos::ignore);
+      ASSERT_TRUE(got.ok()) << got.error().message;
+      for (int i = 0; i < sequences; ++i) {
+        const auto at = static_cast<size_t>(i);
+        SamplingOptions own = sampling;
+        own.seed += at;
+        EXPECT_EQ((*got)[at].tokens,
+                  pair->cpu->generate(prompts[at], own, 6, {}, Eos::ignore)->tokens)
+            << "sequence " << i << ", temperature " << temperature;
+        EXPECT_LE(relative_difference(pair->gpu->last_logits(i), pair->cpu->last_logits()),
+                  kTolerance);
+      }
+    }
+  }
+}
+
+TEST_P(HopperDecode, SampledTokensAreTheCpus) {
+  const auto pair = make(GetParam(), {});
+  ASSERT_TRUE(pair);
+  const std::vector<int32_t> ids = prompt(3, pair->cpu->config().vocabulary);
+  for (const SamplingOptions& sampling :
+       {SamplingOptions{.temperature = 0.8f, .seed = 3},
+        SamplingOptions{.temperature = 1.2f, .top_k = 20, .seed = 4},
+        SamplingOptions{.temperature = 1.0f, .top_p = 0.7f, .seed = 5}}) {
+    compare(*pair, ids, 8, sampling);
+  }
+}
+
+TEST_P(HopperDecode, EndsWhereItIsToldAndWhereTheContextIsFull) {
+  const auto pair = make(GetParam(), {.context = 16});
+  ASSERT_TRUE(pair);
+  const std::vector<int32_t> ids = prompt(5, pair->cpu->config().vocabulary);
+  compare(*pair, ids, 100);  // until it is full
+  int left = 3;
+  const auto stopped = pair->gpu->generate(
+      ids, {}, 100, [&](int32_t /*token*/) { return --left > 0; }, Eos::ignore);
+  ASSERT_TRUE(stopped.ok()) << stopped.error().message;
+  EXPECT_EQ(stopped->stop, Stop::caller);
+  compare(*pair, ids, 4);  // as if nothing had been
+}
+
+INSTANTIATE_TEST_SUITE_P(Some, HopperDecode, testing::Values("llama-bf16", "qwen3-bf16"),
+                         [](const auto& info) { return info.param.substr(0, 5); });
+
+}  // namespace
+}  // namespace weft
