@@ -22,7 +22,7 @@ list(FILTER ptx_sources EXCLUDE REGEX "/runtime[a-z_]*\\.cc$")
 # The interpreter needs nothing of NVIDIA's. A result is what its instruction says: no fused steps.
 add_library(weft_ptx_sim STATIC EXCLUDE_FROM_ALL ${ptx_sources})
 target_link_libraries(weft_ptx_sim PUBLIC weft PRIVATE weft_flags weft_dependencies)
-target_compile_options(weft_ptx_sim PRIVATE -ffp-contract=off)
+target_compile_options(weft_ptx_sim PRIVATE -ffp-contract=off -march=x86-64-v3)
 
 if(WEFT_PTX_LEFT_OUT)
   return()
