@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arch/device.h"
+#include "base/relative_difference.h"
 #include "engine/engine.h"
 #include "model/config.h"
 #include "model/weights.h"
