@@ -13,7 +13,7 @@ endif()
 
 file(GLOB ptx_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/sim/hopper/*.cc)
 set(weft_tests_ptx ${ptx_sources})
-list(FILTER weft_tests_ptx INCLUDE REGEX "_test\\.cc$")
+list(FILTER weft_tests_ptx INCLUDE REGEX "/ptx[a-z_]*_test\\.cc$")
 list(FILTER ptx_sources EXCLUDE REGEX "_test\\.cc$")
 set(ptx_runtime ${ptx_sources})
 list(FILTER ptx_runtime INCLUDE REGEX "/runtime[a-z_]*\\.cc$")

@@ -61,11 +61,11 @@ endif()
 
 # What otherwise only an NVIDIA GPU runs, on the interpreter.
 if(TARGET weft_ptx)
-  file(GLOB hopper_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/sim/hopper/*_test.cu)
+  file(GLOB hopper_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/sim/hopper/runtime*_test.c[cu])
   foreach(room IN LISTS WEFT_ROOMS)
     list(APPEND hopper_tests ${weft_tests_${room}})
   endforeach()
-  list(FILTER hopper_tests INCLUDE REGEX "_test\\.cu$|engine/hopper/(models|prefill)_test\\.cc$")
+  list(FILTER hopper_tests INCLUDE REGEX "_test\\.cu$|/runtime[a-z_]*_test\\.cc$|engine/hopper/(models|prefill)_test\\.cc$")
   weft_add_tests(hopper ${hopper_tests})
   weft_simulate_cuda(test_hopper)
 endif()

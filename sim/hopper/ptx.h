@@ -32,8 +32,8 @@ struct Program;  // of the implementation: the functions and variables of a modu
 
 class Module {
  public:
-  /// Parses a module's text. Error (input): what is no PTX, or an instruction that the interpreter
-  /// does not know, with its line. `name` is for messages.
+  /// Parses a module's text. Error (input): what is no PTX, with its line. An instruction that the
+  /// interpreter does not know is refused when it is executed. `name` is for messages.
   static Result<Module> parse(std::string_view text, std::string name);
 
   /// The parameters of a kernel (.entry) by its mangled name; null: there is none.

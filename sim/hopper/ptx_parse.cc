@@ -10,6 +10,7 @@
 #include "sim/hopper/ptx_decode.h"
 #include "sim/hopper/ptx_lexer.h"
 #include "sim/hopper/ptx_registers.h"
+#include "sim/hopper/ptx_warp.h"
 
 namespace weft::ptx {
 namespace {
@@ -1005,6 +1006,10 @@ bool Parser::place_operands(const Statement& statement, const Form& form, Instru
   return at == statement.operands.size();
 }
 
+Step unknown(Warp& warp, const Instruction& /*in*/, uint32_t mask) {
+  return warp.fault(static_cast<uint32_t>(std::countr_zero(mask)), "is not known to the simulator");
+}
+
 void Parser::emit(const Statement& statement, uint32_t line) {
   static constexpr Found (*kFamilies[])(const Statement&) = {
       find_integer, find_compare, find_control, find_float, find_memory,
@@ -1018,8 +1023,10 @@ void Parser::emit(const Statement& statement, uint32_t line) {
   }
   token_.line = line;
   if (!found || found->run == nullptr) {
-    fail("the instruction " + std::string(statement.opcode) + " is not known to the simulator");
-    return;
+    // Other kernels of the module need not have it.
+    found = Form{};
+    found->run = unknown;
+    found->layout = "*";
   }
   Instruction in = pending_;
   in.run = found->run;

@@ -130,11 +130,16 @@ TEST(Ptx, CallsCopyArguments) {
   }
 }
 
-TEST(Ptx, UnknownInstructionsAreNamed) {
-  const auto module = Module::parse(kernel("frobnicate.u32 %r1, %r2;\n"), "test.ptx");
-  ASSERT_FALSE(module.ok());
-  EXPECT_NE(module.error().message.find("frobnicate.u32"), std::string::npos);
-  EXPECT_NE(module.error().message.find("line 15"), std::string::npos) << module.error().message;
+TEST(Ptx, UnknownInstructionsAreNamedWhereTheyAreExecuted) {
+  std::vector<uint32_t> out(32);
+  const auto passed =
+      launch(kernel("setp.eq.u32 %p0, %r0, %r0;\n@%p0 bra $on;\nfrobnicate.u32 %r1, %r2;\n$on:\n"),
+             out.data(), {.block = {32, 1, 1}});
+  EXPECT_TRUE(passed.ok()) << passed.error().message;
+  const auto done = launch(kernel("frobnicate.u32 %r1, %r2;\n"), out.data(), {.block = {32, 1, 1}});
+  ASSERT_FALSE(done.ok());
+  EXPECT_NE(done.error().message.find("frobnicate.u32"), std::string::npos);
+  EXPECT_NE(done.error().message.find("line 15"), std::string::npos) << done.error().message;
 }
 
 /// Each thread of one warp reads an element of `in` to %r2 (and of `b`, `c` to %r3, %r4) and stores
