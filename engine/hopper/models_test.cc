@@ -125,7 +125,7 @@ std::vector<std::string> models() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, HopperModels, testing::ValuesIn(models()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Slow, HopperModels, testing::ValuesIn(models()), [](const auto& info) {
   std::string name = info.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
