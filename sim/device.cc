@@ -186,6 +186,7 @@ struct Slot {
   std::vector<WaveChecks> checks;
   Workgroup group;
   uint64_t rounds = 0;  ///< turns that each of its waves had
+  GroupParking parking;
 };
 
 void start_wave(Plan& plan, Slot& slot, int index) {
@@ -384,7 +385,8 @@ void take_turn(Plan& plan, Wave& w, bool was_parked) {
   }
   if (group.progressed) {
     w.idle_turns = 0;
-  } else if (w.state == WaveState::running || w.state == WaveState::yielded) {
+  } else if (group.watch == nullptr &&
+             (w.state == WaveState::running || w.state == WaveState::yielded)) {
     try_park(w, sanitize ? &run_one<true> : &run_one<false>);
   }
 }
@@ -399,6 +401,13 @@ Visit run_group(Plan& plan, Slot& slot) {
   const int waves = plan.waves_in_group;
   constexpr uint64_t kShort = 16384;
   const uint64_t visit = plan.at_random ? 1 + plan.random() % 200 : 1'000'000;
+  if (slot.parking.parked()) {
+    if (!slot.parking.woken()) {
+      return Visit::stuck;
+    }
+    slot.parking.wake();
+  }
+  slot.parking.begin_visit();
   // Every workgroup touches something new when it begins, also one that then goes round for ever.
   constexpr uint64_t kBeginning = 4;
   uint64_t touched = group.counts->first_touches;
@@ -406,6 +415,7 @@ Visit run_group(Plan& plan, Slot& slot) {
   for (;;) {
     int yielded = 0;
     int parked = 0;
+    bool progressed = false;
     const uint64_t first = plan.at_random ? plan.random() : 0;
     for (size_t k = 0; k < group.waves.size(); ++k) {
       Wave& w = group.waves[(first + k) % group.waves.size()];
@@ -420,6 +430,7 @@ Visit run_group(Plan& plan, Slot& slot) {
       const uint64_t before = w.executed;
       take_turn(plan, w, was_parked);
       executed += w.executed - before;
+      progressed |= group.progressed;
       group.ended += w.state == WaveState::ended ? 1 : 0;
       yielded += w.state == WaveState::yielded ? 1 : 0;
       parked += w.state == WaveState::parked ? 1 : 0;
@@ -442,7 +453,9 @@ Visit run_group(Plan& plan, Slot& slot) {
       group.at_barrier = 0;
       ++group.epoch;
       ++group.counts->counters.barriers;
-      continue;
+    }
+    if (!plan.at_random && slot.parking.note_round(group, progressed)) {
+      break;
     }
     const int stuck = group.at_barrier + group.ended + parked;
     if (stuck == waves || (group.shares && (stuck + yielded == waves || executed >= kShort)) ||
@@ -450,6 +463,7 @@ Visit run_group(Plan& plan, Slot& slot) {
       break;
     }
   }
+  slot.parking.end_visit(group);
   const bool done = group.ended == waves;
   if (done || group.counts->first_touches != touched) {
     launch.memory->note_progress();
@@ -519,6 +533,9 @@ void wait_for_change(Plan& plan, const Slots& active) {
   using Clock = std::chrono::steady_clock;
   const auto any_woken = [&] {
     for (const auto& slot : active) {
+      if (slot->parking.parked() && slot->parking.woken()) {
+        return true;
+      }
       for (const Wave& w : slot->group.waves) {
         if (w.state == WaveState::parked && woken(w)) {
           return true;

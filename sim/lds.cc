@@ -207,9 +207,10 @@ void reach_from(Wave& w, const Instruction& i, const uint32_t* base, uint32_t of
   }
   note_lds(w, i, access.address, access.mask, bytes, use, values);
   lds_cost(w, i, access, bytes, use != LdsUse::read);
-  if (use == LdsUse::write) {
-    w.group->progressed = true;
-  } else if (w.group->watch != nullptr) [[unlikely]] {
+  if (w.group->watch == nullptr) [[likely]] {
+    w.group->progressed |= use == LdsUse::write;
+  } else {
+    // What is about to be written, too: whoever waits writes the same again.
     uint64_t places[kLanes];
     for (int l = 0; l < kLanes; ++l) {
       places[l] = reinterpret_cast<uint64_t>(w.group->lds) + access.address[l];

@@ -15,6 +15,11 @@ std::array<uint64_t, 2> value_at(uint64_t address, size_t bytes) {
   return value;
 }
 
+bool any_changed(const std::vector<Watched>& watched) {
+  return std::any_of(watched.begin(), watched.end(),
+                     [](const Watched& w) { return value_at(w.address, w.bytes) != w.value; });
+}
+
 /// What a wave's next instructions depend on, but for memory.
 class Snapshot {
  public:
@@ -94,10 +99,61 @@ void try_park(Wave& wave, void (*step)(Wave&)) {
   }
 }
 
-bool woken(const Wave& wave) {
-  return std::any_of(wave.watched.begin(), wave.watched.end(),
-                     [](const Watched& w) { return value_at(w.address, w.bytes) != w.value; });
+bool woken(const Wave& wave) { return any_changed(wave.watched); }
+
+struct GroupParking::State {
+  std::vector<WaveState> states;
+  std::vector<Snapshot> waves;
+
+  explicit State(Workgroup& group) {
+    for (Wave& w : group.waves) {
+      states.push_back(w.state);
+      waves.emplace_back(w);
+    }
+  }
+  bool matches(Workgroup& group) const {
+    for (size_t k = 0; k < waves.size(); ++k) {
+      if (group.waves[k].state != states[k] || !waves[k].matches(group.waves[k])) {
+        return false;
+      }
+    }
+    return true;
+  }
+};
+
+GroupParking::GroupParking() = default;
+GroupParking::~GroupParking() = default;
+
+bool GroupParking::note_round(Workgroup& group, bool progressed) {
+  // Groups that work for some rounds between barriers are not looked at, and others seldom: a look
+  // takes a copy of all registers.
+  constexpr uint64_t kFirst = 16;
+  ++rounds_;
+  if (before_ != nullptr) {
+    if (progressed || watched_.size() > kMostWatched) {
+      end_visit(group);
+    } else if (before_->matches(group)) {
+      end_visit(group);
+      parked_ = true;
+      return true;
+    }
+  }
+  if (rounds_ >= kFirst && std::has_single_bit(rounds_)) {
+    before_ = std::make_unique<State>(group);
+    watched_.clear();
+    group.watch = &watched_;
+  }
+  return false;
 }
+
+void GroupParking::end_visit(Workgroup& group) {
+  before_.reset();
+  group.watch = nullptr;
+}
+
+bool GroupParking::woken() const { return any_changed(watched_); }
+
+void GroupParking::wake() { parked_ = false; }
 
 void note_watched(Workgroup& group, const uint64_t* addresses, uint64_t mask, size_t bytes) {
   uint64_t last = 0;

@@ -6,6 +6,9 @@
 // the loop looks like. A loop that counts its turns or reads a clock is never parked.
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "sim/wave.h"
 
 namespace weft::sim {
@@ -17,5 +20,31 @@ void try_park(Wave& wave, void (*step)(Wave&));
 
 /// Whether something that a parked wave watches has changed.
 bool woken(const Wave& wave);
+
+/// Parks a whole workgroup whose waves wait together: one asks, and tells the others through LDS
+/// and at barriers, so that no wave by itself comes back to where it was. In a round each wave has
+/// a turn. A group that begins a round as it began an earlier one, having changed no memory but
+/// LDS in between, and that back to what it was, is parked as a wave is.
+class GroupParking {
+ public:
+  GroupParking();
+  ~GroupParking();
+
+  void begin_visit() { rounds_ = 0; }
+  /// After a round. Now and then it begins to look. True: the group is parked from now on.
+  bool note_round(Workgroup& group, bool progressed);
+  void end_visit(Workgroup& group);
+  bool parked() const { return parked_; }
+  /// Whether something has changed that the parked group watches.
+  bool woken() const;
+  void wake();
+
+ private:
+  struct State;
+  std::unique_ptr<State> before_;  ///< null: it does not look
+  std::vector<Watched> watched_;
+  uint64_t rounds_ = 0;  ///< of this visit
+  bool parked_ = false;
+};
 
 }  // namespace weft::sim

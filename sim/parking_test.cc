@@ -95,6 +95,41 @@ TEST_P(Parking, WakesInTime) {
   }
 }
 
+/// Workgroups that wait at a barrier of the whole grid, asking over barriers of their own.
+TEST_P(Parking, WorkgroupsExchangeWords) {
+  constexpr uint32_t kGroups = 304;
+  constexpr unsigned kRounds = 2;
+  const auto words = array<unsigned>(2 * kGroups);
+  const auto out = array<unsigned>(kGroups * 256);
+  const auto mixed = [](unsigned x, int n) {
+    for (int k = 0; k < n; ++k) {
+      x = (x ^ x >> 7) * 0x9e3779b9U + static_cast<unsigned>(k);
+    }
+    return x;
+  };
+  for (const int threads : {1, 2}) {
+    options_.threads = threads;
+    uint64_t cost[2];
+    for (const bool all : {false, true}) {
+      const auto counter = array<unsigned>(1);
+      constexpr int kWork = 1500;
+      const LaunchReport report = run("exchange", {kGroups}, {256}, counter.data(), words.data(),
+                                      out.data(), kRounds, kWork, all ? 1U : 0U);
+      EXPECT_EQ(findings(report), "");
+      for (unsigned k = 0; k < kGroups; ++k) {
+        const unsigned x = k + 2 * ((k + 1) % kGroups) + (k + 2) % kGroups;
+        unsigned worked = 255;
+        for (unsigned round = 0; round < kRounds; ++round) {
+          worked = all || k == round ? mixed(worked, kWork) : worked;
+        }
+        ASSERT_EQ(out[k * 256 + 255], x ^ worked) << k;
+      }
+      cost[all ? 1 : 0] = instructions(report);
+    }
+    EXPECT_LT(cost[0], cost[1] / 10);
+  }
+}
+
 TEST_P(Parking, GivingUpIsNoHang) {
   options_.hang_seconds = 5;
   const auto flag = array<unsigned>(1);

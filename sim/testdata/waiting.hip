@@ -97,6 +97,40 @@ __global__ void lock(unsigned* lock, unsigned* sum, int n) {
   }
 }
 
+/// Barriers of the whole grid as Triton's persistent kernels have them: a thread asks by an atomic
+/// and tells its workgroup through shared memory, again and again. In each round workgroups work,
+/// one of them or all, and then take their neighbours' words.
+__global__ void exchange(unsigned* counter, unsigned* words, unsigned* out, unsigned rounds, int n,
+                         unsigned all) {
+  __shared__ unsigned seen;
+  unsigned x = blockIdx.x;
+  unsigned worked = threadIdx.x;
+  for (unsigned round = 0; round < rounds; ++round) {
+    unsigned* to = words + round % 2 * gridDim.x;
+    if (all || blockIdx.x == round) {
+      worked = work(worked, n);
+    }
+    if (threadIdx.x == 0) {
+      __scoped_atomic_store_n(&to[blockIdx.x], x, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      __scoped_atomic_fetch_add(counter, 1u, __ATOMIC_RELEASE, __MEMORY_SCOPE_DEVICE);
+    }
+    unsigned arrived;
+    do {
+      if (threadIdx.x == 0) {
+        seen = __scoped_atomic_fetch_add(counter, 0u, __ATOMIC_ACQUIRE, __MEMORY_SCOPE_DEVICE);
+      }
+      __syncthreads();
+      arrived = seen;
+      __syncthreads();
+    } while (arrived < (round + 1) * gridDim.x);
+    x += load(&to[(blockIdx.x + 1) % gridDim.x]);
+  }
+  out[blockIdx.x * blockDim.x + threadIdx.x] = x ^ worked;
+}
+
 /// Waits for nobody, but not for ever.
 __global__ void gives_up(unsigned* flag, unsigned* out, int n) {
   int turns = 0;
