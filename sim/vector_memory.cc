@@ -475,6 +475,25 @@ void load_to_lds(Wave& w, const Instruction& i, const Access& access, Moved kind
   w.group->progressed = true;
 }
 
+/// What lanes received, which another thread may have written since it was noted what was there.
+void watch_loaded(Wave& w, const Access& access, int bytes, const uint32_t* values) {
+  uint64_t last = 0;
+  for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int l = std::countr_zero(rest);
+    if (access.address[l] == last) {
+      continue;
+    }
+    last = access.address[l];
+    uint32_t words[4] = {};
+    for (int k = 0; k < bytes / 4; ++k) {
+      words[k] = values[k * kLanes + l];
+    }
+    Watched met{last, static_cast<uint32_t>(bytes), {}};
+    std::memcpy(met.value.data(), words, sizeof words);
+    w.group->watch->push_back(met);
+  }
+}
+
 template <Space kSpace>
 void load(Wave& w, const Instruction& i) {
   const auto kind = static_cast<Moved>(i.row->b);
@@ -524,6 +543,9 @@ void load(Wave& w, const Instruction& i) {
         out[l] = 0;
       }
     }
+  }
+  if (w.group->watch != nullptr && kind == Moved::words) [[unlikely]] {
+    watch_loaded(w, access, bytes, out);
   }
   note_loaded(w, i, access, bytes, staged);
   note_issue(w, i, counter_of(kSpace), i.operand[0].index, i.operand[0].words, false);
@@ -676,6 +698,10 @@ void atomic(Wave& w, const Instruction& i) {
         }
       };
       old = update<T>(access.address[l], after);
+      if (w.group->watch != nullptr) [[unlikely]] {
+        // What it met, which another thread may have written since it was noted what was there.
+        w.group->watch->push_back({access.address[l], sizeof(T), {static_cast<uint64_t>(old)}});
+      }
       w.group->progressed |= after(old) != old;  // waiting for a lock changes nothing
     }
     if (result != nullptr) {
