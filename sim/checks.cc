@@ -418,6 +418,24 @@ bool WaveChecks::sources_ready(const Instruction& i) const {
 
 namespace {
 
+/// Lanes of a raw buffer's store whose offset is beyond the buffer: they store nothing, and
+/// compilers give lanes such an offset that are not to store.
+uint64_t lanes_beyond_buffer(Wave& wave, const Instruction& i) {
+  if (!i.row->name.starts_with("buffer_store") || i.idxen || !i.offen) {
+    return 0;
+  }
+  const uint32_t* offset = wave.lanes(i.operand[1].index);
+  const uint32_t* descriptor = &wave.s[i.operand[2].index];
+  const bool swizzle = (descriptor[1] >> 31) != 0;
+  const bool add_lane = (descriptor[3] >> 23 & 1) != 0;
+  uint64_t beyond = 0;
+  for (int l = 0; !swizzle && !add_lane && l < kLanes; ++l) {
+    const uint64_t place = uint64_t{offset[l]} + static_cast<uint64_t>(i.offset);
+    beyond |= static_cast<uint64_t>(place >= descriptor[2]) << l;
+  }
+  return beyond;
+}
+
 void check_sources(Wave& wave, const Instruction& i) {
   if (i.row == nullptr || i.operands == 0) {
     return;
@@ -437,7 +455,8 @@ void check_sources(Wave& wave, const Instruction& i) {
     }
     const bool read = !result || (i.row->cost == Class::mfma && i.row->reads_result != 0);
     if (sink && read) {
-      check_written(wave, i, k, source_lanes(wave, i, k));
+      const uint64_t unused = k == 0 ? lanes_beyond_buffer(wave, i) : 0;
+      check_written(wave, i, k, source_lanes(wave, i, k) & ~unused);
     }
   }
   if (i.reader == Reader::reads_lane || i.reader == Reader::exchanges) {

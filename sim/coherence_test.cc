@@ -79,6 +79,7 @@ TEST_P(CoherenceTest, WorkgroupsThatAreRight) {
   EXPECT_EQ(right("right_same_value", 9, 64, 0), 1);
   EXPECT_EQ(right("right_histogram", 9, 64, 0), 1);
   EXPECT_EQ(right("right_repeated_in_place", 3, 256, 0), 1);
+  EXPECT_EQ(right("right_repeated_beyond_buffer", 3, 256, 0), 1);
   EXPECT_EQ(right("right_swap_loop", 9, 64, 0), 1);
 }
 

@@ -312,6 +312,18 @@ __global__ void right_repeated_in_place(int* data, int*, int* out, unsigned, uns
   }
 }
 
+// Likewise, where the others' stores go beyond a buffer, as Triton has them.
+__global__ void right_repeated_beyond_buffer(int* data, int*, int* out, unsigned, unsigned) {
+  const unsigned lane = threadIdx.x % 64;
+  const int x = data[blockIdx.x * 64 + lane];
+  const auto buffer = __builtin_amdgcn_make_buffer_rsrc(data, 0, 0x7ffffffe, 0x27000);
+  const unsigned place = threadIdx.x < 64 ? 4 * (blockIdx.x * 64 + lane) : 0x80000000;
+  __builtin_amdgcn_raw_buffer_store_b32(x + 1, buffer, place, 0, 0);
+  if (threadIdx.x < 64) {
+    out[blockIdx.x * blockDim.x + threadIdx.x] = x + 1;
+  }
+}
+
 // --- one thing wrong ----------------------------------------------------------------------------
 
 MESSAGE(flag_without_sc1, "", RELEASE("sc1"), "", "sc1", INVALIDATE("sc1"), "")
