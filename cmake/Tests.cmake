@@ -142,7 +142,7 @@ endif()
 if(TARGET weft_sim_hip AND NOT WEFT_SANITIZE)
   add_test(NAME corpus COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/corpus/run.py
     $<TARGET_FILE:weft_sim_hip> --random 200 --table ${CMAKE_BINARY_DIR}/corpus.txt)
-  set_tests_properties(corpus PROPERTIES LABELS long SKIP_RETURN_CODE 77)
+  set_tests_properties(corpus PROPERTIES LABELS slow TIMEOUT 1200 SKIP_RETURN_CODE 77)
 endif()
 
 # 10,000 damaged code objects of each of five kernels.

@@ -193,8 +193,11 @@ class Writer:
                 (np.maximum if most else np.minimum)(a.data, b.data),
             )
         elif operands and not (operands[0].product or operands[1].product):
-            # Which of two zeros is the larger is not said; adding 0 makes it positive.
+            # Which of two zeros is the larger is not said; adding 0 makes it positive. Of a value with itself
+            # the compiler takes the value, and then drops the addition: a zero keeps its sign.
             a, b = operands
+            if a is b:
+                return
             f = np.fmax if most else np.fmin
             self.add(f"{name}({a.name}, {b.name}) + 0.0", a.type, f(a.data, b.data) + a.type(0))
 
