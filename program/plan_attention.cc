@@ -144,6 +144,9 @@ void AttentionPlanner::make_buffers() {
                       weaver_.chunk_element(Role::query, 0) == Element::bf16;
   q_rotated_ = q_bf16 ? shared("q_rotated", Element::bf16, config.query_size()) : q_;
   splits_ = std::max<int64_t>(1, options.attention_tasks / (config.kv_heads * sequences));
+  if (sequences > 1 && config.query_heads * splits_ % 2 != 0) {
+    ++splits_;  // each sequence's partials begin at a multiple of four elements, for vector loads
+  }
   if (!weaver_.chunk() && (splits_ > 1 || always_splits())) {
     partials_ = weaver_.buffer("partials", Space::activation, Element::f32, sequences,
                                config.query_heads * splits_ * (config.head_dim + 2));

@@ -75,6 +75,27 @@ TEST(Planner, WorkDoesNotDependOnWorkers) {
   }
 }
 
+TEST(Planner, PartialsOfEverySequenceAreAligned) {
+  ModelConfig config = shortened("llama-3.2-1b");
+  config.query_heads = config.kv_heads = 3;
+  const Weights weights = Weights::describe(config);
+  for (const int64_t sequences : {2, 5, 8}) {
+    for (const int64_t tasks : {1, 4, 132}) {
+      PlanOptions several = options(3, 1, Logits::last);
+      several.sequences = sequences;
+      several.fuse_attention = true;
+      several.attention_tasks = tasks;
+      const Program program = plan(config, weights, several);
+      EXPECT_TRUE(verify(program).ok());
+      for (const Buffer& buffer : program.buffers) {
+        if (buffer.name == "partials") {
+          EXPECT_EQ(buffer.columns % 4, 0) << sequences << " sequences, " << tasks << " tasks";
+        }
+      }
+    }
+  }
+}
+
 TEST(Planner, CountsTheBytesAndFlopsOfLlama1B) {
   const ModelConfig config = preset("llama-3.2-1b").value();
   const Weights weights = Weights::describe(config);
