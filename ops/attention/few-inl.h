@@ -365,14 +365,14 @@ class FewAttention {
     const int64_t dim = args_.head_dim;
     const float total = hn::GetLane(hn::SumOfLanes(d, hn::LoadU(d, total_ + h * kFloatLanes)));
     float* line =
-        args_.splits == 1
+        args_.partials == nullptr
             ? line_
             : args_.partials +
                   ((row_index * args_.query_heads + query_head) * args_.splits + split) * (dim + 2);
     for (int64_t i = 0; i < dim; ++i) {
       line[i] = sum_[h * padded_dim_ + place_of<K>(i)];
     }
-    if (args_.splits == 1) {
+    if (args_.partials == nullptr) {
       write_head(args_, row_index, query_head, {0, dim}, line, 1 / total);
     } else {
       line[dim] = maximum_[h] * args_.scale;

@@ -321,7 +321,7 @@ class FewDotAttention {
       const float* t = totals + h * 4;
       const float all = (t[0] + t[1]) + (t[2] + t[3]);
       float* line =
-          args_.splits == 1
+          args_.partials == nullptr
               ? line_
               : args_.partials +
                     ((row_index * args_.query_heads + head + h) * args_.splits + split) * (dim + 2);
@@ -333,7 +333,7 @@ class FewDotAttention {
       for (int64_t i = 0; i < dim; i += 4) {  // four columns of a block stay together
         std::memcpy(line + i, sum_ + h * dim + place(i), 4 * sizeof(float));
       }
-      if (args_.splits == 1) {
+      if (args_.partials == nullptr) {
         write_head(args_, row_index, head + h, {0, dim}, line, 1 / all);
       } else {
         line[dim] = maxima[h * 4] * args_.scale;

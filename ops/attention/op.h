@@ -28,8 +28,9 @@ struct AttentionArgs {
   float soft_cap = 0;                  ///< 0: none
   int64_t window = 0;                  ///< 0: all keys
   int64_t splits = 1;
-  /// splits > 1: [rows][query_heads][splits][head_dim + 2] f32: unnormalised sum, maximum of
-  /// the scores, sum of exponentials. A split with no keys has maximum -infinity and sums 0.
+  /// [rows][query_heads][splits][head_dim + 2] f32: unnormalised sum, maximum of the scores, sum of
+  /// exponentials. A split with no keys has maximum -infinity and sums 0. Null, of one split alone:
+  /// straight to out.
   float* partials = nullptr;
   Matrix out;  ///< [rows, query_heads * head_dim], f32 or bf16
 };
@@ -61,7 +62,7 @@ namespace reference {
 void attention(const AttentionArgs& args, Range rows, Range query_heads, double* out);
 }
 namespace cpu {
-/// Attends with the query heads of `kv_heads`; with splits > 1, over split `split` of the keys into
+/// Attends with the query heads of `kv_heads`; with partials, over split `split` of the keys into
 /// partials, otherwise (split 0) straight to out.
 void attention(const AttentionArgs& args, Range rows, Range kv_heads, int64_t split,
                std::span<std::byte> scratch);

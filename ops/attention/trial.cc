@@ -69,7 +69,7 @@ class AttentionTrial : public PrefillTrial {
              .soft_cap = c.soft_cap,
              .window = c.window,
              .splits = c.splits,
-             .partials = static_cast<float*>(partials_.data()),
+             .partials = c.splits > 1 ? static_cast<float*>(partials_.data()) : nullptr,
              .out = out_.out()};
   }
 

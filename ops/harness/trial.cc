@@ -239,7 +239,7 @@ std::optional<Mismatch> compare(std::span<const Expectation> expectations) {
 void spoil(Trial& trial, Random& random) {
   std::vector<Tensor*> inputs;
   for (const auto& tensor : trial.tensors_) {
-    if (tensor->role() != Tensor::Role::output) {
+    if (tensor->role() != Tensor::Role::output && tensor->rows() * tensor->columns() > 0) {
       inputs.push_back(tensor.get());
     }
   }

@@ -39,7 +39,7 @@ namespace hopper {
 extern const Kernel<LayerNormArgs> layernorm;  // NOLINT: named as the operation
 }
 namespace cdna {
-extern const Kernel<LayerNormArgs> layernorm;  // NOLINT: named as the operation
+extern const weft::Kernel<LayerNormArgs> layernorm;  // NOLINT: named as the operation
 }
 
 }  // namespace weft
