@@ -30,13 +30,13 @@ float largest_of(const float* x, int64_t columns) {
 }
 
 double sum_of_exponentials(const float* x, int64_t columns, float peak) {
-  constexpr int64_t kRun = 512;
   const FloatTag d;
   const int64_t lanes = kFloatLanes;
+  const int64_t run_columns = 16 * lanes;  // what a lane adds up loses 16 units at most
   const auto origin = hn::Set(d, peak);
   double sum = 0;
-  for (int64_t begin = 0; begin < columns; begin += kRun) {
-    const int64_t end = begin + kRun < columns ? begin + kRun : columns;
+  for (int64_t begin = 0; begin < columns; begin += run_columns) {
+    const int64_t end = begin + run_columns < columns ? begin + run_columns : columns;
     auto run = hn::Zero(d);
     int64_t c = begin;
     for (; c + lanes <= end; c += lanes) {
