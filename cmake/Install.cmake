@@ -9,7 +9,8 @@ set(WEFT_PACKAGE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
 foreach(room IN LISTS WEFT_ROOMS)
   install(DIRECTORY ${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft
     FILES_MATCHING PATTERN "*.h"
-    PATTERN "*-inl.h" EXCLUDE PATTERN "json.h" EXCLUDE PATTERN "tokenizer" EXCLUDE
+    PATTERN "*-inl.h" EXCLUDE PATTERN "json.h" EXCLUDE PATTERN "fields.h" EXCLUDE
+    PATTERN "tokenizer" EXCLUDE
     PATTERN "test_*.h" EXCLUDE PATTERN "prefill_trial.h" EXCLUDE
     PATTERN "hopper*" EXCLUDE PATTERN "cdna*" EXCLUDE)
 endforeach()
