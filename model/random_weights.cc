@@ -10,18 +10,13 @@
 
 #include "base/check.h"
 #include "base/fp8.h"
+#include "base/splitmix.h"
 #include "model/quantization.h"
 
 namespace weft {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "u of element i is the i-th 16-bit word");
-
-constexpr uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
 
 constexpr uint64_t fnv1a(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
@@ -48,7 +43,7 @@ void fill(const RandomTensor& tensor, int64_t first, int64_t count, T* out) {
   for (int64_t done = 0; done < count; done += kBatch) {
     const uint64_t group = static_cast<uint64_t>(first + done) / 4;
     for (size_t i = 0; i < bits.size(); ++i) {
-      bits[i] = mix(tensor.key + (group + i) * 0x9e3779b97f4a7c15);
+      bits[i] = splitmix(tensor.key + (group + i) * kSplitMixStep);
     }
     std::memcpy(uniform.data(), bits.data(), sizeof(uniform));
     const int64_t now = std::min(kBatch, count - done);
@@ -59,7 +54,9 @@ void fill(const RandomTensor& tensor, int64_t first, int64_t count, T* out) {
   }
 }
 
-uint64_t key_of(uint64_t seed, std::string_view name) { return mix(mix(seed) + fnv1a(name)); }
+uint64_t key_of(uint64_t seed, std::string_view name) {
+  return splitmix(splitmix(seed) + fnv1a(name));
+}
 
 /// `count` numbers uniform in 3/4 .. 5/4 of `middle`.
 std::vector<float> around(uint64_t key, double middle, int64_t count) {

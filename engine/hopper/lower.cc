@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/divide.h"
 #include "ops/attention/hopper_layout.h"
 #include "ops/linear/hopper_layout.h"
 #include "program/operands.h"
@@ -17,9 +18,7 @@ namespace {
 constexpr int64_t kArenaAlignment = 256;
 constexpr int64_t kMostEvents = kPreviousStep - 1;
 
-int64_t aligned(int64_t bytes) {
-  return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
-}
+int64_t aligned(int64_t bytes) { return round_up(bytes, kArenaAlignment); }
 
 Status without_kernel(std::string_view what) {
   return input_error(

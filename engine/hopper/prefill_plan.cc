@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
 #include "ops/attention/hopper_prefill.h"
 #include "ops/linear/hopper_prefill.h"
 
@@ -12,7 +13,6 @@ namespace {
 
 constexpr int64_t kTileRows = 128;  // of the kernels that multiply
 
-int64_t round_up(int64_t x, int64_t unit) { return (x + unit - 1) / unit * unit; }
 int64_t aligned(int64_t bytes) { return round_up(bytes, 256); }
 
 const LinearOp* linear_at(const Program& program, size_t i) {
@@ -161,7 +161,8 @@ ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
     const Buffer& buffer = chunk.buffers[i];
     const bool held = buffer.space == Space::activation || buffer.space == Space::worker;
     if (held && layout.buffers[i].offset < 0) {
-      const int64_t stride = round_up(buffer.columns, 16 / size_of(buffer.element));
+      const int64_t stride =
+          round_up(buffer.columns, static_cast<int64_t>(16 / size_of(buffer.element)));
       layout.buffers[i] = {take(buffer.rows * stride * size_of(buffer.element)), stride};
     }
   }

@@ -9,6 +9,8 @@
 #include <map>
 #include <mutex>
 
+#include "base/divide.h"
+
 namespace weft::ptx {
 
 MemoryMap memory_map;
@@ -17,8 +19,6 @@ namespace {
 
 constexpr uint64_t kReserved = uint64_t{1} << 38;
 constexpr uint64_t kGap = uint64_t{64} << 10;  // between two allocations, at least
-
-uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
 /// All of it, under one lock: allocations are few.
 class Memory {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <utility>
 
+#include "base/divide.h"
 #include "sim/hopper/ptx_decode.h"
 #include "sim/hopper/ptx_lexer.h"
 #include "sim/hopper/ptx_registers.h"
@@ -71,7 +72,7 @@ struct Slots {
   }
 };
 
-uint64_t aligned(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
+uint64_t aligned(uint64_t x, uint64_t to) { return round_up(x, to); }
 
 class Parser {
  public:

@@ -159,20 +159,14 @@ Step store_tile(Warp& warp, const Instruction& in, uint32_t mask) {
 // Products of a warpgroup. Each of its warps computes its own 16 rows when it comes to the
 // instruction; waiting for products is waiting for those of all four.
 
-struct Bf16 {
+/// Elements of 16 bits: BF16 or F16.
+template <class Format>
+struct Sixteen {
   static constexpr uint32_t kBytes = 2;
   static double widen(const std::byte* p) {
     uint16_t bits;
     std::memcpy(&bits, p, 2);
-    return BF16::widen(bits);
-  }
-};
-struct Half {
-  static constexpr uint32_t kBytes = 2;
-  static double widen(const std::byte* p) {
-    uint16_t bits;
-    std::memcpy(&bits, p, 2);
-    return F16::widen(bits);
+    return Format::widen(bits);
   }
 };
 struct E4m3 {
@@ -300,9 +294,9 @@ Found find_products(const Statement& s) {
   }
   Form form;
   if (s.opcode.ends_with("k16.f32.bf16.bf16")) {
-    form.run = multiply<Bf16>;
+    form.run = multiply<Sixteen<BF16>>;
   } else if (s.opcode.ends_with("k16.f32.f16.f16")) {
-    form.run = multiply<Half>;
+    form.run = multiply<Sixteen<F16>>;
   } else if (s.opcode.ends_with("k32.f32.e4m3.e4m3")) {
     form.run = multiply<E4m3>;
   } else {
