@@ -7,15 +7,15 @@ option(WEFT_FUZZ_TARGETS "Define the fuzzers as targets; the compiler must be cl
 set(WEFT_FUZZ_SECONDS 10 CACHE STRING "How long each fuzzer runs in the tests")
 
 set(weft_fuzzers)
-foreach(room IN LISTS WEFT_ROOMS)
+foreach(room IN LISTS WEFT_ROOMS ITEMS serve)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${room}/*_fuzz.cc)
   list(APPEND weft_fuzzers ${sources})
 endforeach()
 
 if(WEFT_FUZZ_TARGETS)
   # The rooms that read files from outside.
-  set(fuzzed_sources ${weft_sources})
-  list(FILTER fuzzed_sources INCLUDE REGEX "^${PROJECT_SOURCE_DIR}/(base/|model/|arch/cdna/code_object)")
+  set(fuzzed_sources ${weft_sources} ${serve_sources})
+  list(FILTER fuzzed_sources INCLUDE REGEX "^${PROJECT_SOURCE_DIR}/(base/|model/|arch/cdna/code_object|serve/(protocol|template|grammar|tools)/)")
   add_library(weft_fuzzed OBJECT EXCLUDE_FROM_ALL ${fuzzed_sources})
   target_include_directories(weft_fuzzed PUBLIC ${PROJECT_SOURCE_DIR})
   target_compile_options(weft_fuzzed PUBLIC

@@ -45,6 +45,11 @@ foreach(room IN LISTS WEFT_ROOMS)
   endif()
 endforeach()
 
+if(weft_tests_serve)
+  weft_add_tests(serve ${weft_tests_serve})
+  target_link_libraries(test_serve PRIVATE weft_serve)
+endif()
+
 if(TARGET weft_sim AND weft_tests_sim)
   weft_add_tests(sim ${weft_tests_sim})
   target_link_libraries(test_sim PRIVATE weft_sim)

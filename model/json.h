@@ -17,6 +17,11 @@ namespace weft {
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& file,
                                   const nlohmann::json::parser_callback_t& filter = nullptr);
 
+/// The same of text that comes over a network: objects keep the order of their keys, and have at
+/// most 1,000 of them (a longer one would take time that grows with its square), or the text is an
+/// error (input), too.
+Result<nlohmann::ordered_json> parse_ordered_json(std::string_view text, const std::string& name);
+
 /// A value as an error sentence shows it: ASCII, cut after 60 characters.
 std::string show(const nlohmann::json& value);
 

@@ -1,0 +1,142 @@
+#include "serve/protocol/request.h"
+
+#include <gtest/gtest.h>
+
+namespace weft::serve {
+namespace {
+
+GenerateRequest accepted(Endpoint endpoint, std::string_view body) {
+  auto parsed = parse_generate(endpoint, body);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) {
+    ADD_FAILURE() << body << ": " << error->message;
+    return {};
+  }
+  return std::get<GenerateRequest>(std::move(parsed));
+}
+
+ApiError refused(Endpoint endpoint, std::string_view body) {
+  auto parsed = parse_generate(endpoint, body);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) {
+    EXPECT_EQ(error->status, 400);
+    EXPECT_FALSE(error->message.empty());
+    return *error;
+  }
+  ADD_FAILURE() << body << ": accepted";
+  return {};
+}
+
+TEST(Request, DefaultsAreTheProtocols) {
+  const GenerateRequest completion = accepted(Endpoint::completions, R"({"prompt": "a"})");
+  EXPECT_EQ(std::get<std::string>(completion.prompts.at(0)), "a");
+  EXPECT_EQ(completion.max_tokens, 16);
+  EXPECT_EQ(completion.sampling.temperature, 1);
+  EXPECT_FALSE(completion.seed.has_value());
+  EXPECT_FALSE(completion.logprobs);
+  const GenerateRequest chat =
+      accepted(Endpoint::chat, R"({"messages": [{"role": "user", "content": "a"}]})");
+  EXPECT_FALSE(chat.max_tokens.has_value());
+  EXPECT_TRUE(chat.add_generation_prompt);
+}
+
+TEST(Request, NullIsAbsent) {
+  const GenerateRequest chat = accepted(Endpoint::chat, R"({
+      "messages": [{"role": "user", "content": "a", "name": null}], "model": null, "n": null,
+      "temperature": null, "top_p": null, "top_k": null, "min_p": null, "seed": null, "stop": null,
+      "stream": null, "stream_options": null, "logit_bias": null, "logprobs": null,
+      "top_logprobs": null, "max_tokens": null, "max_completion_tokens": null, "tools": null,
+      "tool_choice": null, "response_format": null, "presence_penalty": null, "user": null,
+      "frequency_penalty": null, "structured_outputs": null, "guided_json": null})");
+  EXPECT_EQ(chat.n, 1);
+  EXPECT_TRUE(chat.stop.empty());
+  EXPECT_TRUE(chat.structured_outputs.is_null());
+  accepted(Endpoint::completions, R"({"prompt": "a", "echo": null, "suffix": null, "best_of": null,
+                                      "logprobs": null, "max_tokens": null})");
+}
+
+TEST(Request, PromptsOfEveryForm) {
+  const auto count = [](const char* body) {
+    return accepted(Endpoint::completions, body).prompts.size();
+  };
+  EXPECT_EQ(count(R"({"prompt": ["a", "b"]})"), 2U);
+  EXPECT_EQ(count(R"({"prompt": [1, 2, 3]})"), 1U);
+  EXPECT_EQ(count(R"({"prompt": [[1], [2, 3]]})"), 2U);
+  for (const char* prompt : {"[]", "[[]]", "1", "[1, \"a\"]", "[-1]", "[1.5]", "[4294967296]",
+                             "[18446744073709551615]", "{}", "true", "[[\"a\"]]"}) {
+    const std::string body = "{\"prompt\": " + std::string(prompt) + "}";
+    EXPECT_EQ(refused(Endpoint::completions, body).param, "prompt") << body;
+  }
+}
+
+TEST(Request, NamesTheWrongField) {
+  for (const auto& [field, value] : {std::pair{"temperature", "-1"},
+                                     {"temperature", "\"hot\""},
+                                     {"top_p", "2"},
+                                     {"n", "0"},
+                                     {"n", "1.5"},
+                                     {"max_tokens", "-1"},
+                                     {"max_tokens", "\"many\""},
+                                     {"stop", "[1]"},
+                                     {"stop", "{}"},
+                                     {"seed", "1.5"},
+                                     {"logprobs", "21"},
+                                     {"stream", "1"},
+                                     {"echo", "\"yes\""},
+                                     {"logit_bias", "[]"},
+                                     {"logit_bias", "{\"a\": 1}"},
+                                     {"logit_bias", "{\"1\": 101}"},
+                                     {"presence_penalty", "3"},
+                                     {"best_of", "2"},
+                                     {"suffix", "\"x\""},
+                                     {"model", "7"},
+                                     {"stream_options", "{\"include_usage\": true}"},
+                                     {"stop_token_ids", "[-3]"},
+                                     {"response_format", "{\"type\": \"xml\"}"},
+                                     {"allowed_token_ids", "[]"}}) {
+    const std::string body =
+        "{\"prompt\": \"a\", \"" + std::string(field) + "\": " + std::string(value) + "}";
+    EXPECT_EQ(refused(Endpoint::completions, body).param, field) << body;
+  }
+}
+
+TEST(Request, MessagesPartsBecomeText) {
+  const GenerateRequest chat = accepted(Endpoint::chat, R"({"messages": [
+      {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+      {"role": "assistant", "content": null, "tool_calls": []}]})");
+  EXPECT_EQ(chat.messages[0]["content"], "ab");
+  EXPECT_EQ(chat.messages[0]["role"], "system");
+  EXPECT_EQ(chat.messages[1]["content"], "");
+  for (const char* messages :
+       {"[]", "{}", "[1]", "[{}]", "[{\"role\": 1, \"content\": \"\"}]", "[{\"role\": \"user\"}]",
+        "[{\"role\": \"user\", \"content\": 1}]",
+        "[{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]"}) {
+    EXPECT_EQ(refused(Endpoint::chat, "{\"messages\": " + std::string(messages) + "}").param,
+              "messages");
+  }
+}
+
+TEST(Request, ResponsesAreChats) {
+  const GenerateRequest request = accepted(Endpoint::responses, R"({"input": "a",
+      "instructions": "be brief", "max_output_tokens": 5,
+      "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}}})");
+  EXPECT_EQ(request.messages.size(), 2U);
+  EXPECT_EQ(request.max_tokens, 5);
+  EXPECT_EQ(request.response_format["json_schema"]["schema"]["type"], "object");
+  EXPECT_EQ(refused(Endpoint::responses, R"({"input": "a", "previous_response_id": "x"})").param,
+            "previous_response_id");
+}
+
+TEST(Request, WhatIsNoObjectIsRefused) {
+  for (const char* body : {"", "{", "[]", "1", "\"a\"", "null", "{\"prompt\": \"\xff\"}", "nul",
+                           "{\"prompt\": 1e999}"}) {
+    refused(Endpoint::completions, body);
+  }
+  refused(Endpoint::completions, std::string(1000, '['));
+  std::string wide = "{\"prompt\": \"a\"";
+  for (int i = 0; i < 100000; ++i) {
+    wide += ", \"" + std::to_string(i) + "\": 0";
+  }
+  refused(Endpoint::completions, wide + "}");
+}
+
+}  // namespace
+}  // namespace weft::serve
