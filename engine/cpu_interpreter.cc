@@ -89,18 +89,46 @@ Result<CpuSequence> CpuSequence::create(const ModelConfig& config, int64_t capac
   CpuSequence sequence;
   sequence.capacity = capacity;
   sequence.kv = kv;
-  const size_t bytes =
-      static_cast<size_t>(config.kv_heads * capacity * config.head_dim) * size_of(kv);
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    WEFT_ASSIGN(Pages keys, Pages::allocate(bytes));
-    WEFT_ASSIGN(Pages values, Pages::allocate(bytes));
-    sequence.keys.push_back(std::move(keys));
-    sequence.values.push_back(std::move(values));
-  }
+  WEFT_TRY(sequence.allocate(config, capacity));
   sequence.tokens.resize(static_cast<size_t>(max_rows));
   sequence.positions.resize(static_cast<size_t>(max_rows));
   sequence.history.reserve(static_cast<size_t>(capacity) + 1);
   return sequence;
+}
+
+Result<CpuSequence> CpuSequence::create_paged(const ModelConfig& config, int64_t capacity,
+                                              int64_t pages, DType kv, int64_t max_rows) {
+  CpuSequence sequence;
+  sequence.capacity = capacity;
+  sequence.kv = kv;
+  WEFT_TRY(sequence.allocate(config, pages * kKvPage));
+  sequence.tokens.resize(static_cast<size_t>(max_rows));
+  sequence.positions.resize(static_cast<size_t>(max_rows));
+  sequence.tables.resize(static_cast<size_t>(max_rows));
+  return sequence;
+}
+
+Status CpuSequence::allocate(const ModelConfig& config, int64_t positions) {
+  const size_t bytes =
+      static_cast<size_t>(config.kv_heads * positions * config.head_dim) * size_of(kv);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    WEFT_ASSIGN(Pages keys, Pages::allocate(bytes));
+    WEFT_ASSIGN(Pages values, Pages::allocate(bytes));
+    this->keys.push_back(std::move(keys));
+    this->values.push_back(std::move(values));
+  }
+  return {};
+}
+
+KvCache CpuSequence::cache(int64_t layer, int64_t kv_heads, int64_t head_dim) const {
+  const auto i = static_cast<size_t>(layer);
+  KvCache cache{keys[i].data(), values[i].data(), kv, capacity * head_dim};
+  if (!tables.empty()) {
+    cache.head_stride = kKvPage * head_dim;
+    cache.page_stride = kv_heads * cache.head_stride;
+    cache.tables = tables.data();
+  }
+  return cache;
 }
 
 class CpuInterpreter::Loaded {
@@ -250,14 +278,14 @@ class Binder {
     args.positions = i32(op.positions);
     args.cosines = f32(op.cosines);
     args.sines = f32(op.sines);
-    args.cache = cache(op.keys, op.values, op.head_dim);
+    args.cache = cache(op);
     args.unturned = op.unturned;
     return args;
   }
   AttentionArgs attention(const AttentionOp& op) const {
     AttentionArgs args;
     args.q = in(op.q);
-    args.cache = cache(op.keys, op.values, op.head_dim);
+    args.cache = cache(op);
     args.query_heads = op.query_heads;
     args.kv_heads = op.kv_heads;
     args.head_dim = op.head_dim;
@@ -328,12 +356,10 @@ class Binder {
     const Tensor& tensor = weights_.get(ref.role, ref.layer);
     return {tensor.data, tensor.dtype};
   }
-  KvCache cache(BufferId keys, BufferId values, int64_t head_dim) const {
-    const auto layer = [&](BufferId id) {
-      return static_cast<size_t>(loaded_.program.buffers[static_cast<size_t>(id)].layer);
-    };
-    return {sequence_.keys[layer(keys)].data(), sequence_.values[layer(values)].data(),
-            sequence_.kv, sequence_.capacity * head_dim};
+  template <class Op>
+  KvCache cache(const Op& op) const {
+    const int64_t layer = loaded_.program.buffers[static_cast<size_t>(op.keys)].layer;
+    return sequence_.cache(layer, op.kv_heads, op.head_dim);
   }
 
   const CpuInterpreter::Loaded& loaded_;
@@ -419,7 +445,7 @@ class RunAhead {
 std::vector<int32_t> find_streams(const Program& program, size_t worker) {
   const auto& instructions = program.workers[worker];
   std::vector<int32_t> next(instructions.size(), -1);
-  if (program.rows > 1) {
+  if (program.rows > program.sequences) {
     return next;
   }
   int32_t stream = -1;

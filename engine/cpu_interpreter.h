@@ -38,15 +38,28 @@ struct CpuSequence {
   /// Memory for the KV cache of `config` and rows' state. Error (device): no memory.
   static Result<CpuSequence> create(const ModelConfig& config, int64_t capacity, DType kv,
                                     int64_t max_rows);
+  /// The same for several sequences of up to `capacity` positions, whose caches are in `pages`
+  /// pages of kKvPage positions that they share.
+  static Result<CpuSequence> create_paged(const ModelConfig& config, int64_t capacity,
+                                          int64_t pages, DType kv, int64_t max_rows);
+
+  /// One layer's cache as kernels see it.
+  KvCache cache(int64_t layer, int64_t kv_heads, int64_t head_dim) const;
 
   int64_t capacity = 0;
   DType kv = DType::bf16;
-  std::vector<Pages> keys, values;  ///< [layer]: [kv_heads, capacity, head_dim]
+  std::vector<Pages> keys, values;  ///< [layer]: see KvCache
   std::vector<int32_t> tokens;      ///< [max_rows]: this step's
   std::vector<int32_t> positions;   ///< [max_rows]
-  std::vector<int32_t> history;     ///< all tokens so far, the one not yet fed included
+  /// [max_rows]: each row's pages (see KvCache::tables); empty: the cache is not in pages.
+  std::vector<const int32_t*> tables;
+  std::vector<int32_t> history;  ///< all tokens so far, the one not yet fed included
   int64_t length = 0;  ///< tokens that LongRoPE is to choose its frequencies for; see RopeScaling
   SamplingOptions sampling;
+
+ private:
+  /// Caches of this many positions in all.
+  Status allocate(const ModelConfig& config, int64_t positions);
 };
 
 class CpuInterpreter {

@@ -43,15 +43,9 @@ Result<std::unique_ptr<CpuRunner>> CpuRunner::create(const ModelConfig& config, 
   WEFT_ASSIGN(CpuSequence sequence, CpuSequence::create(config, options.capacity, options.kv,
                                                         std::max(options.chunk, kScoreRows)));
   std::unique_ptr<CpuRunner> runner(new CpuRunner(config, weights, std::move(sequence), options));
-  bool pack = options.compress_weights.value_or(false);
-  if (!options.compress_weights && weights.bytes() > cpu::last_cache_bytes()) {
-    WEFT_ASSIGN(runner->packed_time_,
-                PackedWeights::measure_time_over_plain(config, weights, runner->team_));
-    pack = runner->packed_time_.value_or(1) < 1;
-  }
-  if (pack) {
-    WEFT_ASSIGN(runner->packed_, PackedWeights::create(config, weights, runner->team_));
-  }
+  WEFT_ASSIGN(runner->packed_,
+              PackedWeights::choose(config, weights, runner->team_, options.compress_weights,
+                                    runner->packed_time_));
   return runner;
 }
 

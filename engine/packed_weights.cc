@@ -206,6 +206,17 @@ Result<std::optional<double>> PackedWeights::measure_time_over_plain(const Model
   return std::optional<double>(median(shares));
 }
 
+Result<PackedWeights> PackedWeights::choose(const ModelConfig& config, Weights& weights,
+                                            WorkerTeam& team, std::optional<bool> wanted,
+                                            std::optional<double>& time) {
+  bool pack = wanted.value_or(false);
+  if (!wanted && weights.bytes() > cpu::last_cache_bytes()) {
+    WEFT_ASSIGN(time, measure_time_over_plain(config, weights, team));
+    pack = time.value_or(1) < 1;
+  }
+  return pack ? create(config, weights, team) : PackedWeights();
+}
+
 const cpu::PackedMatrix* PackedWeights::find(Role role, int64_t layer) const {
   if (index_.empty()) {
     return nullptr;

@@ -38,6 +38,12 @@ class PackedWeights {
                                                                const Weights& weights,
                                                                WorkerTeam& team);
 
+  /// As create(), when it is `wanted` or, where nothing is, when the weights do not fit the last
+  /// cache and packed ones are found to be faster; `time` is what was measured to find out, if it
+  /// was. Otherwise all stay plain.
+  static Result<PackedWeights> choose(const ModelConfig& config, Weights& weights, WorkerTeam& team,
+                                      std::optional<bool> wanted, std::optional<double>& time);
+
   /// Of a product's weights, of gate also up's; null: they are plain.
   const cpu::PackedMatrix* find(Role role, int64_t layer) const;
 

@@ -30,13 +30,30 @@ struct ConstVector {
   DType dtype = DType::f32;
 };
 
-/// One layer's keys or values: [kv_head][position][head_dim], f32 or bf16. `head_stride` counts
-/// elements from one head to the next (capacity in positions times head_dim).
+/// Positions of a page of a KV cache that is kept in pages.
+inline constexpr int64_t kKvPage = 64;
+
+/// One layer's keys or values, f32 or bf16: [kv_head][position][head_dim], one sequence's, or in
+/// pages, [page][kv_head][kKvPage][head_dim], those of any sequences. `head_stride` counts elements
+/// from one head to the next: capacity in positions, or kKvPage, times head_dim.
 struct KvCache {
   void* keys = nullptr;
   void* values = nullptr;
   DType dtype = DType::bf16;
   int64_t head_stride = 0;
+  int64_t page_stride = 0;  ///< elements from one page to the next
+  /// In pages (cpu only): tables[row][i] is the page of positions [i * kKvPage, (i + 1) * kKvPage)
+  /// of the sequence that a step's row belongs to. Null: not in pages.
+  const int32_t* const* tables = nullptr;
+
+  /// Where a head's `position` is for a row; those up to the next multiple of kKvPage follow it.
+  int64_t place(int64_t row, int64_t head, int64_t position, int64_t head_dim) const {
+    if (tables == nullptr) {
+      return head * head_stride + position * head_dim;
+    }
+    return tables[row][position / kKvPage] * page_stride + head * head_stride +
+           position % kKvPage * head_dim;
+  }
 };
 
 /// Row r of a matrix whose format is T.

@@ -147,7 +147,7 @@ void AttentionPlanner::make_buffers() {
   if (sequences > 1 && config.query_heads * splits_ % 2 != 0) {
     ++splits_;  // each sequence's partials begin at a multiple of four elements, for vector loads
   }
-  if (!weaver_.chunk() && (splits_ > 1 || always_splits())) {
+  if (splits()) {
     partials_ = weaver_.buffer("partials", Space::activation, Element::f32, sequences,
                                config.query_heads * splits_ * (config.head_dim + 2));
   }
@@ -162,6 +162,11 @@ void AttentionPlanner::make_buffers() {
     keys_.push_back(add("keys."));
     values_.push_back(add("values."));
   }
+}
+
+bool AttentionPlanner::splits() const {
+  // Rows of several sequences are attended one by one, as splits are.
+  return !weaver_.chunk() && (splits_ > 1 || always_splits() || weaver_.program.sequences > 1);
 }
 
 void AttentionPlanner::angles(Section& all, const Waits& next_step) {
@@ -223,7 +228,7 @@ void AttentionPlanner::project(Residual& residual, Section& all, const LayerSpec
 void AttentionPlanner::attend(Residual& residual, Section& section, const LayerSpec& spec,
                               int64_t layer) {
   const AttentionSpec& attention = spec.attention;
-  const bool split = !weaver_.chunk() && (splits_ > 1 || always_splits());
+  const bool split = splits();
   AttentionOp op;
   op.q = q_rotated_;
   op.keys = keys_[static_cast<size_t>(layer)];

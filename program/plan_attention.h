@@ -60,6 +60,8 @@ class AttentionPlanner {
   int64_t splits_ = 1;
 
  private:
+  /// Whether attention leaves partial results, which are merged.
+  bool splits() const;
   /// Tasks in order of split, then sequence, then head; a worker's run of heads is one tile.
   Tiles by_tasks(const AttentionOp& op) const;
   /// Merges the splits' results; what the output projection waits for.

@@ -159,14 +159,12 @@ class ChunkAttention {
 
     const Range first = attention_keys(limit_[0], args_.window);
     const int64_t end = limit_[lanes.size() - 1] + 1;
-    const int64_t head = kv_head * args_.cache.head_stride;
-    const K* keys = static_cast<const K*>(args_.cache.keys) + head;
-    const K* values = static_cast<const K*>(args_.cache.values) + head;
     for (int64_t block = first.begin / kAttentionBlock * kAttentionBlock; block < end;
          block += kAttentionBlock) {
       const int64_t count = std::min(kAttentionBlock, end - block);
-      const std::byte* key_rows = load_keys(keys + block * args_.head_dim, count);
-      const bool finite = load_values(values + block * args_.head_dim, count);
+      const int64_t place = args_.cache.place(rows.begin, kv_head, block, args_.head_dim);
+      const std::byte* key_rows = load_keys(static_cast<const K*>(args_.cache.keys) + place, count);
+      const bool finite = load_values(static_cast<const K*>(args_.cache.values) + place, count);
       for (int64_t i = 0; i < padded; i += kBlockLanes) {
         attend(i, std::min(i + kBlockLanes, lanes.size()) - 1, block, key_rows, finite);
       }

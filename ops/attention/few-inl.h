@@ -161,11 +161,11 @@ class FewAttention {
 
     const Range keys =
         attention_split(args_.positions[row_index], args_.window, args_.splits, split);
-    const int64_t head = kv_head * args_.cache.head_stride;
     for (int64_t key = keys.begin; key < keys.end;) {
       const int64_t end = std::min(keys.end, (key / kAttentionBlock + 1) * kAttentionBlock);
-      const K* key_rows = static_cast<const K*>(args_.cache.keys) + head + key * dim;
-      const K* value_rows = static_cast<const K*>(args_.cache.values) + head + key * dim;
+      const int64_t place = args_.cache.place(row_index, kv_head, key, dim);
+      const K* key_rows = static_cast<const K*>(args_.cache.keys) + place;
+      const K* value_rows = static_cast<const K*>(args_.cache.values) + place;
       int64_t h = 0;
       for (; h + kSharedHeads <= group_; h += kSharedHeads) {
         attend<kSharedHeads>(h, key_rows, value_rows, end - key);

@@ -103,13 +103,16 @@ class FewDotAttention {
     auto total = hn::Zero(d);                      // [block][lane]
     const Range keys =
         attention_split(args_.positions[row_index], args_.window, args_.splits, split);
-    const int64_t place = kv_head * args_.cache.head_stride;
+    const auto rows_at = [&](const void* cache, int64_t of_head, Range keys) {
+      return static_cast<const bf16*>(cache) +
+             args_.cache.place(row_index, of_head, keys.begin, dim);
+    };
     const auto block = [&](int64_t key) {
       return Range{key, std::min(keys.end, (key / kAttentionBlock + 1) * kAttentionBlock)};
     };
     for (Range now = block(keys.begin); !now.empty(); now = block(now.end)) {
-      const bf16* values = rows_at(args_.cache.values, place, now);
-      score(rows_at(args_.cache.keys, place, now), now.size(), values);
+      const bf16* values = rows_at(args_.cache.values, kv_head, now);
+      score(rows_at(args_.cache.keys, kv_head, now), now.size(), values);
       float decay[kHeads];
       soften(now.size(), maximum, total, decay);
       // This head's next keys, or the first of the next head.
@@ -117,16 +120,12 @@ class FewDotAttention {
       const Range next = more                           ? block(now.end)
                          : kv_head + 1 < args_.kv_heads ? block(keys.begin)
                                                         : Range{};
-      const int64_t next_place = more ? place : place + args_.cache.head_stride;
-      accumulate<kCount>(values, now.size(), decay, rows_at(args_.cache.keys, next_place, next),
-                         next.size());
+      accumulate<kCount>(
+          values, now.size(), decay,
+          next.empty() ? values : rows_at(args_.cache.keys, more ? kv_head : kv_head + 1, next),
+          next.size());
     }
     return finish(row_index, head, kCount, split, maximum, total);
-  }
-
-  /// Rows `keys` of the head that begins at element `place` of the cache.
-  const bf16* rows_at(const void* cache, int64_t place, Range keys) const {
-    return static_cast<const bf16*>(cache) + place + keys.begin * args_.head_dim;
   }
 
   /// Asks for `count` elements of what comes next. Little by little between products: many prefetch

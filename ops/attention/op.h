@@ -23,7 +23,8 @@ struct AttentionArgs {
   int64_t query_heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;                ///< even
-  const int32_t* positions = nullptr;  ///< [rows]; consecutive within one call's rows
+  const int32_t* positions = nullptr;  ///< [rows]; consecutive within one call's rows, which are of
+                                       ///< one sequence
   float scale = 1;                     ///< of q.k before the softmax; positive
   float soft_cap = 0;                  ///< 0: none
   int64_t window = 0;                  ///< 0: all keys
@@ -37,6 +38,7 @@ struct AttentionArgs {
 
 /// Softmax runs over blocks of this many keys, aligned to position 0 wherever a range starts.
 inline constexpr int64_t kAttentionBlock = 64;
+static_assert(kKvPage % kAttentionBlock == 0, "a block lies in one page");
 
 /// A call with at most this many rows, or with splits > 1, streams the cache (decode); one with
 /// more is computed in blocks. The two round differently; within each the bits of a row depend on

@@ -70,7 +70,7 @@ void rope_append_as(const RopeAppendArgs& args, Range rows, Range kv_heads) {
       if (args.cache.keys == nullptr) {
         continue;
       }
-      const int64_t place = h * args.cache.head_stride + args.positions[r] * dim;
+      const int64_t place = args.cache.place(r, h, args.positions[r], dim);
       rotate_head(row<float>(args.k, r) + h * dim, cosines, sines, half, unturned,
                   static_cast<Cache*>(args.cache.keys) + place);
       copy_elements(row<float>(args.v, r) + h * dim, dim,

@@ -1,0 +1,43 @@
+// What runs the steps of several sequences on one device, whose KV caches share one pool of pages:
+// the lower half of Slots. It knows rows and pages, not whose they are.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+
+namespace weft {
+
+/// A token to be fed and the pages of its sequence (KvCache::tables), which hold what is before it.
+struct StepRow {
+  int32_t token = 0;
+  int32_t position = 0;
+  const int32_t* table = nullptr;
+};
+
+class BatchRunner {
+ public:
+  BatchRunner() = default;
+  BatchRunner(const BatchRunner&) = delete;
+  BatchRunner& operator=(const BatchRunner&) = delete;
+  virtual ~BatchRunner() = default;
+
+  /// Feeds tokens of a prompt (1 to most_fed()) at positions `first` onward: their keys and values
+  /// go to the cache, the same bits however a prompt is cut. Positions up to kFedBeyond behind the
+  /// last may be written too: the table has an entry for them, PagePool::kNoPage where the sequence
+  /// has no page.
+  static constexpr int64_t kFedBeyond = 16;
+  virtual Status feed(std::span<const int32_t> tokens, int64_t first, const int32_t* table) = 0;
+  /// Feeds each row's token (1 to most_rows() rows). Rows may be consecutive tokens of one
+  /// sequence. Returns logits [rows.size()][vocabulary], which the caller may change, until the
+  /// next call. A row's bits depend on no other row.
+  virtual Result<std::span<float>> step(std::span<const StepRow> rows) = 0;
+  /// Copies a page of every layer.
+  virtual Status copy_page(int32_t from, int32_t to) = 0;
+
+  virtual int64_t most_fed() const = 0;
+  virtual int64_t most_rows() const = 0;
+};
+
+}  // namespace weft

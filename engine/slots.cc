@@ -1,0 +1,667 @@
+#include "engine/slots.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <mutex>
+#include <numeric>
+
+#include "arch/cpu/threads.h"
+#include "base/divide.h"
+#include "base/pages.h"
+#include "engine/cpu_batch_runner.h"
+#include "engine/draft.h"
+#include "engine/page_pool.h"
+#include "ops/token_logprob/op.h"
+
+namespace weft {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A chunk while nobody waits for a step.
+constexpr int64_t kIdleChunk = 512;
+// Tokens that a page must have in common to be copied rather than computed.
+constexpr int64_t kWorthCopying = 8;
+
+/// A request with its slot.
+struct Sequence {
+  RequestId id = 0;
+  Request request;
+  int64_t limit = 0;                        // new tokens at most
+  Stop at_limit = Stop::length;             // why there are no more
+  std::vector<int32_t> tokens;              // the prompt and what was drawn
+  std::vector<int32_t> table;               // pages; behind them kNoPage
+  int64_t pages = 0;                        // in table
+  int64_t fed = 0;                          // positions whose keys and values are known
+  int64_t shared = 0;                       // positions in pages that are found by content
+  PagePool::Chain chain = PagePool::kRoot;  // of those
+  int64_t cached = 0;
+  int64_t reported = 0;
+  std::optional<NgramDrafter> drafter;
+  double acceptance = 1;  // of drafts, lately
+  int64_t undrafted = 0;  // steps without one since drafts were given up
+
+  int64_t prompt_size() const { return static_cast<int64_t>(request.prompt.size()); }
+  /// All of the prompt but its last token is fed in chunks; that one is the first step's row.
+  int64_t to_feed() const { return prompt_size() - 1; }
+  bool running() const { return fed >= to_feed(); }
+  std::span<const int32_t> part(int64_t begin, int64_t end) const {
+    return std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  }
+};
+
+/// The part of a step that is one sequence's: its next token's row and those of drafts.
+struct Turn {
+  Sequence* sequence = nullptr;
+  size_t first = 0, count = 0;  // rows
+};
+
+}  // namespace
+
+class Slots::Impl {
+ public:
+  Impl(ModelConfig config, std::unique_ptr<BatchRunner> runner, const SlotsOptions& options)
+      : config_(std::move(config)),
+        runner_(std::move(runner)),
+        options_(options),
+        pool_(options.pages),
+        scratch_(Pages::allocate(cpu::sample_scratch_bytes(config_.vocabulary)).value()) {
+    publish_status();
+  }
+
+  Result<RequestId> submit(Request request);
+  void cancel(RequestId id);
+  Result<bool> step(const OnToken& on_token, const OnEnd& on_end);
+  SlotsStatus status() const {
+    const std::lock_guard lock(mutex_);
+    SlotsStatus status = status_;
+    status.queued += static_cast<int64_t>(inbox_.size());
+    return status;
+  }
+  const ModelConfig& config() const { return config_; }
+  int64_t context() const { return options_.context; }
+
+ private:
+  Status check(const Request& request) const;
+  int64_t pages_for(const Request& request) const;
+  int64_t limit_of(const Request& request) const {
+    return std::min(request.max_tokens,
+                    options_.context - static_cast<int64_t>(request.prompt.size()) + 1);
+  }
+  void take_inbox(const OnEnd& on_end);
+  void admit();
+  bool enter(Sequence& sequence);
+  int64_t share(Sequence& sequence);
+  Status copy_beginning(Sequence& sequence);
+  Result<bool> prefill(bool others_wait);
+  Status feed_chunk(Sequence& sequence, int64_t chunk);
+  Status decode(const OnToken& on_token, const OnEnd& on_end);
+  Status run_turns(std::span<Turn> turns, const OnToken& on_token, const OnEnd& on_end);
+  std::span<const int32_t> draft(Sequence& sequence, int64_t most);
+  /// Takes a row's token; false: the sequence has ended.
+  bool take(Sequence& sequence, std::span<float> logits, const OnToken& on_token,
+            const OnEnd& on_end);
+  void rate(const Request& request, std::span<const float> logits, TokenEvent& event) const;
+  void end(Sequence& sequence, Stop stop, const OnEnd& on_end);
+  void publish_status();
+
+  const ModelConfig config_;
+  const std::unique_ptr<BatchRunner> runner_;
+  const SlotsOptions options_;
+
+  // Of the thread that steps.
+  PagePool pool_;
+  Pages scratch_;  // for sampling
+  std::deque<std::unique_ptr<Sequence>> queue_;
+  std::vector<std::unique_ptr<Sequence>> active_;  // in order of admission; null: has just ended
+  std::vector<StepRow> rows_;
+  std::vector<float> raw_;  // logits before they are adjusted
+  SlotsStatus now_;
+
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<Sequence>> inbox_;
+  std::vector<RequestId> cancelled_;
+  RequestId next_id_ = 1;
+  SlotsStatus status_;
+};
+
+namespace {
+
+Error cannot_have(std::string_view what, int64_t value, int64_t least, int64_t most) {
+  return usage_error(fmt::format("{} {} cannot be had: use {} to {}", value, what, least, most));
+}
+
+/// Pages for a context of each slot, or what half of the free memory holds.
+int64_t default_pages(const ModelConfig& config, const SlotsOptions& options, DType kv) {
+  const int64_t page =
+      2 * config.layers * config.kv_size() * kKvPage * static_cast<int64_t>(size_of(kv));
+  const int64_t free = static_cast<int64_t>(::sysconf(_SC_AVPHYS_PAGES)) *
+                       static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
+  const int64_t wanted = options.slots * ceil_div(options.context, kKvPage);
+  return std::max<int64_t>(1, std::min(wanted, free / 2 / page));
+}
+
+/// Checks options and sets those that follow from the model.
+Status complete(const ModelConfig& config, SlotsOptions& options) {
+  constexpr int64_t kMostPages = int64_t{1} << 30;
+  constexpr int64_t kMostChunk = 1 << 16;
+  constexpr int64_t kMostDraft = 64;
+  int64_t context = config.context;
+  if (config.rope_scaling.kind == RopeScaling::Kind::longrope) {
+    // Beyond it a sequence's tokens would have to be fed anew, by other frequencies.
+    context = std::min(context, config.rope_scaling.original_context);
+  }
+  if (options.slots < 1 || options.slots > kMostSlots) {
+    return cannot_have("slots", options.slots, 1, kMostSlots);
+  }
+  if (options.context < 0 || options.context > context) {
+    return usage_error(fmt::format("a context of {} positions cannot be had in slots: {} has {}",
+                                   options.context, config.name, context));
+  }
+  if (options.pages < 0 || options.pages > kMostPages) {
+    return cannot_have("pages", options.pages, 1, kMostPages);
+  }
+  if (options.prefill_chunk < 1 || options.prefill_chunk > kMostChunk) {
+    return cannot_have("tokens of a prefill chunk", options.prefill_chunk, 1, kMostChunk);
+  }
+  if (options.queue < 1) {
+    return cannot_have("waiting requests", options.queue, 1, INT32_MAX);
+  }
+  if (options.draft < 0 || options.draft > kMostDraft) {
+    return cannot_have("drafted tokens", options.draft, 0, kMostDraft);
+  }
+  options.context = options.context > 0 ? options.context : context;
+  options.prefill_chunk = round_up(options.prefill_chunk, kKvPage);
+  return {};
+}
+
+}  // namespace
+
+Slots::Slots(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Slots::~Slots() = default;
+Result<RequestId> Slots::submit(Request request) { return impl_->submit(std::move(request)); }
+void Slots::cancel(RequestId id) { impl_->cancel(id); }
+Result<bool> Slots::step(const OnToken& on_token, const OnEnd& on_end) {
+  return impl_->step(on_token, on_end);
+}
+SlotsStatus Slots::status() const { return impl_->status(); }
+const ModelConfig& Slots::config() const { return impl_->config(); }
+int64_t Slots::context() const { return impl_->context(); }
+
+Result<std::unique_ptr<Slots>> Slots::create(ModelConfig config,
+                                             std::unique_ptr<BatchRunner> runner,
+                                             const SlotsOptions& options) {
+  SlotsOptions completed = options;
+  WEFT_TRY(complete(config, completed));
+  return std::unique_ptr<Slots>(
+      new Slots(std::make_unique<Impl>(std::move(config), std::move(runner), completed)));
+}
+
+namespace {
+
+/// A CpuBatchRunner with the model that it runs.
+class OwningRunner : public BatchRunner {
+ public:
+  OwningRunner(const ModelConfig& config, Weights weights)
+      : config_(config), weights_(std::move(weights)) {}
+  Status open(const CpuBatchRunner::Options& options) {
+    WEFT_ASSIGN(runner_, CpuBatchRunner::create(config_, weights_, options));
+    return {};
+  }
+  Status feed(std::span<const int32_t> tokens, int64_t first, const int32_t* table) override {
+    return runner_->feed(tokens, first, table);
+  }
+  Result<std::span<float>> step(std::span<const StepRow> rows) override {
+    return runner_->step(rows);
+  }
+  Status copy_page(int32_t from, int32_t to) override { return runner_->copy_page(from, to); }
+  int64_t most_fed() const override { return runner_->most_fed(); }
+  int64_t most_rows() const override { return runner_->most_rows(); }
+
+ private:
+  const ModelConfig config_;
+  Weights weights_;
+  std::unique_ptr<CpuBatchRunner> runner_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Slots>> Slots::create(ModelConfig config, Weights weights,
+                                             const SlotsOptions& options) {
+  if (options.device != "cpu") {
+    return usage_error(fmt::format("device {} has no slots yet: sequences come and go on cpu alone",
+                                   options.device));
+  }
+  if (options.workers < 0 || options.workers > 4096) {
+    return cannot_have("workers", options.workers, 1, 4096);
+  }
+  if (options.quantise_activations && config.quantization.activations.scaling == Scaling::none) {
+    return usage_error(fmt::format(
+        "activations cannot be quantised to fp8: {} has no rule for them", config.name));
+  }
+  SlotsOptions completed = options;
+  WEFT_TRY(complete(config, completed));
+  const DType kv = options.kv.value_or(default_kv(config, weights));
+  completed.pages = options.pages > 0 ? options.pages : default_pages(config, completed, kv);
+  const bool round = options.round_activations.value_or(default_round_activations(config));
+  auto runner = std::make_unique<OwningRunner>(config, std::move(weights));
+  WEFT_TRY(runner->open({.workers = options.workers > 0 ? options.workers : cpu::usable_cpus(),
+                         .capacity = completed.context,
+                         .pages = completed.pages,
+                         .kv = kv,
+                         .round_activations = round,
+                         .quantise_activations = options.quantise_activations,
+                         .most_fed = std::max(completed.prefill_chunk, kIdleChunk),
+                         .compress_weights = options.compress_weights}));
+  return create(std::move(config), std::move(runner), completed);
+}
+
+// Requests.
+
+int64_t Slots::Impl::pages_for(const Request& request) const {
+  // The last token is drawn and not fed.
+  const auto positions = static_cast<int64_t>(request.prompt.size()) + limit_of(request) - 1;
+  return ceil_div(positions, kKvPage);
+}
+
+Status Slots::Impl::check(const Request& request) const {
+  const auto size = static_cast<int64_t>(request.prompt.size());
+  if (size == 0) {
+    return input_error("the prompt has no tokens: give at least one");
+  }
+  for (int64_t i = 0; i < size; ++i) {
+    const int32_t id = request.prompt[static_cast<size_t>(i)];
+    if (id < 0 || id >= config_.vocabulary) {
+      return input_error(fmt::format("token {} of the prompt is {}: the model's ids are 0 to {}", i,
+                                     id, config_.vocabulary - 1));
+    }
+  }
+  if (size > options_.context) {
+    return input_error(
+        fmt::format("the prompt has {} tokens but the context holds {}: shorten the prompt", size,
+                    options_.context));
+  }
+  if (request.max_tokens < 1) {
+    return input_error(
+        fmt::format("{} new tokens cannot be drawn: ask for at least one", request.max_tokens));
+  }
+  if (request.logprobs < 0 || request.logprobs > config_.vocabulary) {
+    return input_error(fmt::format("{} log-probabilities a token cannot be had: ask for 0 to {}",
+                                   request.logprobs, config_.vocabulary));
+  }
+  if (const int64_t pages = pages_for(request); pages > pool_.size()) {
+    return input_error(fmt::format(
+        "{} prompt and {} new tokens need {} pages of {} positions but there are {}: ask for fewer "
+        "tokens",
+        size, limit_of(request), pages, kKvPage, pool_.size()));
+  }
+  return {};
+}
+
+Result<RequestId> Slots::Impl::submit(Request request) {
+  WEFT_TRY(check(request));
+  auto sequence = std::make_unique<Sequence>();
+  sequence->limit = limit_of(request);
+  sequence->at_limit = sequence->limit < request.max_tokens ? Stop::context : Stop::length;
+  sequence->tokens = request.prompt;
+  sequence->request = std::move(request);
+  const std::lock_guard lock(mutex_);
+  if (status_.queued + static_cast<int64_t>(inbox_.size()) >= options_.queue) {
+    return usage_error(fmt::format("{} requests wait already: try again later", options_.queue));
+  }
+  sequence->id = next_id_++;
+  inbox_.push_back(std::move(sequence));
+  return inbox_.back()->id;
+}
+
+void Slots::Impl::cancel(RequestId id) {
+  const std::lock_guard lock(mutex_);
+  cancelled_.push_back(id);
+}
+
+void Slots::Impl::take_inbox(const OnEnd& on_end) {
+  std::vector<RequestId> cancelled;
+  {
+    const std::lock_guard lock(mutex_);
+    status_.queued += static_cast<int64_t>(inbox_.size());
+    std::move(inbox_.begin(), inbox_.end(), std::back_inserter(queue_));
+    inbox_.clear();
+    cancelled.swap(cancelled_);
+  }
+  for (const RequestId id : cancelled) {
+    const auto is_it = [&](const auto& sequence) { return sequence->id == id; };
+    if (const auto at = std::find_if(queue_.begin(), queue_.end(), is_it); at != queue_.end()) {
+      end(**at, Stop::caller, on_end);
+      queue_.erase(at);
+    } else if (const auto in = std::find_if(active_.begin(), active_.end(), is_it);
+               in != active_.end()) {
+      end(**in, Stop::caller, on_end);
+      active_.erase(in);
+    }
+  }
+}
+
+// Pages.
+
+/// Gives a sequence all pages that it can ever need, or none.
+bool Slots::Impl::enter(Sequence& sequence) {
+  const int64_t needed = pages_for(sequence.request);
+  sequence.table.assign(
+      static_cast<size_t>(ceil_div(options_.context + BatchRunner::kFedBeyond, kKvPage)) + 1,
+      PagePool::kNoPage);
+  share(sequence);
+  if (pool_.available() < needed - sequence.pages) {
+    while (sequence.pages > 0) {
+      pool_.release(sequence.table[static_cast<size_t>(--sequence.pages)]);
+    }
+    sequence.fed = sequence.shared = sequence.cached = 0;
+    sequence.chain = PagePool::kRoot;
+    return false;
+  }
+  while (sequence.pages < needed) {
+    sequence.table[static_cast<size_t>(sequence.pages++)] = pool_.take();
+  }
+  if (options_.draft > 0) {
+    const int64_t places = options_.draft_memory / options_.slots / int64_t{sizeof(int32_t)};
+    sequence.drafter.emplace(std::min(places, 2 * options_.context));
+  }
+  return true;
+}
+
+void Slots::Impl::admit() {
+  // In order: who needs many pages is not overtaken for ever by those who need few.
+  while (!queue_.empty() && static_cast<int64_t>(active_.size()) < options_.slots &&
+         enter(*queue_.front())) {
+    active_.push_back(std::move(queue_.front()));
+    queue_.pop_front();
+  }
+}
+
+/// Goes on in pages that hold what comes next, in place of the sequence's own.
+int64_t Slots::Impl::share(Sequence& sequence) {
+  const int64_t before = sequence.fed;
+  while (options_.share_prefixes && sequence.fed == sequence.shared &&
+         sequence.fed + kKvPage <= sequence.to_feed()) {
+    const int32_t page =
+        pool_.find(sequence.chain, sequence.part(sequence.fed, sequence.fed + kKvPage));
+    if (page == PagePool::kNoPage) {
+      break;
+    }
+    pool_.use(page);
+    const int64_t index = sequence.fed / kKvPage;
+    int32_t& entry = sequence.table[static_cast<size_t>(index)];
+    if (index < sequence.pages) {
+      pool_.release(entry);
+    } else {
+      ++sequence.pages;
+    }
+    entry = page;
+    sequence.chain = pool_.chain(page);
+    sequence.fed += kKvPage;
+    sequence.shared = sequence.fed;
+  }
+  sequence.cached += sequence.fed - before;
+  return sequence.fed - before;
+}
+
+/// Of the page that comes next, copies the beginning that another one has in common.
+Status Slots::Impl::copy_beginning(Sequence& sequence) {
+  if (!options_.share_prefixes || sequence.fed != sequence.shared) {
+    return {};
+  }
+  const int64_t end = std::min(sequence.to_feed(), sequence.fed + kKvPage);
+  const PagePool::Beginning found =
+      pool_.find_beginning(sequence.chain, sequence.part(sequence.fed, end));
+  if (found.tokens < kWorthCopying) {
+    return {};
+  }
+  WEFT_TRY(
+      runner_->copy_page(found.page, sequence.table[static_cast<size_t>(sequence.fed / kKvPage)]));
+  sequence.fed += found.tokens;
+  sequence.cached += found.tokens;
+  return {};
+}
+
+// Prompts.
+
+/// Feeds what comes next of the prompt and lets others find the pages that are full.
+Status Slots::Impl::feed_chunk(Sequence& sequence, int64_t chunk) {
+  const int64_t begin = sequence.fed;
+  const int64_t end = std::min(sequence.to_feed(), begin / kKvPage * kKvPage + chunk);
+  WEFT_TRY(runner_->feed(sequence.part(begin, end), begin, sequence.table.data()));
+  sequence.fed = end;
+  while (options_.share_prefixes && sequence.shared + kKvPage <= end) {
+    int32_t& page = sequence.table[static_cast<size_t>(sequence.shared / kKvPage)];
+    page = pool_.publish(page, sequence.chain,
+                         sequence.part(sequence.shared, sequence.shared + kKvPage));
+    sequence.chain = pool_.chain(page);
+    sequence.shared += kKvPage;
+  }
+  return {};
+}
+
+/// Feeds a chunk of the prompt that has waited longest. True: it did.
+Result<bool> Slots::Impl::prefill(bool others_wait) {
+  for (const auto& each : active_) {
+    Sequence& sequence = *each;
+    if (sequence.running()) {
+      continue;
+    }
+    share(sequence);
+    WEFT_TRY(copy_beginning(sequence));
+    if (!sequence.running()) {
+      WEFT_TRY(feed_chunk(sequence, others_wait ? options_.prefill_chunk : runner_->most_fed()));
+      return true;
+    }
+  }
+  return false;
+}
+
+// Steps.
+
+std::span<const int32_t> Slots::Impl::draft(Sequence& sequence, int64_t most) {
+  // A row more costs a part of a step: drafts are given up while few are right, and tried again.
+  constexpr double kWorth = 0.4;
+  constexpr int64_t kTryAgain = 32;
+  const int64_t left = sequence.limit - sequence.reported - 1;
+  most = std::min({most, options_.draft, left});
+  if (!sequence.drafter || most < 1) {
+    return {};
+  }
+  if (sequence.acceptance < kWorth && ++sequence.undrafted < kTryAgain) {
+    return {};
+  }
+  sequence.undrafted = 0;
+  return sequence.drafter->draft(sequence.tokens, most);
+}
+
+Status Slots::Impl::decode(const OnToken& on_token, const OnEnd& on_end) {
+  const int64_t most = runner_->most_rows();
+  std::vector<Turn> turns;
+  for (const auto& sequence : active_) {
+    if (sequence->running()) {
+      turns.push_back({sequence.get()});
+    }
+  }
+  for (size_t i = 0; i < turns.size(); i += static_cast<size_t>(most)) {
+    const size_t count = std::min(turns.size() - i, static_cast<size_t>(most));
+    WEFT_TRY(run_turns(std::span(turns).subspan(i, count), on_token, on_end));
+  }
+  std::erase(active_, nullptr);
+  return {};
+}
+
+Status Slots::Impl::run_turns(std::span<Turn> turns, const OnToken& on_token, const OnEnd& on_end) {
+  int64_t spare = runner_->most_rows() - std::ssize(turns);
+  rows_.clear();
+  for (Turn& turn : turns) {
+    Sequence& sequence = *turn.sequence;
+    const std::span<const int32_t> drafted = draft(sequence, spare);
+    spare -= std::ssize(drafted);
+    now_.drafted += std::ssize(drafted);
+    turn.first = rows_.size();
+    turn.count = 1 + drafted.size();
+    auto position = static_cast<int32_t>(sequence.fed);
+    rows_.push_back({sequence.tokens.back(), position, sequence.table.data()});
+    for (const int32_t token : drafted) {
+      rows_.push_back({token, ++position, sequence.table.data()});
+    }
+  }
+  WEFT_ASSIGN(const std::span<float> logits, runner_->step(rows_));
+  ++now_.steps;
+  now_.rows += std::ssize(rows_);
+  const auto vocabulary = static_cast<size_t>(config_.vocabulary);
+  for (const Turn& turn : turns) {
+    Sequence& sequence = *turn.sequence;
+    size_t taken = 0;
+    bool going_on = true;
+    // A draft's row is of the answer while the draft is what was drawn.
+    do {
+      ++sequence.fed;
+      going_on = take(sequence, logits.subspan((turn.first + taken) * vocabulary, vocabulary),
+                      on_token, on_end);
+      ++taken;
+    } while (going_on && taken < turn.count &&
+             sequence.tokens.back() == rows_[turn.first + taken].token);
+    const size_t drafted = turn.count - 1;
+    now_.accepted += static_cast<int64_t>(taken) - 1;
+    if (!going_on) {
+      std::find_if(active_.begin(), active_.end(), [&](const auto& each) {
+        return each.get() == &sequence;
+      })->reset();
+    } else if (drafted > 0) {
+      constexpr double kMemory = 0.75;
+      const double right = static_cast<double>(taken - 1) / static_cast<double>(drafted);
+      sequence.acceptance = kMemory * sequence.acceptance + (1 - kMemory) * right;
+    }
+  }
+  return {};
+}
+
+void Slots::Impl::rate(const Request& request, std::span<const float> logits,
+                       TokenEvent& event) const {
+  const auto logprob = [&](int32_t token) {
+    float value = 0;
+    cpu::token_logprob({.logits = {logits.data(), DType::f32, config_.vocabulary},
+                        .tokens = &token,
+                        .columns = config_.vocabulary,
+                        .out = &value},
+                       {0, 1});
+    return value;
+  };
+  event.logprob = logprob(event.token);
+  const auto count = static_cast<size_t>(request.logprobs);
+  if (count == 0) {
+    return;
+  }
+  std::vector<int32_t> best(logits.size());
+  std::iota(best.begin(), best.end(), 0);
+  std::partial_sort(best.begin(), best.begin() + static_cast<ptrdiff_t>(count), best.end(),
+                    [&](int32_t a, int32_t b) {
+                      const float x = logits[static_cast<size_t>(a)];
+                      const float y = logits[static_cast<size_t>(b)];
+                      return x > y || (x == y && a < b);
+                    });
+  best.resize(count);
+  const float origin = logits[static_cast<size_t>(best.front())];
+  const float first = logprob(best.front());
+  for (const int32_t token : best) {
+    event.top.emplace_back(token, first + (logits[static_cast<size_t>(token)] - origin));
+  }
+}
+
+bool Slots::Impl::take(Sequence& sequence, std::span<float> logits, const OnToken& on_token,
+                       const OnEnd& on_end) {
+  const Request& request = sequence.request;
+  const bool rated = request.want_logprob || request.logprobs > 0;
+  if (rated) {
+    raw_.assign(logits.begin(), logits.end());
+  }
+  if (request.adjust) {
+    request.adjust(sequence.part(sequence.prompt_size(), std::ssize(sequence.tokens)), logits);
+  }
+  const int32_t token = cpu::sample({.logits = logits.data(),
+                                     .vocabulary = config_.vocabulary,
+                                     .options = request.sampling,
+                                     .history = sequence.tokens,
+                                     .draw = static_cast<uint64_t>(sequence.fed)},
+                                    {scratch_.data(), scratch_.size()});
+  sequence.tokens.push_back(token);
+  const auto among = [&](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), token) != ids.end();
+  };
+  if ((request.eos == Eos::ends && among(config_.eos)) || among(request.stop_ids)) {
+    end(sequence, Stop::eos, on_end);
+    return false;
+  }
+  TokenEvent event;
+  event.id = sequence.id;
+  event.token = token;
+  event.first = sequence.reported == 0;
+  if (rated) {
+    rate(request, raw_, event);
+  }
+  ++sequence.reported;
+  ++now_.new_tokens;
+  on_token(event);
+  if (sequence.reported == sequence.limit) {
+    end(sequence, sequence.at_limit, on_end);
+    return false;
+  }
+  return true;
+}
+
+void Slots::Impl::end(Sequence& sequence, Stop stop, const OnEnd& on_end) {
+  // The last pages first: what others may have in common goes last.
+  for (int64_t i = sequence.pages; i-- > 0;) {
+    pool_.release(sequence.table[static_cast<size_t>(i)]);
+  }
+  sequence.pages = 0;
+  now_.prompt_tokens += sequence.prompt_size();
+  now_.cached_tokens += sequence.cached;
+  on_end({.id = sequence.id,
+          .stop = stop,
+          .prompt_tokens = sequence.prompt_size(),
+          .cached_tokens = sequence.cached,
+          .new_tokens = sequence.reported});
+}
+
+Result<bool> Slots::Impl::step(const OnToken& on_token, const OnEnd& on_end) {
+  take_inbox(on_end);
+  admit();
+  const bool others_wait =
+      std::any_of(active_.begin(), active_.end(), [](const auto& each) { return each->running(); });
+  const Clock::time_point start = Clock::now();
+  WEFT_ASSIGN(const bool fed, prefill(others_wait));
+  if (fed && others_wait) {
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    Pauses& pauses = now_.prefill_pauses;
+    ++pauses.count;
+    pauses.seconds += seconds;
+    pauses.longest = std::max(pauses.longest, seconds);
+  }
+  WEFT_TRY(decode(on_token, on_end));
+  publish_status();
+  return !active_.empty() || !queue_.empty();
+}
+
+void Slots::Impl::publish_status() {
+  now_.slots = options_.slots;
+  now_.running = std::count_if(active_.begin(), active_.end(),
+                               [](const auto& each) { return each->running(); });
+  now_.joining = std::ssize(active_) - now_.running;
+  now_.queued = std::ssize(queue_);
+  now_.pages = pool_.size();
+  now_.pages_used = pool_.used();
+  now_.pages_cached = pool_.cached();
+  now_.pages_evicted = pool_.evicted();
+  const std::lock_guard lock(mutex_);
+  status_ = now_;
+}
+
+}  // namespace weft
