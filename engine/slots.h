@@ -43,14 +43,14 @@ inline constexpr int64_t kMostSlots = 64;
 struct Request {
   std::vector<int32_t> prompt;  ///< at least one token
   int64_t max_tokens = 16;      ///< at least 1; the context may end earlier
-  SamplingOptions sampling;
-  std::vector<int32_t> stop_ids;  ///< beside the model's end-of-sequence tokens
-  Eos eos = Eos::ends;            ///< Eos::ignore: stop_ids alone end the answer
-  int logprobs = 0;               ///< best tokens whose log-probabilities come with each token
-  bool want_logprob = false;      ///< the token's own; logprobs > 0 wants it too
+  SamplingOptions sampling = {};
+  std::vector<int32_t> stop_ids = {};  ///< beside the model's end-of-sequence tokens
+  Eos eos = Eos::ends;                 ///< Eos::ignore: stop_ids alone end the answer
+  int logprobs = 0;                    ///< best tokens whose log-probabilities come with each token
+  bool want_logprob = false;           ///< the token's own; logprobs > 0 wants it too
   /// Changes the logits [vocabulary] before a token is drawn from them (masks, biases), knowing the
   /// tokens so far. Log-probabilities are of the logits before. Called by who calls step().
-  std::function<void(std::span<const int32_t> generated, std::span<float> logits)> adjust;
+  std::function<void(std::span<const int32_t> generated, std::span<float> logits)> adjust = {};
 };
 
 using RequestId = uint64_t;
