@@ -71,6 +71,24 @@ std::string describe_ropes(const ModelConfig& config) {
   return text;
 }
 
+/// A line; empty: there are none.
+std::string describe_experts(const ModelConfig& config) {
+  const Experts& experts = config.experts;
+  int64_t layers = 0;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    layers += config.has_experts(layer) ? 1 : 0;
+  }
+  if (layers == 0) {
+    return "";
+  }
+  return fmt::format(
+      "  experts: {} of {} of {} for a token{}{}, weights {}\n", experts.chosen, experts.count,
+      experts.size,
+      experts.shared_size > 0 ? fmt::format(", a shared one of {}", experts.shared_size) : "",
+      layers < config.layers ? fmt::format(", in {} of {} layers", layers, config.layers) : "",
+      experts.renormalise ? "renormalised" : "as the softmax has them");
+}
+
 /// What is in eight bits, a line; empty: nothing.
 std::string describe_quantization(const ModelConfig& config, const Weights& weights) {
   const auto count = std::ranges::count_if(
@@ -114,6 +132,7 @@ std::string describe(const ModelConfig& config, const Weights& weights, DType kv
                                                                       : "before and after",
                       config.gated_ffn ? "gated, " : "", name_of(config.activation),
                       config.tied_head ? "tied" : "untied", describe_cap(config.logits_soft_cap));
+  text += describe_experts(config);
   text += "  " + describe_ropes(config) + "\n";
   text += fmt::format("  {:.3f} billion parameters in {} tensors, {:.3f} GB\n",
                       static_cast<double>(elements) / 1e9, weights.tensors().size(),

@@ -78,9 +78,9 @@ struct FusedAttentionArgs {
   }
 };
 
-using Bound =
-    std::variant<EmbedArgs, RopeAnglesArgs, RmsNormArgs, LayerNormArgs, LinearArgs, GatedLinearArgs,
-                 RopeAppendArgs, AttentionArgs, FusedAttentionArgs, SampleArgs>;
+using Bound = std::variant<EmbedArgs, RopeAnglesArgs, RmsNormArgs, LayerNormArgs, LinearArgs,
+                           GatedLinearArgs, RopeAppendArgs, AttentionArgs, FusedAttentionArgs,
+                           SampleArgs, RouteArgs, ExpertsUpArgs, ExpertsDownArgs>;
 
 }  // namespace
 
@@ -166,8 +166,8 @@ class Binder {
         worker_(worker) {}
 
   Bound operator()(const EmbedOp& op) {
-    return EmbedArgs{matrix(op.table), i32(op.tokens), op.columns,
-                     op.scale,         out(op.out),    out(op.copy)};
+    return EmbedArgs{
+        matrix(tensor(op.table)), i32(op.tokens), op.columns, op.scale, out(op.out), out(op.copy)};
   }
   Bound operator()(const RopeAnglesOp& op) {
     return RopeAnglesArgs{i32(op.positions), f32(op.inverse_frequencies) + op.rope * op.half,
@@ -198,11 +198,11 @@ class Binder {
   Bound operator()(const LinearOp& op) {
     LinearArgs args;
     args.a = in(op.a);
-    args.w = matrix(op.weight);
+    args.w = matrix(tensor(op.weight));
     args.bias = vector(op.bias);
-    args.packed = packed(op.weight);
-    args.scales = scales(op.weight);
-    args.rounding = rounding(op.rounding, op.weight);
+    args.packed = packed(tensor(op.weight));
+    args.scales = tensor(op.weight).scales;
+    args.rounding = rounding(op.rounding, tensor(op.weight));
     args.n = op.n;
     args.k = op.k;
     args.alpha = op.alpha;
@@ -215,14 +215,14 @@ class Binder {
   Bound operator()(const GatedLinearOp& op) {
     GatedLinearArgs args;
     args.a = in(op.a);
-    args.gate = matrix(op.gate);
-    args.up = matrix(op.up);
+    args.gate = matrix(tensor(op.gate));
+    args.up = matrix(tensor(op.up));
     args.gate_bias = vector(op.gate_bias);
     args.up_bias = vector(op.up_bias);
-    args.packed = packed(op.gate);
-    args.gate_scales = scales(op.gate);
-    args.up_scales = scales(op.up);
-    args.rounding = rounding(op.rounding, op.gate);
+    args.packed = packed(tensor(op.gate));
+    args.gate_scales = tensor(op.gate).scales;
+    args.up_scales = tensor(op.up).scales;
+    args.rounding = rounding(op.rounding, tensor(op.gate));
     args.n = op.n;
     args.k = op.k;
     args.out = out(op.out);
@@ -263,8 +263,62 @@ class Binder {
     args.vocabulary = op.vocabulary;
     return args;
   }
+  Bound operator()(const RouteOp& op) {
+    return RouteArgs{.logits = in(op.logits),
+                     .experts = op.experts,
+                     .sigmoid = op.sigmoid,
+                     .renormalise = op.renormalise,
+                     .drawn = drawn(op.ids, op.weights, op.chosen)};
+  }
+  Bound operator()(const ExpertsUpOp& op) {
+    ExpertsUpArgs args;
+    args.a = in(op.a);
+    args.drawn = drawn(op.ids, kNone, op.chosen);
+    args.out = out(op.out);
+    args.out.stride = op.n;
+    const auto gates = weights_.of_experts(op.gate.role, op.gate.layer, op.experts);
+    const auto ups = weights_.of_experts(op.up.role, op.up.layer, op.experts);
+    for (size_t e = 0; e < gates.size(); ++e) {
+      GatedLinearArgs expert;
+      expert.gate = matrix(gates[e]);
+      expert.up = matrix(ups[e]);
+      expert.packed = packed(gates[e]);
+      expert.gate_scales = gates[e].scales;
+      expert.up_scales = ups[e].scales;
+      expert.rounding = rounding(op.rounding, gates[e]);
+      expert.n = op.n;
+      expert.k = op.k;
+      expert.activation = op.activation;
+      args.experts.push_back(expert);
+    }
+    return args;
+  }
+  Bound operator()(const ExpertsDownOp& op) {
+    ExpertsDownArgs args;
+    args.a = in(op.a);
+    args.a.stride = op.k;
+    args.drawn = drawn(op.ids, op.weights, op.chosen);
+    for (const Tensor& weight : weights_.of_experts(op.weight.role, op.weight.layer, op.experts)) {
+      LinearArgs expert;
+      expert.w = matrix(weight);
+      expert.packed = packed(weight);
+      expert.scales = weight.scales;
+      expert.rounding = rounding(op.rounding, weight);
+      expert.n = op.n;
+      expert.k = op.k;
+      args.experts.push_back(expert);
+    }
+    args.alpha = op.alpha;
+    args.accumulate = op.accumulate;
+    args.out = out(op.out);
+    return args;
+  }
 
  private:
+  Drawn drawn(BufferId ids, BufferId weights, int64_t chosen) const {
+    return {i32(ids), f32(weights), chosen,
+            stride(loaded_.program.buffers[static_cast<size_t>(ids)])};
+  }
   /// What rope_append and the fused form of attention have in common.
   template <class Op>
   RopeAppendArgs rope(const Op& op) const {
@@ -335,19 +389,16 @@ class Binder {
     const Buffer& buffer = loaded_.program.buffers[static_cast<size_t>(id)];
     return {address(id), dtype_of(buffer.element), stride(buffer)};
   }
-  ConstMatrix matrix(const WeightRef& ref) const {
-    const Tensor& tensor = weights_.get(ref.role, ref.layer);
+  const Tensor& tensor(const WeightRef& ref) const { return weights_.get(ref.role, ref.layer); }
+  static ConstMatrix matrix(const Tensor& tensor) {
     return {tensor.data, tensor.dtype, tensor.columns()};
   }
-  const WeightScales& scales(const WeightRef& ref) const {
-    return weights_.get(ref.role, ref.layer).scales;
-  }
-  Fp8Rounding rounding(Fp8Rounding rounding, const WeightRef& ref) const {
-    rounding.scale = weights_.get(ref.role, ref.layer).input_scale;
+  static Fp8Rounding rounding(Fp8Rounding rounding, const Tensor& tensor) {
+    rounding.scale = tensor.input_scale;
     return rounding;
   }
-  const cpu::PackedMatrix* packed(const WeightRef& ref) const {
-    return packed_weights_ == nullptr ? nullptr : packed_weights_->find(ref.role, ref.layer);
+  const cpu::PackedMatrix* packed(const Tensor& tensor) const {
+    return packed_weights_ == nullptr ? nullptr : packed_weights_->find(tensor);
   }
   ConstVector vector(const WeightRef& ref) const {
     if (!ref.present) {
@@ -393,6 +444,13 @@ size_t scratch_bytes(const Bound& bound, int64_t rows) {
     size_t operator()(const RmsNormArgs&) const { return 0; }
     size_t operator()(const LayerNormArgs&) const { return 0; }
     size_t operator()(const RopeAppendArgs&) const { return 0; }
+    size_t operator()(const RouteArgs&) const { return 0; }
+    size_t operator()(const ExpertsUpArgs& args) const {
+      return cpu::experts_up_scratch_bytes(args, rows);
+    }
+    size_t operator()(const ExpertsDownArgs& args) const {
+      return cpu::experts_down_scratch_bytes(args, rows);
+    }
   };
   return std::visit(Visitor{rows}, bound);
 }
@@ -424,6 +482,8 @@ class RunAhead {
       cpu::linear_prefetch(*linear, instruction.tile, line_);
     } else if (const auto* gated = std::get_if<GatedLinearArgs>(&bound)) {
       cpu::gated_linear_prefetch(*gated, instruction.tile, line_);
+    } else if (const auto* down = std::get_if<ExpertsDownArgs>(&bound)) {
+      cpu::experts_down_prefetch(*down, instruction.tile, line_);
     }
     ++line_;
     return true;
@@ -452,8 +512,11 @@ std::vector<int32_t> find_streams(const Program& program, size_t worker) {
   for (size_t pass = 0; pass < 2; ++pass) {  // the second time round knows the next step's first
     for (size_t i = instructions.size(); i-- > 0;) {
       const auto& body = program.operations[static_cast<size_t>(instructions[i].operation)].body;
-      if (std::holds_alternative<LinearOp>(body) || std::holds_alternative<GatedLinearOp>(body)) {
+      if (std::holds_alternative<LinearOp>(body) || std::holds_alternative<GatedLinearOp>(body) ||
+          std::holds_alternative<ExpertsDownOp>(body)) {
         stream = static_cast<int32_t>(i);
+      } else if (std::holds_alternative<ExpertsUpOp>(body)) {
+        stream = -1;  // which experts is not known before it
       }
       next[i] = stream;
     }
@@ -529,6 +592,13 @@ struct Execute {
                    scratch.subspan(args.rows_bytes()));
   }
   void operator()(const SampleArgs&) const {}
+  void operator()(const RouteArgs& args) const { cpu::route(args, rows); }
+  void operator()(const ExpertsUpArgs& args) const {
+    cpu::experts_up(args, rows, instruction.tile, scratch);
+  }
+  void operator()(const ExpertsDownArgs& args) const {
+    cpu::experts_down(args, rows, instruction.tile, scratch);
+  }
 };
 
 }  // namespace

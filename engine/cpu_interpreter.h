@@ -25,6 +25,7 @@
 #include "ops/gated_linear/op.h"
 #include "ops/layernorm/op.h"
 #include "ops/linear/op.h"
+#include "ops/moe/op.h"
 #include "ops/rmsnorm/op.h"
 #include "ops/rope_angles/op.h"
 #include "ops/rope_append/op.h"

@@ -74,8 +74,11 @@ class Goldens : public testing::TestWithParam<std::string> {
 TEST_P(Goldens, LogitsOfEveryPromptLength) {
   const Golden golden(directory() / "golden.safetensors");
   // Soft caps that bend most scores and norms on both sides of small blocks make what is rounded
-  // matter twice as much: so it does in transformers' own runs in bf16 (README.md there).
-  const double sensitivity = GetParam().starts_with("gemma") ? 2 : 1;
+  // matter twice as much, and so do routers, whose softmax is steep: so it is in transformers' own
+  // runs in bf16 (README.md there).
+  const bool mixture =
+      GetParam().starts_with("mixtral") || GetParam().find("moe-") != std::string::npos;
+  const double sensitivity = GetParam().starts_with("gemma") || mixture ? 2 : 1;
   for (const Rounding& rounding : kRoundings) {
     const auto engine = make_engine(directory(), {.workers = 2,
                                                   .kv = rounding.kv,

@@ -1,6 +1,7 @@
 #include "engine/packed_weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <numeric>
 
@@ -14,17 +15,16 @@ namespace {
 /// A product's weights, those of gate and up together; `packed_bytes`: 0 where they cannot be
 /// packed.
 struct Source {
-  Role role = Role::head;
-  int64_t layer = -1;
   std::vector<const Tensor*> tensors;
   size_t packed_bytes = 0;
+  double share = 1;  ///< of decode steps that read them
 };
 
 /// The products in the order of a step. The head is last, so that what the layers have released
 /// makes room for it where it is the embedding too, which stays.
 std::vector<Source> find_sources(const ModelConfig& config, const Weights& weights) {
   std::vector<Source> sources;
-  const auto add = [&](int64_t layer, Role role, std::vector<const Tensor*> tensors) {
+  const auto add = [&](std::vector<const Tensor*> tensors, double share = 1) {
     const Tensor& first = *tensors.front();
     for (const Tensor* tensor : tensors) {
       if (tensor->dtype != DType::bf16) {
@@ -34,20 +34,39 @@ std::vector<Source> find_sources(const ModelConfig& config, const Weights& weigh
     const int64_t rows = first.rows() * std::ssize(tensors);
     const auto bytes =
         static_cast<size_t>(cpu::packed_groups(rows) * cpu::packed_group_bytes(first.columns()));
-    sources.push_back({role, layer, std::move(tensors), bytes});
+    sources.push_back({std::move(tensors), bytes, share});
+  };
+  const auto add_ffn = [&](int64_t layer, Role gate, Role up, Role down) {
+    if (weights.find(gate, layer) != nullptr) {
+      add({&weights.get(gate, layer), &weights.get(up, layer)});
+    } else {
+      add({&weights.get(up, layer)});
+    }
+    add({&weights.get(down, layer)});
   };
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     for (const Role role : {Role::query, Role::key, Role::value, Role::attention_out}) {
-      add(layer, role, {&weights.get(role, layer)});
+      add({&weights.get(role, layer)});
     }
-    if (const Tensor* gate = weights.find(Role::gate, layer)) {
-      add(layer, Role::gate, {gate, &weights.get(Role::up, layer)});
-    } else {
-      add(layer, Role::up, {&weights.get(Role::up, layer)});
+    if (!config.has_experts(layer)) {
+      add_ffn(layer, Role::gate, Role::up, Role::down);
+      continue;
     }
-    add(layer, Role::down, {&weights.get(Role::down, layer)});
+    const int64_t count = config.experts.count;
+    const double drawn = static_cast<double>(config.experts.chosen) / static_cast<double>(count);
+    const auto gates = weights.of_experts(Role::expert_gate, layer, count);
+    const auto ups = weights.of_experts(Role::expert_up, layer, count);
+    const auto downs = weights.of_experts(Role::expert_down, layer, count);
+    add({&weights.get(Role::router, layer)});
+    if (config.experts.shared_size > 0) {
+      add_ffn(layer, Role::shared_gate, Role::shared_up, Role::shared_down);
+    }
+    for (size_t e = 0; e < gates.size(); ++e) {
+      add({&gates[e], &ups[e]}, drawn);
+      add({&downs[e]}, drawn);
+    }
   }
-  add(-1, Role::head, {&weights.get(Role::head)});
+  add({&weights.get(Role::head)});
   return sources;
 }
 
@@ -56,9 +75,6 @@ std::vector<Source> find_sources(const ModelConfig& config, const Weights& weigh
 Result<PackedWeights> PackedWeights::create(const ModelConfig& config, Weights& weights,
                                             WorkerTeam& team) {
   PackedWeights result;
-  std::array<int32_t, kRoles> none;
-  none.fill(-1);
-  result.index_.assign(static_cast<size_t>(config.layers) + 1, none);
   const std::vector<Source> sources = find_sources(config, weights);
   size_t total = 0;
   for (const Source& source : sources) {
@@ -66,6 +82,7 @@ Result<PackedWeights> PackedWeights::create(const ModelConfig& config, Weights& 
   }
   WEFT_ASSIGN(result.pages_, Pages::allocate(total, /*huge=*/true));
   result.products_.reserve(sources.size());
+  double saved = 0;
   for (const Source& source : sources) {
     Product product;
     if (!result.pack(source.tensors, team, product)) {
@@ -78,11 +95,12 @@ Result<PackedWeights> PackedWeights::create(const ModelConfig& config, Weights& 
       weights.release(*tensor, embedding ? Weights::Use::rare : Weights::Use::none);
     }
     result.used_ += source.packed_bytes;
-    result.saved_ += plain_bytes - static_cast<int64_t>(source.packed_bytes);
-    result.index_[static_cast<size_t>(source.layer + 1)][static_cast<size_t>(source.role)] =
-        static_cast<int32_t>(result.products_.size());
+    saved +=
+        source.share * static_cast<double>(plain_bytes - static_cast<int64_t>(source.packed_bytes));
+    result.index_[source.tensors.front()] = result.products_.size();
     result.products_.push_back(std::move(product));
   }
+  result.saved_ = std::llround(saved);
   return result;
 }
 
@@ -217,12 +235,9 @@ Result<PackedWeights> PackedWeights::choose(const ModelConfig& config, Weights& 
   return pack ? create(config, weights, team) : PackedWeights();
 }
 
-const cpu::PackedMatrix* PackedWeights::find(Role role, int64_t layer) const {
-  if (index_.empty()) {
-    return nullptr;
-  }
-  const int32_t i = index_[static_cast<size_t>(layer + 1)][static_cast<size_t>(role)];
-  return i < 0 ? nullptr : &products_[static_cast<size_t>(i)].packed;
+const cpu::PackedMatrix* PackedWeights::find(const Tensor& tensor) const {
+  const auto found = index_.find(&tensor);
+  return found == index_.end() ? nullptr : &products_[found->second].packed;
 }
 
 }  // namespace weft

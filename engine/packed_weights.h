@@ -2,10 +2,10 @@
 // loss (arch/cpu/packed.h).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "arch/cpu/packed.h"
@@ -45,7 +45,7 @@ class PackedWeights {
                                       std::optional<bool> wanted, std::optional<double>& time);
 
   /// Of a product's weights, of gate also up's; null: they are plain.
-  const cpu::PackedMatrix* find(Role role, int64_t layer) const;
+  const cpu::PackedMatrix* find(const Tensor& tensor) const;
 
   /// Where they are, in the order in which a step reads them.
   std::span<const std::byte> memory() const { return {pages_.data(), used_}; }
@@ -65,7 +65,7 @@ class PackedWeights {
   bool pack(std::span<const Tensor* const> tensors, WorkerTeam& team, Product& product);
 
   std::vector<Product> products_;
-  std::vector<std::array<int32_t, kRoles>> index_;  // [layer + 1][role] -> products_, or -1
+  std::unordered_map<const Tensor*, size_t> index_;  // of a product's first -> products_
   Pages pages_;
   size_t used_ = 0;
   int64_t saved_ = 0;

@@ -31,6 +31,9 @@ constexpr int64_t kMostHeads = 1 << 14;
 constexpr int64_t kMostHeadDim = 1 << 12;
 constexpr int64_t kMostProjection = 1 << 22;  // heads * head_dim, and intermediate_size
 constexpr int64_t kMostContext = 1 << 30;
+constexpr int64_t kMostExperts = 1 << 12;
+constexpr int64_t kMostExpertsInAll = 1 << 17;
+constexpr int64_t kMostExpertRows = 1 << 22;  // experts * size, as one FFN's
 
 constexpr std::string_view kRopeTypes = "default, linear, llama3, yarn, longrope";
 constexpr double kMostTheta = 1e15;
@@ -92,6 +95,9 @@ Status reject_unsupported(Fields& fields, const Family& family) {
   if (!family.partial_rotary && fields.number("partial_rotary_factor", 0, 1, 1) != 1) {
     fields.fail("partial_rotary_factor", *fields.find("partial_rotary_factor"),
                 "1: RoPE turns whole heads");
+  }
+  if (const json* clip = fields.find("clip_qkv")) {
+    fields.fail("clip_qkv", *clip, "null: Weft clips no projections");
   }
   if (const json* both = fields.find("use_bidirectional_attention"); both && *both != false) {
     fields.fail("use_bidirectional_attention", *both, "false: a decoder sees what came before");
@@ -353,8 +359,9 @@ void keep_period(std::vector<LayerKind>& kinds) {
 Status read_layers(Fields& fields, const Family& family, ModelConfig& config) {
   using Window = Family::Window;
   const std::vector<bool> turned = read_rope_layers(fields, family, config);
-  const bool may_be_off =
-      family.window == Window::late_layers || family.window == Window::no_rope_layers;
+  const bool may_be_off = family.window == Window::late_layers ||
+                          family.window == Window::no_rope_layers ||
+                          family.window == Window::used_by_all;
   const bool used =
       family.window != Window::none && (!may_be_off || fields.boolean("use_sliding_window", false));
   int64_t window = 0;
@@ -364,7 +371,8 @@ Status read_layers(Fields& fields, const Family& family, ModelConfig& config) {
                  : 0;
   }
   std::vector<bool> named;
-  if (family.window != Window::none && family.window != Window::all_layers) {
+  if (family.window != Window::none && family.window != Window::all_layers &&
+      family.window != Window::used_by_all) {
     named = read_layer_types(fields, config);
   }
   const int64_t first_late = family.window == Window::late_layers
@@ -398,6 +406,72 @@ Status read_layers(Fields& fields, const Family& family, ModelConfig& config) {
     config.layer_kinds.push_back(kind);
   }
   keep_period(config.layer_kinds);
+  return {};
+}
+
+/// Which layers have no experts.
+Status read_dense_layers(Fields& fields, std::vector<LayerKind>& kinds) {
+  const auto layers = std::ssize(kinds);
+  const int64_t step = fields.integer("decoder_sparse_step", 1, kMostLayers, 1);
+  for (int64_t i = 0; i < layers; ++i) {
+    kinds[static_cast<size_t>(i)].dense = (i + 1) % step != 0;
+  }
+  const json* list = fields.find("mlp_only_layers");
+  const bool is_list = list == nullptr || list->is_array();
+  for (size_t i = 0; list != nullptr && is_list && i < list->size(); ++i) {
+    const json& layer = (*list)[i];
+    if (!layer.is_number_unsigned() || layer.get<uint64_t>() >= static_cast<uint64_t>(layers)) {
+      fields.fail("mlp_only_layers", *list,
+                  fmt::format("a list of layers from 0 to {}", layers - 1));
+      break;
+    }
+    kinds[layer.get<size_t>()].dense = true;
+  }
+  if (!is_list) {
+    fields.fail("mlp_only_layers", *list, "a list of layers");
+  }
+  WEFT_TRY_FIELDS(fields);
+  return {};
+}
+
+/// The experts of a family that has some; layers are known.
+Status read_experts(Fields& fields, const Family& family, ModelConfig& config) {
+  const Family::Mixture& keys = family.experts;
+  if (keys.count_key.empty()) {
+    return {};
+  }
+  Experts& experts = config.experts;
+  experts.count = fields.integer(keys.count_key, 1, kMostExperts, keys.default_count);
+  experts.chosen = fields.integer("num_experts_per_tok", 1, kMostExperts, keys.default_chosen);
+  experts.size = fields.integer(keys.size_key, 1, kMostProjection);
+  experts.renormalise = keys.renormalise_key.empty() || fields.boolean(keys.renormalise_key, false);
+  if (!keys.shared_size_key.empty()) {
+    experts.shared_size = fields.integer(keys.shared_size_key, 1, kMostProjection);
+  }
+  WEFT_TRY_FIELDS(fields);
+  if (experts.chosen > experts.count) {
+    fields.fail(fmt::format("num_experts_per_tok {} is more than {} {}", experts.chosen,
+                            keys.count_key, experts.count));
+  }
+  if (experts.count * config.layers > kMostExpertsInAll) {
+    fields.fail(fmt::format("{} {} in {} layers are more than {}", keys.count_key, experts.count,
+                            config.layers, kMostExpertsInAll));
+  }
+  // With this no count of bytes of a model overflows 64 bits, as without experts.
+  if (experts.count * experts.size > kMostExpertRows) {
+    fields.fail(fmt::format("{} {} times {} {} is more than {}", keys.count_key, experts.count,
+                            keys.size_key, experts.size, kMostExpertRows));
+  }
+  WEFT_TRY_FIELDS(fields);
+  if (keys.dense_layers) {
+    std::vector<LayerKind> kinds;
+    for (int64_t i = 0; i < config.layers; ++i) {
+      kinds.push_back(config.layer_kind(i));
+    }
+    WEFT_TRY(read_dense_layers(fields, kinds));
+    config.layer_kinds = std::move(kinds);
+    keep_period(config.layer_kinds);
+  }
   return {};
 }
 
@@ -560,7 +634,37 @@ void write_layers(const ModelConfig& config, const Family& family, ordered_json&
   if (family.window != Family::Window::interleaved) {
     out["use_sliding_window"] = window > 0;
   }
+  if (family.window == Family::Window::used_by_all) {
+    return;
+  }
   out["layer_types"] = types;
+}
+
+void write_experts(const ModelConfig& config, const Family& family, ordered_json& out) {
+  const Family::Mixture& keys = family.experts;
+  if (keys.count_key.empty()) {
+    return;
+  }
+  const Experts& experts = config.experts;
+  out[keys.count_key] = experts.count;
+  out["num_experts_per_tok"] = experts.chosen;
+  out[keys.size_key] = experts.size;
+  if (!keys.renormalise_key.empty()) {
+    out[keys.renormalise_key] = experts.renormalise;
+  }
+  if (!keys.shared_size_key.empty()) {
+    out[keys.shared_size_key] = experts.shared_size;
+  }
+  if (keys.dense_layers) {
+    std::vector<int64_t> dense;
+    for (int64_t i = 0; i < config.layers; ++i) {
+      if (config.layer_kind(i).dense) {
+        dense.push_back(i);
+      }
+    }
+    out["decoder_sparse_step"] = 1;
+    out["mlp_only_layers"] = dense;
+  }
 }
 
 Status reject_non_object(const json& document, const std::string& file) {
@@ -587,6 +691,7 @@ Result<ModelConfig> parse_config(std::string_view text, const std::string& file)
   complete(*family, config);
   WEFT_TRY(read_rope(fields, file, *family, config));
   WEFT_TRY(read_layers(fields, *family, config));
+  WEFT_TRY(read_experts(fields, *family, config));
   config.norm_epsilon =
       fields.number(family->norm_epsilon_key, 1e-12, 1e-1, family->default_norm_epsilon);
   config.tied_head = fields.boolean("tie_word_embeddings", family->default_tied_head);
@@ -659,6 +764,7 @@ std::string write_config(const ModelConfig& config) {
     out[family->ffn_bias_key] = config.ffn_bias;
   }
   write_layers(config, *family, out);
+  write_experts(config, *family, out);
   if (family->query_scalar) {
     out["query_pre_attn_scalar"] =
         std::llround(1 / (config.attention_multiplier * config.attention_multiplier));

@@ -43,8 +43,21 @@ struct LayerKind {
   enum class Rope : uint8_t { none, model, local };
   int64_t window = 0;  ///< keys a query sees, itself included; 0: all
   Rope rope = Rope::model;
+  bool dense = false;  ///< of a model with experts: the FFN is one (ModelConfig::ffn)
 
   bool operator==(const LayerKind&) const = default;
+};
+
+/// A mixture of experts in the place of an FFN (Shazeer et al. 2017): FFNs of which a router draws
+/// a few for each token, whose outputs are summed by the softmax of the router's logits.
+struct Experts {
+  int64_t count = 0;         ///< 0: FFNs are one
+  int64_t chosen = 0;        ///< for a token
+  int64_t size = 0;          ///< what lies between an expert's products
+  bool renormalise = false;  ///< the softmax is over the chosen ones, not over all
+  int64_t shared_size = 0;   ///< of the expert that every token has, times a sigmoid; 0: none
+
+  bool operator==(const Experts&) const = default;
 };
 
 /// Where a layer's norms stand: before attention and FFN (Llama), on their outputs, before these
@@ -94,7 +107,7 @@ struct ModelConfig {
   int64_t query_heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
-  int64_t ffn = 0;
+  int64_t ffn = 0;      ///< of layers without experts
   int64_t context = 0;  ///< positions the model was made for (max_position_embeddings)
   /// Layer i is of kind i modulo their number, which is the smallest that says it.
   std::vector<LayerKind> layer_kinds = {{}};
@@ -107,6 +120,7 @@ struct ModelConfig {
   NormKind norm_kind = NormKind::rms;
   double norm_weight_offset = 0;  ///< added to the stored weights of norms: 1 for Gemma
   QkNorm qk_norm = QkNorm::none;
+  Experts experts = {};
   bool tied_head = false;  ///< the head is the embedding table
   bool qkv_bias = false;   ///< q, k and v projections have a bias
   bool attention_out_bias = false;
@@ -130,6 +144,7 @@ struct ModelConfig {
   int64_t rotary_dim() const {
     return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);
   }
+  bool has_experts(int64_t layer) const { return experts.count > 0 && !layer_kind(layer).dense; }
   const LayerKind& layer_kind(int64_t layer) const {
     return layer_kinds[static_cast<size_t>(layer) % layer_kinds.size()];
   }

@@ -438,6 +438,72 @@ TEST(Config, Yarn) {
   EXPECT_NE(error_of(text).find("yarn takes the logarithm of rope_theta 1"), std::string::npos);
 }
 
+json small_mixture(const std::string& architecture, const std::string& model_type) {
+  json text = small(architecture, model_type);
+  text["num_local_experts"] = text["num_experts"] = 8;
+  text["num_experts_per_tok"] = 2;
+  text["moe_intermediate_size"] = 32;
+  text["shared_expert_intermediate_size"] = 48;
+  return text;
+}
+
+TEST(Config, Experts) {
+  EXPECT_EQ(parse(small_mixture("MixtralForCausalLM", "mixtral")).experts,
+            (Experts{.count = 8, .chosen = 2, .size = 96, .renormalise = true}));
+  EXPECT_EQ(parse(small_mixture("OlmoeForCausalLM", "olmoe")).experts,
+            (Experts{.count = 8, .chosen = 2, .size = 96}));
+  EXPECT_EQ(parse(small_mixture("OlmoeForCausalLM", "olmoe")).qk_norm, QkNorm::whole);
+  EXPECT_EQ(parse(small_mixture("Qwen2MoeForCausalLM", "qwen2_moe")).experts,
+            (Experts{.count = 8, .chosen = 2, .size = 32, .shared_size = 48}));
+  json text = small_mixture("Qwen3MoeForCausalLM", "qwen3_moe");
+  text["norm_topk_prob"] = true;
+  EXPECT_EQ(parse(text).experts,
+            (Experts{.count = 8, .chosen = 2, .size = 32, .renormalise = true}));
+  EXPECT_EQ(parse(text).ffn, 96);
+  text["num_hidden_layers"] = 4;
+  EXPECT_TRUE(parse(text).has_experts(0));
+  text["decoder_sparse_step"] = 2;
+  EXPECT_FALSE(parse(text).has_experts(0));
+  EXPECT_TRUE(parse(text).has_experts(1) && parse(text).has_experts(3));
+  text["mlp_only_layers"] = {3};
+  EXPECT_FALSE(parse(text).has_experts(3));
+  // Where it is used, a window holds for every layer.
+  text["sliding_window"] = 16;
+  EXPECT_EQ(parse(text).layer_kind(0).window, 0);
+  text["use_sliding_window"] = true;
+  EXPECT_EQ(parse(text).layer_kind(0).window, 16);
+  EXPECT_EQ(parse(text).layer_kind(3).window, 16);
+  EXPECT_EQ(parse(small_llama()).experts.count, 0);
+}
+
+TEST(Config, ExpertsThatCannotBe) {
+  const json good = small_mixture("Qwen3MoeForCausalLM", "qwen3_moe");
+  const auto error_after = [&](const char* key, const json& value) {
+    json text = good;
+    text[key] = value;
+    return error_of(text);
+  };
+  EXPECT_EQ(error_after("num_experts_per_tok", 9),
+            "config.json: num_experts_per_tok 9 is more than num_experts 8");
+  EXPECT_EQ(error_after("num_experts", 0),
+            "config.json: num_experts is 0; it must be an integer from 1 to 4096");
+  EXPECT_EQ(error_after("moe_intermediate_size", 4194304),
+            "config.json: num_experts 8 times moe_intermediate_size 4194304 is more than 4194304");
+  EXPECT_EQ(error_after("mlp_only_layers", {2}),
+            "config.json: mlp_only_layers is [2]; it must be a list of layers from 0 to 1");
+  EXPECT_EQ(error_after("mlp_only_layers", 1),
+            "config.json: mlp_only_layers is 1; it must be a list of layers");
+  json many = good;
+  many["num_experts"] = 4096;
+  many["num_hidden_layers"] = 4096;
+  EXPECT_EQ(error_of(many), "config.json: num_experts 4096 in 4096 layers are more than 131072");
+  json clipped = small_mixture("OlmoeForCausalLM", "olmoe");
+  clipped["clip_qkv"] = 8.0;
+  EXPECT_EQ(error_of(clipped),
+            "config.json: clip_qkv is 8.0; it must be null: Weft clips no "
+            "projections");
+}
+
 TEST(Config, ArchitectureFromModelType) {
   json text = small_llama();
   text.erase("architectures");
@@ -449,7 +515,8 @@ TEST(Config, UnknownArchitectureListsKnown) {
             "config.json: architectures: \"GPT2LMHeadModel\" is not an architecture Weft knows; it "
             "knows LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
             "Olmo2ForCausalLM, InstellaForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, "
-            "Gemma2ForCausalLM, Gemma3ForCausalLM, Phi3ForCausalLM, Starcoder2ForCausalLM");
+            "Gemma2ForCausalLM, Gemma3ForCausalLM, Phi3ForCausalLM, Starcoder2ForCausalLM, "
+            "MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, OlmoeForCausalLM");
   json text = small_llama();
   text.erase("architectures");
   text["model_type"] = "gpt2";
@@ -661,7 +728,7 @@ TEST(Config, WriteGivesBackWhatWasParsed) {
 }
 
 TEST(Preset, EveryOneSurvivesItsConfigFile) {
-  ASSERT_EQ(preset_names().size(), 24u);
+  ASSERT_EQ(preset_names().size(), 28u);
   for (const std::string& name : preset_names()) {
     const auto config = preset(name);
     ASSERT_TRUE(config.ok()) << name;

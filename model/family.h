@@ -18,10 +18,11 @@ struct Family {
     qkv,         ///< always on q, k and v, never on the output
     by_setting,  ///< attention_bias_key puts one on all four
   };
-  /// How "sliding_window" is meant. But for the first two, "layer_types" may name the layers.
+  /// How "sliding_window" is meant. But for the first three, "layer_types" may name the layers.
   enum class Window {
     none,            ///< the key has no meaning
     all_layers,      ///< it holds for every layer
+    used_by_all,     ///< only with "use_sliding_window", for every layer
     late_layers,     ///< only with "use_sliding_window", and from layer "max_window_layers" on
     interleaved,     ///< for all but every so many'th layer: see window_interval
     no_rope_layers,  ///< only with "use_sliding_window", for layers without RoPE
@@ -31,6 +32,18 @@ struct Family {
     none,
     by_setting,      ///< "embedding_multiplier"
     root_of_hidden,  ///< sqrt(hidden_size), rounded to the checkpoint's format
+  };
+
+  /// Experts: the keys that say how many there are and of what size, and their tensors' names.
+  struct Mixture {
+    std::string_view count_key = "";  ///< empty: the family has none
+    std::string_view size_key = "moe_intermediate_size";
+    std::string_view renormalise_key = "norm_topk_prob";  ///< empty: they always are
+    std::string_view shared_size_key = "";                ///< empty: there is no shared expert
+    bool dense_layers = false;  ///< "mlp_only_layers" and "decoder_sparse_step" are read
+    int64_t default_count = 0, default_chosen = 0;
+    std::string_view module = "mlp";
+    std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
   };
 
   std::string_view architecture;  ///< "architectures" in config.json
@@ -43,6 +56,7 @@ struct Family {
   std::string_view ffn_out_norm = "";
   std::string_view up_projection = "up_proj";
   std::string_view down_projection = "down_proj";
+  Mixture experts = {};
   /// q, k and v are one matrix, "qkv_proj", and gate and up another, "gate_up_proj".
   bool fused_projections = false;
 

@@ -122,6 +122,10 @@ LayerSpec layer_spec(const ModelConfig& config, int64_t layer) {
                        ? 0
                        : static_cast<int>(ropes(config).size()) - 1;
   spec.ffn = {config.ffn, config.gated_ffn, config.activation};
+  if (config.has_experts(layer)) {
+    spec.ffn.size = config.experts.size;
+    spec.ffn.experts = config.experts;
+  }
   spec.norm = {config.norm_kind, config.norm_epsilon, config.norm_weight_offset};
   spec.norm_placement = config.norm_placement;
   spec.residual_scale = config.residual_multiplier;

@@ -39,9 +39,10 @@ struct AttentionSpec {
 };
 
 struct FfnSpec {
-  int64_t size = 0;  ///< of what lies between its products
+  int64_t size = 0;  ///< of what lies between its products; an expert's where there are some
   bool gated = true;
   Activation activation = Activation::silu;
+  Experts experts = {};  ///< count 0: none
 };
 
 struct NormSpec {

@@ -170,9 +170,14 @@ class Checkpoint {
   std::map<std::string, std::shared_ptr<const SafetensorsFile>> files_;
 };
 
-/// The tensor in the file as the spec wants it, but for its scales.
-Result<Tensor> check_tensor(const Found& found, const TensorSpec& spec) {
+/// The tensor in the file as the spec wants it, but for its scales. `stacked`: the file has all
+/// experts' in one.
+Result<Tensor> check_tensor(const Found& found, const TensorSpec& spec, int64_t experts,
+                            bool stacked) {
   const SafetensorsEntry& entry = *found.entry;
+  const std::vector<int64_t> shape =
+      stacked ? std::vector<int64_t>{experts, spec.stacked_rows, spec.shape[1]}
+              : spec.shape_in_file();
   const std::optional<DType> dtype = dtype_of(entry.dtype);
   if (!dtype) {
     return input_error(
@@ -180,13 +185,20 @@ Result<Tensor> check_tensor(const Found& found, const TensorSpec& spec) {
                     "and F8_E4M3 with scales",
                     found.file->name(), show(entry.name), entry.dtype));
   }
-  if (entry.shape != spec.shape_in_file()) {
+  if (entry.shape != shape) {
     return input_error(fmt::format("{}: tensor {} has shape {}, but the config makes it {}",
                                    found.file->name(), show(entry.name), show(entry.shape),
-                                   show(spec.shape_in_file())));
+                                   show(shape)));
+  }
+  if (stacked && is_fp8(*dtype)) {
+    return input_error(
+        fmt::format("{}: tensor {} has all experts in F8_E4M3; Weft reads such "
+                    "weights where each expert has tensors of its own",
+                    found.file->name(), show(entry.name)));
   }
   Tensor tensor{entry.name, *dtype, spec.shape, found.data()};
-  tensor.data += spec.first_row * tensor.columns() * static_cast<int64_t>(size_of(*dtype));
+  const int64_t row = stacked ? spec.expert * spec.stacked_rows + spec.stacked_row : spec.first_row;
+  tensor.data += row * tensor.columns() * static_cast<int64_t>(size_of(*dtype));
   return tensor;
 }
 
@@ -280,6 +292,7 @@ Status check_layers_complete(const Checkpoint& checkpoint, const std::vector<Ten
   std::unordered_set<std::string> wanted;
   for (const TensorSpec& spec : specs) {
     wanted.emplace(bare(spec.name));
+    wanted.emplace(bare(spec.stacked_name));
     if (quantization.method != Quantization::Method::none && spec.shape.size() == 2) {
       const std::string input = input_scale_name(spec.name);
       for (const std::string& name : {scale_name(quantization, spec.name), input, input + "_ub"}) {
@@ -307,8 +320,10 @@ Index make_index(const ModelConfig& config, const std::vector<TensorSpec>& specs
   none.fill(-1);
   Index index(static_cast<size_t>(config.layers) + 1, none);
   for (size_t i = 0; i < specs.size(); ++i) {
-    index[static_cast<size_t>(specs[i].layer + 1)][static_cast<size_t>(specs[i].role)] =
-        static_cast<int32_t>(i);
+    if (specs[i].expert <= 0) {  // the others follow their first
+      index[static_cast<size_t>(specs[i].layer + 1)][static_cast<size_t>(specs[i].role)] =
+          static_cast<int32_t>(i);
+    }
   }
   if (config.tied_head) {
     index[0][static_cast<size_t>(Role::head)] = index[0][static_cast<size_t>(Role::embedding)];
@@ -369,6 +384,23 @@ class LayerSpecs {
     }
     norm(Role::ffn_norm, Role::ffn_norm_bias, family_.ffn_norm);
     norm(Role::ffn_out_norm, Role::ffn_out_norm, family_.ffn_out_norm);
+    if (c.has_experts(layer_)) {
+      experts();
+    } else {
+      ffn();
+    }
+  }
+
+ private:
+  struct Part {
+    Role role;
+    std::string name;
+    int64_t rows;
+  };
+
+  void ffn() {
+    const ModelConfig& c = config_;
+    const int64_t hidden = c.hidden;
     const std::string up = fmt::format("mlp.{}", family_.up_projection);
     const std::string down = fmt::format("mlp.{}", family_.down_projection);
     if (c.gated_ffn) {
@@ -386,12 +418,38 @@ class LayerSpecs {
     }
   }
 
- private:
-  struct Part {
-    Role role;
-    std::string name;
-    int64_t rows;
-  };
+  void experts() {
+    const Experts& e = config_.experts;
+    const Family::Mixture& names = family_.experts;
+    const int64_t hidden = config_.hidden;
+    add(Role::router, fmt::format("{}.gate.weight", names.module), {e.count, hidden});
+    of_experts(Role::expert_gate, names.gate, {e.size, hidden}, "gate_up_proj", 0, 2 * e.size);
+    of_experts(Role::expert_up, names.up, {e.size, hidden}, "gate_up_proj", e.size, 2 * e.size);
+    of_experts(Role::expert_down, names.down, {hidden, e.size}, "down_proj", 0, hidden);
+    if (e.shared_size > 0) {
+      const std::string shared = fmt::format("{}.shared_expert", names.module);
+      add(Role::shared_router, shared + "_gate.weight", {1, hidden});
+      add(Role::shared_gate, fmt::format("{}.{}.weight", shared, names.gate),
+          {e.shared_size, hidden});
+      add(Role::shared_up, fmt::format("{}.{}.weight", shared, names.up), {e.shared_size, hidden});
+      add(Role::shared_down, fmt::format("{}.{}.weight", shared, names.down),
+          {hidden, e.shared_size});
+    }
+  }
+
+  /// A matrix of each expert. `stacked`: what checkpoints that have them in one tensor call it.
+  void of_experts(Role role, std::string_view name, const std::vector<int64_t>& shape,
+                  std::string_view stacked, int64_t stacked_row, int64_t stacked_rows) {
+    const std::string_view module = family_.experts.module;
+    for (int64_t i = 0; i < config_.experts.count; ++i) {
+      add(role, fmt::format("{}.experts.{}.{}.weight", module, i, name), shape);
+      TensorSpec& spec = specs_.back();
+      spec.expert = i;
+      spec.stacked_name = fmt::format("model.layers.{}.{}.experts.{}", layer_, module, stacked);
+      spec.stacked_row = stacked_row;
+      spec.stacked_rows = stacked_rows;
+    }
+  }
 
   void add(Role role, std::string_view name, std::vector<int64_t> shape) {
     specs_.push_back(
@@ -457,7 +515,8 @@ std::vector<TensorSpec> tensor_specs(const ModelConfig& config) {
         return spec.first_row % kScaleBlock != 0;
       });
   for (TensorSpec& spec : specs) {
-    const bool product = spec.shape.size() == 2 && spec.role != Role::embedding;
+    const bool product = spec.shape.size() == 2 && spec.role != Role::embedding &&
+                         spec.role != Role::router && spec.role != Role::shared_router;
     if (product && !cut_within_blocks && quantization.converts(spec.name)) {
       spec.scaling = quantization.weights;
     }
@@ -510,12 +569,16 @@ Result<Weights> Weights::open(const std::filesystem::path& directory, const Mode
   Weights weights;
   weights.index_ = make_index(config, specs);
   for (const TensorSpec& spec : specs) {
-    WEFT_ASSIGN(const Found found, checkpoint.find(spec.name));
+    WEFT_ASSIGN(Found found, checkpoint.find(spec.name));
+    const bool stacked = found.entry == nullptr && !spec.stacked_name.empty();
+    if (stacked) {
+      WEFT_ASSIGN(found, checkpoint.find(spec.stacked_name));
+    }
     if (found.entry == nullptr) {
       return input_error(
           fmt::format("{}: tensor {} is missing", checkpoint.source(), show(spec.name)));
     }
-    WEFT_ASSIGN(Tensor tensor, check_tensor(found, spec));
+    WEFT_ASSIGN(Tensor tensor, check_tensor(found, spec, config.experts.count, stacked));
     if (is_fp8(tensor.dtype)) {
       WEFT_TRY(add_scales(checkpoint, config.quantization, spec, tensor, weights.storage_));
     }
@@ -646,6 +709,10 @@ const Tensor& Weights::get(Role role, int64_t layer) const {
   const Tensor* tensor = find(role, layer);
   WEFT_CHECK(tensor != nullptr);
   return *tensor;
+}
+
+std::span<const Tensor> Weights::of_experts(Role role, int64_t layer, int64_t count) const {
+  return {&get(role, layer), static_cast<size_t>(count)};
 }
 
 int64_t Tensor::scale_count_of(Scaling scaling, int64_t rows, int64_t columns) {

@@ -43,8 +43,16 @@ enum class Role : uint8_t {
   up_bias,
   down,  ///< [hidden, ffn]
   down_bias,
+  router,       ///< [experts, hidden]
+  expert_gate,  ///< each expert's [size, hidden]
+  expert_up,
+  expert_down,    ///< each expert's [hidden, size]
+  shared_router,  ///< [1, hidden]: what the shared expert is weighted by
+  shared_gate,    ///< [shared size, hidden]
+  shared_up,
+  shared_down,  ///< [hidden, shared size]
 };
-inline constexpr int kRoles = static_cast<int>(Role::down_bias) + 1;
+inline constexpr int kRoles = static_cast<int>(Role::shared_down) + 1;
 
 /// A tensor's place: its bytes stay in the mapped file (or the generated block) they come from.
 struct Tensor {
@@ -70,6 +78,7 @@ struct TensorSpec {
   int64_t layer = -1;  ///< -1: not in a layer
   std::string name;
   std::vector<int64_t> shape;
+  int64_t expert = -1;  ///< -1: not of one; the experts of a role follow one another
   /// Where one matrix of the checkpoint holds those of several roles, one below the other: the
   /// first row of this one, and the rows of all of them. The specs of all follow one another.
   int64_t first_row = 0;
@@ -78,6 +87,12 @@ struct TensorSpec {
   double stored_less = 0;
   /// Of a matrix that is stored in eight bits: Scaling::none where it is not.
   Scaling scaling = Scaling::none;
+
+  /// Where some checkpoints have the matrices of all experts in one tensor: [experts, stacked_rows,
+  /// columns], this one in rows from stacked_row on of its expert's. Empty: there is no such form.
+  std::string stacked_name = "";
+  int64_t stacked_row = 0;
+  int64_t stacked_rows = 0;
 
   bool begins_tensor() const { return first_row == 0; }
   std::vector<int64_t> shape_in_file() const {
@@ -109,6 +124,8 @@ class Weights {
   /// The tensor in a role; null when the model has none there. `layer` is -1 outside layers.
   const Tensor* find(Role role, int64_t layer = -1) const;
   const Tensor& get(Role role, int64_t layer = -1) const;  ///< must be there
+  /// The tensors in a role of `count` experts.
+  std::span<const Tensor> of_experts(Role role, int64_t layer, int64_t count) const;
 
   /// Whether a tensor's bytes will be read again.
   enum class Use : uint8_t { none, rare };

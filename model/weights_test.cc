@@ -12,6 +12,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 
 #include "base/fp8.h"
 #include "model/quantization.h"
@@ -84,6 +85,24 @@ std::vector<ModelConfig> small_models() {
   }
   return models;
 }
+
+/// Three layers, of Qwen2-MoE the second one without experts.
+ModelConfig small_mixture(const char* architecture) {
+  ModelConfig config = small_models().front();
+  config.name = config.architecture = architecture;
+  config.layers = 3;
+  config.experts = {.count = 4, .chosen = 2, .size = 20};
+  if (config.architecture == "Qwen2MoeForCausalLM") {
+    config.experts.shared_size = 12;
+    config.qkv_bias = true;
+    config.layer_kinds = {{}, {.dense = true}};
+  }
+  config.experts.renormalise = config.architecture == "MixtralForCausalLM";
+  complete(*find_family(architecture), config);
+  return config;
+}
+constexpr const char* kMixtures[] = {"MixtralForCausalLM", "Qwen2MoeForCausalLM",
+                                     "Qwen3MoeForCausalLM", "OlmoeForCausalLM"};
 
 ModelConfig small_llama() { return small_models().front(); }
 
@@ -167,7 +186,11 @@ TEST(TensorSpecs, ParametersOfThePresets) {
                                                      {"phi-4", 14'659'507'200},
                                                      {"phi-4-mini", 3'836'021'760},
                                                      {"starcoder2-3b", 3'030'371'328},
-                                                     {"starcoder2-7b", 7'173'923'840}};
+                                                     {"starcoder2-7b", 7'173'923'840},
+                                                     {"mixtral-8x7b", 46'702'792'704},
+                                                     {"qwen1.5-moe-a2.7b", 14'315'784'192},
+                                                     {"qwen3-30b-a3b", 30'532'122'624},
+                                                     {"olmoe-1b-7b", 6'919'161'856}};
   for (const std::string& name : preset_names()) {
     int64_t elements = 0;
     for (const TensorSpec& spec : tensor_specs(*preset(name))) {
@@ -215,6 +238,83 @@ TEST(TensorSpecs, NamesOfTheFamilies) {
     EXPECT_EQ(has(config, layer + "pre_attention_layernorm.weight"), instella);
     EXPECT_EQ(has(config, layer + "pre_feedforward_layernorm.weight"), instella || gemma);
   }
+}
+
+TEST(Experts, AreWrittenAndFoundByRoleAndNumber) {
+  for (const char* architecture : kMixtures) {
+    const ModelConfig config = small_mixture(architecture);
+    const TestDirectory parent;
+    const fs::path directory = parent.path() / "model";
+    ASSERT_TRUE(write_random_model(config, 3, directory).ok());
+    auto read = read_config(directory);
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    read->name = config.name;
+    EXPECT_EQ(*read, config);
+    const auto weights = Weights::open(directory, config);
+    ASSERT_TRUE(weights.ok()) << weights.error().message;
+    const bool mixtral = config.architecture == "MixtralForCausalLM";
+    const std::string place = mixtral ? "model.layers.2.block_sparse_moe." : "model.layers.2.mlp.";
+    EXPECT_EQ(weights->get(Role::router, 2).name, place + "gate.weight");
+    EXPECT_EQ(weights->get(Role::router, 2).shape, (std::vector<int64_t>{4, 24}));
+    for (const auto& [role, name, shape] :
+         {std::tuple(Role::expert_gate, mixtral ? "w1" : "gate_proj", std::vector<int64_t>{20, 24}),
+          {Role::expert_up, mixtral ? "w3" : "up_proj", {20, 24}},
+          {Role::expert_down, mixtral ? "w2" : "down_proj", {24, 20}}}) {
+      const auto experts = weights->of_experts(role, 2, 4);
+      for (size_t e = 0; e < 4; ++e) {
+        EXPECT_EQ(experts[e].name, place + "experts." + std::to_string(e) + "." + name + ".weight");
+        EXPECT_EQ(experts[e].shape, shape);
+      }
+    }
+    const bool shares = config.experts.shared_size > 0;
+    EXPECT_EQ(weights->find(Role::shared_down, 2) != nullptr, shares);
+    EXPECT_EQ(weights->find(Role::router, 1) != nullptr, !shares) << "a layer without experts";
+    EXPECT_EQ(weights->find(Role::gate, 1) != nullptr, shares);
+  }
+}
+
+/// Every expert's matrices in one tensor: gate above up, and down.
+TEST(Experts, MayBeStacked) {
+  const ModelConfig config = small_mixture("OlmoeForCausalLM");
+  std::map<std::string, HandMade> tensors = hand_made(config);
+  const auto plain = Weights::generate(config, 1, 1);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    HandMade up{"BF16", {4, 40, 24}, ""};
+    HandMade down{"BF16", {4, 24, 20}, ""};
+    const auto take = [&](Role role, size_t expert) {
+      const Tensor& tensor = plain->of_experts(role, layer, 4)[expert];
+      tensors.erase(tensor.name);
+      return bytes_of(tensor);
+    };
+    for (size_t e = 0; e < 4; ++e) {
+      up.bytes += take(Role::expert_gate, e);
+      up.bytes += take(Role::expert_up, e);
+      down.bytes += take(Role::expert_down, e);
+    }
+    const std::string place = "model.layers." + std::to_string(layer) + ".mlp.experts.";
+    tensors[place + "gate_up_proj"] = up;
+    tensors[place + "down_proj"] = down;
+  }
+  const TestDirectory directory;
+  const fs::path path = directory.path() / "model.safetensors";
+  write_safetensors(path, tensors);
+  const auto stacked = Weights::open(directory.path(), config);
+  ASSERT_TRUE(stacked.ok()) << stacked.error().message;
+  ASSERT_EQ(stacked->tensors().size(), plain->tensors().size());
+  for (size_t i = 0; i < plain->tensors().size(); ++i) {
+    EXPECT_EQ(bytes_of(stacked->tensors()[i]), bytes_of(plain->tensors()[i]));
+  }
+  const std::string up = "model.layers.1.mlp.experts.gate_up_proj";
+  tensors[up].shape = {4, 24, 40};
+  write_safetensors(path, tensors);
+  EXPECT_EQ(open_error(directory.path(), config),
+            path.string() + ": tensor \"" + up +
+                "\" has shape [4,24,40], but the config makes it [4,40,24]");
+  tensors.erase(up);
+  write_safetensors(path, tensors);
+  EXPECT_EQ(
+      open_error(directory.path(), config),
+      path.string() + ": tensor \"model.layers.1.mlp.experts.0.gate_proj.weight\" is missing");
 }
 
 // A matrix of the checkpoint that holds those of several roles: each role's rows, where they lie.

@@ -29,10 +29,11 @@ class Places {
     }
     // A buffer of one row holds the row that matters, whichever it is.
     const auto index = static_cast<size_t>(operand.buffer);
+    const int64_t each = operand.rows_each;
     const bool known = operand.buffer >= 0 && index < program_.buffers.size();
     const bool one =
-        known && program_.buffers[index].rows == 1 && program_.buffers[index].space != Space::kv;
-    return one ? Range{0, 1} : own_;
+        known && program_.buffers[index].rows == each && program_.buffers[index].space != Space::kv;
+    return one ? Range{0, each} : Range{own_.begin * each, own_.end * each};
   }
   Range columns(const Operand& operand) const {
     const Range tile = instruction_.tile;

@@ -19,10 +19,18 @@ std::string weights(const Operation& operation) {
     text += fmt::format("{}{}", text.empty() ? "" : "+", weight.name);
   }
   const auto size = [&](const auto& op) { text += fmt::format(" [{}x{}]", op.n, op.k); };
+  const auto experts = [&](const auto& op) {
+    size(op);
+    text += fmt::format(" {} of {}", op.chosen, op.experts);
+  };
   if (const auto* linear = std::get_if<LinearOp>(&operation.body)) {
     size(*linear);
   } else if (const auto* gated = std::get_if<GatedLinearOp>(&operation.body)) {
     size(*gated);
+  } else if (const auto* up = std::get_if<ExpertsUpOp>(&operation.body)) {
+    experts(*up);
+  } else if (const auto* down = std::get_if<ExpertsDownOp>(&operation.body)) {
+    experts(*down);
   }
   return text;
 }

@@ -106,6 +106,34 @@ class Declarations {
     }
   }
 
+  void operator()(const RouteOp& op) {
+    read("logits", op.logits, op.experts);
+    write("ids", op.ids, op.chosen);
+    write("weights", op.weights, op.chosen);
+  }
+  void operator()(const ExpertsUpOp& op) {
+    of_experts("gate", op.gate, op);
+    of_experts("up", op.up, op);
+    read("a", op.a, op.k);
+    read("ids", op.ids, op.chosen);
+    add({.name = "out",
+         .buffer = op.out,
+         .written = true,
+         .columns = Columns::tile,
+         .size = 1,
+         .rows_each = op.chosen});
+  }
+  void operator()(const ExpertsDownOp& op) {
+    of_experts("w", op.weight, op);
+    add({.name = "a", .buffer = op.a, .size = op.k, .rows_each = op.chosen});
+    read("ids", op.ids, op.chosen);
+    read("weights", op.weights, op.chosen);
+    if (op.accumulate) {
+      read("out", op.out, 1, Columns::tile);
+    }
+    write("out", op.out, 1, Columns::tile);
+  }
+
   std::vector<Operand> operands;
   std::vector<WeightOperand> weights;
 
@@ -162,6 +190,10 @@ class Declarations {
     if (ref.present) {
       weights.push_back({name, ref, part});
     }
+  }
+  template <class Op>
+  void of_experts(std::string_view name, const WeightRef& ref, const Op& op) {
+    weights.push_back({name, ref, Part::tile, op.experts, op.chosen});
   }
 };
 

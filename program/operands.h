@@ -34,6 +34,7 @@ struct Operand {
   Columns columns = Columns::whole;
   int64_t size = 0;
   int64_t row = 0;
+  int64_t rows_each = 1;          ///< of the buffer, for each of the instruction's
   bool first_split_only = false;  ///< of attention: see operands.cc
 };
 
@@ -48,6 +49,8 @@ struct WeightOperand {
   std::string_view name;
   WeightRef ref;
   Part part = Part::whole;
+  int64_t experts = 1;  ///< so many follow one another
+  int64_t chosen = 1;   ///< of them for each row
 };
 
 /// Reads before writes.

@@ -250,10 +250,9 @@ void AttentionPlanner::attend(Residual& residual, Section& section, const LayerS
   const int64_t query_size = op.query_heads * op.head_dim;
   const Tiles tiles = section.product(weaver_.config().hidden, query_size);
   const Waits merged = split ? combine(section, op, layer, done, tiles) : Waits{{done}};
-  residual.add(section, spec, layer,
-               {"o_proj", Role::attention_out, Role::attention_out_bias, Role::attention_out_norm,
-                section.attention_out, query_size},
-               tiles, merged);
+  const LinearOp output = output_product(weaver_, Role::attention_out, Role::attention_out_bias,
+                                         layer, section.attention_out, query_size);
+  residual.add(section, spec, layer, {{"o_proj", output}}, Role::attention_out_norm, tiles, merged);
 }
 
 Tiles AttentionPlanner::by_tasks(const AttentionOp& op) const {

@@ -63,10 +63,9 @@ void plan_ffn(Weaver& weaver, Residual& residual, Section& section, const LayerS
   const EventId done = spec.ffn.gated ? plan_gated(weaver, residual, section, spec, layer)
                                       : plan_plain(weaver, residual, section, spec, layer);
   const Tiles tiles = section.product(weaver.config().hidden, spec.ffn.size);
-  residual.add(
-      section, spec, layer,
-      {"down_proj", Role::down, Role::down_bias, Role::ffn_out_norm, section.ffn, spec.ffn.size},
-      tiles, {{done}});
+  const LinearOp output =
+      output_product(weaver, Role::down, Role::down_bias, layer, section.ffn, spec.ffn.size);
+  residual.add(section, spec, layer, {{"down_proj", output}}, Role::ffn_out_norm, tiles, {{done}});
 }
 
 }  // namespace weft::planning

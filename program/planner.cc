@@ -4,6 +4,7 @@
 
 #include "program/plan_attention.h"
 #include "program/plan_ffn.h"
+#include "program/plan_moe.h"
 
 namespace weft {
 namespace planning {
@@ -32,7 +33,11 @@ class StepPlanner {
       // Only the last row's logits are wanted: from here on, only that row is.
       Section& section = last && logits == Logits::last ? *one_ : all();
       attention_->attend(*residual_, section, spec, layer);
-      plan_ffn(weaver_, *residual_, section, spec, layer);
+      if (spec.ffn.experts.count > 0) {
+        plan_moe(weaver_, *residual_, section, spec, layer);
+      } else {
+        plan_ffn(weaver_, *residual_, section, spec, layer);
+      }
     }
     if (logits != Logits::none) {
       const EventId done = residual_->logits(logits == Logits::all ? all() : *one_);
@@ -71,6 +76,10 @@ void StepPlanner::make_buffers() {
                      std::ssize(weaver_.ropes()), weaver_.ropes().front().dim / 2);
   attention_->make_angle_buffers();
   residual_ = std::make_unique<Residual>(weaver_);
+  int64_t dense = 0;  // the first layer without experts
+  while (dense < config.layers && config.has_experts(dense)) {
+    ++dense;
+  }
   if (weaver_.chunk()) {
     const Element format = weaver_.chunk_element(Role::query, 0);
     if (config.norm_placement == NormPlacement::after && format == Element::bf16) {
@@ -83,7 +92,10 @@ void StepPlanner::make_buffers() {
     many_->input = add("input", format, config.hidden);
     many_->attention_out =
         add("attention", weaver_.chunk_element(Role::attention_out, 0), config.query_size());
-    many_->ffn = add("ffn", weaver_.chunk_element(Role::down, 0), config.ffn);
+    if (dense != config.layers) {
+      many_->ffn = add("ffn", weaver_.chunk_element(Role::down, dense), config.ffn);
+    }
+    make_moe_buffers(weaver_, *many_, rows);
     many_->delta = norms_outputs ? add("delta", Element::f32, config.hidden) : kNone;
   }
   if (options.logits != Logits::all) {
@@ -94,7 +106,10 @@ void StepPlanner::make_buffers() {
     one_ = make_one_row(weaver_, weaver_.chunk() ? Rows::last : Rows::all);
     one_->input = add("input_row", Space::worker, config.hidden);
     one_->attention_out = add("attention_row", merged, config.query_size());
-    one_->ffn = add("ffn_row", Space::activation, config.ffn);
+    if (dense != config.layers) {
+      one_->ffn = add("ffn_row", Space::activation, config.ffn);
+    }
+    make_moe_buffers(weaver_, *one_, one);
     one_->delta = norms_outputs ? add("delta_row", Space::activation, config.hidden) : kNone;
   }
   attention_->make_buffers();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "base/check.h"
 #include "program/operands.h"
@@ -20,10 +21,15 @@ double weight_bytes(const Operation& operation, const Instruction& instruction,
                              : operand.part == WeightOperand::Part::tile
                                  ? instruction.tile.size() * row
                                  : tensor.elements();
+    // Experts that nobody of the rows draws are not read.
+    const auto experts = static_cast<double>(operand.experts);
+    const double missed =
+        std::pow(1 - static_cast<double>(operand.chosen) / experts, static_cast<double>(rows));
+    const double matrices = operand.experts == 1 ? 1 : experts * (1 - missed);
     const double scale_bytes =
         4 * static_cast<double>(tensor.scale_count()) / static_cast<double>(tensor.elements());
-    bytes +=
-        static_cast<double>(elements) * (static_cast<double>(size_of(tensor.dtype)) + scale_bytes);
+    bytes += matrices * static_cast<double>(elements) *
+             (static_cast<double>(size_of(tensor.dtype)) + scale_bytes);
   }
   return bytes;
 }
@@ -76,6 +82,13 @@ struct CostOf {
   }
   Cost operator()(const AttentionCombineOp&) const { return {}; }
   Cost operator()(const SampleOp&) const { return {}; }
+  Cost operator()(const RouteOp& op) const { return of_elements(2, op.experts); }
+  Cost operator()(const ExpertsUpOp& op) const {
+    return of_elements(4, op.chosen * instruction.tile.size() * op.k);
+  }
+  Cost operator()(const ExpertsDownOp& op) const {
+    return of_elements(2, op.chosen * instruction.tile.size() * op.k);
+  }
 
  private:
   Cost of_elements(double flops, int64_t elements) const {
@@ -114,8 +127,9 @@ std::string_view name_of(Element element) {
 
 std::string_view kind_of(const Operation& operation) {
   constexpr std::array<std::string_view, std::variant_size_v<decltype(Operation::body)>> kNames = {
-      "embed",        "rope_angles", "rmsnorm",   "layernorm",         "linear",
-      "gated_linear", "rope_append", "attention", "attention_combine", "sample"};
+      "embed",        "rope_angles", "rmsnorm",     "layernorm",         "linear",
+      "gated_linear", "rope_append", "attention",   "attention_combine", "sample",
+      "route",        "experts_up",  "experts_down"};
   return kNames[operation.body.index()];
 }
 

@@ -113,6 +113,35 @@ struct GatedLinearOp {
   Fp8Rounding rounding = {};  ///< of a; Scaling::tensor: by gate's input_scale
 };
 
+/// Draws a row's experts from the router's logits (ops/moe).
+struct RouteOp {
+  BufferId logits = kNone, ids = kNone, weights = kNone;
+  int64_t experts = 0, chosen = 0;
+  bool sigmoid = false, renormalise = false;
+};
+
+/// Gate and up products of the experts that each row has; the references are to the first expert's
+/// weights.
+struct ExpertsUpOp {
+  WeightRef gate, up;
+  BufferId a = kNone, ids = kNone;
+  BufferId out = kNone;  ///< [rows * chosen, n]
+  int64_t experts = 0, chosen = 0, n = 0, k = 0;
+  Activation activation = Activation::silu;
+  Fp8Rounding rounding = {};  ///< of a; Scaling::tensor: by each gate's input_scale
+};
+
+/// Their second products, weighted and summed.
+struct ExpertsDownOp {
+  WeightRef weight;
+  BufferId a = kNone;  ///< [rows * chosen, k]
+  BufferId ids = kNone, weights = kNone, out = kNone;
+  int64_t experts = 0, chosen = 0, n = 0, k = 0;
+  float alpha = 1;
+  bool accumulate = false;
+  Fp8Rounding rounding = {};
+};
+
 struct RopeAppendOp {
   BufferId q = kNone, k = kNone, v = kNone, positions = kNone, cosines = kNone, sines = kNone;
   BufferId q_out = kNone, keys = kNone, values = kNone;
@@ -153,7 +182,7 @@ struct Operation {
   int64_t layer = -1;
   Rows rows = Rows::all;
   std::variant<EmbedOp, RopeAnglesOp, RmsNormOp, LayerNormOp, LinearOp, GatedLinearOp, RopeAppendOp,
-               AttentionOp, AttentionCombineOp, SampleOp>
+               AttentionOp, AttentionCombineOp, SampleOp, RouteOp, ExpertsUpOp, ExpertsDownOp>
       body;
 };
 
@@ -170,8 +199,9 @@ struct Instruction {
   int32_t operation = 0;
   /// Rows of the step (Rows::all); clipped to the rows that the step has. Ignored for Rows::last.
   Range rows;
-  /// The tile: columns of out (embed, linear, gated_linear: embed takes all), groups (rmsnorm;
-  /// layernorm has one), KV heads (rope_append, attention), query heads (attention_combine).
+  /// The tile: columns of out (embed, linear, gated_linear, experts_*: embed takes all), groups
+  /// (rmsnorm; layernorm and route have one), KV heads (rope_append, attention), query heads
+  /// (attention_combine).
   Range tile;
   int32_t split = 0;  ///< attention: which split of the keys
   std::vector<Wait> waits;
@@ -211,7 +241,8 @@ struct Cost {
 };
 
 /// The cost of one instruction when the step has `rows` tokens and the first is at `position` (or,
-/// in a program of several sequences, all are).
+/// in a program of several sequences, all are). Of experts that rows draw, so many are counted as
+/// rows that draw at random have in the mean.
 /// `weights` tells the formats the weights are stored in.
 Cost cost_of(const Program& program, const Instruction& instruction, const Weights& weights,
              int64_t rows, int64_t position);

@@ -116,6 +116,42 @@ TEST(Planner, CountsTheBytesAndFlopsOfLlama1B) {
   EXPECT_NEAR(chunk.flops, needed, 1e-3 * needed);
 }
 
+/// A token reads its drawn experts alone; many that draw apart read all.
+TEST(Planner, CountsTheBytesOfDrawnExperts) {
+  const ModelConfig config = preset("qwen3-30b-a3b").value();
+  const Weights weights = Weights::describe(config);
+  const Cost decode = cost_of(plan(config, weights, options(2, 1, Logits::last)), weights, 1, 511);
+  const double layer = 2048.0 * (4096 + 512 + 512) + 4096.0 * 2048 + 128 * 2048.0;
+  const double experts = 8 * 3 * 2048.0 * 768;
+  EXPECT_NEAR(decode.weight_bytes, 2 * (48 * (layer + experts) + 151936.0 * 2048), 1e7);
+  EXPECT_NEAR(decode.weight_bytes, 6.08e9, 0.01e9);  // as published
+  const Cost chunk = cost_of(plan(config, weights, options(2, 512, Logits::all)), weights, 512, 0);
+  const double embedding = 2 * 151936.0 * 2048;  // of which it reads 512 rows
+  EXPECT_NEAR(chunk.weight_bytes, static_cast<double>(weights.bytes()) - embedding,
+              1e-3 * chunk.weight_bytes);
+}
+
+/// The shared expert's products do not wait for the draw.
+TEST(Planner, TheSharedExpertComesBeforeTheDraw) {
+  const ModelConfig config = shortened("qwen1.5-moe-a2.7b");
+  const Weights weights = Weights::describe(config);
+  const Program program = plan(config, weights, options(2, 1, Logits::last));
+  for (const auto& worker : program.workers) {
+    std::vector<std::string> names;
+    for (const Instruction& instruction : worker) {
+      const Operation& operation = program.operations[static_cast<size_t>(instruction.operation)];
+      if (operation.layer == 1) {
+        names.push_back(operation.name);
+      }
+    }
+    const auto place = [&](const char* name) { return std::ranges::find(names, name); };
+    EXPECT_LT(place("shared_up"), place("route"));
+    EXPECT_LT(place("route"), place("experts_up"));
+    EXPECT_LT(place("experts_down"), place("shared_down"));
+    EXPECT_NE(place("shared_down"), names.end());
+  }
+}
+
 TEST(Planner, InverseFrequenciesAreScaledAsTransformersDoes) {
   // Llama-3.2-1B's, from the published formula in double.
   const ModelConfig config = preset("llama-3.2-1b").value();

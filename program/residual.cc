@@ -68,40 +68,58 @@ BufferId Residual::input(Section& section, const LayerSpec& spec, const std::str
   }
   const int32_t id = weaver_.operation(name, layer, section.rows,
                                        norm_op(spec.norm, norm, bias, layer, section.input));
-  waits = section.input_norm(id, waits, users);
+  waits = section.prepare(id, waits, users);
   return section.input;
 }
 
-void Residual::add(Section& section, const LayerSpec& spec, int64_t layer, const BlockOutput& block,
-                   const Tiles& tiles, const Waits& waits) {
-  LinearOp op;
-  op.weight = weaver_.weight(block.weight, layer);
-  op.bias = weaver_.weight(block.bias, layer);
-  op.a = block.a;
-  op.n = weaver_.config().hidden;
-  op.k = block.k;
-  if (!spec.norms_outputs()) {
-    op.out = buffer_;
-    op.accumulate = true;
-    op.alpha = static_cast<float>(spec.residual_scale);
-    ready_ = {
-        {weaver_.spread(weaver_.operation(block.name, layer, section.rows, op), tiles, waits)}};
+void Residual::add(Section& section, const LayerSpec& spec, int64_t layer,
+                   const std::vector<BlockOutput>& outputs, Role norm_role, const Tiles& tiles,
+                   const Waits& waits) {
+  const bool direct = !spec.norms_outputs();
+  Waits added = waits;
+  for (const BlockOutput& output : outputs) {
+    auto body = output.body;
+    const auto place = [&](auto& op) {
+      op.out = direct ? buffer_ : section.delta;
+      op.accumulate = direct || &output != &outputs.front();
+      op.alpha = direct ? static_cast<float>(spec.residual_scale) : 1;
+    };
+    if (auto* linear = std::get_if<LinearOp>(&body)) {
+      place(*linear);
+    } else {
+      place(std::get<ExpertsDownOp>(body));
+    }
+    // Of several, all have the same tiles: what a worker adds, it adds to its own.
+    const int32_t id = weaver_.operation(output.name, layer, section.rows, body);
+    added = {{weaver_.spread(id, tiles, &output == &outputs.front() ? waits : Waits{})}};
+  }
+  if (direct) {
+    ready_ = added;
     return;
   }
-  op.out = section.delta;
-  const Waits projected = {
-      {weaver_.spread(weaver_.operation(block.name, layer, section.rows, op), tiles, waits)}};
-  RmsNormOp norm = rms_norm(weaver_, spec.norm, block.norm, layer, section.delta,
+  RmsNormOp norm = rms_norm(weaver_, spec.norm, norm_role, layer, section.delta,
                             section.rows == Rows::all ? copy_ : kNone);
   norm.residual = buffer_;
   norm.scale = static_cast<float>(spec.residual_scale);
-  const int32_t id = weaver_.operation(block.name + "_norm", layer, section.rows, norm);
+  const int32_t id = weaver_.operation(outputs.back().name + "_norm", layer, section.rows, norm);
   if (weaver_.at(buffer_).space == Space::worker) {
-    weaver_.repeat(id, projected, weaver_.everyone());
+    weaver_.repeat(id, added, weaver_.everyone());
     ready_.clear();
   } else {
-    ready_ = {{weaver_.spread(id, section.whole(0), projected)}};
+    ready_ = {{weaver_.spread(id, section.whole(0), added)}};
   }
+}
+
+/// The product that most blocks end with.
+LinearOp output_product(const Weaver& weaver, Role weight, Role bias, int64_t layer, BufferId a,
+                        int64_t k) {
+  LinearOp op;
+  op.weight = weaver.weight(weight, layer);
+  op.bias = weaver.weight(bias, layer);
+  op.a = a;
+  op.n = weaver.config().hidden;
+  op.k = k;
+  return op;
 }
 
 EventId Residual::logits(Section& section) {

@@ -3,17 +3,16 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "program/section.h"
 
 namespace weft::planning {
 
-/// A product that a block ends with: its weights, its input, what it is called.
+/// What a block ends with: a LinearOp or an ExpertsDownOp, all but where it goes to.
 struct BlockOutput {
   std::string name;
-  Role weight, bias, norm;  ///< norm: of the output, where the layer has one
-  BufferId a = kNone;
-  int64_t k = 0;
+  decltype(Operation::body) body;
 };
 
 class Residual {
@@ -30,9 +29,10 @@ class Residual {
   /// read it; `waits`: what they wait for.
   BufferId input(Section& section, const LayerSpec& spec, const std::string& name, int64_t layer,
                  Role norm, Role bias, const Users& users, Waits& waits);
-  /// Adds a block's output, through a norm where norms stand after.
-  void add(Section& section, const LayerSpec& spec, int64_t layer, const BlockOutput& block,
-           const Tiles& tiles, const Waits& waits);
+  /// Adds a block's output, a sum of these, through the norm of this role where norms stand after.
+  void add(Section& section, const LayerSpec& spec, int64_t layer,
+           const std::vector<BlockOutput>& outputs, Role norm, const Tiles& tiles,
+           const Waits& waits);
   /// The final norm and the head; the event that says so.
   EventId logits(Section& section);
 
@@ -44,6 +44,10 @@ class Residual {
   BufferId buffer_ = kNone, copy_ = kNone;
   Waits ready_;
 };
+
+/// Weights and input of a product that a block ends with.
+LinearOp output_product(const Weaver& weaver, Role weight, Role bias, int64_t layer, BufferId a,
+                        int64_t k);
 
 /// An RMS norm over the hidden size.
 RmsNormOp rms_norm(const Weaver& weaver, const NormSpec& norm, Role weight, int64_t layer,

@@ -48,7 +48,9 @@ class ManyRows : public Section {
     return tiles;
   }
 
-  Waits input_norm(int32_t op, const Waits& waits, const Users& /*users*/) override {
+  bool one_row() const override { return false; }
+
+  Waits prepare(int32_t op, const Waits& waits, const Users& /*users*/) override {
     return {{weaver_.spread(op, whole(0), waits)}};
   }
 };
@@ -79,8 +81,10 @@ class OneRow : public Section {
   }
   Tiles attention(int64_t kv_heads) const override { return weaver_.by_heads(kv_heads); }
 
+  bool one_row() const override { return true; }
+
   /// Each user makes it for itself, which is cheaper than to wait for another to have done it.
-  Waits input_norm(int32_t op, const Waits& waits, const Users& users) override {
+  Waits prepare(int32_t op, const Waits& waits, const Users& users) override {
     weaver_.repeat(op, waits, users);
     return {};
   }

@@ -29,14 +29,23 @@ class Section {
   virtual Tiles tokens(int64_t columns) const = 0;
   /// Attention that is not split by keys.
   virtual Tiles attention(int64_t kv_heads) const = 0;
-  /// The norm that the products of `users` read; what they wait for then.
-  virtual Waits input_norm(int32_t op, const Waits& waits, const Users& users) = 0;
+  /// What the products of `users` read, a norm or a draw of experts; what they wait for then.
+  virtual Waits prepare(int32_t op, const Waits& waits, const Users& users) = 0;
+
+  /// Whether a row is prepared by each worker for itself.
+  virtual bool one_row() const = 0;
 
   const Rows rows;
   // Activations, shared but where it is said.
   BufferId input = kNone;  ///< a projection's input: the normed residual; of one row each user's
   BufferId attention_out = kNone;
-  BufferId ffn = kNone;    ///< between the FFN's products
+  BufferId ffn = kNone;  ///< between the FFN's products
+  /// Of experts: the router's logits, what it drew, and what lies between their products. Those
+  /// that are drawn, and the one that every row has.
+  struct Mixture {
+    BufferId logits = kNone, ids = kNone, weights = kNone, between = kNone;
+  };
+  Mixture drawn, shared;
   BufferId delta = kNone;  ///< a block's output, when a norm follows it
 
  protected:

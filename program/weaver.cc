@@ -65,6 +65,10 @@ int32_t Weaver::operation(std::string name, int64_t layer, Rows rows,
     linear->rounding = rounding(linear->weight);
   } else if (auto* gated = std::get_if<GatedLinearOp>(&body)) {
     gated->rounding = rounding(gated->gate);
+  } else if (auto* up = std::get_if<ExpertsUpOp>(&body)) {
+    up->rounding = rounding(up->gate);
+  } else if (auto* down = std::get_if<ExpertsDownOp>(&body)) {
+    down->rounding = rounding(down->weight);
   }
   program.operations.push_back({std::move(name), layer, rows, std::move(body)});
   return static_cast<int32_t>(program.operations.size()) - 1;

@@ -533,6 +533,9 @@ class WorkerLowering {
     combine.splits = splits_of(attention);
     return {};
   }
+  Status operator()(const RouteOp& /*op*/) { return without_kernel("a mixture of experts"); }
+  Status operator()(const ExpertsUpOp& /*op*/) { return without_kernel("a mixture of experts"); }
+  Status operator()(const ExpertsDownOp& /*op*/) { return without_kernel("a mixture of experts"); }
   Status operator()(const SampleOp& op) {
     SampleCode& sample = begin(Opcode::sample, code_.sample);
     sample.logits = buffer(op.logits);

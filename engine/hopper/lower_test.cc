@@ -33,7 +33,7 @@ std::map<int64_t, Code> by_layer(const Made& made, Opcode opcode) {
 
 /// Models that most are keep to the kernel without what few have.
 TEST(Lower, FewModelsAreGeneral) {
-  for (const std::string& name : preset_names()) {
+  for (const std::string& name : lowered_presets()) {
     const bool general = name.starts_with("gemma") || name.starts_with("starcoder") ||
                          name == "phi-4-mini" || name == "smollm3-3b";
     EXPECT_EQ(make(name, 1, false, 4).lowered.shape.general, general) << name;
@@ -129,8 +129,20 @@ TEST(Lower, RefusesALayerNormOfTooMany) {
             "use --device cpu");
 }
 
+TEST(Lower, RefusesExperts) {
+  ModelConfig config = preset("olmoe-1b-7b").value();
+  config.layers = 1;
+  const Weights weights = Weights::describe(config);
+  const Program program = plan(config, weights, plan_options(config, kSms, kCapacity, DType::bf16));
+  const auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity,
+                             std::vector<bool>(program.operations.size()));
+  ASSERT_FALSE(lowered.ok());
+  EXPECT_EQ(lowered.error().message,
+            "a mixture of experts: the cuda device has no kernel for it; use --device cpu");
+}
+
 TEST(Lower, EveryPresetIsSound) {
-  for (const std::string& name : preset_names()) {
+  for (const std::string& name : lowered_presets()) {
     const Made made = make(name);
     const Status status = verify(made.program);
     EXPECT_TRUE(status.ok()) << name << ": " << (status.ok() ? "" : status.error().message);
@@ -318,7 +330,7 @@ TEST(Lower, RowsWithoutANormAreOperands) {
 }
 
 TEST(Lower, OnlyTheLastUnitIsFolded) {
-  for (const std::string& name : preset_names()) {
+  for (const std::string& name : lowered_presets()) {
     const Made made = make(name);
     for (const auto& codes : made.lowered.codes) {
       for (const Code& code : codes) {

@@ -27,6 +27,9 @@ size_t tensor_index(const Weights& weights, const WeightRef& ref) {
 }
 
 std::string refuse_prefill(const ModelConfig& config, const Weights& weights) {
+  if (config.experts.count > 0) {
+    return "its FFNs are experts";
+  }
   for (const Tensor& tensor : weights.tensors()) {
     const DType type = tensor.dtype;
     if (type != DType::bf16 && type != DType::f16 && type != DType::f32) {

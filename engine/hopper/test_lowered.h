@@ -11,6 +11,13 @@
 
 namespace weft::hopper {
 
+/// Those that the kernel runs: without experts.
+inline std::vector<std::string> lowered_presets() {
+  std::vector<std::string> names = preset_names();
+  std::erase_if(names, [](const std::string& name) { return preset(name)->experts.count > 0; });
+  return names;
+}
+
 inline constexpr int kSms = 132;
 inline constexpr int64_t kCapacity = 1024;
 

@@ -70,6 +70,10 @@ def config(model_type, hidden, ffn, heads, kv_heads, layers, vocab, **more):
         "gemma3_text": "Gemma3ForCausalLM",
         "phi3": "Phi3ForCausalLM",
         "starcoder2": "Starcoder2ForCausalLM",
+        "mixtral": "MixtralForCausalLM",
+        "qwen2_moe": "Qwen2MoeForCausalLM",
+        "qwen3_moe": "Qwen3MoeForCausalLM",
+        "olmoe": "OlmoeForCausalLM",
     }[model_type]
     base = {
         "architectures": [architecture],
@@ -409,6 +413,89 @@ MODELS = {
         ),
         [("bf16", 1), ("f32", 1)],
     ),
+    "mixtral": (
+        config(
+            "mixtral",
+            72,
+            56,
+            heads=3,
+            kv_heads=1,
+            layers=2,
+            vocab=307,
+            num_local_experts=5,
+            num_experts_per_tok=2,
+            sliding_window=None,
+        ),
+        [("bf16", 1), ("f32", 2)],
+    ),
+    # The second of three layers has no experts.
+    "qwen2-moe": (
+        config(
+            "qwen2_moe",
+            72,
+            72,
+            heads=3,
+            kv_heads=3,
+            layers=3,
+            vocab=301,
+            rms_norm_eps=1e-6,
+            num_experts=5,
+            num_experts_per_tok=3,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=56,
+            norm_topk_prob=False,
+            decoder_sparse_step=1,
+            mlp_only_layers=[1],
+            use_sliding_window=False,
+            sliding_window=32,
+            max_window_layers=1,
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
+    # The second type is stored as transformers 5 holds it: all experts in one tensor.
+    "qwen3-moe": (
+        config(
+            "qwen3_moe",
+            72,
+            136,
+            heads=2,
+            kv_heads=1,
+            layers=2,
+            vocab=311,
+            head_dim=40,
+            rms_norm_eps=1e-6,
+            attention_bias=False,
+            num_experts=12,
+            num_experts_per_tok=4,
+            moe_intermediate_size=24,
+            norm_topk_prob=True,
+            decoder_sparse_step=1,
+            mlp_only_layers=[],
+            use_sliding_window=False,
+            sliding_window=None,
+            max_window_layers=2,
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
+    "olmoe": (
+        config(
+            "olmoe",
+            80,
+            32,
+            heads=2,
+            kv_heads=2,
+            layers=2,
+            vocab=303,
+            num_experts=8,
+            num_experts_per_tok=3,
+            norm_topk_prob=False,
+            attention_bias=False,
+            clip_qkv=None,
+            pad_token_id=1,
+            bos_token_id=None,
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
     "qwen2-yarn": (
         config(
             "qwen2",
@@ -441,6 +528,9 @@ EIGHT_BITS = {
     )
     for kind in eight_bits.KINDS
 }
+
+# The model whose experts stay in one tensor of each kind.
+STACKED = ("qwen3-moe", "f32")
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 DTYPE_NAMES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
@@ -487,10 +577,40 @@ def random_weight(name, shape, cfg, generator):
         # Beyond queries and keys a large bias would make every token look the same.
         return (0.5 if re.search(r"\.[qk]_proj\.", name) else 0.1) * normal
     added = LAYER_GAIN * stream
-    gain = {"lm_head": 2.0, "o_proj": added, "down_proj": added, "c_proj": added}.get(
-        name.split(".")[-2], 1.0
-    )
+    gains = {"lm_head": 2.0, "o_proj": added, "down_proj": added, "c_proj": added}
+    if ".experts." in name:  # [experts, out, in], and no ".weight"
+        # Of the experts' outputs a part of one is summed.
+        return normal * 2 * gains.get(name.split(".")[-1], 0.5) / shape[2] ** 0.5
+    # A router's logits are far apart, as trained ones are: what is rounded must not choose others.
+    gain = gains.get(name.split(".")[-2], 4.0 if name.endswith(".mlp.gate.weight") else 1.0)
     return normal * gain / shape[1] ** 0.5
+
+
+def expert_names(cfg):
+    """The module of experts, and gate, up and down as the hub's checkpoints call them."""
+    if cfg["model_type"] == "mixtral":
+        return "block_sparse_moe", ("w1", "w3", "w2")
+    return "mlp", ("gate_proj", "up_proj", "down_proj")
+
+
+def by_expert(tensors, cfg):
+    """Tensors of all experts, as transformers 5 holds them, cut into those of each by itself."""
+    module, (gate, up, down) = expert_names(cfg)
+    result = {}
+    for name, tensor in tensors.items():
+        layer, found, kind = name.rpartition(".mlp.experts.")
+        if not found:
+            result[name.replace(".mlp.", f".{module}.")] = tensor
+            continue
+        for i, expert in enumerate(tensor):
+            place = f"{layer}.{module}.experts.{i}"
+            if kind == "down_proj":
+                result[f"{place}.{down}.weight"] = expert.contiguous()
+            else:
+                halves = expert.chunk(2)
+                result[f"{place}.{gate}.weight"] = halves[0].contiguous()
+                result[f"{place}.{up}.weight"] = halves[1].contiguous()
+    return result
 
 
 def write_weights(directory, tensors, files):
@@ -539,6 +659,8 @@ def make_model(family, cfg, dtype, files):
     for name, parameter in sorted(empty.named_parameters()):
         weight = random_weight(name, tuple(parameter.shape), cfg, generator)
         tensors[name] = weight.to(DTYPES[dtype]).contiguous()
+    if not (family, dtype) == STACKED:
+        tensors = by_expert(tensors, cfg)
     write_weights(directory, tensors, files)
     return directory
 

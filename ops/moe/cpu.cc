@@ -1,0 +1,226 @@
+// moe on the CPU: rows sorted by expert, and for each expert that somebody drew the products that
+// gated_linear and linear are.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/divide.h"
+#include "ops/moe/op.h"
+
+namespace weft::cpu {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+/// Parts of a worker's scratch, each aligned.
+class Parts {
+ public:
+  explicit Parts(std::span<std::byte> scratch) : rest_(scratch) {}
+  template <class T>
+  T* take(int64_t count) {
+    auto* part = reinterpret_cast<T*>(rest_.data());
+    rest_ = rest_.subspan(bytes<T>(count));
+    return part;
+  }
+  std::span<std::byte> rest() const { return rest_; }
+
+  template <class T>
+  static size_t bytes(int64_t count) {
+    return round_up(static_cast<size_t>(count) * sizeof(T), kAlignment);
+  }
+
+ private:
+  std::span<std::byte> rest_;
+};
+
+/// A row and one of its slots.
+struct Taken {
+  int32_t row, slot;
+};
+
+/// The slots of `rows`, sorted by expert.
+class Sorted {
+ public:
+  Sorted(const Drawn& drawn, int64_t experts, Range rows, Parts& scratch)
+      : ends_(scratch.take<int32_t>(experts + 1)),
+        taken_(scratch.take<Taken>(rows.size() * drawn.chosen)) {
+    const auto each = [&](auto&& take) {
+      for (int64_t r = rows.begin; r < rows.end; ++r) {
+        for (int64_t s = 0; s < drawn.chosen; ++s) {
+          const int64_t slot = drawn.slot(r, s);
+          take(Taken{static_cast<int32_t>(r), static_cast<int32_t>(slot)}, drawn.ids[slot]);
+        }
+      }
+    };
+    std::fill_n(ends_, experts + 1, 0);
+    each([&](Taken /*taken*/, int32_t expert) {
+      WEFT_CHECK(expert >= 0 && expert < experts);
+      ++ends_[expert + 1];
+    });
+    for (int64_t e = 0; e < experts; ++e) {
+      ends_[e + 1] += ends_[e];
+    }
+    each([&](Taken taken, int32_t expert) { taken_[ends_[expert]++] = taken; });  // from beginnings
+  }
+  static size_t bytes(const Drawn& drawn, int64_t experts, int64_t rows) {
+    return Parts::bytes<int32_t>(experts + 1) + Parts::bytes<Taken>(rows * drawn.chosen);
+  }
+  std::span<const Taken> of(int64_t expert) const {
+    const int32_t begin = expert == 0 ? 0 : ends_[expert - 1];
+    return {taken_ + begin, taken_ + ends_[expert]};
+  }
+
+ private:
+  int32_t* ends_;  // [experts + 1]: where an expert's slots end
+  Taken* taken_;
+};
+
+/// Rows of `a`, those that are given of what is taken, one after the other; a single one stays
+/// where it is.
+ConstMatrix gather(const ConstMatrix& a, int64_t k, std::span<const Taken> taken,
+                   int32_t Taken::*given, std::byte* place) {
+  const auto size = static_cast<int64_t>(size_of(a.dtype));
+  const auto from = [&](const Taken& t) {
+    return static_cast<const std::byte*>(a.data) + t.*given * a.stride * size;
+  };
+  if (taken.size() == 1) {
+    return {from(taken.front()), a.dtype, 0};
+  }
+  for (const Taken& t : taken) {
+    std::memcpy(place, from(t), static_cast<size_t>(k * size));
+    place += k * size;
+  }
+  return {place - std::ssize(taken) * k * size, a.dtype, k};
+}
+
+/// Whether logit a is chosen before b, of a lower number.
+bool comes_before(float a, float b) { return std::isnan(a) || !(b > a || std::isnan(b)); }
+
+void route_row(const RouteArgs& args, const float* logits, int32_t* ids, float* weights) {
+  // The chosen so far, best first; experts come in ascending order, so equals stay in it.
+  const int64_t chosen = args.drawn.chosen;
+  int64_t held = 0;
+  for (int32_t e = 0; e < args.experts; ++e) {
+    int64_t at = held;
+    while (at > 0 && !comes_before(logits[ids[at - 1]], logits[e])) {
+      --at;
+    }
+    if (at == chosen) {
+      continue;
+    }
+    held = std::min(held + 1, chosen);
+    std::copy_backward(ids + at, ids + held - 1, ids + held);
+    ids[at] = e;
+  }
+  const float largest = logits[ids[0]];
+  const auto score = [&](int32_t e) {
+    return args.sigmoid ? 1 / (1 + std::exp(-logits[e])) : std::exp(logits[e] - largest);
+  };
+  std::sort(ids, ids + chosen);
+  float sum = 0;
+  for (int64_t s = 0; s < chosen; ++s) {
+    weights[s] = score(ids[s]);
+    sum += weights[s];
+  }
+  if (!args.renormalise) {
+    sum = args.sigmoid ? 1.0F : 0.0F;
+    for (int32_t e = 0; !args.sigmoid && e < args.experts; ++e) {
+      sum += score(e);
+    }
+  }
+  for (int64_t s = 0; s < chosen; ++s) {
+    weights[s] /= sum;
+  }
+}
+
+/// Of the gathered rows of the other factor.
+int64_t gathered_bytes(const ConstMatrix& a, int64_t k, int64_t rows) {
+  return rows * k * static_cast<int64_t>(size_of(a.dtype));
+}
+
+}  // namespace
+
+void route(const RouteArgs& args, Range rows) {
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const int64_t slot = args.drawn.slot(r, 0);
+    route_row(args, row<float>(args.logits, r), args.drawn.ids + slot, args.drawn.weights + slot);
+  }
+}
+
+void experts_up(const ExpertsUpArgs& args, Range rows, Range columns,
+                std::span<std::byte> scratch) {
+  const auto experts = std::ssize(args.experts);
+  const auto [n, k] = std::pair(args.experts.front().n, args.experts.front().k);
+  const auto size = static_cast<int64_t>(size_of(args.out.dtype));
+  Parts parts(scratch);
+  const Sorted sorted(args.drawn, experts, rows, parts);
+  auto* gathered = parts.take<std::byte>(gathered_bytes(args.a, k, rows.size()));
+  auto* made = parts.take<std::byte>(rows.size() * n * size);
+  for (int64_t e = 0; e < experts; ++e) {
+    const std::span<const Taken> taken = sorted.of(e);
+    if (taken.empty()) {
+      continue;
+    }
+    GatedLinearArgs product = args.experts[static_cast<size_t>(e)];
+    product.a = gather(args.a, k, taken, &Taken::row, gathered);
+    product.out = {made, args.out.dtype, n};
+    gated_linear(product, {0, std::ssize(taken)}, columns, parts.rest());
+    for (size_t i = 0; i < taken.size(); ++i) {
+      std::memcpy(static_cast<std::byte*>(args.out.data) +
+                      (taken[i].slot * args.out.stride + columns.begin) * size,
+                  made + (static_cast<int64_t>(i) * n + columns.begin) * size,
+                  static_cast<size_t>(columns.size() * size));
+    }
+  }
+}
+
+size_t experts_up_scratch_bytes(const ExpertsUpArgs& args, int64_t rows) {
+  const GatedLinearArgs& expert = args.experts.front();
+  return Sorted::bytes(args.drawn, std::ssize(args.experts), rows) +
+         Parts::bytes<std::byte>(gathered_bytes(args.a, expert.k, rows)) +
+         Parts::bytes<float>(rows * expert.n) + gated_linear_scratch_bytes(expert, rows);
+}
+
+void experts_down(const ExpertsDownArgs& args, Range rows, Range columns,
+                  std::span<std::byte> scratch) {
+  const auto experts = std::ssize(args.experts);
+  const auto [n, k] = std::pair(args.experts.front().n, args.experts.front().k);
+  Parts parts(scratch);
+  const Sorted sorted(args.drawn, experts, rows, parts);
+  auto* gathered = parts.take<std::byte>(gathered_bytes(args.a, k, rows.size()));
+  auto* made = parts.take<float>(rows.size() * n);
+  for (int64_t r = rows.begin; r < rows.end && !args.accumulate; ++r) {
+    std::fill_n(row<float>(args.out, r) + columns.begin, columns.size(), 0.0F);
+  }
+  for (int64_t e = 0; e < experts; ++e) {
+    const std::span<const Taken> taken = sorted.of(e);
+    if (taken.empty()) {
+      continue;
+    }
+    LinearArgs product = args.experts[static_cast<size_t>(e)];
+    product.a = gather(args.a, k, taken, &Taken::slot, gathered);
+    product.out = {made, DType::f32, n};
+    linear(product, {0, std::ssize(taken)}, columns, parts.rest());
+    for (size_t i = 0; i < taken.size(); ++i) {
+      const float weight = args.alpha * args.drawn.weights[taken[i].slot];
+      const float* from = made + static_cast<int64_t>(i) * n;
+      float* to = row<float>(args.out, taken[i].row);
+      for (int64_t c = columns.begin; c < columns.end; ++c) {
+        to[c] += weight * from[c];
+      }
+    }
+  }
+}
+
+void experts_down_prefetch(const ExpertsDownArgs& args, Range columns, int64_t line) {
+  linear_prefetch(args.experts[static_cast<size_t>(args.drawn.ids[0])], columns, line);
+}
+
+size_t experts_down_scratch_bytes(const ExpertsDownArgs& args, int64_t rows) {
+  const LinearArgs& expert = args.experts.front();
+  return Sorted::bytes(args.drawn, std::ssize(args.experts), rows) +
+         Parts::bytes<std::byte>(gathered_bytes(args.a, expert.k, rows)) +
+         Parts::bytes<float>(rows * expert.n) + linear_scratch_bytes(expert, rows);
+}
+
+}  // namespace weft::cpu

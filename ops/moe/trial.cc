@@ -1,0 +1,249 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "ops/activation_reference.h"
+#include "ops/harness/trial.h"
+#include "ops/moe/op.h"
+
+namespace weft::trial {
+namespace {
+
+struct Case {
+  Use use;
+  int64_t rows;
+  int64_t experts;
+  int64_t chosen;
+  int64_t n;
+  int64_t hidden;
+  DType a;
+  DType w;
+  bool renormalise;
+  bool sigmoid;
+
+  template <class Visitor>
+  void fields(Visitor& v) {
+    v.size("rows", rows);
+    v.size("experts", experts);
+    v.size("chosen", chosen);
+    v.size("n", n);
+    v.size("hidden", hidden);
+    v.word("a", a, kFileFloats);
+    v.word("w", w, kFileFormats);
+    v.flag("renormalise", renormalise);
+    v.flag("sigmoid", sigmoid);
+  }
+  std::string_view conflict() const {
+    return chosen > experts                       ? "more are chosen than there are experts"
+           : a == DType::bf16 && w != DType::bf16 ? "a in bf16 wants weights in bf16"
+                                                  : "";
+  }
+};
+
+constexpr Case kCases[] = {
+#include "ops/moe/cases.inc"
+};
+
+constexpr int64_t kGap = 8;
+
+/// Routing and both products, a phase each; all that they hand on is compared.
+class MoeTrial : public Trial {
+ public:
+  MoeTrial(const Case& c, Random& random)
+      : logits_(input("logits", c.rows, c.experts, DType::f32, random, 2, kGap)),
+        a_(input("a", c.rows, c.hidden, c.a, random, 1, kGap)),
+        gate_(weights("gate", c.experts * c.n, c.hidden, c.w, random)),
+        up_(weights("up", c.experts * c.n, c.hidden, c.w, random)),
+        down_(weights("down", c.experts * c.hidden, c.n, c.w, random)),
+        weights_(output("weights", c.rows, c.chosen, DType::f32)),
+        between_(output("between", c.rows * c.chosen, c.n, c.a, kGap)),
+        out_(add("out", Tensor::Role::inout, c.rows, c.hidden, DType::f32, kGap)),
+        ids_(static_cast<size_t>(c.rows * c.chosen)) {
+    out_.fill(random, 1);
+    const Drawn drawn{ids_.data(), static_cast<float*>(weights_.data()), c.chosen, c.chosen};
+    route_ = {.logits = logits_.in(),
+              .experts = c.experts,
+              .sigmoid = c.sigmoid,
+              .renormalise = c.renormalise,
+              .drawn = drawn};
+    up_args_ = {.a = a_.in(), .drawn = drawn, .out = between_.out()};
+    down_args_ = {
+        .a = between_.in(), .drawn = drawn, .alpha = 0.7F, .accumulate = true, .out = out_.out()};
+    for (int64_t e = 0; e < c.experts; ++e) {
+      GatedLinearArgs gated;
+      gated.gate = of_expert(gate_, e, c.n);
+      gated.up = of_expert(up_, e, c.n);
+      gated.n = c.n;
+      gated.k = c.hidden;
+      up_args_.experts.push_back(gated);
+      LinearArgs linear;
+      linear.w = of_expert(down_, e, c.hidden);
+      linear.n = c.hidden;
+      linear.k = c.n;
+      down_args_.experts.push_back(linear);
+    }
+  }
+
+  int64_t rows() const override { return a_.rows(); }
+
+  std::vector<Expectation> expect(Range rows) override {
+    const int64_t chosen = route_.drawn.chosen;
+    const int64_t slots = rows.size() * chosen;
+    std::vector<Expectation> result{Expectation(weights_, rows),
+                                    Expectation(between_, {rows.begin * chosen, rows.end * chosen}),
+                                    Expectation(out_, rows)};
+    std::vector<int32_t> ids(static_cast<size_t>(slots));
+    reference::route(route_, rows, ids.data(), result[0].value.data());
+    expect_weights(rows, result[0]);
+    for (int64_t i = 0; i < slots; ++i) {
+      expect_between(rows.begin + i / chosen, ids[static_cast<size_t>(i)], i, result[1]);
+    }
+    result[1].allow_rounding();
+    for (int64_t r = 0; r < rows.size(); ++r) {
+      expect_out(rows.begin + r, r, ids, result[0], result[1], result[2]);
+    }
+    result[2].allow_rounding();
+    return result;
+  }
+
+  int phases() const override { return 3; }
+
+  void run(int phase, Piece piece) override {
+    if (phase == 0) {
+      cpu::route(route_, share(rows(), piece));
+    } else if (phase == 1) {
+      cpu::experts_up(up_args_, {0, rows()}, share(up_args_.experts.front().n, piece, 8),
+                      scratch(piece));
+    } else {
+      cpu::experts_down(down_args_, {0, rows()}, share(down_args_.experts.front().n, piece, 8),
+                        scratch(piece));
+    }
+  }
+
+  size_t scratch_bytes() const override {
+    return std::max(cpu::experts_up_scratch_bytes(up_args_, rows()),
+                    cpu::experts_down_scratch_bytes(down_args_, rows()));
+  }
+
+  /// The weights of the experts that rows which draw at random have in the mean.
+  Work work() const override {
+    const auto experts = static_cast<double>(route_.experts);
+    const auto chosen = static_cast<double>(route_.drawn.chosen);
+    const double drawn = 1 - std::pow(1 - chosen / experts, static_cast<double>(rows()));
+    const GatedLinearArgs& expert = up_args_.experts.front();
+    return {.bytes = drawn * static_cast<double>(gate_.bytes() + up_.bytes() + down_.bytes()) +
+                     static_cast<double>(a_.bytes() + out_.bytes()),
+            .flops = 3 * chosen * linear_flops(rows(), expert.n, expert.k),
+            .peak = a_.dtype() == DType::bf16 ? Peak::bf16 : Peak::f32};
+  }
+
+ private:
+  Tensor& weights(std::string name, int64_t rows, int64_t columns, DType type, Random& random) {
+    return input(std::move(name), rows, columns, type, random,
+                 1.5F / std::sqrt(static_cast<float>(columns)));
+  }
+  static ConstMatrix of_expert(const Tensor& all, int64_t expert, int64_t rows) {
+    const ConstMatrix m = all.in();
+    return {static_cast<const std::byte*>(m.data) +
+                expert * rows * m.stride * static_cast<int64_t>(size_of(m.dtype)),
+            m.dtype, m.stride};
+  }
+
+  /// An exponential errs by 2 units and what its argument does, the sums by a unit a term.
+  void expect_weights(Range rows, Expectation& out) const {
+    const int64_t chosen = route_.drawn.chosen;
+    for (size_t i = 0; i < out.value.size(); ++i) {
+      const int64_t r = rows.begin + static_cast<int64_t>(i) / chosen;
+      double most = 0;  // an infinite logit's weight is 0 or none
+      for (int64_t e = 0; e < route_.experts; ++e) {
+        const double size = std::fabs(logits_.get(r, e));
+        most = std::isfinite(size) ? std::max(most, size) : most;
+      }
+      out.tolerance[i] =
+          out.value[i] * 0x1p-24 * (12 + 4 * most + 2 * static_cast<double>(route_.experts)) +
+          0x1p-126;
+    }
+  }
+
+  /// A sum of products and the sum of their magnitudes.
+  struct Sum {
+    double value = 0, magnitude = 0;
+  };
+  template <class Factor>
+  static Sum sum(const Tensor& w, int64_t row, int64_t k, Factor factor) {
+    Sum s;
+    for (int64_t i = 0; i < k; ++i) {
+      const double term = w.get(row, i) * factor(i);
+      s.value += term;
+      s.magnitude += std::fabs(term);
+    }
+    return s;
+  }
+
+  /// As gated_linear's.
+  void expect_between(int64_t r, int32_t expert, int64_t slot, Expectation& out) const {
+    const auto [n, k] = std::pair(up_args_.experts.front().n, up_args_.experts.front().k);
+    const auto a = [&](int64_t i) { return a_.get(r, i); };
+    for (int64_t c = 0; c < n; ++c) {
+      const Sum g = sum(gate_, expert * n + c, k, a);
+      const Sum u = sum(up_, expert * n + c, k, a);
+      const double active = reference::activate(Activation::silu, g.value);
+      const auto i = static_cast<size_t>(slot * n + c);
+      out.value[i] = active * u.value;
+      out.tolerance[i] = reference::kSteepestActivation * sum_tolerance(k) * g.magnitude *
+                             (std::fabs(u.value) + sum_tolerance(k) * u.magnitude) +
+                         std::fabs(active) * sum_tolerance(k) * u.magnitude +
+                         8 * 0x1p-24 * std::fabs(out.value[i]);
+    }
+  }
+
+  /// Each expert's output errs by its sum's error and by its inputs', the sum over them by one
+  /// rounding a term.
+  void expect_out(int64_t r, int64_t local, const std::vector<int32_t>& ids,
+                  const Expectation& weights, const Expectation& between, Expectation& out) const {
+    const int64_t chosen = route_.drawn.chosen;
+    const auto [n, k] = std::pair(down_args_.experts.front().n, down_args_.experts.front().k);
+    const double alpha = double{down_args_.alpha};
+    for (int64_t c = 0; c < n; ++c) {
+      const auto at = static_cast<size_t>(local * n + c);
+      double value = out_.get(r, c);
+      double magnitude = std::fabs(value);
+      double error = 0;
+      for (int64_t slot = local * chosen; slot < (local + 1) * chosen; ++slot) {
+        const auto s = static_cast<size_t>(slot);
+        const int64_t row = ids[s] * n + c;
+        const auto h = [&](int64_t i) { return between.value[static_cast<size_t>(slot * k + i)]; };
+        const auto h_error = [&](int64_t i) {
+          return between.tolerance[static_cast<size_t>(slot * k + i)];
+        };
+        const Sum y = sum(down_, row, k, h);
+        const double y_error =
+            sum_tolerance(k) * y.magnitude + sum(down_, row, k, h_error).magnitude;
+        value += alpha * weights.value[s] * y.value;
+        magnitude += std::fabs(alpha * weights.value[s] * y.value);
+        error += alpha * (weights.value[s] * y_error + weights.tolerance[s] * std::fabs(y.value));
+      }
+      out.value[at] = value;
+      out.tolerance[at] = error + static_cast<double>(2 * chosen + 2) * 0x1p-24 * magnitude;
+    }
+  }
+
+  Tensor& logits_;
+  Tensor& a_;
+  Tensor& gate_;
+  Tensor& up_;
+  Tensor& down_;
+  Tensor& weights_;
+  Tensor& between_;
+  Tensor& out_;
+  std::vector<int32_t> ids_;
+  RouteArgs route_;
+  ExpertsUpArgs up_args_;
+  ExpertsDownArgs down_args_;
+};
+
+}  // namespace
+
+Operation moe() { return operation_of<MoeTrial, Case>("moe", kCases); }
+
+}  // namespace weft::trial
