@@ -11,6 +11,7 @@
 #include "cli/common.h"
 #include "engine/hopper/lower.h"
 #include "engine/hopper/prefill_plan.h"
+#include "engine/resident/code.h"
 #include "program/disassemble.h"
 #include "program/planner.h"
 #include "program/verify.h"
@@ -242,7 +243,7 @@ void add_inspect(CLI::App& app, Action& action) {
   command->add_flag("--all-layers", flags->all_layers, "every layer, not the first alone");
   command->add_option("--batch", flags->batch, "sequences that a decode step feeds at once")
       ->type_name("N")
-      ->check(CLI::Range(1, hopper::kMostSequences))
+      ->check(CLI::Range(1, resident::kMostSequences))
       ->capture_default_str();
   command->add_option("--rows", flags->rows, "tokens in a step: 1 decodes, more is prefill")
       ->type_name("N")

@@ -10,6 +10,7 @@
 #include "base/built.h"
 #include "engine/cpu_runner.h"
 #include "engine/hopper/runner.h"
+#include "engine/resident/code.h"
 #include "ops/linear/hopper_layout.h"
 #include "program/planner.h"
 
@@ -102,7 +103,7 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                                    options.context, config.name, config.context));
   }
   const bool cuda = options.device.starts_with("cuda");
-  const int most_sequences = cuda ? hopper::kMostSequences : 1;
+  const int most_sequences = cuda ? resident::kMostSequences : 1;
   if (options.sequences < 1 || options.sequences > most_sequences) {
     return usage_error(fmt::format(
         "device {} decodes {} at a time, not {}: run them one after "

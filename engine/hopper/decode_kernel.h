@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "engine/hopper/code.h"
+#include "engine/hopper/launch.h"
 
 namespace weft::hopper {
 

@@ -1,13 +1,14 @@
-// From a program to the codes that the resident kernel executes, and to the order in which each
-// worker's weights are packed. Host code with no CUDA in it: a schedule can be made and looked at
-// on any machine.
+// Hopper as a target of engine/resident/: how a worker's weights are cut into units and packed in
+// the order of their use. Host code with no CUDA in it: it can be made and looked at on any
+// machine.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "base/result.h"
-#include "engine/hopper/code.h"
+#include "engine/hopper/launch.h"
+#include "engine/resident/lower.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "program/planner.h"
@@ -20,16 +21,6 @@ namespace weft::hopper {
 PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv,
                          int64_t sequences = 1);
 
-/// Where things lie in the device's arena, in bytes from its beginning, multiples of 256. The
-/// weights come first, as the checkpoint has them.
-struct Arena {
-  std::vector<int64_t> weights;  ///< [Weights::tensors()]
-  std::vector<int64_t> buffers;  ///< [program.buffers]; Space::worker: worker 0's; -1: not there
-  std::vector<bool> tagged;      ///< [program.buffers]: pairs of elements with their tag
-  std::vector<bool> operands;    ///< [program.buffers]: rows as products take them, see kOperands
-  int64_t worker_bytes = 0;      ///< from one worker's own buffers to the next's
-  int64_t bytes = 0;
-};
 Arena lay_out(const Program& program, const Weights& weights);
 
 /// One unit of a product, to be packed as ops/linear/hopper.cuh says: two runs of rows, of one
@@ -46,17 +37,10 @@ struct PackJob {
   int32_t operation = 0;  ///< in the program
 };
 
-struct Lowered {
-  std::vector<std::vector<Code>> codes;  ///< [worker]
-  std::vector<int64_t> streams;          ///< [worker]: beginning in the packed weights
+struct Lowered : resident::Lowered {
   std::vector<PackJob> pack;
-  int64_t packed_bytes = 0;
-  int64_t plain_bytes = 0;              ///< of the same weights as the checkpoint has them
-  std::vector<uint32_t> event_signals;  ///< [event]
-  ModelShape shape;
   int32_t page_bytes = 0;  ///< of the largest pages
   int32_t scratch_bytes = 0;
-  int32_t most_codes = 0;  ///< of a worker
 };
 
 /// Lowers a decode program (a row a sequence). plain: [program.operations], those whose weights are

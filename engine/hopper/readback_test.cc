@@ -1,4 +1,4 @@
-#include "engine/hopper/readback.h"
+#include "engine/resident/readback.h"
 
 #include <gtest/gtest.h>
 
@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/hopper/lower.h"
 #include "ops/linear/hopper_layout.h"
 
 namespace weft::hopper {

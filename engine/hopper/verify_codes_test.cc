@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/hopper/test_lowered.h"
+#include "ops/linear/hopper_layout.h"
 
 namespace weft::hopper {
 namespace {

@@ -36,7 +36,6 @@ constexpr int page_bytes(bool compressed) { return kPageSlices * weight_slice_by
 // Rows. The operand B of an mma has eight columns. They take the row of one sequence as two bf16
 // that sum to its elements within 2^-17 (the other six are idle, or have other k where a unit is
 // folded), the rows of up to four sequences likewise, or those of up to eight rounded to bf16.
-inline constexpr int kMostSequences = 8;
 /// A kernel is made for at most this many sequences: 1, 4 or 8.
 constexpr int batch_of(int sequences) { return sequences == 1 ? 1 : sequences <= 4 ? 4 : 8; }
 constexpr int row_parts(int batch) { return batch <= 4 ? 2 : 1; }    ///< bf16 to an element

@@ -30,11 +30,26 @@ SUFFIXES = {".h", ".inc", ".cc", ".cu", ".cuh", ".hip"}
 INCLUDE = re.compile(r'^\s*#\s*(?:include|define\s+HWY_TARGET_INCLUDE)\s*(["<])([^">]+)[">]')
 
 
+# Folders of arch/ and engine/, and beginnings of names in ops/.
+TARGETS = ("cpu", "hopper", "cdna")
+
+
+def is_for_a_target(path):
+    """Whether a header is written for one target."""
+    if path.parts[0] == "ops":
+        return path.name.startswith(TARGETS[1:])
+    if path.parts[0] == "arch":
+        return len(path.parts) > 2
+    return path.parts[0] == "engine" and path.parts[1] in TARGETS
+
+
 def names_a_target(file):
-    """Whether this file may include arch/<target>/: only code that is written for a target may,
-    and the rooms that put such code to work. What an operation is (op.h) and what it computes
-    (reference.cc) hold for every target."""
+    """Whether this file may include what is for one target: only code that is written for a target
+    may, and the rooms that put such code to work. What an operation is (op.h) and what it computes
+    (reference.cc) hold for every target, as does what resident kernels have in common."""
     room = file.parts[0]
+    if file.parts[:2] == ("engine", "resident"):
+        return False
     if room == "ops":
         return file.name not in ("op.h", "reference.cc")
     return room in ("arch", "sim", "engine", "serve", "capi", "cli")
@@ -54,11 +69,10 @@ def problem(root, file, quote, target):
     if other != room and other not in ROOMS[room]:
         allowed = ", ".join(r for r in ROOMS if r in ROOMS[room]) or "no other room"
         return f"{room}/ includes {target}, but may include only {allowed}"
-    if other == "arch" and len(path.parts) > 2:
-        if not names_a_target(file):
-            return f"includes {target}, which is for one target, in code that is for all of them"
-        if room == "arch" and len(file.parts) > 2 and file.parts[1] != path.parts[1]:
-            return f"arch/{file.parts[1]}/ includes {target}, which is for another target"
+    if is_for_a_target(path) and not names_a_target(file):
+        return f"includes {target}, which is for one target, in code that is for all of them"
+    if other == room == "arch" and len(path.parts) > 2 < len(file.parts) and file.parts[1] != path.parts[1]:
+        return f"arch/{file.parts[1]}/ includes {target}, which is for another target"
     return None
 
 

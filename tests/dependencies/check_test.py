@@ -63,6 +63,18 @@ class CheckTest(unittest.TestCase):
         self.expect_one(
             {"ops/linear/op.h": '#include "arch/cpu/simd.h"\n'}, "ops/linear/op.h:1: ", "one target"
         )
+        for target in (
+            "arch/hopper/resident.cuh",
+            "engine/hopper/lower.h",
+            "engine/cdna/lower.h",
+            "ops/linear/hopper_layout.h",
+        ):
+            self.expect_one(
+                {"engine/resident/lower.cc": f'#include "{target}"\n'},
+                "engine/resident/lower.cc:1: ",
+                "one target",
+            )
+            self.assertEqual(self.offences({"engine/hopper/lower.cc": f'#include "{target}"\n'}), [])
         self.expect_one(
             {"arch/cpu/simd.h": '#include "arch/hopper/wgmma.h"\n'},
             "arch/cpu/simd.h:1: ",

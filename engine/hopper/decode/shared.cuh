@@ -1,7 +1,7 @@
 // A worker's shared memory in the resident kernel: what every part of it sees.
 #pragma once
 
-#include "engine/hopper/code.h"
+#include "engine/hopper/launch.h"
 #include "ops/linear/hopper.cuh"
 #include "ops/sample/hopper.cuh"
 

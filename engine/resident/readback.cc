@@ -1,4 +1,4 @@
-#include "engine/hopper/readback.h"
+#include "engine/resident/readback.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,12 +6,12 @@
 
 #include "base/check.h"
 #include "base/number.h"
-#include "ops/linear/hopper_layout.h"
 
-namespace weft::hopper {
+namespace weft::resident {
 namespace {
 
-/// A word of two values and a tag: `Tagged` in arch/hopper/resident.cuh, as the host sees it.
+/// A word of two values and a tag as resident kernels exchange them: from the lowest bits, 24 upper
+/// bits of each value and 16 of the tag.
 struct TaggedWord {
   uint64_t bits;
 
@@ -138,4 +138,4 @@ Image decode_buffer(const Program& program, const Arena& arena, BufferId id,
   return image;
 }
 
-}  // namespace weft::hopper
+}  // namespace weft::resident

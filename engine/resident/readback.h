@@ -1,6 +1,5 @@
-// What a diff of the resident kernel against the CPU interpreter needs (engine/subject.h), in host
-// code with no CUDA in it: lists of codes that end at an operation, and the device's buffers as
-// numbers.
+// What a diff of a resident kernel against the CPU interpreter needs (engine/subject.h): lists of
+// codes that end at an operation, and the device's buffers as numbers.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +7,12 @@
 #include <span>
 #include <vector>
 
-#include "engine/hopper/code.h"
-#include "engine/hopper/lower.h"
+#include "engine/resident/arena.h"
+#include "engine/resident/code.h"
 #include "engine/subject.h"
 #include "program/program.h"
 
-namespace weft::hopper {
+namespace weft::resident {
 
 /// The codes of one worker that belong to operations before `end`. Waits name operations before
 /// the waiting one, so all workers' lists cut at the same operation run to their ends.
@@ -28,4 +27,4 @@ std::vector<bool> kept_buffers(const Program& program);
 Image decode_buffer(const Program& program, const Arena& arena, BufferId id,
                     std::span<const std::byte> bytes, uint32_t first_tag);
 
-}  // namespace weft::hopper
+}  // namespace weft::resident

@@ -1,15 +1,16 @@
-// A program as the resident kernel reads it: for each worker (a CTA on an SM) an array of
-// fixed-size codes, which come into its shared memory a few ahead of their use. lower.h makes them;
-// decode_kernel.cu executes them.
+// A program as a resident kernel reads it: for each worker (a CTA on an SM, a workgroup on a CU) an
+// array of fixed-size codes, the same for every target. lower.h makes them; a target says of each
+// product how its weights lie in the worker's stream.
 #pragma once
 
 #include <cstdint>
 
 #include "base/activation.h"
-#include "ops/linear/hopper_layout.h"
 #include "ops/sample/op.h"
 
-namespace weft::hopper {
+namespace weft::resident {
+
+inline constexpr int kMostSequences = 8;
 
 /// A place in device memory, in bytes from the arena's beginning.
 using Place = int64_t;
@@ -27,8 +28,7 @@ enum class Opcode : uint8_t {
 };
 
 /// The number of a code's result in a step, see Launch::first_tag; kPlain: a buffer of plain f32;
-/// kOperands: rows of several sequences as products take them, slice by slice (store_row_quad() in
-/// ops/linear/hopper.cuh).
+/// kOperands: rows of several sequences as the target's products take them.
 using Version = int32_t;
 inline constexpr Version kPlain = -1;
 inline constexpr Version kOperands = -2;
@@ -83,10 +83,9 @@ inline constexpr int kMostSegments = 3;
 enum class RowForm : uint8_t {
   plain,       ///< as it is
   rms_norm,    ///< times the norm's weights, and the sums times its factor
-  layer_norm,  ///< of at most kMostLayerNorm elements
+  layer_norm,  ///< of at most Limits::layer_norm elements
   merged,      ///< of attention's partials
 };
-inline constexpr int kMostLayerNorm = 6144;
 
 /// The rows of all sequences times weights [columns, k] that are in the worker's stream.
 struct ProductCode {
@@ -107,8 +106,8 @@ struct ProductCode {
   RowForm form = RowForm::plain;
   uint8_t accumulate = 0;  ///< to what is in out; of one segment alone
   uint8_t streamed = 0;    ///< rows come slice by slice: kOperands alone
-  uint8_t compressed = 0;  ///< the weights (see ops/linear/hopper_compress.h)
-  uint8_t fold = 0;        ///< of the last unit (see ops/linear/hopper.cuh)
+  uint8_t compressed = 0;  ///< the weights, without loss
+  uint8_t fold = 0;        ///< of the last unit, as the target folds it
   Segment segment[kMostSegments];
 };
 
@@ -148,9 +147,6 @@ struct SampleCode {
   int32_t sequence = 0;
 };
 
-/// Threads that take turns at bringing pages: one alone brings one every 900 cycles or so.
-inline constexpr int kLoaders = 2;
-inline constexpr int kMostPages = 16;  ///< in the ring
 inline constexpr uint32_t kMostTag = 0xffff;
 
 inline constexpr int kMostWaits = 4;
@@ -163,7 +159,7 @@ struct alignas(16) CodeHead {
   uint8_t waits = 0;
   uint8_t signals = 0;
   uint8_t head = 0;                ///< makes or reads logits: not done where the token is forced
-  uint16_t units = 0;              ///< of a product
+  uint16_t units = 0;              ///< of a product: what the target deals its columns in
   uint8_t ends_step = 0;           ///< the worker's last code
   uint8_t segments = 0;            ///< of a product
   uint16_t wait[kMostWaits] = {};  ///< event | kPreviousStep
@@ -234,7 +230,7 @@ struct alignas(16) Draw {
   static constexpr uint32_t kStop = 0x80000000u;
 };
 
-/// One launch: steps of a program.
+/// One launch: steps of a program. A target adds what its kernel wants to know beside.
 struct Launch {
   char* arena = nullptr;
   const Code* codes = nullptr;              ///< all workers' codes
@@ -252,13 +248,7 @@ struct Launch {
   uint32_t first_draw = 1;  ///< of the first step's Draws: 1 or more, and never the same twice
 
   ModelShape shape;
-  int32_t scratch_bytes = 0;    ///< shared memory for rows and attention
-  int32_t most_codes = 0;       ///< of a worker
-  int32_t pages = 0;            ///< in the ring
-  int32_t page_bytes = 0;       ///< from a page to the next
-  int32_t pages_in_flight = 0;  ///< of a loader, while `starved_slots` are free (FlightLimits)
-  int32_t throttled_pages_in_flight = 0;  ///< otherwise
-  int32_t starved_slots = 0;              ///< 0: always as if they were
+  int32_t most_codes = 0;  ///< of a worker
 
   int32_t* tokens = nullptr;  ///< [sequences, capacity + 1]: of each position
   /// Of the first step, by sequence. Below 0, and from the cache's end on, a sequence is
@@ -274,7 +264,7 @@ struct Launch {
   /// [sequences, words]: a bit for each token of the vocabulary: whether it was there already
   /// (repetition penalty).
   uint32_t* seen = nullptr;
-  void* kept = nullptr;   ///< [sequences, vocabulary] uint2: see sample_row()
+  void* kept = nullptr;   ///< [sequences, vocabulary] of 8 bytes: see sample_row()
   Draw* draws = nullptr;  ///< [2, sequences, workers]: of even steps' numbers and of odd ones
   Mailbox* mailbox = nullptr;
   /// Sequences that the host wants ended soon, a bit each. In device memory: the host copies it
@@ -283,7 +273,7 @@ struct Launch {
   uint32_t* stop = nullptr;
   uint32_t ended = 0;  ///< sequences that had ended before the launch, a bit each
   Failure* failure = nullptr;
-  /// Clock of the SM before a code's wait, after it, after the work and after the signal, of the
+  /// The worker's clock before a code's wait, after it, after the work and after the signal, of the
   /// last step: [worker][code of the longest list][4]; null: not wanted.
   int64_t* trace = nullptr;
   int32_t trace_codes = 0;
@@ -291,4 +281,4 @@ struct Launch {
 
 inline constexpr int kCounterStride = 32;  ///< counters lie on cache lines of their own
 
-}  // namespace weft::hopper
+}  // namespace weft::resident

@@ -1,0 +1,26 @@
+// What the resident kernel on Hopper is launched with.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/resident/code.h"
+
+namespace weft::hopper {
+
+using namespace resident;  // NOLINT(google-build-using-namespace): codes are the same everywhere
+
+/// Threads that take turns at bringing pages: one alone brings one every 900 cycles or so.
+inline constexpr int kLoaders = 2;
+inline constexpr int kMostPages = 16;  ///< in the ring
+inline constexpr int kMostLayerNorm = 6144;
+
+struct Launch : resident::Launch {
+  int32_t scratch_bytes = 0;    ///< shared memory for rows and attention
+  int32_t pages = 0;            ///< in the ring
+  int32_t page_bytes = 0;       ///< from a page to the next
+  int32_t pages_in_flight = 0;  ///< of a loader, while `starved_slots` are free (FlightLimits)
+  int32_t throttled_pages_in_flight = 0;  ///< otherwise
+  int32_t starved_slots = 0;              ///< 0: always as if they were
+};
+
+}  // namespace weft::hopper

@@ -1,0 +1,79 @@
+#include "engine/resident/exchange.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "base/check.h"
+#include "program/operands.h"
+
+namespace weft::resident {
+
+std::vector<BufferId> written_by(const Program& program, int32_t operation) {
+  const Operation& writer = program.operations[static_cast<size_t>(operation)];
+  std::vector<BufferId> buffers;
+  if (std::holds_alternative<RopeAnglesOp>(writer.body)) {
+    return buffers;
+  }
+  for (const Operand& operand : operands_of(writer)) {
+    const Buffer& buffer = program.buffers[static_cast<size_t>(operand.buffer)];
+    if (operand.written && buffer.space != Space::kv) {
+      buffers.push_back(operand.buffer);
+    }
+  }
+  return buffers;
+}
+
+int32_t last_writer(const Program& program, BufferId buffer, int32_t operation) {
+  for (int32_t i = operation - 1; i >= 0; --i) {
+    const auto written = written_by(program, i);
+    if (std::find(written.begin(), written.end(), buffer) != written.end()) {
+      return i;
+    }
+  }
+  WEFT_CHECK(false);  // verify() has seen that every read has a write before it
+}
+
+std::vector<bool> operand_buffers(const Program& program) {
+  std::vector<bool> operands(program.buffers.size(), false);
+  for (int32_t i = 0; i < std::ssize(program.operations); ++i) {
+    const auto& body = program.operations[static_cast<size_t>(i)].body;
+    const auto* linear = std::get_if<LinearOp>(&body);
+    const bool made_whole = std::holds_alternative<GatedLinearOp>(body) ||
+                            std::holds_alternative<AttentionCombineOp>(body) ||
+                            (linear != nullptr && linear->activation != Activation::none);
+    for (const BufferId id : written_by(program, i)) {
+      operands[static_cast<size_t>(id)] = made_whole && program.sequences > 1;
+    }
+  }
+  return operands;
+}
+
+std::vector<bool> tagged_buffers(const Program& program, const std::vector<bool>& operands) {
+  std::vector<bool> tagged(program.buffers.size(), false);
+  for (int32_t i = 0; i < std::ssize(program.operations); ++i) {
+    for (const BufferId id : written_by(program, i)) {
+      const Buffer& buffer = program.buffers[static_cast<size_t>(id)];
+      tagged[static_cast<size_t>(id)] =
+          (buffer.space == Space::activation || buffer.space == Space::worker) &&
+          id != program.logits && !operands[static_cast<size_t>(id)];
+    }
+  }
+  return tagged;
+}
+
+std::vector<bool> events_in_data(const Program& program, const std::vector<bool>& tagged) {
+  std::vector<bool> result(program.events.size(), false);
+  for (const auto& worker : program.workers) {
+    for (const Instruction& instruction : worker) {
+      if (instruction.signal != kNone && instruction.signal != program.sampled) {
+        const auto written = written_by(program, instruction.operation);
+        result[static_cast<size_t>(instruction.signal)] =
+            std::all_of(written.begin(), written.end(),
+                        [&](BufferId id) { return tagged[static_cast<size_t>(id)]; });
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace weft::resident

@@ -1,0 +1,491 @@
+#include "engine/resident/lower.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/resident/exchange.h"
+
+namespace weft::resident {
+namespace {
+
+constexpr int64_t kMostEvents = kPreviousStep - 1;
+
+/// Whether an operation has what ModelShape::general names.
+struct IsGeneral {
+  bool operator()(const LayerNormOp& /*op*/) const { return true; }
+  bool operator()(const RmsNormOp& op) const { return op.weight_offset != 0; }
+  bool operator()(const LinearOp& op) const {
+    return op.activation != Activation::none || op.soft_cap > 0;
+  }
+  bool operator()(const GatedLinearOp& op) const { return op.activation != Activation::silu; }
+  bool operator()(const AttentionOp& op) const {
+    return op.soft_cap > 0 || op.weight_offset != 0 || op.unturned > 0;
+  }
+  template <class Op>
+  bool operator()(const Op& /*op*/) const {
+    return false;
+  }
+};
+
+/// Lowers the instructions of one worker.
+class WorkerLowering {
+ public:
+  WorkerLowering(const Program& program, const Weights& weights, const Arena& arena,
+                 const std::vector<bool>& in_data, Target& target, size_t worker, Lowered& out)
+      : program_(program),
+        weights_(weights),
+        arena_(arena),
+        in_data_(in_data),
+        target_(target),
+        limits_(target.limits()),
+        worker_(worker),
+        out_(out) {}
+
+  Status run() {
+    out_.streams.push_back(out_.packed_bytes);
+    for (const Instruction& instruction : program_.workers[worker_]) {
+      WEFT_TRY(lower(instruction));
+    }
+    end_product();
+    if (!codes().empty()) {
+      codes().back().ends_step = 1;
+    }
+    out_.most_codes = std::max(out_.most_codes, static_cast<int32_t>(codes().size()));
+    return {};
+  }
+
+ private:
+  std::vector<Code>& codes() { return out_.codes[worker_]; }
+
+  Status lower(const Instruction& instruction) {
+    const Operation& operation = program_.operations[static_cast<size_t>(instruction.operation)];
+    instruction_ = &instruction;
+    code_ = {};
+    code_.operation = instruction.operation;
+    joined_ = left_to_product_ = false;
+    WEFT_TRY(std::visit(*this, operation.body));
+    for (const Wait& wait : instruction.waits) {
+      const bool begins_step = wait.previous_step && wait.event == program_.sampled;
+      if (!begins_step && !in_data_[static_cast<size_t>(wait.event)]) {
+        waits_.push_back(
+            static_cast<uint16_t>(wait.event | (wait.previous_step ? kPreviousStep : 0)));
+      }
+    }
+    if (left_to_product_) {
+      WEFT_CHECK(instruction.signal == kNone || in_data_[static_cast<size_t>(instruction.signal)]);
+      return {};
+    }
+    Code* code = &code_;
+    if (joined_) {
+      code = &codes().back();
+    } else {
+      if (waits_.size() > static_cast<size_t>(kMostWaits)) {
+        return input_error(fmt::format("{} waits for more events than the {} of the kernel's codes",
+                                       operation.name, kMostWaits));
+      }
+      std::copy(waits_.begin(), waits_.end(), code->wait);
+      code->waits = static_cast<uint8_t>(waits_.size());
+      waits_.clear();
+    }
+    if (instruction.signal != kNone && instruction.signal != program_.sampled &&
+        !in_data_[static_cast<size_t>(instruction.signal)]) {
+      WEFT_CHECK(code->signals < kMostSignals);
+      code->signal[code->signals++] = static_cast<uint16_t>(instruction.signal);
+    }
+    if (!joined_) {
+      codes().push_back(code_);
+    }
+    return {};
+  }
+
+  // Places.
+  Place buffer(BufferId id) const {
+    if (id == kNone) {
+      return kNowhere;
+    }
+    const auto index = static_cast<size_t>(id);
+    const bool own = program_.buffers[index].space == Space::worker;
+    WEFT_CHECK(arena_.buffers[index] >= 0);
+    return arena_.buffers[index] + (own ? static_cast<int64_t>(worker_) * arena_.worker_bytes : 0);
+  }
+  /// The version that this instruction writes to a buffer.
+  Version version(BufferId id) const {
+    return arena_.tagged[static_cast<size_t>(id)]     ? instruction_->operation
+           : arena_.operands[static_cast<size_t>(id)] ? kOperands
+                                                      : kPlain;
+  }
+  /// The version of a buffer that this instruction reads: the last operation's before it that wrote
+  /// it.
+  Version source(BufferId id) const {
+    if (!arena_.tagged[static_cast<size_t>(id)]) {
+      return arena_.operands[static_cast<size_t>(id)] ? kOperands : kPlain;
+    }
+    return last_writer(program_, id, instruction_->operation);
+  }
+  const Tensor& tensor(const WeightRef& ref) const { return weights_.get(ref.role, ref.layer); }
+  int64_t weight_bytes(const WeightRef& ref) const {
+    return arena_.weights[static_cast<size_t>(&tensor(ref) - weights_.tensors().data())];
+  }
+  Result<Place> weight(const WeightRef& ref) const {
+    if (!ref.present) {
+      return kNowhere;
+    }
+    const Tensor& t = tensor(ref);
+    if (t.dtype != DType::bf16) {
+      return input_error(fmt::format("{} is {}: the {} device runs bf16 weights; use --device cpu",
+                                     t.name, name_of(t.dtype), limits_.device));
+    }
+    return weight_bytes(ref);
+  }
+  /// A bias's elements from `column` on.
+  Result<Place> bias(const WeightRef& ref, int64_t column) const {
+    WEFT_ASSIGN(const Place base, weight(ref));
+    return base == kNowhere ? base : base + column * size_of(Element::bf16);
+  }
+
+  /// The tile of a product's out.
+  Result<Segment> segment_of(BufferId out, const WeightRef& bias_ref, int64_t n) const {
+    const Range columns = instruction_->tile;
+    Segment segment;
+    segment.version = version(out);
+    segment.out = buffer(out);
+    if (segment.version != kOperands) {  // columns lie one after the other
+      segment.out += columns.begin * size_of(Element::f32);
+    }
+    WEFT_ASSIGN(segment.bias, bias(bias_ref, columns.begin));
+    segment.columns = static_cast<uint32_t>(columns.size());
+    segment.stride = static_cast<int32_t>(n);
+    return segment;
+  }
+  /// Which of the model's ropes turns attention's heads: that whose angles it reads.
+  int32_t rope_of(const AttentionOp& op) const {
+    for (const Operation& operation : program_.operations) {
+      const auto* angles = std::get_if<RopeAnglesOp>(&operation.body);
+      if (angles != nullptr && angles->cosines == op.cosines && op.unturned < op.head_dim) {
+        return static_cast<int32_t>(angles->rope);
+      }
+    }
+    return -1;
+  }
+  static Splits splits_of(const AttentionOp& op) {
+    return {static_cast<int32_t>(op.splits), static_cast<int32_t>(op.window)};
+  }
+  Status without_kernel(std::string_view what) const {
+    return input_error(fmt::format("{}: the {} device has no kernel for it; use --device cpu", what,
+                                   limits_.device));
+  }
+  Status not_fused() const {
+    return input_error(
+        fmt::format("the {} device runs programs with fused attention", limits_.device));
+  }
+
+  /// What a product reads instead of a row that only exists on the way to it: a normed row, or
+  /// attention's splits merged. The program makes it a buffer of the worker's own.
+  struct InputRow {
+    BufferId made = kNone - 1;  ///< the buffer that is not made
+    RowForm form = RowForm::plain;
+    Place row = kNowhere;
+    Version source = kPlain;
+    Place norm_weight = kNowhere, norm_bias = kNowhere;
+    float epsilon = 0;
+    float weight_offset = 0;
+    Splits splits = {};
+  };
+  void leave_to_product(const InputRow& row) {
+    WEFT_CHECK(program_.buffers[static_cast<size_t>(row.made)].space == Space::worker);
+    input_row_ = row;
+    product_input_ = kNone - 1;  // what follows is not joined to a product of an earlier row
+    left_to_product_ = true;
+  }
+
+  /// When no other product joins the last one.
+  void end_product() {
+    if (product_ < 0) {
+      return;
+    }
+    const int64_t bytes =
+        target_.end_product(codes()[static_cast<size_t>(product_)], out_.packed_bytes);
+    out_.packed_bytes += bytes;
+    product_ = -1;
+  }
+  /// A tile of a product's columns; `up`: of gate and up projections.
+  void add_columns(Code& code, const WeightRef& ref, const WeightRef* up = nullptr) {
+    const Range columns = instruction_->tile;
+    ProductTile tile{.operation = instruction_->operation, .columns = columns};
+    tile.weight = weight_bytes(ref);
+    tile.up = up != nullptr ? weight_bytes(*up) : kNowhere;
+    target_.add_columns(code, tile);
+    out_.plain_bytes += columns.size() * code.product.k * 2 * (up != nullptr ? 2 : 1);
+  }
+  Status begin_product(Opcode opcode, int64_t k, BufferId a) {
+    if (k % 8 != 0) {
+      return input_error(fmt::format(
+          "a product over {} elements: the {} device wants multiples of 8", k, limits_.device));
+    }
+    end_product();
+    const bool made_here = a == input_row_.made;
+    const InputRow row = made_here ? input_row_ : InputRow{.row = buffer(a), .source = source(a)};
+    WEFT_CHECK(row.source != kPlain);
+    ProductCode& product = begin(opcode, code_.product);
+    product.row = row.row;
+    product.form = row.form;
+    product.norm_weight = row.norm_weight;
+    product.norm_bias = row.norm_bias;
+    product.epsilon = row.epsilon;
+    product.weight_offset = row.weight_offset;
+    product.splits = row.splits;
+    product.source = row.source;
+    product.k = static_cast<int32_t>(k);
+    product.first = static_cast<int32_t>(instruction_->tile.begin);
+    product.stream = static_cast<uint32_t>((out_.packed_bytes - out_.streams.back()) / 16);
+    product_input_ = a;
+    product_ = std::ssize(codes());
+    target_.begin_product(code_);
+    return {};
+  }
+  /// Whether a product joins the one before it: the projections of one row follow one another
+  /// without a wait, and are one product as long as units are whole.
+  bool joins_product(const LinearOp& op) {
+    if (codes().empty() || codes().back().opcode != Opcode::linear) {
+      return false;
+    }
+    const Code& code = codes().back();
+    const ProductCode& product = code.product;
+    return instruction_->waits.empty() && product.k == op.k && product_input_ == op.a &&
+           target_.may_join(code, instruction_->operation) && code.segments < kMostSegments &&
+           op.out != program_.logits && op.alpha == 1 && product.alpha == 1 && !op.accumulate &&
+           product.accumulate == 0 && op.activation == Activation::none &&
+           product.activation == Activation::none &&
+           (instruction_->signal == kNone || in_data_[static_cast<size_t>(instruction_->signal)]);
+  }
+  /// Makes the code one of `opcode`, whose fields are `fields` of it.
+  template <class Fields>
+  Fields& begin(Opcode opcode, Fields& fields) {
+    code_.opcode = opcode;
+    return *std::construct_at(&fields);
+  }
+
+ public:
+  Status operator()(const EmbedOp& op) {
+    EmbedCode& embed = begin(Opcode::embed, code_.embed);
+    WEFT_ASSIGN(embed.table, weight(op.table));
+    embed.out = buffer(op.out);
+    embed.version = version(op.out);
+    embed.columns = static_cast<int32_t>(op.columns);
+    embed.scale = op.scale;
+    embed.first = static_cast<int32_t>(instruction_->rows.begin);
+    embed.last = static_cast<int32_t>(instruction_->rows.end);
+    return {};
+  }
+  /// All of the model's ropes, which a step begins with, are one code.
+  Status operator()(const RopeAnglesOp& op) {
+    WEFT_CHECK(op.half == out_.shape.rope_half);
+    joined_ = op.rope > 0;
+    WEFT_CHECK(joined_ == !codes().empty() && op.rope < kMostRopes);
+    if (!joined_) {
+      begin(Opcode::begin_step, code_.begin_step).inverse_frequencies =
+          buffer(op.inverse_frequencies);
+    }
+    BeginStepCode& step = joined_ ? codes().back().begin_step : code_.begin_step;
+    step.scale[op.rope] = op.scale;
+    return {};
+  }
+  Status operator()(const LayerNormOp& op) {
+    if (op.columns > limits_.layer_norm) {
+      return without_kernel(
+          fmt::format("a LayerNorm of {} elements, more than {}", op.columns, limits_.layer_norm));
+    }
+    InputRow row{.made = op.out,
+                 .form = RowForm::layer_norm,
+                 .row = buffer(op.x),
+                 .source = source(op.x),
+                 .epsilon = op.epsilon};
+    WEFT_ASSIGN(row.norm_weight, weight(op.weight));
+    WEFT_ASSIGN(row.norm_bias, weight(op.bias));
+    leave_to_product(row);
+    return {};
+  }
+  Status operator()(const RmsNormOp& op) {
+    WEFT_ASSIGN(const Place norm_weight, weight(op.weight));
+    if (op.residual == kNone) {
+      leave_to_product({.made = op.out,
+                        .form = RowForm::rms_norm,
+                        .row = buffer(op.x),
+                        .source = source(op.x),
+                        .norm_weight = norm_weight,
+                        .epsilon = op.epsilon,
+                        .weight_offset = op.weight_offset});
+      return {};
+    }
+    NormAddCode& norm = begin(Opcode::norm_add, code_.norm_add);
+    norm.x = buffer(op.x);
+    norm.weight = norm_weight;
+    norm.residual = buffer(op.residual);
+    norm.columns = static_cast<int32_t>(op.columns);
+    norm.epsilon = op.epsilon;
+    norm.weight_offset = op.weight_offset;
+    norm.scale = op.scale;
+    norm.source = source(op.x);
+    norm.version = version(op.residual);
+    return {};
+  }
+  Status operator()(const LinearOp& op) {
+    WEFT_ASSIGN(const Segment segment, segment_of(op.out, op.bias, op.n));
+    WEFT_TRY(weight(op.weight));
+
+    joined_ = joins_product(op);
+    Code* code = joined_ ? &codes().back() : &code_;
+    if (!joined_) {
+      WEFT_TRY(begin_product(Opcode::linear, op.k, op.a));
+      code->head = op.out == program_.logits ? 1 : 0;
+      code->product.alpha = op.alpha;
+      code->product.accumulate = op.accumulate ? 1 : 0;
+      code->product.prior = op.accumulate ? source(op.out) : kPlain;
+      code->product.activation = op.activation;
+      code->product.soft_cap = op.soft_cap;
+    }
+    code->product.segment[code->segments++] = segment;
+    add_columns(*code, op.weight);
+    return {};
+  }
+  Status operator()(const GatedLinearOp& op) {
+    const Range columns = instruction_->tile;
+    WEFT_TRY(begin_product(Opcode::gated_linear, op.k, op.a));
+    ProductCode& product = code_.product;
+    WEFT_ASSIGN(product.segment[0], segment_of(op.out, op.gate_bias, op.n));
+    WEFT_ASSIGN(product.up_bias, bias(op.up_bias, columns.begin));
+    WEFT_TRY(weight(op.gate));
+    WEFT_TRY(weight(op.up));
+    product.activation = op.activation;
+    code_.segments = 1;
+    add_columns(code_, op.gate, &op.up);
+    return {};
+  }
+  Status operator()(const RopeAppendOp&) { return not_fused(); }
+  Status operator()(const AttentionOp& op) {
+    if (op.k == kNone) {
+      return not_fused();
+    }
+    AttentionCode& attention = begin(Opcode::attention, code_.attention);
+    attention.q = buffer(op.q);
+    attention.k = buffer(op.k);
+    attention.v = buffer(op.v);
+    attention.keys = buffer(op.keys);
+    attention.values = buffer(op.values);
+    attention.partials = buffer(op.partials);
+    WEFT_ASSIGN(attention.query_norm, weight(op.query_norm));
+    WEFT_ASSIGN(attention.key_norm, weight(op.key_norm));
+    attention.q_version = source(op.q);
+    attention.k_version = source(op.k);
+    attention.v_version = source(op.v);
+    attention.version = version(op.partials);
+    attention.sequence = static_cast<int32_t>(instruction_->rows.begin);
+    attention.first = static_cast<int32_t>(instruction_->tile.begin);
+    attention.last = static_cast<int32_t>(instruction_->tile.end);
+    attention.split = instruction_->split;
+    attention.splits = splits_of(op);
+    attention.scale = op.scale;
+    attention.soft_cap = op.soft_cap;
+    attention.epsilon = op.epsilon;
+    attention.weight_offset = op.weight_offset;
+    attention.rope = rope_of(op);
+    attention.whole_norm = op.whole_norm ? 1 : 0;
+    return {};
+  }
+  Status operator()(const AttentionCombineOp& op) {
+    const AttentionOp& attention = op.attention;
+    if (program_.buffers[static_cast<size_t>(attention.out)].space == Space::worker) {
+      leave_to_product({.made = attention.out,
+                        .form = RowForm::merged,
+                        .row = buffer(attention.partials),
+                        .source = source(attention.partials),
+                        .splits = splits_of(attention)});
+      return {};
+    }
+    CombineCode& combine = begin(Opcode::combine, code_.combine);
+    combine.partials = buffer(attention.partials);
+    combine.out = buffer(attention.out);
+    combine.first = static_cast<int32_t>(instruction_->tile.begin);
+    combine.last = static_cast<int32_t>(instruction_->tile.end);
+    combine.source = source(attention.partials);
+    combine.splits = splits_of(attention);
+    return {};
+  }
+  Status operator()(const RouteOp& /*op*/) { return without_kernel("a mixture of experts"); }
+  Status operator()(const ExpertsUpOp& /*op*/) { return without_kernel("a mixture of experts"); }
+  Status operator()(const ExpertsDownOp& /*op*/) { return without_kernel("a mixture of experts"); }
+  Status operator()(const SampleOp& op) {
+    SampleCode& sample = begin(Opcode::sample, code_.sample);
+    sample.logits = buffer(op.logits);
+    sample.vocabulary = static_cast<int32_t>(op.vocabulary);
+    sample.sequence = static_cast<int32_t>(instruction_->rows.begin);
+    code_.head = 1;
+    return {};
+  }
+
+ private:
+  const Program& program_;
+  const Weights& weights_;
+  const Arena& arena_;
+  const std::vector<bool>& in_data_;
+  Target& target_;
+  const Limits limits_;
+  const size_t worker_;
+  Lowered& out_;
+  const Instruction* instruction_ = nullptr;
+  Code code_;
+  bool joined_ = false;           // to the code before
+  bool left_to_product_ = false;  // no code of its own
+  InputRow input_row_;
+  int64_t product_ = -1;                // the code of a product that others may join; -1: none
+  BufferId product_input_ = kNone - 1;  // of the product before
+  std::vector<uint16_t> waits_;         // of this instruction and of those without a code before it
+};
+
+}  // namespace
+
+Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
+                      const Arena& arena, int64_t capacity, Target& target) {
+  WEFT_CHECK(program.rows == program.sequences && program.sequences <= kMostSequences);
+  const Limits limits = target.limits();
+  if (config.head_dim % 8 != 0 || config.head_dim > limits.head_dim) {
+    return input_error(fmt::format("{} has heads of {}: the {} device runs multiples of 8 up to {}",
+                                   config.name, config.head_dim, limits.device, limits.head_dim));
+  }
+  if (static_cast<int64_t>(program.events.size()) > kMostEvents) {
+    return input_error(fmt::format("{} needs {} events: the kernel's codes name {}", config.name,
+                                   program.events.size(), kMostEvents));
+  }
+  Lowered out;
+  out.codes.resize(program.workers.size());
+  out.shape.sequences = static_cast<int32_t>(program.sequences);
+  out.shape.query_heads = static_cast<int32_t>(config.query_heads);
+  out.shape.kv_heads = static_cast<int32_t>(config.kv_heads);
+  out.shape.group = static_cast<int32_t>(config.query_heads / config.kv_heads);
+  out.shape.head_dim = static_cast<int32_t>(config.head_dim);
+  out.shape.capacity = static_cast<int32_t>(capacity);
+  out.shape.vocabulary = static_cast<int32_t>(config.vocabulary);
+  const Buffer& frequencies = program.buffers[static_cast<size_t>(program.inverse_frequencies)];
+  out.shape.ropes = static_cast<int32_t>(frequencies.rows);
+  out.shape.rope_half = static_cast<int32_t>(frequencies.columns);
+  for (const Operation& operation : program.operations) {
+    out.shape.general |= std::visit(IsGeneral{}, operation.body);
+  }
+  for (const Buffer& buffer : program.buffers) {
+    out.shape.kv_f32 |= buffer.space == Space::kv && buffer.element == Element::f32;
+  }
+  const std::vector<bool> in_data = events_in_data(program, arena.tagged);
+  for (size_t worker = 0; worker < program.workers.size(); ++worker) {
+    WEFT_TRY(WorkerLowering(program, weights, arena, in_data, target, worker, out).run());
+  }
+  for (const Event& event : program.events) {
+    out.event_signals.push_back(static_cast<uint32_t>(event.signals));
+  }
+  return out;
+}
+
+}  // namespace weft::resident

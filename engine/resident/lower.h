@@ -1,0 +1,67 @@
+// From a program to the codes that a resident kernel executes: the order of work, what is waited
+// for, which write is read, who makes what. It knows no target: how a product's weights are cut and
+// packed is the target's to say.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/range.h"
+#include "base/result.h"
+#include "engine/resident/arena.h"
+#include "engine/resident/code.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "program/program.h"
+
+namespace weft::resident {
+
+/// What a target's kernel has forms for.
+struct Limits {
+  std::string_view device;  ///< in messages: "cuda"
+  int64_t head_dim = 0;
+  int64_t layer_norm = 0;  ///< elements
+};
+
+/// Columns of a product that one worker computes.
+struct ProductTile {
+  int32_t operation = 0;
+  Range columns;
+  Place weight = kNowhere;  ///< in the arena, of column 0: bf16 [columns of all, k]
+  Place up = kNowhere;      ///< likewise, of a gated product
+};
+
+/// How a target deals a product's columns and packs their weights. Calls come worker by worker, in
+/// the order in which the worker uses its weights.
+class Target {
+ public:
+  virtual ~Target() = default;
+  virtual Limits limits() const = 0;
+  /// A product begins, of which `k` and where its row comes from are known.
+  virtual void begin_product(Code& code) = 0;
+  /// Whether a product of the same row may follow in the same code.
+  virtual bool may_join(const Code& code, int32_t operation) const = 0;
+  /// Its next columns: sets `units` and what else the kernel wants to know of them.
+  virtual void add_columns(Code& code, const ProductTile& tile) = 0;
+  /// No more of them. `destination`: where in the packed weights they shall lie. Returns the bytes
+  /// that they take, a multiple of 16.
+  virtual int64_t end_product(const Code& code, int64_t destination) = 0;
+};
+
+struct Lowered {
+  std::vector<std::vector<Code>> codes;  ///< [worker]
+  std::vector<int64_t> streams;          ///< [worker]: beginning in the packed weights
+  int64_t packed_bytes = 0;
+  int64_t plain_bytes = 0;              ///< of the same weights as the checkpoint has them
+  std::vector<uint32_t> event_signals;  ///< [event]
+  ModelShape shape;
+  int32_t most_codes = 0;  ///< of a worker
+};
+
+/// Lowers a decode program (a row a sequence). Errors (input): what the kernel has no form for,
+/// weights that are not bf16 among them.
+Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
+                      const Arena& arena, int64_t capacity, Target& target);
+
+}  // namespace weft::resident

@@ -1,0 +1,522 @@
+#include "engine/resident/verify_codes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace weft::resident {
+namespace {
+
+using Clock = std::vector<int32_t>;  // [worker]: codes of it that are certain to be over
+
+void merge(Clock& into, const Clock& from) {
+  for (size_t i = 0; i < into.size(); ++i) {
+    into[i] = std::max(into[i], from[i]);
+  }
+}
+
+/// Bytes of the arena that a code reads or writes. Rows that are operands have a byte an element
+/// here: their layout, the target's, deals elements among sequences.
+struct Piece {
+  int64_t begin = 0;
+  int64_t end = 0;
+  Version version = kPlain;  ///< 0 or more: the tag that is awaited, or written
+  bool write = false;
+};
+
+/// The split of a query's keys, as the kernels cut them (split_keys()).
+struct SplitKeys {
+  int64_t first = 0, last = 0, active = 0;
+
+  SplitKeys(const Splits& splits, int64_t position, int64_t split) {
+    constexpr int64_t kBlock = 64;
+    constexpr int64_t kFewestBlocks = 2;
+    const int64_t end = position + 1;
+    const int64_t begin = splits.window > 0 ? std::max<int64_t>(0, end - splits.window) : 0;
+    const int64_t block = begin / kBlock;
+    const int64_t blocks = (end + kBlock - 1) / kBlock - block;
+    active = std::min<int64_t>(splits.count, (blocks + kFewestBlocks - 1) / kFewestBlocks);
+    const int64_t each = blocks / active;
+    const int64_t more = blocks % active;
+    const int64_t before = block + split * each + std::min(split, more);
+    first = std::max(begin, before * kBlock);
+    last = std::min(end, (before + each + (split < more ? 1 : 0)) * kBlock);
+  }
+};
+
+/// What a code touches in memory that others may, too.
+class Pieces {
+ public:
+  Pieces(const ModelShape& shape, int64_t position) : shape_(shape), position_(position) {}
+
+  /// Reads come first.
+  std::vector<Piece> of(const Code& code, NextToken next) {
+    pieces_.clear();
+    switch (code.opcode) {
+      case Opcode::begin_step:
+        break;
+      case Opcode::embed:
+        rows(code.embed.out, code.embed.first, code.embed.last, code.embed.columns,
+             code.embed.version, true);
+        break;
+      case Opcode::norm_add:
+        norm_add(code.norm_add);
+        break;
+      case Opcode::linear:
+      case Opcode::gated_linear:
+        product(code, code.head != 0 && next == NextToken::forced);
+        break;
+      case Opcode::attention:
+        attention(code.attention);
+        break;
+      case Opcode::combine:
+        partials(code.combine.partials, code.combine.splits, code.combine.source,
+                 {code.combine.first, code.combine.last}, {0, shape_.sequences});
+        add(code.combine.out + int64_t{code.combine.first} * shape_.head_dim,
+            int64_t{code.combine.last - code.combine.first} * shape_.head_dim, kOperands, true);
+        break;
+      case Opcode::sample:
+        if (next == NextToken::sampled) {
+          rows(code.sample.logits, code.sample.sequence, code.sample.sequence + 1,
+               code.sample.vocabulary, kPlain, false);
+        }
+        break;
+    }
+    return pieces_;
+  }
+
+ private:
+  static constexpr int64_t kElement = 4;  // bytes, with its share of the tag
+
+  void add(int64_t begin, int64_t bytes, Version version, bool write) {
+    pieces_.push_back({begin, begin + bytes, version, write});
+  }
+  void rows(Place base, int64_t first, int64_t last, int64_t columns, Version version, bool write) {
+    for (int64_t row = first; row < last; ++row) {
+      add(base + row * columns * kElement, columns * kElement, version, write);
+    }
+  }
+  void norm_add(const NormAddCode& code) {
+    rows(code.x, 0, shape_.sequences, code.columns, code.source, false);
+    rows(code.residual, 0, shape_.sequences, code.columns, code.version, true);
+  }
+  void product(const Code& code, bool skipped) {
+    const ProductCode& product = code.product;
+    if (product.form == RowForm::merged) {
+      partials(product.row, product.splits, product.source, {0, shape_.query_heads}, {0, 1});
+    } else if (product.source == kOperands) {
+      add(product.row, product.k, kOperands, false);
+    } else {
+      rows(product.row, 0, shape_.sequences, product.k, product.source, false);
+    }
+    if (skipped) {
+      return;
+    }
+    for (const bool write : {false, true}) {
+      for (int i = 0; i < code.segments && (write || product.accumulate != 0); ++i) {
+        const Segment& segment = product.segment[i];
+        if (segment.version == kOperands) {
+          add(segment.out + product.first, segment.columns, kOperands, write);
+          continue;
+        }
+        for (int64_t row = 0; row < shape_.sequences; ++row) {
+          add(segment.out + row * segment.stride * kElement, segment.columns * kElement,
+              write ? segment.version : product.prior, write);
+        }
+      }
+    }
+  }
+  /// Splits that have keys, of some query heads: sums, then maxima and totals of all.
+  void partials(Place base, const Splits& splits, Version version, Range heads, Range sequences) {
+    const int64_t active = SplitKeys(splits, position_, 0).active;
+    for (int64_t sequence = sequences.begin; sequence < sequences.end; ++sequence) {
+      for (int64_t head = heads.begin; head < heads.end; ++head) {
+        slots(base, splits, sequence, head, {0, active}, version, false);
+      }
+    }
+  }
+  void slots(Place base, const Splits& splits, int64_t sequence, int64_t head, Range slots,
+             Version version, bool write) {
+    const int64_t all = int64_t{shape_.query_heads} * splits.count;
+    const int64_t sums = base + sequence * all * (shape_.head_dim + 2) * kElement;
+    const int64_t tails = sums + all * shape_.head_dim * kElement;
+    const int64_t first = head * splits.count + slots.begin;
+    add(sums + first * shape_.head_dim * kElement, slots.size() * shape_.head_dim * kElement,
+        version, write);
+    add(tails + first * 2 * kElement, slots.size() * 2 * kElement, version, write);
+  }
+  void attention(const AttentionCode& code) {
+    const SplitKeys keys(code.splits, position_, code.split);
+    if (code.split >= keys.active) {
+      return;
+    }
+    const int64_t dim = shape_.head_dim;
+    const bool own = keys.last == position_ + 1;
+    const bool whole = code.query_norm != kNowhere && code.whole_norm != 0;
+    const auto heads = [&](Place base, int64_t count, Range range, Version version) {
+      add(base + (code.sequence * count + range.begin) * dim * kElement,
+          range.size() * dim * kElement, version, false);
+    };
+    const int64_t group = shape_.group;
+    const Range queries =
+        whole ? Range{0, shape_.query_heads} : Range{code.first * group, code.last * group};
+    const Range own_heads{code.first, code.last};
+    heads(code.q, shape_.query_heads, queries, code.q_version);
+    if (own || whole) {
+      heads(code.k, shape_.kv_heads, whole ? Range{0, shape_.kv_heads} : own_heads, code.k_version);
+    }
+    if (own) {
+      heads(code.v, shape_.kv_heads, own_heads, code.v_version);
+    }
+    const int64_t element = shape_.kv_f32 ? 4 : 2;
+    for (const bool write : {false, true}) {
+      const Range positions = write ? Range{position_, position_ + (own ? 1 : 0)}
+                                    : Range{keys.first, keys.last - (own ? 1 : 0)};
+      for (int64_t head = code.first; head < code.last; ++head) {
+        for (const Place cache : {code.keys, code.values}) {
+          const int64_t row = (code.sequence * shape_.kv_heads + head) * shape_.capacity;
+          add(cache + (row + positions.begin) * dim * element, positions.size() * dim * element,
+              kPlain, write);
+        }
+      }
+    }
+    for (int64_t head = code.first * group; head < code.last * group; ++head) {
+      slots(code.partials, code.splits, code.sequence, head, {code.split, code.split + 1},
+            code.version, true);
+    }
+  }
+
+  const ModelShape& shape_;
+  const int64_t position_;
+  std::vector<Piece> pieces_;
+};
+
+/// What is known of some bytes: their last write, and who has read it since.
+struct Cell {
+  int64_t end = 0;
+  int64_t tag = -1;     ///< step * versions + version; -1: the write has none, or there was none
+  int32_t worker = -1;  ///< that wrote; -1: nobody in these steps
+  int32_t time = 0;     ///< its code, counted from 1
+  std::vector<std::pair<int32_t, int32_t>> readers;  ///< worker, time
+};
+
+class Verifier {
+ public:
+  Verifier(const Lowered& lowered, const Program& program, const StreamBytes& stream_bytes,
+           NextToken next, int64_t position)
+      : lowered_(lowered),
+        program_(program),
+        stream_bytes_(stream_bytes),
+        next_token_(next),
+        position_(position),
+        versions_(std::ssize(program.operations)) {}
+
+  Status run() {
+    const size_t workers = lowered_.codes.size();
+    for (size_t worker = 0; worker < workers; ++worker) {
+      WEFT_TRY(check_list(worker));
+      WEFT_TRY(check_stream(worker));
+    }
+    done_.assign(workers, 0);
+    known_.assign(workers, Clock(workers, 0));
+    visible_.assign(workers, Clock(workers, 0));
+    known_after_.resize(workers);
+    signals_.assign(lowered_.event_signals.size(), 0);
+    event_known_.assign(lowered_.event_signals.size() * kSteps, Clock(workers, 0));
+    event_visible_ = event_known_;
+    published_.resize(kSteps);
+    for (bool progress = true; progress;) {
+      progress = false;
+      for (size_t worker = 0; worker < workers; ++worker) {
+        while (done_[worker] < kSteps * length(worker)) {
+          WEFT_ASSIGN(const bool ran, try_next(worker));
+          if (!ran) {
+            break;
+          }
+          progress = true;
+        }
+      }
+    }
+    for (size_t worker = 0; worker < workers; ++worker) {
+      if (done_[worker] < kSteps * length(worker)) {
+        return fault(worker, "never goes on: what it waits for does not come");
+      }
+    }
+    return {};
+  }
+
+ private:
+  static constexpr int32_t kSteps = 2;
+
+  int32_t length(size_t worker) const {
+    return static_cast<int32_t>(lowered_.codes[worker].size());
+  }
+  const Code& at(size_t worker) const {
+    return lowered_.codes[worker][static_cast<size_t>(done_[worker] % length(worker))];
+  }
+  int32_t step(size_t worker) const { return done_[worker] / length(worker); }
+  Error fault(size_t worker, const std::string& what) const {
+    return fault(worker, at(worker), what);
+  }
+  Error fault(size_t worker, const Code& code, const std::string& what) const {
+    return code_fault(program_, worker, code, what);
+  }
+
+  Status check_list(size_t worker) const {
+    const std::vector<Code>& codes = lowered_.codes[worker];
+    if (codes.empty()) {
+      return input_error(fmt::format("codes of {}: worker {} has none", program_.name, worker));
+    }
+    for (size_t i = 0; i < codes.size(); ++i) {
+      if ((codes[i].opcode == Opcode::begin_step) != (i == 0) ||
+          (codes[i].ends_step != 0) != (i + 1 == codes.size())) {
+        return fault(worker, codes[i], "a step begins or ends within the list");
+      }
+      if (codes[i].opcode == Opcode::sample &&
+          static_cast<size_t>(codes[i].sample.sequence) % lowered_.codes.size() != worker) {
+        return fault(worker, codes[i], "it samples a sequence that others look for elsewhere");
+      }
+      if (i > 0 && codes[i - 1].head != 0 && codes[i].head == 0) {
+        return fault(worker, codes[i], "it follows the head, after which nothing is published");
+      }
+    }
+    return {};
+  }
+  /// The loaders go through the stream without looking at what comes: products must, too.
+  Status check_stream(size_t worker) const {
+    int64_t bytes = 0;
+    for (const Code& code : lowered_.codes[worker]) {
+      if (code.units == 0) {
+        continue;
+      }
+      const int64_t stream = int64_t{code.product.stream} * 16;
+      if (stream != bytes) {
+        return fault(worker, code,
+                     fmt::format("its weights are looked for at byte {} of the "
+                                 "stream, those before end at {}",
+                                 stream, bytes));
+      }
+      bytes += stream_bytes_(code);
+    }
+    const int64_t end =
+        worker + 1 < lowered_.streams.size() ? lowered_.streams[worker + 1] : lowered_.packed_bytes;
+    if (lowered_.streams[worker] + bytes != end) {
+      return fault(worker, lowered_.codes[worker].back(),
+                   fmt::format("the stream has {} bytes, products use {}",
+                               end - lowered_.streams[worker], bytes));
+    }
+    return {};
+  }
+
+  /// Executes the worker's next code if it need not wait. False: it must.
+  Result<bool> try_next(size_t worker) {
+    const Code& code = at(worker);
+    const int32_t now = step(worker);
+    Clock known = known_[worker];
+    Clock visible = visible_[worker];
+    if (code.opcode == Opcode::begin_step && now > 0 && !await_tokens(now - 1, known, visible)) {
+      return false;
+    }
+    const bool eventless = code.head != 0 && next_token_ == NextToken::best;
+    for (int i = 0; i < code.waits && !eventless; ++i) {
+      if (!await_event(code.wait[i], now, known, visible)) {
+        return false;
+      }
+    }
+    const std::vector<Piece> pieces = Pieces(lowered_.shape, position_ + now).of(code, next_token_);
+    for (const Piece& piece : pieces) {
+      if (!piece.write && piece.version >= 0) {
+        WEFT_ASSIGN(const bool there, await_tag(worker, piece, tag(now, piece.version), known));
+        if (!there) {
+          return false;
+        }
+      }
+    }
+    known_[worker] = std::move(known);
+    visible_[worker] = std::move(visible);
+    const int32_t time = ++done_[worker];
+    known_[worker][worker] = visible_[worker][worker] = time;
+    for (const Piece& piece : pieces) {
+      WEFT_TRY(touch(worker, code, piece, now, time));
+    }
+    known_after_[worker].push_back(known_[worker]);
+    for (int i = 0; i < code.signals && !eventless; ++i) {
+      signal(code.signal[i], worker);
+    }
+    publish(worker, code, now);
+    return true;
+  }
+
+  int64_t tag(int32_t step, Version version) const { return step * versions_ + version; }
+
+  bool await_event(uint16_t wait, int32_t now, Clock& known, Clock& visible) const {
+    const auto event = static_cast<size_t>(wait & ~kPreviousStep);
+    const int32_t steps = now + ((wait & kPreviousStep) != 0 ? 0 : 1);
+    if (signals_[event] < static_cast<int64_t>(steps) * lowered_.event_signals[event]) {
+      return false;
+    }
+    if (steps > 0) {
+      const size_t index = event * kSteps + static_cast<size_t>(steps - 1);
+      merge(known, event_known_[index]);
+      merge(visible, event_visible_[index]);
+    }
+    return true;
+  }
+  void signal(uint16_t event, size_t worker) {
+    const auto of_step = signals_[event]++ / lowered_.event_signals[event];
+    const size_t index =
+        event * kSteps + static_cast<size_t>(std::min<int64_t>(of_step, kSteps - 1));
+    merge(event_known_[index], known_[worker]);
+    merge(event_visible_[index], visible_[worker]);
+  }
+
+  /// What workers have published of a step's next tokens.
+  struct Published {
+    std::map<size_t, std::pair<Clock, Clock>> by_worker;  ///< known and visible
+  };
+  /// By the publisher, or by who samples. It has fenced what the worker wrote before the head.
+  void publish(size_t worker, const Code& code, int32_t now) {
+    const bool last = done_[worker] % length(worker) == 0;
+    const bool head = code.head != 0 && code.units > 0;
+    auto& published = published_[static_cast<size_t>(now)].by_worker;
+    if (next_token_ != NextToken::best) {
+      if (code.opcode == Opcode::sample) {
+        published[worker] = {known_[worker], visible_[worker]};
+      }
+      return;
+    }
+    if (head || (last && !published.contains(worker))) {
+      Clock visible = visible_[worker];
+      visible[worker] -= head ? 1 : 0;
+      published[worker] = {known_[worker], std::move(visible)};
+    }
+  }
+  bool await_tokens(int32_t of_step, Clock& known, Clock& visible) const {
+    const auto& published = published_[static_cast<size_t>(of_step)].by_worker;
+    const size_t workers = lowered_.codes.size();
+    const bool all = next_token_ == NextToken::best;
+    const size_t wanted = all ? workers : static_cast<size_t>(lowered_.shape.sequences);
+    for (size_t i = 0; i < wanted; ++i) {
+      const auto from = published.find(i % workers);
+      if (from == published.end()) {
+        return false;
+      }
+      merge(known, from->second.first);
+      merge(visible, from->second.second);
+    }
+    return true;
+  }
+
+  /// Whether all of a piece carries a tag. A later one: it came too late.
+  Result<bool> await_tag(size_t worker, const Piece& piece, int64_t wanted, Clock& known) {
+    for (auto cell = cut(piece.begin, piece.end); cell != cells_.end() && cell->first < piece.end;
+         ++cell) {
+      if (cell->second.tag > wanted) {
+        return fault(worker, "what it reads is overwritten before it has read it");
+      }
+      if (cell->second.tag != wanted) {
+        return false;
+      }
+      merge(known, known_after_of(cell->second));
+    }
+    return true;
+  }
+  /// Of a writer, when it had written. A code that is being executed has no entry yet: its own.
+  const Clock& known_after_of(const Cell& cell) const {
+    return known_after_[static_cast<size_t>(cell.worker)][static_cast<size_t>(cell.time - 1)];
+  }
+
+  /// Records an access, and holds it against those before.
+  Status touch(size_t worker, const Code& code, const Piece& piece, int32_t now, int32_t time) {
+    const auto by = static_cast<int32_t>(worker);
+    for (auto cell = cut(piece.begin, piece.end); cell != cells_.end() && cell->first < piece.end;
+         ++cell) {
+      Cell& seen = cell->second;
+      const Clock& order = piece.version < 0 && !piece.write ? visible_[worker] : known_[worker];
+      const auto may_be_late = [&](int32_t other, int32_t their_time) {
+        return other >= 0 && other != by && order[static_cast<size_t>(other)] < their_time;
+      };
+      if (may_be_late(seen.worker, seen.time)) {
+        return fault(worker, code,
+                     fmt::format("it {} what worker {} may still be writing",
+                                 piece.write ? "writes" : "reads", seen.worker));
+      }
+      if (!piece.write) {
+        if (seen.worker < 0 && piece.version == kOperands) {
+          return fault(worker, code, "it reads what nobody has written");
+        }
+        seen.readers.emplace_back(by, time);
+        continue;
+      }
+      for (const auto& [reader, read_time] : seen.readers) {
+        if (may_be_late(reader, read_time)) {
+          return fault(worker, code,
+                       fmt::format("it overwrites what worker {} may not have read", reader));
+        }
+      }
+      const int64_t end = seen.end;
+      seen = {end, piece.version >= 0 ? tag(now, piece.version) : -1, by, time, {}};
+    }
+    return {};
+  }
+  /// The first cell of a range, all of which has cells with no others in between.
+  std::map<int64_t, Cell>::iterator cut(int64_t begin, int64_t end) {
+    const auto split = [&](int64_t at) {
+      auto after = cells_.upper_bound(at);
+      if (after == cells_.begin()) {
+        return;
+      }
+      auto before = std::prev(after);
+      if (before->first < at && at < before->second.end) {
+        Cell rest = before->second;
+        before->second.end = at;
+        cells_.emplace(at, std::move(rest));
+      }
+    };
+    split(begin);
+    split(end);
+    auto next = cells_.lower_bound(begin);
+    for (int64_t at = begin; at < end;) {
+      if (next == cells_.end() || next->first > at) {
+        Cell hole;
+        hole.end = next == cells_.end() ? end : std::min(end, next->first);
+        next = cells_.emplace(at, std::move(hole)).first;
+      }
+      at = next->second.end;
+      ++next;
+    }
+    return cells_.lower_bound(begin);
+  }
+
+  const Lowered& lowered_;
+  const Program& program_;
+  const StreamBytes& stream_bytes_;
+  const NextToken next_token_;
+  const int64_t position_;
+  const int64_t versions_;
+  std::vector<int32_t> done_;                       // [worker]: codes executed
+  std::vector<Clock> known_, visible_;              // [worker]: what is over; whose writes it sees
+  std::vector<std::vector<Clock>> known_after_;     // [worker][code]
+  std::vector<int64_t> signals_;                    // [event]
+  std::vector<Clock> event_known_, event_visible_;  // [event, step]
+  std::vector<Published> published_;                // [step]
+  std::map<int64_t, Cell> cells_;                   // by first byte
+};
+
+}  // namespace
+
+Error code_fault(const Program& program, size_t worker, const Code& code, std::string_view what) {
+  const Operation& operation = program.operations[static_cast<size_t>(code.operation)];
+  return input_error(fmt::format("codes of {}: worker {}, {} of layer {}: {}", program.name, worker,
+                                 operation.name, operation.layer, what));
+}
+
+Status verify_codes(const Lowered& lowered, const Program& program, const StreamBytes& stream_bytes,
+                    NextToken next, int64_t position) {
+  return Verifier(lowered, program, stream_bytes, next, position).run();
+}
+
+}  // namespace weft::resident
