@@ -25,6 +25,7 @@ __extension__ using Integer = __int128;
 
 class Value;
 class Object;
+class Dict;
 using List = std::vector<Value>;
 
 /// A list, a tuple, or what `map`, `select` and the like give: a sequence that can be gone through
@@ -36,23 +37,6 @@ struct Sequence {
   size_t weight = 0;
   int depth = 1;
   bool consumed = false;  ///< of a generator
-};
-
-/// Members in the order in which they came.
-class Dict {
- public:
-  const Value* find(const Value& key) const;
-  const Value* find(std::string_view key) const;
-  /// Keeps the place of a key that is there.
-  void set(Value key, Value value);
-  const std::vector<std::pair<Value, Value>>& members() const { return members_; }
-  size_t size() const { return members_.size(); }
-
- private:
-  friend class Value;
-  std::vector<std::pair<Value, Value>> members_;
-  size_t weight_ = 0;
-  int depth_ = 1;
 };
 
 class Value {
@@ -122,6 +106,23 @@ class Value {
                             DictPointer, ObjectPointer>;
   explicit Value(Data data) : data_(std::move(data)) {}
   Data data_;
+};
+
+/// Members in the order in which they came.
+class Dict {
+ public:
+  const Value* find(const Value& key) const;
+  const Value* find(std::string_view key) const;
+  /// Keeps the place of a key that is there.
+  void set(Value key, Value value);
+  const std::vector<std::pair<Value, Value>>& members() const { return members_; }
+  size_t size() const { return members_.size(); }
+
+ private:
+  friend class Value;
+  std::vector<std::pair<Value, Value>> members_;
+  size_t weight_ = 0;
+  int depth_ = 1;
 };
 
 /// The arguments of a call.
