@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "base/result.h"
@@ -23,6 +24,11 @@ class BatchRunner {
   BatchRunner& operator=(const BatchRunner&) = delete;
   virtual ~BatchRunner() = default;
 
+  /// A sequence has the pages of `table` from now on, until it leaves. Those of its prompt that are
+  /// full may be in tables of others too, and hold what was fed of it.
+  virtual void enter(const int32_t* table) { (void)table; }
+  virtual void leave(const int32_t* table) { (void)table; }
+
   /// Feeds tokens of a prompt (1 to most_fed()) at positions `first` onward: their keys and values
   /// go to the cache, the same bits however a prompt is cut. Positions up to kFedBeyond behind the
   /// last may be written too: the table has an entry for them, PagePool::kNoPage where the sequence
@@ -30,14 +36,26 @@ class BatchRunner {
   static constexpr int64_t kFedBeyond = 16;
   virtual Status feed(std::span<const int32_t> tokens, int64_t first, const int32_t* table) = 0;
   /// Feeds each row's token (1 to most_rows() rows). Rows may be consecutive tokens of one
-  /// sequence. Returns logits [rows.size()][vocabulary], which the caller may change, until the
-  /// next call. A row's bits depend on no other row.
+  /// sequence, on the CPU. Returns logits [rows.size()][vocabulary], which the caller may change,
+  /// until the next call. A row's bits depend on no other row.
   virtual Result<std::span<float>> step(std::span<const StepRow> rows) = 0;
+  /// Feeds each row's token, rows of different sequences, and then, up to most_steps() in all, what
+  /// has the best logit after it: on_best gets those tokens as they come, a row's in order, and
+  /// says whether the row is to go on.
+  using OnBest = std::function<bool(size_t row, int32_t token)>;
+  virtual Status run(std::span<const StepRow> rows, int64_t steps, const OnBest& on_best);
+  /// 0: the runner takes one step at a time.
+  virtual int64_t most_steps() const { return 0; }
   /// Copies a page of every layer.
   virtual Status copy_page(int32_t from, int32_t to) = 0;
 
   virtual int64_t most_fed() const = 0;
   virtual int64_t most_rows() const = 0;
 };
+
+inline Status BatchRunner::run(std::span<const StepRow> /*rows*/, int64_t /*steps*/,
+                               const OnBest& /*on_best*/) {
+  return usage_error("this runner takes one step at a time");
+}
 
 }  // namespace weft

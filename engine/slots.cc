@@ -11,11 +11,15 @@
 #include <numeric>
 
 #include "arch/cpu/threads.h"
+#include "base/built.h"
 #include "base/divide.h"
 #include "base/pages.h"
 #include "engine/cpu_batch_runner.h"
 #include "engine/draft.h"
+#include "engine/hopper/batch_runner.h"
+#include "engine/hopper/prefill_plan.h"
 #include "engine/page_pool.h"
+#include "ops/linear/hopper_layout.h"
 #include "ops/token_logprob/op.h"
 
 namespace weft {
@@ -25,6 +29,8 @@ using Clock = std::chrono::steady_clock;
 
 // A chunk while nobody waits for a step.
 constexpr int64_t kIdleChunk = 512;
+// Steps that a runner takes at once while a prompt waits to be fed.
+constexpr int64_t kStepsWhileOthersWait = 2;
 // Tokens that a page must have in common to be copied rather than computed.
 constexpr int64_t kWorthCopying = 8;
 
@@ -50,6 +56,11 @@ struct Sequence {
   /// All of the prompt but its last token is fed in chunks; that one is the first step's row.
   int64_t to_feed() const { return prompt_size() - 1; }
   bool running() const { return fed >= to_feed(); }
+  /// Whether its tokens are the ones with the best logits, and nothing else is asked of those.
+  bool takes_best() const {
+    return request.sampling.temperature == 0 && request.sampling.repetition_penalty == 1 &&
+           !request.adjust && !request.want_logprob && request.logprobs == 0;
+  }
   std::span<const int32_t> part(int64_t begin, int64_t end) const {
     return std::span(tokens).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
   }
@@ -102,10 +113,18 @@ class Slots::Impl {
   Status feed_chunk(Sequence& sequence, int64_t chunk);
   Status decode(const OnToken& on_token, const OnEnd& on_end);
   Status run_turns(std::span<Turn> turns, const OnToken& on_token, const OnEnd& on_end);
+  /// Several steps of sequences whose tokens are all the best ones.
+  Status run_best(std::span<const Turn> turns, const OnToken& on_token, const OnEnd& on_end);
   std::span<const int32_t> draft(Sequence& sequence, int64_t most);
-  /// Takes a row's token; false: the sequence has ended.
-  bool take(Sequence& sequence, std::span<float> logits, const OnToken& on_token,
+  /// Draws a row's token and takes it; false: the sequence has ended.
+  bool draw(Sequence& sequence, std::span<float> logits, const OnToken& on_token,
             const OnEnd& on_end);
+  bool ends(const Sequence& sequence, int32_t token) const;
+  /// `event` may have log-probabilities.
+  bool take(Sequence& sequence, int32_t token, TokenEvent event, const OnToken& on_token,
+            const OnEnd& on_end);
+  /// Makes an ended sequence's place in active_ empty.
+  void drop(const Sequence& sequence);
   void rate(const Request& request, std::span<const float> logits, TokenEvent& event) const;
   void end(Sequence& sequence, Stop stop, const OnEnd& on_end);
   void publish_status();
@@ -166,7 +185,7 @@ Status complete(const ModelConfig& config, SlotsOptions& options) {
   if (options.pages < 0 || options.pages > kMostPages) {
     return cannot_have("pages", options.pages, 1, kMostPages);
   }
-  if (options.prefill_chunk < 1 || options.prefill_chunk > kMostChunk) {
+  if (options.prefill_chunk < 0 || options.prefill_chunk > kMostChunk) {
     return cannot_have("tokens of a prefill chunk", options.prefill_chunk, 1, kMostChunk);
   }
   if (options.queue < 1) {
@@ -176,6 +195,9 @@ Status complete(const ModelConfig& config, SlotsOptions& options) {
     return cannot_have("drafted tokens", options.draft, 0, kMostDraft);
   }
   options.context = options.context > 0 ? options.context : context;
+  if (options.prefill_chunk == 0) {
+    options.prefill_chunk = options.device == "cpu" ? kChunk : kCudaChunk;
+  }
   options.prefill_chunk = round_up(options.prefill_chunk, kKvPage);
   return {};
 }
@@ -204,21 +226,29 @@ Result<std::unique_ptr<Slots>> Slots::create(ModelConfig config,
 
 namespace {
 
-/// A CpuBatchRunner with the model that it runs.
+/// A runner with the model that it runs.
 class OwningRunner : public BatchRunner {
  public:
   OwningRunner(const ModelConfig& config, Weights weights)
       : config_(config), weights_(std::move(weights)) {}
-  Status open(const CpuBatchRunner::Options& options) {
-    WEFT_ASSIGN(runner_, CpuBatchRunner::create(config_, weights_, options));
+  /// `make(config, weights)`: of what stays.
+  template <class Make>
+  Status open(const Make& make) {
+    WEFT_ASSIGN(runner_, make(config_, weights_));
     return {};
   }
+  void enter(const int32_t* table) override { runner_->enter(table); }
+  void leave(const int32_t* table) override { runner_->leave(table); }
   Status feed(std::span<const int32_t> tokens, int64_t first, const int32_t* table) override {
     return runner_->feed(tokens, first, table);
   }
   Result<std::span<float>> step(std::span<const StepRow> rows) override {
     return runner_->step(rows);
   }
+  Status run(std::span<const StepRow> rows, int64_t steps, const OnBest& on_best) override {
+    return runner_->run(rows, steps, on_best);
+  }
+  int64_t most_steps() const override { return runner_->most_steps(); }
   Status copy_page(int32_t from, int32_t to) override { return runner_->copy_page(from, to); }
   int64_t most_fed() const override { return runner_->most_fed(); }
   int64_t most_rows() const override { return runner_->most_rows(); }
@@ -226,16 +256,34 @@ class OwningRunner : public BatchRunner {
  private:
   const ModelConfig config_;
   Weights weights_;
-  std::unique_ptr<CpuBatchRunner> runner_;
+  std::unique_ptr<BatchRunner> runner_;
 };
+
+Status check_cuda(const SlotsOptions& options) {
+  if constexpr (!built::kCuda) {
+    return device_error(
+        fmt::format("device {} cannot be had: this build has no CUDA kernels", options.device));
+  }
+  if (options.slots > hopper::kMostSequences) {
+    return usage_error(fmt::format("{} slots cannot be had on {}: use 1 to {}", options.slots,
+                                   options.device, hopper::kMostSequences));
+  }
+  if (options.draft > 0) {
+    return usage_error(fmt::format("{} drafts no tokens: use cpu, or no --draft", options.device));
+  }
+  if (options.prefill_chunk > hopper::kChunkRows) {
+    return cannot_have("tokens of a prefill chunk", options.prefill_chunk, 1, hopper::kChunkRows);
+  }
+  return {};
+}
 
 }  // namespace
 
 Result<std::unique_ptr<Slots>> Slots::create(ModelConfig config, Weights weights,
                                              const SlotsOptions& options) {
-  if (options.device != "cpu") {
-    return usage_error(fmt::format("device {} has no slots yet: sequences come and go on cpu alone",
-                                   options.device));
+  const bool cuda = options.device.starts_with("cuda");
+  if (options.device != "cpu" && !cuda) {
+    return usage_error(fmt::format("device {} has no slots: use cpu, or cuda", options.device));
   }
   if (options.workers < 0 || options.workers > 4096) {
     return cannot_have("workers", options.workers, 1, 4096);
@@ -247,10 +295,36 @@ Result<std::unique_ptr<Slots>> Slots::create(ModelConfig config, Weights weights
   SlotsOptions completed = options;
   WEFT_TRY(complete(config, completed));
   const DType kv = options.kv.value_or(default_kv(config, weights));
-  completed.pages = options.pages > 0 ? options.pages : default_pages(config, completed, kv);
   const bool round = options.round_activations.value_or(default_round_activations(config));
   auto runner = std::make_unique<OwningRunner>(config, std::move(weights));
-  WEFT_TRY(runner->open({.workers = options.workers > 0 ? options.workers : cpu::usable_cpus(),
+  if (cuda) {
+    WEFT_TRY(check_cuda(completed));
+    completed.pages =
+        options.pages > 0 ? options.pages : options.slots * ceil_div(completed.context, kKvPage);
+    if constexpr (built::kCuda) {
+      WEFT_TRY(runner->open([&](const ModelConfig& own, const Weights& kept) {
+        return hopper::create_batch_runner(own, kept,
+                                           {.runner = {.device = options.device,
+                                                       .workers = options.workers,
+                                                       .capacity = completed.context,
+                                                       .sequences = static_cast<int>(options.slots),
+                                                       .kv = kv,
+                                                       .round_activations = round,
+                                                       .compress_weights = options.compress_weights,
+                                                       .weights_seed = options.weights_seed},
+                                            .chunk = completed.prefill_chunk},
+                                           completed.pages);
+      }));
+    }
+    return create(std::move(config), std::move(runner), completed);
+  }
+  completed.pages = options.pages > 0 ? options.pages : default_pages(config, completed, kv);
+  WEFT_TRY(runner->open(
+      [&](const ModelConfig& own, Weights& kept) -> Result<std::unique_ptr<BatchRunner>> {
+        WEFT_ASSIGN(auto made,
+                    CpuBatchRunner::create(
+                        own, kept,
+                        {.workers = options.workers > 0 ? options.workers : cpu::usable_cpus(),
                          .capacity = completed.context,
                          .pages = completed.pages,
                          .kv = kv,
@@ -258,6 +332,8 @@ Result<std::unique_ptr<Slots>> Slots::create(ModelConfig config, Weights weights
                          .quantise_activations = options.quantise_activations,
                          .most_fed = std::max(completed.prefill_chunk, kIdleChunk),
                          .compress_weights = options.compress_weights}));
+        return std::unique_ptr<BatchRunner>(std::move(made));
+      }));
   return create(std::move(config), std::move(runner), completed);
 }
 
@@ -366,6 +442,7 @@ bool Slots::Impl::enter(Sequence& sequence) {
   while (sequence.pages < needed) {
     sequence.table[static_cast<size_t>(sequence.pages++)] = pool_.take();
   }
+  runner_->enter(sequence.table.data());
   if (options_.draft > 0) {
     const int64_t places = options_.draft_memory / options_.slots / int64_t{sizeof(int32_t)};
     sequence.drafter.emplace(std::min(places, 2 * options_.context));
@@ -496,7 +573,48 @@ Status Slots::Impl::decode(const OnToken& on_token, const OnEnd& on_end) {
   return {};
 }
 
+void Slots::Impl::drop(const Sequence& sequence) {
+  std::find_if(active_.begin(), active_.end(), [&](const auto& each) {
+    return each.get() == &sequence;
+  })->reset();
+}
+
+Status Slots::Impl::run_best(std::span<const Turn> turns, const OnToken& on_token,
+                             const OnEnd& on_end) {
+  int64_t left = 0;
+  rows_.clear();
+  for (const Turn& turn : turns) {
+    const Sequence& sequence = *turn.sequence;
+    left = std::max(left, sequence.limit - sequence.reported);
+    rows_.push_back(
+        {sequence.tokens.back(), static_cast<int32_t>(sequence.fed), sequence.table.data()});
+  }
+  // Who joins waits for the launch to end.
+  const bool joins = !queue_.empty() || std::any_of(active_.begin(), active_.end(), [](auto& each) {
+    return each != nullptr && !each->running();
+  });
+  const int64_t steps = joins ? std::min<int64_t>(left, kStepsWhileOthersWait)
+                              : std::min(left, runner_->most_steps());
+  now_.steps += steps;
+  WEFT_TRY(runner_->run(rows_, steps, [&](size_t row, int32_t token) {
+    Sequence& sequence = *turns[row].sequence;
+    ++now_.rows;
+    ++sequence.fed;
+    const bool more = take(sequence, token, {}, on_token, on_end);
+    if (!more) {
+      drop(sequence);
+    }
+    return more;
+  }));
+  return {};
+}
+
 Status Slots::Impl::run_turns(std::span<Turn> turns, const OnToken& on_token, const OnEnd& on_end) {
+  const bool best = std::all_of(turns.begin(), turns.end(),
+                                [](const Turn& turn) { return turn.sequence->takes_best(); });
+  if (best && runner_->most_steps() > 0) {
+    return run_best(turns, on_token, on_end);
+  }
   int64_t spare = runner_->most_rows() - std::ssize(turns);
   rows_.clear();
   for (Turn& turn : turns) {
@@ -523,7 +641,7 @@ Status Slots::Impl::run_turns(std::span<Turn> turns, const OnToken& on_token, co
     // A draft's row is of the answer while the draft is what was drawn.
     do {
       ++sequence.fed;
-      going_on = take(sequence, logits.subspan((turn.first + taken) * vocabulary, vocabulary),
+      going_on = draw(sequence, logits.subspan((turn.first + taken) * vocabulary, vocabulary),
                       on_token, on_end);
       ++taken;
     } while (going_on && taken < turn.count &&
@@ -531,9 +649,7 @@ Status Slots::Impl::run_turns(std::span<Turn> turns, const OnToken& on_token, co
     const size_t drafted = turn.count - 1;
     now_.accepted += static_cast<int64_t>(taken) - 1;
     if (!going_on) {
-      std::find_if(active_.begin(), active_.end(), [&](const auto& each) {
-        return each.get() == &sequence;
-      })->reset();
+      drop(sequence);
     } else if (drafted > 0) {
       constexpr double kMemory = 0.75;
       const double right = static_cast<double>(taken - 1) / static_cast<double>(drafted);
@@ -575,7 +691,7 @@ void Slots::Impl::rate(const Request& request, std::span<const float> logits,
   }
 }
 
-bool Slots::Impl::take(Sequence& sequence, std::span<float> logits, const OnToken& on_token,
+bool Slots::Impl::draw(Sequence& sequence, std::span<float> logits, const OnToken& on_token,
                        const OnEnd& on_end) {
   const Request& request = sequence.request;
   const bool rated = request.want_logprob || request.logprobs > 0;
@@ -591,21 +707,32 @@ bool Slots::Impl::take(Sequence& sequence, std::span<float> logits, const OnToke
                                      .history = sequence.tokens,
                                      .draw = static_cast<uint64_t>(sequence.fed)},
                                     {scratch_.data(), scratch_.size()});
-  sequence.tokens.push_back(token);
+  TokenEvent event;
+  event.token = token;
+  if (rated && !ends(sequence, token)) {
+    rate(request, raw_, event);
+  }
+  return take(sequence, token, std::move(event), on_token, on_end);
+}
+
+bool Slots::Impl::ends(const Sequence& sequence, int32_t token) const {
   const auto among = [&](const std::vector<int32_t>& ids) {
     return std::find(ids.begin(), ids.end(), token) != ids.end();
   };
-  if ((request.eos == Eos::ends && among(config_.eos)) || among(request.stop_ids)) {
+  return (sequence.request.eos == Eos::ends && among(config_.eos)) ||
+         among(sequence.request.stop_ids);
+}
+
+bool Slots::Impl::take(Sequence& sequence, int32_t token, TokenEvent event, const OnToken& on_token,
+                       const OnEnd& on_end) {
+  sequence.tokens.push_back(token);
+  if (ends(sequence, token)) {
     end(sequence, Stop::eos, on_end);
     return false;
   }
-  TokenEvent event;
   event.id = sequence.id;
   event.token = token;
   event.first = sequence.reported == 0;
-  if (rated) {
-    rate(request, raw_, event);
-  }
   ++sequence.reported;
   ++now_.new_tokens;
   on_token(event);
@@ -617,6 +744,9 @@ bool Slots::Impl::take(Sequence& sequence, std::span<float> logits, const OnToke
 }
 
 void Slots::Impl::end(Sequence& sequence, Stop stop, const OnEnd& on_end) {
+  if (sequence.pages > 0) {
+    runner_->leave(sequence.table.data());
+  }
   // The last pages first: what others may have in common goes last.
   for (int64_t i = sequence.pages; i-- > 0;) {
     pool_.release(sequence.table[static_cast<size_t>(i)]);

@@ -27,8 +27,9 @@ struct SlotsOptions {
   int64_t slots = 8;    ///< requests that are answered at once, 1 to kMostSlots
   int64_t context = 0;  ///< positions of a sequence at most; 0: the model's
   int64_t pages = 0;    ///< of kKvPage positions; 0: a context for each slot, as memory allows
-  int64_t prefill_chunk = 128;  ///< tokens of a prompt fed between two steps while others wait
-  int64_t queue = 1024;         ///< requests that wait for a slot at most
+  /// Tokens of a prompt fed between two steps while others wait; 0: kChunk, on cuda kCudaChunk.
+  int64_t prefill_chunk = 0;
+  int64_t queue = 1024;  ///< requests that wait for a slot at most
   bool share_prefixes = true;
   int64_t draft = 0;  ///< tokens drafted for a step of a sequence (engine/draft.h); 0: none
   int64_t draft_memory = int64_t{64} << 20;  ///< bytes for drafts' places, of all slots
@@ -36,9 +37,12 @@ struct SlotsOptions {
   std::optional<bool> round_activations = {};
   bool quantise_activations = false;
   std::optional<bool> compress_weights = {};
+  uint64_t weights_seed = 0;  ///< of weights that are only described
 };
 
 inline constexpr int64_t kMostSlots = 64;
+inline constexpr int64_t kChunk = 128;
+inline constexpr int64_t kCudaChunk = 512;
 
 struct Request {
   std::vector<int32_t> prompt;  ///< at least one token

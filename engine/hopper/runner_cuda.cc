@@ -14,8 +14,10 @@
 #include "arch/hopper/handle.h"
 #include "arch/hopper/limits.h"
 #include "engine/hopper/decode_kernel.h"
+#include "engine/hopper/kv_pages.h"
 #include "engine/hopper/lower.h"
 #include "engine/hopper/prefill.h"
+#include "engine/hopper/rows.h"
 #include "engine/hopper/weights_kernel.h"
 #include "engine/resident/readback.h"
 #include "model/layer.h"
@@ -74,7 +76,7 @@ class SideStream {
   StreamHandle stream_;
 };
 
-class HopperRunner : public Runner, public Subject {
+class HopperRunner : public Runner, public Subject, public Rows {
  public:
   HopperRunner(const ModelConfig& config, const Weights& weights, const RunnerOptions& options)
       : config_(config), weights_(weights), options_(options) {}
@@ -103,6 +105,14 @@ class HopperRunner : public Runner, public Subject {
   Result<std::optional<int32_t>> run(int32_t token, int64_t position, int32_t end) override;
   bool keeps(BufferId id) const override { return kept_buffers(program_)[static_cast<size_t>(id)]; }
   Result<Image> read(BufferId id, size_t worker) override;
+
+  // As Rows.
+  Status feed(int row, Tokens tokens, int64_t first, int64_t rows) override;
+  Status run_rows(std::span<const RowStep> rows, int64_t steps, const OnToken& on_token) override;
+  Status copy_logits(int row, float* to) override;
+  std::vector<char*> caches() const override;
+  Device& device() override { return *device_; }
+  bool has_prefill() const { return prefill_ != nullptr; }
 
  private:
   Status make_program(int units);
@@ -390,6 +400,16 @@ Status HopperRunner::upload_codes() {
   return {};
 }
 
+std::vector<char*> HopperRunner::caches() const {
+  std::vector<char*> places;
+  for (size_t i = 0; i < program_.buffers.size(); ++i) {
+    if (program_.buffers[i].space == Space::kv) {
+      places.push_back(launch_.arena + arena_.buffers[i]);
+    }
+  }
+  return places;
+}
+
 Status HopperRunner::make_prefill() {
   if (!refuse_prefill(config_, weights_).empty()) {
     return {};
@@ -397,11 +417,7 @@ Status HopperRunner::make_prefill() {
   PrefillPlaces places;
   places.weights = launch_.arena;
   places.weight_places = arena_.weights;
-  for (size_t i = 0; i < program_.buffers.size(); ++i) {
-    if (program_.buffers[i].space == Space::kv) {
-      places.caches.push_back(launch_.arena + arena_.buffers[i]);
-    }
-  }
+  places.caches = caches();
   places.inverse_frequencies = reinterpret_cast<const float*>(
       launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)]);
   WEFT_ASSIGN(prefill_, Prefill::create(config_, weights_, std::move(places),
@@ -730,7 +746,40 @@ Result<Image> HopperRunner::read(BufferId id, size_t worker) {
   return decode_buffer(program_, arena_, id, bytes, launch_.first_tag);
 }
 
-/// A runner for either of the two roles.
+Status HopperRunner::feed(int row, Tokens tokens, int64_t first, int64_t rows) {
+  WEFT_TRY(device_->upload(tokens_of(row) + first, tokens.data(), tokens.size_bytes()));
+  return prefill_->feed(tokens_of(row), first, first + rows, row);
+}
+
+Status HopperRunner::run_rows(std::span<const RowStep> rows, int64_t steps,
+                              const OnToken& on_token) {
+  static_assert(TokenList::kMost >= kMostSequences);
+  TokenList list;
+  ended_ = all_sequences();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    sequences_[i].position = rows[i].position;
+    if (rows[i].live) {
+      ended_ &= ~(1u << i);
+      list.token[list.count] = rows[i].token;
+      list.place[list.count] = tokens_of(static_cast<int>(i)) + rows[i].position - launch_.tokens;
+      ++list.count;
+    }
+  }
+  const auto stream = static_cast<cudaStream_t>(device_->stream().native);
+  WEFT_TRY(check(launch_set_tokens(list, launch_.tokens, stream), "writing tokens"));
+  return run(steps, 0, {}, on_token);
+}
+
+Status HopperRunner::copy_logits(int row, float* to) {
+  const auto bytes = static_cast<size_t>(config_.vocabulary) * sizeof(float);
+  const char* place = launch_.arena + arena_.buffers[static_cast<size_t>(program_.logits)];
+  return check(
+      cudaMemcpyAsync(to, place + static_cast<size_t>(row) * bytes, bytes, cudaMemcpyDeviceToHost,
+                      static_cast<cudaStream_t>(device_->stream().native)),
+      "copying logits");
+}
+
+/// A runner for any of its roles.
 Result<std::unique_ptr<HopperRunner>> make_runner(const ModelConfig& config, const Weights& weights,
                                                   const RunnerOptions& options) {
   auto runner = std::make_unique<HopperRunner>(config, weights, options);
@@ -753,6 +802,19 @@ Result<std::unique_ptr<Subject>> create_subject(const ModelConfig& config, const
     return *runner->refusal();
   }
   return std::unique_ptr<Subject>(std::move(runner));
+}
+
+Result<std::unique_ptr<Rows>> create_rows(const ModelConfig& config, const Weights& weights,
+                                          const RunnerOptions& options) {
+  WEFT_ASSIGN(std::unique_ptr<HopperRunner> runner, make_runner(config, weights, options));
+  if (runner->refusal()) {
+    return *runner->refusal();
+  }
+  if (!runner->has_prefill()) {
+    return input_error(fmt::format("{} has no slots on {}: {}", config.name, options.device,
+                                   refuse_prefill(config, weights)));
+  }
+  return std::unique_ptr<Rows>(std::move(runner));
 }
 
 }  // namespace weft::hopper

@@ -1,0 +1,26 @@
+// BatchRunner on a Hopper GPU: up to eight sequences that come and go, each in a row of the
+// resident kernel with a cache of its own, where its positions lie one after the other. Pages hold
+// what has been fed of prompts, for others that begin alike: they are copied on the device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/batch_runner.h"
+#include "engine/hopper/runner.h"
+
+namespace weft::hopper {
+
+struct BatchRunnerOptions {
+  RunnerOptions runner;  ///< sequences: slots; capacity: positions of a sequence
+  int64_t chunk = 512;   ///< tokens of a prompt that are fed at once: a multiple of kKvPage
+};
+
+/// `pages`: that can be used, or what memory allows; what there are, afterwards. Errors: as
+/// create_runner(), and input where prompts cannot be fed by chunks.
+Result<std::unique_ptr<BatchRunner>> create_batch_runner(const ModelConfig& config,
+                                                         const Weights& weights,
+                                                         const BatchRunnerOptions& options,
+                                                         int64_t& pages);
+
+}  // namespace weft::hopper

@@ -1,0 +1,45 @@
+// The rows of the resident kernel, each moved by itself: what sequences that come and go need of
+// the runner (batch_runner.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "arch/device.h"
+#include "engine/hopper/runner.h"
+
+namespace weft::hopper {
+
+/// A row of a launch.
+struct RowStep {
+  int64_t position = 0;  ///< of its first step; of a row that is not live, what the caches hold
+                         ///< from there on is overwritten
+  int32_t token = 0;     ///< that the first step feeds
+  bool live = false;
+};
+
+class Rows {
+ public:
+  virtual ~Rows() = default;
+
+  /// Feeds tokens of a prompt at positions `first` onward, of `rows` rows (at most kChunkRows; what
+  /// follows the tokens may be any). Launches and returns.
+  virtual Status feed(int row, std::span<const int32_t> tokens, int64_t first, int64_t rows) = 0;
+  /// Runs steps: on_token gets each token that has the best logit as it is drawn, and says whether
+  /// the row is to go on. `rows`: [sequences].
+  virtual Status run_rows(std::span<const RowStep> rows, int64_t steps,
+                          const Runner::OnToken& on_token) = 0;
+  /// Copies a live row's logits of the last step [vocabulary]; launches and returns. `to`: pinned.
+  virtual Status copy_logits(int row, float* to) = 0;
+  /// In the order of the program's buffers: [sequences][kv_heads][capacity][head_dim] each.
+  virtual std::vector<char*> caches() const = 0;
+  virtual Device& device() = 0;
+};
+
+/// Errors: as create_runner(), and input where prompts cannot be fed by chunks.
+Result<std::unique_ptr<Rows>> create_rows(const ModelConfig& config, const Weights& weights,
+                                          const RunnerOptions& options);
+
+}  // namespace weft::hopper

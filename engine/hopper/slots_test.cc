@@ -1,0 +1,179 @@
+// Slots on a GPU, or on the interpreter of its kernels: requests that come and go get what each
+// gets on the CPU, or, where rows are rounded, what each gets alone.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "arch/device.h"
+#include "engine/slots.h"
+#include "ops/matrix.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kVocabulary = 64;
+
+ModelConfig tiny() {
+  ModelConfig config = preset("llama-3.2-1b").value();
+  config.layers = 2;
+  config.hidden = 128;
+  config.query_heads = 4;
+  config.kv_heads = 2;
+  config.head_dim = 32;
+  config.ffn = 96;
+  config.vocabulary = kVocabulary;
+  config.context = 256;
+  config.rope_scaling = {};
+  config.eos = {3};
+  return config;
+}
+
+class RandomRequests {
+ public:
+  explicit RandomRequests(uint64_t seed) : random_(seed) {
+    for (auto& beginning : beginnings_) {
+      beginning = tokens(150);
+    }
+  }
+  int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
+  std::vector<int32_t> tokens(int64_t count) {
+    std::vector<int32_t> result;
+    for (int64_t i = 0; i < count; ++i) {
+      result.push_back(static_cast<int32_t>(4 + below(kVocabulary - 4)));
+    }
+    return result;
+  }
+  Request next() {
+    Request request;
+    const auto& beginning = beginnings_[static_cast<size_t>(below(2))];
+    request.prompt.assign(beginning.begin(), beginning.begin() + below(150));
+    const std::vector<int32_t> rest = tokens(1 + below(20));
+    request.prompt.insert(request.prompt.end(), rest.begin(), rest.end());
+    request.max_tokens = 1 + below(10);
+    // Most launches are of several steps, of the best tokens.
+    if (below(4) == 0) {
+      request.sampling = {.temperature = 0.8f, .seed = random_()};
+    }
+    request.eos = below(2) == 0 ? Eos::ends : Eos::ignore;
+    if (below(3) == 0) {
+      request.stop_ids = tokens(3);
+    }
+    return request;
+  }
+
+ private:
+  std::mt19937_64 random_;
+  std::vector<int32_t> beginnings_[2];
+};
+
+struct Answer {
+  std::vector<int32_t> tokens;
+  Stop stop = Stop::caller;
+  bool ended = false;
+};
+
+std::map<RequestId, Answer> run(Slots& slots, const std::function<bool()>& between = {}) {
+  std::map<RequestId, Answer> answers;
+  for (;;) {
+    const auto more = slots.step(
+        [&](const TokenEvent& event) { answers[event.id].tokens.push_back(event.token); },
+        [&](const EndEvent& event) {
+          answers[event.id].stop = event.stop;
+          answers[event.id].ended = true;
+        });
+    EXPECT_TRUE(more.ok()) << more.error().message;
+    if (!more.ok() || (!(between && between()) && !*more)) {
+      return answers;
+    }
+  }
+}
+
+class HopperSlots : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto device = open_device("cuda"); !device.ok()) {
+      GTEST_SKIP() << device.error().message;
+    }
+  }
+
+  static std::unique_ptr<Slots> make(SlotsOptions options, bool round) {
+    options.kv = round ? DType::bf16 : DType::f32;
+    options.round_activations = round;
+    auto slots = Slots::create(tiny(), Weights::generate(tiny(), 7, 2).value(), options);
+    EXPECT_TRUE(slots.ok()) << slots.error().message;
+    return std::move(*slots);
+  }
+
+  /// Requests that come and go on `slots`, each held against what it gets alone on `alone`.
+  static void compare(Slots& alone, Slots& crowded, int64_t count, uint64_t seed) {
+    RandomRequests random(seed);
+    std::map<RequestId, Answer> expected;
+    std::map<RequestId, bool> cancelled;
+    int64_t submitted = 0;
+    const auto submit_some = [&] {
+      for (int64_t i = random.below(4); i > 0 && submitted < count; --i, ++submitted) {
+        const Request request = random.next();
+        const RequestId id = crowded.submit(request).value();
+        EXPECT_TRUE(alone.submit(request).ok());
+        expected[id] = run(alone).begin()->second;
+        if (random.below(6) == 0) {
+          const auto earlier = static_cast<RequestId>(1 + random.below(static_cast<int64_t>(id)));
+          crowded.cancel(earlier);
+          cancelled[earlier] = true;
+        }
+      }
+      return submitted < count;
+    };
+    submit_some();
+    std::map<RequestId, Answer> answers = run(crowded, submit_some);
+    for (const auto& [id, answer] : expected) {
+      SCOPED_TRACE("request " + std::to_string(id));
+      Answer& got = answers[id];
+      EXPECT_TRUE(got.ended);
+      if (cancelled.contains(id) && got.stop == Stop::caller) {
+        ASSERT_LE(got.tokens.size(), answer.tokens.size());
+        EXPECT_TRUE(std::equal(got.tokens.begin(), got.tokens.end(), answer.tokens.begin()));
+      } else {
+        EXPECT_EQ(got.tokens, answer.tokens);
+        EXPECT_EQ(got.stop, answer.stop);
+      }
+    }
+    const SlotsStatus status = crowded.status();
+    EXPECT_EQ(status.pages_used, 0);
+    EXPECT_EQ(status.running + status.joining + status.queued, 0);
+    EXPECT_GT(status.cached_tokens, 0);
+    EXPECT_GT(status.prefill_pauses.count, 0);
+  }
+};
+
+TEST_F(HopperSlots, AnswersAreTheCpus) {
+  const auto alone = make({.workers = 1, .slots = 1}, false);
+  const auto crowded =
+      make({.device = "cuda", .workers = 3, .slots = 3, .pages = 10, .prefill_chunk = 64}, false);
+  compare(*alone, *crowded, 24, 1);
+}
+
+// More than four rows are rounded to bf16 where they meet weights, whoever else is there.
+TEST_F(HopperSlots, AnswersDoNotDependOnTheCompany) {
+  const SlotsOptions options{
+      .device = "cuda", .workers = 3, .slots = 6, .pages = 20, .prefill_chunk = 64};
+  SlotsOptions unshared = options;
+  unshared.share_prefixes = false;
+  const auto alone = make(unshared, true);
+  const auto crowded = make(options, true);
+  compare(*alone, *crowded, 24, 2);
+}
+
+TEST_F(HopperSlots, RefusesInASentence) {
+  const auto refusal = [](const SlotsOptions& options) {
+    const auto slots = Slots::create(tiny(), Weights::generate(tiny(), 7, 2).value(), options);
+    return slots.ok() ? std::string() : slots.error().message;
+  };
+  EXPECT_EQ(refusal({.device = "cuda", .slots = 9}), "9 slots cannot be had on cuda: use 1 to 8");
+  EXPECT_EQ(refusal({.device = "cuda", .draft = 2}),
+            "cuda drafts no tokens: use cpu, or no --draft");
+}
+
+}  // namespace
+}  // namespace weft
