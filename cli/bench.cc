@@ -184,12 +184,13 @@ void add_bench(CLI::App& app, Action& action) {
   command->add_option("--json", flags->json, "Also write the figures to this file (-: stdout)");
   declare_device(*command, flags->device);
   add_bench_decode(*command, action);
+  add_bench_load(*command, action);
 #ifdef WEFT_WITH_SIM
   add_bench_kernel(*command, action);
 #endif
   command->callback([flags, command, &action] {
     if (!command->get_subcommands().empty()) {
-      return;  // bench decode, bench kernel
+      return;  // bench decode, load, kernel
     }
     action = [flags]() -> Result<int> {
       WEFT_ASSIGN(const std::unique_ptr<Device> device, operations_device(flags->device));
