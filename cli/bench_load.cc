@@ -49,6 +49,7 @@ struct LoadFigures {
   int64_t tokens = 0;
   double seconds = 0;  ///< from the first arrival to the last end
   int64_t most_pages = 0;
+  std::map<RequestId, std::vector<int32_t>> answers;
 };
 
 /// `share` of the values are at most this (nearest rank).
@@ -168,6 +169,7 @@ Result<LoadFigures> Load::measure(int64_t count) {
     client.last = now;
     ++client.tokens;
     ++figures.tokens;
+    figures.answers[event.id].push_back(event.token);
   };
   const auto on_end = [&](const EndEvent& event) {
     const Client& client = clients_.at(event.id);
@@ -272,6 +274,10 @@ nlohmann::ordered_json Load::json(const LoadFigures& figures) const {
                   {"most_used", figures.most_pages},
                   {"evicted", status.pages_evicted}};
   out["cached_tokens"] = status.cached_tokens;
+  // The same seed asks the same, whoever answers and in whatever company.
+  for (const auto& [id, tokens] : figures.answers) {
+    out["answers"].push_back(tokens);
+  }
   out["drafted"] = status.drafted;
   out["accepted"] = status.accepted;
   return out;

@@ -19,7 +19,7 @@
 #include "engine/hopper/batch_runner.h"
 #include "engine/hopper/prefill_plan.h"
 #include "engine/page_pool.h"
-#include "ops/linear/hopper_layout.h"
+#include "engine/resident/code.h"
 #include "ops/token_logprob/op.h"
 
 namespace weft {
@@ -264,9 +264,9 @@ Status check_cuda(const SlotsOptions& options) {
     return device_error(
         fmt::format("device {} cannot be had: this build has no CUDA kernels", options.device));
   }
-  if (options.slots > hopper::kMostSequences) {
+  if (options.slots > resident::kMostSequences) {
     return usage_error(fmt::format("{} slots cannot be had on {}: use 1 to {}", options.slots,
-                                   options.device, hopper::kMostSequences));
+                                   options.device, resident::kMostSequences));
   }
   if (options.draft > 0) {
     return usage_error(fmt::format("{} drafts no tokens: use cpu, or no --draft", options.device));
