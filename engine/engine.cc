@@ -130,6 +130,9 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
   }
   state->rounds = kv == DType::bf16 || options.quantise_activations ||
                   ((dtype == DType::bf16 || is_fp8(dtype)) && round_activations);
+  if (cuda && options.quantise_activations) {
+    return usage_error("activations are quantised to fp8 on the cpu alone: use --device cpu");
+  }
   if (cuda) {
     if constexpr (built::kCuda) {
       WEFT_ASSIGN(state->runner,

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/resident/code.h"
+#include "ops/linear/hopper_layout.h"
 
 namespace weft::hopper {
 
@@ -13,6 +14,11 @@ using namespace resident;  // NOLINT(google-build-using-namespace): codes are th
 inline constexpr int kLoaders = 2;
 inline constexpr int kMostPages = 16;  ///< in the ring
 inline constexpr int kMostLayerNorm = 6144;
+
+/// How the weights of a product's code lie in the stream.
+constexpr StreamForm form_of(const Code& code) {
+  return static_cast<StreamForm>(code.product.weights);
+}
 
 struct Launch : resident::Launch {
   int32_t scratch_bytes = 0;    ///< shared memory for rows and attention

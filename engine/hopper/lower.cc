@@ -19,36 +19,43 @@ class Units : public Target {
         out_(out) {}
 
   Limits limits() const override {
-    return {.device = "cuda", .head_dim = 256, .layer_norm = kMostLayerNorm};
+    return {.device = "cuda", .head_dim = 256, .layer_norm = kMostLayerNorm, .fp8 = true};
   }
-  void begin_product(Code& code) override {
-    const bool compressed = is_compressed(code.operation);
-    code.product.compressed = compressed ? 1 : 0;
-    out_.page_bytes = std::max(out_.page_bytes, page_bytes(compressed));
+  void begin_product(Code& code, const Tensor& weight) override {
+    const StreamForm form = stream_form(code.operation, weight);
+    code.product.weights = static_cast<uint8_t>(form);
+    out_.page_bytes = std::max(out_.page_bytes, page_bytes(form));
   }
   /// As long as units are whole.
-  bool may_join(const Code& code, int32_t operation) const override {
-    return code.product.fold == 0 && (code.product.compressed != 0) == is_compressed(operation);
+  bool may_join(const Code& code, int32_t operation, const Tensor& weight) const override {
+    return code.product.fold == 0 && form_of(code) == stream_form(operation, weight);
   }
   void add_columns(Code& code, const ProductTile& tile) override {
     constexpr int64_t kHalf = kUnitColumns / 2;
-    const bool gated = tile.up != kNowhere;
+    const bool gated = tile.up.tensor != nullptr;
     const int64_t unit = gated ? kHalf : kUnitColumns;
     const Range columns = tile.columns;
     ProductCode& product = code.product;
-    const int64_t row_bytes = int64_t{product.k} * 2;
+    const WeightScales& scales = tile.weight.tensor->scales;
+    const int64_t row_bytes = product.k * static_cast<int64_t>(size_of(tile.weight.tensor->dtype));
+    // What folded units have of k side by side must have one scale.
+    const bool folds = !several_ && scales.scaling != Scaling::block;
     code.units = static_cast<uint16_t>(code.units + units_of(columns.size(), unit));
-    product.fold = static_cast<uint8_t>(several_ ? 0 : last_fold(columns.size(), unit));
+    product.fold = static_cast<uint8_t>(folds ? last_fold(columns.size(), unit) : 0);
     for (int64_t c = columns.begin; c < columns.end; c += unit) {
       PackJob job;
       job.k = product.k;
       job.fold = static_cast<int16_t>(c + unit < columns.end ? 0 : product.fold);
-      job.compressed = product.compressed;
+      job.form = form_of(code);
+      job.grid = grid_of(scales);
       job.operation = tile.operation;
       const int64_t most = kHalf >> job.fold;
       for (const int half : {0, 1}) {
         const int64_t first = !gated && half == 1 ? c + most : c;
-        job.source[half] = (gated && half == 1 ? tile.up : tile.weight) + first * row_bytes;
+        const PlacedWeight& weight = gated && half == 1 ? tile.up : tile.weight;
+        job.source[half] = weight.place + first * row_bytes;
+        job.scales[half] = weight.scales;
+        job.first_row[half] = static_cast<int32_t>(first);
         job.rows[half] = static_cast<int32_t>(std::clamp<int64_t>(columns.end - first, 0, most));
       }
       units_.push_back(job);
@@ -58,7 +65,7 @@ class Units : public Target {
   int64_t end_product(const Code& code, int64_t destination) override {
     const ProductCode& product = code.product;
     const int64_t slices = slices_of(product.k);
-    const int64_t slice_bytes = weight_slice_bytes(product.compressed != 0);
+    const int64_t slice_bytes = weight_slice_bytes(form_of(code));
     for (int i = 0; i < code.units; ++i) {
       const int block = i / kBlockUnits * kBlockUnits;  // its first unit
       PackJob& job = units_[static_cast<size_t>(i)];
@@ -72,7 +79,12 @@ class Units : public Target {
   }
 
  private:
-  bool is_compressed(int32_t operation) const { return !plain_[static_cast<size_t>(operation)]; }
+  /// How a product's weights lie in the stream.
+  StreamForm stream_form(int32_t operation, const Tensor& weight) const {
+    return is_fp8(weight.dtype)                     ? StreamForm::fp8
+           : plain_[static_cast<size_t>(operation)] ? StreamForm::plain
+                                                    : StreamForm::compressed;
+  }
   /// How a product's rows come: shared memory for all of what a worker would have to make again.
   void place_rows(ProductCode& product) {
     int64_t slices = row_slices(product.k, product.fold);
@@ -107,7 +119,8 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
   options.kv = kv;
   options.columns = kUnitColumns;
   options.gated_columns = kUnitColumns / 2;
-  options.fewest_columns = sequences > 1 ? kUnitColumns : kUnitColumns >> kMostFold;
+  const bool folds = sequences == 1 && config.quantization.weights != Scaling::block;
+  options.fewest_columns = folds ? kUnitColumns >> kMostFold : kUnitColumns;
   options.attention_tasks = options.workers;
   options.fuse_attention = true;
   return options;

@@ -11,6 +11,8 @@
 #include "engine/resident/lower.h"
 #include "model/config.h"
 #include "model/weights.h"
+#include "ops/linear/hopper_fp8.h"
+#include "ops/linear/hopper_layout.h"
 #include "program/planner.h"
 #include "program/program.h"
 
@@ -26,14 +28,17 @@ Arena lay_out(const Program& program, const Weights& weights);
 /// One unit of a product, to be packed as ops/linear/hopper.cuh says: two runs of rows, of one
 /// weight or of gate and up, that fill half of it each.
 struct PackJob {
-  int64_t source[2] = {};   ///< in the arena: the first row
-  int64_t destination = 0;  ///< in the packed weights: of the block's first slice
-  int32_t rows[2] = {};     ///< that there are; the others are zero
+  int64_t source[2] = {};     ///< in the arena: the first row
+  int64_t scales[2] = {};     ///< in the arena: of the weight, where it has some
+  int64_t destination = 0;    ///< in the packed weights: of the block's first slice
+  int32_t first_row[2] = {};  ///< of the weight
+  int32_t rows[2] = {};       ///< that there are; the others are zero
   int32_t k = 0;
   int32_t first = 0;   ///< the unit's first slice in the block
   int32_t slices = 0;  ///< of the block
   int16_t fold = 0;
-  int16_t compressed = 0;
+  StreamForm form = StreamForm::plain;
+  ScaleGrid grid = {};    ///< which scale is whose
   int32_t operation = 0;  ///< in the program
 };
 
@@ -44,8 +49,8 @@ struct Lowered : resident::Lowered {
 };
 
 /// Lowers a decode program (a row a sequence). plain: [program.operations], those whose weights are
-/// not compressed. Errors (input): what the kernel has no form for, weights that are not bf16 among
-/// them.
+/// not compressed. Errors (input): what the kernel has no form for, weights in other formats than
+/// bf16 and, of products, e4m3fn among them.
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
                       const Arena& arena, int64_t capacity, const std::vector<bool>& plain);
 

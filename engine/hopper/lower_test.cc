@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/hopper/test_lowered.h"
+#include "model/quantization.h"
 #include "ops/linear/hopper_layout.h"
 #include "program/verify.h"
 
@@ -479,17 +480,17 @@ TEST(Lower, SlicesFillTheStreams) {
           if (code.units == 0) {
             continue;
           }
-          const bool compressed = code.product.compressed != 0;
-          EXPECT_EQ(compressed, !plain[static_cast<size_t>(code.operation)]);
-          EXPECT_LE(page_bytes(compressed), lowered->page_bytes);
+          const StreamForm form = form_of(code);
+          EXPECT_EQ(form == StreamForm::compressed, !plain[static_cast<size_t>(code.operation)]);
+          EXPECT_LE(page_bytes(form), lowered->page_bytes);
           EXPECT_EQ(lowered->streams[worker] + int64_t{code.product.stream} * 16, end) << name;
-          const int64_t bytes = weight_slice_bytes(compressed);
+          const int64_t bytes = weight_slice_bytes(form);
           for (int unit = 0; unit < code.units; ++unit, ++job) {
             const int block = unit / kBlockUnits * kBlockUnits;
             const SliceRuns runs = block_runs(code.product.k, code.units, code.product.fold, block);
             const PackJob& packed = lowered->pack.at(job);
             EXPECT_EQ(packed.fold, unit + 1 == code.units ? code.product.fold : 0);
-            EXPECT_EQ(packed.compressed != 0, compressed);
+            EXPECT_EQ(packed.form, form);
             EXPECT_EQ(packed.slices, runs.slices());
             EXPECT_EQ(packed.first, (unit - block) * slices_of(code.product.k));
             EXPECT_EQ(packed.destination, end + block * slices_of(code.product.k) * bytes);
@@ -510,6 +511,78 @@ TEST(Lower, SlicesFillTheStreams) {
       EXPECT_EQ(std::ssize(begins), slices);
     }
   }
+}
+
+/// Products of weights in eight bits have their form, units know whose scale is whose, and what is
+/// scaled in blocks is not folded.
+TEST(Lower, WeightsInEightBitsComeWithTheirScales) {
+  for (const char* format : {"fp8-block", "fp8-row", "fp8-tensor"}) {
+    ModelConfig config = preset("qwen3-0.6b").value();
+    config.layers = 2;
+    config.tied_head = false;
+    config.quantization = quantization_of(format).value();
+    const Weights weights = Weights::describe(config);
+    const Program program =
+        plan(config, weights, plan_options(config, kSms, kCapacity, DType::bf16));
+    const Arena arena = lay_out(program, weights);
+    const auto lowered = lower(program, config, weights, arena, kCapacity,
+                               std::vector<bool>(program.operations.size()));
+    ASSERT_TRUE(lowered.ok()) << lowered.error().message;
+    const bool blocks = config.quantization.weights == Scaling::block;
+    size_t job = 0;
+    int64_t rows = 0;
+    for (const auto& codes : lowered->codes) {
+      for (const Code& code : codes) {
+        if (code.units == 0) {
+          continue;
+        }
+        EXPECT_EQ(form_of(code), code.head != 0 ? StreamForm::compressed : StreamForm::fp8);
+        EXPECT_TRUE(!blocks || code.head != 0 || code.product.fold == 0);
+        for (int unit = 0; unit < code.units; ++unit, ++job) {
+          const PackJob& packed = lowered->pack.at(job);
+          for (int half = 0; half < 2 && code.head == 0; ++half) {
+            // The tensor that the unit's first row lies in.
+            size_t index = arena.weights.size() - 1;
+            while (arena.weights[index] > packed.source[half]) {
+              --index;
+            }
+            const Tensor& tensor = weights.tensors()[index];
+            EXPECT_EQ(packed.scales[half], arena.scales[index]);
+            EXPECT_EQ(packed.source[half],
+                      arena.weights[index] + packed.first_row[half] * tensor.columns());
+            if (packed.rows[half] > 0) {
+              const int64_t row = packed.first_row[half] + packed.rows[half] - 1;
+              const int64_t block = (tensor.columns() - 1) / kScaleBlock;
+              const float first = 0;
+              const WeightScales scales{tensor.scales.scaling, &first, tensor.scales.row_stride};
+              const auto expected = scales.of_row(row) - scales.data + block * scales.step();
+              EXPECT_EQ(packed.grid.index(row, block), expected);
+              EXPECT_LT(expected, tensor.scale_count());
+              rows += packed.rows[half];
+            }
+          }
+        }
+      }
+    }
+    EXPECT_EQ(rows, config.layers * (config.query_size() + 2 * config.kv_size() +
+                                     2 * config.hidden + 2 * config.ffn));
+  }
+}
+
+TEST(Lower, RefusesToQuantiseActivations) {
+  ModelConfig config = preset("llama-3.2-1b").value();
+  config.layers = 1;
+  config.quantization = quantization_of("fp8-row").value();
+  const Weights weights = Weights::describe(config);
+  PlanOptions options = plan_options(config, kSms, kCapacity, DType::bf16);
+  options.quantise_activations = true;
+  const Program program = plan(config, weights, options);
+  const auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity,
+                             std::vector<bool>(program.operations.size()));
+  ASSERT_FALSE(lowered.ok());
+  EXPECT_NE(lowered.error().message.find("decode steps that quantise activations to fp8"),
+            std::string::npos)
+      << lowered.error().message;
 }
 
 TEST(Lower, RefusesWeightsThatAreNotBf16) {

@@ -117,7 +117,8 @@ TEST_P(HopperModels, ScoresAreTheCpus) {
 std::vector<std::string> models() {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(kModels)) {
-    if (std::string name = entry.path().filename().string(); name.ends_with("-bf16")) {
+    if (std::string name = entry.path().filename().string();
+        name.ends_with("-bf16") || name.find("-fp8-") != std::string::npos) {
       names.push_back(std::move(name));
     }
   }
@@ -125,11 +126,13 @@ std::vector<std::string> models() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(Slow, HopperModels, testing::ValuesIn(models()), [](const auto& info) {
+std::string test_name(const testing::TestParamInfo<std::string>& info) {
   std::string name = info.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
-});
+}
+
+INSTANTIATE_TEST_SUITE_P(Slow, HopperModels, testing::ValuesIn(models()), test_name);
 
 /// What does not depend on the model.
 class HopperDecode : public HopperModels {};
@@ -193,8 +196,8 @@ TEST_P(HopperDecode, EndsWhereItIsToldAndWhereTheContextIsFull) {
   compare(*pair, ids, 4);  // as if nothing had been
 }
 
-INSTANTIATE_TEST_SUITE_P(Some, HopperDecode, testing::Values("llama-bf16", "qwen3-bf16"),
-                         [](const auto& info) { return info.param.substr(0, 5); });
+INSTANTIATE_TEST_SUITE_P(Some, HopperDecode,
+                         testing::Values("llama-bf16", "qwen3-bf16", "llama-fp8-block"), test_name);
 
 }  // namespace
 }  // namespace weft

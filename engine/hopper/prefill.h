@@ -22,6 +22,7 @@ namespace weft::hopper {
 struct PrefillPlaces {
   const char* weights = nullptr;
   std::vector<int64_t> weight_places;  ///< bytes from `weights`, by Weights::tensors()
+  std::vector<int64_t> scale_places;   ///< likewise, of the scales of those that are codes
   /// In the order of a program's buffers in Space::kv, of all sequences.
   std::vector<char*> caches;
   const float* inverse_frequencies = nullptr;  ///< [ropes()][rotary_dim / 2]
@@ -77,6 +78,13 @@ class Prefill {
   class Launcher;
 
   ConstMatrix weight(const WeightRef& ref) const;
+  /// Where a product of rows in `type` reads its weights: as they lie in the checkpoint or, of
+  /// codes, where widen() leaves them, after `before` elements of others.
+  ConstMatrix product_weight(const Chunk& chunk, const WeightRef& ref, DType type,
+                             int64_t before) const;
+  Status widen(const Chunk& chunk, const WeightRef& ref, DType type, int64_t before) const;
+  /// The weights of a product and those of all that are joined to it.
+  Status widen_joined(const Chunk& chunk, size_t index) const;
   ConstVector vector(const WeightRef& ref) const;
   Matrix matrix(const Chunk& chunk, BufferId id) const;
   ConstMatrix input(const Chunk& chunk, BufferId id) const;

@@ -1,3 +1,4 @@
+#include <cuda_runtime.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -5,6 +6,7 @@
 #include <variant>
 
 #include "engine/hopper/prefill.h"
+#include "engine/hopper/weights_kernel.h"
 #include "ops/attention/hopper_prefill.h"
 #include "ops/embed/hopper_prefill.h"
 #include "ops/gated_linear/hopper_prefill.h"
@@ -60,6 +62,43 @@ ConstMatrix Prefill::weight(const WeightRef& ref) const {
   return {places_.weights + places_.weight_places[index], tensor.dtype, tensor.columns()};
 }
 
+ConstMatrix Prefill::product_weight(const Chunk& chunk, const WeightRef& ref, DType type,
+                                    int64_t before) const {
+  const ConstMatrix stored = weight(ref);
+  return is_fp8(stored.dtype) ? ConstMatrix{chunk.memory.data() + chunk.layout.widened +
+                                                before * static_cast<int64_t>(size_of(type)),
+                                            type, stored.stride}
+                              : stored;
+}
+
+Status Prefill::widen(const Chunk& chunk, const WeightRef& ref, DType type, int64_t before) const {
+  const size_t index = tensor_index(weights_, ref);
+  const Tensor& tensor = weights_.tensors()[index];
+  if (!is_fp8(tensor.dtype)) {
+    return {};
+  }
+  const auto* scales =
+      reinterpret_cast<const float*>(places_.weights + places_.scale_places[index]);
+  void* const to = const_cast<void*>(product_weight(chunk, ref, type, before).data);
+  const cudaError_t error =
+      launch_widen(weight(ref).data, scales, grid_of(tensor.scales), tensor.rows(),
+                   tensor.columns(), type, to, static_cast<cudaStream_t>(device_.stream().native));
+  return error == cudaSuccess
+             ? Status{}
+             : device_error(fmt::format("widening {}: {}", tensor.name, cudaGetErrorString(error)));
+}
+
+Status Prefill::widen_joined(const Chunk& chunk, size_t index) const {
+  int64_t before = 0;
+  for (int i = 0; i < chunk.layout.joined[index]; ++i) {
+    const auto& op =
+        std::get<LinearOp>(chunk.program.operations[index + static_cast<size_t>(i)].body);
+    WEFT_TRY(widen(chunk, op.weight, input(chunk, op.a).dtype, before));
+    before += op.n * op.k;
+  }
+  return {};
+}
+
 ConstVector Prefill::vector(const WeightRef& ref) const {
   if (!ref.present) {
     return {};
@@ -97,7 +136,7 @@ LinearArgs Prefill::linear_args(const Chunk& chunk, size_t index) const {
   const auto& operations = chunk.program.operations;
   const auto& op = std::get<LinearOp>(operations[index].body);
   LinearArgs args{.a = input(chunk, op.a),
-                  .w = weight(op.weight),
+                  .w = product_weight(chunk, op.weight, input(chunk, op.a).dtype, 0),
                   .bias = vector(op.bias),
                   .n = op.n,
                   .k = op.k,
@@ -198,12 +237,15 @@ class Prefill::Launcher {
   Status operator()(const LinearOp& /*op*/) const {
     const LinearArgs args = p_.linear_args(chunk_, index_);
     WEFT_TRY(fits(refuse_prefill_linear(args)));
+    WEFT_TRY(p_.widen_joined(chunk_, index_));
     return prefill_linear(args, span_.rows, p_.scratch(chunk_), stream_);
   }
   Status operator()(const GatedLinearOp& op) const {
+    const DType type = input(op.a).dtype;
+    const int64_t gate = op.n * op.k;
     const GatedLinearArgs args{.a = input(op.a),
-                               .gate = p_.weight(op.gate),
-                               .up = p_.weight(op.up),
+                               .gate = p_.product_weight(chunk_, op.gate, type, 0),
+                               .up = p_.product_weight(chunk_, op.up, type, gate),
                                .gate_bias = p_.vector(op.gate_bias),
                                .up_bias = p_.vector(op.up_bias),
                                .n = op.n,
@@ -211,6 +253,8 @@ class Prefill::Launcher {
                                .out = matrix(op.out),
                                .activation = op.activation};
     WEFT_TRY(fits(refuse_prefill_gated_linear(args)));
+    WEFT_TRY(p_.widen(chunk_, op.gate, type, 0));
+    WEFT_TRY(p_.widen(chunk_, op.up, type, gate));
     return prefill_gated_linear(args, span_.rows, stream_);
   }
   Status operator()(const RopeAppendOp& op) const {
@@ -288,6 +332,7 @@ Status Prefill::launch_head(const Chunk& chunk, const Span& span, int64_t end, f
   const size_t head = chunk.program.operations.size() - 1;
   const LinearArgs whole = linear_args(chunk, head);
   WEFT_TRY(fits(chunk, head, refuse_prefill_linear(whole)));
+  WEFT_TRY(widen_joined(chunk, head));
   for (int64_t row = 0; row < span.rows; row += kLogitsRows) {
     const int64_t rows = std::min(kLogitsRows, span.rows - row);
     LinearArgs args = whole;

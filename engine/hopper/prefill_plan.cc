@@ -20,20 +20,50 @@ const LinearOp* linear_at(const Program& program, size_t i) {
                                        : nullptr;
 }
 
+/// Of the weights of `joined` products, in the format of their rows, if they are codes. A product
+/// may be of up to 7 columns more than there are.
+int64_t widened_bytes(const Program& chunk, const Weights& weights, size_t first, int joined) {
+  int64_t rows = 0;
+  int64_t row_bytes = 0;
+  const auto add = [&](const WeightRef& ref, BufferId a) {
+    const Tensor& tensor = weights.tensors()[tensor_index(weights, ref)];
+    rows += tensor.rows();
+    row_bytes = is_fp8(tensor.dtype)
+                    ? tensor.columns() * size_of(chunk.buffers[static_cast<size_t>(a)].element)
+                    : 0;
+  };
+  for (size_t i = first; i < first + static_cast<size_t>(joined); ++i) {
+    const auto& body = chunk.operations[i].body;
+    if (const auto* linear = std::get_if<LinearOp>(&body)) {
+      add(linear->weight, linear->a);
+    } else if (const auto* gated = std::get_if<GatedLinearOp>(&body)) {
+      add(gated->gate, gated->a);
+      add(gated->up, gated->a);
+    }
+  }
+  return (rows + 7) * row_bytes;
+}
+
 }  // namespace
 
 size_t tensor_index(const Weights& weights, const WeightRef& ref) {
   return static_cast<size_t>(&weights.get(ref.role, ref.layer) - weights.tensors().data());
 }
 
-std::string refuse_prefill(const ModelConfig& config, const Weights& weights) {
+std::string refuse_prefill(const ModelConfig& config, const Weights& weights,
+                           ChunkFormats formats) {
+  const bool has_biases = config.qkv_bias || config.attention_out_bias || config.ffn_bias;
   if (config.experts.count > 0) {
     return "its FFNs are experts";
   }
   for (const Tensor& tensor : weights.tensors()) {
     const DType type = tensor.dtype;
-    if (type != DType::bf16 && type != DType::f16 && type != DType::f32) {
+    if (type == DType::e4m3fnuz) {
       return fmt::format("{} is {}", tensor.name, name_of(type));
+    }
+    if (is_fp8(type) && !formats.round_activations && has_biases) {
+      return fmt::format("{} is {} beside biases, and activations are f32", tensor.name,
+                         name_of(type));
     }
   }
   for (const int64_t size : {config.hidden, config.ffn, config.query_size(), config.kv_size()}) {
@@ -54,8 +84,9 @@ std::string refuse_prefill(const ModelConfig& config, const Weights& weights) {
 
 std::string describe_prefill(const ModelConfig& config, const Weights& weights,
                              ChunkFormats formats) {
-  const std::string why = refuse_prefill(config, weights);
-  const bool rounds = formats.round_activations && weights.get(Role::query, 0).dtype == DType::bf16;
+  const std::string why = refuse_prefill(config, weights, formats);
+  const DType type = weights.get(Role::query, 0).dtype;
+  const bool rounds = formats.round_activations && (type == DType::bf16 || is_fp8(type));
   return why.empty()
              ? fmt::format(
                    "by chunks of up to {} tokens (fewer than {}: token by token), activations {}, "
@@ -105,7 +136,8 @@ ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
     }
     const size_t a = tensor_index(weights, first);
     const size_t b = tensor_index(weights, second);
-    return places[b] == places[a] + weights.tensors()[a].bytes();
+    return places[b] == places[a] + weights.tensors()[a].bytes() &&
+           weights.tensors()[b].dtype == weights.tensors()[a].dtype;
   };
 
   /// Rows of a product that are there at a time.
@@ -182,6 +214,11 @@ ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
     }
   }
   layout.scratch = take(scratch * 4);
+  int64_t widened = 0;
+  for (size_t i = 0; i < chunk.operations.size(); ++i) {
+    widened = std::max(widened, widened_bytes(chunk, weights, i, layout.joined[i]));
+  }
+  layout.widened = take(widened);
   return layout;
 }
 

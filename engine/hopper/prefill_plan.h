@@ -33,7 +33,8 @@ struct ChunkFormats {
 constexpr int64_t fewest_tokens(ChunkFormats formats) { return formats.round_activations ? 3 : 6; }
 
 /// Why prompts of such a model are not fed by chunks on this device; empty: they are.
-std::string refuse_prefill(const ModelConfig& config, const Weights& weights);
+std::string refuse_prefill(const ModelConfig& config, const Weights& weights,
+                           ChunkFormats formats = {});
 /// How prompts are fed, in words: "by chunks of up to 2048 tokens (fewer than 3: token by token),
 /// activations bf16, KV cache bf16".
 std::string describe_prefill(const ModelConfig& config, const Weights& weights,
@@ -62,6 +63,7 @@ struct ChunkLayout {
   /// their weights lie one behind the other and so do their results; 0: an earlier one does it.
   std::vector<int> joined;
   int64_t scratch = 0;  ///< offset of f32 [rows, n] for the products of bf16 that want it
+  int64_t widened = 0;  ///< offset of a product's weights in the rows' format, where they are codes
   int64_t bytes = 0;
 };
 

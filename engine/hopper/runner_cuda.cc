@@ -120,6 +120,8 @@ class HopperRunner : public Runner, public Subject, public Rows {
   Status lower_program();
   /// The weights as the checkpoint has them, and constants.
   Status load_weights();
+  /// The scales of a tensor that has some.
+  Status load_scales(size_t index, const TensorSpec& spec);
   /// Makes the frequencies of RoPE for a sequence of `length` tokens: only LongRoPE's differ, and
   /// sequences that are decoded at once have those of the longest.
   Status set_frequencies(int64_t length);
@@ -135,6 +137,7 @@ class HopperRunner : public Runner, public Subject, public Rows {
   Result<bool> pack_weights();
   Status upload_codes();
   Status make_prefill();
+  ChunkFormats chunk_formats() const { return {options_.kv, options_.round_activations}; }
   /// Memory beside the program's: error (device) says how much was wanted.
   Result<char*> allocate(int64_t bytes, std::string_view what);
   template <class T>
@@ -222,7 +225,7 @@ Status HopperRunner::make_program(int units) {
   const bool in_l2 = weights_.bytes() <= static_cast<int64_t>(device_->info().l2);
   plain_.assign(program_.operations.size(), !options_.compress_weights.value_or(!in_l2));
   if (const Status lowered = lower_program(); !lowered.ok()) {
-    if (!refuse_prefill(config_, weights_).empty()) {
+    if (!refuse_prefill(config_, weights_, chunk_formats()).empty()) {
       return lowered.error();
     }
     refusal_ = lowered.error();
@@ -241,9 +244,10 @@ Status HopperRunner::lower_program() {
   const int64_t room = kMostSharedBytes - decode_shared_bytes(launch_);
   launch_.page_bytes = lowered_.page_bytes;
   launch_.pages = static_cast<int32_t>(std::min<int64_t>(kMostPages, room / launch_.page_bytes));
-  const auto pages_of = [&](int bytes) {
-    return (bytes + launch_.page_bytes / 2) / launch_.page_bytes;
-  };
+  // Most of them: a head's may be larger than layers' in fp8.
+  const bool fp8 = is_fp8(weights_.get(Role::query, 0).dtype);
+  const int usual_bytes = fp8 ? page_bytes(StreamForm::fp8) : launch_.page_bytes;
+  const auto pages_of = [&](int bytes) { return (bytes + usual_bytes / 2) / usual_bytes; };
   // A warp that waits for a page must not take the slot's page before the last for it: the last one
   // has to have landed. Those that may still be on their way are at most as many pages, of all
   // loaders, behind the last that the warp has read, and one that another loader puts.
@@ -258,8 +262,8 @@ Status HopperRunner::lower_program() {
       std::clamp(pages_of(kThrottledBytesInFlight) / kLoaders, 1, launch_.pages_in_flight);
   // Throttling gains 2 to 5 % where weights are plain and costs 1 to 4 % where they are compressed
   // (docs/journal/h200-decode.md).
-  const bool compressed = launch_.page_bytes < page_bytes(false);
-  launch_.starved_slots = compressed ? 0 : std::min(launch_.pages, pages_of(kStarvedBytes));
+  const bool smaller = usual_bytes < page_bytes(StreamForm::plain);
+  launch_.starved_slots = smaller ? 0 : std::min(launch_.pages, pages_of(kStarvedBytes));
   return {};
 }
 
@@ -277,6 +281,7 @@ Status HopperRunner::load_weights() {
       WEFT_TRY(check(launch_fill_random(random, tensor.dtype, tensor.elements(), place, stream),
                      "making weights"));
     }
+    WEFT_TRY(load_scales(i, specs[i]));
   }
   return set_frequencies(1);
 }
@@ -314,6 +319,22 @@ Status HopperRunner::make_decode() {
     WEFT_ASSIGN(packed, pack_weights());
   }
   return upload_codes();
+}
+
+Status HopperRunner::load_scales(size_t index, const TensorSpec& spec) {
+  const Tensor& tensor = weights_.tensors()[index];
+  if (tensor.scale_count() == 0) {
+    return {};
+  }
+  std::vector<float> made;
+  const float* scales = tensor.scales.data;
+  if (scales == nullptr) {
+    made = make_random_scales(config_.quantization, options_.weights_seed, spec);
+    scales = WeightScales{tensor.scales.scaling, made.data(), tensor.scales.row_stride}.of_row(
+        spec.first_row);
+  }
+  return device_->upload(launch_.arena + arena_.scales[index], scales,
+                         static_cast<size_t>(tensor.scale_count()) * sizeof(float));
 }
 
 Result<bool> HopperRunner::pack_weights() {
@@ -411,17 +432,17 @@ std::vector<char*> HopperRunner::caches() const {
 }
 
 Status HopperRunner::make_prefill() {
-  if (!refuse_prefill(config_, weights_).empty()) {
+  if (!refuse_prefill(config_, weights_, chunk_formats()).empty()) {
     return {};
   }
   PrefillPlaces places;
   places.weights = launch_.arena;
   places.weight_places = arena_.weights;
   places.caches = caches();
+  places.scale_places = arena_.scales;
   places.inverse_frequencies = reinterpret_cast<const float*>(
       launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)]);
-  WEFT_ASSIGN(prefill_, Prefill::create(config_, weights_, std::move(places),
-                                        {options_.kv, options_.round_activations},
+  WEFT_ASSIGN(prefill_, Prefill::create(config_, weights_, std::move(places), chunk_formats(),
                                         options_.capacity, *device_));
   return {};
 }
@@ -600,7 +621,7 @@ Status HopperRunner::begin(std::span<const Tokens> prompts, const SamplingOption
   int64_t steps = 1;
   for (int i = 0; i < options_.sequences; ++i) {
     const auto length = static_cast<int64_t>(prompts[static_cast<size_t>(i)].size());
-    if (prefill_ != nullptr && length >= fewest_tokens({options_.kv, options_.round_activations})) {
+    if (prefill_ != nullptr && length >= fewest_tokens(chunk_formats())) {
       at(i).position = length - 1;
       WEFT_TRY(prefill_->feed(tokens_of(i), 0, length - 1, i));
     }

@@ -10,13 +10,13 @@ namespace {
 int64_t stream_bytes(const Code& code) {
   const ProductCode& product = code.product;
   return int64_t{product_slices(product.k, code.units, product.fold)} *
-         weight_slice_bytes(product.compressed != 0);
+         weight_slice_bytes(form_of(code));
 }
 
 Status check_pages(const Lowered& lowered, const Program& program) {
   for (size_t worker = 0; worker < lowered.codes.size(); ++worker) {
     for (const Code& code : lowered.codes[worker]) {
-      if (code.units > 0 && page_bytes(code.product.compressed != 0) > lowered.page_bytes) {
+      if (code.units > 0 && page_bytes(form_of(code)) > lowered.page_bytes) {
         return resident::code_fault(program, worker, code, "its pages are larger than the ring's");
       }
     }

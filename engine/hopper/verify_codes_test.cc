@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/hopper/test_lowered.h"
+#include "model/quantization.h"
 #include "ops/linear/hopper_layout.h"
 
 namespace weft::hopper {
@@ -43,6 +44,25 @@ TEST(VerifyCodes, FewKeysAndManyAreSound) {
   for (const NextToken next : kAll) {
     for (const int64_t position : {0, 63, 127, 200, 1000}) {
       EXPECT_EQ(fault_of(made, next, position), "");
+    }
+  }
+}
+
+/// A model of two layers whose weights are in fp8.
+Made make_fp8(const std::string& format, int64_t sequences) {
+  ModelConfig config = preset("llama-3.2-1b").value();
+  config.layers = 2;
+  config.quantization = quantization_of(format).value();
+  return make(config, sequences);
+}
+
+TEST(VerifyCodes, WeightsInFp8AreSound) {
+  for (const char* format : {"fp8-block", "fp8-row", "fp8-channel", "fp8-tensor"}) {
+    for (const int64_t sequences : {1, 2, 4, 8}) {
+      const Made made = make_fp8(format, sequences);
+      for (const NextToken next : kAll) {
+        EXPECT_EQ(fault_of(made, next), "") << format << ", " << sequences << " sequences";
+      }
     }
   }
 }
@@ -167,6 +187,10 @@ TEST(VerifyCodes, NoticesWeightsInAnotherOrder) {
   Code& second = find(
       made, 3, [&](const Code& code) { return product(code) && code.operation > first.operation; });
   std::swap(first.product.stream, second.product.stream);
+  expect_fault(made, NextToken::best, "its weights are looked for at byte");
+
+  made = make_fp8("fp8-block", 1);  // read as compressed, fp8's slices are too short
+  find(made, 3, product).product.weights = static_cast<uint8_t>(StreamForm::compressed);
   expect_fault(made, NextToken::best, "its weights are looked for at byte");
 
   made = make("llama-3.2-1b");

@@ -1,10 +1,12 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 
 #include "engine/hopper/weights_kernel.h"
 #include "ops/linear/hopper_compress.h"
+#include "ops/linear/hopper_fp8.h"
 #include "ops/linear/hopper_layout.h"
 
 namespace weft::hopper {
@@ -28,6 +30,9 @@ __device__ void store_four(const float (&x)[4], __nv_bfloat16* out) {
 __device__ void store_four(const float (&x)[4], __half* out) {
   reinterpret_cast<__half2*>(out)[0] = __floats2half2_rn(x[0], x[1]);
   reinterpret_cast<__half2*>(out)[1] = __floats2half2_rn(x[2], x[3]);
+}
+__device__ void store_four(const float (&x)[4], __nv_fp8_e4m3* out) {
+  *reinterpret_cast<__nv_fp8x4_e4m3*>(out) = __nv_fp8x4_e4m3(float4{x[0], x[1], x[2], x[3]});
 }
 
 template <class T>
@@ -73,6 +78,26 @@ class Unit {
   __device__ uint2 of_column(int column, int k) const {
     return quad(column / half_, column % half_, k);
   }
+  /// As quad(), of codes.
+  __device__ uint32_t codes(int row, int group, int t, int j) const {
+    const int half = row / 8;
+    const int of_half = row % 8 % half_;
+    const int k = k_of(row, group) + 8 * t + 4 * j;
+    return of_half < job_.rows[half] && k < job_.k
+               ? __ldg(reinterpret_cast<const uint32_t*>(arena_ + job_.source[half] +
+                                                         int64_t{of_half} * job_.k + k))
+               : 0;
+  }
+  /// The scale of a row of the operand A in 128 elements of k; 0 where there is nothing.
+  __device__ float scale(int row, int block) const {
+    const int half = row / 8;
+    const int of_half = row % 8 % half_;
+    if (of_half >= job_.rows[half] || block * kScaleBlock >= job_.k) {
+      return 0;
+    }
+    const auto* scales = reinterpret_cast<const float*>(arena_ + job_.scales[half]);
+    return scales[job_.grid.index(job_.first_row[half] + of_half, block)];
+  }
 
  private:
   __device__ uint2 quad(int half, int row, int k) const {
@@ -101,6 +126,34 @@ __device__ void pack_plain(const PackJob& job, const Unit& unit, char* packed) {
   for (int i = static_cast<int>(threadIdx.x); i < slices * kOperands; i += kThreads) {
     auto* to = reinterpret_cast<uint4*>(unit.place(i / kOperands, packed, kPlainSliceBytes));
     to[i % kOperands] = operand_of(unit, i / 64, i % 32, i / 32 % 2);
+  }
+}
+
+__device__ void pack_codes(const PackJob& job, const Unit& unit, char* packed) {
+  const auto slices = static_cast<int>(unit_slices(job.k, job.fold));
+  constexpr int kOperands = kSliceGroups * 32;
+  for (int i = static_cast<int>(threadIdx.x); i < slices * kOperands; i += kThreads) {
+    char* const slice = unit.place(i / kOperands, packed, kFp8SliceBytes);
+    const int lane = i % 32;
+    uint32_t words[4];
+    for (int j = 0; j < 2; ++j) {
+      const uint32_t upper = unit.codes(lane / 4, i / 32, lane % 4, j);
+      const uint32_t lower = unit.codes(lane / 4 + 8, i / 32, lane % 4, j);
+      const auto word = [&](int at) {
+        return fp8_word(upper >> at & 0xff, upper >> (at + 8) & 0xff, lower >> at & 0xff,
+                        lower >> (at + 8) & 0xff);
+      };
+      words[2 * j] = word(0);
+      words[2 * j + 1] = word(16);
+    }
+    char* const codes = slice + kSliceHeaderBytes + i % kOperands / 32 * kFp8GroupBytes;
+    reinterpret_cast<uint4*>(codes)[lane] = {words[0], words[1], words[2], words[3]};
+    if (i % kOperands < kUnitColumns * 2) {  // a lane a scale
+      const int row = lane / 4 + lane % 4 / 2 * 8;
+      const int half = lane % 2;
+      reinterpret_cast<float*>(slice)[fp8_scale_place(row, half)] =
+          unit.scale(row, job.fold == 0 ? i / kOperands * 2 + half : 0);
+    }
   }
 }
 
@@ -217,12 +270,38 @@ __device__ void compress(const PackJob& job, const Unit& unit, char* packed, uin
   }
 }
 
+/// What a code stands for, as products of the resident kernel have it.
+__device__ float number_of(uint32_t code) {
+  return __uint_as_float((code & 0x80) << 24 | (code & 0x7f) << 20) * 0x1p120f;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    widen_kernel(const uint32_t* codes, const float* scales, ScaleGrid grid, int64_t rows,
+                 int row_quads, T* out) {
+  const int64_t quads = rows * row_quads;
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < quads;
+       i += int64_t{kThreads} * gridDim.x) {
+    const int64_t row = i / row_quads;
+    const float scale = scales[grid.index(row, (i - row * row_quads) * 4 / kScaleBlock)];
+    const uint32_t four = codes[i];
+    const float x[4] = {scale * number_of(four & 0xff), scale * number_of(four >> 8 & 0xff),
+                        scale * number_of(four >> 16 & 0xff), scale * number_of(four >> 24)};
+    store_four(x, out + 4 * i);
+  }
+  // Before the block ends: the next kernel may begin then, and its copies read at once.
+  __threadfence();
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+
 /// A block a unit.
 __global__ void __launch_bounds__(kThreads)
     pack_kernel(const PackJob* jobs, const char* arena, char* packed, uint32_t* refused) {
   const PackJob job = jobs[blockIdx.x];
   const Unit unit(job, arena);
-  if (job.compressed != 0) {
+  if (job.form == StreamForm::fp8) {
+    pack_codes(job, unit, packed);
+  } else if (job.form == StreamForm::compressed) {
     compress(job, unit, packed, refused + job.operation);
   } else {
     pack_plain(job, unit, packed);
@@ -243,6 +322,8 @@ cudaError_t launch_fill_random(const RandomTensor& tensor, DType type, int64_t e
     fill(static_cast<__nv_bfloat16*>(out));
   } else if (type == DType::f16) {
     fill(static_cast<__half*>(out));
+  } else if (type == DType::e4m3fn) {
+    fill(static_cast<__nv_fp8_e4m3*>(out));
   } else {
     fill(static_cast<float*>(out));
   }
@@ -252,6 +333,24 @@ cudaError_t launch_fill_random(const RandomTensor& tensor, DType type, int64_t e
 cudaError_t launch_pack(const PackJob* jobs, int64_t count, const char* arena, char* packed,
                         uint32_t* refused, cudaStream_t stream) {
   pack_kernel<<<static_cast<unsigned>(count), kThreads, 0, stream>>>(jobs, arena, packed, refused);
+  return cudaGetLastError();
+}
+
+cudaError_t launch_widen(const void* codes, const float* scales, const ScaleGrid& grid,
+                         int64_t rows, int64_t columns, DType type, void* out,
+                         cudaStream_t stream) {
+  const int64_t quads = rows * columns / 4;
+  const auto blocks =
+      static_cast<unsigned>(std::min<int64_t>(4096, (quads + kThreads - 1) / kThreads));
+  const auto widen = [&](auto* to) {
+    widen_kernel<<<blocks, kThreads, 0, stream>>>(static_cast<const uint32_t*>(codes), scales, grid,
+                                                  rows, static_cast<int>(columns / 4), to);
+  };
+  if (type == DType::bf16) {
+    widen(static_cast<__nv_bfloat16*>(out));
+  } else {
+    widen(static_cast<float*>(out));
+  }
   return cudaGetLastError();
 }
 

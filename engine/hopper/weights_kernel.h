@@ -8,8 +8,8 @@
 
 namespace weft::hopper {
 
-/// Writes all elements of a tensor in bf16, f16 or f32 as fill_random (model/random_weights.h)
-/// does. `elements` is a multiple of 4.
+/// Writes all elements of a tensor in bf16, f16, f32 or e4m3fn as fill_random
+/// (model/random_weights.h) does. `elements` is a multiple of 4.
 cudaError_t launch_fill_random(const RandomTensor& tensor, DType type, int64_t elements, void* out,
                                cudaStream_t stream);
 
@@ -17,5 +17,11 @@ cudaError_t launch_fill_random(const RandomTensor& tensor, DType type, int64_t e
 /// each of the program's operations, zero before: not zero where a unit cannot be compressed.
 cudaError_t launch_pack(const PackJob* jobs, int64_t count, const char* arena, char* packed,
                         uint32_t* refused, cudaStream_t stream);
+
+/// Writes codes [rows, columns] in e4m3fn times their scales, which `grid` says, as bf16 or f32
+/// (`type`) to `out`, contiguous: weights that the stream's next kernel may read before it waits
+/// for earlier ones (arch/hopper/dependent.cuh). `columns` is a multiple of 8.
+cudaError_t launch_widen(const void* codes, const float* scales, const ScaleGrid& grid,
+                         int64_t rows, int64_t columns, DType type, void* out, cudaStream_t stream);
 
 }  // namespace weft::hopper

@@ -23,6 +23,10 @@ Arena lay_out(const Program& program, const Weights& weights,
   for (const Tensor& tensor : weights.tensors()) {
     arena.weights.push_back(take(tensor.bytes()));
   }
+  for (const Tensor& tensor : weights.tensors()) {
+    const int64_t scales = tensor.scale_count() * static_cast<int64_t>(sizeof(float));
+    arena.scales.push_back(scales > 0 ? take(scales) : -1);
+  }
   arena.buffers.assign(program.buffers.size(), -1);
   arena.operands = operand_buffers(program);
   arena.tagged = tagged_buffers(program, arena.operands);

@@ -14,6 +14,7 @@ namespace weft::resident {
 /// weights come first, as the checkpoint has them.
 struct Arena {
   std::vector<int64_t> weights;  ///< [Weights::tensors()]
+  std::vector<int64_t> scales;   ///< [Weights::tensors()]: f32; -1: there are none
   std::vector<int64_t> buffers;  ///< [program.buffers]; Space::worker: worker 0's; -1: not there
   std::vector<bool> tagged;      ///< [program.buffers]: pairs of elements with their tag
   std::vector<bool> operands;    ///< [program.buffers]: rows as products take them, see kOperands

@@ -106,7 +106,7 @@ struct ProductCode {
   RowForm form = RowForm::plain;
   uint8_t accumulate = 0;  ///< to what is in out; of one segment alone
   uint8_t streamed = 0;    ///< rows come slice by slice: kOperands alone
-  uint8_t compressed = 0;  ///< the weights, without loss
+  uint8_t weights = 0;     ///< their form in the stream, as the target numbers them
   uint8_t fold = 0;        ///< of the last unit, as the target folds it
   Segment segment[kMostSegments];
 };

@@ -127,8 +127,10 @@ class WorkerLowering {
     return last_writer(program_, id, instruction_->operation);
   }
   const Tensor& tensor(const WeightRef& ref) const { return weights_.get(ref.role, ref.layer); }
-  int64_t weight_bytes(const WeightRef& ref) const {
-    return arena_.weights[static_cast<size_t>(&tensor(ref) - weights_.tensors().data())];
+  PlacedWeight placed(const WeightRef& ref) const {
+    const Tensor& t = tensor(ref);
+    const auto index = static_cast<size_t>(&t - weights_.tensors().data());
+    return {.tensor = &t, .place = arena_.weights[index], .scales = arena_.scales[index]};
   }
   Result<Place> weight(const WeightRef& ref) const {
     if (!ref.present) {
@@ -139,7 +141,19 @@ class WorkerLowering {
       return input_error(fmt::format("{} is {}: the {} device runs bf16 weights; use --device cpu",
                                      t.name, name_of(t.dtype), limits_.device));
     }
-    return weight_bytes(ref);
+    return placed(ref).place;
+  }
+  /// Whether a product's weights have a form in the stream.
+  Status check_product(const WeightRef& ref, const Fp8Rounding& rounding) {
+    if (rounding.scaling != Scaling::none) {
+      return without_kernel("decode steps that quantise activations to fp8");
+    }
+    if (limits_.fp8 && is_fp8(tensor(ref).dtype)) {
+      out_.shape.general = true;
+      return {};
+    }
+    WEFT_TRY(weight(ref));
+    return {};
   }
   /// A bias's elements from `column` on.
   Result<Place> bias(const WeightRef& ref, int64_t column) const {
@@ -216,12 +230,13 @@ class WorkerLowering {
   void add_columns(Code& code, const WeightRef& ref, const WeightRef* up = nullptr) {
     const Range columns = instruction_->tile;
     ProductTile tile{.operation = instruction_->operation, .columns = columns};
-    tile.weight = weight_bytes(ref);
-    tile.up = up != nullptr ? weight_bytes(*up) : kNowhere;
+    tile.weight = placed(ref);
+    tile.up = up != nullptr ? placed(*up) : PlacedWeight{};
     target_.add_columns(code, tile);
-    out_.plain_bytes += columns.size() * code.product.k * 2 * (up != nullptr ? 2 : 1);
+    const auto element = static_cast<int64_t>(size_of(tile.weight.tensor->dtype));
+    out_.plain_bytes += columns.size() * code.product.k * element * (up != nullptr ? 2 : 1);
   }
-  Status begin_product(Opcode opcode, int64_t k, BufferId a) {
+  Status begin_product(Opcode opcode, int64_t k, BufferId a, const WeightRef& ref) {
     if (k % 8 != 0) {
       return input_error(fmt::format(
           "a product over {} elements: the {} device wants multiples of 8", k, limits_.device));
@@ -244,7 +259,7 @@ class WorkerLowering {
     product.stream = static_cast<uint32_t>((out_.packed_bytes - out_.streams.back()) / 16);
     product_input_ = a;
     product_ = std::ssize(codes());
-    target_.begin_product(code_);
+    target_.begin_product(code_, tensor(ref));
     return {};
   }
   /// Whether a product joins the one before it: the projections of one row follow one another
@@ -256,10 +271,10 @@ class WorkerLowering {
     const Code& code = codes().back();
     const ProductCode& product = code.product;
     return instruction_->waits.empty() && product.k == op.k && product_input_ == op.a &&
-           target_.may_join(code, instruction_->operation) && code.segments < kMostSegments &&
-           op.out != program_.logits && op.alpha == 1 && product.alpha == 1 && !op.accumulate &&
-           product.accumulate == 0 && op.activation == Activation::none &&
-           product.activation == Activation::none &&
+           target_.may_join(code, instruction_->operation, tensor(op.weight)) &&
+           code.segments < kMostSegments && op.out != program_.logits && op.alpha == 1 &&
+           product.alpha == 1 && !op.accumulate && product.accumulate == 0 &&
+           op.activation == Activation::none && product.activation == Activation::none &&
            (instruction_->signal == kNone || in_data_[static_cast<size_t>(instruction_->signal)]);
   }
   /// Makes the code one of `opcode`, whose fields are `fields` of it.
@@ -335,12 +350,12 @@ class WorkerLowering {
   }
   Status operator()(const LinearOp& op) {
     WEFT_ASSIGN(const Segment segment, segment_of(op.out, op.bias, op.n));
-    WEFT_TRY(weight(op.weight));
+    WEFT_TRY(check_product(op.weight, op.rounding));
 
     joined_ = joins_product(op);
     Code* code = joined_ ? &codes().back() : &code_;
     if (!joined_) {
-      WEFT_TRY(begin_product(Opcode::linear, op.k, op.a));
+      WEFT_TRY(begin_product(Opcode::linear, op.k, op.a, op.weight));
       code->head = op.out == program_.logits ? 1 : 0;
       code->product.alpha = op.alpha;
       code->product.accumulate = op.accumulate ? 1 : 0;
@@ -354,12 +369,17 @@ class WorkerLowering {
   }
   Status operator()(const GatedLinearOp& op) {
     const Range columns = instruction_->tile;
-    WEFT_TRY(begin_product(Opcode::gated_linear, op.k, op.a));
+    WEFT_TRY(begin_product(Opcode::gated_linear, op.k, op.a, op.gate));
     ProductCode& product = code_.product;
     WEFT_ASSIGN(product.segment[0], segment_of(op.out, op.gate_bias, op.n));
     WEFT_ASSIGN(product.up_bias, bias(op.up_bias, columns.begin));
-    WEFT_TRY(weight(op.gate));
-    WEFT_TRY(weight(op.up));
+    WEFT_TRY(check_product(op.gate, op.rounding));
+    WEFT_TRY(check_product(op.up, op.rounding));
+    if (tensor(op.gate).dtype != tensor(op.up).dtype ||
+        tensor(op.gate).scales.scaling != tensor(op.up).scales.scaling) {
+      return without_kernel(fmt::format("{} and {} have different formats", tensor(op.gate).name,
+                                        tensor(op.up).name));
+    }
     product.activation = op.activation;
     code_.segments = 1;
     add_columns(code_, op.gate, &op.up);

@@ -22,14 +22,21 @@ struct Limits {
   std::string_view device;  ///< in messages: "cuda"
   int64_t head_dim = 0;
   int64_t layer_norm = 0;  ///< elements
+  bool fp8 = false;        ///< products' weights in e4m3fn, with scales
+};
+
+struct PlacedWeight {
+  const Tensor* tensor = nullptr;
+  Place place = kNowhere;   ///< in the arena: [columns of all, k]
+  Place scales = kNowhere;  ///< in the arena, f32, where it has some
 };
 
 /// Columns of a product that one worker computes.
 struct ProductTile {
   int32_t operation = 0;
   Range columns;
-  Place weight = kNowhere;  ///< in the arena, of column 0: bf16 [columns of all, k]
-  Place up = kNowhere;      ///< likewise, of a gated product
+  PlacedWeight weight;
+  PlacedWeight up;  ///< of a gated product
 };
 
 /// How a target deals a product's columns and packs their weights. Calls come worker by worker, in
@@ -39,9 +46,9 @@ class Target {
   virtual ~Target() = default;
   virtual Limits limits() const = 0;
   /// A product begins, of which `k` and where its row comes from are known.
-  virtual void begin_product(Code& code) = 0;
+  virtual void begin_product(Code& code, const Tensor& weight) = 0;
   /// Whether a product of the same row may follow in the same code.
-  virtual bool may_join(const Code& code, int32_t operation) const = 0;
+  virtual bool may_join(const Code& code, int32_t operation, const Tensor& weight) const = 0;
   /// Its next columns: sets `units` and what else the kernel wants to know of them.
   virtual void add_columns(Code& code, const ProductTile& tile) = 0;
   /// No more of them. `destination`: where in the packed weights they shall lie. Returns the bytes
@@ -60,7 +67,7 @@ struct Lowered {
 };
 
 /// Lowers a decode program (a row a sequence). Errors (input): what the kernel has no form for,
-/// weights that are not bf16 among them.
+/// weights in other formats among them.
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
                       const Arena& arena, int64_t capacity, Target& target);
 

@@ -22,6 +22,12 @@
 // anything. Weights become bf16 as they go from shared memory to registers, eleven instructions for
 // eight of them.
 //
+// Slices of codes in e4m3fn (hopper_fp8.h) begin with the scales of their rows of A, one for each
+// 128 of k (fp8_scale_place()), as f32. Then the groups, 512 bytes each: 16 bytes a lane, a word
+// the codes of two registers. The sums of each half of such a slice are scaled before they are
+// added to the unit's. Units of which some are folded have one scale a row: weights that are scaled
+// in blocks of 128 of k are not folded.
+//
 // Who does what. The slices of all units, one unit after the other, are dealt to the warps in runs
 // (SliceRuns), whatever k is: no warp has two slices more than another. A warp waits only for its
 // own pages. It leaves its sums of a unit in shared memory, those of the few warps that share a
@@ -36,6 +42,7 @@
 
 #include "arch/hopper/page_ring.cuh"
 #include "ops/linear/hopper_compress.h"
+#include "ops/linear/hopper_fp8.h"
 #include "ops/linear/hopper_layout.h"
 
 namespace weft::hopper {
@@ -140,14 +147,23 @@ struct RowGroups {
   }
 };
 
+/// Products of two pairs of bf16, rounded; subnormals are numbers like any other.
+__device__ inline uint32_t multiply_bf16(uint32_t a, uint32_t b) {
+  uint32_t product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+  return product;
+}
+
 /// A slice of weights in registers. A page is free again as soon as its slices are here, which for
 /// the first slices of a product is before the row has come: registers are part of the ring.
 struct WeightSlice {
   static constexpr uint32_t kOnes = 127u << 23 | 127u;
 
   uint4 group[kSliceGroups][2];
-  uint32_t scales;  ///< exponents of what scales this lane's rows of A: << 23, and as a number
-  uint32_t extra;   ///< in a lane each: a weight that is listed, or 0
+  /// Exponents of what scales this lane's rows of A: << 23, and as a number. Of fp8: the scale that
+  /// the slice's header has in this lane's place.
+  uint32_t scales;
+  uint32_t extra;  ///< in a lane each: a weight that is listed, or 0
 
   /// `from`: of this lane, in shared memory.
   __device__ __forceinline__ void load(uint32_t from) {
@@ -185,6 +201,49 @@ struct WeightSlice {
     }
   }
 
+  /// A slice of codes. `from`: in shared memory.
+  __device__ __forceinline__ void widen(int lane, uint32_t from) {
+    scales = load_shared_word(from + lane * 4);
+    extra = 0;
+    const uint32_t codes = from + kSliceHeaderBytes + lane * 16;
+#pragma unroll
+    for (int i = 0; i < kSliceGroups; ++i) {
+      const uint4 words = load_shared_bits(codes + i * kFp8GroupBytes);
+      group[i][0] = numbers_of(words.x, words.y);
+      group[i][1] = numbers_of(words.z, words.w);
+    }
+  }
+
+  /// sums += this, which is of codes, times a slice of the rows: first each half of k by itself.
+  template <int kBatch>
+  __device__ __forceinline__ void multiply_codes(int lane, const RowSlice<kBatch>& row,
+                                                 RowGroups<kBatch>& part, UnitSums& sums) const {
+    constexpr int kAtOnce = RowGroups<kBatch>::kGroups;
+    static_assert(2 * kAtOnce == kSliceGroups);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      UnitSums of_half;
+      part.load(row, half * kAtOnce);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const uint4& b = part.group[i];
+        mma_bf16(of_half.part[i % 2 * 2], group[half * kAtOnce + i][0], b.x, b.y);
+        mma_bf16(of_half.part[i % 2 * 2 + 1], group[half * kAtOnce + i][1], b.z, b.w);
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float scale =
+            __uint_as_float(__shfl_sync(~0u, scales, fp8_scale_place(lane / 4 + 8 * r, half)));
+#pragma unroll
+        for (int c = 2 * r; c < 2 * r + 2; ++c) {
+          const float sum =
+              (of_half.part[0][c] + of_half.part[1][c]) + (of_half.part[2][c] + of_half.part[3][c]);
+          sums.part[0][c] = fmaf(scale, sum, sums.part[0][c]);
+        }
+      }
+    }
+  }
+
   /// sums += this times a slice of the rows in shared memory, which comes through `part`.
   template <int kBatch>
   __device__ __forceinline__ void multiply(int lane, const RowSlice<kBatch>& row,
@@ -208,6 +267,13 @@ struct WeightSlice {
   }
 
  private:
+  /// Four registers of the operand A, of two words of codes.
+  __device__ __forceinline__ static uint4 numbers_of(uint32_t registers01, uint32_t registers23) {
+    return {multiply_bf16(first_pair(registers01), kFp8Units),
+            multiply_bf16(second_pair(registers01), kFp8Units),
+            multiply_bf16(first_pair(registers23), kFp8Units),
+            multiply_bf16(second_pair(registers23), kFp8Units)};
+  }
   /// Four registers of the operand A, of their low parts and their high ones.
   __device__ __forceinline__ static uint4 weights_of(uint32_t low01, uint32_t low23,
                                                      uint32_t high) {
@@ -243,7 +309,8 @@ struct WeightSlice {
 };
 
 /// Multiplies the rows with `units` units over k, the last of them folded `fold` times, that come
-/// through the ring, compressed or not.
+/// through the ring. kFp8: their form may be fp8; a kernel of its own, because others would pay for
+/// that with registers.
 ///
 /// A row (or several together) comes from `source`. source.ask(row, runs, slices) asks for what of
 /// it this warp makes; source.make(row) waits for that and leaves it in `row` as store_row_quad()
@@ -259,11 +326,13 @@ struct WeightSlice {
 /// finish(first_unit, units, runs, slices) is called by the team, all warps alike, after each
 /// block, when the sums for gather() are there; `slices`: of a unit that is not folded. The loader
 /// waits for nobody but this, so the pages come.
-template <int kBatch, class Source, class Finish>
+template <int kBatch, bool kFp8, class Source, class Finish>
 __device__ __forceinline__ void stream_product(const Team& team, const PageRing& ring,
                                                ProductState* states, char* row, int k, int units,
-                                               int fold, bool compressed, Source& source,
+                                               int fold, StreamForm form, Source& source,
                                                float* sums_memory, Finish finish) {
+  const bool codes = kFp8 && form == StreamForm::fp8;
+  const bool compressed = kFp8 ? form == StreamForm::compressed : form != StreamForm::plain;
   const int lane = made_here(team.lane);
   const int warp = made_here(team.warp);
   const int slices = slices_of(k);
@@ -283,6 +352,8 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     const uint32_t in_page = weights + page.slot * ring.page_bytes;
     if (compressed) {
       held.expand(lane, in_page + (warp & (kPageSlices - 1)) * kCompressedSliceBytes);
+    } else if (codes) {
+      held.widen(lane, in_page + (warp & (kPageSlices - 1)) * kFp8SliceBytes);
     } else {
       held.load(in_page + (warp & (kPageSlices - 1)) * kPlainSliceBytes + lane * 16);
     }
@@ -363,6 +434,13 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     fetch_first();
   }
   RowGroups<kBatch> part;
+  const auto multiply = [&](const RowSlice<kBatch>& slice, UnitSums& sums) {
+    if (codes) {
+      held.template multiply_codes<kBatch>(lane, slice, part, sums);
+    } else {
+      held.template multiply<kBatch>(lane, slice, part, sums);
+    }
+  };
 #pragma unroll 1
   for (int block = 0; block < units; block += kBlockUnits) {
     if (block > 0) {
@@ -377,12 +455,12 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       --left;
       if (source.streams()) {
         source.take(i, left == 0 ? -1 : ends ? 0 : slices - unit_left);
-        held.template multiply<kBatch>(lane, {lane, source.place(i), 0, 0}, part, sums);
+        multiply({lane, source.place(i), 0, 0}, sums);
       } else {
-        held.template multiply<kBatch>(lane, row_slice, part, sums);
+        multiply(row_slice, sums);
         row_slice.advance();
       }
-      const uint32_t scales = held.scales;
+      const uint32_t scales = codes ? WeightSlice::kOnes : held.scales;
       if (left > 0) {
         fetch(true, left == 1 && last_alone);
       }

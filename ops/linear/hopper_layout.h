@@ -16,8 +16,10 @@ inline constexpr int kSliceGroups = 8;  ///< of a unit, that one warp multiplies
 inline constexpr int kSliceK = kSliceGroups * kGroupK;
 inline constexpr int kPageSlices = 2;
 
-// Slices as they are in bf16, and compressed (hopper_compress.h): a header, then each group's low
-// and high parts.
+/// How weights lie in the stream: in bf16; compressed (hopper_compress.h), a header, then each
+/// group's low and high parts; or codes in e4m3fn (hopper_fp8.h), a header of their scales before
+/// them.
+enum class StreamForm : uint8_t { plain, compressed, fp8 };
 inline constexpr int kPlainSliceBytes = kSliceGroups * kGroupBytes;
 inline constexpr int kSliceHeaderBytes = 128;
 inline constexpr int kLowBytes = kUnitColumns * kGroupK;
@@ -28,10 +30,14 @@ inline constexpr int kCompressedSliceBytes =
 /// Weights that a slice may list: the header has a byte for each row of the operand A, then four
 /// for each of these.
 inline constexpr int kMostListed = (kSliceHeaderBytes - kUnitColumns) / 4;
-constexpr int weight_slice_bytes(bool compressed) {
-  return compressed ? kCompressedSliceBytes : kPlainSliceBytes;
+inline constexpr int kFp8GroupBytes = kUnitColumns * kGroupK;
+inline constexpr int kFp8SliceBytes = kSliceHeaderBytes + kSliceGroups * kFp8GroupBytes;
+constexpr int weight_slice_bytes(StreamForm form) {
+  return form == StreamForm::plain        ? kPlainSliceBytes
+         : form == StreamForm::compressed ? kCompressedSliceBytes
+                                          : kFp8SliceBytes;
 }
-constexpr int page_bytes(bool compressed) { return kPageSlices * weight_slice_bytes(compressed); }
+constexpr int page_bytes(StreamForm form) { return kPageSlices * weight_slice_bytes(form); }
 
 // Rows. The operand B of an mma has eight columns. They take the row of one sequence as two bf16
 // that sum to its elements within 2^-17 (the other six are idle, or have other k where a unit is

@@ -27,6 +27,13 @@ __device__ __forceinline__ void fetch_codes(const W& worker) {
   }
 }
 
+__device__ inline StreamForm form_of(const CodePages& pages) {
+  return pages.compressed != 0 ? StreamForm::compressed : StreamForm::plain;
+}
+__device__ inline StreamForm form_of(const AnyCodePages& pages) {
+  return static_cast<StreamForm>(pages.weights);
+}
+
 /// By a thread of each loader: puts the pages of the launch's steps into the ring in the order in
 /// which they are used, this loader every second one.
 template <class W>
@@ -44,15 +51,15 @@ __device__ __forceinline__ void load_pages(const W& worker, int loader) {
   bool own = loader == 0;  // the next page is this loader's
   for (int step = 0; step < launch.steps && goes_on; ++step) {
     for (fed = 0; fed < shared.code_count && goes_on; ++fed) {
-      const CodePages code = worker.code_pages(fed);
-      const bool compressed = code.compressed != 0;
+      const auto code = worker.code_pages(fed);
+      const StreamForm form = form_of(code);
       uint32_t left = code.head != 0 && worker.forced(step)
                           ? 0
-                          : code.slices * static_cast<uint32_t>(weight_slice_bytes(compressed));
+                          : code.slices * static_cast<uint32_t>(weight_slice_bytes(form));
       const char* from = launch.streams[worker.index()] + static_cast<int64_t>(code.stream) * 16;
 #pragma unroll 1
       while (left > 0 && goes_on) {
-        const uint32_t bytes = min(left, static_cast<uint32_t>(page_bytes(compressed)));
+        const uint32_t bytes = min(left, static_cast<uint32_t>(page_bytes(form)));
         if (own) {
           goes_on = feed.put(from, bytes, policy, late);
         }

@@ -195,9 +195,9 @@ __device__ __forceinline__ void product(const W& worker, const Code& code) {
   const auto finish = [&](int first_unit, int units, const SliceRuns& runs, int slices) {
     epilogue(first_unit, units, runs, slices);
   };
-  stream_product<W::kBatch>(worker.team(), worker.ring(), worker.shared().products,
-                            worker.scratch(), code.product.k, code.units, code.product.fold,
-                            code.product.compressed != 0, source, worker.shared().sums, finish);
+  stream_product<W::kBatch, W::kGeneral>(
+      worker.team(), worker.ring(), worker.shared().products, worker.scratch(), code.product.k,
+      code.units, code.product.fold, form_of(code), source, worker.shared().sums, finish);
   if (code.head != 0) {
     epilogue.leave_best();
   }

@@ -18,6 +18,14 @@ struct CodePages {
   uint32_t head : 1;
   uint32_t compressed : 1;
 };
+/// The same where weights may have any form (W::kGeneral).
+struct AnyCodePages {
+  uint32_t stream;
+  uint32_t slices : 29;
+  uint32_t head : 1;
+  uint32_t weights : 2;  ///< StreamForm
+};
+static_assert(sizeof(CodePages) == sizeof(AnyCodePages));
 
 /// What lies at the beginning of shared memory, all of fixed size.
 template <int kBatch>

@@ -2,6 +2,8 @@
 // waits that all parts have in common.
 #pragma once
 
+#include <type_traits>
+
 #include "engine/hopper/decode/shared.cuh"
 
 namespace weft::hopper {
@@ -16,6 +18,7 @@ class Worker {
   static constexpr bool kTraced = kTracing;
   static constexpr int kBatch = kMost;
   static constexpr bool kGeneral = kAny;
+  using Pages = std::conditional_t<kGeneral, AnyCodePages, CodePages>;
 
   /// For one code of a step.
   __device__ Worker(const Launch& launch, uint32_t step_tag)
@@ -56,8 +59,8 @@ class Worker {
   __device__ const Code& in_memory(int i) const {
     return launch_.codes[launch_.code_begin[index()] + static_cast<uint32_t>(i)];
   }
-  __device__ CodePages& code_pages(int i) const {
-    return reinterpret_cast<CodePages*>(memory + layout().code_pages)[i];
+  __device__ Pages& code_pages(int i) const {
+    return reinterpret_cast<Pages*>(memory + layout().code_pages)[i];
   }
 
   // Steps and sequences.
@@ -157,7 +160,8 @@ __device__ char* operand_slice(const W& worker, Place rows, int element) {
   return at<char>(worker, rows) + element / kSliceK * row_slice_bytes(W::kBatch);
 }
 
-__device__ inline CodePages pages_of(const Code& code) {
+template <class W>
+__device__ typename W::Pages pages_of(const Code& code) {
   if (code.units == 0) {
     return {};
   }
@@ -165,7 +169,8 @@ __device__ inline CodePages pages_of(const Code& code) {
   return {product.stream,
           static_cast<uint32_t>(product_slices(product.k, code.units, product.fold)),
           static_cast<uint32_t>(code.head != 0 ? 1 : 0),
-          static_cast<uint32_t>(product.compressed != 0 ? 1 : 0)};
+          W::kGeneral ? product.weights
+                      : static_cast<uint32_t>(form_of(code) != StreamForm::plain ? 1 : 0)};
 }
 
 template <bool kTraced, int kBatch, bool kGeneral>
@@ -188,7 +193,7 @@ __device__ Worker<kTraced, kBatch, kGeneral>::Worker(const Launch& launch) : lau
     if (code.opcode == Opcode::embed) {
       shared().embeds = 1;
     }
-    code_pages(i) = pages_of(code);
+    code_pages(i) = pages_of<Worker>(code);
   }
   auto* signals = reinterpret_cast<uint16_t*>(memory + layout().signals);
   for (uint32_t i = threadIdx.x; i < launch.events; i += kThreads) {
