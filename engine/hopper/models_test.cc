@@ -25,8 +25,8 @@ const fs::path kModels = fs::path(WEFT_SOURCE_DIR) / "tests/goldens/models";
 constexpr double kTolerance = 2e-4;
 
 Result<std::unique_ptr<Engine>> make_engine(const std::string& model, EngineOptions options) {
-  options.kv = DType::f32;
-  options.round_activations = false;
+  options.kv = options.kv.value_or(DType::f32);
+  options.round_activations = options.round_activations.value_or(false);
   ModelConfig config = read_config(kModels / model).value();
   Weights weights = Weights::open(kModels / model, config).value();
   return Engine::create(std::move(config), std::move(weights), options);
@@ -168,6 +168,19 @@ TEST_P(HopperDecode, SeveralSequencesAreTheCpusOneByOne) {
                   tolerance);
       }
     }
+  }
+}
+
+/// Chunks that round the same numbers, but sum in other orders (see Prefill).
+TEST_P(HopperDecode, ScoresInBf16AreTheCpus) {
+  const auto pair = make(GetParam(), {.kv = DType::bf16, .round_activations = true});
+  ASSERT_TRUE(pair);
+  for (const int64_t length : {5, 150}) {
+    const std::vector<int32_t> ids = prompt(length, pair->cpu->config().vocabulary);
+    const auto got = pair->gpu->score(ids);
+    ASSERT_TRUE(got.ok()) << got.error().message;
+    EXPECT_LE(relative_difference(got->last_logits, pair->cpu->score(ids)->last_logits), 1e-2)
+        << length << " tokens";
   }
 }
 

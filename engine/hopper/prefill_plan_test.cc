@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "model/quantization.h"
 #include "ops/gemm_skinny/op.h"
 
 namespace weft::hopper {
@@ -21,11 +22,14 @@ struct Made {
 
 constexpr ChunkFormats kAllF32 = {.kv = DType::f32, .round_activations = false};
 
-/// A preset of two layers. `gap`: bytes between one weight and the next.
-Made make(const std::string& name, Logits logits, int64_t gap = 0, ChunkFormats formats = {}) {
+/// A preset of two layers. `gap`: bytes between one weight and the next. `quantization`: weights in
+/// eight bits.
+Made make(const std::string& name, Logits logits, int64_t gap = 0, ChunkFormats formats = {},
+          const Quantization& quantization = {}) {
   Made made;
   made.config = preset(name).value();
   made.config.layers = 2;
+  made.config.quantization = quantization;
   made.weights = Weights::describe(made.config);
   int64_t at = 0;
   for (const Tensor& tensor : made.weights.tensors()) {
@@ -115,6 +119,23 @@ TEST(PrefillPlan, ScratchWhereAProductIsFinishedApart) {
   EXPECT_EQ(f32.layout.bytes, f32.layout.scratch) << "products in f32 finish themselves";
 }
 
+TEST(PrefillPlan, WeightsInEightBitsHaveRoomToBeWidened) {
+  for (const char* format : {"fp8-block", "fp8-row", "fp8-channel", "fp8-tensor"}) {
+    for (const ChunkFormats formats : {ChunkFormats{}, kAllF32}) {
+      const Made made =
+          make("llama-3.2-1b", Logits::all, 0, formats, quantization_of(format).value());
+      const int64_t element = formats.round_activations ? 2 : 4;
+      EXPECT_GE(made.layout.bytes - made.layout.widened,
+                2 * made.config.ffn * made.config.hidden * element)
+          << format << ": gate and up";
+      EXPECT_EQ(products(made), 1) << format;
+      expect_apart(made);
+    }
+  }
+  const Made plain = make("llama-3.2-1b", Logits::all);
+  EXPECT_EQ(plain.layout.bytes, plain.layout.widened);
+}
+
 TEST(PrefillPlan, WhatBendsAResultTakesItsPlace) {
   const Made gemma = make("gemma-2-2b", Logits::all);
   const int64_t scratch = gemma.layout.bytes - gemma.layout.scratch;
@@ -170,6 +191,13 @@ TEST(PrefillPlan, RefusesAndSaysWhy) {
             "by chunks of up to 2048 tokens (fewer than 3: token by token), activations f32, KV "
             "cache bf16")
       << "weights of other formats than bf16 are multiplied in f32";
+  ModelConfig biased = preset("qwen2.5-coder-1.5b").value();
+  biased.quantization = quantization_of("fp8-block").value();
+  const Weights codes = Weights::describe(biased);
+  EXPECT_EQ(refuse_prefill(biased, codes), "");
+  EXPECT_EQ(refuse_prefill(biased, codes, kAllF32),
+            "model.layers.0.self_attn.q_proj.weight is F8_E4M3 beside biases, and activations are "
+            "f32");
   ModelConfig little = config;
   little.partial_rotary_factor = 0.1875;
   EXPECT_EQ(describe_prefill(little, Weights::describe(little), {}),

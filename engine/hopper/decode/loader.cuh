@@ -27,12 +27,15 @@ __device__ __forceinline__ void fetch_codes(const W& worker) {
   }
 }
 
-__device__ inline StreamForm form_of(const CodePages& pages) {
-  return pages.compressed != 0 ? StreamForm::compressed : StreamForm::plain;
-}
+// How a code's weights lie in the stream: where two forms are all there are, a flag is enough.
+__device__ inline bool form_of(const CodePages& pages) { return pages.compressed != 0; }
 __device__ inline StreamForm form_of(const AnyCodePages& pages) {
   return static_cast<StreamForm>(pages.weights);
 }
+__device__ inline int slice_bytes(bool compressed) {
+  return compressed ? kCompressedSliceBytes : kPlainSliceBytes;
+}
+__device__ inline int slice_bytes(StreamForm form) { return weight_slice_bytes(form); }
 
 /// By a thread of each loader: puts the pages of the launch's steps into the ring in the order in
 /// which they are used, this loader every second one.
@@ -52,14 +55,14 @@ __device__ __forceinline__ void load_pages(const W& worker, int loader) {
   for (int step = 0; step < launch.steps && goes_on; ++step) {
     for (fed = 0; fed < shared.code_count && goes_on; ++fed) {
       const auto code = worker.code_pages(fed);
-      const StreamForm form = form_of(code);
+      const auto form = form_of(code);
       uint32_t left = code.head != 0 && worker.forced(step)
                           ? 0
-                          : code.slices * static_cast<uint32_t>(weight_slice_bytes(form));
+                          : code.slices * static_cast<uint32_t>(slice_bytes(form));
       const char* from = launch.streams[worker.index()] + static_cast<int64_t>(code.stream) * 16;
 #pragma unroll 1
       while (left > 0 && goes_on) {
-        const uint32_t bytes = min(left, static_cast<uint32_t>(page_bytes(form)));
+        const uint32_t bytes = min(left, static_cast<uint32_t>(kPageSlices * slice_bytes(form)));
         if (own) {
           goes_on = feed.put(from, bytes, policy, late);
         }
