@@ -832,8 +832,9 @@ Result<std::unique_ptr<Rows>> create_rows(const ModelConfig& config, const Weigh
     return *runner->refusal();
   }
   if (!runner->has_prefill()) {
-    return input_error(fmt::format("{} has no slots on {}: {}", config.name, options.device,
-                                   refuse_prefill(config, weights)));
+    return input_error(
+        fmt::format("{} has no slots on {}: {}", config.name, options.device,
+                    refuse_prefill(config, weights, {options.kv, options.round_activations})));
   }
   return std::unique_ptr<Rows>(std::move(runner));
 }

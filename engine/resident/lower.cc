@@ -229,9 +229,10 @@ class WorkerLowering {
   /// A tile of a product's columns; `up`: of gate and up projections.
   void add_columns(Code& code, const WeightRef& ref, const WeightRef* up = nullptr) {
     const Range columns = instruction_->tile;
-    ProductTile tile{.operation = instruction_->operation, .columns = columns};
-    tile.weight = placed(ref);
-    tile.up = up != nullptr ? placed(*up) : PlacedWeight{};
+    const ProductTile tile{.operation = instruction_->operation,
+                           .columns = columns,
+                           .weight = placed(ref),
+                           .up = up != nullptr ? placed(*up) : PlacedWeight{}};
     target_.add_columns(code, tile);
     const auto element = static_cast<int64_t>(size_of(tile.weight.tensor->dtype));
     out_.plain_bytes += columns.size() * code.product.k * element * (up != nullptr ? 2 : 1);

@@ -82,13 +82,14 @@ bool lets_next_begin_late(const GemmSkinnyArgs& args, int rows, int shared_bytes
 
 SkinnyShares skinny_shares(const GemmSkinnyArgs& args, const Plan& plan, int units) {
   const int groups = static_cast<int>(groups_of(args, plan.tile_n));
+  // Groups of multiprocessors hold no more large clusters than this.
+  const int room = plan.cluster <= 2   ? units / plan.cluster
+                   : plan.cluster == 4 ? units * 10 / 44
+                                       : units / 9;
   return {.groups = groups,
           .stages_of_k = static_cast<int>(ceil_div(args.k, plan.tile_k)),
           .cluster = plan.cluster,
-          // Groups of multiprocessors hold no more large clusters than this.
-          .clusters = std::min(groups, plan.cluster <= 2   ? units / plan.cluster
-                                       : plan.cluster == 4 ? units * 10 / 44
-                                                           : units / 9),
+          .clusters = std::clamp(room, 1, groups),
           .k_blocks = static_cast<int>(ceil_div(args.k, kScaleBlock))};
 }
 
