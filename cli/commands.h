@@ -23,6 +23,7 @@ void add_bench(CLI::App& app, Action& action);
 void add_bench_decode(CLI::App& bench, Action& action);
 void add_bench_load(CLI::App& bench, Action& action);
 void add_bench_kernel(CLI::App& bench, Action& action);  ///< where there is a simulator
+void add_serve(CLI::App& app, Action& action);
 void add_tune(CLI::App& app, Action& action);
 void add_new_model(CLI::App& app, Action& action);
 

@@ -67,6 +67,7 @@ int parse_and_act(int argc, char** argv) {
   add_generate(app, action);
   add_tokenize(app, action);
   add_score(app, action);
+  add_serve(app, action);
   add_inspect(app, action);
   add_diff(app, action);
   add_check(app, action);

@@ -98,6 +98,17 @@ if(TARGET weft_command)
     Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/cli/test_cli.py $<TARGET_FILE:weft_command>)
 endif()
 
+# The server as its clients meet it; with the official client, skipped where `scripts/setup clients` was
+# not run.
+if(TARGET weft_command)
+  add_test(NAME serve_http
+    COMMAND Python3::Interpreter -B ${PROJECT_SOURCE_DIR}/tests/serve/test_serve.py $<TARGET_FILE:weft_command>)
+  set_tests_properties(serve_http PROPERTIES LABELS quick RUN_SERIAL ON)
+  add_test(NAME serve_clients
+    COMMAND bash ${PROJECT_SOURCE_DIR}/tests/serve/clients.sh $<TARGET_FILE:weft_command>)
+  set_tests_properties(serve_clients PROPERTIES LABELS clients SKIP_RETURN_CODE 77 RUN_SERIAL ON)
+endif()
+
 # And on whole processors of the past.
 find_program(WEFT_QEMU qemu-x86_64)
 mark_as_advanced(WEFT_QEMU)

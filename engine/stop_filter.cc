@@ -5,7 +5,8 @@
 
 namespace weft {
 
-StopFilter::StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)) {
+StopFilter::StopFilter(std::vector<std::string> stops, bool shows_stop)
+    : stops_(std::move(stops)), shows_stop_(shows_stop) {
   std::erase_if(stops_, [](const std::string& stop) { return stop.empty(); });
 }
 
@@ -15,12 +16,16 @@ std::string StopFilter::push(std::string_view piece) {
   }
   held_ += piece;
   size_t cut = std::string::npos;
+  size_t shown_of_stop = 0;
   for (const std::string& stop : stops_) {
-    cut = std::min(cut, held_.find(stop));
+    if (const size_t at = held_.find(stop); at < cut) {
+      cut = at;
+      shown_of_stop = shows_stop_ ? stop.size() : 0;
+    }
   }
   if (cut != std::string::npos) {
     stopped_ = true;
-    std::string shown = held_.substr(0, cut);
+    std::string shown = held_.substr(0, cut + shown_of_stop);
     held_.clear();
     return shown;
   }

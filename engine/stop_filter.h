@@ -9,8 +9,8 @@ namespace weft {
 
 class StopFilter {
  public:
-  /// Empty stop strings are ignored.
-  explicit StopFilter(std::vector<std::string> stops);
+  /// Empty stop strings are ignored. `shows_stop`: the stop string that is found comes out, too.
+  explicit StopFilter(std::vector<std::string> stops, bool shows_stop = false);
 
   /// Takes the next piece and gives what can be shown: text that can no longer be the beginning of
   /// a stop string. Nothing comes after a stop string was seen.
@@ -22,6 +22,7 @@ class StopFilter {
  private:
   std::vector<std::string> stops_;
   std::string held_;
+  bool shows_stop_;
   bool stopped_ = false;
 };
 

@@ -35,5 +35,12 @@ TEST(StopFilter, HoldsBackOnlyWhatMayBecomeAStop) {
   EXPECT_EQ(filter.flush(), "");
 }
 
+TEST(StopFilter, ShowsTheStopStringWhereItShall) {
+  StopFilter filter({"END"}, true);
+  EXPECT_EQ(filter.push("a E"), "a ");
+  EXPECT_EQ(filter.push("ND b"), "END");
+  EXPECT_TRUE(filter.stopped());
+}
+
 }  // namespace
 }  // namespace weft

@@ -32,6 +32,7 @@ struct Shared {
   HttpServer::Gate gate;
   HttpServer::Handler handler;
   HttpServer::Refusal refusal;
+  HttpServer::Extra extra;
   std::unordered_set<Connection*> connections;
   bool draining = false;
 };
@@ -96,7 +97,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
 class Connection::ExchangeOnConnection : public Exchange {
  public:
   ExchangeOnConnection(Connection& connection, HttpRequest request)
-      : connection_(&connection), request_(std::move(request)) {}
+      : connection_(&connection),
+        request_(std::move(request)),
+        extra_(connection.shared_.extra(request_)) {}
 
   HttpRequest& request() override { return request_; }
   void respond(HttpResponse response) override {
@@ -135,8 +138,10 @@ class Connection::ExchangeOnConnection : public Exchange {
     if (!response.content_type.empty()) {
       text += fmt::format("Content-Type: {}\r\n", response.content_type);
     }
-    for (const auto& [name, value] : response.headers) {
-      text += fmt::format("{}: {}\r\n", name, value);
+    for (const HttpHeaders* headers : {&response.headers, &extra_}) {
+      for (const auto& [name, value] : *headers) {
+        text += fmt::format("{}: {}\r\n", name, value);
+      }
     }
     if (connection_ != nullptr && !connection_->keeps_alive()) {
       text += "Connection: close\r\n";
@@ -157,6 +162,7 @@ class Connection::ExchangeOnConnection : public Exchange {
 
   Connection* connection_;
   HttpRequest request_;
+  HttpHeaders extra_;
   bool chunked_ = false;
   std::function<void()> gone_;
 };
@@ -517,11 +523,13 @@ class BeastServer : public HttpServer {
 }  // namespace
 
 Result<std::unique_ptr<HttpServer>> HttpServer::create(const HttpOptions& options, Gate gate,
-                                                       Handler handler, Refusal refusal) {
+                                                       Handler handler, Refusal refusal,
+                                                       Extra extra) {
   auto server = std::make_unique<BeastServer>(options);
   server->shared().gate = std::move(gate);
   server->shared().handler = std::move(handler);
   server->shared().refusal = std::move(refusal);
+  server->shared().extra = std::move(extra);
   WEFT_TRY(server->listen());
   return std::unique_ptr<HttpServer>(std::move(server));
 }

@@ -67,10 +67,12 @@ class HttpServer {
   using Handler = std::function<void(const std::shared_ptr<Exchange>&)>;
   /// The response to what is no request (400, 408, 413, 431), with a sentence.
   using Refusal = std::function<HttpResponse(int status, std::string_view sentence)>;
+  /// What every response to a request carries beside its own headers.
+  using Extra = std::function<HttpHeaders(const HttpRequest&)>;
 
   /// Listens. Error (usage): the address or port cannot be had.
   static Result<std::unique_ptr<HttpServer>> create(const HttpOptions& options, Gate gate,
-                                                    Handler handler, Refusal refusal);
+                                                    Handler handler, Refusal refusal, Extra extra);
   virtual ~HttpServer() = default;
 
   virtual uint16_t port() const = 0;

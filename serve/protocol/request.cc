@@ -25,6 +25,9 @@ ApiError wrong(const Reader& fields) {
 
 /// The object that a body is, or what is wrong with it.
 Parsed<Json> parse_object(std::string_view body) {
+  if (body.find('\0') != std::string_view::npos) {  // the parser takes it for the end
+    return ApiError{400, "request: the body holds a zero byte, which JSON has not", "", ""};
+  }
   Result<Json> json = parse_ordered_json(body, "request");
   if (!json.ok()) {
     return ApiError{400, json.error().message, "", ""};

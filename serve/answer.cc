@@ -1,0 +1,427 @@
+#include "serve/answer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "model/tokenizer/byte_alphabet.h"
+
+namespace weft::serve {
+namespace {
+
+constexpr double kLeastLogprob = -9999;  // JSON has no infinity; vLLM's floor
+
+double finite(double logprob) { return std::max(logprob, kLeastLogprob); }
+
+std::string json_text(const std::string& text) { return Json(text).dump(); }
+
+/// The bytes that a token stands for: its text may be part of a character.
+std::string bytes_of(const Tokenizer& tokenizer, int32_t id, const std::string& text) {
+  if (text.find("\xef\xbf\xbd") == std::string::npos) {
+    return text;
+  }
+  const std::string_view token = tokenizer.token(id);
+  int byte = 0;
+  if (token.size() == 6 && token.starts_with("<0x") &&
+      std::from_chars(token.data() + 3, token.data() + 5, byte, 16).ec == std::errc()) {
+    return {static_cast<char>(byte)};
+  }
+  return tokenizer::bytes_of_characters(token).value_or(text);
+}
+
+Json bytes_json(const std::string& bytes) {
+  Json list = Json::array();
+  for (const char byte : bytes) {
+    list.push_back(static_cast<unsigned char>(byte));
+  }
+  return list;
+}
+
+const char* object_of(Endpoint endpoint, bool stream) {
+  if (endpoint == Endpoint::chat) {
+    return stream ? "chat.completion.chunk" : "chat.completion";
+  }
+  return endpoint == Endpoint::completions ? "text_completion" : "response";
+}
+
+const char* prefix_of(Endpoint endpoint) {
+  return endpoint == Endpoint::chat          ? "chatcmpl"
+         : endpoint == Endpoint::completions ? "cmpl"
+                                             : "resp";
+}
+
+}  // namespace
+
+Answer::Answer(std::shared_ptr<Exchange> exchange, const Tokenizer& tokenizer, std::string model,
+               uint64_t id, Work work)
+    : exchange_(std::move(exchange)),
+      tokenizer_(tokenizer),
+      model_(std::move(model)),
+      id_(fmt::format("{}-{:016x}", prefix_of(work.request.endpoint), id)),
+      created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())),
+      work_(std::make_unique<const Work>(std::move(work))),
+      scores_(work_->prompts.size()) {
+  const GenerateRequest& request = work_->request;
+  const size_t count = work_->prompts.size() * static_cast<size_t>(request.n);
+  choices_.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    choices_.push_back({Choice(tokenizer, request), {}, {}});
+  }
+  head_ =
+      fmt::format(R"({{"id":{},"object":"{}","created":{},"model":{},"choices":[)", json_text(id_),
+                  object_of(request.endpoint, true), created_, json_text(model_));
+}
+
+int64_t Answer::prompt_tokens() const {
+  int64_t sum = 0;
+  for (const auto& prompt : work_->prompts) {
+    sum += std::ssize(prompt);
+  }
+  return sum;
+}
+
+int64_t Answer::new_tokens() const {
+  int64_t sum = 0;
+  for (const Part& part : choices_) {
+    sum += std::ssize(part.choice.tokens());
+  }
+  return sum;
+}
+
+Json Answer::usage() const {
+  const int64_t in = prompt_tokens();
+  const int64_t out = new_tokens();
+  if (work_->request.endpoint == Endpoint::responses) {
+    return {{"input_tokens", in},
+            {"input_tokens_details", {{"cached_tokens", cached_tokens_}}},
+            {"output_tokens", out},
+            {"output_tokens_details", {{"reasoning_tokens", 0}}},
+            {"total_tokens", in + out}};
+  }
+  return {{"prompt_tokens", in},
+          {"completion_tokens", out},
+          {"total_tokens", in + out},
+          {"prompt_tokens_details", {{"cached_tokens", cached_tokens_}}}};
+}
+
+Json Answer::chat_logprobs(const std::vector<TokenLogprob>& tokens) const {
+  Json content = Json::array();
+  const auto entry = [&](int32_t id, double logprob) {
+    const std::string text = tokenizer_.decode({&id, 1}, false);
+    return Json{{"token", text},
+                {"logprob", finite(logprob)},
+                {"bytes", bytes_json(bytes_of(tokenizer_, id, text))}};
+  };
+  for (const TokenLogprob& each : tokens) {
+    Json top = Json::array();
+    for (const auto& [id, logprob] : each.top) {
+      top.push_back(entry(id, logprob));
+    }
+    Json one = entry(each.token, each.logprob);
+    one["top_logprobs"] = std::move(top);
+    content.push_back(std::move(one));
+  }
+  return {{"content", std::move(content)}};
+}
+
+Json Answer::completion_logprobs(const std::vector<TokenLogprob>& tokens) const {
+  Json texts = Json::array(), values = Json::array(), tops = Json::array(), offsets = Json::array();
+  for (const TokenLogprob& each : tokens) {
+    const std::string text = tokenizer_.decode({&each.token, 1}, false);
+    texts.push_back(text);
+    offsets.push_back(each.offset);
+    if (!each.known) {
+      values.push_back(nullptr);
+      tops.push_back(nullptr);
+      continue;
+    }
+    values.push_back(finite(each.logprob));
+    Json top = Json::object();
+    for (const auto& [id, logprob] : each.top) {
+      const std::string key = tokenizer_.decode({&id, 1}, false);
+      if (!top.contains(key)) {  // the likelier of two that read alike
+        top[key] = finite(logprob);
+      }
+    }
+    if (!top.contains(text)) {
+      top[text] = finite(each.logprob);
+    }
+    tops.push_back(std::move(top));
+  }
+  return {{"tokens", std::move(texts)},
+          {"token_logprobs", std::move(values)},
+          {"top_logprobs", std::move(tops)},
+          {"text_offset", std::move(offsets)}};
+}
+
+Json Answer::logprobs(const std::vector<TokenLogprob>& tokens) const {
+  if (!work_->request.logprobs) {
+    return nullptr;
+  }
+  return work_->request.endpoint == Endpoint::completions ? completion_logprobs(tokens)
+                                                          : chat_logprobs(tokens);
+}
+
+void Answer::score(size_t prompt, TextScore score) { scores_[prompt] = std::move(score); }
+
+/// The prompt as the choice's text begins with it; its log-probabilities become the choice's first.
+std::string Answer::echo(size_t index) {
+  Part& part = choices_[index];
+  if (!work_->request.echo || std::exchange(part.echoed, true)) {
+    return {};
+  }
+  const size_t prompt = index / static_cast<size_t>(work_->request.n);
+  const std::vector<int32_t>& ids = work_->prompts[prompt];
+  if (work_->request.logprobs) {
+    StreamDecoder decoder(tokenizer_, work_->request.skip_special_tokens);
+    size_t offset = 0;
+    std::vector<TokenLogprob> tokens;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      tokens.push_back(i == 0 ? TokenLogprob{ids[0], 0, false, 0, {}}
+                              : scores_[prompt]->tokens[i - 1]);
+      tokens.back().offset = offset;
+      offset += characters(decoder.push(ids[i]));
+    }
+    part.logprobs = std::move(tokens);
+    part.echo_characters = characters(work_->prompt_texts[prompt]);
+  }
+  return work_->prompt_texts[prompt];
+}
+
+void Answer::send_event(const std::string& json) { exchange_->write("data: " + json + "\n\n"); }
+
+void Answer::send_response_event(const char* type, Json fields) {
+  Json event = {{"type", type}, {"sequence_number", sequence_++}};
+  event.update(fields);
+  exchange_->write(fmt::format("event: {}\ndata: {}\n\n", type, event.dump()));
+}
+
+void Answer::begin() {
+  if (!streams()) {
+    return;
+  }
+  begun_ = true;
+  exchange_->begin({200,
+                    "text/event-stream; charset=utf-8",
+                    "",
+                    {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
+  const std::string usage = work_->request.include_usage ? R"(,"usage":null)" : "";
+  if (work_->request.endpoint == Endpoint::chat) {
+    std::string all;
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      all += fmt::format(
+          "data: {}{{\"index\":{},\"delta\":{{\"role\":\"assistant\",\"content\":\"\"}},"
+          "\"logprobs\":null,\"finish_reason\":null}}]{}}}\n\n",
+          head_, i, usage);
+    }
+    exchange_->write(all);
+  } else if (work_->request.endpoint == Endpoint::responses) {
+    send_response_event("response.created", {{"response", response_object(nullptr)}});
+    send_response_event("response.in_progress", {{"response", response_object(nullptr)}});
+    send_response_event("response.output_item.added", {{"output_index", 0},
+                                                       {"item",
+                                                        {{"id", "msg-" + id_},
+                                                         {"type", "message"},
+                                                         {"status", "in_progress"},
+                                                         {"role", "assistant"},
+                                                         {"content", Json::array()}}}});
+    send_response_event(
+        "response.content_part.added",
+        {{"item_id", "msg-" + id_},
+         {"output_index", 0},
+         {"content_index", 0},
+         {"part", {{"type", "output_text"}, {"text", ""}, {"annotations", Json::array()}}}});
+  }
+}
+
+void Answer::stream_chunk(size_t index, const std::string& text, const char* finish_reason) {
+  const GenerateRequest& request = work_->request;
+  Part& part = choices_[index];
+  if (request.endpoint == Endpoint::responses) {
+    part.text += text;
+    if (!text.empty()) {
+      send_response_event(
+          "response.output_text.delta",
+          {{"item_id", "msg-" + id_}, {"output_index", 0}, {"content_index", 0}, {"delta", text}});
+    }
+    return;
+  }
+  const std::vector<TokenLogprob> tokens = std::exchange(part.logprobs, {});
+  const std::string shown = request.logprobs && !tokens.empty() ? logprobs(tokens).dump() : "null";
+  const std::string finish = finish_reason == nullptr ? "null" : json_text(finish_reason);
+  std::string content;
+  if (request.endpoint == Endpoint::completions) {
+    content = fmt::format("\"text\":{}", json_text(text));
+  } else if (finish_reason != nullptr && text.empty()) {
+    content = "\"delta\":{}";
+  } else {
+    content = fmt::format("\"delta\":{{\"content\":{}}}", json_text(text));
+  }
+  std::string usage_text;
+  if (request.include_usage) {
+    usage_text = request.continuous_usage ? ",\"usage\":" + usage().dump() : R"(,"usage":null)";
+  }
+  send_event(fmt::format(R"({}{{"index":{},{},"logprobs":{},"finish_reason":{}}}]{}}})", head_,
+                         index, content, shown, finish, usage_text));
+}
+
+void Answer::show(size_t index, const std::string& text, bool last) {
+  Part& part = choices_[index];
+  std::string all = echo(index);
+  for (TokenLogprob& token : part.choice.take_logprobs()) {
+    token.offset += part.echo_characters;
+    part.logprobs.push_back(std::move(token));
+  }
+  all += text;
+  if (!streams()) {
+    part.text += all;
+    return;
+  }
+  const bool has_content = !all.empty() || (last && !part.logprobs.empty());
+  if (has_content) {
+    stream_chunk(index, all, nullptr);
+  }
+  if (last) {
+    stream_chunk(index, "", part.choice.finish_reason());
+  }
+}
+
+void Answer::token(size_t index, const TokenEvent& event) {
+  Part& part = choices_[index];
+  if (part.ended || part.choice.stopped()) {
+    return;
+  }
+  const std::string text = part.choice.take(event);
+  if (!text.empty() || !streams()) {
+    show(index, text, false);
+  }
+}
+
+void Answer::end(size_t index, const EndEvent& event) {
+  Part& part = choices_[index];
+  if (std::exchange(part.ended, true)) {
+    return;
+  }
+  cached_tokens_ += index % static_cast<size_t>(work_->request.n) == 0 ? event.cached_tokens : 0;
+  ++ended_;
+  const std::string rest = part.choice.finish(event.stop);
+  show(index, rest, true);
+  if (complete()) {
+    finish();
+  }
+}
+
+Json Answer::message(const Part& part) const {
+  return {{"role", "assistant"}, {"content", part.text}};
+}
+
+Json Answer::response_object(const std::string* text) const {
+  Json output = Json::array();
+  if (text != nullptr) {
+    output.push_back(
+        {{"id", "msg-" + id_},
+         {"type", "message"},
+         {"status", "completed"},
+         {"role", "assistant"},
+         {"content",
+          {{{"type", "output_text"}, {"text", *text}, {"annotations", Json::array()}}}}});
+  }
+  const bool cut =
+      text != nullptr && std::string_view(choices_[0].choice.finish_reason()) == "length";
+  const char* status = text == nullptr ? "in_progress" : cut ? "incomplete" : "completed";
+  return {{"id", id_},
+          {"object", "response"},
+          {"created_at", created_},
+          {"status", status},
+          {"error", nullptr},
+          {"incomplete_details", cut ? Json{{"reason", "max_output_tokens"}} : Json(nullptr)},
+          {"instructions", nullptr},
+          {"metadata", Json::object()},
+          {"model", model_},
+          {"output", std::move(output)},
+          {"parallel_tool_calls", false},
+          {"temperature", work_->request.sampling.temperature},
+          {"tool_choice", "none"},
+          {"tools", Json::array()},
+          {"top_p", work_->request.sampling.top_p},
+          {"usage", text == nullptr ? Json(nullptr) : usage()}};
+}
+
+Json Answer::whole() const {
+  const GenerateRequest& request = work_->request;
+  if (request.endpoint == Endpoint::responses) {
+    return response_object(&choices_[0].text);
+  }
+  Json list = Json::array();
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const Part& part = choices_[i];
+    Json one = {{"index", i}};
+    if (request.endpoint == Endpoint::chat) {
+      one["message"] = message(part);
+    } else {
+      one["text"] = part.text;
+    }
+    one["logprobs"] = logprobs(part.logprobs);
+    one["finish_reason"] = part.choice.finish_reason();
+    if (request.return_token_ids) {
+      one["token_ids"] = part.choice.tokens();
+      one["prompt_token_ids"] = work_->prompts[i / static_cast<size_t>(request.n)];
+    }
+    list.push_back(std::move(one));
+  }
+  return {{"id", id_},
+          {"object", object_of(request.endpoint, false)},
+          {"created", created_},
+          {"model", model_},
+          {"choices", std::move(list)},
+          {"usage", usage()}};
+}
+
+void Answer::finish_responses_stream() {
+  const std::string& text = choices_[0].text;
+  const Json done = response_object(&text);
+  const Json where = {{"item_id", "msg-" + id_}, {"output_index", 0}, {"content_index", 0}};
+  Json event = where;
+  event["text"] = text;
+  send_response_event("response.output_text.done", event);
+  event = where;
+  event["part"] = done["output"][0]["content"][0];
+  send_response_event("response.content_part.done", event);
+  send_response_event("response.output_item.done",
+                      {{"output_index", 0}, {"item", done["output"][0]}});
+  send_response_event(done["status"] == "completed" ? "response.completed" : "response.incomplete",
+                      {{"response", done}});
+}
+
+void Answer::finish() {
+  if (!streams()) {
+    // A token's text is valid UTF-8 by itself; what a client sent was.
+    return exchange_->respond({200, "application/json", whole().dump(), {}});
+  }
+  if (work_->request.endpoint == Endpoint::responses) {
+    finish_responses_stream();
+  } else {
+    if (work_->request.include_usage) {
+      send_event(fmt::format("{}],\"usage\":{}}}", head_, usage().dump()));
+    }
+    exchange_->write("data: [DONE]\n\n");
+  }
+  exchange_->end();
+}
+
+void Answer::fail(const ApiError& error) {
+  for (Part& part : choices_) {
+    ended_ += part.ended ? 0 : 1;
+    part.ended = true;
+  }
+  if (!begun_) {
+    return exchange_->respond(error_response(error));
+  }
+  send_event(error_json(error));
+  exchange_->write("data: [DONE]\n\n");
+  exchange_->end();
+}
+
+}  // namespace weft::serve

@@ -1,0 +1,99 @@
+// The answer to a request to generate: its choices become a response, whole or as a stream of
+// server-sent events, in the shape of the endpoint.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "serve/choice.h"
+#include "serve/grammar/matcher.h"
+#include "serve/http/server.h"
+#include "serve/logits.h"
+#include "serve/protocol/error.h"
+#include "serve/protocol/request.h"
+
+namespace weft::serve {
+
+/// A request whose prompts are tokens (serve/prepare.h).
+struct Work {
+  GenerateRequest request;
+  std::vector<std::vector<int32_t>> prompts;
+  std::vector<std::string> prompt_texts;      ///< as echo shows them; one for each prompt
+  std::shared_ptr<grammar::Grammar> grammar;  ///< of structured output; null: none
+};
+
+/// Used on the server's thread alone.
+class Answer {
+ public:
+  /// `tokenizer` must outlive this. `id`: a number that no other answer has.
+  Answer(std::shared_ptr<Exchange> exchange, const Tokenizer& tokenizer, std::string model,
+         uint64_t id, Work work);
+
+  /// Choice i is number i % n of prompt i / n.
+  size_t choices() const { return choices_.size(); }
+  const Work& work() const { return *work_; }
+  const Choice& choice(size_t index) const { return choices_[index].choice; }
+  const std::string& id() const { return id_; }
+
+  /// The log-probabilities of a prompt, for echo; before its choices begin.
+  void score(size_t prompt, TextScore score);
+  /// Choices begin: what a stream says first.
+  void begin();
+  void token(size_t index, const TokenEvent& event);
+  void end(size_t index, const EndEvent& event);
+  /// Whether a stream has begun and not ended.
+  bool begun() const { return begun_ && !complete(); }
+  bool complete() const { return ended_ == choices_.size(); }
+  /// Ends the answer with an error, in a stream that has begun as its last event.
+  void fail(const ApiError& error);
+
+  int64_t prompt_tokens() const;
+  int64_t new_tokens() const;
+  int64_t cached_tokens() const { return cached_tokens_; }
+
+ private:
+  struct Part {
+    Choice choice;
+    std::string text;                    // all of it, where the response is whole
+    std::vector<TokenLogprob> logprobs;  // likewise
+    size_t echo_characters = 0;          // that come before the choice's own
+    bool echoed = false, ended = false;
+  };
+
+  bool streams() const { return work_->request.stream; }
+  void show(size_t index, const std::string& text, bool last);
+  std::string echo(size_t index);
+  void finish();
+
+  Json usage() const;
+  Json logprobs(const std::vector<TokenLogprob>& tokens) const;
+  Json chat_logprobs(const std::vector<TokenLogprob>& tokens) const;
+  Json completion_logprobs(const std::vector<TokenLogprob>& tokens) const;
+  Json message(const Part& part) const;
+  Json whole() const;
+  Json response_object(const std::string* text) const;  // /v1/responses; null: in progress
+
+  void send_event(const std::string& json);
+  void send_response_event(const char* type, Json fields);
+  void stream_chunk(size_t index, const std::string& text, const char* finish_reason);
+  void finish_responses_stream();
+
+  std::shared_ptr<Exchange> exchange_;
+  const Tokenizer& tokenizer_;
+  std::string model_, id_;
+  int64_t created_;
+  std::unique_ptr<const Work> work_;  // choices refer to it
+  std::vector<Part> choices_;
+  std::vector<std::optional<TextScore>> scores_;  // of prompts
+  size_t ended_ = 0;
+  bool begun_ = false;
+  int64_t cached_tokens_ = 0;
+  uint64_t sequence_ = 0;  // of events of /v1/responses
+  std::string head_;       // what every chunk of a stream begins with
+};
+
+}  // namespace weft::serve

@@ -1,0 +1,244 @@
+#include "serve/prepare.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace weft::serve {
+namespace {
+
+/// The ids of a text. Error: it cannot be tokenized.
+Parsed<std::vector<int32_t>> encode(const ServedModel& model, std::string_view text, bool special,
+                                    const char* param) {
+  Result<std::vector<int32_t>> ids = model.tokenizer.encode(text, special);
+  if (!ids.ok()) {
+    return ApiError{400, ids.error().message, param, ""};
+  }
+  return *std::move(ids);
+}
+
+Parsed<std::string> render(const ServedModel& model, const GenerateRequest& request) {
+  if (!model.chat) {
+    return ApiError{400,
+                    fmt::format("{} has no chat template: use /v1/completions, or start the server "
+                                "with --chat-template",
+                                model.name),
+                    "messages", ""};
+  }
+  ChatInput input;
+  input.messages = request.messages;
+  input.tools = request.tools;
+  input.add_generation_prompt = request.add_generation_prompt;
+  input.continue_final_message = request.continue_final_message;
+  input.variables = request.chat_template_kwargs;
+  Result<std::string> text = model.chat->render(input);
+  if (!text.ok()) {
+    return ApiError{400, text.error().message, "messages", ""};
+  }
+  return *std::move(text);
+}
+
+/// The rules of response_format or structured_outputs, of which one is there.
+Result<grammar::Rules> rules_of(const GenerateRequest& request) {
+  if (const Json& format = request.response_format; !format.is_null()) {
+    return format["type"] == "json_object" ? grammar::json_object()
+                                           : grammar::read_schema(format["json_schema"]["schema"]);
+  }
+  const auto& [kind, value] = *request.structured_outputs.items().begin();
+  if (kind == "json") {
+    return value.is_string() ? Result<grammar::Rules>(
+                                   input_error("json is a text; it must be a schema, an object"))
+                             : grammar::read_schema(value);
+  }
+  if (kind == "json_object") {
+    return grammar::json_object();
+  }
+  if (kind == "choice") {
+    return grammar::read_choice(value);
+  }
+  if ((kind == "regex" || kind == "grammar") && value.is_string()) {
+    const auto text = value.get<std::string>();
+    return kind == "regex" ? grammar::read_regex(text) : grammar::read_gbnf(text);
+  }
+  return input_error(kind + " is not supported: use json, json_object, regex, choice or grammar");
+}
+
+Parsed<std::shared_ptr<grammar::Grammar>> grammar_of(const ServedModel& model,
+                                                     const GenerateRequest& request) {
+  if (request.response_format.is_null() && request.structured_outputs.is_null()) {
+    return std::shared_ptr<grammar::Grammar>();
+  }
+  const char* param = request.response_format.is_null() ? "structured_outputs" : "response_format";
+  const Result<grammar::Rules> rules = rules_of(request);
+  if (!rules.ok()) {
+    return ApiError{400, rules.error().message, param, ""};
+  }
+  Result<std::shared_ptr<grammar::Grammar>> made = grammar::Grammar::make(*rules, model.vocabulary);
+  if (!made.ok()) {
+    return ApiError{400, made.error().message, param, ""};
+  }
+  return *std::move(made);
+}
+
+std::optional<ApiError> check(const ServedModel& model, const Work& work) {
+  const int64_t context = model.slots->context();
+  const int64_t vocabulary = model.slots->config().vocabulary;
+  const bool chat = work.request.endpoint != Endpoint::completions;
+  const char* param = chat ? "messages" : "prompt";
+  for (const auto& prompt : work.prompts) {
+    if (prompt.empty()) {
+      return ApiError{400, "the prompt has no token; it needs at least one", param, ""};
+    }
+    // A token that is drawn needs a position, too.
+    const int64_t room = work.request.max_tokens == 0 ? context : context - 1;
+    if (std::ssize(prompt) > room) {
+      return ApiError{
+          400,
+          fmt::format("the prompt has {} tokens; this model's context is {} tokens, the "
+                      "answer's included",
+                      prompt.size(), context),
+          param, "context_length_exceeded"};
+    }
+    const auto highest = std::max_element(prompt.begin(), prompt.end());
+    if (*highest >= vocabulary) {
+      return ApiError{
+          400,
+          fmt::format("{} is {}; the model's token ids are below {}", param, *highest, vocabulary),
+          param, ""};
+    }
+  }
+  const auto outside = [&](int32_t id) { return id >= vocabulary; };
+  const auto& allowed = work.request.allowed_token_ids;
+  if (std::any_of(allowed.begin(), allowed.end(), outside)) {
+    return ApiError{400, fmt::format("allowed_token_ids: the model's are below {}", vocabulary),
+                    "allowed_token_ids", ""};
+  }
+  if (!work.request.logit_bias.empty() && outside(work.request.logit_bias.rbegin()->first)) {
+    return ApiError{400, fmt::format("logit_bias: the model's token ids are below {}", vocabulary),
+                    "logit_bias", ""};
+  }
+  return {};
+}
+
+std::optional<ApiError> unknown_model(const ServedModel& model, const std::string& name) {
+  if (name.empty() || name == model.name) {
+    return {};
+  }
+  return ApiError{404,
+                  fmt::format("the model '{}' is not here; this server has {}", name, model.name),
+                  "model", "model_not_found"};
+}
+
+}  // namespace
+
+Parsed<Work> prepare(const ServedModel& model, Endpoint endpoint, std::string_view body) {
+  Parsed<GenerateRequest> parsed = parse_generate(endpoint, body);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) {
+    return *error;
+  }
+  Work work{std::get<GenerateRequest>(std::move(parsed)), {}, {}, {}};
+  GenerateRequest& request = work.request;
+  if (const auto error = unknown_model(model, request.model)) {
+    return *error;
+  }
+  auto grammar = grammar_of(model, request);
+  if (const auto* error = std::get_if<ApiError>(&grammar)) {
+    return *error;
+  }
+  work.grammar = std::get<std::shared_ptr<grammar::Grammar>>(std::move(grammar));
+  if (endpoint != Endpoint::completions) {
+    Parsed<std::string> text = render(model, request);
+    if (const auto* error = std::get_if<ApiError>(&text)) {
+      return *error;
+    }
+    request.prompts = {std::get<std::string>(std::move(text))};
+  }
+  const bool special = request.add_special_tokens.value_or(endpoint == Endpoint::completions);
+  for (Prompt& prompt : request.prompts) {
+    if (auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) {
+      work.prompt_texts.push_back(model.tokenizer.decode(*ids, request.skip_special_tokens));
+      work.prompts.push_back(std::move(*ids));
+      continue;
+    }
+    auto encoded = encode(model, std::get<std::string>(prompt), special,
+                          endpoint == Endpoint::completions ? "prompt" : "messages");
+    if (const auto* error = std::get_if<ApiError>(&encoded)) {
+      return *error;
+    }
+    work.prompt_texts.push_back(std::get<std::string>(std::move(prompt)));
+    work.prompts.push_back(std::get<std::vector<int32_t>>(std::move(encoded)));
+  }
+  request.prompts.clear();
+  if (const auto error = check(model, work)) {
+    return *error;
+  }
+  return work;
+}
+
+Request engine_request(const ServedModel& model, const Work& work, size_t prompt, int index,
+                       uint64_t seed) {
+  const GenerateRequest& request = work.request;
+  Request result;
+  result.prompt = work.prompts[prompt];
+  const int64_t room = model.slots->context() - std::ssize(result.prompt);
+  result.max_tokens = std::min(request.max_tokens.value_or(room), room);
+  result.sampling = request.sampling;
+  result.sampling.seed = seed + static_cast<uint64_t>(index);
+  result.stop_ids = request.stop_token_ids;
+  result.eos = request.ignore_eos ? Eos::ignore : Eos::ends;
+  result.logprobs = request.top_logprobs;
+  result.want_logprob = request.logprobs;
+  std::vector<int32_t> ends = request.stop_token_ids;
+  const std::vector<int32_t>& eos = model.slots->config().eos;
+  ends.insert(ends.end(), eos.begin(), eos.end());
+  result.adjust = adjust_of(request, std::move(ends), work.grammar);
+  return result;
+}
+
+Request score_request(const Work& work, size_t prompt, std::shared_ptr<TextScore> score) {
+  const std::vector<int32_t>& ids = work.prompts[prompt];
+  Request result;
+  result.prompt = {ids.front()};
+  result.max_tokens = std::ssize(ids) - 1;
+  result.eos = Eos::ignore;
+  result.adjust = forced(ids, work.request.top_logprobs, std::move(score));
+  return result;
+}
+
+Parsed<Json> tokenize(const ServedModel& model, std::string_view body) {
+  Parsed<TokenizeRequest> parsed = parse_tokenize(body);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) {
+    return *error;
+  }
+  const auto& request = std::get<TokenizeRequest>(parsed);
+  Parsed<std::string> text =
+      request.text ? Parsed<std::string>(*request.text) : render(model, request.chat);
+  if (const auto* error = std::get_if<ApiError>(&text)) {
+    return *error;
+  }
+  const auto encoded = encode(model, std::get<std::string>(text), request.add_special, "prompt");
+  if (const auto* error = std::get_if<ApiError>(&encoded)) {
+    return *error;
+  }
+  const auto& ids = std::get<std::vector<int32_t>>(encoded);
+  Json answer = {{"tokens", ids}, {"count", ids.size()}, {"max_model_len", model.slots->context()}};
+  if (request.with_pieces) {
+    answer["token_strs"] = Json::array();
+    for (const int32_t id : ids) {
+      answer["token_strs"].push_back(model.tokenizer.decode({&id, 1}, false));
+    }
+  }
+  return answer;
+}
+
+Parsed<Json> detokenize(const ServedModel& model, std::string_view body) {
+  const auto parsed = parse_detokenize(body);
+  if (const auto* error = std::get_if<ApiError>(&parsed)) {
+    return *error;
+  }
+  const std::string text = model.tokenizer.decode(std::get<std::vector<int32_t>>(parsed), false);
+  return Json{{"prompt", text}, {"content", text}};
+}
+
+}  // namespace weft::serve

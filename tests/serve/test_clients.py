@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""The server as the official Python client of OpenAI's protocol meets it.
+
+    test_clients.py WEFT     (the command's path; run by clients.sh)
+"""
+
+import sys
+import tempfile
+import unittest
+
+import openai
+
+from server import Server
+
+WEFT = sys.argv.pop(1) if len(sys.argv) > 1 else "build/release/weft"
+
+
+class OpenAI(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.template = tempfile.NamedTemporaryFile("w", suffix=".jinja")
+        cls.template.write("{% for m in messages %}{{ m.content }}{% endfor %}")
+        cls.template.flush()
+        cls.server = Server(WEFT, "--api-key", "secret", "--chat-template", cls.template.name)
+        cls.client = openai.OpenAI(base_url=f"http://127.0.0.1:{cls.server.port}/v1", api_key="secret",
+                                   max_retries=0)
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0, cls.server.said()
+
+    def chat(self, **fields):
+        return self.client.chat.completions.create(
+            model="weft-code", messages=[{"role": "user", "content": "def add(a, b):\n"}], max_tokens=12,
+            temperature=0, **fields)
+
+    def test_models(self):
+        self.assertEqual([model.id for model in self.client.models.list()], ["weft-code"])
+
+    def test_completions(self):
+        fields = {"model": "weft-code", "prompt": "def add(a, b):\n", "max_tokens": 12, "temperature": 0}
+        whole = self.client.completions.create(**fields, logprobs=2)
+        self.assertEqual(whole.usage.completion_tokens, 12)
+        self.assertEqual(len(whole.choices[0].logprobs.tokens), 12)
+        stream = self.client.completions.create(**fields, stream=True)
+        self.assertEqual("".join(chunk.choices[0].text for chunk in stream), whole.choices[0].text)
+
+    def test_chat(self):
+        whole = self.chat(logprobs=True, top_logprobs=3, n=2, seed=1)
+        self.assertEqual(len(whole.choices), 2)
+        self.assertEqual(len(whole.choices[0].logprobs.content[0].top_logprobs), 3)
+        text, usage = "", None
+        for chunk in self.chat(stream=True, stream_options={"include_usage": True}):
+            text += chunk.choices[0].delta.content or "" if chunk.choices else ""
+            usage = chunk.usage or usage
+        self.assertEqual(text, whole.choices[0].message.content)
+        self.assertEqual(usage.completion_tokens, 12)
+
+    def test_responses(self):
+        whole = self.client.responses.create(model="weft-code", input="def add(a, b):\n", max_output_tokens=12,
+                                             temperature=0)
+        with self.client.responses.stream(model="weft-code", input="def add(a, b):\n", max_output_tokens=12,
+                                          temperature=0) as stream:
+            text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+        self.assertEqual(text, whole.output_text)
+
+    def test_errors(self):
+        with self.assertRaises(openai.AuthenticationError):
+            self.client.with_options(api_key="wrong").models.list()
+        with self.assertRaises(openai.NotFoundError):
+            self.client.completions.create(model="other", prompt="x")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.completions.create(model="weft-code", prompt=[9999999])
+        self.assertEqual(caught.exception.param, "prompt")
+
+
+if __name__ == "__main__":
+    unittest.main()
