@@ -19,7 +19,6 @@
 #include "engine/hopper/batch_runner.h"
 #include "engine/hopper/prefill_plan.h"
 #include "engine/page_pool.h"
-#include "engine/resident/code.h"
 #include "ops/token_logprob/op.h"
 
 namespace weft {
@@ -263,10 +262,6 @@ Status check_cuda(const SlotsOptions& options) {
   if constexpr (!built::kCuda) {
     return device_error(
         fmt::format("device {} cannot be had: this build has no CUDA kernels", options.device));
-  }
-  if (options.slots > resident::kMostSequences) {
-    return usage_error(fmt::format("{} slots cannot be had on {}: use 1 to {}", options.slots,
-                                   options.device, resident::kMostSequences));
   }
   if (options.draft > 0) {
     return usage_error(fmt::format("{} drafts no tokens: use cpu, or no --draft", options.device));

@@ -1,6 +1,7 @@
-// BatchRunner on a Hopper GPU: up to eight sequences that come and go, each in a row of the
-// resident kernel with a cache of its own, where its positions lie one after the other. Pages hold
-// what has been fed of prompts, for others that begin alike: they are copied on the device.
+// BatchRunner on a Hopper GPU: sequences that come and go, each in a row of its own (rows.h: of the
+// resident kernel up to eight, else of launched kernels) with a cache of its own, where its
+// positions lie one after the other. Pages hold what has been fed of prompts, for others that begin
+// alike: they are copied on the device.
 #pragma once
 
 #include <cstdint>

@@ -11,6 +11,7 @@
 #include "engine/hopper/kv_pages.h"
 #include "engine/hopper/prefill_plan.h"
 #include "engine/hopper/rows.h"
+#include "engine/resident/code.h"
 #include "ops/matrix.h"
 
 namespace weft::hopper {
@@ -72,7 +73,11 @@ class HopperBatchRunner : public BatchRunner {
 };
 
 Status HopperBatchRunner::create(const Weights& weights, int64_t& pages) {
-  WEFT_ASSIGN(rows_, create_rows(config_, weights, options_.runner));
+  if (options_.runner.sequences <= resident::kMostSequences) {
+    WEFT_ASSIGN(rows_, create_rows(config_, weights, options_.runner));
+  } else {
+    WEFT_ASSIGN(rows_, create_launched_rows(config_, weights, options_.runner));
+  }
   Device& device = rows_->device();
   const std::vector<char*> caches = rows_->caches();
   caches_.count = static_cast<int32_t>(caches.size());

@@ -13,6 +13,7 @@
 #include "engine/runner.h"
 #include "model/config.h"
 #include "model/weights.h"
+#include "ops/hopper_row_places.h"
 #include "ops/linear/hopper_prefill.h"
 #include "ops/matrix.h"
 
@@ -28,6 +29,8 @@ struct PrefillPlaces {
   const float* inverse_frequencies = nullptr;  ///< [ropes()][rotary_dim / 2]
 };
 
+inline constexpr int64_t kMostStepRows = 64;
+
 class Prefill {
  public:
   /// `config`, `weights` and `device` outlive it; the model is one that refuse_prefill() takes.
@@ -39,6 +42,12 @@ class Prefill {
   /// Feeds tokens[begin, end) of a sequence, its cache holding what is before them. Launches and
   /// returns.
   Status feed(const int32_t* tokens, int64_t begin, int64_t end, int sequence);
+
+  /// Feeds a token of each of `rows` sequences (at most kMostStepRows), all on the device: `tokens`
+  /// and what `places` has. Their logits are step_logits() then. Launches and returns.
+  Status step(const int32_t* tokens, const RowPlaces& places, int64_t rows);
+  /// [rows, vocabulary] f32, on the device.
+  ConstMatrix step_logits() const { return input(*step_, step_->program.logits); }
 
   /// Feeds tokens[0, count) to the first sequence and rates each by the logits before it, which
   /// stay on the device but for the last ones.
@@ -62,6 +71,7 @@ class Prefill {
     int64_t first;
     int64_t rows;
     int sequence;
+    RowPlaces places = {};  ///< of rows of sequences of their own
   };
   /// All operations but a head.
   Status launch(const Chunk& chunk, const Span& span);
@@ -98,6 +108,7 @@ class Prefill {
   Device& device_;
   DeviceMemory workspace_;
   std::unique_ptr<Chunk> chunk_;
+  std::unique_ptr<Chunk> step_;   ///< likewise
   std::unique_ptr<Chunk> score_;  ///< made when it is first needed
 };
 

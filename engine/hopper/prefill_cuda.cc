@@ -209,7 +209,7 @@ class Prefill::Launcher {
          .cosines = f32(op.cosines),
          .sines = f32(op.sines),
          .scale = op.scale},
-        span_.rows, span_.first, stream_);
+        span_.rows, span_.first, stream_, span_.places);
   }
   Status operator()(const RmsNormOp& op) const {
     const RmsNormArgs args{.x = input(op.x),
@@ -270,7 +270,7 @@ class Prefill::Launcher {
                               .cache = cache(op.keys, op.values),
                               .unturned = op.unturned};
     WEFT_TRY(fits(refuse_prefill_rope_append(args)));
-    return prefill_rope_append(args, span_.rows, span_.first, stream_);
+    return prefill_rope_append(args, span_.rows, span_.first, stream_, span_.places);
   }
   Status operator()(const AttentionOp& op) const {
     const AttentionArgs args{.q = input(op.q),
@@ -284,7 +284,9 @@ class Prefill::Launcher {
                              .splits = op.splits,
                              .out = matrix(op.out)};
     WEFT_TRY(fits(refuse_prefill_attention(args)));
-    return prefill_attention(args, span_.rows, span_.first, stream_);
+    return span_.places.positions != nullptr
+               ? step_attention(args, span_.rows, span_.places, stream_)
+               : prefill_attention(args, span_.rows, span_.first, stream_);
   }
   template <class Other>
   Status operator()(const Other& /*op*/) const {
@@ -326,6 +328,20 @@ Status Prefill::feed(const int32_t* tokens, int64_t begin, int64_t end, int sequ
         launch(*chunk_, {tokens + begin, begin, std::min(chunks.rows, end - begin), sequence}));
   }
   return {};
+}
+
+Status Prefill::step(const int32_t* tokens, const RowPlaces& places, int64_t rows) {
+  if (step_ == nullptr) {
+    WEFT_ASSIGN(step_, load(kMostStepRows, Logits::all));
+  }
+  RowPlaces own = places;
+  own.sequence_stride = config_.kv_heads * capacity_ * config_.head_dim;
+  WEFT_TRY(launch(*step_, {tokens, 0, rows, 0, own}));
+  const size_t head = step_->program.operations.size() - 1;
+  const LinearArgs args = linear_args(*step_, head);
+  WEFT_TRY(fits(*step_, head, refuse_prefill_linear(args)));
+  WEFT_TRY(widen_joined(*step_, head));
+  return prefill_linear(args, rows, scratch(*step_), device_.stream());
 }
 
 Status Prefill::launch_head(const Chunk& chunk, const Span& span, int64_t end, float* logprobs) {

@@ -1,5 +1,5 @@
-// The rows of the resident kernel, each moved by itself: what sequences that come and go need of
-// the runner (batch_runner.h).
+// Rows of steps, each moved by itself: what sequences that come and go need of the device
+// (batch_runner.h). Up to eight are the resident kernel's; more are steps of launched kernels.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,20 @@ class Rows {
   virtual Device& device() = 0;
 };
 
-/// Errors: as create_runner(), and input where prompts cannot be fed by chunks.
+/// Of the resident kernel. Errors: as create_runner(), and input where prompts cannot be fed by
+/// chunks.
 Result<std::unique_ptr<Rows>> create_rows(const ModelConfig& config, const Weights& weights,
                                           const RunnerOptions& options);
+/// Of launched kernels, as those of prompts: any number up to kMostStepRows. A step is always of as
+/// many rows, so that a row's bits do not depend on how many are live.
+Result<std::unique_ptr<Rows>> create_launched_rows(const ModelConfig& config,
+                                                   const Weights& weights,
+                                                   const RunnerOptions& options);
+
+/// The weights, as the checkpoint has them or made from the seed, to arena + places[tensor], and
+/// the scales of those that are codes.
+Status put_weights(const ModelConfig& config, const Weights& weights, uint64_t seed, char* arena,
+                   std::span<const int64_t> places, std::span<const int64_t> scale_places,
+                   Device& device);
 
 }  // namespace weft::hopper

@@ -120,8 +120,6 @@ class HopperRunner : public Runner, public Subject, public Rows {
   Status lower_program();
   /// The weights as the checkpoint has them, and constants.
   Status load_weights();
-  /// The scales of a tensor that has some.
-  Status load_scales(size_t index, const TensorSpec& spec);
   /// Makes the frequencies of RoPE for a sequence of `length` tokens: only LongRoPE's differ, and
   /// sequences that are decoded at once have those of the longest.
   Status set_frequencies(int64_t length);
@@ -269,20 +267,8 @@ Status HopperRunner::lower_program() {
 
 Status HopperRunner::load_weights() {
   WEFT_ASSIGN(launch_.arena, allocate(arena_.bytes, "weights and caches"));
-  const std::vector<TensorSpec> specs = tensor_specs(config_);  // in the order of tensors
-  const auto stream = static_cast<cudaStream_t>(device_->stream().native);
-  for (size_t i = 0; i < weights_.tensors().size(); ++i) {
-    const Tensor& tensor = weights_.tensors()[i];
-    char* place = launch_.arena + arena_.weights[i];
-    if (tensor.data != nullptr) {
-      WEFT_TRY(device_->upload(place, tensor.data, static_cast<size_t>(tensor.bytes())));
-    } else {
-      const RandomTensor random = random_tensor(options_.weights_seed, specs[i]);
-      WEFT_TRY(check(launch_fill_random(random, tensor.dtype, tensor.elements(), place, stream),
-                     "making weights"));
-    }
-    WEFT_TRY(load_scales(i, specs[i]));
-  }
+  WEFT_TRY(put_weights(config_, weights_, options_.weights_seed, launch_.arena, arena_.weights,
+                       arena_.scales, *device_));
   return set_frequencies(1);
 }
 
@@ -319,22 +305,6 @@ Status HopperRunner::make_decode() {
     WEFT_ASSIGN(packed, pack_weights());
   }
   return upload_codes();
-}
-
-Status HopperRunner::load_scales(size_t index, const TensorSpec& spec) {
-  const Tensor& tensor = weights_.tensors()[index];
-  if (tensor.scale_count() == 0) {
-    return {};
-  }
-  std::vector<float> made;
-  const float* scales = tensor.scales.data;
-  if (scales == nullptr) {
-    made = make_random_scales(config_.quantization, options_.weights_seed, spec);
-    scales = WeightScales{tensor.scales.scaling, made.data(), tensor.scales.row_stride}.of_row(
-        spec.first_row);
-  }
-  return device_->upload(launch_.arena + arena_.scales[index], scales,
-                         static_cast<size_t>(tensor.scale_count()) * sizeof(float));
 }
 
 Result<bool> HopperRunner::pack_weights() {
@@ -809,6 +779,37 @@ Result<std::unique_ptr<HopperRunner>> make_runner(const ModelConfig& config, con
 }
 
 }  // namespace
+
+Status put_weights(const ModelConfig& config, const Weights& weights, uint64_t seed, char* arena,
+                   std::span<const int64_t> places, std::span<const int64_t> scale_places,
+                   Device& device) {
+  const std::vector<TensorSpec> specs = tensor_specs(config);  // in the order of tensors
+  const auto stream = static_cast<cudaStream_t>(device.stream().native);
+  for (size_t i = 0; i < weights.tensors().size(); ++i) {
+    const Tensor& tensor = weights.tensors()[i];
+    char* place = arena + places[i];
+    if (tensor.data != nullptr) {
+      WEFT_TRY(device.upload(place, tensor.data, static_cast<size_t>(tensor.bytes())));
+    } else {
+      WEFT_TRY(check(launch_fill_random(random_tensor(seed, specs[i]), tensor.dtype,
+                                        tensor.elements(), place, stream),
+                     "making weights"));
+    }
+    if (tensor.scale_count() == 0) {
+      continue;
+    }
+    std::vector<float> made;
+    const float* scales = tensor.scales.data;
+    if (scales == nullptr) {
+      made = make_random_scales(config.quantization, seed, specs[i]);
+      scales = WeightScales{tensor.scales.scaling, made.data(), tensor.scales.row_stride}.of_row(
+          specs[i].first_row);
+    }
+    WEFT_TRY(device.upload(arena + scale_places[i], scales,
+                           static_cast<size_t>(tensor.scale_count()) * sizeof(float)));
+  }
+  return {};
+}
 
 Result<std::unique_ptr<Runner>> create_runner(const ModelConfig& config, const Weights& weights,
                                               const RunnerOptions& options) {

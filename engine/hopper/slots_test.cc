@@ -162,7 +162,24 @@ TEST_F(HopperSlots, AnswersDoNotDependOnTheCompany) {
   unshared.share_prefixes = false;
   const auto alone = make(unshared, true);
   const auto crowded = make(options, true);
-  compare(*alone, *crowded, 24, 2);
+  compare(*alone, *crowded, 14, 2);
+}
+
+// More than eight are steps of launched kernels.
+TEST_F(HopperSlots, AnswersOfManyAreTheCpus) {
+  const auto alone = make({.workers = 1, .slots = 1}, false);
+  const SlotsOptions many{
+      .device = "cuda", .workers = 3, .slots = 10, .pages = 30, .prefill_chunk = 64};
+  const auto crowded = make(many, false);
+  compare(*alone, *crowded, 24, 3);
+}
+
+TEST_F(HopperSlots, AnswersOfManyDoNotDependOnTheCompany) {
+  const SlotsOptions options{
+      .device = "cuda", .workers = 3, .slots = 10, .pages = 30, .prefill_chunk = 64};
+  const auto alone = make(options, true);
+  const auto crowded = make(options, true);
+  compare(*alone, *crowded, 14, 4);
 }
 
 TEST_F(HopperSlots, RefusesInASentence) {
@@ -170,7 +187,8 @@ TEST_F(HopperSlots, RefusesInASentence) {
     const auto slots = Slots::create(tiny(), Weights::generate(tiny(), 7, 2).value(), options);
     return slots.ok() ? std::string() : slots.error().message;
   };
-  EXPECT_EQ(refusal({.device = "cuda", .slots = 9}), "9 slots cannot be had on cuda: use 1 to 8");
+  EXPECT_EQ(refusal({.device = "cuda", .prefill_chunk = 4096}),
+            "4096 tokens of a prefill chunk cannot be had: use 1 to 2048");
   EXPECT_EQ(refusal({.device = "cuda", .draft = 2}),
             "cuda drafts no tokens: use cpu, or no --draft");
 }

@@ -6,6 +6,7 @@
 
 #include "arch/device.h"
 #include "ops/attention/op.h"
+#include "ops/hopper_row_places.h"
 
 namespace weft::hopper {
 
@@ -23,5 +24,11 @@ Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first,
 /// The same where queries are f32: these are what the two above call then.
 std::string_view refuse_prefill_attention_f32(const AttentionArgs& args);
 Status prefill_attention_f32(const AttentionArgs& args, int64_t rows, int64_t first, Stream stream);
+
+/// Rows of sequences of their own, each over its sequence's keys, its own included, which are in
+/// the cache already. Queries and results are bf16 or f32, as refuse_prefill_attention() takes
+/// them. Errors: device (the launch failed).
+Status step_attention(const AttentionArgs& args, int64_t rows, const RowPlaces& places,
+                      Stream stream);
 
 }  // namespace weft::hopper

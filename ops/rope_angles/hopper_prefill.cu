@@ -9,11 +9,13 @@ namespace {
 constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads)
-    rope_angles_rows(const __grid_constant__ RopeAnglesArgs args, int64_t count, int first) {
+    rope_angles_rows(const __grid_constant__ RopeAnglesArgs args, int64_t count, int first,
+                     const int32_t* positions) {
   begin_in_turn();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < count) {
-    const auto position = static_cast<float>(first + i / args.half);
+    const int64_t row = i / args.half;
+    const auto position = static_cast<float>(positions != nullptr ? positions[row] : first + row);
     const double angle = position * args.inverse_frequencies[i % args.half];
     args.cosines[i] = static_cast<float>(cos(angle)) * args.scale;
     args.sines[i] = static_cast<float>(sin(angle)) * args.scale;
@@ -22,14 +24,15 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-Status prefill_rope_angles(const RopeAnglesArgs& args, int64_t rows, int64_t first, Stream stream) {
+Status prefill_rope_angles(const RopeAnglesArgs& args, int64_t rows, int64_t first, Stream stream,
+                           const RowPlaces& places) {
   const int64_t count = rows * args.half;
   return launch_kernel(rope_angles_rows,
                        {.blocks = static_cast<int>((count + kThreads - 1) / kThreads),
                         .threads = kThreads,
                         .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
-                       args, count, static_cast<int>(first));
+                       args, count, static_cast<int>(first), places.positions);
 }
 
 }  // namespace weft::hopper

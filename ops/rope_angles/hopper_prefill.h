@@ -2,12 +2,14 @@
 #pragma once
 
 #include "arch/device.h"
+#include "ops/hopper_row_places.h"
 #include "ops/rope_angles/op.h"
 
 namespace weft::hopper {
 
 /// Rows [0, rows) of args, at positions first, first + 1, ... (args.positions is not looked at).
 /// Errors: device (the launch failed).
-Status prefill_rope_angles(const RopeAnglesArgs& args, int64_t rows, int64_t first, Stream stream);
+Status prefill_rope_angles(const RopeAnglesArgs& args, int64_t rows, int64_t first, Stream stream,
+                           const RowPlaces& places = {});
 
 }  // namespace weft::hopper

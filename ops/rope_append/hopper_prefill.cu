@@ -15,6 +15,7 @@ constexpr int kStep = 4;
 struct Params {
   RopeAppendArgs args;
   int64_t first = 0;
+  RowPlaces places;
 };
 
 __device__ float4 load(const float* from) { return *reinterpret_cast<const float4*>(from); }
@@ -69,7 +70,10 @@ __global__ void __launch_bounds__(kThreads) rope_append_rows(const __grid_consta
           high);
     } else {
       const KvCache& cache = args.cache;
-      const int64_t at = kv_head * cache.head_stride + (p.first + row) * dim + column;
+      const bool own = p.places.positions != nullptr;
+      const int64_t position = own ? p.places.positions[row] : p.first + row;
+      const int64_t sequence = own ? p.places.sequences[row] * p.places.sequence_stride : 0;
+      const int64_t at = sequence + kv_head * cache.head_stride + position * dim + column;
       const float* v =
           static_cast<const float*>(args.v.data) + row * args.v.stride + kv_head * dim + column;
       put(cache.keys, cache.dtype, at, low, high);
@@ -92,13 +96,14 @@ std::string_view refuse_prefill_rope_append(const RopeAppendArgs& args) {
   return {};
 }
 
-Status prefill_rope_append(const RopeAppendArgs& args, int64_t rows, int64_t first, Stream stream) {
+Status prefill_rope_append(const RopeAppendArgs& args, int64_t rows, int64_t first, Stream stream,
+                           const RowPlaces& places) {
   return launch_kernel(args.unturned == 0 ? rope_append_rows<true> : rope_append_rows<false>,
                        {.blocks = static_cast<int>(rows),
                         .threads = kThreads,
                         .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
-                       Params{args, first});
+                       Params{args, first, places});
 }
 
 }  // namespace weft::hopper

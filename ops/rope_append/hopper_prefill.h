@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "arch/device.h"
+#include "ops/hopper_row_places.h"
 #include "ops/rope_append/op.h"
 
 namespace weft::hopper {
@@ -14,6 +15,7 @@ std::string_view refuse_prefill_rope_append(const RopeAppendArgs& args);
 
 /// Rows [0, rows) of args, at positions first, first + 1, ... (args.positions is not looked at).
 /// Errors: device (the launch failed).
-Status prefill_rope_append(const RopeAppendArgs& args, int64_t rows, int64_t first, Stream stream);
+Status prefill_rope_append(const RopeAppendArgs& args, int64_t rows, int64_t first, Stream stream,
+                           const RowPlaces& places = {});
 
 }  // namespace weft::hopper
