@@ -106,7 +106,9 @@ if(TARGET weft_command)
   set_tests_properties(serve_http PROPERTIES LABELS quick RUN_SERIAL ON)
   add_test(NAME serve_clients
     COMMAND bash ${PROJECT_SOURCE_DIR}/tests/serve/clients.sh $<TARGET_FILE:weft_command>)
-  set_tests_properties(serve_clients PROPERTIES LABELS clients SKIP_RETURN_CODE 77 RUN_SERIAL ON)
+  add_test(NAME serve_replicas
+    COMMAND Python3::Interpreter -B ${PROJECT_SOURCE_DIR}/tests/serve/test_replicas.py $<TARGET_FILE:weft_command>)
+  set_tests_properties(serve_clients serve_replicas PROPERTIES LABELS clients SKIP_RETURN_CODE 77 RUN_SERIAL ON)
 endif()
 
 # And on whole processors of the past.

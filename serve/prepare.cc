@@ -142,6 +142,11 @@ Parsed<Work> prepare(const ServedModel& model, Endpoint endpoint, std::string_vi
   if (const auto error = unknown_model(model, request.model)) {
     return *error;
   }
+  if (!request.tool_choice.is_null() && request.tool_choice != "none" &&
+      request.tool_choice != "auto") {
+    return ApiError{501, "tool_choice: calls cannot be demanded of this server; use auto or none",
+                    "tool_choice", ""};
+  }
   auto grammar = grammar_of(model, request);
   if (const auto* error = std::get_if<ApiError>(&grammar)) {
     return *error;

@@ -268,6 +268,11 @@ class Chat(ServerTest):
         self.assertEqual("".join(d["delta"] for d in datas if d["type"].endswith("text.delta")), text)
         self.assertEqual(datas[-1]["response"]["output"][0]["content"][0]["text"], text)
 
+    def test_a_call_that_is_demanded_is_refused(self):
+        tool = {"type": "function", "function": {"name": "f"}}
+        for choice in ("required", tool):
+            self.refused(501, "/v1/chat/completions", {**self.BODY, "tools": [tool], "tool_choice": choice})
+
     def test_what_a_template_raises_is_told(self):
         error = self.refused(400, "/v1/chat/completions",
                              {**self.BODY, "messages": [{"role": "user", "content": "no"}]})
