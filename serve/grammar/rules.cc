@@ -76,6 +76,26 @@ size_t Rules::add(std::string name, Expression expression) {
   return rules.size() - 1;
 }
 
+size_t append(Rules& to, Rules from) {
+  const size_t offset = to.rules.size();
+  std::vector<Expression*> todo;
+  for (size_t i = 0; i < from.rules.size(); ++i) {
+    to.add(std::move(from.names[i]), std::move(from.rules[i]));
+  }
+  for (size_t i = offset; i < to.rules.size(); ++i) {
+    todo.push_back(&to.rules[i]);
+  }
+  while (!todo.empty()) {
+    Expression& at = *todo.back();
+    todo.pop_back();
+    at.rule += at.kind == Kind::rule ? offset : 0;
+    for (Expression& part : at.parts) {
+      todo.push_back(&part);
+    }
+  }
+  return offset + from.root;
+}
+
 Result<Rules> read_choice(const nlohmann::ordered_json& choices) {
   if (!choices.is_array() || choices.empty()) {
     return input_error("choice: a list of at least one text is needed");

@@ -51,6 +51,9 @@ struct Rules {
   size_t add(std::string name, Expression expression = {});
 };
 
+/// Adds the rules of `from`; gives the index that its root then has.
+size_t append(Rules& to, Rules from);
+
 /// Repetitions of a counted part are written out: no more than this many times.
 inline constexpr int kMostRepeats = 10'000;
 

@@ -20,7 +20,7 @@ constexpr size_t kLongestTemplate = 1 << 20;
 constexpr size_t kLongestConfig = 64 << 20;  // tokenizer_config.json lists added tokens
 
 struct Named {
-  std::string name;
+  std::string name, text;
   jinja::Body body;
 };
 
@@ -33,7 +33,7 @@ Result<Named> parse_named(std::string name, std::string_view text, std::string_v
     return input_error(fmt::format("{}: the chat template is not UTF-8", file));
   }
   try {
-    return Named{std::move(name), jinja::parse_template(text)};
+    return Named{std::move(name), std::string(text), jinja::parse_template(text)};
   } catch (const jinja::Failure& failure) {
     return input_error(
         fmt::format("{}: the chat template cannot be read: {}", file, failure.message));
@@ -158,6 +158,7 @@ ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
 ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 ChatTemplate::~ChatTemplate() = default;
 
+const std::string& ChatTemplate::source(bool tools) const { return impl_->choose(tools).text; }
 const std::string& ChatTemplate::bos_token() const { return impl_->bos; }
 const std::string& ChatTemplate::eos_token() const { return impl_->eos; }
 

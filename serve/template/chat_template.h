@@ -55,6 +55,9 @@ class ChatTemplate {
   /// a value that the value is not made for; a limit that it came to.
   Result<std::string> render(const ChatInput& input) const;
 
+  /// The text of the template that serves requests with or without tools.
+  const std::string& source(bool tools) const;
+
   /// Empty where the model has none.
   const std::string& bos_token() const;
   const std::string& eos_token() const;

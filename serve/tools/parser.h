@@ -1,0 +1,54 @@
+// A model's answer as it comes, taken apart into text and calls of tools.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/tools/format.h"
+
+namespace weft::serve {
+
+/// What is new of a call: its id and name once, at first, then pieces of its arguments (JSON text)
+/// to be joined.
+struct ToolDelta {
+  int index = 0;
+  std::string id, name;  ///< empty but in a call's first
+  std::string arguments;
+};
+
+struct AnswerDelta {
+  std::string content;
+  std::vector<ToolDelta> calls;
+};
+
+class ToolParser {
+ public:
+  /// `begun`: what forced calls began with (ForcedTools). `several`: false drops all behind the
+  /// first call. `make_id` makes the id of a call (new_tool_id(), but for tests).
+  ToolParser(ToolFormat format, std::string_view begun, bool several,
+             std::function<std::string()> make_id);
+  ~ToolParser();
+  ToolParser(ToolParser&&) noexcept;
+  ToolParser& operator=(ToolParser&&) noexcept;
+
+  /// Takes the next piece of the answer, special tokens not left out. What may yet turn out to be a
+  /// call is held back.
+  AnswerDelta push(std::string_view text);
+  /// The answer has ended: what was held back. A call that was cut short before its name is text.
+  AnswerDelta finish();
+  /// How many calls there were.
+  int calls() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// An id as clients and the format's templates expect it: "call_..." or, for Mistral's, nine
+/// letters and digits.
+std::string new_tool_id(ToolFormat format);
+
+}  // namespace weft::serve
