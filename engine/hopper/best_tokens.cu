@@ -22,6 +22,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto row = static_cast<int>(blockIdx.x);
   float best = -__builtin_inff();
   int token = args.vocabulary;
+#pragma unroll 8
   for (int i = thread; i < args.vocabulary; i += kThreads) {
     offer(best, token, args.logits[row * args.stride + i], i);
   }
