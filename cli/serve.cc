@@ -1,8 +1,5 @@
 // weft serve: a model for clients that speak OpenAI's protocol.
-#include <fmt/format.h>
-
 #include <filesystem>
-#include <optional>
 
 #include "cli/commands.h"
 #include "cli/common.h"
@@ -37,31 +34,17 @@ Status read_keys(const std::string& path, std::vector<std::string>& keys) {
   return {};
 }
 
-/// The template of --chat-template, else the model's; none, said in words, where it has none that
-/// can be read.
-Result<std::optional<serve::ChatTemplate>> open_template(const ServeFlags& flags) {
-  std::optional<serve::ChatTemplate> chat;
-  if (!flags.chat_template.empty()) {
-    WEFT_ASSIGN(const std::string text, read_text(flags.chat_template));
-    WEFT_ASSIGN(chat, serve::ChatTemplate::parse(text, flags.chat_template));
-    return chat;
-  }
-  Result<serve::ChatTemplate> own = serve::ChatTemplate::from_directory(flags.model);
-  if (own.ok()) {
-    chat.emplace(std::move(*own));
-    return chat;
-  }
-  fmt::print(stderr, "weft: there is no chat, completions alone: {}\n", own.error().message);
-  return chat;
-}
-
 Result<serve::ServedModel> load(const ServeFlags& flags, const SlotsOptions& slots,
                                 const EngineOptions& options) {
   ModelSource source;
   source.directory = flags.model;
   WEFT_ASSIGN(ModelConfig config, source.config());
   WEFT_ASSIGN(Tokenizer tokenizer, Tokenizer::open(flags.model));
-  WEFT_ASSIGN(std::optional<serve::ChatTemplate> chat, open_template(flags));
+  Result<serve::ChatTemplate> chat = serve::ChatTemplate::from_directory(flags.model);
+  if (!flags.chat_template.empty()) {
+    WEFT_ASSIGN(const std::string text, read_text(flags.chat_template));
+    WEFT_ASSIGN(chat, serve::ChatTemplate::parse(text, flags.chat_template));
+  }
   auto vocabulary =
       std::make_shared<const grammar::Vocabulary>(grammar::Vocabulary::of(tokenizer, config.eos));
   WEFT_ASSIGN(Weights weights, load_weights(source, config, options, 1));

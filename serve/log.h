@@ -1,4 +1,5 @@
-// One line for each request, written by a thread of its own: who logs never waits for a disk.
+// One line for each request, and the few that the server says of itself, written by a thread of its
+// own: who logs never waits for a disk.
 #pragma once
 
 #include <memory>

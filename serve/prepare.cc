@@ -19,12 +19,12 @@ Parsed<std::vector<int32_t>> encode(const ServedModel& model, std::string_view t
 }
 
 Parsed<std::string> render(const ServedModel& model, const GenerateRequest& request) {
-  if (!model.chat) {
-    return ApiError{400,
-                    fmt::format("{} has no chat template: use /v1/completions, or start the server "
-                                "with --chat-template",
-                                model.name),
-                    "messages", ""};
+  if (!model.chat.ok()) {
+    return ApiError{
+        400,
+        fmt::format("{} (use /v1/completions, or start the server with --chat-template)",
+                    model.chat.error().message),
+        "messages", ""};
   }
   ChatInput input;
   input.messages = request.messages;

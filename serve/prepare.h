@@ -21,7 +21,7 @@ namespace weft::serve {
 struct ServedModel {
   std::string name;
   Tokenizer tokenizer;
-  std::optional<ChatTemplate> chat;                       ///< none: a model that only completes
+  Result<ChatTemplate> chat;  ///< an error: the model only completes, and why
   std::shared_ptr<const grammar::Vocabulary> vocabulary;  ///< for structured output
   std::unique_ptr<Slots> slots;
 };

@@ -250,7 +250,7 @@ HttpResponse Server::models() const {
                     {"created", std::chrono::system_clock::to_time_t(started_)},
                     {"owned_by", "weft"},
                     {"max_model_len", model_->slots->context()},
-                    {"chat", model_->chat.has_value()}};
+                    {"chat", model_->chat.ok()}};
   return {200, "application/json", Json{{"object", "list"}, {"data", {one}}}.dump(), {}};
 }
 
@@ -609,7 +609,8 @@ Result<int> Server::run(const std::function<Result<ServedModel>()>& load) {
     stopped_ = true;
     wake_engine();
   });
-  fmt::print(stderr, "weft: http://{}:{}/ loads\n", options_.http.host, http_->port());
+  const std::string address = fmt::format("http://{}:{}/", options_.http.host, http_->port());
+  request_log_.write("weft: " + address + " loads");
   const Result<ServedModel> loaded = load();
   if (!loaded.ok()) {
     http_->stop();
@@ -621,8 +622,10 @@ Result<int> Server::run(const std::function<Result<ServedModel>()>& load) {
     model_ = &model;
     state_ = state_ == State::loading ? State::ready : state_;
   });
-  fmt::print(stderr, "weft: http://{}:{}/ serves {}\n", options_.http.host, http_->port(),
-             model.name);
+  if (!model.chat.ok()) {
+    request_log_.write("weft: completions alone: " + model.chat.error().message);
+  }
+  request_log_.write("weft: " + address + " serves " + model.name);
   const Status status = step_engine(*model.slots);
   if (!status.ok()) {
     http_->post([this, message = status.error().message] { fail(message); });

@@ -17,15 +17,14 @@ MODEL = ROOT / "models" / "weft-code"
 class Server:
     """`weft serve` on a free port; ready when this is constructed."""
 
-    def __init__(self, weft, *arguments, model=MODEL, wait=True):
+    def __init__(self, weft, *arguments, model=MODEL):
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [weft, "serve", "--model", model, "--port", "0", *arguments],
             stderr=self.log, stdout=subprocess.PIPE,
             env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""})
         self.port = int(self.wait_for(r"http://[^ ]*:(\d+)/ loads").group(1))
-        if wait:
-            self.wait_for(r"/ serves ")
+        self.wait_for(r"/ serves ")
 
     def said(self):
         self.log.seek(0)

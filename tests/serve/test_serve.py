@@ -467,6 +467,32 @@ class Load(ServerTest):
         slow[0].close()
 
 
+class Many(ServerTest):
+    ARGUMENTS = ("--slots", "64")
+
+    def test_64_clients_get_each_its_own_and_fairly(self):
+        bodies = [{"prompt": f"def f{i}(a):\n", "max_tokens": 32, "temperature": i % 2, "seed": i,
+                   "ignore_eos": True, "return_token_ids": True} for i in range(64)]
+        answers, seconds = [None] * 64, [0.0] * 64
+        ready = threading.Barrier(64)
+
+        def ask(i):
+            ready.wait()
+            start = time.monotonic()
+            answers[i] = self.server.ask("/v1/completions", bodies[i])
+            seconds[i] = time.monotonic() - start
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(64)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([status for status, _ in answers], [200] * 64)
+        print(f"64 clients: {min(seconds):.2f} to {max(seconds):.2f} s", file=sys.stderr)
+        for i in range(0, 64, 3):
+            self.assertEqual(answers[i][1]["choices"], self.complete(**bodies[i])["choices"])
+
+
 class Life(unittest.TestCase):
     def test_drains_at_sigterm(self):
         server = Server(WEFT)
@@ -493,6 +519,28 @@ class Life(unittest.TestCase):
         self.assertEqual(server.process.wait(10), 0)
         running.close()
         server.stop()
+
+    def test_a_full_disk_for_logs_is_no_matter(self):
+        with open("/dev/full", "w") as full, socket.socket() as any_port:
+            any_port.bind(("127.0.0.1", 0))
+            port = any_port.getsockname()[1]
+            any_port.close()
+            process = subprocess.Popen([WEFT, "serve", "--model", MODEL, "--port", str(port)], stderr=full)
+        end = time.monotonic() + 30
+        for _ in range(3):
+            while True:
+                try:
+                    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+                        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                                           b"Content-Length: 29\r\n\r\n" + b'{"prompt":"x","max_tokens":1}')
+                        got = connection.recv(65536)
+                    break
+                except OSError:
+                    self.assertLess(time.monotonic(), end)
+                    time.sleep(0.05)
+            self.assertTrue(got.startswith(b"HTTP/1.1 "), got)
+        process.terminate()
+        self.assertEqual(process.wait(10), 0)
 
     def test_what_cannot_be_served(self):
         for arguments, code, word in ((("--model", "/nowhere"), 3, "/nowhere"),
