@@ -71,10 +71,10 @@ void sort_keyed(Evaluator& evaluator, Keyed& values, bool reverse) {
   });
 }
 
-List without_keys(Keyed values) {
+List without_keys(const Keyed& values) {
   List out;
-  for (auto& [key, value] : values) {
-    out.push_back(std::move(value));
+  for (const auto& [key, value] : values) {
+    out.push_back(value);
   }
   return out;
 }
@@ -138,7 +138,7 @@ Value dictsort_filter(Evaluator& evaluator, const Value& value, Arguments& given
         Value::tuple({key, member}));
   }
   sort_keyed(evaluator, members, bound.flag(2, false));
-  return Value::list(without_keys(std::move(members)));
+  return Value::list(without_keys(members));
 }
 
 Value escape_filter(Evaluator& evaluator, const Value& value, Arguments&) {
@@ -422,7 +422,7 @@ Value sort_filter(Evaluator& evaluator, const Value& value, Arguments& given) {
   const Bound bound("sort", given, {"reverse", "case_sensitive", "attribute"});
   Keyed values = keyed(evaluator, value, bound[2], bound.flag(1, false));
   sort_keyed(evaluator, values, bound.flag(0, false));
-  return Value::list(without_keys(std::move(values)));
+  return Value::list(without_keys(values));
 }
 
 Value sum_filter(Evaluator& evaluator, const Value& value, Arguments& given) {

@@ -294,7 +294,7 @@ struct ToolParser::State {
     }
   }
 
-  void arguments(std::string text) {
+  void arguments(std::string_view text) {
     if (text.empty()) {
       return;
     }
@@ -378,7 +378,7 @@ struct ToolParser::State {
   }
 
   void take_arguments(char c) {
-    arguments(std::string(1, c));
+    arguments({&c, 1});
     if (value.push(c) == ValueScanner::Step::ended) {
       end_call();
     }
