@@ -49,6 +49,7 @@ struct LoadFigures {
   int64_t tokens = 0;
   double seconds = 0;  ///< from the first arrival to the last end
   int64_t most_pages = 0;
+  SlotsStatus counts;  ///< of this load alone, but for the longest pause
   std::map<RequestId, std::vector<int32_t>> answers;
 };
 
@@ -82,13 +83,15 @@ class Load {
   Status submit(Clock::time_point arrival);
   Request next_request();
   bool closed() const { return flags_.rate == 0; }
+  /// Of prompts, and of arrivals apart from them.
   float uniform() { return uniform_draw(flags_.sampling.seed + 1, draws_++); }
+  float arrival() { return uniform_draw(flags_.sampling.seed + 2, arrivals_++); }
 
   LoadFlags flags_;
   DeviceInfo device_;
   std::unique_ptr<Slots> slots_;
   std::map<RequestId, Client> clients_;
-  uint64_t draws_ = 0;
+  uint64_t draws_ = 0, arrivals_ = 0;
 };
 
 Result<Load> Load::make(const LoadFlags& flags) {
@@ -181,6 +184,7 @@ Result<LoadFigures> Load::measure(int64_t count) {
     clients_.erase(event.id);
     ++ended;
   };
+  const SlotsStatus before = slots_->status();
   const Clock::time_point start = Clock::now();
   Clock::time_point next = start;  // arrival, where they are not closed
   const auto due = [&] {
@@ -192,7 +196,7 @@ Result<LoadFigures> Load::measure(int64_t count) {
       WEFT_TRY(submit(closed() ? Clock::now() : next));
       ++submitted;
       if (!closed()) {
-        const double gap = -std::log(1 - static_cast<double>(uniform())) / flags_.rate;
+        const double gap = -std::log(1 - static_cast<double>(arrival())) / flags_.rate;
         next += std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(gap));
       }
     }
@@ -203,11 +207,20 @@ Result<LoadFigures> Load::measure(int64_t count) {
     }
   }
   figures.seconds = seconds_between(start, Clock::now());
+  SlotsStatus& counts = figures.counts;
+  counts = slots_->status();
+  counts.prompt_tokens -= before.prompt_tokens;
+  counts.cached_tokens -= before.cached_tokens;
+  counts.drafted -= before.drafted;
+  counts.accepted -= before.accepted;
+  counts.pages_evicted -= before.pages_evicted;
+  counts.prefill_pauses.count -= before.prefill_pauses.count;
+  counts.prefill_pauses.seconds -= before.prefill_pauses.seconds;
   return figures;
 }
 
 std::string Load::text(const LoadFigures& figures) const {
-  const SlotsStatus status = slots_->status();
+  const SlotsStatus& status = figures.counts;
   const auto line = [](std::string_view name, const std::vector<double>& values) {
     return fmt::format("  {:<16} {:>9.3f} {:>9.3f} {:>9.3f} {:>9.3f}\n", name, mean(values) * 1e3,
                        percentile(values, 0.5) * 1e3, percentile(values, 0.9) * 1e3,
@@ -227,8 +240,10 @@ std::string Load::text(const LoadFigures& figures) const {
   text += line("first token", figures.first) + line("a token", figures.per_token) +
           line("between tokens", figures.between) + line("whole answer", figures.whole);
   const Pauses& pauses = status.prefill_pauses;
-  text += fmt::format("  pauses for others' prompts: {}, {:.3f} s in all, {:.3f} ms the longest\n",
-                      pauses.count, pauses.seconds, pauses.longest * 1e3);
+  text += fmt::format(
+      "  pauses for others' prompts: {}, {:.3f} s in all, {:.3f} ms the longest (warm-up "
+      "included)\n",
+      pauses.count, pauses.seconds, pauses.longest * 1e3);
   text += fmt::format(
       "  pages of {} positions: {} of {} in use at most; {} of {} prompt tokens were "
       "cached\n",
@@ -246,7 +261,7 @@ nlohmann::ordered_json Load::json(const LoadFigures& figures) const {
                                   {"p90", percentile(values, 0.9)},
                                   {"p99", percentile(values, 0.99)}};
   };
-  const SlotsStatus status = slots_->status();
+  const SlotsStatus& status = figures.counts;
   nlohmann::ordered_json out =
       origin(flags_.engine.device == "cpu" ? nullptr : &device_,
              fmt::format("all requests in one process, after {} to warm up", flags_.slots));

@@ -449,6 +449,23 @@ class DemoModel(Command):
     def test_the_cpu_decodes_one_sequence_at_a_time(self):
         self.fails(USAGE, "bench", "decode", "--model", CODE, "--device", "cpu", "--batch", 2, says=["cpu", "one"])
 
+    def test_load_is_answered_alike_in_any_company(self):
+        def load(*flags):
+            return json.loads(self.ok("bench", "load", "--model", CODE, "--device", "cpu", "--requests", 5,
+                                      "--prompt-tokens", 70, "--common-tokens", 66, "--new-tokens", 4, "--slots", 3,
+                                      "--json", "-", *flags))
+
+        alone = load("--clients", 1)
+        self.assertEqual([len(answer) for answer in alone["answers"]], [4] * 5)
+        self.assertEqual(load("--clients", 3)["answers"], alone["answers"])
+        arriving = load("--rate", 50)
+        self.assertEqual(arriving["answers"], alone["answers"])
+        self.assertEqual(arriving["arrivals"], "Poisson")
+        self.assertGreater(alone["cached_tokens"], 0)
+        self.assertNotEqual(load("--clients", 1, "--seed", 5)["answers"], alone["answers"])
+        self.fails(USAGE, "bench", "load", "--model", CODE, "--device", "cpu", "--slots", 65, says=["65", "64"])
+        self.fails(USAGE, "bench", "load", "--model", CODE, "--device", "cpu", "--common-tokens", 600, says=["600", "512"])
+
     def test_nan_is_no_temperature(self):
         self.fails(USAGE, "generate", "--model", CODE, "--prompt", "x", "--temperature", "nan", says=["nan"])
 
