@@ -192,7 +192,7 @@ std::string Answer::echo(size_t index) {
 
 void Answer::send_event(const std::string& json) { exchange_->write("data: " + json + "\n\n"); }
 
-void Answer::send_response_event(const char* type, Json fields) {
+void Answer::send_response_event(const char* type, const Json& fields) {
   Json event = {{"type", type}, {"sequence_number", sequence_++}};
   event.update(fields);
   exchange_->write(fmt::format("event: {}\ndata: {}\n\n", type, event.dump()));

@@ -78,7 +78,7 @@ class Answer {
   Json response_object(const std::string* text) const;  // /v1/responses; null: in progress
 
   void send_event(const std::string& json);
-  void send_response_event(const char* type, Json fields);
+  void send_response_event(const char* type, const Json& fields);
   void stream_chunk(size_t index, const std::string& text, const char* finish_reason);
   void finish_responses_stream();
 

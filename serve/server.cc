@@ -174,7 +174,7 @@ HttpHeaders Server::headers_for(const HttpRequest& request) const {
 }
 
 std::optional<HttpResponse> Server::gate(const HttpRequest& request) {
-  const auto refuse = [&](ApiError error, const char* reason) {
+  const auto refuse = [&](const ApiError& error, const char* reason) {
     ++metrics_.refused[reason];
     return error_response(error);
   };
