@@ -117,6 +117,13 @@ void EngineFlags::declare(CLI::App& command) {
                   "(compressed where that is faster; on the cpu this is measured)")
       ->type_name("FORMAT")
       ->check(CLI::IsMember({"auto", "plain", "compressed"}));
+  command
+      .add_option(
+          "--hold", hold,
+          "cuda: weights packed for decode steps alone, unpacked for prompts (once), or also "
+          "as the checkpoint has them (twice), or auto (twice where there is room)")
+      ->type_name("COPIES")
+      ->check(CLI::IsMember({"auto", "once", "twice"}));
 }
 
 void add_sampling_options(CLI::App& command, SamplingOptions& options) {
@@ -157,6 +164,9 @@ Result<EngineOptions> EngineFlags::options() const {
   }
   if (weights != "auto") {
     options.compress_weights = weights == "compressed";
+  }
+  if (hold != "auto") {
+    options.hold_once = hold == "once";
   }
   return options;
 }

@@ -37,7 +37,7 @@ Result<ModelConfig> preset_as(const std::string& name, int64_t layers, const std
 /// Declares --format on a command that takes a preset.
 CLI::Option* declare_format(CLI::App& command, std::string& format);
 
-/// --device, --threads, --context, --kv, --activations, --weights.
+/// --device, --threads, --context, --kv, --activations, --weights, --hold.
 struct EngineFlags {
   std::string device;
   int workers = 0;
@@ -45,6 +45,7 @@ struct EngineFlags {
   std::string kv = "auto";
   std::string activations = "auto";
   std::string weights = "auto";
+  std::string hold = "auto";
 
   void declare(CLI::App& command);
   Result<EngineOptions> options() const;

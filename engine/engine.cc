@@ -144,6 +144,7 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                                          .kv = kv,
                                          .round_activations = round_activations,
                                          .compress_weights = options.compress_weights,
+                                         .hold_once = options.hold_once,
                                          .weights_seed = options.weights_seed,
                                          .profile = options.profile}));
     } else {

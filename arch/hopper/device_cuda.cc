@@ -69,7 +69,6 @@ Result<DeviceInfo> describe(int index) {
   return info;
 }
 
-using EventHandle = Handle<cudaEvent_t, cudaEventDestroy>;
 using GraphHandle = Handle<cudaGraph_t, cudaGraphDestroy>;
 using GraphExecHandle = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 

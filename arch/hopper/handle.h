@@ -24,5 +24,6 @@ class Handle {
   T value_ = nullptr;
 };
 using StreamHandle = Handle<cudaStream_t, cudaStreamDestroy>;
+using EventHandle = Handle<cudaEvent_t, cudaEventDestroy>;
 
 }  // namespace weft::hopper

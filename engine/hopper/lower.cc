@@ -13,7 +13,8 @@ namespace {
 class Units : public Target {
  public:
   Units(const Program& program, const std::vector<bool>& plain, Lowered& out)
-      : several_(program.sequences > 1),
+      : program_(program),
+        several_(program.sequences > 1),
         batch_(batch_of(static_cast<int>(program.sequences))),
         plain_(plain),
         out_(out) {}
@@ -49,6 +50,7 @@ class Units : public Target {
       job.form = form_of(code);
       job.grid = grid_of(scales);
       job.operation = tile.operation;
+      job.stage = stage_of(program_.operations[static_cast<size_t>(tile.operation)]);
       const int64_t most = kHalf >> job.fold;
       for (const int half : {0, 1}) {
         const int64_t first = !gated && half == 1 ? c + most : c;
@@ -96,6 +98,7 @@ class Units : public Target {
         std::max(out_.scratch_bytes, static_cast<int32_t>(slices * row_slice_bytes(batch_)));
   }
 
+  const Program& program_;
   const bool several_;
   const int batch_;
   const std::vector<bool>& plain_;
@@ -126,11 +129,11 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
   return options;
 }
 
-Arena lay_out(const Program& program, const Weights& weights) {
+Arena lay_out(const Program& program, const Weights& weights, Hold hold) {
   const int batch = batch_of(static_cast<int>(program.sequences));
-  return resident::lay_out(program, weights, [batch](int64_t columns) {
-    return slices_of(columns) * row_slice_bytes(batch);
-  });
+  return resident::lay_out(
+      program, weights,
+      [batch](int64_t columns) { return slices_of(columns) * row_slice_bytes(batch); }, hold);
 }
 
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,

@@ -23,7 +23,7 @@ namespace weft::hopper {
 PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv,
                          int64_t sequences = 1);
 
-Arena lay_out(const Program& program, const Weights& weights);
+Arena lay_out(const Program& program, const Weights& weights, Hold hold = Hold::twice);
 
 /// One unit of a product, to be packed as ops/linear/hopper.cuh says: two runs of rows, of one
 /// weight or of gate and up, that fill half of it each.
@@ -40,6 +40,7 @@ struct PackJob {
   StreamForm form = StreamForm::plain;
   ScaleGrid grid = {};    ///< which scale is whose
   int32_t operation = 0;  ///< in the program
+  int64_t stage = 0;      ///< of its weights (stage_of())
 };
 
 struct Lowered : resident::Lowered {

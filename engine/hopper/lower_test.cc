@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/hopper/prefill_plan.h"
 #include "engine/hopper/test_lowered.h"
 #include "model/quantization.h"
 #include "ops/linear/hopper_layout.h"
@@ -38,6 +39,66 @@ TEST(Lower, FewModelsAreGeneral) {
     const bool general = name.starts_with("gemma") || name.starts_with("starcoder") ||
                          name == "phi-4-mini" || name == "smollm3-3b";
     EXPECT_EQ(make(name, 1, false, 4).lowered.shape.general, general) << name;
+  }
+}
+
+/// Weights that are held once: those of a stage lie apart, a layer's beside its neighbour's, and
+/// the rest is where nothing else is.
+TEST(LayOut, WeightsHeldOnceShareAStage) {
+  for (const char* name : {"llama-3.1-8b", "llama-3.2-1b", "qwen2.5-coder-1.5b"}) {
+    SCOPED_TRACE(name);
+    ModelConfig config = preset(name).value();
+    config.layers = 5;
+    const Weights weights = Weights::describe(config);
+    const Program program =
+        plan(config, weights, plan_options(config, kSms, kCapacity, DType::bf16));
+    const Arena twice = lay_out(program, weights);
+    const Arena once = lay_out(program, weights, Hold::once);
+    int64_t layer_bytes = 0;
+    for (size_t i = 0; i < once.weights.size(); ++i) {
+      const int64_t bytes = weights.tensors()[i].bytes();
+      layer_bytes += once.stages[i] == 0 ? bytes : 0;
+      EXPECT_EQ(twice.stages[i], kKept);
+      for (size_t j = 0; j < i; ++j) {
+        const int64_t a = once.stages[i];
+        const int64_t b = once.stages[j];
+        const bool layers = a >= 0 && b >= 0;
+        const bool together = a == b || a == kKept || b == kKept || (layers && (a - b) % 2 != 0);
+        const bool apart = once.weights[i] >= once.weights[j] + weights.tensors()[j].bytes() ||
+                           once.weights[j] >= once.weights[i] + bytes;
+        EXPECT_TRUE(apart || !together) << i << " and " << j;
+      }
+    }
+    const int64_t head = config.tied_head ? 0 : weights.get(Role::head).bytes();
+    const int64_t saved = 5 * layer_bytes + head - std::max(2 * layer_bytes, head);
+    EXPECT_NEAR(static_cast<double>(twice.bytes - once.bytes), static_cast<double>(saved), 1 << 16);
+    EXPECT_EQ(once.stages[0], kKept) << "the embedding table";
+  }
+}
+
+TEST(LayOut, WeightsHeldOnceTakeATenthMoreThanPacked) {
+  const ModelConfig config = preset("llama-3.1-8b").value();
+  const Weights weights = Weights::describe(config);
+  const Program program = plan(config, weights, plan_options(config, kSms, kCapacity, DType::bf16));
+  const Arena once = lay_out(program, weights, Hold::once);
+  const auto lowered = lower(program, config, weights, once, kCapacity,
+                             std::vector<bool>(program.operations.size()));
+  ASSERT_TRUE(lowered.ok());
+  const Program chunk = plan(config, weights, chunk_options(kChunkRows, kCapacity, Logits::none));
+  const int64_t jobs = std::ssize(lowered->pack) * static_cast<int64_t>(sizeof(PackJob));
+  int64_t held = lowered->packed_bytes;
+  for (size_t i = 0; i < once.stages.size(); ++i) {
+    held += once.stages[i] == kKept ? weights.tensors()[i].bytes() : 0;
+  }
+  for (const Buffer& buffer : program.buffers) {
+    held += buffer.space == Space::kv ? buffer.bytes() : 0;
+  }
+  const int64_t all =
+      once.bytes + lowered->packed_bytes + jobs + lay_out_chunk(chunk, weights, once.weights).bytes;
+  EXPECT_LE(static_cast<double>(all), 1.1 * static_cast<double>(held));
+  for (const PackJob& job : lowered->pack) {
+    const int64_t layer = program.operations[static_cast<size_t>(job.operation)].layer;
+    ASSERT_EQ(job.stage, layer < 0 ? kHeadStage : layer);
   }
 }
 

@@ -184,6 +184,23 @@ TEST_P(HopperDecode, ScoresInBf16AreTheCpus) {
   }
 }
 
+/// Chunks find what is unpacked for them, layer by layer, and once more for the next prompt.
+TEST_P(HopperDecode, WeightsHeldOnceAreTheSame) {
+  for (const bool compress : {false, true}) {
+    SCOPED_TRACE(compress ? "compressed weights" : "plain weights");
+    const auto pair = make(GetParam(), {.compress_weights = compress, .hold_once = true});
+    ASSERT_TRUE(pair);
+    for (const int64_t length : {40, 7}) {
+      const std::vector<int32_t> ids = prompt(length, pair->cpu->config().vocabulary);
+      compare(*pair, ids, 4);
+      const auto got = pair->gpu->score(ids);
+      ASSERT_TRUE(got.ok()) << got.error().message;
+      EXPECT_LE(relative_difference(got->last_logits, pair->cpu->score(ids)->last_logits),
+                kTolerance);
+    }
+  }
+}
+
 TEST_P(HopperDecode, SampledTokensAreTheCpus) {
   const auto pair = make(GetParam(), {});
   ASSERT_TRUE(pair);

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -26,6 +28,9 @@ struct PrefillPlaces {
   std::vector<int64_t> scale_places;   ///< likewise, of the scales of those that are codes
   /// In the order of a program's buffers in Space::kv, of all sequences.
   std::vector<char*> caches;
+  /// Null, or what brings a layer's products' weights, or the head's (kHeadStage), to their places,
+  /// and the next layer's meanwhile (WeightStages::bring).
+  std::function<Status(int64_t stage, std::optional<int64_t> next)> bring;
   const float* inverse_frequencies = nullptr;  ///< [ropes()][rotary_dim / 2]
 };
 

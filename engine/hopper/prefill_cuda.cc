@@ -5,6 +5,7 @@
 #include <utility>
 #include <variant>
 
+#include "engine/hopper/lower.h"
 #include "engine/hopper/prefill.h"
 #include "engine/hopper/weights_kernel.h"
 #include "ops/attention/hopper_prefill.h"
@@ -310,8 +311,15 @@ class Prefill::Launcher {
 };
 
 Status Prefill::launch(const Chunk& chunk, const Span& span) {
+  int64_t here = -1;  // the layer whose weights have been brought
   for (size_t i = 0; i < chunk.program.operations.size(); ++i) {
     const auto& body = chunk.program.operations[i].body;
+    const int64_t layer = chunk.program.operations[i].layer;
+    if (places_.bring && layer > here) {
+      here = layer;
+      WEFT_TRY(places_.bring(layer,
+                             layer + 1 < config_.layers ? std::optional(layer + 1) : std::nullopt));
+    }
     const auto* product = std::get_if<LinearOp>(&body);
     const bool head = product != nullptr && product->out == chunk.program.logits;
     if (chunk.layout.joined[i] > 0 && !head) {
@@ -346,6 +354,9 @@ Status Prefill::step(const int32_t* tokens, const RowPlaces& places, int64_t row
 
 Status Prefill::launch_head(const Chunk& chunk, const Span& span, int64_t end, float* logprobs) {
   const size_t head = chunk.program.operations.size() - 1;
+  if (places_.bring) {
+    WEFT_TRY(places_.bring(kHeadStage, std::nullopt));
+  }
   const LinearArgs whole = linear_args(chunk, head);
   WEFT_TRY(fits(chunk, head, refuse_prefill_linear(whole)));
   WEFT_TRY(widen_joined(chunk, head));

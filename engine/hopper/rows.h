@@ -48,8 +48,8 @@ Result<std::unique_ptr<Rows>> create_launched_rows(const ModelConfig& config,
                                                    const Weights& weights,
                                                    const RunnerOptions& options);
 
-/// The weights, as the checkpoint has them or made from the seed, to arena + places[tensor], and
-/// the scales of those that are codes.
+/// The weights, as the checkpoint has them or made from the seed, to arena + places[tensor], but
+/// for those whose place is kNowhere, and the scales of those that are codes.
 Status put_weights(const ModelConfig& config, const Weights& weights, uint64_t seed, char* arena,
                    std::span<const int64_t> places, std::span<const int64_t> scale_places,
                    Device& device);

@@ -22,6 +22,9 @@ struct RunnerOptions {
   bool round_activations = true;  ///< prompts may be fed by chunks that round them to bf16
   /// For the resident kernel (ops/linear/hopper_compress.h); default: when they do not fit L2.
   std::optional<bool> compress_weights = {};
+  /// Whether packed weights are held alone, and unpacked for prompts. Default: where the device has
+  /// no room for both.
+  std::optional<bool> hold_once = {};
   uint64_t weights_seed = 0;  ///< of weights with no data
   bool profile = false;       ///< time every operation
 };

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "engine/hopper/lower.h"
 #include "engine/hopper/prefill.h"
 #include "engine/hopper/rows.h"
+#include "engine/hopper/weight_stages.h"
 #include "engine/hopper/weights_kernel.h"
 #include "engine/resident/readback.h"
 #include "model/layer.h"
@@ -118,8 +120,12 @@ class HopperRunner : public Runner, public Subject, public Rows {
   Status make_program(int units);
   /// Lowers the program and divides shared memory.
   Status lower_program();
-  /// The weights as the checkpoint has them, and constants.
+  /// Whether the device has room for all weights, and for the packed ones beside them.
+  bool has_room() const;
+  /// The weights that stay as the checkpoint has them, and constants.
   Status load_weights();
+  /// Brings a stage's weights (Arena::stages) to their places.
+  Status load_stage(int64_t stage);
   /// Makes the frequencies of RoPE for a sequence of `length` tokens: only LongRoPE's differ, and
   /// sequences that are decoded at once have those of the longest.
   Status set_frequencies(int64_t length);
@@ -178,6 +184,8 @@ class HopperRunner : public Runner, public Subject, public Rows {
   Launch launch_;
   std::unique_ptr<Prefill> prefill_;  ///< null: prompts go through the resident kernel
   char* packed_ = nullptr;
+  Hold hold_ = Hold::twice;
+  std::unique_ptr<WeightStages> stages_;  ///< Hold::once
   float* uniforms_ = nullptr;
   Mapped mailbox_;
   SideStream side_;
@@ -219,7 +227,8 @@ Status HopperRunner::make_program(int units) {
                    options_.capacity, options_.kv, options_.sequences);
   program_ = plan(config_, weights_, options);
   WEFT_TRY(verify(program_));
-  arena_ = lay_out(program_, weights_);
+  hold_ = options_.hold_once.value_or(false) ? Hold::once : Hold::twice;
+  arena_ = lay_out(program_, weights_, hold_);
   const bool in_l2 = weights_.bytes() <= static_cast<int64_t>(device_->info().l2);
   plain_.assign(program_.operations.size(), !options_.compress_weights.value_or(!in_l2));
   if (const Status lowered = lower_program(); !lowered.ok()) {
@@ -227,8 +236,24 @@ Status HopperRunner::make_program(int units) {
       return lowered.error();
     }
     refusal_ = lowered.error();
+    hold_ = Hold::twice;  // which is once: nothing is packed
+    arena_ = lay_out(program_, weights_, hold_);
+    return {};
+  }
+  if (hold_ == Hold::twice && !options_.hold_once && !has_room()) {
+    hold_ = Hold::once;
+    arena_ = lay_out(program_, weights_, hold_);
+    return lower_program();
   }
   return {};
+}
+
+bool HopperRunner::has_room() const {
+  constexpr int64_t kBeside = int64_t{1} << 30;  // for a prompt's activations
+  size_t free = 0;
+  size_t total = 0;
+  cudaMemGetInfo(&free, &total);
+  return arena_.bytes + lowered_.packed_bytes + kBeside <= static_cast<int64_t>(free);
 }
 
 Status HopperRunner::lower_program() {
@@ -267,9 +292,17 @@ Status HopperRunner::lower_program() {
 
 Status HopperRunner::load_weights() {
   WEFT_ASSIGN(launch_.arena, allocate(arena_.bytes, "weights and caches"));
-  WEFT_TRY(put_weights(config_, weights_, options_.weights_seed, launch_.arena, arena_.weights,
-                       arena_.scales, *device_));
+  WEFT_TRY(load_stage(kKept));
   return set_frequencies(1);
+}
+
+Status HopperRunner::load_stage(int64_t stage) {
+  std::vector<int64_t> places = arena_.weights;
+  for (size_t i = 0; i < places.size(); ++i) {
+    places[i] = arena_.stages[i] == stage ? places[i] : kNowhere;
+  }
+  return put_weights(config_, weights_, options_.weights_seed, launch_.arena, places, arena_.scales,
+                     *device_);
 }
 
 Status HopperRunner::set_frequencies(int64_t length) {
@@ -309,17 +342,35 @@ Status HopperRunner::make_decode() {
 
 Result<bool> HopperRunner::pack_weights() {
   WEFT_ASSIGN(packed_, allocate(lowered_.packed_bytes, "packed weights"));
+  std::map<int64_t, StageJobs> stages{{kKept, {0, std::ssize(lowered_.pack)}}};
+  if (hold_ == Hold::once) {
+    std::ranges::stable_sort(lowered_.pack, {}, &PackJob::stage);
+    stages = stages_of(lowered_.pack);
+  }
   WEFT_ASSIGN(const PackJob* jobs, upload(lowered_.pack, "a list of weights to pack"));
   std::vector<uint32_t> refused(program_.operations.size());
   WEFT_ASSIGN(uint32_t* const refused_at, upload(refused, "a list of weights to pack"));
-  WEFT_TRY(
-      check(launch_pack(jobs, static_cast<int64_t>(lowered_.pack.size()), launch_.arena, packed_,
-                        refused_at, static_cast<cudaStream_t>(device_->stream().native)),
-            "packing weights"));
+  const auto stream = static_cast<cudaStream_t>(device_->stream().native);
+  for (const auto& [stage, part] : stages) {
+    if (hold_ == Hold::once) {
+      WEFT_TRY(load_stage(stage));
+    }
+    WEFT_TRY(check(
+        launch_pack(jobs + part.begin, part.count, launch_.arena, packed_, refused_at, stream),
+        "packing weights"));
+  }
   WEFT_TRY(device_->synchronize());
   WEFT_TRY(device_->download(refused.data(), refused_at, refused.size() * sizeof(uint32_t)));
   memory_.pop_back();  // refused
-  memory_.pop_back();  // the jobs
+  if (hold_ == Hold::once) {
+    if (std::ranges::find(arena_.stages, kHeadStage) == arena_.stages.end()) {
+      stages.erase(kHeadStage);  // the head is the embedding table, which is there
+    }
+    WEFT_ASSIGN(stages_,
+                WeightStages::create(jobs, std::move(stages), packed_, launch_.arena, stream));
+  } else {
+    memory_.pop_back();  // the jobs
+  }
   lowered_.pack = {};
   bool all = true;
   for (size_t i = 0; i < refused.size(); ++i) {
@@ -327,6 +378,9 @@ Result<bool> HopperRunner::pack_weights() {
     all = all && refused[i] == 0;
   }
   if (!all) {
+    if (hold_ == Hold::once) {
+      memory_.pop_back();  // the jobs
+    }
     memory_.pop_back();  // the packed weights
   }
   return all;
@@ -412,6 +466,11 @@ Status HopperRunner::make_prefill() {
   places.scale_places = arena_.scales;
   places.inverse_frequencies = reinterpret_cast<const float*>(
       launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)]);
+  if (stages_ != nullptr) {
+    places.bring = [this](int64_t stage, std::optional<int64_t> next) {
+      return stages_->bring(stage, next);
+    };
+  }
   WEFT_ASSIGN(prefill_, Prefill::create(config_, weights_, std::move(places), chunk_formats(),
                                         options_.capacity, *device_));
   return {};
@@ -786,6 +845,9 @@ Status put_weights(const ModelConfig& config, const Weights& weights, uint64_t s
   const std::vector<TensorSpec> specs = tensor_specs(config);  // in the order of tensors
   const auto stream = static_cast<cudaStream_t>(device.stream().native);
   for (size_t i = 0; i < weights.tensors().size(); ++i) {
+    if (places[i] == kNowhere) {
+      continue;
+    }
     const Tensor& tensor = weights.tensors()[i];
     char* place = arena + places[i];
     if (tensor.data != nullptr) {

@@ -55,10 +55,13 @@ class Unit {
   __device__ Unit(const PackJob& job, const char* arena)
       : job_(job), arena_(arena), half_(kUnitColumns / 2 >> job.fold) {}
 
-  /// Where a slice lies.
-  __device__ char* place(int slice, char* packed, int slice_bytes) const {
-    return packed + job_.destination +
+  /// Where a slice lies in the packed weights.
+  __device__ int64_t offset(int slice, int slice_bytes) const {
+    return job_.destination +
            int64_t{SliceRuns(job_.slices).place(job_.first + slice)} * slice_bytes;
+  }
+  __device__ char* place(int slice, char* packed, int slice_bytes) const {
+    return packed + offset(slice, slice_bytes);
   }
   /// Four elements of a row of the operand A, in a group of the unit: where it is folded, some rows
   /// have other groups of k.
@@ -97,6 +100,14 @@ class Unit {
     }
     const auto* scales = reinterpret_cast<const float*>(arena_ + job_.scales[half]);
     return scales[job_.grid.index(job_.first_row[half] + of_half, block)];
+  }
+  /// Where element k of a row's group lies in the arena; null: nowhere.
+  template <class T>
+  __device__ T* place_of(int row, int group, int k, char* arena) const {
+    const int at = k_of(row, group) + k;
+    return has(row, at) ? reinterpret_cast<T*>(arena + job_.source[row / 8]) +
+                              (int64_t{row % 8 % half_} * job_.k + at)
+                        : nullptr;
   }
 
  private:
@@ -294,6 +305,104 @@ __global__ void __launch_bounds__(kThreads)
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 
+/// Eight elements of a row's group, from 8 t on, to where they lie in the arena.
+__device__ void put(const Unit& unit, int row, int group, int t, uint4 eight, char* arena) {
+  if (auto* place = unit.place_of<uint16_t>(row, group, 8 * t, arena); place != nullptr) {
+    *reinterpret_cast<uint4*>(place) = eight;
+  }
+}
+
+__device__ void unpack_plain(const PackJob& job, const Unit& unit, const char* packed,
+                             char* arena) {
+  const auto slices = static_cast<int>(unit_slices(job.k, job.fold));
+  constexpr int kLanes = kSliceGroups * 32;
+  for (int i = static_cast<int>(threadIdx.x); i < slices * kLanes; i += kThreads) {
+    const auto* from = reinterpret_cast<const uint4*>(
+        packed + unit.offset(i / kLanes, kPlainSliceBytes) + i % kLanes / 32 * kGroupBytes);
+    const int lane = i % 32;
+    const uint4 first = from[lane];
+    const uint4 second = from[lane + 32];
+    put(unit, lane / 4, i / 32, lane % 4, {first.x, first.z, second.x, second.z}, arena);
+    put(unit, lane / 4 + 8, i / 32, lane % 4, {first.y, first.w, second.y, second.w}, arena);
+  }
+}
+
+__device__ void unpack_codes(const PackJob& job, const Unit& unit, const char* packed,
+                             char* arena) {
+  const auto slices = static_cast<int>(unit_slices(job.k, job.fold));
+  constexpr int kLanes = kSliceGroups * 32;
+  for (int i = static_cast<int>(threadIdx.x); i < slices * kLanes; i += kThreads) {
+    const auto* from =
+        reinterpret_cast<const uint4*>(packed + unit.offset(i / kLanes, kFp8SliceBytes) +
+                                       kSliceHeaderBytes + i % kLanes / 32 * kFp8GroupBytes);
+    const int lane = i % 32;
+    const uint4 words = from[lane];
+    const auto put_eight = [&](int row, const auto& pair) {
+      if (auto* place = unit.place_of<char>(row, i / 32, lane % 4 * 8, arena); place != nullptr) {
+        *reinterpret_cast<uint2*>(place) = {
+            fp8_codes(pair(words.x)) | fp8_codes(pair(words.y)) << 16,
+            fp8_codes(pair(words.z)) | fp8_codes(pair(words.w)) << 16};
+      }
+    };
+    put_eight(lane / 4, [](uint32_t word) { return first_pair(word); });
+    put_eight(lane / 4 + 8, [](uint32_t word) { return second_pair(word); });
+  }
+}
+
+__device__ void decompress(const PackJob& job, const Unit& unit, const char* packed, char* arena) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const auto slices = static_cast<int>(unit_slices(job.k, job.fold));
+  for (int slice = 0; slice < slices; ++slice) {
+    const char* const from = packed + unit.offset(slice, kCompressedSliceBytes);
+    const char* const of_group = from + kSliceHeaderBytes + thread / 32 * kCompressedGroupBytes;
+    const uint4 low = reinterpret_cast<const uint4*>(of_group)[lane];
+    const uint2 high = reinterpret_cast<const uint2*>(of_group + kLowBytes)[lane];
+    const auto scale = [&](int row) { return uint32_t{static_cast<uint8_t>(from[row])}; };
+    // As compress() has it: of pairs 0 to 3 of each half of the eight, the even ones are of the
+    // upper row, the odd ones of the lower.
+    const auto pair = [&](uint32_t high_word, uint32_t low_word, int number) {
+      const uint32_t moved = join_parts(high_word, number, low_word >> (number % 2 * 16));
+      const uint32_t of_row = scale(lane / 4 + number % 2 * 8);
+      return move_back(moved & 0xffff, of_row) | move_back(moved >> 16, of_row) << 16;
+    };
+    const int group = slice * kSliceGroups + thread / 32;
+    put(unit, lane / 4, group, lane % 4,
+        {pair(high.x, low.x, 0), pair(high.x, low.y, 2), pair(high.y, low.z, 0),
+         pair(high.y, low.w, 2)},
+        arena);
+    put(unit, lane / 4 + 8, group, lane % 4,
+        {pair(high.x, low.x, 1), pair(high.x, low.y, 3), pair(high.y, low.z, 1),
+         pair(high.y, low.w, 3)},
+        arena);
+    __syncthreads();  // what is listed takes the place of what stands for it
+    if (thread < kMostListed) {
+      const uint32_t entry = reinterpret_cast<const uint32_t*>(from + kUnitColumns)[thread];
+      const auto row = static_cast<int>(entry >> 24 & 0x7f);
+      const auto k = static_cast<int>(entry >> 16 & 0xff);
+      auto* const place =
+          unit.place_of<uint16_t>(row, slice * kSliceGroups + k / kGroupK, k % kGroupK, arena);
+      if (entry != 0 && place != nullptr) {
+        *place = static_cast<uint16_t>(move_back(entry & 0xffff, scale(row)));
+      }
+    }
+  }
+}
+
+/// A block a unit.
+__global__ void __launch_bounds__(kThreads)
+    unpack_kernel(const PackJob* jobs, const char* packed, char* arena) {
+  const PackJob job = jobs[blockIdx.x];
+  const Unit unit(job, arena);
+  if (job.form == StreamForm::fp8) {
+    unpack_codes(job, unit, packed, arena);
+  } else if (job.form == StreamForm::compressed) {
+    decompress(job, unit, packed, arena);
+  } else {
+    unpack_plain(job, unit, packed, arena);
+  }
+}
+
 /// A block a unit.
 __global__ void __launch_bounds__(kThreads)
     pack_kernel(const PackJob* jobs, const char* arena, char* packed, uint32_t* refused) {
@@ -327,6 +436,12 @@ cudaError_t launch_fill_random(const RandomTensor& tensor, DType type, int64_t e
   } else {
     fill(static_cast<float*>(out));
   }
+  return cudaGetLastError();
+}
+
+cudaError_t launch_unpack(const PackJob* jobs, int64_t count, const char* packed, char* arena,
+                          cudaStream_t stream) {
+  unpack_kernel<<<static_cast<unsigned>(count), kThreads, 0, stream>>>(jobs, packed, arena);
   return cudaGetLastError();
 }
 

@@ -55,6 +55,16 @@ constexpr uint32_t move_listed(uint32_t weight, int first) {
                                   << 7;
 }
 
+/// The weight that one in the window or of the list was moved from, by its column's scale. Of a
+/// column of zeros signs are not kept.
+constexpr uint32_t move_back(uint32_t moved, uint32_t scale) {
+  if (scale == kZeroScale || (moved & 0x7fffu) == 0) {
+    return scale == kZeroScale ? 0 : moved;
+  }
+  const int exponent = bf16_exponent(moved) + static_cast<int>(scale) - 127;
+  return (moved & 0x807fu) | static_cast<uint32_t>(exponent) << 7;
+}
+
 /// The two parts of a moved weight: a low byte (mantissa, the exponent's last bit) and four bits
 /// (sign, the exponent's three next ones).
 constexpr uint32_t low_part(uint32_t moved) { return moved & 0xffu; }
@@ -70,6 +80,12 @@ constexpr uint32_t rotate_left(uint32_t x, int bits) {
 /// `pair`: two moved weights, the first in the low half; number: 0 to 3.
 constexpr uint32_t high_parts(uint32_t pair, int number) {
   return rotate_left(pair & kHighParts, -4 * number);
+}
+
+/// The pair again, of its high parts' word and its two low bytes.
+constexpr uint32_t join_parts(uint32_t high, int number, uint32_t low_bytes) {
+  return (rotate_left(high, 4 * number) & kHighParts) | (low_bytes & 0xffu) |
+         (low_bytes & 0xff00u) << 8 | kWindowBits | kWindowBits << 16;
 }
 
 /// A weight of the list: place in the slice (row of the operand A, k), and what it is moved to.

@@ -27,6 +27,7 @@ TEST(Compress, WeightsInTheWindowComeBack) {
         const uint32_t moved = move_to_window(weight, first);
         ASSERT_EQ(bf16(moved) * scale_of(first), bf16(weight)) << weight << " at " << first;
         ASSERT_EQ(moved & ~(0xffu | kHighPart), kWindowBits);
+        ASSERT_EQ(move_back(moved, scale_exponent(first)), weight) << " at " << first;
       }
     }
     EXPECT_EQ(in, kWindow * 256);
@@ -46,6 +47,7 @@ TEST(Compress, OtherWeightsAreListedOrRefused) {
         ASSERT_TRUE(zero || normal) << weight;
         const double back = static_cast<double>(bf16(move_listed(weight, first))) * scale_of(first);
         ASSERT_EQ(back, bf16(weight)) << weight << " at " << first;
+        ASSERT_EQ(move_back(move_listed(weight, first), scale_exponent(first)), weight);
       } else {
         ASSERT_FALSE(zero);
       }
@@ -77,6 +79,7 @@ TEST(Compress, PartsMakeTheWeight) {
     }
     for (int number = 0; number < 4; ++number) {
       const uint32_t bytes = low[number / 2] >> (number % 2 * 16);
+      ASSERT_EQ(join_parts(high, number, bytes), pairs[number]);
       const uint32_t fixed = kWindowBits | kWindowBits << 16;
       const uint32_t pair = (bytes & 0xff) | (bytes >> 8 & 0xff) << 16 | fixed |
                             (rotate_left(high, 4 * number) & kHighParts);

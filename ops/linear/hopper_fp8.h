@@ -24,6 +24,12 @@ constexpr uint32_t second_pair(uint32_t word) {
   return (word << 4 & 0x80f080f0u) | (word >> 4 & 0x07000700u);
 }
 
+/// The two codes of a pair, the first in the low byte.
+constexpr uint32_t fp8_codes(uint32_t pair) {
+  const auto code = [](uint32_t half) { return (half >> 8 & 0x80) | (half >> 4 & 0x7f); };
+  return code(pair) | code(pair >> 16) << 8;
+}
+
 /// The word of four codes.
 constexpr uint32_t fp8_word(uint32_t first_low, uint32_t first_high, uint32_t second_low,
                             uint32_t second_high) {

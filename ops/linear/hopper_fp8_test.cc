@@ -26,6 +26,7 @@ TEST(HopperFp8, EveryCodeComesBackInEveryPlace) {
       codes[place] = code;
       const uint32_t word = fp8_word(codes[0], codes[1], codes[2], codes[3]);
       const uint32_t pair = place < 2 ? first_pair(word) : second_pair(word);
+      EXPECT_EQ(fp8_codes(pair), codes[place / 2 * 2] | codes[place / 2 * 2 + 1] << 8);
       const bool nan = (code & 0x7f) == e4m3fn::kNan;
       const float expected = to_float(e4m3fn{static_cast<uint8_t>(nan ? code - 1 : code)});
       const float sign = (code & 0x80) != 0 ? -1.0F : 1.0F;

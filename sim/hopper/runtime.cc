@@ -522,6 +522,9 @@ cudaError_t cudaEventCreate(cudaEvent_t* event) {
   *event = new CUevent_st;
   return returned(cudaSuccess);
 }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
+  return cudaEventCreate(event);
+}
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
   return returned(cudaSuccess);
@@ -536,6 +539,19 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     event->time = std::chrono::steady_clock::now();
     ++event->reached;
     event->changed.notify_all();
+    return weft::Status();
+  });
+  return returned(cudaSuccess);
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
+  int64_t wanted = 0;
+  {
+    const std::lock_guard lock(event->mutex);
+    wanted = event->recorded;
+  }
+  stream_of(stream).put([event, wanted] {
+    std::unique_lock lock(event->mutex);
+    event->changed.wait(lock, [&] { return event->reached >= wanted; });
     return weft::Status();
   });
   return returned(cudaSuccess);

@@ -207,12 +207,14 @@ def beside(function, cases):
 class Generation:
     """A case of the matrix: prompts, and how they are continued."""
 
-    def __init__(self, model, sequences, tokens, weights="plain", flags=(), exact=True, lengths=None):
+    def __init__(
+        self, model, sequences, tokens, weights="plain", flags=(), exact=True, lengths=None, once=False
+    ):
         self.model, self.tokens, self.exact = Path(model), tokens, exact
         lengths = lengths or [1 + 37 * i % 90 for i in range(1, sequences + 1)]
         vocabulary = vocabulary_of(model)
         self.prompts = [ids_of(n, vocabulary, f"{self.model.name} {i}") for i, n in enumerate(lengths)]
-        self.own = ["--weights", weights]
+        self.own = ["--weights", weights] + (["--hold", "once"] if once else [])
         self.flags = list(flags) + (EXACT if exact else ["--kv", "bf16"])
         self.greedy = "--temperature" not in self.flags
 
@@ -228,6 +230,8 @@ def matrix(quick, tiny):
     for model in list(map(GOLDENS.joinpath, golden_models(quick))) + list(tiny.values()):
         yield Generation(model, 1, 40)
         yield Generation(model, 2, 24, "compressed" if model.name.endswith("bf16") else "plain")
+        if model.name.endswith("bf16"):
+            yield Generation(model, 2, 8, "compressed", once=True)
         if quick:
             continue
         yield Generation(model, 1, 12, exact=False)
