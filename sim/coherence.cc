@@ -171,6 +171,17 @@ bool sees(const Wave& w, const Met& met) {
   return time != 0 && time <= w.checks->order.fresh[static_cast<size_t>(distance)];
 }
 
+/// The last interval of which an instruction found that it sees or follows it: that of the next
+/// line, too, as a rule.
+struct Settled {
+  uint32_t interval = 0;  ///< 0: none
+  Placement placed;
+
+  bool holds(uint32_t id, const Placement& at) const {
+    return id != 0 && id == interval && at.home == placed.home && at.grain == placed.grain;
+  }
+};
+
 /// Whether a store comes after what was stored.
 bool follows(const Wave& w, const Met& met) {
   if (in_own_group(w, met)) {
@@ -342,8 +353,20 @@ struct LineBytes {
     const auto above64 = [](uint64_t n) { return n <= 64 ? 0 : n - 64; };
     return {{below(end) & ~below(begin), below(above64(end)) & ~below(above64(begin))}};
   }
+  /// Of so many bytes, each time that many further on, those from an address on: LaneRow.
+  static LineBytes each(uint64_t begin, uint64_t bytes, uint64_t step) {
+    if (step == 0 || step == bytes) {
+      return {{~uint64_t{0}, ~uint64_t{0}}};
+    }
+    const uint64_t once = ((uint64_t{1} << bytes) - 1) << begin % step;
+    const uint64_t bits = step == 64 ? once : once * (~uint64_t{0} / ((uint64_t{1} << step) - 1));
+    return {{bits, bits}};
+  }
   bool all() const { return (bits[0] & bits[1]) == ~uint64_t{0}; }
   uint32_t word(uint64_t n) const { return bits[n / 16] >> (n % 16 * 4) & 15; }
+  LineBytes operator&(const LineBytes& o) const {
+    return {{bits[0] & o.bits[0], bits[1] & o.bits[1]}};
+  }
   LineBytes operator|(const LineBytes& o) const {
     return {{bits[0] | o.bits[0], bits[1] | o.bits[1]}};
   }
@@ -455,20 +478,19 @@ void for_each_part(Wave& w, const Instruction& i, const GlobalAccess& access, Wh
       }
     }
   };
-  const int first = std::countr_zero(access.mask);
-  const int last = kLanes - 1 - std::countl_zero(access.mask);
-  if (access.mask != 0 && access.words == nullptr &&
-      in_a_row(access.addresses, access.mask, static_cast<size_t>(access.bytes)) &&
-      within(access.addresses[first], end_of(last))) {
-    const uint64_t begin = access.addresses[first];
-    const uint64_t end = end_of(last);
+  const LaneRow& row = access.row;
+  if (access.words == nullptr && row.describes(access.mask) && within(row.begin, row.end)) {
+    const int first = std::countr_zero(access.mask);
+    const int last = kLanes - 1 - std::countl_zero(access.mask);
     const auto lane_at = [&](uint64_t address) {
-      return first + static_cast<int>((address - begin) / static_cast<uint64_t>(access.bytes));
+      return first + static_cast<int>((address - row.begin) / row.step);
     };
-    for (uint64_t n = begin / kLine; n * kLine < end; ++n) {
-      const uint64_t from = std::max(begin, n * kLine);
-      const uint64_t to = std::min(end, (n + 1) * kLine);
-      visit(n, LineBytes::range(from - n * kLine, to - n * kLine), lane_at(from), lane_at(to - 1));
+    const LineBytes some = LineBytes::each(row.begin, static_cast<uint64_t>(access.bytes), row.step);
+    for (uint64_t n = row.begin / kLine; n * kLine < row.end; ++n) {
+      const uint64_t from = std::max(row.begin, n * kLine);
+      const uint64_t to = std::min(row.end, (n + 1) * kLine);
+      visit(n, LineBytes::range(from - n * kLine, to - n * kLine) & some,
+            row.step == 0 ? first : lane_at(from), row.step == 0 ? last : lane_at(to - 1));
     }
     return;
   }
@@ -731,6 +753,7 @@ void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope 
   const uint8_t era = launch.order->era;
   const uint64_t read = launch.memory->coherence().now() << 28 | (w.group->number & 0xffffff);
   uint64_t acquires = 0;
+  Settled seen;
   const auto whole = [&](const Line& line, const LineBytes& bytes) {
     if (speaks(scope)) {
       return false;
@@ -743,11 +766,15 @@ void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope 
     if (!bytes.all() || era_of(stored) != era || form_of(stored) != LineForm::alike) {
       return false;
     }
-    const auto met =
-        meet(w, i, 0, line.number * kLine, word_mark(interval_of(stored), kAllBytes, 0), kAllBytes,
-             line.range.placement.grain, keep);
-    if (met && line.range.placement.home != kHost && !sees(w, *met)) {
-      return false;
+    const Placement& placed = line.range.placement;
+    if (!seen.holds(interval_of(stored), placed)) {
+      const auto met =
+          meet(w, i, 0, line.number * kLine, word_mark(interval_of(stored), kAllBytes, 0),
+               kAllBytes, placed.grain, keep);
+      if (met && placed.home != kHost && !sees(w, *met)) {
+        return false;
+      }
+      seen = {interval_of(stored), placed};
     }
     line.shadow().read.store(read | uint64_t{kAllBytes} << 24, std::memory_order_relaxed);
     return true;
@@ -791,7 +818,7 @@ namespace {
 /// A store of data to a line that is nobody else's, or over all that was stored there and comes
 /// before. False: its words have to be looked at.
 bool store_line(Wave& w, const Instruction& i, const Line& line, const LineBytes& bytes,
-                uint32_t id) {
+                uint32_t id, Settled& followed) {
   const uint8_t era = w.group->launch->order->era;
   LineShadow& shadow = line.shadow();
   const uint64_t was = shadow.write.load(std::memory_order_acquire);
@@ -807,10 +834,15 @@ bool store_line(Wave& w, const Instruction& i, const Line& line, const LineBytes
         (!own && !bytes.contains(line.stored()))) {
       return false;
     }
-    const auto met = meet(w, i, 0, line.number * kLine, word_mark(interval_of(was), kAllBytes, 0),
-                          kAllBytes, line.range.placement.grain, keep);
-    if (met && !follows(w, *met)) {
-      return false;
+    const Placement& placed = line.range.placement;
+    if (!own && !followed.holds(interval_of(was), placed)) {
+      const auto met =
+          meet(w, i, 0, line.number * kLine, word_mark(interval_of(was), kAllBytes, 0), kAllBytes,
+               placed.grain, keep);
+      if (met && !follows(w, *met)) {
+        return false;
+      }
+      followed = {interval_of(was), placed};
     }
   }
   if (!line.lock(was, era)) {
@@ -832,8 +864,9 @@ void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope
   const uint8_t era = w.group->launch->order->era;
   const bool owes = scope == Scope::system && owes_host(w);
   const uint32_t id = issue_store(w, scope);
+  Settled followed;
   const auto whole = [&](const Line& line, const LineBytes& bytes) {
-    return !speaks(scope) && store_line(w, i, line, bytes, id);
+    return !speaks(scope) && store_line(w, i, line, bytes, id, followed);
   };
   const auto judge = [&](int lane, uint64_t address, uint32_t bytes, const Line& line) {
     const WordShadow& word = line.word(address);

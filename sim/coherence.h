@@ -40,6 +40,7 @@
 #include <string>
 #include <vector>
 
+#include "sim/lane_addresses.h"
 #include "sim/report.h"
 
 namespace weft::sim {
@@ -223,6 +224,7 @@ struct GlobalAccess {
   uint64_t mask;
   int bytes;
   const uint8_t* words = nullptr;
+  LaneRow row = {};  ///< of the mask, if they are in one
 
   uint64_t bytes_of(int lane) const {
     return words != nullptr ? uint64_t{4} * words[lane] : static_cast<uint64_t>(bytes);

@@ -165,6 +165,7 @@ struct Plan {
   std::atomic<uint64_t> next{0};
   double hang_seconds = 0;
   uint64_t workers = 0;    ///< host threads
+  bool spread = false;     ///< all of them work: until it shows that there is enough, one does
   bool at_random = false;  ///< who runs next, and for how long
   std::mt19937_64 random;
   // Signs of life, beside Memory::progress().
@@ -185,7 +186,8 @@ struct Slot {
   std::unique_ptr<std::byte[]> scratch;
   std::vector<WaveChecks> checks;
   Workgroup group;
-  uint64_t rounds = 0;  ///< turns that each of its waves had
+  uint64_t rounds = 0;    ///< turns that each of its waves had
+  uint64_t executed = 0;  ///< instructions, in the last visit
   GroupParking parking;
 };
 
@@ -391,6 +393,9 @@ void take_turn(Plan& plan, Wave& w, bool was_parked) {
   }
 }
 
+/// Instructions of a visit that others may wait for.
+constexpr uint64_t kShort = 16384;
+
 /// What a visit of a workgroup came to.
 enum class Visit : uint8_t { done, goes_on, stuck };
 
@@ -399,8 +404,9 @@ Visit run_group(Plan& plan, Slot& slot) {
   Workgroup& group = slot.group;
   Launch& launch = plan.launch;
   const int waves = plan.waves_in_group;
-  constexpr uint64_t kShort = 16384;
-  const uint64_t visit = plan.at_random ? 1 + plan.random() % 200 : 1'000'000;
+  const uint64_t visit = plan.at_random ? 1 + plan.random() % 200
+                         : plan.spread  ? 1'000'000
+                                        : kShort;
   if (slot.parking.parked()) {
     if (!slot.parking.woken()) {
       return Visit::stuck;
@@ -464,6 +470,7 @@ Visit run_group(Plan& plan, Slot& slot) {
     }
   }
   slot.parking.end_visit(group);
+  slot.executed = executed;
   const bool done = group.ended == waves;
   if (done || group.counts->first_touches != touched) {
     launch.memory->note_progress();
@@ -569,8 +576,9 @@ void wait_for_change(Plan& plan, const Slots& active) {
   plan.waiting.fetch_sub(1);
 }
 
-/// One host thread: its share of the resident workgroups, one after the other.
-void work(Plan& plan, uint64_t share, ThreadCounts& counts) {
+/// One host thread: its share of the resident workgroups, one after the other. `spread`, if it is
+/// there, is called once the launch turns out to be worth more threads.
+void work(Plan& plan, uint64_t share, ThreadCounts& counts, std::function<void()> spread = {}) {
   Launch& launch = plan.launch;
   counts.executed.assign(launch.code->instructions().size(), 0);
   const auto waves = static_cast<size_t>(plan.waves_in_group);
@@ -578,7 +586,7 @@ void work(Plan& plan, uint64_t share, ThreadCounts& counts) {
   Slots active;
   Patience patience;
   size_t stuck = 0;  ///< visits in a row in which nothing could go on
-  uint64_t made = 0;
+  uint64_t executed = 0;
   const auto start = [&] {
     const uint64_t number = plan.next.fetch_add(1);
     if (number >= plan.groups) {
@@ -590,7 +598,6 @@ void work(Plan& plan, uint64_t share, ThreadCounts& counts) {
       free.pop_back();
     } else {
       slot = std::make_unique<Slot>();
-      ++made;
       // Not cleared: pages that a program never touches are never there.
       slot->registers.reset(new Register[waves * kVectorRegisters]);
       slot->lds.reset(new std::byte[plan.lds_bytes + 16]);
@@ -615,6 +622,10 @@ void work(Plan& plan, uint64_t share, ThreadCounts& counts) {
     active.pop_front();
     const Visit visit = run_group(plan, *slot);
     plan.host->serve(launch);
+    executed += slot->executed;
+    if (spread && (visit != Visit::done || executed >= kShort)) {
+      std::exchange(spread, {})();
+    }
     if (visit == Visit::done) {
       free.push_back(std::move(slot));
       stuck = 0;
@@ -931,11 +942,14 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
   plan.workers = workers;
   std::vector<ThreadCounts> counts(workers);
   {
+    const uint64_t share = plan.resident / workers;
     std::vector<std::thread> pool;
-    for (uint64_t k = 1; k < workers; ++k) {
-      pool.emplace_back([&, k] { work(plan, plan.resident / workers, counts[k]); });
-    }
-    work(plan, plan.resident / workers, counts[0]);
+    work(plan, share, counts[0], [&] {
+      plan.spread = true;
+      for (uint64_t k = 1; k < workers; ++k) {
+        pool.emplace_back([&, k] { work(plan, share, counts[k]); });
+      }
+    });
     for (std::thread& thread : pool) {
       thread.join();
     }
@@ -954,7 +968,7 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
   std::vector<uint64_t> executed(launch.code->instructions().size());
   for (const ThreadCounts& c : counts) {
     report.counters.add(c.counters);
-    for (size_t k = 0; k < executed.size(); ++k) {
+    for (size_t k = 0; k < c.executed.size(); ++k) {  // none: its thread was not wanted
       executed[k] += c.executed[k];
     }
   }

@@ -349,20 +349,6 @@ uint64_t reach_each(Wave& wave, const Instruction& instruction, const uint64_t* 
 
 }  // namespace
 
-bool in_a_row(const uint64_t* addresses, uint64_t mask, size_t bytes) {
-  const int first = std::countr_zero(mask);
-  const int lanes = std::popcount(mask);
-  if (mask >> first != ~uint64_t{0} >> (kLanes - lanes)) {
-    return false;
-  }
-  uint64_t place = addresses[first];
-  uint64_t apart = 0;
-  for (int l = first; l < first + lanes; ++l, place += bytes) {
-    apart |= addresses[l] ^ place;
-  }
-  return apart == 0;
-}
-
 void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes,
                    bool write) {
   ThreadCounts::Range* range = nullptr;
@@ -380,20 +366,23 @@ void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address,
 }
 
 uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t* addresses,
-                     uint64_t mask, int bytes, bool read, bool write) {
+                     uint64_t mask, int bytes, bool read, bool write, LaneRow& row) {
+  row = {};
   if (mask == 0) {
     return 0;
   }
   const auto size = static_cast<size_t>(bytes);
   uint64_t reached = mask;
   uint64_t segments = 0;
-  const uint64_t begin = addresses[std::countr_zero(mask)];
-  const uint64_t all = static_cast<uint64_t>(std::popcount(mask)) * size;
   ThreadCounts::Range* range = nullptr;
-  if (in_a_row(addresses, mask, size) && range_of(wave, instruction, begin, all, read, range)) {
-    touch(wave, *range, begin, all, read, write);
-    segments = (begin + all - 1) / 64 - begin / 64 + 1;
+  row = row_of(addresses, mask, size);
+  if (row.describes(mask) &&
+      range_of(wave, instruction, row.begin, row.end - row.begin, read, range)) {
+    // Every line and segment between the first and the last is some lane's.
+    touch(wave, *range, row.begin, row.end - row.begin, read, write);
+    segments = (row.end - 1) / 64 - row.begin / 64 + 1;
   } else {
+    row = {};
     segments = reach_each(wave, instruction, addresses, size, read, write, reached);
   }
   if (read) {

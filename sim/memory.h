@@ -15,6 +15,7 @@
 
 #include "base/result.h"
 #include "sim/coherence.h"
+#include "sim/lane_addresses.h"
 
 namespace weft::sim {
 
@@ -160,13 +161,9 @@ class Touched {
 void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes,
                    bool write);
 
-/// Whether the lanes of a mask are neighbours, each of whose bytes follow those of the one before:
-/// nearly always. Then they are looked at as one piece.
-bool in_a_row(const uint64_t* addresses, uint64_t mask, size_t bytes);
-
 /// Checks lanes' global addresses, each of `bytes`. Lanes that reach no allocation are taken out of
-/// the mask, with a finding. Counts what is touched.
+/// the mask, with a finding. Counts what is touched. `row`: theirs, if they are in one.
 uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t* addresses,
-                     uint64_t mask, int bytes, bool read, bool write);
+                     uint64_t mask, int bytes, bool read, bool write, LaneRow& row);
 
 }  // namespace weft::sim

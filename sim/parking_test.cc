@@ -50,6 +50,24 @@ TEST_P(Parking, ManyWaitForOne) {
   }
 }
 
+TEST_P(Parking, OneWaveStoresToLdsWhileItWaits) {
+  constexpr uint32_t kGroups = 304;
+  const auto flag = array<unsigned>(1);
+  const auto out = array<unsigned>(kGroups * 64);
+  for (const int threads : {1, 2}) {
+    options_.threads = threads;
+    uint64_t cost[2];
+    for (const bool all : {false, true}) {
+      flag[0] = 0;
+      const LaunchReport report = run("wait_and_note", {all ? kGroups : 1}, {64}, flag.data(),
+                                      out.data(), 100'000);
+      EXPECT_EQ(findings(report), "");
+      cost[all ? 1 : 0] = instructions(report);
+    }
+    EXPECT_LT(cost[1] - cost[0], cost[0] * (kGroups - 1) / 10);
+  }
+}
+
 /// The time that 303 waiting workgroups cost, against that of the one they wait for. They may cost
 /// a tenth of it each.
 TEST_P(Parking, TimeOfWaitingSlow) {

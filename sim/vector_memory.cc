@@ -29,9 +29,10 @@ struct Access {
   /// Buffers only: words of lane l that are within the descriptor's bounds; others read 0.
   bool partial = false;
   uint8_t words[kLanes];
+  LaneRow row;  ///< of `global`, if they are in one
 
   GlobalAccess to_global(int bytes) const {
-    return {address, global, bytes, partial && bytes >= 4 ? words : nullptr};
+    return {address, global, bytes, partial && bytes >= 4 ? words : nullptr, row};
   }
 };
 
@@ -108,18 +109,13 @@ void shared_addresses(Wave& w, const Instruction& i, Access& access, uint64_t la
 /// a lane with several words may be partly in it.
 bool raw_addresses(Access& access, const LaneSource& offset, uint64_t base, uint32_t immediate,
                    uint64_t records, int bytes, bool single) {
-  const int64_t room = static_cast<int64_t>(records) - bytes;
-  int64_t least = room;
-  for (int l = 0; l < kLanes; ++l) {
-    const uint64_t place = uint64_t{offset[l]} + immediate;
-    access.address[l] = base + place;
-    least |= room - static_cast<int64_t>(place);  // negative when one of them is
+  uint32_t same[kLanes];
+  if (offset.lanes == nullptr) {
+    std::fill_n(same, kLanes, offset.value);
   }
-  uint64_t beyond = 0;
-  for (int l = 0; least < 0 && l < kLanes; ++l) {
-    const uint64_t place = uint64_t{offset[l]} + immediate;
-    beyond |= static_cast<uint64_t>(room < static_cast<int64_t>(place)) << l;
-  }
+  const uint64_t beyond =
+      buffer_addresses(offset.lanes != nullptr ? offset.lanes : same, immediate, base,
+                       static_cast<int64_t>(records) - bytes, access.address);
   for (uint64_t rest = single ? 0 : beyond & access.mask; rest != 0; rest &= rest - 1) {
     if (access.address[std::countr_zero(rest)] - base < records) {
       return false;
@@ -154,11 +150,7 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
     }
     if (!scalar_base) {
       const uint32_t* low = w.lanes(va.index);
-      const uint32_t* high = low + kLanes;
-      for (int l = 0; l < kLanes; ++l) {
-        access.address[l] =
-            (low[l] | static_cast<uint64_t>(high[l]) << 32) + static_cast<uint64_t>(offset);
-      }
+      wide_addresses(low, low + kLanes, static_cast<uint64_t>(offset), access.address);
     }
     if constexpr (kSpace == Space::flat) {
       uint64_t shared = 0;
@@ -171,7 +163,8 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
       }
       if ((shared | scratch) != 0) {
         const uint64_t global = access.mask & ~(shared | scratch);
-        uint64_t reached = reach_lanes(w, i, access.address, global, bytes, read, write);
+        uint64_t reached =
+            reach_lanes(w, i, access.address, global, bytes, read, write, access.row);
         access.global = reached;
         access.mask = shared;
         shared_addresses(w, i, access, shared, bytes, read, write);
@@ -185,7 +178,7 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
         return;
       }
     }
-    access.mask = reach_lanes(w, i, access.address, access.mask, bytes, read, write);
+    access.mask = reach_lanes(w, i, access.address, access.mask, bytes, read, write, access.row);
     access.global = access.mask;
   } else if constexpr (kSpace == Space::scratch) {
     const LaneSource lanes = lane_source(w, va);
@@ -224,7 +217,7 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
     if (!swizzle && !add_lane && index.lanes == nullptr &&
         raw_addresses(access, offset, base + scalar_offset, static_cast<uint32_t>(i.offset),
                       records, bytes, words == 1)) {
-      access.mask = reach_lanes(w, i, access.address, access.mask, bytes, read, write);
+      access.mask = reach_lanes(w, i, access.address, access.mask, bytes, read, write, access.row);
       access.global = access.mask;
       return;
     }
@@ -264,7 +257,7 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
     }
     const uint64_t wanted = access.mask & in_bounds;
     if (!access.partial || words == 1) {
-      access.mask = reach_lanes(w, i, access.address, wanted, bytes, read, write);
+      access.mask = reach_lanes(w, i, access.address, wanted, bytes, read, write, access.row);
       access.global = access.mask;
       return;
     }
@@ -275,11 +268,13 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
         lanes |= static_cast<uint64_t>(access.words[l] == good) << l;
       }
       if ((lanes & wanted) != 0) {
-        reached |= reach_lanes(w, i, access.address, lanes & wanted, 4 * good, read, write);
+        reached |=
+            reach_lanes(w, i, access.address, lanes & wanted, 4 * good, read, write, access.row);
       }
     }
     access.mask = reached;
     access.global = reached;
+    access.row = {};
   }
 }
 
