@@ -485,7 +485,8 @@ void for_each_part(Wave& w, const Instruction& i, const GlobalAccess& access, Wh
     const auto lane_at = [&](uint64_t address) {
       return first + static_cast<int>((address - row.begin) / row.step);
     };
-    const LineBytes some = LineBytes::each(row.begin, static_cast<uint64_t>(access.bytes), row.step);
+    const LineBytes some =
+        LineBytes::each(row.begin, static_cast<uint64_t>(access.bytes), row.step);
     for (uint64_t n = row.begin / kLine; n * kLine < row.end; ++n) {
       const uint64_t from = std::max(row.begin, n * kLine);
       const uint64_t to = std::min(row.end, (n + 1) * kLine);
@@ -836,9 +837,8 @@ bool store_line(Wave& w, const Instruction& i, const Line& line, const LineBytes
     }
     const Placement& placed = line.range.placement;
     if (!own && !followed.holds(interval_of(was), placed)) {
-      const auto met =
-          meet(w, i, 0, line.number * kLine, word_mark(interval_of(was), kAllBytes, 0), kAllBytes,
-               placed.grain, keep);
+      const auto met = meet(w, i, 0, line.number * kLine, word_mark(interval_of(was), kAllBytes, 0),
+                            kAllBytes, placed.grain, keep);
       if (met && !follows(w, *met)) {
         return false;
       }

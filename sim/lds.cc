@@ -207,8 +207,8 @@ void reach_from(Wave& w, const Instruction& i, const uint32_t* base, uint32_t of
   }
   note_lds(w, i, access.address, access.mask, bytes, use, values);
   lds_cost(w, i, access, bytes, use != LdsUse::read);
-  // Stores are no progress: who waits may note something in LDS in each turn. So what is about to be
-  // written is watched, too: whoever waits writes the same again.
+  // Stores are no progress: who waits may note something in LDS in each turn. So what is about to
+  // be written is watched, too: whoever waits writes the same again.
   if (w.group->watch != nullptr) [[unlikely]] {
     uint64_t places[kLanes];
     for (int l = 0; l < kLanes; ++l) {

@@ -7,7 +7,7 @@
 namespace weft::sim {
 namespace {
 
-constexpr size_t kMostWatched = 1024;
+constexpr size_t kMostWatched = 4096;
 
 std::array<uint64_t, 2> value_at(uint64_t address, size_t bytes) {
   std::array<uint64_t, 2> value{};
@@ -18,6 +18,17 @@ std::array<uint64_t, 2> value_at(uint64_t address, size_t bytes) {
 bool any_changed(const std::vector<Watched>& watched) {
   return std::any_of(watched.begin(), watched.end(),
                      [](const Watched& w) { return value_at(w.address, w.bytes) != w.value; });
+}
+
+/// Stops watching memory that only those who are being parked can change.
+void forget_own(std::vector<Watched>& watched, const std::byte* own, size_t bytes) {
+  const auto begin = reinterpret_cast<uint64_t>(own);
+  std::erase_if(watched, [&](const Watched& w) { return w.address - begin < bytes; });
+}
+
+/// Of the scratch of a wave.
+size_t scratch_bytes(const Workgroup& group) {
+  return size_t{kLanes} * group.launch->scratch_bytes;
 }
 
 /// What a wave's next instructions depend on, but for memory.
@@ -72,7 +83,7 @@ bool repeats(Wave& wave, void (*step)(Wave&)) {
       return false;
     }
     if (before.matches(wave)) {
-      return true;
+      return !any_changed(wave.watched);
     }
   }
   return false;
@@ -91,6 +102,7 @@ void try_park(Wave& wave, void (*step)(Wave&)) {
   const bool waits = repeats(wave, step);
   wave.group->watch = nullptr;
   if (waits) {
+    forget_own(wave.watched, wave.scratch, scratch_bytes(*wave.group));
     wave.state = WaveState::parked;
     wave.patience = 1;
   } else {
@@ -132,8 +144,12 @@ bool GroupParking::note_round(Workgroup& group, bool progressed) {
   if (before_ != nullptr) {
     if (progressed || watched_.size() > kMostWatched) {
       end_visit(group);
-    } else if (before_->matches(group)) {
+    } else if (before_->matches(group) && !any_changed(watched_)) {
       end_visit(group);
+      forget_own(watched_, group.lds, group.lds_bytes);
+      for (const Wave& w : group.waves) {
+        forget_own(watched_, w.scratch, scratch_bytes(group));
+      }
       parked_ = true;
       return true;
     }

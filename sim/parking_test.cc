@@ -50,7 +50,7 @@ TEST_P(Parking, ManyWaitForOne) {
   }
 }
 
-TEST_P(Parking, OneWaveStoresToLdsWhileItWaits) {
+TEST_P(Parking, OneWaveNotesWhileItWaits) {
   constexpr uint32_t kGroups = 304;
   const auto flag = array<unsigned>(1);
   const auto out = array<unsigned>(kGroups * 64);
@@ -59,8 +59,8 @@ TEST_P(Parking, OneWaveStoresToLdsWhileItWaits) {
     uint64_t cost[2];
     for (const bool all : {false, true}) {
       flag[0] = 0;
-      const LaunchReport report = run("wait_and_note", {all ? kGroups : 1}, {64}, flag.data(),
-                                      out.data(), 100'000);
+      const LaunchReport report =
+          run("wait_and_note", {all ? kGroups : 1}, {64}, flag.data(), out.data(), 100'000);
       EXPECT_EQ(findings(report), "");
       cost[all ? 1 : 0] = instructions(report);
     }

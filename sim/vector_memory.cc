@@ -74,6 +74,7 @@ void scratch_addresses(Wave& w, const Instruction& i, Access& access, int bytes,
         reinterpret_cast<uint64_t>(w.scratch) + static_cast<uint64_t>(l) * size + offset;
   }
   access.mask = mask;
+  watch_read(w, access.address, mask, static_cast<size_t>(bytes));
   w.group->counts->counters.scratch_bytes +=
       static_cast<uint64_t>(std::popcount(mask)) * static_cast<uint64_t>(bytes);
   (void)write;
@@ -637,7 +638,8 @@ void store(Wave& w, const Instruction& i) {
   if (keeps) [[unlikely]] {
     store_staged(w, i, access, bytes, staged);
   }
-  w.group->progressed = true;
+  // LDS and scratch are watched instead (sim/lds.cc).
+  w.group->progressed |= access.global != 0;
   note_sharing(w, i);
   note_issue(w, i, Counter::vm, -1, 0, false);
   if constexpr (kSpace == Space::flat) {

@@ -40,19 +40,22 @@ __global__ void wait_for_one(unsigned* flag, unsigned* out, int n) {
   out[blockIdx.x * blockDim.x + threadIdx.x] = load(flag) + blockIdx.x;
 }
 
-/// Likewise, workgroups of one wave, which stores to shared memory in each turn of its waiting.
+/// Likewise, workgroups of one wave, which stores to shared memory and to its stack in each turn of
+/// its waiting.
 __global__ void wait_and_note(unsigned* flag, unsigned* out, int n) {
   __shared__ volatile unsigned noted[64];
+  volatile unsigned last = 0;
   noted[threadIdx.x] = 1;
   if (blockIdx.x == 0) {
     noted[threadIdx.x] = work(threadIdx.x, n) & 1;
     store(flag, 1);
   } else {
     while (load(flag) == 0) {
+      last = noted[threadIdx.x];
       noted[threadIdx.x] = blockIdx.x;
     }
   }
-  out[blockIdx.x * blockDim.x + threadIdx.x] = noted[threadIdx.x];
+  out[blockIdx.x * blockDim.x + threadIdx.x] = noted[threadIdx.x] + last;
 }
 
 /// All others of a workgroup wait for its first wave, by a flag in shared memory.
