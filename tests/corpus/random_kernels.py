@@ -135,7 +135,9 @@ class Writer:
         if operands:
             a, b = operands
             f = {"+": np.add, "-": np.subtract, "*": np.multiply}[op]
-            self.add(f"{a.name} {op} {b.name}", a.type, f(a.data, b.data), product=op == "*")
+            # The compiler takes the sum of a value with itself for twice the value.
+            product = op == "*" or (op == "+" and a is b)
+            self.add(f"{a.name} {op} {b.name}", a.type, f(a.data, b.data), product)
 
     def fused(self):
         a = self.pick(of_type([np.float32, np.float64]))
