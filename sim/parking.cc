@@ -7,7 +7,7 @@
 namespace weft::sim {
 namespace {
 
-constexpr size_t kMostWatched = 4096;
+constexpr size_t kMostWatched = 1024;
 
 std::array<uint64_t, 2> value_at(uint64_t address, size_t bytes) {
   std::array<uint64_t, 2> value{};

@@ -638,8 +638,8 @@ void store(Wave& w, const Instruction& i) {
   if (keeps) [[unlikely]] {
     store_staged(w, i, access, bytes, staged);
   }
-  // LDS and scratch are watched instead (sim/lds.cc).
-  w.group->progressed |= access.global != 0;
+  // LDS and scratch are watched instead (sim/lds.cc). A lane that reached nothing is a finding.
+  w.group->progressed |= access.global != 0 || access.mask != w.exec();
   note_sharing(w, i);
   note_issue(w, i, Counter::vm, -1, 0, false);
   if constexpr (kSpace == Space::flat) {
