@@ -24,7 +24,10 @@ inline std::string_view refuse(DType format, const DeviceInfo& device) {
 }
 
 inline constexpr std::string_view short_name(DType format) {
-  return format == DType::bf16 ? "bf16" : format == DType::f16 ? "f16" : "fp8";
+  return format == DType::f32    ? "f32"
+         : format == DType::bf16 ? "bf16"
+         : format == DType::f16  ? "f16"
+                                 : "fp8";
 }
 
 /// The kernel of an operation on rows: "rmsnorm_quant_bf16_block".

@@ -15,9 +15,9 @@
 #include "engine/runner.h"
 #include "model/config.h"
 #include "model/weights.h"
-#include "ops/hopper_row_places.h"
 #include "ops/linear/hopper_prefill.h"
 #include "ops/matrix.h"
+#include "ops/row_places.h"
 
 namespace weft::hopper {
 

@@ -6,7 +6,7 @@
 
 #include "arch/device.h"
 #include "ops/attention/op.h"
-#include "ops/hopper_row_places.h"
+#include "ops/row_places.h"
 
 namespace weft::hopper {
 

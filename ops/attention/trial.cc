@@ -48,7 +48,8 @@ constexpr Case kCases[] = {
 class AttentionTrial : public PrefillTrial {
  public:
   AttentionTrial(const Case& c, Random& random)
-      : capacity_(c.first + c.rows),
+      : PrefillTrial(false),
+        capacity_(c.first + c.rows),
         q_(input("q", c.rows, c.query_heads * c.head_dim, c.q, random, 1,
                  gap_after(c.query_heads * c.head_dim))),
         keys_(input("keys", c.kv_heads * capacity_, c.head_dim, c.cache, random)),
@@ -152,7 +153,7 @@ class AttentionTrial : public PrefillTrial {
   }
 
  protected:
-  std::string_view refuse() const override {
+  std::string_view refuse(Arch /*arch*/) const override {
     if constexpr (built::kCuda) {
       const std::string_view why = hopper::refuse_prefill_attention(args_);
       if (!why.empty()) {
@@ -170,7 +171,7 @@ class AttentionTrial : public PrefillTrial {
     return {};
   }
 
-  Status launch_rows(Stream stream) override {
+  Status launch_rows(Arch /*arch*/, Stream stream) override {
     if constexpr (built::kCuda) {
       AttentionArgs args = args_;
       args.q = q_.in(Side::device);

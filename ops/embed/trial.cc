@@ -1,3 +1,4 @@
+#include "ops/embed/cdna_prefill.h"
 #include "ops/embed/hopper_prefill.h"
 #include "ops/embed/op.h"
 #include "ops/harness/prefill_trial.h"
@@ -32,7 +33,8 @@ constexpr Case kCases[] = {
 class EmbedTrial : public PrefillTrial {
  public:
   EmbedTrial(const Case& c, Random& random)
-      : table_(input("table", kVocabulary, c.columns, c.table, random, 1, gap_after(c.columns))),
+      : PrefillTrial(built::cdna("embed")),
+        table_(input("table", kVocabulary, c.columns, c.table, random, 1, gap_after(c.columns))),
         out_(output("out", c.rows, c.columns, DType::f32, gap_after(c.columns))),
         copy_(c.copy ? &output("copy", c.rows, c.columns, DType::bf16, gap_after(c.columns) + 8)
                      : nullptr) {
@@ -73,23 +75,17 @@ class EmbedTrial : public PrefillTrial {
   }
 
  protected:
-  std::string_view refuse() const override {
-    if constexpr (built::kCuda) {
-      return hopper::refuse_prefill_embed(args_);
-    }
-    return {};
+  std::string_view refuse(Arch arch) const override {
+    return WEFT_CHUNK_FUNCTION(embed, refuse_prefill_embed)(arch)(args_);
   }
 
-  Status launch_rows(Stream stream) override {
-    if constexpr (built::kCuda) {
-      EmbedArgs args = args_;
-      args.table = table_.in(Side::device);
-      WEFT_ASSIGN(args.tokens, on_device(tokens_));
-      args.out = out_.out(Side::device);
-      args.copy = copy_ != nullptr ? copy_->out(Side::device) : Matrix{};
-      return hopper::prefill_embed(args, rows(), stream);
-    }
-    return {};
+  Status launch_rows(Arch arch, Stream stream) override {
+    EmbedArgs args = args_;
+    args.table = table_.in(Side::device);
+    WEFT_ASSIGN(args.tokens, on_device(tokens_));
+    args.out = out_.out(Side::device);
+    args.copy = copy_ != nullptr ? copy_->out(Side::device) : Matrix{};
+    return WEFT_CHUNK_FUNCTION(embed, prefill_embed)(arch)(args, rows(), stream);
   }
 
  private:

@@ -43,7 +43,8 @@ constexpr Case kCases[] = {
 class GatedLinearTrial : public PrefillTrial {
  public:
   GatedLinearTrial(const Case& c, Random& random)
-      : a_(input("a", c.rows, c.k, c.a, random, 1, gap_after(c.k))),
+      : PrefillTrial(false),
+        a_(input("a", c.rows, c.k, c.a, random, 1, gap_after(c.k))),
         gate_(weights("gate", c, random)),
         up_(weights("up", c, random)),
         gate_bias_(input("gate_bias", 1, c.n, c.w, random)),
@@ -97,14 +98,14 @@ class GatedLinearTrial : public PrefillTrial {
   }
 
  protected:
-  std::string_view refuse() const override {
+  std::string_view refuse(Arch /*arch*/) const override {
     if constexpr (built::kCuda) {
       return hopper::refuse_prefill_gated_linear(args_);
     }
     return {};
   }
 
-  Status launch_rows(Stream stream) override {
+  Status launch_rows(Arch /*arch*/, Stream stream) override {
     if constexpr (built::kCuda) {
       GatedLinearArgs args = args_;
       args.a = a_.in(Side::device);

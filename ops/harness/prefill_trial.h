@@ -1,5 +1,5 @@
-// Trials of operations that have, on Hopper, one kernel for a chunk's rows
-// (ops/<op>/hopper_prefill.h) and so nothing to choose among.
+// Trials of operations that have, on a GPU, one kernel for a chunk's rows
+// (ops/<op>/hopper_prefill.h, cdna_prefill.h) and so nothing to choose among.
 #pragma once
 
 #include <string_view>
@@ -10,14 +10,35 @@
 
 namespace weft::trial {
 
+/// A function from Arch to this build's FUNCTION of a chunk's rows of operation OP, or to null.
+#define WEFT_CHUNK_FUNCTION(OP, FUNCTION)                        \
+  [](::weft::Arch arch) -> decltype(&::weft::hopper::FUNCTION) { \
+    if constexpr (::weft::built::kCuda) {                        \
+      if (arch == ::weft::Arch::hopper) {                        \
+        return &::weft::hopper::FUNCTION;                        \
+      }                                                          \
+    }                                                            \
+    if constexpr (::weft::built::cdna(#OP)) {                    \
+      if (arch == ::weft::Arch::cdna) {                          \
+        return &::weft::cdna::FUNCTION;                          \
+      }                                                          \
+    }                                                            \
+    return nullptr;                                              \
+  }
+
 class PrefillTrial : public Trial {
  public:
-  bool has_kernels(Arch arch) const override { return built::kCuda && arch == Arch::hopper; }
+  /// `cdna`: whether this build has its kernel for AMD.
+  explicit PrefillTrial(bool cdna) : cdna_(cdna) {}
+
+  bool has_kernels(Arch arch) const override {
+    return (built::kCuda && arch == Arch::hopper) || (cdna_ && arch == Arch::cdna);
+  }
   Plan plan(const DeviceInfo& device) const override {
     if (!has_kernels(device.arch)) {
       return Trial::plan(device);
     }
-    const std::string_view why = refuse();
+    const std::string_view why = refuse(device.arch);
     return why.empty() ? Plan{.kernel = "chunk", .why = "the one kernel for a chunk's rows"}
                        : Plan{.why = why};
   }
@@ -27,11 +48,12 @@ class PrefillTrial : public Trial {
   }
 
  protected:
-  /// Why the kernel cannot take this case; empty: it can. Not called in builds without it.
-  virtual std::string_view refuse() const = 0;
-  virtual Status launch_rows(Stream stream) = 0;
+  /// Why the architecture's kernel cannot take this case; empty: it can. Not called in builds
+  /// without it.
+  virtual std::string_view refuse(Arch arch) const = 0;
+  virtual Status launch_rows(Arch arch, Stream stream) = 0;
   Status launch_on(const Plan& /*plan*/, Workspace /*workspace*/, Stream stream) override {
-    return launch_rows(stream);
+    return launch_rows(device().info().arch, stream);
   }
 
   /// Token ids where the kernel reads them. They are no tensor: a check would put NaN there.
@@ -47,6 +69,7 @@ class PrefillTrial : public Trial {
   static int64_t gap_after(int64_t columns) { return 8 - columns % 8; }
 
  private:
+  const bool cdna_;
   DeviceMemory ids_;
 };
 

@@ -34,8 +34,6 @@ std::vector<Plan> candidates(const LayerNormArgs& args, const DeviceInfo& /*devi
 
 size_t workspace(const LayerNormArgs& /*args*/, const Plan& /*plan*/) { return 0; }
 
-std::string_view number(DType type) { return type == DType::f32 ? "f32" : short_name(type); }
-
 Status launch(const LayerNormArgs& args, const Plan& plan, Stream stream) {
   const LayerNormParams params{.x = args.x.data,
                                .weight = args.weight.data,
@@ -47,7 +45,7 @@ Status launch(const LayerNormArgs& args, const Plan& plan, Stream stream) {
                                .waves = plan.threads / kWaveLanes,
                                .epsilon = args.epsilon};
   const std::string kernel =
-      fmt::format("layernorm_{}_{}", number(args.weight.dtype), number(args.out.dtype));
+      fmt::format("layernorm_{}_{}", short_name(args.weight.dtype), short_name(args.out.dtype));
   return hip_device(stream).launch({.operation = "layernorm",
                                     .kernel = kernel,
                                     .groups_x = static_cast<uint32_t>(args.rows),

@@ -60,7 +60,8 @@ constexpr Case kCases[] = {
 class LinearTrial : public PrefillTrial {
  public:
   LinearTrial(const Case& c, Random& random)
-      : a_(input("a", c.rows, c.k, c.a, random, 1, gap_after(c.k))),
+      : PrefillTrial(false),
+        a_(input("a", c.rows, c.k, c.a, random, 1, gap_after(c.k))),
         w_(input("w", c.n, c.k, c.w, random, 1, c.use == Use::bench ? 0 : gap_after(c.k))),
         bias_(input("bias", 1, c.n, is_fp8(c.w) ? DType::f32 : c.w, random)),
         scales_(input("scales", scale_rows(c), scale_columns(c), DType::f32, random)),
@@ -135,7 +136,7 @@ class LinearTrial : public PrefillTrial {
   }
 
  protected:
-  std::string_view refuse() const override {
+  std::string_view refuse(Arch /*arch*/) const override {
     if (is_fp8(w_.dtype())) {
       return "weights in fp8 are multiplied as gemm_fp8_blockwise and gemm_skinny";
     }
@@ -145,7 +146,7 @@ class LinearTrial : public PrefillTrial {
     return {};
   }
 
-  Status launch_rows(Stream stream) override {
+  Status launch_rows(Arch /*arch*/, Stream stream) override {
     if constexpr (built::kCuda) {
       LinearArgs args = args_;
       args.a = a_.in(Side::device);

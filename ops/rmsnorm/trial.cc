@@ -2,6 +2,7 @@
 
 #include "base/divide.h"
 #include "ops/harness/prefill_trial.h"
+#include "ops/rmsnorm/cdna_prefill.h"
 #include "ops/rmsnorm/hopper_prefill.h"
 #include "ops/rmsnorm/op.h"
 
@@ -49,7 +50,8 @@ constexpr Case kCases[] = {
 class RmsNormTrial : public PrefillTrial {
  public:
   RmsNormTrial(const Case& c, Random& random)
-      : rows_(c.rows),
+      : PrefillTrial(built::cdna("rmsnorm")),
+        rows_(c.rows),
         x_(add("x", c.out == Out::in_place ? Tensor::Role::inout : Tensor::Role::input,
                c.rows / c.groups, c.groups * c.columns, DType::f32,
                gap_after(c.groups * c.columns))),
@@ -117,23 +119,17 @@ class RmsNormTrial : public PrefillTrial {
   }
 
  protected:
-  std::string_view refuse() const override {
-    if constexpr (built::kCuda) {
-      return hopper::refuse_prefill_rmsnorm(args_);
-    }
-    return {};
+  std::string_view refuse(Arch arch) const override {
+    return WEFT_CHUNK_FUNCTION(rmsnorm, refuse_prefill_rmsnorm)(arch)(args_);
   }
 
-  Status launch_rows(Stream stream) override {
-    if constexpr (built::kCuda) {
-      RmsNormArgs args = args_;
-      args.x = x_.in(Side::device);
-      args.weight = weight_.vector(Side::device);
-      args.residual = residual_ != nullptr ? residual_->out(Side::device) : Matrix{};
-      args.out = out_ != nullptr ? out_->out(Side::device) : Matrix{};
-      return hopper::prefill_rmsnorm(args, rows_, stream);
-    }
-    return {};
+  Status launch_rows(Arch arch, Stream stream) override {
+    RmsNormArgs args = args_;
+    args.x = x_.in(Side::device);
+    args.weight = weight_.vector(Side::device);
+    args.residual = residual_ != nullptr ? residual_->out(Side::device) : Matrix{};
+    args.out = out_ != nullptr ? out_->out(Side::device) : Matrix{};
+    return WEFT_CHUNK_FUNCTION(rmsnorm, prefill_rmsnorm)(arch)(args, rows_, stream);
   }
 
  private:

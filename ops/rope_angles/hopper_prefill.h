@@ -2,8 +2,8 @@
 #pragma once
 
 #include "arch/device.h"
-#include "ops/hopper_row_places.h"
 #include "ops/rope_angles/op.h"
+#include "ops/row_places.h"
 
 namespace weft::hopper {
 

@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "arch/device.h"
-#include "ops/hopper_row_places.h"
 #include "ops/rope_append/op.h"
+#include "ops/row_places.h"
 
 namespace weft::hopper {
 

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ops/harness/prefill_trial.h"
+#include "ops/rope_append/cdna_prefill.h"
 #include "ops/rope_append/hopper_prefill.h"
 #include "ops/rope_append/op.h"
 
@@ -53,7 +54,8 @@ constexpr Case kCases[] = {
 class RopeAppendTrial : public PrefillTrial {
  public:
   RopeAppendTrial(const Case& c, Random& random)
-      : first_(c.first),
+      : PrefillTrial(built::cdna("rope_append")),
+        first_(c.first),
         capacity_(c.first + c.rows + 3),
         q_(add("q", c.q.in_place ? Tensor::Role::inout : Tensor::Role::input, c.rows,
                c.query_heads * c.head_dim, DType::f32, gap_after(c.query_heads * c.head_dim))),
@@ -134,27 +136,22 @@ class RopeAppendTrial : public PrefillTrial {
   }
 
  protected:
-  std::string_view refuse() const override {
-    if constexpr (built::kCuda) {
-      return hopper::refuse_prefill_rope_append(args_);
-    }
-    return {};
+  std::string_view refuse(Arch arch) const override {
+    return WEFT_CHUNK_FUNCTION(rope_append, refuse_prefill_rope_append)(arch)(args_);
   }
 
-  Status launch_rows(Stream stream) override {
-    if constexpr (built::kCuda) {
-      RopeAppendArgs args = args_;
-      args.q = q_.in(Side::device);
-      args.k = k_.in(Side::device);
-      args.v = v_.in(Side::device);
-      args.cosines = static_cast<const float*>(cosines_.data(Side::device));
-      args.sines = static_cast<const float*>(sines_.data(Side::device));
-      args.q_out = q_out_.out(Side::device);
-      args.cache.keys = keys_.data(Side::device);
-      args.cache.values = values_.data(Side::device);
-      return hopper::prefill_rope_append(args, q_.rows(), first_, stream);
-    }
-    return {};
+  Status launch_rows(Arch arch, Stream stream) override {
+    RopeAppendArgs args = args_;
+    args.q = q_.in(Side::device);
+    args.k = k_.in(Side::device);
+    args.v = v_.in(Side::device);
+    args.cosines = static_cast<const float*>(cosines_.data(Side::device));
+    args.sines = static_cast<const float*>(sines_.data(Side::device));
+    args.q_out = q_out_.out(Side::device);
+    args.cache.keys = keys_.data(Side::device);
+    args.cache.values = values_.data(Side::device);
+    return WEFT_CHUNK_FUNCTION(rope_append, prefill_rope_append)(arch)(args, q_.rows(), first_,
+                                                                       stream, {});
   }
 
  private:

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "ops/harness/prefill_trial.h"
+#include "ops/token_logprob/cdna_prefill.h"
 #include "ops/token_logprob/hopper_prefill.h"
 #include "ops/token_logprob/op.h"
 
@@ -28,7 +29,8 @@ constexpr Case kCases[] = {
 class TokenLogprobTrial : public PrefillTrial {
  public:
   TokenLogprobTrial(const Case& c, Random& random)
-      : logits_(input("logits", c.rows, c.columns, DType::f32, random, c.deviation,
+      : PrefillTrial(built::cdna("token_logprob")),
+        logits_(input("logits", c.rows, c.columns, DType::f32, random, c.deviation,
                       gap_after(c.columns))),
         out_(output("out", 1, c.rows, DType::f32)) {
     for (int64_t r = 0; r < c.rows; ++r) {
@@ -67,17 +69,15 @@ class TokenLogprobTrial : public PrefillTrial {
   }
 
  protected:
-  std::string_view refuse() const override { return {}; }
+  std::string_view refuse(Arch /*arch*/) const override { return {}; }
 
-  Status launch_rows(Stream stream) override {
-    if constexpr (built::kCuda) {
-      TokenLogprobArgs args = args_;
-      args.logits = logits_.in(Side::device);
-      WEFT_ASSIGN(args.tokens, on_device(tokens_));
-      args.out = static_cast<float*>(out_.data(Side::device));
-      return hopper::prefill_token_logprob(args, logits_.rows(), stream);
-    }
-    return {};
+  Status launch_rows(Arch arch, Stream stream) override {
+    TokenLogprobArgs args = args_;
+    args.logits = logits_.in(Side::device);
+    WEFT_ASSIGN(args.tokens, on_device(tokens_));
+    args.out = static_cast<float*>(out_.data(Side::device));
+    return WEFT_CHUNK_FUNCTION(token_logprob, prefill_token_logprob)(arch)(args, logits_.rows(),
+                                                                           stream);
   }
 
  private:

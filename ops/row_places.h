@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace weft::hopper {
+namespace weft {
 
 /// On the device, [rows] each; null: rows are at consecutive positions of one sequence.
 struct RowPlaces {
@@ -12,4 +12,4 @@ struct RowPlaces {
   int64_t sequence_stride = 0;  ///< elements of a cache from one sequence's to the next one's
 };
 
-}  // namespace weft::hopper
+}  // namespace weft
