@@ -20,4 +20,9 @@ cmake -G "$generator" -S "$here/../../examples" -B "$work/examples" -DCMAKE_PREF
 cmake --build "$work/examples"
 "$work/examples/product" cpu 33 24 40
 "$work/examples/product_c" cpu
+answers=$("$work/examples/requests" "$here/../../models/weft-code")
+echo "$answers"
+for stop in length stop; do
+  grep -q "stop: $stop" <<< "$answers"
+done
 "$work/build/consumer" "$here/../../models/weft-code" "def fibonacci(n):"
