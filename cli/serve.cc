@@ -40,10 +40,10 @@ Result<serve::ServedModel> load(const ServeFlags& flags, const SlotsOptions& slo
   source.directory = flags.model;
   WEFT_ASSIGN(ModelConfig config, source.config());
   WEFT_ASSIGN(Tokenizer tokenizer, Tokenizer::open(flags.model));
-  Result<serve::ChatTemplate> chat = serve::ChatTemplate::from_directory(flags.model);
-  if (!flags.chat_template.empty()) {
-    WEFT_ASSIGN(const std::string text, read_text(flags.chat_template));
-    WEFT_ASSIGN(chat, serve::ChatTemplate::parse(text, flags.chat_template));
+  Result<serve::ChatTemplate> chat =
+      serve::ChatTemplate::from_directory(flags.model, flags.chat_template);
+  if (!chat.ok() && !flags.chat_template.empty()) {
+    return chat.error();
   }
   auto vocabulary =
       std::make_shared<const grammar::Vocabulary>(grammar::Vocabulary::of(tokenizer, config.eos));

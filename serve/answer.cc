@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <utility>
 
 #include "model/tokenizer/byte_alphabet.h"
@@ -46,6 +47,24 @@ const char* object_of(Endpoint endpoint, bool stream) {
   return endpoint == Endpoint::completions ? "text_completion" : "response";
 }
 
+/// What is new of calls: name and id once, arguments in pieces.
+Json call_deltas(const std::vector<ToolDelta>& calls) {
+  Json list = Json::array();
+  for (const ToolDelta& call : calls) {
+    Json one = {{"index", call.index}};
+    Json function = Json::object();
+    if (!call.name.empty()) {
+      one["id"] = call.id;
+      one["type"] = "function";
+      function["name"] = call.name;
+    }
+    function["arguments"] = call.arguments;
+    one["function"] = std::move(function);
+    list.push_back(std::move(one));
+  }
+  return list;
+}
+
 const char* prefix_of(Endpoint endpoint) {
   return endpoint == Endpoint::chat          ? "chatcmpl"
          : endpoint == Endpoint::completions ? "cmpl"
@@ -67,7 +86,12 @@ Answer::Answer(std::shared_ptr<Exchange> exchange, const Tokenizer& tokenizer, s
   const size_t count = work_->prompts.size() * static_cast<size_t>(request.n);
   choices_.reserve(count);
   for (size_t i = 0; i < count; ++i) {
-    choices_.push_back({Choice(tokenizer, request), {}, {}});
+    choices_.push_back({.choice = Choice(tokenizer, request)});
+    if (work_->reads_calls) {
+      const ToolFormat format = work_->tool_format;
+      choices_.back().parser.emplace(format, work_->calls_begun, request.parallel_tool_calls,
+                                     [format] { return new_tool_id(format); });
+    }
   }
   head_ =
       fmt::format(R"({{"id":{},"object":"{}","created":{},"model":{},"choices":[)", json_text(id_),
@@ -236,7 +260,8 @@ void Answer::begin() {
   }
 }
 
-void Answer::stream_chunk(size_t index, const std::string& text, const char* finish_reason) {
+void Answer::stream_chunk(size_t index, const AnswerDelta& delta, const char* finish_reason) {
+  const std::string& text = delta.content;
   const GenerateRequest& request = work_->request;
   Part& part = choices_[index];
   if (request.endpoint == Endpoint::responses) {
@@ -254,8 +279,12 @@ void Answer::stream_chunk(size_t index, const std::string& text, const char* fin
   std::string content;
   if (request.endpoint == Endpoint::completions) {
     content = fmt::format("\"text\":{}", json_text(text));
-  } else if (finish_reason != nullptr && text.empty()) {
+  } else if (finish_reason != nullptr) {
     content = "\"delta\":{}";
+  } else if (!delta.calls.empty()) {
+    content = fmt::format("\"delta\":{{{}\"tool_calls\":{}}}",
+                          text.empty() ? "" : fmt::format("\"content\":{},", json_text(text)),
+                          call_deltas(delta.calls).dump());
   } else {
     content = fmt::format("\"delta\":{{\"content\":{}}}", json_text(text));
   }
@@ -275,17 +304,45 @@ void Answer::show(size_t index, const std::string& text, bool last) {
     part.logprobs.push_back(std::move(token));
   }
   all += text;
+  AnswerDelta delta = apart(part, std::move(all), last);
   if (!streams()) {
-    part.text += all;
+    part.text += delta.content;
+    for (ToolDelta& call : delta.calls) {
+      if (call.name.empty()) {
+        part.calls.back().arguments += call.arguments;
+      } else {
+        part.calls.push_back(std::move(call));
+      }
+    }
     return;
   }
-  const bool has_content = !all.empty() || (last && !part.logprobs.empty());
+  const bool has_content =
+      !delta.content.empty() || !delta.calls.empty() || (last && !part.logprobs.empty());
   if (has_content) {
-    stream_chunk(index, all, nullptr);
+    stream_chunk(index, delta, nullptr);
   }
   if (last) {
-    stream_chunk(index, "", part.choice.finish_reason());
+    stream_chunk(index, {}, finish_reason(part));
   }
+}
+
+AnswerDelta Answer::apart(Part& part, std::string text, bool last) {
+  if (!part.parser) {
+    return {std::move(text), {}};
+  }
+  AnswerDelta delta = part.parser->push(text);
+  if (last) {
+    AnswerDelta rest = part.parser->finish();
+    delta.content += rest.content;
+    std::move(rest.calls.begin(), rest.calls.end(), std::back_inserter(delta.calls));
+  }
+  return delta;
+}
+
+const char* Answer::finish_reason(const Part& part) {
+  const char* reason = part.choice.finish_reason();
+  const bool called = part.parser && part.parser->calls() > 0;
+  return called && std::string_view(reason) == "stop" ? "tool_calls" : reason;
 }
 
 void Answer::token(size_t index, const TokenEvent& event) {
@@ -314,7 +371,18 @@ void Answer::end(size_t index, const EndEvent& event) {
 }
 
 Json Answer::message(const Part& part) const {
-  return {{"role", "assistant"}, {"content", part.text}};
+  if (part.calls.empty()) {
+    return {{"role", "assistant"}, {"content", part.text}};
+  }
+  Json calls = Json::array();
+  for (const ToolDelta& call : part.calls) {
+    calls.push_back({{"id", call.id},
+                     {"type", "function"},
+                     {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+  }
+  return {{"role", "assistant"},
+          {"content", part.text.empty() ? Json(nullptr) : Json(part.text)},
+          {"tool_calls", std::move(calls)}};
 }
 
 Json Answer::response_object(const std::string* text) const {
@@ -364,7 +432,7 @@ Json Answer::whole() const {
       one["text"] = part.text;
     }
     one["logprobs"] = logprobs(part.logprobs);
-    one["finish_reason"] = part.choice.finish_reason();
+    one["finish_reason"] = finish_reason(part);
     if (request.return_token_ids) {
       one["token_ids"] = part.choice.tokens();
       one["prompt_token_ids"] = work_->prompts[i / static_cast<size_t>(request.n)];

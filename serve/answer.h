@@ -15,15 +15,19 @@
 #include "serve/logits.h"
 #include "serve/protocol/error.h"
 #include "serve/protocol/request.h"
+#include "serve/tools/parser.h"
 
 namespace weft::serve {
 
 /// A request whose prompts are tokens (serve/prepare.h).
 struct Work {
   GenerateRequest request;
-  std::vector<std::vector<int32_t>> prompts;
-  std::vector<std::string> prompt_texts;      ///< as echo shows them; one for each prompt
-  std::shared_ptr<grammar::Grammar> grammar;  ///< of structured output; null: none
+  std::vector<std::vector<int32_t>> prompts = {};
+  std::vector<std::string> prompt_texts = {};      ///< as echo shows them; one for each prompt
+  std::shared_ptr<grammar::Grammar> grammar = {};  ///< of structured output; null: none
+  bool reads_calls = false;                        ///< calls of tools are taken out of the answer
+  ToolFormat tool_format = ToolFormat::none;
+  std::string calls_begun = {};  ///< what the prompt ends with of calls that are demanded
 };
 
 /// Used on the server's thread alone.
@@ -58,15 +62,20 @@ class Answer {
  private:
   struct Part {
     Choice choice;
-    std::string text;                    // all of it, where the response is whole
-    std::vector<TokenLogprob> logprobs;  // likewise
-    size_t echo_characters = 0;          // that come before the choice's own
+    std::optional<ToolParser> parser = {};    // where calls of tools are read
+    std::vector<ToolDelta> calls = {};        // all of them, where the response is whole
+    std::string text = {};                    // all of it, where the response is whole
+    std::vector<TokenLogprob> logprobs = {};  // likewise
+    size_t echo_characters = 0;               // that come before the choice's own
     bool echoed = false, ended = false;
   };
 
   bool streams() const { return work_->request.stream; }
   void show(size_t index, const std::string& text, bool last);
   std::string echo(size_t index);
+  /// Takes a text apart into what is said and what is called; `last`: nothing comes behind it.
+  static AnswerDelta apart(Part& part, std::string text, bool last);
+  static const char* finish_reason(const Part& part);
   void finish();
 
   Json usage() const;
@@ -79,7 +88,7 @@ class Answer {
 
   void send_event(const std::string& json);
   void send_response_event(const char* type, const Json& fields);
-  void stream_chunk(size_t index, const std::string& text, const char* finish_reason);
+  void stream_chunk(size_t index, const AnswerDelta& delta, const char* finish_reason);
   void finish_responses_stream();
 
   std::shared_ptr<Exchange> exchange_;

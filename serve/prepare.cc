@@ -27,12 +27,19 @@ Parsed<std::string> render(const ServedModel& model, const GenerateRequest& requ
         "messages", ""};
   }
   ChatInput input;
-  input.messages = request.messages;
+  input.messages = with_object_arguments(request.messages);
   input.tools = request.tools;
   input.add_generation_prompt = request.add_generation_prompt;
   input.continue_final_message = request.continue_final_message;
   input.variables = request.chat_template_kwargs;
   Result<std::string> text = model.chat->render(input);
+  if (!text.ok() && input.messages != request.messages) {
+    // A few templates put the arguments into the prompt as the text that they came as.
+    input.messages = request.messages;
+    if (Result<std::string> again = model.chat->render(input); again.ok()) {
+      text = std::move(again);
+    }
+  }
   if (!text.ok()) {
     return ApiError{400, text.error().message, "messages", ""};
   }
@@ -64,13 +71,9 @@ Result<grammar::Rules> rules_of(const GenerateRequest& request) {
   return input_error(kind + " is not supported: use json, json_object, regex, choice or grammar");
 }
 
-Parsed<std::shared_ptr<grammar::Grammar>> grammar_of(const ServedModel& model,
-                                                     const GenerateRequest& request) {
-  if (request.response_format.is_null() && request.structured_outputs.is_null()) {
-    return std::shared_ptr<grammar::Grammar>();
-  }
-  const char* param = request.response_format.is_null() ? "structured_outputs" : "response_format";
-  const Result<grammar::Rules> rules = rules_of(request);
+/// Makes `work` follow rules, of which `param` is to blame.
+std::optional<ApiError> follow(const ServedModel& model, const Result<grammar::Rules>& rules,
+                               const char* param, Work& work) {
   if (!rules.ok()) {
     return ApiError{400, rules.error().message, param, ""};
   }
@@ -78,7 +81,54 @@ Parsed<std::shared_ptr<grammar::Grammar>> grammar_of(const ServedModel& model,
   if (!made.ok()) {
     return ApiError{400, made.error().message, param, ""};
   }
-  return *std::move(made);
+  work.grammar = *std::move(made);
+  return {};
+}
+
+std::optional<ApiError> read_structure(const ServedModel& model, Work& work) {
+  const GenerateRequest& request = work.request;
+  if (request.response_format.is_null() && request.structured_outputs.is_null()) {
+    return {};
+  }
+  return follow(model, rules_of(request),
+                request.response_format.is_null() ? "structured_outputs" : "response_format", work);
+}
+
+/// What tools ask of the answer: that calls are read, or made.
+std::optional<ApiError> read_calls(const ServedModel& model, Work& work) {
+  GenerateRequest& request = work.request;
+  // What response_format asks for is no call, however it looks.
+  if (request.tools.is_null() || !model.chat.ok()) {
+    return {};
+  }
+  using Kind = ToolChoice::Kind;
+  const bool demanded = request.tool_choice.kind != Kind::automatic;
+  if (!demanded && !request.response_format.is_null()) {
+    return {};
+  }
+  work.tool_format = tool_format(model.chat->source(true));
+  work.reads_calls = work.tool_format != ToolFormat::none;
+  // Markers of these two are special tokens.
+  request.skip_special_tokens = request.skip_special_tokens &&
+                                work.tool_format != ToolFormat::llama3 &&
+                                work.tool_format != ToolFormat::mistral;
+  if (!demanded) {
+    return {};
+  }
+  if (work.grammar) {
+    return ApiError{400,
+                    "tool_choice demands a call of a tool, and response_format or "
+                    "structured_outputs another answer: leave one out",
+                    "tool_choice", ""};
+  }
+  Result<ForcedTools> forced = force_tools(work.tool_format, request.tools, request.tool_choice,
+                                           request.parallel_tool_calls);
+  if (!forced.ok()) {
+    const bool unknown = work.tool_format == ToolFormat::none;
+    return ApiError{400, forced.error().message, unknown ? "tool_choice" : "tools", ""};
+  }
+  work.calls_begun = std::move(forced->begun);
+  return follow(model, std::move(forced->rules), "tools", work);
 }
 
 std::optional<ApiError> check(const ServedModel& model, const Work& work) {
@@ -137,27 +187,23 @@ Parsed<Work> prepare(const ServedModel& model, Endpoint endpoint, std::string_vi
   if (const auto* error = std::get_if<ApiError>(&parsed)) {
     return *error;
   }
-  Work work{std::get<GenerateRequest>(std::move(parsed)), {}, {}, {}};
+  Work work{.request = std::get<GenerateRequest>(std::move(parsed))};
   GenerateRequest& request = work.request;
   if (const auto error = unknown_model(model, request.model)) {
     return *error;
   }
-  if (!request.tool_choice.is_null() && request.tool_choice != "none" &&
-      request.tool_choice != "auto") {
-    return ApiError{501, "tool_choice: calls cannot be demanded of this server; use auto or none",
-                    "tool_choice", ""};
-  }
-  auto grammar = grammar_of(model, request);
-  if (const auto* error = std::get_if<ApiError>(&grammar)) {
+  if (const auto error = read_structure(model, work)) {
     return *error;
   }
-  work.grammar = std::get<std::shared_ptr<grammar::Grammar>>(std::move(grammar));
+  if (const auto error = read_calls(model, work)) {
+    return *error;
+  }
   if (endpoint != Endpoint::completions) {
     Parsed<std::string> text = render(model, request);
     if (const auto* error = std::get_if<ApiError>(&text)) {
       return *error;
     }
-    request.prompts = {std::get<std::string>(std::move(text))};
+    request.prompts = {std::get<std::string>(std::move(text)) + work.calls_begun};
   }
   const bool special = request.add_special_tokens.value_or(endpoint == Endpoint::completions);
   for (Prompt& prompt : request.prompts) {

@@ -203,28 +203,21 @@ Json read_messages(Reader& fields, std::string_view key, const Json& list) {
 }
 
 void read_tools(Reader& fields, GenerateRequest& request) {
-  const auto named = [](const Json& tool) {
-    return tool.is_object() && tool.contains("function") && tool["function"].is_object() &&
-           tool["function"].contains("name") && tool["function"]["name"].is_string();
+  const auto value = [&](const char* key) {
+    const Json* found = fields.find(key);
+    return found == nullptr ? Json() : *found;
   };
-  if (const Json* tools = fields.find("tools"); tools != nullptr) {
-    if (!tools->is_array() || !std::all_of(tools->begin(), tools->end(), named)) {
-      fields.fail("tools", *tools,
-                  "a list of {\"type\": \"function\", \"function\": {\"name\": ...}}");
-    } else if (!tools->empty()) {
-      request.tools = *tools;
-    }
+  const Json tools = value("tools");
+  if (const auto read = read_tool_choice(tools, nullptr); !read.ok()) {
+    return fields.fail_at("tools", read.error().message);
   }
-  if (const Json* choice = fields.find("tool_choice"); choice != nullptr) {
-    const bool word = *choice == "none" || *choice == "auto" || *choice == "required";
-    if (!word && !named(*choice)) {
-      fields.fail(
-          "tool_choice", *choice,
-          "none, auto, required or {\"type\": \"function\", \"function\": {\"name\": ...}}");
-    } else if (*choice != "none" && *choice != "auto" && request.tools.is_null()) {
-      fields.fail_at("tool_choice", "tool_choice asks for a tool, and there are no tools");
-    }
-    request.tool_choice = *choice;
+  const auto choice = read_tool_choice(tools, value("tool_choice"));
+  if (!choice.ok()) {
+    return fields.fail_at("tool_choice", choice.error().message);
+  }
+  request.tool_choice = *choice;
+  if (choice->kind != ToolChoice::Kind::none) {
+    request.tools = tools;
   }
   request.parallel_tool_calls = fields.boolean("parallel_tool_calls", true);
 }

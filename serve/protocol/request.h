@@ -13,6 +13,7 @@
 
 #include "ops/sample/op.h"
 #include "serve/protocol/error.h"
+#include "serve/tools/format.h"
 
 namespace weft::serve {
 
@@ -29,8 +30,8 @@ struct GenerateRequest {
   std::string model;            ///< empty: the one that is served
   std::vector<Prompt> prompts;  ///< completions: at least one
   Json messages;                ///< chat, responses: [{role, content, ...}], content a string
-  Json tools = nullptr;
-  Json tool_choice = nullptr;
+  Json tools = nullptr;         ///< null: none, or tool_choice says that none is to be called
+  ToolChoice tool_choice;
   bool parallel_tool_calls = true;
   Json response_format = nullptr;     ///< {"type": "json_schema", ...}
   Json structured_outputs = nullptr;  ///< {"regex": ...}, {"choice": [...]}, {"grammar": ...}

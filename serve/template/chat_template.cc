@@ -171,7 +171,8 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view text, std::string_view
   return ChatTemplate(std::move(impl));
 }
 
-Result<ChatTemplate> ChatTemplate::from_directory(const std::filesystem::path& directory) {
+Result<ChatTemplate> ChatTemplate::from_directory(const std::filesystem::path& directory,
+                                                  const std::filesystem::path& instead) {
   auto impl = std::make_unique<Impl>();
   json config = json::object();
   const std::filesystem::path config_path = directory / "tokenizer_config.json";
@@ -180,9 +181,10 @@ Result<ChatTemplate> ChatTemplate::from_directory(const std::filesystem::path& d
     WEFT_ASSIGN(config, parse_json(text, config_path.string()));
   }
   impl->set_tokens(special_tokens(config));
-  const std::filesystem::path jinja_path = directory / "chat_template.jinja";
+  const std::filesystem::path jinja_path =
+      instead.empty() ? directory / "chat_template.jinja" : instead;
   const std::filesystem::path json_path = directory / "chat_template.json";
-  if (std::filesystem::exists(jinja_path)) {
+  if (!instead.empty() || std::filesystem::exists(jinja_path)) {
     WEFT_ASSIGN(const std::string text, read_text_file(jinja_path, kLongestTemplate));
     WEFT_ASSIGN(Named one, parse_named("default", text, jinja_path.string()));
     impl->templates.push_back(std::move(one));

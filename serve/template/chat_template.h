@@ -37,8 +37,10 @@ class ChatTemplate {
   /// Reads `directory`: chat_template.jinja, else chat_template.json, else "chat_template" of
   /// tokenizer_config.json (a text, or a list of named ones); and the special tokens of
   /// tokenizer_config.json. Errors (input): no template, a file that cannot be read, a template
-  /// that cannot be parsed (file and line are named).
-  static Result<ChatTemplate> from_directory(const std::filesystem::path& directory);
+  /// that cannot be parsed (file and line are named). `instead`: a file whose template takes the
+  /// place of the directory's.
+  static Result<ChatTemplate> from_directory(const std::filesystem::path& directory,
+                                             const std::filesystem::path& instead = {});
   /// The text of a template; `name` stands for its file in messages. `special_tokens` are variables
   /// such as {"bos_token", "<s>"}.
   static Result<ChatTemplate> parse(

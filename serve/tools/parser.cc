@@ -192,7 +192,8 @@ struct ToolParser::State {
   std::string pending;  ///< text that was not decided on
   CallScanner call;
   ValueScanner value;
-  bool named = false;  ///< the call's first delta went out
+  bool named = false;   ///< the call's first delta went out
+  bool argued = false;  ///< some of its arguments did
   int calls = 0;
   AnswerDelta out;
 
@@ -209,11 +210,14 @@ struct ToolParser::State {
 
   void begin_call() {
     call = CallScanner();
-    named = false;
+    named = argued = false;
     at = At::call;
   }
 
   void end_call() {
+    if (named && !argued) {
+      arguments("{}");  // clients parse them
+    }
     calls += named ? 1 : 0;
     at = several ? At::after : At::dropped;
   }
@@ -298,6 +302,7 @@ struct ToolParser::State {
     if (text.empty()) {
       return;
     }
+    argued = true;
     if (out.calls.empty() || out.calls.back().index != calls) {
       out.calls.push_back({calls, "", "", ""});
     }

@@ -84,7 +84,7 @@ const Case kCases[] = {
     {ToolFormat::hermes,
      "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>",
      "|id0 f({\"a\": 1})"},
-    {ToolFormat::hermes, "<tool_call>{\"name\": \"f\"}</tool_call>", "|id0 f()"},
+    {ToolFormat::hermes, "<tool_call>{\"name\": \"f\"}</tool_call>", "|id0 f({})"},
     {ToolFormat::hermes, "a <tool_call> b", "a<tool_call> b"},
     {ToolFormat::hermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1",
      "|id0 f({\"a\": 1)"},

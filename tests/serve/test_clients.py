@@ -4,13 +4,14 @@
     test_clients.py WEFT     (the command's path; run by clients.sh)
 """
 
+import json
 import sys
 import tempfile
 import unittest
 
 import openai
 
-from server import Server
+from server import ROOT, Server
 
 WEFT = sys.argv.pop(1) if len(sys.argv) > 1 else "build/release/weft"
 
@@ -55,6 +56,31 @@ class OpenAI(unittest.TestCase):
             usage = chunk.usage or usage
         self.assertEqual(text, whole.choices[0].message.content)
         self.assertEqual(usage.completion_tokens, 12)
+
+    def test_tools(self):
+        """Over a template that shows calls as Hermes writes them."""
+        tool = {"type": "function", "function": {
+            "name": "get_time", "strict": True,
+            "parameters": {"type": "object", "properties": {"zone": {"type": "string", "enum": ["UTC", "CET"]}},
+                           "required": ["zone"], "additionalProperties": False}}}
+        server = Server(WEFT, "--chat-template", ROOT / "tests/templates/qwen2.5.jinja")
+        self.addCleanup(server.stop)
+        chat = openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="any").chat.completions
+        messages = [{"role": "user", "content": "What time is it?"}]
+        fields = {"model": "weft-code", "tools": [tool], "parallel_tool_calls": False, "seed": 1, "max_tokens": 100}
+        whole = chat.create(messages=messages, tool_choice="required", **fields).choices[0]
+        call = whole.message.tool_calls[0]
+        self.assertEqual((whole.finish_reason, call.function.name), ("tool_calls", "get_time"))
+        self.assertIn(json.loads(call.function.arguments)["zone"], ("UTC", "CET"))
+        with chat.stream(messages=messages, tool_choice="required", **fields) as stream:
+            pieces = [event.arguments_delta for event in stream if event.type == "tool_calls.function.arguments.delta"]
+            final = stream.get_final_completion().choices[0]
+        self.assertEqual("".join(pieces), call.function.arguments)
+        self.assertEqual(final.message.tool_calls[0].function.parsed_arguments,
+                         json.loads(call.function.arguments))
+        # The message goes back as the client has it, with the tool's result.
+        messages += [whole.message, {"role": "tool", "tool_call_id": call.id, "content": "12:34"}]
+        self.assertTrue(chat.create(messages=messages, **fields).choices[0].message.content)
 
     def test_responses(self):
         whole = self.client.responses.create(model="weft-code", input="def add(a, b):\n", max_output_tokens=12,

@@ -15,7 +15,7 @@ import time
 import unittest
 
 from malformed import malformed
-from server import MODEL, Server
+from server import MODEL, ROOT, Server
 
 WEFT = sys.argv.pop(1) if len(sys.argv) > 1 else "build/release/weft"
 PROMPT = "def add(a, b):\n"
@@ -268,10 +268,11 @@ class Chat(ServerTest):
         self.assertEqual("".join(d["delta"] for d in datas if d["type"].endswith("text.delta")), text)
         self.assertEqual(datas[-1]["response"]["output"][0]["content"][0]["text"], text)
 
-    def test_a_call_that_is_demanded_is_refused(self):
+    def test_a_call_cannot_be_demanded_where_the_template_shows_none(self):
         tool = {"type": "function", "function": {"name": "f"}}
         for choice in ("required", tool):
-            self.refused(501, "/v1/chat/completions", {**self.BODY, "tools": [tool], "tool_choice": choice})
+            error = self.refused(400, "/v1/chat/completions", {**self.BODY, "tools": [tool], "tool_choice": choice})
+            self.assertEqual(error["param"], "tool_choice")
 
     def test_what_a_template_raises_is_told(self):
         error = self.refused(400, "/v1/chat/completions",
@@ -297,6 +298,164 @@ class Chat(ServerTest):
         form["json_schema"]["schema"] = {"type": "object", "patternProperties": {"a": {}}}
         error = self.refused(400, "/v1/chat/completions", {**self.BODY, "response_format": form})
         self.assertIn("patternProperties", error["message"])
+
+
+class Tools(unittest.TestCase):
+    """Calls of tools, in the three ways to write them."""
+
+    CITY = {"type": "string", "maxLength": 8}
+    TOOLS = [
+        {"type": "function", "function": {
+            "name": "get_weather", "strict": True,
+            "parameters": {"type": "object", "properties": {"city": CITY, "days": {"type": "integer", "maximum": 9}},
+                           "required": ["city", "days"], "additionalProperties": False}}},
+        {"type": "function", "function": {
+            "name": "get_time", "parameters": {"type": "object", "properties": {"zone": {"enum": ["UTC", "CET"]}},
+                                               "required": ["zone"], "additionalProperties": False}}}]
+    NAMED = {"type": "function", "function": {"name": "get_time"}}
+    BODY = {"messages": [{"role": "user", "content": "What time is it?"}], "tools": TOOLS, "max_tokens": 120,
+            "temperature": 1}
+    # Template, and an answer with two calls (Llama's template knows one alone).
+    FORMATS = {
+        "qwen2.5": 'I look.\n<tool_call>\n{"name": "get_time", "arguments": {"zone": "UTC"}}\n</tool_call>\n'
+                   '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo", "days": 1}}\n</tool_call>',
+        "llama-3.2": '{"name": "get_time", "parameters": {"zone": "UTC"}}; '
+                     '{"name": "get_weather", "parameters": {"city": "Oslo", "days": 1}}',
+        "mistral-nemo": '[TOOL_CALLS][{"name": "get_time", "arguments": {"zone": "UTC"}}, '
+                        '{"name": "get_weather", "arguments": {"city": "Oslo", "days": 1}}]'}
+    CALLS = [("get_time", {"zone": "UTC"}), ("get_weather", {"city": "Oslo", "days": 1})]
+
+    @classmethod
+    def setUpClass(cls):
+        cls.servers = {name: Server(WEFT, "--threads", "1", "--chat-template",
+                                    ROOT / "tests/templates" / f"{name}.jinja") for name in cls.FORMATS}
+
+    @classmethod
+    def tearDownClass(cls):
+        for server in cls.servers.values():
+            assert server.stop() == 0, server.said()
+
+    def chat(self, server, **fields):
+        status, answer = server.ask("/v1/chat/completions", {**self.BODY, **fields})
+        self.assertEqual(status, 200, answer)
+        return answer["choices"][0]
+
+    def streamed(self, server, **fields):
+        """A choice of what a stream says, put together."""
+        calls, content, end = [], "", None
+        for event in server.events("/v1/chat/completions", {**self.BODY, **fields})[:-1]:
+            choice = json.loads(event)["choices"][0]
+            end = choice["finish_reason"]
+            content += choice["delta"].get("content") or ""
+            for delta in choice["delta"].get("tool_calls", []):
+                if delta["index"] == len(calls):
+                    self.assertEqual(delta["type"], "function")
+                    calls.append({"id": delta["id"], "name": delta["function"]["name"], "arguments": ""})
+                else:
+                    self.assertEqual(set(delta["function"]), {"arguments"})
+                calls[delta["index"]]["arguments"] += delta["function"]["arguments"]
+        return content, calls, end
+
+    @staticmethod
+    def literally(text):
+        return {"structured_outputs": {"grammar": "root ::= " + json.dumps(text)}, "max_tokens": 250}
+
+    @staticmethod
+    def called(message):
+        return [(call["function"]["name"], json.loads(call["function"]["arguments"]))
+                for call in message["tool_calls"]]
+
+    def test_calls_that_the_model_makes_are_read(self):
+        for name, answer in self.FORMATS.items():
+            with self.subTest(template=name):
+                server = self.servers[name]
+                choice = self.chat(server, **self.literally(answer))
+                message = choice["message"]
+                self.assertEqual(self.called(message), self.CALLS)
+                self.assertEqual(message["content"], "I look." if name == "qwen2.5" else None)
+                self.assertEqual(choice["finish_reason"], "tool_calls")
+                ids = [call["id"] for call in message["tool_calls"]]
+                self.assertEqual(len(set(ids)), 2)
+                self.assertRegex(ids[0], r"^\w{9}$" if name == "mistral-nemo" else r"^call_\w{24}$")
+                content, calls, end = self.streamed(server, **self.literally(answer))
+                self.assertEqual([(c["name"], json.loads(c["arguments"])) for c in calls], self.CALLS)
+                self.assertEqual((content, end), (message["content"] or "", "tool_calls"))
+                one = self.chat(server, parallel_tool_calls=False, **self.literally(answer))
+                self.assertEqual(self.called(one["message"]), self.CALLS[:1])
+                # The same text is an answer where no tools are to be called.
+                none = self.chat(server, tool_choice="none", **self.literally(answer))
+                self.assertEqual(none["message"], {"role": "assistant", "content": answer})
+                self.assertEqual(none["finish_reason"], "stop")
+
+    def test_stream_byte_for_byte(self):
+        server = self.servers["qwen2.5"]
+        text = '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
+        events = server.events("/v1/chat/completions", {**self.BODY, **self.literally(text)})
+        first = json.loads(events[0])
+        head = (f'{{"id":"{first["id"]}","object":"chat.completion.chunk","created":{first["created"]},'
+                '"model":"weft-code","choices":[{"index":0,"delta":')
+        identity = json.loads(events[1])["choices"][0]["delta"]["tool_calls"][0]["id"]
+        self.assertEqual(events[0], head + '{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}')
+        self.assertEqual(events[1], head + f'{{"tool_calls":[{{"index":0,"id":"{identity}","type":"function",'
+                         '"function":{"name":"get_time","arguments":""}}]},"logprobs":null,"finish_reason":null}]}')
+        for event in events[2:-2]:
+            part = json.loads(event)["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"]
+            self.assertEqual(event, head + f'{{"tool_calls":[{{"index":0,"function":{{"arguments":{json.dumps(part)}}}}}]'
+                             '},"logprobs":null,"finish_reason":null}]}')
+        self.assertEqual(events[-2:], [head + '{},"logprobs":null,"finish_reason":"tool_calls"}]}', "[DONE]"])
+
+    def test_calls_that_are_demanded_are_made(self):
+        """Though the model never learned to call anything."""
+        for name, server in self.servers.items():
+            for seed in range(4):
+                with self.subTest(template=name, seed=seed):
+                    fields = {"seed": seed, "tool_choice": "required", "parallel_tool_calls": False}
+                    choice = self.chat(server, **fields)
+                    self.assertEqual(choice["finish_reason"], "tool_calls", choice)
+                    [(tool, arguments)] = self.called(choice["message"])
+                    if tool == "get_weather":
+                        self.assertEqual(set(arguments), {"city", "days"})
+                        self.assertIsInstance(arguments["days"], int)
+                    else:
+                        self.assertIn(arguments["zone"], ("UTC", "CET"))
+                    content, calls, end = self.streamed(server, **fields)
+                    self.assertEqual((content, end), ("", "tool_calls"))
+                    self.assertEqual([(c["name"], json.loads(c["arguments"])) for c in calls], [(tool, arguments)])
+                    named = self.chat(server, seed=seed, tool_choice=self.NAMED, n=2)
+                    self.assertEqual(self.called(named["message"])[0][0], "get_time")
+            cut = self.chat(server, max_tokens=3, tool_choice="required")
+            self.assertEqual(cut["finish_reason"], "length")
+
+    def test_earlier_calls_and_their_results_are_in_the_prompt(self):
+        call = {"id": "abcdefghi", "type": "function",
+                "function": {"name": "get_time", "arguments": '{"zone":   "UTC"}'}}
+        messages = [*self.BODY["messages"], {"role": "assistant", "content": None, "tool_calls": [call]},
+                    {"role": "tool", "tool_call_id": "abcdefghi", "content": "12:34"}]
+        for name, server in self.servers.items():
+            status, answer = server.ask("/tokenize", {"messages": messages, "tools": self.TOOLS})
+            self.assertEqual(status, 200, answer)
+            prompt = server.ask("/detokenize", {"tokens": answer["tokens"]})[1]["prompt"]
+            for part in ('{"zone": "UTC"}', "12:34", "get_weather"):
+                self.assertIn(part, prompt)
+            self.assertTrue(self.chat(server, messages=messages, max_tokens=4)["message"]["content"])
+
+    def test_what_is_wrong_is_told(self):
+        server = self.servers["qwen2.5"]
+        odd = {"type": "function", "function": {"name": "odd", "strict": True,
+                                                "parameters": {"type": "object", "not": {}}}}
+        for fields, param, word in (
+                ({"tools": 5}, "tools", "list"),
+                ({"tools": [{}]}, "tools", "name"),
+                ({"tools": self.TOOLS[:1] * 2}, "tools", "get_weather"),
+                ({"tool_choice": "maybe"}, "tool_choice", "maybe"),
+                ({"tool_choice": {"function": {"name": "other"}}}, "tool_choice", "other"),
+                ({"tools": None, "tool_choice": "required"}, "tool_choice", "no tools"),
+                ({"tools": [odd], "tool_choice": "required"}, "tools", "'not'"),
+                ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice", "leave")):
+            status, answer = server.ask("/v1/chat/completions", {**self.BODY, **fields})
+            self.assertEqual(status, 400, answer)
+            self.assertEqual(answer["error"]["param"], param)
+            self.assertIn(word, answer["error"]["message"])
 
 
 class Errors(ServerTest):
