@@ -125,12 +125,18 @@ struct F32Group {
   int64_t first = 0;
 };
 
+/// Where in the matrix a row is.
+struct InOrder {
+  __device__ int64_t operator()(int64_t row) const { return row; }
+};
+
 /// Copies elements [at, at + kDepth) of k of matrix rows [first, first + kCount) beside the
-/// threads; what lies outside `rows` and k becomes 0.
-template <class T, int kCount>
+/// threads; what lies outside `rows` and k becomes 0. Only those in `rows` are asked of `place`.
+template <class T, int kCount, class Place>
 __device__ __forceinline__ void copy_rows_async(T (*to)[F32Tile::kStride<T>],
                                                 const ConstMatrix& from, int64_t first,
-                                                int64_t rows, int64_t at, int64_t k) {
+                                                int64_t rows, int64_t at, int64_t k,
+                                                const Place& place) {
   constexpr int kPiece = 16 / static_cast<int>(sizeof(T));  // elements of a copy
   constexpr int kLanes = F32Tile::kDepth / kPiece;          // threads of a row
   constexpr int kStep = F32Tile::kThreads / kLanes;
@@ -138,28 +144,30 @@ __device__ __forceinline__ void copy_rows_async(T (*to)[F32Tile::kStride<T>],
   const int c = static_cast<int>(threadIdx.x) % kLanes * kPiece;
 #pragma unroll
   for (int r = static_cast<int>(threadIdx.x) / kLanes, i = 0; i < kCount / kStep; ++i, r += kStep) {
-    copy_async_16(&to[r][c], static_cast<const T*>(from.data) + (first + r) * from.stride + at + c,
+    const int64_t row = first + r < rows ? place(first + r) : 0;
+    copy_async_16(&to[r][c], static_cast<const T*>(from.data) + row * from.stride + at + c,
                   first + r < rows && at + c < k);
   }
 }
 
 /// sums[i][2 g + j] (see F32Tile): rows [row, row + kRows) of a, which is f32 and has `rows`, times
 /// group g of weights, which are Ws (see above) and of which there are n rows. k and all strides
-/// are multiples of 8. By the whole block, once.
-template <class W, int kGroups>
+/// are multiples of 8. By the whole block; once, or after a barrier. `place`: see copy_rows_async.
+template <class W, int kGroups, class Place = InOrder>
 __device__ __forceinline__ void multiply_f32(
     const ConstMatrix& a, int64_t row, int64_t rows, const F32Group (&groups)[kGroups], int64_t n,
-    int64_t k, float (&sums)[F32Tile::kThreadRows][F32Tile::kThreadColumns * kGroups]) {
+    int64_t k, float (&sums)[F32Tile::kThreadRows][F32Tile::kThreadColumns * kGroups],
+    const Place& place = {}) {
   using T = F32Tile;
   constexpr int kThreadColumns = T::kThreadColumns * kGroups;
   __shared__ __align__(16) float a_tile[2][T::kRows][T::kStride<float>];
   __shared__ __align__(16) W w_tile[2][kGroups * T::kColumns][T::kStride<W>];
   const auto copy = [&](int slot, int64_t at) {
-    copy_rows_async<float, T::kRows>(a_tile[slot], a, row, rows, at, k);
+    copy_rows_async<float, T::kRows>(a_tile[slot], a, row, rows, at, k, place);
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
       copy_rows_async<W, T::kColumns>(w_tile[slot] + g * T::kColumns, groups[g].w, groups[g].first,
-                                      n, at, k);
+                                      n, at, k, InOrder{});
     }
     commit_copies();
   };

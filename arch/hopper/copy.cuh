@@ -135,6 +135,17 @@ __device__ void await_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
+/// Four matrices of 8 rows of 16 bytes: lane l gives the address of row l % 8 of matrix l / 8, and
+/// gets bytes 4 (l % 4) and on of row l / 4 of each.
+__device__ inline uint4 load_matrices_x4(uint32_t address) {
+  uint4 x;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(address)
+               : "memory");
+  return x;
+}
+
 /// Two 8 x 8 matrices of 16-bit elements, one above the other: lane l gives the address of row l %
 /// 16 and holds elements (l / 4, 2 (l % 4) + {0, 1}) of the upper in `upper`, of the lower in
 /// `lower`.

@@ -12,6 +12,7 @@
 #include "ops/embed/hopper_prefill.h"
 #include "ops/gated_linear/hopper_prefill.h"
 #include "ops/layernorm/op.h"
+#include "ops/moe/hopper_prefill.h"
 #include "ops/rmsnorm/hopper_prefill.h"
 #include "ops/rope_angles/hopper_prefill.h"
 #include "ops/rope_append/hopper_prefill.h"
@@ -258,6 +259,41 @@ class Prefill::Launcher {
     WEFT_TRY(p_.widen(chunk_, op.up, type, gate));
     return prefill_gated_linear(args, span_.rows, stream_);
   }
+  Status operator()(const RouteOp& op) const {
+    return prefill_route({.logits = input(op.logits),
+                          .experts = op.experts,
+                          .sigmoid = op.sigmoid,
+                          .renormalise = op.renormalise,
+                          .drawn = {place<int32_t>(op.ids), f32(op.weights), op.chosen, op.chosen}},
+                         span_.rows, stream_);
+  }
+  Status operator()(const ExpertsUpOp& op) const {
+    const PrefillExpertsUp args{.a = input(op.a),
+                                .drawn = draw(op),
+                                .gate = matrices(op.gate, op.experts),
+                                .up = matrices(op.up, op.experts),
+                                .n = op.n,
+                                .k = op.k,
+                                .activation = op.activation,
+                                .out = matrix(op.out)};
+    WEFT_TRY(fits(refuse_prefill_experts(args)));
+    return prefill_experts_up(args, span_.rows, stream_);
+  }
+  Status operator()(const ExpertsDownOp& op) const {
+    PrefillExpertsDown args{
+        .a = input(op.a),
+        .drawn = draw(op),
+        .weight = matrices(op.weight, op.experts),
+        .n = op.n,
+        .k = op.k,
+        .alpha = op.alpha,
+        .accumulate = op.accumulate,
+        .out = matrix(op.out),
+        .products = reinterpret_cast<float*>(chunk_.memory.data() + chunk_.layout.products)};
+    args.drawn.weights = f32(op.weights);
+    WEFT_TRY(fits(refuse_prefill_experts(args)));
+    return prefill_experts_down(args, span_.rows, stream_);
+  }
   Status operator()(const RopeAppendOp& op) const {
     const RopeAppendArgs args{.q = input(op.q),
                               .k = input(op.k),
@@ -299,6 +335,25 @@ class Prefill::Launcher {
   Matrix matrix(BufferId id) const { return p_.matrix(chunk_, id); }
   ConstMatrix input(BufferId id) const { return p_.input(chunk_, id); }
   float* f32(BufferId id) const { return static_cast<float*>(matrix(id).data); }
+  template <class T>
+  T* place(BufferId id) const {
+    return reinterpret_cast<T*>(chunk_.memory.data() +
+                                chunk_.layout.buffers[static_cast<size_t>(id)].offset);
+  }
+  template <class Op>
+  PrefillDraw draw(const Op& op) const {
+    return {.ids = place<const int32_t>(op.ids),
+            .experts = op.experts,
+            .chosen = op.chosen,
+            .order = reinterpret_cast<int32_t*>(chunk_.memory.data() + chunk_.layout.order)};
+  }
+  ExpertMatrices matrices(const WeightRef& first, int64_t experts) const {
+    const auto place =
+        p_.places_.weight_places.begin() + static_cast<ptrdiff_t>(tensor_index(p_.weights_, first));
+    const int64_t pitch = experts > 1 ? place[1] - place[0] : 0;
+    WEFT_CHECK(place[experts - 1] == place[0] + (experts - 1) * pitch);
+    return {p_.weight(first), pitch};
+  }
   KvCache cache(BufferId keys, BufferId values) const {
     return p_.cache(chunk_, keys, values, span_.sequence);
   }

@@ -7,6 +7,7 @@
 #include "base/divide.h"
 #include "ops/attention/hopper_prefill.h"
 #include "ops/linear/hopper_prefill.h"
+#include "ops/moe/hopper_prefill.h"
 
 namespace weft::hopper {
 namespace {
@@ -53,20 +54,21 @@ size_t tensor_index(const Weights& weights, const WeightRef& ref) {
 std::string refuse_prefill(const ModelConfig& config, const Weights& weights,
                            ChunkFormats formats) {
   const bool has_biases = config.qkv_bias || config.attention_out_bias || config.ffn_bias;
-  if (config.experts.count > 0) {
-    return "its FFNs are experts";
-  }
   for (const Tensor& tensor : weights.tensors()) {
     const DType type = tensor.dtype;
     if (type == DType::e4m3fnuz) {
       return fmt::format("{} is {}", tensor.name, name_of(type));
+    }
+    if (is_fp8(type) && config.experts.count > 0) {
+      return fmt::format("{} is {} in a model with experts", tensor.name, name_of(type));
     }
     if (is_fp8(type) && !formats.round_activations && has_biases) {
       return fmt::format("{} is {} beside biases, and activations are f32", tensor.name,
                          name_of(type));
     }
   }
-  for (const int64_t size : {config.hidden, config.ffn, config.query_size(), config.kv_size()}) {
+  for (const int64_t size : {config.hidden, config.ffn, config.query_size(), config.kv_size(),
+                             config.experts.size, config.experts.shared_size}) {
     if (size % 8 != 0) {
       return fmt::format("{} is no multiple of 8", size);
     }
@@ -179,7 +181,7 @@ ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
     layout.joined[i] = static_cast<int>(end - i);
     if (place_of(*first).offset < 0) {  // an earlier layer's has it already otherwise
       const Buffer& out = chunk.buffers[static_cast<size_t>(first->out)];
-      const int64_t stride = round_up(columns, first->out == chunk.logits ? 8 : 4);
+      const int64_t stride = round_up(columns, 8);  // see Prefill::linear_args()
       int64_t offset = take(rows_of(first->out) * stride * size_of(out.element));
       for (size_t j = i; j < end; ++j) {
         const LinearOp& op = *linear_at(chunk, j);
@@ -191,6 +193,23 @@ ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
               layout.joined.begin() + static_cast<ptrdiff_t>(end), 0);
     i = end - 1;
   }
+
+  int64_t order = 0;
+  int64_t products = 0;
+  for (const Operation& operation : chunk.operations) {
+    if (const auto* route = std::get_if<RouteOp>(&operation.body)) {
+      for (const BufferId id : {route->ids, route->weights}) {
+        if (ChunkMatrix& place = layout.buffers[static_cast<size_t>(id)]; place.offset < 0) {
+          place = {take(chunk.rows * route->chosen * 4), route->chosen};  // no gaps between rows
+        }
+      }
+      order = std::max(order, moe_order_elements(chunk.rows, route->chosen, route->experts));
+    } else if (const auto* down = std::get_if<ExpertsDownOp>(&operation.body)) {
+      products = std::max(products, chunk.rows * down->chosen * down->n);
+    }
+  }
+  layout.order = take(order * 4);
+  layout.products = take(products * 4);
 
   for (size_t i = 0; i < chunk.buffers.size(); ++i) {
     const Buffer& buffer = chunk.buffers[i];

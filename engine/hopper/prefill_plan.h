@@ -62,7 +62,9 @@ struct ChunkLayout {
   /// [program.operations]: how many linear operations, this one first, are one product, because
   /// their weights lie one behind the other and so do their results; 0: an earlier one does it.
   std::vector<int> joined;
-  int64_t scratch = 0;  ///< offset of f32 [rows, n] for the products of bf16 that want it
+  int64_t scratch = 0;   ///< offset of f32 [rows, n] for the products of bf16 that want it
+  int64_t order = 0;     ///< offset of i32: a mixture's slots by expert, see PrefillDraw
+  int64_t products = 0;  ///< offset of f32: its second products by slot
   int64_t widened = 0;  ///< offset of a product's weights in the rows' format, where they are codes
   int64_t bytes = 0;
 };

@@ -38,8 +38,8 @@ class Rows {
   virtual Device& device() = 0;
 };
 
-/// Of the resident kernel. Errors: as create_runner(), and input where prompts cannot be fed by
-/// chunks.
+/// Of the resident kernel, or launched where that does not take the model. Errors: as
+/// create_runner(), and input where prompts cannot be fed by chunks.
 Result<std::unique_ptr<Rows>> create_rows(const ModelConfig& config, const Weights& weights,
                                           const RunnerOptions& options);
 /// Of launched kernels, as those of prompts: any number up to kMostStepRows. A step is always of as

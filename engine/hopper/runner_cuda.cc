@@ -14,8 +14,10 @@
 #include "arch/device.h"
 #include "arch/hopper/handle.h"
 #include "arch/hopper/limits.h"
+#include "base/pages.h"
 #include "engine/hopper/decode_kernel.h"
 #include "engine/hopper/kv_pages.h"
+#include "engine/hopper/launched_steps.h"
 #include "engine/hopper/lower.h"
 #include "engine/hopper/prefill.h"
 #include "engine/hopper/rows.h"
@@ -24,6 +26,7 @@
 #include "engine/resident/readback.h"
 #include "model/layer.h"
 #include "ops/linear/hopper_layout.h"
+#include "ops/sample/op.h"
 #include "ops/token_logprob/op.h"
 #include "program/planner.h"
 #include "program/verify.h"
@@ -84,7 +87,7 @@ class HopperRunner : public Runner, public Subject, public Rows {
       : config_(config), weights_(weights), options_(options) {}
 
   Status create();
-  /// Why there are no decode steps, if that is so.
+  /// Why the resident kernel cannot run this model's steps, if that is so.
   const std::optional<Error>& refusal() const { return refusal_; }
 
   Status begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
@@ -153,6 +156,9 @@ class HopperRunner : public Runner, public Subject, public Rows {
   struct Sequence {
     int64_t position = 0;  ///< of its next step; see Launch::position
     bool logits_valid = false;
+    // Where steps are launched:
+    std::vector<int32_t> tokens = {};  ///< so far
+    std::vector<float> logits = {};
   };
   Sequence& at(int sequence) { return sequences_[static_cast<size_t>(sequence)]; }
   const Sequence& at(int sequence) const { return sequences_[static_cast<size_t>(sequence)]; }
@@ -167,6 +173,9 @@ class HopperRunner : public Runner, public Subject, public Rows {
   Status run(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token);
   /// As many of them as one launch has tags for.
   Status run_launch(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token);
+  /// The same by launched kernels, where none are forced. Tokens are drawn on the host, but for
+  /// those of the best logits.
+  Status run_launched(int64_t steps, const OnToken& on_token);
   /// What the kernel left in `failure`, in words.
   Status explain(const Failure& failure) const;
 
@@ -179,8 +188,10 @@ class HopperRunner : public Runner, public Subject, public Rows {
   Arena arena_;
   std::vector<bool> plain_;  ///< [program_.operations]: their weights are not compressed
   Lowered lowered_;
-  /// Why the resident kernel cannot run this model's steps; texts are scored all the same.
+  /// Why the resident kernel cannot run this model's steps: they are launched.
   std::optional<Error> refusal_;
+  LaunchedSteps launched_;
+  Pages sample_scratch_;  // where steps are launched
   Launch launch_;
   std::unique_ptr<Prefill> prefill_;  ///< null: prompts go through the resident kernel
   char* packed_ = nullptr;
@@ -326,6 +337,9 @@ Status HopperRunner::lengthen(int64_t length) {
   }
   WEFT_TRY(set_frequencies(length));
   for (int i = 0; i < options_.sequences; ++i) {
+    if (refusal_) {
+      WEFT_TRY(device_->upload(tokens_of(i), at(i).tokens.data(), at(i).tokens.size() * 4));
+    }
     WEFT_TRY(prefill_->feed(tokens_of(i), 0, at(i).position, i));
   }
   return {};
@@ -484,14 +498,19 @@ Status HopperRunner::create() {
   if (!refusal_) {
     WEFT_TRY(make_decode());
   }
-  return make_prefill();
+  WEFT_TRY(make_prefill());
+  if (refusal_) {
+    WEFT_ASSIGN(sample_scratch_, Pages::allocate(cpu::sample_scratch_bytes(config_.vocabulary)));
+    return launched_.create(*prefill_, *device_, config_.vocabulary, options_.sequences);
+  }
+  return {};
 }
 
 Status HopperRunner::forget(std::span<const Tokens> ids) {
   ended_ = 0;
   for (size_t i = 0; i < sequences_.size(); ++i) {
-    sequences_[i] = {};
     const Tokens own = i < ids.size() ? ids[i] : Tokens{};
+    sequences_[i] = {.tokens = {own.begin(), own.end()}};
     std::vector<uint32_t> seen(static_cast<size_t>(seen_words()));
     for (const int32_t id : own) {
       seen[static_cast<size_t>(id / 32)] |= 1u << (id % 32);
@@ -507,7 +526,67 @@ Status HopperRunner::forget(std::span<const Tokens> ids) {
   return set_frequencies(static_cast<int64_t>(longest));
 }
 
+Status HopperRunner::run_launched(int64_t steps, const OnToken& on_token) {
+  const bool best = launch_.sampling.temperature <= 0 && launch_.sampling.repetition_penalty == 1;
+  while (steps > 0 && ended_ != all_sequences()) {
+    std::vector<LaunchedSteps::Row> rows;
+    std::vector<int> live;
+    for (int i = 0; i < options_.sequences; ++i) {
+      at(i).logits_valid = false;
+      if ((ended_ >> i & 1) == 0) {
+        rows.push_back({at(i).tokens.back(), static_cast<int32_t>(at(i).position), i});
+        live.push_back(i);
+      }
+    }
+    for (int i = 0; i < options_.sequences; ++i) {
+      if ((ended_ >> i & 1) != 0) {
+        rows.push_back({0, 0, i});  // over what its cache held
+      }
+    }
+    const auto take = [&](int i, int32_t token) {
+      at(i).tokens.push_back(token);
+      ++at(i).position;
+      if (!on_token(i, token)) {
+        end(i);
+      }
+    };
+    const int64_t now = best ? steps : 1;
+    std::vector<int64_t> taken(live.size());
+    WEFT_TRY(launched_.run(rows, live.size(), now, [&](size_t row, int32_t token) {
+      ++taken[row];
+      if (best) {
+        take(live[row], token);
+      }
+      return (ended_ >> live[row] & 1) == 0;
+    }));
+    for (size_t row = 0; row < live.size(); ++row) {
+      const int i = live[row];
+      at(i).logits_valid = taken[row] == now;
+      if (at(i).logits_valid) {
+        at(i).logits.resize(static_cast<size_t>(config_.vocabulary));
+        WEFT_TRY(launched_.copy_logits(row, at(i).logits.data()));
+        WEFT_TRY(device_->synchronize());
+      }
+      if (!best) {
+        SamplingOptions own = launch_.sampling;
+        own.seed += static_cast<uint64_t>(i);
+        take(i, cpu::sample({.logits = at(i).logits.data(),
+                             .vocabulary = config_.vocabulary,
+                             .options = own,
+                             .history = at(i).tokens,
+                             .draw = static_cast<uint64_t>(at(i).position + 1)},
+                            {sample_scratch_.data(), sample_scratch_.size()}));
+      }
+    }
+    steps -= now;
+  }
+  return {};
+}
+
 Status HopperRunner::run(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token) {
+  if (refusal_) {
+    return run_launched(steps, on_token);
+  }
   const auto versions = static_cast<uint32_t>(program_.operations.size());
   launch_.versions = versions;
   while (steps > 0 && ended_ != all_sequences()) {
@@ -642,15 +721,12 @@ Status HopperRunner::explain(const Failure& failure) const {
 
 Status HopperRunner::begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
                            const OnToken& on_token) {
-  if (refusal_) {
-    return *refusal_;
-  }
   WEFT_TRY(forget(prompts));
   launch_.sampling = sampling;
   int64_t steps = 1;
   for (int i = 0; i < options_.sequences; ++i) {
     const auto length = static_cast<int64_t>(prompts[static_cast<size_t>(i)].size());
-    if (prefill_ != nullptr && length >= fewest_tokens(chunk_formats())) {
+    if (prefill_ != nullptr && (refusal_ || length >= fewest_tokens(chunk_formats()))) {
       at(i).position = length - 1;
       WEFT_TRY(prefill_->feed(tokens_of(i), 0, length - 1, i));
     }
@@ -719,8 +795,10 @@ Result<Score> HopperRunner::score(Tokens ids) {
 
 Result<double> HopperRunner::read_bandwidth() {
   constexpr int64_t kMostBytes = int64_t{4} << 30;
-  return hopper::read_bandwidth(*device_, packed_,
-                                static_cast<size_t>(std::min(lowered_.packed_bytes, kMostBytes)));
+  const bool packed = packed_ != nullptr;
+  return hopper::read_bandwidth(
+      *device_, packed ? packed_ : launch_.arena,
+      static_cast<size_t>(std::min(packed ? lowered_.packed_bytes : weights_.bytes(), kMostBytes)));
 }
 
 std::vector<OperationTime> HopperRunner::operation_times() const {
@@ -751,6 +829,9 @@ std::vector<OperationTime> HopperRunner::operation_times() const {
 std::span<const float> HopperRunner::logits(int sequence) {
   if (!at(sequence).logits_valid) {
     return {};
+  }
+  if (refusal_) {
+    return at(sequence).logits;
   }
   const char* place = launch_.arena + arena_.buffers[static_cast<size_t>(program_.logits)];
   const size_t bytes = logits_.size() * sizeof(float);
@@ -892,7 +973,8 @@ Result<std::unique_ptr<Rows>> create_rows(const ModelConfig& config, const Weigh
                                           const RunnerOptions& options) {
   WEFT_ASSIGN(std::unique_ptr<HopperRunner> runner, make_runner(config, weights, options));
   if (runner->refusal()) {
-    return *runner->refusal();
+    runner.reset();
+    return create_launched_rows(config, weights, options);
   }
   if (!runner->has_prefill()) {
     return input_error(

@@ -50,17 +50,6 @@ __device__ inline void prefetch_chunks(const CUtensorMap& map, int row, int chun
                : "memory");
 }
 
-/// Four matrices of 8 rows of 16 bytes: lane l gives the address of row l % 8 of matrix l / 8, and
-/// gets bytes 4 (l % 4) and on of row l / 4 of each.
-__device__ inline uint4 load_matrices_x4(uint32_t address) {
-  uint4 x;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "r"(address)
-               : "memory");
-  return x;
-}
-
 /// d += 32 bytes of k of 16 rows and of 8: lanes hold what mma_bf16() says, in fp8 twice as many
 /// numbers in the same bytes.
 __device__ inline void multiply(Bf16 /*format*/, float (&d)[4], const uint4& a, uint32_t b0,

@@ -3,7 +3,8 @@
 #include <vector>
 
 #include "ops/activation_reference.h"
-#include "ops/harness/trial.h"
+#include "ops/harness/prefill_trial.h"
+#include "ops/moe/hopper_prefill.h"
 #include "ops/moe/op.h"
 
 namespace weft::trial {
@@ -47,7 +48,7 @@ constexpr Case kCases[] = {
 constexpr int64_t kGap = 8;
 
 /// Routing and both products, a phase each; all that they hand on is compared.
-class MoeTrial : public Trial {
+class MoeTrial : public PrefillTrial {
  public:
   MoeTrial(const Case& c, Random& random)
       : logits_(input("logits", c.rows, c.experts, DType::f32, random, 2, kGap)),
@@ -137,7 +138,74 @@ class MoeTrial : public Trial {
             .peak = a_.dtype() == DType::bf16 ? Peak::bf16 : Peak::f32};
   }
 
+ protected:
+  std::string_view refuse() const override {
+    if constexpr (built::kCuda) {
+      const std::string_view why = hopper::refuse_prefill_experts(up_on(Side::host));
+      return why.empty() ? hopper::refuse_prefill_experts(down_on(Side::host)) : why;
+    }
+    return {};
+  }
+
+  Status launch_rows(Stream stream) override {
+    if constexpr (built::kCuda) {
+      if (scratch_.data() == nullptr) {
+        WEFT_ASSIGN(scratch_, device().allocate(static_cast<size_t>(
+                                  products_at() + slots() * 4 * down_args_.experts.front().n)));
+      }
+      RouteArgs route = route_;
+      route.logits = logits_.in(Side::device);
+      route.drawn.ids = reinterpret_cast<int32_t*>(scratch_.data());
+      route.drawn.weights = static_cast<float*>(weights_.out(Side::device).data);
+      WEFT_TRY(hopper::prefill_route(route, rows(), stream));
+      WEFT_TRY(hopper::prefill_experts_up(up_on(Side::device), rows(), stream));
+      return hopper::prefill_experts_down(down_on(Side::device), rows(), stream);
+    }
+    return {};
+  }
+
  private:
+  int64_t slots() const { return rows() * route_.drawn.chosen; }
+  /// In the scratch, bytes: ids, then the order, then products.
+  int64_t products_at() const {
+    return round_up(
+        (slots() + hopper::moe_order_elements(rows(), route_.drawn.chosen, route_.experts)) * 4,
+        16);
+  }
+  hopper::PrefillDraw draw_on(Side side) const {
+    auto* const ids = reinterpret_cast<int32_t*>(scratch_.data());
+    return {.ids = ids,
+            .weights = static_cast<const float*>(weights_.in(side).data),
+            .experts = route_.experts,
+            .chosen = route_.drawn.chosen,
+            .order = ids != nullptr ? ids + slots() : nullptr};
+  }
+  hopper::ExpertMatrices matrices_on(Side side, const Tensor& all) const {
+    return {all.in(side), static_cast<int64_t>(all.bytes()) / route_.experts};
+  }
+  hopper::PrefillExpertsUp up_on(Side side) const {
+    const GatedLinearArgs& expert = up_args_.experts.front();
+    return {.a = a_.in(side),
+            .drawn = draw_on(side),
+            .gate = matrices_on(side, gate_),
+            .up = matrices_on(side, up_),
+            .n = expert.n,
+            .k = expert.k,
+            .out = between_.out(side)};
+  }
+  hopper::PrefillExpertsDown down_on(Side side) const {
+    const LinearArgs& expert = down_args_.experts.front();
+    return {.a = between_.in(side),
+            .drawn = draw_on(side),
+            .weight = matrices_on(side, down_),
+            .n = expert.n,
+            .k = expert.k,
+            .alpha = down_args_.alpha,
+            .accumulate = down_args_.accumulate,
+            .out = out_.out(side),
+            .products = reinterpret_cast<float*>(scratch_.data() + products_at())};
+  }
+
   Tensor& weights(std::string name, int64_t rows, int64_t columns, DType type, Random& random) {
     return input(std::move(name), rows, columns, type, random,
                  1.5F / std::sqrt(static_cast<float>(columns)));
@@ -237,6 +305,7 @@ class MoeTrial : public Trial {
   Tensor& between_;
   Tensor& out_;
   std::vector<int32_t> ids_;
+  DeviceMemory scratch_;  // of the device
   RouteArgs route_;
   ExpertsUpArgs up_args_;
   ExpertsDownArgs down_args_;

@@ -262,9 +262,6 @@ def prove_generations(weft, quick, tiny):
 
     for case, expected in beside(expect, cases):
         got = weft.generate(case.model, case.prompts, "cuda", case.tokens, case.own + case.flags)
-        if isinstance(got, str) and REFUSED in got:
-            proof.refused.add(case.model.name)
-            continue
         if isinstance(got, str) or isinstance(expected, str):
             proof.settle(str(case), got if isinstance(got, str) else expected)
             continue

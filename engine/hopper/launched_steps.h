@@ -1,0 +1,57 @@
+// Decode steps of launched kernels (Prefill::step), for models and numbers of sequences that the
+// resident kernel does not take.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "arch/device.h"
+#include "arch/hopper/handle.h"
+#include "engine/hopper/prefill.h"
+
+namespace weft::hopper {
+
+class LaunchedSteps {
+ public:
+  /// Gets each token of a live row as it is drawn; false: draw no more for it.
+  using OnToken = std::function<bool(size_t row, int32_t token)>;
+  /// A row of a step, which feeds a sequence's cache.
+  struct Row {
+    int32_t token = 0;
+    int32_t position = 0;
+    int32_t sequence = 0;
+  };
+
+  /// `rows` of every step, so that a row's bits do not depend on how many are live. `prefill` and
+  /// `device` outlive it.
+  Status create(Prefill& prefill, Device& device, int64_t vocabulary, int64_t rows);
+  /// Runs up to `steps`, until no live row, of which there are the first `live`, wants more: each
+  /// next token is the one with the best logit. The others are stepped with them. rows: as many as
+  /// there are.
+  Status run(std::span<const Row> rows, size_t live, int64_t steps, const OnToken& on_token);
+  /// Copies a row's logits of the last step [vocabulary]; launches and returns.
+  Status copy_logits(size_t row, float* to);
+
+ private:
+  cudaStream_t stream() { return static_cast<cudaStream_t>(device_->stream().native); }
+  /// What a step reads of its rows, [rows_] each: tokens, positions, sequences.
+  int32_t* in(int64_t list) { return reinterpret_cast<int32_t*>(step_.data()) + list * rows_; }
+  int32_t* report(int64_t step) { return static_cast<int32_t*>(report_.get()) + step * rows_; }
+  Status launch_step(int64_t step);
+  /// Waits for a step's token of a row.
+  Result<int32_t> await(int64_t step, size_t row);
+
+  Prefill* prefill_ = nullptr;
+  Device* device_ = nullptr;
+  int64_t vocabulary_ = 0;
+  int64_t rows_ = 0;
+  DeviceMemory step_;
+  Handle<void*, cudaFreeHost> report_;  // i32 [steps of a run][rows_], mapped
+  int64_t reported_ = 0;                // steps that it has room for
+};
+
+}  // namespace weft::hopper

@@ -1,0 +1,485 @@
+// moe for a chunk's rows on sm_90a. Slots are sorted by expert, a block for each; then a block has
+// some columns of one expert's product, for tile after tile of the rows that drew it, which it
+// gathers. Blocks of experts that nobody drew leave at once. The second products lie by slot until
+// each row sums its own.
+#include <algorithm>
+#include <cmath>
+
+#include "arch/hopper/copy.cuh"
+#include "arch/hopper/dependent.cuh"
+#include "arch/hopper/launch.cuh"
+#include "arch/hopper/layout.h"
+#include "arch/hopper/resident.cuh"
+#include "base/divide.h"
+#include "ops/hopper_activation.cuh"
+#include "ops/hopper_f32.cuh"
+#include "ops/moe/hopper_prefill.h"
+
+namespace weft::hopper {
+namespace {
+
+constexpr int kRouteWarps = 4;
+constexpr int kSortThreads = 256;
+constexpr int kSumThreads = 256;
+
+// --- the draw ---
+
+/// Larger for what is chosen before: NaN before all numbers, of equal logits the lower expert. No
+/// key is 0.
+__device__ uint64_t draw_key(float logit, int expert) {
+  const uint32_t bits = __float_as_uint(logit + 0.0f);  // one zero
+  const uint32_t ordered = isnan(logit) ? ~0u : (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
+  return uint64_t{ordered} << 32 | ~static_cast<uint32_t>(expert);
+}
+__device__ uint64_t warp_max(uint64_t x) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    x = max(x, __shfl_xor_sync(~0u, x, lanes));
+  }
+  return x;
+}
+__device__ float sum_of_warp(float x) {
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    x += __shfl_xor_sync(~0u, x, lanes);
+  }
+  return x;
+}
+
+/// A warp a row.
+__global__ void __launch_bounds__(kRouteWarps * 32)
+    route_rows(const __grid_constant__ RouteArgs args, int64_t rows) {
+  begin_in_turn();
+  const int64_t row = int64_t{blockIdx.x} * kRouteWarps + threadIdx.x / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (row >= rows) {
+    return;
+  }
+  const float* logits = static_cast<const float*>(args.logits.data) + row * args.logits.stride;
+  const auto experts = static_cast<int>(args.experts);
+  const auto chosen = static_cast<int>(args.drawn.chosen);
+  // The best that is left, again and again: the last one's key divides the chosen from the others.
+  uint64_t least = ~uint64_t{0};
+  float largest = 0;
+  for (int s = 0; s < chosen; ++s) {
+    uint64_t best = 0;
+    for (int e = lane; e < experts; e += 32) {
+      const uint64_t key = draw_key(logits[e], e);
+      best = key < least || s == 0 ? max(best, key) : best;
+    }
+    least = warp_max(best);
+    largest = s == 0 ? logits[~static_cast<uint32_t>(least)] : largest;
+  }
+  const auto score = [&](float logit) {
+    return args.sigmoid ? 1 / (1 + expf(-logit)) : expf(logit - largest);
+  };
+  float sum = 0;
+  for (int e = lane; e < experts; e += 32) {
+    const float logit = logits[e];
+    sum += !args.renormalise || draw_key(logit, e) >= least ? score(logit) : 0.0f;
+  }
+  sum = args.sigmoid && !args.renormalise ? 1.0f : sum_of_warp(sum);
+  int64_t slot = row * args.drawn.stride;
+  for (int first = 0; first < experts; first += 32) {
+    const int e = first + lane;
+    const float logit = e < experts ? logits[e] : 0.0f;
+    const bool taken = e < experts && draw_key(logit, e) >= least;
+    const uint32_t all = __ballot_sync(~0u, taken);
+    if (taken) {
+      const int64_t at = slot + __popc(all & ((1u << lane) - 1));
+      args.drawn.ids[at] = e;
+      args.drawn.weights[at] = score(logit) / sum;
+    }
+    slot += __popc(all);
+  }
+}
+
+// --- the order ---
+
+/// The slots of an expert, in ascending order.
+struct OwnSlots {
+  const int32_t* slots;
+  int count;
+};
+__device__ OwnSlots slots_of(const PrefillDraw& drawn, int expert) {
+  const int begin = drawn.order[expert];
+  return {drawn.order + drawn.experts + 1 + begin, drawn.order[expert + 1] - begin};
+}
+
+/// A block an expert.
+__global__ void __launch_bounds__(kSortThreads)
+    sort_slots(const __grid_constant__ PrefillDraw drawn, int slots) {
+  begin_in_turn();
+  __shared__ int warp_counts[2][kSortThreads / 32];
+  const int expert = static_cast<int>(blockIdx.x);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int each = ceil_div(slots, kSortThreads);
+  const int first = min(slots, thread * each);
+  const int last = min(slots, first + each);
+  int lower = 0;
+  int own = 0;
+  for (int i = first; i < last; ++i) {
+    const int id = drawn.ids[i];
+    lower += id < expert ? 1 : 0;
+    own += id == expert ? 1 : 0;
+  }
+  int before = own;  // up to this thread's
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) {
+    const int other = __shfl_up_sync(~0u, before, lanes);
+    before += thread % 32 >= lanes ? other : 0;
+  }
+  const int lower_of_warp = __reduce_add_sync(~0u, lower);
+  if (thread % 32 == 31) {
+    warp_counts[0][thread / 32] = lower_of_warp;
+    warp_counts[1][thread / 32] = before;
+  }
+  __syncthreads();
+  int begin = 0;
+  int in_all = 0;
+  int at = before - own;
+  for (int w = 0; w < kSortThreads / 32; ++w) {
+    begin += warp_counts[0][w];
+    in_all += warp_counts[1][w];
+    at += w < thread / 32 ? warp_counts[1][w] : 0;
+  }
+  if (thread == 0) {
+    drawn.order[expert] = begin;
+    if (expert + 1 == drawn.experts) {
+      drawn.order[expert + 1] = begin + in_all;
+    }
+  }
+  int32_t* to = drawn.order + drawn.experts + 1 + begin + at;
+  for (int i = first; i < last; ++i) {
+    if (drawn.ids[i] == expert) {
+      *to++ = i;
+    }
+  }
+}
+
+// --- products ---
+
+/// The product of slots with their experts' weights: out[slot] = a[slot / per_row] * w, or the
+/// gated one of two.
+struct SlotsProduct {
+  ConstMatrix a;
+  PrefillDraw drawn;
+  int32_t per_row = 1;  ///< slots that share a row of a
+  ExpertMatrices w[2];  ///< gate and up, or one alone
+  int32_t n = 0, k = 0;
+  Activation activation = Activation::none;
+  Matrix out;
+};
+__device__ ConstMatrix of_expert(const ExpertMatrices& all, int expert) {
+  return {static_cast<const char*>(all.first.data) + expert * all.pitch, all.first.dtype,
+          all.first.stride};
+}
+
+/// A block of 4 warps: kRows slots at a time and kColumns columns of weights, of gate and up one
+/// half each.
+template <int kRowCount, bool kIsGated>
+struct SlotsTile {
+  static constexpr bool kGated = kIsGated;
+  static constexpr int kRows = kRowCount;
+  static constexpr int kColumns = kRows == 16 ? 64 : 128;
+  static constexpr int kOutColumns = kColumns / (kGated ? 2 : 1);
+  static constexpr int kStages = 4;
+  static constexpr int kDepth = 64;  ///< elements of k of a stage: a row is 128 bytes
+  static constexpr int kPieces = kDepth / 8;
+  static constexpr int kThreads = 128;
+  static constexpr int kWarpRows = kRows == 16 ? 1 : 2;  ///< warps along the rows
+  static constexpr int kWarpColumns = 4 / kWarpRows;
+  static constexpr int kRowTiles = kRows / 16 / kWarpRows;  ///< of 16, of a warp
+  static constexpr int kColumnTiles = kColumns / 8 / kWarpColumns;
+  static constexpr int kStageBytes = (kRows + kColumns) * kRowBytes;
+  static constexpr int kBytes = kStages * kStageBytes;
+
+  /// Where a row's 16 bytes are, so that those of eight rows lie in banks apart.
+  __device__ static int at(int row, int piece) {
+    return row * kRowBytes + ((piece ^ row % kPieces) * 16);
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(T::kThreads)
+    multiply_slots(const __grid_constant__ SlotsProduct args) {
+  begin_in_turn();
+  extern __shared__ __align__(1024) char memory[];
+  const int expert = static_cast<int>(blockIdx.y);
+  const OwnSlots own = slots_of(args.drawn, expert);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % 32;
+  const int warp_row = thread / 32 / T::kWarpColumns;
+  const int warp_column = thread / 32 % T::kWarpColumns;
+  const int first_column = static_cast<int>(blockIdx.x) * T::kOutColumns;
+  const int steps = ceil_div(args.k, T::kDepth);
+  // Which of the stage's rows of weights is the first of a warp's tile of columns.
+  const auto weight_row = [&](int tile) {
+    constexpr int kHalf = T::kColumnTiles / 2;
+    return T::kGated ? tile / kHalf * (T::kColumns / 2) + (warp_column * kHalf + tile % kHalf) * 8
+                     : (warp_column * T::kColumnTiles + tile) * 8;
+  };
+
+  for (int tile = static_cast<int>(blockIdx.z) * T::kRows; tile < own.count;
+       tile += static_cast<int>(gridDim.z) * T::kRows) {
+    // A thread copies pieces of the same column of all its rows.
+    constexpr int kRowStep = T::kThreads / T::kPieces;
+    const int piece = thread % T::kPieces;
+    const auto copy = [&](int step) {
+      if (step < steps) {
+        char* const stage = memory + step % T::kStages * T::kStageBytes;
+        const int at = step * T::kDepth + piece * 8;
+        const bool in_k = at < args.k;
+#pragma unroll
+        for (int i = 0; i < ceil_div(T::kRows, kRowStep); ++i) {
+          const int row = thread / T::kPieces + i * kRowStep;
+          const bool there = in_k && tile + row < own.count;
+          const int64_t from = there ? own.slots[tile + row] / args.per_row : 0;
+          copy_async_16(
+              stage + T::at(row, piece),
+              static_cast<const uint16_t*>(args.a.data) + from * args.a.stride + (there ? at : 0),
+              there);
+        }
+#pragma unroll
+        for (int i = 0; i < T::kColumns / kRowStep; ++i) {
+          const int row = thread / T::kPieces + i * kRowStep;
+          const int which = row / T::kOutColumns;
+          const int column = first_column + row % T::kOutColumns;
+          const bool there = in_k && column < args.n;
+          const ConstMatrix w = of_expert(args.w[which], expert);
+          copy_async_16(stage + T::kRows * kRowBytes + T::at(row, piece),
+                        static_cast<const uint16_t*>(w.data) + (there ? column * w.stride + at : 0),
+                        there);
+        }
+      }
+      commit_copies();
+    };
+    float sums[T::kRowTiles][T::kColumnTiles][4] = {};
+    __syncthreads();  // the tile before has been read
+    for (int step = 0; step < T::kStages - 1; ++step) {
+      copy(step);
+    }
+    for (int step = 0; step < steps; ++step) {
+      await_copies<T::kStages - 2>();
+      __syncthreads();
+      copy(step + T::kStages - 1);
+      const uint32_t rows = smem_address(memory + step % T::kStages * T::kStageBytes);
+      const uint32_t weights = rows + T::kRows * kRowBytes;
+#pragma unroll
+      for (int k = 0; k < T::kPieces; k += 2) {
+        uint4 a[T::kRowTiles];
+#pragma unroll
+        for (int i = 0; i < T::kRowTiles; ++i) {
+          const int row = (warp_row * T::kRowTiles + i) * 16 + lane % 16;
+          a[i] = load_matrices_x4(rows + T::at(row, k + lane / 16));
+        }
+#pragma unroll
+        for (int j = 0; j < T::kColumnTiles; j += 2) {
+          const int row = (lane / 16 == 0 ? weight_row(j) : weight_row(j + 1)) + lane % 8;
+          const uint4 b = load_matrices_x4(weights + T::at(row, k + lane / 8 % 2));
+#pragma unroll
+          for (int i = 0; i < T::kRowTiles; ++i) {
+            mma_bf16(sums[i][j], a[i], b.x, b.y);
+            mma_bf16(sums[i][j + 1], a[i], b.z, b.w);
+          }
+        }
+      }
+    }
+    await_copies<0>();
+
+#pragma unroll
+    for (int i = 0; i < T::kRowTiles; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = tile + (warp_row * T::kRowTiles + i) * 16 + half * 8 + lane / 4;
+        if (row >= own.count) {
+          continue;
+        }
+        const int64_t to = own.slots[row] * args.out.stride;
+        constexpr int kTiles = T::kColumnTiles / (T::kGated ? 2 : 1);
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) {
+          const int column = first_column + weight_row(j) + lane % 4 * 2;
+          if (column >= args.n) {
+            continue;
+          }
+          const float* sum = sums[i][j] + half * 2;
+          if constexpr (T::kGated) {
+            const float* up = sums[i][j + kTiles] + half * 2;
+            *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(args.out.data) + to + column) =
+                pack_bf16x2(activate_fast(args.activation, sum[0]) * up[0],
+                            activate_fast(args.activation, sum[1]) * up[1]);
+          } else {
+            *reinterpret_cast<float2*>(static_cast<float*>(args.out.data) + to + column) = {sum[0],
+                                                                                            sum[1]};
+          }
+        }
+      }
+    }
+  }
+}
+
+/// The same in f32, F32Tile::kColumns columns a block.
+template <class W, bool kGated>
+__global__ void __launch_bounds__(F32Tile::kThreads)
+    multiply_slots_f32(const __grid_constant__ SlotsProduct args) {
+  constexpr int kThreadColumns = F32Tile::kThreadColumns;
+  constexpr int kGroups = kGated ? 2 : 1;
+  const int expert = static_cast<int>(blockIdx.y);
+  const OwnSlots own = slots_of(args.drawn, expert);
+  const int64_t column = int64_t{blockIdx.x} * F32Tile::kColumns;
+  F32Group groups[kGroups];
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) {
+    groups[g] = {of_expert(args.w[g], expert), column};
+  }
+  for (int64_t tile = int64_t{blockIdx.z} * F32Tile::kRows; tile < own.count;
+       tile += int64_t{gridDim.z} * F32Tile::kRows) {
+    float sums[F32Tile::kThreadRows][kGroups * kThreadColumns];
+    __syncthreads();  // the tile before has been read
+    multiply_f32<W>(args.a, tile, own.count, groups, args.n, args.k, sums,
+                    [&](int64_t row) { return int64_t{own.slots[row] / args.per_row}; });
+    each_f32<kThreadColumns>(
+        tile, own.count, column, args.n, [&](int i, int j, int64_t r, int64_t c) {
+          float x = sums[i][j];
+          if constexpr (kGated) {
+            x = activate(args.activation, x) * sums[i][j + kThreadColumns];
+          }
+          static_cast<float*>(args.out.data)[own.slots[r] * args.out.stride + c] = x;
+        });
+  }
+}
+
+/// A block a row, four columns a thread at a time.
+__global__ void __launch_bounds__(kSumThreads)
+    sum_slots(const __grid_constant__ PrefillExpertsDown args) {
+  begin_in_turn();
+  const int64_t row = blockIdx.x;
+  const int64_t first = row * args.drawn.chosen;
+  float* const out = static_cast<float*>(args.out.data) + row * args.out.stride;
+  for (int64_t c = 4 * threadIdx.x; c < args.n; c += 4 * kSumThreads) {
+    float4 sum = args.accumulate ? read_x4(out + c) : float4{};
+    for (int64_t s = first; s < first + args.drawn.chosen; ++s) {
+      const float weight = args.alpha * args.drawn.weights[s];
+      const float4 x = read_x4(args.products + s * args.n + c);
+      sum = {fmaf(weight, x.x, sum.x), fmaf(weight, x.y, sum.y), fmaf(weight, x.z, sum.z),
+             fmaf(weight, x.w, sum.w)};
+    }
+    *reinterpret_cast<float4*>(out + c) = sum;
+  }
+}
+
+// --- launches ---
+
+/// Along z: enough for rows that are drawn unevenly, and not a block for each tile that an expert
+/// which all rows drew would have.
+int row_blocks(const PrefillDraw& drawn, int64_t rows, int tile) {
+  const int64_t mean = ceil_div(rows * drawn.chosen, drawn.experts);
+  return static_cast<int>(
+      std::min(ceil_div(rows, int64_t{tile}), 2 * ceil_div(mean, int64_t{tile})));
+}
+
+template <int kRows, bool kGated>
+Status launch_bf16(const SlotsProduct& args, int64_t rows, Stream stream) {
+  using Tile = SlotsTile<kRows, kGated>;
+  return launch_kernel(multiply_slots<Tile>,
+                       {.blocks = ceil_div(args.n, Tile::kOutColumns),
+                        .blocks_y = static_cast<int>(args.drawn.experts),
+                        .blocks_z = row_blocks(args.drawn, rows, kRows),
+                        .threads = Tile::kThreads,
+                        .shared_bytes = Tile::kBytes,
+                        .overlaps = true,
+                        .stream = static_cast<cudaStream_t>(stream.native)},
+                       args);
+}
+
+template <bool kGated>
+Status launch_product(const SlotsProduct& args, int64_t rows, Stream stream) {
+  const auto native = static_cast<cudaStream_t>(stream.native);
+  const auto experts = static_cast<int>(args.drawn.experts);
+  const auto slots = static_cast<int>(rows * args.drawn.chosen);
+  const bool overlaps = args.a.dtype == DType::bf16;
+  WEFT_TRY(launch_kernel(
+      sort_slots,
+      {.blocks = experts, .threads = kSortThreads, .overlaps = overlaps, .stream = native},
+      args.drawn, slots));
+  if (!overlaps) {
+    return with_weights(args.w[0].first.dtype, [&](auto w) {
+      return launch_kernel(multiply_slots_f32<decltype(w), kGated>,
+                           {.blocks = ceil_div(args.n, F32Tile::kColumns),
+                            .blocks_y = experts,
+                            .blocks_z = row_blocks(args.drawn, rows, F32Tile::kRows),
+                            .threads = F32Tile::kThreads,
+                            .stream = native},
+                           args);
+    });
+  }
+  // Tiles of few rows where an expert has few.
+  return slots <= 16 * experts ? launch_bf16<16, kGated>(args, rows, stream)
+                               : launch_bf16<64, kGated>(args, rows, stream);
+}
+
+std::string_view refuse(const ConstMatrix& a, const ExpertMatrices& w, int64_t n, int64_t k) {
+  if (a.dtype == DType::bf16 ? w.first.dtype != DType::bf16
+                             : a.dtype != DType::f32 || is_fp8(w.first.dtype)) {
+    return "rows must be f32 and weights no codes, or all bf16";
+  }
+  if (n % 8 != 0 || k % 8 != 0 || a.stride % 8 != 0 || w.first.stride % 8 != 0 ||
+      w.pitch % 16 != 0) {
+    return "n, k and strides must be multiples of 8";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view refuse_prefill_experts(const PrefillExpertsUp& args) {
+  if (args.out.dtype != args.a.dtype) {
+    return "the result must be as the rows are";
+  }
+  return args.out.stride % 2 != 0 ? "n, k and strides must be multiples of 8"
+                                  : refuse(args.a, args.gate, args.n, args.k);
+}
+std::string_view refuse_prefill_experts(const PrefillExpertsDown& args) {
+  return args.out.stride % 4 != 0 ? "n, k and strides must be multiples of 8"
+                                  : refuse(args.a, args.weight, args.n, args.k);
+}
+
+Status prefill_route(const RouteArgs& args, int64_t rows, Stream stream) {
+  return launch_kernel(route_rows,
+                       {.blocks = static_cast<int>(ceil_div(rows, int64_t{kRouteWarps})),
+                        .threads = kRouteWarps * 32,
+                        .overlaps = true,
+                        .stream = static_cast<cudaStream_t>(stream.native)},
+                       args, rows);
+}
+
+Status prefill_experts_up(const PrefillExpertsUp& args, int64_t rows, Stream stream) {
+  return launch_product<true>({.a = args.a,
+                               .drawn = args.drawn,
+                               .per_row = static_cast<int32_t>(args.drawn.chosen),
+                               .w = {args.gate, args.up},
+                               .n = static_cast<int32_t>(args.n),
+                               .k = static_cast<int32_t>(args.k),
+                               .activation = args.activation,
+                               .out = args.out},
+                              rows, stream);
+}
+
+Status prefill_experts_down(const PrefillExpertsDown& args, int64_t rows, Stream stream) {
+  WEFT_TRY(launch_product<false>({.a = args.a,
+                                  .drawn = args.drawn,
+                                  .w = {args.weight},
+                                  .n = static_cast<int32_t>(args.n),
+                                  .k = static_cast<int32_t>(args.k),
+                                  .out = {args.products, DType::f32, args.n}},
+                                 rows, stream));
+  return launch_kernel(sum_slots,
+                       {.blocks = static_cast<int>(rows),
+                        .threads = kSumThreads,
+                        .overlaps = args.a.dtype == DType::bf16,
+                        .stream = static_cast<cudaStream_t>(stream.native)},
+                       args);
+}
+
+}  // namespace weft::hopper
