@@ -50,6 +50,8 @@ class BatchRunner {
   virtual Status copy_page(int32_t from, int32_t to) = 0;
 
   virtual int64_t most_fed() const = 0;
+  /// How many rows' time feeding so many tokens takes: a few take as long as more would.
+  virtual int64_t rows_fed(int64_t tokens) const { return tokens; }
   virtual int64_t most_rows() const = 0;
 };
 

@@ -2,6 +2,7 @@
 // whose weights are read once for all rows of a step.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -30,6 +31,9 @@ class CpuBatchRunner : public BatchRunner {
   };
   /// Rows of a step: more would be computed by another kernel, with other bits (ops/linear/op.h).
   static constexpr int64_t kRows = 8;
+  /// Fewer rows of a prompt take as long as these: reading the weights, and waits between
+  /// operations.
+  static constexpr int64_t kLeastFed = 32;
 
   /// `config` and `weights` outlive the runner, which releases the weights that it has packed.
   /// Error (device): no memory.
@@ -40,6 +44,7 @@ class CpuBatchRunner : public BatchRunner {
   Result<std::span<float>> step(std::span<const StepRow> rows) override;
   Status copy_page(int32_t from, int32_t to) override;
   int64_t most_fed() const override { return most_fed_; }
+  int64_t rows_fed(int64_t tokens) const override { return std::max(kLeastFed, tokens); }
   int64_t most_rows() const override { return kRows; }
 
  private:

@@ -250,6 +250,7 @@ class OwningRunner : public BatchRunner {
   int64_t most_steps() const override { return runner_->most_steps(); }
   Status copy_page(int32_t from, int32_t to) override { return runner_->copy_page(from, to); }
   int64_t most_fed() const override { return runner_->most_fed(); }
+  int64_t rows_fed(int64_t tokens) const override { return runner_->rows_fed(tokens); }
   int64_t most_rows() const override { return runner_->most_rows(); }
 
  private:
@@ -517,8 +518,11 @@ Status Slots::Impl::feed_chunk(Sequence& sequence, int64_t chunk) {
   return {};
 }
 
-/// Feeds a chunk of the prompt that has waited longest. True: it did.
+/// Feeds what takes a chunk's time of the prompts that have waited longest: part of a long one, or
+/// several short ones, so that who comes with many begins with them. True: it did.
 Result<bool> Slots::Impl::prefill(bool others_wait) {
+  int64_t left = others_wait ? options_.prefill_chunk : runner_->most_fed();
+  bool fed = false;
   for (const auto& each : active_) {
     Sequence& sequence = *each;
     if (sequence.running()) {
@@ -526,12 +530,21 @@ Result<bool> Slots::Impl::prefill(bool others_wait) {
     }
     share(sequence);
     WEFT_TRY(copy_beginning(sequence));
-    if (!sequence.running()) {
-      WEFT_TRY(feed_chunk(sequence, others_wait ? options_.prefill_chunk : runner_->most_fed()));
-      return true;
+    if (sequence.running()) {
+      continue;
     }
+    // What is fed ends with a page, so that others find it, or with the prompt.
+    const int64_t chunk = left / kKvPage * kKvPage;
+    const int64_t next = std::min(sequence.to_feed() - sequence.fed, chunk);
+    if (fed && (chunk == 0 || runner_->rows_fed(next) > left)) {
+      break;
+    }
+    const int64_t before = sequence.fed;
+    WEFT_TRY(feed_chunk(sequence, chunk));
+    left -= runner_->rows_fed(sequence.fed - before);
+    fed = true;
   }
-  return false;
+  return fed;
 }
 
 // Steps.

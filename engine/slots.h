@@ -114,8 +114,9 @@ class Slots {
 
   using OnToken = std::function<void(const TokenEvent&)>;
   using OnEnd = std::function<void(const EndEvent&)>;
-  /// Admits who waits, feeds at most a chunk of one prompt, and steps every running sequence.
-  /// False: there is nothing to do. Error (device): the step failed; no further one can succeed.
+  /// Admits who waits, feeds prompts for as long as a chunk takes, and steps every running
+  /// sequence. False: there is nothing to do. Error (device): the step failed; no further one can
+  /// succeed.
   Result<bool> step(const OnToken& on_token, const OnEnd& on_end);
 
   SlotsStatus status() const;

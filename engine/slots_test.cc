@@ -292,6 +292,33 @@ TEST(Slots, AnswersAreTheEngines) {
   }
 }
 
+// The clock is steps: those of all who run take the same time.
+TEST(Slots, WhoComesTogetherEndsTogether) {
+  for (const size_t prompt : {7, 60, 200}) {
+    const auto slots = fake()({.slots = 64, .pages = 400, .share_prefixes = false});
+    RandomRequests random(3, 300);
+    for (int i = 0; i < 64; ++i) {
+      Request request{.prompt = random.tokens(static_cast<int64_t>(prompt)), .max_tokens = 32};
+      request.eos = Eos::ignore;
+      ASSERT_TRUE(slots->submit(std::move(request)).ok());
+    }
+    int64_t step = 0, first = 0, ended = 0;
+    const auto on_end = [&](const EndEvent&) {
+      first = first == 0 ? step : first;
+      ++ended;
+    };
+    bool more = true;
+    while (more) {
+      ++step;
+      more = slots->step([](const TokenEvent&) {}, on_end).value();
+    }
+    EXPECT_EQ(ended, 64);
+    // Long prompts are fed one after the other, and the first is not kept waiting for the last.
+    EXPECT_LE(static_cast<double>(step), (prompt < 64 ? 2.0 : 5.0) * static_cast<double>(first))
+        << "prompts of " << prompt;
+  }
+}
+
 TEST(Slots, WholePagesAreSharedAndABeginningCopied) {
   const auto slots = fake()({.slots = 2, .pages = 20});
   RandomRequests random(1, 400);

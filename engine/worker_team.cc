@@ -1,5 +1,9 @@
 #include "engine/worker_team.h"
 
+#include <sched.h>
+
+#include <chrono>
+
 #include "arch/cpu/threads.h"
 #include "base/check.h"
 
@@ -25,44 +29,76 @@ WorkerTeam::~WorkerTeam() {
   }
 }
 
+namespace {
+
+/// Looks at `is_so` for as long as the time between two steps of a model takes; true: it is so.
+/// Waking a thread that sleeps takes longer than much of a step.
+template <class Condition>
+bool spin_until(const Condition& is_so) {
+  constexpr auto kLimit = std::chrono::microseconds(200);
+  constexpr int kLooks = 64;
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  do {
+    for (int i = 0; i < kLooks; ++i) {
+      if (is_so()) {
+        return true;
+      }
+      __builtin_ia32_pause();
+    }
+    sched_yield();  // another thread may wait for this core
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+}  // namespace
+
 void WorkerTeam::run(const std::function<void(int)>& function) {
+  WEFT_CHECK(busy_ == 0);
+  function_ = &function;
+  busy_ = static_cast<int>(threads_.size());
+  bool wake = false;
   {
     const std::lock_guard lock(mutex_);
-    WEFT_CHECK(busy_ == 0);
-    function_ = &function;
-    busy_ = static_cast<int>(threads_.size());
     ++round_;
+    wake = parked_ > 0;
   }
-  start_.notify_all();
+  if (wake) {
+    start_.notify_all();
+  }
   // The caller belongs to the program around us: it is pinned only while it works here.
   const cpu::PinnedThread pinned(0);
   function(0);
+  const auto all_returned = [this] { return busy_ == 0; };
+  if (spin_until(all_returned)) {
+    return;
+  }
   std::unique_lock lock(mutex_);
-  done_.wait(lock, [this] { return busy_ == 0; });
+  waiting_ = true;
+  done_.wait(lock, all_returned);
+  waiting_ = false;
+}
+
+bool WorkerTeam::wait_for_round(uint64_t seen) {
+  const auto begins = [&] { return round_ != seen || quit_; };
+  if (!spin_until(begins)) {
+    std::unique_lock lock(mutex_);
+    ++parked_;
+    start_.wait(lock, begins);
+    --parked_;
+  }
+  return !quit_;
 }
 
 void WorkerTeam::work(int worker) {
   cpu::pin_thread(worker);
-  uint64_t seen = 0;
-  for (;;) {
-    const std::function<void(int)>* function = nullptr;
-    {
-      std::unique_lock lock(mutex_);
-      start_.wait(lock, [&] { return quit_ || round_ != seen; });
-      if (quit_) {
-        return;
-      }
-      seen = round_;
-      function = function_;
-    }
-    (*function)(worker);
-    bool last = false;
-    {
+  for (uint64_t seen = 0; wait_for_round(seen);) {
+    seen = round_;
+    (*function_)(worker);
+    if (--busy_ == 0) {
       const std::lock_guard lock(mutex_);
-      last = --busy_ == 0;
-    }
-    if (last) {
-      done_.notify_one();
+      if (waiting_) {
+        done_.notify_one();
+      }
     }
   }
 }

@@ -1,6 +1,7 @@
 // A fixed team of threads, each pinned to a core, that runs one function together, again and again.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -26,13 +27,19 @@ class WorkerTeam {
 
  private:
   void work(int worker);
+  /// Waits for the round after `seen`; false: the team ends.
+  bool wait_for_round(uint64_t seen);
 
+  const std::function<void(int)>* function_ = nullptr;
+  std::atomic<uint64_t> round_{0};
+  std::atomic<int> busy_{0};
+  std::atomic<bool> quit_{false};
+
+  // For who has waited long.
   std::mutex mutex_;
   std::condition_variable start_, done_;
-  const std::function<void(int)>* function_ = nullptr;
-  uint64_t round_ = 0;
-  int busy_ = 0;
-  bool quit_ = false;
+  int parked_ = 0;        // workers that wait on start_
+  bool waiting_ = false;  // run() waits on done_
   std::vector<std::thread> threads_;
 };
 

@@ -46,6 +46,7 @@ class HopperBatchRunner : public BatchRunner {
   Status run(std::span<const StepRow> rows, int64_t steps, const OnBest& on_best) override;
   Status copy_page(int32_t from, int32_t to) override;
   int64_t most_fed() const override { return options_.chunk; }
+  int64_t rows_fed(int64_t /*tokens*/) const override { return options_.chunk; }
   int64_t most_rows() const override { return options_.runner.sequences; }
   int64_t most_steps() const override { return kMostSteps; }
 

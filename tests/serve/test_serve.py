@@ -647,7 +647,12 @@ class Many(ServerTest):
         for thread in threads:
             thread.join()
         self.assertEqual([status for status, _ in answers], [200] * 64)
-        print(f"64 clients: {min(seconds):.2f} to {max(seconds):.2f} s", file=sys.stderr)
+        # All had to be let in before the first ended: then they share the steps, however busy the machine is.
+        lines = [json.loads(line) for line in self.server.said().splitlines() if line.startswith("{")]
+        taken = sorted(line["seconds"] for line in lines[:64])
+        print(f"64 clients: {taken[0]:.2f} to {taken[-1]:.2f} s, as they see it {min(seconds):.2f} to {max(seconds):.2f}",
+              file=sys.stderr)
+        self.assertLess(taken[-1], 2 * taken[0])
         for i in range(0, 64, 3):
             self.assertEqual(answers[i][1]["choices"], self.complete(**bodies[i])["choices"])
 
