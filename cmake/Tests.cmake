@@ -98,17 +98,18 @@ if(TARGET weft_command)
     Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/cli/test_cli.py $<TARGET_FILE:weft_command>)
 endif()
 
-# The server as its clients meet it; with the official client, skipped where `scripts/setup clients` was
-# not run.
+# The server as its clients meet it. What needs packages that are not here is skipped in words (`scripts/setup
+# clients`, `browser`).
 if(TARGET weft_command)
-  add_test(NAME serve_http
-    COMMAND Python3::Interpreter -B ${PROJECT_SOURCE_DIR}/tests/serve/test_serve.py $<TARGET_FILE:weft_command>)
-  set_tests_properties(serve_http PROPERTIES LABELS quick RUN_SERIAL ON)
-  add_test(NAME serve_clients
-    COMMAND bash ${PROJECT_SOURCE_DIR}/tests/serve/clients.sh $<TARGET_FILE:weft_command>)
-  add_test(NAME serve_replicas
-    COMMAND Python3::Interpreter -B ${PROJECT_SOURCE_DIR}/tests/serve/test_replicas.py $<TARGET_FILE:weft_command>)
-  set_tests_properties(serve_clients serve_replicas PROPERTIES LABELS clients SKIP_RETURN_CODE 77 RUN_SERIAL ON)
+  function(weft_add_serve_test name labels)
+    add_test(NAME ${name} COMMAND ${ARGN} $<TARGET_FILE:weft_command>)
+    set_tests_properties(${name} PROPERTIES LABELS "${labels}" SKIP_RETURN_CODE 77 RUN_SERIAL ON)
+  endfunction()
+  set(serve_tests ${PROJECT_SOURCE_DIR}/tests/serve)
+  weft_add_serve_test(serve_http quick Python3::Interpreter -B ${serve_tests}/test_serve.py)
+  weft_add_serve_test(serve_replicas clients Python3::Interpreter -B ${serve_tests}/test_replicas.py)
+  weft_add_serve_test(serve_clients clients bash ${serve_tests}/with_packages.sh clients test_clients.py)
+  weft_add_serve_test(serve_page browser Python3::Interpreter -B ${serve_tests}/test_page.py)
 endif()
 
 # And on whole processors of the past.

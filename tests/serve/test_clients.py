@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The server as the official Python client of OpenAI's protocol meets it.
 
-    test_clients.py WEFT     (the command's path; run by clients.sh)
+    test_clients.py WEFT     (the command's path; run by with_packages.sh)
 """
 
 import json
