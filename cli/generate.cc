@@ -222,6 +222,7 @@ Result<int> generate(const GenerateFlags& flags) {
     stats["prefill_seconds"] = prefill;
     stats["first_token_seconds"] = first_token;
     stats["decode_seconds_per_token"] = decode;
+    stats["decode_seconds"] = steps;
     stats["workers"] = engine->workers();
     stats["weights"] = name_of_weights(*engine);
     if (const auto time = engine->compressed_time()) {

@@ -2,6 +2,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -605,6 +606,7 @@ Result<int> Server::run(const std::function<Result<ServedModel>()>& load) {
   http_->on_signal([this] { on_signal(); });
   http_->after(kSilence, [this] { reassure(); });
   std::thread io([this] {
+    pthread_setname_np(pthread_self(), "weft-http");  // as top -H and bench/serve_latency.py see it
     http_->run();
     stopped_ = true;
     wake_engine();

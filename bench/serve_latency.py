@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""What HTTP adds to each token and to the first one, against the engine in process: by turns, in one run.
+
+    python3 bench/serve_latency.py [--weft build/release/weft] [--model models/weft-code] [--threads N]
+        [--rounds 5] [--tokens 400] [--json FILE]
+
+A round is `weft generate` and then one client that streams the same tokens from `weft serve`: a socket and a loop that
+notes when bytes come. Of the times between tokens the median and the 99th percentile of each round are taken, and
+of each the least of all rounds, which others' work on the machine has disturbed least; `added` is the
+difference. First tokens are of prompts of 512 tokens, fresh in every round, that a chat template puts together; in
+process the time is that of prefill alone. `io` is the processor's time that the server spent a token on threads that
+do not step the engine. On a machine whose cores are all taken by --threads, the client and the server's thread for
+HTTP take theirs from the engine: leave two.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests/serve"))
+from server import MODEL, ROOT, Server  # noqa: E402
+
+PROMPT = "def fibonacci(n):\n"
+
+
+def quantiles(seconds):
+    ordered = sorted(seconds)
+    return {"p50": statistics.median(ordered), "p99": ordered[min(len(ordered) - 1, round(0.99 * (len(ordered) - 1)))]}
+
+
+def in_process(options, prompt, tokens):
+    command = [options.weft, "generate", "--model", options.model, "--max-tokens", str(tokens), "--stats-json", "-"]
+    command += ["--threads", str(options.threads)] if options.threads else []
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(prompt)
+        file.flush()
+        run = subprocess.run([*command, "--prompt-file", file.name], capture_output=True, check=True)
+    return json.loads(run.stdout)
+
+
+def stream(server, path, body):
+    """Seconds from the request's last byte to each of its tokens' events."""
+    text = json.dumps({**body, "stream": True, "temperature": 0}).encode()
+    with server.socket() as connection:
+        times, held = [], b""
+        start = time.perf_counter()
+        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
+        while b"[DONE]" not in held:
+            held = connection.recv(65536)
+            now = time.perf_counter() - start
+            assert held, "the server closed the connection"
+            times += [now] * held.count(b'"finish_reason":null')
+    return times
+
+
+def other_threads(server):
+    """Seconds that threads other than the one that steps the engine, and its workers, have run."""
+    seconds = 0
+    for task in pathlib.Path(f"/proc/{server.process.pid}/task").iterdir():
+        if (task / "comm").read_text().startswith("weft-http"):
+            seconds += int((task / "schedstat").read_text().split()[0]) / 1e9
+    return seconds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--weft", default=str(ROOT / "build/release/weft"))
+    parser.add_argument("--model", default=str(MODEL))
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=400)
+    parser.add_argument("--json", help="also write the figures to this file")
+    options = parser.parse_args()
+
+    rng = random.Random(1)
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
+        template.write("{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}")
+        template.flush()
+        arguments = ["--threads", str(options.threads)] if options.threads else []
+        server = Server(options.weft, "--chat-template", template.name, "--no-log", *arguments, model=options.model)
+        words = [server.ask("/detokenize", {"tokens": [rng.randrange(400, 8000)]})[1]["prompt"] for _ in range(300)]
+        rounds = {name: [] for name in ("generate", "http", "generate_first", "http_first", "io")}
+        for _ in range(options.rounds):
+            alone = in_process(options, PROMPT, options.tokens)
+            rounds["generate"].append(quantiles(alone["decode_seconds"]))
+            before = other_threads(server)
+            times = stream(server, "/v1/completions", {"prompt": PROMPT, "max_tokens": options.tokens})
+            rounds["io"].append((other_threads(server) - before) / len(times))
+            rounds["http"].append(quantiles([b - a for a, b in zip(times, times[1:])]))
+            text, ids = "", []
+            while len(ids) < 512:
+                text += rng.choice(words)
+                ids = server.ask("/tokenize", {"prompt": text})[1]["tokens"]
+            rounds["generate_first"].append(in_process(options, text, 1)["prefill_seconds"])
+            chat = {"messages": [{"role": "user", "content": text}], "max_tokens": 1}
+            rounds["http_first"].append(stream(server, "/v1/chat/completions", chat)[-1])
+        assert server.stop() == 0, server.said()
+
+    least = {f"{name}_{q}": min(each[q] for each in rounds[name]) for name in ("generate", "http") for q in ("p50", "p99")}
+    first = {name: min(rounds[name]) for name in ("generate_first", "http_first")}
+    figures = {
+        "date": datetime.date.today().isoformat(), "model": pathlib.Path(options.model).name,
+        "threads": options.threads or len(os.sched_getaffinity(0)), "rounds": options.rounds, "tokens": options.tokens,
+        "seconds": least | first | {"io": min(rounds["io"])},
+        "added_seconds": {q: least[f"http_{q}"] - least[f"generate_{q}"] for q in ("p50", "p99")}
+        | {"first": first["http_first"] - first["generate_first"]},
+        "all_rounds": rounds,
+    }
+    us = {name: f"{1e6 * value:.0f} us" for name, value in (figures["seconds"] | figures["added_seconds"]).items()}
+    print(f"between tokens: generate {us['generate_p50']} (p99 {us['generate_p99']}), HTTP {us['http_p50']} "
+          f"({us['http_p99']}): {us['p50']} ({us['p99']}) added")
+    print(f"first of 512 tokens: generate {us['generate_first']}, HTTP {us['http_first']}: {us['first']} added")
+    print(f"the server's HTTP threads ran {us['io']} a token")
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
