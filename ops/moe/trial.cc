@@ -51,7 +51,8 @@ constexpr int64_t kGap = 8;
 class MoeTrial : public PrefillTrial {
  public:
   MoeTrial(const Case& c, Random& random)
-      : logits_(input("logits", c.rows, c.experts, DType::f32, random, 2, kGap)),
+      : PrefillTrial(false),
+        logits_(input("logits", c.rows, c.experts, DType::f32, random, 2, kGap)),
         a_(input("a", c.rows, c.hidden, c.a, random, 1, kGap)),
         gate_(weights("gate", c.experts * c.n, c.hidden, c.w, random)),
         up_(weights("up", c.experts * c.n, c.hidden, c.w, random)),
@@ -139,7 +140,7 @@ class MoeTrial : public PrefillTrial {
   }
 
  protected:
-  std::string_view refuse() const override {
+  std::string_view refuse(Arch /*arch*/) const override {
     if constexpr (built::kCuda) {
       const std::string_view why = hopper::refuse_prefill_experts(up_on(Side::host));
       return why.empty() ? hopper::refuse_prefill_experts(down_on(Side::host)) : why;
@@ -147,7 +148,7 @@ class MoeTrial : public PrefillTrial {
     return {};
   }
 
-  Status launch_rows(Stream stream) override {
+  Status launch_rows(Arch /*arch*/, Stream stream) override {
     if constexpr (built::kCuda) {
       if (scratch_.data() == nullptr) {
         WEFT_ASSIGN(scratch_, device().allocate(static_cast<size_t>(
