@@ -153,6 +153,17 @@ TEST(ChatTemplate, BoundsAreKept) {
   }
   EXPECT_EQ(rendered("{% set ns = namespace() %}{% set ns.me = [ns] %}{{ ns.me }}"),
             "[<Namespace>]");
+  EXPECT_EQ(rendered("{% set ns = namespace() %}{% for i in [1, 2] %}{% set ns.f = loop.changed %}"
+                     "{% set _ = loop.changed(loop) %}{% endfor %}{{ ns.f(1) }}"),
+            "True");
+  EXPECT_EQ(rendered("{% set ns = namespace(x='a') %}{% for j in range(3) %}{% for i in "
+                     "range(100000) %}{% set ns.x = [ns.x.count] %}{% endfor %}{% endfor %}done"),
+            "done");
+  EXPECT_EQ(
+      rendered("{% macro f() %}{% macro g() %}{% set ns.f = f %}{% endmacro %}{% set ns.f = g "
+               "%}{% endmacro %}{% set ns = namespace(f=f) %}{% for i in range(100000) %}{{ "
+               "ns.f() }}{% endfor %}done"),
+      "done");
   std::string deep;
   for (int i = 0; i < 100000; ++i) {
     deep += "(";

@@ -111,6 +111,7 @@ class Namespace : public Object {
   std::string text() const override {
     return "<Namespace>";  // it may hold itself
   }
+  void release() override { members_ = Dict(); }
 
  private:
   Dict members_;
@@ -125,6 +126,7 @@ class Macro : public Object {
   std::optional<Value> attribute(std::string_view name) override {
     return name == "name" ? std::optional<Value>(Value::string(statement_.text)) : std::nullopt;
   }
+  void release() override { scope_.reset(); }
 
  private:
   friend class Evaluator;
@@ -193,11 +195,15 @@ class Loop : public Object {
     return evaluator_.text(std::move(text));
   }
   void next() { ++index_; }
+  void release() override {
+    items_.clear();
+    last_ = Value();
+  }
 
  private:
   Evaluator& evaluator_;
   const Statement& statement_;
-  const List items_;
+  List items_;
   int depth_;
   size_t index_ = 0;
   Value last_;
@@ -235,11 +241,8 @@ Evaluator::Evaluator(const Limits& limits, std::time_t now)
   add_globals();
 }
 
-// A macro stands in the scope that it refers to.
 Evaluator::~Evaluator() {
-  for (const auto& macro : macros_) {
-    macro->scope_.reset();
-  }
+  std::for_each(objects_.rbegin(), objects_.rend(), [](const auto& object) { object->release(); });
 }
 
 std::string Evaluator::render(const Body& body,
@@ -322,9 +325,8 @@ Evaluator::Flow Evaluator::execute(const Statement& statement) {
       assign(*expressions[0], captured_and_filtered(expressions[1].get(), statement.bodies[0]));
       break;
     case SKind::macro: {
-      const auto macro = std::make_shared<Macro>(*this, statement, scope_);
-      macros_.push_back(macro);
-      scope_->set(statement.text, Value::object(macro));
+      scope_->set(statement.text,
+                  Value::object(keep(std::make_shared<Macro>(*this, statement, scope_))));
       break;
     }
     case SKind::call:
@@ -377,7 +379,7 @@ Evaluator::Flow Evaluator::loop(const Statement& statement, const Value& over, i
     }
     items = std::move(kept);
   }
-  const auto state = std::make_shared<Loop>(*this, statement, items, depth);
+  const auto state = keep(std::make_shared<Loop>(*this, statement, items, depth));
   bool any = false;
   for (const Value& item : items) {
     any = true;
@@ -453,8 +455,7 @@ Value Evaluator::captured_and_filtered(const Expression* filters, const Body& bo
 void Evaluator::call_block(const Statement& statement) {
   const Expression& expression = *statement.expressions[0];
   Arguments given = arguments(expression);
-  const auto caller = std::make_shared<Macro>(*this, statement, scope_);
-  macros_.push_back(caller);
+  const auto caller = keep(std::make_shared<Macro>(*this, statement, scope_));
   given.named.emplace_back("caller", Value::object(caller));
   const Value function = evaluate(*expression.operands[0]);
   print(to_text(call(function, given)));
@@ -901,7 +902,7 @@ void Evaluator::add_globals() {
                                            : to_text(given.positional[0])};
   });
   add("namespace", [this](Arguments& given) {
-    const auto space = std::make_shared<Namespace>();
+    const auto space = keep(std::make_shared<Namespace>());
     for (const Value& from : given.positional) {
       if (!from.is_dict()) {
         throw Failure{"namespace() takes dicts and named values"};

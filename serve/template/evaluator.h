@@ -16,7 +16,7 @@ namespace weft::jinja {
 
 /// What one rendering may take. A template is a stranger's program.
 struct Limits {
-  int64_t steps = 20'000'000;   ///< expressions, statements and elements gone through
+  int64_t steps = 5'000'000;    ///< expressions, statements and elements gone through
   int64_t bytes = 256ll << 20;  ///< of all texts and lists made on the way
   int64_t output = 64ll << 20;  ///< bytes
   int depth = 600;              ///< of evaluation: macros that call themselves, too
@@ -48,6 +48,15 @@ class Evaluator {
   void charge(const Arguments& given);
   /// A text that was made here.
   Value text(std::string value);
+  /// An object that holds values. It lives as long as this does, and is released then, youngest
+  /// first: objects that hold one another in a ring go, and a long chain of them does not go by
+  /// recursion.
+  template <class T>
+  std::shared_ptr<T> keep(std::shared_ptr<T> object) {
+    charge(sizeof(T));
+    objects_.push_back(object);
+    return object;
+  }
   /// The elements of a value, as a loop goes through them: a copy of the pointers. Fails for what
   /// has none.
   List elements(const Value& of);
@@ -91,7 +100,7 @@ class Evaluator {
   int line_ = 0;  ///< of the template, where it is at
   std::string* out_ = nullptr;
   std::shared_ptr<Scope> scope_;
-  std::vector<std::shared_ptr<class Macro>> macros_;
+  std::vector<std::shared_ptr<Object>> objects_;
 };
 
 /// Arguments by the names of their parameters, as Python binds them.

@@ -469,10 +469,10 @@ std::optional<Value> method(Evaluator& evaluator, const Value& of, std::string_v
   if (found == methods.end()) {
     return std::nullopt;
   }
-  return Value::object(
+  return Value::object(evaluator.keep(
       std::make_shared<Function>([&evaluator, of, body = found->second](Arguments& given) {
         return body(evaluator, of, given);
-      }));
+      })));
 }
 
 }  // namespace weft::jinja

@@ -139,6 +139,8 @@ class Object {
   virtual bool callable() const { return false; }
   virtual Value call(Arguments&) { throw Failure{"this object cannot be called"}; }
   virtual std::string text() const { return "<object>"; }
+  /// Lets go of all values it holds, of which one may hold it. Nothing else is asked of it then.
+  virtual void release() {}
 };
 
 /// A function of the host.
@@ -147,6 +149,7 @@ class Function : public Object {
   explicit Function(std::function<Value(Arguments&)> body) : body_(std::move(body)) {}
   bool callable() const override { return true; }
   Value call(Arguments& arguments) override { return body_(arguments); }
+  void release() override { body_ = nullptr; }
 
  private:
   std::function<Value(Arguments&)> body_;
