@@ -9,7 +9,8 @@ namespace weft {
 struct RowPlaces {
   const int32_t* positions = nullptr;
   const int32_t* sequences = nullptr;
-  int64_t sequence_stride = 0;  ///< elements of a cache from one sequence's to the next one's
+  int64_t sequence_stride = 0;   ///< elements of a cache from one sequence's to the next one's
+  int64_t frequency_stride = 0;  ///< of RoPE's inverse frequencies likewise; 0: all have the same
 };
 
 }  // namespace weft

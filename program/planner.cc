@@ -71,9 +71,10 @@ void StepPlanner::make_buffers() {
   const bool norms_outputs = config.norm_placement != NormPlacement::before;
   program.tokens = weaver_.buffer("tokens", Space::state, Element::i32, rows, 1);
   program.positions = weaver_.buffer("positions", Space::state, Element::i32, rows, 1);
+  // [sequences][ropes]: LongRoPE's are chosen by each sequence's length.
   program.inverse_frequencies =
       weaver_.buffer("inverse_frequencies", Space::constant, Element::f32,
-                     std::ssize(weaver_.ropes()), weaver_.ropes().front().dim / 2);
+                     one * std::ssize(weaver_.ropes()), weaver_.ropes().front().dim / 2);
   attention_->make_angle_buffers();
   residual_ = std::make_unique<Residual>(weaver_);
   int64_t dense = 0;  // the first layer without experts

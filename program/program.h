@@ -75,7 +75,7 @@ struct EmbedOp {
 
 struct RopeAnglesOp {
   BufferId positions = kNone, inverse_frequencies = kNone, cosines = kNone, sines = kNone;
-  int64_t rope = 0;  ///< the row of inverse_frequencies: which of the model's ropes()
+  int64_t rope = 0;  ///< the row of a sequence's inverse_frequencies: which of the model's ropes()
   int64_t half = 0;
   float scale = 1;
 };

@@ -196,6 +196,29 @@ TEST_P(HopperDecode, WeightsHeldOnceAreTheSame) {
   }
 }
 
+/// Each sequence has the factors of its own length, and comes to the longer ones by itself.
+/// f32: by launched steps.
+class HopperLongRope : public HopperModels {};
+TEST_P(HopperLongRope, IsEachSequencesOwn) {
+  const auto pair = make(GetParam(), {.context = 90, .sequences = 3});
+  ASSERT_TRUE(pair);
+  ASSERT_EQ(pair->cpu->config().rope_scaling.original_context, 64);
+  std::vector<Engine::Prompt> prompts;
+  for (const int64_t length : {60, 7, 70}) {
+    prompts.push_back(prompt(length, pair->cpu->config().vocabulary));
+  }
+  const auto got = pair->gpu->generate_batch(prompts, {}, 8, {}, Eos::ignore);
+  ASSERT_TRUE(got.ok()) << got.error().message;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    SCOPED_TRACE(std::to_string(prompts[i].size()) + " tokens");
+    const auto expected = pair->cpu->generate(prompts[i], {}, 8, {}, Eos::ignore);
+    EXPECT_EQ((*got)[i].tokens, expected->tokens);
+    EXPECT_LE(
+        relative_difference(pair->gpu->last_logits(static_cast<int>(i)), pair->cpu->last_logits()),
+        kTolerance);
+  }
+}
+
 TEST_P(HopperDecode, SampledTokensAreTheCpus) {
   const auto pair = make(GetParam(), {});
   ASSERT_TRUE(pair);
@@ -221,6 +244,8 @@ TEST_P(HopperDecode, EndsWhereItIsToldAndWhereTheContextIsFull) {
   compare(*pair, ids, 4);  // as if nothing had been
 }
 
+INSTANTIATE_TEST_SUITE_P(Slow, HopperLongRope,
+                         testing::Values("phi3-longrope-bf16", "phi3-longrope-f32"), test_name);
 INSTANTIATE_TEST_SUITE_P(Some, HopperDecode,
                          testing::Values("llama-bf16", "qwen3-bf16", "llama-fp8-block",
                                          "olmoe-bf16"),

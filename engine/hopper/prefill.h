@@ -31,7 +31,8 @@ struct PrefillPlaces {
   /// Null, or what brings a layer's products' weights, or the head's (kHeadStage), to their places,
   /// and the next layer's meanwhile (WeightStages::bring).
   std::function<Status(int64_t stage, std::optional<int64_t> next)> bring;
-  const float* inverse_frequencies = nullptr;  ///< [ropes()][rotary_dim / 2]
+  const float* inverse_frequencies = nullptr;  ///< of a sequence: [ropes()][rotary_dim / 2]
+  int64_t frequency_stride = 0;  ///< elements to the next sequence's; 0: all have the same
 };
 
 inline constexpr int64_t kMostStepRows = 64;

@@ -205,8 +205,10 @@ class Prefill::Launcher {
     return prefill_embed(args, span_.rows, stream_);
   }
   Status operator()(const RopeAnglesOp& op) const {
+    const PrefillPlaces& places = p_.places_;
     return prefill_rope_angles(
-        {.inverse_frequencies = p_.places_.inverse_frequencies + op.rope * op.half,
+        {.inverse_frequencies = places.inverse_frequencies +
+                                span_.sequence * places.frequency_stride + op.rope * op.half,
          .half = op.half,
          .cosines = f32(op.cosines),
          .sines = f32(op.sines),
@@ -399,6 +401,7 @@ Status Prefill::step(const int32_t* tokens, const RowPlaces& places, int64_t row
   }
   RowPlaces own = places;
   own.sequence_stride = config_.kv_heads * capacity_ * config_.head_dim;
+  own.frequency_stride = places_.frequency_stride;
   WEFT_TRY(launch(*step_, {tokens, 0, rows, 0, own}));
   const size_t head = step_->program.operations.size() - 1;
   const LinearArgs args = linear_args(*step_, head);

@@ -129,12 +129,11 @@ class HopperRunner : public Runner, public Subject, public Rows {
   Status load_weights();
   /// Brings a stage's weights (Arena::stages) to their places.
   Status load_stage(int64_t stage);
-  /// Makes the frequencies of RoPE for a sequence of `length` tokens: only LongRoPE's differ, and
-  /// sequences that are decoded at once have those of the longest.
-  Status set_frequencies(int64_t length);
-  /// LongRoPE has other frequencies from one length on: when a sequence comes to it, all tokens so
-  /// far are fed anew.
-  Status lengthen(int64_t length);
+  /// Makes the frequencies of RoPE by the sequences' lengths: only LongRoPE's differ.
+  Status set_frequencies();
+  /// LongRoPE has other frequencies from one length on: when a sequence comes to it, all its tokens
+  /// so far are fed anew.
+  Status lengthen(int sequence);
   /// What the resident kernel has besides.
   Status make_decode();
   /// Memory for what is known of the sequences.
@@ -155,6 +154,7 @@ class HopperRunner : public Runner, public Subject, public Rows {
   /// What is known of a sequence.
   struct Sequence {
     int64_t position = 0;  ///< of its next step; see Launch::position
+    int64_t length = 1;    ///< that its frequencies are for
     bool logits_valid = false;
     // Where steps are launched:
     std::vector<int32_t> tokens = {};  ///< so far
@@ -202,7 +202,6 @@ class HopperRunner : public Runner, public Subject, public Rows {
   SideStream side_;
   std::vector<float> logits_;
   std::vector<Sequence> sequences_;
-  int64_t length_ = 0;      // of a sequence that the frequencies are for
   uint32_t ended_ = 0;      // sequences that draw no more, a bit each
   uint32_t next_tag_ = 1;   // of the next launch's first write
   uint32_t next_draw_ = 1;  // of its first step
@@ -303,8 +302,7 @@ Status HopperRunner::lower_program() {
 
 Status HopperRunner::load_weights() {
   WEFT_ASSIGN(launch_.arena, allocate(arena_.bytes, "weights and caches"));
-  WEFT_TRY(load_stage(kKept));
-  return set_frequencies(1);
+  return load_stage(kKept);
 }
 
 Status HopperRunner::load_stage(int64_t stage) {
@@ -316,33 +314,33 @@ Status HopperRunner::load_stage(int64_t stage) {
                      *device_);
 }
 
-Status HopperRunner::set_frequencies(int64_t length) {
+Status HopperRunner::set_frequencies() {
   std::vector<float> frequencies;
-  for (const RopeSpec& rope : ropes(config_)) {
-    const std::vector<float> one = inverse_frequencies(rope, length);
-    frequencies.insert(frequencies.end(), one.begin(), one.end());
+  for (const Sequence& sequence : sequences_) {
+    for (const RopeSpec& rope : ropes(config_)) {
+      const std::vector<float> one = inverse_frequencies(rope, sequence.length);
+      frequencies.insert(frequencies.end(), one.begin(), one.end());
+    }
   }
-  length_ = length;
   return device_->upload(
       launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)],
       frequencies.data(), frequencies.size() * sizeof(float));
 }
 
-Status HopperRunner::lengthen(int64_t length) {
+Status HopperRunner::lengthen(int sequence) {
+  Sequence& own = at(sequence);
+  own.length = own.position + 1;
   if (prefill_ == nullptr) {
     return usage_error(fmt::format(
         "{} tokens are more than {} was trained with at first, and prompts are fed token by token: "
         "use --device cpu",
-        length, config_.name));
+        own.length, config_.name));
   }
-  WEFT_TRY(set_frequencies(length));
-  for (int i = 0; i < options_.sequences; ++i) {
-    if (refusal_) {
-      WEFT_TRY(device_->upload(tokens_of(i), at(i).tokens.data(), at(i).tokens.size() * 4));
-    }
-    WEFT_TRY(prefill_->feed(tokens_of(i), 0, at(i).position, i));
+  WEFT_TRY(set_frequencies());
+  if (refusal_) {
+    WEFT_TRY(device_->upload(tokens_of(sequence), own.tokens.data(), own.tokens.size() * 4));
   }
-  return {};
+  return prefill_->feed(tokens_of(sequence), 0, own.position, sequence);
 }
 
 Status HopperRunner::make_decode() {
@@ -417,7 +415,7 @@ Status HopperRunner::make_sequences() {
   WEFT_TRY(place(launch_.seen, sequences * seen_words() * 4, "tokens"));
   logits_.resize(static_cast<size_t>(config_.vocabulary));
   sequences_.resize(static_cast<size_t>(sequences));
-  return {};
+  return set_frequencies();
 }
 
 Status HopperRunner::upload_codes() {
@@ -480,6 +478,8 @@ Status HopperRunner::make_prefill() {
   places.scale_places = arena_.scales;
   places.inverse_frequencies = reinterpret_cast<const float*>(
       launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)]);
+  const Buffer& frequencies = program_.buffers[static_cast<size_t>(program_.inverse_frequencies)];
+  places.frequency_stride = frequencies.rows * frequencies.columns / options_.sequences;
   if (stages_ != nullptr) {
     places.bring = [this](int64_t stage, std::optional<int64_t> next) {
       return stages_->bring(stage, next);
@@ -510,7 +510,8 @@ Status HopperRunner::forget(std::span<const Tokens> ids) {
   ended_ = 0;
   for (size_t i = 0; i < sequences_.size(); ++i) {
     const Tokens own = i < ids.size() ? ids[i] : Tokens{};
-    sequences_[i] = {.tokens = {own.begin(), own.end()}};
+    sequences_[i] = {.length = std::max<int64_t>(1, std::ssize(own)),
+                     .tokens = {own.begin(), own.end()}};
     std::vector<uint32_t> seen(static_cast<size_t>(seen_words()));
     for (const int32_t id : own) {
       seen[static_cast<size_t>(id / 32)] |= 1u << (id % 32);
@@ -519,11 +520,7 @@ Status HopperRunner::forget(std::span<const Tokens> ids) {
                              seen.size() * 4));
     WEFT_TRY(device_->upload(tokens_of(static_cast<int>(i)), own.data(), own.size_bytes()));
   }
-  size_t longest = 1;
-  for (const Tokens own : ids) {
-    longest = std::max(longest, own.size());
-  }
-  return set_frequencies(static_cast<int64_t>(longest));
+  return set_frequencies();
 }
 
 Status HopperRunner::run_launched(int64_t steps, const OnToken& on_token) {
@@ -746,14 +743,18 @@ Status HopperRunner::decode(int64_t steps, Tokens ends, const OnToken& on_token)
   }
   const int64_t original = scaling.original_context;
   while (steps > 0 && ended_ != all_sequences()) {
-    int64_t position = 0;
-    for (const Sequence& sequence : sequences_) {
-      position = std::max(position, sequence.position);
+    int64_t now = steps;
+    for (int i = 0; i < options_.sequences; ++i) {
+      if ((ended_ >> i & 1) != 0) {
+        continue;
+      }
+      if (at(i).position >= original && at(i).length <= original) {
+        WEFT_TRY(lengthen(i));
+      }
+      if (at(i).position < original) {
+        now = std::min(now, original - at(i).position);
+      }
     }
-    if (length_ <= original && position >= original) {
-      WEFT_TRY(lengthen(position + 1));
-    }
-    const int64_t now = position < original ? std::min(steps, original - position) : steps;
     WEFT_TRY(run(now, 0, ends, on_token));
     steps -= now;
   }

@@ -42,7 +42,7 @@ struct Splits {
 inline constexpr int kMostRopes = 2;
 
 struct BeginStepCode {
-  Place inverse_frequencies = kNowhere;  ///< f32 [ModelShape::ropes, ModelShape::rope_half]
+  Place inverse_frequencies = kNowhere;  ///< f32 [sequences, ModelShape::ropes, rope_half]
   float scale[kMostRopes] = {1, 1};      ///< of cosines and sines
 };
 

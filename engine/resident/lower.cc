@@ -138,8 +138,9 @@ class WorkerLowering {
     }
     const Tensor& t = tensor(ref);
     if (t.dtype != DType::bf16) {
-      return input_error(fmt::format("{} is {}: the {} device runs bf16 weights; use --device cpu",
-                                     t.name, name_of(t.dtype), limits_.device));
+      return input_error(
+          fmt::format("{} is {}: the {} device has no kernel for it; use --device cpu", t.name,
+                      name_of(t.dtype), limits_.device));
     }
     return placed(ref).place;
   }
@@ -491,7 +492,7 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   out.shape.capacity = static_cast<int32_t>(capacity);
   out.shape.vocabulary = static_cast<int32_t>(config.vocabulary);
   const Buffer& frequencies = program.buffers[static_cast<size_t>(program.inverse_frequencies)];
-  out.shape.ropes = static_cast<int32_t>(frequencies.rows);
+  out.shape.ropes = static_cast<int32_t>(frequencies.rows / program.sequences);
   out.shape.rope_half = static_cast<int32_t>(frequencies.columns);
   for (const Operation& operation : program.operations) {
     out.shape.general |= std::visit(IsGeneral{}, operation.body);

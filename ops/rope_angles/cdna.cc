@@ -11,9 +11,11 @@ Status prefill_rope_angles(const RopeAnglesArgs& args, int64_t rows, int64_t fir
   constexpr int kThreads = 256;
   const int64_t count = rows * args.half;
   const RopeAnglesParams params{.positions = places.positions,
+                                .sequences = places.sequences,
                                 .inverse_frequencies = args.inverse_frequencies,
                                 .cosines = args.cosines,
                                 .sines = args.sines,
+                                .frequency_stride = places.frequency_stride,
                                 .first = static_cast<int32_t>(first),
                                 .half = static_cast<int32_t>(args.half),
                                 .count = static_cast<int32_t>(count),

@@ -11,7 +11,8 @@ extern "C" __global__ __launch_bounds__(256, 4) void rope_angles(RopeAnglesParam
     const int row = i / p.half;
     const auto position =
         static_cast<float>(p.positions != nullptr ? p.positions[row] : p.first + row);
-    const float angle = position * p.inverse_frequencies[i % p.half];
+    const int64_t own = p.sequences != nullptr ? p.sequences[row] * p.frequency_stride : 0;
+    const float angle = position * p.inverse_frequencies[own + i % p.half];
     const SineCosine of = sine_cosine(static_cast<double>(angle));
     p.cosines[i] = static_cast<float>(of.cosine) * p.scale;
     p.sines[i] = static_cast<float>(of.sine) * p.scale;

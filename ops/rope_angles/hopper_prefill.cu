@@ -10,13 +10,15 @@ constexpr int kThreads = 256;
 
 __global__ void __launch_bounds__(kThreads)
     rope_angles_rows(const __grid_constant__ RopeAnglesArgs args, int64_t count, int first,
-                     const int32_t* positions) {
+                     const RowPlaces places) {
   begin_in_turn();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i < count) {
     const int64_t row = i / args.half;
-    const auto position = static_cast<float>(positions != nullptr ? positions[row] : first + row);
-    const double angle = position * args.inverse_frequencies[i % args.half];
+    const bool placed = places.positions != nullptr;
+    const auto position = static_cast<float>(placed ? places.positions[row] : first + row);
+    const int64_t own = placed ? places.sequences[row] * places.frequency_stride : 0;
+    const double angle = position * args.inverse_frequencies[own + i % args.half];
     args.cosines[i] = static_cast<float>(cos(angle)) * args.scale;
     args.sines[i] = static_cast<float>(sin(angle)) * args.scale;
   }
@@ -32,7 +34,7 @@ Status prefill_rope_angles(const RopeAnglesArgs& args, int64_t rows, int64_t fir
                         .threads = kThreads,
                         .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
-                       args, count, static_cast<int>(first), places.positions);
+                       args, count, static_cast<int>(first), places);
 }
 
 }  // namespace weft::hopper

@@ -49,10 +49,11 @@ __device__ __forceinline__ void rope_angles(const W& worker, const BeginStepCode
     for (int sequence = 0; sequence < worker.sequences(); ++sequence) {
       const auto position = static_cast<float>(worker.position_of(sequence));
       float2* angles = worker.angles(rope, sequence);
+      const float* frequencies = at<const float>(worker, code.inverse_frequencies) +
+                                 (sequence * worker.launch().shape.ropes + rope) * half;
       for (int i = worker.team().thread; i < half; i += Team::kThreads) {
         // The angle is rounded to f32, as checkpoints were trained with; then exact.
-        const float angle =
-            position * __ldg(at<const float>(worker, code.inverse_frequencies) + rope * half + i);
+        const float angle = position * __ldg(frequencies + i);
         double sine;
         double cosine;
         sincos(static_cast<double>(angle), &sine, &cosine);
