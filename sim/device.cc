@@ -522,8 +522,8 @@ class Patience {
     } else if (now - since_ > plan.hang_seconds) {
       report_hang(
           plan, group,
-          fmt::format("in {:.3g} seconds no workgroup has ended and nothing new was read or "
-                      "written; this wave is among those that run",
+          fmt::format("in {:.3g} seconds no workgroup has begun or ended and nothing new was read "
+                      "or written; this wave is among those that run",
                       now - since_));
     }
   }
@@ -609,6 +609,7 @@ void work(Plan& plan, uint64_t share, ThreadCounts& counts, std::function<void()
     }
     start_group(plan, *slot, number, counts);
     active.push_back(std::move(slot));
+    launch.memory->note_progress();
     return true;
   };
   while (!launch.abort.load(std::memory_order_relaxed)) {

@@ -54,8 +54,8 @@ struct LaunchOptions {
   bool cooperative = false;
   /// A launch hangs, and is ended with a finding, when for so many seconds all its waves are parked
   /// (sim/parking.h), or when for so many seconds of a host thread's processor time no workgroup
-  /// has ended and none that was under way has read or written a line of memory for the first time.
-  /// Work that goes over the same memory for longer needs more.
+  /// has begun or ended and none that was under way has read or written a line of memory for the
+  /// first time. Work that goes over the same memory for longer needs more.
   double hang_seconds = 30;
   /// Stack of a lane, where the kernel's own size depends on how it runs (recursion, arrays of
   /// variable size): hipLimitStackSize, whose default in ROCm is this.

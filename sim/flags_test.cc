@@ -2,6 +2,7 @@
 // say nothing of what is right and something of what is not.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -69,12 +70,14 @@ TEST_P(Flags, Ring) {
   for (size_t k = 0; k < out.size(); ++k) {
     ASSERT_EQ(out[k], in[k % in.size()]);
   }
-  expect_only(run("ring", {1}, {192}, in.data(), out.data(), n, 1, 4), FindingKind::lds_race);
-  // Long enough that others read while slots are filled again.
-  const auto more = array<int>(64 * 2000);
-  const auto all = array<int>(2 * more.size());
-  expect_only(run("ring", {1}, {192}, more.data(), all.data(), 2000, 0, 2000),
-              FindingKind::lds_race);
+  // Waves that take long turns may find all flags as if they had been set in time. A slot may be
+  // read before it was filled at all.
+  for (options_.seed = 1; options_.seed <= 3; ++options_.seed) {
+    const auto raced = [](const Finding& f) { return f.kind == FindingKind::lds_race; };
+    const LaunchReport early = run("ring", {1}, {192}, in.data(), out.data(), n, 1, 4);
+    EXPECT_TRUE(std::ranges::any_of(early.findings, raced)) << findings(early);
+    expect_only(run("ring", {1}, {192}, in.data(), out.data(), n, 0, n), FindingKind::lds_race);
+  }
 }
 
 TEST_P(Flags, Locks) {

@@ -100,8 +100,9 @@ class Memory {
     Memory& memory_;
   };
 
-  /// A workgroup of any device ended or went on to new memory, or the host changed something: what
-  /// a kernel that waits may be waiting for. Launches tell by the count that others still get on.
+  /// A workgroup of any device began, ended or went on to new memory, or the host changed
+  /// something: what a kernel that waits may be waiting for. Launches tell by the count that others
+  /// still get on.
   void note_progress() { progress_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t progress() const { return progress_.load(std::memory_order_relaxed); }
 
