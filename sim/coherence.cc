@@ -172,7 +172,7 @@ bool sees(const Wave& w, const Met& met) {
 }
 
 /// The last interval of which an instruction found that it sees or follows it: that of the next
-/// line, too, as a rule.
+/// word or line, too, as a rule.
 struct Settled {
   uint32_t interval = 0;  ///< 0: none
   Placement placed;
@@ -191,11 +191,8 @@ bool follows(const Wave& w, const Met& met) {
   return time != 0 && time <= w.checks->order.acquired;
 }
 
-/// A load of data: is what it reads sure to be what was stored?
+/// A load of data that is not sure to see what was stored.
 void judge_load(Wave& w, const Met& met) {
-  if (sees(w, met)) {
-    return;
-  }
   const WaveOrder& order = w.checks->order;
   const Interval& e = met.stored;
   const auto writer = [&] { return writer_text(w, met); };
@@ -287,11 +284,11 @@ uint64_t judge_speech(Wave& w, const Met& met, Scope scope, bool atomic) {
   return e.issued;
 }
 
-/// A store over what another wave stored.
+/// A store over what another wave stored, which nothing orders before it.
 void judge_store(Wave& w, const Met& met, Scope scope, bool same_value) {
   const WaveOrder& order = w.checks->order;
   const Interval& e = met.stored;
-  if (same_value || (speaks(scope) && speaks(e.scope)) || follows(w, met)) {
+  if (same_value || (speaks(scope) && speaks(e.scope))) {
     return;
   }
   if (in_own_group(w, met)) {
@@ -788,14 +785,21 @@ void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope 
           return;
         }
         std::shared_ptr<LaunchOrder> keep;
-        const auto met =
-            meet(w, i, lane, address, line.last_store(address, era), bytes, placed.grain, keep);
+        const uint64_t stored = line.last_store(address, era);
         if (speaks(scope)) {
+          const auto met = meet(w, i, lane, address, stored, bytes, placed.grain, keep);
           acquires = std::max(acquires, met ? judge_speech(w, *met, scope, false) : 0);
           return;
         }
-        if (met && placed.home != kHost) {
-          judge_load(w, *met);
+        if (!seen.holds(interval_of(stored), placed)) {
+          const auto met = meet(w, i, lane, address, stored, bytes, placed.grain, keep);
+          if (met && placed.home != kHost) {
+            if (sees(w, *met)) {
+              seen = {interval_of(stored), placed};
+            } else {
+              judge_load(w, *met);
+            }
+          }
         }
         line.set_apart(era);
         line.word(address).read.store(read | uint64_t{bytes} << 24, std::memory_order_relaxed);
@@ -870,9 +874,15 @@ void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope
   };
   const auto judge = [&](int lane, uint64_t address, uint32_t bytes, const Line& line) {
     const WordShadow& word = line.word(address);
+    const Placement& placed = line.range.placement;
+    const uint64_t before = word.write.load(std::memory_order_acquire);
+    const uint64_t read = word.read.load(std::memory_order_relaxed);
+    const bool overwrites = !speaks(scope) && read_meanwhile(w, bytes, read);
+    if (!overwrites && followed.holds(interval_of(before), placed)) {
+      return;
+    }
     std::shared_ptr<LaunchOrder> keep;
-    const auto met = meet(w, i, lane, address, word.write.load(std::memory_order_acquire), bytes,
-                          line.range.placement.grain, keep);
+    const auto met = meet(w, i, lane, address, before, bytes, placed.grain, keep);
     const auto same = [&] {
       const Caches* caches = w.group->launch->caches.get();
       const std::byte* there = caches != nullptr && met
@@ -881,11 +891,12 @@ void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope
       return data == nullptr ||
              same_bytes(there, data + lane, address - access.addresses[lane], bytes);
     };
-    if (met) {
+    if (met && follows(w, *met)) {
+      followed = {interval_of(before), placed};
+    } else if (met) {
       judge_store(w, *met, scope, same());
     }
-    const uint64_t read = word.read.load(std::memory_order_relaxed);
-    if (!speaks(scope) && read_meanwhile(w, bytes, read) && !same()) {
+    if (overwrites && !same()) {
       report_overwritten(w, i, lane, address, read);
     }
   };

@@ -50,7 +50,8 @@ TEST_P(CoherenceTest, MessagesThatAreRight) {
         Message{"right_stored_through", 1}, Message{"right_loaded_past", 1},
         Message{"right_words_alone", 1}, Message{"right_streamed", 1}, Message{"right_in_xcd", 8},
         Message{"right_through_system", 1}, Message{"right_builtins", 1},
-        Message{"right_tagged", 1}, Message{"right_read_before", 1}, Message{"right_chain", 2}}) {
+        Message{"right_tagged", 1}, Message{"right_read_before", 1}, Message{"right_chain", 2},
+        Message{"right_both_halves", 2}, Message{"right_both_halves_again", 2}}) {
     for (const uint64_t seed : kSeeds) {
       options_.seed = seed;
       const LaunchReport report = say(m.kernel, m.to + 1, 64, m.to);
@@ -115,6 +116,8 @@ TEST_P(CoherenceTest, PlantedFaults) {
       {{"no_flag", 1, kRace}},
       {{"written_too_soon", 1, kRace}},
       {{"two_write", 1, kRace}},
+      {{"one_half", 2, kRace}, 3},
+      {{"one_half_again", 2, kRace}, 3},
       {{"no_barrier_in_group", 0, kRace}, 1, 128},
       {{"scalar_load_of_data", 0, kStale}, 1},
       {{"counter_read_as_data", 0, kStale}},

@@ -137,12 +137,16 @@ GroupParking::GroupParking() = default;
 GroupParking::~GroupParking() = default;
 
 bool GroupParking::note_round(Workgroup& group, bool progressed) {
-  // Groups that work for some rounds between barriers are not looked at, and others seldom: a look
-  // takes a copy of all registers.
+  // Groups that work are not looked at, and others seldom: a look takes a copy of all registers.
   constexpr uint64_t kFirst = 16;
+  if (progressed) {
+    rounds_ = 0;
+    end_visit(group);
+    return false;
+  }
   ++rounds_;
   if (before_ != nullptr) {
-    if (progressed || watched_.size() > kMostWatched) {
+    if (watched_.size() > kMostWatched) {
       end_visit(group);
     } else if (before_->matches(group) && !any_changed(watched_)) {
       end_visit(group);

@@ -43,7 +43,7 @@ class GroupParking {
   struct State;
   std::unique_ptr<State> before_;  ///< null: it does not look
   std::vector<Watched> watched_;
-  uint64_t rounds_ = 0;  ///< of this visit
+  uint64_t rounds_ = 0;  ///< of this visit, since something else than LDS changed
   bool parked_ = false;
 };
 

@@ -167,6 +167,32 @@ __global__ void right_chain(int* data, int* flag, int* out, unsigned to, unsigne
   }
 }
 
+// Workgroup 0 stores even words and 1 odd ones, of the same lines; `to` takes all of them in one
+// instruction, having heard of `heard` of the two.
+#define HALVES(name, heard, what)                                                     \
+  __global__ void name(int* data, int* flag, int* out, unsigned to, unsigned first) { \
+    const unsigned group = blockIdx.x + first;                                        \
+    int* mine = data + threadIdx.x;                                                   \
+    if (group < 2) {                                                                  \
+      if (group == 1) {                                                               \
+        POLL(flag, 1, "sc1")                                                          \
+      }                                                                               \
+      if (threadIdx.x % 2 == group) {                                                 \
+        STORE(mine, 7, "");                                                           \
+      }                                                                               \
+      RELEASE("sc1");                                                                 \
+      STORE(flag + 32 * group, 1, "sc1");                                             \
+    } else if (group == to) {                                                         \
+      POLL(flag + 32 * ((heard)-1), 1, "sc1")                                         \
+      INVALIDATE("sc1");                                                              \
+      int x = 7;                                                                      \
+      what;                                                                           \
+      out[threadIdx.x] = x;                                                           \
+    }                                                                                 \
+  }
+HALVES(right_both_halves, 2, LOAD(x, mine, ""))
+HALVES(right_both_halves_again, 2, STORE(mine, 9, ""))
+
 // The last workgroup to arrive adds what all of them stored, and leaves the counter zero.
 __global__ void right_last_adds(int* data, int* counter, int* out, unsigned groups, unsigned) {
   __shared__ int last;
@@ -438,6 +464,9 @@ __global__ void written_too_soon(int* data, int* flag, int* out, unsigned to, un
     out[threadIdx.x] = x;
   }
 }
+
+HALVES(one_half, 1, LOAD(x, mine, ""))
+HALVES(one_half_again, 1, STORE(mine, 9, ""))
 
 __global__ void two_write(int* data, int*, int*, unsigned, unsigned) {
   STORE(data + threadIdx.x, (int)blockIdx.x + 7, "");
