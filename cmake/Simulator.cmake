@@ -44,7 +44,7 @@ target_link_libraries(weft_sim
 # A lane's result is what its instruction says: no fused steps that the program does not have. g++ 12
 # sees uninitialised variables in its own AVX-512 header (GCC bug 105593), and overlaps in strings
 # (105651).
-target_compile_options(weft_sim PRIVATE -ffp-contract=off
+target_compile_options(weft_sim PRIVATE -ffp-contract=off -fno-trapping-math
   $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized -Wno-maybe-uninitialized -Wno-restrict>)
 set_source_files_properties(${CMAKE_SOURCE_DIR}/sim/disassembler.cc PROPERTIES
   COMPILE_OPTIONS "-fno-rtti;-isystem${llvm_include}")

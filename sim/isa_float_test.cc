@@ -455,6 +455,16 @@ TEST(IsaFloat, Modes) {
                     0,
                     {},
                     0xc0});
+  checks.push_back({"v_min_f32 D, A, B",
+                    f32,
+                    f32,
+                    none,
+                    As::f32,
+                    WEFT_MODEL(u(flushed(f(lesser(a, b, kF32))))),
+                    {},
+                    0,
+                    {},
+                    0xc0});
   checks.push_back({"v_add_f64 D2, A2, B2",
                     f64,
                     f64,

@@ -124,14 +124,15 @@ inline void move_lanes(const DppLanes& lanes, uint64_t readable, const uint32_t*
   if (i.dpp != Dpp::none && k == i.row->results) {
     const DppLanes& lanes = find_dpp_lanes(i);
     const uint64_t readable = dpp_readable(lanes, w.exec());
+    const bool whole = o.select == 6 && !o.negate && !o.absolute && p != tmp;
+    uint32_t* to = whole ? tmp : moved;
     for (int word = 0; word < words; ++word) {
-      move_lanes(lanes, readable, p + word * kLanes, moved + word * kLanes);
+      move_lanes(lanes, readable, p + word * kLanes, to + word * kLanes);
     }
-    p = moved;
-    if (o.select == 6 && !o.negate && !o.absolute) {
-      std::memcpy(tmp, moved, sizeof(uint32_t) * kLanes * static_cast<size_t>(words));
+    if (whole) {
       return tmp;
     }
+    p = moved;
   }
   if (words == 2) {
     const uint32_t clear = o.absolute && type == Type::f64 ? 0x7fffffff : 0xffffffff;
@@ -316,17 +317,9 @@ void finish(Wave& w, const Instruction& i, uint32_t* out) {
 /// Whether rounding or denormals of this type are not the host's own way; then the host is told.
 class FloatMode {
  public:
-  FloatMode(const Wave& w, Type type) {
+  [[gnu::always_inline]] FloatMode(const Wave& w, Type type) {
     if (w.special_float) [[unlikely]] {
-      saved_ = _mm_getcsr();
-      const bool single = type == Type::f32;
-      const uint32_t round = w.mode >> (single ? 0 : 2) & 3;
-      const uint32_t denormal = w.mode >> (single ? 4 : 6) & 3;
-      // MXCSR: rounding in 14:13 (0 nearest, 1 down, 2 up, 3 zero), FTZ 15, DAZ 6.
-      static constexpr uint32_t kRound[] = {0, 2, 1, 3};
-      _mm_setcsr((saved_ & ~0xe040U) | kRound[round] << 13 | ((denormal & 2) == 0 ? 0x8000U : 0) |
-                 ((denormal & 1) == 0 ? 0x40U : 0));
-      changed_ = true;
+      change(w.mode, type);
     }
   }
   ~FloatMode() {
@@ -338,6 +331,18 @@ class FloatMode {
   FloatMode& operator=(const FloatMode&) = delete;
 
  private:
+  [[gnu::noinline]] void change(uint32_t mode, Type type) {
+    saved_ = _mm_getcsr();
+    const bool single = type == Type::f32;
+    const uint32_t round = mode >> (single ? 0 : 2) & 3;
+    const uint32_t denormal = mode >> (single ? 4 : 6) & 3;
+    // MXCSR: rounding in 14:13 (0 nearest, 1 down, 2 up, 3 zero), FTZ 15, DAZ 6.
+    static constexpr uint32_t kRound[] = {0, 2, 1, 3};
+    _mm_setcsr((saved_ & ~0xe040U) | kRound[round] << 13 | ((denormal & 2) == 0 ? 0x8000U : 0) |
+               ((denormal & 1) == 0 ? 0x40U : 0));
+    changed_ = true;
+  }
+
   uint32_t saved_ = 0;
   bool changed_ = false;
 };
@@ -355,9 +360,12 @@ struct Elementwise<D(S...), F> {
                                 ? std::tuple_element_t<0, std::tuple<S...>>::kType
                                 : D::kType);
     constexpr bool kStaged = D::kType == Type::f16 || D::kType == Type::b16;
-    uint32_t* out = !kStaged && direct(w, i) ? w.lanes(i.operand[0].index) : result;
+    const bool straight = !kStaged && direct(w, i);
+    uint32_t* out = straight ? w.lanes(i.operand[0].index) : result;
     each(w, i, out, tmp, std::index_sequence_for<S...>());
-    finish<D>(w, i, out);
+    if (!straight) {
+      finish<D>(w, i, out);
+    }
   }
 
  private:
@@ -412,9 +420,12 @@ struct Accumulate<D(S...), F> {
       widen(c, old);
       c = old;
     }
-    uint32_t* out = !kStaged && direct(w, i) ? w.lanes(i.operand[0].index) : result;
+    const bool straight = !kStaged && direct(w, i);
+    uint32_t* out = straight ? w.lanes(i.operand[0].index) : result;
     each(w, i, out, c, tmp, std::index_sequence_for<S...>());
-    finish<D>(w, i, out);
+    if (!straight) {
+      finish<D>(w, i, out);
+    }
   }
 
  private:

@@ -34,32 +34,32 @@ inline float fused_half(float a, float b, float c) {
   return std::bit_cast<float>(result);
 }
 
-template <class T>
-bool is_signaling(T x) {
-  if constexpr (sizeof(T) == 4) {
-    return x != x && (std::bit_cast<uint32_t>(x) & 0x400000) == 0;
-  } else {
-    return x != x && (std::bit_cast<uint64_t>(x) & 0x8000000000000) == 0;
-  }
-}
-
 /// The smaller (kMax: larger) of two; -0 is less than +0; of a NaN and a number, the number, but
 /// under MODE.IEEE a signalling NaN comes back quiet.
 template <bool kMax, bool kIeee, class T>
 T extreme(T a, T b) {
   using U = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  using S = std::make_signed_t<U>;
+  constexpr int kSign = 8 * sizeof(T) - 1;
+  constexpr U kQuiet = U{1} << (std::numeric_limits<T>::digits - 2);
   const U ua = std::bit_cast<U>(a);
   const U ub = std::bit_cast<U>(b);
-  const T zero_aware = std::bit_cast<T>(kMax ? (ua & ub) : (ua | ub));  // equal: signs may differ
-  T result = a == b ? zero_aware : (kMax ? a > b : a < b) ? a : b;
-  result = b != b ? a : result;
-  result = a != a ? b : result;
+  // Numbers in their order, as integers.
+  const auto place = [](U u) {
+    return static_cast<S>(u ^ (static_cast<U>(static_cast<S>(u) >> kSign) >> 1));
+  };
+  U result = (kMax ? place(ua) > place(ub) : place(ua) < place(ub)) ? ua : ub;
+  const bool a_is_nan = a != a;
+  const bool b_is_nan = b != b;
+  result = b_is_nan ? ua : result;
+  result = a_is_nan ? ub : result;
   if constexpr (kIeee) {
-    result = is_signaling(b) ? b + b : result;
-    result = is_signaling(a) ? a + a : result;
-    result = a != a && b != b ? a + b : result;
+    const bool a_signals = a_is_nan & ((ua & kQuiet) == 0);
+    const bool b_signals = b_is_nan & ((ub & kQuiet) == 0);
+    result = b_signals ? ub | kQuiet : result;
+    result = (a_signals | (a_is_nan & b_is_nan)) ? ua | kQuiet : result;
   }
-  return result;
+  return std::bit_cast<T>(result);
 }
 template <bool kMax, bool kIeee, class T>
 T extreme3(T a, T b, T c) {
@@ -73,11 +73,27 @@ T median(T a, T b, T c) {
                              : extreme<true, kIeee>(a, b);
   return a != a || b != b || c != c ? extreme3<false, kIeee>(a, b, c) : rest;
 }
+/// F where MODE may say that denormals are 0: FloatMode has told the host, whose product by 1
+/// obeys.
+template <class F>
+struct Flushed {
+  template <class... T>
+  auto operator()(T... x) const {
+    const auto result = F{}(x...);
+    std::remove_const_t<decltype(result)> one = 1;
+    asm("" : "+x"(one));  // or the compiler leaves the product out
+    return result * one;
+  }
+};
+
 /// Runs one of two functions, each by a Run<Signature, Function>, by MODE.IEEE.
 template <template <class, class> class Run, class Signature, class Ieee, class Other>
 struct ByIeee {
   static void run(Wave& w, const Instruction& i) {
-    if ((w.mode >> 9 & 1) != 0) {
+    const bool ieee = (w.mode >> 9 & 1) != 0;
+    if (w.special_float) [[unlikely]] {
+      (ieee ? Run<Signature, Flushed<Ieee>>::run : Run<Signature, Flushed<Other>>::run)(w, i);
+    } else if (ieee) {
       Run<Signature, Ieee>::run(w, i);
     } else {
       Run<Signature, Other>::run(w, i);
