@@ -110,6 +110,8 @@ if(TARGET weft_command)
   weft_add_serve_test(serve_replicas clients Python3::Interpreter -B ${serve_tests}/test_replicas.py)
   weft_add_serve_test(serve_clients clients bash ${serve_tests}/with_packages.sh clients test_clients.py)
   weft_add_serve_test(serve_page browser Python3::Interpreter -B ${serve_tests}/test_page.py)
+  weft_add_serve_test(serve_soak long Python3::Interpreter -B ${serve_tests}/soak.py)
+  set_tests_properties(serve_soak PROPERTIES TIMEOUT 1800)
 endif()
 
 # And on whole processors of the past.

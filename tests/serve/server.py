@@ -17,6 +17,8 @@ MODEL = ROOT / "models" / "weft-code"
 class Server:
     """`weft serve` on a free port; ready when this is constructed."""
 
+    PATIENCE = 60  # seconds that an answer may take
+
     def __init__(self, weft, *arguments, model=MODEL):
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
@@ -49,7 +51,7 @@ class Server:
 
     def send(self, path, body=None, headers=None, method=None):
         """The open response of http.client; a body that is no text is sent as JSON."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.PATIENCE)
         if body is not None and not isinstance(body, (str, bytes)):
             body = json.dumps(body)
         connection.request(method or ("GET" if body is None else "POST"), path, body, headers or {})
@@ -73,7 +75,7 @@ class Server:
         return [part.removeprefix("data: ") for part in text.split("\n\n") if part]
 
     def socket(self):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=self.PATIENCE)
 
     def begin(self, path, body):
         """A connection on which a request was sent."""
