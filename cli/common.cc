@@ -86,7 +86,7 @@ Result<ModelConfig> ModelSource::config() const {
 
 Result<Weights> load_weights(const ModelSource& source, const ModelConfig& config,
                              const EngineOptions& options, int threads) {
-  if (source.directory.empty() && options.device != "cpu") {
+  if (source.directory.empty() && options.device.starts_with("cuda")) {
     return Weights::describe(config);  // the device makes them itself
   }
   return source.directory.empty() ? Weights::generate(config, source.seed, threads)
@@ -205,23 +205,19 @@ void declare_in_a_row(CLI::App& command, int& in_a_row) {
 
 void declare_device(CLI::App& command, std::string& device) {
   command
-      .add_option("--device", device, "where to run: cpu, cuda, cuda:1 ... (see `weft devices`)")
+      .add_option("--device", device,
+                  "where to run: cpu, cuda, cuda:1, hip, sim:gfx942 ... (see `weft devices`)")
       ->type_name("D");
 }
 
 Result<std::string> engine_device(const std::string& device) {
-  const std::string kind = device.substr(0, device.find(':'));
-  if (kind == "hip" || kind == "sim") {
-    return device_error(fmt::format(
-        "device {} runs operations (weft check, weft bench), not models yet: use cuda or cpu",
-        device));
-  }
   if (device.empty()) {
-    return first_device({"cuda"});  // no models on hip yet
+    return first_device({"cuda"});
   }
-  if (kind != "cuda" && device != "cpu") {
-    return usage_error(
-        fmt::format("--device {} is not known: use cpu or cuda (see `weft devices`)", device));
+  const std::string kind = device.substr(0, device.find(':'));
+  if (kind != "cuda" && kind != "hip" && kind != "sim" && device != "cpu") {
+    return usage_error(fmt::format(
+        "--device {} is not known: use cpu, cuda, hip or sim:gfx942 (see `weft devices`)", device));
   }
   return device;
 }

@@ -101,8 +101,8 @@ Status write_text(const std::string& path, std::string_view text);
 /// (unknown), device (not one that runs models).
 Result<std::string> engine_device(const std::string& device);
 
-/// Loads weights; threads for the ones that are generated. A preset's on another device than the
-/// CPU are only described: the device makes them.
+/// Loads weights; threads for the ones that are generated. A preset's on cuda are only described:
+/// the device makes them.
 Result<Weights> load_weights(const ModelSource& source, const ModelConfig& config,
                              const EngineOptions& options, int threads);
 

@@ -132,7 +132,7 @@ nlohmann::ordered_json to_json(const Program& program, const Fault& fault) {
 
 Result<int> diff(const DiffFlags& flags) {
   WEFT_ASSIGN(const EngineOptions engine, flags.engine.options());
-  if (engine.device == "cpu") {
+  if (!engine.device.starts_with("cuda")) {
     return usage_error("diff holds a device against the CPU: use --device cuda");
   }
   WEFT_ASSIGN(const ModelConfig config, flags.source.config());

@@ -122,8 +122,8 @@ Result<int> generate(const GenerateFlags& flags) {
         "--stop and --echo are of text, and with --ids there is none: leave them out");
   }
   WEFT_ASSIGN(std::vector<Sequence> sequences, open_sequences(flags, tokenizer));
-  // The CPU takes one at a time.
-  const bool at_once = options.device != "cpu";
+  // Others take one at a time.
+  const bool at_once = options.device.starts_with("cuda");
   options.sequences = at_once ? static_cast<int>(sequences.size()) : 1;
   WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, options, 1));
   WEFT_ASSIGN(const auto engine, Engine::create(config, std::move(weights), options));

@@ -1,5 +1,5 @@
-# AMD kernels: every ops/<op>/cdna.hip becomes one code object per target, plain in
-# <build>/cdna/<op>.<target>.co (llvm-objdump-22 -d reads it) and embedded in the library
+# AMD kernels: every ops/<op>/cdna.hip, and every engine/cdna/<name>.hip, becomes one code object per
+# target, plain in <build>/cdna/<op>.<target>.co (llvm-objdump-22 -d reads it) and embedded in the library
 # (arch/cdna/embedded.h). The compiler needs no ROCm: no headers, no device libraries, no bundler.
 set(WEFT_CDNA_TARGETS gfx942 gfx950)
 set(WEFT_CDNA_DIR ${CMAKE_BINARY_DIR}/cdna)
@@ -8,7 +8,8 @@ find_program(WEFT_CLANG_22 clang++-22)
 find_program(WEFT_LLD_22 ld.lld-22)
 mark_as_advanced(WEFT_CLANG_22 WEFT_LLD_22)
 
-file(GLOB cdna_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ops/*/cdna.hip)
+file(GLOB cdna_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ops/*/cdna.hip
+  ${CMAKE_SOURCE_DIR}/engine/cdna/*.hip)
 set(WEFT_CDNA_LEFT_OUT)  # why there are no AMD kernels, for the summary
 if(NOT WEFT_CLANG_22 OR NOT WEFT_LLD_22)
   set(WEFT_CDNA_LEFT_OUT "clang++-22: ${WEFT_CLANG_22}, ld.lld-22: ${WEFT_LLD_22}")
@@ -19,19 +20,27 @@ set(cdna_list "")
 set(cdna_assembly "")
 set(cdna_objects)
 foreach(source IN LISTS cdna_sources)
+  get_filename_component(name ${source} NAME_WE)
   get_filename_component(folder ${source} DIRECTORY)
-  get_filename_component(name ${folder} NAME)
+  if(name STREQUAL cdna)
+    get_filename_component(name ${folder} NAME)
+  endif()
+  # One part's constants are not kept in registers for all the others of an interpreter of codes.
+  set(options)
+  if(name STREQUAL decode)
+    set(options -mllvm -disable-machine-licm)
+  endif()
   foreach(target IN LISTS WEFT_CDNA_TARGETS)
     set(object ${WEFT_CDNA_DIR}/${name}.${target}.co)
     # Line tables let the simulator name source lines; -fuse-cuid=none makes builds repeatable.
     add_custom_command(OUTPUT ${object}
       COMMAND ${WEFT_CLANG_22} -x hip --cuda-device-only --offload-arch=${target} -nogpuinc
-        -nogpulib --no-gpu-bundle-output -fuse-cuid=none -std=c++20 -O3 -gline-tables-only
+        -nogpulib --no-gpu-bundle-output -fuse-cuid=none -std=c++20 -O3 ${options} -gline-tables-only
         -ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -Wall -Wextra -Werror
         -I ${PROJECT_SOURCE_DIR} -Xclang -dependency-file -Xclang ${object}.d
         -Xclang -MT -Xclang ${object} ${source} -o ${object}
       DEPENDS ${source} DEPFILE ${object}.d
-      COMMENT "Compiling ops/${name}/cdna.hip for ${target}" VERBATIM)
+      COMMENT "Compiling ${name} for ${target}" VERBATIM)
     list(APPEND cdna_objects ${object})
     string(APPEND cdna_list "WEFT_CODE_OBJECT(${name}, ${target})\n")
     string(APPEND cdna_assembly

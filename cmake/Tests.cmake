@@ -58,6 +58,13 @@ if(TARGET weft_sim AND weft_tests_sim)
   add_dependencies(test_sim weft_sim_hip sim_kernels)
 endif()
 
+# Models on simulated AMD GPUs.
+if(TARGET weft_sim AND NOT WEFT_CDNA_LEFT_OUT AND NOT WEFT_SANITIZE)
+  weft_add_tests(cdna ${PROJECT_SOURCE_DIR}/engine/cdna/models_test.cc
+    ${PROJECT_SOURCE_DIR}/tests/simulated/install.cc)
+  target_link_libraries(test_cdna PRIVATE weft_sim)
+endif()
+
 # The interpreter of PTX.
 if(weft_tests_ptx)
   weft_add_tests(ptx ${weft_tests_ptx})

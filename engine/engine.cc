@@ -8,6 +8,7 @@
 
 #include "arch/cpu/threads.h"
 #include "base/built.h"
+#include "engine/cdna/runner.h"
 #include "engine/cpu_runner.h"
 #include "engine/hopper/runner.h"
 #include "engine/resident/code.h"
@@ -103,6 +104,7 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                                    options.context, config.name, config.context));
   }
   const bool cuda = options.device.starts_with("cuda");
+  const bool cdna = options.device.starts_with("hip") || options.device.starts_with("sim:");
   const int most_sequences = cuda ? resident::kMostSequences : 1;
   if (options.sequences < 1 || options.sequences > most_sequences) {
     return usage_error(fmt::format(
@@ -130,7 +132,7 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
   }
   state->rounds = kv == DType::bf16 || options.quantise_activations ||
                   ((dtype == DType::bf16 || is_fp8(dtype)) && round_activations);
-  if (cuda && options.quantise_activations) {
+  if ((cuda || cdna) && options.quantise_activations) {
     return usage_error("activations are quantised to fp8 on the cpu alone: use --device cpu");
   }
   if (cuda) {
@@ -151,6 +153,12 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
       return device_error(
           fmt::format("device {} cannot be had: this build has no CUDA kernels", options.device));
     }
+  } else if (cdna) {
+    WEFT_ASSIGN(state->runner, cdna::create_runner(kept, state->weights,
+                                                   {.device = options.device,
+                                                    .workers = options.workers,
+                                                    .capacity = capacity,
+                                                    .kv = kv}));
   } else {
     WEFT_ASSIGN(
         state->runner,

@@ -60,7 +60,7 @@ Result<std::unique_ptr<HipDevice>> open_simulated(const Node& node) {
 void set_simulator(const Simulator& given) { simulator = given; }
 void refuse_simulator(std::string_view why) { no_simulator = why; }
 
-Result<std::unique_ptr<Device>> open_device(std::string_view id) {
+Result<std::unique_ptr<HipDevice>> open_hip_device(std::string_view id) {
   const size_t colon = id.find(':');
   const std::string_view kind = id.substr(0, colon);
   const std::string_view which = colon == std::string_view::npos ? "" : id.substr(colon + 1);
@@ -72,8 +72,7 @@ Result<std::unique_ptr<Device>> open_device(std::string_view id) {
                       "to {} of them, sim:gfx942*8:3",
                       id, kMaxNode));
     }
-    WEFT_ASSIGN(std::unique_ptr<Device> device, open_simulated(*node));
-    return device;
+    return open_simulated(*node);
   }
   int index = 0;
   if (colon != std::string_view::npos) {
@@ -82,7 +81,11 @@ Result<std::unique_ptr<Device>> open_device(std::string_view id) {
       return usage_error(fmt::format("device {} is not known: write hip or hip:0", id));
     }
   }
-  WEFT_ASSIGN(std::unique_ptr<Device> device, open_hip(index));
+  return open_hip(index);
+}
+
+Result<std::unique_ptr<Device>> open_device(std::string_view id) {
+  WEFT_ASSIGN(std::unique_ptr<Device> device, open_hip_device(id));
   return device;
 }
 

@@ -10,7 +10,7 @@
 namespace weft::cdna {
 
 struct EmbeddedCode {
-  std::string_view operation;  ///< the folder of ops/ it comes from
+  std::string_view operation;  ///< the folder of ops/, or the file of engine/cdna/, it comes from
   Target target;
   std::span<const std::byte> bytes;  ///< an ELF file, aligned to 4096
 };

@@ -36,11 +36,27 @@ using f32x8 = Vector<float, 8>;
 using bf16_t = __bf16;
 using f16_t = _Float16;
 
-WEFT_GPU int thread_index() { return static_cast<int>(__builtin_amdgcn_workitem_id_x()); }
+// Where WEFT_MADE_HERE is defined, what follows from indices is worked out anew at each place: a
+// kernel of many parts has no registers to keep what each of them might want.
+WEFT_GPU int thread_index() {
+  auto thread = static_cast<int>(__builtin_amdgcn_workitem_id_x());
+#if defined(WEFT_MADE_HERE)
+  asm volatile("" : "+v"(thread));
+  __builtin_assume(thread >= 0 && thread < kMaxWorkgroupThreads);
+#endif
+  return thread;
+}
 WEFT_GPU int lane_index() { return thread_index() % kWaveLanes; }
 /// The same for all lanes, and known to be so: what follows from it is computed once a wave.
 WEFT_GPU int wave_index() { return __builtin_amdgcn_readfirstlane(thread_index() / kWaveLanes); }
-WEFT_GPU int workgroup_index() { return static_cast<int>(__builtin_amdgcn_workgroup_id_x()); }
+WEFT_GPU int workgroup_index() {
+  auto group = static_cast<int>(__builtin_amdgcn_workgroup_id_x());
+#if defined(WEFT_MADE_HERE)
+  asm volatile("" : "+s"(group));
+  __builtin_assume(group >= 0);
+#endif
+  return group;
+}
 
 /// Waits for this wave's LDS accesses and then for the other waves of the workgroup; LDS that they
 /// wrote before may be read after it. Says nothing of global memory.

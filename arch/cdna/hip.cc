@@ -101,6 +101,9 @@ HipDevice::~HipDevice() {
   if (stream_ != nullptr) {
     api_.hipStreamDestroy(stream_);
   }
+  if (beside_ != nullptr) {
+    api_.hipStreamDestroy(beside_);
+  }
   for (const auto& [operation, module] : modules_) {
     api_.hipModuleUnload(module);
   }
@@ -129,6 +132,27 @@ Status HipDevice::download(void* to, const void* from, size_t bytes) {
 Status HipDevice::copy(void* to, const void* from, size_t bytes) {
   return checked(api_.hipMemcpyAsync(to, from, bytes, hip::hipMemcpyDeviceToDevice, stream_),
                  "hipMemcpyAsync within the device");
+}
+
+Result<DeviceMemory> HipDevice::allocate_host(size_t bytes) {
+  void* data = nullptr;
+  WEFT_TRY(checked(api_.hipSetDevice(ordinal_), "hipSetDevice"));
+  WEFT_TRY(checked(api_.hipHostMalloc(&data, bytes, 0), "hipHostMalloc"));
+  return DeviceMemory(data, bytes, [&api = api_](void* pointer) { api.hipHostFree(pointer); });
+}
+
+Status HipDevice::clear(void* to, size_t bytes) {
+  return checked(api_.hipMemsetAsync(to, 0, bytes, stream_), "hipMemsetAsync");
+}
+
+Status HipDevice::upload_beside(void* to, const void* from, size_t bytes) {
+  if (beside_ == nullptr) {
+    WEFT_TRY(checked(api_.hipStreamCreateWithFlags(&beside_, hip::hipStreamNonBlocking),
+                     "hipStreamCreate"));
+  }
+  WEFT_TRY(checked(api_.hipMemcpyAsync(to, from, bytes, hip::hipMemcpyHostToDevice, beside_),
+                   "hipMemcpyAsync to the device"));
+  return checked(api_.hipStreamSynchronize(beside_), "hipStreamSynchronize");
 }
 
 Status HipDevice::synchronize() {
@@ -206,24 +230,48 @@ Result<hip::hipFunction_t> HipDevice::function(std::string_view operation,
   return function;
 }
 
-Status HipDevice::launch_bytes(const Launch& launch, const void* params, size_t bytes,
-                               void* stream) {
+Status HipDevice::start_bytes(const Launch& launch, const void* params, size_t bytes,
+                              void* stream) {
   WEFT_TRY(checked(api_.hipSetDevice(ordinal_), "hipSetDevice"));
   WEFT_ASSIGN(const hip::hipFunction_t kernel, function(launch.operation, launch.kernel));
   void* extra[] = {hip::HIP_LAUNCH_PARAM_BUFFER_POINTER, const_cast<void*>(params),
                    hip::HIP_LAUNCH_PARAM_BUFFER_SIZE, &bytes, hip::HIP_LAUNCH_PARAM_END};
-  hipError_t error =
+  return ended(
       api_.hipModuleLaunchKernel(kernel, launch.groups_x, launch.groups_y, 1, launch.threads, 1, 1,
-                                 0, static_cast<hip::hipStream_t>(stream), nullptr, extra);
-  if (error == hipSuccess && simulator_ != nullptr) {  // its findings and counts are this launch's
-    error = api_.hipStreamSynchronize(static_cast<hip::hipStream_t>(stream));
-  }
+                                 0, static_cast<hip::hipStream_t>(stream), nullptr, extra),
+      launch.kernel);
+}
+
+Status HipDevice::ended(hipError_t error, std::string_view what) const {
   if (error != hipSuccess && simulator_ != nullptr) {
     if (std::string findings = simulator_->findings(); !findings.empty()) {
       return device_error(std::move(findings));
     }
   }
-  WEFT_TRY(checked(error, fmt::format("the launch of {}", launch.kernel)));
+  return checked(error, fmt::format("the launch of {}", what));
+}
+
+Result<bool> HipDevice::is_busy(void* stream) {
+  const auto native = static_cast<hip::hipStream_t>(stream);
+  hipError_t error = api_.hipStreamQuery(native);
+  if (error == hip::hipErrorNotReady) {
+    return true;
+  }
+  if (error == hipSuccess) {
+    error = api_.hipStreamSynchronize(native);
+  }
+  WEFT_TRY(ended(error, "a kernel"));
+  return false;
+}
+
+Status HipDevice::launch_bytes(const Launch& launch, const void* params, size_t bytes,
+                               void* stream) {
+  WEFT_TRY(start_bytes(launch, params, bytes, stream));
+  if (simulator_ == nullptr) {
+    return {};
+  }
+  // Its findings and counts are this launch's.
+  WEFT_TRY(ended(api_.hipStreamSynchronize(static_cast<hip::hipStream_t>(stream)), launch.kernel));
   if (counting_ != nullptr) {
     Counters counters = simulator_->counters();
     if (counting_->entries.empty()) {

@@ -66,6 +66,13 @@ class HipDevice final : public Device {
   Result<std::vector<double>> time(const Work& work, int runs) override;
   Result<Counters> count(const Work& work) override;
 
+  /// Memory of the host that kernels read and write in place, at the same address.
+  Result<DeviceMemory> allocate_host(size_t bytes);
+  /// Zeros, in the order of stream().
+  Status clear(void* to, size_t bytes);
+  /// Copies to the device while a kernel runs in stream().
+  Status upload_beside(void* to, const void* from, size_t bytes);
+
   Target target() const { return target_; }
   /// Starts a kernel whose one parameter is a struct by value. Errors (device): this build has no
   /// such kernel for the target, or the launch failed; of a simulator, what it found wrong.
@@ -73,11 +80,22 @@ class HipDevice final : public Device {
   Status launch(const Launch& launch, const Params& params, void* stream) {
     return launch_bytes(launch, &params, sizeof(params), stream);
   }
+  /// The same, but never waits for the kernel: is_busy() is to be asked until it has ended.
+  template <class Params>
+  Status start(const Launch& launch, const Params& params, void* stream) {
+    return start_bytes(launch, &params, sizeof(params), stream);
+  }
+  /// Whether a stream's work goes on. Errors (device): it failed; of a simulator, what the last
+  /// kernel did wrong.
+  Result<bool> is_busy(void* stream);
 
  private:
   HipDevice(const hip::HipApi& api, int ordinal, const Simulator* simulator)
       : api_(api), ordinal_(ordinal), simulator_(simulator) {}
   Status launch_bytes(const Launch& launch, const void* params, size_t bytes, void* stream);
+  Status start_bytes(const Launch& launch, const void* params, size_t bytes, void* stream);
+  /// What a launch, or waiting for it, returned.
+  Status ended(hip::hipError_t error, std::string_view what) const;
   Result<hip::hipFunction_t> function(std::string_view operation, std::string_view kernel);
   /// What a call of HIP returned, as an error that says which call.
   Status checked(hip::hipError_t error, std::string_view call) const;
@@ -88,10 +106,14 @@ class HipDevice final : public Device {
   Target target_ = Target::gfx942;
   DeviceInfo info_;
   hip::hipStream_t stream_ = nullptr;
+  hip::hipStream_t beside_ = nullptr;                             // made when it is first asked for
   std::map<std::string, hip::hipModule_t, std::less<>> modules_;  // by operation
   std::map<std::pair<std::string, std::string>, hip::hipFunction_t> functions_;
   Counters* counting_ = nullptr;  // of count(), while it runs
 };
+
+/// A device as open_device() (arch/cdna/device.h) opens it.
+Result<std::unique_ptr<HipDevice>> open_hip_device(std::string_view id);
 
 /// The HipDevice of a stream that an operation was given for Arch::cdna.
 inline HipDevice& hip_device(Stream stream) { return *static_cast<HipDevice*>(stream.device); }

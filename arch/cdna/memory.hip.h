@@ -23,6 +23,11 @@ class Buffer {
                                                        uint32_t uniform = 0) const {
     return __builtin_amdgcn_raw_buffer_load_b128(resource_, offset, uniform, 0);
   }
+  /// The same of what is read once: other lines stay in the caches.
+  __device__ __attribute__((always_inline)) u32x4 load_once(uint32_t offset,
+                                                            uint32_t uniform) const {
+    return __builtin_amdgcn_raw_buffer_load_b128(resource_, offset, uniform, kNonTemporal);
+  }
   __device__ __attribute__((always_inline)) uint32_t load_word(uint32_t offset,
                                                                uint32_t uniform = 0) const {
     return __builtin_amdgcn_raw_buffer_load_b32(resource_, offset, uniform, 0);
@@ -46,6 +51,7 @@ class Buffer {
   }
 
  private:
+  static constexpr int kNonTemporal = 2;        // the instruction's bit nt
   static constexpr int kRaw32Bit = 0x00020000;  // word 3: DATA_FORMAT 32, no stride, no swizzle
   __amdgpu_buffer_rsrc_t resource_;
 };

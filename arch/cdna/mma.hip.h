@@ -57,6 +57,24 @@ WEFT_GPU void interleave() {
   }
 }
 
+/// A half of a strip, of bf16: c + a b' over its 32 numbers of k.
+WEFT_GPU f32x4 mma_bf16(u32x4 a, u32x4 b, f32x4 c) {
+#if defined(__gfx950__)
+  using Operand = Vector<bf16_t, 8>;
+  return __builtin_amdgcn_mfma_f32_16x16x32_bf16(__builtin_bit_cast(Operand, a),
+                                                 __builtin_bit_cast(Operand, b), c, 0, 0, 0);
+#else
+  using Operand = Vector<short, 4>;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    c = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(
+        __builtin_bit_cast(Operand, u32x2{a[2 * i], a[2 * i + 1]}),
+        __builtin_bit_cast(Operand, u32x2{b[2 * i], b[2 * i + 1]}), c, 0, 0, 0);
+  }
+  return c;
+#endif
+}
+
 /// c + a b': lane l's element r is row 4 (l / 16) + r (a's) of column l % 16 (b's).
 template <Format kFormat>
 WEFT_GPU f32x4 mma(const Strip& a, const Strip& b, f32x4 c) {
@@ -68,26 +86,15 @@ WEFT_GPU f32x4 mma(const Strip& a, const Strip& b, f32x4 c) {
   } else {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if constexpr (kFormat == Format::bf16 && kTarget == Target::gfx950) {
-#if defined(__gfx950__)
-        using Operand = Vector<bf16_t, 8>;
-        c = __builtin_amdgcn_mfma_f32_16x16x32_bf16(__builtin_bit_cast(Operand, a.half[h]),
-                                                    __builtin_bit_cast(Operand, b.half[h]), c, 0, 0,
-                                                    0);
-#endif
+      if constexpr (kFormat == Format::bf16) {
+        c = mma_bf16(a.half[h], b.half[h], c);
       } else {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const u32x2 x{a.half[h][2 * i], a.half[h][2 * i + 1]};
           const u32x2 y{b.half[h][2 * i], b.half[h][2 * i + 1]};
-          if constexpr (kFormat == Format::fp8) {
-            c = __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(__builtin_bit_cast(long, x),
-                                                           __builtin_bit_cast(long, y), c, 0, 0, 0);
-          } else {
-            using Operand = Vector<short, 4>;
-            c = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(
-                __builtin_bit_cast(Operand, x), __builtin_bit_cast(Operand, y), c, 0, 0, 0);
-          }
+          c = __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(__builtin_bit_cast(long, x),
+                                                         __builtin_bit_cast(long, y), c, 0, 0, 0);
         }
       }
     }

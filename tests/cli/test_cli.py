@@ -255,7 +255,7 @@ class Contract(Command):
         self.fails(INPUT, "bench", "kernel", code.parent / "none", says=["none"])
 
     def test_missing_device(self):
-        for device in ("cuda", "cuda:3", "hip", "sim:gfx942"):
+        for device in ("cuda", "cuda:3", "hip"):
             self.fails(DEVICE, "score", "--model", GOLDENS / "llama-f32", "--ids", "1",
                        "--device", device, says=[device])
 

@@ -1,0 +1,30 @@
+// What the resident kernel on CDNA is launched with.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/cdna/layout.h"
+#include "engine/resident/code.h"
+
+namespace weft::cdna {
+
+/// What a worker asks for ahead of a product's code.
+struct ProductPlace {
+  uint32_t stream = 0;  ///< ProductCode::stream
+  int32_t units = 0;
+  int32_t slices = 0;  ///< of a unit
+  uint32_t head = 0;   ///< CodeHead::head
+};
+
+struct DecodeLaunch : resident::Launch {
+  const ProductPlace* products =
+      nullptr;  ///< all workers' products, in the order of codes; one after them
+  const uint32_t* product_begin = nullptr;  ///< [workers + 1]
+  const uint32_t* stream_bytes = nullptr;   ///< [workers]
+  /// [workers * kCounterStride]: the host writes what is not 0 into all of them when a launch lasts
+  /// too long. Each worker looks at its own while it waits, leaves what it waited for in
+  /// `failure` [workers], and ends.
+  const uint32_t* give_up = nullptr;
+};
+
+}  // namespace weft::cdna

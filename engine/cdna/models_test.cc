@@ -1,0 +1,172 @@
+// Tiny models of every family, and the demo model, decoded on the simulated GPUs by the resident
+// kernel, against the CPU: tokens one by one, and logits where both keep f32. Whatever the
+// simulator's sanitizers find is an error.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "arch/device.h"
+#include "base/relative_difference.h"
+#include "engine/engine.h"
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace weft {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kSource = WEFT_SOURCE_DIR;
+
+// The resident kernel keeps 17 bits of its rows, which layers amplify.
+constexpr double kTolerance = 2e-4;
+
+std::unique_ptr<Engine> make_engine(const fs::path& folder, EngineOptions options) {
+  options.kv = options.kv.value_or(DType::f32);
+  ModelConfig config = read_config(folder).value();
+  Weights weights = Weights::open(folder, config).value();
+  auto engine = Engine::create(std::move(config), std::move(weights), options);
+  EXPECT_TRUE(engine.ok()) << engine.error().message;
+  return engine.ok() ? std::move(*engine) : nullptr;
+}
+
+std::vector<int32_t> prompt(int64_t length, int64_t vocabulary) {
+  std::vector<int32_t> ids;
+  for (int64_t i = 0; i < length; ++i) {
+    ids.push_back(
+        static_cast<int32_t>(uniform_draw(static_cast<uint64_t>(length), static_cast<uint64_t>(i)) *
+                             static_cast<float>(vocabulary)));
+  }
+  return ids;
+}
+
+/// Generates with both, and compares.
+void compare(const fs::path& folder, const std::string& device, int workers, int64_t prompt_tokens,
+             int64_t tokens, DType kv = DType::f32) {
+  const auto cpu = make_engine(folder, {.workers = 1, .context = 256, .kv = kv});
+  const auto gpu =
+      make_engine(folder, {.device = device, .workers = workers, .context = 256, .kv = kv});
+  ASSERT_NE(gpu, nullptr);
+  const std::vector<int32_t> ids = prompt(prompt_tokens, cpu->config().vocabulary);
+  const auto expected = cpu->generate(ids, {}, tokens, {}, Eos::ignore);
+  const auto got = gpu->generate(ids, {}, tokens, {}, Eos::ignore);
+  ASSERT_TRUE(got.ok()) << got.error().message;
+  EXPECT_EQ(got->tokens, expected->tokens);
+  EXPECT_EQ(got->stop, expected->stop);
+  EXPECT_LE(relative_difference(gpu->last_logits(), cpu->last_logits()),
+            kv == DType::f32 ? kTolerance : 1e-2);
+}
+
+class CdnaModels : public testing::TestWithParam<std::tuple<std::string, std::string>> {
+ protected:
+  void SetUp() override {
+    if (const auto opened = open_device(device()); !opened.ok()) {
+      GTEST_SKIP() << opened.error().message;
+    }
+  }
+  static std::string device() { return "sim:" + std::get<0>(GetParam()); }
+  static fs::path folder() {
+    return kSource / "tests/goldens/models" / (std::get<1>(GetParam()) + "-bf16");
+  }
+};
+
+std::string test_name(const testing::TestParamInfo<CdnaModels::ParamType>& info) {
+  std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
+  for (char& c : name) {
+    c = c == '-' ? '_' : c;
+  }
+  return name;
+}
+
+TEST_P(CdnaModels, TokensAndLogitsAreTheCpus) { compare(folder(), device(), 3, 5, 8); }
+
+INSTANTIATE_TEST_SUITE_P(
+    Slow, CdnaModels,
+    testing::Combine(testing::Values("gfx942", "gfx950"),
+                     testing::Values("llama", "gemma2", "gemma3", "granite", "instella", "llama3",
+                                     "mistral", "olmo2", "phi3", "phi3-longrope", "qwen2",
+                                     "qwen2-yarn", "qwen3", "smollm3", "starcoder2")),
+    test_name);
+
+/// What does not depend on the model.
+class CdnaDecode : public CdnaModels {};
+
+TEST_P(CdnaDecode, AnyWorkersAndCachesGiveTheCpusTokens) {
+  compare(folder(), device(), 1, 3, 4);
+  compare(folder(), device(), 5, 3, 4, DType::bf16);
+}
+
+TEST_P(CdnaDecode, ScoresAreTheCpus) {
+  const auto cpu = make_engine(folder(), {.workers = 1, .context = 64});
+  const auto gpu = make_engine(folder(), {.device = device(), .workers = 2, .context = 64});
+  ASSERT_NE(gpu, nullptr);
+  const std::vector<int32_t> ids = prompt(6, cpu->config().vocabulary);
+  const auto expected = cpu->score(ids);
+  const auto got = gpu->score(ids);
+  ASSERT_TRUE(got.ok()) << got.error().message;
+  ASSERT_EQ(got->logprobs.size(), expected->logprobs.size());
+  for (size_t i = 0; i < got->logprobs.size(); ++i) {
+    EXPECT_NEAR(got->logprobs[i], expected->logprobs[i], 1e-3);
+  }
+}
+
+TEST_P(CdnaDecode, StopsWhereTheCallerOrTheModelSays) {
+  const auto gpu = make_engine(folder(), {.device = device(), .workers = 2, .context = 64});
+  ASSERT_NE(gpu, nullptr);
+  const std::vector<int32_t> ids = prompt(4, gpu->config().vocabulary);
+  int taken = 0;
+  const auto stopped = gpu->generate(
+      ids, {}, 20, [&](int32_t) { return ++taken < 3; }, Eos::ignore);
+  ASSERT_TRUE(stopped.ok()) << stopped.error().message;
+  EXPECT_EQ(stopped->stop, Stop::caller);
+  EXPECT_EQ(stopped->tokens.size(), 3u);
+  const auto again = gpu->generate(ids, {}, 5, {}, Eos::ignore);
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_EQ(std::vector<int32_t>(again->tokens.begin(), again->tokens.begin() + 3),
+            stopped->tokens);
+}
+
+TEST_P(CdnaDecode, RefusesWhatItHasNoFormFor) {
+  const auto gpu = make_engine(folder(), {.device = device(), .workers = 2, .context = 64});
+  ASSERT_NE(gpu, nullptr);
+  SamplingOptions sampling;
+  sampling.temperature = 0.8f;
+  const auto sampled = gpu->generate(std::vector<int32_t>{1, 2}, sampling, 4);
+  ASSERT_FALSE(sampled.ok());
+  EXPECT_NE(sampled.error().message.find("the best token alone"), std::string::npos);
+
+  const fs::path f32 = kSource / "tests/goldens/models/llama-f32";
+  ModelConfig config = read_config(f32).value();
+  Weights weights = Weights::open(f32, config).value();
+  const auto other = Engine::create(config, std::move(weights), {.device = device()});
+  ASSERT_FALSE(other.ok());
+  EXPECT_NE(other.error().message.find("has no kernel for it; use --device cpu"),
+            std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(Some, CdnaDecode,
+                         testing::Values(std::tuple("gfx942", "llama"),
+                                         std::tuple("gfx950", "qwen3")),
+                         test_name);
+
+/// What takes longer.
+class SlowCdnaDecode : public CdnaModels {};
+
+/// More keys than one split takes.
+TEST_P(SlowCdnaDecode, LongTextsAreTheCpus) { compare(folder(), device(), 4, 140, 4); }
+
+TEST_P(SlowCdnaDecode, TokensOfTheDemoModelAreTheCpus) {
+  compare(kSource / "models/weft-code", device(), 8, 9, 64);
+}
+
+INSTANTIATE_TEST_SUITE_P(Some, SlowCdnaDecode,
+                         testing::Values(std::tuple("gfx942", "llama"),
+                                         std::tuple("gfx950", "qwen3")),
+                         test_name);
+
+}  // namespace
+}  // namespace weft

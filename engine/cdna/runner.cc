@@ -1,0 +1,411 @@
+#include "engine/cdna/runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <span>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "arch/cdna/hip.h"
+#include "base/check.h"
+#include "engine/cdna/lower.h"
+#include "model/layer.h"
+#include "ops/token_logprob/op.h"
+#include "program/planner.h"
+#include "program/verify.h"
+
+namespace weft::cdna {
+
+using resident::Arena;
+using resident::Code;
+using resident::Draw;
+using resident::Failure;
+using resident::kCounterStride;
+using resident::kMostEos;
+using resident::kMostTag;
+using resident::Mailbox;
+
+namespace {
+
+/// A launch from which nothing has come for so long is told to give up.
+constexpr std::chrono::seconds kPatience{20};
+
+class CdnaRunner final : public Runner {
+ public:
+  CdnaRunner(const ModelConfig& config, const Weights& weights, const RunnerOptions& options)
+      : config_(config), weights_(weights), options_(options) {}
+
+  Status create();
+
+  Status begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
+               const OnToken& on_token) override;
+  Status decode(int64_t steps, Tokens ends, const OnToken& on_token) override {
+    return run(steps, 0, ends, on_token);
+  }
+  Result<Score> score(Tokens ids) override;
+  void end(int /*sequence*/) override { ended_ = true; }
+  int sequences() const override { return 1; }
+  std::span<const float> logits(int sequence) override;
+  int64_t position(int /*sequence*/) const override { return position_; }
+  int64_t capacity() const override { return options_.capacity; }
+  DType kv() const override { return options_.kv; }
+  int workers() const override { return static_cast<int>(program_.workers.size()); }
+  Result<double> read_bandwidth() override;
+  int64_t saved_bytes() const override { return lowered_.plain_bytes - lowered_.packed_bytes; }
+
+ private:
+  Status make_program();
+  Status load_weights();
+  /// What the kernel has besides.
+  Status make_launch();
+  /// Makes the frequencies of RoPE for a sequence of `length` tokens: only LongRoPE's differ.
+  Status set_frequencies(int64_t length);
+  template <class T>
+  Status place(T*& pointer, int64_t count);
+  template <class T>
+  Status place(const T*& pointer, const std::vector<T>& data);
+
+  Status forget(Tokens ids);
+  /// Runs steps from the sequence's position on; the first `forced` ones' next tokens are forced.
+  Status run(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token);
+  /// As many of them as one launch has tags for.
+  Status run_launch(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token);
+  /// Hands on tokens as they come, until the launch has ended.
+  Status take_tokens(const OnToken& on_token, int64_t& taken);
+  /// Forgets what is in the tagged buffers: tags begin anew.
+  Status clear_tags();
+  /// What workers left when they gave up, in words.
+  Status explain(std::span<const Failure> failures) const;
+
+  const ModelConfig& config_;
+  const Weights& weights_;
+  const RunnerOptions options_;
+  std::unique_ptr<HipDevice> device_;
+  std::vector<DeviceMemory> memory_;
+  Program program_;
+  Arena arena_;
+  Lowered lowered_;
+  DecodeLaunch launch_;
+  Mailbox* mailbox_ = nullptr;
+  uint32_t* give_up_ = nullptr;
+  std::vector<float> logits_;
+  int64_t position_ = 0;
+  bool logits_valid_ = false;
+  bool ended_ = false;
+  uint32_t next_tag_ = kMostTag;  // of the next launch's first write
+  uint32_t next_draw_ = 1;        // of its first step
+};
+
+template <class T>
+Status CdnaRunner::place(T*& pointer, int64_t count) {
+  const size_t bytes = static_cast<size_t>(count) * sizeof(T);
+  WEFT_ASSIGN(DeviceMemory memory, device_->allocate(bytes));
+  WEFT_TRY(device_->clear(memory.data(), bytes));
+  pointer = reinterpret_cast<T*>(memory.data());
+  memory_.push_back(std::move(memory));
+  return {};
+}
+
+template <class T>
+Status CdnaRunner::place(const T*& pointer, const std::vector<T>& data) {
+  T* to = nullptr;
+  WEFT_TRY(place(to, std::max<int64_t>(1, std::ssize(data))));
+  pointer = to;
+  return device_->upload(to, data.data(), data.size() * sizeof(T));
+}
+
+Status CdnaRunner::make_program() {
+  const int units = device_->info().units;
+  const PlanOptions options =
+      plan_options(config_, options_.workers > 0 ? std::min(options_.workers, units) : units,
+                   options_.capacity, options_.kv);
+  program_ = plan(config_, weights_, options);
+  WEFT_TRY(verify(program_));
+  arena_ = lay_out(program_, weights_);
+  WEFT_ASSIGN(lowered_,
+              lower(program_, config_, weights_, arena_, options_.capacity, device_->target()));
+  launch_.workers = static_cast<int32_t>(program_.workers.size());
+  launch_.shape = lowered_.shape;
+  launch_.most_codes = lowered_.most_codes;
+  launch_.events = static_cast<uint32_t>(program_.events.size());
+  launch_.versions = static_cast<uint32_t>(program_.operations.size());
+  return {};
+}
+
+Status CdnaRunner::load_weights() {
+  WEFT_TRY(place(launch_.arena, arena_.bytes));
+  for (size_t i = 0; i < weights_.tensors().size(); ++i) {
+    const Tensor& tensor = weights_.tensors()[i];
+    WEFT_CHECK(tensor.data != nullptr);
+    WEFT_TRY(device_->upload(launch_.arena + arena_.weights[i], tensor.data,
+                             static_cast<size_t>(tensor.bytes())));
+  }
+  std::vector<std::byte> packed(static_cast<size_t>(lowered_.packed_bytes));
+  pack(lowered_, packed);
+  lowered_.pack = {};
+  const std::byte* at = nullptr;
+  WEFT_TRY(place(at, packed));
+  std::vector<const char*> streams;
+  std::vector<uint32_t> bytes;
+  for (size_t worker = 0; worker < lowered_.streams.size(); ++worker) {
+    const int64_t end =
+        worker + 1 < lowered_.streams.size() ? lowered_.streams[worker + 1] : lowered_.packed_bytes;
+    streams.push_back(reinterpret_cast<const char*>(at) + lowered_.streams[worker]);
+    bytes.push_back(static_cast<uint32_t>(end - lowered_.streams[worker]));
+  }
+  WEFT_TRY(place(launch_.streams, streams));
+  return place(launch_.stream_bytes, bytes);
+}
+
+Status CdnaRunner::set_frequencies(int64_t length) {
+  std::vector<float> frequencies;
+  for (const RopeSpec& rope : ropes(config_)) {
+    const std::vector<float> one = inverse_frequencies(rope, length);
+    frequencies.insert(frequencies.end(), one.begin(), one.end());
+  }
+  return device_->upload(
+      launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)],
+      frequencies.data(), frequencies.size() * sizeof(float));
+}
+
+Status CdnaRunner::make_launch() {
+  std::vector<Code> codes;
+  std::vector<uint32_t> begin;
+  for (const auto& worker : lowered_.codes) {
+    begin.push_back(static_cast<uint32_t>(codes.size()));
+    codes.insert(codes.end(), worker.begin(), worker.end());
+  }
+  begin.push_back(static_cast<uint32_t>(codes.size()));
+  WEFT_TRY(place(launch_.codes, codes));
+  WEFT_TRY(place(launch_.code_begin, begin));
+  WEFT_TRY(place(launch_.products, lowered_.products));
+  WEFT_TRY(place(launch_.product_begin, lowered_.product_begin));
+  WEFT_TRY(place(launch_.event_signals, lowered_.event_signals));
+  WEFT_TRY(place(launch_.counters, std::ssize(program_.events) * kCounterStride));
+  WEFT_TRY(place(launch_.failure, launch_.workers));
+  WEFT_TRY(place(launch_.draws, 2 * launch_.workers));
+  WEFT_TRY(place(launch_.tokens, options_.capacity + 1));
+  WEFT_TRY(place(launch_.stop, 1));
+  WEFT_TRY(place(give_up_, launch_.workers * kCounterStride));
+  launch_.give_up = give_up_;
+  WEFT_ASSIGN(DeviceMemory mailbox,
+              device_->allocate_host(sizeof(Mailbox) +
+                                     static_cast<size_t>(options_.capacity + 1) * sizeof(int32_t)));
+  mailbox_ = new (mailbox.data()) Mailbox;
+  launch_.mailbox = mailbox_;
+  memory_.push_back(std::move(mailbox));
+  logits_.resize(static_cast<size_t>(config_.vocabulary));
+  return {};
+}
+
+Status CdnaRunner::create() {
+  WEFT_ASSIGN(device_, open_hip_device(options_.device));
+  WEFT_TRY(make_program());
+  WEFT_TRY(load_weights());
+  WEFT_TRY(make_launch());
+  return set_frequencies(1);
+}
+
+Status CdnaRunner::forget(Tokens ids) {
+  const RopeScaling& scaling = config_.rope_scaling;
+  if (scaling.kind == RopeScaling::Kind::longrope && options_.capacity > scaling.original_context) {
+    return usage_error(fmt::format(
+        "{} turns longer texts otherwise than those of up to {} tokens, and prompts are fed token "
+        "by token: use --context {} or --device cpu",
+        config_.name, scaling.original_context, scaling.original_context));
+  }
+  ended_ = false;
+  logits_valid_ = false;
+  position_ = 0;
+  WEFT_TRY(device_->upload(launch_.tokens, ids.data(), ids.size_bytes()));
+  return set_frequencies(static_cast<int64_t>(ids.size()));
+}
+
+Status CdnaRunner::clear_tags() {
+  for (size_t i = 0; i < program_.buffers.size(); ++i) {
+    if (!arena_.tagged[i]) {
+      continue;
+    }
+    const Buffer& buffer = program_.buffers[i];
+    const size_t copies = buffer.space == Space::worker ? program_.workers.size() : 1;
+    for (size_t copy = 0; copy < copies; ++copy) {
+      WEFT_TRY(device_->clear(
+          launch_.arena + arena_.buffers[i] + static_cast<int64_t>(copy) * arena_.worker_bytes,
+          static_cast<size_t>(buffer.bytes())));
+    }
+  }
+  next_tag_ = 1;
+  return {};
+}
+
+Status CdnaRunner::run(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token) {
+  while (steps > 0 && !ended_) {
+    if (next_tag_ + launch_.versions > kMostTag) {
+      WEFT_TRY(clear_tags());
+    }
+    const int64_t now = std::min<int64_t>(steps, (kMostTag - next_tag_) / launch_.versions);
+    WEFT_TRY(run_launch(now, std::min(forced, now), ends, on_token));
+    steps -= now;
+    forced -= std::min(forced, now);
+  }
+  return {};
+}
+
+Status CdnaRunner::run_launch(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token) {
+  launch_.position[0] = static_cast<int32_t>(position_);
+  launch_.forced_steps = static_cast<int32_t>(forced);
+  launch_.steps = static_cast<int32_t>(steps);
+  launch_.eos_count = 0;
+  for (const int32_t id : ends) {
+    if (launch_.eos_count < kMostEos) {  // the host stops at the others
+      launch_.eos[launch_.eos_count++] = id;
+    }
+  }
+  launch_.first_tag = next_tag_;
+  next_tag_ += static_cast<uint32_t>(steps) * launch_.versions;
+  launch_.first_draw = next_draw_;
+  next_draw_ += static_cast<uint32_t>(steps);
+  const auto workers = static_cast<size_t>(launch_.workers);
+  mailbox_->tokens[0] = 0;
+  WEFT_TRY(device_->clear(launch_.counters, program_.events.size() * kCounterStride * 4));
+  WEFT_TRY(device_->clear(launch_.stop, sizeof(*launch_.stop)));
+  WEFT_TRY(device_->clear(launch_.failure, workers * sizeof(Failure)));
+  WEFT_TRY(device_->start({.operation = "decode",
+                           .kernel = "decode",
+                           .groups_x = static_cast<uint32_t>(workers),
+                           .threads = kTeamThreads},
+                          launch_, device_->stream().native));
+  position_ += forced;
+  int64_t taken = 0;
+  WEFT_TRY(take_tokens(on_token, taken));
+  logits_valid_ = forced + taken == steps;  // otherwise it ended before, or the kernel ran ahead
+  std::vector<Failure> failures(workers);
+  WEFT_TRY(device_->download(failures.data(), launch_.failure, workers * sizeof(Failure)));
+  return explain(failures);
+}
+
+Status CdnaRunner::take_tokens(const OnToken& on_token, int64_t& taken) {
+  using Clock = std::chrono::steady_clock;
+  const std::atomic_ref<uint32_t> arrived(mailbox_->tokens[0]);
+  Clock::time_point last = Clock::now();
+  bool running = true;
+  Status told;
+  while (running || taken < arrived.load(std::memory_order_acquire)) {
+    if (taken < arrived.load(std::memory_order_acquire)) {
+      const int32_t token = mailbox_->token[taken++];
+      last = Clock::now();
+      if (!ended_) {
+        ++position_;
+        if (!on_token(0, token)) {
+          ended_ = true;
+          const uint32_t stop = 1;
+          told = device_->upload_beside(launch_.stop, &stop, sizeof(stop));
+        }
+      }
+      continue;
+    }
+    WEFT_ASSIGN(running, device_->is_busy(device_->stream().native));
+    if (!device_->info().keeps_time) {  // it needs the processor more than we
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    // A simulator finds by itself that nobody gets on.
+    if (running && told.ok() && device_->info().keeps_time && Clock::now() - last > kPatience) {
+      const std::vector<uint32_t> all(static_cast<size_t>(launch_.workers) * kCounterStride, 1);
+      told = device_->upload_beside(give_up_, all.data(), all.size() * sizeof(uint32_t));
+      last = Clock::now();
+    }
+  }
+  return told;
+}
+
+Status CdnaRunner::explain(std::span<const Failure> failures) const {
+  const Failure* first = nullptr;
+  for (const Failure& failure : failures) {
+    const auto before = [](const Failure& a, const Failure& b) {
+      return std::pair(a.tag, a.operation) < std::pair(b.tag, b.operation);
+    };
+    if (failure.happened != 0 && (first == nullptr || before(failure, *first))) {
+      first = &failure;
+    }
+  }
+  if (first == nullptr) {
+    return {};
+  }
+  const auto name = [&](const auto& list, int32_t index, std::string_view otherwise) {
+    return index >= 0 ? list[static_cast<size_t>(index)].name : std::string(otherwise);
+  };
+  const int64_t layer =
+      first->operation >= 0 ? program_.operations[static_cast<size_t>(first->operation)].layer : -1;
+  return device_error(
+      fmt::format("{}: the decode kernel gave up in step {}: worker {} waited too long in {} of "
+                  "layer {} for {}",
+                  options_.device, (first->tag - launch_.first_tag) / launch_.versions,
+                  first->worker, name(program_.operations, first->operation, "the beginning"),
+                  layer, name(program_.events, first->event, "its data")));
+}
+
+Status CdnaRunner::begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
+                         const OnToken& on_token) {
+  if (sampling.temperature != 0 || sampling.repetition_penalty != 1) {
+    return usage_error(fmt::format(
+        "{} draws the best token alone: use --temperature 0 and no repetition penalty, or --device "
+        "cpu",
+        options_.device));
+  }
+  WEFT_TRY(forget(prompts[0]));
+  const int64_t steps = std::ssize(prompts[0]);
+  return run(steps, steps - 1, {}, on_token);
+}
+
+Result<Score> CdnaRunner::score(Tokens ids) {
+  WEFT_TRY(forget(ids));
+  Score score;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    position_ = static_cast<int64_t>(i);
+    WEFT_TRY(run(1, 0, {}, [](int, int32_t) { return true; }));
+    // What is drawn takes the place of the next token.
+    WEFT_TRY(device_->upload(launch_.tokens, ids.data(), ids.size_bytes()));
+    const std::span<const float> row = logits(0);
+    if (i + 1 == ids.size()) {
+      score.last_logits.assign(row.begin(), row.end());
+    } else {
+      float logprob = 0;
+      cpu::token_logprob({.logits = {row.data(), DType::f32, config_.vocabulary},
+                          .tokens = &ids[i + 1],
+                          .columns = config_.vocabulary,
+                          .out = &logprob},
+                         {0, 1});
+      score.logprobs.push_back(logprob);
+    }
+  }
+  position_ = 0;
+  logits_valid_ = false;
+  return score;
+}
+
+std::span<const float> CdnaRunner::logits(int /*sequence*/) {
+  const char* place = launch_.arena + arena_.buffers[static_cast<size_t>(program_.logits)];
+  const bool there = logits_valid_ &&
+                     device_->download(logits_.data(), place, logits_.size() * sizeof(float)).ok();
+  return there ? std::span<const float>(logits_) : std::span<const float>();
+}
+
+Result<double> CdnaRunner::read_bandwidth() {
+  return device_error(fmt::format("{}: its bandwidth is not measured", options_.device));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Runner>> create_runner(const ModelConfig& config, const Weights& weights,
+                                              const RunnerOptions& options) {
+  auto runner = std::make_unique<CdnaRunner>(config, weights, options);
+  WEFT_TRY(runner->create());
+  return std::unique_ptr<Runner>(std::move(runner));
+}
+
+}  // namespace weft::cdna

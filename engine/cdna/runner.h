@@ -1,0 +1,28 @@
+// The runner on an AMD GPU or its simulator: the decode program, lowered to codes, runs as one
+// resident kernel. Prompts are fed by it too, token by token.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/runner.h"
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace weft::cdna {
+
+struct RunnerOptions {
+  std::string device;    ///< "hip", "hip:1", "sim:gfx942"
+  int workers = 0;       ///< workgroups; 0: one for each compute unit
+  int64_t capacity = 0;  ///< positions of the sequence
+  DType kv = DType::bf16;
+};
+
+/// `config` and `weights` outlive the runner; all weights have data. Errors: device (no such GPU,
+/// no memory), input (a model that the kernel has no form for). Of a simulator, whatever its
+/// sanitizers find ends the call that ran it.
+Result<std::unique_ptr<Runner>> create_runner(const ModelConfig& config, const Weights& weights,
+                                              const RunnerOptions& options);
+
+}  // namespace weft::cdna
