@@ -19,6 +19,7 @@
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "cli/origin.h"
+#include "cli/slot_flags.h"
 #include "engine/slots.h"
 #include "ops/matrix.h"
 
@@ -39,7 +40,7 @@ struct LoadFlags {
   int64_t common = 0;
   int64_t slots = 0;
   int64_t prefill_chunk = 0;
-  int64_t draft = 0;
+  SlotFlags slot_options;
   std::string json;
 };
 
@@ -120,7 +121,7 @@ Result<Load> Load::make(const LoadFlags& flags) {
   options.slots = own.slots;
   options.context = engine.context > 0 ? engine.context : std::min(config.context, total);
   options.prefill_chunk = flags.prefill_chunk;
-  options.draft = flags.draft;
+  flags.slot_options.apply(options);
   options.kv = engine.kv;
   options.round_activations = engine.round_activations;
   options.quantise_activations = engine.quantise_activations;
@@ -214,6 +215,7 @@ Result<LoadFigures> Load::measure(int64_t count) {
   counts.drafted -= before.drafted;
   counts.accepted -= before.accepted;
   counts.pages_evicted -= before.pages_evicted;
+  counts.pages_brought -= before.pages_brought;
   counts.prefill_pauses.count -= before.prefill_pauses.count;
   counts.prefill_pauses.seconds -= before.prefill_pauses.seconds;
   return figures;
@@ -248,6 +250,10 @@ std::string Load::text(const LoadFigures& figures) const {
       "  pages of {} positions: {} of {} in use at most; {} of {} prompt tokens were "
       "cached\n",
       kKvPage, figures.most_pages, status.pages, status.cached_tokens, status.prompt_tokens);
+  if (status.pages_host > 0) {
+    text += fmt::format("  pages in host memory: {}, and {} were brought back\n", status.pages_host,
+                        status.pages_brought);
+  }
   if (status.drafted > 0) {
     text += fmt::format("  drafts: {} of {} tokens accepted\n", status.accepted, status.drafted);
   }
@@ -270,6 +276,8 @@ nlohmann::ordered_json Load::json(const LoadFigures& figures) const {
   out["clients"] = flags_.clients;
   out["rate"] = flags_.rate;
   out["slots"] = flags_.slots;
+  out["draft"] = flags_.slot_options.draft;
+  out["exact"] = flags_.slot_options.exact;
   out["requests"] = flags_.requests;
   out["prompt_tokens"] = flags_.prompt_tokens;
   out["common_tokens"] = flags_.common;
@@ -287,7 +295,9 @@ nlohmann::ordered_json Load::json(const LoadFigures& figures) const {
   out["pages"] = {{"positions", kKvPage},
                   {"all", status.pages},
                   {"most_used", figures.most_pages},
-                  {"evicted", status.pages_evicted}};
+                  {"evicted", status.pages_evicted},
+                  {"host", status.pages_host},
+                  {"brought", status.pages_brought}};
   out["cached_tokens"] = status.cached_tokens;
   // The same seed asks the same, whoever answers and in whatever company.
   for (const auto& [id, tokens] : figures.answers) {
@@ -335,7 +345,7 @@ void add_bench_load(CLI::App& bench, Action& action) {
   count("--slots", flags->slots, "requests answered at once (--clients)", 1);
   count("--prefill-chunk", flags->prefill_chunk,
         "tokens of a prompt fed between two steps (128; on cuda 512)", 1);
-  count("--draft", flags->draft, "tokens drafted from the text for a step (cpu; 0)", 0);
+  flags->slot_options.declare(*command);
   // --seed is that of prompts and arrivals, too.
   add_sampling_options(*command, flags->sampling);
   command->add_option("--json", flags->json, "write figures to this file; - for standard output")

@@ -3,6 +3,7 @@
 
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "cli/slot_flags.h"
 #include "serve/server.h"
 
 namespace weft::cli {
@@ -12,6 +13,7 @@ struct ServeFlags {
   std::string model, name, chat_template, api_key_file;
   EngineFlags engine;
   SlotsOptions slots;
+  SlotFlags slot_options;
   serve::ServeOptions serve;
   bool no_log = false;
 };
@@ -62,6 +64,7 @@ Result<int> serve_model(ServeFlags flags) {
     WEFT_TRY(read_keys(flags.api_key_file, flags.serve.api_keys));
   }
   SlotsOptions slots = flags.slots;
+  flags.slot_options.apply(slots);
   slots.device = options.device;
   slots.workers = options.workers;
   slots.context = options.context;
@@ -102,9 +105,7 @@ void add_serve(CLI::App& app, Action& action) {
           "tokens of a prompt that are read between two steps of others", "N")
       ->check(at_least(1))
       ->capture_default_str();
-  declare("--draft", flags->slots.draft, "tokens drafted for a step of a sequence; 0: none", "N")
-      ->check(CLI::Range(0, 64))
-      ->capture_default_str();
+  flags->slot_options.declare(*command);
   declare("--max-requests", flags->serve.max_requests,
           "that are answered or wait at a time; more are told to come again", "N")
       ->check(at_least(1))

@@ -35,10 +35,13 @@ class BatchRunner {
   /// has no page.
   static constexpr int64_t kFedBeyond = 16;
   virtual Status feed(std::span<const int32_t> tokens, int64_t first, const int32_t* table) = 0;
-  /// Feeds each row's token (1 to most_rows() rows). Rows may be consecutive tokens of one
-  /// sequence, on the CPU. Returns logits [rows.size()][vocabulary], which the caller may change,
-  /// until the next call. A row's bits depend on no other row.
+  /// Feeds each row's token (1 to most_rows() rows). Rows that follow one another may be
+  /// consecutive tokens of one sequence. Returns logits [rows.size()][vocabulary], which the caller
+  /// may change, until the next call. A row's bits depend on no other row.
   virtual Result<std::span<float>> step(std::span<const StepRow> rows) = 0;
+  /// The same, but returns what has the best logit after each row [rows.size()], until the next
+  /// call. For runners with most_steps().
+  virtual Result<std::span<const int32_t>> step_best(std::span<const StepRow> rows);
   /// Feeds each row's token, rows of different sequences, and then, up to most_steps() in all, what
   /// has the best logit after it: on_best gets those tokens as they come, a row's in order, and
   /// says whether the row is to go on.
@@ -46,7 +49,7 @@ class BatchRunner {
   virtual Status run(std::span<const StepRow> rows, int64_t steps, const OnBest& on_best);
   /// 0: the runner takes one step at a time.
   virtual int64_t most_steps() const { return 0; }
-  /// Copies a page of every layer.
+  /// Copies a page of every layer; either may be one in host memory, whose numbers follow.
   virtual Status copy_page(int32_t from, int32_t to) = 0;
 
   virtual int64_t most_fed() const = 0;
@@ -58,6 +61,10 @@ class BatchRunner {
 inline Status BatchRunner::run(std::span<const StepRow> /*rows*/, int64_t /*steps*/,
                                const OnBest& /*on_best*/) {
   return usage_error("this runner takes one step at a time");
+}
+
+inline Result<std::span<const int32_t>> BatchRunner::step_best(std::span<const StepRow> /*rows*/) {
+  return usage_error("this runner returns logits");
 }
 
 }  // namespace weft

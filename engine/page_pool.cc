@@ -1,6 +1,7 @@
 #include "engine/page_pool.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "ops/matrix.h"
@@ -29,25 +30,40 @@ constexpr int kMostCompared = 64;
 
 }  // namespace
 
-PagePool::PagePool(int64_t pages) : pages_(static_cast<size_t>(pages) + 1) {
-  for (int64_t id = pages; id > 0; --id) {
-    free_.push_back(static_cast<int32_t>(id));
+PagePool::PagePool(int64_t pages, int64_t outside)
+    : size_(pages), pages_(static_cast<size_t>(pages + outside) + 1) {
+  for (int64_t id = pages + outside; id > 0; --id) {
+    (id > pages ? free_outside_ : free_).push_back(static_cast<int32_t>(id));
   }
 }
 
-int32_t PagePool::take() {
+PagePool::Taken PagePool::take() {
   WEFT_CHECK(available() > 0);
+  Taken taken;
   if (free_.empty()) {
     const int32_t oldest = unused_.front();
     unused_.pop_front();
-    forget(oldest);
+    if (free_outside_.empty() && !outside_.empty()) {
+      const int32_t last = outside_.front();
+      outside_.pop_front();
+      forget(last);
+      free_outside_.push_back(last);
+    }
+    if (free_outside_.empty()) {
+      forget(oldest);
+    } else {
+      taken.moved_to = free_outside_.back();
+      free_outside_.pop_back();
+      move(oldest, taken.moved_to);
+      page(taken.moved_to).place = outside_.insert(outside_.end(), taken.moved_to);
+    }
     free_.push_back(oldest);
     ++evicted_;
   }
-  const int32_t id = free_.back();
+  taken.page = free_.back();
   free_.pop_back();
-  page(id).users = 1;
-  return id;
+  page(taken.page).users = 1;
+  return taken;
 }
 
 void PagePool::use(int32_t id) {
@@ -76,20 +92,31 @@ int32_t PagePool::publish(int32_t id, Chain before, std::span<const int32_t> tok
     release(id);
     return there;
   }
-  Page& published = page(id);
-  published.chain = next_chain_++;
-  published.before = before;
-  published.tokens.assign(tokens.begin(), tokens.end());
-  by_before_.emplace(before, id);
-  by_hash_.emplace(hash_of(before, tokens), id);
+  if (const int32_t outside = find_outside(before, tokens); outside != kNoPage) {
+    bring(outside, id);  // what continues it goes on being found
+  } else {
+    hold(id, next_chain_++, before, {tokens.begin(), tokens.end()});
+  }
   return id;
 }
 
-int32_t PagePool::find(Chain before, std::span<const int32_t> tokens) const {
+void PagePool::want(int32_t outside) {
+  outside_.splice(outside_.end(), outside_, page(outside).place);
+}
+
+void PagePool::bring(int32_t outside, int32_t id) {
+  WEFT_CHECK(outside > size_ && page(id).chain == kRoot);
+  outside_.erase(page(outside).place);
+  move(outside, id);
+  free_outside_.push_back(outside);
+  ++brought_;
+}
+
+int32_t PagePool::find(Chain before, std::span<const int32_t> tokens, bool outside) const {
   const auto [first, last] = by_hash_.equal_range(hash_of(before, tokens));
   for (auto entry = first; entry != last; ++entry) {
     const Page& candidate = pages_[static_cast<size_t>(entry->second)];
-    if (candidate.before == before &&
+    if ((entry->second > size_) == outside && candidate.before == before &&
         std::equal(tokens.begin(), tokens.end(), candidate.tokens.begin(),
                    candidate.tokens.end())) {
       return entry->second;
@@ -111,6 +138,21 @@ PagePool::Beginning PagePool::find_beginning(Chain before, std::span<const int32
     }
   }
   return best;
+}
+
+void PagePool::hold(int32_t id, Chain chain, Chain before, std::vector<int32_t> tokens) {
+  by_before_.emplace(before, id);
+  by_hash_.emplace(hash_of(before, tokens), id);
+  Page& holder = page(id);
+  holder.chain = chain;
+  holder.before = before;
+  holder.tokens = std::move(tokens);
+}
+
+void PagePool::move(int32_t from, int32_t to) {
+  const Page moved = page(from);
+  forget(from);
+  hold(to, moved.chain, moved.before, moved.tokens);
 }
 
 void PagePool::forget(int32_t id) {

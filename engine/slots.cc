@@ -19,6 +19,7 @@
 #include "engine/hopper/batch_runner.h"
 #include "engine/hopper/prefill_plan.h"
 #include "engine/page_pool.h"
+#include "engine/resident/code.h"
 #include "ops/token_logprob/op.h"
 
 namespace weft {
@@ -49,7 +50,7 @@ struct Sequence {
   int64_t reported = 0;
   std::optional<NgramDrafter> drafter;
   double acceptance = 1;  // of drafts, lately
-  int64_t undrafted = 0;  // steps without one since drafts were given up
+  int64_t undrafted = 0;  // tokens since the last draft
 
   int64_t prompt_size() const { return static_cast<int64_t>(request.prompt.size()); }
   /// All of the prompt but its last token is fed in chunks; that one is the first step's row.
@@ -79,7 +80,7 @@ class Slots::Impl {
       : config_(std::move(config)),
         runner_(std::move(runner)),
         options_(options),
-        pool_(options.pages),
+        pool_(options.pages, options.host_pages),
         scratch_(Pages::allocate(cpu::sample_scratch_bytes(config_.vocabulary)).value()) {
     publish_status();
   }
@@ -104,9 +105,12 @@ class Slots::Impl {
                     options_.context - static_cast<int64_t>(request.prompt.size()) + 1);
   }
   void take_inbox(const OnEnd& on_end);
-  void admit();
-  bool enter(Sequence& sequence);
-  int64_t share(Sequence& sequence);
+  Status admit();
+  Result<bool> enter(Sequence& sequence);
+  void want_outside(const Sequence& sequence);
+  Result<int32_t> take_page();
+  /// Of pages in host memory, brings at most `most` back. Returns how many.
+  Result<int64_t> share(Sequence& sequence, int64_t most);
   Status copy_beginning(Sequence& sequence);
   Result<bool> prefill(bool others_wait);
   Status feed_chunk(Sequence& sequence, int64_t chunk);
@@ -154,21 +158,22 @@ Error cannot_have(std::string_view what, int64_t value, int64_t least, int64_t m
   return usage_error(fmt::format("{} {} cannot be had: use {} to {}", value, what, least, most));
 }
 
+int64_t page_bytes(const ModelConfig& config, DType kv) {
+  return 2 * config.layers * config.kv_size() * kKvPage * static_cast<int64_t>(size_of(kv));
+}
+
 /// Pages for a context of each slot, or what half of the free memory holds.
 int64_t default_pages(const ModelConfig& config, const SlotsOptions& options, DType kv) {
-  const int64_t page =
-      2 * config.layers * config.kv_size() * kKvPage * static_cast<int64_t>(size_of(kv));
   const int64_t free = static_cast<int64_t>(::sysconf(_SC_AVPHYS_PAGES)) *
                        static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
   const int64_t wanted = options.slots * ceil_div(options.context, kKvPage);
-  return std::max<int64_t>(1, std::min(wanted, free / 2 / page));
+  return std::max<int64_t>(1, std::min(wanted, free / 2 / page_bytes(config, kv)));
 }
 
 /// Checks options and sets those that follow from the model.
 Status complete(const ModelConfig& config, SlotsOptions& options) {
   constexpr int64_t kMostPages = int64_t{1} << 30;
   constexpr int64_t kMostChunk = 1 << 16;
-  constexpr int64_t kMostDraft = 64;
   int64_t context = config.context;
   if (config.rope_scaling.kind == RopeScaling::Kind::longrope) {
     // Beyond it a sequence's tokens would have to be fed anew, by other frequencies.
@@ -183,6 +188,9 @@ Status complete(const ModelConfig& config, SlotsOptions& options) {
   }
   if (options.pages < 0 || options.pages > kMostPages) {
     return cannot_have("pages", options.pages, 1, kMostPages);
+  }
+  if (options.host_pages < 0 || options.host_pages > kMostPages) {
+    return cannot_have("pages in host memory", options.host_pages, 0, kMostPages);
   }
   if (options.prefill_chunk < 0 || options.prefill_chunk > kMostChunk) {
     return cannot_have("tokens of a prefill chunk", options.prefill_chunk, 1, kMostChunk);
@@ -244,6 +252,9 @@ class OwningRunner : public BatchRunner {
   Result<std::span<float>> step(std::span<const StepRow> rows) override {
     return runner_->step(rows);
   }
+  Result<std::span<const int32_t>> step_best(std::span<const StepRow> rows) override {
+    return runner_->step_best(rows);
+  }
   Status run(std::span<const StepRow> rows, int64_t steps, const OnBest& on_best) override {
     return runner_->run(rows, steps, on_best);
   }
@@ -264,8 +275,11 @@ Status check_cuda(const SlotsOptions& options) {
     return device_error(
         fmt::format("device {} cannot be had: this build has no CUDA kernels", options.device));
   }
-  if (options.draft > 0) {
-    return usage_error(fmt::format("{} drafts no tokens: use cpu, or no --draft", options.device));
+  if (options.draft > 0 && options.exact && options.slots <= resident::kMostSequences) {
+    return usage_error(fmt::format(
+        "drafts on {} with up to {} slots are verified by other kernels than those that draw "
+        "without them, and a logit's last bits differ: use --exact off, more slots or no --draft",
+        options.device, resident::kMostSequences));
   }
   if (options.prefill_chunk > hopper::kChunkRows) {
     return cannot_have("tokens of a prefill chunk", options.prefill_chunk, 1, hopper::kChunkRows);
@@ -292,6 +306,9 @@ Result<std::unique_ptr<Slots>> Slots::create(ModelConfig config, Weights weights
   WEFT_TRY(complete(config, completed));
   const DType kv = options.kv.value_or(default_kv(config, weights));
   const bool round = options.round_activations.value_or(default_round_activations(config));
+  if (completed.host_pages == 0) {
+    completed.host_pages = options.host_bytes / page_bytes(config, kv);
+  }
   auto runner = std::make_unique<OwningRunner>(config, std::move(weights));
   if (cuda) {
     WEFT_TRY(check_cuda(completed));
@@ -308,7 +325,9 @@ Result<std::unique_ptr<Slots>> Slots::create(ModelConfig config, Weights weights
                                                        .round_activations = round,
                                                        .compress_weights = options.compress_weights,
                                                        .weights_seed = options.weights_seed},
-                                            .chunk = completed.prefill_chunk},
+                                            .chunk = completed.prefill_chunk,
+                                            .drafts = options.draft > 0,
+                                            .host_pages = completed.host_pages},
                                            completed.pages);
       }));
     }
@@ -322,7 +341,7 @@ Result<std::unique_ptr<Slots>> Slots::create(ModelConfig config, Weights weights
                         own, kept,
                         {.workers = options.workers > 0 ? options.workers : cpu::usable_cpus(),
                          .capacity = completed.context,
-                         .pages = completed.pages,
+                         .pages = completed.pages + completed.host_pages,
                          .kv = kv,
                          .round_activations = round,
                          .quantise_activations = options.quantise_activations,
@@ -420,13 +439,41 @@ void Slots::Impl::take_inbox(const OnEnd& on_end) {
 
 // Pages.
 
+Result<int32_t> Slots::Impl::take_page() {
+  const PagePool::Taken taken = pool_.take();
+  if (taken.moved_to != PagePool::kNoPage) {
+    WEFT_TRY(runner_->copy_page(taken.page, taken.moved_to));
+  }
+  return taken.page;
+}
+
+/// Keeps in host memory what a sequence will bring from there.
+void Slots::Impl::want_outside(const Sequence& sequence) {
+  PagePool::Chain chain = sequence.chain;
+  std::vector<int32_t> wanted;
+  for (int64_t at = sequence.fed; at + kKvPage <= sequence.to_feed(); at += kKvPage) {
+    const std::span<const int32_t> tokens = sequence.part(at, at + kKvPage);
+    int32_t page = pool_.find(chain, tokens);
+    if (page == PagePool::kNoPage) {
+      page = pool_.find_outside(chain, tokens);
+      if (page == PagePool::kNoPage) {
+        break;
+      }
+      wanted.push_back(page);
+    }
+    chain = pool_.chain(page);
+  }
+  // What follows is of no use without what is before it.
+  std::for_each(wanted.rbegin(), wanted.rend(), [&](int32_t page) { pool_.want(page); });
+}
+
 /// Gives a sequence all pages that it can ever need, or none.
-bool Slots::Impl::enter(Sequence& sequence) {
+Result<bool> Slots::Impl::enter(Sequence& sequence) {
   const int64_t needed = pages_for(sequence.request);
   sequence.table.assign(
       static_cast<size_t>(ceil_div(options_.context + BatchRunner::kFedBeyond, kKvPage)) + 1,
       PagePool::kNoPage);
-  share(sequence);
+  WEFT_TRY(share(sequence, 0));
   if (pool_.available() < needed - sequence.pages) {
     while (sequence.pages > 0) {
       pool_.release(sequence.table[static_cast<size_t>(--sequence.pages)]);
@@ -435,8 +482,12 @@ bool Slots::Impl::enter(Sequence& sequence) {
     sequence.chain = PagePool::kRoot;
     return false;
   }
+  if (options_.share_prefixes) {
+    want_outside(sequence);
+  }
   while (sequence.pages < needed) {
-    sequence.table[static_cast<size_t>(sequence.pages++)] = pool_.take();
+    WEFT_ASSIGN(sequence.table[static_cast<size_t>(sequence.pages)], take_page());
+    ++sequence.pages;
   }
   runner_->enter(sequence.table.data());
   if (options_.draft > 0) {
@@ -446,40 +497,52 @@ bool Slots::Impl::enter(Sequence& sequence) {
   return true;
 }
 
-void Slots::Impl::admit() {
+Status Slots::Impl::admit() {
   // In order: who needs many pages is not overtaken for ever by those who need few.
-  while (!queue_.empty() && static_cast<int64_t>(active_.size()) < options_.slots &&
-         enter(*queue_.front())) {
+  while (!queue_.empty() && static_cast<int64_t>(active_.size()) < options_.slots) {
+    WEFT_ASSIGN(const bool entered, enter(*queue_.front()));
+    if (!entered) {
+      break;
+    }
     active_.push_back(std::move(queue_.front()));
     queue_.pop_front();
   }
+  return {};
 }
 
 /// Goes on in pages that hold what comes next, in place of the sequence's own.
-int64_t Slots::Impl::share(Sequence& sequence) {
+Result<int64_t> Slots::Impl::share(Sequence& sequence, int64_t most) {
   const int64_t before = sequence.fed;
+  int64_t brought = 0;
   while (options_.share_prefixes && sequence.fed == sequence.shared &&
          sequence.fed + kKvPage <= sequence.to_feed()) {
-    const int32_t page =
-        pool_.find(sequence.chain, sequence.part(sequence.fed, sequence.fed + kKvPage));
-    if (page == PagePool::kNoPage) {
-      break;
-    }
-    pool_.use(page);
+    const std::span<const int32_t> tokens = sequence.part(sequence.fed, sequence.fed + kKvPage);
     const int64_t index = sequence.fed / kKvPage;
     int32_t& entry = sequence.table[static_cast<size_t>(index)];
-    if (index < sequence.pages) {
-      pool_.release(entry);
+    if (const int32_t page = pool_.find(sequence.chain, tokens); page != PagePool::kNoPage) {
+      pool_.use(page);
+      if (index < sequence.pages) {
+        pool_.release(entry);
+      } else {
+        ++sequence.pages;
+      }
+      entry = page;
     } else {
-      ++sequence.pages;
+      const int32_t outside =
+          brought < most ? pool_.find_outside(sequence.chain, tokens) : PagePool::kNoPage;
+      if (outside == PagePool::kNoPage) {
+        break;
+      }
+      WEFT_TRY(runner_->copy_page(outside, entry));
+      pool_.bring(outside, entry);
+      ++brought;
     }
-    entry = page;
-    sequence.chain = pool_.chain(page);
+    sequence.chain = pool_.chain(entry);
     sequence.fed += kKvPage;
     sequence.shared = sequence.fed;
   }
   sequence.cached += sequence.fed - before;
-  return sequence.fed - before;
+  return brought;
 }
 
 /// Of the page that comes next, copies the beginning that another one has in common.
@@ -528,7 +591,11 @@ Result<bool> Slots::Impl::prefill(bool others_wait) {
     if (sequence.running()) {
       continue;
     }
-    share(sequence);
+    const int64_t most = (others_wait ? options_.prefill_chunk : options_.context) / kKvPage;
+    WEFT_ASSIGN(const int64_t brought, share(sequence, most));
+    if (others_wait && brought == most) {
+      return true;
+    }
     WEFT_TRY(copy_beginning(sequence));
     if (sequence.running()) {
       continue;
@@ -555,13 +622,10 @@ std::span<const int32_t> Slots::Impl::draft(Sequence& sequence, int64_t most) {
   constexpr int64_t kTryAgain = 32;
   const int64_t left = sequence.limit - sequence.reported - 1;
   most = std::min({most, options_.draft, left});
-  if (!sequence.drafter || most < 1) {
+  const bool given_up = sequence.acceptance < kWorth && sequence.undrafted < kTryAgain;
+  if (!sequence.drafter || most < 1 || given_up) {
     return {};
   }
-  if (sequence.acceptance < kWorth && ++sequence.undrafted < kTryAgain) {
-    return {};
-  }
-  sequence.undrafted = 0;
   return sequence.drafter->draft(sequence.tokens, most);
 }
 
@@ -590,13 +654,10 @@ void Slots::Impl::drop(const Sequence& sequence) {
 Status Slots::Impl::run_best(std::span<const Turn> turns, const OnToken& on_token,
                              const OnEnd& on_end) {
   int64_t left = 0;
-  rows_.clear();
   for (const Turn& turn : turns) {
-    const Sequence& sequence = *turn.sequence;
-    left = std::max(left, sequence.limit - sequence.reported);
-    rows_.push_back(
-        {sequence.tokens.back(), static_cast<int32_t>(sequence.fed), sequence.table.data()});
+    left = std::max(left, turn.sequence->limit - turn.sequence->reported);
   }
+  const int64_t spare = runner_->most_rows() - std::ssize(turns);
   // Who joins waits for the launch to end.
   const bool joins = !queue_.empty() || std::any_of(active_.begin(), active_.end(), [](auto& each) {
     return each != nullptr && !each->running();
@@ -604,6 +665,7 @@ Status Slots::Impl::run_best(std::span<const Turn> turns, const OnToken& on_toke
   const int64_t steps = joins ? std::min<int64_t>(left, kStepsWhileOthersWait)
                               : std::min(left, runner_->most_steps());
   now_.steps += steps;
+  bool drafted = false;  // a draft is at hand: all go on with it in the next step
   WEFT_TRY(runner_->run(rows_, steps, [&](size_t row, int32_t token) {
     Sequence& sequence = *turns[row].sequence;
     ++now_.rows;
@@ -612,24 +674,19 @@ Status Slots::Impl::run_best(std::span<const Turn> turns, const OnToken& on_toke
     if (!more) {
       drop(sequence);
     }
-    return more;
+    drafted = drafted || (more && !draft(sequence, spare).empty());
+    return more && !drafted;
   }));
   return {};
 }
 
 Status Slots::Impl::run_turns(std::span<Turn> turns, const OnToken& on_token, const OnEnd& on_end) {
-  const bool best = std::all_of(turns.begin(), turns.end(),
-                                [](const Turn& turn) { return turn.sequence->takes_best(); });
-  if (best && runner_->most_steps() > 0) {
-    return run_best(turns, on_token, on_end);
-  }
   int64_t spare = runner_->most_rows() - std::ssize(turns);
   rows_.clear();
   for (Turn& turn : turns) {
     Sequence& sequence = *turn.sequence;
     const std::span<const int32_t> drafted = draft(sequence, spare);
     spare -= std::ssize(drafted);
-    now_.drafted += std::ssize(drafted);
     turn.first = rows_.size();
     turn.count = 1 + drafted.size();
     auto position = static_cast<int32_t>(sequence.fed);
@@ -638,9 +695,22 @@ Status Slots::Impl::run_turns(std::span<Turn> turns, const OnToken& on_token, co
       rows_.push_back({token, ++position, sequence.table.data()});
     }
   }
-  WEFT_ASSIGN(const std::span<float> logits, runner_->step(rows_));
+  const bool best = runner_->most_steps() > 0 &&
+                    std::all_of(turns.begin(), turns.end(),
+                                [](const Turn& turn) { return turn.sequence->takes_best(); });
+  if (best && rows_.size() == turns.size()) {
+    return run_best(turns, on_token, on_end);
+  }
+  std::span<const int32_t> tokens;
+  std::span<float> logits;
+  if (best) {
+    WEFT_ASSIGN(tokens, runner_->step_best(rows_));
+  } else {
+    WEFT_ASSIGN(logits, runner_->step(rows_));
+  }
   ++now_.steps;
   now_.rows += std::ssize(rows_);
+  now_.drafted += std::ssize(rows_) - std::ssize(turns);
   const auto vocabulary = static_cast<size_t>(config_.vocabulary);
   for (const Turn& turn : turns) {
     Sequence& sequence = *turn.sequence;
@@ -649,8 +719,10 @@ Status Slots::Impl::run_turns(std::span<Turn> turns, const OnToken& on_token, co
     // A draft's row is of the answer while the draft is what was drawn.
     do {
       ++sequence.fed;
-      going_on = draw(sequence, logits.subspan((turn.first + taken) * vocabulary, vocabulary),
-                      on_token, on_end);
+      const size_t row = turn.first + taken;
+      going_on =
+          best ? take(sequence, tokens[row], {}, on_token, on_end)
+               : draw(sequence, logits.subspan(row * vocabulary, vocabulary), on_token, on_end);
       ++taken;
     } while (going_on && taken < turn.count &&
              sequence.tokens.back() == rows_[turn.first + taken].token);
@@ -662,6 +734,7 @@ Status Slots::Impl::run_turns(std::span<Turn> turns, const OnToken& on_token, co
       constexpr double kMemory = 0.75;
       const double right = static_cast<double>(taken - 1) / static_cast<double>(drafted);
       sequence.acceptance = kMemory * sequence.acceptance + (1 - kMemory) * right;
+      sequence.undrafted = 0;
     }
   }
   return {};
@@ -734,6 +807,7 @@ bool Slots::Impl::ends(const Sequence& sequence, int32_t token) const {
 bool Slots::Impl::take(Sequence& sequence, int32_t token, TokenEvent event, const OnToken& on_token,
                        const OnEnd& on_end) {
   sequence.tokens.push_back(token);
+  ++sequence.undrafted;
   if (ends(sequence, token)) {
     end(sequence, Stop::eos, on_end);
     return false;
@@ -771,7 +845,7 @@ void Slots::Impl::end(Sequence& sequence, Stop stop, const OnEnd& on_end) {
 
 Result<bool> Slots::Impl::step(const OnToken& on_token, const OnEnd& on_end) {
   take_inbox(on_end);
-  admit();
+  WEFT_TRY(admit());
   const bool others_wait =
       std::any_of(active_.begin(), active_.end(), [](const auto& each) { return each->running(); });
   const Clock::time_point start = Clock::now();
@@ -798,6 +872,8 @@ void Slots::Impl::publish_status() {
   now_.pages_used = pool_.used();
   now_.pages_cached = pool_.cached();
   now_.pages_evicted = pool_.evicted();
+  now_.pages_host = pool_.outside();
+  now_.pages_brought = pool_.brought();
   const std::lock_guard lock(mutex_);
   status_ = now_;
 }

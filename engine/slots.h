@@ -27,13 +27,20 @@ struct SlotsOptions {
   int64_t slots = 8;    ///< requests that are answered at once, 1 to kMostSlots
   int64_t context = 0;  ///< positions of a sequence at most; 0: the model's
   int64_t pages = 0;    ///< of kKvPage positions; 0: a context for each slot, as memory allows
+  /// Pages more, in host memory, for beginnings of prompts that nobody has just now; 0: what
+  /// host_bytes hold.
+  int64_t host_pages = 0;
+  int64_t host_bytes = 0;
   /// Tokens of a prompt fed between two steps while others wait; 0: kChunk, on cuda kCudaChunk.
   int64_t prefill_chunk = 0;
   int64_t queue = 1024;  ///< requests that wait for a slot at most
   bool share_prefixes = true;
   int64_t draft = 0;  ///< tokens drafted for a step of a sequence (engine/draft.h); 0: none
   int64_t draft_memory = int64_t{64} << 20;  ///< bytes for drafts' places, of all slots
-  std::optional<DType> kv = {};              ///< as EngineOptions has them
+  /// Whether no bit of an answer depends on the company or on drafts. On cuda with up to 8 slots
+  /// drafts are had without it alone: they are verified by kernels that round otherwise.
+  bool exact = true;
+  std::optional<DType> kv = {};  ///< as EngineOptions has them
   std::optional<bool> round_activations = {};
   bool quantise_activations = false;
   std::optional<bool> compress_weights = {};
@@ -41,12 +48,13 @@ struct SlotsOptions {
 };
 
 inline constexpr int64_t kMostSlots = 64;
+inline constexpr int64_t kMostDraft = 64;
 inline constexpr int64_t kChunk = 128;
 inline constexpr int64_t kCudaChunk = 512;
 
 struct Request {
-  std::vector<int32_t> prompt;  ///< at least one token
-  int64_t max_tokens = 16;      ///< at least 1; the context may end earlier
+  std::vector<int32_t> prompt = {};  ///< at least one token
+  int64_t max_tokens = 16;           ///< at least 1; the context may end earlier
   SamplingOptions sampling = {};
   std::vector<int32_t> stop_ids = {};  ///< beside the model's end-of-sequence tokens
   Eos eos = Eos::ends;                 ///< Eos::ignore: stop_ids alone end the answer
@@ -86,8 +94,10 @@ struct Pauses {
 struct SlotsStatus {
   int64_t slots = 0, running = 0, joining = 0, queued = 0;  ///< joining: the prompt is being fed
   int64_t pages = 0, pages_used = 0, pages_cached = 0;      ///< cached: content without a user
-  int64_t pages_evicted = 0;
-  int64_t steps = 0, rows = 0;  ///< rows: fed by steps, drafts included
+  int64_t pages_evicted = 0;                                ///< contents that lost their page
+  int64_t pages_host = 0;                                   ///< contents in host memory
+  int64_t pages_brought = 0;                                ///< that came back from there
+  int64_t steps = 0, rows = 0;                              ///< rows: fed by steps, drafts included
   int64_t prompt_tokens = 0, cached_tokens = 0, new_tokens = 0;
   int64_t drafted = 0, accepted = 0;  ///< tokens
   Pauses prefill_pauses;              ///< for a chunk of another's prompt
@@ -99,7 +109,8 @@ class Slots {
   /// Errors: usage (options that cannot be had), device (no memory).
   static Result<std::unique_ptr<Slots>> create(ModelConfig config, Weights weights,
                                                const SlotsOptions& options);
-  /// Over a runner of `options.pages` pages for sequences of `options.context` positions.
+  /// Over a runner of `options.pages` pages and `options.host_pages` more for sequences of
+  /// `options.context` positions.
   static Result<std::unique_ptr<Slots>> create(ModelConfig config,
                                                std::unique_ptr<BatchRunner> runner,
                                                const SlotsOptions& options);

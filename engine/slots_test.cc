@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -34,12 +35,18 @@ ModelConfig tiny() {
   return config;
 }
 
+struct Fake {
+  bool copies = true;      ///< pages
+  int64_t most_steps = 0;  ///< that it takes at once
+  bool repeats = false;    ///< logits follow from the last token alone: answers are cycles
+};
+
 /// A runner whose cache has in each place a number made of all tokens up to it, and whose logits
 /// follow from the last one: cheap, and wrong wherever a page is.
 class FakeRunner : public BatchRunner {
  public:
-  explicit FakeRunner(int64_t pages, bool copies = true)
-      : cells_(static_cast<size_t>((pages + 1) * kKvPage)), copies_(copies) {}
+  FakeRunner(int64_t pages, const Fake& fake)
+      : fake_(fake), cells_(static_cast<size_t>((pages + 1) * kKvPage)) {}
 
   Status feed(std::span<const int32_t> tokens, int64_t first, const int32_t* table) override {
     for (size_t i = 0; i < tokens.size(); ++i) {
@@ -56,15 +63,44 @@ class FakeRunner : public BatchRunner {
       write(row.token, row.position, row.table);
     }
     for (size_t r = 0; r < rows.size(); ++r) {
-      const uint64_t state = cell(rows[r].position, rows[r].table);
+      const uint64_t state = fake_.repeats ? static_cast<uint64_t>(rows[r].token)
+                                           : cell(rows[r].position, rows[r].table);
       for (size_t i = 0; i < kVocabulary; ++i) {
         logits_[r * kVocabulary + i] = static_cast<float>(splitmix(state + i) % 4096) / 512;
       }
     }
     return std::span(logits_);
   }
+  Result<std::span<const int32_t>> step_best(std::span<const StepRow> rows) override {
+    WEFT_TRY(step(rows));
+    best_.clear();
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const auto first = logits_.begin() + static_cast<ptrdiff_t>(r * kVocabulary);
+      best_.push_back(static_cast<int32_t>(std::max_element(first, first + kVocabulary) - first));
+    }
+    return std::span<const int32_t>(best_);
+  }
+  Status run(std::span<const StepRow> rows, int64_t steps, const OnBest& on_best) override {
+    EXPECT_LE(steps, fake_.most_steps);
+    std::vector<StepRow> live(rows.begin(), rows.end());
+    std::vector<size_t> row_of(rows.size());
+    std::iota(row_of.begin(), row_of.end(), size_t{0});
+    for (int64_t step = 0; step < steps && !live.empty(); ++step) {
+      WEFT_TRY(step_best(live));
+      size_t kept = 0;
+      for (size_t i = 0; i < live.size(); ++i) {
+        if (on_best(row_of[i], best_[i])) {
+          row_of[kept] = row_of[i];
+          live[kept++] = {best_[i], live[i].position + 1, live[i].table};
+        }
+      }
+      live.resize(kept);
+    }
+    return {};
+  }
+  int64_t most_steps() const override { return fake_.most_steps; }
   Status copy_page(int32_t from, int32_t to) override {
-    if (copies_) {
+    if (fake_.copies) {
       std::copy_n(&cells_[static_cast<size_t>(from * kKvPage)], kKvPage,
                   &cells_[static_cast<size_t>(to * kKvPage)]);
     }
@@ -82,9 +118,10 @@ class FakeRunner : public BatchRunner {
     cell(position, table) = splitmix(before * kSplitMixStep + static_cast<uint32_t>(token) + 1);
   }
 
+  const Fake fake_;
   std::vector<uint64_t> cells_;
   std::vector<float> logits_;
-  const bool copies_;
+  std::vector<int32_t> best_;
 };
 
 struct Answer {
@@ -186,6 +223,7 @@ SlotsOptions crowded_options() {
   options.pages = 40;  // too few for all of them
   options.workers = 2;
   options.prefill_chunk = 64;
+  options.host_pages = 10;
   options.queue = 100000;
   options.draft = 3;
   return options;
@@ -239,12 +277,15 @@ int64_t count_differences(int64_t count, const Make& make_alone, const Make& mak
   EXPECT_EQ(status.running + status.joining + status.queued, 0);
   EXPECT_GT(status.cached_tokens, 0);
   EXPECT_GT(status.pages_evicted, 0);
+  EXPECT_GT(status.pages_brought, 0);
   return different;
 }
 
-Make fake(bool copies = true) {
-  return [copies](const SlotsOptions& options) {
-    return Slots::create(tiny(), std::make_unique<FakeRunner>(options.pages, copies), options)
+Make make_fake(const Fake& fake) {
+  return [fake](const SlotsOptions& options) {
+    return Slots::create(tiny(),
+                         std::make_unique<FakeRunner>(options.pages + options.host_pages, fake),
+                         options)
         .value();
   };
 }
@@ -258,11 +299,12 @@ Make on_cpu(DType kv, bool round) {
 }
 
 TEST(Slots, AnswersDoNotDependOnTheCompanyOfAFake) {
-  EXPECT_EQ(count_differences(1000, fake(), fake(), 11), 0);
+  EXPECT_EQ(count_differences(1000, make_fake({}), make_fake({}), 11), 0);
+  EXPECT_EQ(count_differences(1000, make_fake({}), make_fake({.most_steps = 5}), 12), 0);
 }
 
 TEST(Slots, ThatTestNoticesAPageThatIsNotCopied) {
-  EXPECT_GT(count_differences(1000, fake(), fake(false), 11), 0);
+  EXPECT_GT(count_differences(1000, make_fake({}), make_fake({.copies = false}), 11), 0);
 }
 
 TEST(Slots, AnswersDoNotDependOnTheCompany) {
@@ -295,7 +337,7 @@ TEST(Slots, AnswersAreTheEngines) {
 // The clock is steps: those of all who run take the same time.
 TEST(Slots, WhoComesTogetherEndsTogether) {
   for (const size_t prompt : {7, 60, 200}) {
-    const auto slots = fake()({.slots = 64, .pages = 400, .share_prefixes = false});
+    const auto slots = make_fake({})({.slots = 64, .pages = 400, .share_prefixes = false});
     RandomRequests random(3, 300);
     for (int i = 0; i < 64; ++i) {
       Request request{.prompt = random.tokens(static_cast<int64_t>(prompt)), .max_tokens = 32};
@@ -320,7 +362,7 @@ TEST(Slots, WhoComesTogetherEndsTogether) {
 }
 
 TEST(Slots, WholePagesAreSharedAndABeginningCopied) {
-  const auto slots = fake()({.slots = 2, .pages = 20});
+  const auto slots = make_fake({})({.slots = 2, .pages = 20});
   RandomRequests random(1, 400);
   Request request;
   request.prompt = random.tokens(4 * kKvPage + 1);
@@ -343,7 +385,7 @@ TEST(Slots, DraftsAreTakenWhereTheAnswerRepeatsItself) {
     std::fill(logits.begin(), logits.end(), -std::numeric_limits<float>::infinity());
     logits[4 + generated.size() % 5] = 1;
   };
-  const auto slots = fake()({.slots = 1, .pages = 8, .draft = 4});
+  const auto slots = make_fake({})({.slots = 1, .pages = 8, .draft = 4});
   ASSERT_TRUE(slots->submit(request).ok());
   const Answer answer = run(*slots).begin()->second;
   ASSERT_EQ(answer.tokens.size(), 100U);
@@ -354,8 +396,53 @@ TEST(Slots, DraftsAreTakenWhereTheAnswerRepeatsItself) {
   EXPECT_EQ(slots->status().accepted, 100 - slots->status().steps);
 }
 
+TEST(Slots, DraftsOfTheBestTokensAreVerifiedBetweenLaunchesOfManySteps) {
+  const auto answers = [](const Fake& fake, int64_t draft, SlotsStatus& status) {
+    const auto slots = make_fake(fake)({.slots = 2, .pages = 20, .draft = draft});
+    for (const int32_t token : {4, 5}) {
+      Request request{.prompt = {token, 6, 7}, .max_tokens = 100, .eos = Eos::ignore};
+      EXPECT_TRUE(slots->submit(request).ok());
+    }
+    auto result = run(*slots);
+    status = slots->status();
+    return result;
+  };
+  const Fake fake{.most_steps = 8, .repeats = true};
+  SlotsStatus without;
+  SlotsStatus with;
+  EXPECT_EQ(answers(fake, 0, without), answers(fake, 3, with));
+  EXPECT_EQ(without.drafted, 0);
+  EXPECT_GT(with.accepted, 100);
+  EXPECT_LT(with.steps, without.steps * 2 / 3);
+  // Where nothing repeats, launches stay as they are.
+  const Fake other{.most_steps = 8};
+  EXPECT_EQ(answers(other, 0, without), answers(other, 3, with));
+  EXPECT_LE(with.steps, without.steps * 51 / 50);
+}
+
+TEST(Slots, BeginningsComeBackFromHostMemory) {
+  RandomRequests random(2, 400);
+  const std::vector<int32_t> prompt = random.tokens(4 * kKvPage + 1);
+  const std::vector<int32_t> other = random.tokens(4 * kKvPage + 1);
+  const auto cached_again = [&](int64_t host_pages) {
+    const auto slots = make_fake({})({.slots = 1, .pages = 5, .host_pages = host_pages});
+    std::vector<Answer> answers;
+    for (const auto* tokens : {&prompt, &other, &prompt}) {
+      EXPECT_TRUE(slots->submit({.prompt = *tokens}).ok());
+      answers.push_back(run(*slots).begin()->second);
+    }
+    EXPECT_EQ(answers[0], answers[2]);
+    EXPECT_EQ(slots->status().pages_used, 0);
+    return answers[2].end.cached_tokens;
+  };
+  EXPECT_EQ(cached_again(0), 0);
+  EXPECT_EQ(cached_again(4), 0);  // others' take their room
+  EXPECT_EQ(cached_again(6), 2 * kKvPage);
+  EXPECT_EQ(cached_again(8), 4 * kKvPage);
+}
+
 TEST(Slots, RefusesWhatCannotBeAnsweredInASentence) {
-  const auto slots = fake()({.slots = 1, .pages = 2, .queue = 1});
+  const auto slots = make_fake({})({.slots = 1, .pages = 2, .queue = 1});
   const auto refusal = [&](Request request) {
     const auto result = slots->submit(std::move(request));
     return result.ok() ? std::string() : result.error().message;
@@ -375,7 +462,7 @@ TEST(Slots, RefusesWhatCannotBeAnsweredInASentence) {
 }
 
 TEST(Slots, TheContextEndsAnAnswer) {
-  const auto slots = fake()({.slots = 1, .pages = 8});
+  const auto slots = make_fake({})({.slots = 1, .pages = 8});
   Request request{.prompt = std::vector<int32_t>(510, 5), .max_tokens = 100, .eos = Eos::ignore};
   ASSERT_TRUE(slots->submit(request).ok());
   const Answer answer = run(*slots).begin()->second;
@@ -384,7 +471,7 @@ TEST(Slots, TheContextEndsAnAnswer) {
 }
 
 TEST(Slots, TakesRequestsFromOtherThreads) {
-  const auto slots = fake()({.slots = 4, .pages = 40, .queue = 1000});
+  const auto slots = make_fake({})({.slots = 4, .pages = 40, .queue = 1000});
   constexpr int kThreads = 3;
   constexpr int kEach = 60;
   std::vector<std::thread> clients;

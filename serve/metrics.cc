@@ -82,6 +82,9 @@ std::string Metrics::page(std::string_view model, const SlotsStatus& slots,
         cached_tokens_total);
   plain("vllm:prompt_tokens_total", "Tokens of prompts.", "counter", prompt_tokens_total);
   plain("vllm:generation_tokens_total", "Tokens generated.", "counter", generation_tokens_total);
+  plain("vllm:spec_decode_num_draft_tokens_total", "Tokens drafted.", "counter", slots.drafted);
+  plain("vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens that were right.", "counter",
+        slots.accepted);
   const auto by = [&](std::string_view name, std::string_view help, std::string_view label,
                       const auto& counts) {
     print_head(out, name, help, "counter");

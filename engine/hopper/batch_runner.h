@@ -15,6 +15,8 @@ namespace weft::hopper {
 struct BatchRunnerOptions {
   RunnerOptions runner;  ///< sequences: slots; capacity: positions of a sequence
   int64_t chunk = 512;   ///< tokens of a prompt that are fed at once: a multiple of kKvPage
+  bool drafts = false;   ///< whether rows of a step may be of one sequence
+  int64_t host_pages = 0;
 };
 
 /// `pages`: that can be used, or what memory allows; what there are, afterwards. Errors: as

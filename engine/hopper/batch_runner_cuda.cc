@@ -43,11 +43,14 @@ class HopperBatchRunner : public BatchRunner {
   void leave(const int32_t* table) override;
   Status feed(std::span<const int32_t> tokens, int64_t first, const int32_t* table) override;
   Result<std::span<float>> step(std::span<const StepRow> rows) override;
+  Result<std::span<const int32_t>> step_best(std::span<const StepRow> rows) override;
   Status run(std::span<const StepRow> rows, int64_t steps, const OnBest& on_best) override;
   Status copy_page(int32_t from, int32_t to) override;
   int64_t most_fed() const override { return options_.chunk; }
   int64_t rows_fed(int64_t /*tokens*/) const override { return options_.chunk; }
-  int64_t most_rows() const override { return options_.runner.sequences; }
+  int64_t most_rows() const override {
+    return options_.drafts ? rows_->most_launched() : options_.runner.sequences;
+  }
   int64_t most_steps() const override { return kMostSteps; }
 
  private:
@@ -69,6 +72,8 @@ class HopperBatchRunner : public BatchRunner {
   std::unique_ptr<Rows> rows_;
   PagedCaches caches_;
   DeviceMemory pool_, cache_list_;
+  int64_t pages_ = 0;                   // of the pool
+  Handle<void*, cudaFreeHost> host_;    // further ones, pinned
   Handle<void*, cudaFreeHost> logits_;  // f32 [sequences, vocabulary], pinned
   std::vector<Seat> seats_;
 };
@@ -78,6 +83,12 @@ Status HopperBatchRunner::create(const Weights& weights, int64_t& pages) {
     WEFT_ASSIGN(rows_, create_rows(config_, weights, options_.runner));
   } else {
     WEFT_ASSIGN(rows_, create_launched_rows(config_, weights, options_.runner));
+  }
+  if (options_.drafts && rows_->most_launched() == 0) {
+    return input_error(fmt::format(
+        "{} has no drafts on {}: they are verified with the weights as the checkpoint has them, "
+        "and there is room for packed ones alone: use no --draft",
+        config_.name, options_.runner.device));
   }
   Device& device = rows_->device();
   const std::vector<char*> caches = rows_->caches();
@@ -103,7 +114,19 @@ Status HopperBatchRunner::create(const Weights& weights, int64_t& pages) {
   pages = std::min(pages, most);
   WEFT_ASSIGN(pool_, device.allocate(static_cast<size_t>((pages + 1) * caches_.page_bytes())));
   caches_.pool = reinterpret_cast<char*>(pool_.data());
-  const auto bytes = seats_.size() * static_cast<size_t>(config_.vocabulary) * sizeof(float);
+  pages_ = pages;
+  if (options_.host_pages > 0) {
+    const int64_t host_bytes = options_.host_pages * caches_.page_bytes();
+    if (cudaHostAlloc(host_.put(), static_cast<size_t>(host_bytes), cudaHostAllocDefault) !=
+        cudaSuccess) {
+      return device_error(fmt::format(
+          "{:.1f} GiB of pinned memory for beginnings of prompts cannot be had: use a smaller "
+          "--prefix-host-gib",
+          static_cast<double>(host_bytes) / (1 << 30)));
+    }
+  }
+  const auto bytes =
+      static_cast<size_t>(most_rows()) * static_cast<size_t>(config_.vocabulary) * sizeof(float);
   return check(cudaHostAlloc(logits_.put(), bytes, cudaHostAllocDefault),
                "allocating pinned memory");
 }
@@ -169,21 +192,44 @@ Status HopperBatchRunner::run(std::span<const StepRow> rows, int64_t steps, cons
   });
 }
 
+Result<std::span<const int32_t>> HopperBatchRunner::step_best(std::span<const StepRow> rows) {
+  std::vector<FedRow> fed;
+  for (const StepRow& row : rows) {
+    const int seat = seat_of(row.table);
+    WEFT_TRY(bring(seat, row.position));
+    at(seat).held = row.position + 1;
+    fed.push_back({row.token, row.position, seat});
+  }
+  return rows_->launch(fed);
+}
+
 Result<std::span<float>> HopperBatchRunner::step(std::span<const StepRow> rows) {
-  WEFT_TRY(run(rows, 1, [](size_t /*row*/, int32_t /*token*/) { return true; }));
-  auto* const to = static_cast<float*>(logits_.get());
+  const bool drafts = std::ranges::adjacent_find(rows, {}, &StepRow::table) != rows.end();
+  if (drafts) {
+    WEFT_TRY(step_best(rows));
+  } else {
+    WEFT_TRY(run(rows, 1, [](size_t /*row*/, int32_t /*token*/) { return true; }));
+  }
   for (size_t i = 0; i < rows.size(); ++i) {
-    WEFT_TRY(rows_->copy_logits(seat_of(rows[i].table),
-                                to + i * static_cast<size_t>(config_.vocabulary)));
+    float* const to =
+        static_cast<float*>(logits_.get()) + i * static_cast<size_t>(config_.vocabulary);
+    WEFT_TRY(drafts ? rows_->copy_launched_logits(i, to)
+                    : rows_->copy_logits(seat_of(rows[i].table), to));
   }
   WEFT_TRY(rows_->device().synchronize());
-  return std::span(to, rows.size() * static_cast<size_t>(config_.vocabulary));
+  return std::span(static_cast<float*>(logits_.get()),
+                   rows.size() * static_cast<size_t>(config_.vocabulary));
 }
 
 Status HopperBatchRunner::copy_page(int32_t from, int32_t to) {
   const int64_t bytes = caches_.page_bytes();
-  return rows_->device().copy(caches_.pool + to * bytes, caches_.pool + from * bytes,
-                              static_cast<size_t>(bytes));
+  const auto place = [&](int32_t page) {
+    return page <= pages_ ? caches_.pool + page * bytes
+                          : static_cast<char*>(host_.get()) + (page - pages_ - 1) * bytes;
+  };
+  return check(cudaMemcpyAsync(place(to), place(from), static_cast<size_t>(bytes),
+                               cudaMemcpyDefault, stream()),
+               "copying a page");
 }
 
 }  // namespace

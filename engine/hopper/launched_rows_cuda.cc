@@ -22,11 +22,21 @@ class LaunchedRows : public Rows {
   Status run_rows(std::span<const RowStep> rows, int64_t steps,
                   const Runner::OnToken& on_token) override;
   Status copy_logits(int row, float* to) override;
+  int64_t most_launched() const override { return count(); }
+  Result<std::span<const int32_t>> launch(std::span<const FedRow> rows) override;
+  Status copy_launched_logits(size_t index, float* to) override {
+    return steps_.copy_logits(index, to);
+  }
   std::vector<char*> caches() const override { return cache_list_; }
   Device& device() override { return *device_; }
 
  private:
   int64_t count() const { return options_.sequences; }
+  /// Every step is of as many rows, so that a row's bits do not depend on how many are live: those
+  /// that nobody has are of a sequence of their own.
+  void fill(std::vector<FedRow>& rows) const {
+    rows.resize(static_cast<size_t>(count()), {0, 0, static_cast<int32_t>(count())});
+  }
   Result<DeviceMemory> allocate(int64_t bytes, std::string_view what);
 
   const ModelConfig& config_;
@@ -37,7 +47,7 @@ class LaunchedRows : public Rows {
   std::vector<char*> cache_list_;
   std::unique_ptr<Prefill> prefill_;
   LaunchedSteps steps_;
-  std::vector<int> live_;  // by row of the last step
+  std::vector<int> live_;  // by row of the last step of run_rows()
 };
 
 Result<DeviceMemory> LaunchedRows::allocate(int64_t bytes, std::string_view what) {
@@ -102,7 +112,7 @@ Status LaunchedRows::feed(int row, std::span<const int32_t> tokens, int64_t firs
 Status LaunchedRows::run_rows(std::span<const RowStep> rows, int64_t steps,
                               const Runner::OnToken& on_token) {
   live_.clear();
-  std::vector<LaunchedSteps::Row> stepped;
+  std::vector<FedRow> stepped;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].live) {
       stepped.push_back(
@@ -110,10 +120,15 @@ Status LaunchedRows::run_rows(std::span<const RowStep> rows, int64_t steps,
       live_.push_back(static_cast<int>(i));
     }
   }
-  // Rows that nobody has are of a sequence of their own.
-  stepped.resize(static_cast<size_t>(count()), {0, 0, static_cast<int32_t>(count())});
+  fill(stepped);
   return steps_.run(stepped, live_.size(), steps,
                     [&](size_t row, int32_t token) { return on_token(live_[row], token); });
+}
+
+Result<std::span<const int32_t>> LaunchedRows::launch(std::span<const FedRow> rows) {
+  std::vector<FedRow> stepped(rows.begin(), rows.end());
+  fill(stepped);
+  return steps_.step(stepped, rows.size());
 }
 
 Status LaunchedRows::copy_logits(int row, float* to) {

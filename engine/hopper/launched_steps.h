@@ -12,6 +12,7 @@
 #include "arch/device.h"
 #include "arch/hopper/handle.h"
 #include "engine/hopper/prefill.h"
+#include "engine/hopper/rows.h"
 
 namespace weft::hopper {
 
@@ -19,20 +20,16 @@ class LaunchedSteps {
  public:
   /// Gets each token of a live row as it is drawn; false: draw no more for it.
   using OnToken = std::function<bool(size_t row, int32_t token)>;
-  /// A row of a step, which feeds a sequence's cache.
-  struct Row {
-    int32_t token = 0;
-    int32_t position = 0;
-    int32_t sequence = 0;
-  };
+  using Row = FedRow;
 
-  /// `rows` of every step, so that a row's bits do not depend on how many are live. `prefill` and
-  /// `device` outlive it.
+  /// At most `rows` of a step. `prefill` and `device` outlive it.
   Status create(Prefill& prefill, Device& device, int64_t vocabulary, int64_t rows);
   /// Runs up to `steps`, until no live row, of which there are the first `live`, wants more: each
-  /// next token is the one with the best logit. The others are stepped with them. rows: as many as
-  /// there are.
+  /// next token is the one with the best logit. The others are stepped with them: a row's bits
+  /// depend on how many there are, not on how many are live.
   Status run(std::span<const Row> rows, size_t live, int64_t steps, const OnToken& on_token);
+  /// One step. Returns what has the best logit after each live row, until the next call.
+  Result<std::span<const int32_t>> step(std::span<const Row> rows, size_t live);
   /// Copies a row's logits of the last step [vocabulary]; launches and returns.
   Status copy_logits(size_t row, float* to);
 
@@ -48,10 +45,11 @@ class LaunchedSteps {
   Prefill* prefill_ = nullptr;
   Device* device_ = nullptr;
   int64_t vocabulary_ = 0;
-  int64_t rows_ = 0;
+  int64_t rows_ = 0;  // of the last run
   DeviceMemory step_;
   Handle<void*, cudaFreeHost> report_;  // i32 [steps of a run][rows_], mapped
-  int64_t reported_ = 0;                // steps that it has room for
+  int64_t reported_ = 0;                // tokens that it has room for
+  std::vector<int32_t> best_;
 };
 
 }  // namespace weft::hopper

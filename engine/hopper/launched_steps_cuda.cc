@@ -25,7 +25,6 @@ Status LaunchedSteps::create(Prefill& prefill, Device& device, int64_t vocabular
   prefill_ = &prefill;
   device_ = &device;
   vocabulary_ = vocabulary;
-  rows_ = rows;
   WEFT_ASSIGN(step_, device.allocate(static_cast<size_t>(3 * rows) * 4));
   return {};
 }
@@ -60,7 +59,8 @@ Result<int32_t> LaunchedSteps::await(int64_t step, size_t row) {
 
 Status LaunchedSteps::run(std::span<const Row> rows, size_t live, int64_t steps,
                           const OnToken& on_token) {
-  const auto size = static_cast<size_t>(rows_);
+  const size_t size = rows.size();
+  rows_ = std::ssize(rows);
   std::vector<int32_t> lists(3 * size);
   for (size_t i = 0; i < size; ++i) {
     lists[i] = rows[i].token;
@@ -68,14 +68,14 @@ Status LaunchedSteps::run(std::span<const Row> rows, size_t live, int64_t steps,
     lists[2 * size + i] = rows[i].sequence;
   }
   WEFT_TRY(device_->upload(step_.data(), lists.data(), lists.size() * sizeof(int32_t)));
-  if (reported_ < steps) {
+  if (reported_ < steps * rows_) {
     WEFT_TRY(device_->synchronize());
     Handle<void*, cudaFreeHost> larger;
     WEFT_TRY(check(
         cudaHostAlloc(larger.put(), static_cast<size_t>(steps) * size * 4, cudaHostAllocMapped),
         "allocating pinned memory"));
     std::swap(*report_.put(), *larger.put());
-    reported_ = steps;
+    reported_ = steps * rows_;
   }
   std::fill_n(report(0), steps * rows_, kNotYet);
   std::vector<bool> ended(live);
@@ -93,6 +93,15 @@ Status LaunchedSteps::run(std::span<const Row> rows, size_t live, int64_t steps,
     }
   }
   return device_->synchronize();
+}
+
+Result<std::span<const int32_t>> LaunchedSteps::step(std::span<const Row> rows, size_t live) {
+  best_.resize(live);
+  WEFT_TRY(run(rows, live, 1, [&](size_t row, int32_t token) {
+    best_[row] = token;
+    return true;
+  }));
+  return std::span<const int32_t>(best_);
 }
 
 Status LaunchedSteps::copy_logits(size_t row, float* to) {

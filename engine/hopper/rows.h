@@ -20,6 +20,13 @@ struct RowStep {
   bool live = false;
 };
 
+/// A row of a step of launched kernels.
+struct FedRow {
+  int32_t token = 0;
+  int32_t position = 0;
+  int32_t sequence = 0;  ///< a row's
+};
+
 class Rows {
  public:
   virtual ~Rows() = default;
@@ -33,6 +40,13 @@ class Rows {
                           const Runner::OnToken& on_token) = 0;
   /// Copies a live row's logits of the last step [vocabulary]; launches and returns. `to`: pinned.
   virtual Status copy_logits(int row, float* to) = 0;
+  /// Feeds tokens in one step of launched kernels, those of one sequence in order (1 to
+  /// most_launched(); 0: there is none). Returns what has the best logit after each, until the next
+  /// call.
+  virtual Result<std::span<const int32_t>> launch(std::span<const FedRow> rows) = 0;
+  virtual int64_t most_launched() const = 0;
+  /// Copies logits after rows[index] of the last launch(); launches and returns. `to`: pinned.
+  virtual Status copy_launched_logits(size_t index, float* to) = 0;
   /// In the order of the program's buffers: [sequences][kv_heads][capacity][head_dim] each.
   virtual std::vector<char*> caches() const = 0;
   virtual Device& device() = 0;

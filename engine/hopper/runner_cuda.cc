@@ -115,6 +115,14 @@ class HopperRunner : public Runner, public Subject, public Rows {
   Status feed(int row, Tokens tokens, int64_t first, int64_t rows) override;
   Status run_rows(std::span<const RowStep> rows, int64_t steps, const OnToken& on_token) override;
   Status copy_logits(int row, float* to) override;
+  Result<std::span<const int32_t>> launch(std::span<const FedRow> rows) override {
+    return launched_.step(rows, rows.size());
+  }
+  /// None where it would unpack all weights.
+  int64_t most_launched() const override { return stages_ == nullptr ? kSkinnyRows : 0; }
+  Status copy_launched_logits(size_t index, float* to) override {
+    return launched_.copy_logits(index, to);
+  }
   std::vector<char*> caches() const override;
   Device& device() override { return *device_; }
   bool has_prefill() const { return prefill_ != nullptr; }
@@ -190,8 +198,8 @@ class HopperRunner : public Runner, public Subject, public Rows {
   Lowered lowered_;
   /// Why the resident kernel cannot run this model's steps: they are launched.
   std::optional<Error> refusal_;
-  LaunchedSteps launched_;
-  Pages sample_scratch_;  // where steps are launched
+  LaunchedSteps launched_;  // of drafts too
+  Pages sample_scratch_;    // where steps are launched
   Launch launch_;
   std::unique_ptr<Prefill> prefill_;  ///< null: prompts go through the resident kernel
   char* packed_ = nullptr;
@@ -487,7 +495,7 @@ Status HopperRunner::make_prefill() {
   }
   WEFT_ASSIGN(prefill_, Prefill::create(config_, weights_, std::move(places), chunk_formats(),
                                         options_.capacity, *device_));
-  return {};
+  return launched_.create(*prefill_, *device_, config_.vocabulary, kMostStepRows);
 }
 
 Status HopperRunner::create() {
@@ -501,7 +509,6 @@ Status HopperRunner::create() {
   WEFT_TRY(make_prefill());
   if (refusal_) {
     WEFT_ASSIGN(sample_scratch_, Pages::allocate(cpu::sample_scratch_bytes(config_.vocabulary)));
-    return launched_.create(*prefill_, *device_, config_.vocabulary, options_.sequences);
   }
   return {};
 }
