@@ -38,6 +38,8 @@ struct LoadFlags {
   int64_t prompt_tokens = 512;
   int64_t new_tokens = 128;
   int64_t common = 0;
+  bool vary = false;
+  int64_t pages = 0;
   int64_t slots = 0;
   int64_t prefill_chunk = 0;
   SlotFlags slot_options;
@@ -80,9 +82,15 @@ class Load {
   struct Client {
     Clock::time_point arrival, first, last;
     int64_t tokens = 0;
+    int64_t most = 0;  ///< after which it cancels
   };
   Status submit(Clock::time_point arrival);
   Request next_request();
+  void vary(Request& request);
+  /// 1 to `most`, drawn like prompts.
+  int64_t draw(int64_t most) {
+    return 1 + static_cast<int64_t>(uniform() * static_cast<float>(most));
+  }
   bool closed() const { return flags_.rate == 0; }
   /// Of prompts, and of arrivals apart from them.
   float uniform() { return uniform_draw(flags_.sampling.seed + 1, draws_++); }
@@ -121,6 +129,7 @@ Result<Load> Load::make(const LoadFlags& flags) {
   options.slots = own.slots;
   options.context = engine.context > 0 ? engine.context : std::min(config.context, total);
   options.prefill_chunk = flags.prefill_chunk;
+  options.pages = flags.pages;
   flags.slot_options.apply(options);
   options.kv = engine.kv;
   options.round_activations = engine.round_activations;
@@ -134,7 +143,8 @@ Result<Load> Load::make(const LoadFlags& flags) {
 Request Load::next_request() {
   Request request;
   const auto vocabulary = static_cast<float>(slots_->config().vocabulary);
-  for (int64_t i = 0; i < flags_.prompt_tokens; ++i) {
+  const int64_t length = flags_.vary ? draw(flags_.prompt_tokens) : flags_.prompt_tokens;
+  for (int64_t i = 0; i < length; ++i) {
     const float drawn = i < flags_.common
                             ? uniform_draw(flags_.sampling.seed, static_cast<uint64_t>(i))
                             : uniform();
@@ -144,12 +154,29 @@ Request Load::next_request() {
   request.sampling = flags_.sampling;
   request.sampling.seed += draws_;
   request.eos = Eos::ignore;
+  if (flags_.vary) {
+    vary(request);
+  }
   return request;
 }
 
+void Load::vary(Request& request) {
+  request.max_tokens = draw(flags_.new_tokens);
+  if (draw(2) == 1) {
+    request.sampling.temperature = 0.8f;
+    request.sampling.top_k = static_cast<int32_t>(draw(50));
+  }
+  for (int i = 0; i < 4; ++i) {
+    request.stop_ids.push_back(static_cast<int32_t>(draw(slots_->config().vocabulary) - 1));
+  }
+  request.want_logprob = draw(4) == 1;
+}
+
 Status Load::submit(Clock::time_point arrival) {
-  WEFT_ASSIGN(const RequestId id, slots_->submit(next_request()));
-  clients_[id] = {arrival, {}, {}, 0};
+  Request request = next_request();
+  const int64_t most = flags_.vary && draw(8) == 1 ? draw(request.max_tokens) : flags_.new_tokens;
+  WEFT_ASSIGN(const RequestId id, slots_->submit(std::move(request)));
+  clients_[id] = {arrival, {}, {}, 0, most};
   return {};
 }
 
@@ -163,6 +190,9 @@ Result<LoadFigures> Load::measure(int64_t count) {
   int64_t ended = 0;
   const auto on_token = [&](const TokenEvent& event) {
     Client& client = clients_.at(event.id);
+    if (client.tokens == client.most) {
+      return;  // cancelled, but the step was under way
+    }
     const Clock::time_point now = Clock::now();
     if (event.first) {
       client.first = now;
@@ -174,10 +204,15 @@ Result<LoadFigures> Load::measure(int64_t count) {
     ++client.tokens;
     ++figures.tokens;
     figures.answers[event.id].push_back(event.token);
+    if (client.tokens == client.most && client.most < flags_.new_tokens) {
+      slots_->cancel(event.id);
+    }
   };
   const auto on_end = [&](const EndEvent& event) {
     const Client& client = clients_.at(event.id);
-    figures.whole.push_back(seconds_between(client.arrival, client.last));
+    if (client.tokens > 0) {
+      figures.whole.push_back(seconds_between(client.arrival, client.last));
+    }
     if (client.tokens > 1) {
       figures.per_token.push_back(seconds_between(client.first, client.last) /
                                   static_cast<double>(client.tokens - 1));
@@ -276,6 +311,7 @@ nlohmann::ordered_json Load::json(const LoadFigures& figures) const {
   out["clients"] = flags_.clients;
   out["rate"] = flags_.rate;
   out["slots"] = flags_.slots;
+  out["vary"] = flags_.vary;
   out["draft"] = flags_.slot_options.draft;
   out["exact"] = flags_.slot_options.exact;
   out["requests"] = flags_.requests;
@@ -342,6 +378,10 @@ void add_bench_load(CLI::App& bench, Action& action) {
   count("--prompt-tokens", flags->prompt_tokens, "random tokens of a prompt (512)", 1);
   count("--common-tokens", flags->common, "that all prompts begin with (0)", 0);
   count("--new-tokens", flags->new_tokens, "tokens of an answer (128)", 1);
+  command->add_flag("--vary", flags->vary,
+                    "lengths are drawn, up to those given, and so is who samples, stops early or "
+                    "cancels: for comparing answers");
+  count("--pages", flags->pages, "of the KV cache (a context for each slot)", 1);
   count("--slots", flags->slots, "requests answered at once (--clients)", 1);
   count("--prefill-chunk", flags->prefill_chunk,
         "tokens of a prompt fed between two steps (128; on cuda 512)", 1);

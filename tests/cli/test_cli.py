@@ -463,6 +463,12 @@ class DemoModel(Command):
         self.assertEqual(arriving["arrivals"], "Poisson")
         self.assertGreater(alone["cached_tokens"], 0)
         self.assertNotEqual(load("--clients", 1, "--seed", 5)["answers"], alone["answers"])
+        self.assertEqual(load("--clients", 3, "--draft", "ngram:2")["answers"], alone["answers"])
+        varied = [load("--vary", "--requests", 20, "--new-tokens", 9, "--clients", *more)["answers"]
+                  for more in ([1], [6, "--pages", 4, "--prefix-host-gib", 0.01])]
+        self.assertEqual(varied[0], varied[1])
+        self.assertGreater(len({len(answer) for answer in varied[0]}), 3)
+        self.fails(USAGE, "bench", "load", "--model", CODE, "--draft", "3", says=["3", "ngram:1"])
         self.fails(USAGE, "bench", "load", "--model", CODE, "--device", "cpu", "--slots", 65, says=["65", "64"])
         self.fails(USAGE, "bench", "load", "--model", CODE, "--device", "cpu", "--common-tokens", 600, says=["600", "512"])
 

@@ -301,6 +301,25 @@ def known_reports():
     return [line for line in lines if line and not line.startswith("#")]
 
 
+def prove_slots(weft, quick, tiny):
+    """Requests that join, leave, share beginnings and wait for pages get what each gets alone."""
+    proof = Proof("slots")
+    model = tiny[64, "bf16"]
+    # The resident kernel with and without rounding where rows meet weights; launched kernels.
+    for slots in [3] if quick else [2, 8, 12]:
+        load = ["bench", "load", "--model", model.path, "--device", "cuda", "--slots", slots, "--requests",
+                100 if quick else 1000, "--vary", "--prompt-tokens", 150, "--common-tokens", 70, "--new-tokens", 20,
+                "--json", "-"]
+        answers = []
+        for company in (["--clients", 1], ["--clients", 2 * slots, "--pages", 3 * slots, "--prefill-chunk", 64]):
+            result = run([weft.weft, *load, *company])
+            answers.append(json.loads(result.stdout)["answers"] if result.returncode == 0 else result.stderr)
+        alone, among = answers
+        proof.settle(f"{slots} slots", "" if isinstance(alone, list) and alone == among else
+                     "answers depend on the company" if isinstance(among, list) else among)
+    return proof
+
+
 def prove_sanitized(weft, quick, tiny):
     proof = Proof("sanitizer")
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
@@ -343,7 +362,7 @@ def make_tiny_models(directory):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", nargs="?", choices=["quick"], help="a subset of two minutes")
-    parser.add_argument("--only", help="one proof: operations, prompts, tokens, diff, sanitizer")
+    parser.add_argument("--only", help="one proof: operations, prompts, tokens, diff, slots, sanitizer")
     arguments = parser.parse_args()
     quick = arguments.part == "quick"
     weft = Command(os.environ["WEFT"])
@@ -360,6 +379,7 @@ def main():
             "prompts": lambda: prove_scores(weft, quick),
             "tokens": lambda: prove_generations(weft, quick, tiny),
             "diff": lambda: prove_diffs(weft, quick, tiny),
+            "slots": lambda: prove_slots(weft, quick, tiny),
             "sanitizer": lambda: prove_sanitized(weft, quick, tiny),
         }
         chosen = [arguments.only] if arguments.only else list(proofs)
