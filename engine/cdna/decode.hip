@@ -5,6 +5,7 @@
 // what is published between two steps says that they have arrived.
 #define WEFT_MADE_HERE  // see arch/cdna/gpu.hip.h
 #include "engine/cdna/decode/product.hip.h"
+#include "engine/cdna/decode/sample.hip.h"
 
 using namespace weft::cdna;
 
@@ -88,8 +89,9 @@ WEFT_GPU bool run(const Worker& worker, CodeRef code, Stream& stream, Candidate&
     case Opcode::combine:
       break;  // of several sequences
     case Opcode::sample:
-      if (!all_publish(worker, worker.step) && thread_index() == 0) {
-        publish(worker, {});
+      if (!all_publish(worker, worker.step)) {
+        barrier();  // LDS is free
+        sample(worker, code);
       }
       break;
   }

@@ -70,6 +70,7 @@ class CdnaRunner final : public Runner {
   template <class T>
   Status place(const T*& pointer, const std::vector<T>& data);
 
+  int64_t seen_words() const { return (config_.vocabulary + 31) / 32; }
   Status forget(Tokens ids);
   /// Runs steps from the sequence's position on; the first `forced` ones' next tokens are forced.
   Status run(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token);
@@ -93,6 +94,7 @@ class CdnaRunner final : public Runner {
   DecodeLaunch launch_;
   Mailbox* mailbox_ = nullptr;
   uint32_t* give_up_ = nullptr;
+  float* uniforms_ = nullptr;
   std::vector<float> logits_;
   int64_t position_ = 0;
   bool logits_valid_ = false;
@@ -191,6 +193,9 @@ Status CdnaRunner::make_launch() {
   WEFT_TRY(place(launch_.draws, 2 * launch_.workers));
   WEFT_TRY(place(launch_.tokens, options_.capacity + 1));
   WEFT_TRY(place(launch_.stop, 1));
+  WEFT_TRY(place(launch_.seen, seen_words()));
+  WEFT_TRY(place(uniforms_, options_.capacity + 1));
+  launch_.uniforms = uniforms_;
   WEFT_TRY(place(give_up_, launch_.workers * kCounterStride));
   launch_.give_up = give_up_;
   WEFT_ASSIGN(DeviceMemory mailbox,
@@ -223,6 +228,11 @@ Status CdnaRunner::forget(Tokens ids) {
   logits_valid_ = false;
   position_ = 0;
   WEFT_TRY(device_->upload(launch_.tokens, ids.data(), ids.size_bytes()));
+  std::vector<uint32_t> seen(static_cast<size_t>(seen_words()));
+  for (const int32_t id : ids) {
+    seen[static_cast<size_t>(id / 32)] |= 1u << (id % 32);
+  }
+  WEFT_TRY(device_->upload(launch_.seen, seen.data(), seen.size() * sizeof(uint32_t)));
   return set_frequencies(static_cast<int64_t>(ids.size()));
 }
 
@@ -265,6 +275,14 @@ Status CdnaRunner::run_launch(int64_t steps, int64_t forced, Tokens ends, const 
     if (launch_.eos_count < kMostEos) {  // the host stops at the others
       launch_.eos[launch_.eos_count++] = id;
     }
+  }
+  if (launch_.sampling.temperature > 0) {
+    std::vector<float> uniforms;
+    for (int64_t i = 0; i < steps; ++i) {
+      uniforms.push_back(
+          uniform_draw(launch_.sampling.seed, static_cast<uint64_t>(position_ + i + 1)));
+    }
+    WEFT_TRY(device_->upload(uniforms_, uniforms.data(), uniforms.size() * sizeof(float)));
   }
   launch_.first_tag = next_tag_;
   next_tag_ += static_cast<uint32_t>(steps) * launch_.versions;
@@ -351,19 +369,15 @@ Status CdnaRunner::explain(std::span<const Failure> failures) const {
 
 Status CdnaRunner::begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
                          const OnToken& on_token) {
-  if (sampling.temperature != 0 || sampling.repetition_penalty != 1) {
-    return usage_error(fmt::format(
-        "{} draws the best token alone: use --temperature 0 and no repetition penalty, or --device "
-        "cpu",
-        options_.device));
-  }
   WEFT_TRY(forget(prompts[0]));
+  launch_.sampling = sampling;
   const int64_t steps = std::ssize(prompts[0]);
   return run(steps, steps - 1, {}, on_token);
 }
 
 Result<Score> CdnaRunner::score(Tokens ids) {
   WEFT_TRY(forget(ids));
+  launch_.sampling = {};
   Score score;
   for (size_t i = 0; i < ids.size(); ++i) {
     position_ = static_cast<int64_t>(i);

@@ -8,8 +8,11 @@ namespace weft::cdna {
 using resident::Draw;
 
 /// Whether all workers publish which of their logits are the best, and each takes the best of all
-/// for the step's next token.
-WEFT_GPU bool all_publish(const Worker& worker, int step) { return !worker.forced(step); }
+/// for the step's next token: nobody samples.
+WEFT_GPU bool all_publish(const Worker& worker, int step) {
+  const auto& sampling = worker.arguments->sampling;
+  return !worker.forced(step) && sampling.temperature == 0 && sampling.repetition_penalty == 1;
+}
 
 /// A Draw is two words that are each written and read whole.
 WEFT_GPU Global<uint64_t> draws_of(const Worker& worker, uint32_t number) {
