@@ -85,6 +85,31 @@ class PageFeed {
   /// late() said to stop.
   template <class Late>
   __device__ bool put(const char* from, uint32_t bytes, uint64_t policy, Late late) {
+    return fill(bytes, late,
+                [&](void* page, Barrier& full) { load_bytes(page, from, bytes, full, policy); });
+  }
+  /// The same of a page of one slice or two, of `bytes` each, that may lie apart; `second`: null
+  /// where there is one.
+  template <class Late>
+  __device__ bool put_slices(const char* first, const char* second, uint32_t bytes, uint64_t policy,
+                             Late late) {
+    return fill(second != nullptr ? 2 * bytes : bytes, late, [&](void* page, Barrier& full) {
+      load_bytes(page, first, bytes, full, policy);
+      if (second != nullptr) {
+        load_bytes(static_cast<char*>(page) + bytes, second, bytes, full, policy);
+      }
+    });
+  }
+  /// Until nothing is on its way: a CTA may not end before.
+  __device__ void land_all() {
+    while (flying_ > 0) {
+      land();
+    }
+  }
+
+ private:
+  template <class Late, class Load>
+  __device__ __forceinline__ bool fill(uint32_t bytes, const Late& late, const Load& load) {
     // A barrier that nobody has used yet has ended phase 1: the first round waits for nothing.
     while (!empty(next_.slot).try_wait(next_.phase ^ 1)) {
       if (late()) {
@@ -111,21 +136,12 @@ class PageFeed {
     }
     Barrier& full = barrier(full_ + next_.slot * sizeof(Barrier));
     full.arrive_expect(bytes);
-    load_bytes(__cvta_shared_to_generic(pages_ + next_.slot * page_bytes_), from, bytes, full,
-               policy);
+    load(__cvta_shared_to_generic(pages_ + next_.slot * page_bytes_), full);
     store_shared_word(own_put_, ++count_);
     next_.advance(kLoaders, slots_);
     ++flying_;
     return true;
   }
-  /// Until nothing is on its way: a CTA may not end before.
-  __device__ void land_all() {
-    while (flying_ > 0) {
-      land();
-    }
-  }
-
- private:
   __device__ static Barrier& barrier(uint32_t address) {
     return *static_cast<Barrier*>(__cvta_shared_to_generic(address));
   }

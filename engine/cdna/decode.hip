@@ -87,7 +87,8 @@ WEFT_GPU bool run(const Worker& worker, CodeRef code, Stream& stream, Candidate&
       attend(worker, code);
       break;
     case Opcode::combine:
-      break;  // of several sequences
+    case Opcode::route:
+      break;  // of several sequences, of mixtures of experts
     case Opcode::sample:
       if (!all_publish(worker, worker.step)) {
         barrier();  // LDS is free

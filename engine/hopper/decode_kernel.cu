@@ -10,8 +10,9 @@ namespace {
 Kernel kernel_of(const Launch& launch) {
   const int batch = batch_of(launch.shape.sequences);
   const bool traced = launch.trace != nullptr;
-  return launch.shape.general || traced ? general_kernel(batch, traced)
-                                        : kernel<false, false>(batch);
+  return launch.shape.experts             ? experts_kernel(traced)
+         : launch.shape.general || traced ? general_kernel(batch, traced)
+                                          : kernel<false, false>(batch);
 }
 
 }  // namespace

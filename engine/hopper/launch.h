@@ -14,6 +14,9 @@ using namespace resident;  // NOLINT(google-build-using-namespace): codes are th
 inline constexpr int kLoaders = 2;
 inline constexpr int kMostPages = 16;  ///< in the ring
 inline constexpr int kMostLayerNorm = 6144;
+inline constexpr int kMostExperts = 512;    ///< of a layer
+inline constexpr int kMostChosen = 64;      ///< of them
+inline constexpr int kMostSlotSlices = 64;  ///< of the slots' row that a product takes at once
 
 /// How the weights of a product's code lie in the stream.
 constexpr StreamForm form_of(const Code& code) {

@@ -20,7 +20,13 @@ class Units : public Target {
         out_(out) {}
 
   Limits limits() const override {
-    return {.device = "cuda", .head_dim = 256, .layer_norm = kMostLayerNorm, .fp8 = true};
+    return {.device = "cuda",
+            .head_dim = 256,
+            .layer_norm = kMostLayerNorm,
+            .fp8 = true,
+            .experts = kMostExperts,
+            .chosen = kMostChosen,
+            .slot_row = kMostSlotSlices * kSliceK};
   }
   void begin_product(Code& code, const Tensor& weight) override {
     const StreamForm form = stream_form(code.operation, weight);
@@ -64,10 +70,53 @@ class Units : public Target {
     }
     place_rows(product);
   }
+  /// Units are whole, and those of an expert lie one after the other: how they are dealt to warps
+  /// depends on what is drawn.
+  void add_experts(Code& code, std::span<const ProductTile> experts) override {
+    ProductCode& product = code.product;
+    const bool gated = experts.front().up.tensor != nullptr;
+    const int64_t k = experts.front().weight.tensor->columns();
+    const int64_t unit = gated ? kUnitColumns / 2 : kUnitColumns;
+    const Range columns = experts.front().columns;
+    code.units =
+        static_cast<uint16_t>(units_of(columns.size(), unit) * (gated ? product.slots : 1));
+    for (const ProductTile& tile : experts) {
+      for (int64_t c = columns.begin; c < columns.end; c += unit) {
+        PackJob job;
+        job.k = static_cast<int32_t>(k);
+        job.form = form_of(code);
+        job.operation = tile.operation;
+        job.stage = stage_of(program_.operations[static_cast<size_t>(tile.operation)]);
+        for (const int half : {0, 1}) {
+          const int64_t first = !gated && half == 1 ? c + kUnitColumns / 2 : c;
+          const PlacedWeight& weight = gated && half == 1 ? tile.up : tile.weight;
+          job.source[half] = weight.place + first * k * static_cast<int64_t>(sizeof(uint16_t));
+          job.scales[half] = weight.scales;
+          job.first_row[half] = static_cast<int32_t>(first);
+          job.rows[half] =
+              static_cast<int32_t>(std::clamp<int64_t>(columns.end - first, 0, kUnitColumns / 2));
+        }
+        units_.push_back(job);
+      }
+    }
+    place_rows(product);
+  }
+  int64_t slot_k(int64_t elements) const override { return slices_of(elements) * kSliceK; }
   int64_t end_product(const Code& code, int64_t destination) override {
     const ProductCode& product = code.product;
-    const int64_t slices = slices_of(product.k);
     const int64_t slice_bytes = weight_slice_bytes(form_of(code));
+    if (product.draw == DrawOf::experts) {
+      const int64_t slices = slices_of(units_.front().k);
+      const int64_t begin = destination;
+      for (PackJob& job : units_) {
+        job.destination = destination;
+        destination += slices * slice_bytes;
+        out_.pack.push_back(job);
+      }
+      units_.clear();
+      return destination - begin;
+    }
+    const int64_t slices = slices_of(product.k);
     for (int i = 0; i < code.units; ++i) {
       const int block = i / kBlockUnits * kBlockUnits;  // its first unit
       PackJob& job = units_[static_cast<size_t>(i)];

@@ -35,7 +35,7 @@ struct PackJob {
   int32_t rows[2] = {};       ///< that there are; the others are zero
   int32_t k = 0;
   int32_t first = 0;   ///< the unit's first slice in the block
-  int32_t slices = 0;  ///< of the block
+  int32_t slices = 0;  ///< of the block; 0: the unit's lie one after the other
   int16_t fold = 0;
   StreamForm form = StreamForm::plain;
   ScaleGrid grid = {};    ///< which scale is whose

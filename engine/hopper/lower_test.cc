@@ -191,16 +191,56 @@ TEST(Lower, RefusesALayerNormOfTooMany) {
             "use --device cpu");
 }
 
-TEST(Lower, RefusesExperts) {
+TEST(Lower, RefusesExpertsOfSeveralSequences) {
   ModelConfig config = preset("olmoe-1b-7b").value();
   config.layers = 1;
   const Weights weights = Weights::describe(config);
-  const Program program = plan(config, weights, plan_options(config, kSms, kCapacity, DType::bf16));
+  const Program program =
+      plan(config, weights, plan_options(config, kSms, kCapacity, DType::bf16, 2));
   const auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity,
                              std::vector<bool>(program.operations.size()));
   ASSERT_FALSE(lowered.ok());
   EXPECT_EQ(lowered.error().message,
-            "a mixture of experts: the cuda device has no kernel for it; use --device cpu");
+            "a mixture of experts of several sequences: the cuda device has no kernel for it; use "
+            "--device cpu");
+}
+
+/// Each expert's rows are packed once, in the order of experts, all of one size.
+TEST(Lower, ExpertsLieOneAfterTheOther) {
+  for (const std::string& name : mixtures()) {
+    SCOPED_TRACE(name);
+    const Made made = make(name, 1, false, 1);
+    const Experts& experts = made.config.experts;
+    for (const Role role : {Role::expert_gate, Role::expert_up, Role::expert_down}) {
+      const int half = role == Role::expert_up ? 1 : 0;
+      const auto& first = made.weights.get(role, 0);
+      std::vector<int64_t> rows(static_cast<size_t>(experts.count));
+      for (const PackJob& job : made.lowered.pack) {
+        for (int h = 0; h < 2; ++h) {
+          const int64_t row_bytes = first.columns() * 2;
+          const int64_t begin =
+              made.arena.weights[static_cast<size_t>(&first - made.weights.tensors().data())];
+          const int64_t at = job.source[h] - begin;
+          if (job.slices == 0 && at >= 0 && at < experts.count * first.bytes() &&
+              (role == Role::expert_down || h == half)) {
+            ASSERT_EQ(at % row_bytes, 0);
+            rows[static_cast<size_t>(at / first.bytes())] += job.rows[h];
+          }
+        }
+      }
+      EXPECT_EQ(rows, std::vector<int64_t>(rows.size(), first.rows()));
+    }
+    for (const auto& worker : made.lowered.codes) {
+      for (const Code& code : worker) {
+        if (code.units > 0 && code.product.draw == DrawOf::experts) {
+          EXPECT_EQ(code.product.experts, experts.count);
+          EXPECT_EQ(code.product.fold, 0);
+        }
+      }
+    }
+    EXPECT_GT(made.lowered.saved_bytes, 0);
+    EXPECT_LT(made.lowered.saved_bytes, made.lowered.plain_bytes - made.lowered.packed_bytes);
+  }
 }
 
 TEST(Lower, EveryPresetIsSound) {

@@ -246,6 +246,38 @@ TEST_P(HopperDecode, EndsWhereItIsToldAndWhereTheContextIsFull) {
 
 INSTANTIATE_TEST_SUITE_P(Slow, HopperLongRope,
                          testing::Values("phi3-longrope-bf16", "phi3-longrope-f32"), test_name);
+
+/// The parameter: what lies between an expert's products.
+class HopperExperts : public HopperModels {};
+
+/// Experts whose columns are no whole slices, shared among workers unevenly; and slots of which
+/// codes take one each, because a row of all would be too long.
+TEST_P(HopperExperts, OfAnySizeAreTheCpus) {
+  ModelConfig config = preset("mixtral-8x7b").value();
+  config.layers = 1;
+  config.hidden = 64;
+  config.query_heads = config.kv_heads = 2;
+  config.head_dim = 32;
+  config.vocabulary = 96;
+  config.context = 64;
+  config.experts.size = std::stoll(GetParam());
+  const bool large = config.experts.size > 8192;
+  config.experts.count = large ? 2 : 5;
+  config.experts.chosen = large ? 2 : 3;
+  const auto make = [&](const char* device) {
+    return Engine::create(config, Weights::generate(config, 3, 2).value(),
+                          {.device = device,
+                           .workers = 2,
+                           .kv = DType::f32,
+                           .round_activations = false,
+                           .compress_weights = !large})
+        .value();
+  };
+  compare({make("cpu"), make("cuda")}, prompt(4, config.vocabulary), 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, HopperExperts, testing::Values("200", "8456"), test_name);
+
 INSTANTIATE_TEST_SUITE_P(Some, HopperDecode,
                          testing::Values("llama-bf16", "qwen3-bf16", "llama-fp8-block",
                                          "olmoe-bf16"),

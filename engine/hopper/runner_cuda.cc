@@ -102,7 +102,7 @@ class HopperRunner : public Runner, public Subject, public Rows {
   DType kv() const override { return options_.kv; }
   int workers() const override { return static_cast<int>(program_.workers.size()); }
   Result<double> read_bandwidth() override;
-  int64_t saved_bytes() const override { return lowered_.plain_bytes - lowered_.packed_bytes; }
+  int64_t saved_bytes() const override { return lowered_.saved_bytes; }
   std::vector<OperationTime> operation_times() const override;
 
   // As a Subject.
@@ -878,7 +878,7 @@ Result<Image> HopperRunner::read(BufferId id, size_t worker) {
   const auto index = static_cast<size_t>(id);
   const Buffer& buffer = program_.buffers[index];
   const auto own = buffer.space == Space::worker ? static_cast<int64_t>(worker) : 0;
-  std::vector<std::byte> bytes(static_cast<size_t>(buffer.bytes()));
+  std::vector<std::byte> bytes(static_cast<size_t>(image_bytes(buffer)));
   WEFT_TRY(device_->download(bytes.data(),
                              launch_.arena + arena_.buffers[index] + own * arena_.worker_bytes,
                              bytes.size()));

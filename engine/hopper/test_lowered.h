@@ -11,10 +11,15 @@
 
 namespace weft::hopper {
 
-/// Those that the kernel runs: without experts.
+/// Those that the kernel runs with several sequences: without experts.
 inline std::vector<std::string> lowered_presets() {
   std::vector<std::string> names = preset_names();
   std::erase_if(names, [](const std::string& name) { return preset(name)->experts.count > 0; });
+  return names;
+}
+inline std::vector<std::string> mixtures() {
+  std::vector<std::string> names = preset_names();
+  std::erase_if(names, [](const std::string& name) { return preset(name)->experts.count == 0; });
   return names;
 }
 

@@ -9,7 +9,9 @@ namespace {
 
 int64_t stream_bytes(const Code& code) {
   const ProductCode& product = code.product;
-  return int64_t{product_slices(product.k, code.units, product.fold)} *
+  const int64_t slices = product_slices(product.k, code.units, product.fold);
+  const bool drawn = product.draw == DrawOf::experts;
+  return (drawn ? slices / product.slots * product.experts : slices) *
          weight_slice_bytes(form_of(code));
 }
 

@@ -127,6 +127,32 @@ TEST(VerifyCodes, NoticesColumnsThatNobodyWrites) {
   expect_fault(made, NextToken::best, "never goes on");
 }
 
+TEST(VerifyCodes, MixturesAreSound) {
+  for (const std::string& name : mixtures()) {
+    EXPECT_EQ(fault_of(make(name)), "") << name;
+  }
+  ModelConfig config = preset("qwen1.5-moe-a2.7b").value();  // on few workers
+  config.layers = 1;
+  EXPECT_EQ(fault_of(make(config, 1, false, 3)), "");
+}
+
+TEST(VerifyCodes, NoticesExpertsThatWereNotDrawn) {
+  const auto drawn = [](const Code& code) {
+    return code.units > 0 && code.product.draw == DrawOf::experts;
+  };
+  Made made = make("olmoe-1b-7b");
+  find(made, 3, drawn).product.experts = 32;
+  expect_fault(made, NextToken::best, "its experts are not those that were drawn last");
+  made = make("olmoe-1b-7b");
+  find(made, 3, [](const Code& code) { return code.opcode == Opcode::route; }).route.chosen = 7;
+  expect_fault(made, NextToken::best, "its experts are not those that were drawn last");
+  made = make("mixtral-8x7b");  // two codes for two slots
+  find(made, 3, [&](const Code& code) {
+    return drawn(code) && code.product.first_slot == 1;
+  }).product.stream += 1;
+  expect_fault(made, NextToken::best, "not where the first slots' are");
+}
+
 TEST(VerifyCodes, NoticesTwoWhoWriteTheSame) {
   Made made = make("llama-3.2-1b");
   const auto is_gate = [](const Code& code) { return code.opcode == Opcode::gated_linear; };

@@ -57,8 +57,8 @@ class Unit {
 
   /// Where a slice lies in the packed weights.
   __device__ int64_t offset(int slice, int slice_bytes) const {
-    return job_.destination +
-           int64_t{SliceRuns(job_.slices).place(job_.first + slice)} * slice_bytes;
+    const int place = job_.slices == 0 ? slice : SliceRuns(job_.slices).place(job_.first + slice);
+    return job_.destination + int64_t{place} * slice_bytes;
   }
   __device__ char* place(int slice, char* packed, int slice_bytes) const {
     return packed + offset(slice, slice_bytes);

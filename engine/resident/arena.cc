@@ -17,9 +17,9 @@ int64_t aligned(int64_t bytes) { return round_up(bytes, kArenaAlignment); }
 /// Which tensors are read by nothing but products, and in which stage: see Arena::stages.
 std::vector<int64_t> stages_of_tensors(const Program& program, const Weights& weights) {
   std::vector<int64_t> stages(weights.tensors().size(), kKept);
-  const auto put = [&](const WeightRef& ref, int64_t stage) {
+  const auto put = [&](const WeightRef& ref, int64_t stage, int64_t count = 1) {
     const Tensor& tensor = weights.get(ref.role, ref.layer);
-    stages[static_cast<size_t>(&tensor - weights.tensors().data())] = stage;
+    std::fill_n(stages.begin() + (&tensor - weights.tensors().data()), count, stage);
   };
   const EmbedOp* embed = nullptr;
   for (const Operation& operation : program.operations) {
@@ -28,6 +28,11 @@ std::vector<int64_t> stages_of_tensors(const Program& program, const Weights& we
     } else if (const auto* gated = std::get_if<GatedLinearOp>(&operation.body)) {
       put(gated->gate, stage_of(operation));
       put(gated->up, stage_of(operation));
+    } else if (const auto* experts = std::get_if<ExpertsUpOp>(&operation.body)) {
+      put(experts->gate, stage_of(operation), experts->experts);
+      put(experts->up, stage_of(operation), experts->experts);
+    } else if (const auto* down = std::get_if<ExpertsDownOp>(&operation.body)) {
+      put(down->weight, stage_of(operation), down->experts);
     } else if (const auto* first = std::get_if<EmbedOp>(&operation.body)) {
       embed = first;
     }

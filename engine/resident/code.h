@@ -25,6 +25,7 @@ enum class Opcode : uint8_t {
   attention,     ///< AttentionCode
   combine,       ///< CombineCode
   sample,        ///< SampleCode
+  route,         ///< RouteCode
 };
 
 /// The number of a code's result in a step, see Launch::first_tag; kPlain: a buffer of plain f32;
@@ -85,9 +86,21 @@ enum class RowForm : uint8_t {
   rms_norm,    ///< times the norm's weights, and the sums times its factor
   layer_norm,  ///< of at most Limits::layer_norm elements
   merged,      ///< of attention's partials
+  slots,       ///< of a mixture's slots, one after the other, each times its weight
 };
 
-/// The rows of all sequences times weights [columns, k] that are in the worker's stream.
+/// Which draw of experts a product is about: see RouteCode.
+enum class DrawOf : uint8_t {
+  none,
+  experts,  ///< the layer's: `slots` of them, from `first_slot` on
+  shared,   ///< the expert that every token has: one slot
+};
+
+/// The rows of all sequences times weights [columns, k] that are in the worker's stream. Of drawn
+/// experts the stream has `experts` times the same columns, of which those that were drawn are
+/// read. Gated: the columns of each slot follow one another, each slot's to a row of `stride`
+/// elements of its own. Otherwise k is that of all slots, each its expert's part, up to whole
+/// slices.
 struct ProductCode {
   Place row = kNowhere;  ///< or, RowForm::merged, attention's partials
   Place norm_weight = kNowhere, norm_bias = kNowhere;  ///< bf16 [k]
@@ -98,16 +111,22 @@ struct ProductCode {
   int32_t first = 0;        ///< of the columns, in the whole product
   uint32_t stream = 0;      ///< of the first page, in units of 16 bytes from the worker's stream
   Version source = kPlain;  ///< of the row, or of the partials
-  Splits splits;            ///< of the partials
-  float alpha = 1;          ///< of the sums, biases included; of one segment alone
-  Version prior = kPlain;   ///< of what they are added to, `accumulate`
-  float soft_cap = 0;       ///< of what is written; 0: none
+  union {
+    Splits splits = {};     ///< of the partials
+    int32_t slot_elements;  ///< RowForm::slots: of the row of one, of which the row is made
+  };
+  float alpha = 1;                           ///< of the sums, biases included; of one segment alone
+  Version prior = kPlain;                    ///< of what they are added to, `accumulate`
+  float soft_cap = 0;                        ///< of what is written; 0: none
   Activation activation = Activation::none;  ///< of the sums, or of the gate's
   RowForm form = RowForm::plain;
   uint8_t accumulate = 0;  ///< to what is in out; of one segment alone
   uint8_t streamed = 0;    ///< rows come slice by slice: kOperands alone
   uint8_t weights = 0;     ///< their form in the stream, as the target numbers them
   uint8_t fold = 0;        ///< of the last unit, as the target folds it
+  DrawOf draw = DrawOf::none;
+  uint8_t first_slot = 0, slots = 0;
+  uint16_t experts = 0;
   Segment segment[kMostSegments];
 };
 
@@ -147,6 +166,15 @@ struct SampleCode {
   int32_t sequence = 0;
 };
 
+/// Draws experts from a router's logits: by each worker for itself, which keeps what it drew.
+struct RouteCode {
+  Place logits = kNowhere;
+  int32_t experts = 0, chosen = 0;
+  Version source = kPlain;  ///< of the logits
+  DrawOf draw = DrawOf::experts;
+  uint8_t sigmoid = 0, renormalise = 0;  ///< see RouteArgs
+};
+
 inline constexpr uint32_t kMostTag = 0xffff;
 
 inline constexpr int kMostWaits = 4;
@@ -176,6 +204,7 @@ struct Code : CodeHead {
     AttentionCode attention;
     CombineCode combine;
     SampleCode sample;
+    RouteCode route;
   };
 
   constexpr Code() : begin_step() {}
@@ -196,6 +225,7 @@ struct ModelShape {
   /// less something, an FFN without a gate or with another activation than SiLU, heads that turn in
   /// part or not at all.
   bool general = false;
+  bool experts = false;  ///< some layer is a mixture
 };
 
 inline constexpr int kMostEos = 8;

@@ -67,6 +67,7 @@ class WorkerLowering {
     code_ = {};
     code_.operation = instruction.operation;
     joined_ = left_to_product_ = false;
+    more_.clear();
     WEFT_TRY(std::visit(*this, operation.body));
     for (const Wait& wait : instruction.waits) {
       const bool begins_step = wait.previous_step && wait.event == program_.sampled;
@@ -98,6 +99,7 @@ class WorkerLowering {
     }
     if (!joined_) {
       codes().push_back(code_);
+      codes().insert(codes().end(), more_.begin(), more_.end());
     }
     return {};
   }
@@ -128,9 +130,13 @@ class WorkerLowering {
   }
   const Tensor& tensor(const WeightRef& ref) const { return weights_.get(ref.role, ref.layer); }
   PlacedWeight placed(const WeightRef& ref) const {
-    const Tensor& t = tensor(ref);
-    const auto index = static_cast<size_t>(&t - weights_.tensors().data());
-    return {.tensor = &t, .place = arena_.weights[index], .scales = arena_.scales[index]};
+    const size_t index = index_of(ref);
+    return {.tensor = &weights_.tensors()[index],
+            .place = arena_.weights[index],
+            .scales = arena_.scales[index]};
+  }
+  size_t index_of(const WeightRef& ref) const {
+    return static_cast<size_t>(&tensor(ref) - weights_.tensors().data());
   }
   Result<Place> weight(const WeightRef& ref) const {
     if (!ref.present) {
@@ -222,9 +228,14 @@ class WorkerLowering {
     if (product_ < 0) {
       return;
     }
-    const int64_t bytes =
-        target_.end_product(codes()[static_cast<size_t>(product_)], out_.packed_bytes);
+    const Code& code = codes()[static_cast<size_t>(product_)];
+    const int64_t bytes = target_.end_product(code, out_.packed_bytes);
     out_.packed_bytes += bytes;
+    const int64_t saved = plain_bytes_ - bytes;
+    const bool drawn = code.product.draw == DrawOf::experts;
+    out_.saved_bytes += drawn ? saved * chosen_ / code.product.experts : saved;
+    out_.plain_bytes += plain_bytes_;
+    plain_bytes_ = 0;
     product_ = -1;
   }
   /// A tile of a product's columns; `up`: of gate and up projections.
@@ -236,7 +247,33 @@ class WorkerLowering {
                            .up = up != nullptr ? placed(*up) : PlacedWeight{}};
     target_.add_columns(code, tile);
     const auto element = static_cast<int64_t>(size_of(tile.weight.tensor->dtype));
-    out_.plain_bytes += columns.size() * code.product.k * element * (up != nullptr ? 2 : 1);
+    plain_bytes_ += columns.size() * code.product.k * element * (up != nullptr ? 2 : 1);
+  }
+  /// Likewise, of each of a layer's experts; `k`: of one.
+  Status add_experts(Code& code, int64_t k, const WeightRef& first, const WeightRef* up = nullptr) {
+    std::vector<ProductTile> tiles;
+    for (int64_t expert = 0; expert < code.product.experts; ++expert) {
+      const auto of_expert = [&](const WeightRef& ref) {
+        const size_t index = index_of(ref) + static_cast<size_t>(expert);
+        return PlacedWeight{.tensor = &weights_.tensors()[index],
+                            .place = arena_.weights[index],
+                            .scales = arena_.scales[index]};
+      };
+      tiles.push_back({.operation = instruction_->operation,
+                       .columns = instruction_->tile,
+                       .weight = of_expert(first),
+                       .up = up != nullptr ? of_expert(*up) : PlacedWeight{}});
+      for (const PlacedWeight* weight : {&tiles.back().weight, &tiles.back().up}) {
+        if (weight->tensor != nullptr && weight->tensor->dtype != DType::bf16) {
+          return without_kernel(fmt::format("{} is {}, an expert's matrix", weight->tensor->name,
+                                            name_of(weight->tensor->dtype)));
+        }
+      }
+    }
+    target_.add_experts(code, tiles);
+    plain_bytes_ += instruction_->tile.size() * k * std::ssize(tiles) * (up != nullptr ? 2 : 1) *
+                    static_cast<int64_t>(sizeof(uint16_t));
+    return {};
   }
   Status begin_product(Opcode opcode, int64_t k, BufferId a, const WeightRef& ref) {
     if (k % 8 != 0) {
@@ -278,6 +315,23 @@ class WorkerLowering {
            product.alpha == 1 && !op.accumulate && product.accumulate == 0 &&
            op.activation == Activation::none && product.activation == Activation::none &&
            (instruction_->signal == kNone || in_data_[static_cast<size_t>(instruction_->signal)]);
+  }
+  /// Which of a layer's draws has its ids there.
+  DrawOf draw_of(BufferId ids) {
+    auto found = std::find(draws_.begin(), draws_.end(), ids);
+    if (found == draws_.end()) {
+      found = draws_.insert(draws_.end(), ids);
+    }
+    WEFT_CHECK(draws_.size() <= 2);
+    return found == draws_.begin() ? DrawOf::experts : DrawOf::shared;
+  }
+  /// Makes the code's product one of what was drawn.
+  void take_slots(BufferId ids, int64_t experts, int64_t chosen) {
+    ProductCode& product = code_.product;
+    product.draw = draw_of(ids);
+    product.slots = static_cast<uint8_t>(chosen);
+    product.experts = static_cast<uint16_t>(experts);
+    chosen_ = chosen;
   }
   /// Makes the code one of `opcode`, whose fields are `fields` of it.
   template <class Fields>
@@ -437,9 +491,86 @@ class WorkerLowering {
     combine.splits = splits_of(attention);
     return {};
   }
-  Status operator()(const RouteOp& /*op*/) { return without_kernel("a mixture of experts"); }
-  Status operator()(const ExpertsUpOp& /*op*/) { return without_kernel("a mixture of experts"); }
-  Status operator()(const ExpertsDownOp& /*op*/) { return without_kernel("a mixture of experts"); }
+  Status operator()(const RouteOp& op) {
+    if (op.experts > limits_.experts || op.chosen > limits_.chosen) {
+      return without_kernel(fmt::format("{} of {} experts", op.chosen, op.experts));
+    }
+    if (program_.sequences > 1) {
+      return without_kernel("a mixture of experts of several sequences");
+    }
+    RouteCode& route = begin(Opcode::route, code_.route);
+    route.logits = buffer(op.logits);
+    route.source = source(op.logits);
+    route.experts = static_cast<int32_t>(op.experts);
+    route.chosen = static_cast<int32_t>(op.chosen);
+    route.draw = draw_of(op.ids);
+    route.sigmoid = op.sigmoid ? 1 : 0;
+    route.renormalise = op.renormalise ? 1 : 0;
+    return {};
+  }
+  Status operator()(const ExpertsUpOp& op) {
+    if (op.rounding.scaling != Scaling::none) {
+      return without_kernel("decode steps that quantise activations to fp8");
+    }
+    WEFT_TRY(begin_product(Opcode::gated_linear, op.k, op.a, op.gate));
+    ProductCode& product = code_.product;
+    WEFT_ASSIGN(product.segment[0], segment_of(op.out, {}, op.n));
+    product.activation = op.activation;
+    code_.segments = 1;
+    take_slots(op.ids, op.experts, op.chosen);
+    return add_experts(code_, op.k, op.gate, &op.up);
+  }
+  /// Slots of which a row would be too long are taken by several codes, each of which adds to what
+  /// the one before has left. What these leave has a tag that is no operation's that writes there.
+  Status operator()(const ExpertsDownOp& op) {
+    if (op.rounding.scaling != Scaling::none) {
+      return without_kernel("decode steps that quantise activations to fp8");
+    }
+    if (op.k % 8 != 0) {
+      return without_kernel(fmt::format("experts of {}, no multiple of 8", op.k));
+    }
+    const bool drawn = draw_of(op.ids) == DrawOf::experts;
+    const int64_t slot_k = drawn ? target_.slot_k(op.k) : op.k;
+    const int64_t most = std::max<int64_t>(1, limits_.slot_row / slot_k);
+    const int64_t parts = (op.chosen + most - 1) / most;
+    WEFT_TRY(begin_product(Opcode::linear, slot_k * std::min(most, op.chosen), op.a, op.weight));
+    ProductCode& product = code_.product;
+    WEFT_ASSIGN(product.segment[0], segment_of(op.out, {}, op.n));
+    product.form = RowForm::slots;
+    product.slot_elements = static_cast<int32_t>(op.k);
+    product.alpha = op.alpha;
+    product.accumulate = op.accumulate ? 1 : 0;
+    product.prior = op.accumulate ? source(op.out) : kPlain;
+    code_.segments = 1;
+    take_slots(op.ids, op.experts, op.chosen);
+    if (!drawn) {
+      WEFT_TRY(check_product(op.weight, op.rounding));
+      add_columns(code_, op.weight);
+      return {};
+    }
+    product.slots = static_cast<uint8_t>(std::min(most, op.chosen));
+    WEFT_TRY(add_experts(code_, op.k, op.weight));
+    const Version last = product.segment[0].version;
+    const auto between = [&](int64_t part) {
+      return last - static_cast<Version>(parts - part) + 1;
+    };
+    for (int64_t part = 1; part < parts; ++part) {
+      Code more = code_;
+      more.product.first_slot = static_cast<uint8_t>(part * most);
+      more.product.slots = static_cast<uint8_t>(std::min(most, op.chosen - part * most));
+      more.product.k = static_cast<int32_t>(slot_k * more.product.slots);
+      more.product.accumulate = 1;
+      more.product.prior = between(part - 1);
+      more.product.segment[0].version = between(part);
+      more_.push_back(more);
+    }
+    product.segment[0].version = between(0);
+    for (Version v = between(0); v < last; ++v) {
+      const auto written = written_by(program_, v);
+      WEFT_CHECK(std::find(written.begin(), written.end(), op.out) == written.end());
+    }
+    return {};
+  }
   Status operator()(const SampleOp& op) {
     SampleCode& sample = begin(Opcode::sample, code_.sample);
     sample.logits = buffer(op.logits);
@@ -460,6 +591,10 @@ class WorkerLowering {
   Lowered& out_;
   const Instruction* instruction_ = nullptr;
   Code code_;
+  std::vector<Code> more_;        // that this instruction is besides
+  std::vector<BufferId> draws_;   // ids of the experts', then of the shared one's
+  int64_t chosen_ = 0;            // of the last product of drawn experts
+  int64_t plain_bytes_ = 0;       // of the product
   bool joined_ = false;           // to the code before
   bool left_to_product_ = false;  // no code of its own
   InputRow input_row_;
@@ -496,6 +631,7 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   out.shape.rope_half = static_cast<int32_t>(frequencies.columns);
   for (const Operation& operation : program.operations) {
     out.shape.general |= std::visit(IsGeneral{}, operation.body);
+    out.shape.experts |= std::holds_alternative<RouteOp>(operation.body);
   }
   for (const Buffer& buffer : program.buffers) {
     out.shape.kv_f32 |= buffer.space == Space::kv && buffer.element == Element::f32;

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
+#include "base/check.h"
 #include "base/range.h"
 #include "base/result.h"
 #include "engine/resident/arena.h"
@@ -23,6 +25,9 @@ struct Limits {
   int64_t head_dim = 0;
   int64_t layer_norm = 0;  ///< elements
   bool fp8 = false;        ///< products' weights in e4m3fn, with scales
+  int64_t experts = 0;     ///< of a layer, of one sequence; 0: no mixtures
+  int64_t chosen = 0;      ///< of them
+  int64_t slot_row = 0;    ///< elements of the slots that one product takes
 };
 
 struct PlacedWeight {
@@ -51,6 +56,13 @@ class Target {
   virtual bool may_join(const Code& code, int32_t operation, const Tensor& weight) const = 0;
   /// Its next columns: sets `units` and what else the kernel wants to know of them.
   virtual void add_columns(Code& code, const ProductTile& tile) = 0;
+  /// Instead of it: all columns of a product of drawn experts, the same tile of each expert. Where
+  /// Limits::experts is 0 nobody calls this or the next.
+  virtual void add_experts(Code& /*code*/, std::span<const ProductTile> /*experts*/) {
+    WEFT_CHECK(false);
+  }
+  /// Elements of k that a slot has where the slots of a row follow one another.
+  virtual int64_t slot_k(int64_t elements) const { return elements; }
   /// No more of them. `destination`: where in the packed weights they shall lie. Returns the bytes
   /// that they take, a multiple of 16.
   virtual int64_t end_product(const Code& code, int64_t destination) = 0;
@@ -61,6 +73,7 @@ struct Lowered {
   std::vector<int64_t> streams;          ///< [worker]: beginning in the packed weights
   int64_t packed_bytes = 0;
   int64_t plain_bytes = 0;              ///< of the same weights as the checkpoint has them
+  int64_t saved_bytes = 0;              ///< of a step's, which has the experts that are drawn
   std::vector<uint32_t> event_signals;  ///< [event]
   ModelShape shape;
   int32_t most_codes = 0;  ///< of a worker

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "base/check.h"
+#include "base/divide.h"
 #include "base/number.h"
 
 namespace weft::resident {
@@ -91,6 +92,9 @@ std::vector<bool> kept_buffers(const Program& program) {
       drop(norm->out);
     } else if (const auto* layer_norm = std::get_if<LayerNormOp>(&operation.body)) {
       drop(layer_norm->out);
+    } else if (const auto* route = std::get_if<RouteOp>(&operation.body)) {
+      drop(route->ids);
+      drop(route->weights);
     } else if (const auto* combine = std::get_if<AttentionCombineOp>(&operation.body)) {
       drop(combine->attention.out);
     }
@@ -98,11 +102,13 @@ std::vector<bool> kept_buffers(const Program& program) {
   return kept;
 }
 
+int64_t image_bytes(const Buffer& buffer) { return round_up(buffer.bytes(), 8); }
+
 Image decode_buffer(const Program& program, const Arena& arena, BufferId id,
                     std::span<const std::byte> bytes, uint32_t first_tag) {
   const auto index = static_cast<size_t>(id);
   const Buffer& buffer = program.buffers[index];
-  WEFT_CHECK(bytes.size() == static_cast<size_t>(buffer.bytes()));
+  WEFT_CHECK(bytes.size() == static_cast<size_t>(image_bytes(buffer)));
   const auto elements = static_cast<size_t>(buffer.rows * buffer.columns);
   Image image;
   image.values.resize(elements);
@@ -114,21 +120,21 @@ Image decode_buffer(const Program& program, const Arena& arena, BufferId id,
       }
     } else {
       WEFT_CHECK(buffer.element == Element::f32);
-      std::memcpy(image.values.data(), bytes.data(), bytes.size());
+      std::memcpy(image.values.data(), bytes.data(), elements * sizeof(float));
     }
     return image;
   }
-  WEFT_CHECK(buffer.element == Element::f32 && elements % 2 == 0);
+  WEFT_CHECK(buffer.element == Element::f32);
   image.writers.resize(elements);
   const auto versions = static_cast<uint32_t>(program.operations.size());
   for (size_t i = 0; i < elements; i += 2) {
     TaggedWord word;
     std::memcpy(&word, bytes.data() + i * sizeof(float), sizeof(word));
-    image.values[i] = word.first();
-    image.values[i + 1] = word.second();
     const uint32_t version = word.tag() - first_tag;  // wraps where the tag is an earlier run's
-    image.writers[i] = image.writers[i + 1] =
-        version < versions ? static_cast<int32_t>(version) : kNone;
+    for (size_t of_pair = 0; of_pair < std::min<size_t>(2, elements - i); ++of_pair) {
+      image.values[i + of_pair] = of_pair == 0 ? word.first() : word.second();
+      image.writers[i + of_pair] = version < versions ? static_cast<int32_t>(version) : kNone;
+    }
   }
   if (const AttentionOp* attention = attention_into(program, id)) {
     const int64_t slots = attention->query_heads * attention->splits;

@@ -22,6 +22,9 @@ std::vector<Code> codes_until(std::span<const Code> codes, int32_t end);
 /// way to what reads them, and keeps the sequence's state elsewhere.
 std::vector<bool> kept_buffers(const Program& program);
 
+/// Bytes of a buffer on the device: whole words of two elements and their tag.
+int64_t image_bytes(const Buffer& buffer);
+
 /// A buffer's bytes as numbers. Where elements carry tags (Arena::tagged), `first_tag` is that of
 /// the run's step: a tag tells the operation that wrote.
 Image decode_buffer(const Program& program, const Arena& arena, BufferId id,

@@ -78,6 +78,9 @@ class Pieces {
         add(code.combine.out + int64_t{code.combine.first} * shape_.head_dim,
             int64_t{code.combine.last - code.combine.first} * shape_.head_dim, kOperands, true);
         break;
+      case Opcode::route:
+        rows(code.route.logits, 0, 1, code.route.experts, code.route.source, false);
+        break;
       case Opcode::sample:
         if (next == NextToken::sampled) {
           rows(code.sample.logits, code.sample.sequence, code.sample.sequence + 1,
@@ -107,6 +110,9 @@ class Pieces {
     const ProductCode& product = code.product;
     if (product.form == RowForm::merged) {
       partials(product.row, product.splits, product.source, {0, shape_.query_heads}, {0, 1});
+    } else if (product.form == RowForm::slots) {
+      rows(product.row, product.first_slot, product.first_slot + product.slots,
+           product.slot_elements, product.source, false);
     } else if (product.source == kOperands) {
       add(product.row, product.k, kOperands, false);
     } else {
@@ -122,7 +128,8 @@ class Pieces {
           add(segment.out + product.first, segment.columns, kOperands, write);
           continue;
         }
-        for (int64_t row = 0; row < shape_.sequences; ++row) {
+        const bool by_slot = code.opcode == Opcode::gated_linear && product.draw == DrawOf::experts;
+        for (int64_t row = 0; row < (by_slot ? product.slots : shape_.sequences); ++row) {
           add(segment.out + row * segment.stride * kElement, segment.columns * kElement,
               write ? segment.version : product.prior, write);
         }
@@ -279,27 +286,59 @@ class Verifier {
           static_cast<size_t>(codes[i].sample.sequence) % lowered_.codes.size() != worker) {
         return fault(worker, codes[i], "it samples a sequence that others look for elsewhere");
       }
+      WEFT_TRY(check_draw(worker, i));
       if (i > 0 && codes[i - 1].head != 0 && codes[i].head == 0) {
         return fault(worker, codes[i], "it follows the head, after which nothing is published");
       }
     }
     return {};
   }
+  /// What a product of experts takes has been drawn, of as many: since the layer's draw no other
+  /// was.
+  Status check_draw(size_t worker, size_t i) const {
+    const std::vector<Code>& codes = lowered_.codes[worker];
+    const ProductCode& product = codes[i].product;
+    if (codes[i].units == 0 || product.draw == DrawOf::none) {
+      return {};
+    }
+    for (size_t before = i; before-- > 0;) {
+      const Code& route = codes[before];
+      if (route.opcode != Opcode::route || route.route.draw != product.draw) {
+        continue;
+      }
+      const int64_t layer = program_.operations[static_cast<size_t>(route.operation)].layer;
+      const bool same = layer == program_.operations[static_cast<size_t>(codes[i].operation)].layer;
+      if (!same || route.route.experts != product.experts ||
+          product.first_slot + product.slots > route.route.chosen) {
+        break;
+      }
+      return {};
+    }
+    return fault(worker, codes[i], "its experts are not those that were drawn last");
+  }
   /// The loaders go through the stream without looking at what comes: products must, too.
   Status check_stream(size_t worker) const {
     int64_t bytes = 0;
+    int64_t last = 0;  // of the product before
     for (const Code& code : lowered_.codes[worker]) {
       if (code.units == 0) {
         continue;
       }
       const int64_t stream = int64_t{code.product.stream} * 16;
+      if (code.product.first_slot > 0) {  // of the same experts as the code before
+        if (stream + last != bytes || stream_bytes_(code) != last) {
+          return fault(worker, code, "its experts' weights are not where the first slots' are");
+        }
+        continue;
+      }
       if (stream != bytes) {
         return fault(worker, code,
                      fmt::format("its weights are looked for at byte {} of the "
                                  "stream, those before end at {}",
                                  stream, bytes));
       }
-      bytes += stream_bytes_(code);
+      last = stream_bytes_(code);
+      bytes += last;
     }
     const int64_t end =
         worker + 1 < lowered_.streams.size() ? lowered_.streams[worker + 1] : lowered_.packed_bytes;

@@ -165,6 +165,8 @@ WEFT_GPU void make_row(const Worker& worker, CodeRef code) {
       return make_layer_norm(worker, code);
     case resident::RowForm::merged:
       return make_merged_row(worker, code);
+    case resident::RowForm::slots:
+      return;  // of mixtures of experts
   }
 }
 

@@ -15,6 +15,7 @@
 #pragma once
 
 #include "engine/hopper/decode/attention.cuh"
+#include "engine/hopper/decode/experts.cuh"
 #include "engine/hopper/decode/loader.cuh"
 #include "engine/hopper/decode/next_token.cuh"
 #include "engine/hopper/decode/product.cuh"
@@ -26,6 +27,7 @@ namespace weft::hopper {
 
 constexpr int kTeamRegisters = 240;
 constexpr int kLoaderRegisters = 24;
+constexpr int kExpertsLoaderRegisters = 32;  // all that there are
 
 template <class W>
 __device__ __forceinline__ void attend(const W& worker, const Code& code) {
@@ -77,6 +79,11 @@ __device__ __forceinline__ bool run_apart(const Code* code) {
       break;
     case Opcode::sample:
       sample(worker, code->sample);
+      break;
+    case Opcode::route:
+      if constexpr (W::kExperts) {
+        route(worker, *code);
+      }
       break;
     case Opcode::linear:
     case Opcode::gated_linear:
@@ -150,15 +157,15 @@ __device__ __forceinline__ void compute(W& worker) {
   }
 }
 
-template <bool kTraced, int kBatch, bool kGeneral>
+template <bool kTraced, int kBatch, bool kGeneral, bool kExperts>
 __global__ void __launch_bounds__(kThreads, 1)
     decode_kernel(const __grid_constant__ Launch launch) {
-  Worker<kTraced, kBatch, kGeneral> worker(launch);
+  Worker<kTraced, kBatch, kGeneral, kExperts> worker(launch);
   if (threadIdx.x < Team::kThreads) {
     raise_registers<kTeamRegisters>();
     compute(worker);
   } else {
-    lower_registers<kLoaderRegisters>();
+    lower_registers<kExperts ? kExpertsLoaderRegisters : kLoaderRegisters>();
     static_assert(kLoaders == 2);
     if (threadIdx.x == Team::kThreads || threadIdx.x == Team::kThreads + 96) {
       load_pages(worker, threadIdx.x == Team::kThreads ? 0 : 1);
@@ -176,9 +183,9 @@ struct Kernel {
   const void* function;
   int64_t (*shared_bytes)(const Launch& launch);
 };
-template <bool kTraced, int kBatch, bool kGeneral>
+template <bool kTraced, int kBatch, bool kGeneral, bool kExperts = false>
 Kernel kernel() {
-  return {reinterpret_cast<const void*>(&decode_kernel<kTraced, kBatch, kGeneral>),
+  return {reinterpret_cast<const void*>(&decode_kernel<kTraced, kBatch, kGeneral, kExperts>),
           [](const Launch& launch) -> int64_t { return Layout<kBatch>(launch).total; }};
 }
 template <bool kTraced, bool kGeneral>
@@ -191,5 +198,7 @@ Kernel kernel(int batch) {
 
 /// In decode_general.cu.
 Kernel general_kernel(int batch, bool traced);
+/// In decode_experts.cu: of one sequence.
+Kernel experts_kernel(bool traced);
 
 }  // namespace weft::hopper

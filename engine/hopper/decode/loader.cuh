@@ -37,6 +37,65 @@ __device__ inline int slice_bytes(bool compressed) {
 }
 __device__ inline int slice_bytes(StreamForm form) { return weight_slice_bytes(form); }
 
+/// By a loader: the pages of a product of drawn experts, when they are known: slice by slice, as
+/// they are dealt to the warps. `code` in memory; `draws`: of the launch up to the product's;
+/// `own`: whether the next page is this loader's. False: it is time to leave.
+template <class W, class Feed, class Late>
+__device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, uint32_t draws,
+                                           Feed& feed, uint64_t policy, bool& own,
+                                           const Late& late) {
+  const volatile DrawnExperts& drawn = worker.drawn();
+  while (static_cast<int>(drawn.draws - draws) < 0) {
+    if (late()) {
+      return false;
+    }
+  }
+  __threadfence_block();
+  const ProductCode& product = code.product;
+  const int units = code.units;
+  const int slices = slices_of(product.k);  // of a unit
+  const bool gated = code.opcode == Opcode::gated_linear;
+  // Slices of a unit's slot, and of an expert.
+  const int of_slot = gated ? slices : small_quotient(slices, product.slots);
+  const int of_expert = small_quotient(slices * units, product.slots);
+  const int bytes = slice_bytes(form_of(code));
+  const char* stream =
+      worker.launch().streams[worker.index()] + static_cast<int64_t>(product.stream) * 16;
+  const auto from = [&](int slice) {
+    int slot;
+    int of_its;  // among the expert's
+    if (gated) {
+      slot = small_quotient(slice, of_expert);
+      of_its = slice - slot * of_expert;
+    } else {
+      const int unit = small_quotient(slice, slices);
+      const int in_unit = slice - unit * slices;
+      slot = small_quotient(in_unit, of_slot);
+      of_its = unit * of_slot + in_unit - slot * of_slot;
+    }
+    const int64_t expert = drawn.id[product.first_slot + slot];
+    return stream + (expert * of_expert + of_its) * bytes;
+  };
+#pragma unroll 1
+  for (int block = 0; block < units; block += kBlockUnits) {
+    const SliceRuns runs = block_runs(product.k, units, 0, block);
+#pragma unroll 1
+    for (int place = 0; place < runs.slices(); place += kPageSlices) {
+      if (own) {
+        const auto at = [&](int i) {
+          return from(block * slices + runs.first(i % kTeamWarps) + i / kTeamWarps);
+        };
+        const char* second = place + 1 < runs.slices() ? at(place + 1) : nullptr;
+        if (!feed.put_slices(at(place), second, static_cast<uint32_t>(bytes), policy, late)) {
+          return false;
+        }
+      }
+      own = !own;
+    }
+  }
+  return true;
+}
+
 /// By a thread of each loader: puts the pages of the launch's steps into the ring in the order in
 /// which they are used, this loader every second one.
 template <class W>
@@ -52,9 +111,20 @@ __device__ __forceinline__ void load_pages(const W& worker, int loader) {
   int& fed = shared.fed[loader];
   bool goes_on = true;
   bool own = loader == 0;  // the next page is this loader's
+  [[maybe_unused]] uint32_t draws = 0;
   for (int step = 0; step < launch.steps && goes_on; ++step) {
     for (fed = 0; fed < shared.code_count && goes_on; ++fed) {
       const auto code = worker.code_pages(fed);
+      if constexpr (W::kExperts) {
+        if (code.weights == AnyCodePages::kDraws) {
+          if (code.slices == 0) {
+            ++draws;
+          } else {
+            goes_on = load_drawn(worker, worker.in_memory(fed), draws, feed, policy, own, late);
+          }
+          continue;
+        }
+      }
       const auto form = form_of(code);
       uint32_t left = code.head != 0 && worker.forced(step)
                           ? 0

@@ -113,7 +113,19 @@ class Epilogue {
       up += load_kept(at<const __nv_bfloat16>(worker_, product().up_bias) + column);
     }
     const Activation activation = W::kGeneral ? product().activation : Activation::silu;
-    put(segment, column, activate_fast(activation, gate) * up, valid);
+    const float x = activate_fast(activation, gate) * up;
+    if constexpr (W::kExperts) {
+      if (product().draw == DrawOf::experts) {  // columns of one slot, then of the next
+        const int wide = small_quotient(static_cast<int>(code_.units), product().slots)
+                         << unit_shift();
+        const int slot = small_quotient(column, wide);
+        const int of_slot = column - slot * wide;
+        put(segment, slot * segment.stride + of_slot, x,
+            there && of_slot < static_cast<int>(segment.columns));
+        return;
+      }
+    }
+    put(segment, column, x, valid);
   }
   /// `first`: the thread's first column of the product, whose prior value was asked for.
   __device__ __forceinline__ void put_sum(int column, bool there, bool first, float x) {

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "engine/hopper/decode/attention.cuh"
+#include "engine/hopper/decode/experts.cuh"
 #include "engine/hopper/decode/worker.cuh"
 #include "ops/rmsnorm/hopper.cuh"
 
@@ -154,6 +155,8 @@ class RowSource : public ProductRows<W> {
     if (product().form > RowForm::rms_norm) {
       if (!W::kGeneral || product().form == RowForm::merged) {
         merge(worker_, code_, row);
+      } else if (W::kExperts && product().form == RowForm::slots) {
+        weigh_slots(worker_, code_, row);
       } else {
         layer_norm(worker_, code_, 0, row);
       }

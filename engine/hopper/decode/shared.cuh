@@ -23,9 +23,20 @@ struct AnyCodePages {
   uint32_t stream;
   uint32_t slices : 29;
   uint32_t head : 1;
-  uint32_t weights : 2;  ///< StreamForm
+  uint32_t weights : 2;  ///< StreamForm; or kDraws: a product of drawn experts, or, with no slices,
+                         ///< their draw
+
+  static constexpr uint32_t kDraws = 3;
 };
 static_assert(sizeof(CodePages) == sizeof(AnyCodePages));
+
+/// What a worker has drawn of a layer's experts: see RouteCode.
+struct DrawnExperts {
+  uint32_t draws;  ///< of the launch so far: loaders wait for the one that they need
+  int32_t id[kMostChosen];
+  float weight[kMostChosen];  ///< f32, by slot
+  float shared_weight;        ///< of the expert that every token has
+};
 
 /// What lies at the beginning of shared memory, all of fixed size.
 template <int kBatch>
@@ -66,7 +77,7 @@ struct Shared {
 /// What follows, in this order; all of it at places that only depend on the launch.
 template <int kBatch>
 struct Layout {
-  int32_t code_pages, signals, angles, scratch, pages, total;
+  int32_t code_pages, signals, angles, scratch, pages, drawn, total;
 
   __host__ __device__ explicit Layout(const Launch& launch) {
     code_pages = aligned(static_cast<int32_t>(sizeof(Shared<kBatch>)));
@@ -76,7 +87,9 @@ struct Layout {
                                static_cast<int32_t>(sizeof(float2)));
     pages =
         scratch + aligned(max(launch.scratch_bytes, static_cast<int32_t>(sizeof(SampleScratch))));
-    total = pages + launch.pages * launch.page_bytes;
+    drawn = pages + launch.pages * launch.page_bytes;
+    total =
+        drawn + (launch.shape.experts ? aligned(static_cast<int32_t>(sizeof(DrawnExperts))) : 0);
   }
   static constexpr int32_t aligned(int32_t bytes) {
     constexpr int32_t kAlign = 128;

@@ -11,13 +11,14 @@ namespace weft::hopper {
 /// What can be said anew is not kept: registers are scarce. kTracing: stamps the clock into the
 /// launch's trace. A kernel of its own: what nobody wants would cost registers and instructions at
 /// every wait. kMost: batch_of(the launch's sequences). kAny: for a program of any layers, see
-/// ModelShape::general; what few models need is not in others' way.
-template <bool kTracing, int kMost, bool kAny>
+/// ModelShape::general; what few models need is not in others' way. kMixes: ModelShape::experts.
+template <bool kTracing, int kMost, bool kAny, bool kMixes>
 class Worker {
  public:
   static constexpr bool kTraced = kTracing;
   static constexpr int kBatch = kMost;
   static constexpr bool kGeneral = kAny;
+  static constexpr bool kExperts = kMixes;
   using Pages = std::conditional_t<kGeneral, AnyCodePages, CodePages>;
 
   /// For one code of a step.
@@ -40,6 +41,10 @@ class Worker {
     return {thread, thread >> 5, thread & 31, shared().scratch};
   }
   __device__ static int index() { return static_cast<int>(blockIdx.x); }
+  /// Where kExperts.
+  __device__ DrawnExperts& drawn() const {
+    return *reinterpret_cast<DrawnExperts*>(memory + layout().drawn);
+  }
 
   /// Cosines and sines of a sequence's position.
   __device__ float2* angles(int rope, int sequence) const {
@@ -162,10 +167,21 @@ __device__ char* operand_slice(const W& worker, Place rows, int element) {
 
 template <class W>
 __device__ typename W::Pages pages_of(const Code& code) {
+  if constexpr (W::kExperts) {
+    if (code.opcode == Opcode::route && code.route.draw == DrawOf::experts) {
+      return {0, 0, 0, AnyCodePages::kDraws};
+    }
+  }
   if (code.units == 0) {
     return {};
   }
   const ProductCode& product = code.product;
+  if constexpr (W::kExperts) {
+    if (product.draw == DrawOf::experts) {
+      return {product.stream, static_cast<uint32_t>(product_slices(product.k, code.units, 0)), 0,
+              AnyCodePages::kDraws};
+    }
+  }
   return {product.stream,
           static_cast<uint32_t>(product_slices(product.k, code.units, product.fold)),
           static_cast<uint32_t>(code.head != 0 ? 1 : 0),
@@ -173,8 +189,9 @@ __device__ typename W::Pages pages_of(const Code& code) {
                       : static_cast<uint32_t>(form_of(code) != StreamForm::plain ? 1 : 0)};
 }
 
-template <bool kTraced, int kBatch, bool kGeneral>
-__device__ Worker<kTraced, kBatch, kGeneral>::Worker(const Launch& launch) : launch_(launch) {
+template <bool kTraced, int kBatch, bool kGeneral, bool kExperts>
+__device__ Worker<kTraced, kBatch, kGeneral, kExperts>::Worker(const Launch& launch)
+    : launch_(launch) {
   const int count =
       static_cast<int>(launch.code_begin[blockIdx.x + 1] - launch.code_begin[blockIdx.x]);
   if (threadIdx.x == 0) {
@@ -223,15 +240,19 @@ __device__ Worker<kTraced, kBatch, kGeneral>::Worker(const Launch& launch) : lau
       shared().code_there[i].init(1);
       shared().code_done[i].init(Team::kWarps);
     }
+    if constexpr (kExperts) {
+      drawn().draws = 0;
+    }
     ring().init(kPageSlices);
   }
   __syncthreads();
 }
 
-template <bool kTraced, int kBatch, bool kGeneral>
-__device__ __noinline__ bool Worker<kTraced, kBatch, kGeneral>::is_late(uint32_t looks,
-                                                                        int operation, int event,
-                                                                        uint32_t tag) {
+template <bool kTraced, int kBatch, bool kGeneral, bool kExperts>
+__device__ __noinline__ bool Worker<kTraced, kBatch, kGeneral, kExperts>::is_late(uint32_t looks,
+                                                                                  int operation,
+                                                                                  int event,
+                                                                                  uint32_t tag) {
   volatile uint32_t& gave_up = shared().gave_up;
   if (gave_up != 0 || looks % 1024 != 0) {
     return gave_up != 0;
@@ -249,17 +270,17 @@ __device__ __noinline__ bool Worker<kTraced, kBatch, kGeneral>::is_late(uint32_t
   return gave_up != 0;
 }
 
-template <bool kTraced, int kBatch, bool kGeneral>
-__device__ void Worker<kTraced, kBatch, kGeneral>::poll(const Code* code, int event,
-                                                        uint32_t wanted) {
+template <bool kTraced, int kBatch, bool kGeneral, bool kExperts>
+__device__ void Worker<kTraced, kBatch, kGeneral, kExperts>::poll(const Code* code, int event,
+                                                                  uint32_t wanted) {
   const uint32_t* counter = launch_.counters + static_cast<int64_t>(event) * kCounterStride;
   Late late(*this, code, event);
   while (load_acquire(counter) < wanted && !late()) {
   }
 }
 
-template <bool kTraced, int kBatch, bool kGeneral>
-__device__ void Worker<kTraced, kBatch, kGeneral>::wait(const Code& code) {
+template <bool kTraced, int kBatch, bool kGeneral, bool kExperts>
+__device__ void Worker<kTraced, kBatch, kGeneral, kExperts>::wait(const Code& code) {
   if (team().warp == 0 && team().lane < code.waits) {
     const uint16_t wait = code.wait[team().lane];
     const int event = wait & ~kPreviousStep;
@@ -269,8 +290,8 @@ __device__ void Worker<kTraced, kBatch, kGeneral>::wait(const Code& code) {
   team().sync();
 }
 
-template <bool kTraced, int kBatch, bool kGeneral>
-__device__ void Worker<kTraced, kBatch, kGeneral>::signal(const Code& code) {
+template <bool kTraced, int kBatch, bool kGeneral, bool kExperts>
+__device__ void Worker<kTraced, kBatch, kGeneral, kExperts>::signal(const Code& code) {
   team().sync();
   if (team().thread < code.signals) {
     add_release(
