@@ -106,7 +106,7 @@ if(TARGET weft_command)
 endif()
 
 # The server as its clients meet it. What needs packages that are not here is skipped in words (`scripts/setup
-# clients`, `browser`).
+# clients`, `browser`, `ray`).
 if(TARGET weft_command)
   function(weft_add_serve_test name labels)
     add_test(NAME ${name} COMMAND ${ARGN} $<TARGET_FILE:weft_command>)
@@ -117,6 +117,7 @@ if(TARGET weft_command)
   weft_add_serve_test(serve_replicas clients Python3::Interpreter -B ${serve_tests}/test_replicas.py)
   weft_add_serve_test(serve_clients clients bash ${serve_tests}/with_packages.sh clients test_clients.py)
   weft_add_serve_test(serve_page browser Python3::Interpreter -B ${serve_tests}/test_page.py)
+  weft_add_serve_test(serve_ray ray bash ${serve_tests}/with_packages.sh ray test_ray.py)
   weft_add_serve_test(serve_soak long Python3::Interpreter -B ${serve_tests}/soak.py)
   set_tests_properties(serve_soak PROPERTIES TIMEOUT 1800)
 endif()
