@@ -47,9 +47,10 @@ std::vector<int32_t> prompt(int64_t length, int64_t vocabulary) {
 /// Generates with both, and compares.
 void compare(const fs::path& folder, const std::string& device, int workers, int64_t prompt_tokens,
              int64_t tokens, DType kv = DType::f32, const SamplingOptions& sampling = {}) {
-  const auto cpu = make_engine(folder, {.workers = 1, .context = 256, .kv = kv});
+  const int64_t context = prompt_tokens + tokens + 16;
+  const auto cpu = make_engine(folder, {.workers = 1, .context = context, .kv = kv});
   const auto gpu =
-      make_engine(folder, {.device = device, .workers = workers, .context = 256, .kv = kv});
+      make_engine(folder, {.device = device, .workers = workers, .context = context, .kv = kv});
   ASSERT_NE(gpu, nullptr);
   const std::vector<int32_t> ids = prompt(prompt_tokens, cpu->config().vocabulary);
   const auto expected = cpu->generate(ids, sampling, tokens, {}, Eos::ignore);
