@@ -450,10 +450,10 @@ class DemoModel(Command):
         self.fails(USAGE, "bench", "decode", "--model", CODE, "--device", "cpu", "--batch", 2, says=["cpu", "one"])
 
     def test_load_is_answered_alike_in_any_company(self):
-        def load(*flags):
-            return json.loads(self.ok("bench", "load", "--model", CODE, "--device", "cpu", "--requests", 5,
-                                      "--prompt-tokens", 70, "--common-tokens", 66, "--new-tokens", 4, "--slots", 3,
-                                      "--json", "-", *flags))
+        def load(*flags, requests=5, tokens=4):
+            return json.loads(self.ok("bench", "load", "--model", CODE, "--device", "cpu", "--requests", requests,
+                                      "--prompt-tokens", 70, "--common-tokens", 66, "--new-tokens", tokens,
+                                      "--slots", 3, "--json", "-", *flags))
 
         alone = load("--clients", 1)
         self.assertEqual([len(answer) for answer in alone["answers"]], [4] * 5)
@@ -464,7 +464,7 @@ class DemoModel(Command):
         self.assertGreater(alone["cached_tokens"], 0)
         self.assertNotEqual(load("--clients", 1, "--seed", 5)["answers"], alone["answers"])
         self.assertEqual(load("--clients", 3, "--draft", "ngram:2")["answers"], alone["answers"])
-        varied = [load("--vary", "--requests", 20, "--new-tokens", 9, "--clients", *more)["answers"]
+        varied = [load("--vary", "--clients", *more, requests=20, tokens=9)["answers"]
                   for more in ([1], [6, "--pages", 4, "--prefix-host-gib", 0.01])]
         self.assertEqual(varied[0], varied[1])
         self.assertGreater(len({len(answer) for answer in varied[0]}), 3)
