@@ -727,6 +727,9 @@ int64_t CpuInterpreter::run(Loaded& loaded, int64_t rows, int64_t steps,
   team_.run([&](int worker_index) {
     const auto worker = static_cast<size_t>(worker_index);
     const std::vector<Instruction>& instructions = program.workers[worker];
+    if (instructions.empty()) {
+      return;  // more workers than the model has work for
+    }
     RunAhead run_ahead(loaded, worker);
     Stopwatch watch(loaded.profile);
     for (int64_t step = 0; step < steps; ++step) {

@@ -143,7 +143,7 @@ TEST_P(Goldens, TheSameBitsWithAnyNumberOfWorkersAndChunks) {
   const auto prompt = golden.ids("prompt.600.ids");
   std::vector<float> logits;
   std::vector<int32_t> tokens;
-  for (const int workers : {1, 2, 3}) {
+  for (const int workers : {1, 2, 3, 8}) {
     const auto engine = make_engine(directory(), {.workers = workers, .compress_weights = true});
     const Score score = engine->score(prompt).value();
     SamplingOptions sampling;

@@ -1,7 +1,9 @@
 #include "program/planner.h"
 
+#include <algorithm>
 #include <memory>
 
+#include "base/number.h"
 #include "program/plan_attention.h"
 #include "program/plan_ffn.h"
 #include "program/plan_moe.h"
@@ -151,8 +153,20 @@ void StepPlanner::sample(EventId logits) {
 }  // namespace
 }  // namespace planning
 
+int most_workers(const ModelConfig& config, const PlanOptions& options) {
+  if (options.rows > 1 || config.norm_placement == NormPlacement::before) {
+    return options.workers;
+  }
+  const int64_t fewest = std::min({config.hidden, config.ffn, config.query_size()});
+  return static_cast<int>(std::min<int64_t>(options.workers, ceil_div(fewest, options.columns)));
+}
+
 Program plan(const ModelConfig& config, const Weights& weights, const PlanOptions& options) {
-  return planning::StepPlanner(config, weights, options).run();
+  PlanOptions dealt = options;
+  dealt.workers = most_workers(config, options);
+  Program program = planning::StepPlanner(config, weights, dealt).run();
+  program.workers.resize(static_cast<size_t>(options.workers));
+  return program;
 }
 
 }  // namespace weft

@@ -41,8 +41,13 @@ struct PlanOptions {
   bool sample = true;  ///< draw a token from the last row's logits (not with Logits::none)
 };
 
+/// How many of options.workers a step of these options has work for. Where norms stand after the
+/// blocks, every worker of a decode step keeps the residual itself, and so has to have a part in
+/// every exchange: one without could be overtaken by the next write of what it still reads.
+int most_workers(const ModelConfig& config, const PlanOptions& options);
+
 /// Plans a step. Columns, heads and rows are dealt to workers such that no result depends on how
-/// many there are.
+/// many there are; those beyond most_workers() have nothing to do.
 Program plan(const ModelConfig& config, const Weights& weights, const PlanOptions& options);
 
 }  // namespace weft

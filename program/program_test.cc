@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bitset>
 #include <cmath>
+#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -45,6 +46,25 @@ TEST(Planner, EveryPresetGivesSoundPrograms) {
         const Program program = plan(config, weights, options(workers, rows, logits));
         const Status status = verify(program);
         EXPECT_TRUE(status.ok()) << name << ", " << workers << " workers, " << rows
+                                 << " rows: " << (status.ok() ? "" : status.error().message);
+      }
+    }
+  }
+}
+
+/// More workers than there are tiles: some have no part in an exchange.
+TEST(Planner, SmallModelsGiveSoundProgramsForManyWorkers) {
+  for (const auto& entry : std::filesystem::directory_iterator(
+           std::filesystem::path(WEFT_SOURCE_DIR) / "tests/goldens/models")) {
+    const ModelConfig config = read_config(entry.path()).value();
+    const Weights weights = Weights::describe(config);
+    for (const int workers : {4, 6, 8, 16, 64, 132}) {
+      for (const int64_t rows : {1, 40}) {
+        const Program program = plan(config, weights, options(workers, rows, Logits::last));
+        EXPECT_EQ(program.workers.size(), static_cast<size_t>(workers));
+        const Status status = verify(program);
+        EXPECT_TRUE(status.ok()) << entry.path().filename() << ", " << workers << " workers, "
+                                 << rows
                                  << " rows: " << (status.ok() ? "" : status.error().message);
       }
     }

@@ -104,15 +104,10 @@ Status check_room(const Lowered& lowered, const ModelConfig& config, Target targ
 PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv) {
   PlanOptions options;
   options.workers = units;
-  if (config.norm_placement != NormPlacement::before) {
-    // Every worker keeps the residual itself, so every worker takes part in every exchange.
-    const int64_t fewest = std::min({config.hidden, config.ffn, config.query_size()});
-    options.workers =
-        static_cast<int>(std::min<int64_t>(units, ceil_div(fewest, int64_t{kUnitColumns})));
-  }
   options.capacity = capacity;
   options.kv = kv;
   options.columns = kUnitColumns;
+  options.workers = most_workers(config, options);
   options.gated_columns = kHalf;
   options.fewest_columns = kUnitColumns;
   options.attention_tasks = options.workers;

@@ -162,14 +162,10 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
   PlanOptions options;
   options.sequences = sequences;
   options.workers = units;
-  if (config.norm_placement != NormPlacement::before) {
-    // Every worker keeps the residual itself, so every worker takes part in every exchange.
-    const int64_t fewest = std::min({config.hidden, config.ffn, config.query_size()});
-    options.workers = static_cast<int>(std::min<int64_t>(units, units_of(fewest)));
-  }
   options.capacity = capacity;
   options.kv = kv;
   options.columns = kUnitColumns;
+  options.workers = most_workers(config, options);
   options.gated_columns = kUnitColumns / 2;
   const bool folds = sequences == 1 && config.quantization.weights != Scaling::block;
   options.fewest_columns = folds ? kUnitColumns >> kMostFold : kUnitColumns;
