@@ -25,9 +25,15 @@
 
 namespace weft::hopper {
 
-constexpr int kTeamRegisters = 240;
-constexpr int kLoaderRegisters = 24;
-constexpr int kExpertsLoaderRegisters = 32;  // all that there are
+/// Registers of a thread after they are moved. A raise waits until others of the CTA have given up
+/// as many (PTX ISA, "setmaxnreg"): together no more than the CTA began with, or it waits for ever.
+struct Registers {
+  int team;
+  int loaders;
+};
+template <bool kExperts>
+constexpr Registers kRegisters = kExperts ? Registers{232, 40} : Registers{240, 24};
+constexpr int kFirstRegisters = 65536 / kThreads / 8 * 8;  // of a thread, as ptxas gives them
 
 template <class W>
 __device__ __forceinline__ void attend(const W& worker, const Code& code) {
@@ -161,11 +167,14 @@ template <bool kTraced, int kBatch, bool kGeneral, bool kExperts>
 __global__ void __launch_bounds__(kThreads, 1)
     decode_kernel(const __grid_constant__ Launch launch) {
   Worker<kTraced, kBatch, kGeneral, kExperts> worker(launch);
+  constexpr Registers kOwn = kRegisters<kExperts>;
+  static_assert(kOwn.team * Team::kThreads + kOwn.loaders * (kThreads - Team::kThreads) <=
+                kFirstRegisters * kThreads);
   if (threadIdx.x < Team::kThreads) {
-    raise_registers<kTeamRegisters>();
+    raise_registers<kOwn.team>();
     compute(worker);
   } else {
-    lower_registers<kExperts ? kExpertsLoaderRegisters : kLoaderRegisters>();
+    lower_registers<kOwn.loaders>();
     static_assert(kLoaders == 2);
     if (threadIdx.x == Team::kThreads || threadIdx.x == Team::kThreads + 96) {
       load_pages(worker, threadIdx.x == Team::kThreads ? 0 : 1);
