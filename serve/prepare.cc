@@ -52,7 +52,9 @@ Result<grammar::Rules> rules_of(const GenerateRequest& request) {
     return format["type"] == "json_object" ? grammar::json_object()
                                            : grammar::read_schema(format["json_schema"]["schema"]);
   }
-  const auto& [kind, value] = *request.structured_outputs.items().begin();
+  const auto only = request.structured_outputs.begin();
+  const std::string& kind = only.key();
+  const Json& value = only.value();
   if (kind == "json") {
     return value.is_string() ? Result<grammar::Rules>(
                                    input_error("json is a text; it must be a schema, an object"))
