@@ -1,6 +1,6 @@
-// Matrix products of a wave in units of strips: 16 rows of 128 bytes, which is 128 fp8 numbers or
-// 64 bf16. One mma() is what a strip of a and a strip of b give together: a 16 x 16 product.
-// Layouts: arch/cdna/matrix_layout.h.
+// Matrix products of a wave in units of strips: 16 rows of 128 bytes, which is 128 fp8 numbers,
+// 64 bf16 or 32 f32. One mma() is what a strip of a and a strip of b give together: a 16 x 16
+// product. Layouts: arch/cdna/matrix_layout.h.
 #pragma once
 
 #include "arch/cdna/gpu.hip.h"
@@ -8,7 +8,7 @@
 
 namespace weft::cdna {
 
-enum class Format { bf16, fp8 };  ///< fp8: e4m3fnuz on gfx942, e4m3fn on gfx950
+enum class Format { f32, bf16, fp8 };  ///< fp8: e4m3fnuz on gfx942, e4m3fn on gfx950
 
 inline constexpr int kStripRows = 16;
 inline constexpr int kStripBytes = 128;
@@ -33,7 +33,7 @@ constexpr bool lies_in_strips(std::string_view name) {
 }
 static_assert(
     lies_in_strips("v_mfma_f32_16x16x32_fp8_fp8") &&
-        lies_in_strips("v_mfma_f32_16x16x128_f8f6f4") &&
+        lies_in_strips("v_mfma_f32_16x16x128_f8f6f4") && lies_in_strips("v_mfma_f32_16x16x4_f32") &&
         lies_in_strips("v_mfma_f32_16x16x16_bf16") && lies_in_strips("v_mfma_f32_16x16x32_bf16") &&
         lies_in_strips("v_smfmac_f32_16x16x64_fp8_fp8"),
     "lane l holds the l % 16th row in four groups of k, and rows 4 (l / 16) of the result");
@@ -75,6 +75,17 @@ WEFT_GPU f32x4 mma_bf16(u32x4 a, u32x4 b, f32x4 c) {
 #endif
 }
 
+/// The same of f32: over its 16 numbers of k, each product and sum in f32.
+WEFT_GPU f32x4 mma_f32(u32x4 a, u32x4 b, f32x4 c) {
+  const auto x = __builtin_bit_cast(f32x4, a);
+  const auto y = __builtin_bit_cast(f32x4, b);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    c = __builtin_amdgcn_mfma_f32_16x16x4f32(x[i], y[i], c, 0, 0, 0);
+  }
+  return c;
+}
+
 /// c + a b': lane l's element r is row 4 (l / 16) + r (a's) of column l % 16 (b's).
 template <Format kFormat>
 WEFT_GPU f32x4 mma(const Strip& a, const Strip& b, f32x4 c) {
@@ -88,6 +99,8 @@ WEFT_GPU f32x4 mma(const Strip& a, const Strip& b, f32x4 c) {
     for (int h = 0; h < 2; ++h) {
       if constexpr (kFormat == Format::bf16) {
         c = mma_bf16(a.half[h], b.half[h], c);
+      } else if constexpr (kFormat == Format::f32) {
+        c = mma_f32(a.half[h], b.half[h], c);
       } else {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {

@@ -49,6 +49,18 @@ WEFT_GPU float wave_reduce(float x) {
   return __builtin_bit_cast(float, __builtin_amdgcn_readlane(__builtin_bit_cast(int, x), 63));
 }
 
+/// Over the four lanes l % 16 + 16 i, known to each of them. All lanes must be there.
+template <class Op>
+WEFT_GPU float column_reduce(float x) {
+#pragma unroll
+  for (int distance = kRowLanes; distance < kWaveLanes; distance *= 2) {
+    const int other =
+        __builtin_amdgcn_ds_bpermute((lane_index() ^ distance) * 4, __builtin_bit_cast(int, x));
+    x = Op::join(x, __builtin_bit_cast(float, other));
+  }
+  return x;
+}
+
 /// Over a workgroup of `waves` waves, known to every lane. `partial`: LDS for this reduction alone,
 /// one for each wave; 16 at most.
 template <class Op>

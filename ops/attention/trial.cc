@@ -2,6 +2,7 @@
 #include <cmath>
 #include <mutex>
 
+#include "ops/attention/cdna_prefill.h"
 #include "ops/attention/hopper_prefill.h"
 #include "ops/attention/op.h"
 #include "ops/harness/prefill_trial.h"
@@ -48,7 +49,7 @@ constexpr Case kCases[] = {
 class AttentionTrial : public PrefillTrial {
  public:
   AttentionTrial(const Case& c, Random& random)
-      : PrefillTrial(false),
+      : PrefillTrial(built::cdna("attention")),
         capacity_(c.first + c.rows),
         q_(input("q", c.rows, c.query_heads * c.head_dim, c.q, random, 1,
                  gap_after(c.query_heads * c.head_dim))),
@@ -153,12 +154,11 @@ class AttentionTrial : public PrefillTrial {
   }
 
  protected:
-  std::string_view refuse(Arch /*arch*/) const override {
-    if constexpr (built::kCuda) {
-      const std::string_view why = hopper::refuse_prefill_attention(args_);
-      if (!why.empty()) {
-        return why;
-      }
+  std::string_view refuse(Arch arch) const override {
+    const std::string_view why =
+        WEFT_CHUNK_FUNCTION(attention, refuse_prefill_attention)(arch)(args_);
+    if (!why.empty()) {
+      return why;
     }
     // A weight of zero times NaN is NaN.
     for (int64_t r = 0; r < values_.rows(); ++r) {
@@ -171,16 +171,14 @@ class AttentionTrial : public PrefillTrial {
     return {};
   }
 
-  Status launch_rows(Arch /*arch*/, Stream stream) override {
-    if constexpr (built::kCuda) {
-      AttentionArgs args = args_;
-      args.q = q_.in(Side::device);
-      args.cache.keys = keys_.data(Side::device);
-      args.cache.values = values_.data(Side::device);
-      args.out = out_.out(Side::device);
-      return hopper::prefill_attention(args, rows(), positions_.front(), stream);
-    }
-    return {};
+  Status launch_rows(Arch arch, Stream stream) override {
+    AttentionArgs args = args_;
+    args.q = q_.in(Side::device);
+    args.cache.keys = keys_.data(Side::device);
+    args.cache.values = values_.data(Side::device);
+    args.out = out_.out(Side::device);
+    return WEFT_CHUNK_FUNCTION(attention, prefill_attention)(arch)(args, rows(), positions_.front(),
+                                                                   stream);
   }
 
  private:

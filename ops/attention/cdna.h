@@ -1,0 +1,30 @@
+// attention on AMD: what the host hands to the kernels of cdna.hip.
+#pragma once
+
+#include <cstdint>
+
+namespace weft::cdna {
+
+/// Strides are bytes.
+struct AttentionParams {
+  const void* q;
+  const void* keys;
+  const void* values;
+  void* out;
+  int64_t q_stride;
+  int64_t out_stride;
+  int64_t head_stride;  ///< of the cache
+  int32_t rows;
+  int32_t first;  ///< position of row 0
+  int32_t query_heads;
+  int32_t group;  ///< query heads of a KV head
+  int32_t head_dim;
+  int32_t window;     ///< 0: all keys
+  int32_t out_bf16;   ///< not 0: out is bf16, else f32
+  float score_scale;  ///< with log2(e): of scores, or of tanh() of them
+  float cap_scale;    ///< what scores are multiplied by under tanh(); 0: no soft cap
+};
+
+inline constexpr int kAttentionRows = 64;  ///< of a workgroup: 16 a wave
+
+}  // namespace weft::cdna

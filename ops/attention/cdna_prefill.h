@@ -1,0 +1,21 @@
+// attention of a chunk's rows on AMD: of bf16 queries over a bf16 cache, or of f32 queries in f32
+// throughout, on the matrix units.
+#pragma once
+
+#include <string_view>
+
+#include "arch/device.h"
+#include "ops/attention/op.h"
+
+namespace weft::cdna {
+
+/// Why prefill_attention() cannot take such operands; empty: it can. All pointers must be aligned
+/// to 16 bytes besides.
+std::string_view refuse_prefill_attention(const AttentionArgs& args);
+
+/// Rows [0, rows) of args, at positions first, first + 1, ... (args.positions is not looked at).
+/// The cache holds the keys and values of all positions before first + rows; what lies behind them
+/// is not read. Errors: device (the launch failed).
+Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first, Stream stream);
+
+}  // namespace weft::cdna
