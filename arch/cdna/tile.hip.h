@@ -140,6 +140,58 @@ class RowMajorTile {
   u32x4 staged_[kStraight ? 1 : kLoads];
 };
 
+/// The same of bf16 or f16 numbers that become f32 on their way to LDS: 64 bytes of a row in memory
+/// are 128 there.
+template <int kRows, class T>
+class WideningTile {
+ public:
+  static_assert(kRows * kRowChunks % kTileThreads == 0, "every thread moves as many chunks");
+  static constexpr int kLoads = kRows * kRowChunks / kTileThreads;
+  template <int kStrips, bool kPaired>
+  using Reader = RowReader<kPaired>;
+  static constexpr bool kPairs = true;
+
+  /// As RowMajorTile's, in memory.
+  __device__ __attribute__((always_inline))
+  WideningTile(const void* first, int64_t stride, int rows, int row_bytes)
+      : buffer_(first, static_cast<uint32_t>(__builtin_elementwise_min(
+                           stride * __builtin_elementwise_min(rows, kRows), int64_t{0xffffff00}))),
+        row_bytes_(row_bytes) {
+    const int row = thread_index() / kRowChunks;
+    chunk_ = thread_index() % kRowChunks ^ place_key(row);
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int mine = __builtin_elementwise_min(row + i * (kTileThreads / kRowChunks), rows - 1);
+      offset_[i] = static_cast<uint32_t>(mine * stride) + chunk_ * (kChunkBytes / 2);
+    }
+  }
+
+  __device__ __attribute__((always_inline)) void fetch(int k_block, LdsBytes* /*lds*/) {
+    const uint32_t along = k_block * (kStripBytes / 2);
+    const bool inside = static_cast<int>(along) + chunk_ * (kChunkBytes / 2) < row_bytes_;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      staged_[i] = buffer_.load_pair(inside ? offset_[i] : ~0U, along);
+    }
+  }
+
+  __device__ __attribute__((always_inline)) void publish(LdsBytes* lds) {
+    using Chunk = __attribute__((address_space(3))) f32x4;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      reinterpret_cast<Chunk*>(lds)[i * kTileThreads + thread_index()] =
+          __builtin_convertvector(__builtin_bit_cast(Vector<T, 4>, staged_[i]), f32x4);
+    }
+  }
+
+ private:
+  Buffer buffer_;
+  int row_bytes_;
+  int chunk_;
+  uint32_t offset_[kLoads];
+  u32x2 staged_[kLoads];
+};
+
 #if defined(__gfx950__)
 
 /// Of a tile that lies in LDS as [k][kRows] fp8: chunk c of k lies at place c ^ column_key(k). What

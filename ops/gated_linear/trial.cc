@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "ops/activation_reference.h"
+#include "ops/gated_linear/cdna_prefill.h"
 #include "ops/gated_linear/hopper_prefill.h"
 #include "ops/gated_linear/op.h"
 #include "ops/harness/prefill_trial.h"
@@ -43,7 +44,7 @@ constexpr Case kCases[] = {
 class GatedLinearTrial : public PrefillTrial {
  public:
   GatedLinearTrial(const Case& c, Random& random)
-      : PrefillTrial(false),
+      : PrefillTrial(built::cdna("gated_linear")),
         a_(input("a", c.rows, c.k, c.a, random, 1, gap_after(c.k))),
         gate_(weights("gate", c, random)),
         up_(weights("up", c, random)),
@@ -98,27 +99,21 @@ class GatedLinearTrial : public PrefillTrial {
   }
 
  protected:
-  std::string_view refuse(Arch /*arch*/) const override {
-    if constexpr (built::kCuda) {
-      return hopper::refuse_prefill_gated_linear(args_);
-    }
-    return {};
+  std::string_view refuse(Arch arch) const override {
+    return WEFT_CHUNK_FUNCTION(gated_linear, refuse_prefill_gated_linear)(arch)(args_);
   }
 
-  Status launch_rows(Arch /*arch*/, Stream stream) override {
-    if constexpr (built::kCuda) {
-      GatedLinearArgs args = args_;
-      args.a = a_.in(Side::device);
-      args.gate = gate_.in(Side::device);
-      args.up = up_.in(Side::device);
-      if (args.gate_bias.data != nullptr) {
-        args.gate_bias = gate_bias_.vector(Side::device);
-        args.up_bias = up_bias_.vector(Side::device);
-      }
-      args.out = out_.out(Side::device);
-      return hopper::prefill_gated_linear(args, rows(), stream);
+  Status launch_rows(Arch arch, Stream stream) override {
+    GatedLinearArgs args = args_;
+    args.a = a_.in(Side::device);
+    args.gate = gate_.in(Side::device);
+    args.up = up_.in(Side::device);
+    if (args.gate_bias.data != nullptr) {
+      args.gate_bias = gate_bias_.vector(Side::device);
+      args.up_bias = up_bias_.vector(Side::device);
     }
-    return {};
+    args.out = out_.out(Side::device);
+    return WEFT_CHUNK_FUNCTION(gated_linear, prefill_gated_linear)(arch)(args, rows(), stream);
   }
 
  private:

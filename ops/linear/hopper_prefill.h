@@ -8,14 +8,9 @@
 #include "arch/device.h"
 #include "ops/gemm_skinny/op.h"
 #include "ops/linear/op.h"
+#include "ops/linear/prefill.h"
 
 namespace weft::hopper {
-
-/// What prefill_linear() works in, on the device, where rows are bf16.
-struct PrefillScratch {
-  float* product = nullptr;  ///< [rows, n]: the product alone, where something comes after it
-  Workspace workspace;       ///< see prefill_linear_workspace()
-};
 
 /// Rows of `product` that a linear operation of up to `rows` rows in bf16 wants: none where the
 /// result takes the product's place; all where something `bends` it (a bias, a factor, ...) before

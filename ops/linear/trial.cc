@@ -3,6 +3,7 @@
 
 #include "ops/activation_reference.h"
 #include "ops/harness/prefill_trial.h"
+#include "ops/linear/cdna_prefill.h"
 #include "ops/linear/hopper_prefill.h"
 #include "ops/linear/op.h"
 
@@ -60,13 +61,13 @@ constexpr Case kCases[] = {
 class LinearTrial : public PrefillTrial {
  public:
   LinearTrial(const Case& c, Random& random)
-      : PrefillTrial(false),
+      : PrefillTrial(built::cdna("linear")),
         a_(input("a", c.rows, c.k, c.a, random, 1, gap_after(c.k))),
         w_(input("w", c.n, c.k, c.w, random, 1, c.use == Use::bench ? 0 : gap_after(c.k))),
         bias_(input("bias", 1, c.n, is_fp8(c.w) ? DType::f32 : c.w, random)),
         scales_(input("scales", scale_rows(c), scale_columns(c), DType::f32, random)),
         out_(add("out", c.accumulate ? Tensor::Role::inout : Tensor::Role::output, c.rows, c.n,
-                 c.out, c.a == DType::bf16 ? gap_after(c.n) : 1)) {
+                 c.out, c.a == DType::bf16 || c.n % 8 == 0 ? gap_after(c.n) : 1)) {
     if (c.accumulate) {
       out_.fill(random, 1);
     }
@@ -136,45 +137,37 @@ class LinearTrial : public PrefillTrial {
   }
 
  protected:
-  std::string_view refuse(Arch /*arch*/) const override {
-    if (is_fp8(w_.dtype())) {
-      return "weights in fp8 are multiplied as gemm_fp8_blockwise and gemm_skinny";
-    }
-    if constexpr (built::kCuda) {
-      return hopper::refuse_prefill_linear(args_);
-    }
-    return {};
+  std::string_view refuse(Arch arch) const override {
+    return is_fp8(w_.dtype())
+               ? "weights in fp8 are multiplied as gemm_fp8_blockwise and gemm_skinny"
+               : WEFT_CHUNK_FUNCTION(linear, refuse_prefill_linear)(arch)(args_);
   }
 
-  Status launch_rows(Arch /*arch*/, Stream stream) override {
-    if constexpr (built::kCuda) {
-      LinearArgs args = args_;
-      args.a = a_.in(Side::device);
-      args.w = w_.in(Side::device);
-      if (args.bias.data != nullptr) {
-        args.bias = bias_.vector(Side::device);
-      }
-      args.out = out_.out(Side::device);
-      if (workspace_.data() == nullptr) {
-        WEFT_TRY(make_scratch(args, stream));
-      }
-      return hopper::prefill_linear(
-          args, rows(),
-          {reinterpret_cast<float*>(product_.data()), {workspace_.data(), workspace_.size()}},
-          stream);
+  Status launch_rows(Arch arch, Stream stream) override {
+    LinearArgs args = args_;
+    args.a = a_.in(Side::device);
+    args.w = w_.in(Side::device);
+    if (args.bias.data != nullptr) {
+      args.bias = bias_.vector(Side::device);
     }
-    return {};
+    args.out = out_.out(Side::device);
+    if (workspace_.data() == nullptr) {
+      WEFT_TRY(make_scratch(arch, args, stream));
+    }
+    return WEFT_CHUNK_FUNCTION(linear, prefill_linear)(arch)(
+        args, rows(),
+        {reinterpret_cast<float*>(product_.data()), {workspace_.data(), workspace_.size()}},
+        stream);
   }
 
  private:
-  Status make_scratch(const LinearArgs& args, Stream stream) {
-    if constexpr (built::kCuda) {
-      WEFT_ASSIGN(const size_t bytes, hopper::prefill_linear_workspace(args, stream));
-      WEFT_ASSIGN(workspace_, device().allocate(std::max(bytes, kCounterBytes)));
-      const std::vector<char> zeros(kCounterBytes);
-      WEFT_TRY(device().upload(workspace_.data(), zeros.data(), zeros.size()));
-      WEFT_ASSIGN(product_, device().allocate(static_cast<size_t>(rows() * args.n) * 4));
-    }
+  Status make_scratch(Arch arch, const LinearArgs& args, Stream stream) {
+    WEFT_ASSIGN(const size_t bytes,
+                WEFT_CHUNK_FUNCTION(linear, prefill_linear_workspace)(arch)(args, stream));
+    WEFT_ASSIGN(workspace_, device().allocate(std::max(bytes, kCounterBytes)));
+    const std::vector<char> zeros(kCounterBytes);
+    WEFT_TRY(device().upload(workspace_.data(), zeros.data(), zeros.size()));
+    WEFT_ASSIGN(product_, device().allocate(static_cast<size_t>(rows() * args.n) * 4));
     return {};
   }
   static int64_t scale_rows(const Case& c) {

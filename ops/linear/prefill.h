@@ -1,0 +1,15 @@
+// What linear operations of a chunk's rows work in, on any GPU.
+#pragma once
+
+#include "ops/kernel.h"
+
+namespace weft {
+
+/// On the device, where rows are bf16. How much: prefill_linear_scratch_rows() and
+/// prefill_linear_workspace() of the architecture.
+struct PrefillScratch {
+  float* product = nullptr;  ///< [rows, n]: the product alone, where something comes after it
+  Workspace workspace;
+};
+
+}  // namespace weft
