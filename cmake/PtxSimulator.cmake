@@ -51,6 +51,7 @@ target_link_libraries(weft_ptx_runtime PRIVATE weft_flags weft_dependencies)
 
 add_executable(weft_ptx $<TARGET_OBJECTS:weft_command>)
 set_target_properties(weft_ptx PROPERTIES OUTPUT_NAME weft-ptx)
+target_link_libraries(weft_ptx PRIVATE weft_serve)
 weft_simulate_cuda(weft_ptx)
 if(TARGET weft_sim)
   target_link_libraries(weft_ptx PRIVATE weft_sim)
