@@ -163,6 +163,88 @@ Result<std::vector<AssemblerLine>> disassemble(std::span<const std::byte> code, 
   return lines;
 }
 
+namespace {
+
+/// Whether the names of a line table's header are in the forms that DWARF 5, section 6.2.4.1, has
+/// for them. LLVM goes astray on any other.
+bool has_known_forms(const llvm::DataExtractor& data, uint64_t at) {
+  using namespace llvm::dwarf;
+  llvm::DataExtractor::Cursor cursor(at);
+  const bool wide = data.getU32(cursor) == DW_LENGTH_DWARF64;
+  data.skip(cursor, wide ? 8 : 0);
+  bool known = true;
+  if (data.getU16(cursor) >= 5) {
+    // Sizes of an address and of a segment, the header's length, five of its parameters.
+    data.skip(cursor, 2 + (wide ? 8 : 4) + 5);
+    const uint8_t opcode_base = data.getU8(cursor);
+    data.skip(cursor, opcode_base == 0 ? 0 : opcode_base - 1);
+    for (int table = 0; table < 2 && known && cursor; ++table) {  // directories, then files
+      std::vector<uint64_t> forms(data.getU8(cursor));
+      for (uint64_t& form : forms) {
+        data.getULEB128(cursor);  // what it is
+        form = data.getULEB128(cursor);
+      }
+      uint64_t entries = data.getULEB128(cursor);
+      known &= entries == 0 || !forms.empty();
+      for (; entries > 0 && known && cursor; --entries) {
+        for (const uint64_t form : forms) {
+          switch (form) {
+            case DW_FORM_string:
+              data.getCStrRef(cursor);
+              break;
+            case DW_FORM_udata:
+              data.getULEB128(cursor);
+              break;
+            case DW_FORM_block:
+              data.skip(cursor, data.getULEB128(cursor));
+              break;
+            case DW_FORM_data1:
+              data.skip(cursor, 1);
+              break;
+            case DW_FORM_data2:
+              data.skip(cursor, 2);
+              break;
+            case DW_FORM_data4:
+              data.skip(cursor, 4);
+              break;
+            case DW_FORM_data8:
+              data.skip(cursor, 8);
+              break;
+            case DW_FORM_data16:
+              data.skip(cursor, 16);
+              break;
+            case DW_FORM_strp:
+            case DW_FORM_line_strp:
+              data.skip(cursor, wide ? 8 : 4);
+              break;
+            default:
+              known = false;
+          }
+        }
+      }
+    }
+  }
+  if (llvm::Error failure = cursor.takeError()) {
+    llvm::consumeError(std::move(failure));
+    return false;
+  }
+  return known;
+}
+
+/// Likewise, of all units' line tables.
+bool have_known_forms(llvm::DWARFContext& context) {
+  for (const auto& unit : context.normal_units()) {
+    const auto at =
+        llvm::dwarf::toSectionOffset(unit->getUnitDIE().find(llvm::dwarf::DW_AT_stmt_list));
+    if (at && !has_known_forms({unit->getLineSection().Data, true, 8}, *at)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
 struct SourceLines::Impl {
   std::mutex mutex;  ///< LLVM reads the tables when it is first asked
   std::unique_ptr<llvm::MemoryBuffer> buffer;
@@ -181,6 +263,9 @@ SourceLines::SourceLines(std::span<const std::byte> code_object) {
   const auto ignore = [](llvm::Error error) { llvm::consumeError(std::move(error)); };
   auto context = llvm::DWARFContext::create(
       **object, llvm::DWARFContext::ProcessDebugRelocations::Ignore, nullptr, "", ignore, ignore);
+  if (!have_known_forms(*context)) {
+    return;
+  }
   impl_ = std::make_unique<Impl>();
   impl_->buffer = std::move(buffer);
   impl_->object = std::move(*object);

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "arch/cdna/code_object.h"
+#include "sim/disassembler.h"
 #include "sim/test_kernels.h"
 
 namespace weft::sim {
@@ -96,6 +97,35 @@ TEST_P(RandomInstructions, EndWithAReport) {
 
 INSTANTIATE_TEST_SUITE_P(Targets, RandomInstructions, testing::ValuesIn(cdna::kTargets),
                          target_name);
+
+/// The first form that a line table's header gives names in: LLVM does not survive those that have
+/// no place there.
+TEST(HostileLineTable, HasFormsThatItMayHave) {
+  const std::vector<std::byte> sound = test_kernels("ordinary", Target::gfx942);
+  if (sound.empty()) {
+    GTEST_SKIP() << "this build has no clang-22";
+  }
+  const Result<cdna::CodeObject> object = cdna::CodeObject::parse(sound, "test");
+  ASSERT_TRUE(object.ok());
+  const cdna::Section table = object.value().section(".debug_line");
+  const uint64_t address = object.value().kernel("transpose")->entry;
+  EXPECT_NE(SourceLines(sound).at(address), "");
+  // DWARF 5, section 6.2.4: behind a header of 17 bytes come the standard opcodes' lengths, how
+  // many formats there are, and what the first is of.
+  constexpr size_t kOpcodeBase = 17;
+  ASSERT_GT(table.bytes.size(), 64U);
+  ASSERT_EQ(std::to_integer<int>(table.bytes[4]), 5);
+  const size_t form = kOpcodeBase + std::to_integer<size_t>(table.bytes[kOpcodeBase]) + 2;
+  constexpr int kLineStrp = 0x1f;
+  ASSERT_EQ(std::to_integer<int>(table.bytes[form]), kLineStrp);
+  for (int value = 0; value < 128; ++value) {
+    std::vector<std::byte> bytes = sound;
+    bytes[static_cast<size_t>(table.bytes.data() - sound.data()) + form] =
+        static_cast<std::byte>(value);
+    const std::string line = SourceLines(bytes).at(address);
+    EXPECT_TRUE(line.empty() || value < 0x20) << value;
+  }
+}
 
 uint64_t from_environment(const char* name, uint64_t otherwise) {
   const char* text = std::getenv(name);
