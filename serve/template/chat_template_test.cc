@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <sstream>
 
@@ -147,9 +147,9 @@ TEST(ChatTemplate, BoundsAreKept) {
       "{% for x in [[[[]]]] recursive %}{{ loop([[[[]]]]) }}{% endfor %}",
   };
   for (const std::string_view bomb : bombs) {
-    const auto before = std::chrono::steady_clock::now();
+    const std::clock_t before = std::clock();  // of the processor: others may be at work, too
     EXPECT_EQ(rendered(bomb).substr(0, 6), "error:") << bomb;
-    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(10)) << bomb;
+    EXPECT_LT(std::clock() - before, 10 * CLOCKS_PER_SEC) << bomb;
   }
   EXPECT_EQ(rendered("{% set ns = namespace() %}{% set ns.me = [ns] %}{{ ns.me }}"),
             "[<Namespace>]");

@@ -17,7 +17,7 @@ namespace weft::jinja {
 /// What one rendering may take. A template is a stranger's program.
 struct Limits {
   int64_t steps = 5'000'000;    ///< expressions, statements and elements gone through
-  int64_t bytes = 256ll << 20;  ///< of all texts and lists made on the way
+  int64_t bytes = 128ll << 20;  ///< of all texts and lists made on the way
   int64_t output = 64ll << 20;  ///< bytes
   int depth = 600;              ///< of evaluation: macros that call themselves, too
 };
