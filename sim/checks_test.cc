@@ -80,6 +80,15 @@ TEST_P(Faults, OutOfBounds) {
   EXPECT_EQ(report.findings[0].times, 28U);
 }
 
+TEST_P(Faults, LastAddress) {
+  const auto out = array<int>(4);
+  for (const bool sanitize : {true, false}) {
+    options_.sanitize = sanitize;
+    expect_fault("at_the_last_address", FindingKind::out_of_bounds,
+                 "address 0xfffffffffffffff8 (16 bytes) is in no allocation", {2}, out.data());
+  }
+}
+
 TEST_P(Faults, BoundsAreCheckedWithoutSanitizer) {
   options_.sanitize = false;
   const auto out = array<float>(100);

@@ -327,7 +327,9 @@ uint64_t reach_each(Wave& wave, const Instruction& instruction, const uint64_t* 
   for (uint64_t rest = reached; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     const uint64_t address = addresses[l];
-    if ((range == nullptr || address < range->begin || address + size > range->end) &&
+    // An address near 2^64 is beyond the end, though its last byte's would not be.
+    if ((range == nullptr || address < range->begin || address >= range->end ||
+         address + size > range->end) &&
         !range_of(wave, instruction, address, size, read, range)) [[unlikely]] {
       report_unreached(wave, instruction, address, size, l);
       reached &= ~(uint64_t{1} << l);

@@ -9,6 +9,13 @@ __global__ void past_the_end(float* out) {
   out[threadIdx.x] = 1;  // FAULT past_the_end: fewer numbers than threads
 }
 
+// The second lane's last bytes would be those at address 0.
+__global__ void at_the_last_address(int* out) {
+  using Four = int __attribute__((ext_vector_type(4)));
+  const auto to = threadIdx.x == 0 ? (unsigned long long)out : -8ull;
+  asm volatile("global_store_dwordx4 %0, %1, off" ::"v"(to), "v"(Four{}) : "memory");
+}
+
 __global__ void lds_past_the_end(float* out, int at) {
   __shared__ float data[64];
   data[threadIdx.x] = 1;
