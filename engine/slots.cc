@@ -20,7 +20,7 @@
 #include "engine/hopper/prefill_plan.h"
 #include "engine/page_pool.h"
 #include "engine/resident/code.h"
-#include "ops/token_logprob/op.h"
+#include "engine/score.h"
 
 namespace weft {
 namespace {
@@ -742,16 +742,7 @@ Status Slots::Impl::run_turns(std::span<Turn> turns, const OnToken& on_token, co
 
 void Slots::Impl::rate(const Request& request, std::span<const float> logits,
                        TokenEvent& event) const {
-  const auto logprob = [&](int32_t token) {
-    float value = 0;
-    cpu::token_logprob({.logits = {logits.data(), DType::f32, config_.vocabulary},
-                        .tokens = &token,
-                        .columns = config_.vocabulary,
-                        .out = &value},
-                       {0, 1});
-    return value;
-  };
-  event.logprob = logprob(event.token);
+  event.logprob = logprob_of(logits, event.token);
   const auto count = static_cast<size_t>(request.logprobs);
   if (count == 0) {
     return;
@@ -766,7 +757,7 @@ void Slots::Impl::rate(const Request& request, std::span<const float> logits,
                     });
   best.resize(count);
   const float origin = logits[static_cast<size_t>(best.front())];
-  const float first = logprob(best.front());
+  const float first = logprob_of(logits, best.front());
   for (const int32_t token : best) {
     event.top.emplace_back(token, first + (logits[static_cast<size_t>(token)] - origin));
   }

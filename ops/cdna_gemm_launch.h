@@ -13,25 +13,36 @@
 
 namespace weft::cdna {
 
-/// Error (usage): the arguments have less workspace than the plan needs.
+/// out [m, n] = a [m, k] b [n, k]' in tiles of tile_m x tile_n, k not split.
+inline GemmTask gemm_task(const ConstMatrix& a, const ConstMatrix& b, const Matrix& out, int64_t m,
+                          int64_t n, int64_t k, int64_t tile_m, int64_t tile_n) {
+  return {.a = a.data,
+          .b = b.data,
+          .out = out.data,
+          .partial = nullptr,
+          .tickets = nullptr,
+          .a_stride = stride_bytes(a),
+          .b_stride = stride_bytes(b),
+          .out_stride = stride_bytes(out),
+          .m = static_cast<int32_t>(m),
+          .n = static_cast<int32_t>(n),
+          .k = static_cast<int32_t>(k),
+          .tiles_m = static_cast<int32_t>(ceil_div(m, tile_m)),
+          .tiles_n = static_cast<int32_t>(ceil_div(n, tile_n)),
+          .splits = 1};
+}
+
+/// The same as a plan says. Error (usage): the arguments have less workspace than it needs.
 template <class Args>
 Result<GemmTask> gemm_task(std::string_view operation, const Args& args, const Plan& plan,
                            size_t workspace_bytes) {
   WEFT_TRY(check_workspace(operation, args.workspace, workspace_bytes));
-  return GemmTask{.a = args.a.data,
-                  .b = args.b.data,
-                  .out = args.out.data,
-                  .partial = partial_sums(args.workspace),
-                  .tickets = static_cast<uint32_t*>(args.workspace.data),
-                  .a_stride = stride_bytes(args.a),
-                  .b_stride = stride_bytes(args.b),
-                  .out_stride = stride_bytes(args.out),
-                  .m = static_cast<int32_t>(args.m),
-                  .n = static_cast<int32_t>(args.n),
-                  .k = static_cast<int32_t>(args.k),
-                  .tiles_m = static_cast<int32_t>(ceil_div(args.m, plan.tile_m)),
-                  .tiles_n = static_cast<int32_t>(ceil_div(args.n, plan.tile_n)),
-                  .splits = plan.splits};
+  GemmTask task =
+      gemm_task(args.a, args.b, args.out, args.m, args.n, args.k, plan.tile_m, plan.tile_n);
+  task.partial = partial_sums(args.workspace);
+  task.tickets = static_cast<uint32_t*>(args.workspace.data);
+  task.splits = plan.splits;
+  return task;
 }
 
 /// Kernel `variant` of an operation, "gemm_bf16_f32_128x128". `params` has its GemmTask as `task`.

@@ -12,6 +12,7 @@
 #include "arch/device.h"
 #include "base/relative_difference.h"
 #include "engine/engine.h"
+#include "engine/test_prompt.h"
 #include "model/config.h"
 #include "model/weights.h"
 
@@ -34,16 +35,6 @@ std::unique_ptr<Engine> make_engine(const fs::path& folder, EngineOptions option
   return engine.ok() ? std::move(*engine) : nullptr;
 }
 
-std::vector<int32_t> prompt(int64_t length, int64_t vocabulary) {
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < length; ++i) {
-    ids.push_back(
-        static_cast<int32_t>(uniform_draw(static_cast<uint64_t>(length), static_cast<uint64_t>(i)) *
-                             static_cast<float>(vocabulary)));
-  }
-  return ids;
-}
-
 /// Generates with both, and compares.
 void compare(const fs::path& folder, const std::string& device, int workers, int64_t prompt_tokens,
              int64_t tokens, DType kv = DType::f32, const SamplingOptions& sampling = {}) {
@@ -52,7 +43,7 @@ void compare(const fs::path& folder, const std::string& device, int workers, int
   const auto gpu =
       make_engine(folder, {.device = device, .workers = workers, .context = context, .kv = kv});
   ASSERT_NE(gpu, nullptr);
-  const std::vector<int32_t> ids = prompt(prompt_tokens, cpu->config().vocabulary);
+  const std::vector<int32_t> ids = test_prompt(prompt_tokens, cpu->config().vocabulary);
   const auto expected = cpu->generate(ids, sampling, tokens, {}, Eos::ignore);
   const auto got = gpu->generate(ids, sampling, tokens, {}, Eos::ignore);
   ASSERT_TRUE(got.ok()) << got.error().message;
@@ -120,7 +111,7 @@ TEST_P(CdnaDecode, ScoresAreTheCpus) {
   const auto cpu = make_engine(folder(), {.workers = 1, .context = 64});
   const auto gpu = make_engine(folder(), {.device = device(), .workers = 2, .context = 64});
   ASSERT_NE(gpu, nullptr);
-  const std::vector<int32_t> ids = prompt(6, cpu->config().vocabulary);
+  const std::vector<int32_t> ids = test_prompt(6, cpu->config().vocabulary);
   const auto expected = cpu->score(ids);
   const auto got = gpu->score(ids);
   ASSERT_TRUE(got.ok()) << got.error().message;
@@ -133,7 +124,7 @@ TEST_P(CdnaDecode, ScoresAreTheCpus) {
 TEST_P(CdnaDecode, StopsWhereTheCallerOrTheModelSays) {
   const auto gpu = make_engine(folder(), {.device = device(), .workers = 2, .context = 64});
   ASSERT_NE(gpu, nullptr);
-  const std::vector<int32_t> ids = prompt(4, gpu->config().vocabulary);
+  const std::vector<int32_t> ids = test_prompt(4, gpu->config().vocabulary);
   int taken = 0;
   const auto stopped = gpu->generate(
       ids, {}, 20, [&](int32_t) { return ++taken < 3; }, Eos::ignore);

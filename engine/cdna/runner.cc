@@ -14,8 +14,8 @@
 #include "arch/cdna/hip.h"
 #include "base/check.h"
 #include "engine/cdna/lower.h"
+#include "engine/score.h"
 #include "model/layer.h"
-#include "ops/token_logprob/op.h"
 #include "program/planner.h"
 #include "program/verify.h"
 
@@ -378,25 +378,14 @@ Status CdnaRunner::begin(std::span<const Tokens> prompts, const SamplingOptions&
 Result<Score> CdnaRunner::score(Tokens ids) {
   WEFT_TRY(forget(ids));
   launch_.sampling = {};
-  Score score;
-  for (size_t i = 0; i < ids.size(); ++i) {
+  const auto step = [&](size_t i) -> Result<std::span<const float>> {
     position_ = static_cast<int64_t>(i);
     WEFT_TRY(run(1, 0, {}, [](int, int32_t) { return true; }));
     // What is drawn takes the place of the next token.
     WEFT_TRY(device_->upload(launch_.tokens, ids.data(), ids.size_bytes()));
-    const std::span<const float> row = logits(0);
-    if (i + 1 == ids.size()) {
-      score.last_logits.assign(row.begin(), row.end());
-    } else {
-      float logprob = 0;
-      cpu::token_logprob({.logits = {row.data(), DType::f32, config_.vocabulary},
-                          .tokens = &ids[i + 1],
-                          .columns = config_.vocabulary,
-                          .out = &logprob},
-                         {0, 1});
-      score.logprobs.push_back(logprob);
-    }
-  }
+    return logits(0);
+  };
+  WEFT_ASSIGN(Score score, score_by_steps(ids, step));
   position_ = 0;
   logits_valid_ = false;
   return score;

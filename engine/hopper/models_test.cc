@@ -11,6 +11,7 @@
 #include "arch/device.h"
 #include "base/relative_difference.h"
 #include "engine/engine.h"
+#include "engine/test_prompt.h"
 #include "model/config.h"
 #include "model/weights.h"
 
@@ -30,16 +31,6 @@ Result<std::unique_ptr<Engine>> make_engine(const std::string& model, EngineOpti
   ModelConfig config = read_config(kModels / model).value();
   Weights weights = Weights::open(kModels / model, config).value();
   return Engine::create(std::move(config), std::move(weights), options);
-}
-
-std::vector<int32_t> prompt(int64_t length, int64_t vocabulary) {
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < length; ++i) {
-    ids.push_back(
-        static_cast<int32_t>(uniform_draw(static_cast<uint64_t>(length), static_cast<uint64_t>(i)) *
-                             static_cast<float>(vocabulary)));
-  }
-  return ids;
 }
 
 /// The same model on both.
@@ -88,7 +79,7 @@ TEST_P(HopperModels, TokensAndLogitsAreTheCpus) {
     SCOPED_TRACE(compress ? "compressed weights" : "plain weights");
     const auto pair = make(GetParam(), {.compress_weights = compress});
     ASSERT_TRUE(pair);
-    compare(*pair, prompt(compress ? 1 : 9, pair->cpu->config().vocabulary), 12);
+    compare(*pair, test_prompt(compress ? 1 : 9, pair->cpu->config().vocabulary), 12);
     if (HasFatalFailure()) {
       return;
     }
@@ -98,7 +89,7 @@ TEST_P(HopperModels, TokensAndLogitsAreTheCpus) {
 TEST_P(HopperModels, ScoresAreTheCpus) {
   const auto pair = make(GetParam(), {});
   ASSERT_TRUE(pair);
-  const std::vector<int32_t> ids = prompt(21, pair->cpu->config().vocabulary);
+  const std::vector<int32_t> ids = test_prompt(21, pair->cpu->config().vocabulary);
   const auto expected = pair->cpu->score(ids);
   const auto got = pair->gpu->score(ids);
   ASSERT_TRUE(got.ok()) << got.error().message;
@@ -144,7 +135,7 @@ TEST_P(HopperDecode, SeveralSequencesAreTheCpusOneByOne) {
     ASSERT_TRUE(pair);
     std::vector<Engine::Prompt> prompts;
     for (int i = 0; i < sequences; ++i) {
-      prompts.push_back(prompt(1 + i * 2, pair->cpu->config().vocabulary));
+      prompts.push_back(test_prompt(1 + i * 2, pair->cpu->config().vocabulary));
     }
     for (const float temperature : {0.0f, 0.9f}) {
       SamplingOptions sampling;
@@ -171,7 +162,7 @@ TEST_P(HopperDecode, ScoresInBf16AreTheCpus) {
   const auto pair = make(GetParam(), {.kv = DType::bf16, .round_activations = true});
   ASSERT_TRUE(pair);
   for (const int64_t length : {5, 150}) {
-    const std::vector<int32_t> ids = prompt(length, pair->cpu->config().vocabulary);
+    const std::vector<int32_t> ids = test_prompt(length, pair->cpu->config().vocabulary);
     const auto got = pair->gpu->score(ids);
     ASSERT_TRUE(got.ok()) << got.error().message;
     EXPECT_LE(relative_difference(got->last_logits, pair->cpu->score(ids)->last_logits), 1e-2)
@@ -186,7 +177,7 @@ TEST_P(HopperDecode, WeightsHeldOnceAreTheSame) {
     const auto pair = make(GetParam(), {.compress_weights = compress, .hold_once = true});
     ASSERT_TRUE(pair);
     for (const int64_t length : {40, 7}) {
-      const std::vector<int32_t> ids = prompt(length, pair->cpu->config().vocabulary);
+      const std::vector<int32_t> ids = test_prompt(length, pair->cpu->config().vocabulary);
       compare(*pair, ids, 4);
       const auto got = pair->gpu->score(ids);
       ASSERT_TRUE(got.ok()) << got.error().message;
@@ -205,7 +196,7 @@ TEST_P(HopperLongRope, IsEachSequencesOwn) {
   ASSERT_EQ(pair->cpu->config().rope_scaling.original_context, 64);
   std::vector<Engine::Prompt> prompts;
   for (const int64_t length : {60, 7, 70}) {
-    prompts.push_back(prompt(length, pair->cpu->config().vocabulary));
+    prompts.push_back(test_prompt(length, pair->cpu->config().vocabulary));
   }
   const auto got = pair->gpu->generate_batch(prompts, {}, 8, {}, Eos::ignore);
   ASSERT_TRUE(got.ok()) << got.error().message;
@@ -222,7 +213,7 @@ TEST_P(HopperLongRope, IsEachSequencesOwn) {
 TEST_P(HopperDecode, SampledTokensAreTheCpus) {
   const auto pair = make(GetParam(), {});
   ASSERT_TRUE(pair);
-  const std::vector<int32_t> ids = prompt(3, pair->cpu->config().vocabulary);
+  const std::vector<int32_t> ids = test_prompt(3, pair->cpu->config().vocabulary);
   for (const SamplingOptions& sampling :
        {SamplingOptions{.temperature = 0.8f, .seed = 3},
         SamplingOptions{.temperature = 1.2f, .top_k = 20, .seed = 4},
@@ -234,7 +225,7 @@ TEST_P(HopperDecode, SampledTokensAreTheCpus) {
 TEST_P(HopperDecode, EndsWhereItIsToldAndWhereTheContextIsFull) {
   const auto pair = make(GetParam(), {.context = 16});
   ASSERT_TRUE(pair);
-  const std::vector<int32_t> ids = prompt(5, pair->cpu->config().vocabulary);
+  const std::vector<int32_t> ids = test_prompt(5, pair->cpu->config().vocabulary);
   compare(*pair, ids, 100);  // until it is full
   int left = 3;
   const auto stopped = pair->gpu->generate(
@@ -273,7 +264,7 @@ TEST_P(HopperExperts, OfAnySizeAreTheCpus) {
                            .compress_weights = !large})
         .value();
   };
-  compare({make("cpu"), make("cuda")}, prompt(4, config.vocabulary), 4);
+  compare({make("cpu"), make("cuda")}, test_prompt(4, config.vocabulary), 4);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, HopperExperts, testing::Values("200", "8456"), test_name);

@@ -11,6 +11,7 @@
 #include "arch/device.h"
 #include "base/relative_difference.h"
 #include "engine/engine.h"
+#include "engine/test_prompt.h"
 #include "model/config.h"
 #include "model/weights.h"
 
@@ -29,16 +30,6 @@ std::unique_ptr<Engine> make_engine(const std::string& model, const std::string&
   options.kv = kv;
   options.round_activations = round_activations;
   return Engine::create(std::move(config), std::move(weights), options).value();
-}
-
-std::vector<int32_t> prompt(int64_t length, int64_t vocabulary) {
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < length; ++i) {
-    ids.push_back(
-        static_cast<int32_t>(uniform_draw(static_cast<uint64_t>(length), static_cast<uint64_t>(i)) *
-                             static_cast<float>(vocabulary)));
-  }
-  return ids;
 }
 
 /// Both round the same numbers to bf16, but sum in other orders: what a difference of a last bit
@@ -71,7 +62,7 @@ TEST(Prefill, LogitsAreTheCpus) {
       const auto cpu = make_engine(model, "cpu", kv, round_activations);
       const auto gpu = make_engine(model, "cuda", kv, round_activations);
       for (const int64_t length : {1, 2, 17, 129, 600}) {
-        const std::vector<int32_t> ids = prompt(length, cpu->config().vocabulary);
+        const std::vector<int32_t> ids = test_prompt(length, cpu->config().vocabulary);
         const Score expected = cpu->score(ids).value();
         EXPECT_LE(relative_difference(gpu->score(ids).value().last_logits, expected.last_logits),
                   scored)

@@ -24,10 +24,10 @@
 #include "engine/hopper/weight_stages.h"
 #include "engine/hopper/weights_kernel.h"
 #include "engine/resident/readback.h"
+#include "engine/score.h"
 #include "model/layer.h"
 #include "ops/linear/hopper_layout.h"
 #include "ops/sample/op.h"
-#include "ops/token_logprob/op.h"
 #include "program/planner.h"
 #include "program/verify.h"
 
@@ -774,27 +774,16 @@ Result<Score> HopperRunner::score(Tokens ids) {
   if (prefill_ != nullptr) {
     return prefill_->score(launch_.tokens, static_cast<int64_t>(ids.size()));
   }
-  Score score;
-  for (size_t i = 0; i < ids.size(); ++i) {
+  const auto step = [&](size_t i) -> Result<std::span<const float>> {
     for (Sequence& sequence : sequences_) {
       sequence.position = static_cast<int64_t>(i);
     }
     // What is drawn would take the place of the next token.
     WEFT_TRY(run(1, 0, {}, [](int, int32_t) { return true; }));
     WEFT_TRY(device_->upload(launch_.tokens, ids.data(), ids.size_bytes()));
-    const std::span<const float> row = logits(0);
-    if (i + 1 == ids.size()) {
-      score.last_logits.assign(row.begin(), row.end());
-    } else {
-      float logprob = 0;
-      cpu::token_logprob({.logits = {row.data(), DType::f32, config_.vocabulary},
-                          .tokens = &ids[i + 1],
-                          .columns = config_.vocabulary,
-                          .out = &logprob},
-                         {0, 1});
-      score.logprobs.push_back(logprob);
-    }
-  }
+    return logits(0);
+  };
+  WEFT_ASSIGN(Score score, score_by_steps(ids, step));
   for (Sequence& sequence : sequences_) {
     sequence = {};
   }

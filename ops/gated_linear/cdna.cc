@@ -1,7 +1,7 @@
 // gated_linear on AMD, the host's side.
 #include "ops/gated_linear/cdna.h"
 
-#include "ops/cdna_launch.h"
+#include "ops/cdna_gemm_launch.h"
 #include "ops/gated_linear/cdna_prefill.h"
 
 namespace weft::cdna {
@@ -25,22 +25,9 @@ std::string_view refuse_prefill_gated_linear(const GatedLinearArgs& args) {
 }
 
 Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream stream) {
-  const int64_t tiles_m = ceil_div(rows, int64_t{kGatedLinearTile});
-  const int64_t tiles_n = ceil_div(args.n, int64_t{kGatedLinearTile});
-  const GatedLinearParams params{.task = {.a = args.a.data,
-                                          .b = args.gate.data,
-                                          .out = args.out.data,
-                                          .partial = nullptr,
-                                          .tickets = nullptr,
-                                          .a_stride = stride_bytes(args.a),
-                                          .b_stride = stride_bytes(args.gate),
-                                          .out_stride = stride_bytes(args.out),
-                                          .m = static_cast<int32_t>(rows),
-                                          .n = static_cast<int32_t>(args.n),
-                                          .k = static_cast<int32_t>(args.k),
-                                          .tiles_m = static_cast<int32_t>(tiles_m),
-                                          .tiles_n = static_cast<int32_t>(tiles_n),
-                                          .splits = 1},
+  const GemmTask task = gemm_task(args.a, args.gate, args.out, rows, args.n, args.k,
+                                  kGatedLinearTile, kGatedLinearTile);
+  const GatedLinearParams params{.task = task,
                                  .up = args.up.data,
                                  .gate_bias = args.gate_bias.data,
                                  .up_bias = args.up_bias.data,
@@ -51,7 +38,7 @@ Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream st
       fmt::format("gated_linear_{}_{}", short_name(args.a.dtype), short_name(args.gate.dtype));
   return hip_device(stream).launch({.operation = "gated_linear",
                                     .kernel = kernel,
-                                    .groups_x = static_cast<uint32_t>(tiles_m * tiles_n),
+                                    .groups_x = static_cast<uint32_t>(task.tiles_m * task.tiles_n),
                                     .threads = 256},
                                    params, stream.native);
 }

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "ops/cdna_launch.h"
+#include "ops/cdna_gemm_launch.h"
 #include "ops/gemm_bf16/op.h"
 #include "ops/linear/cdna_prefill.h"
 
@@ -62,22 +62,9 @@ Status prefill_linear(const LinearArgs& args, int64_t rows, const PrefillScratch
   if (plain(args)) {
     return weft::gemm_bf16(product(args, rows, scratch.workspace), stream);
   }
-  const int64_t tiles_m = ceil_div(rows, int64_t{kLinearTile});
-  const int64_t tiles_n = ceil_div(args.n, int64_t{kLinearTile});
-  const LinearParams params{.task = {.a = args.a.data,
-                                     .b = args.w.data,
-                                     .out = args.out.data,
-                                     .partial = nullptr,
-                                     .tickets = nullptr,
-                                     .a_stride = stride_bytes(args.a),
-                                     .b_stride = stride_bytes(args.w),
-                                     .out_stride = stride_bytes(args.out),
-                                     .m = static_cast<int32_t>(rows),
-                                     .n = static_cast<int32_t>(args.n),
-                                     .k = static_cast<int32_t>(args.k),
-                                     .tiles_m = static_cast<int32_t>(tiles_m),
-                                     .tiles_n = static_cast<int32_t>(tiles_n),
-                                     .splits = 1},
+  const GemmTask task =
+      gemm_task(args.a, args.w, args.out, rows, args.n, args.k, kLinearTile, kLinearTile);
+  const LinearParams params{.task = task,
                             .bias = args.bias.data,
                             .alpha = args.alpha,
                             .soft_cap = args.soft_cap,
@@ -88,7 +75,7 @@ Status prefill_linear(const LinearArgs& args, int64_t rows, const PrefillScratch
       fmt::format("linear_{}_{}", short_name(args.a.dtype), short_name(args.w.dtype));
   return hip_device(stream).launch({.operation = "linear",
                                     .kernel = kernel,
-                                    .groups_x = static_cast<uint32_t>(tiles_m * tiles_n),
+                                    .groups_x = static_cast<uint32_t>(task.tiles_m * task.tiles_n),
                                     .threads = 256},
                                    params, stream.native);
 }

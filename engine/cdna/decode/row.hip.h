@@ -2,7 +2,7 @@
 // multiplies as it comes to LDS.
 #pragma once
 
-#include "arch/cdna/sincos.hip.h"
+#include "arch/cdna/math.hip.h"
 #include "engine/cdna/decode/worker.hip.h"
 
 namespace weft::cdna {
@@ -45,10 +45,10 @@ WEFT_GPU void rope_angles(const Worker& worker, CodeRef code) {
   for (int rope = 0; rope < worker.arguments->shape.ropes; ++rope) {
     if (i < half) {
       // The angle is rounded to f32, as checkpoints were trained with; then exact.
-      const SineCosine x =
-          sincos_of(static_cast<float>(worker.position()) * frequencies[rope * half + i]);
-      shared.angles[rope][i][0] = code.begin_step.scale[rope] * x.cosine;
-      shared.angles[rope][i][1] = code.begin_step.scale[rope] * x.sine;
+      const float angle = static_cast<float>(worker.position()) * frequencies[rope * half + i];
+      const SineCosine x = sine_cosine(static_cast<double>(angle));
+      shared.angles[rope][i][0] = code.begin_step.scale[rope] * static_cast<float>(x.cosine);
+      shared.angles[rope][i][1] = code.begin_step.scale[rope] * static_cast<float>(x.sine);
     }
   }
 }
