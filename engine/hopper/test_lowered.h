@@ -34,6 +34,18 @@ struct Made {
   Lowered lowered;
 };
 
+/// Lowers `made.program` as it is now.
+inline void lower_again(Made& made, bool plain = false) {
+  made.arena = lay_out(made.program, made.weights);
+  auto lowered = lower(made.program, made.config, made.weights, made.arena, kCapacity,
+                       std::vector<bool>(made.program.operations.size(), plain));
+  EXPECT_TRUE(lowered.ok()) << made.config.name << ": "
+                            << (lowered.ok() ? "" : lowered.error().message);
+  if (lowered.ok()) {
+    made.lowered = std::move(*lowered);
+  }
+}
+
 /// A model, planned for `sequences` and lowered. Its weights are those of `config` alone.
 inline Made make(const ModelConfig& config, int64_t sequences, bool plain = false,
                  int workers = 0) {
@@ -45,13 +57,7 @@ inline Made make(const ModelConfig& config, int64_t sequences, bool plain = fals
     options.workers = options.attention_tasks = workers;
   }
   made.program = plan(made.config, made.weights, options);
-  made.arena = lay_out(made.program, made.weights);
-  auto lowered = lower(made.program, made.config, made.weights, made.arena, kCapacity,
-                       std::vector<bool>(made.program.operations.size(), plain));
-  EXPECT_TRUE(lowered.ok()) << config.name << ": " << (lowered.ok() ? "" : lowered.error().message);
-  if (lowered.ok()) {
-    made.lowered = std::move(*lowered);
-  }
+  lower_again(made, plain);
   return made;
 }
 
