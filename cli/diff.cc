@@ -12,6 +12,7 @@
 #include "base/built.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "engine/cdna/runner.h"
 #include "engine/diff.h"
 #include "engine/hopper/runner.h"
 #include "ops/sample/op.h"
@@ -31,12 +32,23 @@ struct DiffFlags {
 };
 
 Result<std::unique_ptr<Subject>> open_subject(const ModelConfig& config, const Weights& weights,
-                                              const hopper::RunnerOptions& options) {
+                                              const EngineOptions& engine, int64_t capacity,
+                                              DType kv, uint64_t seed) {
+  if (!engine.device.starts_with("cuda")) {
+    return cdna::create_subject(
+        config, weights,
+        {.device = engine.device, .workers = engine.workers, .capacity = capacity, .kv = kv});
+  }
   if constexpr (built::kCuda) {
-    return hopper::create_subject(config, weights, options);
+    return hopper::create_subject(config, weights,
+                                  {.device = engine.device,
+                                   .workers = engine.workers,
+                                   .capacity = capacity,
+                                   .kv = kv,
+                                   .weights_seed = seed});
   } else {
     return device_error(
-        fmt::format("device {} cannot be had: this build has no CUDA kernels", options.device));
+        fmt::format("device {} cannot be had: this build has no CUDA kernels", engine.device));
   }
 }
 
@@ -132,8 +144,8 @@ nlohmann::ordered_json to_json(const Program& program, const Fault& fault) {
 
 Result<int> diff(const DiffFlags& flags) {
   WEFT_ASSIGN(const EngineOptions engine, flags.engine.options());
-  if (!engine.device.starts_with("cuda")) {
-    return usage_error("diff holds a device against the CPU: use --device cuda");
+  if (engine.device == "cpu") {
+    return usage_error("diff holds a device against the CPU: use --device cuda, hip or sim:gfx942");
   }
   WEFT_ASSIGN(const ModelConfig config, flags.source.config());
   const int64_t total = flags.prompt_tokens + flags.steps;
@@ -150,18 +162,17 @@ Result<int> diff(const DiffFlags& flags) {
     }
   };
 
-  // A preset's weights are made twice, here and on the device.
   progress("weights");
   WEFT_ASSIGN(const Weights weights,
               load_weights(flags.source, config, {.device = "cpu"}, cpu::usable_cpus()));
-  WEFT_ASSIGN(const Weights there, load_weights(flags.source, config, engine, 1));
+  Weights described;  // a preset's are made here and on the device
+  const bool made_there = flags.source.directory.empty() && engine.device.starts_with("cuda");
+  if (made_there) {
+    described = Weights::describe(config);
+  }
   const DType kv = engine.kv.value_or(default_kv(config, weights));
-  WEFT_ASSIGN(const auto subject, open_subject(config, there,
-                                               {.device = engine.device,
-                                                .workers = engine.workers,
-                                                .capacity = capacity,
-                                                .kv = kv,
-                                                .weights_seed = flags.source.seed}));
+  WEFT_ASSIGN(const auto subject, open_subject(config, made_there ? described : weights, engine,
+                                               capacity, kv, flags.source.seed));
   const Program& program = subject->program();
   const auto operations = static_cast<int64_t>(program.operations.size());
   if (flags.until > operations) {

@@ -131,18 +131,23 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   WEFT_ASSIGN(static_cast<resident::Lowered&>(out),
               resident::lower(program, config, weights, arena, capacity, units));
   WEFT_TRY(check_room(out, config, target));
-  for (const auto& codes : out.codes) {
-    out.product_begin.push_back(static_cast<uint32_t>(out.products.size()));
-    for (const Code& code : codes) {
+  return out;
+}
+
+Products products_of(std::span<const std::vector<Code>> codes) {
+  Products products;
+  for (const auto& worker : codes) {
+    products.begin.push_back(static_cast<uint32_t>(products.places.size()));
+    for (const Code& code : worker) {
       if (code.units > 0) {
-        out.products.push_back(
+        products.places.push_back(
             {code.product.stream, code.units, slices_of(code.product.k), code.head});
       }
     }
   }
-  out.product_begin.push_back(static_cast<uint32_t>(out.products.size()));
-  out.products.emplace_back();  // a worker that has none looks at the next one's, and loads nothing
-  return out;
+  products.begin.push_back(static_cast<uint32_t>(products.places.size()));
+  products.places.emplace_back();  // who has none looks at the next one's, and loads nothing
+  return products;
 }
 
 void pack(const Lowered& lowered, std::span<std::byte> packed) {

@@ -35,10 +35,16 @@ struct PackJob {
   int k = 0;
 };
 
+/// What workers ask for ahead of their products' codes.
+struct Products {
+  std::vector<ProductPlace> places;  ///< of all workers, and one after them
+  std::vector<uint32_t> begin;       ///< [workers + 1]
+};
+/// codes: [worker].
+Products products_of(std::span<const std::vector<resident::Code>> codes);
+
 struct Lowered : resident::Lowered {
   std::vector<PackJob> pack;
-  std::vector<ProductPlace> products;   ///< of all workers, and one after them
-  std::vector<uint32_t> product_begin;  ///< [workers + 1]
 };
 
 /// Lowers a decode program of one sequence. Errors (input): what the kernel has no form for,

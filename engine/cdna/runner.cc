@@ -14,6 +14,7 @@
 #include "arch/cdna/hip.h"
 #include "base/check.h"
 #include "engine/cdna/lower.h"
+#include "engine/resident/readback.h"
 #include "engine/score.h"
 #include "model/layer.h"
 #include "program/planner.h"
@@ -35,7 +36,7 @@ namespace {
 /// A launch from which nothing has come for so long is told to give up.
 constexpr std::chrono::seconds kPatience{20};
 
-class CdnaRunner final : public Runner {
+class CdnaRunner final : public Runner, public Subject {
  public:
   CdnaRunner(const ModelConfig& config, const Weights& weights, const RunnerOptions& options)
       : config_(config), weights_(weights), options_(options) {}
@@ -58,11 +59,25 @@ class CdnaRunner final : public Runner {
   Result<double> read_bandwidth() override;
   int64_t saved_bytes() const override { return lowered_.plain_bytes - lowered_.packed_bytes; }
 
+  // As a Subject.
+  const Program& program() const override { return program_; }
+  Result<std::optional<int32_t>> run(int32_t token, int64_t position, int32_t end) override;
+  bool keeps(BufferId id) const override {
+    return resident::kept_buffers(program_)[static_cast<size_t>(id)];
+  }
+  Result<Image> read(BufferId id, size_t worker) override;
+
  private:
   Status make_program();
   Status load_weights();
   /// What the kernel has besides.
   Status make_launch();
+  /// Brings workers' codes to their places, which have room for lowered_.codes.
+  Status put_codes(std::span<const std::vector<Code>> workers);
+  template <class T>
+  Status put(const T* to, const std::vector<T>& data) {
+    return device_->upload(const_cast<T*>(to), data.data(), data.size() * sizeof(T));
+  }
   /// Makes the frequencies of RoPE for a sequence of `length` tokens: only LongRoPE's differ.
   Status set_frequencies(int64_t length);
   template <class T>
@@ -175,18 +190,32 @@ Status CdnaRunner::set_frequencies(int64_t length) {
       frequencies.data(), frequencies.size() * sizeof(float));
 }
 
-Status CdnaRunner::make_launch() {
+Status CdnaRunner::put_codes(std::span<const std::vector<Code>> workers) {
   std::vector<Code> codes;
   std::vector<uint32_t> begin;
-  for (const auto& worker : lowered_.codes) {
+  for (const auto& worker : workers) {
     begin.push_back(static_cast<uint32_t>(codes.size()));
     codes.insert(codes.end(), worker.begin(), worker.end());
   }
   begin.push_back(static_cast<uint32_t>(codes.size()));
-  WEFT_TRY(place(launch_.codes, codes));
-  WEFT_TRY(place(launch_.code_begin, begin));
-  WEFT_TRY(place(launch_.products, lowered_.products));
-  WEFT_TRY(place(launch_.product_begin, lowered_.product_begin));
+  WEFT_TRY(put(launch_.codes, codes));
+  WEFT_TRY(put(launch_.code_begin, begin));
+  const Products products = products_of(workers);
+  WEFT_TRY(put(launch_.products, products.places));
+  return put(launch_.product_begin, products.begin);
+}
+
+Status CdnaRunner::make_launch() {
+  size_t codes = 0;
+  for (const auto& worker : lowered_.codes) {
+    codes += worker.size();
+  }
+  const size_t begins = lowered_.codes.size() + 1;
+  WEFT_TRY(place(launch_.codes, std::vector<Code>(codes)));
+  WEFT_TRY(place(launch_.code_begin, std::vector<uint32_t>(begins)));
+  WEFT_TRY(place(launch_.products, products_of(lowered_.codes).places));
+  WEFT_TRY(place(launch_.product_begin, std::vector<uint32_t>(begins)));
+  WEFT_TRY(put_codes(lowered_.codes));
   WEFT_TRY(place(launch_.event_signals, lowered_.event_signals));
   WEFT_TRY(place(launch_.counters, std::ssize(program_.events) * kCounterStride));
   WEFT_TRY(place(launch_.failure, launch_.workers));
@@ -398,6 +427,34 @@ std::span<const float> CdnaRunner::logits(int /*sequence*/) {
   return there ? std::span<const float>(logits_) : std::span<const float>();
 }
 
+Result<std::optional<int32_t>> CdnaRunner::run(int32_t token, int64_t position, int32_t end) {
+  std::vector<std::vector<Code>> cut;
+  for (const auto& worker : lowered_.codes) {
+    cut.push_back(resident::codes_until(worker, end));
+  }
+  WEFT_TRY(put_codes(cut));
+  WEFT_TRY(device_->upload(launch_.tokens + position, &token, sizeof(token)));
+  position_ = position;
+  ended_ = false;
+  std::optional<int32_t> drawn;
+  WEFT_TRY(run(1, 0, {}, [&](int, int32_t next) {
+    drawn = next;
+    return true;
+  }));
+  return end == std::ssize(program_.operations) ? drawn : std::nullopt;
+}
+
+Result<Image> CdnaRunner::read(BufferId id, size_t worker) {
+  const auto index = static_cast<size_t>(id);
+  const Buffer& buffer = program_.buffers[index];
+  const auto own = buffer.space == Space::worker ? static_cast<int64_t>(worker) : 0;
+  std::vector<std::byte> bytes(static_cast<size_t>(resident::image_bytes(buffer)));
+  WEFT_TRY(device_->download(bytes.data(),
+                             launch_.arena + arena_.buffers[index] + own * arena_.worker_bytes,
+                             bytes.size()));
+  return resident::decode_buffer(program_, arena_, id, bytes, launch_.first_tag);
+}
+
 Result<double> CdnaRunner::read_bandwidth() {
   return device_error(fmt::format("{}: its bandwidth is not measured", options_.device));
 }
@@ -409,6 +466,13 @@ Result<std::unique_ptr<Runner>> create_runner(const ModelConfig& config, const W
   auto runner = std::make_unique<CdnaRunner>(config, weights, options);
   WEFT_TRY(runner->create());
   return std::unique_ptr<Runner>(std::move(runner));
+}
+
+Result<std::unique_ptr<Subject>> create_subject(const ModelConfig& config, const Weights& weights,
+                                                const RunnerOptions& options) {
+  auto runner = std::make_unique<CdnaRunner>(config, weights, options);
+  WEFT_TRY(runner->create());
+  return std::unique_ptr<Subject>(std::move(runner));
 }
 
 }  // namespace weft::cdna

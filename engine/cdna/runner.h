@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/runner.h"
+#include "engine/subject.h"
 #include "model/config.h"
 #include "model/weights.h"
 
@@ -24,5 +25,9 @@ struct RunnerOptions {
 /// sanitizers find ends the call that ran it.
 Result<std::unique_ptr<Runner>> create_runner(const ModelConfig& config, const Weights& weights,
                                               const RunnerOptions& options);
+
+/// The same on the same terms, to be held against the CPU interpreter.
+Result<std::unique_ptr<Subject>> create_subject(const ModelConfig& config, const Weights& weights,
+                                                const RunnerOptions& options);
 
 }  // namespace weft::cdna
