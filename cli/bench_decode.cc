@@ -23,7 +23,7 @@
 #include "cli/common.h"
 #include "cli/origin.h"
 #include "engine/engine.h"
-#include "engine/hopper/prefill_plan.h"
+#include "engine/prefill/plan.h"
 #include "ops/sample/op.h"
 
 namespace weft::cli {
@@ -159,7 +159,7 @@ Result<DecodeBench> DecodeBench::make(const DecodeFlags& flags) {
   bench.kv_ = options.kv.value_or(default_kv(config, weights));
   bench.rounded_ = options.round_activations.value_or(default_round_activations(config));
   if (!bench.on_cpu_) {
-    bench.fed_ = hopper::describe_prefill(config, weights, {bench.kv_, bench.rounded_});
+    bench.fed_ = describe_prefill(bench.device_.arch, config, weights, {bench.kv_, bench.rounded_});
   }
   WEFT_ASSIGN(bench.engine_, Engine::create(config, std::move(weights), options));
   for (uint64_t s = 0; s < bench.batch(); ++s) {

@@ -10,7 +10,7 @@
 #include "cli/commands.h"
 #include "cli/common.h"
 #include "engine/hopper/lower.h"
-#include "engine/hopper/prefill_plan.h"
+#include "engine/prefill/plan.h"
 #include "engine/resident/code.h"
 #include "program/disassemble.h"
 #include "program/planner.h"
@@ -199,8 +199,9 @@ Result<int> inspect(const InspectFlags& flags) {
       engine.round_activations.value_or(default_round_activations(config));
   std::string text = describe(config, weights, kv);
   if (engine.device != "cpu") {
+    const Arch arch = engine.device.starts_with("cuda") ? Arch::hopper : Arch::cdna;
     text += fmt::format("  prompts on {}: {}\n", engine.device,
-                        hopper::describe_prefill(config, weights, {kv, round_activations}));
+                        describe_prefill(arch, config, weights, {kv, round_activations}));
   }
   if (flags.program) {
     PlanOptions options;

@@ -158,7 +158,8 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                                                    {.device = options.device,
                                                     .workers = options.workers,
                                                     .capacity = capacity,
-                                                    .kv = kv}));
+                                                    .kv = kv,
+                                                    .round_activations = round_activations}));
   } else {
     WEFT_ASSIGN(
         state->runner,

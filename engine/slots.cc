@@ -17,8 +17,8 @@
 #include "engine/cpu_batch_runner.h"
 #include "engine/draft.h"
 #include "engine/hopper/batch_runner.h"
-#include "engine/hopper/prefill_plan.h"
 #include "engine/page_pool.h"
+#include "engine/prefill/plan.h"
 #include "engine/resident/code.h"
 #include "engine/score.h"
 
@@ -281,8 +281,8 @@ Status check_cuda(const SlotsOptions& options) {
         "without them, and a logit's last bits differ: use --exact off, more slots or no --draft",
         options.device, resident::kMostSequences));
   }
-  if (options.prefill_chunk > hopper::kChunkRows) {
-    return cannot_have("tokens of a prefill chunk", options.prefill_chunk, 1, hopper::kChunkRows);
+  if (options.prefill_chunk > kChunkRows) {
+    return cannot_have("tokens of a prefill chunk", options.prefill_chunk, 1, kChunkRows);
   }
   return {};
 }

@@ -14,6 +14,7 @@
 #include "arch/cdna/hip.h"
 #include "base/check.h"
 #include "engine/cdna/lower.h"
+#include "engine/prefill/prefill.h"
 #include "engine/resident/readback.h"
 #include "engine/score.h"
 #include "model/layer.h"
@@ -45,9 +46,7 @@ class CdnaRunner final : public Runner, public Subject {
 
   Status begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
                const OnToken& on_token) override;
-  Status decode(int64_t steps, Tokens ends, const OnToken& on_token) override {
-    return run(steps, 0, ends, on_token);
-  }
+  Status decode(int64_t steps, Tokens ends, const OnToken& on_token) override;
   Result<Score> score(Tokens ids) override;
   void end(int /*sequence*/) override { ended_ = true; }
   int sequences() const override { return 1; }
@@ -78,8 +77,13 @@ class CdnaRunner final : public Runner, public Subject {
   Status put(const T* to, const std::vector<T>& data) {
     return device_->upload(const_cast<T*>(to), data.data(), data.size() * sizeof(T));
   }
+  Status make_prefill();
+  ChunkFormats chunk_formats() const { return {options_.kv, options_.round_activations}; }
   /// Makes the frequencies of RoPE for a sequence of `length` tokens: only LongRoPE's differ.
   Status set_frequencies(int64_t length);
+  /// LongRoPE has other frequencies from one length on: when the sequence comes to it, all its
+  /// tokens so far are fed anew.
+  Status lengthen();
   template <class T>
   Status place(T*& pointer, int64_t count);
   template <class T>
@@ -107,11 +111,13 @@ class CdnaRunner final : public Runner, public Subject {
   Arena arena_;
   Lowered lowered_;
   DecodeLaunch launch_;
+  std::unique_ptr<Prefill> prefill_;  ///< null: prompts go through the resident kernel
   Mailbox* mailbox_ = nullptr;
   uint32_t* give_up_ = nullptr;
   float* uniforms_ = nullptr;
   std::vector<float> logits_;
   int64_t position_ = 0;
+  int64_t length_ = 1;  // that the frequencies are for
   bool logits_valid_ = false;
   bool ended_ = false;
   uint32_t next_tag_ = kMostTag;  // of the next launch's first write
@@ -180,6 +186,7 @@ Status CdnaRunner::load_weights() {
 }
 
 Status CdnaRunner::set_frequencies(int64_t length) {
+  length_ = length;
   std::vector<float> frequencies;
   for (const RopeSpec& rope : ropes(config_)) {
     const std::vector<float> one = inverse_frequencies(rope, length);
@@ -237,22 +244,37 @@ Status CdnaRunner::make_launch() {
   return {};
 }
 
+Status CdnaRunner::make_prefill() {
+  if (!refuse_prefill(Arch::cdna, config_, weights_, chunk_formats()).empty()) {
+    return {};
+  }
+  WEFT_ASSIGN(prefill_,
+              Prefill::create(config_, weights_, places_of(program_, arena_, launch_.arena, 1),
+                              chunk_formats(), options_.capacity, *device_));
+  return {};
+}
+
+Status CdnaRunner::lengthen() {
+  if (prefill_ == nullptr) {
+    return usage_error(fmt::format(
+        "{} tokens are more than {} was trained with at first, and prompts are fed token by token: "
+        "use --device cpu",
+        position_ + 1, config_.name));
+  }
+  WEFT_TRY(set_frequencies(position_ + 1));
+  return prefill_->feed(launch_.tokens, 0, position_, 0);
+}
+
 Status CdnaRunner::create() {
   WEFT_ASSIGN(device_, open_hip_device(options_.device));
   WEFT_TRY(make_program());
   WEFT_TRY(load_weights());
   WEFT_TRY(make_launch());
+  WEFT_TRY(make_prefill());
   return set_frequencies(1);
 }
 
 Status CdnaRunner::forget(Tokens ids) {
-  const RopeScaling& scaling = config_.rope_scaling;
-  if (scaling.kind == RopeScaling::Kind::longrope && options_.capacity > scaling.original_context) {
-    return usage_error(fmt::format(
-        "{} turns longer texts otherwise than those of up to {} tokens, and prompts are fed token "
-        "by token: use --context {} or --device cpu",
-        config_.name, scaling.original_context, scaling.original_context));
-  }
   ended_ = false;
   logits_valid_ = false;
   position_ = 0;
@@ -400,13 +422,37 @@ Status CdnaRunner::begin(std::span<const Tokens> prompts, const SamplingOptions&
                          const OnToken& on_token) {
   WEFT_TRY(forget(prompts[0]));
   launch_.sampling = sampling;
-  const int64_t steps = std::ssize(prompts[0]);
+  const int64_t length = std::ssize(prompts[0]);
+  if (prefill_ != nullptr && length >= fewest_tokens(chunk_formats())) {
+    WEFT_TRY(prefill_->feed(launch_.tokens, 0, length - 1, 0));
+    position_ = length - 1;
+  }
+  const int64_t steps = length - position_;
   return run(steps, steps - 1, {}, on_token);
+}
+
+Status CdnaRunner::decode(int64_t steps, Tokens ends, const OnToken& on_token) {
+  const RopeScaling& scaling = config_.rope_scaling;
+  const bool longrope = scaling.kind == RopeScaling::Kind::longrope;
+  while (steps > 0 && !ended_) {
+    int64_t now = steps;
+    if (longrope && position_ < scaling.original_context) {
+      now = std::min(now, scaling.original_context - position_);
+    } else if (longrope && length_ <= scaling.original_context) {
+      WEFT_TRY(lengthen());
+    }
+    WEFT_TRY(run(now, 0, ends, on_token));
+    steps -= now;
+  }
+  return {};
 }
 
 Result<Score> CdnaRunner::score(Tokens ids) {
   WEFT_TRY(forget(ids));
   launch_.sampling = {};
+  if (prefill_ != nullptr) {
+    return prefill_->score(launch_.tokens, std::ssize(ids));
+  }
   const auto step = [&](size_t i) -> Result<std::span<const float>> {
     position_ = static_cast<int64_t>(i);
     WEFT_TRY(run(1, 0, {}, [](int, int32_t) { return true; }));

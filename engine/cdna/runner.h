@@ -1,5 +1,5 @@
 // The runner on an AMD GPU or its simulator: the decode program, lowered to codes, runs as one
-// resident kernel. Prompts are fed by it too, token by token.
+// resident kernel. Prompts are fed by chunks (engine/prefill/).
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@ struct RunnerOptions {
   int workers = 0;       ///< workgroups; 0: one for each compute unit
   int64_t capacity = 0;  ///< positions of the sequence
   DType kv = DType::bf16;
+  bool round_activations = true;  ///< in a chunk of a prompt, see PlanOptions
 };
 
 /// `config` and `weights` outlive the runner; all weights have data. Errors: device (no such GPU,

@@ -9,8 +9,8 @@
 #include "arch/hopper/handle.h"
 #include "base/divide.h"
 #include "engine/hopper/kv_pages.h"
-#include "engine/hopper/prefill_plan.h"
 #include "engine/hopper/rows.h"
+#include "engine/prefill/plan.h"
 #include "engine/resident/code.h"
 #include "ops/matrix.h"
 

@@ -5,8 +5,8 @@
 
 #include "base/divide.h"
 #include "engine/hopper/launched_steps.h"
-#include "engine/hopper/prefill.h"
 #include "engine/hopper/rows.h"
+#include "engine/prefill/prefill.h"
 #include "model/layer.h"
 
 namespace weft::hopper {
@@ -93,6 +93,7 @@ Status LaunchedRows::create() {
   }
   places.weights = arena;
   places.caches = cache_list_;
+  places.widen = widen_on(*device_);
   places.inverse_frequencies = reinterpret_cast<const float*>(arena + bytes);
   WEFT_ASSIGN(prefill_, Prefill::create(config_, weights_, std::move(places),
                                         {options_.kv, options_.round_activations},
@@ -142,7 +143,7 @@ Result<std::unique_ptr<Rows>> create_launched_rows(const ModelConfig& config,
                                                    const Weights& weights,
                                                    const RunnerOptions& options) {
   if (const std::string why =
-          refuse_prefill(config, weights, {options.kv, options.round_activations});
+          refuse_prefill(Arch::hopper, config, weights, {options.kv, options.round_activations});
       !why.empty()) {
     return input_error(
         fmt::format("{} has no more than 8 slots on {}: {}", config.name, options.device, why));

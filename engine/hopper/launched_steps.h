@@ -11,8 +11,8 @@
 
 #include "arch/device.h"
 #include "arch/hopper/handle.h"
-#include "engine/hopper/prefill.h"
 #include "engine/hopper/rows.h"
+#include "engine/prefill/prefill.h"
 
 namespace weft::hopper {
 

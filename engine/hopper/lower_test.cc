@@ -10,8 +10,8 @@
 #include <variant>
 #include <vector>
 
-#include "engine/hopper/prefill_plan.h"
 #include "engine/hopper/test_lowered.h"
+#include "engine/prefill/plan.h"
 #include "model/quantization.h"
 #include "ops/linear/hopper_layout.h"
 #include "program/verify.h"
@@ -93,8 +93,8 @@ TEST(LayOut, WeightsHeldOnceTakeATenthMoreThanPacked) {
   for (const Buffer& buffer : program.buffers) {
     held += buffer.space == Space::kv ? buffer.bytes() : 0;
   }
-  const int64_t all =
-      once.bytes + lowered->packed_bytes + jobs + lay_out_chunk(chunk, weights, once.weights).bytes;
+  const int64_t all = once.bytes + lowered->packed_bytes + jobs +
+                      lay_out_chunk(Arch::hopper, chunk, weights, once.weights).bytes;
   EXPECT_LE(static_cast<double>(all), 1.1 * static_cast<double>(held));
   for (const PackJob& job : lowered->pack) {
     const int64_t layer = program.operations[static_cast<size_t>(job.operation)].layer;

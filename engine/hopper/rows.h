@@ -9,6 +9,7 @@
 
 #include "arch/device.h"
 #include "engine/hopper/runner.h"
+#include "engine/prefill/prefill.h"
 
 namespace weft::hopper {
 
@@ -67,5 +68,7 @@ Result<std::unique_ptr<Rows>> create_launched_rows(const ModelConfig& config,
 Status put_weights(const ModelConfig& config, const Weights& weights, uint64_t seed, char* arena,
                    std::span<const int64_t> places, std::span<const int64_t> scale_places,
                    Device& device);
+/// Weights in eight bits on `device`, as products of prompts take them.
+PrefillPlaces::Widen widen_on(Device& device);
 
 }  // namespace weft::hopper

@@ -19,13 +19,14 @@
 #include "engine/hopper/kv_pages.h"
 #include "engine/hopper/launched_steps.h"
 #include "engine/hopper/lower.h"
-#include "engine/hopper/prefill.h"
 #include "engine/hopper/rows.h"
 #include "engine/hopper/weight_stages.h"
 #include "engine/hopper/weights_kernel.h"
+#include "engine/prefill/prefill.h"
 #include "engine/resident/readback.h"
 #include "engine/score.h"
 #include "model/layer.h"
+#include "ops/gemm_skinny/op.h"
 #include "ops/linear/hopper_layout.h"
 #include "ops/sample/op.h"
 #include "program/planner.h"
@@ -123,7 +124,7 @@ class HopperRunner : public Runner, public Subject, public Rows {
   Status copy_launched_logits(size_t index, float* to) override {
     return launched_.copy_logits(index, to);
   }
-  std::vector<char*> caches() const override;
+  std::vector<char*> caches() const override { return caches_of(program_, arena_, launch_.arena); }
   Device& device() override { return *device_; }
   bool has_prefill() const { return prefill_ != nullptr; }
 
@@ -250,7 +251,7 @@ Status HopperRunner::make_program(int units) {
   const bool in_l2 = weights_.bytes() <= static_cast<int64_t>(device_->info().l2);
   plain_.assign(program_.operations.size(), !options_.compress_weights.value_or(!in_l2));
   if (const Status lowered = lower_program(); !lowered.ok()) {
-    if (!refuse_prefill(config_, weights_, chunk_formats()).empty()) {
+    if (!refuse_prefill(Arch::hopper, config_, weights_, chunk_formats()).empty()) {
       return lowered.error();
     }
     refusal_ = lowered.error();
@@ -465,29 +466,12 @@ Status HopperRunner::upload_codes() {
   return {};
 }
 
-std::vector<char*> HopperRunner::caches() const {
-  std::vector<char*> places;
-  for (size_t i = 0; i < program_.buffers.size(); ++i) {
-    if (program_.buffers[i].space == Space::kv) {
-      places.push_back(launch_.arena + arena_.buffers[i]);
-    }
-  }
-  return places;
-}
-
 Status HopperRunner::make_prefill() {
-  if (!refuse_prefill(config_, weights_, chunk_formats()).empty()) {
+  if (!refuse_prefill(Arch::hopper, config_, weights_, chunk_formats()).empty()) {
     return {};
   }
-  PrefillPlaces places;
-  places.weights = launch_.arena;
-  places.weight_places = arena_.weights;
-  places.caches = caches();
-  places.scale_places = arena_.scales;
-  places.inverse_frequencies = reinterpret_cast<const float*>(
-      launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)]);
-  const Buffer& frequencies = program_.buffers[static_cast<size_t>(program_.inverse_frequencies)];
-  places.frequency_stride = frequencies.rows * frequencies.columns / options_.sequences;
+  PrefillPlaces places = places_of(program_, arena_, launch_.arena, options_.sequences);
+  places.widen = widen_on(*device_);
   if (stages_ != nullptr) {
     places.bring = [this](int64_t stage, std::optional<int64_t> next) {
       return stages_->bring(stage, next);
@@ -951,6 +935,16 @@ Status put_weights(const ModelConfig& config, const Weights& weights, uint64_t s
   return {};
 }
 
+PrefillPlaces::Widen widen_on(Device& device) {
+  return [&device](const Tensor& tensor, const void* codes, const float* scales, DType type,
+                   void* to) -> Status {
+    const cudaError_t error =
+        launch_widen(codes, scales, grid_of(tensor.scales), tensor.rows(), tensor.columns(), type,
+                     to, static_cast<cudaStream_t>(device.stream().native));
+    return check(error, "widening " + tensor.name);
+  };
+}
+
 Result<std::unique_ptr<Runner>> create_runner(const ModelConfig& config, const Weights& weights,
                                               const RunnerOptions& options) {
   WEFT_ASSIGN(std::unique_ptr<HopperRunner> runner, make_runner(config, weights, options));
@@ -974,9 +968,9 @@ Result<std::unique_ptr<Rows>> create_rows(const ModelConfig& config, const Weigh
     return create_launched_rows(config, weights, options);
   }
   if (!runner->has_prefill()) {
-    return input_error(
-        fmt::format("{} has no slots on {}: {}", config.name, options.device,
-                    refuse_prefill(config, weights, {options.kv, options.round_activations})));
+    return input_error(fmt::format(
+        "{} has no slots on {}: {}", config.name, options.device,
+        refuse_prefill(Arch::hopper, config, weights, {options.kv, options.round_activations})));
   }
   return std::unique_ptr<Rows>(std::move(runner));
 }

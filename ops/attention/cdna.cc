@@ -7,7 +7,6 @@
 namespace weft::cdna {
 
 std::string_view refuse_prefill_attention(const AttentionArgs& args) {
-  constexpr int64_t kMostHeadDim = 256;
   if (args.splits > 1) {
     return "a chunk's keys are not split";
   }
@@ -18,7 +17,7 @@ std::string_view refuse_prefill_attention(const AttentionArgs& args) {
   if (args.cache.dtype == DType::f16 || args.out.dtype == DType::f16) {
     return "cache and result must be f32 or bf16";
   }
-  if (args.head_dim % 8 != 0 || args.head_dim > kMostHeadDim || args.q.stride % 8 != 0 ||
+  if (args.head_dim % 8 != 0 || args.head_dim > kMostPrefillHeadDim || args.q.stride % 8 != 0 ||
       args.out.stride % 4 != 0) {
     return "heads must be multiples of 8 up to 256, and rows too";
   }

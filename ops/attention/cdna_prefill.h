@@ -9,6 +9,8 @@
 
 namespace weft::cdna {
 
+inline constexpr int kMostPrefillHeadDim = 256;
+
 /// Why prefill_attention() cannot take such operands; empty: it can. All pointers must be aligned
 /// to 16 bytes besides.
 std::string_view refuse_prefill_attention(const AttentionArgs& args);

@@ -2,8 +2,6 @@
 #include <cmath>
 #include <mutex>
 
-#include "ops/attention/cdna_prefill.h"
-#include "ops/attention/hopper_prefill.h"
 #include "ops/attention/op.h"
 #include "ops/harness/prefill_trial.h"
 
@@ -49,8 +47,7 @@ constexpr Case kCases[] = {
 class AttentionTrial : public PrefillTrial {
  public:
   AttentionTrial(const Case& c, Random& random)
-      : PrefillTrial(built::cdna("attention")),
-        capacity_(c.first + c.rows),
+      : capacity_(c.first + c.rows),
         q_(input("q", c.rows, c.query_heads * c.head_dim, c.q, random, 1,
                  gap_after(c.query_heads * c.head_dim))),
         keys_(input("keys", c.kv_heads * capacity_, c.head_dim, c.cache, random)),
@@ -155,8 +152,7 @@ class AttentionTrial : public PrefillTrial {
 
  protected:
   std::string_view refuse(Arch arch) const override {
-    const std::string_view why =
-        WEFT_CHUNK_FUNCTION(attention, refuse_prefill_attention)(arch)(args_);
+    const std::string_view why = chunk_kernels(arch)->refuse_attention(args_);
     if (!why.empty()) {
       return why;
     }
@@ -177,8 +173,7 @@ class AttentionTrial : public PrefillTrial {
     args.cache.keys = keys_.data(Side::device);
     args.cache.values = values_.data(Side::device);
     args.out = out_.out(Side::device);
-    return WEFT_CHUNK_FUNCTION(attention, prefill_attention)(arch)(args, rows(), positions_.front(),
-                                                                   stream);
+    return chunk_kernels(arch)->attention(args, rows(), positions_.front(), stream);
   }
 
  private:

@@ -1,5 +1,3 @@
-#include "ops/embed/cdna_prefill.h"
-#include "ops/embed/hopper_prefill.h"
 #include "ops/embed/op.h"
 #include "ops/harness/prefill_trial.h"
 
@@ -33,8 +31,7 @@ constexpr Case kCases[] = {
 class EmbedTrial : public PrefillTrial {
  public:
   EmbedTrial(const Case& c, Random& random)
-      : PrefillTrial(built::cdna("embed")),
-        table_(input("table", kVocabulary, c.columns, c.table, random, 1, gap_after(c.columns))),
+      : table_(input("table", kVocabulary, c.columns, c.table, random, 1, gap_after(c.columns))),
         out_(output("out", c.rows, c.columns, DType::f32, gap_after(c.columns))),
         copy_(c.copy ? &output("copy", c.rows, c.columns, DType::bf16, gap_after(c.columns) + 8)
                      : nullptr) {
@@ -76,7 +73,7 @@ class EmbedTrial : public PrefillTrial {
 
  protected:
   std::string_view refuse(Arch arch) const override {
-    return WEFT_CHUNK_FUNCTION(embed, refuse_prefill_embed)(arch)(args_);
+    return chunk_kernels(arch)->refuse_embed(args_);
   }
 
   Status launch_rows(Arch arch, Stream stream) override {
@@ -85,7 +82,7 @@ class EmbedTrial : public PrefillTrial {
     WEFT_ASSIGN(args.tokens, on_device(tokens_));
     args.out = out_.out(Side::device);
     args.copy = copy_ != nullptr ? copy_->out(Side::device) : Matrix{};
-    return WEFT_CHUNK_FUNCTION(embed, prefill_embed)(arch)(args, rows(), stream);
+    return chunk_kernels(arch)->embed(args, rows(), stream);
   }
 
  private:

@@ -1,8 +1,6 @@
 #include <cmath>
 
 #include "ops/activation_reference.h"
-#include "ops/gated_linear/cdna_prefill.h"
-#include "ops/gated_linear/hopper_prefill.h"
 #include "ops/gated_linear/op.h"
 #include "ops/harness/prefill_trial.h"
 #include "ops/linear/op.h"
@@ -44,8 +42,7 @@ constexpr Case kCases[] = {
 class GatedLinearTrial : public PrefillTrial {
  public:
   GatedLinearTrial(const Case& c, Random& random)
-      : PrefillTrial(built::cdna("gated_linear")),
-        a_(input("a", c.rows, c.k, c.a, random, 1, gap_after(c.k))),
+      : a_(input("a", c.rows, c.k, c.a, random, 1, gap_after(c.k))),
         gate_(weights("gate", c, random)),
         up_(weights("up", c, random)),
         gate_bias_(input("gate_bias", 1, c.n, c.w, random)),
@@ -100,7 +97,7 @@ class GatedLinearTrial : public PrefillTrial {
 
  protected:
   std::string_view refuse(Arch arch) const override {
-    return WEFT_CHUNK_FUNCTION(gated_linear, refuse_prefill_gated_linear)(arch)(args_);
+    return chunk_kernels(arch)->refuse_gated_linear(args_);
   }
 
   Status launch_rows(Arch arch, Stream stream) override {
@@ -113,7 +110,7 @@ class GatedLinearTrial : public PrefillTrial {
       args.up_bias = up_bias_.vector(Side::device);
     }
     args.out = out_.out(Side::device);
-    return WEFT_CHUNK_FUNCTION(gated_linear, prefill_gated_linear)(arch)(args, rows(), stream);
+    return chunk_kernels(arch)->gated_linear(args, rows(), stream);
   }
 
  private:

@@ -1,39 +1,18 @@
-// Trials of operations that have, on a GPU, one kernel for a chunk's rows
-// (ops/<op>/hopper_prefill.h, cdna_prefill.h) and so nothing to choose among.
+// Trials of operations that have, on a GPU, one kernel for a chunk's rows (ops/chunk_kernels.h) and
+// so nothing to choose among.
 #pragma once
 
 #include <string_view>
 #include <vector>
 
-#include "base/built.h"
+#include "ops/chunk_kernels.h"
 #include "ops/harness/trial.h"
 
 namespace weft::trial {
 
-/// A function from Arch to this build's FUNCTION of a chunk's rows of operation OP, or to null.
-#define WEFT_CHUNK_FUNCTION(OP, FUNCTION)                        \
-  [](::weft::Arch arch) -> decltype(&::weft::hopper::FUNCTION) { \
-    if constexpr (::weft::built::kCuda) {                        \
-      if (arch == ::weft::Arch::hopper) {                        \
-        return &::weft::hopper::FUNCTION;                        \
-      }                                                          \
-    }                                                            \
-    if constexpr (::weft::built::cdna(#OP)) {                    \
-      if (arch == ::weft::Arch::cdna) {                          \
-        return &::weft::cdna::FUNCTION;                          \
-      }                                                          \
-    }                                                            \
-    return nullptr;                                              \
-  }
-
 class PrefillTrial : public Trial {
  public:
-  /// `cdna`: whether this build has its kernel for AMD.
-  explicit PrefillTrial(bool cdna) : cdna_(cdna) {}
-
-  bool has_kernels(Arch arch) const override {
-    return (built::kCuda && arch == Arch::hopper) || (cdna_ && arch == Arch::cdna);
-  }
+  bool has_kernels(Arch arch) const override { return chunk_kernels(arch) != nullptr; }
   Plan plan(const DeviceInfo& device) const override {
     if (!has_kernels(device.arch)) {
       return Trial::plan(device);
@@ -69,7 +48,6 @@ class PrefillTrial : public Trial {
   static int64_t gap_after(int64_t columns) { return 8 - columns % 8; }
 
  private:
-  const bool cdna_;
   DeviceMemory ids_;
 };
 

@@ -3,8 +3,6 @@
 
 #include "ops/activation_reference.h"
 #include "ops/harness/prefill_trial.h"
-#include "ops/linear/cdna_prefill.h"
-#include "ops/linear/hopper_prefill.h"
 #include "ops/linear/op.h"
 
 namespace weft::trial {
@@ -61,8 +59,7 @@ constexpr Case kCases[] = {
 class LinearTrial : public PrefillTrial {
  public:
   LinearTrial(const Case& c, Random& random)
-      : PrefillTrial(built::cdna("linear")),
-        a_(input("a", c.rows, c.k, c.a, random, 1, gap_after(c.k))),
+      : a_(input("a", c.rows, c.k, c.a, random, 1, gap_after(c.k))),
         w_(input("w", c.n, c.k, c.w, random, 1, c.use == Use::bench ? 0 : gap_after(c.k))),
         bias_(input("bias", 1, c.n, is_fp8(c.w) ? DType::f32 : c.w, random)),
         scales_(input("scales", scale_rows(c), scale_columns(c), DType::f32, random)),
@@ -140,7 +137,7 @@ class LinearTrial : public PrefillTrial {
   std::string_view refuse(Arch arch) const override {
     return is_fp8(w_.dtype())
                ? "weights in fp8 are multiplied as gemm_fp8_blockwise and gemm_skinny"
-               : WEFT_CHUNK_FUNCTION(linear, refuse_prefill_linear)(arch)(args_);
+               : chunk_kernels(arch)->refuse_linear(args_);
   }
 
   Status launch_rows(Arch arch, Stream stream) override {
@@ -154,7 +151,7 @@ class LinearTrial : public PrefillTrial {
     if (workspace_.data() == nullptr) {
       WEFT_TRY(make_scratch(arch, args, stream));
     }
-    return WEFT_CHUNK_FUNCTION(linear, prefill_linear)(arch)(
+    return chunk_kernels(arch)->linear(
         args, rows(),
         {reinterpret_cast<float*>(product_.data()), {workspace_.data(), workspace_.size()}},
         stream);
@@ -162,8 +159,7 @@ class LinearTrial : public PrefillTrial {
 
  private:
   Status make_scratch(Arch arch, const LinearArgs& args, Stream stream) {
-    WEFT_ASSIGN(const size_t bytes,
-                WEFT_CHUNK_FUNCTION(linear, prefill_linear_workspace)(arch)(args, stream));
+    WEFT_ASSIGN(const size_t bytes, chunk_kernels(arch)->linear_workspace(args, stream));
     WEFT_ASSIGN(workspace_, device().allocate(std::max(bytes, kCounterBytes)));
     const std::vector<char> zeros(kCounterBytes);
     WEFT_TRY(device().upload(workspace_.data(), zeros.data(), zeros.size()));

@@ -6,47 +6,9 @@
 #include <string_view>
 
 #include "arch/device.h"
-#include "ops/moe/op.h"
+#include "ops/moe/prefill.h"
 
 namespace weft::hopper {
-
-/// The same matrix of each expert, one `pitch` bytes behind the other.
-struct ExpertMatrices {
-  ConstMatrix first;
-  int64_t pitch = 0;
-};
-
-/// A layer's experts and what rows have drawn of them, all on the device. Slot s of row r, its s-th
-/// expert, is at r * chosen + s.
-struct PrefillDraw {
-  const int32_t* ids = nullptr;    ///< [rows * chosen]
-  const float* weights = nullptr;  ///< likewise; of experts_down
-  int64_t experts = 0, chosen = 0;
-  int32_t* order = nullptr;  ///< scratch, moe_order_elements(): the slots, sorted by expert
-};
-constexpr int64_t moe_order_elements(int64_t rows, int64_t chosen, int64_t experts) {
-  return experts + 1 + rows * chosen;
-}
-
-struct PrefillExpertsUp {
-  ConstMatrix a;  ///< [rows, k], f32 or bf16
-  PrefillDraw drawn;
-  ExpertMatrices gate, up;  ///< [n, k] each
-  int64_t n = 0, k = 0;
-  Activation activation = Activation::silu;
-  Matrix out;  ///< [rows * chosen, n], in a's format
-};
-
-struct PrefillExpertsDown {
-  ConstMatrix a;  ///< [rows * chosen, k], f32 or bf16
-  PrefillDraw drawn;
-  ExpertMatrices weight;  ///< [n, k] each
-  int64_t n = 0, k = 0;
-  float alpha = 1;
-  bool accumulate = false;
-  Matrix out;                 ///< [rows, n], f32
-  float* products = nullptr;  ///< scratch: [rows * chosen, n]
-};
 
 /// Why the products cannot take such operands; empty: they can. All pointers must be aligned to 16
 /// bytes besides.

@@ -4,7 +4,6 @@
 
 #include "ops/activation_reference.h"
 #include "ops/harness/prefill_trial.h"
-#include "ops/moe/hopper_prefill.h"
 #include "ops/moe/op.h"
 
 namespace weft::trial {
@@ -51,8 +50,7 @@ constexpr int64_t kGap = 8;
 class MoeTrial : public PrefillTrial {
  public:
   MoeTrial(const Case& c, Random& random)
-      : PrefillTrial(false),
-        logits_(input("logits", c.rows, c.experts, DType::f32, random, 2, kGap)),
+      : logits_(input("logits", c.rows, c.experts, DType::f32, random, 2, kGap)),
         a_(input("a", c.rows, c.hidden, c.a, random, 1, kGap)),
         gate_(weights("gate", c.experts * c.n, c.hidden, c.w, random)),
         up_(weights("up", c.experts * c.n, c.hidden, c.w, random)),
@@ -139,41 +137,40 @@ class MoeTrial : public PrefillTrial {
             .peak = a_.dtype() == DType::bf16 ? Peak::bf16 : Peak::f32};
   }
 
- protected:
-  std::string_view refuse(Arch /*arch*/) const override {
-    if constexpr (built::kCuda) {
-      const std::string_view why = hopper::refuse_prefill_experts(up_on(Side::host));
-      return why.empty() ? hopper::refuse_prefill_experts(down_on(Side::host)) : why;
-    }
-    return {};
+  bool has_kernels(Arch arch) const override {
+    return PrefillTrial::has_kernels(arch) && chunk_kernels(arch)->route != nullptr;
   }
 
-  Status launch_rows(Arch /*arch*/, Stream stream) override {
-    if constexpr (built::kCuda) {
-      if (scratch_.data() == nullptr) {
-        WEFT_ASSIGN(scratch_, device().allocate(static_cast<size_t>(
-                                  products_at() + slots() * 4 * down_args_.experts.front().n)));
-      }
-      RouteArgs route = route_;
-      route.logits = logits_.in(Side::device);
-      route.drawn.ids = reinterpret_cast<int32_t*>(scratch_.data());
-      route.drawn.weights = static_cast<float*>(weights_.out(Side::device).data);
-      WEFT_TRY(hopper::prefill_route(route, rows(), stream));
-      WEFT_TRY(hopper::prefill_experts_up(up_on(Side::device), rows(), stream));
-      return hopper::prefill_experts_down(down_on(Side::device), rows(), stream);
+ protected:
+  std::string_view refuse(Arch arch) const override {
+    const ChunkKernels& kernels = *chunk_kernels(arch);
+    const std::string_view why = kernels.refuse_experts_up(up_on(Side::host));
+    return why.empty() ? kernels.refuse_experts_down(down_on(Side::host)) : why;
+  }
+
+  Status launch_rows(Arch arch, Stream stream) override {
+    if (scratch_.data() == nullptr) {
+      WEFT_ASSIGN(scratch_, device().allocate(static_cast<size_t>(
+                                products_at() + slots() * 4 * down_args_.experts.front().n)));
     }
-    return {};
+    RouteArgs route = route_;
+    route.logits = logits_.in(Side::device);
+    route.drawn.ids = reinterpret_cast<int32_t*>(scratch_.data());
+    route.drawn.weights = static_cast<float*>(weights_.out(Side::device).data);
+    const ChunkKernels& kernels = *chunk_kernels(arch);
+    WEFT_TRY(kernels.route(route, rows(), stream));
+    WEFT_TRY(kernels.experts_up(up_on(Side::device), rows(), stream));
+    return kernels.experts_down(down_on(Side::device), rows(), stream);
   }
 
  private:
   int64_t slots() const { return rows() * route_.drawn.chosen; }
   /// In the scratch, bytes: ids, then the order, then products.
   int64_t products_at() const {
-    return round_up(
-        (slots() + hopper::moe_order_elements(rows(), route_.drawn.chosen, route_.experts)) * 4,
-        16);
+    return round_up((slots() + moe_order_elements(rows(), route_.drawn.chosen, route_.experts)) * 4,
+                    16);
   }
-  hopper::PrefillDraw draw_on(Side side) const {
+  PrefillDraw draw_on(Side side) const {
     auto* const ids = reinterpret_cast<int32_t*>(scratch_.data());
     return {.ids = ids,
             .weights = static_cast<const float*>(weights_.in(side).data),
@@ -181,10 +178,10 @@ class MoeTrial : public PrefillTrial {
             .chosen = route_.drawn.chosen,
             .order = ids != nullptr ? ids + slots() : nullptr};
   }
-  hopper::ExpertMatrices matrices_on(Side side, const Tensor& all) const {
+  ExpertMatrices matrices_on(Side side, const Tensor& all) const {
     return {all.in(side), static_cast<int64_t>(all.bytes()) / route_.experts};
   }
-  hopper::PrefillExpertsUp up_on(Side side) const {
+  PrefillExpertsUp up_on(Side side) const {
     const GatedLinearArgs& expert = up_args_.experts.front();
     return {.a = a_.in(side),
             .drawn = draw_on(side),
@@ -194,7 +191,7 @@ class MoeTrial : public PrefillTrial {
             .k = expert.k,
             .out = between_.out(side)};
   }
-  hopper::PrefillExpertsDown down_on(Side side) const {
+  PrefillExpertsDown down_on(Side side) const {
     const LinearArgs& expert = down_args_.experts.front();
     return {.a = between_.in(side),
             .drawn = draw_on(side),

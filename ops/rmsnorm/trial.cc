@@ -2,8 +2,6 @@
 
 #include "base/divide.h"
 #include "ops/harness/prefill_trial.h"
-#include "ops/rmsnorm/cdna_prefill.h"
-#include "ops/rmsnorm/hopper_prefill.h"
 #include "ops/rmsnorm/op.h"
 
 namespace weft::trial {
@@ -50,8 +48,7 @@ constexpr Case kCases[] = {
 class RmsNormTrial : public PrefillTrial {
  public:
   RmsNormTrial(const Case& c, Random& random)
-      : PrefillTrial(built::cdna("rmsnorm")),
-        rows_(c.rows),
+      : rows_(c.rows),
         x_(add("x", c.out == Out::in_place ? Tensor::Role::inout : Tensor::Role::input,
                c.rows / c.groups, c.groups * c.columns, DType::f32,
                gap_after(c.groups * c.columns))),
@@ -120,7 +117,7 @@ class RmsNormTrial : public PrefillTrial {
 
  protected:
   std::string_view refuse(Arch arch) const override {
-    return WEFT_CHUNK_FUNCTION(rmsnorm, refuse_prefill_rmsnorm)(arch)(args_);
+    return chunk_kernels(arch)->refuse_rmsnorm(args_);
   }
 
   Status launch_rows(Arch arch, Stream stream) override {
@@ -129,7 +126,7 @@ class RmsNormTrial : public PrefillTrial {
     args.weight = weight_.vector(Side::device);
     args.residual = residual_ != nullptr ? residual_->out(Side::device) : Matrix{};
     args.out = out_ != nullptr ? out_->out(Side::device) : Matrix{};
-    return WEFT_CHUNK_FUNCTION(rmsnorm, prefill_rmsnorm)(arch)(args, rows_, stream);
+    return chunk_kernels(arch)->rmsnorm(args, rows_, stream);
   }
 
  private:

@@ -1,8 +1,6 @@
 #include <cmath>
 
 #include "ops/harness/prefill_trial.h"
-#include "ops/rope_angles/cdna_prefill.h"
-#include "ops/rope_angles/hopper_prefill.h"
 #include "ops/rope_angles/op.h"
 
 namespace weft::trial {
@@ -31,8 +29,7 @@ constexpr Case kCases[] = {
 class RopeAnglesTrial : public PrefillTrial {
  public:
   RopeAnglesTrial(const Case& c, Random& random)
-      : PrefillTrial(built::cdna("rope_angles")),
-        frequencies_(add("inverse_frequencies", Tensor::Role::input, 1, c.half, DType::f32)),
+      : frequencies_(add("inverse_frequencies", Tensor::Role::input, 1, c.half, DType::f32)),
         cosines_(output("cosines", c.rows, c.half, DType::f32)),
         sines_(output("sines", c.rows, c.half, DType::f32)) {
     for (int64_t i = 0; i < c.half; ++i) {  // 500000^-(i / half), and a little off
@@ -81,8 +78,7 @@ class RopeAnglesTrial : public PrefillTrial {
     args.inverse_frequencies = static_cast<const float*>(frequencies_.data(Side::device));
     args.cosines = static_cast<float*>(cosines_.data(Side::device));
     args.sines = static_cast<float*>(sines_.data(Side::device));
-    return WEFT_CHUNK_FUNCTION(rope_angles, prefill_rope_angles)(arch)(
-        args, rows(), positions_.front(), stream, {});
+    return chunk_kernels(arch)->rope_angles(args, rows(), positions_.front(), stream, {});
   }
 
  private:

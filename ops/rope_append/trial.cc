@@ -3,8 +3,6 @@
 #include <limits>
 
 #include "ops/harness/prefill_trial.h"
-#include "ops/rope_append/cdna_prefill.h"
-#include "ops/rope_append/hopper_prefill.h"
 #include "ops/rope_append/op.h"
 
 namespace weft::trial {
@@ -54,8 +52,7 @@ constexpr Case kCases[] = {
 class RopeAppendTrial : public PrefillTrial {
  public:
   RopeAppendTrial(const Case& c, Random& random)
-      : PrefillTrial(built::cdna("rope_append")),
-        first_(c.first),
+      : first_(c.first),
         capacity_(c.first + c.rows + 3),
         q_(add("q", c.q.in_place ? Tensor::Role::inout : Tensor::Role::input, c.rows,
                c.query_heads * c.head_dim, DType::f32, gap_after(c.query_heads * c.head_dim))),
@@ -137,7 +134,7 @@ class RopeAppendTrial : public PrefillTrial {
 
  protected:
   std::string_view refuse(Arch arch) const override {
-    return WEFT_CHUNK_FUNCTION(rope_append, refuse_prefill_rope_append)(arch)(args_);
+    return chunk_kernels(arch)->refuse_rope_append(args_);
   }
 
   Status launch_rows(Arch arch, Stream stream) override {
@@ -150,8 +147,7 @@ class RopeAppendTrial : public PrefillTrial {
     args.q_out = q_out_.out(Side::device);
     args.cache.keys = keys_.data(Side::device);
     args.cache.values = values_.data(Side::device);
-    return WEFT_CHUNK_FUNCTION(rope_append, prefill_rope_append)(arch)(args, q_.rows(), first_,
-                                                                       stream, {});
+    return chunk_kernels(arch)->rope_append(args, q_.rows(), first_, stream, {});
   }
 
  private:

@@ -1,8 +1,6 @@
 #include <cmath>
 
 #include "ops/harness/prefill_trial.h"
-#include "ops/token_logprob/cdna_prefill.h"
-#include "ops/token_logprob/hopper_prefill.h"
 #include "ops/token_logprob/op.h"
 
 namespace weft::trial {
@@ -29,8 +27,7 @@ constexpr Case kCases[] = {
 class TokenLogprobTrial : public PrefillTrial {
  public:
   TokenLogprobTrial(const Case& c, Random& random)
-      : PrefillTrial(built::cdna("token_logprob")),
-        logits_(input("logits", c.rows, c.columns, DType::f32, random, c.deviation,
+      : logits_(input("logits", c.rows, c.columns, DType::f32, random, c.deviation,
                       gap_after(c.columns))),
         out_(output("out", 1, c.rows, DType::f32)) {
     for (int64_t r = 0; r < c.rows; ++r) {
@@ -76,8 +73,7 @@ class TokenLogprobTrial : public PrefillTrial {
     args.logits = logits_.in(Side::device);
     WEFT_ASSIGN(args.tokens, on_device(tokens_));
     args.out = static_cast<float*>(out_.data(Side::device));
-    return WEFT_CHUNK_FUNCTION(token_logprob, prefill_token_logprob)(arch)(args, logits_.rows(),
-                                                                           stream);
+    return chunk_kernels(arch)->token_logprob(args, logits_.rows(), stream);
   }
 
  private:

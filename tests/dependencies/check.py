@@ -46,9 +46,9 @@ def is_for_a_target(path):
 def names_a_target(file):
     """Whether this file may include what is for one target: only code that is written for a target
     may, and the rooms that put such code to work. What an operation is (op.h) and what it computes
-    (reference.cc) hold for every target, as does what resident kernels have in common."""
+    (reference.cc) hold for every target, as does what resident kernels, and prompts, have in common."""
     room = file.parts[0]
-    if file.parts[:2] == ("engine", "resident"):
+    if file.parts[:2] in (("engine", "resident"), ("engine", "prefill")):
         return False
     if room == "ops":
         return file.name not in ("op.h", "reference.cc")

@@ -69,11 +69,10 @@ class CheckTest(unittest.TestCase):
             "engine/cdna/lower.h",
             "ops/linear/hopper_layout.h",
         ):
-            self.expect_one(
-                {"engine/resident/lower.cc": f'#include "{target}"\n'},
-                "engine/resident/lower.cc:1: ",
-                "one target",
-            )
+            for file in ("engine/resident/lower.cc", "engine/prefill/plan.cc"):
+                self.expect_one(
+                    {file: f'#include "{target}"\n'}, f"{file}:1: ", "one target"
+                )
             self.assertEqual(self.offences({"engine/hopper/lower.cc": f'#include "{target}"\n'}), [])
         self.expect_one(
             {"arch/cpu/simd.h": '#include "arch/hopper/wgmma.h"\n'},

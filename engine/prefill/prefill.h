@@ -1,4 +1,4 @@
-// Prefill on a Hopper GPU: chunks of a prompt through kernels that each do one operation for many
+// Prefill on a GPU: chunks of a prompt through kernels that each do one operation for many
 // rows, on the device's stream. They leave the keys and values in the cache that the resident
 // kernel decodes with.
 #pragma once
@@ -11,15 +11,16 @@
 #include <vector>
 
 #include "arch/device.h"
-#include "engine/hopper/prefill_plan.h"
+#include "engine/prefill/plan.h"
+#include "engine/resident/arena.h"
 #include "engine/runner.h"
 #include "model/config.h"
 #include "model/weights.h"
-#include "ops/linear/hopper_prefill.h"
+#include "ops/chunk_kernels.h"
 #include "ops/matrix.h"
 #include "ops/row_places.h"
 
-namespace weft::hopper {
+namespace weft {
 
 /// What a prefill works with, all on the device.
 struct PrefillPlaces {
@@ -31,9 +32,21 @@ struct PrefillPlaces {
   /// Null, or what brings a layer's products' weights, or the head's (kHeadStage), to their places,
   /// and the next layer's meanwhile (WeightStages::bring).
   std::function<Status(int64_t stage, std::optional<int64_t> next)> bring;
+  using Widen = std::function<Status(const Tensor& tensor, const void* codes, const float* scales,
+                                     DType type, void* to)>;
+  /// Null where no weights are codes, or what writes a tensor's codes times their scales, both on
+  /// the device, as `type` to `to`, in the order of the device's stream.
+  Widen widen;
   const float* inverse_frequencies = nullptr;  ///< of a sequence: [ropes()][rotary_dim / 2]
   int64_t frequency_stride = 0;  ///< elements to the next sequence's; 0: all have the same
 };
+
+/// The caches of a decode program laid out as `arena`, at `at` on the device, in the order of its
+/// buffers.
+std::vector<char*> caches_of(const Program& decode, const resident::Arena& arena, char* at);
+/// Places in such an arena, of `sequences`.
+PrefillPlaces places_of(const Program& decode, const resident::Arena& arena, char* at,
+                        int64_t sequences);
 
 inline constexpr int64_t kMostStepRows = 64;
 
@@ -112,10 +125,11 @@ class Prefill {
   const ChunkFormats formats_;
   const int64_t capacity_;
   Device& device_;
+  const ChunkKernels& kernels_;
   DeviceMemory workspace_;
   std::unique_ptr<Chunk> chunk_;
   std::unique_ptr<Chunk> step_;   ///< likewise
   std::unique_ptr<Chunk> score_;  ///< made when it is first needed
 };
 
-}  // namespace weft::hopper
+}  // namespace weft

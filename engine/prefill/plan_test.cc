@@ -1,4 +1,4 @@
-#include "engine/hopper/prefill_plan.h"
+#include "engine/prefill/plan.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include "model/quantization.h"
 #include "ops/gemm_skinny/op.h"
 
-namespace weft::hopper {
+namespace weft {
 namespace {
 
 constexpr int64_t kCapacity = 4096;
@@ -26,7 +26,7 @@ constexpr ChunkFormats kAllF32 = {.kv = DType::f32, .round_activations = false};
 /// A preset of two layers. `gap`: bytes between one weight and the next. `quantization`: weights in
 /// eight bits.
 Made make(const std::string& name, Logits logits, int64_t gap = 0, ChunkFormats formats = {},
-          const Quantization& quantization = {}) {
+          const Quantization& quantization = {}, Arch arch = Arch::hopper) {
   Made made;
   made.config = preset(name).value();
   made.config.layers = 2;
@@ -38,7 +38,7 @@ Made make(const std::string& name, Logits logits, int64_t gap = 0, ChunkFormats 
     at += (tensor.bytes() + 255) / 256 * 256 + gap;
   }
   made.program = plan(made.config, made.weights, chunk_options(512, kCapacity, logits, formats));
-  made.layout = lay_out_chunk(made.program, made.weights, made.places);
+  made.layout = lay_out_chunk(arch, made.program, made.weights, made.places);
   return made;
 }
 
@@ -166,6 +166,19 @@ TEST(PrefillPlan, WeightsInEightBitsHaveRoomToBeWidened) {
   EXPECT_EQ(plain.layout.bytes, plain.layout.widened);
 }
 
+TEST(PrefillPlan, AmdHasNoFormForAllAndWantsNoScratch) {
+  const Made granite = make("granite-3.1-2b", Logits::none, 0, {}, {}, Arch::cdna);
+  EXPECT_EQ(granite.layout.bytes, granite.layout.scratch);
+  EXPECT_EQ(refuse_prefill(Arch::cdna, granite.config, granite.weights), "");
+  const ModelConfig experts = preset("qwen3-30b-a3b").value();
+  EXPECT_EQ(refuse_prefill(Arch::cdna, experts, Weights::describe(experts)),
+            "there are no kernels for its experts");
+  ModelConfig codes = preset("llama-3.2-1b").value();
+  codes.quantization = quantization_of("fp8-block").value();
+  EXPECT_EQ(describe_prefill(Arch::cdna, codes, Weights::describe(codes), {}),
+            "token by token: model.layers.0.self_attn.q_proj.weight is F8_E4M3");
+}
+
 TEST(PrefillPlan, WhatBendsAResultTakesItsPlace) {
   const Made gemma = make("gemma-2-2b", Logits::all);
   const int64_t scratch = gemma.layout.bytes - gemma.layout.scratch;
@@ -207,32 +220,32 @@ TEST(PrefillPlan, FormatsAreTheChunks) {
 TEST(PrefillPlan, RefusesAndSaysWhy) {
   const ModelConfig config = preset("llama-3.2-1b").value();
   const Weights weights = Weights::describe(config);
-  EXPECT_EQ(refuse_prefill(config, weights), "");
-  EXPECT_EQ(describe_prefill(config, weights, kAllF32),
+  EXPECT_EQ(refuse_prefill(Arch::hopper, config, weights), "");
+  EXPECT_EQ(describe_prefill(Arch::hopper, config, weights, kAllF32),
             "by chunks of up to 2048 tokens (fewer than 6: token by token), activations f32, KV "
             "cache f32");
   ModelConfig odd = config;
   odd.head_dim = 36;
-  EXPECT_EQ(describe_prefill(odd, Weights::describe(odd), {}),
+  EXPECT_EQ(describe_prefill(Arch::hopper, odd, Weights::describe(odd), {}),
             "token by token: its heads are of 36, not a multiple of 8 up to 256");
   ModelConfig wide = config;
   wide.dtype = DType::f32;
-  EXPECT_EQ(describe_prefill(wide, Weights::describe(wide), {}),
+  EXPECT_EQ(describe_prefill(Arch::hopper, wide, Weights::describe(wide), {}),
             "by chunks of up to 2048 tokens (fewer than 3: token by token), activations f32, KV "
             "cache bf16")
       << "weights of other formats than bf16 are multiplied in f32";
   ModelConfig biased = preset("qwen2.5-coder-1.5b").value();
   biased.quantization = quantization_of("fp8-block").value();
   const Weights codes = Weights::describe(biased);
-  EXPECT_EQ(refuse_prefill(biased, codes), "");
-  EXPECT_EQ(refuse_prefill(biased, codes, kAllF32),
+  EXPECT_EQ(refuse_prefill(Arch::hopper, biased, codes), "");
+  EXPECT_EQ(refuse_prefill(Arch::hopper, biased, codes, kAllF32),
             "model.layers.0.self_attn.q_proj.weight is F8_E4M3 beside biases, and activations are "
             "f32");
   ModelConfig little = config;
   little.partial_rotary_factor = 0.1875;
-  EXPECT_EQ(describe_prefill(little, Weights::describe(little), {}),
+  EXPECT_EQ(describe_prefill(Arch::hopper, little, Weights::describe(little), {}),
             "token by token: RoPE turns 12 of a head's elements, not a multiple of 8");
 }
 
 }  // namespace
-}  // namespace weft::hopper
+}  // namespace weft

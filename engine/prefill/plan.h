@@ -1,4 +1,4 @@
-// How a chunk of prefill runs on a Hopper GPU, as far as a machine without one can tell: which
+// How a chunk of prefill runs on a GPU, as far as a machine without one can tell: which
 // models can be fed by chunks, where a chunk's buffers lie, and which projections become one
 // product. The chunk itself is the planner's program of many rows, whose operations are launched
 // one after the other (prefill.h).
@@ -9,12 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "arch/device.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "program/planner.h"
 #include "program/program.h"
 
-namespace weft::hopper {
+namespace weft {
 
 /// Most rows of a chunk: enough to fill the tensor cores, few enough for the activations to stay
 /// near the L2.
@@ -32,12 +33,12 @@ struct ChunkFormats {
 /// reads all weights too, in many launches.
 constexpr int64_t fewest_tokens(ChunkFormats formats) { return formats.round_activations ? 3 : 6; }
 
-/// Why prompts of such a model are not fed by chunks on this device; empty: they are.
-std::string refuse_prefill(const ModelConfig& config, const Weights& weights,
+/// Why prompts of such a model are not fed by chunks on such a GPU; empty: they are.
+std::string refuse_prefill(Arch arch, const ModelConfig& config, const Weights& weights,
                            ChunkFormats formats = {});
 /// How prompts are fed, in words: "by chunks of up to 2048 tokens (fewer than 3: token by token),
 /// activations bf16, KV cache bf16".
-std::string describe_prefill(const ModelConfig& config, const Weights& weights,
+std::string describe_prefill(Arch arch, const ModelConfig& config, const Weights& weights,
                              ChunkFormats formats);
 
 /// The program of a chunk: `logits` none (all that is wanted is the cache) or all.
@@ -71,10 +72,10 @@ struct ChunkLayout {
 
 /// `places`: where the weights lie, by Weights::tensors(). All offsets are multiples of 256, all
 /// strides of 16 bytes; logits have room for kLogitsRows, and their rows for a multiple of 8.
-ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
+ChunkLayout lay_out_chunk(Arch arch, const Program& chunk, const Weights& weights,
                           std::span<const int64_t> places);
 
 /// A tensor's index in Weights::tensors(), by role.
 size_t tensor_index(const Weights& weights, const WeightRef& ref);
 
-}  // namespace weft::hopper
+}  // namespace weft

@@ -1,24 +1,39 @@
-#include <cuda_runtime.h>
+#include "engine/prefill/prefill.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
 #include <variant>
 
-#include "engine/hopper/lower.h"
-#include "engine/hopper/prefill.h"
-#include "engine/hopper/weights_kernel.h"
-#include "ops/attention/hopper_prefill.h"
-#include "ops/embed/hopper_prefill.h"
-#include "ops/gated_linear/hopper_prefill.h"
+#include "base/divide.h"
 #include "ops/layernorm/op.h"
-#include "ops/moe/hopper_prefill.h"
-#include "ops/rmsnorm/hopper_prefill.h"
-#include "ops/rope_angles/hopper_prefill.h"
-#include "ops/rope_append/hopper_prefill.h"
-#include "ops/token_logprob/hopper_prefill.h"
 
-namespace weft::hopper {
+namespace weft {
+
+std::vector<char*> caches_of(const Program& decode, const resident::Arena& arena, char* at) {
+  std::vector<char*> caches;
+  for (size_t i = 0; i < decode.buffers.size(); ++i) {
+    if (decode.buffers[i].space == Space::kv) {
+      caches.push_back(at + arena.buffers[i]);
+    }
+  }
+  return caches;
+}
+
+PrefillPlaces places_of(const Program& decode, const resident::Arena& arena, char* at,
+                        int64_t sequences) {
+  const auto frequencies = static_cast<size_t>(decode.inverse_frequencies);
+  const Buffer& buffer = decode.buffers[frequencies];
+  PrefillPlaces places;
+  places.weights = at;
+  places.weight_places = arena.weights;
+  places.scale_places = arena.scales;
+  places.caches = caches_of(decode, arena, at);
+  places.inverse_frequencies = reinterpret_cast<const float*>(at + arena.buffers[frequencies]);
+  places.frequency_stride = buffer.rows * buffer.columns / sequences;
+  return places;
+}
 
 Prefill::Prefill(const ModelConfig& config, const Weights& weights, PrefillPlaces places,
                  ChunkFormats formats, int64_t capacity, Device& device)
@@ -27,7 +42,8 @@ Prefill::Prefill(const ModelConfig& config, const Weights& weights, PrefillPlace
       places_(std::move(places)),
       formats_(formats),
       capacity_(capacity),
-      device_(device) {}
+      device_(device),
+      kernels_(*chunk_kernels(device.info().arch)) {}
 
 Result<std::unique_ptr<Prefill>> Prefill::create(const ModelConfig& config, const Weights& weights,
                                                  PrefillPlaces places, ChunkFormats formats,
@@ -41,7 +57,8 @@ Result<std::unique_ptr<Prefill>> Prefill::create(const ModelConfig& config, cons
 Result<std::unique_ptr<Prefill::Chunk>> Prefill::load(int64_t rows, Logits logits) {
   auto chunk = std::make_unique<Chunk>();
   chunk->program = plan(config_, weights_, chunk_options(rows, capacity_, logits, formats_));
-  chunk->layout = lay_out_chunk(chunk->program, weights_, places_.weight_places);
+  chunk->layout =
+      lay_out_chunk(device_.info().arch, chunk->program, weights_, places_.weight_places);
   int64_t caches = 0;
   for (const Buffer& buffer : chunk->program.buffers) {
     chunk->caches.push_back(buffer.space == Space::kv ? caches++ : -1);
@@ -82,12 +99,7 @@ Status Prefill::widen(const Chunk& chunk, const WeightRef& ref, DType type, int6
   const auto* scales =
       reinterpret_cast<const float*>(places_.weights + places_.scale_places[index]);
   void* const to = const_cast<void*>(product_weight(chunk, ref, type, before).data);
-  const cudaError_t error =
-      launch_widen(weight(ref).data, scales, grid_of(tensor.scales), tensor.rows(),
-                   tensor.columns(), type, to, static_cast<cudaStream_t>(device_.stream().native));
-  return error == cudaSuccess
-             ? Status{}
-             : device_error(fmt::format("widening {}: {}", tensor.name, cudaGetErrorString(error)));
+  return places_.widen(tensor, weight(ref).data, scales, type, to);
 }
 
 Status Prefill::widen_joined(const Chunk& chunk, size_t index) const {
@@ -150,10 +162,10 @@ LinearArgs Prefill::linear_args(const Chunk& chunk, size_t index) const {
   for (int i = 1; i < chunk.layout.joined[index]; ++i) {
     args.n += std::get<LinearOp>(operations[index + static_cast<size_t>(i)].body).n;
   }
-  if (args.a.dtype == DType::bf16) {
+  if (args.a.dtype == DType::bf16 || chunk_limits(device_.info().arch).whole_columns) {
     // A vocabulary may be of any size: columns up to the multiple of 8 are of what follows the head
     // in the arena, and nobody looks at them.
-    args.n = (args.n + 7) / 8 * 8;
+    args.n = round_up(args.n, int64_t{8});
   }
   return args;
 }
@@ -169,7 +181,7 @@ Status Prefill::make_workspace(const Chunk& chunk) {
     if (chunk.layout.joined[i] > 0 &&
         std::holds_alternative<LinearOp>(chunk.program.operations[i].body)) {
       WEFT_ASSIGN(const size_t bytes,
-                  prefill_linear_workspace(linear_args(chunk, i), device_.stream()));
+                  kernels_.linear_workspace(linear_args(chunk, i), device_.stream()));
       most = std::max(most, bytes);
     }
   }
@@ -192,7 +204,12 @@ Status Prefill::fits(const Chunk& chunk, size_t index, std::string_view refusal)
 class Prefill::Launcher {
  public:
   Launcher(const Prefill& prefill, const Chunk& chunk, size_t index, const Span& span)
-      : p_(prefill), chunk_(chunk), index_(index), span_(span), stream_(prefill.device_.stream()) {}
+      : p_(prefill),
+        chunk_(chunk),
+        index_(index),
+        span_(span),
+        kernels_(prefill.kernels_),
+        stream_(prefill.device_.stream()) {}
 
   Status operator()(const EmbedOp& op) const {
     const EmbedArgs args{.table = p_.weight(op.table),
@@ -201,12 +218,12 @@ class Prefill::Launcher {
                          .scale = op.scale,
                          .out = matrix(op.out),
                          .copy = matrix(op.copy)};
-    WEFT_TRY(fits(refuse_prefill_embed(args)));
-    return prefill_embed(args, span_.rows, stream_);
+    WEFT_TRY(fits(kernels_.refuse_embed(args)));
+    return kernels_.embed(args, span_.rows, stream_);
   }
   Status operator()(const RopeAnglesOp& op) const {
     const PrefillPlaces& places = p_.places_;
-    return prefill_rope_angles(
+    return kernels_.rope_angles(
         {.inverse_frequencies = places.inverse_frequencies +
                                 span_.sequence * places.frequency_stride + op.rope * op.half,
          .half = op.half,
@@ -225,8 +242,8 @@ class Prefill::Launcher {
                            .residual = matrix(op.residual),
                            .out = matrix(op.out),
                            .weight_offset = op.weight_offset};
-    WEFT_TRY(fits(refuse_prefill_rmsnorm(args)));
-    return prefill_rmsnorm(args, span_.rows * op.groups, stream_);
+    WEFT_TRY(fits(kernels_.refuse_rmsnorm(args)));
+    return kernels_.rmsnorm(args, span_.rows * op.groups, stream_);
   }
   Status operator()(const LayerNormOp& op) const {
     return weft::layernorm({.rows = span_.rows,
@@ -240,9 +257,9 @@ class Prefill::Launcher {
   }
   Status operator()(const LinearOp& /*op*/) const {
     const LinearArgs args = p_.linear_args(chunk_, index_);
-    WEFT_TRY(fits(refuse_prefill_linear(args)));
+    WEFT_TRY(fits(kernels_.refuse_linear(args)));
     WEFT_TRY(p_.widen_joined(chunk_, index_));
-    return prefill_linear(args, span_.rows, p_.scratch(chunk_), stream_);
+    return kernels_.linear(args, span_.rows, p_.scratch(chunk_), stream_);
   }
   Status operator()(const GatedLinearOp& op) const {
     const DType type = input(op.a).dtype;
@@ -256,18 +273,19 @@ class Prefill::Launcher {
                                .k = op.k,
                                .out = matrix(op.out),
                                .activation = op.activation};
-    WEFT_TRY(fits(refuse_prefill_gated_linear(args)));
+    WEFT_TRY(fits(kernels_.refuse_gated_linear(args)));
     WEFT_TRY(p_.widen(chunk_, op.gate, type, 0));
     WEFT_TRY(p_.widen(chunk_, op.up, type, gate));
-    return prefill_gated_linear(args, span_.rows, stream_);
+    return kernels_.gated_linear(args, span_.rows, stream_);
   }
   Status operator()(const RouteOp& op) const {
-    return prefill_route({.logits = input(op.logits),
-                          .experts = op.experts,
-                          .sigmoid = op.sigmoid,
-                          .renormalise = op.renormalise,
-                          .drawn = {place<int32_t>(op.ids), f32(op.weights), op.chosen, op.chosen}},
-                         span_.rows, stream_);
+    return kernels_.route(
+        {.logits = input(op.logits),
+         .experts = op.experts,
+         .sigmoid = op.sigmoid,
+         .renormalise = op.renormalise,
+         .drawn = {place<int32_t>(op.ids), f32(op.weights), op.chosen, op.chosen}},
+        span_.rows, stream_);
   }
   Status operator()(const ExpertsUpOp& op) const {
     const PrefillExpertsUp args{.a = input(op.a),
@@ -278,8 +296,8 @@ class Prefill::Launcher {
                                 .k = op.k,
                                 .activation = op.activation,
                                 .out = matrix(op.out)};
-    WEFT_TRY(fits(refuse_prefill_experts(args)));
-    return prefill_experts_up(args, span_.rows, stream_);
+    WEFT_TRY(fits(kernels_.refuse_experts_up(args)));
+    return kernels_.experts_up(args, span_.rows, stream_);
   }
   Status operator()(const ExpertsDownOp& op) const {
     PrefillExpertsDown args{
@@ -293,8 +311,8 @@ class Prefill::Launcher {
         .out = matrix(op.out),
         .products = reinterpret_cast<float*>(chunk_.memory.data() + chunk_.layout.products)};
     args.drawn.weights = f32(op.weights);
-    WEFT_TRY(fits(refuse_prefill_experts(args)));
-    return prefill_experts_down(args, span_.rows, stream_);
+    WEFT_TRY(fits(kernels_.refuse_experts_down(args)));
+    return kernels_.experts_down(args, span_.rows, stream_);
   }
   Status operator()(const RopeAppendOp& op) const {
     const RopeAppendArgs args{.q = input(op.q),
@@ -308,8 +326,8 @@ class Prefill::Launcher {
                               .q_out = matrix(op.q_out),
                               .cache = cache(op.keys, op.values),
                               .unturned = op.unturned};
-    WEFT_TRY(fits(refuse_prefill_rope_append(args)));
-    return prefill_rope_append(args, span_.rows, span_.first, stream_, span_.places);
+    WEFT_TRY(fits(kernels_.refuse_rope_append(args)));
+    return kernels_.rope_append(args, span_.rows, span_.first, stream_, span_.places);
   }
   Status operator()(const AttentionOp& op) const {
     const AttentionArgs args{.q = input(op.q),
@@ -322,10 +340,10 @@ class Prefill::Launcher {
                              .window = op.window,
                              .splits = op.splits,
                              .out = matrix(op.out)};
-    WEFT_TRY(fits(refuse_prefill_attention(args)));
+    WEFT_TRY(fits(kernels_.refuse_attention(args)));
     return span_.places.positions != nullptr
-               ? step_attention(args, span_.rows, span_.places, stream_)
-               : prefill_attention(args, span_.rows, span_.first, stream_);
+               ? kernels_.step_attention(args, span_.rows, span_.places, stream_)
+               : kernels_.attention(args, span_.rows, span_.first, stream_);
   }
   template <class Other>
   Status operator()(const Other& /*op*/) const {
@@ -364,6 +382,7 @@ class Prefill::Launcher {
   const Chunk& chunk_;
   const size_t index_;
   const Span& span_;
+  const ChunkKernels& kernels_;
   const Stream stream_;
 };
 
@@ -405,32 +424,32 @@ Status Prefill::step(const int32_t* tokens, const RowPlaces& places, int64_t row
   WEFT_TRY(launch(*step_, {tokens, 0, rows, 0, own}));
   const size_t head = step_->program.operations.size() - 1;
   const LinearArgs args = linear_args(*step_, head);
-  WEFT_TRY(fits(*step_, head, refuse_prefill_linear(args)));
+  WEFT_TRY(fits(*step_, head, kernels_.refuse_linear(args)));
   WEFT_TRY(widen_joined(*step_, head));
-  return prefill_linear(args, rows, scratch(*step_), device_.stream());
+  return kernels_.linear(args, rows, scratch(*step_), device_.stream());
 }
 
 Status Prefill::launch_head(const Chunk& chunk, const Span& span, int64_t end, float* logprobs) {
   const size_t head = chunk.program.operations.size() - 1;
   if (places_.bring) {
-    WEFT_TRY(places_.bring(kHeadStage, std::nullopt));
+    WEFT_TRY(places_.bring(resident::kHeadStage, std::nullopt));
   }
   const LinearArgs whole = linear_args(chunk, head);
-  WEFT_TRY(fits(chunk, head, refuse_prefill_linear(whole)));
+  WEFT_TRY(fits(chunk, head, kernels_.refuse_linear(whole)));
   WEFT_TRY(widen_joined(chunk, head));
   for (int64_t row = 0; row < span.rows; row += kLogitsRows) {
     const int64_t rows = std::min(kLogitsRows, span.rows - row);
     LinearArgs args = whole;
     args.a.data = static_cast<const std::byte*>(whole.a.data) +
                   row * whole.a.stride * static_cast<int64_t>(size_of(whole.a.dtype));
-    WEFT_TRY(prefill_linear(args, rows, scratch(chunk), device_.stream()));
+    WEFT_TRY(kernels_.linear(args, rows, scratch(chunk), device_.stream()));
     const int64_t rated = std::min(rows, end - (span.first + row) - 1);
     if (rated > 0) {
-      WEFT_TRY(prefill_token_logprob({.logits = {args.out.data, args.out.dtype, args.out.stride},
-                                      .tokens = span.tokens + row + 1,
-                                      .columns = config_.vocabulary,
-                                      .out = logprobs + row},
-                                     rated, device_.stream()));
+      WEFT_TRY(kernels_.token_logprob({.logits = {args.out.data, args.out.dtype, args.out.stride},
+                                       .tokens = span.tokens + row + 1,
+                                       .columns = config_.vocabulary,
+                                       .out = logprobs + row},
+                                      rated, device_.stream()));
     }
   }
   return {};
@@ -464,4 +483,4 @@ Result<Score> Prefill::score(const int32_t* tokens, int64_t count) {
   return score;
 }
 
-}  // namespace weft::hopper
+}  // namespace weft

@@ -1,15 +1,13 @@
-#include "engine/hopper/prefill_plan.h"
+#include "engine/prefill/plan.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "base/divide.h"
-#include "ops/attention/hopper_prefill.h"
-#include "ops/linear/hopper_prefill.h"
-#include "ops/moe/hopper_prefill.h"
+#include "ops/chunk_kernels.h"
 
-namespace weft::hopper {
+namespace weft {
 namespace {
 
 constexpr int64_t kTileRows = 128;  // of the kernels that multiply
@@ -51,12 +49,16 @@ size_t tensor_index(const Weights& weights, const WeightRef& ref) {
   return static_cast<size_t>(&weights.get(ref.role, ref.layer) - weights.tensors().data());
 }
 
-std::string refuse_prefill(const ModelConfig& config, const Weights& weights,
+std::string refuse_prefill(Arch arch, const ModelConfig& config, const Weights& weights,
                            ChunkFormats formats) {
+  const ChunkLimits& limits = chunk_limits(arch);
+  if (config.experts.count > 0 && !limits.experts) {
+    return "there are no kernels for its experts";
+  }
   const bool has_biases = config.qkv_bias || config.attention_out_bias || config.ffn_bias;
   for (const Tensor& tensor : weights.tensors()) {
     const DType type = tensor.dtype;
-    if (type == DType::e4m3fnuz) {
+    if (type == DType::e4m3fnuz || (is_fp8(type) && !limits.widened)) {
       return fmt::format("{} is {}", tensor.name, name_of(type));
     }
     if (is_fp8(type) && config.experts.count > 0) {
@@ -73,9 +75,9 @@ std::string refuse_prefill(const ModelConfig& config, const Weights& weights,
       return fmt::format("{} is no multiple of 8", size);
     }
   }
-  if (config.head_dim % 8 != 0 || config.head_dim > kMostPrefillHeadDim) {
+  if (config.head_dim % 8 != 0 || config.head_dim > limits.head_dim) {
     return fmt::format("its heads are of {}, not a multiple of 8 up to {}", config.head_dim,
-                       kMostPrefillHeadDim);
+                       limits.head_dim);
   }
   if (config.rotary_dim() % 8 != 0) {
     return fmt::format("RoPE turns {} of a head's elements, not a multiple of 8",
@@ -84,9 +86,9 @@ std::string refuse_prefill(const ModelConfig& config, const Weights& weights,
   return {};
 }
 
-std::string describe_prefill(const ModelConfig& config, const Weights& weights,
+std::string describe_prefill(Arch arch, const ModelConfig& config, const Weights& weights,
                              ChunkFormats formats) {
-  const std::string why = refuse_prefill(config, weights, formats);
+  const std::string why = refuse_prefill(arch, config, weights, formats);
   const DType type = weights.get(Role::query, 0).dtype;
   const bool rounds = formats.round_activations && (type == DType::bf16 || is_fp8(type));
   return why.empty()
@@ -121,7 +123,7 @@ Chunks cut_into_chunks(int64_t rows, int64_t most) {
   return result;
 }
 
-ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
+ChunkLayout lay_out_chunk(Arch arch, const Program& chunk, const Weights& weights,
                           std::span<const int64_t> places) {
   ChunkLayout layout;
   layout.joined.assign(chunk.operations.size(), 1);
@@ -226,7 +228,7 @@ ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
     if (op != nullptr && chunk.buffers[static_cast<size_t>(op->a)].element == Element::bf16) {
       const bool bends = op->bias.present || op->alpha != 1 || op->activation != Activation::none ||
                          op->soft_cap > 0;
-      const int64_t rows = prefill_linear_scratch_rows(
+      const int64_t rows = chunk_limits(arch).scratch_rows(
           bends, op->accumulate, dtype_of(chunk.buffers[static_cast<size_t>(op->out)].element),
           rows_of(op->out));
       scratch = std::max(scratch, rows * place_of(*op).stride);
@@ -241,4 +243,4 @@ ChunkLayout lay_out_chunk(const Program& chunk, const Weights& weights,
   return layout;
 }
 
-}  // namespace weft::hopper
+}  // namespace weft

@@ -1,0 +1,72 @@
+#include "ops/chunk_kernels.h"
+
+#include "base/built.h"
+#include "base/check.h"
+#include "ops/attention/cdna_prefill.h"
+#include "ops/attention/hopper_prefill.h"
+#include "ops/embed/cdna_prefill.h"
+#include "ops/embed/hopper_prefill.h"
+#include "ops/gated_linear/cdna_prefill.h"
+#include "ops/gated_linear/hopper_prefill.h"
+#include "ops/linear/cdna_prefill.h"
+#include "ops/linear/hopper_prefill.h"
+#include "ops/moe/hopper_prefill.h"
+#include "ops/rmsnorm/cdna_prefill.h"
+#include "ops/rmsnorm/hopper_prefill.h"
+#include "ops/rope_angles/cdna_prefill.h"
+#include "ops/rope_angles/hopper_prefill.h"
+#include "ops/rope_append/cdna_prefill.h"
+#include "ops/rope_append/hopper_prefill.h"
+#include "ops/token_logprob/cdna_prefill.h"
+#include "ops/token_logprob/hopper_prefill.h"
+
+// What every architecture has.
+#define WEFT_CHUNK_KERNELS(ARCH)                                                                \
+  .refuse_embed = ARCH::refuse_prefill_embed, .embed = ARCH::prefill_embed,                     \
+  .rope_angles = ARCH::prefill_rope_angles, .refuse_rmsnorm = ARCH::refuse_prefill_rmsnorm,     \
+  .rmsnorm = ARCH::prefill_rmsnorm, .linear_workspace = ARCH::prefill_linear_workspace,         \
+  .refuse_linear = ARCH::refuse_prefill_linear, .linear = ARCH::prefill_linear,                 \
+  .refuse_gated_linear = ARCH::refuse_prefill_gated_linear,                                     \
+  .gated_linear = ARCH::prefill_gated_linear,                                                   \
+  .refuse_rope_append = ARCH::refuse_prefill_rope_append,                                       \
+  .rope_append = ARCH::prefill_rope_append, .refuse_attention = ARCH::refuse_prefill_attention, \
+  .attention = ARCH::prefill_attention, .token_logprob = ARCH::prefill_token_logprob
+
+namespace weft {
+
+const ChunkLimits& chunk_limits(Arch arch) {
+  static constexpr ChunkLimits kHopper{.head_dim = hopper::kMostPrefillHeadDim,
+                                       .experts = true,
+                                       .widened = true,
+                                       .scratch_rows = hopper::prefill_linear_scratch_rows};
+  static constexpr ChunkLimits kCdna{
+      .head_dim = cdna::kMostPrefillHeadDim,
+      .whole_columns = true,
+      .scratch_rows = [](bool, bool, DType, int64_t) -> int64_t { return 0; }};
+  WEFT_CHECK(arch != Arch::cpu);
+  return arch == Arch::hopper ? kHopper : kCdna;
+}
+
+const ChunkKernels* chunk_kernels(Arch arch) {
+  if constexpr (built::kCuda) {
+    static constexpr ChunkKernels kHopper{WEFT_CHUNK_KERNELS(hopper),
+                                          .step_attention = hopper::step_attention,
+                                          .route = hopper::prefill_route,
+                                          .refuse_experts_up = hopper::refuse_prefill_experts,
+                                          .experts_up = hopper::prefill_experts_up,
+                                          .refuse_experts_down = hopper::refuse_prefill_experts,
+                                          .experts_down = hopper::prefill_experts_down};
+    if (arch == Arch::hopper) {
+      return &kHopper;
+    }
+  }
+  if constexpr (built::kCdna) {
+    static constexpr ChunkKernels kCdna{WEFT_CHUNK_KERNELS(cdna)};
+    if (arch == Arch::cdna) {
+      return &kCdna;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace weft

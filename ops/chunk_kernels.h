@@ -1,0 +1,81 @@
+// An architecture's kernels for a chunk's rows (ops/<op>/hopper_prefill.h, cdna_prefill.h), by
+// which prompts are fed and texts scored. layernorm(), whose kernels stand alone too, is found by
+// itself.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "arch/device.h"
+#include "ops/attention/op.h"
+#include "ops/embed/op.h"
+#include "ops/gated_linear/op.h"
+#include "ops/linear/op.h"
+#include "ops/linear/prefill.h"
+#include "ops/moe/prefill.h"
+#include "ops/rmsnorm/op.h"
+#include "ops/rope_angles/op.h"
+#include "ops/rope_append/op.h"
+#include "ops/row_places.h"
+#include "ops/token_logprob/op.h"
+
+namespace weft {
+
+/// What such kernels take and want, as is known where they are not built too.
+struct ChunkLimits {
+  int64_t head_dim = 0;        ///< at most
+  bool experts = false;        ///< mixtures
+  bool widened = false;        ///< weights in eight bits, which are widened for each product
+  bool whole_columns = false;  ///< of f32 rows too products have a multiple of 8 columns
+  /// Rows of `product` (PrefillScratch) that a linear operation of up to `rows` rows in bf16 wants,
+  /// where something `bends` the product (a bias, a factor, ...), it is added to out, or out is not
+  /// f32.
+  int64_t (*scratch_rows)(bool bends, bool accumulate, DType out, int64_t rows) = nullptr;
+};
+const ChunkLimits& chunk_limits(Arch arch);
+
+/// Kernels take rows [0, rows) of their arguments, all on the device, and have errors of kind
+/// device (the launch failed). A refusal says why operands cannot be taken; empty: they can.
+struct ChunkKernels {
+  template <class Args>
+  using Refuse = std::string_view (*)(const Args&);
+  template <class Args>
+  using Launch = Status (*)(const Args&, int64_t rows, Stream);
+  /// Rows at positions first, first + 1, ..., or as `places` says.
+  template <class Args>
+  using LaunchAt = Status (*)(const Args&, int64_t rows, int64_t first, Stream,
+                              const RowPlaces& places);
+
+  Refuse<EmbedArgs> refuse_embed = nullptr;
+  Launch<EmbedArgs> embed = nullptr;
+  LaunchAt<RopeAnglesArgs> rope_angles = nullptr;
+  Refuse<RmsNormArgs> refuse_rmsnorm = nullptr;
+  Launch<RmsNormArgs> rmsnorm = nullptr;  ///< of groups, counted apart
+  /// Bytes of workspace, for any number of rows. Its counters are zero before the first use.
+  Result<size_t> (*linear_workspace)(const LinearArgs&, Stream) = nullptr;
+  Refuse<LinearArgs> refuse_linear = nullptr;
+  Status (*linear)(const LinearArgs&, int64_t rows, const PrefillScratch&, Stream) = nullptr;
+  Refuse<GatedLinearArgs> refuse_gated_linear = nullptr;
+  Launch<GatedLinearArgs> gated_linear = nullptr;
+  Refuse<RopeAppendArgs> refuse_rope_append = nullptr;
+  LaunchAt<RopeAppendArgs> rope_append = nullptr;
+  Refuse<AttentionArgs> refuse_attention = nullptr;
+  /// The cache holds the keys and values of all positions before first + rows.
+  Status (*attention)(const AttentionArgs&, int64_t rows, int64_t first, Stream) = nullptr;
+  Launch<TokenLogprobArgs> token_logprob = nullptr;
+  /// Null: rows of a step are of one sequence.
+  Status (*step_attention)(const AttentionArgs&, int64_t rows, const RowPlaces& places,
+                           Stream) = nullptr;
+  // Null where ChunkLimits::experts is not set:
+  Launch<RouteArgs> route = nullptr;
+  Refuse<PrefillExpertsUp> refuse_experts_up = nullptr;
+  Launch<PrefillExpertsUp> experts_up = nullptr;
+  Refuse<PrefillExpertsDown> refuse_experts_down = nullptr;
+  Launch<PrefillExpertsDown> experts_down = nullptr;
+};
+
+/// Null: this build has none.
+const ChunkKernels* chunk_kernels(Arch arch);
+
+}  // namespace weft
