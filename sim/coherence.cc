@@ -326,13 +326,15 @@ constexpr uint32_t kAllBytes = 15;
 /// What a line's shadow says in its era.
 enum class LineForm : uint8_t {
   alike,     ///< of all that was stored there the same is known
+  full,      ///< likewise, and all of it was stored
   changing,  ///< a thread is about to say something else
   apart,     ///< its words have shadows of their own
 };
 LineForm form_of(uint64_t write) { return static_cast<LineForm>(write >> 22 & 3); }
+bool is_alike(uint64_t write) { return form_of(write) <= LineForm::full; }
 uint8_t era_of(uint64_t write) { return static_cast<uint8_t>(write >> 24); }
 
-/// WordShadow::write and LineShadow::write.
+/// WordShadow::write and Shadow::writes.
 uint64_t word_mark(uint32_t id, uint32_t bytes, uint32_t ordinal) {
   return uint64_t{id} << 32 | uint64_t{bytes} << 28 | (ordinal & 0x3fffff);
 }
@@ -378,6 +380,7 @@ struct Line {
   uint64_t number;  ///< address / kLine
 
   size_t index() const { return number - range.begin / kLine; }
+  std::atomic<uint64_t>& write() const { return range.shadow.writes[index()]; }
   LineShadow& shadow() const { return range.shadow.lines[index()]; }
   WordShadow& word(uint64_t address) const {
     return range.shadow.words[address / 4 - range.begin / 4];
@@ -388,35 +391,41 @@ struct Line {
   void set_written(uint8_t era) const {
     __atomic_store_n(&range.shadow.written[index()], era, __ATOMIC_RELAXED);
   }
-  LineBytes stored() const {
+  /// What was stored there, where that is alike.
+  LineBytes stored(uint64_t written_as) const {
+    if (form_of(written_as) == LineForm::full) {
+      return {{~uint64_t{0}, ~uint64_t{0}}};
+    }
     const auto& stored = shadow().stored;
     return {{stored[0].load(std::memory_order_relaxed), stored[1].load(std::memory_order_relaxed)}};
   }
 
   /// Locks the shadow, if it is still what it was.
   bool lock(uint64_t was, uint8_t era) const {
-    return shadow().write.compare_exchange_strong(was, line_mark(0, era, LineForm::changing, 0),
-                                                  std::memory_order_acquire);
+    return write().compare_exchange_strong(was, line_mark(0, era, LineForm::changing, 0),
+                                           std::memory_order_acquire);
   }
   /// Says of all that was stored what is known of it, and unlocks.
-  void set_alike(uint64_t mark, const LineBytes& bytes) const {
-    LineShadow& line = shadow();
-    line.stored[0].store(bytes.bits[0], std::memory_order_relaxed);
-    line.stored[1].store(bytes.bits[1], std::memory_order_relaxed);
-    line.write.store(mark, std::memory_order_release);
+  void set_alike(uint32_t id, uint8_t era, uint32_t ordinal, const LineBytes& bytes) const {
+    if (!bytes.all()) {
+      LineShadow& line = shadow();
+      line.stored[0].store(bytes.bits[0], std::memory_order_relaxed);
+      line.stored[1].store(bytes.bits[1], std::memory_order_relaxed);
+    }
+    const LineForm form = bytes.all() ? LineForm::full : LineForm::alike;
+    write().store(line_mark(id, era, form, ordinal), std::memory_order_release);
   }
 
   /// WordShadow::write of a word, wherever it is kept.
   uint64_t last_store(uint64_t address, uint8_t era) const {
     for (;;) {
-      const uint64_t line = shadow().write.load(std::memory_order_acquire);
+      const uint64_t line = write().load(std::memory_order_acquire);
       if (era_of(line) != era || form_of(line) == LineForm::apart) {
         return word(address).write.load(std::memory_order_acquire);
       }
-      const uint32_t bytes = stored().word(address % kLine / 4);
+      const uint32_t bytes = stored(line).word(address % kLine / 4);
       std::atomic_thread_fence(std::memory_order_acquire);
-      if (form_of(line) == LineForm::alike &&
-          shadow().write.load(std::memory_order_relaxed) == line) {
+      if (is_alike(line) && write().load(std::memory_order_relaxed) == line) {
         return bytes == 0 ? 0 : word_mark(interval_of(line), bytes, ordinal_of(line));
       }
     }
@@ -425,7 +434,7 @@ struct Line {
   /// From now on, each word's shadow is its own. What theirs say from before matters to nobody.
   void set_apart(uint8_t era) const {
     for (;;) {
-      const uint64_t was = shadow().write.load(std::memory_order_acquire);
+      const uint64_t was = write().load(std::memory_order_acquire);
       const bool known = era_of(was) == era;
       if (known && form_of(was) == LineForm::apart) {
         return;
@@ -433,7 +442,7 @@ struct Line {
       if ((known && form_of(was) == LineForm::changing) || !lock(was, era)) {
         continue;
       }
-      const LineBytes bytes = known ? stored() : LineBytes{};
+      const LineBytes bytes = known ? stored(was) : LineBytes{};
       const uint64_t read = known ? shadow().read.load(std::memory_order_relaxed) : 0;
       const uint64_t end = std::min((number + 1) * kLine, range.end);
       for (uint64_t at = std::max(number * kLine, range.begin / 4 * 4); at < end; at += 4) {
@@ -442,7 +451,7 @@ struct Line {
                              std::memory_order_relaxed);
         word(at).read.store(read, std::memory_order_relaxed);
       }
-      shadow().write.store(line_mark(0, era, LineForm::apart, 0), std::memory_order_release);
+      write().store(line_mark(0, era, LineForm::apart, 0), std::memory_order_release);
       return;
     }
   }
@@ -627,13 +636,15 @@ uint32_t issue_store(Wave& w, Scope scope, bool atomic = false) {
 
 size_t shadow_bytes(size_t bytes) {
   const size_t lines = (bytes + kLine - 1) / kLine;
-  return lines * (sizeof(LineShadow) + 1) + (bytes + 3) / 4 * sizeof(WordShadow);
+  return lines * (sizeof(uint64_t) + sizeof(LineShadow) + 1) + (bytes + 3) / 4 * sizeof(WordShadow);
 }
 
 Shadow shadow_at(void* place, size_t bytes) {
-  auto* lines = static_cast<LineShadow*>(place);
-  auto* words = reinterpret_cast<WordShadow*>(lines + (bytes + kLine - 1) / kLine);
-  return {reinterpret_cast<uint8_t*>(words + (bytes + 3) / 4), lines, words};
+  const size_t count = (bytes + kLine - 1) / kLine;
+  auto* writes = static_cast<std::atomic<uint64_t>*>(place);
+  auto* lines = reinterpret_cast<LineShadow*>(writes + count);
+  auto* words = reinterpret_cast<WordShadow*>(lines + count);
+  return {reinterpret_cast<uint8_t*>(words + (bytes + 3) / 4), writes, lines, words};
 }
 
 void WaveOrder::join(const WaveOrder& other) {
@@ -759,9 +770,9 @@ void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope 
     if (!line.written(era)) {
       return true;
     }
-    const uint64_t stored = line.shadow().write.load(std::memory_order_acquire);
+    const uint64_t stored = line.write().load(std::memory_order_acquire);
     std::shared_ptr<LaunchOrder> keep;
-    if (!bytes.all() || era_of(stored) != era || form_of(stored) != LineForm::alike) {
+    if (!bytes.all() || era_of(stored) != era || !is_alike(stored)) {
       return false;
     }
     const Placement& placed = line.range.placement;
@@ -825,8 +836,7 @@ namespace {
 bool store_line(Wave& w, const Instruction& i, const Line& line, const LineBytes& bytes,
                 uint32_t id, Settled& followed) {
   const uint8_t era = w.group->launch->order->era;
-  LineShadow& shadow = line.shadow();
-  const uint64_t was = shadow.write.load(std::memory_order_acquire);
+  const uint64_t was = line.write().load(std::memory_order_acquire);
   if (line.range.placement.home == kHost) {
     return false;
   }
@@ -834,9 +844,9 @@ bool store_line(Wave& w, const Instruction& i, const Line& line, const LineBytes
   const bool own = known && interval_of(was) == id;
   if (known) {
     std::shared_ptr<LaunchOrder> keep;
-    if (form_of(was) != LineForm::alike ||
-        read_meanwhile(w, kAllBytes, shadow.read.load(std::memory_order_relaxed)) ||
-        (!own && !bytes.contains(line.stored()))) {
+    if (!is_alike(was) ||
+        read_meanwhile(w, kAllBytes, line.shadow().read.load(std::memory_order_relaxed)) ||
+        (!own && !bytes.contains(line.stored(was)))) {
       return false;
     }
     const Placement& placed = line.range.placement;
@@ -852,8 +862,7 @@ bool store_line(Wave& w, const Instruction& i, const Line& line, const LineBytes
   if (!line.lock(was, era)) {
     return false;
   }
-  line.set_alike(line_mark(id, era, LineForm::alike, i.ordinal),
-                 own ? bytes | line.stored() : bytes);
+  line.set_alike(id, era, i.ordinal, own ? bytes | line.stored(was) : bytes);
   line.set_written(era);
   return true;
 }

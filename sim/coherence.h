@@ -66,18 +66,19 @@ struct WordShadow {
 };
 
 /// What is known of a line in place of its words, as long as one wave stored there, and loads were
-/// of all of it.
+/// of all of it: more than Shadow::writes has.
 struct LineShadow {
-  /// The last store: interval << 32 | era << 24 | LineForm << 22 | ordinal.
-  std::atomic<uint64_t> write;
   std::atomic<uint64_t> read;                   ///< as in WordShadow
-  std::array<std::atomic<uint64_t>, 2> stored;  ///< bit k: its byte k was
+  std::array<std::atomic<uint64_t>, 2> stored;  ///< bit k: its byte k was, if not all were
 };
 
 /// The shadow of an allocation. Pages of it that nothing touches are never there.
 struct Shadow {
   /// By line of 128 bytes: the era in which a kernel last stored there.
   uint8_t* written = nullptr;
+  /// By line, the last store: interval << 32 | era << 24 | LineForm << 22 | ordinal. Apart from the
+  /// rest, which most stores need not look at: what they cost is above all the way to memory.
+  std::atomic<uint64_t>* writes = nullptr;
   LineShadow* lines = nullptr;
   WordShadow* words = nullptr;
 };

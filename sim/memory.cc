@@ -259,6 +259,10 @@ void touch(Wave& wave, const ThreadCounts::Range& range, uint64_t address, size_
     mark(range.touched.written);
   }
   if (const LaunchOrder* order = wave.group->launch->order.get()) {
+    constexpr uint64_t kTogether = 8;  // in a line of the host's caches
+    for (uint64_t line = first; write && line < end; line += kTogether) {
+      __builtin_prefetch(&range.shadow.writes[line], 1);  // note_store() is about to lock it
+    }
     bool written = false;
     for (uint64_t line = first; line < end; ++line) {
       written |= __atomic_load_n(&range.shadow.written[line], __ATOMIC_RELAXED) == order->era;
