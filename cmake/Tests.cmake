@@ -176,11 +176,12 @@ if(TARGET weft_command AND TARGET weft_sim_hip AND NOT WEFT_CDNA_LEFT_OUT AND NO
 endif()
 
 # Kernels as others write them, compiled by Triton, run by the simulator through HIP's calls. Skipped, in
-# words, where `scripts/setup corpus` was not run. The random kernels are always the same here: a compiler
-# that folds what it may not be asked to fold should not fail a change that has nothing to do with it.
+# words, where `scripts/setup corpus` was not run. Numbers and random kernels are always the same here, others
+# are for run.py by hand: a compiler that folds what it may not be asked to fold should not fail a change that
+# has nothing to do with it.
 if(TARGET weft_sim_hip AND NOT WEFT_SANITIZE)
   add_test(NAME corpus COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/corpus/run.py
-    $<TARGET_FILE:weft_sim_hip> --random 200 --first 5000 --table ${CMAKE_BINARY_DIR}/corpus.txt)
+    $<TARGET_FILE:weft_sim_hip> --seed 5000 --random 200 --table ${CMAKE_BINARY_DIR}/corpus.txt)
   set_tests_properties(corpus PROPERTIES LABELS slow TIMEOUT 1200 SKIP_RETURN_CODE 77)
 endif()
 

@@ -83,6 +83,15 @@ def complain(wrong, got, expected, what):
         )
 
 
+def odd(value, error):
+    """A float and what it errs by, as one float whose last bit is 1 where there is an error. Rounded
+    to two bits less or fewer, it gives what the sum of both would (Boldo and Melquiond, 2008)."""
+    bits = value.view(f"i{value.dtype.itemsize}")
+    away = np.where((error > 0) == (value > 0), 1, -1)
+    inexact = np.isfinite(value) & (error != 0) & (bits & 1 == 0)
+    return np.where(inexact, bits + away, bits).astype(bits.dtype).view(value.dtype)
+
+
 def unit(dtype):
     """The most that rounding to a type errs by, relative to the number."""
     return 2.0 ** -DIGITS[np.dtype(dtype)]

@@ -11,7 +11,7 @@ import tempfile
 import ml_dtypes
 import numpy as np
 
-from case import same
+from case import odd, same
 
 bf16 = ml_dtypes.bfloat16
 SIGNED = [np.int8, np.int16, np.int32, np.int64]
@@ -146,17 +146,14 @@ class Writer:
         if a and a.type == np.float32:
             b, c = (self.pick(of_type([np.float32])) for _ in range(2))
             # Exact in double but for the last rounding, unless that meets a halfway case: the product has 48
-            # bits, and the sum is made odd where it is not exact (Boldo and Melquiond, 2008).
+            # bits, and the sum is made odd where it is not exact.
             product = a.data.astype(np.float64) * b.data
             z = c.data.astype(np.float64)
             total = product + z
             rest = total - product
             error = (product - (total - rest)) + (z - rest)
-            bits = total.view(np.int64)
-            away = np.where((error > 0) == (total > 0), 1, -1)
-            inexact = np.isfinite(total) & (error != 0) & (bits & 1 == 0)
-            odd = np.where(inexact, bits + away, bits).view(np.float64)
-            self.add(f"tl.fma({a.name}, {b.name}, {c.name})", np.float32, odd.astype(np.float32))
+            exact = odd(total, error).astype(np.float32)
+            self.add(f"tl.fma({a.name}, {b.name}, {c.name})", np.float32, exact)
 
     def divide(self):
         operands = self.pair(of_type([np.float32, np.float64]))

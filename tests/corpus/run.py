@@ -9,8 +9,9 @@ LIBRARY is libweft-amdhip64.so, the simulator that answers HIP's calls. A case f
 wrong or the simulator accuses a launch. Prints a line for each failure, then the table of kernels, with
 the vector instructions of waves that the simulator executed for each second of processor time.
 --random N makes N kernels at random, the first from the number K (otherwise from the seed).
---table FILE has the table written there as well; --keep FOLDER the code objects of all launches, and
-commands.txt, which runs each again by `weft bench kernel`.
+--seed S makes the numbers that kernels get (otherwise the clock does).
+--table FILE has the table and the failures written there as well; --keep FOLDER the code objects of
+all launches, and commands.txt, which runs each again by `weft bench kernel`.
 Exit codes: 0 all right, 1 not, 77 where Python's packages are missing: `scripts/setup corpus` brings
 them into build/corpus, which is used by itself.
 """
@@ -117,7 +118,7 @@ def main():
     first = seed if arguments.first is None else arguments.first
     print(f"corpus: seed {seed}, Triton {triton.__version__}", flush=True)
 
-    results, failed = [], 0
+    results, failures = [], []
     with concurrent.futures.ProcessPoolExecutor(arguments.jobs) as pool:
         jobs = [
             pool.submit(run_case, library, target, keep, case.name, seed)
@@ -141,23 +142,24 @@ def main():
         for job in jobs:
             results.append(job.result())
             for failure in results[-1].failures:
-                print(f"FAILED {failure}", flush=True)
+                failures.append(f"FAILED {failure}")
+                print(failures[-1], flush=True)
 
     table = [f"{'kernel':28} {'target':7} {'cases':>5} {'launches':>8} {'M/s':>6}  verdict"]
     for row in results:
         counts = row.counts
         speed = counts.vector / counts.seconds / 1e6 if counts.seconds else 0
         verdict = f"{len(row.failures)} FAILED" if row.failures else "passed"
-        failed += len(row.failures)
         table.append(
             f"{row.name:28} {row.target:7} {row.cases:5} {counts.launches:8} {speed:6.1f}  {verdict}"
         )
-    table.append(f"corpus: {sum(row.cases for row in results)} cases, {failed} failed")
-    text = "\n".join(table) + "\n"
-    print("\n" + text, end="")
+    table.append(
+        f"corpus: seed {seed}, {sum(row.cases for row in results)} cases, {len(failures)} failed"
+    )
+    print("", *table, sep="\n")
     if arguments.table:
-        arguments.table.write_text(text)
-    return 1 if failed else 0
+        arguments.table.write_text("\n".join([*table, *failures]) + "\n")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
