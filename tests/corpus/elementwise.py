@@ -74,6 +74,9 @@ def unary_kernel(x_ptr, out_ptr, n, F: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out_ptr + offsets, F(x), mask=offsets < n)
 
 
+# Where the compiler fuses products of the library's with additions, the library loses the digits that it
+# carries beyond a double's: sinh() near 0 then errs by 2^-55.
+UNFUSED = {"enable_fp_fusion": False}
 numpy_erf = np.vectorize(math.erf, otypes=[np.float64])
 
 # Function, numpy's, range, and how many units of the last place it may err by, as OpenCL grants it.
@@ -119,8 +122,19 @@ def functions(gpu, rng, name, dtype):
     x = rng.uniform(low, high, n).astype(dtype)
     if low > 0 and high / low > 1e10:
         x = np.exp(rng.uniform(np.log(low), np.log(high), n)).astype(dtype)
+    elif low < 0:
+        x[::2] *= (2.0 ** -rng.integers(0, 24, n))[::2].astype(dtype)  # near zero, too
     out = gpu.empty(n, dtype)
-    gpu.launch(unary_kernel, (triton.cdiv(n, 512),), gpu.array(x), out, n, F=function, BLOCK=512)
+    gpu.launch(
+        unary_kernel,
+        (triton.cdiv(n, 512),),
+        gpu.array(x),
+        out,
+        n,
+        F=function,
+        BLOCK=512,
+        options=UNFUSED,
+    )
     expected = reference(x.astype(np.float64))
     # numpy's double functions err by up to two units themselves.
     error = (
@@ -131,8 +145,8 @@ def functions(gpu, rng, name, dtype):
     if name in ("exp", "exp2") and dtype == np.float32:
         # The argument is first multiplied by log2(e), in f32.
         error = error + 2 * np.abs(x * expected) * unit(dtype)
-    # Near zeros, absolutely: tanh and atanh are made of exp and log.
-    absolute = {"sin": 2**-10, "cos": 2**-10, "tan": 2**-10, "tanh": 1, "atanh": 1}
+    # Near zeros, absolutely.
+    absolute = {"sin": 2**-10, "cos": 2**-10, "tan": 2**-10}
     error = error + 2 * units * unit(dtype) * absolute.get(
         name, 2**-10 if name.startswith("log") else 0
     )
@@ -188,6 +202,7 @@ def functions_of_two(gpu, rng, name):
         n,
         F=function,
         BLOCK=512,
+        options=UNFUSED,
     )
     expected = reference(x.astype(np.float64), y.astype(np.float64))
     close(out.numpy(), expected, 2 * units * np.abs(expected) * unit(np.float32), name)
