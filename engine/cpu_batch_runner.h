@@ -46,6 +46,7 @@ class CpuBatchRunner : public BatchRunner {
   int64_t most_fed() const override { return most_fed_; }
   int64_t rows_fed(int64_t tokens) const override { return std::max(kLeastFed, tokens); }
   int64_t most_rows() const override { return kRows; }
+  int cpu_workers() const override { return team_.size(); }
 
  private:
   CpuBatchRunner(const ModelConfig& config, const Weights& weights, CpuSequence sequences,

@@ -96,6 +96,7 @@ class Slots::Impl {
   }
   const ModelConfig& config() const { return config_; }
   int64_t context() const { return options_.context; }
+  int cpu_workers() const { return runner_->cpu_workers(); }
 
  private:
   Status check(const Request& request) const;
@@ -221,6 +222,7 @@ Result<bool> Slots::step(const OnToken& on_token, const OnEnd& on_end) {
 SlotsStatus Slots::status() const { return impl_->status(); }
 const ModelConfig& Slots::config() const { return impl_->config(); }
 int64_t Slots::context() const { return impl_->context(); }
+int Slots::cpu_workers() const { return impl_->cpu_workers(); }
 
 Result<std::unique_ptr<Slots>> Slots::create(ModelConfig config,
                                              std::unique_ptr<BatchRunner> runner,

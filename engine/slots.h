@@ -133,6 +133,8 @@ class Slots {
   SlotsStatus status() const;
   const ModelConfig& config() const;
   int64_t context() const;
+  /// BatchRunner's: where there are some, who steps often does well to have a cpu::PinnedThread(0).
+  int cpu_workers() const;
 
  private:
   class Impl;

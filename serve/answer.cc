@@ -16,7 +16,12 @@ constexpr double kLeastLogprob = -9999;  // JSON has no infinity; vLLM's floor
 
 double finite(double logprob) { return std::max(logprob, kLeastLogprob); }
 
-std::string json_text(const std::string& text) { return Json(text).dump(); }
+std::string json_text(const std::string& text) {
+  const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+    return c >= ' ' && c < '\x7f' && c != '"' && c != '\\';
+  });
+  return plain ? '"' + text + '"' : Json(text).dump();
+}
 
 /// The bytes that a token stands for: its text may be part of a character.
 std::string bytes_of(const Tokenizer& tokenizer, int32_t id, const std::string& text) {

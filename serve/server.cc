@@ -13,6 +13,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "arch/cpu/threads.h"
 #include "serve/log.h"
 #include "serve/metrics.h"
 #include "serve/page.h"
@@ -573,6 +574,12 @@ void Server::wake_engine() {
 }
 
 Status Server::step_engine(Slots& slots) {
+  // Once, and not in every step: a thread that comes from another core loses microseconds.
+  std::optional<cpu::PinnedThread> pinned;
+  if (const int workers = slots.cpu_workers(); workers > 0) {
+    pinned.emplace(0);
+    http_->post([workers] { cpu::keep_off_workers(workers); });
+  }
   while (!stopped_) {
     Events events;
     const Result<bool> busy =

@@ -12,7 +12,12 @@ int usable_cpus();
 /// than cores. A refusal by the system is ignored: it costs speed, not results.
 void pin_thread(int worker);
 
-/// Pins the calling thread while it lives, then gives it back the cores it had.
+/// Keeps the calling thread on the cores that pin_thread() gives to none of the workers 0 to
+/// `workers` - 1; nothing where they have all.
+void keep_off_workers(int workers);
+
+/// Pins the calling thread while it lives, then gives it back the cores it had. Costs little where
+/// the thread is pinned there already.
 class PinnedThread {
  public:
   explicit PinnedThread(int worker);
@@ -22,7 +27,7 @@ class PinnedThread {
 
  private:
   cpu_set_t before_;
-  bool known_ = false;
+  bool pinned_ = false;
 };
 
 }  // namespace weft::cpu

@@ -2,10 +2,13 @@
 #include "serve/http/server.h"
 
 #include <fmt/format.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <boost/asio.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <mutex>
 #include <unordered_set>
 
 namespace weft::serve {
@@ -416,7 +419,7 @@ void Connection::linger() {
 class BeastServer : public HttpServer {
  public:
   explicit BeastServer(const HttpOptions& options)
-      : shared_(options), acceptor_(context_), signals_(context_) {}
+      : shared_(options), acceptor_(context_), signals_(context_), wakes_(context_) {}
 
   Shared& shared() { return shared_; }
 
@@ -443,6 +446,12 @@ class BeastServer : public HttpServer {
       return usage_error(fmt::format("--port {}: cannot listen on {}: {}; use another port",
                                      options.port, options.host, error.message()));
     }
+    const int wakes = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (wakes < 0) {
+      return device_error("the system gives no eventfd: raise the limit of open files (ulimit -n)");
+    }
+    wakes_.assign(wakes);
+    wait_for_tasks();
     accept();
     return {};
   }
@@ -453,7 +462,20 @@ class BeastServer : public HttpServer {
   }
   size_t connections() const override { return shared_.connections.size(); }
   void run() override { context_.run(); }
-  void post(std::function<void()> task) override { asio::post(context_, std::move(task)); }
+  void post(std::function<void()> task) override {
+    bool asleep = false;
+    {
+      const std::lock_guard lock(posted_mutex_);
+      asleep = posted_.empty();
+      posted_.push_back(std::move(task));
+    }
+    // asio::post() wakes the server's thread with its mutex held, on which that thread then sleeps
+    // anew: two more switches a token.
+    if (asleep) {
+      const uint64_t one = 1;
+      (void)!::write(wakes_.native_handle(), &one, sizeof one);
+    }
+  }
   void after(std::chrono::milliseconds time, std::function<void()> task) override {
     auto timer = std::make_shared<asio::steady_timer>(context_, time);
     timer->async_wait([timer, task = std::move(task)](error_code error) {
@@ -483,6 +505,23 @@ class BeastServer : public HttpServer {
   void stop() override { context_.stop(); }
 
  private:
+  void wait_for_tasks() {
+    wakes_.async_read_some(asio::buffer(&wake_count_, sizeof wake_count_),
+                           [this](error_code error, size_t) {
+                             if (error) {
+                               return;
+                             }
+                             {
+                               const std::lock_guard lock(posted_mutex_);
+                               running_.swap(posted_);
+                             }
+                             for (const std::function<void()>& task : running_) {
+                               task();
+                             }
+                             running_.clear();
+                             wait_for_tasks();
+                           });
+  }
   void accept() {
     acceptor_.async_accept([this](error_code error, tcp::socket socket) {
       if (!acceptor_.is_open()) {
@@ -518,6 +557,11 @@ class BeastServer : public HttpServer {
   asio::io_context context_{1};
   tcp::acceptor acceptor_;
   asio::signal_set signals_;
+  asio::posix::stream_descriptor wakes_;  // an eventfd: tasks have been posted
+  uint64_t wake_count_ = 0;
+  std::vector<std::function<void()>> running_;
+  std::mutex posted_mutex_;
+  std::vector<std::function<void()>> posted_;
 };
 
 }  // namespace
