@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "arch/cdna/code_object.h"
 #include "arch/cdna/embedded.h"
 #include "arch/cpu/threads.h"
 #include "cli/commands.h"
 #include "cli/common.h"
+#include "engine/cdna/lower.h"
+#include "engine/cdna/traffic.h"
 #include "engine/hopper/lower.h"
 #include "engine/prefill/plan.h"
 #include "engine/resident/code.h"
@@ -182,6 +185,23 @@ Result<std::string> describe_kernels(const std::string& path) {
          "waves: of a SIMD, at most 8, with workgroups of as many threads as the kernel allows\n";
 }
 
+/// An AMD device's target; nothing for other devices. A simulator's is in its name.
+Result<std::optional<cdna::Target>> cdna_target(const std::string& device) {
+  std::optional<cdna::Target> target;
+  if (device.starts_with("sim:")) {
+    const std::optional<cdna::Node> node = cdna::node_named(std::string_view(device).substr(4));
+    if (!node) {
+      return usage_error(fmt::format(
+          "--device {} is not known: use sim:gfx942 or sim:gfx950 (see `weft devices`)", device));
+    }
+    target = node->target;
+  } else if (device.starts_with("hip")) {
+    WEFT_ASSIGN(const auto opened, open_device(device));
+    target = cdna::target_named(opened->info().target);
+  }
+  return target;
+}
+
 Result<int> inspect(const InspectFlags& flags) {
   if (flags.kernels || !flags.code_object.empty()) {
     WEFT_ASSIGN(const std::string text, describe_kernels(flags.code_object));
@@ -198,15 +218,21 @@ Result<int> inspect(const InspectFlags& flags) {
   const bool round_activations =
       engine.round_activations.value_or(default_round_activations(config));
   std::string text = describe(config, weights, kv);
+  WEFT_ASSIGN(const auto target, cdna_target(engine.device));
   if (engine.device != "cpu") {
-    const Arch arch = engine.device.starts_with("cuda") ? Arch::hopper : Arch::cdna;
+    const Arch arch = target ? Arch::cdna : Arch::hopper;
     text += fmt::format("  prompts on {}: {}\n", engine.device,
                         describe_prefill(arch, config, weights, {kv, round_activations}));
   }
   if (flags.program) {
     PlanOptions options;
     options.capacity = engine.context > 0 ? engine.context : config.context;
-    if (engine.device != "cpu" && flags.rows == 1) {
+    if (target && flags.rows == 1) {
+      const int units = cdna::limits_of(*target).compute_units;
+      options = cdna::plan_options(config, engine.workers > 0 ? engine.workers : units,
+                                   options.capacity, kv);
+      options.sequences = flags.batch;
+    } else if (engine.device.starts_with("cuda") && flags.rows == 1) {
       constexpr int kSms = 132;  // of an H100 or H200
       options = hopper::plan_options(config, engine.workers > 0 ? engine.workers : kSms,
                                      options.capacity, kv, flags.batch);
@@ -229,6 +255,11 @@ Result<int> inspect(const InspectFlags& flags) {
     WEFT_TRY(verify(program));
     text += "\n" + disassemble(program, weights, flags.rows * flags.batch, flags.position,
                                flags.all_layers ? -1 : 1);
+    if (target && flags.rows == 1) {
+      const cdna::Topology topology(*target);
+      text += "\n" + cdna::describe(cdna::count_traffic(program, weights, topology, flags.position),
+                                    topology, flags.position);
+    }
   }
   WEFT_TRY(write_text("-", text));
   return 0;

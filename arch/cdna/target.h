@@ -66,6 +66,7 @@ inline std::optional<Node> node_named(std::string_view name) {
 /// CDNA4 white papers), sizes are from the CDNA3 and CDNA4 instruction set manuals.
 struct Limits {
   int xcds;                     ///< accelerator dies, each with an L2 of its own
+  int iods;                     ///< dies that they stand on, as many on each
   int compute_units;            ///< on all dies together
   int64_t lds_bytes;            ///< of a compute unit
   int64_t lds_granule;          ///< LDS is given to workgroups in multiples of it
@@ -90,6 +91,7 @@ inline constexpr uint32_t kMaxScratchBytes = 131056;  ///< of a lane: 8191 KiB o
 
 constexpr Limits limits_of(Target target) {
   constexpr Limits kGfx942{.xcds = 8,
+                           .iods = 4,
                            .compute_units = 304,
                            .lds_bytes = 65536,
                            .lds_granule = 512,
@@ -104,6 +106,7 @@ constexpr Limits limits_of(Target target) {
                            .fp8_flops = 2614.9e12,
                            .fp4_flops = 0};
   constexpr Limits kGfx950{.xcds = 8,
+                           .iods = 2,
                            .compute_units = 256,
                            .lds_bytes = 163840,
                            .lds_granule = 1280,

@@ -7,6 +7,8 @@
 #include <optional>
 #include <vector>
 
+#include "engine/resident/split_keys.h"
+
 namespace weft::resident {
 namespace {
 
@@ -25,26 +27,6 @@ struct Piece {
   int64_t end = 0;
   Version version = kPlain;  ///< 0 or more: the tag that is awaited, or written
   bool write = false;
-};
-
-/// The split of a query's keys, as the kernels cut them (split_keys()).
-struct SplitKeys {
-  int64_t first = 0, last = 0, active = 0;
-
-  SplitKeys(const Splits& splits, int64_t position, int64_t split) {
-    constexpr int64_t kBlock = 64;
-    constexpr int64_t kFewestBlocks = 2;
-    const int64_t end = position + 1;
-    const int64_t begin = splits.window > 0 ? std::max<int64_t>(0, end - splits.window) : 0;
-    const int64_t block = begin / kBlock;
-    const int64_t blocks = (end + kBlock - 1) / kBlock - block;
-    active = std::min<int64_t>(splits.count, (blocks + kFewestBlocks - 1) / kFewestBlocks);
-    const int64_t each = blocks / active;
-    const int64_t more = blocks % active;
-    const int64_t before = block + split * each + std::min(split, more);
-    first = std::max(begin, before * kBlock);
-    last = std::min(end, (before + each + (split < more ? 1 : 0)) * kBlock);
-  }
 };
 
 /// What a code touches in memory that others may, too.
