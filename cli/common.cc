@@ -72,6 +72,11 @@ Result<ModelConfig> preset_as(const std::string& name, int64_t layers, const std
   }
   config.layers = layers > 0 ? layers : config.layers;
   if (!format.empty()) {
+    if (config.quantization.method != Quantization::Method::none) {
+      return usage_error(
+          fmt::format("--format {}: the weights of {} have one format, MXFP4; leave --format out",
+                      format, name));
+    }
     WEFT_ASSIGN(config.quantization, quantization_of(format));
   }
   return config;

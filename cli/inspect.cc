@@ -119,7 +119,7 @@ std::string describe(const ModelConfig& config, const Weights& weights, DType kv
   for (const Tensor& tensor : weights.tensors()) {
     elements += tensor.elements();
   }
-  const int64_t kv_bytes = 2 * config.layers * config.kv_size() * static_cast<int64_t>(size_of(kv));
+  const int64_t kv_bytes = config.layers * config.cached_size() * static_cast<int64_t>(size_of(kv));
   std::string text = fmt::format("{} ({})\n", config.name, config.architecture);
   text += fmt::format("  layers {}, hidden {}, FFN {}, vocabulary {}, context {}\n", config.layers,
                       config.hidden, config.ffn, config.vocabulary, config.context);

@@ -80,7 +80,8 @@ struct FusedAttentionArgs {
 
 using Bound = std::variant<EmbedArgs, RopeAnglesArgs, RmsNormArgs, LayerNormArgs, LinearArgs,
                            GatedLinearArgs, RopeAppendArgs, AttentionArgs, FusedAttentionArgs,
-                           SampleArgs, RouteArgs, ExpertsUpArgs, ExpertsDownArgs>;
+                           SampleArgs, RouteArgs, ExpertsUpArgs, ExpertsDownArgs, LatentAppendArgs,
+                           LatentQueriesArgs, LatentValuesArgs>;
 
 }  // namespace
 
@@ -113,16 +114,19 @@ Status CpuSequence::allocate(const ModelConfig& config, int64_t positions) {
       static_cast<size_t>(config.kv_heads * positions * config.head_dim) * size_of(kv);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     WEFT_ASSIGN(Pages keys, Pages::allocate(bytes));
-    WEFT_ASSIGN(Pages values, Pages::allocate(bytes));
     this->keys.push_back(std::move(keys));
-    this->values.push_back(std::move(values));
+    if (config.latent.rank == 0) {
+      WEFT_ASSIGN(Pages values, Pages::allocate(bytes));
+      this->values.push_back(std::move(values));
+    }
   }
   return {};
 }
 
 KvCache CpuSequence::cache(int64_t layer, int64_t kv_heads, int64_t head_dim) const {
   const auto i = static_cast<size_t>(layer);
-  KvCache cache{keys[i].data(), values[i].data(), kv, capacity * head_dim};
+  KvCache cache{keys[i].data(), (values.empty() ? keys : values)[i].data(), kv,
+                capacity * head_dim};
   if (!tables.empty()) {
     cache.head_stride = kKvPage * head_dim;
     cache.page_stride = kv_heads * cache.head_stride;
@@ -268,7 +272,11 @@ class Binder {
                      .experts = op.experts,
                      .sigmoid = op.sigmoid,
                      .renormalise = op.renormalise,
-                     .drawn = drawn(op.ids, op.weights, op.chosen)};
+                     .drawn = drawn(op.ids, op.weights, op.chosen),
+                     .correction = vector(op.correction),
+                     .groups = op.groups,
+                     .kept_groups = op.kept_groups,
+                     .scale = op.scale};
   }
   Bound operator()(const ExpertsUpOp& op) {
     ExpertsUpArgs args;
@@ -289,8 +297,15 @@ class Binder {
       expert.n = op.n;
       expert.k = op.k;
       expert.activation = op.activation;
+      expert.gate_bias = part_of(vector(op.gate_bias), e, op.n);
+      expert.up_bias = part_of(vector(op.up_bias), e, op.n);
       args.experts.push_back(expert);
+      if (gates[e].mx.k > 0) {
+        args.gates.push_back(gates[e].mx);
+        args.ups.push_back(ups[e].mx);
+      }
     }
+    args.limit = op.limit;
     return args;
   }
   Bound operator()(const ExpertsDownOp& op) {
@@ -306,7 +321,11 @@ class Binder {
       expert.rounding = rounding(op.rounding, weight);
       expert.n = op.n;
       expert.k = op.k;
+      expert.bias = part_of(vector(op.bias), args.experts.size(), op.n);
       args.experts.push_back(expert);
+      if (weight.mx.k > 0) {
+        args.mx.push_back(weight.mx);
+      }
     }
     args.alpha = op.alpha;
     args.accumulate = op.accumulate;
@@ -314,7 +333,43 @@ class Binder {
     return args;
   }
 
+  Bound operator()(const LatentAppendOp& op) {
+    LatentAppendArgs args;
+    args.x = in(op.x);
+    args.norm = vector(op.norm);
+    args.rank = op.rank;
+    args.turned = op.turned;
+    args.epsilon = op.epsilon;
+    args.positions = i32(op.positions);
+    args.cosines = f32(op.cosines);
+    args.sines = f32(op.sines);
+    args.cache = cache(op.cache, 1, op.rank + op.turned);
+    return args;
+  }
+  Bound operator()(const LatentQueriesOp& op) {
+    return LatentQueriesArgs{.of = latent_heads(op),
+                             .q = in(op.q),
+                             .cosines = f32(op.cosines),
+                             .sines = f32(op.sines),
+                             .out = out(op.out)};
+  }
+  Bound operator()(const LatentValuesOp& op) {
+    return LatentValuesArgs{.of = latent_heads(op), .a = in(op.a), .out = out(op.out)};
+  }
+
  private:
+  LatentHeads latent_heads(const LatentHeadsOp& op) const {
+    const Tensor& weight = tensor(op.weight);
+    return {op.heads, op.rank, op.unturned, op.turned, op.value, matrix(weight), weight.scales};
+  }
+  /// The part of expert `e` in a vector of all experts'.
+  static ConstVector part_of(ConstVector all, size_t e, int64_t n) {
+    if (all.data != nullptr) {
+      all.data = static_cast<const std::byte*>(all.data) +
+                 static_cast<int64_t>(e) * n * static_cast<int64_t>(size_of(all.dtype));
+    }
+    return all;
+  }
   Drawn drawn(BufferId ids, BufferId weights, int64_t chosen) const {
     return {i32(ids), f32(weights), chosen,
             stride(loaded_.program.buffers[static_cast<size_t>(ids)])};
@@ -332,14 +387,15 @@ class Binder {
     args.positions = i32(op.positions);
     args.cosines = f32(op.cosines);
     args.sines = f32(op.sines);
-    args.cache = cache(op);
+    args.cache = cache(op.keys, op.kv_heads, op.head_dim);
     args.unturned = op.unturned;
     return args;
   }
   AttentionArgs attention(const AttentionOp& op) const {
     AttentionArgs args;
     args.q = in(op.q);
-    args.cache = cache(op);
+    args.cache = cache(op.keys, op.kv_heads, op.head_dim);
+    args.sinks = vector(op.sinks);
     args.query_heads = op.query_heads;
     args.kv_heads = op.kv_heads;
     args.head_dim = op.head_dim;
@@ -407,10 +463,9 @@ class Binder {
     const Tensor& tensor = weights_.get(ref.role, ref.layer);
     return {tensor.data, tensor.dtype};
   }
-  template <class Op>
-  KvCache cache(const Op& op) const {
-    const int64_t layer = loaded_.program.buffers[static_cast<size_t>(op.keys)].layer;
-    return sequence_.cache(layer, op.kv_heads, op.head_dim);
+  KvCache cache(BufferId keys, int64_t kv_heads, int64_t head_dim) const {
+    const int64_t layer = loaded_.program.buffers[static_cast<size_t>(keys)].layer;
+    return sequence_.cache(layer, kv_heads, head_dim);
   }
 
   const CpuInterpreter::Loaded& loaded_;
@@ -445,6 +500,11 @@ size_t scratch_bytes(const Bound& bound, int64_t rows) {
     size_t operator()(const LayerNormArgs&) const { return 0; }
     size_t operator()(const RopeAppendArgs&) const { return 0; }
     size_t operator()(const RouteArgs&) const { return 0; }
+    size_t operator()(const LatentAppendArgs&) const { return 0; }
+    size_t operator()(const LatentQueriesArgs&) const { return 0; }
+    size_t operator()(const LatentValuesArgs& args) const {
+      return cpu::latent_values_scratch_bytes(args, rows);
+    }
     size_t operator()(const ExpertsUpArgs& args) const {
       return cpu::experts_up_scratch_bytes(args, rows);
     }
@@ -593,6 +653,13 @@ struct Execute {
   }
   void operator()(const SampleArgs&) const {}
   void operator()(const RouteArgs& args) const { cpu::route(args, rows); }
+  void operator()(const LatentAppendArgs& args) const { cpu::latent_append(args, rows); }
+  void operator()(const LatentQueriesArgs& args) const {
+    cpu::latent_queries(args, rows, instruction.tile);
+  }
+  void operator()(const LatentValuesArgs& args) const {
+    cpu::latent_values(args, rows, instruction.tile, scratch);
+  }
   void operator()(const ExpertsUpArgs& args) const {
     cpu::experts_up(args, rows, instruction.tile, scratch);
   }

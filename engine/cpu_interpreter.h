@@ -25,6 +25,7 @@
 #include "ops/gated_linear/op.h"
 #include "ops/layernorm/op.h"
 #include "ops/linear/op.h"
+#include "ops/mla/op.h"
 #include "ops/moe/op.h"
 #include "ops/rmsnorm/op.h"
 #include "ops/rope_angles/op.h"
@@ -49,7 +50,7 @@ struct CpuSequence {
 
   int64_t capacity = 0;
   DType kv = DType::bf16;
-  std::vector<Pages> keys, values;  ///< [layer]: see KvCache
+  std::vector<Pages> keys, values;  ///< [layer]: see KvCache; of latent rows there are keys alone
   std::vector<int32_t> tokens;      ///< [max_rows]: this step's
   std::vector<int32_t> positions;   ///< [max_rows]
   /// [max_rows]: each row's pages (see KvCache::tables); empty: the cache is not in pages.

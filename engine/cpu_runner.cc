@@ -21,7 +21,9 @@ std::span<const std::byte> longest_run(const Weights& weights) {
   constexpr ptrdiff_t kGap = 4096;
   std::vector<std::span<const std::byte>> parts;
   for (const Tensor& tensor : weights.tensors()) {
-    parts.emplace_back(tensor.data, static_cast<size_t>(tensor.bytes()));
+    if (tensor.mx.k == 0) {
+      parts.emplace_back(tensor.data, static_cast<size_t>(tensor.bytes()));
+    }
   }
   std::sort(parts.begin(), parts.end(),
             [](const auto& a, const auto& b) { return a.data() < b.data(); });

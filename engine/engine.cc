@@ -221,7 +221,7 @@ std::optional<double> Engine::compressed_time() const { return state_->runner->c
 
 int64_t Engine::kv_bytes(int64_t positions) const {
   const ModelConfig& config = state_->config;
-  return 2 * config.layers * config.kv_size() * positions *
+  return config.layers * config.cached_size() * positions *
          static_cast<int64_t>(size_of(state_->runner->kv()));
 }
 

@@ -27,7 +27,7 @@ std::vector<Source> find_sources(const ModelConfig& config, const Weights& weigh
   const auto add = [&](std::vector<const Tensor*> tensors, double share = 1) {
     const Tensor& first = *tensors.front();
     for (const Tensor* tensor : tensors) {
-      if (tensor->dtype != DType::bf16) {
+      if (tensor->dtype != DType::bf16 || tensor->mx.k > 0) {
         return;
       }
     }
@@ -45,8 +45,12 @@ std::vector<Source> find_sources(const ModelConfig& config, const Weights& weigh
     add({&weights.get(down, layer)});
   };
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    for (const Role role : {Role::query, Role::key, Role::value, Role::attention_out}) {
-      add({&weights.get(role, layer)});
+    // Of latent rows' heads the matrix is read by other kernels, and stays as it is.
+    for (const Role role : {Role::query_latent, Role::query, Role::latent, Role::key, Role::value,
+                            Role::attention_out}) {
+      if (const Tensor* tensor = weights.find(role, layer)) {
+        add({tensor});
+      }
     }
     if (!config.has_experts(layer)) {
       add_ffn(layer, Role::gate, Role::up, Role::down);

@@ -160,7 +160,7 @@ Error cannot_have(std::string_view what, int64_t value, int64_t least, int64_t m
 }
 
 int64_t page_bytes(const ModelConfig& config, DType kv) {
-  return 2 * config.layers * config.kv_size() * kKvPage * static_cast<int64_t>(size_of(kv));
+  return config.layers * config.cached_size() * kKvPage * static_cast<int64_t>(size_of(kv));
 }
 
 /// Pages for a context of each slot, or what half of the free memory holds.

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/mx.h"
 #include "model/family.h"
 #include "model/fields.h"
 #include "model/json.h"
@@ -85,6 +86,31 @@ std::string_view config_name(Activation activation) {
   return activation == Activation::gelu_tanh ? "gelu_pytorch_tanh" : "silu";
 }
 
+/// The same of DeepSeek's keys.
+void reject_unsupported_latent(Fields& fields, const Family& family) {
+  for (const std::string_view key : {"attention_bias", "mlp_bias"}) {
+    if (fields.boolean(key, false)) {
+      fields.fail(key, *fields.find(key), "false: DeepSeek's products have no biases");
+    }
+  }
+  if (!fields.boolean("rope_interleave", true)) {
+    fields.fail("rope_interleave", *fields.find("rope_interleave"),
+                "true: RoPE turns pairs of neighbours");
+  }
+  if (fields.integer("moe_layer_freq", 1, kMostLayers, 1) != 1) {
+    fields.fail("moe_layer_freq", *fields.find("moe_layer_freq"),
+                "1: all layers after the first dense ones have experts");
+  }
+  const std::string_view scores = family.experts.sigmoid ? "sigmoid" : "softmax";
+  if (fields.text("scoring_func", std::string(scores)) != scores) {
+    fields.fail("scoring_func", *fields.find("scoring_func"), show(std::string(scores)));
+  }
+  if (!family.experts.sigmoid && fields.boolean("norm_topk_prob", false)) {
+    fields.fail("norm_topk_prob", *fields.find("norm_topk_prob"),
+                "false: transformers never renormalises DeepSeek-V2's weights");
+  }
+}
+
 /// Weft computes one thing for each of these keys and refuses any other.
 Status reject_unsupported(Fields& fields, const Family& family) {
   const std::string_view wanted = config_name(family.activation);
@@ -95,6 +121,12 @@ Status reject_unsupported(Fields& fields, const Family& family) {
   if (!family.partial_rotary && fields.number("partial_rotary_factor", 0, 1, 1) != 1) {
     fields.fail("partial_rotary_factor", *fields.find("partial_rotary_factor"),
                 "1: RoPE turns whole heads");
+  }
+  if (family.latent) {
+    reject_unsupported_latent(fields, family);
+  }
+  if (family.experts.limit > 0 && fields.number("swiglu_alpha", 0, 1e6, 1.702) != 1.702) {
+    fields.fail("swiglu_alpha", *fields.find("swiglu_alpha"), "1.702");
   }
   if (const json* clip = fields.find("clip_qkv")) {
     fields.fail("clip_qkv", *clip, "null: Weft clips no projections");
@@ -115,22 +147,27 @@ int64_t read_original_context(Fields& fields, Fields& rope, const Family& family
   return fields.integer(kKey, 1, kMostContext, rope.integer(kKey, 1, kMostContext, fallback));
 }
 
+constexpr std::string_view kMscaleAllDim = "mscale_all_dim";
+
 /// YaRN's share of the softmax's temperature.
 double yarn_attention_factor(Fields& rope, double factor) {
   const auto scale = [&](double weight) {
     return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1;
   };
   const double one = rope.number("mscale", 0, 1e6, 0);
-  const double all = rope.number("mscale_all_dim", 0, 1e6, 0);
+  const double all = rope.number(kMscaleAllDim, 0, 1e6, 0);
   return one != 0 && all != 0 ? scale(one) / scale(all) : scale(1);
 }
 
-void read_yarn(Fields& rope, const ModelConfig& config, RopeScaling& result) {
+void read_yarn(Fields& rope, const Family& family, const ModelConfig& config, RopeScaling& result) {
   result.beta_fast = rope.number("beta_fast", 1e-9, 1e9, 32);
   result.beta_slow = rope.number("beta_slow", 1e-9, 1e9, 1);
   result.truncate = rope.boolean("truncate", true);
   result.attention_factor =
       rope.number("attention_factor", 1e-6, 1e6, yarn_attention_factor(rope, result.factor));
+  if (family.latent) {
+    result.mscale_all_dim = rope.number(kMscaleAllDim, 0, 1e6, 0);
+  }
   if (result.beta_fast < result.beta_slow) {
     rope.fail(fmt::format("beta_fast {} must not be less than beta_slow {}", result.beta_fast,
                           result.beta_slow));
@@ -181,7 +218,7 @@ void read_scaling(Fields& fields, Fields& rope, const Family& family, ModelConfi
   } else if (type == "yarn") {
     result.kind = RopeScaling::Kind::yarn;
     result.original_context = read_original_context(fields, rope, family, config);
-    read_yarn(rope, config, result);
+    read_yarn(rope, family, config, result);
   } else if (type == "longrope" || type == "su") {  // its name in the first Phi-3 configs
     result.kind = RopeScaling::Kind::longrope;
     result.original_context = read_original_context(fields, rope, family, config);
@@ -434,6 +471,38 @@ Status read_dense_layers(Fields& fields, std::vector<LayerKind>& kinds) {
   return {};
 }
 
+/// What DeepSeek's configs say of experts besides; their number and size are known.
+void read_deepseek_experts(Fields& fields, const Family& family, Experts& experts) {
+  const int64_t shared = fields.integer("n_shared_experts", 1, kMostExperts);
+  experts.shared_size = shared * experts.size;
+  experts.shared_whole = true;
+  experts.sigmoid = experts.correction = family.experts.sigmoid;
+  experts.scale = fields.number("routed_scaling_factor", 1e-6, 1e6, 1);
+  const std::string method =
+      fields.text("topk_method", family.experts.sigmoid ? "noaux_tc" : "greedy");
+  if (method == (family.experts.sigmoid ? "noaux_tc" : "group_limited_greedy")) {
+    experts.groups = fields.integer("n_group", 1, kMostExperts);
+    experts.kept_groups = fields.integer("topk_group", 1, kMostExperts);
+  } else if (family.experts.sigmoid || method != "greedy") {
+    fields.fail("topk_method", *fields.find("topk_method"),
+                family.experts.sigmoid ? R"("noaux_tc")" : R"("greedy" or "group_limited_greedy")");
+  }
+  if (fields.error()) {
+    return;
+  }
+  const int64_t each = experts.count / experts.groups;
+  if (experts.count % experts.groups != 0 || each < (experts.correction ? 2 : 1)) {
+    fields.fail(
+        fmt::format("n_routed_experts {} cannot be cut into n_group {} groups of {} or more",
+                    experts.count, experts.groups, experts.correction ? 2 : 1));
+  } else if (experts.kept_groups > experts.groups || experts.kept_groups * each < experts.chosen) {
+    fields.fail(
+        fmt::format("topk_group {} of n_group {} groups of {} experts leave none to choose "
+                    "num_experts_per_tok {} from",
+                    experts.kept_groups, experts.groups, each, experts.chosen));
+  }
+}
+
 /// The experts of a family that has some; layers are known.
 Status read_experts(Fields& fields, const Family& family, ModelConfig& config) {
   const Family::Mixture& keys = family.experts;
@@ -444,11 +513,25 @@ Status read_experts(Fields& fields, const Family& family, ModelConfig& config) {
   experts.count = fields.integer(keys.count_key, 1, kMostExperts, keys.default_count);
   experts.chosen = fields.integer("num_experts_per_tok", 1, kMostExperts, keys.default_chosen);
   experts.size = fields.integer(keys.size_key, 1, kMostProjection);
-  experts.renormalise = keys.renormalise_key.empty() || fields.boolean(keys.renormalise_key, false);
+  experts.renormalise = keys.renormalise_key.empty()
+                            ? !keys.deepseek
+                            : fields.boolean(keys.renormalise_key, /*fallback=*/keys.deepseek);
+  if (keys.limit > 0) {
+    experts.limit = fields.number("swiglu_limit", 1e-3, 1e6, keys.limit);
+  }
   if (!keys.shared_size_key.empty()) {
     experts.shared_size = fields.integer(keys.shared_size_key, 1, kMostProjection);
   }
+  if (keys.deepseek) {
+    read_deepseek_experts(fields, family, experts);
+  }
   WEFT_TRY_FIELDS(fields);
+  if (keys.mxfp4 && (experts.size % kMxBlock != 0 || config.hidden % kMxBlock != 0)) {
+    fields.fail(
+        fmt::format("hidden_size {} and {} {} must be multiples of {}: so many numbers in "
+                    "MXFP4 share a scale",
+                    config.hidden, keys.size_key, experts.size, kMxBlock));
+  }
   if (experts.chosen > experts.count) {
     fields.fail(fmt::format("num_experts_per_tok {} is more than {} {}", experts.chosen,
                             keys.count_key, experts.count));
@@ -458,20 +541,56 @@ Status read_experts(Fields& fields, const Family& family, ModelConfig& config) {
                             config.layers, kMostExpertsInAll));
   }
   // With this no count of bytes of a model overflows 64 bits, as without experts.
-  if (experts.count * experts.size > kMostExpertRows) {
+  if (experts.count * experts.size > kMostExpertRows || experts.shared_size > kMostProjection) {
     fields.fail(fmt::format("{} {} times {} {} is more than {}", keys.count_key, experts.count,
                             keys.size_key, experts.size, kMostExpertRows));
   }
   WEFT_TRY_FIELDS(fields);
-  if (keys.dense_layers) {
+  if (keys.dense_layers || keys.deepseek) {
     std::vector<LayerKind> kinds;
     for (int64_t i = 0; i < config.layers; ++i) {
       kinds.push_back(config.layer_kind(i));
     }
-    WEFT_TRY(read_dense_layers(fields, kinds));
+    if (keys.deepseek) {
+      const int64_t dense = fields.integer("first_k_dense_replace", 0, kMostLayers, 0);
+      for (int64_t i = 0; i < std::min(dense, config.layers); ++i) {
+        kinds[static_cast<size_t>(i)].dense = true;
+      }
+      config.ignored_layers = fields.integer("num_nextn_predict_layers", 0, kMostLayers, 0);
+      WEFT_TRY_FIELDS(fields);
+    } else {
+      WEFT_TRY(read_dense_layers(fields, kinds));
+    }
     config.layer_kinds = std::move(kinds);
     keep_period(config.layer_kinds);
   }
+  return {};
+}
+
+/// Sizes of attention over latent rows; query_heads are known.
+Status read_latent(Fields& fields, ModelConfig& config) {
+  LatentAttention& latent = config.latent;
+  latent.rank = fields.integer("kv_lora_rank", 1, kMostHeadDim);
+  latent.query_rank =
+      fields.find("q_lora_rank") == nullptr ? 0 : fields.integer("q_lora_rank", 1, kMostHidden);
+  latent.unturned = fields.integer("qk_nope_head_dim", 1, kMostHeadDim);
+  latent.turned = fields.integer("qk_rope_head_dim", 2, kMostHeadDim);
+  latent.value = fields.integer("v_head_dim", 1, kMostHeadDim);
+  WEFT_TRY_FIELDS(fields);
+  config.kv_heads = 1;
+  config.head_dim = latent.rank + latent.turned;
+  if (latent.turned % 2 != 0 || latent.rank % 2 != 0) {
+    fields.fail(
+        fmt::format("qk_rope_head_dim {} and kv_lora_rank {} must be even: RoPE turns pairs",
+                    latent.turned, latent.rank));
+  }
+  const int64_t largest =
+      std::max(config.head_dim, latent.unturned + std::max(latent.turned, latent.value));
+  if (config.query_heads * largest > kMostProjection) {
+    fields.fail(fmt::format("num_attention_heads {} times {} elements of a head is more than {}",
+                            config.query_heads, largest, kMostProjection));
+  }
+  WEFT_TRY_FIELDS(fields);
   return {};
 }
 
@@ -482,6 +601,10 @@ Status read_sizes(Fields& fields, const Family& family, ModelConfig& config) {
   config.ffn = fields.integer("intermediate_size", 1, kMostProjection);
   config.context = fields.integer("max_position_embeddings", 1, kMostContext);
   config.query_heads = fields.integer("num_attention_heads", 1, kMostHeads);
+  if (family.latent) {
+    WEFT_TRY_FIELDS(fields);
+    return read_latent(fields, config);
+  }
   // An explicit null means "as many as query heads" in every family.
   const bool own_default = family.default_kv_heads > 0 && !fields.has_null("num_key_value_heads");
   config.kv_heads = fields.integer("num_key_value_heads", 1, kMostHeads,
@@ -544,7 +667,7 @@ void read_biases(Fields& fields, const Family& family, ModelConfig& config) {
 void read_scales(Fields& fields, const Family& family, ModelConfig& config) {
   constexpr double kLeast = 1e-6;
   constexpr double kMost = 1e6;
-  config.attention_multiplier = 1 / std::sqrt(static_cast<double>(config.head_dim));
+  config.attention_multiplier = natural_attention_multiplier(config);
   if (family.query_scalar) {
     const int64_t scalar = fields.integer("query_pre_attn_scalar", 1, kMostHidden, 256);
     config.attention_multiplier = 1 / std::sqrt(static_cast<double>(scalar));
@@ -600,6 +723,9 @@ void write_rope(const ModelConfig& config, const Family& family, ordered_json& o
                  {"truncate", rope.truncate},
                  {"attention_factor", rope.attention_factor},
                  {kOriginal, rope.original_context}};
+      if (rope.mscale_all_dim != 0) {
+        scaling[kMscaleAllDim] = rope.mscale_all_dim;
+      }
       break;
     case RopeScaling::Kind::longrope:
       scaling = {{"rope_type", "longrope"},
@@ -640,6 +766,30 @@ void write_layers(const ModelConfig& config, const Family& family, ordered_json&
   out["layer_types"] = types;
 }
 
+void write_deepseek_experts(const ModelConfig& config, const Family& family, ordered_json& out) {
+  const Experts& experts = config.experts;
+  out["n_shared_experts"] = experts.shared_size / experts.size;
+  out["routed_scaling_factor"] = experts.scale;
+  out["scoring_func"] = experts.sigmoid ? "sigmoid" : "softmax";
+  const bool grouped = family.experts.sigmoid || experts.groups > 1;
+  out["topk_method"] = family.experts.sigmoid ? "noaux_tc"
+                       : grouped              ? "group_limited_greedy"
+                                              : "greedy";
+  if (grouped) {
+    out["n_group"] = experts.groups;
+    out["topk_group"] = experts.kept_groups;
+  }
+  int64_t dense = 0;
+  while (dense < config.layers && config.layer_kind(dense).dense) {
+    ++dense;
+  }
+  out["first_k_dense_replace"] = dense;
+  out["moe_layer_freq"] = 1;
+  if (config.ignored_layers > 0) {
+    out["num_nextn_predict_layers"] = config.ignored_layers;
+  }
+}
+
 void write_experts(const ModelConfig& config, const Family& family, ordered_json& out) {
   const Family::Mixture& keys = family.experts;
   if (keys.count_key.empty()) {
@@ -654,6 +804,12 @@ void write_experts(const ModelConfig& config, const Family& family, ordered_json
   }
   if (!keys.shared_size_key.empty()) {
     out[keys.shared_size_key] = experts.shared_size;
+  }
+  if (keys.limit > 0) {
+    out["swiglu_limit"] = experts.limit;
+  }
+  if (keys.deepseek) {
+    write_deepseek_experts(config, family, out);
   }
   if (keys.dense_layers) {
     std::vector<int64_t> dense;
@@ -700,6 +856,21 @@ Result<ModelConfig> parse_config(std::string_view text, const std::string& file)
   if (const json* quantization = fields.find("quantization_config")) {
     WEFT_ASSIGN(config.quantization,
                 read_quantization(*quantization, file + ": quantization_config"));
+  }
+  const LatentAttention& latent = config.latent;
+  if (latent.rank > 0 && config.quantization.weights == Scaling::block &&
+      (latent.unturned % kScaleBlock != 0 || latent.value % kScaleBlock != 0)) {
+    return input_error(fmt::format(
+        "{}: qk_nope_head_dim {} and v_head_dim {} must be multiples of {}, the rows that share "
+        "scales in its quantization_config",
+        file, latent.unturned, latent.value, kScaleBlock));
+  }
+  const bool mxfp4 = config.quantization.method == Quantization::Method::mxfp4;
+  if (mxfp4 != family->experts.mxfp4) {
+    return input_error(fmt::format(
+        "{}: quantization_config {} quant_method \"mxfp4\", but Weft reads {} experts {}", file,
+        mxfp4 ? "has" : "does not have", family->architecture,
+        mxfp4 ? "in no such format" : "in that format alone, as they are published"));
   }
   config.eos = fields.tokens("eos_token_id", config.vocabulary);
   const std::vector<int32_t> bos = fields.tokens("bos_token_id", config.vocabulary);
@@ -748,8 +919,18 @@ std::string write_config(const ModelConfig& config) {
   out["intermediate_size"] = config.ffn;
   out["num_hidden_layers"] = config.layers;
   out["num_attention_heads"] = config.query_heads;
-  out["num_key_value_heads"] = config.kv_heads;
-  out["head_dim"] = config.head_dim;
+  if (family->latent) {
+    const LatentAttention& latent = config.latent;
+    out["num_key_value_heads"] = config.query_heads;
+    out["kv_lora_rank"] = latent.rank;
+    out["q_lora_rank"] = latent.query_rank > 0 ? ordered_json(latent.query_rank) : ordered_json();
+    out["qk_nope_head_dim"] = latent.unturned;
+    out["qk_rope_head_dim"] = latent.turned;
+    out["v_head_dim"] = latent.value;
+  } else {
+    out["num_key_value_heads"] = config.kv_heads;
+    out["head_dim"] = config.head_dim;
+  }
   out[family->activation_key] = config_name(config.activation);
   out["max_position_embeddings"] = config.context;
   out[family->norm_epsilon_key] = config.norm_epsilon;

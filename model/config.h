@@ -32,6 +32,8 @@ struct RopeScaling {
   std::vector<double> short_factors = {};
   std::vector<double> long_factors = {};
   double attention_factor = 1;  ///< yarn, longrope: cosines and sines are multiplied by it
+  /// yarn: what else DeepSeek's scores are sharpened by; 0: nothing. See ModelConfig::latent.
+  double mscale_all_dim = 0;
 
   bool operator==(const RopeScaling&) const = default;
 };
@@ -49,16 +51,43 @@ struct LayerKind {
 };
 
 /// A mixture of experts in the place of an FFN (Shazeer et al. 2017): FFNs of which a router draws
-/// a few for each token, whose outputs are summed by the softmax of the router's logits.
+/// a few for each token, whose outputs are summed by the softmax of the router's logits, or by each
+/// logit's sigmoid.
 struct Experts {
-  int64_t count = 0;         ///< 0: FFNs are one
-  int64_t chosen = 0;        ///< for a token
-  int64_t size = 0;          ///< what lies between an expert's products
-  bool renormalise = false;  ///< the softmax is over the chosen ones, not over all
-  int64_t shared_size = 0;   ///< of the expert that every token has, times a sigmoid; 0: none
+  int64_t count = 0;          ///< 0: FFNs are one
+  int64_t chosen = 0;         ///< for a token
+  int64_t size = 0;           ///< what lies between an expert's products
+  bool renormalise = false;   ///< weights are divided by the sum of the chosen ones'
+  int64_t shared_size = 0;    ///< of the expert that every token has, times a sigmoid; 0: none
+  bool shared_whole = false;  ///< that expert counts whole, without a router of its own
+  bool sigmoid = false;       ///< a weight is its logit's sigmoid, not their softmax
+  bool correction = false;    ///< a bias is added to the sigmoids by which experts are chosen
+  /// Experts are of so many groups, and chosen from the best `kept_groups` of them (DeepSeek-V2): a
+  /// group is as good as its best expert or, with a correction, its best two together.
+  int64_t groups = 1;
+  int64_t kept_groups = 1;
+  double scale = 1;     ///< of all weights
+  bool biases = false;  ///< the router and all experts' products have biases
+  double limit = 0;     ///< SwiGLU is clamped as ExpertsUpArgs::limit says; 0: it is not
 
   bool operator==(const Experts&) const = default;
 };
+
+/// Multi-head latent attention (DeepSeek-V2, 2024): keys and values of all heads are products of
+/// one latent row of a position, which is what is cached, with a part of the key that RoPE turns
+/// and that heads share.
+struct LatentAttention {
+  int64_t rank = 0;  ///< elements of the latent ("kv_lora_rank"); 0: keys and values are cached
+  int64_t query_rank = 0;  ///< of what queries are made from ("q_lora_rank"); 0: from the input
+  int64_t unturned = 0;    ///< elements of a head's query and key without RoPE ("qk_nope_head_dim")
+  int64_t turned = 0;      ///< and with it, in pairs of neighbours ("qk_rope_head_dim")
+  int64_t value = 0;       ///< of a head's value ("v_head_dim")
+
+  bool operator==(const LatentAttention&) const = default;
+};
+
+/// Of the norms of latents, whatever the others' is.
+inline constexpr double kLatentNormEpsilon = 1e-6;
 
 /// Where a layer's norms stand: before attention and FFN (Llama), on their outputs, before these
 /// are added to the residual (OLMo-2), or both (Gemma-2).
@@ -72,13 +101,14 @@ enum class NormKind { rms, layer };
 enum class QkNorm { none, per_head, whole };
 
 /// How a checkpoint stores the matrices of its products in eight bits ("quantization_config"):
-/// codes in e4m3fn, and scales that they are multiplied with.
+/// codes in e4m3fn, and scales that they are multiplied with; or its experts in four (base/mx.h).
 struct Quantization {
   enum class Method : uint8_t {
     none,
-    fp8,                ///< DeepSeek-V3, Qwen3-FP8: blocks of 128 x 128
-    fbgemm_fp8,         ///< Llama-3.1-405B-FP8: rows
-    compressed_tensors  ///< any
+    fp8,                 ///< DeepSeek-V3, Qwen3-FP8: blocks of 128 x 128
+    fbgemm_fp8,          ///< Llama-3.1-405B-FP8: rows
+    compressed_tensors,  ///< any
+    mxfp4                ///< gpt-oss: experts alone
   };
   Method method = Method::none;
   Scaling weights = Scaling::none;
@@ -120,7 +150,14 @@ struct ModelConfig {
   NormKind norm_kind = NormKind::rms;
   double norm_weight_offset = 0;  ///< added to the stored weights of norms: 1 for Gemma
   QkNorm qk_norm = QkNorm::none;
+  /// Where rank is not 0, attention is that over latent rows: there is one KV head, of rank +
+  /// turned elements, queries are multiplied into its space, and its first `rank` elements are
+  /// values.
+  LatentAttention latent = {};
+  bool sinks = false;  ///< each query head has a logit of its own that joins the softmax (gpt-oss)
   Experts experts = {};
+  int64_t ignored_layers =
+      0;                   ///< in the checkpoint behind the others: what predicts further tokens
   bool tied_head = false;  ///< the head is the embedding table
   bool qkv_bias = false;   ///< q, k and v projections have a bias
   bool attention_out_bias = false;
@@ -141,7 +178,16 @@ struct ModelConfig {
 
   int64_t query_size() const { return query_heads * head_dim; }
   int64_t kv_size() const { return kv_heads * head_dim; }
+  /// Elements that attention hands to its output projection.
+  int64_t attended_size() const {
+    return latent.rank > 0 ? query_heads * latent.value : query_size();
+  }
+  /// Elements that a layer's cache has of a position.
+  int64_t cached_size() const { return latent.rank > 0 ? head_dim : 2 * kv_size(); }
   int64_t rotary_dim() const {
+    if (latent.rank > 0) {
+      return latent.turned;
+    }
     return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);
   }
   bool has_experts(int64_t layer) const { return experts.count > 0 && !layer_kind(layer).dense; }
@@ -162,6 +208,10 @@ Result<ModelConfig> parse_config(std::string_view json, const std::string& file)
 
 /// config.json's text for a config, such that parse_config gives it back and transformers loads it.
 std::string write_config(const ModelConfig& config);
+
+/// The scale of q.k where nothing says otherwise: the heads' size^-1/2, times YaRN's mscale squared
+/// where RopeScaling::mscale_all_dim says so.
+double natural_attention_multiplier(const ModelConfig& config);
 
 /// Preset of a public config by name ("llama-3.2-1b"). Error (usage): unknown name, lists those
 /// known.

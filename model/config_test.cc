@@ -504,6 +504,134 @@ TEST(Config, ExpertsThatCannotBe) {
             "projections");
 }
 
+/// gpt-oss-20b's, but for sizes.
+json small_gpt_oss() {
+  json text = small_mixture("GptOssForCausalLM", "gpt_oss");
+  text.erase("num_experts");
+  text["hidden_size"] = 64;
+  text["num_hidden_layers"] = 4;
+  text["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 32.0},
+                          {"beta_fast", 32.0},   {"beta_slow", 1.0},
+                          {"truncate", false},   {"original_max_position_embeddings", 64}};
+  text["quantization_config"] = {{"quant_method", "mxfp4"},
+                                 {"modules_to_not_convert", {"lm_head"}}};
+  return text;
+}
+
+TEST(Config, GptOss) {
+  const ModelConfig config = parse(small_gpt_oss());
+  EXPECT_EQ(
+      config.experts,
+      (Experts{
+          .count = 8, .chosen = 2, .size = 96, .renormalise = true, .biases = true, .limit = 7}));
+  EXPECT_TRUE(config.sinks && config.qkv_bias && config.attention_out_bias);
+  EXPECT_EQ(config.layer_kinds, (std::vector<LayerKind>{{.window = 128}, {}}));
+  EXPECT_EQ(config.rope_theta, 150000);
+  EXPECT_FALSE(config.rope_scaling.truncate);
+  EXPECT_DOUBLE_EQ(config.rope_scaling.attention_factor, 0.1 * std::log(32.0) + 1);
+  EXPECT_EQ(config.quantization.method, Quantization::Method::mxfp4);
+
+  const auto error_after = [](const char* key, const json& value) {
+    json text = small_gpt_oss();
+    text[key] = value;
+    return error_of(text);
+  };
+  EXPECT_EQ(error_after("quantization_config", nullptr),
+            "config.json: quantization_config does not have quant_method \"mxfp4\", but Weft reads "
+            "GptOssForCausalLM experts in that format alone, as they are published");
+  EXPECT_EQ(error_after("intermediate_size", 40),
+            "config.json: hidden_size 64 and intermediate_size 40 must be multiples of 32: so many "
+            "numbers in MXFP4 share a scale");
+  EXPECT_EQ(error_after("swiglu_alpha", 1.5), "config.json: swiglu_alpha is 1.5; it must be 1.702");
+  json llama = small_llama();
+  llama["quantization_config"] = {{"quant_method", "mxfp4"}};
+  EXPECT_EQ(error_of(llama),
+            "config.json: quantization_config has quant_method \"mxfp4\", but Weft reads "
+            "LlamaForCausalLM experts in no such format");
+}
+
+json small_deepseek(const std::string& architecture, const std::string& model_type) {
+  json text = small(architecture, model_type);
+  text["n_routed_experts"] = 8;
+  text["num_experts_per_tok"] = 2;
+  text["moe_intermediate_size"] = 32;
+  text["n_shared_experts"] = 2;
+  text["first_k_dense_replace"] = 1;
+  text["n_group"] = 4;
+  text["topk_group"] = 2;
+  text["routed_scaling_factor"] = 2.5;
+  text["kv_lora_rank"] = 40;
+  text["q_lora_rank"] = nullptr;
+  text["qk_nope_head_dim"] = 12;
+  text["qk_rope_head_dim"] = 8;
+  text["v_head_dim"] = 10;
+  text["num_nextn_predict_layers"] = 1;
+  text["rope_scaling"] = {{"type", "yarn"},
+                          {"factor", 40},
+                          {"mscale", 0.707},
+                          {"mscale_all_dim", 0.707},
+                          {"original_max_position_embeddings", 64}};
+  return text;
+}
+
+TEST(Config, DeepSeek) {
+  json text = small_deepseek("DeepseekV2ForCausalLM", "deepseek_v2");
+  const ModelConfig greedy = parse(text);
+  EXPECT_EQ(greedy.experts, (Experts{.count = 8,
+                                     .chosen = 2,
+                                     .size = 32,
+                                     .shared_size = 64,
+                                     .shared_whole = true,
+                                     .scale = 2.5}));
+  EXPECT_EQ(greedy.latent, (LatentAttention{.rank = 40, .unturned = 12, .turned = 8, .value = 10}));
+  EXPECT_EQ(greedy.kv_heads, 1);
+  EXPECT_EQ(greedy.head_dim, 48);
+  EXPECT_EQ(greedy.cached_size(), 48);
+  EXPECT_EQ(greedy.rotary_dim(), 8);
+  EXPECT_EQ(greedy.ignored_layers, 1);
+  EXPECT_FALSE(greedy.has_experts(0));
+  EXPECT_TRUE(greedy.has_experts(1));
+  // YaRN's share of cosines and sines is 1, and of the scale of heads of 20 its square.
+  EXPECT_EQ(greedy.rope_scaling.attention_factor, 1);
+  const double mscale = 0.0707 * std::log(40.0) + 1;
+  EXPECT_DOUBLE_EQ(greedy.attention_multiplier, mscale * mscale / std::sqrt(20.0));
+  text["topk_method"] = "group_limited_greedy";
+  EXPECT_EQ(parse(text).experts.groups, 4);
+  EXPECT_EQ(parse(text).experts.kept_groups, 2);
+  text["topk_group"] = 5;
+  EXPECT_EQ(error_of(text),
+            "config.json: topk_group 5 of n_group 4 groups of 2 experts leave none to choose "
+            "num_experts_per_tok 2 from");
+  text["n_group"] = 3;
+  EXPECT_EQ(error_of(text),
+            "config.json: n_routed_experts 8 cannot be cut into n_group 3 groups of 1 or more");
+  text["topk_method"] = "noaux_tc";
+  EXPECT_EQ(error_of(text),
+            "config.json: topk_method is \"noaux_tc\"; it must be \"greedy\" or "
+            "\"group_limited_greedy\"");
+
+  text = small_deepseek("DeepseekV3ForCausalLM", "deepseek_v3");
+  text["q_lora_rank"] = 24;
+  const ModelConfig third = parse(text);
+  EXPECT_EQ(third.latent.query_rank, 24);
+  EXPECT_TRUE(third.experts.sigmoid && third.experts.correction && third.experts.renormalise);
+  EXPECT_EQ(third.experts.groups, 4);
+  for (const auto& [key, value] : {std::pair<const char*, json>("rope_interleave", false),
+                                   {"attention_bias", true},
+                                   {"moe_layer_freq", 2},
+                                   {"scoring_func", "softmax"},
+                                   {"topk_method", "greedy"}}) {
+    json other = text;
+    other[key] = value;
+    EXPECT_EQ(error_of(other).find("config.json: " + std::string(key) + " is "), 0U)
+        << error_of(other);
+  }
+  text["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  EXPECT_EQ(error_of(text),
+            "config.json: qk_nope_head_dim 12 and v_head_dim 10 must be multiples of 128, the rows "
+            "that share scales in its quantization_config");
+}
+
 TEST(Config, ArchitectureFromModelType) {
   json text = small_llama();
   text.erase("architectures");
@@ -516,7 +644,8 @@ TEST(Config, UnknownArchitectureListsKnown) {
             "knows LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
             "Olmo2ForCausalLM, InstellaForCausalLM, GraniteForCausalLM, SmolLM3ForCausalLM, "
             "Gemma2ForCausalLM, Gemma3ForCausalLM, Phi3ForCausalLM, Starcoder2ForCausalLM, "
-            "MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, OlmoeForCausalLM");
+            "MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, OlmoeForCausalLM, "
+            "GptOssForCausalLM, DeepseekV2ForCausalLM, DeepseekV3ForCausalLM");
   json text = small_llama();
   text.erase("architectures");
   text["model_type"] = "gpt2";
@@ -579,7 +708,7 @@ TEST(Config, RefusesWhatItDoesNotCompute) {
             "config.json: hidden_act is \"gelu\"; it must be \"silu\"");
   EXPECT_EQ(error_with("quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}),
             "config.json: quantization_config: quant_method is \"gptq\"; of quantised weights Weft "
-            "reads fp8, fbgemm_fp8 and compressed-tensors in e4m3");
+            "reads fp8, fbgemm_fp8 and compressed-tensors in e4m3, and mxfp4");
   EXPECT_NE(error_with("quantization_config", 4).find("quantization_config is 4"),
             std::string::npos);
   EXPECT_NE(error_with("partial_rotary_factor", 0.5).find("partial_rotary_factor is 0.5"),
@@ -720,7 +849,8 @@ TEST(Config, WriteGivesBackWhatWasParsed) {
   sliding["use_sliding_window"] = true;
   sliding["max_window_layers"] = 0;
   const ModelConfig qwen = parse(sliding);
-  for (const ModelConfig& config : {llama, qwen}) {
+  const ModelConfig deepseek = parse(small_deepseek("DeepseekV3ForCausalLM", "deepseek_v3"));
+  for (const ModelConfig& config : {llama, qwen, parse(small_gpt_oss()), deepseek}) {
     const auto again = parse_config(write_config(config), config.name);
     ASSERT_TRUE(again.ok()) << again.error().message;
     EXPECT_EQ(*again, config);
@@ -728,7 +858,7 @@ TEST(Config, WriteGivesBackWhatWasParsed) {
 }
 
 TEST(Preset, EveryOneSurvivesItsConfigFile) {
-  ASSERT_EQ(preset_names().size(), 28u);
+  ASSERT_EQ(preset_names().size(), 31u);
   for (const std::string& name : preset_names()) {
     const auto config = preset(name);
     ASSERT_TRUE(config.ok()) << name;

@@ -177,6 +177,46 @@ constexpr std::array kFamilies = {
            .qk_norm = QkNorm::whole,
            .attention_bias = Family::Bias::by_setting,
            .default_norm_epsilon = 1e-5},
+    Family{.architecture = "GptOssForCausalLM",
+           .model_type = "gpt_oss",
+           .experts = {.count_key = "num_local_experts",
+                       .size_key = "intermediate_size",
+                       .renormalise_key = "",
+                       .biases = true,
+                       .mxfp4 = true,
+                       .limit = 7,
+                       .default_count = 128,
+                       .default_chosen = 4,
+                       .router = "router"},
+           .sinks = true,
+           .attention_bias = Family::Bias::by_setting,
+           .window = Family::Window::interleaved,
+           .window_interval = 2,
+           .default_kv_heads = 8,
+           .default_head_dim = 64,
+           .default_sliding_window = 128,
+           .default_norm_epsilon = 1e-5,
+           .default_rope_theta = 150000,
+           .default_bias = true},
+    Family{.architecture = "DeepseekV2ForCausalLM",
+           .model_type = "deepseek_v2",
+           .experts = {.count_key = "n_routed_experts",
+                       .renormalise_key = "",
+                       .deepseek = true,
+                       .default_count = 64,
+                       .default_chosen = 6,
+                       .shared = "shared_experts"},
+           .latent = true},
+    // And R1.
+    Family{.architecture = "DeepseekV3ForCausalLM",
+           .model_type = "deepseek_v3",
+           .experts = {.count_key = "n_routed_experts",
+                       .deepseek = true,
+                       .sigmoid = true,
+                       .default_count = 256,
+                       .default_chosen = 8,
+                       .shared = "shared_experts"},
+           .latent = true},
 };
 
 }  // namespace
@@ -195,6 +235,8 @@ void complete(const Family& family, ModelConfig& config) {
   config.qk_norm = family.qk_norm;
   config.gated_ffn = family.gated_ffn;
   config.activation = family.activation;
+  config.sinks = family.sinks;
+  config.experts.biases = family.experts.biases;
   if (family.embedding_scale == Family::EmbeddingScale::root_of_hidden) {
     const auto root = static_cast<float>(std::sqrt(static_cast<double>(config.hidden)));
     config.embedding_multiplier = config.dtype == DType::bf16  ? to_float(to_bf16(root))

@@ -41,8 +41,19 @@ struct Family {
     std::string_view renormalise_key = "norm_topk_prob";  ///< empty: they always are
     std::string_view shared_size_key = "";                ///< empty: there is no shared expert
     bool dense_layers = false;  ///< "mlp_only_layers" and "decoder_sparse_step" are read
+    /// DeepSeek's keys: "n_shared_experts" makes one of so many times the size that counts whole,
+    /// "first_k_dense_replace" layers have no experts, weights are scaled, groups are told.
+    bool deepseek = false;
+    /// Of those: sigmoids, a correction, groups as good as their best two; otherwise a softmax and,
+    /// where "topk_method" says so, groups as good as their best one.
+    bool sigmoid = false;
+    bool biases = false;  ///< of the router and the experts
+    bool mxfp4 = false;   ///< experts come in MXFP4, all in one tensor, gate and up by turns
+    double limit = 0;     ///< Experts::limit, unless "swiglu_limit" says otherwise
     int64_t default_count = 0, default_chosen = 0;
     std::string_view module = "mlp";
+    std::string_view router = "gate";
+    std::string_view shared = "shared_expert";
     std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
   };
 
@@ -64,6 +75,8 @@ struct Family {
   double norm_weight_offset = 0;
   std::string_view norm_epsilon_key = "rms_norm_eps";
   QkNorm qk_norm = QkNorm::none;
+  bool latent = false;  ///< attention is over latent rows: the keys of LatentAttention are read
+  bool sinks = false;
 
   Bias attention_bias = Bias::never;
   std::string_view attention_bias_key = "attention_bias";
@@ -91,7 +104,7 @@ struct Family {
   double default_rope_theta = 10000;
   int64_t default_original_context = 0;  ///< 0: max_position_embeddings
   bool default_tied_head = false;
-  bool default_bias = false;
+  bool default_bias = false;  ///< of attention_bias_key and ffn_bias_key
   double default_attention_soft_cap = 0;
   double default_logits_soft_cap = 0;
 

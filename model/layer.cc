@@ -55,6 +55,16 @@ Ramp yarn_ramp(const RopeSpec& rope) {
 
 }  // namespace
 
+double natural_attention_multiplier(const ModelConfig& config) {
+  const LatentAttention& latent = config.latent;
+  const int64_t dim = latent.rank > 0 ? latent.unturned + latent.turned : config.head_dim;
+  const RopeScaling& scaling = config.rope_scaling;
+  const double mscale = scaling.mscale_all_dim > 0 && scaling.factor > 1
+                            ? 0.1 * scaling.mscale_all_dim * std::log(scaling.factor) + 1
+                            : 1;
+  return mscale * mscale / std::sqrt(static_cast<double>(dim));
+}
+
 std::vector<RopeSpec> ropes(const ModelConfig& config) {
   // A model without any keeps its own: programs begin with angles.
   std::vector<RopeSpec> result;
@@ -113,6 +123,8 @@ LayerSpec layer_spec(const ModelConfig& config, int64_t layer) {
   attention.query_heads = config.query_heads;
   attention.kv_heads = config.kv_heads;
   attention.head_dim = config.head_dim;
+  attention.latent = config.latent;
+  attention.sinks = config.sinks;
   attention.window = kind.window;
   attention.scale = config.attention_multiplier;
   attention.soft_cap = config.attention_soft_cap;

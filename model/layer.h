@@ -28,7 +28,7 @@ std::vector<float> inverse_frequencies(const RopeSpec& rope, int64_t length);
 
 inline constexpr int kNoRope = -1;
 
-/// Grouped-query attention over a KV cache.
+/// Grouped-query attention over a KV cache; of latent rows (ModelConfig::latent) with rank > 0.
 struct AttentionSpec {
   int64_t query_heads = 0, kv_heads = 0, head_dim = 0;
   int64_t window = 0;  ///< keys a query sees, itself included; 0: all
@@ -36,6 +36,8 @@ struct AttentionSpec {
   double scale = 1;    ///< of q.k
   double soft_cap = 0;
   QkNorm qk_norm = QkNorm::none;
+  LatentAttention latent = {};
+  bool sinks = false;
 };
 
 struct FfnSpec {

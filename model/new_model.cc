@@ -107,6 +107,14 @@ std::vector<SafetensorsEntry> entries_of(const ModelConfig& config, const Tensor
     entries.push_back({std::move(name), name_of(dtype), std::move(shape), 0, bytes});
   };
   const std::vector<int64_t> shape = spec.shape_in_file();
+  if (spec.mxfp4) {
+    std::vector<int64_t> scales = shape;
+    scales.pop_back();
+    const auto codes = static_cast<uint64_t>(spec.rows_of_all * spec.shape[1] / 2);
+    entries.push_back({spec.name, "U8", shape, 0, codes});
+    entries.push_back({mx_scale_name(spec.name), "U8", scales, 0, codes / (kMxBlock / 2)});
+    return entries;
+  }
   if (spec.scaling == Scaling::none) {
     add(spec.name, config.dtype, shape);
     return entries;
@@ -240,7 +248,19 @@ class ModelWriter {
     };
     WEFT_TRY(write(std::as_bytes(std::span(shard.header))));
     std::vector<std::byte> buffer(static_cast<size_t>(kBatch) * sizeof(float));
-    for (const TensorSpec& spec : shard.specs) {
+    for (size_t i = 0; i < shard.specs.size(); ++i) {
+      const TensorSpec& spec = shard.specs[i];
+      if (spec.experts_of_all > 0) {
+        size_t end = i + 1;
+        while (end < shard.specs.size() && shard.specs[end].name == spec.name) {
+          ++end;
+        }
+        const std::span<const TensorSpec> parts = std::span(shard.specs).subspan(i, end - i);
+        WEFT_TRY(spec.mxfp4 ? write_mx(parts, seed, write)
+                            : write_by_turns(parts, config.dtype, seed, write));
+        i = end - 1;
+        continue;
+      }
       if (spec.scaling != Scaling::none && spec.begins_tensor()) {
         const Quantization& quantization = config.quantization;
         const std::vector<float> scales = make_random_scales(quantization, seed, spec);
@@ -267,6 +287,52 @@ class ModelWriter {
   }
 
  private:
+  /// Parts of a tensor of all experts in MXFP4, row by row: the codes, then the scales.
+  template <class Write>
+  static Status write_mx(std::span<const TensorSpec> parts, uint64_t seed, const Write& write) {
+    const TensorSpec& any = parts.front();
+    const int64_t k = any.shape[1];
+    std::vector<const TensorSpec*> part_of(static_cast<size_t>(any.rows_of_all));
+    for (const TensorSpec& part : parts) {
+      for (int64_t r = 0; r < part.shape[0]; ++r) {
+        part_of[static_cast<size_t>(part.first_row + r * part.row_step)] = &part;
+      }
+    }
+    std::vector<uint8_t> codes(static_cast<size_t>(k / 2));
+    std::vector<uint8_t> scales(static_cast<size_t>(k / kMxBlock));
+    for (const std::vector<uint8_t>* wanted : {&codes, &scales}) {
+      std::vector<uint8_t> batch;
+      for (int64_t r = 0; r < any.rows_of_all; ++r) {
+        const TensorSpec& part = *part_of[static_cast<size_t>(r)];
+        fill_random_mx(seed, part, (r - part.first_row) / part.row_step * k, k, codes.data(),
+                       scales.data());
+        batch.insert(batch.end(), wanted->begin(), wanted->end());
+        if (std::ssize(batch) >= kBatch || r + 1 == any.rows_of_all) {
+          WEFT_TRY(write(std::as_bytes(std::span(batch))));
+          batch.clear();
+        }
+      }
+    }
+    return {};
+  }
+
+  /// Vectors whose elements stand in the file by turns.
+  template <class Write>
+  static Status write_by_turns(std::span<const TensorSpec> parts, DType dtype, uint64_t seed,
+                               const Write& write) {
+    const size_t size = size_of(dtype);
+    std::vector<std::byte> all(static_cast<size_t>(parts.front().rows_of_all) * size);
+    for (const TensorSpec& part : parts) {
+      std::vector<std::byte> own(static_cast<size_t>(part.elements()) * size);
+      fill_random(random_tensor(seed, part), dtype, 0, part.elements(), own.data());
+      for (int64_t i = 0; i < part.elements(); ++i) {
+        std::memcpy(all.data() + static_cast<size_t>(part.first_row + i * part.row_step) * size,
+                    own.data() + static_cast<size_t>(i) * size, size);
+      }
+    }
+    return write(all);
+  }
+
   Status check(const std::string& name, int failure) const {
     if (failure == 0) {
       return {};

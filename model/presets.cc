@@ -66,6 +66,45 @@ std::vector<LayerKind> five_local_layers(int64_t window) {
   return kinds;
 }
 
+/// DeepSeek: the first layers have no experts.
+std::vector<LayerKind> first_dense(size_t dense, size_t layers) {
+  std::vector<LayerKind> kinds(layers);
+  for (size_t i = 0; i < dense; ++i) {
+    kinds[i].dense = true;
+  }
+  return kinds;
+}
+
+/// openai/gpt-oss-*
+ModelConfig gpt_oss(std::string name, int64_t layers, int64_t experts) {
+  ModelConfig config;
+  config.name = std::move(name);
+  config.architecture = "GptOssForCausalLM";
+  config.vocabulary = 201088;
+  config.hidden = 2880;
+  config.layers = layers;
+  config.query_heads = 64;
+  config.kv_heads = 8;
+  config.head_dim = 64;
+  config.ffn = 2880;
+  config.context = 131072;
+  config.layer_kinds = {{.window = 128}, {}};
+  config.rope_theta = 150000;
+  config.rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                         .factor = 32,
+                         .original_context = 4096,
+                         .truncate = false,
+                         .attention_factor = 0.1 * std::log(32.0) + 1};
+  config.qkv_bias = config.attention_out_bias = true;
+  config.experts = {.count = experts, .chosen = 4, .size = 2880, .renormalise = true, .limit = 7};
+  config.quantization = {.method = Quantization::Method::mxfp4,
+                         .plain_modules = {"model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                           "model.embed_tokens", "lm_head"}};
+  config.eos = {200002, 199999, 200012};
+  config.bos = 199998;
+  return config;
+}
+
 /// Adds what follows from the architecture, so that a preset states only what its config.json does.
 ModelConfig completed(ModelConfig config) {
   const Family* family = find_family(config.architecture);
@@ -73,7 +112,7 @@ ModelConfig completed(ModelConfig config) {
   complete(*family, config);
   config.qkv_bias |= family->attention_bias == Family::Bias::qkv;
   if (config.attention_multiplier == 0) {
-    config.attention_multiplier = 1 / std::sqrt(static_cast<double>(config.head_dim));
+    config.attention_multiplier = natural_attention_multiplier(config);
   }
   return config;
 }
@@ -513,6 +552,30 @@ std::vector<ModelConfig> make_presets() {
        .context = 4096,
        .experts = {.count = 64, .chosen = 8, .size = 1024},
        .eos = {50279}},
+      gpt_oss("gpt-oss-20b", 24, 32),
+      gpt_oss("gpt-oss-120b", 36, 128),
+      // deepseek-ai/DeepSeek-V2-Lite
+      {.name = "deepseek-v2-lite",
+       .architecture = "DeepseekV2ForCausalLM",
+       .vocabulary = 102400,
+       .hidden = 2048,
+       .layers = 27,
+       .query_heads = 16,
+       .kv_heads = 1,
+       .head_dim = 576,
+       .ffn = 10944,
+       .context = 163840,
+       .layer_kinds = first_dense(1, 27),
+       .norm_epsilon = 1e-6,
+       .rope_scaling = {.kind = RopeScaling::Kind::yarn,
+                        .factor = 40,
+                        .original_context = 4096,
+                        .mscale_all_dim = 0.707},
+       .latent = {.rank = 512, .unturned = 128, .turned = 64, .value = 128},
+       .experts =
+           {.count = 64, .chosen = 6, .size = 1408, .shared_size = 2816, .shared_whole = true},
+       .eos = {100001},
+       .bos = 100000},
       // Weft's own shape of 2 billion parameters, for measurements
       {.name = "weft-2b",
        .architecture = "LlamaForCausalLM",

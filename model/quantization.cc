@@ -26,7 +26,8 @@ struct MethodName {
 };
 constexpr std::array kMethods = {MethodName{Method::fp8, "fp8"},
                                  MethodName{Method::fbgemm_fp8, "fbgemm_fp8"},
-                                 MethodName{Method::compressed_tensors, "compressed-tensors"}};
+                                 MethodName{Method::compressed_tensors, "compressed-tensors"},
+                                 MethodName{Method::mxfp4, "mxfp4"}};
 
 std::vector<std::string> read_modules(Fields& fields, std::string_view key) {
   std::vector<std::string> modules;
@@ -221,6 +222,11 @@ std::string scale_name(const Quantization& quantization, std::string_view weight
                      quantization.method == Method::fp8 ? "weight_scale_inv" : "weight_scale");
 }
 
+std::string mx_scale_name(std::string_view codes) {
+  constexpr std::string_view kCodes = "_blocks";
+  return fmt::format("{}_scales", codes.substr(0, codes.size() - kCodes.size()));
+}
+
 std::string input_scale_name(std::string_view weight) {
   return fmt::format("{}.input_scale", module_of(weight));
 }
@@ -235,7 +241,7 @@ Result<Quantization> read_quantization(const json& object, const std::string& wh
   if (found == kMethods.end()) {
     fields.fail(
         fmt::format("quant_method is {}; of quantised weights Weft reads fp8, fbgemm_fp8 and "
-                    "compressed-tensors in e4m3",
+                    "compressed-tensors in e4m3, and mxfp4",
                     show(name)));
   }
   WEFT_TRY_FIELDS(fields);
@@ -247,6 +253,9 @@ Result<Quantization> read_quantization(const json& object, const std::string& wh
       break;
     case Method::fbgemm_fp8:
       read_fbgemm(fields, result);
+      break;
+    case Method::mxfp4:  // experts alone, whatever else it lists
+      result.plain_modules = read_modules(fields, "modules_to_not_convert");
       break;
     default:
       WEFT_TRY(read_compressed_tensors(fields, where, result));
@@ -268,6 +277,10 @@ ordered_json write_quantization(const Quantization& quantization) {
     case Method::fbgemm_fp8:
       out["quant_method"] = "fbgemm_fp8";
       out["activation_scale_ub"] = quantization.activations.largest;
+      out["modules_to_not_convert"] = quantization.plain_modules;
+      break;
+    case Method::mxfp4:
+      out["quant_method"] = "mxfp4";
       out["modules_to_not_convert"] = quantization.plain_modules;
       break;
     default:

@@ -20,6 +20,8 @@ nlohmann::ordered_json write_quantization(const Quantization& quantization);
 
 /// The name that a matrix's scales have in the checkpoint ("....weight_scale_inv").
 std::string scale_name(const Quantization& quantization, std::string_view weight);
+/// That which the scales of experts in MXFP4 have, whose codes are "..._blocks".
+std::string mx_scale_name(std::string_view codes);
 /// That of the scale of the activations that it meets (Scaling::tensor).
 std::string input_scale_name(std::string_view weight);
 

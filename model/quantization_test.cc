@@ -102,7 +102,7 @@ TEST(Quantization, OfAnotherKindIsRefused) {
   EXPECT_EQ(error_of("4"), "q is 4; it must be an object");
   EXPECT_EQ(error_of("{}"),
             "q: quant_method is \"\"; of quantised weights Weft reads fp8, fbgemm_fp8 and "
-            "compressed-tensors in e4m3");
+            "compressed-tensors in e4m3, and mxfp4");
   EXPECT_NE(error_of(R"({"quant_method": "gptq", "bits": 4})").find("quant_method is \"gptq\""),
             std::string::npos);
   EXPECT_NE(error_of(R"({"quant_method": ["fp8"]})").find("quant_method is [\"fp8\"]"),

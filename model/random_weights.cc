@@ -83,13 +83,22 @@ float make_random_input_scale(uint64_t seed, const TensorSpec& spec) {
   return around(key_of(seed, input_scale_name(spec.name)), 8 / kMax<e4m3fn>, 1).front();
 }
 
-RandomTensor random_tensor(uint64_t seed, const TensorSpec& spec) {
-  RandomTensor tensor;
+namespace {
+
+/// The name of a part of a tensor.
+std::string own_name(const TensorSpec& spec) {
   std::string name = spec.name;
   if (!spec.begins_tensor()) {
     name.append(":").append(std::to_string(spec.first_row));
   }
-  tensor.key = key_of(seed, name);
+  return name;
+}
+
+}  // namespace
+
+RandomTensor random_tensor(uint64_t seed, const TensorSpec& spec) {
+  RandomTensor tensor;
+  tensor.key = key_of(seed, own_name(spec));
   double half_width = 1.0 / 16;  // bias
   if (spec.scaling != Scaling::none) {
     half_width = kMax<e4m3fn>;
@@ -120,6 +129,27 @@ void fill_random(const RandomTensor& tensor, DType dtype, int64_t first, int64_t
       return fill(tensor, first, count, reinterpret_cast<e4m3fn*>(out));
     default:
       WEFT_CHECK(!"a model's format");
+  }
+}
+
+void fill_random_mx(uint64_t seed, const TensorSpec& spec, int64_t first, int64_t count,
+                    uint8_t* codes, uint8_t* scales) {
+  WEFT_CHECK(first % kMxBlock == 0 && count % kMxBlock == 0);
+  constexpr double kDeviation = 2.926;  // of codes that are uniform
+  constexpr int64_t kWord = 16;         // codes
+  const double wanted = 1 / (kDeviation * std::sqrt(static_cast<double>(spec.shape[1])));
+  const auto power = static_cast<int>(std::floor(std::log2(wanted))) + 127;
+  const uint64_t key = key_of(seed, own_name(spec));
+  const uint64_t scale_key = key_of(seed, mx_scale_name(spec.name)) ^ key;
+  for (int64_t i = 0; i < count; i += kWord) {
+    const uint64_t word =
+        splitmix(key + static_cast<uint64_t>((first + i) / kWord) * kSplitMixStep);
+    std::memcpy(codes + i / 2, &word, sizeof(word));
+  }
+  for (int64_t i = 0; i < count / kMxBlock; ++i) {
+    const uint64_t word =
+        splitmix(scale_key + static_cast<uint64_t>(first / kMxBlock + i) * kSplitMixStep);
+    scales[i] = static_cast<uint8_t>(power + static_cast<int>(word & 1));
   }
 }
 

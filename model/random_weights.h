@@ -20,7 +20,8 @@
 //   bias              uniform in +-1/16
 // A matrix that is stored in eight bits (TensorSpec::scaling) is made as such: codes uniform in
 // +-448, rounded to e4m3fn; scales, by their own name, uniform in 3/4 .. 5/4 of what gives the
-// matrix its standard deviation; an input's scale, by its name, in 3/4 .. 5/4 of 8 / 448.
+// matrix its standard deviation; an input's scale, by its name, in 3/4 .. 5/4 of 8 / 448. One in
+// MXFP4 has codes uniform in all sixteen, and scales that are one of two powers of two.
 #pragma once
 
 #include <cstddef>
@@ -51,5 +52,10 @@ float make_random_input_scale(uint64_t seed, const TensorSpec& spec);
 /// `out` aligned to the element.
 void fill_random(const RandomTensor& tensor, DType dtype, int64_t first, int64_t count,
                  std::byte* out);
+
+/// The same of a matrix in MXFP4, and the scales of those elements; `first` and `count` are
+/// multiples of kMxBlock.
+void fill_random_mx(uint64_t seed, const TensorSpec& spec, int64_t first, int64_t count,
+                    uint8_t* codes, uint8_t* scales);
 
 }  // namespace weft

@@ -197,9 +197,55 @@ Result<Tensor> check_tensor(const Found& found, const TensorSpec& spec, int64_t 
                     found.file->name(), show(entry.name)));
   }
   Tensor tensor{entry.name, *dtype, spec.shape, found.data()};
+  if (spec.row_step > 1) {
+    return tensor;  // to be taken apart
+  }
   const int64_t row = stacked ? spec.expert * spec.stacked_rows + spec.stacked_row : spec.first_row;
   tensor.data += row * tensor.columns() * static_cast<int64_t>(size_of(*dtype));
   return tensor;
+}
+
+/// A matrix in MXFP4: its part of the tensors with the codes and scales of all experts; `storage`
+/// keeps the latter.
+Result<Tensor> read_mx(Checkpoint& checkpoint, const TensorSpec& spec, const Found& found,
+                       std::vector<std::shared_ptr<const void>>& storage) {
+  const std::string name = mx_scale_name(spec.name);
+  WEFT_ASSIGN(const Found scales, checkpoint.find(name));
+  if (scales.entry == nullptr) {
+    return input_error(fmt::format("{}: tensor {} is missing: the scales of {}",
+                                   checkpoint.source(), show(name), show(spec.name)));
+  }
+  const std::vector<int64_t> codes_shape = spec.shape_in_file();
+  const std::vector<int64_t> scales_shape(codes_shape.begin(), codes_shape.end() - 1);
+  for (const auto& [tensor, shape] : {std::pair(found, codes_shape), {scales, scales_shape}}) {
+    if (tensor.entry->dtype != "U8" || tensor.entry->shape != shape) {
+      return input_error(fmt::format("{}: tensor {} is {} {}, but the config makes it U8 {}: MXFP4",
+                                     tensor.file->name(), show(tensor.entry->name),
+                                     tensor.entry->dtype, show(tensor.entry->shape), show(shape)));
+    }
+  }
+  if (scales.file != found.file && (storage.empty() || storage.back() != scales.file)) {
+    storage.push_back(scales.file);
+  }
+  Tensor tensor{found.entry->name, DType::bf16, spec.shape};
+  tensor.mx = {reinterpret_cast<const uint8_t*>(found.data()),
+               reinterpret_cast<const e8m0*>(scales.data()), spec.shape[1]};
+  tensor.mx.codes = tensor.mx.row_codes(spec.first_row);
+  tensor.mx.scales = tensor.mx.row_scales(spec.first_row);
+  tensor.mx.step = spec.row_step;
+  return tensor;
+}
+
+/// Every so many'th element of a vector, copied.
+Result<Pages> take_apart(const TensorSpec& spec, const Tensor& tensor) {
+  const size_t size = size_of(tensor.dtype);
+  WEFT_ASSIGN(Pages copy, Pages::allocate(static_cast<size_t>(tensor.bytes())));
+  for (int64_t i = 0; i < tensor.elements(); ++i) {
+    const int64_t from = spec.first_row + i * spec.row_step;
+    std::memcpy(copy.data() + static_cast<size_t>(i) * size,
+                tensor.data + static_cast<size_t>(from) * size, size);
+  }
+  return copy;
 }
 
 /// A small tensor of scales as f32. Errors: another shape or format, a scale that is not finite.
@@ -285,7 +331,8 @@ Status check_tied_head(Checkpoint& checkpoint, const std::string& embedding_name
 /// A layer's tensor that the config does not ask for means that the two do not belong together (too
 /// few layers, no biases or norms where the file has them), and without it the model is another.
 Status check_layers_complete(const Checkpoint& checkpoint, const std::vector<TensorSpec>& specs,
-                             const Quantization& quantization) {
+                             const ModelConfig& config) {
+  const Quantization& quantization = config.quantization;
   const auto bare = [](std::string_view name) {
     return name.substr(name.starts_with(kPrefix) ? kPrefix.size() : 0);
   };
@@ -293,17 +340,27 @@ Status check_layers_complete(const Checkpoint& checkpoint, const std::vector<Ten
   for (const TensorSpec& spec : specs) {
     wanted.emplace(bare(spec.name));
     wanted.emplace(bare(spec.stacked_name));
-    if (quantization.method != Quantization::Method::none && spec.shape.size() == 2) {
+    if (spec.mxfp4) {
+      wanted.emplace(bare(mx_scale_name(spec.name)));
+    } else if (quantization.method != Quantization::Method::none && spec.shape.size() == 2) {
       const std::string input = input_scale_name(spec.name);
       for (const std::string& name : {scale_name(quantization, spec.name), input, input + "_ub"}) {
         wanted.emplace(bare(name));  // the last one repeats what the config says
       }
     }
   }
+  const auto ignored = [&](std::string_view name) {
+    for (int64_t i = config.layers; i < config.layers + config.ignored_layers; ++i) {
+      if (name.starts_with(fmt::format("layers.{}.", i))) {
+        return true;
+      }
+    }
+    return false;
+  };
   for (const std::string& name : checkpoint.names()) {
     // Old checkpoints hold RoPE's frequencies, which follow from the config.
     if (bare(name).starts_with("layers.") && !name.ends_with(".rotary_emb.inv_freq") &&
-        !wanted.contains(std::string(bare(name)))) {
+        !wanted.contains(std::string(bare(name))) && !ignored(bare(name))) {
       return input_error(
           fmt::format("{}: tensor {} is none of the model that config.json describes; see there "
                       "num_hidden_layers, architectures, attention_bias and mlp_bias",
@@ -365,20 +422,12 @@ class LayerSpecs {
     const int64_t hidden = c.hidden;
     norm(Role::attention_norm, Role::attention_norm_bias, family_.attention_norm);
     norm(Role::attention_out_norm, Role::attention_out_norm, family_.attention_out_norm);
-    matrices("self_attn.qkv_proj", {{Role::query, "self_attn.q_proj", c.query_size()},
-                                    {Role::key, "self_attn.k_proj", c.kv_size()},
-                                    {Role::value, "self_attn.v_proj", c.kv_size()}});
-    if (c.qkv_bias) {
-      add(Role::query_bias, "self_attn.q_proj.bias", {c.query_size()});
-      add(Role::key_bias, "self_attn.k_proj.bias", {c.kv_size()});
-      add(Role::value_bias, "self_attn.v_proj.bias", {c.kv_size()});
+    if (c.latent.rank > 0) {
+      latent_attention();
+    } else {
+      attention();
     }
-    if (c.qk_norm != QkNorm::none) {
-      const bool per_head = c.qk_norm == QkNorm::per_head;
-      add_norm(Role::query_norm, "self_attn.q_norm", per_head ? c.head_dim : c.query_size());
-      add_norm(Role::key_norm, "self_attn.k_norm", per_head ? c.head_dim : c.kv_size());
-    }
-    add(Role::attention_out, "self_attn.o_proj.weight", {hidden, c.query_size()});
+    add(Role::attention_out, "self_attn.o_proj.weight", {hidden, c.attended_size()});
     if (c.attention_out_bias) {
       add(Role::attention_out_bias, "self_attn.o_proj.bias", {hidden});
     }
@@ -397,6 +446,43 @@ class LayerSpecs {
     std::string name;
     int64_t rows;
   };
+
+  void attention() {
+    const ModelConfig& c = config_;
+    matrices("self_attn.qkv_proj", {{Role::query, "self_attn.q_proj", c.query_size()},
+                                    {Role::key, "self_attn.k_proj", c.kv_size()},
+                                    {Role::value, "self_attn.v_proj", c.kv_size()}});
+    if (c.qkv_bias) {
+      add(Role::query_bias, "self_attn.q_proj.bias", {c.query_size()});
+      add(Role::key_bias, "self_attn.k_proj.bias", {c.kv_size()});
+      add(Role::value_bias, "self_attn.v_proj.bias", {c.kv_size()});
+    }
+    if (c.qk_norm != QkNorm::none) {
+      const bool per_head = c.qk_norm == QkNorm::per_head;
+      add_norm(Role::query_norm, "self_attn.q_norm", per_head ? c.head_dim : c.query_size());
+      add_norm(Role::key_norm, "self_attn.k_norm", per_head ? c.head_dim : c.kv_size());
+    }
+    if (c.sinks) {
+      add(Role::attention_sinks, "self_attn.sinks", {c.query_heads});
+    }
+  }
+
+  void latent_attention() {
+    const LatentAttention& l = config_.latent;
+    const int64_t hidden = config_.hidden;
+    const int64_t queries = config_.query_heads * (l.unturned + l.turned);
+    if (l.query_rank > 0) {
+      add(Role::query_latent, "self_attn.q_a_proj.weight", {l.query_rank, hidden});
+      add_norm(Role::query_latent_norm, "self_attn.q_a_layernorm", l.query_rank);
+      add(Role::query, "self_attn.q_b_proj.weight", {queries, l.query_rank});
+    } else {
+      add(Role::query, "self_attn.q_proj.weight", {queries, hidden});
+    }
+    add(Role::latent, "self_attn.kv_a_proj_with_mqa.weight", {l.rank + l.turned, hidden});
+    add_norm(Role::latent_norm, "self_attn.kv_a_layernorm", l.rank);
+    add(Role::latent_up, "self_attn.kv_b_proj.weight",
+        {config_.query_heads * (l.unturned + l.value), l.rank});
+  }
 
   void ffn() {
     const ModelConfig& c = config_;
@@ -422,19 +508,65 @@ class LayerSpecs {
     const Experts& e = config_.experts;
     const Family::Mixture& names = family_.experts;
     const int64_t hidden = config_.hidden;
-    add(Role::router, fmt::format("{}.gate.weight", names.module), {e.count, hidden});
-    of_experts(Role::expert_gate, names.gate, {e.size, hidden}, "gate_up_proj", 0, 2 * e.size);
-    of_experts(Role::expert_up, names.up, {e.size, hidden}, "gate_up_proj", e.size, 2 * e.size);
-    of_experts(Role::expert_down, names.down, {hidden, e.size}, "down_proj", 0, hidden);
+    const std::string router = fmt::format("{}.{}", names.module, names.router);
+    add(Role::router, router + ".weight", {e.count, hidden});
+    if (e.biases) {
+      add(Role::router_bias, router + ".bias", {e.count});
+    }
+    if (e.correction) {
+      add(Role::router_correction, router + ".e_score_correction_bias", {e.count});
+    }
+    if (names.mxfp4) {
+      experts_in_mxfp4();
+    } else {
+      of_experts(Role::expert_gate, names.gate, {e.size, hidden}, "gate_up_proj", 0, 2 * e.size);
+      of_experts(Role::expert_up, names.up, {e.size, hidden}, "gate_up_proj", e.size, 2 * e.size);
+      of_experts(Role::expert_down, names.down, {hidden, e.size}, "down_proj", 0, hidden);
+    }
     if (e.shared_size > 0) {
-      const std::string shared = fmt::format("{}.shared_expert", names.module);
-      add(Role::shared_router, shared + "_gate.weight", {1, hidden});
+      const std::string shared = fmt::format("{}.{}", names.module, names.shared);
+      if (!e.shared_whole) {
+        add(Role::shared_router, shared + "_gate.weight", {1, hidden});
+      }
       add(Role::shared_gate, fmt::format("{}.{}.weight", shared, names.gate),
           {e.shared_size, hidden});
       add(Role::shared_up, fmt::format("{}.{}.weight", shared, names.up), {e.shared_size, hidden});
       add(Role::shared_down, fmt::format("{}.{}.weight", shared, names.down),
           {hidden, e.shared_size});
     }
+  }
+
+  /// gpt-oss: all experts in one tensor, rows of gate and up by turns.
+  void experts_in_mxfp4() {
+    const Experts& e = config_.experts;
+    const int64_t hidden = config_.hidden;
+    const auto add_parts = [&](std::string_view name, const std::vector<Role>& roles,
+                               const std::vector<Role>& biases, int64_t rows, int64_t k) {
+      const std::string place = fmt::format("{}.experts.{}", family_.experts.module, name);
+      const auto step = std::ssize(roles);
+      const auto in_file = [&](int64_t first) {
+        TensorSpec& spec = specs_.back();
+        spec.first_row = first;
+        spec.row_step = step;
+        spec.rows_of_all = e.count * rows * step;
+        spec.experts_of_all = e.count;
+      };
+      for (int64_t part = 0; part < step; ++part) {
+        for (int64_t i = 0; i < e.count; ++i) {
+          add(roles[static_cast<size_t>(part)], place + "_blocks", {rows, k});
+          in_file(i * rows * step + part);
+          specs_.back().expert = i;
+          specs_.back().mxfp4 = true;
+        }
+      }
+      for (int64_t part = 0; part < step; ++part) {
+        add(biases[static_cast<size_t>(part)], place + "_bias", {e.count * rows});
+        in_file(part);
+      }
+    };
+    add_parts("gate_up_proj", {Role::expert_gate, Role::expert_up},
+              {Role::expert_gate_bias, Role::expert_up_bias}, e.size, hidden);
+    add_parts("down_proj", {Role::expert_down}, {Role::expert_down_bias}, hidden, e.size);
   }
 
   /// A matrix of each expert. `stacked`: what checkpoints that have them in one tensor call it.
@@ -492,6 +624,15 @@ class LayerSpecs {
 
 }  // namespace
 
+std::vector<int64_t> TensorSpec::shape_in_file() const {
+  if (experts_of_all > 0) {
+    const int64_t rows = rows_of_all / experts_of_all;
+    return mxfp4 ? std::vector<int64_t>{experts_of_all, rows, shape[1] / kMxBlock, kMxBlock / 2}
+                 : std::vector<int64_t>{experts_of_all, rows};
+  }
+  return rows_of_all > 0 ? std::vector<int64_t>{rows_of_all, shape[1]} : shape;
+}
+
 std::vector<TensorSpec> tensor_specs(const ModelConfig& config) {
   const Family* family = find_family(config.architecture);
   WEFT_CHECK(family != nullptr);
@@ -515,7 +656,7 @@ std::vector<TensorSpec> tensor_specs(const ModelConfig& config) {
         return spec.first_row % kScaleBlock != 0;
       });
   for (TensorSpec& spec : specs) {
-    const bool product = spec.shape.size() == 2 && spec.role != Role::embedding &&
+    const bool product = spec.shape.size() == 2 && !spec.mxfp4 && spec.role != Role::embedding &&
                          spec.role != Role::router && spec.role != Role::shared_router;
     if (product && !cut_within_blocks && quantization.converts(spec.name)) {
       spec.scaling = quantization.weights;
@@ -578,11 +719,18 @@ Result<Weights> Weights::open(const std::filesystem::path& directory, const Mode
       return input_error(
           fmt::format("{}: tensor {} is missing", checkpoint.source(), show(spec.name)));
     }
-    WEFT_ASSIGN(Tensor tensor, check_tensor(found, spec, config.experts.count, stacked));
+    WEFT_ASSIGN(Tensor tensor, spec.mxfp4
+                                   ? read_mx(checkpoint, spec, found, weights.storage_)
+                                   : check_tensor(found, spec, config.experts.count, stacked));
     if (is_fp8(tensor.dtype)) {
       WEFT_TRY(add_scales(checkpoint, config.quantization, spec, tensor, weights.storage_));
     }
-    if (reinterpret_cast<uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0) {
+    if (!spec.mxfp4 && spec.row_step > 1) {
+      WEFT_ASSIGN(Pages copy, take_apart(spec, tensor));
+      tensor.data = copy.data();
+      weights.owned_.emplace_back(copy.data(), copy.size());
+      weights.storage_.push_back(std::make_shared<Pages>(std::move(copy)));
+    } else if (reinterpret_cast<uintptr_t>(tensor.data) % size_of(tensor.dtype) != 0) {
       // Files older than the format's padded header can start anywhere: such a tensor is copied.
       const auto bytes = static_cast<size_t>(tensor.bytes());
       WEFT_ASSIGN(Pages copy, Pages::allocate(bytes, /*huge=*/true));
@@ -598,7 +746,7 @@ Result<Weights> Weights::open(const std::filesystem::path& directory, const Mode
   if (config.tied_head) {
     WEFT_TRY(check_tied_head(checkpoint, specs.front().name));
   }
-  WEFT_TRY(check_layers_complete(checkpoint, specs, config.quantization));
+  WEFT_TRY(check_layers_complete(checkpoint, specs, config));
   return weights;
 }
 
@@ -610,6 +758,7 @@ Weights Weights::describe(const ModelConfig& config) {
     const bool plain = spec.scaling == Scaling::none;
     Tensor tensor{spec.name, plain ? config.dtype : DType::e4m3fn, spec.shape};
     tensor.scales = scales_of_part(spec.scaling, spec, nullptr).value();
+    tensor.mx.k = spec.mxfp4 ? spec.shape[1] : 0;
     weights.tensors_.push_back(std::move(tensor));
   }
   return weights;
@@ -639,7 +788,14 @@ Result<Weights> Weights::generate(const ModelConfig& config, uint64_t seed, int 
   constexpr int64_t kPart = 1 << 20;  // elements a thread takes at a time: a huge page of bf16
   std::vector<Part> parts;
   for (size_t i = 0; i < specs.size(); ++i) {
-    weights.tensors_[i].data = block.data() + offsets[i];
+    Tensor& tensor = weights.tensors_[i];
+    std::byte* const place = block.data() + offsets[i];
+    if (specs[i].mxfp4) {
+      tensor.mx.codes = reinterpret_cast<const uint8_t*>(place);
+      tensor.mx.scales = reinterpret_cast<const e8m0*>(place + tensor.elements() / 2);
+    } else {
+      tensor.data = place;
+    }
     const int64_t elements = weights.tensors_[i].elements();
     for (int64_t first = 0; first < elements; first += kPart) {
       parts.push_back({i, first, std::min(kPart, elements - first)});
@@ -649,9 +805,16 @@ Result<Weights> Weights::generate(const ModelConfig& config, uint64_t seed, int 
   const auto work = [&] {
     for (size_t p = next++; p < parts.size(); p = next++) {
       const Part& part = parts[p];
+      const TensorSpec& spec = specs[part.tensor];
+      if (spec.mxfp4) {
+        auto* codes = reinterpret_cast<uint8_t*>(block.data() + offsets[part.tensor]);
+        fill_random_mx(seed, spec, part.first, part.count, codes + part.first / 2,
+                       codes + spec.elements() / 2 + part.first / kMxBlock);
+        continue;
+      }
       const DType dtype = weights.tensors_[part.tensor].dtype;
       const size_t skipped = static_cast<size_t>(part.first) * size_of(dtype);
-      fill_random(random_tensor(seed, specs[part.tensor]), dtype, part.first, part.count,
+      fill_random(random_tensor(seed, spec), dtype, part.first, part.count,
                   block.data() + offsets[part.tensor] + skipped);
     }
   };

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/mx.h"
 #include "base/number.h"
 #include "base/result.h"
 #include "model/config.h"
@@ -50,9 +51,22 @@ enum class Role : uint8_t {
   shared_router,  ///< [1, hidden]: what the shared expert is weighted by
   shared_gate,    ///< [shared size, hidden]
   shared_up,
-  shared_down,  ///< [hidden, shared size]
+  shared_down,        ///< [hidden, shared size]
+  router_bias,        ///< [experts]
+  router_correction,  ///< [experts]: added to scores by which experts are chosen
+  expert_gate_bias,
+  expert_up_bias,    ///< [experts * size]: those of all
+  expert_down_bias,  ///< [experts * hidden]
+  attention_sinks,   ///< [query_heads]: a logit of each that joins the softmax
+  // Of LatentAttention, in whose models `query` is [heads * (unturned + turned), query_rank or
+  // hidden] and `attention_out` [hidden, heads * value].
+  query_latent,       ///< [query_rank, hidden]
+  query_latent_norm,  ///< [query_rank]
+  latent,             ///< [rank + turned, hidden]: the latent, and the key's part that RoPE turns
+  latent_norm,        ///< [rank]
+  latent_up,          ///< [heads * (unturned + value), rank]: each head's keys, then its values
 };
-inline constexpr int kRoles = static_cast<int>(Role::shared_down) + 1;
+inline constexpr int kRoles = static_cast<int>(Role::latent_up) + 1;
 
 /// A tensor's place: its bytes stay in the mapped file (or the generated block) they come from.
 struct Tensor {
@@ -63,11 +77,18 @@ struct Tensor {
   /// Of codes in e4m3fn; their data are null where the tensor's are.
   WeightScales scales = {};
   float input_scale = 0;  ///< of the activations that it meets (Quantization), where it has one
+  /// A matrix in MXFP4, with mx.k > 0: dtype is bf16, which holds its numbers, and data is null; so
+  /// are codes and scales where there is no data.
+  MxMatrix mx = {};
 
   int64_t rows() const { return shape.size() == 2 ? shape[0] : 1; }
   int64_t columns() const { return shape.back(); }
   int64_t elements() const { return rows() * columns(); }
-  int64_t bytes() const { return elements() * static_cast<int64_t>(size_of(dtype)); }
+  /// Of MXFP4 with its scales.
+  int64_t bytes() const {
+    return mx.k > 0 ? MxMatrix::bytes_of(elements())
+                    : elements() * static_cast<int64_t>(size_of(dtype));
+  }
   int64_t scale_count() const { return scale_count_of(scales.scaling, rows(), columns()); }
   static int64_t scale_count_of(Scaling scaling, int64_t rows, int64_t columns);
 };
@@ -83,6 +104,11 @@ struct TensorSpec {
   /// first row of this one, and the rows of all of them. The specs of all follow one another.
   int64_t first_row = 0;
   int64_t rows_of_all = 0;  ///< 0: the matrix is this role's alone
+  int64_t row_step = 1;     ///< of it, to this one's next row
+  /// Of experts that are in one tensor: their number, which is its first dimension. A vector with
+  /// it is of all experts, and its elements are the rows.
+  int64_t experts_of_all = 0;
+  bool mxfp4 = false;  ///< in MXFP4, the tensor's name being that of its codes
   /// What the stored weights of a norm are less than those that it multiplies with.
   double stored_less = 0;
   /// Of a matrix that is stored in eight bits: Scaling::none where it is not.
@@ -95,9 +121,7 @@ struct TensorSpec {
   int64_t stacked_rows = 0;
 
   bool begins_tensor() const { return first_row == 0; }
-  std::vector<int64_t> shape_in_file() const {
-    return rows_of_all > 0 ? std::vector<int64_t>{rows_of_all, shape[1]} : shape;
-  }
+  std::vector<int64_t> shape_in_file() const;
   int64_t elements() const { return shape.size() == 2 ? shape[0] * shape[1] : shape[0]; }
 };
 
@@ -109,7 +133,7 @@ class Weights {
   /// Maps DIR/model.safetensors, or the shards DIR/model.safetensors.index.json names. Tensors the
   /// model does not need are ignored. Errors (input): see safetensors.h; missing tensor, wrong
   /// shape or dtype; a head of its own that differs from the embedding it is said to be tied to;
-  /// codes without scales, or scales that are not finite.
+  /// codes without scales, or scales that are not finite (of MXFP4 they are not looked over).
   /// A tensor whose bytes are not aligned to its element is copied; all others stay in the mapping.
   static Result<Weights> open(const std::filesystem::path& directory, const ModelConfig& config);
 

@@ -190,7 +190,10 @@ TEST(TensorSpecs, ParametersOfThePresets) {
                                                      {"mixtral-8x7b", 46'702'792'704},
                                                      {"qwen1.5-moe-a2.7b", 14'315'784'192},
                                                      {"qwen3-30b-a3b", 30'532'122'624},
-                                                     {"olmoe-1b-7b", 6'919'161'856}};
+                                                     {"olmoe-1b-7b", 6'919'161'856},
+                                                     {"gpt-oss-20b", 20'914'757'184},
+                                                     {"gpt-oss-120b", 116'829'156'672},
+                                                     {"deepseek-v2-lite", 15'706'484'224}};
   for (const std::string& name : preset_names()) {
     int64_t elements = 0;
     for (const TensorSpec& spec : tensor_specs(*preset(name))) {
@@ -315,6 +318,78 @@ TEST(Experts, MayBeStacked) {
   EXPECT_EQ(
       open_error(directory.path(), config),
       path.string() + ": tensor \"model.layers.1.mlp.experts.0.gate_proj.weight\" is missing");
+}
+
+ModelConfig small_gpt_oss() {
+  ModelConfig config = preset("gpt-oss-20b").value();
+  config.vocabulary = 40;
+  config.hidden = 64;
+  config.layers = 2;
+  config.query_heads = 2;
+  config.kv_heads = 1;
+  config.head_dim = 16;
+  config.ffn = config.experts.size = 32;
+  config.experts.count = 3;
+  config.experts.chosen = 2;
+  return config;
+}
+
+/// What a directory has is what is made in memory, number by number; in the file gate's and up's
+/// rows are by turns.
+TEST(Experts, InMxfp4) {
+  const ModelConfig config = small_gpt_oss();
+  TestDirectory parent;
+  const fs::path directory = parent.path() / "model";
+  ASSERT_TRUE(write_random_model(config, 3, directory).ok());
+  const auto opened = Weights::open(directory, read_config(directory).value());
+  ASSERT_TRUE(opened.ok()) << opened.error().message;
+  const auto made = Weights::generate(config, 3, 2);
+  ASSERT_TRUE(made.ok());
+  EXPECT_EQ(opened->bytes(), made->bytes());
+  EXPECT_EQ(opened->bytes(), Weights::describe(config).bytes());
+  ASSERT_EQ(opened->tensors().size(), made->tensors().size());
+  double squares = 0;
+  int64_t numbers = 0;
+  for (size_t i = 0; i < made->tensors().size(); ++i) {
+    const Tensor& a = opened->tensors()[i];
+    const Tensor& b = made->tensors()[i];
+    ASSERT_EQ(a.shape, b.shape) << a.name;
+    ASSERT_EQ(a.mx.k, b.mx.k) << a.name;
+    if (a.mx.k == 0) {
+      EXPECT_EQ(bytes_of(a), bytes_of(b)) << a.name;
+      continue;
+    }
+    for (int64_t r = 0; r < a.rows(); ++r) {
+      for (int64_t c = 0; c < a.columns(); ++c) {
+        ASSERT_EQ(a.mx.at(r, c), b.mx.at(r, c)) << a.name << " " << r << " " << c;
+        squares += static_cast<double>(a.columns()) * a.mx.at(r, c) * a.mx.at(r, c);
+        ++numbers;
+      }
+    }
+  }
+  // 1 / sqrt(columns), but for a power of two.
+  EXPECT_GT(squares / static_cast<double>(numbers), 0.4);
+  EXPECT_LT(squares / static_cast<double>(numbers), 4);
+  const auto gates = opened->of_experts(Role::expert_gate, 1, 3);
+  const auto ups = opened->of_experts(Role::expert_up, 1, 3);
+  EXPECT_EQ(gates[0].name, "model.layers.1.mlp.experts.gate_up_proj_blocks");
+  EXPECT_EQ(ups[0].mx.row_codes(0), gates[0].mx.row_codes(0) + 32);
+  EXPECT_EQ(gates[1].mx.row_codes(0), gates[0].mx.row_codes(0) + 32 * 64);
+  const Tensor& bias = opened->get(Role::expert_up_bias, 0);
+  EXPECT_EQ(bias.shape, (std::vector<int64_t>{96}));
+
+  ModelConfig other = config;
+  other.experts.count = 4;
+  EXPECT_NE(Weights::open(directory, other).error().message.find("has shape [3,64]"),
+            std::string::npos);
+  other = config;
+  other.experts.size = 64;
+  EXPECT_NE(Weights::open(directory, other)
+                .error()
+                .message.find("gate_up_proj_blocks\" is U8 [3,64,2,16], but the config makes it U8 "
+                              "[3,128,2,16]: MXFP4"),
+            std::string::npos)
+      << Weights::open(directory, other).error().message;
 }
 
 // A matrix of the checkpoint that holds those of several roles: each role's rows, where they lie.

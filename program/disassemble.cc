@@ -100,9 +100,11 @@ std::string disassemble(const Program& program, const Weights& weights, int64_t 
   constexpr const char* kSpaces[] = {"shared", "each worker", "kv cache", "state", "constant"};
   int64_t kv_buffers = 0;
   int64_t kv_bytes = 0;
+  bool latent = false;
   for (const Buffer& buffer : program.buffers) {
     if (buffer.space == Space::kv) {
       ++kv_buffers;
+      latent |= buffer.name.starts_with("latents.");
       kv_bytes += buffer.bytes();
       continue;
     }
@@ -111,8 +113,8 @@ std::string disassemble(const Program& program, const Weights& weights, int64_t 
                     kSpaces[static_cast<size_t>(buffer.space)], name_of(buffer.element),
                     buffer.rows, buffer.columns, amount(static_cast<double>(buffer.bytes()), "B"));
   }
-  text += fmt::format("  {:<20} {:<12} {} buffers  {}\n", "keys.*, values.*", "kv cache",
-                      kv_buffers, amount(static_cast<double>(kv_bytes), "B"));
+  text += fmt::format("  {:<20} {:<12} {} buffers  {}\n", latent ? "latents.*" : "keys.*, values.*",
+                      "kv cache", kv_buffers, amount(static_cast<double>(kv_bytes), "B"));
 
   Cost sum;
   for (size_t worker = 0; worker < program.workers.size(); ++worker) {

@@ -77,7 +77,9 @@ class Declarations {
       fused(op, queries);
     } else {
       read("q", op.q, queries, Columns::tile);
-      for (const auto& [name, buffer] : {std::pair("keys", op.keys), {"values", op.values}}) {
+      const bool same = op.values == op.keys;
+      for (const auto& [name, buffer] :
+           {std::pair("keys", op.keys), {"values", same ? kNone : op.values}}) {
         add({.name = name,
              .buffer = buffer,
              .rows = Rows::seen,
@@ -86,6 +88,7 @@ class Declarations {
       }
     }
     if (op.partials == kNone) {
+      weight("sinks", op.sinks, Part::whole);
       write("out", op.out, queries, Columns::tile);
     } else {
       write("partials", op.partials, op.kv_heads, Columns::split);
@@ -93,6 +96,7 @@ class Declarations {
   }
   void operator()(const AttentionCombineOp& op) {
     const AttentionOp& attention = op.attention;
+    weight("sinks", attention.sinks, Part::whole);
     read("positions", attention.positions, 1);
     read("partials", attention.partials, attention.splits * attention.kv_heads);
     write("out", attention.out, attention.head_dim, Columns::tile);
@@ -106,7 +110,29 @@ class Declarations {
     }
   }
 
+  void operator()(const LatentAppendOp& op) {
+    weight("norm", op.norm, Part::whole);
+    read("x", op.x, op.rank + op.turned);
+    read("positions", op.positions, 1);
+    read("cosines", op.cosines, op.turned / 2);
+    read("sines", op.sines, op.turned / 2);
+    write("cache", op.cache, 1, Columns::tile);
+  }
+  void operator()(const LatentQueriesOp& op) {
+    heads(op, op.unturned);
+    read("q", op.q, op.unturned + op.turned, Columns::tile);
+    read("cosines", op.cosines, op.turned / 2);
+    read("sines", op.sines, op.turned / 2);
+    write("out", op.out, op.rank + op.turned, Columns::tile);
+  }
+  void operator()(const LatentValuesOp& op) {
+    heads(op, op.value);
+    read("a", op.a, op.rank + op.turned, Columns::tile);
+    write("out", op.out, op.value, Columns::tile);
+  }
+
   void operator()(const RouteOp& op) {
+    weight("correction", op.correction, Part::whole);
     read("logits", op.logits, op.experts);
     write("ids", op.ids, op.chosen);
     write("weights", op.weights, op.chosen);
@@ -114,6 +140,10 @@ class Declarations {
   void operator()(const ExpertsUpOp& op) {
     of_experts("gate", op.gate, op);
     of_experts("up", op.up, op);
+    if (op.gate_bias.present) {
+      of_experts("gate_bias", op.gate_bias, op);
+      of_experts("up_bias", op.up_bias, op);
+    }
     read("a", op.a, op.k);
     read("ids", op.ids, op.chosen);
     add({.name = "out",
@@ -125,6 +155,9 @@ class Declarations {
   }
   void operator()(const ExpertsDownOp& op) {
     of_experts("w", op.weight, op);
+    if (op.bias.present) {
+      of_experts("bias", op.bias, op);
+    }
     add({.name = "a", .buffer = op.a, .size = op.k, .rows_each = op.chosen});
     read("ids", op.ids, op.chosen);
     read("weights", op.weights, op.chosen);
@@ -138,6 +171,9 @@ class Declarations {
   std::vector<WeightOperand> weights;
 
  private:
+  void heads(const LatentHeadsOp& op, int64_t rows) {
+    weights.push_back({.name = "w", .ref = op.weight, .part = Part::tile, .rows_each = rows});
+  }
   /// Which split has the step's own row depends on the position; one has it. Let it be split 0.
   void fused(const AttentionOp& op, int64_t queries) {
     weight("query_norm", op.query_norm, Part::whole);
@@ -193,7 +229,8 @@ class Declarations {
   }
   template <class Op>
   void of_experts(std::string_view name, const WeightRef& ref, const Op& op) {
-    weights.push_back({name, ref, Part::tile, op.experts, op.chosen});
+    weights.push_back(
+        {.name = name, .ref = ref, .part = Part::tile, .experts = op.experts, .chosen = op.chosen});
   }
 };
 

@@ -49,8 +49,9 @@ struct WeightOperand {
   std::string_view name;
   WeightRef ref;
   Part part = Part::whole;
-  int64_t experts = 1;  ///< so many follow one another
-  int64_t chosen = 1;   ///< of them for each row
+  int64_t experts = 1;    ///< so many follow one another
+  int64_t chosen = 1;     ///< of them for each row
+  int64_t rows_each = 1;  ///< rows of it for each part of the instruction's tile
 };
 
 /// Reads before writes.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "program/plan_latent.h"
+
 namespace weft::planning {
 namespace {
 
@@ -108,6 +110,9 @@ bool merges_for_itself(const Weaver& weaver) {
 }
 
 std::unique_ptr<AttentionPlanner> make_attention_planner(Weaver& weaver) {
+  if (weaver.config().latent.rank > 0) {
+    return make_latent_planner(weaver);
+  }
   if (fused(weaver)) {
     return std::make_unique<FusedAttention>(weaver);
   }
@@ -243,6 +248,7 @@ void AttentionPlanner::attend(Residual& residual, Section& section, const LayerS
   op.splits = split ? splits_ : 1;
   op.scale = static_cast<float>(attention.scale);
   op.soft_cap = static_cast<float>(attention.soft_cap);
+  op.sinks = weaver_.weight(Role::attention_sinks, layer);
   complete(op, spec, layer);
   const int32_t id = weaver_.operation("attention", layer, section.rows, op);
   const EventId done =

@@ -22,13 +22,13 @@ class AttentionPlanner {
   virtual ~AttentionPlanner() = default;
 
   void make_angle_buffers();
-  void make_buffers();
+  virtual void make_buffers();
   /// Cosines and sines of the step's positions, of every kind of RoPE that the model has.
   void angles(Section& all, const Waits& next_step);
   /// The layer's queries, keys and values, of all rows of the step.
-  void project(Residual& residual, Section& all, const LayerSpec& spec, int64_t layer);
+  virtual void project(Residual& residual, Section& all, const LayerSpec& spec, int64_t layer);
   /// Attention of the section's rows and its output projection.
-  void attend(Residual& residual, Section& section, const LayerSpec& spec, int64_t layer);
+  virtual void attend(Residual& residual, Section& section, const LayerSpec& spec, int64_t layer);
 
  protected:
   /// Where angles lie, and who makes them.
@@ -59,11 +59,12 @@ class AttentionPlanner {
   std::vector<BufferId> keys_, values_;    // [layer]
   int64_t splits_ = 1;
 
+  /// Tasks in order of split, then sequence, then head; a worker's run of heads is one tile.
+  Tiles by_tasks(const AttentionOp& op) const;
+
  private:
   /// Whether attention leaves partial results, which are merged.
   bool splits() const;
-  /// Tasks in order of split, then sequence, then head; a worker's run of heads is one tile.
-  Tiles by_tasks(const AttentionOp& op) const;
   /// Merges the splits' results; what the output projection waits for.
   Waits combine(Section& section, const AttentionOp& op, int64_t layer, EventId done,
                 const Tiles& readers);

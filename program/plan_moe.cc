@@ -30,7 +30,7 @@ class Mixer {
         layer_(layer) {
     const int64_t hidden = weaver.config().hidden;
     const std::vector<int64_t> logits = {experts_.count, 1};  // the last one is the shared expert's
-    routers_ = section.products({logits.begin(), logits.end() - (shares_ ? 0 : 1)}, hidden);
+    routers_ = section.products({logits.begin(), logits.end() - (weighs_shared() ? 0 : 1)}, hidden);
     if (shares_) {
       shared_ = section.gated_product(experts_.shared_size, hidden);
     }
@@ -55,19 +55,28 @@ class Mixer {
   /// passes meanwhile.
   void route() {
     Waits routed = {router("router", Role::router, section_.drawn, experts_.count, routers_[0])};
-    if (shares_) {
+    if (weighs_shared()) {
       routed.push_back(
           router("shared_router", Role::shared_router, section_.shared, 1, routers_[1]));
+    }
+    if (shares_) {
       made_.push_back(shared_up());
     }
-    append(drawn_, draw("route", section_.drawn,
-                        {.experts = experts_.count,
-                         .chosen = experts_.chosen,
-                         .renormalise = experts_.renormalise},
-                        routed));
-    if (shares_) {
-      append(drawn_, draw("shared_route", section_.shared,
-                          {.experts = 1, .chosen = 1, .sigmoid = true}, routed));
+    RouteOp op;
+    op.experts = experts_.count;
+    op.chosen = experts_.chosen;
+    op.sigmoid = experts_.sigmoid;
+    op.renormalise = experts_.renormalise;
+    op.correction = weaver_.weight(Role::router_correction, layer_);
+    op.groups = experts_.groups;
+    op.kept_groups = experts_.kept_groups;
+    op.scale = static_cast<float>(experts_.scale);
+    append(drawn_, draw("route", section_.drawn, op, routed));
+    if (weighs_shared()) {
+      RouteOp shared;
+      shared.experts = shared.chosen = 1;
+      shared.sigmoid = true;
+      append(drawn_, draw("shared_route", section_.shared, shared, routed));
     }
   }
 
@@ -75,6 +84,9 @@ class Mixer {
     ExpertsUpOp op;
     op.gate = weaver_.weight(Role::expert_gate, layer_);
     op.up = weaver_.weight(Role::expert_up, layer_);
+    op.gate_bias = weaver_.weight(Role::expert_gate_bias, layer_);
+    op.up_bias = weaver_.weight(Role::expert_up_bias, layer_);
+    op.limit = static_cast<float>(experts_.limit);
     op.a = input_;
     op.ids = section_.drawn.ids;
     op.out = section_.drawn.between;
@@ -91,10 +103,15 @@ class Mixer {
   void down(Residual& residual) {
     Waits waits = made_;
     append(waits, drawn_);
-    std::vector<BlockOutput> outputs = {
-        {"experts_down", down_op(Role::expert_down, section_.drawn, experts_.count, experts_.chosen,
-                                 spec_.ffn.size)}};
-    if (shares_) {
+    ExpertsDownOp drawn =
+        down_op(Role::expert_down, section_.drawn, experts_.count, experts_.chosen, spec_.ffn.size);
+    drawn.bias = weaver_.weight(Role::expert_down_bias, layer_);
+    std::vector<BlockOutput> outputs = {{"experts_down", drawn}};
+    if (shares_ && !weighs_shared()) {
+      outputs.push_back(
+          {"shared_down", output_product(weaver_, Role::shared_down, Role::down_bias, layer_,
+                                         section_.shared.between, experts_.shared_size)});
+    } else if (shares_) {
       outputs.push_back(
           {"shared_down", down_op(Role::shared_down, section_.shared, 1, 1, experts_.shared_size)});
     }
@@ -102,6 +119,9 @@ class Mixer {
   }
 
  private:
+  /// Whether the shared expert has a weight of its own, which it draws as the others are.
+  bool weighs_shared() const { return shares_ && !experts_.shared_whole; }
+
   EventId spread(const char* name, decltype(Operation::body) body, const Tiles& tiles,
                  const Waits& waits) {
     const int32_t id = weaver_.operation(name, layer_, section_.rows, std::move(body));
@@ -112,6 +132,9 @@ class Mixer {
               const Tiles& tiles) {
     LinearOp op;
     op.weight = weaver_.weight(role, layer_);
+    if (role == Role::router) {
+      op.bias = weaver_.weight(Role::router_bias, layer_);
+    }
     op.a = input_;
     op.out = mixture.logits;
     op.n = experts;

@@ -94,7 +94,7 @@ void StepPlanner::make_buffers() {
     many_ = make_many_rows(weaver_);
     many_->input = add("input", format, config.hidden);
     many_->attention_out =
-        add("attention", weaver_.chunk_element(Role::attention_out, 0), config.query_size());
+        add("attention", weaver_.chunk_element(Role::attention_out, 0), config.attended_size());
     if (dense != config.layers) {
       many_->ffn = add("ffn", weaver_.chunk_element(Role::down, dense), config.ffn);
     }
@@ -105,10 +105,11 @@ void StepPlanner::make_buffers() {
     const auto add = [&](const char* name, Space space, int64_t columns) {
       return weaver_.buffer(name, space, Element::f32, one, columns);
     };
-    const Space merged = merges_for_itself(weaver_) ? Space::worker : Space::activation;
+    const Space merged =
+        merges_for_itself(weaver_) && config.latent.rank == 0 ? Space::worker : Space::activation;
     one_ = make_one_row(weaver_, weaver_.chunk() ? Rows::last : Rows::all);
     one_->input = add("input_row", Space::worker, config.hidden);
-    one_->attention_out = add("attention_row", merged, config.query_size());
+    one_->attention_out = add("attention_row", merged, config.attended_size());
     if (dense != config.layers) {
       one_->ffn = add("ffn_row", Space::activation, config.ffn);
     }

@@ -19,17 +19,17 @@ double weight_bytes(const Operation& operation, const Instruction& instruction,
     const int64_t row = tensor.shape.size() == 2 ? tensor.columns() : 1;
     const int64_t elements = operand.part == WeightOperand::Part::rows ? rows * row
                              : operand.part == WeightOperand::Part::tile
-                                 ? instruction.tile.size() * row
+                                 ? instruction.tile.size() * operand.rows_each * row
                                  : tensor.elements();
     // Experts that nobody of the rows draws are not read.
     const auto experts = static_cast<double>(operand.experts);
     const double missed =
         std::pow(1 - static_cast<double>(operand.chosen) / experts, static_cast<double>(rows));
     const double matrices = operand.experts == 1 ? 1 : experts * (1 - missed);
-    const double scale_bytes =
-        4 * static_cast<double>(tensor.scale_count()) / static_cast<double>(tensor.elements());
-    bytes += matrices * static_cast<double>(elements) *
-             (static_cast<double>(size_of(tensor.dtype)) + scale_bytes);
+    const double all_bytes =
+        static_cast<double>(tensor.bytes()) + 4 * static_cast<double>(tensor.scale_count());
+    bytes += matrices * static_cast<double>(elements) * all_bytes /
+             static_cast<double>(tensor.elements());
   }
   return bytes;
 }
@@ -76,9 +76,21 @@ struct CostOf {
     const double heads = static_cast<double>(instruction.tile.size());
     const double group = static_cast<double>(op.query_heads / op.kv_heads);
     const double element = static_cast<double>(size_of(program.buffers[op.keys].element));
+    const double caches = op.values == op.keys ? 1 : 2;
     // A chunk reads the keys that its last row sees once for all its rows.
-    return {0, 2 * last * heads * static_cast<double>(op.head_dim) * element,
+    return {0, caches * last * heads * static_cast<double>(op.head_dim) * element,
             4 * keys * heads * group * static_cast<double>(op.head_dim)};
+  }
+  Cost operator()(const LatentAppendOp& op) const {
+    const double elements = static_cast<double>(rows * (op.rank + op.turned));
+    return {0, elements * static_cast<double>(size_of(program.buffers[op.cache].element)),
+            4 * elements};
+  }
+  Cost operator()(const LatentQueriesOp& op) const {
+    return of_elements(2, instruction.tile.size() * op.unturned * op.rank);
+  }
+  Cost operator()(const LatentValuesOp& op) const {
+    return of_elements(2, instruction.tile.size() * op.value * op.rank);
   }
   Cost operator()(const AttentionCombineOp&) const { return {}; }
   Cost operator()(const SampleOp&) const { return {}; }
@@ -127,9 +139,10 @@ std::string_view name_of(Element element) {
 
 std::string_view kind_of(const Operation& operation) {
   constexpr std::array<std::string_view, std::variant_size_v<decltype(Operation::body)>> kNames = {
-      "embed",        "rope_angles", "rmsnorm",     "layernorm",         "linear",
-      "gated_linear", "rope_append", "attention",   "attention_combine", "sample",
-      "route",        "experts_up",  "experts_down"};
+      "embed",        "rope_angles", "rmsnorm",      "layernorm",         "linear",
+      "gated_linear", "rope_append", "attention",    "attention_combine", "sample",
+      "route",        "experts_up",  "experts_down", "latent_append",     "latent_queries",
+      "latent_values"};
   return kNames[operation.body.index()];
 }
 

@@ -37,8 +37,8 @@ std::string_view name_of(Element element);
 enum class Space : uint8_t {
   activation,  ///< shared by the workers, alive within a step
   worker,      ///< one for each worker: a value recomputed by each instead of exchanged
-  kv,          ///< a layer's keys or values, alive for the sequences: [sequences, kv_heads,
-               ///< capacity, head_dim]
+  kv,          ///< a layer's keys or values, or latent rows, alive for the sequences: [sequences,
+               ///< kv_heads, capacity, head_dim]
   state,       ///< the sequences: tokens, positions; written by the host and by sample
   constant,    ///< made before a run: rotary frequencies
 };
@@ -118,22 +118,28 @@ struct RouteOp {
   BufferId logits = kNone, ids = kNone, weights = kNone;
   int64_t experts = 0, chosen = 0;
   bool sigmoid = false, renormalise = false;
+  WeightRef correction;
+  int64_t groups = 1, kept_groups = 1;
+  float scale = 1;
 };
 
 /// Gate and up products of the experts that each row has; the references are to the first expert's
 /// weights.
 struct ExpertsUpOp {
   WeightRef gate, up;
+  WeightRef gate_bias, up_bias;  ///< of all experts
   BufferId a = kNone, ids = kNone;
   BufferId out = kNone;  ///< [rows * chosen, n]
   int64_t experts = 0, chosen = 0, n = 0, k = 0;
   Activation activation = Activation::silu;
   Fp8Rounding rounding = {};  ///< of a; Scaling::tensor: by each gate's input_scale
+  float limit = 0;
 };
 
 /// Their second products, weighted and summed.
 struct ExpertsDownOp {
   WeightRef weight;
+  WeightRef bias;      ///< of all experts
   BufferId a = kNone;  ///< [rows * chosen, k]
   BufferId ids = kNone, weights = kNone, out = kNone;
   int64_t experts = 0, chosen = 0, n = 0, k = 0;
@@ -150,11 +156,13 @@ struct RopeAppendOp {
 };
 
 struct AttentionOp {
-  BufferId q = kNone, keys = kNone, values = kNone, positions = kNone;
+  BufferId q = kNone, keys = kNone, positions = kNone;
+  BufferId values = kNone;    ///< keys: they are the same rows (ops/mla)
   BufferId partials = kNone;  ///< kNone: one split, straight to out
   BufferId out = kNone;
   int64_t query_heads = 0, kv_heads = 0, head_dim = 0, window = 0, splits = 1;
   float scale = 1, soft_cap = 0;
+  WeightRef sinks;
 
   /// Fused form (PlanOptions::fuse_attention), k is not kNone: q, k and v come as projected. An
   /// instruction norms and rotates the queries of its heads for itself; the one whose keys include
@@ -171,6 +179,33 @@ struct AttentionCombineOp {
   AttentionOp attention;
 };
 
+// Of attention over latent rows (ops/mla).
+
+/// Norms and turns a latent row, and appends it.
+struct LatentAppendOp {
+  WeightRef norm;
+  BufferId x = kNone, positions = kNone, cosines = kNone, sines = kNone;
+  BufferId cache = kNone;
+  int64_t rank = 0, turned = 0;
+  float epsilon = 0;
+};
+
+/// What the two operations of heads have in common.
+struct LatentHeadsOp {
+  WeightRef weight;
+  int64_t heads = 0, rank = 0, unturned = 0, turned = 0, value = 0;
+};
+
+/// Queries into the space of latent rows.
+struct LatentQueriesOp : LatentHeadsOp {
+  BufferId q = kNone, cosines = kNone, sines = kNone, out = kNone;
+};
+
+/// Values of what was attended to.
+struct LatentValuesOp : LatentHeadsOp {
+  BufferId a = kNone, out = kNone;
+};
+
 /// Reads logits and the tokens so far; writes the next token and its position for the next step.
 struct SampleOp {
   BufferId logits = kNone, tokens = kNone, positions = kNone;
@@ -182,7 +217,8 @@ struct Operation {
   int64_t layer = -1;
   Rows rows = Rows::all;
   std::variant<EmbedOp, RopeAnglesOp, RmsNormOp, LayerNormOp, LinearOp, GatedLinearOp, RopeAppendOp,
-               AttentionOp, AttentionCombineOp, SampleOp, RouteOp, ExpertsUpOp, ExpertsDownOp>
+               AttentionOp, AttentionCombineOp, SampleOp, RouteOp, ExpertsUpOp, ExpertsDownOp,
+               LatentAppendOp, LatentQueriesOp, LatentValuesOp>
       body;
 };
 
@@ -200,8 +236,8 @@ struct Instruction {
   /// Rows of the step (Rows::all); clipped to the rows that the step has. Ignored for Rows::last.
   Range rows;
   /// The tile: columns of out (embed, linear, gated_linear, experts_*: embed takes all), groups
-  /// (rmsnorm; layernorm and route have one), KV heads (rope_append, attention), query heads
-  /// (attention_combine).
+  /// (rmsnorm; layernorm, route and latent_append have one), KV heads (rope_append, attention),
+  /// query heads (attention_combine, latent_queries, latent_values).
   Range tile;
   int32_t split = 0;  ///< attention: which split of the keys
   std::vector<Wait> waits;

@@ -51,7 +51,8 @@ TEST(CdnaLower, EveryPresetIsSoundOrRefused) {
     const Made made = make(name, Target::gfx950, 20);
     if (!made.lowered.ok()) {
       EXPECT_GT(made.config.experts.count, 0) << made.lowered.error().message;
-      EXPECT_NE(made.lowered.error().message.find("has no kernel for it"), std::string::npos);
+      EXPECT_NE(made.lowered.error().message.find("has no kernel for it"), std::string::npos)
+          << made.lowered.error().message;
       continue;
     }
     ++sound;

@@ -191,6 +191,24 @@ TEST(Lower, RefusesALayerNormOfTooMany) {
             "use --device cpu");
 }
 
+TEST(Lower, RefusesWhatNoKernelComputes) {
+  const std::pair<const char*, const char*> refused[] = {
+      {"gpt-oss-20b", "experts in MXFP4, clamped or with biases"},
+      {"deepseek-v2-lite", "attention over latent rows"}};
+  for (const auto& [name, what] : refused) {
+    ModelConfig config = preset(name).value();
+    config.layers = 1;
+    const Weights weights = Weights::describe(config);
+    const Program program =
+        plan(config, weights, plan_options(config, kSms, kCapacity, DType::bf16));
+    const auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity,
+                               std::vector<bool>(program.operations.size()));
+    ASSERT_FALSE(lowered.ok()) << name;
+    EXPECT_EQ(lowered.error().message,
+              std::string(what) + ": the cuda device has no kernel for it; use --device cpu");
+  }
+}
+
 TEST(Lower, RefusesExpertsOfSeveralSequences) {
   ModelConfig config = preset("olmoe-1b-7b").value();
   config.layers = 1;

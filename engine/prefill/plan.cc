@@ -56,6 +56,12 @@ std::string refuse_prefill(Arch arch, const ModelConfig& config, const Weights& 
     return "there are no kernels for its experts";
   }
   const bool has_biases = config.qkv_bias || config.attention_out_bias || config.ffn_bias;
+  if (config.latent.rank > 0) {
+    return "its attention is over latent rows";
+  }
+  if (config.sinks) {
+    return "its attention has sinks";
+  }
   for (const Tensor& tensor : weights.tensors()) {
     const DType type = tensor.dtype;
     if (type == DType::e4m3fnuz || (is_fp8(type) && !limits.widened)) {

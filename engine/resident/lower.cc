@@ -199,6 +199,7 @@ class WorkerLowering {
     return input_error(fmt::format("{}: the {} device has no kernel for it; use --device cpu", what,
                                    limits_.device));
   }
+  Status of_latents() const { return without_kernel("attention over latent rows"); }
   Status not_fused() const {
     return input_error(
         fmt::format("the {} device runs programs with fused attention", limits_.device));
@@ -443,6 +444,12 @@ class WorkerLowering {
   }
   Status operator()(const RopeAppendOp&) { return not_fused(); }
   Status operator()(const AttentionOp& op) {
+    if (op.values == op.keys) {
+      return of_latents();
+    }
+    if (op.sinks.present) {
+      return without_kernel("attention with sinks");
+    }
     if (op.k == kNone) {
       return not_fused();
     }
@@ -498,6 +505,9 @@ class WorkerLowering {
     if (program_.sequences > 1) {
       return without_kernel("a mixture of experts of several sequences");
     }
+    if (op.correction.present || op.kept_groups < op.groups || op.scale != 1) {
+      return without_kernel("experts that are drawn by groups, a correction or a scale");
+    }
     RouteCode& route = begin(Opcode::route, code_.route);
     route.logits = buffer(op.logits);
     route.source = source(op.logits);
@@ -509,6 +519,9 @@ class WorkerLowering {
     return {};
   }
   Status operator()(const ExpertsUpOp& op) {
+    if (op.limit > 0 || op.gate_bias.present || tensor(op.gate).mx.k > 0) {
+      return without_kernel("experts in MXFP4, clamped or with biases");
+    }
     if (op.rounding.scaling != Scaling::none) {
       return without_kernel("decode steps that quantise activations to fp8");
     }
@@ -571,6 +584,9 @@ class WorkerLowering {
     }
     return {};
   }
+  Status operator()(const LatentAppendOp& /*op*/) { return of_latents(); }
+  Status operator()(const LatentQueriesOp& /*op*/) { return of_latents(); }
+  Status operator()(const LatentValuesOp& /*op*/) { return of_latents(); }
   Status operator()(const SampleOp& op) {
     SampleCode& sample = begin(Opcode::sample, code_.sample);
     sample.logits = buffer(op.logits);
@@ -609,7 +625,8 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
                       const Arena& arena, int64_t capacity, Target& target) {
   WEFT_CHECK(program.rows == program.sequences && program.sequences <= kMostSequences);
   const Limits limits = target.limits();
-  if (config.head_dim % 8 != 0 || config.head_dim > limits.head_dim) {
+  // Latent rows are longer than heads: what reads them is refused by name.
+  if (config.latent.rank == 0 && (config.head_dim % 8 != 0 || config.head_dim > limits.head_dim)) {
     return input_error(fmt::format("{} has heads of {}: the {} device runs multiples of 8 up to {}",
                                    config.name, config.head_dim, limits.device, limits.head_dim));
   }

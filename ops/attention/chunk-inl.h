@@ -464,7 +464,8 @@ class ChunkAttention {
       }
       for (int64_t j = 0; j < std::min<int64_t>(4, lanes.size() - i); ++j) {
         const Lane at = lane(rows, kv_head, lanes.begin + i + j);
-        write_head(args_, at.row, at.head, {0, dim}, to[j], 1 / total_[i + j]);
+        write_head(args_, at.row, at.head, {0, dim}, to[j],
+                   normaliser(args_, at.head, maximum_[i + j] * args_.scale, total_[i + j]));
       }
     }
   }

@@ -110,17 +110,18 @@ void combine(const AttentionArgs& args, int64_t row_index, int64_t query_head) {
   for (int64_t s = 0; s < args.splits; ++s) {
     total += weight(s) * parts[s * stride + dim + 1];
   }
+  const float factor = normaliser(args, query_head, origin, total);
   constexpr int64_t kColumns = 64;
   for (int64_t first = 0; first < dim; first += kColumns) {
     const Range columns{first, std::min(first + kColumns, dim)};
     float sum[kColumns] = {};
     for (int64_t s = 0; s < args.splits; ++s) {
-      const float factor = weight(s);
+      const float share = weight(s);
       for (int64_t i = 0; i < columns.size(); ++i) {
-        sum[i] += factor * parts[s * stride + first + i];
+        sum[i] += share * parts[s * stride + first + i];
       }
     }
-    write_head(args, row_index, query_head, columns, sum, 1 / total);
+    write_head(args, row_index, query_head, columns, sum, factor);
   }
 }
 

@@ -373,7 +373,8 @@ class FewAttention {
       line[i] = sum_[h * padded_dim_ + place_of<K>(i)];
     }
     if (args_.partials == nullptr) {
-      write_head(args_, row_index, query_head, {0, dim}, line, 1 / total);
+      write_head(args_, row_index, query_head, {0, dim}, line,
+                 normaliser(args_, query_head, maximum_[h] * args_.scale, total));
     } else {
       line[dim] = maximum_[h] * args_.scale;
       line[dim + 1] = total;

@@ -333,7 +333,8 @@ class FewDotAttention {
         std::memcpy(line + i, sum_ + h * dim + place(i), 4 * sizeof(float));
       }
       if (args_.partials == nullptr) {
-        write_head(args_, row_index, head + h, {0, dim}, line, 1 / all);
+        write_head(args_, row_index, head + h, {0, dim}, line,
+                   normaliser(args_, head + h, maxima[h * 4] * args_.scale, all));
       } else {
         line[dim] = maxima[h * 4] * args_.scale;
         line[dim + 1] = all;

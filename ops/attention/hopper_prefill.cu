@@ -405,6 +405,9 @@ std::string_view refuse_prefill_attention(const AttentionArgs& args) {
   if (args.splits > 1) {
     return "a chunk's keys are not split";
   }
+  if (args.sinks.data != nullptr) {
+    return "no kernel has attention sinks";
+  }
   if (args.q.dtype == DType::f32) {
     return refuse_prefill_attention_f32(args);
   }

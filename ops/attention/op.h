@@ -1,9 +1,10 @@
 // attention: causal grouped-query attention over the KV cache (GQA, Ainslie et al. 2023), softmax
 // on the fly (Milakov and Gimelshein 2018; FlashAttention, Dao et al. 2022). A row at position p
 // sees keys max(0, p - window + 1) .. p. With a soft cap (Gemma-2) scores are c tanh(scale q.k / c)
-// instead of scale q.k. For decode, a row's keys are split into `splits` equal
-// ranges (Flash-Decoding) whose partial results attention_combine merges; splits and block size
-// never depend on the number of workers, so neither do the bits.
+// instead of scale q.k. A sink (gpt-oss) is a score of a query head that belongs to no key: it
+// takes its share of the softmax and adds no value. For decode, a row's keys are split into
+// `splits` equal ranges (Flash-Decoding) whose partial results attention_combine merges; splits and
+// block size never depend on the number of workers, so neither do the bits.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@ struct AttentionArgs {
   ConstMatrix q;  ///< [rows, query_heads * head_dim], rotated. f32: products in f32, or, with a
                   ///< bf16 cache, of 17 bits of queries and probabilities, summed in f32. bf16
                   ///< (with a bf16 cache): products and probabilities in bf16, summed in f32.
-  KvCache cache;
+  KvCache cache;  ///< values may be keys: latent rows (ops/mla)
   int64_t query_heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;                ///< even
@@ -33,7 +34,8 @@ struct AttentionArgs {
   /// exponentials. A split with no keys has maximum -infinity and sums 0. Null, of one split alone:
   /// straight to out.
   float* partials = nullptr;
-  Matrix out;  ///< [rows, query_heads * head_dim], f32 or bf16
+  Matrix out;              ///< [rows, query_heads * head_dim], f32 or bf16
+  ConstVector sinks = {};  ///< [query_heads] or null data; of partials their merge reads it
 };
 
 /// Softmax runs over blocks of this many keys, aligned to position 0 wherever a range starts.

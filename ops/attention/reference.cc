@@ -28,6 +28,11 @@ void attention(const AttentionArgs& args, Range rows, Range query_heads, double*
         best = std::max(best, weight[key - first]);
       }
       double sum = 0;
+      if (args.sinks.data != nullptr) {
+        const double sink = element(args.sinks.data, args.sinks.dtype, h);
+        best = std::max(best, sink);
+        sum = std::exp(sink - best);
+      }
       for (double& w : weight) {
         w = std::exp(w - best);
         sum += w;

@@ -21,6 +21,7 @@ struct Case {
   DType cache;
   DType out;
   float soft_cap = 0;
+  bool sinks = false;
 
   template <class Visitor>
   void fields(Visitor& v) {
@@ -34,6 +35,7 @@ struct Case {
     v.word("cache", cache, kFileFloats);
     v.word("out", out, kFileFloats);
     v.real("soft-cap", soft_cap, {.least = 0, .most = 1e6, .required = false, .otherwise = 0});
+    v.flag("sinks", sinks);
   }
   std::string_view conflict() const {
     return query_heads % kv_heads != 0 ? "query heads are no multiple of KV heads" : "";
@@ -54,6 +56,7 @@ class AttentionTrial : public PrefillTrial {
         values_(input("values", c.kv_heads * capacity_, c.head_dim, c.cache, random)),
         partials_(add("partials", Tensor::Role::output, c.rows * c.query_heads * c.splits,
                       c.head_dim + 2, DType::f32)),
+        sinks_(input("sinks", 1, c.query_heads, DType::bf16, random)),
         out_(output("out", c.rows, q_.columns(), c.out, gap_after(q_.columns()))) {
     for (int64_t r = 0; r < c.rows; ++r) {
       positions_.push_back(c.first + static_cast<int32_t>(r));
@@ -69,7 +72,8 @@ class AttentionTrial : public PrefillTrial {
              .window = c.window,
              .splits = c.splits,
              .partials = c.splits > 1 ? static_cast<float*>(partials_.data()) : nullptr,
-             .out = out_.out()};
+             .out = out_.out(),
+             .sinks = c.sinks ? sinks_.vector() : ConstVector{}};
   }
 
   int64_t rows() const override { return q_.rows(); }
@@ -203,6 +207,7 @@ class AttentionTrial : public PrefillTrial {
   Tensor& keys_;
   Tensor& values_;
   Tensor& partials_;
+  Tensor& sinks_;
   Tensor& out_;
   std::vector<int32_t> positions_;
   std::vector<double> key_lengths_;  // [kv_head][position]

@@ -1,4 +1,7 @@
 // The steps that all attention kernels share: scores with a soft cap, and the last one.
+#include <algorithm>
+#include <cmath>
+
 #include "ops/attention/op.h"
 
 #if defined(WEFT_OPS_ATTENTION_WRITE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -41,6 +44,19 @@ void write_scaled(const float* x, float factor, int64_t count, Out* out) {
   if (i < count) {
     store_first(d, hn::Mul(load_first(d, x + i, count - i), f), out + i, count - i);
   }
+}
+
+/// What a head's unnormalised sum is multiplied by: `total` is that of exp(score - maximum).
+inline float normaliser(const AttentionArgs& args, int64_t query_head, float maximum, float total) {
+  if (args.sinks.data == nullptr) {
+    return 1 / total;
+  }
+  const float sink = with_type(args.sinks.dtype, [&](auto type) {
+    return to_float(static_cast<const decltype(type)*>(args.sinks.data)[query_head]);
+  });
+  const float origin = std::max(maximum, sink);
+  const float decay = std::exp(maximum - origin);
+  return decay / (total * decay + std::exp(sink - origin));
 }
 
 /// out[row, head, columns] = x * factor, in out's format.

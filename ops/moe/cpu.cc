@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/divide.h"
+#include "ops/moe/mxfp4.h"
 #include "ops/moe/op.h"
 
 namespace weft::cpu {
@@ -96,25 +97,87 @@ ConstMatrix gather(const ConstMatrix& a, int64_t k, std::span<const Taken> taken
 /// Whether logit a is chosen before b, of a lower number.
 bool comes_before(float a, float b) { return std::isnan(a) || !(b > a || std::isnan(b)); }
 
-void route_row(const RouteArgs& args, const float* logits, int32_t* ids, float* weights) {
-  // The chosen so far, best first; experts come in ascending order, so equals stay in it.
-  const int64_t chosen = args.drawn.chosen;
-  int64_t held = 0;
-  for (int32_t e = 0; e < args.experts; ++e) {
-    int64_t at = held;
-    while (at > 0 && !comes_before(logits[ids[at - 1]], logits[e])) {
+/// Keeps the `count` first of those that are offered, best first; offered in ascending order,
+/// equals stay in it.
+class Best {
+ public:
+  Best(const float* values, int32_t* held, int64_t count)
+      : values_(values), held_(held), count_(count) {}
+  void offer(int32_t i) {
+    int64_t at = size_;
+    while (at > 0 && !comes_before(values_[held_[at - 1]], values_[i])) {
       --at;
     }
-    if (at == chosen) {
-      continue;
+    if (at == count_) {
+      return;
     }
-    held = std::min(held + 1, chosen);
-    std::copy_backward(ids + at, ids + held - 1, ids + held);
-    ids[at] = e;
+    size_ = std::min(size_ + 1, count_);
+    std::copy_backward(held_ + at, held_ + size_ - 1, held_ + size_);
+    held_[at] = i;
   }
-  const float largest = logits[ids[0]];
+
+ private:
+  const float* values_;
+  int32_t* held_;
+  int64_t count_;
+  int64_t size_ = 0;
+};
+
+float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
+
+/// What experts are chosen by, written to `choice` where it is not the logits themselves.
+const float* choice_of(const RouteArgs& args, const float* logits, float* choice) {
+  if (args.correction.data == nullptr) {
+    return logits;
+  }
+  with_type(args.correction.dtype, [&](auto type) {
+    const auto* bias = static_cast<const decltype(type)*>(args.correction.data);
+    for (int64_t e = 0; e < args.experts; ++e) {
+      choice[e] = sigmoid(logits[e]) + to_float(bias[e]);
+    }
+  });
+  return choice;
+}
+
+/// The numbers of the groups that experts are chosen from, ascending.
+void keep_groups(const RouteArgs& args, const float* choice, int32_t* kept) {
+  const int64_t each = args.experts / args.groups;
+  float scores[kMostRouted];
+  for (int64_t g = 0; g < args.groups; ++g) {
+    int32_t two[2];
+    Best best(choice, two, args.correction.data == nullptr ? 1 : 2);
+    for (int64_t e = g * each; e < (g + 1) * each; ++e) {
+      best.offer(static_cast<int32_t>(e));
+    }
+    scores[g] = choice[two[0]] + (args.correction.data == nullptr ? 0 : choice[two[1]]);
+  }
+  Best best(scores, kept, args.kept_groups);
+  for (int64_t g = 0; g < args.groups; ++g) {
+    best.offer(static_cast<int32_t>(g));
+  }
+  std::sort(kept, kept + args.kept_groups);
+}
+
+void route_row(const RouteArgs& args, const float* logits, int32_t* ids, float* weights) {
+  const int64_t chosen = args.drawn.chosen;
+  float room[kMostRouted];
+  const float* choice = choice_of(args, logits, room);
+  int32_t kept[kMostRouted];
+  kept[0] = 0;
+  const bool grouped = args.kept_groups < args.groups;
+  if (grouped) {
+    keep_groups(args, choice, kept);
+  }
+  Best best(choice, ids, chosen);
+  const int64_t each = args.experts / (grouped ? args.groups : 1);
+  for (int64_t g = 0; g < (grouped ? args.kept_groups : 1); ++g) {
+    for (int64_t e = kept[g] * each; e < (kept[g] + 1) * each; ++e) {
+      best.offer(static_cast<int32_t>(e));
+    }
+  }
+  const float largest = logits[ids[0]];  // of a softmax: its best group is among those kept
   const auto score = [&](int32_t e) {
-    return args.sigmoid ? 1 / (1 + std::exp(-logits[e])) : std::exp(logits[e] - largest);
+    return args.sigmoid ? sigmoid(logits[e]) : std::exp(logits[e] - largest);
   };
   std::sort(ids, ids + chosen);
   float sum = 0;
@@ -129,8 +192,23 @@ void route_row(const RouteArgs& args, const float* logits, int32_t* ids, float* 
     }
   }
   for (int64_t s = 0; s < chosen; ++s) {
-    weights[s] /= sum;
+    weights[s] = weights[s] / sum * args.scale;
   }
+}
+
+/// x[r * n + c] += bias[c].
+void add_bias(const ConstVector& bias, int64_t rows, int64_t n, Range columns, float* x) {
+  if (bias.data == nullptr) {
+    return;
+  }
+  with_type(bias.dtype, [&](auto type) {
+    const auto* from = static_cast<const decltype(type)*>(bias.data);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = columns.begin; c < columns.end; ++c) {
+        x[r * n + c] += to_float(from[c]);
+      }
+    }
+  });
 }
 
 /// Of the gathered rows of the other factor.
@@ -141,6 +219,7 @@ int64_t gathered_bytes(const ConstMatrix& a, int64_t k, int64_t rows) {
 }  // namespace
 
 void route(const RouteArgs& args, Range rows) {
+  WEFT_CHECK(args.experts <= kMostRouted);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const int64_t slot = args.drawn.slot(r, 0);
     route_row(args, row<float>(args.logits, r), args.drawn.ids + slot, args.drawn.weights + slot);
@@ -156,6 +235,7 @@ void experts_up(const ExpertsUpArgs& args, Range rows, Range columns,
   const Sorted sorted(args.drawn, experts, rows, parts);
   auto* gathered = parts.take<std::byte>(gathered_bytes(args.a, k, rows.size()));
   auto* made = parts.take<std::byte>(rows.size() * n * size);
+  auto* sums = parts.take<float>(args.gates.empty() ? 0 : 2 * rows.size() * n);
   for (int64_t e = 0; e < experts; ++e) {
     const std::span<const Taken> taken = sorted.of(e);
     if (taken.empty()) {
@@ -164,7 +244,15 @@ void experts_up(const ExpertsUpArgs& args, Range rows, Range columns,
     GatedLinearArgs product = args.experts[static_cast<size_t>(e)];
     product.a = gather(args.a, k, taken, &Taken::row, gathered);
     product.out = {made, args.out.dtype, n};
-    gated_linear(product, {0, std::ssize(taken)}, columns, parts.rest());
+    if (args.gates.empty()) {
+      gated_linear(product, {0, std::ssize(taken)}, columns, parts.rest());
+    } else {
+      const MxMatrix both[] = {args.gates[static_cast<size_t>(e)],
+                               args.ups[static_cast<size_t>(e)]};
+      float* const outs[] = {sums, sums + rows.size() * n};
+      mx_products(both, product.a, std::ssize(taken), columns, outs, n, parts.rest());
+      mx_gate(product, args.limit, outs[0], outs[1], n, std::ssize(taken), columns, product.out);
+    }
     for (size_t i = 0; i < taken.size(); ++i) {
       std::memcpy(static_cast<std::byte*>(args.out.data) +
                       (taken[i].slot * args.out.stride + columns.begin) * size,
@@ -178,7 +266,10 @@ size_t experts_up_scratch_bytes(const ExpertsUpArgs& args, int64_t rows) {
   const GatedLinearArgs& expert = args.experts.front();
   return Sorted::bytes(args.drawn, std::ssize(args.experts), rows) +
          Parts::bytes<std::byte>(gathered_bytes(args.a, expert.k, rows)) +
-         Parts::bytes<float>(rows * expert.n) + gated_linear_scratch_bytes(expert, rows);
+         Parts::bytes<float>(rows * expert.n) +
+         (args.gates.empty() ? gated_linear_scratch_bytes(expert, rows)
+                             : Parts::bytes<float>(2 * rows * expert.n) +
+                                   mx_products_scratch_bytes(rows, expert.k));
 }
 
 void experts_down(const ExpertsDownArgs& args, Range rows, Range columns,
@@ -200,7 +291,13 @@ void experts_down(const ExpertsDownArgs& args, Range rows, Range columns,
     LinearArgs product = args.experts[static_cast<size_t>(e)];
     product.a = gather(args.a, k, taken, &Taken::slot, gathered);
     product.out = {made, DType::f32, n};
-    linear(product, {0, std::ssize(taken)}, columns, parts.rest());
+    if (args.mx.empty()) {
+      linear(product, {0, std::ssize(taken)}, columns, parts.rest());
+    } else {
+      mx_products({&args.mx[static_cast<size_t>(e)], 1}, product.a, std::ssize(taken), columns,
+                  {&made, 1}, n, parts.rest());
+      add_bias(product.bias, std::ssize(taken), n, columns, made);
+    }
     for (size_t i = 0; i < taken.size(); ++i) {
       const float weight = args.alpha * args.drawn.weights[taken[i].slot];
       const float* from = made + static_cast<int64_t>(i) * n;
@@ -213,6 +310,9 @@ void experts_down(const ExpertsDownArgs& args, Range rows, Range columns,
 }
 
 void experts_down_prefetch(const ExpertsDownArgs& args, Range columns, int64_t line) {
+  if (!args.mx.empty()) {
+    return;
+  }
   linear_prefetch(args.experts[static_cast<size_t>(args.drawn.ids[0])], columns, line);
 }
 
@@ -220,7 +320,9 @@ size_t experts_down_scratch_bytes(const ExpertsDownArgs& args, int64_t rows) {
   const LinearArgs& expert = args.experts.front();
   return Sorted::bytes(args.drawn, std::ssize(args.experts), rows) +
          Parts::bytes<std::byte>(gathered_bytes(args.a, expert.k, rows)) +
-         Parts::bytes<float>(rows * expert.n) + linear_scratch_bytes(expert, rows);
+         Parts::bytes<float>(rows * expert.n) +
+         (args.mx.empty() ? linear_scratch_bytes(expert, rows)
+                          : mx_products_scratch_bytes(rows, expert.k));
 }
 
 }  // namespace weft::cpu

@@ -2,6 +2,7 @@
 // and with what weights. experts_up: each row's drawn experts' gated products. experts_down: their
 // second products, weighted and summed:
 //   out[r] (+)= alpha * sum_s weight[r, s] * down_e(f(gate_e(a[r])) * up_e(a[r])), e = id[r, s]
+// Experts may be in MXFP4; gpt-oss's have a clamped f and biases.
 // Rows are sorted by expert, so that an expert's weights are read once, and those of experts that
 // nobody drew are not read at all. What one row has changes no other row's result.
 #pragma once
@@ -11,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "base/mx.h"
 #include "base/range.h"
 #include "ops/gated_linear/op.h"
 #include "ops/linear/op.h"
@@ -29,14 +31,25 @@ struct Drawn {
   int64_t slot(int64_t row, int64_t s) const { return row * stride + s; }
 };
 
+/// Experts that a router may have.
+inline constexpr int64_t kMostRouted = 4096;
+
 struct RouteArgs {
   ConstMatrix logits;        ///< [rows, experts], f32
-  int64_t experts = 0;       ///< at least as many as are chosen
+  int64_t experts = 0;       ///< at least as many as are chosen; at most kMostRouted
   bool sigmoid = false;      ///< a weight is its logit's sigmoid; otherwise their softmax
   bool renormalise = false;  ///< weights are divided by the sum of the chosen ones'
   /// Written: the experts of the largest logits, of equal ones those of lower number. NaN is larger
   /// than any number, as torch.topk has it.
   Drawn drawn;
+  /// [experts] or null data: chosen are the experts of the largest sigmoid + correction.
+  ConstVector correction = {};
+  /// Experts are of this many groups of equal size, and chosen from the best `kept_groups` of them,
+  /// which have at least as many as are chosen. A group is as good as its best expert or, with a
+  /// correction, the sum of its best two.
+  int64_t groups = 1;
+  int64_t kept_groups = 1;
+  float scale = 1;  ///< of all weights
 };
 
 struct ExpertsUpArgs {
@@ -45,6 +58,11 @@ struct ExpertsUpArgs {
   /// All alike but for their weights; `a` and `out` of each are not used.
   std::vector<GatedLinearArgs> experts = {};
   Matrix out;  ///< [slots, n], f32 or bf16
+  /// Experts in MXFP4, of which `experts` says the rest; empty: they are in other formats.
+  std::vector<MxMatrix> gates = {}, ups = {};
+  /// Of MXFP4: with g and u the products, biases added, out is min(g, limit) * sigmoid(1.702
+  /// min(g, limit)) * (clamp(u, -limit, limit) + 1), whatever the activation is. 0: f(g) * u.
+  float limit = 0;
 };
 
 struct ExpertsDownArgs {
@@ -53,8 +71,9 @@ struct ExpertsDownArgs {
   /// All alike but for their weights; `a` and `out` of each are not used.
   std::vector<LinearArgs> experts = {};
   float alpha = 1;
-  bool accumulate = false;  ///< add to what out holds (the residual)
-  Matrix out;               ///< [rows, n], f32
+  bool accumulate = false;        ///< add to what out holds (the residual)
+  Matrix out;                     ///< [rows, n], f32
+  std::vector<MxMatrix> mx = {};  ///< see ExpertsUpArgs::gates
 };
 
 namespace reference {

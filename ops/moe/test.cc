@@ -75,6 +75,57 @@ TEST(Route, NotANumberIsTheLargestAndSpoilsItsRow) {
   EXPECT_TRUE(std::isnan(all.weights[0]));
 }
 
+/// As DeepSeek draws: six experts in three groups.
+Draw draw_grouped(const std::vector<float>& logits, const std::vector<float>& correction,
+                  int64_t kept_groups, int64_t chosen) {
+  Draw result{std::vector<int32_t>(static_cast<size_t>(chosen), -1),
+              std::vector<float>(static_cast<size_t>(chosen))};
+  RouteArgs args{.logits = {logits.data(), DType::f32, 6},
+                 .experts = 6,
+                 .sigmoid = !correction.empty(),
+                 .renormalise = !correction.empty(),
+                 .drawn = {result.ids.data(), result.weights.data(), chosen, chosen}};
+  args.correction = {correction.empty() ? nullptr : correction.data(), DType::f32};
+  args.groups = 3;
+  args.kept_groups = kept_groups;
+  args.scale = 2.5F;
+  cpu::route(args, {0, 1});
+  std::vector<int32_t> ids(static_cast<size_t>(chosen));
+  std::vector<double> weights(static_cast<size_t>(chosen));
+  reference::route(args, {0, 1}, ids.data(), weights.data());
+  EXPECT_EQ(result.ids, ids);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    EXPECT_EQ(std::isnan(result.weights[i]), std::isnan(weights[i]));
+    EXPECT_FALSE(std::fabs(result.weights[i] - weights[i]) > 1e-6);
+  }
+  return result;
+}
+
+TEST(Route, ExpertsAreOfTheBestGroups) {
+  // The best one of each group: 5, 4, 3. Expert 4 is better than 1, but of the last group.
+  const Draw two = draw_grouped({5, 1, 4, 0, 3, 2}, {}, 2, 3);
+  EXPECT_EQ(two.ids, (Ids{0, 1, 2}));
+  const double sum =
+      std::exp(0) + std::exp(-4) + std::exp(-1) + std::exp(-5) + std::exp(-2) + std::exp(-3);
+  EXPECT_NEAR(two.weights[0], 2.5 / sum, 1e-6);
+  EXPECT_EQ(draw_grouped({5, 1, 4, 0, 3, 2}, {}, 3, 3).ids, (Ids{0, 2, 4}));
+  EXPECT_EQ(draw_grouped({1, 1, 1, 1, 1, 1}, {}, 1, 2).ids, (Ids{0, 1}));  // ties: the first
+}
+
+TEST(Route, ACorrectionChoosesButDoesNotWeigh) {
+  const std::vector<float> even(6, 0);
+  const Draw last = draw_grouped(even, {0, 0, 0, 0, 0.2F, 0.1F}, 1, 2);
+  EXPECT_EQ(last.ids, (Ids{4, 5}));
+  EXPECT_NEAR(last.weights[0], 1.25, 1e-6);  // half of the scale: all sigmoids are the same
+  // A group is as good as its best two together: 0.9 + 0.1 is less than 0.6 + 0.6.
+  EXPECT_EQ(draw_grouped(even, {0.4F, -0.4F, 0.1F, 0.1F, 0, 0}, 1, 2).ids, (Ids{2, 3}));
+  // Below zero all are, and some are chosen still.
+  EXPECT_EQ(draw_grouped(even, {-3, -2, -1, -5, -4, -9}, 2, 3).ids, (Ids{0, 1, 2}));
+  const Draw nan = draw_grouped({0, 0, 0, kNan, 0, 0}, even, 1, 2);
+  EXPECT_EQ(nan.ids, (Ids{2, 3}));
+  EXPECT_TRUE(std::isnan(nan.weights[0]));
+}
+
 /// Rows of activations and experts, with ids as a test wants them.
 class Mixture {
  public:

@@ -69,7 +69,7 @@ def is_converted(name, config):
     """Whether a tensor of the bare model is stored in eight bits."""
     plain = config.get("modules_to_not_convert", config.get("ignore"))
     module = name.removesuffix(".weight")
-    return name.endswith("_proj.weight") and not any(
+    return name.endswith(("_proj.weight", "_with_mqa.weight")) and not any(
         module == entry or module.startswith(entry + ".") for entry in plain
     )
 
@@ -78,7 +78,7 @@ def spread(scales, weight):
     """A scale for each element: of the tensor, of rows, or of 128 x 128."""
     if scales.numel() == 1:
         return scales.reshape(1, 1).expand_as(weight)
-    if scales.shape[1] == 1:
+    if scales.shape == (weight.shape[0], 1):
         return scales.expand_as(weight)
     each = scales.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
     return each[: weight.shape[0], : weight.shape[1]]

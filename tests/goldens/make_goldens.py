@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import eight_bits
+import mxfp4
 import instella  # noqa: F401  (registers the family)
 
 HERE = Path(__file__).resolve().parent
@@ -74,6 +75,9 @@ def config(model_type, hidden, ffn, heads, kv_heads, layers, vocab, **more):
         "qwen2_moe": "Qwen2MoeForCausalLM",
         "qwen3_moe": "Qwen3MoeForCausalLM",
         "olmoe": "OlmoeForCausalLM",
+        "gpt_oss": "GptOssForCausalLM",
+        "deepseek_v2": "DeepseekV2ForCausalLM",
+        "deepseek_v3": "DeepseekV3ForCausalLM",
     }[model_type]
     base = {
         "architectures": [architecture],
@@ -496,6 +500,89 @@ MODELS = {
         ),
         [("bf16", 1), ("f32", 1)],
     ),
+    # DeepSeek-V2: no query latent, the first of two layers dense, the best two of three groups.
+    "deepseek-v2": (
+        config(
+            "deepseek_v2",
+            72,
+            56,
+            heads=3,
+            kv_heads=3,
+            layers=2,
+            vocab=311,
+            rms_norm_eps=1e-6,
+            attention_bias=False,
+            q_lora_rank=None,
+            kv_lora_rank=40,
+            qk_nope_head_dim=24,
+            qk_rope_head_dim=16,
+            v_head_dim=20,
+            n_routed_experts=6,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            n_shared_experts=2,
+            first_k_dense_replace=1,
+            moe_layer_freq=1,
+            topk_method="group_limited_greedy",
+            scoring_func="softmax",
+            n_group=3,
+            topk_group=2,
+            norm_topk_prob=False,
+            routed_scaling_factor=1.5,
+            rope_scaling={
+                "type": "yarn",
+                "factor": 8,
+                "original_max_position_embeddings": 256,
+                "beta_fast": 16,
+                "beta_slow": 1,
+                "mscale": 0.707,
+                "mscale_all_dim": 0.707,
+            },
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
+    # DeepSeek-V3: queries from a latent, sigmoids with a correction, groups by their best two.
+    "deepseek-v3": (
+        config(
+            "deepseek_v3",
+            72,
+            56,
+            heads=2,
+            kv_heads=2,
+            layers=2,
+            vocab=303,
+            rms_norm_eps=1e-6,
+            attention_bias=False,
+            q_lora_rank=28,
+            kv_lora_rank=48,
+            qk_nope_head_dim=32,
+            qk_rope_head_dim=8,
+            v_head_dim=24,
+            n_routed_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=24,
+            n_shared_experts=1,
+            first_k_dense_replace=1,
+            moe_layer_freq=1,
+            topk_method="noaux_tc",
+            scoring_func="sigmoid",
+            n_group=4,
+            topk_group=2,
+            norm_topk_prob=True,
+            routed_scaling_factor=2.5,
+            num_nextn_predict_layers=1,
+            rope_scaling={
+                "type": "yarn",
+                "factor": 40,
+                "original_max_position_embeddings": 256,
+                "beta_fast": 32,
+                "beta_slow": 1,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+            },
+        ),
+        [("bf16", 1), ("f32", 1)],
+    ),
     "qwen2-yarn": (
         config(
             "qwen2",
@@ -528,6 +615,62 @@ EIGHT_BITS = {
     )
     for kind in eight_bits.KINDS
 }
+EIGHT_BITS["deepseek-v3-fp8"] = (
+    config(
+        "deepseek_v3",
+        136,
+        72,
+        heads=2,
+        kv_heads=2,
+        layers=2,
+        vocab=307,
+        rms_norm_eps=1e-6,
+        attention_bias=False,
+        q_lora_rank=None,
+        kv_lora_rank=136,
+        qk_nope_head_dim=128,
+        qk_rope_head_dim=16,
+        v_head_dim=128,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=40,
+        n_shared_experts=1,
+        first_k_dense_replace=1,
+        n_group=2,
+        topk_group=1,
+        norm_topk_prob=True,
+        routed_scaling_factor=1.5,
+    ),
+    "block",
+)
+
+# gpt-oss, whose experts are in MXFP4.
+GPT_OSS = config(
+    "gpt_oss",
+    96,
+    64,
+    heads=4,
+    kv_heads=2,
+    layers=2,
+    vocab=311,
+    head_dim=24,
+    sliding_window=64,
+    num_local_experts=6,
+    num_experts_per_tok=3,
+    attention_bias=True,
+    swiglu_limit=2.0,
+    rope_theta=150000.0,
+    rope_scaling={
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 128,
+    },
+    layer_types=["sliding_attention", "full_attention"],
+    quantization_config=mxfp4.CONFIG,
+)
 
 # The model whose experts stay in one tensor of each kind.
 STACKED = ("qwen3-moe", "f32")
@@ -573,6 +716,13 @@ def random_weight(name, shape, cfg, generator):
                 weight *= LAYER_GAIN * stream
             weight -= 1  # as they are stored
         return weight
+    if name.endswith("sinks"):
+        return 1.5 * normal
+    if name.endswith("e_score_correction_bias"):
+        # More than most scores differ by, and some below zero.
+        return 1.5 * normal - 0.5
+    if name.endswith("_proj_bias"):
+        return 0.3 * normal
     if name.endswith(".bias"):
         # Beyond queries and keys a large bias would make every token look the same.
         return (0.5 if re.search(r"\.[qk]_proj\.", name) else 0.1) * normal
@@ -580,9 +730,14 @@ def random_weight(name, shape, cfg, generator):
     gains = {"lm_head": 2.0, "o_proj": added, "down_proj": added, "c_proj": added}
     if ".experts." in name:  # [experts, out, in], and no ".weight"
         # Of the experts' outputs a part of one is summed.
-        return normal * 2 * gains.get(name.split(".")[-1], 0.5) / shape[2] ** 0.5
+        inputs = shape[1] if cfg["model_type"] == "gpt_oss" else shape[2]
+        part = 1 if cfg["model_type"] == "gpt_oss" else 2  # whose gates let more through
+        return normal * part * gains.get(name.split(".")[-1], 0.5) / inputs**0.5
     # A router's logits are far apart, as trained ones are: what is rounded must not choose others.
-    gain = gains.get(name.split(".")[-2], 4.0 if name.endswith(".mlp.gate.weight") else 1.0)
+    # Where what is drawn last has a weight like the others', a correction sets experts apart.
+    router = {"deepseek_v3": 2.0, "gpt_oss": 8.0}.get(cfg["model_type"], 4.0)
+    is_router = name.endswith((".mlp.gate.weight", ".router.weight"))
+    gain = gains.get(name.split(".")[-2], router if is_router else 1.0)
     return normal * gain / shape[1] ** 0.5
 
 
@@ -610,6 +765,27 @@ def by_expert(tensors, cfg):
                 halves = expert.chunk(2)
                 result[f"{place}.{gate}.weight"] = halves[0].contiguous()
                 result[f"{place}.{up}.weight"] = halves[1].contiguous()
+    return result
+
+
+def all_experts(tensors):
+    """The inverse of by_expert, of the hub's usual names."""
+    result = {}
+    experts = {}
+    for name, tensor in tensors.items():
+        layer, found, rest = name.partition(".mlp.experts.")
+        if found:
+            number, kind = rest.split(".")[:2]
+            experts.setdefault(f"{layer}{found}", {}).setdefault(kind, {})[int(number)] = tensor
+        else:
+            result[name] = tensor
+    for place, kinds in experts.items():
+        stack = {
+            kind: torch.stack([of_each[i] for i in range(len(of_each))])
+            for kind, of_each in kinds.items()
+        }
+        result[f"{place}gate_up_proj"] = torch.cat([stack["gate_proj"], stack["up_proj"]], 1)
+        result[f"{place}down_proj"] = stack["down_proj"]
     return result
 
 
@@ -656,13 +832,24 @@ def make_model(family, cfg, dtype, files):
     # Every stored type of a family starts from the same float32 values.
     generator = seeded(family)
     tensors = {}
-    for name, parameter in sorted(empty.named_parameters()):
+    for name, parameter in sorted(stored(empty)):
         weight = random_weight(name, tuple(parameter.shape), cfg, generator)
         tensors[name] = weight.to(DTYPES[dtype]).contiguous()
+    if "num_nextn_predict_layers" in cfg:
+        # A layer behind the others predicts further tokens; who decodes one by one ignores it.
+        layer = cfg["num_hidden_layers"]
+        tensors[f"model.layers.{layer}.eh_proj.weight"] = torch.ones(8, 16).to(DTYPES[dtype])
     if not (family, dtype) == STACKED:
         tensors = by_expert(tensors, cfg)
     write_weights(directory, tensors, files)
     return directory
+
+
+def stored(model):
+    """Parameters, and buffers that checkpoints hold."""
+    names = model.state_dict().keys()
+    buffers = ((n, b) for n, b in model.named_buffers() if n in names)
+    return [*model.named_parameters(), *buffers]
 
 
 def make_in_eight_bits(name, cfg, kind):
@@ -680,14 +867,42 @@ def make_in_eight_bits(name, cfg, kind):
         empty = AutoModelForCausalLM.from_config(bare_config(directory))
     generator = seeded(name)
     tensors = {}
-    for tensor, parameter in sorted(empty.named_parameters()):
-        weight = random_weight(tensor, tuple(parameter.shape), cfg, generator)
+    weights = {
+        tensor: random_weight(tensor, tuple(parameter.shape), cfg, generator)
+        for tensor, parameter in sorted(stored(empty))
+    }
+    for tensor, weight in by_expert(weights, cfg).items():
         if eight_bits.is_converted(tensor, quantization):
             tensors |= eight_bits.quantise(tensor, weight, kind)
         else:
             tensors[tensor] = weight.bfloat16()
     write_weights(directory, {k: v.contiguous() for k, v in tensors.items()}, 1)
     return directory
+
+
+def make_gpt_oss(name):
+    """Its directory, and the model in float32."""
+    directory = HERE / "models" / name
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    cfg = GPT_OSS | {
+        "torch_dtype": "bfloat16",
+        "transformers_version": transformers.__version__,
+    }
+    (directory / "config.json").write_text(json.dumps(cfg, indent=2) + "\n")
+    model = AutoModelForCausalLM.from_config(bare_config(directory), attn_implementation="eager")
+    generator = seeded(name)
+    tensors = {}
+    for parameter, value in sorted(model.named_parameters()):
+        weight = random_weight(parameter, tuple(value.shape), cfg, generator)
+        if parameter.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            tensors |= mxfp4.quantise(parameter, weight)
+        else:
+            tensors[parameter] = weight.bfloat16()
+    write_weights(directory, {k: v.contiguous() for k, v in tensors.items()}, 1)
+    model = model.float()
+    model.load_state_dict(mxfp4.read(tensors))
+    return directory, model.eval()
 
 
 def bare_config(directory):
@@ -702,7 +917,7 @@ def load_eight_bits(directory):
     weights, kind, inputs = eight_bits.read(directory)
     model = AutoModelForCausalLM.from_config(bare_config(directory), attn_implementation="eager")
     model = model.float()
-    model.load_state_dict(weights)
+    model.load_state_dict(all_experts(weights))
     return model.eval(), kind, inputs
 
 
@@ -710,6 +925,8 @@ def goldens_in_eight_bits(directory, generator):
     """Those of ids, and logits with activations rounded as the checkpoint says."""
     model, kind, inputs = load_eight_bits(directory)
     golden = goldens_of_ids(model, generator, clear_greedy_prompt(model, generator))
+    if any(".experts." in name for name in inputs):
+        return golden, ()  # transformers has them in one tensor: no module's input is theirs
     hooks = eight_bits.round_inputs(model, kind, inputs)
     for length in PROMPT_LENGTHS:
         ids = golden[f"prompt.{length}.ids"]
@@ -728,7 +945,9 @@ def load(directory, dtype=torch.float32):
     model, report = AutoModelForCausalLM.from_pretrained(
         directory, dtype=dtype, attn_implementation="eager", output_loading_info=True
     )
-    if report["missing_keys"] or report["unexpected_keys"] or report["mismatched_keys"]:
+    ignored = f"model.layers.{model.config.num_hidden_layers}."
+    unexpected = [key for key in report["unexpected_keys"] if not key.startswith(ignored)]
+    if report["missing_keys"] or unexpected or report["mismatched_keys"]:
         raise SystemExit(f"{directory}: weights do not match the model: {report}")
     if hasattr(model.model.embed_tokens, "embed_scale"):
         stored = getattr(torch, json.loads((directory / "config.json").read_text())["torch_dtype"])
@@ -897,6 +1116,18 @@ def write_table(rows):
     readme.write_text(f"{head}<!-- table -->\n{table}<!-- end of table -->\n{tail}")
 
 
+def row_of(name, directory, golden, distances=()):
+    """A line of the table. `distances`: of transformers' own run, where there is one."""
+    size = sum(file.stat().st_size for file in directory.iterdir())
+    return [
+        name,
+        f"{size / 1024:.0f}",
+        f"{golden['positions.logits'].square().mean().sqrt():.2f}",
+        f"{golden['greedy.margins'].min():.3f}",
+        *([f"{error:.1e}" for error in distances] or ["", ""]),
+    ]
+
+
 def make_all(only):
     rows = []
     for family, (cfg, variants) in MODELS.items():
@@ -936,16 +1167,17 @@ def make_all(only):
             directory = make_in_eight_bits(name, cfg, kind)
             golden, distances = goldens_in_eight_bits(directory, seeded(name))
             save_goldens(golden, directory / "golden.safetensors")
-            size = sum(file.stat().st_size for file in directory.iterdir())
-            row = [
-                name,
-                f"{size / 1024:.0f}",
-                f"{golden['positions.logits'].square().mean().sqrt():.2f}",
-                f"{golden['greedy.margins'].min():.3f}",
-                *(f"{error:.1e}" for error in distances),
-            ]
+            row = row_of(name, directory, golden, distances)
             print(*row, sep="  ", flush=True)
             rows.append(row)
+    name = "gpt-oss-mxfp4"
+    if name.startswith(only):
+        directory, model = make_gpt_oss(name)
+        generator = seeded(name)
+        golden = goldens_of_ids(model, generator, clear_greedy_prompt(model, generator))
+        save_goldens(golden, directory / "golden.safetensors")
+        rows.append(row_of(name, directory, golden))
+        print(*rows[-1], sep="  ", flush=True)
     if not only:
         write_table(rows)
 

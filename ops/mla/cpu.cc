@@ -1,0 +1,234 @@
+// mla on the CPU. Queries: a head's rows of weights are added up, each times an element of the
+// query, in registers for a few rows of queries at a time.
+#include "ops/mla/op.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/linear/op.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/mla/cpu.cc"
+#include "hwy/foreach_target.h"
+// after foreach_target
+#include "arch/cpu/e4m3-inl.h"
+#include "arch/cpu/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weft {
+namespace HWY_NAMESPACE {
+
+/// Vectors of sums that fit the registers beside what they are made of.
+inline constexpr int kSums = kFloatLanes == 16 ? 16 : 8;
+
+template <class Out>
+Out converted(float x) {
+  if constexpr (std::is_same_v<Out, bf16>) {
+    return to_bf16(x);
+  } else {
+    return x;
+  }
+}
+
+template <class Out>
+void turn_pairs(const float* x, const float* cosines, const float* sines, int64_t turned,
+                Out* out) {
+  for (int64_t i = 0; i < turned / 2; ++i) {
+    const float a = x[2 * i];
+    const float b = x[2 * i + 1];
+    out[2 * i] = converted<Out>(a * cosines[i] - b * sines[i]);
+    out[2 * i + 1] = converted<Out>(b * cosines[i] + a * sines[i]);
+  }
+}
+
+template <class Cache>
+void append_rows(const LatentAppendArgs& args, Range rows) {
+  const FloatTag d;
+  const int64_t half = args.turned / 2;
+  for (int64_t r = rows.begin; r < rows.end; ++r) {
+    const float* x = row<float>(args.x, r);
+    auto* out = static_cast<Cache*>(args.cache.keys) +
+                args.cache.place(r, 0, args.positions[r], args.rank + args.turned);
+    auto squares = hn::Zero(d);
+    for (int64_t i = 0; i < args.rank; i += kFloatLanes) {
+      const auto v = load_first(d, x + i, std::min<int64_t>(kFloatLanes, args.rank - i));
+      squares = hn::MulAdd(v, v, squares);
+    }
+    const float mean = hn::GetLane(hn::SumOfLanes(d, squares)) / static_cast<float>(args.rank);
+    const float factor = 1 / std::sqrt(mean + args.epsilon);
+    with_type(args.norm.dtype, [&](auto type) {
+      const auto* weights = static_cast<const decltype(type)*>(args.norm.data);
+      for (int64_t i = 0; i < args.rank; ++i) {
+        out[i] = converted<Cache>(x[i] * factor * to_float(weights[i]));
+      }
+    });
+    turn_pairs(x + args.rank, args.cosines + r * half, args.sines + r * half, args.turned,
+               out + args.rank);
+  }
+}
+
+void append(const LatentAppendArgs& args, Range rows) {
+  if (args.cache.dtype == DType::bf16) {
+    append_rows<bf16>(args, rows);
+  } else {
+    append_rows<float>(args, rows);
+  }
+}
+
+/// Columns of K^T q for kRows rows of queries.
+template <class W, class Out, int kRows>
+class QueryTile {
+  static constexpr int kVectors = kSums / kRows;
+
+ public:
+  static constexpr int64_t kColumns = kVectors * kFloatLanes;
+
+  static void run(const LatentQueriesArgs& args, int64_t r, int64_t head, int64_t column,
+                  int64_t count) {
+    const FloatTag d;
+    const LatentHeads& of = args.of;
+    const W* w = static_cast<const W*>(of.w.data) + of.key_row(head) * of.w.stride + column;
+    const float* q[kRows];
+    for (int i = 0; i < kRows; ++i) {
+      q[i] = row<float>(args.q, r + i) + head * (of.unturned + of.turned);
+    }
+    FloatVec sum[kRows][kVectors];
+    for (auto& each : sum) {
+      std::fill(each, each + kVectors, hn::Zero(d));
+    }
+    for (int64_t k = 0; k < of.unturned; ++k, w += of.w.stride) {
+      FloatVec weights[kVectors];
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) {
+        const int64_t first = v * static_cast<int64_t>(kFloatLanes);
+        const int64_t left = count - first;
+        weights[v] = left >= static_cast<int64_t>(kFloatLanes) ? load(d, w + first)
+                     : left > 0 ? load_first(d, w + first, static_cast<size_t>(left))
+                                : hn::Zero(d);
+        if constexpr (std::is_same_v<W, e4m3fn>) {
+          const float scale =
+              left > 0 ? of.scales.at(of.key_row(head) + k, column + first) * kE4m3Unit : 0;
+          weights[v] = hn::Mul(weights[v], hn::Set(d, scale));
+        }
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < kRows; ++i) {
+        const auto x = hn::Set(d, q[i][k]);
+#pragma GCC unroll 16
+        for (int v = 0; v < kVectors; ++v) {
+          sum[i][v] = hn::MulAdd(x, weights[v], sum[i][v]);
+        }
+      }
+    }
+    for (int i = 0; i < kRows; ++i) {
+      Out* out = row<Out>(args.out, r + i) + head * (of.rank + of.turned) + column;
+      for (int64_t v = 0; v * static_cast<int64_t>(kFloatLanes) < count; ++v) {
+        const int64_t first = v * static_cast<int64_t>(kFloatLanes);
+        store_first(d, sum[i][v], out + first,
+                    static_cast<size_t>(std::min<int64_t>(kFloatLanes, count - first)));
+      }
+    }
+  }
+};
+
+template <class W, class Out>
+void queries_as(const LatentQueriesArgs& args, Range rows, Range heads) {
+  const LatentHeads& of = args.of;
+  const int64_t half = of.turned / 2;
+  const auto columns = [&](auto tile, int64_t r, int64_t head) {
+    using Tile = decltype(tile);
+    for (int64_t c = 0; c < of.rank; c += Tile::kColumns) {
+      Tile::run(args, r, head, c, std::min(Tile::kColumns, of.rank - c));
+    }
+  };
+  for (int64_t head = heads.begin; head < heads.end; ++head) {
+    int64_t r = rows.begin;
+    for (; r + 4 <= rows.end; r += 4) {
+      columns(QueryTile<W, Out, 4>(), r, head);
+    }
+    for (; r < rows.end; ++r) {
+      columns(QueryTile<W, Out, 1>(), r, head);
+    }
+    for (r = rows.begin; r < rows.end; ++r) {
+      const float* q = row<float>(args.q, r) + head * (of.unturned + of.turned) + of.unturned;
+      turn_pairs(q, args.cosines + r * half, args.sines + r * half, of.turned,
+                 row<Out>(args.out, r) + head * (of.rank + of.turned) + of.rank);
+    }
+  }
+}
+
+void queries(const LatentQueriesArgs& args, Range rows, Range heads) {
+  const auto run = [&](auto w) {
+    if (args.out.dtype == DType::bf16) {
+      queries_as<decltype(w), bf16>(args, rows, heads);
+    } else {
+      queries_as<decltype(w), float>(args, rows, heads);
+    }
+  };
+  if (args.of.w.dtype == DType::e4m3fn) {
+    run(e4m3fn{});
+  } else {
+    with_type(args.of.w.dtype, run);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace weft
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "arch/cpu/dispatch.h"
+#include "base/check.h"
+
+namespace weft::cpu {
+namespace {
+
+/// A head's product.
+LinearArgs value_product(const LatentValuesArgs& args, int64_t head) {
+  const LatentHeads& of = args.of;
+  const int64_t first = of.value_row(head);
+  LinearArgs product;
+  product.w = of.w;
+  product.w.data = static_cast<const std::byte*>(of.w.data) +
+                   first * of.w.stride * static_cast<int64_t>(size_of(of.w.dtype));
+  product.scales = of.scales;
+  if (of.scales.scaling != Scaling::none) {
+    WEFT_CHECK(of.scales.scaling != Scaling::block || first % kScaleBlock == 0);
+    product.scales.data = of.scales.of_row(first);
+  }
+  product.n = of.value;
+  product.k = of.rank;
+  const int64_t from = head * (of.rank + of.turned);
+  product.a = {static_cast<const float*>(args.a.data) + from, DType::f32, args.a.stride};
+  product.out = args.out;
+  product.out.data = static_cast<std::byte*>(args.out.data) +
+                     head * of.value * static_cast<int64_t>(size_of(args.out.dtype));
+  return product;
+}
+
+}  // namespace
+
+void latent_append(const LatentAppendArgs& args, Range rows) {
+  WEFT_CPU_DISPATCH(append)(args, rows);
+}
+
+void latent_queries(const LatentQueriesArgs& args, Range rows, Range heads) {
+  WEFT_CPU_DISPATCH(queries)(args, rows, heads);
+}
+
+void latent_values(const LatentValuesArgs& args, Range rows, Range heads,
+                   std::span<std::byte> scratch) {
+  for (int64_t head = heads.begin; head < heads.end; ++head) {
+    linear(value_product(args, head), rows, {0, args.of.value}, scratch);
+  }
+}
+
+size_t latent_values_scratch_bytes(const LatentValuesArgs& args, int64_t rows) {
+  LinearArgs product;
+  product.w = args.of.w;
+  product.k = args.of.rank;
+  return linear_scratch_bytes(product, rows);
+}
+
+}  // namespace weft::cpu
+#endif  // HWY_ONCE
