@@ -171,6 +171,11 @@ if(TARGET weft_command AND TARGET weft_sim_hip AND NOT WEFT_CDNA_LEFT_OUT AND NO
   # Without --device: the first that there is of hip, cuda, cpu.
   add_test(NAME hip_first COMMAND weft_command check swiglu_quant --quick --case rows=1,*)
   set_tests_properties(hip_first PROPERTIES PASS_REGULAR_EXPRESSION "^hip:0, ")
+  # What `scripts/test gpu` runs on an AMD GPU: a case of each kind.
+  add_test(NAME hip_models COMMAND ${CMAKE_COMMAND} -E env WEFT=$<TARGET_FILE:weft_command>
+    $<TARGET_FILE:Python3::Interpreter> -B ${PROJECT_SOURCE_DIR}/tests/gpu/run.py least --device hip --threads 3)
+  set_tests_properties(hip_models PROPERTIES
+    LABELS slow ENVIRONMENT LD_LIBRARY_PATH=${hip_dir})
   set_tests_properties(hip_library hip_first PROPERTIES
     LABELS quick ENVIRONMENT LD_LIBRARY_PATH=${hip_dir})
 endif()

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Proves Weft on the GPU of this machine, and ends with a table of what was proved.
 
-    scripts/test gpu [quick]                  builds weft first
+    scripts/test gpu [quick|least]            builds weft first
     WEFT=path/to/weft scripts/test gpu        takes this one
 
-Every generation runs on the GPU and on the CPU, from the same directory: token for token and logits
+An NVIDIA GPU (cuda) or, where there is none, an AMD GPU (hip). What the device refuses in words is
+listed and is no failure; a proof of which nothing is left is one. Every generation runs on the GPU and on the CPU, from the same directory: token for token and logits
 against logits. Where both sides keep f32 the tokens must be the same, but that a token may differ
 where the two candidates were a near tie, which a score of the text on the CPU decides.
 """
@@ -37,7 +38,7 @@ BF16_TOLERANCE = 3e-2
 # Of more sequences than these, rows are rounded to bf16 where they meet weights in the resident kernel.
 MOST_EXACT_SEQUENCES = 4
 EXACT = ["--kv", "f32", "--activations", "f32"]
-REFUSED = "the cuda device has no kernel for it"
+REFUSED = re.compile(r"the \S+ device has no (kernel for it|room for them)")
 
 
 class Proof:
@@ -56,8 +57,17 @@ class Proof:
         else:
             self.passed += 1
 
+    def refuse(self, model, why):
+        """Whether `why` is the device's sentence that it has no form for the model; it is noted then."""
+        if not isinstance(why, str) or REFUSED.search(why) is None:
+            return False
+        self.refused.add(model.name)
+        return True
+
     def row(self):
         seconds = time.monotonic() - self.started
+        if self.passed == 0 and not self.failures:
+            self.settle("all of it", "there is nothing that the device takes")
         verdict = "FAILED" if self.failures else "passed"
         refused = f", {len(self.refused)} refused: {' '.join(sorted(self.refused))}" if self.refused else ""
         return (
@@ -90,16 +100,20 @@ def difference(a, b):
 
 
 class Command:
-    """`weft`, on the one side or the other."""
+    """`weft`, on the one side or the other: `device` is the GPU, `workers` flags of what runs there."""
 
-    def __init__(self, weft):
-        self.weft = weft
+    def __init__(self, weft, device, workers):
+        self.weft, self.device, self.workers = weft, device, workers
+        self.is_cuda = device.startswith("cuda")
+
+    def side(self, device):
+        return ["--device", device, *(self.workers if device == self.device else [])]
 
     def generate(self, model, prompts, device, tokens, flags):
         """[(ids, stop, logits)], or the sentence of a failure."""
         ids = itertools.chain.from_iterable(("--ids", text_of(p)) for p in prompts)
         result = run(
-            [self.weft, "generate", "--model", model, *ids, "--device", device, "--max-tokens", tokens]
+            [self.weft, "generate", "--model", model, *ids, *self.side(device), "--max-tokens", tokens]
             + ["--stats-json", "-", "--logits", *flags]
         )
         if result.returncode != 0:
@@ -110,7 +124,7 @@ class Command:
     def score(self, model, ids, device, flags):
         """(log-probabilities, last logits), or the sentence of a failure."""
         result = run(
-            [self.weft, "score", "--model", model, "--ids", text_of(ids), "--device", device]
+            [self.weft, "score", "--model", model, "--ids", text_of(ids), *self.side(device)]
             + ["--json", "--logits", *flags]
         )
         if result.returncode != 0:
@@ -147,9 +161,11 @@ def compare_generations(weft, model, prompts, got, expected, tolerance, greedy):
     return ""
 
 
-def prove_operations(weft, quick):
+def prove_operations(weft, part):
     proof = Proof("operations")
-    result = run([weft.weft, "check", "--device", "cuda"] + (["--quick"] if quick else []), 400)
+    some = ["embed", "rmsnorm"] if part == "least" else []
+    quick = ["--quick"] if part else []
+    result = run([weft.weft, "check", *some, "--device", weft.device, *quick], 400)
     counts = re.search(r"(\d+) passed, (\d+) failed, (\d+) skipped\s*$", result.stdout)
     if counts is None:
         proof.settle("weft check", result.stderr.strip() or "no count at its end")
@@ -162,23 +178,26 @@ def prove_operations(weft, quick):
     return proof
 
 
-def golden_models(quick):
+def golden_models(part):
+    if part == "least":
+        return ["llama-f32", "qwen3-bf16"]
     of_cpus = ("gpt-oss", "deepseek")  # families that the GPU refuses
     names = sorted(
         p.name for p in GOLDENS.iterdir() if p.is_dir() and not p.name.startswith(of_cpus)
     )
-    return [n for n in names if n.endswith("-bf16")] if quick else names
+    return [n for n in names if n.endswith("-bf16")] if part == "quick" else names
 
 
 def vocabulary_of(model):
     return json.loads((Path(model) / "config.json").read_text())["vocab_size"]
 
 
-def prove_scores(weft, quick):
-    """Every family's prompts: whole texts, on the tensor cores and in f32."""
+def prove_scores(weft, part):
+    """Every family's prompts: whole texts, in bf16 and in f32."""
     proof = Proof("prompts")
     cases = []
-    for name, length in itertools.product(golden_models(quick), [600] if quick else [17, 600, 1100]):
+    lengths = {"least": [17], "quick": [600], None: [17, 600, 1100]}[part]
+    for name, length in itertools.product(golden_models(part), lengths):
         rounded = ["--kv", "bf16", "--activations", "bf16"] if name.endswith("bf16") else ["--kv", "bf16"]
         for flags, tolerance in ((EXACT, 2e-5), (rounded, BF16_TOLERANCE)):
             cases.append((GOLDENS / name, length, flags, tolerance))
@@ -191,9 +210,8 @@ def prove_scores(weft, quick):
     for case, expected in beside(expect, cases):
         model, length, flags, tolerance = case
         what = f"{model.name}, {length} tokens, {' '.join(flags)}"
-        got = weft.score(model, ids_of(length, vocabulary_of(model), model.name), "cuda", flags)
-        if isinstance(got, str) and REFUSED in got:
-            proof.refused.add(model.name)
+        got = weft.score(model, ids_of(length, vocabulary_of(model), model.name), weft.device, flags)
+        if proof.refuse(model, got):
             continue
         if isinstance(got, str) or isinstance(expected, str):
             proof.settle(what, got if isinstance(got, str) else expected)
@@ -231,14 +249,20 @@ class Generation:
         return f"{self.model.name}, {len(self.prompts)} sequences, {self.tokens} tokens, {flags}"
 
 
-def matrix(quick, tiny):
+def matrix(part, tiny, is_cuda):
     """Which model, weights, sequences, launches and sampling go together."""
+    if part == "least":
+        yield Generation(tiny[64, "bf16"], 1, 4, lengths=[7])
+        yield Generation(tiny[64, "bf16"], 2, 4, lengths=[1, 7])
+        yield Generation(tiny[64, "bf16"], 1, 4, lengths=[7], flags=["--temperature", "1", "--top-k", "40"])
+        return
+    quick = part == "quick"
     sampled = ["--temperature", "1", "--top-k", "40", "--top-p", "0.95", "--seed", "5"]
     drawn = ["--temperature", "1.2", "--seed", "11", "--repetition-penalty", "1.1"]
-    for model in list(map(GOLDENS.joinpath, golden_models(quick))) + list(tiny.values()):
+    for model in list(map(GOLDENS.joinpath, golden_models(part))) + list(tiny.values()):
         yield Generation(model, 1, 40)
         yield Generation(model, 2, 24, "compressed" if model.name.endswith("bf16") else "plain")
-        if model.name.endswith("bf16"):
+        if model.name.endswith("bf16") and is_cuda:
             yield Generation(model, 2, 8, "compressed", once=True)
         if quick:
             continue
@@ -260,38 +284,45 @@ def matrix(quick, tiny):
     yield Generation(one, 1, 1900, "compressed", lengths=[20])
 
 
-def prove_generations(weft, quick, tiny):
+def prove_generations(weft, part, tiny):
     proof = Proof("tokens")
-    cases = list(matrix(quick, tiny))
+    cases = list(matrix(part, tiny, weft.is_cuda))
 
     def expect(case):
         flags = case.flags + ["--threads", "2", "--weights", "plain"]
         return weft.generate(case.model, case.prompts, "cpu", case.tokens, flags)
 
     for case, expected in beside(expect, cases):
-        got = weft.generate(case.model, case.prompts, "cuda", case.tokens, case.own + case.flags)
+        got = weft.generate(case.model, case.prompts, weft.device, case.tokens, case.own + case.flags)
+        if proof.refuse(case.model, got):
+            continue
         if isinstance(got, str) or isinstance(expected, str):
             proof.settle(str(case), got if isinstance(got, str) else expected)
             continue
         exact = case.exact and len(case.prompts) <= MOST_EXACT_SEQUENCES
         tolerance = F32_TOLERANCE if exact else BF16_TOLERANCE
         why = compare_generations(weft, case.model, case.prompts, got, expected, tolerance, case.greedy)
-        if not why and weft.generate(case.model, case.prompts, "cuda", case.tokens, case.own + case.flags) != got:
+        if not why and weft.generate(case.model, case.prompts, weft.device, case.tokens, case.own + case.flags) != got:
             why = "the second time there are other tokens or other bits in the logits"
         proof.settle(str(case), why)
     return proof
 
 
-def prove_diffs(weft, quick, tiny):
+def prove_diffs(weft, part, tiny):
     """Operation by operation, from the same inputs on both sides."""
     proof = Proof("diff")
-    goldens = [GOLDENS / name for name in golden_models(True)]
-    for model in ([] if quick else goldens) + list(tiny.values()):
-        for weights in ("plain", "compressed") if model.name.endswith("bf16") else ("plain",):
-            command = ["diff", "--model", model, "--device", "cuda", "--weights", weights, "--kv", "f32", "--steps", 2]
+    goldens = [GOLDENS / name for name in golden_models("quick")]
+    models_of = {
+        "least": [GOLDENS / "llama-bf16"],
+        "quick": list(tiny.values()),
+        None: goldens + list(tiny.values()),
+    }
+    for model in models_of[part]:
+        for weights in ("plain", "compressed") if model.name.endswith("bf16") and part != "least" else ("plain",):
+            command = ["diff", "--model", model, *weft.side(weft.device), "--weights", weights, "--kv", "f32"]
+            command += ["--steps", 1 if part == "least" else 2]
             result = run([weft.weft, *command])
-            if REFUSED in result.stderr:
-                proof.refused.add(model.name)
+            if proof.refuse(model, result.stderr):
                 continue
             tail = (result.stdout + result.stderr).strip().splitlines()[-3:]
             proof.settle(f"weft {' '.join(map(str, command))}", "" if result.returncode == 0 else " ".join(tail))
@@ -304,8 +335,9 @@ def known_reports():
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def prove_slots(weft, quick, tiny):
+def prove_slots(weft, part, tiny):
     """Requests that join, leave, share beginnings and wait for pages get what each gets alone."""
+    quick = part is not None
     proof = Proof("slots")
     model = tiny[64, "bf16"]
     # The resident kernel with and without rounding where rows meet weights; launched kernels.
@@ -323,8 +355,9 @@ def prove_slots(weft, quick, tiny):
     return proof
 
 
-def prove_sanitized(weft, quick, tiny):
+def prove_sanitized(weft, part, tiny):
     proof = Proof("sanitizer")
+    quick = part is not None
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not Path(sanitizer).exists():
         print("left out: there is no compute-sanitizer here")
@@ -364,27 +397,33 @@ def make_tiny_models(directory):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", nargs="?", choices=["quick"], help="a subset of two minutes")
+    parser.add_argument(
+        "part", nargs="?", choices=["quick", "least"], help="a subset of two minutes; a case of each kind"
+    )
     parser.add_argument("--only", help="one proof: operations, prompts, tokens, diff, slots, sanitizer")
+    parser.add_argument("--device", choices=["cuda", "hip"], help="which of them (default: what there is)")
+    parser.add_argument("--threads", help="workers of the GPU (default: one for each unit)")
     arguments = parser.parse_args()
-    quick = arguments.part == "quick"
-    weft = Command(os.environ["WEFT"])
-    devices = run([weft.weft, "devices"]).stdout
-    found = re.search(r"^cuda:0.*$", devices, re.MULTILINE)
+    part = arguments.part
+    devices = run([os.environ["WEFT"], "devices"]).stdout
+    found = re.search(rf"^({arguments.device or '(?:cuda|hip)'}:0) .*$", devices, re.MULTILINE)
     if found is None:
-        print("test gpu: there is no Hopper GPU here that weft can use, so nothing was run.")
+        print("test gpu: there is no Hopper GPU and no AMD GPU here that weft can use, so nothing was run.")
         return NO_DEVICE
     print(found[0])
+    workers = ["--threads", arguments.threads] if arguments.threads else []
+    weft = Command(os.environ["WEFT"], found[1], workers)
     with tempfile.TemporaryDirectory() as directory:
         tiny = make_tiny_models(Path(directory))
         proofs = {
-            "operations": lambda: prove_operations(weft, quick),
-            "prompts": lambda: prove_scores(weft, quick),
-            "tokens": lambda: prove_generations(weft, quick, tiny),
-            "diff": lambda: prove_diffs(weft, quick, tiny),
-            "slots": lambda: prove_slots(weft, quick, tiny),
-            "sanitizer": lambda: prove_sanitized(weft, quick, tiny),
+            "operations": lambda: prove_operations(weft, part),
+            "prompts": lambda: prove_scores(weft, part),
+            "tokens": lambda: prove_generations(weft, part, tiny),
+            "diff": lambda: prove_diffs(weft, part, tiny),
         }
+        if weft.is_cuda:
+            proofs["slots"] = lambda: prove_slots(weft, part, tiny)
+            proofs["sanitizer"] = lambda: prove_sanitized(weft, part, tiny)
         chosen = [arguments.only] if arguments.only else list(proofs)
         rows = []
         failed = False
