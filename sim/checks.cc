@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -381,6 +382,7 @@ void WaveChecks::begin(int wave, int vgprs, int agprs) {
   };
   forget_all(0, vgprs);
   forget_all(256, agprs);
+  used.fill(0);
   scalar_written.fill(0);
   scalar_pending.fill(0);
   ready_.fill(0);
@@ -556,9 +558,38 @@ void note_filled(Wave& wave, const Instruction& i) {
   }
 }
 
+/// Registers of an instruction's that the wave has not used yet get kUnwritten, but those that it
+/// is about to write in all lanes.
+void clear_unused(Wave& wave, const Instruction& i) {
+  constexpr int kWords = kVectorRegisters / 64;
+  WaveChecks& checks = *wave.checks;
+  const auto use = [&](int word, uint64_t mask, uint64_t whole) {
+    uint64_t& used = checks.used[static_cast<size_t>(word)];
+    for (uint64_t rest = mask & ~used & ~whole; rest != 0; rest &= rest - 1) {
+      std::memset(wave.lanes(64 * word + std::countr_zero(rest)), kUnwritten,
+                  kLanes * sizeof(uint32_t));
+    }
+    used |= mask;
+  };
+  if (i.touched_words == kTouchesMuch) [[unlikely]] {
+    for (const Operand& o : i.operand) {
+      for (int r = o.index; o.kind == Operand::Kind::vgpr && r < o.index + o.words; ++r) {
+        use(r / 64, uint64_t{1} << (r % 64), 0);
+      }
+    }
+    return;
+  }
+  const bool whole = i.row != nullptr && i.row->cost == Class::valu && i.fills && !i.altered &&
+                     i.dpp == Dpp::none && (i.row->flags & kKeepsHigh) == 0 && ~wave.exec() == 0;
+  for (int k = 0; k < i.touched_words && i.touched[k].word < kWords; ++k) {
+    use(i.touched[k].word, i.touched[k].mask, whole ? ~i.touched[k].sources : 0);
+  }
+}
+
 }  // namespace
 
 void run_checked(Wave& wave, const Instruction& i) {
+  clear_unused(wave, i);
   if (wave.checks->sources_ready(i)) {
     i.run(wave, i);
     note_filled(wave, i);

@@ -90,6 +90,8 @@ struct Outstanding {
 struct WaveChecks {
   std::array<uint64_t, kVectorRegisters> written{};  ///< lanes
   std::array<uint8_t, kVectorRegisters> pending{};   ///< outstanding operations that write it
+  /// Bits: the wave used it. Until then it holds what another wave left there.
+  std::array<uint64_t, kVectorRegisters / 64> used{};
   /// Bits that mean something. Masks of lanes are joined from parts, of which lanes that took
   /// another way have none.
   std::array<uint32_t, 128> scalar_written{};

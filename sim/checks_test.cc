@@ -1,6 +1,7 @@
 // Each fault planted in sim/testdata/faults.hip is found, at its line, and nothing else is.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -131,6 +132,27 @@ TEST_P(Faults, RegisterNeverWritten) {
   const auto out = array<int>(64);
   expect_fault("register_never_written", FindingKind::uninitialized_register, "never written", {64},
                out.data());
+}
+
+/// What nobody wrote holds the same in every run, whatever ran before.
+TEST_P(Faults, NeverWrittenIsAlwaysTheSame) {
+  const auto out = array<int>(64);
+  for (const bool sanitize : {true, false}) {
+    options_.sanitize = sanitize;
+    for (const char* before : {"halves_one_by_one", "no_wait_lds"}) {
+      run(before, {8}, {64}, out.data());
+      EXPECT_EQ(run("register_never_written", {8}, {64}, out.data()).ok(), !sanitize);
+      EXPECT_EQ(out[7], -1);
+    }
+  }
+  const auto floats = array<float>(64);
+  run("lds_never_written", {1}, {64}, floats.data(), 60);
+  EXPECT_EQ(std::bit_cast<int>(floats[63]), -1);
+  EXPECT_EQ(floats[3], 1);
+  const auto two = array<int>(128);
+  EXPECT_EQ(findings(run("stack_of_the_first", {2}, {64}, two.data())), "");
+  EXPECT_EQ(two[5], 7);
+  EXPECT_EQ(two[64 + 5], 0);
 }
 
 TEST_P(Faults, HalvesOfRegisters) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <deque>
@@ -183,7 +184,10 @@ struct alignas(64) Register {
 struct Slot {
   std::unique_ptr<Register[]> registers;
   std::unique_ptr<std::byte[]> lds;
-  std::unique_ptr<std::byte[]> scratch;
+  struct Free {
+    void operator()(std::byte* bytes) const { std::free(bytes); }
+  };
+  std::unique_ptr<std::byte[], Free> scratch;  ///< zeros, but for what a wave stored there
   std::vector<WaveChecks> checks;
   Workgroup group;
   uint64_t rounds = 0;    ///< turns that each of its waves had
@@ -195,6 +199,10 @@ void start_wave(Plan& plan, Slot& slot, int index) {
   Workgroup& group = slot.group;
   Launch& launch = plan.launch;
   Wave& w = group.waves[static_cast<size_t>(index)];
+  for (size_t l = 0; w.scratch_begin < w.scratch_end && l < kLanes; ++l) {
+    std::memset(w.scratch + l * launch.scratch_bytes + w.scratch_begin, 0,
+                w.scratch_end - w.scratch_begin);
+  }
   w = Wave{};
   w.v = slot.registers[static_cast<size_t>(index) * kVectorRegisters].lanes;
   w.group = &group;
@@ -210,6 +218,12 @@ void start_wave(Plan& plan, Slot& slot, int index) {
     checks->begin(index, launch.vgprs, launch.agprs);
     checks->order.begin(launch.order->begun);
     w.checks = checks;
+  } else {
+    const auto clear = [&](int first, int count) {
+      std::memset(w.lanes(first), kUnwritten, static_cast<size_t>(count) * sizeof(Lanes));
+    };
+    clear(0, launch.vgprs);
+    clear(256, launch.agprs);
   }
   int next = 0;
   const auto push = [&](uint32_t value) {
@@ -289,6 +303,7 @@ void start_wave(Plan& plan, Slot& slot, int index) {
   w.set_pair(kExec, exec);
   if (checks != nullptr) {
     checks->written[0] = exec;
+    checks->used[0] = 1;
     checks->update(0);
     for (const int index : {kExec, kExec + 1}) {
       checks->scalar_written[static_cast<size_t>(index)] = ~0U;
@@ -320,6 +335,7 @@ void start_group(Plan& plan, Slot& slot, uint64_t number, ThreadCounts& counts) 
   group.progressed = false;
   group.launch = &launch;
   group.counts = &counts;
+  std::memset(group.lds, kUnwritten, plan.lds_bytes);
   if (launch.sanitize) {
     clear(group.shadow, plan.lds_bytes, launch.code->spins());
   }
@@ -602,7 +618,11 @@ void work(Plan& plan, uint64_t share, ThreadCounts& counts, std::function<void()
       slot->registers.reset(new Register[waves * kVectorRegisters]);
       slot->lds.reset(new std::byte[plan.lds_bytes + 16]);
       if (launch.scratch_bytes != 0) {
-        slot->scratch.reset(new std::byte[waves * kLanes * launch.scratch_bytes]);
+        slot->scratch.reset(
+            static_cast<std::byte*>(std::calloc(waves * kLanes, launch.scratch_bytes)));
+        if (slot->scratch == nullptr) {
+          throw std::bad_alloc();
+        }
       }
       slot->group.waves.resize(waves);
       slot->checks.resize(launch.sanitize ? waves : 0);

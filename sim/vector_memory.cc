@@ -70,6 +70,11 @@ void scratch_addresses(Wave& w, const Instruction& i, Access& access, int bytes,
       mask &= ~(uint64_t{1} << l);
       continue;
     }
+    if (write) {
+      w.scratch_begin = std::min(w.scratch_begin, static_cast<uint32_t>(offset));
+      w.scratch_end =
+          std::max(w.scratch_end, static_cast<uint32_t>(offset) + static_cast<uint32_t>(bytes));
+    }
     access.address[l] =
         reinterpret_cast<uint64_t>(w.scratch) + static_cast<uint64_t>(l) * size + offset;
   }
@@ -77,7 +82,6 @@ void scratch_addresses(Wave& w, const Instruction& i, Access& access, int bytes,
   watch_read(w, access.address, mask, static_cast<size_t>(bytes));
   w.group->counts->counters.scratch_bytes +=
       static_cast<uint64_t>(std::popcount(mask)) * static_cast<uint64_t>(bytes);
-  (void)write;
 }
 
 /// LDS addresses of a flat instruction's lanes.

@@ -33,6 +33,10 @@ inline constexpr int kExec = 126;
 /// The vector registers of a wave: 256 VGPRs, then 256 AGPRs.
 inline constexpr int kVectorRegisters = 512;
 
+/// What lanes of registers and bytes of LDS hold that nobody wrote, on a GPU anything: in all runs
+/// the same, NaN in every format, and the address of nothing.
+inline constexpr uint8_t kUnwritten = 0xff;
+
 /// Upper halves of the 64-bit addresses that flat instructions take for LDS and for scratch. No
 /// host pointer looks like that.
 inline constexpr uint64_t kSharedBase = 0x0001'0000'0000'0000;
@@ -67,6 +71,8 @@ struct alignas(64) Wave {
   uint64_t executed = 0;         ///< instructions
   int index = 0;                 ///< in its workgroup
   std::byte* scratch = nullptr;  ///< 64 times Launch::scratch_bytes
+  uint32_t scratch_begin = ~0U;  ///< bytes of a lane's that it stored to
+  uint32_t scratch_end = 0;
   uint32_t trap_status = 0;
   uint32_t idle_turns = 0;       ///< in a row, in which it changed nothing
   uint32_t patience = 1;         ///< such turns after which it may be parked

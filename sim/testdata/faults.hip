@@ -36,6 +36,15 @@ __global__ void register_never_written(int* out) {
   out[threadIdx.x] = x;  // FAULT register_never_written
 }
 
+/// Only the first workgroup writes to its lanes' scratch.
+__global__ void stack_of_the_first(int* out) {
+  volatile int stack[16];
+  if (blockIdx.x == 0) {
+    stack[threadIdx.x % 16] = 7;
+  }
+  out[blockIdx.x * 64 + threadIdx.x] = stack[threadIdx.x % 16];
+}
+
 /// One half of a register is nobody's, whichever way the other one came there.
 __global__ void half_never_written(int* out) {
   int x;
