@@ -36,6 +36,9 @@ std::string last_findings();
 /// from N on (LaunchOptions::seed).
 void set_sanitizer(bool on);
 
+/// Launches run by seeds from this one on, as with WEFT_SIM_SEED; 0: by none.
+void set_seed(uint64_t first);
+
 /// Whether a launch that fails says so on stderr, too. Off at first.
 void set_findings_to_stderr(bool on);
 

@@ -280,6 +280,7 @@ std::string last_findings() { return sentences(last_launch()); }
 void set_findings_to_stderr(bool on) { findings_to_stderr = on; }
 
 void set_sanitizer(bool on) { runtime().sanitize = on; }
+void set_seed(uint64_t first) { runtime().next_seed = first; }
 
 Result<int> hip_ordinal(const cdna::Node& node) {
   Runtime& r = runtime();
