@@ -159,7 +159,8 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                                                     .workers = options.workers,
                                                     .capacity = capacity,
                                                     .kv = kv,
-                                                    .round_activations = round_activations}));
+                                                    .round_activations = round_activations,
+                                                    .compress_weights = options.compress_weights}));
   } else {
     WEFT_ASSIGN(
         state->runner,

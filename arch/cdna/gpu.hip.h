@@ -29,6 +29,7 @@ inline constexpr Target kTarget = Target::gfx942;
 template <class T, int kCount>
 using Vector = T __attribute__((ext_vector_type(kCount)));
 using u32x2 = Vector<uint32_t, 2>;
+using u32x3 = Vector<uint32_t, 3>;
 using u32x4 = Vector<uint32_t, 4>;
 using f32x4 = Vector<float, 4>;
 using f32x8 = Vector<float, 8>;

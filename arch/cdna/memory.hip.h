@@ -28,6 +28,11 @@ class Buffer {
                                                             uint32_t uniform) const {
     return __builtin_amdgcn_raw_buffer_load_b128(resource_, offset, uniform, kNonTemporal);
   }
+  /// 12 bytes, as load_once().
+  __device__ __attribute__((always_inline)) u32x3 load_three_once(uint32_t offset,
+                                                                  uint32_t uniform) const {
+    return __builtin_amdgcn_raw_buffer_load_b96(resource_, offset, uniform, kNonTemporal);
+  }
   /// 8 bytes, as load().
   __device__ __attribute__((always_inline)) u32x2 load_pair(uint32_t offset,
                                                             uint32_t uniform = 0) const {
@@ -36,6 +41,10 @@ class Buffer {
   __device__ __attribute__((always_inline)) uint32_t load_word(uint32_t offset,
                                                                uint32_t uniform = 0) const {
     return __builtin_amdgcn_raw_buffer_load_b32(resource_, offset, uniform, 0);
+  }
+  __device__ __attribute__((always_inline)) uint32_t load_half(uint32_t offset,
+                                                               uint32_t uniform = 0) const {
+    return __builtin_amdgcn_raw_buffer_load_b16(resource_, offset, uniform, 0);
   }
   /// kLdsLoadBytes a lane straight to LDS: lane l's to `lds` + kLdsLoadBytes l. `lds` must be the
   /// same for all lanes. Done when wait_for_loads() returns.

@@ -13,7 +13,11 @@ struct ProductPlace {
   uint32_t stream = 0;  ///< ProductCode::stream
   int32_t units = 0;
   int32_t slices = 0;  ///< of a unit
-  uint32_t head = 0;   ///< CodeHead::head
+  uint32_t flags = 0;  ///< kHead: CodeHead::head; kPacked
+  uint32_t lists = 0;  ///< of packed weights: where their first block's are in list_begin
+
+  static constexpr uint32_t kHead = 1;
+  static constexpr uint32_t kPacked = 2;
 };
 
 struct DecodeLaunch : resident::Launch {
@@ -21,6 +25,8 @@ struct DecodeLaunch : resident::Launch {
       nullptr;  ///< all workers' products, in the order of codes; one after them
   const uint32_t* product_begin = nullptr;  ///< [workers + 1]
   const uint32_t* stream_bytes = nullptr;   ///< [workers]
+  const Listed* listed = nullptr;           ///< lists of packed weights, one after the other
+  const uint32_t* list_begin = nullptr;     ///< [blocks][kTeamWaves] in `listed`, then the end
   /// [workers * kCounterStride]: the host writes what is not 0 into all of them when a launch lasts
   /// too long. Each worker looks at its own while it waits, leaves what it waited for in
   /// `failure` [workers], and ends.

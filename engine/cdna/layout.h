@@ -8,6 +8,12 @@
 // stand in any order. Slices of a unit follow one another, zeros where k has ended, and so do the
 // units of a product.
 //
+// Packed weights are of 12 bits (ops/linear/windowed.h): a lane's part of a slice is three words,
+// the low parts of its eight weights and then the high parts of its four pairs. After all units of
+// a product come the scales of its columns, for each thread that finishes a column of a block two
+// bytes: its column's, or gate's and up's. Weights beside the windows are listed apart, for each
+// wave those of its run; a list is in rounds of kWaveLanes, none of which has a column twice.
+//
 // A product is worked on in blocks of at most kBlockUnits units. The slices of a block are dealt to
 // the waves in runs, as even as can be, whatever k is; waves that share a unit leave their sums
 // side by side, and they are added in the order of the waves: the bits repeat.
@@ -24,7 +30,25 @@ inline constexpr int kTeamWaves = 8;
 inline constexpr int kTeamThreads = kTeamWaves * kWaveLanes;
 inline constexpr int kUnitColumns = 16;
 inline constexpr int kSliceK = 32;
-inline constexpr int kSliceBytes = kUnitColumns * kSliceK * 2;
+
+/// How a product's weights lie in the stream.
+enum class WeightForm : uint8_t { plain, packed };
+
+/// Of a lane, of a slice.
+constexpr int lane_bytes(WeightForm form) { return form == WeightForm::plain ? 16 : 12; }
+constexpr int slice_bytes(WeightForm form) { return kWaveLanes * lane_bytes(form); }
+inline constexpr int kUnitScaleBytes = 2 * kUnitColumns;  ///< of packed weights
+
+/// A weight beside its column's window: times element k of the row it is to be added to sums, less
+/// what stands in its place.
+struct Listed {
+  uint32_t sums = 0;  ///< of the block's, sums_place() + row; kNoSums: none
+  uint16_t k = 0;
+  uint16_t weight = 0;  ///< bf16, moved as the window is
+
+  static constexpr uint32_t kNoSums = ~0u;
+};
+
 inline constexpr int kBlockUnits = kTeamThreads / kUnitColumns;  ///< a column for each thread
 /// Slices of a wave that are in registers, or on their way there, while it waits.
 inline constexpr int kSlicesAhead = 16;
@@ -33,8 +57,21 @@ inline constexpr int kSlicesAhead = 16;
 constexpr int most_k(Target target) { return target == Target::gfx942 ? 14336 : 32768; }
 
 constexpr int slices_of(int k) { return ceil_div(k, kSliceK); }
-constexpr int64_t product_bytes(int k, int units) {
-  return int64_t{units} * slices_of(k) * kSliceBytes;
+/// Of the units alone.
+constexpr int64_t units_bytes(int k, int units, WeightForm form) {
+  return int64_t{units} * slices_of(k) * slice_bytes(form);
+}
+constexpr int64_t product_bytes(int k, int units, WeightForm form) {
+  return units_bytes(k, units, form) + (form == WeightForm::packed ? units * kUnitScaleBytes : 0);
+}
+/// Where the scale of a unit's row lies, from the first scale.
+constexpr int scale_place(int unit, int row, bool gated) {
+  const int block = unit / kBlockUnits;
+  const int of_block = unit - block * kBlockUnits;
+  constexpr int kHalf = kUnitColumns / 2;
+  const int place = gated ? (of_block * kHalf + row % kHalf) * 2 + row / kHalf
+                          : (of_block * kUnitColumns + row) * 2;
+  return block * kBlockUnits * kUnitScaleBytes + place;
 }
 
 /// The slices of a block, dealt to the waves.

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <utility>
 
+#include "base/check.h"
 #include "engine/cdna/layout.h"
+#include "ops/linear/windowed.h"
 
 namespace weft::cdna {
 
@@ -19,18 +22,32 @@ namespace {
 
 constexpr int64_t kHalf = kUnitColumns / 2;
 
+WeightForm form_of(const Code& code) { return static_cast<WeightForm>(code.product.weights); }
+int64_t stream_bytes(const Code& code) {
+  return product_bytes(code.product.k, code.units, form_of(code));
+}
+
+/// Lists of a product's weights, for each block and wave.
+uint32_t lists_of(const Code& code) {
+  return code.units > 0 && form_of(code) == WeightForm::packed
+             ? static_cast<uint32_t>(ceil_div(int{code.units}, kBlockUnits) * kTeamWaves)
+             : 0;
+}
+
 class Units final : public resident::Target {
  public:
-  Units(cdna::Target target, Lowered& out) : target_(target), out_(out) {}
+  Units(cdna::Target target, const std::vector<bool>& plain, Lowered& out)
+      : target_(target), plain_(plain), out_(out) {}
 
   resident::Limits limits() const override {
     return {
         .device = name_of(target_), .head_dim = 256, .layer_norm = most_k(target_), .fp8 = false};
   }
-  void begin_product(Code& /*code*/, const Tensor& /*weight*/) override {}
-  bool may_join(const Code& /*code*/, int32_t /*operation*/,
-                const Tensor& /*weight*/) const override {
-    return true;
+  void begin_product(Code& code, const Tensor& /*weight*/) override {
+    code.product.weights = static_cast<uint8_t>(form_of_operation(code.operation));
+  }
+  bool may_join(const Code& code, int32_t operation, const Tensor& /*weight*/) const override {
+    return form_of(code) == form_of_operation(operation);
   }
   void add_columns(Code& code, const resident::ProductTile& tile) override {
     const bool gated = tile.up.tensor != nullptr;
@@ -40,6 +57,9 @@ class Units final : public resident::Target {
     for (int64_t c = columns.begin; c < columns.end; c += unit) {
       PackJob job;
       job.k = code.product.k;
+      job.form = form_of(code);
+      job.operation = tile.operation;
+      job.gated = gated;
       for (const int half : {0, 1}) {
         const int64_t first = !gated && half == 1 ? c + kHalf : c;
         job.source[half] = gated && half == 1 ? tile.up.tensor : tile.weight.tensor;
@@ -50,22 +70,181 @@ class Units final : public resident::Target {
     }
   }
   int64_t end_product(const Code& code, int64_t destination) override {
-    const int64_t unit_bytes = product_bytes(code.product.k, 1);
-    for (PackJob& job : units_) {
-      job.destination = std::exchange(destination, destination + unit_bytes);
+    const int64_t unit_bytes = units_bytes(code.product.k, 1, form_of(code));
+    for (int unit = 0; unit < code.units; ++unit) {
+      PackJob& job = units_[static_cast<size_t>(unit)];
+      job.destination = destination + unit * unit_bytes;
+      job.unit = unit;
+      job.block_units = std::min(kBlockUnits, code.units - unit / kBlockUnits * kBlockUnits);
+      job.scales = destination + code.units * unit_bytes;
       out_.pack.push_back(job);
     }
     units_.clear();
-    return product_bytes(code.product.k, code.units);
+    return stream_bytes(code);
   }
 
  private:
+  WeightForm form_of_operation(int32_t operation) const {
+    return plain_[static_cast<size_t>(operation)] ? WeightForm::plain : WeightForm::packed;
+  }
+
   const cdna::Target target_;
+  const std::vector<bool>& plain_;
   Lowered& out_;
   std::vector<PackJob> units_;  // of the product that has not ended
 };
 
-int64_t stream_bytes(const Code& code) { return product_bytes(code.product.k, code.units); }
+/// The lists of blocks, made unit by unit.
+class Lists {
+ public:
+  explicit Lists(Streams& out) : out_(out) {}
+
+  /// A unit begins: the first of a block, or the next one.
+  void begin(const PackJob& job) {
+    if (job.unit % kBlockUnits == 0) {
+      waves_ = {};
+    }
+  }
+  void add(const PackJob& job, int row, int k, uint32_t moved) {
+    const int of_block = job.unit % kBlockUnits;
+    const Runs runs(job.block_units * slices_of(job.k));
+    const int slice = of_block * slices_of(job.k) + k / kSliceK;
+    int wave = 0;
+    while (runs.first(wave + 1) <= slice) {
+      ++wave;
+    }
+    waves_[static_cast<size_t>(wave)].push_back(
+        {.sums = static_cast<uint32_t>(sums_place(of_block, wave) + row),
+         .k = static_cast<uint16_t>(k),
+         .weight = static_cast<uint16_t>(moved)});
+  }
+  /// All of a unit have been added.
+  void end(const PackJob& job) {
+    if (job.unit % kBlockUnits + 1 < job.block_units) {
+      return;
+    }
+    for (const std::vector<Listed>& wave : waves_) {
+      out_.list_begin.push_back(static_cast<uint32_t>(out_.listed.size()));
+      append_rounds(wave);
+    }
+  }
+
+ private:
+  /// Puts each where the first round has room that has nothing of its column.
+  void append_rounds(const std::vector<Listed>& listed) {
+    std::array<uint16_t, kBlockSums> next_round = {};  // of a column
+    std::vector<std::vector<Listed>> rounds;
+    size_t first = 0;  // that has room
+    for (const Listed& each : listed) {
+      size_t round = std::max<size_t>(first, next_round[each.sums]);
+      while (round < rounds.size() && rounds[round].size() == kWaveLanes) {
+        ++round;
+      }
+      rounds.resize(std::max(rounds.size(), round + 1));
+      rounds[round].push_back(each);
+      next_round[each.sums] = static_cast<uint16_t>(round + 1);
+      while (first < rounds.size() && rounds[first].size() == kWaveLanes) {
+        ++first;
+      }
+    }
+    for (size_t i = 0; i < rounds.size(); ++i) {
+      if (i + 1 < rounds.size()) {
+        rounds[i].resize(kWaveLanes, {.sums = Listed::kNoSums});
+      }
+      out_.listed.insert(out_.listed.end(), rounds[i].begin(), rounds[i].end());
+    }
+  }
+
+  Streams& out_;
+  std::array<std::vector<Listed>, kTeamWaves> waves_;  // of the block
+};
+
+/// Row `column` of a unit's weights; null: there is none.
+const std::byte* row_of(const PackJob& job, int column) {
+  const auto half = static_cast<size_t>(column / kHalf);
+  const int row = column % static_cast<int>(kHalf);
+  return row < job.rows[half] ? static_cast<const std::byte*>(job.source[half]->data) +
+                                    (job.first_row[half] + row) * job.k * 2
+                              : nullptr;
+}
+constexpr int kChunk = 8;  ///< elements of a lane
+/// The lane of a slice that has elements k .. k + 7 of a row.
+constexpr int lane_of(int k, int row) { return k % kSliceK / kChunk * kUnitColumns + row; }
+
+void pack_plain(const PackJob& job, std::byte* packed) {
+  for (int column = 0; column < kUnitColumns; ++column) {
+    const std::byte* from = row_of(job, column);
+    for (int k = 0; k < slices_of(job.k) * kSliceK; k += kChunk) {
+      std::byte* to = packed + job.destination +
+                      int64_t{k / kSliceK} * slice_bytes(WeightForm::plain) +
+                      lane_of(k, column) * lane_bytes(WeightForm::plain);
+      if (from != nullptr && k < job.k) {
+        std::memcpy(to, from + k * 2, kChunk * 2);
+      } else {
+        std::memset(to, 0, kChunk * 2);
+      }
+    }
+  }
+}
+
+/// False: it cannot be, or too many would be listed.
+bool pack_windowed(const PackJob& job, std::byte* packed, Lists& lists) {
+  constexpr int kWeightsOfListed = 256;  // one of so many may be listed
+  const int most_listed = kUnitColumns * job.k / kWeightsOfListed;
+  int listed = 0;
+  bool fits = true;
+  std::vector<uint16_t> row(static_cast<size_t>(slices_of(job.k)) * kSliceK);
+  lists.begin(job);
+  for (int column = 0; column < kUnitColumns; ++column) {
+    const std::byte* from = row_of(job, column);
+    std::fill(row.begin(), row.end(), 0);
+    int first = 0;  // all are zero
+    if (from != nullptr) {
+      std::memcpy(row.data(), from, static_cast<size_t>(job.k) * 2);
+      std::array<int, 256> count = {};
+      for (int k = 0; k < job.k; ++k) {
+        const uint32_t weight = row[static_cast<size_t>(k)];
+        if ((weight & 0x7fff) == 0 || windowed::bf16_exponent(weight) > 0) {
+          ++count[static_cast<size_t>(windowed::bf16_exponent(weight))];
+        }
+      }
+      first = windowed::best_window(count.data(), job.k);
+    }
+    packed[job.scales + scale_place(job.unit, column, job.gated)] =
+        static_cast<std::byte>(first == 0 ? windowed::kZeroScale : windowed::scale_exponent(first));
+    const auto moved = [&](int k) -> uint32_t {
+      const uint32_t weight = row[static_cast<size_t>(k)];
+      if (first == 0 || k >= job.k) {
+        return windowed::kWindowBits;  // scaled to zero, or times zero
+      }
+      if (windowed::in_window(weight, first)) {
+        return windowed::move_to_window(weight, first);
+      }
+      fits = fits && windowed::can_be_listed(weight, first);
+      if (fits && ++listed <= most_listed) {
+        lists.add(job, column, k, windowed::move_listed(weight, first));
+      }
+      return windowed::kWindowBits;
+    };
+    for (int k = 0; k < std::ssize(row); k += kChunk) {
+      uint32_t words[3] = {};
+      for (int pair = 0; pair < kChunk / 2; ++pair) {
+        const uint32_t low = moved(k + 2 * pair);
+        const uint32_t high = moved(k + 2 * pair + 1);
+        words[pair / 2] |= (windowed::low_part(low) | windowed::low_part(high) << 8)
+                           << (pair % 2 * 16);
+        words[2] |= windowed::high_parts(low | high << 16, pair);
+      }
+      static_assert(sizeof(words) == lane_bytes(WeightForm::packed));
+      std::memcpy(packed + job.destination +
+                      int64_t{k / kSliceK} * slice_bytes(WeightForm::packed) +
+                      lane_of(k, column) * lane_bytes(WeightForm::packed),
+                  words, sizeof(words));
+    }
+  }
+  lists.end(job);
+  return fits && listed <= most_listed;
+}
 
 /// What the kernel has no room for.
 Status check_room(const Lowered& lowered, const ModelConfig& config, Target target) {
@@ -121,27 +300,43 @@ Arena lay_out(const Program& program, const Weights& weights) {
 }
 
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
-                      const Arena& arena, int64_t capacity, Target target) {
+                      const Arena& arena, int64_t capacity, Target target,
+                      const std::vector<bool>& plain) {
+  WEFT_CHECK(plain.size() == program.operations.size());
   if (program.sequences > 1) {
     return input_error(fmt::format("the {} device decodes one sequence at a time, not {}",
                                    name_of(target), program.sequences));
   }
   Lowered out;
-  Units units(target, out);
+  Units units(target, plain, out);
   WEFT_ASSIGN(static_cast<resident::Lowered&>(out),
               resident::lower(program, config, weights, arena, capacity, units));
   WEFT_TRY(check_room(out, config, target));
+  uint32_t lists = 0;
+  for (const auto& codes : out.codes) {
+    out.lists_begin.push_back(lists);
+    for (const Code& code : codes) {
+      lists += lists_of(code);
+    }
+  }
   return out;
 }
 
-Products products_of(std::span<const std::vector<Code>> codes) {
+Products products_of(const Lowered& lowered, std::span<const std::vector<Code>> codes) {
   Products products;
-  for (const auto& worker : codes) {
+  for (size_t worker = 0; worker < codes.size(); ++worker) {
     products.begin.push_back(static_cast<uint32_t>(products.places.size()));
-    for (const Code& code : worker) {
+    uint32_t lists = lowered.lists_begin[worker];
+    for (const Code& code : codes[worker]) {
       if (code.units > 0) {
-        products.places.push_back(
-            {code.product.stream, code.units, slices_of(code.product.k), code.head});
+        const bool packed = form_of(code) == WeightForm::packed;
+        products.places.push_back({.stream = code.product.stream,
+                                   .units = code.units,
+                                   .slices = slices_of(code.product.k),
+                                   .flags = (code.head != 0 ? ProductPlace::kHead : 0) |
+                                            (packed ? ProductPlace::kPacked : 0),
+                                   .lists = lists});
+        lists += lists_of(code);
       }
     }
   }
@@ -150,28 +345,19 @@ Products products_of(std::span<const std::vector<Code>> codes) {
   return products;
 }
 
-void pack(const Lowered& lowered, std::span<std::byte> packed) {
-  constexpr int kChunk = 8;  // elements of a lane
+Streams pack(const Lowered& lowered) {
+  Streams out;
+  out.bytes.resize(static_cast<size_t>(lowered.packed_bytes));
+  Lists lists(out);
   for (const PackJob& job : lowered.pack) {
-    for (int column = 0; column < kUnitColumns; ++column) {
-      const auto half = static_cast<size_t>(column / kHalf);
-      const int row = column % static_cast<int>(kHalf);
-      const bool there = row < job.rows[half];
-      const std::byte* from = there ? static_cast<const std::byte*>(job.source[half]->data) +
-                                          (job.first_row[half] + row) * job.k * 2
-                                    : nullptr;
-      for (int k = 0; k < slices_of(job.k) * kSliceK; k += kChunk) {
-        const int lane = k % kSliceK / kChunk * kUnitColumns + column;
-        std::byte* to = packed.data() + job.destination + int64_t{k / kSliceK} * kSliceBytes +
-                        lane * kChunk * 2;
-        if (there && k < job.k) {
-          std::memcpy(to, from + k * 2, kChunk * 2);
-        } else {
-          std::memset(to, 0, kChunk * 2);
-        }
-      }
+    if (job.form == WeightForm::plain) {
+      pack_plain(job, out.bytes.data());
+    } else if (!pack_windowed(job, out.bytes.data(), lists)) {
+      out.refused.push_back(job.operation);
     }
   }
+  out.list_begin.push_back(static_cast<uint32_t>(out.listed.size()));
+  return out;
 }
 
 Status verify_codes(const Lowered& lowered, const Program& program, resident::NextToken next,

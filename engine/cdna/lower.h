@@ -33,6 +33,13 @@ struct PackJob {
   int rows[2] = {};         ///< that there are; the others are zero
   int64_t destination = 0;  ///< in the packed weights
   int k = 0;
+  WeightForm form = WeightForm::plain;
+  int32_t operation = 0;  ///< in the program
+  // Of packed weights:
+  bool gated = false;
+  int unit = 0;         ///< of the product
+  int block_units = 0;  ///< in the unit's block
+  int64_t scales = 0;   ///< in the packed weights: of the product
 };
 
 /// What workers ask for ahead of their products' codes.
@@ -40,20 +47,32 @@ struct Products {
   std::vector<ProductPlace> places;  ///< of all workers, and one after them
   std::vector<uint32_t> begin;       ///< [workers + 1]
 };
-/// codes: [worker].
-Products products_of(std::span<const std::vector<resident::Code>> codes);
 
 struct Lowered : resident::Lowered {
   std::vector<PackJob> pack;
+  std::vector<uint32_t> lists_begin;  ///< [worker]: the first of its lists, see Streams::list_begin
 };
 
-/// Lowers a decode program of one sequence. Errors (input): what the kernel has no form for,
-/// weights in other formats than bf16 among them.
-Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
-                      const resident::Arena& arena, int64_t capacity, Target target);
+/// codes: [worker], those of the lowered program or the first of each of its lists.
+Products products_of(const Lowered& lowered, std::span<const std::vector<resident::Code>> codes);
 
-/// What is packed, [lowered.packed_bytes]: weights of tensors that have data.
-void pack(const Lowered& lowered, std::span<std::byte> packed);
+/// Lowers a decode program of one sequence. plain: [program.operations], those whose weights are
+/// not packed in 12 bits. Errors (input): what the kernel has no form for, weights in other formats
+/// than bf16 among them.
+Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
+                      const resident::Arena& arena, int64_t capacity, Target target,
+                      const std::vector<bool>& plain);
+
+/// Weights in the order of their use, of tensors that have data.
+struct Streams {
+  std::vector<std::byte> bytes;      ///< [Lowered::packed_bytes]
+  std::vector<Listed> listed;        ///< DecodeLaunch::listed
+  std::vector<uint32_t> list_begin;  ///< DecodeLaunch::list_begin
+  /// Operations with weights that the form has no room for, too far apart or too many beside the
+  /// windows: they must be plain.
+  std::vector<int32_t> refused;
+};
+Streams pack(const Lowered& lowered);
 
 /// resident::verify_codes() for streams that are packed so.
 Status verify_codes(const Lowered& lowered, const Program& program, resident::NextToken next,

@@ -2,13 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <map>
+#include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/number.h"
 #include "engine/cdna/layout.h"
+#include "ops/linear/windowed.h"
 #include "program/verify.h"
 
 namespace weft::cdna {
@@ -27,20 +32,23 @@ struct Made {
   Result<Lowered> lowered;
 };
 
-Made make(ModelConfig config, int workers, Target target, Weights weights) {
+Made make(ModelConfig config, int workers, Target target, Weights weights,
+          WeightForm form = WeightForm::packed) {
   const Program program =
       plan(config, weights, plan_options(config, workers, kCapacity, DType::bf16));
   EXPECT_TRUE(verify(program).ok());
-  auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity, target);
+  auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity, target,
+                       std::vector<bool>(program.operations.size(), form == WeightForm::plain));
   return {std::move(config), std::move(weights), program, std::move(lowered)};
 }
 /// A preset's first two layers.
-Made make(const std::string& name, Target target = Target::gfx942, int workers = 0) {
+Made make(const std::string& name, Target target = Target::gfx942, int workers = 0,
+          WeightForm form = WeightForm::packed) {
   ModelConfig config = preset(name).value();
   config.layers = 2;
   Weights weights = Weights::describe(config);
   return make(std::move(config), workers > 0 ? workers : limits_of(target).compute_units, target,
-              std::move(weights));
+              std::move(weights), form);
 }
 
 /// With few workers: what the verifier keeps of each of them, and does, grows with their square.
@@ -97,59 +105,175 @@ TEST(CdnaLower, FewWorkersAndFewKeysAreSound) {
   }
 }
 
-/// What a step reads of the weights is what there is of them, but for units that are not whole.
+/// What a step reads of the weights is what there is of them, or three quarters of it, but for
+/// units that are not whole.
 TEST(CdnaLower, StreamsHaveTheWeightsOnce) {
   for (const char* name : {"llama-3.1-8b", "qwen3-0.6b", "weft-2b"}) {
-    const Made made = make(name);
-    ASSERT_TRUE(made.lowered.ok());
-    EXPECT_LE(static_cast<double>(made.lowered->packed_bytes),
-              1.01 * static_cast<double>(made.lowered->plain_bytes))
-        << name;
-    EXPECT_GE(made.lowered->packed_bytes, made.lowered->plain_bytes);
+    for (const WeightForm form : {WeightForm::plain, WeightForm::packed}) {
+      const Made made = make(name, Target::gfx942, 0, form);
+      ASSERT_TRUE(made.lowered.ok());
+      const double least =
+          (form == WeightForm::plain ? 1.0 : 0.75) * static_cast<double>(made.lowered->plain_bytes);
+      EXPECT_LE(static_cast<double>(made.lowered->packed_bytes), 1.01 * least) << name;
+      EXPECT_GE(static_cast<double>(made.lowered->packed_bytes), least);
+    }
   }
 }
 
-/// Reads products' weights back from the stream as the kernel does.
-TEST(CdnaLower, PackedWeightsAreTheModels) {
+/// The unit of a gated product's column, and its row there, or of another's.
+struct Row {
+  int unit, row;
+};
+Row row_of(int column, bool gated, bool up) {
+  return gated ? Row{column / 8, column % 8 + (up ? 8 : 0)} : Row{column / 16, column % 16};
+}
+
+/// A model whose sizes are multiples of nothing, with weights of all sizes.
+Made make_ragged(int workers, WeightForm form) {
   ModelConfig config = preset("llama-3.2-1b").value();
   config.layers = 1;
   config.hidden = 72;  // no multiple of a slice
   config.ffn = 88;     // nor of a unit
   config.query_heads = config.kv_heads = 3;
   config.head_dim = 24;
-  config.vocabulary = 50;
+  config.vocabulary = 2500;
   Weights weights = Weights::generate(config, 3, 1).value();
-  const Made made = make(config, 3, Target::gfx950, std::move(weights));
+  return make(std::move(config), workers, Target::gfx950, std::move(weights), form);
+}
+
+/// What the kernel multiplies with: weights of a worker's stream.
+class Stream {
+ public:
+  Stream(const Lowered& lowered, const Streams& packed) : lowered_(lowered), packed_(packed) {}
+
+  /// A worker's next product.
+  void begin(size_t worker, const Code& code, const ProductPlace& place) {
+    at_ = packed_.bytes.data() + lowered_.streams[worker] + int64_t{code.product.stream} * 16;
+    place_ = place;
+    form_ = static_cast<WeightForm>(code.product.weights);
+    k_ = code.product.k;
+    gated_ = code.opcode == resident::Opcode::gated_linear;
+    listed_.clear();
+    if (form_ == WeightForm::packed) {
+      read_lists();
+    }
+  }
+  /// A weight, in f32.
+  float weight(const Row& row, int k) const {
+    const int64_t slice = int64_t{row.unit} * slices_of(k_) + k / kSliceK;
+    const int lane = k % kSliceK / 8 * kUnitColumns + row.row;
+    const std::byte* from = at_ + slice * slice_bytes(form_) + lane * lane_bytes(form_);
+    if (form_ == WeightForm::plain) {
+      return float_of(load<uint16_t>(from + k % 8 * 2));
+    }
+    const int pair = k % 8 / 2;
+    const uint32_t both =
+        windowed::join_parts(load<uint32_t>(from + 8), pair, load<uint16_t>(from + pair * 2));
+    float x = float_of(both >> (k % 2 * 16) & 0xffff);
+    if (const auto found = listed_.find({row.unit, row.row, k}); found != listed_.end()) {
+      x = found->second;
+    }
+    const auto* scales = at_ + units_bytes(k_, place_.units, form_);
+    const uint32_t exponent = load<uint8_t>(scales + scale_place(row.unit, row.row, gated_));
+    const uint32_t bits = exponent << 23;
+    return x * load<float>(reinterpret_cast<const std::byte*>(&bits));
+  }
+  size_t listed() const { return listed_.size(); }
+
+  template <class T>
+  static T load(const std::byte* from) {
+    T x;
+    std::memcpy(&x, from, sizeof(x));
+    return x;
+  }
+  static float float_of(uint32_t bf16_bits) {
+    const uint32_t bits = bf16_bits << 16;
+    return load<float>(reinterpret_cast<const std::byte*>(&bits));
+  }
+
+ private:
+  void read_lists() {
+    for (int block = 0; block * kBlockUnits < place_.units; ++block) {
+      const int units = std::min(kBlockUnits, place_.units - block * kBlockUnits);
+      const Runs runs(units * place_.slices);
+      for (int wave = 0; wave < kTeamWaves; ++wave) {
+        const size_t list = place_.lists + static_cast<size_t>(block * kTeamWaves + wave);
+        std::set<uint32_t> in_round;
+        for (uint32_t i = packed_.list_begin[list]; i < packed_.list_begin[list + 1]; ++i) {
+          if ((i - packed_.list_begin[list]) % kWaveLanes == 0) {
+            in_round.clear();
+          }
+          const Listed& each = packed_.listed[i];
+          if (each.sums == Listed::kNoSums) {
+            continue;
+          }
+          EXPECT_TRUE(in_round.insert(each.sums).second) << "a column twice in a round";
+          const int unit = static_cast<int>(each.sums) / kUnitColumns - wave;
+          const int slice = unit * place_.slices + each.k / kSliceK;
+          EXPECT_GE(slice, runs.first(wave));
+          EXPECT_LT(slice, runs.first(wave + 1));
+          const std::tuple key(block * kBlockUnits + unit, int(each.sums % kUnitColumns),
+                               int{each.k});
+          EXPECT_TRUE(listed_.insert({key, float_of(each.weight)}).second);
+        }
+      }
+    }
+  }
+
+  const Lowered& lowered_;
+  const Streams& packed_;
+  const std::byte* at_ = nullptr;
+  ProductPlace place_;
+  WeightForm form_ = WeightForm::plain;
+  int k_ = 0;
+  bool gated_ = false;
+  std::map<std::tuple<int, int, int>, float> listed_;  // by unit, row and k
+};
+
+/// Reads products' weights back from the streams as the kernel does.
+class CdnaPack : public testing::TestWithParam<WeightForm> {};
+
+TEST_P(CdnaPack, StreamsAreTheModelsWeights) {
+  const Made made = make_ragged(1, GetParam());
   ASSERT_TRUE(made.lowered.ok()) << made.lowered.error().message;
   const Lowered& lowered = *made.lowered;
-  std::vector<std::byte> packed(static_cast<size_t>(lowered.packed_bytes), std::byte{0xff});
-  pack(lowered, packed);
-  const auto packed_at = [&](size_t worker, const Code& code, int unit, int row, int k) {
-    const int64_t at = lowered.streams[worker] + int64_t{code.product.stream} * 16 +
-                       (int64_t{unit} * slices_of(code.product.k) + k / kSliceK) * kSliceBytes +
-                       (k % kSliceK / 8 * kUnitColumns + row) * 16 + k % 8 * 2;
-    uint16_t bits = 0;
-    std::memcpy(&bits, packed.data() + at, 2);
-    return bits;
-  };
+  // Some weights far from the others, and zeros.
+  for (const Role role : {Role::gate, Role::up, Role::embedding}) {
+    const int64_t layer = role == Role::embedding ? -1 : 0;
+    const Tensor& tensor = made.weights.get(role, layer);
+    auto* bits =
+        const_cast<uint16_t*>(static_cast<const uint16_t*>(static_cast<const void*>(tensor.data)));
+    for (int64_t i = 0; i < tensor.elements(); i += 509) {
+      bits[i] = i % 2 == 0 ? 0 : i % 3 == 0 ? 0x4a70 : 0x9911;
+    }
+  }
+  const Products products = products_of(lowered, lowered.codes);
+  const Streams packed = pack(lowered);
+  EXPECT_TRUE(packed.refused.empty());
+  Stream stream(lowered, packed);
   const auto weight_at = [](const Tensor& tensor, int64_t row, int64_t k) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, tensor.data + (row * tensor.columns() + k) * 2, 2);
-    return bits;
+    return Stream::float_of(Stream::load<uint16_t>(tensor.data + (row * tensor.columns() + k) * 2));
   };
   int gated = 0;
   int heads = 0;
+  size_t listed = 0;
   for (size_t worker = 0; worker < lowered.codes.size(); ++worker) {
+    size_t next = products.begin[worker];
     for (const Code& code : lowered.codes[worker]) {
+      if (code.units == 0) {
+        continue;
+      }
+      stream.begin(worker, code, products.places[next++]);
+      listed += stream.listed();
       const resident::ProductCode& product = code.product;
       const auto columns = static_cast<int>(product.segment[0].columns);
       if (code.opcode == resident::Opcode::gated_linear) {
         ++gated;
         for (int c = 0; c < columns; ++c) {
           for (int k = 0; k < product.k; ++k) {
-            ASSERT_EQ(packed_at(worker, code, c / 8, c % 8, k),
+            ASSERT_EQ(stream.weight(row_of(c, true, false), k),
                       weight_at(made.weights.get(Role::gate, 0), product.first + c, k));
-            ASSERT_EQ(packed_at(worker, code, c / 8, 8 + c % 8, k),
+            ASSERT_EQ(stream.weight(row_of(c, true, true), k),
                       weight_at(made.weights.get(Role::up, 0), product.first + c, k));
           }
         }
@@ -157,9 +281,9 @@ TEST(CdnaLower, PackedWeightsAreTheModels) {
         ++heads;
         const Role role = made.config.tied_head ? Role::embedding : Role::head;
         for (int c = 0; c < columns; ++c) {
-          for (int k = 0; k < slices_of(product.k) * kSliceK; ++k) {
-            ASSERT_EQ(packed_at(worker, code, c / 16, c % 16, k),
-                      k < product.k ? weight_at(made.weights.get(role), product.first + c, k) : 0);
+          for (int k = 0; k < product.k; ++k) {
+            ASSERT_EQ(stream.weight(row_of(c, false, false), k),
+                      weight_at(made.weights.get(role), product.first + c, k));
           }
         }
       }
@@ -167,6 +291,35 @@ TEST(CdnaLower, PackedWeightsAreTheModels) {
   }
   EXPECT_GT(gated, 0);
   EXPECT_GT(heads, 0);
+  EXPECT_EQ(listed > 2 * kWaveLanes, GetParam() == WeightForm::packed) << listed;
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, CdnaPack, testing::Values(WeightForm::plain, WeightForm::packed),
+                         [](const auto& info) {
+                           return info.param == WeightForm::plain ? "plain" : "packed";
+                         });
+
+/// An operation with a weight that cannot be moved, or with too many to list, is named, and no
+/// other.
+TEST(CdnaLower, WeightsThatDoNotFitTheWindowsAreNamed) {
+  const Made made = make_ragged(2, WeightForm::packed);
+  ASSERT_TRUE(made.lowered.ok());
+  const auto spoil = [&](Role role, int64_t row, int64_t first, int64_t step, uint16_t value) {
+    const Tensor& tensor = made.weights.get(role, 0);
+    auto* bits =
+        const_cast<uint16_t*>(static_cast<const uint16_t*>(static_cast<const void*>(tensor.data)));
+    for (int64_t k = first; k < tensor.columns(); k += step) {
+      bits[row * tensor.columns() + k] = value;
+    }
+  };
+  spoil(Role::down, 3, 5, 1000, 0x7f80);  // infinite
+  spoil(Role::query, 1, 0, 3, 0x4a70);    // a third of a column
+  const Streams packed = pack(*made.lowered);
+  std::set<std::string> refused;
+  for (const int32_t operation : packed.refused) {
+    refused.insert(made.program.operations[static_cast<size_t>(operation)].name);
+  }
+  EXPECT_EQ(refused.size(), 2u) << testing::PrintToString(refused);
 }
 
 TEST(CdnaLower, RefusesSeveralSequences) {
@@ -175,8 +328,8 @@ TEST(CdnaLower, RefusesSeveralSequences) {
   PlanOptions options = plan_options(config, 8, kCapacity, DType::bf16);
   options.sequences = 2;
   const Program program = plan(config, weights, options);
-  const auto lowered =
-      lower(program, config, weights, lay_out(program, weights), kCapacity, Target::gfx942);
+  const auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity,
+                             Target::gfx942, std::vector<bool>(program.operations.size()));
   ASSERT_FALSE(lowered.ok());
   EXPECT_NE(lowered.error().message.find("one sequence at a time, not 2"), std::string::npos);
 }

@@ -56,7 +56,9 @@ class CdnaRunner final : public Runner, public Subject {
   DType kv() const override { return options_.kv; }
   int workers() const override { return static_cast<int>(program_.workers.size()); }
   Result<double> read_bandwidth() override;
-  int64_t saved_bytes() const override { return lowered_.plain_bytes - lowered_.packed_bytes; }
+  int64_t saved_bytes() const override {
+    return lowered_.plain_bytes - lowered_.packed_bytes - listed_bytes_;
+  }
 
   // As a Subject.
   const Program& program() const override { return program_; }
@@ -68,7 +70,11 @@ class CdnaRunner final : public Runner, public Subject {
 
  private:
   Status make_program();
+  /// Lowers the program, its weights of `plain_`'s operations as they are.
+  Status lower_program();
   Status load_weights();
+  /// The weights of products as they stream, each in the form that has room for it.
+  Result<Streams> pack_weights();
   /// What the kernel has besides.
   Status make_launch();
   /// Brings workers' codes to their places, which have room for lowered_.codes.
@@ -109,7 +115,9 @@ class CdnaRunner final : public Runner, public Subject {
   std::vector<DeviceMemory> memory_;
   Program program_;
   Arena arena_;
+  std::vector<bool> plain_;  // [program_.operations]: their weights are not packed in 12 bits
   Lowered lowered_;
+  int64_t listed_bytes_ = 0;
   DecodeLaunch launch_;
   std::unique_ptr<Prefill> prefill_;  ///< null: prompts go through the resident kernel
   Mailbox* mailbox_ = nullptr;
@@ -150,14 +158,33 @@ Status CdnaRunner::make_program() {
   program_ = plan(config_, weights_, options);
   WEFT_TRY(verify(program_));
   arena_ = lay_out(program_, weights_);
-  WEFT_ASSIGN(lowered_,
-              lower(program_, config_, weights_, arena_, options_.capacity, device_->target()));
+  const bool in_cache = weights_.bytes() <= static_cast<int64_t>(device_->info().l2);
+  plain_.assign(program_.operations.size(), !options_.compress_weights.value_or(!in_cache));
+  return lower_program();
+}
+
+Status CdnaRunner::lower_program() {
+  WEFT_ASSIGN(lowered_, lower(program_, config_, weights_, arena_, options_.capacity,
+                              device_->target(), plain_));
   launch_.workers = static_cast<int32_t>(program_.workers.size());
   launch_.shape = lowered_.shape;
   launch_.most_codes = lowered_.most_codes;
   launch_.events = static_cast<uint32_t>(program_.events.size());
   launch_.versions = static_cast<uint32_t>(program_.operations.size());
   return {};
+}
+
+Result<Streams> CdnaRunner::pack_weights() {
+  Streams streams = pack(lowered_);
+  while (!streams.refused.empty()) {
+    for (const int32_t operation : streams.refused) {
+      plain_[static_cast<size_t>(operation)] = true;
+    }
+    WEFT_TRY(lower_program());
+    streams = pack(lowered_);
+  }
+  lowered_.pack = {};
+  return streams;
 }
 
 Status CdnaRunner::load_weights() {
@@ -168,11 +195,12 @@ Status CdnaRunner::load_weights() {
     WEFT_TRY(device_->upload(launch_.arena + arena_.weights[i], tensor.data,
                              static_cast<size_t>(tensor.bytes())));
   }
-  std::vector<std::byte> packed(static_cast<size_t>(lowered_.packed_bytes));
-  pack(lowered_, packed);
-  lowered_.pack = {};
+  WEFT_ASSIGN(const Streams packed, pack_weights());
+  listed_bytes_ = std::ssize(packed.listed) * static_cast<int64_t>(sizeof(Listed));
   const std::byte* at = nullptr;
-  WEFT_TRY(place(at, packed));
+  WEFT_TRY(place(at, packed.bytes));
+  WEFT_TRY(place(launch_.listed, packed.listed));
+  WEFT_TRY(place(launch_.list_begin, packed.list_begin));
   std::vector<const char*> streams;
   std::vector<uint32_t> bytes;
   for (size_t worker = 0; worker < lowered_.streams.size(); ++worker) {
@@ -207,7 +235,7 @@ Status CdnaRunner::put_codes(std::span<const std::vector<Code>> workers) {
   begin.push_back(static_cast<uint32_t>(codes.size()));
   WEFT_TRY(put(launch_.codes, codes));
   WEFT_TRY(put(launch_.code_begin, begin));
-  const Products products = products_of(workers);
+  const Products products = products_of(lowered_, workers);
   WEFT_TRY(put(launch_.products, products.places));
   return put(launch_.product_begin, products.begin);
 }
@@ -220,7 +248,7 @@ Status CdnaRunner::make_launch() {
   const size_t begins = lowered_.codes.size() + 1;
   WEFT_TRY(place(launch_.codes, std::vector<Code>(codes)));
   WEFT_TRY(place(launch_.code_begin, std::vector<uint32_t>(begins)));
-  WEFT_TRY(place(launch_.products, products_of(lowered_.codes).places));
+  WEFT_TRY(place(launch_.products, products_of(lowered_, lowered_.codes).places));
   WEFT_TRY(place(launch_.product_begin, std::vector<uint32_t>(begins)));
   WEFT_TRY(put_codes(lowered_.codes));
   WEFT_TRY(place(launch_.event_signals, lowered_.event_signals));

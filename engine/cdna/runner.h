@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/runner.h"
@@ -19,6 +20,8 @@ struct RunnerOptions {
   int64_t capacity = 0;  ///< positions of the sequence
   DType kv = DType::bf16;
   bool round_activations = true;  ///< in a chunk of a prompt, see PlanOptions
+  /// In 12 bits (ops/linear/windowed.h); default: when they do not fit the last cache.
+  std::optional<bool> compress_weights = {};
 };
 
 /// `config` and `weights` outlive the runner; all weights have data. Errors: device (no such GPU,

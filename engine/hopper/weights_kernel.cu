@@ -5,11 +5,13 @@
 #include <algorithm>
 
 #include "engine/hopper/weights_kernel.h"
-#include "ops/linear/hopper_compress.h"
 #include "ops/linear/hopper_fp8.h"
 #include "ops/linear/hopper_layout.h"
+#include "ops/linear/windowed.h"
 
 namespace weft::hopper {
+
+using namespace windowed;  // NOLINT(google-build-using-namespace): numbers of its form
 namespace {
 
 constexpr int kThreads = 256;
@@ -166,26 +168,6 @@ __device__ void pack_codes(const PackJob& job, const Unit& unit, char* packed) {
           unit.scale(row, job.fold == 0 ? i / kOperands * 2 + half : 0);
     }
   }
-}
-
-/// The first exponent of the window that has most of a column's weights; 0: all are zero.
-__device__ int best_window(const int* count, int weights) {
-  if (count[0] == weights) {
-    return 0;
-  }
-  int in = 0;
-  for (int e = kLeastFirst; e < kLeastFirst + kWindow; ++e) {
-    in += count[e];
-  }
-  int best = kLeastFirst;
-  for (int first = kLeastFirst + 1, most = in; first <= kMostFirst; ++first) {
-    in += count[first + kWindow - 1] - count[first - 1];
-    if (in > most) {
-      most = in;
-      best = first;
-    }
-  }
-  return best;
 }
 
 __device__ void compress(const PackJob& job, const Unit& unit, char* packed, uint32_t* refused) {

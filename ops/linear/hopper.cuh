@@ -14,7 +14,7 @@
 // row's groups stand side by side in B, in columns that are idle otherwise, and a sum is right in
 // the lanes where both mean the same group. Only with one sequence: several have no idle columns.
 //
-// Compressed slices (hopper_compress.h) begin with a header of 128 bytes: for each row of A the
+// Compressed slices (windowed.h) begin with a header of 128 bytes: for each row of A the
 // exponent of what scales its sums, then the weights that are listed. Then the groups, 768 bytes
 // each: 16 bytes a lane, the low parts of its 16 weights, and 8 bytes a lane, their high parts; the
 // word of registers 2q and 2q + 1 of mma j has the bytes of four weights, the j-th word of high
@@ -41,11 +41,13 @@
 #pragma once
 
 #include "arch/hopper/page_ring.cuh"
-#include "ops/linear/hopper_compress.h"
 #include "ops/linear/hopper_fp8.h"
 #include "ops/linear/hopper_layout.h"
+#include "ops/linear/windowed.h"
 
 namespace weft::hopper {
+
+using namespace windowed;  // NOLINT(google-build-using-namespace): numbers of its form
 
 static_assert(Team::kWarps == kTeamWarps);
 

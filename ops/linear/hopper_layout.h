@@ -16,7 +16,7 @@ inline constexpr int kSliceGroups = 8;  ///< of a unit, that one warp multiplies
 inline constexpr int kSliceK = kSliceGroups * kGroupK;
 inline constexpr int kPageSlices = 2;
 
-/// How weights lie in the stream: in bf16; compressed (hopper_compress.h), a header, then each
+/// How weights lie in the stream: in bf16; compressed (windowed.h), a header, then each
 /// group's low and high parts; or codes in e4m3fn (hopper_fp8.h), a header of their scales before
 /// them.
 enum class StreamForm : uint8_t { plain, compressed, fp8 };

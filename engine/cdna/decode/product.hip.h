@@ -5,6 +5,7 @@
 #include "arch/cdna/mma.hip.h"
 #include "engine/cdna/decode/attention.hip.h"
 #include "engine/cdna/decode/next_token.hip.h"
+#include "ops/linear/windowed.h"
 
 namespace weft::cdna {
 
@@ -19,50 +20,26 @@ class Stream {
   }
 
   /// The wave's run in the block of the next product that begins at a unit, multiplied:
-  /// finish(unit, sums) gets each unit's. `units`: of the product; `row`: this lane's column of B.
-  template <class Finish>
-  __device__ __attribute__((always_inline)) void multiply(const Worker& worker, const char* row,
-                                                          const Finish& finish) {
-    const Buffer buffer = buffer_of(worker);
+  /// finish(unit, sums) gets each unit's; list(entry) what is listed of the run, when these have
+  /// been left. `row`: this lane's column of B. Returns the scales of the thread's columns.
+  template <class Finish, class List>
+  __device__ __attribute__((always_inline)) uint32_t multiply(const Worker& worker, const char* row,
+                                                              const Finish& finish,
+                                                              const List& list) {
     const ProductPlace place = at(worker, next_);
-    const int slices = place.slices;
-    const Runs runs = runs_of(place, first_unit_);
-    const int first = runs.first(wave_index());
-    int left = runs.count(wave_index());
-    Walk walk{.slices = slices, .unit = first / slices, .slice = 0, .row = row};
-    walk.slice = first - walk.unit * slices;
-    uint32_t from = stream_of(place, first_unit_, first) + kSlicesAhead * kSliceBytes;
-    // Whole turns: each slice's place is taken by that which comes kSlicesAhead later.
-    for (; left >= 2 * kSlicesAhead; left -= kSlicesAhead) {
-#pragma unroll
-      for (int i = 0; i < kSlicesAhead; ++i) {
-        walk.multiply(ahead_[i], finish);
-        ahead_[i] = load(buffer, from + i * kSliceBytes);
-      }
-      from += kSlicesAhead * kSliceBytes;
+    const uint32_t scales = scales_;
+    if ((place.flags & ProductPlace::kPacked) != 0) {
+      multiply_run<WeightForm::packed>(worker, place, row, finish);
+      multiply_listed(worker, place, list);
+    } else {
+      multiply_run<WeightForm::plain>(worker, place, row, finish);
     }
-    if (left > kSlicesAhead) {
-      left -= kSlicesAhead;
-#pragma unroll
-      for (int i = 0; i < kSlicesAhead; ++i) {
-        walk.multiply(ahead_[i], finish);
-        if (i < left) {
-          ahead_[i] = load(buffer, from + i * kSliceBytes);
-        }
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kSlicesAhead; ++i) {
-      if (i < left) {
-        walk.multiply(ahead_[i], finish);
-      }
-    }
-    walk.end(finish);
     first_unit_ += kBlockUnits;
     if (first_unit_ >= place.units) {
       advance(worker);
     }
     ask_first(worker);
+    return scales;
   }
 
  private:
@@ -103,21 +80,120 @@ class Stream {
   __device__ __attribute__((always_inline)) static ProductPlace at(const Worker& worker,
                                                                    int product) {
     const auto& place = constant(worker.arguments->products)[product];
-    return {place.stream, place.units, place.slices, place.head};
+    return {place.stream, place.units, place.slices, place.flags, place.lists};
   }
   __device__ __attribute__((always_inline)) static Runs runs_of(const ProductPlace& place,
                                                                 int first_unit) {
     return Runs(__builtin_elementwise_min(place.units - first_unit, kBlockUnits) * place.slices);
   }
   /// A slice of a block, in bytes from the stream's beginning.
+  template <WeightForm kForm>
   __device__ __attribute__((always_inline)) static uint32_t stream_of(const ProductPlace& place,
                                                                       int first_unit, int slice) {
     return place.stream * 16 +
-           static_cast<uint32_t>(first_unit * place.slices + slice) * kSliceBytes;
+           static_cast<uint32_t>(first_unit * place.slices + slice) * slice_bytes(kForm);
   }
-  __device__ __attribute__((always_inline)) u32x4 load(const Buffer& buffer, uint32_t from) const {
-    return buffer.load_once(static_cast<uint32_t>(lane_index() * 16), from);
+  /// A lane's weights of a slice, as they lie there.
+  template <WeightForm kForm>
+  __device__ __attribute__((always_inline)) static void load(u32x4& weights, const Buffer& buffer,
+                                                             uint32_t from) {
+    const auto lane = static_cast<uint32_t>(lane_index() * lane_bytes(kForm));
+    if constexpr (kForm == WeightForm::plain) {
+      weights = buffer.load_once(lane, from);
+    } else {
+      weights.xyz = buffer.load_three_once(lane, from);
+    }
   }
+  /// The operand A of it.
+  template <WeightForm kForm>
+  __device__ __attribute__((always_inline)) static u32x4 operand(u32x4 weights) {
+    if constexpr (kForm == WeightForm::plain) {
+      return weights;
+    } else {
+      constexpr uint32_t kWindows = windowed::kWindowBits | windowed::kWindowBits << 16;
+      u32x4 pairs;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        // Low bytes between the window's, then the high parts.
+        const uint32_t low =
+            __builtin_amdgcn_perm(weights[i / 2], kWindows, i % 2 == 0 ? 0x01050104u : 0x01070106u);
+        pairs[i] = (windowed::rotate_left(weights[2], 4 * i) & windowed::kHighParts) | low;
+      }
+      return pairs;
+    }
+  }
+
+  template <WeightForm kForm, class Finish>
+  __device__ __attribute__((always_inline)) void multiply_run(const Worker& worker,
+                                                              const ProductPlace& place,
+                                                              const char* row,
+                                                              const Finish& finish) {
+    const Buffer buffer = buffer_of(worker);
+    const int slices = place.slices;
+    const Runs runs = runs_of(place, first_unit_);
+    const int first = runs.first(wave_index());
+    int left = runs.count(wave_index());
+    Walk walk{.slices = slices, .unit = first / slices, .slice = 0, .row = row};
+    walk.slice = first - walk.unit * slices;
+    uint32_t from = stream_of<kForm>(place, first_unit_, first + kSlicesAhead);
+    // Whole turns: each slice's place is taken by that which comes kSlicesAhead later.
+    for (; left >= 2 * kSlicesAhead; left -= kSlicesAhead) {
+#pragma unroll
+      for (int i = 0; i < kSlicesAhead; ++i) {
+        walk.multiply(operand<kForm>(ahead_[i]), finish);
+        load<kForm>(ahead_[i], buffer, from + i * slice_bytes(kForm));
+      }
+      from += kSlicesAhead * slice_bytes(kForm);
+    }
+    if (left > kSlicesAhead) {
+      left -= kSlicesAhead;
+#pragma unroll
+      for (int i = 0; i < kSlicesAhead; ++i) {
+        walk.multiply(operand<kForm>(ahead_[i]), finish);
+        if (i < left) {
+          load<kForm>(ahead_[i], buffer, from + i * slice_bytes(kForm));
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kSlicesAhead; ++i) {
+      if (i < left) {
+        walk.multiply(operand<kForm>(ahead_[i]), finish);
+      }
+    }
+    walk.end(finish);
+  }
+
+  /// What is listed of the wave's run, 0 .. size - 1: one after the other in memory.
+  struct List {
+    Global<const u32x2> from;
+    int size;
+
+    __device__ __attribute__((always_inline))
+    List(const Worker& worker, const ProductPlace& place, int first_unit) {
+      const auto begin = constant(worker.arguments->list_begin) + place.lists +
+                         first_unit / kBlockUnits * kTeamWaves + wave_index();
+      from = (Global<const u32x2>)reinterpret_cast<uintptr_t>(worker.arguments->listed) + begin[0];
+      size = static_cast<int>(begin[1] - begin[0]);
+    }
+  };
+  template <class Add>
+  __device__ __attribute__((always_inline)) void multiply_listed(const Worker& worker,
+                                                                 const ProductPlace& place,
+                                                                 const Add& add) {
+    const List list(worker, place, first_unit_);
+    for (int base = 0; base < list.size; base += kWaveLanes) {
+      const int i = base + lane_index();
+      if (base > 0 && i < list.size) {
+        listed_ = list.from[i];
+      }
+      wave_sync();  // the sums, and what the round before has added
+      if (i < list.size) {
+        add(__builtin_bit_cast(Listed, listed_));
+      }
+    }
+  }
+
   /// To the next product that is done. The head is not where the token is forced.
   __device__ __attribute__((always_inline)) void advance(const Worker& worker) {
     const auto range = constant(worker.arguments->product_begin) + workgroup_index();
@@ -129,30 +205,53 @@ class Stream {
         next_ = begin;
         ++step_;
       }
-    } while (step_ < worker.arguments->forced_steps && begin < end && at(worker, next_).head != 0);
+    } while (step_ < worker.arguments->forced_steps && begin < end &&
+             (at(worker, next_).flags & ProductPlace::kHead) != 0);
   }
-  /// Asks for the first slices of the next run.
+  /// Asks for the first slices of the next run, and for what goes with it.
   __device__ __attribute__((always_inline)) void ask_first(const Worker& worker) {
     if (step_ >= worker.arguments->steps) {
       return;
     }
-    const Buffer buffer = buffer_of(worker);
     const ProductPlace place = at(worker, next_);
+    if ((place.flags & ProductPlace::kPacked) == 0) {
+      scales_ = kPlainScales;
+      return ask_slices<WeightForm::plain>(worker, place);
+    }
+    ask_slices<WeightForm::packed>(worker, place);
+    const uint32_t scales = place.stream * 16 +
+                            place.units * place.slices * slice_bytes(WeightForm::packed) +
+                            first_unit_ * kUnitScaleBytes;
+    // Threads that finish no column of the block may ask beyond the stream's end.
+    scales_ = buffer_of(worker).load_half(scales + static_cast<uint32_t>(thread_index() * 2));
+    const List list(worker, place, first_unit_);
+    if (lane_index() < list.size) {
+      listed_ = list.from[lane_index()];
+    }
+  }
+  template <WeightForm kForm>
+  __device__ __attribute__((always_inline)) void ask_slices(const Worker& worker,
+                                                            const ProductPlace& place) {
+    const Buffer buffer = buffer_of(worker);
     const Runs runs = runs_of(place, first_unit_);
     const int count = runs.count(wave_index());
-    const uint32_t from = stream_of(place, first_unit_, runs.first(wave_index()));
+    const uint32_t from = stream_of<kForm>(place, first_unit_, runs.first(wave_index()));
 #pragma unroll
     for (int i = 0; i < kSlicesAhead; ++i) {
       if (i < count) {
-        ahead_[i] = load(buffer, from + i * kSliceBytes);
+        load<kForm>(ahead_[i], buffer, from + i * slice_bytes(kForm));
       }
     }
   }
+
+  static constexpr uint32_t kPlainScales = 127 | 127 << 8;  // exponents of 1
 
   int next_;            // product, of all workers'
   int step_ = 0;        // of it
   int first_unit_ = 0;  // of its next block
   u32x4 ahead_[kSlicesAhead] = {};
+  uint32_t scales_ = kPlainScales;  // of this thread's columns in that block, see scale_place()
+  u32x2 listed_ = {};               // this lane's of the wave's list there
 };
 
 /// Makes the row of a product in LDS, by the team.
@@ -185,9 +284,10 @@ struct Epilogue {
     return gated() ? kUnitColumns / 2 : kUnitColumns;
   }
 
-  /// The sum of a unit's row of weights over the waves that had slices of it.
+  /// The sum of a unit's row of weights over the waves that had slices of it. `scale`: an f32's
+  /// exponent.
   __device__ __attribute__((always_inline)) float gather(const Runs& runs, int slices, int unit,
-                                                         int row) const {
+                                                         int row, uint32_t scale) const {
     float sum = 0;
 #pragma unroll
     for (int wave = 0; wave < kTeamWaves; ++wave) {
@@ -197,14 +297,14 @@ struct Epilogue {
         sum += shared.sums[sums_place(unit, wave) + row];
       }
     }
-    return factor * sum;
+    return factor * (sum * __builtin_bit_cast(float, scale << 23));
   }
   __device__ __attribute__((always_inline)) float bias(Place place, int column) const {
     return bf16_low(worker.at<const uint16_t>(place)[column]);
   }
 
   __device__ __attribute__((always_inline)) void finish(int first_unit, int units, const Runs& runs,
-                                                        int slices) {
+                                                        int slices, uint32_t scales) {
     const auto& product = code.product;
     const int unit = thread_index() / unit_columns();
     const int row = thread_index() & (unit_columns() - 1);
@@ -225,10 +325,10 @@ struct Epilogue {
     const bool valid = unit < units && column < static_cast<int>(segment.columns);
     float x = 0;
     if (valid) {
-      x = gather(runs, slices, unit, row);
+      x = gather(runs, slices, unit, row, scales & 0xff);
       const bool biased = segment.bias != kNowhere;
       if (gated()) {
-        float up = gather(runs, slices, unit, kUnitColumns / 2 + row);
+        float up = gather(runs, slices, unit, kUnitColumns / 2 + row, scales >> 8 & 0xff);
         if (biased) {
           x += bias(segment.bias, column);
           up += bias(product.up_bias, column);
@@ -279,7 +379,7 @@ WEFT_GPU Candidate multiply_row(const Worker& worker, CodeRef code, Stream& stre
     if (first_unit > 0) {
       barrier();  // the sums have been read
     }
-    stream.multiply(worker, row, [](int unit, f32x4 sums) {
+    const auto leave = [](int unit, f32x4 sums) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         sums[i] += from_lane<kSwapOnes>(sums[i]);
@@ -288,9 +388,17 @@ WEFT_GPU Candidate multiply_row(const Worker& worker, CodeRef code, Stream& stre
         *reinterpret_cast<f32x4*>(shared.sums + sums_place(unit, wave_index()) +
                                   lane_index() / kUnitColumns * 4) = sums;
       }
-    });
+    };
+    const auto add = [](const Listed& listed) {
+      if (listed.sums != Listed::kNoSums) {
+        const auto* const parts = reinterpret_cast<const uint16_t*>(shared.row) + listed.k;
+        const float x = bf16_low(parts[0]) + bf16_low(parts[most_k(kTarget)]);
+        shared.sums[listed.sums] += (bf16_low(listed.weight) - bf16_low(windowed::kWindowBits)) * x;
+      }
+    };
+    const uint32_t scales = stream.multiply(worker, row, leave, add);
     barrier();
-    epilogue.finish(first_unit, units, Runs(units * slices), slices);
+    epilogue.finish(first_unit, units, Runs(units * slices), slices, scales);
   }
   return epilogue.best;
 }

@@ -1,4 +1,4 @@
-#include "ops/linear/hopper_compress.h"
+#include "ops/linear/windowed.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <set>
 
-namespace weft::hopper {
+namespace weft::windowed {
 namespace {
 
 float value_of(uint32_t bits) {
@@ -18,7 +18,7 @@ float bf16(uint32_t weight) { return value_of(weight << 16); }
 float scale_of(int first) { return value_of(scale_exponent(first) << 23); }
 
 /// Every bf16, at every place of the window: moved, scaled back, it is itself.
-TEST(Compress, WeightsInTheWindowComeBack) {
+TEST(Windowed, WeightsInTheWindowComeBack) {
   for (int first = kLeastFirst; first <= kMostFirst; ++first) {
     int in = 0;
     for (uint32_t weight = 0; weight <= 0xffff; ++weight) {
@@ -35,7 +35,7 @@ TEST(Compress, WeightsInTheWindowComeBack) {
 }
 
 /// What is listed is either itself when it is scaled back, or refused.
-TEST(Compress, OtherWeightsAreListedOrRefused) {
+TEST(Windowed, OtherWeightsAreListedOrRefused) {
   for (const int first : {kLeastFirst, 20, 96, 111, 200, kMostFirst}) {
     for (uint32_t weight = 0; weight <= 0xffff; ++weight) {
       if (in_window(weight, first)) {
@@ -60,7 +60,7 @@ TEST(Compress, OtherWeightsAreListedOrRefused) {
 }
 
 /// The parts of four pairs, put together as the kernel does.
-TEST(Compress, PartsMakeTheWeight) {
+TEST(Windowed, PartsMakeTheWeight) {
   uint32_t random = 1;
   for (int round = 0; round < 1000; ++round) {
     uint32_t pairs[4];
@@ -89,7 +89,7 @@ TEST(Compress, PartsMakeTheWeight) {
 }
 
 /// The four pairs' high parts fill a word.
-TEST(Compress, HighPartsFillAWord) {
+TEST(Windowed, HighPartsFillAWord) {
   uint32_t all = 0;
   for (int number = 0; number < 4; ++number) {
     all ^= high_parts(0xffffffff, number);
@@ -98,4 +98,4 @@ TEST(Compress, HighPartsFillAWord) {
 }
 
 }  // namespace
-}  // namespace weft::hopper
+}  // namespace weft::windowed

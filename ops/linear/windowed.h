@@ -1,17 +1,17 @@
 // bf16 weights in 12 bits each, without loss, for a resident kernel that is bound by the bytes it
-// reads (see hopper.cuh). What a weight has that cannot be foreseen is its sign and its mantissa;
-// the exponents of a column of weights lie close together. So a column has a window of 16
-// exponents, a weight is its sign, its mantissa and its place in the window, and the few weights
-// beside the window (about one in ten thousand where weights are normally distributed) are listed
-// apart. The kernel multiplies with weights whose exponents are moved to one fixed window, and
-// scales a column's sums by the power of two that moves them back: exact, both.
+// reads (see hopper.cuh, engine/cdna/layout.h). What a weight has that cannot be foreseen is its
+// sign and its mantissa; the exponents of a column of weights lie close together. So a column has a
+// window of 16 exponents, a weight is its sign, its mantissa and its place in the window, and the
+// few weights beside the window (about one in ten thousand where weights are normally distributed)
+// are listed apart. The kernel multiplies with weights whose exponents are moved to one fixed
+// window, and scales a column's sums by the power of two that moves them back: exact, both.
 //
 // Plain functions of numbers, for the kernel that compresses, the one that multiplies, and tests.
 #pragma once
 
 #include <cstdint>
 
-namespace weft::hopper {
+namespace weft::windowed {
 
 inline constexpr int kWindow = 16;           ///< exponents in a window
 inline constexpr int kWindowExponent = 112;  ///< the window's first where weights are multiplied
@@ -27,6 +27,27 @@ constexpr int bf16_exponent(uint32_t weight) { return static_cast<int>(weight >>
 constexpr bool in_window(uint32_t weight, int first) {
   return bf16_exponent(weight) >= first && bf16_exponent(weight) < first + kWindow;
 }
+/// The first exponent of the window that has most of a column's weights; 0: all are zero. `count`:
+/// [256], of exponents, of 0 zeros alone.
+constexpr int best_window(const int* count, int weights) {
+  if (count[0] == weights) {
+    return 0;
+  }
+  int in = 0;
+  for (int e = kLeastFirst; e < kLeastFirst + kWindow; ++e) {
+    in += count[e];
+  }
+  int best = kLeastFirst;
+  for (int first = kLeastFirst + 1, most = in; first <= kMostFirst; ++first) {
+    in += count[first + kWindow - 1] - count[first - 1];
+    if (in > most) {
+      most = in;
+      best = first;
+    }
+  }
+  return best;
+}
+
 /// The bf16 that stands for one in the window [first, first + 16): with its exponent in the fixed
 /// window.
 constexpr uint32_t move_to_window(uint32_t weight, int first) {
@@ -93,4 +114,4 @@ constexpr uint32_t listed(int row, int k, uint32_t moved) {
   return 0x80000000u | static_cast<uint32_t>(row) << 24 | static_cast<uint32_t>(k) << 16 | moved;
 }
 
-}  // namespace weft::hopper
+}  // namespace weft::windowed
