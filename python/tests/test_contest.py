@@ -26,6 +26,59 @@ def custom_kernel(data):
     return c
 """
 
+# Without roundings on the way, and all of a token's experts at once.
+MOE = """#!POPCORN leaderboard amd-mixture-of-experts
+import torch
+
+def mlp(x, weights, name):
+    gate, up, down = (weights[name + "." + str(i) + ".weight"].float() for i in range(3))
+    return (torch.nn.functional.silu(x @ gate) * (x @ up)) @ down
+
+def custom_kernel(data):
+    x, weights, config = data
+    x = x.float()
+    scores = (x @ weights["router.weight"].float().t()).softmax(-1)
+    least = scores.topk(config["n_experts_per_token"], -1).values[..., -1:]
+    out = mlp(x, weights, "shared_experts")
+    for i in range(config["n_routed_experts"]):
+        weight = torch.where(scores >= least, scores, 0)[..., i : i + 1]
+        out = out + weight * mlp(x, weights, "experts." + str(i))MORE
+    return out.half(), {}
+"""
+# Queries go to the latent space: no key is ever made.
+MLA = """#!POPCORN leaderboard amd-mla-decode
+import torch
+from reference import Config, KVCache
+from task import input_t, output_t
+
+def rope(x, first):
+    theta = 10000 ** (-torch.arange(32, dtype=torch.bfloat16) / 32)
+    angles = torch.arange(first, first + x.shape[-2]).bfloat16()[:, None] * theta
+    a, b = x.chunk(2, -1)
+    return x * angles.cos().repeat(1, 2) + torch.cat((-b, a), -1) * angles.sin().repeat(1, 2)
+
+def custom_kernel(data: input_t) -> output_t:
+    config, x, cache = data
+    assert isinstance(config, Config) and isinstance(cache, KVCache)
+    rows, length = cache(x @ config.KV_proj_down_weight.t())
+    rows = rows.float()
+    latent, key_rope = rows[..., :512], rope(rows[..., 512:], 0)
+    q = (x @ config.Q_proj_down_weight.t() @ config.Q_proj_up_weight.t()).view(-1, 128, 192).float()
+    up = config.KV_proj_up_weight.view(128, 256, 512).float()
+    scores = torch.einsum("bhd,hdl,btl->bht", q[..., :128], up[:, :128], latent)
+    scores += torch.einsum("bhr,btr->bht", rope(q[:, :, None, 128:], length - 1)[:, :, 0], key_rope)
+    seen = torch.einsum("bht,btl->bhl", (scores / 192**0.5).softmax(-1), latent)
+    y = torch.einsum("bhl,hdl->bhd", seen, up[:, 128:]).reshape(len(x), 1, -1)
+    return (y @ config.wo_weight.float().t()MORE).bfloat16(), cache.get_data()
+"""
+OTHERS = {
+    "moe": (
+        MOE,
+        "dhidden=128,dexpert=64,nroutedexperts=6,nsharedexperts=2,nexpertspertoken=2,bs=2,seqlen=9",
+    ),
+    "mla": (MLA, "batchsize=2,dim=256,dq=128,prefill=300"),
+}
+
 
 def weft_command(*arguments):
     return subprocess.run(
@@ -63,7 +116,7 @@ def test_an_exported_kernel_is_right(target, tmp_path):
 
 def test_every_shape_of_the_contest_has_launches():
     for target in ("gfx942", "gfx950"):
-        for problem in contest.PROBLEMS:
+        for problem in (p for p in contest.PROBLEMS if p.operation):
             for shape in problem.tests + problem.benchmarks:
                 size, launches = contest.recorded_launches(problem, shape, target)
                 operands = {operand for launch in launches for _, operand, _ in launch[5]}
@@ -94,6 +147,34 @@ def test_sees_what_is_wrong(naive):
     assert outcome["geometric_mean"] is None
     done = weft_command("evaluate", naive(" * float('nan')"), *shape)
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_other_problems_of_2025(name, tmp_path):
+    text, shape = OTHERS[name]
+    file = tmp_path / "kernel.py"
+    for more, wrong in (("", False), (" * 1.05", True)):
+        file.write_text(text.replace("MORE", more))
+        done = weft_command(
+            "evaluate", file, "--device", "cpu", "--mode", "leaderboard", "--shape", shape
+        )
+        assert done.returncode == wrong, done.stdout + done.stderr
+        assert ("should be" in done.stdout) == wrong and ("geometric mean" in done.stdout) != wrong
+    file.write_text(
+        text.replace("MORE", "")
+        .replace("cache.get_data()", "cache.get_data()[:, :-1]")
+        .replace("out.half()", "out")
+    )
+    done = weft_command("evaluate", file, "--device", "cpu", "--shape", shape)
+    assert done.returncode == 1 and "the result is torch." in done.stdout, done.stdout + done.stderr
+
+
+def test_a_file_that_returns_too_little(tmp_path):
+    file = tmp_path / "kernel.py"
+    file.write_text("def custom_kernel(data):\n    return None\n")
+    for name, shape in (("amd-mla-decode", OTHERS["mla"][1]), ("amd-fp8-mm", "m=8,n=128,k=128")):
+        done = weft_command("evaluate", file, "--problem", name, "--device", "cpu", "--shape", shape)
+        assert done.returncode == 1 and "None" in done.stdout, done.stdout + done.stderr
 
 
 def test_refusals_are_sentences(tmp_path, naive):

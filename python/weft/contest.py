@@ -1,5 +1,5 @@
 """Kernels for contests: an operation as one file (export), and a contest's tests and ranking for any file
-(evaluate). The problems are those of the AMD developer challenges that Weft has operations for."""
+(evaluate). The problems are the AMD developer challenge's of 2025; Weft has an operation for the first."""
 
 import base64
 import ctypes
@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 
-from weft import _c
+from weft import _c, problems
 from weft._c import lib
 
 
@@ -70,10 +70,6 @@ class Recorder(_c.Owner):
         return text.value.decode()
 
 
-def _shapes(keys, rows):
-    return [dict(zip(keys, row, strict=True)) for row in rows]
-
-
 class Fp8Mm:
     """`amd-fp8-mm` of 2025: C[m, n] = sum of A[m, k] B[n, k] with a scale for 1 x 128 of A and 128 x 128 of B. All
     operands are column-major; scales are any float32, C is bfloat16."""
@@ -81,7 +77,7 @@ class Fp8Mm:
     leaderboard = "amd-fp8-mm"
     operation = "gemm_fp8_blockwise"
     rtol, atol = 2e-2, 1e-3
-    tests = _shapes(
+    tests = problems.shapes(
         "mnk",
         [
             (64, 64, 128),
@@ -97,7 +93,7 @@ class Fp8Mm:
             (512, 1536, 7168),
         ],
     )
-    benchmarks = _shapes(
+    benchmarks = problems.shapes(
         "mnk",
         [
             (m, n, k)
@@ -136,7 +132,12 @@ class Fp8Mm:
     def expected(data):
         from weft import reference
 
-        return reference.gemm_fp8_blockwise(*data[:4])
+        return (reference.gemm_fp8_blockwise(*data[:4]),)
+
+    @staticmethod
+    def results(returned):
+        """What is compared with expected()."""
+        return (returned,)
 
     @staticmethod
     def arguments(shape, target, pointers):
@@ -163,7 +164,7 @@ class Fp8Mm:
     outputs = 4  # the operand that custom_kernel() returns
 
 
-PROBLEMS = (Fp8Mm,)
+PROBLEMS = (Fp8Mm, problems.MixtureOfExperts, problems.MlaDecode)
 GPUS = {"gfx942": "MI300", "gfx950": "MI355X"}
 
 
@@ -171,8 +172,8 @@ def problem_named(name, of):
     for problem in PROBLEMS:
         if getattr(problem, of) == name:
             return problem
-    known = ", ".join(getattr(p, of) for p in PROBLEMS)
-    raise _c.UsageError(f"{of} {name} is no problem that Weft has an operation for: {known}")
+    known = ", ".join(filter(None, (getattr(p, of) for p in PROBLEMS)))
+    raise _c.UsageError(f"{of} {name} is not known: write {known}")
 
 
 # ---- Export ----
@@ -452,6 +453,9 @@ def load(file):
     sys.modules.setdefault("task", type(sys)("task"))
     for name in ("input_t", "output_t"):
         setattr(sys.modules["task"], name, tuple)
+    sys.modules.setdefault("reference", type(sys)("reference"))
+    for named in (problems.Config, problems.KVCache):
+        setattr(sys.modules["reference"], named.__name__, named)
     try:
         spec.loader.exec_module(module)
     except (SyntaxError, ImportError) as error:
@@ -465,6 +469,8 @@ def wrong(problem, got, expected):
     """What is wrong with a result, or None: the contest's tolerances; NaN is right only where expected."""
     import torch
 
+    if not isinstance(got, torch.Tensor):
+        return f"the result is {got!r}, not a tensor"
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return f"the result is {got.dtype} {list(got.shape)}, not {expected.dtype} {list(expected.shape)}"
     good = torch.isclose(
@@ -479,28 +485,64 @@ def wrong(problem, got, expected):
     )
 
 
+def placed(value, place):
+    """Of what a problem's data are made of, with each tensor placed."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return place(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)(placed(each, place) for each in value)
+    if isinstance(value, dict):
+        return {key: placed(each, place) for key, each in value.items()}
+    if dataclasses.is_dataclass(value):
+        fields = {f.name: placed(getattr(value, f.name), place) for f in dataclasses.fields(value)}
+        return dataclasses.replace(value, **fields)
+    return value
+
+
+def wrong_results(problem, returned, expected):
+    """What is wrong with what custom_kernel() returned, or None."""
+    try:
+        results = problem.results(returned)
+    except (TypeError, IndexError):
+        results = ()
+    if len(results) != len(expected):
+        return f"custom_kernel() returned {type(returned).__name__}, which has not the {len(expected)} results"
+    for i, (got, want) in enumerate(zip(results, expected, strict=True)):
+        why = wrong(problem, placed(got, lambda t: t.cpu()), want)
+        if why is not None:
+            return f"result {i + 1}: {why}" if len(expected) > 1 else why
+    return None
+
+
 def run_shape(problem, kernel, device, shape, mode, seed=1234):
     """One shape's outcome: {"shape", "error", "seconds", "counts"}."""
     outcome = {"shape": shape, "error": None, "seconds": [], "counts": None}
     cpu_data = problem.inputs(shape, seed, device.fp8())
     expected = problem.expected(cpu_data)
-    data = tuple(device.place(t) for t in cpu_data)
+    data = placed(cpu_data, device.place)
+    again = getattr(problem, "again", lambda data: data)
+
+    def work():
+        return kernel(again(data))
+
     try:
-        got = kernel(data)
+        returned = work()
         device.synchronize()
     except (_c.WeftError, RuntimeError, ValueError) as error:
         outcome["error"] = str(error)
         return outcome
-    outcome["error"] = wrong(problem, got.cpu(), expected)
+    outcome["error"] = wrong_results(problem, returned, expected)
     if not device.times:
         outcome["counts"] = device.count()
     elif mode in ("benchmark", "leaderboard") and outcome["error"] is None:
-        device.seconds(lambda: kernel(data), 3)
-        outcome["seconds"] = device.seconds(lambda: kernel(data), 30)
+        device.seconds(work, 3)
+        outcome["seconds"] = device.seconds(work, 30)
     elif mode == "once" and outcome["error"] is None:
-        outcome["seconds"] = device.seconds(lambda: kernel(data), 1)
+        outcome["seconds"] = device.seconds(work, 1)
     elif mode == "profile" and outcome["error"] is None:
-        outcome["counts"] = _profile(lambda: kernel(data))
+        outcome["counts"] = _profile(work)
     return outcome
 
 
@@ -552,7 +594,8 @@ def main(options):
     named = re.search(r"#!POPCORN leaderboard (\S+)", text)
     name = options.problem or (named and named[1])
     if not name:
-        raise _c.UsageError(f"{options.file} names no problem: give --problem amd-fp8-mm")
+        raise _c.UsageError(f"{options.file} names no problem: give --problem with one of "
+                            + ", ".join(p.leaderboard for p in PROBLEMS))
     problem = problem_named(name, "leaderboard")
     device = open_device(options.device)
     kernel = load(options.file).custom_kernel
