@@ -105,6 +105,9 @@ class Device {
   virtual const DeviceInfo& info() const = 0;
   /// The stream that this object's own work goes to.
   virtual Stream stream() = 0;
+  /// Makes it the calling thread's device, which launches on its streams need: another thread may
+  /// have opened it, or this one used another since. The members below do so by themselves.
+  virtual Status use() { return {}; }
 
   /// Aligned to 256 bytes or more; the contents are anything.
   virtual Result<DeviceMemory> allocate(size_t bytes) = 0;

@@ -312,6 +312,10 @@ Status run(const Functions<Args>& op, Args& args, const Tensor& like) {
   const std::lock_guard lock(mutex);
   const Guard guard(like.device_index);
   WEFT_ASSIGN(Device * device, device_of(like.device_index));
+  // PyTorch's guard does nothing in a thread that is new and whose device is the first, and memory
+  // from its cache needs none either: the thread has no context, and the driver makes no tensor
+  // map.
+  WEFT_TRY(device->use());
   Stream stream{device, nullptr};
   if (torch.aoti_torch_get_current_cuda_stream(like.device_index, &stream.native) != 0) {
     return device_error("PyTorch has no current stream");

@@ -104,10 +104,12 @@ Result<size_t> workspace_bytes(std::string_view operation, const Kernel<Args>* k
   return kernel->workspace(args, plan);
 }
 
-/// The end of every operation's public function: plans and launches. `kernel` may be null.
+/// The end of every operation's public function: plans and launches, from any thread. `kernel` may
+/// be null.
 template <class Args>
 Status launch(std::string_view operation, const Kernel<Args>* kernel, const Args& args,
               Stream stream) {
+  WEFT_TRY(stream.device->use());
   const DeviceInfo& info = stream.device->info();
   const Plan plan = kernel != nullptr ? kernel->plan(args, info) : Plan{};
   if (plan.kernel.empty()) {

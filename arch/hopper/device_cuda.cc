@@ -84,6 +84,10 @@ class CudaDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
   Stream stream() override { return {this, stream_.get()}; }
+  Status use() override {
+    const cudaError_t error = cudaSetDevice(index_);
+    return error == cudaSuccess ? Status() : to_status(error, fmt::format("use {}", info_.id));
+  }
 
   Result<DeviceMemory> allocate(size_t bytes) override {
     WEFT_TRY(use());
@@ -148,9 +152,6 @@ class CudaDevice final : public Device {
   }
 
  private:
-  /// The device belongs to the calling thread, which may have used another one.
-  Status use() { return to_status(cudaSetDevice(index_), fmt::format("use {}", info_.id)); }
-
   Status start_copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
     WEFT_TRY(use());
     return to_status(cudaMemcpyAsync(to, from, bytes, kind, stream_.get()),

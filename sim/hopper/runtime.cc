@@ -31,6 +31,9 @@ constexpr int kKilohertz = 1980000;
 
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local std::string last_sentence;  // of the last error of this thread
+/// Whether a thread has a context, which the runtime gives it with its first call of those that
+/// need one and the driver's functions demand.
+thread_local bool has_context = false;
 
 /// What a call returns.
 cudaError_t returned(cudaError_t error) {
@@ -87,6 +90,7 @@ std::string refusal(const Kernel& kernel, const Launch& launch, bool cooperative
 
 cudaError_t launch_kernel(const void* function, const Launch& launch, void** arguments,
                           cudaStream_t stream, bool cooperative) {
+  has_context = true;
   Kernel* const kernel = find_kernel(function);
   if (kernel == nullptr) {
     return refused(cudaErrorInvalidDeviceFunction, "no kernel is registered at this address");
@@ -113,6 +117,7 @@ bool known(const void* data, size_t bytes) {
 /// Puts a task of memory into a stream. One with memory of the host that is not pinned is waited
 /// for.
 cudaError_t put_memory_task(cudaStream_t stream, bool waits, Task task) {
+  has_context = true;
   CUstream_st& to = stream_of(stream);
   to.put(std::move(task));
   if (waits) {
@@ -154,6 +159,7 @@ cudaError_t fill(void* to, size_t pitch, int value, size_t width, size_t height,
 }
 
 cudaError_t allocate(void** data, size_t bytes) {
+  has_context = true;
   *data = allocate_memory(bytes);
   return returned(*data != nullptr ? cudaSuccess : cudaErrorMemoryAllocation);
 }
@@ -209,6 +215,9 @@ CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ran
                       const cuuint32_t* steps, CUtensorMapInterleave interleave,
                       CUtensorMapSwizzle swizzle, CUtensorMapL2promotion /*promotion*/,
                       CUtensorMapFloatOOBfill outside) {
+  if (!has_context) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
   TensorMap ours;
   ours.dimensions = static_cast<uint8_t>(rank);
   ours.element_bytes = element_bytes(type);
@@ -376,6 +385,7 @@ cudaError_t cudaGetDeviceCount(int* count) {
   return returned(cudaSuccess);
 }
 cudaError_t cudaSetDevice(int device) {
+  weft::ptx::has_context = weft::ptx::has_context || device == 0;
   return returned(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
 }
 cudaError_t cudaDriverGetVersion(int* version) {
