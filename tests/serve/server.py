@@ -32,8 +32,8 @@ class Server:
         self.log.seek(0)
         return self.log.read()
 
-    def wait_for(self, pattern, seconds=60):
-        end = time.monotonic() + seconds
+    def wait_for(self, pattern, seconds=None):
+        end = time.monotonic() + (seconds or self.PATIENCE)
         while not (match := re.search(pattern, self.said())):
             if self.process.poll() is not None or time.monotonic() > end:
                 raise AssertionError(f"the server did not say {pattern}: {self.said()}")
@@ -96,7 +96,7 @@ class Server:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def wait_until_idle(self, seconds=20):
-        end = time.monotonic() + seconds
+        end = time.monotonic() + (seconds or self.PATIENCE)
         while self.metric("vllm:num_requests_running") + self.metric("vllm:num_requests_waiting"):
             assert time.monotonic() < end, "slots are not given back"
             time.sleep(0.02)

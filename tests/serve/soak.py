@@ -108,13 +108,13 @@ class Soak:
         full = open("/dev/full", "w")  # the disk for logs is full
         self.errors = open(f"/tmp/weft-soak-{os.getpid()}.log", "a+")
         command = [self.weft, "serve", "--model", MODEL, "--port", str(port), "--slots", str(SLOTS), "--context", "1024",
-                   "--max-requests", str(REQUESTS), "--draft", "3", *self.arguments]
+                   "--max-requests", str(REQUESTS), "--draft", "ngram:3", *self.arguments]
         # A sanitizer's report has to be seen, so that its log goes elsewhere.
         options = {name: f"log_path={self.errors.name}:{os.environ.get(name, '')}"
                    for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS")}
         self.process = subprocess.Popen(command, stderr=full, stdin=subprocess.DEVNULL, env={**os.environ, **options})
         full.close()
-        end = time.monotonic() + 60
+        end = time.monotonic() + LIMIT
         while True:
             try:
                 connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
@@ -136,7 +136,7 @@ class Soak:
 
     def settle(self):
         """With all clients gone: nothing is kept of them."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + LIMIT
         while (held := [name for name in ("vllm:num_requests_running", "vllm:num_requests_waiting",
                                           "vllm:kv_cache_usage_perc") if self.metric(name)]):
             if time.monotonic() > end:
@@ -238,7 +238,7 @@ class Soak:
             print(f"{max(0, self.end - time.monotonic()):.0f} s left: {self.counts}", flush=True)
         if self.process.poll() is None:
             self.process.terminate()
-            if self.process.wait(60) != 0:
+            if self.process.wait(LIMIT) != 0:
                 self.fault(f"after SIGTERM the server ended with {self.process.returncode}")
         reports = []
         for name in os.listdir("/tmp"):
