@@ -37,6 +37,7 @@ namespace weft {
 const ChunkLimits& chunk_limits(Arch arch) {
   static constexpr ChunkLimits kHopper{.head_dim = hopper::kMostPrefillHeadDim,
                                        .experts = true,
+                                       .sinks = true,
                                        .widened = true,
                                        .scratch_rows = hopper::prefill_linear_scratch_rows};
   static constexpr ChunkLimits kCdna{

@@ -26,6 +26,7 @@ namespace weft {
 struct ChunkLimits {
   int64_t head_dim = 0;        ///< at most
   bool experts = false;        ///< mixtures
+  bool sinks = false;          ///< of attention
   bool widened = false;        ///< weights in eight bits, which are widened for each product
   bool whole_columns = false;  ///< of f32 rows too products have a multiple of 8 columns
   /// Rows of `product` (PrefillScratch) that a linear operation of up to `rows` rows in bf16 wants,

@@ -95,6 +95,17 @@ __device__ inline float to_f32(uint16_t bf16_bits) {
   return __uint_as_float(uint32_t{bf16_bits} << 16);
 }
 __device__ inline float to_f32(__half x) { return __half2float(x); }
+/// Element i of a vector in any of them.
+__device__ inline float load_x1(const ConstVector& v, int64_t i) {
+  switch (v.dtype) {
+    case DType::f32:
+      return static_cast<const float*>(v.data)[i];
+    case DType::f16:
+      return to_f32(static_cast<const __half*>(v.data)[i]);
+    default:
+      return to_f32(static_cast<const uint16_t*>(v.data)[i]);
+  }
+}
 
 /// sum + a . b, in order.
 __device__ inline float dot_x4(float4 a, float4 b, float sum) {
@@ -123,6 +134,7 @@ struct F32Tile {
 struct F32Group {
   ConstMatrix w;
   int64_t first = 0;
+  const uint8_t* scales = nullptr;  ///< of codes that have such
 };
 
 /// Where in the matrix a row is.
@@ -150,6 +162,22 @@ __device__ __forceinline__ void copy_rows_async(T (*to)[F32Tile::kStride<T>],
   }
 }
 
+/// How weights in a format lie in shared memory.
+template <class W>
+struct F32Weights {
+  using Row = W[F32Tile::kStride<W>];  ///< kDepth elements
+  /// As copy_rows_async().
+  template <int kCount>
+  __device__ __forceinline__ static void copy(Row* to, const F32Group& group, int64_t n, int64_t at,
+                                              int64_t k) {
+    copy_rows_async<W, kCount>(to, group.w, group.first, n, at, k, InOrder{});
+  }
+  /// Elements d .. d + 7, d a multiple of 8.
+  __device__ __forceinline__ static void read(const Row& row, int d, float4 (&to)[2]) {
+    read_x8(&row[d], to);
+  }
+};
+
 /// sums[i][2 g + j] (see F32Tile): rows [row, row + kRows) of a, which is f32 and has `rows`, times
 /// group g of weights, which are Ws (see above) and of which there are n rows. k and all strides
 /// are multiples of 8. By the whole block; once, or after a barrier. `place`: see copy_rows_async.
@@ -161,13 +189,13 @@ __device__ __forceinline__ void multiply_f32(
   using T = F32Tile;
   constexpr int kThreadColumns = T::kThreadColumns * kGroups;
   __shared__ __align__(16) float a_tile[2][T::kRows][T::kStride<float>];
-  __shared__ __align__(16) W w_tile[2][kGroups * T::kColumns][T::kStride<W>];
+  __shared__ __align__(16) typename F32Weights<W>::Row w_tile[2][kGroups * T::kColumns];
   const auto copy = [&](int slot, int64_t at) {
     copy_rows_async<float, T::kRows>(a_tile[slot], a, row, rows, at, k, place);
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) {
-      copy_rows_async<W, T::kColumns>(w_tile[slot] + g * T::kColumns, groups[g].w, groups[g].first,
-                                      n, at, k, InOrder{});
+      F32Weights<W>::template copy<T::kColumns>(w_tile[slot] + g * T::kColumns, groups[g], n, at,
+                                                k);
     }
     commit_copies();
   };
@@ -192,7 +220,7 @@ __device__ __forceinline__ void multiply_f32(
       float4 w[kThreadColumns][2];
 #pragma unroll
       for (int j = 0; j < kThreadColumns; ++j) {
-        read_x8(&w_tile[slot][T::lane_column() + 16 * j][d], w[j]);
+        F32Weights<W>::read(w_tile[slot][T::lane_column() + 16 * j], d, w[j]);
       }
 #pragma unroll
       for (int i = 0; i < T::kThreadRows; ++i) {

@@ -104,7 +104,8 @@ std::vector<std::string> models() {
   for (const auto& entry : fs::directory_iterator(kModels)) {
     if (std::string name = entry.path().filename().string();
         (name.ends_with("-bf16") && !name.starts_with("deepseek")) ||  // that is the CPU's alone
-        name.find("-fp8-") != std::string::npos || name == "llama-bias-f16") {
+        name.find("-fp8-") != std::string::npos || name == "llama-bias-f16" ||
+        name == "gpt-oss-mxfp4") {
       names.push_back(std::move(name));
     }
   }
@@ -271,8 +272,53 @@ INSTANTIATE_TEST_SUITE_P(Sizes, HopperExperts, testing::Values("200", "8456"), t
 
 INSTANTIATE_TEST_SUITE_P(Some, HopperDecode,
                          testing::Values("llama-bf16", "qwen3-bf16", "llama-fp8-block",
-                                         "olmoe-bf16"),
+                                         "olmoe-bf16", "gpt-oss-mxfp4"),
                          test_name);
+
+/// The parameter: elements of a head. Sinks and windows where attention of a step is by mma, and
+/// experts in MXFP4 whose rows are no whole stages.
+class HopperSinks : public HopperModels {};
+
+TEST_P(HopperSinks, AreTheCpus) {
+  ModelConfig config = preset("gpt-oss-20b").value();
+  config.layers = 2;
+  config.hidden = 96;
+  config.query_heads = 8;
+  config.kv_heads = 2;
+  config.head_dim = std::stoll(GetParam());
+  config.vocabulary = 96;
+  config.context = 64;
+  config.layer_kinds.front().window = 5;
+  config.experts.count = 5;
+  config.experts.chosen = 3;
+  config.experts.size = 160;
+  const auto make = [&](const char* device, int sequences) {
+    return Engine::create(config, Weights::generate(config, 3, 2).value(),
+                          {.device = device,
+                           .workers = 2,
+                           .sequences = sequences,
+                           .kv = DType::f32,
+                           .round_activations = false})
+        .value();
+  };
+  const Pair pair{make("cpu", 1), make("cuda", 3)};
+  std::vector<Engine::Prompt> prompts;
+  for (const int64_t length : {1, 9, 20}) {
+    prompts.push_back(test_prompt(length, config.vocabulary));
+  }
+  const auto got = pair.gpu->generate_batch(prompts, {}, 6, {}, Eos::ignore);
+  ASSERT_TRUE(got.ok()) << got.error().message;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    SCOPED_TRACE(std::to_string(prompts[i].size()) + " tokens of a prompt");
+    const auto expected = pair.cpu->generate(prompts[i], {}, 6, {}, Eos::ignore);
+    EXPECT_EQ((*got)[i].tokens, expected->tokens);
+    EXPECT_LE(
+        relative_difference(pair.gpu->last_logits(static_cast<int>(i)), pair.cpu->last_logits()),
+        kTolerance);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Heads, HopperSinks, testing::Values("64", "72"), test_name);
 
 }  // namespace
 }  // namespace weft

@@ -59,7 +59,7 @@ std::string refuse_prefill(Arch arch, const ModelConfig& config, const Weights& 
   if (config.latent.rank > 0) {
     return "its attention is over latent rows";
   }
-  if (config.sinks) {
+  if (config.sinks && !limits.sinks) {
     return "its attention has sinks";
   }
   for (const Tensor& tensor : weights.tensors()) {

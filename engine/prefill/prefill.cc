@@ -292,9 +292,12 @@ class Prefill::Launcher {
                                 .drawn = draw(op),
                                 .gate = matrices(op.gate, op.experts),
                                 .up = matrices(op.up, op.experts),
+                                .gate_bias = p_.vector(op.gate_bias),
+                                .up_bias = p_.vector(op.up_bias),
                                 .n = op.n,
                                 .k = op.k,
                                 .activation = op.activation,
+                                .limit = op.limit,
                                 .out = matrix(op.out)};
     WEFT_TRY(fits(kernels_.refuse_experts_up(args)));
     return kernels_.experts_up(args, span_.rows, stream_);
@@ -304,6 +307,7 @@ class Prefill::Launcher {
         .a = input(op.a),
         .drawn = draw(op),
         .weight = matrices(op.weight, op.experts),
+        .bias = p_.vector(op.bias),
         .n = op.n,
         .k = op.k,
         .alpha = op.alpha,
@@ -339,7 +343,8 @@ class Prefill::Launcher {
                              .soft_cap = op.soft_cap,
                              .window = op.window,
                              .splits = op.splits,
-                             .out = matrix(op.out)};
+                             .out = matrix(op.out),
+                             .sinks = p_.vector(op.sinks)};
     WEFT_TRY(fits(kernels_.refuse_attention(args)));
     return span_.places.positions != nullptr
                ? kernels_.step_attention(args, span_.rows, span_.places, stream_)
@@ -368,11 +373,12 @@ class Prefill::Launcher {
             .order = reinterpret_cast<int32_t*>(chunk_.memory.data() + chunk_.layout.order)};
   }
   ExpertMatrices matrices(const WeightRef& first, int64_t experts) const {
-    const auto place =
-        p_.places_.weight_places.begin() + static_cast<ptrdiff_t>(tensor_index(p_.weights_, first));
+    const size_t index = tensor_index(p_.weights_, first);
+    const auto place = p_.places_.weight_places.begin() + static_cast<ptrdiff_t>(index);
     const int64_t pitch = experts > 1 ? place[1] - place[0] : 0;
     WEFT_CHECK(place[experts - 1] == place[0] + (experts - 1) * pitch);
-    return {p_.weight(first), pitch};
+    const Tensor& tensor = p_.weights_.tensors()[index];
+    return {p_.weight(first), pitch, tensor.mx.k > 0 ? tensor.elements() / 2 : 0};
   }
   KvCache cache(BufferId keys, BufferId values) const {
     return p_.cache(chunk_, keys, values, span_.sequence);

@@ -10,6 +10,9 @@ std::string_view refuse_prefill_attention(const AttentionArgs& args) {
   if (args.splits > 1) {
     return "a chunk's keys are not split";
   }
+  if (args.sinks.data != nullptr) {
+    return "no kernel has attention sinks";
+  }
   const bool bf16 = args.q.dtype == DType::bf16 && args.cache.dtype == DType::bf16;
   if (!bf16 && args.q.dtype != DType::f32) {
     return "queries must be f32, or bf16 and the cache too";

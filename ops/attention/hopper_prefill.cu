@@ -7,6 +7,7 @@
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/tensor_map.h"
 #include "ops/attention/hopper_prefill.h"
+#include "ops/attention/hopper_sinks.cuh"
 #include "ops/hopper_activation.cuh"
 
 namespace weft::hopper {
@@ -66,6 +67,7 @@ struct Params {
   int window = 0;         ///< 0: all keys
   float score_scale = 0;  ///< with log2(e): of scores, or of tanh() of them
   float cap_scale = 0;    ///< kCapped: what scores are multiplied by under tanh()
+  ConstVector sinks = {};
 };
 
 __device__ float exp2_fast(float x) {
@@ -323,10 +325,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float factor = 1 / over_quad_sum(rows.sum[half]);
+      const float sum = over_quad_sum(rows.sum[half]);
       if (r + 8 * half >= p.rows) {
         continue;
       }
+      const float factor = softmax_factor(p.sinks, head, sum, rows.peak[half] * p.score_scale);
       const int column = lane % 4 * 2;
       Out* to =
           static_cast<Out*>(p.out) + (r + 8 * half) * p.out_stride + head * p.head_dim + column;
@@ -405,9 +408,6 @@ std::string_view refuse_prefill_attention(const AttentionArgs& args) {
   if (args.splits > 1) {
     return "a chunk's keys are not split";
   }
-  if (args.sinks.data != nullptr) {
-    return "no kernel has attention sinks";
-  }
   if (args.q.dtype == DType::f32) {
     return refuse_prefill_attention_f32(args);
   }
@@ -425,7 +425,6 @@ Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first,
   if (args.q.dtype == DType::f32) {
     return prefill_attention_f32(args, rows, first, stream);
   }
-  constexpr float kLog2E = 1.4426950408889634f;
   const Params params{.out = args.out.data,
                       .out_stride = args.out.stride,
                       .rows = static_cast<int>(rows),
@@ -435,7 +434,8 @@ Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first,
                       .head_dim = static_cast<int>(args.head_dim),
                       .window = static_cast<int>(args.window),
                       .score_scale = (args.soft_cap > 0 ? args.soft_cap : args.scale) * kLog2E,
-                      .cap_scale = args.soft_cap > 0 ? args.scale / args.soft_cap : 0};
+                      .cap_scale = args.soft_cap > 0 ? args.scale / args.soft_cap : 0,
+                      .sinks = args.sinks};
   const auto native = static_cast<cudaStream_t>(stream.native);
   return args.out.dtype == DType::bf16 ? start_for<uint16_t>(args, params, native)
                                        : start_for<float>(args, params, native);

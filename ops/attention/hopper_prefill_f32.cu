@@ -6,6 +6,7 @@
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/layout.h"
 #include "ops/attention/hopper_prefill.h"
+#include "ops/attention/hopper_sinks.cuh"
 #include "ops/hopper_f32.cuh"
 
 namespace weft::hopper {
@@ -190,7 +191,8 @@ __global__ void __launch_bounds__(kThreads)
 
 #pragma unroll
   for (int i = 0; i < kThreadRows; ++i) {
-    const float factor = 1 / over_row_lanes(sum[i], [](float a, float b) { return a + b; });
+    const float all = over_row_lanes(sum[i], [](float a, float b) { return a + b; });
+    const float factor = softmax_factor(args.sinks, head, all, peak[i]);
     const int r = row + own_row + kRowStep * i;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
@@ -206,7 +208,6 @@ __global__ void __launch_bounds__(kThreads)
 
 template <int kDim, class Quad>
 Status start(const AttentionArgs& args, int rows, int first, cudaStream_t stream) {
-  constexpr float kLog2E = 1.4426950408889634f;
   return launch_kernel(
       args.soft_cap > 0 ? attention_f32<kDim, Quad, true> : attention_f32<kDim, Quad, false>,
       {.blocks = ceil_div(rows, kRows) * static_cast<int>(args.query_heads),

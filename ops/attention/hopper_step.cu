@@ -4,6 +4,7 @@
 #include "arch/hopper/launch.cuh"
 #include "ops/attention/hopper.cuh"
 #include "ops/attention/hopper_prefill.h"
+#include "ops/attention/hopper_sinks.cuh"
 #include "ops/hopper_f32.cuh"
 
 namespace weft::hopper {
@@ -45,8 +46,8 @@ __global__ void __launch_bounds__(Team::kThreads)
 #pragma unroll 1
   for (int at_once = 0; at_once < group; at_once += kAtOnce) {
     const int heads = min(kAtOnce, group - at_once);
-    const auto store = [&](int h, int d, float x, float y, float /*maximum*/, float total) {
-      const float factor = 1 / total;
+    const auto store = [&](int h, int d, float x, float y, float maximum, float total) {
+      const float factor = softmax_factor(args.sinks, head + at_once + h, total, maximum * kLog2E);
       const int64_t at = row * args.out.stride + (head + at_once + h) * dim + d;
       store_x1(args.out.data, args.out.dtype, at, x * factor);
       store_x1(args.out.data, args.out.dtype, at + 1, y * factor);

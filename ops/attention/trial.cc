@@ -177,6 +177,9 @@ class AttentionTrial : public PrefillTrial {
     args.cache.keys = keys_.data(Side::device);
     args.cache.values = values_.data(Side::device);
     args.out = out_.out(Side::device);
+    if (args.sinks.data != nullptr) {
+      args.sinks = sinks_.vector(Side::device);
+    }
     return chunk_kernels(arch)->attention(args, rows(), positions_.front(), stream);
   }
 

@@ -13,6 +13,7 @@
 #include "base/divide.h"
 #include "ops/hopper_activation.cuh"
 #include "ops/hopper_f32.cuh"
+#include "ops/moe/hopper_mx.cuh"
 #include "ops/moe/hopper_prefill.h"
 
 namespace weft::hopper {
@@ -21,6 +22,7 @@ namespace {
 constexpr int kRouteWarps = 4;
 constexpr int kSortThreads = 256;
 constexpr int kSumThreads = 256;
+constexpr int64_t kMostMxK = 32768;  ///< whose scales fit beside the stages
 
 // --- the draw ---
 
@@ -166,24 +168,48 @@ struct SlotsProduct {
   PrefillDraw drawn;
   int32_t per_row = 1;  ///< slots that share a row of a
   ExpertMatrices w[2];  ///< gate and up, or one alone
+  ConstVector bias[2] = {};
   int32_t n = 0, k = 0;
   Activation activation = Activation::none;
+  float limit = 0;
   Matrix out;
 };
 __device__ ConstMatrix of_expert(const ExpertMatrices& all, int expert) {
   return {static_cast<const char*>(all.first.data) + expert * all.pitch, all.first.dtype,
           all.first.stride};
 }
+__device__ const uint8_t* scales_of(const ExpertMatrices& all, int expert) {
+  return static_cast<const uint8_t*>(of_expert(all, expert).data) + all.scales;
+}
+__device__ float bias_of(const SlotsProduct& args, int which, int expert, int64_t column) {
+  const ConstVector& bias = args.bias[which];
+  return bias.data != nullptr ? load_x1(bias, int64_t{expert} * args.n + column) : 0.0f;
+}
+/// Gate and up as one: see ExpertsUpArgs::limit.
+template <bool kFast>
+__device__ float gate_with(const SlotsProduct& args, float gate, float up) {
+  if (args.limit == 0) {
+    return (kFast ? activate_fast(args.activation, gate) : activate(args.activation, gate)) * up;
+  }
+  // Comparisons that NaN fails keep it.
+  gate = gate > args.limit ? args.limit : gate;
+  up = up > args.limit ? args.limit : up < -args.limit ? -args.limit : up;
+  constexpr float kAlpha = 1.702f;
+  const float e = kFast ? __expf(-kAlpha * gate) : expf(-kAlpha * gate);
+  return gate / (1 + e) * (up + 1);
+}
 
 /// A block of 4 warps: kRows slots at a time and kColumns columns of weights, of gate and up one
-/// half each.
-template <int kRowCount, bool kIsGated>
+/// half each. kIsMx: weights are in MXFP4. Their codes are in the stages; their scales are behind
+/// these, of all k.
+template <int kRowCount, bool kIsGated, bool kIsMx>
 struct SlotsTile {
   static constexpr bool kGated = kIsGated;
+  static constexpr bool kMx = kIsMx;
   static constexpr int kRows = kRowCount;
   static constexpr int kColumns = kRows == 16 ? 64 : 128;
   static constexpr int kOutColumns = kColumns / (kGated ? 2 : 1);
-  static constexpr int kStages = 4;
+  static constexpr int kStages = kMx && kRows == 16 ? 8 : 4;  ///< enough bytes on their way
   static constexpr int kDepth = 64;  ///< elements of k of a stage: a row is 128 bytes
   static constexpr int kPieces = kDepth / 8;
   static constexpr int kThreads = 128;
@@ -191,14 +217,150 @@ struct SlotsTile {
   static constexpr int kWarpColumns = 4 / kWarpRows;
   static constexpr int kRowTiles = kRows / 16 / kWarpRows;  ///< of 16, of a warp
   static constexpr int kColumnTiles = kColumns / 8 / kWarpColumns;
-  static constexpr int kStageBytes = (kRows + kColumns) * kRowBytes;
-  static constexpr int kBytes = kStages * kStageBytes;
+  static constexpr int kBlocks = kDepth / kMxBlock;
+  static constexpr int kCodeBytes = kDepth / 2;  ///< of a row
+  static constexpr int kStageBytes = kRows * kRowBytes + kColumns * (kMx ? kCodeBytes : kRowBytes);
 
-  /// Where a row's 16 bytes are, so that those of eight rows lie in banks apart.
+  static int bytes(int64_t k) {
+    return kStages * kStageBytes + (kMx ? kColumns * static_cast<int>(k / kMxBlock) : 0);
+  }
+  /// Where a row's 16 bytes are, so that those which are read at once lie in banks apart: the same
+  /// of eight rows, or, where weights are codes, half a row's of two.
   __device__ static int at(int row, int piece) {
-    return row * kRowBytes + ((piece ^ row % kPieces) * 16);
+    return row * kRowBytes + ((piece ^ (kMx ? row % 2 * (kPieces / 2) : row % kPieces)) * 16);
+  }
+  /// The codes of a row's block likewise: of eight rows.
+  __device__ static int codes_at(int row, int block) {
+    return row * kCodeBytes + ((block ^ row / 4 % kBlocks) * (kMxBlock / 2));
   }
 };
+
+/// Beside the threads: the scales of the block's columns of an expert, those of gate and up one
+/// behind the other. What lies behind those of the last column may come with them.
+template <class T>
+__device__ void copy_scales(const SlotsProduct& args, int expert, int first_column, char* to) {
+  const int blocks = args.k / kMxBlock;
+#pragma unroll
+  for (int which = 0; which < (T::kGated ? 2 : 1); ++which) {
+    const int bytes = min(T::kOutColumns, args.n - first_column) * blocks;
+    const uint8_t* const from = scales_of(args.w[which], expert) + first_column * blocks;
+    for (int i = static_cast<int>(threadIdx.x) * 16; i < bytes; i += T::kThreads * 16) {
+      copy_async_16(to + which * T::kOutColumns * blocks + i, from + i, true);
+    }
+  }
+}
+
+/// A stage of weights in bf16, or in MXFP4.
+template <class T>
+__device__ void copy_weights(const SlotsProduct& args, int expert, int first_column, int step,
+                             char* to) {
+  constexpr int kPieceElements = T::kMx ? kMxBlock : 8;  // in 16 bytes
+  constexpr int kRowPieces = T::kDepth / kPieceElements;
+  constexpr int kRowStep = T::kThreads / kRowPieces;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int piece = thread % kRowPieces;
+  const int at = step * T::kDepth + piece * kPieceElements;
+#pragma unroll
+  for (int i = 0; i < T::kColumns / kRowStep; ++i) {
+    const int row = thread / kRowPieces + i * kRowStep;
+    const int which = row / T::kOutColumns;
+    const int column = first_column + row % T::kOutColumns;
+    const bool there = at < args.k && column < args.n;
+    const ConstMatrix w = of_expert(args.w[which], expert);
+    const int64_t from = there ? column * w.stride + at : 0;
+    copy_async_16(to + (T::kMx ? T::codes_at(row, piece) : T::at(row, piece)),
+                  static_cast<const char*>(w.data) + (T::kMx ? from / 2 : from * 2), there);
+  }
+}
+
+/// Which rows of a stage a warp has.
+template <class T>
+struct WarpPlace {
+  int row, column;  ///< of the warp among those of a block
+
+  __device__ WarpPlace()
+      : row(static_cast<int>(threadIdx.x) / 32 / T::kWarpColumns),
+        column(static_cast<int>(threadIdx.x) / 32 % T::kWarpColumns) {}
+  /// The first of the i-th tile of 16 rows.
+  __device__ int slot_row(int i) const { return (row * T::kRowTiles + i) * 16; }
+  /// Of weights, the first of the j-th tile of 8 columns: of gate, then of up.
+  __device__ int weight_row(int j) const {
+    constexpr int kHalf = T::kColumnTiles / 2;
+    return T::kGated ? j / kHalf * (T::kColumns / 2) + (column * kHalf + j % kHalf) * 8
+                     : (column * T::kColumnTiles + j) * 8;
+  }
+};
+
+template <class T>
+using SlotsSums = float[T::kRowTiles][T::kColumnTiles][4];
+
+/// A stage's product with weights in bf16.
+template <class T>
+__device__ void multiply_bf16(const char* stage, const WarpPlace<T>& place, SlotsSums<T>& sums) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint32_t rows = smem_address(stage);
+  const uint32_t weights = rows + T::kRows * kRowBytes;
+#pragma unroll
+  for (int k = 0; k < T::kPieces; k += 2) {
+    uint4 a[T::kRowTiles];
+#pragma unroll
+    for (int i = 0; i < T::kRowTiles; ++i) {
+      a[i] = load_matrices_x4(rows + T::at(place.slot_row(i) + lane % 16, k + lane / 16));
+    }
+#pragma unroll
+    for (int j = 0; j < T::kColumnTiles; j += 2) {
+      const int row = place.weight_row(lane / 16 == 0 ? j : j + 1) + lane % 8;
+      const uint4 b = load_matrices_x4(weights + T::at(row, k + lane / 8 % 2));
+#pragma unroll
+      for (int i = 0; i < T::kRowTiles; ++i) {
+        mma_bf16(sums[i][j], a[i], b.x, b.y);
+        mma_bf16(sums[i][j + 1], a[i], b.z, b.w);
+      }
+    }
+  }
+}
+
+/// A stage's product with weights in MXFP4, of whose blocks there are `blocks` in a row. A lane has
+/// elements 8 (lane % 4) .. + 7 of a block of its rows and columns, in the order of mx_pairs(),
+/// which is as good for a sum as theirs.
+template <class T>
+__device__ void multiply_mx(const char* stage, const char* scales, int step, int blocks,
+                            const WarpPlace<T>& place, SlotsSums<T>& sums) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const char* const weights = stage + T::kRows * kRowBytes;
+#pragma unroll
+  for (int b = 0; b < T::kBlocks; ++b) {
+    const int block = step * T::kBlocks + b;
+    if (block >= blocks) {
+      break;
+    }
+    uint4 a[T::kRowTiles][2];
+#pragma unroll
+    for (int i = 0; i < T::kRowTiles; ++i) {
+      const auto pairs = [&](int row) {
+        return pairs_apart(
+            *reinterpret_cast<const uint4*>(stage + T::at(row, b * (kMxBlock / 8) + lane % 4)));
+      };
+      const uint4 upper = pairs(place.slot_row(i) + lane / 4);
+      const uint4 lower = pairs(place.slot_row(i) + lane / 4 + 8);
+      a[i][0] = {upper.x, lower.x, upper.y, lower.y};
+      a[i][1] = {upper.z, lower.z, upper.w, lower.w};
+    }
+#pragma unroll
+    for (int j = 0; j < T::kColumnTiles; ++j) {
+      const int row = place.weight_row(j) + lane / 4;
+      const auto codes =
+          *reinterpret_cast<const uint32_t*>(weights + T::codes_at(row, b) + lane % 4 * 4);
+      uint32_t pairs[4];
+      mx_pairs(codes, mx_scale(static_cast<uint8_t>(scales[row * blocks + block])), pairs);
+#pragma unroll
+      for (int i = 0; i < T::kRowTiles; ++i) {
+        mma_bf16(sums[i][j], a[i][0], pairs[0], pairs[1]);
+        mma_bf16(sums[i][j], a[i][1], pairs[2], pairs[3]);
+      }
+    }
+  }
+}
 
 template <class T>
 __global__ void __launch_bounds__(T::kThreads)
@@ -209,17 +371,13 @@ __global__ void __launch_bounds__(T::kThreads)
   const OwnSlots own = slots_of(args.drawn, expert);
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
-  const int warp_row = thread / 32 / T::kWarpColumns;
-  const int warp_column = thread / 32 % T::kWarpColumns;
+  const WarpPlace<T> place;
   const int first_column = static_cast<int>(blockIdx.x) * T::kOutColumns;
   const int steps = ceil_div(args.k, T::kDepth);
-  // Which of the stage's rows of weights is the first of a warp's tile of columns.
-  const auto weight_row = [&](int tile) {
-    constexpr int kHalf = T::kColumnTiles / 2;
-    return T::kGated ? tile / kHalf * (T::kColumns / 2) + (warp_column * kHalf + tile % kHalf) * 8
-                     : (warp_column * T::kColumnTiles + tile) * 8;
-  };
-
+  char* const scales = memory + T::kStages * T::kStageBytes;
+  if (T::kMx && static_cast<int>(blockIdx.z) * T::kRows < own.count) {
+    copy_scales<T>(args, expert, first_column, scales);  // with the first stage
+  }
   for (int tile = static_cast<int>(blockIdx.z) * T::kRows; tile < own.count;
        tile += static_cast<int>(gridDim.z) * T::kRows) {
     // A thread copies pieces of the same column of all its rows.
@@ -240,21 +398,11 @@ __global__ void __launch_bounds__(T::kThreads)
               static_cast<const uint16_t*>(args.a.data) + from * args.a.stride + (there ? at : 0),
               there);
         }
-#pragma unroll
-        for (int i = 0; i < T::kColumns / kRowStep; ++i) {
-          const int row = thread / T::kPieces + i * kRowStep;
-          const int which = row / T::kOutColumns;
-          const int column = first_column + row % T::kOutColumns;
-          const bool there = in_k && column < args.n;
-          const ConstMatrix w = of_expert(args.w[which], expert);
-          copy_async_16(stage + T::kRows * kRowBytes + T::at(row, piece),
-                        static_cast<const uint16_t*>(w.data) + (there ? column * w.stride + at : 0),
-                        there);
-        }
+        copy_weights<T>(args, expert, first_column, step, stage + T::kRows * kRowBytes);
       }
       commit_copies();
     };
-    float sums[T::kRowTiles][T::kColumnTiles][4] = {};
+    SlotsSums<T> sums = {};
     __syncthreads();  // the tile before has been read
     for (int step = 0; step < T::kStages - 1; ++step) {
       copy(step);
@@ -263,26 +411,11 @@ __global__ void __launch_bounds__(T::kThreads)
       await_copies<T::kStages - 2>();
       __syncthreads();
       copy(step + T::kStages - 1);
-      const uint32_t rows = smem_address(memory + step % T::kStages * T::kStageBytes);
-      const uint32_t weights = rows + T::kRows * kRowBytes;
-#pragma unroll
-      for (int k = 0; k < T::kPieces; k += 2) {
-        uint4 a[T::kRowTiles];
-#pragma unroll
-        for (int i = 0; i < T::kRowTiles; ++i) {
-          const int row = (warp_row * T::kRowTiles + i) * 16 + lane % 16;
-          a[i] = load_matrices_x4(rows + T::at(row, k + lane / 16));
-        }
-#pragma unroll
-        for (int j = 0; j < T::kColumnTiles; j += 2) {
-          const int row = (lane / 16 == 0 ? weight_row(j) : weight_row(j + 1)) + lane % 8;
-          const uint4 b = load_matrices_x4(weights + T::at(row, k + lane / 8 % 2));
-#pragma unroll
-          for (int i = 0; i < T::kRowTiles; ++i) {
-            mma_bf16(sums[i][j], a[i], b.x, b.y);
-            mma_bf16(sums[i][j + 1], a[i], b.z, b.w);
-          }
-        }
+      const char* const stage = memory + step % T::kStages * T::kStageBytes;
+      if constexpr (T::kMx) {
+        multiply_mx(stage, scales, step, args.k / kMxBlock, place, sums);
+      } else {
+        multiply_bf16(stage, place, sums);
       }
     }
     await_copies<0>();
@@ -291,7 +424,7 @@ __global__ void __launch_bounds__(T::kThreads)
     for (int i = 0; i < T::kRowTiles; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = tile + (warp_row * T::kRowTiles + i) * 16 + half * 8 + lane / 4;
+        const int row = tile + place.slot_row(i) + half * 8 + lane / 4;
         if (row >= own.count) {
           continue;
         }
@@ -299,19 +432,26 @@ __global__ void __launch_bounds__(T::kThreads)
         constexpr int kTiles = T::kColumnTiles / (T::kGated ? 2 : 1);
 #pragma unroll
         for (int j = 0; j < kTiles; ++j) {
-          const int column = first_column + weight_row(j) + lane % 4 * 2;
+          const int column = first_column + place.weight_row(j) + lane % 4 * 2;
           if (column >= args.n) {
             continue;
           }
-          const float* sum = sums[i][j] + half * 2;
+          float x[2];
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            x[c] = sums[i][j][half * 2 + c] + bias_of(args, 0, expert, column + c);
+            if constexpr (T::kGated) {
+              const float up =
+                  sums[i][j + kTiles][half * 2 + c] + bias_of(args, 1, expert, column + c);
+              x[c] = gate_with<true>(args, x[c], up);
+            }
+          }
           if constexpr (T::kGated) {
-            const float* up = sums[i][j + kTiles] + half * 2;
             *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(args.out.data) + to + column) =
-                pack_bf16x2(activate_fast(args.activation, sum[0]) * up[0],
-                            activate_fast(args.activation, sum[1]) * up[1]);
+                pack_bf16x2(x[0], x[1]);
           } else {
-            *reinterpret_cast<float2*>(static_cast<float*>(args.out.data) + to + column) = {sum[0],
-                                                                                            sum[1]};
+            *reinterpret_cast<float2*>(static_cast<float*>(args.out.data) + to + column) = {x[0],
+                                                                                            x[1]};
           }
         }
       }
@@ -331,7 +471,7 @@ __global__ void __launch_bounds__(F32Tile::kThreads)
   F32Group groups[kGroups];
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
-    groups[g] = {of_expert(args.w[g], expert), column};
+    groups[g] = {of_expert(args.w[g], expert), column, scales_of(args.w[g], expert)};
   }
   for (int64_t tile = int64_t{blockIdx.z} * F32Tile::kRows; tile < own.count;
        tile += int64_t{gridDim.z} * F32Tile::kRows) {
@@ -341,9 +481,10 @@ __global__ void __launch_bounds__(F32Tile::kThreads)
                     [&](int64_t row) { return int64_t{own.slots[row] / args.per_row}; });
     each_f32<kThreadColumns>(
         tile, own.count, column, args.n, [&](int i, int j, int64_t r, int64_t c) {
-          float x = sums[i][j];
+          float x = sums[i][j] + bias_of(args, 0, expert, c);
           if constexpr (kGated) {
-            x = activate(args.activation, x) * sums[i][j + kThreadColumns];
+            const float up = sums[i][j + kThreadColumns] + bias_of(args, 1, expert, c);
+            x = gate_with<false>(args, x, up);
           }
           static_cast<float*>(args.out.data)[own.slots[r] * args.out.stride + c] = x;
         });
@@ -379,15 +520,15 @@ int row_blocks(const PrefillDraw& drawn, int64_t rows, int tile) {
       std::min(ceil_div(rows, int64_t{tile}), 2 * ceil_div(mean, int64_t{tile})));
 }
 
-template <int kRows, bool kGated>
+template <int kRows, bool kGated, bool kMx>
 Status launch_bf16(const SlotsProduct& args, int64_t rows, Stream stream) {
-  using Tile = SlotsTile<kRows, kGated>;
+  using Tile = SlotsTile<kRows, kGated, kMx>;
   return launch_kernel(multiply_slots<Tile>,
                        {.blocks = ceil_div(args.n, Tile::kOutColumns),
                         .blocks_y = static_cast<int>(args.drawn.experts),
                         .blocks_z = row_blocks(args.drawn, rows, kRows),
                         .threads = Tile::kThreads,
-                        .shared_bytes = Tile::kBytes,
+                        .shared_bytes = Tile::bytes(args.k),
                         .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
                        args);
@@ -403,8 +544,9 @@ Status launch_product(const SlotsProduct& args, int64_t rows, Stream stream) {
       sort_slots,
       {.blocks = experts, .threads = kSortThreads, .overlaps = overlaps, .stream = native},
       args.drawn, slots));
+  const bool mx = args.w[0].scales > 0;
   if (!overlaps) {
-    return with_weights(args.w[0].first.dtype, [&](auto w) {
+    const auto multiply = [&](auto w) {
       return launch_kernel(multiply_slots_f32<decltype(w), kGated>,
                            {.blocks = ceil_div(args.n, F32Tile::kColumns),
                             .blocks_y = experts,
@@ -412,11 +554,16 @@ Status launch_product(const SlotsProduct& args, int64_t rows, Stream stream) {
                             .threads = F32Tile::kThreads,
                             .stream = native},
                            args);
-    });
+    };
+    return mx ? multiply(Mxfp4{}) : with_weights(args.w[0].first.dtype, multiply);
   }
   // Tiles of few rows where an expert has few.
-  return slots <= 16 * experts ? launch_bf16<16, kGated>(args, rows, stream)
-                               : launch_bf16<64, kGated>(args, rows, stream);
+  const bool few = slots <= 16 * experts;
+  const auto launch = mx && few ? launch_bf16<16, kGated, true>
+                      : mx      ? launch_bf16<64, kGated, true>
+                      : few     ? launch_bf16<16, kGated, false>
+                                : launch_bf16<64, kGated, false>;
+  return launch(args, rows, stream);
 }
 
 std::string_view refuse(const ConstMatrix& a, const ExpertMatrices& w, int64_t n, int64_t k) {
@@ -427,6 +574,9 @@ std::string_view refuse(const ConstMatrix& a, const ExpertMatrices& w, int64_t n
   if (n % 8 != 0 || k % 8 != 0 || a.stride % 8 != 0 || w.first.stride % 8 != 0 ||
       w.pitch % 16 != 0) {
     return "n, k and strides must be multiples of 8";
+  }
+  if (w.scales > 0 && (k % kMxBlock != 0 || k > kMostMxK || w.scales % 16 != 0)) {
+    return "k of weights in MXFP4 must be a multiple of 32 up to 32768";
   }
   return {};
 }
@@ -459,9 +609,11 @@ Status prefill_experts_up(const PrefillExpertsUp& args, int64_t rows, Stream str
                                .drawn = args.drawn,
                                .per_row = static_cast<int32_t>(args.drawn.chosen),
                                .w = {args.gate, args.up},
+                               .bias = {args.gate_bias, args.up_bias},
                                .n = static_cast<int32_t>(args.n),
                                .k = static_cast<int32_t>(args.k),
                                .activation = args.activation,
+                               .limit = args.limit,
                                .out = args.out},
                               rows, stream);
 }
@@ -470,6 +622,7 @@ Status prefill_experts_down(const PrefillExpertsDown& args, int64_t rows, Stream
   WEFT_TRY(launch_product<false>({.a = args.a,
                                   .drawn = args.drawn,
                                   .w = {args.weight},
+                                  .bias = {args.bias},
                                   .n = static_cast<int32_t>(args.n),
                                   .k = static_cast<int32_t>(args.k),
                                   .out = {args.products, DType::f32, args.n}},

@@ -11,6 +11,10 @@ namespace weft {
 struct ExpertMatrices {
   ConstMatrix first;
   int64_t pitch = 0;
+  /// 0: the matrices are as `first` says. Otherwise they are in MXFP4 (base/mx.h), their rows one
+  /// behind the other, `first` has the first one's codes as if they were bf16, in which their
+  /// numbers are exact, and the scales are so many bytes behind a matrix's codes.
+  int64_t scales = 0;
 };
 
 /// A layer's experts and what rows have drawn of them, all on the device. Slot s of row r, its s-th
@@ -28,16 +32,19 @@ constexpr int64_t moe_order_elements(int64_t rows, int64_t chosen, int64_t exper
 struct PrefillExpertsUp {
   ConstMatrix a;  ///< [rows, k], f32 or bf16
   PrefillDraw drawn;
-  ExpertMatrices gate, up;  ///< [n, k] each
+  ExpertMatrices gate, up;                   ///< [n, k] each
+  ConstVector gate_bias = {}, up_bias = {};  ///< [experts * n]: those of all
   int64_t n = 0, k = 0;
   Activation activation = Activation::silu;
-  Matrix out;  ///< [rows * chosen, n], in a's format
+  float limit = 0;  ///< see ExpertsUpArgs
+  Matrix out;       ///< [rows * chosen, n], in a's format
 };
 
 struct PrefillExpertsDown {
   ConstMatrix a;  ///< [rows * chosen, k], f32 or bf16
   PrefillDraw drawn;
   ExpertMatrices weight;  ///< [n, k] each
+  ConstVector bias = {};  ///< [experts * n]
   int64_t n = 0, k = 0;
   float alpha = 1;
   bool accumulate = false;

@@ -20,6 +20,9 @@ struct Case {
   DType w;
   bool renormalise;
   bool sigmoid;
+  bool biases = false;
+  bool mxfp4 = false;  ///< of weights, whose biases are w
+  float limit = 0;
 
   template <class Visitor>
   void fields(Visitor& v) {
@@ -32,11 +35,18 @@ struct Case {
     v.word("w", w, kFileFormats);
     v.flag("renormalise", renormalise);
     v.flag("sigmoid", sigmoid);
+    v.flag("biases", biases);
+    v.flag("mxfp4", mxfp4);
+    v.real("limit", limit, {.least = 0, .most = 1e6, .required = false, .otherwise = 0});
   }
   std::string_view conflict() const {
     return chosen > experts                       ? "more are chosen than there are experts"
            : a == DType::bf16 && w != DType::bf16 ? "a in bf16 wants weights in bf16"
-                                                  : "";
+           : mxfp4 && w != DType::bf16            ? "weights in mxfp4 are said to be bf16"
+           : mxfp4 && (n % kMxBlock != 0 || hidden % kMxBlock != 0)
+               ? "n and hidden of weights in mxfp4 are multiples of 32"
+           : limit > 0 && !mxfp4 ? "a limit wants weights in mxfp4"
+                                 : "";
   }
 };
 
@@ -46,15 +56,52 @@ constexpr Case kCases[] = {
 
 constexpr int64_t kGap = 8;
 
+/// A matrix [n, k] of each expert. Those in MXFP4 lie as kernels take them (ExpertMatrices), each
+/// in a row of `all`, whose format is of no meaning but that no bytes of its infinities, which a
+/// spoilt trial has, are scales so large that sums overflow.
+struct ExpertTensor {
+  Tensor& all;
+  int64_t n, k;
+  bool mxfp4;
+
+  MxMatrix mx(int64_t expert) const {
+    const auto* const codes =
+        static_cast<const uint8_t*>(all.data()) + expert * static_cast<int64_t>(pitch());
+    return {codes, reinterpret_cast<const e8m0*>(codes + n * k / 2), k};
+  }
+  ConstMatrix matrix(int64_t expert) const {
+    ConstMatrix m = all.in();
+    m.data = static_cast<const std::byte*>(m.data) + expert * pitch();
+    m.stride = mxfp4 ? k : m.stride;
+    return m;
+  }
+  ExpertMatrices on(Side side) const {
+    ConstMatrix first = all.in(side);
+    first.stride = mxfp4 ? k : first.stride;
+    return {first, pitch(), mxfp4 ? n * k / 2 : 0};
+  }
+  double get(int64_t expert, int64_t r, int64_t i) const {
+    return mxfp4 ? double{mx(expert).at(r, i)} : all.get(expert * n + r, i);
+  }
+
+ private:
+  int64_t pitch() const {
+    return static_cast<int64_t>(all.bytes()) / (mxfp4 ? all.rows() : all.rows() / n);
+  }
+};
+
 /// Routing and both products, a phase each; all that they hand on is compared.
 class MoeTrial : public PrefillTrial {
  public:
   MoeTrial(const Case& c, Random& random)
       : logits_(input("logits", c.rows, c.experts, DType::f32, random, 2, kGap)),
         a_(input("a", c.rows, c.hidden, c.a, random, 1, kGap)),
-        gate_(weights("gate", c.experts * c.n, c.hidden, c.w, random)),
-        up_(weights("up", c.experts * c.n, c.hidden, c.w, random)),
-        down_(weights("down", c.experts * c.hidden, c.n, c.w, random)),
+        gate_(weights("gate", c, c.n, c.hidden, random)),
+        up_(weights("up", c, c.n, c.hidden, random)),
+        down_(weights("down", c, c.hidden, c.n, random)),
+        gate_bias_(biases("gate_bias", c, c.n, random)),
+        up_bias_(biases("up_bias", c, c.n, random)),
+        down_bias_(biases("down_bias", c, c.hidden, random)),
         weights_(output("weights", c.rows, c.chosen, DType::f32)),
         between_(output("between", c.rows * c.chosen, c.n, c.a, kGap)),
         out_(add("out", Tensor::Role::inout, c.rows, c.hidden, DType::f32, kGap)),
@@ -66,21 +113,29 @@ class MoeTrial : public PrefillTrial {
               .sigmoid = c.sigmoid,
               .renormalise = c.renormalise,
               .drawn = drawn};
-    up_args_ = {.a = a_.in(), .drawn = drawn, .out = between_.out()};
+    up_args_ = {.a = a_.in(), .drawn = drawn, .out = between_.out(), .limit = c.limit};
     down_args_ = {
         .a = between_.in(), .drawn = drawn, .alpha = 0.7F, .accumulate = true, .out = out_.out()};
     for (int64_t e = 0; e < c.experts; ++e) {
       GatedLinearArgs gated;
-      gated.gate = of_expert(gate_, e, c.n);
-      gated.up = of_expert(up_, e, c.n);
+      gated.gate = gate_.matrix(e);
+      gated.up = up_.matrix(e);
+      gated.gate_bias = bias_of(gate_bias_, e);
+      gated.up_bias = bias_of(up_bias_, e);
       gated.n = c.n;
       gated.k = c.hidden;
       up_args_.experts.push_back(gated);
       LinearArgs linear;
-      linear.w = of_expert(down_, e, c.hidden);
+      linear.w = down_.matrix(e);
+      linear.bias = bias_of(down_bias_, e);
       linear.n = c.hidden;
       linear.k = c.n;
       down_args_.experts.push_back(linear);
+      if (c.mxfp4) {
+        up_args_.gates.push_back(gate_.mx(e));
+        up_args_.ups.push_back(up_.mx(e));
+        down_args_.mx.push_back(down_.mx(e));
+      }
     }
   }
 
@@ -131,7 +186,8 @@ class MoeTrial : public PrefillTrial {
     const auto chosen = static_cast<double>(route_.drawn.chosen);
     const double drawn = 1 - std::pow(1 - chosen / experts, static_cast<double>(rows()));
     const GatedLinearArgs& expert = up_args_.experts.front();
-    return {.bytes = drawn * static_cast<double>(gate_.bytes() + up_.bytes() + down_.bytes()) +
+    return {.bytes = drawn * static_cast<double>(gate_.all.bytes() + up_.all.bytes() +
+                                                 down_.all.bytes()) +
                      static_cast<double>(a_.bytes() + out_.bytes()),
             .flops = 3 * chosen * linear_flops(rows(), expert.n, expert.k),
             .peak = a_.dtype() == DType::bf16 ? Peak::bf16 : Peak::f32};
@@ -178,24 +234,28 @@ class MoeTrial : public PrefillTrial {
             .chosen = route_.drawn.chosen,
             .order = ids != nullptr ? ids + slots() : nullptr};
   }
-  ExpertMatrices matrices_on(Side side, const Tensor& all) const {
-    return {all.in(side), static_cast<int64_t>(all.bytes()) / route_.experts};
+  static ConstVector on(Side side, const Tensor* biases) {
+    return biases != nullptr ? biases->vector(side) : ConstVector{};
   }
   PrefillExpertsUp up_on(Side side) const {
     const GatedLinearArgs& expert = up_args_.experts.front();
     return {.a = a_.in(side),
             .drawn = draw_on(side),
-            .gate = matrices_on(side, gate_),
-            .up = matrices_on(side, up_),
+            .gate = gate_.on(side),
+            .up = up_.on(side),
+            .gate_bias = on(side, gate_bias_),
+            .up_bias = on(side, up_bias_),
             .n = expert.n,
             .k = expert.k,
+            .limit = up_args_.limit,
             .out = between_.out(side)};
   }
   PrefillExpertsDown down_on(Side side) const {
     const LinearArgs& expert = down_args_.experts.front();
     return {.a = between_.in(side),
             .drawn = draw_on(side),
-            .weight = matrices_on(side, down_),
+            .weight = down_.on(side),
+            .bias = on(side, down_bias_),
             .n = expert.n,
             .k = expert.k,
             .alpha = down_args_.alpha,
@@ -204,15 +264,35 @@ class MoeTrial : public PrefillTrial {
             .products = reinterpret_cast<float*>(scratch_.data() + products_at())};
   }
 
-  Tensor& weights(std::string name, int64_t rows, int64_t columns, DType type, Random& random) {
-    return input(std::move(name), rows, columns, type, random,
-                 1.5F / std::sqrt(static_cast<float>(columns)));
+  ExpertTensor weights(std::string name, const Case& c, int64_t n, int64_t k, Random& random) {
+    const float deviation = 1.5F / std::sqrt(static_cast<float>(k));
+    if (!c.mxfp4) {
+      return {input(std::move(name), c.experts * n, k, c.w, random, deviation), n, k, false};
+    }
+    constexpr int64_t kAligned = 16;
+    const int64_t bytes = round_up(MxMatrix::bytes_of(n * k), kAligned);
+    const ExpertTensor made{
+        add(std::move(name), Tensor::Role::input, c.experts, bytes / 2, DType::bf16), n, k, true};
+    constexpr float kOfCodes = 2.926F;  // deviation of codes that are uniform
+    const auto power = static_cast<int64_t>(std::floor(std::log2(deviation / kOfCodes))) + 127;
+    for (int64_t e = 0; e < c.experts; ++e) {
+      auto* const to = const_cast<uint8_t*>(made.mx(e).codes);
+      std::generate_n(to, bytes, [&] { return static_cast<uint8_t>(random.next()); });
+      std::generate_n(to + n * k / 2, n * k / kMxBlock,
+                      [&] { return static_cast<uint8_t>(power + random.below(3) - 1); });
+    }
+    return made;
   }
-  static ConstMatrix of_expert(const Tensor& all, int64_t expert, int64_t rows) {
-    const ConstMatrix m = all.in();
-    return {static_cast<const std::byte*>(m.data) +
-                expert * rows * m.stride * static_cast<int64_t>(size_of(m.dtype)),
-            m.dtype, m.stride};
+  Tensor* biases(std::string name, const Case& c, int64_t n, Random& random) {
+    return c.biases ? &input(std::move(name), c.experts, n, c.w, random, 0.5F) : nullptr;
+  }
+  static ConstVector bias_of(const Tensor* all, int64_t expert) {
+    if (all == nullptr) {
+      return {};
+    }
+    return {static_cast<const std::byte*>(all->data()) +
+                expert * all->columns() * static_cast<int64_t>(size_of(all->dtype())),
+            all->dtype()};
   }
 
   /// An exponential errs by 2 units and what its argument does, the sums by a unit a term.
@@ -236,10 +316,15 @@ class MoeTrial : public PrefillTrial {
     double value = 0, magnitude = 0;
   };
   template <class Factor>
-  static Sum sum(const Tensor& w, int64_t row, int64_t k, Factor factor) {
+  static Sum sum(const ExpertTensor& w, const Tensor* biases, int64_t expert, int64_t row,
+                 Factor factor) {
     Sum s;
-    for (int64_t i = 0; i < k; ++i) {
-      const double term = w.get(row, i) * factor(i);
+    if (biases != nullptr) {
+      s.value = biases->get(expert, row);
+      s.magnitude = std::fabs(s.value);
+    }
+    for (int64_t i = 0; i < w.k; ++i) {
+      const double term = w.get(expert, row, i) * factor(i);
       s.value += term;
       s.magnitude += std::fabs(term);
     }
@@ -251,15 +336,24 @@ class MoeTrial : public PrefillTrial {
     const auto [n, k] = std::pair(up_args_.experts.front().n, up_args_.experts.front().k);
     const auto a = [&](int64_t i) { return a_.get(r, i); };
     for (int64_t c = 0; c < n; ++c) {
-      const Sum g = sum(gate_, expert * n + c, k, a);
-      const Sum u = sum(up_, expert * n + c, k, a);
-      const double active = reference::activate(Activation::silu, g.value);
+      const Sum g = sum(gate_, gate_bias_, expert, c, a);
+      Sum u = sum(up_, up_bias_, expert, c, a);
+      double active = reference::activate(Activation::silu, g.value);
+      double units = 8;
+      double g_error = sum_tolerance(k) * g.magnitude;
+      double u_error = sum_tolerance(k) * u.magnitude;
+      if (const double limit = up_args_.limit; limit > 0) {
+        const double clamped = std::min(g.value, limit);
+        active = clamped / (1 + std::exp(-1.702 * clamped));
+        g_error = g.value > limit && std::isinf(g.value) ? 0 : g_error;  // whatever it errs by
+        u_error = std::isinf(u.value) ? 0 : sum_tolerance(k) * (u.magnitude + 1);
+        u.value = std::clamp(u.value, -limit, limit) + 1;
+        units += 4 * std::fabs(clamped);  // the exponent is rounded
+      }
       const auto i = static_cast<size_t>(slot * n + c);
       out.value[i] = active * u.value;
-      out.tolerance[i] = reference::kSteepestActivation * sum_tolerance(k) * g.magnitude *
-                             (std::fabs(u.value) + sum_tolerance(k) * u.magnitude) +
-                         std::fabs(active) * sum_tolerance(k) * u.magnitude +
-                         8 * 0x1p-24 * std::fabs(out.value[i]);
+      out.tolerance[i] = reference::kSteepestActivation * g_error * (std::fabs(u.value) + u_error) +
+                         std::fabs(active) * u_error + units * 0x1p-24 * std::fabs(out.value[i]);
     }
   }
 
@@ -277,14 +371,13 @@ class MoeTrial : public PrefillTrial {
       double error = 0;
       for (int64_t slot = local * chosen; slot < (local + 1) * chosen; ++slot) {
         const auto s = static_cast<size_t>(slot);
-        const int64_t row = ids[s] * n + c;
         const auto h = [&](int64_t i) { return between.value[static_cast<size_t>(slot * k + i)]; };
         const auto h_error = [&](int64_t i) {
           return between.tolerance[static_cast<size_t>(slot * k + i)];
         };
-        const Sum y = sum(down_, row, k, h);
+        const Sum y = sum(down_, down_bias_, ids[s], c, h);
         const double y_error =
-            sum_tolerance(k) * y.magnitude + sum(down_, row, k, h_error).magnitude;
+            sum_tolerance(k) * y.magnitude + sum(down_, nullptr, ids[s], c, h_error).magnitude;
         value += alpha * weights.value[s] * y.value;
         magnitude += std::fabs(alpha * weights.value[s] * y.value);
         error += alpha * (weights.value[s] * y_error + weights.tolerance[s] * std::fabs(y.value));
@@ -296,9 +389,12 @@ class MoeTrial : public PrefillTrial {
 
   Tensor& logits_;
   Tensor& a_;
-  Tensor& gate_;
-  Tensor& up_;
-  Tensor& down_;
+  ExpertTensor gate_;
+  ExpertTensor up_;
+  ExpertTensor down_;
+  Tensor* gate_bias_;
+  Tensor* up_bias_;
+  Tensor* down_bias_;
   Tensor& weights_;
   Tensor& between_;
   Tensor& out_;

@@ -1,0 +1,80 @@
+// Weights in MXFP4 on sm_90a (base/mx.h), as products on the tensor cores and in f32 take them: as
+// codes until they are in registers.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "arch/hopper/copy.cuh"
+#include "base/mx.h"
+#include "ops/hopper_f32.cuh"
+
+namespace weft::hopper {
+
+/// Eight codes, element i in bits 4 i and up, as pairs (i, i + 4) in bf16: pairs[i] for i < 4.
+/// These come apart by shifts of the whole word, neighbours would not. Sign, exponent and mantissa
+/// are put where bf16 has them, which makes numbers too small by 2^126. `scale`: see mx_scale().
+__device__ __forceinline__ void mx_pairs(uint32_t codes, __nv_bfloat162 scale,
+                                         uint32_t (&pairs)[4]) {
+  constexpr uint32_t kSigns = 0x80008000u;
+  constexpr uint32_t kNumbers = 0x01c001c0u;
+  const uint32_t numbers[4] = {codes << 6, codes << 2, codes >> 2, codes >> 6};
+  const __nv_bfloat162 up = __bfloat162bfloat162(__ushort_as_bfloat16(0x7e80));  // 2^126
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t bits = (codes << (12 - 4 * i) & kSigns) | (numbers[i] & kNumbers);
+    const __nv_bfloat162 pair =
+        __hmul2(__hmul2(reinterpret_cast<const __nv_bfloat162&>(bits), up), scale);
+    pairs[i] = reinterpret_cast<const uint32_t&>(pair);
+  }
+}
+/// An e8m0 as two bf16, which have all its numbers, 2^-127 among their subnormal ones.
+__device__ __forceinline__ __nv_bfloat162 mx_scale(uint32_t bits) {
+  const uint32_t number = bits == 255 ? 0x7fffu : max(bits << 7, 0x40u);
+  return __bfloat162bfloat162(__ushort_as_bfloat16(static_cast<uint16_t>(number)));
+}
+
+/// Elements 8 t .. 8 t + 7 of a row of bf16 in the order of mx_pairs().
+__device__ __forceinline__ uint4 pairs_apart(uint4 x) {
+  return {__byte_perm(x.x, x.z, 0x5410), __byte_perm(x.x, x.z, 0x7632),
+          __byte_perm(x.y, x.w, 0x5410), __byte_perm(x.y, x.w, 0x7632)};
+}
+
+// In f32: a block is what shared memory holds of a row at a time.
+static_assert(F32Tile::kDepth == kMxBlock);
+
+struct Mxfp4 {};  ///< the format's tag
+struct __align__(16) MxRow {
+  uint32_t codes[4];
+  float scale;
+};
+template <>
+struct F32Weights<Mxfp4> {
+  using Row = MxRow;
+  template <int kCount>
+  __device__ __forceinline__ static void copy(Row* to, const F32Group& group, int64_t n, int64_t at,
+                                              int64_t k) {
+    const int r = static_cast<int>(threadIdx.x);
+    if (r < kCount) {
+      const int64_t row = group.first + r;
+      const bool there = row < n;
+      const int64_t block = there ? row * (k / kMxBlock) + at / kMxBlock : 0;
+      copy_async_16(to[r].codes,
+                    static_cast<const char*>(group.w.data) + block * int64_t{kMxBlock / 2}, there);
+      const uint32_t bits = group.scales[block];
+      to[r].scale = __uint_as_float(bits == 255 ? 0x7fc00000u : max(bits << 23, 0x00400000u));
+    }
+  }
+  __device__ __forceinline__ static void read(const Row& row, int d, float4 (&to)[2]) {
+    const uint32_t codes = row.codes[d / 8];
+    const auto number = [&](int i) {
+      const uint32_t code = codes >> (4 * i);
+      return __uint_as_float((code & 8) << 28 | (code & 7) << 22) * 0x1p126f * row.scale;
+    };
+    to[0] = {number(0), number(1), number(2), number(3)};
+    to[1] = {number(4), number(5), number(6), number(7)};
+  }
+};
+
+}  // namespace weft::hopper
