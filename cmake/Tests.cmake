@@ -66,6 +66,10 @@ if(TARGET weft_sim AND NOT WEFT_CDNA_LEFT_OUT AND NOT WEFT_SANITIZE)
     ${PROJECT_SOURCE_DIR}/tests/simulated/step_test.cc
     ${PROJECT_SOURCE_DIR}/tests/simulated/install.cc)
   target_link_libraries(test_cdna PRIVATE weft_sim)
+  # 200 greedy and 100 sampled tokens of the demo model on each target: minutes.
+  add_test(NAME cdna_demo COMMAND test_cdna --gtest_filter=*DemoModel*)
+  set_tests_properties(cdna_demo PROPERTIES
+    LABELS long TIMEOUT 3600 ENVIRONMENT WEFT_DEMO_TOKENS=200)
 endif()
 
 # The interpreter of PTX.

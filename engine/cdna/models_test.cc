@@ -3,6 +3,7 @@
 // simulator's sanitizers find is an error.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -207,12 +208,37 @@ class SlowCdnaDecode : public CdnaModels {};
 /// More keys than one split takes.
 TEST_P(SlowCdnaDecode, LongTextsAreTheCpus) { compare(folder(), device(), 4, 140, 4); }
 
+/// WEFT_DEMO_TOKENS: how many greedy ones, and half as many are sampled. Two workers take the
+/// least of a machine's time.
 TEST_P(SlowCdnaDecode, TokensOfTheDemoModelAreTheCpus) {
+  const char* const wanted = std::getenv("WEFT_DEMO_TOKENS");
+  const int64_t greedy = wanted != nullptr ? std::atoi(wanted) : 32;
+  ASSERT_GT(greedy, 1);
+  const fs::path demo = kSource / "models/weft-code";
   for (const bool packed : {false, true}) {
     SCOPED_TRACE(packed);
-    compare(kSource / "models/weft-code", device(), 8, 9, 64, DType::f32, {}, packed);
+    compare(demo, device(), 2, 9, greedy, DType::f32, {}, packed);
+    compare(demo, device(), 2, 9, greedy / 2, DType::f32,
+            {.temperature = 0.8f, .top_k = 40, .top_p = 0.95f, .seed = 7}, packed);
   }
 }
+
+/// Sequences that begin with the factors of short texts and come to those of long ones, and one
+/// that begins with these.
+class SlowCdnaLongRope : public CdnaModels {};
+
+TEST_P(SlowCdnaLongRope, FactorsAreThoseOfTheLength) {
+  ASSERT_EQ(read_config(folder()).value().rope_scaling.original_context, 64);
+  for (const int64_t length : {4, 60, 70}) {
+    SCOPED_TRACE(length);
+    compare(folder(), device(), 2, length, length < 60 ? 64 : 8);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Some, SlowCdnaLongRope,
+                         testing::Values(std::tuple("gfx942", "phi3-longrope"),
+                                         std::tuple("gfx950", "phi3-longrope")),
+                         test_name);
 
 INSTANTIATE_TEST_SUITE_P(Some, SlowCdnaDecode,
                          testing::Values(std::tuple("gfx942", "llama"),
