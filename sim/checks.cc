@@ -9,6 +9,10 @@
 #include "sim/decode.h"
 #include "sim/dpp.h"
 #include "sim/known_bytes.h"
+#include "sim/vector_includes.h"
+
+#define WEFT_SIM_VECTOR "sim/lds_row-inl.h"
+#include "sim/foreach_isa.h"
 
 namespace weft::sim {
 
@@ -1028,6 +1032,10 @@ template <int kWords, bool kWrites>
 uint64_t note_lanes(Wave& wave, const uint32_t* addresses, uint64_t mask, const LdsByte& mark) {
   LdsShadow& shadow = wave.group->shadow;
   const auto self = static_cast<uint32_t>(wave.index);
+  if (~mask == 0 && WEFT_SIM_PICK(in_a_row)(addresses, 4 * kWords) &&
+      WEFT_SIM_PICK(note_row<kWords>)(shadow, addresses[0] / 4, mark, wave.index, kWrites)) {
+    return 0;
+  }
   uint64_t rest = 0;
   uint32_t last = ~0U;  // neighbours often reach the same word
   for (uint64_t lanes = mask; lanes != 0; lanes &= lanes - 1) {

@@ -867,6 +867,36 @@ bool store_line(Wave& w, const Instruction& i, const Line& line, const LineBytes
   return true;
 }
 
+/// A store of data to whole lines where this launch has not stored before. False: nothing is noted
+/// for certain.
+bool store_fresh_lines(Wave& w, const Instruction& i, const GlobalAccess& access, uint32_t id) {
+  const Memory::Range& range = w.group->counts->ranges[i.ordinal % 64];
+  const LaneRow& row = access.row;
+  if (access.words != nullptr || !row.describes(access.mask) ||
+      row.step != static_cast<uint64_t>(access.bytes) || row.begin % kLine != 0 ||
+      row.end % kLine != 0 || row.begin < range.begin || row.end > range.end ||
+      range.shadow.words == nullptr || range.placement.home == kHost) {
+    return false;
+  }
+  const uint8_t era = w.group->launch->order->era;
+  const uint64_t mark = line_mark(id, era, LineForm::full, i.ordinal);
+  const size_t first = row.begin / kLine - range.begin / kLine;
+  const size_t lines = (row.end - row.begin) / kLine;
+  bool fresh = true;
+  for (size_t k = first; k < first + lines; ++k) {
+    fresh &= era_of(range.shadow.writes[k].load(std::memory_order_relaxed)) != era;
+  }
+  for (size_t k = first; fresh && k < first + lines; ++k) {
+    uint64_t was = range.shadow.writes[k].load(std::memory_order_relaxed);
+    fresh = era_of(was) != era &&
+            range.shadow.writes[k].compare_exchange_strong(was, mark, std::memory_order_acq_rel);
+    if (fresh) {
+      __atomic_store_n(&range.shadow.written[k], era, __ATOMIC_RELAXED);
+    }
+  }
+  return fresh;
+}
+
 }  // namespace
 
 void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope scope,
@@ -877,6 +907,9 @@ void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope
   const uint8_t era = w.group->launch->order->era;
   const bool owes = scope == Scope::system && owes_host(w);
   const uint32_t id = issue_store(w, scope);
+  if (!speaks(scope) && store_fresh_lines(w, i, access, id)) {
+    return;
+  }
   Settled followed;
   const auto whole = [&](const Line& line, const LineBytes& bytes) {
     return !speaks(scope) && store_line(w, i, line, bytes, id, followed);
