@@ -13,7 +13,9 @@
 
 #include "arch/cdna/hip.h"
 #include "base/check.h"
+#include "base/divide.h"
 #include "engine/cdna/lower.h"
+#include "engine/cdna/read.h"
 #include "engine/prefill/prefill.h"
 #include "engine/resident/readback.h"
 #include "engine/score.h"
@@ -530,7 +532,30 @@ Result<Image> CdnaRunner::read(BufferId id, size_t worker) {
 }
 
 Result<double> CdnaRunner::read_bandwidth() {
-  return device_error(fmt::format("{}: its bandwidth is not measured", options_.device));
+  constexpr int64_t kMostBytes = int64_t{4} << 30;
+  constexpr int kRuns = 5;
+  if (!device_->info().keeps_time) {
+    return device_error(fmt::format(
+        "{} keeps no time: `weft bench OP` prints what operations count there", options_.device));
+  }
+  WEFT_ASSIGN(const DeviceMemory out, device_->allocate(sizeof(uint32_t)));
+  const int64_t groups = 2 * device_->info().units;
+  const int64_t bytes = std::min(arena_.bytes, kMostBytes);
+  const ReadParams params{.data = launch_.arena,
+                          .bytes = bytes,
+                          .each = round_up(ceil_div(bytes, groups), kReadBytes),
+                          .out = reinterpret_cast<uint32_t*>(out.data()),
+                          .wanted = 1};
+  const auto work = [&](Stream stream) {
+    return device_->launch({.operation = "read",
+                            .kernel = "read",
+                            .groups_x = static_cast<uint32_t>(ceil_div(bytes, params.each)),
+                            .threads = kReadThreads},
+                           params, stream.native);
+  };
+  WEFT_ASSIGN(std::vector<double> seconds, device_->time(work, kRuns));
+  std::ranges::sort(seconds);
+  return static_cast<double>(bytes) / seconds[kRuns / 2];
 }
 
 }  // namespace

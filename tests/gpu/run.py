@@ -334,6 +334,18 @@ def known_reports():
     return [line for line in lines if line and not line.startswith("#")]
 
 
+def prove_bench(weft, part, tiny):
+    """The benchmark of decode ends: its rounds draw the same tokens, and its logits are the scored text's."""
+    proof = Proof("bench")
+    command = ["bench", "decode", "--model", tiny[64, "bf16"], *weft.side(weft.device), "--prompt-tokens", 9]
+    command += ["--new-tokens", 4 if part == "least" else 64, "--rounds", 1 if part == "least" else 3, "--json", "-"]
+    result = run([weft.weft, *command])
+    figures = json.loads(result.stdout) if result.returncode == 0 else {}
+    right = figures.get("decode", {}).get("share_of_limit", 0) > 0
+    proof.settle(f"weft {' '.join(map(str, command))}", "" if right else result.stderr.strip() or "no share of the limit")
+    return proof
+
+
 def prove_slots(weft, part, tiny):
     """Requests that join, leave, share beginnings and wait for pages get what each gets alone."""
     quick = part is not None
@@ -399,7 +411,7 @@ def main():
     parser.add_argument(
         "part", nargs="?", choices=["quick", "least"], help="a subset of two minutes; a case of each kind"
     )
-    parser.add_argument("--only", help="one proof: operations, prompts, tokens, diff, slots, sanitizer")
+    parser.add_argument("--only", help="one proof: operations, prompts, tokens, diff, bench, slots, sanitizer")
     parser.add_argument("--device", choices=["cuda", "hip"], help="which of them (default: what there is)")
     parser.add_argument("--threads", help="workers of the GPU (default: one for each unit)")
     arguments = parser.parse_args()
@@ -419,6 +431,7 @@ def main():
             "prompts": lambda: prove_scores(weft, part),
             "tokens": lambda: prove_generations(weft, part, tiny),
             "diff": lambda: prove_diffs(weft, part, tiny),
+            "bench": lambda: prove_bench(weft, part, tiny),
         }
         if weft.is_cuda:
             proofs["slots"] = lambda: prove_slots(weft, part, tiny)
