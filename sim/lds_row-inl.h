@@ -10,7 +10,7 @@ inline bool in_a_row(const uint32_t* addresses, uint32_t step) {
   return apart == 0;
 }
 
-/// As note_words(), of a wave's neighbouring words.
+/// As note_words(), of neighbouring words of 64 lanes. False: nothing has changed.
 template <int kWords>
 inline bool note_row(LdsShadow& shadow, uint32_t word, const LdsByte& mark, int32_t self,
                      bool writes) {
