@@ -21,7 +21,7 @@ struct PackedMatrix;  // arch/cpu/packed.h
 
 struct LinearArgs {
   ConstMatrix a;     ///< [rows, k]: f32, or bf16 when w is bf16 or e4m3fn
-  ConstMatrix w;     ///< [n, k], f32, bf16, f16 or e4m3fn, as Hugging Face stores it
+  ConstMatrix w;     ///< [n, k], f32, bf16, f16 or e4m3fn (NaN reads as 480), as checkpoints are
   ConstVector bias;  ///< [n] or null data
   /// cpu: w packed, read in its place; then w says its format alone.
   const cpu::PackedMatrix* packed = nullptr;
