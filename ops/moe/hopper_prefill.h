@@ -1,5 +1,6 @@
 // moe for a chunk's rows on Hopper: the draw, and an expert's products for all rows that drew it.
 // Rows in bf16 meet weights on the tensor cores, rows in f32 on the CUDA cores.
+// Weights in MXFP4 stay codes until a lane has them in registers.
 #pragma once
 
 #include <cstdint>
