@@ -208,8 +208,8 @@ class SlowCdnaDecode : public CdnaModels {};
 /// More keys than one split takes.
 TEST_P(SlowCdnaDecode, LongTextsAreTheCpus) { compare(folder(), device(), 4, 140, 4); }
 
-/// WEFT_DEMO_TOKENS: how many greedy ones, and half as many are sampled. Two workers take the
-/// least of a machine's time.
+/// As many greedy ones as WEFT_DEMO_TOKENS says and half as many sampled ones, of plain and of
+/// packed weights. Two workers take the least of a machine's time.
 TEST_P(SlowCdnaDecode, TokensOfTheDemoModelAreTheCpus) {
   const char* const wanted = std::getenv("WEFT_DEMO_TOKENS");
   const int64_t greedy = wanted != nullptr ? std::atoi(wanted) : 32;
