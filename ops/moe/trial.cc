@@ -362,7 +362,8 @@ class MoeTrial : public PrefillTrial {
   void expect_out(int64_t r, int64_t local, const std::vector<int32_t>& ids,
                   const Expectation& weights, const Expectation& between, Expectation& out) const {
     const int64_t chosen = route_.drawn.chosen;
-    const auto [n, k] = std::pair(down_args_.experts.front().n, down_args_.experts.front().k);
+    const int64_t n = down_.n;
+    const int64_t k = down_.k;
     const double alpha = double{down_args_.alpha};
     for (int64_t c = 0; c < n; ++c) {
       const auto at = static_cast<size_t>(local * n + c);
