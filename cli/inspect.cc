@@ -256,7 +256,7 @@ Result<int> inspect(const InspectFlags& flags) {
     text += "\n" + disassemble(program, weights, flags.rows * flags.batch, flags.position,
                                flags.all_layers ? -1 : 1);
     if (target && flags.rows == 1) {
-      const cdna::Topology topology(*target);
+      const cdna::Topology topology(*target, std::ssize(program.workers));
       text += "\n" + cdna::describe(cdna::count_traffic(program, weights, topology, flags.position),
                                     topology, flags.position);
     }

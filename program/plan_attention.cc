@@ -106,7 +106,7 @@ class FusedAttention : public AttentionPlanner {
 }  // namespace
 
 bool merges_for_itself(const Weaver& weaver) {
-  return fused(weaver) && weaver.options().sequences == 1;
+  return fused(weaver) && weaver.options().sequences == 1 && !weaver.options().merge_once;
 }
 
 std::unique_ptr<AttentionPlanner> make_attention_planner(Weaver& weaver) {
@@ -169,6 +169,10 @@ void AttentionPlanner::make_buffers() {
   }
 }
 
+bool AttentionPlanner::near_heads() const {
+  return weaver_.options().near_heads && !weaver_.chunk();
+}
+
 bool AttentionPlanner::splits() const {
   // Rows of several sequences are attended one by one, as splits are.
   return !weaver_.chunk() && (splits_ > 1 || always_splits() || weaver_.program.sequences > 1);
@@ -206,7 +210,11 @@ void AttentionPlanner::project(Residual& residual, Section& all, const LayerSpec
       {"v_proj", Role::value, Role::value_bias, v_, kv_size},
   };
   const int64_t hidden = weaver_.config().hidden;
-  const std::vector<Tiles> tiles = all.products({query_size, kv_size, kv_size}, hidden);
+  const std::vector<Tiles> tiles =
+      near_heads() ? weaver_.by_near_heads(
+                         {query_size / attention.kv_heads, attention.head_dim, attention.head_dim},
+                         attention.kv_heads, hidden, weaver_.options().columns)
+                   : all.products({query_size, kv_size, kv_size}, hidden);
   Users users;
   for (const Tiles& of_one : tiles) {
     add_users(of_one, users);
@@ -264,8 +272,24 @@ void AttentionPlanner::attend(Residual& residual, Section& section, const LayerS
 Tiles AttentionPlanner::by_tasks(const AttentionOp& op) const {
   const int64_t workers = weaver_.options().workers;
   const int64_t sequences = weaver_.program.sequences;
-  const int64_t tasks = op.splits * sequences * op.kv_heads;
   Tiles tiles(static_cast<size_t>(workers));
+  if (near_heads()) {
+    const int64_t of_head = op.splits * sequences;
+    for (const Weaver::Neighbours& near : weaver_.neighbours(op.kv_heads)) {
+      const auto count = static_cast<int64_t>(near.end - near.first);
+      const int64_t tasks = near.heads.size() * of_head;
+      for (int64_t i = 0; i < count; ++i) {
+        for (int64_t task = tasks * i / count; task < tasks * (i + 1) / count; ++task) {
+          const int64_t head = near.heads.begin + task / of_head;
+          const int64_t row = task % of_head % sequences;
+          tiles[near.first + static_cast<size_t>(i)].push_back(
+              {{row, row + 1}, {head, head + 1}, static_cast<int32_t>(task % of_head / sequences)});
+        }
+      }
+    }
+    return tiles;
+  }
+  const int64_t tasks = op.splits * sequences * op.kv_heads;
   for (int64_t w = 0; w < workers; ++w) {
     int64_t task = tasks * w / workers;
     const int64_t end = tasks * (w + 1) / workers;

@@ -63,6 +63,8 @@ class AttentionPlanner {
   Tiles by_tasks(const AttentionOp& op) const;
 
  private:
+  /// Whether what belongs to a KV head stays with neighbours.
+  bool near_heads() const;
   /// Whether attention leaves partial results, which are merged.
   bool splits() const;
   /// Merges the splits' results; what the output projection waits for.

@@ -37,6 +37,12 @@ struct PlanOptions {
   /// the output projection's the merge of attention's splits, where that saves an exchange between
   /// workers. For devices on which an exchange costs more than the work.
   bool fuse_attention = false;
+  /// With it: splits are merged once, by a worker for each query head, and the row is exchanged,
+  /// instead of merged by all who read it. One exchange more, and far less is read of many splits.
+  bool merge_once = false;
+  /// Workers with near numbers are near on the device: in a decode step, a KV head's columns of
+  /// queries, keys and values, its attention and the merge of its splits are dealt to neighbours.
+  bool near_heads = false;
   Logits logits = Logits::last;
   bool sample = true;  ///< draw a token from the last row's logits (not with Logits::none)
 };

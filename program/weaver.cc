@@ -207,4 +207,40 @@ std::vector<Tiles> Weaver::by_weights(const std::vector<int64_t>& columns, int64
   return tiles;
 }
 
+std::vector<Weaver::Neighbours> Weaver::neighbours(int64_t heads) const {
+  const int64_t workers = options_.workers;
+  const int64_t groups = std::min(heads, workers);
+  std::vector<Neighbours> result;
+  for (int64_t i = 0; i < groups; ++i) {
+    result.push_back({{heads * i / groups, heads * (i + 1) / groups},
+                      static_cast<size_t>(workers * i / groups),
+                      static_cast<size_t>(workers * (i + 1) / groups)});
+  }
+  return result;
+}
+
+std::vector<Tiles> Weaver::by_near_heads(const std::vector<int64_t>& each, int64_t heads, int64_t k,
+                                         int64_t grain) {
+  std::vector<Tiles> tiles(each.size(), Tiles(dealt_.size()));
+  std::vector<int64_t> had(dealt_.size());
+  for (const Neighbours& near : neighbours(heads)) {
+    const int64_t needed = std::accumulate(
+        each.begin(), each.end(), int64_t{0},
+        [&](int64_t sum, int64_t n) { return sum + ceil_div(n * near.heads.size(), grain); });
+    const int64_t share = ceil_div(needed, static_cast<int64_t>(near.end - near.first)) * grain;
+    for (size_t i = 0; i < each.size(); ++i) {
+      const Tiles dealt =
+          deal(each[i] * near.heads.size(), k, grain, near.first, near.end, had, share);
+      const int64_t first = each[i] * near.heads.begin;
+      for (size_t w = near.first; w < near.end; ++w) {
+        for (Tile tile : dealt[w]) {
+          tile.tile = {first + tile.tile.begin, first + tile.tile.end};
+          tiles[i][w].push_back(tile);
+        }
+      }
+    }
+  }
+  return tiles;
+}
+
 }  // namespace weft::planning

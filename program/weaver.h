@@ -66,6 +66,17 @@ class Weaver {
   /// that do not divide evenly.
   std::vector<Tiles> by_weights(const std::vector<int64_t>& columns, int64_t k, int64_t grain);
 
+  /// KV heads, and the neighbouring workers [first, end) that have all of them to themselves: a
+  /// head each, or several where there are fewer workers than heads.
+  struct Neighbours {
+    Range heads;
+    size_t first = 0, end = 0;
+  };
+  std::vector<Neighbours> neighbours(int64_t heads) const;
+  /// by_weights() of products that have each[i] columns a head, each head's with its neighbours.
+  std::vector<Tiles> by_near_heads(const std::vector<int64_t>& each, int64_t heads, int64_t k,
+                                   int64_t grain);
+
   Program program;
 
  private:

@@ -87,8 +87,10 @@ WEFT_GPU bool run(const Worker& worker, CodeRef code, Stream& stream, Candidate&
       attend(worker, code);
       break;
     case Opcode::combine:
+      combine(worker, code);
+      break;
     case Opcode::route:
-      break;  // of several sequences, of mixtures of experts
+      break;  // of mixtures of experts
     case Opcode::sample:
       if (!all_publish(worker, worker.step)) {
         barrier();  // LDS is free

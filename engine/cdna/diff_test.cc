@@ -23,8 +23,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kCapacity = 128;
-constexpr int kWorkers = 5;
+/// Of the device's plan.
+struct Shape {
+  int workers = 5;
+  int64_t capacity = 128;
+};
 
 fs::path folder(const std::string& model) {
   return fs::path(WEFT_SOURCE_DIR) / "tests/goldens/models" / (model + "-bf16");
@@ -55,7 +58,7 @@ class CdnaDiff : public testing::TestWithParam<std::tuple<std::string, std::stri
     }
   }
   /// Feeds `prompt` tokens and looks at a step.
-  StepDiff run(DType kv, int64_t prompt) {
+  StepDiff run(DType kv, int64_t prompt, Shape shape = {}) {
     there_ = Weights::generate(config_, 1, 1).value();
     for (size_t i = 0; i < spoiled_.size(); ++i) {
       const Tensor& tensor = there_.tensors()[i];
@@ -65,12 +68,13 @@ class CdnaDiff : public testing::TestWithParam<std::tuple<std::string, std::stri
     }
     subject_ = cdna::create_subject(config_, there_,
                                     {.device = "sim:" + std::get<0>(GetParam()),
-                                     .workers = kWorkers,
-                                     .capacity = kCapacity,
+                                     .workers = shape.workers,
+                                     .capacity = shape.capacity,
                                      .kv = kv})
                    .value();
     const auto differ =
-        Differ::create(config_, weights_, *subject_, {.capacity = kCapacity, .kv = kv}).value();
+        Differ::create(config_, weights_, *subject_, {.capacity = shape.capacity, .kv = kv})
+            .value();
     const std::vector<int32_t> ids = test_prompt(prompt + 1, config_.vocabulary);
     const auto fed = differ->feed(std::span(ids).first(static_cast<size_t>(prompt)));
     EXPECT_TRUE(fed.ok() && !fed->has_value());
@@ -108,6 +112,20 @@ TEST_P(CdnaDiff, FindsNothingWhereNothingIs) {
   }
   // Norms, merges and angles are made on the way to what reads them.
   EXPECT_GT(looked_at, std::ssize(diff.operations) / 2);
+}
+
+/// Where a full cache has many splits, they are merged once, and the row is handed on.
+TEST_P(CdnaDiff, FindsNothingWhereSplitsAreMergedOnce) {
+  const StepDiff diff = run(DType::f32, 2, {.workers = 18, .capacity = 1024});
+  EXPECT_FALSE(diff.fault.has_value()) << describe(subject_->program(), *diff.fault);
+  int64_t merges = 0;
+  for (size_t i = 0; i < diff.operations.size(); ++i) {
+    merges += subject_->program().operations[i].name == "attention_combine" &&
+                      diff.operations[i].has_value()
+                  ? 1
+                  : 0;
+  }
+  EXPECT_EQ(merges, config_.layers);
 }
 
 /// Of products with weights of their own.

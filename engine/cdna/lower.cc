@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "engine/cdna/layout.h"
+#include "engine/resident/split_keys.h"
 #include "ops/linear/windowed.h"
 
 namespace weft::cdna {
@@ -291,6 +292,14 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
   options.fewest_columns = kUnitColumns;
   options.attention_tasks = options.workers;
   options.fuse_attention = true;
+  options.near_heads = true;
+  // Beyond so many splits with keys, what all workers would read of them takes longer to bring
+  // across the device than one more exchange does within an XCD (an estimate, of nominal rates).
+  constexpr int64_t kSplitsForAll = 4;
+  const auto splits =
+      static_cast<int32_t>(std::max<int64_t>(1, options.attention_tasks / config.kv_heads));
+  options.merge_once =
+      resident::SplitKeys({.count = splits}, capacity - 1, 0).active > kSplitsForAll;
   return options;
 }
 

@@ -16,6 +16,7 @@
 #include "base/divide.h"
 #include "engine/cdna/lower.h"
 #include "engine/cdna/read.h"
+#include "engine/cdna/topology.h"
 #include "engine/prefill/prefill.h"
 #include "engine/resident/readback.h"
 #include "engine/score.h"
@@ -81,6 +82,11 @@ class CdnaRunner final : public Runner, public Subject {
   Status make_launch();
   /// Brings workers' codes to their places, which have room for lowered_.codes.
   Status put_codes(std::span<const std::vector<Code>> workers);
+  /// The worker that a workgroup is.
+  size_t worker_of(size_t workgroup) const {
+    const Topology topology(device_->target(), launch_.workers);
+    return static_cast<size_t>(topology.worker(static_cast<int64_t>(workgroup)));
+  }
   template <class T>
   Status put(const T* to, const std::vector<T>& data) {
     return device_->upload(const_cast<T*>(to), data.data(), data.size() * sizeof(T));
@@ -205,7 +211,8 @@ Status CdnaRunner::load_weights() {
   WEFT_TRY(place(launch_.list_begin, packed.list_begin));
   std::vector<const char*> streams;
   std::vector<uint32_t> bytes;
-  for (size_t worker = 0; worker < lowered_.streams.size(); ++worker) {
+  for (size_t workgroup = 0; workgroup < lowered_.streams.size(); ++workgroup) {
+    const auto worker = worker_of(workgroup);
     const int64_t end =
         worker + 1 < lowered_.streams.size() ? lowered_.streams[worker + 1] : lowered_.packed_bytes;
     streams.push_back(reinterpret_cast<const char*>(at) + lowered_.streams[worker]);
@@ -228,16 +235,24 @@ Status CdnaRunner::set_frequencies(int64_t length) {
 }
 
 Status CdnaRunner::put_codes(std::span<const std::vector<Code>> workers) {
+  const Products of_workers = products_of(lowered_, workers);
   std::vector<Code> codes;
   std::vector<uint32_t> begin;
-  for (const auto& worker : workers) {
+  Products products;
+  for (size_t workgroup = 0; workgroup < workers.size(); ++workgroup) {
+    const size_t worker = worker_of(workgroup);
     begin.push_back(static_cast<uint32_t>(codes.size()));
-    codes.insert(codes.end(), worker.begin(), worker.end());
+    codes.insert(codes.end(), workers[worker].begin(), workers[worker].end());
+    products.begin.push_back(static_cast<uint32_t>(products.places.size()));
+    const auto places = of_workers.places.begin();
+    products.places.insert(products.places.end(), places + of_workers.begin[worker],
+                           places + of_workers.begin[worker + 1]);
   }
   begin.push_back(static_cast<uint32_t>(codes.size()));
+  products.begin.push_back(static_cast<uint32_t>(products.places.size()));
+  products.places.push_back(of_workers.places.back());  // the one after them
   WEFT_TRY(put(launch_.codes, codes));
   WEFT_TRY(put(launch_.code_begin, begin));
-  const Products products = products_of(lowered_, workers);
   WEFT_TRY(put(launch_.products, products.places));
   return put(launch_.product_begin, products.begin);
 }
@@ -444,8 +459,9 @@ Status CdnaRunner::explain(std::span<const Failure> failures) const {
       fmt::format("{}: the decode kernel gave up in step {}: worker {} waited too long in {} of "
                   "layer {} for {}",
                   options_.device, (first->tag - launch_.first_tag) / launch_.versions,
-                  first->worker, name(program_.operations, first->operation, "the beginning"),
-                  layer, name(program_.events, first->event, "its data")));
+                  worker_of(static_cast<size_t>(first->worker)),
+                  name(program_.operations, first->operation, "the beginning"), layer,
+                  name(program_.events, first->event, "its data")));
 }
 
 Status CdnaRunner::begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,

@@ -117,16 +117,23 @@ class Counter {
         if (access.write) {
           written_now_[place].push_back({access.columns, worker});
         } else {
-          read(worker, operation, access, place);
+          read(worker, operation, instruction.tile, access, place);
         }
       }
     }
   }
-  void read(int64_t worker, const Operation& operation, const Access& access, Place place) {
+  void read(int64_t worker, const Operation& operation, Range tile, const Access& access,
+            Place place) {
     const Buffer& buffer = program_.buffers[static_cast<size_t>(access.buffer)];
     const size_t exchange = exchange_of(buffer.name, operation.name);
     readers_[exchange].insert(worker);
+    const auto* combine = std::get_if<AttentionCombineOp>(&operation.body);
     for (const Written& written : written_[place]) {
+      if (combine != nullptr) {  // of all splits, but only its query heads
+        const int64_t bytes = combined_bytes(combine->attention, tile, written.columns);
+        add(traffic_.exchanges[exchange], worker, written.worker, bytes);
+        continue;
+      }
       const Range both{std::max(written.columns.begin, access.columns.begin),
                        std::min(written.columns.end, access.columns.end)};
       if (!both.empty()) {
@@ -134,6 +141,17 @@ class Counter {
             both.size() * column_bytes(access.buffer));
       }
     }
+  }
+  /// Of partials' columns what query heads `tile` have.
+  static int64_t combined_bytes(const AttentionOp& op, Range tile, Range columns) {
+    const int64_t group = op.query_heads / op.kv_heads;
+    int64_t heads = 0;
+    for (int64_t column = columns.begin; column < columns.end; ++column) {
+      const int64_t first = column % op.kv_heads * group;
+      heads +=
+          std::max<int64_t>(0, std::min(tile.end, first + group) - std::max(tile.begin, first));
+    }
+    return heads * (op.head_dim + 2) * size_of(Element::f32);
   }
   /// Of partials, a column is all query heads of a split of a KV head.
   int64_t column_bytes(BufferId id) const {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <set>
 #include <string>
 
 #include "engine/cdna/lower.h"
@@ -33,19 +34,32 @@ Counted count(const char* name, Target target, int workers, int64_t position) {
   config.layers = 2;
   const Weights weights = Weights::describe(config);
   const Program program = plan(config, weights, plan_options(config, workers, 8192, DType::bf16));
-  return {config, count_traffic(program, weights, Topology(target), position)};
+  return {config, count_traffic(program, weights, Topology(target, workers), position)};
 }
 
 TEST(CdnaTopology, SaysWhatIsShared) {
-  const Topology mi300(Target::gfx942);
+  const Topology mi300(Target::gfx942, 304);
   EXPECT_EQ(mi300.between(5, 5), Distance::cu);
-  EXPECT_EQ(mi300.between(5, 13), Distance::xcd);
-  EXPECT_EQ(mi300.between(4, 13), Distance::iod);
-  EXPECT_EQ(mi300.between(3, 4), Distance::device);
-  EXPECT_EQ(mi300.between(2, 1), Distance::device);
-  const Topology mi355(Target::gfx950);
-  EXPECT_EQ(mi355.between(2, 1), Distance::iod);
-  EXPECT_EQ(mi355.between(3, 4), Distance::device);
+  EXPECT_EQ(mi300.between(0, 37), Distance::xcd);
+  EXPECT_EQ(mi300.between(37, 38), Distance::iod);
+  EXPECT_EQ(mi300.between(75, 76), Distance::device);
+  const Topology mi355(Target::gfx950, 256);
+  EXPECT_EQ(mi355.between(32, 96), Distance::iod);
+  EXPECT_EQ(mi355.between(127, 128), Distance::device);
+}
+
+/// Workgroup n is on XCD n mod 8, whatever their number; each is another worker.
+TEST(CdnaTopology, WorkersAreNumberedXcdByXcd) {
+  for (const int64_t workers : {1, 5, 8, 13, 256, 304}) {
+    const Topology topology(Target::gfx942, workers);
+    std::set<int64_t> seen;
+    for (int64_t workgroup = 0; workgroup < workers; ++workgroup) {
+      const int64_t worker = topology.worker(workgroup);
+      EXPECT_EQ(topology.xcd(worker), workgroup % 8);
+      EXPECT_TRUE(worker >= 0 && worker < workers && seen.insert(worker).second);
+      EXPECT_TRUE(worker == 0 || topology.xcd(worker - 1) <= topology.xcd(worker));
+    }
+  }
 }
 
 /// A row that all workers read is read whole by each, and a worker's own part is near.
@@ -89,6 +103,31 @@ TEST(CdnaTraffic, CountsSplitsThatHaveKeys) {
   EXPECT_EQ(bytes(8191), 32 * bytes(0));
 }
 
+/// With a KV head for each XCD, what belongs to a head never leaves its XCD, but for the row that
+/// its splits make.
+TEST(CdnaTraffic, HeadsStayWithTheirXcds) {
+  for (const Target target : kTargets) {
+    const int units = limits_of(target).compute_units;
+    const auto [config, traffic] = count("llama-3.1-8b", target, units, 4000);
+    ASSERT_EQ(config.kv_heads, 8);
+    for (const auto& [buffer, reader] : {std::pair("q", "attention"),
+                                         {"k", "attention"},
+                                         {"v", "attention"},
+                                         {"partials", "attention_combine"}}) {
+      const Exchange& exchange = find(traffic, buffer, reader);
+      EXPECT_GT(exchange.bytes[1], 0) << buffer;
+      EXPECT_EQ(exchange.bytes[2] + exchange.bytes[3], 0) << buffer;
+    }
+    for (const XcdTraffic& xcd : traffic.xcds) {
+      EXPECT_EQ(xcd.heads, 2);  // one of each layer
+    }
+    // The splits are read once a query head, the row by all.
+    EXPECT_EQ(find(traffic, "partials", "attention_combine").readers, config.query_heads);
+    const Exchange& row = find(traffic, "attention_row", "o_proj");
+    EXPECT_EQ(sum(row.bytes), 2 * row.readers * config.query_size() * 4);
+  }
+}
+
 TEST(CdnaTraffic, OneWorkerIsNeverFar) {
   const auto [config, traffic] = count("gemma-2-2b", Target::gfx942, 1, 40);
   const ByDistance all = traffic.sum();
@@ -101,7 +140,7 @@ TEST(CdnaTraffic, OneWorkerIsNeverFar) {
 
 TEST(CdnaTraffic, IsTold) {
   const auto counted = count("llama-3.2-1b", Target::gfx942, 304, 100);
-  const std::string text = describe(counted.traffic, Topology(Target::gfx942), 100);
+  const std::string text = describe(counted.traffic, Topology(Target::gfx942, 304), 100);
   EXPECT_NE(text.find("a step at position 100"), std::string::npos);
   EXPECT_NE(text.find("\n  ffn_row          down_proj             2     128"), std::string::npos)
       << text;

@@ -151,12 +151,14 @@ struct AttentionCode {
   int32_t rope = 0;         ///< which of the model's; below 0: heads do not turn
 };
 
-/// Merges attention's splits of query heads first .. last - 1, of all sequences, to operands.
+/// Merges attention's splits of query heads first .. last - 1, of all sequences, to operands; of
+/// one sequence to a tagged row.
 struct CombineCode {
   Place partials = kNowhere;
   Place out = kNowhere;
   int32_t first = 0, last = 0;
-  Version source = kPlain;  ///< of the partials
+  Version source = kPlain;      ///< of the partials
+  Version version = kOperands;  ///< of out
   Splits splits;
 };
 

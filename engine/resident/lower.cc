@@ -495,6 +495,7 @@ class WorkerLowering {
     combine.first = static_cast<int32_t>(instruction_->tile.begin);
     combine.last = static_cast<int32_t>(instruction_->tile.end);
     combine.source = source(attention.partials);
+    combine.version = version(attention.out);
     combine.splits = splits_of(attention);
     return {};
   }

@@ -96,7 +96,10 @@ std::vector<bool> kept_buffers(const Program& program) {
       drop(route->ids);
       drop(route->weights);
     } else if (const auto* combine = std::get_if<AttentionCombineOp>(&operation.body)) {
-      drop(combine->attention.out);
+      const Buffer& out = program.buffers[static_cast<size_t>(combine->attention.out)];
+      if (out.space == Space::worker || program.sequences > 1) {
+        drop(combine->attention.out);
+      }
     }
   }
   return kept;

@@ -57,8 +57,7 @@ class Pieces {
       case Opcode::combine:
         partials(code.combine.partials, code.combine.splits, code.combine.source,
                  {code.combine.first, code.combine.last}, {0, shape_.sequences});
-        add(code.combine.out + int64_t{code.combine.first} * shape_.head_dim,
-            int64_t{code.combine.last - code.combine.first} * shape_.head_dim, kOperands, true);
+        combined(code.combine);
         break;
       case Opcode::route:
         rows(code.route.logits, 0, 1, code.route.experts, code.route.source, false);
@@ -126,6 +125,12 @@ class Pieces {
         slots(base, splits, sequence, head, {0, active}, version, false);
       }
     }
+  }
+  void combined(const CombineCode& combine) {
+    const int64_t element = combine.version == kOperands ? 1 : kElement;
+    const int64_t head = shape_.head_dim * element;
+    add(combine.out + combine.first * head, (combine.last - combine.first) * head, combine.version,
+        true);
   }
   void slots(Place base, const Splits& splits, int64_t sequence, int64_t head, Range slots,
              Version version, bool write) {

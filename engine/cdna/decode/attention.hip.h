@@ -388,9 +388,64 @@ WEFT_GPU void attend(const Worker& worker, CodeRef code) {
   }
 }
 
-/// The row that attention's splits make together, to LDS.
-WEFT_GPU void make_merged_row(const Worker& worker, CodeRef code) {
+/// By a wave: four elements, `at` and on, of the row that attention's splits make together.
+WEFT_GPU f32x4 merged_quad(const Worker& worker, int operation, const Partials& partials,
+                           uint32_t tag, int active, int at) {
   constexpr int kAtOnce = 4;  // splits on their way
+  const int dim = partials.dim;
+  const int head = at / dim;
+  const int64_t first = static_cast<int64_t>(head) * partials.splits;
+  const TaggedPlace sums = partials.sums + (first * dim + (at - head * dim)) / 2;
+  float highest = -kInfinity;
+  float total = 0;
+  f32x4 sum = {0, 0, 0, 0};
+  for (int split = 0; split < active; split += kAtOnce) {
+    Tagged words[3 * kAtOnce];  // of each: maximum and total, four sums
+    await_tagged(worker, operation, tag, words, [&](int i) {
+      const int s = __builtin_elementwise_min(split + i / 3, active - 1);
+      return i % 3 == 0 ? partials.tails + first + s : sums + s * (dim / 2) + (i % 3 - 1);
+    });
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (split + i < active) {
+        const Tagged* const of = words + 3 * i;
+        const float higher = __builtin_fmaxf(highest, of[0].first());
+        const float keep = exp_fast(highest - higher);
+        const float take = exp_fast(of[0].first() - higher);
+        highest = higher;
+        total = total * keep + of[0].second() * take;
+        sum =
+            sum * keep + f32x4{of[1].first(), of[1].second(), of[2].first(), of[2].second()} * take;
+      }
+    }
+  }
+  return sum * divide_fast(1, total);
+}
+
+/// By the team: the row that attention's splits make together, of some query heads, to memory.
+WEFT_GPU void combine(const Worker& worker, CodeRef code) {
+  const auto& combine = code.combine;
+  const auto& shape = worker.arguments->shape;
+  const SplitKeys keys(combine.splits.count, combine.splits.window, worker.position(), 0);
+  const Partials partials(worker.at<uint64_t>(combine.partials), shape.query_heads,
+                          combine.splits.count, shape.head_dim);
+  const TaggedPlace to = worker.at<uint64_t>(combine.out);
+  const int end = combine.last * shape.head_dim;
+  for (int base = combine.first * shape.head_dim + 4 * wave_index() * kWaveLanes; base < end;
+       base += 4 * kTeamThreads) {
+    const int element = base + 4 * lane_index();
+    const f32x4 x = merged_quad(worker, code.operation, partials, worker.tag(combine.source),
+                                keys.active, __builtin_elementwise_min(element, end - 4));
+    if (element < end) {
+      const uint32_t tag = worker.tag(combine.version);
+      store_tagged(to + element / 2, x[0], x[1], tag);
+      store_tagged(to + element / 2 + 1, x[2], x[3], tag);
+    }
+  }
+}
+
+/// The same row, all of it, to LDS.
+WEFT_GPU void make_merged_row(const Worker& worker, CodeRef code) {
   const auto& product = code.product;
   const auto& shape = worker.arguments->shape;
   const int dim = shape.head_dim;
@@ -402,35 +457,9 @@ WEFT_GPU void make_merged_row(const Worker& worker, CodeRef code) {
   for (int base = 4 * wave_index() * kWaveLanes; base < end; base += 4 * kTeamThreads) {
     const int element = base + 4 * lane_index();
     const int at = __builtin_elementwise_min(element, product.k - 4);
-    const int head = at / dim;
-    const int64_t first = static_cast<int64_t>(head) * partials.splits;
-    const TaggedPlace sums = partials.sums + (first * dim + (at - head * dim)) / 2;
-    float highest = -kInfinity;
-    float total = 0;
-    f32x4 sum = {0, 0, 0, 0};
-    for (int split = 0; split < keys.active; split += kAtOnce) {
-      Tagged words[3 * kAtOnce];  // of each: maximum and total, four sums
-      await_tagged(worker, code.operation, tag, words, [&](int i) {
-        const int s = __builtin_elementwise_min(split + i / 3, keys.active - 1);
-        return i % 3 == 0 ? partials.tails + first + s : sums + s * (dim / 2) + (i % 3 - 1);
-      });
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (split + i < keys.active) {
-          const Tagged* const of = words + 3 * i;
-          const float higher = __builtin_fmaxf(highest, of[0].first());
-          const float keep = exp_fast(highest - higher);
-          const float take = exp_fast(of[0].first() - higher);
-          highest = higher;
-          total = total * keep + of[0].second() * take;
-          sum = sum * keep +
-                f32x4{of[1].first(), of[1].second(), of[2].first(), of[2].second()} * take;
-        }
-      }
-    }
-    const float factor = element < product.k ? divide_fast(1, total) : 0;
+    const f32x4 x = merged_quad(worker, code.operation, partials, tag, keys.active, at);
     if (element < end) {
-      put_row_quad(element / 4, element < product.k ? sum * factor : f32x4{0, 0, 0, 0});
+      put_row_quad(element / 4, element < product.k ? x : f32x4{0, 0, 0, 0});
     }
   }
 }
