@@ -2,7 +2,8 @@
 //
 // Three kinds of threads: one does all input and output and keeps every state (http/server.h), some
 // read requests and tokenize (worker.h), and the caller's steps the engine. Tokens go from there to
-// the first in the order they were drawn, a step's together.
+// the first in the order they were drawn, a step's together. Where the CPU is the engine, the
+// caller's thread is pinned to a core, and the first keeps off those of the engine's threads.
 #pragma once
 
 #include <chrono>

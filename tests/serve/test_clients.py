@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""The server as the official Python client of OpenAI's protocol meets it.
+"""The server as clients of OpenAI's protocol meet it: the official one in Python, LangChain's, curl.
 
     test_clients.py WEFT     (the command's path; run by with_packages.sh)
 """
 
 import json
+import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -89,6 +91,39 @@ class OpenAI(unittest.TestCase):
                                           temperature=0) as stream:
             text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
         self.assertEqual(text, whole.output_text)
+
+    def test_langchain(self):
+        try:
+            import langchain_openai
+        except ImportError:
+            self.skipTest("langchain-openai is not installed (scripts/setup clients)")
+        chat = langchain_openai.ChatOpenAI(model="weft-code", base_url=f"http://127.0.0.1:{self.server.port}/v1",
+                                           api_key="secret", temperature=0, max_tokens=12)
+        whole = chat.invoke("def add(a, b):\n")
+        self.assertEqual(whole.content, self.chat().choices[0].message.content)
+        self.assertEqual(whole.usage_metadata["output_tokens"], 12)
+        self.assertEqual("".join(chunk.content for chunk in chat.stream("def add(a, b):\n")), whole.content)
+
+    @unittest.skipUnless(shutil.which("curl"), "curl is not installed")
+    def test_curl(self):
+        """As the documentation shows it; -f ends with an error at an error's status."""
+        def curl(*arguments):
+            return subprocess.run(["curl", "-sS", "--max-time", "60", *arguments], capture_output=True, text=True)
+
+        url = f"http://127.0.0.1:{self.server.port}/v1/completions"
+        body = {"prompt": "def add(a, b):\n", "max_tokens": 12, "temperature": 0}
+        key = ("-H", "Authorization: Bearer secret")
+        whole = curl("-f", *key, url, "-d", json.dumps(body))
+        self.assertEqual(whole.returncode, 0, whole.stderr)
+        stream = curl("-f", "-N", *key, url, "-d", json.dumps({**body, "stream": True}))
+        events = [part.removeprefix("data: ") for part in stream.stdout.split("\n\n") if part]
+        self.assertEqual(events.pop(), "[DONE]")
+        self.assertEqual("".join(json.loads(event)["choices"][0]["text"] for event in events),
+                         json.loads(whole.stdout)["choices"][0]["text"])
+        # A body that curl announces and sends when it is told to.
+        announced = curl("-f", *key, "-H", "Expect: 100-continue", url, "-d", json.dumps(body))
+        self.assertEqual(json.loads(announced.stdout)["choices"], json.loads(whole.stdout)["choices"])
+        self.assertEqual(curl("-f", url, "-d", json.dumps(body)).returncode, 22)
 
     def test_errors(self):
         with self.assertRaises(openai.AuthenticationError):
