@@ -105,13 +105,14 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
   }
   const bool cuda = options.device.starts_with("cuda");
   const bool cdna = options.device.starts_with("hip") || options.device.starts_with("sim:");
-  const int most_sequences = cuda ? resident::kMostSequences : 1;
+  const bool several = cuda || cdna;
+  const int most_sequences = several ? resident::kMostSequences : 1;
   if (options.sequences < 1 || options.sequences > most_sequences) {
     return usage_error(fmt::format(
         "device {} decodes {} at a time, not {}: run them one after "
         "another",
         options.device,
-        cuda ? fmt::format("1 to {} sequences", most_sequences) : std::string("one sequence"),
+        several ? fmt::format("1 to {} sequences", most_sequences) : std::string("one sequence"),
         options.sequences));
   }
   auto state = std::make_unique<State>();
@@ -158,6 +159,7 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                                                    {.device = options.device,
                                                     .workers = options.workers,
                                                     .capacity = capacity,
+                                                    .sequences = options.sequences,
                                                     .kv = kv,
                                                     .round_activations = round_activations,
                                                     .compress_weights = options.compress_weights}));

@@ -56,31 +56,34 @@ WEFT_GPU bool reports() { return workgroup_index() == 0; }
 WEFT_GPU bool run(const Worker& worker, CodeRef code, Stream& stream, Candidate& best) {
   const bool skipped = Head(code).head() && worker.forced(worker.step);
   switch (Head(code).opcode()) {
-    case Opcode::begin_step:
-      await_token(worker);
+    case Opcode::begin_step: {
+      const bool goes_on = await_tokens(worker);
       if (reports() && worker.step > worker.arguments->forced_steps && thread_index() == 0) {
-        report_token(worker);
+        report_tokens(worker);
       }
-      if (shared.ended != 0) {
+      if (!goes_on) {
         return false;
       }
       rope_angles(worker, code);
       break;
+    }
     case Opcode::embed:
       embed(worker, code);
       break;
     case Opcode::norm_add:
-      norm_add(worker, code);
+      for (int sequence = 0; sequence < worker.sequences(); ++sequence) {
+        norm_add(worker, code, sequence);
+      }
       break;
     case Opcode::linear:
     case Opcode::gated_linear:
       barrier();  // LDS is free
-      make_row(worker, code);
+      make_rows(worker, code);
       // Where the head is not wanted its row is waited for all the same: the step is not over
       // before, and others would write the next one's.
       if (!skipped) {
         barrier();
-        best = multiply_row(worker.made_here(), *made_here(&code), stream);
+        best = multiply_rows(worker.made_here(), *made_here(&code), stream);
       }
       break;
     case Opcode::attention:
@@ -103,7 +106,12 @@ WEFT_GPU bool run(const Worker& worker, CodeRef code, Stream& stream, Candidate&
 
 }  // namespace
 
-extern "C" __global__ __launch_bounds__(kTeamThreads, 2) void decode(DecodeLaunch) {
+#if defined(WEFT_SEVERAL)
+#define WEFT_DECODE decode_several
+#else
+#define WEFT_DECODE decode
+#endif
+extern "C" __global__ __launch_bounds__(kTeamThreads, 2) void WEFT_DECODE(DecodeLaunch) {
   Worker worker = Worker{}.made_here();
   Stream stream(worker);
   while (worker.step < worker.arguments->steps) {
@@ -131,20 +139,20 @@ extern "C" __global__ __launch_bounds__(kTeamThreads, 2) void decode(DecodeLaunc
     }
     worker = worker.made_here();
     if (all_publish(worker, worker.step)) {
-      best = team_best(best);
+      best = kSeveral ? wave_best(best) : team_best(best);
       await_stores();
       barrier();
-      if (thread_index() == 0) {
-        publish(worker, best);
+      if (kSeveral ? lane_index() == 0 && wave_index() < worker.sequences() : thread_index() == 0) {
+        publish(worker, kSeveral ? wave_index() : 0, best);
       }
     }
     ++worker.step;
   }
   worker = worker.made_here();
   if (reports() && worker.arguments->steps > worker.arguments->forced_steps) {
-    await_token(worker);
+    await_tokens(worker);
     if (thread_index() == 0) {
-      report_token(worker);
+      report_tokens(worker);
     }
   }
 }

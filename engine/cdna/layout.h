@@ -14,8 +14,8 @@
 // bytes: its column's, or gate's and up's. Weights beside the windows are listed apart, for each
 // wave those of its run; a list is in rounds of kWaveLanes, none of which has a column twice.
 //
-// A product is worked on in blocks of at most kBlockUnits units. The slices of a block are dealt to
-// the waves in runs, as even as can be, whatever k is; waves that share a unit leave their sums
+// A product is worked on in blocks of at most block_units() units. The slices of a block are dealt
+// to the waves in runs, as even as can be, whatever k is; waves that share a unit leave their sums
 // side by side, and they are added in the order of the waves: the bits repeat.
 #pragma once
 
@@ -23,6 +23,7 @@
 
 #include "arch/cdna/target.h"
 #include "base/divide.h"
+#include "engine/resident/code.h"
 
 namespace weft::cdna {
 
@@ -49,12 +50,17 @@ struct Listed {
   static constexpr uint32_t kNoSums = ~0u;
 };
 
-inline constexpr int kBlockUnits = kTeamThreads / kUnitColumns;  ///< a column for each thread
+/// Units of a block: a column, of one sequence or of each of eight, for each thread.
+constexpr int block_units(int64_t sequences) {
+  return kTeamThreads / kUnitColumns / (sequences > 1 ? resident::kMostSequences : 1);
+}
 /// Slices of a wave that are in registers, or on their way there, while it waits.
 inline constexpr int kSlicesAhead = 16;
 
-/// k of the products that a worker has LDS for: rows lie there whole.
-constexpr int most_k(Target target) { return target == Target::gfx942 ? 14336 : 32768; }
+/// Elements of a product's rows, of all sequences, that a worker has LDS for: they lie there whole.
+constexpr int most_elements(Target target, int64_t sequences) {
+  return target == Target::gfx950 ? 32768 : sequences > 1 ? 10240 : 14336;
+}
 
 constexpr int slices_of(int k) { return ceil_div(k, kSliceK); }
 /// Of the units alone.
@@ -65,13 +71,13 @@ constexpr int64_t product_bytes(int k, int units, WeightForm form) {
   return units_bytes(k, units, form) + (form == WeightForm::packed ? units * kUnitScaleBytes : 0);
 }
 /// Where the scale of a unit's row lies, from the first scale.
-constexpr int scale_place(int unit, int row, bool gated) {
-  const int block = unit / kBlockUnits;
-  const int of_block = unit - block * kBlockUnits;
+constexpr int scale_place(int unit, int row, bool gated, int block_units) {
+  const int block = unit / block_units;
+  const int of_block = unit - block * block_units;
   constexpr int kHalf = kUnitColumns / 2;
   const int place = gated ? (of_block * kHalf + row % kHalf) * 2 + row / kHalf
                           : (of_block * kUnitColumns + row) * 2;
-  return block * kBlockUnits * kUnitScaleBytes + place;
+  return block * block_units * kUnitScaleBytes + place;
 }
 
 /// The slices of a block, dealt to the waves.
@@ -89,7 +95,14 @@ struct Runs {
 /// Where a wave leaves its sums of a block's unit. Runs follow one another, so no two pairs of unit
 /// and wave with the same place both have sums.
 constexpr int sums_place(int unit, int wave) { return (unit + wave) * kUnitColumns; }
-inline constexpr int kBlockSums = (kBlockUnits + kTeamWaves - 1) * kUnitColumns;
+constexpr int block_sums(int units) { return (units + kTeamWaves - 1) * kUnitColumns; }
+
+/// Elements from a part of a sequence's row in LDS to the next part, where there are several: the
+/// lanes of a load take other banks.
+constexpr int row_pitch(int k) { return slices_of(k) * kSliceK + 8; }
+/// Of several sequences' rows in memory, as products take them: [sequence][upper, lower parts][k],
+/// of two bf16 that sum to an element within 2^-17.
+constexpr int operand_pitch(int k) { return slices_of(k) * kSliceK; }
 
 /// Query heads that attention handles in one pass over the keys.
 inline constexpr int kHeadsAtOnce = 4;

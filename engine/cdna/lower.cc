@@ -29,20 +29,22 @@ int64_t stream_bytes(const Code& code) {
 }
 
 /// Lists of a product's weights, for each block and wave.
-uint32_t lists_of(const Code& code) {
+uint32_t lists_of(const Code& code, int64_t sequences) {
   return code.units > 0 && form_of(code) == WeightForm::packed
-             ? static_cast<uint32_t>(ceil_div(int{code.units}, kBlockUnits) * kTeamWaves)
+             ? static_cast<uint32_t>(ceil_div(int{code.units}, block_units(sequences)) * kTeamWaves)
              : 0;
 }
 
 class Units final : public resident::Target {
  public:
-  Units(cdna::Target target, const std::vector<bool>& plain, Lowered& out)
-      : target_(target), plain_(plain), out_(out) {}
+  Units(cdna::Target target, int64_t sequences, const std::vector<bool>& plain, Lowered& out)
+      : target_(target), sequences_(sequences), plain_(plain), out_(out) {}
 
   resident::Limits limits() const override {
-    return {
-        .device = name_of(target_), .head_dim = 256, .layer_norm = most_k(target_), .fp8 = false};
+    return {.device = name_of(target_),
+            .head_dim = 256,
+            .layer_norm = most_elements(target_, sequences_),
+            .fp8 = false};
   }
   void begin_product(Code& code, const Tensor& /*weight*/) override {
     code.product.weights = static_cast<uint8_t>(form_of_operation(code.operation));
@@ -76,7 +78,8 @@ class Units final : public resident::Target {
       PackJob& job = units_[static_cast<size_t>(unit)];
       job.destination = destination + unit * unit_bytes;
       job.unit = unit;
-      job.block_units = std::min(kBlockUnits, code.units - unit / kBlockUnits * kBlockUnits);
+      job.block = block_units(sequences_);
+      job.block_units = std::min(job.block, code.units - unit / job.block * job.block);
       job.scales = destination + code.units * unit_bytes;
       out_.pack.push_back(job);
     }
@@ -90,6 +93,7 @@ class Units final : public resident::Target {
   }
 
   const cdna::Target target_;
+  const int64_t sequences_;
   const std::vector<bool>& plain_;
   Lowered& out_;
   std::vector<PackJob> units_;  // of the product that has not ended
@@ -102,12 +106,12 @@ class Lists {
 
   /// A unit begins: the first of a block, or the next one.
   void begin(const PackJob& job) {
-    if (job.unit % kBlockUnits == 0) {
+    if (job.unit % job.block == 0) {
       waves_ = {};
     }
   }
   void add(const PackJob& job, int row, int k, uint32_t moved) {
-    const int of_block = job.unit % kBlockUnits;
+    const int of_block = job.unit % job.block;
     const Runs runs(job.block_units * slices_of(job.k));
     const int slice = of_block * slices_of(job.k) + k / kSliceK;
     int wave = 0;
@@ -121,7 +125,7 @@ class Lists {
   }
   /// All of a unit have been added.
   void end(const PackJob& job) {
-    if (job.unit % kBlockUnits + 1 < job.block_units) {
+    if (job.unit % job.block + 1 < job.block_units) {
       return;
     }
     for (const std::vector<Listed>& wave : waves_) {
@@ -133,7 +137,7 @@ class Lists {
  private:
   /// Puts each where the first round has room that has nothing of its column.
   void append_rounds(const std::vector<Listed>& listed) {
-    std::array<uint16_t, kBlockSums> next_round = {};  // of a column
+    std::array<uint16_t, block_sums(block_units(1))> next_round = {};  // of a column
     std::vector<std::vector<Listed>> rounds;
     size_t first = 0;  // that has room
     for (const Listed& each : listed) {
@@ -211,7 +215,7 @@ bool pack_windowed(const PackJob& job, std::byte* packed, Lists& lists) {
       }
       first = windowed::best_window(count.data(), job.k);
     }
-    packed[job.scales + scale_place(job.unit, column, job.gated)] =
+    packed[job.scales + scale_place(job.unit, column, job.gated, job.block)] =
         static_cast<std::byte>(first == 0 ? windowed::kZeroScale : windowed::scale_exponent(first));
     const auto moved = [&](int k) -> uint32_t {
       const uint32_t weight = row[static_cast<size_t>(k)];
@@ -251,7 +255,9 @@ bool pack_windowed(const PackJob& job, std::byte* packed, Lists& lists) {
 Status check_room(const Lowered& lowered, const ModelConfig& config, Target target) {
   const int floats = attention_floats(static_cast<int>(config.head_dim),
                                       static_cast<int>(config.query_heads / config.kv_heads));
-  if (floats > most_k(target)) {
+  const int64_t sequences = lowered.shape.sequences;
+  const int most = most_elements(target, sequences);
+  if (floats > most) {
     return input_error(fmt::format(
         "{} has {} query heads of {} to a KV head: the {} device has no room for them; use "
         "--device cpu",
@@ -259,10 +265,15 @@ Status check_room(const Lowered& lowered, const ModelConfig& config, Target targ
   }
   for (const auto& codes : lowered.codes) {
     for (const Code& code : codes) {
-      if (code.units > 0 && code.product.k > most_k(target)) {
+      const int64_t elements =
+          sequences > 1 ? sequences * row_pitch(code.product.k) : int64_t{code.product.k};
+      if (code.units > 0 && elements > most) {
         return input_error(fmt::format(
-            "{} has a product over {} elements: the {} device has room for {}; use --device cpu",
-            config.name, code.product.k, name_of(target), most_k(target)));
+            "{} has a product over {} elements{}: the {} device has room for {}; use {}--device "
+            "cpu",
+            config.name, code.product.k,
+            sequences > 1 ? fmt::format(", of {} sequences", sequences) : "", name_of(target), most,
+            sequences > 1 ? "fewer sequences or " : ""));
       }
     }
   }
@@ -281,8 +292,10 @@ Status check_room(const Lowered& lowered, const ModelConfig& config, Target targ
 
 }  // namespace
 
-PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv) {
+PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv,
+                         int64_t sequences) {
   PlanOptions options;
+  options.sequences = sequences;
   options.workers = units;
   options.capacity = capacity;
   options.kv = kv;
@@ -304,20 +317,18 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
 }
 
 Arena lay_out(const Program& program, const Weights& weights) {
-  // Rows of several sequences are no operands yet: there is one.
-  return resident::lay_out(program, weights, [](int64_t) -> int64_t { return 0; });
+  const int64_t sequences = program.sequences;
+  return resident::lay_out(program, weights, [sequences](int64_t columns) -> int64_t {
+    return sequences * 2 * operand_pitch(static_cast<int>(columns)) * 2;
+  });
 }
 
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
                       const Arena& arena, int64_t capacity, Target target,
                       const std::vector<bool>& plain) {
   WEFT_CHECK(plain.size() == program.operations.size());
-  if (program.sequences > 1) {
-    return input_error(fmt::format("the {} device decodes one sequence at a time, not {}",
-                                   name_of(target), program.sequences));
-  }
   Lowered out;
-  Units units(target, plain, out);
+  Units units(target, program.sequences, plain, out);
   WEFT_ASSIGN(static_cast<resident::Lowered&>(out),
               resident::lower(program, config, weights, arena, capacity, units));
   WEFT_TRY(check_room(out, config, target));
@@ -325,7 +336,7 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   for (const auto& codes : out.codes) {
     out.lists_begin.push_back(lists);
     for (const Code& code : codes) {
-      lists += lists_of(code);
+      lists += lists_of(code, program.sequences);
     }
   }
   return out;
@@ -345,7 +356,7 @@ Products products_of(const Lowered& lowered, std::span<const std::vector<Code>> 
                                    .flags = (code.head != 0 ? ProductPlace::kHead : 0) |
                                             (packed ? ProductPlace::kPacked : 0),
                                    .lists = lists});
-        lists += lists_of(code);
+        lists += lists_of(code, lowered.shape.sequences);
       }
     }
   }

@@ -19,9 +19,10 @@
 
 namespace weft::cdna {
 
-/// How a decode step is planned for `units` compute units (304 on an MI300X, 256 on an MI355X).
-/// Fewer workers where each must have a part of everything (NormPlacement::after).
-PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv);
+/// How a decode step of `sequences` is planned for `units` compute units (304 on an MI300X, 256 on
+/// an MI355X). Fewer workers where each must have a part of everything (NormPlacement::after).
+PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv,
+                         int64_t sequences = 1);
 
 resident::Arena lay_out(const Program& program, const Weights& weights);
 
@@ -38,6 +39,7 @@ struct PackJob {
   // Of packed weights:
   bool gated = false;
   int unit = 0;         ///< of the product
+  int block = 0;        ///< units of a whole block
   int block_units = 0;  ///< in the unit's block
   int64_t scales = 0;   ///< in the packed weights: of the product
 };
@@ -56,7 +58,7 @@ struct Lowered : resident::Lowered {
 /// codes: [worker], those of the lowered program or the first of each of its lists.
 Products products_of(const Lowered& lowered, std::span<const std::vector<resident::Code>> codes);
 
-/// Lowers a decode program of one sequence. plain: [program.operations], those whose weights are
+/// Lowers a decode program (a row a sequence). plain: [program.operations], those whose weights are
 /// not packed in 12 bits. Errors (input): what the kernel has no form for, weights in other formats
 /// than bf16 among them.
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,

@@ -84,7 +84,7 @@ TEST(CdnaLower, WholeDevicesAreSound) {
 TEST(CdnaLower, RefusesRowsThatItHasNoRoomFor) {
   ModelConfig config = preset("llama-3.2-1b").value();
   config.layers = 1;
-  config.ffn = most_k(Target::gfx942) + 16;
+  config.ffn = most_elements(Target::gfx942, 1) + 16;
   EXPECT_TRUE(make(config, 8, Target::gfx950, Weights::describe(config)).lowered.ok());
   const Made made = make(config, 8, Target::gfx942, Weights::describe(config));
   ASSERT_FALSE(made.lowered.ok());
@@ -141,6 +141,8 @@ Made make_ragged(int workers, WeightForm form) {
   return make(std::move(config), workers, Target::gfx950, std::move(weights), form);
 }
 
+constexpr int kBlock = block_units(1);
+
 /// What the kernel multiplies with: weights of a worker's stream.
 class Stream {
  public:
@@ -174,7 +176,8 @@ class Stream {
       x = found->second;
     }
     const auto* scales = at_ + units_bytes(k_, place_.units, form_);
-    const uint32_t exponent = load<uint8_t>(scales + scale_place(row.unit, row.row, gated_));
+    const uint32_t exponent =
+        load<uint8_t>(scales + scale_place(row.unit, row.row, gated_, kBlock));
     const uint32_t bits = exponent << 23;
     return x * load<float>(reinterpret_cast<const std::byte*>(&bits));
   }
@@ -193,8 +196,8 @@ class Stream {
 
  private:
   void read_lists() {
-    for (int block = 0; block * kBlockUnits < place_.units; ++block) {
-      const int units = std::min(kBlockUnits, place_.units - block * kBlockUnits);
+    for (int block = 0; block * kBlock < place_.units; ++block) {
+      const int units = std::min(kBlock, place_.units - block * kBlock);
       const Runs runs(units * place_.slices);
       for (int wave = 0; wave < kTeamWaves; ++wave) {
         const size_t list = place_.lists + static_cast<size_t>(block * kTeamWaves + wave);
@@ -212,8 +215,7 @@ class Stream {
           const int slice = unit * place_.slices + each.k / kSliceK;
           EXPECT_GE(slice, runs.first(wave));
           EXPECT_LT(slice, runs.first(wave + 1));
-          const std::tuple key(block * kBlockUnits + unit, int(each.sums % kUnitColumns),
-                               int{each.k});
+          const std::tuple key(block * kBlock + unit, int(each.sums % kUnitColumns), int{each.k});
           EXPECT_TRUE(listed_.insert({key, float_of(each.weight)}).second);
         }
       }
@@ -322,16 +324,34 @@ TEST(CdnaLower, WeightsThatDoNotFitTheWindowsAreNamed) {
   EXPECT_EQ(refused.size(), 2u) << testing::PrintToString(refused);
 }
 
-TEST(CdnaLower, RefusesSeveralSequences) {
-  const ModelConfig config = preset("llama-3.2-1b").value();
-  const Weights weights = Weights::describe(config);
-  PlanOptions options = plan_options(config, 8, kCapacity, DType::bf16);
-  options.sequences = 2;
-  const Program program = plan(config, weights, options);
-  const auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity,
-                             Target::gfx942, std::vector<bool>(program.operations.size()));
-  ASSERT_FALSE(lowered.ok());
-  EXPECT_NE(lowered.error().message.find("one sequence at a time, not 2"), std::string::npos);
+TEST(CdnaLower, SeveralSequencesAreSoundOrHaveNoRoom) {
+  const auto make_several = [](int64_t sequences, Target target, int64_t position) {
+    ModelConfig config = preset("llama-3.2-1b").value();
+    config.layers = 2;
+    config.ffn = 4096;
+    const Weights weights = Weights::describe(config);
+    const Program program =
+        plan(config, weights, plan_options(config, 20, kCapacity, DType::bf16, sequences));
+    EXPECT_TRUE(verify(program).ok());
+    auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity, target,
+                         std::vector<bool>(program.operations.size()));
+    for (const NextToken next : kAll) {
+      if (lowered.ok()) {
+        const Status status = verify_codes(*lowered, program, next, position);
+        EXPECT_TRUE(status.ok()) << status.error().message;
+      }
+    }
+    return lowered;
+  };
+  for (const int64_t sequences : {2, 3, 7}) {
+    EXPECT_TRUE(make_several(sequences, Target::gfx950, 200).ok()) << sequences;
+  }
+  const auto none = make_several(8, Target::gfx942, 0);
+  ASSERT_FALSE(none.ok());
+  EXPECT_NE(none.error().message.find("of 8 sequences: the gfx942 device has room for 10240; use "
+                                      "fewer sequences or --device cpu"),
+            std::string::npos)
+      << none.error().message;
 }
 
 /// Dealing leaves out nothing, and nobody has two more than another.

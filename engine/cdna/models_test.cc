@@ -157,6 +157,54 @@ TEST_P(CdnaDecode, SampledTokensAreTheCpus) {
   }
 }
 
+/// Each of several sequences has the tokens that the CPU gives it alone, with prompts of other
+/// lengths; one of them is stopped in the middle.
+void compare_several(const fs::path& folder, const std::string& device, int workers,
+                     EngineOptions options, const SamplingOptions& sampling = {}) {
+  constexpr int64_t kTokens = 5;
+  constexpr int64_t kStopped = 2;  // of the last sequence
+  const auto count = static_cast<size_t>(options.sequences);
+  const auto cpu = make_engine(folder, {.workers = 1, .context = 32});
+  options.device = device;
+  options.workers = workers;
+  options.context = 32;
+  const auto gpu = make_engine(folder, options);
+  ASSERT_NE(gpu, nullptr);
+  const std::vector<int32_t> ids = test_prompt(12, cpu->config().vocabulary);
+  std::vector<Engine::Prompt> prompts;
+  for (size_t i = 0; i < count; ++i) {
+    const auto first = ids.begin() + static_cast<int64_t>(i % 4);
+    prompts.emplace_back(first, first + static_cast<int64_t>(2 + i % 3 * 2));
+  }
+  std::vector<size_t> taken(count);
+  const auto got = gpu->generate_batch(
+      prompts, sampling, kTokens,
+      [&](int sequence, int32_t) {
+        const auto s = static_cast<size_t>(sequence);
+        return ++taken[s] < kStopped || s + 1 < count;
+      },
+      Eos::ignore);
+  ASSERT_TRUE(got.ok()) << got.error().message;
+  for (size_t i = 0; i < count; ++i) {
+    SCOPED_TRACE(i);
+    SamplingOptions own = sampling;
+    own.seed += i;
+    const bool stopped = i + 1 == count;
+    const auto expected =
+        cpu->generate(prompts[i], own, stopped ? kStopped : kTokens, {}, Eos::ignore);
+    EXPECT_EQ((*got)[i].tokens, expected->tokens);
+    EXPECT_EQ((*got)[i].stop, stopped ? Stop::caller : expected->stop);
+    if (!stopped) {
+      EXPECT_LE(relative_difference(gpu->last_logits(static_cast<int>(i)), cpu->last_logits()),
+                kTolerance);
+    }
+  }
+}
+
+TEST_P(CdnaDecode, SeveralSequencesHaveTheCpusTokens) {
+  compare_several(folder(), device(), 3, {.sequences = 3});
+}
+
 TEST_P(CdnaDecode, ScoresAreTheCpus) {
   const auto cpu = make_engine(folder(), {.workers = 1, .context = 64});
   const auto gpu = make_engine(folder(), {.device = device(), .workers = 2, .context = 64});
@@ -204,6 +252,18 @@ INSTANTIATE_TEST_SUITE_P(Some, CdnaDecode,
 
 /// What takes longer.
 class SlowCdnaDecode : public CdnaModels {};
+
+TEST_P(SlowCdnaDecode, SeveralSequencesHaveTheCpusTokens) {
+  SamplingOptions sampled;
+  sampled.temperature = 0.9f;
+  sampled.top_p = 0.9f;
+  sampled.seed = 5;
+  for (const int sequences : {2, 4, 8}) {
+    SCOPED_TRACE(sequences);
+    compare_several(folder(), device(), 2, {.sequences = sequences, .compress_weights = true});
+    compare_several(folder(), device(), 3, {.sequences = sequences}, sampled);
+  }
+}
 
 /// More keys than one split takes.
 TEST_P(SlowCdnaDecode, LongTextsAreTheCpus) { compare(folder(), device(), 4, 140, 4); }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <span>
@@ -51,10 +52,10 @@ class CdnaRunner final : public Runner, public Subject {
                const OnToken& on_token) override;
   Status decode(int64_t steps, Tokens ends, const OnToken& on_token) override;
   Result<Score> score(Tokens ids) override;
-  void end(int /*sequence*/) override { ended_ = true; }
-  int sequences() const override { return 1; }
+  void end(int sequence) override { ended_ |= 1u << sequence; }
+  int sequences() const override { return options_.sequences; }
   std::span<const float> logits(int sequence) override;
-  int64_t position(int /*sequence*/) const override { return position_; }
+  int64_t position(int sequence) const override { return at(sequence).position; }
   int64_t capacity() const override { return options_.capacity; }
   DType kv() const override { return options_.kv; }
   int workers() const override { return static_cast<int>(program_.workers.size()); }
@@ -93,24 +94,37 @@ class CdnaRunner final : public Runner, public Subject {
   }
   Status make_prefill();
   ChunkFormats chunk_formats() const { return {options_.kv, options_.round_activations}; }
-  /// Makes the frequencies of RoPE for a sequence of `length` tokens: only LongRoPE's differ.
-  Status set_frequencies(int64_t length);
-  /// LongRoPE has other frequencies from one length on: when the sequence comes to it, all its
-  /// tokens so far are fed anew.
-  Status lengthen();
+  /// What is known of a sequence.
+  struct Sequence {
+    int64_t position = 0;  ///< of its next step; see Launch::position
+    int64_t length = 1;    ///< that its frequencies are for
+    bool logits_valid = false;
+  };
+  Sequence& at(int sequence) { return sequences_[static_cast<size_t>(sequence)]; }
+  const Sequence& at(int sequence) const { return sequences_[static_cast<size_t>(sequence)]; }
+  uint32_t all_sequences() const { return (1u << options_.sequences) - 1; }
+  bool ended(int sequence) const { return (ended_ >> sequence & 1) != 0; }
+  int32_t* tokens_of(int sequence) const {
+    return launch_.tokens + sequence * (options_.capacity + 1);
+  }
+  /// Makes the frequencies of RoPE by the sequences' lengths: only LongRoPE's differ.
+  Status set_frequencies();
+  /// LongRoPE has other frequencies from one length on: when a sequence comes to it, all its tokens
+  /// so far are fed anew.
+  Status lengthen(int sequence);
   template <class T>
   Status place(T*& pointer, int64_t count);
   template <class T>
   Status place(const T*& pointer, const std::vector<T>& data);
 
   int64_t seen_words() const { return (config_.vocabulary + 31) / 32; }
-  Status forget(Tokens ids);
-  /// Runs steps from the sequence's position on; the first `forced` ones' next tokens are forced.
+  Status forget(std::span<const Tokens> ids);
+  /// Runs steps from the sequences' positions on; the first `forced` ones' next tokens are forced.
   Status run(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token);
   /// As many of them as one launch has tags for.
   Status run_launch(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token);
   /// Hands on tokens as they come, until the launch has ended.
-  Status take_tokens(const OnToken& on_token, int64_t& taken);
+  Status take_tokens(const OnToken& on_token, std::span<int64_t> taken);
   /// Forgets what is in the tagged buffers: tags begin anew.
   Status clear_tags();
   /// What workers left when they gave up, in words.
@@ -132,10 +146,8 @@ class CdnaRunner final : public Runner, public Subject {
   uint32_t* give_up_ = nullptr;
   float* uniforms_ = nullptr;
   std::vector<float> logits_;
-  int64_t position_ = 0;
-  int64_t length_ = 1;  // that the frequencies are for
-  bool logits_valid_ = false;
-  bool ended_ = false;
+  std::vector<Sequence> sequences_;
+  uint32_t ended_ = 0;            // sequences that draw no more, a bit each
   uint32_t next_tag_ = kMostTag;  // of the next launch's first write
   uint32_t next_draw_ = 1;        // of its first step
 };
@@ -162,7 +174,7 @@ Status CdnaRunner::make_program() {
   const int units = device_->info().units;
   const PlanOptions options =
       plan_options(config_, options_.workers > 0 ? std::min(options_.workers, units) : units,
-                   options_.capacity, options_.kv);
+                   options_.capacity, options_.kv, options_.sequences);
   program_ = plan(config_, weights_, options);
   WEFT_TRY(verify(program_));
   arena_ = lay_out(program_, weights_);
@@ -222,12 +234,13 @@ Status CdnaRunner::load_weights() {
   return place(launch_.stream_bytes, bytes);
 }
 
-Status CdnaRunner::set_frequencies(int64_t length) {
-  length_ = length;
+Status CdnaRunner::set_frequencies() {
   std::vector<float> frequencies;
-  for (const RopeSpec& rope : ropes(config_)) {
-    const std::vector<float> one = inverse_frequencies(rope, length);
-    frequencies.insert(frequencies.end(), one.begin(), one.end());
+  for (const Sequence& sequence : sequences_) {
+    for (const RopeSpec& rope : ropes(config_)) {
+      const std::vector<float> one = inverse_frequencies(rope, sequence.length);
+      frequencies.insert(frequencies.end(), one.begin(), one.end());
+    }
   }
   return device_->upload(
       launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)],
@@ -271,21 +284,24 @@ Status CdnaRunner::make_launch() {
   WEFT_TRY(place(launch_.event_signals, lowered_.event_signals));
   WEFT_TRY(place(launch_.counters, std::ssize(program_.events) * kCounterStride));
   WEFT_TRY(place(launch_.failure, launch_.workers));
-  WEFT_TRY(place(launch_.draws, 2 * launch_.workers));
-  WEFT_TRY(place(launch_.tokens, options_.capacity + 1));
+  const int64_t sequences = options_.sequences;
+  const int64_t tokens = sequences * (options_.capacity + 1);
+  WEFT_TRY(place(launch_.draws, 2 * sequences * launch_.workers));
+  WEFT_TRY(place(launch_.tokens, tokens));
   WEFT_TRY(place(launch_.stop, 1));
-  WEFT_TRY(place(launch_.seen, seen_words()));
-  WEFT_TRY(place(uniforms_, options_.capacity + 1));
+  WEFT_TRY(place(launch_.seen, sequences * seen_words()));
+  WEFT_TRY(place(uniforms_, tokens));
   launch_.uniforms = uniforms_;
   WEFT_TRY(place(give_up_, launch_.workers * kCounterStride));
   launch_.give_up = give_up_;
-  WEFT_ASSIGN(DeviceMemory mailbox,
-              device_->allocate_host(sizeof(Mailbox) +
-                                     static_cast<size_t>(options_.capacity + 1) * sizeof(int32_t)));
+  WEFT_ASSIGN(
+      DeviceMemory mailbox,
+      device_->allocate_host(sizeof(Mailbox) + static_cast<size_t>(tokens) * sizeof(int32_t)));
   mailbox_ = new (mailbox.data()) Mailbox;
   launch_.mailbox = mailbox_;
   memory_.push_back(std::move(mailbox));
   logits_.resize(static_cast<size_t>(config_.vocabulary));
+  sequences_.resize(static_cast<size_t>(sequences));
   return {};
 }
 
@@ -294,20 +310,23 @@ Status CdnaRunner::make_prefill() {
     return {};
   }
   WEFT_ASSIGN(prefill_,
-              Prefill::create(config_, weights_, places_of(program_, arena_, launch_.arena, 1),
+              Prefill::create(config_, weights_,
+                              places_of(program_, arena_, launch_.arena, options_.sequences),
                               chunk_formats(), options_.capacity, *device_));
   return {};
 }
 
-Status CdnaRunner::lengthen() {
+Status CdnaRunner::lengthen(int sequence) {
+  Sequence& own = at(sequence);
+  own.length = own.position + 1;
   if (prefill_ == nullptr) {
     return usage_error(fmt::format(
         "{} tokens are more than {} was trained with at first, and prompts are fed token by token: "
         "use --device cpu",
-        position_ + 1, config_.name));
+        own.length, config_.name));
   }
-  WEFT_TRY(set_frequencies(position_ + 1));
-  return prefill_->feed(launch_.tokens, 0, position_, 0);
+  WEFT_TRY(set_frequencies());
+  return prefill_->feed(tokens_of(sequence), 0, own.position, sequence);
 }
 
 Status CdnaRunner::create() {
@@ -316,20 +335,23 @@ Status CdnaRunner::create() {
   WEFT_TRY(load_weights());
   WEFT_TRY(make_launch());
   WEFT_TRY(make_prefill());
-  return set_frequencies(1);
+  return set_frequencies();
 }
 
-Status CdnaRunner::forget(Tokens ids) {
-  ended_ = false;
-  logits_valid_ = false;
-  position_ = 0;
-  WEFT_TRY(device_->upload(launch_.tokens, ids.data(), ids.size_bytes()));
-  std::vector<uint32_t> seen(static_cast<size_t>(seen_words()));
-  for (const int32_t id : ids) {
-    seen[static_cast<size_t>(id / 32)] |= 1u << (id % 32);
+Status CdnaRunner::forget(std::span<const Tokens> ids) {
+  ended_ = 0;
+  for (int i = 0; i < options_.sequences; ++i) {
+    const Tokens own = static_cast<size_t>(i) < ids.size() ? ids[static_cast<size_t>(i)] : Tokens{};
+    at(i) = {.length = std::max<int64_t>(1, std::ssize(own))};
+    std::vector<uint32_t> seen(static_cast<size_t>(seen_words()));
+    for (const int32_t id : own) {
+      seen[static_cast<size_t>(id / 32)] |= 1u << (id % 32);
+    }
+    WEFT_TRY(device_->upload(launch_.seen + i * seen_words(), seen.data(),
+                             seen.size() * sizeof(uint32_t)));
+    WEFT_TRY(device_->upload(tokens_of(i), own.data(), own.size_bytes()));
   }
-  WEFT_TRY(device_->upload(launch_.seen, seen.data(), seen.size() * sizeof(uint32_t)));
-  return set_frequencies(static_cast<int64_t>(ids.size()));
+  return set_frequencies();
 }
 
 Status CdnaRunner::clear_tags() {
@@ -350,7 +372,7 @@ Status CdnaRunner::clear_tags() {
 }
 
 Status CdnaRunner::run(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token) {
-  while (steps > 0 && !ended_) {
+  while (steps > 0 && ended_ != all_sequences()) {
     if (next_tag_ + launch_.versions > kMostTag) {
       WEFT_TRY(clear_tags());
     }
@@ -363,7 +385,10 @@ Status CdnaRunner::run(int64_t steps, int64_t forced, Tokens ends, const OnToken
 }
 
 Status CdnaRunner::run_launch(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token) {
-  launch_.position[0] = static_cast<int32_t>(position_);
+  for (int i = 0; i < options_.sequences; ++i) {
+    launch_.position[i] = static_cast<int32_t>(at(i).position);
+  }
+  launch_.ended = ended_;
   launch_.forced_steps = static_cast<int32_t>(forced);
   launch_.steps = static_cast<int32_t>(steps);
   launch_.eos_count = 0;
@@ -374,9 +399,11 @@ Status CdnaRunner::run_launch(int64_t steps, int64_t forced, Tokens ends, const 
   }
   if (launch_.sampling.temperature > 0) {
     std::vector<float> uniforms;
-    for (int64_t i = 0; i < steps; ++i) {
-      uniforms.push_back(
-          uniform_draw(launch_.sampling.seed, static_cast<uint64_t>(position_ + i + 1)));
+    for (int s = 0; s < options_.sequences; ++s) {
+      for (int64_t i = 0; i < steps; ++i) {
+        uniforms.push_back(uniform_draw(launch_.sampling.seed + static_cast<uint64_t>(s),
+                                        static_cast<uint64_t>(at(s).position + i + 1)));
+      }
     }
     WEFT_TRY(device_->upload(uniforms_, uniforms.data(), uniforms.size() * sizeof(float)));
   }
@@ -385,40 +412,57 @@ Status CdnaRunner::run_launch(int64_t steps, int64_t forced, Tokens ends, const 
   launch_.first_draw = next_draw_;
   next_draw_ += static_cast<uint32_t>(steps);
   const auto workers = static_cast<size_t>(launch_.workers);
-  mailbox_->tokens[0] = 0;
+  std::ranges::fill(mailbox_->tokens, 0u);
   WEFT_TRY(device_->clear(launch_.counters, program_.events.size() * kCounterStride * 4));
   WEFT_TRY(device_->clear(launch_.stop, sizeof(*launch_.stop)));
   WEFT_TRY(device_->clear(launch_.failure, workers * sizeof(Failure)));
-  WEFT_TRY(device_->start({.operation = "decode",
-                           .kernel = "decode",
+  const std::string_view kernel = options_.sequences > 1 ? "decode_several" : "decode";
+  WEFT_TRY(device_->start({.operation = kernel,
+                           .kernel = kernel,
                            .groups_x = static_cast<uint32_t>(workers),
                            .threads = kTeamThreads},
                           launch_, device_->stream().native));
-  position_ += forced;
-  int64_t taken = 0;
+  for (int i = 0; i < options_.sequences; ++i) {
+    at(i).position += ended(i) ? 0 : forced;
+  }
+  const uint32_t ended_before = ended_;
+  std::array<int64_t, resident::kMostSequences> taken = {};
   WEFT_TRY(take_tokens(on_token, taken));
-  logits_valid_ = forced + taken == steps;  // otherwise it ended before, or the kernel ran ahead
+  for (int i = 0; i < options_.sequences; ++i) {
+    // Otherwise it ended before, or the kernel ran ahead.
+    at(i).logits_valid =
+        (ended_before >> i & 1) == 0 && forced + taken[static_cast<size_t>(i)] == steps;
+  }
   std::vector<Failure> failures(workers);
   WEFT_TRY(device_->download(failures.data(), launch_.failure, workers * sizeof(Failure)));
   return explain(failures);
 }
 
-Status CdnaRunner::take_tokens(const OnToken& on_token, int64_t& taken) {
+Status CdnaRunner::take_tokens(const OnToken& on_token, std::span<int64_t> taken) {
   using Clock = std::chrono::steady_clock;
-  const std::atomic_ref<uint32_t> arrived(mailbox_->tokens[0]);
+  // A sequence of which a token has come; -1: none.
+  const auto next = [&] {
+    for (int i = 0; i < options_.sequences; ++i) {
+      const std::atomic_ref<uint32_t> arrived(mailbox_->tokens[i]);
+      if (taken[static_cast<size_t>(i)] < arrived.load(std::memory_order_acquire)) {
+        return i;
+      }
+    }
+    return -1;
+  };
   Clock::time_point last = Clock::now();
   bool running = true;
   Status told;
-  while (running || taken < arrived.load(std::memory_order_acquire)) {
-    if (taken < arrived.load(std::memory_order_acquire)) {
-      const int32_t token = mailbox_->token[taken++];
+  for (int from = next(); running || from >= 0; from = next()) {
+    if (from >= 0) {
+      const int32_t token =
+          mailbox_->token[from * launch_.steps + taken[static_cast<size_t>(from)]++];
       last = Clock::now();
-      if (!ended_) {
-        ++position_;
-        if (!on_token(0, token)) {
-          ended_ = true;
-          const uint32_t stop = 1;
-          told = device_->upload_beside(launch_.stop, &stop, sizeof(stop));
+      if (!ended(from)) {
+        ++at(from).position;
+        if (!on_token(from, token)) {
+          end(from);
+          told = device_->upload_beside(launch_.stop, &ended_, sizeof(ended_));
         }
       }
       continue;
@@ -466,26 +510,38 @@ Status CdnaRunner::explain(std::span<const Failure> failures) const {
 
 Status CdnaRunner::begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
                          const OnToken& on_token) {
-  WEFT_TRY(forget(prompts[0]));
+  WEFT_TRY(forget(prompts));
   launch_.sampling = sampling;
-  const int64_t length = std::ssize(prompts[0]);
-  if (prefill_ != nullptr && length >= fewest_tokens(chunk_formats())) {
-    WEFT_TRY(prefill_->feed(launch_.tokens, 0, length - 1, 0));
-    position_ = length - 1;
+  int64_t steps = 1;
+  for (int i = 0; i < options_.sequences; ++i) {
+    const int64_t length = std::ssize(prompts[static_cast<size_t>(i)]);
+    if (prefill_ != nullptr && length >= fewest_tokens(chunk_formats())) {
+      WEFT_TRY(prefill_->feed(tokens_of(i), 0, length - 1, i));
+      at(i).position = length - 1;
+    }
+    steps = std::max(steps, length - at(i).position);
   }
-  const int64_t steps = length - position_;
+  // All reach the ends of their prompts in the same step: shorter ones begin later.
+  for (int i = 0; i < options_.sequences; ++i) {
+    at(i).position = std::ssize(prompts[static_cast<size_t>(i)]) - steps;
+  }
   return run(steps, steps - 1, {}, on_token);
 }
 
 Status CdnaRunner::decode(int64_t steps, Tokens ends, const OnToken& on_token) {
   const RopeScaling& scaling = config_.rope_scaling;
   const bool longrope = scaling.kind == RopeScaling::Kind::longrope;
-  while (steps > 0 && !ended_) {
+  while (steps > 0 && ended_ != all_sequences()) {
     int64_t now = steps;
-    if (longrope && position_ < scaling.original_context) {
-      now = std::min(now, scaling.original_context - position_);
-    } else if (longrope && length_ <= scaling.original_context) {
-      WEFT_TRY(lengthen());
+    for (int i = 0; longrope && i < options_.sequences; ++i) {
+      if (ended(i)) {
+        continue;
+      }
+      if (at(i).position < scaling.original_context) {
+        now = std::min(now, scaling.original_context - at(i).position);
+      } else if (at(i).length <= scaling.original_context) {
+        WEFT_TRY(lengthen(i));
+      }
     }
     WEFT_TRY(run(now, 0, ends, on_token));
     steps -= now;
@@ -494,28 +550,33 @@ Status CdnaRunner::decode(int64_t steps, Tokens ends, const OnToken& on_token) {
 }
 
 Result<Score> CdnaRunner::score(Tokens ids) {
-  WEFT_TRY(forget(ids));
+  WEFT_TRY(forget({&ids, 1}));
   launch_.sampling = {};
   if (prefill_ != nullptr) {
     return prefill_->score(launch_.tokens, std::ssize(ids));
   }
   const auto step = [&](size_t i) -> Result<std::span<const float>> {
-    position_ = static_cast<int64_t>(i);
+    for (Sequence& sequence : sequences_) {
+      sequence.position = static_cast<int64_t>(i);
+    }
     WEFT_TRY(run(1, 0, {}, [](int, int32_t) { return true; }));
     // What is drawn takes the place of the next token.
     WEFT_TRY(device_->upload(launch_.tokens, ids.data(), ids.size_bytes()));
     return logits(0);
   };
   WEFT_ASSIGN(Score score, score_by_steps(ids, step));
-  position_ = 0;
-  logits_valid_ = false;
+  for (Sequence& sequence : sequences_) {
+    sequence = {};
+  }
   return score;
 }
 
-std::span<const float> CdnaRunner::logits(int /*sequence*/) {
-  const char* place = launch_.arena + arena_.buffers[static_cast<size_t>(program_.logits)];
-  const bool there = logits_valid_ &&
-                     device_->download(logits_.data(), place, logits_.size() * sizeof(float)).ok();
+std::span<const float> CdnaRunner::logits(int sequence) {
+  const size_t bytes = logits_.size() * sizeof(float);
+  const char* place = launch_.arena + arena_.buffers[static_cast<size_t>(program_.logits)] +
+                      static_cast<size_t>(sequence) * bytes;
+  const bool there =
+      at(sequence).logits_valid && device_->download(logits_.data(), place, bytes).ok();
   return there ? std::span<const float>(logits_) : std::span<const float>();
 }
 
@@ -526,8 +587,8 @@ Result<std::optional<int32_t>> CdnaRunner::run(int32_t token, int64_t position, 
   }
   WEFT_TRY(put_codes(cut));
   WEFT_TRY(device_->upload(launch_.tokens + position, &token, sizeof(token)));
-  position_ = position;
-  ended_ = false;
+  at(0).position = position;
+  ended_ = 0;
   std::optional<int32_t> drawn;
   WEFT_TRY(run(1, 0, {}, [&](int, int32_t next) {
     drawn = next;

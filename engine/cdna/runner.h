@@ -17,7 +17,8 @@ namespace weft::cdna {
 struct RunnerOptions {
   std::string device;    ///< "hip", "hip:1", "sim:gfx942"
   int workers = 0;       ///< workgroups; 0: one for each compute unit
-  int64_t capacity = 0;  ///< positions of the sequence
+  int64_t capacity = 0;  ///< positions of a sequence
+  int sequences = 1;     ///< at most kMostSequences
   DType kv = DType::bf16;
   bool round_activations = true;  ///< in a chunk of a prompt, see PlanOptions
   /// In 12 bits (ops/linear/windowed.h); default: when they do not fit the last cache.

@@ -41,9 +41,9 @@ struct Partials {
   int dim;
 
   __device__ __attribute__((always_inline))
-  Partials(TaggedPlace memory, int heads, int splits_, int dim_)
-      : sums(memory),
-        tails(memory + static_cast<int64_t>(heads) * splits_ * (dim_ / 2)),
+  Partials(TaggedPlace memory, int sequence, int heads, int splits_, int dim_)
+      : sums(sequence_row(memory, sequence, heads * splits_ * (dim_ + 2))),
+        tails(sums + static_cast<int64_t>(heads) * splits_ * (dim_ / 2)),
         splits(splits_),
         dim(dim_) {}
 };
@@ -96,7 +96,9 @@ WEFT_GPU void head_row(const Worker& worker, CodeRef code, const HeadRow& row, f
     }
   }
   wave_sync();
-  const auto& angles = shared.angles[__builtin_elementwise_max(attention.rope, 0)];
+  const auto& angles =
+      shared
+          .angles[kSeveral ? attention.sequence : 0][__builtin_elementwise_max(attention.rope, 0)];
   for (int i = lane; i < row.half; i += kWaveLanes) {
     const float low = to[i];
     const float high = to[i + row.half];
@@ -128,6 +130,13 @@ WEFT_GPU void append(const Worker& worker, Place cache, int64_t row, const float
   }
 }
 
+/// Where a KV head's rows of a sequence begin in a cache.
+WEFT_GPU int64_t cache_row(const __attribute__((address_space(4))) ModelShape& shape, int sequence,
+                           int kv_head) {
+  return static_cast<int64_t>((kSeveral ? sequence * shape.kv_heads : 0) + kv_head) *
+         shape.capacity;
+}
+
 /// Queries, and the step's own key and value (`own`: the split has them), of a KV head to LDS: rows
 /// [group + 4][head_dim], the queries, key and value as computed, both as the cache has them.
 WEFT_GPU void head_rows(const Worker& worker, CodeRef code, int kv_head, bool own, float* rows,
@@ -148,14 +157,17 @@ WEFT_GPU void head_rows(const Worker& worker, CodeRef code, int kv_head, bool ow
                             : value ? attention.v_version
                                     : attention.k_version;
     head_row(worker, code,
-             {worker.at<uint64_t>(from) + head * (dim / 2), worker.tag(version),
-              norm != kNowhere && whole ? norm + head * dim * 2 : norm,
+             {sequence_row(worker.at<uint64_t>(from), attention.sequence,
+                           (query ? shape.query_heads : shape.kv_heads) * dim) +
+                  head * (dim / 2),
+              worker.tag(version), norm != kNowhere && whole ? norm + head * dim * 2 : norm,
               query ? query_factor : key_factor, value || attention.rope < 0 ? 0 : shape.rope_half,
               query ? attention.scale : 1.0f},
              to);
     if (!query) {
       append(worker, value ? attention.values : attention.keys,
-             static_cast<int64_t>(kv_head) * shape.capacity + worker.position(), to, to + 2 * dim);
+             cache_row(shape, attention.sequence, kv_head) + worker.position(attention.sequence),
+             to, to + 2 * dim);
     }
   }
 }
@@ -328,7 +340,8 @@ WEFT_GPU void attend_head(const Worker& worker, CodeRef code, int kv_head, int f
   const auto& shape = worker.arguments->shape;
   const int dim = shape.head_dim;
   const int group = shape.group;
-  const bool own = last == worker.position() + 1;  // the step's own row is among the keys
+  const int position = worker.position(attention.sequence);
+  const bool own = last == position + 1;  // the step's own row is among the keys
   auto* const rows = reinterpret_cast<float*>(shared.row);
   float* const parts = rows + (group + 4) * dim;
   barrier();  // LDS is free
@@ -336,8 +349,8 @@ WEFT_GPU void attend_head(const Worker& worker, CodeRef code, int kv_head, int f
   barrier();
   const int element_bytes = shape.kv_f32 ? 4 : 2;
   // The own row is not read from the cache, where it may not have arrived.
-  const auto bytes = static_cast<uint32_t>((own ? worker.position() : last) * dim * element_bytes);
-  const int64_t offset = static_cast<int64_t>(kv_head) * shape.capacity * dim * element_bytes;
+  const auto bytes = static_cast<uint32_t>((own ? position : last) * dim * element_bytes);
+  const int64_t offset = cache_row(shape, attention.sequence, kv_head) * dim * element_bytes;
   const Buffer key_cache((const void*)worker.at<char>(attention.keys + offset), bytes);
   const Buffer value_cache((const void*)worker.at<char>(attention.values + offset), bytes);
   for (int at_once = 0; at_once < group; at_once += kHeadsAtOnce) {
@@ -349,15 +362,15 @@ WEFT_GPU void attend_head(const Worker& worker, CodeRef code, int kv_head, int f
     }
     if (shape.kv_f32) {
       attend_range<true>(key_cache, value_cache, rows + at_once * dim, own_row, heads, dim, first,
-                         last, worker.position(), attention.soft_cap, part);
+                         last, position, attention.soft_cap, part);
     } else {
       attend_range<false>(key_cache, value_cache, rows + at_once * dim, own_row, heads, dim, first,
-                          last, worker.position(), attention.soft_cap, part);
+                          last, position, attention.soft_cap, part);
     }
     barrier();
     const Worker later = worker.made_here();
     CodeRef again = *made_here(&code);
-    const Partials partials(later.at<uint64_t>(again.attention.partials),
+    const Partials partials(later.at<uint64_t>(again.attention.partials), again.attention.sequence,
                             later.arguments->shape.query_heads, again.attention.splits.count, dim);
     merge_parts(partials, later.tag(again.attention.version), parts, heads,
                 (kv_head * group + at_once) * partials.splits + again.attention.split);
@@ -367,20 +380,21 @@ WEFT_GPU void attend_head(const Worker& worker, CodeRef code, int kv_head, int f
 WEFT_GPU void attend(const Worker& worker, CodeRef code) {
   const auto& attention = code.attention;
   const auto& shape = worker.arguments->shape;
-  const SplitKeys keys(attention.splits.count, attention.splits.window, worker.position(),
-                       attention.split);
+  const SplitKeys keys(attention.splits.count, attention.splits.window,
+                       worker.position(attention.sequence), attention.split);
   if (attention.split >= keys.active) {
     return;
   }
   float query_factor = 0;
   float key_factor = 0;
   if (attention.query_norm != kNowhere && attention.whole_norm != 0) {
-    query_factor = row_norm(worker, code.operation, worker.at<uint64_t>(attention.q),
-                            worker.tag(attention.q_version), shape.query_heads * shape.head_dim,
-                            attention.epsilon);
-    key_factor = row_norm(worker, code.operation, worker.at<uint64_t>(attention.k),
-                          worker.tag(attention.k_version), shape.kv_heads * shape.head_dim,
-                          attention.epsilon);
+    const auto factor = [&](Place rows, Version version, int columns) {
+      return row_norm(worker, code.operation,
+                      sequence_row(worker.at<uint64_t>(rows), attention.sequence, columns),
+                      worker.tag(version), columns, attention.epsilon);
+    };
+    query_factor = factor(attention.q, attention.q_version, shape.query_heads * shape.head_dim);
+    key_factor = factor(attention.k, attention.k_version, shape.kv_heads * shape.head_dim);
   }
   for (int kv_head = attention.first; kv_head < made_here(&code)->attention.last; ++kv_head) {
     attend_head(worker.made_here(), *made_here(&code), kv_head, keys.first, keys.last, query_factor,
@@ -388,14 +402,15 @@ WEFT_GPU void attend(const Worker& worker, CodeRef code) {
   }
 }
 
-/// By a wave: four elements, `at` and on, of the row that attention's splits make together.
+/// By whole waves: four elements of the row that a sequence's splits make together, of `active`
+/// splits, from `element` on.
 WEFT_GPU f32x4 merged_quad(const Worker& worker, int operation, const Partials& partials,
-                           uint32_t tag, int active, int at) {
+                           uint32_t tag, int active, int element) {
   constexpr int kAtOnce = 4;  // splits on their way
   const int dim = partials.dim;
-  const int head = at / dim;
+  const int head = element / dim;
   const int64_t first = static_cast<int64_t>(head) * partials.splits;
-  const TaggedPlace sums = partials.sums + (first * dim + (at - head * dim)) / 2;
+  const TaggedPlace sums = partials.sums + (first * dim + (element - head * dim)) / 2;
   float highest = -kInfinity;
   float total = 0;
   f32x4 sum = {0, 0, 0, 0};
@@ -422,44 +437,58 @@ WEFT_GPU f32x4 merged_quad(const Worker& worker, int operation, const Partials& 
   return sum * divide_fast(1, total);
 }
 
-/// By the team: the row that attention's splits make together, of some query heads, to memory.
-WEFT_GPU void combine(const Worker& worker, CodeRef code) {
-  const auto& combine = code.combine;
-  const auto& shape = worker.arguments->shape;
-  const SplitKeys keys(combine.splits.count, combine.splits.window, worker.position(), 0);
-  const Partials partials(worker.at<uint64_t>(combine.partials), shape.query_heads,
-                          combine.splits.count, shape.head_dim);
-  const TaggedPlace to = worker.at<uint64_t>(combine.out);
-  const int end = combine.last * shape.head_dim;
-  for (int base = combine.first * shape.head_dim + 4 * wave_index() * kWaveLanes; base < end;
-       base += 4 * kTeamThreads) {
-    const int element = base + 4 * lane_index();
-    const f32x4 x = merged_quad(worker, code.operation, partials, worker.tag(combine.source),
-                                keys.active, __builtin_elementwise_min(element, end - 4));
-    if (element < end) {
-      const uint32_t tag = worker.tag(combine.version);
-      store_tagged(to + element / 2, x[0], x[1], tag);
-      store_tagged(to + element / 2 + 1, x[2], x[3], tag);
-    }
-  }
-}
-
-/// The same row, all of it, to LDS.
+/// The row that attention's splits make together, to LDS: of one sequence.
 WEFT_GPU void make_merged_row(const Worker& worker, CodeRef code) {
   const auto& product = code.product;
   const auto& shape = worker.arguments->shape;
-  const int dim = shape.head_dim;
-  const SplitKeys keys(product.splits.count, product.splits.window, worker.position(), 0);
-  const Partials partials(worker.at<uint64_t>(product.row), shape.query_heads, product.splits.count,
-                          dim);
+  const SplitKeys keys(product.splits.count, product.splits.window, worker.position(0), 0);
+  const Partials partials(worker.at<uint64_t>(product.row), 0, shape.query_heads,
+                          product.splits.count, shape.head_dim);
   const uint32_t tag = worker.tag(product.source);
   const int end = slices_of(product.k) * kSliceK;
   for (int base = 4 * wave_index() * kWaveLanes; base < end; base += 4 * kTeamThreads) {
     const int element = base + 4 * lane_index();
-    const int at = __builtin_elementwise_min(element, product.k - 4);
-    const f32x4 x = merged_quad(worker, code.operation, partials, tag, keys.active, at);
+    const f32x4 x = merged_quad(worker, code.operation, partials, tag, keys.active,
+                                __builtin_elementwise_min(element, product.k - 4));
     if (element < end) {
-      put_row_quad(element / 4, element < product.k ? x : f32x4{0, 0, 0, 0});
+      put_row_quad(0, product.k, element / 4, element < product.k ? x : f32x4{0, 0, 0, 0});
+    }
+  }
+}
+
+/// Merges the splits of some heads of all sequences: of several to operands, of one to a tagged
+/// row.
+WEFT_GPU void combine(const Worker& worker, CodeRef code) {
+  const auto& shape = worker.arguments->shape;
+  const int first = code.combine.first * shape.head_dim;
+  const int last = code.combine.last * shape.head_dim;
+  const int k = shape.query_heads * shape.head_dim;
+  for (int sequence = 0; sequence < worker.sequences(); ++sequence) {
+    const SplitKeys keys(code.combine.splits.count, code.combine.splits.window,
+                         worker.position(sequence), 0);
+    const Partials partials(worker.at<uint64_t>(code.combine.partials), sequence, shape.query_heads,
+                            code.combine.splits.count, shape.head_dim);
+    for (int base = first + 4 * wave_index() * kWaveLanes; base < last; base += 4 * kTeamThreads) {
+      const int element = base + 4 * lane_index();
+      const f32x4 x = merged_quad(worker, code.operation, partials, worker.tag(code.combine.source),
+                                  keys.active, __builtin_elementwise_min(element, last - 4));
+      if (element >= last) {
+        continue;
+      }
+      if constexpr (kSeveral) {
+        const TwoParts parts(x);
+        const auto to = [&](int part) {
+          return (Global<uint64_t>)(operand_part(worker, code.combine.out, sequence, part, k) +
+                                    element);
+        };
+        store_shared_word<uint64_t>(to(0), __builtin_bit_cast(uint64_t, parts.upper));
+        store_shared_word<uint64_t>(to(1), __builtin_bit_cast(uint64_t, parts.lower));
+      } else {
+        const TaggedPlace to = worker.at<uint64_t>(code.combine.out) + element / 2;
+        const uint32_t tag = worker.tag(code.combine.version);
+        store_tagged(to, x[0], x[1], tag);
+        store_tagged(to + 1, x[2], x[3], tag);
+      }
     }
   }
 }

@@ -223,7 +223,8 @@ class Stream {
                             place.units * place.slices * slice_bytes(WeightForm::packed) +
                             first_unit_ * kUnitScaleBytes;
     // Threads that finish no column of the block may ask beyond the stream's end.
-    scales_ = buffer_of(worker).load_half(scales + static_cast<uint32_t>(thread_index() * 2));
+    scales_ = buffer_of(worker).load_half(
+        scales + static_cast<uint32_t>((kSeveral ? lane_index() : thread_index()) * 2));
     const List list(worker, place, first_unit_);
     if (lane_index() < list.size) {
       listed_ = list.from[lane_index()];
@@ -254,32 +255,43 @@ class Stream {
   u32x2 listed_ = {};               // this lane's of the wave's list there
 };
 
-/// Makes the row of a product in LDS, by the team.
-WEFT_GPU void make_row(const Worker& worker, CodeRef code) {
-  switch (ProductHead(code).form()) {
-    case resident::RowForm::plain:
-    case resident::RowForm::rms_norm:
-      return make_plain_row(worker, code);
-    case resident::RowForm::layer_norm:
-      return make_layer_norm(worker, code);
-    case resident::RowForm::merged:
-      return make_merged_row(worker, code);
-    case resident::RowForm::slots:
-      return;  // of mixtures of experts
+/// Makes the rows of a product in LDS, by the team.
+WEFT_GPU void make_rows(const Worker& worker, CodeRef code) {
+  if (kSeveral && code.product.source == kOperands) {
+    return copy_operands(worker, code);
+  }
+  const resident::RowForm form = ProductHead(code).form();
+  if (!kSeveral && form == resident::RowForm::merged) {
+    return make_merged_row(worker, code);
+  }
+  for (int sequence = 0; sequence < worker.sequences(); ++sequence) {
+    if (form == resident::RowForm::layer_norm) {
+      make_layer_norm(worker, code, sequence);
+    } else {
+      make_plain_row(worker, code, sequence);
+    }
   }
 }
 
-/// What the team does with the sums of a block's columns: each thread finishes one.
+/// What the team does with the sums of a block's columns: each thread finishes one, of several
+/// sequences a wave those of one.
 struct Epilogue {
   const Worker& worker;
   CodeRef code;
   float factor;  ///< of the row's norm
   Candidate best;
 
+  __device__ __attribute__((always_inline)) static int sequence() {
+    return kSeveral ? wave_index() : 0;
+  }
+  /// This thread's column of a block.
+  __device__ __attribute__((always_inline)) static int of_block() {
+    return kSeveral ? lane_index() : thread_index();
+  }
+
   __device__ __attribute__((always_inline)) bool gated() const {
     return Head(code).opcode() == Opcode::gated_linear;
   }
-  /// This thread's column of a block, and in the whole code.
   __device__ __attribute__((always_inline)) int unit_columns() const {
     return gated() ? kUnitColumns / 2 : kUnitColumns;
   }
@@ -294,7 +306,7 @@ struct Epilogue {
       const int first = runs.first(wave);
       const int last = runs.first(wave + 1);
       if (first < last && first < (unit + 1) * slices && last > unit * slices) {
-        sum += shared.sums[sums_place(unit, wave) + row];
+        sum += shared.sums[sequence()][sums_place(unit, wave) + row];
       }
     }
     return factor * (sum * __builtin_bit_cast(float, scale << 23));
@@ -306,12 +318,13 @@ struct Epilogue {
   __device__ __attribute__((always_inline)) void finish(int first_unit, int units, const Runs& runs,
                                                         int slices, uint32_t scales) {
     const auto& product = code.product;
-    const int unit = thread_index() / unit_columns();
-    const int row = thread_index() & (unit_columns() - 1);
-    if (wave_index() * kWaveLanes >= units * unit_columns()) {
+    const int unit = of_block() / unit_columns();
+    const int row = of_block() & (unit_columns() - 1);
+    if (kSeveral ? sequence() >= worker.sequences()
+                 : wave_index() * kWaveLanes >= units * unit_columns()) {
       return;
     }
-    int column = first_unit * unit_columns() + thread_index();
+    int column = first_unit * unit_columns() + of_block();
     int s = 0;  // each segment begins at a unit
     while (s + 1 < Head(code).segments()) {
       const int wide = static_cast<int>(round_up(product.segment[s].columns, kUnitColumns));
@@ -341,7 +354,8 @@ struct Epilogue {
       }
     }
     if (ProductHead(code).accumulate()) {
-      const TaggedPlace from = worker.at<uint64_t>(segment.out);
+      const TaggedPlace from =
+          sequence_row(worker.at<uint64_t>(segment.out), sequence(), segment.stride);
       Tagged before[1];
       await_tagged(worker, code.operation, worker.tag(product.prior), before, [&](int) {
         return from + __builtin_elementwise_min(column, static_cast<int>(segment.columns) - 1) / 2;
@@ -350,13 +364,26 @@ struct Epilogue {
     }
     if (segment.version == kPlain) {
       if (valid) {
-        store_shared_word<float>(worker.at<float>(segment.out) + column, x);
+        const int64_t row_begin = kSeveral ? static_cast<int64_t>(sequence()) * segment.stride : 0;
+        store_shared_word<float>(worker.at<float>(segment.out) + row_begin + column, x);
       }
     } else {
       const float next = across(x, 1);
-      if (valid && column % 2 == 0) {
-        store_tagged(worker.at<uint64_t>(segment.out) + column / 2, x, next,
-                     worker.tag(segment.version));
+      if (kSeveral && segment.version == kOperands) {
+        const TwoParts parts(f32x4{x, next, 0, 0});
+        const auto to = [&](int part) {
+          return (Global<uint32_t>)(operand_part(worker, segment.out, sequence(), part,
+                                                 segment.stride) +
+                                    product.first + column);
+        };
+        if (valid && column % 2 == 0) {
+          store_shared_word<uint32_t>(to(0), parts.upper[0]);
+          store_shared_word<uint32_t>(to(1), parts.lower[0]);
+        }
+      } else if (valid && column % 2 == 0) {
+        store_tagged(
+            sequence_row(worker.at<uint64_t>(segment.out), sequence(), segment.stride) + column / 2,
+            x, next, worker.tag(segment.version));
       }
     }
     if (Head(code).head() && valid) {
@@ -365,35 +392,46 @@ struct Epilogue {
   }
 };
 
-/// A product of the row that is in LDS, by the team. Returns the best of its columns in this
+/// A product of the rows that are in LDS, by the team. Returns the best of its columns in this
 /// thread.
-WEFT_GPU Candidate multiply_row(const Worker& worker, CodeRef code, Stream& stream) {
+WEFT_GPU Candidate multiply_rows(const Worker& worker, CodeRef code, Stream& stream) {
   const int slices = slices_of(code.product.k);
-  Epilogue epilogue{.worker = worker, .code = code, .factor = product_factor(code), .best = {}};
-  // Of a unit's 16 columns of B the first is the row's upper parts, the second the lower ones.
-  const int part = lane_index() % 2;
-  const char* const row = reinterpret_cast<const char*>(shared.row) + part * (most_k(kTarget) * 2) +
-                          lane_index() / kUnitColumns * 16;
+  Epilogue epilogue{
+      .worker = worker,
+      .code = code,
+      .factor = product_factor(
+          code, __builtin_elementwise_min(Epilogue::sequence(), worker.sequences() - 1)),
+      .best = {}};
+  // Of B's 16 columns two are a sequence's upper and lower parts.
+  const int of_lane =
+      __builtin_elementwise_min(lane_index() % kUnitColumns / 2, worker.sequences() - 1);
+  const char* const row =
+      reinterpret_cast<const char*>(row_part(of_lane, lane_index() % 2, code.product.k)) +
+      lane_index() / kUnitColumns * 16;
   for (int first_unit = 0; first_unit < Head(code).units(); first_unit += kBlockUnits) {
     const int units = __builtin_elementwise_min(Head(code).units() - first_unit, kBlockUnits);
     if (first_unit > 0) {
       barrier();  // the sums have been read
     }
-    const auto leave = [](int unit, f32x4 sums) {
+    const auto leave = [&](int unit, f32x4 sums) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         sums[i] += from_lane<kSwapOnes>(sums[i]);
       }
-      if (lane_index() % kUnitColumns == 0) {
-        *reinterpret_cast<f32x4*>(shared.sums + sums_place(unit, wave_index()) +
-                                  lane_index() / kUnitColumns * 4) = sums;
+      const int sequence = lane_index() % kUnitColumns / 2;
+      if (lane_index() % 2 == 0 && sequence < worker.sequences()) {
+        *reinterpret_cast<f32x4*>(&shared.sums[sequence][sums_place(unit, wave_index()) +
+                                                         lane_index() / kUnitColumns * 4]) = sums;
       }
     };
-    const auto add = [](const Listed& listed) {
-      if (listed.sums != Listed::kNoSums) {
-        const auto* const parts = reinterpret_cast<const uint16_t*>(shared.row) + listed.k;
-        const float x = bf16_low(parts[0]) + bf16_low(parts[most_k(kTarget)]);
-        shared.sums[listed.sums] += (bf16_low(listed.weight) - bf16_low(windowed::kWindowBits)) * x;
+    const auto add = [&](const Listed& listed) {
+      const float weight = bf16_low(listed.weight) - bf16_low(windowed::kWindowBits);
+      for (int sequence = 0; sequence < worker.sequences(); ++sequence) {
+        const float x = bf16_low(row_part(sequence, 0, code.product.k)[listed.k]) +
+                        bf16_low(row_part(sequence, 1, code.product.k)[listed.k]);
+        if (listed.sums != Listed::kNoSums) {
+          shared.sums[sequence][listed.sums] += weight * x;
+        }
       }
     };
     const uint32_t scales = stream.multiply(worker, row, leave, add);

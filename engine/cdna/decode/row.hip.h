@@ -24,31 +24,42 @@ WEFT_GPU float squares_of(f32x4 x) {
 }
 
 WEFT_GPU void embed(const Worker& worker, CodeRef code) {
-  const auto row = worker.at<const u32x2>(code.embed.table) +
-                   static_cast<int64_t>(shared.token) * (code.embed.columns / 4);
-  const TaggedPlace to = worker.at<uint64_t>(code.embed.out);
   const uint32_t tag = worker.tag(code.embed.version);
-  for (int i = thread_index(); 4 * i < code.embed.columns; i += kTeamThreads) {
-    const u32x2 pairs = row[i];
-    const Weights4 quad{{pairs[0], pairs[1]}};
-    const f32x4 x = quad.values(0) * code.embed.scale;
-    store_tagged(to + 2 * i, x[0], x[1], tag);
-    store_tagged(to + 2 * i + 1, x[2], x[3], tag);
+  for (int sequence = code.embed.first; sequence < code.embed.last; ++sequence) {
+    const auto row = worker.at<const u32x2>(code.embed.table) +
+                     static_cast<int64_t>(shared.token[sequence]) * (code.embed.columns / 4);
+    const TaggedPlace to =
+        sequence_row(worker.at<uint64_t>(code.embed.out), sequence, code.embed.columns);
+    for (int i = thread_index(); 4 * i < code.embed.columns; i += kTeamThreads) {
+      const u32x2 pairs = row[i];
+      const Weights4 quad{{pairs[0], pairs[1]}};
+      const f32x4 x = quad.values(0) * code.embed.scale;
+      store_tagged(to + 2 * i, x[0], x[1], tag);
+      store_tagged(to + 2 * i + 1, x[2], x[3], tag);
+    }
   }
 }
 
-/// The angles of RoPE at the step's position, to LDS.
+/// The angles of RoPE at the step's positions, to LDS.
 WEFT_GPU void rope_angles(const Worker& worker, CodeRef code) {
   const int half = worker.arguments->shape.rope_half;
+  const int ropes = worker.arguments->shape.ropes;
   const auto frequencies = worker.at<const float>(code.begin_step.inverse_frequencies);
-  const int i = thread_index();
-  for (int rope = 0; rope < worker.arguments->shape.ropes; ++rope) {
-    if (i < half) {
+  // A sequence a wave, or one by all.
+  const int i = kSeveral ? lane_index() : thread_index();
+  const int sequence = kSeveral ? wave_index() : 0;
+  if (sequence >= worker.sequences()) {
+    return;
+  }
+  for (int rope = 0; rope < ropes; ++rope) {
+    for (int pair = i; pair < half; pair += kSeveral ? kWaveLanes : kTeamThreads) {
       // The angle is rounded to f32, as checkpoints were trained with; then exact.
-      const float angle = static_cast<float>(worker.position()) * frequencies[rope * half + i];
+      const float angle = static_cast<float>(worker.position(sequence)) *
+                          frequencies[(sequence * ropes + rope) * half + pair];
       const SineCosine x = sine_cosine(static_cast<double>(angle));
-      shared.angles[rope][i][0] = code.begin_step.scale[rope] * static_cast<float>(x.cosine);
-      shared.angles[rope][i][1] = code.begin_step.scale[rope] * static_cast<float>(x.sine);
+      float* const to = shared.angles[sequence][rope][pair];
+      to[0] = code.begin_step.scale[rope] * static_cast<float>(x.cosine);
+      to[1] = code.begin_step.scale[rope] * static_cast<float>(x.sine);
     }
   }
 }
@@ -104,13 +115,14 @@ WEFT_GPU float row_norm(const Worker& worker, int operation, TaggedPlace row, ui
 }
 
 /// Adds a normed row to the residual, which each worker keeps for itself.
-WEFT_GPU void norm_add(const Worker& worker, CodeRef code) {
+WEFT_GPU void norm_add(const Worker& worker, CodeRef code, int sequence) {
   const auto& norm = code.norm_add;
-  const TaggedPlace x = worker.at<uint64_t>(norm.x);
+  const TaggedPlace x = sequence_row(worker.at<uint64_t>(norm.x), sequence, norm.columns);
   const float factor =
       row_norm(worker, code.operation, x, worker.tag(norm.source), norm.columns, norm.epsilon) *
       norm.scale;
-  const TaggedPlace residual = worker.at<uint64_t>(norm.residual);
+  const TaggedPlace residual =
+      sequence_row(worker.at<uint64_t>(norm.residual), sequence, norm.columns);
   const uint32_t tag = worker.tag(norm.version);
   for (int i = thread_index(); 4 * i < norm.columns; i += kTeamThreads) {
     const f32x4 w = load_weights(worker, norm.weight, i).values(norm.weight_offset);
@@ -124,22 +136,48 @@ WEFT_GPU void norm_add(const Worker& worker, CodeRef code) {
   }
 }
 
-/// Four elements of the row that a product multiplies.
-WEFT_GPU void put_row_quad(int quad, f32x4 x) {
-  auto* const upper = reinterpret_cast<u32x2*>(shared.row);
-  auto* const lower = reinterpret_cast<u32x2*>(shared.row + most_k(kTarget) / 2);
-  const uint32_t a = pack_bf16(x[0], x[1]);
-  const uint32_t b = pack_bf16(x[2], x[3]);
-  upper[quad] = u32x2{a, b};
-  lower[quad] = u32x2{pack_bf16(x[0] - bf16_low(a), x[1] - bf16_high(a)),
-                      pack_bf16(x[2] - bf16_low(b), x[3] - bf16_high(b))};
+/// Numbers as products take them.
+struct TwoParts {
+  u32x2 upper, lower;
+
+  __device__ __attribute__((always_inline)) explicit TwoParts(f32x4 x) {
+    const uint32_t a = pack_bf16(x[0], x[1]);
+    const uint32_t b = pack_bf16(x[2], x[3]);
+    upper = u32x2{a, b};
+    lower = u32x2{pack_bf16(x[0] - bf16_low(a), x[1] - bf16_high(a)),
+                  pack_bf16(x[2] - bf16_low(b), x[3] - bf16_high(b))};
+  }
+};
+/// Four elements of a sequence's row, of k, that a product multiplies.
+WEFT_GPU void put_row_quad(int sequence, int k, int quad, f32x4 x) {
+  const TwoParts parts(x);
+  reinterpret_cast<u32x2*>(row_part(sequence, 0, k))[quad] = parts.upper;
+  reinterpret_cast<u32x2*>(row_part(sequence, 1, k))[quad] = parts.lower;
+}
+/// A part of a sequence's row of operands.
+WEFT_GPU Global<uint16_t> operand_part(const Worker& worker, Place rows, int sequence, int part,
+                                       int k) {
+  return worker.at<uint16_t>(rows) + static_cast<int64_t>(2 * sequence + part) * operand_pitch(k);
+}
+/// Rows that are operands, to LDS.
+WEFT_GPU void copy_operands(const Worker& worker, CodeRef code) {
+  const int k = code.product.k;
+  const int chunks = operand_pitch(k) / 8;
+  for (int part = 0; part < 2 * worker.sequences(); ++part) {
+    const auto from =
+        (Global<const u32x4>)operand_part(worker, code.product.row, part / 2, part % 2, k);
+    auto* const to = reinterpret_cast<u32x4*>(row_part(part / 2, part % 2, k));
+    for (int i = thread_index(); i < chunks; i += kTeamThreads) {
+      to[i] = from[i];
+    }
+  }
 }
 
 /// A LayerNormed row. The mean must be known before the squares about it: the row is read thrice,
 /// the first time waited for.
-WEFT_GPU void make_layer_norm(const Worker& worker, CodeRef code) {
+WEFT_GPU void make_layer_norm(const Worker& worker, CodeRef code, int sequence) {
   const auto& product = code.product;
-  const TaggedPlace row = worker.at<uint64_t>(product.row);
+  const TaggedPlace row = sequence_row(worker.at<uint64_t>(product.row), sequence, product.k);
   const uint32_t tag = worker.tag(product.source);
   const int end = slices_of(product.k) * kSliceK;
   float sum = 0;
@@ -158,43 +196,44 @@ WEFT_GPU void make_layer_norm(const Worker& worker, CodeRef code) {
       if (product.norm_bias != kNowhere) {
         x += load_weights(worker, product.norm_bias, from).values(0);
       }
-      put_row_quad(quad, 4 * quad < product.k ? x : f32x4{0, 0, 0, 0});
+      put_row_quad(sequence, product.k, quad, 4 * quad < product.k ? x : f32x4{0, 0, 0, 0});
     }
   });
 }
 
 /// A tagged row as it is or times a norm's weights, whose factor is left to the product's end: see
 /// product_factor().
-WEFT_GPU void make_plain_row(const Worker& worker, CodeRef code) {
+WEFT_GPU void make_plain_row(const Worker& worker, CodeRef code, int sequence) {
   const auto& product = code.product;
   const bool normed = ProductHead(code).form() == resident::RowForm::rms_norm;
   const int end = slices_of(product.k) * kSliceK;
   float squares = 0;
-  for_row(worker, code.operation, worker.at<uint64_t>(product.row), worker.tag(product.source),
-          product.k, end, [&](int quad, f32x4 x) {
+  for_row(worker, code.operation,
+          sequence_row(worker.at<uint64_t>(product.row), sequence, product.k),
+          worker.tag(product.source), product.k, end, [&](int quad, f32x4 x) {
             if (normed) {
               squares += squares_of(x);
               const int from = __builtin_elementwise_min(quad, product.k / 4 - 1);
               x *= load_weights(worker, product.norm_weight, from).values(product.weight_offset);
             }
             if (4 * quad < end) {
-              put_row_quad(quad, x);
+              put_row_quad(sequence, product.k, quad, x);
             }
           });
   squares = wave_reduce<Sum>(squares);
   if (lane_index() == 0) {
-    shared.partial[0][wave_index()] = squares;
+    shared.squares[sequence][wave_index()] = squares;
   }
 }
 /// When the row is there.
-WEFT_GPU float product_factor(CodeRef code) {
+WEFT_GPU float product_factor(CodeRef code, int sequence) {
   if (ProductHead(code).form() != resident::RowForm::rms_norm) {
     return 1;
   }
   float squares = 0;
 #pragma unroll
   for (int wave = 0; wave < kTeamWaves; ++wave) {
-    squares += shared.partial[0][wave];
+    squares += shared.squares[sequence][wave];
   }
   return norm_factor(squares, code.product.k, code.product.epsilon);
 }

@@ -280,11 +280,15 @@ WEFT_GPU void sample(const Worker& worker, CodeRef code) {
     const auto& options = launch.sampling;
     // Greedy with a penalty: the best of what it leaves.
     const bool greedy = options.temperature == 0;
-    const auto seen = (Global<uint32_t>)reinterpret_cast<uintptr_t>(launch.seen);
-    drawn.id = sample_row(worker.at<float>(code.sample.logits), code.sample.vocabulary,
-                          greedy ? 1 : options.temperature, greedy ? 1 : options.top_k,
-                          greedy ? 1 : options.top_p, greedy ? 0 : options.min_p,
-                          options.repetition_penalty, seen, constant(launch.uniforms)[worker.step]);
+    const int vocabulary = code.sample.vocabulary;
+    const int sequence = kSeveral ? code.sample.sequence : 0;
+    const auto seen = (Global<uint32_t>)reinterpret_cast<uintptr_t>(launch.seen) +
+                      sequence * ceil_div(vocabulary, 32);
+    drawn.id = sample_row(
+        worker.at<float>(code.sample.logits) + static_cast<int64_t>(sequence) * vocabulary,
+        vocabulary, greedy ? 1 : options.temperature, greedy ? 1 : options.top_k,
+        greedy ? 1 : options.top_p, greedy ? 0 : options.min_p, options.repetition_penalty, seen,
+        constant(launch.uniforms)[sequence * launch.steps + worker.step]);
     if (thread_index() == 0) {
       const auto word = seen + drawn.id / 32;
       store_shared_word<uint32_t>(
@@ -292,7 +296,7 @@ WEFT_GPU void sample(const Worker& worker, CodeRef code) {
     }
   }
   if (thread_index() == 0) {
-    publish(worker, drawn);
+    publish(worker, code.sample.sequence, drawn);
   }
 }
 

@@ -86,6 +86,17 @@ WEFT_GPU Constant<T> made_here(Constant<T> pointer) {
   return pointer;
 }
 
+/// Sequences that the kernel has room for. One with several is a kernel of its own.
+#if defined(WEFT_SEVERAL)
+inline constexpr int kBatch = resident::kMostSequences;
+#else
+inline constexpr int kBatch = 1;
+#endif
+inline constexpr bool kSeveral = kBatch > 1;
+inline constexpr int kBlockUnits = block_units(kBatch);
+inline constexpr int kBlockSums = block_sums(kBlockUnits);
+inline constexpr int kRowElements = most_elements(kTarget, kBatch);
+
 inline constexpr float kInfinity = __builtin_inff();
 inline constexpr int kMostHeadDim = 256;
 
@@ -105,20 +116,28 @@ struct Candidate {
 };
 
 struct Shared {
-  /// The row of a product, as two bf16 that sum to its elements within 2^-17: all upper parts, from
-  /// most_k() on all lower ones. Attention works here, too.
-  alignas(16) uint32_t row[most_k(kTarget)];
-  alignas(16) float sums[kBlockSums];
-  float angles[resident::kMostRopes][kMostHeadDim / 2][2];  ///< cosine, sine
-  float partial[2][16];                                     ///< of reductions over the waves
+  /// The rows of a product, as two bf16 that sum to its elements within 2^-17, see row_part().
+  /// Attention works here, too.
+  alignas(16) uint32_t row[kRowElements];
+  alignas(16) float sums[kBatch][kBlockSums];
+  float angles[kBatch][resident::kMostRopes][kMostHeadDim / 2][2];  ///< cosine, sine
+  float squares[kBatch][kTeamWaves];                                ///< of rows, by wave
+  float partial[2][16];  ///< of reductions over the waves
   float best_logit[kTeamWaves];
   int32_t best_id[kTeamWaves];
   uint32_t stop[kTeamWaves];
-  int32_t token;   ///< that the step begins with
-  uint32_t ended;  ///< the sequence draws no more, or all give up
+  int32_t token[kBatch];   ///< that the step begins with
+  uint32_t ended[kBatch];  ///< the sequence draws no more
+  uint32_t leave;          ///< all give up
 };
 static_assert(sizeof(Shared) <= limits_of(kTarget).lds_bytes);
 static __shared__ Shared shared;
+
+/// The upper (0) or lower (1) parts of a sequence's row of k elements in LDS.
+WEFT_GPU uint16_t* row_part(int sequence, int part, int k) {
+  return reinterpret_cast<uint16_t*>(shared.row) +
+         (kSeveral ? (2 * sequence + part) * row_pitch(k) : part * kRowElements);
+}
 
 // Words that workers exchange. A load or store of device scope passes by what an XCD's L2 keeps to
 // itself; system scope is for the host alone.
@@ -150,6 +169,10 @@ struct Tagged {
   }
 };
 using TaggedPlace = Global<uint64_t>;
+/// A sequence's row of a tagged buffer with rows of `columns`.
+WEFT_GPU TaggedPlace sequence_row(TaggedPlace buffer, int sequence, int columns) {
+  return kSeveral ? buffer + static_cast<int64_t>(sequence) * (columns / 2) : buffer;
+}
 
 /// x rounded to its upper 24 bits, halves away from zero; a NaN stays one.
 WEFT_GPU uint32_t upper24(float x) {
@@ -248,8 +271,20 @@ struct Worker {
     return arguments->first_tag + static_cast<uint32_t>(step) * arguments->versions +
            static_cast<uint32_t>(version);
   }
-  __device__ __attribute__((always_inline)) int position() const {
-    return arguments->position[0] + step;
+  __device__ __attribute__((always_inline)) int sequences() const {
+    return kSeveral ? arguments->shape.sequences : 1;
+  }
+  /// Of an idle sequence the first or the last there is.
+  __device__ __attribute__((always_inline)) int position(int sequence) const {
+    const int at = arguments->position[sequence] + step;
+    return kSeveral ? __builtin_elementwise_min(__builtin_elementwise_max(at, 0),
+                                                arguments->shape.capacity - 1)
+                    : at;
+  }
+  /// The tokens of a sequence, by position.
+  __device__ __attribute__((always_inline)) Global<int32_t> tokens(int sequence) const {
+    return (Global<int32_t>)reinterpret_cast<uintptr_t>(arguments->tokens) +
+           (kSeveral ? static_cast<int64_t>(sequence) * (arguments->shape.capacity + 1) : 0);
   }
   /// Whether a step's next token is forced, not drawn.
   __device__ __attribute__((always_inline)) bool forced(int of_step) const {
