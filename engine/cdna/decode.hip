@@ -72,7 +72,7 @@ WEFT_GPU bool run(const Worker& worker, CodeRef code, Stream& stream, Candidate&
       break;
     case Opcode::norm_add:
       for (int sequence = 0; sequence < worker.sequences(); ++sequence) {
-        norm_add(worker, code, sequence);
+        norm_add(worker.made_here(), *made_here(&code), sequence);
       }
       break;
     case Opcode::linear:
@@ -90,7 +90,7 @@ WEFT_GPU bool run(const Worker& worker, CodeRef code, Stream& stream, Candidate&
       attend(worker, code);
       break;
     case Opcode::combine:
-      combine(worker, code);
+      combine(worker.made_here(), *made_here(&code));
       break;
     case Opcode::route:
       break;  // of mixtures of experts

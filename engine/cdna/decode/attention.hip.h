@@ -463,6 +463,7 @@ WEFT_GPU void combine(const Worker& worker, CodeRef code) {
   const int first = code.combine.first * shape.head_dim;
   const int last = code.combine.last * shape.head_dim;
   const int k = shape.query_heads * shape.head_dim;
+#pragma unroll 1
   for (int sequence = 0; sequence < worker.sequences(); ++sequence) {
     const SplitKeys keys(code.combine.splits.count, code.combine.splits.window,
                          worker.position(sequence), 0);
