@@ -27,7 +27,7 @@ foreach(source IN LISTS cdna_sources)
   endif()
   # One part's constants are not kept in registers for all the others of an interpreter of codes.
   set(options)
-  if(name STREQUAL decode)
+  if(name MATCHES "^decode")
     set(options -mllvm -disable-machine-licm)
   endif()
   foreach(target IN LISTS WEFT_CDNA_TARGETS)

@@ -1,3 +1,3 @@
-// The resident kernel of up to eight sequences.
+// The resident kernel of two to eight sequences: the parts of decode.hip with kSeveral.
 #define WEFT_SEVERAL
 #include "engine/cdna/decode.hip"
