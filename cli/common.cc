@@ -100,7 +100,10 @@ Result<Weights> load_weights(const ModelSource& source, const ModelConfig& confi
 
 void EngineFlags::declare(CLI::App& command) {
   declare_device(command, device);
-  command.add_option("--threads", workers, "worker threads (default: one for each usable core)")
+  command
+      .add_option("--threads", workers,
+                  "worker threads, or workgroups of a GPU (default: one for each usable core or "
+                  "compute unit; two on a simulated GPU, but all for diff)")
       ->type_name("N")
       ->check(CLI::Range(1, 4096));
   command.add_option("--context", context, "positions of KV cache (default: the model's limit)")

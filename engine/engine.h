@@ -27,8 +27,10 @@ DType default_kv(const ModelConfig& config, const Weights& weights);
 bool default_round_activations(const ModelConfig& config);
 
 struct EngineOptions {
-  std::string device = "cpu";    ///< "cpu", "cuda", "cuda:1"
-  int workers = 0;               ///< threads, or SMs; 0: one for each that this process may use
+  std::string device = "cpu";  ///< "cpu", "cuda", "cuda:1", "hip", "sim:gfx942"
+  /// Threads, or SMs or compute units; 0: one for each that this process may use, but two where a
+  /// GPU is simulated.
+  int workers = 0;
   int64_t context = 0;           ///< positions of a sequence's KV cache; 0: the model's
   int sequences = 1;             ///< decoded at once, each with a cache of its own: on GPUs up to 8
   std::optional<DType> kv = {};  ///< KV format; default: default_kv()
