@@ -185,7 +185,7 @@ __global__ void compare_quotients(int end, int* wrong) {
 }
 
 /// Every number that it is for, by every divisor up to 2048.
-TEST(HopperResident, SmallQuotientsAreExact) {
+TEST(HopperResident, SmallQuotientsAreExactSlow) {
   NEEDS_GPU();
   Memory<int> wrong(std::vector<int>{0});
   compare_quotients<<<2048, 256>>>(1 << 20, wrong.data());

@@ -174,7 +174,7 @@ TEST_F(HopperSlots, AnswersOfManyAreTheCpus) {
   compare(*alone, *crowded, 24, 3);
 }
 
-TEST_F(HopperSlots, AnswersOfManyDoNotDependOnTheCompany) {
+TEST_F(HopperSlots, AnswersOfManyDoNotDependOnTheCompanySlow) {
   const SlotsOptions options{
       .device = "cuda", .workers = 3, .slots = 10, .pages = 30, .prefill_chunk = 64};
   const auto alone = make(options, true);
