@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "arch/device.h"
+#include "engine/cdna/lower.h"
 #include "engine/cdna/runner.h"
 #include "engine/test_prompt.h"
 #include "model/config.h"
@@ -125,7 +126,9 @@ TEST_P(CdnaDiff, FindsNothingWhereSplitsAreMergedOnce) {
                   ? 1
                   : 0;
   }
-  EXPECT_EQ(merges, config_.layers);
+  // Models with many KV heads, or with work for fewer workers, have fewer splits.
+  const bool many = cdna::plan_options(config_, 18, 1024, DType::f32, 1).merge_once;
+  EXPECT_EQ(merges, many ? config_.layers : 0);
 }
 
 /// Of products with weights of their own.
