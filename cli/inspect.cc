@@ -230,8 +230,7 @@ Result<int> inspect(const InspectFlags& flags) {
     if (target && flags.rows == 1) {
       const int units = cdna::limits_of(*target).compute_units;
       options = cdna::plan_options(config, engine.workers > 0 ? engine.workers : units,
-                                   options.capacity, kv);
-      options.sequences = flags.batch;
+                                   options.capacity, kv, flags.batch);
     } else if (engine.device.starts_with("cuda") && flags.rows == 1) {
       constexpr int kSms = 132;  // of an H100 or H200
       options = hopper::plan_options(config, engine.workers > 0 ? engine.workers : kSms,

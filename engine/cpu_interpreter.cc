@@ -728,14 +728,9 @@ Result<std::shared_ptr<CpuInterpreter::Loaded>> CpuInterpreter::load(Program pro
 }
 
 void CpuInterpreter::make_frequencies(Loaded& loaded) const {
-  std::vector<float>& all = loaded.inverse_frequencies;  // bound operations point into it
-  size_t at = 0;
-  for (const RopeSpec& rope : ropes(config_)) {
-    const std::vector<float> one = inverse_frequencies(rope, sequence_.length);
-    all.resize(std::max(all.size(), at + one.size()));
-    std::copy(one.begin(), one.end(), all.begin() + static_cast<ptrdiff_t>(at));
-    at += one.size();
-  }
+  const std::vector<float> all = inverse_frequencies(config_, sequence_.length);
+  loaded.inverse_frequencies.resize(all.size());  // once: bound operations point into it
+  std::copy(all.begin(), all.end(), loaded.inverse_frequencies.begin());
   loaded.frequencies_length = sequence_.length;
 }
 

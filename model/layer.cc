@@ -116,6 +116,15 @@ std::vector<float> inverse_frequencies(const RopeSpec& rope, int64_t length) {
   return result;
 }
 
+std::vector<float> inverse_frequencies(const ModelConfig& config, int64_t length) {
+  std::vector<float> all;
+  for (const RopeSpec& rope : ropes(config)) {
+    const std::vector<float> one = inverse_frequencies(rope, length);
+    all.insert(all.end(), one.begin(), one.end());
+  }
+  return all;
+}
+
 LayerSpec layer_spec(const ModelConfig& config, int64_t layer) {
   const LayerKind& kind = config.layer_kind(layer);
   LayerSpec spec;

@@ -25,6 +25,8 @@ std::vector<RopeSpec> ropes(const ModelConfig& config);
 /// Frequencies [dim / 2] in f32, scaled as RopeSpec::scaling says for a sequence of `length` tokens
 /// in all. Only LongRoPE asks for the length.
 std::vector<float> inverse_frequencies(const RopeSpec& rope, int64_t length);
+/// Those of all ropes(), one after the other.
+std::vector<float> inverse_frequencies(const ModelConfig& config, int64_t length);
 
 inline constexpr int kNoRope = -1;
 

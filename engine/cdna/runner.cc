@@ -20,6 +20,7 @@
 #include "engine/cdna/topology.h"
 #include "engine/prefill/prefill.h"
 #include "engine/resident/readback.h"
+#include "engine/resident/sequence.h"
 #include "engine/score.h"
 #include "model/layer.h"
 #include "program/planner.h"
@@ -117,7 +118,7 @@ class CdnaRunner final : public Runner, public Subject {
   template <class T>
   Status place(const T*& pointer, const std::vector<T>& data);
 
-  int64_t seen_words() const { return (config_.vocabulary + 31) / 32; }
+  int64_t seen_words() const { return resident::seen_words(config_.vocabulary); }
   Status forget(std::span<const Tokens> ids);
   /// Runs steps from the sequences' positions on; the first `forced` ones' next tokens are forced.
   Status run(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token);
@@ -237,10 +238,8 @@ Status CdnaRunner::load_weights() {
 Status CdnaRunner::set_frequencies() {
   std::vector<float> frequencies;
   for (const Sequence& sequence : sequences_) {
-    for (const RopeSpec& rope : ropes(config_)) {
-      const std::vector<float> one = inverse_frequencies(rope, sequence.length);
-      frequencies.insert(frequencies.end(), one.begin(), one.end());
-    }
+    const std::vector<float> own = inverse_frequencies(config_, sequence.length);
+    frequencies.insert(frequencies.end(), own.begin(), own.end());
   }
   return device_->upload(
       launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)],
@@ -320,10 +319,7 @@ Status CdnaRunner::lengthen(int sequence) {
   Sequence& own = at(sequence);
   own.length = own.position + 1;
   if (prefill_ == nullptr) {
-    return usage_error(fmt::format(
-        "{} tokens are more than {} was trained with at first, and prompts are fed token by token: "
-        "use --device cpu",
-        own.length, config_.name));
+    return resident::no_prefill_to_lengthen(config_, own.length);
   }
   WEFT_TRY(set_frequencies());
   return prefill_->feed(tokens_of(sequence), 0, own.position, sequence);
@@ -343,10 +339,7 @@ Status CdnaRunner::forget(std::span<const Tokens> ids) {
   for (int i = 0; i < options_.sequences; ++i) {
     const Tokens own = static_cast<size_t>(i) < ids.size() ? ids[static_cast<size_t>(i)] : Tokens{};
     at(i) = {.length = std::max<int64_t>(1, std::ssize(own))};
-    std::vector<uint32_t> seen(static_cast<size_t>(seen_words()));
-    for (const int32_t id : own) {
-      seen[static_cast<size_t>(id / 32)] |= 1u << (id % 32);
-    }
+    const std::vector<uint32_t> seen = resident::seen_of(own, config_.vocabulary);
     WEFT_TRY(device_->upload(launch_.seen + i * seen_words(), seen.data(),
                              seen.size() * sizeof(uint32_t)));
     WEFT_TRY(device_->upload(tokens_of(i), own.data(), own.size_bytes()));

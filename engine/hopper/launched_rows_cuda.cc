@@ -72,11 +72,7 @@ Status LaunchedRows::create() {
     places.scale_places.push_back(bytes);
     bytes += round_up(tensor.scale_count() * static_cast<int64_t>(sizeof(float)), kAligned);
   }
-  std::vector<float> frequencies;
-  for (const RopeSpec& rope : ropes(config_)) {
-    const std::vector<float> one = inverse_frequencies(rope, 1);
-    frequencies.insert(frequencies.end(), one.begin(), one.end());
-  }
+  const std::vector<float> frequencies = inverse_frequencies(config_, 1);
   const auto frequency_bytes = static_cast<int64_t>(frequencies.size() * sizeof(float));
   WEFT_ASSIGN(arena_, allocate(bytes + round_up(frequency_bytes, kAligned), "weights"));
   auto* const arena = reinterpret_cast<char*>(arena_.data());

@@ -24,6 +24,7 @@
 #include "engine/hopper/weights_kernel.h"
 #include "engine/prefill/prefill.h"
 #include "engine/resident/readback.h"
+#include "engine/resident/sequence.h"
 #include "engine/score.h"
 #include "model/layer.h"
 #include "ops/gemm_skinny/op.h"
@@ -159,7 +160,7 @@ class HopperRunner : public Runner, public Subject, public Rows {
   Result<T*> upload(const std::vector<T>& data, std::string_view what);
   template <class T>
   Status place(T*& pointer, int64_t bytes, std::string_view what);
-  int64_t seen_words() const { return (config_.vocabulary + 31) / 32; }
+  int64_t seen_words() const { return resident::seen_words(config_.vocabulary); }
   /// What is known of a sequence.
   struct Sequence {
     int64_t position = 0;  ///< of its next step; see Launch::position
@@ -326,10 +327,8 @@ Status HopperRunner::load_stage(int64_t stage) {
 Status HopperRunner::set_frequencies() {
   std::vector<float> frequencies;
   for (const Sequence& sequence : sequences_) {
-    for (const RopeSpec& rope : ropes(config_)) {
-      const std::vector<float> one = inverse_frequencies(rope, sequence.length);
-      frequencies.insert(frequencies.end(), one.begin(), one.end());
-    }
+    const std::vector<float> own = inverse_frequencies(config_, sequence.length);
+    frequencies.insert(frequencies.end(), own.begin(), own.end());
   }
   return device_->upload(
       launch_.arena + arena_.buffers[static_cast<size_t>(program_.inverse_frequencies)],
@@ -340,10 +339,7 @@ Status HopperRunner::lengthen(int sequence) {
   Sequence& own = at(sequence);
   own.length = own.position + 1;
   if (prefill_ == nullptr) {
-    return usage_error(fmt::format(
-        "{} tokens are more than {} was trained with at first, and prompts are fed token by token: "
-        "use --device cpu",
-        own.length, config_.name));
+    return resident::no_prefill_to_lengthen(config_, own.length);
   }
   WEFT_TRY(set_frequencies());
   if (refusal_) {
@@ -503,10 +499,7 @@ Status HopperRunner::forget(std::span<const Tokens> ids) {
     const Tokens own = i < ids.size() ? ids[i] : Tokens{};
     sequences_[i] = {.length = std::max<int64_t>(1, std::ssize(own)),
                      .tokens = {own.begin(), own.end()}};
-    std::vector<uint32_t> seen(static_cast<size_t>(seen_words()));
-    for (const int32_t id : own) {
-      seen[static_cast<size_t>(id / 32)] |= 1u << (id % 32);
-    }
+    const std::vector<uint32_t> seen = resident::seen_of(own, config_.vocabulary);
     WEFT_TRY(device_->upload(launch_.seen + static_cast<int64_t>(i) * seen_words(), seen.data(),
                              seen.size() * 4));
     WEFT_TRY(device_->upload(tokens_of(static_cast<int>(i)), own.data(), own.size_bytes()));
