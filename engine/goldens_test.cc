@@ -12,6 +12,7 @@
 #include "arch/cpu/dispatch.h"
 #include "base/relative_difference.h"
 #include "engine/engine.h"
+#include "engine/test_name.h"
 #include "model/config.h"
 #include "model/safetensors.h"
 #include "model/tokenizer.h"
@@ -215,11 +216,7 @@ std::vector<std::string> models() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Goldens, testing::ValuesIn(models()), [](const auto& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Models, Goldens, testing::ValuesIn(models()), test_name);
 
 }  // namespace
 }  // namespace weft

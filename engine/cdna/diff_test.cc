@@ -15,6 +15,7 @@
 #include "arch/device.h"
 #include "engine/cdna/lower.h"
 #include "engine/cdna/runner.h"
+#include "engine/test_name.h"
 #include "engine/test_prompt.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -94,14 +95,6 @@ class CdnaDiff : public testing::TestWithParam<std::tuple<std::string, std::stri
   Weights there_;
   std::unique_ptr<Subject> subject_;
 };
-
-std::string test_name(const testing::TestParamInfo<CdnaDiff::ParamType>& info) {
-  std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
-  for (char& c : name) {
-    c = c == '-' ? '_' : c;
-  }
-  return name;
-}
 
 TEST_P(CdnaDiff, FindsNothingWhereNothingIs) {
   const StepDiff diff = run(std::get<0>(GetParam()) == "gfx942" ? DType::f32 : DType::bf16, 3);
@@ -185,18 +178,18 @@ TEST_P(CdnaFaults, ARowOfTheEmbeddingIsFound) {
 INSTANTIATE_TEST_SUITE_P(Some, CdnaDiff,
                          testing::Values(std::tuple("gfx942", "llama"),
                                          std::tuple("gfx950", "olmo2")),
-                         test_name);
+                         target_test_name);
 INSTANTIATE_TEST_SUITE_P(Some, CdnaFaults,
                          testing::Values(std::tuple("gfx942", "qwen3"),
                                          std::tuple("gfx950", "llama")),
-                         test_name);
+                         target_test_name);
 INSTANTIATE_TEST_SUITE_P(Slow, CdnaDiff,
                          testing::Combine(testing::Values("gfx942", "gfx950"),
                                           testing::Values("gemma2", "gemma3", "granite", "instella",
                                                           "llama3", "mistral", "phi3",
                                                           "phi3-longrope", "qwen2", "qwen2-yarn",
                                                           "qwen3", "smollm3", "starcoder2")),
-                         test_name);
+                         target_test_name);
 
 }  // namespace
 }  // namespace weft

@@ -13,6 +13,7 @@
 #include "arch/device.h"
 #include "base/relative_difference.h"
 #include "engine/engine.h"
+#include "engine/test_name.h"
 #include "engine/test_prompt.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -71,14 +72,6 @@ class CdnaModels : public testing::TestWithParam<std::tuple<std::string, std::st
   }
 };
 
-std::string test_name(const testing::TestParamInfo<CdnaModels::ParamType>& info) {
-  std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
-  for (char& c : name) {
-    c = c == '-' ? '_' : c;
-  }
-  return name;
-}
-
 TEST_P(CdnaModels, TokensAndLogitsAreTheCpus) {
   for (const bool packed : {false, true}) {
     SCOPED_TRACE(packed);
@@ -92,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values("llama", "gemma2", "gemma3", "granite", "instella", "llama3",
                                      "mistral", "olmo2", "phi3", "phi3-longrope", "qwen2",
                                      "qwen2-yarn", "qwen3", "smollm3", "starcoder2")),
-    test_name);
+    target_test_name);
 
 /// What does not depend on the model.
 class CdnaDecode : public CdnaModels {};
@@ -248,7 +241,7 @@ TEST_P(CdnaDecode, RefusesWhatItHasNoFormFor) {
 INSTANTIATE_TEST_SUITE_P(Some, CdnaDecode,
                          testing::Values(std::tuple("gfx942", "llama"),
                                          std::tuple("gfx950", "qwen3")),
-                         test_name);
+                         target_test_name);
 
 /// What takes longer.
 class SlowCdnaDecode : public CdnaModels {};
@@ -298,12 +291,12 @@ TEST_P(SlowCdnaLongRope, FactorsAreThoseOfTheLength) {
 INSTANTIATE_TEST_SUITE_P(Some, SlowCdnaLongRope,
                          testing::Values(std::tuple("gfx942", "phi3-longrope"),
                                          std::tuple("gfx950", "phi3-longrope")),
-                         test_name);
+                         target_test_name);
 
 INSTANTIATE_TEST_SUITE_P(Some, SlowCdnaDecode,
                          testing::Values(std::tuple("gfx942", "llama"),
                                          std::tuple("gfx950", "qwen3")),
-                         test_name);
+                         target_test_name);
 
 }  // namespace
 }  // namespace weft

@@ -271,13 +271,16 @@ Status CdnaRunner::put_codes(std::span<const std::vector<Code>> workers) {
 
 Status CdnaRunner::make_launch() {
   size_t codes = 0;
+  size_t products = 1;  // the one after them
   for (const auto& worker : lowered_.codes) {
     codes += worker.size();
+    products += static_cast<size_t>(std::count_if(worker.begin(), worker.end(),
+                                                  [](const Code& code) { return code.units > 0; }));
   }
   const size_t begins = lowered_.codes.size() + 1;
   WEFT_TRY(place(launch_.codes, std::vector<Code>(codes)));
   WEFT_TRY(place(launch_.code_begin, std::vector<uint32_t>(begins)));
-  WEFT_TRY(place(launch_.products, products_of(lowered_, lowered_.codes).places));
+  WEFT_TRY(place(launch_.products, std::vector<ProductPlace>(products)));
   WEFT_TRY(place(launch_.product_begin, std::vector<uint32_t>(begins)));
   WEFT_TRY(put_codes(lowered_.codes));
   WEFT_TRY(place(launch_.event_signals, lowered_.event_signals));

@@ -11,6 +11,7 @@
 #include "arch/device.h"
 #include "base/relative_difference.h"
 #include "engine/engine.h"
+#include "engine/test_name.h"
 #include "engine/test_prompt.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -111,12 +112,6 @@ std::vector<std::string> models() {
   }
   std::sort(names.begin(), names.end());
   return names;
-}
-
-std::string test_name(const testing::TestParamInfo<std::string>& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Slow, HopperModels, testing::ValuesIn(models()), test_name);

@@ -13,6 +13,7 @@
 #include "arch/device.h"
 #include "base/relative_difference.h"
 #include "engine/engine.h"
+#include "engine/test_name.h"
 #include "engine/test_prompt.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -105,16 +106,10 @@ TEST_P(CdnaPrefill, LogitsAreTheCpus) {
   compare(model + "-bf16", "sim:" + target, {1, 2, 17, 70});
 }
 
-std::string test_name(const testing::TestParamInfo<CdnaPrefill::ParamType>& info) {
-  std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
-  std::ranges::replace(name, '-', '_');
-  return name;
-}
-
 INSTANTIATE_TEST_SUITE_P(Some, CdnaPrefill,
                          testing::Values(std::tuple("gfx942", "gemma3"),
                                          std::tuple("gfx950", "qwen2")),
-                         test_name);
+                         target_test_name);
 
 INSTANTIATE_TEST_SUITE_P(
     Slow, CdnaPrefill,
@@ -122,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values("llama", "gemma2", "gemma3", "granite", "instella", "llama3",
                                      "mistral", "olmo2", "phi3", "phi3-longrope", "qwen2",
                                      "qwen2-yarn", "qwen3", "smollm3", "starcoder2")),
-    test_name);
+    target_test_name);
 
 }  // namespace
 }  // namespace weft
