@@ -186,6 +186,10 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
 double Engine::logits_tolerance() const {
   constexpr double kSums = 3e-4;
   constexpr double kRoundings = 3e-2;
+  constexpr double kDraws = 0.3;
+  if (state_->config.experts.count > 0) {
+    return state_->rounds ? kDraws : kRoundings;
+  }
   return state_->rounds ? kRoundings : kSums;
 }
 

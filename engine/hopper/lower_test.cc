@@ -547,7 +547,10 @@ TEST(Lower, RunsCoverTheStream) {
         EXPECT_EQ(runs.warp_of(slice), warp);
         EXPECT_EQ(runs.place(slice), i * kTeamWarps + warp);
         // A page holds neighbours, and a warp goes from page to page in equal steps.
-        EXPECT_EQ(runs.place(slice) / kPageSlices, i * kPageJump + warp / kPageSlices);
+        for (const StreamForm form : {StreamForm::plain, StreamForm::fp8}) {
+          const int in_page = page_slices(form);
+          EXPECT_EQ(runs.place(slice) / in_page, i * (kTeamWarps / in_page) + warp / in_page);
+        }
         places.insert(runs.place(slice));
       }
     }
@@ -561,7 +564,7 @@ TEST(Lower, BlocksFillPages) {
   for (const int64_t k : {64, 300, 2048, 8960}) {
     const SliceRuns runs = block_runs(k, 1000, 1, 0);
     EXPECT_EQ(runs.slices(), slices_of(k) * kBlockUnits);
-    EXPECT_EQ(runs.slices() % kPageSlices, 0);
+    EXPECT_EQ(runs.slices() % kFp8PageSlices, 0);
     EXPECT_EQ(block_runs(k, kBlockUnits + 1, 1, kBlockUnits).slices(), unit_slices(k, 1));
   }
 }

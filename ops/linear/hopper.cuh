@@ -5,7 +5,7 @@
 // the 8 up columns beside them), a group 32 of k; a group of a unit is 1024 bytes, the A operands
 // of two mma m16n8k16: in mma j, lane (g, t) = (lane / 4, lane % 4) has 16 bytes, k 8t + 4j .. 8t +
 // 4j + 3 of column g, then of column g + 8. A slice is 8 groups, zeros where k has ended; a page
-// has two slices.
+// has two slices, or four of codes.
 //
 // Folded units. Workers' shares are evener when they are not whole units. The last unit of a
 // product may be folded, once or twice (`fold`): it has 16 >> fold columns, and a group of it holds
@@ -143,6 +143,14 @@ struct RowGroups {
       load_shared_if(row.has_column, row.from + (first + i) * row.stride, group[i]);
     }
   }
+  /// Groups first and first + 1 of each half of a slice, by turns.
+  __device__ __forceinline__ void load_halves(const RowSlice<kBatch>& row, int first) {
+#pragma unroll
+    for (int i = 0; i < kGroups; ++i) {
+      const int which = first + i / 2 + i % 2 * (kSliceGroups / 2);
+      load_shared_if(row.has_column, row.from + which * row.stride, group[i]);
+    }
+  }
   /// One of them alone.
   __device__ __forceinline__ void load_one(const RowSlice<kBatch>& row, int which) {
     load_shared_if(row.has_column, row.from + which * row.stride, group[0]);
@@ -216,31 +224,34 @@ struct WeightSlice {
     }
   }
 
-  /// sums += this, which is of codes, times a slice of the rows: first each half of k by itself.
+  /// sums += this, which is of codes, times a slice of the rows: each half of k by itself.
   template <int kBatch>
   __device__ __forceinline__ void multiply_codes(int lane, const RowSlice<kBatch>& row,
                                                  RowGroups<kBatch>& part, UnitSums& sums) const {
-    constexpr int kAtOnce = RowGroups<kBatch>::kGroups;
-    static_assert(2 * kAtOnce == kSliceGroups);
+    constexpr int kHalfGroups = kSliceGroups / 2;
+    UnitSums halves;  // part 2h + j: mma j of half h
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      UnitSums of_half;
-      part.load(row, half * kAtOnce);
+    for (int done = 0; done < kHalfGroups; done += 2) {
+      part.load_halves(row, done);
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
+      for (int i = 0; i < RowGroups<kBatch>::kGroups; ++i) {
+        const int half = i % 2;
+        const auto& weights = group[half * kHalfGroups + done + i / 2];
         const uint4& b = part.group[i];
-        mma_bf16(of_half.part[i % 2 * 2], group[half * kAtOnce + i][0], b.x, b.y);
-        mma_bf16(of_half.part[i % 2 * 2 + 1], group[half * kAtOnce + i][1], b.z, b.w);
+        mma_bf16(halves.part[2 * half], weights[0], b.x, b.y);
+        mma_bf16(halves.part[2 * half + 1], weights[1], b.z, b.w);
       }
+    }
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
         const float scale =
             __uint_as_float(__shfl_sync(~0u, scales, fp8_scale_place(lane / 4 + 8 * r, half)));
 #pragma unroll
         for (int c = 2 * r; c < 2 * r + 2; ++c) {
-          const float sum =
-              (of_half.part[0][c] + of_half.part[1][c]) + (of_half.part[2][c] + of_half.part[3][c]);
-          sums.part[0][c] = fmaf(scale, sum, sums.part[0][c]);
+          const float sum = halves.part[2 * half][c] + halves.part[2 * half + 1][c];
+          sums.part[half][c] = fmaf(scale, sum, sums.part[half][c]);
         }
       }
     }
@@ -337,6 +348,9 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   const bool compressed = kFp8 ? form == StreamForm::compressed : form != StreamForm::plain;
   const int lane = made_here(team.lane);
   const int warp = made_here(team.warp);
+  constexpr int kReaders = page_readers(kFp8);
+  static_assert(kPageSlices == 2 && kFp8PageSlices == 4);
+  const int page_shift = codes ? 2 : 1;  // slices of a page, as a power of 2
   const int slices = slices_of(k);
   const uint32_t in_row = smem_address(row);
   const uint32_t weights = smem_address(ring.pages);
@@ -344,10 +358,11 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   // Said anew each time: not even its address should take a register through the loop.
   const auto state = [&]() -> ProductState& { return states[made_here(threadIdx.x) / 32]; };
   PageCursor page;
+  uint32_t last_arrivals;  // of a run's last slice: those for slices that its page lacks, too
   WeightSlice held;
   // Fetched by all: registers that are written on some ways only would stay taken outside of this
-  // function. `alone`: the page has no other slice.
-  const auto fetch = [&](bool wanted, bool alone) {
+  // function. `last`: of the warp's run.
+  const auto fetch = [&](bool wanted, bool last) {
     if (wanted) {
       source.await_page(ring.full[page.slot], page.phase);
     }
@@ -355,16 +370,17 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     if (compressed) {
       held.expand(lane, in_page + (warp & (kPageSlices - 1)) * kCompressedSliceBytes);
     } else if (codes) {
-      held.widen(lane, in_page + (warp & (kPageSlices - 1)) * kFp8SliceBytes);
+      held.widen(lane, in_page + (warp & (kFp8PageSlices - 1)) * kFp8SliceBytes);
     } else {
       held.load(in_page + (warp & (kPageSlices - 1)) * kPlainSliceBytes + lane * 16);
     }
     if (wanted) {
       __syncwarp();
+      const uint32_t arrivals = last ? last_arrivals : kReaders >> page_shift;
       if (lane == 0) {
-        ring.empty[page.slot].arrive(alone ? kPageSlices : 1);
+        ring.empty[page.slot].arrive(arrivals);
       }
-      page.jump(kPageJump, ring.slots);
+      page.jump(kTeamWarps >> page_shift, ring.slots);
     }
   };
   const auto leave = [&](int of_unit, int unit_fold, const UnitSums& sums, uint32_t scales) {
@@ -400,7 +416,6 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   int unit;
   int unit_fold;
   int unit_left;    // slices of the unit
-  bool last_alone;  // the last slice is the only one of its page: it is the block's last, too
   RowSlice<kBatch> row_slice(lane, in_row, 0, 0);
   const auto begin_unit = [&](int block, int slice) {
     unit_fold = fold_of(block + unit);
@@ -412,12 +427,12 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     left = runs.count(warp);
     unit = small_quotient(runs.first(warp), slices);
     begin_unit(block, runs.first(warp) - unit * slices);
-    static_assert(kPageSlices == 2);
-    last_alone = runs.more % kPageSlices != 0 && warp == runs.more - 1;
+    const int beyond = warp == runs.more - 1 ? -runs.more & ((1 << page_shift) - 1) : 0;
+    last_arrivals = static_cast<uint32_t>((1 + beyond) * (kReaders >> page_shift));
     page = state().cursor;
-    page.jump(warp / kPageSlices, ring.slots);
+    page.jump(warp >> page_shift, ring.slots);
   };
-  const auto fetch_first = [&] { fetch(left > 0, left == 1 && last_alone); };
+  const auto fetch_first = [&] { fetch(left > 0, left == 1); };
 
   begin(0);
   source.ask(row, runs, slices);
@@ -464,7 +479,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       }
       const uint32_t scales = codes ? WeightSlice::kOnes : held.scales;
       if (left > 0) {
-        fetch(true, left == 1 && last_alone);
+        fetch(true, left == 1);
       }
       if (ends || left == 0) {
         leave(unit, unit_fold, sums, scales);
@@ -479,7 +494,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     finish(block, min(kBlockUnits, units - block), runs, slices);
     __syncwarp();
     if (lane == 0) {
-      state().cursor.advance((runs.slices() + kPageSlices - 1) / kPageSlices, ring.slots);
+      state().cursor.advance((runs.slices() + (1 << page_shift) - 1) >> page_shift, ring.slots);
     }
     __syncwarp();
   }

@@ -14,7 +14,6 @@ inline constexpr int kGroupK = 32;  ///< k in a group
 inline constexpr int kGroupBytes = kUnitColumns * kGroupK * 2;
 inline constexpr int kSliceGroups = 8;  ///< of a unit, that one warp multiplies at once
 inline constexpr int kSliceK = kSliceGroups * kGroupK;
-inline constexpr int kPageSlices = 2;
 
 /// How weights lie in the stream: in bf16; compressed (windowed.h), a header, then each
 /// group's low and high parts; or codes in e4m3fn (hopper_fp8.h), a header of their scales before
@@ -37,7 +36,15 @@ constexpr int weight_slice_bytes(StreamForm form) {
          : form == StreamForm::compressed ? kCompressedSliceBytes
                                           : kFp8SliceBytes;
 }
-constexpr int page_bytes(StreamForm form) { return kPageSlices * weight_slice_bytes(form); }
+/// What one copy brings. Those of codes are as large as others in bytes: a loader's time is by page.
+inline constexpr int kPageSlices = 2;
+inline constexpr int kFp8PageSlices = 4;
+constexpr int page_slices(StreamForm form) {
+  return form == StreamForm::fp8 ? kFp8PageSlices : kPageSlices;
+}
+/// Arrivals that give a page back: its slices' readers share them.
+constexpr int page_readers(bool fp8) { return fp8 ? kFp8PageSlices : kPageSlices; }
+constexpr int page_bytes(StreamForm form) { return page_slices(form) * weight_slice_bytes(form); }
 
 // Rows. The operand B of an mma has eight columns. They take the row of one sequence as two bf16
 // that sum to its elements within 2^-17 (the other six are idle, or have other k where a unit is
@@ -52,9 +59,10 @@ constexpr int row_slice_bytes(int batch) { return kSliceK * 2 * row_columns(batc
 /// whole: the one in use and the next.
 inline constexpr int kStreamedSlices = 2;
 constexpr bool rows_are_streamed(int64_t slices) { return slices > kTeamWarps * kStreamedSlices; }
-/// Units of a block, after which sums are gathered; an even number, so that only the last block of
-/// a product may end within a page.
+/// Units of a block, after which sums are gathered; whole pages, so that only the last block of a
+/// product may end within one.
 inline constexpr int kBlockUnits = 24;
+static_assert(kBlockUnits % kFp8PageSlices == 0);
 
 /// a / b of what is not below 0: a shift where b is a power of two.
 template <class T>
@@ -111,9 +119,9 @@ constexpr SliceRuns block_runs(int k, int units, int fold, int first) {
   return SliceRuns(left > kBlockUnits ? product_slices(k, kBlockUnits, 0)
                                       : product_slices(k, left, fold));
 }
-/// Pages from one that a warp reads to the next one.
+/// Pages from one that a warp reads to the next one, at most: of the form with the fewest slices.
 inline constexpr int kPageJump = kTeamWarps / kPageSlices;
-static_assert(kTeamWarps % kPageSlices == 0);
+static_assert(kTeamWarps % kFp8PageSlices == 0 && kFp8PageSlices % kPageSlices == 0);
 
 /// Units of `columns` columns, of which each has `unit`: kUnitColumns, or half of it where gate and
 /// up columns share units.

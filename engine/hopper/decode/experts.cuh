@@ -2,112 +2,103 @@
 // for itself, and the row of the second products.
 #pragma once
 
+#include <climits>
+
 #include "engine/hopper/decode/worker.cuh"
+#include "ops/sample/hopper.cuh"
 
 namespace weft::hopper {
 
-/// Larger for what is chosen before: NaN before all numbers, of equal logits the lower expert.
-__device__ inline uint64_t draw_key(float logit, int expert) {
-  const uint32_t bits = __float_as_uint(logit + 0.0f);  // one zero
-  const uint32_t ordered = isnan(logit) ? ~0u : (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
-  return uint64_t{ordered} << 32 | ~static_cast<uint32_t>(expert);
-}
-__device__ inline uint64_t warp_most(uint64_t x) {
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    x = max(x, __shfl_xor_sync(~0u, x, lanes));
-  }
-  return x;
+/// Larger for what is chosen before: as sample_key(), but that NaN comes before all numbers. Not 0.
+__device__ inline uint32_t draw_key(float logit) {
+  return isnan(logit) ? ~0u : sample_key(logit);
 }
 
-/// By one warp, whose lanes have two experts each at a time. Weights come out as those of
-/// ops/moe/op.h, but for the order of a sum.
-template <class W>
+/// By one warp, whose lanes have kPairs times two experts each: expert 2 * (lane + 32 * j) and the
+/// next. Weights come out as those of ops/moe/op.h, but for the order of a sum.
+template <int kPairs, class W>
 __device__ __noinline__ void draw_experts(const W& worker, const Code& code) {
   const RouteCode& route = code.route;
   const int lane = worker.team().lane;
   const Tagged* from = at<const Tagged>(worker, route.logits);
-  constexpr int kPairs = kMostExperts / 64;  // of a lane
-  float2 logits[kPairs] = {};
+  constexpr int kOwn = 2 * kPairs;
+  const auto expert_of = [&](int i) { return 2 * (lane + 32 * (i / 2)) + i % 2; };
+  Tagged words[kPairs] = {};
   auto late = worker.late(code);
   bool there;
   do {  // all that is not there yet at once
     there = true;
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
-      const int pair = lane + 32 * j;
-      if (2 * pair < route.experts) {
-        const Tagged word = load_tagged(from + pair);
-        there = there && word.tag() == worker.tag(route.source);
-        logits[j] = {word.first(), word.second()};
+      if (expert_of(2 * j) < route.experts) {
+        words[j] = load_tagged(from + lane + 32 * j);
+        there = there && words[j].tag() == worker.tag(route.source);
       }
     }
   } while (!there && !late());
   __syncwarp();
-  // f(logit, expert) for this lane's.
-  const auto each = [&](const auto& f) {
+  uint32_t keys[kOwn];
 #pragma unroll
-    for (int j = 0; j < kPairs; ++j) {
-      const int expert = 2 * (lane + 32 * j);
-      if (expert < route.experts) {
-        f(logits[j].x, expert);
-      }
-      if (expert + 1 < route.experts) {
-        f(logits[j].y, expert + 1);
-      }
-    }
-  };
-  // The best that is left, again and again: the last one's key divides the chosen from the others.
-  uint64_t least = ~uint64_t{0};
-  uint32_t first = 0;
+  for (int i = 0; i < kOwn; ++i) {
+    const float logit = i % 2 == 0 ? words[i / 2].first() : words[i / 2].second();
+    keys[i] = expert_of(i) < route.experts ? draw_key(logit) : 0;
+  }
+  // The best that is left, again and again; of equal ones the lowest expert.
+  uint32_t taken = 0;  // of this lane's, a bit each
+  uint32_t largest = 0;
 #pragma unroll 1
   for (int s = 0; s < route.chosen; ++s) {
-    uint64_t best = 0;
-    each([&](float logit, int expert) {
-      const uint64_t key = draw_key(logit, expert);
-      best = s == 0 || key < least ? max(best, key) : best;
-    });
-    least = warp_most(best);
-    first = s == 0 ? ~static_cast<uint32_t>(least) : first;
+    uint32_t best = 0;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      best = max(best, (taken >> i & 1) != 0 ? 0u : keys[i]);
+    }
+    best = __reduce_max_sync(~0u, best);
+    largest = s == 0 ? best : largest;
+    int first = kOwn;
+#pragma unroll
+    for (int i = kOwn - 1; i >= 0; --i) {
+      first = (taken >> i & 1) == 0 && keys[i] == best ? i : first;
+    }
+    const int expert = first < kOwn ? expert_of(first) : INT_MAX;
+    if (__reduce_min_sync(~0u, expert) == expert && first < kOwn) {
+      taken |= 1u << first;
+    }
   }
-  float largest = 0;
-  each([&](float logit, int expert) {
-    largest = expert == static_cast<int>(first) ? logit : largest;
-  });
-  largest = __shfl_sync(~0u, largest, static_cast<int>(first) / 2 % 32);
-  const auto score = [&](float logit) {
-    return route.sigmoid != 0 ? 1 / (1 + expf(-logit)) : expf(logit - largest);
+  const auto score = [&](uint32_t key) {
+    const float logit = logit_of(key);
+    return route.sigmoid != 0 ? 1 / (1 + expf(-logit)) : expf(logit - logit_of(largest));
   };
+  float scores[kOwn];
   float sum = 0;
-  each([&](float logit, int expert) {
-    sum += route.renormalise == 0 || draw_key(logit, expert) >= least ? score(logit) : 0.0f;
-  });
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const bool counts = route.renormalise == 0 ? keys[i] != 0 : (taken >> i & 1) != 0;
+    scores[i] = counts ? score(keys[i]) : 0.0f;
+    sum += scores[i];
+  }
   sum = route.sigmoid != 0 && route.renormalise == 0 ? 1.0f : warp_sum(sum);
   if (route.draw == DrawOf::shared) {
     if (lane == 0) {
-      worker.drawn().shared_weight = score(largest) / sum;
+      worker.drawn().shared_weight = scores[0] / sum;
     }
     return;
   }
-  int slot = 0;
+  int slot = 0;  // in ascending order of experts
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
-    const int expert = 2 * (lane + 32 * j);
-    const bool low = expert < route.experts && draw_key(logits[j].x, expert) >= least;
-    const bool high = expert + 1 < route.experts && draw_key(logits[j].y, expert + 1) >= least;
-    const uint32_t lows = __ballot_sync(~0u, low);
-    const uint32_t highs = __ballot_sync(~0u, high);
+    const uint32_t both = taken >> (2 * j) & 3;
+    const uint32_t lows = __ballot_sync(~0u, (both & 1) != 0);
+    const uint32_t highs = __ballot_sync(~0u, (both & 2) != 0);
     const uint32_t before = (1u << lane) - 1;
-    const int own = slot + __popc(lows & before) + __popc(highs & before);
-    const auto keep = [&](int at, int id, float logit) {
-      worker.drawn().id[at] = id;
-      worker.drawn().weight[at] = score(logit) / sum;
-    };
-    if (low) {
-      keep(own, expert, logits[j].x);
-    }
-    if (high) {
-      keep(own + (low ? 1 : 0), expert + 1, logits[j].y);
+    int own = slot + __popc(lows & before) + __popc(highs & before);
+#pragma unroll
+    for (int i = 2 * j; i < 2 * j + 2; ++i) {
+      if ((taken >> i & 1) != 0) {
+        worker.drawn().id[own] = expert_of(i);
+        worker.drawn().weight[own] = scores[i] / sum;
+        ++own;
+      }
     }
     slot += __popc(lows) + __popc(highs);
   }
@@ -117,7 +108,12 @@ __device__ __noinline__ void draw_experts(const W& worker, const Code& code) {
 template <class W>
 __device__ __forceinline__ void route(const W& worker, const Code& code) {
   if (worker.team().warp == 0) {  // products of the draw before have read it
-    draw_experts(worker, code);
+    constexpr int kUsual = 2;  // pairs of a lane: short code is what counts here
+    if (code.route.experts <= 64 * kUsual) {
+      draw_experts<kUsual>(worker, code);
+    } else {
+      draw_experts<kMostExperts / 64>(worker, code);
+    }
     __threadfence_block();
     __syncwarp();
     if (worker.team().lane == 0 && code.route.draw == DrawOf::experts) {

@@ -36,6 +36,12 @@ __device__ inline int slice_bytes(bool compressed) {
   return compressed ? kCompressedSliceBytes : kPlainSliceBytes;
 }
 __device__ inline int slice_bytes(StreamForm form) { return weight_slice_bytes(form); }
+__device__ inline uint32_t bytes_of_page(bool compressed) {
+  return static_cast<uint32_t>(kPageSlices * slice_bytes(compressed));
+}
+__device__ inline uint32_t bytes_of_page(StreamForm form) {
+  return static_cast<uint32_t>(page_bytes(form));
+}
 
 /// By a loader: the pages of a product of drawn experts, when they are known: slice by slice, as
 /// they are dealt to the warps. `code` in memory; `draws`: of the launch up to the product's;
@@ -132,7 +138,7 @@ __device__ __forceinline__ void load_pages(const W& worker, int loader) {
       const char* from = launch.streams[worker.index()] + static_cast<int64_t>(code.stream) * 16;
 #pragma unroll 1
       while (left > 0 && goes_on) {
-        const uint32_t bytes = min(left, static_cast<uint32_t>(kPageSlices * slice_bytes(form)));
+        const uint32_t bytes = min(left, bytes_of_page(form));
         if (own) {
           goes_on = feed.put(from, bytes, policy, late);
         }

@@ -243,7 +243,7 @@ __device__ Worker<kTraced, kBatch, kGeneral, kExperts>::Worker(const Launch& lau
     if constexpr (kExperts) {
       drawn().draws = 0;
     }
-    ring().init(kPageSlices);
+    ring().init(page_readers(kGeneral));
   }
   __syncthreads();
 }
