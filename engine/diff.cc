@@ -100,9 +100,11 @@ std::span<T> slot_of(const AttentionOp& op, std::span<T> partials, int64_t head,
   return partials.subspan(static_cast<size_t>(head * op.splits + split) * size, size);
 }
 
-/// What attention's splits make together: [query_heads, head_dim]. Splits without keys have maximum
+/// What attention's splits make together: [query_heads, head_dim]; `totals`: [query_heads], the
+/// logarithm of what they divide by, which sinks join later. Splits without keys have maximum
 /// -infinity.
-std::vector<float> merged(const AttentionOp& op, std::span<const float> partials) {
+std::vector<float> merged(const AttentionOp& op, std::span<const float> partials,
+                          std::vector<float>* totals = nullptr) {
   const auto dim = static_cast<size_t>(op.head_dim);
   std::vector<float> result;
   for (int64_t head = 0; head < op.query_heads; ++head) {
@@ -125,6 +127,9 @@ std::vector<float> merged(const AttentionOp& op, std::span<const float> partials
     }
     for (const double sum : sums) {
       result.push_back(static_cast<float>(sum / total));
+    }
+    if (totals != nullptr) {
+      totals->push_back(static_cast<float>(highest + std::log(total)));
     }
   }
   return result;
@@ -181,7 +186,8 @@ struct Differ::Made {
   int64_t missing = 0;         // elements that carry another mark than the writer's
   int64_t first_missing = -1;  // of `values`
   std::optional<int32_t> missing_split;
-  int32_t splits = 0;  // of attention: [0, splits) were written by some head
+  int32_t splits = 0;         // of attention: [0, splits) were written by some head
+  std::vector<float> totals;  // of attention: see merged()
 };
 
 Differ::Differ(const ModelConfig& config, const Weights& weights, Subject& subject,
@@ -256,7 +262,8 @@ std::vector<float> Differ::mine(BufferId id, size_t owner) const {
   return {values.begin(), values.end()};
 }
 
-void Differ::take_over(BufferId id, size_t owner, std::span<const float> values) {
+void Differ::take_over(BufferId id, size_t owner, const Made& made) {
+  const std::span<const float> values = made.values;
   if (is_cache(id)) {
     cache(id).set_row(position_, values);
     return;
@@ -277,7 +284,7 @@ void Differ::take_over(BufferId id, size_t owner, std::span<const float> values)
     }
     const std::span<float> slot = slot_of(*attention, to, head, 0);
     std::copy_n(values.begin() + head * attention->head_dim, dim, slot.begin());
-    slot[dim] = 0;
+    slot[dim] = made.totals[static_cast<size_t>(head)];
     slot[dim + 1] = 1;
   }
 }
@@ -331,7 +338,7 @@ Result<Differ::Made> Differ::theirs(BufferId id, size_t owner, int32_t writer) {
       }
     }
   }
-  made.values = merged(op, image.values);
+  made.values = merged(op, image.values, &made.totals);
   return made;
 }
 
@@ -495,7 +502,7 @@ Result<std::optional<Fault>> Differ::feed(std::span<const int32_t> tokens) {
             (!earliest.has_value() || position_ < earliest->position)) {
           WEFT_ASSIGN(earliest, fault(Fault::Kind::whole_step, i, id, 0, d, made, expected));
         }
-        take_over(id, 0, made.values);
+        take_over(id, 0, made);
       }
     }
   }
@@ -620,7 +627,7 @@ Result<std::optional<Fault>> Differ::one_operation(int32_t token, int32_t operat
       }
       row_differs |= rounded && d.largest > 0;
       largest = std::max(largest, d.largest);
-      take_over(id, owner, made.values);
+      take_over(id, owner, made);
     }
   }
   if (samples && drawn != sequence_.history.back()) {

@@ -143,7 +143,7 @@ class Differ {
   /// `writer` wrote it last.
   std::vector<float> mine(BufferId id, size_t owner) const;
   Result<Made> theirs(BufferId id, size_t owner, int32_t writer);
-  void take_over(BufferId id, size_t owner, std::span<const float> values);
+  void take_over(BufferId id, size_t owner, const Made& made);
   Cache cache(BufferId id) const;
   std::span<float> memory(BufferId id, size_t owner) const;
 

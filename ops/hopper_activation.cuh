@@ -50,4 +50,18 @@ __device__ inline float activate_fast(Activation activation, float x) {
 /// As cap_softly() of a cap that there is, to 2e-7 of it.
 __device__ inline float cap_fast(float x, float cap) { return cap * tanh_fast(__fdividef(x, cap)); }
 
+/// Gate and up as one; `limit`: see ExpertsUpArgs. kFast: as decode's kernels have it.
+template <bool kFast = true>
+__device__ inline float gate_with(Activation activation, float limit, float gate, float up) {
+  if (limit == 0) {
+    return (kFast ? activate_fast(activation, gate) : activate(activation, gate)) * up;
+  }
+  // Comparisons that NaN fails keep it.
+  gate = gate > limit ? limit : gate;
+  up = up > limit ? limit : up < -limit ? -limit : up;
+  constexpr float kAlpha = 1.702f;
+  const float e = kFast ? __expf(-kAlpha * gate) : expf(-kAlpha * gate);
+  return gate / (1 + e) * (up + 1);
+}
+
 }  // namespace weft::hopper

@@ -85,20 +85,32 @@ class PageFeed {
   /// late() said to stop.
   template <class Late>
   __device__ bool put(const char* from, uint32_t bytes, uint64_t policy, Late late) {
-    return fill(bytes, late,
-                [&](void* page, Barrier& full) { load_bytes(page, from, bytes, full, policy); });
+    if (!make_room(bytes, late)) {
+      return false;
+    }
+    load_bytes(page(next_.slot), from, bytes, full(next_.slot), policy);
+    advance();
+    return true;
   }
-  /// The same of a page of one slice or two, of `bytes` each, that may lie apart; `second`: null
-  /// where there is one.
+  /// The same of a page of `count` slices of `bytes` each, that may lie apart, by a whole warp
+  /// whose lane 0 has the feed: lane first + i has slice i's place.
   template <class Late>
-  __device__ bool put_slices(const char* first, const char* second, uint32_t bytes, uint64_t policy,
-                             Late late) {
-    return fill(second != nullptr ? 2 * bytes : bytes, late, [&](void* page, Barrier& full) {
-      load_bytes(page, first, bytes, full, policy);
-      if (second != nullptr) {
-        load_bytes(static_cast<char*>(page) + bytes, second, bytes, full, policy);
-      }
-    });
+  __device__ bool put_slices(int lane, int first, int count, const char* from, uint32_t bytes,
+                             uint64_t policy, Late late) {
+    const bool room = lane == 0 && make_room(count * bytes, late);
+    if (!__shfl_sync(~0u, room, 0)) {
+      return false;
+    }
+    const int slot = __shfl_sync(~0u, next_.slot, 0);
+    const int slice = lane - first;
+    if (slice >= 0 && slice < count) {
+      load_bytes(static_cast<char*>(page(slot)) + slice * bytes, from, bytes, full(slot), policy);
+    }
+    __syncwarp();
+    if (lane == 0) {
+      advance();
+    }
+    return true;
   }
   /// Until nothing is on its way: a CTA may not end before.
   __device__ void land_all() {
@@ -108,8 +120,9 @@ class PageFeed {
   }
 
  private:
-  template <class Late, class Load>
-  __device__ __forceinline__ bool fill(uint32_t bytes, const Late& late, const Load& load) {
+  /// Waits until the next page may be put, and announces its bytes.
+  template <class Late>
+  __device__ __forceinline__ bool make_room(uint32_t bytes, const Late& late) {
     // A barrier that nobody has used yet has ended phase 1: the first round waits for nothing.
     while (!empty(next_.slot).try_wait(next_.phase ^ 1)) {
       if (late()) {
@@ -134,14 +147,19 @@ class PageFeed {
         return false;
       }
     }
-    Barrier& full = barrier(full_ + next_.slot * sizeof(Barrier));
-    full.arrive_expect(bytes);
-    load(__cvta_shared_to_generic(pages_ + next_.slot * page_bytes_), full);
+    full(next_.slot).arrive_expect(bytes);
+    return true;
+  }
+  /// The page is on its way.
+  __device__ __forceinline__ void advance() {
     store_shared_word(own_put_, ++count_);
     next_.advance(kLoaders, slots_);
     ++flying_;
-    return true;
   }
+  __device__ void* page(int slot) const {
+    return __cvta_shared_to_generic(pages_ + slot * page_bytes_);
+  }
+  __device__ Barrier& full(int slot) const { return barrier(full_ + slot * sizeof(Barrier)); }
   __device__ static Barrier& barrier(uint32_t address) {
     return *static_cast<Barrier*>(__cvta_shared_to_generic(address));
   }
@@ -149,7 +167,7 @@ class PageFeed {
     return barrier(full_ + to_empty_ + slot * sizeof(Barrier));
   }
   __device__ void land() {
-    while (!barrier(full_ + oldest_.slot * sizeof(Barrier)).try_wait(oldest_.phase)) {
+    while (!full(oldest_.slot).try_wait(oldest_.phase)) {
     }
     oldest_.advance(kLoaders, slots_);
     --flying_;

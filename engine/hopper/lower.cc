@@ -26,7 +26,9 @@ class Units : public Target {
             .fp8 = true,
             .experts = kMostExperts,
             .chosen = kMostChosen,
-            .slot_row = kMostSlotSlices * kSliceK};
+            .slot_row = kMostSlotSlices * kSliceK,
+            .mx = true,
+            .sinks = true};
   }
   void begin_product(Code& code, const Tensor& weight) override {
     const StreamForm form = stream_form(code.operation, weight);
@@ -90,8 +92,13 @@ class Units : public Target {
         for (const int half : {0, 1}) {
           const int64_t first = !gated && half == 1 ? c + kUnitColumns / 2 : c;
           const PlacedWeight& weight = gated && half == 1 ? tile.up : tile.weight;
-          job.source[half] = weight.place + first * k * static_cast<int64_t>(sizeof(uint16_t));
-          job.scales[half] = weight.scales;
+          if (job.form == StreamForm::mx) {  // codes, then scales: see put_weights()
+            job.source[half] = weight.place + first * (k / 2);
+            job.scales[half] =
+                weight.place + weight.tensor->elements() / 2 + first * (k / kMxBlock);
+          } else {
+            job.source[half] = weight.place + first * k * static_cast<int64_t>(sizeof(uint16_t));
+          }
           job.first_row[half] = static_cast<int32_t>(first);
           job.rows[half] =
               static_cast<int32_t>(std::clamp<int64_t>(columns.end - first, 0, kUnitColumns / 2));
@@ -132,7 +139,8 @@ class Units : public Target {
  private:
   /// How a product's weights lie in the stream.
   StreamForm stream_form(int32_t operation, const Tensor& weight) const {
-    return is_fp8(weight.dtype)                     ? StreamForm::fp8
+    return weight.mx.k > 0                          ? StreamForm::mx
+           : is_fp8(weight.dtype)                   ? StreamForm::fp8
            : plain_[static_cast<size_t>(operation)] ? StreamForm::plain
                                                     : StreamForm::compressed;
   }

@@ -29,7 +29,7 @@ Arena lay_out(const Program& program, const Weights& weights, Hold hold = Hold::
 /// weight or of gate and up, that fill half of it each.
 struct PackJob {
   int64_t source[2] = {};     ///< in the arena: the first row
-  int64_t scales[2] = {};     ///< in the arena: of the weight, where it has some
+  int64_t scales[2] = {};     ///< in the arena: of the weight, or in MXFP4 of the first row
   int64_t destination = 0;    ///< in the packed weights: of the block's first slice
   int32_t first_row[2] = {};  ///< of the weight
   int32_t rows[2] = {};       ///< that there are; the others are zero

@@ -192,21 +192,15 @@ TEST(Lower, RefusesALayerNormOfTooMany) {
 }
 
 TEST(Lower, RefusesWhatNoKernelComputes) {
-  const std::pair<const char*, const char*> refused[] = {
-      {"gpt-oss-20b", "experts in MXFP4, clamped or with biases"},
-      {"deepseek-v2-lite", "attention over latent rows"}};
-  for (const auto& [name, what] : refused) {
-    ModelConfig config = preset(name).value();
-    config.layers = 1;
-    const Weights weights = Weights::describe(config);
-    const Program program =
-        plan(config, weights, plan_options(config, kSms, kCapacity, DType::bf16));
-    const auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity,
-                               std::vector<bool>(program.operations.size()));
-    ASSERT_FALSE(lowered.ok()) << name;
-    EXPECT_EQ(lowered.error().message,
-              std::string(what) + ": the cuda device has no kernel for it; use --device cpu");
-  }
+  ModelConfig config = preset("deepseek-v2-lite").value();
+  config.layers = 1;
+  const Weights weights = Weights::describe(config);
+  const Program program = plan(config, weights, plan_options(config, kSms, kCapacity, DType::bf16));
+  const auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity,
+                             std::vector<bool>(program.operations.size()));
+  ASSERT_FALSE(lowered.ok());
+  EXPECT_EQ(lowered.error().message,
+            "attention over latent rows: the cuda device has no kernel for it; use --device cpu");
 }
 
 TEST(Lower, RefusesExpertsOfSeveralSequences) {
@@ -232,17 +226,18 @@ TEST(Lower, ExpertsLieOneAfterTheOther) {
     for (const Role role : {Role::expert_gate, Role::expert_up, Role::expert_down}) {
       const int half = role == Role::expert_up ? 1 : 0;
       const auto& first = made.weights.get(role, 0);
+      const auto index = static_cast<size_t>(&first - made.weights.tensors().data());
+      const int64_t row_bytes = first.mx.k > 0 ? first.columns() / 2 : first.columns() * 2;
       std::vector<int64_t> rows(static_cast<size_t>(experts.count));
       for (const PackJob& job : made.lowered.pack) {
         for (int h = 0; h < 2; ++h) {
-          const int64_t row_bytes = first.columns() * 2;
-          const int64_t begin =
-              made.arena.weights[static_cast<size_t>(&first - made.weights.tensors().data())];
-          const int64_t at = job.source[h] - begin;
-          if (job.slices == 0 && at >= 0 && at < experts.count * first.bytes() &&
-              (role == Role::expert_down || h == half)) {
-            ASSERT_EQ(at % row_bytes, 0);
-            rows[static_cast<size_t>(at / first.bytes())] += job.rows[h];
+          for (size_t expert = 0; expert < rows.size(); ++expert) {
+            const int64_t at = job.source[h] - made.arena.weights[index + expert];
+            if (job.slices == 0 && at >= 0 && at < first.rows() * row_bytes &&
+                (role == Role::expert_down || h == half)) {
+              ASSERT_EQ(at % row_bytes, 0);
+              rows[expert] += job.rows[h];
+            }
           }
         }
       }
@@ -257,7 +252,9 @@ TEST(Lower, ExpertsLieOneAfterTheOther) {
       }
     }
     EXPECT_GT(made.lowered.saved_bytes, 0);
-    EXPECT_LT(made.lowered.saved_bytes, made.lowered.plain_bytes - made.lowered.packed_bytes);
+    if (!made.config.sinks) {  // gpt-oss's experts grow to whole slices
+      EXPECT_LT(made.lowered.saved_bytes, made.lowered.plain_bytes - made.lowered.packed_bytes);
+    }
   }
 }
 

@@ -271,7 +271,7 @@ INSTANTIATE_TEST_SUITE_P(Some, HopperDecode,
                          test_name);
 
 /// The parameter: elements of a head. Sinks and windows where attention of a step is by mma, and
-/// experts in MXFP4 whose rows are no whole stages.
+/// experts in MXFP4 whose rows are no whole stages or slices, in the resident kernel and launched.
 class HopperSinks : public HopperModels {};
 
 TEST_P(HopperSinks, AreTheCpus) {
@@ -296,6 +296,7 @@ TEST_P(HopperSinks, AreTheCpus) {
                            .round_activations = false})
         .value();
   };
+  compare({make("cpu", 1), make("cuda", 1)}, test_prompt(9, config.vocabulary), 6);
   const Pair pair{make("cpu", 1), make("cuda", 3)};
   std::vector<Engine::Prompt> prompts;
   for (const int64_t length : {1, 9, 20}) {

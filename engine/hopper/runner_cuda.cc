@@ -305,7 +305,7 @@ Status HopperRunner::lower_program() {
       std::clamp(pages_of(kThrottledBytesInFlight) / kLoaders, 1, launch_.pages_in_flight);
   // Throttling gains 2 to 5 % where weights are plain and costs 1 to 4 % where they are compressed
   // (docs/journal/h200-decode.md).
-  const bool smaller = fp8 || usual_bytes < page_bytes(StreamForm::plain);
+  const bool smaller = fp8 || std::find(plain_.begin(), plain_.end(), true) == plain_.end();
   launch_.starved_slots = smaller ? 0 : std::min(launch_.pages, pages_of(kStarvedBytes));
   return {};
 }

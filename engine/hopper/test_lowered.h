@@ -21,7 +21,7 @@ inline std::vector<std::string> mixtures() {
   std::vector<std::string> names = preset_names();
   std::erase_if(names, [](const std::string& name) {
     const ModelConfig config = preset(name).value();
-    return config.experts.count == 0 || config.sinks || config.latent.rank > 0;  // not so far
+    return config.experts.count == 0 || config.latent.rank > 0;  // not so far
   });
   return names;
 }

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 
+#include "base/mx.h"
 #include "engine/hopper/weights_kernel.h"
 #include "ops/linear/hopper_fp8.h"
 #include "ops/linear/hopper_layout.h"
+#include "ops/linear/hopper_mx.h"
 #include "ops/linear/windowed.h"
 
 namespace weft::hopper {
@@ -103,6 +105,21 @@ class Unit {
     const auto* scales = reinterpret_cast<const float*>(arena_ + job_.scales[half]);
     return scales[job_.grid.index(job_.first_row[half] + of_half, block)];
   }
+  /// Of a row in MXFP4, which is not folded: the eight codes from 8 t of a group on, and the
+  /// group's scale.
+  __device__ uint32_t* mx_codes_of(int row, int group, int t, char* arena) const {
+    const int k = group * kGroupK + 8 * t;
+    return has(row, k) ? reinterpret_cast<uint32_t*>(arena + job_.source[row / 8] +
+                                                     (int64_t{row % 8} * job_.k + k) / 2)
+                       : nullptr;
+  }
+  __device__ uint8_t* mx_scale_of(int row, int group, char* arena) const {
+    static_assert(kGroupK == kMxBlock);
+    return has(row, group * kGroupK)
+               ? reinterpret_cast<uint8_t*>(arena + job_.scales[row / 8] +
+                                            row % 8 * (job_.k / kMxBlock) + group)
+               : nullptr;
+  }
   /// Where element k of a row's group lies in the arena; null: nowhere.
   template <class T>
   __device__ T* place_of(int row, int group, int k, char* arena) const {
@@ -166,6 +183,38 @@ __device__ void pack_codes(const PackJob& job, const Unit& unit, char* packed) {
       const int half = lane % 2;
       reinterpret_cast<float*>(slice)[fp8_scale_place(row, half)] =
           unit.scale(row, job.fold == 0 ? i / kOperands * 2 + half : 0);
+    }
+  }
+}
+
+/// What is not there is zero: its codes are.
+__device__ void pack_mx(const PackJob& job, const Unit& unit, const char* arena, char* packed) {
+  const auto slices = static_cast<int>(slices_of(job.k));
+  constexpr int kLanes = kSliceGroups * 32;
+  char* const from = const_cast<char*>(arena);
+  for (int i = static_cast<int>(threadIdx.x); i < slices * kLanes; i += kThreads) {
+    char* const slice = unit.place(i / kLanes, packed, kMxSliceBytes);
+    const int lane = i % 32;
+    const int group = i / 32;
+    const auto scale = [&](int row) {
+      const uint8_t* place = unit.mx_scale_of(row, group, from);
+      return place != nullptr ? uint32_t{*place} : 0;
+    };
+    const auto word = [&](int row) {
+      const uint32_t* place = unit.mx_codes_of(row, group, lane % 4, from);
+      const uint32_t codes = place != nullptr && mx_has_codes(scale(row)) ? *place : 0;
+      uint32_t all = 0;
+      for (int pair = 0; pair < 4; ++pair) {
+        all |= mx_placed(codes >> (8 * pair) & 15, pair) |
+               mx_placed(codes >> (8 * pair + 4) & 15, pair) << 16;
+      }
+      return all;
+    };
+    const int of_slice = group % kSliceGroups;
+    reinterpret_cast<uint2*>(slice + kSliceHeaderBytes + of_slice * kMxGroupBytes)[lane] = {
+        word(lane / 4), word(lane / 4 + 8)};
+    if (lane < kUnitColumns) {
+      slice[mx_scale_place(lane, of_slice)] = static_cast<char>(mx_kept_scale(scale(lane)));
     }
   }
 }
@@ -331,6 +380,35 @@ __device__ void unpack_codes(const PackJob& job, const Unit& unit, const char* p
   }
 }
 
+__device__ void unpack_mx(const PackJob& job, const Unit& unit, const char* packed, char* arena) {
+  const auto slices = static_cast<int>(slices_of(job.k));
+  constexpr int kLanes = kSliceGroups * 32;
+  for (int i = static_cast<int>(threadIdx.x); i < slices * kLanes; i += kThreads) {
+    const char* const slice = packed + unit.offset(i / kLanes, kMxSliceBytes);
+    const int lane = i % 32;
+    const int group = i / 32;
+    const int of_slice = group % kSliceGroups;
+    const uint2 words =
+        reinterpret_cast<const uint2*>(slice + kSliceHeaderBytes + of_slice * kMxGroupBytes)[lane];
+    const auto put_eight = [&](int row, uint32_t word) {
+      uint32_t codes = 0;
+      for (int pair = 0; pair < 4; ++pair) {
+        codes |= mx_codes(mx_pair(word, pair)) << (8 * pair);
+      }
+      if (auto* place = unit.mx_codes_of(row, group, lane % 4, arena); place != nullptr) {
+        *place = codes;
+      }
+    };
+    put_eight(lane / 4, words.x);
+    put_eight(lane / 4 + 8, words.y);
+    if (lane < kUnitColumns) {
+      if (auto* place = unit.mx_scale_of(lane, group, arena); place != nullptr) {
+        *place = static_cast<uint8_t>(slice[mx_scale_place(lane, of_slice)]);
+      }
+    }
+  }
+}
+
 __device__ void decompress(const PackJob& job, const Unit& unit, const char* packed, char* arena) {
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
@@ -380,6 +458,8 @@ __global__ void __launch_bounds__(kThreads)
     unpack_codes(job, unit, packed, arena);
   } else if (job.form == StreamForm::compressed) {
     decompress(job, unit, packed, arena);
+  } else if (job.form == StreamForm::mx) {
+    unpack_mx(job, unit, packed, arena);
   } else {
     unpack_plain(job, unit, packed, arena);
   }
@@ -394,6 +474,8 @@ __global__ void __launch_bounds__(kThreads)
     pack_codes(job, unit, packed);
   } else if (job.form == StreamForm::compressed) {
     compress(job, unit, packed, refused + job.operation);
+  } else if (job.form == StreamForm::mx) {
+    pack_mx(job, unit, arena, packed);
   } else {
     pack_plain(job, unit, packed);
   }

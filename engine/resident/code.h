@@ -100,10 +100,11 @@ enum class DrawOf : uint8_t {
 /// experts the stream has `experts` times the same columns, of which those that were drawn are
 /// read. Gated: the columns of each slot follow one another, each slot's to a row of `stride`
 /// elements of its own. Otherwise k is that of all slots, each its expert's part, up to whole
-/// slices.
+/// slices. A bias of theirs is the first expert's; the next one's is `stride` elements on.
 struct ProductCode {
   Place row = kNowhere;  ///< or, RowForm::merged, attention's partials
-  Place norm_weight = kNowhere, norm_bias = kNowhere;  ///< bf16 [k]
+  /// bf16 [k]. RowForm::merged: norm_weight has attention's sinks [query heads], or kNowhere.
+  Place norm_weight = kNowhere, norm_bias = kNowhere;
   Place up_bias = kNowhere;  ///< gated_linear: a segment's bias is the gate's
   float epsilon = 0;         ///< the norm's
   float weight_offset = 0;   ///< the norm's weights are stored less this
@@ -115,9 +116,12 @@ struct ProductCode {
     Splits splits = {};     ///< of the partials
     int32_t slot_elements;  ///< RowForm::slots: of the row of one, of which the row is made
   };
-  float alpha = 1;                           ///< of the sums, biases included; of one segment alone
-  Version prior = kPlain;                    ///< of what they are added to, `accumulate`
-  float soft_cap = 0;                        ///< of what is written; 0: none
+  float alpha = 1;         ///< of the sums, biases included; of one segment alone
+  Version prior = kPlain;  ///< of what they are added to, `accumulate`
+  union {
+    float soft_cap = 0;  ///< of what is written; 0: none
+    float limit;         ///< gated_linear of drawn experts: ExpertsUpOp::limit
+  };
   Activation activation = Activation::none;  ///< of the sums, or of the gate's
   RowForm form = RowForm::plain;
   uint8_t accumulate = 0;  ///< to what is in out; of one segment alone

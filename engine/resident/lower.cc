@@ -272,8 +272,10 @@ class WorkerLowering {
       }
     }
     target_.add_experts(code, tiles);
-    plain_bytes_ += instruction_->tile.size() * k * std::ssize(tiles) * (up != nullptr ? 2 : 1) *
-                    static_cast<int64_t>(sizeof(uint16_t));
+    const int64_t elements =
+        instruction_->tile.size() * k * std::ssize(tiles) * (up != nullptr ? 2 : 1);
+    plain_bytes_ += tensor(first).mx.k > 0 ? MxMatrix::bytes_of(elements)
+                                           : elements * static_cast<int64_t>(sizeof(uint16_t));
     return {};
   }
   Status begin_product(Opcode opcode, int64_t k, BufferId a, const WeightRef& ref) {
@@ -447,7 +449,7 @@ class WorkerLowering {
     if (op.values == op.keys) {
       return of_latents();
     }
-    if (op.sinks.present) {
+    if (op.sinks.present && !limits_.sinks) {
       return without_kernel("attention with sinks");
     }
     if (op.k == kNone) {
@@ -482,12 +484,17 @@ class WorkerLowering {
   Status operator()(const AttentionCombineOp& op) {
     const AttentionOp& attention = op.attention;
     if (program_.buffers[static_cast<size_t>(attention.out)].space == Space::worker) {
+      WEFT_ASSIGN(const Place sinks, weight(attention.sinks));
       leave_to_product({.made = attention.out,
                         .form = RowForm::merged,
                         .row = buffer(attention.partials),
                         .source = source(attention.partials),
+                        .norm_weight = sinks,
                         .splits = splits_of(attention)});
       return {};
+    }
+    if (attention.sinks.present) {
+      return without_kernel("attention with sinks of several sequences");
     }
     CombineCode& combine = begin(Opcode::combine, code_.combine);
     combine.partials = buffer(attention.partials);
@@ -520,7 +527,7 @@ class WorkerLowering {
     return {};
   }
   Status operator()(const ExpertsUpOp& op) {
-    if (op.limit > 0 || op.gate_bias.present || tensor(op.gate).mx.k > 0) {
+    if (!limits_.mx && (op.limit > 0 || op.gate_bias.present || tensor(op.gate).mx.k > 0)) {
       return without_kernel("experts in MXFP4, clamped or with biases");
     }
     if (op.rounding.scaling != Scaling::none) {
@@ -528,8 +535,10 @@ class WorkerLowering {
     }
     WEFT_TRY(begin_product(Opcode::gated_linear, op.k, op.a, op.gate));
     ProductCode& product = code_.product;
-    WEFT_ASSIGN(product.segment[0], segment_of(op.out, {}, op.n));
+    WEFT_ASSIGN(product.segment[0], segment_of(op.out, op.gate_bias, op.n));
+    WEFT_ASSIGN(product.up_bias, bias(op.up_bias, instruction_->tile.begin));
     product.activation = op.activation;
+    product.limit = op.limit;
     code_.segments = 1;
     take_slots(op.ids, op.experts, op.chosen);
     return add_experts(code_, op.k, op.gate, &op.up);
@@ -549,7 +558,7 @@ class WorkerLowering {
     const int64_t parts = (op.chosen + most - 1) / most;
     WEFT_TRY(begin_product(Opcode::linear, slot_k * std::min(most, op.chosen), op.a, op.weight));
     ProductCode& product = code_.product;
-    WEFT_ASSIGN(product.segment[0], segment_of(op.out, {}, op.n));
+    WEFT_ASSIGN(product.segment[0], segment_of(op.out, op.bias, op.n));
     product.form = RowForm::slots;
     product.slot_elements = static_cast<int32_t>(op.k);
     product.alpha = op.alpha;

@@ -28,6 +28,8 @@ struct Limits {
   int64_t experts = 0;     ///< of a layer, of one sequence; 0: no mixtures
   int64_t chosen = 0;      ///< of them
   int64_t slot_row = 0;    ///< elements of the slots that one product takes
+  bool mx = false;         ///< experts' products in MXFP4, with biases, clamped
+  bool sinks = false;      ///< attention's, where a product merges its splits
 };
 
 struct PlacedWeight {

@@ -470,10 +470,11 @@ struct Partials {
 /// Elements element .. element + 7 (a multiple of 8; -1: none) of the row of heads * dim that the
 /// first `active` splits of each head, which carry `tag`, make together. A head's dim is a multiple
 /// of 8. kOneFirst: for many readers: all is looked at when the first split is there, until
-/// then its tail alone, which is few words to look at again and again.
-template <bool kOneFirst, class Late>
+/// then its tail alone, which is few words to look at again and again. kSinks: `sinks` are those of
+/// the heads, or null.
+template <bool kOneFirst, bool kSinks = false, class Late>
 __device__ void merge_splits(const Partials& partials, uint32_t tag, int active, int element,
-                             Late& late, float4 (&out)[2]) {
+                             Late& late, float4 (&out)[2], const __nv_bfloat16* sinks = nullptr) {
   constexpr int kAtOnce = 6;  // splits on their way
   const int at = max(element, 0);
   const int head = small_quotient(at, partials.dim);
@@ -530,7 +531,14 @@ __device__ void merge_splits(const Partials& partials, uint32_t tag, int active,
       }
     }
   }
-  const float factor = element >= 0 ? __fdividef(1.0f, all) : 0.0f;
+  float keep = 1;
+  if (kSinks && sinks != nullptr && element >= 0) {
+    const float sink = __bfloat162float(sinks[head]);
+    const float higher = fmaxf(highest, sink);
+    keep = __expf(highest - higher);
+    all = all * keep + __expf(sink - higher);
+  }
+  const float factor = element >= 0 ? __fdividef(keep, all) : 0.0f;
 #pragma unroll
   for (int q = 0; q < 2; ++q) {
     out[q] = {out[q].x * factor, out[q].y * factor, out[q].z * factor, out[q].w * factor};

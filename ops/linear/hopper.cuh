@@ -5,7 +5,7 @@
 // the 8 up columns beside them), a group 32 of k; a group of a unit is 1024 bytes, the A operands
 // of two mma m16n8k16: in mma j, lane (g, t) = (lane / 4, lane % 4) has 16 bytes, k 8t + 4j .. 8t +
 // 4j + 3 of column g, then of column g + 8. A slice is 8 groups, zeros where k has ended; a page
-// has two slices, or four of codes.
+// has two slices, four of codes in e4m3fn, or eight in MXFP4.
 //
 // Folded units. Workers' shares are evener when they are not whole units. The last unit of a
 // product may be folded, once or twice (`fold`): it has 16 >> fold columns, and a group of it holds
@@ -28,6 +28,11 @@
 // added to the unit's. Units of which some are folded have one scale a row: weights that are scaled
 // in blocks of 128 of k are not folded.
 //
+// Slices of codes in MXFP4 (hopper_mx.h) begin with the scales of their rows of A, one for each
+// group, in e8m0. Then the groups, 256 bytes each: 8 bytes a lane, a word the codes of one row: its
+// k in ascending order are the pairs of the word. Weights are bf16, scales and all, when they are
+// in registers. Never folded.
+//
 // Who does what. The slices of all units, one unit after the other, are dealt to the warps in runs
 // (SliceRuns), whatever k is: no warp has two slices more than another. A warp waits only for its
 // own pages. It leaves its sums of a unit in shared memory, those of the few warps that share a
@@ -43,6 +48,7 @@
 #include "arch/hopper/page_ring.cuh"
 #include "ops/linear/hopper_fp8.h"
 #include "ops/linear/hopper_layout.h"
+#include "ops/linear/hopper_mx.h"
 #include "ops/linear/windowed.h"
 
 namespace weft::hopper {
@@ -224,6 +230,34 @@ struct WeightSlice {
     }
   }
 
+  /// A slice in MXFP4. `from`: in shared memory.
+  __device__ __forceinline__ void widen_mx(int lane, uint32_t from) {
+    scales = kOnes;
+    extra = 0;
+    const uint32_t of_row = from + lane / 4 * mx_scale_place(1, 0);
+    const uint2 upper = load_shared_pair(of_row);
+    const uint2 lower = load_shared_pair(of_row + mx_scale_place(kUnitColumns / 2, 0));
+    const uint32_t codes = from + kSliceHeaderBytes + lane * 8;
+    // A byte of a word as two bf16.
+    const auto scale = [](uint2 of_groups, int i) {
+      return __byte_perm(i < 4 ? of_groups.x : of_groups.y, 0, 0x4040 | (i % 4) * 0x0101) << 7;
+    };
+#pragma unroll
+    for (int i = 0; i < kSliceGroups; ++i) {
+      const uint2 words = load_shared_pair(codes + i * kMxGroupBytes);
+      const uint32_t of_upper = scale(upper, i);
+      const uint32_t of_lower = scale(lower, i);
+      const auto number = [](uint32_t word, int pair, uint32_t factor) {
+        return multiply_bf16(multiply_bf16(mx_pair(word, pair), kMxUnits), factor);
+      };
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        group[i][j] = {number(words.x, 2 * j, of_upper), number(words.y, 2 * j, of_lower),
+                       number(words.x, 2 * j + 1, of_upper), number(words.y, 2 * j + 1, of_lower)};
+      }
+    }
+  }
+
   /// sums += this, which is of codes, times a slice of the rows: each half of k by itself.
   template <int kBatch>
   __device__ __forceinline__ void multiply_codes(int lane, const RowSlice<kBatch>& row,
@@ -322,8 +356,8 @@ struct WeightSlice {
 };
 
 /// Multiplies the rows with `units` units over k, the last of them folded `fold` times, that come
-/// through the ring. kFp8: their form may be fp8; a kernel of its own, because others would pay for
-/// that with registers.
+/// through the ring. kFp8, kMx: their form may be that; kernels of their own, because others would
+/// pay for it with registers.
 ///
 /// A row (or several together) comes from `source`. source.ask(row, runs, slices) asks for what of
 /// it this warp makes; source.make(row) waits for that and leaves it in `row` as store_row_quad()
@@ -339,18 +373,19 @@ struct WeightSlice {
 /// finish(first_unit, units, runs, slices) is called by the team, all warps alike, after each
 /// block, when the sums for gather() are there; `slices`: of a unit that is not folded. The loader
 /// waits for nobody but this, so the pages come.
-template <int kBatch, bool kFp8, class Source, class Finish>
+template <int kBatch, bool kFp8, bool kMx, class Source, class Finish>
 __device__ __forceinline__ void stream_product(const Team& team, const PageRing& ring,
                                                ProductState* states, char* row, int k, int units,
                                                int fold, StreamForm form, Source& source,
                                                float* sums_memory, Finish finish) {
   const bool codes = kFp8 && form == StreamForm::fp8;
+  const bool mx = kMx && form == StreamForm::mx;
   const bool compressed = kFp8 ? form == StreamForm::compressed : form != StreamForm::plain;
   const int lane = made_here(team.lane);
   const int warp = made_here(team.warp);
   constexpr int kReaders = page_readers(kFp8);
-  static_assert(kPageSlices == 2 && kFp8PageSlices == 4);
-  const int page_shift = codes ? 2 : 1;  // slices of a page, as a power of 2
+  static_assert(kPageSlices == 2 && kFp8PageSlices == 4 && kMxPageSlices == 8);
+  const int page_shift = mx ? 3 : codes ? 2 : 1;  // slices of a page, as a power of 2
   const int slices = slices_of(k);
   const uint32_t in_row = smem_address(row);
   const uint32_t weights = smem_address(ring.pages);
@@ -371,6 +406,8 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       held.expand(lane, in_page + (warp & (kPageSlices - 1)) * kCompressedSliceBytes);
     } else if (codes) {
       held.widen(lane, in_page + (warp & (kFp8PageSlices - 1)) * kFp8SliceBytes);
+    } else if (mx) {
+      held.widen_mx(lane, in_page + (warp & (kMxPageSlices - 1)) * kMxSliceBytes);
     } else {
       held.load(in_page + (warp & (kPageSlices - 1)) * kPlainSliceBytes + lane * 16);
     }
@@ -415,7 +452,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   int left;
   int unit;
   int unit_fold;
-  int unit_left;    // slices of the unit
+  int unit_left;  // slices of the unit
   RowSlice<kBatch> row_slice(lane, in_row, 0, 0);
   const auto begin_unit = [&](int block, int slice) {
     unit_fold = fold_of(block + unit);

@@ -185,20 +185,6 @@ __device__ float bias_of(const SlotsProduct& args, int which, int expert, int64_
   const ConstVector& bias = args.bias[which];
   return bias.data != nullptr ? load_x1(bias, int64_t{expert} * args.n + column) : 0.0f;
 }
-/// Gate and up as one: see ExpertsUpArgs::limit.
-template <bool kFast>
-__device__ float gate_with(const SlotsProduct& args, float gate, float up) {
-  if (args.limit == 0) {
-    return (kFast ? activate_fast(args.activation, gate) : activate(args.activation, gate)) * up;
-  }
-  // Comparisons that NaN fails keep it.
-  gate = gate > args.limit ? args.limit : gate;
-  up = up > args.limit ? args.limit : up < -args.limit ? -args.limit : up;
-  constexpr float kAlpha = 1.702f;
-  const float e = kFast ? __expf(-kAlpha * gate) : expf(-kAlpha * gate);
-  return gate / (1 + e) * (up + 1);
-}
-
 /// A block of 4 warps: kRows slots at a time and kColumns columns of weights, of gate and up one
 /// half each. kIsMx: weights are in MXFP4. Their codes are in the stages; their scales are behind
 /// these, of all k.
@@ -443,7 +429,7 @@ __global__ void __launch_bounds__(T::kThreads)
             if constexpr (T::kGated) {
               const float up =
                   sums[i][j + kTiles][half * 2 + c] + bias_of(args, 1, expert, column + c);
-              x[c] = gate_with<true>(args, x[c], up);
+              x[c] = gate_with(args.activation, args.limit, x[c], up);
             }
           }
           if constexpr (T::kGated) {
@@ -484,7 +470,7 @@ __global__ void __launch_bounds__(F32Tile::kThreads)
           float x = sums[i][j] + bias_of(args, 0, expert, c);
           if constexpr (kGated) {
             const float up = sums[i][j + kThreadColumns] + bias_of(args, 1, expert, c);
-            x = gate_with<false>(args, x, up);
+            x = gate_with<false>(args.activation, args.limit, x, up);
           }
           static_cast<float*>(args.out.data)[own.slots[r] * args.out.stride + c] = x;
         });

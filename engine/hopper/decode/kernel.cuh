@@ -176,8 +176,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     lower_registers<kOwn.loaders>();
     static_assert(kLoaders == 2);
-    if (threadIdx.x == Team::kThreads || threadIdx.x == Team::kThreads + 96) {
-      load_pages(worker, threadIdx.x == Team::kThreads ? 0 : 1);
+    const int of_warp = kExperts ? 32 : 1;  // threads of its that load
+    const int thread = static_cast<int>(threadIdx.x) - Team::kThreads;
+    if (thread < of_warp || (thread >= 96 && thread < 96 + of_warp)) {
+      load_pages(worker, thread < 96 ? 0 : 1);
     } else if (threadIdx.x == Team::kThreads + 32) {
       fetch_codes(worker);
     } else if (threadIdx.x == Team::kThreads + 64) {

@@ -43,18 +43,23 @@ __device__ inline uint32_t bytes_of_page(StreamForm form) {
   return static_cast<uint32_t>(page_bytes(form));
 }
 
-/// By a loader: the pages of a product of drawn experts, when they are known: slice by slice, as
-/// they are dealt to the warps. `code` in memory; `draws`: of the launch up to the product's;
-/// `own`: whether the next page is this loader's. False: it is time to leave.
+/// By a loader's warp: the pages of a product of drawn experts, when they are known: slice by
+/// slice, as they are dealt to the warps. `code` in memory; `draws`: of the launch up to the
+/// product's; `own`: whether the next page is this loader's. False: it is time to leave.
 template <class W, class Feed, class Late>
 __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, uint32_t draws,
                                            Feed& feed, uint64_t policy, bool& own,
                                            const Late& late) {
+  const int lane = W::team().lane;
   const volatile DrawnExperts& drawn = worker.drawn();
-  while (static_cast<int>(drawn.draws - draws) < 0) {
-    if (late()) {
-      return false;
-    }
+  bool there = true;
+  if (lane == 0) {
+    do {
+      there = static_cast<int>(drawn.draws - draws) >= 0;
+    } while (!there && !late());
+  }
+  if (!__shfl_sync(~0u, there, 0)) {
+    return false;
   }
   __threadfence_block();
   const ProductCode& product = code.product;
@@ -64,7 +69,9 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
   // Slices of a unit's slot, and of an expert.
   const int of_slot = gated ? slices : small_quotient(slices, product.slots);
   const int of_expert = small_quotient(slices * units, product.slots);
-  const int bytes = slice_bytes(form_of(code));
+  const StreamForm form = form_of(code);
+  const int in_page = page_slices(form);
+  const auto bytes = static_cast<uint32_t>(slice_bytes(form));
   const char* stream =
       worker.launch().streams[worker.index()] + static_cast<int64_t>(product.stream) * 16;
   const auto from = [&](int slice) {
@@ -82,28 +89,31 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
     const int64_t expert = drawn.id[product.first_slot + slot];
     return stream + (expert * of_expert + of_its) * bytes;
   };
+  // A lane a slice: where each lies takes one thread longer than the memory takes to bring it.
 #pragma unroll 1
   for (int block = 0; block < units; block += kBlockUnits) {
     const SliceRuns runs = block_runs(product.k, units, 0, block);
 #pragma unroll 1
-    for (int place = 0; place < runs.slices(); place += kPageSlices) {
-      if (own) {
-        const auto at = [&](int i) {
-          return from(block * slices + runs.first(i % kTeamWarps) + i / kTeamWarps);
-        };
-        const char* second = place + 1 < runs.slices() ? at(place + 1) : nullptr;
-        if (!feed.put_slices(at(place), second, static_cast<uint32_t>(bytes), policy, late)) {
+    for (int base = 0; base < runs.slices(); base += 32) {
+      const int count = min(32, runs.slices() - base);
+      const int place = base + min(lane, count - 1);
+      const char* own_slice =
+          from(block * slices + runs.first(place % kTeamWarps) + place / kTeamWarps);
+#pragma unroll 1
+      for (int first = 0; first < count; first += in_page) {
+        if (own && !feed.put_slices(lane, first, min(in_page, count - first), own_slice, bytes,
+                                    policy, late)) {
           return false;
         }
+        own = !own;
       }
-      own = !own;
     }
   }
   return true;
 }
 
-/// By a thread of each loader: puts the pages of the launch's steps into the ring in the order in
-/// which they are used, this loader every second one.
+/// By a thread of each loader, or its warp where W::kExperts: puts the pages of the launch's steps
+/// into the ring in the order in which they are used, this loader every second one.
 template <class W>
 __device__ __forceinline__ void load_pages(const W& worker, int loader) {
   const Launch& launch = worker.launch();
@@ -114,7 +124,9 @@ __device__ __forceinline__ void load_pages(const W& worker, int loader) {
       {launch.pages_in_flight, launch.throttled_pages_in_flight, launch.starved_slots}, loader,
       shared.put);
   const auto late = [&] { return worker.team_ended(); };
-  int& fed = shared.fed[loader];
+  const bool leads = !W::kExperts || W::team().lane == 0;
+  int own_fed;  // of a warp's lanes each
+  int& fed = W::kExperts ? own_fed : shared.fed[loader];
   bool goes_on = true;
   bool own = loader == 0;  // the next page is this loader's
   [[maybe_unused]] uint32_t draws = 0;
@@ -139,16 +151,21 @@ __device__ __forceinline__ void load_pages(const W& worker, int loader) {
 #pragma unroll 1
       while (left > 0 && goes_on) {
         const uint32_t bytes = min(left, bytes_of_page(form));
-        if (own) {
+        if (own && leads) {
           goes_on = feed.put(from, bytes, policy, late);
         }
         own = !own;
         from += bytes;
         left -= bytes;
       }
+      if constexpr (W::kExperts) {
+        goes_on = __shfl_sync(~0u, goes_on, 0);
+      }
     }
   }
-  feed.land_all();
+  if (leads) {
+    feed.land_all();
+  }
 }
 
 }  // namespace weft::hopper

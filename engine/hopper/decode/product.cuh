@@ -108,24 +108,37 @@ class Epilogue {
   __device__ __forceinline__ void put_gated(int column, bool there, float gate, float up) {
     const Segment& segment = product().segment[0];
     const bool valid = there && column < static_cast<int>(segment.columns);
-    if (segment.bias != kNowhere && valid) {
-      gate += load_kept(at<const __nv_bfloat16>(worker_, segment.bias) + column);
-      up += load_kept(at<const __nv_bfloat16>(worker_, product().up_bias) + column);
-    }
-    const Activation activation = W::kGeneral ? product().activation : Activation::silu;
-    const float x = activate_fast(activation, gate) * up;
     if constexpr (W::kExperts) {
       if (product().draw == DrawOf::experts) {  // columns of one slot, then of the next
         const int wide = small_quotient(static_cast<int>(code_.units), product().slots)
                          << unit_shift();
         const int slot = small_quotient(column, wide);
         const int of_slot = column - slot * wide;
-        put(segment, slot * segment.stride + of_slot, x,
-            there && of_slot < static_cast<int>(segment.columns));
+        const bool of_expert = there && of_slot < static_cast<int>(segment.columns);
+        if (of_expert) {
+          gate += expert_bias(segment.bias, slot, of_slot);
+          up += expert_bias(product().up_bias, slot, of_slot);
+        }
+        put(segment, slot * segment.stride + of_slot,
+            gate_with(product().activation, product().limit, gate, up), of_expert);
         return;
       }
     }
-    put(segment, column, x, valid);
+    if (segment.bias != kNowhere && valid) {
+      gate += load_kept(at<const __nv_bfloat16>(worker_, segment.bias) + column);
+      up += load_kept(at<const __nv_bfloat16>(worker_, product().up_bias) + column);
+    }
+    const Activation activation = W::kGeneral ? product().activation : Activation::silu;
+    put(segment, column, activate_fast(activation, gate) * up, valid);
+  }
+  /// Of what a slot's expert adds to a column; `bias`: the first expert's.
+  __device__ __forceinline__ float expert_bias(Place bias, int slot, int column) const {
+    if (bias == kNowhere) {
+      return 0;
+    }
+    const int expert = worker_.drawn().id[product().first_slot + slot];
+    return load_kept(at<const __nv_bfloat16>(worker_, bias) +
+                     (static_cast<int64_t>(expert) * product().segment[0].stride + column));
   }
   /// `first`: the thread's first column of the product, whose prior value was asked for.
   __device__ __forceinline__ void put_sum(int column, bool there, bool first, float x) {
@@ -142,7 +155,14 @@ class Epilogue {
     }
     const Segment& segment = product().segment[s];
     const bool valid = there && column < static_cast<int>(segment.columns);
-    if (segment.bias != kNowhere && valid) {
+    if (W::kExperts && product().draw == DrawOf::experts) {
+      const int slots = valid && segment.bias != kNowhere ? product().slots : 0;
+#pragma unroll 4
+      for (int slot = 0; slot < slots; ++slot) {
+        x += worker_.drawn().weight[product().first_slot + slot] *
+             expert_bias(segment.bias, slot, column);
+      }
+    } else if (segment.bias != kNowhere && valid) {
       x += load_kept(at<const __nv_bfloat16>(worker_, segment.bias) + column);
     }
     x *= product().alpha;
@@ -207,7 +227,7 @@ __device__ __forceinline__ void product(const W& worker, const Code& code) {
   const auto finish = [&](int first_unit, int units, const SliceRuns& runs, int slices) {
     epilogue(first_unit, units, runs, slices);
   };
-  stream_product<W::kBatch, W::kGeneral>(
+  stream_product<W::kBatch, W::kGeneral, W::kExperts>(
       worker.team(), worker.ring(), worker.shared().products, worker.scratch(), code.product.k,
       code.units, code.product.fold, form_of(code), source, worker.shared().sums, finish);
   if (code.head != 0) {
