@@ -251,6 +251,7 @@ Result<LoadFigures> Load::measure(int64_t count) {
   counts.accepted -= before.accepted;
   counts.pages_evicted -= before.pages_evicted;
   counts.pages_brought -= before.pages_brought;
+  counts.mixed_steps -= before.mixed_steps;
   counts.prefill_pauses.count -= before.prefill_pauses.count;
   counts.prefill_pauses.seconds -= before.prefill_pauses.seconds;
   return figures;
@@ -281,6 +282,9 @@ std::string Load::text(const LoadFigures& figures) const {
       "  pauses for others' prompts: {}, {:.3f} s in all, {:.3f} ms the longest (warm-up "
       "included)\n",
       pauses.count, pauses.seconds, pauses.longest * 1e3);
+  if (status.mixed_steps > 0) {
+    text += fmt::format("  steps that fed prompts too: {}\n", status.mixed_steps);
+  }
   text += fmt::format(
       "  pages of {} positions: {} of {} in use at most; {} of {} prompt tokens were "
       "cached\n",
@@ -325,6 +329,7 @@ nlohmann::ordered_json Load::json(const LoadFigures& figures) const {
   out["time_per_output_token_s"] = spread(figures.per_token);
   out["between_tokens_s"] = spread(figures.between);
   out["end_to_end_s"] = spread(figures.whole);
+  out["mixed_steps"] = status.mixed_steps;
   out["prefill_pauses"] = {{"count", status.prefill_pauses.count},
                            {"seconds", status.prefill_pauses.seconds},
                            {"longest", status.prefill_pauses.longest}};

@@ -52,8 +52,10 @@ void SlotFlags::declare(CLI::App& command) {
       ->check(number_within(0.001, 1 << 20))
       ->capture_default_str();
   command
-      .add_option("--exact", exact,
-                  "off: on cuda with up to 8 slots, drafts may change a logit's last bits")
+      .add_option(
+          "--exact", exact,
+          "off: on cuda with up to 32 slots, drafts and prompts that are fed in others' steps "
+          "may change a logit's last bits")
       ->type_name("WHETHER")
       ->check(CLI::IsMember({"on", "off"}))
       ->capture_default_str();

@@ -35,6 +35,11 @@ class BatchRunner {
   /// has no page.
   static constexpr int64_t kFedBeyond = 16;
   virtual Status feed(std::span<const int32_t> tokens, int64_t first, const int32_t* table) = 0;
+  /// Waits until what feed() has had so far has been fed.
+  virtual Status settle() { return {}; }
+  /// Whether a step feeds it too, in place of settle(); run() takes one step then. A row may follow
+  /// what is fed of its own sequence.
+  virtual bool mixes() const { return false; }
   /// Feeds each row's token (1 to most_rows() rows). Rows that follow one another may be
   /// consecutive tokens of one sequence. Returns logits [rows.size()][vocabulary], which the caller
   /// may change, until the next call. A row's bits depend on no other row.

@@ -14,6 +14,7 @@
 #include "base/built.h"
 #include "base/divide.h"
 #include "base/pages.h"
+#include "engine/chunk_pace.h"
 #include "engine/cpu_batch_runner.h"
 #include "engine/draft.h"
 #include "engine/hopper/batch_runner.h"
@@ -26,6 +27,10 @@ namespace weft {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 // A chunk while nobody waits for a step.
 constexpr int64_t kIdleChunk = 512;
@@ -76,10 +81,12 @@ struct Turn {
 
 class Slots::Impl {
  public:
-  Impl(ModelConfig config, std::unique_ptr<BatchRunner> runner, const SlotsOptions& options)
+  Impl(ModelConfig config, std::unique_ptr<BatchRunner> runner, const SlotsOptions& options,
+       bool paced)
       : config_(std::move(config)),
         runner_(std::move(runner)),
         options_(options),
+        pace_(most_beside(*runner_, options), paced),
         pool_(options.pages, options.host_pages),
         scratch_(Pages::allocate(cpu::sample_scratch_bytes(config_.vocabulary)).value()) {
     publish_status();
@@ -99,6 +106,12 @@ class Slots::Impl {
   int cpu_workers() const { return runner_->cpu_workers(); }
 
  private:
+  /// Tokens that are fed while others wait, at most. A step that feeds some is of as many rows as a
+  /// chunk alone.
+  static int64_t most_beside(const BatchRunner& runner, const SlotsOptions& options) {
+    const int64_t chunk = std::min(options.prefill_chunk, runner.most_fed());
+    return runner.mixes() ? std::max(kKvPage, (chunk - options.slots) / kKvPage * kKvPage) : chunk;
+  }
   Status check(const Request& request) const;
   int64_t pages_for(const Request& request) const;
   int64_t limit_of(const Request& request) const {
@@ -129,6 +142,11 @@ class Slots::Impl {
             const OnEnd& on_end);
   /// Makes an ended sequence's place in active_ empty.
   void drop(const Sequence& sequence);
+  /// Whether a sequence is stepped.
+  bool runs() const {
+    return std::any_of(active_.begin(), active_.end(),
+                       [](const auto& each) { return each->running(); });
+  }
   void rate(const Request& request, std::span<const float> logits, TokenEvent& event) const;
   void end(Sequence& sequence, Stop stop, const OnEnd& on_end);
   void publish_status();
@@ -138,6 +156,9 @@ class Slots::Impl {
   const SlotsOptions options_;
 
   // Of the thread that steps.
+  ChunkPace pace_;
+  int64_t fed_ = 0;     // tokens of prompts since the last step
+  bool mixed_ = false;  // the next step feeds them
   PagePool pool_;
   Pages scratch_;  // for sampling
   std::deque<std::unique_ptr<Sequence>> queue_;
@@ -229,8 +250,9 @@ Result<std::unique_ptr<Slots>> Slots::create(ModelConfig config,
                                              const SlotsOptions& options) {
   SlotsOptions completed = options;
   WEFT_TRY(complete(config, completed));
+  const bool paced = options.prefill_chunk == 0 && options.device != "cpu";
   return std::unique_ptr<Slots>(
-      new Slots(std::make_unique<Impl>(std::move(config), std::move(runner), completed)));
+      new Slots(std::make_unique<Impl>(std::move(config), std::move(runner), completed, paced)));
 }
 
 namespace {
@@ -251,6 +273,8 @@ class OwningRunner : public BatchRunner {
   Status feed(std::span<const int32_t> tokens, int64_t first, const int32_t* table) override {
     return runner_->feed(tokens, first, table);
   }
+  Status settle() override { return runner_->settle(); }
+  bool mixes() const override { return runner_->mixes(); }
   Result<std::span<float>> step(std::span<const StepRow> rows) override {
     return runner_->step(rows);
   }
@@ -326,13 +350,15 @@ Result<std::unique_ptr<Slots>> Slots::create(ModelConfig config, Weights weights
                                                        .kv = kv,
                                                        .round_activations = round,
                                                        .compress_weights = options.compress_weights,
-                                                       .weights_seed = options.weights_seed},
+                                                       .weights_seed = options.weights_seed,
+                                                       .exact = options.exact},
                                             .chunk = completed.prefill_chunk,
                                             .drafts = options.draft > 0,
                                             .host_pages = completed.host_pages},
                                            completed.pages);
       }));
     }
+    completed.prefill_chunk = options.prefill_chunk;
     return create(std::move(config), std::move(runner), completed);
   }
   completed.pages = options.pages > 0 ? options.pages : default_pages(config, completed, kv);
@@ -586,7 +612,7 @@ Status Slots::Impl::feed_chunk(Sequence& sequence, int64_t chunk) {
 /// Feeds what takes a chunk's time of the prompts that have waited longest: part of a long one, or
 /// several short ones, so that who comes with many begins with them. True: it did.
 Result<bool> Slots::Impl::prefill(bool others_wait) {
-  int64_t left = others_wait ? options_.prefill_chunk : runner_->most_fed();
+  int64_t left = others_wait ? pace_.chunk() : runner_->most_fed();
   bool fed = false;
   for (const auto& each : active_) {
     Sequence& sequence = *each;
@@ -611,6 +637,7 @@ Result<bool> Slots::Impl::prefill(bool others_wait) {
     const int64_t before = sequence.fed;
     WEFT_TRY(feed_chunk(sequence, chunk));
     left -= runner_->rows_fed(sequence.fed - before);
+    fed_ += sequence.fed - before;
     fed = true;
   }
   return fed;
@@ -641,7 +668,17 @@ Status Slots::Impl::decode(const OnToken& on_token, const OnEnd& on_end) {
   }
   for (size_t i = 0; i < turns.size(); i += static_cast<size_t>(most)) {
     const size_t count = std::min(turns.size() - i, static_cast<size_t>(most));
+    const int64_t before = now_.steps;
+    const Clock::time_point start = Clock::now();
     WEFT_TRY(run_turns(std::span(turns).subspan(i, count), on_token, on_end));
+    const double seconds = seconds_since(start) / static_cast<double>(now_.steps - before);
+    if (mixed_) {
+      ++now_.mixed_steps;
+      pace_.fed_beside(fed_, seconds);
+    } else {
+      pace_.stepped(seconds);
+    }
+    mixed_ = false;
   }
   std::erase(active_, nullptr);
   return {};
@@ -660,17 +697,18 @@ Status Slots::Impl::run_best(std::span<const Turn> turns, const OnToken& on_toke
     left = std::max(left, turn.sequence->limit - turn.sequence->reported);
   }
   const int64_t spare = runner_->most_rows() - std::ssize(turns);
-  // Who joins waits for the launch to end.
-  const bool joins = !queue_.empty() || std::any_of(active_.begin(), active_.end(), [](auto& each) {
-    return each != nullptr && !each->running();
-  });
-  const int64_t steps = joins ? std::min<int64_t>(left, kStepsWhileOthersWait)
-                              : std::min(left, runner_->most_steps());
-  now_.steps += steps;
+  // Who joins waits for the launch to end; who is fed, in each step where steps can.
+  const bool joins = std::any_of(active_.begin(), active_.end(),
+                                 [](auto& each) { return each != nullptr && !each->running(); });
+  const int64_t most = mixed_ || (joins && runner_->mixes()) ? 1
+                       : joins || !queue_.empty()            ? kStepsWhileOthersWait
+                                                             : runner_->most_steps();
   bool drafted = false;  // a draft is at hand: all go on with it in the next step
-  WEFT_TRY(runner_->run(rows_, steps, [&](size_t row, int32_t token) {
+  std::vector<int64_t> taken(turns.size());
+  WEFT_TRY(runner_->run(rows_, std::min(left, most), [&](size_t row, int32_t token) {
     Sequence& sequence = *turns[row].sequence;
     ++now_.rows;
+    ++taken[row];
     ++sequence.fed;
     const bool more = take(sequence, token, {}, on_token, on_end);
     if (!more) {
@@ -679,6 +717,7 @@ Status Slots::Impl::run_best(std::span<const Turn> turns, const OnToken& on_toke
     drafted = drafted || (more && !draft(sequence, spare).empty());
     return more && !drafted;
   }));
+  now_.steps += *std::max_element(taken.begin(), taken.end());
   return {};
 }
 
@@ -839,16 +878,21 @@ void Slots::Impl::end(Sequence& sequence, Stop stop, const OnEnd& on_end) {
 Result<bool> Slots::Impl::step(const OnToken& on_token, const OnEnd& on_end) {
   take_inbox(on_end);
   WEFT_TRY(admit());
-  const bool others_wait =
-      std::any_of(active_.begin(), active_.end(), [](const auto& each) { return each->running(); });
+  const bool others_wait = runs();
   const Clock::time_point start = Clock::now();
+  fed_ = 0;
   WEFT_ASSIGN(const bool fed, prefill(others_wait));
-  if (fed && others_wait) {
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  mixed_ = fed_ > 0 && runner_->mixes() && runs();
+  if (!mixed_) {
+    WEFT_TRY(runner_->settle());
+  }
+  if (fed && others_wait && !mixed_) {
+    const double seconds = seconds_since(start);
     Pauses& pauses = now_.prefill_pauses;
     ++pauses.count;
     pauses.seconds += seconds;
     pauses.longest = std::max(pauses.longest, seconds);
+    pace_.fed(fed_, seconds);
   }
   WEFT_TRY(decode(on_token, on_end));
   publish_status();

@@ -31,7 +31,8 @@ struct SlotsOptions {
   /// host_bytes hold.
   int64_t host_pages = 0;
   int64_t host_bytes = 0;
-  /// Tokens of a prompt fed between two steps while others wait; 0: kChunk, on cuda kCudaChunk.
+  /// Tokens of prompts fed between two steps while others wait; 0: kChunk, on cuda as many, up to
+  /// kCudaChunk, as let nobody wait longer than ChunkPace says.
   int64_t prefill_chunk = 0;
   int64_t queue = 1024;  ///< requests that wait for a slot at most
   bool share_prefixes = true;
@@ -100,6 +101,7 @@ struct SlotsStatus {
   int64_t steps = 0, rows = 0;                              ///< rows: fed by steps, drafts included
   int64_t prompt_tokens = 0, cached_tokens = 0, new_tokens = 0;
   int64_t drafted = 0, accepted = 0;  ///< tokens
+  int64_t mixed_steps = 0;            ///< that fed prompts too, so that nobody paused
   Pauses prefill_pauses;              ///< for a chunk of another's prompt
 };
 

@@ -39,6 +39,7 @@ struct Fake {
   bool copies = true;      ///< pages
   int64_t most_steps = 0;  ///< that it takes at once
   bool repeats = false;    ///< logits follow from the last token alone: answers are cycles
+  bool mixes = false;      ///< steps feed prompts
 };
 
 /// A runner whose cache has in each place a number made of all tokens up to it, and whose logits
@@ -49,15 +50,24 @@ class FakeRunner : public BatchRunner {
       : fake_(fake), cells_(static_cast<size_t>((pages + 1) * kKvPage)) {}
 
   Status feed(std::span<const int32_t> tokens, int64_t first, const int32_t* table) override {
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      write(tokens[i], first + static_cast<int64_t>(i), table);
+    waiting_.push_back({{tokens.begin(), tokens.end()}, first, table});
+    return fake_.mixes ? Status{} : settle();
+  }
+  Status settle() override {
+    for (const auto& [tokens, first, table] : waiting_) {
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        write(tokens[i], first + static_cast<int64_t>(i), table);
+      }
+      for (int64_t i = 0; i < kFedBeyond; ++i) {
+        write(-1, first + std::ssize(tokens) + i, table);
+      }
     }
-    for (int64_t i = 0; i < kFedBeyond; ++i) {
-      write(-1, first + std::ssize(tokens) + i, table);
-    }
+    waiting_.clear();
     return {};
   }
+  bool mixes() const override { return fake_.mixes; }
   Result<std::span<float>> step(std::span<const StepRow> rows) override {
+    WEFT_TRY(settle());
     logits_.resize(rows.size() * kVocabulary);
     for (const StepRow& row : rows) {
       write(row.token, row.position, row.table);
@@ -81,7 +91,7 @@ class FakeRunner : public BatchRunner {
     return std::span<const int32_t>(best_);
   }
   Status run(std::span<const StepRow> rows, int64_t steps, const OnBest& on_best) override {
-    EXPECT_LE(steps, fake_.most_steps);
+    EXPECT_LE(steps, waiting_.empty() ? fake_.most_steps : 1);
     std::vector<StepRow> live(rows.begin(), rows.end());
     std::vector<size_t> row_of(rows.size());
     std::iota(row_of.begin(), row_of.end(), size_t{0});
@@ -100,6 +110,7 @@ class FakeRunner : public BatchRunner {
   }
   int64_t most_steps() const override { return fake_.most_steps; }
   Status copy_page(int32_t from, int32_t to) override {
+    WEFT_TRY(settle());
     if (fake_.copies) {
       std::copy_n(&cells_[static_cast<size_t>(from * kKvPage)], kKvPage,
                   &cells_[static_cast<size_t>(to * kKvPage)]);
@@ -118,7 +129,14 @@ class FakeRunner : public BatchRunner {
     cell(position, table) = splitmix(before * kSplitMixStep + static_cast<uint32_t>(token) + 1);
   }
 
+  struct Fed {
+    std::vector<int32_t> tokens;
+    int64_t first;
+    const int32_t* table;
+  };
+
   const Fake fake_;
+  std::vector<Fed> waiting_;
   std::vector<uint64_t> cells_;
   std::vector<float> logits_;
   std::vector<int32_t> best_;
@@ -301,6 +319,33 @@ Make on_cpu(DType kv, bool round) {
 TEST(Slots, AnswersDoNotDependOnTheCompanyOfAFake) {
   EXPECT_EQ(count_differences(1000, make_fake({}), make_fake({}), 11), 0);
   EXPECT_EQ(count_differences(1000, make_fake({}), make_fake({.most_steps = 5}), 12), 0);
+  EXPECT_EQ(count_differences(1000, make_fake({}), make_fake({.mixes = true}), 13), 0);
+  const Fake several{.most_steps = 5, .mixes = true};
+  EXPECT_EQ(count_differences(1000, make_fake({}), make_fake(several), 14), 0);
+}
+
+TEST(Slots, PromptsAreFedInStepsWhereTheseCan) {
+  for (const bool mixes : {false, true}) {
+    const auto slots = make_fake({.most_steps = 8, .mixes = mixes})(
+        {.slots = 2, .pages = 20, .prefill_chunk = 64, .share_prefixes = false});
+    RandomRequests random(1, 400);
+    ASSERT_TRUE(slots->submit({.prompt = {5}, .max_tokens = 20, .eos = Eos::ignore}).ok());
+    bool joined = false;
+    run(*slots, [&] {
+      const bool joins = !joined;
+      if (joins) {
+        joined = true;
+        Request request{.prompt = random.tokens(4 * 64 + 1), .max_tokens = 4, .eos = Eos::ignore};
+        EXPECT_TRUE(slots->submit(std::move(request)).ok());
+      }
+      return joins;
+    });
+    // Its first token comes with the last part of its prompt: of 20 tokens of the other 8 came
+    // before, and 4 with the prompt's parts.
+    EXPECT_EQ(slots->status().mixed_steps, mixes ? 4 : 0);
+    EXPECT_EQ(slots->status().prefill_pauses.count, mixes ? 0 : 4);
+    EXPECT_EQ(slots->status().steps, 20);
+  }
 }
 
 TEST(Slots, ThatTestNoticesAPageThatIsNotCopied) {

@@ -108,6 +108,34 @@ TEST(HopperPlans, TheModelFindsWhatWasFastest) {
                  GemmBf16Args(), plan_gemm_bf16);
 }
 
+TEST(HopperPlans, WholeKIsNotCutHoweverFewTheTiles) {
+  GemmBf16Args args;
+  bool cut = false;
+  for (const int64_t m : {1, 20, 64, 100, 512}) {
+    for (const int64_t n : {64, 1024, 2048, 4096, 28672}) {
+      for (const int64_t k : {264, 2048, 14336}) {
+        args.m = m;
+        args.n = n;
+        args.k = k;
+        args.whole_k = false;
+        const Plan usual = plan_gemm_bf16(args, h200());
+        cut = cut || usual.splits > 1;
+        EXPECT_GT(usual.tile_n, 32) << to_text(usual);
+        args.whole_k = true;
+        const Plan plan = plan_gemm_bf16(args, h200());
+        EXPECT_EQ(plan.splits, 1) << to_text(plan);
+        EXPECT_NE(find_tile(plan, gemm_bf16_tiles()), nullptr) << to_text(plan);
+      }
+    }
+  }
+  EXPECT_TRUE(cut);
+  // A step of 64 sequences of Llama-3.1-8B: a block for nearly every multiprocessor.
+  args.m = 64;
+  args.n = 4096;
+  args.k = 14336;
+  EXPECT_EQ(plan_gemm_bf16(args, h200()).tile_n, 32);
+}
+
 TEST(HopperPlans, WhatTheDeviceCannotDoIsSaid) {
   GemmFp8BlockwiseArgs fp8;
   fp8.a.dtype = fp8.b.dtype = DType::e4m3fnuz;

@@ -37,6 +37,17 @@ inline TileConfig tile_config(int64_t rows) {
   return config;
 }
 
+/// The same where weights come first: 4 and 5 have `count` of their rows, as the sums in 0 to 3 do,
+/// and 6 and 7 pairs of columns.
+inline TileConfig few_tile_config(int64_t count) {
+  TileConfig config;
+  for (int i = 0; i < 8; ++i) {
+    config.rows[i] = static_cast<uint8_t>(i < 6 ? count : kTileRows);
+    config.row_bytes[i] = 64;
+  }
+  return config;
+}
+
 /// Sets this thread's tile registers up, to zeros.
 inline void configure_tiles(const TileConfig& config) {
   asm volatile("ldtilecfg %0" ::"m"(config));

@@ -14,7 +14,7 @@ enum class Isa {
   avx2,         ///< AVX2, FMA, F16C, BMI2 (Highway's AVX2)
   avx512,       ///< AVX-512 F, BW, CD, DQ, VL (Highway's AVX3)
   avx512_bf16,  ///< and VDPBF16PS
-  amx_bf16,     ///< and tiles (arch/cpu/amx.h), which many rows of bf16 are multiplied with
+  amx_bf16,     ///< and tiles (arch/cpu/amx.h), which rows are multiplied with as bf16
 };
 inline constexpr int kIsas = 5;
 

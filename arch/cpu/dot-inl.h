@@ -6,6 +6,7 @@
 #include "arch/cpu/dispatch.h"
 #include "arch/cpu/dot_blocked-inl.h"
 #include "arch/cpu/dot_stream-inl.h"
+#include "arch/cpu/dot_tiles-inl.h"
 #include "base/check.h"
 
 #if defined(WEFT_ARCH_CPU_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -23,11 +24,18 @@ namespace HWY_NAMESPACE {
 inline int64_t dot_scratch_bytes(int64_t rows, int64_t k) {
   const int64_t units = padded_units<1>(k);
   const int64_t pairs = padded_units<2>(k);
-  const int64_t stream = std::min(rows, kStreamRows) * packed_units<1>(k) * 4;
-  return rows <= kStreamRows ? stream
-                             : std::max({stream, BlockedScratch<false>::bytes(rows, units),
+  int64_t few = std::min(rows, kStreamRows) * packed_units<1>(k) * 4;
+  int64_t parts = 1;
+#if HWY_TARGET == HWY_AVX3
+  parts = F32Tiles::kParts;
+  if (suits_few_tiles(k)) {
+    few = std::max(few, few_tiles_floats(std::min(rows, kStreamRows), k) * 4);
+  }
+#endif
+  return rows <= kStreamRows ? few
+                             : std::max({few, BlockedScratch<false>::bytes(rows, units),
                                          BlockedScratch<false>::bytes(rows, pairs),
-                                         BlockedScratch<true>::bytes(rows, pairs)});
+                                         BlockedScratch<true>::bytes(rows, pairs, parts)});
 }
 
 template <class Units, int kMatrices, class Epilogue>
@@ -52,8 +60,18 @@ void dot(const Factors<Weight, kMatrices>& factors, Range rows, Range columns,
   WEFT_CHECK(scratch.size() >= static_cast<size_t>(dot_scratch_bytes(rows.size(), factors.k)));
 #if HWY_TARGET == HWY_AVX3
   if constexpr (std::is_same_v<Weight, bf16>) {
+    const cpu::Isa isa = cpu::current_isa();
+    if (factors.a_dtype == DType::f32 && isa == cpu::Isa::amx_bf16) {
+      auto* floats = reinterpret_cast<float*>(scratch.data());
+      if (rows.size() > kStreamRows) {
+        BlockedProduct<F32Tiles, kMatrices, Epilogue> product(factors, floats, epilogue);
+        return product.run(rows, columns);
+      }
+      if (factors.packed == nullptr && suits_few_tiles(factors.k)) {
+        return FewTilesProduct<kMatrices, Epilogue>(factors, rows, floats, epilogue).run(columns);
+      }
+    }
     if (factors.a_dtype == DType::bf16) {
-      const cpu::Isa isa = cpu::current_isa();
       if (isa == cpu::Isa::avx512_bf16) {
         return dot_in_units<Bf16Pairs>(factors, rows, columns, scratch, epilogue);
       }

@@ -104,8 +104,9 @@ struct BlockedScratch {
     return units > kPanelUnits ? rows * kPanel : kTiles ? kStripRows * kPanel : 0;
   }
   /// Enough for any number of rows up to `rows`; block_rows() is not the largest for the most.
-  static constexpr int64_t bytes(int64_t rows, int64_t units) {
-    return 4 * (std::min(rows, most_rows(units)) * units + panel_floats(units) +
+  /// `units` of weights, for each of which a row of `a` has `parts`.
+  static constexpr int64_t bytes(int64_t rows, int64_t units, int64_t parts = 1) {
+    return 4 * (std::min(rows, most_rows(parts * units)) * parts * units + panel_floats(units) +
                 sum_floats(rows, units));
   }
 };
@@ -134,7 +135,8 @@ class BlockedProduct {
     in_place_ = Units::kInPlace && factors_.k % kBlockElements == 0 &&
                 factors_.a_stride % Units::kElements == 0 &&
                 reinterpret_cast<uintptr_t>(factors_.a) % sizeof(float) == 0;
-    const int64_t most = in_place_ ? rows.size() : Scratch::block_rows(rows.size(), units_);
+    const int64_t most =
+        in_place_ ? rows.size() : Scratch::block_rows(rows.size(), units_ * Units::kParts);
     panel_ = scratch_;
     sums_ = panel_ + Scratch::panel_floats(units_);
     strips_ = sums_ + Scratch::sum_floats(rows.size(), units_);
@@ -154,38 +156,48 @@ class BlockedProduct {
   }
 
  private:
-  /// strips_: [strip][unit block][row of the strip][kUnitBlock]: a strip's rows lie side by side,
-  /// so that walking along k touches consecutive lines whatever the stride of `a`.
+  /// strips_: [strip][unit block][part][row of the strip][kUnitBlock]: a strip's rows lie side by
+  /// side, so that walking along k touches consecutive lines whatever the stride of `a`.
   void pack_rows() {
     const int64_t whole = factors_.k / kBlockElements;
     const auto* a = static_cast<const std::byte*>(factors_.a);
     const int64_t element = size_of(factors_.a_dtype);
     for (int64_t s = rows_.begin; s < rows_.end; s += kStripRows) {
       const int64_t count = std::min<int64_t>(kStripRows, rows_.end - s);
-      float* strip = strips_ + (s - rows_.begin) * units_;
+      float* strip = strips_ + (s - rows_.begin) * units_ * Units::kParts;
       for (int64_t r = 0; r < count; ++r) {
         const std::byte* row = a + (s + r) * factors_.a_stride * element;
         float* out = strip + r * kUnitBlock;
         const auto step = [&](int64_t block) { return row + block * kBlockElements * element; };
-        for (int64_t b = 0; b < whole; ++b, out += count * kUnitBlock) {
-          Units::convert_row(step(b), factors_.a_dtype, kBlockElements, out);
+        for (int64_t b = 0; b < whole; ++b, out += count * kUnitBlock * Units::kParts) {
+          pack_block(step(b), kBlockElements, out, count * kUnitBlock);
         }
         if (const int64_t rest = factors_.k - whole * kBlockElements; rest > 0) {
           std::fill(out, out + kUnitBlock, 0.0f);
-          Units::convert_row(step(whole), factors_.a_dtype, rest, out);
+          pack_block(step(whole), rest, out, count * kUnitBlock);
         }
       }
     }
   }
+  void pack_block(const std::byte* from, int64_t elements, float* out,
+                  [[maybe_unused]] int64_t part_step) const {
+    if constexpr (Units::kParts > 1) {
+      Units::convert_row(from, factors_.a_dtype, elements, out, part_step);
+    } else {
+      Units::convert_row(from, factors_.a_dtype, elements, out);
+    }
+  }
 
-  /// Where a strip's units are: `data`[block * block_step + row * row_step + unit of the block].
+  /// Where a strip's units are: `data`[block * block_step + part * part_step + row * row_step +
+  /// unit of the block].
   struct Strip {
     const float* data;
-    int64_t row_step, block_step;
+    int64_t row_step, block_step, part_step = 0;
   };
   Strip find_strip(int64_t index, int64_t count) const {
     if (!in_place_) {
-      return {strips_ + index * kStripRows * units_, kUnitBlock, count * kUnitBlock};
+      return {strips_ + index * kStripRows * units_ * Units::kParts, kUnitBlock,
+              count * kUnitBlock * Units::kParts, count * kUnitBlock};
     }
     const auto* a = static_cast<const std::byte*>(factors_.a);
     const std::byte* first =
@@ -435,15 +447,19 @@ class BlockedProduct {
       for (int64_t i = prefetched.begin; i < prefetched.end; ++i) {
         __builtin_prefetch(next_[i] + ahead);
       }
-      cpu::load_tile<4>(a, strip.row_step * kBytes);
       cpu::load_tile<6>(w, kTile * kBytes);
-      cpu::multiply_tiles<0, 4, 6>();
       cpu::load_tile<7>(w + cpu::kTileRows, kTile * kBytes);
-      cpu::multiply_tiles<1, 4, 7>();
-      if constexpr (kBoth) {
-        cpu::load_tile<5>(a + cpu::kTileRows * strip.row_step, strip.row_step * kBytes);
-        cpu::multiply_tiles<2, 5, 6>();
-        cpu::multiply_tiles<3, 5, 7>();
+#pragma GCC unroll 3
+      for (int64_t part = 0; part < Units::kParts; ++part) {
+        const float* rows = a + part * strip.part_step;
+        cpu::load_tile<4>(rows, strip.row_step * kBytes);
+        cpu::multiply_tiles<0, 4, 6>();
+        cpu::multiply_tiles<1, 4, 7>();
+        if constexpr (kBoth) {
+          cpu::load_tile<5>(rows + cpu::kTileRows * strip.row_step, strip.row_step * kBytes);
+          cpu::multiply_tiles<2, 5, 6>();
+          cpu::multiply_tiles<3, 5, 7>();
+        }
       }
     }
     cpu::store_tile<0>(sums, kPanel * kBytes);

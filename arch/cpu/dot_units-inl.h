@@ -62,6 +62,7 @@ struct F32Units {
   static constexpr int64_t kElements = 1;  ///< elements in a unit
   static constexpr bool kInPlace = false;  ///< rows of `a` need conversion
   static constexpr bool kTiles = false;    ///< multiplied by AMX
+  static constexpr int64_t kParts = 1;     ///< units for each of `a`, whose products are added
 
   /// A vector of units, or the first `count` elements of one and zeros; of e4m3fn in kE4m3Unit.
   static HWY_INLINE FloatVec weights(const W* w) { return load(FloatTag(), w); }
@@ -147,6 +148,7 @@ struct Bf16Pairs {
   static constexpr int64_t kElements = 2;
   static constexpr bool kInPlace = true;  ///< rows of `a` are units as they lie
   static constexpr bool kTiles = false;
+  static constexpr int64_t kParts = 1;
 
   static HWY_INLINE FloatVec weights(const bf16* w) {
     return hn::LoadU(FloatTag(), reinterpret_cast<const float*>(w));
@@ -195,6 +197,39 @@ struct Bf16Pairs {
 /// The same pairs, 16 of each of 16 rows at a time. Needs Isa::amx_bf16.
 struct Bf16Tiles : Bf16Pairs {
   static constexpr bool kTiles = true;
+};
+
+/// Rows of f32 likewise, each element as three bf16 that add up to it: what is left of it is cut
+/// off after eight bits of a number twice, which leaves eight. Parts below 2^-126 are zeros.
+struct F32Tiles : Bf16Tiles {
+  static constexpr bool kInPlace = false;
+  static constexpr int64_t kParts = 3;
+
+  /// Up to a line's elements of a row, and zeros behind them; `part_step` from a part to the next.
+  static void convert_row(const void* a, DType /*f32*/, int64_t k, float* units,
+                          int64_t part_step) {
+    const FloatTag d;
+    const hn::RebindToUnsigned<FloatTag> d32;
+    const hn::Rebind<uint16_t, FloatTag> d16;
+    constexpr int64_t kLine = kElements * kUnitBlock;
+    alignas(64) float padded[kLine] = {};
+    const auto* from = static_cast<const float*>(a);
+    if (k < kLine) {
+      std::memcpy(padded, a, static_cast<size_t>(k) * sizeof(float));
+      from = padded;
+    }
+    for (int64_t i = 0; i < kLine; i += kFloatLanes) {
+      FloatVec left = hn::LoadU(d, from + i);
+      for (int64_t part = 0; part < kParts; ++part) {
+        const auto upper = hn::ShiftRight<16>(hn::BitCast(d32, left));
+        auto* to = reinterpret_cast<uint16_t*>(units + part * part_step) + i;
+        hn::StoreU(hn::TruncateTo(d16, upper), d16, to);
+        // Nothing is left of infinity; of NaN, NaN, even if its upper half is an infinity's.
+        const FloatVec whole = hn::BitCast(d, hn::ShiftLeft<16>(upper));
+        left = hn::IfThenZeroElse(hn::IsInf(left), hn::Sub(left, whole));
+      }
+    }
+  }
 };
 
 /// Weights in e4m3fn as pairs of bf16 (Bf16Pairs or Bf16Tiles), to which they are rounded

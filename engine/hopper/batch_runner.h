@@ -14,7 +14,7 @@ namespace weft::hopper {
 
 struct BatchRunnerOptions {
   RunnerOptions runner;  ///< sequences: slots; capacity: positions of a sequence
-  int64_t chunk = 512;   ///< tokens of a prompt that are fed at once: a multiple of kKvPage
+  int64_t chunk = 512;   ///< tokens of prompts that are fed at once: a multiple of kKvPage
   bool drafts = false;   ///< whether rows of a step may be of one sequence
   int64_t host_pages = 0;
 };

@@ -31,9 +31,9 @@ class HopperBatchRunner : public BatchRunner {
  public:
   HopperBatchRunner(const ModelConfig& config, const BatchRunnerOptions& options)
       : config_(config), options_(options), caches_() {
-    // A chunk is always of as many rows, so that a token's keys and values are the same bits
-    // however its prompt is cut; the rows behind the prompt need room.
-    options_.runner.capacity = round_up(options.runner.capacity + options.chunk, kKvPage);
+    // Of a launch of several steps a sequence that ends at its context is stepped with the others.
+    options_.runner.capacity = round_up(options.runner.capacity + kMostSteps, kKvPage);
+    options_.runner.fed = options.chunk;
     seats_.resize(static_cast<size_t>(options.runner.sequences));
   }
 
@@ -42,12 +42,13 @@ class HopperBatchRunner : public BatchRunner {
   void enter(const int32_t* table) override;
   void leave(const int32_t* table) override;
   Status feed(std::span<const int32_t> tokens, int64_t first, const int32_t* table) override;
+  Status settle() override;
+  bool mixes() const override { return mixes_; }
   Result<std::span<float>> step(std::span<const StepRow> rows) override;
   Result<std::span<const int32_t>> step_best(std::span<const StepRow> rows) override;
   Status run(std::span<const StepRow> rows, int64_t steps, const OnBest& on_best) override;
   Status copy_page(int32_t from, int32_t to) override;
   int64_t most_fed() const override { return options_.chunk; }
-  int64_t rows_fed(int64_t /*tokens*/) const override { return options_.chunk; }
   int64_t most_rows() const override {
     return options_.drafts ? rows_->most_launched() : options_.runner.sequences;
   }
@@ -57,7 +58,13 @@ class HopperBatchRunner : public BatchRunner {
   /// A row of the resident kernel.
   struct Seat {
     const int32_t* table = nullptr;  ///< whose it is; null: nobody's
-    int64_t held = 0;                ///< positions that its cache holds
+    int64_t held = 0;  ///< positions that its cache holds, or will when what waits has been fed
+  };
+  /// What is to be fed.
+  struct Waiting {
+    std::vector<int32_t> tokens;
+    int64_t first = 0;
+    int seat = 0;
   };
   int seat_of(const int32_t* table) const;
   Seat& at(int seat) { return seats_[static_cast<size_t>(seat)]; }
@@ -65,6 +72,9 @@ class HopperBatchRunner : public BatchRunner {
   Status copy_pages(int seat, int64_t first, int64_t last, bool to_pool);
   /// Brings what is before `position` from the sequence's pages, where its cache lacks it.
   Status bring(int seat, int64_t position);
+  std::vector<FedChunk> waiting() const;
+  /// What waited has been fed: others get the pages that are full.
+  Status share_fed();
   cudaStream_t stream() { return static_cast<cudaStream_t>(rows_->device().stream().native); }
 
   const ModelConfig& config_;
@@ -76,6 +86,8 @@ class HopperBatchRunner : public BatchRunner {
   Handle<void*, cudaFreeHost> host_;    // further ones, pinned
   Handle<void*, cudaFreeHost> logits_;  // f32 [sequences, vocabulary], pinned
   std::vector<Seat> seats_;
+  std::vector<Waiting> waiting_;
+  bool mixes_ = false;
 };
 
 Status HopperBatchRunner::create(const Weights& weights, int64_t& pages) {
@@ -90,6 +102,7 @@ Status HopperBatchRunner::create(const Weights& weights, int64_t& pages) {
         "and there is room for packed ones alone: use no --draft",
         config_.name, options_.runner.device));
   }
+  mixes_ = rows_->most_launched() > 0 && (!options_.runner.exact || rows_->launches_alike());
   Device& device = rows_->device();
   const std::vector<char*> caches = rows_->caches();
   caches_.count = static_cast<int32_t>(caches.size());
@@ -155,6 +168,7 @@ Status HopperBatchRunner::copy_pages(int seat, int64_t first, int64_t last, bool
 
 Status HopperBatchRunner::bring(int seat, int64_t position) {
   if (at(seat).held < position) {
+    WEFT_TRY(settle());  // which may be what it brings
     WEFT_TRY(copy_pages(seat, at(seat).held / kKvPage, ceil_div(position, kKvPage), false));
     at(seat).held = position;
   }
@@ -165,11 +179,41 @@ Status HopperBatchRunner::feed(std::span<const int32_t> tokens, int64_t first,
                                const int32_t* table) {
   const int seat = seat_of(table);
   WEFT_TRY(bring(seat, first));
-  WEFT_TRY(rows_->feed(seat, tokens, first, options_.chunk));
-  const int64_t end = first + std::ssize(tokens);
-  at(seat).held = end;
-  // Only full pages are for others.
-  WEFT_TRY(copy_pages(seat, first / kKvPage, end / kKvPage, true));
+  int64_t rows = std::ssize(tokens);
+  for (const Waiting& each : waiting_) {
+    rows += std::ssize(each.tokens);
+  }
+  if (rows > options_.chunk) {
+    WEFT_TRY(settle());
+  }
+  waiting_.push_back({{tokens.begin(), tokens.end()}, first, seat});
+  at(seat).held = first + std::ssize(tokens);
+  return {};
+}
+
+std::vector<FedChunk> HopperBatchRunner::waiting() const {
+  std::vector<FedChunk> chunks;
+  for (const Waiting& each : waiting_) {
+    chunks.push_back({each.tokens, each.first, each.seat});
+  }
+  return chunks;
+}
+
+Status HopperBatchRunner::share_fed() {
+  for (const Waiting& each : waiting_) {
+    const int64_t end = each.first + std::ssize(each.tokens);
+    WEFT_TRY(copy_pages(each.seat, each.first / kKvPage, end / kKvPage, true));
+  }
+  waiting_.clear();
+  return {};
+}
+
+Status HopperBatchRunner::settle() {
+  if (waiting_.empty()) {
+    return {};
+  }
+  WEFT_TRY(rows_->feed(waiting()));
+  WEFT_TRY(share_fed());
   return rows_->device().synchronize();
 }
 
@@ -186,6 +230,13 @@ Status HopperBatchRunner::run(std::span<const StepRow> rows, int64_t steps, cons
     row_of[static_cast<size_t>(seat)] = i;
     at(seat).held = rows[i].position;
   }
+  if (!waiting_.empty()) {
+    WEFT_ASSIGN(const std::span<const int32_t> tokens, step_best(rows));
+    for (size_t i = 0; i < rows.size(); ++i) {
+      on_best(i, tokens[i]);
+    }
+    return {};
+  }
   return rows_->run_rows(all, steps, [&](int seat, int32_t token) {
     ++at(seat).held;
     return on_best(row_of[static_cast<size_t>(seat)], token);
@@ -200,12 +251,15 @@ Result<std::span<const int32_t>> HopperBatchRunner::step_best(std::span<const St
     at(seat).held = row.position + 1;
     fed.push_back({row.token, row.position, seat});
   }
-  return rows_->launch(fed);
+  WEFT_ASSIGN(const std::span<const int32_t> tokens, rows_->launch(fed, waiting()));
+  WEFT_TRY(share_fed());
+  return tokens;
 }
 
 Result<std::span<float>> HopperBatchRunner::step(std::span<const StepRow> rows) {
   const bool drafts = std::ranges::adjacent_find(rows, {}, &StepRow::table) != rows.end();
-  if (drafts) {
+  const bool launched = drafts || !waiting_.empty();
+  if (launched) {
     WEFT_TRY(step_best(rows));
   } else {
     WEFT_TRY(run(rows, 1, [](size_t /*row*/, int32_t /*token*/) { return true; }));
@@ -213,8 +267,8 @@ Result<std::span<float>> HopperBatchRunner::step(std::span<const StepRow> rows) 
   for (size_t i = 0; i < rows.size(); ++i) {
     float* const to =
         static_cast<float*>(logits_.get()) + i * static_cast<size_t>(config_.vocabulary);
-    WEFT_TRY(drafts ? rows_->copy_launched_logits(i, to)
-                    : rows_->copy_logits(seat_of(rows[i].table), to));
+    WEFT_TRY(launched ? rows_->copy_launched_logits(i, to)
+                      : rows_->copy_logits(seat_of(rows[i].table), to));
   }
   WEFT_TRY(rows_->device().synchronize());
   return std::span(static_cast<float*>(logits_.get()),
@@ -222,6 +276,7 @@ Result<std::span<float>> HopperBatchRunner::step(std::span<const StepRow> rows) 
 }
 
 Status HopperBatchRunner::copy_page(int32_t from, int32_t to) {
+  WEFT_TRY(settle());
   const int64_t bytes = caches_.page_bytes();
   const auto place = [&](int32_t page) {
     return page <= pages_ ? caches_.pool + page * bytes

@@ -8,6 +8,7 @@
 #include "engine/hopper/rows.h"
 #include "engine/prefill/prefill.h"
 #include "model/layer.h"
+#include "ops/gemm_skinny/op.h"
 
 namespace weft::hopper {
 namespace {
@@ -18,12 +19,17 @@ class LaunchedRows : public Rows {
       : config_(config), weights_(weights), options_(options) {}
 
   Status create();
-  Status feed(int row, std::span<const int32_t> tokens, int64_t first, int64_t rows) override;
+  Status feed(std::span<const FedChunk> chunks) override { return steps_.feed(chunks); }
   Status run_rows(std::span<const RowStep> rows, int64_t steps,
                   const Runner::OnToken& on_token) override;
   Status copy_logits(int row, float* to) override;
   int64_t most_launched() const override { return count(); }
-  Result<std::span<const int32_t>> launch(std::span<const FedRow> rows) override;
+  /// Few rows in bf16 are gemm_skinny's, which adds in an order of its own and is the fastest.
+  bool launches_alike() const override {
+    return count() > kSkinnyRows || !options_.round_activations;
+  }
+  Result<std::span<const int32_t>> launch(std::span<const FedRow> rows,
+                                          std::span<const FedChunk> chunks) override;
   Status copy_launched_logits(size_t index, float* to) override {
     return steps_.copy_logits(index, to);
   }
@@ -43,7 +49,7 @@ class LaunchedRows : public Rows {
   const Weights& weights_;
   const RunnerOptions options_;
   std::unique_ptr<Device> device_;
-  DeviceMemory arena_, caches_, prompt_;
+  DeviceMemory arena_, caches_;
   std::vector<char*> cache_list_;
   std::unique_ptr<Prefill> prefill_;
   LaunchedSteps steps_;
@@ -91,19 +97,13 @@ Status LaunchedRows::create() {
   places.caches = cache_list_;
   places.widen = widen_on(*device_);
   places.inverse_frequencies = reinterpret_cast<const float*>(arena + bytes);
-  WEFT_ASSIGN(prefill_, Prefill::create(config_, weights_, std::move(places),
-                                        {options_.kv, options_.round_activations},
-                                        options_.capacity, *device_));
-  WEFT_ASSIGN(prompt_, device_->allocate(static_cast<size_t>(options_.capacity) * 4));
-  const std::vector<char> zeros(prompt_.size());
-  WEFT_TRY(device_->upload(prompt_.data(), zeros.data(), zeros.size()));
-  return steps_.create(*prefill_, *device_, config_.vocabulary, count());
-}
-
-Status LaunchedRows::feed(int row, std::span<const int32_t> tokens, int64_t first, int64_t rows) {
-  auto* const prompt = reinterpret_cast<int32_t*>(prompt_.data());
-  WEFT_TRY(device_->upload(prompt + first, tokens.data(), tokens.size_bytes()));
-  return prefill_->feed(prompt, first, first + rows, row);
+  const int64_t rows = count() + options_.fed;
+  WEFT_ASSIGN(
+      prefill_,
+      Prefill::create(config_, weights_, std::move(places),
+                      {options_.kv, options_.round_activations}, options_.capacity, *device_, rows,
+                      {.chunks = options_.exact, .steps = options_.exact && launches_alike()}));
+  return steps_.create(*prefill_, *device_, config_.vocabulary, rows);
 }
 
 Status LaunchedRows::run_rows(std::span<const RowStep> rows, int64_t steps,
@@ -122,10 +122,11 @@ Status LaunchedRows::run_rows(std::span<const RowStep> rows, int64_t steps,
                     [&](size_t row, int32_t token) { return on_token(live_[row], token); });
 }
 
-Result<std::span<const int32_t>> LaunchedRows::launch(std::span<const FedRow> rows) {
+Result<std::span<const int32_t>> LaunchedRows::launch(std::span<const FedRow> rows,
+                                                      std::span<const FedChunk> chunks) {
   std::vector<FedRow> stepped(rows.begin(), rows.end());
   fill(stepped);
-  return steps_.step(stepped, rows.size());
+  return steps_.step(stepped, rows.size(), chunks);
 }
 
 Status LaunchedRows::copy_logits(int row, float* to) {

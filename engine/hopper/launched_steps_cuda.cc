@@ -29,8 +29,39 @@ Status LaunchedSteps::create(Prefill& prefill, Device& device, int64_t vocabular
   return {};
 }
 
+Status LaunchedSteps::list(std::span<const Row> rows, std::span<const FedChunk> fed) {
+  fed_.clear();
+  listed_ = std::ssize(rows);
+  for (const FedChunk& chunk : fed) {
+    fed_.push_back({std::ssize(chunk.tokens), chunk.first, chunk.sequence});
+    listed_ += std::ssize(chunk.tokens);
+  }
+  std::vector<int32_t> lists(static_cast<size_t>(3 * listed_));
+  size_t at = 0;
+  const auto put = [&](const Row& row) {
+    const auto pitch = static_cast<size_t>(listed_);
+    lists[at] = row.token;
+    lists[pitch + at] = row.position;
+    lists[2 * pitch + at] = row.sequence;
+    ++at;
+  };
+  std::for_each(rows.begin(), rows.end(), put);
+  for (const FedChunk& chunk : fed) {
+    auto position = static_cast<int32_t>(chunk.first);
+    for (const int32_t token : chunk.tokens) {
+      put({token, position++, chunk.sequence});
+    }
+  }
+  return device_->upload(step_.data(), lists.data(), lists.size() * sizeof(int32_t));
+}
+
+Status LaunchedSteps::feed(std::span<const FedChunk> chunks) {
+  WEFT_TRY(list({}, chunks));
+  return prefill_->feed(in(0), {in(1), in(2)}, fed_);
+}
+
 Status LaunchedSteps::launch_step(int64_t step) {
-  WEFT_TRY(prefill_->step(in(0), {in(1), in(2)}, rows_));
+  WEFT_TRY(prefill_->step(in(0), {in(1), in(2)}, rows_, fed_));
   const ConstMatrix logits = prefill_->step_logits();
   return check(launch_best_tokens({.logits = static_cast<const float*>(logits.data),
                                    .stride = logits.stride,
@@ -58,21 +89,14 @@ Result<int32_t> LaunchedSteps::await(int64_t step, size_t row) {
 }
 
 Status LaunchedSteps::run(std::span<const Row> rows, size_t live, int64_t steps,
-                          const OnToken& on_token) {
-  const size_t size = rows.size();
+                          const OnToken& on_token, std::span<const FedChunk> fed) {
   rows_ = std::ssize(rows);
-  std::vector<int32_t> lists(3 * size);
-  for (size_t i = 0; i < size; ++i) {
-    lists[i] = rows[i].token;
-    lists[size + i] = rows[i].position;
-    lists[2 * size + i] = rows[i].sequence;
-  }
-  WEFT_TRY(device_->upload(step_.data(), lists.data(), lists.size() * sizeof(int32_t)));
+  WEFT_TRY(list(rows, fed));
   if (reported_ < steps * rows_) {
     WEFT_TRY(device_->synchronize());
     Handle<void*, cudaFreeHost> larger;
     WEFT_TRY(check(
-        cudaHostAlloc(larger.put(), static_cast<size_t>(steps) * size * 4, cudaHostAllocMapped),
+        cudaHostAlloc(larger.put(), static_cast<size_t>(steps * rows_) * 4, cudaHostAllocMapped),
         "allocating pinned memory"));
     std::swap(*report_.put(), *larger.put());
     reported_ = steps * rows_;
@@ -85,7 +109,9 @@ Status LaunchedSteps::run(std::span<const Row> rows, size_t live, int64_t steps,
       break;
     }
     while (launched < std::min(steps, step + kAhead)) {
-      WEFT_TRY(launch_step(launched++));
+      WEFT_TRY(launch_step(launched));
+      fed_.clear();  // by the first one
+      ++launched;
     }
     for (size_t row = 0; row < live; ++row) {
       WEFT_ASSIGN(const int32_t token, await(step, row));
@@ -95,12 +121,14 @@ Status LaunchedSteps::run(std::span<const Row> rows, size_t live, int64_t steps,
   return device_->synchronize();
 }
 
-Result<std::span<const int32_t>> LaunchedSteps::step(std::span<const Row> rows, size_t live) {
+Result<std::span<const int32_t>> LaunchedSteps::step(std::span<const Row> rows, size_t live,
+                                                     std::span<const FedChunk> fed) {
   best_.resize(live);
-  WEFT_TRY(run(rows, live, 1, [&](size_t row, int32_t token) {
+  const auto keep = [&](size_t row, int32_t token) {
     best_[row] = token;
     return true;
-  }));
+  };
+  WEFT_TRY(run(rows, live, 1, keep, fed));
   return std::span<const int32_t>(best_);
 }
 

@@ -28,13 +28,19 @@ struct FedRow {
   int32_t sequence = 0;  ///< a row's
 };
 
+/// Tokens of a prompt at positions `first` onward.
+struct FedChunk {
+  std::span<const int32_t> tokens;
+  int64_t first = 0;
+  int32_t sequence = 0;
+};
+
 class Rows {
  public:
   virtual ~Rows() = default;
 
-  /// Feeds tokens of a prompt at positions `first` onward, of `rows` rows (at most kChunkRows; what
-  /// follows the tokens may be any). Launches and returns.
-  virtual Status feed(int row, std::span<const int32_t> tokens, int64_t first, int64_t rows) = 0;
+  /// Feeds tokens of prompts, RunnerOptions::fed in all. Launches and returns.
+  virtual Status feed(std::span<const FedChunk> chunks) = 0;
   /// Runs steps: on_token gets each token that has the best logit as it is drawn, and says whether
   /// the row is to go on. `rows`: [sequences].
   virtual Status run_rows(std::span<const RowStep> rows, int64_t steps,
@@ -42,10 +48,14 @@ class Rows {
   /// Copies a live row's logits of the last step [vocabulary]; launches and returns. `to`: pinned.
   virtual Status copy_logits(int row, float* to) = 0;
   /// Feeds tokens in one step of launched kernels, those of one sequence in order (1 to
-  /// most_launched(); 0: there is none). Returns what has the best logit after each, until the next
-  /// call.
-  virtual Result<std::span<const int32_t>> launch(std::span<const FedRow> rows) = 0;
+  /// most_launched(); 0: there is none), and tokens of prompts in the same launches, as feed()
+  /// does; a row may follow its own prompt. Returns what has the best logit after each row, until
+  /// the next call.
+  virtual Result<std::span<const int32_t>> launch(std::span<const FedRow> rows,
+                                                  std::span<const FedChunk> chunks) = 0;
   virtual int64_t most_launched() const = 0;
+  /// Whether a row's bits are those of run_rows(), whatever is fed by the same launch().
+  virtual bool launches_alike() const = 0;
   /// Copies logits after rows[index] of the last launch(); launches and returns. `to`: pinned.
   virtual Status copy_launched_logits(size_t index, float* to) = 0;
   /// In the order of the program's buffers: [sequences][kv_heads][capacity][head_dim] each.

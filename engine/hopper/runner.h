@@ -26,7 +26,10 @@ struct RunnerOptions {
   /// no room for both.
   std::optional<bool> hold_once = {};
   uint64_t weights_seed = 0;  ///< of weights with no data
-  bool profile = false;       ///< time every operation
+  // Of Rows:
+  int64_t fed = 0;       ///< tokens of prompts that are fed at once, at most
+  bool exact = false;    ///< a row's bits do not depend on what is fed or stepped with it
+  bool profile = false;  ///< time every operation
 };
 
 /// `config` and `weights` outlive the runner. Weights with data are uploaded; those without

@@ -114,14 +114,16 @@ class HopperRunner : public Runner, public Subject, public Rows {
   Result<Image> read(BufferId id, size_t worker) override;
 
   // As Rows.
-  Status feed(int row, Tokens tokens, int64_t first, int64_t rows) override;
+  Status feed(std::span<const FedChunk> chunks) override { return launched_.feed(chunks); }
   Status run_rows(std::span<const RowStep> rows, int64_t steps, const OnToken& on_token) override;
   Status copy_logits(int row, float* to) override;
-  Result<std::span<const int32_t>> launch(std::span<const FedRow> rows) override {
-    return launched_.step(rows, rows.size());
+  Result<std::span<const int32_t>> launch(std::span<const FedRow> rows,
+                                          std::span<const FedChunk> chunks) override {
+    return launched_.step(rows, rows.size(), chunks);
   }
   /// None where it would unpack all weights.
   int64_t most_launched() const override { return stages_ == nullptr ? kSkinnyRows : 0; }
+  bool launches_alike() const override { return false; }
   Status copy_launched_logits(size_t index, float* to) override {
     return launched_.copy_logits(index, to);
   }
@@ -473,9 +475,11 @@ Status HopperRunner::make_prefill() {
       return stages_->bring(stage, next);
     };
   }
-  WEFT_ASSIGN(prefill_, Prefill::create(config_, weights_, std::move(places), chunk_formats(),
-                                        options_.capacity, *device_));
-  return launched_.create(*prefill_, *device_, config_.vocabulary, kMostStepRows);
+  const int64_t rows = kMostStepRows + options_.fed;
+  WEFT_ASSIGN(prefill_,
+              Prefill::create(config_, weights_, std::move(places), chunk_formats(),
+                              options_.capacity, *device_, rows, {.chunks = options_.exact}));
+  return launched_.create(*prefill_, *device_, config_.vocabulary, rows);
 }
 
 Status HopperRunner::create() {
@@ -849,11 +853,6 @@ Result<Image> HopperRunner::read(BufferId id, size_t worker) {
                              launch_.arena + arena_.buffers[index] + own * arena_.worker_bytes,
                              bytes.size()));
   return decode_buffer(program_, arena_, id, bytes, launch_.first_tag);
-}
-
-Status HopperRunner::feed(int row, Tokens tokens, int64_t first, int64_t rows) {
-  WEFT_TRY(device_->upload(tokens_of(row) + first, tokens.data(), tokens.size_bytes()));
-  return prefill_->feed(tokens_of(row), first, first + rows, row);
 }
 
 Status HopperRunner::run_rows(std::span<const RowStep> rows, int64_t steps,

@@ -143,7 +143,7 @@ class HopperSlots : public testing::Test {
     EXPECT_EQ(status.pages_used, 0);
     EXPECT_EQ(status.running + status.joining + status.queued, 0);
     EXPECT_GT(status.cached_tokens, 0);
-    EXPECT_GT(status.prefill_pauses.count, 0);
+    EXPECT_GT(status.prefill_pauses.count + status.mixed_steps, 0);
   }
 };
 
@@ -182,6 +182,17 @@ TEST_F(HopperSlots, AnswersOfManyDoNotDependOnTheCompanySlow) {
   compare(*alone, *crowded, 14, 4);
 }
 
+// Of more than 32 in bf16, steps that feed prompts and steps that do not are the same products.
+TEST_F(HopperSlots, AnswersOfVeryManyDoNotDependOnPromptsInTheirStepsSlow) {
+  SlotsOptions options{
+      .device = "cuda", .workers = 3, .slots = 36, .pages = 60, .prefill_chunk = 128};
+  const auto crowded = make(options, true);
+  options.share_prefixes = false;
+  const auto alone = make(options, true);
+  compare(*alone, *crowded, 12, 5);
+  EXPECT_GT(crowded->status().mixed_steps, 3);
+}
+
 /// Requests whose answers repeat themselves, all at once.
 std::vector<Answer> repeat(Slots& slots, int64_t count) {
   std::map<RequestId, Answer> expected;
@@ -208,6 +219,22 @@ void expect_same(const std::vector<Answer>& got, const std::vector<Answer>& expe
   ASSERT_EQ(got.size(), expected.size());
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_EQ(got[i].tokens, expected[i].tokens) << "request " << i;
+  }
+}
+
+// Few rows feed prompts in their steps where bits may move.
+TEST_F(HopperSlots, PromptsAreFedInStepsOfFewUnlessExact) {
+  for (const bool exact : {true, false}) {
+    const auto slots = make({.device = "cuda",
+                             .workers = 3,
+                             .slots = 3,
+                             .pages = 10,
+                             .prefill_chunk = 64,
+                             .exact = exact},
+                            false);
+    const auto cpu = make({.workers = 1, .slots = 1}, false);
+    expect_same(repeat(*slots, 3), repeat(*cpu, 3));
+    EXPECT_EQ(slots->status().mixed_steps > 0, !exact);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -36,32 +37,43 @@ PrefillPlaces places_of(const Program& decode, const resident::Arena& arena, cha
 }
 
 Prefill::Prefill(const ModelConfig& config, const Weights& weights, PrefillPlaces places,
-                 ChunkFormats formats, int64_t capacity, Device& device)
+                 ChunkFormats formats, int64_t capacity, Device& device, int64_t step_rows,
+                 FixedSums fixed)
     : config_(config),
       weights_(weights),
       places_(std::move(places)),
       formats_(formats),
       capacity_(capacity),
+      step_rows_(step_rows),
+      fixed_(fixed),
       device_(device),
       kernels_(*chunk_kernels(device.info().arch)) {}
 
 Result<std::unique_ptr<Prefill>> Prefill::create(const ModelConfig& config, const Weights& weights,
                                                  PrefillPlaces places, ChunkFormats formats,
-                                                 int64_t capacity, Device& device) {
+                                                 int64_t capacity, Device& device,
+                                                 int64_t step_rows, FixedSums fixed) {
   std::unique_ptr<Prefill> prefill(
-      new Prefill(config, weights, std::move(places), formats, capacity, device));
-  WEFT_ASSIGN(prefill->chunk_, prefill->load(std::min(kChunkRows, capacity), Logits::none));
+      new Prefill(config, weights, std::move(places), formats, capacity, device, step_rows, fixed));
+  const int64_t rows = std::min(kChunkRows, std::max(capacity, step_rows));
+  WEFT_ASSIGN(prefill->chunk_, prefill->load(rows, Logits::none, fixed.chunks));
   return prefill;
 }
 
-Result<std::unique_ptr<Prefill::Chunk>> Prefill::load(int64_t rows, Logits logits) {
+Result<std::unique_ptr<Prefill::Chunk>> Prefill::load(int64_t rows, Logits logits, bool whole_k) {
   auto chunk = std::make_unique<Chunk>();
+  chunk->whole_k = whole_k;
   chunk->program = plan(config_, weights_, chunk_options(rows, capacity_, logits, formats_));
   chunk->layout =
       lay_out_chunk(device_.info().arch, chunk->program, weights_, places_.weight_places);
   int64_t caches = 0;
   for (const Buffer& buffer : chunk->program.buffers) {
     chunk->caches.push_back(buffer.space == Space::kv ? caches++ : -1);
+  }
+  for (size_t i = 0; i < chunk->program.operations.size(); ++i) {
+    if (std::holds_alternative<RopeAppendOp>(chunk->program.operations[i].body)) {
+      chunk->last_append = i;
+    }
   }
   auto memory = device_.allocate(static_cast<size_t>(chunk->layout.bytes));
   if (!memory.ok()) {
@@ -172,7 +184,8 @@ LinearArgs Prefill::linear_args(const Chunk& chunk, size_t index) const {
 
 PrefillScratch Prefill::scratch(const Chunk& chunk) const {
   return {reinterpret_cast<float*>(chunk.memory.data() + chunk.layout.scratch),
-          {workspace_.data(), workspace_.size()}};
+          {workspace_.data(), workspace_.size()},
+          chunk.whole_k};
 }
 
 Status Prefill::make_workspace(const Chunk& chunk) {
@@ -346,9 +359,22 @@ class Prefill::Launcher {
                              .out = matrix(op.out),
                              .sinks = p_.vector(op.sinks)};
     WEFT_TRY(fits(kernels_.refuse_attention(args)));
-    return span_.places.positions != nullptr
-               ? kernels_.step_attention(args, span_.rows, span_.places, stream_)
-               : kernels_.attention(args, span_.rows, span_.first, stream_);
+    if (span_.places.positions == nullptr) {
+      return kernels_.attention(args, span_.rows, span_.first, stream_);
+    }
+    if (span_.own > 0) {
+      WEFT_TRY(kernels_.step_attention(args, span_.own, span_.places, stream_));
+    }
+    AttentionArgs part = args;
+    part.q = below(part.q, span_.own);
+    part.out = below(part.out, span_.own);
+    for (const FedRows& fed : span_.fed) {
+      part.cache = p_.cache(chunk_, op.keys, op.values, fed.sequence);
+      WEFT_TRY(kernels_.attention(part, fed.rows, fed.first, stream_));
+      part.q = below(part.q, fed.rows);
+      part.out = below(part.out, fed.rows);
+    }
+    return {};
   }
   template <class Other>
   Status operator()(const Other& /*op*/) const {
@@ -359,6 +385,14 @@ class Prefill::Launcher {
   Status fits(std::string_view refusal) const { return p_.fits(chunk_, index_, refusal); }
   Matrix matrix(BufferId id) const { return p_.matrix(chunk_, id); }
   ConstMatrix input(BufferId id) const { return p_.input(chunk_, id); }
+  /// Without its first rows.
+  template <class M>
+  static M below(M matrix, int64_t rows) {
+    using Byte = std::conditional_t<std::is_same_v<M, Matrix>, std::byte, const std::byte>;
+    matrix.data = static_cast<Byte*>(matrix.data) +
+                  rows * matrix.stride * static_cast<int64_t>(size_of(matrix.dtype));
+    return matrix;
+  }
   float* f32(BufferId id) const { return static_cast<float*>(matrix(id).data); }
   template <class T>
   T* place(BufferId id) const {
@@ -393,6 +427,13 @@ class Prefill::Launcher {
 };
 
 Status Prefill::launch(const Chunk& chunk, const Span& span) {
+  // Of what is fed beside rows that are stepped, the last layer's keys and values are all that is
+  // wanted.
+  Span own = span;
+  if (span.own > 0) {
+    own.rows = span.own;
+    own.fed = {};
+  }
   int64_t here = -1;  // the layer whose weights have been brought
   for (size_t i = 0; i < chunk.program.operations.size(); ++i) {
     const auto& body = chunk.program.operations[i].body;
@@ -405,7 +446,7 @@ Status Prefill::launch(const Chunk& chunk, const Span& span) {
     const auto* product = std::get_if<LinearOp>(&body);
     const bool head = product != nullptr && product->out == chunk.program.logits;
     if (chunk.layout.joined[i] > 0 && !head) {
-      WEFT_TRY(std::visit(Launcher(*this, chunk, i, span), body));
+      WEFT_TRY(std::visit(Launcher(*this, chunk, i, i > chunk.last_append ? own : span), body));
     }
   }
   return {};
@@ -420,14 +461,27 @@ Status Prefill::feed(const int32_t* tokens, int64_t begin, int64_t end, int sequ
   return {};
 }
 
-Status Prefill::step(const int32_t* tokens, const RowPlaces& places, int64_t rows) {
-  if (step_ == nullptr) {
-    WEFT_ASSIGN(step_, load(kMostStepRows, Logits::all));
+Prefill::Span Prefill::span_of(const int32_t* tokens, const RowPlaces& places, int64_t own,
+                               std::span<const FedRows> fed) const {
+  Span span{tokens, 0, own, 0, places, own, fed};
+  span.places.sequence_stride = config_.kv_heads * capacity_ * config_.head_dim;
+  span.places.frequency_stride = places_.frequency_stride;
+  for (const FedRows& part : fed) {
+    span.rows += part.rows;
   }
-  RowPlaces own = places;
-  own.sequence_stride = config_.kv_heads * capacity_ * config_.head_dim;
-  own.frequency_stride = places_.frequency_stride;
-  WEFT_TRY(launch(*step_, {tokens, 0, rows, 0, own}));
+  return span;
+}
+
+Status Prefill::feed(const int32_t* tokens, const RowPlaces& places, std::span<const FedRows> fed) {
+  return launch(*chunk_, span_of(tokens, places, 0, fed));
+}
+
+Status Prefill::step(const int32_t* tokens, const RowPlaces& places, int64_t rows,
+                     std::span<const FedRows> fed) {
+  if (step_ == nullptr) {
+    WEFT_ASSIGN(step_, load(step_rows_, Logits::all, fixed_.steps));
+  }
+  WEFT_TRY(launch(*step_, span_of(tokens, places, rows, fed)));
   const size_t head = step_->program.operations.size() - 1;
   const LinearArgs args = linear_args(*step_, head);
   WEFT_TRY(fits(*step_, head, kernels_.refuse_linear(args)));

@@ -50,21 +50,44 @@ PrefillPlaces places_of(const Program& decode, const resident::Arena& arena, cha
 
 inline constexpr int64_t kMostStepRows = 64;
 
+/// Rows of a prompt among others: at positions first, first + 1, ...
+struct FedRows {
+  int64_t rows = 0;
+  int64_t first = 0;
+  int sequence = 0;
+};
+
+/// Whether a row's bits do not depend on how many rows are fed, or stepped, with it. Where
+/// activations are f32 they never do; in bf16 that costs few rows a part of their speed.
+struct FixedSums {
+  bool chunks = false;
+  bool steps = false;
+};
+
 class Prefill {
  public:
   /// `config`, `weights` and `device` outlive it; the model is one that refuse_prefill() takes.
-  /// Error (device): no memory for a chunk's activations.
+  /// `step_rows`: of a step at most, with what is fed in it. Error (device): no memory for a
+  /// chunk's activations.
   static Result<std::unique_ptr<Prefill>> create(const ModelConfig& config, const Weights& weights,
                                                  PrefillPlaces places, ChunkFormats formats,
-                                                 int64_t capacity, Device& device);
+                                                 int64_t capacity, Device& device,
+                                                 int64_t step_rows = kMostStepRows,
+                                                 FixedSums fixed = {});
 
   /// Feeds tokens[begin, end) of a sequence, its cache holding what is before them. Launches and
   /// returns.
   Status feed(const int32_t* tokens, int64_t begin, int64_t end, int sequence);
+  /// Feeds tokens of several sequences in one chunk of at most kChunkRows: those of fed[0] come
+  /// first in `tokens` and in what `places` has, which are all on the device.
+  Status feed(const int32_t* tokens, const RowPlaces& places, std::span<const FedRows> fed);
 
   /// Feeds a token of each of `rows` sequences (at most kMostStepRows), all on the device: `tokens`
-  /// and what `places` has. Their logits are step_logits() then. Launches and returns.
-  Status step(const int32_t* tokens, const RowPlaces& places, int64_t rows);
+  /// and what `places` has. Their logits are step_logits() then. Behind those rows come what is fed
+  /// of prompts in the same launches; a row may follow what is fed of its own sequence. Launches
+  /// and returns.
+  Status step(const int32_t* tokens, const RowPlaces& places, int64_t rows,
+              std::span<const FedRows> fed = {});
   /// [rows, vocabulary] f32, on the device.
   ConstMatrix step_logits() const { return input(*step_, step_->program.logits); }
 
@@ -78,20 +101,28 @@ class Prefill {
     Program program;
     ChunkLayout layout;
     std::vector<int64_t> caches;  ///< [program.buffers]: index in PrefillPlaces::caches
+    size_t last_append = 0;       ///< operation behind which nothing is written to caches
+    bool whole_k = false;         ///< see PrefillScratch
     DeviceMemory memory;
   };
 
   Prefill(const ModelConfig& config, const Weights& weights, PrefillPlaces places,
-          ChunkFormats formats, int64_t capacity, Device& device);
-  Result<std::unique_ptr<Chunk>> load(int64_t rows, Logits logits);
-  /// Rows of tokens at positions first, first + 1, ...
+          ChunkFormats formats, int64_t capacity, Device& device, int64_t step_rows,
+          FixedSums fixed);
+  Result<std::unique_ptr<Chunk>> load(int64_t rows, Logits logits, bool whole_k = false);
+  /// Rows of tokens at positions first, first + 1, ..., or as `places` says: the first `own` are
+  /// of sequences of their own, those of `fed` follow.
   struct Span {
     const int32_t* tokens;
     int64_t first;
     int64_t rows;
     int sequence;
-    RowPlaces places = {};  ///< of rows of sequences of their own
+    RowPlaces places = {};
+    int64_t own = 0;
+    std::span<const FedRows> fed = {};
   };
+  Span span_of(const int32_t* tokens, const RowPlaces& places, int64_t own,
+               std::span<const FedRows> fed) const;
   /// All operations but a head.
   Status launch(const Chunk& chunk, const Span& span);
   /// The head on a chunk's rows, of whose logits there is room for kLogitsRows at a time:
@@ -124,6 +155,8 @@ class Prefill {
   const PrefillPlaces places_;
   const ChunkFormats formats_;
   const int64_t capacity_;
+  const int64_t step_rows_;
+  const FixedSums fixed_;
   Device& device_;
   const ChunkKernels& kernels_;
   DeviceMemory workspace_;

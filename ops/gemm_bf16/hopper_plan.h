@@ -11,6 +11,7 @@ namespace weft::hopper {
 /// The kernels that hopper.cu compiles, a row each: X(m, n, warpgroups, cluster, share_a, parts,
 /// cycles).
 #define WEFT_GEMM_BF16_TILES(X)    \
+  X(64, 32, 1, 1, true, 1, 260)    \
   X(128, 256, 2, 1, true, 1, 1130) \
   X(128, 224, 2, 1, true, 1, 980)  \
   X(128, 192, 2, 2, false, 1, 880) \

@@ -22,6 +22,9 @@ struct GemmBf16Args {
   Matrix out;               ///< [m, n], bf16 or f32
   bool accumulate = false;  ///< f32 only: add to what out holds (the residual)
   bool constant_b = false;  ///< nothing in flight writes b or its scales: see Kernel
+  /// On sm_90a: no plan that cuts k. All others add in the order of k, so that a row's bits do not
+  /// depend on how many rows there are.
+  bool whole_k = false;
   Workspace workspace;
 };
 

@@ -182,7 +182,7 @@ Status prefill_linear(const LinearArgs& args, int64_t rows, const PrefillScratch
       return launch_f32<decltype(w)>(args, static_cast<int>(rows), stream);
     });
   }
-  const bool skinny_rows = few(args, rows);
+  const bool skinny_rows = !scratch.whole_k && few(args, rows);
   const bool finish = finishes(args) || (skinny_rows && args.accumulate);
   const bool in_place = args.out.dtype == DType::f32 && !args.accumulate;
   const Matrix out = finish && !in_place ? Matrix{scratch.product, DType::f32, args.n} : args.out;
@@ -197,6 +197,7 @@ Status prefill_linear(const LinearArgs& args, int64_t rows, const PrefillScratch
                               .out = out,
                               .accumulate = !finish && args.accumulate,
                               .constant_b = true,
+                              .whole_k = scratch.whole_k,
                               .workspace = {}},
                              stream));
   }

@@ -10,6 +10,8 @@ namespace weft {
 struct PrefillScratch {
   float* product = nullptr;  ///< [rows, n]: the product alone, where something comes after it
   Workspace workspace;
+  /// On sm_90a: a row's bits do not depend on how many rows there are (GemmBf16Args::whole_k).
+  bool whole_k = false;
 };
 
 }  // namespace weft
