@@ -1036,7 +1036,12 @@ void note_scalar_load(Wave& w, const Instruction& i, uint64_t address, size_t by
                   }
                   const uint64_t time =
                       visible(met->writer, met->stored, distance_of(w, met->stored), grain);
-                  if (time == 0 || time > w.checks->order.fresh_scalar) {
+                  if (time != 0 && time <= w.checks->order.fresh_scalar) {
+                    return;
+                  }
+                  if (met->stored.atomic) {
+                    judge_guess(w, *met);
+                  } else {
                     report_met(w, *met, FindingKind::stale_read, [&] {
                       return "was stored by " + writer_text(w, *met) +
                              " in this launch, and the scalar cache does not see what vector "
