@@ -464,7 +464,7 @@ void for_each_part(Wave& w, const Instruction& i, const GlobalAccess& access, Wh
                    Word word) {
   const Launch& launch = *w.group->launch;
   Memory::Range range = w.group->counts->ranges[i.ordinal % 64];
-  const auto end_of = [&](int l) { return access.addresses[l] + access.bytes_of(l); };
+  const auto end_of = [&](int l) { return access.address_of(l) + access.bytes_of(l); };
   const auto within = [&](uint64_t begin, uint64_t end) {
     return ((begin >= range.begin && begin < range.end) || launch.memory->find(begin, range)) &&
            end <= range.end && range.shadow.words != nullptr;
@@ -475,7 +475,7 @@ void for_each_part(Wave& w, const Instruction& i, const GlobalAccess& access, Wh
       return;
     }
     for (int l = first; l <= last; ++l) {
-      const uint64_t begin = std::max(access.addresses[l], number * kLine);
+      const uint64_t begin = std::max(access.address_of(l), number * kLine);
       const uint64_t end = std::min(end_of(l), (number + 1) * kLine);
       for (uint64_t n = begin / 4; (access.mask >> l & 1) != 0 && 4 * n < end; ++n) {
         const uint64_t from = std::max(begin, 4 * n) - 4 * n;
@@ -515,7 +515,7 @@ void for_each_part(Wave& w, const Instruction& i, const GlobalAccess& access, Wh
   };
   for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
-    const uint64_t begin = access.addresses[l];
+    const uint64_t begin = access.address_of(l);
     const uint64_t end = end_of(l);
     if (begin < range.begin || end > range.end) {
       flush();
@@ -931,7 +931,7 @@ void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope
                                    ? caches->latest(met->stored.xcd, address)
                                    : reinterpret_cast<const std::byte*>(address);
       return data == nullptr ||
-             same_bytes(there, data + lane, address - access.addresses[lane], bytes);
+             same_bytes(there, data + lane, address - access.address_of(lane), bytes);
     };
     if (met && follows(w, *met)) {
       followed = {interval_of(before), placed};

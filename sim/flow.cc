@@ -118,8 +118,7 @@ void run_indexed(Wave& w) {
     } else if (name == "s_set_gpr_idx_mode") {
       w.s[kM0] = (w.s[kM0] & ~0xf000U) | (static_cast<uint32_t>(next.offset) & 15) << 12;
     }
-    const bool arithmetic =
-        next.row->cost == Class::valu || next.row->cost == Class::valu_slow;
+    const bool arithmetic = next.row->cost == Class::valu || next.row->cost == Class::valu_slow;
     Instruction moved;
     if (arithmetic && !move_registers(w, next, moved)) {
       return;
