@@ -753,6 +753,43 @@ std::shared_ptr<LaunchOrder> Coherence::launch(uint64_t number) {
   return at < launches_.size() ? launches_[at] : nullptr;
 }
 
+namespace {
+
+/// A line's words that an access reaches, all of each, where they have shadows of their own and
+/// nothing about them is new: `known(write, read)` of each. Then `mark` is called with each shadow.
+/// False: they have to be looked at one by one.
+template <class Known, class Mark>
+bool settle_words(const Line& line, const LineBytes& bytes, uint8_t era, Known known, Mark mark) {
+  const uint64_t form = line.write().load(std::memory_order_acquire);
+  if (era_of(form) != era || form_of(form) != LineForm::apart) {
+    return false;
+  }
+  const uint64_t begin = line.number * kLine;
+  const auto all_words = [&](auto visit) {
+    bool good = true;
+    for (size_t half = 0; half < bytes.bits.size(); ++half) {
+      for (uint64_t rest = bytes.bits[half]; good && rest != 0;) {
+        const int bit = std::countr_zero(rest);
+        const uint64_t word = uint64_t{kAllBytes} << bit;
+        good = bit % 4 == 0 && (rest & word) == word &&
+               visit(line.word(begin + 64 * half + static_cast<uint64_t>(bit)));
+        rest &= ~word;
+      }
+    }
+    return good;
+  };
+  return all_words([&](const WordShadow& word) {
+           return known(word.write.load(std::memory_order_acquire),
+                        word.read.load(std::memory_order_relaxed));
+         }) &&
+         all_words([&](WordShadow& word) {
+           mark(word);
+           return true;
+         });
+}
+
+}  // namespace
+
 void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope scope) {
   if (w.checks == nullptr) {
     return;
@@ -772,10 +809,20 @@ void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope 
     }
     const uint64_t stored = line.write().load(std::memory_order_acquire);
     std::shared_ptr<LaunchOrder> keep;
+    const Placement& placed = line.range.placement;
+    if (era_of(stored) == era && form_of(stored) == LineForm::apart) {
+      return settle_words(
+          line, bytes, era,
+          [&](uint64_t write, uint64_t) {
+            return write == 0 || seen.holds(interval_of(write), placed);
+          },
+          [&](WordShadow& word) {
+            word.read.store(read | uint64_t{kAllBytes} << 24, std::memory_order_relaxed);
+          });
+    }
     if (!bytes.all() || era_of(stored) != era || !is_alike(stored)) {
       return false;
     }
-    const Placement& placed = line.range.placement;
     if (!seen.holds(interval_of(stored), placed)) {
       const auto met =
           meet(w, i, 0, line.number * kLine, word_mark(interval_of(stored), kAllBytes, 0),
@@ -912,7 +959,21 @@ void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope
   }
   Settled followed;
   const auto whole = [&](const Line& line, const LineBytes& bytes) {
-    return !speaks(scope) && store_line(w, i, line, bytes, id, followed);
+    if (speaks(scope)) {
+      return false;
+    }
+    const Placement& placed = line.range.placement;
+    const auto known = [&](uint64_t write, uint64_t read) {
+      return (write == 0 || interval_of(write) == id ||
+              followed.holds(interval_of(write), placed)) &&
+             !read_meanwhile(w, kAllBytes, read);
+    };
+    const auto mark = [&](WordShadow& word) {
+      word.write.store(word_mark(id, kAllBytes, i.ordinal), std::memory_order_release);
+    };
+    return store_line(w, i, line, bytes, id, followed) ||
+           (placed.home != kHost && line.written(era) &&
+            settle_words(line, bytes, era, known, mark));
   };
   const auto judge = [&](int lane, uint64_t address, uint32_t bytes, const Line& line) {
     const WordShadow& word = line.word(address);
