@@ -408,8 +408,9 @@ bool WaveChecks::sources_ready(const Instruction& i) const {
   for (int k = 0; k < i.touched_words; ++k) {
     missing |= ~ready_[i.touched[k].word] & i.touched[k].sources;
   }
-  if (missing != 0 || is_load(i)) {
-    return missing == 0;  // loads return in order, so two of them may have the same destination
+  // Loads return in order, so two of them may have the same destination.
+  if (missing != 0 || (vm.empty() && lgkm.empty()) || is_load(i)) {
+    return missing == 0;
   }
   for (int n = 0; n < i.results && n < i.operands; ++n) {
     const Operand& o = i.operand[n];
@@ -420,6 +421,21 @@ bool WaveChecks::sources_ready(const Instruction& i) const {
     }
   }
   return missing == 0;
+}
+
+void WaveChecks::fill(const Instruction& i) {
+  for (int n = 0; n < i.results && n < i.operands; ++n) {
+    const Operand& o = i.operand[n];
+    if (o.kind == Operand::Kind::vgpr) {
+      std::fill_n(written.begin() + o.index, o.words, ~uint64_t{0});
+    }
+    for (int r = o.index; o.kind == Operand::Kind::sgpr && r < o.index + o.words && r < 128; ++r) {
+      scalar_written[static_cast<size_t>(r)] = ~0U;
+    }
+  }
+  for (int k = 0; k < i.touched_words; ++k) {
+    ready_[i.touched[k].word] |= i.touched[k].mask;
+  }
 }
 
 namespace {
@@ -548,6 +564,10 @@ void note_results(Wave& wave, const Instruction& i) {
 void note_filled(Wave& wave, const Instruction& i) {
   WaveChecks& checks = *wave.checks;
   const uint64_t lanes = result_lanes(wave, i);
+  if (~lanes == 0 && checks.parts.empty() && !is_load(i)) [[likely]] {
+    checks.fill(i);
+    return;
+  }
   const uint64_t known = lanes & ~doubted_lanes(wave);
   for (int n = 0; n < i.results && n < i.operands; ++n) {
     const Operand& o = i.operand[n];
@@ -581,6 +601,13 @@ void clear_unused(Wave& wave, const Instruction& i) {
         use(r / 64, uint64_t{1} << (r % 64), 0);
       }
     }
+    return;
+  }
+  uint64_t unused = 0;
+  for (int k = 0; k < i.touched_words && i.touched[k].word < kWords; ++k) {
+    unused |= i.touched[k].mask & ~checks.used[i.touched[k].word];
+  }
+  if (unused == 0) {
     return;
   }
   const bool whole = i.row != nullptr && i.row->cost == Class::valu && i.fills && !i.altered &&

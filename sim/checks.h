@@ -136,6 +136,8 @@ struct WaveChecks {
   }
   /// Whether all that it reads is, and nothing else is about to write its results.
   bool sources_ready(const Instruction& i) const;
+  /// It was ready so, no load, and wrote its results in all lanes: now it is ready as a whole.
+  void fill(const Instruction& i);
   /// After written or pending changed.
   void update(int vector_register) {
     set(vector_register, written[static_cast<size_t>(vector_register)] == ~uint64_t{0} &&

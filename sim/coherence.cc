@@ -464,7 +464,7 @@ void for_each_part(Wave& w, const Instruction& i, const GlobalAccess& access, Wh
                    Word word) {
   const Launch& launch = *w.group->launch;
   Memory::Range range = w.group->counts->ranges[i.ordinal % 64];
-  const auto end_of = [&](int l) { return access.addresses[l] + access.bytes_of(l); };
+  const auto end_of = [&](int l) { return access.address_of(l) + access.bytes_of(l); };
   const auto within = [&](uint64_t begin, uint64_t end) {
     return ((begin >= range.begin && begin < range.end) || launch.memory->find(begin, range)) &&
            end <= range.end && range.shadow.words != nullptr;
@@ -475,7 +475,7 @@ void for_each_part(Wave& w, const Instruction& i, const GlobalAccess& access, Wh
       return;
     }
     for (int l = first; l <= last; ++l) {
-      const uint64_t begin = std::max(access.addresses[l], number * kLine);
+      const uint64_t begin = std::max(access.address_of(l), number * kLine);
       const uint64_t end = std::min(end_of(l), (number + 1) * kLine);
       for (uint64_t n = begin / 4; (access.mask >> l & 1) != 0 && 4 * n < end; ++n) {
         const uint64_t from = std::max(begin, 4 * n) - 4 * n;
@@ -515,7 +515,7 @@ void for_each_part(Wave& w, const Instruction& i, const GlobalAccess& access, Wh
   };
   for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
-    const uint64_t begin = access.addresses[l];
+    const uint64_t begin = access.address_of(l);
     const uint64_t end = end_of(l);
     if (begin < range.begin || end > range.end) {
       flush();
@@ -753,6 +753,43 @@ std::shared_ptr<LaunchOrder> Coherence::launch(uint64_t number) {
   return at < launches_.size() ? launches_[at] : nullptr;
 }
 
+namespace {
+
+/// A line's words that an access reaches, all of each, where they have shadows of their own and
+/// nothing about them is new: `known(write, read)` of each. Then `mark` is called with each shadow.
+/// False: they have to be looked at one by one.
+template <class Known, class Mark>
+bool settle_words(const Line& line, const LineBytes& bytes, uint8_t era, Known known, Mark mark) {
+  const uint64_t form = line.write().load(std::memory_order_acquire);
+  if (era_of(form) != era || form_of(form) != LineForm::apart) {
+    return false;
+  }
+  const uint64_t begin = line.number * kLine;
+  const auto all_words = [&](auto visit) {
+    bool good = true;
+    for (size_t half = 0; half < bytes.bits.size(); ++half) {
+      for (uint64_t rest = bytes.bits[half]; good && rest != 0;) {
+        const int bit = std::countr_zero(rest);
+        const uint64_t word = uint64_t{kAllBytes} << bit;
+        good = bit % 4 == 0 && (rest & word) == word &&
+               visit(line.word(begin + 64 * half + static_cast<uint64_t>(bit)));
+        rest &= ~word;
+      }
+    }
+    return good;
+  };
+  return all_words([&](const WordShadow& word) {
+           return known(word.write.load(std::memory_order_acquire),
+                        word.read.load(std::memory_order_relaxed));
+         }) &&
+         all_words([&](WordShadow& word) {
+           mark(word);
+           return true;
+         });
+}
+
+}  // namespace
+
 void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope scope) {
   if (w.checks == nullptr) {
     return;
@@ -772,10 +809,20 @@ void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope 
     }
     const uint64_t stored = line.write().load(std::memory_order_acquire);
     std::shared_ptr<LaunchOrder> keep;
+    const Placement& placed = line.range.placement;
+    if (era_of(stored) == era && form_of(stored) == LineForm::apart) {
+      return settle_words(
+          line, bytes, era,
+          [&](uint64_t write, uint64_t) {
+            return write == 0 || seen.holds(interval_of(write), placed);
+          },
+          [&](WordShadow& word) {
+            word.read.store(read | uint64_t{kAllBytes} << 24, std::memory_order_relaxed);
+          });
+    }
     if (!bytes.all() || era_of(stored) != era || !is_alike(stored)) {
       return false;
     }
-    const Placement& placed = line.range.placement;
     if (!seen.holds(interval_of(stored), placed)) {
       const auto met =
           meet(w, i, 0, line.number * kLine, word_mark(interval_of(stored), kAllBytes, 0),
@@ -912,7 +959,21 @@ void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope
   }
   Settled followed;
   const auto whole = [&](const Line& line, const LineBytes& bytes) {
-    return !speaks(scope) && store_line(w, i, line, bytes, id, followed);
+    if (speaks(scope)) {
+      return false;
+    }
+    const Placement& placed = line.range.placement;
+    const auto known = [&](uint64_t write, uint64_t read) {
+      return (write == 0 || interval_of(write) == id ||
+              followed.holds(interval_of(write), placed)) &&
+             !read_meanwhile(w, kAllBytes, read);
+    };
+    const auto mark = [&](WordShadow& word) {
+      word.write.store(word_mark(id, kAllBytes, i.ordinal), std::memory_order_release);
+    };
+    return store_line(w, i, line, bytes, id, followed) ||
+           (placed.home != kHost && line.written(era) &&
+            settle_words(line, bytes, era, known, mark));
   };
   const auto judge = [&](int lane, uint64_t address, uint32_t bytes, const Line& line) {
     const WordShadow& word = line.word(address);
@@ -931,7 +992,7 @@ void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope
                                    ? caches->latest(met->stored.xcd, address)
                                    : reinterpret_cast<const std::byte*>(address);
       return data == nullptr ||
-             same_bytes(there, data + lane, address - access.addresses[lane], bytes);
+             same_bytes(there, data + lane, address - access.address_of(lane), bytes);
     };
     if (met && follows(w, *met)) {
       followed = {interval_of(before), placed};
@@ -1036,7 +1097,12 @@ void note_scalar_load(Wave& w, const Instruction& i, uint64_t address, size_t by
                   }
                   const uint64_t time =
                       visible(met->writer, met->stored, distance_of(w, met->stored), grain);
-                  if (time == 0 || time > w.checks->order.fresh_scalar) {
+                  if (time != 0 && time <= w.checks->order.fresh_scalar) {
+                    return;
+                  }
+                  if (met->stored.atomic) {
+                    judge_guess(w, *met);
+                  } else {
                     report_met(w, *met, FindingKind::stale_read, [&] {
                       return "was stored by " + writer_text(w, *met) +
                              " in this launch, and the scalar cache does not see what vector "

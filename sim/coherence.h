@@ -219,7 +219,8 @@ class Coherence {
 };
 
 /// Global memory that lanes are about to reach, all in live allocations. `bytes`: of each lane;
-/// `words`: where lanes differ, of each lane, in place of that.
+/// `words`: where lanes differ, of each lane, in place of that. `addresses`: where they are in no
+/// row.
 struct GlobalAccess {
   const uint64_t* addresses;
   uint64_t mask;
@@ -227,6 +228,9 @@ struct GlobalAccess {
   const uint8_t* words = nullptr;
   LaneRow row = {};  ///< of the mask, if they are in one
 
+  uint64_t address_of(int lane) const {
+    return row.describes(mask) ? row.address(lane) : addresses[lane];
+  }
   uint64_t bytes_of(int lane) const {
     return words != nullptr ? uint64_t{4} * words[lane] : static_cast<uint64_t>(bytes);
   }

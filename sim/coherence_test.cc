@@ -82,6 +82,7 @@ TEST_P(CoherenceTest, WorkgroupsThatAreRight) {
   EXPECT_EQ(right("right_repeated_in_place", 3, 256, 0), 1);
   EXPECT_EQ(right("right_repeated_beyond_buffer", 3, 256, 0), 1);
   EXPECT_EQ(right("right_swap_loop", 9, 64, 0), 1);
+  EXPECT_EQ(right("right_scalar_swap_loop", 9, 64, 0), 1);
 }
 
 /// Each is found by its kind, whatever the order. Of two workgroups that do the same wrong thing,

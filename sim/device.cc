@@ -156,6 +156,7 @@ struct Plan {
   uint64_t arguments = 0;  ///< address of the segment
   uint64_t packet = 0;     ///< address of the dispatch packet
   std::vector<std::byte> segment;
+  std::vector<uint32_t> user;  ///< user_registers()
   uint32_t lds_bytes = 0;
   int threads_in_group = 0;
   int waves_in_group = 0;
@@ -195,6 +196,50 @@ struct Slot {
   GroupParking parking;
 };
 
+constexpr int kMostUser = 102;  ///< scalar registers
+
+/// What every wave of the launch finds in its first scalar registers.
+std::vector<uint32_t> user_registers(const Plan& plan) {
+  std::vector<uint32_t> user;
+  const auto push64 = [&](uint64_t value) {
+    user.push_back(static_cast<uint32_t>(value));
+    user.push_back(static_cast<uint32_t>(value >> 32));
+  };
+  const Descriptor& d = plan.descriptor;
+  if (d.property(0)) {  // private segment buffer: scratch has its own instructions here
+    push64(0);
+    push64(0);
+  }
+  if (d.property(1)) {
+    push64(plan.packet);
+  }
+  if (d.property(2)) {
+    push64(0);
+  }
+  if (d.property(3)) {
+    push64(plan.arguments);
+  }
+  if (d.property(4)) {
+    push64(0);
+  }
+  if (d.property(5)) {
+    push64(0);
+  }
+  if (d.property(6)) {
+    user.push_back(plan.launch.scratch_bytes);
+  }
+  for (uint32_t k = 0; k < d.preload_words(); ++k) {
+    const size_t at = 4 * (size_t{d.preload_offset()} + k);
+    uint32_t word = 0;
+    if (at + 4 <= plan.segment.size()) {
+      std::memcpy(&word, plan.segment.data() + at, 4);
+    }
+    user.push_back(word);
+  }
+  user.resize(std::min<size_t>(user.size(), kMostUser));
+  return user;
+}
+
 void start_wave(Plan& plan, Slot& slot, int index) {
   Workgroup& group = slot.group;
   Launch& launch = plan.launch;
@@ -225,51 +270,14 @@ void start_wave(Plan& plan, Slot& slot, int index) {
     clear(0, launch.vgprs);
     clear(256, launch.agprs);
   }
-  int next = 0;
+  std::copy(plan.user.begin(), plan.user.end(), w.s.begin());
+  auto next = static_cast<int>(plan.user.size());
   const auto push = [&](uint32_t value) {
-    if (next < 102) {
-      if (checks != nullptr) {
-        checks->scalar_written[static_cast<size_t>(next)] = ~0U;
-        checks->update_scalar(next);
-      }
+    if (next < kMostUser) {
       w.s[static_cast<size_t>(next++)] = value;
     }
   };
-  const auto push64 = [&](uint64_t value) {
-    push(static_cast<uint32_t>(value));
-    push(static_cast<uint32_t>(value >> 32));
-  };
   const Descriptor& d = plan.descriptor;
-  if (d.property(0)) {  // private segment buffer: scratch has its own instructions here
-    push64(0);
-    push64(0);
-  }
-  if (d.property(1)) {
-    push64(plan.packet);
-  }
-  if (d.property(2)) {
-    push64(0);
-  }
-  if (d.property(3)) {
-    push64(plan.arguments);
-  }
-  if (d.property(4)) {
-    push64(0);
-  }
-  if (d.property(5)) {
-    push64(0);
-  }
-  if (d.property(6)) {
-    push(launch.scratch_bytes);
-  }
-  for (uint32_t k = 0; k < d.preload_words(); ++k) {
-    const size_t at = 4 * (size_t{d.preload_offset()} + k);
-    uint32_t word = 0;
-    if (at + 4 <= plan.segment.size()) {
-      std::memcpy(&word, plan.segment.data() + at, 4);
-    }
-    push(word);
-  }
   for (int axis = 0; axis < 3; ++axis) {
     if ((d.rsrc2 >> (7 + axis) & 1) != 0) {
       push(group.id[static_cast<size_t>(axis)]);
@@ -277,6 +285,10 @@ void start_wave(Plan& plan, Slot& slot, int index) {
   }
   if ((d.rsrc2 >> 10 & 1) != 0) {
     push(static_cast<uint32_t>(plan.waves_in_group) | static_cast<uint32_t>(index) << 22);
+  }
+  for (int r = 0; checks != nullptr && r < next; ++r) {
+    checks->scalar_written[static_cast<size_t>(r)] = ~0U;
+    checks->update_scalar(r);
   }
   uint32_t* ids = w.lanes(0);
   const auto& block = launch.block;
@@ -946,6 +958,7 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
                     plan.lds_bytes};
   static_assert(sizeof packet == 32);
   std::memcpy(reinterpret_cast<void*>(plan.packet), &packet, sizeof packet);
+  plan.user = user_registers(plan);
 
   plan.at_random = options.seed != 0;
   const int host_threads = plan.at_random         ? 1

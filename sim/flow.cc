@@ -69,48 +69,66 @@ void invalidate_scalar(Wave& w, const Instruction&) { note_scalar_invalidate(w);
 // registers are counted from M0[7:0]; M0[15:12] says which: sources 0, 1, 2 and the result.
 enum : uint32_t { kIndexSources = 7, kIndexResult = 8 };
 
-/// Executes what follows with its registers moved, up to the instruction that ends it.
-void run_indexed(Wave& w) {
-  for (;;) {
-    const Instruction& next = *w.pc;
-    if (next.row == nullptr || !next.vector) {
-      if (next.row != nullptr && next.row->name == "s_set_gpr_idx_idx") {
-        w.s[kM0] = (w.s[kM0] & ~0xffU) | (w.read32(next.operand[0]) & 0xff);
-      } else if (next.row != nullptr && next.row->name == "s_set_gpr_idx_mode") {
-        w.s[kM0] = (w.s[kM0] & ~0xf000U) | (static_cast<uint32_t>(next.offset) & 15) << 12;
-      } else if (next.row != nullptr && next.row->cost == Class::salu) {
-        next.run(w, next);
-      } else {
-        return;  // s_set_gpr_idx_off, or something that has no business here and ends it
-      }
-    } else {
-      const uint32_t index = w.s[kM0] & 0xff;
-      const uint32_t mode = w.s[kM0] >> 12 & 15;
-      Instruction moved = next;
-      for (int k = 0; k < moved.operands; ++k) {
-        Operand& o = moved.operand[k];
-        const bool on = k < moved.results ? (mode & kIndexResult) != 0
-                                          : (mode & kIndexSources) >> (k - moved.results) & 1;
-        if (o.kind != Operand::Kind::vgpr || !on) {
-          continue;
-        }
-        if (o.index % 256 + index + o.words > 256) {
-          stop(w, next, FindingKind::out_of_bounds, 0,
-               "it indexes vector register " + std::to_string(o.index % 256 + index));
-          return;
-        }
-        o.index = static_cast<uint16_t>(o.index + index);
-      }
-      if (w.checks != nullptr) {
-        moved.fills = false;  // Instruction::touched is of the registers that it names
-        run_checked(w, moved);
-      } else {
-        moved.run(w, moved);
-      }
+/// An instruction with its registers moved. False: there are no such registers, which ends the
+/// launch.
+bool move_registers(Wave& w, const Instruction& i, Instruction& moved) {
+  const uint32_t index = w.s[kM0] & 0xff;
+  const uint32_t mode = w.s[kM0] >> 12 & 15;
+  moved = i;
+  for (int k = 0; k < moved.operands; ++k) {
+    Operand& o = moved.operand[k];
+    const bool on = k < moved.results ? (mode & kIndexResult) != 0
+                                      : (mode & kIndexSources) >> (k - moved.results) & 1;
+    if (o.kind != Operand::Kind::vgpr || !on) {
+      continue;
     }
+    if (o.index % 256 + index + o.words > 256) {
+      stop(w, i, FindingKind::out_of_bounds, 0,
+           "it indexes vector register " + std::to_string(o.index % 256 + index));
+      return false;
+    }
+    o.index = static_cast<uint16_t>(o.index + index);
+  }
+  moved.touched_words = kTouchesMuch;  // Instruction::touched is of the registers that it names
+  return true;
+}
+
+/// Executes what follows with its registers moved, up to the instruction that ends it. Compilers
+/// put waits between (s_nop, s_waitcnt), never jumps.
+void run_indexed(Wave& w) {
+  while (w.state == WaveState::running) {
+    const Instruction& next = *w.pc;
+    const std::string_view name = next.row != nullptr ? next.row->name : std::string_view();
+    if (name == "s_set_gpr_idx_off") {
+      return;
+    }
+    const bool waits = name == "s_nop" || name == "s_waitcnt";
+    if (next.row == nullptr ||
+        (next.row->cost == Class::branch && !waits && !name.starts_with("s_set_gpr_idx"))) {
+      stop(w, next, FindingKind::unknown_instruction, 0,
+           "between s_set_gpr_idx_on and s_set_gpr_idx_off the simulator runs no branches, "
+           "barriers and the like");
+      return;
+    }
+    w.pc = &next + 1;
     ++w.group->counts->executed[next.ordinal];
     ++w.executed;
-    w.pc = &next + 1;
+    if (name == "s_set_gpr_idx_idx") {
+      w.s[kM0] = (w.s[kM0] & ~0xffU) | (w.read32(next.operand[0]) & 0xff);
+    } else if (name == "s_set_gpr_idx_mode") {
+      w.s[kM0] = (w.s[kM0] & ~0xf000U) | (static_cast<uint32_t>(next.offset) & 15) << 12;
+    }
+    const bool arithmetic = next.row->cost == Class::valu || next.row->cost == Class::valu_slow;
+    Instruction moved;
+    if (arithmetic && !move_registers(w, next, moved)) {
+      return;
+    }
+    const Instruction& i = arithmetic ? moved : next;
+    if (w.checks == nullptr || (!arithmetic && w.checks->ready(i))) {
+      i.run(w, i);
+    } else {
+      run_checked(w, i);
+    }
   }
 }
 void index_on(Wave& w, const Instruction& i) {

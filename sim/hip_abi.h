@@ -144,6 +144,17 @@ enum hipLimit_t : uint32_t {
   hipLimitMallocHeapSize = 2,
 };
 
+enum hipStreamCaptureStatus : uint32_t {
+  hipStreamCaptureStatusNone = 0,
+  hipStreamCaptureStatusActive = 1,
+  hipStreamCaptureStatusInvalidated = 2,
+};
+enum hipStreamCaptureMode : uint32_t {
+  hipStreamCaptureModeGlobal = 0,
+  hipStreamCaptureModeThreadLocal = 1,
+  hipStreamCaptureModeRelaxed = 2,
+};
+
 /// What hipGetDeviceProperties fills under that name: the hipDeviceProp_t from before ROCm 6.
 struct hipDeviceProp_tR0000 {
   char name[256];
@@ -207,6 +218,7 @@ using hipStreamCallback_t = void (*)(hipStream_t stream, hipError_t status, void
   X(hipError_t, hipDeviceReset, ())                                                                \
   X(hipError_t, hipSetDeviceFlags, (unsigned flags))                                               \
   X(hipError_t, hipGetDeviceFlags, (unsigned* flags))                                              \
+  X(hipError_t, hipDevicePrimaryCtxGetState, (hipDevice_t device, unsigned* flags, int* active))   \
   X(hipError_t, hipDeviceGetUuid, (hipUUID * uuid, hipDevice_t device))                            \
   X(hipError_t, hipDeviceGetPCIBusId, (char* id, int bytes, int device))                           \
   X(hipError_t, hipDeviceGetByPCIBusId, (int* device, const char* id))                             \
@@ -285,6 +297,10 @@ using hipStreamCallback_t = void (*)(hipStream_t stream, hipError_t status, void
   X(hipError_t, hipStreamGetFlags, (hipStream_t stream, unsigned* flags))                          \
   X(hipError_t, hipStreamGetPriority, (hipStream_t stream, int* priority))                         \
   X(hipError_t, hipStreamGetDevice, (hipStream_t stream, hipDevice_t * device))                    \
+  X(hipError_t, hipStreamIsCapturing, (hipStream_t stream, hipStreamCaptureStatus * status))       \
+  X(hipError_t, hipStreamGetCaptureInfo,                                                           \
+    (hipStream_t stream, hipStreamCaptureStatus * status, unsigned long long* id))                 \
+  X(hipError_t, hipThreadExchangeStreamCaptureMode, (hipStreamCaptureMode * mode))                 \
   X(hipError_t, hipStreamAddCallback,                                                              \
     (hipStream_t stream, hipStreamCallback_t callback, void* data, unsigned flags))                \
   X(hipError_t, hipLaunchHostFunc, (hipStream_t stream, hipHostFn_t function, void* data))         \

@@ -232,6 +232,15 @@ WEFT_HIP hipError_t hipGetDeviceFlags(unsigned* flags) {
   *flags = 0;
   return hipSuccess;
 }
+/// A device's context is always there.
+WEFT_HIP hipError_t hipDevicePrimaryCtxGetState(hipDevice_t device, unsigned* flags, int* active) {
+  if (!known_device(device) || flags == nullptr || active == nullptr) {
+    return result(known_device(device) ? hipErrorInvalidValue : hipErrorInvalidDevice);
+  }
+  *flags = 0;
+  *active = 1;
+  return hipSuccess;
+}
 WEFT_HIP hipError_t hipDeviceGet(hipDevice_t* device, int ordinal) {
   if (device == nullptr) {
     return result(hipErrorInvalidValue);

@@ -114,6 +114,29 @@ WEFT_HIP hipError_t hipStreamGetPriority(hipStream_t stream, int* priority) {
   *priority = known->priority;
   return hipSuccess;
 }
+// Nothing is ever captured here: there are no graphs. Allocators such as PyTorch's ask each time.
+WEFT_HIP hipError_t hipStreamIsCapturing(hipStream_t stream, hipStreamCaptureStatus* status) {
+  if (stream_of(stream) == nullptr || status == nullptr) {
+    return result(status != nullptr ? hipErrorInvalidHandle : hipErrorInvalidValue);
+  }
+  *status = hipStreamCaptureStatusNone;
+  return hipSuccess;
+}
+WEFT_HIP hipError_t hipStreamGetCaptureInfo(hipStream_t stream, hipStreamCaptureStatus* status,
+                                            unsigned long long* id) {
+  if (id != nullptr) {
+    *id = 0;
+  }
+  return hipStreamIsCapturing(stream, status);
+}
+WEFT_HIP hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode* mode) {
+  thread_local hipStreamCaptureMode now = hipStreamCaptureModeGlobal;
+  if (mode == nullptr || *mode > hipStreamCaptureModeRelaxed) {
+    return result(hipErrorInvalidValue);
+  }
+  std::swap(now, *mode);
+  return hipSuccess;
+}
 WEFT_HIP hipError_t hipStreamGetDevice(hipStream_t stream, hipDevice_t* device) {
   const ihipStream_t* known = stream_of(stream);
   if (known == nullptr || device == nullptr) {

@@ -236,6 +236,32 @@ TEST_P(Hip, FindsItsFunctionsByName) {
   EXPECT_EQ(api_->hipGetProcAddress(nullptr, &function, 0, 0, nullptr), hipErrorInvalidValue);
 }
 
+TEST_P(Hip, CapturesNothing) {
+  ASSERT_EQ(api_->hipSetDevice(0), hipSuccess);
+  auto status = hipStreamCaptureStatusActive;
+  EXPECT_EQ(api_->hipStreamIsCapturing(nullptr, &status), hipSuccess);
+  EXPECT_EQ(status, hipStreamCaptureStatusNone);
+  unsigned long long id = 7;
+  status = hipStreamCaptureStatusActive;
+  EXPECT_EQ(api_->hipStreamGetCaptureInfo(nullptr, &status, &id), hipSuccess);
+  EXPECT_EQ(status, hipStreamCaptureStatusNone);
+  EXPECT_EQ(id, 0U);
+  EXPECT_EQ(api_->hipStreamIsCapturing(nullptr, nullptr), hipErrorInvalidValue);
+  int wrong = 0;
+  EXPECT_EQ(api_->hipStreamIsCapturing(reinterpret_cast<hipStream_t>(&wrong), &status),
+            hipErrorInvalidHandle);
+  auto mode = hipStreamCaptureModeRelaxed;
+  EXPECT_EQ(api_->hipThreadExchangeStreamCaptureMode(&mode), hipSuccess);
+  EXPECT_EQ(mode, hipStreamCaptureModeGlobal);
+  EXPECT_EQ(api_->hipThreadExchangeStreamCaptureMode(&mode), hipSuccess);
+  EXPECT_EQ(mode, hipStreamCaptureModeRelaxed);
+  unsigned flags = 7;
+  int active = 0;
+  EXPECT_EQ(api_->hipDevicePrimaryCtxGetState(0, &flags, &active), hipSuccess);
+  EXPECT_EQ(active, 1);
+  EXPECT_EQ(api_->hipDevicePrimaryCtxGetState(99, &flags, &active), hipErrorInvalidDevice);
+}
+
 TEST_P(Hip, KnowsPointers) {
   ASSERT_EQ(api_->hipSetDevice(1), hipSuccess);
   char* device = nullptr;

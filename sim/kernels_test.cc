@@ -210,6 +210,18 @@ TEST_P(OrdinaryKernels, RegistersIndexedAtRunTime) {
   }
 }
 
+TEST_P(OrdinaryKernels, ResultsOfMatricesIndexedAtRunTime) {
+  const auto in = array(random_floats(32));
+  const auto out = array<float>(64);
+  for (int n = 0; n < 16; ++n) {
+    ASSERT_EQ(findings(run("dynamic_result", {1}, {64}, in.data(), out.data(), n)), "");
+    for (size_t l = 0; l < out.size(); ++l) {
+      const size_t row = static_cast<size_t>(n) / 4 * 8 + l / 32 * 4 + static_cast<size_t>(n) % 4;
+      ASSERT_EQ(out[l], static_cast<float>(row) * in[l % 32]) << n << ", lane " << l;
+    }
+  }
+}
+
 TEST_P(OrdinaryKernels, CallsAndGlobals) {
   const auto out = array<int>(64);
   EXPECT_EQ(findings(run("calls", {1}, {64}, out.data())), "");

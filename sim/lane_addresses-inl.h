@@ -2,13 +2,105 @@
 namespace weft::sim {
 namespace WEFT_SIM_ISA {
 
-inline bool equally_apart(const uint64_t* address, int count, uint64_t step) {
-  uint64_t place = address[0];
-  uint64_t apart = 0;
-  for (int l = 0; l < count; ++l, place += step) {
-    apart |= address[l] ^ place;
+template <class T, class Count>
+T apart_from(const T* address, Count count, T step) {
+  T apart = 0;
+  for (int l = 0; l < count; ++l) {
+    apart |= address[l] ^ (address[0] + static_cast<T>(l) * step);
   }
-  return apart == 0;
+  return apart;
+}
+template <class T>
+bool equally_apart(const T* address, int count, T step) {
+  // All lanes, as a rule: a loop whose end the compiler knows.
+  return count == kLanes ? apart_from(address, std::integral_constant<int, kLanes>(), step) == 0
+                         : apart_from(address, count, step) == 0;
+}
+
+#if !WEFT_SIM_AVX512
+/// Four lanes' four words, four registers apart, or the other way round.
+inline void transpose(__m128i (&rows)[4]) {
+  const __m128i a = _mm_unpacklo_epi32(rows[0], rows[1]);
+  const __m128i b = _mm_unpackhi_epi32(rows[0], rows[1]);
+  const __m128i c = _mm_unpacklo_epi32(rows[2], rows[3]);
+  const __m128i d = _mm_unpackhi_epi32(rows[2], rows[3]);
+  rows[0] = _mm_unpacklo_epi64(a, c);
+  rows[1] = _mm_unpackhi_epi64(a, c);
+  rows[2] = _mm_unpacklo_epi64(b, d);
+  rows[3] = _mm_unpackhi_epi64(b, d);
+}
+#endif
+
+inline void list_row(uint64_t begin, uint64_t step, int count, uint64_t* address) {
+  for (int l = 0; l < count; ++l) {
+    address[l] = begin + static_cast<uint64_t>(l) * step;
+  }
+}
+
+/// Four words of each lane that lie one lane after the other, to four registers.
+inline void load_quads(const void* memory, uint32_t* out) {
+#if WEFT_SIM_AVX512
+  const auto* from = static_cast<const uint32_t*>(memory);
+  const __m512i first = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
+  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(2));
+  for (int l = 0; l < kLanes; l += 16, from += 64) {
+    const __m512i a = _mm512_loadu_si512(from);
+    const __m512i b = _mm512_loadu_si512(from + 16);
+    const __m512i c = _mm512_loadu_si512(from + 32);
+    const __m512i d = _mm512_loadu_si512(from + 48);
+    const __m512i low = _mm512_permutex2var_epi32(a, first, b);
+    const __m512i high = _mm512_permutex2var_epi32(c, first, d);
+    const __m512i low2 = _mm512_permutex2var_epi32(a, second, b);
+    const __m512i high2 = _mm512_permutex2var_epi32(c, second, d);
+    _mm512_storeu_si512(out + l, _mm512_shuffle_i64x2(low, high, 0x44));
+    _mm512_storeu_si512(out + kLanes + l, _mm512_shuffle_i64x2(low, high, 0xee));
+    _mm512_storeu_si512(out + 2 * kLanes + l, _mm512_shuffle_i64x2(low2, high2, 0x44));
+    _mm512_storeu_si512(out + 3 * kLanes + l, _mm512_shuffle_i64x2(low2, high2, 0xee));
+  }
+#else
+  const auto* from = static_cast<const __m128i*>(memory);
+  for (int l = 0; l < kLanes; l += 4, from += 4) {
+    __m128i rows[4] = {_mm_loadu_si128(from), _mm_loadu_si128(from + 1), _mm_loadu_si128(from + 2),
+                       _mm_loadu_si128(from + 3)};
+    transpose(rows);
+    for (int k = 0; k < 4; ++k) {
+      _mm_store_si128(reinterpret_cast<__m128i*>(out + k * kLanes + l), rows[k]);
+    }
+  }
+#endif
+}
+inline void store_quads(const uint32_t* data, void* memory) {
+#if WEFT_SIM_AVX512
+  auto* to = static_cast<uint32_t*>(memory);
+  const __m512i first = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
+  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(4));
+  for (int l = 0; l < kLanes; l += 16, to += 64) {
+    const __m512i a = _mm512_loadu_si512(data + l);
+    const __m512i b = _mm512_loadu_si512(data + kLanes + l);
+    const __m512i c = _mm512_loadu_si512(data + 2 * kLanes + l);
+    const __m512i d = _mm512_loadu_si512(data + 3 * kLanes + l);
+    const __m512i low = _mm512_shuffle_i64x2(a, b, 0x44);
+    const __m512i high = _mm512_shuffle_i64x2(a, b, 0xee);
+    const __m512i low2 = _mm512_shuffle_i64x2(c, d, 0x44);
+    const __m512i high2 = _mm512_shuffle_i64x2(c, d, 0xee);
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi32(low, first, low2));
+    _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi32(low, second, low2));
+    _mm512_storeu_si512(to + 32, _mm512_permutex2var_epi32(high, first, high2));
+    _mm512_storeu_si512(to + 48, _mm512_permutex2var_epi32(high, second, high2));
+  }
+#else
+  auto* to = static_cast<__m128i*>(memory);
+  for (int l = 0; l < kLanes; l += 4, to += 4) {
+    __m128i rows[4];
+    for (int k = 0; k < 4; ++k) {
+      rows[k] = _mm_load_si128(reinterpret_cast<const __m128i*>(data + k * kLanes + l));
+    }
+    transpose(rows);
+    for (int k = 0; k < 4; ++k) {
+      _mm_storeu_si128(to + k, rows[k]);
+    }
+  }
+#endif
 }
 
 inline void wide_addresses(const uint32_t* low, const uint32_t* high, uint64_t base,

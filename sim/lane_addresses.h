@@ -1,6 +1,7 @@
 // Lanes' addresses, 64 at once.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 namespace weft::sim {
@@ -14,8 +15,22 @@ struct LaneRow {
   uint64_t step = 0;  ///< from a lane to the next: 0, as much as a lane has, or a power of two
 
   bool describes(uint64_t lanes) const { return mask == lanes && mask != 0; }
+  /// Of a lane of the mask.
+  uint64_t address(int lane) const {
+    return begin + static_cast<uint64_t>(lane - std::countr_zero(mask)) * step;
+  }
+  /// Of each.
+  void list(uint64_t* addresses) const;
 };
 LaneRow row_of(const uint64_t* addresses, uint64_t mask, uint64_t bytes);
+/// Of base + low[l] + (high[l] << 32) or, without `high`, base + low[l]; not one where a sum of the
+/// low words carries.
+LaneRow row_of(const uint32_t* low, const uint32_t* high, uint64_t base, uint64_t mask,
+               uint64_t bytes);
+
+/// Four words of each lane that lie one lane after the other, to four registers and back.
+void load_quads(const void* memory, uint32_t* out);
+void store_quads(const uint32_t* data, void* memory);
 
 /// address[l] = base + low[l] + (high[l] << 32).
 void wide_addresses(const uint32_t* low, const uint32_t* high, uint64_t base, uint64_t* address);

@@ -229,14 +229,47 @@ Touched::Lines Touched::of(const Memory::Range& range) {
 void Touched::count(uint64_t& read, uint64_t& written) const {
   const std::shared_lock lock(mutex_);
   for (const auto& [begin, bytes] : allocations_) {
-    for (size_t k = 0; k < bytes.count; ++k) {
-      read += bytes.read[k] * kLine;
-      written += bytes.written[k] * kLine;
-    }
+    // In bytes that cannot overflow, which the compiler sums 64 at a time.
+    constexpr size_t kAtOnce = 128;
+    const auto count = [&](const uint8_t* lines) {
+      uint64_t all = 0;
+      for (size_t k = 0; k < bytes.count; k += kAtOnce) {
+        uint8_t some = 0;
+        const size_t end = std::min(bytes.count, k + kAtOnce);
+        for (size_t line = k; line < end; ++line) {
+          some = static_cast<uint8_t>(some + lines[line]);
+        }
+        all += some;
+      }
+      return all;
+    };
+    read += count(bytes.read.get()) * kLine;
+    written += count(bytes.written.get()) * kLine;
   }
 }
 
 namespace {
+
+/// How many of some bytes are another one. Eight are compared at once: lanes in a row reach as many
+/// lines.
+uint64_t count_other(const uint8_t* bytes, uint64_t count, uint8_t value) {
+  constexpr uint64_t kEach = 0x0101010101010101;
+  const auto others = [&](uint64_t eight) {
+    const uint64_t apart = eight ^ kEach * value;
+    const uint64_t marks = (((apart & 0x7f * kEach) + 0x7f * kEach) | apart) >> 7 & kEach;
+    return marks * kEach >> 56;  // their sum
+  };
+  uint64_t all = 0;
+  for (; count >= 8; bytes += 8, count -= 8) {
+    uint64_t eight = 0;
+    std::memcpy(&eight, bytes, 8);
+    all += others(eight);
+  }
+  for (; count != 0; ++bytes, --count) {
+    all += __atomic_load_n(bytes, __ATOMIC_RELAXED) != value ? 1 : 0;
+  }
+  return all;
+}
 
 /// Marks lines as touched, and notes whether this launch stored in one of them.
 void touch(Wave& wave, const ThreadCounts::Range& range, uint64_t address, size_t bytes, bool read,
@@ -245,11 +278,10 @@ void touch(Wave& wave, const ThreadCounts::Range& range, uint64_t address, size_
   const uint64_t first = address / kLine - range.begin / kLine;
   const uint64_t end = (address + bytes - 1) / kLine - range.begin / kLine + 1;
   const auto mark = [&](uint8_t* lines) {
-    for (uint64_t line = first; line < end; ++line) {
-      if (__atomic_load_n(&lines[line], __ATOMIC_RELAXED) == 0) {
-        __atomic_store_n(&lines[line], uint8_t{1}, __ATOMIC_RELAXED);
-        ++counts.first_touches;
-      }
+    const uint64_t fresh = count_other(lines + first, end - first, 1);
+    if (fresh != 0) {
+      counts.first_touches += fresh;
+      std::memset(lines + first, 1, end - first);  // as any other thread sets them
     }
   };
   if (read) {
@@ -260,14 +292,11 @@ void touch(Wave& wave, const ThreadCounts::Range& range, uint64_t address, size_
   }
   if (const LaunchOrder* order = wave.group->launch->order.get()) {
     constexpr uint64_t kTogether = 8;  // in a line of the host's caches
-    for (uint64_t line = first; write && line < end; line += kTogether) {
-      __builtin_prefetch(&range.shadow.writes[line], 1);  // note_store() is about to lock it
+    for (uint64_t line = end; write && line < 2 * end - first; line += kTogether) {
+      __builtin_prefetch(&range.shadow.writes[line], 1);  // the next wave's, as in reach_row()
     }
-    bool written = false;
-    for (uint64_t line = first; line < end; ++line) {
-      written |= __atomic_load_n(&range.shadow.written[line], __ATOMIC_RELAXED) == order->era;
-    }
-    counts.written |= written;
+    const uint64_t lines = end - first;
+    counts.written |= count_other(range.shadow.written + first, lines, order->era) != lines;
   }
 }
 
@@ -371,6 +400,38 @@ void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address,
   return reinterpret_cast<void*>(address);
 }
 
+namespace {
+
+void count_reached(Wave& wave, uint64_t lanes, uint64_t segments, int bytes, bool read,
+                   bool write) {
+  Counters& counters = wave.group->counts->counters;
+  const auto count = static_cast<uint64_t>(~lanes == 0 ? kLanes : std::popcount(lanes));
+  const uint64_t total = count * static_cast<uint64_t>(bytes);
+  counters.global_bytes_read += read ? total : 0;
+  counters.global_bytes_written += write ? total : 0;
+  counters.global_requests += segments;
+  counters.global_requests_least += std::min(segments, (total + 63) / 64);
+}
+
+}  // namespace
+
+bool reach_row(Wave& wave, const Instruction& instruction, const LaneRow& row, int bytes, bool read,
+               bool write) {
+  ThreadCounts::Range* range = nullptr;
+  if (!range_of(wave, instruction, row.begin, row.end - row.begin, read, range)) {
+    return false;
+  }
+  // Waves come one after the other, and what the next one reaches mostly lies behind.
+  for (uint64_t at = row.end; at < 2 * row.end - row.begin; at += 64) {
+    write ? __builtin_prefetch(reinterpret_cast<const void*>(at), 1)
+          : __builtin_prefetch(reinterpret_cast<const void*>(at), 0);
+  }
+  // Every line and segment between the first and the last is some lane's.
+  touch(wave, *range, row.begin, row.end - row.begin, read, write);
+  count_reached(wave, row.mask, (row.end - 1) / 64 - row.begin / 64 + 1, bytes, read, write);
+  return true;
+}
+
 uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t* addresses,
                      uint64_t mask, int bytes, bool read, bool write, LaneRow& row) {
   row = {};
@@ -379,33 +440,15 @@ uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t*
   }
   const auto size = static_cast<size_t>(bytes);
   uint64_t reached = mask;
-  uint64_t segments = 0;
-  ThreadCounts::Range* range = nullptr;
   row = row_of(addresses, mask, size);
-  if (row.describes(mask) &&
-      range_of(wave, instruction, row.begin, row.end - row.begin, read, range)) {
-    // Waves come one after the other, and what the next one reaches mostly lies behind.
-    for (uint64_t at = row.end; at < 2 * row.end - row.begin; at += 64) {
-      write ? __builtin_prefetch(reinterpret_cast<const void*>(at), 1)
-            : __builtin_prefetch(reinterpret_cast<const void*>(at), 0);
-    }
-    // Every line and segment between the first and the last is some lane's.
-    touch(wave, *range, row.begin, row.end - row.begin, read, write);
-    segments = (row.end - 1) / 64 - row.begin / 64 + 1;
-  } else {
+  if (!row.describes(mask) || !reach_row(wave, instruction, row, bytes, read, write)) {
     row = {};
-    segments = reach_each(wave, instruction, addresses, size, read, write, reached);
+    const uint64_t segments = reach_each(wave, instruction, addresses, size, read, write, reached);
+    count_reached(wave, reached, segments, bytes, read, write);
   }
   if (read) {
     watch_read(wave, addresses, reached, size);
   }
-  Counters& counters = wave.group->counts->counters;
-  const uint64_t lanes = ~reached == 0 ? kLanes : static_cast<uint64_t>(std::popcount(reached));
-  const uint64_t total = lanes * size;
-  counters.global_bytes_read += read ? total : 0;
-  counters.global_bytes_written += write ? total : 0;
-  counters.global_requests += segments;
-  counters.global_requests_least += std::min(segments, (total + 63) / 64);
   return reached;
 }
 

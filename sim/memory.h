@@ -166,5 +166,9 @@ void* reach_scalar(Wave& wave, const Instruction& instruction, uint64_t address,
 /// the mask, with a finding. Counts what is touched. `row`: theirs, if they are in one.
 uint64_t reach_lanes(Wave& wave, const Instruction& instruction, const uint64_t* addresses,
                      uint64_t mask, int bytes, bool read, bool write, LaneRow& row);
+/// The same of lanes that are in a row, if all of it is in one allocation; otherwise false, and
+/// nothing was done.
+bool reach_row(Wave& wave, const Instruction& instruction, const LaneRow& row, int bytes, bool read,
+               bool write);
 
 }  // namespace weft::sim

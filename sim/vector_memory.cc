@@ -1,7 +1,5 @@
 // Vector memory: flat, global, scratch and buffer loads, stores and atomics, and loads straight to
 // LDS. One row for each instruction. Addressing: CDNA 3 manual, chapters 9 and 10.
-#include <emmintrin.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -23,7 +21,8 @@ enum class Space : uint8_t { flat, global, scratch, buffer };
 
 /// Where each lane goes: host addresses, and for buffers which of a lane's words are in bounds.
 struct Access {
-  uint64_t address[kLanes];
+  uint64_t address[kLanes];  ///< when `listed`
+  bool listed = true;        ///< otherwise `row` says all of it
   uint64_t mask = 0;
   uint64_t global = 0;  ///< those of the mask that reach global memory
   /// Buffers only: words of lane l that are within the descriptor's bounds; others read 0.
@@ -31,6 +30,12 @@ struct Access {
   uint8_t words[kLanes];
   LaneRow row;  ///< of `global`, if they are in one
 
+  void list() {
+    if (!listed) {
+      row.list(address);
+      listed = true;
+    }
+  }
   GlobalAccess to_global(int bytes) const {
     return {address, global, bytes, partial && bytes >= 4 ? words : nullptr, row};
   }
@@ -110,6 +115,24 @@ void shared_addresses(Wave& w, const Instruction& i, Access& access, uint64_t la
       use == LdsUse::write ? LdsValues{w.lanes(i.operand[1].index), high ? 16 : 0} : LdsValues{});
 }
 
+/// Whether all lanes are in a row of global memory that ends by `most` at the latest, as nearly
+/// always: then nothing else is to be known of their addresses, which are those of row_of().
+bool in_row(Wave& w, const Instruction& i, const uint32_t* low, const uint32_t* high, uint64_t base,
+            uint64_t most, int bytes, bool read, bool write, Access& access) {
+  const auto in_aperture = [](uint64_t address) {
+    return address >> 32 << 32 == kSharedBase || address >> 32 << 32 == kPrivateBase;
+  };
+  const LaneRow row = row_of(low, high, base, access.mask, static_cast<uint64_t>(bytes));
+  if (!row.describes(access.mask) || row.end > most || w.group->watch != nullptr ||
+      in_aperture(row.begin) || in_aperture(row.end) || !reach_row(w, i, row, bytes, read, write)) {
+    return false;
+  }
+  access.row = row;
+  access.global = access.mask;
+  access.listed = false;
+  return true;
+}
+
 /// Addresses of a raw buffer of so many bytes, and the active lanes that are within it. False where
 /// a lane with several words may be partly in it.
 bool raw_addresses(Access& access, const LaneSource& offset, uint64_t base, uint32_t immediate,
@@ -136,6 +159,7 @@ bool raw_addresses(Access& access, const LaneSource& offset, uint64_t base, uint
 template <Space kSpace>
 void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, bool read,
                bool write, Access& access, bool whole = false) {
+  constexpr uint64_t kAnywhere = ~uint64_t{0};
   access.mask = w.exec();
   w.group->counts->written = false;
   const Operand& va = i.operand[first];
@@ -148,6 +172,10 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
         scalar_base = true;
         const uint64_t base = w.read64(sa) + static_cast<uint64_t>(offset);
         const LaneSource lanes = lane_source(w, va);
+        if (lanes.lanes != nullptr &&
+            in_row(w, i, lanes.lanes, nullptr, base, kAnywhere, bytes, read, write, access)) {
+          return;
+        }
         for (int l = 0; l < kLanes; ++l) {
           access.address[l] = base + lanes[l];
         }
@@ -155,6 +183,10 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
     }
     if (!scalar_base) {
       const uint32_t* low = w.lanes(va.index);
+      if (in_row(w, i, low, low + kLanes, static_cast<uint64_t>(offset), kAnywhere, bytes, read,
+                 write, access)) {
+        return;
+      }
       wide_addresses(low, low + kLanes, static_cast<uint64_t>(offset), access.address);
     }
     if constexpr (kSpace == Space::flat) {
@@ -219,9 +251,15 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
     const bool structured = !add_lane && stride != 0 && i.idxen;
     const bool unbounded = add_lane && !i.idxen;
     const int words = std::max(1, bytes / 4);
-    if (!swizzle && !add_lane && index.lanes == nullptr &&
-        raw_addresses(access, offset, base + scalar_offset, static_cast<uint32_t>(i.offset),
-                      records, bytes, words == 1)) {
+    const bool raw = !swizzle && !add_lane && index.lanes == nullptr;
+    const uint64_t begin = base + scalar_offset;
+    if (raw && offset.lanes != nullptr &&
+        in_row(w, i, offset.lanes, nullptr, begin + static_cast<uint32_t>(i.offset),
+               begin + records, bytes, read, write, access)) {
+      return;
+    }
+    if (raw && raw_addresses(access, offset, begin, static_cast<uint32_t>(i.offset), records, bytes,
+                             words == 1)) {
       access.mask = reach_lanes(w, i, access.address, access.mask, bytes, read, write, access.row);
       access.global = access.mask;
       return;
@@ -292,6 +330,7 @@ struct Staged {
 };
 
 void load_staged(Wave& w, const Instruction& i, Access& access, int bytes, Staged& staged) {
+  access.list();
   for (uint64_t rest = access.global; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     staged.address[l] =
@@ -302,6 +341,7 @@ void load_staged(Wave& w, const Instruction& i, Access& access, int bytes, Stage
 }
 /// What is stored goes to `staged` first,
 void stage_store(Access& access, Staged& staged) {
+  access.list();
   for (uint64_t rest = access.global; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     staged.address[l] =
@@ -370,33 +410,49 @@ void store_lane(uint64_t address, const uint32_t* value) {
   std::memcpy(reinterpret_cast<void*>(address), value, size_t{4} * kWords);
 }
 
-/// Four lanes' four words, four registers apart, or the other way round.
-void transpose(__m128i (&rows)[4]) {
-  const __m128i a = _mm_unpacklo_epi32(rows[0], rows[1]);
-  const __m128i b = _mm_unpackhi_epi32(rows[0], rows[1]);
-  const __m128i c = _mm_unpacklo_epi32(rows[2], rows[3]);
-  const __m128i d = _mm_unpackhi_epi32(rows[2], rows[3]);
-  rows[0] = _mm_unpacklo_epi64(a, c);
-  rows[1] = _mm_unpackhi_epi64(a, c);
-  rows[2] = _mm_unpacklo_epi64(b, d);
-  rows[3] = _mm_unpackhi_epi64(b, d);
+/// Of all lanes, in a row.
+template <int kWords>
+void load_row(const LaneRow& row, uint32_t* out) {
+  const auto* from = reinterpret_cast<const void*>(row.begin);
+  if (kWords == 1 && row.step == 4) {
+    std::memcpy(out, from, sizeof(Lanes));
+  } else if (kWords == 4 && row.step == 16) {
+    load_quads(from, out);
+  } else {
+    for (int l = 0; l < kLanes; ++l) {
+      uint32_t value[kWords];
+      load_lane<kWords>(row.begin + static_cast<uint64_t>(l) * row.step, value);
+      for (int k = 0; k < kWords; ++k) {
+        out[k * kLanes + l] = value[k];
+      }
+    }
+  }
+}
+template <int kWords>
+void store_row(const LaneRow& row, const uint32_t* data) {
+  auto* to = reinterpret_cast<void*>(row.begin);
+  if (kWords == 1 && row.step == 4) {
+    std::memcpy(to, data, sizeof(Lanes));
+  } else if (kWords == 4 && row.step == 16) {
+    store_quads(data, to);
+  } else {
+    for (int l = 0; l < kLanes; ++l) {
+      uint32_t value[kWords];
+      for (int k = 0; k < kWords; ++k) {
+        value[k] = data[k * kLanes + l];
+      }
+      store_lane<kWords>(row.begin + static_cast<uint64_t>(l) * row.step, value);
+    }
+  }
 }
 
 template <int kWords>
-void load_words(const Access& access, uint64_t exec, uint32_t* out) {
-  if (kWords == 4 && access.mask == ~uint64_t{0} && !access.partial) {
-    for (int l = 0; l < kLanes; l += 4) {
-      __m128i rows[4];
-      for (int k = 0; k < 4; ++k) {
-        rows[k] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(access.address[l + k]));
-      }
-      transpose(rows);
-      for (int k = 0; k < 4; ++k) {
-        _mm_store_si128(reinterpret_cast<__m128i*>(out + k * kLanes + l), rows[k]);
-      }
-    }
+void load_words(Access& access, uint64_t exec, uint32_t* out) {
+  if (!access.listed && ~access.mask == 0) {
+    load_row<kWords>(access.row, out);
     return;
   }
+  access.list();
   if (access.mask == ~uint64_t{0} && !access.partial) {
     for (int l = 0; l < kLanes; ++l) {
       uint32_t value[kWords];
@@ -427,7 +483,8 @@ void load_words(const Access& access, uint64_t exec, uint32_t* out) {
 Counter counter_of(Space) { return Counter::vm; }
 
 /// A load straight to LDS: lane l's bytes go to M0 + offset + l * bytes.
-void load_to_lds(Wave& w, const Instruction& i, const Access& access, Moved kind, int bytes) {
+void load_to_lds(Wave& w, const Instruction& i, Access& access, Moved kind, int bytes) {
+  access.list();
   const uint32_t base =
       (w.s[kM0] & (w.group->launch->target == Target::gfx950 ? 0x3fffc : 0xfffc)) +
       static_cast<uint32_t>(i.offset);
@@ -531,6 +588,7 @@ void load(Wave& w, const Instruction& i) {
         break;
     }
   } else {
+    access.list();
     for (uint64_t rest = exec; rest != 0; rest &= rest - 1) {
       const int l = std::countr_zero(rest);
       if ((access.mask >> l & 1) != 0) {
@@ -555,20 +613,12 @@ void load(Wave& w, const Instruction& i) {
 }
 
 template <int kWords>
-void store_words(const Access& access, const uint32_t* data) {
-  if (kWords == 4 && access.mask == ~uint64_t{0} && !access.partial) {
-    for (int l = 0; l < kLanes; l += 4) {
-      __m128i rows[4];
-      for (int k = 0; k < 4; ++k) {
-        rows[k] = _mm_load_si128(reinterpret_cast<const __m128i*>(data + k * kLanes + l));
-      }
-      transpose(rows);
-      for (int k = 0; k < 4; ++k) {
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(access.address[l + k]), rows[k]);
-      }
-    }
+void store_words(Access& access, const uint32_t* data) {
+  if (!access.listed && ~access.mask == 0) {
+    store_row<kWords>(access.row, data);
     return;
   }
+  access.list();
   for (uint64_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     uint32_t value[kWords];
@@ -615,6 +665,9 @@ void store(Wave& w, const Instruction& i) {
         break;
     }
   }
+  if (kind != Moved::words) {
+    access.list();
+  }
   for (uint64_t rest = kind == Moved::words ? 0 : access.mask; rest != 0; rest &= rest - 1) {
     const int l = std::countr_zero(rest);
     auto* to = reinterpret_cast<void*>(access.address[l]);
@@ -659,6 +712,7 @@ void atomic(Wave& w, const Instruction& i) {
   Access access;
   addresses<kSpace>(w, i, kBuffer ? 1 : shift, kBuffer ? 2 : 2 + shift, sizeof(T), true, true,
                     access);
+  access.list();
   const uint32_t* data = w.lanes(i.operand[data_at].index);
   note_atomic(w, i, access.to_global(sizeof(T)), i.sc1 ? Scope::system : Scope::agent);
   if (Caches* caches = w.group->launch->caches.get()) {
@@ -739,6 +793,7 @@ void load_format(Wave& w, const Instruction& i) {
   const BufferFormat format = format_of<kTyped>(w, i);
   Access access;
   addresses<Space::buffer>(w, i, 1, 2, std::max(format.bytes, 1), true, false, access, true);
+  access.list();
   if (format.bytes == 0) {
     access.mask = access.global = 0;  // no format: nothing is bound
   }
@@ -773,6 +828,7 @@ void store_format(Wave& w, const Instruction& i) {
   const BufferFormat format = format_of<kTyped>(w, i);
   Access access;
   addresses<Space::buffer>(w, i, 1, 2, std::max(format.bytes, 1), false, true, access, true);
+  access.list();
   const uint32_t* data = w.lanes(i.operand[0].index);
   if (format.bytes != 0) {
     note_store(w, i, access.to_global(format.bytes), scope_of(i), nullptr);

@@ -325,6 +325,19 @@ __global__ void right_swap_loop(int* data, int*, int* out, unsigned, unsigned) {
   out[blockIdx.x * blockDim.x + threadIdx.x] = 1;
 }
 
+// The same where the compiler begins with a scalar load: all lanes guess alike.
+__global__ void right_scalar_swap_loop(int* data, int*, int* out, unsigned, unsigned) {
+  int old;
+  asm volatile("s_load_dword %0, %1, 0x0\n s_waitcnt lgkmcnt(0)" : "=s"(old) : "s"(data));
+  for (int n = 0; n < 100000; ++n) {
+    if (__scoped_atomic_compare_exchange_n(data, &old, old + 1, false, __ATOMIC_RELAXED,
+                                           __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE)) {
+      break;
+    }
+  }
+  out[blockIdx.x * blockDim.x + threadIdx.x] = 1;
+}
+
 // In place. Four waves do the same work, as compilers have them where there is little of it; one
 // of them stores.
 __global__ void right_repeated_in_place(int* data, int*, int* out, unsigned, unsigned) {

@@ -181,6 +181,16 @@ __global__ void dynamic_registers(const float* in, float* out, int n) {
   out[threadIdx.x] = v[(n * 3) & 15] + v[n & 15];
 }
 
+/// The same of a matrix's result, for which compilers wait between choosing the register and reading
+/// it: number n of a lane's sixteen, each its row times `in` of its column.
+__global__ void dynamic_result(const float* in, float* out, int n) {
+  typedef float Vector __attribute__((ext_vector_type(16)));
+  Vector v = {};
+  v = __builtin_amdgcn_mfma_f32_32x32x2f32(threadIdx.x / 32 == 0 ? threadIdx.x % 32 : 0.0f,
+                                           in[threadIdx.x % 32], v, 0, 0, 0);
+  out[threadIdx.x] = v[n];
+}
+
 __device__ int table[4] = {10, 20, 30, 40};
 __device__ int* table_pointer = &table[1];
 
