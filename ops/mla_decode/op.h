@@ -19,7 +19,7 @@ inline constexpr int64_t kLatentRank = 512;
 inline constexpr int64_t kLatentTurned = 64;
 inline constexpr int64_t kLatentRow = kLatentRank + kLatentTurned;
 /// A row in e4m3fn: 512 codes, an f32 scale for each 128 of them, the turned part in bf16. An
-/// element of the latent is its code times its scale, rounded to bf16.
+/// element of the latent is its code times its scale in f32, rounded to bf16.
 inline constexpr int64_t kLatentScales = kLatentRank / 128;
 inline constexpr int64_t kLatentFp8Bytes = kLatentRank + 4 * kLatentScales + 2 * kLatentTurned;
 static_assert(kLatentFp8Bytes == 656);

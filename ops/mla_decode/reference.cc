@@ -20,17 +20,8 @@ double latent_element(const LatentCache& cache, int64_t row, int64_t column) {
   }
   float scale;
   std::memcpy(&scale, bytes + kLatentRank + 4 * (column / 128), sizeof(scale));
-  const double code = element(bytes, DType::e4m3fn, column);
-  // (The product of 4 and 24 bits is exact in double; f32 would round it before bf16 does.)
-  const double product = code * double{scale};
-  if (!std::isfinite(product) || product == 0) {
-    return product;
-  }
-  int exponent = 0;
-  std::frexp(product, &exponent);
-  const double unit = std::ldexp(1.0, std::max(exponent, -125) - 8);  // of 8 bits, or subnormal
-  const double rounded = std::nearbyint(product / unit) * unit;
-  return std::fabs(rounded) > 0x1.fep127 ? std::copysign(HUGE_VAL, rounded) : rounded;
+  const auto code = static_cast<float>(element(bytes, DType::e4m3fn, column));
+  return to_float(to_bf16(code * scale));
 }
 
 void mla_decode(const MlaDecodeArgs& args, Range rows, double* out, double* magnitudes,
