@@ -11,16 +11,26 @@
 
 namespace weft::hopper {
 
-/// A sequence's stages [begin, end) of `stages`, which one unit has.
+/// What is dealt: for each of `count` jobs the keys of a sequence, of which `each` jobs have the
+/// same.
+struct KeyJobs {
+  const int32_t* lengths = nullptr;  ///< [sequence]
+  int count = 0;
+  int each = 1;
+  int reach = 0;  ///< the last keys that count, where earlier ones do not; 0: all
+};
+
+/// Stages [begin, end), which one unit has, of a job's [from, to).
 struct KeySegment {
-  int sequence = 0;
+  int job = 0;
   int length = 0;  ///< keys of the sequence
   int begin = 0;
   int end = 0;
-  int stages = 0;
-  int first = 0;  ///< of the line: the sequence's first stage
+  int from = 0;
+  int to = 0;
+  int first = 0;  ///< of the line: the job's first stage
 
-  __device__ bool whole() const { return begin == 0 && end == stages; }
+  __device__ bool whole() const { return begin == from && end == to; }
 };
 
 template <int kKeys>
@@ -29,24 +39,23 @@ class KeyShares {
   /// Shared memory of the constructor.
   struct Scratch {
     int of_warps[32];
-    int sequence;
+    int job;
     int first;
   };
 
   /// By all kThreads threads of the block; `units` of them at most are used.
   template <int kThreads>
-  __device__ static KeyShares deal(const int32_t* lengths, int batch, int units, int unit,
-                                   Scratch& scratch) {
+  __device__ static KeyShares deal(const KeyJobs& jobs, int units, int unit, Scratch& scratch) {
     KeyShares shares;
-    shares.lengths_ = lengths;
+    shares.jobs_ = jobs;
     const int thread = threadIdx.x;
     const int lane = thread % 32;
-    const int each = (batch + kThreads - 1) / kThreads;
-    const int from = min(batch, thread * each);
-    const int to = min(batch, from + each);
+    const int each = (jobs.count + kThreads - 1) / kThreads;
+    const int from = min(jobs.count, thread * each);
+    const int to = min(jobs.count, from + each);
     int own = 0;
     for (int i = from; i < to; ++i) {
-      own += stages_of(lengths[i]);
+      own += shares.stages(i);
     }
     int upto = own;  // of the warp's threads up to this one
 #pragma unroll
@@ -70,15 +79,15 @@ class KeyShares {
     shares.at_ = unit < shares.units_ ? shares.begin_of(unit) : total;
     shares.end_ = unit < shares.units_ ? shares.begin_of(unit + 1) : total;
     if (shares.at_ >= before && shares.at_ < before + own) {
-      int sequence = from;
-      for (int stages; shares.at_ >= before + (stages = stages_of(lengths[sequence])); ++sequence) {
+      int job = from;
+      for (int stages; shares.at_ >= before + (stages = shares.stages(job)); ++job) {
         before += stages;
       }
-      scratch.sequence = sequence;
+      scratch.job = job;
       scratch.first = before;
     }
     __syncthreads();
-    shares.sequence_ = scratch.sequence;
+    shares.job_ = scratch.job;
     shares.first_ = scratch.first;
     return shares;
   }
@@ -88,29 +97,38 @@ class KeyShares {
     if (at_ >= end_) {
       return false;
     }
-    const int length = max(0, lengths_[sequence_]);
-    const int stages = stages_of(length);
-    segment = {sequence_, length, at_ - first_, min(end_ - first_, stages), stages, first_};
-    ++sequence_;
-    first_ += stages;
+    const int length = length_of(job_);
+    const int from = from_of(length);
+    const int to = max(from + 1, to_of(length));
+    segment = {job_, length, from + at_ - first_, min(from + end_ - first_, to), from, to, first_};
+    ++job_;
+    first_ += to - from;
     at_ = first_;
     return true;
   }
 
-  /// Units first .. first + count - 1 have parts of a segment's sequence.
+  /// Units first .. first + count - 1 have parts of a segment's job.
   __device__ int first_unit(const KeySegment& segment) const { return unit_of(segment.first); }
   __device__ int unit_count(const KeySegment& segment) const {
-    return unit_of(segment.first + segment.stages - 1) - first_unit(segment) + 1;
+    return unit_of(segment.first + segment.to - segment.from - 1) - first_unit(segment) + 1;
   }
-  /// Which of a unit's two places its part of the sequence has: a unit shares at most the first and
-  /// the last of its sequences with others.
+  /// Which of a unit's two places its part of the job has: a unit shares at most the first and the
+  /// last of its jobs with others.
   __device__ int place(const KeySegment& segment, int unit) const {
     return 2 * unit + (segment.first > begin_of(unit) ? 1 : 0);
   }
 
  private:
-  /// A sequence without keys has a stage too: its result is written by who has that.
-  __device__ static int stages_of(int length) { return max(1, (length + kKeys - 1) / kKeys); }
+  __device__ int length_of(int job) const { return max(0, jobs_.lengths[job / jobs_.each]); }
+  __device__ int from_of(int length) const {
+    return jobs_.reach > 0 ? max(0, length - jobs_.reach) / kKeys : 0;
+  }
+  __device__ static int to_of(int length) { return (length + kKeys - 1) / kKeys; }
+  /// A job without keys has a stage too: its result is written by who has that.
+  __device__ int stages(int job) const {
+    const int length = length_of(job);
+    return max(1, to_of(length) - from_of(length));
+  }
   __device__ int begin_of(int unit) const {
     return static_cast<int>(int64_t{unit} * total_ / units_);
   }
@@ -118,13 +136,51 @@ class KeyShares {
     return static_cast<int>(((int64_t{stage} + 1) * units_ - 1) / total_);
   }
 
-  const int32_t* lengths_ = nullptr;
+  KeyJobs jobs_;
   int total_ = 0;
   int units_ = 0;
   int at_ = 0;  // the next stage of the line, and the unit's end
   int end_ = 0;
-  int sequence_ = 0;  // of the next stage, and the sequence's first
+  int job_ = 0;  // of the next stage, and the job's first
   int first_ = 0;
+};
+
+/// Which block of a cache a position is in, and which of its rows it is.
+struct KeyPlace {
+  int block;
+  int row;
+};
+
+/// Where the keys of a sequence are, asked in order: in pages 32 of them at a time, a lane each;
+/// without `tables` a sequence is a block.
+template <int kPage>
+class KeyPages {
+ public:
+  __device__ KeyPages(const int32_t* tables, int64_t table_stride, int sequence, int length)
+      : table_(tables != nullptr ? tables + sequence * table_stride : nullptr),
+        sequence_(sequence),
+        pages_((length + kPage - 1) / kPage) {}
+
+  /// By whole warps; `first` does not go back, and lies before the sequence's end.
+  __device__ KeyPlace place(int first) {
+    if (table_ == nullptr) {
+      return {sequence_, first};
+    }
+    const int page = first / kPage;
+    if (page >= known_ + 32 || known_ < 0) {
+      known_ = page;
+      const int mine = page + static_cast<int>(threadIdx.x) % 32;
+      mine_ = mine < pages_ ? table_[mine] : 0;
+    }
+    return {__shfl_sync(~0u, mine_, page - known_), first % kPage};
+  }
+
+ private:
+  const int32_t* const table_;
+  const int sequence_;
+  const int pages_;
+  int known_ = -1;
+  int mine_ = 0;
 };
 
 /// 2^x, and 0 of what was never seen.

@@ -62,42 +62,7 @@ __device__ void meet_cluster(Shares shares) {
   }
 }
 
-/// Which box of the tensor map positions from `first` on are in: plane and row.
-struct LatentBox {
-  int plane;
-  int row;
-};
-
-/// Where the keys of a segment are, asked in order: 32 pages at a time, a lane each.
-class LatentPages {
- public:
-  __device__ LatentPages(const LatentCache& cache, int sequence, int length)
-      : cache_(cache),
-        sequence_(sequence),
-        pages_((length + static_cast<int>(kKvPage) - 1) / static_cast<int>(kKvPage)) {}
-
-  /// By whole warps; `first` does not go back, and lies before the sequence's end.
-  __device__ LatentBox box(int first) {
-    if (cache_.tables == nullptr) {
-      return {sequence_, first};
-    }
-    const int page = first / static_cast<int>(kKvPage);
-    if (page >= known_ + 32 || known_ < 0) {
-      known_ = page;
-      const int lane = threadIdx.x % 32;
-      const int32_t* table = cache_.tables + sequence_ * cache_.table_stride;
-      mine_ = page + lane < pages_ ? table[page + lane] : 0;
-    }
-    return {__shfl_sync(~0u, mine_, page - known_), first % static_cast<int>(kKvPage)};
-  }
-
- private:
-  const LatentCache& cache_;
-  const int sequence_;
-  const int pages_;
-  int known_ = -1;
-  int mine_ = 0;
-};
+using LatentPages = KeyPages<static_cast<int>(kKvPage)>;
 
 /// 32 rows in e4m3fn on their way into shared memory as bf16, by the 128 threads of four warps:
 /// load() asks for them, store() writes them.
@@ -187,8 +152,7 @@ class LatentOut {
   __device__ int64_t at(int r, int column) const {
     const int t = p_.token(r);
     const int head = r - t * static_cast<int>(p_.args.heads);
-    return (segment_.sequence * p_.args.tokens + t) * p_.args.out.stride + head * kLatentRank +
-           column;
+    return (segment_.job * p_.args.tokens + t) * p_.args.out.stride + head * kLatentRank + column;
   }
   __device__ void store(int r, int column, float2 x) const {
     if (p_.args.out.dtype == DType::f32) {
@@ -203,7 +167,7 @@ class LatentOut {
     if (p_.args.sums != nullptr) {
       constexpr float kLn2 = 0.693147180559945309f;
       const bool none = p_.seen(segment_, r) == 0;
-      p_.args.sums[segment_.sequence * p_.args.tokens * p_.args.heads + r] =
+      p_.args.sums[segment_.job * p_.args.tokens * p_.args.heads + r] =
           none         ? -INFINITY
           : total == 0 ? NAN  // as the row: 0 / 0
                        : (highest + log2f(total)) * kLn2;
@@ -280,8 +244,7 @@ class LatentResults {
       turn_ ^= 1;
     }
     const int count = shares.unit_count(segment);
-    uint32_t* counter =
-        p_.counters + (segment.sequence * p_.row_tiles + row_tile_) * kCluster + rank_;
+    uint32_t* counter = p_.counters + (segment.job * p_.row_tiles + row_tile_) * kCluster + rank_;
     if (arrives_last<kLatentThreads>(counter, count, thread_, kLatentTeam, shared_)) {
       const int begin = shares.first_unit(segment);
       merge(

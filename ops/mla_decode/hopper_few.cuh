@@ -65,7 +65,7 @@ __device__ void feed_latents(const Memory& shared, KeyShares<Memory::kKeys> shar
   KeySegment segment;
   while (shares.next(segment)) {
     const LatentCache& cache = p.args.cache;
-    LatentPages pages(cache, segment.sequence, segment.length);
+    LatentPages pages(cache.tables, cache.table_stride, segment.job, segment.length);
     const Range stages = block_stages<kCluster>(segment, rank);
     for (auto i = static_cast<int>(stages.begin); i < stages.end; ++i, cursor.advance()) {
       const int first = i * kKeys;
@@ -78,11 +78,11 @@ __device__ void feed_latents(const Memory& shared, KeyShares<Memory::kKeys> shar
         }
         continue;
       }
-      const LatentBox box = pages.box(first);
+      const KeyPlace place = pages.place(first);
       if constexpr (kFp8) {
         Fp8Rows rows;
         rows.load(static_cast<const char*>(cache.rows) +
-                      (box.plane * cache.block_stride + box.row) * kLatentFp8Bytes,
+                      (place.block * cache.block_stride + place.row) * kLatentFp8Bytes,
                   segment.length - first, thread);
         shared.empty(cursor.slot).wait(cursor.parity ^ 1);
         rows.store(shared.stage(cursor.slot), Memory::kTileBytes, 0, thread);
@@ -95,7 +95,7 @@ __device__ void feed_latents(const Memory& shared, KeyShares<Memory::kKeys> shar
 #pragma unroll
           for (int c = 0; c < kLatentTiles; ++c) {
             load_plane_tile(shared.stage(cursor.slot) + c * Memory::kTileBytes, map,
-                            c * kLatentTileColumns, box.row, box.plane, full);
+                            c * kLatentTileColumns, place.row, place.block, full);
           }
         }
         __syncwarp();
@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   const int unit = group / p.row_tiles;
   const int row_tile = group % p.row_tiles;
   auto shares = KeyShares<kKeys>::template deal<kMlaThreads>(
-      p.args.lengths, static_cast<int>(p.args.batch), p.units, unit, dealing);
+      {p.args.lengths, static_cast<int>(p.args.batch)}, p.units, unit, dealing);
   if (warp >= Memory::kWarps) {
     lower_registers<kFp8 ? kFp8FeederRegisters : kFeederRegisters>();
     if (kFp8 || warp == Memory::kWarps) {
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
     };
     const auto query_of = [&](int m, int half) -> const uint16_t* {
       const int r = row_of(m, half);
-      return r < rows ? p.query(segment.sequence, r) : nullptr;
+      return r < rows ? p.query(segment.job, r) : nullptr;
     };
     uint4 queries[kTiles == 1 ? Memory::kSteps : 1];
     if constexpr (kTiles == 1) {

@@ -67,17 +67,17 @@ __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKe
   KeySegment segment;
   while (shares.next(segment)) {
     const LatentCache& cache = p.args.cache;
-    LatentPages pages(cache, segment.sequence, segment.length);
+    LatentPages pages(cache.tables, cache.table_stride, segment.job, segment.length);
     const Range tiles = block_stages<kCluster>(segment, rank);
     for (auto i = static_cast<int>(tiles.begin); i < tiles.end; ++i, ++cursor.tile) {
       const int slot = cursor.slot();
       const uint32_t parity = cursor.parity() ^ 1;
       const int first = i * Memory::kKeys;
       const int valid = segment.length - first;
-      const LatentBox box = valid > 0 ? pages.box(first) : LatentBox{};
+      const KeyPlace place = valid > 0 ? pages.place(first) : KeyPlace{};
       if constexpr (kFp8) {
         const char* from = static_cast<const char*>(cache.rows) +
-                           (box.plane * cache.block_stride + box.row) * kLatentFp8Bytes;
+                           (place.block * cache.block_stride + place.row) * kLatentFp8Bytes;
         Fp8Rows rows;
         rows.load(from, valid, thread);
         shared.empty(slot, 0).wait(parity);
@@ -101,7 +101,7 @@ __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKe
               full.arrive_expect((end - begin) * Memory::kTileBytes);
               for (int c = begin; c < end; ++c) {
                 load_plane_tile(shared.slot(slot) + c * Memory::kTileBytes, map,
-                                c * kLatentTileColumns, box.row, box.plane, full);
+                                c * kLatentTileColumns, place.row, place.block, full);
               }
             } else {  // of no keys: nothing is read of the tile but zeros
               full.arrive();
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   const int unit = group / p.row_tiles;
   const int row_tile = group % p.row_tiles;
   auto shares = KeyShares<Memory::kKeys>::deal<kMlaThreads>(
-      p.args.lengths, static_cast<int>(p.args.batch), p.units, unit, dealing);
+      {p.args.lengths, static_cast<int>(p.args.batch)}, p.units, unit, dealing);
   if (warp >= kLatentThreads / 32) {
     lower_registers<kFp8 ? kFp8FeederRegisters : kFeederRegisters>();
     if (kFp8 || warp == kLatentThreads / 32) {
@@ -252,9 +252,8 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
       const int chunk = i % (kLatentRow / 8);
       const int of_all = row_tile * Memory::kRows + r;
       const uint4 x =
-          of_all < rows
-              ? *reinterpret_cast<const uint4*>(p.query(segment.sequence, of_all) + 8 * chunk)
-              : uint4{};
+          of_all < rows ? *reinterpret_cast<const uint4*>(p.query(segment.job, of_all) + 8 * chunk)
+                        : uint4{};
       *reinterpret_cast<uint4*>(shared.queries() + chunk / 8 * Memory::kTileBytes +
                                 swizzle_128(r * kRowBytes + chunk % 8 * 16)) = x;
     }
