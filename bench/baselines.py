@@ -214,6 +214,16 @@ def sdpa_latents(batch, length, tokens, heads):
     return call, (q, rows)
 
 
+def sdpa_decode(batch, length, tokens, heads, dim):
+    """PyTorch's attention, by the backend that it chooses itself."""
+    query_heads, kv_heads = map(int, heads.split("/"))
+    q = normal(batch, query_heads, tokens, dim)
+    k, v = (normal(batch, kv_heads, length, dim) for _ in range(2))
+    mask = causal_lower_right(tokens, length) if tokens > 1 else None
+    call = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+    return call, (q, k, v)
+
+
 def baselines(operation, case):
     """What there is to compare a case with: (name, function that returns the call, operands)."""
     named, rest = fields(case)
@@ -240,6 +250,12 @@ def baselines(operation, case):
             yield "FlashMLA", lambda: flash_mla_decode(*shape, "ragged" in rest)
         if "ragged" not in rest:
             yield "PyTorch SDPA", lambda: sdpa_latents(*shape)
+    elif operation == "attention_decode":
+        # It has no soft caps, sinks or lengths that differ; a window's keys alone are its text.
+        if not {"ragged", "sinks"} & set(rest) and "soft-cap" not in named:
+            length = min(named["length"], named.get("window", named["length"]))
+            shape = named["batch"], length, named["tokens"], named["heads"], named["dim"]
+            yield "PyTorch SDPA", lambda: sdpa_decode(*shape)
     elif operation in ("rmsnorm_quant", "swiglu_quant"):
         dtype = torch.float16 if "f16" in rest else torch.bfloat16
         make = rmsnorm_quant if operation == "rmsnorm_quant" else swiglu_quant

@@ -227,6 +227,7 @@ class LatentResults {
       };
       write(of_block(rank_), held, rows);
       __threadfence();
+      __syncwarp();
       cluster_sync();
       if (segment.whole()) {
         merge(0, rows, kCluster, of_block, into(out, first));

@@ -102,6 +102,7 @@ __device__ void feed_latents(const Memory& shared, KeyShares<Memory::kKeys> shar
       }
     }
     if constexpr (kCluster > 1) {
+      __syncwarp();
       if (met) {
         cluster_wait();
       }

@@ -117,6 +117,7 @@ __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKe
       }
     }
     if constexpr (kCluster > 1) {
+      __syncwarp();
       if (met) {
         cluster_wait();
       }
@@ -328,6 +329,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
       named_sync(Memory::kAlone + warpgroup, 128);
     };
     const auto give_back = [&](int i) {
+      __syncwarp();
       if (lane == 0) {
         shared.empty(place(i).slot(), warpgroup).arrive();
       }
