@@ -4,8 +4,8 @@
     weft bench gemm_bf16 gemm_skinny --device cuda [--in-a-row 32] --json ours.json
     bench/baselines.py ours.json [--case GLOB] [--json FILE]
 
-Needs an NVIDIA GPU and PyTorch; DeepGEMM too if it can be imported (put it on PYTHONPATH). Run it on
-the machine that made ours.json, right after it: the ratio means nothing otherwise.
+Needs an NVIDIA GPU and PyTorch; DeepGEMM and FlashMLA too if they can be imported (put them on
+PYTHONPATH). Run it on the machine that made ours.json, right after it: the ratio means nothing otherwise.
 
 The method: the operation is captured in a CUDA graph; before each of 30 runs 256 MiB are written,
 which leaves nothing of the operands in the L2; a run is the time between two events around the
@@ -33,6 +33,10 @@ try:
     import deep_gemm
 except ImportError:
     deep_gemm = None
+try:
+    import flash_mla
+except ImportError:
+    flash_mla = None
 
 RUNS = 30
 FLUSH_BYTES = 256 << 20
@@ -181,6 +185,45 @@ def attention(rows, first, heads, dim, backend):
     return call, (q, k, v)
 
 
+def latent_lengths(batch, length, ragged):
+    """Without lengths of our own: as many keys, spread alike."""
+    if not ragged:
+        return [length] * batch
+    return [length * i // max(1, batch - 1) for i in range(batch)]
+
+
+def flash_mla_decode(batch, length, tokens, heads, ragged):
+    """FlashMLA over pages of 64 rows in bf16; its schedule is made before, as it asks for."""
+    lengths = latent_lengths(batch, length, ragged)
+    pages = math.ceil(length / 64)
+    cache = normal(batch * pages, 64, 1, 576)
+    tables = torch.randperm(batch * pages, dtype=torch.int32, device="cuda").view(batch, pages)
+    q, seen = normal(batch, tokens, heads, 576), torch.tensor(lengths, dtype=torch.int32, device="cuda")
+    made = flash_mla.get_mla_metadata(seen, tokens * heads, 1)
+    schedule, splits = made if isinstance(made, tuple) else (made, None)
+    call = lambda q, cache, tables, seen: flash_mla.flash_mla_with_kvcache(
+        q, cache, tables, seen, 512, schedule, splits, causal=tokens > 1)
+    return call, (q, cache, tables, seen)
+
+
+def sdpa_latents(batch, length, tokens, heads):
+    """PyTorch's attention of all heads over one KV head, whose values are the first 512 elements."""
+    q, rows = normal(batch, heads, tokens, 576), normal(batch, 1, length, 576)
+    mask = causal_lower_right(tokens, length) if tokens > 1 else None
+    call = lambda q, rows: F.scaled_dot_product_attention(q, rows, rows[..., :512], mask, enable_gqa=True)
+    return call, (q, rows)
+
+
+def sdpa_decode(batch, length, tokens, heads, dim):
+    """PyTorch's attention, by the backend that it chooses itself."""
+    query_heads, kv_heads = map(int, heads.split("/"))
+    q = normal(batch, query_heads, tokens, dim)
+    k, v = (normal(batch, kv_heads, length, dim) for _ in range(2))
+    mask = causal_lower_right(tokens, length) if tokens > 1 else None
+    call = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+    return call, (q, k, v)
+
+
 def baselines(operation, case):
     """What there is to compare a case with: (name, function that returns the call, operands)."""
     named, rest = fields(case)
@@ -201,6 +244,18 @@ def baselines(operation, case):
         if named["first"] == 0:  # its mask begins in the upper left corner, as PyTorch calls it
             yield "cuDNN attention", lambda: attention(*chunk, SDPBackend.CUDNN_ATTENTION)
         yield "flash attention", lambda: attention(*chunk, SDPBackend.FLASH_ATTENTION)
+    elif operation == "mla_decode":
+        shape = tuple(named[key] for key in ("batch", "length", "tokens", "heads"))
+        if flash_mla is not None and named["cache"] == "bf16":
+            yield "FlashMLA", lambda: flash_mla_decode(*shape, "ragged" in rest)
+        if "ragged" not in rest:
+            yield "PyTorch SDPA", lambda: sdpa_latents(*shape)
+    elif operation == "attention_decode":
+        # It has no soft caps, sinks or lengths that differ; a window's keys alone are its text.
+        if not {"ragged", "sinks"} & set(rest) and "soft-cap" not in named:
+            length = min(named["length"], named.get("window", named["length"]))
+            shape = named["batch"], length, named["tokens"], named["heads"], named["dim"]
+            yield "PyTorch SDPA", lambda: sdpa_decode(*shape)
     elif operation in ("rmsnorm_quant", "swiglu_quant"):
         dtype = torch.float16 if "f16" in rest else torch.bfloat16
         make = rmsnorm_quant if operation == "rmsnorm_quant" else swiglu_quant

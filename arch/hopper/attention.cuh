@@ -20,12 +20,24 @@ __device__ inline void load_plane_tile(void* to, const CUtensorMap& map, int x, 
       : "memory");
 }
 
+/// Four matrices of 8 x 8 16-bit elements, each transposed on the way: lane l gives the address of
+/// row l % 8 of matrix l / 8, and gets elements (2 (l % 4) + {0, 1}, l / 4) of each.
+__device__ inline uint4 load_transposed_x4(uint32_t address) {
+  uint4 x;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(address)
+               : "memory");
+  return x;
+}
+
 /// Describes B[k, n] in shared memory with n contiguous: tiles of 64 columns, each of 128-byte
 /// rows (one of k), swizzled, aligned to 1024 bytes, `tile_bytes` from one to the next ("Strides",
 /// MN-major: the leading dimension's goes from 64 columns to the next, the other from 8 rows of k
 /// to the next). advance() by multiples of 8 rows goes along k.
 __device__ inline uint64_t transposed_descriptor(const void* tile, uint32_t tile_bytes) {
-  return uint64_t{smem_address(tile) >> 4} | uint64_t{tile_bytes >> 4} << 16 |
+  // (An address may tell the block's rank in its cluster above the 18 bits that count here.)
+  return uint64_t{smem_address(tile) >> 4 & 0x3fff} | uint64_t{tile_bytes >> 4} << 16 |
          uint64_t{kSwizzleBytes >> 4} << 32 | uint64_t{1} << 62;
 }
 

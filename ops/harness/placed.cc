@@ -38,7 +38,7 @@ Status PlacedTrial::run(const Plan& plan, int launches) {
 
 Result<std::optional<Mismatch>> PlacedTrial::check(const Plan& plan) {
   for (const auto& tensor : trial_->tensors()) {
-    if (tensor->role() != Tensor::Role::input) {
+    if (!tensor->read_only()) {
       tensor->restore();
       WEFT_TRY(tensor->upload(trial_->device()));
     }

@@ -176,7 +176,7 @@ uint64_t Tensor::checksum() const {
 }
 
 void Tensor::seal() {
-  if (role_ == Role::input) {
+  if (read_only()) {
     checksum_ = checksum();
   } else if (role_ == Role::inout) {
     first_ = cells_;
@@ -192,7 +192,7 @@ void Tensor::restore() {
 }
 
 std::optional<std::string> Tensor::damage() const {
-  if (role_ == Role::input) {
+  if (read_only()) {
     if (checksum() != checksum_) {
       return fmt::format("the input {} was written to", name_);
     }

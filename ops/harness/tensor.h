@@ -40,6 +40,7 @@ class Tensor {
  public:
   enum class Role {
     input,   ///< read only
+    index,   ///< read only: whole numbers, as cells of four bytes, that say where things are
     output,  ///< poisoned (NaN in every format) before each run
     inout,   ///< read and written: its first contents come back before each run
   };
@@ -49,6 +50,7 @@ class Tensor {
 
   const std::string& name() const { return name_; }
   Role role() const { return role_; }
+  bool read_only() const { return role_ == Role::input || role_ == Role::index; }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
   DType dtype() const { return dtype_; }

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "arch/device.h"
 #include "ops/harness/check.h"
 
 namespace weft::trial {
@@ -29,6 +30,25 @@ inline void expect_right(const std::string& operation) {
     ASSERT_TRUE(summary.ok());
     EXPECT_GT(summary->passed, 0);
   }
+}
+
+/// The check cases on an NVIDIA GPU, or on the interpreter of PTX; skipped where there is neither.
+inline void expect_right_on_cuda(const std::string& operation) {
+  const auto device = open_device("cuda");
+  if (!device.ok()) {
+    GTEST_SKIP() << device.error().message;
+  }
+  CheckOptions options;
+  options.selection.operations = {operation};
+  options.seed = 2;
+  options.quick = true;
+  options.device = device->get();
+  const auto summary = check_operations(options, [](const CheckOutcome& outcome) {
+    EXPECT_NE(outcome.verdict, CheckOutcome::Verdict::failed)
+        << outcome.variant << ": " << outcome.message << "\nrepeat: " << outcome.repeat;
+  });
+  ASSERT_TRUE(summary.ok()) << summary.error().message;
+  EXPECT_GT(summary->passed, 0);
 }
 
 }  // namespace weft::trial

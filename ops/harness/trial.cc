@@ -180,7 +180,7 @@ Status Trial::launch(const Plan& plan) {
 Status Trial::download(bool all) {
   WEFT_TRY(device_->synchronize());
   for (const auto& tensor : tensors_) {
-    if (all || tensor->role() != Tensor::Role::input) {
+    if (all || !tensor->read_only()) {
       WEFT_TRY(tensor->download(*device_));
     }
   }
@@ -239,7 +239,9 @@ std::optional<Mismatch> compare(std::span<const Expectation> expectations) {
 void spoil(Trial& trial, Random& random) {
   std::vector<Tensor*> inputs;
   for (const auto& tensor : trial.tensors_) {
-    if (tensor->role() != Tensor::Role::output && tensor->rows() * tensor->columns() > 0) {
+    const bool numbers =
+        tensor->role() == Tensor::Role::input || tensor->role() == Tensor::Role::inout;
+    if (numbers && tensor->rows() * tensor->columns() > 0) {
       inputs.push_back(tensor.get());
     }
   }

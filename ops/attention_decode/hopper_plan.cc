@@ -1,0 +1,41 @@
+#include "ops/attention_decode/hopper_plan.h"
+
+#include <algorithm>
+
+namespace weft::hopper {
+namespace {
+
+constexpr int kThreads = 384;  ///< eight warps that multiply, four for what they read
+
+Plan plan_of(const AttentionDecodeArgs& args, int splits, std::string_view why) {
+  const int columns = decode_columns(args.head_dim);
+  return {.kernel = "mma",
+          .tile_m = kDecodeRows,
+          .tile_n = columns,
+          .tile_k = kDecodeKeys,
+          .stages = decode_stages(columns),
+          .splits = splits,
+          .threads = kThreads,
+          .why = why};
+}
+
+}  // namespace
+
+Plan plan_attention_decode(const AttentionDecodeArgs& args, const DeviceInfo& device) {
+  const int64_t jobs = args.batch * args.kv_heads * decode_row_tiles(args);
+  if (jobs > static_cast<int64_t>(kCounterBytes / 4)) {
+    return {.why = "sequences times KV heads times tiles of 16 rows are more than 16384"};
+  }
+  return plan_of(args, device.units, "a block a multiprocessor");
+}
+
+std::vector<Plan> attention_decode_candidates(const AttentionDecodeArgs& args,
+                                              const DeviceInfo& device) {
+  const Plan all = plan_attention_decode(args, device);
+  if (all.kernel.empty()) {
+    return {};
+  }
+  return {all, plan_of(args, std::max(1, device.units / 2), {})};
+}
+
+}  // namespace weft::hopper

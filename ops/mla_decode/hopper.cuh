@@ -1,0 +1,297 @@
+// What both kernels of mla_decode on sm_90a have in common: their operands, how rows in e4m3fn
+// become bf16 in shared memory, and where results go.
+#pragma once
+
+#include "arch/hopper/attention.cuh"
+#include "arch/hopper/dependent.cuh"
+#include "arch/hopper/resident.cuh"
+#include "ops/hopper_key_shares.cuh"
+#include "ops/mla_decode/hopper_plan.h"
+
+namespace weft::hopper {
+
+inline constexpr int kLatentTileColumns = kRowBytes / 2;  ///< bf16 in a row of a shared tile
+inline constexpr int kLatentTiles = kLatentRow / kLatentTileColumns;
+inline constexpr int kLatentThreads = 256;  ///< that multiply; those that load come after them
+inline constexpr int kMlaThreads = kLatentThreads + 128;
+/// Registers of those that load and of those that multiply; rows in e4m3fn pass through the
+/// former's.
+inline constexpr int kFeederRegisters = 24;
+inline constexpr int kRegisters = 240;
+inline constexpr int kFp8FeederRegisters = 88;
+inline constexpr int kFp8Registers = 208;
+/// Named barrier of theirs.
+inline constexpr int kLatentTeam = 1;
+
+struct MlaParams {
+  MlaDecodeArgs args;
+  float score_scale = 0;  ///< with log2(e)
+  int units = 0;
+  int row_tiles = 0;
+  float* of_blocks = nullptr;    ///< in clusters: [block][2], results of segments in turn
+  float* of_units = nullptr;     ///< [unit][2][row tile]: parts of sequences that units share
+  uint32_t* counters = nullptr;  ///< [sequence][row tile][rank]
+
+  /// Row `r` of a sequence's tokens * heads.
+  __device__ int token(int r) const { return r / static_cast<int>(args.heads); }
+  __device__ int seen(const KeySegment& segment, int r) const {
+    const int keys = segment.length - static_cast<int>(args.tokens) + token(r) + 1;
+    return max(0, min(keys, segment.length));
+  }
+  __device__ const uint16_t* query(int sequence, int r) const {
+    const int t = token(r);
+    const int head = r - t * static_cast<int>(args.heads);
+    return static_cast<const uint16_t*>(args.q.data) +
+           (sequence * args.tokens + t) * args.q.stride + head * kLatentRow;
+  }
+};
+
+/// A segment's stages that one block of a cluster has.
+template <int kCluster>
+__device__ Range block_stages(const KeySegment& segment, int rank) {
+  const int count = segment.end - segment.begin;
+  return {segment.begin + count * rank / kCluster, segment.begin + count * (rank + 1) / kCluster};
+}
+
+/// Of warps that load nothing: the cluster's barrier is for all.
+template <class Shares>
+__device__ void meet_cluster(Shares shares) {
+  for (KeySegment segment; shares.next(segment);) {
+    cluster_arrive();
+    cluster_wait();
+  }
+}
+
+using LatentPages = KeyPages<static_cast<int>(kKvPage)>;
+
+/// 32 rows in e4m3fn on their way into shared memory as bf16, by the 128 threads of four warps:
+/// load() asks for them, store() writes them.
+class Fp8Rows {
+ public:
+  static constexpr int kRows = 32;
+
+  /// `valid` rows from `from` on; zeros stand for the others.
+  __device__ void load(const char* from, int valid, int thread) {
+    const int lane = thread % 32;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int row = thread / 32 + 4 * i;
+      const char* at = from + row * kLatentFp8Bytes;
+      codes_[i] = row < valid ? *reinterpret_cast<const uint4*>(at + 16 * lane) : uint4{};
+      scales_[i] =
+          row < valid ? *reinterpret_cast<const float*>(at + kLatentRank + lane / 8 * 4) : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kTurnedEach; ++i) {
+      const int row = thread / 8 + 16 * i;
+      const char* at = from + row * kLatentFp8Bytes + kLatentRank + 4 * kLatentScales;
+      turned_[i] = row < valid ? *reinterpret_cast<const uint4*>(at + thread % 8 * 16) : uint4{};
+    }
+  }
+
+  /// To rows [first, first + 32) of tiles of 64 columns, swizzled, tile_bytes from one to the next.
+  __device__ void store(char* tiles, int tile_bytes, int first, int thread) const {
+    const int lane = thread % 32;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int row = first + thread / 32 + 4 * i;
+      char* to = tiles + lane / 4 * tile_bytes;
+      const uint32_t fours[4] = {codes_[i].x, codes_[i].y, codes_[i].z, codes_[i].w};
+      uint32_t pairs[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        pairs[j] = scaled(fours[j / 2] >> (j % 2 * 16), scales_[i]);
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        *reinterpret_cast<uint4*>(to +
+                                  swizzle_128(row * kRowBytes + (lane % 4 * 2 + half) * 16)) = {
+            pairs[4 * half], pairs[4 * half + 1], pairs[4 * half + 2], pairs[4 * half + 3]};
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTurnedEach; ++i) {
+      const int row = first + thread / 8 + 16 * i;
+      *reinterpret_cast<uint4*>(tiles + (kLatentTiles - 1) * tile_bytes +
+                                swizzle_128(row * kRowBytes + thread % 8 * 16)) = turned_[i];
+    }
+  }
+
+ private:
+  static constexpr int kEach = kRows / 4;
+  static constexpr int kTurnedEach = kRows / 16;
+
+  /// Two codes times a scale, rounded to bf16.
+  __device__ static uint32_t scaled(uint32_t codes, float scale) {
+    float low;
+    float high;
+    asm("{\n.reg .b32 pair;\n.reg .b16 low, high;\n"
+        "cvt.rn.f16x2.e4m3x2 pair, %2;\n"
+        "mov.b32 {low, high}, pair;\n"
+        "cvt.f32.f16 %0, low;\n"
+        "cvt.f32.f16 %1, high;\n}"
+        : "=f"(low), "=f"(high)
+        : "h"(static_cast<uint16_t>(codes)));
+    return pack_bf16x2(low * scale, high * scale);
+  }
+
+  uint4 codes_[kEach];
+  float scales_[kEach];
+  uint4 turned_[kTurnedEach];
+};
+
+/// Where the results of a row tile of one sequence go.
+class LatentOut {
+ public:
+  __device__ LatentOut(const MlaParams& p, const KeySegment& segment) : p_(p), segment_(segment) {}
+
+  /// What row r's sums are to be multiplied by; `total` of its exponentials.
+  __device__ float factor(int r, float total) const {
+    return p_.seen(segment_, r) == 0 ? 0 : 1 / total;
+  }
+  __device__ int64_t at(int r, int column) const {
+    const int t = p_.token(r);
+    const int head = r - t * static_cast<int>(p_.args.heads);
+    return (segment_.job * p_.args.tokens + t) * p_.args.out.stride + head * kLatentRank + column;
+  }
+  __device__ void store(int r, int column, float2 x) const {
+    if (p_.args.out.dtype == DType::f32) {
+      *reinterpret_cast<float2*>(static_cast<float*>(p_.args.out.data) + at(r, column)) = x;
+    } else {
+      *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p_.args.out.data) + at(r, column)) =
+          pack_bf16x2(x.x, x.y);
+    }
+  }
+  /// `highest` in powers of two. By one thread of a row.
+  __device__ void store_sum(int r, float highest, float total) const {
+    if (p_.args.sums != nullptr) {
+      constexpr float kLn2 = 0.693147180559945309f;
+      const bool none = p_.seen(segment_, r) == 0;
+      p_.args.sums[segment_.job * p_.args.tokens * p_.args.heads + r] =
+          none         ? -INFINITY
+          : total == 0 ? NAN  // as the row: 0 / 0
+                       : (highest + log2f(total)) * kLn2;
+    }
+  }
+
+ private:
+  const MlaParams& p_;
+  const KeySegment& segment_;
+};
+
+/// Results of kRows rows that a block's threads hold, and what becomes of them. `Held` has
+///   each(f): calls f(row, the sum of its exponentials, column, two sums) of all that it holds,
+///   each_softmax(f): calls f(row, highest score in powers of two, the sum of its exponentials) of
+///   the rows that this thread answers for.
+template <int kRows, int kCluster>
+class LatentResults {
+ public:
+  using Part = PartRows<kRows, kLatentRank, kCluster>;
+
+  __device__ LatentResults(const MlaParams& p, int row_tile, int unit, int rank, int thread,
+                           uint32_t* shared)
+      : p_(p), row_tile_(row_tile), unit_(unit), rank_(rank), thread_(thread), shared_(shared) {}
+
+  template <class Shares, class Held>
+  __device__ void store(const Shares& shares, const KeySegment& segment, const Held& held) {
+    const int first = row_tile_ * kRows;
+    const int rows = min(kRows, static_cast<int>(p_.args.rows()) - first);
+    const LatentOut out(p_, segment);
+    const auto part_of = [&](int unit) {
+      return p_.of_units +
+             (int64_t{shares.place(segment, unit)} * p_.row_tiles + row_tile_) * Part::kFloats;
+    };
+    if constexpr (kCluster == 1) {
+      if (segment.whole()) {
+        held.each([&](int row, float total, int column, float2 x) {
+          if (row < rows) {
+            const float factor = out.factor(first + row, total);
+            out.store(first + row, column, {x.x * factor, x.y * factor});
+          }
+        });
+        held.each_softmax([&](int row, float highest, float total) {
+          if (row < rows) {
+            out.store_sum(first + row, highest, total);
+          }
+        });
+        return;
+      }
+      write(part_of(unit_), held, rows);
+    } else {
+      // What the cluster's blocks made of the segment comes together first, each taking some of the
+      // columns. A block's two places take turns: it writes one again when all have been at the
+      // next barrier, and so have read it.
+      const auto of_block = [&](int rank) {
+        const int block = static_cast<int>(blockIdx.x) - rank_ + rank;
+        return p_.of_blocks + (int64_t{block} * 2 + turn_) * Part::kFloats;
+      };
+      write(of_block(rank_), held, rows);
+      __threadfence();
+      __syncwarp();
+      cluster_sync();
+      if (segment.whole()) {
+        merge(0, rows, kCluster, of_block, into(out, first));
+        turn_ ^= 1;
+        return;
+      }
+      float* part = part_of(unit_);
+      merge(0, rows, kCluster, of_block,
+            [&](int row, int column, const float4& x, float highest, float total) {
+              *reinterpret_cast<float4*>(part + row * kLatentRank + column) = x;
+              if (column == rank_ * kSlice) {
+                *Part::softmax(part, row, rank_) = {highest, total};
+              }
+            });
+      turn_ ^= 1;
+    }
+    const int count = shares.unit_count(segment);
+    uint32_t* counter = p_.counters + (segment.job * p_.row_tiles + row_tile_) * kCluster + rank_;
+    if (arrives_last<kLatentThreads>(counter, count, thread_, kLatentTeam, shared_)) {
+      const int begin = shares.first_unit(segment);
+      merge(
+          rank_, rows, count, [&](int i) { return part_of(begin + i); }, into(out, first));
+    }
+  }
+
+ private:
+  static constexpr int kSlice = kLatentRank / kCluster;  ///< columns that a block merges
+
+  template <class Held>
+  __device__ void write(float* part, const Held& held, int rows) const {
+    held.each([&](int row, float /*total*/, int column, float2 x) {
+      if (row < rows) {
+        *reinterpret_cast<float2*>(part + row * kLatentRank + column) = x;
+      }
+    });
+    held.each_softmax([&](int row, float highest, float total) {
+      if (row < rows) {
+        *Part::softmax(part, row, 0) = {highest, total};
+      }
+    });
+  }
+  template <class PartOf, class Store>
+  __device__ void merge(int slice, int rows, int count, const PartOf& part,
+                        const Store& store) const {
+    Part::template merge<kLatentThreads>(thread_, rank_ * kSlice, slice, rows, count, part, store);
+  }
+  __device__ auto into(const LatentOut& out, int first) const {
+    return [&out, first](int row, int column, const float4& x, float highest, float total) {
+      const float factor = out.factor(first + row, total);
+      out.store(first + row, column, {x.x * factor, x.y * factor});
+      out.store(first + row, column + 2, {x.z * factor, x.w * factor});
+      if (column == 0) {
+        out.store_sum(first + row, highest, total);
+      }
+    };
+  }
+
+  const MlaParams& p_;
+  const int row_tile_;
+  const int unit_;
+  const int rank_;
+  const int thread_;
+  uint32_t* const shared_;
+  int turn_ = 0;
+};
+
+}  // namespace weft::hopper

@@ -1,0 +1,467 @@
+// mla_decode of 64 rows (tokens times heads) at a time on sm_90a, by wgmma. Two warpgroups share a
+// block's rows, each with half of the value columns, as FlashMLA does (DeepSeek, 2025), whose sums
+// of 64 x 512 fill the registers of both. They take turns with tiles of 64 keys: one multiplies the
+// queries with a tile, moves the softmax on and shows its probabilities and maxima to the other;
+// both multiply them with their half of the tile's values. What is done alone, the softmax, runs
+// while the other multiplies. A ring of two tiles is filled by the copy engine, half by half as
+// warpgroups give them back, or by four warps from rows in e4m3fn. A tile's last 64 columns, which
+// are no values, are the probabilities' place when the scores have been made.
+#pragma once
+
+#include "ops/mla_decode/hopper.cuh"
+
+namespace weft::hopper {
+
+struct ManyLatents {
+  static constexpr int kKeys = 64;  ///< of a tile
+  static constexpr int kRows = 64;
+  static constexpr int kSlots = 2;
+  static constexpr int kTileBytes = 64 * kRowBytes;  ///< 64 columns of keys, or of queries
+  static constexpr int kSlotBytes = kLatentTiles * kTileBytes;
+  static constexpr int kHalfTiles = kLatentRank / kLatentTileColumns / 2;  ///< of a half's columns
+  static constexpr int kHalf = kLatentRank / 2;
+  /// A slot's barriers: each half of its columns full, the last 64, each half empty.
+  static constexpr int kBarriers = 5;
+  static constexpr int kBytes = 1024 + 3 * kSlotBytes + 2 * kRows * 4 + kSlots * kBarriers * 8;
+  static_assert(kBytes + sizeof(KeyShares<kKeys>::Scratch) + 16 <= 232448,
+                "more than a block may have");
+
+  char* base;  ///< aligned to 1024
+
+  __device__ explicit ManyLatents(char* memory)
+      : base(memory + (1024 - smem_address(memory) % 1024) % 1024) {}
+  __device__ char* slot(int i) const { return base + i * kSlotBytes; }
+  __device__ char* queries() const { return base + kSlots * kSlotBytes; }
+  /// A slot's probabilities, [64 rows][64 keys], and the maxima that they are relative to.
+  __device__ char* weights(int i) const { return slot(i) + (kLatentTiles - 1) * kTileBytes; }
+  __device__ float* highest(int i) const {
+    return reinterpret_cast<float*>(queries() + kSlotBytes) + i * kRows;
+  }
+  __device__ Barrier& barrier(int slot, int i) const {
+    return reinterpret_cast<Barrier*>(highest(2))[slot * kBarriers + i];
+  }
+  __device__ Barrier& full(int slot, int part) const { return barrier(slot, part); }
+  __device__ Barrier& empty(int slot, int half) const { return barrier(slot, 3 + half); }
+
+  // Named barriers: a slot's probabilities are there; a warpgroup alone.
+  static constexpr int kWeights = 2;
+  static constexpr int kAlone = 4;
+};
+
+/// A tile of the line that a block walks: its slot, and the parity of the slot's turn.
+struct TileCursor {
+  uint32_t tile = 0;
+  __device__ int slot() const { return static_cast<int>(tile & 1); }
+  __device__ uint32_t parity() const { return tile >> 1 & 1; }
+};
+
+/// The warps that fill the ring: one, or four (kFp8).
+template <int kCluster, bool kFp8>
+__device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKeys> shares,
+                           const CUtensorMap& map, const MlaParams& p, int rank) {
+  using Memory = ManyLatents;
+  const int thread = static_cast<int>(threadIdx.x) - kLatentThreads;
+  const bool chosen = elect_one();
+  TileCursor cursor;
+  bool met = false;  // has arrived at the cluster's barrier before
+  KeySegment segment;
+  while (shares.next(segment)) {
+    const LatentCache& cache = p.args.cache;
+    LatentPages pages(cache.tables, cache.table_stride, segment.job, segment.length);
+    const Range tiles = block_stages<kCluster>(segment, rank);
+    for (auto i = static_cast<int>(tiles.begin); i < tiles.end; ++i, ++cursor.tile) {
+      const int slot = cursor.slot();
+      const uint32_t parity = cursor.parity() ^ 1;
+      const int first = i * Memory::kKeys;
+      const int valid = segment.length - first;
+      const KeyPlace place = valid > 0 ? pages.place(first) : KeyPlace{};
+      if constexpr (kFp8) {
+        const char* from = static_cast<const char*>(cache.rows) +
+                           (place.block * cache.block_stride + place.row) * kLatentFp8Bytes;
+        Fp8Rows rows;
+        rows.load(from, valid, thread);
+        shared.empty(slot, 0).wait(parity);
+        shared.empty(slot, 1).wait(parity);
+#pragma unroll 1
+        for (int half = 0; half < 2; ++half) {
+          rows.store(shared.slot(slot), Memory::kTileBytes, half * Fp8Rows::kRows, thread);
+          if (half == 0) {
+            rows.load(from + Fp8Rows::kRows * kLatentFp8Bytes, valid - Fp8Rows::kRows, thread);
+          }
+        }
+        fence_shared();
+        for (int part = 0; part < 3; ++part) {
+          shared.full(slot, part).arrive();
+        }
+      } else {
+        const auto load = [&](int part, int begin, int end) {
+          if (chosen) {
+            Barrier& full = shared.full(slot, part);
+            if (valid > 0) {
+              full.arrive_expect((end - begin) * Memory::kTileBytes);
+              for (int c = begin; c < end; ++c) {
+                load_plane_tile(shared.slot(slot) + c * Memory::kTileBytes, map,
+                                c * kLatentTileColumns, place.row, place.block, full);
+              }
+            } else {  // of no keys: nothing is read of the tile but zeros
+              full.arrive();
+            }
+          }
+          __syncwarp();
+        };
+        shared.empty(slot, 0).wait(parity);
+        load(0, 0, Memory::kHalfTiles);
+        shared.empty(slot, 1).wait(parity);
+        load(1, Memory::kHalfTiles, 2 * Memory::kHalfTiles);
+        load(2, 2 * Memory::kHalfTiles, kLatentTiles);
+      }
+    }
+    if constexpr (kCluster > 1) {
+      __syncwarp();
+      if (met) {
+        cluster_wait();
+      }
+      cluster_arrive();
+      met = true;
+    }
+  }
+  if constexpr (kCluster > 1) {
+    if (met) {
+      cluster_wait();
+    }
+  }
+}
+
+/// What a thread of a warpgroup has of a segment: of rows r and r + 8 of its warp's 16 the softmax,
+/// and the sums of its half's columns.
+struct ManySums {
+  float sums[ManyLatents::kHalf / 2];
+  float highest[2];  ///< score, unscaled
+  float total[2];    ///< of exponentials: this thread's; of all after gather()
+  float scale;       ///< of scores, to powers of two
+  int warpgroup;
+  int row;  ///< the first of its rows
+  int lane;
+
+  __device__ ManySums(float score_scale, int warp, int lane)
+      : scale(score_scale), warpgroup(warp / 4), row(warp % 4 * 16 + lane / 4), lane(lane) {
+#pragma unroll
+    for (float& x : sums) {
+      x = 0;
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      highest[half] = -INFINITY;
+      total[half] = 0;
+    }
+  }
+
+  /// Moves on to maxima that are no lower.
+  __device__ void rescale(const float (&next)[2]) {
+    float factor[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      factor[half] = exp2_fast((highest[half] - softmax_shift(next[half])) * scale);
+      highest[half] = next[half];
+      total[half] *= factor[half];
+    }
+#pragma unroll
+    for (int i = 0; i < ManyLatents::kHalf / 2; ++i) {
+      sums[i] *= factor[i / 2 % 2];
+    }
+  }
+
+  // As LatentResults wants it.
+  template <class F>
+  __device__ void each(const F& f) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < ManyLatents::kHalf / 2; i += 4) {
+        f(row + 8 * half, total[half], warpgroup * ManyLatents::kHalf + 2 * i + lane % 4 * 2,
+          float2{sums[i + 2 * half], sums[i + 2 * half + 1]});
+      }
+    }
+  }
+  template <class F>
+  __device__ void each_softmax(const F& f) const {
+    if (warpgroup == 0 && lane % 4 == 0) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        f(row + 8 * half, highest[half] * scale, total[half]);
+      }
+    }
+  }
+};
+
+template <int kCluster, bool kFp8>
+__global__ void __launch_bounds__(kMlaThreads, 1)
+    mla_decode_many(const __grid_constant__ CUtensorMap map, const __grid_constant__ MlaParams p) {
+  using Memory = ManyLatents;
+  constexpr int kFeeders = kFp8 ? 128 : 1;
+  extern __shared__ __align__(1024) char memory[];
+  __shared__ KeyShares<Memory::kKeys>::Scratch dealing;
+  __shared__ uint32_t arrived;
+  const Memory shared(memory);
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const int lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    for (int slot = 0; slot < Memory::kSlots; ++slot) {
+      for (int part = 0; part < 3; ++part) {
+        shared.full(slot, part).init(kFeeders);
+      }
+      shared.empty(slot, 0).init(4);
+      shared.empty(slot, 1).init(4);
+    }
+    fence_barriers();
+  }
+  begin_in_turn();
+  const int rank = kCluster > 1 ? static_cast<int>(cluster_rank()) : 0;
+  const int group = static_cast<int>(blockIdx.x) / kCluster;
+  const int unit = group / p.row_tiles;
+  const int row_tile = group % p.row_tiles;
+  auto shares = KeyShares<Memory::kKeys>::deal<kMlaThreads>(
+      {p.args.lengths, static_cast<int>(p.args.batch)}, p.units, unit, dealing);
+  if (warp >= kLatentThreads / 32) {
+    lower_registers<kFp8 ? kFp8FeederRegisters : kFeederRegisters>();
+    if (kFp8 || warp == kLatentThreads / 32) {
+      feed_tiles<kCluster, kFp8>(shared, shares, map, p, rank);
+    } else if constexpr (kCluster > 1) {
+      meet_cluster(shares);
+    }
+    return;
+  }
+  raise_registers<kFp8 ? kFp8Registers : kRegisters>();
+
+  const int warpgroup = warp / 4;
+  const int rows = static_cast<int>(p.args.rows());
+  const uint64_t query_tile = tile_descriptor(shared.queries());
+  const uint64_t key_tile = tile_descriptor(shared.slot(0));
+  const uint64_t value_tile = transposed_descriptor(
+      shared.slot(0) + warpgroup * Memory::kHalfTiles * Memory::kTileBytes, Memory::kTileBytes);
+  // Offset of what this lane names of the operands of 16 keys, among a slot's probabilities.
+  const auto weight_chunk = [&](int step) {
+    return swizzle_128((warp % 4 * 16 + lane % 16) * kRowBytes + (2 * step + lane / 16) * 16);
+  };
+  TileCursor cursor;  // of the segment's first tile
+  LatentResults<Memory::kRows, kCluster> results(p, row_tile, unit, rank, threadIdx.x, &arrived);
+  KeySegment segment;
+  while (shares.next(segment)) {
+    // Queries: swizzled tiles of 64 columns; rows that there are not are zeros.
+    for (int i = threadIdx.x; i < Memory::kRows * kLatentRow / 8; i += kLatentThreads) {
+      const int r = i / (kLatentRow / 8);
+      const int chunk = i % (kLatentRow / 8);
+      const int of_all = row_tile * Memory::kRows + r;
+      const uint4 x =
+          of_all < rows ? *reinterpret_cast<const uint4*>(p.query(segment.job, of_all) + 8 * chunk)
+                        : uint4{};
+      *reinterpret_cast<uint4*>(shared.queries() + chunk / 8 * Memory::kTileBytes +
+                                swizzle_128(r * kRowBytes + chunk % 8 * 16)) = x;
+    }
+    fence_shared();
+    named_sync(kLatentTeam, kLatentThreads);
+
+    ManySums held(p.score_scale, warp, lane);
+    const int first_row = row_tile * Memory::kRows + held.row;
+    int seen[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = first_row + 8 * half;
+      seen[half] = r < rows ? p.seen(segment, r) : segment.length;
+    }
+    const int all_see = segment.length - static_cast<int>(p.args.tokens) + 1;
+    const Range range = block_stages<kCluster>(segment, rank);
+    const auto tiles = static_cast<int>(range.size());
+    const auto first_key = [&](int i) {
+      return (static_cast<int>(range.begin) + i) * Memory::kKeys;
+    };
+    const auto place = [&](int i) { return TileCursor{cursor.tile + static_cast<uint32_t>(i)}; };
+
+    float s[Memory::kKeys / 2];
+    uint32_t weights[Memory::kKeys / 16][4];
+    const auto multiply_keys = [&](int i) {
+      const TileCursor at = place(i);
+      const uint64_t keys = advance_steps<Memory::kSlotBytes>(key_tile, at.slot());
+      // In batches of their own, each beginning when its columns are there.
+#pragma unroll
+      for (int part = 0; part < 3; ++part) {
+        shared.full(at.slot(), part).wait(at.parity());
+        hold(s);
+        wgmma_begin();
+#pragma unroll
+        for (int step = 0; step < (part < 2 ? 4 * Memory::kHalfTiles : 4); ++step) {
+          const uint32_t offset = (part * Memory::kHalfTiles + step / 4) * Memory::kTileBytes +
+                                  step % 4 * kWgmmaRowBytes;
+          wgmma<Bf16, Memory::kKeys>(s, advance(query_tile, offset), advance(keys, offset),
+                                     part + step > 0);
+        }
+        wgmma_commit();
+        hold(s);
+      }
+    };
+    const auto multiply_values = [&](int i) {
+      const uint64_t values = advance_steps<Memory::kSlotBytes>(value_tile, place(i).slot());
+      hold(held.sums);
+      wgmma_begin();
+#pragma unroll
+      for (int step = 0; step < Memory::kKeys / 16; ++step) {
+        wgmma_transposed<Memory::kHalf>(held.sums, weights[step],
+                                        advance(values, step * 16 * kRowBytes));
+      }
+      wgmma_commit();
+      hold(held.sums);
+    };
+    // What lies behind the last key may be NaN, which no weight of zero makes harmless: zeros, in
+    // this warpgroup's columns, when the tile's scores have been made.
+    const auto clear_behind = [&](int i) {
+      const int valid = segment.length - first_key(i);
+      if (valid >= Memory::kKeys) {
+        return;
+      }
+      const int thread = threadIdx.x % 128;
+      char* to = shared.slot(place(i).slot()) + warpgroup * Memory::kHalfTiles * Memory::kTileBytes;
+      for (int j = max(0, valid) * 8 + thread; j < Memory::kKeys * 8; j += 128) {
+        for (int c = 0; c < Memory::kHalfTiles; ++c) {
+          *reinterpret_cast<uint4*>(to + c * Memory::kTileBytes + j * 16) = {};
+        }
+      }
+      fence_shared();
+      named_sync(Memory::kAlone + warpgroup, 128);
+    };
+    const auto give_back = [&](int i) {
+      __syncwarp();
+      if (lane == 0) {
+        shared.empty(place(i).slot(), warpgroup).arrive();
+      }
+    };
+    // Begins the product of the other warpgroup's weights with values.
+    const auto begin_others = [&](int i) {
+      const TileCursor at = place(i);
+      named_sync(Memory::kWeights + at.slot(), kLatentThreads);
+      // (Seen by the one who made the scores already; now by this warpgroup, too.)
+      shared.full(at.slot(), warpgroup).wait(at.parity());
+      const uint32_t from = smem_address(shared.weights(at.slot()));
+#pragma unroll
+      for (int step = 0; step < Memory::kKeys / 16; ++step) {
+        const uint4 x = load_matrices_x4(from + weight_chunk(step));
+        weights[step][0] = x.x;
+        weights[step][1] = x.y;
+        weights[step][2] = x.z;
+        weights[step][3] = x.w;
+      }
+      const float* highest = shared.highest(at.slot());
+      const float next[2] = {highest[held.row], highest[held.row + 8]};
+      held.rescale(next);
+      clear_behind(i);
+      multiply_values(i);
+    };
+    // Of this warpgroup's own tile: scores become weights, and `next` their maxima.
+    const auto take = [&](int i, float(&next)[2]) {
+      const TileCursor at = place(i);
+      const int first = first_key(i);
+      if (first + Memory::kKeys > all_see) {
+#pragma unroll
+        for (int j = 0; j < Memory::kKeys / 2; ++j) {
+          const int key = first + j / 4 * 8 + lane % 4 * 2 + j % 2;
+          s[j] = key < seen[j / 2 % 2] ? s[j] : -INFINITY;
+        }
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float peak = -INFINITY;
+#pragma unroll
+        for (int j = 0; j < Memory::kKeys / 2; j += 4) {
+          peak = fmaxf(peak, fmaxf(s[j + 2 * half], s[j + 2 * half + 1]));
+        }
+        peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 1));
+        peak = fmaxf(peak, __shfl_xor_sync(~0u, peak, 2));
+        next[half] = fmaxf(held.highest[half], peak);
+        if (lane % 4 == 0) {
+          shared.highest(at.slot())[held.row + 8 * half] = next[half];
+        }
+        const float shift = softmax_shift(next[half]) * held.scale;
+#pragma unroll
+        for (int j = 0; j < Memory::kKeys / 2; j += 4) {
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            float& x = s[j + 2 * half + k];
+            x = exp2_fast(x * held.scale - shift);
+          }
+        }
+      }
+      const uint32_t to = smem_address(shared.weights(at.slot()));
+#pragma unroll
+      for (int step = 0; step < Memory::kKeys / 16; ++step) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          weights[step][j] = pack_bf16x2(s[8 * step + 2 * j], s[8 * step + 2 * j + 1]);
+        }
+        store_matrices_x4(to + weight_chunk(step), weights[step][0], weights[step][1],
+                          weights[step][2], weights[step][3]);
+      }
+      fence_shared();  // the copy engine writes there next
+      named_arrive(Memory::kWeights + at.slot(), kLatentThreads);
+    };
+
+    const auto multiply_others = [&](int i) {
+      begin_others(i);
+      wgmma_wait<0>();
+      hold(held.sums);
+      give_back(i);
+    };
+    const auto multiply_own = [&](int i) {
+      multiply_keys(i);
+      wgmma_wait<0>();
+      hold(s);
+      float next[2];
+      take(i, next);
+      held.rescale(next);
+#pragma unroll
+      for (int j = 0; j < Memory::kKeys / 2; ++j) {
+        held.total[j / 2 % 2] += s[j];
+      }
+      clear_behind(i);
+      multiply_values(i);
+      wgmma_wait<0>();
+      hold(held.sums);
+      give_back(i);
+    };
+    // Tiles whose slot is this warpgroup's number are its own.
+    int i = 0;
+    if (tiles > 0 && cursor.slot() == warpgroup) {
+      multiply_own(0);
+      i = 1;
+    }
+    for (; i + 1 < tiles; i += 2) {
+      multiply_others(i);
+      multiply_own(i + 1);
+    }
+    if (i < tiles) {
+      multiply_others(i);
+    }
+    cursor.tile += static_cast<uint32_t>(tiles);
+
+    // Exponentials are summed by who made them: the other's come through shared memory. All tiles
+    // have been used, so that the maxima's place is free.
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float& x = held.total[half];
+      x += __shfl_xor_sync(~0u, x, 1);
+      x += __shfl_xor_sync(~0u, x, 2);
+    }
+    named_sync(kLatentTeam, kLatentThreads);
+    if (lane % 4 == 0) {
+      shared.highest(warpgroup)[held.row] = held.total[0];
+      shared.highest(warpgroup)[held.row + 8] = held.total[1];
+    }
+    named_sync(kLatentTeam, kLatentThreads);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = held.row + 8 * half;
+      held.total[half] = shared.highest(0)[r] + shared.highest(1)[r];
+    }
+    results.store(shares, segment, held);
+  }
+}
+
+}  // namespace weft::hopper
