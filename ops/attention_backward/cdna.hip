@@ -238,9 +238,11 @@ WEFT_GPU void backward(const AttentionBackwardParams& p) {
   const auto fetch = [&](int turn) {
     const int h = kv_head * p.group + turn / tiles;
     const int from = begin + turn % tiles * kBackwardTile;
-    const Rows rows =
-        brings_first ? (kOfKeys ? queries(h) : keys) : (kOfKeys ? gradients(h) : values);
-    passing.fetch(rows, from, p.tokens - from, p.head_dim);
+    const Rows first_of = kOfKeys ? queries(h) : keys;
+    const Rows second_of = kOfKeys ? gradients(h) : values;
+    passing.fetch({brings_first ? first_of.first : second_of.first,
+                   brings_first ? first_of.stride : second_of.stride},
+                  from, p.tokens - from, p.head_dim);
   };
   const float* const stats = p.stats;
   const int64_t deltas = stats_size(p);

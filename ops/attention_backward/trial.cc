@@ -198,6 +198,10 @@ class AttentionBackwardTrial : public KernelTrial<AttentionBackwardArgs> {
               roundoff(DType::bf16);
       gradient = std::fabs(probability * product);
       of_sums = probability * sum_error * sizes;
+      if (probability ==
+          0) {  // an infinite lse: the sums are not finite, or this is no part of them
+        share = gradient = of_sums = 0;
+      }
     }
     double of_probability(int64_t terms) const {
       return probability * (share + sum_tolerance(terms));
