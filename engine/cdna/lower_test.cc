@@ -128,6 +128,17 @@ TEST(CdnaLower, StreamsHaveTheWeightsOnce) {
       EXPECT_LE(static_cast<double>(made.lowered->packed_bytes), 1.01 * least) << name;
       EXPECT_GE(static_cast<double>(made.lowered->packed_bytes), least);
     }
+    for (const char* format : {"fp8-block", "fp8-row"}) {  // and their scales
+      ModelConfig config = preset(name).value();
+      config.layers = 2;
+      config.quantization = quantization_of(format).value();
+      const Made made = make(config, limits_of(Target::gfx942).compute_units, Target::gfx942,
+                             Weights::describe(config));
+      ASSERT_TRUE(made.lowered.ok());
+      const auto least = static_cast<double>(made.lowered->plain_bytes);
+      EXPECT_LE(static_cast<double>(made.lowered->packed_bytes), 1.03 * least) << name;
+      EXPECT_GE(static_cast<double>(made.lowered->packed_bytes), least);
+    }
   }
 }
 
