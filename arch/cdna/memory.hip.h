@@ -33,6 +33,11 @@ class Buffer {
                                                                   uint32_t uniform) const {
     return __builtin_amdgcn_raw_buffer_load_b96(resource_, offset, uniform, kNonTemporal);
   }
+  /// 8 bytes, as load_once().
+  __device__ __attribute__((always_inline)) u32x2 load_pair_once(uint32_t offset,
+                                                                 uint32_t uniform) const {
+    return __builtin_amdgcn_raw_buffer_load_b64(resource_, offset, uniform, kNonTemporal);
+  }
   /// 8 bytes, as load().
   __device__ __attribute__((always_inline)) u32x2 load_pair(uint32_t offset,
                                                             uint32_t uniform = 0) const {

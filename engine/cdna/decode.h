@@ -13,11 +13,13 @@ struct ProductPlace {
   uint32_t stream = 0;  ///< ProductCode::stream
   int32_t units = 0;
   int32_t slices = 0;  ///< of a unit
-  uint32_t flags = 0;  ///< kHead: CodeHead::head; kPacked
+  int32_t part = 0;    ///< slices of a part
+  uint32_t flags = 0;  ///< kHead: CodeHead::head; from kForm on the WeightForm
   uint32_t lists = 0;  ///< of packed weights: where their first block's are in list_begin
 
   static constexpr uint32_t kHead = 1;
-  static constexpr uint32_t kPacked = 2;
+  static constexpr int kForm = 8;  ///< bit
+  constexpr WeightForm form() const { return static_cast<WeightForm>(flags >> kForm); }
 };
 
 struct DecodeLaunch : resident::Launch {

@@ -78,10 +78,14 @@ WEFT_GPU bool run(const Worker& worker, CodeRef code, Stream& stream, Candidate&
     case Opcode::linear:
     case Opcode::gated_linear:
       barrier();  // LDS is free
-      make_rows(worker, code);
-      // Where the head is not wanted its row is waited for all the same: the step is not over
-      // before, and others would write the next one's.
-      if (!skipped) {
+      make_rows(worker, code, RowPart(code, 0));
+      if (skipped) {
+        // Where the head is not wanted its row is waited for all the same: the step is not over
+        // before, and others would write the next one's.
+        for (int part = 1; part < ProductHead(code).parts(); ++part) {
+          make_rows(worker, code, RowPart(code, part));
+        }
+      } else {
         barrier();
         best = multiply_rows(worker.made_here(), *made_here(&code), stream);
       }
@@ -106,9 +110,7 @@ WEFT_GPU bool run(const Worker& worker, CodeRef code, Stream& stream, Candidate&
 
 }  // namespace
 
-#if defined(WEFT_SEVERAL)
-#define WEFT_DECODE decode_several
-#else
+#if !defined(WEFT_DECODE)
 #define WEFT_DECODE decode
 #endif
 extern "C" __global__ __launch_bounds__(kTeamThreads, 2) void WEFT_DECODE(DecodeLaunch) {

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "engine/cdna/layout.h"
 #include "engine/resident/split_keys.h"
+#include "ops/linear/fp8_words.h"
 #include "ops/linear/windowed.h"
 
 namespace weft::cdna {
@@ -28,10 +29,13 @@ int64_t stream_bytes(const Code& code) {
   return product_bytes(code.product.k, code.units, form_of(code));
 }
 
-/// Lists of a product's weights, for each block and wave.
+int parts_of(const Code& code) { return std::max<int>(1, code.product.streamed); }
+
+/// Lists of a product's weights, for each block, part and wave.
 uint32_t lists_of(const Code& code, int64_t sequences) {
   return code.units > 0 && form_of(code) == WeightForm::packed
-             ? static_cast<uint32_t>(ceil_div(int{code.units}, block_units(sequences)) * kTeamWaves)
+             ? static_cast<uint32_t>(ceil_div(int{code.units}, block_units(sequences)) *
+                                     parts_of(code) * kTeamWaves)
              : 0;
 }
 
@@ -43,14 +47,17 @@ class Units final : public resident::Target {
   resident::Limits limits() const override {
     return {.device = name_of(target_),
             .head_dim = 256,
-            .layer_norm = most_elements(target_, sequences_),
-            .fp8 = false};
+            .layer_norm = std::numeric_limits<int64_t>::max(),
+            .fp8 = true,
+            .f16 = true};
   }
-  void begin_product(Code& code, const Tensor& /*weight*/) override {
-    code.product.weights = static_cast<uint8_t>(form_of_operation(code.operation));
+  void begin_product(Code& code, const Tensor& weight) override {
+    code.product.weights = static_cast<uint8_t>(form_of_weight(code.operation, weight));
+    const int parts = cdna::parts_of(target_, sequences_, code.product.k);
+    code.product.streamed = static_cast<uint8_t>(parts > 1 ? parts : 0);
   }
-  bool may_join(const Code& code, int32_t operation, const Tensor& /*weight*/) const override {
-    return form_of(code) == form_of_operation(operation);
+  bool may_join(const Code& code, int32_t operation, const Tensor& weight) const override {
+    return form_of(code) == form_of_weight(operation, weight);
   }
   void add_columns(Code& code, const resident::ProductTile& tile) override {
     const bool gated = tile.up.tensor != nullptr;
@@ -76,8 +83,9 @@ class Units final : public resident::Target {
     const int64_t unit_bytes = units_bytes(code.product.k, 1, form_of(code));
     for (int unit = 0; unit < code.units; ++unit) {
       PackJob& job = units_[static_cast<size_t>(unit)];
-      job.destination = destination + unit * unit_bytes;
+      job.destination = destination;
       job.unit = unit;
+      job.part = part_slices(slices_of(code.product.k), parts_of(code));
       job.block = block_units(sequences_);
       job.block_units = std::min(job.block, code.units - unit / job.block * job.block);
       job.scales = destination + code.units * unit_bytes;
@@ -88,8 +96,16 @@ class Units final : public resident::Target {
   }
 
  private:
-  WeightForm form_of_operation(int32_t operation) const {
-    return plain_[static_cast<size_t>(operation)] ? WeightForm::plain : WeightForm::packed;
+  WeightForm form_of_weight(int32_t operation, const Tensor& weight) const {
+    if (weight.dtype == DType::e4m3fn) {
+      return weight.scales.scaling == Scaling::block ? WeightForm::fp8_blocks : WeightForm::fp8;
+    }
+    if (weight.dtype == DType::f16) {
+      return WeightForm::f16;
+    }
+    const bool plain =
+        plain_[static_cast<size_t>(operation)] || out_.weights != KernelWeights::bf16;
+    return plain ? WeightForm::plain : WeightForm::packed;
   }
 
   const cdna::Target target_;
@@ -107,20 +123,23 @@ class Lists {
   /// A unit begins: the first of a block, or the next one.
   void begin(const PackJob& job) {
     if (job.unit % job.block == 0) {
-      waves_ = {};
+      parts_.assign(static_cast<size_t>(ceil_div(slices_of(job.k), job.part)), {});
     }
   }
   void add(const PackJob& job, int row, int k, uint32_t moved) {
     const int of_block = job.unit % job.block;
-    const Runs runs(job.block_units * slices_of(job.k));
-    const int slice = of_block * slices_of(job.k) + k / kSliceK;
+    const int part = k / kSliceK / job.part;
+    const int first = part * job.part;
+    const int slices = std::min(job.part, slices_of(job.k) - first);
+    const Runs runs(job.block_units * slices);
+    const int slice = of_block * slices + k / kSliceK - first;
     int wave = 0;
     while (runs.first(wave + 1) <= slice) {
       ++wave;
     }
-    waves_[static_cast<size_t>(wave)].push_back(
+    parts_[static_cast<size_t>(part)][static_cast<size_t>(wave)].push_back(
         {.sums = static_cast<uint32_t>(sums_place(of_block, wave) + row),
-         .k = static_cast<uint16_t>(k),
+         .k = static_cast<uint16_t>(k - first * kSliceK),
          .weight = static_cast<uint16_t>(moved)});
   }
   /// All of a unit have been added.
@@ -128,9 +147,11 @@ class Lists {
     if (job.unit % job.block + 1 < job.block_units) {
       return;
     }
-    for (const std::vector<Listed>& wave : waves_) {
-      out_.list_begin.push_back(static_cast<uint32_t>(out_.listed.size()));
-      append_rounds(wave);
+    for (const auto& waves : parts_) {
+      for (const std::vector<Listed>& wave : waves) {
+        out_.list_begin.push_back(static_cast<uint32_t>(out_.listed.size()));
+        append_rounds(wave);
+      }
     }
   }
 
@@ -161,7 +182,7 @@ class Lists {
   }
 
   Streams& out_;
-  std::array<std::vector<Listed>, kTeamWaves> waves_;  // of the block
+  std::vector<std::array<std::vector<Listed>, kTeamWaves>> parts_;  // of the block
 };
 
 /// Row `column` of a unit's weights; null: there is none.
@@ -169,7 +190,8 @@ const std::byte* row_of(const PackJob& job, int column) {
   const auto half = static_cast<size_t>(column / kHalf);
   const int row = column % static_cast<int>(kHalf);
   return row < job.rows[half] ? static_cast<const std::byte*>(job.source[half]->data) +
-                                    (job.first_row[half] + row) * job.k * 2
+                                    (job.first_row[half] + row) * job.k *
+                                        static_cast<int64_t>(size_of(job.source[half]->dtype))
                               : nullptr;
 }
 constexpr int kChunk = 8;  ///< elements of a lane
@@ -180,13 +202,54 @@ void pack_plain(const PackJob& job, std::byte* packed) {
   for (int column = 0; column < kUnitColumns; ++column) {
     const std::byte* from = row_of(job, column);
     for (int k = 0; k < slices_of(job.k) * kSliceK; k += kChunk) {
-      std::byte* to = packed + job.destination +
-                      int64_t{k / kSliceK} * slice_bytes(WeightForm::plain) +
-                      lane_of(k, column) * lane_bytes(WeightForm::plain);
+      std::byte* to =
+          packed + job.place_of(k / kSliceK) + lane_of(k, column) * lane_bytes(WeightForm::plain);
       if (from != nullptr && k < job.k) {
         std::memcpy(to, from + k * 2, kChunk * 2);
       } else {
         std::memset(to, 0, kChunk * 2);
+      }
+    }
+  }
+}
+
+void pack_fp8(const PackJob& job, std::byte* packed) {
+  const auto put_scale = [&](int64_t at, float scale) {
+    scale *= kFp8RowScale;
+    std::memcpy(packed + job.scales + at, &scale, sizeof(scale));
+  };
+  const auto scale_of = [&](int column, int k) {
+    const auto half = static_cast<size_t>(column / kHalf);
+    return row_of(job, column) == nullptr
+               ? 0
+               : job.source[half]->scales.at(job.first_row[half] + column % kHalf, k);
+  };
+  for (int column = 0; column < kUnitColumns; ++column) {
+    const std::byte* from = row_of(job, column);
+    for (int k = 0; k < slices_of(job.k) * kSliceK; k += kChunk) {
+      std::array<uint8_t, kChunk> codes = {};
+      if (from != nullptr && k < job.k) {
+        std::memcpy(codes.data(), from + k, kChunk);
+      }
+      const uint32_t words[2] = {fp8_words::fp8_word(codes[0], codes[1], codes[2], codes[3]),
+                                 fp8_words::fp8_word(codes[4], codes[5], codes[6], codes[7])};
+      static_assert(sizeof(words) == lane_bytes(WeightForm::fp8));
+      std::memcpy(packed + job.place_of(k / kSliceK) + lane_of(k, column) * lane_bytes(job.form),
+                  words, sizeof(words));
+    }
+    if (job.form == WeightForm::fp8) {
+      put_scale(int64_t{4} * scale_place(job.unit, column, job.gated, job.block),
+                scale_of(column, 0));
+    }
+  }
+  if (job.form == WeightForm::fp8_blocks) {
+    for (int slice = 0; slice < slices_of(job.k); ++slice) {
+      for (const int half : {0, 1}) {
+        // The half's columns have one scale.
+        WEFT_CHECK(job.first_row[half] % kHalf == 0);
+        const int64_t place = (job.place_of(slice) - job.destination) / slice_bytes(job.form);
+        put_scale(place * kSliceScaleBytes + half * 4,
+                  scale_of(half * static_cast<int>(kHalf), slice * kSliceK));
       }
     }
   }
@@ -241,10 +304,9 @@ bool pack_windowed(const PackJob& job, std::byte* packed, Lists& lists) {
         words[2] |= windowed::high_parts(low | high << 16, pair);
       }
       static_assert(sizeof(words) == lane_bytes(WeightForm::packed));
-      std::memcpy(packed + job.destination +
-                      int64_t{k / kSliceK} * slice_bytes(WeightForm::packed) +
-                      lane_of(k, column) * lane_bytes(WeightForm::packed),
-                  words, sizeof(words));
+      std::memcpy(
+          packed + job.place_of(k / kSliceK) + lane_of(k, column) * lane_bytes(WeightForm::packed),
+          words, sizeof(words));
     }
   }
   lists.end(job);
@@ -255,9 +317,7 @@ bool pack_windowed(const PackJob& job, std::byte* packed, Lists& lists) {
 Status check_room(const Lowered& lowered, const ModelConfig& config, Target target) {
   const int floats = attention_floats(static_cast<int>(config.head_dim),
                                       static_cast<int>(config.query_heads / config.kv_heads));
-  const int64_t sequences = lowered.shape.sequences;
-  const int most = most_elements(target, sequences);
-  if (floats > most) {
+  if (floats > most_elements(target, lowered.shape.sequences)) {
     return input_error(fmt::format(
         "{} has {} query heads of {} to a KV head: the {} device has no room for them; use "
         "--device cpu",
@@ -265,15 +325,11 @@ Status check_room(const Lowered& lowered, const ModelConfig& config, Target targ
   }
   for (const auto& codes : lowered.codes) {
     for (const Code& code : codes) {
-      const int64_t elements =
-          sequences > 1 ? sequences * row_pitch(code.product.k) : int64_t{code.product.k};
-      if (code.units > 0 && elements > most) {
+      if (code.units > 0 && !has_form(lowered.weights, form_of(code))) {
         return input_error(fmt::format(
-            "{} has a product over {} elements{}: the {} device has room for {}; use {}--device "
+            "{} has weights in f16 beside others: the {} device has no kernel for it; use --device "
             "cpu",
-            config.name, code.product.k,
-            sequences > 1 ? fmt::format(", of {} sequences", sequences) : "", name_of(target), most,
-            sequences > 1 ? "fewer sequences or " : ""));
+            config.name, name_of(target)));
       }
     }
   }
@@ -291,6 +347,22 @@ Status check_room(const Lowered& lowered, const ModelConfig& config, Target targ
 }
 
 }  // namespace
+
+int64_t PackJob::place_of(int slice) const {
+  const SlicePlace places{slices_of(k), part, block};
+  return destination + places.of(unit, slice, block_units) * slice_bytes(form);
+}
+
+KernelWeights kernel_weights(const Weights& weights) {
+  if (weights.get(Role::embedding, -1).dtype == DType::f16) {
+    return KernelWeights::f16;
+  }
+  const auto& tensors = weights.tensors();
+  const bool codes = std::any_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) {
+    return tensor.dtype == DType::e4m3fn;
+  });
+  return codes ? KernelWeights::fp8 : KernelWeights::bf16;
+}
 
 PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv,
                          int64_t sequences) {
@@ -328,6 +400,7 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
                       const std::vector<bool>& plain) {
   WEFT_CHECK(plain.size() == program.operations.size());
   Lowered out;
+  out.weights = kernel_weights(weights);
   Units units(target, program.sequences, plain, out);
   WEFT_ASSIGN(static_cast<resident::Lowered&>(out),
               resident::lower(program, config, weights, arena, capacity, units));
@@ -349,12 +422,12 @@ Products products_of(const Lowered& lowered, std::span<const std::vector<Code>> 
     uint32_t lists = lowered.lists_begin[worker];
     for (const Code& code : codes[worker]) {
       if (code.units > 0) {
-        const bool packed = form_of(code) == WeightForm::packed;
         products.places.push_back({.stream = code.product.stream,
                                    .units = code.units,
                                    .slices = slices_of(code.product.k),
+                                   .part = part_slices(slices_of(code.product.k), parts_of(code)),
                                    .flags = (code.head != 0 ? ProductPlace::kHead : 0) |
-                                            (packed ? ProductPlace::kPacked : 0),
+                                            uint32_t{code.product.weights} << ProductPlace::kForm,
                                    .lists = lists});
         lists += lists_of(code, lowered.shape.sequences);
       }
@@ -370,10 +443,20 @@ Streams pack(const Lowered& lowered) {
   out.bytes.resize(static_cast<size_t>(lowered.packed_bytes));
   Lists lists(out);
   for (const PackJob& job : lowered.pack) {
-    if (job.form == WeightForm::plain) {
-      pack_plain(job, out.bytes.data());
-    } else if (!pack_windowed(job, out.bytes.data(), lists)) {
-      out.refused.push_back(job.operation);
+    switch (job.form) {
+      case WeightForm::plain:
+      case WeightForm::f16:
+        pack_plain(job, out.bytes.data());
+        break;
+      case WeightForm::packed:
+        if (!pack_windowed(job, out.bytes.data(), lists)) {
+          out.refused.push_back(job.operation);
+        }
+        break;
+      case WeightForm::fp8:
+      case WeightForm::fp8_blocks:
+        pack_fp8(job, out.bytes.data());
+        break;
     }
   }
   out.list_begin.push_back(static_cast<uint32_t>(out.listed.size()));

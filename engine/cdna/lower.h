@@ -19,6 +19,9 @@
 
 namespace weft::cdna {
 
+/// Of the kernel that runs such a model.
+KernelWeights kernel_weights(const Weights& weights);
+
 /// How a decode step of `sequences` is planned for `units` compute units (304 on an MI300X, 256 on
 /// an MI355X). Fewer workers where each must have a part of everything (NormPlacement::after).
 PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv,
@@ -32,16 +35,19 @@ struct PackJob {
   const Tensor* source[2] = {};
   int64_t first_row[2] = {};
   int rows[2] = {};         ///< that there are; the others are zero
-  int64_t destination = 0;  ///< in the packed weights
+  int64_t destination = 0;  ///< in the packed weights: of the product
   int k = 0;
   WeightForm form = WeightForm::plain;
   int32_t operation = 0;  ///< in the program
-  // Of packed weights:
   bool gated = false;
   int unit = 0;         ///< of the product
   int block = 0;        ///< units of a whole block
   int block_units = 0;  ///< in the unit's block
+  int part = 0;         ///< slices of a part
   int64_t scales = 0;   ///< in the packed weights: of the product
+
+  /// Where a slice lies in the packed weights.
+  int64_t place_of(int slice) const;
 };
 
 /// What workers ask for ahead of their products' codes.
@@ -51,6 +57,7 @@ struct Products {
 };
 
 struct Lowered : resident::Lowered {
+  KernelWeights weights = KernelWeights::bf16;
   std::vector<PackJob> pack;
   std::vector<uint32_t> lists_begin;  ///< [worker]: the first of its lists, see Streams::list_begin
 };
@@ -60,7 +67,7 @@ Products products_of(const Lowered& lowered, std::span<const std::vector<residen
 
 /// Lowers a decode program (a row a sequence). plain: [program.operations], those whose weights are
 /// not packed in 12 bits. Errors (input): what the kernel has no form for, weights in other formats
-/// than bf16 among them.
+/// than the stream has forms for among them.
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
                       const resident::Arena& arena, int64_t capacity, Target target,
                       const std::vector<bool>& plain);

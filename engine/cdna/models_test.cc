@@ -12,6 +12,7 @@
 
 #include "arch/device.h"
 #include "base/relative_difference.h"
+#include "engine/cdna/layout.h"
 #include "engine/engine.h"
 #include "engine/test_name.h"
 #include "engine/test_prompt.h"
@@ -86,6 +87,37 @@ INSTANTIATE_TEST_SUITE_P(
                                      "mistral", "olmo2", "phi3", "phi3-longrope", "qwen2",
                                      "qwen2-yarn", "qwen3", "smollm3", "starcoder2")),
     target_test_name);
+
+/// Weights in other formats than bf16.
+class CdnaFormats : public CdnaModels {
+ protected:
+  static fs::path folder() { return kSource / "tests/goldens/models" / std::get<1>(GetParam()); }
+};
+
+TEST_P(CdnaFormats, TokensAndLogitsAreTheCpus) { compare(folder(), device(), 3, 9, 8); }
+
+void compare_scores(const fs::path& folder, const std::string& device) {
+  const auto cpu = make_engine(folder, {.workers = 1, .context = 64});
+  const auto gpu = make_engine(folder, {.device = device, .workers = 2, .context = 64});
+  ASSERT_NE(gpu, nullptr);
+  const std::vector<int32_t> ids = test_prompt(6, cpu->config().vocabulary);
+  const auto expected = cpu->score(ids);
+  const auto got = gpu->score(ids);
+  ASSERT_TRUE(got.ok()) << got.error().message;
+  ASSERT_EQ(got->logprobs.size(), expected->logprobs.size());
+  for (size_t i = 0; i < got->logprobs.size(); ++i) {
+    EXPECT_NEAR(got->logprobs[i], expected->logprobs[i], 1e-3);
+  }
+}
+
+TEST_P(CdnaFormats, ScoresAreTheCpus) { compare_scores(folder(), device()); }
+
+INSTANTIATE_TEST_SUITE_P(Slow, CdnaFormats,
+                         testing::Combine(testing::Values("gfx942", "gfx950"),
+                                          testing::Values("llama-fp8-block", "llama-fp8-row",
+                                                          "llama-fp8-channel", "llama-fp8-tensor",
+                                                          "llama-bias-f16")),
+                         target_test_name);
 
 /// What does not depend on the model.
 class CdnaDecode : public CdnaModels {};
@@ -198,19 +230,11 @@ TEST_P(CdnaDecode, SeveralSequencesHaveTheCpusTokens) {
   compare_several(folder(), device(), 3, {.sequences = 3});
 }
 
-TEST_P(CdnaDecode, ScoresAreTheCpus) {
-  const auto cpu = make_engine(folder(), {.workers = 1, .context = 64});
-  const auto gpu = make_engine(folder(), {.device = device(), .workers = 2, .context = 64});
-  ASSERT_NE(gpu, nullptr);
-  const std::vector<int32_t> ids = test_prompt(6, cpu->config().vocabulary);
-  const auto expected = cpu->score(ids);
-  const auto got = gpu->score(ids);
-  ASSERT_TRUE(got.ok()) << got.error().message;
-  ASSERT_EQ(got->logprobs.size(), expected->logprobs.size());
-  for (size_t i = 0; i < got->logprobs.size(); ++i) {
-    EXPECT_NEAR(got->logprobs[i], expected->logprobs[i], 1e-3);
-  }
+TEST_P(CdnaFormats, SeveralSequencesHaveTheCpusTokens) {
+  compare_several(folder(), device(), 2, {.sequences = 3});
 }
+
+TEST_P(CdnaDecode, ScoresAreTheCpus) { compare_scores(folder(), device()); }
 
 TEST_P(CdnaDecode, StopsWhereTheCallerOrTheModelSays) {
   const auto gpu = make_engine(folder(), {.device = device(), .workers = 2, .context = 64});
@@ -255,6 +279,53 @@ TEST_P(SlowCdnaDecode, SeveralSequencesHaveTheCpusTokens) {
     SCOPED_TRACE(sequences);
     compare_several(folder(), device(), 2, {.sequences = sequences, .compress_weights = true});
     compare_several(folder(), device(), 3, {.sequences = sequences}, sampled);
+  }
+}
+
+/// Rows that LDS has no room for: of the FFN's result, and of eight sequences the normed ones, too.
+TEST_P(SlowCdnaDecode, LongRowsHaveTheCpusTokens) {
+  const cdna::Target target =
+      std::get<0>(GetParam()) == "gfx950" ? cdna::Target::gfx950 : cdna::Target::gfx942;
+  struct Case {
+    const char* preset;
+    int sequences;
+    bool long_hidden;
+    bool packed;
+  };
+  for (const Case& c :
+       {Case{"llama-3.2-1b", 1, false, true}, Case{"llama-3.2-1b", 8, false, false},
+        Case{"llama-3.2-1b", 8, true, true}, Case{"starcoder2-3b", 8, true, false}}) {
+    SCOPED_TRACE(testing::Message() << c.preset << " " << c.sequences << " " << c.long_hidden);
+    const int64_t elements = cdna::most_elements(target, c.sequences) / c.sequences + 120;
+    ModelConfig config = preset(c.preset).value();
+    config.layers = 1;
+    config.hidden = c.long_hidden ? elements : 64;
+    config.ffn = c.long_hidden ? 104 : elements;
+    config.query_heads = 4;
+    config.kv_heads = 2;
+    config.head_dim = 32;
+    config.vocabulary = 300;
+    const auto make = [&](EngineOptions options) {
+      options.kv = DType::f32;
+      options.context = 32;
+      options.round_activations = false;
+      return Engine::create(config, Weights::generate(config, 3, 1).value(), options).value();
+    };
+    const auto cpu = make({.workers = 1});
+    const auto gpu = make(
+        {.device = device(), .workers = 2, .sequences = c.sequences, .compress_weights = c.packed});
+    std::vector<Engine::Prompt> prompts;
+    for (int i = 0; i < c.sequences; ++i) {
+      prompts.push_back(test_prompt(2 + i % 2, config.vocabulary));
+    }
+    const auto got = gpu->generate_batch(prompts, {}, 3, {}, Eos::ignore);
+    ASSERT_TRUE(got.ok()) << got.error().message;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const auto expected = cpu->generate(prompts[i], {}, 3, {}, Eos::ignore);
+      EXPECT_EQ((*got)[i].tokens, expected->tokens);
+      EXPECT_LE(relative_difference(gpu->last_logits(static_cast<int>(i)), cpu->last_logits()),
+                kTolerance);
+    }
   }
 }
 

@@ -412,7 +412,11 @@ Status CdnaRunner::run_launch(int64_t steps, int64_t forced, Tokens ends, const 
   WEFT_TRY(device_->clear(launch_.counters, program_.events.size() * kCounterStride * 4));
   WEFT_TRY(device_->clear(launch_.stop, sizeof(*launch_.stop)));
   WEFT_TRY(device_->clear(launch_.failure, workers * sizeof(Failure)));
-  const std::string_view kernel = options_.sequences > 1 ? "decode_several" : "decode";
+  static constexpr std::string_view kKernels[][2] = {{"decode", "decode_several"},
+                                                     {"decode_fp8", "decode_fp8_several"},
+                                                     {"decode_f16", "decode_f16_several"}};
+  const std::string_view kernel =
+      kKernels[static_cast<int>(lowered_.weights)][options_.sequences > 1 ? 1 : 0];
   WEFT_TRY(device_->start({.operation = kernel,
                            .kernel = kernel,
                            .groups_x = static_cast<uint32_t>(workers),

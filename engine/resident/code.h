@@ -49,7 +49,7 @@ struct BeginStepCode {
 
 /// Of sequences first .. last - 1.
 struct EmbedCode {
-  Place table = kNowhere;  ///< bf16 [vocabulary, columns]
+  Place table = kNowhere;  ///< bf16, or see ModelShape::f16: [vocabulary, columns]
   Place out = kNowhere;
   int32_t columns = 0;
   int32_t first = 0, last = 0;
@@ -125,7 +125,7 @@ struct ProductCode {
   Activation activation = Activation::none;  ///< of the sums, or of the gate's
   RowForm form = RowForm::plain;
   uint8_t accumulate = 0;  ///< to what is in out; of one segment alone
-  uint8_t streamed = 0;    ///< rows come slice by slice: kOperands alone
+  uint8_t streamed = 0;    ///< rows come in parts, as the target cuts them; 0: they come whole
   uint8_t weights = 0;     ///< their form in the stream, as the target numbers them
   uint8_t fold = 0;        ///< of the last unit, as the target folds it
   DrawOf draw = DrawOf::none;
@@ -227,6 +227,7 @@ struct ModelShape {
   int32_t ropes = 1;
   int32_t rope_half = 0;  ///< pairs of a head's elements that turn
   bool kv_f32 = false;
+  bool f16 = false;  ///< embedding, norms and biases are f16, otherwise bf16
   /// Some layer has what few models have: soft caps, LayerNorms, norms' weights that are stored
   /// less something, an FFN without a gate or with another activation than SiLU, heads that turn in
   /// part or not at all.

@@ -143,23 +143,28 @@ class WorkerLowering {
       return kNowhere;
     }
     const Tensor& t = tensor(ref);
-    if (t.dtype != DType::bf16) {
-      return input_error(
-          fmt::format("{} is {}: the {} device has no kernel for it; use --device cpu", t.name,
-                      name_of(t.dtype), limits_.device));
+    if (t.dtype != (out_.shape.f16 ? DType::f16 : DType::bf16)) {
+      return without_format(t);
     }
     return placed(ref).place;
+  }
+  Error without_format(const Tensor& t) const {
+    return input_error(fmt::format("{} is {}: the {} device has no kernel for it; use --device cpu",
+                                   t.name, name_of(t.dtype), limits_.device));
   }
   /// Whether a product's weights have a form in the stream.
   Status check_product(const WeightRef& ref, const Fp8Rounding& rounding) {
     if (rounding.scaling != Scaling::none) {
       return without_kernel("decode steps that quantise activations to fp8");
     }
-    if (limits_.fp8 && is_fp8(tensor(ref).dtype)) {
+    const Tensor& t = tensor(ref);
+    if (limits_.fp8 && t.dtype == DType::e4m3fn) {
       out_.shape.general = true;
       return {};
     }
-    WEFT_TRY(weight(ref));
+    if (t.dtype != DType::bf16 && !(limits_.f16 && t.dtype == DType::f16)) {
+      return without_format(t);
+    }
     return {};
   }
   /// A bias's elements from `column` on.
@@ -660,6 +665,7 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
     out.shape.general |= std::visit(IsGeneral{}, operation.body);
     out.shape.experts |= std::holds_alternative<RouteOp>(operation.body);
   }
+  out.shape.f16 = limits.f16 && weights.get(Role::embedding, -1).dtype == DType::f16;
   for (const Buffer& buffer : program.buffers) {
     out.shape.kv_f32 |= buffer.space == Space::kv && buffer.element == Element::f32;
   }

@@ -25,6 +25,7 @@ struct Limits {
   int64_t head_dim = 0;
   int64_t layer_norm = 0;  ///< elements
   bool fp8 = false;        ///< products' weights in e4m3fn, with scales
+  bool f16 = false;        ///< weights in f16
   int64_t experts = 0;     ///< of a layer, of one sequence; 0: no mixtures
   int64_t chosen = 0;      ///< of them
   int64_t slot_row = 0;    ///< elements of the slots that one product takes

@@ -29,16 +29,22 @@ std::string_view refuse_prefill_attention(const AttentionArgs& args) {
 
 Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first, Stream stream) {
   constexpr float kLog2E = 1.4426950408889634f;
+  const auto element = static_cast<int64_t>(size_of(args.cache.dtype));
   const AttentionParams params{
       .q = args.q.data,
       .keys = args.cache.keys,
       .values = args.cache.values,
       .out = args.out.data,
+      .lse = nullptr,
       .q_stride = stride_bytes(args.q),
       .out_stride = stride_bytes(args.out),
-      .head_stride = args.cache.head_stride * static_cast<int64_t>(size_of(args.cache.dtype)),
+      .key_stride = args.head_dim * element,
+      .value_stride = args.head_dim * element,
+      .head_stride = args.cache.head_stride * element,
+      .sequences = 1,
       .rows = static_cast<int32_t>(rows),
       .first = static_cast<int32_t>(first),
+      .causal = 1,
       .query_heads = static_cast<int32_t>(args.query_heads),
       .group = static_cast<int32_t>(args.query_heads / args.kv_heads),
       .head_dim = static_cast<int32_t>(args.head_dim),

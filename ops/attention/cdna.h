@@ -11,11 +11,16 @@ struct AttentionParams {
   const void* keys;
   const void* values;
   void* out;
+  float* lse;  ///< [sequences, query_heads, rows]: logarithms of the sums of exponentials; or null
   int64_t q_stride;
   int64_t out_stride;
-  int64_t head_stride;  ///< of the cache
+  int64_t key_stride;    ///< from a position's key to the next one's
+  int64_t value_stride;  ///< likewise
+  int64_t head_stride;   ///< of keys and values
+  int32_t sequences;     ///< as many rows and keys each; of several, keys follow as rows do
   int32_t rows;
-  int32_t first;  ///< position of row 0
+  int32_t first;   ///< position of row 0
+  int32_t causal;  ///< 0: a row sees all keys, as many as there are rows
   int32_t query_heads;
   int32_t group;  ///< query heads of a KV head
   int32_t head_dim;

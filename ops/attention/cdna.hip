@@ -50,21 +50,31 @@ WEFT_GPU u32x4 load_chunk(const Buffer& cache, uint32_t offset) {
   }
 }
 
+/// Keys or values one after another, up to the end of the last one.
+template <class C>
+WEFT_GPU Buffer tile_of(const char* from, int64_t stride, int keys, int head_dim) {
+  return {from, static_cast<uint32_t>((keys - 1) * static_cast<int>(stride)) +
+                    head_dim * static_cast<uint32_t>(sizeof(C))};
+}
+
 /// A tile of keys on its way from the cache to LDS. A row is chunks of 16 bytes in LDS.
 template <class Q, class C, int kDim>
 class Keys {
  public:
   using S = Shape<Q, C, kDim>;
-  __device__ __attribute__((always_inline)) void fetch(const char* from, int left, int head_dim) {
-    const int row_bytes = head_dim * static_cast<int>(sizeof(C));
-    const Buffer cache(from, __builtin_elementwise_min(left, S::kKeys) * row_bytes);
+  /// Of `left` keys, `stride` bytes apart.
+  __device__ __attribute__((always_inline)) void fetch(const char* from, int64_t stride, int left,
+                                                       int head_dim) {
+    const Buffer cache =
+        tile_of<C>(from, stride, __builtin_elementwise_min(left, S::kKeys), head_dim);
     const int row = thread_index() / kRowChunks;
     const int chunk = thread_index() % kRowChunks ^ place_key(row);
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const int element = (i / kOfBlock * kRowChunks + chunk) * kEach;
       const int key = __builtin_elementwise_min(row + i % kOfBlock * kRows, left - 1);
-      const uint32_t offset = key * row_bytes + element * static_cast<int>(sizeof(C));
+      const uint32_t offset =
+          key * static_cast<int>(stride) + element * static_cast<int>(sizeof(C));
       staged_[i] = load_chunk<Q, C>(cache, element < head_dim ? offset : kNowhere);
     }
   }
@@ -88,9 +98,11 @@ template <class Q, class C, int kDim>
 class Values {
  public:
   using S = Shape<Q, C, kDim>;
-  __device__ __attribute__((always_inline)) void fetch(const char* from, int left, int head_dim) {
-    const int row_bytes = head_dim * static_cast<int>(sizeof(C));
-    const Buffer cache(from, __builtin_elementwise_min(left, S::kKeys) * row_bytes);
+  /// Of `left` keys, `stride` bytes apart.
+  __device__ __attribute__((always_inline)) void fetch(const char* from, int64_t stride, int left,
+                                                       int head_dim) {
+    const Buffer cache =
+        tile_of<C>(from, stride, __builtin_elementwise_min(left, S::kKeys), head_dim);
 #pragma unroll
     for (int i = 0; i < kUnits; ++i) {
       if (!is_mine(i)) {
@@ -100,7 +112,8 @@ class Values {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int key = __builtin_elementwise_min(unit(i) / kColumns * 4 + j, left - 1);
-        const uint32_t offset = key * row_bytes + element * static_cast<int>(sizeof(C));
+        const uint32_t offset =
+            key * static_cast<int>(stride) + element * static_cast<int>(sizeof(C));
         staged_[i][j] = load_chunk<Q, C>(cache, element < head_dim ? offset : kNowhere);
       }
     }
@@ -146,26 +159,31 @@ WEFT_GPU void attention(const AttentionParams& p) {
   __shared__ __attribute__((aligned(1024))) char shared[S::kLdsBytes];
   auto* lds = (LdsBytes*)shared;
   // Workgroups with the most keys first.
-  const int head = workgroup_index() % p.query_heads;
+  const int heads = p.query_heads * p.sequences;
+  const int sequence = workgroup_index() % heads / p.query_heads;
+  const int head = workgroup_index() % heads % p.query_heads;
   const int row_tiles = ceil_div(p.rows, kAttentionRows);
-  const int row = (row_tiles - 1 - workgroup_index() / p.query_heads) * kAttentionRows;
-  const int end = p.first + __builtin_elementwise_min(row + kAttentionRows, p.rows);  // of the keys
+  const int row = (row_tiles - 1 - workgroup_index() / heads) * kAttentionRows;
+  const bool causal = p.causal != 0;
+  const int end =  // of the keys
+      causal ? p.first + __builtin_elementwise_min(row + kAttentionRows, p.rows) : p.rows;
   const int window = p.window > 0 ? p.window : 1 << 30;
-  const int oldest = __builtin_elementwise_max(0, p.first + row - window + 1);
+  const int oldest = causal ? __builtin_elementwise_max(0, p.first + row - window + 1) : 0;
   const int64_t plane = head / p.group * p.head_stride;
-  const auto place = [&](const void* cache, int key) {
-    return &at<char>(cache, plane + int64_t{key} * p.head_dim * int64_t{sizeof(C)});
+  const auto place = [&](const void* cache, int64_t stride, int key) {
+    return &at<char>(cache, plane + (int64_t{sequence} * p.rows + key) * stride);
   };
+  const int64_t first_row = int64_t{sequence} * p.rows + row;
 
   const int lane = lane_index();
   const int quarter = lane / kStripRows;
   const int query = wave_index() * kStripRows + lane % kStripRows;  // in the workgroup's rows
-  const int position = p.first + row + query;
+  const int position = causal ? p.first + row + query : p.rows - 1;
 
   Strip q[S::kBlocks];
   {
-    const Buffer queries(&at<char>(p.q, row * p.q_stride + head * p.head_dim * int64_t{sizeof(Q)}),
-                         kNowhere);
+    const Buffer queries(
+        &at<char>(p.q, first_row * p.q_stride + head * p.head_dim * int64_t{sizeof(Q)}), kNowhere);
     const int mine = __builtin_elementwise_min(query, p.rows - row - 1);
 #pragma unroll
     for (int block = 0; block < S::kBlocks; ++block) {
@@ -186,17 +204,18 @@ WEFT_GPU void attention(const AttentionParams& p) {
   Values<Q, C, kDim> values;
   const RowReader<false> strips(0);
   int key = oldest / S::kKeys * S::kKeys;
-  keys.fetch(place(p.keys, key), end - key, p.head_dim);
-  values.fetch(place(p.values, key), end - key, p.head_dim);
+  const auto fetch = [&](int from) {
+    keys.fetch(place(p.keys, p.key_stride, from), p.key_stride, end - from, p.head_dim);
+    values.fetch(place(p.values, p.value_stride, from), p.value_stride, end - from, p.head_dim);
+  };
+  fetch(key);
   for (; key < end; key += S::kKeys) {
     barrier();  // the tile before has been read
     keys.publish(lds);
     values.publish(lds + S::kOfValues);
     barrier();
     if (key + S::kKeys < end) {
-      const int next = key + S::kKeys;
-      keys.fetch(place(p.keys, next), end - next, p.head_dim);
-      values.fetch(place(p.values, next), end - next, p.head_dim);
+      fetch(key + S::kKeys);
     }
 
     f32x4 scores[S::kStrips] = {};
@@ -278,12 +297,18 @@ WEFT_GPU void attention(const AttentionParams& p) {
     }
   }
 
-  const float factor = 1 / column_reduce<Sum>(sum);
+  sum = column_reduce<Sum>(sum);
+  const float factor = 1 / sum;
   if (row + query >= p.rows) {
     return;
   }
+  if (p.lse != nullptr && quarter == 0) {
+    constexpr float kLn2 = 0.693147182f;
+    p.lse[(int64_t{sequence} * p.query_heads + head) * p.rows + row + query] =
+        (peak + log2_of(sum)) * kLn2;
+  }
   const int size = p.out_bf16 != 0 ? sizeof(bf16_t) : sizeof(float);
-  char* const to = &at<char>(p.out, (row + query) * p.out_stride + head * p.head_dim * size);
+  char* const to = &at<char>(p.out, (first_row + query) * p.out_stride + head * p.head_dim * size);
 #pragma unroll
   for (int d = 0; d < S::kDimStrips; ++d) {
     const int column = d * kStripRows + quarter * 4;

@@ -150,6 +150,17 @@ void Tensor::fill(Random& random, float deviation, float mean) {
   });
 }
 
+bool Tensor::finite() const {
+  for (int64_t r = 0; r < rows_; ++r) {
+    for (int64_t c = 0; c < columns_; ++c) {
+      if (!std::isfinite(get(r, c))) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
 Tensor Tensor::magnitudes() const {
   Tensor result(name_, role_, rows_, columns_, dtype_, stride_ - columns_);
   for (int64_t r = 0; r < rows_; ++r) {

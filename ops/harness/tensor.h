@@ -67,6 +67,8 @@ class Tensor {
   void set(int64_t r, int64_t c, float x);
   /// Normal numbers.
   void fill(Random& random, float deviation, float mean = 0);
+  /// Whether all elements are numbers but infinities.
+  bool finite() const;
   /// A copy without signs: what the error of a sum is measured against.
   Tensor magnitudes() const;
 

@@ -87,9 +87,9 @@ WEFT_GPU void head_row(const Worker& worker, CodeRef code, const HeadRow& row, f
       float x = words[j].first();
       float y = words[j].second();
       if (row.norm != kNowhere) {
-        const uint32_t w = worker.at<const uint32_t>(row.norm)[pair];
-        x *= factor * (bf16_low(w) + attention.weight_offset);
-        y *= factor * (bf16_high(w) + attention.weight_offset);
+        const auto w = weight_pair(worker.at<const uint32_t>(row.norm)[pair]);
+        x *= factor * (w[0] + attention.weight_offset);
+        y *= factor * (w[1] + attention.weight_offset);
       }
       to[2 * pair] = x * row.scale;
       to[2 * pair + 1] = y * row.scale;
@@ -438,20 +438,21 @@ WEFT_GPU f32x4 merged_quad(const Worker& worker, int operation, const Partials& 
 }
 
 /// The row that attention's splits make together, to LDS: of one sequence.
-WEFT_GPU void make_merged_row(const Worker& worker, CodeRef code) {
+WEFT_GPU void make_merged_row(const Worker& worker, CodeRef code, const RowPart& part) {
   const auto& product = code.product;
   const auto& shape = worker.arguments->shape;
   const SplitKeys keys(product.splits.count, product.splits.window, worker.position(0), 0);
   const Partials partials(worker.at<uint64_t>(product.row), 0, shape.query_heads,
                           product.splits.count, shape.head_dim);
   const uint32_t tag = worker.tag(product.source);
-  const int end = slices_of(product.k) * kSliceK;
-  for (int base = 4 * wave_index() * kWaveLanes; base < end; base += 4 * kTeamThreads) {
+  for (int base = part.first + 4 * wave_index() * kWaveLanes; base < part.end;
+       base += 4 * kTeamThreads) {
     const int element = base + 4 * lane_index();
     const f32x4 x = merged_quad(worker, code.operation, partials, tag, keys.active,
-                                __builtin_elementwise_min(element, product.k - 4));
-    if (element < end) {
-      put_row_quad(0, product.k, element / 4, element < product.k ? x : f32x4{0, 0, 0, 0});
+                                __builtin_elementwise_min(element, product.k - 4)) *
+                    ProductHead(code).row_scale();
+    if (element < part.end) {
+      put_row_quad(0, part, element / 4, element < product.k ? x : f32x4{0, 0, 0, 0});
     }
   }
 }

@@ -5,9 +5,16 @@
 #include "arch/cdna/mma.hip.h"
 #include "engine/cdna/decode/attention.hip.h"
 #include "engine/cdna/decode/next_token.hip.h"
+#include "ops/linear/fp8_words.h"
 #include "ops/linear/windowed.h"
 
 namespace weft::cdna {
+
+/// What a thread's sums are multiplied with: its column's, or gate's and up's.
+struct ColumnScales {
+  float first = 1;
+  float second = 1;
+};
 
 /// A wave's weights. While it waits for anything else, the first slices of its next run (its share
 /// of a product's block) are in its registers or on their way there.
@@ -23,18 +30,32 @@ class Stream {
   /// finish(unit, sums) gets each unit's; list(entry) what is listed of the run, when these have
   /// been left. `row`: this lane's column of B. Returns the scales of the thread's columns.
   template <class Finish, class List>
-  __device__ __attribute__((always_inline)) uint32_t multiply(const Worker& worker, const char* row,
-                                                              const Finish& finish,
-                                                              const List& list) {
+  __device__ __attribute__((always_inline)) ColumnScales multiply(const Worker& worker,
+                                                                  const char* row,
+                                                                  const Finish& finish,
+                                                                  const List& list) {
     const ProductPlace place = at(worker, next_);
-    const uint32_t scales = scales_;
-    if ((place.flags & ProductPlace::kPacked) != 0) {
-      multiply_run<WeightForm::packed>(worker, place, row, finish);
-      multiply_listed(worker, place, list);
-    } else {
-      multiply_run<WeightForm::plain>(worker, place, row, finish);
+    ColumnScales scales;
+    with_form(
+        place, [&](auto form) __attribute__((always_inline)) {
+          if constexpr (form.value == WeightForm::packed) {
+            // Exponents, a byte each.
+            scales = {__builtin_bit_cast(float, (scales_[0] & 0xff) << 23),
+                      __builtin_bit_cast(float, (scales_[0] >> 8 & 0xff) << 23)};
+          } else if constexpr (form.value == WeightForm::fp8) {
+            const auto both = __builtin_bit_cast(Vector<float, 2>, scales_);
+            scales = {both[0], both[1]};
+          }
+          multiply_run<form.value>(worker, place, row, finish);
+          if constexpr (form.value == WeightForm::packed) {
+            multiply_listed(worker, place, list);
+          }
+        });
+    first_slice_ += place.part;
+    if (first_slice_ >= place.slices) {
+      first_slice_ = 0;
+      first_unit_ += kBlockUnits;
     }
-    first_unit_ += kBlockUnits;
     if (first_unit_ >= place.units) {
       advance(worker);
     }
@@ -43,6 +64,26 @@ class Stream {
   }
 
  private:
+  template <WeightForm kForm>
+  struct Form {
+    static constexpr WeightForm value = kForm;
+  };
+  /// Calls body(Form<...>) with the form of a product's weights, of those that the kernel has.
+  template <class Body>
+  __device__ __attribute__((always_inline)) static void with_form(const ProductPlace& place,
+                                                                  const Body& body) {
+    if constexpr (kWeights == KernelWeights::f16) {
+      body(Form<WeightForm::f16>{});
+    } else if (kWeights == KernelWeights::fp8 && place.form() == WeightForm::fp8) {
+      body(Form<WeightForm::fp8>{});
+    } else if (kWeights == KernelWeights::fp8 && place.form() == WeightForm::fp8_blocks) {
+      body(Form<WeightForm::fp8_blocks>{});
+    } else if (kWeights == KernelWeights::bf16 && place.form() == WeightForm::packed) {
+      body(Form<WeightForm::packed>{});
+    } else {
+      body(Form<WeightForm::plain>{});
+    }
+  }
   /// Where a wave is in a block.
   struct Walk {
     int slices;
@@ -52,8 +93,10 @@ class Stream {
     f32x4 sums = {0, 0, 0, 0};
     bool any = false;
 
-    template <class Finish>
-    __device__ __attribute__((always_inline)) void multiply(u32x4 weights, const Finish& finish) {
+    /// A slice's weights, as load() left them; `scale`: of WeightForm::fp8_blocks.
+    template <WeightForm kForm, class Finish>
+    __device__ __attribute__((always_inline)) void multiply(u32x4 weights, float scale,
+                                                            const Finish& finish) {
       if (slice == slices) {
         end(finish);
         sums = f32x4{0, 0, 0, 0};
@@ -61,7 +104,19 @@ class Stream {
         ++unit;
       }
       const auto b = *reinterpret_cast<const u32x4*>(row + slice * (kSliceK * 2));
-      sums = mma_bf16(weights, b, sums);
+      if constexpr (kForm == WeightForm::f16) {
+        const HalfParts parts(weights);
+        sums = mma_bf16(parts.upper, b, sums);
+        sums = mma_bf16(parts.lower, b, sums);
+      } else if constexpr (kForm == WeightForm::fp8_blocks) {
+        sums += scale * mma_bf16(operand<kForm>(weights), b, f32x4{0, 0, 0, 0});
+      } else {
+        sums = mma_bf16(operand<kForm>(weights), b, sums);
+      }
+      if constexpr (lane_bytes(kForm) == 8) {
+        // Operands of several slices, and their sums, would take registers each.
+        __builtin_amdgcn_sched_barrier(0);
+      }
       any = true;
       ++slice;
     }
@@ -80,35 +135,77 @@ class Stream {
   __device__ __attribute__((always_inline)) static ProductPlace at(const Worker& worker,
                                                                    int product) {
     const auto& place = constant(worker.arguments->products)[product];
-    return {place.stream, place.units, place.slices, place.flags, place.lists};
+    return {place.stream, place.units, place.slices, place.part, place.flags, place.lists};
   }
-  __device__ __attribute__((always_inline)) static Runs runs_of(const ProductPlace& place,
-                                                                int first_unit) {
-    return Runs(__builtin_elementwise_min(place.units - first_unit, kBlockUnits) * place.slices);
+  /// Units of the next block, and slices of its next part.
+  __device__ __attribute__((always_inline)) int units_of(const ProductPlace& place) const {
+    return __builtin_elementwise_min(place.units - first_unit_, kBlockUnits);
   }
-  /// A slice of a block, in bytes from the stream's beginning.
+  __device__ __attribute__((always_inline)) int slices_of(const ProductPlace& place) const {
+    return __builtin_elementwise_min(place.slices - first_slice_, place.part);
+  }
+  __device__ __attribute__((always_inline)) Runs runs_of(const ProductPlace& place) const {
+    return Runs(units_of(place) * slices_of(place));
+  }
+  /// From a slice of the next block's part on, in bytes from the stream's beginning.
+  struct From {
+    uint32_t slices;
+    uint32_t scales = 0;  ///< of WeightForm::fp8_blocks
+  };
   template <WeightForm kForm>
-  __device__ __attribute__((always_inline)) static uint32_t stream_of(const ProductPlace& place,
-                                                                      int first_unit, int slice) {
-    return place.stream * 16 +
-           static_cast<uint32_t>(first_unit * place.slices + slice) * slice_bytes(kForm);
+  __device__ __attribute__((always_inline)) From stream_of(const ProductPlace& place,
+                                                           int slice) const {
+    const auto in_product =
+        static_cast<uint32_t>(first_unit_ * place.slices + units_of(place) * first_slice_ + slice);
+    From from{place.stream * 16 + in_product * slice_bytes(kForm)};
+    if constexpr (kForm == WeightForm::fp8_blocks) {
+      from.scales = scales_of<kForm>(place) + in_product * kSliceScaleBytes;
+    }
+    return from;
   }
-  /// A lane's weights of a slice, as they lie there.
+  /// Where a product's scales are.
+  template <WeightForm kForm>
+  __device__ __attribute__((always_inline)) static uint32_t scales_of(const ProductPlace& place) {
+    return place.stream * 16 +
+           static_cast<uint32_t>(place.units * place.slices) * slice_bytes(kForm);
+  }
+  /// A lane's weights of slice i after `from`, as they lie there.
   template <WeightForm kForm>
   __device__ __attribute__((always_inline)) static void load(u32x4& weights, const Buffer& buffer,
-                                                             uint32_t from) {
+                                                             const From& from, int i) {
     const auto lane = static_cast<uint32_t>(lane_index() * lane_bytes(kForm));
-    if constexpr (kForm == WeightForm::plain) {
-      weights = buffer.load_once(lane, from);
+    const uint32_t at = from.slices + i * slice_bytes(kForm);
+    if constexpr (kForm == WeightForm::packed) {
+      // Words that are none of it (-1) have no register then.
+      const u32x3 words = buffer.load_three_once(lane, at);
+      weights = __builtin_shufflevector(words, words, 0, 1, 2, -1);
+    } else if constexpr (lane_bytes(kForm) == 8) {
+      const u32x2 words = buffer.load_pair_once(lane, at);
+      weights = __builtin_shufflevector(words, words, 0, 1, -1, -1);
     } else {
-      weights.xyz = buffer.load_three_once(lane, from);
+      weights = buffer.load_once(lane, at);
     }
+  }
+  /// The scales of the kSlicesAhead slices after `from`, one a lane.
+  __device__ __attribute__((always_inline)) static uint32_t load_scales(const Buffer& buffer,
+                                                                        const From& from) {
+    static_assert(kSlicesAhead * kSliceScaleBytes / 4 <= kWaveLanes);
+    return buffer.load_word(static_cast<uint32_t>(lane_index() * 4), from.scales);
+  }
+  /// That of slice i for this lane, whose sums are of columns of one half.
+  __device__ __attribute__((always_inline)) static float scale_of(uint32_t scales, int i) {
+    const auto low = static_cast<uint32_t>(__builtin_amdgcn_readlane(scales, 2 * i));
+    const auto high = static_cast<uint32_t>(__builtin_amdgcn_readlane(scales, 2 * i + 1));
+    return __builtin_bit_cast(float, lane_index() < kWaveLanes / 2 ? low : high);
   }
   /// The operand A of it.
   template <WeightForm kForm>
   __device__ __attribute__((always_inline)) static u32x4 operand(u32x4 weights) {
     if constexpr (kForm == WeightForm::plain) {
       return weights;
+    } else if constexpr (lane_bytes(kForm) == 8) {
+      return {fp8_words::first_pair(weights[0]), fp8_words::second_pair(weights[0]),
+              fp8_words::first_pair(weights[1]), fp8_words::second_pair(weights[1])};
     } else {
       constexpr uint32_t kWindows = windowed::kWindowBits | windowed::kWindowBits << 16;
       u32x4 pairs;
@@ -122,6 +219,27 @@ class Stream {
       return pairs;
     }
   }
+  /// Eight f16 as the sums of two bf16 each, exactly: the bits beyond the upper one's are three.
+  struct HalfParts {
+    u32x4 upper, lower;
+
+    __device__ __attribute__((always_inline)) explicit HalfParts(u32x4 weights) {
+      constexpr uint32_t kUpperHalves = 0x07060302;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const auto pair = __builtin_convertvector(
+            __builtin_bit_cast(Vector<f16_t, 2>, uint32_t{weights[i]}), Vector<float, 2>);
+        const float first = pair[0];
+        const float second = pair[1];
+        const auto first_bits = __builtin_bit_cast(uint32_t, first);
+        const auto second_bits = __builtin_bit_cast(uint32_t, second);
+        upper[i] = __builtin_amdgcn_perm(second_bits, first_bits, kUpperHalves);
+        lower[i] = __builtin_amdgcn_perm(
+            __builtin_bit_cast(uint32_t, second - bf16_high(second_bits)),
+            __builtin_bit_cast(uint32_t, first - bf16_high(first_bits)), kUpperHalves);
+      }
+    }
+  };
 
   template <WeightForm kForm, class Finish>
   __device__ __attribute__((always_inline)) void multiply_run(const Worker& worker,
@@ -129,36 +247,51 @@ class Stream {
                                                               const char* row,
                                                               const Finish& finish) {
     const Buffer buffer = buffer_of(worker);
-    const int slices = place.slices;
-    const Runs runs = runs_of(place, first_unit_);
+    const int slices = slices_of(place);
+    const Runs runs = runs_of(place);
     const int first = runs.first(wave_index());
     int left = runs.count(wave_index());
     Walk walk{.slices = slices, .unit = first / slices, .slice = 0, .row = row};
     walk.slice = first - walk.unit * slices;
-    uint32_t from = stream_of<kForm>(place, first_unit_, first + kSlicesAhead);
+    From from = stream_of<kForm>(place, first + kSlicesAhead);
+    constexpr bool kScaled = kForm == WeightForm::fp8_blocks;
+    const auto multiply = [&](uint32_t scales, int i) __attribute__((always_inline)) {
+      walk.template multiply<kForm>(ahead_[i], kScaled ? scale_of(scales, i) : 1, finish);
+    };
+    const auto next_scales = [&] {
+      const uint32_t scales = scales_[0];
+      if constexpr (kScaled) {
+        scales_[0] = load_scales(buffer, from);
+      }
+      return scales;
+    };
     // Whole turns: each slice's place is taken by that which comes kSlicesAhead later.
     for (; left >= 2 * kSlicesAhead; left -= kSlicesAhead) {
+      const uint32_t scales = next_scales();
 #pragma unroll
       for (int i = 0; i < kSlicesAhead; ++i) {
-        walk.multiply(operand<kForm>(ahead_[i]), finish);
-        load<kForm>(ahead_[i], buffer, from + i * slice_bytes(kForm));
+        multiply(scales, i);
+        load<kForm>(ahead_[i], buffer, from, i);
       }
-      from += kSlicesAhead * slice_bytes(kForm);
+      from.slices += kSlicesAhead * slice_bytes(kForm);
+      from.scales += kSlicesAhead * kSliceScaleBytes;
     }
     if (left > kSlicesAhead) {
+      const uint32_t scales = next_scales();
       left -= kSlicesAhead;
 #pragma unroll
       for (int i = 0; i < kSlicesAhead; ++i) {
-        walk.multiply(operand<kForm>(ahead_[i]), finish);
+        multiply(scales, i);
         if (i < left) {
-          load<kForm>(ahead_[i], buffer, from + i * slice_bytes(kForm));
+          load<kForm>(ahead_[i], buffer, from, i);
         }
       }
     }
+    const uint32_t scales = scales_[0];
 #pragma unroll
     for (int i = 0; i < kSlicesAhead; ++i) {
       if (i < left) {
-        walk.multiply(operand<kForm>(ahead_[i]), finish);
+        multiply(scales, i);
       }
     }
     walk.end(finish);
@@ -170,9 +303,13 @@ class Stream {
     int size;
 
     __device__ __attribute__((always_inline))
-    List(const Worker& worker, const ProductPlace& place, int first_unit) {
-      const auto begin = constant(worker.arguments->list_begin) + place.lists +
-                         first_unit / kBlockUnits * kTeamWaves + wave_index();
+    List(const Worker& worker, const ProductPlace& place, int first_unit, int first_slice) {
+      int part = first_unit / kBlockUnits;  // of the product's blocks and their parts
+      if (place.part < place.slices) {
+        part = part * ceil_div(place.slices, place.part) + first_slice / place.part;
+      }
+      const auto begin =
+          constant(worker.arguments->list_begin) + place.lists + part * kTeamWaves + wave_index();
       from = (Global<const u32x2>)reinterpret_cast<uintptr_t>(worker.arguments->listed) + begin[0];
       size = static_cast<int>(begin[1] - begin[0]);
     }
@@ -181,7 +318,7 @@ class Stream {
   __device__ __attribute__((always_inline)) void multiply_listed(const Worker& worker,
                                                                  const ProductPlace& place,
                                                                  const Add& add) {
-    const List list(worker, place, first_unit_);
+    const List list(worker, place, first_unit_, first_slice_);
     for (int base = 0; base < list.size; base += kWaveLanes) {
       const int i = base + lane_index();
       if (base > 0 && i < list.size) {
@@ -200,6 +337,7 @@ class Stream {
     const auto begin = static_cast<int>(range[0]);
     const auto end = static_cast<int>(range[1]);
     first_unit_ = 0;
+    first_slice_ = 0;
     do {
       if (++next_ >= end) {
         next_ = begin;
@@ -214,61 +352,67 @@ class Stream {
       return;
     }
     const ProductPlace place = at(worker, next_);
-    if ((place.flags & ProductPlace::kPacked) == 0) {
-      scales_ = kPlainScales;
-      return ask_slices<WeightForm::plain>(worker, place);
-    }
-    ask_slices<WeightForm::packed>(worker, place);
-    const uint32_t scales = place.stream * 16 +
-                            place.units * place.slices * slice_bytes(WeightForm::packed) +
-                            first_unit_ * kUnitScaleBytes;
-    // Threads that finish no column of the block may ask beyond the stream's end.
-    scales_ = buffer_of(worker).load_half(
-        scales + static_cast<uint32_t>((kSeveral ? lane_index() : thread_index()) * 2));
-    const List list(worker, place, first_unit_);
-    if (lane_index() < list.size) {
-      listed_ = list.from[lane_index()];
-    }
+    // Threads that finish no column of the block may ask for scales beyond the stream's end.
+    const auto column = static_cast<uint32_t>(kSeveral ? lane_index() : thread_index());
+    with_form(
+        place, [&](auto form) __attribute__((always_inline)) {
+          constexpr WeightForm kForm = form.value;
+          ask_slices<kForm>(worker, place);
+          const uint32_t scales = scales_of<kForm>(place) +
+                                  first_unit_ * static_cast<uint32_t>(unit_scale_bytes(kForm));
+          if constexpr (kForm == WeightForm::packed) {
+            scales_[0] = buffer_of(worker).load_half(scales + column * 2);
+            const List list(worker, place, first_unit_, first_slice_);
+            if (lane_index() < list.size) {
+              listed_ = list.from[lane_index()];
+            }
+          } else if constexpr (kForm == WeightForm::fp8) {
+            scales_ = buffer_of(worker).load_pair(scales + column * 8);
+          }
+        });
   }
   template <WeightForm kForm>
   __device__ __attribute__((always_inline)) void ask_slices(const Worker& worker,
                                                             const ProductPlace& place) {
     const Buffer buffer = buffer_of(worker);
-    const Runs runs = runs_of(place, first_unit_);
+    const Runs runs = runs_of(place);
     const int count = runs.count(wave_index());
-    const uint32_t from = stream_of<kForm>(place, first_unit_, runs.first(wave_index()));
+    const From from = stream_of<kForm>(place, runs.first(wave_index()));
 #pragma unroll
     for (int i = 0; i < kSlicesAhead; ++i) {
       if (i < count) {
-        load<kForm>(ahead_[i], buffer, from + i * slice_bytes(kForm));
+        load<kForm>(ahead_[i], buffer, from, i);
       }
+    }
+    if constexpr (kForm == WeightForm::fp8_blocks) {
+      scales_[0] = load_scales(buffer, from);
     }
   }
 
-  static constexpr uint32_t kPlainScales = 127 | 127 << 8;  // exponents of 1
-
-  int next_;            // product, of all workers'
-  int step_ = 0;        // of it
-  int first_unit_ = 0;  // of its next block
+  int next_;             // product, of all workers'
+  int step_ = 0;         // of it
+  int first_unit_ = 0;   // of its next block
+  int first_slice_ = 0;  // of that block's next part
   u32x4 ahead_[kSlicesAhead] = {};
-  uint32_t scales_ = kPlainScales;  // of this thread's columns in that block, see scale_place()
-  u32x2 listed_ = {};               // this lane's of the wave's list there
+  /// Of this thread's columns in that block, as they lie there; or load_scales() of those slices.
+  u32x2 scales_ = {};
+  u32x2 listed_ = {};  // this lane's of the wave's list there
 };
 
-/// Makes the rows of a product in LDS, by the team.
-WEFT_GPU void make_rows(const Worker& worker, CodeRef code) {
+/// Makes a part of a product's rows in LDS, by the team.
+WEFT_GPU void make_rows(const Worker& worker, CodeRef code, const RowPart& part) {
   if (kSeveral && code.product.source == kOperands) {
-    return copy_operands(worker, code);
+    return copy_operands(worker, code, part);
   }
   const resident::RowForm form = ProductHead(code).form();
   if (!kSeveral && form == resident::RowForm::merged) {
-    return make_merged_row(worker, code);
+    return make_merged_row(worker, code, part);
   }
   for (int sequence = 0; sequence < worker.sequences(); ++sequence) {
     if (form == resident::RowForm::layer_norm) {
-      make_layer_norm(worker, code, sequence);
+      make_layer_norm(worker, code, sequence, part);
     } else {
-      make_plain_row(worker, code, sequence);
+      make_plain_row(worker, code, sequence, part);
     }
   }
 }
@@ -278,8 +422,9 @@ WEFT_GPU void make_rows(const Worker& worker, CodeRef code) {
 struct Epilogue {
   const Worker& worker;
   CodeRef code;
-  float factor;  ///< of the row's norm
   Candidate best;
+  float sum = 0;  ///< of this thread's column of the block, or of gate's
+  float up = 0;
 
   __device__ __attribute__((always_inline)) static int sequence() {
     return kSeveral ? wave_index() : 0;
@@ -296,10 +441,9 @@ struct Epilogue {
     return gated() ? kUnitColumns / 2 : kUnitColumns;
   }
 
-  /// The sum of a unit's row of weights over the waves that had slices of it. `scale`: an f32's
-  /// exponent.
+  /// The sum of a unit's row of weights over the waves that had slices of it.
   __device__ __attribute__((always_inline)) float gather(const Runs& runs, int slices, int unit,
-                                                         int row, uint32_t scale) const {
+                                                         int row, float scale) const {
     float sum = 0;
 #pragma unroll
     for (int wave = 0; wave < kTeamWaves; ++wave) {
@@ -309,17 +453,32 @@ struct Epilogue {
         sum += shared.sums[sequence()][sums_place(unit, wave) + row];
       }
     }
-    return factor * (sum * __builtin_bit_cast(float, scale << 23));
+    return sum * scale;
   }
   __device__ __attribute__((always_inline)) float bias(Place place, int column) const {
-    return bf16_low(worker.at<const uint16_t>(place)[column]);
+    return weight_pair(worker.at<const uint16_t>(place)[column])[0];
   }
 
-  __device__ __attribute__((always_inline)) void finish(int first_unit, int units, const Runs& runs,
-                                                        int slices, uint32_t scales) {
-    const auto& product = code.product;
+  /// Takes the sums of a part of the block's k.
+  __device__ __attribute__((always_inline)) void collect(int units, int slices,
+                                                         const ColumnScales& scales) {
     const int unit = of_block() / unit_columns();
     const int row = of_block() & (unit_columns() - 1);
+    const Runs runs(units * slices);
+    if (unit < units && sequence() < worker.sequences()) {
+      sum += gather(runs, slices, unit, row, scales.first);
+      up += gated() ? gather(runs, slices, unit, kUnitColumns / 2 + row, scales.second) : 0;
+    }
+  }
+  /// When all parts' sums have been taken.
+  __device__ __attribute__((always_inline)) void finish(int first_unit, int units) {
+    const auto& product = code.product;
+    const int unit = of_block() / unit_columns();
+    const float factor =
+        product_factor(code, __builtin_elementwise_min(sequence(), worker.sequences() - 1));
+    float x = factor * sum;
+    float other = factor * up;
+    sum = up = 0;
     if (kSeveral ? sequence() >= worker.sequences()
                  : wave_index() * kWaveLanes >= units * unit_columns()) {
       return;
@@ -336,17 +495,14 @@ struct Epilogue {
     }
     const auto& segment = product.segment[s];
     const bool valid = unit < units && column < static_cast<int>(segment.columns);
-    float x = 0;
     if (valid) {
-      x = gather(runs, slices, unit, row, scales & 0xff);
       const bool biased = segment.bias != kNowhere;
       if (gated()) {
-        float up = gather(runs, slices, unit, kUnitColumns / 2 + row, scales >> 8 & 0xff);
         if (biased) {
           x += bias(segment.bias, column);
-          up += bias(product.up_bias, column);
+          other += bias(product.up_bias, column);
         }
-        x = activate(ProductHead(code).activation(), x) * up;
+        x = activate(ProductHead(code).activation(), x) * other;
       } else {
         x = (x + (biased ? bias(segment.bias, column) : 0)) * product.alpha;
         x = activate(ProductHead(code).activation(), x);
@@ -392,51 +548,54 @@ struct Epilogue {
   }
 };
 
-/// A product of the rows that are in LDS, by the team. Returns the best of its columns in this
-/// thread.
+/// A product, of whose rows the first part is in LDS, by the team. Returns the best of its columns
+/// in this thread.
 WEFT_GPU Candidate multiply_rows(const Worker& worker, CodeRef code, Stream& stream) {
-  const int slices = slices_of(code.product.k);
-  Epilogue epilogue{
-      .worker = worker,
-      .code = code,
-      .factor = product_factor(
-          code, __builtin_elementwise_min(Epilogue::sequence(), worker.sequences() - 1)),
-      .best = {}};
-  // Of B's 16 columns two are a sequence's upper and lower parts.
-  const int of_lane =
-      __builtin_elementwise_min(lane_index() % kUnitColumns / 2, worker.sequences() - 1);
-  const char* const row =
-      reinterpret_cast<const char*>(row_part(of_lane, lane_index() % 2, code.product.k)) +
-      lane_index() / kUnitColumns * 16;
+  Epilogue epilogue{.worker = worker, .code = code, .best = {}};
+  const int parts = ProductHead(code).parts();
   for (int first_unit = 0; first_unit < Head(code).units(); first_unit += kBlockUnits) {
     const int units = __builtin_elementwise_min(Head(code).units() - first_unit, kBlockUnits);
-    if (first_unit > 0) {
-      barrier();  // the sums have been read
-    }
-    const auto leave = [&](int unit, f32x4 sums) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sums[i] += from_lane<kSwapOnes>(sums[i]);
-      }
-      const int sequence = lane_index() % kUnitColumns / 2;
-      if (lane_index() % 2 == 0 && sequence < worker.sequences()) {
-        *reinterpret_cast<f32x4*>(&shared.sums[sequence][sums_place(unit, wave_index()) +
-                                                         lane_index() / kUnitColumns * 4]) = sums;
-      }
-    };
-    const auto add = [&](const Listed& listed) {
-      const float weight = bf16_low(listed.weight) - bf16_low(windowed::kWindowBits);
-      for (int sequence = 0; sequence < worker.sequences(); ++sequence) {
-        const float x = bf16_low(row_part(sequence, 0, code.product.k)[listed.k]) +
-                        bf16_low(row_part(sequence, 1, code.product.k)[listed.k]);
-        if (listed.sums != Listed::kNoSums) {
-          shared.sums[sequence][listed.sums] += weight * x;
+    for (int part = 0; part < parts; ++part) {
+      const RowPart rows(code, part);
+      if (first_unit + part > 0) {
+        barrier();  // the sums have been read, and the rows
+        if (parts > 1) {
+          make_rows(worker.made_here(), *made_here(&code), rows);
+          barrier();
         }
       }
-    };
-    const uint32_t scales = stream.multiply(worker, row, leave, add);
-    barrier();
-    epilogue.finish(first_unit, units, Runs(units * slices), slices, scales);
+      // Of B's 16 columns two are a sequence's upper and lower parts.
+      const int of_lane =
+          __builtin_elementwise_min(lane_index() % kUnitColumns / 2, worker.sequences() - 1);
+      const char* const row =
+          reinterpret_cast<const char*>(row_part(of_lane, lane_index() % 2, rows.elements)) +
+          lane_index() / kUnitColumns * 16;
+      const auto leave = [&](int unit, f32x4 sums) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          sums[i] += from_lane<kSwapOnes>(sums[i]);
+        }
+        const int sequence = lane_index() % kUnitColumns / 2;
+        if (lane_index() % 2 == 0 && sequence < worker.sequences()) {
+          *reinterpret_cast<f32x4*>(&shared.sums[sequence][sums_place(unit, wave_index()) +
+                                                           lane_index() / kUnitColumns * 4]) = sums;
+        }
+      };
+      const auto add = [&](const Listed& listed) {
+        const float weight = bf16_low(listed.weight) - bf16_low(windowed::kWindowBits);
+        for (int sequence = 0; sequence < worker.sequences(); ++sequence) {
+          const float x = bf16_low(row_part(sequence, 0, rows.elements)[listed.k]) +
+                          bf16_low(row_part(sequence, 1, rows.elements)[listed.k]);
+          if (listed.sums != Listed::kNoSums) {
+            shared.sums[sequence][listed.sums] += weight * x;
+          }
+        }
+      };
+      const ColumnScales scales = stream.multiply(worker, row, leave, add);
+      barrier();
+      epilogue.collect(units, rows.slices(), scales);
+    }
+    epilogue.finish(first_unit, units);
   }
   return epilogue.best;
 }

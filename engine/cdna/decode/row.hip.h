@@ -7,17 +7,19 @@
 
 namespace weft::cdna {
 
-struct Weights4 {
-  uint32_t pairs[2];
-  __device__ __attribute__((always_inline)) f32x4 values(float offset) const {
-    return f32x4{bf16_low(pairs[0]), bf16_high(pairs[0]), bf16_low(pairs[1]), bf16_high(pairs[1])} +
-           offset;
+/// Two weights that are no product's, in the format that they have: see ModelShape::f16.
+WEFT_GPU Vector<float, 2> weight_pair(uint32_t bits) {
+  if constexpr (kWeights == KernelWeights::f16) {
+    return __builtin_convertvector(__builtin_bit_cast(Vector<f16_t, 2>, bits), Vector<float, 2>);
   }
-};
-/// Four bf16 of a vector.
-WEFT_GPU Weights4 load_weights(const Worker& worker, Place place, int quad) {
-  const auto pairs = worker.at<const u32x2>(place)[quad];
-  return {{pairs[0], pairs[1]}};
+  return {bf16_low(bits), bf16_high(bits)};
+}
+WEFT_GPU f32x4 weight_quad(u32x2 bits) {
+  return __builtin_shufflevector(weight_pair(bits[0]), weight_pair(bits[1]), 0, 1, 2, 3);
+}
+/// Four of a vector.
+WEFT_GPU f32x4 load_weights(const Worker& worker, Place place, int quad) {
+  return weight_quad(worker.at<const u32x2>(place)[quad]);
 }
 WEFT_GPU float squares_of(f32x4 x) {
   return (x[0] * x[0] + x[1] * x[1]) + (x[2] * x[2] + x[3] * x[3]);
@@ -31,9 +33,7 @@ WEFT_GPU void embed(const Worker& worker, CodeRef code) {
     const TaggedPlace to =
         sequence_row(worker.at<uint64_t>(code.embed.out), sequence, code.embed.columns);
     for (int i = thread_index(); 4 * i < code.embed.columns; i += kTeamThreads) {
-      const u32x2 pairs = row[i];
-      const Weights4 quad{{pairs[0], pairs[1]}};
-      const f32x4 x = quad.values(0) * code.embed.scale;
+      const f32x4 x = weight_quad(row[i]) * code.embed.scale;
       store_tagged(to + 2 * i, x[0], x[1], tag);
       store_tagged(to + 2 * i + 1, x[2], x[3], tag);
     }
@@ -89,13 +89,13 @@ struct RowQuads {
 inline constexpr int kQuadsAtOnce = 2;  ///< of a thread
 inline constexpr int kTurnQuads = kQuadsAtOnce * kTeamThreads;
 
-/// Calls body(quad, values) for the quads of a tagged row of `columns` elements, up to `end`, where
-/// quads after the row are 0; whole waves at a time.
+/// Calls body(quad, values) for the quads of a tagged row of `columns` elements, from element
+/// `first` up to `end`, where quads after the row are 0; whole waves at a time.
 template <class Body>
 WEFT_GPU void for_row(const Worker& worker, int operation, TaggedPlace row, uint32_t tag,
-                      int columns, int end, const Body& body) {
+                      int columns, int first, int end, const Body& body) {
   const int quads = columns / 4;
-  for (int base = 0; base + wave_index() * kWaveLanes < end / 4; base += kTurnQuads) {
+  for (int base = first / 4; base + wave_index() * kWaveLanes < end / 4; base += kTurnQuads) {
     RowQuads<kQuadsAtOnce> turn;
     turn.await(worker, operation, row, tag, base, quads);
 #pragma unroll
@@ -109,7 +109,7 @@ WEFT_GPU void for_row(const Worker& worker, int operation, TaggedPlace row, uint
 WEFT_GPU float row_norm(const Worker& worker, int operation, TaggedPlace row, uint32_t tag,
                         int columns, float epsilon) {
   float squares = 0;
-  for_row(worker, operation, row, tag, columns, columns,
+  for_row(worker, operation, row, tag, columns, 0, columns,
           [&](int, f32x4 x) { squares += squares_of(x); });
   return norm_factor(team_sum(squares, 0), columns, epsilon);
 }
@@ -125,7 +125,7 @@ WEFT_GPU void norm_add(const Worker& worker, CodeRef code, int sequence) {
       sequence_row(worker.at<uint64_t>(norm.residual), sequence, norm.columns);
   const uint32_t tag = worker.tag(norm.version);
   for (int i = thread_index(); 4 * i < norm.columns; i += kTeamThreads) {
-    const f32x4 w = load_weights(worker, norm.weight, i).values(norm.weight_offset);
+    const f32x4 w = load_weights(worker, norm.weight, i) + norm.weight_offset;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const Tagged y = load_tagged(x + 2 * i + half);
@@ -148,11 +148,12 @@ struct TwoParts {
                   pack_bf16(x[2] - bf16_low(b), x[3] - bf16_high(b))};
   }
 };
-/// Four elements of a sequence's row, of k, that a product multiplies.
-WEFT_GPU void put_row_quad(int sequence, int k, int quad, f32x4 x) {
+/// Four elements of a sequence's row that a product multiplies.
+WEFT_GPU void put_row_quad(int sequence, const RowPart& part, int quad, f32x4 x) {
   const TwoParts parts(x);
-  reinterpret_cast<u32x2*>(row_part(sequence, 0, k))[quad] = parts.upper;
-  reinterpret_cast<u32x2*>(row_part(sequence, 1, k))[quad] = parts.lower;
+  const int at = quad - part.first / 4;
+  reinterpret_cast<u32x2*>(row_part(sequence, 0, part.elements))[at] = parts.upper;
+  reinterpret_cast<u32x2*>(row_part(sequence, 1, part.elements))[at] = parts.lower;
 }
 /// A part of a sequence's row of operands.
 WEFT_GPU Global<uint16_t> operand_part(const Worker& worker, Place rows, int sequence, int part,
@@ -160,72 +161,84 @@ WEFT_GPU Global<uint16_t> operand_part(const Worker& worker, Place rows, int seq
   return worker.at<uint16_t>(rows) + static_cast<int64_t>(2 * sequence + part) * operand_pitch(k);
 }
 /// Rows that are operands, to LDS.
-WEFT_GPU void copy_operands(const Worker& worker, CodeRef code) {
-  const int k = code.product.k;
-  const int chunks = operand_pitch(k) / 8;
-  for (int part = 0; part < 2 * worker.sequences(); ++part) {
-    const auto from =
-        (Global<const u32x4>)operand_part(worker, code.product.row, part / 2, part % 2, k);
-    auto* const to = reinterpret_cast<u32x4*>(row_part(part / 2, part % 2, k));
+WEFT_GPU void copy_operands(const Worker& worker, CodeRef code, const RowPart& part) {
+  const int chunks = (part.end - part.first) / 8;
+  const float scale = ProductHead(code).row_scale();
+  for (int half = 0; half < 2 * worker.sequences(); ++half) {
+    const auto from = (Global<const u32x4>)(operand_part(worker, code.product.row, half / 2,
+                                                         half % 2, code.product.k) +
+                                            part.first);
+    auto* const to = reinterpret_cast<u32x4*>(row_part(half / 2, half % 2, part.elements));
     for (int i = thread_index(); i < chunks; i += kTeamThreads) {
-      to[i] = from[i];
+      u32x4 pairs = from[i];
+      if (scale != 1) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          pairs[j] = pack_bf16(bf16_low(pairs[j]) * scale, bf16_high(pairs[j]) * scale);
+        }
+      }
+      to[i] = pairs;
     }
   }
 }
 
 /// A LayerNormed row. The mean must be known before the squares about it: the row is read thrice,
 /// the first time waited for.
-WEFT_GPU void make_layer_norm(const Worker& worker, CodeRef code, int sequence) {
+WEFT_GPU void make_layer_norm(const Worker& worker, CodeRef code, int sequence,
+                              const RowPart& part) {
   const auto& product = code.product;
   const TaggedPlace row = sequence_row(worker.at<uint64_t>(product.row), sequence, product.k);
   const uint32_t tag = worker.tag(product.source);
-  const int end = slices_of(product.k) * kSliceK;
   float sum = 0;
-  for_row(worker, code.operation, row, tag, product.k, product.k,
+  for_row(worker, code.operation, row, tag, product.k, 0, product.k,
           [&](int, f32x4 x) { sum += (x[0] + x[1]) + (x[2] + x[3]); });
   const float mean = divide_fast(team_sum(sum, 0), static_cast<float>(product.k));
   float squares = 0;
-  for_row(worker, code.operation, row, tag, product.k, product.k,
+  for_row(worker, code.operation, row, tag, product.k, 0, product.k,
           [&](int quad, f32x4 x) { squares += 4 * quad < product.k ? squares_of(x - mean) : 0; });
   const float factor = norm_factor(team_sum(squares, 1), product.k, product.epsilon);
-  for_row(worker, code.operation, row, tag, product.k, end, [&](int quad, f32x4 x) {
-    if (4 * quad < end) {
+  const auto put = [&](int quad, f32x4 x) {
+    if (4 * quad < part.end) {
       const int from = __builtin_elementwise_min(quad, product.k / 4 - 1);
-      const f32x4 w = load_weights(worker, product.norm_weight, from).values(product.weight_offset);
+      const f32x4 w = load_weights(worker, product.norm_weight, from) + product.weight_offset;
       x = (x - mean) * factor * w;
       if (product.norm_bias != kNowhere) {
-        x += load_weights(worker, product.norm_bias, from).values(0);
+        x += load_weights(worker, product.norm_bias, from);
       }
-      put_row_quad(sequence, product.k, quad, 4 * quad < product.k ? x : f32x4{0, 0, 0, 0});
+      x *= ProductHead(code).row_scale();
+      put_row_quad(sequence, part, quad, 4 * quad < product.k ? x : f32x4{0, 0, 0, 0});
     }
-  });
+  };
+  for_row(worker, code.operation, row, tag, product.k, part.first, part.end, put);
 }
 
 /// A tagged row as it is or times a norm's weights, whose factor is left to the product's end: see
 /// product_factor().
-WEFT_GPU void make_plain_row(const Worker& worker, CodeRef code, int sequence) {
+WEFT_GPU void make_plain_row(const Worker& worker, CodeRef code, int sequence,
+                             const RowPart& part) {
   const auto& product = code.product;
   const bool normed = ProductHead(code).form() == resident::RowForm::rms_norm;
-  const int end = slices_of(product.k) * kSliceK;
   float squares = 0;
+  const auto put = [&](int quad, f32x4 x) {
+    if (normed) {
+      squares += 4 * quad < part.end ? squares_of(x) : 0;
+      const int from = __builtin_elementwise_min(quad, product.k / 4 - 1);
+      x *= load_weights(worker, product.norm_weight, from) + product.weight_offset;
+    }
+    if (4 * quad < part.end) {
+      put_row_quad(sequence, part, quad, x * ProductHead(code).row_scale());
+    }
+  };
   for_row(worker, code.operation,
           sequence_row(worker.at<uint64_t>(product.row), sequence, product.k),
-          worker.tag(product.source), product.k, end, [&](int quad, f32x4 x) {
-            if (normed) {
-              squares += squares_of(x);
-              const int from = __builtin_elementwise_min(quad, product.k / 4 - 1);
-              x *= load_weights(worker, product.norm_weight, from).values(product.weight_offset);
-            }
-            if (4 * quad < end) {
-              put_row_quad(sequence, product.k, quad, x);
-            }
-          });
+          worker.tag(product.source), product.k, part.first, part.end, put);
   squares = wave_reduce<Sum>(squares);
   if (lane_index() == 0) {
-    shared.squares[sequence][wave_index()] = squares;
+    float& of_wave = shared.squares[sequence][wave_index()];
+    of_wave = squares + (part.first > 0 ? of_wave : 0);
   }
 }
-/// When the row is there.
+/// When the row has been there, or all of its parts.
 WEFT_GPU float product_factor(CodeRef code, int sequence) {
   if (ProductHead(code).form() != resident::RowForm::rms_norm) {
     return 1;

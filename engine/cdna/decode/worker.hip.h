@@ -27,6 +27,15 @@ WEFT_GPU Constant<T> constant(const T* pointer) {
 }
 using CodeRef = const __attribute__((address_space(4))) Code&;
 
+/// Whose weights the kernel takes, see kernel_of().
+#if defined(WEFT_FP8)
+inline constexpr KernelWeights kWeights = KernelWeights::fp8;
+#elif defined(WEFT_F16)
+inline constexpr KernelWeights kWeights = KernelWeights::f16;
+#else
+inline constexpr KernelWeights kWeights = KernelWeights::bf16;
+#endif
+
 /// What decides what is to be done. Fields of a byte are taken from words: there are no scalar
 /// loads of bytes.
 class Head {
@@ -60,9 +69,12 @@ class ProductHead {
  public:
   using ProductCode = resident::ProductCode;
   __device__ __attribute__((always_inline)) explicit ProductHead(CodeRef code)
-      : word_(((Constant<uint32_t>)&code.product)[kAt / 4]) {
+      : word_(((Constant<uint32_t>)&code.product)[kAt / 4]),
+        weights_(((Constant<uint32_t>)&code.product)[kAt / 4 + 1]) {
     static_assert(kAt % 4 == 0 && __builtin_offsetof(ProductCode, form) == kAt + 1 &&
-                  __builtin_offsetof(ProductCode, accumulate) == kAt + 2);
+                  __builtin_offsetof(ProductCode, accumulate) == kAt + 2 &&
+                  __builtin_offsetof(ProductCode, streamed) == kAt + 3 &&
+                  __builtin_offsetof(ProductCode, weights) == kAt + 4);
   }
   __device__ __attribute__((always_inline)) Activation activation() const {
     return static_cast<Activation>(word_ & 0xff);
@@ -73,10 +85,22 @@ class ProductHead {
   __device__ __attribute__((always_inline)) bool accumulate() const {
     return (word_ >> 16 & 0xff) != 0;
   }
+  /// Parts of k that rows come in.
+  __device__ __attribute__((always_inline)) int parts() const {
+    return __builtin_elementwise_max(1, static_cast<int>(word_ >> 24));
+  }
+  /// What the row is multiplied with on its way to LDS.
+  __device__ __attribute__((always_inline)) float row_scale() const {
+    if constexpr (kWeights != KernelWeights::fp8) {
+      return 1;
+    }
+    const auto weights = static_cast<WeightForm>(weights_ & 0xff);
+    return weights == WeightForm::fp8 || weights == WeightForm::fp8_blocks ? kFp8RowScale : 1;
+  }
 
  private:
   static constexpr int kAt = __builtin_offsetof(ProductCode, activation);
-  uint32_t word_;
+  uint32_t word_, weights_;
 };
 
 /// The same, but what is read through it is read anew: kept from before, it would take registers.
@@ -133,10 +157,26 @@ struct Shared {
 static_assert(sizeof(Shared) <= limits_of(kTarget).lds_bytes);
 static __shared__ Shared shared;
 
-/// The upper (0) or lower (1) parts of a sequence's row of k elements in LDS.
-WEFT_GPU uint16_t* row_part(int sequence, int part, int k) {
+/// The part of k of which a product's rows are in LDS.
+struct RowPart {
+  int first;     ///< element of k
+  int end;       ///< up to whole slices
+  int elements;  ///< of a part that is not the last
+
+  __device__ __attribute__((always_inline)) RowPart(CodeRef code, int part) {
+    const int slices = slices_of(code.product.k);
+    const int parts = ProductHead(code).parts();
+    const int each = parts > 1 ? part_slices(slices, parts) : slices;
+    first = part * each * kSliceK;
+    end = __builtin_elementwise_min((part + 1) * each, slices) * kSliceK;
+    elements = each * kSliceK;
+  }
+  __device__ __attribute__((always_inline)) int slices() const { return (end - first) / kSliceK; }
+};
+/// The upper (0) or lower (1) parts of a sequence's elements in LDS, `elements` of a part of k.
+WEFT_GPU uint16_t* row_part(int sequence, int half, int elements) {
   return reinterpret_cast<uint16_t*>(shared.row) +
-         (kSeveral ? (2 * sequence + part) * row_pitch(k) : part * kRowElements);
+         (kSeveral ? (2 * sequence + half) * row_pitch(elements) : half * kRowElements);
 }
 
 // Words that workers exchange. A load or store of device scope passes by what an XCD's L2 keeps to
