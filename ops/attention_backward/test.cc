@@ -48,8 +48,9 @@ TEST(AttentionBackward, IsTheForwardsDerivative) {
     std::vector<double> result(queries);
     std::vector<double> lse(static_cast<size_t>(shape.rows() * shape.query_heads));
     const auto forward = [&] {
-      reference::attention_forward({.shape = shape, .q = q.in(), .k = k.in(), .v = v.in()}, rows,
-                                   result.data(), lse.data());
+      reference::attention_forward(
+          {.shape = shape, .q = q.in(), .k = k.in(), .v = v.in(), .out = {}}, rows, result.data(),
+          lse.data());
       double sum = 0;
       for (size_t i = 0; i < result.size(); ++i) {
         const auto at = static_cast<int64_t>(i);
@@ -80,7 +81,10 @@ TEST(AttentionBackward, IsTheForwardsDerivative) {
                                    .v = v.in(),
                                    .out = out.in(),
                                    .d_out = d_out.in(),
-                                   .lse = of_queries.data()},
+                                   .lse = of_queries.data(),
+                                   .d_q = {},
+                                   .d_k = {},
+                                   .d_v = {}},
                                   rows, {d_q.data(), d_k.data(), d_v.data()});
     // Numbers of bf16 about each input: the difference of two is its step.
     for (const auto& [input, gradient] :
