@@ -181,8 +181,8 @@ __global__ void dynamic_registers(const float* in, float* out, int n) {
   out[threadIdx.x] = v[(n * 3) & 15] + v[n & 15];
 }
 
-/// The same of a matrix's result, for which compilers wait between choosing the register and reading
-/// it: number n of a lane's sixteen, each its row times `in` of its column.
+/// The same of a matrix's result, for which compilers wait between choosing the register and
+/// reading it: number n of a lane's sixteen, each its row times `in` of its column.
 __global__ void dynamic_result(const float* in, float* out, int n) {
   typedef float Vector __attribute__((ext_vector_type(16)));
   Vector v = {};

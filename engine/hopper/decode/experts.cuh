@@ -10,9 +10,7 @@
 namespace weft::hopper {
 
 /// Larger for what is chosen before: as sample_key(), but that NaN comes before all numbers. Not 0.
-__device__ inline uint32_t draw_key(float logit) {
-  return isnan(logit) ? ~0u : sample_key(logit);
-}
+__device__ inline uint32_t draw_key(float logit) { return isnan(logit) ? ~0u : sample_key(logit); }
 
 /// By one warp, whose lanes have kPairs times two experts each: expert 2 * (lane + 32 * j) and the
 /// next. Weights come out as those of ops/moe/op.h, but for the order of a sum.
@@ -108,7 +106,7 @@ __device__ __noinline__ void draw_experts(const W& worker, const Code& code) {
 template <class W>
 __device__ __forceinline__ void route(const W& worker, const Code& code) {
   if (worker.team().warp == 0) {  // products of the draw before have read it
-    constexpr int kUsual = 2;  // pairs of a lane: short code is what counts here
+    constexpr int kUsual = 2;     // pairs of a lane: short code is what counts here
     if (code.route.experts <= 64 * kUsual) {
       draw_experts<kUsual>(worker, code);
     } else {
