@@ -354,7 +354,7 @@ def prove_slots(weft, part, tiny):
     # The resident kernel with and without rounding where rows meet weights; launched kernels, with prompts between
     # steps and in them.
     for slots in [3] if quick else [2, 8, 12, 40]:
-        load = ["bench", "load", "--model", model.path, "--device", "cuda", "--slots", slots, "--requests",
+        load = ["bench", "load", "--model", model, "--device", "cuda", "--slots", slots, "--requests",
                 100 if quick else 1000, "--vary", "--prompt-tokens", 150, "--common-tokens", 70, "--new-tokens", 20,
                 "--json", "-"]
         answers = []

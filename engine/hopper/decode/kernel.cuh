@@ -158,6 +158,9 @@ __device__ __forceinline__ void compute(W& worker) {
   if (shared.reports != 0 && !await_tokens(worker)) {
     return;
   }
+  // The publisher must have seen the last code's end, to which each warp comes by itself, before it
+  // learns that nothing more will.
+  worker.team().sync();
   if (worker.team().thread == 0) {
     shared.team_ended = 1;
   }
