@@ -34,11 +34,23 @@ namespace weft::sim {
 
 namespace {
 
-/// Whether an SDWA instruction selects a part of a register that there is not: LLVM 22's printer
-/// has no name for it and goes astray.
-bool selects_nothing(const uint8_t* bytes) {
-  uint32_t words[2];
+/// What LLVM 22 goes astray on without saying that it is no instruction: SDWA that selects a part
+/// of a register that there is not, which its printer has no name for; v_madmk_f16 and v_madak_f16,
+/// which the simulator leaves out, with a constant of 255, which its decoder takes for a literal;
+/// and MFMAs of mixed formats, scaled or not, whose matrices are no vector registers.
+bool leads_astray(const uint8_t* bytes) {
+  uint32_t words[4];
   std::memcpy(words, bytes, sizeof words);
+  constexpr uint32_t kScaled = 0xd3ac;
+  const uint32_t* matrix = words[0] >> 16 == kScaled ? words + 2 : words;
+  if (matrix[0] >> 16 == 0xd3ad || matrix[0] >> 16 == 0xd3ae) {  // ..._f8f6f4
+    return (matrix[1] >> 8 & 1) == 0 || (matrix[1] >> 17 & 1) == 0;
+  }
+  constexpr uint32_t kMadmkF16 = 0x24;
+  constexpr uint32_t kMadakF16 = 0x25;
+  if (words[0] >> 25 == kMadmkF16 || words[0] >> 25 == kMadakF16) {
+    return words[1] == 255;
+  }
   constexpr uint32_t kSdwa = 249;
   if (words[0] >> 31 != 0 || (words[0] & 511) != kSdwa) {
     return false;
@@ -103,7 +115,7 @@ class Llvm {
     const llvm::ArrayRef<uint8_t> words(reinterpret_cast<const uint8_t*>(code.data()), code.size());
     llvm::MCInst instruction;
     bytes = 0;
-    if (selects_nothing(words.data()) ||
+    if (leads_astray(words.data()) ||
         decoder_->getInstruction(instruction, bytes, words, address, llvm::nulls()) !=
             llvm::MCDisassembler::Success) {
       return {};
