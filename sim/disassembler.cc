@@ -34,35 +34,46 @@ namespace weft::sim {
 
 namespace {
 
-/// What LLVM 22 crashes on while it says that it is no instruction: a literal as a source where the
-/// encoding has no place for it (VOP3, VOP3P, SDWA, MUBUF, MTBUF), and SDWA selections that do not
-/// exist.
-bool crashes_llvm(const uint8_t* bytes, size_t left) {
-  uint32_t words[2];
-  if (left < sizeof words) {
+/// What LLVM 22 goes astray on without saying that it is no instruction: SDWA that selects a part
+/// of a register that there is not, which its printer has no name for; v_madmk_f16 and v_madak_f16,
+/// which the simulator leaves out, with a constant of 255, which its decoder takes for a literal;
+/// and MFMAs of mixed formats, scaled or not, whose matrices are no vector registers.
+bool leads_astray(const uint8_t* bytes) {
+  uint32_t words[4];
+  std::memcpy(words, bytes, sizeof words);
+  constexpr uint32_t kScaled = 0xd3ac;
+  const uint32_t* matrix = words[0] >> 16 == kScaled ? words + 2 : words;
+  if (matrix[0] >> 16 == 0xd3ad || matrix[0] >> 16 == 0xd3ae) {  // ..._f8f6f4
+    return (matrix[1] >> 8 & 1) == 0 || (matrix[1] >> 17 & 1) == 0;
+  }
+  constexpr uint32_t kMadmkF16 = 0x24;
+  constexpr uint32_t kMadakF16 = 0x25;
+  if (words[0] >> 25 == kMadmkF16 || words[0] >> 25 == kMadakF16) {
+    return words[1] == 255;
+  }
+  constexpr uint32_t kSdwa = 249;
+  if (words[0] >> 31 != 0 || (words[0] & 511) != kSdwa) {
     return false;
   }
-  std::memcpy(words, bytes, sizeof words);
-  constexpr uint32_t kLiteral = 255;
-  constexpr uint32_t kSdwa = 249;
-  if (words[0] >> 26 == 0b110100) {
-    return (words[1] & 511) == kLiteral || (words[1] >> 9 & 511) == kLiteral ||
-           (words[1] >> 18 & 511) == kLiteral;
-  }
-  if (words[0] >> 26 == 0b111000 || words[0] >> 26 == 0b111010) {
-    return words[1] >> 24 == kLiteral;
-  }
-  if (words[0] >> 31 == 0 && (words[0] & 511) == kSdwa) {
-    const bool first_is_scalar = (words[1] >> 23 & 1) != 0;
-    const bool second_is_scalar = words[1] >> 31 != 0;
-    const bool is_compare = words[0] >> 25 == 0b0111110;  // no selection of its result
-    return (first_is_scalar && (words[1] & 255) == kLiteral) ||
-           (second_is_scalar && (words[0] >> 9 & 255) == kLiteral) || (words[1] >> 16 & 7) == 7 ||
-           (words[1] >> 24 & 7) == 7 ||
-           (!is_compare && ((words[1] >> 8 & 7) == 7 || (words[1] >> 11 & 3) == 3));
-  }
-  return false;
+  const bool is_compare = words[0] >> 25 == 0b0111110;  // no selection of its result
+  return (words[1] >> 16 & 7) == 7 || (words[1] >> 24 & 7) == 7 ||
+         (!is_compare && ((words[1] >> 8 & 7) == 7 || (words[1] >> 11 & 3) == 3));
 }
+
+/// The longest instruction, and a literal behind it.
+constexpr unsigned kMostBytes = 16 + 4;
+
+/// What LLVM's decoder asks about the target. Left to itself it looks at no more bytes than the
+/// target's longest instruction has; where that names a literal (255) as an operand that cannot be
+/// one, a scalar result or a source of VOP3, no byte is left for it, and LLVM 22 reports that to a
+/// stream that is no longer there. With bytes for the literal it always succeeds, and the length
+/// tells.
+class RoomForLiteral : public llvm::MCAsmInfo {
+ public:
+  unsigned getMaxInstLength(const llvm::MCSubtargetInfo* /*target*/) const override {
+    return kMostBytes;
+  }
+};
 
 /// LLVM's decoder and printer for a target.
 class Llvm {
@@ -89,7 +100,7 @@ class Llvm {
     result->subtarget_.reset(
         llvm_target->createMCSubtargetInfo(triple, std::string(cdna::name_of(target)), ""));
     result->context_ = std::make_unique<llvm::MCContext>(
-        triple, result->assembler_.get(), result->registers_.get(), result->subtarget_.get());
+        triple, &result->room_, result->registers_.get(), result->subtarget_.get());
     result->decoder_.reset(
         llvm_target->createMCDisassembler(*result->subtarget_, *result->context_));
     result->printer_.reset(llvm_target->createMCInstPrinter(
@@ -99,15 +110,18 @@ class Llvm {
   }
 
   /// The instruction at the beginning of `code`, which lies at `address`; "": there is none.
-  /// `bytes`: its length.
+  /// `bytes`: its length. `code` is of kMostBytes at least.
   std::string print(std::span<const std::byte> code, uint64_t address, uint64_t& bytes) const {
     const llvm::ArrayRef<uint8_t> words(reinterpret_cast<const uint8_t*>(code.data()), code.size());
     llvm::MCInst instruction;
     bytes = 0;
-    if (crashes_llvm(words.data(), words.size()) ||
+    if (leads_astray(words.data()) ||
         decoder_->getInstruction(instruction, bytes, words, address, llvm::nulls()) !=
             llvm::MCDisassembler::Success) {
       return {};
+    }
+    if (bytes != 4 && bytes != 8 && bytes != 16) {
+      return {};  // only instructions of four bytes take a literal
     }
     // Some encodings become instructions with a register that there is not, which the printer looks
     // up far outside of its table.
@@ -124,6 +138,7 @@ class Llvm {
   }
 
  private:
+  RoomForLiteral room_;
   std::unique_ptr<llvm::MCRegisterInfo> registers_;
   std::unique_ptr<llvm::MCAsmInfo> assembler_;
   std::unique_ptr<llvm::MCInstrInfo> instructions_;
@@ -144,9 +159,8 @@ Result<std::vector<AssemblerLine>> disassemble(std::span<const std::byte> code, 
                     cdna::name_of(target)));
   }
   // LLVM does not survive an instruction whose literal is missing: none ever is.
-  constexpr size_t kLongest = 20;
   std::vector<std::byte> padded(code.begin(), code.end());
-  padded.insert(padded.end(), kLongest, std::byte{0});
+  padded.insert(padded.end(), kMostBytes, std::byte{0});
   std::vector<AssemblerLine> lines;
   lines.reserve(code.size() / 6);
   for (size_t at = 0; at + 4 <= code.size();) {

@@ -98,6 +98,54 @@ TEST_P(RandomInstructions, EndWithAReport) {
 INSTANTIATE_TEST_SUITE_P(Targets, RandomInstructions, testing::ValuesIn(cdna::kTargets),
                          target_name);
 
+/// Words that LLVM does not survive unless it is helped.
+class HostileWords : public testing::TestWithParam<Target> {};
+class HostileWordsSlow : public HostileWords {};
+
+TEST_P(HostileWords, AreNoInstructions) {
+  static constexpr uint32_t kWords[][4] = {
+      {0xd28900ff, 0x00008000, 0xbf800000, 0xbf800000},   // v_readlane_b32 LITERAL, v0, s64
+      {0x480000ff, 0x000000ff, 0xbf800000, 0xbf800000},   // v_madmk_f16 v0, LITERAL, 255, v0
+      {0xd3ad0000, 0x860204f0, 0xbf800000, 0xbf800000},   // v_mfma_f32_16x16x128_f8f6f4 of 0.5
+      {0xd3ac0000, 0x00000000, 0xd3ae0000, 0x860204f0}};  // v_mfma_scale_f32_32x32x64_f8f6f4
+  for (const auto& words : kWords) {
+    const Result<std::vector<AssemblerLine>> lines =
+        disassemble(std::as_bytes(std::span(words)), 0, GetParam());
+    ASSERT_TRUE(lines.ok());
+    EXPECT_EQ(lines.value()[0].text, "");
+    EXPECT_EQ(lines.value()[0].bytes, 4U);
+    EXPECT_TRUE(words[3] != 0xbf800000 || lines.value().back().text == "s_nop 0");
+  }
+}
+
+/// A literal (255) wherever an encoding has an operand that may or may not be one.
+TEST_P(HostileWordsSlow, NameALiteralAnywhere) {
+  std::vector<uint32_t> words;
+  // Behind every upper half of a first word: a result or a source of 255, SDWA, DPP; what follows
+  // is the second half of a scaled MFMA of gfx950, with a literal of its own.
+  static constexpr uint32_t kLower[] = {0x00ff, 0xfef9, 0xfefa};
+  static constexpr uint32_t kSecond[] = {0x100, 255, 255U << 9, 255U << 18, 255U << 24, 0x868606ff};
+  for (uint32_t upper = 0; upper < 1U << 16; ++upper) {
+    for (const uint32_t lower : kLower) {
+      for (const uint32_t second : kSecond) {
+        words.insert(words.end(), {upper << 16 | lower, second, 0xd3ad0000, 0x03fe0100});
+      }
+    }
+  }
+  const Result<std::vector<AssemblerLine>> all =
+      disassemble(std::as_bytes(std::span(words)), 0, GetParam());
+  ASSERT_TRUE(all.ok());
+  size_t instructions = 0;
+  for (const AssemblerLine& line : all.value()) {
+    instructions += line.text.empty() ? 0 : 1;
+    ASSERT_TRUE(line.bytes == 4 || line.bytes == 8 || line.bytes == 16) << line.text;
+  }
+  EXPECT_GT(instructions, words.size() / 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(Targets, HostileWords, testing::ValuesIn(cdna::kTargets), target_name);
+INSTANTIATE_TEST_SUITE_P(Targets, HostileWordsSlow, testing::ValuesIn(cdna::kTargets), target_name);
+
 /// The first form that a line table's header gives names in: LLVM does not survive those that have
 /// no place there.
 TEST(HostileLineTable, HasFormsThatItMayHave) {
