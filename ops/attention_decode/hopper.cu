@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kKeys = kDecodeKeys;
 constexpr int kRows = kDecodeRows;
-constexpr int kWarps = 8;  ///< that multiply
+constexpr int kWarps = kDecodeWarps;
 constexpr int kTeamThreads = 32 * kWarps;
 constexpr int kThreads = kTeamThreads + 128;  ///< and four warps, one of which feeds
 constexpr int kFeederRegisters = 24;
@@ -83,6 +83,8 @@ struct Shared {
   static constexpr int kTiles = kDim / kTileColumns;
   static constexpr int kStageBytes = 2 * kTiles * kTileBytes;
   static constexpr int kStages = decode_stages(kDim);
+  static constexpr int kTakers = kStages < kWarps ? kStages : kWarps;  ///< warps that have stages
+  static_assert(kStages % kTakers == 0);
   /// 64 columns of the warps' sums; 8-byte accesses of a warp meet no bank twice.
   static constexpr int kPitch = kTileColumns + 8;
   static constexpr int kSumFloats = kWarps * kRows * kPitch;
@@ -531,8 +533,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     held.clear(kUnified ? args.unified_maximum * kLog2E : -INFINITY);
 
     // Whole stages, those whose number is the warp's.
-    const int mine = segment.begin + (warp - turn % kWarps + kWarps) % kWarps;
-    for (int i = mine; i < segment.end; i += kWarps) {
+    constexpr int kTakers = Memory::kTakers;
+    const int mine =
+        warp < kTakers ? segment.begin + (warp - turn % kTakers + kTakers) % kTakers : segment.end;
+    for (int i = mine; i < segment.end; i += kTakers) {
       const int number = turn + i - segment.begin;
       const int slot = number % Memory::kStages;
       const int first = i * kKeys;
@@ -566,7 +570,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (__any_sync(~0u, far)) {
         held.clear(-INFINITY);
 #pragma unroll 1
-        for (int i = mine; i < segment.end; i += kWarps) {
+        for (int i = mine; i < segment.end; i += kTakers) {
           const CacheStage stage{args, job, i * kKeys, oldest, segment.length, lane};
           held.template take<true>(args, stage, i * kKeys);
         }

@@ -20,10 +20,15 @@ constexpr int decode_row_tiles(const AttentionDecodeArgs& args) {
 constexpr int decode_columns(int64_t head_dim) {
   return static_cast<int>(round_up(head_dim, int64_t{64}));
 }
-/// Stages that fit a block beside what else it keeps.
+inline constexpr int kDecodeWarps = 8;  ///< that multiply
+/// Stages that fit a block beside what else it keeps. Those of a slot are one warp's: copies land
+/// in any order, so who had another slot before could take a phase that is still to come for one
+/// that has ended.
 constexpr int decode_stages(int columns) {
   const int stages = (180 << 10) / (kDecodeKeys * columns * 4);
-  return stages < 16 ? stages : 16;
+  return stages < kDecodeWarps       ? stages
+         : stages < 2 * kDecodeWarps ? kDecodeWarps
+                                     : 2 * kDecodeWarps;
 }
 
 /// "mma": `splits` blocks share the keys of all jobs, a job a sequence's KV head and tile of rows.
