@@ -153,15 +153,17 @@ TEST_P(HopperDecode, SeveralSequencesAreTheCpusOneByOne) {
   }
 }
 
-/// Chunks that round the same numbers, but sum in other orders (see Prefill).
+/// Chunks that round the same numbers, but sum in other orders (see Prefill). Of two experts whose
+/// logits nearly tie either may be drawn: more where there are some.
 TEST_P(HopperDecode, ScoresInBf16AreTheCpus) {
   const auto pair = make(GetParam(), {.kv = DType::bf16, .round_activations = true});
   ASSERT_TRUE(pair);
+  const double tolerance = pair->cpu->config().experts.count > 0 ? 3e-2 : 1e-2;
   for (const int64_t length : {5, 150}) {
     const std::vector<int32_t> ids = test_prompt(length, pair->cpu->config().vocabulary);
     const auto got = pair->gpu->score(ids);
     ASSERT_TRUE(got.ok()) << got.error().message;
-    EXPECT_LE(relative_difference(got->last_logits, pair->cpu->score(ids)->last_logits), 1e-2)
+    EXPECT_LE(relative_difference(got->last_logits, pair->cpu->score(ids)->last_logits), tolerance)
         << length << " tokens";
   }
 }
