@@ -25,6 +25,15 @@ Status check_size(std::string_view operation, std::string_view name, int64_t val
   return {};
 }
 
+Status check_at_most(std::string_view operation, std::string_view name, int64_t value,
+                     int64_t most) {
+  if (value > most) {
+    return usage_error(
+        fmt::format("{}: {} is {}, but must be at most {}", operation, name, value, most));
+  }
+  return {};
+}
+
 Status check_matrix(std::string_view operation, std::string_view name, const ConstMatrix& matrix,
                     int64_t line, std::initializer_list<DType> formats) {
   if (matrix.data == nullptr) {

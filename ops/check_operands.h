@@ -13,6 +13,9 @@ namespace weft {
 /// `value` is at least `least` and a multiple of `unit`.
 Status check_size(std::string_view operation, std::string_view name, int64_t value, int64_t least,
                   int64_t unit = 1);
+/// `value` is at most `most`.
+Status check_at_most(std::string_view operation, std::string_view name, int64_t value,
+                     int64_t most);
 /// A matrix whose lines (along its stride) have `line` elements: not null, its pointer and stride
 /// multiples of 16 bytes, the stride long enough, the format one of `formats`.
 Status check_matrix(std::string_view operation, std::string_view name, const ConstMatrix& matrix,

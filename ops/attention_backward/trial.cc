@@ -3,35 +3,12 @@
 
 #include "ops/attention_backward/op.h"
 #include "ops/harness/trial.h"
+#include "ops/sequence_attention_trial.h"
 
 namespace weft::trial {
 namespace {
 
-struct Case {
-  Use use;
-  int64_t sequences;
-  int64_t tokens;
-  int64_t query_heads;
-  int64_t kv_heads;
-  int64_t head_dim;
-  bool causal;
-  DType out;
-
-  template <class Visitor>
-  void fields(Visitor& v) {
-    v.size("sequences", sequences);
-    v.size("tokens", tokens);
-    v.pair("heads", query_heads, kv_heads);
-    v.size("dim", head_dim, {.least = 8, .unit = 8});
-    v.flag("causal", causal);
-    v.word("out", out, kFloats);
-  }
-  std::string_view conflict() const {
-    return query_heads % kv_heads != 0 ? "query heads are no multiple of KV heads" : "";
-  }
-};
-
-constexpr Case kCases[] = {
+constexpr SequenceCase kCases[] = {
 #include "ops/attention_backward/cases.inc"
 };
 
@@ -39,15 +16,9 @@ constexpr Case kCases[] = {
 /// of q, k and v: here they are random numbers of that size.
 class AttentionBackwardTrial : public KernelTrial<AttentionBackwardArgs> {
  public:
-  AttentionBackwardTrial(const Case& c, Random& random)
+  AttentionBackwardTrial(const SequenceCase& c, Random& random)
       : KernelTrial(attention_backward_kernel),
-        shape_{.sequences = c.sequences,
-               .tokens = c.tokens,
-               .query_heads = c.query_heads,
-               .kv_heads = c.kv_heads,
-               .head_dim = c.head_dim,
-               .causal = c.causal,
-               .scale = 1.5f / std::sqrt(static_cast<float>(c.head_dim))},
+        shape_(c.shape()),
         q_(input("q", shape_.rows(), shape_.query_columns(), DType::bf16, random, 1, 8)),
         k_(input("k", shape_.rows(), shape_.kv_columns(), DType::bf16, random, 1, 16)),
         v_(input("v", shape_.rows(), shape_.kv_columns(), DType::bf16, random, 1, 8)),
@@ -226,7 +197,7 @@ class AttentionBackwardTrial : public KernelTrial<AttentionBackwardArgs> {
 }  // namespace
 
 Operation attention_backward() {
-  return operation_of<AttentionBackwardTrial, Case>("attention_backward", kCases);
+  return operation_of<AttentionBackwardTrial, SequenceCase>("attention_backward", kCases);
 }
 
 }  // namespace weft::trial

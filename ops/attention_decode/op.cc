@@ -10,24 +10,16 @@ namespace {
 
 constexpr std::string_view kName = "attention_decode";
 
-Status check_at_most(std::string_view name, int64_t value, int64_t most) {
-  if (value > most) {
-    return usage_error(
-        fmt::format("{}: {} is {}, but must be at most {}", kName, name, value, most));
-  }
-  return {};
-}
-
 }  // namespace
 
 Status check(const AttentionDecodeArgs& args) {
   WEFT_TRY(check_size(kName, "batch", args.batch, 1));
   WEFT_TRY(check_size(kName, "tokens", args.tokens, 1));
-  WEFT_TRY(check_at_most("tokens", args.tokens, kDecodeTokens));
+  WEFT_TRY(check_at_most(kName, "tokens", args.tokens, kDecodeTokens));
   WEFT_TRY(check_size(kName, "kv_heads", args.kv_heads, 1));
   WEFT_TRY(check_size(kName, "query_heads", args.query_heads, args.kv_heads, args.kv_heads));
   WEFT_TRY(check_size(kName, "head_dim", args.head_dim, 8, 8));
-  WEFT_TRY(check_at_most("head_dim", args.head_dim, kDecodeDim));
+  WEFT_TRY(check_at_most(kName, "head_dim", args.head_dim, kDecodeDim));
   const int64_t columns = args.query_heads * args.head_dim;
   WEFT_TRY(check_matrix(kName, "q", args.q, columns, {DType::bf16}));
   WEFT_TRY(check_matrix(kName, "out", args.out, columns, {DType::bf16, DType::f32}));

@@ -10,21 +10,18 @@ namespace {
 
 constexpr std::string_view kName = "mla_decode";
 
-Status check_at_most(std::string_view name, int64_t value, int64_t most) {
+/// From 1 to `most`.
+Status check_count(std::string_view name, int64_t value, int64_t most) {
   WEFT_TRY(check_size(kName, name, value, 1));
-  if (value > most) {
-    return usage_error(
-        fmt::format("{}: {} is {}, but must be at most {}", kName, name, value, most));
-  }
-  return {};
+  return check_at_most(kName, name, value, most);
 }
 
 }  // namespace
 
 Status check(const MlaDecodeArgs& args) {
-  WEFT_TRY(check_at_most("batch", args.batch, kLatentSequences));
-  WEFT_TRY(check_at_most("tokens", args.tokens, kLatentTokens));
-  WEFT_TRY(check_at_most("heads", args.heads, kLatentHeads));
+  WEFT_TRY(check_count("batch", args.batch, kLatentSequences));
+  WEFT_TRY(check_count("tokens", args.tokens, kLatentTokens));
+  WEFT_TRY(check_count("heads", args.heads, kLatentHeads));
   WEFT_TRY(check_matrix(kName, "q", args.q, args.heads * kLatentRow, {DType::bf16}));
   WEFT_TRY(
       check_matrix(kName, "out", args.out, args.heads * kLatentRank, {DType::bf16, DType::f32}));
