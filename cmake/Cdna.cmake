@@ -11,8 +11,13 @@ mark_as_advanced(WEFT_CLANG_22 WEFT_LLD_22)
 file(GLOB cdna_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/ops/*/cdna.hip
   ${CMAKE_SOURCE_DIR}/engine/cdna/*.hip)
 set(WEFT_CDNA_LEFT_OUT)  # why there are no AMD kernels, for the summary
-if(NOT WEFT_CLANG_22 OR NOT WEFT_LLD_22)
-  set(WEFT_CDNA_LEFT_OUT "clang++-22: ${WEFT_CLANG_22}, ld.lld-22: ${WEFT_LLD_22}")
+if(WEFT_SANITIZE AND NOT WEFT_SIMULATOR)  # nothing would run them
+  set(WEFT_CDNA_LEFT_OUT "this is the sanitized build, with no simulator")
+elseif(NOT WEFT_CLANG_22 OR NOT WEFT_LLD_22)
+  set(WEFT_CDNA_LEFT_OUT
+    "clang++-22: ${WEFT_CLANG_22}, ld.lld-22: ${WEFT_LLD_22}, scripts/setup amd installs them")
+endif()
+if(WEFT_CDNA_LEFT_OUT)
   set(cdna_sources)
 endif()
 

@@ -1,7 +1,6 @@
 # The simulator (sim/): a library of its own, because it stands on LLVM 22, whose MC libraries decode
 # AMD code. Without them the command has no `sim:` devices. Also the same simulator as a shared
 # library that answers HIP's module API, libweft-amdhip64.so.
-option(WEFT_SIMULATOR "Build the AMD simulator where LLVM 22 is found" ON)
 set(WEFT_SIM_LEFT_OUT)
 find_program(WEFT_LLVM_CONFIG_22 llvm-config-22)
 mark_as_advanced(WEFT_LLVM_CONFIG_22)

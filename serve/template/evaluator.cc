@@ -701,10 +701,13 @@ Value Evaluator::binary(std::string_view op, const Value& a, const Value& b) {
     const Value& whole = a.is_integer() ? b : a;
     const int64_t times = std::max<int64_t>(0, small_number(a.is_integer() ? a : b, "a count"));
     if (whole.is_string()) {
-      charge(whole.as_string().size() * static_cast<size_t>(times));
+      const size_t size = whole.as_string().size() * static_cast<size_t>(times);
+      charge(size);
       std::string out;
-      for (int64_t i = 0; i < times && !whole.as_string().empty(); ++i) {
-        out += whole.as_string();
+      out.reserve(size);
+      out.append(whole.as_string(), 0, size);
+      while (out.size() < size) {  // what is there once more, at most
+        out.append(out.data(), std::min(out.size(), size - out.size()));
       }
       return Value::string(std::move(out));
     }
