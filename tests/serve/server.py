@@ -19,12 +19,12 @@ class Server:
 
     PATIENCE = 60  # seconds that an answer may take
 
-    def __init__(self, weft, *arguments, model=MODEL):
+    def __init__(self, weft, *arguments, model=MODEL, gpus=False):
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(
             [weft, "serve", "--model", model, "--port", "0", *arguments],
             stderr=self.log, stdout=subprocess.PIPE,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""})
+            env=os.environ if gpus else {**os.environ, "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""})
         self.port = int(self.wait_for(r"http://[^ ]*:(\d+)/ loads").group(1))
         self.wait_for(r"/ serves ")
 
