@@ -13,6 +13,7 @@
 #include "arch/cpu/dispatch.h"
 #include "model/quantization.h"
 #include "model/tokenizer/unicode.h"
+#include "ops/check_operands.h"
 
 namespace weft::cli {
 namespace {
@@ -179,12 +180,20 @@ Result<EngineOptions> EngineFlags::options() const {
   return options;
 }
 
-std::string_view name_of_weights(const Engine& engine) {
-  return engine.saved_bytes() > 0 ? "compressed" : "plain";
+std::string name_of_weights(const Engine& engine) {
+  const Quantization& quantization = engine.config().quantization;
+  switch (quantization.method) {
+    case Quantization::Method::none:
+      return engine.saved_bytes() > 0 ? "compressed" : "plain";
+    case Quantization::Method::mxfp4:
+      return "mxfp4";
+    default:
+      return fmt::format("fp8, a scale a {}", name_of(quantization.weights));
+  }
 }
 
 std::string describe_weights(const Engine& engine) {
-  std::string text(name_of_weights(engine));
+  std::string text = name_of_weights(engine);
   if (const std::optional<double> time = engine.compressed_time()) {
     text += fmt::format(" (products with compressed weights take {:.2f} of the time)", *time);
   }

@@ -86,9 +86,10 @@ Result<std::vector<int32_t>> encode(const Tokenizer& tokenizer, std::string_view
 /// Token ids, "1,2,3" (spaces allowed), of option --ids. Error (usage): anything else.
 Result<std::vector<int32_t>> parse_ids(const std::string& text);
 
-/// What a step reads, "compressed" or "plain", for figures; and why, where that was measured:
-/// "plain (products with compressed weights take 1.12 of the time)".
-std::string_view name_of_weights(const Engine& engine);
+/// What a step reads, for figures: "compressed" or "plain", or what a checkpoint of fewer bits has,
+/// "mxfp4", "fp8, a scale a row"; and why, where that was measured: "plain (products with
+/// compressed weights take 1.12 of the time)".
+std::string name_of_weights(const Engine& engine);
 std::string describe_weights(const Engine& engine);
 
 /// Checks an option's value: some text, in valid UTF-8.

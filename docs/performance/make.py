@@ -238,7 +238,7 @@ def decode_chart(runs):
 
 
 def decode_batches(runs, singles):
-    one = {key_of(run): run for run in singles if run["weights"] != "plain" and run["prompt_tokens"] == 512}
+    one = {key_of(run): run for run in singles if run["weights"] == "compressed" and run["prompt_tokens"] == 512}
     steps = {}
     for run in runs:
         steps.setdefault((key_of(run), run["prompt_tokens"]), {})[run["batch"]] = run
@@ -519,7 +519,7 @@ def amd_chart(by_case):
 
 def readme_models(cpu, cpu_peer, gpu, gpu_peer):
     on_gpu = {key_of(run): run for run in gpu
-              if run["prompt_tokens"] == 512 and (run["weights"] != "plain" or "code" in key_of(run))
+              if run["prompt_tokens"] == 512 and (run["weights"] in ("compressed", "mxfp4") or "code" in key_of(run))
               and "limit_seconds" in run["decode"]}
     on_cpu = {key_of(run): run for run in cpu
               if run["prompt_tokens"] == 512 and run["name"].startswith("AMD") and "decode" in run
