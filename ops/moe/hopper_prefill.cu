@@ -1,7 +1,8 @@
-// moe for a chunk's rows on sm_90a. Slots are sorted by expert, a block for each; then a block has
-// some columns of one expert's product, for tile after tile of the rows that drew it, which it
-// gathers. Blocks of experts that nobody drew leave at once. The second products lie by slot until
-// each row sums its own.
+// moe for a chunk's rows on sm_90a. Slots are sorted by expert, a block for each. Where experts have
+// many, hopper_grouped.cuh multiplies; where they have few, or weights are codes, a block has some
+// columns of one expert's product, for tile after tile of the rows that drew it, which it gathers.
+// Blocks of experts that nobody drew leave at once. The second products lie by slot until each row
+// sums its own.
 #include <algorithm>
 #include <cmath>
 
@@ -13,6 +14,7 @@
 #include "base/divide.h"
 #include "ops/hopper_activation.cuh"
 #include "ops/hopper_f32.cuh"
+#include "ops/moe/hopper_grouped.cuh"
 #include "ops/moe/hopper_mx.cuh"
 #include "ops/moe/hopper_prefill.h"
 
@@ -98,16 +100,6 @@ __global__ void __launch_bounds__(kRouteWarps * 32)
 
 // --- the order ---
 
-/// The slots of an expert, in ascending order.
-struct OwnSlots {
-  const int32_t* slots;
-  int count;
-};
-__device__ OwnSlots slots_of(const PrefillDraw& drawn, int expert) {
-  const int begin = drawn.order[expert];
-  return {drawn.order + drawn.experts + 1 + begin, drawn.order[expert + 1] - begin};
-}
-
 /// A block an expert.
 __global__ void __launch_bounds__(kSortThreads)
     sort_slots(const __grid_constant__ PrefillDraw drawn, int slots) {
@@ -161,30 +153,6 @@ __global__ void __launch_bounds__(kSortThreads)
 
 // --- products ---
 
-/// The product of slots with their experts' weights: out[slot] = a[slot / per_row] * w, or the
-/// gated one of two.
-struct SlotsProduct {
-  ConstMatrix a;
-  PrefillDraw drawn;
-  int32_t per_row = 1;  ///< slots that share a row of a
-  ExpertMatrices w[2];  ///< gate and up, or one alone
-  ConstVector bias[2] = {};
-  int32_t n = 0, k = 0;
-  Activation activation = Activation::none;
-  float limit = 0;
-  Matrix out;
-};
-__device__ ConstMatrix of_expert(const ExpertMatrices& all, int expert) {
-  return {static_cast<const char*>(all.first.data) + expert * all.pitch, all.first.dtype,
-          all.first.stride};
-}
-__device__ const uint8_t* scales_of(const ExpertMatrices& all, int expert) {
-  return static_cast<const uint8_t*>(of_expert(all, expert).data) + all.scales;
-}
-__device__ float bias_of(const SlotsProduct& args, int which, int expert, int64_t column) {
-  const ConstVector& bias = args.bias[which];
-  return bias.data != nullptr ? load_x1(bias, int64_t{expert} * args.n + column) : 0.0f;
-}
 /// A block of 4 warps: kRows slots at a time and kColumns columns of weights, of gate and up one
 /// half each. kIsMx: weights are in MXFP4. Their codes are in the stages; their scales are behind
 /// these, of all k.
@@ -422,23 +390,8 @@ __global__ void __launch_bounds__(T::kThreads)
           if (column >= args.n) {
             continue;
           }
-          float x[2];
-#pragma unroll
-          for (int c = 0; c < 2; ++c) {
-            x[c] = sums[i][j][half * 2 + c] + bias_of(args, 0, expert, column + c);
-            if constexpr (T::kGated) {
-              const float up =
-                  sums[i][j + kTiles][half * 2 + c] + bias_of(args, 1, expert, column + c);
-              x[c] = gate_with(args.activation, args.limit, x[c], up);
-            }
-          }
-          if constexpr (T::kGated) {
-            *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(args.out.data) + to + column) =
-                pack_bf16x2(x[0], x[1]);
-          } else {
-            *reinterpret_cast<float2*>(static_cast<float*>(args.out.data) + to + column) = {x[0],
-                                                                                            x[1]};
-          }
+          store_columns<T::kGated>(args, expert, to, column, sums[i][j] + half * 2,
+                                   sums[i][T::kGated ? j + kTiles : j] + half * 2);
         }
       }
     }
@@ -526,10 +479,12 @@ Status launch_product(const SlotsProduct& args, int64_t rows, Stream stream) {
   const auto experts = static_cast<int>(args.drawn.experts);
   const auto slots = static_cast<int>(rows * args.drawn.chosen);
   const bool overlaps = args.a.dtype == DType::bf16;
-  WEFT_TRY(launch_kernel(
-      sort_slots,
-      {.blocks = experts, .threads = kSortThreads, .overlaps = overlaps, .stream = native},
-      args.drawn, slots));
+  if (kGated) {
+    WEFT_TRY(launch_kernel(
+        sort_slots,
+        {.blocks = experts, .threads = kSortThreads, .overlaps = overlaps, .stream = native},
+        args.drawn, slots));
+  }
   const bool mx = args.w[0].scales > 0;
   if (!overlaps) {
     const auto multiply = [&](auto w) {
@@ -545,10 +500,13 @@ Status launch_product(const SlotsProduct& args, int64_t rows, Stream stream) {
   }
   // Tiles of few rows where an expert has few.
   const bool few = slots <= 16 * experts;
+  if (!mx && !few) {
+    return slots <= 64 * experts ? launch_grouped<64, kGated>(args, stream)
+                                 : launch_grouped<128, kGated>(args, stream);
+  }
   const auto launch = mx && few ? launch_bf16<16, kGated, true>
                       : mx      ? launch_bf16<64, kGated, true>
-                      : few     ? launch_bf16<16, kGated, false>
-                                : launch_bf16<64, kGated, false>;
+                                : launch_bf16<16, kGated, false>;
   return launch(args, rows, stream);
 }
 

@@ -140,6 +140,7 @@ struct Program {
 namespace window {
 constexpr uint32_t kRankShift = 24;
 constexpr uint32_t kReserved = 1024;
+constexpr uint32_t kDescribed = 1u << 18;  ///< what a matrix's descriptor reaches
 }  // namespace window
 
 }  // namespace weft::ptx

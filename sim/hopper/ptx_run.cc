@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/divide.h"
 #include "sim/hopper/ptx_warp.h"
 
 namespace weft::ptx {
@@ -200,7 +201,8 @@ class Launcher {
   uint32_t all_;       ///< CTAs of the grid
   uint32_t next_ = 0;  ///< the first that has not begun
   uint32_t slots_;
-  uint32_t threads_, warps_;  ///< of a CTA
+  uint32_t threads_, warps_;                       ///< of a CTA
+  uint32_t static_begin_ = 0, dynamic_begin_ = 0;  ///< of a CTA's shared memory
   std::vector<std::byte> parameters_;
   Pages arenas_, frames_, locals_;
 };
@@ -223,7 +225,13 @@ Launcher::Launcher(const Program& program, const Function& function, const Launc
   grid_.function = &function;
   grid_.launch = launch;
   grid_.started = clock_of_all();
-  grid_.shared_bytes = window::kReserved + program.shared_bytes + launch.shared_bytes;
+  // What is dynamic comes last, so that nothing lies behind it; but first where the static memory
+  // of all the module's kernels would put it beyond what a matrix's descriptor reaches.
+  const uint32_t end = window::kReserved + program.shared_bytes + launch.shared_bytes;
+  static_begin_ = end > window::kDescribed ? round_up(launch.shared_bytes, 1024u) : 0;
+  dynamic_begin_ = static_begin_ > 0 ? 0 : program.shared_bytes;
+  grid_.shared_bytes = window::kReserved + std::max(static_begin_ + program.shared_bytes,
+                                                    dynamic_begin_ + launch.shared_bytes);
   grid_.arenas = {arenas_.data(), arenas_.bytes()};
   grid_.blocks = {Range{reinterpret_cast<uintptr_t>(locals_.data()), locals_.bytes()},
                   Range{reinterpret_cast<uintptr_t>(parameters_.data()), parameters_.size()},
@@ -245,8 +253,8 @@ void Launcher::begin_warp(Warp& warp, size_t number, uint32_t threads) {
   const uint64_t window = (uint64_t{warp.cta->rank} << window::kRankShift) + window::kReserved;
   const std::byte* const local = locals_.data() + number * kLanes * program.local_bytes;
   set_lanes(frame, frame::kZero, 0, 0);
-  set_lanes(frame, frame::kShared, window, 0);
-  set_lanes(frame, frame::kDynamic, window + program.shared_bytes, 0);
+  set_lanes(frame, frame::kShared, window + static_begin_, 0);
+  set_lanes(frame, frame::kDynamic, window + dynamic_begin_, 0);
   set_lanes(frame, frame::kLocal, reinterpret_cast<uint64_t>(local), program.local_bytes);
   set_lanes(frame, frame::kParameters, reinterpret_cast<uint64_t>(parameters_.data()), 0);
 }

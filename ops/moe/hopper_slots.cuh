@@ -1,0 +1,69 @@
+// What the products of slots with their experts' weights share on sm_90a.
+#pragma once
+
+#include <cstdint>
+
+#include "arch/hopper/copy.cuh"
+#include "arch/hopper/resident.cuh"
+#include "ops/hopper_activation.cuh"
+#include "ops/moe/prefill.h"
+
+namespace weft::hopper {
+
+/// The slots of an expert, in ascending order.
+struct OwnSlots {
+  const int32_t* slots;
+  int count;
+};
+__device__ OwnSlots slots_of(const PrefillDraw& drawn, int expert) {
+  const int begin = drawn.order[expert];
+  return {drawn.order + drawn.experts + 1 + begin, drawn.order[expert + 1] - begin};
+}
+
+/// The product of slots with their experts' weights: out[slot] = a[slot / per_row] * w, or the
+/// gated one of two.
+struct SlotsProduct {
+  ConstMatrix a;
+  PrefillDraw drawn;
+  int32_t per_row = 1;  ///< slots that share a row of a
+  ExpertMatrices w[2];  ///< gate and up, or one alone
+  ConstVector bias[2] = {};
+  int32_t n = 0, k = 0;
+  Activation activation = Activation::none;
+  float limit = 0;
+  Matrix out;
+};
+__device__ ConstMatrix of_expert(const ExpertMatrices& all, int expert) {
+  return {static_cast<const char*>(all.first.data) + expert * all.pitch, all.first.dtype,
+          all.first.stride};
+}
+__device__ const uint8_t* scales_of(const ExpertMatrices& all, int expert) {
+  return static_cast<const uint8_t*>(of_expert(all, expert).data) + all.scales;
+}
+__device__ float bias_of(const SlotsProduct& args, int which, int expert, int64_t column) {
+  const ConstVector& bias = args.bias[which];
+  return bias.data != nullptr ? load_x1(bias, int64_t{expert} * args.n + column) : 0.0f;
+}
+/// Writes columns `column` and the next of a slot, whose row of `out` begins at `to`: of gated
+/// products what `gates` and `ups` make, or `gates` alone.
+template <bool kGated>
+__device__ __forceinline__ void store_columns(const SlotsProduct& args, int expert, int64_t to,
+                                              int column, const float* gates, const float* ups) {
+  float x[2];
+#pragma unroll
+  for (int c = 0; c < 2; ++c) {
+    x[c] = gates[c] + bias_of(args, 0, expert, column + c);
+    if constexpr (kGated) {
+      x[c] = gate_with(args.activation, args.limit, x[c],
+                       ups[c] + bias_of(args, 1, expert, column + c));
+    }
+  }
+  if constexpr (kGated) {
+    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(args.out.data) + to + column) =
+        pack_bf16x2(x[0], x[1]);
+  } else {
+    *reinterpret_cast<float2*>(static_cast<float*>(args.out.data) + to + column) = {x[0], x[1]};
+  }
+}
+
+}  // namespace weft::hopper
