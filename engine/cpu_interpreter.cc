@@ -354,7 +354,8 @@ class Binder {
                              .out = out(op.out)};
   }
   Bound operator()(const LatentValuesOp& op) {
-    return LatentValuesArgs{.of = latent_heads(op), .a = in(op.a), .out = out(op.out)};
+    return LatentValuesArgs{
+        .of = latent_heads(op), .a = in(op.a), .pitch = op.rank + op.turned, .out = out(op.out)};
   }
 
  private:

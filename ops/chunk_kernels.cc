@@ -10,6 +10,7 @@
 #include "ops/gated_linear/hopper_prefill.h"
 #include "ops/linear/cdna_prefill.h"
 #include "ops/linear/hopper_prefill.h"
+#include "ops/mla/hopper_prefill.h"
 #include "ops/moe/hopper_prefill.h"
 #include "ops/rmsnorm/cdna_prefill.h"
 #include "ops/rmsnorm/hopper_prefill.h"
@@ -38,6 +39,8 @@ const ChunkLimits& chunk_limits(Arch arch) {
   static constexpr ChunkLimits kHopper{.head_dim = hopper::kMostPrefillHeadDim,
                                        .experts = true,
                                        .sinks = true,
+                                       .route_groups = hopper::kMostRouteGroups,
+                                       .latent_row = hopper::kMostPrefillLatent,
                                        .widened = true,
                                        .scratch_rows = hopper::prefill_linear_scratch_rows};
   static constexpr ChunkLimits kCdna{
@@ -52,11 +55,21 @@ const ChunkKernels* chunk_kernels(Arch arch) {
   if constexpr (built::kCuda) {
     static constexpr ChunkKernels kHopper{WEFT_CHUNK_KERNELS(hopper),
                                           .step_attention = hopper::step_attention,
+                                          .refuse_route = hopper::refuse_prefill_route,
                                           .route = hopper::prefill_route,
                                           .refuse_experts_up = hopper::refuse_prefill_experts,
                                           .experts_up = hopper::prefill_experts_up,
                                           .refuse_experts_down = hopper::refuse_prefill_experts,
-                                          .experts_down = hopper::prefill_experts_down};
+                                          .experts_down = hopper::prefill_experts_down,
+                                          .refuse_latent_append = hopper::refuse_prefill_latents,
+                                          .latent_append = hopper::prefill_latent_append,
+                                          .refuse_latent_queries = hopper::refuse_prefill_latents,
+                                          .latent_queries = hopper::prefill_latent_queries,
+                                          .refuse_latent_attention = hopper::refuse_prefill_latents,
+                                          .latent_attention = hopper::prefill_latent_attention,
+                                          .latent_workspace = hopper::prefill_latent_workspace,
+                                          .refuse_latent_values = hopper::refuse_prefill_latents,
+                                          .latent_values = hopper::prefill_latent_values};
     if (arch == Arch::hopper) {
       return &kHopper;
     }

@@ -13,6 +13,8 @@
 #include "ops/gated_linear/op.h"
 #include "ops/linear/op.h"
 #include "ops/linear/prefill.h"
+#include "ops/mla/op.h"
+#include "ops/mla/prefill.h"
 #include "ops/moe/prefill.h"
 #include "ops/rmsnorm/op.h"
 #include "ops/rope_angles/op.h"
@@ -27,6 +29,8 @@ struct ChunkLimits {
   int64_t head_dim = 0;        ///< at most
   bool experts = false;        ///< mixtures
   bool sinks = false;          ///< of attention
+  int64_t route_groups = 0;    ///< of experts, at most
+  int64_t latent_row = 0;      ///< elements of latent rows at most; 0: there are none
   bool widened = false;        ///< weights in eight bits, which are widened for each product
   bool whole_columns = false;  ///< of f32 rows too products have a multiple of 8 columns
   /// Rows of `product` (PrefillScratch) that a linear operation of up to `rows` rows in bf16 wants,
@@ -69,11 +73,23 @@ struct ChunkKernels {
   Status (*step_attention)(const AttentionArgs&, int64_t rows, const RowPlaces& places,
                            Stream) = nullptr;
   // Null where ChunkLimits::experts is not set:
+  Refuse<RouteArgs> refuse_route = nullptr;
   Launch<RouteArgs> route = nullptr;
   Refuse<PrefillExpertsUp> refuse_experts_up = nullptr;
   Launch<PrefillExpertsUp> experts_up = nullptr;
   Refuse<PrefillExpertsDown> refuse_experts_down = nullptr;
   Launch<PrefillExpertsDown> experts_down = nullptr;
+  // Null where ChunkLimits::latent_row is 0:
+  Refuse<LatentAppendArgs> refuse_latent_append = nullptr;
+  LaunchAt<LatentAppendArgs> latent_append = nullptr;
+  Refuse<LatentQueriesArgs> refuse_latent_queries = nullptr;
+  Launch<LatentQueriesArgs> latent_queries = nullptr;
+  Refuse<PrefillLatentAttention> refuse_latent_attention = nullptr;
+  LaunchAt<PrefillLatentAttention> latent_attention = nullptr;
+  /// Bytes of workspace, for up to so many rows. Its counters are zero before the first use.
+  Result<size_t> (*latent_workspace)(const PrefillLatentAttention&, int64_t rows, Stream) = nullptr;
+  Refuse<LatentValuesArgs> refuse_latent_values = nullptr;
+  Launch<LatentValuesArgs> latent_values = nullptr;
 };
 
 /// Null: this build has none.

@@ -14,10 +14,13 @@ namespace weft::hopper {
 /// What is dealt: for each of `count` jobs the keys of a sequence, of which `each` jobs have the
 /// same.
 struct KeyJobs {
-  const int32_t* lengths = nullptr;  ///< [sequence]
+  const int32_t* lengths = nullptr;  ///< [sequence]; null: i * step
   int count = 0;
   int each = 1;
   int reach = 0;  ///< the last keys that count, where earlier ones do not; 0: all
+  int step = 0;
+  int more = 0;        ///< keys that each sequence has besides
+  bool alone = false;  ///< units have whole jobs, in turn
 };
 
 /// Stages [begin, end), which one unit has, of a job's [from, to).
@@ -48,6 +51,11 @@ class KeyShares {
   __device__ static KeyShares deal(const KeyJobs& jobs, int units, int unit, Scratch& scratch) {
     KeyShares shares;
     shares.jobs_ = jobs;
+    if (jobs.alone) {
+      shares.units_ = units;
+      shares.job_ = unit;
+      return shares;
+    }
     const int thread = threadIdx.x;
     const int lane = thread % 32;
     const int each = (jobs.count + kThreads - 1) / kThreads;
@@ -94,12 +102,17 @@ class KeyShares {
 
   /// The unit's next segment; false: there is none.
   __device__ bool next(KeySegment& segment) {
-    if (at_ >= end_) {
+    if (jobs_.alone ? job_ >= jobs_.count : at_ >= end_) {
       return false;
     }
     const int length = length_of(job_);
     const int from = from_of(length);
     const int to = max(from + 1, to_of(length));
+    if (jobs_.alone) {
+      segment = {job_, length, from, to, from, to, 0};
+      job_ += units_;
+      return true;
+    }
     segment = {job_, length, from + at_ - first_, min(from + end_ - first_, to), from, to, first_};
     ++job_;
     first_ += to - from;
@@ -119,7 +132,11 @@ class KeyShares {
   }
 
  private:
-  __device__ int length_of(int job) const { return max(0, jobs_.lengths[job / jobs_.each]); }
+  __device__ int length_of(int job) const {
+    const int sequence = job / jobs_.each;
+    const int length = jobs_.lengths != nullptr ? jobs_.lengths[sequence] : sequence * jobs_.step;
+    return max(0, length + jobs_.more);
+  }
   __device__ int from_of(int length) const {
     return jobs_.reach > 0 ? max(0, length - jobs_.reach) / kKeys : 0;
   }

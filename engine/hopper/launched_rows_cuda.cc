@@ -89,12 +89,14 @@ Status LaunchedRows::create() {
   const int64_t cache = (count() + 1) * config_.kv_heads * options_.capacity * config_.head_dim *
                         static_cast<int64_t>(size_of(options_.kv));
   const int64_t each = round_up(cache, kAligned);
-  WEFT_ASSIGN(caches_, allocate(2 * config_.layers * each, "caches"));
-  for (int64_t i = 0; i < 2 * config_.layers; ++i) {
+  const int64_t caches = (config_.latent.rank > 0 ? 1 : 2) * config_.layers;
+  WEFT_ASSIGN(caches_, allocate(caches * each, "caches"));
+  for (int64_t i = 0; i < caches; ++i) {
     cache_list_.push_back(reinterpret_cast<char*>(caches_.data()) + i * each);
   }
   places.weights = arena;
   places.caches = cache_list_;
+  places.sequences = count() + 1;
   places.widen = widen_on(*device_);
   places.inverse_frequencies = reinterpret_cast<const float*>(arena + bytes);
   const int64_t rows = count() + options_.fed;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "arch/device.h"
@@ -47,6 +48,9 @@ class LaunchedSteps {
   Status list(std::span<const Row> rows, std::span<const FedChunk> fed);
   int32_t* report(int64_t step) { return static_cast<int32_t*>(report_.get()) + step * rows_; }
   Status launch_step(int64_t step);
+  /// Prefill::step(), which is recorded when it comes again and replayed from then on: launching
+  /// its kernels one by one takes longer than few rows of them.
+  Status step_rows();
   /// Waits for a step's token of a row.
   Result<int32_t> await(int64_t step, size_t row);
 
@@ -60,6 +64,11 @@ class LaunchedSteps {
   Handle<void*, cudaFreeHost> report_;  // i32 [steps of a run][rows_], mapped
   int64_t reported_ = 0;                // tokens that it has room for
   std::vector<int32_t> best_;
+  /// What a step without prompts is launched with: rows, and how far its lists are apart.
+  using Shape = std::pair<int64_t, int64_t>;
+  Shape stepped_;   // last
+  Shape recorded_;  // of replay_
+  Handle<cudaGraphExec_t, cudaGraphExecDestroy> replay_;
 };
 
 }  // namespace weft::hopper

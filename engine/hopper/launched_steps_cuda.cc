@@ -60,8 +60,33 @@ Status LaunchedSteps::feed(std::span<const FedChunk> chunks) {
   return prefill_->feed(in(0), {in(1), in(2)}, fed_);
 }
 
+Status LaunchedSteps::step_rows() {
+  const auto step = [&] { return prefill_->step(in(0), {in(1), in(2)}, rows_, fed_); };
+  if (!fed_.empty() || !prefill_->repeats()) {
+    return step();
+  }
+  const Shape shape{rows_, listed_};
+  if (stepped_ != shape) {  // which may make memory, too
+    stepped_ = shape;
+    return step();
+  }
+  if (recorded_ != shape) {
+    Handle<cudaGraph_t, cudaGraphDestroy> graph;
+    Handle<cudaGraphExec_t, cudaGraphExecDestroy> replay;
+    WEFT_TRY(check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),
+                   "recording a step"));
+    const Status recorded = step();
+    WEFT_TRY(check(cudaStreamEndCapture(stream(), graph.put()), "recording a step"));
+    WEFT_TRY(recorded);
+    WEFT_TRY(check(cudaGraphInstantiate(replay.put(), graph.get(), 0), "recording a step"));
+    std::swap(*replay_.put(), *replay.put());
+    recorded_ = shape;
+  }
+  return check(cudaGraphLaunch(replay_.get(), stream()), "a step");
+}
+
 Status LaunchedSteps::launch_step(int64_t step) {
-  WEFT_TRY(prefill_->step(in(0), {in(1), in(2)}, rows_, fed_));
+  WEFT_TRY(step_rows());
   const ConstMatrix logits = prefill_->step_logits();
   return check(launch_best_tokens({.logits = static_cast<const float*>(logits.data),
                                    .stride = logits.stride,

@@ -97,10 +97,11 @@ class HopperSlots : public testing::Test {
     }
   }
 
-  static std::unique_ptr<Slots> make(SlotsOptions options, bool round) {
+  static std::unique_ptr<Slots> make(SlotsOptions options, bool round,
+                                     const ModelConfig& config = tiny()) {
     options.kv = round ? DType::bf16 : DType::f32;
     options.round_activations = round;
-    auto slots = Slots::create(tiny(), Weights::generate(tiny(), 7, 2).value(), options);
+    auto slots = Slots::create(config, Weights::generate(config, 7, 2).value(), options);
     EXPECT_TRUE(slots.ok()) << slots.error().message;
     return std::move(*slots);
   }
@@ -191,6 +192,26 @@ TEST_F(HopperSlots, AnswersOfVeryManyDoNotDependOnPromptsInTheirStepsSlow) {
   const auto alone = make(options, true);
   compare(*alone, *crowded, 12, 5);
   EXPECT_GT(crowded->status().mixed_steps, 3);
+}
+
+// Latent rows have one cache a layer, and a sequence's keys are summed as if it were alone.
+TEST_F(HopperSlots, AnswersOverLatentRowsDoNotDependOnTheCompanySlow) {
+  ModelConfig config = preset("deepseek-v2-lite").value();
+  config.layers = 1;
+  config.hidden = 64;
+  config.query_heads = 2;
+  config.latent.unturned = config.latent.value = 16;
+  config.ffn = 64;
+  config.experts = {};
+  config.vocabulary = kVocabulary;
+  config.context = 256;
+  config.eos = {3};
+  SlotsOptions options{
+      .device = "cuda", .workers = 3, .slots = 3, .pages = 12, .prefill_chunk = 64};
+  const auto crowded = make(options, true, config);
+  options.share_prefixes = false;
+  const auto alone = make(options, true, config);
+  compare(*alone, *crowded, 8, 6);
 }
 
 /// Requests whose answers repeat themselves, all at once.

@@ -19,16 +19,17 @@ const LinearOp* linear_at(const Program& program, size_t i) {
                                        : nullptr;
 }
 
-/// Of the weights of `joined` products, in the format of their rows, if they are codes. A product
-/// may be of up to 7 columns more than there are.
+/// Of the weights of `joined` products, in the format of their rows, or of latent rows' heads in
+/// that of their results, if they are codes. A product may be of up to 7 columns more than there
+/// are.
 int64_t widened_bytes(const Program& chunk, const Weights& weights, size_t first, int joined) {
   int64_t rows = 0;
   int64_t row_bytes = 0;
-  const auto add = [&](const WeightRef& ref, BufferId a) {
+  const auto add = [&](const WeightRef& ref, BufferId like) {
     const Tensor& tensor = weights.tensors()[tensor_index(weights, ref)];
     rows += tensor.rows();
     row_bytes = is_fp8(tensor.dtype)
-                    ? tensor.columns() * size_of(chunk.buffers[static_cast<size_t>(a)].element)
+                    ? tensor.columns() * size_of(chunk.buffers[static_cast<size_t>(like)].element)
                     : 0;
   };
   for (size_t i = first; i < first + static_cast<size_t>(joined); ++i) {
@@ -38,6 +39,10 @@ int64_t widened_bytes(const Program& chunk, const Weights& weights, size_t first
     } else if (const auto* gated = std::get_if<GatedLinearOp>(&body)) {
       add(gated->gate, gated->a);
       add(gated->up, gated->a);
+    } else if (const auto* queries = std::get_if<LatentQueriesOp>(&body)) {
+      add(queries->weight, queries->out);
+    } else if (const auto* values = std::get_if<LatentValuesOp>(&body)) {
+      add(values->weight, values->out);
     }
   }
   return (rows + 7) * row_bytes;
@@ -56,8 +61,17 @@ std::string refuse_prefill(Arch arch, const ModelConfig& config, const Weights& 
     return "there are no kernels for its experts";
   }
   const bool has_biases = config.qkv_bias || config.attention_out_bias || config.ffn_bias;
-  if (config.latent.rank > 0) {
+  const LatentAttention& latent = config.latent;
+  if (latent.rank > 0 && limits.latent_row == 0) {
     return "its attention is over latent rows";
+  }
+  if (latent.rank > 0 && config.head_dim > limits.latent_row) {
+    return fmt::format("its latent rows are of {} elements, more than {}", config.head_dim,
+                       limits.latent_row);
+  }
+  if (config.experts.count > 0 && config.experts.groups > limits.route_groups) {
+    return fmt::format("its experts are of {} groups, more than {}", config.experts.groups,
+                       limits.route_groups);
   }
   if (config.sinks && !limits.sinks) {
     return "its attention has sinks";
@@ -67,8 +81,9 @@ std::string refuse_prefill(Arch arch, const ModelConfig& config, const Weights& 
     if (type == DType::e4m3fnuz || (is_fp8(type) && !limits.widened)) {
       return fmt::format("{} is {}", tensor.name, name_of(type));
     }
-    if (is_fp8(type) && config.experts.count > 0) {
-      return fmt::format("{} is {} in a model with experts", tensor.name, name_of(type));
+    if (is_fp8(type) && config.experts.count > 0 && tensor.scales.scaling != Scaling::block) {
+      return fmt::format("{} is {} in a model with experts, and its scales are not of blocks",
+                         tensor.name, name_of(type));
     }
     if (is_fp8(type) && !formats.round_activations && has_biases) {
       return fmt::format("{} is {} beside biases, and activations are f32", tensor.name,
@@ -76,12 +91,13 @@ std::string refuse_prefill(Arch arch, const ModelConfig& config, const Weights& 
     }
   }
   for (const int64_t size : {config.hidden, config.ffn, config.query_size(), config.kv_size(),
-                             config.experts.size, config.experts.shared_size}) {
+                             config.experts.size, config.experts.shared_size, latent.query_rank,
+                             latent.rank, latent.unturned, config.attended_size()}) {
     if (size % 8 != 0) {
       return fmt::format("{} is no multiple of 8", size);
     }
   }
-  if (config.head_dim % 8 != 0 || config.head_dim > limits.head_dim) {
+  if (latent.rank == 0 && (config.head_dim % 8 != 0 || config.head_dim > limits.head_dim)) {
     return fmt::format("its heads are of {}, not a multiple of 8 up to {}", config.head_dim,
                        limits.head_dim);
   }

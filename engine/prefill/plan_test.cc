@@ -115,9 +115,6 @@ TEST(PrefillPlan, MixturesHaveRoomForTheirOrderAndProducts) {
 
 TEST(PrefillPlan, BuffersLieApartAndAligned) {
   for (const std::string& name : preset_names()) {
-    if (preset(name)->latent.rank > 0) {
-      continue;  // refuse_prefill() does
-    }
     for (const Logits logits : {Logits::none, Logits::all}) {
       for (const int64_t gap : {0, 256}) {
         for (const ChunkFormats formats : {ChunkFormats{}, kAllF32}) {
@@ -167,6 +164,31 @@ TEST(PrefillPlan, WeightsInEightBitsHaveRoomToBeWidened) {
   }
   const Made plain = make("llama-3.2-1b", Logits::all);
   EXPECT_EQ(plain.layout.bytes, plain.layout.widened);
+}
+
+TEST(PrefillPlan, LatentRowsAndExpertsInEightBitsAreHoppers) {
+  ModelConfig config = preset("deepseek-v2-lite").value();
+  const auto refusal = [&](Arch arch) {
+    return refuse_prefill(arch, config, Weights::describe(config));
+  };
+  EXPECT_EQ(refusal(Arch::hopper), "");
+  config.quantization = quantization_of("fp8-block").value();
+  EXPECT_EQ(refusal(Arch::hopper), "");
+  const Made made = make("deepseek-v2-lite", Logits::all, 0, {}, config.quantization);
+  EXPECT_GE(made.layout.bytes - made.layout.widened, 16 * (128 + 128) * 512 * 2)
+      << "keys' and values' matrix";
+  expect_apart(made);
+  config.quantization = quantization_of("fp8-row").value();
+  EXPECT_EQ(refusal(Arch::hopper),
+            "model.layers.0.self_attn.q_proj.weight is F8_E4M3 in a model with experts, and its "
+            "scales are not of blocks");
+  config.quantization = {};
+  config.experts.groups = 64;
+  EXPECT_EQ(refusal(Arch::hopper), "its experts are of 64 groups, more than 32");
+  config.experts = {};
+  EXPECT_EQ(refusal(Arch::cdna), "its attention is over latent rows");
+  config.head_dim = 640;
+  EXPECT_EQ(refusal(Arch::hopper), "its latent rows are of 640 elements, more than 576");
 }
 
 TEST(PrefillPlan, AmdHasNoFormForAllAndWantsNoScratch) {

@@ -31,6 +31,7 @@ PrefillPlaces places_of(const Program& decode, const resident::Arena& arena, cha
   places.weight_places = arena.weights;
   places.scale_places = arena.scales;
   places.caches = caches_of(decode, arena, at);
+  places.sequences = sequences;
   places.inverse_frequencies = reinterpret_cast<const float*>(at + arena.buffers[frequencies]);
   places.frequency_stride = buffer.rows * buffer.columns / sequences;
   return places;
@@ -71,7 +72,9 @@ Result<std::unique_ptr<Prefill::Chunk>> Prefill::load(int64_t rows, Logits logit
     chunk->caches.push_back(buffer.space == Space::kv ? caches++ : -1);
   }
   for (size_t i = 0; i < chunk->program.operations.size(); ++i) {
-    if (std::holds_alternative<RopeAppendOp>(chunk->program.operations[i].body)) {
+    const auto& body = chunk->program.operations[i].body;
+    if (std::holds_alternative<RopeAppendOp>(body) ||
+        std::holds_alternative<LatentAppendOp>(body)) {
       chunk->last_append = i;
     }
   }
@@ -182,6 +185,21 @@ LinearArgs Prefill::linear_args(const Chunk& chunk, size_t index) const {
   return args;
 }
 
+PrefillLatentAttention Prefill::latent_attention_args(const Chunk& chunk,
+                                                      const AttentionOp& op) const {
+  return {.q = input(chunk, op.q),
+          .cache = cache(chunk, op.keys, op.values, 0),
+          .capacity = capacity_,
+          .sequences = places_.sequences,
+          .heads = op.query_heads,
+          .rank = config_.latent.rank,
+          .turned = config_.latent.turned,
+          .scale = op.scale,
+          .alone = chunk.whole_k,
+          .out = matrix(chunk, op.out),
+          .workspace = {workspace_.data(), workspace_.size()}};
+}
+
 PrefillScratch Prefill::scratch(const Chunk& chunk) const {
   return {reinterpret_cast<float*>(chunk.memory.data() + chunk.layout.scratch),
           {workspace_.data(), workspace_.size()},
@@ -195,6 +213,13 @@ Status Prefill::make_workspace(const Chunk& chunk) {
         std::holds_alternative<LinearOp>(chunk.program.operations[i].body)) {
       WEFT_ASSIGN(const size_t bytes,
                   kernels_.linear_workspace(linear_args(chunk, i), device_.stream()));
+      most = std::max(most, bytes);
+    }
+    const auto* attention = std::get_if<AttentionOp>(&chunk.program.operations[i].body);
+    if (attention != nullptr && config_.latent.rank > 0) {
+      WEFT_ASSIGN(const size_t bytes,
+                  kernels_.latent_workspace(latent_attention_args(chunk, *attention),
+                                            chunk.program.rows, device_.stream()));
       most = std::max(most, bytes);
     }
   }
@@ -292,13 +317,17 @@ class Prefill::Launcher {
     return kernels_.gated_linear(args, span_.rows, stream_);
   }
   Status operator()(const RouteOp& op) const {
-    return kernels_.route(
-        {.logits = input(op.logits),
-         .experts = op.experts,
-         .sigmoid = op.sigmoid,
-         .renormalise = op.renormalise,
-         .drawn = {place<int32_t>(op.ids), f32(op.weights), op.chosen, op.chosen}},
-        span_.rows, stream_);
+    const RouteArgs args{.logits = input(op.logits),
+                         .experts = op.experts,
+                         .sigmoid = op.sigmoid,
+                         .renormalise = op.renormalise,
+                         .drawn = {place<int32_t>(op.ids), f32(op.weights), op.chosen, op.chosen},
+                         .correction = p_.vector(op.correction),
+                         .groups = op.groups,
+                         .kept_groups = op.kept_groups,
+                         .scale = op.scale};
+    WEFT_TRY(fits(kernels_.refuse_route(args)));
+    return kernels_.route(args, span_.rows, stream_);
   }
   Status operator()(const ExpertsUpOp& op) const {
     const PrefillExpertsUp args{.a = input(op.a),
@@ -346,7 +375,39 @@ class Prefill::Launcher {
     WEFT_TRY(fits(kernels_.refuse_rope_append(args)));
     return kernels_.rope_append(args, span_.rows, span_.first, stream_, span_.places);
   }
+  Status operator()(const LatentAppendOp& op) const {
+    const LatentAppendArgs args{.x = input(op.x),
+                                .norm = p_.vector(op.norm),
+                                .rank = op.rank,
+                                .turned = op.turned,
+                                .epsilon = op.epsilon,
+                                .cosines = f32(op.cosines),
+                                .sines = f32(op.sines),
+                                .cache = cache(op.cache, op.cache)};
+    WEFT_TRY(fits(kernels_.refuse_latent_append(args)));
+    return kernels_.latent_append(args, span_.rows, span_.first, stream_, span_.places);
+  }
+  Status operator()(const LatentQueriesOp& op) const {
+    const LatentQueriesArgs args{.of = latent_heads(op, op.out),
+                                 .q = input(op.q),
+                                 .cosines = f32(op.cosines),
+                                 .sines = f32(op.sines),
+                                 .out = matrix(op.out)};
+    WEFT_TRY(fits(kernels_.refuse_latent_queries(args)));
+    WEFT_TRY(p_.widen(chunk_, op.weight, args.of.w.dtype, 0));
+    return kernels_.latent_queries(args, span_.rows, stream_);
+  }
+  Status operator()(const LatentValuesOp& op) const {
+    const LatentValuesArgs args{
+        .of = latent_heads(op, op.out), .a = input(op.a), .pitch = op.rank, .out = matrix(op.out)};
+    WEFT_TRY(fits(kernels_.refuse_latent_values(args)));
+    WEFT_TRY(p_.widen(chunk_, op.weight, args.of.w.dtype, 0));
+    return kernels_.latent_values(args, span_.rows, stream_);
+  }
   Status operator()(const AttentionOp& op) const {
+    if (p_.config_.latent.rank > 0) {
+      return over_latents(op);
+    }
     const AttentionArgs args{.q = input(op.q),
                              .cache = cache(op.keys, op.values),
                              .query_heads = op.query_heads,
@@ -383,6 +444,31 @@ class Prefill::Launcher {
 
  private:
   Status fits(std::string_view refusal) const { return p_.fits(chunk_, index_, refusal); }
+  Status over_latents(const AttentionOp& op) const {
+    PrefillLatentAttention args = p_.latent_attention_args(chunk_, op);
+    WEFT_TRY(fits(kernels_.refuse_latent_attention(args)));
+    if (span_.places.positions == nullptr) {
+      args.cache = cache(op.keys, op.values);
+      return kernels_.latent_attention(args, span_.rows, span_.first, stream_, {});
+    }
+    if (span_.own > 0) {
+      WEFT_TRY(kernels_.latent_attention(args, span_.own, 0, stream_, span_.places));
+    }
+    args.q = below(args.q, span_.own);
+    args.out = below(args.out, span_.own);
+    for (const FedRows& fed : span_.fed) {
+      args.cache = p_.cache(chunk_, op.keys, op.values, fed.sequence);
+      WEFT_TRY(kernels_.latent_attention(args, fed.rows, fed.first, stream_, {}));
+      args.q = below(args.q, fed.rows);
+      args.out = below(args.out, fed.rows);
+    }
+    return {};
+  }
+  /// Weights are in the format of a result in bf16 where they are codes, else in f32.
+  LatentHeads latent_heads(const LatentHeadsOp& op, BufferId out) const {
+    return {op.heads,  op.rank,  op.unturned,
+            op.turned, op.value, p_.product_weight(chunk_, op.weight, matrix(out).dtype, 0)};
+  }
   Matrix matrix(BufferId id) const { return p_.matrix(chunk_, id); }
   ConstMatrix input(BufferId id) const { return p_.input(chunk_, id); }
   /// Without its first rows.
@@ -412,7 +498,14 @@ class Prefill::Launcher {
     const int64_t pitch = experts > 1 ? place[1] - place[0] : 0;
     WEFT_CHECK(place[experts - 1] == place[0] + (experts - 1) * pitch);
     const Tensor& tensor = p_.weights_.tensors()[index];
-    return {p_.weight(first), pitch, tensor.mx.k > 0 ? tensor.elements() / 2 : 0};
+    ExpertMatrices all{p_.weight(first), pitch, tensor.mx.k > 0 ? tensor.elements() / 2 : 0};
+    if (tensor.scales.scaling == Scaling::block) {
+      const auto scales = p_.places_.scale_places.begin() + static_cast<ptrdiff_t>(index);
+      all.block_scales = reinterpret_cast<const float*>(p_.places_.weights + scales[0]);
+      all.block_scales_pitch = experts > 1 ? scales[1] - scales[0] : 0;
+      WEFT_CHECK(scales[experts - 1] == scales[0] + (experts - 1) * all.block_scales_pitch);
+    }
+    return all;
   }
   KvCache cache(BufferId keys, BufferId values) const {
     return p_.cache(chunk_, keys, values, span_.sequence);

@@ -29,6 +29,7 @@ struct PrefillPlaces {
   std::vector<int64_t> scale_places;   ///< likewise, of the scales of those that are codes
   /// In the order of a program's buffers in Space::kv, of all sequences.
   std::vector<char*> caches;
+  int64_t sequences = 1;  ///< that each cache is of
   /// Null, or what brings a layer's products' weights, or the head's (kHeadStage), to their places,
   /// and the next layer's meanwhile (WeightStages::bring).
   std::function<Status(int64_t stage, std::optional<int64_t> next)> bring;
@@ -88,6 +89,9 @@ class Prefill {
   /// and returns.
   Status step(const int32_t* tokens, const RowPlaces& places, int64_t rows,
               std::span<const FedRows> fed = {});
+  /// Whether a step without prompts that was recorded as a graph does the same again: nothing is
+  /// brought for it.
+  bool repeats() const { return places_.bring == nullptr; }
   /// [rows, vocabulary] f32, on the device.
   ConstMatrix step_logits() const { return input(*step_, step_->program.logits); }
 
@@ -130,7 +134,9 @@ class Prefill {
   Status launch_head(const Chunk& chunk, const Span& span, int64_t end, float* logprobs);
   /// The operands of the product that operation `index` begins, with all that are joined to it.
   LinearArgs linear_args(const Chunk& chunk, size_t index) const;
-  /// Workspace enough for a chunk's products.
+  /// Of rows that have places.
+  PrefillLatentAttention latent_attention_args(const Chunk& chunk, const AttentionOp& op) const;
+  /// Workspace enough for a chunk's products, and attention over latent rows.
   Status make_workspace(const Chunk& chunk);
   PrefillScratch scratch(const Chunk& chunk) const;
   /// The error of operands that a kernel refuses; none where `refusal` is empty.

@@ -198,7 +198,7 @@ LinearArgs value_product(const LatentValuesArgs& args, int64_t head) {
   }
   product.n = of.value;
   product.k = of.rank;
-  const int64_t from = head * (of.rank + of.turned);
+  const int64_t from = head * args.pitch;
   product.a = {static_cast<const float*>(args.a.data) + from, DType::f32, args.a.stride};
   product.out = args.out;
   product.out.data = static_cast<std::byte*>(args.out.data) +

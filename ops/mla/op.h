@@ -56,8 +56,9 @@ struct LatentQueriesArgs {
 
 struct LatentValuesArgs {
   LatentHeads of;
-  ConstMatrix a;  ///< [rows, heads * (rank + turned)], f32: attended rows; their ends are not read
-  Matrix out;     ///< [rows, heads * value], f32 or bf16: V times each head's latent
+  ConstMatrix a;      ///< [rows, heads * pitch], f32: attended rows, of which only latents are read
+  int64_t pitch = 0;  ///< elements of a from a head's to the next one's: at least rank
+  Matrix out;         ///< [rows, heads * value], f32 or bf16: V times each head's latent
 };
 
 namespace reference {

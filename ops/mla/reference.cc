@@ -66,8 +66,7 @@ void latent_values(const LatentValuesArgs& args, Range rows, Range heads, double
       for (int64_t v = 0; v < of.value; ++v, ++out) {
         *out = 0;
         for (int64_t c = 0; c < of.rank; ++c) {
-          *out += weight(of, of.value_row(h) + v, c) *
-                  element(args.a, r, h * (of.rank + of.turned) + c);
+          *out += weight(of, of.value_row(h) + v, c) * element(args.a, r, h * args.pitch + c);
         }
       }
     }

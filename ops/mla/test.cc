@@ -110,6 +110,7 @@ TEST_F(MlaTest, QueriesAndValuesMatchTheReference) {
         std::vector<float> values(static_cast<size_t>(rows * kHeads * 7));
         const LatentValuesArgs out{.of = of,
                                    .a = {queries.data(), DType::f32, kHeads * 74},
+                                   .pitch = 74,
                                    .out = {values.data(), DType::f32, kHeads * 7}};
         Scratch scratch(cpu::latent_values_scratch_bytes(out, rows));
         cpu::latent_values(out, {0, rows}, {0, 2}, scratch.span());
@@ -159,6 +160,7 @@ TEST_F(MlaTest, CodesHaveScalesOfTheirBlocks) {
     std::vector<float> values(5 * kHeads * 128);
     const LatentValuesArgs out{.of = of,
                                .a = {queries.data(), DType::f32, kHeads * (kRank + 2)},
+                               .pitch = kRank + 2,
                                .out = {values.data(), DType::f32, kHeads * 128}};
     Scratch scratch(cpu::latent_values_scratch_bytes(out, 5));
     cpu::latent_values(out, {0, 5}, {0, kHeads}, scratch.span());

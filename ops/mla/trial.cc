@@ -2,7 +2,7 @@
 #include <numeric>
 #include <vector>
 
-#include "ops/harness/trial.h"
+#include "ops/harness/prefill_trial.h"
 #include "ops/mla/op.h"
 
 namespace weft::trial {
@@ -39,7 +39,7 @@ constexpr Case kCases[] = {
 
 /// A row appended, queries into its space, and values of what was attended to: each from its own
 /// inputs.
-class MlaTrial : public Trial {
+class MlaTrial : public PrefillTrial {
  public:
   MlaTrial(const Case& c, Random& random)
       : x_(input("x", c.rows, c.rank + c.turned, DType::f32, random, 2, kGap)),
@@ -66,7 +66,7 @@ class MlaTrial : public Trial {
                .cache = {.keys = cache_.data(), .dtype = c.out}};
     const LatentHeads of{c.heads, c.rank, c.unturned, c.turned, c.value, w_.in()};
     into_ = {.of = of, .q = q_.in(), .cosines = cosines, .sines = sines, .out = queries_.out()};
-    out_ = {.of = of, .a = attended_.in(), .out = values_.out()};
+    out_ = {.of = of, .a = attended_.in(), .pitch = c.rank + c.turned, .out = values_.out()};
   }
 
   int64_t rows() const override { return x_.rows(); }
@@ -109,6 +109,48 @@ class MlaTrial : public Trial {
     return {.bytes = static_cast<double>(x_.bytes() + q_.bytes() + w_.bytes() + attended_.bytes() +
                                          cache_.bytes() + queries_.bytes() + values_.bytes()),
             .flops = 2 * static_cast<double>(rows() * w_.rows() * w_.columns())};
+  }
+
+  bool has_kernels(Arch arch) const override {
+    return PrefillTrial::has_kernels(arch) && chunk_kernels(arch)->latent_append != nullptr;
+  }
+
+ protected:
+  std::string_view refuse(Arch arch) const override {
+    const ChunkKernels& kernels = *chunk_kernels(arch);
+    for (const std::string_view why :
+         {kernels.refuse_latent_append(append_), kernels.refuse_latent_queries(into_),
+          kernels.refuse_latent_values(out_)}) {
+      if (!why.empty()) {
+        return why;
+      }
+    }
+    return {};
+  }
+
+  Status launch_rows(Arch arch, Stream stream) override {
+    const ChunkKernels& kernels = *chunk_kernels(arch);
+    const auto* cosines = static_cast<const float*>(angles_.in(Side::device).data);
+    const float* sines = cosines + rows() * append_.turned / 2;
+    LatentAppendArgs append = append_;
+    append.x = x_.in(Side::device);
+    append.norm = norm_.vector(Side::device);
+    append.cosines = cosines;
+    append.sines = sines;
+    append.cache.keys = cache_.out(Side::device).data;
+    WEFT_TRY(kernels.latent_append(append, rows(), 0, stream, {}));
+    LatentQueriesArgs into = into_;
+    into.of.w = w_.in(Side::device);
+    into.q = q_.in(Side::device);
+    into.cosines = cosines;
+    into.sines = sines;
+    into.out = queries_.out(Side::device);
+    WEFT_TRY(kernels.latent_queries(into, rows(), stream));
+    LatentValuesArgs out = out_;
+    out.of.w = into.of.w;
+    out.a = attended_.in(Side::device);
+    out.out = values_.out(Side::device);
+    return kernels.latent_values(out, rows(), stream);
   }
 
  private:

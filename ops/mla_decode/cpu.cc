@@ -146,12 +146,11 @@ void attend_sequence(const MlaDecodeArgs& args, int64_t sequence, Range heads,
       to[kLatentRow + kLatentRank] = -std::numeric_limits<float>::infinity();
     }
   }
-  const int64_t length = args.lengths[sequence];
+  const int64_t length = args.length(sequence);
   for (int64_t first = 0; first < length; first += cpu::kLatentBlock) {
     const int64_t end = std::min(first + cpu::kLatentBlock, length);
     for (int64_t i = first; i < end; ++i) {
-      widen_latent(args.cache, args.cache.place(sequence, i),
-                   scratch.keys + (i - first) * kLatentRow);
+      widen_latent(args.cache, args.place(sequence, i), scratch.keys + (i - first) * kLatentRow);
     }
     for (int64_t t = 0; t < args.tokens; ++t) {
       const int64_t seen = std::min(latent_keys(length, args.tokens, t), end) - first;

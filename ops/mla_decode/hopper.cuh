@@ -32,6 +32,17 @@ struct MlaParams {
   float* of_units = nullptr;     ///< [unit][2][row tile]: parts of sequences that units share
   uint32_t* counters = nullptr;  ///< [sequence][row tile][rank]
 
+  __device__ KeyJobs jobs() const {
+    return {.lengths = args.run ? nullptr : args.lengths,
+            .count = static_cast<int>(args.batch),
+            .step = static_cast<int>(args.tokens),
+            .more = static_cast<int>(args.more),
+            .alone = args.alone};
+  }
+  /// Which is a sequence's; in pages which table.
+  __device__ int block(int sequence) const {
+    return args.run ? 0 : args.cache.owners != nullptr ? args.cache.owners[sequence] : sequence;
+  }
   /// Row `r` of a sequence's tokens * heads.
   __device__ int token(int r) const { return r / static_cast<int>(args.heads); }
   __device__ int seen(const KeySegment& segment, int r) const {

@@ -65,7 +65,7 @@ __device__ void feed_latents(const Memory& shared, KeyShares<Memory::kKeys> shar
   KeySegment segment;
   while (shares.next(segment)) {
     const LatentCache& cache = p.args.cache;
-    LatentPages pages(cache.tables, cache.table_stride, segment.job, segment.length);
+    LatentPages pages(cache.tables, cache.table_stride, p.block(segment.job), segment.length);
     const Range stages = block_stages<kCluster>(segment, rank);
     for (auto i = static_cast<int>(stages.begin); i < stages.end; ++i, cursor.advance()) {
       const int first = i * kKeys;
@@ -257,8 +257,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   const int group = static_cast<int>(blockIdx.x) / kCluster;
   const int unit = group / p.row_tiles;
   const int row_tile = group % p.row_tiles;
-  auto shares = KeyShares<kKeys>::template deal<kMlaThreads>(
-      {p.args.lengths, static_cast<int>(p.args.batch)}, p.units, unit, dealing);
+  auto shares = KeyShares<kKeys>::template deal<kMlaThreads>(p.jobs(), p.units, unit, dealing);
   if (warp >= Memory::kWarps) {
     lower_registers<kFp8 ? kFp8FeederRegisters : kFeederRegisters>();
     if (kFp8 || warp == Memory::kWarps) {

@@ -67,7 +67,7 @@ __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKe
   KeySegment segment;
   while (shares.next(segment)) {
     const LatentCache& cache = p.args.cache;
-    LatentPages pages(cache.tables, cache.table_stride, segment.job, segment.length);
+    LatentPages pages(cache.tables, cache.table_stride, p.block(segment.job), segment.length);
     const Range tiles = block_stages<kCluster>(segment, rank);
     for (auto i = static_cast<int>(tiles.begin); i < tiles.end; ++i, ++cursor.tile) {
       const int slot = cursor.slot();
@@ -220,8 +220,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   const int group = static_cast<int>(blockIdx.x) / kCluster;
   const int unit = group / p.row_tiles;
   const int row_tile = group % p.row_tiles;
-  auto shares = KeyShares<Memory::kKeys>::deal<kMlaThreads>(
-      {p.args.lengths, static_cast<int>(p.args.batch)}, p.units, unit, dealing);
+  auto shares = KeyShares<Memory::kKeys>::deal<kMlaThreads>(p.jobs(), p.units, unit, dealing);
   if (warp >= kLatentThreads / 32) {
     lower_registers<kFp8 ? kFp8FeederRegisters : kFeederRegisters>();
     if (kFp8 || warp == kLatentThreads / 32) {

@@ -41,6 +41,14 @@ bool fits(const MlaDecodeArgs& args, const Plan& plan) {
 
 Plan plan_mla_decode(const MlaDecodeArgs& args, const DeviceInfo& device) {
   const int64_t rows = args.rows();
+  if (args.alone) {  // whatever the batch
+    return args.run ? plan_of(args, device, false, 64, 1, "a run: each block has sequences")
+                    : plan_of(args, device, rows <= 32,
+                              rows <= 16   ? 16
+                              : rows <= 32 ? 32
+                                           : 64,
+                              8, "alone: clusters share the keys of one");
+  }
   // One sequence's 64 rows would leave each block two tiles of keys and a large result to merge:
   // rows in smaller tiles share the keys through L2 instead.
   const bool few = rows <= 32 || args.batch * ceil_div(rows, 64) <= 2;
@@ -52,6 +60,9 @@ Plan plan_mla_decode(const MlaDecodeArgs& args, const DeviceInfo& device) {
 }
 
 std::vector<Plan> mla_decode_candidates(const MlaDecodeArgs& args, const DeviceInfo& device) {
+  if (args.alone) {
+    return {plan_mla_decode(args, device)};
+  }
   std::vector<Plan> plans;
   for (const int rows : {16, 32, 64}) {
     if (rows > 16 && args.rows() <= rows / 2) {

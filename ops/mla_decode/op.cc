@@ -38,11 +38,15 @@ Status check(const MlaDecodeArgs& args) {
     return usage_error(
         fmt::format("{}: pages have {} rows, but must have {}", kName, cache.block_rows, kKvPage));
   }
-  if (cache.tables == nullptr && cache.blocks < args.batch) {
+  if (args.run && (cache.tables != nullptr || cache.owners != nullptr)) {
+    return usage_error(fmt::format("{}: a run of one sequence is in block 0, not in pages", kName));
+  }
+  if (cache.tables == nullptr && cache.owners == nullptr && !args.run &&
+      cache.blocks < args.batch) {
     return usage_error(fmt::format("{}: the cache has {} sequences, but the batch has {}", kName,
                                    cache.blocks, args.batch));
   }
-  if (args.lengths == nullptr) {
+  if (args.lengths == nullptr && !args.run) {
     return usage_error(
         fmt::format("{}: lengths is null, but must say how many keys each sequence has", kName));
   }

@@ -35,15 +35,18 @@ struct LatentCache {
   /// is block i.
   const int32_t* tables = nullptr;
   int64_t table_stride = 0;
+  /// Not in pages: [sequence], which block is its. Null: sequence i is block i.
+  const int32_t* owners = nullptr;
 
   constexpr int64_t row_bytes() const {
     return dtype == DType::bf16 ? 2 * kLatentRow : kLatentFp8Bytes;
   }
   /// Which row a position is; those up to the next multiple of kKvPage follow it.
   constexpr int64_t place(int64_t sequence, int64_t position) const {
-    return tables == nullptr ? sequence * block_stride + position
-                             : tables[sequence * table_stride + position / kKvPage] * block_stride +
-                                   position % kKvPage;
+    return tables != nullptr
+               ? tables[sequence * table_stride + position / kKvPage] * block_stride +
+                     position % kKvPage
+               : (owners != nullptr ? owners[sequence] : sequence) * block_stride + position;
   }
 };
 
@@ -57,15 +60,28 @@ struct MlaDecodeArgs {
   int64_t heads = 0;   ///< 1 to kLatentHeads
   ConstMatrix q;       ///< [batch * tokens, heads * 576], bf16
   LatentCache cache;
-  /// [batch]: keys of a sequence, its query tokens' included; 0 is no key at all. Where the other
-  /// operands are.
+  /// [batch]: keys of a sequence, its query tokens' included, but for `more`; 0 is no key at all.
+  /// Where the other operands are.
   const int32_t* lengths = nullptr;
+  int64_t more = 0;  ///< keys that each has beside its length
+  /// All are one sequence, block 0, not in pages, and its tokens follow one another: the i-th has i
+  /// * tokens + more keys, and `lengths` is not read.
+  bool run = false;
+  /// The bits of a sequence's results depend on no other sequence, nor how many there are: its keys
+  /// are not dealt together with others'.
+  bool alone = false;
   float scale = 1;  ///< of q.k before the softmax; positive
   Matrix out;       ///< [batch * tokens, heads * 512], f32 or bf16; zeros where no key is seen
   float* sums = nullptr;  ///< [batch * tokens, heads]: ln of the sums of exponentials, or null
   Workspace workspace;
 
   constexpr int64_t rows() const { return tokens * heads; }  ///< of a sequence
+  constexpr int64_t length(int64_t sequence) const {
+    return (run ? sequence * tokens : lengths[sequence]) + more;
+  }
+  constexpr int64_t place(int64_t sequence, int64_t position) const {
+    return cache.place(run ? 0 : sequence, position);
+  }
 };
 
 /// The keys that query token `token` of `tokens` sees of `length`.

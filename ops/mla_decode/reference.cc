@@ -29,10 +29,10 @@ void mla_decode(const MlaDecodeArgs& args, Range rows, double* out, double* magn
   std::vector<double> key(kLatentRow);
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const int64_t sequence = r / args.tokens;
-    const int64_t keys = latent_keys(args.lengths[sequence], args.tokens, r % args.tokens);
+    const int64_t keys = latent_keys(args.length(sequence), args.tokens, r % args.tokens);
     const auto decode = [&](int64_t position) {
       for (int64_t i = 0; i < kLatentRow; ++i) {
-        key[i] = latent_element(args.cache, args.cache.place(sequence, position), i);
+        key[i] = latent_element(args.cache, args.place(sequence, position), i);
       }
     };
     std::vector<double> q(args.heads * kLatentRow);

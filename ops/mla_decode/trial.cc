@@ -24,6 +24,9 @@ struct Case {
   DType out;
   bool paged = false;
   bool ragged = false;  ///< lengths from 0 to `length`
+  bool owners = false;  ///< blocks in another order than sequences; a row less of each length
+  bool run = false;     ///< of one sequence of `length` keys in the end
+  bool alone = false;
 
   template <class Visitor>
   void fields(Visitor& v) {
@@ -35,6 +38,16 @@ struct Case {
     v.word("out", out, kFloats);
     v.flag("paged", paged);
     v.flag("ragged", ragged);
+    v.flag("owners", owners);
+    v.flag("run", run);
+    v.flag("alone", alone);
+  }
+  std::string_view conflict() const {
+    return paged && (owners || run)         ? "pages have no owners and no runs"
+           : owners && run                  ? "a run has one block"
+           : run && ragged                  ? "lengths of a run are what they are"
+           : run && batch * tokens > length ? "a run has at most as many tokens as keys"
+                                            : "";
   }
 };
 
@@ -51,22 +64,28 @@ class MlaDecodeTrial : public KernelTrial<MlaDecodeArgs> {
         block_rows_(c.paged ? kKvPage : c.length + 1),
         block_stride_(block_rows_ + (c.paged ? 0 : 2)),
         pages_(ceil_div(c.length, kKvPage)),
-        blocks_(c.paged ? c.batch * pages_ + 3 : c.batch),
+        blocks_(c.paged ? c.batch * pages_ + 3
+                : c.run ? 1
+                        : c.batch),
         q_(input("q", c.batch * c.tokens, c.heads * kLatentRow, DType::bf16, random, 1, gap())),
         // Rows in e4m3fn have parts of several formats: as pairs of bytes.
         cache_(add("cache", Tensor::Role::input, blocks_ * block_stride_,
                    c.cache == DType::bf16 ? kLatentRow : kLatentFp8Bytes / 2, DType::bf16)),
         tables_(add("tables", Tensor::Role::index, c.paged ? c.batch : 0, pages_, DType::f32)),
-        lengths_(add("lengths", Tensor::Role::index, 1, c.batch, DType::f32)),
+        lengths_(add("lengths", Tensor::Role::index, 1, c.run ? 0 : c.batch, DType::f32)),
+        owners_(add("owners", Tensor::Role::index, 1, c.owners ? c.batch : 0, DType::f32)),
         out_(output("out", c.batch * c.tokens, c.heads * kLatentRank, c.out, gap())),
         sums_(output("sums", c.batch * c.tokens, c.heads, DType::f32)) {
     auto* lengths = static_cast<int32_t*>(lengths_.data());
-    for (int64_t i = 0; i < c.batch; ++i) {
+    for (int64_t i = 0; i < c.batch && c.owners; ++i) {
+      static_cast<int32_t*>(owners_.data())[i] = static_cast<int32_t>(c.batch - 1 - i);
+    }
+    for (int64_t i = 0; i < c.batch && !c.run; ++i) {
       // Among those that differ, no key and one key.
       const int64_t length = !c.ragged || i + 1 == c.batch ? c.length
                              : i < 2                       ? i
                                                            : random.below(c.length + 1);
-      lengths[i] = static_cast<int32_t>(length);
+      lengths[i] = static_cast<int32_t>(length - more());
     }
     std::vector<int32_t> pages(static_cast<size_t>(blocks_));
     std::iota(pages.begin(), pages.end(), 0);
@@ -74,7 +93,7 @@ class MlaDecodeTrial : public KernelTrial<MlaDecodeArgs> {
       std::swap(pages[i], pages[static_cast<size_t>(random.below(static_cast<int64_t>(i) + 1))]);
     }
     for (int64_t i = 0; c.paged && i < c.batch * pages_; ++i) {
-      const bool used = i % pages_ * kKvPage < lengths[i / pages_];
+      const bool used = i % pages_ * kKvPage < lengths[i / pages_] + more();
       static_cast<int32_t*>(tables_.data())[i] = used ? pages[static_cast<size_t>(i)] : -1;
     }
     fill_rows(random);
@@ -93,7 +112,7 @@ class MlaDecodeTrial : public KernelTrial<MlaDecodeArgs> {
     size_t i = 0;
     for (int64_t r = rows.begin; r < rows.end; ++r) {
       const int64_t sequence = r / case_.tokens;
-      const int64_t keys = latent_keys(operands.lengths[sequence], case_.tokens, r % case_.tokens);
+      const int64_t keys = latent_keys(operands.length(sequence), case_.tokens, r % case_.tokens);
       const double longest = longest_key(operands, sequence, keys);
       for (int64_t h = 0; h < case_.heads; ++h) {
         double squares = 0;
@@ -137,9 +156,9 @@ class MlaDecodeTrial : public KernelTrial<MlaDecodeArgs> {
     double read = 0;
     double seen = 0;
     for (int64_t i = 0; i < case_.batch; ++i) {
-      read += static_cast<double>(operands.lengths[i]);
+      read += case_.run && i + 1 < case_.batch ? 0 : static_cast<double>(operands.length(i));
       for (int64_t t = 0; t < case_.tokens; ++t) {
-        seen += static_cast<double>(latent_keys(operands.lengths[i], case_.tokens, t));
+        seen += static_cast<double>(latent_keys(operands.length(i), case_.tokens, t));
       }
     }
     return {.bytes = read * static_cast<double>(operands.cache.row_bytes()) +
@@ -172,7 +191,13 @@ class MlaDecodeTrial : public KernelTrial<MlaDecodeArgs> {
       args.cache.tables = static_cast<const int32_t*>(tables_.in(side).data);
       args.cache.table_stride = pages_;
     }
+    if (case_.owners) {
+      args.cache.owners = static_cast<const int32_t*>(owners_.in(side).data);
+    }
     args.lengths = static_cast<const int32_t*>(lengths_.in(side).data);
+    args.more = more();
+    args.run = case_.run;
+    args.alone = case_.alone;
     args.scale = 1.5f / std::sqrt(static_cast<float>(kLatentRow));
     args.out = out_.out(side);
     args.sums = static_cast<float*>(sums_.data(side));
@@ -180,6 +205,9 @@ class MlaDecodeTrial : public KernelTrial<MlaDecodeArgs> {
   }
 
  private:
+  int64_t more() const {
+    return case_.owners ? 1 : case_.run ? case_.length - (case_.batch - 1) * case_.tokens : 0;
+  }
   /// Strides are multiples of 16 bytes.
   int64_t gap() const { return case_.use == Use::check ? 8 : 0; }
 
@@ -196,10 +224,9 @@ class MlaDecodeTrial : public KernelTrial<MlaDecodeArgs> {
     };
     const MlaDecodeArgs operands = args(Side::host);
     const int64_t row_bytes = operands.cache.row_bytes();
-    for (int64_t i = 0; i < case_.batch; ++i) {
-      for (int64_t position = 0; position < operands.lengths[i]; ++position) {
-        auto* to =
-            static_cast<std::byte*>(cache_.data()) + operands.cache.place(i, position) * row_bytes;
+    for (int64_t i = case_.run ? case_.batch - 1 : 0; i < case_.batch; ++i) {
+      for (int64_t position = 0; position < operands.length(i); ++position) {
+        auto* to = static_cast<std::byte*>(cache_.data()) + operands.place(i, position) * row_bytes;
         if (case_.cache == DType::bf16) {
           std::memcpy(to, some(numbers, kLatentRow), 2 * kLatentRow);
           continue;
@@ -218,7 +245,7 @@ class MlaDecodeTrial : public KernelTrial<MlaDecodeArgs> {
   template <class F>
   void for_elements(const MlaDecodeArgs& operands, int64_t sequence, int64_t position,
                     const F& f) const {
-    const int64_t row = operands.cache.place(sequence, position);
+    const int64_t row = operands.place(sequence, position);
     for (int64_t c = 0; c < kLatentRow; ++c) {
       f(reference::latent_element(operands.cache, row, c));
     }
@@ -238,7 +265,7 @@ class MlaDecodeTrial : public KernelTrial<MlaDecodeArgs> {
     const MlaDecodeArgs operands = args(Side::host);
     bool all = true;
     for (int64_t i = 0; i < case_.batch; ++i) {
-      const int64_t length = operands.lengths[i];
+      const int64_t length = operands.length(i);
       // Those that not every query token sees.
       for (int64_t p = std::max<int64_t>(0, length - case_.tokens + 1); p < length; ++p) {
         for_elements(operands, i, p, [&](double x) { all = all && std::isfinite(x); });
@@ -256,6 +283,7 @@ class MlaDecodeTrial : public KernelTrial<MlaDecodeArgs> {
   Tensor& cache_;
   Tensor& tables_;
   Tensor& lengths_;
+  Tensor& owners_;
   Tensor& out_;
   Tensor& sums_;
 };

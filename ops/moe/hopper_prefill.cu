@@ -1,8 +1,8 @@
-// moe for a chunk's rows on sm_90a. Slots are sorted by expert, a block for each. Where experts have
-// many, hopper_grouped.cuh multiplies; where they have few, or weights are codes, a block has some
-// columns of one expert's product, for tile after tile of the rows that drew it, which it gathers.
-// Blocks of experts that nobody drew leave at once. The second products lie by slot until each row
-// sums its own.
+// moe for a chunk's rows on sm_90a. Slots are sorted by expert, a block for each. Where experts
+// have many, hopper_grouped.cuh multiplies; where they have few, or weights are codes, a block has
+// some columns of one expert's product, for tile after tile of the rows that drew it, which it
+// gathers. Blocks of experts that nobody drew leave at once. The second products lie by slot until
+// each row sums its own.
 #include <algorithm>
 #include <cmath>
 
@@ -50,6 +50,40 @@ __device__ float sum_of_warp(float x) {
   return x;
 }
 
+/// What an expert is chosen by.
+__device__ float choice_of(const RouteArgs& args, float logit, int expert) {
+  return args.correction.data != nullptr ? 1 / (1 + expf(-logit)) + load_x1(args.correction, expert)
+                                         : logit;
+}
+/// By a warp, a lane a group: a bit for each that is kept.
+__device__ uint32_t kept_groups(const RouteArgs& args, const float* logits, int lane) {
+  const auto groups = static_cast<int>(args.groups);
+  if (args.kept_groups >= groups) {
+    return ~0u;
+  }
+  const int each = static_cast<int>(args.experts) / groups;
+  uint64_t own = 0;  // the group's key
+  if (lane < groups) {
+    uint64_t best[2] = {};
+    for (int e = lane * each; e < (lane + 1) * each; ++e) {
+      const uint64_t key = draw_key(choice_of(args, logits[e], e), e);
+      best[1] = max(best[1], min(best[0], key));
+      best[0] = max(best[0], key);
+    }
+    const auto value = [&](uint64_t key) {
+      const auto e = static_cast<int>(~static_cast<uint32_t>(key));
+      return choice_of(args, logits[e], e);
+    };
+    const bool two = args.correction.data != nullptr && each > 1;
+    own = draw_key(value(best[0]) + (two ? value(best[1]) : 0.0f), lane);
+  }
+  uint64_t least = ~uint64_t{0};
+  for (int i = 0; i < args.kept_groups; ++i) {
+    least = warp_max(own < least || i == 0 ? own : 0);
+  }
+  return __ballot_sync(~0u, own >= least);
+}
+
 /// A warp a row.
 __global__ void __launch_bounds__(kRouteWarps * 32)
     route_rows(const __grid_constant__ RouteArgs args, int64_t rows) {
@@ -62,13 +96,19 @@ __global__ void __launch_bounds__(kRouteWarps * 32)
   const float* logits = static_cast<const float*>(args.logits.data) + row * args.logits.stride;
   const auto experts = static_cast<int>(args.experts);
   const auto chosen = static_cast<int>(args.drawn.chosen);
+  const uint32_t kept = kept_groups(args, logits, lane);
+  const int each = kept == ~0u ? experts : experts / static_cast<int>(args.groups);
+  // 0 of an expert that cannot be chosen.
+  const auto key_of = [&](float logit, int e) {
+    return (kept >> (e / each) & 1) != 0 ? draw_key(choice_of(args, logit, e), e) : uint64_t{0};
+  };
   // The best that is left, again and again: the last one's key divides the chosen from the others.
   uint64_t least = ~uint64_t{0};
   float largest = 0;
   for (int s = 0; s < chosen; ++s) {
     uint64_t best = 0;
     for (int e = lane; e < experts; e += 32) {
-      const uint64_t key = draw_key(logits[e], e);
+      const uint64_t key = key_of(logits[e], e);
       best = key < least || s == 0 ? max(best, key) : best;
     }
     least = warp_max(best);
@@ -80,19 +120,19 @@ __global__ void __launch_bounds__(kRouteWarps * 32)
   float sum = 0;
   for (int e = lane; e < experts; e += 32) {
     const float logit = logits[e];
-    sum += !args.renormalise || draw_key(logit, e) >= least ? score(logit) : 0.0f;
+    sum += !args.renormalise || key_of(logit, e) >= least ? score(logit) : 0.0f;
   }
   sum = args.sigmoid && !args.renormalise ? 1.0f : sum_of_warp(sum);
   int64_t slot = row * args.drawn.stride;
   for (int first = 0; first < experts; first += 32) {
     const int e = first + lane;
     const float logit = e < experts ? logits[e] : 0.0f;
-    const bool taken = e < experts && draw_key(logit, e) >= least;
+    const bool taken = e < experts && key_of(logit, e) >= least;
     const uint32_t all = __ballot_sync(~0u, taken);
     if (taken) {
       const int64_t at = slot + __popc(all & ((1u << lane) - 1));
       args.drawn.ids[at] = e;
-      args.drawn.weights[at] = score(logit) / sum;
+      args.drawn.weights[at] = score(logit) / sum * args.scale;
     }
     slot += __popc(all);
   }
@@ -153,17 +193,21 @@ __global__ void __launch_bounds__(kSortThreads)
 
 // --- products ---
 
+/// What weights are in.
+enum class SlotWeights : uint8_t { bf16, mxfp4, e4m3 };
+
 /// A block of 4 warps: kRows slots at a time and kColumns columns of weights, of gate and up one
-/// half each. kIsMx: weights are in MXFP4. Their codes are in the stages; their scales are behind
-/// these, of all k.
-template <int kRowCount, bool kIsGated, bool kIsMx>
+/// half each. Codes are in the stages; the scales of MXFP4 are behind these, of all k.
+template <int kRowCount, bool kIsGated, SlotWeights kWeights>
 struct SlotsTile {
   static constexpr bool kGated = kIsGated;
-  static constexpr bool kMx = kIsMx;
+  static constexpr bool kMx = kWeights == SlotWeights::mxfp4;
+  static constexpr bool kFp8 = kWeights == SlotWeights::e4m3;
+  static constexpr bool kCodes = kMx || kFp8;
   static constexpr int kRows = kRowCount;
   static constexpr int kColumns = kRows == 16 ? 64 : 128;
   static constexpr int kOutColumns = kColumns / (kGated ? 2 : 1);
-  static constexpr int kStages = kMx && kRows == 16 ? 8 : 4;  ///< enough bytes on their way
+  static constexpr int kStages = kCodes && kRows == 16 ? 8 : 4;  ///< enough bytes on their way
   static constexpr int kDepth = 64;  ///< elements of k of a stage: a row is 128 bytes
   static constexpr int kPieces = kDepth / 8;
   static constexpr int kThreads = 128;
@@ -172,8 +216,9 @@ struct SlotsTile {
   static constexpr int kRowTiles = kRows / 16 / kWarpRows;  ///< of 16, of a warp
   static constexpr int kColumnTiles = kColumns / 8 / kWarpColumns;
   static constexpr int kBlocks = kDepth / kMxBlock;
-  static constexpr int kCodeBytes = kDepth / 2;  ///< of a row
-  static constexpr int kStageBytes = kRows * kRowBytes + kColumns * (kMx ? kCodeBytes : kRowBytes);
+  static constexpr int kCodeBytes = kFp8 ? kDepth : kDepth / 2;  ///< of a row
+  static constexpr int kStageBytes =
+      kRows * kRowBytes + kColumns * (kCodes ? kCodeBytes : kRowBytes);
 
   static int bytes(int64_t k) {
     return kStages * kStageBytes + (kMx ? kColumns * static_cast<int>(k / kMxBlock) : 0);
@@ -181,11 +226,12 @@ struct SlotsTile {
   /// Where a row's 16 bytes are, so that those which are read at once lie in banks apart: the same
   /// of eight rows, or, where weights are codes, half a row's of two.
   __device__ static int at(int row, int piece) {
-    return row * kRowBytes + ((piece ^ (kMx ? row % 2 * (kPieces / 2) : row % kPieces)) * 16);
+    return row * kRowBytes + ((piece ^ (kCodes ? row % 2 * (kPieces / 2) : row % kPieces)) * 16);
   }
   /// The codes of a row's block likewise: of eight rows.
   __device__ static int codes_at(int row, int block) {
-    return row * kCodeBytes + ((block ^ row / 4 % kBlocks) * (kMxBlock / 2));
+    constexpr int kBlockBytes = kCodeBytes / kBlocks;
+    return row * kCodeBytes + ((block ^ row / (128 / kCodeBytes) % kBlocks) * kBlockBytes);
   }
 };
 
@@ -201,6 +247,27 @@ __device__ void copy_scales(const SlotsProduct& args, int expert, int first_colu
     for (int i = static_cast<int>(threadIdx.x) * 16; i < bytes; i += T::kThreads * 16) {
       copy_async_16(to + which * T::kOutColumns * blocks + i, from + i, true);
     }
+  }
+}
+
+/// A stage of codes in e4m3fn, eight at a time: k may be any multiple of that.
+template <class T>
+__device__ void copy_codes(const SlotsProduct& args, int expert, int first_column, int step,
+                           char* to) {
+  constexpr int kRowPieces = T::kCodeBytes / 8;
+  constexpr int kRowStep = T::kThreads / kRowPieces;
+  constexpr int kBlockPieces = kRowPieces / T::kBlocks;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int piece = thread % kRowPieces;
+  const int at = step * T::kDepth + piece * 8;
+#pragma unroll
+  for (int i = 0; i < T::kColumns / kRowStep; ++i) {
+    const int row = thread / kRowPieces + i * kRowStep;
+    const int column = first_column + row % T::kOutColumns;
+    const bool there = at < args.k && column < args.n;
+    const ConstMatrix w = of_expert(args.w[row / T::kOutColumns], expert);
+    copy_async_8(to + T::codes_at(row, piece / kBlockPieces) + piece % kBlockPieces * 8,
+                 static_cast<const char*>(w.data) + (there ? column * w.stride + at : 0), there);
   }
 }
 
@@ -316,6 +383,73 @@ __device__ void multiply_mx(const char* stage, const char* scales, int step, int
   }
 }
 
+/// Two codes in e4m3fn as bf16, which has all their numbers.
+__device__ __forceinline__ uint32_t e4m3_pair(uint32_t codes) {
+  const float2 x = e4m3_numbers(codes);
+  return pack_bf16x2(x.x, x.y);
+}
+
+/// Of a block's columns, which lie in one block of scales: which is that of a stage.
+__device__ inline float block_scale(const ExpertMatrices& w, int expert, int k, int column,
+                                    int at) {
+  const auto* const own = reinterpret_cast<const float*>(
+      reinterpret_cast<const char*>(w.block_scales) + expert * w.block_scales_pitch);
+  return own[column / kScaleBlock * scale_blocks(k) + at / kScaleBlock];
+}
+
+/// A stage's product with weights in e4m3fn, which is in one block of scales. A lane has elements 8
+/// (lane % 4) .. + 7 of each 32 of its rows and columns, which is as good an order for a sum as
+/// another.
+template <class T>
+__device__ void multiply_codes(const SlotsProduct& args, int expert, int first_column,
+                               const char* stage, int step, const WarpPlace<T>& place,
+                               SlotsSums<T>& sums) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const char* const weights = stage + T::kRows * kRowBytes;
+  SlotsSums<T> own = {};
+#pragma unroll
+  for (int b = 0; b < T::kBlocks; ++b) {
+    uint4 a[T::kRowTiles][2];
+#pragma unroll
+    for (int i = 0; i < T::kRowTiles; ++i) {
+      const auto row = [&](int r) {
+        return *reinterpret_cast<const uint4*>(stage + T::at(r, b * (kMxBlock / 8) + lane % 4));
+      };
+      const uint4 upper = row(place.slot_row(i) + lane / 4);
+      const uint4 lower = row(place.slot_row(i) + lane / 4 + 8);
+      a[i][0] = {upper.x, lower.x, upper.y, lower.y};
+      a[i][1] = {upper.z, lower.z, upper.w, lower.w};
+    }
+#pragma unroll
+    for (int j = 0; j < T::kColumnTiles; ++j) {
+      const auto codes = *reinterpret_cast<const uint2*>(
+          weights + T::codes_at(place.weight_row(j) + lane / 4, b) + lane % 4 * 8);
+      const uint32_t pairs[4] = {e4m3_pair(codes.x), e4m3_pair(codes.x >> 16), e4m3_pair(codes.y),
+                                 e4m3_pair(codes.y >> 16)};
+#pragma unroll
+      for (int i = 0; i < T::kRowTiles; ++i) {
+        mma_bf16(own[i][j], a[i][0], pairs[0], pairs[1]);
+        mma_bf16(own[i][j], a[i][1], pairs[2], pairs[3]);
+      }
+    }
+  }
+  const auto scale_of = [&](int which) {
+    return block_scale(args.w[which], expert, args.k, first_column, step * T::kDepth);
+  };
+  const float scales[2] = {scale_of(0), T::kGated ? scale_of(1) : 0};
+#pragma unroll
+  for (int i = 0; i < T::kRowTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < T::kColumnTiles; ++j) {
+      const float scale = T::kGated && j >= T::kColumnTiles / 2 ? scales[1] : scales[0];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        sums[i][j][c] = fmaf(scale, own[i][j][c], sums[i][j][c]);
+      }
+    }
+  }
+}
+
 template <class T>
 __global__ void __launch_bounds__(T::kThreads)
     multiply_slots(const __grid_constant__ SlotsProduct args) {
@@ -352,7 +486,12 @@ __global__ void __launch_bounds__(T::kThreads)
               static_cast<const uint16_t*>(args.a.data) + from * args.a.stride + (there ? at : 0),
               there);
         }
-        copy_weights<T>(args, expert, first_column, step, stage + T::kRows * kRowBytes);
+        char* const weights = stage + T::kRows * kRowBytes;
+        if constexpr (T::kFp8) {
+          copy_codes<T>(args, expert, first_column, step, weights);
+        } else {
+          copy_weights<T>(args, expert, first_column, step, weights);
+        }
       }
       commit_copies();
     };
@@ -368,6 +507,8 @@ __global__ void __launch_bounds__(T::kThreads)
       const char* const stage = memory + step % T::kStages * T::kStageBytes;
       if constexpr (T::kMx) {
         multiply_mx(stage, scales, step, args.k / kMxBlock, place, sums);
+      } else if constexpr (T::kFp8) {
+        multiply_codes<T>(args, expert, first_column, stage, step, place, sums);
       } else {
         multiply_bf16(stage, place, sums);
       }
@@ -411,6 +552,10 @@ __global__ void __launch_bounds__(F32Tile::kThreads)
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
     groups[g] = {of_expert(args.w[g], expert), column, scales_of(args.w[g], expert)};
+    if (args.w[g].block_scales != nullptr) {
+      groups[g].scales = reinterpret_cast<const uint8_t*>(args.w[g].block_scales) +
+                         expert * args.w[g].block_scales_pitch;
+    }
   }
   for (int64_t tile = int64_t{blockIdx.z} * F32Tile::kRows; tile < own.count;
        tile += int64_t{gridDim.z} * F32Tile::kRows) {
@@ -459,9 +604,9 @@ int row_blocks(const PrefillDraw& drawn, int64_t rows, int tile) {
       std::min(ceil_div(rows, int64_t{tile}), 2 * ceil_div(mean, int64_t{tile})));
 }
 
-template <int kRows, bool kGated, bool kMx>
+template <int kRows, bool kGated, SlotWeights kWeights>
 Status launch_bf16(const SlotsProduct& args, int64_t rows, Stream stream) {
-  using Tile = SlotsTile<kRows, kGated, kMx>;
+  using Tile = SlotsTile<kRows, kGated, kWeights>;
   return launch_kernel(multiply_slots<Tile>,
                        {.blocks = ceil_div(args.n, Tile::kOutColumns),
                         .blocks_y = static_cast<int>(args.drawn.experts),
@@ -496,24 +641,34 @@ Status launch_product(const SlotsProduct& args, int64_t rows, Stream stream) {
                             .stream = native},
                            args);
     };
-    return mx ? multiply(Mxfp4{}) : with_weights(args.w[0].first.dtype, multiply);
+    return mx                              ? multiply(Mxfp4{})
+           : is_fp8(args.w[0].first.dtype) ? multiply(e4m3fn{})
+                                           : with_weights(args.w[0].first.dtype, multiply);
   }
   // Tiles of few rows where an expert has few.
   const bool few = slots <= 16 * experts;
-  if (!mx && !few) {
-    return slots <= 64 * experts ? launch_grouped<64, kGated>(args, stream)
-                                 : launch_grouped<128, kGated>(args, stream);
+  const auto launch = [&]<SlotWeights kWeights>() {
+    return few ? launch_bf16<16, kGated, kWeights>(args, rows, stream)
+               : launch_bf16<64, kGated, kWeights>(args, rows, stream);
+  };
+  if (mx) {
+    return launch.template operator()<SlotWeights::mxfp4>();
   }
-  const auto launch = mx && few ? launch_bf16<16, kGated, true>
-                      : mx      ? launch_bf16<64, kGated, true>
-                                : launch_bf16<16, kGated, false>;
-  return launch(args, rows, stream);
+  if (is_fp8(args.w[0].first.dtype)) {
+    return launch.template operator()<SlotWeights::e4m3>();
+  }
+  return few                     ? launch_bf16<16, kGated, SlotWeights::bf16>(args, rows, stream)
+         : slots <= 64 * experts ? launch_grouped<64, kGated>(args, stream)
+                                 : launch_grouped<128, kGated>(args, stream);
 }
 
 std::string_view refuse(const ConstMatrix& a, const ExpertMatrices& w, int64_t n, int64_t k) {
-  if (a.dtype == DType::bf16 ? w.first.dtype != DType::bf16
-                             : a.dtype != DType::f32 || is_fp8(w.first.dtype)) {
-    return "rows must be f32 and weights no codes, or all bf16";
+  const bool codes = w.first.dtype == DType::e4m3fn && w.block_scales != nullptr;
+  if (is_fp8(w.first.dtype) && !codes) {
+    return "weights in eight bits must be e4m3fn with scales of blocks";
+  }
+  if (a.dtype == DType::bf16 ? w.first.dtype != DType::bf16 && !codes : a.dtype != DType::f32) {
+    return "rows must be f32, or weights bf16 or codes too";
   }
   if (n % 8 != 0 || k % 8 != 0 || a.stride % 8 != 0 || w.first.stride % 8 != 0 ||
       w.pitch % 16 != 0) {
@@ -537,6 +692,10 @@ std::string_view refuse_prefill_experts(const PrefillExpertsUp& args) {
 std::string_view refuse_prefill_experts(const PrefillExpertsDown& args) {
   return args.out.stride % 4 != 0 ? "n, k and strides must be multiples of 8"
                                   : refuse(args.a, args.weight, args.n, args.k);
+}
+
+std::string_view refuse_prefill_route(const RouteArgs& args) {
+  return args.groups > kMostRouteGroups ? "experts are of 32 groups at most" : "";
 }
 
 Status prefill_route(const RouteArgs& args, int64_t rows, Stream stream) {

@@ -11,8 +11,11 @@
 
 namespace weft::hopper {
 
+inline constexpr int kMostRouteGroups = 32;
+
 /// Why the products cannot take such operands; empty: they can. All pointers must be aligned to 16
 /// bytes besides.
+std::string_view refuse_prefill_route(const RouteArgs& args);
 std::string_view refuse_prefill_experts(const PrefillExpertsUp& args);
 std::string_view refuse_prefill_experts(const PrefillExpertsDown& args);
 

@@ -15,6 +15,10 @@ struct ExpertMatrices {
   /// behind the other, `first` has the first one's codes as if they were bf16, in which their
   /// numbers are exact, and the scales are so many bytes behind a matrix's codes.
   int64_t scales = 0;
+  /// Of codes in e4m3fn: the first one's scales, of blocks (WeightScales), each a row of them
+  /// behind the other, and bytes from a matrix's to the next one's.
+  const float* block_scales = nullptr;
+  int64_t block_scales_pitch = 0;
 };
 
 /// A layer's experts and what rows have drawn of them, all on the device. Slot s of row r, its s-th

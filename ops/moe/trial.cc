@@ -23,6 +23,10 @@ struct Case {
   bool biases = false;
   bool mxfp4 = false;  ///< of weights, whose biases are w
   float limit = 0;
+  int64_t groups = 0;  ///< 0: none
+  int64_t kept_groups = 0;
+  bool correction = false;
+  float scale = 1;
 
   template <class Visitor>
   void fields(Visitor& v) {
@@ -38,6 +42,10 @@ struct Case {
     v.flag("biases", biases);
     v.flag("mxfp4", mxfp4);
     v.real("limit", limit, {.least = 0, .most = 1e6, .required = false, .otherwise = 0});
+    v.size("groups", groups, {.required = false});
+    v.size("kept_groups", kept_groups, {.required = false});
+    v.flag("correction", correction);
+    v.real("scale", scale, {.least = 0, .most = 1e6, .required = false, .otherwise = 1});
   }
   std::string_view conflict() const {
     return chosen > experts                       ? "more are chosen than there are experts"
@@ -45,8 +53,12 @@ struct Case {
            : mxfp4 && w != DType::bf16            ? "weights in mxfp4 are said to be bf16"
            : mxfp4 && (n % kMxBlock != 0 || hidden % kMxBlock != 0)
                ? "n and hidden of weights in mxfp4 are multiples of 32"
-           : limit > 0 && !mxfp4 ? "a limit wants weights in mxfp4"
-                                 : "";
+           : limit > 0 && !mxfp4               ? "a limit wants weights in mxfp4"
+           : (groups > 0) != (kept_groups > 0) ? "groups and kept_groups go together"
+           : groups > 0 && (experts % groups != 0 || kept_groups > groups ||
+                            chosen > experts / groups * kept_groups)
+               ? "experts are of equal groups, and those kept have enough to choose from"
+               : "";
   }
 };
 
@@ -102,6 +114,8 @@ class MoeTrial : public PrefillTrial {
         gate_bias_(biases("gate_bias", c, c.n, random)),
         up_bias_(biases("up_bias", c, c.n, random)),
         down_bias_(biases("down_bias", c, c.hidden, random)),
+        correction_(c.correction ? &input("correction", 1, c.experts, DType::f32, random, 0.3F)
+                                 : nullptr),
         weights_(output("weights", c.rows, c.chosen, DType::f32)),
         between_(output("between", c.rows * c.chosen, c.n, c.a, kGap)),
         out_(add("out", Tensor::Role::inout, c.rows, c.hidden, DType::f32, kGap)),
@@ -112,7 +126,11 @@ class MoeTrial : public PrefillTrial {
               .experts = c.experts,
               .sigmoid = c.sigmoid,
               .renormalise = c.renormalise,
-              .drawn = drawn};
+              .drawn = drawn,
+              .correction = on(Side::host, correction_),
+              .groups = std::max<int64_t>(1, c.groups),
+              .kept_groups = std::max<int64_t>(1, c.kept_groups),
+              .scale = c.scale};
     up_args_ = {.a = a_.in(), .drawn = drawn, .out = between_.out(), .limit = c.limit};
     down_args_ = {
         .a = between_.in(), .drawn = drawn, .alpha = 0.7F, .accumulate = true, .out = out_.out()};
@@ -200,8 +218,14 @@ class MoeTrial : public PrefillTrial {
  protected:
   std::string_view refuse(Arch arch) const override {
     const ChunkKernels& kernels = *chunk_kernels(arch);
-    const std::string_view why = kernels.refuse_experts_up(up_on(Side::host));
-    return why.empty() ? kernels.refuse_experts_down(down_on(Side::host)) : why;
+    for (const std::string_view why :
+         {kernels.refuse_route(route_), kernels.refuse_experts_up(up_on(Side::host)),
+          kernels.refuse_experts_down(down_on(Side::host))}) {
+      if (!why.empty()) {
+        return why;
+      }
+    }
+    return {};
   }
 
   Status launch_rows(Arch arch, Stream stream) override {
@@ -213,6 +237,7 @@ class MoeTrial : public PrefillTrial {
     route.logits = logits_.in(Side::device);
     route.drawn.ids = reinterpret_cast<int32_t*>(scratch_.data());
     route.drawn.weights = static_cast<float*>(weights_.out(Side::device).data);
+    route.correction = on(Side::device, correction_);
     const ChunkKernels& kernels = *chunk_kernels(arch);
     WEFT_TRY(kernels.route(route, rows(), stream));
     WEFT_TRY(kernels.experts_up(up_on(Side::device), rows(), stream));
@@ -396,6 +421,7 @@ class MoeTrial : public PrefillTrial {
   Tensor* gate_bias_;
   Tensor* up_bias_;
   Tensor* down_bias_;
+  Tensor* correction_;
   Tensor& weights_;
   Tensor& between_;
   Tensor& out_;
