@@ -5,7 +5,7 @@
         [--prompt-tokens 512] [--new-tokens 256] [--each 4] [--processes 4] [--json FILE] [-- SERVE OPTIONS]
 
 For each number of clients a server with as many slots answers --each requests of every client, of random tokens, after one
-that warms it. Tokens a second: all tokens of all answers over the time from the first request to the last token. First
+that warms it. (A directory of `weft new-model` gets a tokenizer of made-up words.) Tokens a second: all tokens of all answers over the time from the first request to the last token. First
 token: from a request's last byte to the first event with a token. Between tokens: from one event to the next of an
 answer; tokens that come in one read have nothing between them. An answer that is not whole ends the run.
 """
@@ -80,6 +80,15 @@ def work(server, options, seeds, begin, results):
     results.put(([t for c in clients for t in c.first], [t for c in clients for t in c.between]))
 
 
+def give_tokenizer(directory, vocabulary):
+    """Random weights come without one, and the server wants one: weft-code's, and a word for each further id."""
+    tokenizer = json.loads((MODEL / "tokenizer.json").read_text())
+    words = tokenizer["model"]["vocab"]
+    taken = {*words.values(), *(token["id"] for token in tokenizer["added_tokens"])}
+    words |= {f"w{i}": i for i in range(vocabulary) if i not in taken}
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
 def load(options, clients):
     arguments = ["--slots", str(clients), "--no-log", "--context", str(options.prompt_tokens + options.new_tokens),
                  "--device", options.device, *options.serve]
@@ -127,7 +136,11 @@ def main():
     parser.add_argument("--json", help="also write the figures to this file")
     parser.add_argument("serve", nargs="*", help="options for weft serve, after --")
     options = parser.parse_args()
-    options.vocabulary = min(30000, json.loads((pathlib.Path(options.model) / "config.json").read_text())["vocab_size"])
+    directory = pathlib.Path(options.model)
+    vocabulary = json.loads((directory / "config.json").read_text())["vocab_size"]
+    options.vocabulary = min(30000, vocabulary)
+    if not (directory / "tokenizer.json").exists():
+        give_tokenizer(directory, vocabulary)
     figures = {"date": datetime.date.today().isoformat(), "model": pathlib.Path(options.model).name, "device": options.device,
                "prompt_tokens": options.prompt_tokens, "new_tokens": options.new_tokens, "loads": []}
     for clients in options.clients:
