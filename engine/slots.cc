@@ -705,17 +705,23 @@ Status Slots::Impl::run_best(std::span<const Turn> turns, const OnToken& on_toke
                                                              : runner_->most_steps();
   bool drafted = false;  // a draft is at hand: all go on with it in the next step
   std::vector<int64_t> taken(turns.size());
+  size_t live = turns.size();  // rows that go on
+  size_t due = live;           // of them, those whose tokens of this step are still to come
   WEFT_TRY(runner_->run(rows_, std::min(left, most), [&](size_t row, int32_t token) {
     Sequence& sequence = *turns[row].sequence;
     ++now_.rows;
     ++taken[row];
     ++sequence.fed;
-    const bool more = take(sequence, token, {}, on_token, on_end);
+    --due;
+    const bool more = take(sequence, token, {.more = due > 0}, on_token, on_end);
     if (!more) {
       drop(sequence);
     }
     drafted = drafted || (more && !draft(sequence, spare).empty());
-    return more && !drafted;
+    const bool goes_on = more && !drafted;
+    live -= goes_on ? 0 : 1;
+    due = due > 0 ? due : live;
+    return goes_on;
   }));
   now_.steps += *std::max_element(taken.begin(), taken.end());
   return {};

@@ -72,9 +72,11 @@ using RequestId = uint64_t;
 struct TokenEvent {
   RequestId id = 0;
   int32_t token = 0;
-  float logprob = 0;                           ///< natural, where it is wanted
-  std::vector<std::pair<int32_t, float>> top;  ///< [logprobs], best first
+  float logprob = 0;                                ///< natural, where it is wanted
+  std::vector<std::pair<int32_t, float>> top = {};  ///< [logprobs], best first
   bool first = false;
+  bool more =
+      true;  ///< others come at once, of this step or with step()'s return: they may be awaited
 };
 
 /// An answer's end: Stop::eos, length, context, or caller (cancel()).

@@ -348,6 +348,42 @@ TEST(Slots, PromptsAreFedInStepsWhereTheseCan) {
   }
 }
 
+TEST(Slots, WhoCollectsTokensIsToldWhereAStepEnds) {
+  const auto slots = make_fake({.most_steps = 8})(
+      {.slots = 3, .pages = 20, .prefill_chunk = 64, .share_prefixes = false});
+  std::map<RequestId, int64_t> wanted;
+  for (const int64_t tokens : {4, 9, 20}) {
+    const Result<RequestId> id =
+        slots->submit({.prompt = {5, 6}, .max_tokens = tokens, .eos = Eos::ignore});
+    ASSERT_TRUE(id.ok());
+    wanted[*id] = tokens;
+  }
+  // A group is a step's tokens: one of each that has not ended.
+  std::vector<RequestId> group;
+  int groups = 0;
+  bool more = true;
+  while (more) {
+    more = slots
+               ->step(
+                   [&](const TokenEvent& event) {
+                     group.push_back(event.id);
+                     if (event.more) {
+                       return;
+                     }
+                     std::ranges::sort(group);
+                     EXPECT_EQ(std::ranges::adjacent_find(group), group.end());
+                     EXPECT_EQ(std::ssize(group), std::ranges::count_if(wanted, [&](auto& each) {
+                                 return each.second > groups;
+                               }));
+                     group.clear();
+                     ++groups;
+                   },
+                   [](const EndEvent&) {})
+               .value();
+  }
+  EXPECT_EQ(groups, 20);
+}
+
 TEST(Slots, ThatTestNoticesAPageThatIsNotCopied) {
   EXPECT_GT(count_differences(1000, make_fake({}), make_fake({.copies = false}), 11), 0);
 }

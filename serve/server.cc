@@ -580,18 +580,30 @@ Status Server::step_engine(Slots& slots) {
     pinned.emplace(0);
     http_->post([workers] { cpu::keep_off_workers(workers); });
   }
+  Events events;
+  const auto post = [&] {
+    if (!events.tokens.empty() || !events.ends.empty()) {
+      events.at = Clock::now();
+      http_->post([this, events = std::exchange(events, {})] { on_events(events); });
+    }
+  };
   while (!stopped_) {
-    Events events;
-    const Result<bool> busy =
-        slots.step([&](const TokenEvent& event) { events.tokens.push_back(event); },
-                   [&](const EndEvent& event) { events.ends.push_back(event); });
+    // A step of a GPU may be several: tokens go out while it runs.
+    const Result<bool> busy = slots.step(
+        [&](const TokenEvent& event) {
+          events.tokens.push_back(event);
+          if (!event.more) {
+            post();
+          }
+        },
+        [&](const EndEvent& event) {
+          events.ends.push_back(event);
+          post();
+        });
     if (!busy.ok()) {
       return busy.error();
     }
-    if (!events.tokens.empty() || !events.ends.empty()) {
-      events.at = Clock::now();
-      http_->post([this, events = std::move(events)] { on_events(events); });
-    }
+    post();
     if (!*busy) {
       std::unique_lock lock(wake_mutex_);
       wake_.wait(lock, [&] { return woken_ || stopped_; });
