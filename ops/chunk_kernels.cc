@@ -55,6 +55,7 @@ const ChunkKernels* chunk_kernels(Arch arch) {
   if constexpr (built::kCuda) {
     static constexpr ChunkKernels kHopper{WEFT_CHUNK_KERNELS(hopper),
                                           .step_attention = hopper::step_attention,
+                                          .gated_linear_soon = hopper::prefill_gated_linear_soon,
                                           .refuse_route = hopper::refuse_prefill_route,
                                           .route = hopper::prefill_route,
                                           .refuse_experts_up = hopper::refuse_prefill_experts,

@@ -72,6 +72,8 @@ struct ChunkKernels {
   /// Null: rows of a step are of one sequence.
   Status (*step_attention)(const AttentionArgs&, int64_t rows, const RowPlaces& places,
                            Stream) = nullptr;
+  /// Null, or gated_linear where a row's bits may depend on how many rows there are.
+  Launch<GatedLinearArgs> gated_linear_soon = nullptr;
   // Null where ChunkLimits::experts is not set:
   Refuse<RouteArgs> refuse_route = nullptr;
   Launch<RouteArgs> route = nullptr;

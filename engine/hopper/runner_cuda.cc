@@ -254,7 +254,14 @@ Status HopperRunner::make_program(int units) {
   const bool in_l2 = weights_.bytes() <= static_cast<int64_t>(device_->info().l2);
   plain_.assign(program_.operations.size(), !options_.compress_weights.value_or(!in_l2));
   if (const Status lowered = lower_program(); !lowered.ok()) {
-    if (!refuse_prefill(Arch::hopper, config_, weights_, chunk_formats()).empty()) {
+    const std::string why = refuse_prefill(Arch::hopper, config_, weights_, chunk_formats());
+    if (!why.empty() && config_.latent.rank > 0) {
+      return input_error(fmt::format(
+          "attention over latent rows: the cuda device has no kernel for it where {}; use --device "
+          "cpu",
+          why));
+    }
+    if (!why.empty()) {
       return lowered.error();
     }
     refusal_ = lowered.error();

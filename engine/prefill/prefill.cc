@@ -314,7 +314,8 @@ class Prefill::Launcher {
     WEFT_TRY(fits(kernels_.refuse_gated_linear(args)));
     WEFT_TRY(p_.widen(chunk_, op.gate, type, 0));
     WEFT_TRY(p_.widen(chunk_, op.up, type, gate));
-    return kernels_.gated_linear(args, span_.rows, stream_);
+    const bool soon = !chunk_.whole_k && kernels_.gated_linear_soon != nullptr;
+    return (soon ? kernels_.gated_linear_soon : kernels_.gated_linear)(args, span_.rows, stream_);
   }
   Status operator()(const RouteOp& op) const {
     const RouteArgs args{.logits = input(op.logits),

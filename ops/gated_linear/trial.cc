@@ -110,7 +110,9 @@ class GatedLinearTrial : public PrefillTrial {
       args.up_bias = up_bias_.vector(Side::device);
     }
     args.out = out_.out(Side::device);
-    return chunk_kernels(arch)->gated_linear(args, rows(), stream);
+    const ChunkKernels& kernels = *chunk_kernels(arch);
+    return (kernels.gated_linear_soon != nullptr ? kernels.gated_linear_soon
+                                                 : kernels.gated_linear)(args, rows(), stream);
   }
 
  private:
