@@ -317,14 +317,8 @@ uint64_t known_bits(Wave& wave, const Instruction& i, int k, uint64_t lanes) {
 }
 
 void forget(WaveChecks& checks, const Outstanding& o) {
-  for (int r = o.first; o.first >= 0 && r < o.first + o.words; ++r) {
-    if (o.scalar) {
-      --checks.scalar_pending[r];
-      checks.update_scalar(r);
-    } else {
-      --checks.pending[r];
-      checks.update(r);
-    }
+  if (o.first >= 0) {
+    checks.end_pending(o.first, o.words, o.scalar);
   }
 }
 
@@ -351,6 +345,12 @@ void prepare_checks(Instruction& i) {
       : is_bitwise(name)                                          ? Reader::bitwise
                                                                   : Reader::plain;
   i.fills = i.reader != Reader::swaps && i.reader != Reader::writes_lane;
+  // Loads of words write lanes that reach nothing, too.
+  i.whole = i.fills && (i.vector ? i.row->cost == Class::valu && !i.altered && i.dpp == Dpp::none &&
+                                       (i.row->flags & kKeepsHigh) == 0
+                                 : i.row->cost == Class::salu ||
+                                       (i.row->cost == Class::vmem_load &&
+                                        name.find("_load_dword") != std::string_view::npos));
   std::array<uint64_t, kTouchedWords> masks{};
   std::array<uint64_t, kTouchedWords> sources{};
   for (int k = 0; k < i.operands; ++k) {
@@ -372,6 +372,7 @@ void prepare_checks(Instruction& i) {
     }
     if (i.touched_words == std::size(i.touched)) {
       i.touched_words = kTouchesMuch;
+      i.whole = false;
       return;
     }
     i.touched[i.touched_words++] = {static_cast<uint8_t>(word), mask,
@@ -434,7 +435,38 @@ void WaveChecks::fill(const Instruction& i) {
     }
   }
   for (int k = 0; k < i.touched_words; ++k) {
-    ready_[i.touched[k].word] |= i.touched[k].mask;
+    const Instruction::Touched& touched = i.touched[k];
+    ready_[touched.word] |= touched.mask;
+    if (touched.word < used.size()) {
+      used[touched.word] |= touched.mask;
+    }
+  }
+}
+
+void WaveChecks::begin_pending(int first, int words, bool scalar) {
+  auto* counts = scalar ? scalar_pending.data() : pending.data();
+  for (int r = first; r < first + words; ++r) {
+    ++counts[r];
+    set((scalar ? kVectorRegisters : 0) + r, false);
+  }
+}
+
+void WaveChecks::end_pending(int first, int words, bool scalar) {
+  for (int r = first; r < first + words; ++r) {
+    if (scalar) {
+      --scalar_pending[static_cast<size_t>(r)];
+      update_scalar(r);
+    } else {
+      --pending[static_cast<size_t>(r)];
+      update(r);
+    }
+  }
+}
+
+void WaveChecks::set_scalars(int count) {
+  std::fill_n(scalar_written.begin(), count, ~0U);
+  for (int r = 0; r < count; ++r) {
+    set(kVectorRegisters + r, true);
   }
 }
 
@@ -610,8 +642,7 @@ void clear_unused(Wave& wave, const Instruction& i) {
   if (unused == 0) {
     return;
   }
-  const bool whole = i.row != nullptr && i.row->cost == Class::valu && i.fills && !i.altered &&
-                     i.dpp == Dpp::none && (i.row->flags & kKeepsHigh) == 0 && ~wave.exec() == 0;
+  const bool whole = i.whole && ~wave.exec() == 0;
   for (int k = 0; k < i.touched_words && i.touched[k].word < kWords; ++k) {
     use(i.touched[k].word, i.touched[k].mask, whole ? ~i.touched[k].sources : 0);
   }
@@ -620,6 +651,12 @@ void clear_unused(Wave& wave, const Instruction& i) {
 }  // namespace
 
 void run_checked(Wave& wave, const Instruction& i) {
+  if (i.whole && (!i.vector || ~wave.exec() == 0) && !is_load(i) && wave.checks->parts.empty() &&
+      wave.checks->sources_ready(i)) [[likely]] {
+    i.run(wave, i);
+    wave.checks->fill(i);
+    return;
+  }
   clear_unused(wave, i);
   if (wave.checks->sources_ready(i)) {
     i.run(wave, i);
@@ -645,14 +682,8 @@ void note_issue(Wave& wave, const Instruction& instruction, Counter counter, int
                       .number = ++checks->issued,
                       .lds_step = std::exchange(checks->lds_step, 0),
                       .order = std::exchange(checks->order.issuing, {})};
-  for (int r = first_register; first_register >= 0 && r < first_register + words; ++r) {
-    if (scalar) {
-      ++checks->scalar_pending[r];
-      checks->update_scalar(r);
-    } else {
-      ++checks->pending[r];
-      checks->update(r);
-    }
+  if (first_register >= 0) {
+    checks->begin_pending(first_register, words, scalar);
   }
   (counter == Counter::vm ? checks->vm : checks->lgkm).push_back(o);
 }

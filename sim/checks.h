@@ -138,6 +138,12 @@ struct WaveChecks {
   bool sources_ready(const Instruction& i) const;
   /// It was ready so, no load, and wrote its results in all lanes: now it is ready as a whole.
   void fill(const Instruction& i);
+  /// A load was issued that writes these registers.
+  void begin_pending(int first, int words, bool scalar);
+  /// It was waited for.
+  void end_pending(int first, int words, bool scalar);
+  /// A new wave finds values in its first scalar registers.
+  void set_scalars(int count);
   /// After written or pending changed.
   void update(int vector_register) {
     set(vector_register, written[static_cast<size_t>(vector_register)] == ~uint64_t{0} &&

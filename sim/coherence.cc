@@ -363,6 +363,18 @@ struct LineBytes {
   }
   bool all() const { return (bits[0] & bits[1]) == ~uint64_t{0}; }
   uint32_t word(uint64_t n) const { return bits[n / 16] >> (n % 16 * 4) & 15; }
+  static constexpr uint64_t kFirst = 0x1111111111111111;  ///< bytes of words
+  bool whole_words() const {
+    return bits[0] == (bits[0] & kFirst) * 15 && bits[1] == (bits[1] & kFirst) * 15;
+  }
+  template <class Visit>
+  void each_word(Visit visit) const {
+    for (uint64_t half = 0; half < bits.size(); ++half) {
+      for (uint64_t rest = bits[half] & kFirst; rest != 0; rest &= rest - 1) {
+        visit(16 * half + static_cast<uint64_t>(std::countr_zero(rest)) / 4);
+      }
+    }
+  }
   LineBytes operator&(const LineBytes& o) const {
     return {{bits[0] & o.bits[0], bits[1] & o.bits[1]}};
   }
@@ -636,7 +648,9 @@ uint32_t issue_store(Wave& w, Scope scope, bool atomic = false) {
 
 size_t shadow_bytes(size_t bytes) {
   const size_t lines = (bytes + kLine - 1) / kLine;
-  return lines * (sizeof(uint64_t) + sizeof(LineShadow) + 1) + (bytes + 3) / 4 * sizeof(WordShadow);
+  // Eight bytes of `written` are read at once, behind the last one, too.
+  return lines * (sizeof(uint64_t) + sizeof(LineShadow) + 1) +
+         (bytes + 3) / 4 * sizeof(WordShadow) + sizeof(uint64_t);
 }
 
 Shadow shadow_at(void* place, size_t bytes) {
@@ -756,36 +770,34 @@ std::shared_ptr<LaunchOrder> Coherence::launch(uint64_t number) {
 namespace {
 
 /// A line's words that an access reaches, all of each, where they have shadows of their own and
-/// nothing about them is new: `known(write, read)` of each. Then `mark` is called with each shadow.
-/// False: they have to be looked at one by one.
+/// nothing about them is new: `known(write, read)` of each that differs from the word before.
+/// Then `mark` is called with each shadow. False: they have to be looked at one by one.
 template <class Known, class Mark>
 bool settle_words(const Line& line, const LineBytes& bytes, uint8_t era, Known known, Mark mark) {
   const uint64_t form = line.write().load(std::memory_order_acquire);
-  if (era_of(form) != era || form_of(form) != LineForm::apart) {
+  if (era_of(form) != era || form_of(form) != LineForm::apart || !bytes.whole_words()) {
     return false;
   }
   const uint64_t begin = line.number * kLine;
-  const auto all_words = [&](auto visit) {
-    bool good = true;
-    for (size_t half = 0; half < bytes.bits.size(); ++half) {
-      for (uint64_t rest = bytes.bits[half]; good && rest != 0;) {
-        const int bit = std::countr_zero(rest);
-        const uint64_t word = uint64_t{kAllBytes} << bit;
-        good = bit % 4 == 0 && (rest & word) == word &&
-               visit(line.word(begin + 64 * half + static_cast<uint64_t>(bit)));
-        rest &= ~word;
-      }
+  bool good = true;
+  bool first = true;
+  uint64_t last_write = 0;
+  uint64_t last_read = 0;
+  bytes.each_word([&](uint64_t n) {
+    const WordShadow& word = line.word(begin + 4 * n);
+    const uint64_t write = word.write.load(std::memory_order_acquire);
+    const uint64_t read = word.read.load(std::memory_order_relaxed);
+    if (first || write != last_write || read != last_read) {
+      good = good && known(write, read);
+      first = false;
+      last_write = write;
+      last_read = read;
     }
-    return good;
-  };
-  return all_words([&](const WordShadow& word) {
-           return known(word.write.load(std::memory_order_acquire),
-                        word.read.load(std::memory_order_relaxed));
-         }) &&
-         all_words([&](WordShadow& word) {
-           mark(word);
-           return true;
-         });
+  });
+  if (good) {
+    bytes.each_word([&](uint64_t n) { mark(line.word(begin + 4 * n)); });
+  }
+  return good;
 }
 
 }  // namespace

@@ -147,6 +147,10 @@ std::vector<std::byte> argument_segment(const cdna::Kernel& kernel, Dim3 grid, D
   return segment;
 }
 
+struct alignas(64) Register {
+  Lanes lanes;
+};
+
 /// Everything about a launch that its threads share.
 struct Plan {
   Launch launch;
@@ -157,6 +161,7 @@ struct Plan {
   uint64_t packet = 0;     ///< address of the dispatch packet
   std::vector<std::byte> segment;
   std::vector<uint32_t> user;  ///< user_registers()
+  std::vector<Register> ids;   ///< thread_ids()
   uint32_t lds_bytes = 0;
   int threads_in_group = 0;
   int waves_in_group = 0;
@@ -175,10 +180,6 @@ struct Plan {
   std::atomic<uint64_t> wakes{0};    ///< times that one of them went on
 
   explicit Plan(const Descriptor& d) : descriptor(d) {}
-};
-
-struct alignas(64) Register {
-  Lanes lanes;
 };
 
 /// Runs of memory for workgroups, used again when one ends.
@@ -240,6 +241,17 @@ std::vector<uint32_t> user_registers(const Plan& plan) {
   return user;
 }
 
+/// What waves of a workgroup find in their first vector register: which thread each lane is.
+std::vector<Register> thread_ids(const Plan& plan) {
+  std::vector<Register> ids(static_cast<size_t>(plan.waves_in_group));
+  const auto& block = plan.launch.block;
+  for (uint32_t n = 0; n < ids.size() * kLanes; ++n) {
+    ids[n / kLanes].lanes[n % kLanes] =
+        n % block[0] | n / block[0] % block[1] << 10 | n / block[0] / block[1] << 20;
+  }
+  return ids;
+}
+
 void start_wave(Plan& plan, Slot& slot, int index) {
   Workgroup& group = slot.group;
   Launch& launch = plan.launch;
@@ -286,32 +298,12 @@ void start_wave(Plan& plan, Slot& slot, int index) {
   if ((d.rsrc2 >> 10 & 1) != 0) {
     push(static_cast<uint32_t>(plan.waves_in_group) | static_cast<uint32_t>(index) << 22);
   }
-  for (int r = 0; checks != nullptr && r < next; ++r) {
-    checks->scalar_written[static_cast<size_t>(r)] = ~0U;
-    checks->update_scalar(r);
+  if (checks != nullptr) {
+    checks->set_scalars(next);
   }
-  uint32_t* ids = w.lanes(0);
-  const auto& block = launch.block;
-  const auto first = static_cast<uint32_t>(index * kLanes);
+  std::memcpy(w.lanes(0), plan.ids[static_cast<size_t>(index)].lanes, sizeof(Lanes));
   const int active = std::min(kLanes, plan.threads_in_group - index * kLanes);
   const uint64_t exec = ~uint64_t{0} >> (kLanes - active);
-  uint32_t x = first % block[0];
-  uint32_t y = first / block[0] % block[1];
-  uint32_t z = first / block[0] / block[1];
-  const bool one_row = x + kLanes <= block[0];
-  for (uint32_t l = 0; one_row && l < kLanes; ++l) {
-    ids[l] = (x + l) | y << 10 | z << 20;
-  }
-  for (int l = 0; !one_row && l < kLanes; ++l) {
-    ids[l] = x | y << 10 | z << 20;
-    if (++x == block[0]) {
-      x = 0;
-      if (++y == block[1]) {
-        y = 0;
-        ++z;
-      }
-    }
-  }
   w.set_pair(kExec, exec);
   if (checks != nullptr) {
     checks->written[0] = exec;
@@ -959,6 +951,7 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
   static_assert(sizeof packet == 32);
   std::memcpy(reinterpret_cast<void*>(plan.packet), &packet, sizeof packet);
   plan.user = user_registers(plan);
+  plan.ids = thread_ids(plan);
 
   plan.at_random = options.seed != 0;
   const int host_threads = plan.at_random         ? 1

@@ -206,6 +206,7 @@ struct Instruction {
   bool spins = false;         ///< reads LDS until another wave has written there (sim/spin.h)
   uint8_t touched_words = 0;  ///< kTouchesMuch: more than there is room for
   bool fills = false;  ///< its results mean something in all lanes that it writes if its sources do
+  bool whole = false;  ///< it fills its results in all lanes if all are active, and keeps nothing
   struct Touched {
     uint8_t word;
     uint64_t mask;

@@ -103,6 +103,40 @@ inline void store_quads(const uint32_t* data, void* memory) {
 #endif
 }
 
+/// A word of each lane, eight bytes from one to the next, and back.
+inline void load_every_other(const void* memory, uint32_t* out) {
+  const auto* from = static_cast<const uint32_t*>(memory);
+#if WEFT_SIM_AVX512
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  for (int l = 0; l < kLanes; l += 16, from += 32) {
+    // Behind the last word nothing need be.
+    const __m512i low = _mm512_loadu_si512(from);
+    const __m512i high = _mm512_maskz_loadu_epi32(0x5555, from + 16);
+    _mm512_storeu_si512(out + l, _mm512_permutex2var_epi32(low, even, high));
+  }
+#else
+  for (int l = 0; l < kLanes; ++l) {
+    out[l] = from[2 * l];
+  }
+#endif
+}
+inline void store_every_other(const uint32_t* data, void* memory) {
+  auto* to = static_cast<uint32_t*>(memory);
+#if WEFT_SIM_AVX512
+  const __m512i low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  for (int l = 0; l < kLanes; l += 16, to += 32) {
+    const __m512i words = _mm512_loadu_si512(data + l);
+    _mm512_mask_storeu_epi32(to, 0x5555, _mm512_permutexvar_epi32(low, words));
+    _mm512_mask_storeu_epi32(to + 16, 0x5555, _mm512_permutexvar_epi32(high, words));
+  }
+#else
+  for (int l = 0; l < kLanes; ++l) {
+    to[2 * l] = data[l];
+  }
+#endif
+}
+
 inline void wide_addresses(const uint32_t* low, const uint32_t* high, uint64_t base,
                            uint64_t* address) {
   for (int l = 0; l < kLanes; ++l) {

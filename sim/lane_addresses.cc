@@ -19,7 +19,7 @@ struct Neighbours {
   /// `bytes`: of each.
   Neighbours(const T* addresses, uint64_t mask, uint64_t bytes) : first(std::countr_zero(mask)) {
     constexpr uint64_t kMostStep = 64;
-    const int lanes = std::popcount(mask);
+    const int lanes = ~mask == 0 ? kLanes : std::popcount(mask);
     if (mask == 0 || mask >> first != ~uint64_t{0} >> (kLanes - lanes)) {
       return;
     }
@@ -72,6 +72,13 @@ LaneRow row_of(const uint32_t* low, const uint32_t* high, uint64_t base, uint64_
 
 void load_quads(const void* memory, uint32_t* out) { WEFT_SIM_PICK(load_quads)(memory, out); }
 void store_quads(const uint32_t* data, void* memory) { WEFT_SIM_PICK(store_quads)(data, memory); }
+
+void load_every_other(const void* memory, uint32_t* out) {
+  WEFT_SIM_PICK(load_every_other)(memory, out);
+}
+void store_every_other(const uint32_t* data, void* memory) {
+  WEFT_SIM_PICK(store_every_other)(data, memory);
+}
 
 void wide_addresses(const uint32_t* low, const uint32_t* high, uint64_t base, uint64_t* address) {
   WEFT_SIM_PICK(wide_addresses)(low, high, base, address);

@@ -84,5 +84,22 @@ TEST(LaneRows, QuadsGoToRegistersAndBack) {
   EXPECT_EQ(back, memory);
 }
 
+TEST(LaneRows, EveryOtherWordGoesToARegisterAndBack) {
+  std::array<uint32_t, 127> memory{};  // behind the last word nothing need be
+  for (uint32_t k = 0; k < memory.size(); ++k) {
+    memory[k] = 1000 + k;
+  }
+  alignas(64) Words words{};
+  load_every_other(memory.data(), words.data());
+  for (uint32_t l = 0; l < 64; ++l) {
+    ASSERT_EQ(words[l], 1000 + 2 * l);
+    words[l] = l;
+  }
+  store_every_other(words.data(), memory.data());
+  for (uint32_t k = 0; k < memory.size(); ++k) {
+    ASSERT_EQ(memory[k], k % 2 == 0 ? k / 2 : 1000 + k);
+  }
+}
+
 }  // namespace
 }  // namespace weft::sim

@@ -215,9 +215,9 @@ Touched::Lines Touched::of(const Memory::Range& range) {
   Bytes& bytes = allocations_[range.begin];
   if (bytes.read == nullptr) {
     bytes.count = static_cast<size_t>((range.end - 1) / kLine - range.begin / kLine + 1);
-    // Pages of it that nobody touches are never there.
+    // Pages of it that nobody touches are never there. Some bytes more: see count_other().
     for (auto* each : {&bytes.read, &bytes.written}) {
-      each->reset(static_cast<uint8_t*>(std::calloc(bytes.count, 1)));
+      each->reset(static_cast<uint8_t*>(std::calloc(bytes.count + 8, 1)));
       if (*each == nullptr) {
         throw std::bad_alloc();
       }
@@ -250,23 +250,18 @@ void Touched::count(uint64_t& read, uint64_t& written) const {
 
 namespace {
 
-/// How many of some bytes are another one. Eight are compared at once: lanes in a row reach as many
-/// lines.
+/// How many of some bytes are another one. Eight are compared at once, as many lines as lanes in a
+/// row reach; those behind the last one are there, too.
 uint64_t count_other(const uint8_t* bytes, uint64_t count, uint8_t value) {
   constexpr uint64_t kEach = 0x0101010101010101;
-  const auto others = [&](uint64_t eight) {
-    const uint64_t apart = eight ^ kEach * value;
-    const uint64_t marks = (((apart & 0x7f * kEach) + 0x7f * kEach) | apart) >> 7 & kEach;
-    return marks * kEach >> 56;  // their sum
-  };
   uint64_t all = 0;
-  for (; count >= 8; bytes += 8, count -= 8) {
+  for (; count != 0; bytes += 8, count -= std::min<uint64_t>(count, 8)) {
     uint64_t eight = 0;
     std::memcpy(&eight, bytes, 8);
-    all += others(eight);
-  }
-  for (; count != 0; ++bytes, --count) {
-    all += __atomic_load_n(bytes, __ATOMIC_RELAXED) != value ? 1 : 0;
+    const uint64_t apart = eight ^ kEach * value;
+    const uint64_t marks = (((apart & 0x7f * kEach) + 0x7f * kEach) | apart) >> 7 & kEach;
+    const uint64_t wanted = count >= 8 ? marks : marks & ((uint64_t{1} << 8 * count) - 1);
+    all += wanted * kEach >> 56;  // their sum
   }
   return all;
 }

@@ -416,6 +416,8 @@ void load_row(const LaneRow& row, uint32_t* out) {
   const auto* from = reinterpret_cast<const void*>(row.begin);
   if (kWords == 1 && row.step == 4) {
     std::memcpy(out, from, sizeof(Lanes));
+  } else if (kWords == 1 && row.step == 8 && row.begin % 4 == 0) {
+    load_every_other(from, out);
   } else if (kWords == 4 && row.step == 16) {
     load_quads(from, out);
   } else {
@@ -433,6 +435,8 @@ void store_row(const LaneRow& row, const uint32_t* data) {
   auto* to = reinterpret_cast<void*>(row.begin);
   if (kWords == 1 && row.step == 4) {
     std::memcpy(to, data, sizeof(Lanes));
+  } else if (kWords == 1 && row.step == 8 && row.begin % 4 == 0) {
+    store_every_other(data, to);
   } else if (kWords == 4 && row.step == 16) {
     store_quads(data, to);
   } else {
