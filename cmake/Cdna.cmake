@@ -30,10 +30,12 @@ foreach(source IN LISTS cdna_sources)
   if(name STREQUAL cdna)
     get_filename_component(name ${folder} NAME)
   endif()
-  # One part's constants are not kept in registers for all the others of an interpreter of codes.
+  # One part's constants are not kept in registers for all the others of an interpreter of codes. What
+  # is to be unrolled says so, and vectors are what is written as such: more would only be compiled.
   set(options)
   if(name MATCHES "^decode")
-    set(options -mllvm -disable-machine-licm)
+    set(options -mllvm -disable-machine-licm -mllvm -unroll-threshold=100 -fno-vectorize
+      -fno-slp-vectorize)
   endif()
   foreach(target IN LISTS WEFT_CDNA_TARGETS)
     set(object ${WEFT_CDNA_DIR}/${name}.${target}.co)

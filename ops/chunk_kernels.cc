@@ -45,6 +45,7 @@ const ChunkLimits& chunk_limits(Arch arch) {
                                        .scratch_rows = hopper::prefill_linear_scratch_rows};
   static constexpr ChunkLimits kCdna{
       .head_dim = cdna::kMostPrefillHeadDim,
+      .sinks = true,
       .whole_columns = true,
       .scratch_rows = [](bool, bool, DType, int64_t) -> int64_t { return 0; }};
   WEFT_CHECK(arch != Arch::cpu);

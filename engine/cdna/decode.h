@@ -14,12 +14,19 @@ struct ProductPlace {
   int32_t units = 0;
   int32_t slices = 0;  ///< of a unit
   int32_t part = 0;    ///< slices of a part
-  uint32_t flags = 0;  ///< kHead: CodeHead::head; from kForm on the WeightForm
+  uint32_t flags = 0;  ///< see below; from kForm on the WeightForm
   uint32_t lists = 0;  ///< of packed weights: where their first block's are in list_begin
+  /// Of drawn experts: how many, | the first one's slot << 8; 0: none. Of `units` each is there for
+  /// each slot, and in the stream for each expert.
+  uint32_t slots = 0;
+  int32_t expert_units = 0;  ///< of one
 
-  static constexpr uint32_t kHead = 1;
-  static constexpr int kForm = 8;  ///< bit
+  static constexpr uint32_t kHead = 1;        ///< CodeHead::head
+  static constexpr uint32_t kAwaitsDraw = 2;  ///< the step's first product of its draw
+  static constexpr int kForm = 8;             ///< bit
   constexpr WeightForm form() const { return static_cast<WeightForm>(flags >> kForm); }
+  constexpr int first_slot() const { return static_cast<int>(slots >> 8); }
+  constexpr int walked_slots() const { return slots != 0 ? static_cast<int>(slots & 0xff) : 1; }
 };
 
 struct DecodeLaunch : resident::Launch {

@@ -97,7 +97,12 @@ WEFT_GPU bool run(const Worker& worker, CodeRef code, Stream& stream, Candidate&
       combine(worker.made_here(), *made_here(&code));
       break;
     case Opcode::route:
-      break;  // of mixtures of experts
+      if constexpr (kExperts) {
+        if (route(worker, code) == DrawOf::experts) {
+          stream.take_drawn(worker.made_here());
+        }
+      }
+      break;
     case Opcode::sample:
       if (!all_publish(worker, worker.step)) {
         barrier();  // LDS is free

@@ -183,13 +183,13 @@ INSTANTIATE_TEST_SUITE_P(Some, CdnaFaults,
                          testing::Values(std::tuple("gfx942", "qwen3"),
                                          std::tuple("gfx950", "llama")),
                          target_test_name);
-INSTANTIATE_TEST_SUITE_P(Slow, CdnaDiff,
-                         testing::Combine(testing::Values("gfx942", "gfx950"),
-                                          testing::Values("gemma2", "gemma3", "granite", "instella",
-                                                          "llama3", "mistral", "phi3",
-                                                          "phi3-longrope", "qwen2", "qwen2-yarn",
-                                                          "qwen3", "smollm3", "starcoder2")),
-                         target_test_name);
+INSTANTIATE_TEST_SUITE_P(
+    Slow, CdnaDiff,
+    testing::Combine(testing::Values("gfx942", "gfx950"),
+                     testing::Values("gemma2", "gemma3", "granite", "instella", "llama3", "mistral",
+                                     "mixtral", "phi3", "phi3-longrope", "qwen2", "qwen2-moe",
+                                     "qwen2-yarn", "qwen3", "smollm3", "starcoder2")),
+    target_test_name);
 
 }  // namespace
 }  // namespace weft

@@ -20,6 +20,11 @@
 // one two f32, its column's, or gate's and up's; or, where weights have scales of 128 x 128, for
 // each slice those of its first eight columns and of the others.
 //
+// Weights of experts in MXFP4 have slices of 128 of k: a lane's part is four words of codes
+// (ops/linear/mx_words.h), of 32 of k each, and after all lanes' come the scales, for each four
+// rows those of each 32 of k. Codes become 2^-126 of bf16 numbers, rows are multiplied by 2^60, and
+// sums by 2^66.
+//
 // Weights in f16 become two bf16 each, their upper and their lower bits: two products.
 //
 // A product is worked on in blocks of at most block_units() units, and a block in parts of k where
@@ -50,6 +55,7 @@ enum class WeightForm : uint8_t {
   f16,
   fp8,         ///< e4m3fn, with scales of columns
   fp8_blocks,  ///< e4m3fn, with scales of 128 x 128 weights
+  mx,          ///< MXFP4, of drawn experts
 };
 
 /// The weights that a kernel is made for: it has the forms that such a model's may have. With more
@@ -58,11 +64,14 @@ enum class KernelWeights : uint8_t {
   bf16,  ///< plain, packed
   fp8,   ///< both of e4m3fn, plain
   f16,   ///< f16 alone
+  mx,    ///< of mixtures: mx, plain
 };
 constexpr bool has_form(KernelWeights kernel, WeightForm form) {
   switch (kernel) {
     case KernelWeights::bf16:
       return form == WeightForm::plain || form == WeightForm::packed;
+    case KernelWeights::mx:
+      return form == WeightForm::plain || form == WeightForm::mx;
     case KernelWeights::fp8:
       return form == WeightForm::plain || form == WeightForm::fp8 || form == WeightForm::fp8_blocks;
     default:
@@ -70,9 +79,11 @@ constexpr bool has_form(KernelWeights kernel, WeightForm form) {
   }
 }
 
-/// Of a lane, of a slice.
+/// Of a lane, of a slice; of mx with its share of the scales.
 constexpr int lane_bytes(WeightForm form) {
   switch (form) {
+    case WeightForm::mx:
+      return 17;
     case WeightForm::packed:
       return 12;
     case WeightForm::fp8:
@@ -92,6 +103,12 @@ constexpr int unit_scale_bytes(WeightForm form) {
 inline constexpr int kSliceScaleBytes = 2 * 4;  ///< of WeightForm::fp8_blocks
 /// What rows are multiplied with for weights in e4m3fn, and their scales too.
 inline constexpr float kFp8RowScale = 0x1p60f;
+/// What is missing of the sums of MXFP4's codes, of rows that are multiplied so.
+inline constexpr float kMxSumScale = 0x1p66f;
+/// k of a slice.
+constexpr int slice_k(WeightForm form) { return form == WeightForm::mx ? 4 * kSliceK : kSliceK; }
+/// Elements of k from a slot's part of a row to the next one's, whatever the form.
+inline constexpr int kSlotSteps = 4 * kSliceK;
 
 /// A weight beside its column's window: times element k of the row it is to be added to sums, less
 /// what stands in its place.
@@ -107,6 +124,10 @@ struct Listed {
 constexpr int block_units(int64_t sequences) {
   return kTeamThreads / kUnitColumns / (sequences > 1 ? resident::kMostSequences : 1);
 }
+/// Experts that a router may have, a thread each, and how many of them a token.
+inline constexpr int kMostExperts = kTeamThreads;
+inline constexpr int kMostChosen = 16;
+
 /// Slices of a wave that are in registers, or on their way there, while it waits.
 inline constexpr int kSlicesAhead = 16;
 
@@ -115,7 +136,9 @@ constexpr int most_elements(Target target, int64_t sequences) {
   return target == Target::gfx950 ? 32768 : sequences > 1 ? 10240 : 14336;
 }
 
-constexpr int slices_of(int k) { return ceil_div(k, kSliceK); }
+constexpr int slices_of(int k, WeightForm form = WeightForm::plain) {
+  return ceil_div(k, slice_k(form));
+}
 
 /// Elements from a part of a sequence's row in LDS to the next part, where there are several: the
 /// lanes of a load take other banks.
@@ -143,7 +166,7 @@ struct SlicePlace {
 };
 /// Of the units alone.
 constexpr int64_t units_bytes(int k, int units, WeightForm form) {
-  return int64_t{units} * slices_of(k) * slice_bytes(form);
+  return int64_t{units} * slices_of(k, form) * slice_bytes(form);
 }
 constexpr int64_t product_bytes(int k, int units, WeightForm form) {
   const int64_t of_slices = form == WeightForm::fp8_blocks ? kSliceScaleBytes : 0;

@@ -7,11 +7,13 @@
 #include <cstring>
 #include <limits>
 #include <utility>
+#include <variant>
 
 #include "base/check.h"
 #include "engine/cdna/layout.h"
 #include "engine/resident/split_keys.h"
 #include "ops/linear/fp8_words.h"
+#include "ops/linear/mx_words.h"
 #include "ops/linear/windowed.h"
 
 namespace weft::cdna {
@@ -25,8 +27,18 @@ namespace {
 constexpr int64_t kHalf = kUnitColumns / 2;
 
 WeightForm form_of(const Code& code) { return static_cast<WeightForm>(code.product.weights); }
+bool is_drawn(const Code& code) {
+  return code.units > 0 && code.product.draw == resident::DrawOf::experts;
+}
+/// Of the rows of the code's weights.
+int weight_k(const Code& code) {
+  return is_drawn(code) && code.product.form == resident::RowForm::slots
+             ? code.product.slot_elements
+             : code.product.k;
+}
 int64_t stream_bytes(const Code& code) {
-  return product_bytes(code.product.k, code.units, form_of(code));
+  return product_bytes(weight_k(code), code.units, form_of(code)) *
+         (is_drawn(code) ? code.product.experts : 1);
 }
 
 int parts_of(const Code& code) { return std::max<int>(1, code.product.streamed); }
@@ -41,15 +53,28 @@ uint32_t lists_of(const Code& code, int64_t sequences) {
 
 class Units final : public resident::Target {
  public:
-  Units(cdna::Target target, int64_t sequences, const std::vector<bool>& plain, Lowered& out)
-      : target_(target), sequences_(sequences), plain_(plain), out_(out) {}
+  Units(cdna::Target target, const Program& program, const std::vector<bool>& plain, Lowered& out)
+      : target_(target),
+        program_(program),
+        sequences_(program.sequences),
+        plain_(plain),
+        mixes_(std::ranges::any_of(program.operations,
+                                   [](const Operation& operation) {
+                                     return std::holds_alternative<RouteOp>(operation.body);
+                                   })),
+        out_(out) {}
 
   resident::Limits limits() const override {
     return {.device = name_of(target_),
             .head_dim = 256,
             .layer_norm = std::numeric_limits<int64_t>::max(),
             .fp8 = true,
-            .f16 = true};
+            .f16 = true,
+            .experts = kMostExperts,
+            .chosen = kMostChosen,
+            .slot_row = most_elements(target_, 1),
+            .mx = mixes_,
+            .sinks = mixes_};
   }
   void begin_product(Code& code, const Tensor& weight) override {
     code.product.weights = static_cast<uint8_t>(form_of_weight(code.operation, weight));
@@ -79,7 +104,31 @@ class Units final : public resident::Target {
       units_.push_back(job);
     }
   }
+  /// Those of an expert lie one after the other.
+  void add_experts(Code& code, std::span<const resident::ProductTile> experts) override {
+    for (const resident::ProductTile& tile : experts) {
+      code.units = 0;
+      add_columns(code, tile);
+    }
+  }
+  int64_t slot_k(int64_t elements) const override {
+    return round_up(elements, int64_t{kSlotSteps});
+  }
   int64_t end_product(const Code& code, int64_t destination) override {
+    if (is_drawn(code)) {
+      const int k = weight_k(code);
+      int64_t at = destination;
+      for (PackJob& job : units_) {
+        job.k = k;
+        job.destination = at;
+        job.block = job.block_units = 1;
+        job.part = slices_of(k, job.form);
+        at += units_bytes(k, 1, job.form);
+        out_.pack.push_back(job);
+      }
+      units_.clear();
+      return stream_bytes(code);
+    }
     const int64_t unit_bytes = units_bytes(code.product.k, 1, form_of(code));
     for (int unit = 0; unit < code.units; ++unit) {
       PackJob& job = units_[static_cast<size_t>(unit)];
@@ -103,14 +152,24 @@ class Units final : public resident::Target {
     if (weight.dtype == DType::f16) {
       return WeightForm::f16;
     }
+    if (weight.mx.k > 0) {
+      return WeightForm::mx;
+    }
+    // Which weights of experts are listed for which wave depends on what is drawn.
+    const Operation& of = program_.operations[static_cast<size_t>(operation)];
+    const auto* down = std::get_if<ExpertsDownOp>(&of.body);
+    const bool drawn = std::holds_alternative<ExpertsUpOp>(of.body) ||
+                       (down != nullptr && down->weight.role == Role::expert_down);
     const bool plain =
-        plain_[static_cast<size_t>(operation)] || out_.weights != KernelWeights::bf16;
+        plain_[static_cast<size_t>(operation)] || drawn || out_.weights != KernelWeights::bf16;
     return plain ? WeightForm::plain : WeightForm::packed;
   }
 
   const cdna::Target target_;
+  const Program& program_;
   const int64_t sequences_;
   const std::vector<bool>& plain_;
+  const bool mixes_;
   Lowered& out_;
   std::vector<PackJob> units_;  // of the product that has not ended
 };
@@ -255,6 +314,37 @@ void pack_fp8(const PackJob& job, std::byte* packed) {
   }
 }
 
+void pack_mx(const PackJob& job, std::byte* packed) {
+  constexpr int kSlice = slice_k(WeightForm::mx);
+  constexpr int kBlocks = kSlice / kSliceK;
+  for (int column = 0; column < kUnitColumns; ++column) {
+    const auto half = static_cast<size_t>(column / kHalf);
+    const int row = column % static_cast<int>(kHalf);
+    const bool there = row < job.rows[half];
+    const MxMatrix& mx = job.source[half]->mx;
+    const int64_t at = job.first_row[half] + row;
+    for (int slice = 0; slice < slices_of(job.k, job.form); ++slice) {
+      std::byte* const to = packed + job.place_of(slice);
+      for (int block = 0; block < kBlocks; ++block) {
+        const int k = slice * kSlice + block * kSliceK;
+        const bool any = there && k < job.k;
+        for (int chunk = 0; chunk < kSliceK; chunk += kChunk) {
+          uint32_t word = 0;
+          for (int i = 0; any && i < kChunk; ++i) {
+            const int element = k + chunk + i;
+            const auto code =
+                static_cast<uint32_t>(mx.row_codes(at)[element / 2] >> (element % 2 * 4) & 15);
+            word |= mx_words::mx_placed(code, i / 2) << (i % 2 * 16);
+          }
+          std::memcpy(to + lane_of(chunk, column) * kBlocks * 4 + block * 4, &word, sizeof(word));
+        }
+        to[kWaveLanes * kBlocks * 4 + (column / 4 * kBlocks + block) * 4 + column % 4] =
+            any ? static_cast<std::byte>(mx.row_scales(at)[k / kSliceK].bits) : std::byte{0};
+      }
+    }
+  }
+}
+
 /// False: it cannot be, or too many would be listed.
 bool pack_windowed(const PackJob& job, std::byte* packed, Lists& lists) {
   constexpr int kWeightsOfListed = 256;  // one of so many may be listed
@@ -323,8 +413,27 @@ Status check_room(const Lowered& lowered, const ModelConfig& config, Target targ
         "--device cpu",
         config.name, config.query_heads / config.kv_heads, config.head_dim, name_of(target)));
   }
+  if (lowered.shape.experts &&
+      (lowered.weights == KernelWeights::fp8 || lowered.weights == KernelWeights::f16)) {
+    return input_error(fmt::format(
+        "{} has experts and weights in {}: the {} device has no kernel for it; use "
+        "--device cpu",
+        config.name, lowered.weights == KernelWeights::fp8 ? "e4m3fn" : "f16", name_of(target)));
+  }
   for (const auto& codes : lowered.codes) {
     for (const Code& code : codes) {
+      if (is_drawn(code) && lowered.weights == KernelWeights::mx &&
+          form_of(code) != WeightForm::mx) {
+        return input_error(fmt::format(
+            "{} has experts in bf16 beside others in MXFP4: the {} device has no kernel "
+            "for it; use --device cpu",
+            config.name, name_of(target)));
+      }
+      if (is_drawn(code) && code.product.streamed != 0) {
+        return input_error(fmt::format(
+            "{} has experts over rows of {}, and the {} device has room for {}; use --device cpu",
+            config.name, code.product.k, name_of(target), most_elements(target, 1)));
+      }
       if (code.units > 0 && !has_form(lowered.weights, form_of(code))) {
         return input_error(fmt::format(
             "{} has weights in f16 beside others: the {} device has no kernel for it; use --device "
@@ -349,7 +458,7 @@ Status check_room(const Lowered& lowered, const ModelConfig& config, Target targ
 }  // namespace
 
 int64_t PackJob::place_of(int slice) const {
-  const SlicePlace places{slices_of(k), part, block};
+  const SlicePlace places{slices_of(k, form), part, block};
   return destination + places.of(unit, slice, block_units) * slice_bytes(form);
 }
 
@@ -358,6 +467,9 @@ KernelWeights kernel_weights(const Weights& weights) {
     return KernelWeights::f16;
   }
   const auto& tensors = weights.tensors();
+  if (std::ranges::any_of(tensors, [](const Tensor& tensor) { return tensor.mx.k > 0; })) {
+    return KernelWeights::mx;
+  }
   const bool codes = std::any_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) {
     return tensor.dtype == DType::e4m3fn;
   });
@@ -388,11 +500,14 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
   return options;
 }
 
-Arena lay_out(const Program& program, const Weights& weights) {
+Arena lay_out(const Program& program, const Weights& weights, resident::Hold hold) {
   const int64_t sequences = program.sequences;
-  return resident::lay_out(program, weights, [sequences](int64_t columns) -> int64_t {
-    return sequences * 2 * operand_pitch(static_cast<int>(columns)) * 2;
-  });
+  return resident::lay_out(
+      program, weights,
+      [sequences](int64_t columns) -> int64_t {
+        return sequences * 2 * operand_pitch(static_cast<int>(columns)) * 2;
+      },
+      hold);
 }
 
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
@@ -401,7 +516,7 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   WEFT_CHECK(plain.size() == program.operations.size());
   Lowered out;
   out.weights = kernel_weights(weights);
-  Units units(target, program.sequences, plain, out);
+  Units units(target, program, plain, out);
   WEFT_ASSIGN(static_cast<resident::Lowered&>(out),
               resident::lower(program, config, weights, arena, capacity, units));
   WEFT_TRY(check_room(out, config, target));
@@ -420,15 +535,25 @@ Products products_of(const Lowered& lowered, std::span<const std::vector<Code>> 
   for (size_t worker = 0; worker < codes.size(); ++worker) {
     products.begin.push_back(static_cast<uint32_t>(products.places.size()));
     uint32_t lists = lowered.lists_begin[worker];
+    bool awaits_draw = false;
     for (const Code& code : codes[worker]) {
+      awaits_draw |= code.opcode == Opcode::route && code.route.draw == resident::DrawOf::experts;
       if (code.units > 0) {
-        products.places.push_back({.stream = code.product.stream,
-                                   .units = code.units,
-                                   .slices = slices_of(code.product.k),
-                                   .part = part_slices(slices_of(code.product.k), parts_of(code)),
-                                   .flags = (code.head != 0 ? ProductPlace::kHead : 0) |
-                                            uint32_t{code.product.weights} << ProductPlace::kForm,
-                                   .lists = lists});
+        const bool drawn = is_drawn(code);
+        const int slices = slices_of(weight_k(code), form_of(code));
+        const uint32_t slots = code.product.slots;
+        products.places.push_back(
+            {.stream = code.product.stream,
+             .units = code.units * (drawn ? int{code.product.slots} : 1),
+             .slices = slices,
+             .part = part_slices(slices, parts_of(code)),
+             .flags = (code.head != 0 ? ProductPlace::kHead : 0) |
+                      (drawn && awaits_draw ? ProductPlace::kAwaitsDraw : 0) |
+                      uint32_t{code.product.weights} << ProductPlace::kForm,
+             .lists = lists,
+             .slots = drawn ? slots | uint32_t{code.product.first_slot} << 8 : 0,
+             .expert_units = drawn ? code.units : 0});
+        awaits_draw &= !drawn;
         lists += lists_of(code, lowered.shape.sequences);
       }
     }
@@ -456,6 +581,9 @@ Streams pack(const Lowered& lowered) {
       case WeightForm::fp8:
       case WeightForm::fp8_blocks:
         pack_fp8(job, out.bytes.data());
+        break;
+      case WeightForm::mx:
+        pack_mx(job, out.bytes.data());
         break;
     }
   }

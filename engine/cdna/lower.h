@@ -27,7 +27,8 @@ KernelWeights kernel_weights(const Weights& weights);
 PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv,
                          int64_t sequences = 1);
 
-resident::Arena lay_out(const Program& program, const Weights& weights);
+resident::Arena lay_out(const Program& program, const Weights& weights,
+                        resident::Hold hold = resident::Hold::twice);
 
 /// One unit of a product, to be packed as layout.h says: two runs of rows, of one weight or of gate
 /// and up, that fill half of it each.

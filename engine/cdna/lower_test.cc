@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <string>
@@ -61,7 +62,7 @@ TEST(CdnaLower, EveryPresetIsSoundOrRefused) {
     SCOPED_TRACE(name);
     const Made made = make(name, Target::gfx950, 20);
     if (!made.lowered.ok()) {
-      EXPECT_GT(made.config.experts.count, 0) << made.lowered.error().message;
+      EXPECT_GT(made.config.latent.rank, 0) << made.lowered.error().message;
       EXPECT_NE(made.lowered.error().message.find("has no kernel for it"), std::string::npos)
           << made.lowered.error().message;
       continue;
@@ -71,6 +72,40 @@ TEST(CdnaLower, EveryPresetIsSoundOrRefused) {
     EXPECT_TRUE(status.ok()) << status.error().message;
   }
   EXPECT_GT(sound, 15);
+}
+
+/// Mixtures of which a code takes all slots, and one each; no stream is shorter than the weights.
+TEST(CdnaLower, MixturesAreSound) {
+  for (const auto& [name, slots] :
+       {std::pair("mixtral-8x7b", 1), std::pair("qwen3-30b-a3b", 8), std::pair("gpt-oss-20b", 4)}) {
+    SCOPED_TRACE(name);
+    ModelConfig config = preset(name).value();
+    config.layers = 2;
+    const Made made = make(config, 12, Target::gfx942, Weights::describe(config));
+    ASSERT_TRUE(made.lowered.ok()) << made.lowered.error().message;
+    for (const auto& codes : made.lowered->codes) {
+      for (const Code& code : codes) {
+        if (code.units > 0 && code.product.form == resident::RowForm::slots) {
+          EXPECT_EQ(code.product.slots, slots);
+        }
+      }
+    }
+    for (const NextToken next : kAll) {
+      const Status status = verify_codes(*made.lowered, made.program, next, kCapacity - 2);
+      EXPECT_TRUE(status.ok()) << status.error().message;
+    }
+  }
+}
+
+/// A model with experts, and weights for which their kernel has no form.
+TEST(CdnaLower, MixturesInOtherFormatsAreRefusedByName) {
+  const auto folder = std::filesystem::path(WEFT_SOURCE_DIR) / "tests/goldens/models/olmoe-f32";
+  const ModelConfig config = read_config(folder).value();
+  const Made made = make(config, 4, Target::gfx942, Weights::open(folder, config).value());
+  ASSERT_FALSE(made.lowered.ok());
+  EXPECT_NE(made.lowered.error().message.find("is F32: the gfx942 device has no kernel for it"),
+            std::string::npos)
+      << made.lowered.error().message;
 }
 
 TEST(CdnaLower, WholeDevicesAreSound) {

@@ -88,6 +88,12 @@ INSTANTIATE_TEST_SUITE_P(
                                      "qwen2-yarn", "qwen3", "smollm3", "starcoder2")),
     target_test_name);
 
+INSTANTIATE_TEST_SUITE_P(SlowExperts, CdnaModels,
+                         testing::Combine(testing::Values("gfx942", "gfx950"),
+                                          testing::Values("mixtral", "olmoe", "qwen2-moe",
+                                                          "qwen3-moe")),
+                         target_test_name);
+
 /// Weights in other formats than bf16.
 class CdnaFormats : public CdnaModels {
  protected:
@@ -111,6 +117,18 @@ void compare_scores(const fs::path& folder, const std::string& device) {
 }
 
 TEST_P(CdnaFormats, ScoresAreTheCpus) { compare_scores(folder(), device()); }
+
+/// Experts in MXFP4.
+class CdnaMx : public CdnaFormats {};
+
+TEST_P(CdnaMx, TokensAndLogitsAreTheCpus) { compare(folder(), device(), 3, 9, 8); }
+
+TEST_P(CdnaMx, ScoresAreTheCpus) { compare_scores(folder(), device()); }
+
+INSTANTIATE_TEST_SUITE_P(Slow, CdnaMx,
+                         testing::Combine(testing::Values("gfx942", "gfx950"),
+                                          testing::Values("gpt-oss-mxfp4")),
+                         target_test_name);
 
 INSTANTIATE_TEST_SUITE_P(Slow, CdnaFormats,
                          testing::Combine(testing::Values("gfx942", "gfx950"),
@@ -269,6 +287,54 @@ INSTANTIATE_TEST_SUITE_P(Some, CdnaDecode,
 
 /// What takes longer.
 class SlowCdnaDecode : public CdnaModels {};
+
+/// Experts with more columns than a block has, whose slots' row is taken in one part or by a code
+/// for each slot, in bf16 and in MXFP4, of no whole slices; sums of attention, with sinks, merged
+/// once or by all.
+TEST_P(SlowCdnaDecode, ExpertsOfAnySizeAreTheCpus) {
+  const cdna::Target target =
+      std::get<0>(GetParam()) == "gfx950" ? cdna::Target::gfx950 : cdna::Target::gfx942;
+  struct Case {
+    const char* preset;
+    int64_t hidden, size, count, chosen;
+    int64_t context;
+    int workers;
+  };
+  const int64_t half_row = cdna::most_elements(target, 1) / 2;
+  for (const Case& c :
+       {Case{"mixtral-8x7b", 1096, 200, 5, 3, 1000, 6},
+        Case{"mixtral-8x7b", 64, half_row + 8, 2, 2, 64, 2},
+        Case{"gpt-oss-20b", 96, 160, 5, 3, 64, 2}, Case{"gpt-oss-20b", 224, 416, 40, 4, 1000, 6}}) {
+    SCOPED_TRACE(testing::Message() << c.preset << " " << c.size);
+    ModelConfig config = preset(c.preset).value();
+    config.layers = 2;
+    config.hidden = c.hidden;
+    config.query_heads = 2;
+    config.kv_heads = 1;
+    config.head_dim = 32;
+    config.vocabulary = 96;
+    config.context = 1024;
+    config.sinks = true;
+    config.layer_kinds.front().window = 5;
+    config.experts.size = c.size;
+    config.experts.count = c.count;
+    config.experts.chosen = c.chosen;
+    const auto make = [&](EngineOptions options) {
+      options.context = c.context;
+      options.kv = DType::f32;
+      options.round_activations = false;
+      return Engine::create(config, Weights::generate(config, 3, 1).value(), options).value();
+    };
+    const auto cpu = make({.workers = 1});
+    const auto gpu = make({.device = device(), .workers = c.workers, .compress_weights = true});
+    const std::vector<int32_t> ids = test_prompt(4, config.vocabulary);
+    const auto expected = cpu->generate(ids, {}, 4, {}, Eos::ignore);
+    const auto got = gpu->generate(ids, {}, 4, {}, Eos::ignore);
+    ASSERT_TRUE(got.ok()) << got.error().message;
+    EXPECT_EQ(got->tokens, expected->tokens);
+    EXPECT_LE(relative_difference(gpu->last_logits(), cpu->last_logits()), kTolerance);
+  }
+}
 
 TEST_P(SlowCdnaDecode, SeveralSequencesHaveTheCpusTokens) {
   SamplingOptions sampled;

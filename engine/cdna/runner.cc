@@ -178,7 +178,11 @@ Status CdnaRunner::make_program() {
                    options_.capacity, options_.kv, options_.sequences);
   program_ = plan(config_, weights_, options);
   WEFT_TRY(verify(program_));
-  arena_ = lay_out(program_, weights_);
+  // Without chunks nobody reads a product's weights as the checkpoint has them.
+  arena_ = lay_out(program_, weights_,
+                   refuse_prefill(Arch::cdna, config_, weights_, chunk_formats()).empty()
+                       ? resident::Hold::twice
+                       : resident::Hold::once);
   const bool in_cache = weights_.bytes() <= static_cast<int64_t>(device_->info().l2);
   plain_.assign(program_.operations.size(), !options_.compress_weights.value_or(!in_cache));
   return lower_program();
@@ -212,6 +216,9 @@ Status CdnaRunner::load_weights() {
   WEFT_TRY(place(launch_.arena, arena_.bytes));
   for (size_t i = 0; i < weights_.tensors().size(); ++i) {
     const Tensor& tensor = weights_.tensors()[i];
+    if (arena_.stages[i] != resident::kKept) {
+      continue;
+    }
     WEFT_CHECK(tensor.data != nullptr);
     WEFT_TRY(device_->upload(launch_.arena + arena_.weights[i], tensor.data,
                              static_cast<size_t>(tensor.bytes())));
@@ -414,9 +421,12 @@ Status CdnaRunner::run_launch(int64_t steps, int64_t forced, Tokens ends, const 
   WEFT_TRY(device_->clear(launch_.failure, workers * sizeof(Failure)));
   static constexpr std::string_view kKernels[][2] = {{"decode", "decode_several"},
                                                      {"decode_fp8", "decode_fp8_several"},
-                                                     {"decode_f16", "decode_f16_several"}};
-  const std::string_view kernel =
-      kKernels[static_cast<int>(lowered_.weights)][options_.sequences > 1 ? 1 : 0];
+                                                     {"decode_f16", "decode_f16_several"},
+                                                     {"decode_mx", ""}};
+  const auto of_weights = static_cast<int>(lowered_.weights);
+  const std::string_view kernel = lowered_.shape.experts && lowered_.weights == KernelWeights::bf16
+                                      ? "decode_experts"
+                                      : kKernels[of_weights][options_.sequences > 1 ? 1 : 0];
   WEFT_TRY(device_->start({.operation = kernel,
                            .kernel = kernel,
                            .groups_x = static_cast<uint32_t>(workers),

@@ -160,6 +160,7 @@ struct AttentionCode {
 struct CombineCode {
   Place partials = kNowhere;
   Place out = kNowhere;
+  Place sinks = kNowhere;  ///< of attention, [query heads]: of one sequence alone
   int32_t first = 0, last = 0;
   Version source = kPlain;      ///< of the partials
   Version version = kOperands;  ///< of out

@@ -498,12 +498,13 @@ class WorkerLowering {
                         .splits = splits_of(attention)});
       return {};
     }
-    if (attention.sinks.present) {
+    if (attention.sinks.present && program_.sequences > 1) {
       return without_kernel("attention with sinks of several sequences");
     }
     CombineCode& combine = begin(Opcode::combine, code_.combine);
     combine.partials = buffer(attention.partials);
     combine.out = buffer(attention.out);
+    WEFT_ASSIGN(combine.sinks, weight(attention.sinks));
     combine.first = static_cast<int32_t>(instruction_->tile.begin);
     combine.last = static_cast<int32_t>(instruction_->tile.end);
     combine.source = source(attention.partials);

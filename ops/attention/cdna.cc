@@ -10,8 +10,8 @@ std::string_view refuse_prefill_attention(const AttentionArgs& args) {
   if (args.splits > 1) {
     return "a chunk's keys are not split";
   }
-  if (args.sinks.data != nullptr) {
-    return "no kernel has attention sinks";
+  if (args.sinks.data != nullptr && args.sinks.dtype == DType::f16) {
+    return "attention sinks must be f32 or bf16";
   }
   const bool bf16 = args.q.dtype == DType::bf16 && args.cache.dtype == DType::bf16;
   if (!bf16 && args.q.dtype != DType::f32) {
@@ -51,7 +51,9 @@ Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first,
       .window = static_cast<int32_t>(args.window),
       .out_bf16 = args.out.dtype == DType::bf16 ? 1 : 0,
       .score_scale = (args.soft_cap > 0 ? args.soft_cap : args.scale) * kLog2E,
-      .cap_scale = args.soft_cap > 0 ? args.scale / args.soft_cap : 0};
+      .cap_scale = args.soft_cap > 0 ? args.scale / args.soft_cap : 0,
+      .sinks = args.sinks.data,
+      .sinks_f32 = args.sinks.dtype == DType::f32 ? 1 : 0};
   const std::string kernel =
       fmt::format("attention_{}_{}_{}", short_name(args.q.dtype), short_name(args.cache.dtype),
                   round_up(args.head_dim, int64_t{64}));

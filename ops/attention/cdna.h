@@ -24,10 +24,12 @@ struct AttentionParams {
   int32_t query_heads;
   int32_t group;  ///< query heads of a KV head
   int32_t head_dim;
-  int32_t window;     ///< 0: all keys
-  int32_t out_bf16;   ///< not 0: out is bf16, else f32
-  float score_scale;  ///< with log2(e): of scores, or of tanh() of them
-  float cap_scale;    ///< what scores are multiplied by under tanh(); 0: no soft cap
+  int32_t window;               ///< 0: all keys
+  int32_t out_bf16;             ///< not 0: out is bf16, else f32
+  float score_scale;            ///< with log2(e): of scores, or of tanh() of them
+  float cap_scale;              ///< what scores are multiplied by under tanh(); 0: no soft cap
+  const void* sinks = nullptr;  ///< [query_heads] or null: a logit of each that joins the softmax
+  int32_t sinks_f32 = 0;        ///< not 0: they are f32, else bf16
 };
 
 inline constexpr int kAttentionRows = 64;  ///< of a workgroup: 16 a wave

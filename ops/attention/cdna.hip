@@ -298,7 +298,16 @@ WEFT_GPU void attention(const AttentionParams& p) {
   }
 
   sum = column_reduce<Sum>(sum);
-  const float factor = 1 / sum;
+  float factor = 1 / sum;
+  if (p.sinks != nullptr) {
+    constexpr float kLog2E = 1.44269504088896f;
+    const float sink =
+        kLog2E * (p.sinks_f32 != 0 ? at<const float>(p.sinks, head * 4)
+                                   : static_cast<float>(at<const bf16_t>(p.sinks, head * 2)));
+    const float highest = __builtin_fmaxf(peak, sink);
+    const float keep = exp2_of(peak - highest);
+    factor = keep / (sum * keep + exp2_of(sink - highest));
+  }
   if (row + query >= p.rows) {
     return;
   }

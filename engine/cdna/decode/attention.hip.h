@@ -403,9 +403,9 @@ WEFT_GPU void attend(const Worker& worker, CodeRef code) {
 }
 
 /// By whole waves: four elements of the row that a sequence's splits make together, of `active`
-/// splits, from `element` on.
+/// splits, from `element` on. `sinks`: of a kernel with kExperts, [query_heads] or kNowhere.
 WEFT_GPU f32x4 merged_quad(const Worker& worker, int operation, const Partials& partials,
-                           uint32_t tag, int active, int element) {
+                           uint32_t tag, int active, int element, Place sinks) {
   constexpr int kAtOnce = 4;  // splits on their way
   const int dim = partials.dim;
   const int head = element / dim;
@@ -434,6 +434,13 @@ WEFT_GPU f32x4 merged_quad(const Worker& worker, int operation, const Partials& 
       }
     }
   }
+  if (kExperts && sinks != kNowhere) {
+    const float sink = weight_pair(worker.at<const uint16_t>(sinks)[head])[0];
+    const float higher = __builtin_fmaxf(highest, sink);
+    const float keep = exp_fast(highest - higher);
+    sum = sum * keep;
+    total = total * keep + exp_fast(sink - higher);
+  }
   return sum * divide_fast(1, total);
 }
 
@@ -448,9 +455,10 @@ WEFT_GPU void make_merged_row(const Worker& worker, CodeRef code, const RowPart&
   for (int base = part.first + 4 * wave_index() * kWaveLanes; base < part.end;
        base += 4 * kTeamThreads) {
     const int element = base + 4 * lane_index();
-    const f32x4 x = merged_quad(worker, code.operation, partials, tag, keys.active,
-                                __builtin_elementwise_min(element, product.k - 4)) *
-                    ProductHead(code).row_scale();
+    const f32x4 x =
+        merged_quad(worker, code.operation, partials, tag, keys.active,
+                    __builtin_elementwise_min(element, product.k - 4), product.norm_weight) *
+        ProductHead(code).row_scale();
     if (element < part.end) {
       put_row_quad(0, part, element / 4, element < product.k ? x : f32x4{0, 0, 0, 0});
     }
@@ -473,7 +481,8 @@ WEFT_GPU void combine(const Worker& worker, CodeRef code) {
     for (int base = first + 4 * wave_index() * kWaveLanes; base < last; base += 4 * kTeamThreads) {
       const int element = base + 4 * lane_index();
       const f32x4 x = merged_quad(worker, code.operation, partials, worker.tag(code.combine.source),
-                                  keys.active, __builtin_elementwise_min(element, last - 4));
+                                  keys.active, __builtin_elementwise_min(element, last - 4),
+                                  code.combine.sinks);
       if (element >= last) {
         continue;
       }

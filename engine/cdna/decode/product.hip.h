@@ -4,8 +4,10 @@
 
 #include "arch/cdna/mma.hip.h"
 #include "engine/cdna/decode/attention.hip.h"
+#include "engine/cdna/decode/experts.hip.h"
 #include "engine/cdna/decode/next_token.hip.h"
 #include "ops/linear/fp8_words.h"
+#include "ops/linear/mx_words.h"
 #include "ops/linear/windowed.h"
 
 namespace weft::cdna {
@@ -15,6 +17,11 @@ struct ColumnScales {
   float first = 1;
   float second = 1;
 };
+
+/// Units of a block that has each of some slots.
+WEFT_GPU int block_of_slots(int slots) {
+  return kExperts && slots > 1 ? kBlockUnits / slots * slots : kBlockUnits;
+}
 
 /// A wave's weights. While it waits for anything else, the first slices of its next run (its share
 /// of a product's block) are in its registers or on their way there.
@@ -28,10 +35,11 @@ class Stream {
 
   /// The wave's run in the block of the next product that begins at a unit, multiplied:
   /// finish(unit, sums) gets each unit's; list(entry) what is listed of the run, when these have
-  /// been left. `row`: this lane's column of B. Returns the scales of the thread's columns.
+  /// been left. `row`: this lane's column of B, of drawn experts of the first slot's, `slot_bytes`
+  /// before the next one's. Returns the scales of the thread's columns.
   template <class Finish, class List>
   __device__ __attribute__((always_inline)) ColumnScales multiply(const Worker& worker,
-                                                                  const char* row,
+                                                                  const char* row, int slot_bytes,
                                                                   const Finish& finish,
                                                                   const List& list) {
     const ProductPlace place = at(worker, next_);
@@ -45,8 +53,10 @@ class Stream {
           } else if constexpr (form.value == WeightForm::fp8) {
             const auto both = __builtin_bit_cast(Vector<float, 2>, scales_);
             scales = {both[0], both[1]};
+          } else if constexpr (form.value == WeightForm::mx) {
+            scales = {kMxSumScale, kMxSumScale};
           }
-          multiply_run<form.value>(worker, place, row, finish);
+          multiply_run<form.value>(worker, place, row, slot_bytes, finish);
           if constexpr (form.value == WeightForm::packed) {
             multiply_listed(worker, place, list);
           }
@@ -54,13 +64,19 @@ class Stream {
     first_slice_ += place.part;
     if (first_slice_ >= place.slices) {
       first_slice_ = 0;
-      first_unit_ += kBlockUnits;
+      first_unit_ += block_of_slots(place.walked_slots());
     }
     if (first_unit_ >= place.units) {
       advance(worker);
     }
     ask_first(worker);
     return scales;
+  }
+  /// The experts that the next product takes have been drawn.
+  __device__ __attribute__((always_inline)) void take_drawn(const Worker& worker) {
+    if ((at(worker, next_).flags & ProductPlace::kAwaitsDraw) != 0) {
+      ask_first(worker, true);
+    }
   }
 
  private:
@@ -78,38 +94,76 @@ class Stream {
       body(Form<WeightForm::fp8>{});
     } else if (kWeights == KernelWeights::fp8 && place.form() == WeightForm::fp8_blocks) {
       body(Form<WeightForm::fp8_blocks>{});
+    } else if (kWeights == KernelWeights::mx && place.form() == WeightForm::mx) {
+      body(Form<WeightForm::mx>{});
     } else if (kWeights == KernelWeights::bf16 && place.form() == WeightForm::packed) {
       body(Form<WeightForm::packed>{});
     } else {
       body(Form<WeightForm::plain>{});
     }
   }
+  /// Of a form's slices, of which each takes so many of `ahead_`: those of mx, and their scales.
+  template <WeightForm kForm>
+  static constexpr int kAheadOf = kForm == WeightForm::mx ? 2 : 1;
+  template <WeightForm kForm>
+  static constexpr int kAhead = kSlicesAhead / kAheadOf<kForm>;
+  /// Whether it is the form of drawn experts.
+  template <WeightForm kForm>
+  static constexpr bool kDrawn = kExperts&& kForm == (kWeights == KernelWeights::mx
+                                                          ? WeightForm::mx
+                                                          : WeightForm::plain);
   /// Where a wave is in a block.
   struct Walk {
     int slices;
     int unit;
     int slice;  ///< the next one, in the unit
     const char* row;
+    int slots = 1;
+    int slot = 0;
+    int slot_bytes = 0;
     f32x4 sums = {0, 0, 0, 0};
     bool any = false;
 
     /// A slice's weights, as load() left them; `scale`: of WeightForm::fp8_blocks.
     template <WeightForm kForm, class Finish>
-    __device__ __attribute__((always_inline)) void multiply(u32x4 weights, float scale,
+    __device__ __attribute__((always_inline)) void multiply(const u32x4* ahead, float scale,
                                                             const Finish& finish) {
+      const u32x4 weights = ahead[0];
       if (slice == slices) {
         end(finish);
         sums = f32x4{0, 0, 0, 0};
         slice = 0;
         ++unit;
+        if constexpr (kDrawn<kForm>) {
+          slot = slot + 1 < slots ? slot + 1 : 0;
+        }
       }
-      const auto b = *reinterpret_cast<const u32x4*>(row + slice * (kSliceK * 2));
+      const auto* const of_row = reinterpret_cast<const u32x4*>(
+          row + (kDrawn<kForm> ? slot * slot_bytes : 0) + slice * (slice_k(kForm) * 2));
+      const u32x4 b = *of_row;
       if constexpr (kForm == WeightForm::f16) {
         const HalfParts parts(weights);
         sums = mma_bf16(parts.upper, b, sums);
         sums = mma_bf16(parts.lower, b, sums);
       } else if constexpr (kForm == WeightForm::fp8_blocks) {
         sums += scale * mma_bf16(operand<kForm>(weights), b, f32x4{0, 0, 0, 0});
+      } else if constexpr (kForm == WeightForm::mx) {
+#pragma unroll
+        for (int block = 0; block < 4; ++block) {
+          using namespace mx_words;
+          const uint32_t codes = weights[block];
+          const f32x4 x = mma_bf16(
+              u32x4{mx_pair(codes, 0), mx_pair(codes, 1), mx_pair(codes, 2), mx_pair(codes, 3)},
+              of_row[block * (kSliceK * 2 / 16)], f32x4{0, 0, 0, 0});
+          // Of the lane's four columns, exponents.
+          const uint32_t of_columns = ahead[1][block];
+          constexpr uint32_t kExponent = 0x7f800000u;
+          sums += __builtin_bit_cast(
+                      f32x4, u32x4{of_columns << 23 & kExponent, of_columns << 15 & kExponent,
+                                   of_columns << 7 & kExponent, of_columns >> 1 & kExponent}) *
+                  x;
+          __builtin_amdgcn_sched_barrier(0);  // see below
+        }
       } else {
         sums = mma_bf16(operand<kForm>(weights), b, sums);
       }
@@ -135,11 +189,15 @@ class Stream {
   __device__ __attribute__((always_inline)) static ProductPlace at(const Worker& worker,
                                                                    int product) {
     const auto& place = constant(worker.arguments->products)[product];
-    return {place.stream, place.units, place.slices, place.part, place.flags, place.lists};
+    return kExperts ? ProductPlace{place.stream, place.units, place.slices, place.part,
+                                   place.flags,  place.lists, place.slots,  place.expert_units}
+                    : ProductPlace{place.stream, place.units, place.slices,
+                                   place.part,   place.flags, place.lists};
   }
   /// Units of the next block, and slices of its next part.
   __device__ __attribute__((always_inline)) int units_of(const ProductPlace& place) const {
-    return __builtin_elementwise_min(place.units - first_unit_, kBlockUnits);
+    return __builtin_elementwise_min(place.units - first_unit_,
+                                     block_of_slots(place.walked_slots()));
   }
   __device__ __attribute__((always_inline)) int slices_of(const ProductPlace& place) const {
     return __builtin_elementwise_min(place.slices - first_slice_, place.part);
@@ -151,6 +209,10 @@ class Stream {
   struct From {
     uint32_t slices;
     uint32_t scales = 0;  ///< of WeightForm::fp8_blocks
+    // Of kDrawn, where each load goes on to the next slice:
+    int unit = 0;  ///< of an expert
+    int slot = 0;
+    int left = 0;  ///< slices of the unit, `slices` the first of them
   };
   template <WeightForm kForm>
   __device__ __attribute__((always_inline)) From stream_of(const ProductPlace& place,
@@ -158,10 +220,34 @@ class Stream {
     const auto in_product =
         static_cast<uint32_t>(first_unit_ * place.slices + units_of(place) * first_slice_ + slice);
     From from{place.stream * 16 + in_product * slice_bytes(kForm)};
+    if constexpr (kDrawn<kForm>) {
+      from.left = kLinear;
+      if (place.slots != 0) {
+        const int of_block = slice / place.slices;
+        from.unit = (first_unit_ + of_block) / place.walked_slots();
+        from.slot = first_unit_ + of_block - from.unit * place.walked_slots();
+        begin_unit<kForm>(place, from);
+        const int before = slice - of_block * place.slices;
+        from.slices += before * slice_bytes(kForm);
+        from.left -= before;
+      }
+    }
     if constexpr (kForm == WeightForm::fp8_blocks) {
       from.scales = scales_of<kForm>(place) + in_product * kSliceScaleBytes;
     }
     return from;
+  }
+  static constexpr int kLinear = 1 << 30;  ///< From::left: the next slices follow, all of them
+  /// A unit of a drawn expert: those of a unit's slots follow one another.
+  template <WeightForm kForm>
+  __device__ __attribute__((always_inline)) static void begin_unit(const ProductPlace& place,
+                                                                   From& from) {
+    const int expert =
+        __builtin_amdgcn_readfirstlane(shared.drawn.id[place.first_slot() + from.slot]);
+    from.left = place.slices;
+    from.slices = place.stream * 16 +
+                  static_cast<uint32_t>((expert * place.expert_units + from.unit) * place.slices) *
+                      slice_bytes(kForm);
   }
   /// Where a product's scales are.
   template <WeightForm kForm>
@@ -169,21 +255,38 @@ class Stream {
     return place.stream * 16 +
            static_cast<uint32_t>(place.units * place.slices) * slice_bytes(kForm);
   }
-  /// A lane's weights of slice i after `from`, as they lie there.
+  /// A lane's weights of slice i after `from`, as they lie there. With kDrawn of the next one.
   template <WeightForm kForm>
-  __device__ __attribute__((always_inline)) static void load(u32x4& weights, const Buffer& buffer,
-                                                             const From& from, int i) {
+  __device__ __attribute__((always_inline)) static void load(u32x4* ahead, const Buffer& buffer,
+                                                             const ProductPlace& place, From& from,
+                                                             int i) {
     const auto lane = static_cast<uint32_t>(lane_index() * lane_bytes(kForm));
-    const uint32_t at = from.slices + i * slice_bytes(kForm);
+    uint32_t at = from.slices + i * slice_bytes(kForm);
+    if constexpr (kDrawn<kForm>) {
+      if (from.left == 0) {
+        if (++from.slot == place.walked_slots()) {
+          from.slot = 0;
+          ++from.unit;
+        }
+        begin_unit<kForm>(place, from);
+      }
+      at = from.slices;
+      from.slices += slice_bytes(kForm);
+      --from.left;
+    }
     if constexpr (kForm == WeightForm::packed) {
       // Words that are none of it (-1) have no register then.
       const u32x3 words = buffer.load_three_once(lane, at);
-      weights = __builtin_shufflevector(words, words, 0, 1, 2, -1);
+      ahead[0] = __builtin_shufflevector(words, words, 0, 1, 2, -1);
     } else if constexpr (lane_bytes(kForm) == 8) {
       const u32x2 words = buffer.load_pair_once(lane, at);
-      weights = __builtin_shufflevector(words, words, 0, 1, -1, -1);
+      ahead[0] = __builtin_shufflevector(words, words, 0, 1, -1, -1);
+    } else if constexpr (kForm == WeightForm::mx) {
+      ahead[0] = buffer.load_once(static_cast<uint32_t>(lane_index() * 16), at);
+      ahead[1] = buffer.load_once(static_cast<uint32_t>(lane_index() / kUnitColumns * 16),
+                                  at + kWaveLanes * 16);
     } else {
-      weights = buffer.load_once(lane, at);
+      ahead[0] = buffer.load_once(lane, at);
     }
   }
   /// The scales of the kSlicesAhead slices after `from`, one a lane.
@@ -244,7 +347,7 @@ class Stream {
   template <WeightForm kForm, class Finish>
   __device__ __attribute__((always_inline)) void multiply_run(const Worker& worker,
                                                               const ProductPlace& place,
-                                                              const char* row,
+                                                              const char* row, int slot_bytes,
                                                               const Finish& finish) {
     const Buffer buffer = buffer_of(worker);
     const int slices = slices_of(place);
@@ -253,10 +356,16 @@ class Stream {
     int left = runs.count(wave_index());
     Walk walk{.slices = slices, .unit = first / slices, .slice = 0, .row = row};
     walk.slice = first - walk.unit * slices;
-    From from = stream_of<kForm>(place, first + kSlicesAhead);
+    if constexpr (kDrawn<kForm>) {
+      walk.slots = place.walked_slots();
+      walk.slot = walk.unit % walk.slots;
+      walk.slot_bytes = slot_bytes;
+    }
+    From from = stream_of<kForm>(place, first + kAhead<kForm>);
     constexpr bool kScaled = kForm == WeightForm::fp8_blocks;
     const auto multiply = [&](uint32_t scales, int i) __attribute__((always_inline)) {
-      walk.template multiply<kForm>(ahead_[i], kScaled ? scale_of(scales, i) : 1, finish);
+      walk.template multiply<kForm>(ahead_ + kAheadOf<kForm> * i, kScaled ? scale_of(scales, i) : 1,
+                                    finish);
     };
     const auto next_scales = [&] {
       const uint32_t scales = scales_[0];
@@ -265,33 +374,31 @@ class Stream {
       }
       return scales;
     };
-    // Whole turns: each slice's place is taken by that which comes kSlicesAhead later.
-    for (; left >= 2 * kSlicesAhead; left -= kSlicesAhead) {
+    // Whole turns: each slice's place is taken by that which comes kAhead<kForm> later.
+    for (; left >= 2 * kAhead<kForm>; left -= kAhead<kForm>) {
       const uint32_t scales = next_scales();
 #pragma unroll
-      for (int i = 0; i < kSlicesAhead; ++i) {
+      for (int i = 0; i < kAhead<kForm>; ++i) {
         multiply(scales, i);
-        load<kForm>(ahead_[i], buffer, from, i);
+        load<kForm>(ahead_ + kAheadOf<kForm> * i, buffer, place, from, i);
       }
-      from.slices += kSlicesAhead * slice_bytes(kForm);
+      if constexpr (!kDrawn<kForm>) {
+        from.slices += kAhead<kForm> * slice_bytes(kForm);
+      }
       from.scales += kSlicesAhead * kSliceScaleBytes;
     }
-    if (left > kSlicesAhead) {
-      const uint32_t scales = next_scales();
-      left -= kSlicesAhead;
+    // The rest, in a turn or two.
+#pragma unroll 1
+    for (; left > 0; left -= kAhead<kForm>) {
+      const uint32_t scales = left > kAhead<kForm> ? next_scales() : scales_[0];
 #pragma unroll
-      for (int i = 0; i < kSlicesAhead; ++i) {
-        multiply(scales, i);
+      for (int i = 0; i < kAhead<kForm>; ++i) {
         if (i < left) {
-          load<kForm>(ahead_[i], buffer, from, i);
+          multiply(scales, i);
         }
-      }
-    }
-    const uint32_t scales = scales_[0];
-#pragma unroll
-    for (int i = 0; i < kSlicesAhead; ++i) {
-      if (i < left) {
-        multiply(scales, i);
+        if (i + kAhead<kForm> < left) {
+          load<kForm>(ahead_ + kAheadOf<kForm> * i, buffer, place, from, i);
+        }
       }
     }
     walk.end(finish);
@@ -347,11 +454,15 @@ class Stream {
              (at(worker, next_).flags & ProductPlace::kHead) != 0);
   }
   /// Asks for the first slices of the next run, and for what goes with it.
-  __device__ __attribute__((always_inline)) void ask_first(const Worker& worker) {
+  __device__ __attribute__((always_inline)) void ask_first(const Worker& worker,
+                                                           bool drawn = false) {
     if (step_ >= worker.arguments->steps) {
       return;
     }
     const ProductPlace place = at(worker, next_);
+    if (kExperts && !drawn && first_unit_ == 0 && (place.flags & ProductPlace::kAwaitsDraw) != 0) {
+      return;
+    }
     // Threads that finish no column of the block may ask for scales beyond the stream's end.
     const auto column = static_cast<uint32_t>(kSeveral ? lane_index() : thread_index());
     with_form(
@@ -377,11 +488,11 @@ class Stream {
     const Buffer buffer = buffer_of(worker);
     const Runs runs = runs_of(place);
     const int count = runs.count(wave_index());
-    const From from = stream_of<kForm>(place, runs.first(wave_index()));
+    From from = stream_of<kForm>(place, runs.first(wave_index()));
 #pragma unroll
-    for (int i = 0; i < kSlicesAhead; ++i) {
+    for (int i = 0; i < kAhead<kForm>; ++i) {
       if (i < count) {
-        load<kForm>(ahead_[i], buffer, from, i);
+        load<kForm>(ahead_ + kAheadOf<kForm> * i, buffer, place, from, i);
       }
     }
     if constexpr (kForm == WeightForm::fp8_blocks) {
@@ -407,6 +518,9 @@ WEFT_GPU void make_rows(const Worker& worker, CodeRef code, const RowPart& part)
   const resident::RowForm form = ProductHead(code).form();
   if (!kSeveral && form == resident::RowForm::merged) {
     return make_merged_row(worker, code, part);
+  }
+  if (kExperts && form == resident::RowForm::slots) {
+    return make_slots_row(worker, code, part);
   }
   for (int sequence = 0; sequence < worker.sequences(); ++sequence) {
     if (form == resident::RowForm::layer_norm) {
@@ -459,17 +573,79 @@ struct Epilogue {
     return weight_pair(worker.at<const uint16_t>(place)[column])[0];
   }
 
+  /// Whether columns are of experts that were drawn: a unit of each slot, and then the next ones.
+  __device__ __attribute__((always_inline)) bool drawn() const {
+    return kExperts && ProductHead(code).draw() == resident::DrawOf::experts;
+  }
+  /// Units of a block that are one: of all slots that are summed.
+  __device__ __attribute__((always_inline)) int summed() const {
+    return drawn() && !gated() ? ProductHead(code).slots() : 1;
+  }
+
   /// Takes the sums of a part of the block's k.
   __device__ __attribute__((always_inline)) void collect(int units, int slices,
                                                          const ColumnScales& scales) {
     const int unit = of_block() / unit_columns();
     const int row = of_block() & (unit_columns() - 1);
     const Runs runs(units * slices);
+    if (const int slots = summed(); slots > 1) {
+#pragma unroll 1
+      for (int slot = 0; slot < slots; ++slot) {
+        if (unit * slots + slot < units) {
+          sum += gather(runs, slices, unit * slots + slot, row, scales.first);
+        }
+      }
+      return;
+    }
     if (unit < units && sequence() < worker.sequences()) {
       sum += gather(runs, slices, unit, row, scales.first);
       up += gated() ? gather(runs, slices, unit, kUnitColumns / 2 + row, scales.second) : 0;
     }
   }
+  /// Of a slot's expert; `place`: of the first expert's.
+  __device__ __attribute__((always_inline)) float expert_bias(Place place, int slot,
+                                                              int column) const {
+    const int expert = shared.drawn.id[ProductHead(code).first_slot() + slot];
+    return bias(place, expert * code.product.segment[0].stride + column);
+  }
+  __device__ __attribute__((always_inline)) float slots_bias(int column) const {
+    float sum = 0;
+#pragma unroll 1
+    for (int slot = 0; slot < ProductHead(code).slots(); ++slot) {
+      sum += shared.drawn.weight[ProductHead(code).first_slot() + slot] *
+             expert_bias(code.product.segment[0].bias, slot, column);
+    }
+    return sum;
+  }
+  /// A column of a slot's gated product.
+  __device__ __attribute__((always_inline)) void put_slot(int unit, bool there, float gate,
+                                                          float up_sum) const {
+    const auto& product = code.product;
+    const auto& segment = product.segment[0];
+    const int slots = ProductHead(code).slots();
+    const int of_expert = unit / slots;
+    const int slot = unit - of_expert * slots;
+    const int column = of_expert * unit_columns() + (of_block() & (unit_columns() - 1));
+    const bool valid = there && column < static_cast<int>(segment.columns);
+    if (valid && segment.bias != kNowhere) {
+      gate += expert_bias(segment.bias, slot, column);
+      up_sum += expert_bias(product.up_bias, slot, column);
+    }
+    float x;
+    if (product.limit > 0) {
+      gate = __builtin_fminf(gate, product.limit);
+      up_sum = __builtin_fmaxf(__builtin_fminf(up_sum, product.limit), -product.limit);
+      x = divide_fast(gate, 1 + exp_fast(-1.702f * gate)) * (up_sum + 1);
+    } else {
+      x = activate(ProductHead(code).activation(), gate) * up_sum;
+    }
+    const float next = across(x, 1);
+    if (valid && column % 2 == 0) {
+      store_tagged(worker.at<uint64_t>(segment.out) + (slot * segment.stride + column) / 2, x, next,
+                   worker.tag(segment.version));
+    }
+  }
+
   /// When all parts' sums have been taken.
   __device__ __attribute__((always_inline)) void finish(int first_unit, int units) {
     const auto& product = code.product;
@@ -482,6 +658,9 @@ struct Epilogue {
     if (kSeveral ? sequence() >= worker.sequences()
                  : wave_index() * kWaveLanes >= units * unit_columns()) {
       return;
+    }
+    if (drawn() && gated()) {
+      return put_slot(first_unit + unit, unit < units, x, other);
     }
     int column = first_unit * unit_columns() + of_block();
     int s = 0;  // each segment begins at a unit
@@ -504,7 +683,12 @@ struct Epilogue {
         }
         x = activate(ProductHead(code).activation(), x) * other;
       } else {
-        x = (x + (biased ? bias(segment.bias, column) : 0)) * product.alpha;
+        if (drawn()) {
+          x += biased ? slots_bias(column) : 0;
+        } else {
+          x += biased ? bias(segment.bias, column) : 0;
+        }
+        x *= product.alpha;
         x = activate(ProductHead(code).activation(), x);
         x = product.soft_cap > 0 ? cap_softly(x, product.soft_cap) : x;
       }
@@ -553,8 +737,12 @@ struct Epilogue {
 WEFT_GPU Candidate multiply_rows(const Worker& worker, CodeRef code, Stream& stream) {
   Epilogue epilogue{.worker = worker, .code = code, .best = {}};
   const int parts = ProductHead(code).parts();
-  for (int first_unit = 0; first_unit < Head(code).units(); first_unit += kBlockUnits) {
-    const int units = __builtin_elementwise_min(Head(code).units() - first_unit, kBlockUnits);
+  // Of drawn experts there is each unit in each slot.
+  const int slots = epilogue.drawn() ? ProductHead(code).slots() : 1;
+  const int all_units = Head(code).units() * slots;
+  const int block = block_of_slots(slots);
+  for (int first_unit = 0; first_unit < all_units; first_unit += block) {
+    const int units = __builtin_elementwise_min(all_units - first_unit, block);
     for (int part = 0; part < parts; ++part) {
       const RowPart rows(code, part);
       if (first_unit + part > 0) {
@@ -571,10 +759,8 @@ WEFT_GPU Candidate multiply_rows(const Worker& worker, CodeRef code, Stream& str
           reinterpret_cast<const char*>(row_part(of_lane, lane_index() % 2, rows.elements)) +
           lane_index() / kUnitColumns * 16;
       const auto leave = [&](int unit, f32x4 sums) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          sums[i] += from_lane<kSwapOnes>(sums[i]);
-        }
+        sums += f32x4{from_lane<kSwapOnes>(sums[0]), from_lane<kSwapOnes>(sums[1]),
+                      from_lane<kSwapOnes>(sums[2]), from_lane<kSwapOnes>(sums[3])};
         const int sequence = lane_index() % kUnitColumns / 2;
         if (lane_index() % 2 == 0 && sequence < worker.sequences()) {
           *reinterpret_cast<f32x4*>(&shared.sums[sequence][sums_place(unit, wave_index()) +
@@ -591,11 +777,20 @@ WEFT_GPU Candidate multiply_rows(const Worker& worker, CodeRef code, Stream& str
           }
         }
       };
-      const ColumnScales scales = stream.multiply(worker, row, leave, add);
+      // Of slots that are summed each has its part of the row.
+      int slices = rows.slices();
+      int slot_bytes = 0;
+      if (epilogue.drawn()) {
+        const bool summed = !epilogue.gated();
+        const int k = summed ? code.product.slot_elements : code.product.k;
+        slices = slices_of(k, ProductHead(code).form_of_weights());
+        slot_bytes = summed ? round_up(k, kSlotSteps) * 2 : 0;
+      }
+      const ColumnScales scales = stream.multiply(worker, row, slot_bytes, leave, add);
       barrier();
-      epilogue.collect(units, rows.slices(), scales);
+      epilogue.collect(units, slices, scales);
     }
-    epilogue.finish(first_unit, units);
+    epilogue.finish(first_unit / epilogue.summed(), units / epilogue.summed());
   }
   return epilogue.best;
 }

@@ -32,8 +32,16 @@ using CodeRef = const __attribute__((address_space(4))) Code&;
 inline constexpr KernelWeights kWeights = KernelWeights::fp8;
 #elif defined(WEFT_F16)
 inline constexpr KernelWeights kWeights = KernelWeights::f16;
+#elif defined(WEFT_MX)
+inline constexpr KernelWeights kWeights = KernelWeights::mx;
 #else
 inline constexpr KernelWeights kWeights = KernelWeights::bf16;
+#endif
+/// Whether the kernel draws experts: see ModelShape::experts.
+#if defined(WEFT_EXPERTS) || defined(WEFT_MX)
+inline constexpr bool kExperts = true;
+#else
+inline constexpr bool kExperts = false;
 #endif
 
 /// What decides what is to be done. Fields of a byte are taken from words: there are no scalar
@@ -74,7 +82,13 @@ class ProductHead {
     static_assert(kAt % 4 == 0 && __builtin_offsetof(ProductCode, form) == kAt + 1 &&
                   __builtin_offsetof(ProductCode, accumulate) == kAt + 2 &&
                   __builtin_offsetof(ProductCode, streamed) == kAt + 3 &&
-                  __builtin_offsetof(ProductCode, weights) == kAt + 4);
+                  __builtin_offsetof(ProductCode, weights) == kAt + 4 &&
+                  __builtin_offsetof(ProductCode, draw) == kAt + 6 &&
+                  __builtin_offsetof(ProductCode, first_slot) == kAt + 7 &&
+                  __builtin_offsetof(ProductCode, slots) == kAt + 8);
+    if constexpr (kExperts) {
+      slots_ = ((Constant<uint32_t>)&code.product)[kAt / 4 + 2];
+    }
   }
   __device__ __attribute__((always_inline)) Activation activation() const {
     return static_cast<Activation>(word_ & 0xff);
@@ -91,16 +105,28 @@ class ProductHead {
   }
   /// What the row is multiplied with on its way to LDS.
   __device__ __attribute__((always_inline)) float row_scale() const {
-    if constexpr (kWeights != KernelWeights::fp8) {
+    if constexpr (kWeights != KernelWeights::fp8 && kWeights != KernelWeights::mx) {
       return 1;
     }
-    const auto weights = static_cast<WeightForm>(weights_ & 0xff);
-    return weights == WeightForm::fp8 || weights == WeightForm::fp8_blocks ? kFp8RowScale : 1;
+    const WeightForm weights = form_of_weights();
+    return weights == WeightForm::fp8 || weights == WeightForm::fp8_blocks ||
+                   weights == WeightForm::mx
+               ? kFp8RowScale
+               : 1;
   }
+  __device__ __attribute__((always_inline)) WeightForm form_of_weights() const {
+    return static_cast<WeightForm>(weights_ & 0xff);
+  }
+  // Of a kernel with kExperts.
+  __device__ __attribute__((always_inline)) resident::DrawOf draw() const {
+    return static_cast<resident::DrawOf>(weights_ >> 16 & 0xff);
+  }
+  __device__ __attribute__((always_inline)) int first_slot() const { return weights_ >> 24; }
+  __device__ __attribute__((always_inline)) int slots() const { return slots_ & 0xff; }
 
  private:
   static constexpr int kAt = __builtin_offsetof(ProductCode, activation);
-  uint32_t word_, weights_;
+  uint32_t word_, weights_, slots_ = 0;
 };
 
 /// The same, but what is read through it is read anew: kept from before, it would take registers.
@@ -139,6 +165,15 @@ struct Candidate {
   }
 };
 
+/// What a worker has drawn of a layer's experts: see RouteCode.
+struct DrawnExperts {
+  int32_t id[kMostChosen];      ///< by slot
+  float weight[kMostChosen];    ///< likewise
+  float shared_weight;          ///< of the expert that every token has
+  int32_t ranked[kMostChosen];  ///< the best one first
+  float largest;                ///< logit
+};
+
 struct Shared {
   /// The rows of a product, as two bf16 that sum to its elements within 2^-17, see row_part().
   /// Attention works here, too.
@@ -153,6 +188,7 @@ struct Shared {
   int32_t token[kBatch];   ///< that the step begins with
   uint32_t ended[kBatch];  ///< the sequence draws no more
   uint32_t leave;          ///< all give up
+  DrawnExperts drawn;      ///< of a kernel with kExperts
 };
 static_assert(sizeof(Shared) <= limits_of(kTarget).lds_bytes);
 static __shared__ Shared shared;
@@ -164,8 +200,11 @@ struct RowPart {
   int elements;  ///< of a part that is not the last
 
   __device__ __attribute__((always_inline)) RowPart(CodeRef code, int part) {
-    const int slices = slices_of(code.product.k);
+    int slices = slices_of(code.product.k);
     const int parts = ProductHead(code).parts();
+    if (kExperts && ProductHead(code).draw() == resident::DrawOf::experts) {
+      slices = round_up(slices, kSlotSteps / kSliceK);  // zeros, for the longest slices
+    }
     const int each = parts > 1 ? part_slices(slices, parts) : slices;
     first = part * each * kSliceK;
     end = __builtin_elementwise_min((part + 1) * each, slices) * kSliceK;
