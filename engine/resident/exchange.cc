@@ -73,6 +73,32 @@ std::vector<bool> events_in_data(const Program& program, const std::vector<bool>
       }
     }
   }
+  // The experts' second products do not read what the shared expert's first have made, and write
+  // over the residual that these read: whoever is late must not find it gone.
+  const auto made_by = [&](EventId event, const auto& is) {
+    for (const auto& worker : program.workers) {
+      for (const Instruction& instruction : worker) {
+        if (instruction.signal == event) {
+          return is(program.operations[static_cast<size_t>(instruction.operation)]);
+        }
+      }
+    }
+    return false;
+  };
+  for (const auto& worker : program.workers) {
+    for (const Instruction& instruction : worker) {
+      const auto& body = program.operations[static_cast<size_t>(instruction.operation)].body;
+      for (const Wait& wait : instruction.waits) {
+        if (std::holds_alternative<ExpertsDownOp>(body) &&
+            result[static_cast<size_t>(wait.event)] &&
+            made_by(wait.event, [](const Operation& operation) {
+              return std::holds_alternative<GatedLinearOp>(operation.body);
+            })) {
+          result[static_cast<size_t>(wait.event)] = false;
+        }
+      }
+    }
+  }
   return result;
 }
 
