@@ -11,6 +11,7 @@
 #include "ops/linear/cdna_prefill.h"
 #include "ops/linear/hopper_prefill.h"
 #include "ops/mla/hopper_prefill.h"
+#include "ops/moe/cdna_prefill.h"
 #include "ops/moe/hopper_prefill.h"
 #include "ops/rmsnorm/cdna_prefill.h"
 #include "ops/rmsnorm/hopper_prefill.h"
@@ -31,7 +32,10 @@
   .gated_linear = ARCH::prefill_gated_linear,                                                   \
   .refuse_rope_append = ARCH::refuse_prefill_rope_append,                                       \
   .rope_append = ARCH::prefill_rope_append, .refuse_attention = ARCH::refuse_prefill_attention, \
-  .attention = ARCH::prefill_attention, .token_logprob = ARCH::prefill_token_logprob
+  .attention = ARCH::prefill_attention, .token_logprob = ARCH::prefill_token_logprob,           \
+  .refuse_route = ARCH::refuse_prefill_route, .route = ARCH::prefill_route,                     \
+  .refuse_experts_up = ARCH::refuse_prefill_experts, .experts_up = ARCH::prefill_experts_up,    \
+  .refuse_experts_down = ARCH::refuse_prefill_experts, .experts_down = ARCH::prefill_experts_down
 
 namespace weft {
 
@@ -57,12 +61,6 @@ const ChunkKernels* chunk_kernels(Arch arch) {
     static constexpr ChunkKernels kHopper{WEFT_CHUNK_KERNELS(hopper),
                                           .step_attention = hopper::step_attention,
                                           .gated_linear_soon = hopper::prefill_gated_linear_soon,
-                                          .refuse_route = hopper::refuse_prefill_route,
-                                          .route = hopper::prefill_route,
-                                          .refuse_experts_up = hopper::refuse_prefill_experts,
-                                          .experts_up = hopper::prefill_experts_up,
-                                          .refuse_experts_down = hopper::refuse_prefill_experts,
-                                          .experts_down = hopper::prefill_experts_down,
                                           .refuse_latent_append = hopper::refuse_prefill_latents,
                                           .latent_append = hopper::prefill_latent_append,
                                           .refuse_latent_queries = hopper::refuse_prefill_latents,

@@ -27,7 +27,7 @@ namespace weft {
 /// What such kernels take and want, as is known where they are not built too.
 struct ChunkLimits {
   int64_t head_dim = 0;        ///< at most
-  bool experts = false;        ///< mixtures
+  bool experts = false;        ///< mixtures are fed by them
   bool sinks = false;          ///< of attention
   int64_t route_groups = 0;    ///< of experts, at most
   int64_t latent_row = 0;      ///< elements of latent rows at most; 0: there are none
@@ -69,18 +69,17 @@ struct ChunkKernels {
   /// The cache holds the keys and values of all positions before first + rows.
   Status (*attention)(const AttentionArgs&, int64_t rows, int64_t first, Stream) = nullptr;
   Launch<TokenLogprobArgs> token_logprob = nullptr;
-  /// Null: rows of a step are of one sequence.
-  Status (*step_attention)(const AttentionArgs&, int64_t rows, const RowPlaces& places,
-                           Stream) = nullptr;
-  /// Null, or gated_linear where a row's bits may depend on how many rows there are.
-  Launch<GatedLinearArgs> gated_linear_soon = nullptr;
-  // Null where ChunkLimits::experts is not set:
   Refuse<RouteArgs> refuse_route = nullptr;
   Launch<RouteArgs> route = nullptr;
   Refuse<PrefillExpertsUp> refuse_experts_up = nullptr;
   Launch<PrefillExpertsUp> experts_up = nullptr;
   Refuse<PrefillExpertsDown> refuse_experts_down = nullptr;
   Launch<PrefillExpertsDown> experts_down = nullptr;
+  /// Null: rows of a step are of one sequence.
+  Status (*step_attention)(const AttentionArgs&, int64_t rows, const RowPlaces& places,
+                           Stream) = nullptr;
+  /// Null, or gated_linear where a row's bits may depend on how many rows there are.
+  Launch<GatedLinearArgs> gated_linear_soon = nullptr;
   // Null where ChunkLimits::latent_row is 0:
   Refuse<LatentAppendArgs> refuse_latent_append = nullptr;
   LaunchAt<LatentAppendArgs> latent_append = nullptr;

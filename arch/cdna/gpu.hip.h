@@ -84,6 +84,16 @@ WEFT_GPU const T& at(const void* base, int64_t bytes) {
   return *reinterpret_cast<const T*>(static_cast<const char*>(base) + bytes);
 }
 
+/// A kernel's argument, read again where this is asked for: not all of it has scalar registers from
+/// the kernel's beginning to its end.
+template <class T>
+WEFT_GPU auto& kernel_argument() {
+  using Constant = const __attribute__((address_space(4))) T;
+  auto* p = (Constant*)__builtin_amdgcn_kernarg_segment_ptr();
+  asm volatile("" : "+s"(p));
+  return *p;
+}
+
 using weft::ceil_div;  // kernels stand outside of the namespace
 
 }  // namespace weft::cdna

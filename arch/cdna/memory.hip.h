@@ -10,6 +10,13 @@ namespace weft::cdna {
 /// What a lane of a load straight to LDS can bring at most.
 inline constexpr int kLdsLoadBytes = kTarget == Target::gfx950 ? 16 : 4;
 
+/// Element `index`, the same for all lanes, of what this launch does not write.
+template <class T>
+WEFT_GPU T constant_at(const T* base, int64_t index) {
+  using Constant = const __attribute__((address_space(4))) T;
+  return *(Constant*)(base + index);
+}
+
 /// A raw buffer of up to 2^32 - 1 bytes. Base and size must be the same for all lanes.
 class Buffer {
  public:
@@ -50,6 +57,10 @@ class Buffer {
   __device__ __attribute__((always_inline)) uint32_t load_half(uint32_t offset,
                                                                uint32_t uniform = 0) const {
     return __builtin_amdgcn_raw_buffer_load_b16(resource_, offset, uniform, 0);
+  }
+  __device__ __attribute__((always_inline)) uint32_t load_byte(uint32_t offset,
+                                                               uint32_t uniform = 0) const {
+    return __builtin_amdgcn_raw_buffer_load_b8(resource_, offset, uniform, 0);
   }
   /// kLdsLoadBytes a lane straight to LDS: lane l's to `lds` + kLdsLoadBytes l. `lds` must be the
   /// same for all lanes. Done when wait_for_loads() returns.

@@ -61,6 +61,16 @@ WEFT_GPU float column_reduce(float x) {
   return x;
 }
 
+/// The sum of a lane's x and of those of the lanes before it. All lanes must be there.
+WEFT_GPU int sum_upto_lane(int x) {
+#pragma unroll
+  for (int distance = 1; distance < kWaveLanes; distance *= 2) {
+    const int below = __builtin_amdgcn_ds_bpermute((lane_index() - distance) * 4, x);
+    x += lane_index() >= distance ? below : 0;
+  }
+  return x;
+}
+
 /// Over a workgroup of `waves` waves, known to every lane. `partial`: LDS for this reduction alone,
 /// one for each wave; 16 at most.
 template <class Op>

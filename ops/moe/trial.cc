@@ -211,10 +211,6 @@ class MoeTrial : public PrefillTrial {
             .peak = a_.dtype() == DType::bf16 ? Peak::bf16 : Peak::f32};
   }
 
-  bool has_kernels(Arch arch) const override {
-    return PrefillTrial::has_kernels(arch) && chunk_kernels(arch)->route != nullptr;
-  }
-
  protected:
   std::string_view refuse(Arch arch) const override {
     const ChunkKernels& kernels = *chunk_kernels(arch);
