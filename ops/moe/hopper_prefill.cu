@@ -624,12 +624,10 @@ Status launch_product(const SlotsProduct& args, int64_t rows, Stream stream) {
   const auto experts = static_cast<int>(args.drawn.experts);
   const auto slots = static_cast<int>(rows * args.drawn.chosen);
   const bool overlaps = args.a.dtype == DType::bf16;
-  if (kGated) {
-    WEFT_TRY(launch_kernel(
-        sort_slots,
-        {.blocks = experts, .threads = kSortThreads, .overlaps = overlaps, .stream = native},
-        args.drawn, slots));
-  }
+  WEFT_TRY(launch_kernel(
+      sort_slots,
+      {.blocks = experts, .threads = kSortThreads, .overlaps = overlaps, .stream = native},
+      args.drawn, slots));
   const bool mx = args.w[0].scales > 0;
   if (!overlaps) {
     const auto multiply = [&](auto w) {

@@ -27,8 +27,7 @@ struct PrefillDraw {
   const int32_t* ids = nullptr;    ///< [rows * chosen]
   const float* weights = nullptr;  ///< likewise; of experts_down
   int64_t experts = 0, chosen = 0;
-  /// moe_order_elements(): experts_up leaves the slots there, sorted by expert, for experts_down.
-  int32_t* order = nullptr;
+  int32_t* order = nullptr;  ///< scratch, moe_order_elements(): the slots, sorted by expert
 };
 constexpr int64_t moe_order_elements(int64_t rows, int64_t chosen, int64_t experts) {
   return experts + 1 + rows * chosen;
