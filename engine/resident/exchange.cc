@@ -75,30 +75,27 @@ std::vector<bool> events_in_data(const Program& program, const std::vector<bool>
   }
   // The experts' second products do not read what the shared expert's first have made, and write
   // over the residual that these read: whoever is late must not find it gone.
-  const auto made_by = [&](EventId event, const auto& is) {
+  const auto each = [&](const auto& visit) {
     for (const auto& worker : program.workers) {
       for (const Instruction& instruction : worker) {
-        if (instruction.signal == event) {
-          return is(program.operations[static_cast<size_t>(instruction.operation)]);
-        }
+        visit(instruction, program.operations[static_cast<size_t>(instruction.operation)].body);
       }
     }
-    return false;
   };
-  for (const auto& worker : program.workers) {
-    for (const Instruction& instruction : worker) {
-      const auto& body = program.operations[static_cast<size_t>(instruction.operation)].body;
+  std::vector<bool> of_gated(result.size());  // events
+  each([&](const Instruction& instruction, const auto& body) {
+    if (instruction.signal != kNone && std::holds_alternative<GatedLinearOp>(body)) {
+      of_gated[static_cast<size_t>(instruction.signal)] = true;
+    }
+  });
+  each([&](const Instruction& instruction, const auto& body) {
+    if (std::holds_alternative<ExpertsDownOp>(body)) {
       for (const Wait& wait : instruction.waits) {
-        if (std::holds_alternative<ExpertsDownOp>(body) &&
-            result[static_cast<size_t>(wait.event)] &&
-            made_by(wait.event, [](const Operation& operation) {
-              return std::holds_alternative<GatedLinearOp>(operation.body);
-            })) {
-          result[static_cast<size_t>(wait.event)] = false;
-        }
+        const auto event = static_cast<size_t>(wait.event);
+        result[event] = result[event] && !of_gated[event];
       }
     }
-  }
+  });
   return result;
 }
 
