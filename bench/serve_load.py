@@ -4,10 +4,11 @@
     python3 bench/serve_load.py --model DIR [--weft build/release/weft] [--device cpu] [--clients 1 8 64]
         [--prompt-tokens 512] [--new-tokens 256] [--each 4] [--processes 4] [--json FILE] [-- SERVE OPTIONS]
 
-For each number of clients a server with as many slots answers --each requests of every client, of random tokens, after one
-that warms it. (A directory of `weft new-model` gets a tokenizer of made-up words.) Tokens a second: all tokens of all answers over the time from the first request to the last token. First
-token: from a request's last byte to the first event with a token. Between tokens: from one event to the next of an
-answer; tokens that come in one read have nothing between them. An answer that is not whole ends the run.
+For each number of clients a server with as many slots answers --each requests of every client, of random tokens, after
+one that warms it. (A directory of `weft new-model` gets a tokenizer of made-up words.) Tokens a second: all tokens of all
+answers over the time from the first request to the last token. First token: from a request's last byte to the first event
+with a token. Between tokens: from one event to the next of an answer; tokens that come in one read have nothing between
+them. An answer that is not whole ends the run.
 """
 
 import argparse
