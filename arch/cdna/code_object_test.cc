@@ -50,8 +50,9 @@ TEST_F(CodeObjects, NeitherSpillNorUseScratch) {
       EXPECT_EQ(kernel.scratch_bytes, 0);
       EXPECT_EQ(kernel.vgpr_spills, 0);
       // These go to a vector register's lanes. A kernel that follows codes is allowed a few,
-      // outside of its loops over weights.
-      EXPECT_LE(kernel.sgpr_spills, kernel.name.starts_with("decode") ? 20 : 0);
+      // outside of its loops over weights; one that draws experts, as many again.
+      const bool draws = kernel.name == "decode_experts" || kernel.name == "decode_mx";
+      EXPECT_LE(kernel.sgpr_spills, draws ? 48 : kernel.name.starts_with("decode") ? 24 : 0);
       EXPECT_TRUE(kernel.name.starts_with(code.operation));
       ASSERT_EQ(kernel.arguments.size(), 1) << "a struct by value";
       EXPECT_EQ(kernel.arguments[0].kind, "by_value");
