@@ -14,7 +14,8 @@ function(weft_add_tests room)
   target_compile_definitions(${target} PRIVATE WEFT_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${room} COMMAND ${target} --gtest_filter=-*Slow*)
   set_tests_properties(${room} PROPERTIES LABELS quick)
-  add_test(NAME ${room}_slow COMMAND ${target} --gtest_filter=*Slow*)
+  # (Two of these take minutes and are long: cdna_demo, sim_compiled.)
+  add_test(NAME ${room}_slow COMMAND ${target} --gtest_filter=*Slow*-*OnAllUnits*:*WhatClangCompiles*)
   set_tests_properties(${room}_slow PROPERTIES LABELS slow)
   if(room MATCHES "^(engine|hopper)$")  # its workers wait for each other on every core
     set_tests_properties(${room} ${room}_slow PROPERTIES RUN_SERIAL ON)
@@ -66,8 +67,9 @@ if(TARGET weft_sim AND NOT WEFT_CDNA_LEFT_OUT AND NOT WEFT_SANITIZE)
     ${PROJECT_SOURCE_DIR}/tests/simulated/step_test.cc
     ${PROJECT_SOURCE_DIR}/tests/simulated/install.cc)
   target_link_libraries(test_cdna PRIVATE weft_sim)
-  # 200 greedy and 100 sampled tokens of the demo model on each target: minutes.
-  add_test(NAME cdna_demo COMMAND test_cdna --gtest_filter=*DemoModel*)
+  # 200 greedy and 100 sampled tokens of the demo model on each target, and a layer of a public size
+  # on all units: minutes.
+  add_test(NAME cdna_demo COMMAND test_cdna --gtest_filter=*DemoModel*:*OnAllUnits*)
   set_tests_properties(cdna_demo PROPERTIES
     LABELS long TIMEOUT 3600 ENVIRONMENT WEFT_DEMO_TOKENS=200)
 endif()
@@ -200,6 +202,9 @@ endif()
 if(TARGET test_sim)
   add_test(NAME sim_damaged COMMAND test_sim --gtest_filter=*FlippedBytes*)
   set_tests_properties(sim_damaged PROPERTIES LABELS long ENVIRONMENT WEFT_HOSTILE_CASES=10000)
+  # All AMD kernels compiled with less optimisation, for wait states.
+  add_test(NAME sim_compiled COMMAND test_sim --gtest_filter=*WhatClangCompiles*)
+  set_tests_properties(sim_compiled PROPERTIES LABELS long)
 endif()
 
 # The C interface: what it exports, its structures, its example.

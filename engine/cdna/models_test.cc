@@ -402,7 +402,7 @@ TEST_P(SlowCdnaDecode, LongTextsAreTheCpus) { compare(folder(), device(), 4, 140
 /// packed weights. Two workers take the least of a machine's time.
 TEST_P(SlowCdnaDecode, TokensOfTheDemoModelAreTheCpus) {
   const char* const wanted = std::getenv("WEFT_DEMO_TOKENS");
-  const int64_t greedy = wanted != nullptr ? std::atoi(wanted) : 32;
+  const int64_t greedy = wanted != nullptr ? std::atoi(wanted) : 16;
   ASSERT_GT(greedy, 1);
   const fs::path demo = kSource / "models/weft-code";
   for (const bool packed : {false, true}) {
