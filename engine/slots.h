@@ -75,8 +75,8 @@ struct TokenEvent {
   float logprob = 0;                                ///< natural, where it is wanted
   std::vector<std::pair<int32_t, float>> top = {};  ///< [logprobs], best first
   bool first = false;
-  bool more =
-      true;  ///< others come at once, of this step or with step()'s return: they may be awaited
+  /// Others come at once, of this step or with step()'s return: who collects may wait for them.
+  bool more = true;
 };
 
 /// An answer's end: Stop::eos, length, context, or caller (cancel()).
