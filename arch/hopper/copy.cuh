@@ -121,6 +121,13 @@ __device__ inline void copy_async_4(void* to, const void* from, bool valid) {
                : "memory");
 }
 
+/// As copy_async_4(), 8 bytes.
+__device__ inline void copy_async_8(void* to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(smem_address(to)), "l"(from),
+               "r"(valid ? 8 : 0)
+               : "memory");
+}
+
 /// Copies 16 bytes past L1, or writes zeros where not `valid`; see await_copies().
 __device__ inline void copy_async_16(void* to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem_address(to)), "l"(from),

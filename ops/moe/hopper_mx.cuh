@@ -42,13 +42,6 @@ __device__ __forceinline__ uint4 pairs_apart(uint4 x) {
           __byte_perm(x.y, x.w, 0x5410), __byte_perm(x.y, x.w, 0x7632)};
 }
 
-/// As copy_async_16(), 8 bytes: rows of codes may be no more aligned than that.
-__device__ inline void copy_async_8(void* to, const void* from, bool valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(smem_address(to)), "l"(from),
-               "r"(valid ? 8 : 0)
-               : "memory");
-}
-
 /// Two codes in e4m3fn as numbers.
 __device__ __forceinline__ float2 e4m3_numbers(uint32_t codes) {
   uint32_t halves;
