@@ -27,6 +27,7 @@ set(cdna_objects)
 foreach(source IN LISTS cdna_sources)
   get_filename_component(name ${source} NAME_WE)
   get_filename_component(folder ${source} DIRECTORY)
+  file(RELATIVE_PATH relative ${PROJECT_SOURCE_DIR} ${source})
   if(name STREQUAL cdna)
     get_filename_component(name ${folder} NAME)
   endif()
@@ -39,14 +40,17 @@ foreach(source IN LISTS cdna_sources)
   endif()
   foreach(target IN LISTS WEFT_CDNA_TARGETS)
     set(object ${WEFT_CDNA_DIR}/${name}.${target}.co)
-    # Line tables let the simulator name source lines; -fuse-cuid=none makes builds repeatable.
+    # Line tables let the simulator name source lines; -fuse-cuid=none makes builds repeatable. No path
+    # of this machine is in the command, so that ccache knows a kernel wherever the tree lies; it would not
+    # bring back the list of headers, which is made apart.
+    set(compile ${WEFT_CLANG_22} -x hip --cuda-device-only --offload-arch=${target} -nogpuinc -nogpulib
+      --no-gpu-bundle-output -fuse-cuid=none -std=c++20 -O3 ${options} -gline-tables-only
+      -fdebug-compilation-dir=. -Wall -Wextra -Werror)
     add_custom_command(OUTPUT ${object}
-      COMMAND ${WEFT_CLANG_22} -x hip --cuda-device-only --offload-arch=${target} -nogpuinc
-        -nogpulib --no-gpu-bundle-output -fuse-cuid=none -std=c++20 -O3 ${options} -gline-tables-only
-        -ffile-prefix-map=${PROJECT_SOURCE_DIR}/= -Wall -Wextra -Werror
-        -I ${PROJECT_SOURCE_DIR} -Xclang -dependency-file -Xclang ${object}.d
-        -Xclang -MT -Xclang ${object} ${source} -o ${object}
-      DEPENDS ${source} DEPFILE ${object}.d
+      COMMAND ${compile} -E -I ${PROJECT_SOURCE_DIR} -Xclang -dependency-file -Xclang ${object}.d
+        -Xclang -MT -Xclang ${object} ${source} -o /dev/null
+      COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${compile} -I . -c ${relative} -o ${object}
+      DEPENDS ${source} DEPFILE ${object}.d WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
       COMMENT "Compiling ${name} for ${target}" VERBATIM)
     list(APPEND cdna_objects ${object})
     string(APPEND cdna_list "WEFT_CODE_OBJECT(${name}, ${target})\n")
