@@ -17,8 +17,10 @@ import json
 import multiprocessing
 import pathlib
 import random
+import re
 import selectors
 import statistics
+import subprocess
 import sys
 import time
 
@@ -124,6 +126,19 @@ def load(options, clients):
     }
 
 
+def origin(options):
+    """Which command, where and when, as `weft bench --json` says it."""
+    def said(*arguments):
+        return subprocess.run([options.weft, *arguments], check=True, capture_output=True, text=True).stdout
+
+    version, commit = re.match(r"weft (\S+) \((\w+)\)", said("--version")).groups()
+    name = next((line.split(maxsplit=1)[1].split(" (")[0].split(",")[0] for line in said("devices").splitlines()
+                 if line.split()[0].split(":")[0] == options.device.split(":")[0]), options.device)
+    return {"version": version, "commit": commit, "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%M:%SZ}",
+            "device": options.device, "name": name,
+            "method": f"closed clients in up to {options.processes} processes of the same machine, {options.each} streamed answers each"}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--weft", default=str(ROOT / "build/release/weft"))
@@ -142,8 +157,8 @@ def main():
     options.vocabulary = min(30000, vocabulary)
     if not (directory / "tokenizer.json").exists():
         give_tokenizer(directory, vocabulary)
-    figures = {"date": datetime.date.today().isoformat(), "model": pathlib.Path(options.model).name, "device": options.device,
-               "prompt_tokens": options.prompt_tokens, "new_tokens": options.new_tokens, "loads": []}
+    figures = {**origin(options), "model": pathlib.Path(options.model).name, "prompt_tokens": options.prompt_tokens,
+               "new_tokens": options.new_tokens, "options": " ".join(options.serve), "loads": []}
     for clients in options.clients:
         figures["loads"].append(load(options, clients))
         each = figures["loads"][-1]

@@ -269,6 +269,18 @@ def decode_sampled(runs, singles):
     return table(["model", "sampling", "us a token", "greedy", "", "of"], rows)
 
 
+def serve_loads(runs):
+    rows = []
+    for run in sorted(runs, key=lambda run: (model_of(run), run["options"])):
+        for load in run["loads"]:
+            first, between = load["first_token_seconds"], load["between_seconds"]
+            rows.append([model_of(run) + (f", `{run['options']}`" if run["options"] else ""), str(load["clients"]),
+                         shown(load["tokens_a_second"]), shown(first["p50"], 1e3, 1), shown(first["most"], 1e3, 1),
+                         shown(between["p50"], 1e3, 2), shown(between["p99"], 1e3, 2), stamp(run)])
+    return table(["model", "clients", "tokens a second", "first token, ms: median", "longest",
+                  "between tokens, ms: median", "p99", "of"], rows)
+
+
 def prefill_models(runs):
     rows = []
     for run in sorted(runs, key=lambda run: (model_of(run), run["kv"], run["prompt_tokens"])):
@@ -575,6 +587,7 @@ def make(data):
         "decode-peer": f"{peer['peer']} ({peer['method']}): {shown(peer['seconds_per_token'], 1e6)} us a token of "
                        f"{model_of(peer)} ({stamp(peer)}).\n",
         "prefill-models": prefill_models(prompts),
+        "serve-loads": serve_loads(data.of("h200-serve-")),
         "operations-summary": operations_summary(operations, True),
         "operations-attention": attention_shapes(operations),
         "operations-fp8": product_shapes(operations, *fp8, "DeepGEMM", "listed", True),
