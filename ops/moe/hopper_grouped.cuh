@@ -15,21 +15,21 @@
 
 namespace weft::hopper {
 
-/// kRowCount slots (64 or 128) times 256 rows of weights: of gated products 128 of gate and as many
+/// kRowCount slots (64 or 192) times 256 rows of weights: of gated products 128 of gate and as many
 /// of up, so that a thread has both sums of a column. Two warpgroups share the columns of 64 slots,
-/// or have 64 slots each.
+/// or three have 64 slots each: an expert whose slots are one tile reads its weights once.
 template <int kRowCount, bool kIsGated>
 struct GroupedTile {
   static constexpr bool kGated = kIsGated;
   static constexpr int m = kRowCount;
   static constexpr int n = 256;
-  static constexpr int warps = 8;
-  static constexpr int threads = 384;
+  static constexpr int warps = m == 64 ? 8 : 12;
+  static constexpr int threads = warps * 32 + 128;
   static constexpr int parts = 1;
   static constexpr int sharing = 1;
   static constexpr int own_blocks = 0;
-  static constexpr int registers = 208;
-  static constexpr int feeder_registers = 88;
+  static constexpr int registers = m == 64 ? 208 : 160;
+  static constexpr int feeder_registers = m == 64 ? 88 : 32;
 
   static constexpr int kHalf = n / 2;                           ///< rows of weights in a box
   static constexpr int kOutColumns = kGated ? kHalf : n;        ///< of out, in a tile
@@ -41,7 +41,7 @@ struct GroupedTile {
   /// Where a warpgroup's products have their rows of a, and of weights.
   __device__ static int row(int warpgroup) { return m == 64 ? 0 : 64 * warpgroup; }
   __device__ static int weight_row(int warpgroup, int product) {
-    return m == 128 ? kHalf * product
+    return m > 64   ? kHalf * product
            : kGated ? kHalf * product + kProduct * warpgroup
                     : kHalf * warpgroup + kProduct * product;
   }
@@ -112,20 +112,23 @@ template <class Tile, class Shared>
 __device__ void feed_grouped(const Shared& shared, const SlotsProduct& args, const int* tiles,
                              const CUtensorMap& first, const CUtensorMap& second) {
   const int thread = static_cast<int>(threadIdx.x) - Tile::warps * 32;
-  const int piece = thread % (kRowBytes / 16);
-  const int row = thread / (kRowBytes / 16);
-  constexpr int kRowStep = Tile::kGatherers / (kRowBytes / 16);
+  constexpr int kRowPieces = kRowBytes / 16;
+  constexpr int kRowStep = Tile::kGatherers / kRowPieces;
+  const int piece = thread % kRowPieces;
+  const int row = thread / kRowPieces;
   const int steps = ceil_div(args.k, Tile::kBlock);
   const bool brings_weights = thread == 0;
   typename Shared::Cursor cursor;
   GroupedWork work;
   for (int round = 0; grouped_work<Tile>(args, tiles, round, work); ++round) {
     const OwnSlots own = slots_of(args.drawn, work.expert);
-    int from[Tile::kGathered];
+    // Of the threads that bring a row's pieces each knows some of their rows.
+    int known[ceil_div(Tile::kGathered, kRowPieces)];
 #pragma unroll
-    for (int i = 0; i < Tile::kGathered; ++i) {
-      const int at = work.first_row + row + i * kRowStep;
-      from[i] = at < own.count ? own.slots[at] / args.per_row : -1;
+    for (int i = 0; i < Tile::kGathered; i += kRowPieces) {
+      const int at = work.first_row + row + (i + piece) * kRowStep;
+      known[i / kRowPieces] =
+          i + piece < Tile::kGathered && at < own.count ? own.slots[at] / args.per_row : -1;
     }
     for (int step = 0; step < steps; ++step, cursor.advance()) {
       const int slot = cursor.slot;
@@ -143,11 +146,12 @@ __device__ void feed_grouped(const Shared& shared, const SlotsProduct& args, con
       const int at = step * Tile::kBlock + piece * 8;
 #pragma unroll
       for (int i = 0; i < Tile::kGathered; ++i) {
-        if (from[i] >= 0) {
+        const int from = __shfl_sync(~0u, known[i / kRowPieces], i % kRowPieces, kRowPieces);
+        if (from >= 0) {
           const int r = row + i * kRowStep;
           const bool there = at < args.k;
           copy_async_16(shared.a(slot) + r * kRowBytes + (piece ^ r % 8) * 16,
-                        static_cast<const uint16_t*>(args.a.data) + from[i] * args.a.stride +
+                        static_cast<const uint16_t*>(args.a.data) + int64_t{from} * args.a.stride +
                             (there ? at : 0),
                         there);
         }
@@ -191,6 +195,14 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     typename Shared::Cursor cursor;
     GroupedWork work;
     for (int round = 0; grouped_work<Tile>(args, tiles, round, work); ++round) {
+      const OwnSlots own = slots_of(args.drawn, work.expert);
+      if (work.first_row + Tile::row(warpgroup) >= own.count) {  // none of its rows is there
+        for (int step = 0; step < steps; ++step, cursor.advance()) {
+          shared.full(cursor.slot).wait(cursor.parity);
+          shared.release(cursor.slot, lane);
+        }
+        continue;
+      }
       float sums[2][Tile::kProduct / 2];
       int last_slot = -1;
       for (int step = 0; step < steps; ++step, cursor.advance()) {
@@ -216,7 +228,6 @@ __global__ void __launch_bounds__(Tile::threads, 1)
       hold(sums[1]);
       shared.release(last_slot, lane);
 
-      const OwnSlots own = slots_of(args.drawn, work.expert);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = work.first_row + Tile::row(warpgroup) + warp % 4 * 16 + half * 8 + lane / 4;

@@ -657,7 +657,7 @@ Status launch_product(const SlotsProduct& args, int64_t rows, Stream stream) {
   }
   return few                     ? launch_bf16<16, kGated, SlotWeights::bf16>(args, rows, stream)
          : slots <= 64 * experts ? launch_grouped<64, kGated>(args, stream)
-                                 : launch_grouped<128, kGated>(args, stream);
+                                 : launch_grouped<192, kGated>(args, stream);
 }
 
 std::string_view refuse(const ConstMatrix& a, const ExpertMatrices& w, int64_t n, int64_t k) {
