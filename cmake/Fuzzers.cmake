@@ -58,7 +58,7 @@ add_test(NAME build_fuzzers
     --build-generator ${CMAKE_GENERATOR} --build-target fuzzers --build-noclean
     --build-options -DCMAKE_CXX_COMPILER=${WEFT_FUZZ_CXX} "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -gline-tables-only"
       -DWEFT_TESTS=OFF -DWEFT_FUZZ_TARGETS=ON)
-set_tests_properties(build_fuzzers PROPERTIES LABELS fuzz FIXTURES_SETUP fuzzers)
+set_tests_properties(build_fuzzers PROPERTIES LABELS fuzz FIXTURES_SETUP fuzzers COST 150)
 foreach(source IN LISTS weft_fuzzers)
   get_filename_component(name ${source} NAME_WE)
   string(REGEX REPLACE "_fuzz$" "" seeds ${name})
