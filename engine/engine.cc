@@ -165,7 +165,8 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                                                     .sequences = options.sequences,
                                                     .kv = kv,
                                                     .round_activations = round_activations,
-                                                    .compress_weights = options.compress_weights}));
+                                                    .compress_weights = options.compress_weights,
+                                                    .hold_once = options.hold_once}));
   } else {
     WEFT_ASSIGN(
         state->runner,

@@ -44,8 +44,8 @@ struct EngineOptions {
   /// steps, by all of cpu's. Default: when they do not fit the device's last cache; on cpu, when
   /// they are found to be faster besides, which is measured (Runner::compressed_time).
   std::optional<bool> compress_weights = {};
-  /// cuda: whether packed weights are held alone, and unpacked layer by layer for prompts, which
-  /// take longer then. Default: where the device has no room for both.
+  /// GPUs: whether packed weights are held alone; for prompts, which take longer then, cuda unpacks
+  /// them layer by layer, and AMD's go token by token. Default: where there is no room for both.
   std::optional<bool> hold_once = {};
   /// cuda: the seed of weights that are only described (Weights::describe): they are made on the
   /// device, the same values that Weights::generate makes.

@@ -11,6 +11,7 @@
 #include "ops/linear/cdna_prefill.h"
 #include "ops/linear/hopper_prefill.h"
 #include "ops/mla/hopper_prefill.h"
+#include "ops/moe/cdna.h"
 #include "ops/moe/cdna_prefill.h"
 #include "ops/moe/hopper_prefill.h"
 #include "ops/rmsnorm/cdna_prefill.h"
@@ -41,7 +42,7 @@ namespace weft {
 
 const ChunkLimits& chunk_limits(Arch arch) {
   static constexpr ChunkLimits kHopper{.head_dim = hopper::kMostPrefillHeadDim,
-                                       .experts = true,
+                                       .coded_experts = true,
                                        .sinks = true,
                                        .route_groups = hopper::kMostRouteGroups,
                                        .latent_row = hopper::kMostPrefillLatent,
@@ -50,6 +51,8 @@ const ChunkLimits& chunk_limits(Arch arch) {
   static constexpr ChunkLimits kCdna{
       .head_dim = cdna::kMostPrefillHeadDim,
       .sinks = true,
+      .route_groups = cdna::kMoeGroups,
+      .widened = true,
       .whole_columns = true,
       .scratch_rows = [](bool, bool, DType, int64_t) -> int64_t { return 0; }};
   WEFT_CHECK(arch != Arch::cpu);
@@ -75,7 +78,8 @@ const ChunkKernels* chunk_kernels(Arch arch) {
     }
   }
   if constexpr (built::kCdna) {
-    static constexpr ChunkKernels kCdna{WEFT_CHUNK_KERNELS(cdna)};
+    static constexpr ChunkKernels kCdna{WEFT_CHUNK_KERNELS(cdna),
+                                        .step_attention = cdna::step_attention};
     if (arch == Arch::cdna) {
       return &kCdna;
     }

@@ -1,5 +1,6 @@
 // The runner on an AMD GPU or its simulator: the decode program, lowered to codes, runs as one
-// resident kernel. Prompts are fed by chunks (engine/prefill/).
+// resident kernel, or, where that has no form for the model, step by step as chunks of a row a
+// sequence. Prompts are fed by chunks (engine/prefill/).
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,9 @@ struct RunnerOptions {
   bool round_activations = true;  ///< in a chunk of a prompt, see PlanOptions
   /// In 12 bits (ops/linear/windowed.h); default: when they do not fit the last cache.
   std::optional<bool> compress_weights = {};
+  /// Whether packed weights are held alone: prompts go token by token then. Default: where the
+  /// device has no room for both.
+  std::optional<bool> hold_once = {};
 };
 
 /// `config` and `weights` outlive the runner; all weights have data. Errors: device (no such GPU,
