@@ -31,8 +31,9 @@ struct EngineOptions {
   /// Threads, or SMs or compute units; 0: one for each that this process may use, but two where a
   /// GPU is simulated.
   int workers = 0;
-  int64_t context = 0;           ///< positions of a sequence's KV cache; 0: the model's
-  int sequences = 1;             ///< decoded at once, each with a cache of its own: on GPUs up to 8
+  int64_t context = 0;  ///< positions of a sequence's KV cache; 0: the model's
+  int sequences =
+      1;  ///< decoded at once, each with a cache of its own: on cuda up to 8, on AMD to 64
   std::optional<DType> kv = {};  ///< KV format; default: default_kv()
   /// Whether prefill rounds activations to bf16 where they meet bf16 weights (see PlanOptions).
   /// Default: default_round_activations().

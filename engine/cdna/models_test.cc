@@ -266,6 +266,13 @@ TEST_P(CdnaLaunched, TokensAndLogitsAreTheCpus) {
   compare_several(folder(), device(), 2, {.sequences = 2, .round_activations = false}, sampled);
 }
 
+/// More sequences than the resident kernel takes.
+class SlowCdnaMany : public CdnaModels {};
+
+TEST_P(SlowCdnaMany, SequencesHaveTheCpusTokens) {
+  compare_several(folder(), device(), 2, {.sequences = 20, .round_activations = false});
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Slow, CdnaLaunched,
     testing::Combine(testing::Values("gfx942", "gfx950"),
@@ -449,6 +456,11 @@ TEST_P(SlowCdnaLongRope, FactorsAreThoseOfTheLength) {
 INSTANTIATE_TEST_SUITE_P(Some, SlowCdnaLongRope,
                          testing::Values(std::tuple("gfx942", "phi3-longrope"),
                                          std::tuple("gfx950", "phi3-longrope")),
+                         target_test_name);
+
+INSTANTIATE_TEST_SUITE_P(Some, SlowCdnaMany,
+                         testing::Values(std::tuple("gfx942", "qwen2"),
+                                         std::tuple("gfx950", "llama")),
                          target_test_name);
 
 INSTANTIATE_TEST_SUITE_P(Some, SlowCdnaDecode,

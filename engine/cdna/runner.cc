@@ -45,6 +45,7 @@ namespace {
 
 /// A launch from which nothing has come for so long is told to give up.
 constexpr std::chrono::seconds kPatience{20};
+static_assert(kMostAtOnce == 64, "a bit each, of those that have ended");
 
 class CdnaRunner final : public Runner, public Subject {
  public:
@@ -59,7 +60,7 @@ class CdnaRunner final : public Runner, public Subject {
                const OnToken& on_token) override;
   Status decode(int64_t steps, Tokens ends, const OnToken& on_token) override;
   Result<Score> score(Tokens ids) override;
-  void end(int sequence) override { ended_ |= 1u << sequence; }
+  void end(int sequence) override { ended_ |= uint64_t{1} << sequence; }
   int sequences() const override { return options_.sequences; }
   std::span<const float> logits(int sequence) override;
   int64_t position(int sequence) const override { return at(sequence).position; }
@@ -81,6 +82,8 @@ class CdnaRunner final : public Runner, public Subject {
 
  private:
   Status make_program();
+  /// What the resident kernel has no registers for.
+  Status too_many_sequences() const;
   /// Whether the device has room for all weights, and for the packed ones beside them.
   bool has_room() const;
   /// Lowers the program, its weights of `plain_`'s operations as they are.
@@ -121,7 +124,7 @@ class CdnaRunner final : public Runner, public Subject {
   };
   Sequence& at(int sequence) { return sequences_[static_cast<size_t>(sequence)]; }
   const Sequence& at(int sequence) const { return sequences_[static_cast<size_t>(sequence)]; }
-  uint32_t all_sequences() const { return (1u << options_.sequences) - 1; }
+  uint64_t all_sequences() const { return ~uint64_t{0} >> (kMostAtOnce - options_.sequences); }
   bool ended(int sequence) const { return (ended_ >> sequence & 1) != 0; }
   int32_t* tokens_of(int sequence) const {
     return launch_.tokens + sequence * (options_.capacity + 1);
@@ -173,7 +176,7 @@ class CdnaRunner final : public Runner, public Subject {
   float* uniforms_ = nullptr;
   std::vector<float> logits_;
   std::vector<Sequence> sequences_;
-  uint32_t ended_ = 0;            // sequences that draw no more, a bit each
+  uint64_t ended_ = 0;            // sequences that draw no more, a bit each
   uint32_t next_tag_ = kMostTag;  // of the next launch's first write
   uint32_t next_draw_ = 1;        // of its first step
 };
@@ -209,7 +212,9 @@ Status CdnaRunner::make_program() {
   arena_ = lay_out(program_, weights_, hold_);
   const bool in_cache = weights_.bytes() <= static_cast<int64_t>(device_->info().l2);
   plain_.assign(program_.operations.size(), !options_.compress_weights.value_or(!in_cache));
-  if (const Status lowered = lower_program(); !lowered.ok()) {
+  const Status lowered =
+      options_.sequences <= resident::kMostSequences ? lower_program() : too_many_sequences();
+  if (!lowered.ok()) {
     if (!chunks) {
       return lowered.error();
     }
@@ -224,6 +229,12 @@ Status CdnaRunner::make_program() {
     return lower_program();
   }
   return {};
+}
+
+Status CdnaRunner::too_many_sequences() const {
+  return input_error(fmt::format("{} of {} sequences: the {} device has no kernel for more than {}",
+                                 config_.name, options_.sequences, options_.device,
+                                 resident::kMostSequences));
 }
 
 bool CdnaRunner::has_room() const {
@@ -530,7 +541,7 @@ Status CdnaRunner::run_launch(int64_t steps, int64_t forced, Tokens ends, const 
   for (int i = 0; i < options_.sequences; ++i) {
     launch_.position[i] = static_cast<int32_t>(at(i).position);
   }
-  launch_.ended = ended_;
+  launch_.ended = static_cast<uint32_t>(ended_);
   launch_.forced_steps = static_cast<int32_t>(forced);
   launch_.steps = static_cast<int32_t>(steps);
   launch_.eos_count = 0;
@@ -574,7 +585,7 @@ Status CdnaRunner::run_launch(int64_t steps, int64_t forced, Tokens ends, const 
   for (int i = 0; i < options_.sequences; ++i) {
     at(i).position += ended(i) ? 0 : forced;
   }
-  const uint32_t ended_before = ended_;
+  const uint64_t ended_before = ended_;
   std::array<int64_t, resident::kMostSequences> taken = {};
   WEFT_TRY(take_tokens(on_token, taken));
   for (int i = 0; i < options_.sequences; ++i) {
@@ -611,7 +622,8 @@ Status CdnaRunner::take_tokens(const OnToken& on_token, std::span<int64_t> taken
         ++at(from).position;
         if (!on_token(from, token)) {
           end(from);
-          told = device_->upload_beside(launch_.stop, &ended_, sizeof(ended_));
+          const auto stop = static_cast<uint32_t>(ended_);
+          told = device_->upload_beside(launch_.stop, &stop, sizeof(stop));
         }
       }
       continue;

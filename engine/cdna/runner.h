@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/prefill/prefill.h"
 #include "engine/runner.h"
 #include "engine/subject.h"
 #include "model/config.h"
@@ -15,11 +16,14 @@
 
 namespace weft::cdna {
 
+/// Sequences that are decoded at once, more than resident::kMostSequences by launched steps.
+inline constexpr int kMostAtOnce = kMostStepRows;
+
 struct RunnerOptions {
   std::string device;    ///< "hip", "hip:1", "sim:gfx942"
   int workers = 0;       ///< workgroups; 0: one for each compute unit
   int64_t capacity = 0;  ///< positions of a sequence
-  int sequences = 1;     ///< at most kMostSequences
+  int sequences = 1;     ///< at most kMostAtOnce
   DType kv = DType::bf16;
   bool round_activations = true;  ///< in a chunk of a prompt, see PlanOptions
   /// In 12 bits (ops/linear/windowed.h); default: when they do not fit the last cache.
