@@ -75,7 +75,7 @@ struct ChunkKernels {
   Launch<PrefillExpertsUp> experts_up = nullptr;
   Refuse<PrefillExpertsDown> refuse_experts_down = nullptr;
   Launch<PrefillExpertsDown> experts_down = nullptr;
-  /// Null: rows of a step are of one sequence.
+  /// Of rows of sequences of their own.
   Status (*step_attention)(const AttentionArgs&, int64_t rows, const RowPlaces& places,
                            Stream) = nullptr;
   /// Null, or gated_linear where a row's bits may depend on how many rows there are.

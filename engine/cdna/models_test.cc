@@ -263,7 +263,9 @@ TEST_P(CdnaLaunched, TokensAndLogitsAreTheCpus) {
   sampled.top_p = 0.9f;
   sampled.seed = 5;
   compare_several(folder(), device(), 2, {.sequences = 3, .round_activations = false});
-  compare_several(folder(), device(), 2, {.sequences = 2, .round_activations = false}, sampled);
+  if (std::get<0>(GetParam()) == "gfx942") {  // it is the host that draws
+    compare_several(folder(), device(), 2, {.sequences = 2, .round_activations = false}, sampled);
+  }
 }
 
 /// More sequences than the resident kernel takes.
