@@ -440,7 +440,7 @@ void add_bench_decode(CLI::App& bench, Action& action) {
       ->type_name("N")
       ->check(at_least(1))
       ->capture_default_str();
-  command->add_option("--batch", flags->batch, "sequences decoded at once (cuda)")
+  command->add_option("--batch", flags->batch, "sequences decoded at once (GPUs)")
       ->type_name("N")
       ->check(at_least(1))
       ->capture_default_str();

@@ -129,8 +129,9 @@ void EngineFlags::declare(CLI::App& command) {
   command
       .add_option(
           "--hold", hold,
-          "cuda: weights packed for decode steps alone, unpacked for prompts (once), or also "
-          "as the checkpoint has them (twice), or auto (twice where there is room)")
+          "GPUs: weights packed for decode steps alone (once: for prompts cuda unpacks them, AMD's "
+          "go token by token), or also as the checkpoint has them (twice), or auto (twice where "
+          "there is room)")
       ->type_name("COPIES")
       ->check(CLI::IsMember({"auto", "once", "twice"}));
 }

@@ -122,8 +122,7 @@ Result<int> generate(const GenerateFlags& flags) {
         "--stop and --echo are of text, and with --ids there is none: leave them out");
   }
   WEFT_ASSIGN(std::vector<Sequence> sequences, open_sequences(flags, tokenizer));
-  // Others take one at a time.
-  const bool at_once = options.device.starts_with("cuda");
+  const bool at_once = options.device != "cpu";  // which takes one at a time
   options.sequences = at_once ? static_cast<int>(sequences.size()) : 1;
   WEFT_ASSIGN(Weights weights, load_weights(flags.source, config, options, 1));
   WEFT_ASSIGN(const auto engine, Engine::create(config, std::move(weights), options));
@@ -250,7 +249,7 @@ void add_generate(CLI::App& app, Action& action) {
   prompt
       ->add_option("--prompt", flags->prompts,
                    "the text to continue; given again: another sequence, with the next seed (on "
-                   "cuda up to 8 are decoded at once)")
+                   "GPUs they are decoded at once: 8 on cuda, 64 on AMD's)")
       ->type_name("TEXT")
       ->allow_extra_args(false);
   prompt

@@ -564,7 +564,8 @@ Result<std::optional<Fault>> Differ::whole_step(int32_t token, int32_t end, Step
         }
         if (made.missing > 0) {
           WEFT_ASSIGN(first, fault(Fault::Kind::not_written, i, id, owner, d, made, expected));
-        } else if (!(d.relative <= options_.whole_step)) {
+        } else if (expected.size() > 1 ? !(d.relative <= options_.whole_step)
+                                       : std::isnan(d.relative)) {
           WEFT_ASSIGN(first, fault(Fault::Kind::whole_step, i, id, owner, d, made, expected));
         } else if (is_cache(id)) {
           WEFT_ASSIGN(first, earlier_rows(i, id, made));

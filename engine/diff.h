@@ -35,7 +35,8 @@ struct DiffOptions {
   /// in another order.
   double tolerance = 3e-4;
   /// Most that a buffer may differ by after a whole step: 2-norm of the difference over that of the
-  /// CPU's buffer.
+  /// CPU's buffer. Of one number alone (the weight of a shared expert), which may be near zero by
+  /// chance, it is what follows from it that is held to this.
   double whole_step = 1e-2;
 };
 

@@ -106,7 +106,7 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
   const bool cuda = options.device.starts_with("cuda");
   const bool cdna = options.device.starts_with("hip") || options.device.starts_with("sim:");
   const bool several = cuda || cdna;
-  const int most_sequences = several ? resident::kMostSequences : 1;
+  const int most_sequences = cdna ? cdna::kMostAtOnce : cuda ? resident::kMostSequences : 1;
   if (options.sequences < 1 || options.sequences > most_sequences) {
     return usage_error(fmt::format(
         "device {} decodes {} at a time, not {}: run them one after "
@@ -165,7 +165,8 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                                                     .sequences = options.sequences,
                                                     .kv = kv,
                                                     .round_activations = round_activations,
-                                                    .compress_weights = options.compress_weights}));
+                                                    .compress_weights = options.compress_weights,
+                                                    .hold_once = options.hold_once}));
   } else {
     WEFT_ASSIGN(
         state->runner,

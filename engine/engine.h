@@ -31,8 +31,9 @@ struct EngineOptions {
   /// Threads, or SMs or compute units; 0: one for each that this process may use, but two where a
   /// GPU is simulated.
   int workers = 0;
-  int64_t context = 0;           ///< positions of a sequence's KV cache; 0: the model's
-  int sequences = 1;             ///< decoded at once, each with a cache of its own: on GPUs up to 8
+  int64_t context = 0;  ///< positions of a sequence's KV cache; 0: the model's
+  int sequences =
+      1;  ///< decoded at once, each with a cache of its own: on cuda up to 8, on AMD to 64
   std::optional<DType> kv = {};  ///< KV format; default: default_kv()
   /// Whether prefill rounds activations to bf16 where they meet bf16 weights (see PlanOptions).
   /// Default: default_round_activations().
@@ -44,8 +45,8 @@ struct EngineOptions {
   /// steps, by all of cpu's. Default: when they do not fit the device's last cache; on cpu, when
   /// they are found to be faster besides, which is measured (Runner::compressed_time).
   std::optional<bool> compress_weights = {};
-  /// cuda: whether packed weights are held alone, and unpacked layer by layer for prompts, which
-  /// take longer then. Default: where the device has no room for both.
+  /// GPUs: whether packed weights are held alone; for prompts, which take longer then, cuda unpacks
+  /// them layer by layer, and AMD's go token by token. Default: where there is no room for both.
   std::optional<bool> hold_once = {};
   /// cuda: the seed of weights that are only described (Weights::describe): they are made on the
   /// device, the same values that Weights::generate makes.

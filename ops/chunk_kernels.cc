@@ -11,6 +11,7 @@
 #include "ops/linear/cdna_prefill.h"
 #include "ops/linear/hopper_prefill.h"
 #include "ops/mla/hopper_prefill.h"
+#include "ops/moe/cdna.h"
 #include "ops/moe/cdna_prefill.h"
 #include "ops/moe/hopper_prefill.h"
 #include "ops/rmsnorm/cdna_prefill.h"
@@ -23,25 +24,26 @@
 #include "ops/token_logprob/hopper_prefill.h"
 
 // What every architecture has.
-#define WEFT_CHUNK_KERNELS(ARCH)                                                                \
-  .refuse_embed = ARCH::refuse_prefill_embed, .embed = ARCH::prefill_embed,                     \
-  .rope_angles = ARCH::prefill_rope_angles, .refuse_rmsnorm = ARCH::refuse_prefill_rmsnorm,     \
-  .rmsnorm = ARCH::prefill_rmsnorm, .linear_workspace = ARCH::prefill_linear_workspace,         \
-  .refuse_linear = ARCH::refuse_prefill_linear, .linear = ARCH::prefill_linear,                 \
-  .refuse_gated_linear = ARCH::refuse_prefill_gated_linear,                                     \
-  .gated_linear = ARCH::prefill_gated_linear,                                                   \
-  .refuse_rope_append = ARCH::refuse_prefill_rope_append,                                       \
-  .rope_append = ARCH::prefill_rope_append, .refuse_attention = ARCH::refuse_prefill_attention, \
-  .attention = ARCH::prefill_attention, .token_logprob = ARCH::prefill_token_logprob,           \
-  .refuse_route = ARCH::refuse_prefill_route, .route = ARCH::prefill_route,                     \
-  .refuse_experts_up = ARCH::refuse_prefill_experts, .experts_up = ARCH::prefill_experts_up,    \
-  .refuse_experts_down = ARCH::refuse_prefill_experts, .experts_down = ARCH::prefill_experts_down
+#define WEFT_CHUNK_KERNELS(ARCH)                                                                   \
+  .refuse_embed = ARCH::refuse_prefill_embed, .embed = ARCH::prefill_embed,                        \
+  .rope_angles = ARCH::prefill_rope_angles, .refuse_rmsnorm = ARCH::refuse_prefill_rmsnorm,        \
+  .rmsnorm = ARCH::prefill_rmsnorm, .linear_workspace = ARCH::prefill_linear_workspace,            \
+  .refuse_linear = ARCH::refuse_prefill_linear, .linear = ARCH::prefill_linear,                    \
+  .refuse_gated_linear = ARCH::refuse_prefill_gated_linear,                                        \
+  .gated_linear = ARCH::prefill_gated_linear,                                                      \
+  .refuse_rope_append = ARCH::refuse_prefill_rope_append,                                          \
+  .rope_append = ARCH::prefill_rope_append, .refuse_attention = ARCH::refuse_prefill_attention,    \
+  .attention = ARCH::prefill_attention, .token_logprob = ARCH::prefill_token_logprob,              \
+  .refuse_route = ARCH::refuse_prefill_route, .route = ARCH::prefill_route,                        \
+  .refuse_experts_up = ARCH::refuse_prefill_experts, .experts_up = ARCH::prefill_experts_up,       \
+  .refuse_experts_down = ARCH::refuse_prefill_experts, .experts_down = ARCH::prefill_experts_down, \
+  .step_attention = ARCH::step_attention
 
 namespace weft {
 
 const ChunkLimits& chunk_limits(Arch arch) {
   static constexpr ChunkLimits kHopper{.head_dim = hopper::kMostPrefillHeadDim,
-                                       .experts = true,
+                                       .coded_experts = true,
                                        .sinks = true,
                                        .route_groups = hopper::kMostRouteGroups,
                                        .latent_row = hopper::kMostPrefillLatent,
@@ -50,6 +52,8 @@ const ChunkLimits& chunk_limits(Arch arch) {
   static constexpr ChunkLimits kCdna{
       .head_dim = cdna::kMostPrefillHeadDim,
       .sinks = true,
+      .route_groups = cdna::kMoeGroups,
+      .widened = true,
       .whole_columns = true,
       .scratch_rows = [](bool, bool, DType, int64_t) -> int64_t { return 0; }};
   WEFT_CHECK(arch != Arch::cpu);
@@ -59,7 +63,6 @@ const ChunkLimits& chunk_limits(Arch arch) {
 const ChunkKernels* chunk_kernels(Arch arch) {
   if constexpr (built::kCuda) {
     static constexpr ChunkKernels kHopper{WEFT_CHUNK_KERNELS(hopper),
-                                          .step_attention = hopper::step_attention,
                                           .gated_linear_soon = hopper::prefill_gated_linear_soon,
                                           .refuse_latent_append = hopper::refuse_prefill_latents,
                                           .latent_append = hopper::prefill_latent_append,

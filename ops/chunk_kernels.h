@@ -27,7 +27,7 @@ namespace weft {
 /// What such kernels take and want, as is known where they are not built too.
 struct ChunkLimits {
   int64_t head_dim = 0;        ///< at most
-  bool experts = false;        ///< mixtures are fed by them
+  bool coded_experts = false;  ///< in e4m3fn
   bool sinks = false;          ///< of attention
   int64_t route_groups = 0;    ///< of experts, at most
   int64_t latent_row = 0;      ///< elements of latent rows at most; 0: there are none
@@ -75,7 +75,7 @@ struct ChunkKernels {
   Launch<PrefillExpertsUp> experts_up = nullptr;
   Refuse<PrefillExpertsDown> refuse_experts_down = nullptr;
   Launch<PrefillExpertsDown> experts_down = nullptr;
-  /// Null: rows of a step are of one sequence.
+  /// Of rows of sequences of their own.
   Status (*step_attention)(const AttentionArgs&, int64_t rows, const RowPlaces& places,
                            Stream) = nullptr;
   /// Null, or gated_linear where a row's bits may depend on how many rows there are.

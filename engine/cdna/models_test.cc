@@ -102,9 +102,11 @@ class CdnaFormats : public CdnaModels {
 
 TEST_P(CdnaFormats, TokensAndLogitsAreTheCpus) { compare(folder(), device(), 3, 9, 8); }
 
-void compare_scores(const fs::path& folder, const std::string& device) {
+/// hold_once: token by token.
+void compare_scores(const fs::path& folder, const std::string& device, bool hold_once) {
   const auto cpu = make_engine(folder, {.workers = 1, .context = 64});
-  const auto gpu = make_engine(folder, {.device = device, .workers = 2, .context = 64});
+  const auto gpu =
+      make_engine(folder, {.device = device, .workers = 2, .context = 64, .hold_once = hold_once});
   ASSERT_NE(gpu, nullptr);
   const std::vector<int32_t> ids = test_prompt(6, cpu->config().vocabulary);
   const auto expected = cpu->score(ids);
@@ -116,14 +118,14 @@ void compare_scores(const fs::path& folder, const std::string& device) {
   }
 }
 
-TEST_P(CdnaFormats, ScoresAreTheCpus) { compare_scores(folder(), device()); }
+TEST_P(CdnaFormats, ScoresAreTheCpus) { compare_scores(folder(), device(), true); }
 
 /// Experts in MXFP4.
 class CdnaMx : public CdnaFormats {};
 
 TEST_P(CdnaMx, TokensAndLogitsAreTheCpus) { compare(folder(), device(), 3, 9, 8); }
 
-TEST_P(CdnaMx, ScoresAreTheCpus) { compare_scores(folder(), device()); }
+TEST_P(CdnaMx, ScoresAreTheCpus) { compare_scores(folder(), device(), true); }
 
 INSTANTIATE_TEST_SUITE_P(Slow, CdnaMx,
                          testing::Combine(testing::Values("gfx942", "gfx950"),
@@ -252,7 +254,35 @@ TEST_P(CdnaFormats, SeveralSequencesHaveTheCpusTokens) {
   compare_several(folder(), device(), 2, {.sequences = 3});
 }
 
-TEST_P(CdnaDecode, ScoresAreTheCpus) { compare_scores(folder(), device()); }
+/// What the resident kernel has no form for: steps are launched, a kernel an operation.
+class CdnaLaunched : public CdnaFormats {};
+
+TEST_P(CdnaLaunched, TokensAndLogitsAreTheCpus) {
+  SamplingOptions sampled;
+  sampled.temperature = 0.9f;
+  sampled.top_p = 0.9f;
+  sampled.seed = 5;
+  compare_several(folder(), device(), 2, {.sequences = 3, .round_activations = false});
+  if (std::get<0>(GetParam()) == "gfx942") {  // it is the host that draws
+    compare_several(folder(), device(), 2, {.sequences = 2, .round_activations = false}, sampled);
+  }
+}
+
+/// More sequences than the resident kernel takes.
+class SlowCdnaMany : public CdnaModels {};
+
+TEST_P(SlowCdnaMany, SequencesHaveTheCpusTokens) {
+  compare_several(folder(), device(), 2, {.sequences = 20, .round_activations = false});
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Slow, CdnaLaunched,
+    testing::Combine(testing::Values("gfx942", "gfx950"),
+                     testing::Values("mixtral-bf16", "olmoe-bf16", "qwen2-moe-bf16",
+                                     "qwen3-moe-bf16", "gpt-oss-mxfp4", "llama-f32", "gemma2-f32")),
+    target_test_name);
+
+TEST_P(CdnaDecode, ScoresAreTheCpus) { compare_scores(folder(), device(), false); }
 
 TEST_P(CdnaDecode, StopsWhereTheCallerOrTheModelSays) {
   const auto gpu = make_engine(folder(), {.device = device(), .workers = 2, .context = 64});
@@ -271,9 +301,9 @@ TEST_P(CdnaDecode, StopsWhereTheCallerOrTheModelSays) {
 }
 
 TEST_P(CdnaDecode, RefusesWhatItHasNoFormFor) {
-  const fs::path f32 = kSource / "tests/goldens/models/llama-f32";
-  ModelConfig config = read_config(f32).value();
-  Weights weights = Weights::open(f32, config).value();
+  const fs::path latent = kSource / "tests/goldens/models/deepseek-v2-bf16";
+  ModelConfig config = read_config(latent).value();
+  Weights weights = Weights::open(latent, config).value();
   const auto other = Engine::create(config, std::move(weights), {.device = device()});
   ASSERT_FALSE(other.ok());
   EXPECT_NE(other.error().message.find("has no kernel for it; use --device cpu"),
@@ -428,6 +458,11 @@ TEST_P(SlowCdnaLongRope, FactorsAreThoseOfTheLength) {
 INSTANTIATE_TEST_SUITE_P(Some, SlowCdnaLongRope,
                          testing::Values(std::tuple("gfx942", "phi3-longrope"),
                                          std::tuple("gfx950", "phi3-longrope")),
+                         target_test_name);
+
+INSTANTIATE_TEST_SUITE_P(Some, SlowCdnaMany,
+                         testing::Values(std::tuple("gfx942", "qwen2"),
+                                         std::tuple("gfx950", "llama")),
                          target_test_name);
 
 INSTANTIATE_TEST_SUITE_P(Some, SlowCdnaDecode,

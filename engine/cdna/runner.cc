@@ -15,14 +15,17 @@
 #include "arch/cdna/hip.h"
 #include "base/check.h"
 #include "base/divide.h"
+#include "base/pages.h"
 #include "engine/cdna/lower.h"
 #include "engine/cdna/read.h"
 #include "engine/cdna/topology.h"
+#include "engine/cdna/widen.h"
 #include "engine/prefill/prefill.h"
 #include "engine/resident/readback.h"
 #include "engine/resident/sequence.h"
 #include "engine/score.h"
 #include "model/layer.h"
+#include "ops/sample/op.h"
 #include "program/planner.h"
 #include "program/verify.h"
 
@@ -32,6 +35,7 @@ using resident::Arena;
 using resident::Code;
 using resident::Draw;
 using resident::Failure;
+using resident::Hold;
 using resident::kCounterStride;
 using resident::kMostEos;
 using resident::kMostTag;
@@ -41,6 +45,7 @@ namespace {
 
 /// A launch from which nothing has come for so long is told to give up.
 constexpr std::chrono::seconds kPatience{20};
+static_assert(kMostAtOnce == 64, "a bit each, of those that have ended");
 
 class CdnaRunner final : public Runner, public Subject {
  public:
@@ -48,12 +53,14 @@ class CdnaRunner final : public Runner, public Subject {
       : config_(config), weights_(weights), options_(options) {}
 
   Status create();
+  /// Why the resident kernel cannot run this model's steps, if that is so.
+  const std::optional<Error>& refusal() const { return refusal_; }
 
   Status begin(std::span<const Tokens> prompts, const SamplingOptions& sampling,
                const OnToken& on_token) override;
   Status decode(int64_t steps, Tokens ends, const OnToken& on_token) override;
   Result<Score> score(Tokens ids) override;
-  void end(int sequence) override { ended_ |= 1u << sequence; }
+  void end(int sequence) override { ended_ |= uint64_t{1} << sequence; }
   int sequences() const override { return options_.sequences; }
   std::span<const float> logits(int sequence) override;
   int64_t position(int sequence) const override { return at(sequence).position; }
@@ -75,11 +82,20 @@ class CdnaRunner final : public Runner, public Subject {
 
  private:
   Status make_program();
+  /// What the resident kernel has no registers for.
+  Status too_many_sequences() const;
+  /// Whether the device has room for all weights, and for the packed ones beside them.
+  bool has_room() const;
   /// Lowers the program, its weights of `plain_`'s operations as they are.
   Status lower_program();
+  /// The weights that stay as the checkpoint has them.
   Status load_weights();
+  /// The packed ones.
+  Status load_streams();
   /// The weights of products as they stream, each in the form that has room for it.
   Result<Streams> pack_weights();
+  /// Memory for what is known of the sequences.
+  Status make_sequences();
   /// What the kernel has besides.
   Status make_launch();
   /// Brings workers' codes to their places, which have room for lowered_.codes.
@@ -94,16 +110,21 @@ class CdnaRunner final : public Runner, public Subject {
     return device_->upload(const_cast<T*>(to), data.data(), data.size() * sizeof(T));
   }
   Status make_prefill();
+  /// See PrefillPlaces::widen.
+  Status widen(const Tensor& tensor, const void* codes, const float* scales, DType type, void* to);
   ChunkFormats chunk_formats() const { return {options_.kv, options_.round_activations}; }
   /// What is known of a sequence.
   struct Sequence {
     int64_t position = 0;  ///< of its next step; see Launch::position
     int64_t length = 1;    ///< that its frequencies are for
     bool logits_valid = false;
+    // Where steps are launched:
+    std::vector<int32_t> tokens = {};  ///< so far
+    std::vector<float> logits = {};
   };
   Sequence& at(int sequence) { return sequences_[static_cast<size_t>(sequence)]; }
   const Sequence& at(int sequence) const { return sequences_[static_cast<size_t>(sequence)]; }
-  uint32_t all_sequences() const { return (1u << options_.sequences) - 1; }
+  uint64_t all_sequences() const { return ~uint64_t{0} >> (kMostAtOnce - options_.sequences); }
   bool ended(int sequence) const { return (ended_ >> sequence & 1) != 0; }
   int32_t* tokens_of(int sequence) const {
     return launch_.tokens + sequence * (options_.capacity + 1);
@@ -124,6 +145,8 @@ class CdnaRunner final : public Runner, public Subject {
   Status run(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token);
   /// As many of them as one launch has tags for.
   Status run_launch(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token);
+  /// The same by launched kernels, where none are forced. Tokens are drawn on the host.
+  Status run_launched(int64_t steps, const OnToken& on_token);
   /// Hands on tokens as they come, until the launch has ended.
   Status take_tokens(const OnToken& on_token, std::span<int64_t> taken);
   /// Forgets what is in the tagged buffers: tags begin anew.
@@ -138,17 +161,22 @@ class CdnaRunner final : public Runner, public Subject {
   std::vector<DeviceMemory> memory_;
   Program program_;
   Arena arena_;
+  Hold hold_ = Hold::twice;
   std::vector<bool> plain_;  // [program_.operations]: their weights are not packed in 12 bits
   Lowered lowered_;
   int64_t listed_bytes_ = 0;
   DecodeLaunch launch_;
   std::unique_ptr<Prefill> prefill_;  ///< null: prompts go through the resident kernel
+  /// Why the resident kernel cannot run this model's steps: they are chunks of a row a sequence.
+  std::optional<Error> refusal_;
+  int32_t* step_rows_ = nullptr;  // of a launched step: tokens, positions, sequences
+  Pages sample_scratch_;          // where steps are launched
   Mailbox* mailbox_ = nullptr;
   uint32_t* give_up_ = nullptr;
   float* uniforms_ = nullptr;
   std::vector<float> logits_;
   std::vector<Sequence> sequences_;
-  uint32_t ended_ = 0;            // sequences that draw no more, a bit each
+  uint64_t ended_ = 0;            // sequences that draw no more, a bit each
   uint32_t next_tag_ = kMostTag;  // of the next launch's first write
   uint32_t next_draw_ = 1;        // of its first step
 };
@@ -179,13 +207,40 @@ Status CdnaRunner::make_program() {
   program_ = plan(config_, weights_, options);
   WEFT_TRY(verify(program_));
   // Without chunks nobody reads a product's weights as the checkpoint has them.
-  arena_ = lay_out(program_, weights_,
-                   refuse_prefill(Arch::cdna, config_, weights_, chunk_formats()).empty()
-                       ? resident::Hold::twice
-                       : resident::Hold::once);
+  const bool chunks = refuse_prefill(Arch::cdna, config_, weights_, chunk_formats()).empty();
+  hold_ = chunks && !options_.hold_once.value_or(false) ? Hold::twice : Hold::once;
+  arena_ = lay_out(program_, weights_, hold_);
   const bool in_cache = weights_.bytes() <= static_cast<int64_t>(device_->info().l2);
   plain_.assign(program_.operations.size(), !options_.compress_weights.value_or(!in_cache));
-  return lower_program();
+  const Status lowered =
+      options_.sequences <= resident::kMostSequences ? lower_program() : too_many_sequences();
+  if (!lowered.ok()) {
+    if (!chunks) {
+      return lowered.error();
+    }
+    refusal_ = lowered.error();
+    hold_ = Hold::twice;  // which is once: nothing is packed
+    arena_ = lay_out(program_, weights_, hold_);
+    return {};
+  }
+  if (hold_ == Hold::twice && !options_.hold_once && !has_room()) {
+    hold_ = Hold::once;
+    arena_ = lay_out(program_, weights_, hold_);
+    return lower_program();
+  }
+  return {};
+}
+
+Status CdnaRunner::too_many_sequences() const {
+  return input_error(fmt::format("{} of {} sequences: the {} device has no kernel for more than {}",
+                                 config_.name, options_.sequences, options_.device,
+                                 resident::kMostSequences));
+}
+
+bool CdnaRunner::has_room() const {
+  constexpr int64_t kBeside = int64_t{1} << 30;  // for a prompt's activations
+  return arena_.bytes + lowered_.packed_bytes + kBeside <=
+         static_cast<int64_t>(device_->info().memory);
 }
 
 Status CdnaRunner::lower_program() {
@@ -219,10 +274,23 @@ Status CdnaRunner::load_weights() {
     if (arena_.stages[i] != resident::kKept) {
       continue;
     }
+    char* const place = launch_.arena + arena_.weights[i];
+    if (tensor.mx.k > 0) {
+      const std::vector<uint8_t> packed = pack_mx(tensor);
+      WEFT_TRY(device_->upload(place, packed.data(), packed.size()));
+      continue;
+    }
     WEFT_CHECK(tensor.data != nullptr);
-    WEFT_TRY(device_->upload(launch_.arena + arena_.weights[i], tensor.data,
-                             static_cast<size_t>(tensor.bytes())));
+    WEFT_TRY(device_->upload(place, tensor.data, static_cast<size_t>(tensor.bytes())));
+    if (arena_.scales[i] >= 0) {
+      WEFT_TRY(device_->upload(launch_.arena + arena_.scales[i], tensor.scales.data,
+                               static_cast<size_t>(tensor.scale_count()) * sizeof(float)));
+    }
   }
+  return {};
+}
+
+Status CdnaRunner::load_streams() {
   WEFT_ASSIGN(const Streams packed, pack_weights());
   listed_bytes_ = std::ssize(packed.listed) * static_cast<int64_t>(sizeof(Listed));
   const std::byte* at = nullptr;
@@ -293,12 +361,9 @@ Status CdnaRunner::make_launch() {
   WEFT_TRY(place(launch_.event_signals, lowered_.event_signals));
   WEFT_TRY(place(launch_.counters, std::ssize(program_.events) * kCounterStride));
   WEFT_TRY(place(launch_.failure, launch_.workers));
-  const int64_t sequences = options_.sequences;
-  const int64_t tokens = sequences * (options_.capacity + 1);
-  WEFT_TRY(place(launch_.draws, 2 * sequences * launch_.workers));
-  WEFT_TRY(place(launch_.tokens, tokens));
+  const int64_t tokens = options_.sequences * (options_.capacity + 1);
+  WEFT_TRY(place(launch_.draws, 2 * options_.sequences * launch_.workers));
   WEFT_TRY(place(launch_.stop, 1));
-  WEFT_TRY(place(launch_.seen, sequences * seen_words()));
   WEFT_TRY(place(uniforms_, tokens));
   launch_.uniforms = uniforms_;
   WEFT_TRY(place(give_up_, launch_.workers * kCounterStride));
@@ -309,20 +374,52 @@ Status CdnaRunner::make_launch() {
   mailbox_ = new (mailbox.data()) Mailbox;
   launch_.mailbox = mailbox_;
   memory_.push_back(std::move(mailbox));
-  logits_.resize(static_cast<size_t>(config_.vocabulary));
-  sequences_.resize(static_cast<size_t>(sequences));
   return {};
 }
 
+Status CdnaRunner::make_sequences() {
+  const int64_t sequences = options_.sequences;
+  WEFT_TRY(place(launch_.tokens, sequences * (options_.capacity + 1)));
+  WEFT_TRY(place(launch_.seen, sequences * seen_words()));
+  logits_.resize(static_cast<size_t>(config_.vocabulary));
+  sequences_.resize(static_cast<size_t>(sequences));
+  return set_frequencies();
+}
+
 Status CdnaRunner::make_prefill() {
-  if (!refuse_prefill(Arch::cdna, config_, weights_, chunk_formats()).empty()) {
+  if (hold_ == Hold::once) {  // nobody unpacks what is packed alone
     return {};
   }
-  WEFT_ASSIGN(prefill_,
-              Prefill::create(config_, weights_,
-                              places_of(program_, arena_, launch_.arena, options_.sequences),
-                              chunk_formats(), options_.capacity, *device_));
+  PrefillPlaces places = places_of(program_, arena_, launch_.arena, options_.sequences);
+  places.widen = [this](const Tensor& tensor, const void* codes, const float* scales, DType type,
+                        void* to) { return widen(tensor, codes, scales, type, to); };
+  WEFT_ASSIGN(prefill_, Prefill::create(config_, weights_, std::move(places), chunk_formats(),
+                                        options_.capacity, *device_, options_.sequences));
+  if (refusal_) {
+    WEFT_TRY(place(step_rows_, int64_t{3} * options_.sequences));
+    WEFT_ASSIGN(sample_scratch_, Pages::allocate(cpu::sample_scratch_bytes(config_.vocabulary)));
+  }
   return {};
+}
+
+Status CdnaRunner::widen(const Tensor& tensor, const void* codes, const float* scales, DType type,
+                         void* to) {
+  const bool blocks = tensor.scales.scaling == Scaling::block;
+  const bool rows = tensor.scales.scaling == Scaling::row;
+  const WidenParams params{.codes = codes,
+                           .scales = scales,
+                           .out = to,
+                           .columns = static_cast<int32_t>(tensor.columns()),
+                           .scale_rows = static_cast<int32_t>(blocks ? kScaleBlock : 1),
+                           .row_stride = static_cast<int32_t>(blocks ? tensor.scales.row_stride
+                                                              : rows ? 1
+                                                                     : 0),
+                           .block_stride = static_cast<int32_t>(tensor.scales.step())};
+  return device_->launch({.operation = "widen",
+                          .kernel = type == DType::bf16 ? "widen_bf16" : "widen_f32",
+                          .groups_x = static_cast<uint32_t>(tensor.rows()),
+                          .threads = kWidenThreads},
+                         params, device_->stream().native);
 }
 
 Status CdnaRunner::lengthen(int sequence) {
@@ -332,6 +429,9 @@ Status CdnaRunner::lengthen(int sequence) {
     return resident::no_prefill_to_lengthen(config_, own.length);
   }
   WEFT_TRY(set_frequencies());
+  if (refusal_) {
+    WEFT_TRY(device_->upload(tokens_of(sequence), own.tokens.data(), own.tokens.size() * 4));
+  }
   return prefill_->feed(tokens_of(sequence), 0, own.position, sequence);
 }
 
@@ -339,16 +439,19 @@ Status CdnaRunner::create() {
   WEFT_ASSIGN(device_, open_hip_device(options_.device));
   WEFT_TRY(make_program());
   WEFT_TRY(load_weights());
-  WEFT_TRY(make_launch());
-  WEFT_TRY(make_prefill());
-  return set_frequencies();
+  WEFT_TRY(make_sequences());
+  if (!refusal_) {
+    WEFT_TRY(load_streams());
+    WEFT_TRY(make_launch());
+  }
+  return make_prefill();
 }
 
 Status CdnaRunner::forget(std::span<const Tokens> ids) {
   ended_ = 0;
   for (int i = 0; i < options_.sequences; ++i) {
     const Tokens own = static_cast<size_t>(i) < ids.size() ? ids[static_cast<size_t>(i)] : Tokens{};
-    at(i) = {.length = std::max<int64_t>(1, std::ssize(own))};
+    at(i) = {.length = std::max<int64_t>(1, std::ssize(own)), .tokens = {own.begin(), own.end()}};
     const std::vector<uint32_t> seen = resident::seen_of(own, config_.vocabulary);
     WEFT_TRY(device_->upload(launch_.seen + i * seen_words(), seen.data(),
                              seen.size() * sizeof(uint32_t)));
@@ -374,7 +477,54 @@ Status CdnaRunner::clear_tags() {
   return {};
 }
 
+Status CdnaRunner::run_launched(int64_t steps, const OnToken& on_token) {
+  const auto count = static_cast<size_t>(options_.sequences);
+  for (; steps > 0 && ended_ != all_sequences(); --steps) {
+    std::vector<int32_t> rows(3 * count);
+    for (int i = 0; i < options_.sequences; ++i) {
+      const auto row = static_cast<size_t>(i);
+      if (!ended(i)) {  // otherwise it is stepped with the others, over what its cache held
+        rows[row] = at(i).tokens.back();
+        rows[count + row] = static_cast<int32_t>(at(i).position);
+      }
+      rows[2 * count + row] = i;
+    }
+    WEFT_TRY(device_->upload(step_rows_, rows.data(), rows.size() * sizeof(int32_t)));
+    WEFT_TRY(prefill_->step(step_rows_, {step_rows_ + count, step_rows_ + 2 * count},
+                            options_.sequences));
+    const ConstMatrix logits = prefill_->step_logits();
+    for (int i = 0; i < options_.sequences; ++i) {
+      Sequence& own = at(i);
+      own.logits_valid = !ended(i);
+      if (!own.logits_valid) {
+        continue;
+      }
+      own.logits.resize(static_cast<size_t>(config_.vocabulary));
+      WEFT_TRY(device_->download(own.logits.data(),
+                                 static_cast<const float*>(logits.data) + i * logits.stride,
+                                 own.logits.size() * sizeof(float)));
+      SamplingOptions sampling = launch_.sampling;
+      sampling.seed += static_cast<uint64_t>(i);
+      const int32_t token = cpu::sample({.logits = own.logits.data(),
+                                         .vocabulary = config_.vocabulary,
+                                         .options = sampling,
+                                         .history = own.tokens,
+                                         .draw = static_cast<uint64_t>(own.position + 1)},
+                                        {sample_scratch_.data(), sample_scratch_.size()});
+      own.tokens.push_back(token);
+      ++own.position;
+      if (!on_token(i, token)) {
+        end(i);
+      }
+    }
+  }
+  return {};
+}
+
 Status CdnaRunner::run(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token) {
+  if (refusal_) {
+    return run_launched(steps, on_token);
+  }
   while (steps > 0 && ended_ != all_sequences()) {
     if (next_tag_ + launch_.versions > kMostTag) {
       WEFT_TRY(clear_tags());
@@ -391,7 +541,7 @@ Status CdnaRunner::run_launch(int64_t steps, int64_t forced, Tokens ends, const 
   for (int i = 0; i < options_.sequences; ++i) {
     launch_.position[i] = static_cast<int32_t>(at(i).position);
   }
-  launch_.ended = ended_;
+  launch_.ended = static_cast<uint32_t>(ended_);
   launch_.forced_steps = static_cast<int32_t>(forced);
   launch_.steps = static_cast<int32_t>(steps);
   launch_.eos_count = 0;
@@ -435,7 +585,7 @@ Status CdnaRunner::run_launch(int64_t steps, int64_t forced, Tokens ends, const 
   for (int i = 0; i < options_.sequences; ++i) {
     at(i).position += ended(i) ? 0 : forced;
   }
-  const uint32_t ended_before = ended_;
+  const uint64_t ended_before = ended_;
   std::array<int64_t, resident::kMostSequences> taken = {};
   WEFT_TRY(take_tokens(on_token, taken));
   for (int i = 0; i < options_.sequences; ++i) {
@@ -472,7 +622,8 @@ Status CdnaRunner::take_tokens(const OnToken& on_token, std::span<int64_t> taken
         ++at(from).position;
         if (!on_token(from, token)) {
           end(from);
-          told = device_->upload_beside(launch_.stop, &ended_, sizeof(ended_));
+          const auto stop = static_cast<uint32_t>(ended_);
+          told = device_->upload_beside(launch_.stop, &stop, sizeof(stop));
         }
       }
       continue;
@@ -525,7 +676,7 @@ Status CdnaRunner::begin(std::span<const Tokens> prompts, const SamplingOptions&
   int64_t steps = 1;
   for (int i = 0; i < options_.sequences; ++i) {
     const int64_t length = std::ssize(prompts[static_cast<size_t>(i)]);
-    if (prefill_ != nullptr && length >= fewest_tokens(chunk_formats())) {
+    if (prefill_ != nullptr && (refusal_ || length >= fewest_tokens(chunk_formats()))) {
       WEFT_TRY(prefill_->feed(tokens_of(i), 0, length - 1, i));
       at(i).position = length - 1;
     }
@@ -582,6 +733,10 @@ Result<Score> CdnaRunner::score(Tokens ids) {
 }
 
 std::span<const float> CdnaRunner::logits(int sequence) {
+  if (refusal_) {
+    return at(sequence).logits_valid ? std::span<const float>(at(sequence).logits)
+                                     : std::span<const float>();
+  }
   const size_t bytes = logits_.size() * sizeof(float);
   const char* place = launch_.arena + arena_.buffers[static_cast<size_t>(program_.logits)] +
                       static_cast<size_t>(sequence) * bytes;
@@ -656,8 +811,13 @@ Result<std::unique_ptr<Runner>> create_runner(const ModelConfig& config, const W
 
 Result<std::unique_ptr<Subject>> create_subject(const ModelConfig& config, const Weights& weights,
                                                 const RunnerOptions& options) {
-  auto runner = std::make_unique<CdnaRunner>(config, weights, options);
+  RunnerOptions own = options;
+  own.hold_once = true;  // nothing is looked at but steps
+  auto runner = std::make_unique<CdnaRunner>(config, weights, own);
   WEFT_TRY(runner->create());
+  if (runner->refusal()) {
+    return *runner->refusal();
+  }
   return std::unique_ptr<Subject>(std::move(runner));
 }
 

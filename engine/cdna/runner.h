@@ -1,5 +1,6 @@
 // The runner on an AMD GPU or its simulator: the decode program, lowered to codes, runs as one
-// resident kernel. Prompts are fed by chunks (engine/prefill/).
+// resident kernel, or, where that has no form for the model, step by step as chunks of a row a
+// sequence. Prompts are fed by chunks (engine/prefill/).
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/prefill/prefill.h"
 #include "engine/runner.h"
 #include "engine/subject.h"
 #include "model/config.h"
@@ -14,15 +16,21 @@
 
 namespace weft::cdna {
 
+/// Sequences that are decoded at once, more than resident::kMostSequences by launched steps.
+inline constexpr int kMostAtOnce = kMostStepRows;
+
 struct RunnerOptions {
   std::string device;    ///< "hip", "hip:1", "sim:gfx942"
   int workers = 0;       ///< workgroups; 0: one for each compute unit
   int64_t capacity = 0;  ///< positions of a sequence
-  int sequences = 1;     ///< at most kMostSequences
+  int sequences = 1;     ///< at most kMostAtOnce
   DType kv = DType::bf16;
   bool round_activations = true;  ///< in a chunk of a prompt, see PlanOptions
   /// In 12 bits (ops/linear/windowed.h); default: when they do not fit the last cache.
   std::optional<bool> compress_weights = {};
+  /// Whether packed weights are held alone: prompts go token by token then. Default: where the
+  /// device has no room for both.
+  std::optional<bool> hold_once = {};
 };
 
 /// `config` and `weights` outlive the runner; all weights have data. Errors: device (no such GPU,

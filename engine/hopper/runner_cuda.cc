@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <map>
 #include <utility>
 #include <vector>
@@ -890,26 +889,6 @@ Status HopperRunner::copy_logits(int row, float* to) {
       "copying logits");
 }
 
-/// A matrix in MXFP4 as kernels take it (ExpertMatrices): its codes row by row, then its scales.
-/// The checkpoint has them apart and rows of others between.
-std::vector<uint8_t> pack_mx(const Tensor& tensor, uint64_t seed, const TensorSpec& spec) {
-  const MxMatrix& mx = tensor.mx;
-  std::vector<uint8_t> packed(static_cast<size_t>(tensor.bytes()));
-  uint8_t* codes = packed.data();
-  uint8_t* scales = codes + tensor.elements() / 2;
-  if (mx.codes == nullptr) {
-    fill_random_mx(seed, spec, 0, tensor.elements(), codes, scales);
-    return packed;
-  }
-  const int64_t code_bytes = mx.k / 2;
-  const int64_t scale_bytes = mx.k / kMxBlock;
-  for (int64_t r = 0; r < tensor.rows(); ++r) {
-    std::memcpy(codes + r * code_bytes, mx.row_codes(r), static_cast<size_t>(code_bytes));
-    std::memcpy(scales + r * scale_bytes, mx.row_scales(r), static_cast<size_t>(scale_bytes));
-  }
-  return packed;
-}
-
 /// A runner for any of its roles.
 Result<std::unique_ptr<HopperRunner>> make_runner(const ModelConfig& config, const Weights& weights,
                                                   const RunnerOptions& options) {
@@ -931,9 +910,14 @@ Status put_weights(const ModelConfig& config, const Weights& weights, uint64_t s
     }
     const Tensor& tensor = weights.tensors()[i];
     char* place = arena + places[i];
-    if (tensor.mx.k > 0) {
-      const std::vector<uint8_t> packed = pack_mx(tensor, seed, specs[i]);
+    if (tensor.mx.codes != nullptr) {
+      const std::vector<uint8_t> packed = pack_mx(tensor);
       WEFT_TRY(device.upload(place, packed.data(), packed.size()));
+    } else if (tensor.mx.k > 0) {
+      std::vector<uint8_t> made(static_cast<size_t>(tensor.bytes()));
+      fill_random_mx(seed, specs[i], 0, tensor.elements(), made.data(),
+                     made.data() + tensor.elements() / 2);
+      WEFT_TRY(device.upload(place, made.data(), made.size()));
     } else if (tensor.data != nullptr) {
       WEFT_TRY(device.upload(place, tensor.data, static_cast<size_t>(tensor.bytes())));
     } else {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/divide.h"
 #include "ops/chunk_kernels.h"
@@ -54,12 +55,23 @@ size_t tensor_index(const Weights& weights, const WeightRef& ref) {
   return static_cast<size_t>(&weights.get(ref.role, ref.layer) - weights.tensors().data());
 }
 
+std::vector<uint8_t> pack_mx(const Tensor& tensor) {
+  const MxMatrix& mx = tensor.mx;
+  std::vector<uint8_t> packed(static_cast<size_t>(tensor.bytes()));
+  uint8_t* codes = packed.data();
+  uint8_t* scales = codes + tensor.elements() / 2;
+  const int64_t code_bytes = mx.k / 2;
+  const int64_t scale_bytes = mx.k / kMxBlock;
+  for (int64_t r = 0; r < tensor.rows(); ++r) {
+    std::memcpy(codes + r * code_bytes, mx.row_codes(r), static_cast<size_t>(code_bytes));
+    std::memcpy(scales + r * scale_bytes, mx.row_scales(r), static_cast<size_t>(scale_bytes));
+  }
+  return packed;
+}
+
 std::string refuse_prefill(Arch arch, const ModelConfig& config, const Weights& weights,
                            ChunkFormats formats) {
   const ChunkLimits& limits = chunk_limits(arch);
-  if (config.experts.count > 0 && !limits.experts) {
-    return "there are no kernels for its experts";
-  }
   const bool has_biases = config.qkv_bias || config.attention_out_bias || config.ffn_bias;
   const LatentAttention& latent = config.latent;
   if (latent.rank > 0 && limits.latent_row == 0) {
@@ -80,6 +92,9 @@ std::string refuse_prefill(Arch arch, const ModelConfig& config, const Weights& 
     const DType type = tensor.dtype;
     if (type == DType::e4m3fnuz || (is_fp8(type) && !limits.widened)) {
       return fmt::format("{} is {}", tensor.name, name_of(type));
+    }
+    if (is_fp8(type) && config.experts.count > 0 && !limits.coded_experts) {
+      return fmt::format("{} is {} in a model with experts", tensor.name, name_of(type));
     }
     if (is_fp8(type) && config.experts.count > 0 && tensor.scales.scaling != Scaling::block) {
       return fmt::format("{} is {} in a model with experts, and its scales are not of blocks",

@@ -75,6 +75,10 @@ struct ChunkLayout {
 ChunkLayout lay_out_chunk(Arch arch, const Program& chunk, const Weights& weights,
                           std::span<const int64_t> places);
 
+/// A matrix in MXFP4 that has data, as chunks' kernels take it (ExpertMatrices): all codes row by
+/// row, then all scales. The checkpoint has them apart, and rows of others between.
+std::vector<uint8_t> pack_mx(const Tensor& tensor);
+
 /// A tensor's index in Weights::tensors(), by role.
 size_t tensor_index(const Weights& weights, const WeightRef& ref);
 

@@ -195,13 +195,14 @@ TEST(PrefillPlan, AmdHasNoFormForAllAndWantsNoScratch) {
   const Made granite = make("granite-3.1-2b", Logits::none, 0, {}, {}, Arch::cdna);
   EXPECT_EQ(granite.layout.bytes, granite.layout.scratch);
   EXPECT_EQ(refuse_prefill(Arch::cdna, granite.config, granite.weights), "");
-  const ModelConfig experts = preset("qwen3-30b-a3b").value();
+  ModelConfig experts = preset("qwen3-30b-a3b").value();
+  EXPECT_EQ(refuse_prefill(Arch::cdna, experts, Weights::describe(experts)), "");
+  experts.quantization = quantization_of("fp8-block").value();
   EXPECT_EQ(refuse_prefill(Arch::cdna, experts, Weights::describe(experts)),
-            "there are no kernels for its experts");
+            "model.layers.0.self_attn.q_proj.weight is F8_E4M3 in a model with experts");
   ModelConfig codes = preset("llama-3.2-1b").value();
   codes.quantization = quantization_of("fp8-block").value();
-  EXPECT_EQ(describe_prefill(Arch::cdna, codes, Weights::describe(codes), {}),
-            "token by token: model.layers.0.self_attn.q_proj.weight is F8_E4M3");
+  EXPECT_EQ(refuse_prefill(Arch::cdna, codes, Weights::describe(codes)), "");
 }
 
 TEST(PrefillPlan, WhatBendsAResultTakesItsPlace) {

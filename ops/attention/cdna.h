@@ -30,8 +30,14 @@ struct AttentionParams {
   float cap_scale;              ///< what scores are multiplied by under tanh(); 0: no soft cap
   const void* sinks = nullptr;  ///< [query_heads] or null: a logit of each that joins the softmax
   int32_t sinks_f32 = 0;        ///< not 0: they are f32, else bf16
+  /// Of rows of sequences of their own, or null: a workgroup has a KV head's query heads of one row
+  /// then, `rows` are counted by the grid alone, and `first` is not looked at.
+  const int32_t* positions = nullptr;
+  const int32_t* row_sequences = nullptr;  ///< beside positions
+  int64_t sequence_stride = 0;             ///< of keys and values, from a sequence to the next
 };
 
-inline constexpr int kAttentionRows = 64;  ///< of a workgroup: 16 a wave
+/// Of a workgroup, 16 a wave: rows of a head, or in a step query heads of a row.
+inline constexpr int kAttentionRows = 64;
 
 }  // namespace weft::cdna

@@ -4,7 +4,8 @@
 // transposed (keys are the matrix instruction's rows), so that a lane gets four keys of one query:
 // just what it has to hand to the product with the values, which is taken transposed too. Maximum,
 // sum and result of a query lie in one lane and three others: nothing but the maximum, and once the
-// sum, crosses lanes.
+// sum, crosses lanes. Of rows of a step, which are of sequences of their own, a workgroup has one
+// row's query heads of a KV head.
 #include "ops/attention/cdna.h"
 
 #include "arch/cdna/math.hip.h"
@@ -158,41 +159,59 @@ WEFT_GPU void attention(const AttentionParams& p) {
   using S = Shape<Q, C, kDim>;
   __shared__ __attribute__((aligned(1024))) char shared[S::kLdsBytes];
   auto* lds = (LdsBytes*)shared;
+  const bool step = p.positions != nullptr;  // rows of the tile are query heads
+  const int rows = step ? p.group : p.rows;
+  const int planes = step ? p.query_heads / p.group : p.query_heads * p.sequences;
+  const int plane = workgroup_index() % planes;
+  const int row_tiles = ceil_div(rows, kAttentionRows);
+  const int tile = workgroup_index() / planes;
+  const int of_step = step ? tile / row_tiles : 0;
   // Workgroups with the most keys first.
-  const int heads = p.query_heads * p.sequences;
-  const int sequence = workgroup_index() % heads / p.query_heads;
-  const int head = workgroup_index() % heads % p.query_heads;
-  const int row_tiles = ceil_div(p.rows, kAttentionRows);
-  const int row = (row_tiles - 1 - workgroup_index() / heads) * kAttentionRows;
+  const int row = (row_tiles - 1 - tile % row_tiles) * kAttentionRows;
+  const int sequence = step ? 0 : plane / p.query_heads;
+  const int head = step ? plane * p.group : plane % p.query_heads;
+  const int first = step ? constant_at(p.positions, of_step) : p.first;
   const bool causal = p.causal != 0;
   const int end =  // of the keys
-      causal ? p.first + __builtin_elementwise_min(row + kAttentionRows, p.rows) : p.rows;
+      step     ? first + 1
+      : causal ? first + __builtin_elementwise_min(row + kAttentionRows, rows)
+               : rows;
   const int window = p.window > 0 ? p.window : 1 << 30;
-  const int oldest = causal ? __builtin_elementwise_max(0, p.first + row - window + 1) : 0;
-  const int64_t plane = head / p.group * p.head_stride;
+  const int oldest =
+      causal ? __builtin_elementwise_max(0, first + (step ? 0 : row) - window + 1) : 0;
+  const int64_t of_head =
+      head / p.group * p.head_stride +
+      (step ? constant_at(p.row_sequences, of_step) * p.sequence_stride : int64_t{0});
   const auto place = [&](const void* cache, int64_t stride, int key) {
-    return &at<char>(cache, plane + (int64_t{sequence} * p.rows + key) * stride);
+    return &at<char>(cache, of_head + (int64_t{sequence} * rows + key) * stride);
   };
-  const int64_t first_row = int64_t{sequence} * p.rows + row;
+  // Where a tile's rows begin in a matrix, and from one to the next.
+  const auto first_row = [&](int64_t stride, int size) {
+    const int64_t of_row = step ? of_step * stride + int64_t{row} * p.head_dim * size
+                                : (int64_t{sequence} * rows + row) * stride;
+    return of_row + int64_t{head} * p.head_dim * size;
+  };
+  const auto row_stride = [&](int64_t stride, int size) {
+    return step ? int64_t{p.head_dim} * size : stride;
+  };
 
   const int lane = lane_index();
   const int quarter = lane / kStripRows;
   const int query = wave_index() * kStripRows + lane % kStripRows;  // in the workgroup's rows
-  const int position = causal ? p.first + row + query : p.rows - 1;
+  const int position = step ? first : causal ? first + row + query : rows - 1;
 
   Strip q[S::kBlocks];
   {
-    const Buffer queries(
-        &at<char>(p.q, first_row * p.q_stride + head * p.head_dim * int64_t{sizeof(Q)}), kNowhere);
-    const int mine = __builtin_elementwise_min(query, p.rows - row - 1);
+    const Buffer queries(&at<char>(p.q, first_row(p.q_stride, sizeof(Q))), kNowhere);
+    const int mine = __builtin_elementwise_min(query, rows - row - 1) *
+                     static_cast<int>(row_stride(p.q_stride, sizeof(Q)));
 #pragma unroll
     for (int block = 0; block < S::kBlocks; ++block) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int along = block * kStripBytes + half * (kStripBytes / 2) + quarter * kChunkBytes;
         const bool inside = along < p.head_dim * static_cast<int>(sizeof(Q));
-        q[block].half[half] =
-            queries.load(inside ? static_cast<uint32_t>(mine * p.q_stride) + along : kNowhere);
+        q[block].half[half] = queries.load(inside ? static_cast<uint32_t>(mine) + along : kNowhere);
       }
     }
   }
@@ -301,23 +320,25 @@ WEFT_GPU void attention(const AttentionParams& p) {
   float factor = 1 / sum;
   if (p.sinks != nullptr) {
     constexpr float kLog2E = 1.44269504088896f;
+    const int whose = head + (step ? __builtin_elementwise_min(row + query, rows - 1) : 0);
     const float sink =
-        kLog2E * (p.sinks_f32 != 0 ? at<const float>(p.sinks, head * 4)
-                                   : static_cast<float>(at<const bf16_t>(p.sinks, head * 2)));
+        kLog2E * (p.sinks_f32 != 0 ? at<const float>(p.sinks, whose * 4)
+                                   : static_cast<float>(at<const bf16_t>(p.sinks, whose * 2)));
     const float highest = __builtin_fmaxf(peak, sink);
     const float keep = exp2_of(peak - highest);
     factor = keep / (sum * keep + exp2_of(sink - highest));
   }
-  if (row + query >= p.rows) {
+  if (row + query >= rows) {
     return;
   }
   if (p.lse != nullptr && quarter == 0) {
     constexpr float kLn2 = 0.693147182f;
-    p.lse[(int64_t{sequence} * p.query_heads + head) * p.rows + row + query] =
+    p.lse[(int64_t{sequence} * p.query_heads + head) * rows + row + query] =
         (peak + log2_of(sum)) * kLn2;
   }
   const int size = p.out_bf16 != 0 ? sizeof(bf16_t) : sizeof(float);
-  char* const to = &at<char>(p.out, (first_row + query) * p.out_stride + head * p.head_dim * size);
+  char* const to =
+      &at<char>(p.out, first_row(p.out_stride, size) + query * row_stride(p.out_stride, size));
 #pragma unroll
   for (int d = 0; d < S::kDimStrips; ++d) {
     const int column = d * kStripRows + quarter * 4;

@@ -6,6 +6,7 @@
 
 #include "arch/device.h"
 #include "ops/attention/op.h"
+#include "ops/row_places.h"
 
 namespace weft::cdna {
 
@@ -19,5 +20,11 @@ std::string_view refuse_prefill_attention(const AttentionArgs& args);
 /// The cache holds the keys and values of all positions before first + rows; what lies behind them
 /// is not read. Errors: device (the launch failed).
 Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first, Stream stream);
+
+/// Rows of sequences of their own, each over its sequence's keys, its own included, which are in
+/// the cache already; operands as prefill_attention() takes them. Errors: device (the launch
+/// failed).
+Status step_attention(const AttentionArgs& args, int64_t rows, const RowPlaces& places,
+                      Stream stream);
 
 }  // namespace weft::cdna

@@ -54,6 +54,7 @@ Status launch_sort(const PrefillDraw& drawn, int64_t rows, Stream stream) {
 Status launch_product(MoeProductParams params, std::string_view which, const ConstMatrix& a,
                       const ExpertMatrices& w, DType bias, const PrefillDraw& drawn, int64_t rows,
                       Stream stream) {
+  WEFT_TRY(launch_sort(drawn, rows, stream));
   const int64_t mean = ceil_div(rows * drawn.chosen, drawn.experts);
   const int64_t tile = a.dtype == DType::bf16 && mean > 32   ? 128
                        : a.dtype == DType::bf16 && mean <= 8 ? kMoeFewRows
@@ -128,7 +129,6 @@ Status prefill_route(const RouteArgs& args, int64_t rows, Stream stream) {
 }
 
 Status prefill_experts_up(const PrefillExpertsUp& args, int64_t rows, Stream stream) {
-  WEFT_TRY(launch_sort(args.drawn, rows, stream));
   MoeProductParams params{};
   params.out = args.out.data;
   params.out_stride = stride_bytes(args.out);
