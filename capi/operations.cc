@@ -4,10 +4,14 @@
 #include <fmt/format.h>
 
 #include "arch/cpu/dispatch.h"
+#include "base/divide.h"
 #include "capi/interface.h"
+#include "ops/check_operands.h"
+#include "ops/chunk_kernels.h"
 #include "ops/gemm_bf16/op.h"
 #include "ops/gemm_fp8_blockwise/op.h"
 #include "ops/gemm_skinny/op.h"
+#include "ops/mla_decode/op.h"
 #include "ops/rmsnorm_quant/op.h"
 #include "ops/swiglu_quant/op.h"
 
@@ -138,6 +142,136 @@ Status read_args(const void* given, SwigluQuantArgs& args) {
   return {};
 }
 
+Status read_args(const void* given, MlaDecodeArgs& args) {
+  WEFT_ASSIGN(const weft_mla_args c, read(static_cast<const weft_mla_args*>(given), "args"));
+  WEFT_TRY(check_format("q", c.q));
+  WEFT_TRY(check_format("out", c.out));
+  WEFT_TRY(check_format("cache", {const_cast<void*>(c.cache), 0, c.cache_format, 0}));
+  args = {.batch = c.batch,
+          .tokens = c.tokens,
+          .heads = c.heads,
+          .q = to_const(c.q),
+          .cache = {.rows = c.cache,
+                    .dtype = static_cast<DType>(c.cache_format),
+                    .blocks = c.blocks,
+                    .block_rows = c.block_rows,
+                    .block_stride = c.block_rows,
+                    .tables = c.tables,
+                    .table_stride = c.table_stride},
+          .lengths = c.lengths,
+          .scale = c.scale,
+          .out = to_matrix(c.out),
+          .workspace = {c.workspace.data, c.workspace.bytes}};
+  return {};
+}
+
+/// A mixture of experts as a chunk's rows meet it.
+struct Moe {
+  int64_t rows = 0;
+  PrefillExpertsUp up;
+  PrefillExpertsDown down;
+  Workspace workspace;
+  size_t needs = 0;  ///< of the workspace
+};
+
+Result<Moe> read_moe(const void* given) {
+  constexpr std::string_view kName = "moe";
+  WEFT_ASSIGN(const weft_moe_args c, read(static_cast<const weft_moe_args*>(given), "args"));
+  WEFT_TRY(check_size(kName, "rows", c.rows, 1));
+  WEFT_TRY(check_size(kName, "experts", c.experts, 1));
+  WEFT_TRY(check_at_most(kName, "experts", c.experts, kMostRouted));
+  WEFT_TRY(check_size(kName, "chosen", c.chosen, 1));
+  WEFT_TRY(check_at_most(kName, "chosen", c.chosen, c.experts));
+  WEFT_TRY(check_size(kName, "hidden", c.hidden, 8, 8));
+  WEFT_TRY(check_size(kName, "inner", c.inner, 8, 8));
+  WEFT_TRY(check_format("a", c.a));
+  WEFT_TRY(check_matrix(kName, "a", to_const(c.a), c.hidden, {DType::bf16, DType::f16}));
+  const auto format = static_cast<DType>(c.a.format);
+  const auto size = static_cast<int64_t>(size_of(format));
+  // Kernels count bytes of rows in 32 bits.
+  const int64_t slots = c.rows * c.chosen;
+  constexpr int64_t kMost = 0xffffff00;
+  WEFT_TRY(check_at_most(kName, "bytes of a", c.rows * c.a.stride * size, kMost));
+  WEFT_TRY(check_at_most(kName, "bytes between the products", slots * c.inner * size, kMost));
+  const auto experts = [&](std::string_view name, const weft_matrix& m, int64_t n,
+                           int64_t k) -> Result<ExpertMatrices> {
+    WEFT_TRY(check_format(name, m));
+    WEFT_TRY(check_matrix(kName, name, to_const(m), k, {format}));
+    return ExpertMatrices{.first = to_const(m), .pitch = n * m.stride * size};
+  };
+  Moe moe;
+  moe.rows = c.rows;
+  moe.workspace = {c.workspace.data, c.workspace.bytes};
+  WEFT_ASSIGN(moe.up.gate, experts("gate", c.gate, c.inner, c.hidden));
+  WEFT_ASSIGN(moe.up.up, experts("up", c.up, c.inner, c.hidden));
+  WEFT_ASSIGN(moe.down.weight, experts("down", c.down, c.hidden, c.inner));
+  WEFT_TRY(check_format("out", c.out));
+  WEFT_TRY(check_matrix(kName, "out", to_matrix(c.out), c.hidden, {DType::f32}));
+  WEFT_TRY(check_pointer(c.ids, "ids"));
+  WEFT_TRY(check_pointer(c.weights, "weights"));
+  moe.needs = kCounterBytes;  // which stay zero
+  const auto place = [&](int64_t bytes) -> void* {
+    const size_t at = moe.needs;
+    moe.needs += round_up(static_cast<size_t>(bytes), 256);
+    return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(moe.workspace.data) + at);
+  };
+  const PrefillDraw drawn{
+      .ids = c.ids,
+      .weights = c.weights,
+      .experts = c.experts,
+      .chosen = c.chosen,
+      .order = static_cast<int32_t*>(place(moe_order_elements(c.rows, c.chosen, c.experts) * 4))};
+  moe.up.a = to_const(c.a);
+  moe.up.drawn = moe.down.drawn = drawn;
+  moe.up.n = moe.down.k = c.inner;
+  moe.up.k = moe.down.n = c.hidden;
+  moe.up.out = {place(slots * c.inner * size), format, c.inner};
+  moe.down.a = {moe.up.out.data, format, c.inner};
+  moe.down.products = static_cast<float*>(place(slots * c.hidden * 4));
+  moe.down.out = to_matrix(c.out);
+  return moe;
+}
+
+/// The kernels for it on a stream's device.
+Result<const ChunkKernels*> moe_kernels(const Moe& moe, Stream stream) {
+  if (stream.device == nullptr) {
+    return device_error("moe runs on GPUs alone: there is no device");
+  }
+  const DeviceInfo& info = stream.device->info();
+  const ChunkKernels* kernels = chunk_kernels(info.arch);
+  if (kernels == nullptr) {
+    return no_kernel("moe", info, {});
+  }
+  for (const std::string_view why :
+       {kernels->refuse_experts_up(moe.up), kernels->refuse_experts_down(moe.down)}) {
+    if (!why.empty()) {
+      return no_kernel("moe", info, why);
+    }
+  }
+  return kernels;
+}
+
+constexpr Operation kMoe = {.name = "moe",
+                            .run = [](const void* given, Stream stream) -> Status {
+                              WEFT_ASSIGN(const Moe moe, read_moe(given));
+                              WEFT_ASSIGN(const ChunkKernels* kernels, moe_kernels(moe, stream));
+                              WEFT_TRY(check_workspace("moe", moe.workspace.bytes, moe.needs));
+                              WEFT_TRY(stream.device->use());
+                              WEFT_TRY(kernels->experts_up(moe.up, moe.rows, stream));
+                              return kernels->experts_down(moe.down, moe.rows, stream);
+                            },
+                            .workspace = [](const void* given, Stream stream) -> Result<size_t> {
+                              WEFT_ASSIGN(const Moe moe, read_moe(given));
+                              WEFT_TRY(moe_kernels(moe, stream));
+                              return moe.needs;
+                            },
+                            .plan = [](const void* given, Stream stream) -> Result<std::string> {
+                              WEFT_ASSIGN(const Moe moe, read_moe(given));
+                              WEFT_TRY(moe_kernels(moe, stream));
+                              return fmt::format("{} slots, sorted by expert",
+                                                 moe.rows * moe.up.drawn.chosen);
+                            }};
+
 /// An operation of ops/ behind the C structure that its arguments are read from.
 template <class Args, Status (*kRun)(const Args&, Stream),
           Result<size_t> (*kWorkspace)(const Args&, Stream), const Kernel<Args>* (*kKernel)(Arch)>
@@ -173,9 +307,11 @@ constexpr Operation kGemmFp8Blockwise = WEFT_C_OPERATION(GemmFp8BlockwiseArgs, g
 constexpr Operation kGemmSkinny = WEFT_C_OPERATION(GemmSkinnyArgs, gemm_skinny);
 constexpr Operation kRmsNormQuant = WEFT_C_OPERATION(RmsNormQuantArgs, rmsnorm_quant);
 constexpr Operation kSwigluQuant = WEFT_C_OPERATION(SwigluQuantArgs, swiglu_quant);
+constexpr Operation kMlaDecode = WEFT_C_OPERATION(MlaDecodeArgs, mla_decode);
 #undef WEFT_C_OPERATION
-constexpr const Operation* kOperations[] = {&kGemmBf16, &kGemmFp8Blockwise, &kGemmSkinny,
-                                            &kRmsNormQuant, &kSwigluQuant};
+constexpr const Operation* kOperations[] = {&kGemmBf16,     &kGemmFp8Blockwise, &kGemmSkinny,
+                                            &kRmsNormQuant, &kSwigluQuant,      &kMlaDecode,
+                                            &kMoe};
 
 weft_status run(const Operation& operation, const void* args, weft_device* device, void* stream) {
   return guarded([&] { return operation.run(args, stream_of(device, stream)); });
@@ -214,6 +350,13 @@ weft_status weft_rmsnorm_quant(const weft_rows_args* args, weft_device* device, 
 }
 weft_status weft_swiglu_quant(const weft_rows_args* args, weft_device* device, void* stream) {
   return run(kSwigluQuant, args, device, stream);
+}
+
+weft_status weft_mla_decode(const weft_mla_args* args, weft_device* device, void* stream) {
+  return run(kMlaDecode, args, device, stream);
+}
+weft_status weft_moe(const weft_moe_args* args, weft_device* device, void* stream) {
+  return run(kMoe, args, device, stream);
 }
 
 weft_status weft_workspace_bytes(const char* name, const void* args, weft_device* device,

@@ -204,9 +204,11 @@ Result<Tensor> empty(const Tensor& like, std::span<const int64_t> sizes,
 
 /// Contiguous, of the shape of `like` but for its last dimension.
 Result<Tensor> empty_rows(const Tensor& like, int64_t columns, DType format) {
-  std::vector<int64_t> sizes(like.sizes, like.sizes + like.dims);
+  thread_local std::vector<int64_t> sizes;  // allocated once
+  thread_local std::vector<int64_t> strides;
+  sizes.assign(like.sizes, like.sizes + like.dims);
   sizes.back() = columns;
-  std::vector<int64_t> strides(sizes.size(), 1);
+  strides.assign(sizes.size(), 1);
   for (size_t d = sizes.size() - 1; d > 0; --d) {
     strides[d - 1] = strides[d] * std::max<int64_t>(sizes[d], 1);
   }
@@ -221,6 +223,14 @@ Result<Device*> device_of(int32_t index) {
     WEFT_ASSIGN(device, open(fmt::format("{}:{}", gpu_kind, index)));
   }
   return device.get();
+}
+
+/// Whether a GPU is the calling thread's already: Guard and Device::use() have nothing to do.
+bool in_use(int32_t index) {
+  if constexpr (built::kCuda) {
+    return gpu_kind == "cuda" && hopper::in_use(index);
+  }
+  return false;
 }
 
 /// The recording of a graph that a stream is in, 0 for none; nullopt where that cannot be told
@@ -310,12 +320,18 @@ Status run(const Functions<Args>& op, Args& args, const Tensor& like) {
   WEFT_TRY(check(args));
   static std::mutex mutex;  // devices and their workspaces are for one thread at a time
   const std::lock_guard lock(mutex);
-  const Guard guard(like.device_index);
+  std::optional<Guard> guard;
+  const bool ready = in_use(like.device_index);
+  if (!ready) {
+    guard.emplace(like.device_index);
+  }
   WEFT_ASSIGN(Device * device, device_of(like.device_index));
-  // PyTorch's guard does nothing in a thread that is new and whose device is the first, and memory
-  // from its cache needs none either: the thread has no context, and the driver makes no tensor
-  // map.
-  WEFT_TRY(device->use());
+  if (!ready) {
+    // PyTorch's guard does nothing in a thread that is new and whose device is the first, and
+    // memory from its cache needs none either: the thread has no context, and the driver makes no
+    // tensor map.
+    WEFT_TRY(device->use());
+  }
   Stream stream{device, nullptr};
   if (torch.aoti_torch_get_current_cuda_stream(like.device_index, &stream.native) != 0) {
     return device_error("PyTorch has no current stream");

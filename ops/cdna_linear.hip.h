@@ -12,12 +12,39 @@ namespace weft::cdna {
 
 using f32_t = float;  ///< as kernels' names have it
 
-/// Rows are A, bf16 or f32, which decides what products are taken in; weights are W, A itself or
-/// widened to f32.
+static_assert(lies_in_strips("v_mfma_f32_16x16x16_f16") &&
+              lies_in_strips("v_mfma_f32_16x16x32_f16"));
+
+/// As mma_bf16(), of f16.
+WEFT_GPU f32x4 mma_f16(u32x4 a, u32x4 b, f32x4 c) {
+#if defined(__gfx950__)
+  using Operand = Vector<f16_t, 8>;
+  return __builtin_amdgcn_mfma_f32_16x16x32_f16(__builtin_bit_cast(Operand, a),
+                                                __builtin_bit_cast(Operand, b), c, 0, 0, 0);
+#else
+  using Operand = Vector<f16_t, 4>;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    c = __builtin_amdgcn_mfma_f32_16x16x16f16(
+        __builtin_bit_cast(Operand, u32x2{a[2 * i], a[2 * i + 1]}),
+        __builtin_bit_cast(Operand, u32x2{b[2 * i], b[2 * i + 1]}), c, 0, 0, 0);
+  }
+  return c;
+#endif
+}
+
+/// Rows are A, bf16, f16 or f32, which decides what products are taken in; weights are W, A itself
+/// or widened to f32.
 template <class A, class W>
 struct LinearOf {
-  static_assert(sizeof(A) == 4 || std::is_same_v<A, W>, "rows in bf16 want weights in bf16");
-  static constexpr Format kFormat = sizeof(A) == 4 ? Format::f32 : Format::bf16;
+  static_assert(sizeof(A) == 4 || std::is_same_v<A, W>, "rows in 16 bits want weights like them");
+  WEFT_GPU f32x4 multiply(const Strip& a, const Strip& b, f32x4 c) {
+    if constexpr (std::is_same_v<A, f16_t>) {
+      return mma_f16(a.half[1], b.half[1], mma_f16(a.half[0], b.half[0], c));
+    } else {
+      return mma < sizeof(A) == 4 ? Format::f32 : Format::bf16 > (a, b, c);
+    }
+  }
   template <int kRows>
   using Tile =
       std::conditional_t<sizeof(A) == sizeof(W), RowMajorTile<kRows, true>, WideningTile<kRows, W>>;
@@ -32,7 +59,7 @@ struct LinearOf {
       pairs.visit(
           stage,
           [&](int t, int i, const Strip& b_strip, const Strip& a_strip) {
-            sums.of[t][i] = mma<kFormat>(b_strip, a_strip, sums.of[t][i]);
+            sums.of[t][i] = multiply(b_strip, a_strip, sums.of[t][i]);
           },
           [](int) {});
     });

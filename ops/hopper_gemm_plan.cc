@@ -1,6 +1,10 @@
 #include "ops/hopper_gemm_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 
 #include "base/divide.h"
 
@@ -70,8 +74,10 @@ TileSchedule schedule_of(const TiledProduct& product, const TileChoice& tile,
           .band = band_of(tile, device)};
 }
 
-Plan choose_tile(const TiledProduct& product, std::span<const TileChoice> tiles,
-                 const DeviceInfo& device) {
+namespace {
+
+Plan cheapest_tile(const TiledProduct& product, std::span<const TileChoice> tiles,
+                   const DeviceInfo& device) {
   Plan best;
   double least = 0;
   for_each_plan(product, tiles, device, [&](const TileChoice& tile, const TileSchedule& schedule) {
@@ -83,6 +89,23 @@ Plan choose_tile(const TiledProduct& product, std::span<const TileChoice> tiles,
   });
   best.why = "the fewest cycles by the model of rounds of tiles";
   return best;
+}
+
+}  // namespace
+
+Plan choose_tile(const TiledProduct& product, std::span<const TileChoice> tiles,
+                 const DeviceInfo& device) {
+  // To choose takes as long as a fifth of a launch, so the thread keeps what it chose.
+  const std::tuple key{product.m,    product.n,    product.k_blocks, product.tile_k,
+                       tiles.data(), tiles.size(), device.units};
+  thread_local std::array<std::pair<std::remove_const_t<decltype(key)>, Plan>, 64> kept;
+  const auto hash = static_cast<uint64_t>(product.m * 3 + product.n / 8 * 5 + product.k_blocks * 7);
+  auto& [of, plan] = kept[hash % kept.size()];
+  if (of != key) {
+    plan = cheapest_tile(product, tiles, device);
+    of = key;
+  }
+  return plan;
 }
 
 Plan plan_tile(std::span<const TunedPlan> tuned, const PlanKey& key, const TiledProduct& product,

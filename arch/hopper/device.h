@@ -13,5 +13,7 @@ Result<std::unique_ptr<Device>> open_device(int index);
 std::vector<DeviceListing> list_devices();
 /// The recording of a graph that a stream is in, by a number that no other recording has; 0: none.
 uint64_t recording(Stream stream);
+/// Whether GPU `index` is the calling thread's, because of Device::use() and nobody since.
+bool in_use(int index);
 
 }  // namespace weft::hopper

@@ -69,6 +69,9 @@ Result<DeviceInfo> describe(int index) {
   return info;
 }
 
+/// The GPU that Device::use() last made the calling thread's, and which has a context there since.
+thread_local int used_last = -1;
+
 using GraphHandle = Handle<cudaGraph_t, cudaGraphDestroy>;
 using GraphExecHandle = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 
@@ -85,8 +88,11 @@ class CudaDevice final : public Device {
   const DeviceInfo& info() const override { return info_; }
   Stream stream() override { return {this, stream_.get()}; }
   Status use() override {
-    const cudaError_t error = cudaSetDevice(index_);
-    return error == cudaSuccess ? Status() : to_status(error, fmt::format("use {}", info_.id));
+    if (const cudaError_t error = cudaSetDevice(index_); error != cudaSuccess) {
+      return to_status(error, fmt::format("use {}", info_.id));
+    }
+    used_last = index_;
+    return {};
   }
 
   Result<DeviceMemory> allocate(size_t bytes) override {
@@ -208,6 +214,11 @@ uint64_t recording(Stream stream) {
   const cudaError_t error =
       cudaStreamGetCaptureInfo(static_cast<cudaStream_t>(stream.native), &status, &id);
   return error == cudaSuccess && status == cudaStreamCaptureStatusActive ? id : 0;
+}
+
+bool in_use(int index) {
+  int current = -1;
+  return index == used_last && cudaGetDevice(&current) == cudaSuccess && current == index;
 }
 
 std::vector<DeviceListing> list_devices() {

@@ -2,7 +2,11 @@
 
 #include <cuda_runtime.h>
 
+#include <array>
+#include <cstdint>
 #include <string>
+#include <tuple>
+#include <type_traits>
 
 namespace weft::hopper {
 namespace {
@@ -19,9 +23,7 @@ Encode find_encode() {
              : nullptr;
 }
 
-}  // namespace
-
-Result<CUtensorMap> tensor_map(const MapArgs& args) {
+Result<CUtensorMap> encoded(const MapArgs& args) {
   static const Encode encode = find_encode();
   if (encode == nullptr) {
     return device_error(
@@ -56,6 +58,29 @@ Result<CUtensorMap> tensor_map(const MapArgs& args) {
                         ": error " + std::to_string(result));
   }
   return map;
+}
+
+}  // namespace
+
+Result<CUtensorMap> tensor_map(const MapArgs& args) {
+  // A product has up to five, and the driver's work on them would be a tenth of a launch: the
+  // thread keeps its last ones. They say nothing but what `args` does.
+  const auto key = std::make_tuple(args.data, args.format, args.rows, args.columns,
+                                   args.stride_bytes, args.box_rows, args.box_columns,
+                                   args.swizzled, args.planes, args.plane_bytes, args.box_planes);
+  struct Kept {
+    std::remove_const_t<decltype(key)> of;
+    CUtensorMap map;
+  };
+  thread_local std::array<Kept, 64> kept;
+  const uint64_t hash = reinterpret_cast<uintptr_t>(args.data) / 256 * 3 + args.rows * 5 +
+                        args.columns / 8 * 7 + args.box_rows;
+  Kept& place = kept[hash * 0x9e3779b97f4a7c15 >> 58];
+  if (place.of != key) {
+    WEFT_ASSIGN(place.map, encoded(args));
+    place.of = key;
+  }
+  return place.map;
 }
 
 Result<RowBoxes> row_boxes(const MapArgs& args) {

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 #define WEFT_VERSION_MAJOR 1
-#define WEFT_VERSION_MINOR 0
+#define WEFT_VERSION_MINOR 1
 
 #define WEFT_API __attribute__((visibility("default")))
 
@@ -163,6 +163,49 @@ typedef struct weft_rows_args {
   float epsilon;
 } weft_rows_args;
 
+/* Attention of a decode step over latent rows (DeepSeek's MLA, absorbed): a position has one key of
+ * 576 numbers for all heads, [latent: 512 | turned by RoPE: 64], whose first 512 are the value as
+ * well. out = softmax(scale * q.k) v, in f32. */
+typedef struct weft_mla_args {
+  size_t size;           /* of this structure */
+  int64_t batch;         /* sequences, 1 to 2048 */
+  int64_t tokens;        /* query tokens of each, which are its last ones: 1 to 4 */
+  int64_t heads;         /* 1 to 128 */
+  weft_matrix q;         /* [batch * tokens, heads * 576], bf16 */
+  const void* cache;     /* [blocks][block_rows] rows: bf16, or 656 bytes with the latent in e4m3fn:
+                          * codes, four f32 scales, the turned part in bf16 */
+  int64_t blocks;        /* of the cache: a sequence's each, or pages */
+  int64_t block_rows;    /* rows that follow a sequence's to the next multiple of 64 are there */
+  const int32_t* tables; /* [batch][table_stride]: the pages, of 64 rows, of a sequence; null:
+                          * sequence i is block i */
+  int64_t table_stride;
+  const int32_t* lengths; /* [batch]: keys of a sequence, its query tokens' included */
+  weft_matrix out;        /* [batch * tokens, heads * 512], bf16 or f32 */
+  weft_workspace workspace;
+  float scale;
+  int32_t cache_format; /* WEFT_BF16 or WEFT_E4M3FN */
+} weft_mla_args;
+
+/* Rows through the experts that each has drawn: out[r] = sum over s of weights[r, s] down(silu(gate
+ * a[r]) * up a[r]), of expert ids[r, s]. On GPUs alone: a and the experts bf16, on AMD f16 too;
+ * what lies between the products is of that format, all sums are f32. */
+typedef struct weft_moe_args {
+  size_t size; /* of this structure */
+  int64_t rows;
+  int64_t chosen; /* experts of a row */
+  int64_t experts;
+  int64_t hidden;       /* numbers of a row; a multiple of 8 */
+  int64_t inner;        /* and of what an expert makes of it; a multiple of 8 */
+  weft_matrix a;        /* [rows, hidden] */
+  const int32_t* ids;   /* [rows, chosen], in a row all different */
+  const float* weights; /* [rows, chosen] */
+  weft_matrix gate;     /* [inner, hidden] of the first expert, the others' behind it */
+  weft_matrix up;       /* likewise */
+  weft_matrix down;     /* [hidden, inner], likewise */
+  weft_matrix out;      /* [rows, hidden], f32 */
+  weft_workspace workspace;
+} weft_moe_args;
+
 /* Each operation starts its work on `stream` of the device and returns; it neither allocates nor
  * waits and can be captured in a graph. A null device is the CPU: it computes in the calling
  * thread. A null stream is the device's default stream. Errors: usage (which condition on the
@@ -176,6 +219,8 @@ WEFT_API weft_status weft_rmsnorm_quant(const weft_rows_args* args, weft_device*
                                         void* stream);
 WEFT_API weft_status weft_swiglu_quant(const weft_rows_args* args, weft_device* device,
                                        void* stream);
+WEFT_API weft_status weft_mla_decode(const weft_mla_args* args, weft_device* device, void* stream);
+WEFT_API weft_status weft_moe(const weft_moe_args* args, weft_device* device, void* stream);
 
 /* An operation by name ("gemm_bf16"), `args` being its structure: the bytes of workspace that it
  * wants there (the one in `args` is not looked at); and how its launch would be cut and by which

@@ -11,9 +11,10 @@ namespace {
 
 std::string_view refuse(const ConstMatrix& a, const ExpertMatrices& w, const ConstVector& bias,
                         int64_t n, int64_t k) {
-  if (a.dtype == DType::bf16 ? w.first.dtype != DType::bf16
-                             : a.dtype != DType::f32 || is_fp8(w.first.dtype)) {
-    return "rows must be f32 and weights no codes, or all bf16";
+  if (a.dtype != DType::f32
+          ? w.first.dtype != a.dtype || is_fp8(a.dtype) || (a.dtype == DType::f16 && w.scales > 0)
+          : is_fp8(w.first.dtype)) {
+    return "rows must be f32 and weights no codes, or all bf16 or all f16";
   }
   if (bias.data != nullptr && bias.dtype != w.first.dtype) {
     return "a bias must have the weights' format";
@@ -56,7 +57,8 @@ Status launch_product(MoeProductParams params, std::string_view which, const Con
                       Stream stream) {
   WEFT_TRY(launch_sort(drawn, rows, stream));
   const int64_t mean = ceil_div(rows * drawn.chosen, drawn.experts);
-  const int64_t tile = a.dtype == DType::bf16 && mean > 32   ? 128
+  const int64_t tile = a.dtype == DType::f16                 ? 128
+                       : a.dtype == DType::bf16 && mean > 32 ? 128
                        : a.dtype == DType::bf16 && mean <= 8 ? kMoeFewRows
                                                              : 32;
   const int64_t columns =

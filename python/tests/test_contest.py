@@ -1,5 +1,7 @@
 """Contest files: what is exported runs on the simulator, the evaluator sees what is wrong."""
 
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -11,7 +13,8 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: scripts/setup python brings it")
 
 import weft  # noqa: E402
-from weft import _c, contest  # noqa: E402
+from weft import _c, export  # noqa: E402
+from weft.__main__ import main  # noqa: E402
 
 SIMULATOR = pathlib.Path(_c.library_path()).with_name("libweft-amdhip64.so")
 
@@ -78,15 +81,23 @@ OTHERS = {
     ),
     "mla": (MLA, "batchsize=2,dim=256,dq=128,prefill=300"),
 }
+SMALL = {
+    "gemm_fp8_blockwise": "m=64,n=64,k=128",
+    "moe": OTHERS["moe"][1],
+    "mla_decode": "batchsize=2,dim=264,dq=136,prefill=70",
+}
 
 
 def weft_command(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "weft", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=os.environ,
-    )
+    """In a process of its own where a simulated GPU is asked for: a process has one for good."""
+    arguments = [str(each) for each in arguments]
+    if any(each.startswith("sim:") for each in arguments):
+        command = [sys.executable, "-m", "weft", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env=os.environ)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(arguments)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture
@@ -100,33 +111,45 @@ def naive(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["gfx942", "gfx950"])
-def test_an_exported_kernel_is_right(target, tmp_path):
-    file = tmp_path / "kernel.py"
-    done = weft_command("export-kernel", "gemm_fp8_blockwise", "--target", target, "--out", file)
+@pytest.mark.parametrize("name", SMALL)
+def test_an_exported_kernel_is_right(name, target, tmp_path):
+    file, shape = tmp_path / "kernel.py", ["--shape", SMALL[name]]
+    done = weft_command("export-kernel", name, "--target", target, "--out", file, *shape)
     assert done.returncode == 0, done.stderr
     text = file.read_text()
-    assert text.startswith("#!POPCORN leaderboard amd-fp8-mm\n") and "import weft" not in text
+    leaderboard = export.EXPORTS[name].problem.leaderboard
+    assert text.startswith(f"#!POPCORN leaderboard {leaderboard}\n") and "import weft" not in text
     if not SIMULATOR.exists():
         pytest.skip("this build has no simulator")
-    done = weft_command("evaluate", file, "--device", f"sim:{target}", "--shape", "m=64,n=64,k=128")
+    done = weft_command("evaluate", file, "--device", f"sim:{target}", *shape)
     assert done.returncode == 0 and "1 of 1 right" in done.stdout, done.stdout + done.stderr
-    done = weft_command("evaluate", file, "--device", f"sim:{target}", "--shape", "m=64,n=64,k=256")
+
+
+@pytest.mark.skipif(not SIMULATOR.exists(), reason="this build has no simulator")
+def test_an_exported_kernel_has_no_other_shapes(tmp_path):
+    file = tmp_path / "kernel.py"
+    file.write_text(export.export("gemm_fp8_blockwise"))
+    done = weft_command("evaluate", file, "--device", "sim:gfx942", "--shape", "m=64,n=64,k=256")
     assert done.returncode == 1 and "contest's shapes" in done.stdout, done.stdout + done.stderr
 
 
 def test_every_shape_of_the_contest_has_launches():
-    for target in ("gfx942", "gfx950"):
-        for problem in (p for p in contest.PROBLEMS if p.operation):
-            for shape in problem.tests + problem.benchmarks:
-                size, launches = contest.recorded_launches(problem, shape, target)
-                operands = {operand for launch in launches for _, operand, _ in launch[5]}
-                assert launches and operands >= set(range(5)) and (size == 0 or 5 in operands)
+    for target in export.TARGETS:
+        with export.Recorder(target) as recorder:
+            for of in export.EXPORTS.values():
+                for shape in of.problem.tests + of.problem.benchmarks:
+                    for step in of.steps(shape, target).values():
+                        _, size, launches = export.recorded(step, recorder)
+                        used = {operand for launch in launches for _, operand, _ in launch[5]}
+                        assert launches and used >= set(range(step.operands)), step.operation
+                        assert size == 0 or step.operands in used
 
 
 def test_plans_without_a_gpu():
-    with contest.Recorder("gfx942") as recorder:
-        args = contest.Fp8Mm.arguments({"m": 1024, "n": 1536, "k": 7168}, "gfx942", [16] * 6)
-        assert "(" in recorder.plan("gemm_fp8_blockwise", args)
+    with export.Recorder("gfx942") as recorder:
+        (step,) = export.Fp8Mm.steps({"m": 1024, "n": 1536, "k": 7168}, "gfx942").values()
+        args = step.arguments(*[16] * 6)
+        assert "(" in recorder.plan(step.operation, args)
         with pytest.raises(weft.UsageError, match="no_such"):
             recorder.plan("no_such", args)
 

@@ -102,7 +102,10 @@ def test_vllm_registers_what_it_calls():
     x = torch.randn(4, 256, device=DEVICE).bfloat16()
     out, scale = torch.empty_like(a), torch.empty(4, 1, device=DEVICE)
     residual = x.clone()
-    torch.ops.weft_vllm.rms_norm_dynamic_per_token_quant(out, x, x[0], scale, 1e-6, residual)
+    norm = torch.ops.weft_vllm.rms_norm_dynamic_per_token_quant
+    norm(out, x, x[0], scale, 1e-6, None, residual)
+    with pytest.raises(RuntimeError, match="scale_ub"):
+        norm(out, x, x[0], scale, 1e-6, scale, residual)
     codes, s = reference.rmsnorm_quant(x, x[0], x.clone(), 1e-6)
     torch.testing.assert_close(scale, s, rtol=2e-2, atol=0)
     torch.testing.assert_close(out.float(), codes.float(), rtol=2**-3, atol=1)

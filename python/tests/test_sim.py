@@ -1,21 +1,12 @@
 """weft.sim: code objects on a simulated GPU, counters, findings."""
 
-import ctypes
-
 import pytest
 
 np = pytest.importorskip("numpy", reason="numpy is not installed")
 
 import weft  # noqa: E402
 from weft import _c  # noqa: E402
-
-
-def code_object(operation, target):
-    data, size = ctypes.c_void_p(), ctypes.c_size_t()
-    _c.lib.weft_code_object(
-        operation.encode(), target.encode(), ctypes.byref(data), ctypes.byref(size)
-    )
-    return ctypes.string_at(data, size.value)
+from weft.export import Recorder, code_object  # noqa: E402
 
 
 @pytest.fixture(params=["gfx942", "gfx950"])
@@ -46,7 +37,7 @@ def launch_of_swiglu(gpu, gate, up, out):
         up=_c.Matrix(up.address, columns, _c.F16),
         out=_c.Matrix(out.address, columns, _c.F16),
     )
-    with weft.contest.Recorder(gpu.target) as recorder:
+    with Recorder(gpu.target) as recorder:
         (launch,) = recorder.launches("swiglu_quant", args)
     return launch
 

@@ -36,7 +36,7 @@ __all__ = [
 
 def __getattr__(name):
     # What stands on torch or numpy is imported when it is first used.
-    if name in ("contest", "nn", "ops", "sim"):
+    if name in ("contest", "export", "nn", "ops", "sim"):
         return importlib.import_module(f"weft.{name}")
     if name == "replace_modules":
         return importlib.import_module("weft.nn").replace_modules

@@ -12,9 +12,12 @@ def main(arguments=None):
     commands = parser.add_subparsers(dest="command", required=True)
 
     export = commands.add_parser("export-kernel", help="write an operation as one file for a contest")
-    export.add_argument("operation", help="gemm_fp8_blockwise")
+    export.add_argument("operation", help="gemm_fp8_blockwise, moe or mla_decode")
     export.add_argument("--target", default="gfx942", help="gfx942 or gfx950")
     export.add_argument("--form", default="popcorn", help="popcorn: custom_kernel(data)")
+    export.add_argument(
+        "--shape", action="append", default=[], help="beside the contest's: m=64,n=64,k=128; again for more"
+    )
     export.add_argument("--out", type=pathlib.Path, help="default: OPERATION_TARGET.py")
 
     evaluate = commands.add_parser("evaluate", help="a contest's tests and ranking for a file")
@@ -32,11 +35,11 @@ def main(arguments=None):
     evaluate.add_argument("--json", action="store_true")
 
     options = parser.parse_args(arguments)
-    from weft import contest
+    from weft import contest, export
 
     try:
         if options.command == "export-kernel":
-            text = contest.export(options.operation, options.target, options.form)
+            text = export.export(options.operation, options.target, options.form, options.shape)
             out = options.out or pathlib.Path(f"{options.operation}_{options.target}.py")
             out.write_text(text)
             print(f"{out}: {len(text)} bytes")

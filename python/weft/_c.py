@@ -119,6 +119,45 @@ class RowsArgs(Sized):
     ]
 
 
+class MlaArgs(Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("batch", c_int64),
+        ("tokens", c_int64),
+        ("heads", c_int64),
+        ("q", Matrix),
+        ("cache", c_void_p),
+        ("blocks", c_int64),
+        ("block_rows", c_int64),
+        ("tables", c_void_p),
+        ("table_stride", c_int64),
+        ("lengths", c_void_p),
+        ("out", Matrix),
+        ("workspace", Workspace),
+        ("scale", c_float),
+        ("cache_format", c_int32),
+    ]
+
+
+class MoeArgs(Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("rows", c_int64),
+        ("chosen", c_int64),
+        ("experts", c_int64),
+        ("hidden", c_int64),
+        ("inner", c_int64),
+        ("a", Matrix),
+        ("ids", c_void_p),
+        ("weights", c_void_p),
+        ("gate", Matrix),
+        ("up", Matrix),
+        ("down", Matrix),
+        ("out", Matrix),
+        ("workspace", Workspace),
+    ]
+
+
 class Launch(Structure):
     _fields_ = [
         ("kernel", c_char_p),
@@ -243,6 +282,8 @@ STRUCTURES = {
     "weft_workspace": Workspace,
     "weft_gemm_args": GemmArgs,
     "weft_rows_args": RowsArgs,
+    "weft_mla_args": MlaArgs,
+    "weft_moe_args": MoeArgs,
     "weft_launch": Launch,
     "weft_engine_options": EngineOptions,
     "weft_engine_info": EngineInfo,
@@ -271,6 +312,8 @@ _STATUS = {
     "gemm_skinny": [_P(GemmArgs), c_void_p, c_void_p],
     "rmsnorm_quant": [_P(RowsArgs), c_void_p, c_void_p],
     "swiglu_quant": [_P(RowsArgs), c_void_p, c_void_p],
+    "mla_decode": [_P(MlaArgs), c_void_p, c_void_p],
+    "moe": [_P(MoeArgs), c_void_p, c_void_p],
     "workspace_bytes": [c_char_p, c_void_p, c_void_p, _P(c_size_t)],
     "plan": [c_char_p, c_void_p, c_void_p, _P(c_char_p)],
     "time": [c_char_p, c_void_p, c_void_p, c_int32, _P(c_double)],

@@ -1,73 +1,19 @@
-"""Kernels for contests: an operation as one file (export), and a contest's tests and ranking for any file
-(evaluate). The problems are the AMD developer challenge's of 2025; Weft has an operation for the first."""
+"""A contest's tests and ranking for any file. The problems are the AMD developer challenge's of 2025; weft.export
+writes files for them."""
 
-import base64
+import contextlib
 import ctypes
 import dataclasses
 import importlib.util
 import json
-import lzma
 import math
 import os
 import pathlib
-import pprint
 import re
-import struct
 import sys
 import time
 
 from weft import _c, problems
-from weft._c import lib
-
-
-@dataclasses.dataclass(frozen=True)
-class Launch:
-    """A launch of an AMD kernel."""
-
-    kernel: str
-    grid: tuple
-    block: tuple
-    lds: int
-    arguments: bytes
-
-
-class Recorder(_c.Owner):
-    """An AMD GPU that need not be here: operations plan for it, and say what they would launch."""
-
-    _close = "weft_device_close"
-
-    def __init__(self, target):
-        super().__init__(None)
-        self.target = target
-        super().__init__(_c.opened(lib.weft_device_open, f"recorded:{target}".encode()))
-
-    def launches(self, operation, args):
-        out, count = (_c.Launch * 16)(), ctypes.c_size_t()
-        lib.weft_launches(
-            operation.encode(), ctypes.byref(args), self.handle, out, len(out), ctypes.byref(count)
-        )
-        return [
-            Launch(
-                each.kernel.decode(),
-                tuple(each.grid),
-                tuple(each.block),
-                each.lds,
-                ctypes.string_at(each.arguments, each.argument_bytes),
-            )
-            for each in out[: count.value]
-        ]
-
-    def workspace(self, operation, args):
-        size = ctypes.c_size_t()
-        lib.weft_workspace_bytes(
-            operation.encode(), ctypes.byref(args), self.handle, ctypes.byref(size)
-        )
-        return size.value
-
-    def plan(self, operation, args):
-        text = ctypes.c_char_p()
-        lib.weft_plan(operation.encode(), ctypes.byref(args), self.handle, ctypes.byref(text))
-        return text.value.decode()
 
 
 class Fp8Mm:
@@ -75,7 +21,6 @@ class Fp8Mm:
     operands are column-major; scales are any float32, C is bfloat16."""
 
     leaderboard = "amd-fp8-mm"
-    operation = "gemm_fp8_blockwise"
     rtol, atol = 2e-2, 1e-3
     tests = problems.shapes(
         "mnk",
@@ -139,205 +84,16 @@ class Fp8Mm:
         """What is compared with expected()."""
         return (returned,)
 
-    @staticmethod
-    def arguments(shape, target, pointers):
-        """The operation's arguments for operands at these addresses."""
-        m, n, k = shape["m"], shape["n"], shape["k"]
-        fp8 = _c.E4M3FNUZ if target == "gfx942" else _c.E4M3FN
-        a, b, a_scale, b_scale, c, workspace = pointers
-        return _c.GemmArgs(
-            m=m,
-            n=n,
-            k=k,
-            a=_c.Matrix(a, m, fp8),
-            b=_c.Matrix(b, n, fp8),
-            out=_c.Matrix(c, n, _c.BF16),
-            a_scale=_c.Scales(a_scale, 1, m),
-            b_scale=_c.Scales(b_scale, 1, -(-n // 128)),
-            workspace=_c.Workspace(workspace, 1 << 40),
-            scaling=_c.SCALE_BLOCK,
-            flags=_c.MN_MAJOR,
-        )
-
-    strides = "[(1, m), (1, n), (1, m), (1, -(-n // 128)), (n, 1)]"
-    shape_of = 'm, n, k = data[0].shape[0], data[1].shape[0], data[0].shape[1]'
-    outputs = 4  # the operand that custom_kernel() returns
-
 
 PROBLEMS = (Fp8Mm, problems.MixtureOfExperts, problems.MlaDecode)
-GPUS = {"gfx942": "MI300", "gfx950": "MI355X"}
 
 
-def problem_named(name, of):
+def problem_named(leaderboard):
     for problem in PROBLEMS:
-        if getattr(problem, of) == name:
+        if problem.leaderboard == leaderboard:
             return problem
-    known = ", ".join(filter(None, (getattr(p, of) for p in PROBLEMS)))
-    raise _c.UsageError(f"{of} {name} is not known: write {known}")
-
-
-# ---- Export ----
-
-_TEMPLATE = '''\
-#!POPCORN leaderboard {leaderboard}
-#!POPCORN gpus {gpu}
-"""{operation} for {target}, exported by Weft {version}. Apache License 2.0.
-
-One code object, and for each of the contest's shapes the launches that Weft's planner chose.
-"""
-
-import base64
-import ctypes
-import lzma
-import os
-import re
-import struct
-
-import torch
-
-# Shape: bytes of workspace, and launches: kernel, grid, block, bytes of LDS, packed arguments, and where in these
-# which operand's address goes (the last one is the workspace).
-LAUNCHES = {launches}
-
-CODE = (
-{code}
-)
-
-_hip = None
-_functions = {{}}
-_workspaces = {{}}
-
-
-def _library():
-    """The HIP that PyTorch has loaded, or the one that the environment names."""
-    if path := os.environ.get("WEFT_HIP_LIBRARY"):
-        return ctypes.CDLL(path)
-    with open("/proc/self/maps") as maps:
-        loaded = re.findall(r"(/\\S*libamdhip64\\.so\\S*)", maps.read())
-    return ctypes.CDLL(loaded[0] if loaded else "libamdhip64.so")
-
-
-def _call(name, *arguments):
-    error = getattr(_hip, name)(*arguments)
-    if error:
-        _hip.hipGetErrorString.restype = ctypes.c_char_p
-        raise RuntimeError(f"{{name}}: {{_hip.hipGetErrorString(error).decode()}}")
-
-
-def _function(name):
-    global _hip, _module
-    if _hip is None:
-        _hip = _library()
-        _module = ctypes.c_void_p()
-        _call("hipModuleLoadData", ctypes.byref(_module), lzma.decompress(base64.b85decode(CODE)))
-    if name not in _functions:
-        _functions[name] = ctypes.c_void_p()
-        _call("hipModuleGetFunction", ctypes.byref(_functions[name]), _module, name.encode())
-    return _functions[name]
-
-
-def _workspace(size, stream):
-    """Memory whose counters are zero, which every launch leaves so."""
-    kept = _workspaces.get(stream)
-    if kept is None or kept[1] < size:
-        kept = (ctypes.c_void_p(), size)
-        _call("hipMalloc", ctypes.byref(kept[0]), ctypes.c_size_t(size))
-        _call("hipMemset", kept[0], 0, ctypes.c_size_t(size))
-        _workspaces[stream] = kept
-    return kept[0].value
-
-
-def custom_kernel(data):
-    {shape_of}
-    if (m, n, k) not in LAUNCHES:
-        raise ValueError(f"this file has no launch for m={{m}}, n={{n}}, k={{k}}: only for the contest's shapes")
-    if [t.stride() for t in data] != {strides}:
-        raise ValueError("the operands are not laid out as the contest says")
-    size, launches = LAUNCHES[m, n, k]
-    stream = torch.cuda.current_stream().cuda_stream if data[0].is_cuda else 0
-    addresses = [t.data_ptr() for t in data]
-    for kernel, grid, block, lds, packed, places in launches:
-        function = _function(kernel)
-        addresses[len(data):] = [_workspace(size, stream) if size else 0]
-        arguments = bytearray(packed)
-        for at, operand, offset in places:
-            struct.pack_into("<Q", arguments, at, addresses[operand] + offset)
-        buffer = (ctypes.c_char * len(arguments)).from_buffer(arguments)
-        count = ctypes.c_size_t(len(arguments))
-        extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(count), 3)
-        _call(
-            "hipModuleLaunchKernel", function, *grid, *block, lds, ctypes.c_void_p(stream), None, extra
-        )
-    return data[{outputs}]
-'''
-
-# Addresses that stand for the operands while launches are recorded: no number of the arguments looks like one.
-_FIRST_ADDRESS = 0x5EED_0000_0000_0000 >> 8
-_APART = 1 << 40
-
-
-def _places(arguments, count):
-    """Where a launch's packed arguments have addresses: (at, operand, offset from its beginning)."""
-    for at in range(0, len(arguments) - 7, 8):
-        (value,) = struct.unpack_from("<Q", arguments, at)
-        operand, offset = divmod(value - _FIRST_ADDRESS, _APART)
-        if 0 <= operand < count:
-            yield at, operand, offset
-
-
-def recorded_launches(problem, shape, target):
-    """The bytes of workspace and the launches of a shape, as LAUNCHES of an exported file has them."""
-    operands = [_FIRST_ADDRESS + i * _APART for i in range(6)]
-    args = problem.arguments(shape, target, operands)
-    with Recorder(target) as recorder:
-        size = recorder.workspace(problem.operation, args)
-        launches = []
-        for each in recorder.launches(problem.operation, args):
-            places = list(_places(each.arguments, len(operands)))
-            packed = bytearray(each.arguments)
-            for at, _, _ in places:
-                packed[at : at + 8] = bytes(8)
-            launches.append((each.kernel, each.grid, each.block, each.lds, bytes(packed), places))
-    return size, launches
-
-
-def code_object(operation, target):
-    """The ELF file of an operation's kernels."""
-    data, size = ctypes.c_void_p(), ctypes.c_size_t()
-    lib.weft_code_object(
-        operation.encode(), target.encode(), ctypes.byref(data), ctypes.byref(size)
-    )
-    return ctypes.string_at(data, size.value)
-
-
-def export(operation, target="gfx942", form="popcorn"):
-    """The text of one Python file with an operation's code for a target and custom_kernel(data)."""
-    if form != "popcorn":
-        raise _c.UsageError(f"form {form} is not known: write popcorn")
-    if target not in GPUS:
-        raise _c.UsageError(f"target {target} is not known: write gfx942 or gfx950")
-    problem = problem_named(operation, "operation")
-    launches = {}
-    for shape in problem.tests + problem.benchmarks:
-        launches[tuple(shape.values())] = recorded_launches(problem, shape, target)
-    code = base64.b85encode(lzma.compress(code_object(operation, target), preset=9)).decode()
-    import weft
-
-    return _TEMPLATE.format(
-        leaderboard=problem.leaderboard,
-        gpu=GPUS[target],
-        operation=operation,
-        target=target,
-        version=weft.__version__,
-        launches=pprint.pformat(launches, width=110, sort_dicts=False),
-        code="\n".join(f"    {code[i : i + 100]!r}" for i in range(0, len(code), 100)),
-        shape_of=problem.shape_of,
-        strides=problem.strides,
-        outputs=problem.outputs,
-    )
-
-
-# ---- Evaluation ----
+    known = ", ".join(p.leaderboard for p in PROBLEMS)
+    raise _c.UsageError(f"leaderboard {leaderboard} is not known: write {known}")
 
 
 class Simulated:
@@ -353,12 +109,14 @@ class Simulated:
             raise _c.DeviceError(f"{path} is not there: this build has no simulator")
         os.environ["WEFT_HIP_LIBRARY"] = path
         os.environ["WEFT_SIM_DEVICES"] = target
+        os.environ["HIP_LAUNCH_BLOCKING"] = "1"  # PyTorch's part is done by the CPU, which waits for no stream
         self.hip = ctypes.CDLL(path)
         for name in ("weft_sim_findings", "weft_sim_counters", "hipGetErrorString"):
             getattr(self.hip, name).restype = ctypes.c_char_p
         self._check(self.hip.hipInit(0))
         self._check(self.hip.hipSetDevice(0))
         self.target = target
+        self._places = set()  # where tensors begin
 
     def _check(self, error):
         if error:
@@ -371,15 +129,32 @@ class Simulated:
         return torch.float8_e4m3fnuz if self.target == "gfx942" else torch.float8_e4m3fn
 
     def place(self, tensor):
-        """A copy in the simulator's memory, with the same strides; freed when the process ends."""
+        """A copy in the simulator's memory, with the same strides; freed when the process ends. What lies there stays,
+        and so does what is empty."""
         import torch
 
-        size = tensor.numel() * tensor.element_size()
+        if tensor.untyped_storage().data_ptr() in self._places or tensor.numel() == 0:
+            return tensor
+        last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        size = (last + 1) * tensor.element_size()
         address = ctypes.c_void_p()
         self._check(self.hip.hipMalloc(ctypes.byref(address), ctypes.c_size_t(size)))
+        self._places.add(address.value)
         raw = (ctypes.c_uint8 * size).from_address(address.value)
         placed = torch.frombuffer(raw, dtype=tensor.dtype).as_strided(tensor.shape, tensor.stride())
         return placed.copy_(tensor)
+
+    def running(self):
+        """While it is entered, every tensor that PyTorch makes lies in the simulator's memory."""
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        device = self
+
+        class Placing(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                return placed(function(*args, **(kwargs or {})), device.place)
+
+        return Placing()
 
     def synchronize(self):
         self._check(self.hip.hipDeviceSynchronize())
@@ -410,6 +185,9 @@ class Real:
 
     def place(self, tensor):
         return tensor.to(self.device)
+
+    def running(self):
+        return contextlib.nullcontext()
 
     def synchronize(self):
         if self.device != "cpu":
@@ -525,7 +303,8 @@ def run_shape(problem, kernel, device, shape, mode, seed=1234):
     again = getattr(problem, "again", lambda data: data)
 
     def work():
-        return kernel(again(data))
+        with device.running():
+            return kernel(again(data))
 
     try:
         returned = work()
@@ -558,7 +337,8 @@ def _text(shape):
     return ", ".join(f"{k}={v}" for k, v in shape.items())
 
 
-def _shape(text, like):
+def shape_of(text, like):
+    """A shape as `--shape` has it: m=64,n=64,k=128."""
     try:
         shape = {key: int(value) for key, value in (part.split("=") for part in text.split(","))}
     except ValueError:
@@ -579,7 +359,7 @@ def describe(outcome, device, mode):
         line += f" mean {mean * 1e6:10.2f} us, best {min(seconds) * 1e6:10.2f}, slowest {max(seconds) * 1e6:10.2f}"
     elif outcome["counts"] and mode != "profile":
         bound = re.search(r"bound.*", outcome["counts"])
-        line += f" {bound[0].strip() if bound else 'passed'}"
+        line += f" passed, last launch: {bound[0].strip()}" if bound else " passed"
     else:
         line += " passed"
     return line + ("\n" + outcome["counts"] if mode == "profile" and outcome["counts"] else "")
@@ -596,12 +376,12 @@ def main(options):
     if not name:
         raise _c.UsageError(f"{options.file} names no problem: give --problem with one of "
                             + ", ".join(p.leaderboard for p in PROBLEMS))
-    problem = problem_named(name, "leaderboard")
+    problem = problem_named(name)
     device = open_device(options.device)
     kernel = load(options.file).custom_kernel
     shapes = problem.tests if options.mode in ("test", "once", "profile") else problem.benchmarks
     if options.shape:
-        shapes = [_shape(s, shapes[0]) for s in options.shape]
+        shapes = [shape_of(s, shapes[0]) for s in options.shape]
     outcomes = []
     for shape in shapes:
         outcomes.append(run_shape(problem, kernel, device, shape, options.mode))

@@ -9,6 +9,7 @@ fp8 is torch.float8_e4m3fn on Hopper, gfx950 and the CPU, torch.float8_e4m3fnuz 
 """
 
 import functools
+import inspect
 
 import torch
 
@@ -24,13 +25,16 @@ _library = torch.library.Library("weft", "DEF")
 
 
 def _define(schema):
-    """Declares an operator; its fake kernel is what this decorates."""
+    """Declares an operator. What this decorates is its fake kernel, and its name stands for the operator itself from
+    there on: a function around it would take a twentieth of a call."""
     name = schema.partition("(")[0]
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
 
     def register(fake):
         torch.library.register_fake(f"weft::{name}", fake, lib=_library)
-        return getattr(torch.ops.weft, name).default
+        operator = getattr(torch.ops.weft, name).default
+        operator.__doc__, operator.__signature__ = fake.__doc__, inspect.signature(fake)
+        return operator
 
     return register
 
@@ -51,67 +55,16 @@ def _product(a, b, dtype):
 
 
 @_define("gemm_bf16(Tensor a, Tensor b, bool out_f32=False) -> Tensor")
-def _gemm_bf16(a, b, out_f32=False):
-    return _product(a, b, torch.float32 if out_f32 else torch.bfloat16)
-
-
-@_define("gemm_fp8_blockwise(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale) -> Tensor")
-def _gemm_fp8_blockwise(a, b, a_scale, b_scale):
-    return a.new_empty((a.shape[0], b.shape[0]), dtype=torch.bfloat16)
-
-
-@_define(
-    "gemm_skinny(Tensor a, Tensor b, Tensor? a_scale=None, Tensor? b_scale=None, bool out_f32=False) -> Tensor"
-)
-def _gemm_skinny(a, b, a_scale=None, b_scale=None, out_f32=False):
-    return _product(a, b, torch.float32 if out_f32 else torch.bfloat16)
-
-
-@_define("rmsnorm(Tensor x, Tensor weight, Tensor(a!)? residual=None, float epsilon=1e-05) -> Tensor")
-def _rmsnorm(x, weight, residual=None, epsilon=1e-5):
-    return x.new_empty(x.shape)
-
-
-@_define(
-    "rmsnorm_quant(Tensor x, Tensor weight, Tensor(a!)? residual=None, float epsilon=1e-05, int group=0, "
-    "bool fnuz=False) -> (Tensor, Tensor)"
-)
-def _rmsnorm_quant(x, weight, residual=None, epsilon=1e-5, group=0, fnuz=False):
-    return x.new_empty(x.shape, dtype=_fp8(fnuz)), _scales(x, group)
-
-
-@_define(
-    "rmsnorm_quant_static(Tensor x, Tensor weight, Tensor scale, Tensor(a!)? residual=None, "
-    "float epsilon=1e-05, bool fnuz=False) -> Tensor"
-)
-def _rmsnorm_quant_static(x, weight, scale, residual=None, epsilon=1e-5, fnuz=False):
-    return x.new_empty(x.shape, dtype=_fp8(fnuz))
-
-
-@_define("swiglu(Tensor gate, Tensor up) -> Tensor")
-def _swiglu(gate, up):
-    return gate.new_empty(gate.shape)
-
-
-@_define("swiglu_quant(Tensor gate, Tensor up, int group=0, bool fnuz=False) -> (Tensor, Tensor)")
-def _swiglu_quant(gate, up, group=0, fnuz=False):
-    return gate.new_empty(gate.shape, dtype=_fp8(fnuz)), _scales(gate, group)
-
-
-@_define("swiglu_quant_static(Tensor gate, Tensor up, Tensor scale, bool fnuz=False) -> Tensor")
-def _swiglu_quant_static(gate, up, scale, fnuz=False):
-    return gate.new_empty(gate.shape, dtype=_fp8(fnuz))
-
-
 def gemm_bf16(a, b, out_f32=False):
     """a @ b.T for many rows: a prompt's projections.
 
     a [..., k] and b [n, k], bfloat16, rows adjacent or evenly spaced, n and k multiples of 8, as
     torch.nn.Linear has its weight. Sums are float32; the result [..., n] is bfloat16, or float32 with `out_f32`.
     """
-    return _gemm_bf16(a, b, out_f32)
+    return _product(a, b, torch.float32 if out_f32 else torch.bfloat16)
 
 
+@_define("gemm_fp8_blockwise(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale) -> Tensor")
 def gemm_fp8_blockwise(a, b, a_scale, b_scale):
     """(a * a_scale) @ (b * b_scale).T with scales of blocks of 128, DeepSeek-V3's.
 
@@ -119,9 +72,12 @@ def gemm_fp8_blockwise(a, b, a_scale, b_scale):
     k of 128. a_scale [m, k / 128], one for 128 elements of a row, fastest column-major; b_scale
     [ceil(n / 128), k / 128], one for 128 x 128; float32 of any strides and signs. The result [m, n] is bfloat16.
     """
-    return _gemm_fp8_blockwise(a, b, a_scale, b_scale)
+    return a.new_empty((a.shape[0], b.shape[0]), dtype=torch.bfloat16)
 
 
+@_define(
+    "gemm_skinny(Tensor a, Tensor b, Tensor? a_scale=None, Tensor? b_scale=None, bool out_f32=False) -> Tensor"
+)
 def gemm_skinny(a, b, a_scale=None, b_scale=None, out_f32=False):
     """a @ b.T for up to 32 rows: a decode step's projections.
 
@@ -129,18 +85,23 @@ def gemm_skinny(a, b, a_scale=None, b_scale=None, out_f32=False):
     rows ([m], [n]) or of blocks (as gemm_fp8_blockwise). n a multiple of 8, k of 16. The result [..., n] is
     bfloat16, or float32 with `out_f32`.
     """
-    return _gemm_skinny(a, b, a_scale, b_scale, out_f32)
+    return _product(a, b, torch.float32 if out_f32 else torch.bfloat16)
 
 
+@_define("rmsnorm(Tensor x, Tensor weight, Tensor(a!)? residual=None, float epsilon=1e-05) -> Tensor")
 def rmsnorm(x, weight, residual=None, epsilon=1e-5):
     """RMS norm of h = x + residual: h / sqrt(mean(h ** 2) + epsilon) * weight, rounded once.
 
     x [..., columns], bfloat16 or float16, columns a multiple of 8; weight [columns] and residual (of x's shape) of
     the same dtype. h is written back to residual; without one h = x. The result is of x's shape and dtype.
     """
-    return _rmsnorm(x, weight, residual, epsilon)
+    return x.new_empty(x.shape)
 
 
+@_define(
+    "rmsnorm_quant(Tensor x, Tensor weight, Tensor(a!)? residual=None, float epsilon=1e-05, int group=0, "
+    "bool fnuz=False) -> (Tensor, Tensor)"
+)
 def rmsnorm_quant(x, weight, residual=None, epsilon=1e-5, group=0, fnuz=False):
     """rmsnorm(), quantised to fp8: (codes, scales), number = code * scale.
 
@@ -148,28 +109,35 @@ def rmsnorm_quant(x, weight, residual=None, epsilon=1e-5, group=0, fnuz=False):
     128 columns of it (group 128: scales [rows, ceil(columns / 128)], column-major, as gemm_fp8_blockwise reads
     them fastest). `fnuz`: float8_e4m3fnuz, else float8_e4m3fn. columns must be a multiple of 16 here.
     """
-    return _rmsnorm_quant(x, weight, residual, epsilon, group, fnuz)
+    return x.new_empty(x.shape, dtype=_fp8(fnuz)), _scales(x, group)
 
 
+@_define(
+    "rmsnorm_quant_static(Tensor x, Tensor weight, Tensor scale, Tensor(a!)? residual=None, "
+    "float epsilon=1e-05, bool fnuz=False) -> Tensor"
+)
 def rmsnorm_quant_static(x, weight, scale, residual=None, epsilon=1e-5, fnuz=False):
     """rmsnorm() / scale in fp8, for one given float32 scale."""
-    return _rmsnorm_quant_static(x, weight, scale, residual, epsilon, fnuz)
+    return x.new_empty(x.shape, dtype=_fp8(fnuz))
 
 
+@_define("swiglu(Tensor gate, Tensor up) -> Tensor")
 def swiglu(gate, up):
     """silu(gate) * up, rounded once. gate, up [..., columns], bfloat16 or float16, columns a multiple of 8; each
     may be half of a wider tensor."""
-    return _swiglu(gate, up)
+    return gate.new_empty(gate.shape)
 
 
+@_define("swiglu_quant(Tensor gate, Tensor up, int group=0, bool fnuz=False) -> (Tensor, Tensor)")
 def swiglu_quant(gate, up, group=0, fnuz=False):
     """swiglu(), quantised to fp8 as by rmsnorm_quant(): (codes, scales)."""
-    return _swiglu_quant(gate, up, group, fnuz)
+    return gate.new_empty(gate.shape, dtype=_fp8(fnuz)), _scales(gate, group)
 
 
+@_define("swiglu_quant_static(Tensor gate, Tensor up, Tensor scale, bool fnuz=False) -> Tensor")
 def swiglu_quant_static(gate, up, scale, fnuz=False):
     """swiglu() / scale in fp8, for one given float32 scale."""
-    return _swiglu_quant_static(gate, up, scale, fnuz)
+    return gate.new_empty(gate.shape, dtype=_fp8(fnuz))
 
 
 NAMES = (

@@ -23,7 +23,6 @@ class MixtureOfExperts:
     expert's."""
 
     leaderboard = "amd-mixture-of-experts"
-    operation = None
     rtol, atol = 1e-2, 1e-2
     _keys = "dhidden dexpert nroutedexperts nsharedexperts nexpertspertoken bs seqlen".split()
     tests = shapes(
@@ -151,7 +150,6 @@ class MlaDecode:
     cache with the new rows."""
 
     leaderboard = "amd-mla-decode"
-    operation = None
     rtol, atol = 2e-2, 8e-3
     _keys = "batchsize dim dq prefill".split()
     tests = shapes(_keys, [(128, 7168, 1536, prefill) for prefill in (128, 512, 1024, 2048)])

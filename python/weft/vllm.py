@@ -34,10 +34,12 @@ def rms_norm_dynamic_per_token_quant(
     weight: torch.Tensor,
     scale: torch.Tensor,
     epsilon: float,
+    scale_ub: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
 ) -> None:
     """The norm of input (+ residual, which becomes the sum) in fp8 into result, a scale of each row into scale
-    [rows, 1]."""
+    [rows, 1]. Scales have no bound: scale_ub must be None."""
+    torch._check(scale_ub is None, lambda: "scale_ub is given, but scales are not bounded here")
     fnuz = result.dtype == torch.float8_e4m3fnuz
     codes, scales = ops.rmsnorm_quant(input, weight, residual, epsilon, 0, fnuz)
     result.copy_(codes)
