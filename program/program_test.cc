@@ -59,8 +59,11 @@ TEST(Planner, SmallModelsGiveSoundProgramsForManyWorkers) {
     const ModelConfig config = read_config(entry.path()).value();
     const Weights weights = Weights::describe(config);
     for (const int workers : {4, 6, 8, 16, 64, 132}) {
-      for (const int64_t rows : {1, 40}) {
-        const Program program = plan(config, weights, options(workers, rows, Logits::last));
+      for (const auto& [rows, fused] :
+           {std::pair<int64_t, bool>{1, false}, {1, true}, {40, false}}) {
+        PlanOptions plan_options = options(workers, rows, Logits::last);
+        plan_options.fuse_attention = fused;
+        const Program program = plan(config, weights, plan_options);
         EXPECT_EQ(program.workers.size(), static_cast<size_t>(workers));
         const Status status = verify(program);
         EXPECT_TRUE(status.ok()) << entry.path().filename() << ", " << workers << " workers, "
