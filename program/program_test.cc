@@ -59,17 +59,28 @@ TEST(Planner, SmallModelsGiveSoundProgramsForManyWorkers) {
     const ModelConfig config = read_config(entry.path()).value();
     const Weights weights = Weights::describe(config);
     for (const int workers : {4, 6, 8, 16, 64, 132}) {
-      for (const auto& [rows, fused] :
-           {std::pair<int64_t, bool>{1, false}, {1, true}, {40, false}}) {
-        PlanOptions plan_options = options(workers, rows, Logits::last);
-        plan_options.fuse_attention = fused;
-        const Program program = plan(config, weights, plan_options);
+      for (const int64_t rows : {1, 40}) {
+        const Program program = plan(config, weights, options(workers, rows, Logits::last));
         EXPECT_EQ(program.workers.size(), static_cast<size_t>(workers));
         const Status status = verify(program);
         EXPECT_TRUE(status.ok()) << entry.path().filename() << ", " << workers << " workers, "
                                  << rows
                                  << " rows: " << (status.ok() ? "" : status.error().message);
       }
+    }
+  }
+}
+
+TEST(Planner, FusedAttentionOverLatentRowsIsSound) {
+  for (const char* name : {"deepseek-v2-bf16", "deepseek-v3-bf16"}) {
+    const ModelConfig config =
+        read_config(std::filesystem::path(WEFT_SOURCE_DIR) / "tests/goldens/models" / name).value();
+    const Weights weights = Weights::describe(config);
+    for (const int workers : {1, 2, 3, 5}) {
+      PlanOptions plan_options = options(workers, 1, Logits::last);
+      plan_options.fuse_attention = true;
+      const Status status = verify(plan(config, weights, plan_options));
+      EXPECT_TRUE(status.ok()) << name << ": " << (status.ok() ? "" : status.error().message);
     }
   }
 }

@@ -220,7 +220,7 @@ TEST(Lower, RefusesLatentRowsByName) {
                     [](ModelConfig& config) {
                       config.quantization = quantization_of("fp8-block").value();
                     }),
-            "attention over latent rows with heads in e4m3fn" + end);
+            "attention over latent rows with heads in F8_E4M3" + end);
 }
 
 /// Each head's rows of the matrix are packed once: keys' as columns, values' as rows.

@@ -78,7 +78,7 @@ void latent_queries(const LatentQueriesArgs& args, Range rows, Range heads);
 /// The turned parts alone.
 void latent_turned_queries(const LatentQueriesArgs& args, Range rows, Range heads);
 /// Columns of K^T q_unturned alone, to an out of [rows, heads * rank]. Scales of w that are of
-/// blocks want columns from multiples of 16 on.
+/// blocks want a head's columns from multiples of 16 on.
 void latent_query_columns(const LatentQueriesArgs& args, Range rows, Range columns);
 /// As linear promises. Scales of w that are of blocks want value rows from multiples of 128 on.
 void latent_values(const LatentValuesArgs& args, Range rows, Range heads,

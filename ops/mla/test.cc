@@ -159,7 +159,7 @@ TEST_F(MlaTest, CodesHaveScalesOfTheirBlocks) {
     std::vector<float> alone(5 * kHeads * kRank);
     LatentQueriesArgs columns = into;
     columns.out = {alone.data(), DType::f32, kHeads * kRank};
-    for (const Range some : {Range{0, 48}, {48, 160}, {160, kHeads * kRank}}) {
+    for (const Range some : {Range{0, 48}, {48, kRank}, {kRank, kHeads * kRank}}) {
       cpu::latent_query_columns(columns, {0, 5}, some);
     }
     for (size_t i = 0; i < alone.size(); ++i) {

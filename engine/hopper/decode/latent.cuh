@@ -18,8 +18,8 @@ __device__ inline float4 turn_pairs(float4 x, float2 first, float2 second) {
 /// By the team, 64 keys at a time. Scores by mma m16n8k16: a warp has eight of the keys, whole
 /// rows; A holds the queries, head g in row g its upper bf16 part and in row g + 8 the lower one.
 /// Sums: a warp has 64 of the elements, of all 64 keys; A holds the probabilities in the same two
-/// parts. Operands lie in registers as WarpAttention says. Rows are asked for before the queries
-/// are there, and the next ones as soon as there are registers.
+/// parts. Operands lie in registers as WarpAttention says. The first rows are asked for before the
+/// queries are there. Short code, on purpose: a step executes each part of it once a layer.
 template <class W>
 class LatentAttention {
  public:
@@ -42,14 +42,6 @@ class LatentAttention {
     if (idle_) {
       return;
     }
-    load_keys(first_);
-    load_values(first_);
-    make_queries();
-    if (own_ >= 0) {
-      make_own_row();
-    }
-    W::team().sync();
-    worker_.stamp(1);
     float sums[8][4] = {};
     float maximum = -__builtin_inff();
     float total = 0;
@@ -57,6 +49,16 @@ class LatentAttention {
     int buffer = 0;
 #pragma unroll 1
     for (int base = first_; base < last_; base += kKeys) {
+      load_keys(base);
+      load_values(base);
+      if (base == first_) {
+        make_queries();
+        if (own_ >= 0) {
+          make_own_row();
+        }
+        W::team().sync();
+        worker_.stamp(1);
+      }
       take_own_row(base);
       float(*scores)[LatentScratch::kScorePitch] = memory_.scores[buffer];
       buffer ^= 1;
@@ -65,7 +67,6 @@ class LatentAttention {
       *reinterpret_cast<float2*>(&scores[g_][key]) = {
           base + key < last_ ? score.x : -__builtin_inff(),
           base + key + 1 < last_ ? score.y : -__builtin_inff()};
-      load_keys(base + kKeys);
       W::team().sync();
       float p[4][4];
       float highest = maximum;
@@ -105,7 +106,6 @@ class LatentAttention {
                    across(value_[s][2], value_[s][3], j));
         }
       }
-      load_values(base + kKeys);
     }
     store(sums, maximum, total);
   }
