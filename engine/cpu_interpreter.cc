@@ -78,10 +78,34 @@ struct FusedAttentionArgs {
   }
 };
 
-using Bound = std::variant<EmbedArgs, RopeAnglesArgs, RmsNormArgs, LayerNormArgs, LinearArgs,
-                           GatedLinearArgs, RopeAppendArgs, AttentionArgs, FusedAttentionArgs,
-                           SampleArgs, RouteArgs, ExpertsUpArgs, ExpertsDownArgs, LatentAppendArgs,
-                           LatentQueriesArgs, LatentValuesArgs>;
+/// The same over latent rows; in scratch are the queries and the partials of attention, which sums
+/// whole rows.
+struct FusedLatentArgs {
+  LatentAppendArgs append;
+  LatentQueriesArgs queries;  ///< of which the turned parts are made; `out` in scratch
+  ConstMatrix q;              ///< [1, query_heads * rank]
+  AttentionArgs attention;    ///< `q` and `partials` in scratch
+  float* partials = nullptr;  ///< [query_heads][splits][rank + 2]
+
+  size_t query_bytes() const {
+    return aligned(static_cast<size_t>(attention.query_heads * attention.head_dim) * sizeof(float));
+  }
+  size_t rows_bytes() const {
+    return query_bytes() + aligned(static_cast<size_t>(attention.query_heads * attention.splits *
+                                                       (attention.head_dim + 2)) *
+                                   sizeof(float));
+  }
+};
+
+/// Fused ones have tiles of columns.
+struct LatentQueryColumnsArgs : LatentQueriesArgs {};
+struct LatentValueColumnsArgs : LatentValuesArgs {};
+
+using Bound =
+    std::variant<EmbedArgs, RopeAnglesArgs, RmsNormArgs, LayerNormArgs, LinearArgs, GatedLinearArgs,
+                 RopeAppendArgs, AttentionArgs, FusedAttentionArgs, SampleArgs, RouteArgs,
+                 ExpertsUpArgs, ExpertsDownArgs, LatentAppendArgs, LatentQueriesArgs,
+                 LatentValuesArgs, FusedLatentArgs, LatentQueryColumnsArgs, LatentValueColumnsArgs>;
 
 }  // namespace
 
@@ -240,6 +264,9 @@ class Binder {
   }
   Bound operator()(const AttentionOp& op) {
     const AttentionArgs args = attention(op);
+    if (op.fused_latent()) {
+      return fused_latent(op, args);
+    }
     if (op.k == kNone) {
       return args;
     }
@@ -347,18 +374,47 @@ class Binder {
     return args;
   }
   Bound operator()(const LatentQueriesOp& op) {
-    return LatentQueriesArgs{.of = latent_heads(op),
-                             .q = in(op.q),
-                             .cosines = f32(op.cosines),
-                             .sines = f32(op.sines),
-                             .out = out(op.out)};
+    const LatentQueriesArgs args{.of = latent_heads(op),
+                                 .q = in(op.q),
+                                 .cosines = f32(op.cosines),
+                                 .sines = f32(op.sines),
+                                 .out = out(op.out)};
+    return op.fused ? Bound(LatentQueryColumnsArgs{args}) : Bound(args);
   }
   Bound operator()(const LatentValuesOp& op) {
-    return LatentValuesArgs{
-        .of = latent_heads(op), .a = in(op.a), .pitch = op.rank + op.turned, .out = out(op.out)};
+    const LatentValuesArgs args{
+        .of = latent_heads(op), .a = in(op.a), .pitch = op.pitch(), .out = out(op.out)};
+    return op.fused ? Bound(LatentValueColumnsArgs{args}) : Bound(args);
   }
 
  private:
+  FusedLatentArgs fused_latent(const AttentionOp& op, const AttentionArgs& attention) const {
+    FusedLatentArgs args;
+    const int64_t row = op.head_dim + op.latent.turned;
+    args.append = {.x = in(op.k),
+                   .norm = vector(op.key_norm),
+                   .rank = op.head_dim,
+                   .turned = op.latent.turned,
+                   .epsilon = op.epsilon,
+                   .positions = i32(op.positions),
+                   .cosines = f32(op.cosines),
+                   .sines = f32(op.sines),
+                   .cache = cache(op.keys, 1, row)};
+    args.queries.of = {.heads = op.query_heads,
+                       .rank = op.head_dim,
+                       .unturned = op.latent.unturned,
+                       .turned = op.latent.turned,
+                       .w = {}};
+    args.queries.q = in(op.latent.projected);
+    args.queries.cosines = f32(op.cosines);
+    args.queries.sines = f32(op.sines);
+    args.q = in(op.q);
+    args.attention = attention;
+    args.attention.cache = args.append.cache;
+    args.attention.head_dim = row;
+    args.partials = attention.partials;
+    return args;
+  }
   LatentHeads latent_heads(const LatentHeadsOp& op) const {
     const Tensor& weight = tensor(op.weight);
     return {op.heads, op.rank, op.unturned, op.turned, op.value, matrix(weight), weight.scales};
@@ -505,6 +561,9 @@ size_t scratch_bytes(const Bound& bound, int64_t rows) {
     size_t operator()(const LatentQueriesArgs&) const { return 0; }
     size_t operator()(const LatentValuesArgs& args) const {
       return cpu::latent_values_scratch_bytes(args, rows);
+    }
+    size_t operator()(const FusedLatentArgs& args) const {
+      return args.rows_bytes() + (*this)(args.attention);
     }
     size_t operator()(const ExpertsUpArgs& args) const {
       return cpu::experts_up_scratch_bytes(args, rows);
@@ -660,6 +719,43 @@ struct Execute {
   }
   void operator()(const LatentValuesArgs& args) const {
     cpu::latent_values(args, rows, instruction.tile, scratch);
+  }
+  void operator()(const LatentQueryColumnsArgs& args) const {
+    cpu::latent_query_columns(args, rows, instruction.tile);
+  }
+  void operator()(const LatentValueColumnsArgs& args) const {
+    cpu::latent_value_columns(args, rows, instruction.tile, scratch);
+  }
+  /// Of decode steps on one thread: all whose keys include the step's own row append it.
+  void operator()(const FusedLatentArgs& args) const {
+    const Range heads = instruction.tile;
+    AttentionArgs attention = args.attention;
+    const int64_t row = attention.head_dim;
+    const int64_t rank = args.append.rank;
+    auto* q = reinterpret_cast<float*>(scratch.data());
+    LatentQueriesArgs queries = args.queries;
+    queries.out = {q, DType::f32, 0};
+    cpu::latent_turned_queries(queries, {0, 1}, heads);
+    const auto* unturned = static_cast<const float*>(args.q.data);
+    for (int64_t head = heads.begin; head < heads.end; ++head) {
+      std::copy_n(unturned + head * rank, rank, q + head * row);
+    }
+    const int32_t position = attention.positions[0];
+    const Range keys = attention_split(position, 0, attention.splits, instruction.split);
+    if (keys.begin <= position && position < keys.end) {
+      cpu::latent_append(args.append, {0, 1});
+    }
+    attention.q = {q, DType::f32, 0};
+    attention.partials = reinterpret_cast<float*>(scratch.data() + args.query_bytes());
+    cpu::attention(attention, {0, 1}, {0, 1}, instruction.split,
+                   scratch.subspan(args.rows_bytes()));
+    for (int64_t head = heads.begin; head < heads.end; ++head) {
+      const int64_t slot = head * attention.splits + instruction.split;
+      const float* from = attention.partials + slot * (row + 2);
+      float* to = args.partials + slot * (rank + 2);
+      std::copy_n(from, rank, to);
+      std::copy_n(from + row, 2, to + rank);
+    }
   }
   void operator()(const ExpertsUpArgs& args) const {
     cpu::experts_up(args, rows, instruction.tile, scratch);

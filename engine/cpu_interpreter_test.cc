@@ -70,6 +70,31 @@ TEST(CpuInterpreter, FusedAttentionHasTheSameBits) {
   }
 }
 
+TEST(CpuInterpreter, FusedAttentionOverLatentRowsHasTheSameBits) {
+  constexpr int64_t kSteps = 150;
+  ModelConfig config = preset("deepseek-v2-lite").value();
+  config.layers = 2;
+  config.hidden = 72;
+  config.query_heads = 3;
+  config.latent = {.rank = 40, .query_rank = 28, .unturned = 24, .turned = 16, .value = 20};
+  config.head_dim = 40 + 16;
+  config.ffn = 56;
+  config.vocabulary = 96;
+  config.experts = {.count = 6, .chosen = 3, .size = 24, .shared_size = 24, .shared_whole = true};
+  const Weights weights = Weights::generate(config, 3, 2).value();
+  PlanOptions plain;
+  plain.workers = 2;
+  PlanOptions fused = plain;
+  fused.workers = 3;
+  fused.fuse_attention = true;
+  Decoder expected(config, weights, plain, 2);
+  Decoder got(config, weights, fused, 3);
+  EXPECT_EQ(expected.interpreter.run(*expected.loaded, 1, kSteps, {}), kSteps);
+  EXPECT_EQ(got.interpreter.run(*got.loaded, 1, kSteps, {}), kSteps);
+  EXPECT_EQ(got.sequence.history, expected.sequence.history);
+  EXPECT_EQ(got.logits(), expected.logits());
+}
+
 // More workers than this machine may have cores.
 TEST(CpuInterpreter, TilesThatDoNotDivideIntoStreamsHaveTheSameBits) {
   constexpr int64_t kSteps = 40;

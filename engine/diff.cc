@@ -382,8 +382,9 @@ Result<Fault> Differ::fault(Fault::Kind kind, int32_t operation, BufferId id, si
         const Range tile = instruction.tile;
         bool makes = false;
         if (own_row || partial) {
-          const int64_t group = attention->query_heads / attention->kv_heads;
-          const int64_t head = element / attention->head_dim / (partial ? group : 1);
+          const int64_t head = partial ? element / attention->head_dim / attention->tile_heads()
+                               : attention->fused_latent() ? 0  // the first appends for all
+                                                           : element / attention->head_dim;
           const bool in_split = own_row              ? instruction.split == splits - 1
                                 : made.missing_split ? instruction.split == *made.missing_split
                                                      : instruction.split < splits;

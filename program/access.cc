@@ -1,5 +1,6 @@
 #include "program/access.h"
 
+#include "base/divide.h"
 #include "program/operands.h"
 
 namespace weft {
@@ -44,6 +45,9 @@ class Places {
         const int64_t first = instruction_.split * operand.size;
         return {first + tile.begin, first + tile.end};
       }
+      case Operand::Columns::heads:
+        return {tile.begin / operand.size * operand.each,
+                ceil_div(tile.end, operand.size) * operand.each};
       case Operand::Columns::whole:
         break;
     }
@@ -63,7 +67,8 @@ std::vector<Access> accesses_of(const Program& program, const Instruction& instr
   const Places places(program, operation, instruction);
   std::vector<Access> accesses;
   for (const Operand& operand : operands_of(operation)) {
-    if (!operand.first_split_only || instruction.split == 0) {
+    if ((!operand.first_split_only || instruction.split == 0) &&
+        (!operand.first_tile_only || instruction.tile.begin == 0)) {
       accesses.push_back({operand.buffer, places.rows(operand), places.columns(operand),
                           operand.written, operand.rows == Operand::Rows::earlier});
     }

@@ -71,9 +71,11 @@ class Declarations {
     write("values", op.values, 1, Columns::tile);
   }
   void operator()(const AttentionOp& op) {
-    const int64_t queries = op.query_heads / op.kv_heads * op.head_dim;
+    const int64_t queries = op.tile_heads() * op.head_dim;
     read("positions", op.positions, 1);
-    if (op.k != kNone) {
+    if (op.fused_latent()) {
+      fused_latent(op);
+    } else if (op.k != kNone) {
       fused(op, queries);
     } else {
       read("q", op.q, queries, Columns::tile);
@@ -91,14 +93,14 @@ class Declarations {
       weight("sinks", op.sinks, Part::whole);
       write("out", op.out, queries, Columns::tile);
     } else {
-      write("partials", op.partials, op.kv_heads, Columns::split);
+      write("partials", op.partials, tiles(op), Columns::split);
     }
   }
   void operator()(const AttentionCombineOp& op) {
     const AttentionOp& attention = op.attention;
     weight("sinks", attention.sinks, Part::whole);
     read("positions", attention.positions, 1);
-    read("partials", attention.partials, attention.splits * attention.kv_heads);
+    read("partials", attention.partials, attention.splits * tiles(attention));
     write("out", attention.out, attention.head_dim, Columns::tile);
   }
   void operator()(const SampleOp& op) {
@@ -119,16 +121,25 @@ class Declarations {
     write("cache", op.cache, 1, Columns::tile);
   }
   void operator()(const LatentQueriesOp& op) {
-    heads(op, op.unturned);
-    read("q", op.q, op.unturned + op.turned, Columns::tile);
-    read("cosines", op.cosines, op.turned / 2);
-    read("sines", op.sines, op.turned / 2);
-    write("out", op.out, op.rank + op.turned, Columns::tile);
+    heads(op, op.unturned, op.fused);
+    if (op.fused) {
+      of_heads("q", op.q, op.rank, op.unturned + op.turned);
+    } else {
+      read("q", op.q, op.unturned + op.turned, Columns::tile);
+      read("cosines", op.cosines, op.turned / 2);
+      read("sines", op.sines, op.turned / 2);
+    }
+    write("out", op.out, op.fused ? 1 : op.pitch(), Columns::tile);
   }
+  /// Fused, its rows are merged by each for itself: of heads that it has columns of.
   void operator()(const LatentValuesOp& op) {
-    heads(op, op.value);
-    read("a", op.a, op.rank + op.turned, Columns::tile);
-    write("out", op.out, op.value, Columns::tile);
+    heads(op, op.fused ? 1 : op.value, false);
+    if (!op.fused) {
+      read("a", op.a, op.pitch(), Columns::tile);
+    } else {
+      of_heads("a", op.a, op.value, op.rank);
+    }
+    write("out", op.out, op.fused ? 1 : op.value, Columns::tile);
   }
 
   void operator()(const RouteOp& op) {
@@ -171,8 +182,35 @@ class Declarations {
   std::vector<WeightOperand> weights;
 
  private:
-  void heads(const LatentHeadsOp& op, int64_t rows) {
-    weights.push_back({.name = "w", .ref = op.weight, .part = Part::tile, .rows_each = rows});
+  void heads(const LatentHeadsOp& op, int64_t rows, bool column) {
+    weights.push_back(
+        {.name = "w", .ref = op.weight, .part = Part::tile, .rows_each = rows, .column = column});
+  }
+  /// `each` columns of the heads of which the tile has some of `size` columns.
+  void of_heads(std::string_view name, BufferId buffer, int64_t size, int64_t each) {
+    add({.name = name, .buffer = buffer, .columns = Columns::heads, .size = size, .each = each});
+  }
+  /// Parts that attention's tiles have in all.
+  static int64_t tiles(const AttentionOp& op) { return op.query_heads / op.tile_heads(); }
+  /// As fused(), but that all heads have the same rows: all who have the step's own norm it, the
+  /// first appends it.
+  void fused_latent(const AttentionOp& op) {
+    weight("key_norm", op.key_norm, Part::whole);
+    read("q", op.q, op.head_dim, Columns::tile);
+    read("projected", op.latent.projected, op.latent.unturned + op.latent.turned, Columns::tile);
+    read("cosines", op.cosines, op.latent.turned / 2);
+    read("sines", op.sines, op.latent.turned / 2);
+    add({.name = "keys", .buffer = op.keys, .rows = Rows::earlier, .size = 1});
+    add({.name = "k",
+         .buffer = op.k,
+         .size = op.head_dim + op.latent.turned,
+         .first_split_only = true});
+    add({.name = "keys",
+         .buffer = op.keys,
+         .written = true,
+         .size = 1,
+         .first_split_only = true,
+         .first_tile_only = true});
   }
   /// Which split has the step's own row depends on the position; one has it. Let it be split 0.
   void fused(const AttentionOp& op, int64_t queries) {

@@ -26,6 +26,7 @@ struct Operand {
     whole,  ///< [0, size)
     tile,   ///< the instruction's tile, `size` columns for each of its parts
     split,  ///< of attention's partials: (split, KV head) pairs, of `size` KV heads
+    heads,  ///< `each` of every head that the tile, of columns, has some of the `size` of
   };
   std::string_view name;
   BufferId buffer = kNone;  ///< never kNone
@@ -33,9 +34,11 @@ struct Operand {
   Rows rows = Rows::own;
   Columns columns = Columns::whole;
   int64_t size = 0;
+  int64_t each = 0;
   int64_t row = 0;
   int64_t rows_each = 1;          ///< of the buffer, for each of the instruction's
   bool first_split_only = false;  ///< of attention: see operands.cc
+  bool first_tile_only = false;   ///< likewise
 };
 
 /// A weight of an operation that is there.
@@ -52,6 +55,7 @@ struct WeightOperand {
   int64_t experts = 1;    ///< so many follow one another
   int64_t chosen = 1;     ///< of them for each row
   int64_t rows_each = 1;  ///< rows of it for each part of the instruction's tile
+  bool column = false;    ///< of each of those rows an element alone
 };
 
 /// Reads before writes.

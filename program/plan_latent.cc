@@ -4,25 +4,36 @@
 #include <string>
 #include <utility>
 
+#include "base/divide.h"
+
 namespace weft::planning {
 namespace {
 
 /// Ranges of keys that a decode step's attention is cut into at most: all heads share them, and
-/// each leaves a row of heads * (rank + turned) sums.
+/// each leaves a row of heads * (rank + turned) sums. Fused, who reads them reads a head's.
 constexpr int64_t kMostSplits = 8;
+constexpr int64_t kMostFusedSplits = 32;
+constexpr int64_t kFusedHeads = 8;  ///< of an instruction: those of a matrix unit's rows
 
 class LatentPlanner : public AttentionPlanner {
  public:
   explicit LatentPlanner(Weaver& weaver)
-      : AttentionPlanner(weaver), latent_(weaver.config().latent) {}
+      : AttentionPlanner(weaver),
+        latent_(weaver.config().latent),
+        fused_(weaver.options().fuse_attention && !weaver.chunk() &&
+               weaver.options().sequences == 1) {}
 
   void make_buffers() override;
   void project(Residual& residual, Section& all, const LayerSpec& spec, int64_t layer) override;
   void attend(Residual& residual, Section& section, const LayerSpec& spec, int64_t layer) override;
 
  protected:
-  Space angles_space() const override { return Space::activation; }
+  Space angles_space() const override { return fused_ ? Space::worker : Space::activation; }
   void spread_angles(int32_t op, Section& all, const Waits& next_step) override {
+    if (fused_) {
+      weaver_.repeat(op, next_step, weaver_.everyone());
+      return;
+    }
     const Tiles tiles = all.whole(weaver_.options().workers - 1);
     angles_ready_.push_back({weaver_.spread(op, tiles, next_step)});
   }
@@ -39,6 +50,13 @@ class LatentPlanner : public AttentionPlanner {
   int64_t row() const { return weaver_.config().head_dim; }  // elements of a cached one
   int64_t query_size() const { return heads() * (latent_.unturned + latent_.turned); }
 
+  /// Fused, both are parts of attention.
+  EventId append(Section& all, int64_t layer, Waits made);
+  /// Tiles of attention: a split of the keys and a few heads.
+  Tiles by_heads_and_splits(int64_t splits) const;
+  /// Merges splits of the heads that `values` have columns of; what these wait for then.
+  Waits merge(Section& section, const AttentionOp& op, int64_t layer, EventId attended,
+              const Tiles& values);
   /// The queries, as they are projected; what is ready then. `input` and `waits`: the block's.
   Waits project_queries(Section& all, const LayerSpec& spec, int64_t layer, BufferId input,
                         const Waits& waits, const Tiles& tiles);
@@ -50,7 +68,10 @@ class LatentPlanner : public AttentionPlanner {
     op.unturned = latent_.unturned;
     op.turned = latent_.turned;
     op.value = latent_.value;
+    op.fused = fused_;
   }
+  /// Elements of a head in queries_ and attended_.
+  int64_t pitch() const { return fused_ ? latent_.rank : row(); }
   LinearOp product(Role weight, int64_t layer, BufferId a, BufferId out, int64_t n,
                    int64_t k) const {
     LinearOp op;
@@ -63,6 +84,7 @@ class LatentPlanner : public AttentionPlanner {
   }
 
   const LatentAttention latent_;
+  const bool fused_;
   BufferId query_latent_ = kNone, query_input_ = kNone;  // before and after the norm
   BufferId made_ = kNone;                                // a latent row as projected
   BufferId queries_ = kNone;                             // in the rows' space
@@ -89,14 +111,17 @@ void LatentPlanner::make_buffers() {
   made_ = shared("latent", Element::f32, row());
   const bool bf16 =
       chunk && options.kv == DType::bf16 && weaver_.chunk_element(Role::query, 0) == Element::bf16;
-  queries_ = shared("queries", bf16 ? Element::bf16 : Element::f32, config.query_size());
-  attended_ = shared("attended", Element::f32, config.query_size());
-  splits_ = std::clamp<int64_t>(options.attention_tasks / sequences, 1, kMostSplits);
+  queries_ = shared("queries", bf16 ? Element::bf16 : Element::f32, heads() * pitch());
+  attended_ = weaver_.buffer("attended", fused_ ? Space::worker : Space::activation, Element::f32,
+                             rows, heads() * pitch());
+  splits_ = fused_ ? std::clamp<int64_t>(options.attention_tasks / ceil_div(heads(), kFusedHeads),
+                                         1, kMostFusedSplits)
+                   : std::clamp<int64_t>(options.attention_tasks / sequences, 1, kMostSplits);
   if (!chunk) {
     // Each sequence's partials begin at a multiple of four elements, for vector loads.
     splits_ += sequences > 1 && config.query_heads * splits_ % 2 != 0 ? 1 : 0;
     partials_ = weaver_.buffer("partials", Space::activation, Element::f32, sequences,
-                               config.query_heads * splits_ * (row() + 2));
+                               config.query_heads * splits_ * (pitch() + 2));
   }
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     keys_.push_back(weaver_.buffer("latents." + std::to_string(layer), Space::kv,
@@ -148,31 +173,75 @@ void LatentPlanner::project(Residual& residual, Section& all, const LayerSpec& s
   Waits made = {{weaver_.spread(down, tiles[1], waits)}};
   Waits queried = project_queries(all, spec, layer, input, waits, tiles[0]);
 
-  LatentAppendOp append;
-  append.norm = weaver_.weight(Role::latent_norm, layer);
-  append.x = made_;
-  append.positions = weaver_.program.positions;
-  append.cosines = cosines_.front();
-  append.sines = sines_.front();
-  append.cache = keys_[static_cast<size_t>(layer)];
-  append.rank = latent_.rank;
-  append.turned = latent_.turned;
-  append.epsilon = static_cast<float>(kLatentNormEpsilon);
-  made.push_back(angles_ready_.front());
-  const EventId appended = weaver_.spread(
-      weaver_.operation("latent_append", layer, all.rows, append), all.whole(1), made);
-
   LatentQueriesOp queries;
   describe(queries, layer);
   queries.q = q_;
+  queries.out = queries_;
+  if (fused_) {
+    const EventId ready = weaver_.spread(
+        weaver_.operation("latent_queries", layer, all.rows, queries),
+        weaver_.by_grains(heads() * latent_.rank, latent_.unturned, weaver_.options().columns),
+        queried);
+    ready_ = made;
+    ready_.push_back({ready});
+    return;
+  }
   queries.cosines = cosines_.front();
   queries.sines = sines_.front();
-  queries.out = queries_;
+  const EventId appended = append(all, layer, std::move(made));
   queried.push_back(angles_ready_.front());
   const EventId ready =
       weaver_.spread(weaver_.operation("latent_queries", layer, all.rows, queries),
                      weaver_.by_heads(heads()), queried);
   ready_ = {{appended}, {ready}};
+}
+
+EventId LatentPlanner::append(Section& all, int64_t layer, Waits made) {
+  LatentAppendOp op;
+  op.norm = weaver_.weight(Role::latent_norm, layer);
+  op.x = made_;
+  op.positions = weaver_.program.positions;
+  op.cosines = cosines_.front();
+  op.sines = sines_.front();
+  op.cache = keys_[static_cast<size_t>(layer)];
+  op.rank = latent_.rank;
+  op.turned = latent_.turned;
+  op.epsilon = static_cast<float>(kLatentNormEpsilon);
+  made.push_back(angles_ready_.front());
+  return weaver_.spread(weaver_.operation("latent_append", layer, all.rows, op), all.whole(1),
+                        made);
+}
+
+Tiles LatentPlanner::by_heads_and_splits(int64_t splits) const {
+  const int64_t workers = weaver_.options().workers;
+  const int64_t groups = ceil_div(heads(), kFusedHeads);
+  const int64_t tasks = groups * splits;
+  Tiles tiles(static_cast<size_t>(workers));
+  for (int64_t task = 0; task < tasks; ++task) {
+    const int64_t first = task % groups * kFusedHeads;
+    tiles[static_cast<size_t>(task * workers / tasks)].push_back(
+        {weaver_.all_rows(),
+         {first, std::min(heads(), first + kFusedHeads)},
+         static_cast<int32_t>(task / groups)});
+  }
+  return tiles;
+}
+
+Waits LatentPlanner::merge(Section& section, const AttentionOp& op, int64_t layer, EventId attended,
+                           const Tiles& values) {
+  const int32_t id =
+      weaver_.operation("attention_combine", layer, section.rows, AttentionCombineOp{op});
+  if (!fused_) {
+    return {{weaver_.spread(id, weaver_.by_heads(heads()), {{attended}})}};
+  }
+  Tiles tiles = values;
+  for (auto& of_worker : tiles) {
+    for (Tile& tile : of_worker) {
+      tile.tile = {tile.tile.begin / latent_.value, ceil_div(tile.tile.end, latent_.value)};
+    }
+  }
+  weaver_.repeat(id, {{attended}}, tiles);
+  return {};
 }
 
 void LatentPlanner::attend(Residual& residual, Section& section, const LayerSpec& spec,
@@ -186,28 +255,37 @@ void LatentPlanner::attend(Residual& residual, Section& section, const LayerSpec
   op.out = attended_;
   op.query_heads = heads();
   op.kv_heads = 1;
-  op.head_dim = row();
+  op.head_dim = pitch();
   op.splits = split ? splits_ : 1;
   op.scale = static_cast<float>(spec.attention.scale);
-  const int32_t id = weaver_.operation("attention", layer, section.rows, op);
-  Waits attended = {{weaver_.spread(id, split ? by_tasks(op) : section.attention(1), ready_)}};
-  if (split) {
-    const int32_t merge =
-        weaver_.operation("attention_combine", layer, section.rows, AttentionCombineOp{op});
-    attended = {{weaver_.spread(merge, weaver_.by_heads(heads()), attended)}};
+  if (fused_) {
+    op.k = made_;
+    op.cosines = cosines_.front();
+    op.sines = sines_.front();
+    op.key_norm = weaver_.weight(Role::latent_norm, layer);
+    op.epsilon = static_cast<float>(kLatentNormEpsilon);
+    op.latent = {.projected = q_, .unturned = latent_.unturned, .turned = latent_.turned};
   }
+  const int32_t id = weaver_.operation("attention", layer, section.rows, op);
+  const EventId attended = weaver_.spread(id,
+                                          fused_  ? by_heads_and_splits(op.splits)
+                                          : split ? by_tasks(op)
+                                                  : section.attention(1),
+                                          ready_);
+  const int64_t size = heads() * latent_.value;
+  const Tiles tiles = fused_ ? weaver_.by_grains(size, latent_.rank, weaver_.options().columns)
+                             : weaver_.by_heads(heads());
+  const Waits merged = split ? merge(section, op, layer, attended, tiles) : Waits{{attended}};
   LatentValuesOp values;
   describe(values, layer);
   values.a = attended_;
   values.out = section.attention_out;
-  const EventId done =
-      weaver_.spread(weaver_.operation("latent_values", layer, section.rows, values),
-                     weaver_.by_heads(heads()), attended);
-  const int64_t size = heads() * latent_.value;
-  const Tiles tiles = section.product(weaver_.config().hidden, size);
+  const EventId done = weaver_.spread(
+      weaver_.operation("latent_values", layer, section.rows, values), tiles, merged);
+  const Tiles outputs = section.product(weaver_.config().hidden, size);
   const LinearOp output = output_product(weaver_, Role::attention_out, Role::attention_out_bias,
                                          layer, section.attention_out, size);
-  residual.add(section, spec, layer, {{"o_proj", output}}, Role::attention_out_norm, tiles,
+  residual.add(section, spec, layer, {{"o_proj", output}}, Role::attention_out_norm, outputs,
                {{done}});
 }
 

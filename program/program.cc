@@ -16,7 +16,7 @@ double weight_bytes(const Operation& operation, const Instruction& instruction,
   double bytes = 0;
   for (const WeightOperand& operand : weights_of(operation)) {
     const Tensor& tensor = weights.get(operand.ref.role, operand.ref.layer);
-    const int64_t row = tensor.shape.size() == 2 ? tensor.columns() : 1;
+    const int64_t row = tensor.shape.size() == 2 && !operand.column ? tensor.columns() : 1;
     const int64_t elements = operand.part == WeightOperand::Part::rows ? rows * row
                              : operand.part == WeightOperand::Part::tile
                                  ? instruction.tile.size() * operand.rows_each * row
@@ -73,13 +73,15 @@ struct CostOf {
     const double keys = apart ? static_cast<double>(rows) * of_one(position)
                               : visible_keys(rows, position, op.window) * share;
     const double last = apart ? keys : of_one(position + rows - 1);
-    const double heads = static_cast<double>(instruction.tile.size());
+    // Latent rows are of all heads, also where a tile has few of these.
     const double group = static_cast<double>(op.query_heads / op.kv_heads);
+    const double heads =
+        static_cast<double>(instruction.tile.size()) * static_cast<double>(op.tile_heads()) / group;
+    const double dim = static_cast<double>(op.head_dim + op.latent.turned);
     const double element = static_cast<double>(size_of(program.buffers[op.keys].element));
     const double caches = op.values == op.keys ? 1 : 2;
     // A chunk reads the keys that its last row sees once for all its rows.
-    return {0, caches * last * heads * static_cast<double>(op.head_dim) * element,
-            4 * keys * heads * group * static_cast<double>(op.head_dim)};
+    return {0, caches * last * heads * dim * element, 4 * keys * heads * group * dim};
   }
   Cost operator()(const LatentAppendOp& op) const {
     const double elements = static_cast<double>(rows * (op.rank + op.turned));
@@ -87,10 +89,10 @@ struct CostOf {
             4 * elements};
   }
   Cost operator()(const LatentQueriesOp& op) const {
-    return of_elements(2, instruction.tile.size() * op.unturned * op.rank);
+    return of_elements(2, instruction.tile.size() * op.unturned * (op.fused ? 1 : op.rank));
   }
   Cost operator()(const LatentValuesOp& op) const {
-    return of_elements(2, instruction.tile.size() * op.value * op.rank);
+    return of_elements(2, instruction.tile.size() * op.rank * (op.fused ? 1 : op.value));
   }
   Cost operator()(const AttentionCombineOp&) const { return {}; }
   Cost operator()(const SampleOp&) const { return {}; }

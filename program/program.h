@@ -172,6 +172,19 @@ struct AttentionOp {
   bool whole_norm = false;  ///< over all heads together
   float epsilon = 0, weight_offset = 0;
   int64_t unturned = 0;  ///< as RopeAppendOp's
+
+  /// The fused form over latent rows: head_dim is their rank, q what LatentQueriesOp leaves (fused,
+  /// too), k the step's row as projected, normed by key_norm. Attended are latents alone. An
+  /// instruction turns its queries' ends for itself, of heads as projected.
+  struct Latent {
+    BufferId projected = kNone;
+    int64_t unturned = 0, turned = 0;  ///< elements of a projected head
+  };
+  Latent latent;
+
+  bool fused_latent() const { return latent.projected != kNone; }
+  /// Query heads in a part of a tile.
+  int64_t tile_heads() const { return fused_latent() ? 1 : query_heads / kv_heads; }
 };
 
 /// Merges what the AttentionOp it repeats left in partials.
@@ -194,9 +207,13 @@ struct LatentAppendOp {
 struct LatentHeadsOp {
   WeightRef weight;
   int64_t heads = 0, rank = 0, unturned = 0, turned = 0, value = 0;
+  bool fused = false;  ///< beside AttentionOp's: what is turned is left out, tiles are of columns
+
+  /// Elements of a head in attention's rows.
+  int64_t pitch() const { return fused ? rank : rank + turned; }
 };
 
-/// Queries into the space of latent rows.
+/// Queries into the space of latent rows. Fused: cosines and sines are kNone.
 struct LatentQueriesOp : LatentHeadsOp {
   BufferId q = kNone, cosines = kNone, sines = kNone, out = kNone;
 };
@@ -237,7 +254,8 @@ struct Instruction {
   Range rows;
   /// The tile: columns of out (embed, linear, gated_linear, experts_*: embed takes all), groups
   /// (rmsnorm; layernorm, route and latent_append have one), KV heads (rope_append, attention),
-  /// query heads (attention_combine, latent_queries, latent_values).
+  /// query heads (attention_combine; latent_queries, latent_values and attention over latent rows,
+  /// but see `fused`: columns of out, query heads).
   Range tile;
   int32_t split = 0;  ///< attention: which split of the keys
   std::vector<Wait> waits;

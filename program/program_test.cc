@@ -71,6 +71,20 @@ TEST(Planner, SmallModelsGiveSoundProgramsForManyWorkers) {
   }
 }
 
+TEST(Planner, FusedAttentionOverLatentRowsIsSound) {
+  for (const char* name : {"deepseek-v2-bf16", "deepseek-v3-bf16"}) {
+    const ModelConfig config =
+        read_config(std::filesystem::path(WEFT_SOURCE_DIR) / "tests/goldens/models" / name).value();
+    const Weights weights = Weights::describe(config);
+    for (const int workers : {1, 2, 3, 5}) {
+      PlanOptions plan_options = options(workers, 1, Logits::last);
+      plan_options.fuse_attention = true;
+      const Status status = verify(plan(config, weights, plan_options));
+      EXPECT_TRUE(status.ok()) << name << ": " << (status.ok() ? "" : status.error().message);
+    }
+  }
+}
+
 TEST(Planner, DealsADecodeStepToAWholeGpu) {
   const ModelConfig config = shortened("llama-3.1-8b");
   const Weights weights = Weights::describe(config);

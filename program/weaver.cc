@@ -102,6 +102,14 @@ void Weaver::repeat(int32_t op, const Waits& waits, const Users& users, Range ti
   }
 }
 
+void Weaver::repeat(int32_t op, const Waits& waits, const Tiles& tiles) {
+  for (size_t w = 0; w < tiles.size(); ++w) {
+    for (const Tile& tile : tiles[w]) {
+      program.workers[w].push_back({op, tile.rows, tile.tile, tile.split, waits, kNone});
+    }
+  }
+}
+
 Tiles Weaver::on_one_worker(int64_t worker) const {
   Tiles tiles(program.workers.size());
   tiles[static_cast<size_t>(worker) % tiles.size()].push_back({all_rows(), {0, 1}, 0});
@@ -205,6 +213,12 @@ std::vector<Tiles> Weaver::by_weights(const std::vector<int64_t>& columns, int64
     first = end;
   }
   return tiles;
+}
+
+Tiles Weaver::by_grains(int64_t n, int64_t k, int64_t grain) {
+  std::vector<int64_t> had(dealt_.size());
+  const int64_t share = ceil_div(ceil_div(n, grain), int64_t{options_.workers}) * grain;
+  return deal(n, k, grain, 0, dealt_.size(), had, share);
 }
 
 std::vector<Weaver::Neighbours> Weaver::neighbours(int64_t heads) const {

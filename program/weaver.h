@@ -51,6 +51,8 @@ class Weaver {
   EventId spread(int32_t op, const Tiles& tiles, const Waits& waits);
   /// Each of `users` does the whole of it for itself: nothing is announced.
   void repeat(int32_t op, const Waits& waits, const Users& users, Range tile = {0, 1});
+  /// Likewise, of each worker's tiles.
+  void repeat(int32_t op, const Waits& waits, const Tiles& tiles);
 
   // Ways to cut an operation.
   Tiles by_columns(int64_t n, int64_t unit) const;
@@ -65,6 +67,8 @@ class Weaver {
   /// in a decode step, the workers that have been dealt the fewest weights so far get the grains
   /// that do not divide evenly.
   std::vector<Tiles> by_weights(const std::vector<int64_t>& columns, int64_t k, int64_t grain);
+  /// Likewise, of one product, in whole grains.
+  Tiles by_grains(int64_t n, int64_t k, int64_t grain);
 
   /// KV heads, and the neighbouring workers [first, end) that have all of them to themselves: a
   /// head each, or several where there are fewer workers than heads.

@@ -10,7 +10,8 @@ namespace {
 Kernel kernel_of(const Launch& launch) {
   const int batch = batch_of(launch.shape.sequences);
   const bool traced = launch.trace != nullptr;
-  return launch.shape.experts             ? experts_kernel(traced)
+  return launch.latents                   ? latents_kernel(traced)
+         : launch.shape.experts           ? experts_kernel(traced)
          : launch.shape.general || traced ? general_kernel(batch, traced)
                                           : kernel<false, false>(batch);
 }

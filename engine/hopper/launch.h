@@ -14,9 +14,29 @@ using namespace resident;  // NOLINT(google-build-using-namespace): codes are th
 inline constexpr int kLoaders = 2;
 inline constexpr int kMostPages = 16;  ///< in the ring
 inline constexpr int kMostLayerNorm = 6144;
-inline constexpr int kMostExperts = 512;    ///< of a layer
-inline constexpr int kMostChosen = 64;      ///< of them
+inline constexpr int kMostExperts = 512;  ///< of a layer
+inline constexpr int kMostChosen = 64;    ///< of them
+inline constexpr int kMostGroups = 32;    ///< of experts, a lane each
+inline constexpr int kLatentRank = 512;
+inline constexpr int kLatentTurned = 64;
+inline constexpr int kLatentHeads = 8;      ///< that a code of attention over them has at most
 inline constexpr int kMostSlotSlices = 64;  ///< of the slots' row that a product takes at once
+
+/// What attention over latent rows works in.
+struct LatentScratch {
+  static constexpr int kRow = kLatentRank + kLatentTurned;
+  static constexpr int kKeys = 64;  ///< at once
+  /// Pads, so that lanes of different heads meet different banks.
+  static constexpr int kScorePitch = kKeys + 8;
+  static constexpr int kQueryPitch = kRow / 4 + 1;
+
+  struct alignas(16) Operand {
+    uint32_t word[4];
+  };
+  Operand queries[kLatentHeads][kQueryPitch];  ///< an mma's operand A for four elements each
+  alignas(16) uint16_t own[kRow];              ///< the step's own row, in bf16
+  alignas(16) float scores[2][kLatentHeads][kScorePitch];
+};
 
 /// How the weights of a product's code lie in the stream.
 constexpr StreamForm form_of(const Code& code) {
@@ -30,6 +50,7 @@ struct Launch : resident::Launch {
   int32_t pages_in_flight = 0;  ///< of a loader, while `starved_slots` are free (FlightLimits)
   int32_t throttled_pages_in_flight = 0;  ///< otherwise
   int32_t starved_slots = 0;              ///< 0: always as if they were
+  bool latents = false;                   ///< attention is over latent rows
 };
 
 }  // namespace weft::hopper

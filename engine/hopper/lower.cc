@@ -28,7 +28,11 @@ class Units : public Target {
             .chosen = kMostChosen,
             .slot_row = kMostSlotSlices * kSliceK,
             .mx = true,
-            .sinks = true};
+            .sinks = true,
+            .latent_rank = kLatentRank,
+            .latent_turned = kLatentTurned,
+            .route_groups = kMostGroups,
+            .head_grain = kUnitColumns};
   }
   void begin_product(Code& code, const Tensor& weight) override {
     const StreamForm form = stream_form(code.operation, weight);
@@ -48,7 +52,8 @@ class Units : public Target {
     const WeightScales& scales = tile.weight.tensor->scales;
     const int64_t row_bytes = product.k * static_cast<int64_t>(size_of(tile.weight.tensor->dtype));
     // What folded units have of k side by side must have one scale.
-    const bool folds = !several_ && scales.scaling != Scaling::block;
+    const bool of_heads = tile.heads.columns > 0;
+    const bool folds = !several_ && scales.scaling != Scaling::block && !of_heads;
     code.units = static_cast<uint16_t>(code.units + units_of(columns.size(), unit));
     product.fold = static_cast<uint8_t>(folds ? last_fold(columns.size(), unit) : 0);
     for (int64_t c = columns.begin; c < columns.end; c += unit) {
@@ -58,19 +63,23 @@ class Units : public Target {
       job.form = form_of(code);
       job.grid = grid_of(scales);
       job.operation = tile.operation;
-      job.stage = stage_of(program_.operations[static_cast<size_t>(tile.operation)]);
+      job.stage =
+          of_heads ? kKept : stage_of(program_.operations[static_cast<size_t>(tile.operation)]);
+      job.pitch = static_cast<int32_t>(tile.heads.across ? tile.weight.tensor->columns() : 0);
       const int64_t most = kHalf >> job.fold;
       for (const int half : {0, 1}) {
         const int64_t first = !gated && half == 1 ? c + most : c;
         const PlacedWeight& weight = gated && half == 1 ? tile.up : tile.weight;
-        job.source[half] = weight.place + first * row_bytes;
+        job.source[half] =
+            weight.place + (of_heads ? place_in_head(tile, first) : first * row_bytes);
         job.scales[half] = weight.scales;
         job.first_row[half] = static_cast<int32_t>(first);
         job.rows[half] = static_cast<int32_t>(std::clamp<int64_t>(columns.end - first, 0, most));
       }
       units_.push_back(job);
     }
-    place_rows(product);
+    const auto head_of = [&](int64_t column) { return of_heads ? column / tile.heads.columns : 0; };
+    place_rows(product, head_of(columns.end - 1) - head_of(columns.begin) + 1);
   }
   /// Units are whole, and those of an expert lie one after the other: how they are dealt to warps
   /// depends on what is drawn.
@@ -137,6 +146,15 @@ class Units : public Target {
   }
 
  private:
+  /// Where a head's column of weights in bf16 begins, in bytes.
+  static int64_t place_in_head(const ProductTile& tile, int64_t column) {
+    const ProductTile::Heads& heads = tile.heads;
+    const int64_t row = column / heads.columns * heads.pitch + heads.first;
+    const int64_t of_head = column % heads.columns;
+    const int64_t k = tile.weight.tensor->columns();
+    return (heads.across ? row * k + of_head : (row + of_head) * k) *
+           static_cast<int64_t>(sizeof(uint16_t));
+  }
   /// How a product's weights lie in the stream.
   StreamForm stream_form(int32_t operation, const Tensor& weight) const {
     return weight.mx.k > 0                          ? StreamForm::mx
@@ -145,8 +163,8 @@ class Units : public Target {
                                                     : StreamForm::compressed;
   }
   /// How a product's rows come: shared memory for all of what a worker would have to make again.
-  void place_rows(ProductCode& product) {
-    int64_t slices = row_slices(product.k, product.fold);
+  void place_rows(ProductCode& product, int64_t heads = 1) {
+    int64_t slices = row_slices(product.k, product.fold) * heads;
     product.streamed = product.source == kOperands && rows_are_streamed(slices) ? 1 : 0;
     if (product.streamed != 0) {
       slices = kTeamWarps * kStreamedSlices;
@@ -194,7 +212,9 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   WEFT_CHECK(plain.size() == program.operations.size());
   Lowered out;
   out.scratch_bytes = static_cast<int32_t>(
-      attention_scratch_bytes(kTeamWarps, config.head_dim, config.query_heads / config.kv_heads));
+      config.latent.rank > 0 ? int64_t{sizeof(LatentScratch)}
+                             : attention_scratch_bytes(kTeamWarps, config.head_dim,
+                                                       config.query_heads / config.kv_heads));
   Units units(program, plain, out);
   WEFT_ASSIGN(static_cast<resident::Lowered&>(out),
               resident::lower(program, config, weights, arena, capacity, units));

@@ -36,6 +36,7 @@ struct PackJob {
   int32_t k = 0;
   int32_t first = 0;   ///< the unit's first slice in the block
   int32_t slices = 0;  ///< of the block; 0: the unit's lie one after the other
+  int32_t pitch = 0;  ///< elements from one k of a row to the next; 0: rows lie one after the other
   int16_t fold = 0;
   StreamForm form = StreamForm::plain;
   ScaleGrid grid = {};    ///< which scale is whose

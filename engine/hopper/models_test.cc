@@ -395,6 +395,27 @@ TEST_P(HopperLatents, InBf16LogitsAreTheCpus) {
   }
 }
 
+/// One sequence: the resident kernel, where the cache and the heads' matrix are in bf16. Two
+/// splits.
+TEST_P(HopperLatents, OneSequencesLogitsAreTheCpus) {
+  const auto make_one = [](const char* device) {
+    ModelConfig made = config();
+    made.query_heads = 9;
+    return Engine::create(made, Weights::generate(made, 3, 2).value(),
+                          {.device = device, .workers = 3, .round_activations = false})
+        .value();
+  };
+  const Pair pair{make_one("cpu"), make_one("cuda")};
+  for (const int64_t length : {1, 66}) {
+    const std::vector<int32_t> ids = test_prompt(length, pair.cpu->config().vocabulary);
+    const auto expected = pair.cpu->generate(ids, {}, 3, {}, Eos::ignore);
+    const auto got = pair.gpu->generate(ids, {}, 3, {}, Eos::ignore);
+    ASSERT_TRUE(got.ok()) << got.error().message;
+    EXPECT_EQ(got->tokens, expected->tokens);
+    EXPECT_LE(relative_difference(pair.gpu->last_logits(), pair.cpu->last_logits()), 3e-3);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Weights, HopperLatents, testing::Values("bf16", "fp8-block"), test_name);
 
 }  // namespace

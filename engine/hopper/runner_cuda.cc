@@ -288,6 +288,7 @@ Status HopperRunner::lower_program() {
   WEFT_ASSIGN(lowered_, lower(program_, config_, weights_, arena_, options_.capacity, plain_));
   launch_.workers = static_cast<int32_t>(program_.workers.size());
   launch_.shape = lowered_.shape;
+  launch_.latents = lowered_.latents;
   launch_.scratch_bytes = lowered_.scratch_bytes;
   launch_.most_codes = lowered_.most_codes;
   launch_.events = static_cast<uint32_t>(program_.events.size());
@@ -377,7 +378,7 @@ Result<bool> HopperRunner::pack_weights() {
   WEFT_ASSIGN(uint32_t* const refused_at, upload(refused, "a list of weights to pack"));
   const auto stream = static_cast<cudaStream_t>(device_->stream().native);
   for (const auto& [stage, part] : stages) {
-    if (hold_ == Hold::once) {
+    if (hold_ == Hold::once && stage != kKept) {
       WEFT_TRY(load_stage(stage));
     }
     WEFT_TRY(check(
@@ -388,6 +389,7 @@ Result<bool> HopperRunner::pack_weights() {
   WEFT_TRY(device_->download(refused.data(), refused_at, refused.size() * sizeof(uint32_t)));
   memory_.pop_back();  // refused
   if (hold_ == Hold::once) {
+    stages.erase(kKept);  // is there, beside what is packed of it
     if (std::ranges::find(arena_.stages, kHeadStage) == arena_.stages.end()) {
       stages.erase(kHeadStage);  // the head is the embedding table, which is there
     }

@@ -19,10 +19,7 @@ inline std::vector<std::string> lowered_presets() {
 }
 inline std::vector<std::string> mixtures() {
   std::vector<std::string> names = preset_names();
-  std::erase_if(names, [](const std::string& name) {
-    const ModelConfig config = preset(name).value();
-    return config.experts.count == 0 || config.latent.rank > 0;  // not so far
-  });
+  std::erase_if(names, [](const std::string& name) { return preset(name)->experts.count == 0; });
   return names;
 }
 

@@ -136,6 +136,55 @@ TEST(VerifyCodes, MixturesAreSound) {
   EXPECT_EQ(fault_of(make(config, 1, false, 3)), "");
 }
 
+/// On many workers and on few; drawn by groups, queries by way of a latent of their own.
+TEST(VerifyCodes, LatentRowsAreSound) {
+  ModelConfig config = preset("deepseek-v2-lite").value();
+  config.layers = 2;
+  for (const int workers : {kSms, 3}) {
+    const Made made = make(config, 1, false, workers);
+    for (const NextToken next : kAll) {
+      for (const int64_t position : {0, 64, 127, 1000}) {
+        EXPECT_EQ(fault_of(made, next, position), "") << workers << " workers, " << position;
+      }
+    }
+  }
+  config.latent.query_rank = 1536;
+  config.query_heads = 20;
+  Experts& experts = config.experts;
+  experts.sigmoid = experts.correction = experts.renormalise = true;
+  experts.groups = 8;
+  experts.kept_groups = 4;
+  experts.scale = 2.5;
+  EXPECT_EQ(fault_of(make(config, 1)), "");
+}
+
+TEST(VerifyCodes, NoticesLatentRowsThatAreNotThere) {
+  const auto fault = [](const auto& change) {
+    Made made = make("deepseek-v2-lite", 1, false, 1);
+    for (auto& codes : made.lowered.codes) {
+      for (Code& code : codes) {
+        change(code);
+      }
+    }
+    return fault_of(made);
+  };
+  EXPECT_EQ(fault([](Code&) {}), "");
+  // Nobody leaves what the values' products merge.
+  EXPECT_NE(fault([](Code& code) {
+              if (code.opcode == Opcode::attention && code.attention.split == 1) {
+                code.attention.split = 0;
+              }
+            }),
+            "");
+  // A head's queries are looked for where another's are not written.
+  EXPECT_NE(fault([](Code& code) {
+              if (code.opcode == Opcode::attention) {
+                ++code.attention.q_version;
+              }
+            }),
+            "");
+}
+
 TEST(VerifyCodes, NoticesExpertsThatWereNotDrawn) {
   const auto drawn = [](const Code& code) {
     return code.units > 0 && code.product.draw == DrawOf::experts;

@@ -131,10 +131,25 @@ class Unit {
 
  private:
   __device__ uint2 quad(int half, int row, int k) const {
+    if (job_.pitch != 0) {
+      return across(half, row, k);
+    }
     return row < job_.rows[half] && k < job_.k
                ? __ldg(reinterpret_cast<const uint2*>(arena_ + job_.source[half] +
                                                       (static_cast<int64_t>(row) * job_.k + k) * 2))
                : uint2{};
+  }
+
+  /// Of a row whose k are not side by side.
+  __device__ uint2 across(int half, int row, int k) const {
+    if (row >= job_.rows[half] || k >= job_.k) {
+      return {};
+    }
+    const auto* from = reinterpret_cast<const uint16_t*>(arena_ + job_.source[half]) + row;
+    const auto element = [&](int i) {
+      return uint32_t{__ldg(from + (int64_t{k} + i) * job_.pitch)};
+    };
+    return {element(0) | element(1) << 16, element(2) | element(3) << 16};
   }
 
   const PackJob& job_;

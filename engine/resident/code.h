@@ -77,6 +77,8 @@ struct Segment {
   uint32_t columns = 0;
   Version version = kPlain;  ///< of what is written
   int32_t stride = 0;        ///< elements of out from one sequence's row to the next one's
+  /// So many columns, a head's, have a row of their own, k elements; 0: all have one.
+  int32_t head_columns = 0;
 };
 inline constexpr int kMostSegments = 3;
 
@@ -87,6 +89,7 @@ enum class RowForm : uint8_t {
   layer_norm,  ///< of at most Limits::layer_norm elements
   merged,      ///< of attention's partials
   slots,       ///< of a mixture's slots, one after the other, each times its weight
+  heads,       ///< of each head's part of it; of one segment, with head_columns
 };
 
 /// Which draw of experts a product is about: see RouteCode.
@@ -102,7 +105,9 @@ enum class DrawOf : uint8_t {
 /// elements of its own. Otherwise k is that of all slots, each its expert's part, up to whole
 /// slices. A bias of theirs is the first expert's; the next one's is `stride` elements on.
 struct ProductCode {
-  Place row = kNowhere;  ///< or, RowForm::merged, attention's partials
+  /// RowForm::merged: attention's partials, where head_columns are not 0 of all heads; heads: the
+  /// part of the head that has the first column.
+  Place row = kNowhere;
   /// bf16 [k]. RowForm::merged: norm_weight has attention's sinks [query heads], or kNowhere.
   Place norm_weight = kNowhere, norm_bias = kNowhere;
   Place up_bias = kNowhere;  ///< gated_linear: a segment's bias is the gate's
@@ -115,6 +120,7 @@ struct ProductCode {
   union {
     Splits splits = {};     ///< of the partials
     int32_t slot_elements;  ///< RowForm::slots: of the row of one, of which the row is made
+    int32_t head_pitch;     ///< RowForm::heads: from a head's part to the next one's
   };
   float alpha = 1;         ///< of the sums, biases included; of one segment alone
   Version prior = kPlain;  ///< of what they are added to, `accumulate`
@@ -136,6 +142,12 @@ struct ProductCode {
 
 /// Attention of one sequence over a split of its keys, for KV heads first .. last - 1. Queries, and
 /// the step's own key and value where the split has them, are normed and rotated on the way.
+///
+/// Over latent rows (ops/mla; latent_rank is not 0): for query heads first .. last - 1, whose
+/// queries are in the rows' space, [query heads, latent_rank]; partials are of so many elements,
+/// too. v has heads as projected, of `projected` elements, the last of which turn, in pairs of
+/// neighbours; k the step's own row, normed by key_norm as far as latent_rank. The first heads'
+/// code appends it.
 struct AttentionCode {
   Place q = kNowhere, k = kNowhere, v = kNowhere;  ///< as projected
   Place keys = kNowhere, values = kNowhere;        ///< caches
@@ -153,6 +165,7 @@ struct AttentionCode {
   float weight_offset = 0;  ///< norms' weights are stored less this
   uint32_t whole_norm = 0;  ///< norms are over all heads together
   int32_t rope = 0;         ///< which of the model's; below 0: heads do not turn
+  int32_t latent_rank = 0, projected = 0;
 };
 
 /// Merges attention's splits of query heads first .. last - 1, of all sequences, to operands; of
@@ -179,7 +192,11 @@ struct RouteCode {
   int32_t experts = 0, chosen = 0;
   Version source = kPlain;  ///< of the logits
   DrawOf draw = DrawOf::experts;
-  uint8_t sigmoid = 0, renormalise = 0;  ///< see RouteArgs
+  uint8_t sigmoid = 0, renormalise = 0;  ///< see RouteArgs, likewise what follows
+  uint8_t correction_f32 = 0;            ///< otherwise in bf16
+  Place correction = kNowhere;
+  int32_t groups = 1, kept_groups = 1;
+  float scale = 1;
 };
 
 inline constexpr uint32_t kMostTag = 0xffff;

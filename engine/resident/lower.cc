@@ -205,6 +205,64 @@ class WorkerLowering {
                                    limits_.device));
   }
   Status of_latents() const { return without_kernel("attention over latent rows"); }
+  /// `columns`: of a head.
+  Status check_latents(const LatentHeadsOp& op, int64_t columns) const {
+    if (!op.fused || limits_.latent_rank == 0) {
+      return of_latents();
+    }
+    if (op.rank != limits_.latent_rank || op.turned != limits_.latent_turned) {
+      return without_kernel(
+          fmt::format("attention over latent rows of {} + {}", op.rank, op.turned));
+    }
+    if (columns % limits_.head_grain != 0) {
+      return without_kernel(
+          fmt::format("attention over latent rows with heads of {}, no multiple of {}", columns,
+                      limits_.head_grain));
+    }
+    if (const DType dtype = tensor(op.weight).dtype; dtype != DType::bf16) {
+      return without_kernel(
+          fmt::format("attention over latent rows with heads in {}", name_of(dtype)));
+    }
+    return {};
+  }
+  /// The rest of a product of heads.
+  Status end_heads(const LatentHeadsOp& op, BufferId out, const ProductTile::Heads& heads) {
+    WEFT_ASSIGN(Segment segment, segment_of(out, {}, op.heads * heads.columns));
+    segment.head_columns = static_cast<int32_t>(heads.columns);
+    code_.product.segment[0] = segment;
+    code_.segments = 1;
+    add_columns(code_, op.weight, nullptr, heads);
+    return {};
+  }
+  Status fused_latent(const AttentionOp& op) {
+    if (limits_.latent_rank == 0) {
+      return of_latents();
+    }
+    if (program_.buffers[static_cast<size_t>(op.keys)].element != Element::bf16) {
+      return without_kernel("attention over latent rows in f32");
+    }
+    AttentionCode& attention = begin(Opcode::attention, code_.attention);
+    attention.q = buffer(op.q);
+    attention.k = buffer(op.k);
+    attention.v = buffer(op.latent.projected);
+    attention.keys = attention.values = buffer(op.keys);
+    attention.partials = buffer(op.partials);
+    WEFT_ASSIGN(attention.key_norm, weight(op.key_norm));
+    attention.q_version = source(op.q);
+    attention.k_version = source(op.k);
+    attention.v_version = source(op.latent.projected);
+    attention.version = version(op.partials);
+    attention.first = static_cast<int32_t>(instruction_->tile.begin);
+    attention.last = static_cast<int32_t>(instruction_->tile.end);
+    attention.split = instruction_->split;
+    attention.splits = splits_of(op);
+    attention.scale = op.scale;
+    attention.epsilon = op.epsilon;
+    attention.rope = rope_of(op);
+    attention.latent_rank = static_cast<int32_t>(op.head_dim);
+    attention.projected = static_cast<int32_t>(op.latent.unturned + op.latent.turned);
+    return {};
+  }
   Status not_fused() const {
     return input_error(
         fmt::format("the {} device runs programs with fused attention", limits_.device));
@@ -245,12 +303,14 @@ class WorkerLowering {
     product_ = -1;
   }
   /// A tile of a product's columns; `up`: of gate and up projections.
-  void add_columns(Code& code, const WeightRef& ref, const WeightRef* up = nullptr) {
+  void add_columns(Code& code, const WeightRef& ref, const WeightRef* up = nullptr,
+                   const ProductTile::Heads& heads = {}) {
     const Range columns = instruction_->tile;
     const ProductTile tile{.operation = instruction_->operation,
                            .columns = columns,
                            .weight = placed(ref),
-                           .up = up != nullptr ? placed(*up) : PlacedWeight{}};
+                           .up = up != nullptr ? placed(*up) : PlacedWeight{},
+                           .heads = heads};
     target_.add_columns(code, tile);
     const auto element = static_cast<int64_t>(size_of(tile.weight.tensor->dtype));
     plain_bytes_ += columns.size() * code.product.k * element * (up != nullptr ? 2 : 1);
@@ -451,6 +511,9 @@ class WorkerLowering {
   }
   Status operator()(const RopeAppendOp&) { return not_fused(); }
   Status operator()(const AttentionOp& op) {
+    if (op.fused_latent()) {
+      return fused_latent(op);
+    }
     if (op.values == op.keys) {
       return of_latents();
     }
@@ -519,7 +582,8 @@ class WorkerLowering {
     if (program_.sequences > 1) {
       return without_kernel("a mixture of experts of several sequences");
     }
-    if (op.correction.present || op.kept_groups < op.groups || op.scale != 1) {
+    const bool apart = op.correction.present || op.kept_groups < op.groups || op.scale != 1;
+    if (apart && (!out_.latents || op.groups > limits_.route_groups)) {
       return without_kernel("experts that are drawn by groups, a correction or a scale");
     }
     RouteCode& route = begin(Opcode::route, code_.route);
@@ -530,6 +594,17 @@ class WorkerLowering {
     route.draw = draw_of(op.ids);
     route.sigmoid = op.sigmoid ? 1 : 0;
     route.renormalise = op.renormalise ? 1 : 0;
+    if (op.correction.present) {
+      const Tensor& correction = tensor(op.correction);
+      if (correction.dtype != DType::f32 && correction.dtype != DType::bf16) {
+        return without_format(correction);
+      }
+      route.correction = placed(op.correction).place;
+      route.correction_f32 = correction.dtype == DType::f32 ? 1 : 0;
+    }
+    route.groups = static_cast<int32_t>(op.groups);
+    route.kept_groups = static_cast<int32_t>(op.kept_groups);
+    route.scale = op.scale;
     return {};
   }
   Status operator()(const ExpertsUpOp& op) {
@@ -601,8 +676,22 @@ class WorkerLowering {
     return {};
   }
   Status operator()(const LatentAppendOp& /*op*/) { return of_latents(); }
-  Status operator()(const LatentQueriesOp& /*op*/) { return of_latents(); }
-  Status operator()(const LatentValuesOp& /*op*/) { return of_latents(); }
+  Status operator()(const LatentQueriesOp& op) {
+    WEFT_TRY(check_latents(op, op.rank));
+    WEFT_TRY(begin_product(Opcode::linear, op.unturned, op.q, op.weight));
+    ProductCode& product = code_.product;
+    product.form = RowForm::heads;
+    product.head_pitch = static_cast<int32_t>(op.unturned + op.turned);
+    product.row += product.first / op.rank * product.head_pitch * size_of(Element::f32);
+    return end_heads(op, op.out,
+                     {.columns = op.rank, .pitch = op.unturned + op.value, .across = true});
+  }
+  Status operator()(const LatentValuesOp& op) {
+    WEFT_TRY(check_latents(op, op.value));
+    WEFT_TRY(begin_product(Opcode::linear, op.rank, op.a, op.weight));
+    return end_heads(op, op.out,
+                     {.columns = op.value, .first = op.unturned, .pitch = op.unturned + op.value});
+  }
   Status operator()(const SampleOp& op) {
     SampleCode& sample = begin(Opcode::sample, code_.sample);
     sample.logits = buffer(op.logits);
@@ -665,6 +754,8 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   for (const Operation& operation : program.operations) {
     out.shape.general |= std::visit(IsGeneral{}, operation.body);
     out.shape.experts |= std::holds_alternative<RouteOp>(operation.body);
+    const auto* attention = std::get_if<AttentionOp>(&operation.body);
+    out.latents |= attention != nullptr && attention->fused_latent();
   }
   out.shape.f16 = limits.f16 && weights.get(Role::embedding, -1).dtype == DType::f16;
   for (const Buffer& buffer : program.buffers) {

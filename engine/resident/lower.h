@@ -31,6 +31,10 @@ struct Limits {
   int64_t slot_row = 0;    ///< elements of the slots that one product takes
   bool mx = false;         ///< experts' products in MXFP4, with biases, clamped
   bool sinks = false;      ///< attention's, where a product merges its splits
+  /// Of latent rows, whose attention is of one sequence; 0: there is none over them.
+  int64_t latent_rank = 0, latent_turned = 0;
+  int64_t route_groups = 0;  ///< of experts, with them; also a correction and a scale
+  int64_t head_grain = 1;    ///< columns of a head that has a row of its own are multiples of it
 };
 
 struct PlacedWeight {
@@ -45,6 +49,16 @@ struct ProductTile {
   Range columns;
   PlacedWeight weight;
   PlacedWeight up;  ///< of a gated product
+
+  /// Where the columns are heads' (Segment::head_columns): a head's weights lie in rows `pitch`
+  /// apart, from row `first` on. Across: a column of theirs is a column of the product, its k are
+  /// rows; otherwise each row is a column.
+  struct Heads {
+    int64_t columns = 0;  ///< of one; 0: they are not
+    int64_t first = 0, pitch = 0;
+    bool across = false;
+  };
+  Heads heads = {};
 };
 
 /// How a target deals a product's columns and packs their weights. Calls come worker by worker, in
@@ -79,6 +93,7 @@ struct Lowered {
   int64_t saved_bytes = 0;              ///< of a step's, which has the experts that are drawn
   std::vector<uint32_t> event_signals;  ///< [event]
   ModelShape shape;
+  bool latents = false;    ///< attention is over latent rows
   int32_t most_codes = 0;  ///< of a worker
 };
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/divide.h"
 #include "engine/resident/split_keys.h"
 
 namespace weft::resident {
@@ -89,8 +90,21 @@ class Pieces {
   }
   void product(const Code& code, bool skipped) {
     const ProductCode& product = code.product;
-    if (product.form == RowForm::merged) {
-      partials(product.row, product.splits, product.source, {0, shape_.query_heads}, {0, 1});
+    const int64_t head_columns = code.segments > 0 ? product.segment[0].head_columns : 0;
+    const Range heads =
+        head_columns == 0
+            ? Range{0, shape_.query_heads}
+            : Range{product.first / head_columns,
+                    ceil_div(product.first + int64_t{product.segment[0].columns}, head_columns)};
+    if (product.form == RowForm::merged && head_columns > 0) {
+      latent_partials(product.row, product.splits, product.source, heads, product.k);
+    } else if (product.form == RowForm::merged) {
+      partials(product.row, product.splits, product.source, heads, {0, 1});
+    } else if (product.form == RowForm::heads) {
+      for (int64_t i = 0; i < heads.size(); ++i) {
+        add(product.row + i * product.head_pitch * kElement, product.k * kElement, product.source,
+            false);
+      }
     } else if (product.form == RowForm::slots) {
       rows(product.row, product.first_slot, product.first_slot + product.slots,
            product.slot_elements, product.source, false);
@@ -122,8 +136,15 @@ class Pieces {
     const int64_t active = SplitKeys(splits, position_, 0).active;
     for (int64_t sequence = sequences.begin; sequence < sequences.end; ++sequence) {
       for (int64_t head = heads.begin; head < heads.end; ++head) {
-        slots(base, splits, sequence, head, {0, active}, version, false);
+        slots(base, splits, sequence, head, {0, active}, version, false, shape_.head_dim);
       }
+    }
+  }
+  void latent_partials(Place base, const Splits& splits, Version version, Range heads,
+                       int64_t rank) {
+    const int64_t active = SplitKeys(splits, position_, 0, kFewestLatentBlocks).active;
+    for (int64_t head = heads.begin; head < heads.end; ++head) {
+      slots(base, splits, 0, head, {0, active}, version, false, rank);
     }
   }
   void combined(const CombineCode& combine) {
@@ -133,16 +154,47 @@ class Pieces {
         true);
   }
   void slots(Place base, const Splits& splits, int64_t sequence, int64_t head, Range slots,
-             Version version, bool write) {
+             Version version, bool write, int64_t dim) {
     const int64_t all = int64_t{shape_.query_heads} * splits.count;
-    const int64_t sums = base + sequence * all * (shape_.head_dim + 2) * kElement;
-    const int64_t tails = sums + all * shape_.head_dim * kElement;
+    const int64_t sums = base + sequence * all * (dim + 2) * kElement;
+    const int64_t tails = sums + all * dim * kElement;
     const int64_t first = head * splits.count + slots.begin;
-    add(sums + first * shape_.head_dim * kElement, slots.size() * shape_.head_dim * kElement,
-        version, write);
+    add(sums + first * dim * kElement, slots.size() * dim * kElement, version, write);
     add(tails + first * 2 * kElement, slots.size() * 2 * kElement, version, write);
   }
+  void latent_attention(const AttentionCode& code) {
+    const SplitKeys keys(code.splits, position_, code.split, kFewestLatentBlocks);
+    if (code.split >= keys.active) {
+      return;
+    }
+    const int64_t row = shape_.head_dim;
+    const bool own = keys.last == position_ + 1;
+    const auto heads = [&](Place base, int64_t each, Version version) {
+      add(base + code.first * each * kElement, (code.last - code.first) * each * kElement, version,
+          false);
+    };
+    heads(code.q, code.latent_rank, code.q_version);
+    heads(code.v, code.projected, code.v_version);
+    if (own) {
+      add(code.k, row * kElement, code.k_version, false);
+    }
+    constexpr int64_t kElementBytes = 2;
+    const int64_t before = keys.last - (own ? 1 : 0);
+    add(code.keys + keys.first * row * kElementBytes, (before - keys.first) * row * kElementBytes,
+        kPlain, false);
+    if (own && code.first == 0) {
+      add(code.keys + position_ * row * kElementBytes, row * kElementBytes, kPlain, true);
+    }
+    for (int64_t head = code.first; head < code.last; ++head) {
+      slots(code.partials, code.splits, 0, head, {code.split, code.split + 1}, code.version, true,
+            code.latent_rank);
+    }
+  }
   void attention(const AttentionCode& code) {
+    if (code.latent_rank > 0) {
+      latent_attention(code);
+      return;
+    }
     const SplitKeys keys(code.splits, position_, code.split);
     if (code.split >= keys.active) {
       return;
@@ -179,7 +231,7 @@ class Pieces {
     }
     for (int64_t head = code.first * group; head < code.last * group; ++head) {
       slots(code.partials, code.splits, code.sequence, head, {code.split, code.split + 1},
-            code.version, true);
+            code.version, true, shape_.head_dim);
     }
   }
 

@@ -368,7 +368,9 @@ struct WeightSlice {
 /// folded. Where the row is too large for that (source.streams()), it is not made: the slices that
 /// a warp needs come in turn to one of two places of its own, source.take(i, next) bringing the
 /// slice for the i-th of a run and asking for slice `next` for the one after it, -1: there is none.
-/// source.await_page(barrier, phase) waits for a page.
+/// source.await_page(barrier, phase) waits for a page. Where units have rows of their own, which
+/// lie one after the other, source.head_slices(unit, slices) says how many slices are before a
+/// unit's.
 ///
 /// finish(first_unit, units, runs, slices) is called by the team, all warps alike, after each
 /// block, when the sums for gather() are there; `slices`: of a unit that is not folded. The loader
@@ -457,7 +459,11 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   const auto begin_unit = [&](int block, int slice) {
     unit_fold = fold_of(block + unit);
     unit_left = unit_slices(k, unit_fold) - slice;
-    row_slice = {lane, in_row, slice, unit_fold};
+    if constexpr (requires { source.head_slices(0, 0); }) {
+      row_slice = {lane, in_row, source.head_slices(block + unit, slices) + slice, unit_fold};
+    } else {
+      row_slice = {lane, in_row, slice, unit_fold};
+    }
   };
   const auto begin = [&](int block) {
     runs = block_runs(k, units, fold, block);

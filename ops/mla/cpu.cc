@@ -83,8 +83,9 @@ class QueryTile {
  public:
   static constexpr int64_t kColumns = kVectors * kFloatLanes;
 
+  /// `pitch`: elements of out from a head's to the next one's.
   static void run(const LatentQueriesArgs& args, int64_t r, int64_t head, int64_t column,
-                  int64_t count) {
+                  int64_t count, int64_t pitch) {
     const FloatTag d;
     const LatentHeads& of = args.of;
     const W* w = static_cast<const W*>(of.w.data) + of.key_row(head) * of.w.stride + column;
@@ -121,7 +122,7 @@ class QueryTile {
       }
     }
     for (int i = 0; i < kRows; ++i) {
-      Out* out = row<Out>(args.out, r + i) + head * (of.rank + of.turned) + column;
+      Out* out = row<Out>(args.out, r + i) + head * pitch + column;
       for (int64_t v = 0; v * static_cast<int64_t>(kFloatLanes) < count; ++v) {
         const int64_t first = v * static_cast<int64_t>(kFloatLanes);
         store_first(d, sum[i][v], out + first,
@@ -131,25 +132,31 @@ class QueryTile {
   }
 };
 
+/// Some of a head's columns of K^T q.
 template <class W, class Out>
-void queries_as(const LatentQueriesArgs& args, Range rows, Range heads) {
-  const LatentHeads& of = args.of;
-  const int64_t half = of.turned / 2;
-  const auto columns = [&](auto tile, int64_t r, int64_t head) {
+void head_columns(const LatentQueriesArgs& args, Range rows, int64_t head, Range some,
+                  int64_t pitch) {
+  const auto columns = [&](auto tile, int64_t r) {
     using Tile = decltype(tile);
-    for (int64_t c = 0; c < of.rank; c += Tile::kColumns) {
-      Tile::run(args, r, head, c, std::min(Tile::kColumns, of.rank - c));
+    for (int64_t c = some.begin; c < some.end; c += Tile::kColumns) {
+      Tile::run(args, r, head, c, std::min(Tile::kColumns, some.end - c), pitch);
     }
   };
+  int64_t r = rows.begin;
+  for (; r + 4 <= rows.end; r += 4) {
+    columns(QueryTile<W, Out, 4>(), r);
+  }
+  for (; r < rows.end; ++r) {
+    columns(QueryTile<W, Out, 1>(), r);
+  }
+}
+
+template <class Out>
+void turned_as(const LatentQueriesArgs& args, Range rows, Range heads) {
+  const LatentHeads& of = args.of;
+  const int64_t half = of.turned / 2;
   for (int64_t head = heads.begin; head < heads.end; ++head) {
-    int64_t r = rows.begin;
-    for (; r + 4 <= rows.end; r += 4) {
-      columns(QueryTile<W, Out, 4>(), r, head);
-    }
-    for (; r < rows.end; ++r) {
-      columns(QueryTile<W, Out, 1>(), r, head);
-    }
-    for (r = rows.begin; r < rows.end; ++r) {
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
       const float* q = row<float>(args.q, r) + head * (of.unturned + of.turned) + of.unturned;
       turn_pairs(q, args.cosines + r * half, args.sines + r * half, of.turned,
                  row<Out>(args.out, r) + head * (of.rank + of.turned) + of.rank);
@@ -157,12 +164,26 @@ void queries_as(const LatentQueriesArgs& args, Range rows, Range heads) {
   }
 }
 
-void queries(const LatentQueriesArgs& args, Range rows, Range heads) {
+void turned(const LatentQueriesArgs& args, Range rows, Range heads) {
+  if (args.out.dtype == DType::bf16) {
+    turned_as<bf16>(args, rows, heads);
+  } else {
+    turned_as<float>(args, rows, heads);
+  }
+}
+
+/// Columns of all heads' K^T q, `rank` of each.
+void columns(const LatentQueriesArgs& args, Range rows, Range columns, int64_t pitch) {
+  const int64_t rank = args.of.rank;
   const auto run = [&](auto w) {
-    if (args.out.dtype == DType::bf16) {
-      queries_as<decltype(w), bf16>(args, rows, heads);
-    } else {
-      queries_as<decltype(w), float>(args, rows, heads);
+    for (int64_t head = columns.begin / rank; head * rank < columns.end; ++head) {
+      const Range some{std::max<int64_t>(0, columns.begin - head * rank),
+                       std::min(rank, columns.end - head * rank)};
+      if (args.out.dtype == DType::bf16) {
+        head_columns<decltype(w), bf16>(args, rows, head, some, pitch);
+      } else {
+        head_columns<decltype(w), float>(args, rows, head, some, pitch);
+      }
     }
   };
   if (args.of.w.dtype == DType::e4m3fn) {
@@ -213,13 +234,34 @@ void latent_append(const LatentAppendArgs& args, Range rows) {
 }
 
 void latent_queries(const LatentQueriesArgs& args, Range rows, Range heads) {
-  WEFT_CPU_DISPATCH(queries)(args, rows, heads);
+  const LatentHeads& of = args.of;
+  WEFT_CPU_DISPATCH(columns)
+  (args, rows, {heads.begin * of.rank, heads.end * of.rank}, of.rank + of.turned);
+  latent_turned_queries(args, rows, heads);
+}
+
+void latent_turned_queries(const LatentQueriesArgs& args, Range rows, Range heads) {
+  WEFT_CPU_DISPATCH(turned)(args, rows, heads);
+}
+
+void latent_query_columns(const LatentQueriesArgs& args, Range rows, Range columns) {
+  WEFT_CPU_DISPATCH(columns)(args, rows, columns, args.of.rank);
 }
 
 void latent_values(const LatentValuesArgs& args, Range rows, Range heads,
                    std::span<std::byte> scratch) {
-  for (int64_t head = heads.begin; head < heads.end; ++head) {
-    linear(value_product(args, head), rows, {0, args.of.value}, scratch);
+  latent_value_columns(args, rows, {heads.begin * args.of.value, heads.end * args.of.value},
+                       scratch);
+}
+
+void latent_value_columns(const LatentValuesArgs& args, Range rows, Range columns,
+                          std::span<std::byte> scratch) {
+  const int64_t value = args.of.value;
+  for (int64_t head = columns.begin / value; head * value < columns.end; ++head) {
+    linear(value_product(args, head), rows,
+           {std::max<int64_t>(0, columns.begin - head * value),
+            std::min(value, columns.end - head * value)},
+           scratch);
   }
 }
 

@@ -51,7 +51,8 @@ struct LatentQueriesArgs {
   ConstMatrix q;                   ///< [rows, heads * (unturned + turned)], f32
   const float* cosines = nullptr;  ///< [rows, turned / 2]
   const float* sines = nullptr;
-  Matrix out;  ///< [rows, heads * (rank + turned)], f32 or bf16: K^T q_unturned, turned q_turned
+  /// [rows, heads * (rank + turned)], f32 or bf16: K^T q_unturned, turned q_turned
+  Matrix out;
 };
 
 struct LatentValuesArgs {
@@ -74,9 +75,17 @@ namespace cpu {
 void latent_append(const LatentAppendArgs& args, Range rows);
 /// A result's bits depend on neither range.
 void latent_queries(const LatentQueriesArgs& args, Range rows, Range heads);
+/// The turned parts alone.
+void latent_turned_queries(const LatentQueriesArgs& args, Range rows, Range heads);
+/// Columns of K^T q_unturned alone, to an out of [rows, heads * rank]. Scales of w that are of
+/// blocks want a head's columns from multiples of 16 on.
+void latent_query_columns(const LatentQueriesArgs& args, Range rows, Range columns);
 /// As linear promises. Scales of w that are of blocks want value rows from multiples of 128 on.
 void latent_values(const LatentValuesArgs& args, Range rows, Range heads,
                    std::span<std::byte> scratch);
+/// Of columns of out.
+void latent_value_columns(const LatentValuesArgs& args, Range rows, Range columns,
+                          std::span<std::byte> scratch);
 size_t latent_values_scratch_bytes(const LatentValuesArgs& args, int64_t rows);
 }  // namespace cpu
 

@@ -156,6 +156,15 @@ TEST_F(MlaTest, CodesHaveScalesOfTheirBlocks) {
     std::vector<double> expected(queries.size());
     reference::latent_queries(into, {0, 5}, {0, kHeads}, expected.data());
     expect_near(queries, expected, 1e-5);
+    std::vector<float> alone(5 * kHeads * kRank);
+    LatentQueriesArgs columns = into;
+    columns.out = {alone.data(), DType::f32, kHeads * kRank};
+    for (const Range some : {Range{0, 48}, {48, kRank}, {kRank, kHeads * kRank}}) {
+      cpu::latent_query_columns(columns, {0, 5}, some);
+    }
+    for (size_t i = 0; i < alone.size(); ++i) {
+      ASSERT_EQ(alone[i], queries[i + i / kRank * 2]) << i;
+    }
 
     std::vector<float> values(5 * kHeads * 128);
     const LatentValuesArgs out{.of = of,
@@ -167,6 +176,13 @@ TEST_F(MlaTest, CodesHaveScalesOfTheirBlocks) {
     expected.resize(values.size());
     reference::latent_values(out, {0, 5}, {0, kHeads}, expected.data());
     expect_near(values, expected, 1e-4);
+    std::vector<float> same(values.size());
+    LatentValuesArgs columns_out = out;
+    columns_out.out.data = same.data();
+    for (const Range some : {Range{0, 16}, {16, 144}, {144, 256}}) {
+      cpu::latent_value_columns(columns_out, {0, 5}, some, scratch.span());
+    }
+    EXPECT_EQ(same, values);
   }
 }
 

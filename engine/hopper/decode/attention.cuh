@@ -4,22 +4,24 @@
 
 #include "engine/hopper/decode/row.cuh"
 #include "engine/hopper/decode/worker.cuh"
+#include "engine/resident/split_keys.h"
 #include "ops/attention/hopper.cuh"
 
 namespace weft::hopper {
 
-/// The keys of a split; `active`: splits that have any.
+/// The keys of a split; `active`: splits that have any. kFewest: blocks of a split, before all
+/// splits are in use.
+template <int kFewest = kFewestBlocks>
 __device__ inline void split_keys(const Splits& splits, int position, int split, int& first,
                                   int& last, int& active) {
   // Equal shares of the row's blocks of keys. Few keys are cut into few splits: each costs every
   // reader of the result something.
   constexpr int kBlock = 64;
-  constexpr int kFewestBlocks = 2;  // of a split, before all splits are in use
   const int end = made_here(position) + 1;
   const int begin = splits.window > 0 ? max(0, end - splits.window) : 0;
   const int block = begin / kBlock;
   const int blocks = (end + kBlock - 1) / kBlock - block;
-  active = min(splits.count, (blocks + kFewestBlocks - 1) / kFewestBlocks);
+  active = min(splits.count, (blocks + kFewest - 1) / kFewest);
   const int each = small_quotient(blocks, active);
   const int more = blocks - each * active;  // splits that have one more
   const int before = block + split * each + min(split, more);

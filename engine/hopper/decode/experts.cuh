@@ -12,6 +12,30 @@ namespace weft::hopper {
 /// Larger for what is chosen before: as sample_key(), but that NaN comes before all numbers. Not 0.
 __device__ inline uint32_t draw_key(float logit) { return isnan(logit) ? ~0u : sample_key(logit); }
 
+/// Of experts that are drawn by groups, by one warp: a bit for each group that is kept.
+/// `choices`: what each expert is chosen by, in shared memory.
+__device__ inline uint32_t kept_groups(const RouteCode& route, const float* choices, int lane) {
+  const int each = small_quotient(route.experts, route.groups);
+  uint32_t own = 0;  // the group's key
+  if (lane < route.groups) {
+    uint32_t best[2] = {};
+    for (int e = lane * each; e < (lane + 1) * each; ++e) {
+      const uint32_t key = draw_key(choices[e]);
+      best[1] = max(best[1], min(best[0], key));
+      best[0] = max(best[0], key);
+    }
+    const bool two = route.correction != kNowhere && each > 1;
+    own = two ? draw_key(logit_of(best[0]) + logit_of(best[1])) : best[0];
+  }
+  uint32_t kept = 0;
+  for (int i = 0; i < route.kept_groups; ++i) {
+    const uint32_t left = (kept >> lane & 1) != 0 ? 0u : own;
+    const uint32_t best = __reduce_max_sync(~0u, left);
+    kept |= 1u << (__ffs(__ballot_sync(~0u, left == best && lane < route.groups)) - 1);
+  }
+  return kept;
+}
+
 /// By one warp, whose lanes have kPairs times two experts each: expert 2 * (lane + 32 * j) and the
 /// next. Weights come out as those of ops/moe/op.h, but for the order of a sum.
 template <int kPairs, class W>
@@ -35,11 +59,51 @@ __device__ __noinline__ void draw_experts(const W& worker, const Code& code) {
     }
   } while (!there && !late());
   __syncwarp();
+  const auto logits = [&](int i) {
+    return i % 2 == 0 ? words[i / 2].first() : words[i / 2].second();
+  };
   uint32_t keys[kOwn];
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
-    const float logit = i % 2 == 0 ? words[i / 2].first() : words[i / 2].second();
-    keys[i] = expert_of(i) < route.experts ? draw_key(logit) : 0;
+    keys[i] = expert_of(i) < route.experts ? draw_key(logits(i)) : 0;
+  }
+  [[maybe_unused]] float highest = 0;  // of all logits
+  if constexpr (W::kLatents) {
+    uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      most = max(most, keys[i]);
+    }
+    highest = logit_of(__reduce_max_sync(~0u, most));
+    if (route.correction != kNowhere) {
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const int e = min(expert_of(i), route.experts - 1);
+        const float correction =
+            route.correction_f32 != 0
+                ? __ldg(at<const float>(worker, route.correction) + e)
+                : load_kept(at<const __nv_bfloat16>(worker, route.correction) + e);
+        const float choice = 1 / (1 + expf(-logits(i))) + correction;
+        keys[i] = keys[i] != 0 ? draw_key(choice) : 0;
+      }
+    }
+    if (route.kept_groups < route.groups) {
+      auto* choices = reinterpret_cast<float*>(worker.scratch());
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        if (keys[i] != 0) {
+          choices[expert_of(i)] = logit_of(keys[i]);
+        }
+      }
+      __syncwarp();
+      const uint32_t kept = kept_groups(route, choices, lane);
+      const int each = small_quotient(route.experts, route.groups);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const int group = small_quotient(min(expert_of(i), route.experts - 1), each);
+        keys[i] = (kept >> group & 1) != 0 ? keys[i] : 0;
+      }
+    }
   }
   // The best that is left, again and again; of equal ones the lowest expert.
   uint32_t taken = 0;  // of this lane's, a bit each
@@ -63,16 +127,19 @@ __device__ __noinline__ void draw_experts(const W& worker, const Code& code) {
       taken |= 1u << first;
     }
   }
-  const auto score = [&](uint32_t key) {
-    const float logit = logit_of(key);
-    return route.sigmoid != 0 ? 1 / (1 + expf(-logit)) : expf(logit - logit_of(largest));
+  const auto score = [&](float logit, float most) {
+    return route.sigmoid != 0 ? 1 / (1 + expf(-logit)) : expf(logit - most);
   };
   float scores[kOwn];
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < kOwn; ++i) {
-    const bool counts = route.renormalise == 0 ? keys[i] != 0 : (taken >> i & 1) != 0;
-    scores[i] = counts ? score(keys[i]) : 0.0f;
+    // Keys may be of something else than logits, and of experts that cannot be chosen 0.
+    const bool there = W::kLatents ? expert_of(i) < route.experts : keys[i] != 0;
+    const bool counts = route.renormalise == 0 ? there : (taken >> i & 1) != 0;
+    scores[i] = !counts       ? 0.0f
+                : W::kLatents ? score(logits(i), highest)
+                              : score(logit_of(keys[i]), logit_of(largest));
     sum += scores[i];
   }
   sum = route.sigmoid != 0 && route.renormalise == 0 ? 1.0f : warp_sum(sum);
@@ -94,7 +161,7 @@ __device__ __noinline__ void draw_experts(const W& worker, const Code& code) {
     for (int i = 2 * j; i < 2 * j + 2; ++i) {
       if ((taken >> i & 1) != 0) {
         worker.drawn().id[own] = expert_of(i);
-        worker.drawn().weight[own] = scores[i] / sum;
+        worker.drawn().weight[own] = scores[i] / sum * (W::kLatents ? route.scale : 1.0f);
         ++own;
       }
     }

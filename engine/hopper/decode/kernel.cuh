@@ -16,6 +16,7 @@
 
 #include "engine/hopper/decode/attention.cuh"
 #include "engine/hopper/decode/experts.cuh"
+#include "engine/hopper/decode/latent.cuh"
 #include "engine/hopper/decode/loader.cuh"
 #include "engine/hopper/decode/next_token.cuh"
 #include "engine/hopper/decode/product.cuh"
@@ -36,7 +37,7 @@ constexpr Registers kRegisters = kExperts ? Registers{232, 40} : Registers{240, 
 constexpr int kFirstRegisters = 65536 / kThreads / 8 * 8;  // of a thread, as ptxas gives them
 
 template <class W>
-__device__ __forceinline__ void attend(const W& worker, const Code& code) {
+__device__ __forceinline__ void attend_by_heads(const W& worker, const Code& code) {
   const ModelShape& shape = worker.launch().shape;
   if (W::kGeneral && code.attention.soft_cap > 0) {
     attend_to<0, false>(worker, code);
@@ -48,6 +49,15 @@ __device__ __forceinline__ void attend(const W& worker, const Code& code) {
     attend_to<128, false>(worker, code);
   } else {
     attend_to<0, false>(worker, code);
+  }
+}
+
+template <class W>
+__device__ __forceinline__ void attend(const W& worker, const Code& code) {
+  if constexpr (W::kLatents) {
+    LatentAttention<W>(worker, code).run();
+  } else {
+    attend_by_heads(worker, code);
   }
 }
 
@@ -166,10 +176,10 @@ __device__ __forceinline__ void compute(W& worker) {
   }
 }
 
-template <bool kTraced, int kBatch, bool kGeneral, bool kExperts>
+template <bool kTraced, int kBatch, bool kGeneral, bool kExperts, bool kLatents>
 __global__ void __launch_bounds__(kThreads, 1)
     decode_kernel(const __grid_constant__ Launch launch) {
-  Worker<kTraced, kBatch, kGeneral, kExperts> worker(launch);
+  Worker<kTraced, kBatch, kGeneral, kExperts, kLatents> worker(launch);
   constexpr Registers kOwn = kRegisters<kExperts>;
   static_assert(kOwn.team * Team::kThreads + kOwn.loaders * (kThreads - Team::kThreads) <=
                 kFirstRegisters * kThreads);
@@ -197,10 +207,11 @@ struct Kernel {
   const void* function;
   int64_t (*shared_bytes)(const Launch& launch);
 };
-template <bool kTraced, int kBatch, bool kGeneral, bool kExperts = false>
+template <bool kTraced, int kBatch, bool kGeneral, bool kExperts = false, bool kLatents = false>
 Kernel kernel() {
-  return {reinterpret_cast<const void*>(&decode_kernel<kTraced, kBatch, kGeneral, kExperts>),
-          [](const Launch& launch) -> int64_t { return Layout<kBatch>(launch).total; }};
+  return {
+      reinterpret_cast<const void*>(&decode_kernel<kTraced, kBatch, kGeneral, kExperts, kLatents>),
+      [](const Launch& launch) -> int64_t { return Layout<kBatch>(launch).total; }};
 }
 template <bool kTraced, bool kGeneral>
 Kernel kernel(int batch) {
@@ -214,5 +225,7 @@ Kernel kernel(int batch) {
 Kernel general_kernel(int batch, bool traced);
 /// In decode_experts.cu: of one sequence.
 Kernel experts_kernel(bool traced);
+/// In decode_latents.cu: likewise, with experts or without.
+Kernel latents_kernel(bool traced);
 
 }  // namespace weft::hopper

@@ -6,6 +6,7 @@
 
 #include "engine/hopper/decode/attention.cuh"
 #include "engine/hopper/decode/experts.cuh"
+#include "engine/hopper/decode/latent.cuh"
 #include "engine/hopper/decode/worker.cuh"
 #include "ops/rmsnorm/hopper.cuh"
 
@@ -153,7 +154,11 @@ class RowSource : public ProductRows<W> {
 
   __device__ void make(char* row) {
     if (product().form > RowForm::rms_norm) {
-      if (!W::kGeneral || product().form == RowForm::merged) {
+      if (W::kLatents && product().form == RowForm::heads) {
+        take_heads(worker_, code_, row);
+      } else if (W::kLatents && product().form == RowForm::merged) {
+        merge_heads(worker_, code_, row);
+      } else if (!W::kGeneral || product().form == RowForm::merged) {
         merge(worker_, code_, row);
       } else if (W::kExperts && product().form == RowForm::slots) {
         weigh_slots(worker_, code_, row);
@@ -212,6 +217,15 @@ class RowSource : public ProductRows<W> {
   }
   /// Of the row's norm, when the sums are there.
   __device__ float factor(int) const { return W::shared().factor; }
+
+  /// Slices before the row of a unit's head.
+  __device__ int head_slices(int unit, int slices) const requires(W::kLatents) {
+    const int columns = product().segment[0].head_columns;
+    return columns == 0 ? 0
+                        : (small_quotient(product().first + unit * kUnitColumns, columns) -
+                           small_quotient(product().first, columns)) *
+                              slices;
+  }
 
  private:
   using ProductRows<W>::code_;

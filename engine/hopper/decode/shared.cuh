@@ -88,8 +88,9 @@ struct Layout {
     pages =
         scratch + aligned(max(launch.scratch_bytes, static_cast<int32_t>(sizeof(SampleScratch))));
     drawn = pages + launch.pages * launch.page_bytes;
-    total =
-        drawn + (launch.shape.experts ? aligned(static_cast<int32_t>(sizeof(DrawnExperts))) : 0);
+    total = drawn + (launch.shape.experts || launch.latents
+                         ? aligned(static_cast<int32_t>(sizeof(DrawnExperts)))
+                         : 0);
   }
   static constexpr int32_t aligned(int32_t bytes) {
     constexpr int32_t kAlign = 128;

@@ -12,13 +12,15 @@ namespace weft::hopper {
 /// launch's trace. A kernel of its own: what nobody wants would cost registers and instructions at
 /// every wait. kMost: batch_of(the launch's sequences). kAny: for a program of any layers, see
 /// ModelShape::general; what few models need is not in others' way. kMixes: ModelShape::experts.
-template <bool kTracing, int kMost, bool kAny, bool kMixes>
+/// kOverLatents: Launch::latents.
+template <bool kTracing, int kMost, bool kAny, bool kMixes, bool kOverLatents>
 class Worker {
  public:
   static constexpr bool kTraced = kTracing;
   static constexpr int kBatch = kMost;
   static constexpr bool kGeneral = kAny;
   static constexpr bool kExperts = kMixes;
+  static constexpr bool kLatents = kOverLatents;
   using Pages = std::conditional_t<kGeneral, AnyCodePages, CodePages>;
 
   /// For one code of a step.
@@ -189,8 +191,8 @@ __device__ typename W::Pages pages_of(const Code& code) {
                       : static_cast<uint32_t>(form_of(code) != StreamForm::plain ? 1 : 0)};
 }
 
-template <bool kTraced, int kBatch, bool kGeneral, bool kExperts>
-__device__ Worker<kTraced, kBatch, kGeneral, kExperts>::Worker(const Launch& launch)
+template <bool kTraced, int kBatch, bool kGeneral, bool kExperts, bool kLatents>
+__device__ Worker<kTraced, kBatch, kGeneral, kExperts, kLatents>::Worker(const Launch& launch)
     : launch_(launch) {
   const int count =
       static_cast<int>(launch.code_begin[blockIdx.x + 1] - launch.code_begin[blockIdx.x]);
@@ -248,11 +250,9 @@ __device__ Worker<kTraced, kBatch, kGeneral, kExperts>::Worker(const Launch& lau
   __syncthreads();
 }
 
-template <bool kTraced, int kBatch, bool kGeneral, bool kExperts>
-__device__ __noinline__ bool Worker<kTraced, kBatch, kGeneral, kExperts>::is_late(uint32_t looks,
-                                                                                  int operation,
-                                                                                  int event,
-                                                                                  uint32_t tag) {
+template <bool kTraced, int kBatch, bool kGeneral, bool kExperts, bool kLatents>
+__device__ __noinline__ bool Worker<kTraced, kBatch, kGeneral, kExperts, kLatents>::is_late(
+    uint32_t looks, int operation, int event, uint32_t tag) {
   volatile uint32_t& gave_up = shared().gave_up;
   if (gave_up != 0 || looks % 1024 != 0) {
     return gave_up != 0;
@@ -270,17 +270,18 @@ __device__ __noinline__ bool Worker<kTraced, kBatch, kGeneral, kExperts>::is_lat
   return gave_up != 0;
 }
 
-template <bool kTraced, int kBatch, bool kGeneral, bool kExperts>
-__device__ void Worker<kTraced, kBatch, kGeneral, kExperts>::poll(const Code* code, int event,
-                                                                  uint32_t wanted) {
+template <bool kTraced, int kBatch, bool kGeneral, bool kExperts, bool kLatents>
+__device__ void Worker<kTraced, kBatch, kGeneral, kExperts, kLatents>::poll(const Code* code,
+                                                                            int event,
+                                                                            uint32_t wanted) {
   const uint32_t* counter = launch_.counters + static_cast<int64_t>(event) * kCounterStride;
   Late late(*this, code, event);
   while (load_acquire(counter) < wanted && !late()) {
   }
 }
 
-template <bool kTraced, int kBatch, bool kGeneral, bool kExperts>
-__device__ void Worker<kTraced, kBatch, kGeneral, kExperts>::wait(const Code& code) {
+template <bool kTraced, int kBatch, bool kGeneral, bool kExperts, bool kLatents>
+__device__ void Worker<kTraced, kBatch, kGeneral, kExperts, kLatents>::wait(const Code& code) {
   if (team().warp == 0 && team().lane < code.waits) {
     const uint16_t wait = code.wait[team().lane];
     const int event = wait & ~kPreviousStep;
@@ -290,8 +291,8 @@ __device__ void Worker<kTraced, kBatch, kGeneral, kExperts>::wait(const Code& co
   team().sync();
 }
 
-template <bool kTraced, int kBatch, bool kGeneral, bool kExperts>
-__device__ void Worker<kTraced, kBatch, kGeneral, kExperts>::signal(const Code& code) {
+template <bool kTraced, int kBatch, bool kGeneral, bool kExperts, bool kLatents>
+__device__ void Worker<kTraced, kBatch, kGeneral, kExperts, kLatents>::signal(const Code& code) {
   team().sync();
   if (team().thread < code.signals) {
     add_release(
