@@ -326,10 +326,32 @@ def prove_diffs(weft, part, tiny):
     return proof
 
 
-def known_reports():
-    """Lines of racecheck.txt: parts of reports that are known and explained there."""
-    lines = (HERE / "racecheck.txt").read_text().splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
+def source_lines(place):
+    """What stands at "file:line" of a kernel's source, of each file of that name: "file: text"."""
+    name, number = Path(place.rsplit(":", 1)[0]).name, int(place.rsplit(":", 1)[1])
+    found = [path for room in ("arch", "ops", "engine") for path in (HERE.parents[1] / room).rglob(name)]
+    return [f"{name}: {line.strip()}" for path in sorted(found)
+            for line in path.read_text().splitlines()[number - 1 : number]]
+
+
+def known_races():
+    """racecheck.txt: what stands at the first access of a report -> the files that the others are in."""
+    lines = [line for line in (HERE / "racecheck.txt").read_text().splitlines() if line and not line.startswith("#")]
+    return {first: files.split() for first, files in (line.split(" <> ") for line in lines)}
+
+
+def unknown_race(report, known):
+    """Of a report of racecheck's that racecheck.txt does not know the access that it does not; else ""."""
+    accesses = re.findall(r"(?:Write|Read) access (?:at|by) (.*)", report) or report.splitlines()[:1]
+    places = [re.search(r" in (\S+:\d+)", access) for access in accesses]
+    if None in places:
+        return accesses[places.index(None)]
+    first = next((line for line in source_lines(places[0][1]) if line in known), None)
+    if first is None:
+        return accesses[0]
+    others = [access for access, place in zip(accesses[1:], places[1:])
+              if Path(place[1].rsplit(":", 1)[0]).name not in known[first]]
+    return f"{first} and {others[0]}" if others else ""
 
 
 def prove_bench(weft, part, tiny):
@@ -372,6 +394,7 @@ def prove_sanitized(weft, part, tiny):
     if not Path(sanitizer).exists():
         print("left out: there is no compute-sanitizer here")
         return None
+    known = known_races()
     model = tiny[64, "bf16"]
     decode = ["generate", "--model", model, "--ids", "5,6,7,8,9,10,11", "--max-tokens", 4, "--threads", 4, *EXACT]
     subset = [("memcheck", decode), ("synccheck", decode), ("racecheck", decode)]
@@ -385,8 +408,11 @@ def prove_sanitized(weft, part, tiny):
         what = f"{tool}: weft {' '.join(map(str, command))}"
         result = run([sanitizer, "--tool", tool, weft.weft, *command, "--device", "cuda"], 200)
         text = result.stdout + result.stderr
-        reports = [line for line in text.splitlines() if re.match(r"=+ (Error|Warning|Invalid|Race|Barrier)", line)]
-        unknown = [r for r in reports if not (tool == "racecheck" and any(k in r for k in known_reports()))]
+        reports = re.split(r"(?========== (?:Error|Warning|Invalid|Race|Barrier))", text)[1:]
+        if tool == "racecheck":
+            unknown = [why for why in (unknown_race(report, known) for report in reports) if why]
+        else:
+            unknown = [report.splitlines()[0] for report in reports]
         ended = result.returncode == 0 or (tool == "racecheck" and reports and not unknown)
         summary = re.search(r"(ERROR|RACECHECK) SUMMARY.*", text)
         why = unknown[0] if unknown else "" if ended and summary else text.strip().splitlines()[-1] if text else "no word"
