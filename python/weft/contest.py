@@ -12,6 +12,7 @@ import pathlib
 import re
 import sys
 import time
+import weakref
 
 from weft import _c, problems
 
@@ -129,8 +130,7 @@ class Simulated:
         return torch.float8_e4m3fnuz if self.target == "gfx942" else torch.float8_e4m3fn
 
     def place(self, tensor):
-        """A copy in the simulator's memory, with the same strides; freed when the process ends. What lies there stays,
-        and so does what is empty."""
+        """A copy in the simulator's memory, with the same strides. What lies there stays, and so does what is empty."""
         import torch
 
         if tensor.untyped_storage().data_ptr() in self._places or tensor.numel() == 0:
@@ -141,8 +141,13 @@ class Simulated:
         self._check(self.hip.hipMalloc(ctypes.byref(address), ctypes.c_size_t(size)))
         self._places.add(address.value)
         raw = (ctypes.c_uint8 * size).from_address(address.value)
+        weakref.finalize(raw, self._free, address.value).atexit = False  # the tensor's memory holds it
         placed = torch.frombuffer(raw, dtype=tensor.dtype).as_strided(tensor.shape, tensor.stride())
         return placed.copy_(tensor)
+
+    def _free(self, address):
+        self._places.remove(address)
+        self.hip.hipFree(ctypes.c_void_p(address))
 
     def running(self):
         """While it is entered, every tensor that PyTorch makes lies in the simulator's memory."""
