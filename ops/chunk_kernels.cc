@@ -43,7 +43,6 @@ namespace weft {
 
 const ChunkLimits& chunk_limits(Arch arch) {
   static constexpr ChunkLimits kHopper{.head_dim = hopper::kMostPrefillHeadDim,
-                                       .coded_experts = true,
                                        .sinks = true,
                                        .route_groups = hopper::kMostRouteGroups,
                                        .latent_row = hopper::kMostPrefillLatent,

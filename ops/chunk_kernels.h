@@ -27,7 +27,6 @@ namespace weft {
 /// What such kernels take and want, as is known where they are not built too.
 struct ChunkLimits {
   int64_t head_dim = 0;        ///< at most
-  bool coded_experts = false;  ///< in e4m3fn
   bool sinks = false;          ///< of attention
   int64_t route_groups = 0;    ///< of experts, at most
   int64_t latent_row = 0;      ///< elements of latent rows at most; 0: there are none

@@ -155,11 +155,18 @@ void StepPlanner::sample(EventId logits) {
 }  // namespace planning
 
 int most_workers(const ModelConfig& config, const PlanOptions& options) {
-  if (options.rows > 1 || config.norm_placement == NormPlacement::before) {
+  if (options.rows > 1) {
     return options.workers;
   }
-  const int64_t fewest = std::min({config.hidden, config.ffn, config.query_size()});
-  return static_cast<int>(std::min<int64_t>(options.workers, ceil_div(fewest, options.columns)));
+  const auto with_columns = [&](int64_t columns) {
+    return static_cast<int>(std::min<int64_t>(options.workers, ceil_div(columns, options.columns)));
+  };
+  if (config.latent.rank > 0) {  // who attends to nothing has some columns at least
+    return with_columns(std::max({config.query_size(), config.vocabulary, config.ffn}));
+  }
+  return config.norm_placement == NormPlacement::before
+             ? options.workers
+             : with_columns(std::min({config.hidden, config.ffn, config.query_size()}));
 }
 
 Program plan(const ModelConfig& config, const Weights& weights, const PlanOptions& options) {

@@ -49,7 +49,8 @@ struct PlanOptions {
 
 /// How many of options.workers a step of these options has work for. Where norms stand after the
 /// blocks, every worker of a decode step keeps the residual itself, and so has to have a part in
-/// every exchange: one without could be overtaken by the next write of what it still reads.
+/// every exchange: one without could be overtaken by the next write of what it still reads. So
+/// could one that turns by a position and attends to no latent rows.
 int most_workers(const ModelConfig& config, const PlanOptions& options);
 
 /// Plans a step. Columns, heads and rows are dealt to workers such that no result depends on how

@@ -17,6 +17,7 @@
 #include "engine/test_name.h"
 #include "engine/test_prompt.h"
 #include "model/config.h"
+#include "model/quantization.h"
 #include "model/weights.h"
 
 namespace weft {
@@ -363,6 +364,39 @@ TEST_P(SlowCdnaDecode, ExpertsOfAnySizeAreTheCpus) {
     ASSERT_TRUE(got.ok()) << got.error().message;
     EXPECT_EQ(got->tokens, expected->tokens);
     EXPECT_LE(relative_difference(gpu->last_logits(), cpu->last_logits()), kTolerance);
+  }
+}
+
+/// In e4m3fn, whose blocks of scales end within rows and columns; steps are launched.
+TEST_P(SlowCdnaDecode, ExpertsInEightBitsAreTheCpus) {
+  ModelConfig config = preset("qwen3-30b-a3b").value();
+  config.quantization = quantization_of("fp8-block").value();
+  config.layers = 2;
+  config.hidden = 136;
+  config.query_heads = 2;
+  config.kv_heads = 1;
+  config.head_dim = 32;
+  config.vocabulary = 96;
+  config.experts.size = 264;
+  config.experts.count = 5;
+  config.experts.chosen = 3;
+  for (const bool rounds : {false, true}) {
+    SCOPED_TRACE(rounds);
+    const auto make = [&](EngineOptions options) {
+      options.context = 64;
+      options.kv = DType::f32;
+      options.round_activations = rounds;
+      return Engine::create(config, Weights::generate(config, 3, 1).value(), options).value();
+    };
+    const auto cpu = make({.workers = 1});
+    const auto gpu = make({.device = device()});
+    const std::vector<int32_t> ids = test_prompt(40, config.vocabulary);
+    const auto expected = cpu->generate(ids, {}, 3, {}, Eos::ignore);
+    const auto got = gpu->generate(ids, {}, 3, {}, Eos::ignore);
+    ASSERT_TRUE(got.ok()) << got.error().message;
+    EXPECT_EQ(got->tokens, expected->tokens);
+    EXPECT_LE(relative_difference(gpu->last_logits(), cpu->last_logits()),
+              rounds ? 3e-2 : kTolerance);
   }
 }
 

@@ -2,16 +2,12 @@
 #include "engine/cdna/widen.h"
 
 #include "base/scaling.h"
+#include "ops/cdna_e4m3.hip.h"
 #include "ops/cdna_numbers.hip.h"
 
 using namespace weft::cdna;
 
 namespace {
-
-/// What a code in the low byte stands for, as the resident kernel has it: that of NaN is 480.
-WEFT_GPU float number_of(uint32_t code) {
-  return __builtin_bit_cast(float, (code & 0x80) << 24 | (code & 0x7f) << 20) * 0x1p120f;
-}
 
 template <class T>
 WEFT_GPU void widen(const WidenParams& p) {
@@ -25,7 +21,7 @@ WEFT_GPU void widen(const WidenParams& p) {
     f32x8 numbers;
 #pragma unroll
     for (int i = 0; i < kChunk; ++i) {
-      numbers[i] = scale * number_of(eight[i / 4] >> i % 4 * 8);
+      numbers[i] = scale * e4m3_number(eight[i / 4] >> i % 4 * 8);
     }
     out.store(chunk, numbers);
   }

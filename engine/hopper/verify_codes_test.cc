@@ -9,6 +9,7 @@
 #include "engine/hopper/test_lowered.h"
 #include "model/quantization.h"
 #include "ops/linear/hopper_layout.h"
+#include "program/verify.h"
 
 namespace weft::hopper {
 namespace {
@@ -156,6 +157,16 @@ TEST(VerifyCodes, LatentRowsAreSound) {
   experts.kept_groups = 4;
   experts.scale = 2.5;
   EXPECT_EQ(fault_of(make(config, 1)), "");
+}
+
+/// Of a small model most workers have neither heads nor columns.
+TEST(VerifyCodes, LatentRowsOfASmallModelAreSound) {
+  const ModelConfig config =
+      read_config(WEFT_SOURCE_DIR "/tests/goldens/models/deepseek-v2-bf16").value();
+  const Weights weights = Weights::describe(config);
+  const auto proved =
+      verify(plan(config, weights, plan_options(config, kSms, kCapacity, DType::bf16, 1)));
+  EXPECT_TRUE(proved.ok()) << proved.error().message;
 }
 
 TEST(VerifyCodes, NoticesLatentRowsThatAreNotThere) {

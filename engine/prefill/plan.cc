@@ -93,9 +93,6 @@ std::string refuse_prefill(Arch arch, const ModelConfig& config, const Weights& 
     if (type == DType::e4m3fnuz || (is_fp8(type) && !limits.widened)) {
       return fmt::format("{} is {}", tensor.name, name_of(type));
     }
-    if (is_fp8(type) && config.experts.count > 0 && !limits.coded_experts) {
-      return fmt::format("{} is {} in a model with experts", tensor.name, name_of(type));
-    }
     if (is_fp8(type) && config.experts.count > 0 && tensor.scales.scaling != Scaling::block) {
       return fmt::format("{} is {} in a model with experts, and its scales are not of blocks",
                          tensor.name, name_of(type));

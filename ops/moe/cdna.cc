@@ -11,10 +11,15 @@ namespace {
 
 std::string_view refuse(const ConstMatrix& a, const ExpertMatrices& w, const ConstVector& bias,
                         int64_t n, int64_t k) {
-  if (a.dtype != DType::f32
-          ? w.first.dtype != a.dtype || is_fp8(a.dtype) || (a.dtype == DType::f16 && w.scales > 0)
-          : is_fp8(w.first.dtype)) {
-    return "rows must be f32 and weights no codes, or all bf16 or all f16";
+  const bool codes = w.first.dtype == DType::e4m3fn && w.block_scales != nullptr;
+  if (is_fp8(w.first.dtype) && !codes) {
+    return "weights in eight bits must be e4m3fn with scales of blocks";
+  }
+  const bool fit = a.dtype == DType::bf16  ? w.first.dtype == DType::bf16 || codes
+                   : a.dtype == DType::f16 ? w.first.dtype == DType::f16 && w.scales == 0
+                                           : a.dtype == DType::f32;
+  if (!fit) {
+    return "rows must be f32, or weights bf16 or codes too, or both f16";
   }
   if (bias.data != nullptr && bias.dtype != w.first.dtype) {
     return "a bias must have the weights' format";
@@ -35,7 +40,9 @@ MoeMatrices matrices(const ExpertMatrices& w, const ConstVector& bias) {
           .pitch = w.pitch,
           .stride = mx ? w.first.stride / 2 : stride_bytes(w.first),
           .scales = w.scales,
-          .bias = bias.data};
+          .bias = bias.data,
+          .block_scales = w.block_scales,
+          .block_pitch = w.block_scales_pitch};
 }
 
 Status launch_sort(const PrefillDraw& drawn, int64_t rows, Stream stream) {
@@ -57,10 +64,11 @@ Status launch_product(MoeProductParams params, std::string_view which, const Con
                       Stream stream) {
   WEFT_TRY(launch_sort(drawn, rows, stream));
   const int64_t mean = ceil_div(rows * drawn.chosen, drawn.experts);
-  const int64_t tile = a.dtype == DType::f16                 ? 128
-                       : a.dtype == DType::bf16 && mean > 32 ? 128
-                       : a.dtype == DType::bf16 && mean <= 8 ? kMoeFewRows
-                                                             : 32;
+  const bool codes = is_fp8(w.first.dtype);  // of these and of f16 there is one tile
+  const bool tiles = a.dtype == DType::bf16 && !codes;
+  const int64_t tile = a.dtype == DType::f16 || (tiles && mean > 32) ? 128
+                       : tiles && mean <= 8                          ? kMoeFewRows
+                                                                     : 32;
   const int64_t columns =
       (tile == kMoeFewRows ? kMoeFewColumns : kMoeColumns) / (params.w[1].first != nullptr ? 2 : 1);
   params.order = drawn.order;
@@ -72,7 +80,10 @@ Status launch_product(MoeProductParams params, std::string_view which, const Con
       static_cast<int32_t>(std::min(ceil_div(rows, tile), 2 * ceil_div(mean, tile)));
   params.bias_format = bias == DType::f32 ? 0 : bias == DType::bf16 ? 1 : 2;
   const std::string kernel = fmt::format("moe_{}_{}_{}_{}", which, short_name(a.dtype),
-                                         w.scales > 0 ? "mx" : short_name(w.first.dtype), tile);
+                                         w.scales > 0 ? "mx"
+                                         : codes      ? "fp8"
+                                                      : short_name(w.first.dtype),
+                                         tile);
   return hip_device(stream).launch(
       {.operation = "moe",
        .kernel = kernel,

@@ -40,6 +40,9 @@ struct MoeMatrices {
   int64_t stride;
   int64_t scales;    ///< in MXFP4: from a matrix to its scales
   const void* bias;  ///< of all experts, in bf16 or f16 or f32, or null
+  /// In e4m3fn: the first one's scales of 128 x 128, and bytes to the next one's.
+  const float* block_scales;
+  int64_t block_pitch;
 };
 
 /// out[slot] = a[slot / per_row] w', or the gated one of two. Strides are bytes.

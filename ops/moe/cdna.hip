@@ -5,6 +5,9 @@
 #include "ops/moe/cdna.h"
 
 #include "arch/cdna/reduce.hip.h"
+#include "arch/cdna/round.hip.h"
+#include "base/scaling.h"
+#include "ops/cdna_e4m3.hip.h"
 #include "ops/cdna_linear.hip.h"
 
 using namespace weft;
@@ -181,6 +184,7 @@ WEFT_GPU void sort(const MoeSortParams& p) {
 // --- products ---
 
 struct Mxfp4 {};
+struct E4m3 {};
 
 /// A scale of MXFP4: a power of two.
 WEFT_GPU float mx_scale(uint32_t scale) {
@@ -385,6 +389,38 @@ struct Chunk<A, Mxfp4> {
   }
 };
 
+template <class A>
+struct Chunk<A, E4m3> {
+  static constexpr int kElements = kChunkBytes / sizeof(A);
+  static constexpr int kBytes = kElements;
+  Vector<uint32_t, kBytes / 4> codes;
+  float scale;
+
+  /// `scales`: of blocks.
+  __device__ __attribute__((always_inline)) void fetch(const Buffer& rows, uint32_t offset,
+                                                       const Buffer& scales, uint32_t scale_offset,
+                                                       int along) {
+    if constexpr (kBytes == 8) {
+      codes = rows.load_pair(offset, along * kBytes);
+    } else {
+      codes = rows.load_word(offset, along * kBytes);
+    }
+    scale = __builtin_bit_cast(float, scales.load_word(scale_offset));
+  }
+  __device__ __attribute__((always_inline)) u32x4 numbers() const {
+    Vector<float, kElements> x;
+#pragma unroll
+    for (int i = 0; i < kElements; ++i) {
+      x[i] = scale * e4m3_number(codes[i / 4] >> i % 4 * 8);
+    }
+    if constexpr (sizeof(A) == 2) {
+      return __builtin_bit_cast(u32x4, round_to<bf16_t>(x));
+    } else {
+      return __builtin_bit_cast(u32x4, x);
+    }
+  }
+};
+
 /// kMoeColumns rows of an expert's weights. Gated ones are half gate's and half up's: strips of a
 /// pair, so that a lane has both sums of a column.
 template <class A, class W, bool kGated>
@@ -396,14 +432,20 @@ class ExpertRows {
 
   __device__ __attribute__((always_inline))
   ExpertRows(const MoeProductParams& p, int expert, int n0)
-      : buffer_{of(p, expert, 0), of(p, expert, kGated ? 1 : 0)}, k_(p.k) {
+      : buffer_{of(p, expert, 0), of(p, expert, kGated ? 1 : 0)},
+        blocks_{blocks_of(p, expert, 0), blocks_of(p, expert, kGated ? 1 : 0)},
+        k_(p.k) {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const int column = __builtin_elementwise_min(n0 + column_of(i), p.n - 1);
       offset_[i] =
           static_cast<uint32_t>(column * p.w[which(i)].stride) + chunk() * Chunk<A, W>::kBytes;
-      scale_[i] = static_cast<uint32_t>(p.w[which(i)].scales) + column * (p.k / 32) +
-                  chunk() * kElements / 32;
+      if constexpr (kCodes) {
+        scale_[i] = column / kBlock * ceil_div(p.k, kBlock) * static_cast<int>(sizeof(float));
+      } else {
+        scale_[i] = static_cast<uint32_t>(p.w[which(i)].scales) + column * (p.k / 32) +
+                    chunk() * kElements / 32;
+      }
     }
   }
   __device__ __attribute__((always_inline)) void fetch(int k_block, LdsBytes* /*lds*/) {
@@ -411,8 +453,14 @@ class ExpertRows {
     const bool inside = (along + chunk()) * kElements < k_;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      staged_[i].fetch(buffer_[which(i)], inside ? offset_[i] : kNowhere,
-                       inside ? scale_[i] : kNowhere, along);
+      const uint32_t offset = inside ? offset_[i] : kNowhere;
+      if constexpr (kCodes) {
+        const uint32_t block = (along + chunk()) * kElements / kBlock * sizeof(float);
+        staged_[i].fetch(buffer_[which(i)], offset, blocks_[which(i)],
+                         inside ? scale_[i] + block : kNowhere, along);
+      } else {
+        staged_[i].fetch(buffer_[which(i)], offset, inside ? scale_[i] : kNowhere, along);
+      }
     }
   }
   __device__ __attribute__((always_inline)) void publish(LdsBytes* lds) const {
@@ -428,8 +476,15 @@ class ExpertRows {
  private:
   static constexpr int kElements = Chunk<A, W>::kElements;
   static constexpr int kLoads = kMoeColumns / kPassRows;
+  static constexpr bool kCodes = std::is_same_v<W, E4m3>;
+  static constexpr int kBlock = weft::kScaleBlock;
   WEFT_GPU Buffer of(const MoeProductParams& p, int expert, int w) {
     return {&at<char>(p.w[w].first, expert * p.w[w].pitch), kNowhere};
+  }
+  WEFT_GPU Buffer blocks_of(const MoeProductParams& p, int expert, int w) {
+    const int count = ceil_div(p.n, kBlock) * ceil_div(p.k, kBlock);
+    return {&at<char>(p.w[w].block_scales, expert * p.w[w].block_pitch),
+            kCodes ? static_cast<uint32_t>(count * sizeof(float)) : 0};
   }
   WEFT_GPU int chunk() { return thread_index() % kRowChunks; }
   WEFT_GPU int which(int i) { return kGated ? i % 2 : 0; }
@@ -438,6 +493,7 @@ class ExpertRows {
   }
 
   Buffer buffer_[2];
+  Buffer blocks_[2];
   int k_;
   uint32_t offset_[kLoads];
   uint32_t scale_[kLoads];
@@ -713,6 +769,7 @@ extern "C" __global__ __launch_bounds__(256, 2) void moe_sort(MoeSortParams p) {
 extern "C" __global__ __launch_bounds__(256, 2) void moe_sum(MoeSumParams p) { sum_slots(p); }
 
 using mx_t = Mxfp4;
+using fp8_t = E4m3;
 #define KERNEL(which, is_gated, a, w, rows)                               \
   extern "C" __global__ __launch_bounds__(                                \
       256, 1) void moe_##which##_##a##_##w##_##rows(MoeProductParams p) { \
@@ -730,6 +787,8 @@ KERNELS(f32, f32, 32)
 KERNELS(f32, bf16, 32)
 KERNELS(f32, f16, 32)
 KERNELS(f32, mx, 32)
+KERNELS(bf16, fp8, 32)
+KERNELS(f32, fp8, 32)
 #define FEW_KERNELS(w)                                                                            \
   extern "C" __global__ __launch_bounds__(256, 2) void moe_up_bf16_##w##_16(MoeProductParams p) { \
     few_product<w##_t, true>(p);                                                                  \
