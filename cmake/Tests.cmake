@@ -1,3 +1,6 @@
+# Every family on the second of two AMD targets, for which the same kernels are compiled.
+set(weft_families_again Slow/CdnaModels.*gfx950*:Slow/CdnaPrefill.*gfx950*)
+
 # One GoogleTest program per room. Tests whose name contains 'Slow' run outside the 'quick' label.
 function(weft_add_tests room)
   set(target test_${room})
@@ -14,8 +17,9 @@ function(weft_add_tests room)
   target_compile_definitions(${target} PRIVATE WEFT_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${room} COMMAND ${target} --gtest_filter=-*Slow*)
   set_tests_properties(${room} PROPERTIES LABELS quick)
-  # (Two of these take minutes and are long: cdna_demo, sim_compiled.)
-  add_test(NAME ${room}_slow COMMAND ${target} --gtest_filter=*Slow*-*OnAllUnits*:*WhatClangCompiles*)
+  # (Some of these take minutes together and are long: cdna_long, sim_compiled.)
+  add_test(NAME ${room}_slow COMMAND ${target}
+    --gtest_filter=*Slow*-*OnAllUnits*:*WhatClangCompiles*:${weft_families_again})
   set_tests_properties(${room}_slow PROPERTIES LABELS slow)
   if(room MATCHES "^(engine|hopper)$")  # its workers wait for each other on every core
     set_tests_properties(${room} ${room}_slow PROPERTIES RUN_SERIAL ON)
@@ -67,10 +71,11 @@ if(TARGET weft_sim AND NOT WEFT_CDNA_LEFT_OUT AND NOT WEFT_SANITIZE)
     ${PROJECT_SOURCE_DIR}/tests/simulated/step_test.cc
     ${PROJECT_SOURCE_DIR}/tests/simulated/install.cc)
   target_link_libraries(test_cdna PRIVATE weft_sim)
-  # 200 greedy and 100 sampled tokens of the demo model on each target, and a layer of a public size
-  # on all units: minutes.
-  add_test(NAME cdna_demo COMMAND test_cdna --gtest_filter=*DemoModel*:*OnAllUnits*)
-  set_tests_properties(cdna_demo PROPERTIES
+  # 200 greedy and 100 sampled tokens of the demo model on each target, a layer of a public size on all
+  # units, and families: minutes.
+  add_test(NAME cdna_long
+    COMMAND test_cdna --gtest_filter=*DemoModel*:*OnAllUnits*:${weft_families_again})
+  set_tests_properties(cdna_long PROPERTIES
     LABELS long TIMEOUT 3600 ENVIRONMENT WEFT_DEMO_TOKENS=200)
 endif()
 
