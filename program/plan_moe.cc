@@ -34,8 +34,8 @@ class Mixer {
     if (shares_) {
       shared_ = section.gated_product(experts_.shared_size, hidden);
     }
-    up_ = section.drawn_gated_product(spec.ffn.size, hidden * experts_.chosen);
-    down_ = section.drawn_product(hidden, spec.ffn.size * experts_.chosen + experts_.shared_size);
+    up_ = section.gated_product(spec.ffn.size, hidden * experts_.chosen);
+    down_ = section.product(hidden, spec.ffn.size * experts_.chosen + experts_.shared_size);
   }
 
   void read(Residual& residual) {

@@ -24,8 +24,6 @@ class ManyRows : public Section {
   Tiles gated_product(int64_t n, int64_t /*k*/) override {
     return weaver_.by_columns(n, kChunkColumns / 2);
   }
-  Tiles drawn_product(int64_t n, int64_t k) override { return product(n, k); }
-  Tiles drawn_gated_product(int64_t n, int64_t k) override { return gated_product(n, k); }
   Tiles heads(int64_t kv_heads, int64_t each) const override {
     return weaver_.by_rows({0, kv_heads * each});
   }
@@ -66,12 +64,6 @@ class OneRow : public Section {
   }
   Tiles gated_product(int64_t n, int64_t k) override {
     return std::move(weaver_.by_weights({n}, 2 * k, weaver_.options().gated_columns).front());
-  }
-  Tiles drawn_product(int64_t n, int64_t k) override {
-    return weaver_.by_grains(n, k, weaver_.options().columns);
-  }
-  Tiles drawn_gated_product(int64_t n, int64_t k) override {
-    return weaver_.by_grains(n, 2 * k, weaver_.options().gated_columns);
   }
   Tiles heads(int64_t kv_heads, int64_t each) const override {
     Tiles tiles = weaver_.by_heads(kv_heads);

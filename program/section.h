@@ -21,10 +21,6 @@ class Section {
   Tiles product(int64_t n, int64_t k) { return std::move(products({n}, k).front()); }
   /// Both products of a gated FFN, n columns of each with k weights.
   virtual Tiles gated_product(int64_t n, int64_t k) = 0;
-  /// Likewise, of experts that are drawn: of whole grains, because those of one expert follow those
-  /// of another.
-  virtual Tiles drawn_product(int64_t n, int64_t k) = 0;
-  virtual Tiles drawn_gated_product(int64_t n, int64_t k) = 0;
   /// What is done for each KV head by itself, `each` parts of it; of a chunk for rows.
   virtual Tiles heads(int64_t kv_heads, int64_t each) const = 0;
   /// What is done at once; of a chunk for rows. `worker`: who does it for one row.

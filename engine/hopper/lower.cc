@@ -17,6 +17,12 @@ class Units : public Target {
         several_(program.sequences > 1),
         batch_(batch_of(static_cast<int>(program.sequences))),
         plain_(plain),
+        folds_drawn_(std::any_of(program.operations.begin(), program.operations.end(),
+                                 [](const Operation& operation) {
+                                   const auto* attention =
+                                       std::get_if<AttentionOp>(&operation.body);
+                                   return attention != nullptr && attention->fused_latent();
+                                 })),
         out_(out) {}
 
   Limits limits() const override {
@@ -81,22 +87,26 @@ class Units : public Target {
     const auto head_of = [&](int64_t column) { return of_heads ? column / tile.heads.columns : 0; };
     place_rows(product, head_of(columns.end - 1) - head_of(columns.begin) + 1);
   }
-  /// Units are whole, and those of an expert lie one after the other: how they are dealt to warps
-  /// depends on what is drawn.
+  /// Those of an expert lie one after the other: how they are dealt to warps depends on what is
+  /// drawn. They are whole, but for the last one of an expert where the kernel folds it.
   void add_experts(Code& code, std::span<const ProductTile> experts) override {
     ProductCode& product = code.product;
     const bool gated = experts.front().up.tensor != nullptr;
     const int64_t k = experts.front().weight.tensor->columns();
     const int64_t unit = gated ? kUnitColumns / 2 : kUnitColumns;
     const Range columns = experts.front().columns;
-    code.units =
-        static_cast<uint16_t>(units_of(columns.size(), unit) * (gated ? product.slots : 1));
+    const int64_t units = units_of(columns.size(), unit) * (gated ? product.slots : 1);
+    code.units = static_cast<uint16_t>(units);
+    const bool folds =
+        folds_drawn_ && gated && form_of(code) != StreamForm::mx && units <= kBlockUnits;
+    product.fold = static_cast<uint8_t>(folds ? last_fold(columns.size(), unit) : 0);
     for (const ProductTile& tile : experts) {
       for (int64_t c = columns.begin; c < columns.end; c += unit) {
         PackJob job;
         job.k = static_cast<int32_t>(k);
         job.form = form_of(code);
         job.operation = tile.operation;
+        job.fold = static_cast<int16_t>(c + unit < columns.end ? 0 : product.fold);
         job.stage = stage_of(program_.operations[static_cast<size_t>(tile.operation)]);
         for (const int half : {0, 1}) {
           const int64_t first = !gated && half == 1 ? c + kUnitColumns / 2 : c;
@@ -109,8 +119,8 @@ class Units : public Target {
             job.source[half] = weight.place + first * k * static_cast<int64_t>(sizeof(uint16_t));
           }
           job.first_row[half] = static_cast<int32_t>(first);
-          job.rows[half] =
-              static_cast<int32_t>(std::clamp<int64_t>(columns.end - first, 0, kUnitColumns / 2));
+          job.rows[half] = static_cast<int32_t>(
+              std::clamp<int64_t>(columns.end - first, 0, kUnitColumns / 2 >> job.fold));
         }
         units_.push_back(job);
       }
@@ -122,11 +132,10 @@ class Units : public Target {
     const ProductCode& product = code.product;
     const int64_t slice_bytes = weight_slice_bytes(form_of(code));
     if (product.draw == DrawOf::experts) {
-      const int64_t slices = slices_of(units_.front().k);
       const int64_t begin = destination;
       for (PackJob& job : units_) {
         job.destination = destination;
-        destination += slices * slice_bytes;
+        destination += unit_slices(job.k, job.fold) * slice_bytes;
         out_.pack.push_back(job);
       }
       units_.clear();
@@ -177,6 +186,7 @@ class Units : public Target {
   const bool several_;
   const int batch_;
   const std::vector<bool>& plain_;
+  const bool folds_drawn_;  // the kernel does
   Lowered& out_;
   std::vector<PackJob> units_;  // of the product that is not packed yet
 };

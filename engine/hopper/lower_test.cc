@@ -267,6 +267,22 @@ TEST(Lower, RefusesExpertsOfSeveralSequences) {
             "--device cpu");
 }
 
+/// By the kernel for latent rows alone.
+TEST(Lower, DrawnExpertsLastUnitsAreFolded) {
+  for (const char* name : {"deepseek-v2-lite", "qwen3-30b-a3b"}) {
+    const Made made = make(name);
+    int folded = 0;
+    for (const auto& codes : made.lowered.codes) {
+      for (const Code& code : codes) {
+        if (code.units > 0 && code.product.draw == DrawOf::experts) {
+          folded += code.product.fold != 0 ? 1 : 0;
+        }
+      }
+    }
+    EXPECT_EQ(folded > 0, made.lowered.latents) << name;
+  }
+}
+
 /// Each expert's rows are packed once, in the order of experts, all of one size.
 TEST(Lower, ExpertsLieOneAfterTheOther) {
   for (const std::string& name : mixtures()) {

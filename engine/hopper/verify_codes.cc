@@ -9,10 +9,14 @@ namespace {
 
 int64_t stream_bytes(const Code& code) {
   const ProductCode& product = code.product;
-  const int64_t slices = product_slices(product.k, code.units, product.fold);
-  const bool drawn = product.draw == DrawOf::experts;
-  return (drawn ? slices / product.slots * product.experts : slices) *
-         weight_slice_bytes(form_of(code));
+  int64_t slices = product_slices(product.k, code.units, product.fold);
+  if (product.draw == DrawOf::experts) {
+    const bool gated = code.opcode == Opcode::gated_linear;  // each slot's units are an expert's
+    slices = gated ? product_slices(product.k, code.units / product.slots, product.fold)
+                   : slices / product.slots;
+    slices *= product.experts;
+  }
+  return slices * weight_slice_bytes(form_of(code));
 }
 
 Status check_pages(const Lowered& lowered, const Program& program) {

@@ -52,10 +52,10 @@ class LatentAttention {
       load_keys(base);
       load_values(base);
       if (base == first_) {
-        make_queries();
         if (own_ >= 0) {
-          make_own_row();
+          make_own_row();  // is there before the queries are
         }
+        make_queries();
         W::team().sync();
         worker_.stamp(1);
       }

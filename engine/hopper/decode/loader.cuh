@@ -68,7 +68,12 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
   const bool gated = code.opcode == Opcode::gated_linear;
   // Slices of a unit's slot, and of an expert.
   const int of_slot = gated ? slices : small_quotient(slices, product.slots);
-  const int of_expert = small_quotient(slices * units, product.slots);
+  int of_expert = small_quotient(slices * units, product.slots);
+  int in_all = -1;  // of folded units
+  if (W::kLatents && product.fold != 0) {
+    of_expert = product_slices(product.k, small_quotient(units, product.slots), product.fold);
+    in_all = of_expert * product.slots;
+  }
   const StreamForm form = form_of(code);
   const int in_page = page_slices(form);
   const auto bytes = static_cast<uint32_t>(slice_bytes(form));
@@ -92,7 +97,7 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
   // A lane a slice: where each lies takes one thread longer than the memory takes to bring it.
 #pragma unroll 1
   for (int block = 0; block < units; block += kBlockUnits) {
-    const SliceRuns runs = block_runs(product.k, units, 0, block);
+    const SliceRuns runs = in_all >= 0 ? SliceRuns(in_all) : block_runs(product.k, units, 0, block);
 #pragma unroll 1
     for (int base = 0; base < runs.slices(); base += 32) {
       const int count = min(32, runs.slices() - base);

@@ -21,9 +21,13 @@ class Epilogue {
                        worker.tag(code.product.prior));
     }
     // Which warps' sums make this thread's first column: known before the row is.
-    const SliceRuns first_runs = block_runs(code.product.k, code.units, code.product.fold, 0);
-    first_parts_ = sum_parts(first_runs, slices_of(code.product.k), output() >> unit_shift(),
-                             min(kBlockUnits, code.units));
+    if constexpr (W::kLatents) {
+      first_parts_ = slot_parts(source.runs(0), 0, output() >> unit_shift());
+    } else {
+      const SliceRuns first_runs = block_runs(code.product.k, code.units, code.product.fold, 0);
+      first_parts_ = sum_parts(first_runs, slices_of(code.product.k), output() >> unit_shift(),
+                               min(kBlockUnits, code.units));
+    }
   }
 
   /// See stream_product().
@@ -47,7 +51,11 @@ class Epilogue {
         SliceRuns of_block = runs;
         of_block.each = made_here(of_block.each);
         of_block.more = made_here(of_block.more);
-        return sum_parts(of_block, slices, unit, units);
+        if constexpr (W::kLatents) {
+          return slot_parts(of_block, first_unit, unit);
+        } else {
+          return sum_parts(of_block, slices, unit, units);
+        }
       };
       const SumParts parts = first ? first_parts_ : later_parts();
       const auto sum = [&](int column) {
@@ -55,9 +63,8 @@ class Epilogue {
       };
       const int column = first_unit * unit_columns + thread;
       if (gated_) {
-        const bool last = first_unit + unit + 1 == code_.units;
         const float gate = sum(of_unit);
-        const float up = sum((last ? unit_columns >> product().fold : unit_columns) + of_unit);
+        const float up = sum((unit_columns >> fold_of(first_unit + unit)) + of_unit);
         put_gated(column, there, gate, up);
       } else {
         put_sum(column, there, first, sum(of_unit));
@@ -90,6 +97,21 @@ class Epilogue {
 
  private:
   static constexpr int kFinishThreads = Team::kThreads / W::kBatch;  // of a sequence
+
+  __device__ int fold_of(int unit) const {
+    if constexpr (W::kLatents) {
+      return source_.slot_units().fold_of(unit);
+    } else {
+      return unit + 1 == code_.units ? product().fold : 0;
+    }
+  }
+  /// Which warps' sums make a unit of a block.
+  __device__ SumParts slot_parts(const SliceRuns& runs, int first_unit, int unit) const {
+    const SlotUnits slots = source_.slot_units();
+    const int k = product().k;
+    const int begin = slots.first(k, first_unit + unit) - slots.first(k, first_unit);
+    return sum_parts(runs, begin, begin + unit_slices(k, slots.fold_of(first_unit + unit)));
+  }
 
   /// Columns of out in a unit, as a power of 2.
   __device__ int unit_shift() const {
