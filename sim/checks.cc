@@ -317,7 +317,7 @@ uint64_t known_bits(Wave& wave, const Instruction& i, int k, uint64_t lanes) {
 }
 
 void forget(WaveChecks& checks, const Outstanding& o) {
-  if (o.first >= 0) {
+  if (o.first >= 0 && !checks.follows()) {
     checks.end_pending(o.first, o.words, o.scalar);
   }
 }
@@ -380,17 +380,13 @@ void prepare_checks(Instruction& i) {
   }
 }
 
-void WaveChecks::begin(int wave, int vgprs, int agprs) {
-  const auto forget_all = [&](int first, int count) {
-    std::fill_n(written.begin() + first, count, 0);
-    std::fill_n(pending.begin() + first, count, uint8_t{0});
-  };
-  forget_all(0, vgprs);
-  forget_all(256, agprs);
-  used.fill(0);
-  scalar_written.fill(0);
-  scalar_pending.fill(0);
-  ready_.fill(0);
+void WaveChecks::begin(int wave, Path& to_take) {
+  path = &to_take;
+  step = 0;
+  records = !std::exchange(to_take.begun, true);
+  if (records) {
+    begin_registers(to_take.start);
+  }
   vm.clear();
   lgkm.clear();
   issued = vm_arrived = lgkm_arrived = 0;
@@ -399,6 +395,31 @@ void WaveChecks::begin(int wave, int vgprs, int agprs) {
   clock.fill(0);
   clock[static_cast<size_t>(wave)] = 1;
   views.clear();
+}
+
+void WaveChecks::begin_registers(const Path::Start& start) {
+  const auto forget_all = [&](int first, int count) {
+    std::fill_n(written.begin() + first, count, 0);
+    std::fill_n(pending.begin() + first, count, uint8_t{0});
+  };
+  forget_all(0, start.vgprs);
+  forget_all(256, start.agprs);
+  used.fill(0);
+  scalar_written.fill(0);
+  scalar_pending.fill(0);
+  ready_.fill(0);
+  written[0] = start.lanes;
+  used[0] = 1;
+  update(0);
+  const auto set_scalar = [&](int index) {
+    scalar_written[static_cast<size_t>(index)] = ~0U;
+    set(kVectorRegisters + index, true);
+  };
+  for (int r = 0; r < start.scalars; ++r) {
+    set_scalar(r);
+  }
+  set_scalar(kExec);
+  set_scalar(kExec + 1);
 }
 
 bool WaveChecks::sources_ready(const Instruction& i) const {
@@ -460,13 +481,6 @@ void WaveChecks::end_pending(int first, int words, bool scalar) {
       --pending[static_cast<size_t>(r)];
       update(r);
     }
-  }
-}
-
-void WaveChecks::set_scalars(int count) {
-  std::fill_n(scalar_written.begin(), count, ~0U);
-  for (int r = 0; r < count; ++r) {
-    set(kVectorRegisters + r, true);
   }
 }
 
@@ -592,15 +606,13 @@ void note_results(Wave& wave, const Instruction& i) {
   }
 }
 
-/// The results of an instruction all of whose sources mean something.
-void note_filled(Wave& wave, const Instruction& i) {
-  WaveChecks& checks = *wave.checks;
-  const uint64_t lanes = result_lanes(wave, i);
+/// The results of an instruction all of whose sources mean something, but lanes that raced.
+void note_filled(WaveChecks& checks, const Instruction& i, uint64_t lanes, uint64_t doubted) {
   if (~lanes == 0 && checks.parts.empty() && !is_load(i)) [[likely]] {
     checks.fill(i);
     return;
   }
-  const uint64_t known = lanes & ~doubted_lanes(wave);
+  const uint64_t known = lanes & ~doubted;
   for (int n = 0; n < i.results && n < i.operands; ++n) {
     const Operand& o = i.operand[n];
     for (int r = o.index; r < o.index + o.words; ++r) {
@@ -614,16 +626,15 @@ void note_filled(Wave& wave, const Instruction& i) {
   }
 }
 
-/// Registers of an instruction's that the wave has not used yet get kUnwritten, but those that it
-/// is about to write in all lanes.
-void clear_unused(Wave& wave, const Instruction& i) {
+/// Registers of an instruction's are used; `clear` is called with each that the wave has not used
+/// yet, but those that the instruction is about to write in all lanes (`full`: all are active).
+template <class Clear>
+void use_registers(WaveChecks& checks, const Instruction& i, bool full, Clear clear) {
   constexpr int kWords = kVectorRegisters / 64;
-  WaveChecks& checks = *wave.checks;
   const auto use = [&](int word, uint64_t mask, uint64_t whole) {
     uint64_t& used = checks.used[static_cast<size_t>(word)];
     for (uint64_t rest = mask & ~used & ~whole; rest != 0; rest &= rest - 1) {
-      std::memset(wave.lanes(64 * word + std::countr_zero(rest)), kUnwritten,
-                  kLanes * sizeof(uint32_t));
+      clear(64 * word + std::countr_zero(rest));
     }
     used |= mask;
   };
@@ -642,25 +653,132 @@ void clear_unused(Wave& wave, const Instruction& i) {
   if (unused == 0) {
     return;
   }
-  const bool whole = i.whole && ~wave.exec() == 0;
+  const bool whole = i.whole && full;
   for (int k = 0; k < i.touched_words && i.touched[k].word < kWords; ++k) {
     use(i.touched[k].word, i.touched[k].mask, whole ? ~i.touched[k].sources : 0);
   }
 }
 
+void clear_register(Wave& wave, int index) {
+  std::memset(wave.lanes(index), kUnwritten, kLanes * sizeof(uint32_t));
+}
+
+/// Whether all that it reads means something, and it writes all lanes of its results.
+bool writes_whole(const Wave& wave, const Instruction& i) {
+  return i.whole && (!i.vector || ~wave.exec() == 0) && !is_load(i) && wave.checks->parts.empty() &&
+         wave.checks->sources_ready(i);
+}
+
+/// Adds a step to the path, as long as the instruction reads nothing that means nothing.
+void record_step(Wave& wave, const Instruction& i) {
+  constexpr size_t kMostSteps = 1024;
+  WaveChecks& checks = *wave.checks;
+  Path& path = *checks.path;
+  Path::Step step{&i, wave.exec(), -1, false};
+  Path::Change change;
+  if (path.steps.size() > kMostSteps) {
+    leave_path(wave);
+  }
+  if (checks.ready(i)) {
+    i.run(wave, i);
+  } else if (writes_whole(wave, i)) {
+    i.run(wave, i);
+    checks.fill(i);
+    change.whole = true;
+    step.change = static_cast<int32_t>(path.changes.size());
+  } else if (checks.sources_ready(i)) {
+    use_registers(checks, i, ~wave.exec() == 0, [&](int index) {
+      clear_register(wave, index);
+      change.cleared.push_back(static_cast<uint16_t>(index));
+    });
+    i.run(wave, i);
+    change.lanes = result_lanes(wave, i);
+    note_filled(checks, i, change.lanes, doubted_lanes(wave));
+    step.change = static_cast<int32_t>(path.changes.size());
+    step.clears = !change.cleared.empty();
+  } else {
+    leave_path(wave);
+    run_checked(wave, i);
+  }
+  if (!checks.records) {
+    return;
+  }
+  if (step.change >= 0) {
+    path.changes.push_back(std::move(change));
+  }
+  path.steps.back() = step;
+  path.steps.emplace_back();
+}
+
 }  // namespace
 
+void leave_path(Wave& wave) {
+  WaveChecks& checks = *wave.checks;
+  const Path* path = std::exchange(checks.path, nullptr);
+  if (path == nullptr || std::exchange(checks.records, false)) {
+    return;
+  }
+  checks.begin_registers(path->start);
+  for (uint32_t k = 0; k < checks.step; ++k) {
+    const Path::Step& step = path->steps[k];
+    if (step.change < 0) {
+      continue;
+    }
+    const Path::Change& change = path->changes[static_cast<size_t>(step.change)];
+    if (change.whole) {
+      checks.fill(*step.instruction);
+    } else {
+      use_registers(checks, *step.instruction, false, [](int) {});
+      note_filled(checks, *step.instruction, change.lanes, 0);
+    }
+  }
+  for (const auto* queue : {&checks.vm, &checks.lgkm}) {
+    for (const Outstanding& o : *queue) {
+      if (o.first >= 0) {
+        checks.begin_pending(o.first, o.words, o.scalar);
+      }
+    }
+  }
+}
+
+void run_first_use(Wave& wave, const Path::Change& change) {
+  for (const uint16_t index : change.cleared) {
+    clear_register(wave, index);
+  }
+}
+
+/// The wave left its path amid an instruction.
+void finish_off_path(Wave& wave, const Instruction& i, bool changes) {
+  if (changes) {
+    use_registers(*wave.checks, i, false, [](int) {});
+    note_filled(*wave.checks, i, result_lanes(wave, i), doubted_lanes(wave));
+  }
+}
+
+void run_beside_path(Wave& wave, const Instruction& i) {
+  if (wave.checks->records) {
+    record_step(wave, i);
+    return;
+  }
+  leave_path(wave);
+  if (wave.checks->ready(i)) {
+    i.run(wave, i);
+  } else {
+    run_checked(wave, i);
+  }
+}
+
 void run_checked(Wave& wave, const Instruction& i) {
-  if (i.whole && (!i.vector || ~wave.exec() == 0) && !is_load(i) && wave.checks->parts.empty() &&
-      wave.checks->sources_ready(i)) [[likely]] {
+  if (writes_whole(wave, i)) [[likely]] {
     i.run(wave, i);
     wave.checks->fill(i);
     return;
   }
-  clear_unused(wave, i);
+  use_registers(*wave.checks, i, ~wave.exec() == 0,
+                [&](int index) { clear_register(wave, index); });
   if (wave.checks->sources_ready(i)) {
     i.run(wave, i);
-    note_filled(wave, i);
+    note_filled(*wave.checks, i, result_lanes(wave, i), doubted_lanes(wave));
   } else {
     check_sources(wave, i);
     i.run(wave, i);
@@ -682,7 +800,7 @@ void note_issue(Wave& wave, const Instruction& instruction, Counter counter, int
                       .number = ++checks->issued,
                       .lds_step = std::exchange(checks->lds_step, 0),
                       .order = std::exchange(checks->order.issuing, {})};
-  if (first_register >= 0) {
+  if (first_register >= 0 && !checks->follows()) {
     checks->begin_pending(first_register, words, scalar);
   }
   (counter == Counter::vm ? checks->vm : checks->lgkm).push_back(o);
@@ -1090,8 +1208,10 @@ template <int kWords, bool kWrites>
 uint64_t note_lanes(Wave& wave, const uint32_t* addresses, uint64_t mask, const LdsByte& mark) {
   LdsShadow& shadow = wave.group->shadow;
   const auto self = static_cast<uint32_t>(wave.index);
-  if (~mask == 0 && WEFT_SIM_PICK(in_a_row)(addresses, 4 * kWords) &&
-      WEFT_SIM_PICK(note_row<kWords>)(shadow, addresses[0] / 4, mark, wave.index, kWrites)) {
+  if (~mask == 0 && addresses[0] != addresses[1] &&
+      (WEFT_SIM_PICK(in_a_row)(addresses, 4 * kWords)
+           ? WEFT_SIM_PICK(note_row<kWords>)(shadow, addresses[0] / 4, mark, wave.index, kWrites)
+           : WEFT_SIM_PICK(note_spread<kWords>)(shadow, addresses, mark, wave.index, kWrites))) {
     return 0;
   }
   uint64_t rest = 0;
@@ -1207,7 +1327,7 @@ void note_barrier(Workgroup& group) {
 
 void clear(LdsShadow& shadow, uint32_t bytes, bool flags) {
   const size_t words = (bytes + 3) / 4;
-  shadow.state.assign(words, 0);
+  shadow.state.assign(words + 1, 0);  // see note_spread()
   shadow.written.assign(words, 0);
   shadow.read.assign(words, 0);
   shadow.writer.resize(words);

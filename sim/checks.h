@@ -120,9 +120,17 @@ struct WaveChecks {
   };
   Queue<View> views;
   WaveOrder order;
+  /// The one that it is on, or records. Meanwhile what is said of registers above is only true of
+  /// who records.
+  Path* path = nullptr;
+  uint32_t step = 0;  ///< taken on it
+  bool records = false;
 
-  /// A new wave, with so many registers.
-  void begin(int wave, int vgprs, int agprs);
+  /// A new wave. It follows a path that another one began, or records it.
+  void begin(int wave, Path& to_take);
+  /// No register but those that a wave begins with was written.
+  void begin_registers(const Path::Start& start);
+  bool follows() const { return path != nullptr && !records; }
   /// Whether all registers of an instruction's operands are ready.
   bool ready(const Instruction& i) const {
     if (i.touched_words == kTouchesMuch) {
@@ -142,8 +150,6 @@ struct WaveChecks {
   void begin_pending(int first, int words, bool scalar);
   /// It was waited for.
   void end_pending(int first, int words, bool scalar);
-  /// A new wave finds values in its first scalar registers.
-  void set_scalars(int count);
   /// After written or pending changed.
   void update(int vector_register) {
     set(vector_register, written[static_cast<size_t>(vector_register)] == ~uint64_t{0} &&
@@ -167,6 +173,31 @@ struct WaveChecks {
 void prepare_checks(Instruction& instruction);
 /// Executes an instruction that is not ready: are its sources there, and what does it write?
 void run_checked(Wave& wave, const Instruction& instruction);
+/// Executes one while its path is followed or recorded (`WaveChecks::path`).
+void run_beside_path(Wave& wave, const Instruction& instruction);
+void run_first_use(Wave& wave, const Path::Change& change);
+void finish_off_path(Wave& wave, const Instruction& instruction, bool changes);
+inline void run_on_path(Wave& wave, const Instruction& i) {
+  WaveChecks& checks = *wave.checks;
+  const Path::Step& next = checks.path->steps[checks.step];
+  if (next.instruction != &i || next.exec != wave.exec() || checks.records) [[unlikely]] {
+    run_beside_path(wave, i);
+    return;
+  }
+  if (next.clears) {
+    run_first_use(wave, checks.path->changes[static_cast<size_t>(next.change)]);
+  }
+  const bool changes = next.change >= 0;
+  i.run(wave, i);
+  if (checks.path == nullptr) [[unlikely]] {
+    finish_off_path(wave, i, changes);
+    return;
+  }
+  ++checks.step;
+}
+/// From now on, what is known of a wave's registers is kept. To be called before that is looked at
+/// or changed other than by run_checked(), note_issue() and note_wait().
+void leave_path(Wave& wave);
 /// All waves of a workgroup met.
 void note_barrier(Workgroup& group);
 /// Nothing was written yet. `flags`: the code spins on LDS.

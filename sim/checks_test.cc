@@ -4,6 +4,7 @@
 #include <bit>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sim/test_kernels.h"
@@ -56,6 +57,21 @@ TEST_P(Faults, BelowScratch) {
   const auto out = array<int>(64);
   expect_fault("below_scratch", FindingKind::out_of_bounds,
                "it reaches byte -4 of 0 bytes of scratch", {64}, out.data());
+}
+
+/// What is known of the first wave's registers is not of those that go another way.
+TEST_P(Faults, OtherWayThanTheFirst) {
+  const auto out = array<int>(256);
+  for (const auto& [kernel, kind] :
+       {std::pair("register_of_the_first", FindingKind::uninitialized_register),
+        std::pair("wait_of_the_first", FindingKind::missing_wait)}) {
+    EXPECT_TRUE(run(kernel, {1}, {64}, out.data()).ok()) << kernel;
+    const LaunchReport report = run(kernel, {3}, {64}, out.data());
+    ASSERT_EQ(report.findings.size(), 1U) << kernel << findings(report);
+    EXPECT_EQ(report.findings[0].kind, kind) << report.findings[0].text();
+    EXPECT_EQ(report.findings[0].workgroup[0], 1U);
+    EXPECT_EQ(report.findings[0].times, 2U);
+  }
 }
 
 /// Found a million times: an end.

@@ -329,8 +329,10 @@ enum class LineForm : uint8_t {
   full,      ///< likewise, and all of it was stored
   changing,  ///< a thread is about to say something else
   apart,     ///< its words have shadows of their own
+  two,       ///< of what two waves stored, no byte of which is both's, the same is known of each
 };
-LineForm form_of(uint64_t write) { return static_cast<LineForm>(write >> 22 & 3); }
+LineForm form_of(uint64_t write) { return static_cast<LineForm>(write >> 21 & 7); }
+uint32_t line_ordinal_of(uint64_t write) { return write & 0x1fffff; }
 bool is_alike(uint64_t write) { return form_of(write) <= LineForm::full; }
 uint8_t era_of(uint64_t write) { return static_cast<uint8_t>(write >> 24); }
 
@@ -339,8 +341,8 @@ uint64_t word_mark(uint32_t id, uint32_t bytes, uint32_t ordinal) {
   return uint64_t{id} << 32 | uint64_t{bytes} << 28 | (ordinal & 0x3fffff);
 }
 uint64_t line_mark(uint32_t id, uint8_t era, LineForm form, uint32_t ordinal) {
-  return uint64_t{id} << 32 | uint64_t{era} << 24 | static_cast<uint64_t>(form) << 22 |
-         (ordinal & 0x3fffff);
+  return uint64_t{id} << 32 | uint64_t{era} << 24 | static_cast<uint64_t>(form) << 21 |
+         (ordinal & 0x1fffff);
 }
 
 /// Bytes of a line.
@@ -381,6 +383,9 @@ struct LineBytes {
   LineBytes operator|(const LineBytes& o) const {
     return {{bits[0] | o.bits[0], bits[1] | o.bits[1]}};
   }
+  bool meets(const LineBytes& o) const {
+    return ((bits[0] & o.bits[0]) | (bits[1] & o.bits[1])) != 0;
+  }
   bool contains(const LineBytes& o) const {
     return ((o.bits[0] & ~bits[0]) | (o.bits[1] & ~bits[1])) == 0;
   }
@@ -403,13 +408,28 @@ struct Line {
   void set_written(uint8_t era) const {
     __atomic_store_n(&range.shadow.written[index()], era, __ATOMIC_RELAXED);
   }
-  /// What was stored there, where that is alike.
+  /// What was stored there, of lines that are not apart: by the first wave, if there are two.
   LineBytes stored(uint64_t written_as) const {
     if (form_of(written_as) == LineForm::full) {
       return {{~uint64_t{0}, ~uint64_t{0}}};
     }
-    const auto& stored = shadow().stored;
+    return bytes_in(shadow().stored);
+  }
+  /// What the second wave stored there, if there is one.
+  LineBytes stored_second(uint64_t written_as) const {
+    return form_of(written_as) == LineForm::two ? bytes_in(shadow().stored_second) : LineBytes{};
+  }
+  static LineBytes bytes_in(const std::array<std::atomic<uint64_t>, 2>& stored) {
     return {{stored[0].load(std::memory_order_relaxed), stored[1].load(std::memory_order_relaxed)}};
+  }
+  /// WordShadow::write of a word of a line that is not apart.
+  uint64_t word_stored(uint64_t written_as, uint64_t n) const {
+    if (const uint32_t bytes = stored_second(written_as).word(n); bytes != 0) {
+      const uint64_t second = shadow().second.load(std::memory_order_relaxed);
+      return word_mark(interval_of(second), bytes, ordinal_of(second));
+    }
+    const uint32_t bytes = stored(written_as).word(n);
+    return bytes == 0 ? 0 : word_mark(interval_of(written_as), bytes, line_ordinal_of(written_as));
   }
 
   /// Locks the shadow, if it is still what it was.
@@ -427,6 +447,16 @@ struct Line {
     const LineForm form = bytes.all() ? LineForm::full : LineForm::alike;
     write().store(line_mark(id, era, form, ordinal), std::memory_order_release);
   }
+  /// Says what a second wave stored besides the first one, of which `was` speaks, and unlocks.
+  void set_second(uint64_t was, uint32_t id, uint8_t era, uint32_t ordinal,
+                  const LineBytes& bytes) const {
+    LineShadow& line = shadow();
+    line.second.store(word_mark(id, 0, ordinal), std::memory_order_relaxed);
+    line.stored_second[0].store(bytes.bits[0], std::memory_order_relaxed);
+    line.stored_second[1].store(bytes.bits[1], std::memory_order_relaxed);
+    write().store(line_mark(interval_of(was), era, LineForm::two, line_ordinal_of(was)),
+                  std::memory_order_release);
+  }
 
   /// WordShadow::write of a word, wherever it is kept.
   uint64_t last_store(uint64_t address, uint8_t era) const {
@@ -435,10 +465,10 @@ struct Line {
       if (era_of(line) != era || form_of(line) == LineForm::apart) {
         return word(address).write.load(std::memory_order_acquire);
       }
-      const uint32_t bytes = stored(line).word(address % kLine / 4);
+      const uint64_t stored = word_stored(line, address % kLine / 4);
       std::atomic_thread_fence(std::memory_order_acquire);
-      if (is_alike(line) && write().load(std::memory_order_relaxed) == line) {
-        return bytes == 0 ? 0 : word_mark(interval_of(line), bytes, ordinal_of(line));
+      if (form_of(line) != LineForm::changing && write().load(std::memory_order_relaxed) == line) {
+        return stored;
       }
     }
   }
@@ -454,12 +484,10 @@ struct Line {
       if ((known && form_of(was) == LineForm::changing) || !lock(was, era)) {
         continue;
       }
-      const LineBytes bytes = known ? stored(was) : LineBytes{};
       const uint64_t read = known ? shadow().read.load(std::memory_order_relaxed) : 0;
       const uint64_t end = std::min((number + 1) * kLine, range.end);
       for (uint64_t at = std::max(number * kLine, range.begin / 4 * 4); at < end; at += 4) {
-        const uint32_t part = bytes.word(at % kLine / 4);
-        word(at).write.store(part == 0 ? 0 : word_mark(interval_of(was), part, ordinal_of(was)),
+        word(at).write.store(known ? word_stored(was, at % kLine / 4) : 0,
                              std::memory_order_relaxed);
         word(at).read.store(read, std::memory_order_relaxed);
       }
@@ -876,6 +904,9 @@ void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope 
       });
   order.issuing.acquires = acquires;
   const uint64_t doubtful = doubted_lanes(w);
+  if (doubtful != 0) {
+    leave_path(w);
+  }
   for (int r = i.operand[0].index; doubtful != 0 && r < i.operand[0].index + i.operand[0].words;
        ++r) {
     w.checks->written[static_cast<size_t>(r)] &= ~doubtful;
@@ -890,6 +921,20 @@ uint64_t doubted_lanes(const Wave& w) {
 
 namespace {
 
+/// A store of data to a line of which another wave stored other bytes, and nobody else any. False:
+/// its words have to be looked at.
+bool store_second(const Wave& w, const Instruction& i, const Line& line, uint64_t was,
+                  const LineBytes& bytes, uint32_t id) {
+  const uint8_t era = w.group->launch->order->era;
+  const bool again = form_of(was) == LineForm::two;
+  if ((again && interval_of(line.shadow().second.load(std::memory_order_relaxed)) != id) ||
+      !line.lock(was, era)) {
+    return false;
+  }
+  line.set_second(was, id, era, i.ordinal, bytes | line.stored_second(was));
+  return true;
+}
+
 /// A store of data to a line that is nobody else's, or over all that was stored there and comes
 /// before. False: its words have to be looked at.
 bool store_line(Wave& w, const Instruction& i, const Line& line, const LineBytes& bytes,
@@ -903,9 +948,14 @@ bool store_line(Wave& w, const Instruction& i, const Line& line, const LineBytes
   const bool own = known && interval_of(was) == id;
   if (known) {
     std::shared_ptr<LaunchOrder> keep;
-    if (!is_alike(was) ||
-        read_meanwhile(w, kAllBytes, line.shadow().read.load(std::memory_order_relaxed)) ||
-        (!own && !bytes.contains(line.stored(was)))) {
+    if (form_of(was) == LineForm::changing || form_of(was) == LineForm::apart ||
+        read_meanwhile(w, kAllBytes, line.shadow().read.load(std::memory_order_relaxed))) {
+      return false;
+    }
+    if (!own && !bytes.meets(line.stored(was))) {
+      return store_second(w, i, line, was, bytes, id);
+    }
+    if (!is_alike(was) || (!own && !bytes.contains(line.stored(was)))) {
       return false;
     }
     const Placement& placed = line.range.placement;

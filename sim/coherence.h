@@ -65,18 +65,21 @@ struct WordShadow {
   std::atomic<uint64_t> read;
 };
 
-/// What is known of a line in place of its words, as long as one wave stored there, and loads were
-/// of all of it: more than Shadow::writes has.
+/// What is known of a line in place of its words, as long as one wave stored there or two, each
+/// bytes of its own, and loads were of all of it: more than Shadow::writes has.
 struct LineShadow {
   std::atomic<uint64_t> read;                   ///< as in WordShadow
   std::array<std::atomic<uint64_t>, 2> stored;  ///< bit k: its byte k was, if not all were
+  // Likewise of the second wave (LineForm::two).
+  std::atomic<uint64_t> second;  ///< as in WordShadow::write, with no bytes
+  std::array<std::atomic<uint64_t>, 2> stored_second;
 };
 
 /// The shadow of an allocation. Pages of it that nothing touches are never there.
 struct Shadow {
   /// By line of 128 bytes: the era in which a kernel last stored there.
   uint8_t* written = nullptr;
-  /// By line, the last store: interval << 32 | era << 24 | LineForm << 22 | ordinal. Apart from the
+  /// By line, the last store: interval << 32 | era << 24 | LineForm << 21 | ordinal. Apart from the
   /// rest, which most stores need not look at: what they cost is above all the way to memory.
   std::atomic<uint64_t>* writes = nullptr;
   LineShadow* lines = nullptr;

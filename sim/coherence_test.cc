@@ -77,6 +77,7 @@ TEST_P(CoherenceTest, WorkgroupsThatAreRight) {
   EXPECT_EQ(right("right_handed_back", 2, 64, 1), 10);
   EXPECT_EQ(right("right_in_group", 3, 256, 0), 255);
   EXPECT_EQ(right("right_neighbours", 30, 1, 0), 4);
+  EXPECT_EQ(right("right_shared_lines", 1, 192, 0), 191);
   EXPECT_EQ(right("right_same_value", 9, 64, 0), 1);
   EXPECT_EQ(right("right_histogram", 9, 64, 0), 1);
   EXPECT_EQ(right("right_repeated_in_place", 3, 256, 0), 1);
@@ -120,6 +121,9 @@ TEST_P(CoherenceTest, PlantedFaults) {
       {{"one_half", 2, kRace}, 3},
       {{"one_half_again", 2, kRace}, 3},
       {{"no_barrier_in_group", 0, kRace}, 1, 128},
+      {{"no_barrier_in_shared_lines", 0, kRace}, 1, 192},
+      {{"third_in_shared_line", 72, kRace}, 1, 192},
+      {{"third_in_shared_line", 88, kRace}, 1, 192},
       {{"scalar_load_of_data", 0, kStale}, 1},
       {{"counter_read_as_data", 0, kStale}},
       {{"unlocked_too_soon", 0, kWait}, 2, 64, kUnseen},

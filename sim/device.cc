@@ -11,6 +11,7 @@
 #include <ctime>
 #include <deque>
 #include <limits>
+#include <memory>
 #include <random>
 #include <thread>
 #include <utility>
@@ -260,7 +261,8 @@ void start_wave(Plan& plan, Slot& slot, int index) {
     std::memset(w.scratch + l * launch.scratch_bytes + w.scratch_begin, 0,
                 w.scratch_end - w.scratch_begin);
   }
-  w = Wave{};
+  std::destroy_at(&w);
+  std::construct_at(&w);
   w.v = slot.registers[static_cast<size_t>(index) * kVectorRegisters].lanes;
   w.group = &group;
   w.index = index;
@@ -272,8 +274,6 @@ void start_wave(Plan& plan, Slot& slot, int index) {
   WaveChecks* checks = nullptr;
   if (launch.sanitize) {
     checks = &slot.checks[static_cast<size_t>(index)];
-    checks->begin(index, launch.vgprs, launch.agprs);
-    checks->order.begin(launch.order->begun);
     w.checks = checks;
   } else {
     const auto clear = [&](int first, int count) {
@@ -298,21 +298,15 @@ void start_wave(Plan& plan, Slot& slot, int index) {
   if ((d.rsrc2 >> 10 & 1) != 0) {
     push(static_cast<uint32_t>(plan.waves_in_group) | static_cast<uint32_t>(index) << 22);
   }
-  if (checks != nullptr) {
-    checks->set_scalars(next);
-  }
   std::memcpy(w.lanes(0), plan.ids[static_cast<size_t>(index)].lanes, sizeof(Lanes));
   const int active = std::min(kLanes, plan.threads_in_group - index * kLanes);
   const uint64_t exec = ~uint64_t{0} >> (kLanes - active);
   w.set_pair(kExec, exec);
   if (checks != nullptr) {
-    checks->written[0] = exec;
-    checks->used[0] = 1;
-    checks->update(0);
-    for (const int index : {kExec, kExec + 1}) {
-      checks->scalar_written[static_cast<size_t>(index)] = ~0U;
-      checks->update_scalar(index);
-    }
+    Path& path = group.counts->paths[static_cast<size_t>(index)];
+    path.start = {launch.vgprs, launch.agprs, next, exec};
+    checks->begin(index, path);
+    checks->order.begin(launch.order->begun);
   }
 }
 
@@ -359,7 +353,9 @@ void run_wave(Wave& w, uint64_t budget) {
     ++executed[i.ordinal];
     ++w.executed;
     if constexpr (kChecked) {
-      if (w.checks->ready(i)) {
+      if (w.checks->path != nullptr) {
+        run_on_path(w, i);
+      } else if (w.checks->ready(i)) {
         i.run(w, i);
       } else {
         run_checked(w, i);
@@ -602,6 +598,7 @@ void work(Plan& plan, uint64_t share, ThreadCounts& counts, std::function<void()
   Launch& launch = plan.launch;
   counts.executed.assign(launch.code->instructions().size(), 0);
   const auto waves = static_cast<size_t>(plan.waves_in_group);
+  counts.paths.resize(launch.sanitize ? waves : 0);
   std::vector<std::unique_ptr<Slot>> free;
   Slots active;
   Patience patience;
@@ -739,6 +736,9 @@ void add_finding(Launch& launch, Finding finding) {
 
 void report(Wave& wave, const Instruction& instruction, FindingKind kind, int lane,
             std::string message) {
+  if (wave.checks != nullptr) {
+    leave_path(wave);  // others may do otherwise here
+  }
   Launch& launch = *wave.group->launch;
   if (!count_again(launch, kind, instruction)) {
     add_finding(launch, make_finding(wave, instruction, kind, lane, std::move(message)));

@@ -96,6 +96,9 @@ bool move_registers(Wave& w, const Instruction& i, Instruction& moved) {
 /// Executes what follows with its registers moved, up to the instruction that ends it. Compilers
 /// put waits between (s_nop, s_waitcnt), never jumps.
 void run_indexed(Wave& w) {
+  if (w.checks != nullptr) {
+    leave_path(w);
+  }
   while (w.state == WaveState::running) {
     const Instruction& next = *w.pc;
     const std::string_view name = next.row != nullptr ? next.row->name : std::string_view();

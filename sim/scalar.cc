@@ -317,6 +317,9 @@ void move_relative(Wave& w, const Instruction& i) {
   const uint32_t to = kFrom ? i.operand[0].index : first;
   const uint64_t value = kFrom ? w.pair(static_cast<int>(from)) : w.read64(i.operand[1]);
   const bool scalar = kFrom || i.operand[1].kind == Operand::Kind::sgpr;
+  if (w.checks != nullptr) {
+    leave_path(w);
+  }
   for (uint32_t k = 0; k < kWords; ++k) {
     w.s[to + k] = static_cast<uint32_t>(value >> (32 * k));
     if (w.checks != nullptr) {

@@ -97,6 +97,35 @@ struct alignas(64) Wave {
   void write64(const Operand& operand, uint64_t value) { set_pair(operand.index, value); }
 };
 
+/// The way that a wave took from its beginning, as long as all that it read of registers meant
+/// something. What is known of registers then follows from the way alone, so for waves that go the
+/// same one it is neither kept nor looked at (sim/checks.h).
+struct Path {
+  struct Step {
+    const Instruction* instruction = nullptr;
+    uint64_t exec = 0;
+    int32_t change = -1;  ///< of `changes`; -1: all of its registers were ready
+    bool clears = false;  ///< of the change: there are some
+  };
+  /// What an instruction wrote.
+  struct Change {
+    uint64_t lanes = 0;
+    bool whole = false;             ///< all of its results
+    std::vector<uint16_t> cleared;  ///< registers that it was the first to use, and not as a whole
+  };
+  /// What waves begin with.
+  struct Start {
+    int vgprs = 0;
+    int agprs = 0;
+    int scalars = 0;     ///< in the first registers
+    uint64_t lanes = 0;  ///< active ones: their numbers are in v0
+  };
+  Start start;
+  std::vector<Step> steps{1};  ///< behind the last one an empty one
+  std::vector<Change> changes;
+  bool begun = false;
+};
+
 /// What one host thread counts while it runs waves; added up when the launch ends.
 struct ThreadCounts {
   std::vector<uint64_t> executed;  ///< by ordinal of the instruction
@@ -106,6 +135,7 @@ struct ThreadCounts {
   };
   /// The allocation that an instruction last found its addresses in.
   std::array<Range, 64> ranges{};
+  std::vector<Path> paths;     ///< by a wave's index in its workgroup
   uint64_t first_touches = 0;  ///< of lines of memory, in this launch
   bool written = false;        ///< this launch stored in a line that the instruction reaches
 };

@@ -291,6 +291,13 @@ __global__ void right_in_group(int* data, int*, int* out, unsigned, unsigned) {
       data[blockIdx.x * blockDim.x + blockDim.x - 1 - threadIdx.x];
 }
 
+// Two waves share a line, each with words of its own.
+__global__ void right_shared_lines(int* data, int*, int* out, unsigned, unsigned) {
+  data[16 + threadIdx.x] = (int)threadIdx.x;
+  __syncthreads();
+  out[threadIdx.x] = data[16 + blockDim.x - 1 - threadIdx.x];
+}
+
 // Neighbours in a line, and halves of a word, are different memory.
 __global__ void right_neighbours(int* data, int*, int* out, unsigned, unsigned) {
   unsigned short* halves = (unsigned short*)data;
@@ -489,6 +496,21 @@ __global__ void no_barrier_in_group(int* data, int*, int* out, unsigned, unsigne
   data[threadIdx.x] = (int)threadIdx.x;
   WAIT;
   out[threadIdx.x] = data[blockDim.x - 1 - threadIdx.x];
+}
+
+// As right_shared_lines.
+__global__ void no_barrier_in_shared_lines(int* data, int*, int* out, unsigned, unsigned) {
+  data[16 + threadIdx.x] = (int)threadIdx.x;
+  WAIT;
+  out[threadIdx.x] = data[16 + blockDim.x - 1 - threadIdx.x];
+}
+
+// A third wave stores what is one of the two's.
+__global__ void third_in_shared_line(int* data, int*, int*, unsigned word, unsigned) {
+  STORE(data + 16 + threadIdx.x, 7, "");
+  if (threadIdx.x == 128) {
+    STORE(data + word, 9, "");
+  }
 }
 
 // The scalar cache does not see it.

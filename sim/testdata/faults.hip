@@ -36,6 +36,36 @@ __global__ void register_never_written(int* out) {
   out[threadIdx.x] = x;  // FAULT register_never_written
 }
 
+/// The first workgroup writes the register, the others leave it out.
+__global__ void register_of_the_first(int* out) {
+  int x;
+  asm volatile(
+      "s_cmp_lg_u32 %1, 0\n"
+      "s_cbranch_scc1 1f\n"
+      "v_mov_b32 v17, 7\n"
+      "1: v_mov_b32 %0, v17"
+      : "=v"(x)
+      : "s"(blockIdx.x)
+      : "v17", "scc");
+  out[64 * blockIdx.x + threadIdx.x] = x;  // FAULT register_of_the_first
+}
+
+/// The first workgroup waits for what it loads, the others do not.
+__global__ void wait_of_the_first(int* out) {
+  int x;
+  asm volatile(
+      "global_load_dword v17, %1, off\n"
+      "s_cmp_lg_u32 %2, 0\n"
+      "s_cbranch_scc1 1f\n"
+      "s_waitcnt vmcnt(0)\n"
+      "1: v_add_u32 %0, 1, v17\n"  // FAULT wait_of_the_first
+      "s_waitcnt vmcnt(0)"
+      : "=v"(x)
+      : "v"(out), "s"(blockIdx.x)
+      : "v17", "scc");
+  out[64 + 64 * blockIdx.x + threadIdx.x] = x;
+}
+
 /// Only the first workgroup writes to its lanes' scratch.
 __global__ void stack_of_the_first(int* out) {
   volatile int stack[16];
