@@ -1,5 +1,5 @@
 # Every family on the second of two AMD targets, for which the same kernels are compiled.
-set(weft_families_again Slow/CdnaModels.*gfx950*:Slow/CdnaPrefill.*gfx950*)
+set(weft_families_again Slow/CdnaModels.*gfx950*:Slow/CdnaPrefill.*gfx950*:Slow/CdnaDiff.*gfx950*)
 
 # One GoogleTest program per room. Tests whose name contains 'Slow' run outside the 'quick' label.
 function(weft_add_tests room)
