@@ -49,24 +49,27 @@ struct Decoder {
   std::shared_ptr<CpuInterpreter::Loaded> loaded;
 };
 
-// 200 steps: the step's own row lies in the first split, then in each of the others. The form that
-// GPUs run repeats the same arithmetic in another place, so the bits are the same.
+/// The form that GPUs run repeats the same arithmetic in another place, so the bits are the same.
+void expect_fused_bits(const ModelConfig& config, int64_t steps) {
+  const Weights weights = Weights::generate(config, 3, 2).value();
+  PlanOptions plain;
+  plain.workers = 2;
+  PlanOptions fused = plain;
+  fused.workers = 3;
+  fused.fuse_attention = true;
+  Decoder expected(config, weights, plain, 2);
+  Decoder got(config, weights, fused, 3);
+  EXPECT_EQ(expected.interpreter.run(*expected.loaded, 1, steps, {}), steps);
+  EXPECT_EQ(got.interpreter.run(*got.loaded, 1, steps, {}), steps);
+  EXPECT_EQ(got.sequence.history, expected.sequence.history) << config.name;
+  EXPECT_EQ(got.logits(), expected.logits()) << config.name;
+}
+
+// 200 steps: the step's own row lies in the first split, then in each of the others.
 TEST(CpuInterpreter, FusedAttentionHasTheSameBits) {
   constexpr int64_t kSteps = 200;
   for (const char* family : {"llama-3.2-1b", "qwen3-0.6b", "olmo-2-1b"}) {
-    const ModelConfig config = small(family);
-    const Weights weights = Weights::generate(config, 3, 2).value();
-    PlanOptions plain;
-    plain.workers = 2;
-    PlanOptions fused = plain;
-    fused.workers = 3;
-    fused.fuse_attention = true;
-    Decoder expected(config, weights, plain, 2);
-    Decoder got(config, weights, fused, 3);
-    EXPECT_EQ(expected.interpreter.run(*expected.loaded, 1, kSteps, {}), kSteps);
-    EXPECT_EQ(got.interpreter.run(*got.loaded, 1, kSteps, {}), kSteps);
-    EXPECT_EQ(got.sequence.history, expected.sequence.history) << family;
-    EXPECT_EQ(got.logits(), expected.logits()) << family;
+    expect_fused_bits(small(family), kSteps);
   }
 }
 
@@ -81,18 +84,7 @@ TEST(CpuInterpreter, FusedAttentionOverLatentRowsHasTheSameBits) {
   config.ffn = 56;
   config.vocabulary = 96;
   config.experts = {.count = 6, .chosen = 3, .size = 24, .shared_size = 24, .shared_whole = true};
-  const Weights weights = Weights::generate(config, 3, 2).value();
-  PlanOptions plain;
-  plain.workers = 2;
-  PlanOptions fused = plain;
-  fused.workers = 3;
-  fused.fuse_attention = true;
-  Decoder expected(config, weights, plain, 2);
-  Decoder got(config, weights, fused, 3);
-  EXPECT_EQ(expected.interpreter.run(*expected.loaded, 1, kSteps, {}), kSteps);
-  EXPECT_EQ(got.interpreter.run(*got.loaded, 1, kSteps, {}), kSteps);
-  EXPECT_EQ(got.sequence.history, expected.sequence.history);
-  EXPECT_EQ(got.logits(), expected.logits());
+  expect_fused_bits(config, kSteps);
 }
 
 // More workers than this machine may have cores.

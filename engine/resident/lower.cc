@@ -234,23 +234,19 @@ class WorkerLowering {
     add_columns(code_, op.weight, nullptr, heads);
     return {};
   }
-  Status fused_latent(const AttentionOp& op) {
-    if (limits_.latent_rank == 0) {
-      return of_latents();
-    }
-    if (program_.buffers[static_cast<size_t>(op.keys)].element != Element::bf16) {
-      return without_kernel("attention over latent rows in f32");
-    }
-    AttentionCode& attention = begin(Opcode::attention, code_.attention);
+  /// What every attention's code says. `v`: a row's values, or of latent rows the queries as
+  /// projected.
+  Status describe(const AttentionOp& op, BufferId v, AttentionCode& attention) {
     attention.q = buffer(op.q);
     attention.k = buffer(op.k);
-    attention.v = buffer(op.latent.projected);
-    attention.keys = attention.values = buffer(op.keys);
+    attention.v = buffer(v);
+    attention.keys = buffer(op.keys);
+    attention.values = buffer(op.values);
     attention.partials = buffer(op.partials);
     WEFT_ASSIGN(attention.key_norm, weight(op.key_norm));
     attention.q_version = source(op.q);
     attention.k_version = source(op.k);
-    attention.v_version = source(op.latent.projected);
+    attention.v_version = source(v);
     attention.version = version(op.partials);
     attention.first = static_cast<int32_t>(instruction_->tile.begin);
     attention.last = static_cast<int32_t>(instruction_->tile.end);
@@ -259,6 +255,17 @@ class WorkerLowering {
     attention.scale = op.scale;
     attention.epsilon = op.epsilon;
     attention.rope = rope_of(op);
+    return {};
+  }
+  Status fused_latent(const AttentionOp& op) {
+    if (limits_.latent_rank == 0) {
+      return of_latents();
+    }
+    if (program_.buffers[static_cast<size_t>(op.keys)].element != Element::bf16) {
+      return without_kernel("attention over latent rows in f32");
+    }
+    AttentionCode& attention = begin(Opcode::attention, code_.attention);
+    WEFT_TRY(describe(op, op.latent.projected, attention));
     attention.latent_rank = static_cast<int32_t>(op.head_dim);
     attention.projected = static_cast<int32_t>(op.latent.unturned + op.latent.turned);
     return {};
@@ -524,28 +531,11 @@ class WorkerLowering {
       return not_fused();
     }
     AttentionCode& attention = begin(Opcode::attention, code_.attention);
-    attention.q = buffer(op.q);
-    attention.k = buffer(op.k);
-    attention.v = buffer(op.v);
-    attention.keys = buffer(op.keys);
-    attention.values = buffer(op.values);
-    attention.partials = buffer(op.partials);
+    WEFT_TRY(describe(op, op.v, attention));
     WEFT_ASSIGN(attention.query_norm, weight(op.query_norm));
-    WEFT_ASSIGN(attention.key_norm, weight(op.key_norm));
-    attention.q_version = source(op.q);
-    attention.k_version = source(op.k);
-    attention.v_version = source(op.v);
-    attention.version = version(op.partials);
     attention.sequence = static_cast<int32_t>(instruction_->rows.begin);
-    attention.first = static_cast<int32_t>(instruction_->tile.begin);
-    attention.last = static_cast<int32_t>(instruction_->tile.end);
-    attention.split = instruction_->split;
-    attention.splits = splits_of(op);
-    attention.scale = op.scale;
     attention.soft_cap = op.soft_cap;
-    attention.epsilon = op.epsilon;
     attention.weight_offset = op.weight_offset;
-    attention.rope = rope_of(op);
     attention.whole_norm = op.whole_norm ? 1 : 0;
     return {};
   }
