@@ -4,6 +4,7 @@ custom_kernel(data). The file needs PyTorch and HIP, not Weft."""
 import base64
 import ctypes
 import dataclasses
+import inspect
 import lzma
 import pprint
 import struct
@@ -229,15 +230,8 @@ with the contest's bfloat16 angles, and the rows with their keys turned, which t
             "out": product(dim, heads * v),
         }
 
-    text = '''
-def _rotated(x, first):
-    half = x.shape[-1] // 2
-    frequencies = 10000 ** (-torch.arange(half, dtype=torch.bfloat16, device=x.device) / half)
-    positions = torch.arange(first, first + x.shape[-2], device=x.device).bfloat16()
-    angles = torch.outer(positions, frequencies).repeat(1, 2)
-    a, b = x.chunk(2, -1)
-    return x * angles.cos() + torch.cat((-b, a), -1) * angles.sin()
-
+    # The angles are the problem's definition, word for word.
+    text = "\n" + inspect.getsource(problems.rotated) + '''
 
 def custom_kernel(data):
     config, x, cache = data
@@ -257,10 +251,10 @@ def custom_kernel(data):
 
     queries = torch.empty(batch, heads, rows.shape[-1], dtype=x.dtype, device=x.device)
     queries[..., :latent] = torch.bmm(q[..., :nope].transpose(0, 1), up[:, :nope]).transpose(0, 1)
-    queries[..., latent:] = _rotated(q[..., None, nope:], length - 1)[:, :, 0]
+    queries[..., latent:] = rotated(q[..., None, nope:], length - 1)[:, :, 0]
     keys = torch.empty(batch, -(-length // 64) * 64, rows.shape[-1], dtype=x.dtype, device=x.device)
     keys[:, :length, :latent] = rows[..., :latent]
-    keys[:, :length, latent:] = _rotated(rows[..., latent:], 0)
+    keys[:, :length, latent:] = rotated(rows[..., latent:], 0)
     keys[:, length:] = 0
     lengths = torch.full((batch,), length, dtype=torch.int32, device=x.device)
     seen = torch.empty(batch, heads, latent, dtype=x.dtype, device=x.device)
