@@ -34,7 +34,7 @@ double seconds_since(Clock::time_point start) {
 
 // A chunk while nobody waits for a step.
 constexpr int64_t kIdleChunk = 512;
-// Steps that a runner takes at once while a prompt waits to be fed.
+// Steps that a runner takes at once while requests wait for a slot.
 constexpr int64_t kStepsWhileOthersWait = 2;
 // Tokens that a page must have in common to be copied rather than computed.
 constexpr int64_t kWorthCopying = 8;
@@ -143,9 +143,11 @@ class Slots::Impl {
   /// Makes an ended sequence's place in active_ empty.
   void drop(const Sequence& sequence);
   /// Whether a sequence is stepped.
-  bool runs() const {
-    return std::any_of(active_.begin(), active_.end(),
-                       [](const auto& each) { return each->running(); });
+  bool runs() const { return running() > 0; }
+  /// How many are.
+  int64_t running() const {
+    return std::count_if(active_.begin(), active_.end(),
+                         [](const auto& each) { return each->running(); });
   }
   void rate(const Request& request, std::span<const float> logits, TokenEvent& event) const;
   void end(Sequence& sequence, Stop stop, const OnEnd& on_end);
@@ -612,7 +614,9 @@ Status Slots::Impl::feed_chunk(Sequence& sequence, int64_t chunk) {
 /// Feeds what takes a chunk's time of the prompts that have waited longest: part of a long one, or
 /// several short ones, so that who comes with many begins with them. True: it did.
 Result<bool> Slots::Impl::prefill(bool others_wait) {
-  int64_t left = others_wait ? pace_.chunk() : runner_->most_fed();
+  // Who wait for a step to begin at all count as those who wait for the next one.
+  const bool few_wait = std::ssize(active_) >= 2 * running();
+  int64_t left = !others_wait ? runner_->most_fed() : few_wait ? pace_.most() : pace_.chunk();
   bool fed = false;
   for (const auto& each : active_) {
     Sequence& sequence = *each;
@@ -697,12 +701,12 @@ Status Slots::Impl::run_best(std::span<const Turn> turns, const OnToken& on_toke
     left = std::max(left, turn.sequence->limit - turn.sequence->reported);
   }
   const int64_t spare = runner_->most_rows() - std::ssize(turns);
-  // Who joins waits for the launch to end; who is fed, in each step where steps can.
+  // Who joins waits for the launch to end.
   const bool joins = std::any_of(active_.begin(), active_.end(),
                                  [](auto& each) { return each != nullptr && !each->running(); });
-  const int64_t most = mixed_ || (joins && runner_->mixes()) ? 1
-                       : joins || !queue_.empty()            ? kStepsWhileOthersWait
-                                                             : runner_->most_steps();
+  const int64_t most = mixed_ || joins   ? 1
+                       : !queue_.empty() ? kStepsWhileOthersWait
+                                         : runner_->most_steps();
   bool drafted = false;  // a draft is at hand: all go on with it in the next step
   std::vector<int64_t> taken(turns.size());
   size_t live = turns.size();  // rows that go on
@@ -907,8 +911,7 @@ Result<bool> Slots::Impl::step(const OnToken& on_token, const OnEnd& on_end) {
 
 void Slots::Impl::publish_status() {
   now_.slots = options_.slots;
-  now_.running = std::count_if(active_.begin(), active_.end(),
-                               [](const auto& each) { return each->running(); });
+  now_.running = running();
   now_.joining = std::ssize(active_) - now_.running;
   now_.queued = std::ssize(queue_);
   now_.pages = pool_.size();
