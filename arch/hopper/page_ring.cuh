@@ -25,7 +25,7 @@ struct PageRing {
   }
 };
 
-/// A place in the ring: each warp has one, a loader two.
+/// A place in the ring: each reader has one, a loader one or two.
 struct PageCursor {
   int slot = 0;
   uint32_t phase = 0;
@@ -35,6 +35,10 @@ struct PageCursor {
       slot = 0;
       phase ^= 1;
     }
+  }
+  __device__ void retreat(int slots) {
+    phase ^= slot == 0 ? 1 : 0;
+    slot = (slot == 0 ? slots : slot) - 1;
   }
   /// By at most a whole ring.
   __device__ void jump(int pages, int slots) {
@@ -90,26 +94,6 @@ class PageFeed {
     }
     load_bytes(page(next_.slot), from, bytes, full(next_.slot), policy);
     advance();
-    return true;
-  }
-  /// The same of a page of `count` slices of `bytes` each, that may lie apart, by a whole warp
-  /// whose lane 0 has the feed: lane first + i has slice i's place.
-  template <class Late>
-  __device__ bool put_slices(int lane, int first, int count, const char* from, uint32_t bytes,
-                             uint64_t policy, Late late) {
-    const bool room = lane == 0 && make_room(count * bytes, late);
-    if (!__shfl_sync(~0u, room, 0)) {
-      return false;
-    }
-    const int slot = __shfl_sync(~0u, next_.slot, 0);
-    const int slice = lane - first;
-    if (slice >= 0 && slice < count) {
-      load_bytes(static_cast<char*>(page(slot)) + slice * bytes, from, bytes, full(slot), policy);
-    }
-    __syncwarp();
-    if (lane == 0) {
-      advance();
-    }
     return true;
   }
   /// Until nothing is on its way: a CTA may not end before.
@@ -183,6 +167,125 @@ class PageFeed {
   const uint32_t ahead_;  // pages that the loader before this one puts before this one's first
   uint32_t count_ = 0;
   int flying_ = 0;
+};
+
+/// The one loader's end of a ring, of a whole warp, for pages that are made of slices from wherever
+/// they lie. A look at the barriers takes a warp as long as six copies (265 ns, and 40 a copy, on
+/// an H100), so it looks after several pages at once, some lanes for each.
+class SliceFeed {
+ public:
+  __device__ SliceFeed(const PageRing& ring, const FlightLimits& limits)
+      : pages_(smem_address(ring.pages)),
+        full_(smem_address(ring.full)),
+        to_empty_(smem_address(ring.empty) - smem_address(ring.full)),
+        slots_(ring.slots),
+        page_bytes_(ring.page_bytes),
+        limits_(limits) {}
+
+  /// What a lane brings.
+  struct Part {
+    const char* from;
+    uint32_t bytes;
+    uint32_t place;       ///< in its page
+    uint32_t page_bytes;  ///< of all parts of its page
+  };
+  /// Fills the next slots, as they become empty: of the first `lanes` lanes, each 1 << shift that
+  /// follow one another are of one page. `at_once`: pages that are put together where there is room
+  /// for them, at most as many as there are slots. False: late() said to stop.
+  template <class Late>
+  __device__ __forceinline__ bool put(int lanes, int shift, int at_once, const Part& part,
+                                      uint64_t policy, const Late& late) {
+    const int lane = static_cast<int>(threadIdx.x) & 31;
+    int done = 0;  // lanes
+    while (done < lanes) {
+      if (!await_room(late)) {
+        return false;
+      }
+      const int ahead = (lane - done) >> shift;  // pages
+      PageCursor page = next_;
+      page.jump(min(max(ahead, 0), at_once), slots_);
+      const bool ready = ahead <= 0 || (ahead < at_once && may_put(page));
+      const uint32_t waiting = ~__ballot_sync(~0u, ready && lane < lanes);
+      int end = waiting == 0 ? 32 : __ffs(waiting) - 1;
+      end = end < lanes ? end >> shift << shift : end;  // whole pages
+      if (lane >= done && lane < end) {
+        if ((lane & ((1 << shift) - 1)) == 0) {
+          full(page.slot).arrive_expect(part.page_bytes);
+        }
+        // Bytes may be counted before they are expected: the phase lasts until the arrival.
+        load_bytes(memory(page.slot) + part.place, part.from, part.bytes, full(page.slot), policy);
+      }
+      __syncwarp();
+      next_.jump((end - done + (1 << shift) - 1) >> shift, slots_);
+      done = end;
+    }
+    return true;
+  }
+  /// Until nothing is on its way: a CTA may not end before.
+  __device__ void land_all() const {
+    PageCursor page = next_;
+    for (int i = 0; i < slots_; ++i) {
+      page.retreat(slots_);
+      while (!full(page.slot).try_wait(page.phase)) {
+      }
+    }
+  }
+
+ private:
+  /// The last page that must have landed before this one is put, so that few enough are on their
+  /// way.
+  __device__ __forceinline__ PageCursor landed_before(PageCursor page) const {
+    int most = limits_.starved;
+    if (limits_.starved_slots > 0) {
+      PageCursor last = page;  // slots become free in order
+      last.jump(limits_.starved_slots - 1, slots_);
+      most = empty(last.slot).test(last.phase ^ 1) ? limits_.starved : limits_.throttled;
+    }
+    page.slot -= most;
+    const bool around = page.slot < 0;
+    page.slot += around ? slots_ : 0;
+    page.phase ^= around ? 1 : 0;
+    return page;
+  }
+  /// Waits until the next page may be put. A barrier that nobody has used yet has ended phase 1:
+  /// the first round waits for nothing.
+  template <class Late>
+  __device__ __forceinline__ bool await_room(const Late& late) const {
+    const auto ended = [&](Barrier& barrier, uint32_t phase) {
+      while (!__any_sync(~0u, barrier.try_wait(phase))) {
+        if (__any_sync(~0u, late())) {
+          return false;
+        }
+      }
+      return true;
+    };
+    if (!ended(empty(next_.slot), next_.phase ^ 1)) {
+      return false;
+    }
+    const PageCursor landed = landed_before(next_);
+    return ended(full(landed.slot), landed.phase);
+  }
+  /// Whether another may be. What lanes see of pages beyond one that may not means nothing.
+  __device__ __forceinline__ bool may_put(const PageCursor& page) const {
+    const PageCursor landed = landed_before(page);
+    return empty(page.slot).test(page.phase ^ 1) && full(landed.slot).test(landed.phase);
+  }
+  __device__ char* memory(int slot) const {
+    return static_cast<char*>(__cvta_shared_to_generic(pages_ + slot * page_bytes_));
+  }
+  __device__ Barrier& full(int slot) const { return barrier(full_ + slot * sizeof(Barrier)); }
+  __device__ static Barrier& barrier(uint32_t address) {
+    return *static_cast<Barrier*>(__cvta_shared_to_generic(address));
+  }
+  __device__ Barrier& empty(int slot) const {
+    return barrier(full_ + to_empty_ + slot * sizeof(Barrier));
+  }
+
+  const uint32_t pages_, full_, to_empty_;
+  const int slots_;
+  const int page_bytes_;
+  const FlightLimits limits_;
+  PageCursor next_;  // to fill
 };
 
 }  // namespace weft::hopper

@@ -10,7 +10,8 @@ namespace weft::hopper {
 
 using namespace resident;  // NOLINT(google-build-using-namespace): codes are the same everywhere
 
-/// Threads that take turns at bringing pages: one alone brings one every 900 cycles or so.
+/// Threads that take turns at bringing pages: one alone brings one every 900 cycles or so. Where
+/// there are experts one warp is all.
 inline constexpr int kLoaders = 2;
 inline constexpr int kMostPages = 16;  ///< in the ring
 inline constexpr int kMostLayerNorm = 6144;

@@ -37,6 +37,7 @@ namespace {
 
 // Enough bytes on their way for the memory's full rate; more only slows what SMs tell one another.
 constexpr int kBytesInFlight = 98304;
+constexpr int kBytesInFlightWithExperts = 65536;  // of one loader, which is faster
 constexpr int kThrottledBytesInFlight = 49152;
 constexpr int kStarvedBytes = 65536;
 constexpr int kFewestInFlight = 1;  // of a loader
@@ -303,15 +304,18 @@ Status HopperRunner::lower_program() {
   // A warp that waits for a page must not take the slot's page before the last for it: the last one
   // has to have landed. Those that may still be on their way are at most as many pages, of all
   // loaders, behind the last that the warp has read, and one that another loader puts.
-  const int most = launch_.pages - kPageJump - (kLoaders - 1);
-  launch_.pages_in_flight = std::min(most, pages_of(kBytesInFlight)) / kLoaders;
+  const bool experts = launch_.shape.experts || launch_.latents;
+  const int loaders = experts ? 1 : kLoaders;
+  const int most = launch_.pages - kPageJump - (loaders - 1);
+  launch_.pages_in_flight =
+      std::min(most, pages_of(experts ? kBytesInFlightWithExperts : kBytesInFlight)) / loaders;
   if (launch_.pages_in_flight < kFewestInFlight) {
     return input_error(fmt::format(
         "{}: {} bytes for rows and {} codes leave {} bytes of shared memory for weights: too few",
         config_.name, lowered_.scratch_bytes, lowered_.most_codes, room));
   }
   launch_.throttled_pages_in_flight =
-      std::clamp(pages_of(kThrottledBytesInFlight) / kLoaders, 1, launch_.pages_in_flight);
+      std::clamp(pages_of(kThrottledBytesInFlight) / loaders, 1, launch_.pages_in_flight);
   // Throttling gains 2 to 5 % where weights are plain and costs 1 to 4 % where they are compressed
   // (docs/journal/h200-decode.md).
   const bool smaller = fp8 || std::find(plain_.begin(), plain_.end(), true) == plain_.end();

@@ -1,12 +1,13 @@
 // One CTA per SM walks its worker's codes, step after step. Eight warps form the team that
-// computes; two threads beside them are loaders: they walk the same codes, know every weight byte
-// of the step in order, and keep the ring of pages full. They never wait for an activation. Another
-// thread fetches the codes, and one is the publisher, which tells other workers of the best logits
-// and the host of tokens. What workers tell one another carries tags, so whoever needs it waits for
-// the data itself; logits that are sampled and rows of several sequences that come as operands
-// alone have events, counters in global memory: a wait polls them with acquire loads, a signal is a
-// release addition after the team's stores. Every spin has an end: a worker that waits too long
-// writes what it waited for and everybody leaves.
+// computes; two threads beside them are loaders (where there are experts a warp is the loader):
+// they walk the same codes, know every weight byte of the step in order, and keep the ring of pages
+// full. They never wait for an activation, but for the draw of experts. Another thread fetches the
+// codes, and one is the publisher, which tells other workers of the best logits and the host of
+// tokens. What workers tell one another carries tags, so whoever needs it waits for the data
+// itself; logits that are sampled and rows of several sequences that come as operands alone have
+// events, counters in global memory: a wait polls them with acquire loads, a signal is a release
+// addition after the team's stores. Every spin has an end: a worker that waits too long writes what
+// it waited for and everybody leaves.
 //
 // Between two steps stands what workers publish of the next token (Draw): each waits for it, of all
 // workers or of the one that samples, and takes the best for itself. Before a worker publishes it,
@@ -189,13 +190,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   } else {
     lower_registers<kOwn.loaders>();
     static_assert(kLoaders == 2);
-    const int of_warp = kExperts ? 32 : 1;  // threads of its that load
     const int thread = static_cast<int>(threadIdx.x) - Team::kThreads;
-    if (thread < of_warp || (thread >= 96 && thread < 96 + of_warp)) {
-      load_pages(worker, thread < 96 ? 0 : 1);
-    } else if (threadIdx.x == Team::kThreads + 32) {
+    if constexpr (kExperts) {
+      if (thread < 32) {
+        load_slices(worker);
+      }
+    } else if (thread == 0 || thread == 96) {
+      load_pages(worker, thread == 0 ? 0 : 1);
+    }
+    if (thread == 32) {
       fetch_codes(worker);
-    } else if (threadIdx.x == Team::kThreads + 64) {
+    } else if (thread == 64) {
       publish_tokens(worker);
     }
   }

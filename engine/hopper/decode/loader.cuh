@@ -43,13 +43,13 @@ __device__ inline uint32_t bytes_of_page(StreamForm form) {
   return static_cast<uint32_t>(page_bytes(form));
 }
 
-/// By a loader's warp: the pages of a product of drawn experts, when they are known: slice by
-/// slice, as they are dealt to the warps. `code` in memory; `draws`: of the launch up to the
-/// product's; `own`: whether the next page is this loader's. False: it is time to leave.
-template <class W, class Feed, class Late>
+/// By the loader's warp: the pages of a product of drawn experts, when they are known: slice by
+/// slice, as they are dealt to the team's warps. `code` in memory; `draws`: of the launch up to the
+/// product's. False: it is time to leave.
+template <class W, class Late>
 __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, uint32_t draws,
-                                           Feed& feed, uint64_t policy, bool& own,
-                                           const Late& late) {
+                                           SliceFeed& feed, uint64_t policy, const Late& late) {
+  constexpr int kAtOnce = 4;  // pages: nothing is slowed by them, all wait for these weights
   const int lane = W::team().lane;
   const volatile DrawnExperts& drawn = worker.drawn();
   bool there = true;
@@ -95,6 +95,8 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
     return stream + (expert * of_expert + of_its) * bytes;
   };
   // A lane a slice: where each lies takes one thread longer than the memory takes to bring it.
+  const int shift = 31 - __clz(in_page);
+  const int of_page = lane & (in_page - 1);
 #pragma unroll 1
   for (int block = 0; block < units; block += kBlockUnits) {
     const SliceRuns runs = in_all >= 0 ? SliceRuns(in_all) : block_runs(product.k, units, 0, block);
@@ -102,75 +104,108 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
     for (int base = 0; base < runs.slices(); base += 32) {
       const int count = min(32, runs.slices() - base);
       const int place = base + min(lane, count - 1);
-      const char* own_slice =
-          from(block * slices + runs.first(place % kTeamWarps) + place / kTeamWarps);
-#pragma unroll 1
-      for (int first = 0; first < count; first += in_page) {
-        if (own && !feed.put_slices(lane, first, min(in_page, count - first), own_slice, bytes,
-                                    policy, late)) {
-          return false;
-        }
-        own = !own;
+      SliceFeed::Part part;
+      part.from = from(block * slices + runs.first(place % kTeamWarps) + place / kTeamWarps);
+      part.bytes = bytes;
+      part.place = of_page * bytes;
+      part.page_bytes = min(in_page, count - (lane - of_page)) * bytes;
+      if (!feed.put(count, shift, kAtOnce, part, policy, late)) {
+        return false;
       }
     }
   }
   return true;
 }
 
-/// By a thread of each loader, or its warp where W::kExperts: puts the pages of the launch's steps
-/// into the ring in the order in which they are used, this loader every second one.
+/// Bytes of a code's weights; of a head none in a step whose tokens are forced.
 template <class W>
-__device__ __forceinline__ void load_pages(const W& worker, int loader) {
+__device__ __forceinline__ uint32_t bytes_of(const W& worker, const typename W::Pages& code,
+                                             int step) {
+  return code.head != 0 && worker.forced(step)
+             ? 0
+             : code.slices * static_cast<uint32_t>(slice_bytes(form_of(code)));
+}
+template <class W>
+__device__ __forceinline__ const char* stream_of(const W& worker, const typename W::Pages& code) {
+  return worker.launch().streams[worker.index()] + static_cast<int64_t>(code.stream) * 16;
+}
+template <class W>
+__device__ __forceinline__ FlightLimits flight_limits(const W& worker) {
   const Launch& launch = worker.launch();
+  return {launch.pages_in_flight, launch.throttled_pages_in_flight, launch.starved_slots};
+}
+
+/// By a warp, of a worker with experts: puts the pages of the launch's steps into the ring in the
+/// order in which they are used.
+template <class W>
+__device__ __forceinline__ void load_slices(const W& worker) {
+  constexpr int kAtOnce = 2;  // pages: more would slow what the SMs tell one another
   auto& shared = worker.shared();
   const uint64_t policy = evict_first();
-  PageFeed<kLoaders> feed(
-      worker.ring(),
-      {launch.pages_in_flight, launch.throttled_pages_in_flight, launch.starved_slots}, loader,
-      shared.put);
+  SliceFeed feed(worker.ring(), flight_limits(worker));
   const auto late = [&] { return worker.team_ended(); };
-  const bool leads = !W::kExperts || W::team().lane == 0;
-  int own_fed;  // of a warp's lanes each
-  int& fed = W::kExperts ? own_fed : shared.fed[loader];
+  const uint32_t lane = static_cast<uint32_t>(W::team().lane);
+  bool goes_on = true;
+  uint32_t draws = 0;
+  for (int step = 0; step < worker.launch().steps && goes_on; ++step) {
+    for (int i = 0; i < shared.code_count && goes_on; ++i) {
+      const auto code = worker.code_pages(i);
+      if (code.weights == AnyCodePages::kDraws) {
+        if (code.slices == 0) {
+          ++draws;
+        } else {
+          goes_on = load_drawn(worker, worker.in_memory(i), draws, feed, policy, late);
+        }
+        continue;
+      }
+      const uint32_t page = bytes_of_page(form_of(code));
+      uint32_t left = bytes_of(worker, code, step);
+      const char* from = stream_of(worker, code);
+      // A lane a page.
+#pragma unroll 1
+      while (left > 0 && goes_on) {
+        const uint32_t bytes = min(left, 32 * page);
+        const uint32_t before = min(lane * page, bytes);
+        const uint32_t own = min(page, bytes - before);
+        goes_on = feed.put(static_cast<int>((bytes - 1) / page) + 1, 0, kAtOnce,
+                           {from + before, own, 0, own}, policy, late);
+        from += bytes;
+        left -= bytes;
+      }
+    }
+  }
+  feed.land_all();
+}
+
+/// By a thread of each loader: the same, this loader every second page.
+template <class W>
+__device__ __forceinline__ void load_pages(const W& worker, int loader) {
+  auto& shared = worker.shared();
+  const uint64_t policy = evict_first();
+  PageFeed<kLoaders> feed(worker.ring(), flight_limits(worker), loader, shared.put);
+  const auto late = [&] { return worker.team_ended(); };
+  int& fed = shared.fed[loader];
   bool goes_on = true;
   bool own = loader == 0;  // the next page is this loader's
-  [[maybe_unused]] uint32_t draws = 0;
-  for (int step = 0; step < launch.steps && goes_on; ++step) {
+  for (int step = 0; step < worker.launch().steps && goes_on; ++step) {
     for (fed = 0; fed < shared.code_count && goes_on; ++fed) {
       const auto code = worker.code_pages(fed);
-      if constexpr (W::kExperts) {
-        if (code.weights == AnyCodePages::kDraws) {
-          if (code.slices == 0) {
-            ++draws;
-          } else {
-            goes_on = load_drawn(worker, worker.in_memory(fed), draws, feed, policy, own, late);
-          }
-          continue;
-        }
-      }
       const auto form = form_of(code);
-      uint32_t left = code.head != 0 && worker.forced(step)
-                          ? 0
-                          : code.slices * static_cast<uint32_t>(slice_bytes(form));
-      const char* from = launch.streams[worker.index()] + static_cast<int64_t>(code.stream) * 16;
+      uint32_t left = bytes_of(worker, code, step);
+      const char* from = stream_of(worker, code);
 #pragma unroll 1
       while (left > 0 && goes_on) {
         const uint32_t bytes = min(left, bytes_of_page(form));
-        if (own && leads) {
+        if (own) {
           goes_on = feed.put(from, bytes, policy, late);
         }
         own = !own;
         from += bytes;
         left -= bytes;
       }
-      if constexpr (W::kExperts) {
-        goes_on = __shfl_sync(~0u, goes_on, 0);
-      }
     }
   }
-  if (leads) {
-    feed.land_all();
-  }
+  feed.land_all();
 }
 
 }  // namespace weft::hopper
