@@ -31,6 +31,7 @@ namespace weft {
 
 inline constexpr int64_t kLayerNope = 128;   ///< of a head's query, which RoPE leaves
 inline constexpr int64_t kLayerValue = 128;  ///< of a head's value
+/// With which a tile's new rows are within the 4 GiB that a store on AMD reaches.
 inline constexpr int64_t kLayerCapacity = 16384;
 inline constexpr int64_t kLayerHeadRows = kLayerNope + kLayerValue;  ///< of kv_up
 inline constexpr int64_t kLayerQuery = kLayerNope + kLatentTurned;
@@ -70,7 +71,7 @@ inline ConstMatrix layer_values(const ConstMatrix& kv_up, int64_t head) {
   return values;
 }
 
-/// Angles of positions [0, positions): to[positions * 64].
+/// Angles of positions [0, positions): to[positions * 64], on the host.
 void mla_layer_angles(int64_t positions, bf16* to);
 
 /// Error (usage): which of the conditions above does not hold.
