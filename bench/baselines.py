@@ -214,6 +214,35 @@ def sdpa_latents(batch, length, tokens, heads):
     return call, (q, rows)
 
 
+@torch.compile
+def turned(x, cosines, sines):
+    """RoPE by halves."""
+    a, b = x.chunk(2, -1)
+    return x * cosines + torch.cat((-b, a), -1) * sines
+
+
+def absorbed_layer(batch, dim, q_rank, heads, prefill, capacity):
+    """The absorbed form by cuBLAS, RoPE by torch.compile. Which angles does not matter to its time."""
+    sizes = (q_rank, dim), (heads * 192, q_rank), (576, dim), (heads * 256, 512), (dim, heads * 128)
+    cache = normal(batch, capacity, 576)
+    angles = normal(prefill + 1, 64), normal(prefill + 1, 64)
+
+    def call(x, q_down, q_up, kv_down, kv_up, o, cache, cosines, sines):
+        cache[:, prefill] = x @ kv_down.t()
+        q = (x @ q_down.t() @ q_up.t()).view(batch, heads, 192)
+        up = kv_up.view(heads, 256, 512)
+        rows = cache[:, : prefill + 1]
+        keys = torch.cat((rows[..., :512], turned(rows[..., 512:], cosines, sines)), -1)
+        latent = torch.bmm(q[..., :128].transpose(0, 1), up[:, :128]).transpose(0, 1)
+        queries = torch.cat((latent, turned(q[..., 128:], cosines[prefill], sines[prefill])), -1)
+        weights = (torch.bmm(queries, keys.transpose(1, 2)) * 192**-0.5).softmax(-1)
+        seen = torch.bmm(weights, rows[..., :512])
+        values = torch.bmm(seen.transpose(0, 1), up[:, 128:].transpose(1, 2)).transpose(0, 1)
+        return values.reshape(batch, -1) @ o.t()
+
+    return call, (normal(batch, dim), *(normal(*size) for size in sizes), cache, *angles)
+
+
 def sdpa_decode(batch, length, tokens, heads, dim):
     """PyTorch's attention, by the backend that it chooses itself."""
     query_heads, kv_heads = map(int, heads.split("/"))
@@ -250,6 +279,9 @@ def baselines(operation, case):
             yield "FlashMLA", lambda: flash_mla_decode(*shape, "ragged" in rest)
         if "ragged" not in rest:
             yield "PyTorch SDPA", lambda: sdpa_latents(*shape)
+    elif operation == "mla_layer":
+        keys = "batch", "dim", "q_rank", "heads", "prefill", "capacity"
+        yield "PyTorch", lambda: absorbed_layer(*(named[key] for key in keys))
     elif operation == "attention_decode":
         # It has no soft caps, sinks or lengths that differ; a window's keys alone are its text.
         if not {"ragged", "sinks"} & set(rest) and "soft-cap" not in named:

@@ -10,6 +10,7 @@
 #include "arch/hopper/resident.cuh"
 #include "base/divide.h"
 #include "ops/hopper_f32.cuh"
+#include "ops/mla/hopper_heads.cuh"
 #include "ops/mla/hopper_prefill.h"
 #include "ops/mla_decode/op.h"
 
@@ -21,14 +22,6 @@ constexpr int kAppendThreads = 128;
 /// Pairs of neighbours, each by its angle: pair i of what RoPE turns.
 __device__ float2 turn(float2 x, float cosine, float sine) {
   return {x.x * cosine - x.y * sine, x.y * cosine + x.x * sine};
-}
-__device__ float2 load_pair(const float* from) { return *reinterpret_cast<const float2*>(from); }
-__device__ void store_pair(void* to, DType type, int64_t at, float2 x) {
-  if (type == DType::f32) {
-    *reinterpret_cast<float2*>(static_cast<float*>(to) + at) = x;
-  } else {
-    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(to) + at) = pack_bf16x2(x.x, x.y);
-  }
 }
 
 /// A block a row.
@@ -77,173 +70,26 @@ __global__ void __launch_bounds__(kAppendThreads)
 
 // --- products of each head ---
 
-/// What a head's product is of: out[row, head] = a[row, head] * w[head]^T, or * w[head].
-struct HeadProduct {
-  const float* a = nullptr;  ///< [rows][a_stride], of a head from head * a_pitch on: k elements
-  int64_t a_stride = 0;
-  int64_t a_pitch = 0;
-  ConstMatrix w;        ///< of a head from row head * w_pitch on: [n, k] or, transposed, [k, n]
-  int64_t w_pitch = 0;  ///< rows
-  int n = 0;
-  int k = 0;
-  Matrix out;  ///< of a head from column head * out_pitch on
-  int64_t out_pitch = 0;
-  int rows = 0;
-};
-/// What stands beside a head's columns: the part that RoPE turns, of queries.
+/// The part of queries that RoPE turns, which stands beside a head's columns.
 struct HeadTurn {
   const float* cosines = nullptr;
   const float* sines = nullptr;
   int turned = 0;  ///< 0: there is none
-};
 
-/// By a block: the turned parts of a head's rows [first, first + count), which follow k elements of
-/// a and n of the result.
-__device__ void turn_head(const HeadProduct& p, const HeadTurn& by, int head, int first,
-                          int count) {
-  const int half = by.turned / 2;
-  for (int i = static_cast<int>(threadIdx.x); i < count * half; i += static_cast<int>(blockDim.x)) {
-    const int64_t row = first + i / half;
-    const int pair = i % half;
-    const float2 x = load_pair(p.a + row * p.a_stride + head * p.a_pitch + p.k + 2 * pair);
-    store_pair(p.out.data, p.out.dtype, row * p.out.stride + head * p.out_pitch + p.n + 2 * pair,
-               turn(x, by.cosines[row * half + pair], by.sines[row * half + pair]));
-  }
-}
-
-/// A block of four warps: kRows rows by 64 columns of a head, weights in bf16. Rows in f32 are
-/// multiplied as two bf16, so that they lose nothing that counts beside the result's rounding.
-template <int kRowCount, bool kIsTransposed>
-struct HeadTile {
-  static constexpr bool kTransposed = kIsTransposed;
-  static constexpr int kRows = kRowCount;
-  static constexpr int kColumns = 64;
-  static constexpr int kDepth = 64;
-  static constexpr int kThreads = 128;
-  static constexpr int kStages = 3;
-  static constexpr int kRowStride = kDepth + 8;  ///< floats: what a warp reads lies in banks apart
-  static constexpr int kWarpColumns = kRows == 16 ? kColumns / 4 : kColumns;
-  static constexpr int kTiles = kWarpColumns / 8;
-  static constexpr int kRowBytesAll = kRows * kRowStride * 4;
-  static constexpr int kStageBytes = kRowBytesAll + kDepth * kRowBytes;
-  static_assert(kDepth == kColumns && kColumns * 2 == kRowBytes);
-
-  /// Where 16 bytes of a row of weights are.
-  __device__ static int at(int row, int piece) {
-    return row * kRowBytes + ((piece ^ row % 8) * 16);
+  /// Of a head's rows [first, first + count), which follow k elements of a and n of the result.
+  __device__ void operator()(const HeadProduct& p, int head, int first, int count) const {
+    const int half = turned / 2;
+    for (int i = static_cast<int>(threadIdx.x); i < count * half;
+         i += static_cast<int>(blockDim.x)) {
+      const int64_t row = first + i / half;
+      const int pair = i % half;
+      const float* const a = static_cast<const float*>(p.a) + row * p.a_stride + head * p.a_pitch;
+      store_pair(p.out.data, p.out.dtype, row * p.out.stride + head * p.out_pitch + p.n + 2 * pair,
+                 turn(load_pair(a + p.k + 2 * pair), cosines[row * half + pair],
+                      sines[row * half + pair]));
+    }
   }
 };
-
-/// Two f32 as bf16, and what that leaves: nothing of an infinity.
-struct Parts {
-  uint32_t upper, lower;
-};
-__device__ Parts parts_of(float2 x) {
-  const uint32_t upper = pack_bf16x2(x.x, x.y);
-  const float2 rest{x.x - bf16_low(upper), x.y - bf16_high(upper)};
-  return {upper, pack_bf16x2(isfinite(rest.x) ? rest.x : 0, isfinite(rest.y) ? rest.y : 0)};
-}
-
-template <class T>
-__global__ void __launch_bounds__(T::kThreads)
-    multiply_heads(const __grid_constant__ HeadProduct p, const __grid_constant__ HeadTurn by) {
-  begin_in_turn();
-  extern __shared__ __align__(128) char memory[];
-  const int thread = static_cast<int>(threadIdx.x);
-  const int warp = thread / 32;
-  const int lane = thread % 32;
-  const int head = static_cast<int>(blockIdx.y);
-  const int first_row = static_cast<int>(blockIdx.z) * T::kRows;
-  const int first_column = static_cast<int>(blockIdx.x) * T::kColumns;
-  if (first_column >= p.n) {
-    turn_head(p, by, head, first_row, min(T::kRows, p.rows - first_row));
-    return;
-  }
-  const float* const a = p.a + head * p.a_pitch;
-  const auto* const w = static_cast<const uint16_t*>(p.w.data) + head * p.w_pitch * p.w.stride;
-  const int steps = ceil_div(p.k, T::kDepth);
-  const auto copy = [&](int step) {
-    if (step < steps) {
-      char* const stage = memory + step % T::kStages * T::kStageBytes;
-      constexpr int kRowPieces = T::kDepth / 4;
-#pragma unroll
-      for (int i = thread; i < T::kRows * kRowPieces; i += T::kThreads) {
-        const int row = i / kRowPieces;
-        const int at = step * T::kDepth + i % kRowPieces * 4;
-        const bool there = first_row + row < p.rows && at < p.k;
-        copy_async_16(stage + (row * T::kRowStride + i % kRowPieces * 4) * 4,
-                      a + (there ? (first_row + row) * p.a_stride + at : 0), there);
-      }
-#pragma unroll
-      for (int i = thread; i < 64 * 8; i += T::kThreads) {
-        const int along_row = i % 8 * 8;
-        // A row of the stage is one of k, or of the result's columns.
-        const int row = (T::kTransposed ? step * T::kDepth : first_column) + i / 8;
-        const int column = (T::kTransposed ? first_column : step * T::kDepth) + along_row;
-        const bool there =
-            row < (T::kTransposed ? p.k : p.n) && column < (T::kTransposed ? p.n : p.k);
-        copy_async_16(stage + T::kRowBytesAll + T::at(i / 8, i % 8),
-                      w + (there ? row * p.w.stride + column : 0), there);
-      }
-    }
-    commit_copies();
-  };
-
-  float sums[T::kTiles][4] = {};
-  const int warp_row = T::kRows == 16 ? 0 : warp * 16;
-  const int warp_column = T::kRows == 16 ? warp * T::kWarpColumns : 0;
-  for (int step = 0; step < T::kStages - 1; ++step) {
-    copy(step);
-  }
-  for (int step = 0; step < steps; ++step) {
-    await_copies<T::kStages - 2>();
-    __syncthreads();
-    copy(step + T::kStages - 1);
-    const char* const stage = memory + step % T::kStages * T::kStageBytes;
-    const auto* const rows = reinterpret_cast<const float*>(stage);
-    const uint32_t weights = smem_address(stage + T::kRowBytesAll);
-#pragma unroll
-    for (int k = 0; k < T::kDepth; k += 16) {
-      const auto pair = [&](int row, int column) {
-        return parts_of(load_pair(rows + (warp_row + row + lane / 4) * T::kRowStride + k + column +
-                                  lane % 4 * 2));
-      };
-      const Parts x[4] = {pair(0, 0), pair(8, 0), pair(0, 8), pair(8, 8)};
-      const uint4 upper{x[0].upper, x[1].upper, x[2].upper, x[3].upper};
-      const uint4 lower{x[0].lower, x[1].lower, x[2].lower, x[3].lower};
-#pragma unroll
-      for (int j = 0; j < T::kTiles; j += 2) {
-        uint4 b;
-        if constexpr (T::kTransposed) {
-          const int row = k + lane / 8 % 2 * 8 + lane % 8;
-          b = load_transposed_x4(weights + T::at(row, warp_column / 8 + j + lane / 16));
-        } else {
-          const int row = warp_column + (j + lane / 16) * 8 + lane % 8;
-          b = load_matrices_x4(weights + T::at(row, k / 8 + lane / 8 % 2));
-        }
-        mma_bf16(sums[j], upper, b.x, b.y);
-        mma_bf16(sums[j], lower, b.x, b.y);
-        mma_bf16(sums[j + 1], upper, b.z, b.w);
-        mma_bf16(sums[j + 1], lower, b.z, b.w);
-      }
-    }
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = first_row + warp_row + half * 8 + lane / 4;
-    if (row >= p.rows) {
-      continue;
-    }
-#pragma unroll
-    for (int j = 0; j < T::kTiles; ++j) {
-      const int column = first_column + warp_column + j * 8 + lane % 4 * 2;
-      if (column < p.n) {
-        store_pair(p.out.data, p.out.dtype, row * p.out.stride + head * p.out_pitch + column,
-                   {sums[j][2 * half], sums[j][2 * half + 1]});
-      }
-    }
-  }
-}
 
 constexpr int kF32Rows = 16;
 constexpr int kF32Columns = 32;
@@ -261,10 +107,10 @@ __global__ void __launch_bounds__(kF32Threads)
   const int first_row = static_cast<int>(blockIdx.z) * kF32Rows;
   const int first_column = static_cast<int>(blockIdx.x) * kF32Columns;
   if (first_column >= p.n) {
-    turn_head(p, by, head, first_row, min(kF32Rows, p.rows - first_row));
+    by(p, head, first_row, min(kF32Rows, p.rows - first_row));
     return;
   }
-  const float* const a = p.a + head * p.a_pitch;
+  const float* const a = static_cast<const float*>(p.a) + head * p.a_pitch;
   const W* const w = static_cast<const W*>(p.w.data) + head * p.w_pitch * p.w.stride;
   constexpr int kRowStep = kF32Threads / kF32Columns;
   float sums[kF32Rows / kRowStep] = {};
@@ -434,26 +280,14 @@ __global__ void __launch_bounds__(kAttentionThreads)
 
 // --- launches ---
 
-template <class T>
-Status launch_mma(const HeadProduct& p, const HeadTurn& by, int heads, cudaStream_t stream) {
-  return launch_kernel(multiply_heads<T>,
-                       {.blocks = ceil_div(p.n, T::kColumns) + (by.turned > 0 ? 1 : 0),
-                        .blocks_y = heads,
-                        .blocks_z = ceil_div(p.rows, T::kRows),
-                        .threads = T::kThreads,
-                        .shared_bytes = T::kStages * T::kStageBytes,
-                        .overlaps = true,
-                        .stream = stream},
-                       p, by);
-}
-
 template <bool kTransposed>
 Status launch_heads(const HeadProduct& p, const HeadTurn& by, int64_t heads, Stream stream) {
   const auto native = static_cast<cudaStream_t>(stream.native);
   if (p.out.dtype == DType::bf16) {
-    const auto launch = p.rows <= 16 ? launch_mma<HeadTile<16, kTransposed>>
-                                     : launch_mma<HeadTile<64, kTransposed>>;
-    return launch(p, by, static_cast<int>(heads), native);
+    const auto launch = p.rows <= 16
+                            ? launch_heads_tile<HeadTile<float, 16, 64, kTransposed>, HeadTurn>
+                            : launch_heads_tile<HeadTile<float, 64, 64, kTransposed>, HeadTurn>;
+    return launch(p, by, by.turned > 0, static_cast<int>(heads), native);
   }
   return with_weights(p.w.dtype, [&](auto w) {
     return launch_kernel(multiply_heads_f32<decltype(w), kTransposed>,

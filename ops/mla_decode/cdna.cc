@@ -28,6 +28,9 @@ Plan plan(const MlaDecodeArgs& args, const DeviceInfo& device) {
     return {.why = "keys are as lengths say, and dealt together with other sequences'"};
   }
   const int64_t rows = args.rows();
+  if (args.cache.angles != nullptr) {
+    return plan_of(64, device.units, "the one kernel that turns keys");
+  }
   if (rows <= 16 || args.batch <= 2) {
     return plan_of(16, device.units, rows <= 16 ? "a tile of 16 rows" : "few sequences");
   }
@@ -37,8 +40,12 @@ Plan plan(const MlaDecodeArgs& args, const DeviceInfo& device) {
 
 std::vector<Plan> candidates(const MlaDecodeArgs& args, const DeviceInfo& device) {
   std::vector<Plan> plans;
-  if (plan(args, device).kernel.empty()) {
+  const Plan chosen = plan(args, device);
+  if (chosen.kernel.empty()) {
     return plans;
+  }
+  if (args.cache.angles != nullptr) {
+    return {chosen};
   }
   for (const int rows : {16, 32, 64}) {
     if (rows == 16 || args.rows() > rows / 2) {
@@ -58,6 +65,7 @@ Status launch(const MlaDecodeArgs& args, const Plan& plan, Stream stream) {
   WEFT_TRY(check_workspace("mla_decode", args.workspace, workspace(args, plan)));
   const MlaDecodeParams params{.q = args.q.data,
                                .cache = args.cache.rows,
+                               .angles = args.cache.angles,
                                .tables = args.cache.tables,
                                .lengths = args.lengths,
                                .out = args.out.data,
@@ -75,13 +83,15 @@ Status launch(const MlaDecodeArgs& args, const Plan& plan, Stream stream) {
                                .workgroups = plan.splits,
                                .out_bf16 = args.out.dtype == DType::bf16 ? 1 : 0,
                                .score_scale = args.scale * kLog2E};
-  return hip_device(stream).launch(
-      {.operation = "mla_decode",
-       .kernel = fmt::format("mla_decode_{}_{}", args.cache.dtype == DType::bf16 ? "bf16" : "fp8",
-                             plan.tile_m),
-       .groups_x = static_cast<uint32_t>(plan.splits),
-       .threads = static_cast<uint32_t>(plan.threads)},
-      params, stream.native);
+  return hip_device(stream).launch({.operation = "mla_decode",
+                                    .kernel = fmt::format("mla_decode_{}_{}",
+                                                          args.cache.angles != nullptr ? "turning"
+                                                          : args.cache.dtype == DType::bf16 ? "bf16"
+                                                                                            : "fp8",
+                                                          plan.tile_m),
+                                    .groups_x = static_cast<uint32_t>(plan.splits),
+                                    .threads = static_cast<uint32_t>(plan.threads)},
+                                   params, stream.native);
 }
 
 }  // namespace

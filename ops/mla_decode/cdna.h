@@ -9,6 +9,7 @@ namespace weft::cdna {
 struct MlaDecodeParams {
   const void* q;
   const void* cache;
+  const void* angles;     ///< of LatentCache, or null
   const int32_t* tables;  ///< or null
   const int32_t* lengths;
   void* out;

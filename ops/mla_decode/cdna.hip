@@ -8,6 +8,7 @@
 #include "arch/cdna/memory.hip.h"
 #include "arch/cdna/round.hip.h"
 #include "ops/cdna_key_shares.hip.h"
+#include "ops/mla_decode/cdna_turn.hip.h"
 
 using namespace weft::cdna;
 
@@ -81,7 +82,9 @@ WEFT_GPU float group_reduce(float x) {
 class Bf16Rows {
  public:
   static constexpr int kRowBytes = 2 * (kRank + kTurned);
-  __device__ __attribute__((always_inline)) void fetch(const Buffer& rows) {
+  static constexpr bool kTurns = false;
+  __device__ __attribute__((always_inline)) void fetch(const Buffer& rows,
+                                                       const Buffer& /*angles*/) {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       staged_[i] = rows.load((i * kThreads + thread_index()) * kChunkBytes);
@@ -101,11 +104,61 @@ class Bf16Rows {
   u32x4 staged_[kLoads];
 };
 
+/// The same of rows whose keys are to be turned (LatentCache::angles).
+class TurningRows {
+ public:
+  static constexpr int kRowBytes = Bf16Rows::kRowBytes;
+  static constexpr bool kTurns = true;
+  __device__ __attribute__((always_inline)) void fetch(const Buffer& rows, const Buffer& angles) {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int chunk = i * kThreads + thread_index();
+      staged_[i] = rows.load(chunk / kChunks * kRowBytes + chunk % kChunks * kChunkBytes);
+    }
+    // Half the threads have two pieces of a key each, one of either half, and their angles.
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int along = half * kTurned + piece() * kChunkBytes;
+      const bool mine = key() < kKeys;
+      keys_[half] = rows.load(mine ? key() * kRowBytes + 2 * kRank + along : kNowhere);
+      angles_[half] = angles.load(mine ? key() * 2 * kTurned + along : kNowhere);
+    }
+  }
+  __device__ __attribute__((always_inline)) void publish(LdsBytes* lds) const {
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int chunk = i * kThreads + thread_index();
+      lds_at<u32x4>(lds, row_offset(chunk / kChunks, chunk % kChunks)) = staged_[i];
+    }
+    if (key() < kKeys) {
+      u32x4 a = keys_[0];
+      u32x4 b = keys_[1];
+      turn_halves(a, b, angles_[0], angles_[1]);
+      lds_at<u32x4>(lds, row_offset(key(), kChunks + piece())) = a;
+      lds_at<u32x4>(lds, row_offset(key(), kChunks + kPieces + piece())) = b;
+    }
+  }
+
+ private:
+  static constexpr int kChunks = 2 * kRank / kChunkBytes;
+  static constexpr int kLoads = kKeys * kChunks / kThreads;
+  static constexpr int kPieces = kTurned / kChunkBytes;  ///< of half a key's elements
+  static_assert(2 * kKeys * kPieces == kThreads);
+  WEFT_GPU int key() { return thread_index() / kPieces; }
+  WEFT_GPU int piece() { return thread_index() % kPieces; }
+
+  u32x4 staged_[kLoads];
+  u32x4 keys_[2];
+  u32x4 angles_[2];
+};
+
 /// The same of rows in e4m3fn: codes, a scale for 128 of them each, the turned part in bf16.
 class Fp8Rows {
  public:
   static constexpr int kRowBytes = kRank + 4 * (kRank / 128) + 2 * kTurned;
-  __device__ __attribute__((always_inline)) void fetch(const Buffer& rows) {
+  static constexpr bool kTurns = false;
+  __device__ __attribute__((always_inline)) void fetch(const Buffer& rows,
+                                                       const Buffer& /*angles*/) {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const int from = key(i) * kRowBytes;
@@ -272,6 +325,16 @@ class Decode {
           block < segment.end && left > 0 ? __builtin_elementwise_min(left, kKeys) * Rows::kRowBytes
                                           : 0);
     };
+    const auto angles_of = [&](int block) {
+      if constexpr (!Rows::kTurns) {
+        return rows_of(block);
+      }
+      const int left = segment.length - block * kKeys;
+      return Buffer(&at<char>(p.angles, int64_t{block} * kKeys * 2 * kTurned),
+                    block < segment.end && left > 0
+                        ? __builtin_elementwise_min(left, kKeys) * 2 * kTurned
+                        : 0);
+    };
     highest_ = kNoScore;
     sum_ = 0;
 #pragma unroll
@@ -282,13 +345,13 @@ class Decode {
       }
     }
     Rows rows;
-    rows.fetch(rows_of(segment.begin));
+    rows.fetch(rows_of(segment.begin), angles_of(segment.begin));
 #pragma unroll 1
     for (int block = segment.begin; block < segment.end; ++block) {
       barrier();  // the block before has been read
       rows.publish(lds_);
       barrier();
-      rows.fetch(rows_of(block + 1));
+      rows.fetch(rows_of(block + 1), angles_of(block + 1));
 
       f32x4 scores[kStripsEach] = {};
 #pragma unroll
@@ -517,6 +580,7 @@ class Decode {
 KERNEL(bf16, Bf16Rows, 16)
 KERNEL(bf16, Bf16Rows, 32)
 KERNEL(bf16, Bf16Rows, 64)
+KERNEL(turning, TurningRows, 64)
 KERNEL(fp8, Fp8Rows, 16)
 KERNEL(fp8, Fp8Rows, 32)
 KERNEL(fp8, Fp8Rows, 64)

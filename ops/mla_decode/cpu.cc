@@ -7,6 +7,8 @@
 #include <cstring>
 #include <limits>
 
+#include "ops/mla_decode/turn.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/mla_decode/cpu.cc"
 #include "hwy/foreach_target.h"
@@ -150,7 +152,11 @@ void attend_sequence(const MlaDecodeArgs& args, int64_t sequence, Range heads,
   for (int64_t first = 0; first < length; first += cpu::kLatentBlock) {
     const int64_t end = std::min(first + cpu::kLatentBlock, length);
     for (int64_t i = first; i < end; ++i) {
-      widen_latent(args.cache, args.place(sequence, i), scratch.keys + (i - first) * kLatentRow);
+      float* const key = scratch.keys + (i - first) * kLatentRow;
+      widen_latent(args.cache, args.place(sequence, i), key);
+      if (args.cache.angles != nullptr) {
+        cpu::turn_halves(args.cache.angles, i, key + kLatentRank);
+      }
     }
     for (int64_t t = 0; t < args.tokens; ++t) {
       const int64_t seen = std::min(latent_keys(length, args.tokens, t), end) - first;

@@ -71,7 +71,9 @@ Status launch(const MlaDecodeArgs& args, const Plan& plan, Stream stream) {
               .of_blocks = reinterpret_cast<float*>(memory + places.of_blocks),
               .of_units = reinterpret_cast<float*>(memory + places.of_units),
               .counters = reinterpret_cast<uint32_t*>(memory)};
-  return launch_kernel(fp8 ? kernel_of<true>(plan) : kernel_of<false>(plan),
+  return launch_kernel(cache.angles != nullptr ? mla_decode_many<1, false, true>
+                       : fp8                   ? kernel_of<true>(plan)
+                                               : kernel_of<false>(plan),
                        {.blocks = plan.splits * p.row_tiles * plan.cluster,
                         .threads = plan.threads,
                         .cluster = plan.cluster,

@@ -20,6 +20,9 @@ inline constexpr int kFeederRegisters = 24;
 inline constexpr int kRegisters = 240;
 inline constexpr int kFp8FeederRegisters = 88;
 inline constexpr int kFp8Registers = 208;
+/// Where keys are turned as they are read: those who do it keep a position's angles.
+inline constexpr int kTurningFeederRegisters = 56;
+inline constexpr int kTurningRegisters = 224;
 /// Named barrier of theirs.
 inline constexpr int kLatentTeam = 1;
 

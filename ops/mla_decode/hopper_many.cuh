@@ -5,10 +5,13 @@
 // both multiply them with their half of the tile's values. What is done alone, the softmax, runs
 // while the other multiplies. A ring of two tiles is filled by the copy engine, half by half as
 // warpgroups give them back, or by four warps from rows in e4m3fn. A tile's last 64 columns, which
-// are no values, are the probabilities' place when the scores have been made.
+// are no values, are the probabilities' place when the scores have been made. Where a cache has
+// keys as they are before RoPE, two more warps turn those columns in place, between the copy engine
+// and the products (kTurns).
 #pragma once
 
 #include "ops/mla_decode/hopper.cuh"
+#include "ops/mla_decode/hopper_turn.cuh"
 
 namespace weft::hopper {
 
@@ -20,8 +23,10 @@ struct ManyLatents {
   static constexpr int kSlotBytes = kLatentTiles * kTileBytes;
   static constexpr int kHalfTiles = kLatentRank / kLatentTileColumns / 2;  ///< of a half's columns
   static constexpr int kHalf = kLatentRank / 2;
-  /// A slot's barriers: each half of its columns full, the last 64, each half empty.
-  static constexpr int kBarriers = 5;
+  /// A slot's barriers: each half of its columns full, the last 64, each half empty; the last 64
+  /// there, but to be turned.
+  static constexpr int kBarriers = 6;
+  static constexpr int kTurners = 64;  ///< threads that turn them, a key each
   static constexpr int kBytes = 1024 + 3 * kSlotBytes + 2 * kRows * 4 + kSlots * kBarriers * 8;
   static_assert(kBytes + sizeof(KeyShares<kKeys>::Scratch) + 16 <= 232448,
                 "more than a block may have");
@@ -42,6 +47,7 @@ struct ManyLatents {
   }
   __device__ Barrier& full(int slot, int part) const { return barrier(slot, part); }
   __device__ Barrier& empty(int slot, int half) const { return barrier(slot, 3 + half); }
+  __device__ Barrier& unturned(int slot) const { return barrier(slot, 5); }
 
   // Named barriers: a slot's probabilities are there; a warpgroup alone.
   static constexpr int kWeights = 2;
@@ -56,7 +62,7 @@ struct TileCursor {
 };
 
 /// The warps that fill the ring: one, or four (kFp8).
-template <int kCluster, bool kFp8>
+template <int kCluster, bool kFp8, bool kTurns>
 __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKeys> shares,
                            const CUtensorMap& map, const MlaParams& p, int rank) {
   using Memory = ManyLatents;
@@ -96,7 +102,7 @@ __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKe
       } else {
         const auto load = [&](int part, int begin, int end) {
           if (chosen) {
-            Barrier& full = shared.full(slot, part);
+            Barrier& full = kTurns && part == 2 ? shared.unturned(slot) : shared.full(slot, part);
             if (valid > 0) {
               full.arrive_expect((end - begin) * Memory::kTileBytes);
               for (int c = begin; c < end; ++c) {
@@ -128,6 +134,48 @@ __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKe
   if constexpr (kCluster > 1) {
     if (met) {
       cluster_wait();
+    }
+  }
+}
+
+/// The last 64 columns of each tile turned, by kTurners threads.
+__device__ inline void turn_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKeys> shares,
+                                  const MlaParams& p, int thread) {
+  using Memory = ManyLatents;
+  constexpr int kPieces = kLatentTurned / 2 / 8;  // of eight elements, of half a key's
+  TileCursor cursor;
+  KeySegment segment;
+  while (shares.next(segment)) {
+    for (int i = segment.begin; i < segment.end; ++i, ++cursor.tile) {
+      const int slot = cursor.slot();
+      const int position = i * Memory::kKeys + thread;
+      // Nobody reads the keys behind the last.
+      const bool there = position < segment.length;
+      const auto* angles = static_cast<const uint4*>(p.args.cache.angles) + position * 2 * kPieces;
+      uint4 cosines[kPieces];
+      uint4 sines[kPieces];
+#pragma unroll
+      for (int piece = 0; piece < kPieces; ++piece) {
+        cosines[piece] = there ? __ldg(angles + piece) : uint4{};
+        sines[piece] = there ? __ldg(angles + kPieces + piece) : uint4{};
+      }
+      shared.unturned(slot).wait(cursor.parity());
+      if (there) {
+        char* const tile = shared.slot(slot) + (kLatentTiles - 1) * Memory::kTileBytes;
+#pragma unroll
+        for (int piece = 0; piece < kPieces; ++piece) {
+          const auto at = [&](int column) {
+            return reinterpret_cast<uint4*>(tile + swizzle_128(thread * kRowBytes + column * 16));
+          };
+          uint4 a = *at(piece);
+          uint4 b = *at(kPieces + piece);
+          turn_halves(a, b, cosines[piece], sines[piece]);
+          *at(piece) = a;
+          *at(kPieces + piece) = b;
+        }
+      }
+      fence_shared();
+      shared.full(slot, 2).arrive();
     }
   }
 }
@@ -194,10 +242,11 @@ struct ManySums {
   }
 };
 
-template <int kCluster, bool kFp8>
+template <int kCluster, bool kFp8, bool kTurns = false>
 __global__ void __launch_bounds__(kMlaThreads, 1)
     mla_decode_many(const __grid_constant__ CUtensorMap map, const __grid_constant__ MlaParams p) {
   using Memory = ManyLatents;
+  static_assert(!kTurns || (kCluster == 1 && !kFp8), "turned in blocks alone, in bf16");
   constexpr int kFeeders = kFp8 ? 128 : 1;
   extern __shared__ __align__(1024) char memory[];
   __shared__ KeyShares<Memory::kKeys>::Scratch dealing;
@@ -208,8 +257,9 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   if (threadIdx.x == 0) {
     for (int slot = 0; slot < Memory::kSlots; ++slot) {
       for (int part = 0; part < 3; ++part) {
-        shared.full(slot, part).init(kFeeders);
+        shared.full(slot, part).init(kTurns && part == 2 ? Memory::kTurners : kFeeders);
       }
+      shared.unturned(slot).init(1);
       shared.empty(slot, 0).init(4);
       shared.empty(slot, 1).init(4);
     }
@@ -222,15 +272,22 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   const int row_tile = group % p.row_tiles;
   auto shares = KeyShares<Memory::kKeys>::deal<kMlaThreads>(p.jobs(), p.units, unit, dealing);
   if (warp >= kLatentThreads / 32) {
-    lower_registers<kFp8 ? kFp8FeederRegisters : kFeederRegisters>();
-    if (kFp8 || warp == kLatentThreads / 32) {
-      feed_tiles<kCluster, kFp8>(shared, shares, map, p, rank);
+    lower_registers<kFp8     ? kFp8FeederRegisters
+                    : kTurns ? kTurningFeederRegisters
+                             : kFeederRegisters>();
+    const int feeder = warp - kLatentThreads / 32;
+    if (kFp8 || feeder == 0) {
+      feed_tiles<kCluster, kFp8, kTurns>(shared, shares, map, p, rank);
+    } else if constexpr (kTurns) {
+      if (feeder <= Memory::kTurners / 32) {
+        turn_tiles(shared, shares, p, static_cast<int>(threadIdx.x) - kLatentThreads - 32);
+      }
     } else if constexpr (kCluster > 1) {
       meet_cluster(shares);
     }
     return;
   }
-  raise_registers<kFp8 ? kFp8Registers : kRegisters>();
+  raise_registers<kFp8 ? kFp8Registers : kTurns ? kTurningRegisters : kRegisters>();
 
   const int warpgroup = warp / 4;
   const int rows = static_cast<int>(p.args.rows());

@@ -41,6 +41,9 @@ bool fits(const MlaDecodeArgs& args, const Plan& plan) {
 
 Plan plan_mla_decode(const MlaDecodeArgs& args, const DeviceInfo& device) {
   const int64_t rows = args.rows();
+  if (args.cache.angles != nullptr) {
+    return plan_of(args, device, false, 64, 1, "the one kernel that turns keys");
+  }
   if (args.alone) {  // whatever the batch
     return args.run ? plan_of(args, device, false, 64, 1, "a run: each block has sequences")
                     : plan_of(args, device, rows <= 32,
@@ -60,7 +63,7 @@ Plan plan_mla_decode(const MlaDecodeArgs& args, const DeviceInfo& device) {
 }
 
 std::vector<Plan> mla_decode_candidates(const MlaDecodeArgs& args, const DeviceInfo& device) {
-  if (args.alone) {
+  if (args.alone || args.cache.angles != nullptr) {
     return {plan_mla_decode(args, device)};
   }
   std::vector<Plan> plans;

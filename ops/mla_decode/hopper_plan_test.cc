@@ -42,6 +42,16 @@ TEST(MlaDecodePlan, ClustersShareTheKeysOfOneSequence) {
   EXPECT_EQ(plan_mla_decode(args_of(128, 1, 16), h200()).cluster, 1);
 }
 
+TEST(MlaDecodePlan, OneKernelTurnsKeys) {
+  MlaDecodeArgs args = args_of(1, 1, 16);
+  args.cache.angles = &args;
+  const auto plans = mla_decode_candidates(args, h200());
+  ASSERT_EQ(plans.size(), 1);
+  EXPECT_EQ(plans[0], plan_mla_decode(args, h200()));
+  EXPECT_EQ(plans[0].kernel, "many");
+  EXPECT_EQ(plans[0].cluster, 1);
+}
+
 TEST(MlaDecodePlan, NoPlanNeedsMoreBlocksThanMultiprocessorsOrMoreCounters) {
   for (const int64_t batch : {1, 3, 17, 40, 300, 2048}) {
     for (const int64_t heads : {1, 16, 40, 128}) {

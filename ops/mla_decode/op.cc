@@ -34,6 +34,12 @@ Status check(const MlaDecodeArgs& args) {
   WEFT_TRY(check_size(kName, "the cache's blocks", cache.blocks, 1));
   WEFT_TRY(check_size(kName, "the cache's block_rows", cache.block_rows, 1));
   WEFT_TRY(check_size(kName, "the cache's block_stride", cache.block_stride, cache.block_rows));
+  if (cache.angles != nullptr) {
+    WEFT_TRY(check_matrix(kName, "the cache's angles", {cache.angles, DType::bf16, kLatentTurned},
+                          kLatentTurned, {DType::bf16}));
+    WEFT_TRY(check_matrix(kName, "cache (with angles)", {cache.rows, cache.dtype, columns}, columns,
+                          {DType::bf16}));
+  }
   if (cache.tables != nullptr && cache.block_rows != kKvPage) {
     return usage_error(
         fmt::format("{}: pages have {} rows, but must have {}", kName, cache.block_rows, kKvPage));

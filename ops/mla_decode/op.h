@@ -37,6 +37,11 @@ struct LatentCache {
   int64_t table_stride = 0;
   /// Not in pages: [sequence], which block is its. Null: sequence i is block i.
   const int32_t* owners = nullptr;
+  /// Rows hold keys' last 64 elements as they are before RoPE, which turns them each time they are
+  /// read: [position][64] in bf16, cosines of 32 angles and then their sines, aligned to 16 bytes.
+  /// Elements (i, i + 32) = (a, b) become (a cos - b sin, b cos + a sin); products and sums are
+  /// rounded to bf16. Rows are in bf16 then. Null: keys are in the cache as they are multiplied.
+  const void* angles = nullptr;
 
   constexpr int64_t row_bytes() const {
     return dtype == DType::bf16 ? 2 * kLatentRow : kLatentFp8Bytes;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/fp8.h"
-#include "ops/mla_decode/op.h"
+#include "ops/mla_decode/turn.h"
 
 namespace weft::reference {
 
@@ -24,6 +24,21 @@ double latent_element(const LatentCache& cache, int64_t row, int64_t column) {
   return to_float(to_bf16(code * scale));
 }
 
+void turn_halves(const void* angles, int64_t position, bool rounded, double* x) {
+  constexpr int64_t kHalf = kLatentTurned / 2;
+  const auto to_format = [&](double y) {
+    return rounded ? double{to_float(to_bf16(static_cast<float>(y)))} : y;
+  };
+  for (int64_t i = 0; i < kHalf; ++i) {
+    const double cosine = element(angles, DType::bf16, position * kLatentTurned + i);
+    const double sine = element(angles, DType::bf16, position * kLatentTurned + kHalf + i);
+    const double a = x[i];
+    const double b = x[i + kHalf];
+    x[i] = to_format(to_format(a * cosine) - to_format(b * sine));
+    x[i + kHalf] = to_format(to_format(b * cosine) + to_format(a * sine));
+  }
+}
+
 void mla_decode(const MlaDecodeArgs& args, Range rows, double* out, double* magnitudes,
                 double* sums) {
   std::vector<double> key(kLatentRow);
@@ -33,6 +48,9 @@ void mla_decode(const MlaDecodeArgs& args, Range rows, double* out, double* magn
     const auto decode = [&](int64_t position) {
       for (int64_t i = 0; i < kLatentRow; ++i) {
         key[i] = latent_element(args.cache, args.place(sequence, position), i);
+      }
+      if (args.cache.angles != nullptr) {
+        turn_halves(args.cache.angles, position, true, key.data() + kLatentRank);
       }
     };
     std::vector<double> q(args.heads * kLatentRow);

@@ -88,6 +88,12 @@ TEST(MlaDecode, RefusesWhatADeviceCannotRead) {
   tiny.args.cache.tables = table;
   EXPECT_EQ(check(tiny.args).error().message, "mla_decode: pages have 2 rows, but must have 64");
   tiny.args.cache.tables = nullptr;
+  tiny.args.cache.dtype = DType::e4m3fn;
+  tiny.args.cache.angles = tiny.rows.data();
+  EXPECT_EQ(check(tiny.args).error().message,
+            "mla_decode: cache (with angles) is F8_E4M3, but must be BF16");
+  tiny.args.cache.dtype = DType::bf16;
+  tiny.args.cache.angles = nullptr;
   tiny.args.lengths = nullptr;
   EXPECT_EQ(check(tiny.args).error().message,
             "mla_decode: lengths is null, but must say how many keys each sequence has");

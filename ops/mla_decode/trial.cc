@@ -27,6 +27,7 @@ struct Case {
   bool owners = false;  ///< blocks in another order than sequences; a row less of each length
   bool run = false;     ///< of one sequence of `length` keys in the end
   bool alone = false;
+  bool unturned = false;  ///< keys are turned as they are read
 
   template <class Visitor>
   void fields(Visitor& v) {
@@ -41,13 +42,15 @@ struct Case {
     v.flag("owners", owners);
     v.flag("run", run);
     v.flag("alone", alone);
+    v.flag("unturned", unturned);
   }
   std::string_view conflict() const {
-    return paged && (owners || run)         ? "pages have no owners and no runs"
-           : owners && run                  ? "a run has one block"
-           : run && ragged                  ? "lengths of a run are what they are"
-           : run && batch * tokens > length ? "a run has at most as many tokens as keys"
-                                            : "";
+    return paged && (owners || run)           ? "pages have no owners and no runs"
+           : owners && run                    ? "a run has one block"
+           : run && ragged                    ? "lengths of a run are what they are"
+           : run && batch * tokens > length   ? "a run has at most as many tokens as keys"
+           : unturned && cache != DType::bf16 ? "rows in fp8 are turned"
+                                              : "";
   }
 };
 
@@ -74,6 +77,8 @@ class MlaDecodeTrial : public KernelTrial<MlaDecodeArgs> {
         tables_(add("tables", Tensor::Role::index, c.paged ? c.batch : 0, pages_, DType::f32)),
         lengths_(add("lengths", Tensor::Role::index, 1, c.run ? 0 : c.batch, DType::f32)),
         owners_(add("owners", Tensor::Role::index, 1, c.owners ? c.batch : 0, DType::f32)),
+        angles_(add("angles", Tensor::Role::input, c.unturned ? c.length : 0, kLatentTurned,
+                    DType::bf16)),
         out_(output("out", c.batch * c.tokens, c.heads * kLatentRank, c.out, gap())),
         sums_(output("sums", c.batch * c.tokens, c.heads, DType::f32)) {
     auto* lengths = static_cast<int32_t*>(lengths_.data());
@@ -95,6 +100,13 @@ class MlaDecodeTrial : public KernelTrial<MlaDecodeArgs> {
     for (int64_t i = 0; c.paged && i < c.batch * pages_; ++i) {
       const bool used = i % pages_ * kKvPage < lengths[i / pages_] + more();
       static_cast<int32_t*>(tables_.data())[i] = used ? pages[static_cast<size_t>(i)] : -1;
+    }
+    for (int64_t p = 0; p < angles_.rows(); ++p) {
+      for (int64_t i = 0; i < kLatentTurned / 2; ++i) {
+        const float angle = 4 * random.normal();
+        angles_.set(p, i, std::cos(angle));
+        angles_.set(p, kLatentTurned / 2 + i, std::sin(angle));
+      }
     }
     fill_rows(random);
   }
@@ -194,6 +206,9 @@ class MlaDecodeTrial : public KernelTrial<MlaDecodeArgs> {
     if (case_.owners) {
       args.cache.owners = static_cast<const int32_t*>(owners_.in(side).data);
     }
+    if (case_.unturned) {
+      args.cache.angles = angles_.in(side).data;
+    }
     args.lengths = static_cast<const int32_t*>(lengths_.in(side).data);
     args.more = more();
     args.run = case_.run;
@@ -269,6 +284,9 @@ class MlaDecodeTrial : public KernelTrial<MlaDecodeArgs> {
       // Those that not every query token sees.
       for (int64_t p = std::max<int64_t>(0, length - case_.tokens + 1); p < length; ++p) {
         for_elements(operands, i, p, [&](double x) { all = all && std::isfinite(x); });
+        for (int64_t c = 0; c < kLatentTurned && case_.unturned; ++c) {
+          all = all && std::isfinite(angles_.get(p, c));
+        }
       }
     }
     return all;
@@ -284,6 +302,7 @@ class MlaDecodeTrial : public KernelTrial<MlaDecodeArgs> {
   Tensor& tables_;
   Tensor& lengths_;
   Tensor& owners_;
+  Tensor& angles_;
   Tensor& out_;
   Tensor& sums_;
 };
