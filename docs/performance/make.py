@@ -21,6 +21,7 @@ FOLDER = ROOT / "docs" / "performance"
 MARK = re.compile(r"(<!-- made: ([a-z0-9-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 NAMES = {
     "olmoe-1b-7b": "OLMoE-1B-7B", "qwen3-30b-a3b": "Qwen3-30B-A3B", "mixtral-8x7b": "Mixtral-8x7B",
+    "deepseek-v2-lite": "DeepSeek-V2-Lite",
     "llama-3.2-1b": "Llama-3.2-1B", "llama-3.2-3b": "Llama-3.2-3B", "llama-3.1-8b": "Llama-3.1-8B",
     "qwen3-0.6b": "Qwen3-0.6B", "qwen3-8b": "Qwen3-8B", "qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B",
     "mistral-7b": "Mistral-7B", "phi-3-mini-4k": "Phi-3-mini-4k", "phi-4": "Phi-4 (14.7 B)",
