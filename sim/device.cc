@@ -344,9 +344,35 @@ void start_group(Plan& plan, Slot& slot, uint64_t number, ThreadCounts& counts) 
   counts.counters.waves += static_cast<uint64_t>(plan.waves_in_group);
 }
 
+/// Up to so many instructions of a wave that goes the way of its path. How many it may still
+/// execute: 0 when it does not run any more.
+uint64_t follow_path(Wave& w, uint64_t budget) {
+  WaveChecks& checks = *w.checks;
+  uint64_t* executed = w.group->counts->executed.data();
+  const Path::Step* step = &checks.path->steps[checks.step];
+  for (; budget != 0; --budget, ++step) {
+    const Instruction& i = *w.pc;
+    if (step->instruction != &i || step->exec != w.exec()) {
+      return budget;
+    }
+    w.pc = &i + 1;
+    ++executed[i.ordinal];
+    ++w.executed;
+    if (!run_step(w, *step)) [[unlikely]] {
+      return w.state == WaveState::running ? budget - 1 : 0;
+    }
+  }
+  return 0;
+}
+
 template <bool kChecked>
 void run_wave(Wave& w, uint64_t budget) {
   uint64_t* executed = w.group->counts->executed.data();
+  if constexpr (kChecked) {
+    if (budget != 0 && w.checks->follows()) {
+      budget = follow_path(w, budget);
+    }
+  }
   while (budget-- != 0) {
     const Instruction& i = *w.pc;
     w.pc = &i + 1;
@@ -354,7 +380,7 @@ void run_wave(Wave& w, uint64_t budget) {
     ++w.executed;
     if constexpr (kChecked) {
       if (w.checks->path != nullptr) {
-        run_on_path(w, i);
+        run_beside_path(w, i);
       } else if (w.checks->ready(i)) {
         i.run(w, i);
       } else {
