@@ -272,6 +272,16 @@ TEST_P(OrdinaryKernels, PersistentWorkgroupsMeet) {
   }
 }
 
+TEST_P(OrdinaryKernels, CooperativeWorkgroupsMeet) {
+  const unsigned groups = 200;
+  const auto out = array<unsigned>(1024);
+  options_.cooperative = true;
+  EXPECT_EQ(findings(run("cooperative", {groups}, {128}, out.data(), 5)), "");
+  for (unsigned k = 0; k < groups; ++k) {
+    ASSERT_EQ(out[512 + k], 5U);
+  }
+}
+
 TEST_P(OrdinaryKernels, WorkgroupsGoRoundTheDies) {
   const auto out = array<unsigned>(100);
   EXPECT_EQ(findings(run("dies", {100}, {64}, out.data())), "");
