@@ -1053,8 +1053,11 @@ LdsByte check_touched(const LdsAccess& a, LdsByte was) {
   }
   if (!a.instruction.spins) {
     report_conflict(a, was, meets, other);
-  } else if (meets == Meets::writer) {
-    acquire(a.wave, was);
+  } else {
+    if (meets == Meets::writer) {
+      acquire(a.wave, was);
+    }
+    was.number = 0;  // what was found there has arrived
   }
   return touched(a, was);
 }

@@ -60,6 +60,13 @@ TEST_P(Flags, UnoptimisedFlag) {
   expect_only(run("unoptimised_flag", {1}, {128}, out.data(), 1), FindingKind::lds_race);
 }
 
+TEST_P(Flags, UnoptimisedReplies) {
+  const auto out = array<int>(128);
+  for (options_.seed = 0; options_.seed <= 8; ++options_.seed) {
+    EXPECT_EQ(findings(run("unoptimised_replies", {1}, {128}, out.data())), "") << options_.seed;
+  }
+}
+
 TEST_P(Flags, WhatNobodyWaitsForIsNoFlag) {
   const auto out = array<int>(64);
   expect_only(run("unread_flag", {1}, {128}, out.data()), FindingKind::lds_race);

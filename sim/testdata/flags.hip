@@ -104,6 +104,25 @@ __global__ __attribute__((optnone)) void unoptimised_flag(int* out, int late) {
   }
 }
 
+/// Who finds a flag may store it anew at once.
+__global__ __attribute__((optnone)) void unoptimised_replies(int* out) {
+  __shared__ int turn;
+  if (threadIdx.x == 0) {
+    turn = 0;
+  }
+  __syncthreads();
+  for (int k = 0; k < 8; ++k) {
+    if (threadIdx.x / 64 == k % 2) {
+      while (acquire_slowly(&turn) != k) {
+      }
+      if (threadIdx.x % 64 == 0) {
+        release(&turn, k + 1);
+      }
+    }
+  }
+  out[threadIdx.x] = threadIdx.x;
+}
+
 /// Nobody looks at the flag.
 __global__ void unread_flag(int* out) {
   __shared__ int data[64];
