@@ -221,8 +221,9 @@ __global__ void dynamic_array(int* out, int n) {
 }
 
 /// Workgroups of a cooperative launch meet as those of ROCm's cooperative groups do, at what the
-/// host put behind the arguments.
-__global__ void cooperative(unsigned* out, int rounds) {
+/// host put behind the arguments, and then acquire. Wrongly: without the fence before (`fenced` is
+/// 0).
+__global__ void cooperative(unsigned* out, int rounds, int fenced) {
   const auto* hidden =
       (__attribute__((address_space(4))) const unsigned long*)__builtin_amdgcn_implicitarg_ptr();
   unsigned* arrived = (unsigned*)(hidden[11] + 32);
@@ -230,7 +231,9 @@ __global__ void cooperative(unsigned* out, int rounds) {
     const unsigned next = round == 1 ? 0 : out[(round - 1) % 2 * 512 + (blockIdx.x + 1) % 200];
     __syncthreads();
     out[round % 2 * 512 + blockIdx.x] = next + 1;
-    __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent");
+    if (fenced != 0) {
+      __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent");
+    }
     __builtin_amdgcn_s_barrier();
     if (threadIdx.x == 0) {
       const unsigned groups = *(const unsigned*)(hidden[11] + 40);
