@@ -111,12 +111,13 @@ __global__ __attribute__((optnone)) void unoptimised_replies(int* out) {
     turn = 0;
   }
   __syncthreads();
-  for (int k = 0; k < 8; ++k) {
+  int* flag = &turn;
+  for (int k = 0; k < 50; ++k) {
     if (threadIdx.x / 64 == k % 2) {
-      while (acquire_slowly(&turn) != k) {
+      while (__scoped_atomic_load_n(flag, __ATOMIC_ACQUIRE, __MEMORY_SCOPE_WRKGRP) != k) {
       }
       if (threadIdx.x % 64 == 0) {
-        release(&turn, k + 1);
+        __scoped_atomic_store_n(flag, k + 1, __ATOMIC_RELEASE, __MEMORY_SCOPE_WRKGRP);
       }
     }
   }
