@@ -428,11 +428,11 @@ bool WaveChecks::sources_ready(const Instruction& i, uint64_t lanes) const {
   }
   uint64_t missing = 0;
   for (int k = 0; k < i.touched_words; ++k) {
-    const int word = i.touched[k].word;
-    uint64_t some = ~ready_[static_cast<size_t>(word)] & i.touched[k].sources;
+    const size_t word = i.touched[k].word;
+    uint64_t some = ~ready_[word] & i.touched[k].sources;
     const bool by_lane = ~lanes != 0 && word < kVectorRegisters / 64;
     for (uint64_t rest = by_lane ? some : 0; rest != 0; rest &= rest - 1) {
-      const auto r = static_cast<size_t>(64 * word + std::countr_zero(rest));
+      const size_t r = 64 * word + static_cast<size_t>(std::countr_zero(rest));
       some ^= pending[r] == 0 && (lanes & ~written[r]) == 0 ? rest & -rest : 0;
     }
     missing |= some;

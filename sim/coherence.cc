@@ -717,9 +717,10 @@ Coherence::~Coherence() = default;
 Interval& Coherence::open(const Wave& wave, Scope scope, bool speaks, bool atomic, uint32_t& id) {
   const Workgroup& group = *wave.group;
   do {
+    // Numbers are taken several at once, and left where others have nearly gone round the ring.
     constexpr uint32_t kAtOnce = 32;
     uint32_t& next = group.counts->next_interval;
-    if (next % kAtOnce == 0) {
+    if (next % kAtOnce == 0 || next_.load(std::memory_order_relaxed) - next > kIntervals / 2) {
       next = next_.fetch_add(kAtOnce, std::memory_order_relaxed);
     }
     id = next++;

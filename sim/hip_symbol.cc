@@ -96,7 +96,8 @@ hipError_t find_variable(const void* address, hipDeviceptr_t& pointer, size_t& b
              : hipModuleGetGlobal(&pointer, &bytes, module, found->second.name.c_str());
 }
 
-hipError_t copy_part(const void* symbol, size_t bytes, size_t offset, std::byte*& place) {
+/// Where bytes of a variable are on the current device.
+hipError_t find_part(const void* symbol, size_t bytes, size_t offset, std::byte*& place) {
   hipDeviceptr_t pointer = nullptr;
   size_t size = 0;
   if (const hipError_t error = find_variable(symbol, pointer, size); error != hipSuccess) {
@@ -161,7 +162,9 @@ WEFT_HIP void __hipUnregisterFatBinary(void** binary) {
   std::erase_if(all.symbols,
                 [&](const auto& each) { return each.second.binary == found->second.get(); });
   for (const auto& [device, module] : found->second->modules) {
-    (void)hipModuleUnload(module);
+    if (module != nullptr) {
+      (void)hipModuleUnload(module);
+    }
   }
   all.binaries.erase(found);
 }
@@ -211,26 +214,26 @@ WEFT_HIP hipError_t hipGetSymbolSize(size_t* bytes, const void* symbol) {
 WEFT_HIP hipError_t hipMemcpyToSymbol(const void* symbol, const void* from, size_t bytes,
                                       size_t offset, hipMemcpyKind kind) {
   std::byte* place = nullptr;
-  const hipError_t error = copy_part(symbol, bytes, offset, place);
+  const hipError_t error = find_part(symbol, bytes, offset, place);
   return error != hipSuccess ? error : hipMemcpy(place, from, bytes, kind);
 }
 WEFT_HIP hipError_t hipMemcpyFromSymbol(void* to, const void* symbol, size_t bytes, size_t offset,
                                         hipMemcpyKind kind) {
   std::byte* place = nullptr;
-  const hipError_t error = copy_part(symbol, bytes, offset, place);
+  const hipError_t error = find_part(symbol, bytes, offset, place);
   return error != hipSuccess ? error : hipMemcpy(to, place, bytes, kind);
 }
 WEFT_HIP hipError_t hipMemcpyToSymbolAsync(const void* symbol, const void* from, size_t bytes,
                                            size_t offset, hipMemcpyKind kind, hipStream_t stream) {
   std::byte* place = nullptr;
-  const hipError_t error = copy_part(symbol, bytes, offset, place);
+  const hipError_t error = find_part(symbol, bytes, offset, place);
   return error != hipSuccess ? error : hipMemcpyAsync(place, from, bytes, kind, stream);
 }
 WEFT_HIP hipError_t hipMemcpyFromSymbolAsync(void* to, const void* symbol, size_t bytes,
                                              size_t offset, hipMemcpyKind kind,
                                              hipStream_t stream) {
   std::byte* place = nullptr;
-  const hipError_t error = copy_part(symbol, bytes, offset, place);
+  const hipError_t error = find_part(symbol, bytes, offset, place);
   return error != hipSuccess ? error : hipMemcpyAsync(to, place, bytes, kind, stream);
 }
 

@@ -320,6 +320,7 @@ std::string hex(uint64_t x) {
   return "0x" + (text.empty() ? "0" : text);
 }
 
+/// Finds the allocation around an address that the launch's device reaches.
 [[gnu::noinline]] bool search(Wave& wave, uint64_t address, ThreadCounts::Range& range) {
   Launch& launch = *wave.group->launch;
   Memory::Range found;
