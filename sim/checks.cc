@@ -422,13 +422,20 @@ void WaveChecks::begin_registers(const Path::Start& start) {
   set_scalar(kExec + 1);
 }
 
-bool WaveChecks::sources_ready(const Instruction& i) const {
+bool WaveChecks::sources_ready(const Instruction& i, uint64_t lanes) const {
   if (!i.fills || i.touched_words == kTouchesMuch) {
     return false;
   }
   uint64_t missing = 0;
   for (int k = 0; k < i.touched_words; ++k) {
-    missing |= ~ready_[i.touched[k].word] & i.touched[k].sources;
+    const size_t word = i.touched[k].word;
+    uint64_t some = ~ready_[word] & i.touched[k].sources;
+    const bool by_lane = ~lanes != 0 && word < kVectorRegisters / 64;
+    for (uint64_t rest = by_lane ? some : 0; rest != 0; rest &= rest - 1) {
+      const size_t r = 64 * word + static_cast<size_t>(std::countr_zero(rest));
+      some ^= pending[r] == 0 && (lanes & ~written[r]) == 0 ? rest & -rest : 0;
+    }
+    missing |= some;
   }
   // Loads return in order, so two of them may have the same destination.
   if (missing != 0 || (vm.empty() && lgkm.empty()) || is_load(i)) {
@@ -659,6 +666,16 @@ void use_registers(WaveChecks& checks, const Instruction& i, bool full, Clear cl
   }
 }
 
+/// Whether all means something that an instruction reads, and it waited for it.
+bool reads_ready(const Wave& wave, const Instruction& i) {
+  const bool lanes = i.vector || i.row->cost == Class::lds || i.row->cost == Class::vmem_load ||
+                     i.row->cost == Class::vmem_store || i.row->cost == Class::vmem_atomic;
+  const bool own_lanes = lanes && i.dpp == Dpp::none && i.reader != Reader::exchanges &&
+                         i.reader != Reader::reads_lane && wave.checks->parts.empty() &&
+                         (i.row->flags & kIgnoresExec) == 0;
+  return wave.checks->sources_ready(i, own_lanes ? wave.exec() : ~uint64_t{0});
+}
+
 void clear_register(Wave& wave, int index) {
   std::memset(wave.lanes(index), kUnwritten, kLanes * sizeof(uint32_t));
 }
@@ -686,7 +703,7 @@ void record_step(Wave& wave, const Instruction& i) {
     checks.fill(i);
     change.whole = true;
     step.change = static_cast<int32_t>(path.changes.size());
-  } else if (checks.sources_ready(i)) {
+  } else if (reads_ready(wave, i)) {
     use_registers(checks, i, ~wave.exec() == 0, [&](int index) {
       clear_register(wave, index);
       change.cleared.push_back(static_cast<uint16_t>(index));
@@ -748,8 +765,9 @@ void run_first_use(Wave& wave, const Path::Change& change) {
 }
 
 /// The wave left its path amid an instruction.
-void finish_off_path(Wave& wave, const Instruction& i, bool changes) {
-  if (changes) {
+void finish_off_path(Wave& wave, const Path::Step& step) {
+  if (step.change >= 0) {
+    const Instruction& i = *step.instruction;
     use_registers(*wave.checks, i, false, [](int) {});
     note_filled(*wave.checks, i, result_lanes(wave, i), doubted_lanes(wave));
   }
@@ -776,7 +794,7 @@ void run_checked(Wave& wave, const Instruction& i) {
   }
   use_registers(*wave.checks, i, ~wave.exec() == 0,
                 [&](int index) { clear_register(wave, index); });
-  if (wave.checks->sources_ready(i)) {
+  if (reads_ready(wave, i)) {
     i.run(wave, i);
     note_filled(*wave.checks, i, result_lanes(wave, i), doubted_lanes(wave));
   } else {
@@ -1035,8 +1053,11 @@ LdsByte check_touched(const LdsAccess& a, LdsByte was) {
   }
   if (!a.instruction.spins) {
     report_conflict(a, was, meets, other);
-  } else if (meets == Meets::writer) {
-    acquire(a.wave, was);
+  } else {
+    if (meets == Meets::writer) {
+      acquire(a.wave, was);
+    }
+    was.number = 0;  // what was found there has arrived
   }
   return touched(a, was);
 }

@@ -143,7 +143,9 @@ struct WaveChecks {
     return missing == 0;
   }
   /// Whether all that it reads is, and nothing else is about to write its results.
-  bool sources_ready(const Instruction& i) const;
+  bool sources_ready(const Instruction& i) const { return sources_ready(i, ~uint64_t{0}); }
+  /// Likewise of what it reads in lanes of its own (`lanes`: in which it does something).
+  bool sources_ready(const Instruction& i, uint64_t lanes) const;
   /// It was ready so, no load, and wrote its results in all lanes: now it is ready as a whole.
   void fill(const Instruction& i);
   /// A load was issued that writes these registers.
@@ -173,27 +175,24 @@ struct WaveChecks {
 void prepare_checks(Instruction& instruction);
 /// Executes an instruction that is not ready: are its sources there, and what does it write?
 void run_checked(Wave& wave, const Instruction& instruction);
-/// Executes one while its path is followed or recorded (`WaveChecks::path`).
+/// Executes one that is recorded, or that leaves the path.
 void run_beside_path(Wave& wave, const Instruction& instruction);
 void run_first_use(Wave& wave, const Path::Change& change);
-void finish_off_path(Wave& wave, const Instruction& instruction, bool changes);
-inline void run_on_path(Wave& wave, const Instruction& i) {
+void finish_off_path(Wave& wave, const Path::Step& step);
+/// Executes the next step of the path that a wave follows. False: it is not on it any more, or does
+/// not run any more.
+inline bool run_step(Wave& wave, const Path::Step& step) {
   WaveChecks& checks = *wave.checks;
-  const Path::Step& next = checks.path->steps[checks.step];
-  if (next.instruction != &i || next.exec != wave.exec() || checks.records) [[unlikely]] {
-    run_beside_path(wave, i);
-    return;
+  if (step.clears) [[unlikely]] {
+    run_first_use(wave, checks.path->changes[static_cast<size_t>(step.change)]);
   }
-  if (next.clears) {
-    run_first_use(wave, checks.path->changes[static_cast<size_t>(next.change)]);
-  }
-  const bool changes = next.change >= 0;
-  i.run(wave, i);
+  step.instruction->run(wave, *step.instruction);
   if (checks.path == nullptr) [[unlikely]] {
-    finish_off_path(wave, i, changes);
-    return;
+    finish_off_path(wave, step);
+    return false;
   }
   ++checks.step;
+  return wave.state == WaveState::running;
 }
 /// From now on, what is known of a wave's registers is kept. To be called before that is looked at
 /// or changed other than by run_checked(), note_issue() and note_wait().

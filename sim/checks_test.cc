@@ -150,6 +150,18 @@ TEST_P(Faults, RegisterNeverWritten) {
                out.data());
 }
 
+TEST_P(Faults, LaneNeverWritten) {
+  const auto out = array<int>(128);
+  EXPECT_EQ(findings(run("lane_never_written", {2}, {64}, out.data(), 32U)), "");
+  EXPECT_EQ(out[31], 8);
+  EXPECT_EQ(out[96], 0);
+  const LaunchReport report = run("lane_never_written", {2}, {64}, out.data(), 33U);
+  ASSERT_EQ(report.findings.size(), 1U) << findings(report);
+  EXPECT_EQ(report.findings[0].kind, FindingKind::uninitialized_register);
+  EXPECT_EQ(report.findings[0].lane, 32);
+  EXPECT_EQ(report.findings[0].times, 2U);
+}
+
 /// What nobody wrote holds the same in every run, whatever ran before.
 TEST_P(Faults, NeverWrittenIsAlwaysTheSame) {
   const auto out = array<int>(64);

@@ -715,10 +715,16 @@ Coherence::Coherence() : ring_(static_cast<Interval*>(std::calloc(kIntervals, si
 Coherence::~Coherence() = default;
 
 Interval& Coherence::open(const Wave& wave, Scope scope, bool speaks, bool atomic, uint32_t& id) {
-  do {
-    id = next_.fetch_add(1, std::memory_order_relaxed);
-  } while (id == 0);
   const Workgroup& group = *wave.group;
+  do {
+    // Numbers are taken several at once, and left where others have nearly gone round the ring.
+    constexpr uint32_t kAtOnce = 32;
+    uint32_t& next = group.counts->next_interval;
+    if (next % kAtOnce == 0 || next_.load(std::memory_order_relaxed) - next > kIntervals / 2) {
+      next = next_.fetch_add(kAtOnce, std::memory_order_relaxed);
+    }
+    id = next++;
+  } while (id == 0);
   Interval& e = ring_.get()[id % kIntervals];
   e.id.store(0, std::memory_order_release);
   e.scope = scope;
@@ -991,19 +997,15 @@ bool store_fresh_lines(Wave& w, const Instruction& i, const GlobalAccess& access
   const uint64_t mark = line_mark(id, era, LineForm::full, i.ordinal);
   const size_t first = row.begin / kLine - range.begin / kLine;
   const size_t lines = (row.end - row.begin) / kLine;
-  bool fresh = true;
   for (size_t k = first; k < first + lines; ++k) {
-    fresh &= era_of(range.shadow.writes[k].load(std::memory_order_relaxed)) != era;
-  }
-  for (size_t k = first; fresh && k < first + lines; ++k) {
-    uint64_t was = range.shadow.writes[k].load(std::memory_order_relaxed);
-    fresh = era_of(was) != era &&
-            range.shadow.writes[k].compare_exchange_strong(was, mark, std::memory_order_acq_rel);
-    if (fresh) {
-      __atomic_store_n(&range.shadow.written[k], era, __ATOMIC_RELAXED);
+    std::atomic<uint64_t>& line = range.shadow.writes[k];
+    uint64_t was = line.load(std::memory_order_relaxed);
+    if (era_of(was) == era || !line.compare_exchange_strong(was, mark, std::memory_order_acq_rel)) {
+      return false;
     }
+    __atomic_store_n(&range.shadow.written[k], era, __ATOMIC_RELAXED);
   }
-  return fresh;
+  return true;
 }
 
 }  // namespace

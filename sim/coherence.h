@@ -212,7 +212,7 @@ class Coherence {
     void operator()(Interval* ring) const { std::free(ring); }
   };
   std::atomic<uint64_t> now_{1};
-  std::atomic<uint32_t> next_{1};
+  std::atomic<uint32_t> next_{0};
   std::unique_ptr<Interval, Free> ring_;  ///< kIntervals
   std::mutex mutex_;
   std::deque<std::shared_ptr<LaunchOrder>> launches_;

@@ -106,11 +106,25 @@ struct Descriptor {
   uint32_t preload_offset() const { return preload >> 7; }
 };
 
+/// What a cooperative launch's workgroups meet at (ROCm's device libraries, ockl/src/cg.cl,
+/// mg_info).
+struct GridMeeting {
+  uint64_t grids = 0;  ///< where those of several launches meet: nowhere
+  uint32_t grid = 0;
+  uint32_t grid_count = 1;
+  uint64_t threads_before = 0;
+  uint64_t threads = 0;
+  uint32_t arrived = 0;  ///< workgroups, and in the upper half how often all were
+  uint32_t unused = 0;
+  uint32_t workgroups = 0;
+};
+static_assert(offsetof(GridMeeting, arrived) == 32 && offsetof(GridMeeting, workgroups) == 40);
+
 /// The arguments as the kernel reads them: the caller's, then the hidden ones that its metadata
-/// names.
+/// names. `meeting`: address of the launch's GridMeeting, or 0.
 std::vector<std::byte> argument_segment(const cdna::Kernel& kernel, Dim3 grid, Dim3 block,
                                         std::span<const std::byte> given, uint32_t dynamic_lds,
-                                        const HostServices& host) {
+                                        const HostServices& host, uint64_t meeting) {
   std::vector<std::byte> segment(std::max<size_t>(kernel.argument_bytes, given.size()) + 16);
   std::copy(given.begin(), given.end(), segment.begin());
   const int dimensions = grid.z > 1 || block.z > 1 ? 3 : grid.y > 1 || block.y > 1 ? 2 : 1;
@@ -130,6 +144,7 @@ std::vector<std::byte> argument_segment(const cdna::Kernel& kernel, Dim3 grid, D
       {"hidden_dynamic_lds_size", dynamic_lds},
       {"hidden_hostcall_buffer", host.hostcall_buffer()},
       {"hidden_printf_buffer", host.printf_buffer()},
+      {"hidden_multigrid_sync_arg", meeting},
   };
   for (const cdna::KernelArgument& a : kernel.arguments) {
     if (!a.kind.starts_with("hidden_") || a.offset > segment.size() ||
@@ -344,9 +359,35 @@ void start_group(Plan& plan, Slot& slot, uint64_t number, ThreadCounts& counts) 
   counts.counters.waves += static_cast<uint64_t>(plan.waves_in_group);
 }
 
+/// Up to so many instructions of a wave that goes the way of its path. How many it may still
+/// execute: 0 when it does not run any more.
+uint64_t follow_path(Wave& w, uint64_t budget) {
+  WaveChecks& checks = *w.checks;
+  uint64_t* executed = w.group->counts->executed.data();
+  const Path::Step* step = &checks.path->steps[checks.step];
+  for (; budget != 0; --budget, ++step) {
+    const Instruction& i = *w.pc;
+    if (step->instruction != &i || step->exec != w.exec()) {
+      return budget;
+    }
+    w.pc = &i + 1;
+    ++executed[i.ordinal];
+    ++w.executed;
+    if (!run_step(w, *step)) [[unlikely]] {
+      return w.state == WaveState::running ? budget - 1 : 0;
+    }
+  }
+  return 0;
+}
+
 template <bool kChecked>
 void run_wave(Wave& w, uint64_t budget) {
   uint64_t* executed = w.group->counts->executed.data();
+  if constexpr (kChecked) {
+    if (budget != 0 && w.checks->follows()) {
+      budget = follow_path(w, budget);
+    }
+  }
   while (budget-- != 0) {
     const Instruction& i = *w.pc;
     w.pc = &i + 1;
@@ -354,7 +395,7 @@ void run_wave(Wave& w, uint64_t budget) {
     ++w.executed;
     if constexpr (kChecked) {
       if (w.checks->path != nullptr) {
-        run_on_path(w, i);
+        run_beside_path(w, i);
       } else if (w.checks->ready(i)) {
         i.run(w, i);
       } else {
@@ -928,7 +969,14 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
   WEFT_ASSIGN(plan.host, HostServices::open(*memory_, module.object_, info,
                                             std::min(plan.resident, plan.groups) *
                                                 static_cast<uint64_t>(plan.waves_in_group)));
-  plan.segment = argument_segment(info, grid, block, arguments, dynamic_lds, *plan.host);
+  uint64_t meeting = 0;
+  if (options.cooperative) {
+    WEFT_ASSIGN(meeting, memory_->allocate(sizeof(GridMeeting), {.home = index_}));
+    const GridMeeting empty{.threads = plan.groups * threads,
+                            .workgroups = static_cast<uint32_t>(plan.groups)};
+    std::memcpy(reinterpret_cast<void*>(meeting), &empty, sizeof empty);
+  }
+  plan.segment = argument_segment(info, grid, block, arguments, dynamic_lds, *plan.host, meeting);
   memory_->note_progress();
   WEFT_ASSIGN(plan.arguments, memory_->allocate(plan.segment.size() + 64, {kHost, Grain::fine}));
   std::memcpy(reinterpret_cast<void*>(plan.arguments), plan.segment.data(), plan.segment.size());
@@ -986,6 +1034,9 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
     memory_->coherence().end(launch);
   }
   (void)memory_->free(plan.arguments);
+  if (meeting != 0) {
+    (void)memory_->free(meeting);
+  }
   plan.host->finish(launch);
 
   LaunchReport report;

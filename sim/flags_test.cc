@@ -41,11 +41,30 @@ TEST_P(Flags, Flag) {
   expect_only(run("flag", {1}, {128}, out.data(), 0, 1), FindingKind::lds_race);
 }
 
+TEST_P(Flags, Mailbox) {
+  const auto in = array(numbers(64));
+  const auto out = array<int>(3 * 64);
+  for (options_.seed = 0; options_.seed <= 2; ++options_.seed) {
+    EXPECT_EQ(findings(run("mailbox", {1}, {128}, in.data(), out.data(), 0)), "");
+    for (int k = 0; k < 3 * 64; ++k) {
+      ASSERT_EQ(out[static_cast<size_t>(k)], (63 - k % 64) * (k / 64 + 1) + k / 64 + 1);
+    }
+    expect_only(run("mailbox", {1}, {128}, in.data(), out.data(), 1), FindingKind::lds_race);
+  }
+}
+
 TEST_P(Flags, UnoptimisedFlag) {
   const auto out = array<int>(64);
   EXPECT_EQ(findings(run("unoptimised_flag", {1}, {128}, out.data(), 0)), "");
   EXPECT_EQ(std::vector<int>(out.begin(), out.end()), numbers(64));
   expect_only(run("unoptimised_flag", {1}, {128}, out.data(), 1), FindingKind::lds_race);
+}
+
+TEST_P(Flags, UnoptimisedReplies) {
+  const auto out = array<int>(128);
+  for (options_.seed = 0; options_.seed <= 8; ++options_.seed) {
+    EXPECT_EQ(findings(run("unoptimised_replies", {1}, {128}, out.data())), "") << options_.seed;
+  }
 }
 
 TEST_P(Flags, WhatNobodyWaitsForIsNoFlag) {

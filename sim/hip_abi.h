@@ -128,6 +128,16 @@ struct HIP_LAUNCH_CONFIG {
 };
 static_assert(sizeof(HIP_LAUNCH_CONFIG) == 56);
 
+struct hipLaunchConfig_t {
+  dim3 gridDim;
+  dim3 blockDim;
+  size_t dynamicSmemBytes;
+  hipStream_t stream;
+  hipLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+static_assert(sizeof(hipLaunchConfig_t) == 56);
+
 struct hipUUID {
   char bytes[16];
 };
@@ -337,6 +347,40 @@ using hipStreamCallback_t = void (*)(hipStream_t stream, hipError_t status, void
      hipStream_t stream))                                                                          \
   X(hipError_t, hipLaunchCooperativeKernel,                                                        \
     (const void* function, dim3 grid, dim3 block, void** parameters, unsigned shared_bytes,        \
+     hipStream_t stream))                                                                          \
+  X(hipError_t, hipExtLaunchKernel,                                                                \
+    (const void* function, dim3 grid, dim3 block, void** parameters, size_t shared_bytes,          \
+     hipStream_t stream, hipEvent_t start, hipEvent_t stop, int flags))                            \
+  X(hipError_t, hipLaunchKernelExC,                                                                \
+    (const hipLaunchConfig_t* config, const void* function, void** parameters))                    \
+  X(hipError_t, hipOccupancyMaxPotentialBlockSize,                                                 \
+    (int* blocks, int* block_threads, const void* function, size_t shared_bytes, int most))        \
+  X(hipError_t, hipOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,                             \
+    (int* blocks, const void* function, int block_threads, size_t shared_bytes, unsigned flags))   \
+  X(void**, __hipRegisterFatBinary, (const void* data))                                            \
+  X(void, __hipUnregisterFatBinary, (void** binary))                                               \
+  X(void, __hipRegisterFunction,                                                                   \
+    (void** binary, const void* host, char* also_host, const char* name, unsigned most_threads,    \
+     void* thread, void* block, dim3* block_dim, dim3* grid_dim, int* wave_size))                  \
+  X(void, __hipRegisterVar,                                                                        \
+    (void** binary, void* host, char* also_host, const char* name, int is_extern, size_t bytes,    \
+     int is_constant, int is_global))                                                              \
+  X(hipError_t, __hipPushCallConfiguration,                                                        \
+    (dim3 grid, dim3 block, size_t shared_bytes, hipStream_t stream))                              \
+  X(hipError_t, __hipPopCallConfiguration,                                                         \
+    (dim3 * grid, dim3 * block, size_t * shared_bytes, hipStream_t * stream))                      \
+  X(hipError_t, hipGetFuncBySymbol, (hipFunction_t * function, const void* symbol))                \
+  X(hipError_t, hipGetSymbolAddress, (void** pointer, const void* symbol))                         \
+  X(hipError_t, hipGetSymbolSize, (size_t * bytes, const void* symbol))                            \
+  X(hipError_t, hipMemcpyToSymbol,                                                                 \
+    (const void* symbol, const void* from, size_t bytes, size_t offset, hipMemcpyKind kind))       \
+  X(hipError_t, hipMemcpyFromSymbol,                                                               \
+    (void* to, const void* symbol, size_t bytes, size_t offset, hipMemcpyKind kind))               \
+  X(hipError_t, hipMemcpyToSymbolAsync,                                                            \
+    (const void* symbol, const void* from, size_t bytes, size_t offset, hipMemcpyKind kind,        \
+     hipStream_t stream))                                                                          \
+  X(hipError_t, hipMemcpyFromSymbolAsync,                                                          \
+    (void* to, const void* symbol, size_t bytes, size_t offset, hipMemcpyKind kind,                \
      hipStream_t stream))
 
 // Under C linkage, so that libweft-amdhip64.so exports them as they are.

@@ -149,6 +149,7 @@ constexpr ErrorText kErrors[] = {
     {hipErrorNotInitialized, "hipErrorNotInitialized", "initialization error"},
     {hipErrorInvalidConfiguration, "hipErrorInvalidConfiguration",
      "invalid configuration argument"},
+    {hipErrorInvalidSymbol, "hipErrorInvalidSymbol", "invalid device symbol"},
     {hipErrorInvalidDevicePointer, "hipErrorInvalidDevicePointer", "invalid device pointer"},
     {hipErrorInvalidMemcpyDirection, "hipErrorInvalidMemcpyDirection",
      "invalid copy direction for memcpy"},

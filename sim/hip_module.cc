@@ -154,6 +154,45 @@ hipError_t launch(const Request& request) {
   return hipSuccess;
 }
 
+/// Of a kernel that is named by a handle or by what stands for it on the host.
+Request request_of(const void* function, dim3 grid, dim3 block, void** parameters,
+                   size_t shared_bytes, hipStream_t stream) {
+  const ihipStream_t* in = stream_of(stream);
+  return {.function = function_of(function, in != nullptr ? in->device : current_device()),
+          .grid = {grid.x, grid.y, grid.z},
+          .block = {block.x, block.y, block.z},
+          .shared_bytes = shared_bytes,
+          .stream = stream,
+          .parameters = parameters};
+}
+
+hipError_t launch_as_asked(Request request, const hipLaunchAttribute* attributes, unsigned count) {
+  for (unsigned k = 0; k < count; ++k) {
+    const hipLaunchAttribute& attribute = attributes[k];
+    if (attribute.id == hipLaunchAttributeCooperative) {
+      request.cooperative = attribute.value.cooperative != 0;
+    } else if (attribute.id != hipLaunchAttributePriority &&
+               attribute.id != hipLaunchAttributeAccessPolicyWindow) {
+      return refuse(hipErrorNotSupported, "",
+                    "Launch attribute " + std::to_string(attribute.id) +
+                        " is none that gfx942 or gfx950 has.");
+    }
+  }
+  return launch(request);
+}
+
+/// Between two events, where they are wanted.
+hipError_t launch_between(const Request& request, hipEvent_t start, hipEvent_t stop) {
+  if (start != nullptr) {
+    const hipError_t error = hipEventRecord(start, request.stream);
+    if (error != hipSuccess) {
+      return error;
+    }
+  }
+  const hipError_t error = launch(request);
+  return error == hipSuccess && stop != nullptr ? hipEventRecord(stop, request.stream) : error;
+}
+
 }  // namespace
 
 WEFT_HIP hipError_t hipModuleLoad(hipModule_t* module, const char* path) {
@@ -225,11 +264,11 @@ WEFT_HIP hipError_t hipModuleGetGlobal(hipDeviceptr_t* pointer, size_t* bytes, h
 }
 
 WEFT_HIP hipError_t hipFuncGetAttributes(hipFuncAttributes* attributes, const void* function) {
-  auto* handle = static_cast<hipFunction_t>(const_cast<void*>(function));
   if (attributes == nullptr) {
     return result(hipErrorInvalidValue);
   }
-  if (!known(runtime().functions, handle)) {
+  const hipFunction_t handle = function_of(function, current_device());
+  if (handle == nullptr) {
     return result(hipErrorInvalidDeviceFunction);
   }
   const cdna::Kernel& kernel = *handle->kernel->info;
@@ -318,7 +357,12 @@ WEFT_HIP hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, co
                                                                  int block_threads,
                                                                  size_t shared_bytes) {
   return hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
-      blocks, static_cast<hipFunction_t>(const_cast<void*>(function)), block_threads, shared_bytes);
+      blocks, function_of(function, current_device()), block_threads, shared_bytes);
+}
+WEFT_HIP hipError_t hipOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int* blocks, const void* function, int block_threads, size_t shared_bytes, unsigned) {
+  return hipOccupancyMaxActiveBlocksPerMultiprocessor(blocks, function, block_threads,
+                                                      shared_bytes);
 }
 WEFT_HIP hipError_t hipModuleOccupancyMaxPotentialBlockSize(int* blocks, int* block_threads,
                                                             hipFunction_t function,
@@ -355,6 +399,13 @@ WEFT_HIP hipError_t hipModuleOccupancyMaxPotentialBlockSizeWithFlags(int* blocks
                                                  most);
 }
 
+WEFT_HIP hipError_t hipOccupancyMaxPotentialBlockSize(int* blocks, int* block_threads,
+                                                      const void* function, size_t shared_bytes,
+                                                      int most) {
+  return hipModuleOccupancyMaxPotentialBlockSize(
+      blocks, block_threads, function_of(function, current_device()), shared_bytes, most);
+}
+
 WEFT_HIP hipError_t hipModuleLaunchKernel(hipFunction_t function, unsigned grid_x, unsigned grid_y,
                                           unsigned grid_z, unsigned block_x, unsigned block_y,
                                           unsigned block_z, unsigned shared_bytes,
@@ -385,25 +436,23 @@ WEFT_HIP hipError_t hipDrvLaunchKernelEx(const HIP_LAUNCH_CONFIG* config, hipFun
   if (config == nullptr || (config->attrs == nullptr && config->numAttrs != 0)) {
     return result(hipErrorInvalidValue);
   }
-  Request request{.function = function,
-                  .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
-                  .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
-                  .shared_bytes = config->sharedMemBytes,
-                  .stream = config->hStream,
-                  .parameters = parameters,
-                  .extra = extra};
-  for (unsigned k = 0; k < config->numAttrs; ++k) {
-    const hipLaunchAttribute& attribute = config->attrs[k];
-    if (attribute.id == hipLaunchAttributeCooperative) {
-      request.cooperative = attribute.value.cooperative != 0;
-    } else if (attribute.id != hipLaunchAttributePriority &&
-               attribute.id != hipLaunchAttributeAccessPolicyWindow) {
-      return refuse(hipErrorNotSupported, "",
-                    "Launch attribute " + std::to_string(attribute.id) +
-                        " is none that gfx942 or gfx950 has.");
-    }
+  const Request request{.function = function,
+                        .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+                        .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
+                        .shared_bytes = config->sharedMemBytes,
+                        .stream = config->hStream,
+                        .parameters = parameters,
+                        .extra = extra};
+  return launch_as_asked(request, config->attrs, config->numAttrs);
+}
+WEFT_HIP hipError_t hipLaunchKernelExC(const hipLaunchConfig_t* config, const void* function,
+                                       void** parameters) {
+  if (config == nullptr || (config->attrs == nullptr && config->numAttrs != 0)) {
+    return result(hipErrorInvalidValue);
   }
-  return launch(request);
+  return launch_as_asked(request_of(function, config->gridDim, config->blockDim, parameters,
+                                    config->dynamicSmemBytes, config->stream),
+                         config->attrs, config->numAttrs);
 }
 WEFT_HIP hipError_t hipExtModuleLaunchKernel(hipFunction_t function, uint32_t work_x,
                                              uint32_t work_y, uint32_t work_z, uint32_t block_x,
@@ -419,40 +468,31 @@ WEFT_HIP hipError_t hipExtModuleLaunchKernel(hipFunction_t function, uint32_t wo
                   "hipExtModuleLaunchKernel takes a grid in threads, which must be multiples of "
                   "the workgroup's.");
   }
-  if (start != nullptr) {
-    const hipError_t error = hipEventRecord(start, stream);
-    if (error != hipSuccess) {
-      return error;
-    }
-  }
-  const hipError_t error = launch({.function = function,
-                                   .grid = {work_x / block_x, work_y / block_y, work_z / block_z},
-                                   .block = {block_x, block_y, block_z},
-                                   .shared_bytes = shared_bytes,
-                                   .stream = stream,
-                                   .parameters = parameters,
-                                   .extra = extra});
-  return error == hipSuccess && stop != nullptr ? hipEventRecord(stop, stream) : error;
+  return launch_between({.function = function,
+                         .grid = {work_x / block_x, work_y / block_y, work_z / block_z},
+                         .block = {block_x, block_y, block_z},
+                         .shared_bytes = shared_bytes,
+                         .stream = stream,
+                         .parameters = parameters,
+                         .extra = extra},
+                        start, stop);
+}
+WEFT_HIP hipError_t hipExtLaunchKernel(const void* function, dim3 grid, dim3 block,
+                                       void** parameters, size_t shared_bytes, hipStream_t stream,
+                                       hipEvent_t start, hipEvent_t stop, int) {
+  return launch_between(request_of(function, grid, block, parameters, shared_bytes, stream), start,
+                        stop);
 }
 WEFT_HIP hipError_t hipLaunchKernel(const void* function, dim3 grid, dim3 block, void** parameters,
                                     size_t shared_bytes, hipStream_t stream) {
-  return launch({.function = static_cast<hipFunction_t>(const_cast<void*>(function)),
-                 .grid = {grid.x, grid.y, grid.z},
-                 .block = {block.x, block.y, block.z},
-                 .shared_bytes = shared_bytes,
-                 .stream = stream,
-                 .parameters = parameters});
+  return launch(request_of(function, grid, block, parameters, shared_bytes, stream));
 }
 WEFT_HIP hipError_t hipLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block,
                                                void** parameters, unsigned shared_bytes,
                                                hipStream_t stream) {
-  return launch({.function = static_cast<hipFunction_t>(const_cast<void*>(function)),
-                 .grid = {grid.x, grid.y, grid.z},
-                 .block = {block.x, block.y, block.z},
-                 .shared_bytes = shared_bytes,
-                 .stream = stream,
-                 .parameters = parameters,
-                 .cooperative = true});
+  Request request = request_of(function, grid, block, parameters, shared_bytes, stream);
+  request.cooperative = true;
+  return launch(request);
 }
 
 }  // namespace weft::hip

@@ -31,7 +31,7 @@ bool add_node(Runtime& r, const cdna::Node& node) {
     made->device = std::make_unique<Device>(node.target, r.memory);
     made->node = static_cast<int>(r.nodes.size()) - 1;
     made->null_stream.device = first + k;
-    r.gpus[static_cast<size_t>(first + k)] = std::move(made);
+    r.gpus[static_cast<size_t>(made->null_stream.device)] = std::move(made);
   }
   r.gpu_count = first + node.count;
   return true;

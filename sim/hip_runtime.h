@@ -1,5 +1,6 @@
 // What the functions of the simulated HIP runtime share: its devices, the handles it gave out, and
-// streams. sim/hip_device.cc, hip_memory.cc, hip_stream.cc and hip_module.cc have the functions.
+// streams. sim/hip_device.cc, hip_memory.cc, hip_stream.cc, hip_module.cc and hip_symbol.cc have
+// the functions.
 //
 // A stream's work is done by a thread of the stream's, in the order of submission and after what it
 // has to wait for (Work::after); different streams' work runs side by side. Work that the caller
@@ -169,6 +170,10 @@ std::unique_ptr<T> take(std::unordered_map<T*, std::unique_ptr<T>>& table, T* ha
   table.erase(found);
   return object;
 }
+
+/// The kernel that a program names: by its handle, or by the host's address that stands for it, on
+/// a device (sim/hip_symbol.cc). Null: none.
+hip::hipFunction_t function_of(const void* handle, int device);
 
 /// The stream of a handle, the current device's default stream among them; null: not known.
 hip::ihipStream_t* stream_of(hip::hipStream_t handle);

@@ -422,6 +422,88 @@ TEST_P(Hip, LaunchesInEveryWay) {
   EXPECT_EQ(api_->hipModuleUnload(module), hipSuccess);
 }
 
+// What clang makes of `add<<<1, 64>>>(a, a, a, n)` and of a variable.
+TEST_P(Hip, ProgramsOfHostAndDeviceCode) {
+  const std::vector<std::byte> code = test_kernels("ordinary", Target::gfx942);
+  if (code.empty()) {
+    GTEST_SKIP() << "this build has no clang-22";
+  }
+  ASSERT_EQ(api_->hipSetDevice(0), hipSuccess);
+  const struct {
+    uint32_t magic;
+    uint32_t version;
+    const void* image;
+    void* unused;
+  } wrapper = {0x48495046, 1, code.data(), nullptr};
+  void** binary = api_->__hipRegisterFatBinary(&wrapper);
+  char add = 0;
+  char table = 0;
+  api_->__hipRegisterFunction(binary, &add, nullptr, "add", ~0U, nullptr, nullptr, nullptr, nullptr,
+                              nullptr);
+  api_->__hipRegisterVar(binary, &table, nullptr, "table", 0, 16, 0, 0);
+
+  float* a = nullptr;
+  int n = 64;
+  ASSERT_EQ(api_->hipMallocManaged(reinterpret_cast<void**>(&a), 256, hipMemAttachGlobal),
+            hipSuccess);
+  std::fill(a, a + n, 1.0F);
+  void* parameters[] = {&a, &a, &a, &n};
+  dim3 grid{};
+  dim3 block{};
+  size_t shared_bytes = 1;
+  hipStream_t stream = nullptr;
+  EXPECT_EQ(api_->__hipPushCallConfiguration({1, 1, 1}, {64, 1, 1}, 0, nullptr), hipSuccess);
+  EXPECT_EQ(api_->__hipPopCallConfiguration(&grid, &block, &shared_bytes, &stream), hipSuccess);
+  EXPECT_EQ(api_->__hipPopCallConfiguration(&grid, &block, &shared_bytes, &stream),
+            hipErrorInvalidConfiguration);
+  EXPECT_EQ(api_->hipLaunchKernel(&add, grid, block, parameters, shared_bytes, stream), hipSuccess);
+  EXPECT_EQ(api_->hipExtLaunchKernel(&add, grid, block, parameters, 0, stream, nullptr, nullptr, 0),
+            hipSuccess);
+  const hipLaunchConfig_t config{grid, block, 0, stream, nullptr, 0};
+  EXPECT_EQ(api_->hipLaunchKernelExC(&config, &add, parameters), hipSuccess);
+  ASSERT_EQ(api_->hipDeviceSynchronize(), hipSuccess);
+  EXPECT_EQ(a[63], 8.0F);
+  EXPECT_EQ(api_->hipLaunchKernel(&n, grid, block, parameters, 0, nullptr), hipErrorInvalidHandle);
+  hipFuncAttributes attributes;
+  EXPECT_EQ(api_->hipFuncGetAttributes(&attributes, &add), hipSuccess);
+  EXPECT_EQ(api_->hipFuncGetAttributes(&attributes, &n), hipErrorInvalidDeviceFunction);
+  int blocks = 0;
+  int threads = 0;
+  EXPECT_EQ(api_->hipOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, &add, 256, 0, 0),
+            hipSuccess);
+  EXPECT_EQ(blocks, 8);
+  EXPECT_EQ(api_->hipOccupancyMaxPotentialBlockSize(&blocks, &threads, &add, 0, 0), hipSuccess);
+  hipFunction_t function = nullptr;
+  EXPECT_EQ(api_->hipGetFuncBySymbol(&function, &add), hipSuccess);
+  EXPECT_EQ(
+      api_->hipModuleLaunchKernel(function, 1, 1, 1, 64, 1, 1, 0, nullptr, parameters, nullptr),
+      hipSuccess);
+
+  size_t bytes = 0;
+  void* place = nullptr;
+  ASSERT_EQ(api_->hipGetSymbolSize(&bytes, &table), hipSuccess);
+  ASSERT_EQ(api_->hipGetSymbolAddress(&place, &table), hipSuccess);
+  const int value = 77;
+  int back = 0;
+  EXPECT_EQ(api_->hipMemcpyToSymbol(&table, &value, 4, bytes - 4, hipMemcpyHostToDevice),
+            hipSuccess);
+  EXPECT_EQ(api_->hipMemcpyFromSymbol(&back, &table, 4, bytes - 4, hipMemcpyDeviceToHost),
+            hipSuccess);
+  EXPECT_EQ(back, 77);
+  EXPECT_EQ(api_->hipMemcpyToSymbolAsync(&table, &back, 4, 0, hipMemcpyHostToDevice, nullptr),
+            hipSuccess);
+  EXPECT_EQ(
+      api_->hipMemcpyFromSymbolAsync(&back, &table, 4, bytes - 3, hipMemcpyDeviceToHost, nullptr),
+      hipErrorInvalidValue);
+  EXPECT_EQ(api_->hipMemcpyToSymbol(&n, &value, 4, 0, hipMemcpyHostToDevice),
+            hipErrorInvalidSymbol);
+  ASSERT_EQ(api_->hipDeviceSynchronize(), hipSuccess);
+  api_->__hipUnregisterFatBinary(binary);
+  EXPECT_EQ(api_->hipLaunchKernel(&add, grid, block, parameters, 0, nullptr),
+            hipErrorInvalidHandle);
+  EXPECT_EQ(api_->hipFree(a), hipSuccess);
+}
+
 TEST_P(Hip, RefusesToShareWithOtherProcesses) {
   hipIpcMemHandle_t memory{};
   hipIpcEventHandle_t event{};

@@ -272,6 +272,19 @@ TEST_P(OrdinaryKernels, PersistentWorkgroupsMeet) {
   }
 }
 
+TEST_P(OrdinaryKernels, CooperativeWorkgroupsMeet) {
+  const unsigned groups = 200;
+  const auto out = array<unsigned>(1024);
+  options_.cooperative = true;
+  for (options_.seed = 0; options_.seed <= 1; ++options_.seed) {
+    EXPECT_EQ(findings(run("cooperative", {groups}, {128}, out.data(), 5, 1)), "");
+    for (unsigned k = 0; k < groups; ++k) {
+      ASSERT_EQ(out[512 + k], 5U);
+    }
+    EXPECT_FALSE(run("cooperative", {groups}, {128}, out.data(), 5, 0).ok());
+  }
+}
+
 TEST_P(OrdinaryKernels, WorkgroupsGoRoundTheDies) {
   const auto out = array<unsigned>(100);
   EXPECT_EQ(findings(run("dies", {100}, {64}, out.data())), "");

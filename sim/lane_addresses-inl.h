@@ -17,6 +17,27 @@ bool equally_apart(const T* address, int count, T step) {
                          : apart_from(address, count, step) == 0;
 }
 
+/// Of all lanes, `step` bytes each and that far apart.
+inline LaneRow row_of_all(const uint32_t* low, const uint32_t* high, uint64_t base, uint32_t step) {
+  uint32_t apart = 0;
+  for (int l = 0; l < kLanes; ++l) {
+    apart |= low[l] ^ (low[0] + static_cast<uint32_t>(l) * step);
+  }
+  uint64_t top = 0;
+  if (high != nullptr) {
+    for (int l = 0; l < kLanes; ++l) {
+      apart |= high[l] ^ high[0];
+    }
+    top = static_cast<uint64_t>(high[0]) << 32;
+  }
+  constexpr uint64_t kLast = kLanes - 1;
+  if (apart != 0 || low[0] + kLast * step > UINT32_MAX) {
+    return {};
+  }
+  const uint64_t begin = base + top + low[0];
+  return {~uint64_t{0}, begin, begin + kLanes * uint64_t{step}, step};
+}
+
 #if !WEFT_SIM_AVX512
 /// Four lanes' four words, four registers apart, or the other way round.
 inline void transpose(__m128i (&rows)[4]) {
@@ -133,6 +154,81 @@ inline void store_every_other(const uint32_t* data, void* memory) {
 #else
   for (int l = 0; l < kLanes; ++l) {
     to[2 * l] = data[l];
+  }
+#endif
+}
+
+/// A word of each lane, sixteen bytes from one to the next, and back.
+inline void load_every_fourth(const void* memory, uint32_t* out) {
+  const auto* from = static_cast<const uint32_t*>(memory);
+#if WEFT_SIM_AVX512
+  const __m512i fourth = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 0, 0, 0, 0, 0, 0, 0);
+  for (int l = 0; l < kLanes; l += 16, from += 64) {
+    const __m512i low =
+        _mm512_permutex2var_epi32(_mm512_loadu_si512(from), fourth, _mm512_loadu_si512(from + 16));
+    // Behind the last word nothing need be.
+    const __m512i high = _mm512_permutex2var_epi32(_mm512_loadu_si512(from + 32), fourth,
+                                                   _mm512_maskz_loadu_epi32(0x1111, from + 48));
+    _mm512_storeu_si512(out + l, _mm512_shuffle_i64x2(low, high, 0x44));
+  }
+#else
+  for (int l = 0; l < kLanes; ++l) {
+    out[l] = from[4 * l];
+  }
+#endif
+}
+inline void store_every_fourth(const uint32_t* data, void* memory) {
+  auto* to = static_cast<uint32_t*>(memory);
+#if WEFT_SIM_AVX512
+  const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+  for (int l = 0; l < kLanes; l += 16, to += 64) {
+    const __m512i words = _mm512_loadu_si512(data + l);
+    for (int k = 0; k < 4; ++k) {
+      const __m512i from = _mm512_add_epi32(first, _mm512_set1_epi32(4 * k));
+      _mm512_mask_storeu_epi32(to + 16 * k, 0x1111, _mm512_permutexvar_epi32(from, words));
+    }
+  }
+#else
+  for (int l = 0; l < kLanes; ++l) {
+    to[4 * l] = data[l];
+  }
+#endif
+}
+
+/// Two words of each lane that lie one lane after the other, to two registers and back.
+inline void load_pairs(const void* memory, uint32_t* out) {
+  const auto* from = static_cast<const uint32_t*>(memory);
+#if WEFT_SIM_AVX512
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  for (int l = 0; l < kLanes; l += 16, from += 32) {
+    const __m512i low = _mm512_loadu_si512(from);
+    const __m512i high = _mm512_loadu_si512(from + 16);
+    _mm512_storeu_si512(out + l, _mm512_permutex2var_epi32(low, even, high));
+    _mm512_storeu_si512(out + kLanes + l, _mm512_permutex2var_epi32(low, odd, high));
+  }
+#else
+  for (int l = 0; l < kLanes; ++l) {
+    out[l] = from[2 * l];
+    out[kLanes + l] = from[2 * l + 1];
+  }
+#endif
+}
+inline void store_pairs(const uint32_t* data, void* memory) {
+  auto* to = static_cast<uint32_t*>(memory);
+#if WEFT_SIM_AVX512
+  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+  for (int l = 0; l < kLanes; l += 16, to += 32) {
+    const __m512i a = _mm512_loadu_si512(data + l);
+    const __m512i b = _mm512_loadu_si512(data + kLanes + l);
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi32(a, low, b));
+    _mm512_storeu_si512(to + 16, _mm512_permutex2var_epi32(a, high, b));
+  }
+#else
+  for (int l = 0; l < kLanes; ++l) {
+    to[2 * l] = data[l];
+    to[2 * l + 1] = data[kLanes + l];
   }
 #endif
 }

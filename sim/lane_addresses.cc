@@ -54,6 +54,9 @@ LaneRow row_of(const uint64_t* addresses, uint64_t mask, uint64_t bytes) {
 
 LaneRow row_of(const uint32_t* low, const uint32_t* high, uint64_t base, uint64_t mask,
                uint64_t bytes) {
+  if (~mask == 0 && low[1] - low[0] == bytes) [[likely]] {
+    return WEFT_SIM_PICK(row_of_all)(low, high, base, static_cast<uint32_t>(bytes));
+  }
   const Neighbours<uint32_t> lanes(low, mask, bytes);
   if (lanes.count == 0) {
     return {};
@@ -72,6 +75,16 @@ LaneRow row_of(const uint32_t* low, const uint32_t* high, uint64_t base, uint64_
 
 void load_quads(const void* memory, uint32_t* out) { WEFT_SIM_PICK(load_quads)(memory, out); }
 void store_quads(const uint32_t* data, void* memory) { WEFT_SIM_PICK(store_quads)(data, memory); }
+
+void load_pairs(const void* memory, uint32_t* out) { WEFT_SIM_PICK(load_pairs)(memory, out); }
+void store_pairs(const uint32_t* data, void* memory) { WEFT_SIM_PICK(store_pairs)(data, memory); }
+
+void load_every_fourth(const void* memory, uint32_t* out) {
+  WEFT_SIM_PICK(load_every_fourth)(memory, out);
+}
+void store_every_fourth(const uint32_t* data, void* memory) {
+  WEFT_SIM_PICK(store_every_fourth)(data, memory);
+}
 
 void load_every_other(const void* memory, uint32_t* out) {
   WEFT_SIM_PICK(load_every_other)(memory, out);

@@ -31,9 +31,15 @@ LaneRow row_of(const uint32_t* low, const uint32_t* high, uint64_t base, uint64_
 /// Four words of each lane that lie one lane after the other, to four registers and back.
 void load_quads(const void* memory, uint32_t* out);
 void store_quads(const uint32_t* data, void* memory);
+/// Likewise two words.
+void load_pairs(const void* memory, uint32_t* out);
+void store_pairs(const uint32_t* data, void* memory);
 /// A word of each lane, eight bytes from one to the next.
 void load_every_other(const void* memory, uint32_t* out);
 void store_every_other(const uint32_t* data, void* memory);
+/// Likewise sixteen bytes.
+void load_every_fourth(const void* memory, uint32_t* out);
+void store_every_fourth(const uint32_t* data, void* memory);
 
 /// address[l] = base + low[l] + (high[l] << 32).
 void wide_addresses(const uint32_t* low, const uint32_t* high, uint64_t base, uint64_t* address);

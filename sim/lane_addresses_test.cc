@@ -67,38 +67,52 @@ TEST(LaneRows, AreNoneWithAGapACarryOrAnotherStep) {
   }
 }
 
-TEST(LaneRows, QuadsGoToRegistersAndBack) {
-  std::array<uint32_t, 256> memory{};
+/// `kEach` words of each lane, one lane after the other.
+template <size_t kEach>
+void go_to_registers_and_back(void (*load)(const void*, uint32_t*),
+                              void (*store)(const uint32_t*, void*)) {
+  std::array<uint32_t, 64 * kEach> memory{};
   for (uint32_t k = 0; k < memory.size(); ++k) {
     memory[k] = 1000 + k;
   }
-  alignas(64) std::array<uint32_t, 256> registers{};
-  load_quads(memory.data(), registers.data());
-  for (uint32_t k = 0; k < 4; ++k) {
+  alignas(64) std::array<uint32_t, 64 * kEach> registers{};
+  load(memory.data(), registers.data());
+  for (uint32_t k = 0; k < kEach; ++k) {
     for (uint32_t l = 0; l < 64; ++l) {
-      ASSERT_EQ(registers[64 * k + l], 1000 + 4 * l + k);
+      ASSERT_EQ(registers[64 * k + l], 1000 + kEach * l + k);
     }
   }
-  std::array<uint32_t, 256> back{};
-  store_quads(registers.data(), back.data());
+  std::array<uint32_t, 64 * kEach> back{};
+  store(registers.data(), back.data());
   EXPECT_EQ(back, memory);
 }
+TEST(LaneRows, QuadsAndPairsGoToRegistersAndBack) {
+  go_to_registers_and_back<4>(load_quads, store_quads);
+  go_to_registers_and_back<2>(load_pairs, store_pairs);
+}
 
-TEST(LaneRows, EveryOtherWordGoesToARegisterAndBack) {
-  std::array<uint32_t, 127> memory{};  // behind the last word nothing need be
+/// A word of each lane, kStep words from one to the next.
+template <uint32_t kStep>
+void goes_to_a_register_and_back(void (*load)(const void*, uint32_t*),
+                                 void (*store)(const uint32_t*, void*)) {
+  std::array<uint32_t, 63 * kStep + 1> memory{};  // behind the last word nothing need be
   for (uint32_t k = 0; k < memory.size(); ++k) {
     memory[k] = 1000 + k;
   }
   alignas(64) Words words{};
-  load_every_other(memory.data(), words.data());
+  load(memory.data(), words.data());
   for (uint32_t l = 0; l < 64; ++l) {
-    ASSERT_EQ(words[l], 1000 + 2 * l);
+    ASSERT_EQ(words[l], 1000 + kStep * l);
     words[l] = l;
   }
-  store_every_other(words.data(), memory.data());
+  store(words.data(), memory.data());
   for (uint32_t k = 0; k < memory.size(); ++k) {
-    ASSERT_EQ(memory[k], k % 2 == 0 ? k / 2 : 1000 + k);
+    ASSERT_EQ(memory[k], k % kStep == 0 ? k / kStep : 1000 + k);
   }
+}
+TEST(LaneRows, EveryOtherOrFourthWordGoesToARegisterAndBack) {
+  goes_to_a_register_and_back<2>(load_every_other, store_every_other);
+  goes_to_a_register_and_back<4>(load_every_fourth, store_every_fourth);
 }
 
 }  // namespace

@@ -215,9 +215,9 @@ Touched::Lines Touched::of(const Memory::Range& range) {
   Bytes& bytes = allocations_[range.begin];
   if (bytes.read == nullptr) {
     bytes.count = static_cast<size_t>((range.end - 1) / kLine - range.begin / kLine + 1);
-    // Pages of it that nobody touches are never there. Some bytes more: see count_other().
+    // Pages of it that nobody touches are never there.
     for (auto* each : {&bytes.read, &bytes.written}) {
-      each->reset(static_cast<uint8_t*>(std::calloc(bytes.count + 8, 1)));
+      each->reset(static_cast<uint8_t*>(std::calloc(bytes.count, 1)));
       if (*each == nullptr) {
         throw std::bad_alloc();
       }
@@ -250,48 +250,64 @@ void Touched::count(uint64_t& read, uint64_t& written) const {
 
 namespace {
 
-/// How many of some bytes are another one. Eight are compared at once, as many lines as lanes in a
-/// row reach; those behind the last one are there, too.
-uint64_t count_other(const uint8_t* bytes, uint64_t count, uint8_t value) {
-  constexpr uint64_t kEach = 0x0101010101010101;
-  uint64_t all = 0;
-  for (; count != 0; bytes += 8, count -= std::min<uint64_t>(count, 8)) {
+constexpr uint64_t kEachByte = 0x0101010101010101;
+/// Lines whose bytes are looked at together: as many as lanes in a row reach, as a rule.
+constexpr uint64_t kTogether = 8;
+
+/// Sets bytes that are 0 or 1 to 1. How many were 0.
+uint64_t set_bytes(uint8_t* bytes, uint64_t count) {
+  if (count == kTogether) [[likely]] {
     uint64_t eight = 0;
-    std::memcpy(&eight, bytes, 8);
-    const uint64_t apart = eight ^ kEach * value;
-    const uint64_t marks = (((apart & 0x7f * kEach) + 0x7f * kEach) | apart) >> 7 & kEach;
-    const uint64_t wanted = count >= 8 ? marks : marks & ((uint64_t{1} << 8 * count) - 1);
-    all += wanted * kEach >> 56;  // their sum
+    std::memcpy(&eight, bytes, kTogether);
+    if (eight == kEachByte) {
+      return 0;
+    }
+    std::memcpy(bytes, &kEachByte, kTogether);
+    return kTogether - static_cast<uint64_t>(std::popcount(eight));
   }
-  return all;
+  uint64_t fresh = 0;
+  for (uint64_t k = 0; k < count; ++k) {
+    fresh += bytes[k] ^ 1U;
+    bytes[k] = 1;
+  }
+  return fresh;
+}
+
+/// Whether one of some bytes has a value. Those behind the last one are there, too.
+bool any_byte_is(uint8_t value, const uint8_t* bytes, uint64_t count) {
+  for (;; bytes += kTogether, count -= kTogether) {
+    uint64_t eight = 0;
+    std::memcpy(&eight, bytes, kTogether);
+    const uint64_t apart = eight ^ kEachByte * value;
+    // The lowest of these bits is that of a byte which is 0.
+    const uint64_t zero = (apart - kEachByte) & ~apart & 0x80 * kEachByte;
+    if (count <= kTogether) {
+      return (zero & (~uint64_t{0} >> (64 - 8 * count))) != 0;
+    }
+    if (zero != 0) {
+      return true;
+    }
+  }
 }
 
 /// Marks lines as touched, and notes whether this launch stored in one of them.
-void touch(Wave& wave, const ThreadCounts::Range& range, uint64_t address, size_t bytes, bool read,
-           bool write) {
+inline void touch(Wave& wave, const ThreadCounts::Range& range, uint64_t address, size_t bytes,
+                  bool read, bool write) {
   ThreadCounts& counts = *wave.group->counts;
   const uint64_t first = address / kLine - range.begin / kLine;
-  const uint64_t end = (address + bytes - 1) / kLine - range.begin / kLine + 1;
-  const auto mark = [&](uint8_t* lines) {
-    const uint64_t fresh = count_other(lines + first, end - first, 1);
-    if (fresh != 0) {
-      counts.first_touches += fresh;
-      std::memset(lines + first, 1, end - first);  // as any other thread sets them
-    }
-  };
+  const uint64_t lines = (address + bytes - 1) / kLine - address / kLine + 1;
   if (read) {
-    mark(range.touched.read);
+    counts.first_touches += set_bytes(range.touched.read + first, lines);
   }
   if (write) {
-    mark(range.touched.written);
+    counts.first_touches += set_bytes(range.touched.written + first, lines);
   }
   if (const LaunchOrder* order = wave.group->launch->order.get()) {
-    constexpr uint64_t kTogether = 8;  // in a line of the host's caches
-    for (uint64_t line = end; write && line < 2 * end - first; line += kTogether) {
-      __builtin_prefetch(&range.shadow.writes[line], 1);  // the next wave's, as in reach_row()
+    for (uint64_t k = lines; write && k < 2 * lines; k += kTogether) {
+      // The next wave's, as in reach_row().
+      __builtin_prefetch(&range.shadow.writes[first + k], 1);
     }
-    const uint64_t lines = end - first;
-    counts.written |= count_other(range.shadow.written + first, lines, order->era) != lines;
+    counts.written |= any_byte_is(order->era, range.shadow.written + first, lines);
   }
 }
 
@@ -304,21 +320,28 @@ std::string hex(uint64_t x) {
   return "0x" + (text.empty() ? "0" : text);
 }
 
+/// Finds the allocation around an address that the launch's device reaches.
+[[gnu::noinline]] bool search(Wave& wave, uint64_t address, ThreadCounts::Range& range) {
+  Launch& launch = *wave.group->launch;
+  Memory::Range found;
+  if (!launch.memory->find(address, found) ||
+      !launch.memory->reaches(launch.device, found.placement.home)) {
+    return false;
+  }
+  static_cast<Memory::Range&>(range) = found;
+  range.touched = launch.touched.of(found);
+  return true;
+}
+
 /// The allocation around an address, if the launch's device reaches it: the one this instruction
 /// last met, or a search. `read`: an aligned word that is read may be the last one's rest, as
 /// compilers' atomics on bytes and halves take it.
-bool range_of(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes, bool read,
-              ThreadCounts::Range*& range) {
+inline bool range_of(Wave& wave, const Instruction& instruction, uint64_t address, size_t bytes,
+                     bool read, ThreadCounts::Range*& range) {
   range = &wave.group->counts->ranges[instruction.ordinal % 64];
-  if (address < range->begin || address >= range->end) {
-    Launch& launch = *wave.group->launch;
-    Memory::Range found;
-    if (!launch.memory->find(address, found) ||
-        !launch.memory->reaches(launch.device, found.placement.home)) {
-      return false;
-    }
-    static_cast<Memory::Range&>(*range) = found;
-    range->touched = launch.touched.of(found);
+  if ((address < range->begin || address >= range->end) && !search(wave, address, *range))
+      [[unlikely]] {
+    return false;
   }
   return address + bytes <= range->end || (read && bytes == 4 && address % 4 == 0);
 }
@@ -417,9 +440,17 @@ bool reach_row(Wave& wave, const Instruction& instruction, const LaneRow& row, i
     return false;
   }
   // Waves come one after the other, and what the next one reaches mostly lies behind.
-  for (uint64_t at = row.end; at < 2 * row.end - row.begin; at += 64) {
-    write ? __builtin_prefetch(reinterpret_cast<const void*>(at), 1)
-          : __builtin_prefetch(reinterpret_cast<const void*>(at), 0);
+  const uint64_t behind = 2 * row.end - row.begin;
+  if (write) {
+#pragma GCC unroll 4
+    for (uint64_t at = row.end; at < behind; at += 64) {
+      __builtin_prefetch(reinterpret_cast<const void*>(at), 1);
+    }
+  } else {
+#pragma GCC unroll 4
+    for (uint64_t at = row.end; at < behind; at += 64) {
+      __builtin_prefetch(reinterpret_cast<const void*>(at), 0);
+    }
   }
   // Every line and segment between the first and the last is some lane's.
   touch(wave, *range, row.begin, row.end - row.begin, read, write);

@@ -707,31 +707,25 @@ const Row kRows[] = {
 
 std::span<const Row> scalar_rows() { return kRows; }
 
-uint64_t Wave::read64(const Operand& operand) const {
-  switch (operand.kind) {
-    case Operand::Kind::sgpr:
-      return operand.words >= 2 ? pair(operand.index) : s[operand.index];
-    case Operand::Kind::constant:
-      return operand.value;
-    case Operand::Kind::special:
-      switch (operand.index) {
-        case Operand::vccz:
-          return vcc() == 0 ? 1 : 0;
-        case Operand::execz:
-          return exec() == 0 ? 1 : 0;
-        case Operand::scc:
-          return scc;
-        case Operand::shared_base:
-          return kSharedBase;
-        case Operand::shared_limit:
-          return kSharedBase | 0xffffffff;
-        case Operand::private_base:
-          return kPrivateBase;
-        default:
-          return kPrivateBase | 0xffffffff;
-      }
+uint64_t Wave::read_special(const Operand& operand) const {
+  if (operand.kind != Operand::Kind::special) {
+    return 0;
+  }
+  switch (operand.index) {
+    case Operand::vccz:
+      return vcc() == 0 ? 1 : 0;
+    case Operand::execz:
+      return exec() == 0 ? 1 : 0;
+    case Operand::scc:
+      return scc;
+    case Operand::shared_base:
+      return kSharedBase;
+    case Operand::shared_limit:
+      return kSharedBase | 0xffffffff;
+    case Operand::private_base:
+      return kPrivateBase;
     default:
-      return 0;
+      return kPrivateBase | 0xffffffff;
   }
 }
 

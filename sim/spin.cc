@@ -176,6 +176,29 @@ struct Loop {
   }
 };
 
+/// Whether two instructions' addresses are the same register, or registers that the same constant
+/// was moved to, as far as the code before them tells.
+bool same_address(std::span<const Instruction> code, size_t first, size_t second) {
+  const auto constant = [&](size_t at) -> const Operand* {
+    constexpr size_t kFar = 256;
+    const Places address = address_of(code[at]);
+    for (const size_t end = at - std::min(at, kFar); at-- > end && code[at].row != nullptr;) {
+      if ((writes(code[at]) & address).any()) {
+        const Operand& from = code[at].operand[1];
+        const bool moves = code[at].row->name == "v_mov_b32";
+        return moves && from.kind == Operand::Kind::constant ? &from : nullptr;
+      }
+    }
+    return nullptr;
+  };
+  if (address_of(code[first]) == address_of(code[second])) {
+    return true;
+  }
+  const Operand* a = constant(first);
+  const Operand* b = constant(second);
+  return a != nullptr && b != nullptr && a->value == b->value;
+}
+
 /// Whether a read's value decides if a loop is entered that spins on the same word.
 bool enters_spin(std::span<const Instruction> code, size_t at) {
   constexpr size_t kNear = 32;
@@ -206,7 +229,8 @@ bool enters_spin(std::span<const Instruction> code, size_t at) {
     return false;
   }
   const auto spins_there = [&](const Instruction& i) {
-    return i.spins && i.row == read.row && i.offset == read.offset && address_of(i) == address;
+    return i.spins && i.row == read.row && i.offset == read.offset &&
+           same_address(code, at, static_cast<size_t>(&i - code.data()));
   };
   const int32_t target = code[branch].target;
   return next(branch + 1, spins_there) != code.size() ||

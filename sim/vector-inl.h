@@ -152,7 +152,9 @@ inline void move_lanes(const DppLanes& lanes, uint64_t readable, const uint32_t*
   const bool is_float = type == Type::f32 || half;
   const uint32_t clear = o.absolute && is_float ? ~sign : 0xffffffff;
   const uint32_t flip = o.negate && is_float ? sign : 0;
-  if (o.sign_extend) {
+  if (keep == 0) {
+    WEFT_SIM_LANES { tmp[l] = (p[l] & clear) ^ flip; }
+  } else if (o.sign_extend) {
     WEFT_SIM_LANES {
       tmp[l] = static_cast<uint32_t>(static_cast<int32_t>(p[l] >> shift << keep) >> keep);
     }

@@ -116,18 +116,16 @@ void shared_addresses(Wave& w, const Instruction& i, Access& access, uint64_t la
 }
 
 /// Whether all lanes are in a row of global memory that ends by `most` at the latest, as nearly
-/// always: then nothing else is to be known of their addresses, which are those of row_of().
+/// always: then nothing else is to be known of their addresses, which are those of row_of(). (LDS
+/// and scratch, for flat instructions, are at addresses that no allocation has.)
 bool in_row(Wave& w, const Instruction& i, const uint32_t* low, const uint32_t* high, uint64_t base,
             uint64_t most, int bytes, bool read, bool write, Access& access) {
-  const auto in_aperture = [](uint64_t address) {
-    return address >> 32 << 32 == kSharedBase || address >> 32 << 32 == kPrivateBase;
-  };
-  const LaneRow row = row_of(low, high, base, access.mask, static_cast<uint64_t>(bytes));
-  if (!row.describes(access.mask) || row.end > most || w.group->watch != nullptr ||
-      in_aperture(row.begin) || in_aperture(row.end) || !reach_row(w, i, row, bytes, read, write)) {
+  access.row = row_of(low, high, base, access.mask, static_cast<uint64_t>(bytes));
+  if (!access.row.describes(access.mask) || access.row.end > most || w.group->watch != nullptr ||
+      !reach_row(w, i, access.row, bytes, read, write)) {
+    access.row = {};
     return false;
   }
-  access.row = row;
   access.global = access.mask;
   access.listed = false;
   return true;
@@ -233,11 +231,18 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
     const bool swizzle = (d[1] >> 31) != 0;
     const uint64_t records = d[2];
     const bool add_lane = (d[3] >> 23 & 1) != 0;
+    const uint32_t scalar_offset = w.read32(i.operand[first + 2]);
+    const uint64_t begin = base + scalar_offset;
+    const bool raw = !swizzle && !add_lane && !i.idxen;
+    if (raw && i.offen && va.kind == Operand::Kind::vgpr &&
+        in_row(w, i, w.lanes(va.index), nullptr, begin + static_cast<uint32_t>(i.offset),
+               begin + records, bytes, read, write, access)) {
+      return;
+    }
     // Where lanes are added and no format is asked for, the format's bits widen the stride (CDNA 3
     // and 4 manuals, table "V# Buffer Resource Constant Fields for Addressing").
     const uint32_t stride =
         (d[1] >> 16 & 0x3fff) | (add_lane && !whole ? (d[3] >> 15 & 15) << 14 : 0);
-    const uint32_t scalar_offset = w.read32(i.operand[first + 2]);
     LaneSource index{nullptr, 0};
     LaneSource offset{nullptr, 0};
     if (va.kind == Operand::Kind::vgpr) {
@@ -251,13 +256,6 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
     const bool structured = !add_lane && stride != 0 && i.idxen;
     const bool unbounded = add_lane && !i.idxen;
     const int words = std::max(1, bytes / 4);
-    const bool raw = !swizzle && !add_lane && index.lanes == nullptr;
-    const uint64_t begin = base + scalar_offset;
-    if (raw && offset.lanes != nullptr &&
-        in_row(w, i, offset.lanes, nullptr, begin + static_cast<uint32_t>(i.offset),
-               begin + records, bytes, read, write, access)) {
-      return;
-    }
     if (raw && raw_addresses(access, offset, begin, static_cast<uint32_t>(i.offset), records, bytes,
                              words == 1)) {
       access.mask = reach_lanes(w, i, access.address, access.mask, bytes, read, write, access.row);
@@ -281,14 +279,13 @@ void addresses(Wave& w, const Instruction& i, int first, int second, int bytes, 
         place = (n / index_stride * stride + at / kElement * kElement) * index_stride +
                 n % index_stride * kElement + at % kElement;
       }
-      access.address[l] = base + scalar_offset + place;
+      access.address[l] = begin + place;
       int good = words;
       if (structured) {
         good = n < records ? words : 0;
       } else if (!unbounded) {
         // Word by word: those that lie whole below the size. The scalar offset does not count.
-        const uint64_t begin = place;
-        const uint64_t fit = begin >= records ? 0 : (records - begin) / each;
+        const uint64_t fit = place >= records ? 0 : (records - place) / each;
         good = static_cast<int>(std::min<uint64_t>(fit, static_cast<uint64_t>(words)));
         if (all_or_nothing && good < words) {
           good = 0;
@@ -418,6 +415,10 @@ void load_row(const LaneRow& row, uint32_t* out) {
     std::memcpy(out, from, sizeof(Lanes));
   } else if (kWords == 1 && row.step == 8 && row.begin % 4 == 0) {
     load_every_other(from, out);
+  } else if (kWords == 1 && row.step == 16 && row.begin % 4 == 0) {
+    load_every_fourth(from, out);
+  } else if (kWords == 2 && row.step == 8 && row.begin % 8 == 0) {
+    load_pairs(from, out);
   } else if (kWords == 4 && row.step == 16) {
     load_quads(from, out);
   } else {
@@ -437,6 +438,10 @@ void store_row(const LaneRow& row, const uint32_t* data) {
     std::memcpy(to, data, sizeof(Lanes));
   } else if (kWords == 1 && row.step == 8 && row.begin % 4 == 0) {
     store_every_other(data, to);
+  } else if (kWords == 1 && row.step == 16 && row.begin % 4 == 0) {
+    store_every_fourth(data, to);
+  } else if (kWords == 2 && row.step == 8 && row.begin % 8 == 0) {
+    store_pairs(data, to);
   } else if (kWords == 4 && row.step == 16) {
     store_quads(data, to);
   } else {

@@ -113,6 +113,14 @@ void packed32(Wave& w, const Instruction& i) {
     p[k] = plain_source(w, i.operand[1 + k], tmp[k], 2);
   }
   const F f{};
+  // Straight into its registers, if the first half is not what the second one reads.
+  constexpr int kAll = (1 << kSources) - 1;
+  bool straight = direct(w, i) && !i.clamp && (i.op_sel_hi & kAll) == kAll;
+  for (int k = 0; k < kSources; ++k) {
+    const Operand& o = i.operand[1 + k];
+    straight &= o.kind != Operand::Kind::vgpr || o.index + 1 != i.operand[0].index;
+  }
+  uint32_t* to = w.lanes(i.operand[0].index);
   for (int half = 0; half < 2; ++half) {
     const uint32_t select = half == 0 ? i.op_sel : i.op_sel_hi;
     const uint32_t negate = half == 0 ? i.neg_lo : i.neg_hi;
@@ -124,7 +132,7 @@ void packed32(Wave& w, const Instruction& i) {
         q[k] = flipped[k];
       }
     }
-    uint32_t* out = result + half * kLanes;
+    uint32_t* out = (straight ? to : result) + half * kLanes;
     if constexpr (kSources == 2) {
       WEFT_SIM_LANES { F32::put(out, l, f(F32::get(q[0], l), F32::get(q[1], l))); }
     } else {
@@ -137,7 +145,9 @@ void packed32(Wave& w, const Instruction& i) {
     float_modifiers<F32>(w, i, result);
     float_modifiers<F32>(w, i, result + kLanes);
   }
-  blend(w.lanes(i.operand[0].index), result, w.exec(), 2);
+  if (!straight) {
+    blend(to, result, w.exec(), 2);
+  }
 }
 template <int kSources, class F>
 constexpr Row pair(std::string_view name, F) {

@@ -88,13 +88,21 @@ struct alignas(64) Wave {
   uint32_t* lanes(int index_) { return v + static_cast<size_t>(index_) * kLanes; }
 
   /// Value of a scalar, constant or special operand.
-  uint64_t read64(const Operand& operand) const;
+  uint64_t read64(const Operand& operand) const {
+    return operand.kind == Operand::Kind::sgpr
+               ? (operand.words >= 2 ? pair(operand.index) : s[operand.index])
+           : operand.kind == Operand::Kind::constant ? operand.value
+                                                     : read_special(operand);
+  }
   uint32_t read32(const Operand& operand) const {
     return operand.kind == Operand::Kind::sgpr ? s[operand.index]
                                                : static_cast<uint32_t>(read64(operand));
   }
   void write32(const Operand& operand, uint32_t value) { s[operand.index] = value; }
   void write64(const Operand& operand, uint64_t value) { set_pair(operand.index, value); }
+
+ private:
+  uint64_t read_special(const Operand& operand) const;
 };
 
 /// The way that a wave took from its beginning, as long as all that it read of registers meant
@@ -137,6 +145,7 @@ struct ThreadCounts {
   std::array<Range, 64> ranges{};
   std::vector<Path> paths;     ///< by a wave's index in its workgroup
   uint64_t first_touches = 0;  ///< of lines of memory, in this launch
+  uint32_t next_interval = 0;  ///< of those that are this thread's (Coherence::open())
   bool written = false;        ///< this launch stored in a line that the instruction reaches
 };
 

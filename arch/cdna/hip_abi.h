@@ -16,6 +16,7 @@ enum hipError_t : uint32_t {
   hipErrorOutOfMemory = 2,
   hipErrorNotInitialized = 3,
   hipErrorInvalidConfiguration = 9,
+  hipErrorInvalidSymbol = 13,
   hipErrorInvalidDevicePointer = 17,
   hipErrorInvalidMemcpyDirection = 21,
   hipErrorInvalidDeviceFunction = 98,

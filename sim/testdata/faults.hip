@@ -36,6 +36,24 @@ __global__ void register_never_written(int* out) {
   out[threadIdx.x] = x;  // FAULT register_never_written
 }
 
+/// The first 32 lanes write the register, the first `lanes` read it.
+__global__ void lane_never_written(int* out, unsigned lanes) {
+  int x = 0;
+  asm volatile(
+      "v_cmp_gt_u32 vcc, 32, %1\n"
+      "s_and_saveexec_b64 s[40:41], vcc\n"
+      "v_mov_b32 v17, 7\n"
+      "s_mov_b64 exec, s[40:41]\n"
+      "v_cmp_gt_u32 vcc, %2, %1\n"
+      "s_and_saveexec_b64 s[40:41], vcc\n"
+      "v_add_u32 %0, 1, v17\n"
+      "s_mov_b64 exec, s[40:41]"
+      : "+v"(x)
+      : "v"(threadIdx.x), "s"(lanes)
+      : "v17", "s40", "s41", "vcc");
+  out[64 * blockIdx.x + threadIdx.x] = x;  // FAULT lane_never_written
+}
+
 /// The first workgroup writes the register, the others leave it out.
 __global__ void register_of_the_first(int* out) {
   int x;

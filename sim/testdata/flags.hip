@@ -43,6 +43,41 @@ __global__ void flag(int* out, int late, int more) {
   }
 }
 
+/// A message there and one back, several times. Each first look at a flag is before its loop, and
+/// has the flag's address in another register.
+__global__ void mailbox(const int* in, int* out, int late) {
+  __shared__ int data[64];
+  __shared__ int turn;
+  const int lane = threadIdx.x % 64;
+  if (threadIdx.x == 0) {
+    turn = 0;
+  }
+  __syncthreads();
+  for (int round = 1; round <= 3; ++round) {
+    const int full = 2 * round - 1;
+    if (threadIdx.x < 64) {
+      if (late != 0 && lane == 0) {
+        release(&turn, full);
+      }
+      data[lane] = in[lane] * round;
+      if (late == 0 && lane == 0) {
+        release(&turn, full);
+      }
+      while (acquire(&turn) != full + 1) {
+        __builtin_amdgcn_s_sleep(1);
+      }
+    } else {
+      while (acquire(&turn) != full) {
+        __builtin_amdgcn_s_sleep(1);
+      }
+      out[(round - 1) * 64 + lane] = data[63 - lane] + round;
+      if (lane == 0) {
+        release(&turn, full + 1);
+      }
+    }
+  }
+}
+
 /// As unoptimised code has it: atomics through pointers that may be anything, in functions.
 __attribute__((optnone, noinline)) __device__ int acquire_slowly(const int* p) {
   return acquire(p);
@@ -67,6 +102,26 @@ __global__ __attribute__((optnone)) void unoptimised_flag(int* out, int late) {
     }
     out[threadIdx.x - 64] = data[threadIdx.x - 64];
   }
+}
+
+/// Who finds a flag may store it anew at once.
+__global__ __attribute__((optnone)) void unoptimised_replies(int* out) {
+  __shared__ int turn;
+  if (threadIdx.x == 0) {
+    turn = 0;
+  }
+  __syncthreads();
+  int* flag = &turn;
+  for (int k = 0; k < 50; ++k) {
+    if (threadIdx.x / 64 == k % 2) {
+      while (__scoped_atomic_load_n(flag, __ATOMIC_ACQUIRE, __MEMORY_SCOPE_WRKGRP) != k) {
+      }
+      if (threadIdx.x % 64 == 0) {
+        __scoped_atomic_store_n(flag, k + 1, __ATOMIC_RELEASE, __MEMORY_SCOPE_WRKGRP);
+      }
+    }
+  }
+  out[threadIdx.x] = threadIdx.x;
 }
 
 /// Nobody looks at the flag.

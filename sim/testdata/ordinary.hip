@@ -220,6 +220,39 @@ __global__ void dynamic_array(int* out, int n) {
   out[threadIdx.x] = sum;
 }
 
+/// Workgroups of a cooperative launch meet as those of ROCm's cooperative groups do, at what the
+/// host put behind the arguments, and then acquire. Wrongly: without the fence before (`fenced` is
+/// 0).
+__global__ void cooperative(unsigned* out, int rounds, int fenced) {
+  const auto* hidden =
+      (__attribute__((address_space(4))) const unsigned long*)__builtin_amdgcn_implicitarg_ptr();
+  unsigned* arrived = (unsigned*)(hidden[11] + 32);
+  for (int round = 1; round <= rounds; ++round) {
+    const unsigned next = round == 1 ? 0 : out[(round - 1) % 2 * 512 + (blockIdx.x + 1) % 200];
+    __syncthreads();
+    out[round % 2 * 512 + blockIdx.x] = next + 1;
+    if (fenced != 0) {
+      __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent");
+    }
+    __builtin_amdgcn_s_barrier();
+    if (threadIdx.x == 0) {
+      const unsigned groups = *(const unsigned*)(hidden[11] + 40);
+      const unsigned before = atomicAdd(arrived, 1u);
+      if ((before & 0xffff) == groups - 1) {
+        atomicAdd(arrived, 0x10000 - groups);
+      } else {
+        while (
+            ((__scoped_atomic_load_n(arrived, __ATOMIC_RELAXED, __MEMORY_SCOPE_DEVICE) ^ before) >>
+             16) == 0) {
+          __builtin_amdgcn_s_sleep(1);
+        }
+      }
+    }
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent");
+  }
+}
+
 /// All workgroups meet several times: needs them resident together.
 __global__ void persistent(unsigned* counter, unsigned* out, int rounds) {
   for (int round = 1; round <= rounds; ++round) {
