@@ -29,10 +29,20 @@ class Parked {
 
 /// What is dealt: `each` jobs for each of the sequences, all with the keys of that sequence.
 struct KeyJobs {
-  const int32_t* lengths;  ///< [sequences]
+  const int32_t* lengths;  ///< [sequences], or null: sequence i has i * step keys
   int sequences;
   int each;
-  int reach;  ///< the last keys that count, where earlier ones do not; 0: all
+  int reach;     ///< the last keys that count, where earlier ones do not; 0: all
+  int step = 0;  ///< where there are no lengths
+  int more = 0;  ///< keys that each has besides
+
+  /// Of a sequence that is the same for all lanes.
+  __device__ __attribute__((always_inline)) int length(int sequence) const {
+    return (lengths != nullptr ? constant_at(lengths, sequence) : sequence * step) + more;
+  }
+  __device__ __attribute__((always_inline)) int length_of_lane(int sequence) const {
+    return (lengths != nullptr ? lengths[sequence] : sequence * step) + more;
+  }
 };
 
 /// Blocks [begin, end), which one workgroup has, of a job's [from, to).
@@ -80,7 +90,7 @@ class KeyShares {
       if (passed < kWaveLanes) {
         before += passed > 0 ? __builtin_amdgcn_readlane(upto, passed - 1) : 0;
         const int sequence = i + passed;
-        const int own = blocks_of(jobs, constant_at(jobs.lengths, sequence));
+        const int own = blocks_of(jobs, jobs.length(sequence));
         const int job = (begin - before * jobs.each) / own;
         job_ = sequence * jobs.each + job;
         first_ = before * jobs.each + job * own;
@@ -96,7 +106,7 @@ class KeyShares {
       return false;
     }
     const KeyJobs jobs = kJobs();
-    const int length = constant_at(jobs.lengths, job_ / jobs.each);
+    const int length = jobs.length(job_ / jobs.each);
     const int from = from_of(jobs, length);
     const int to = from + blocks_of(jobs, length);
     segment = {.job = job_,
@@ -136,7 +146,7 @@ class KeyShares {
   /// Of sequence i + the lane; 0 behind the last.
   WEFT_GPU int blocks_of_lane(const KeyJobs& jobs, int i) {
     const int sequence = i + lane_index();
-    return sequence < jobs.sequences ? blocks_of(jobs, jobs.lengths[sequence]) : 0;
+    return sequence < jobs.sequences ? blocks_of(jobs, jobs.length_of_lane(sequence)) : 0;
   }
   // The first longer_units_ workgroups have a block more than the others.
   __device__ int begin_of(int unit) const {

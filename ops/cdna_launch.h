@@ -30,6 +30,11 @@ inline constexpr std::string_view short_name(DType format) {
                                  : "fp8";
 }
 
+/// A format as kernels are told it that read a vector of any (number_at()).
+inline constexpr int32_t format_number(DType format) {
+  return format == DType::f32 ? 0 : format == DType::bf16 ? 1 : 2;
+}
+
 /// The kernel of an operation on rows: "rmsnorm_quant_bf16_block".
 inline std::string row_kernel(std::string_view operation, DType format, Scaling scaling) {
   constexpr std::string_view kScalings[] = {"none", "tensor", "row", "block"};

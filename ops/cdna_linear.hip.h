@@ -78,6 +78,13 @@ WEFT_GPU f32x4 load_four(const void* vector, int count, int first) {
   }
 }
 
+/// Element i of a vector whose `format` is 0: f32, 1: bf16, or 2: f16.
+WEFT_GPU float number_at(const void* vector, int format, int i) {
+  return format == 0   ? at<float>(vector, i * 4)
+         : format == 1 ? static_cast<float>(at<bf16_t>(vector, i * 2))
+                       : static_cast<float>(at<f16_t>(vector, i * 2));
+}
+
 /// Where in a tile's n the four sums of strip t lie: of[t][i].
 template <class Shape>
 WEFT_GPU int column_of(int t) {

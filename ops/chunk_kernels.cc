@@ -10,6 +10,7 @@
 #include "ops/gated_linear/hopper_prefill.h"
 #include "ops/linear/cdna_prefill.h"
 #include "ops/linear/hopper_prefill.h"
+#include "ops/mla/cdna_prefill.h"
 #include "ops/mla/hopper_prefill.h"
 #include "ops/moe/cdna.h"
 #include "ops/moe/cdna_prefill.h"
@@ -37,7 +38,15 @@
   .refuse_route = ARCH::refuse_prefill_route, .route = ARCH::prefill_route,                        \
   .refuse_experts_up = ARCH::refuse_prefill_experts, .experts_up = ARCH::prefill_experts_up,       \
   .refuse_experts_down = ARCH::refuse_prefill_experts, .experts_down = ARCH::prefill_experts_down, \
-  .step_attention = ARCH::step_attention
+  .step_attention = ARCH::step_attention, .refuse_latent_append = ARCH::refuse_prefill_latents,    \
+  .latent_append = ARCH::prefill_latent_append,                                                    \
+  .refuse_latent_queries = ARCH::refuse_prefill_latents,                                           \
+  .latent_queries = ARCH::prefill_latent_queries,                                                  \
+  .refuse_latent_attention = ARCH::refuse_prefill_latents,                                         \
+  .latent_attention = ARCH::prefill_latent_attention,                                              \
+  .latent_workspace = ARCH::prefill_latent_workspace,                                              \
+  .refuse_latent_values = ARCH::refuse_prefill_latents,                                            \
+  .latent_values = ARCH::prefill_latent_values
 
 namespace weft {
 
@@ -52,6 +61,7 @@ const ChunkLimits& chunk_limits(Arch arch) {
       .head_dim = cdna::kMostPrefillHeadDim,
       .sinks = true,
       .route_groups = cdna::kMoeGroups,
+      .latent_row = cdna::kMostPrefillLatent,
       .widened = true,
       .whole_columns = true,
       .scratch_rows = [](bool, bool, DType, int64_t) -> int64_t { return 0; }};
@@ -62,16 +72,7 @@ const ChunkLimits& chunk_limits(Arch arch) {
 const ChunkKernels* chunk_kernels(Arch arch) {
   if constexpr (built::kCuda) {
     static constexpr ChunkKernels kHopper{WEFT_CHUNK_KERNELS(hopper),
-                                          .gated_linear_soon = hopper::prefill_gated_linear_soon,
-                                          .refuse_latent_append = hopper::refuse_prefill_latents,
-                                          .latent_append = hopper::prefill_latent_append,
-                                          .refuse_latent_queries = hopper::refuse_prefill_latents,
-                                          .latent_queries = hopper::prefill_latent_queries,
-                                          .refuse_latent_attention = hopper::refuse_prefill_latents,
-                                          .latent_attention = hopper::prefill_latent_attention,
-                                          .latent_workspace = hopper::prefill_latent_workspace,
-                                          .refuse_latent_values = hopper::refuse_prefill_latents,
-                                          .latent_values = hopper::prefill_latent_values};
+                                          .gated_linear_soon = hopper::prefill_gated_linear_soon};
     if (arch == Arch::hopper) {
       return &kHopper;
     }

@@ -29,7 +29,7 @@ struct ChunkLimits {
   int64_t head_dim = 0;        ///< at most
   bool sinks = false;          ///< of attention
   int64_t route_groups = 0;    ///< of experts, at most
-  int64_t latent_row = 0;      ///< elements of latent rows at most; 0: there are none
+  int64_t latent_row = 0;      ///< elements of latent rows, at most
   bool widened = false;        ///< weights in eight bits, which are widened for each product
   bool whole_columns = false;  ///< of f32 rows too products have a multiple of 8 columns
   /// Rows of `product` (PrefillScratch) that a linear operation of up to `rows` rows in bf16 wants,
@@ -77,9 +77,6 @@ struct ChunkKernels {
   /// Of rows of sequences of their own.
   Status (*step_attention)(const AttentionArgs&, int64_t rows, const RowPlaces& places,
                            Stream) = nullptr;
-  /// Null, or gated_linear where a row's bits may depend on how many rows there are.
-  Launch<GatedLinearArgs> gated_linear_soon = nullptr;
-  // Null where ChunkLimits::latent_row is 0:
   Refuse<LatentAppendArgs> refuse_latent_append = nullptr;
   LaunchAt<LatentAppendArgs> latent_append = nullptr;
   Refuse<LatentQueriesArgs> refuse_latent_queries = nullptr;
@@ -90,6 +87,8 @@ struct ChunkKernels {
   Result<size_t> (*latent_workspace)(const PrefillLatentAttention&, int64_t rows, Stream) = nullptr;
   Refuse<LatentValuesArgs> refuse_latent_values = nullptr;
   Launch<LatentValuesArgs> latent_values = nullptr;
+  /// Null, or gated_linear where a row's bits may depend on how many rows there are.
+  Launch<GatedLinearArgs> gated_linear_soon = nullptr;
 };
 
 /// Null: this build has none.

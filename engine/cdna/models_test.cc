@@ -14,6 +14,7 @@
 #include "base/relative_difference.h"
 #include "engine/cdna/layout.h"
 #include "engine/engine.h"
+#include "engine/test_latents.h"
 #include "engine/test_name.h"
 #include "engine/test_prompt.h"
 #include "model/config.h"
@@ -276,12 +277,13 @@ TEST_P(SlowCdnaMany, SequencesHaveTheCpusTokens) {
   compare_several(folder(), device(), 2, {.sequences = 20, .round_activations = false});
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Slow, CdnaLaunched,
-    testing::Combine(testing::Values("gfx942", "gfx950"),
-                     testing::Values("mixtral-bf16", "olmoe-bf16", "qwen2-moe-bf16",
-                                     "qwen3-moe-bf16", "gpt-oss-mxfp4", "llama-f32", "gemma2-f32")),
-    target_test_name);
+INSTANTIATE_TEST_SUITE_P(Slow, CdnaLaunched,
+                         testing::Combine(testing::Values("gfx942", "gfx950"),
+                                          testing::Values("mixtral-bf16", "olmoe-bf16",
+                                                          "qwen2-moe-bf16", "qwen3-moe-bf16",
+                                                          "gpt-oss-mxfp4", "deepseek-v3-fp8",
+                                                          "llama-f32", "gemma2-f32")),
+                         target_test_name);
 
 TEST_P(CdnaDecode, ScoresAreTheCpus) { compare_scores(folder(), device(), false); }
 
@@ -300,6 +302,63 @@ TEST_P(CdnaDecode, StopsWhereTheCallerOrTheModelSays) {
   EXPECT_EQ(std::vector<int32_t>(again->tokens.begin(), again->tokens.begin() + 3),
             stopped->tokens);
 }
+
+/// Attention over latent rows, of 512 + 64 elements. The second parameter: what weights are in.
+class CdnaLatents : public CdnaModels {
+ protected:
+  static std::unique_ptr<Engine> make(const std::string& device, int sequences, bool rounds) {
+    const ModelConfig config = latent_config(std::get<1>(GetParam()));
+    return Engine::create(config, Weights::generate(config, 3, 1).value(),
+                          {.device = device,
+                           .sequences = sequences,
+                           .kv = rounds ? DType::bf16 : DType::f32,
+                           .round_activations = rounds})
+        .value();
+  }
+};
+
+TEST_P(CdnaLatents, TokensAreTheCpus) {
+  const auto cpu = make("cpu", 1, false);
+  const auto gpu = make(device(), 2, false);
+  const int64_t vocabulary = cpu->config().vocabulary;
+  const std::vector<Engine::Prompt> prompts{test_prompt(1, vocabulary),
+                                            test_prompt(21, vocabulary)};
+  const auto got = gpu->generate_batch(prompts, {}, 3, {}, Eos::ignore);
+  ASSERT_TRUE(got.ok()) << got.error().message;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const auto expected = cpu->generate(prompts[i], {}, 3, {}, Eos::ignore);
+    EXPECT_EQ((*got)[i].tokens, expected->tokens);
+    EXPECT_LE(relative_difference(gpu->last_logits(static_cast<int>(i)), cpu->last_logits()),
+              kTolerance);
+  }
+}
+
+/// By mla_decode: a chunk's rows, and a step's, of one sequence and of two.
+TEST_P(CdnaLatents, InBf16LogitsAreTheCpus) {
+  const auto cpu = make("cpu", 1, true);
+  const auto one = make(device(), 1, true);
+  const auto two = make(device(), 2, true);
+  const int64_t vocabulary = cpu->config().vocabulary;
+  const std::vector<Engine::Prompt> prompts{test_prompt(3, vocabulary),
+                                            test_prompt(71, vocabulary)};
+  const auto got = two->generate_batch(prompts, {}, 1, {}, Eos::ignore);
+  ASSERT_TRUE(got.ok()) << got.error().message;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const std::vector<float> expected = cpu->score(prompts[i])->last_logits;
+    EXPECT_LE(relative_difference(two->last_logits(static_cast<int>(i)), expected), 3e-2);
+    const auto score = one->score(prompts[i]);
+    ASSERT_TRUE(score.ok()) << score.error().message;
+    EXPECT_LE(relative_difference(score->last_logits, expected), 3e-2);
+    const auto alone = one->generate(prompts[i], {}, 1, {}, Eos::ignore);
+    ASSERT_TRUE(alone.ok()) << alone.error().message;
+    EXPECT_LE(relative_difference(one->last_logits(), expected), 3e-2);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Slow, CdnaLatents,
+                         testing::Combine(testing::Values("gfx942", "gfx950"),
+                                          testing::Values("bf16", "fp8-block")),
+                         target_test_name);
 
 TEST_P(CdnaDecode, RefusesWhatItHasNoFormFor) {
   const fs::path latent = kSource / "tests/goldens/models/deepseek-v2-bf16";

@@ -11,6 +11,7 @@
 #include "arch/device.h"
 #include "base/relative_difference.h"
 #include "engine/engine.h"
+#include "engine/test_latents.h"
 #include "engine/test_name.h"
 #include "engine/test_prompt.h"
 #include "model/config.h"
@@ -319,36 +320,11 @@ TEST_P(HopperSinks, AreTheCpus) {
 
 INSTANTIATE_TEST_SUITE_P(Heads, HopperSinks, testing::Values("64", "72"), test_name);
 
-/// The parameter: what weights are in. Latent rows of the size that mla_decode takes; experts drawn
-/// as DeepSeek-V2's or, in eight bits, of several blocks of scales, as V3's.
+/// The parameter: what weights are in.
 class HopperLatents : public HopperModels {
  protected:
-  static ModelConfig config() {
-    ModelConfig config = preset("deepseek-v2-lite").value();
-    config.layers = 2;
-    config.hidden = 136;
-    config.query_heads = 3;
-    config.latent.unturned = config.latent.value = 128;
-    config.ffn = 64;
-    config.vocabulary = 96;
-    config.context = 160;
-    Experts& experts = config.experts;
-    experts.count = 12;
-    experts.chosen = 3;
-    experts.size = 144;
-    experts.shared_size = 40;
-    experts.groups = 4;
-    experts.kept_groups = 2;
-    experts.scale = 2.5;
-    if (GetParam() != "bf16") {
-      config.latent.query_rank = 72;
-      experts.sigmoid = experts.correction = experts.renormalise = true;
-      config.quantization = quantization_of(GetParam()).value();
-    }
-    return config;
-  }
   static std::unique_ptr<Engine> make(const char* device, int sequences, bool rounds) {
-    const ModelConfig made = config();
+    const ModelConfig made = latent_config(GetParam());
     return Engine::create(made, Weights::generate(made, 3, 2).value(),
                           {.device = device,
                            .workers = 2,
@@ -399,7 +375,7 @@ TEST_P(HopperLatents, InBf16LogitsAreTheCpus) {
 /// splits.
 TEST_P(HopperLatents, OneSequencesLogitsAreTheCpus) {
   const auto make_one = [](const char* device) {
-    ModelConfig made = config();
+    ModelConfig made = latent_config(GetParam());
     made.query_heads = 9;
     return Engine::create(made, Weights::generate(made, 3, 2).value(),
                           {.device = device, .workers = 3, .round_activations = false})

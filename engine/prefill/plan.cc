@@ -74,9 +74,6 @@ std::string refuse_prefill(Arch arch, const ModelConfig& config, const Weights& 
   const ChunkLimits& limits = chunk_limits(arch);
   const bool has_biases = config.qkv_bias || config.attention_out_bias || config.ffn_bias;
   const LatentAttention& latent = config.latent;
-  if (latent.rank > 0 && limits.latent_row == 0) {
-    return "its attention is over latent rows";
-  }
   if (latent.rank > 0 && config.head_dim > limits.latent_row) {
     return fmt::format("its latent rows are of {} elements, more than {}", config.head_dim,
                        limits.latent_row);

@@ -136,13 +136,14 @@ INSTANTIATE_TEST_SUITE_P(
                                      "qwen2-yarn", "qwen3", "smollm3", "starcoder2")),
     target_test_name);
 
-INSTANTIATE_TEST_SUITE_P(
-    Slow, CdnaPrefillOf,
-    testing::Combine(testing::Values("gfx942", "gfx950"),
-                     testing::Values("mixtral-bf16", "olmoe-bf16", "qwen2-moe-bf16",
-                                     "qwen3-moe-bf16", "gpt-oss-mxfp4", "llama-fp8-block",
-                                     "llama-fp8-row", "llama-fp8-channel", "llama-fp8-tensor")),
-    target_test_name);
+INSTANTIATE_TEST_SUITE_P(Slow, CdnaPrefillOf,
+                         testing::Combine(testing::Values("gfx942", "gfx950"),
+                                          testing::Values("mixtral-bf16", "olmoe-bf16",
+                                                          "qwen2-moe-bf16", "qwen3-moe-bf16",
+                                                          "gpt-oss-mxfp4", "llama-fp8-block",
+                                                          "llama-fp8-row", "llama-fp8-channel",
+                                                          "llama-fp8-tensor", "deepseek-v3-fp8")),
+                         target_test_name);
 
 }  // namespace
 }  // namespace weft

@@ -12,7 +12,6 @@
 #include "ops/hopper_f32.cuh"
 #include "ops/mla/hopper_heads.cuh"
 #include "ops/mla/hopper_prefill.h"
-#include "ops/mla_decode/op.h"
 
 namespace weft::hopper {
 namespace {
@@ -312,34 +311,6 @@ std::string_view refuse_heads(const LatentHeads& of, const Matrix& out) {
   return {};
 }
 
-/// Whether they are mla_decode's.
-bool are_decodes(const PrefillLatentAttention& args) {
-  return args.q.dtype == DType::bf16 && args.cache.dtype == DType::bf16 &&
-         args.rank == kLatentRank && args.turned == kLatentTurned && args.heads <= kLatentHeads;
-}
-
-/// `batch` runs of `tokens` rows, the first of them at position `first`.
-MlaDecodeArgs run_of(const PrefillLatentAttention& args, int64_t row, int64_t first, int64_t batch,
-                     int64_t tokens) {
-  MlaDecodeArgs run{.batch = batch,
-                    .tokens = tokens,
-                    .heads = args.heads,
-                    .q = args.q,
-                    .cache = {.rows = args.cache.keys,
-                              .blocks = 1,
-                              .block_rows = args.capacity,
-                              .block_stride = args.capacity},
-                    .more = first + tokens,
-                    .run = true,
-                    .alone = args.alone,
-                    .scale = args.scale,
-                    .out = args.out,
-                    .workspace = args.workspace};
-  run.q.data = static_cast<const uint16_t*>(args.q.data) + row * args.q.stride;
-  run.out.data = static_cast<float*>(args.out.data) + row * args.out.stride;
-  return run;
-}
-
 }  // namespace
 
 std::string_view refuse_prefill_latents(const LatentAppendArgs& args) {
@@ -408,61 +379,23 @@ Status prefill_latent_values(const LatentValuesArgs& args, int64_t rows, Stream 
 
 Status prefill_latent_attention(const PrefillLatentAttention& args, int64_t rows, int64_t first,
                                 Stream stream, const RowPlaces& places) {
-  if (!are_decodes(args)) {
-    constexpr float kLog2E = 1.4426950408889634f;
-    return launch_kernel(attend_latents,
-                         {.blocks = static_cast<int>(rows),
-                          .blocks_y = static_cast<int>(ceil_div(args.heads, int64_t{kHeads})),
-                          .threads = kAttentionThreads,
-                          .shared_bytes = attention_bytes(args.rank + args.turned),
-                          .stream = static_cast<cudaStream_t>(stream.native)},
-                         args, first, places, args.scale * kLog2E);
+  if (is_mla_decode(args)) {
+    return attend_as_mla_decode(args, rows, first, stream, places);
   }
-  if (places.positions != nullptr) {
-    MlaDecodeArgs step = run_of(args, 0, 0, rows, 1);
-    step.cache.blocks = args.sequences;
-    step.cache.owners = places.sequences;
-    step.lengths = places.positions;
-    step.run = false;
-    return weft::mla_decode(step, stream);
-  }
-  // Groups begin at multiples of four positions, so that who is in a row's group, which decides
-  // what it is summed with, does not depend on where a chunk begins.
-  for (int64_t row = 0; row < rows;) {
-    const int64_t position = first + row;
-    const int64_t left = rows - row;
-    const int64_t whole = left / kLatentTokens;
-    const int64_t lone = std::min(left, kLatentTokens - position % kLatentTokens);
-    const bool groups = lone == kLatentTokens;
-    WEFT_TRY(weft::mla_decode(
-        run_of(args, row, position, groups ? whole : 1, groups ? kLatentTokens : lone), stream));
-    row += groups ? whole * kLatentTokens : lone;
-  }
-  return {};
+  constexpr float kLog2E = 1.4426950408889634f;
+  return launch_kernel(attend_latents,
+                       {.blocks = static_cast<int>(rows),
+                        .blocks_y = static_cast<int>(ceil_div(args.heads, int64_t{kHeads})),
+                        .threads = kAttentionThreads,
+                        .shared_bytes = attention_bytes(args.rank + args.turned),
+                        .stream = static_cast<cudaStream_t>(stream.native)},
+                       args, first, places, args.scale * kLog2E);
 }
 
 Result<size_t> prefill_latent_workspace(const PrefillLatentAttention& args, int64_t rows,
                                         Stream stream) {
-  if (!are_decodes(args)) {
-    return 0;
-  }
-  // Of a step, and of a run.
-  MlaDecodeArgs step = run_of(args, 0, 0, std::min(rows, kLatentSequences), 1);
-  size_t most = 0;
-  for (const bool run : {false, true}) {
-    for (int64_t tokens = 1; tokens <= kLatentTokens; ++tokens) {
-      for (int64_t batch = 1; batch <= ceil_div(rows, tokens); batch *= 2) {
-        step.batch = batch;
-        step.tokens = tokens;
-        step.run = run;
-        step.lengths = run ? nullptr : static_cast<const int32_t*>(args.q.data);  // any
-        step.cache.owners = step.lengths;
-        WEFT_ASSIGN(const size_t bytes, mla_decode_workspace(step, stream));
-        most = std::max(most, bytes);
-      }
-    }
-  }
-  return most;
+  return is_mla_decode(args) ? workspace_as_mla_decode(args, rows, stream)
+                             : Result<size_t>(size_t{0});
 }
 
 }  // namespace weft::hopper

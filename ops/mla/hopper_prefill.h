@@ -28,9 +28,8 @@ Status prefill_latent_append(const LatentAppendArgs& args, int64_t rows, int64_t
                              Stream stream, const RowPlaces& places = {});
 Status prefill_latent_queries(const LatentQueriesArgs& args, int64_t rows, Stream stream);
 Status prefill_latent_values(const LatentValuesArgs& args, int64_t rows, Stream stream);
-/// The cache holds the rows of all positions that are seen. bf16 queries over a bf16 cache of
-/// 512 + 64 elements a row are mla_decode's: of a sequence's rows four neighbours are its query
-/// tokens.
+/// The cache holds the rows of all positions that are seen. What is mla_decode's
+/// (is_mla_decode()), it gets.
 Status prefill_latent_attention(const PrefillLatentAttention& args, int64_t rows, int64_t first,
                                 Stream stream, const RowPlaces& places = {});
 /// Bytes of workspace, for up to `rows` rows. Its counters are zero before the first use.

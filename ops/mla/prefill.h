@@ -5,6 +5,7 @@
 
 #include "ops/kernel.h"
 #include "ops/matrix.h"
+#include "ops/row_places.h"
 
 namespace weft {
 
@@ -21,7 +22,19 @@ struct PrefillLatentAttention {
   /// A row's bits depend on no other row, nor how many there are.
   bool alone = false;
   Matrix out;           ///< [rows, heads * rank], f32
-  Workspace workspace;  ///< see mla_decode_workspace()
+  Workspace workspace;  ///< of an architecture's prefill_latent_workspace() bytes
 };
+
+/// Whether mla_decode has kernels for such operands: queries and a cache in bf16, of 512 + 64
+/// elements a row.
+bool is_mla_decode(const PrefillLatentAttention& args);
+/// Rows [0, rows) of such, at positions first, first + 1, ... or as `places` says: of a sequence's
+/// rows four neighbours are mla_decode's query tokens. The cache holds the rows of all positions
+/// that are seen. Errors: as mla_decode().
+Status attend_as_mla_decode(const PrefillLatentAttention& args, int64_t rows, int64_t first,
+                            Stream stream, const RowPlaces& places);
+/// Bytes of workspace for that, for up to `rows` rows. Its counters are zero before the first use.
+Result<size_t> workspace_as_mla_decode(const PrefillLatentAttention& args, int64_t rows,
+                                       Stream stream);
 
 }  // namespace weft

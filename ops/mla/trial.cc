@@ -111,10 +111,6 @@ class MlaTrial : public PrefillTrial {
             .flops = 2 * static_cast<double>(rows() * w_.rows() * w_.columns())};
   }
 
-  bool has_kernels(Arch arch) const override {
-    return PrefillTrial::has_kernels(arch) && chunk_kernels(arch)->latent_append != nullptr;
-  }
-
  protected:
   std::string_view refuse(Arch arch) const override {
     const ChunkKernels& kernels = *chunk_kernels(arch);

@@ -24,8 +24,8 @@ Plan plan_of(int rows, int workgroups, std::string_view why) {
 /// Workgroups that share a sequence leave all their rows' sums in memory, so few sequences want few
 /// rows of a workgroup; their keys then come from the caches for the other rows.
 Plan plan(const MlaDecodeArgs& args, const DeviceInfo& device) {
-  if (args.run || args.alone || args.more != 0 || args.cache.owners != nullptr) {
-    return {.why = "keys are as lengths say, and dealt together with other sequences'"};
+  if (args.alone) {
+    return {.why = "keys are dealt together with other sequences'"};
   }
   const int64_t rows = args.rows();
   if (args.cache.angles != nullptr) {
@@ -67,7 +67,8 @@ Status launch(const MlaDecodeArgs& args, const Plan& plan, Stream stream) {
                                .cache = args.cache.rows,
                                .angles = args.cache.angles,
                                .tables = args.cache.tables,
-                               .lengths = args.lengths,
+                               .owners = args.cache.owners,
+                               .lengths = args.run ? nullptr : args.lengths,
                                .out = args.out.data,
                                .sums = args.sums,
                                .parts = static_cast<float*>(partial_sums(args.workspace)),
@@ -81,6 +82,7 @@ Status launch(const MlaDecodeArgs& args, const Plan& plan, Stream stream) {
                                .heads = static_cast<int32_t>(args.heads),
                                .row_tiles = static_cast<int32_t>(row_tiles(args, plan.tile_m)),
                                .workgroups = plan.splits,
+                               .more = static_cast<int32_t>(args.more),
                                .out_bf16 = args.out.dtype == DType::bf16 ? 1 : 0,
                                .score_scale = args.scale * kLog2E};
   return hip_device(stream).launch({.operation = "mla_decode",

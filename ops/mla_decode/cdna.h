@@ -9,9 +9,10 @@ namespace weft::cdna {
 struct MlaDecodeParams {
   const void* q;
   const void* cache;
-  const void* angles;     ///< of LatentCache, or null
-  const int32_t* tables;  ///< or null
-  const int32_t* lengths;
+  const void* angles;      ///< of LatentCache, or null
+  const int32_t* tables;   ///< or null
+  const int32_t* owners;   ///< or null
+  const int32_t* lengths;  ///< null: sequences are runs of `tokens` rows of one, block 0
   void* out;
   float* sums;        ///< or null
   float* parts;       ///< [workgroups][2] of mla_part_floats()
@@ -25,6 +26,7 @@ struct MlaDecodeParams {
   int32_t heads;
   int32_t row_tiles;  ///< of a sequence's tokens times heads
   int32_t workgroups;
+  int32_t more;       ///< keys of each sequence beside its length
   int32_t out_bf16;   ///< not 0: out is bf16, else f32
   float score_scale;  ///< with log2(e)
 };

@@ -29,7 +29,7 @@ using Params = const __attribute__((address_space(4))) MlaDecodeParams;
 WEFT_GPU Params& params() { return kernel_argument<MlaDecodeParams>(); }
 WEFT_GPU KeyJobs jobs() {
   Params& p = params();
-  return {p.lengths, p.batch, p.row_tiles, 0};
+  return {p.lengths, p.batch, p.row_tiles, 0, p.tokens, p.more};
 }
 
 template <class T>
@@ -300,7 +300,9 @@ class Decode {
   __device__ __attribute__((always_inline)) int64_t place(Params& p, const KeySegment& segment,
                                                           int block) const {
     const int sequence = segment.job / p.row_tiles;
-    int64_t piece = sequence;
+    int64_t piece = p.owners != nullptr    ? constant_at(p.owners, sequence)
+                    : p.lengths != nullptr ? sequence
+                                           : 0;
     int row = block * kKeys;
     if (p.tables != nullptr) {
       piece = constant_at(p.tables, sequence * p.table_stride + row / kPage);

@@ -78,7 +78,7 @@ Status launch_product(MoeProductParams params, std::string_view which, const Con
   params.tiles_n = static_cast<int32_t>(ceil_div(int64_t{params.n}, columns));
   params.row_blocks =
       static_cast<int32_t>(std::min(ceil_div(rows, tile), 2 * ceil_div(mean, tile)));
-  params.bias_format = bias == DType::f32 ? 0 : bias == DType::bf16 ? 1 : 2;
+  params.bias_format = format_number(bias);
   const std::string kernel = fmt::format("moe_{}_{}_{}_{}", which, short_name(a.dtype),
                                          w.scales > 0 ? "mx"
                                          : codes      ? "fp8"
@@ -110,17 +110,12 @@ std::string_view refuse_prefill_experts(const PrefillExpertsDown& args) {
 }
 
 std::string_view refuse_prefill_route(const RouteArgs& args) {
-  if (args.groups > kMoeGroups) {
-    return "experts must be of 64 groups at most";
-  }
-  return args.correction.data != nullptr && args.correction.dtype != DType::f32
-             ? "the correction must be f32"
-             : "";
+  return args.groups > kMoeGroups ? "experts must be of 64 groups at most" : "";
 }
 
 Status prefill_route(const RouteArgs& args, int64_t rows, Stream stream) {
   const MoeRouteParams params{.logits = static_cast<const float*>(args.logits.data),
-                              .correction = static_cast<const float*>(args.correction.data),
+                              .correction = args.correction.data,
                               .ids = args.drawn.ids,
                               .weights = args.drawn.weights,
                               .logits_stride = args.logits.stride,
@@ -132,6 +127,7 @@ Status prefill_route(const RouteArgs& args, int64_t rows, Stream stream) {
                               .renormalise = args.renormalise ? 1 : 0,
                               .groups = static_cast<int32_t>(args.groups),
                               .kept_groups = static_cast<int32_t>(args.kept_groups),
+                              .correction_format = format_number(args.correction.dtype),
                               .scale = args.scale};
   return hip_device(stream).launch(
       {.operation = "moe",

@@ -9,7 +9,7 @@ namespace weft::cdna {
 
 struct MoeRouteParams {
   const float* logits;
-  const float* correction;  ///< or null
+  const void* correction;  ///< or null
   int32_t* ids;
   float* weights;
   int64_t logits_stride;  ///< elements
@@ -21,6 +21,7 @@ struct MoeRouteParams {
   int32_t renormalise;
   int32_t groups;  ///< at most kMoeGroups
   int32_t kept_groups;
+  int32_t correction_format;  ///< as bias_format
   float scale;
 };
 inline constexpr int kMoeGroups = 64;

@@ -90,7 +90,9 @@ WEFT_GPU void route(const MoeRouteParams& p) {
   const int lane = lane_index();
   const float* const logits = p.logits + row * p.logits_stride;
   const auto choice = [&](int e) {
-    return p.correction != nullptr ? sigmoid(logits[e]) + p.correction[e] : logits[e];
+    return p.correction != nullptr
+               ? sigmoid(logits[e]) + number_at(p.correction, p.correction_format, e)
+               : logits[e];
   };
   const int each = p.experts / p.groups;
   const uint64_t kept = p.groups > 1 ? kept_groups(p, choice) : 1;

@@ -114,8 +114,7 @@ class MoeTrial : public PrefillTrial {
         gate_bias_(biases("gate_bias", c, c.n, random)),
         up_bias_(biases("up_bias", c, c.n, random)),
         down_bias_(biases("down_bias", c, c.hidden, random)),
-        correction_(c.correction ? &input("correction", 1, c.experts, DType::f32, random, 0.3F)
-                                 : nullptr),
+        correction_(c.correction ? &input("correction", 1, c.experts, c.w, random, 0.3F) : nullptr),
         weights_(output("weights", c.rows, c.chosen, DType::f32)),
         between_(output("between", c.rows * c.chosen, c.n, c.a, kGap)),
         out_(add("out", Tensor::Role::inout, c.rows, c.hidden, DType::f32, kGap)),

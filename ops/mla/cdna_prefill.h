@@ -1,0 +1,38 @@
+// mla for a chunk's rows on AMD: latent rows appended, queries into their space, attention, and
+// values of what was attended to. Each head's products are taken in f32, on the matrix units.
+#pragma once
+
+#include <string_view>
+
+#include "arch/device.h"
+#include "ops/mla/op.h"
+#include "ops/mla/prefill.h"
+#include "ops/row_places.h"
+
+namespace weft::cdna {
+
+/// Elements of a latent row.
+inline constexpr int64_t kMostPrefillLatent = 576;
+
+/// Why the kernels cannot take such operands; empty: they can. All pointers must be aligned to 16
+/// bytes besides. Weights are no codes.
+std::string_view refuse_prefill_latents(const LatentAppendArgs& args);
+std::string_view refuse_prefill_latents(const LatentQueriesArgs& args);
+std::string_view refuse_prefill_latents(const LatentValuesArgs& args);
+std::string_view refuse_prefill_latents(const PrefillLatentAttention& args);
+
+/// Rows [0, rows) of args, at positions first, first + 1, ... or as `places` says (args.positions
+/// is not looked at). Errors: device (a launch failed).
+Status prefill_latent_append(const LatentAppendArgs& args, int64_t rows, int64_t first,
+                             Stream stream, const RowPlaces& places = {});
+Status prefill_latent_queries(const LatentQueriesArgs& args, int64_t rows, Stream stream);
+Status prefill_latent_values(const LatentValuesArgs& args, int64_t rows, Stream stream);
+/// The cache holds the rows of all positions that are seen. What is mla_decode's
+/// (is_mla_decode()), it gets, unless rows are alone; all else is taken in f32.
+Status prefill_latent_attention(const PrefillLatentAttention& args, int64_t rows, int64_t first,
+                                Stream stream, const RowPlaces& places = {});
+/// Bytes of workspace, for up to `rows` rows. Its counters are zero before the first use.
+Result<size_t> prefill_latent_workspace(const PrefillLatentAttention& args, int64_t rows,
+                                        Stream stream);
+
+}  // namespace weft::cdna
