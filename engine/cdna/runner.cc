@@ -815,8 +815,11 @@ Result<std::unique_ptr<Subject>> create_subject(const ModelConfig& config, const
   own.hold_once = true;  // nothing is looked at but steps
   auto runner = std::make_unique<CdnaRunner>(config, weights, own);
   WEFT_TRY(runner->create());
-  if (runner->refusal()) {
-    return *runner->refusal();
+  if (const auto& refusal = runner->refusal()) {
+    return input_error(
+        fmt::format("only the resident kernel's steps can be looked into, and {}'s are launched "
+                    "({})",
+                    config.name, refusal->message));
   }
   return std::unique_ptr<Subject>(std::move(runner));
 }
