@@ -10,6 +10,7 @@
 #include "ops/gated_linear/hopper_prefill.h"
 #include "ops/linear/cdna_prefill.h"
 #include "ops/linear/hopper_prefill.h"
+#include "ops/mla/cdna.h"
 #include "ops/mla/cdna_prefill.h"
 #include "ops/mla/hopper_prefill.h"
 #include "ops/moe/cdna.h"
@@ -61,7 +62,7 @@ const ChunkLimits& chunk_limits(Arch arch) {
       .head_dim = cdna::kMostPrefillHeadDim,
       .sinks = true,
       .route_groups = cdna::kMoeGroups,
-      .latent_row = cdna::kMostPrefillLatent,
+      .latent_row = cdna::kMlaRow,
       .widened = true,
       .whole_columns = true,
       .scratch_rows = [](bool, bool, DType, int64_t) -> int64_t { return 0; }};

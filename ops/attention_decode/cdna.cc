@@ -77,9 +77,7 @@ Status launch(const AttentionDecodeArgs& args, const Plan& plan, Stream stream) 
       .window = static_cast<int32_t>(args.window),
       .workgroups = plan.splits,
       .out_bf16 = args.out.dtype == DType::bf16 ? 1 : 0,
-      .sinks_format = args.sinks.dtype == DType::f32    ? 0
-                      : args.sinks.dtype == DType::bf16 ? 1
-                                                        : 2,
+      .sinks_format = format_number(args.sinks.dtype),
       .unified = args.unified ? 1 : 0,
       .unified_maximum = args.unified_maximum * kLog2E,
       .score_scale = (args.soft_cap > 0 ? args.soft_cap : args.scale) * kLog2E,

@@ -11,9 +11,6 @@
 
 namespace weft::cdna {
 
-/// Elements of a latent row.
-inline constexpr int64_t kMostPrefillLatent = 576;
-
 /// Why the kernels cannot take such operands; empty: they can. All pointers must be aligned to 16
 /// bytes besides. Weights are no codes.
 std::string_view refuse_prefill_latents(const LatentAppendArgs& args);
