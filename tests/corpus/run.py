@@ -30,8 +30,9 @@ SKIPPED = 77
 RANDOM_AT_ONCE = 50
 
 HOME = pathlib.Path(__file__).resolve().parents[2] / "build" / "corpus"
-# What Triton compiled before, it takes from there.
-os.environ.setdefault("TRITON_CACHE_DIR", str(HOME / "compiled"))
+# What Triton compiled before, it takes from there, in a fresh clone too: compiling is nearly all of the time.
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+os.environ.setdefault("TRITON_CACHE_DIR", str(CACHE / "weft" / "triton"))
 
 try:
     import ml_dtypes  # noqa: F401
