@@ -509,8 +509,8 @@ class Verifier {
     }
     return true;
   }
-  /// What the writers of a piece knew when they had written. Who knows that a code is over knows all that
-  /// it knew: such clocks are only handed on as a whole.
+  /// What the writers of a piece knew when they had written. Who knows that a code is over knows
+  /// all that it knew: such clocks are only handed on as a whole.
   void learn(const Piece& piece, Clock& known) const {
     for (auto cell = cells_.find(piece.begin); cell != cells_.end() && cell->first < piece.end;
          ++cell) {
