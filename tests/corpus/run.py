@@ -12,6 +12,7 @@ the vector instructions of waves that the simulator executed for each second of 
 --seed S makes the numbers that kernels get (otherwise the clock does).
 --table FILE has the table and the failures written there as well; --keep FOLDER the code objects of
 all launches, and commands.txt, which runs each again by `weft bench kernel`.
+What Triton compiled is kept in $TRITON_CACHE_DIR, otherwise in ~/.cache/weft/triton.
 Exit codes: 0 all right, 1 not, 77 where Python's packages are missing: `scripts/setup corpus` brings
 them into build/corpus, which is used by itself.
 """
