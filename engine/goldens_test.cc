@@ -89,7 +89,7 @@ TEST_P(Goldens, LogitsOfEveryPromptLength) {
                                                   .compress_weights = rounding.compress});
     for (const int length : kPromptLengths) {
       if (length > kTwoChunks && &rounding != kRoundings) {
-        continue;  // a third chunk comes to what the second came to, whatever is rounded
+        continue;  // a third chunk follows as the second does, whatever is rounded
       }
       const std::string prompt = "prompt." + std::to_string(length);
       const Score score = engine->score(golden.ids(prompt + ".ids")).value();
