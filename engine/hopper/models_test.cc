@@ -60,7 +60,7 @@ class HopperModels : public testing::TestWithParam<std::string> {
     }
     EngineOptions on_cpu = options;
     on_cpu.sequences = 1;
-    on_cpu.workers = 2;
+    on_cpu.workers = 1;
     return Pair{make_engine(model, on_cpu).value(), std::move(*gpu)};
   }
 

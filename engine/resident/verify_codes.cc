@@ -16,8 +16,10 @@ namespace {
 using Clock = std::vector<int32_t>;  // [worker]: codes of it that are certain to be over
 
 void merge(Clock& into, const Clock& from) {
-  for (size_t i = 0; i < into.size(); ++i) {
-    into[i] = std::max(into[i], from[i]);
+  const int32_t* theirs = from.data();
+  for (int32_t& mine : into) {
+    const int32_t their_time = *theirs++;
+    mine = mine < their_time ? their_time : mine;
   }
 }
 
@@ -405,12 +407,18 @@ class Verifier {
       }
     }
     const std::vector<Piece> pieces = Pieces(lowered_.shape, position_ + now).of(code, next_token_);
+    const auto awaits_tag = [](const Piece& piece) { return !piece.write && piece.version >= 0; };
     for (const Piece& piece : pieces) {
-      if (!piece.write && piece.version >= 0) {
-        WEFT_ASSIGN(const bool there, await_tag(worker, piece, tag(now, piece.version), known));
+      if (awaits_tag(piece)) {
+        WEFT_ASSIGN(const bool there, has_tag(worker, piece, tag(now, piece.version)));
         if (!there) {
           return false;
         }
+      }
+    }
+    for (const Piece& piece : pieces) {
+      if (awaits_tag(piece)) {
+        learn(piece, known);
       }
     }
     known_[worker] = std::move(known);
@@ -489,7 +497,7 @@ class Verifier {
   }
 
   /// Whether all of a piece carries a tag. A later one: it came too late.
-  Result<bool> await_tag(size_t worker, const Piece& piece, int64_t wanted, Clock& known) {
+  Result<bool> has_tag(size_t worker, const Piece& piece, int64_t wanted) {
     for (auto cell = cut(piece.begin, piece.end); cell != cells_.end() && cell->first < piece.end;
          ++cell) {
       if (cell->second.tag > wanted) {
@@ -498,13 +506,20 @@ class Verifier {
       if (cell->second.tag != wanted) {
         return false;
       }
-      merge(known, known_after_of(cell->second));
     }
     return true;
   }
-  /// Of a writer, when it had written. A code that is being executed has no entry yet: its own.
-  const Clock& known_after_of(const Cell& cell) const {
-    return known_after_[static_cast<size_t>(cell.worker)][static_cast<size_t>(cell.time - 1)];
+  /// What the writers of a piece knew when they had written. Who knows that a code is over knows
+  /// all that it knew: such clocks are only handed on as a whole.
+  void learn(const Piece& piece, Clock& known) const {
+    for (auto cell = cells_.find(piece.begin); cell != cells_.end() && cell->first < piece.end;
+         ++cell) {
+      const auto writer = static_cast<size_t>(cell->second.worker);
+      const int32_t time = cell->second.time;
+      if (known[writer] < time) {
+        merge(known, known_after_[writer][static_cast<size_t>(time - 1)]);
+      }
+    }
   }
 
   /// Records an access, and holds it against those before.

@@ -1,49 +1,76 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "ops/attention/op.h"
+#include "ops/decode.h"
 
 namespace weft::reference {
+namespace {
+
+/// Scores of a query become weights, whose sum is 1 with the sink.
+void weigh(const AttentionArgs& args, int64_t query_head, std::vector<double>& weight) {
+  double best = *std::max_element(weight.begin(), weight.end());
+  double sum = 0;
+  if (args.sinks.data != nullptr) {
+    const double sink = element(args.sinks.data, args.sinks.dtype, query_head);
+    best = std::max(best, sink);
+    sum = std::exp(sink - best);
+  }
+  for (double& w : weight) {
+    w = std::exp(w - best);
+    sum += w;
+  }
+  for (double& w : weight) {
+    w /= sum;
+  }
+}
+
+void add(double share, const std::vector<double>& row, double* sum) {
+  for (const double value : row) {
+    *sum++ += share * value;
+  }
+}
+
+}  // namespace
 
 void attention(const AttentionArgs& args, Range rows, Range query_heads, double* out) {
   const int64_t dim = args.head_dim;
+  const int64_t group = args.query_heads / args.kv_heads;
   for (int64_t r = rows.begin; r < rows.end; ++r) {
     const int64_t last = args.positions[r];
     const int64_t first = args.window > 0 ? std::max<int64_t>(0, last - args.window + 1) : 0;
-    std::vector<double> weight(last - first + 1);
-    for (int64_t h = query_heads.begin; h < query_heads.end; ++h, out += dim) {
-      const int64_t head = h / (args.query_heads / args.kv_heads) * args.cache.head_stride;
-      double best = -std::numeric_limits<double>::infinity();
+    // Query heads of one KV head together, so that its rows are decoded once for all of them.
+    for (int64_t begin = query_heads.begin, end; begin < query_heads.end; begin = end) {
+      end = std::min(query_heads.end, (begin / group + 1) * group);
+      const int64_t head = begin / group * args.cache.head_stride;
+      const int64_t heads = end - begin;
+      const std::vector<double> queries =
+          decode(args.q.data, args.q.dtype, r * args.q.stride + begin * dim, 1, heads * dim);
+      std::vector<std::vector<double>> weight(heads, std::vector<double>(last - first + 1));
       for (int64_t key = first; key <= last; ++key) {
-        double score = 0;
-        for (int64_t i = 0; i < dim; ++i) {
-          score += element(args.q, r, h * dim + i) *
-                   element(args.cache.keys, args.cache.dtype, head + key * dim + i);
-        }
-        score *= args.scale;
-        weight[key - first] =
-            args.soft_cap > 0 ? args.soft_cap * std::tanh(score / args.soft_cap) : score;
-        best = std::max(best, weight[key - first]);
-      }
-      double sum = 0;
-      if (args.sinks.data != nullptr) {
-        const double sink = element(args.sinks.data, args.sinks.dtype, h);
-        best = std::max(best, sink);
-        sum = std::exp(sink - best);
-      }
-      for (double& w : weight) {
-        w = std::exp(w - best);
-        sum += w;
-      }
-      for (int64_t i = 0; i < dim; ++i) {
-        out[i] = 0;
-        for (int64_t key = first; key <= last; ++key) {
-          out[i] += weight[key - first] / sum *
-                    element(args.cache.values, args.cache.dtype, head + key * dim + i);
+        const std::vector<double> row =
+            decode(args.cache.keys, args.cache.dtype, head + key * dim, 1, dim);
+        const double* query = queries.data();
+        for (int64_t h = 0; h < heads; ++h, query += dim) {
+          const double score = args.scale * product(row.data(), query, dim).value;
+          weight[h][key - first] =
+              args.soft_cap > 0 ? args.soft_cap * std::tanh(score / args.soft_cap) : score;
         }
       }
+      for (int64_t h = 0; h < heads; ++h) {
+        weigh(args, begin + h, weight[h]);
+      }
+      std::fill(out, out + heads * dim, 0.0);
+      for (int64_t key = first; key <= last; ++key) {
+        const std::vector<double> row =
+            decode(args.cache.values, args.cache.dtype, head + key * dim, 1, dim);
+        double* sum = out;
+        for (int64_t h = 0; h < heads; ++h, sum += dim) {
+          add(weight[h][key - first], row, sum);
+        }
+      }
+      out += heads * dim;
     }
   }
 }

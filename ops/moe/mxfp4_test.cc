@@ -64,7 +64,7 @@ TEST(MxMatrix, NumbersAreCodesTimesPowersOfTwo) {
   EXPECT_EQ(matrix.at(0, 63), 8.0F);
 }
 
-TEST_F(Mxfp4Test, MatchesTheReference) {
+TEST_F(Mxfp4Test, MatchesTheDefinition) {
   constexpr int64_t kN = 70;
   constexpr int64_t kHidden = 96;
   constexpr int64_t kBetween = 64;  // a multiple of a block: what the second products read

@@ -113,7 +113,7 @@ def sort_kernel(x_ptr, out_ptr, R: tl.constexpr, C: tl.constexpr, DESCENDING: tl
 
 @case(
     *each(
-        shape=[(1, 1024), (16, 64), (3, 2)],
+        shape=[(1, 256), (16, 64), (3, 2)],
         dtype=[np.int32, np.float32, np.int16, np.float16],
         descending=[False, True],
     )

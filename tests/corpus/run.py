@@ -12,6 +12,7 @@ the vector instructions of waves that the simulator executed for each second of 
 --seed S makes the numbers that kernels get (otherwise the clock does).
 --table FILE has the table and the failures written there as well; --keep FOLDER the code objects of
 all launches, and commands.txt, which runs each again by `weft bench kernel`.
+What Triton compiled is kept in $TRITON_CACHE_DIR, otherwise in ~/.cache/weft/triton.
 Exit codes: 0 all right, 1 not, 77 where Python's packages are missing: `scripts/setup corpus` brings
 them into build/corpus, which is used by itself.
 """
@@ -30,8 +31,9 @@ SKIPPED = 77
 RANDOM_AT_ONCE = 50
 
 HOME = pathlib.Path(__file__).resolve().parents[2] / "build" / "corpus"
-# What Triton compiled before, it takes from there.
-os.environ.setdefault("TRITON_CACHE_DIR", str(HOME / "compiled"))
+# What Triton compiled before, it takes from there, in a fresh clone too: compiling is nearly all of the time.
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+os.environ.setdefault("TRITON_CACHE_DIR", str(CACHE / "weft" / "triton"))
 
 try:
     import ml_dtypes  # noqa: F401
