@@ -64,20 +64,46 @@ struct FlightLimits {
   int starved_slots;  ///< at most as many as there are; 0: always starved
 };
 
-/// A loader's end of the ring, of one thread. kLoaders take turns at the pages. What it needs stays
-/// in registers.
-template <int kLoaders>
-class PageFeed {
+/// A ring as its loaders see it, kept in registers.
+class LoadersRing {
  public:
-  /// `put`: [kLoaders], zeros, in shared memory: pages that each has put into the ring.
-  __device__ PageFeed(const PageRing& ring, const FlightLimits& limits, int loader,
-                      const uint32_t* put)
+  __device__ LoadersRing(const PageRing& ring, const FlightLimits& limits)
       : pages_(smem_address(ring.pages)),
         full_(smem_address(ring.full)),
         to_empty_(smem_address(ring.empty) - smem_address(ring.full)),
         slots_(ring.slots),
         page_bytes_(ring.page_bytes),
-        limits_(limits),
+        limits_(limits) {}
+
+ protected:
+  __device__ char* page(int slot) const {
+    return static_cast<char*>(__cvta_shared_to_generic(pages_ + slot * page_bytes_));
+  }
+  __device__ Barrier& full(int slot) const { return barrier(full_ + slot * sizeof(Barrier)); }
+  __device__ Barrier& empty(int slot) const {
+    return barrier(full_ + to_empty_ + slot * sizeof(Barrier));
+  }
+
+  const uint32_t pages_, full_, to_empty_;
+  const int slots_;
+  const int page_bytes_;
+  const FlightLimits limits_;
+
+ private:
+  __device__ static Barrier& barrier(uint32_t address) {
+    return *static_cast<Barrier*>(__cvta_shared_to_generic(address));
+  }
+};
+
+/// A loader's end of the ring, of one thread. kLoaders take turns at the pages. What it needs stays
+/// in registers.
+template <int kLoaders>
+class PageFeed : LoadersRing {
+ public:
+  /// `put`: [kLoaders], zeros, in shared memory: pages that each has put into the ring.
+  __device__ PageFeed(const PageRing& ring, const FlightLimits& limits, int loader,
+                      const uint32_t* put)
+      : LoadersRing(ring, limits),
         next_{loader, 0},
         oldest_{loader, 0},
         own_put_(smem_address(put + loader)),
@@ -140,16 +166,6 @@ class PageFeed {
     next_.advance(kLoaders, slots_);
     ++flying_;
   }
-  __device__ void* page(int slot) const {
-    return __cvta_shared_to_generic(pages_ + slot * page_bytes_);
-  }
-  __device__ Barrier& full(int slot) const { return barrier(full_ + slot * sizeof(Barrier)); }
-  __device__ static Barrier& barrier(uint32_t address) {
-    return *static_cast<Barrier*>(__cvta_shared_to_generic(address));
-  }
-  __device__ Barrier& empty(int slot) const {
-    return barrier(full_ + to_empty_ + slot * sizeof(Barrier));
-  }
   __device__ void land() {
     while (!full(oldest_.slot).try_wait(oldest_.phase)) {
     }
@@ -157,10 +173,6 @@ class PageFeed {
     --flying_;
   }
 
-  const uint32_t pages_, full_, to_empty_;
-  const int slots_;
-  const int page_bytes_;
-  const FlightLimits limits_;
   PageCursor next_;    // to fill
   PageCursor oldest_;  // of those on their way
   const uint32_t own_put_, before_put_;
@@ -172,15 +184,10 @@ class PageFeed {
 /// The one loader's end of a ring, of a whole warp, for pages that are made of slices from wherever
 /// they lie. A look at the barriers takes a warp as long as six copies (265 ns, and 40 a copy, on
 /// an H100), so it looks after several pages at once, some lanes for each.
-class SliceFeed {
+class SliceFeed : LoadersRing {
  public:
   __device__ SliceFeed(const PageRing& ring, const FlightLimits& limits)
-      : pages_(smem_address(ring.pages)),
-        full_(smem_address(ring.full)),
-        to_empty_(smem_address(ring.empty) - smem_address(ring.full)),
-        slots_(ring.slots),
-        page_bytes_(ring.page_bytes),
-        limits_(limits) {}
+      : LoadersRing(ring, limits) {}
 
   /// What a lane brings.
   struct Part {
@@ -202,18 +209,18 @@ class SliceFeed {
         return false;
       }
       const int ahead = (lane - done) >> shift;  // pages
-      PageCursor page = next_;
-      page.jump(min(max(ahead, 0), at_once), slots_);
-      const bool ready = ahead <= 0 || (ahead < at_once && may_put(page));
+      PageCursor its = next_;
+      its.jump(min(max(ahead, 0), at_once), slots_);
+      const bool ready = ahead <= 0 || (ahead < at_once && may_put(its));
       const uint32_t waiting = ~__ballot_sync(~0u, ready && lane < lanes);
       int end = waiting == 0 ? 32 : __ffs(waiting) - 1;
       end = end < lanes ? end >> shift << shift : end;  // whole pages
       if (lane >= done && lane < end) {
         if ((lane & ((1 << shift) - 1)) == 0) {
-          full(page.slot).arrive_expect(part.page_bytes);
+          full(its.slot).arrive_expect(part.page_bytes);
         }
         // Bytes may be counted before they are expected: the phase lasts until the arrival.
-        load_bytes(memory(page.slot) + part.place, part.from, part.bytes, full(page.slot), policy);
+        load_bytes(page(its.slot) + part.place, part.from, part.bytes, full(its.slot), policy);
       }
       __syncwarp();
       next_.jump((end - done + (1 << shift) - 1) >> shift, slots_);
@@ -223,10 +230,10 @@ class SliceFeed {
   }
   /// Until nothing is on its way: a CTA may not end before.
   __device__ void land_all() const {
-    PageCursor page = next_;
+    PageCursor last = next_;
     for (int i = 0; i < slots_; ++i) {
-      page.retreat(slots_);
-      while (!full(page.slot).try_wait(page.phase)) {
+      last.retreat(slots_);
+      while (!full(last.slot).try_wait(last.phase)) {
       }
     }
   }
@@ -234,18 +241,18 @@ class SliceFeed {
  private:
   /// The last page that must have landed before this one is put, so that few enough are on their
   /// way.
-  __device__ __forceinline__ PageCursor landed_before(PageCursor page) const {
+  __device__ __forceinline__ PageCursor landed_before(PageCursor put) const {
     int most = limits_.starved;
     if (limits_.starved_slots > 0) {
-      PageCursor last = page;  // slots become free in order
+      PageCursor last = put;  // slots become free in order
       last.jump(limits_.starved_slots - 1, slots_);
       most = empty(last.slot).test(last.phase ^ 1) ? limits_.starved : limits_.throttled;
     }
-    page.slot -= most;
-    const bool around = page.slot < 0;
-    page.slot += around ? slots_ : 0;
-    page.phase ^= around ? 1 : 0;
-    return page;
+    put.slot -= most;
+    const bool around = put.slot < 0;
+    put.slot += around ? slots_ : 0;
+    put.phase ^= around ? 1 : 0;
+    return put;
   }
   /// Waits until the next page may be put. A barrier that nobody has used yet has ended phase 1:
   /// the first round waits for nothing.
@@ -266,25 +273,11 @@ class SliceFeed {
     return ended(full(landed.slot), landed.phase);
   }
   /// Whether another may be. What lanes see of pages beyond one that may not means nothing.
-  __device__ __forceinline__ bool may_put(const PageCursor& page) const {
-    const PageCursor landed = landed_before(page);
-    return empty(page.slot).test(page.phase ^ 1) && full(landed.slot).test(landed.phase);
-  }
-  __device__ char* memory(int slot) const {
-    return static_cast<char*>(__cvta_shared_to_generic(pages_ + slot * page_bytes_));
-  }
-  __device__ Barrier& full(int slot) const { return barrier(full_ + slot * sizeof(Barrier)); }
-  __device__ static Barrier& barrier(uint32_t address) {
-    return *static_cast<Barrier*>(__cvta_shared_to_generic(address));
-  }
-  __device__ Barrier& empty(int slot) const {
-    return barrier(full_ + to_empty_ + slot * sizeof(Barrier));
+  __device__ __forceinline__ bool may_put(const PageCursor& put) const {
+    const PageCursor landed = landed_before(put);
+    return empty(put.slot).test(put.phase ^ 1) && full(landed.slot).test(landed.phase);
   }
 
-  const uint32_t pages_, full_, to_empty_;
-  const int slots_;
-  const int page_bytes_;
-  const FlightLimits limits_;
   PageCursor next_;  // to fill
 };
 
