@@ -185,9 +185,12 @@ bool needs_scaling(const uint32_t* denominator, const uint32_t* numerator) {
   WEFT_SIM_LANES {
     const int a = static_cast<int>(high_a[l] >> kShift) & kMask;
     const int b = static_cast<int>(high_b[l] >> kShift) & kMask;
-    unusual |= static_cast<int>(a < 1) | static_cast<int>(a > kMost) |
-               static_cast<int>(b < kLeast) | static_cast<int>(b == kMask) |
-               static_cast<int>(b - a >= kApart) | static_cast<int>(a - b >= kApart);
+    // (Two infinities or NaN stay what they are: rows that a program does not have come out as
+    // these.)
+    const int numbers = static_cast<int>(a != kMask) | static_cast<int>(b != kMask);
+    unusual |= numbers & (static_cast<int>(a < 1) | static_cast<int>(a > kMost) |
+                          static_cast<int>(b < kLeast) | static_cast<int>(b == kMask) |
+                          static_cast<int>(b - a >= kApart) | static_cast<int>(a - b >= kApart));
   }
   return unusual != 0;
 }
