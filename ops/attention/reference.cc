@@ -4,27 +4,10 @@
 
 #include "ops/attention/op.h"
 #include "ops/decode.h"
+#include "ops/softmax_reference.h"
 
 namespace weft::reference {
 namespace {
-
-/// Scores of a query become weights, whose sum is 1 with the sink.
-void weigh(const AttentionArgs& args, int64_t query_head, std::vector<double>& weight) {
-  double best = *std::max_element(weight.begin(), weight.end());
-  double sum = 0;
-  if (args.sinks.data != nullptr) {
-    const double sink = element(args.sinks.data, args.sinks.dtype, query_head);
-    best = std::max(best, sink);
-    sum = std::exp(sink - best);
-  }
-  for (double& w : weight) {
-    w = std::exp(w - best);
-    sum += w;
-  }
-  for (double& w : weight) {
-    w /= sum;
-  }
-}
 
 void add(double share, const std::vector<double>& row, double* sum) {
   for (const double value : row) {
@@ -59,7 +42,9 @@ void attention(const AttentionArgs& args, Range rows, Range query_heads, double*
         }
       }
       for (int64_t h = 0; h < heads; ++h) {
-        weigh(args, begin + h, weight[h]);
+        softmax(weight[h], args.sinks.data == nullptr
+                               ? kNoSink
+                               : element(args.sinks.data, args.sinks.dtype, begin + h));
       }
       std::fill(out, out + heads * dim, 0.0);
       for (int64_t key = first; key <= last; ++key) {

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "ops/attention_decode/op.h"
+#include "ops/softmax_reference.h"
 
 namespace weft::reference {
 
@@ -25,7 +25,6 @@ void attention_decode(const AttentionDecodeArgs& args, Range rows, double* out, 
         continue;
       }
       std::vector<double> weights;
-      double best = -std::numeric_limits<double>::infinity();
       for (int64_t key = keys.begin; key < keys.end; ++key) {
         double score = 0;
         for (int64_t i = 0; i < dim; ++i) {
@@ -37,22 +36,13 @@ void attention_decode(const AttentionDecodeArgs& args, Range rows, double* out, 
           score = args.soft_cap * std::tanh(score / args.soft_cap);
         }
         weights.push_back(score);
-        best = std::max(best, score);
         *distances = std::max(*distances, std::fabs(score - args.unified_maximum));
       }
-      double sum = 0;
-      if (args.sinks.data != nullptr) {
-        const double sink = element(args.sinks.data, args.sinks.dtype, h);
-        best = std::max(best, sink);
-        sum = std::exp(sink - best);
-      }
-      for (double& w : weights) {
-        w = std::exp(w - best);
-        sum += w;
-      }
+      softmax(weights,
+              args.sinks.data == nullptr ? kNoSink : element(args.sinks.data, args.sinks.dtype, h));
       for (int64_t key = keys.begin; key < keys.end; ++key) {
         for (int64_t i = 0; i < dim; ++i) {
-          const double term = weights[static_cast<size_t>(key - keys.begin)] / sum *
+          const double term = weights[static_cast<size_t>(key - keys.begin)] *
                               element(args.cache.values, DType::bf16, place(key) + i);
           out[i] += term;
           magnitudes[i] += std::fabs(term);

@@ -1,9 +1,7 @@
-#include <algorithm>
-#include <cmath>
-#include <limits>
 #include <vector>
 
 #include "ops/attention_forward/op.h"
+#include "ops/softmax_reference.h"
 
 namespace weft::reference {
 
@@ -16,26 +14,18 @@ void attention_forward(const AttentionForwardArgs& args, Range rows, double* out
     for (int64_t h = 0; h < shape.query_heads; ++h, out += dim, ++lse) {
       const int64_t column = h / shape.group() * dim;
       weight.assign(static_cast<size_t>(shape.keys_of(r - first)), 0);
-      double best = -std::numeric_limits<double>::infinity();
       for (size_t key = 0; key < weight.size(); ++key) {
         const int64_t at = first + static_cast<int64_t>(key);
         for (int64_t i = 0; i < dim; ++i) {
           weight[key] += element(args.q, r, h * dim + i) * element(args.k, at, column + i);
         }
         weight[key] *= shape.scale;
-        best = std::max(best, weight[key]);
       }
-      double sum = 0;
-      for (double& w : weight) {
-        w = std::exp(w - best);
-        sum += w;
-      }
-      *lse = best + std::log(sum);
+      *lse = softmax(weight);
       for (int64_t i = 0; i < dim; ++i) {
         out[i] = 0;
         for (size_t key = 0; key < weight.size(); ++key) {
-          out[i] +=
-              weight[key] / sum * element(args.v, first + static_cast<int64_t>(key), column + i);
+          out[i] += weight[key] * element(args.v, first + static_cast<int64_t>(key), column + i);
         }
       }
     }

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 #include "base/fp8.h"
 #include "ops/mla_decode/turn.h"
+#include "ops/softmax_reference.h"
 
 namespace weft::reference {
 
@@ -69,20 +69,7 @@ void mla_decode(const MlaDecodeArgs& args, Range rows, double* out, double* magn
       }
     }
     for (int64_t h = 0; h < args.heads; ++h, ++sums) {
-      double* w = weights.data() + h * keys;
-      double best = -std::numeric_limits<double>::infinity();
-      for (int64_t i = 0; i < keys; ++i) {
-        best = std::max(best, w[i]);
-      }
-      double sum = 0;
-      for (int64_t i = 0; i < keys; ++i) {
-        w[i] = std::exp(w[i] - best);
-        sum += w[i];
-      }
-      for (int64_t i = 0; i < keys; ++i) {
-        w[i] /= sum;
-      }
-      *sums = keys > 0 ? best + std::log(sum) : -std::numeric_limits<double>::infinity();
+      *sums = softmax({weights.data() + h * keys, static_cast<size_t>(keys)});
     }
     std::fill(out, out + args.heads * kLatentRank, 0.0);
     std::fill(magnitudes, magnitudes + args.heads * kLatentRank, 0.0);
