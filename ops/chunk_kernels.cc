@@ -10,7 +10,6 @@
 #include "ops/gated_linear/hopper_prefill.h"
 #include "ops/linear/cdna_prefill.h"
 #include "ops/linear/hopper_prefill.h"
-#include "ops/mla/cdna.h"
 #include "ops/mla/cdna_prefill.h"
 #include "ops/mla/hopper_prefill.h"
 #include "ops/moe/cdna.h"
@@ -39,11 +38,10 @@
   .refuse_route = ARCH::refuse_prefill_route, .route = ARCH::prefill_route,                        \
   .refuse_experts_up = ARCH::refuse_prefill_experts, .experts_up = ARCH::prefill_experts_up,       \
   .refuse_experts_down = ARCH::refuse_prefill_experts, .experts_down = ARCH::prefill_experts_down, \
-  .step_attention = ARCH::step_attention, .refuse_latent_append = ARCH::refuse_prefill_latents,    \
+  .step_attention = ARCH::step_attention, .refuse_latent_append = refuse_latents,                  \
   .latent_append = ARCH::prefill_latent_append,                                                    \
   .refuse_latent_queries = ARCH::refuse_prefill_latents,                                           \
-  .latent_queries = ARCH::prefill_latent_queries,                                                  \
-  .refuse_latent_attention = ARCH::refuse_prefill_latents,                                         \
+  .latent_queries = ARCH::prefill_latent_queries, .refuse_latent_attention = refuse_latents,       \
   .latent_attention = ARCH::prefill_latent_attention,                                              \
   .latent_workspace = ARCH::prefill_latent_workspace,                                              \
   .refuse_latent_values = ARCH::refuse_prefill_latents,                                            \
@@ -55,14 +53,14 @@ const ChunkLimits& chunk_limits(Arch arch) {
   static constexpr ChunkLimits kHopper{.head_dim = hopper::kMostPrefillHeadDim,
                                        .sinks = true,
                                        .route_groups = hopper::kMostRouteGroups,
-                                       .latent_row = hopper::kMostPrefillLatent,
+                                       .latent_row = kMostLatentRow,
                                        .widened = true,
                                        .scratch_rows = hopper::prefill_linear_scratch_rows};
   static constexpr ChunkLimits kCdna{
       .head_dim = cdna::kMostPrefillHeadDim,
       .sinks = true,
       .route_groups = cdna::kMoeGroups,
-      .latent_row = cdna::kMlaRow,
+      .latent_row = kMostLatentRow,
       .widened = true,
       .whole_columns = true,
       .scratch_rows = [](bool, bool, DType, int64_t) -> int64_t { return 0; }};

@@ -7,6 +7,8 @@
 namespace weft::cdna {
 namespace {
 
+static_assert(kMlaRank == kMostLatentRank && kMlaRow == kMostLatentRow);
+
 std::string_view refuse_heads(const LatentHeads& of, const Matrix& out) {
   if (is_fp8(of.w.dtype) || out.dtype == DType::f16) {
     return "weights must be no codes, and results f32 or bf16";
@@ -45,23 +47,13 @@ bool is_decode(const PrefillLatentAttention& args) { return is_mla_decode(args) 
 
 }  // namespace
 
-std::string_view refuse_prefill_latents(const LatentAppendArgs& args) {
-  return args.rank % 2 != 0 || args.turned % 2 != 0 || args.x.stride % 2 != 0
-             ? "rank, what turns, and rows must be even"
-             : "";
-}
 std::string_view refuse_prefill_latents(const LatentQueriesArgs& args) {
-  return args.q.stride % 4 != 0 ? "rows must be multiples of 4" : refuse_heads(args.of, args.out);
+  const std::string_view why = refuse_latents(args);
+  return why.empty() ? refuse_heads(args.of, args.out) : why;
 }
 std::string_view refuse_prefill_latents(const LatentValuesArgs& args) {
-  return args.a.stride % 4 != 0 || args.pitch % 4 != 0 ? "rows must be multiples of 4"
-                                                       : refuse_heads(args.of, args.out);
-}
-std::string_view refuse_prefill_latents(const PrefillLatentAttention& args) {
-  return args.rank % 4 != 0 || args.turned % 4 != 0 || args.rank > kMlaRank ||
-                 args.rank + args.turned > kMlaRow
-             ? "latent rows must be of up to 512 + 64 elements, multiples of 4"
-             : "";
+  const std::string_view why = refuse_latents(args);
+  return why.empty() ? refuse_heads(args.of, args.out) : why;
 }
 
 Status prefill_latent_append(const LatentAppendArgs& args, int64_t rows, int64_t first,

@@ -155,7 +155,6 @@ constexpr int kHeads = 16;  ///< of a block
 constexpr int kKeys = 32;   ///< at a time
 constexpr int kLanes = 8;   ///< threads of a head
 constexpr int kAttentionThreads = kHeads * kLanes;
-constexpr int kMostRank = 512;
 constexpr int kPad = 4;  ///< keeps the rows that lanes read in banks apart
 
 constexpr int attention_bytes(int64_t row) {
@@ -205,7 +204,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
         load_four(args.q.data, args.q.dtype,
                   row * args.q.stride + int64_t{first_head + head} * row_size + i % quads * 4);
   }
-  constexpr int kTiles = kMostRank / (4 * kLanes);
+  constexpr int kTiles = kMostLatentRank / (4 * kLanes);
   float4 sums[kTiles] = {};
   float peak = -INFINITY;  // of the scaled scores so far
   float total = 0;         // of exponentials, this thread's keys
@@ -313,24 +312,13 @@ std::string_view refuse_heads(const LatentHeads& of, const Matrix& out) {
 
 }  // namespace
 
-std::string_view refuse_prefill_latents(const LatentAppendArgs& args) {
-  return args.rank % 2 != 0 || args.turned % 2 != 0 || args.x.stride % 2 != 0
-             ? "rank, what turns, and rows must be even"
-             : "";
-}
 std::string_view refuse_prefill_latents(const LatentQueriesArgs& args) {
-  return args.q.stride % 4 != 0 ? "rows must be multiples of 4" : refuse_heads(args.of, args.out);
+  const std::string_view why = refuse_latents(args);
+  return why.empty() ? refuse_heads(args.of, args.out) : why;
 }
 std::string_view refuse_prefill_latents(const LatentValuesArgs& args) {
-  return args.a.stride % 4 != 0 || args.pitch % 4 != 0 ? "rows must be multiples of 4"
-                                                       : refuse_heads(args.of, args.out);
-}
-std::string_view refuse_prefill_latents(const PrefillLatentAttention& args) {
-  if (args.rank % 4 != 0 || args.turned % 4 != 0 || args.rank > kMostRank ||
-      args.rank + args.turned > kMostPrefillLatent) {
-    return "latent rows must be of up to 512 + 64 elements, multiples of 4";
-  }
-  return {};
+  const std::string_view why = refuse_latents(args);
+  return why.empty() ? refuse_heads(args.of, args.out) : why;
 }
 
 Status prefill_latent_append(const LatentAppendArgs& args, int64_t rows, int64_t first,

@@ -12,15 +12,11 @@
 
 namespace weft::hopper {
 
-/// Elements of a latent row.
-inline constexpr int64_t kMostPrefillLatent = 576;
-
-/// Why the kernels cannot take such operands; empty: they can. All pointers must be aligned to 16
-/// bytes besides. Weights are no codes; where results are bf16, they are bf16.
-std::string_view refuse_prefill_latents(const LatentAppendArgs& args);
+/// Why the kernels cannot take such operands; empty: they can. (Others: refuse_latents().) All
+/// pointers must be aligned to 16 bytes besides. Weights are no codes; where results are bf16, they
+/// are bf16.
 std::string_view refuse_prefill_latents(const LatentQueriesArgs& args);
 std::string_view refuse_prefill_latents(const LatentValuesArgs& args);
-std::string_view refuse_prefill_latents(const PrefillLatentAttention& args);
 
 /// Rows [0, rows) of args, at positions first, first + 1, ... or as `places` says (args.positions
 /// is not looked at). Errors: device (a launch failed).

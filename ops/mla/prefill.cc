@@ -32,6 +32,24 @@ MlaDecodeArgs run_of(const PrefillLatentAttention& args, int64_t row, int64_t fi
 
 }  // namespace
 
+std::string_view refuse_latents(const LatentAppendArgs& args) {
+  return args.rank % 2 != 0 || args.turned % 2 != 0 || args.x.stride % 2 != 0
+             ? "rank, what turns, and rows must be even"
+             : "";
+}
+std::string_view refuse_latents(const LatentQueriesArgs& args) {
+  return args.q.stride % 4 != 0 ? "rows must be multiples of 4" : "";
+}
+std::string_view refuse_latents(const LatentValuesArgs& args) {
+  return args.a.stride % 4 != 0 || args.pitch % 4 != 0 ? "rows must be multiples of 4" : "";
+}
+std::string_view refuse_latents(const PrefillLatentAttention& args) {
+  return args.rank % 4 != 0 || args.turned % 4 != 0 || args.rank > kMostLatentRank ||
+                 args.rank + args.turned > kMostLatentRow
+             ? "latent rows must be of up to 512 + 64 elements, multiples of 4"
+             : "";
+}
+
 bool is_mla_decode(const PrefillLatentAttention& args) {
   return args.q.dtype == DType::bf16 && args.cache.dtype == DType::bf16 &&
          args.rank == kLatentRank && args.turned == kLatentTurned && args.heads <= kLatentHeads;

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "ops/kernel.h"
 #include "ops/matrix.h"
+#include "ops/mla/op.h"
 #include "ops/row_places.h"
 
 namespace weft {
@@ -24,6 +26,17 @@ struct PrefillLatentAttention {
   Matrix out;           ///< [rows, heads * rank], f32
   Workspace workspace;  ///< of an architecture's prefill_latent_workspace() bytes
 };
+
+/// Elements of a latent row, and of its rank, that GPUs' kernels take.
+inline constexpr int kMostLatentRow = 576;
+inline constexpr int kMostLatentRank = 512;
+
+/// Why no GPU's kernels can take such operands; empty: they can. (Of queries and values it looks at
+/// rows alone: heads are refused by each GPU's refuse_prefill_latents().)
+std::string_view refuse_latents(const LatentAppendArgs& args);
+std::string_view refuse_latents(const LatentQueriesArgs& args);
+std::string_view refuse_latents(const LatentValuesArgs& args);
+std::string_view refuse_latents(const PrefillLatentAttention& args);
 
 /// Whether mla_decode has kernels for such operands: queries and a cache in bf16, of 512 + 64
 /// elements a row.
