@@ -124,6 +124,28 @@ inline void store_quads(const uint32_t* data, void* memory) {
 #endif
 }
 
+/// A word of each lane, kApart words from one to the next.
+template <int kApart>
+void store_apart(const uint32_t* data, void* memory) {
+  auto* to = static_cast<uint32_t*>(memory);
+#if WEFT_SIM_AVX512
+  constexpr __mmask16 kPlaces = kApart == 2 ? 0x5555 : 0x1111;
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i first = _mm512_srli_epi32(lanes, kApart / 2);
+  for (int l = 0; l < kLanes; l += 16, to += 16 * kApart) {
+    const __m512i words = _mm512_loadu_si512(data + l);
+    for (int k = 0; k < kApart; ++k) {
+      const __m512i from = _mm512_add_epi32(first, _mm512_set1_epi32(16 / kApart * k));
+      _mm512_mask_storeu_epi32(to + 16 * k, kPlaces, _mm512_permutexvar_epi32(from, words));
+    }
+  }
+#else
+  for (int l = 0; l < kLanes; ++l) {
+    to[kApart * l] = data[l];
+  }
+#endif
+}
+
 /// A word of each lane, eight bytes from one to the next, and back.
 inline void load_every_other(const void* memory, uint32_t* out) {
   const auto* from = static_cast<const uint32_t*>(memory);
@@ -141,22 +163,7 @@ inline void load_every_other(const void* memory, uint32_t* out) {
   }
 #endif
 }
-inline void store_every_other(const uint32_t* data, void* memory) {
-  auto* to = static_cast<uint32_t*>(memory);
-#if WEFT_SIM_AVX512
-  const __m512i low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-  const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-  for (int l = 0; l < kLanes; l += 16, to += 32) {
-    const __m512i words = _mm512_loadu_si512(data + l);
-    _mm512_mask_storeu_epi32(to, 0x5555, _mm512_permutexvar_epi32(low, words));
-    _mm512_mask_storeu_epi32(to + 16, 0x5555, _mm512_permutexvar_epi32(high, words));
-  }
-#else
-  for (int l = 0; l < kLanes; ++l) {
-    to[2 * l] = data[l];
-  }
-#endif
-}
+inline void store_every_other(const uint32_t* data, void* memory) { store_apart<2>(data, memory); }
 
 /// A word of each lane, sixteen bytes from one to the next, and back.
 inline void load_every_fourth(const void* memory, uint32_t* out) {
@@ -177,23 +184,7 @@ inline void load_every_fourth(const void* memory, uint32_t* out) {
   }
 #endif
 }
-inline void store_every_fourth(const uint32_t* data, void* memory) {
-  auto* to = static_cast<uint32_t*>(memory);
-#if WEFT_SIM_AVX512
-  const __m512i first = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-  for (int l = 0; l < kLanes; l += 16, to += 64) {
-    const __m512i words = _mm512_loadu_si512(data + l);
-    for (int k = 0; k < 4; ++k) {
-      const __m512i from = _mm512_add_epi32(first, _mm512_set1_epi32(4 * k));
-      _mm512_mask_storeu_epi32(to + 16 * k, 0x1111, _mm512_permutexvar_epi32(from, words));
-    }
-  }
-#else
-  for (int l = 0; l < kLanes; ++l) {
-    to[4 * l] = data[l];
-  }
-#endif
-}
+inline void store_every_fourth(const uint32_t* data, void* memory) { store_apart<4>(data, memory); }
 
 /// Two words of each lane that lie one lane after the other, to two registers and back.
 inline void load_pairs(const void* memory, uint32_t* out) {
