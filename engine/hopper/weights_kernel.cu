@@ -424,42 +424,81 @@ __device__ void unpack_mx(const PackJob& job, const Unit& unit, const char* pack
   }
 }
 
-__device__ void decompress(const PackJob& job, const Unit& unit, const char* packed, char* arena) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % 32;
-  const auto slices = static_cast<int>(unit_slices(job.k, job.fold));
-  for (int slice = 0; slice < slices; ++slice) {
-    const char* const from = packed + unit.offset(slice, kCompressedSliceBytes);
-    const char* const of_group = from + kSliceHeaderBytes + thread / 32 * kCompressedGroupBytes;
-    const uint4 low = reinterpret_cast<const uint4*>(of_group)[lane];
-    const uint2 high = reinterpret_cast<const uint2*>(of_group + kLowBytes)[lane];
-    const auto scale = [&](int row) { return uint32_t{static_cast<uint8_t>(from[row])}; };
-    // As compress() has it: of pairs 0 to 3 of each half of the eight, the even ones are of the
-    // upper row, the odd ones of the lower.
+/// What a lane has of a group of a compressed slice.
+struct CompressedGroup {
+  uint4 low;
+  uint2 high;
+  __nv_bfloat162 factors[2];  ///< twice that of its row of A, and of the one eight below
+
+  __device__ CompressedGroup(const char* slice, int of_slice, int lane) {
+    const char* const of_group = slice + kSliceHeaderBytes + of_slice * kCompressedGroupBytes;
+    low = __ldcs(reinterpret_cast<const uint4*>(of_group) + lane);
+    high = __ldcs(reinterpret_cast<const uint2*>(of_group + kLowBytes) + lane);
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t exponent = static_cast<uint8_t>(slice[lane / 4 + i * 8]);
+      factors[i] = pair_of(exponent << 7 | exponent << 23);
+    }
+  }
+  /// Eight elements of one of the two rows. As compress() has it: of pairs 0 to 3 of each half of
+  /// the eight, the even ones are of the upper row, the odd ones of the lower. The product is
+  /// move_back() of both of a pair: what is in a window is no subnormal before or after.
+  __device__ uint4 eight(int lower) const {
     const auto pair = [&](uint32_t high_word, uint32_t low_word, int number) {
       const uint32_t moved = join_parts(high_word, number, low_word >> (number % 2 * 16));
-      const uint32_t of_row = scale(lane / 4 + number % 2 * 8);
-      return move_back(moved & 0xffff, of_row) | move_back(moved >> 16, of_row) << 16;
+      const __nv_bfloat162 back = __hmul2_rn(pair_of(moved), factors[lower]);
+      return reinterpret_cast<const uint32_t&>(back);
     };
-    const int group = slice * kSliceGroups + thread / 32;
-    put(unit, lane / 4, group, lane % 4,
-        {pair(high.x, low.x, 0), pair(high.x, low.y, 2), pair(high.y, low.z, 0),
-         pair(high.y, low.w, 2)},
-        arena);
-    put(unit, lane / 4 + 8, group, lane % 4,
-        {pair(high.x, low.x, 1), pair(high.x, low.y, 3), pair(high.y, low.z, 1),
-         pair(high.y, low.w, 3)},
-        arena);
-    __syncthreads();  // what is listed takes the place of what stands for it
-    if (thread < kMostListed) {
-      const uint32_t entry = reinterpret_cast<const uint32_t*>(from + kUnitColumns)[thread];
-      const auto row = static_cast<int>(entry >> 24 & 0x7f);
-      const auto k = static_cast<int>(entry >> 16 & 0xff);
-      auto* const place =
-          unit.place_of<uint16_t>(row, slice * kSliceGroups + k / kGroupK, k % kGroupK, arena);
-      if (entry != 0 && place != nullptr) {
-        *place = static_cast<uint16_t>(move_back(entry & 0xffff, scale(row)));
-      }
+    return {pair(high.x, low.x, lower), pair(high.x, low.y, 2 + lower), pair(high.y, low.z, lower),
+            pair(high.y, low.w, 2 + lower)};
+  }
+
+ private:
+  __device__ static __nv_bfloat162 pair_of(uint32_t bits) {
+    return reinterpret_cast<const __nv_bfloat162&>(bits);
+  }
+};
+
+__device__ void decompress(const PackJob& job, const Unit& unit, const char* packed, char* arena) {
+  constexpr int kAtOnce = 4;  // slices whose groups are on their way together
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int of_slice = static_cast<int>(threadIdx.x) / 32;
+  const auto slices = static_cast<int>(unit_slices(job.k, job.fold));
+  const auto place = [&](int slice) { return packed + unit.offset(slice, kCompressedSliceBytes); };
+  const auto store = [&](const CompressedGroup& group, int slice) {
+    for (int lower = 0; lower < 2; ++lower) {
+      put(unit, lane / 4 + lower * 8, slice * kSliceGroups + of_slice, lane % 4, group.eight(lower),
+          arena);
+    }
+  };
+  int slice = 0;
+#pragma unroll 1
+  for (; slice + kAtOnce <= slices; slice += kAtOnce) {
+    const CompressedGroup groups[kAtOnce] = {{place(slice), of_slice, lane},
+                                             {place(slice + 1), of_slice, lane},
+                                             {place(slice + 2), of_slice, lane},
+                                             {place(slice + 3), of_slice, lane}};
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      store(groups[i], slice + i);
+    }
+  }
+#pragma unroll 1
+  for (; slice < slices; ++slice) {
+    store({place(slice), of_slice, lane}, slice);
+  }
+  __syncthreads();  // what is listed takes the place of what stands for it
+  for (int i = static_cast<int>(threadIdx.x); i < slices * kMostListed; i += kThreads) {
+    const char* const from = place(i / kMostListed);
+    const uint32_t entry = reinterpret_cast<const uint32_t*>(from + kUnitColumns)[i % kMostListed];
+    if (entry == 0) {
+      continue;
+    }
+    const auto row = static_cast<int>(entry >> 24 & 0x7f);
+    const auto k = static_cast<int>(entry >> 16 & 0xff);
+    auto* const to = unit.place_of<uint16_t>(row, i / kMostListed * kSliceGroups + k / kGroupK,
+                                             k % kGroupK, arena);
+    if (to != nullptr) {
+      *to = static_cast<uint16_t>(move_back(entry & 0xffff, static_cast<uint8_t>(from[row])));
     }
   }
 }
