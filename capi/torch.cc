@@ -215,6 +215,9 @@ Result<Tensor> empty_rows(const Tensor& like, int64_t columns, DType format) {
   return empty(like, sizes, strides, to_torch(format));
 }
 
+/// Devices and their workspaces are for one thread at a time, whatever it runs.
+std::mutex kept_mutex;
+
 /// A GPU of PyTorch's as a device of Weft's; opened once.
 Result<Device*> device_of(int32_t index) {
   static auto& devices = *new std::map<int32_t, std::unique_ptr<Device>>;  // for the whole process
@@ -318,8 +321,7 @@ Status run(const Functions<Args>& op, Args& args, const Tensor& like) {
     return op.run(args, {});
   }
   WEFT_TRY(check(args));
-  static std::mutex mutex;  // devices and their workspaces are for one thread at a time
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(kept_mutex);
   std::optional<Guard> guard;
   const bool ready = in_use(like.device_index);
   if (!ready) {

@@ -186,6 +186,11 @@ def test_many_threads_at_once(device):
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         for got in pool.map(lambda _: ops.gemm_skinny(a, b), range(64)):
             assert torch.equal(got, expected)
+        # Of operations that differ.
+        calls = [lambda: ops.swiglu(a, a), lambda: ops.rmsnorm_quant(a, a[0]), lambda: ops.swiglu_quant(a, a)]
+        wanted = [flat([call()]) for call in calls]
+        for i, got in enumerate(pool.map(lambda i: flat([calls[i % 3]()]), range(96))):
+            assert all(torch.equal(g.float(), w.float()) for g, w in zip(got, wanted[i % 3], strict=True))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
