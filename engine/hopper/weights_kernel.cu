@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "arch/hopper/barrier.cuh"
+#include "arch/hopper/copy.cuh"
 #include "base/mx.h"
 #include "engine/hopper/weights_kernel.h"
 #include "ops/linear/hopper_fp8.h"
@@ -424,82 +426,89 @@ __device__ void unpack_mx(const PackJob& job, const Unit& unit, const char* pack
   }
 }
 
-/// What a lane has of a group of a compressed slice.
-struct CompressedGroup {
-  uint4 low;
-  uint2 high;
-  __nv_bfloat162 factors[2];  ///< twice that of its row of A, and of the one eight below
+/// Twice a bf16, each half of which `bits` has.
+__device__ __nv_bfloat162 pair_of(uint32_t bits) {
+  return reinterpret_cast<const __nv_bfloat162&>(bits);
+}
 
-  __device__ CompressedGroup(const char* slice, int of_slice, int lane) {
-    const char* const of_group = slice + kSliceHeaderBytes + of_slice * kCompressedGroupBytes;
-    low = __ldcs(reinterpret_cast<const uint4*>(of_group) + lane);
-    high = __ldcs(reinterpret_cast<const uint2*>(of_group + kLowBytes) + lane);
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t exponent = static_cast<uint8_t>(slice[lane / 4 + i * 8]);
-      factors[i] = pair_of(exponent << 7 | exponent << 23);
-    }
-  }
-  /// Eight elements of one of the two rows. As compress() has it: of pairs 0 to 3 of each half of
-  /// the eight, the even ones are of the upper row, the odd ones of the lower. The product is
-  /// move_back() of both of a pair: what is in a window is no subnormal before or after.
-  __device__ uint4 eight(int lower) const {
-    const auto pair = [&](uint32_t high_word, uint32_t low_word, int number) {
-      const uint32_t moved = join_parts(high_word, number, low_word >> (number % 2 * 16));
-      const __nv_bfloat162 back = __hmul2_rn(pair_of(moved), factors[lower]);
-      return reinterpret_cast<const uint32_t&>(back);
-    };
-    return {pair(high.x, low.x, lower), pair(high.x, low.y, 2 + lower), pair(high.y, low.z, lower),
-            pair(high.y, low.w, 2 + lower)};
-  }
-
- private:
-  __device__ static __nv_bfloat162 pair_of(uint32_t bits) {
-    return reinterpret_cast<const __nv_bfloat162&>(bits);
-  }
-};
-
+/// A unit's compressed slices come through shared memory, so that memory is read and written in
+/// whole lines: a warp stores a slice of one row, then of the row eight below.
 __device__ void decompress(const PackJob& job, const Unit& unit, const char* packed, char* arena) {
-  constexpr int kAtOnce = 4;  // slices whose groups are on their way together
+  constexpr int kAtOnce = 3;  // slices that are waited for together; twice as many are on their way
+  __shared__ alignas(128) char staged[2][kAtOnce][kCompressedSliceBytes];
+  __shared__ Barrier there[2];
+  static_assert(kThreads == kUnitColumns / 2 * 32 && kSliceK == 256 && kMostListed <= 32);
+  const int row = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int of_slice = static_cast<int>(threadIdx.x) / 32;
   const auto slices = static_cast<int>(unit_slices(job.k, job.fold));
-  const auto place = [&](int slice) { return packed + unit.offset(slice, kCompressedSliceBytes); };
-  const auto store = [&](const CompressedGroup& group, int slice) {
-    for (int lower = 0; lower < 2; ++lower) {
-      put(unit, lane / 4 + lower * 8, slice * kSliceGroups + of_slice, lane % 4, group.eight(lower),
-          arena);
+  const auto ask = [&](int first) {
+    if (threadIdx.x == 0 && first < slices) {
+      const int stage = first / kAtOnce % 2;
+      const int count = min(kAtOnce, slices - first);
+      there[stage].arrive_expect(count * kCompressedSliceBytes);
+      for (int i = 0; i < count; ++i) {
+        load_bytes(staged[stage][i], packed + unit.offset(first + i, kCompressedSliceBytes),
+                   kCompressedSliceBytes, there[stage]);
+      }
     }
   };
-  int slice = 0;
+  if (threadIdx.x == 0) {
+    there[0].init(1);
+    there[1].init(1);
+    fence_barriers();
+  }
+  __syncthreads();
+  ask(0);
+  ask(kAtOnce);
 #pragma unroll 1
-  for (; slice + kAtOnce <= slices; slice += kAtOnce) {
-    const CompressedGroup groups[kAtOnce] = {{place(slice), of_slice, lane},
-                                             {place(slice + 1), of_slice, lane},
-                                             {place(slice + 2), of_slice, lane},
-                                             {place(slice + 3), of_slice, lane}};
+  for (int first = 0; first < slices; first += kAtOnce) {
+    const int stage = first / kAtOnce % 2;
+    there[stage].wait(first / kAtOnce / 2 % 2);
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      store(groups[i], slice + i);
+      if (first + i == slices) {
+        break;
+      }
+      const char* const slice = staged[stage][i];
+      const char* const group = slice + kSliceHeaderBytes + lane / 4 * kCompressedGroupBytes;
+      const int of_group = row * 4 + lane % 4;
+      const uint4 low = reinterpret_cast<const uint4*>(group)[of_group];
+      const uint2 high = reinterpret_cast<const uint2*>(group + kLowBytes)[of_group];
+      const auto of_row = [&](int lower) {
+        return uint32_t{static_cast<uint8_t>(slice[row + lower * (kUnitColumns / 2)])};
+      };
+      // As compress() has it: of pairs 0 to 3 of each half of the eight, the even ones are of the
+      // upper row, the odd ones of the lower. The product is move_back() of both of a pair: what is
+      // in a window is no subnormal before or after.
+#pragma unroll
+      for (int lower = 0; lower < 2; ++lower) {
+        const __nv_bfloat162 factor = pair_of(of_row(lower) << 7 | of_row(lower) << 23);
+        const auto pair = [&](uint32_t high_word, uint32_t low_word, int number) {
+          const uint32_t moved = join_parts(high_word, number, low_word >> (number % 2 * 16));
+          const __nv_bfloat162 back = __hmul2_rn(pair_of(moved), factor);
+          return reinterpret_cast<const uint32_t&>(back);
+        };
+        put(unit, row + lower * (kUnitColumns / 2), (first + i) * kSliceGroups + lane / 4, lane % 4,
+            {pair(high.x, low.x, lower), pair(high.x, low.y, 2 + lower), pair(high.y, low.z, lower),
+             pair(high.y, low.w, 2 + lower)},
+            arena);
+      }
+      __syncwarp();  // what is listed of these rows takes the place of what stands for it
+      const uint32_t entry =
+          lane < kMostListed ? reinterpret_cast<const uint32_t*>(slice + kUnitColumns)[lane] : 0;
+      const auto listed_row = static_cast<int>(entry >> 24 & 0x7f);
+      if (entry != 0 && listed_row % (kUnitColumns / 2) == row) {
+        const auto k = static_cast<int>(entry >> 16 & 0xff);
+        auto* const place = unit.place_of<uint16_t>(
+            listed_row, (first + i) * kSliceGroups + k / kGroupK, k % kGroupK, arena);
+        if (place != nullptr) {
+          *place = static_cast<uint16_t>(
+              move_back(entry & 0xffff, of_row(listed_row / (kUnitColumns / 2))));
+        }
+      }
     }
-  }
-#pragma unroll 1
-  for (; slice < slices; ++slice) {
-    store({place(slice), of_slice, lane}, slice);
-  }
-  __syncthreads();  // what is listed takes the place of what stands for it
-  for (int i = static_cast<int>(threadIdx.x); i < slices * kMostListed; i += kThreads) {
-    const char* const from = place(i / kMostListed);
-    const uint32_t entry = reinterpret_cast<const uint32_t*>(from + kUnitColumns)[i % kMostListed];
-    if (entry == 0) {
-      continue;
-    }
-    const auto row = static_cast<int>(entry >> 24 & 0x7f);
-    const auto k = static_cast<int>(entry >> 16 & 0xff);
-    auto* const to = unit.place_of<uint16_t>(row, i / kMostListed * kSliceGroups + k / kGroupK,
-                                             k % kGroupK, arena);
-    if (to != nullptr) {
-      *to = static_cast<uint16_t>(move_back(entry & 0xffff, static_cast<uint8_t>(from[row])));
-    }
+    __syncthreads();  // all have read the stage
+    ask(first + 2 * kAtOnce);
   }
 }
 
