@@ -8,9 +8,9 @@
 
 namespace weft {
 
-/// Latent rows of the size that mla_decode takes; experts drawn as DeepSeek-V2's or, where weights
-/// are in eight bits ("fp8-block", of several blocks of scales; otherwise "bf16"), as V3's.
-inline ModelConfig latent_config(std::string_view weights) {
+/// Latent rows of the size that mla_decode takes; experts and queries as DeepSeek-V2's ("bf16"), or
+/// as V3's ("v3-bf16", or "fp8-block": in eight bits, of several blocks of scales).
+inline ModelConfig latent_config(std::string_view kind) {
   ModelConfig config = preset("deepseek-v2-lite").value();
   config.layers = 2;
   config.hidden = 136;
@@ -27,10 +27,12 @@ inline ModelConfig latent_config(std::string_view weights) {
   experts.groups = 4;
   experts.kept_groups = 2;
   experts.scale = 2.5;
-  if (weights != "bf16") {
+  if (kind != "bf16") {
     config.latent.query_rank = 72;
     experts.sigmoid = experts.correction = experts.renormalise = true;
-    config.quantization = quantization_of(weights).value();
+  }
+  if (kind == "fp8-block") {
+    config.quantization = quantization_of(kind).value();
   }
   return config;
 }

@@ -91,7 +91,11 @@ WEFT_GPU bool run(const Worker& worker, CodeRef code, Stream& stream, Candidate&
       }
       break;
     case Opcode::attention:
-      attend(worker, code);
+      if constexpr (kLatents) {
+        attend_latents(worker, code);
+      } else {
+        attend(worker, code);
+      }
       break;
     case Opcode::combine:
       combine(worker.made_here(), *made_here(&code));

@@ -15,6 +15,7 @@
 #include "arch/device.h"
 #include "engine/cdna/lower.h"
 #include "engine/cdna/runner.h"
+#include "engine/test_latents.h"
 #include "engine/test_name.h"
 #include "engine/test_prompt.h"
 #include "model/config.h"
@@ -43,12 +44,16 @@ class CdnaDiff : public testing::TestWithParam<std::tuple<std::string, std::stri
     if (const auto opened = open_device(device); !opened.ok()) {
       GTEST_SKIP() << opened.error().message;
     }
-    const fs::path from = folder(std::get<1>(GetParam()));
-    config_ = read_config(from).value();
-    weights_ = Weights::open(from, config_).value();
+    load();
     for (const Tensor& tensor : weights_.tensors()) {
       spoiled_.emplace_back(tensor.data, tensor.data + tensor.bytes());
     }
+  }
+
+  virtual void load() {
+    const fs::path from = folder(std::get<1>(GetParam()));
+    config_ = read_config(from).value();
+    weights_ = Weights::open(from, config_).value();
   }
 
   /// Another sign for `count` elements of a row that the device has.
@@ -124,6 +129,22 @@ TEST_P(CdnaDiff, FindsNothingWhereSplitsAreMergedOnce) {
   EXPECT_EQ(merges, many ? config_.layers : 0);
 }
 
+/// Attention over latent rows, of few heads and of two groups of them.
+class CdnaLatentDiff : public CdnaDiff {
+ protected:
+  void load() override {
+    config_ = latent_config(std::get<1>(GetParam()));
+    config_.query_heads = std::get<0>(GetParam()) == "gfx942" ? 3 : 9;
+    weights_ = Weights::generate(config_, 3, 1).value();
+  }
+};
+
+TEST_P(CdnaLatentDiff, FindsNothingWhereNothingIs) {
+  const StepDiff diff = run(DType::bf16, 2, {.workers = 4});
+  EXPECT_FALSE(diff.fault.has_value()) << describe(subject_->program(), *diff.fault);
+  EXPECT_TRUE(diff.token.has_value());
+}
+
 /// Of products with weights of their own.
 class CdnaFaults : public CdnaDiff {};
 
@@ -178,6 +199,10 @@ TEST_P(CdnaFaults, ARowOfTheEmbeddingIsFound) {
 INSTANTIATE_TEST_SUITE_P(Some, CdnaDiff,
                          testing::Values(std::tuple("gfx942", "llama"),
                                          std::tuple("gfx950", "olmo2")),
+                         target_test_name);
+INSTANTIATE_TEST_SUITE_P(Slow, CdnaLatentDiff,
+                         testing::Values(std::tuple("gfx942", "v3-bf16"),
+                                         std::tuple("gfx950", "bf16")),
                          target_test_name);
 INSTANTIATE_TEST_SUITE_P(Some, CdnaFaults,
                          testing::Values(std::tuple("gfx942", "qwen3"),

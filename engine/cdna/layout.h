@@ -204,6 +204,11 @@ constexpr int block_sums(int units) { return (units + kTeamWaves - 1) * kUnitCol
 /// of two bf16 that sum to an element within 2^-17.
 constexpr int operand_pitch(int k) { return slices_of(k) * kSliceK; }
 
+/// Latent rows that attention is over, and the heads that one of its codes has at most.
+inline constexpr int kLatentRank = 512;
+inline constexpr int kLatentTurned = 64;
+inline constexpr int kLatentHeads = 8;
+
 /// Query heads that attention handles in one pass over the keys.
 inline constexpr int kHeadsAtOnce = 4;
 /// Floats of LDS that attention works in: the queries of a KV head's `group`, its new key and value

@@ -74,7 +74,11 @@ class Units final : public resident::Target {
             .chosen = kMostChosen,
             .slot_row = most_elements(target_, 1),
             .mx = mixes_,
-            .sinks = mixes_};
+            .sinks = mixes_,
+            .latent_rank = kLatentRank,
+            .latent_turned = kLatentTurned,
+            .route_groups = kMostExperts,
+            .head_grain = kUnitColumns};
   }
   void begin_product(Code& code, const Tensor& weight) override {
     code.product.weights = static_cast<uint8_t>(form_of_weight(code.operation, weight));
@@ -100,6 +104,9 @@ class Units final : public resident::Target {
         job.source[half] = gated && half == 1 ? tile.up.tensor : tile.weight.tensor;
         job.first_row[half] = first;
         job.rows[half] = static_cast<int>(std::clamp<int64_t>(columns.end - first, 0, kHalf));
+      }
+      if (tile.heads.columns > 0) {
+        place_in_head(tile.heads, columns.begin, job);
       }
       units_.push_back(job);
     }
@@ -145,6 +152,17 @@ class Units final : public resident::Target {
   }
 
  private:
+  /// A unit's rows, which are of one head. `first`: of the product's columns.
+  static void place_in_head(const resident::ProductTile::Heads& heads, int64_t first,
+                            PackJob& job) {
+    const int64_t head = job.first_row[0] / heads.columns;
+    const int64_t begin = head * heads.pitch + heads.first;
+    job.head = static_cast<int>(head - first / heads.columns);
+    job.across_from = heads.across ? begin : -1;
+    for (int64_t& row : job.first_row) {
+      row += (heads.across ? 0 : begin) - head * heads.columns;
+    }
+  }
   WeightForm form_of_weight(int32_t operation, const Tensor& weight) const {
     if (weight.dtype == DType::e4m3fn) {
       return weight.scales.scaling == Scaling::block ? WeightForm::fp8_blocks : WeightForm::fp8;
@@ -198,7 +216,7 @@ class Lists {
     }
     parts_[static_cast<size_t>(part)][static_cast<size_t>(wave)].push_back(
         {.sums = static_cast<uint32_t>(sums_place(of_block, wave) + row),
-         .k = static_cast<uint16_t>(k - first * kSliceK),
+         .k = static_cast<uint16_t>(job.head * slices_of(job.k) * kSliceK + k - first * kSliceK),
          .weight = static_cast<uint16_t>(moved)});
   }
   /// All of a unit have been added.
@@ -257,17 +275,38 @@ constexpr int kChunk = 8;  ///< elements of a lane
 /// The lane of a slice that has elements k .. k + 7 of a row.
 constexpr int lane_of(int k, int row) { return k % kSliceK / kChunk * kUnitColumns + row; }
 
-void pack_plain(const PackJob& job, std::byte* packed) {
-  for (int column = 0; column < kUnitColumns; ++column) {
+/// Row `column` of a unit's weights of 16 bits, up to whole slices; false: there is none.
+bool copy_row(const PackJob& job, int column, std::vector<uint16_t>& row) {
+  row.assign(static_cast<size_t>(slices_of(job.k)) * kSliceK, 0);
+  if (job.across_from < 0) {
     const std::byte* from = row_of(job, column);
-    for (int k = 0; k < slices_of(job.k) * kSliceK; k += kChunk) {
-      std::byte* to =
-          packed + job.place_of(k / kSliceK) + lane_of(k, column) * lane_bytes(WeightForm::plain);
-      if (from != nullptr && k < job.k) {
-        std::memcpy(to, from + k * 2, kChunk * 2);
-      } else {
-        std::memset(to, 0, kChunk * 2);
-      }
+    if (from != nullptr) {
+      std::memcpy(row.data(), from, static_cast<size_t>(job.k) * 2);
+    }
+    return from != nullptr;
+  }
+  const auto half = static_cast<size_t>(column / kHalf);
+  const int of_half = column % static_cast<int>(kHalf);
+  if (of_half >= job.rows[half]) {
+    return false;
+  }
+  const Tensor& tensor = *job.source[half];
+  const auto* data = reinterpret_cast<const uint16_t*>(tensor.data);
+  for (int k = 0; k < job.k; ++k) {
+    row[static_cast<size_t>(k)] =
+        data[(job.across_from + k) * tensor.columns() + job.first_row[half] + of_half];
+  }
+  return true;
+}
+
+void pack_plain(const PackJob& job, std::byte* packed) {
+  std::vector<uint16_t> row;
+  for (int column = 0; column < kUnitColumns; ++column) {
+    copy_row(job, column, row);
+    for (int k = 0; k < std::ssize(row); k += kChunk) {
+      std::memcpy(
+          packed + job.place_of(k / kSliceK) + lane_of(k, column) * lane_bytes(WeightForm::plain),
+          &row[static_cast<size_t>(k)], kChunk * 2);
     }
   }
 }
@@ -351,14 +390,11 @@ bool pack_windowed(const PackJob& job, std::byte* packed, Lists& lists) {
   const int most_listed = kUnitColumns * job.k / kWeightsOfListed;
   int listed = 0;
   bool fits = true;
-  std::vector<uint16_t> row(static_cast<size_t>(slices_of(job.k)) * kSliceK);
+  std::vector<uint16_t> row;
   lists.begin(job);
   for (int column = 0; column < kUnitColumns; ++column) {
-    const std::byte* from = row_of(job, column);
-    std::fill(row.begin(), row.end(), 0);
     int first = 0;  // all are zero
-    if (from != nullptr) {
-      std::memcpy(row.data(), from, static_cast<size_t>(job.k) * 2);
+    if (copy_row(job, column, row)) {
       std::array<int, 256> count = {};
       for (int k = 0; k < job.k; ++k) {
         const uint32_t weight = row[static_cast<size_t>(k)];
@@ -403,15 +439,33 @@ bool pack_windowed(const PackJob& job, std::byte* packed, Lists& lists) {
   return fits && listed <= most_listed;
 }
 
+/// Elements of the rows of a product of heads; of others 0.
+int64_t rows_of_heads(const Code& code) {
+  if (code.units == 0 || code.product.segment[0].head_columns == 0) {
+    return 0;
+  }
+  const resident::Segment& segment = code.product.segment[0];
+  const int64_t first = code.product.first / segment.head_columns;
+  const int64_t end =
+      ceil_div(code.product.first + int64_t{segment.columns}, int64_t{segment.head_columns});
+  return (end - first) * slices_of(code.product.k) * kSliceK;
+}
+
 /// What the kernel has no room for.
 Status check_room(const Lowered& lowered, const ModelConfig& config, Target target) {
   const int floats = attention_floats(static_cast<int>(config.head_dim),
                                       static_cast<int>(config.query_heads / config.kv_heads));
-  if (floats > most_elements(target, lowered.shape.sequences)) {
+  if (!lowered.latents && floats > most_elements(target, lowered.shape.sequences)) {
     return input_error(fmt::format(
         "{} has {} query heads of {} to a KV head: the {} device has no room for them; use "
         "--device cpu",
         config.name, config.query_heads / config.kv_heads, config.head_dim, name_of(target)));
+  }
+  if (lowered.latents && lowered.weights != KernelWeights::bf16) {
+    return input_error(
+        fmt::format("{} has attention over latent rows and weights in other formats than bf16: the "
+                    "{} device has no kernel for it; use --device cpu",
+                    config.name, name_of(target)));
   }
   if (lowered.shape.experts &&
       (lowered.weights == KernelWeights::fp8 || lowered.weights == KernelWeights::f16)) {
@@ -433,6 +487,12 @@ Status check_room(const Lowered& lowered, const ModelConfig& config, Target targ
         return input_error(fmt::format(
             "{} has experts over rows of {}, and the {} device has room for {}; use --device cpu",
             config.name, code.product.k, name_of(target), most_elements(target, 1)));
+      }
+      if (const int64_t elements = rows_of_heads(code); elements > most_elements(target, 1)) {
+        return input_error(fmt::format(
+            "{} has rows of heads of {} elements for a worker, and the {} device has room for {}: "
+            "give it more workers",
+            config.name, elements, name_of(target), most_elements(target, 1)));
       }
       if (code.units > 0 && !has_form(lowered.weights, form_of(code))) {
         return input_error(fmt::format(

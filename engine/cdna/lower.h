@@ -46,6 +46,9 @@ struct PackJob {
   int block_units = 0;  ///< in the unit's block
   int part = 0;         ///< slices of a part
   int64_t scales = 0;   ///< in the packed weights: of the product
+  int head = 0;         ///< of a product of heads: the unit's, from the product's first on
+  /// -1, or the source's columns are the unit's rows, and its k are rows from this one on.
+  int64_t across_from = -1;
 
   /// Where a slice lies in the packed weights.
   int64_t place_of(int slice) const;

@@ -15,6 +15,7 @@
 #include "base/fp8.h"
 #include "base/number.h"
 #include "engine/cdna/layout.h"
+#include "engine/test_latents.h"
 #include "model/quantization.h"
 #include "ops/linear/fp8_words.h"
 #include "ops/linear/windowed.h"
@@ -106,6 +107,60 @@ TEST(CdnaLower, MixturesInOtherFormatsAreRefusedByName) {
   EXPECT_NE(made.lowered.error().message.find("is F32: the gfx942 device has no kernel for it"),
             std::string::npos)
       << made.lowered.error().message;
+}
+
+/// As DeepSeek-V3's, but for weights in bf16.
+void make_like_v3(ModelConfig& config) {
+  config.latent.query_rank = 1536;
+  config.query_heads = 20;
+  Experts& experts = config.experts;
+  experts.sigmoid = experts.correction = experts.renormalise = true;
+  experts.groups = 8;
+  experts.kept_groups = 4;
+  experts.scale = 2.5;
+}
+
+/// On many workers and on few.
+TEST(CdnaLower, LatentRowsAreSound) {
+  ModelConfig config = preset("deepseek-v2-lite").value();
+  config.layers = 2;
+  for (const int workers : {40, 3}) {
+    const Made made = make(config, workers, Target::gfx942, Weights::describe(config));
+    ASSERT_TRUE(made.lowered.ok()) << made.lowered.error().message;
+    for (const NextToken next : kAll) {
+      for (const int64_t position : {0, 64, 1000}) {
+        const Status status = verify_codes(*made.lowered, made.program, next, position);
+        EXPECT_TRUE(status.ok()) << workers << " workers, " << position << ": "
+                                 << status.error().message;
+      }
+    }
+  }
+  make_like_v3(config);
+  const Made made = make(config, 40, Target::gfx950, Weights::describe(config));
+  ASSERT_TRUE(made.lowered.ok()) << made.lowered.error().message;
+  const Status status = verify_codes(*made.lowered, made.program, NextToken::best, 1000);
+  EXPECT_TRUE(status.ok()) << status.error().message;
+}
+
+/// With what there is for them: heads' matrices in bf16, and room for rows of so many heads.
+TEST(CdnaLower, OtherLatentRowsAreRefusedByName) {
+  const auto refusal = [](int workers, const auto& change) {
+    ModelConfig config = preset("deepseek-v2-lite").value();
+    config.layers = 1;
+    change(config);
+    const Made made = make(config, workers, Target::gfx942, Weights::describe(config));
+    return made.lowered.ok() ? "" : made.lowered.error().message;
+  };
+  EXPECT_EQ(refusal(20, [](ModelConfig&) {}), "");
+  EXPECT_EQ(refusal(20,
+                    [](ModelConfig& config) {
+                      config.quantization = quantization_of("fp8-block").value();
+                    }),
+            "attention over latent rows with heads in F8_E4M3: the gfx942 device has no kernel for "
+            "it; use --device cpu");
+  EXPECT_EQ(refusal(1, [](ModelConfig& config) { config.query_heads = 32; }),
+            "deepseek-v2-lite has rows of heads of 16384 elements for a worker, and the gfx942 "
+            "device has room for 14336: give it more workers");
 }
 
 TEST(CdnaLower, WholeDevicesAreSound) {
@@ -212,6 +267,8 @@ class Stream {
     form_ = static_cast<WeightForm>(code.product.weights);
     k_ = code.product.k;
     gated_ = code.opcode == resident::Opcode::gated_linear;
+    head_columns_ = code.product.segment[0].head_columns;
+    first_ = code.product.first;
     listed_.clear();
     if (form_ == WeightForm::packed) {
       read_lists();
@@ -263,6 +320,12 @@ class Stream {
   }
 
  private:
+  /// Of a unit, from the product's first head on.
+  int head_of(int unit) const {
+    return head_columns_ == 0
+               ? 0
+               : (first_ + unit * kUnitColumns) / head_columns_ - first_ / head_columns_;
+  }
   void read_lists() {
     for (int block = 0; block * kBlock < place_.units; ++block) {
       const int units = std::min(kBlock, place_.units - block * kBlock);
@@ -280,10 +343,12 @@ class Stream {
           }
           EXPECT_TRUE(in_round.insert(each.sums).second) << "a column twice in a round";
           const int unit = static_cast<int>(each.sums) / kUnitColumns - wave;
-          const int slice = unit * place_.slices + each.k / kSliceK;
+          const int k = each.k % (place_.slices * kSliceK);  // heads' rows follow one another
+          EXPECT_EQ(each.k - k, head_of(block * kBlock + unit) * place_.slices * kSliceK);
+          const int slice = unit * place_.slices + k / kSliceK;
           EXPECT_GE(slice, runs.first(wave));
           EXPECT_LT(slice, runs.first(wave + 1));
-          const std::tuple key(block * kBlock + unit, int(each.sums % kUnitColumns), int{each.k});
+          const std::tuple key(block * kBlock + unit, int(each.sums % kUnitColumns), k);
           EXPECT_TRUE(listed_.insert({key, float_of(each.weight)}).second);
         }
       }
@@ -297,6 +362,8 @@ class Stream {
   WeightForm form_ = WeightForm::plain;
   int k_ = 0;
   bool gated_ = false;
+  int head_columns_ = 0;
+  int first_ = 0;
   std::map<std::tuple<int, int, int>, float> listed_;  // by unit, row and k
 };
 
@@ -410,6 +477,59 @@ TEST(CdnaLower, StreamsHaveCodesWithTheirScales) {
     }
     EXPECT_EQ(gated, 1);
   }
+}
+
+/// Heads' matrices: keys' parts as columns, values' as rows, by workers that have parts of heads.
+TEST_P(CdnaPack, HeadsOfLatentRowsAreTheModelsWeights) {
+  ModelConfig config = latent_config("bf16");
+  config.layers = 1;
+  config.latent.unturned = 40;  // no whole slices
+  Weights weights = Weights::generate(config, 3, 1).value();
+  const Made made = make(std::move(config), 5, Target::gfx942, std::move(weights), GetParam());
+  ASSERT_TRUE(made.lowered.ok()) << made.lowered.error().message;
+  const Lowered& lowered = *made.lowered;
+  const LatentAttention& latent = made.config.latent;
+  const Tensor& tensor = made.weights.get(Role::latent_up, 0);
+  auto* bits =
+      const_cast<uint16_t*>(static_cast<const uint16_t*>(static_cast<const void*>(tensor.data)));
+  for (int64_t i = 0; i < tensor.elements(); i += 509) {
+    bits[i] = 0x4040;  // 3
+  }
+  const Products products = products_of(lowered, lowered.codes);
+  const Streams packed = pack(lowered);
+  EXPECT_TRUE(packed.refused.empty());
+  Stream stream(lowered, packed);
+  int64_t weights_seen = 0;
+  size_t listed = 0;
+  for (size_t worker = 0; worker < lowered.codes.size(); ++worker) {
+    size_t next = products.begin[worker];
+    for (const Code& code : lowered.codes[worker]) {
+      if (code.units == 0) {
+        continue;
+      }
+      const ProductPlace& place = products.places[next++];
+      const resident::ProductCode& product = code.product;
+      const int64_t of_head = product.segment[0].head_columns;
+      if (of_head == 0) {
+        continue;
+      }
+      stream.begin(worker, code, place);
+      listed += stream.listed();
+      const bool across = product.form == resident::RowForm::heads;
+      for (int c = 0; c < static_cast<int>(product.segment[0].columns); ++c) {
+        const int64_t head = (product.first + c) / of_head;
+        const int64_t column = (product.first + c) % of_head;
+        const int64_t begin = head * (latent.unturned + latent.value);
+        for (int k = 0; k < product.k; ++k, ++weights_seen) {
+          const int64_t row = across ? begin + k : begin + latent.unturned + column;
+          ASSERT_EQ(stream.weight(row_of(c, false, false), k),
+                    Stream::float_of(bits[row * latent.rank + (across ? column : k)]));
+        }
+      }
+    }
+  }
+  EXPECT_EQ(weights_seen, tensor.elements());
+  EXPECT_EQ(listed > 0, GetParam() == WeightForm::packed);
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, CdnaPack, testing::Values(WeightForm::plain, WeightForm::packed),

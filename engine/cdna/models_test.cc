@@ -355,6 +355,55 @@ TEST_P(CdnaLatents, InBf16LogitsAreTheCpus) {
   }
 }
 
+/// One sequence: the resident kernel, where the cache and the heads' matrix are in bf16. Three
+/// heads are one group, of two splits where there are keys for them; nine are two. Some weights of
+/// heads are listed beside their windows.
+class CdnaResidentLatents : public CdnaModels {
+ protected:
+  static std::unique_ptr<Engine> make(const std::string& device, int64_t heads, int workers,
+                                      bool packed) {
+    ModelConfig config = latent_config(std::get<1>(GetParam()));
+    config.query_heads = heads;
+    Weights weights = Weights::generate(config, 3, 1).value();
+    const Tensor& tensor = weights.get(Role::latent_up, 1);
+    auto* bits = reinterpret_cast<uint16_t*>(const_cast<std::byte*>(tensor.data));
+    for (int64_t i = 100; i < tensor.elements(); i += 701) {
+      bits[i] = 0x3fc0;  // 1.5
+    }
+    return Engine::create(config, std::move(weights),
+                          {.device = device,
+                           .workers = workers,
+                           .round_activations = false,
+                           .compress_weights = packed})
+        .value();
+  }
+};
+
+TEST_P(CdnaResidentLatents, LogitsAreTheCpus) {
+  for (const int64_t heads : {3, 9}) {
+    const int workers = heads == 3 ? 2 : 3;
+    const auto cpu = make("cpu", heads, 1, false);
+    const auto gpu = make(device(), heads, workers, heads == 3);
+    for (const int64_t length : {1, 66}) {
+      SCOPED_TRACE(testing::Message() << heads << " heads, " << length << " tokens");
+      SamplingOptions sampling;
+      sampling.temperature = heads == 3 ? 0.9f : 0.0f;
+      sampling.seed = 5;
+      const std::vector<int32_t> ids = test_prompt(length, cpu->config().vocabulary);
+      const auto expected = cpu->generate(ids, sampling, 3, {}, Eos::ignore);
+      const auto got = gpu->generate(ids, sampling, 3, {}, Eos::ignore);
+      ASSERT_TRUE(got.ok()) << got.error().message;
+      EXPECT_EQ(got->tokens, expected->tokens);
+      EXPECT_LE(relative_difference(gpu->last_logits(), cpu->last_logits()), 3e-3);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Slow, CdnaResidentLatents,
+                         testing::Combine(testing::Values("gfx942", "gfx950"),
+                                          testing::Values("bf16", "v3-bf16")),
+                         target_test_name);
+
 INSTANTIATE_TEST_SUITE_P(Slow, CdnaLatents,
                          testing::Values(std::tuple("gfx942", "bf16"),
                                          std::tuple("gfx942", "fp8-block"),

@@ -574,9 +574,11 @@ Status CdnaRunner::run_launch(int64_t steps, int64_t forced, Tokens ends, const 
                                                      {"decode_f16", "decode_f16_several"},
                                                      {"decode_mx", ""}};
   const auto of_weights = static_cast<int>(lowered_.weights);
-  const std::string_view kernel = lowered_.shape.experts && lowered_.weights == KernelWeights::bf16
-                                      ? "decode_experts"
-                                      : kKernels[of_weights][options_.sequences > 1 ? 1 : 0];
+  const std::string_view kernel =
+      lowered_.latents ? "decode_latents"
+      : lowered_.shape.experts && lowered_.weights == KernelWeights::bf16
+          ? "decode_experts"
+          : kKernels[of_weights][options_.sequences > 1 ? 1 : 0];
   WEFT_TRY(device_->start({.operation = kernel,
                            .kernel = kernel,
                            .groups_x = static_cast<uint32_t>(workers),

@@ -96,14 +96,16 @@ class Counter {
       if (instruction.split >= keys.active) {
         return;  // it has no keys
       }
-      for (int64_t head = instruction.tile.begin; head < instruction.tile.end; ++head) {
+      // Latent rows are all heads' keys and values at once.
+      const Range heads = op->fused_latent() ? Range{0, 1} : instruction.tile;
+      for (int64_t head = heads.begin; head < heads.end; ++head) {
         heads_[topology_.xcd(worker)].insert({operation.layer, head});
       }
       const Buffer& cache = program_.buffers[static_cast<size_t>(op->keys)];
+      const int64_t row = op->fused_latent() ? op->head_dim + op->latent.turned : 2 * op->head_dim;
       // The step's own key and value come from their projections.
       const int64_t read = std::min(keys.last, position_) - std::min(keys.first, position_);
-      xcd_of(worker).kv +=
-          2 * instruction.tile.size() * read * op->head_dim * size_of(cache.element);
+      xcd_of(worker).kv += heads.size() * read * row * size_of(cache.element);
     }
     xcd_of(worker).weights += cost_of(program_, instruction, weights_, 1, position_).weight_bytes;
     for (const Access& access : accesses_of(program_, instruction)) {
@@ -144,28 +146,29 @@ class Counter {
   }
   /// Of partials' columns what query heads `tile` have.
   static int64_t combined_bytes(const AttentionOp& op, Range tile, Range columns) {
-    const int64_t group = op.query_heads / op.kv_heads;
+    const int64_t group = op.tile_heads();
     int64_t heads = 0;
     for (int64_t column = columns.begin; column < columns.end; ++column) {
-      const int64_t first = column % op.kv_heads * group;
+      const int64_t first = column % (op.query_heads / group) * group;
       heads +=
           std::max<int64_t>(0, std::min(tile.end, first + group) - std::max(tile.begin, first));
     }
     return heads * (op.head_dim + 2) * size_of(Element::f32);
   }
-  /// Of partials, a column is all query heads of a split of a KV head.
+  /// Of partials, a column is the query heads of a part of a tile, of a split.
   int64_t column_bytes(BufferId id) const {
     const auto found = attentions_.find(id);
     if (found == attentions_.end()) {
       return size_of(program_.buffers[static_cast<size_t>(id)].element);
     }
     const AttentionOp& op = *found->second;
-    return op.query_heads / op.kv_heads * (op.head_dim + 2) * size_of(Element::f32);
+    return op.tile_heads() * (op.head_dim + 2) * size_of(Element::f32);
   }
   resident::SplitKeys split_keys(const AttentionOp& op, int64_t split) const {
     return {{.count = static_cast<int32_t>(op.splits), .window = static_cast<int32_t>(op.window)},
             position_,
-            split};
+            split,
+            op.fused_latent() ? resident::kFewestLatentBlocks : resident::kFewestBlocks};
   }
   void draws(int64_t workers) {
     const size_t exchange = exchange_of("draws", "next token");

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 
+#include "base/divide.h"
 #include "engine/cdna/lower.h"
 #include "program/planner.h"
 
@@ -126,6 +127,24 @@ TEST(CdnaTraffic, HeadsStayWithTheirXcds) {
     const Exchange& row = find(traffic, "attention_row", "o_proj");
     EXPECT_EQ(sum(row.bytes), 2 * row.readers * config.query_size() * 4);
   }
+}
+
+/// Rows of which all heads have the same: each group of heads reads them once, and merges of a head
+/// what is its own.
+TEST(CdnaTraffic, LatentRowsAreReadByGroupsOfHeads) {
+  constexpr int64_t kPosition = 1000;
+  const auto [config, traffic] = count("deepseek-v2-lite", Target::gfx942, 304, kPosition);
+  ASSERT_EQ(config.query_heads, 16);
+  int64_t kv = 0;
+  for (const XcdTraffic& xcd : traffic.xcds) {
+    kv += xcd.kv;
+  }
+  EXPECT_EQ(kv, 2 * 2 * kPosition * (512 + 64) * 2);  // layers, groups, bf16
+  const Exchange& merged = find(traffic, "partials", "attention_combine");
+  const int64_t splits = ceil_div(kPosition + 1, int64_t{64});
+  // 304 workers have 2048 columns by 16: which heads', and how often, is the plan's.
+  EXPECT_EQ(sum(merged.bytes) % (splits * (512 + 2) * 4), 0);
+  EXPECT_EQ(sum(merged.bytes) / (splits * (512 + 2) * 4), 2 * merged.readers);
 }
 
 TEST(CdnaTraffic, OneWorkerIsNeverFar) {

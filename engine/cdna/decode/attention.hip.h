@@ -6,6 +6,7 @@
 
 #include "arch/cdna/memory.hip.h"
 #include "engine/cdna/decode/row.hip.h"
+#include "engine/resident/split_keys.h"
 
 namespace weft::cdna {
 
@@ -16,14 +17,13 @@ struct SplitKeys {
   int first, last, active;
 
   __device__ __attribute__((always_inline))
-  SplitKeys(int splits, int window, int position, int split) {
+  SplitKeys(int splits, int window, int position, int split, int fewest = resident::kFewestBlocks) {
     constexpr int kBlock = 64;
-    constexpr int kFewestBlocks = 2;  // of a split, before all splits are in use
     const int end = position + 1;
     const int begin = window > 0 ? __builtin_elementwise_max(0, end - window) : 0;
     const int block = begin / kBlock;
     const int blocks = ceil_div(end, kBlock) - block;
-    active = __builtin_elementwise_min(splits, ceil_div(blocks, kFewestBlocks));
+    active = __builtin_elementwise_min(splits, ceil_div(blocks, fewest));
     const int each = blocks / active;
     const int more = blocks - each * active;  // splits that have one more
     const int before = block + split * each + __builtin_elementwise_min(split, more);
@@ -444,23 +444,33 @@ WEFT_GPU f32x4 merged_quad(const Worker& worker, int operation, const Partials& 
   return sum * divide_fast(1, total);
 }
 
-/// The row that attention's splits make together, to LDS: of one sequence.
+/// The row that attention's splits make together, to LDS: of one sequence. Of latent rows those of
+/// the product's heads.
 WEFT_GPU void make_merged_row(const Worker& worker, CodeRef code, const RowPart& part) {
   const auto& product = code.product;
   const auto& shape = worker.arguments->shape;
-  const SplitKeys keys(product.splits.count, product.splits.window, worker.position(0), 0);
+  const SplitKeys keys(product.splits.count, product.splits.window, worker.position(0), 0,
+                       kLatents ? resident::kFewestLatentBlocks : resident::kFewestBlocks);
   const Partials partials(worker.at<uint64_t>(product.row), 0, shape.query_heads,
-                          product.splits.count, shape.head_dim);
+                          product.splits.count, kLatents ? kLatentRank : shape.head_dim);
   const uint32_t tag = worker.tag(product.source);
-  for (int base = part.first + 4 * wave_index() * kWaveLanes; base < part.end;
+  int before = 0;  // elements of other heads
+  int k = product.k;
+  int end = part.end;
+  if constexpr (kLatents) {
+    const ProductHeads heads(code);
+    before = heads.first * kLatentRank;
+    k = end = heads.count * kLatentRank;
+  }
+  for (int base = part.first + 4 * wave_index() * kWaveLanes; base < end;
        base += 4 * kTeamThreads) {
     const int element = base + 4 * lane_index();
     const f32x4 x =
         merged_quad(worker, code.operation, partials, tag, keys.active,
-                    __builtin_elementwise_min(element, product.k - 4), product.norm_weight) *
+                    before + __builtin_elementwise_min(element, k - 4), product.norm_weight) *
         ProductHead(code).row_scale();
-    if (element < part.end) {
-      put_row_quad(0, part, element / 4, element < product.k ? x : f32x4{0, 0, 0, 0});
+    if (element < end) {
+      put_row_quad(0, part, element / 4, element < k ? x : f32x4{0, 0, 0, 0});
     }
   }
 }

@@ -8,10 +8,37 @@ namespace weft::cdna {
 
 using resident::DrawOf;
 
-/// Larger for what is chosen before; NaN comes before all numbers. Not 0.
-WEFT_GPU uint32_t draw_key(float logit) {
-  const auto bits = __builtin_bit_cast(uint32_t, logit + 0.0f);  // -0 is 0
-  return logit != logit ? ~0u : (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+/// Larger for what is chosen before: as sample_key(), but that NaN comes before all numbers. Not 0.
+WEFT_GPU uint32_t draw_key(float logit) { return logit != logit ? ~0u : sample_key(logit); }
+
+/// By the team, of which each thread has an expert: whether the expert's group is kept. `keys`: the
+/// experts' choices, in LDS; behind them, from kMostExperts on, there is room.
+WEFT_GPU bool in_kept_group(CodeRef code, uint32_t* keys, int expert) {
+  const auto& route = code.route;
+  const int each = small_quotient(route.experts, route.groups);
+  uint32_t* const groups = keys + kMostExperts;
+  if (expert < route.groups) {
+    uint32_t best = 0;
+    uint32_t second = 0;
+#pragma unroll 1
+    for (int i = expert * each; i < (expert + 1) * each; ++i) {
+      const uint32_t key = keys[i];
+      second = __builtin_elementwise_max(second, __builtin_elementwise_min(best, key));
+      best = __builtin_elementwise_max(best, key);
+    }
+    const bool two = route.correction != kNowhere && each > 1;
+    groups[expert] = two ? draw_key(logit_of(best) + logit_of(second)) : best;
+  }
+  barrier();
+  const int own = small_quotient(__builtin_elementwise_min(expert, route.experts - 1), each);
+  const uint32_t key = groups[own];
+  int rank = 0;
+#pragma unroll 1
+  for (int i = 0; i < route.groups; ++i) {
+    const uint32_t other = groups[i];
+    rank += other > key || (other == key && i < own) ? 1 : 0;
+  }
+  return rank < route.kept_groups;
 }
 
 /// By the team, of which each thread has an expert: draws as ops/moe/op.h says, but for the order
@@ -21,7 +48,8 @@ WEFT_GPU DrawOf route(const Worker& worker, CodeRef code) {
   const auto& route = code.route;
   constexpr int kAt = __builtin_offsetof(resident::RouteCode, draw);
   static_assert(kAt % 4 == 0 && __builtin_offsetof(resident::RouteCode, sigmoid) == kAt + 1 &&
-                __builtin_offsetof(resident::RouteCode, renormalise) == kAt + 2);
+                __builtin_offsetof(resident::RouteCode, renormalise) == kAt + 2 &&
+                __builtin_offsetof(resident::RouteCode, correction_f32) == kAt + 3);
   const uint32_t flags = ((Constant<uint32_t>)&route)[kAt / 4];
   const bool sigmoid = (flags >> 8 & 0xff) != 0;
   const bool renormalise = (flags >> 16 & 0xff) != 0;
@@ -33,11 +61,29 @@ WEFT_GPU DrawOf route(const Worker& worker, CodeRef code) {
            __builtin_elementwise_min(expert, route.experts - 1) / 2;
   });
   const float logit = expert % 2 != 0 ? word[0].second() : word[0].first();
-  const uint32_t key = there ? draw_key(logit) : 0;
+  float choice = logit;
+  if (kLatents && route.correction != kNowhere) {
+    const int from = __builtin_elementwise_min(expert, route.experts - 1);
+    const bool f32 = flags >> 24 != 0;
+    const float correction = f32 ? worker.at<const float>(route.correction)[from]
+                                 : bf16_low(worker.at<const uint16_t>(route.correction)[from]);
+    choice = divide_fast(1, 1 + exp_fast(-logit)) + correction;
+  }
+  uint32_t key = there ? draw_key(choice) : 0;
   barrier();  // LDS is free, and what was drawn before has been read
   auto* const keys = reinterpret_cast<uint32_t*>(shared.row);
   keys[expert] = key;
+  if constexpr (kLatents) {  // who comes first need not have the largest logit
+    shared.partial[1][wave_index()] =
+        column_reduce<Max>(row_reduce<Max>(there ? logit : -kInfinity));
+  }
   barrier();
+  if (kLatents && route.kept_groups < route.groups) {
+    const bool kept = in_kept_group(code, keys, expert);
+    key = kept ? key : 0;
+    keys[expert] = key;  // whose groups have been made
+    barrier();
+  }
   int rank = 0;
 #pragma unroll 1
   for (int i = 0; i < route.experts; i += 4) {  // beyond the last one keys are 0
@@ -51,8 +97,12 @@ WEFT_GPU DrawOf route(const Worker& worker, CodeRef code) {
   if (chosen) {
     shared.drawn.ranked[rank] = expert;
   }
-  if (there && rank == 0) {
-    shared.drawn.largest = logit;
+  if (kLatents ? expert == 0 : there && rank == 0) {
+    float largest = logit;
+    for (int wave = 0; kLatents && wave < kTeamWaves; ++wave) {
+      largest = __builtin_fmaxf(largest, shared.partial[1][wave]);
+    }
+    shared.drawn.largest = largest;
   }
   barrier();
   float score = 0;
@@ -60,7 +110,7 @@ WEFT_GPU DrawOf route(const Worker& worker, CodeRef code) {
     score = sigmoid ? divide_fast(1, 1 + exp_fast(-logit)) : exp_fast(logit - shared.drawn.largest);
   }
   const float sum = sigmoid && !renormalise ? 1 : team_sum(score, 0);
-  const float weight = divide_fast(score, sum);
+  const float weight = divide_fast(score, sum) * (kLatents ? route.scale : 1);
   const auto draw = static_cast<DrawOf>(flags & 0xff);
   if (draw == DrawOf::shared) {
     if (chosen) {
@@ -88,7 +138,6 @@ WEFT_GPU void make_slots_row(const Worker& worker, CodeRef code, const RowPart& 
   const int elements = product.slot_elements;
   const int slot_k = round_up(elements, kSlotSteps);
   const int last = drawn ? head.slots() - 1 : 0;
-  const float of_slot = 1 / static_cast<float>(slot_k);
   const TaggedPlace row = worker.at<uint64_t>(product.row) +
                           static_cast<int64_t>(drawn ? head.first_slot() : 0) * (elements / 2);
   for (int base = part.first / 4; base + wave_index() * kWaveLanes < part.end / 4;
@@ -98,9 +147,7 @@ WEFT_GPU void make_slots_row(const Worker& worker, CodeRef code, const RowPart& 
 #pragma unroll
     for (int q = 0; q < kQuadsAtOnce; ++q) {
       const int element = 4 * RowQuads<kQuadsAtOnce>::quad(base, q);
-      // Halfway to the next element, far from where rounding could tell.
-      slot[q] = __builtin_elementwise_min(
-          static_cast<int>((static_cast<float>(element) + 0.5f) * of_slot), last);
+      slot[q] = __builtin_elementwise_min(small_quotient(element, slot_k), last);
       at[q] = element - slot[q] * slot_k;
     }
     Tagged words[2 * kQuadsAtOnce];

@@ -5,6 +5,7 @@
 #include "arch/cdna/mma.hip.h"
 #include "engine/cdna/decode/attention.hip.h"
 #include "engine/cdna/decode/experts.hip.h"
+#include "engine/cdna/decode/latent.hip.h"
 #include "engine/cdna/decode/next_token.hip.h"
 #include "ops/linear/fp8_words.h"
 #include "ops/linear/mx_words.h"
@@ -16,6 +17,16 @@ namespace weft::cdna {
 struct ColumnScales {
   float first = 1;
   float second = 1;
+};
+
+/// Where the units of a block find their rows in LDS, in bytes one after the other: of drawn
+/// experts those of slots, of a product of heads those of heads.
+struct RowsOfUnits {
+  int slot_bytes = 0;
+  // With kLatents:
+  int head_bytes = 0;
+  int head_units = 0;  ///< of a head; 0: all units have one row
+  int first_unit = 0;  ///< of the block, from the first row's on
 };
 
 /// Units of a block that has each of some slots.
@@ -35,11 +46,12 @@ class Stream {
 
   /// The wave's run in the block of the next product that begins at a unit, multiplied:
   /// finish(unit, sums) gets each unit's; list(entry) what is listed of the run, when these have
-  /// been left. `row`: this lane's column of B, of drawn experts of the first slot's, `slot_bytes`
-  /// before the next one's. Returns the scales of the thread's columns.
+  /// been left. `row`: this lane's column of B, of the first of `rows`. Returns the scales of the
+  /// thread's columns.
   template <class Finish, class List>
   __device__ __attribute__((always_inline)) ColumnScales multiply(const Worker& worker,
-                                                                  const char* row, int slot_bytes,
+                                                                  const char* row,
+                                                                  const RowsOfUnits& rows,
                                                                   const Finish& finish,
                                                                   const List& list) {
     const ProductPlace place = at(worker, next_);
@@ -56,7 +68,7 @@ class Stream {
           } else if constexpr (form.value == WeightForm::mx) {
             scales = {kMxSumScale, kMxSumScale};
           }
-          multiply_run<form.value>(worker, place, row, slot_bytes, finish);
+          multiply_run<form.value>(worker, place, row, rows, finish);
           if constexpr (form.value == WeightForm::packed) {
             multiply_listed(worker, place, list);
           }
@@ -121,6 +133,9 @@ class Stream {
     int slots = 1;
     int slot = 0;
     int slot_bytes = 0;
+    int head_units = 0;
+    int head_left = 0;  ///< units of the head
+    int head_bytes = 0;
     f32x4 sums = {0, 0, 0, 0};
     bool any = false;
 
@@ -136,6 +151,10 @@ class Stream {
         ++unit;
         if constexpr (kDrawn<kForm>) {
           slot = slot + 1 < slots ? slot + 1 : 0;
+        }
+        if (kLatents && --head_left == 0) {
+          head_left = head_units;
+          row += head_bytes;
         }
       }
       const auto* const of_row = reinterpret_cast<const u32x4*>(
@@ -347,7 +366,8 @@ class Stream {
   template <WeightForm kForm, class Finish>
   __device__ __attribute__((always_inline)) void multiply_run(const Worker& worker,
                                                               const ProductPlace& place,
-                                                              const char* row, int slot_bytes,
+                                                              const char* row,
+                                                              const RowsOfUnits& rows,
                                                               const Finish& finish) {
     const Buffer buffer = buffer_of(worker);
     const int slices = slices_of(place);
@@ -359,7 +379,15 @@ class Stream {
     if constexpr (kDrawn<kForm>) {
       walk.slots = place.walked_slots();
       walk.slot = walk.unit % walk.slots;
-      walk.slot_bytes = slot_bytes;
+      walk.slot_bytes = rows.slot_bytes;
+    }
+    if (kLatents && rows.head_units > 0) {
+      const int unit = rows.first_unit + walk.unit;
+      const int head = small_quotient(unit, rows.head_units);
+      walk.row += head * rows.head_bytes;
+      walk.head_left = (head + 1) * rows.head_units - unit;
+      walk.head_units = rows.head_units;
+      walk.head_bytes = rows.head_bytes;
     }
     From from = stream_of<kForm>(place, first + kAhead<kForm>);
     constexpr bool kScaled = kForm == WeightForm::fp8_blocks;
@@ -521,6 +549,9 @@ WEFT_GPU void make_rows(const Worker& worker, CodeRef code, const RowPart& part)
   }
   if (kExperts && form == resident::RowForm::slots) {
     return make_slots_row(worker, code, part);
+  }
+  if (kLatents && form == resident::RowForm::heads) {
+    return make_heads_row(worker, code, part);
   }
   for (int sequence = 0; sequence < worker.sequences(); ++sequence) {
     if (form == resident::RowForm::layer_norm) {
@@ -779,14 +810,20 @@ WEFT_GPU Candidate multiply_rows(const Worker& worker, CodeRef code, Stream& str
       };
       // Of slots that are summed each has its part of the row.
       int slices = rows.slices();
-      int slot_bytes = 0;
+      RowsOfUnits of_units;
       if (epilogue.drawn()) {
         const bool summed = !epilogue.gated();
         const int k = summed ? code.product.slot_elements : code.product.k;
         slices = slices_of(k, ProductHead(code).form_of_weights());
-        slot_bytes = summed ? round_up(k, kSlotSteps) * 2 : 0;
+        of_units.slot_bytes = summed ? round_up(k, kSlotSteps) * 2 : 0;
       }
-      const ColumnScales scales = stream.multiply(worker, row, slot_bytes, leave, add);
+      if (const int columns = code.product.segment[0].head_columns; kLatents && columns > 0) {
+        of_units.head_bytes = slices * (kSliceK * 2);
+        of_units.head_units = columns / kUnitColumns;
+        of_units.first_unit =
+            (code.product.first - ProductHeads(code).first * columns) / kUnitColumns + first_unit;
+      }
+      const ColumnScales scales = stream.multiply(worker, row, of_units, leave, add);
       barrier();
       epilogue.collect(units, slices, scales);
     }

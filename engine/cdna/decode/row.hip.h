@@ -238,6 +238,39 @@ WEFT_GPU void make_plain_row(const Worker& worker, CodeRef code, int sequence,
     of_wave = squares + (part.first > 0 ? of_wave : 0);
   }
 }
+/// Of each head its part of a row, one after the other, to LDS: of latent rows' queries.
+WEFT_GPU void make_heads_row(const Worker& worker, CodeRef code, const RowPart& part) {
+  const auto& product = code.product;
+  const int quads = part.end / 4;  // of a head, up to whole slices
+  const int count = ProductHeads(code).count * quads;
+  const TaggedPlace row = worker.at<uint64_t>(product.row);
+  for (int base = 0; base + wave_index() * kWaveLanes < count; base += kTurnQuads) {
+    int quad[kQuadsAtOnce];  // of the head
+    TaggedPlace from[kQuadsAtOnce];
+#pragma unroll
+    for (int q = 0; q < kQuadsAtOnce; ++q) {
+      const int place = __builtin_elementwise_min(RowQuads<kQuadsAtOnce>::quad(base, q), count - 1);
+      const int head = small_quotient(place, quads);
+      quad[q] = place - head * quads;
+      from[q] = row + head * (product.head_pitch / 2) +
+                2 * __builtin_elementwise_min(quad[q], product.k / 4 - 1);
+    }
+    Tagged words[2 * kQuadsAtOnce];
+    await_tagged(worker, code.operation, worker.tag(product.source), words,
+                 [&](int i) { return from[i / 2] + i % 2; });
+#pragma unroll
+    for (int q = 0; q < kQuadsAtOnce; ++q) {
+      const int place = RowQuads<kQuadsAtOnce>::quad(base, q);
+      if (place < count) {
+        put_row_quad(0, part, place,
+                     4 * quad[q] < product.k
+                         ? f32x4{words[2 * q].first(), words[2 * q].second(),
+                                 words[2 * q + 1].first(), words[2 * q + 1].second()}
+                         : f32x4{0, 0, 0, 0});
+      }
+    }
+  }
+}
 /// When the row has been there, or all of its parts.
 WEFT_GPU float product_factor(CodeRef code, int sequence) {
   if (ProductHead(code).form() != resident::RowForm::rms_norm) {

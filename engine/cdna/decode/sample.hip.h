@@ -37,18 +37,6 @@ WEFT_GPU uint64_t sum_up_to(uint64_t x) {
   return x;
 }
 
-/// Rising with the logit, the same for both zeros; NaN is below everything.
-WEFT_GPU uint32_t sample_key(float logit) {
-  if (!(logit == logit)) {
-    return 0;
-  }
-  const auto bits = __builtin_bit_cast(uint32_t, logit + 0.0f);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-WEFT_GPU float logit_of(uint32_t key) {
-  return __builtin_bit_cast(float, (key & 0x80000000u) != 0 ? key ^ 0x80000000u : ~key);
-}
-
 /// A row of logits, by the team.
 class SampleRow {
  public:

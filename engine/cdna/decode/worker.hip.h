@@ -37,8 +37,14 @@ inline constexpr KernelWeights kWeights = KernelWeights::mx;
 #else
 inline constexpr KernelWeights kWeights = KernelWeights::bf16;
 #endif
+/// Whether attention is over latent rows.
+#if defined(WEFT_LATENTS)
+inline constexpr bool kLatents = true;
+#else
+inline constexpr bool kLatents = false;
+#endif
 /// Whether the kernel draws experts: see ModelShape::experts.
-#if defined(WEFT_EXPERTS) || defined(WEFT_MX)
+#if defined(WEFT_EXPERTS) || defined(WEFT_MX) || defined(WEFT_LATENTS)
 inline constexpr bool kExperts = true;
 #else
 inline constexpr bool kExperts = false;
@@ -193,6 +199,25 @@ struct Shared {
 static_assert(sizeof(Shared) <= limits_of(kTarget).lds_bytes);
 static __shared__ Shared shared;
 
+/// a / b, of a from 0 to 2^20: half of 1 / b is farther than rounding goes.
+WEFT_GPU int small_quotient(int a, int b) {
+  return static_cast<int>((static_cast<float>(a) + 0.5f) *
+                          __builtin_amdgcn_rcpf(static_cast<float>(b)));
+}
+
+/// The heads that a product of heads has columns of.
+struct ProductHeads {
+  int first, count;
+
+  __device__ __attribute__((always_inline)) explicit ProductHeads(CodeRef code) {
+    const auto& segment = code.product.segment[0];
+    const int begin = code.product.first;
+    const int last = begin + static_cast<int>(segment.columns) - 1;
+    first = small_quotient(begin, segment.head_columns);
+    count = small_quotient(last, segment.head_columns) - first + 1;
+  }
+};
+
 /// The part of k of which a product's rows are in LDS.
 struct RowPart {
   int first;     ///< element of k
@@ -294,6 +319,18 @@ WEFT_GPU uint32_t pack_bf16(float low, float high) {
   const uint32_t a = __builtin_bit_cast(uint16_t, static_cast<bf16_t>(low));
   const uint32_t b = __builtin_bit_cast(uint16_t, static_cast<bf16_t>(high));
   return a | b << 16;
+}
+
+/// Rising with the logit, the same for both zeros; NaN is below everything.
+WEFT_GPU uint32_t sample_key(float logit) {
+  if (!(logit == logit)) {
+    return 0;
+  }
+  const auto bits = __builtin_bit_cast(uint32_t, logit + 0.0f);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+WEFT_GPU float logit_of(uint32_t key) {
+  return __builtin_bit_cast(float, (key & 0x80000000u) != 0 ? key ^ 0x80000000u : ~key);
 }
 
 /// x of the lane whose number differs in the bits of `distance`.
