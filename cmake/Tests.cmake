@@ -75,6 +75,7 @@ if(TARGET weft_sim AND NOT WEFT_CDNA_LEFT_OUT AND NOT WEFT_SANITIZE)
   weft_add_tests(cdna ${PROJECT_SOURCE_DIR}/engine/cdna/models_test.cc
     ${PROJECT_SOURCE_DIR}/engine/cdna/diff_test.cc
     ${PROJECT_SOURCE_DIR}/engine/prefill/prefill_test.cc
+    ${PROJECT_SOURCE_DIR}/tests/simulated/step_attention_test.cc
     ${PROJECT_SOURCE_DIR}/tests/simulated/step_test.cc
     ${PROJECT_SOURCE_DIR}/tests/simulated/install.cc)
   target_link_libraries(test_cdna PRIVATE weft_sim)

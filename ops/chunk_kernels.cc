@@ -77,7 +77,8 @@ const ChunkKernels* chunk_kernels(Arch arch) {
     }
   }
   if constexpr (built::kCdna) {
-    static constexpr ChunkKernels kCdna{WEFT_CHUNK_KERNELS(cdna)};
+    static constexpr ChunkKernels kCdna{WEFT_CHUNK_KERNELS(cdna),
+                                        .step_workspace = cdna::step_attention_workspace};
     if (arch == Arch::cdna) {
       return &kCdna;
     }

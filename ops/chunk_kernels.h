@@ -74,9 +74,9 @@ struct ChunkKernels {
   Launch<PrefillExpertsUp> experts_up = nullptr;
   Refuse<PrefillExpertsDown> refuse_experts_down = nullptr;
   Launch<PrefillExpertsDown> experts_down = nullptr;
-  /// Of rows of sequences of their own.
+  /// Of rows of sequences of their own. Without a workspace a row's bits depend on no other row.
   Status (*step_attention)(const AttentionArgs&, int64_t rows, const RowPlaces& places,
-                           Stream) = nullptr;
+                           const Workspace&, Stream) = nullptr;
   Refuse<LatentAppendArgs> refuse_latent_append = nullptr;
   LaunchAt<LatentAppendArgs> latent_append = nullptr;
   Refuse<LatentQueriesArgs> refuse_latent_queries = nullptr;
@@ -89,6 +89,9 @@ struct ChunkKernels {
   Launch<LatentValuesArgs> latent_values = nullptr;
   /// Null, or gated_linear where a row's bits may depend on how many rows there are.
   Launch<GatedLinearArgs> gated_linear_soon = nullptr;
+  /// Null, or bytes of workspace for step_attention, for any number of rows. Its counters are zero
+  /// before the first use.
+  size_t (*step_workspace)(const AttentionArgs&, Stream) = nullptr;
 };
 
 /// Null: this build has none.

@@ -270,6 +270,36 @@ TEST_P(CdnaLaunched, TokensAndLogitsAreTheCpus) {
   }
 }
 
+/// In bf16, where keys of all sequences are dealt to all compute units; sinks and windows.
+class CdnaLaunchedInBf16 : public CdnaFormats {};
+
+TEST_P(CdnaLaunchedInBf16, LogitsAreTheCpus) {
+  const auto make = [&](EngineOptions options) {
+    options.context = 256;
+    options.kv = DType::bf16;
+    options.round_activations = true;
+    return make_engine(folder(), options);
+  };
+  const auto cpu = make({.workers = 1});
+  const auto gpu = make({.device = device(), .sequences = 3});
+  std::vector<Engine::Prompt> prompts;
+  for (const int64_t length : {1, 200, 37}) {
+    prompts.push_back(test_prompt(length, cpu->config().vocabulary));
+  }
+  const auto got = gpu->generate_batch(prompts, {}, 1, {}, Eos::ignore);
+  ASSERT_TRUE(got.ok()) << got.error().message;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_LE(relative_difference(gpu->last_logits(static_cast<int>(i)),
+                                  cpu->score(prompts[i])->last_logits),
+              3e-2);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Slow, CdnaLaunchedInBf16,
+                         testing::Values(std::tuple("gfx942", "gpt-oss-mxfp4"),
+                                         std::tuple("gfx950", "mixtral-bf16")),
+                         target_test_name);
+
 /// More sequences than the resident kernel takes.
 class SlowCdnaMany : public CdnaModels {};
 

@@ -197,12 +197,25 @@ PrefillLatentAttention Prefill::latent_attention_args(const Chunk& chunk,
           .scale = op.scale,
           .alone = chunk.whole_k,
           .out = matrix(chunk, op.out),
-          .workspace = {workspace_.data(), workspace_.size()}};
+          .workspace = workspace()};
+}
+
+AttentionArgs Prefill::attention_args(const Chunk& chunk, const AttentionOp& op) const {
+  return {.q = input(chunk, op.q),
+          .cache = cache(chunk, op.keys, op.values, 0),
+          .query_heads = op.query_heads,
+          .kv_heads = op.kv_heads,
+          .head_dim = op.head_dim,
+          .scale = op.scale,
+          .soft_cap = op.soft_cap,
+          .window = op.window,
+          .splits = op.splits,
+          .out = matrix(chunk, op.out),
+          .sinks = vector(op.sinks)};
 }
 
 PrefillScratch Prefill::scratch(const Chunk& chunk) const {
-  return {reinterpret_cast<float*>(chunk.memory.data() + chunk.layout.scratch),
-          {workspace_.data(), workspace_.size()},
+  return {reinterpret_cast<float*>(chunk.memory.data() + chunk.layout.scratch), workspace(),
           chunk.whole_k};
 }
 
@@ -221,6 +234,9 @@ Status Prefill::make_workspace(const Chunk& chunk) {
                   kernels_.latent_workspace(latent_attention_args(chunk, *attention),
                                             chunk.program.rows, device_.stream()));
       most = std::max(most, bytes);
+    } else if (attention != nullptr && kernels_.step_workspace != nullptr) {
+      most = std::max(most,
+                      kernels_.step_workspace(attention_args(chunk, *attention), device_.stream()));
     }
   }
   if (most <= workspace_.size()) {
@@ -409,23 +425,15 @@ class Prefill::Launcher {
     if (p_.config_.latent.rank > 0) {
       return over_latents(op);
     }
-    const AttentionArgs args{.q = input(op.q),
-                             .cache = cache(op.keys, op.values),
-                             .query_heads = op.query_heads,
-                             .kv_heads = op.kv_heads,
-                             .head_dim = op.head_dim,
-                             .scale = op.scale,
-                             .soft_cap = op.soft_cap,
-                             .window = op.window,
-                             .splits = op.splits,
-                             .out = matrix(op.out),
-                             .sinks = p_.vector(op.sinks)};
+    AttentionArgs args = p_.attention_args(chunk_, op);
+    args.cache = cache(op.keys, op.values);
     WEFT_TRY(fits(kernels_.refuse_attention(args)));
     if (span_.places.positions == nullptr) {
       return kernels_.attention(args, span_.rows, span_.first, stream_);
     }
     if (span_.own > 0) {
-      WEFT_TRY(kernels_.step_attention(args, span_.own, span_.places, stream_));
+      const Workspace workspace = chunk_.whole_k ? Workspace{} : p_.workspace();
+      WEFT_TRY(kernels_.step_attention(args, span_.own, span_.places, workspace, stream_));
     }
     AttentionArgs part = args;
     part.q = below(part.q, span_.own);

@@ -134,10 +134,12 @@ class Prefill {
   Status launch_head(const Chunk& chunk, const Span& span, int64_t end, float* logprobs);
   /// The operands of the product that operation `index` begins, with all that are joined to it.
   LinearArgs linear_args(const Chunk& chunk, size_t index) const;
-  /// Of rows that have places.
+  // Of rows that have places.
+  AttentionArgs attention_args(const Chunk& chunk, const AttentionOp& op) const;
   PrefillLatentAttention latent_attention_args(const Chunk& chunk, const AttentionOp& op) const;
-  /// Workspace enough for a chunk's products, and attention over latent rows.
+  /// Workspace enough for a chunk's products, and attention.
   Status make_workspace(const Chunk& chunk);
+  Workspace workspace() const { return {workspace_.data(), workspace_.size()}; }
   PrefillScratch scratch(const Chunk& chunk) const;
   /// The error of operands that a kernel refuses; none where `refusal` is empty.
   Status fits(const Chunk& chunk, size_t index, std::string_view refusal) const;

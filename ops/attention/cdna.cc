@@ -2,6 +2,7 @@
 #include "ops/attention/cdna.h"
 
 #include "ops/attention/cdna_prefill.h"
+#include "ops/attention_decode/cdna_step.h"
 #include "ops/cdna_launch.h"
 
 namespace weft::cdna {
@@ -76,8 +77,15 @@ Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first,
                 ceil_div(rows, int64_t{kAttentionRows}) * args.query_heads, stream);
 }
 
+size_t step_attention_workspace(const AttentionArgs& args, Stream stream) {
+  return is_attention_decode(args) ? workspace_as_attention_decode(args, stream) : 0;
+}
+
 Status step_attention(const AttentionArgs& args, int64_t rows, const RowPlaces& places,
-                      Stream stream) {
+                      const Workspace& workspace, Stream stream) {
+  if (is_attention_decode(args) && workspace.data != nullptr) {
+    return attend_as_attention_decode(args, rows, places, workspace, stream);
+  }
   AttentionParams params = params_of(args, rows, 0);
   params.positions = places.positions;
   params.row_sequences = places.sequences;

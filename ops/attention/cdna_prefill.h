@@ -6,6 +6,7 @@
 
 #include "arch/device.h"
 #include "ops/attention/op.h"
+#include "ops/kernel.h"
 #include "ops/row_places.h"
 
 namespace weft::cdna {
@@ -22,9 +23,13 @@ std::string_view refuse_prefill_attention(const AttentionArgs& args);
 Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first, Stream stream);
 
 /// Rows of sequences of their own, each over its sequence's keys, its own included, which are in
-/// the cache already; operands as prefill_attention() takes them. Errors: device (the launch
-/// failed).
+/// the cache already; operands as prefill_attention() takes them. In bf16, with a workspace of so
+/// many bytes as step_attention_workspace() says, keys are split over the device; without one, and
+/// otherwise, a workgroup has all of a row and KV head, and a row's bits depend on no other row.
+/// Errors: device (the launch failed).
 Status step_attention(const AttentionArgs& args, int64_t rows, const RowPlaces& places,
-                      Stream stream);
+                      const Workspace& workspace, Stream stream);
+/// For any number of rows. Its counters are zero before the first use.
+size_t step_attention_workspace(const AttentionArgs& args, Stream stream);
 
 }  // namespace weft::cdna

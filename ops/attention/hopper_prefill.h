@@ -6,6 +6,7 @@
 
 #include "arch/device.h"
 #include "ops/attention/op.h"
+#include "ops/kernel.h"
 #include "ops/row_places.h"
 
 namespace weft::hopper {
@@ -27,8 +28,8 @@ Status prefill_attention_f32(const AttentionArgs& args, int64_t rows, int64_t fi
 
 /// Rows of sequences of their own, each over its sequence's keys, its own included, which are in
 /// the cache already. Queries and results are bf16 or f32, as refuse_prefill_attention() takes
-/// them. Errors: device (the launch failed).
+/// them, and no workspace is wanted. Errors: device (the launch failed).
 Status step_attention(const AttentionArgs& args, int64_t rows, const RowPlaces& places,
-                      Stream stream);
+                      const Workspace& workspace, Stream stream);
 
 }  // namespace weft::hopper

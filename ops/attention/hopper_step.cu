@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(Team::kThreads)
 }  // namespace
 
 Status step_attention(const AttentionArgs& args, int64_t rows, const RowPlaces& places,
-                      Stream stream) {
+                      const Workspace& /*workspace*/, Stream stream) {
   const bool f32 = args.cache.dtype == DType::f32;
   const bool mma = args.soft_cap == 0;
   const auto kernel = mma && args.head_dim == 64 && f32     ? step_attention_rows<64, true>

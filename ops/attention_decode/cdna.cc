@@ -1,6 +1,7 @@
 // attention_decode on AMD, the host's side.
 #include "ops/attention_decode/cdna.h"
 
+#include "ops/attention_decode/cdna_step.h"
 #include "ops/attention_decode/op.h"
 #include "ops/cdna_launch.h"
 
@@ -49,39 +50,42 @@ size_t workspace(const AttentionDecodeArgs& /*args*/, const Plan& plan) {
                              static_cast<size_t>(decode_part_floats(plan.tile_n)) * sizeof(float);
 }
 
-Status launch(const AttentionDecodeArgs& args, const Plan& plan, Stream stream) {
+AttentionDecodeParams params_of(const AttentionDecodeArgs& args, const Plan& plan) {
   constexpr float kLog2E = 1.4426950408889634f;
-  WEFT_TRY(check_workspace("attention_decode", args.workspace, workspace(args, plan)));
-  const AttentionDecodeParams params{
-      .q = args.q.data,
-      .keys = args.cache.keys,
-      .values = args.cache.values,
-      .tables = args.cache.tables,
-      .lengths = args.lengths,
-      .sinks = args.sinks.data,
-      .out = args.out.data,
-      .distances = args.unified ? args.distances : nullptr,
-      .parts = static_cast<float*>(partial_sums(args.workspace)),
-      .tickets = static_cast<uint32_t*>(args.workspace.data),
-      .q_stride = stride_bytes(args.q),
-      .out_stride = stride_bytes(args.out),
-      .head_stride = args.cache.head_stride * 2,
-      .table_stride = args.cache.table_stride,
-      .batch = static_cast<int32_t>(args.batch),
-      .tokens = static_cast<int32_t>(args.tokens),
-      .query_heads = static_cast<int32_t>(args.query_heads),
-      .kv_heads = static_cast<int32_t>(args.kv_heads),
-      .group = static_cast<int32_t>(args.query_heads / args.kv_heads),
-      .head_dim = static_cast<int32_t>(args.head_dim),
-      .row_tiles = static_cast<int32_t>(row_tiles(args)),
-      .window = static_cast<int32_t>(args.window),
-      .workgroups = plan.splits,
-      .out_bf16 = args.out.dtype == DType::bf16 ? 1 : 0,
-      .sinks_format = format_number(args.sinks.dtype),
-      .unified = args.unified ? 1 : 0,
-      .unified_maximum = args.unified_maximum * kLog2E,
-      .score_scale = (args.soft_cap > 0 ? args.soft_cap : args.scale) * kLog2E,
-      .cap_scale = args.soft_cap > 0 ? args.scale / args.soft_cap : 0};
+  return {.q = args.q.data,
+          .keys = args.cache.keys,
+          .values = args.cache.values,
+          .tables = args.cache.tables,
+          .lengths = args.lengths,
+          .owners = nullptr,
+          .sinks = args.sinks.data,
+          .out = args.out.data,
+          .distances = args.unified ? args.distances : nullptr,
+          .parts = static_cast<float*>(partial_sums(args.workspace)),
+          .tickets = static_cast<uint32_t*>(args.workspace.data),
+          .q_stride = stride_bytes(args.q),
+          .out_stride = stride_bytes(args.out),
+          .head_stride = args.cache.head_stride * 2,
+          .table_stride = args.cache.table_stride,
+          .batch = static_cast<int32_t>(args.batch),
+          .more = 0,
+          .tokens = static_cast<int32_t>(args.tokens),
+          .query_heads = static_cast<int32_t>(args.query_heads),
+          .kv_heads = static_cast<int32_t>(args.kv_heads),
+          .group = static_cast<int32_t>(args.query_heads / args.kv_heads),
+          .head_dim = static_cast<int32_t>(args.head_dim),
+          .row_tiles = static_cast<int32_t>(row_tiles(args)),
+          .window = static_cast<int32_t>(args.window),
+          .workgroups = plan.splits,
+          .out_bf16 = args.out.dtype == DType::bf16 ? 1 : 0,
+          .sinks_format = format_number(args.sinks.dtype),
+          .unified = args.unified ? 1 : 0,
+          .unified_maximum = args.unified_maximum * kLog2E,
+          .score_scale = (args.soft_cap > 0 ? args.soft_cap : args.scale) * kLog2E,
+          .cap_scale = args.soft_cap > 0 ? args.scale / args.soft_cap : 0};
+}
+
+Status launch(const AttentionDecodeParams& params, const Plan& plan, Stream stream) {
   return hip_device(stream).launch({.operation = "attention_decode",
                                     .kernel = fmt::format("attention_decode_{}", plan.tile_n),
                                     .groups_x = static_cast<uint32_t>(plan.splits),
@@ -89,8 +93,52 @@ Status launch(const AttentionDecodeArgs& args, const Plan& plan, Stream stream) 
                                    params, stream.native);
 }
 
+Status launch(const AttentionDecodeArgs& args, const Plan& plan, Stream stream) {
+  WEFT_TRY(check_workspace("attention_decode", args.workspace, workspace(args, plan)));
+  return launch(params_of(args, plan), plan, stream);
+}
+
+/// Of a token of each sequence.
+AttentionDecodeArgs decode_args(const AttentionArgs& args, int64_t rows,
+                                const Workspace& workspace) {
+  return {.batch = rows,
+          .tokens = 1,
+          .query_heads = args.query_heads,
+          .kv_heads = args.kv_heads,
+          .head_dim = args.head_dim,
+          .q = args.q,
+          .cache = {.keys = args.cache.keys,
+                    .values = args.cache.values,
+                    .head_stride = args.cache.head_stride},
+          .scale = args.scale,
+          .soft_cap = args.soft_cap,
+          .window = args.window,
+          .sinks = args.sinks,
+          .out = args.out,
+          .workspace = workspace};
+}
+
 }  // namespace
 
 const weft::Kernel<AttentionDecodeArgs> attention_decode = {plan, candidates, workspace, launch};
+
+bool is_attention_decode(const AttentionArgs& args) {
+  return args.q.dtype == DType::bf16 && args.cache.dtype == DType::bf16;
+}
+Status attend_as_attention_decode(const AttentionArgs& args, int64_t rows, const RowPlaces& places,
+                                  const Workspace& room, Stream stream) {
+  AttentionDecodeArgs step = decode_args(args, rows, room);
+  step.lengths = places.positions;
+  const Plan all = plan(step, hip_device(stream).info());
+  WEFT_TRY(check_workspace("attention_decode", room, workspace(step, all)));
+  AttentionDecodeParams params = params_of(step, all);
+  params.owners = places.sequences;
+  params.more = 1;  // the row's own
+  return launch(params, all, stream);
+}
+size_t workspace_as_attention_decode(const AttentionArgs& args, Stream stream) {
+  const AttentionDecodeArgs step = decode_args(args, 1, {});
+  return workspace(step, plan(step, hip_device(stream).info()));
+}
 
 }  // namespace weft::cdna

@@ -37,7 +37,8 @@ WEFT_GPU Params& params() { return kernel_argument<AttentionDecodeParams>(); }
 
 WEFT_GPU KeyJobs jobs() {
   Params& p = params();
-  return {p.lengths, p.batch, p.kv_heads * p.row_tiles, p.window > 0 ? p.window + p.tokens - 1 : 0};
+  const int reach = p.window > 0 ? p.window + p.tokens - 1 : 0;
+  return {p.lengths, p.batch, p.kv_heads * p.row_tiles, reach, 0, p.more};
 }
 
 /// Which of a job's rows a lane multiplies, and the keys that it sees.
@@ -217,7 +218,7 @@ class Decode {
                                                           int block) const {
     const int sequence = segment.job / (p.kv_heads * p.row_tiles);
     const int kv_head = segment.job / p.row_tiles % p.kv_heads;
-    int64_t piece = sequence;
+    int64_t piece = p.owners != nullptr ? constant_at(p.owners, sequence) : sequence;
     int row = block * kDecodeBlockKeys;
     if (p.tables != nullptr) {
       piece = constant_at(p.tables, sequence * p.table_stride + row / kPage);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "arch/device.h"
 #include "engine/cdna/runner.h"
 #include "engine/engine.h"
+#include "engine/test_latents.h"
 #include "engine/test_prompt.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -86,20 +89,19 @@ TEST_P(SlowCdnaStep, MovesTheLeastBytesOfMemoryOnAllUnits) {
 }
 
 /// Seeds run waves in random orders, with caches that keep old copies until they are told
-/// otherwise.
-TEST_P(CdnaStep, HasTheSameBitsInAnyOrder) {
-  const fs::path folder = kSource / "tests/goldens/models/qwen3-bf16";
-  const ModelConfig config = read_config(folder).value();
+/// otherwise. make(): the weights.
+void expect_same_bits(const ModelConfig& config, const std::function<Weights()>& make,
+                      const std::string& device, std::initializer_list<uint64_t> seeds,
+                      int64_t prompt) {
   std::vector<int32_t> tokens;
   std::vector<float> logits;
-  for (const uint64_t seed : {0, 1, 1000}) {
+  for (const uint64_t seed : seeds) {
     sim::set_seed(seed);
-    Weights weights = Weights::open(folder, config).value();
-    const auto engine =
-        Engine::create(config, std::move(weights),
-                       {.device = device(), .workers = 5, .context = 64, .kv = DType::bf16});
+    const auto engine = Engine::create(
+        config, make(), {.device = device, .workers = 5, .context = 96, .kv = DType::bf16});
     ASSERT_TRUE(engine.ok()) << engine.error().message;
-    const auto got = (*engine)->generate(test_prompt(3, config.vocabulary), {}, 3, {}, Eos::ignore);
+    const auto got =
+        (*engine)->generate(test_prompt(prompt, config.vocabulary), {}, 3, {}, Eos::ignore);
     ASSERT_TRUE(got.ok()) << got.error().message;
     const std::span<const float> last = (*engine)->last_logits();
     if (seed == 0) {
@@ -111,6 +113,21 @@ TEST_P(CdnaStep, HasTheSameBitsInAnyOrder) {
     EXPECT_TRUE(std::equal(last.begin(), last.end(), logits.begin(), logits.end())) << seed;
   }
   EXPECT_EQ(std::ssize(logits), config.vocabulary);
+}
+
+TEST_P(CdnaStep, HasTheSameBitsInAnyOrder) {
+  const fs::path folder = kSource / "tests/goldens/models/qwen3-bf16";
+  const ModelConfig config = read_config(folder).value();
+  expect_same_bits(
+      config, [&] { return Weights::open(folder, config).value(); }, device(), {0, 1, 1000}, 3);
+}
+
+/// Two groups of heads, of two splits of the keys each.
+TEST_P(SlowCdnaStep, OverLatentRowsHasTheSameBitsInAnyOrder) {
+  ModelConfig config = latent_config("v3-bf16");
+  config.query_heads = 9;
+  expect_same_bits(
+      config, [&] { return Weights::generate(config, 3, 1).value(); }, device(), {0, 7}, 66);
 }
 
 std::string target_name(const testing::TestParamInfo<Target>& info) {
