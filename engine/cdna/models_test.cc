@@ -391,7 +391,7 @@ TEST_P(CdnaLatents, InBf16LogitsAreTheCpus) {
 class CdnaResidentLatents : public CdnaModels {
  protected:
   static std::unique_ptr<Engine> make(const std::string& device, int64_t heads, int workers,
-                                      bool packed) {
+                                      bool packed, bool hold_once = false) {
     ModelConfig config = latent_config(std::get<1>(GetParam()));
     config.query_heads = heads;
     Weights weights = Weights::generate(config, 3, 1).value();
@@ -404,10 +404,21 @@ class CdnaResidentLatents : public CdnaModels {
                           {.device = device,
                            .workers = workers,
                            .round_activations = false,
-                           .compress_weights = packed})
+                           .compress_weights = packed,
+                           .hold_once = hold_once})
         .value();
   }
 };
+
+/// Token by token.
+TEST_P(CdnaResidentLatents, ScoresAreTheCpus) {
+  const auto cpu = make("cpu", 4, 1, false);
+  const auto gpu = make(device(), 4, 2, false, true);
+  const std::vector<int32_t> ids = test_prompt(4, cpu->config().vocabulary);
+  const auto got = gpu->score(ids);
+  ASSERT_TRUE(got.ok()) << got.error().message;
+  EXPECT_LE(relative_difference(got->last_logits, cpu->score(ids)->last_logits), 3e-3);
+}
 
 TEST_P(CdnaResidentLatents, LogitsAreTheCpus) {
   for (const int64_t heads : {3, 9}) {
