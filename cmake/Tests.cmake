@@ -172,12 +172,18 @@ if(TARGET weft_command AND TARGET weft_sim AND NOT WEFT_CDNA_LEFT_OUT AND NOT WE
     add_test(NAME check_${target}_seeds
       COMMAND weft_command check --quick --device sim:${target})
     set_tests_properties(check_${target}_seeds PROPERTIES LABELS slow ENVIRONMENT WEFT_SIM_SEED=1)
-    # A layer of every family's public size on all compute units, against the CPU.
+    # A layer of every family's public size on all compute units, against the CPU; DeepSeek's first has
+    # no experts.
     foreach(preset llama-3.1-8b llama-3.2-1b mistral-7b qwen2.5-coder-1.5b qwen3-8b olmo-2-1b
         instella-3b granite-3.1-2b smollm3-3b gemma-2-2b gemma-3-1b phi-3-mini-4k starcoder2-3b
-        starcoder2-7b phi-4 mixtral-8x7b qwen3-30b-a3b olmoe-1b-7b qwen1.5-moe-a2.7b gpt-oss-20b)
+        starcoder2-7b phi-4 mixtral-8x7b qwen3-30b-a3b olmoe-1b-7b qwen1.5-moe-a2.7b gpt-oss-20b
+        deepseek-v2-lite)
+      set(layers 1)
+      if(preset STREQUAL deepseek-v2-lite)
+        set(layers 2)
+      endif()
       add_test(NAME diff_${target}_${preset} COMMAND weft_command diff --device sim:${target}
-        --preset ${preset} --layers 1 --context 64 --prompt-tokens 1)
+        --preset ${preset} --layers ${layers} --context 64 --prompt-tokens 1)
       set_tests_properties(diff_${target}_${preset} PROPERTIES LABELS long TIMEOUT 3600)
     endforeach()
   endforeach()

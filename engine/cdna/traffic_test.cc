@@ -142,9 +142,9 @@ TEST(CdnaTraffic, LatentRowsAreReadByGroupsOfHeads) {
   EXPECT_EQ(kv, 2 * 2 * kPosition * (512 + 64) * 2);  // layers, groups, bf16
   const Exchange& merged = find(traffic, "partials", "attention_combine");
   const int64_t splits = ceil_div(kPosition + 1, int64_t{64});
-  // 304 workers have 2048 columns by 16: which heads', and how often, is the plan's.
-  EXPECT_EQ(sum(merged.bytes) % (splits * (512 + 2) * 4), 0);
-  EXPECT_EQ(sum(merged.bytes) / (splits * (512 + 2) * 4), 2 * merged.readers);
+  // A unit of values' columns is of one head, and so is what its worker merges.
+  EXPECT_EQ(merged.readers, 16 * 128 / 16);
+  EXPECT_EQ(sum(merged.bytes), 2 * merged.readers * splits * (512 + 2) * 4);
 }
 
 TEST(CdnaTraffic, OneWorkerIsNeverFar) {

@@ -134,7 +134,7 @@ class Stream {
     int slot = 0;
     int slot_bytes = 0;
     int head_units = 0;
-    int head_left = 0;  ///< units of the head
+    int head_left = 0;  ///< units of the head; below 1: there are no heads
     int head_bytes = 0;
     f32x4 sums = {0, 0, 0, 0};
     bool any = false;
