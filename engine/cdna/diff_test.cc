@@ -201,8 +201,8 @@ INSTANTIATE_TEST_SUITE_P(Some, CdnaDiff,
                                          std::tuple("gfx950", "olmo2")),
                          target_test_name);
 INSTANTIATE_TEST_SUITE_P(Slow, CdnaLatentDiff,
-                         testing::Values(std::tuple("gfx942", "v3-bf16"),
-                                         std::tuple("gfx950", "bf16")),
+                         testing::Values(std::tuple("gfx942", "bf16"),
+                                         std::tuple("gfx950", "v3-bf16")),
                          target_test_name);
 INSTANTIATE_TEST_SUITE_P(Some, CdnaFaults,
                          testing::Values(std::tuple("gfx942", "qwen3"),
