@@ -101,7 +101,7 @@ void expect_same_bits(const ModelConfig& config, const std::function<Weights()>&
         config, make(), {.device = device, .workers = 5, .context = 96, .kv = DType::bf16});
     ASSERT_TRUE(engine.ok()) << engine.error().message;
     const auto got =
-        (*engine)->generate(test_prompt(prompt, config.vocabulary), {}, 3, {}, Eos::ignore);
+        (*engine)->generate(test_prompt(prompt, config.vocabulary), {}, 2, {}, Eos::ignore);
     ASSERT_TRUE(got.ok()) << got.error().message;
     const std::span<const float> last = (*engine)->last_logits();
     if (seed == 0) {
