@@ -362,18 +362,20 @@ WEFT_HIP hipError_t hipDeviceComputeCapability(int* major, int* minor, hipDevice
   return hipSuccess;
 }
 WEFT_HIP hipError_t hipDeviceGetLimit(size_t* value, hipLimit_t limit) {
-  if (value == nullptr) {
-    return result(hipErrorInvalidValue);
+  if (value == nullptr || limit > hipLimitMallocHeapSize) {
+    return result(value == nullptr ? hipErrorInvalidValue : hipErrorNotSupported);
   }
-  if (limit != hipLimitStackSize) {
-    return result(hipErrorNotSupported);
-  }
-  *value = runtime().stack_bytes;
+  *value =
+      limit == hipLimitStackSize ? runtime().stack_bytes.load() : runtime().limits[limit].load();
   return hipSuccess;
 }
 WEFT_HIP hipError_t hipDeviceSetLimit(hipLimit_t limit, size_t value) {
-  if (limit != hipLimitStackSize) {
+  if (limit > hipLimitMallocHeapSize) {
     return result(hipErrorNotSupported);
+  }
+  if (limit != hipLimitStackSize) {
+    runtime().limits[limit] = value;
+    return hipSuccess;
   }
   if (value > cdna::kMaxScratchBytes) {
     return result(hipErrorInvalidValue);

@@ -206,6 +206,15 @@ TEST(HipMemory, HasManagedVariables) {
   }
 }
 
+TEST(HipMemory, HasLimits) {
+  size_t bytes = 0;
+  EXPECT_EQ(hipDeviceSetLimit(hipLimitMallocHeapSize, 1 << 22), hipSuccess);
+  EXPECT_EQ(hipDeviceGetLimit(&bytes, hipLimitMallocHeapSize), hipSuccess);
+  EXPECT_EQ(bytes, size_t{1} << 22);
+  EXPECT_EQ(hipDeviceGetLimit(&bytes, static_cast<hipLimit_t>(3)), hipErrorNotSupported);
+  EXPECT_EQ(hipDeviceSetLimit(static_cast<hipLimit_t>(3), 1), hipErrorNotSupported);
+}
+
 TEST(HipContext, IsADevice) {
   ASSERT_EQ(hipSetDevice(0), hipSuccess);
   hipCtx_t context = nullptr;
