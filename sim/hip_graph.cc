@@ -214,10 +214,9 @@ bool is_known(hipGraph_t graph) { return known(runtime().graphs, graph); }
 
 /// A graph's nodes in an order that their dependencies allow; false: they go round.
 bool order(const ihipGraph& graph, std::vector<Step>& steps) {
-  std::unordered_map<hipGraphNode_t, size_t> place;
-  const std::unordered_map<hipGraphNode_t, size_t>& done = place;
+  std::unordered_map<hipGraphNode_t, size_t> place;  // of those that are in the order
   const auto ready = [&](const hipGraphNode& node) {
-    return std::ranges::all_of(node.after, [&](hipGraphNode_t n) { return done.contains(n); });
+    return std::ranges::all_of(node.after, [&](hipGraphNode_t n) { return place.contains(n); });
   };
   // Nodes are as a rule in such an order: one pass is enough.
   for (bool more = true; more && steps.size() < graph.nodes.size();) {

@@ -135,6 +135,7 @@ hipError_t load(hipModule_t* module, std::span<const std::byte> image) {
   return hipSuccess;
 }
 
+/// A captured launch.
 hipGraphNode kernel_node(const LaunchRequest& request, const PreparedLaunch& launch) {
   return graph_node({.blockDim = {request.block.x, request.block.y, request.block.z},
                      .extra = nullptr,
