@@ -349,11 +349,16 @@ uint64_t line_mark(uint32_t id, uint8_t era, LineForm form, uint32_t ordinal) {
 struct LineBytes {
   std::array<uint64_t, 2> bits{};
 
-  static LineBytes range(uint64_t begin, uint64_t end) {
-    const auto below = [](uint64_t n) { return n >= 64 ? ~uint64_t{0} : (uint64_t{1} << n) - 1; };
-    const auto above64 = [](uint64_t n) { return n <= 64 ? 0 : n - 64; };
-    return {{below(end) & ~below(begin), below(above64(end)) & ~below(above64(begin))}};
+  static LineBytes from(uint64_t begin) {
+    return begin >= 64 ? LineBytes{{0, ~uint64_t{0} << (begin - 64)}}
+                       : LineBytes{{~uint64_t{0} << begin, ~uint64_t{0}}};
   }
+  /// `end`: 1 to 128.
+  static LineBytes up_to(uint64_t end) {
+    return end > 64 ? LineBytes{{~uint64_t{0}, ~uint64_t{0} >> (128 - end)}}
+                    : LineBytes{{~uint64_t{0} >> (64 - end), 0}};
+  }
+  static LineBytes range(uint64_t begin, uint64_t end) { return from(begin) & up_to(end); }
   /// Of so many bytes, each time that many further on, those from an address on: LaneRow.
   static LineBytes each(uint64_t begin, uint64_t bytes, uint64_t step) {
     if (step == 0 || step == bytes) {
@@ -437,6 +442,7 @@ struct Line {
     return write().compare_exchange_strong(was, line_mark(0, era, LineForm::changing, 0),
                                            std::memory_order_acquire);
   }
+  void unlock(uint64_t was) const { write().store(was, std::memory_order_release); }
   /// Says of all that was stored what is known of it, and unlocks.
   void set_alike(uint32_t id, uint8_t era, uint32_t ordinal, const LineBytes& bytes) const {
     if (!bytes.all()) {
@@ -497,6 +503,28 @@ struct Line {
   }
 };
 
+/// The lines of a row, with the bytes of each, until `visit(number, bytes)` returns false: then
+/// false.
+template <class Visit>
+bool for_each_line(const LaneRow& row, uint64_t bytes, Visit visit) {
+  const LineBytes some = LineBytes::each(row.begin, bytes, row.step);
+  const uint64_t begin = row.begin / kLine;
+  const uint64_t end = (row.end - 1) / kLine;
+  for (uint64_t n = begin; n <= end; ++n) {
+    LineBytes part = some;
+    if (n == begin) {
+      part = part & LineBytes::from(row.begin % kLine);
+    }
+    if (n == end) {
+      part = part & LineBytes::up_to((row.end - 1) % kLine + 1);
+    }
+    if (!visit(n, part)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 /// What lanes reach, line by line: `whole(line, bytes of it)`, and where that returns false
 /// `word(lane, address, bytes of the word, line)` for each of its words.
 template <class Whole, class Word>
@@ -509,11 +537,12 @@ void for_each_part(Wave& w, const Instruction& i, const GlobalAccess& access, Wh
     return ((begin >= range.begin && begin < range.end) || launch.memory->find(begin, range)) &&
            end <= range.end && range.shadow.words != nullptr;
   };
-  const auto visit = [&](uint64_t number, const LineBytes& bytes, int first, int last) {
+  const auto visit = [&](uint64_t number, const LineBytes& bytes, auto lanes) {
     const Line line{range, number};
     if (whole(line, bytes)) {
       return;
     }
+    const auto [first, last] = lanes();
     for (int l = first; l <= last; ++l) {
       const uint64_t begin = std::max(access.address_of(l), number * kLine);
       const uint64_t end = std::min(end_of(l), (number + 1) * kLine);
@@ -531,14 +560,15 @@ void for_each_part(Wave& w, const Instruction& i, const GlobalAccess& access, Wh
     const auto lane_at = [&](uint64_t address) {
       return first + static_cast<int>((address - row.begin) / row.step);
     };
-    const LineBytes some =
-        LineBytes::each(row.begin, static_cast<uint64_t>(access.bytes), row.step);
-    for (uint64_t n = row.begin / kLine; n * kLine < row.end; ++n) {
-      const uint64_t from = std::max(row.begin, n * kLine);
-      const uint64_t to = std::min(row.end, (n + 1) * kLine);
-      visit(n, LineBytes::range(from - n * kLine, to - n * kLine) & some,
-            row.step == 0 ? first : lane_at(from), row.step == 0 ? last : lane_at(to - 1));
-    }
+    for_each_line(
+        row, static_cast<uint64_t>(access.bytes), [&](uint64_t n, const LineBytes& bytes) {
+          visit(n, bytes, [&] {
+            return row.step == 0 ? std::pair(first, last)
+                                 : std::pair(lane_at(std::max(row.begin, n * kLine)),
+                                             lane_at(std::min(row.end, (n + 1) * kLine) - 1));
+          });
+          return true;
+        });
     return;
   }
   // Neighbours in the same line are looked at together.
@@ -549,7 +579,7 @@ void for_each_part(Wave& w, const Instruction& i, const GlobalAccess& access, Wh
   int ended = 0;
   const auto flush = [&] {
     if (number != kNone) {
-      visit(number, bytes, begun, ended);
+      visit(number, bytes, [&] { return std::pair(begun, ended); });
     }
     number = kNone;
   };
@@ -937,6 +967,10 @@ bool store_second(const Wave& w, const Instruction& i, const Line& line, uint64_
       !line.lock(was, era)) {
     return false;
   }
+  if (bytes.meets(line.stored(was))) {  // the first wave has added to what it stored
+    line.unlock(was);
+    return false;
+  }
   line.set_second(was, id, era, i.ordinal, bytes | line.stored_second(was));
   return true;
 }
@@ -968,7 +1002,10 @@ bool store_line(Wave& w, const Instruction& i, const Line& line, const LineBytes
     if (!own && !followed.holds(interval_of(was), placed)) {
       const auto met = meet(w, i, 0, line.number * kLine, word_mark(interval_of(was), kAllBytes, 0),
                             kAllBytes, placed.grain, keep);
-      if (met && !follows(w, *met)) {
+      // Who may still add to what it stored keeps the line.
+      const bool open = met && !bytes.all() && !in_own_group(w, *met) &&
+                        met->stored.complete.load(std::memory_order_acquire) == 0;
+      if (met && (open || !follows(w, *met))) {
         return false;
       }
       followed = {interval_of(was), placed};
@@ -977,9 +1014,20 @@ bool store_line(Wave& w, const Instruction& i, const Line& line, const LineBytes
   if (!line.lock(was, era)) {
     return false;
   }
+  if (known && !own && !bytes.contains(line.stored(was))) {
+    line.unlock(was);
+    return false;
+  }
   line.set_alike(id, era, i.ordinal, own ? bytes | line.stored(was) : bytes);
   line.set_written(era);
   return true;
+}
+
+/// Whether lanes that store are in a row of an allocation of a device's.
+bool in_row_of_device(const GlobalAccess& access, const Memory::Range& range) {
+  const LaneRow& row = access.row;
+  return access.words == nullptr && row.describes(access.mask) && row.begin >= range.begin &&
+         row.end <= range.end && range.shadow.words != nullptr && range.placement.home != kHost;
 }
 
 /// A store of data to whole lines where this launch has not stored before. False: nothing is noted
@@ -987,10 +1035,8 @@ bool store_line(Wave& w, const Instruction& i, const Line& line, const LineBytes
 bool store_fresh_lines(Wave& w, const Instruction& i, const GlobalAccess& access, uint32_t id) {
   const Memory::Range& range = w.group->counts->ranges[i.ordinal % 64];
   const LaneRow& row = access.row;
-  if (access.words != nullptr || !row.describes(access.mask) ||
-      row.step != static_cast<uint64_t>(access.bytes) || row.begin % kLine != 0 ||
-      row.end % kLine != 0 || row.begin < range.begin || row.end > range.end ||
-      range.shadow.words == nullptr || range.placement.home == kHost) {
+  if (!in_row_of_device(access, range) || row.step != static_cast<uint64_t>(access.bytes) ||
+      row.begin % kLine != 0 || row.end % kLine != 0) {
     return false;
   }
   const uint8_t era = w.group->launch->order->era;
@@ -1008,6 +1054,47 @@ bool store_fresh_lines(Wave& w, const Instruction& i, const GlobalAccess& access
   return true;
 }
 
+/// A store of data to lines where the same interval stored already, and nobody else in this launch.
+/// Only its wave adds to what it stored there, without a lock: who takes the line meanwhile is
+/// noticed afterwards. False: nothing is noted for certain.
+bool store_own_lines(Wave& w, const Instruction& i, const GlobalAccess& access, uint32_t id) {
+  const Memory::Range& range = w.group->counts->ranges[i.ordinal % 64];
+  if (!in_row_of_device(access, range)) {
+    return false;
+  }
+  const uint8_t era = w.group->launch->order->era;
+  std::array<uint64_t, kLanes + 1> marks;
+  size_t count = 0;
+  const size_t first = access.row.begin / kLine - range.begin / kLine;
+  const auto add = [&](uint64_t number, const LineBytes& bytes) {
+    const Line line{range, number};
+    const uint64_t was = line.write().load(std::memory_order_acquire);
+    if (interval_of(was) != id || era_of(was) != era || !is_alike(was) ||
+        read_meanwhile(w, kAllBytes, line.shadow().read.load(std::memory_order_relaxed))) {
+      return false;
+    }
+    if (form_of(was) == LineForm::alike) {
+      for (size_t k = 0; k < bytes.bits.size(); ++k) {
+        std::atomic<uint64_t>& stored = line.shadow().stored[k];
+        stored.store(stored.load(std::memory_order_relaxed) | bytes.bits[k],
+                     std::memory_order_relaxed);
+      }
+    }
+    marks[count++] = was;
+    return true;
+  };
+  if (!for_each_line(access.row, static_cast<uint64_t>(access.bytes), add)) {
+    return false;
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (size_t k = 0; k < count; ++k) {
+    if (range.shadow.writes[first + k].load(std::memory_order_relaxed) != marks[k]) {
+      return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope scope,
@@ -1018,7 +1105,8 @@ void note_store(Wave& w, const Instruction& i, const GlobalAccess& access, Scope
   const uint8_t era = w.group->launch->order->era;
   const bool owes = scope == Scope::system && owes_host(w);
   const uint32_t id = issue_store(w, scope);
-  if (!speaks(scope) && store_fresh_lines(w, i, access, id)) {
+  if (!speaks(scope) &&
+      (store_fresh_lines(w, i, access, id) || store_own_lines(w, i, access, id))) {
     return;
   }
   Settled followed;

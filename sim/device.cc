@@ -144,6 +144,7 @@ std::vector<std::byte> argument_segment(const cdna::Kernel& kernel, Dim3 grid, D
       {"hidden_dynamic_lds_size", dynamic_lds},
       {"hidden_hostcall_buffer", host.hostcall_buffer()},
       {"hidden_printf_buffer", host.printf_buffer()},
+      {"hidden_heap_v1", host.heap()},
       {"hidden_multigrid_sync_arg", meeting},
   };
   for (const cdna::KernelArgument& a : kernel.arguments) {
@@ -821,7 +822,8 @@ Device::Device(Target target) : Device(target, std::make_shared<Memory>()) {}
 Device::Device(Target target, std::shared_ptr<Memory> memory)
     : target_(target),
       memory_(std::move(memory)),
-      index_(memory_->add_device(capacity_of(target))) {}
+      index_(memory_->add_device(capacity_of(target))),
+      heap_(*memory_) {}
 Device::~Device() = default;
 
 Result<uint64_t> Device::allocate(size_t bytes) {
@@ -966,7 +968,7 @@ Result<LaunchReport> Device::launch(const Kernel& kernel, Dim3 grid, Dim3 block,
   plan.resident =
       static_cast<uint64_t>(plan.groups_per_cu) * static_cast<uint64_t>(limits.compute_units);
   const Memory::Use use(*memory_);
-  WEFT_ASSIGN(plan.host, HostServices::open(*memory_, module.object_, info,
+  WEFT_ASSIGN(plan.host, HostServices::open(*memory_, heap_, module.object_, info,
                                             std::min(plan.resident, plan.groups) *
                                                 static_cast<uint64_t>(plan.waves_in_group)));
   uint64_t meeting = 0;

@@ -18,6 +18,7 @@
 
 #include "arch/cdna/code_object.h"
 #include "base/result.h"
+#include "sim/device_heap.h"
 #include "sim/report.h"
 #include "sim/target.h"
 
@@ -132,6 +133,7 @@ class Device {
   Target target_;
   std::shared_ptr<Memory> memory_;
   int index_ = 0;
+  DeviceHeap heap_;
 };
 
 }  // namespace weft::sim

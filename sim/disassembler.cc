@@ -182,9 +182,9 @@ namespace {
 /// Whether the names of a line table's header are in the forms that DWARF 5, section 6.2.4.1, has
 /// for them. LLVM goes astray on any other.
 bool has_known_forms(const llvm::DataExtractor& data, uint64_t at) {
-  using namespace llvm::dwarf;
+  namespace dwarf = llvm::dwarf;
   llvm::DataExtractor::Cursor cursor(at);
-  const bool wide = data.getU32(cursor) == DW_LENGTH_DWARF64;
+  const bool wide = data.getU32(cursor) == dwarf::DW_LENGTH_DWARF64;
   data.skip(cursor, wide ? 8 : 0);
   bool known = true;
   if (data.getU16(cursor) >= 5) {
@@ -203,32 +203,32 @@ bool has_known_forms(const llvm::DataExtractor& data, uint64_t at) {
       for (; entries > 0 && known && cursor; --entries) {
         for (const uint64_t form : forms) {
           switch (form) {
-            case DW_FORM_string:
+            case dwarf::DW_FORM_string:
               data.getCStrRef(cursor);
               break;
-            case DW_FORM_udata:
+            case dwarf::DW_FORM_udata:
               data.getULEB128(cursor);
               break;
-            case DW_FORM_block:
+            case dwarf::DW_FORM_block:
               data.skip(cursor, data.getULEB128(cursor));
               break;
-            case DW_FORM_data1:
+            case dwarf::DW_FORM_data1:
               data.skip(cursor, 1);
               break;
-            case DW_FORM_data2:
+            case dwarf::DW_FORM_data2:
               data.skip(cursor, 2);
               break;
-            case DW_FORM_data4:
+            case dwarf::DW_FORM_data4:
               data.skip(cursor, 4);
               break;
-            case DW_FORM_data8:
+            case dwarf::DW_FORM_data8:
               data.skip(cursor, 8);
               break;
-            case DW_FORM_data16:
+            case dwarf::DW_FORM_data16:
               data.skip(cursor, 16);
               break;
-            case DW_FORM_strp:
-            case DW_FORM_line_strp:
+            case dwarf::DW_FORM_strp:
+            case dwarf::DW_FORM_line_strp:
               data.skip(cursor, wide ? 8 : 4);
               break;
             default:

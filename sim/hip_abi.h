@@ -8,16 +8,11 @@
 #include <cstdint>
 
 #include "arch/cdna/hip_abi.h"
+#include "sim/hip_graph_abi.h"
 
 namespace weft::hip {
 
 // NOLINTBEGIN(readability-identifier-naming): HIP's names
-
-struct dim3 {
-  uint32_t x;
-  uint32_t y;
-  uint32_t z;
-};
 
 /// In place of a stream's handle: the default stream, by another name.
 inline hipStream_t const hipStreamLegacy = reinterpret_cast<hipStream_t>(1);
@@ -154,16 +149,98 @@ enum hipLimit_t : uint32_t {
   hipLimitMallocHeapSize = 2,
 };
 
-enum hipStreamCaptureStatus : uint32_t {
-  hipStreamCaptureStatusNone = 0,
-  hipStreamCaptureStatusActive = 1,
-  hipStreamCaptureStatusInvalidated = 2,
+using hipMemPool_t = struct ihipMemPoolHandle_t*;
+enum hipMemPoolAttr : uint32_t {
+  hipMemPoolReuseFollowEventDependencies = 1,  ///< int, as the next two
+  hipMemPoolReuseAllowOpportunistic = 2,
+  hipMemPoolReuseAllowInternalDependencies = 3,
+  hipMemPoolAttrReleaseThreshold = 4,  ///< uint64_t, as the others
+  hipMemPoolAttrReservedMemCurrent = 5,
+  hipMemPoolAttrReservedMemHigh = 6,
+  hipMemPoolAttrUsedMemCurrent = 7,
+  hipMemPoolAttrUsedMemHigh = 8,
 };
-enum hipStreamCaptureMode : uint32_t {
-  hipStreamCaptureModeGlobal = 0,
-  hipStreamCaptureModeThreadLocal = 1,
-  hipStreamCaptureModeRelaxed = 2,
+enum hipMemAllocationType : uint32_t { hipMemAllocationTypePinned = 1 };
+enum hipMemLocationType : uint32_t { hipMemLocationTypeDevice = 1 };
+struct hipMemLocation {
+  hipMemLocationType type;
+  int id;
 };
+enum hipMemAccessFlags : uint32_t {
+  hipMemAccessFlagsProtNone = 0,
+  hipMemAccessFlagsProtRead = 1,
+  hipMemAccessFlagsProtReadWrite = 3,
+};
+struct hipMemAccessDesc {
+  hipMemLocation location;
+  hipMemAccessFlags flags;
+};
+struct hipMemPoolProps {
+  hipMemAllocationType allocType;
+  uint32_t handleTypes;
+  hipMemLocation location;
+  void* win32SecurityAttributes;
+  size_t maxSize;  ///< 0: none
+  unsigned char reserved[56];
+};
+static_assert(sizeof(hipMemPoolProps) == 88);
+
+enum hipMemRangeAttribute : uint32_t {
+  hipMemRangeAttributeReadMostly = 1,
+  hipMemRangeAttributePreferredLocation = 2,
+  hipMemRangeAttributeAccessedBy = 3,
+  hipMemRangeAttributeLastPrefetchLocation = 4,
+  hipMemRangeAttributeCoherencyMode = 100,
+};
+
+struct hipPitchedPtr {
+  void* ptr;
+  size_t pitch;
+  size_t xsize;
+  size_t ysize;
+};
+struct hipExtent {
+  size_t width;  ///< bytes
+  size_t height;
+  size_t depth;
+};
+struct hipPos {
+  size_t x;
+  size_t y;
+  size_t z;
+};
+struct hipMemcpy3DParms {
+  void* srcArray;
+  hipPos srcPos;
+  hipPitchedPtr srcPtr;
+  void* dstArray;
+  hipPos dstPos;
+  hipPitchedPtr dstPtr;
+  hipExtent extent;
+  hipMemcpyKind kind;
+};
+static_assert(sizeof(hipMemcpy3DParms) == 160);
+struct hip_Memcpy2D {
+  size_t srcXInBytes;
+  size_t srcY;
+  hipMemoryType srcMemoryType;
+  const void* srcHost;
+  hipDeviceptr_t srcDevice;
+  void* srcArray;
+  size_t srcPitch;
+  size_t dstXInBytes;
+  size_t dstY;
+  hipMemoryType dstMemoryType;
+  void* dstHost;
+  hipDeviceptr_t dstDevice;
+  void* dstArray;
+  size_t dstPitch;
+  size_t WidthInBytes;
+  size_t Height;
+};
+static_assert(sizeof(hip_Memcpy2D) == 128);
+
+using hipCtx_t = struct ihipCtx_t*;
 
 /// What hipGetDeviceProperties fills under that name: the hipDeviceProp_t from before ROCm 6.
 struct hipDeviceProp_tR0000 {
@@ -220,7 +297,6 @@ struct hipDeviceProp_tR0000 {
 static_assert(offsetof(hipDeviceProp_tR0000, gcnArchName) == 396);
 static_assert(sizeof(hipDeviceProp_tR0000) == 792);
 
-using hipHostFn_t = void (*)(void* data);
 using hipStreamCallback_t = void (*)(hipStream_t stream, hipError_t status, void* data);
 
 /// Functions beside WEFT_HIP_FUNCTIONS: X(result, name, (parameters)).
@@ -229,6 +305,23 @@ using hipStreamCallback_t = void (*)(hipStream_t stream, hipError_t status, void
   X(hipError_t, hipSetDeviceFlags, (unsigned flags))                                               \
   X(hipError_t, hipGetDeviceFlags, (unsigned* flags))                                              \
   X(hipError_t, hipDevicePrimaryCtxGetState, (hipDevice_t device, unsigned* flags, int* active))   \
+  X(hipError_t, hipDevicePrimaryCtxRetain, (hipCtx_t * context, hipDevice_t device))               \
+  X(hipError_t, hipDevicePrimaryCtxRelease, (hipDevice_t device))                                  \
+  X(hipError_t, hipCtxCreate, (hipCtx_t * context, unsigned flags, hipDevice_t device))            \
+  X(hipError_t, hipCtxDestroy, (hipCtx_t context))                                                 \
+  X(hipError_t, hipCtxGetCurrent, (hipCtx_t * context))                                            \
+  X(hipError_t, hipCtxSetCurrent, (hipCtx_t context))                                              \
+  X(hipError_t, hipCtxPushCurrent, (hipCtx_t context))                                             \
+  X(hipError_t, hipCtxPopCurrent, (hipCtx_t * context))                                            \
+  X(hipError_t, hipCtxGetDevice, (hipDevice_t * device))                                           \
+  X(hipError_t, hipCtxSynchronize, ())                                                             \
+  X(hipError_t, hipDeviceSetCacheConfig, (int config))                                             \
+  X(hipError_t, hipDeviceGetCacheConfig, (int* config))                                            \
+  X(hipError_t, hipDeviceSetSharedMemConfig, (int config))                                         \
+  X(hipError_t, hipDeviceGetSharedMemConfig, (int* config))                                        \
+  X(hipError_t, hipExtGetLastError, ())                                                            \
+  X(hipError_t, hipProfilerStart, ())                                                              \
+  X(hipError_t, hipProfilerStop, ())                                                               \
   X(hipError_t, hipDeviceGetUuid, (hipUUID * uuid, hipDevice_t device))                            \
   X(hipError_t, hipDeviceGetPCIBusId, (char* id, int bytes, int device))                           \
   X(hipError_t, hipDeviceGetByPCIBusId, (int* device, const char* id))                             \
@@ -249,8 +342,33 @@ using hipStreamCallback_t = void (*)(hipStream_t stream, hipError_t status, void
      hipDriverProcAddressQueryResult* status))                                                     \
   X(hipError_t, hipExtMallocWithFlags, (void** pointer, size_t bytes, unsigned flags))             \
   X(hipError_t, hipMallocManaged, (void** pointer, size_t bytes, unsigned flags))                  \
+  X(hipError_t, hipMallocPitch, (void** pointer, size_t* pitch, size_t width, size_t height))      \
+  X(hipError_t, hipMemAllocPitch,                                                                  \
+    (hipDeviceptr_t * pointer, size_t * pitch, size_t width, size_t height,                        \
+     unsigned element_bytes))                                                                      \
+  X(hipError_t, hipMalloc3D, (hipPitchedPtr * pointer, hipExtent extent))                          \
   X(hipError_t, hipMallocAsync, (void** pointer, size_t bytes, hipStream_t stream))                \
   X(hipError_t, hipFreeAsync, (void* pointer, hipStream_t stream))                                 \
+  X(hipError_t, hipMallocFromPoolAsync,                                                            \
+    (void** pointer, size_t bytes, hipMemPool_t pool, hipStream_t stream))                         \
+  X(hipError_t, hipDeviceGetDefaultMemPool, (hipMemPool_t * pool, int device))                     \
+  X(hipError_t, hipDeviceGetMemPool, (hipMemPool_t * pool, int device))                            \
+  X(hipError_t, hipDeviceSetMemPool, (int device, hipMemPool_t pool))                              \
+  X(hipError_t, hipMemPoolCreate, (hipMemPool_t * pool, const hipMemPoolProps* properties))        \
+  X(hipError_t, hipMemPoolDestroy, (hipMemPool_t pool))                                            \
+  X(hipError_t, hipMemPoolTrimTo, (hipMemPool_t pool, size_t bytes))                               \
+  X(hipError_t, hipMemPoolSetAttribute,                                                            \
+    (hipMemPool_t pool, hipMemPoolAttr attribute, void* value))                                    \
+  X(hipError_t, hipMemPoolGetAttribute,                                                            \
+    (hipMemPool_t pool, hipMemPoolAttr attribute, void* value))                                    \
+  X(hipError_t, hipMemPoolSetAccess,                                                               \
+    (hipMemPool_t pool, const hipMemAccessDesc* wanted, size_t count))                             \
+  X(hipError_t, hipMemPoolGetAccess,                                                               \
+    (hipMemAccessFlags * flags, hipMemPool_t pool, hipMemLocation * location))                     \
+  X(hipError_t, hipMemPoolExportToShareableHandle,                                                 \
+    (void* handle, hipMemPool_t pool, unsigned type, unsigned flags))                              \
+  X(hipError_t, hipMemPoolImportFromShareableHandle,                                               \
+    (hipMemPool_t * pool, void* handle, unsigned type, unsigned flags))                            \
   X(hipError_t, hipMallocHost, (void** pointer, size_t bytes))                                     \
   X(hipError_t, hipHostAlloc, (void** pointer, size_t bytes, unsigned flags))                      \
   X(hipError_t, hipFreeHost, (void* pointer))                                                      \
@@ -271,6 +389,14 @@ using hipStreamCallback_t = void (*)(hipStream_t stream, hipError_t status, void
     (const void* pointer, size_t bytes, hipMemoryAdvise advice, int device))                       \
   X(hipError_t, hipMemPrefetchAsync,                                                               \
     (const void* pointer, size_t bytes, int device, hipStream_t stream))                           \
+  X(hipError_t, hipMemRangeGetAttribute,                                                           \
+    (void* data, size_t data_bytes, hipMemRangeAttribute attribute, const void* pointer,           \
+     size_t bytes))                                                                                \
+  X(hipError_t, hipMemRangeGetAttributes,                                                          \
+    (void** data, size_t* data_bytes, hipMemRangeAttribute* attributes, size_t count,              \
+     const void* pointer, size_t bytes))                                                           \
+  X(hipError_t, hipStreamAttachMemAsync,                                                           \
+    (hipStream_t stream, void* pointer, size_t bytes, unsigned flags))                             \
   X(hipError_t, hipMemcpyWithStream,                                                               \
     (void* to, const void* from, size_t bytes, hipMemcpyKind kind, hipStream_t stream))            \
   X(hipError_t, hipMemcpyHtoDAsync,                                                                \
@@ -290,6 +416,16 @@ using hipStreamCallback_t = void (*)(hipStream_t stream, hipError_t status, void
   X(hipError_t, hipMemcpy2DAsync,                                                                  \
     (void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,  \
      hipMemcpyKind kind, hipStream_t stream))                                                      \
+  X(hipError_t, hipMemcpyParam2D, (const hip_Memcpy2D* parameters))                                \
+  X(hipError_t, hipMemcpyParam2DAsync, (const hip_Memcpy2D* parameters, hipStream_t stream))       \
+  X(hipError_t, hipMemcpy3D, (const hipMemcpy3DParms* parameters))                                 \
+  X(hipError_t, hipMemcpy3DAsync, (const hipMemcpy3DParms* parameters, hipStream_t stream))        \
+  X(hipError_t, hipMemset2D, (void* to, size_t pitch, int value, size_t width, size_t height))     \
+  X(hipError_t, hipMemset2DAsync,                                                                  \
+    (void* to, size_t pitch, int value, size_t width, size_t height, hipStream_t stream))          \
+  X(hipError_t, hipMemset3D, (hipPitchedPtr to, int value, hipExtent extent))                      \
+  X(hipError_t, hipMemset3DAsync,                                                                  \
+    (hipPitchedPtr to, int value, hipExtent extent, hipStream_t stream))                           \
   X(hipError_t, hipMemsetD8, (hipDeviceptr_t pointer, unsigned char value, size_t count))          \
   X(hipError_t, hipMemsetD8Async,                                                                  \
     (hipDeviceptr_t pointer, unsigned char value, size_t count, hipStream_t stream))               \
@@ -307,10 +443,6 @@ using hipStreamCallback_t = void (*)(hipStream_t stream, hipError_t status, void
   X(hipError_t, hipStreamGetFlags, (hipStream_t stream, unsigned* flags))                          \
   X(hipError_t, hipStreamGetPriority, (hipStream_t stream, int* priority))                         \
   X(hipError_t, hipStreamGetDevice, (hipStream_t stream, hipDevice_t * device))                    \
-  X(hipError_t, hipStreamIsCapturing, (hipStream_t stream, hipStreamCaptureStatus * status))       \
-  X(hipError_t, hipStreamGetCaptureInfo,                                                           \
-    (hipStream_t stream, hipStreamCaptureStatus * status, unsigned long long* id))                 \
-  X(hipError_t, hipThreadExchangeStreamCaptureMode, (hipStreamCaptureMode * mode))                 \
   X(hipError_t, hipStreamAddCallback,                                                              \
     (hipStream_t stream, hipStreamCallback_t callback, void* data, unsigned flags))                \
   X(hipError_t, hipLaunchHostFunc, (hipStream_t stream, hipHostFn_t function, void* data))         \
@@ -365,6 +497,8 @@ using hipStreamCallback_t = void (*)(hipStream_t stream, hipError_t status, void
   X(void, __hipRegisterVar,                                                                        \
     (void** binary, void* host, char* also_host, const char* name, int is_extern, size_t bytes,    \
      int is_constant, int is_global))                                                              \
+  X(void, __hipRegisterManagedVar,                                                                 \
+    (void* binary, void** pointer, void* initial, const char* name, size_t bytes, unsigned align)) \
   X(hipError_t, __hipPushCallConfiguration,                                                        \
     (dim3 grid, dim3 block, size_t shared_bytes, hipStream_t stream))                              \
   X(hipError_t, __hipPopCallConfiguration,                                                         \
@@ -381,7 +515,8 @@ using hipStreamCallback_t = void (*)(hipStream_t stream, hipError_t status, void
      hipStream_t stream))                                                                          \
   X(hipError_t, hipMemcpyFromSymbolAsync,                                                          \
     (void* to, const void* symbol, size_t bytes, size_t offset, hipMemcpyKind kind,                \
-     hipStream_t stream))
+     hipStream_t stream))                                                                          \
+  WEFT_SIM_HIP_GRAPH_FUNCTIONS(X)
 
 // Under C linkage, so that libweft-amdhip64.so exports them as they are.
 #define WEFT_HIP extern "C" __attribute__((visibility("default")))

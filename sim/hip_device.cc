@@ -5,6 +5,7 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "sim/hip_runtime.h"
 
@@ -137,6 +138,26 @@ constexpr IntAttribute kIntAttributes[] = {
     {hipDeviceAttributePhysicalMultiProcessorCount, &hipDeviceProp_t::multiProcessorCount},
 };
 
+/// What stands for a device in the functions of contexts: its number, and one.
+hipCtx_t context_of(int device) { return reinterpret_cast<hipCtx_t>(intptr_t{device} + 1); }
+int device_of(hipCtx_t context) {
+  const auto number = reinterpret_cast<intptr_t>(context) - 1;
+  return number >= 0 && number < kMaxDevices ? static_cast<int>(number) : -1;
+}
+/// The calling thread's devices from before hipCtxPushCurrent.
+std::vector<int>& pushed_devices() {
+  thread_local std::vector<int> pushed;
+  return pushed;
+}
+
+hipError_t give_zero(int* value) {
+  if (value == nullptr) {
+    return result(hipErrorInvalidValue);
+  }
+  *value = 0;
+  return hipSuccess;
+}
+
 struct ErrorText {
   hipError_t error;
   const char* name;
@@ -180,6 +201,30 @@ constexpr ErrorText kErrors[] = {
      "too many blocks in cooperative launch"},
     {hipErrorLaunchFailure, "hipErrorLaunchFailure", "unspecified launch failure"},
     {hipErrorNotSupported, "hipErrorNotSupported", "operation not supported"},
+    {hipErrorInvalidContext, "hipErrorInvalidContext", "invalid device context"},
+    {hipErrorIllegalState, "hipErrorIllegalState",
+     "the operation cannot be performed in the present state"},
+    {hipErrorStreamCaptureUnsupported, "hipErrorStreamCaptureUnsupported",
+     "operation not permitted when stream is capturing"},
+    {hipErrorStreamCaptureInvalidated, "hipErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
+    {hipErrorStreamCaptureMerge, "hipErrorStreamCaptureMerge",
+     "operation would result in a merge of separate capture sequences"},
+    {hipErrorStreamCaptureUnmatched, "hipErrorStreamCaptureUnmatched",
+     "capture was not ended in the same stream as it began"},
+    {hipErrorStreamCaptureUnjoined, "hipErrorStreamCaptureUnjoined",
+     "capturing stream has unjoined work"},
+    {hipErrorStreamCaptureIsolation, "hipErrorStreamCaptureIsolation",
+     "dependency created on uncaptured work in another stream"},
+    {hipErrorStreamCaptureImplicit, "hipErrorStreamCaptureImplicit",
+     "operation would make the legacy stream depend on a capturing blocking stream"},
+    {hipErrorCapturedEvent, "hipErrorCapturedEvent",
+     "operation not permitted on an event last recorded in a capturing stream"},
+    {hipErrorStreamCaptureWrongThread, "hipErrorStreamCaptureWrongThread",
+     "attempt to terminate a thread-local capture sequence from another thread"},
+    {hipErrorGraphExecUpdateFailure, "hipErrorGraphExecUpdateFailure",
+     "the graph update was not performed because it included changes which violated constraints "
+     "specific to instantiated graph update"},
     {hipErrorUnknown, "hipErrorUnknown", "unknown error"},
 };
 const ErrorText& text_of(hipError_t error) {
@@ -317,18 +362,20 @@ WEFT_HIP hipError_t hipDeviceComputeCapability(int* major, int* minor, hipDevice
   return hipSuccess;
 }
 WEFT_HIP hipError_t hipDeviceGetLimit(size_t* value, hipLimit_t limit) {
-  if (value == nullptr) {
-    return result(hipErrorInvalidValue);
+  if (value == nullptr || limit > hipLimitMallocHeapSize) {
+    return result(value == nullptr ? hipErrorInvalidValue : hipErrorNotSupported);
   }
-  if (limit != hipLimitStackSize) {
-    return result(hipErrorNotSupported);
-  }
-  *value = runtime().stack_bytes;
+  *value =
+      limit == hipLimitStackSize ? runtime().stack_bytes.load() : runtime().limits[limit].load();
   return hipSuccess;
 }
 WEFT_HIP hipError_t hipDeviceSetLimit(hipLimit_t limit, size_t value) {
-  if (limit != hipLimitStackSize) {
+  if (limit > hipLimitMallocHeapSize) {
     return result(hipErrorNotSupported);
+  }
+  if (limit != hipLimitStackSize) {
+    runtime().limits[limit] = value;
+    return hipSuccess;
   }
   if (value > cdna::kMaxScratchBytes) {
     return result(hipErrorInvalidValue);
@@ -385,9 +432,9 @@ WEFT_HIP hipError_t hipDeviceGetAttribute(int* value, hipDeviceAttribute_t attri
       *value = 0x7fffffff;
       break;
     case hipDeviceAttributeFineGrainSupport:
+    case hipDeviceAttributeMemoryPoolsSupported:
       *value = 1;
       break;
-    case hipDeviceAttributeMemoryPoolsSupported:
     case hipDeviceAttributeVirtualMemoryManagementSupported:
     case hipDeviceAttributeCanUseStreamWaitValue:
     case hipDeviceAttributeImageSupport:
@@ -507,6 +554,64 @@ WEFT_HIP hipError_t hipDeviceGetP2PAttribute(int* value, hipDeviceP2PAttr attrib
   return result(hipErrorInvalidValue);
 }
 
+// A context is a device, by another name: programs written for CUDA's driver interface ask for one.
+WEFT_HIP hipError_t hipDevicePrimaryCtxRetain(hipCtx_t* context, hipDevice_t device) {
+  if (context == nullptr || !known_device(device)) {
+    return result(context == nullptr ? hipErrorInvalidValue : hipErrorInvalidDevice);
+  }
+  *context = context_of(device);
+  return hipSuccess;
+}
+WEFT_HIP hipError_t hipDevicePrimaryCtxRelease(hipDevice_t device) {
+  return result(known_device(device) ? hipSuccess : hipErrorInvalidDevice);
+}
+WEFT_HIP hipError_t hipCtxCreate(hipCtx_t* context, unsigned, hipDevice_t device) {
+  const hipError_t error = hipDevicePrimaryCtxRetain(context, device);
+  return error != hipSuccess ? error : hipCtxPushCurrent(*context);
+}
+WEFT_HIP hipError_t hipCtxDestroy(hipCtx_t context) {
+  return result(known_device(device_of(context)) ? hipSuccess : hipErrorInvalidValue);
+}
+WEFT_HIP hipError_t hipCtxGetCurrent(hipCtx_t* context) {
+  if (context == nullptr) {
+    return result(hipErrorInvalidValue);
+  }
+  *context = known_device(current_device()) ? context_of(current_device()) : nullptr;
+  return hipSuccess;
+}
+WEFT_HIP hipError_t hipCtxSetCurrent(hipCtx_t context) {
+  return context == nullptr ? hipSuccess : hipSetDevice(device_of(context));
+}
+WEFT_HIP hipError_t hipCtxPushCurrent(hipCtx_t context) {
+  if (!known_device(device_of(context))) {
+    return result(hipErrorInvalidContext);
+  }
+  pushed_devices().push_back(current_device());
+  return hipSetDevice(device_of(context));
+}
+WEFT_HIP hipError_t hipCtxPopCurrent(hipCtx_t* context) {
+  if (pushed_devices().empty()) {
+    return result(hipErrorInvalidContext);
+  }
+  if (context != nullptr) {
+    *context = context_of(current_device());
+  }
+  current_device() = pushed_devices().back();
+  pushed_devices().pop_back();
+  return hipSuccess;
+}
+WEFT_HIP hipError_t hipCtxGetDevice(hipDevice_t* device) { return hipGetDevice(device); }
+WEFT_HIP hipError_t hipCtxSynchronize() { return hipDeviceSynchronize(); }
+
+// Caches and LDS have no choice of configurations on these GPUs, and nothing is profiled.
+WEFT_HIP hipError_t hipDeviceSetCacheConfig(int) { return hipSuccess; }
+WEFT_HIP hipError_t hipDeviceGetCacheConfig(int* config) { return give_zero(config); }
+WEFT_HIP hipError_t hipDeviceSetSharedMemConfig(int) { return hipSuccess; }
+WEFT_HIP hipError_t hipDeviceGetSharedMemConfig(int* config) { return give_zero(config); }
+WEFT_HIP hipError_t hipProfilerStart() { return hipSuccess; }
+WEFT_HIP hipError_t hipProfilerStop() { return hipSuccess; }
+
+WEFT_HIP hipError_t hipExtGetLastError() { return hipGetLastError(); }
 WEFT_HIP hipError_t hipGetLastError() {
   const hipError_t error = last_error();
   last_error() = hipSuccess;

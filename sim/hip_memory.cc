@@ -1,21 +1,31 @@
-// Of the simulated HIP runtime: allocations, what is known of a pointer, copies and fills.
+// Of the simulated HIP runtime: allocations, and what is known of a pointer.
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <utility>
 
+#include "base/divide.h"
 #include "sim/hip_runtime.h"
 #include "sim/offload_bundle.h"
 
-namespace weft::hip {
-namespace {
+namespace weft::sim {
 
-using namespace weft::sim;  // NOLINT: what stands behind HIP's functions
+using namespace weft::hip;  // NOLINT: this is HIP's other side
 
 uint64_t address_of(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 Memory& memory() { return *runtime().memory; }
 
+bool holds(const void* pointer, size_t bytes, bool in_allocation) {
+  Memory::Range range;
+  if (!memory().find(address_of(pointer), range)) {
+    return pointer != nullptr && !in_allocation;
+  }
+  return bytes <= range.end - address_of(pointer);
+}
+
 hipError_t allocate(void** pointer, size_t bytes, Placement placement, hipMemoryType type,
-                    unsigned flags) {
+                    unsigned flags, std::shared_ptr<void> share) {
   if (pointer == nullptr) {
     return result(hipErrorInvalidValue);
   }
@@ -32,9 +42,30 @@ hipError_t allocate(void** pointer, size_t bytes, Placement placement, hipMemory
   }
   *pointer = reinterpret_cast<void*>(address.value());
   const std::lock_guard lock(runtime().mutex);
-  runtime().allocations[address.value()] = {type, current_device(), flags, false};
+  const int device = placement.home == kHost ? current_device() : placement.home;
+  runtime().allocations[address.value()] = {type, device, flags, false, std::move(share)};
   return hipSuccess;
 }
+bool give_up(uint64_t begin, bool registered, HipAllocation& allocation) {
+  const std::lock_guard lock(runtime().mutex);
+  const auto found = runtime().allocations.find(begin);
+  if (found == runtime().allocations.end() || found->second.registered != registered) {
+    return false;
+  }
+  allocation = found->second;
+  runtime().allocations.erase(found);
+  return true;
+}
+
+}  // namespace weft::sim
+
+namespace weft::hip {
+namespace {
+
+using namespace weft::sim;  // NOLINT: what stands behind HIP's functions
+
+constexpr int kInvalidDevice = -2;  // hipInvalidDeviceId
+
 hipError_t allocate_here(void** pointer, size_t bytes, Grain grain, unsigned flags) {
   return allocate(pointer, bytes, {current_device(), grain}, hipMemoryTypeDevice, flags);
 }
@@ -49,17 +80,6 @@ bool asked_for(uint64_t begin, HipAllocation& allocation) {
   allocation = found->second;
   return true;
 }
-/// The same, and forgets it; false also where `registered` is another.
-bool give_up(uint64_t begin, bool registered, HipAllocation& allocation) {
-  const std::lock_guard lock(runtime().mutex);
-  const auto found = runtime().allocations.find(begin);
-  if (found == runtime().allocations.end() || found->second.registered != registered) {
-    return false;
-  }
-  allocation = found->second;
-  runtime().allocations.erase(found);
-  return true;
-}
 /// Before memory goes: waits for the device it is of; the host's may be in use by any.
 void wait_for_users(const HipAllocation& allocation) {
   for (int device = 0; device < runtime().gpu_count; ++device) {
@@ -67,123 +87,6 @@ void wait_for_users(const HipAllocation& allocation) {
       wait_for_device(device);
     }
   }
-}
-
-/// Whether bytes lie in one allocation or, where they need not, in none.
-bool holds(const void* pointer, size_t bytes, bool in_allocation) {
-  Memory::Range range;
-  if (!memory().find(address_of(pointer), range)) {
-    return pointer != nullptr && !in_allocation;
-  }
-  return bytes <= range.end - address_of(pointer);
-}
-bool in_allocation(const void* pointer) {
-  Memory::Range range;
-  return memory().find(address_of(pointer), range);
-}
-
-/// Does something to memory in its turn, and returns the error: at once, with what the stream's
-/// device failed with before, or when the stream is next waited for.
-template <class F>
-hipError_t in_stream(hipStream_t handle, bool later, F access) {
-  ihipStream_t* stream = stream_of(handle);
-  if (stream == nullptr) {
-    return result(hipErrorInvalidHandle);
-  }
-  const auto run = [access] {
-    const Memory::Use use(memory());
-    const hipError_t error = access();
-    memory().note_progress();
-    return error;
-  };
-  if (later) {
-    submit(*stream, [run, device = stream->device] {
-      if (const hipError_t error = run(); error != hipSuccess) {
-        gpu(device).failed = error;
-      }
-    });
-    return hipSuccess;
-  }
-  hipError_t error = hipSuccess;
-  perform(*stream, [&] { error = run(); });
-  const hipError_t before = take_failure(stream->device);
-  return result(error != hipSuccess ? error : before);
-}
-
-/// A copy of `height` rows. Bytes of the host that were not made known to HIP may be the caller's
-/// stack: their copies are done when this returns.
-struct Copy {
-  void* to = nullptr;
-  size_t to_pitch = 0;
-  const void* from = nullptr;
-  size_t from_pitch = 0;
-  size_t width = 0;
-  size_t height = 1;
-  bool to_device = false;
-  bool from_device = false;
-
-  bool valid() const {
-    const auto extent = [&](size_t pitch) { return pitch * (height - 1) + width; };
-    return holds(to, extent(to_pitch), to_device) && holds(from, extent(from_pitch), from_device);
-  }
-  hipError_t run() const {
-    if (!valid()) {
-      return hipErrorInvalidValue;
-    }
-    for (size_t row = 0; row < height; ++row) {
-      std::memmove(static_cast<char*>(to) + row * to_pitch,
-                   static_cast<const char*>(from) + row * from_pitch, width);
-    }
-    return hipSuccess;
-  }
-};
-hipError_t copy(const Copy& what, hipStream_t stream, bool later) {
-  if (what.width == 0 || what.height == 0) {
-    return stream_of(stream) != nullptr ? hipSuccess : result(hipErrorInvalidHandle);
-  }
-  const bool too_large =
-      what.height > 1 &&
-      (what.to_pitch > SIZE_MAX / 2 / what.height || what.from_pitch > SIZE_MAX / 2 / what.height ||
-       what.width > what.to_pitch || what.width > what.from_pitch);
-  if (too_large || !what.valid()) {
-    return result(hipErrorInvalidValue);
-  }
-  return in_stream(stream, later && in_allocation(what.to) && in_allocation(what.from),
-                   [what] { return what.run(); });
-}
-hipError_t copy(Copy what, hipMemcpyKind kind, hipStream_t stream, bool later) {
-  if (kind > hipMemcpyDefault) {
-    return result(hipErrorInvalidMemcpyDirection);
-  }
-  what.to_device = kind == hipMemcpyHostToDevice || kind == hipMemcpyDeviceToDevice;
-  what.from_device = kind == hipMemcpyDeviceToHost || kind == hipMemcpyDeviceToDevice;
-  return copy(what, stream, later);
-}
-Copy row(void* to, const void* from, size_t bytes) {
-  return {.to = to, .from = from, .width = bytes};
-}
-
-template <class T>
-hipError_t fill(void* pointer, T value, size_t count, hipStream_t stream, bool later) {
-  if (count == 0) {
-    return stream_of(stream) != nullptr ? hipSuccess : result(hipErrorInvalidHandle);
-  }
-  if (count > SIZE_MAX / sizeof(T) || !holds(pointer, count * sizeof(T), true)) {
-    return result(hipErrorInvalidValue);
-  }
-  return in_stream(stream, later, [=] {
-    if (!holds(pointer, count * sizeof(T), true)) {
-      return hipErrorInvalidValue;
-    }
-    if constexpr (sizeof(T) == 1) {
-      std::memset(pointer, value, count);
-    } else {
-      for (size_t k = 0; k < count; ++k) {
-        std::memcpy(static_cast<char*>(pointer) + k * sizeof(T), &value, sizeof(T));
-      }
-    }
-    return hipSuccess;
-  });
 }
 
 /// All that is known of a pointer into an allocation; false: it points into none.
@@ -208,7 +111,34 @@ bool attributes_of(const void* pointer, hipPointerAttribute_t& out, Memory::Rang
 }  // namespace
 
 WEFT_HIP hipError_t hipMalloc(void** pointer, size_t bytes) {
+  if (const hipError_t error = refuse_while_capturing(); error != hipSuccess) {
+    return error;
+  }
   return allocate_here(pointer, bytes, Grain::coarse, 0);
+}
+WEFT_HIP hipError_t hipMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
+  constexpr size_t kAlignment = 256;
+  size_t bytes = 0;
+  if (pitch == nullptr || width > SIZE_MAX - kAlignment ||
+      __builtin_mul_overflow(round_up(width, kAlignment), height, &bytes)) {
+    return result(pitch == nullptr ? hipErrorInvalidValue : hipErrorOutOfMemory);
+  }
+  *pitch = round_up(width, kAlignment);
+  return hipMalloc(pointer, bytes);
+}
+WEFT_HIP hipError_t hipMemAllocPitch(hipDeviceptr_t* pointer, size_t* pitch, size_t width,
+                                     size_t height, unsigned element_bytes) {
+  return element_bytes == 4 || element_bytes == 8 || element_bytes == 16
+             ? hipMallocPitch(pointer, pitch, width, height)
+             : result(hipErrorInvalidValue);
+}
+WEFT_HIP hipError_t hipMalloc3D(hipPitchedPtr* pointer, hipExtent extent) {
+  size_t rows = 0;
+  if (pointer == nullptr || __builtin_mul_overflow(extent.height, extent.depth, &rows)) {
+    return result(hipErrorInvalidValue);
+  }
+  *pointer = {nullptr, 0, extent.width, extent.height};
+  return hipMallocPitch(&pointer->ptr, &pointer->pitch, extent.width, rows);
 }
 WEFT_HIP hipError_t hipExtMallocWithFlags(void** pointer, size_t bytes, unsigned flags) {
   switch (flags) {
@@ -230,17 +160,13 @@ WEFT_HIP hipError_t hipMallocManaged(void** pointer, size_t bytes, unsigned flag
   }
   return allocate(pointer, bytes, {kHost, Grain::fine}, hipMemoryTypeManaged, flags);
 }
-WEFT_HIP hipError_t hipMallocAsync(void** pointer, size_t bytes, hipStream_t stream) {
-  const ihipStream_t* known = stream_of(stream);
-  if (known == nullptr) {
-    return result(hipErrorInvalidHandle);
-  }
-  return allocate(pointer, bytes, {known->device, Grain::coarse}, hipMemoryTypeDevice, 0);
-}
 WEFT_HIP hipError_t hipFree(void* pointer) {
   HipAllocation allocation;
   if (pointer == nullptr) {
     return hipSuccess;
+  }
+  if (const hipError_t error = refuse_while_capturing(); error != hipSuccess) {
+    return error;
   }
   if (!give_up(address_of(pointer), false, allocation)) {
     return result(hipErrorInvalidValue);
@@ -248,22 +174,6 @@ WEFT_HIP hipError_t hipFree(void* pointer) {
   wait_for_users(allocation);
   return result(memory().free(address_of(pointer)).ok() ? hipSuccess : hipErrorInvalidValue);
 }
-WEFT_HIP hipError_t hipFreeAsync(void* pointer, hipStream_t stream) {
-  ihipStream_t* known = stream_of(stream);
-  if (known == nullptr) {
-    return result(hipErrorInvalidHandle);
-  }
-  HipAllocation allocation;
-  if (pointer == nullptr) {
-    return hipSuccess;
-  }
-  if (!give_up(address_of(pointer), false, allocation)) {
-    return result(hipErrorInvalidValue);
-  }
-  submit(*known, [pointer] { (void)memory().free(address_of(pointer)); });
-  return hipSuccess;
-}
-
 WEFT_HIP hipError_t hipHostMalloc(void** pointer, size_t bytes, unsigned flags) {
   constexpr unsigned kKnown = hipHostMallocPortable | hipHostMallocMapped |
                               hipHostMallocWriteCombined | hipHostMallocNumaUser |
@@ -284,7 +194,7 @@ WEFT_HIP hipError_t hipMallocHost(void** pointer, size_t bytes) {
 WEFT_HIP hipError_t hipHostFree(void* pointer) { return hipFree(pointer); }
 WEFT_HIP hipError_t hipFreeHost(void* pointer) { return hipFree(pointer); }
 WEFT_HIP hipError_t hipHostGetDevicePointer(void** device, void* host, unsigned) {
-  if (device == nullptr || !in_allocation(host)) {
+  if (device == nullptr || !holds(host, 0, true)) {
     return result(hipErrorInvalidValue);
   }
   *device = host;
@@ -309,7 +219,8 @@ WEFT_HIP hipError_t hipHostRegister(void* pointer, size_t bytes, unsigned flags)
     return result(hipErrorHostMemoryAlreadyRegistered);
   }
   const std::lock_guard lock(runtime().mutex);
-  runtime().allocations[address_of(pointer)] = {hipMemoryTypeHost, current_device(), flags, true};
+  runtime().allocations[address_of(pointer)] = {hipMemoryTypeHost, current_device(), flags, true,
+                                                nullptr};
   return hipSuccess;
 }
 WEFT_HIP hipError_t hipHostUnregister(void* pointer) {
@@ -362,7 +273,7 @@ WEFT_HIP hipError_t hipPointerGetAttributes(hipPointerAttribute_t* attributes,
   }
   if (!attributes_of(pointer, *attributes, range)) {
     *attributes = {.type = hipMemoryTypeUnregistered,
-                   .device = -2,  // hipInvalidDeviceId
+                   .device = kInvalidDevice,
                    .devicePointer = nullptr,
                    .hostPointer = const_cast<void*>(pointer),
                    .isManaged = 0,
@@ -452,103 +363,56 @@ WEFT_HIP hipError_t hipMemPrefetchAsync(const void* pointer, size_t bytes, int,
   return result(holds(pointer, bytes, true) ? hipSuccess : hipErrorInvalidValue);
 }
 
-WEFT_HIP hipError_t hipMemcpy(void* to, const void* from, size_t bytes, hipMemcpyKind kind) {
-  return copy(row(to, from, bytes), kind, nullptr, false);
-}
-WEFT_HIP hipError_t hipMemcpyAsync(void* to, const void* from, size_t bytes, hipMemcpyKind kind,
-                                   hipStream_t stream) {
-  return copy(row(to, from, bytes), kind, stream, true);
-}
-WEFT_HIP hipError_t hipMemcpyWithStream(void* to, const void* from, size_t bytes,
-                                        hipMemcpyKind kind, hipStream_t stream) {
-  return copy(row(to, from, bytes), kind, stream, false);
-}
-WEFT_HIP hipError_t hipMemcpyHtoD(hipDeviceptr_t to, void* from, size_t bytes) {
-  return copy(row(to, from, bytes), hipMemcpyHostToDevice, nullptr, false);
-}
-WEFT_HIP hipError_t hipMemcpyDtoH(void* to, hipDeviceptr_t from, size_t bytes) {
-  return copy(row(to, from, bytes), hipMemcpyDeviceToHost, nullptr, false);
-}
-WEFT_HIP hipError_t hipMemcpyDtoD(hipDeviceptr_t to, hipDeviceptr_t from, size_t bytes) {
-  return copy(row(to, from, bytes), hipMemcpyDeviceToDevice, nullptr, false);
-}
-WEFT_HIP hipError_t hipMemcpyHtoDAsync(hipDeviceptr_t to, void* from, size_t bytes,
-                                       hipStream_t stream) {
-  return copy(row(to, from, bytes), hipMemcpyHostToDevice, stream, true);
-}
-WEFT_HIP hipError_t hipMemcpyDtoHAsync(void* to, hipDeviceptr_t from, size_t bytes,
-                                       hipStream_t stream) {
-  return copy(row(to, from, bytes), hipMemcpyDeviceToHost, stream, true);
-}
-WEFT_HIP hipError_t hipMemcpyDtoDAsync(hipDeviceptr_t to, hipDeviceptr_t from, size_t bytes,
-                                       hipStream_t stream) {
-  return copy(row(to, from, bytes), hipMemcpyDeviceToDevice, stream, true);
-}
-WEFT_HIP hipError_t hipMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device,
-                                       size_t bytes, hipStream_t stream) {
-  const auto lies_in = [](const void* pointer, int device) {
-    Memory::Range range;
-    return memory().find(address_of(pointer), range) && range.placement.home == device;
-  };
-  if (!known_device(to_device) || !known_device(from_device)) {
-    return result(hipErrorInvalidDevice);
-  }
-  if (bytes != 0 && (!lies_in(to, to_device) || !lies_in(from, from_device))) {
+WEFT_HIP hipError_t hipMemRangeGetAttribute(void* data, size_t data_bytes,
+                                            hipMemRangeAttribute attribute, const void* pointer,
+                                            size_t bytes) {
+  Memory::Range range;
+  if (data == nullptr || data_bytes != sizeof(int) || bytes == 0 || !holds(pointer, bytes, true) ||
+      !memory().find(address_of(pointer), range)) {
     return result(hipErrorInvalidValue);
   }
-  return copy(row(to, from, bytes), hipMemcpyDeviceToDevice, stream, true);
+  int value = 0;
+  switch (attribute) {
+    case hipMemRangeAttributeReadMostly:
+      break;
+    case hipMemRangeAttributePreferredLocation:
+    case hipMemRangeAttributeAccessedBy:
+    case hipMemRangeAttributeLastPrefetchLocation:
+      value = kInvalidDevice;  // none: memory stays where it is, whatever is advised
+      break;
+    case hipMemRangeAttributeCoherencyMode:
+      value = range.placement.grain == Grain::coarse ? 1 : 0;
+      break;
+    default:
+      return result(hipErrorInvalidValue);
+  }
+  std::memcpy(data, &value, sizeof value);
+  return hipSuccess;
 }
-WEFT_HIP hipError_t hipMemcpyPeer(void* to, int to_device, const void* from, int from_device,
-                                  size_t bytes) {
-  // It begins when both devices are done with what their default streams have.
-  for (const int device : {to_device, from_device}) {
-    if (known_device(device)) {
-      perform(gpu(device).null_stream, {});
+WEFT_HIP hipError_t hipMemRangeGetAttributes(void** data, size_t* data_bytes,
+                                             hipMemRangeAttribute* attributes, size_t count,
+                                             const void* pointer, size_t bytes) {
+  if (data == nullptr || data_bytes == nullptr || attributes == nullptr || count == 0) {
+    return result(hipErrorInvalidValue);
+  }
+  for (size_t k = 0; k < count; ++k) {
+    const hipError_t error =
+        hipMemRangeGetAttribute(data[k], data_bytes[k], attributes[k], pointer, bytes);
+    if (error != hipSuccess) {
+      return error;
     }
   }
-  const hipError_t error = hipMemcpyPeerAsync(to, to_device, from, from_device, bytes, nullptr);
-  if (error != hipSuccess) {
-    return error;
+  return hipSuccess;
+}
+WEFT_HIP hipError_t hipStreamAttachMemAsync(hipStream_t stream, void* pointer, size_t bytes,
+                                            unsigned flags) {
+  constexpr unsigned kSingle = 4;
+  const bool known_flags =
+      flags == hipMemAttachGlobal || flags == hipMemAttachHost || flags == kSingle;
+  if (stream_of(stream) == nullptr) {
+    return result(hipErrorInvalidHandle);
   }
-  perform(gpu().null_stream, {});
-  return result(take_failure(current_device()));
-}
-WEFT_HIP hipError_t hipMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch,
-                                size_t width, size_t height, hipMemcpyKind kind) {
-  return copy(Copy{to, to_pitch, from, from_pitch, width, height}, kind, nullptr, false);
-}
-WEFT_HIP hipError_t hipMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
-                                     size_t width, size_t height, hipMemcpyKind kind,
-                                     hipStream_t stream) {
-  return copy(Copy{to, to_pitch, from, from_pitch, width, height}, kind, stream, true);
-}
-
-WEFT_HIP hipError_t hipMemset(void* pointer, int value, size_t bytes) {
-  return fill(pointer, static_cast<uint8_t>(value), bytes, nullptr, false);
-}
-WEFT_HIP hipError_t hipMemsetAsync(void* pointer, int value, size_t bytes, hipStream_t stream) {
-  return fill(pointer, static_cast<uint8_t>(value), bytes, stream, true);
-}
-WEFT_HIP hipError_t hipMemsetD8(hipDeviceptr_t pointer, unsigned char value, size_t count) {
-  return fill(pointer, value, count, nullptr, false);
-}
-WEFT_HIP hipError_t hipMemsetD8Async(hipDeviceptr_t pointer, unsigned char value, size_t count,
-                                     hipStream_t stream) {
-  return fill(pointer, value, count, stream, true);
-}
-WEFT_HIP hipError_t hipMemsetD16(hipDeviceptr_t pointer, unsigned short value, size_t count) {
-  return fill(pointer, value, count, nullptr, false);
-}
-WEFT_HIP hipError_t hipMemsetD16Async(hipDeviceptr_t pointer, unsigned short value, size_t count,
-                                      hipStream_t stream) {
-  return fill(pointer, value, count, stream, true);
-}
-WEFT_HIP hipError_t hipMemsetD32(hipDeviceptr_t pointer, int value, size_t count) {
-  return fill(pointer, value, count, nullptr, false);
-}
-WEFT_HIP hipError_t hipMemsetD32Async(hipDeviceptr_t pointer, int value, size_t count,
-                                      hipStream_t stream) {
-  return fill(pointer, value, count, stream, true);
+  return result(known_flags && holds(pointer, bytes, true) ? hipSuccess : hipErrorInvalidValue);
 }
 
 WEFT_HIP hipError_t hipIpcGetMemHandle(hipIpcMemHandle_t*, void*) {

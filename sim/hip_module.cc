@@ -12,33 +12,11 @@
 #include "sim/hip_runtime.h"
 #include "sim/offload_bundle.h"
 
-namespace weft::hip {
+namespace weft::sim {
+
+using namespace weft::hip;  // NOLINT: this is HIP's other side
+
 namespace {
-
-using namespace weft::sim;  // NOLINT: what stands behind HIP's functions
-
-hipError_t load(hipModule_t* module, std::span<const std::byte> image) {
-  if (!known_device(current_device())) {
-    return result(hipErrorNoDevice);
-  }
-  Device& device = *gpu().device;
-  std::vector<std::byte> storage;
-  const Result<std::span<const std::byte>> code = code_object_in(image, device.target(), storage);
-  if (!code.ok()) {
-    return refuse(hipErrorInvalidImage, "", code.error().message);
-  }
-  Result<std::shared_ptr<Module>> loaded = device.load(code.value());
-  if (!loaded.ok()) {
-    return refuse(
-        loaded.error().kind == ErrorKind::input ? hipErrorInvalidImage : hipErrorOutOfMemory, "",
-        loaded.error().message);
-  }
-  auto made = std::make_unique<ihipModule_t>();
-  made->device = current_device();
-  made->module = std::move(loaded).value();
-  *module = keep(runtime().modules, std::move(made));
-  return hipSuccess;
-}
 
 /// The arguments of a launch, packed: given so in `extra`, or one pointer for each in `parameters`.
 bool pack_arguments(const cdna::Kernel& kernel, void** parameters, void** extra,
@@ -76,55 +54,33 @@ bool pack_arguments(const cdna::Kernel& kernel, void** parameters, void** extra,
   return true;
 }
 
-/// What the ways to launch a kernel have in common.
-struct Request {
-  hipFunction_t function = nullptr;
-  Dim3 grid;  ///< workgroups
-  Dim3 block;
-  uint64_t shared_bytes = 0;
-  hipStream_t stream = nullptr;
-  void** parameters = nullptr;
-  void** extra = nullptr;
-  bool cooperative = false;
-};
+}  // namespace
 
-/// A launch in a stream's order: keeps its module and its arguments until it is done.
-hipError_t launch(const Request& request) {
+hipError_t prepare(const LaunchRequest& request, PreparedLaunch& launch) {
   const hipFunction_t function = request.function;
   if (!known(runtime().functions, function)) {
     return refuse(hipErrorInvalidHandle, "", "What is to be launched is no function of a module.");
   }
-  ihipStream_t* stream = stream_of(request.stream);
-  if (stream == nullptr) {
-    return refuse(hipErrorInvalidHandle, "", "The stream to launch in is none.");
-  }
   const cdna::Kernel& info = *function->kernel->info;
   const int on = function->module->device;
-  if (stream->device != on) {
-    return refuse(hipErrorInvalidHandle, info.name,
-                  "Kernel " + std::string(info.name) + " was loaded for device " +
-                      std::to_string(on) + ", but the stream is device " +
-                      std::to_string(stream->device) + "'s: load its module with device " +
-                      std::to_string(stream->device) + " current.");
-  }
-  std::vector<std::byte> arguments;
-  if (!pack_arguments(info, request.parameters, request.extra, arguments)) {
+  auto arguments = std::make_shared<std::vector<std::byte>>();
+  if (!pack_arguments(info, request.parameters, request.extra, *arguments)) {
     return refuse(hipErrorInvalidValue, info.name,
                   "The arguments of kernel " + std::string(info.name) + " are not all there.");
   }
   Device& device = *gpu(on).device;
   const auto shared = static_cast<uint32_t>(std::min<uint64_t>(request.shared_bytes, ~0U));
   const Status possible = device.check(*function->kernel, request.grid, request.block, shared,
-                                       arguments.size(), request.cooperative);
+                                       arguments->size(), request.cooperative);
   if (!possible.ok()) {
     return refuse(
         request.cooperative ? hipErrorCooperativeLaunchTooLarge : hipErrorInvalidConfiguration,
         info.name, possible.error().message);
   }
-  const auto record = std::make_shared<LaunchRecord>();
-  latest_launch() = record;
-  const auto run = [=, &device, kernel = function->kernel, module = function->module->module,
-                    grid = request.grid, block = request.block, cooperative = request.cooperative] {
+  launch.arguments = arguments;
+  launch.run = [=, &device, kernel = function->kernel, module = function->module->module,
+                grid = request.grid, block = request.block,
+                cooperative = request.cooperative](LaunchReport& report) {
     LaunchOptions options;
     options.sanitize = runtime().sanitize;
     options.stack_bytes = runtime().stack_bytes;
@@ -132,21 +88,89 @@ hipError_t launch(const Request& request) {
       options.seed = runtime().next_seed++;
     }
     options.cooperative = cooperative;
-    Result<LaunchReport> done = device.launch(*kernel, grid, block, shared, arguments, options);
+    Result<LaunchReport> done = device.launch(*kernel, grid, block, shared, *arguments, options);
     if (done.ok()) {
-      record->report = std::move(done).value();
+      report = std::move(done).value();
     } else {
       Finding finding;
       finding.kernel = kernel->info->name;
       finding.message = done.error().message;
-      record->report.findings.push_back(std::move(finding));
+      report.findings.push_back(std::move(finding));
     }
-    tell(record->report);
-    if (!record->report.ok()) {
+    tell(report);
+    if (!report.ok()) {
       gpu(on).failed = hipErrorLaunchFailure;
     }
   };
-  record->work = submit(*stream, run);
+  return hipSuccess;
+}
+
+}  // namespace weft::sim
+
+namespace weft::hip {
+namespace {
+
+using namespace weft::sim;  // NOLINT: what stands behind HIP's functions
+
+hipError_t load(hipModule_t* module, std::span<const std::byte> image) {
+  if (!known_device(current_device())) {
+    return result(hipErrorNoDevice);
+  }
+  Device& device = *gpu().device;
+  std::vector<std::byte> storage;
+  const Result<std::span<const std::byte>> code = code_object_in(image, device.target(), storage);
+  if (!code.ok()) {
+    return refuse(hipErrorInvalidImage, "", code.error().message);
+  }
+  Result<std::shared_ptr<Module>> loaded = device.load(code.value());
+  if (!loaded.ok()) {
+    return refuse(
+        loaded.error().kind == ErrorKind::input ? hipErrorInvalidImage : hipErrorOutOfMemory, "",
+        loaded.error().message);
+  }
+  auto made = std::make_unique<ihipModule_t>();
+  made->device = current_device();
+  made->module = std::move(loaded).value();
+  *module = keep(runtime().modules, std::move(made));
+  return hipSuccess;
+}
+
+/// A captured launch.
+hipGraphNode kernel_node(const LaunchRequest& request, const PreparedLaunch& launch) {
+  return graph_node({.blockDim = {request.block.x, request.block.y, request.block.z},
+                     .extra = nullptr,
+                     .func = request.function,
+                     .gridDim = {request.grid.x, request.grid.y, request.grid.z},
+                     .kernelParams = nullptr,
+                     .sharedMemBytes = static_cast<unsigned>(request.shared_bytes)},
+                    launch);
+}
+
+/// A launch in a stream's order.
+hipError_t launch(const LaunchRequest& request) {
+  ihipStream_t* stream = stream_of(request.stream);
+  if (stream == nullptr) {
+    return refuse(hipErrorInvalidHandle, "", "The stream to launch in is none.");
+  }
+  PreparedLaunch prepared;
+  if (const hipError_t error = prepare(request, prepared); error != hipSuccess) {
+    return error;
+  }
+  const int on = request.function->module->device;
+  if (stream->device != on) {
+    const std::string name(request.function->kernel->info->name);
+    return refuse(hipErrorInvalidHandle, name,
+                  "Kernel " + name + " was loaded for device " + std::to_string(on) +
+                      ", but the stream is device " + std::to_string(stream->device) +
+                      "'s: load its module with device " + std::to_string(stream->device) +
+                      " current.");
+  }
+  if (const auto captured = capture(*stream, kernel_node(request, prepared))) {
+    return result(*captured);
+  }
+  const auto record = std::make_shared<LaunchRecord>();
+  latest_launch() = record;
+  record->work = submit(*stream, [record, run = prepared.run] { run(record->report); });
   if (runtime().blocking) {
     wait_for(record->work);
     return result(take_failure(on));
@@ -155,8 +179,8 @@ hipError_t launch(const Request& request) {
 }
 
 /// Of a kernel that is named by a handle or by what stands for it on the host.
-Request request_of(const void* function, dim3 grid, dim3 block, void** parameters,
-                   size_t shared_bytes, hipStream_t stream) {
+LaunchRequest request_of(const void* function, dim3 grid, dim3 block, void** parameters,
+                         size_t shared_bytes, hipStream_t stream) {
   const ihipStream_t* in = stream_of(stream);
   return {.function = function_of(function, in != nullptr ? in->device : current_device()),
           .grid = {grid.x, grid.y, grid.z},
@@ -166,7 +190,8 @@ Request request_of(const void* function, dim3 grid, dim3 block, void** parameter
           .parameters = parameters};
 }
 
-hipError_t launch_as_asked(Request request, const hipLaunchAttribute* attributes, unsigned count) {
+hipError_t launch_as_asked(LaunchRequest request, const hipLaunchAttribute* attributes,
+                           unsigned count) {
   for (unsigned k = 0; k < count; ++k) {
     const hipLaunchAttribute& attribute = attributes[k];
     if (attribute.id == hipLaunchAttributeCooperative) {
@@ -182,7 +207,7 @@ hipError_t launch_as_asked(Request request, const hipLaunchAttribute* attributes
 }
 
 /// Between two events, where they are wanted.
-hipError_t launch_between(const Request& request, hipEvent_t start, hipEvent_t stop) {
+hipError_t launch_between(const LaunchRequest& request, hipEvent_t start, hipEvent_t stop) {
   if (start != nullptr) {
     const hipError_t error = hipEventRecord(start, request.stream);
     if (error != hipSuccess) {
@@ -436,13 +461,13 @@ WEFT_HIP hipError_t hipDrvLaunchKernelEx(const HIP_LAUNCH_CONFIG* config, hipFun
   if (config == nullptr || (config->attrs == nullptr && config->numAttrs != 0)) {
     return result(hipErrorInvalidValue);
   }
-  const Request request{.function = function,
-                        .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
-                        .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
-                        .shared_bytes = config->sharedMemBytes,
-                        .stream = config->hStream,
-                        .parameters = parameters,
-                        .extra = extra};
+  const LaunchRequest request{.function = function,
+                              .grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
+                              .block = {config->blockDimX, config->blockDimY, config->blockDimZ},
+                              .shared_bytes = config->sharedMemBytes,
+                              .stream = config->hStream,
+                              .parameters = parameters,
+                              .extra = extra};
   return launch_as_asked(request, config->attrs, config->numAttrs);
 }
 WEFT_HIP hipError_t hipLaunchKernelExC(const hipLaunchConfig_t* config, const void* function,
@@ -490,7 +515,7 @@ WEFT_HIP hipError_t hipLaunchKernel(const void* function, dim3 grid, dim3 block,
 WEFT_HIP hipError_t hipLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block,
                                                void** parameters, unsigned shared_bytes,
                                                hipStream_t stream) {
-  Request request = request_of(function, grid, block, parameters, shared_bytes, stream);
+  LaunchRequest request = request_of(function, grid, block, parameters, shared_bytes, stream);
   request.cooperative = true;
   return launch(request);
 }

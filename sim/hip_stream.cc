@@ -22,12 +22,19 @@ std::shared_ptr<Work> recorded(const ihipEvent_t& event) {
   const std::lock_guard lock(runtime().schedule);
   return event.work;
 }
+bool is_captured(const ihipEvent_t& event) {
+  const std::lock_guard lock(runtime().schedule);
+  return event.capture != nullptr;
+}
 
 }  // namespace
 
 WEFT_HIP hipError_t hipDeviceSynchronize() {
   if (!known_device(current_device())) {
     return result(hipErrorNoDevice);
+  }
+  if (const hipError_t error = refuse_while_capturing(); error != hipSuccess) {
+    return error;
   }
   wait_for_device(current_device());
   return result(take_failure(current_device()));
@@ -64,6 +71,7 @@ WEFT_HIP hipError_t hipStreamDestroy(hipStream_t stream) {
   if (owned == nullptr) {
     return result(hipErrorInvalidHandle);
   }
+  leave_capture(*owned);
   retire(*owned);
   const std::lock_guard lock(r.schedule);
   std::erase(gpu(owned->device).streams, owned.get());
@@ -74,6 +82,9 @@ WEFT_HIP hipError_t hipStreamSynchronize(hipStream_t stream) {
   if (known == nullptr) {
     return result(hipErrorInvalidHandle);
   }
+  if (const auto captured = refuse_capture(*known)) {
+    return result(*captured);
+  }
   if (known == &gpu(known->device).null_stream) {
     perform(*known, {});  // after the streams that its next work would follow
     return result(take_failure(known->device));
@@ -81,9 +92,12 @@ WEFT_HIP hipError_t hipStreamSynchronize(hipStream_t stream) {
   return finish(last_work(*known), known->device);
 }
 WEFT_HIP hipError_t hipStreamQuery(hipStream_t stream) {
-  const ihipStream_t* known = stream_of(stream);
+  ihipStream_t* known = stream_of(stream);
   if (known == nullptr) {
     return result(hipErrorInvalidHandle);
+  }
+  if (const auto captured = refuse_capture(*known)) {
+    return result(*captured);
   }
   // Not an error that hipGetLastError would return.
   return is_done(last_work(*known)) ? result(take_failure(known->device)) : hipErrorNotReady;
@@ -92,6 +106,9 @@ WEFT_HIP hipError_t hipStreamWaitEvent(hipStream_t stream, hipEvent_t event, uns
   ihipStream_t* known_stream = stream_of(stream);
   if (known_stream == nullptr || !known(runtime().events, event)) {
     return result(hipErrorInvalidHandle);
+  }
+  if (const auto captured = join_capture(*known_stream, *event)) {
+    return result(*captured);
   }
   if (const std::shared_ptr<Work> work = recorded(*event); !is_done(work)) {
     submit(*known_stream, {}, work);
@@ -114,29 +131,6 @@ WEFT_HIP hipError_t hipStreamGetPriority(hipStream_t stream, int* priority) {
   *priority = known->priority;
   return hipSuccess;
 }
-// Nothing is ever captured here: there are no graphs. Allocators such as PyTorch's ask each time.
-WEFT_HIP hipError_t hipStreamIsCapturing(hipStream_t stream, hipStreamCaptureStatus* status) {
-  if (stream_of(stream) == nullptr || status == nullptr) {
-    return result(status != nullptr ? hipErrorInvalidHandle : hipErrorInvalidValue);
-  }
-  *status = hipStreamCaptureStatusNone;
-  return hipSuccess;
-}
-WEFT_HIP hipError_t hipStreamGetCaptureInfo(hipStream_t stream, hipStreamCaptureStatus* status,
-                                            unsigned long long* id) {
-  if (id != nullptr) {
-    *id = 0;
-  }
-  return hipStreamIsCapturing(stream, status);
-}
-WEFT_HIP hipError_t hipThreadExchangeStreamCaptureMode(hipStreamCaptureMode* mode) {
-  thread_local hipStreamCaptureMode now = hipStreamCaptureModeGlobal;
-  if (mode == nullptr || *mode > hipStreamCaptureModeRelaxed) {
-    return result(hipErrorInvalidValue);
-  }
-  std::swap(now, *mode);
-  return hipSuccess;
-}
 WEFT_HIP hipError_t hipStreamGetDevice(hipStream_t stream, hipDevice_t* device) {
   const ihipStream_t* known = stream_of(stream);
   if (known == nullptr || device == nullptr) {
@@ -151,6 +145,9 @@ WEFT_HIP hipError_t hipStreamAddCallback(hipStream_t stream, hipStreamCallback_t
   if (known == nullptr || callback == nullptr || flags != 0) {
     return result(known == nullptr ? hipErrorInvalidHandle : hipErrorInvalidValue);
   }
+  if (const auto captured = refuse_capture(*known)) {
+    return result(*captured);
+  }
   submit(*known, [=] { callback(stream, gpu(known->device).failed, data); });
   return hipSuccess;
 }
@@ -159,7 +156,11 @@ WEFT_HIP hipError_t hipLaunchHostFunc(hipStream_t stream, hipHostFn_t function, 
   if (known == nullptr || function == nullptr) {
     return result(known == nullptr ? hipErrorInvalidHandle : hipErrorInvalidValue);
   }
-  submit(*known, [=] { function(data); });
+  const auto run = [=] { function(data); };
+  if (const auto captured = capture(*known, hipGraphNodeTypeHost, run)) {
+    return result(*captured);
+  }
+  submit(*known, run);
   return hipSuccess;
 }
 
@@ -181,10 +182,14 @@ WEFT_HIP hipError_t hipEventRecord(hipEvent_t event, hipStream_t stream) {
   if (known_stream == nullptr || !known(runtime().events, event)) {
     return result(hipErrorInvalidHandle);
   }
+  if (const auto captured = record_in_capture(*known_stream, *event)) {
+    return result(*captured);
+  }
   std::shared_ptr<Work> work = submit(*known_stream, {});
   const std::lock_guard lock(runtime().schedule);
   event->device = known_stream->device;
   event->work = std::move(work);
+  event->capture = nullptr;
   return hipSuccess;
 }
 WEFT_HIP hipError_t hipEventRecordWithFlags(hipEvent_t event, hipStream_t stream, unsigned) {
@@ -194,12 +199,18 @@ WEFT_HIP hipError_t hipEventSynchronize(hipEvent_t event) {
   if (!known(runtime().events, event)) {
     return result(hipErrorInvalidHandle);
   }
+  if (is_captured(*event)) {
+    return result(hipErrorCapturedEvent);
+  }
   const std::shared_ptr<Work> work = recorded(*event);
   return work == nullptr ? hipSuccess : finish(work, event->device);
 }
 WEFT_HIP hipError_t hipEventQuery(hipEvent_t event) {
   if (!known(runtime().events, event)) {
     return result(hipErrorInvalidHandle);
+  }
+  if (is_captured(*event)) {
+    return result(hipErrorCapturedEvent);
   }
   return is_done(recorded(*event)) ? hipSuccess : hipErrorNotReady;
 }

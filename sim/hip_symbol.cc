@@ -25,9 +25,16 @@ struct FatBinary {
 };
 constexpr uint32_t kFatBinaryMagic = 0x48495046;  // "HIPF"
 
+/// A variable that host and devices share. The code of either has a pointer to it.
+struct Managed {
+  std::string name;  ///< of the devices' pointer
+  void* place = nullptr;
+};
+
 /// A program's or a library's device code. Its address is the handle.
 struct Binary {
   const void* image = nullptr;
+  std::vector<Managed> managed;
   std::unordered_map<int, hipModule_t> modules;  ///< loaded so far, by device
 };
 
@@ -68,6 +75,16 @@ void add_symbol(void** binary, const void* address, const char* name) {
   }
 }
 
+/// Tells a module where the variables are that it shares.
+void share_variables(const Binary& binary, hipModule_t module) {
+  for (const Managed& each : binary.managed) {
+    const auto pointer = module->module->global(each.name);
+    if (pointer && pointer->bytes == sizeof each.place) {
+      std::memcpy(reinterpret_cast<void*>(pointer->address), &each.place, sizeof each.place);
+    }
+  }
+}
+
 /// The module of a symbol's binary on a device, loaded if it was not yet. The registry is locked.
 hipError_t module_of(Symbol& symbol, int device, hipModule_t& module) {
   hipModule_t& loaded = symbol.binary->modules[device];
@@ -76,6 +93,9 @@ hipError_t module_of(Symbol& symbol, int device, hipModule_t& module) {
     const int current = std::exchange(current_device(), device);
     error = hipModuleLoadData(&loaded, symbol.binary->image);
     current_device() = current;
+    if (error == hipSuccess) {
+      share_variables(*symbol.binary, loaded);
+    }
   }
   module = loaded;
   return error;
@@ -161,6 +181,9 @@ WEFT_HIP void __hipUnregisterFatBinary(void** binary) {
   }
   std::erase_if(all.symbols,
                 [&](const auto& each) { return each.second.binary == found->second.get(); });
+  for (const Managed& each : found->second->managed) {
+    (void)hipFree(each.place);
+  }
   for (const auto& [device, module] : found->second->modules) {
     if (module != nullptr) {
       (void)hipModuleUnload(module);
@@ -175,6 +198,20 @@ WEFT_HIP void __hipRegisterFunction(void** binary, const void* host, char*, cons
 WEFT_HIP void __hipRegisterVar(void** binary, void* host, char*, const char* name, int, size_t, int,
                                int) {
   add_symbol(binary, host, name);
+}
+WEFT_HIP void __hipRegisterManagedVar(void* binary, void** pointer, void* initial, const char* name,
+                                      size_t bytes, unsigned) {
+  *pointer = nullptr;
+  if (hipMallocManaged(pointer, bytes, hipMemAttachGlobal) != hipSuccess) {
+    return;
+  }
+  std::memcpy(*pointer, initial, bytes);
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.binaries.find(static_cast<void**>(binary));
+  if (found != all.binaries.end()) {
+    found->second->managed.push_back({name, *pointer});
+  }
 }
 WEFT_HIP hipError_t __hipPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes,
                                                hipStream_t stream) {

@@ -236,7 +236,7 @@ TEST_P(Hip, FindsItsFunctionsByName) {
   EXPECT_EQ(api_->hipGetProcAddress(nullptr, &function, 0, 0, nullptr), hipErrorInvalidValue);
 }
 
-TEST_P(Hip, CapturesNothing) {
+TEST_P(Hip, CapturesNothingUnlessAsked) {
   ASSERT_EQ(api_->hipSetDevice(0), hipSuccess);
   auto status = hipStreamCaptureStatusActive;
   EXPECT_EQ(api_->hipStreamIsCapturing(nullptr, &status), hipSuccess);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "sim/device_heap.h"
 #include "sim/memory.h"
 
 namespace weft::sim {
@@ -42,6 +43,7 @@ constexpr uint64_t kPacketsAt = sizeof(CallBuffer) + sizeof(Signal);
 constexpr size_t kSlotWords = 8;
 constexpr size_t kPayloadBytes = kLanes * kSlotWords * sizeof(uint64_t);
 constexpr uint32_t kServicePrintf = 2;
+constexpr uint32_t kServiceMemory = 3;
 constexpr uint64_t kPrintBytes = 4096 * 1024;  // as ROCm has it
 // No kernel comes near these; what exceeds them is damage.
 constexpr size_t kMostMessages = 1 << 20;
@@ -213,16 +215,19 @@ std::string format_printf(std::string_view format, std::span<const uint64_t> arg
   return out;
 }
 
-Result<std::unique_ptr<HostServices>> HostServices::open(Memory& memory,
+Result<std::unique_ptr<HostServices>> HostServices::open(Memory& memory, DeviceHeap& heap,
                                                          const cdna::CodeObject& object,
                                                          const cdna::Kernel& kernel,
                                                          uint64_t waves) {
-  std::unique_ptr<HostServices> services(new HostServices(memory));
+  std::unique_ptr<HostServices> services(new HostServices(memory, heap));
   if (asks_for(kernel, "hidden_hostcall_buffer")) {
     WEFT_TRY(services->open_calls(waves));
   }
   if (asks_for(kernel, "hidden_printf_buffer")) {
     WEFT_TRY(services->open_prints(object));
+  }
+  if (asks_for(kernel, "hidden_heap_v1")) {
+    WEFT_ASSIGN(services->heap_at_, heap.bookkeeping());
   }
   return services;
 }
@@ -300,16 +305,30 @@ bool HostServices::append(uint64_t* slot, std::string& wrong) {
   return true;
 }
 
+/// An address to take back, or 0 and how many bytes to give.
+void HostServices::serve_memory(uint64_t* slot) {
+  if (slot[0] != 0) {
+    heap_.take(slot[0]);
+  } else {
+    slot[0] = heap_.give(slot[1]);
+  }
+}
+
 bool HostServices::serve_packet(uint64_t packet, std::string& wrong) {
   Packet& header = at<Packet>(calls_ + kPacketsAt)[packet];
   auto* slots = at<uint64_t>(payloads_ + packet * kPayloadBytes);
-  if (header.service != kServicePrintf) {
-    wrong = "the kernel calls the host's service " + std::to_string(header.service) +
-            ", and only " + std::to_string(kServicePrintf) + " (printf) is answered";
+  const uint32_t service = header.service;
+  if (service != kServicePrintf && service != kServiceMemory) {
+    wrong = "the kernel calls the host's service " + std::to_string(service) + ", and only " +
+            std::to_string(kServicePrintf) + " (printf) and " + std::to_string(kServiceMemory) +
+            " (memory) are answered";
     return false;
   }
   for (uint64_t rest = header.lanes; rest != 0; rest &= rest - 1) {
-    if (!append(slots + kSlotWords * static_cast<size_t>(std::countr_zero(rest)), wrong)) {
+    uint64_t* slot = slots + kSlotWords * static_cast<size_t>(std::countr_zero(rest));
+    if (service == kServiceMemory) {
+      serve_memory(slot);
+    } else if (!append(slot, wrong)) {
       return false;
     }
   }

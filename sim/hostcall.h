@@ -1,7 +1,7 @@
 // What kernels ask of the host while they run, as ROCm's runtime answers it: printf, by host calls
-// or from a buffer. The memory layouts are those that ROCm's device library fills
-// (hostcall_impl.cl, cprintf.cl) and clang writes itself (-mprintf-kind=buffered, LLVM's
-// AMDGPUEmitPrintf.cpp).
+// or from a buffer, and memory for malloc(). The memory layouts are those that ROCm's device
+// library fills (hostcall_impl.cl, cprintf.cl) and clang writes itself (-mprintf-kind=buffered,
+// LLVM's AMDGPUEmitPrintf.cpp).
 //
 // Host calls. A wave takes a packet off a stack of free ones, writes up to eight words for each of
 // its lanes, pushes it on a stack of ready ones and waits until the host has reset the packet's
@@ -30,13 +30,15 @@
 
 namespace weft::sim {
 
+class DeviceHeap;
 class Memory;
 
 class HostServices {
  public:
   /// What this kernel may ask for when so many of its waves are on the device at once. Errors
   /// (device): no memory for it.
-  static Result<std::unique_ptr<HostServices>> open(Memory& memory, const cdna::CodeObject& object,
+  static Result<std::unique_ptr<HostServices>> open(Memory& memory, DeviceHeap& heap,
+                                                    const cdna::CodeObject& object,
                                                     const cdna::Kernel& kernel, uint64_t waves);
   ~HostServices();
   HostServices(const HostServices&) = delete;
@@ -45,21 +47,25 @@ class HostServices {
   /// Addresses for the kernel's hidden arguments; 0: it does not ask for them.
   uint64_t hostcall_buffer() const { return calls_; }
   uint64_t printf_buffer() const { return prints_; }
+  uint64_t heap() const { return heap_at_; }
 
-  /// Answers the calls that are ready. Any thread may ask. Calls of services other than printf, and
+  /// Answers the calls that are ready. Any thread may ask. Calls of other services, and
   /// damaged ones, become findings and end the launch.
   void serve(Launch& launch);
   /// After the launch: prints what is in the buffer.
   void finish(Launch& launch);
 
  private:
-  explicit HostServices(Memory& memory) : memory_(memory) {}
+  HostServices(Memory& memory, DeviceHeap& heap) : memory_(memory), heap_(heap) {}
   Status open_calls(uint64_t waves);
   Status open_prints(const cdna::CodeObject& object);
   bool serve_packet(uint64_t packet, std::string& wrong);
   bool append(uint64_t* slot, std::string& wrong);
+  void serve_memory(uint64_t* slot);
 
   Memory& memory_;
+  DeviceHeap& heap_;
+  uint64_t heap_at_ = 0;
   uint64_t calls_ = 0;
   uint64_t packets_ = 0;   ///< a power of two
   uint64_t payloads_ = 0;  ///< address; what device code may write is not relied on

@@ -87,6 +87,22 @@ TEST_P(Printing, NoSuchStreamOrService) {
   EXPECT_NE(report.findings[0].message.find("service 1"), std::string::npos) << findings(report);
 }
 
+/// Memory for malloc(): of one kernel, seen and given back by another.
+TEST_P(Printing, MemoryForMalloc) {
+  const auto out = array<uint64_t>(2);
+  constexpr uint64_t kBytes = 3 << 20;
+  LaunchReport report = run("takes_piece", {1}, {1}, kBytes, out.data());
+  ASSERT_TRUE(report.ok()) << findings(report);
+  EXPECT_EQ(out[0], 0U);
+  const uint64_t piece = out[1];
+  EXPECT_NE(piece, 0U);
+  EXPECT_EQ(piece % (2 << 20), 0U);
+  report = run("takes_piece", {1}, {1}, kBytes, out.data());
+  ASSERT_TRUE(report.ok()) << findings(report);
+  EXPECT_EQ(out[0], piece);
+  EXPECT_EQ(out[1], 77U);
+}
+
 INSTANTIATE_TEST_SUITE_P(Targets, Printing, testing::ValuesIn(cdna::kTargets), target_name);
 
 uint64_t word(double x) { return std::bit_cast<uint64_t>(x); }

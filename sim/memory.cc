@@ -23,6 +23,12 @@ constexpr uint64_t kHostCapacity = uint64_t{2} << 40;
 
 size_t whole_pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
+/// Where Memory counts the bytes of a home.
+size_t slot_of(int home) {
+  const int slot = home - kHost;
+  return static_cast<size_t>(slot);
+}
+
 }  // namespace
 
 Memory::~Memory() {
@@ -48,7 +54,7 @@ Result<uint64_t> Memory::allocate(size_t bytes, Placement placement) {
   const bool on_host = placement.home == kHost;
   const uint64_t capacity =
       on_host ? kHostCapacity : capacity_[static_cast<size_t>(placement.home)];
-  uint64_t& used = used_[static_cast<size_t>(placement.home + 1)];
+  uint64_t& used = used_[slot_of(placement.home)];
   if (size > capacity - std::min(used, capacity)) {
     return device_error(
         (on_host ? "The host of the simulated GPU has " : "The simulated GPU has ") +
@@ -100,7 +106,7 @@ Status Memory::add(uint64_t address, size_t bytes, Placement placement) {
                                     {reinterpret_cast<uint64_t>(shadow), mapped},
                                     shadow_at(shadow, bytes + kLine),
                                     placement});
-  used_[static_cast<size_t>(placement.home + 1)] += bytes;
+  used_[slot_of(placement.home)] += bytes;
   return {};
 }
 
@@ -116,7 +122,7 @@ Status Memory::free(uint64_t address) {
   } else {
     freed_.push_back(allocation.mapping);
   }
-  used_[static_cast<size_t>(allocation.placement.home + 1)] -= allocation.end - address;
+  used_[slot_of(allocation.placement.home)] -= allocation.end - address;
   live_.erase(found);
   return {};
 }
@@ -174,7 +180,7 @@ uint64_t Memory::capacity(int device) const {
 
 uint64_t Memory::used(int home) const {
   const std::shared_lock lock(mutex_);
-  return used_[static_cast<size_t>(home + 1)];
+  return used_[slot_of(home)];
 }
 
 std::string Memory::describe(uint64_t address) const {
@@ -228,7 +234,8 @@ Touched::Lines Touched::of(const Memory::Range& range) {
 
 void Touched::count(uint64_t& read, uint64_t& written) const {
   const std::shared_lock lock(mutex_);
-  for (const auto& [begin, bytes] : allocations_) {
+  for (const auto& allocation : allocations_) {
+    const Bytes& bytes = allocation.second;
     // In bytes that cannot overflow, which the compiler sums 64 at a time.
     constexpr size_t kAtOnce = 128;
     const auto count = [&](const uint8_t* lines) {

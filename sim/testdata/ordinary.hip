@@ -191,6 +191,10 @@ __global__ void dynamic_result(const float* in, float* out, int n) {
   out[threadIdx.x] = v[n];
 }
 
+/// Of the host's and the devices' code.
+__attribute__((managed)) int counter = 41;
+__global__ void count_up() { ++counter; }
+
 __device__ int table[4] = {10, 20, 30, 40};
 __device__ int* table_pointer = &table[1];
 

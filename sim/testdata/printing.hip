@@ -170,6 +170,24 @@ __global__ void called(int* out, const char* format, const char* name, int to) {
   out[thread] = (int)append(message, &bits, 1, true);
 }
 
+/// What malloc() of ROCm's library asks for: a piece of memory, noted where the library keeps its
+/// books and given back by the next launch.
+__global__ void takes_piece(Word bytes, Word* out) {
+  auto* books = *(Word* const __attribute__((address_space(
+      4)))*)((const char __attribute__((address_space(4)))*)__builtin_amdgcn_implicitarg_ptr() +
+             96);
+  const Word request[8] = {books[0], bytes};
+  out[0] = books[0];
+  if (books[0] == 0) {
+    books[0] = out[1] = call_host(3, request);
+    ((Word*)out[1])[bytes / 8 - 1] = 77;
+  } else {
+    out[1] = ((Word*)books[0])[bytes / 8 - 1];
+    books[0] = 0;
+    call_host(3, request);
+  }
+}
+
 /// A service that nobody offers.
 __global__ void calls_service(unsigned service) {
   const Word words[8] = {};
