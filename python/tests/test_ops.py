@@ -150,6 +150,7 @@ def test_is_the_operator_to_pytorch(name):
     with Mode():
         mine(*operands[:-1], **{theirs._schema.arguments[len(operands) - 1].name: operands[-1]})
     assert seen == [theirs] and isinstance(mine, torch._ops.OpOverload) and str(mine) == str(theirs)
+    assert mine == theirs and theirs == mine and {theirs: 1}[mine] and mine != torch.ops.aten.mm.default
     assert list(inspect.signature(mine).parameters) == [a.name for a in theirs._schema.arguments]
 
 
