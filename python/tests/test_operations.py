@@ -1,4 +1,5 @@
-"""Operations of the C interface that PyTorch's operators leave out, on the CPU and on simulated GPUs."""
+"""Operations of the C interface that PyTorch's operators leave out, on the CPU, on simulated GPUs and, where there is
+one, a GPU."""
 
 import ctypes
 
@@ -19,6 +20,7 @@ class Place(_c.Owner):
 
     def __init__(self, name):
         super().__init__(None)
+        self.name = name
         if name != "cpu":
             super().__init__(_c.opened(_c.lib.weft_device_open, name.encode()))
         self.device = self._handle
@@ -44,10 +46,11 @@ class Place(_c.Owner):
         _c.lib.weft_workspace_bytes(name.encode(), ctypes.byref(args), self.device, ctypes.byref(size))
         space = np.zeros(size.value + 256, np.uint8)
         args.workspace = _c.Workspace(-(-self.put(space) // 256) * 256, size.value)
-        getattr(_c.lib, "weft_" + name)(ctypes.byref(args), self.device, None)
+        stream = _c.lib.weft_device_stream(self.device) if self.device else None  # uploads' and downloads'
+        getattr(_c.lib, "weft_" + name)(ctypes.byref(args), self.device, stream)
 
 
-@pytest.fixture(params=["cpu", "sim:gfx942", "sim:gfx950"])
+@pytest.fixture(params=["cpu", "sim:gfx942", "sim:gfx950", "cuda"])
 def place(request):
     try:
         opened = Place(request.param)
@@ -96,14 +99,16 @@ def test_mla_decode(place):
         place.run("mla_decode", args)
 
 
-def test_moe(place):
+@pytest.mark.parametrize("format", [_c.F16, _c.BF16])
+def test_moe(place, format):
     rows, chosen, experts, hidden, inner = 9, 2, 5, 64, 40
 
     def numbers(*shape):
-        return RNG.standard_normal(shape).astype(np.float16)
+        x = RNG.standard_normal(shape)
+        return bf16(x) if format == _c.BF16 else 2 * (x.astype(np.float16),)
 
-    x, gate, up = numbers(rows, hidden), numbers(experts, inner, hidden), numbers(experts, inner, hidden)
-    down = numbers(experts, hidden, inner)
+    (x_bits, x), (gate_bits, gate) = numbers(rows, hidden), numbers(experts, inner, hidden)
+    (up_bits, up), (down_bits, down) = numbers(experts, inner, hidden), numbers(experts, hidden, inner)
     ids = np.array([RNG.permutation(experts)[:chosen] for _ in range(rows)], np.int32)
     weights = RNG.random((rows, chosen), np.float32)
     out = place.put(np.zeros((rows, hidden), np.float32))
@@ -113,26 +118,33 @@ def test_moe(place):
         experts=experts,
         hidden=hidden,
         inner=inner,
-        a=_c.Matrix(place.put(x), hidden, _c.F16),
+        a=_c.Matrix(place.put(x_bits), hidden, format),
         ids=place.put(ids),
         weights=place.put(weights),
-        gate=_c.Matrix(place.put(gate), hidden, _c.F16),
-        up=_c.Matrix(place.put(up), hidden, _c.F16),
-        down=_c.Matrix(place.put(down), inner, _c.F16),
+        gate=_c.Matrix(place.put(gate_bits), hidden, format),
+        up=_c.Matrix(place.put(up_bits), hidden, format),
+        down=_c.Matrix(place.put(down_bits), inner, format),
         out=_c.Matrix(out, hidden, _c.F32),
     )
     if place.device is None:
         with pytest.raises(weft.DeviceError, match="GPUs alone"):
             place.run("moe", args)
         return
+    if place.name == "cuda" and format == _c.F16:
+        with pytest.raises(weft.DeviceError, match="cannot run on cuda"):
+            place.run("moe", args)
+        return
     place.run("moe", args)
     x, gate, up, down = (t.astype(np.float64) for t in (x, gate, up, down))
+    unit = 2**-8 if format == _c.BF16 else 2**-11  # what lies between the products is rounded once
     for r in range(rows):
-        expected = np.zeros(hidden)
+        expected, bound = np.zeros(hidden), np.full(hidden, 1e-3)
         for expert, weight in zip(ids[r], weights[r], strict=True):
             g = gate[expert] @ x[r]
-            expected += weight * (down[expert] @ (g / (1 + np.exp(-g)) * (up[expert] @ x[r])))
-        np.testing.assert_allclose(place.get(out)[r], expected, rtol=1e-2, atol=0.5)
+            between = g / (1 + np.exp(-g)) * (up[expert] @ x[r])
+            expected += weight * (down[expert] @ between)
+            bound += unit * weight * (np.abs(down[expert]) @ np.abs(between))
+        assert (np.abs(place.get(out)[r] - expected) <= bound).all()
     args.inner = 41
     with pytest.raises(weft.UsageError, match="inner is 41"):
         place.run("moe", args)

@@ -1,6 +1,8 @@
 """weft.ops against weft.reference on the CPU and, where there is one, a GPU; opcheck, torch.compile, CUDA
 graphs, refusals."""
 
+import inspect
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: scripts/setup python brings it")
@@ -131,6 +133,25 @@ def test_opcheck(name, device):
         takes_fp8 = any(isinstance(t, torch.Tensor) and t.dtype == FP8 for t in operands)
         tests = OPCHECKS[1:] if takes_fp8 else OPCHECKS
         opcheck(getattr(torch.ops.weft, name).default, cloned(operands), test_utils=tests)
+
+
+@pytest.mark.parametrize("name", ops.NAMES)
+def test_is_the_operator_to_pytorch(name):
+    """What weft.ops calls without PyTorch's __call__ is seen by modes, graphs and readers as the operator itself."""
+    mine, theirs = getattr(ops, name), getattr(torch.ops.weft, name).default
+    seen = []
+
+    class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    operands = arguments(name, "cpu")[0]
+    with Mode():
+        mine(*operands[:-1], **{theirs._schema.arguments[len(operands) - 1].name: operands[-1]})
+    assert seen == [theirs] and isinstance(mine, torch._ops.OpOverload) and str(mine) == str(theirs)
+    assert mine == theirs and theirs == mine and {theirs: 1}[mine] and mine != torch.ops.aten.mm.default
+    assert list(inspect.signature(mine).parameters) == [a.name for a in theirs._schema.arguments]
 
 
 @pytest.mark.parametrize("name", ops.NAMES)
