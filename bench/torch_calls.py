@@ -45,6 +45,15 @@ def operations(device):
         "torch.mm": lambda: torch.mm(x, transposed),
         "torch.mm, out given": lambda: torch.mm(x, transposed, out=out),
     }
+    codes, scales = ops.swiglu_quant(x, x)
+    into = {
+        "gemm_bf16_out": lambda: ops.gemm_bf16_out(out, x, b),
+        "gemm_fp8_blockwise_out": lambda: ops.gemm_fp8_blockwise_out(out, *blocks),
+        "rmsnorm_out": lambda: ops.rmsnorm_out(out, x, weight),
+        "rmsnorm_quant_out": lambda: ops.rmsnorm_quant_out(codes, scales, x, weight),
+        "swiglu_quant_out": lambda: ops.swiglu_quant_out(codes, scales, x, x),
+    }
+    calls.update(into)
     if device != "cpu":
         calls["launch"] = lambda: torch.cuda._sleep(0)
     return calls

@@ -5,6 +5,7 @@
 // operation on PyTorch's current stream. Workspaces come from PyTorch's allocator, one for each
 // stream, and one for each recording of a graph, so that it is made, cleared and used inside that
 // graph.
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <map>
@@ -41,17 +42,15 @@ int32_t cpu_type = 0;
 struct Format {
   int32_t torch = 0;
   DType weft = DType::f32;
+  std::string_view name;  ///< PyTorch's
 };
 std::array<Format, 5> formats;
 
-int32_t to_torch(DType type) {
-  for (const Format& each : formats) {
-    if (each.weft == type) {
-      return each.torch;
-    }
-  }
-  return -1;
+const Format& format_of(DType type) {
+  return *std::find_if(formats.begin(), formats.end(),
+                       [&](const Format& each) { return each.weft == type; });
 }
+int32_t to_torch(DType type) { return format_of(type).torch; }
 
 /// A tensor, owned.
 class Tensor {
@@ -202,18 +201,23 @@ Result<Tensor> empty(const Tensor& like, std::span<const int64_t> sizes,
   return Tensor(handle);
 }
 
-/// Contiguous, of the shape of `like` but for its last dimension.
-Result<Tensor> empty_rows(const Tensor& like, int64_t columns, DType format) {
-  thread_local std::vector<int64_t> sizes;  // allocated once
-  thread_local std::vector<int64_t> strides;
-  sizes.assign(like.sizes, like.sizes + like.dims);
-  sizes.back() = columns;
-  strides.assign(sizes.size(), 1);
-  for (size_t d = sizes.size() - 1; d > 0; --d) {
-    strides[d - 1] = strides[d] * std::max<int64_t>(sizes[d], 1);
+/// Contiguous, of the shape of `like` but for its last dimension. Valid until the thread's next.
+struct RowsShape {
+  RowsShape(const Tensor& like, int64_t columns) {
+    thread_local std::vector<int64_t> kept_sizes;  // allocated once
+    thread_local std::vector<int64_t> kept_strides;
+    kept_sizes.assign(like.sizes, like.sizes + like.dims);
+    kept_sizes.back() = columns;
+    kept_strides.assign(kept_sizes.size(), 1);
+    for (size_t d = kept_sizes.size() - 1; d > 0; --d) {
+      kept_strides[d - 1] = kept_strides[d] * std::max<int64_t>(kept_sizes[d], 1);
+    }
+    sizes = kept_sizes;
+    strides = kept_strides;
   }
-  return empty(like, sizes, strides, to_torch(format));
-}
+
+  std::span<const int64_t> sizes, strides;
+};
 
 /// Devices and their workspaces are for one thread at a time, whatever it runs.
 std::mutex kept_mutex;
@@ -349,6 +353,61 @@ Status run(const Functions<Args>& op, Args& args, const Tensor& like) {
   return kernel->launch(args, plan, stream);
 }
 
+/// An operation's results: made, or given by who calls.
+class Results {
+ public:
+  Results() = default;
+  Results(const Value* given, size_t count) : given_(true) {
+    for (size_t i = 0; i < count; ++i) {
+      tensors_[i] = tensor(given[i]);
+    }
+  }
+
+  /// The next: contiguous, of the shape of `like` but for its last dimension.
+  Result<const Tensor*> rows(const Tensor& like, int64_t columns, DType format) {
+    const RowsShape shape(like, columns);
+    return next("out", like, shape.sizes, shape.strides, format);
+  }
+  Result<const Tensor*> scales(const Tensor& like, std::span<const int64_t> sizes,
+                               std::span<const int64_t> strides) {
+    return next("scales", like, sizes, strides, DType::f32);
+  }
+
+  /// Those that were made, to PyTorch.
+  void release(Value* stack) {
+    for (size_t i = 0; i < count_; ++i) {
+      stack[i] = tensors_[i].release();
+    }
+  }
+
+ private:
+  Result<const Tensor*> next(std::string_view name, const Tensor& like,
+                             std::span<const int64_t> sizes, std::span<const int64_t> strides,
+                             DType format) {
+    Tensor& result = tensors_[count_++];
+    if (!given_) {
+      WEFT_ASSIGN(result, empty(like, sizes, strides, to_torch(format)));
+      return &result;
+    }
+    WEFT_TRY(same_device(like, {{name, &result}}));
+    bool alike = result.dtype == to_torch(format) &&
+                 std::equal(sizes.begin(), sizes.end(), result.sizes, result.sizes + result.dims);
+    for (size_t d = 0; alike && d < sizes.size(); ++d) {
+      alike = sizes[d] <= 1 || result.strides[d] == strides[d];
+    }
+    if (!alike) {
+      return usage_error(fmt::format("{} is {}: it must be {} [{}] with strides [{}]", name,
+                                     shape_of(result), format_of(format).name,
+                                     fmt::join(sizes, ", "), fmt::join(strides, ", ")));
+    }
+    return &result;
+  }
+
+  bool given_ = false;
+  size_t count_ = 0;
+  std::array<Tensor, 2> tensors_;
+};
+
 /// Operands [m, k] and [n, k] of a product.
 struct Product {
   int64_t m = 0;
@@ -386,28 +445,26 @@ Result<ConstScales> scales_of(std::string_view name, const Tensor& t, int64_t ro
 int64_t blocks_of(int64_t n) { return (n + kScaleBlock - 1) / kScaleBlock; }
 
 /// gemm_bf16(Tensor a, Tensor b, bool out_f32) -> Tensor
-Status torch_gemm_bf16(Value* stack) {
+Status torch_gemm_bf16(const Value* stack, Results& results) {
   const Tensor a = tensor(stack[0]);
   const Tensor b = tensor(stack[1]);
   const DType format = flag(stack[2]) ? DType::f32 : DType::bf16;
   WEFT_TRY(same_device(a, {{"b", &b}}));
   WEFT_ASSIGN(const Product p, product(a, b));
-  WEFT_ASSIGN(Tensor out, empty_rows(a, p.n, format));
+  WEFT_ASSIGN(const Tensor* out, results.rows(a, p.n, format));
   GemmBf16Args args{.m = p.m,
                     .n = p.n,
                     .k = p.k,
                     .a = p.a.matrix,
                     .b = p.b.matrix,
-                    .out = {out.data, format, p.n},
+                    .out = {out->data, format, p.n},
                     .workspace = {}};
-  WEFT_TRY(run(kGemmBf16Args, args, a));
-  stack[0] = out.release();
-  return {};
+  return run(kGemmBf16Args, args, a);
 }
 
 /// gemm_fp8_blockwise(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale) -> Tensor. Both operands
 /// row-major, or both column-major.
-Status torch_gemm_fp8_blockwise(Value* stack) {
+Status torch_gemm_fp8_blockwise(const Value* stack, Results& results) {
   const Tensor a = tensor(stack[0]);
   const Tensor b = tensor(stack[1]);
   const Tensor a_scale = tensor(stack[2]);
@@ -438,16 +495,14 @@ Status torch_gemm_fp8_blockwise(Value* stack) {
   args.b = {b.data, b_format, b.strides[1 - along]};
   WEFT_ASSIGN(args.a_scale, scales_of("a_scale", a_scale, args.m, blocks_of(args.k)));
   WEFT_ASSIGN(args.b_scale, scales_of("b_scale", b_scale, blocks_of(args.n), blocks_of(args.k)));
-  WEFT_ASSIGN(Tensor out, empty_rows(a, args.n, DType::bf16));
-  args.out = {out.data, DType::bf16, args.n};
-  WEFT_TRY(run(kGemmFp8BlockwiseArgs, args, a));
-  stack[0] = out.release();
-  return {};
+  WEFT_ASSIGN(const Tensor* out, results.rows(a, args.n, DType::bf16));
+  args.out = {out->data, DType::bf16, args.n};
+  return run(kGemmFp8BlockwiseArgs, args, a);
 }
 
 /// gemm_skinny(Tensor a, Tensor b, Tensor? a_scale, Tensor? b_scale, bool out_f32) -> Tensor. The
 /// scales' shapes say how many numbers share one.
-Status torch_gemm_skinny(Value* stack) {
+Status torch_gemm_skinny(const Value* stack, Results& results) {
   const Tensor a = tensor(stack[0]);
   const Tensor b = tensor(stack[1]);
   const Tensor a_scale = optional_tensor(stack[2]);
@@ -497,60 +552,47 @@ Status torch_gemm_skinny(Value* stack) {
       args.b_scale = {static_cast<const float*>(b_scale.data), stride(b_scale), 0};
     }
   }
-  WEFT_ASSIGN(Tensor out, empty_rows(a, p.n, format));
-  args.out = {out.data, format, p.n};
-  WEFT_TRY(run(kGemmSkinnyArgs, args, a));
-  stack[0] = out.release();
-  return {};
+  WEFT_ASSIGN(const Tensor* out, results.rows(a, p.n, format));
+  args.out = {out->data, format, p.n};
+  return run(kGemmSkinnyArgs, args, a);
 }
 
 /// A quantised result and its scales: of rows [..., 1], or of groups of 128 [..., blocks], in which
 /// the rows of a group are adjacent, as products read them fastest.
-struct QuantisedTensors {
-  Tensor out;
-  Tensor scales;
-  Quantised y;
-};
-
-Result<QuantisedTensors> empty_quantised(const Tensor& like, const Rows& x, int64_t group,
-                                         bool fnuz) {
+Result<Quantised> quantised(Results& results, const Tensor& like, const Rows& x, int64_t group,
+                            bool fnuz) {
   if (group != 0 && group != kScaleBlock) {
     return usage_error(
         fmt::format("group {} is not known: 0 for a scale of each row, or 128", group));
   }
   const DType format = fnuz ? DType::e4m3fnuz : DType::e4m3fn;
-  QuantisedTensors q;
-  WEFT_ASSIGN(q.out, empty_rows(like, x.columns, format));
+  WEFT_ASSIGN(const Tensor* out, results.rows(like, x.columns, format));
   const int64_t blocks = group == 0 ? 1 : blocks_of(x.columns);
   const int64_t sizes[] = {x.rows, blocks};
   const int64_t strides[] = {1, std::max<int64_t>(x.rows, 1)};
-  WEFT_ASSIGN(q.scales, empty(like, sizes, strides, to_torch(DType::f32)));
-  q.y = {.out = {q.out.data, format, x.columns},
-         .scaling = group == 0 ? Scaling::row : Scaling::block,
-         .scales = {static_cast<float*>(q.scales.data), 1, strides[1]}};
-  return q;
+  WEFT_ASSIGN(const Tensor* scales, results.scales(like, sizes, strides));
+  return Quantised{.out = {out->data, format, x.columns},
+                   .scaling = group == 0 ? Scaling::row : Scaling::block,
+                   .scales = {static_cast<float*>(scales->data), 1, strides[1]}};
 }
 
 /// The result in fp8 by a scale that is given.
-Result<QuantisedTensors> empty_static(const Tensor& like, const Rows& x, const Tensor& scale,
-                                      bool fnuz) {
+Result<Quantised> quantised_by(Results& results, const Tensor& like, const Rows& x,
+                               const Tensor& scale, bool fnuz) {
   if (scale.dtype != to_torch(DType::f32) || scale.numel() != 1) {
     return usage_error(fmt::format("scale is {}: it must be one float32", shape_of(scale)));
   }
   const DType format = fnuz ? DType::e4m3fnuz : DType::e4m3fn;
-  QuantisedTensors q;
-  WEFT_ASSIGN(q.out, empty_rows(like, x.columns, format));
-  q.y = {.out = {q.out.data, format, x.columns},
-         .scaling = Scaling::tensor,
-         .scales = {static_cast<float*>(scale.data), 1, 1}};
-  return q;
+  WEFT_ASSIGN(const Tensor* out, results.rows(like, x.columns, format));
+  return Quantised{.out = {out->data, format, x.columns},
+                   .scaling = Scaling::tensor,
+                   .scales = {static_cast<float*>(scale.data), 1, 1}};
 }
 
-Result<QuantisedTensors> empty_rounded(const Tensor& like, const Rows& x) {
-  QuantisedTensors q;
-  WEFT_ASSIGN(q.out, empty_rows(like, x.columns, x.matrix.dtype));
-  q.y = {.out = {q.out.data, x.matrix.dtype, x.columns}, .scaling = Scaling::none, .scales = {}};
-  return q;
+Result<Quantised> rounded(Results& results, const Tensor& like, const Rows& x) {
+  WEFT_ASSIGN(const Tensor* out, results.rows(like, x.columns, x.matrix.dtype));
+  return Quantised{
+      .out = {out->data, x.matrix.dtype, x.columns}, .scaling = Scaling::none, .scales = {}};
 }
 
 Status rmsnorm(const Tensor& x, const Rows& rows, const Tensor& weight, const Tensor& residual,
@@ -578,46 +620,39 @@ Status rmsnorm(const Tensor& x, const Rows& rows, const Tensor& weight, const Te
 }
 
 /// rmsnorm(Tensor x, Tensor weight, Tensor(a!)? residual, float epsilon) -> Tensor
-Status torch_rmsnorm(Value* stack) {
+Status torch_rmsnorm(const Value* stack, Results& results) {
   const Tensor x = tensor(stack[0]);
   const Tensor weight = tensor(stack[1]);
   const Tensor residual = optional_tensor(stack[2]);
   WEFT_ASSIGN(const Rows rows, as_rows("x", x));
-  WEFT_ASSIGN(QuantisedTensors q, empty_rounded(x, rows));
-  WEFT_TRY(rmsnorm(x, rows, weight, residual, number(stack[3]), q.y));
-  stack[0] = q.out.release();
-  return {};
+  WEFT_ASSIGN(const Quantised y, rounded(results, x, rows));
+  return rmsnorm(x, rows, weight, residual, number(stack[3]), y);
 }
 
 /// rmsnorm_quant(Tensor x, Tensor weight, Tensor(a!)? residual, float epsilon, int group, bool
 /// fnuz)
 /// -> (Tensor, Tensor)
-Status torch_rmsnorm_quant(Value* stack) {
+Status torch_rmsnorm_quant(const Value* stack, Results& results) {
   const Tensor x = tensor(stack[0]);
   const Tensor weight = tensor(stack[1]);
   const Tensor residual = optional_tensor(stack[2]);
   WEFT_ASSIGN(const Rows rows, as_rows("x", x));
-  WEFT_ASSIGN(QuantisedTensors q,
-              empty_quantised(x, rows, static_cast<int64_t>(stack[4]), flag(stack[5])));
-  WEFT_TRY(rmsnorm(x, rows, weight, residual, number(stack[3]), q.y));
-  stack[0] = q.out.release();
-  stack[1] = q.scales.release();
-  return {};
+  WEFT_ASSIGN(const Quantised y,
+              quantised(results, x, rows, static_cast<int64_t>(stack[4]), flag(stack[5])));
+  return rmsnorm(x, rows, weight, residual, number(stack[3]), y);
 }
 
 /// rmsnorm_quant_static(Tensor x, Tensor weight, Tensor scale, Tensor(a!)? residual, float epsilon,
 /// bool fnuz) -> Tensor
-Status torch_rmsnorm_quant_static(Value* stack) {
+Status torch_rmsnorm_quant_static(const Value* stack, Results& results) {
   const Tensor x = tensor(stack[0]);
   const Tensor weight = tensor(stack[1]);
   const Tensor scale = tensor(stack[2]);
   const Tensor residual = optional_tensor(stack[3]);
   WEFT_TRY(same_device(x, {{"scale", &scale}}));
   WEFT_ASSIGN(const Rows rows, as_rows("x", x));
-  WEFT_ASSIGN(QuantisedTensors q, empty_static(x, rows, scale, flag(stack[5])));
-  WEFT_TRY(rmsnorm(x, rows, weight, residual, number(stack[4]), q.y));
-  stack[0] = q.out.release();
-  return {};
+  WEFT_ASSIGN(const Quantised y, quantised_by(results, x, rows, scale, flag(stack[5])));
+  return rmsnorm(x, rows, weight, residual, number(stack[4]), y);
 }
 
 Status swiglu(const Tensor& gate, const Rows& rows, const Tensor& up, const Quantised& y) {
@@ -634,47 +669,54 @@ Status swiglu(const Tensor& gate, const Rows& rows, const Tensor& up, const Quan
 }
 
 /// swiglu(Tensor gate, Tensor up) -> Tensor
-Status torch_swiglu(Value* stack) {
+Status torch_swiglu(const Value* stack, Results& results) {
   const Tensor gate = tensor(stack[0]);
   const Tensor up = tensor(stack[1]);
   WEFT_ASSIGN(const Rows rows, as_rows("gate", gate));
-  WEFT_ASSIGN(QuantisedTensors q, empty_rounded(gate, rows));
-  WEFT_TRY(swiglu(gate, rows, up, q.y));
-  stack[0] = q.out.release();
-  return {};
+  WEFT_ASSIGN(const Quantised y, rounded(results, gate, rows));
+  return swiglu(gate, rows, up, y);
 }
 
 /// swiglu_quant(Tensor gate, Tensor up, int group, bool fnuz) -> (Tensor, Tensor)
-Status torch_swiglu_quant(Value* stack) {
+Status torch_swiglu_quant(const Value* stack, Results& results) {
   const Tensor gate = tensor(stack[0]);
   const Tensor up = tensor(stack[1]);
   WEFT_ASSIGN(const Rows rows, as_rows("gate", gate));
-  WEFT_ASSIGN(QuantisedTensors q,
-              empty_quantised(gate, rows, static_cast<int64_t>(stack[2]), flag(stack[3])));
-  WEFT_TRY(swiglu(gate, rows, up, q.y));
-  stack[0] = q.out.release();
-  stack[1] = q.scales.release();
-  return {};
+  WEFT_ASSIGN(const Quantised y,
+              quantised(results, gate, rows, static_cast<int64_t>(stack[2]), flag(stack[3])));
+  return swiglu(gate, rows, up, y);
 }
 
 /// swiglu_quant_static(Tensor gate, Tensor up, Tensor scale, bool fnuz) -> Tensor
-Status torch_swiglu_quant_static(Value* stack) {
+Status torch_swiglu_quant_static(const Value* stack, Results& results) {
   const Tensor gate = tensor(stack[0]);
   const Tensor up = tensor(stack[1]);
   const Tensor scale = tensor(stack[2]);
   WEFT_TRY(same_device(gate, {{"scale", &scale}}));
   WEFT_ASSIGN(const Rows rows, as_rows("gate", gate));
-  WEFT_ASSIGN(QuantisedTensors q, empty_static(gate, rows, scale, flag(stack[3])));
-  WEFT_TRY(swiglu(gate, rows, up, q.y));
-  stack[0] = q.out.release();
-  return {};
+  WEFT_ASSIGN(const Quantised y, quantised_by(results, gate, rows, scale, flag(stack[3])));
+  return swiglu(gate, rows, up, y);
 }
 
-/// What PyTorch calls. A failure becomes PyTorch's exception, which is thrown inside PyTorch and
-/// passes through this function, so that nothing here may have a destructor.
-template <Status (*kBody)(Value*)>
+using Body = Status (*)(const Value* arguments, Results& results);
+
+/// What PyTorch calls: a body whose results are made, or with kGiven of them before its arguments.
+/// A failure becomes PyTorch's exception, which is thrown inside PyTorch and passes through this
+/// function, so that nothing here may have a destructor.
+template <Body kBody, size_t kGiven>
 void boxed(Value* stack, uint64_t /*arguments*/, uint64_t /*results*/) {
-  if (guarded([&] { return kBody(stack); }) != WEFT_OK) {
+  const auto call = [&]() -> Status {
+    if constexpr (kGiven != 0) {
+      Results results(stack, kGiven);
+      return kBody(stack + kGiven, results);
+    } else {
+      Results results;
+      WEFT_TRY(kBody(stack, results));
+      results.release(stack);
+      return {};
+    }
+  };
+  if (guarded(call) != WEFT_OK) {
     torch.aoti_torch_check(false, "weft", "weft", 0, weft_error());
   }
 }
@@ -683,17 +725,20 @@ struct Entry {
   const char* name;
   torch_abi::BoxedKernel kernel;
 };
+#define WEFT_ENTRIES(name, results) \
+  {#name, boxed<torch_##name, 0>}, { #name "_out", boxed < torch_##name, results> }
 constexpr Entry kEntries[] = {
-    {"gemm_bf16", boxed<torch_gemm_bf16>},
-    {"gemm_fp8_blockwise", boxed<torch_gemm_fp8_blockwise>},
-    {"gemm_skinny", boxed<torch_gemm_skinny>},
-    {"rmsnorm", boxed<torch_rmsnorm>},
-    {"rmsnorm_quant", boxed<torch_rmsnorm_quant>},
-    {"rmsnorm_quant_static", boxed<torch_rmsnorm_quant_static>},
-    {"swiglu", boxed<torch_swiglu>},
-    {"swiglu_quant", boxed<torch_swiglu_quant>},
-    {"swiglu_quant_static", boxed<torch_swiglu_quant_static>},
+    WEFT_ENTRIES(gemm_bf16, 1),
+    WEFT_ENTRIES(gemm_fp8_blockwise, 1),
+    WEFT_ENTRIES(gemm_skinny, 1),
+    WEFT_ENTRIES(rmsnorm, 1),
+    WEFT_ENTRIES(rmsnorm_quant, 2),
+    WEFT_ENTRIES(rmsnorm_quant_static, 1),
+    WEFT_ENTRIES(swiglu, 1),
+    WEFT_ENTRIES(swiglu_quant, 2),
+    WEFT_ENTRIES(swiglu_quant_static, 1),
 };
+#undef WEFT_ENTRIES
 
 }  // namespace
 }  // namespace weft::capi
@@ -710,11 +755,11 @@ weft_status weft_torch_register(const char* gpu) {
     WEFT_ASSIGN(const Torch found, torch_abi::look_up());
     gpu_kind = gpu;
     cpu_type = found.aoti_torch_device_type_cpu();
-    formats = {{{found.aoti_torch_dtype_float32(), DType::f32},
-                {found.aoti_torch_dtype_bfloat16(), DType::bf16},
-                {found.aoti_torch_dtype_float16(), DType::f16},
-                {found.aoti_torch_dtype_float8_e4m3fn(), DType::e4m3fn},
-                {found.aoti_torch_dtype_float8_e4m3fnuz(), DType::e4m3fnuz}}};
+    formats = {{{found.aoti_torch_dtype_float32(), DType::f32, "float32"},
+                {found.aoti_torch_dtype_bfloat16(), DType::bf16, "bfloat16"},
+                {found.aoti_torch_dtype_float16(), DType::f16, "float16"},
+                {found.aoti_torch_dtype_float8_e4m3fn(), DType::e4m3fn, "float8_e4m3fn"},
+                {found.aoti_torch_dtype_float8_e4m3fnuz(), DType::e4m3fnuz, "float8_e4m3fnuz"}}};
     torch = found;
     const bool with_gpu = found.aoti_torch_get_current_cuda_stream != nullptr;
     for (const char* key : {"CPU", "CUDA"}) {

@@ -120,6 +120,39 @@ def test_computes_what_the_reference_does(name, device):
                 assert torch.equal(a.float(), b.float())
 
 
+def into(name, operands):
+    """The results of NAME_out() into tensors of the shape, strides and dtype of NAME()'s, and those tensors."""
+    outs = [torch.empty_strided(r.shape, r.stride(), dtype=r.dtype, device=r.device)
+            for r in flat([getattr(ops, name)(*cloned(operands))])]
+    return outs, getattr(ops, name + "_out")
+
+
+@pytest.mark.parametrize("name", ops.NAMES)
+def test_results_into_given_tensors(name, device):
+    for operands in arguments(name, device):
+        expected = flat([getattr(ops, name)(*cloned(operands))])
+        outs, run = into(name, operands)
+        assert run(*outs, *cloned(operands)) is None
+        assert all(torch.equal(o.float(), e.float()) for o, e in zip(outs, expected, strict=True))
+        # What an operator may not write is compared with allclose(), which PyTorch lacks for fp8.
+        coded = any(isinstance(t, torch.Tensor) and t.dtype == FP8 for t in (*outs, *operands))
+        opcheck(run, (*outs, *cloned(operands)), test_utils=OPCHECKS[1:] if coded else OPCHECKS)
+
+
+def test_given_tensors_that_do_not_fit(device):
+    x, weight = bf16(4, 256, device=device), bf16(256, device=device)
+    codes, scales = ops.rmsnorm_quant(x, weight, None, 1e-5, 128)
+    for outs, match in [
+        ((codes[:3], scales), r"out is \[3, 256\]: it must be float8_e4m3fn \[4, 256\] with strides \[256, 1\]"),
+        ((codes.t().contiguous().t(), scales), "out is"),
+        ((x, scales), "out is"),
+        ((codes, scales.contiguous()), r"scales is \[4, 2\]: it must be float32 \[4, 2\] with strides \[1, 4\]"),
+        ((codes, scales[:, :1]), "scales is"),
+    ]:
+        with pytest.raises(RuntimeError, match=match):
+            ops.rmsnorm_quant_out(*outs, x, weight, None, 1e-5, 128)
+
+
 def test_a_wrong_result_is_seen():
     a, b = arguments("gemm_bf16", "cpu")[0]
     with pytest.raises(AssertionError):

@@ -3,7 +3,8 @@
 Each is `torch.ops.weft.NAME`, too: it runs on PyTorch's current stream, can be captured in CUDA graphs, and has a
 fake kernel, so that torch.compile takes it without a graph break. None is differentiable. What a tensor must
 be is refused otherwise with a RuntimeError that says it in a sentence. `weft.reference` has the same functions in
-plain PyTorch.
+plain PyTorch. NAME_out(out, ...), or NAME_out(out, scales, ...) where there are two results, writes into tensors that
+are given.
 
 fp8 is torch.float8_e4m3fn on Hopper, gfx950 and the CPU, torch.float8_e4m3fnuz on gfx942 and the CPU.
 """
@@ -24,25 +25,44 @@ BLOCK = 128
 _library = torch.library.Library("weft", "DEF")
 
 
-def _define(schema):
-    """Declares an operator. What this decorates is its fake kernel, and its name stands for the operator itself from
-    there on: a function around it would take a twentieth of a call. So would PyTorch's own __call__, which hands on
-    what it gets in a tuple and a dictionary and nothing else: here `_op` is called without it. To whoever compares,
-    a pass over a graph for one, both are the same."""
+def _operator(schema, fake):
+    """Declares an operator. A function of Python's around one would take a twentieth of a call. So would PyTorch's own
+    __call__, which hands on what it gets in a tuple and a dictionary and nothing else: here `_op` is called without
+    it. To whoever compares, a pass over a graph for one, both are the same."""
     name = schema.partition("(")[0]
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.register_fake(f"weft::{name}", fake, lib=_library)
+    theirs = getattr(torch.ops.weft, name).default
+    direct = {
+        "__call__": staticmethod(theirs._op),
+        "__eq__": lambda self, other: other is self or other is theirs,
+        "__hash__": torch._ops.OpOverload.__hash__,
+    }
+    operator = object.__new__(type("Operator", (torch._ops.OpOverload,), direct))
+    vars(operator).update(vars(theirs))
+    return operator
+
+
+def _define(schema):
+    """Declares an operator and the one whose results are given before its arguments, NAME_out. What this decorates is
+    the fake kernel of the first, and its name stands for the operator itself from there on."""
+    name, _, rest = schema.partition("(")
+    arguments, _, results = rest.rpartition(") -> ")
+    given = ("out", "scales") if results.startswith("(") else ("out",)
 
     def register(fake):
-        torch.library.register_fake(f"weft::{name}", fake, lib=_library)
-        theirs = getattr(torch.ops.weft, name).default
-        direct = {
-            "__call__": staticmethod(theirs._op),
-            "__eq__": lambda self, other: other is self or other is theirs,
-            "__hash__": torch._ops.OpOverload.__hash__,
-        }
-        operator = object.__new__(type("Operator", (torch._ops.OpOverload,), direct))
-        vars(operator).update(vars(theirs))
+        operator = _operator(schema, fake)
         operator.__doc__, operator.__signature__ = fake.__doc__, inspect.signature(fake)
+        out = ", ".join(f"Tensor({alias}!) {each}" for alias, each in zip("xy", given, strict=False))
+        into = _operator(f"{name}_out({out}, {arguments}) -> ()", lambda *_, **__: None)
+        into.__doc__ = (
+            f"{name}() into {' and '.join(given)}, which have the shape, strides and dtype of its result and share no "
+            "memory with what it reads: nothing is allocated, which is a good part of a short call."
+        )
+        first = [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in given]
+        signature = operator.__signature__
+        into.__signature__ = signature.replace(parameters=[*first, *signature.parameters.values()])
+        globals()[f"{name}_out"] = into
         return operator
 
     return register
