@@ -1,6 +1,8 @@
 // attention_decode on AMD, the host's side.
 #include "ops/attention_decode/cdna.h"
 
+#include <bit>
+
 #include "ops/attention_decode/cdna_step.h"
 #include "ops/attention_decode/op.h"
 #include "ops/cdna_launch.h"
@@ -9,8 +11,10 @@ namespace weft::cdna {
 namespace {
 
 constexpr int kMostColumns = 256;
-static_assert(kDecodeDim == kMostColumns && kKvPage == 64 && kUnifiedReach == 60,
-              "what the kernels know");
+static_assert(kDecodeDim == kMostColumns && kUnifiedReach == 60, "what the kernels know");
+static_assert(kKvPage % kDecodeBlockKeys == 0);
+constexpr int kPageShift = std::countr_zero(uint64_t{kKvPage});
+constexpr int kWholeShift = 30;  ///< all positions
 
 int columns_of(const AttentionDecodeArgs& args) {
   return static_cast<int>(round_up(args.head_dim, int64_t{64}));
@@ -57,7 +61,6 @@ AttentionDecodeParams params_of(const AttentionDecodeArgs& args, const Plan& pla
           .values = args.cache.values,
           .tables = args.cache.tables,
           .lengths = args.lengths,
-          .owners = nullptr,
           .sinks = args.sinks.data,
           .out = args.out.data,
           .distances = args.unified ? args.distances : nullptr,
@@ -68,6 +71,7 @@ AttentionDecodeParams params_of(const AttentionDecodeArgs& args, const Plan& pla
           .head_stride = args.cache.head_stride * 2,
           .table_stride = args.cache.table_stride,
           .batch = static_cast<int32_t>(args.batch),
+          .page_shift = kPageShift,
           .more = 0,
           .tokens = static_cast<int32_t>(args.tokens),
           .query_heads = static_cast<int32_t>(args.query_heads),
@@ -132,7 +136,9 @@ Status attend_as_attention_decode(const AttentionArgs& args, int64_t rows, const
   const Plan all = plan(step, hip_device(stream).info());
   WEFT_TRY(check_workspace("attention_decode", room, workspace(step, all)));
   AttentionDecodeParams params = params_of(step, all);
-  params.owners = places.sequences;
+  params.tables = places.sequences;
+  params.table_stride = 1;
+  params.page_shift = kWholeShift;
   params.more = 1;  // the row's own
   return launch(params, all, stream);
 }

@@ -10,10 +10,9 @@ struct AttentionDecodeParams {
   const void* q;
   const void* keys;
   const void* values;
-  const int32_t* tables;  ///< or null
+  const int32_t* tables;  ///< of pages, or of one cache a sequence; null: each has its own
   const int32_t* lengths;
-  const int32_t* owners;  ///< whose block a sequence's cache is, or null: its own
-  const void* sinks;      ///< or null
+  const void* sinks;  ///< or null
   void* out;
   float* distances;   ///< or null
   float* parts;       ///< [workgroups][2] of decode_part_floats()
@@ -23,7 +22,8 @@ struct AttentionDecodeParams {
   int64_t head_stride;   ///< of keys and values
   int64_t table_stride;  ///< elements
   int32_t batch;
-  int32_t more;  ///< keys of each sequence beside its length
+  int32_t page_shift;  ///< keys of what a table's entry names, as a power of 2
+  int32_t more;        ///< keys of each sequence beside its length
   int32_t tokens;
   int32_t query_heads;
   int32_t kv_heads;

@@ -15,7 +15,6 @@ using namespace weft::cdna;
 
 namespace {
 
-constexpr int kPage = 64;  ///< positions of a page
 constexpr int kWaves = 4;
 constexpr int kThreads = kWaves * kWaveLanes;
 constexpr int kStrips = kDecodeBlockKeys / kStripRows;
@@ -218,11 +217,12 @@ class Decode {
                                                           int block) const {
     const int sequence = segment.job / (p.kv_heads * p.row_tiles);
     const int kv_head = segment.job / p.row_tiles % p.kv_heads;
-    int64_t piece = p.owners != nullptr ? constant_at(p.owners, sequence) : sequence;
+    int64_t piece = sequence;
     int row = block * kDecodeBlockKeys;
     if (p.tables != nullptr) {
-      piece = constant_at(p.tables, sequence * p.table_stride + row / kPage);
-      row %= kPage;
+      const int shift = params().page_shift;  // read anew: SGPRs run out
+      piece = constant_at(p.tables, sequence * p.table_stride + (row >> shift));
+      row &= (1 << shift) - 1;
     }
     return (piece * p.kv_heads + kv_head) * p.head_stride + int64_t{row} * p.head_dim * 2;
   }
