@@ -37,4 +37,16 @@ inline ModelConfig latent_config(std::string_view kind) {
   return config;
 }
 
+/// DeepSeek-V2-Lite becomes as V3 is, but for weights in bf16: drawn by groups, queries by way of a
+/// latent of their own.
+inline void make_like_v3(ModelConfig& config) {
+  config.latent.query_rank = 1536;
+  config.query_heads = 20;
+  Experts& experts = config.experts;
+  experts.sigmoid = experts.correction = experts.renormalise = true;
+  experts.groups = 8;
+  experts.kept_groups = 4;
+  experts.scale = 2.5;
+}
+
 }  // namespace weft

@@ -264,6 +264,13 @@ hipError_t add_node(hipGraphNode_t* out, hipGraph_t graph, const hipGraphNode_t*
   *out = sim::add(*graph, std::move(node));
   return hipSuccess;
 }
+hipError_t add_node(hipGraphNode_t* out, hipGraph_t graph, const hipGraphNode_t* after,
+                    size_t count, hipGraphNodeType type, std::function<void()> run) {
+  hipGraphNode node;
+  node.type = type;
+  node.run = std::move(run);
+  return add_node(out, graph, after, count, std::move(node));
+}
 
 /// A kernel's node from what a program says of it.
 hipError_t node_of(const hipKernelNodeParams* parameters, hipGraphNode& node) {
@@ -519,10 +526,8 @@ WEFT_HIP hipError_t hipGraphAddMemcpyNode1D(hipGraphNode_t* node, hipGraph_t gra
   if (error != hipSuccess) {
     return result(error);
   }
-  hipGraphNode made;
-  made.type = hipGraphNodeTypeMemcpy;
-  made.run = done_later(std::move(transfer), current_device());
-  return add_node(node, graph, after, count, std::move(made));
+  return add_node(node, graph, after, count, hipGraphNodeTypeMemcpy,
+                  done_later(std::move(transfer), current_device()));
 }
 WEFT_HIP hipError_t hipGraphAddMemsetNode(hipGraphNode_t* node, hipGraph_t graph,
                                           const hipGraphNode_t* after, size_t count,
@@ -542,10 +547,8 @@ WEFT_HIP hipError_t hipGraphAddMemsetNode(hipGraphNode_t* node, hipGraph_t graph
   if (error != hipSuccess) {
     return result(error);
   }
-  hipGraphNode made;
-  made.type = hipGraphNodeTypeMemset;
-  made.run = done_later(std::move(transfer), current_device());
-  return add_node(node, graph, after, count, std::move(made));
+  return add_node(node, graph, after, count, hipGraphNodeTypeMemset,
+                  done_later(std::move(transfer), current_device()));
 }
 WEFT_HIP hipError_t hipGraphAddHostNode(hipGraphNode_t* node, hipGraph_t graph,
                                         const hipGraphNode_t* after, size_t count,
@@ -553,10 +556,8 @@ WEFT_HIP hipError_t hipGraphAddHostNode(hipGraphNode_t* node, hipGraph_t graph,
   if (parameters == nullptr || parameters->fn == nullptr) {
     return result(hipErrorInvalidValue);
   }
-  hipGraphNode made;
-  made.type = hipGraphNodeTypeHost;
-  made.run = [p = *parameters] { p.fn(p.userData); };
-  return add_node(node, graph, after, count, std::move(made));
+  return add_node(node, graph, after, count, hipGraphNodeTypeHost,
+                  [p = *parameters] { p.fn(p.userData); });
 }
 WEFT_HIP hipError_t hipGraphAddEmptyNode(hipGraphNode_t* node, hipGraph_t graph,
                                          const hipGraphNode_t* after, size_t count) {

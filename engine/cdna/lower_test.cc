@@ -109,17 +109,6 @@ TEST(CdnaLower, MixturesInOtherFormatsAreRefusedByName) {
       << made.lowered.error().message;
 }
 
-/// As DeepSeek-V3's, but for weights in bf16.
-void make_like_v3(ModelConfig& config) {
-  config.latent.query_rank = 1536;
-  config.query_heads = 20;
-  Experts& experts = config.experts;
-  experts.sigmoid = experts.correction = experts.renormalise = true;
-  experts.groups = 8;
-  experts.kept_groups = 4;
-  experts.scale = 2.5;
-}
-
 /// On many workers and on few.
 TEST(CdnaLower, LatentRowsAreSound) {
   ModelConfig config = preset("deepseek-v2-lite").value();

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "engine/hopper/test_lowered.h"
+#include "engine/test_latents.h"
 #include "model/quantization.h"
 #include "ops/linear/hopper_layout.h"
 #include "program/verify.h"
@@ -151,13 +152,7 @@ TEST(VerifyCodes, LatentRowsAreSound) {
       }
     }
   }
-  config.latent.query_rank = 1536;
-  config.query_heads = 20;
-  Experts& experts = config.experts;
-  experts.sigmoid = experts.correction = experts.renormalise = true;
-  experts.groups = 8;
-  experts.kept_groups = 4;
-  experts.scale = 2.5;
+  make_like_v3(config);
   EXPECT_EQ(fault_of(make(config, 1)), "");
 }
 

@@ -8,6 +8,7 @@
 #include "arch/hopper/copy.cuh"
 #include "base/mx.h"
 #include "engine/hopper/weights_kernel.h"
+#include "ops/linear/hopper.cuh"
 #include "ops/linear/hopper_fp8.h"
 #include "ops/linear/hopper_layout.h"
 #include "ops/linear/hopper_mx.h"
@@ -426,11 +427,6 @@ __device__ void unpack_mx(const PackJob& job, const Unit& unit, const char* pack
   }
 }
 
-/// Twice a bf16, each half of which `bits` has.
-__device__ __nv_bfloat162 pair_of(uint32_t bits) {
-  return reinterpret_cast<const __nv_bfloat162&>(bits);
-}
-
 /// A unit's compressed slices come through shared memory, so that memory is read and written in
 /// whole lines: a warp stores a slice of one row, then of the row eight below.
 __device__ void decompress(const PackJob& job, const Unit& unit, const char* packed, char* arena) {
@@ -482,11 +478,10 @@ __device__ void decompress(const PackJob& job, const Unit& unit, const char* pac
       // in a window is no subnormal before or after.
 #pragma unroll
       for (int lower = 0; lower < 2; ++lower) {
-        const __nv_bfloat162 factor = pair_of(of_row(lower) << 7 | of_row(lower) << 23);
+        const uint32_t factor = of_row(lower) << 7 | of_row(lower) << 23;
         const auto pair = [&](uint32_t high_word, uint32_t low_word, int number) {
           const uint32_t moved = join_parts(high_word, number, low_word >> (number % 2 * 16));
-          const __nv_bfloat162 back = __hmul2_rn(pair_of(moved), factor);
-          return reinterpret_cast<const uint32_t&>(back);
+          return multiply_bf16(moved, factor);
         };
         put(unit, row + lower * (kUnitColumns / 2), (first + i) * kSliceGroups + lane / 4, lane % 4,
             {pair(high.x, low.x, lower), pair(high.x, low.y, 2 + lower), pair(high.y, low.z, lower),
