@@ -311,6 +311,7 @@ class Binder {
     args.drawn = drawn(op.ids, kNone, op.chosen);
     args.out = out(op.out);
     args.out.stride = op.n;
+    args.flat = op.flat;
     const auto gates = weights_.of_experts(op.gate.role, op.gate.layer, op.experts);
     const auto ups = weights_.of_experts(op.up.role, op.up.layer, op.experts);
     for (size_t e = 0; e < gates.size(); ++e) {

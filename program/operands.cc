@@ -149,11 +149,11 @@ class Declarations {
     write("weights", op.weights, op.chosen);
   }
   void operator()(const ExpertsUpOp& op) {
-    of_experts("gate", op.gate, op);
-    of_experts("up", op.up, op);
+    of_experts("gate", op.gate, op.experts, op.flat ? 1 : op.chosen);
+    of_experts("up", op.up, op.experts, op.flat ? 1 : op.chosen);
     if (op.gate_bias.present) {
-      of_experts("gate_bias", op.gate_bias, op);
-      of_experts("up_bias", op.up_bias, op);
+      of_experts("gate_bias", op.gate_bias, op.experts, op.flat ? 1 : op.chosen);
+      of_experts("up_bias", op.up_bias, op.experts, op.flat ? 1 : op.chosen);
     }
     read("a", op.a, op.k);
     read("ids", op.ids, op.chosen);
@@ -162,14 +162,18 @@ class Declarations {
          .written = true,
          .columns = Columns::tile,
          .size = 1,
-         .rows_each = op.chosen});
+         .rows_each = op.flat ? 1 : op.chosen});
   }
   void operator()(const ExpertsDownOp& op) {
-    of_experts("w", op.weight, op);
+    of_experts("w", op.weight, op.experts, op.chosen);
     if (op.bias.present) {
-      of_experts("bias", op.bias, op);
+      of_experts("bias", op.bias, op.experts, op.chosen);
     }
-    add({.name = "a", .buffer = op.a, .size = op.k, .rows_each = op.chosen});
+    if (op.flat) {
+      read("a", op.a, op.chosen * op.k);
+    } else {
+      add({.name = "a", .buffer = op.a, .size = op.k, .rows_each = op.chosen});
+    }
     read("ids", op.ids, op.chosen);
     read("weights", op.weights, op.chosen);
     if (op.accumulate) {
@@ -265,10 +269,10 @@ class Declarations {
       weights.push_back({name, ref, part});
     }
   }
-  template <class Op>
-  void of_experts(std::string_view name, const WeightRef& ref, const Op& op) {
+  /// `chosen`: that a tile is of.
+  void of_experts(std::string_view name, const WeightRef& ref, int64_t experts, int64_t chosen) {
     weights.push_back(
-        {.name = name, .ref = ref, .part = Part::tile, .experts = op.experts, .chosen = op.chosen});
+        {.name = name, .ref = ref, .part = Part::tile, .experts = experts, .chosen = chosen});
   }
 };
 

@@ -18,6 +18,12 @@ void append(Waits& waits, const Waits& more) {
   waits.insert(waits.end(), more.begin(), more.end());
 }
 
+/// Whether the slots' columns are dealt as those of one row (ExpertsUpOp::flat).
+bool flat(const Weaver& weaver, const Section& section) {
+  return weaver.options().flat_slots && section.one_row() && !weaver.chunk() &&
+         weaver.program.sequences == 1;
+}
+
 /// A layer's mixture. Its parts are called in the order in which a worker computes them.
 class Mixer {
  public:
@@ -34,7 +40,9 @@ class Mixer {
     if (shares_) {
       shared_ = section.gated_product(experts_.shared_size, hidden);
     }
-    up_ = section.gated_product(spec.ffn.size, hidden * experts_.chosen);
+    up_ = flat(weaver, section) ? weaver.by_grains(experts_.chosen * spec.ffn.size, 2 * hidden,
+                                                   weaver.options().gated_columns)
+                                : section.gated_product(spec.ffn.size, hidden * experts_.chosen);
     down_ = section.product(hidden, spec.ffn.size * experts_.chosen + experts_.shared_size);
   }
 
@@ -94,6 +102,7 @@ class Mixer {
     op.chosen = experts_.chosen;
     op.n = spec_.ffn.size;
     op.k = weaver_.config().hidden;
+    op.flat = flat(weaver_, section_);
     op.activation = spec_.ffn.activation;
     Waits waits = read_;
     append(waits, drawn_);
@@ -106,6 +115,7 @@ class Mixer {
     ExpertsDownOp drawn =
         down_op(Role::expert_down, section_.drawn, experts_.count, experts_.chosen, spec_.ffn.size);
     drawn.bias = weaver_.weight(Role::expert_down_bias, layer_);
+    drawn.flat = flat(weaver_, section_);
     std::vector<BlockOutput> outputs = {{"experts_down", drawn}};
     if (shares_ && !weighs_shared()) {
       outputs.push_back(
@@ -213,7 +223,8 @@ void make_moe_buffers(Weaver& weaver, Section& section, int64_t rows) {
     made.logits = add("_logits", Space::activation, Element::f32, 1, count);
     made.ids = add("_ids", routed, Element::i32, 1, chosen);
     made.weights = add("_weights", routed, Element::f32, 1, chosen);
-    made.between = add("", Space::activation, between, chosen, size);
+    made.between = flat(weaver, section) ? add("", Space::activation, between, 1, chosen * size)
+                                         : add("", Space::activation, between, chosen, size);
     return made;
   };
   section.drawn =

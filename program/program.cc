@@ -98,7 +98,7 @@ struct CostOf {
   Cost operator()(const SampleOp&) const { return {}; }
   Cost operator()(const RouteOp& op) const { return of_elements(2, op.experts); }
   Cost operator()(const ExpertsUpOp& op) const {
-    return of_elements(4, op.chosen * instruction.tile.size() * op.k);
+    return of_elements(4, (op.flat ? 1 : op.chosen) * instruction.tile.size() * op.k);
   }
   Cost operator()(const ExpertsDownOp& op) const {
     return of_elements(2, op.chosen * instruction.tile.size() * op.k);

@@ -129,8 +129,11 @@ struct ExpertsUpOp {
   WeightRef gate, up;
   WeightRef gate_bias, up_bias;  ///< of all experts
   BufferId a = kNone, ids = kNone;
-  BufferId out = kNone;  ///< [rows * chosen, n]
+  BufferId out = kNone;  ///< [rows * chosen, n]; of `flat` [rows, chosen * n]
   int64_t experts = 0, chosen = 0, n = 0, k = 0;
+  /// Tiles are of the columns of all slots, slot after slot, so that they are as even as can be: of
+  /// one row.
+  bool flat = false;
   Activation activation = Activation::silu;
   Fp8Rounding rounding = {};  ///< of a; Scaling::tensor: by each gate's input_scale
   float limit = 0;
@@ -140,9 +143,10 @@ struct ExpertsUpOp {
 struct ExpertsDownOp {
   WeightRef weight;
   WeightRef bias;      ///< of all experts
-  BufferId a = kNone;  ///< [rows * chosen, k]
+  BufferId a = kNone;  ///< [rows * chosen, k]; of `flat` [rows, chosen * k]
   BufferId ids = kNone, weights = kNone, out = kNone;
   int64_t experts = 0, chosen = 0, n = 0, k = 0;
+  bool flat = false;
   float alpha = 1;
   bool accumulate = false;
   Fp8Rounding rounding = {};

@@ -112,7 +112,8 @@ class Units final : public resident::Target {
     }
   }
   /// Those of an expert lie one after the other.
-  void add_experts(Code& code, std::span<const resident::ProductTile> experts) override {
+  void add_experts(Code& code, Range /*columns*/,
+                   std::span<const resident::ProductTile> experts) override {
     for (const resident::ProductTile& tile : experts) {
       code.units = 0;
       add_columns(code, tile);

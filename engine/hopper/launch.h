@@ -44,6 +44,11 @@ constexpr StreamForm form_of(const Code& code) {
   return static_cast<StreamForm>(code.product.weights);
 }
 
+/// Units that an expert has of a flat product.
+constexpr int expert_units(const ProductCode& product) {
+  return units_of(product.segment[0].stride, kUnitColumns / 2);
+}
+
 struct Launch : resident::Launch {
   int32_t scratch_bytes = 0;    ///< shared memory for rows and attention
   int32_t pages = 0;            ///< in the ring

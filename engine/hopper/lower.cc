@@ -17,12 +17,6 @@ class Units : public Target {
         several_(program.sequences > 1),
         batch_(batch_of(static_cast<int>(program.sequences))),
         plain_(plain),
-        folds_drawn_(std::any_of(program.operations.begin(), program.operations.end(),
-                                 [](const Operation& operation) {
-                                   const auto* attention =
-                                       std::get_if<AttentionOp>(&operation.body);
-                                   return attention != nullptr && attention->fused_latent();
-                                 })),
         out_(out) {}
 
   Limits limits() const override {
@@ -87,26 +81,22 @@ class Units : public Target {
     const auto head_of = [&](int64_t column) { return of_heads ? column / tile.heads.columns : 0; };
     place_rows(product, head_of(columns.end - 1) - head_of(columns.begin) + 1);
   }
-  /// Those of an expert lie one after the other: how they are dealt to warps depends on what is
-  /// drawn. They are whole, but for the last one of an expert where the kernel folds it.
-  void add_experts(Code& code, std::span<const ProductTile> experts) override {
-    ProductCode& product = code.product;
+  /// Those of an expert lie one after the other, all whole: how they are dealt to warps depends on
+  /// what is drawn.
+  void add_experts(Code& code, Range columns, std::span<const ProductTile> experts) override {
     const bool gated = experts.front().up.tensor != nullptr;
     const int64_t k = experts.front().weight.tensor->columns();
     const int64_t unit = gated ? kUnitColumns / 2 : kUnitColumns;
-    const Range columns = experts.front().columns;
-    const int64_t units = units_of(columns.size(), unit) * (gated ? product.slots : 1);
-    code.units = static_cast<uint16_t>(units);
-    const bool folds =
-        folds_drawn_ && gated && form_of(code) != StreamForm::mx && units <= kBlockUnits;
-    product.fold = static_cast<uint8_t>(folds ? last_fold(columns.size(), unit) : 0);
+    WEFT_CHECK(code.product.flat == 0 || columns.begin % unit == 0);
+    const bool of_slots = gated && code.product.flat == 0;  // the same columns of each
+    code.units =
+        static_cast<uint16_t>(units_of(columns.size(), unit) * (of_slots ? code.product.slots : 1));
     for (const ProductTile& tile : experts) {
-      for (int64_t c = columns.begin; c < columns.end; c += unit) {
+      for (int64_t c = tile.columns.begin; c < tile.columns.end; c += unit) {
         PackJob job;
         job.k = static_cast<int32_t>(k);
         job.form = form_of(code);
         job.operation = tile.operation;
-        job.fold = static_cast<int16_t>(c + unit < columns.end ? 0 : product.fold);
         job.stage = stage_of(program_.operations[static_cast<size_t>(tile.operation)]);
         for (const int half : {0, 1}) {
           const int64_t first = !gated && half == 1 ? c + kUnitColumns / 2 : c;
@@ -120,12 +110,12 @@ class Units : public Target {
           }
           job.first_row[half] = static_cast<int32_t>(first);
           job.rows[half] = static_cast<int32_t>(
-              std::clamp<int64_t>(columns.end - first, 0, kUnitColumns / 2 >> job.fold));
+              std::clamp<int64_t>(tile.columns.end - first, 0, kUnitColumns / 2));
         }
         units_.push_back(job);
       }
     }
-    place_rows(product);
+    place_rows(code.product);
   }
   int64_t slot_k(int64_t elements) const override { return slices_of(elements) * kSliceK; }
   int64_t end_product(const Code& code, int64_t destination) override {
@@ -135,7 +125,7 @@ class Units : public Target {
       const int64_t begin = destination;
       for (PackJob& job : units_) {
         job.destination = destination;
-        destination += unit_slices(job.k, job.fold) * slice_bytes;
+        destination += slices_of(job.k) * slice_bytes;
         out_.pack.push_back(job);
       }
       units_.clear();
@@ -186,7 +176,6 @@ class Units : public Target {
   const bool several_;
   const int batch_;
   const std::vector<bool>& plain_;
-  const bool folds_drawn_;  // the kernel does
   Lowered& out_;
   std::vector<PackJob> units_;  // of the product that is not packed yet
 };
@@ -207,6 +196,8 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
   options.fewest_columns = folds ? kUnitColumns >> kMostFold : kUnitColumns;
   options.attention_tasks = options.workers;
   options.fuse_attention = true;
+  // What takes slots in turn would overwrite the residual while others may read it.
+  options.flat_slots = config.experts.chosen * slices_of(config.experts.size) <= kMostSlotSlices;
   return options;
 }
 

@@ -267,19 +267,28 @@ TEST(Lower, RefusesExpertsOfSeveralSequences) {
             "--device cpu");
 }
 
-/// By the kernel for latent rows alone.
-TEST(Lower, DrawnExpertsLastUnitsAreFolded) {
-  for (const char* name : {"deepseek-v2-lite", "qwen3-30b-a3b"}) {
-    const Made made = make(name);
-    int folded = 0;
+/// The columns of all slots of a mixture's first products are dealt as those of one row.
+TEST(Lower, DrawnExpertsSharesAreEven) {
+  for (const std::string& name : mixtures()) {
+    SCOPED_TRACE(name);
+    const Made made = make(name, 1, false);
+    std::map<int32_t, std::vector<int>> units;  // of an operation, by worker
+    std::map<int32_t, int> wanted;
     for (const auto& codes : made.lowered.codes) {
       for (const Code& code : codes) {
-        if (code.units > 0 && code.product.draw == DrawOf::experts) {
-          folded += code.product.fold != 0 ? 1 : 0;
+        if (code.units > 0 && code.product.flat != 0) {
+          units[code.operation].push_back(code.units);
+          wanted[code.operation] = code.product.slots * expert_units(code.product);
+          EXPECT_EQ(code.product.fold, 0);
         }
       }
     }
-    EXPECT_EQ(folded > 0, made.lowered.latents) << name;
+    EXPECT_EQ(units.empty(), name == "mixtral-8x7b");  // whose rows are taken slot by slot
+    for (const auto& [operation, shares] : units) {
+      const auto [least, most] = std::minmax_element(shares.begin(), shares.end());
+      EXPECT_LE(*most, *least + 1);
+      EXPECT_EQ(std::accumulate(shares.begin(), shares.end(), 0), wanted[operation]);
+    }
   }
 }
 

@@ -11,9 +11,8 @@ int64_t stream_bytes(const Code& code) {
   const ProductCode& product = code.product;
   int64_t slices = product_slices(product.k, code.units, product.fold);
   if (product.draw == DrawOf::experts) {
-    const bool gated = code.opcode == Opcode::gated_linear;  // each slot's units are an expert's
-    slices = gated ? product_slices(product.k, code.units / product.slots, product.fold)
-                   : slices / product.slots;
+    slices = product.flat != 0 ? product_slices(product.k, expert_units(product), 0)
+                               : slices / product.slots;  // units and rows are those of all slots
     slices *= product.experts;
   }
   return slices * weight_slice_bytes(form_of(code));

@@ -82,6 +82,9 @@ struct Segment {
 };
 inline constexpr int kMostSegments = 3;
 
+/// What ProductCode::stream counts weights in that several workers read.
+inline constexpr int kSharedGrain = 128;
+
 /// How the row that a product multiplies is made of what is in memory.
 enum class RowForm : uint8_t {
   plain,       ///< as it is
@@ -102,7 +105,8 @@ enum class DrawOf : uint8_t {
 /// The rows of all sequences times weights [columns, k] that are in the worker's stream. Of drawn
 /// experts the stream has `experts` times the same columns, of which those that were drawn are
 /// read. Gated: the columns of each slot follow one another, each slot's to a row of `stride`
-/// elements of its own. Otherwise k is that of all slots, each its expert's part, up to whole
+/// elements of its own; flat: of all slots' columns, of which each slot has `stride`, the product
+/// has those from `first` on. Otherwise k is that of all slots, each its expert's part, up to whole
 /// slices. A bias of theirs is the first expert's; the next one's is `stride` elements on.
 struct ProductCode {
   /// RowForm::merged: attention's partials, where head_columns are not 0 of all heads; heads: the
@@ -114,8 +118,10 @@ struct ProductCode {
   float epsilon = 0;         ///< the norm's
   float weight_offset = 0;   ///< the norm's weights are stored less this
   int32_t k = 0;
-  int32_t first = 0;        ///< of the columns, in the whole product
-  uint32_t stream = 0;      ///< of the first page, in units of 16 bytes from the worker's stream
+  int32_t first = 0;  ///< of the columns, in the whole product
+  /// Of the first page, in units of 16 bytes from the worker's stream. Flat: all workers read the
+  /// same weights, all columns of all experts; in units of kSharedGrain from the first stream.
+  uint32_t stream = 0;
   Version source = kPlain;  ///< of the row, or of the partials
   union {
     Splits splits = {};     ///< of the partials
@@ -136,6 +142,7 @@ struct ProductCode {
   uint8_t fold = 0;        ///< of the last unit, as the target folds it
   DrawOf draw = DrawOf::none;
   uint8_t first_slot = 0, slots = 0;
+  uint8_t flat = 0;
   uint16_t experts = 0;
   Segment segment[kMostSegments];
 };

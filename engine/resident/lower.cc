@@ -173,8 +173,9 @@ class WorkerLowering {
     return base == kNowhere ? base : base + column * size_of(Element::bf16);
   }
 
-  /// The tile of a product's out.
-  Result<Segment> segment_of(BufferId out, const WeightRef& bias_ref, int64_t n) const {
+  /// The tile of a product's out. `flat`: a bias is that of the first column.
+  Result<Segment> segment_of(BufferId out, const WeightRef& bias_ref, int64_t n,
+                             bool flat = false) const {
     const Range columns = instruction_->tile;
     Segment segment;
     segment.version = version(out);
@@ -182,7 +183,7 @@ class WorkerLowering {
     if (segment.version != kOperands) {  // columns lie one after the other
       segment.out += columns.begin * size_of(Element::f32);
     }
-    WEFT_ASSIGN(segment.bias, bias(bias_ref, columns.begin));
+    WEFT_ASSIGN(segment.bias, bias(bias_ref, flat ? 0 : columns.begin));
     segment.columns = static_cast<uint32_t>(columns.size());
     segment.stride = static_cast<int32_t>(n);
     return segment;
@@ -203,6 +204,9 @@ class WorkerLowering {
   Status without_kernel(std::string_view what) const {
     return input_error(fmt::format("{}: the {} device has no kernel for it; use --device cpu", what,
                                    limits_.device));
+  }
+  Status experts_of(int64_t size) const {
+    return without_kernel(fmt::format("experts of {}, no multiple of 8", size));
   }
   Status of_latents() const { return without_kernel("attention over latent rows"); }
   /// `columns`: of a head.
@@ -322,8 +326,9 @@ class WorkerLowering {
     const auto element = static_cast<int64_t>(size_of(tile.weight.tensor->dtype));
     plain_bytes_ += columns.size() * code.product.k * element * (up != nullptr ? 2 : 1);
   }
-  /// Likewise, of each of a layer's experts; `k`: of one.
-  Status add_experts(Code& code, int64_t k, const WeightRef& first, const WeightRef* up = nullptr) {
+  /// Likewise, of each of a layer's experts, `packed` columns; `k`: of one.
+  Status add_experts(Code& code, Range packed, int64_t k, const WeightRef& first,
+                     const WeightRef* up = nullptr) {
     std::vector<ProductTile> tiles;
     for (int64_t expert = 0; expert < code.product.experts; ++expert) {
       const auto of_expert = [&](const WeightRef& ref) {
@@ -333,7 +338,7 @@ class WorkerLowering {
                             .scales = arena_.scales[index]};
       };
       tiles.push_back({.operation = instruction_->operation,
-                       .columns = instruction_->tile,
+                       .columns = packed,
                        .weight = of_expert(first),
                        .up = up != nullptr ? of_expert(*up) : PlacedWeight{}});
       for (const PlacedWeight* weight : {&tiles.back().weight, &tiles.back().up}) {
@@ -343,9 +348,8 @@ class WorkerLowering {
         }
       }
     }
-    target_.add_experts(code, tiles);
-    const int64_t elements =
-        instruction_->tile.size() * k * std::ssize(tiles) * (up != nullptr ? 2 : 1);
+    target_.add_experts(code, instruction_->tile, tiles);
+    const int64_t elements = packed.size() * k * std::ssize(tiles) * (up != nullptr ? 2 : 1);
     plain_bytes_ += tensor(first).mx.k > 0 ? MxMatrix::bytes_of(elements)
                                            : elements * static_cast<int64_t>(sizeof(uint16_t));
     return {};
@@ -606,13 +610,25 @@ class WorkerLowering {
     }
     WEFT_TRY(begin_product(Opcode::gated_linear, op.k, op.a, op.gate));
     ProductCode& product = code_.product;
-    WEFT_ASSIGN(product.segment[0], segment_of(op.out, op.gate_bias, op.n));
-    WEFT_ASSIGN(product.up_bias, bias(op.up_bias, instruction_->tile.begin));
+    WEFT_ASSIGN(product.segment[0], segment_of(op.out, op.gate_bias, op.n, op.flat));
+    WEFT_ASSIGN(product.up_bias, bias(op.up_bias, op.flat ? 0 : instruction_->tile.begin));
     product.activation = op.activation;
     product.limit = op.limit;
     code_.segments = 1;
     take_slots(op.ids, op.experts, op.chosen);
-    return add_experts(code_, op.k, op.gate, &op.up);
+    Range packed = instruction_->tile;
+    if (op.flat && op.n % 8 != 0) {
+      return experts_of(op.n);
+    }
+    if (op.flat) {  // by the first worker that reads them, for all
+      const auto [place, first] =
+          out_.shared.try_emplace(instruction_->operation, out_.packed_bytes);
+      WEFT_CHECK(place->second % kSharedGrain == 0);
+      product.flat = 1;
+      product.stream = static_cast<uint32_t>(place->second / kSharedGrain);
+      packed = {0, first ? op.n : 0};
+    }
+    return add_experts(code_, packed, op.k, op.gate, &op.up);
   }
   /// Slots of which a row would be too long are taken by several codes, each of which adds to what
   /// the one before has left. What these leave has a tag that is no operation's that writes there.
@@ -621,7 +637,7 @@ class WorkerLowering {
       return without_kernel("decode steps that quantise activations to fp8");
     }
     if (op.k % 8 != 0) {
-      return without_kernel(fmt::format("experts of {}, no multiple of 8", op.k));
+      return experts_of(op.k);
     }
     const bool drawn = draw_of(op.ids) == DrawOf::experts;
     const int64_t slot_k = drawn ? target_.slot_k(op.k) : op.k;
@@ -643,7 +659,7 @@ class WorkerLowering {
       return {};
     }
     product.slots = static_cast<uint8_t>(std::min(most, op.chosen));
-    WEFT_TRY(add_experts(code_, op.k, op.weight));
+    WEFT_TRY(add_experts(code_, instruction_->tile, op.k, op.weight));
     const Version last = product.segment[0].version;
     const auto between = [&](int64_t part) {
       return last - static_cast<Version>(parts - part) + 1;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -73,9 +74,11 @@ class Target {
   virtual bool may_join(const Code& code, int32_t operation, const Tensor& weight) const = 0;
   /// Its next columns: sets `units` and what else the kernel wants to know of them.
   virtual void add_columns(Code& code, const ProductTile& tile) = 0;
-  /// Instead of it: all columns of a product of drawn experts, the same tile of each expert. Where
-  /// Limits::experts is 0 nobody calls this or the next.
-  virtual void add_experts(Code& /*code*/, std::span<const ProductTile> /*experts*/) {
+  /// Instead of it, of a product of drawn experts: all of its columns, and the weights that are to
+  /// be packed with it, the same tile of each expert. Flat products pack all columns, or none where
+  /// another worker's have. Where Limits::experts is 0 nobody calls this or the next.
+  virtual void add_experts(Code& /*code*/, Range /*columns*/,
+                           std::span<const ProductTile> /*experts*/) {
     WEFT_CHECK(false);
   }
   /// Elements of k that a slot has where the slots of a row follow one another.
@@ -88,6 +91,7 @@ class Target {
 struct Lowered {
   std::vector<std::vector<Code>> codes;  ///< [worker]
   std::vector<int64_t> streams;          ///< [worker]: beginning in the packed weights
+  std::map<int32_t, int64_t> shared;     ///< likewise, of a flat product's weights, by operation
   int64_t packed_bytes = 0;
   int64_t plain_bytes = 0;              ///< of the same weights as the checkpoint has them
   int64_t saved_bytes = 0;              ///< of a step's, which has the experts that are drawn

@@ -125,7 +125,8 @@ class Pieces {
           add(segment.out + product.first, segment.columns, kOperands, write);
           continue;
         }
-        const bool by_slot = code.opcode == Opcode::gated_linear && product.draw == DrawOf::experts;
+        const bool by_slot = code.opcode == Opcode::gated_linear &&
+                             product.draw == DrawOf::experts && product.flat == 0;
         for (int64_t row = 0; row < (by_slot ? product.slots : shape_.sequences); ++row) {
           add(segment.out + row * segment.stride * kElement, segment.columns * kElement,
               write ? segment.version : product.prior, write);
@@ -365,11 +366,16 @@ class Verifier {
       if (code.units == 0) {
         continue;
       }
-      const int64_t stream = int64_t{code.product.stream} * 16;
-      if (code.product.first_slot > 0) {  // of the same experts as the code before
+      const ProductCode& product = code.product;
+      const int64_t stream = int64_t{product.stream} * 16;
+      if (product.first_slot > 0) {  // of the same experts as the code before
         if (stream + last != bytes || stream_bytes_(code) != last) {
           return fault(worker, code, "its experts' weights are not where the first slots' are");
         }
+        continue;
+      }
+      if (product.flat != 0) {
+        WEFT_TRY(check_shared(worker, code, bytes));
         continue;
       }
       if (stream != bytes) {
@@ -388,6 +394,21 @@ class Verifier {
                    fmt::format("the stream has {} bytes, products use {}",
                                end - lowered_.streams[worker], bytes));
     }
+    return {};
+  }
+
+  /// Weights that several workers read are packed once, where the first of them finds them.
+  /// `bytes`: of the worker's stream before.
+  Status check_shared(size_t worker, const Code& code, int64_t& bytes) const {
+    const auto place = lowered_.shared.find(code.operation);
+    const int64_t begin = int64_t{code.product.stream} * kSharedGrain;
+    if (place == lowered_.shared.end() || place->second != begin) {
+      return fault(worker, code,
+                   fmt::format("its experts' weights are looked for at byte {} of all, where "
+                               "nobody packed them",
+                               begin));
+    }
+    bytes += begin == lowered_.streams[worker] + bytes ? stream_bytes_(code) : 0;
     return {};
   }
 

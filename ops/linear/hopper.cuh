@@ -371,8 +371,6 @@ struct WeightSlice {
 /// source.await_page(barrier, phase) waits for a page. Where units have rows of their own, which
 /// lie one after the other, source.head_slices(unit, slices) says how many slices are before a
 /// unit's.
-/// source.slot_units(), where it is there, says which units are folded, and source.runs(block) how
-/// a block's slices are dealt.
 ///
 /// finish(first_unit, units, runs, slices) is called by the team, all warps alike, after each
 /// block, when the sums for gather() are there; `slices`: of a unit that is not folded. The loader
@@ -393,14 +391,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   const int slices = slices_of(k);
   const uint32_t in_row = smem_address(row);
   const uint32_t weights = smem_address(ring.pages);
-  constexpr bool kSlots = requires { source.slot_units(); };
-  const auto fold_of = [&](int unit) {
-    if constexpr (kSlots) {
-      return source.slot_units().fold_of(unit);
-    } else {
-      return kBatch == 1 && unit + 1 == units ? fold : 0;
-    }
-  };
+  const auto fold_of = [&](int unit) { return kBatch == 1 && unit + 1 == units ? fold : 0; };
   // Said anew each time: not even its address should take a register through the loop.
   const auto state = [&]() -> ProductState& { return states[made_here(threadIdx.x) / 32]; };
   PageCursor page;
@@ -475,22 +466,10 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     }
   };
   const auto begin = [&](int block) {
-    int of_unit;  // the first slice, of its unit
-    if constexpr (kSlots) {
-      runs = source.runs(block);
-      left = runs.count(warp);
-      const SlotUnits slots = source.slot_units();
-      const int slot = small_quotient(runs.first(warp), slots.slices(k));
-      const int of_slot = runs.first(warp) - slot * slots.slices(k);
-      unit = min(small_quotient(of_slot, slices), slots.each - 1);
-      of_unit = of_slot - unit * slices;
-      unit += slot * slots.each;
-    } else {
-      runs = block_runs(k, units, fold, block);
-      left = runs.count(warp);
-      unit = small_quotient(runs.first(warp), slices);
-      of_unit = runs.first(warp) - unit * slices;
-    }
+    runs = block_runs(k, units, fold, block);
+    left = runs.count(warp);
+    unit = small_quotient(runs.first(warp), slices);
+    const int of_unit = runs.first(warp) - unit * slices;  // the first slice
     begin_unit(block, of_unit);
     const int beyond = warp == runs.more - 1 ? -runs.more & ((1 << page_shift) - 1) : 0;
     last_arrivals = static_cast<uint32_t>((1 + beyond) * (kReaders >> page_shift));

@@ -93,19 +93,6 @@ template <class T>
 constexpr T product_slices(T k, int units, int fold) {
   return (units - 1) * slices_of(k) + unit_slices(k, fold);
 }
-/// Where the units of each slot of a mixture follow one another, `each` of them, the last of which
-/// is folded `fold` times: unit after unit, slot after slot. A product is one such slot.
-struct SlotUnits {
-  int each;
-  int fold;
-
-  constexpr int slices(int k) const { return product_slices(k, each, fold); }
-  constexpr int fold_of(int unit) const { return fold != 0 && (unit + 1) % each == 0 ? fold : 0; }
-  /// The first slice of a unit.
-  constexpr int first(int k, int unit) const {
-    return quotient(unit, each) * slices(k) + unit % each * slices_of(k);
-  }
-};
 /// Of a row in shared memory, zeros after its k.
 template <class T>
 constexpr T row_slices(T k, int fold) {
@@ -146,7 +133,8 @@ static_assert(kTeamWarps % kMxPageSlices == 0);
 
 /// Units of `columns` columns, of which each has `unit`: kUnitColumns, or half of it where gate and
 /// up columns share units.
-constexpr int64_t units_of(int64_t columns, int64_t unit = kUnitColumns) {
+template <class T>
+constexpr T units_of(T columns, T unit = kUnitColumns) {
   return (columns + unit - 1) / unit;
 }
 /// How often the last of them is folded: as often as its columns allow.

@@ -226,8 +226,7 @@ void route(const RouteArgs& args, Range rows) {
   }
 }
 
-void experts_up(const ExpertsUpArgs& args, Range rows, Range columns,
-                std::span<std::byte> scratch) {
+void experts_up(const ExpertsUpArgs& args, Range rows, Range all, std::span<std::byte> scratch) {
   const auto experts = std::ssize(args.experts);
   const auto [n, k] = std::pair(args.experts.front().n, args.experts.front().k);
   const auto size = static_cast<int64_t>(size_of(args.out.dtype));
@@ -239,6 +238,11 @@ void experts_up(const ExpertsUpArgs& args, Range rows, Range columns,
   for (int64_t e = 0; e < experts; ++e) {
     const std::span<const Taken> taken = sorted.of(e);
     if (taken.empty()) {
+      continue;
+    }
+    const int64_t before = args.flat ? taken.front().slot * n : 0;
+    const Range columns{std::max<int64_t>(all.begin - before, 0), std::min(all.end - before, n)};
+    if (columns.empty()) {
       continue;
     }
     GatedLinearArgs product = args.experts[static_cast<size_t>(e)];

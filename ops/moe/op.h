@@ -58,6 +58,8 @@ struct ExpertsUpArgs {
   /// All alike but for their weights; `a` and `out` of each are not used.
   std::vector<GatedLinearArgs> experts = {};
   Matrix out;  ///< [slots, n], f32 or bf16
+  /// Of one row: columns are counted through all slots, slot after slot.
+  bool flat = false;
   /// Experts in MXFP4, of which `experts` says the rest; empty: they are in other formats.
   std::vector<MxMatrix> gates = {}, ups = {};
   /// Of MXFP4: with g and u the products, biases added, out is min(g, limit) * sigmoid(1.702
@@ -87,8 +89,9 @@ void experts_down(const ExpertsDownArgs& args, Range rows, Range columns, double
 
 namespace cpu {
 void route(const RouteArgs& args, Range rows);
-/// Columns [columns] of all slots of `rows`. Promises as of linear, but that which kernel a row
-/// meets depends on how many rows drew the expert. `scratch`: see linear.
+/// Columns [columns] of all slots of `rows` (but see ExpertsUpArgs::flat). Promises as of linear,
+/// but that which kernel a row meets depends on how many rows drew the expert. `scratch`: see
+/// linear.
 void experts_up(const ExpertsUpArgs& args, Range rows, Range columns, std::span<std::byte> scratch);
 /// Slots are summed one after the other, in f32.
 void experts_down(const ExpertsDownArgs& args, Range rows, Range columns,

@@ -51,6 +51,25 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
                                            SliceFeed& feed, uint64_t policy, const Late& late) {
   constexpr int kAtOnce = 4;  // pages: nothing is slowed by them, all wait for these weights
   const int lane = W::team().lane;
+  // Before the draw is awaited: memory is far.
+  const ProductCode& product = code.product;
+  const bool flat = product.flat != 0;
+  const int units = code.units;
+  const int k = product.k;
+  const int slices = slices_of(k);  // of a unit
+  const int first_slot = product.first_slot;
+  // Slices of a unit's slot, and of an expert; the first one among all slots'.
+  const bool gated = code.opcode == Opcode::gated_linear;
+  const int of_slot = gated ? slices : small_quotient(slices, product.slots);
+  const int of_expert = flat    ? slices * expert_units(product)
+                        : gated ? small_quotient(slices * units, product.slots)
+                                : of_slot * units;
+  const int first = flat ? product.first / (kUnitColumns / 2) * slices : 0;
+  const StreamForm form = form_of(code);
+  const int in_page = page_slices(form);
+  const auto bytes = static_cast<uint32_t>(slice_bytes(form));
+  const char* stream = worker.launch().streams[flat ? 0 : worker.index()] +
+                       static_cast<int64_t>(product.stream) * (flat ? kSharedGrain : 16);
   const volatile DrawnExperts& drawn = worker.drawn();
   bool there = true;
   if (lane == 0) {
@@ -62,36 +81,19 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
     return false;
   }
   __threadfence_block();
-  const ProductCode& product = code.product;
-  const int units = code.units;
-  const int slices = slices_of(product.k);  // of a unit
-  const bool gated = code.opcode == Opcode::gated_linear;
-  // Slices of a unit's slot, and of an expert.
-  const int of_slot = gated ? slices : small_quotient(slices, product.slots);
-  int of_expert = small_quotient(slices * units, product.slots);
-  int in_all = -1;  // of folded units
-  if (W::kLatents && product.fold != 0) {
-    of_expert = product_slices(product.k, small_quotient(units, product.slots), product.fold);
-    in_all = of_expert * product.slots;
-  }
-  const StreamForm form = form_of(code);
-  const int in_page = page_slices(form);
-  const auto bytes = static_cast<uint32_t>(slice_bytes(form));
-  const char* stream =
-      worker.launch().streams[worker.index()] + static_cast<int64_t>(product.stream) * 16;
   const auto from = [&](int slice) {
     int slot;
     int of_its;  // among the expert's
     if (gated) {
-      slot = small_quotient(slice, of_expert);
-      of_its = slice - slot * of_expert;
+      slot = small_quotient(first + slice, of_expert);
+      of_its = first + slice - slot * of_expert;
     } else {
       const int unit = small_quotient(slice, slices);
       const int in_unit = slice - unit * slices;
       slot = small_quotient(in_unit, of_slot);
       of_its = unit * of_slot + in_unit - slot * of_slot;
     }
-    const int64_t expert = drawn.id[product.first_slot + slot];
+    const int64_t expert = drawn.id[first_slot + slot];
     return stream + (expert * of_expert + of_its) * bytes;
   };
   // A lane a slice: where each lies takes one thread longer than the memory takes to bring it.
@@ -99,7 +101,7 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
   const int of_page = lane & (in_page - 1);
 #pragma unroll 1
   for (int block = 0; block < units; block += kBlockUnits) {
-    const SliceRuns runs = in_all >= 0 ? SliceRuns(in_all) : block_runs(product.k, units, 0, block);
+    const SliceRuns runs = block_runs(k, units, 0, block);
 #pragma unroll 1
     for (int base = 0; base < runs.slices(); base += 32) {
       const int count = min(32, runs.slices() - base);

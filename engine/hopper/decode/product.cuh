@@ -21,13 +21,9 @@ class Epilogue {
                        worker.tag(code.product.prior));
     }
     // Which warps' sums make this thread's first column: known before the row is.
-    if constexpr (W::kLatents) {
-      first_parts_ = slot_parts(source.runs(0), 0, output() >> unit_shift());
-    } else {
-      const SliceRuns first_runs = block_runs(code.product.k, code.units, code.product.fold, 0);
-      first_parts_ = sum_parts(first_runs, slices_of(code.product.k), output() >> unit_shift(),
-                               min(kBlockUnits, code.units));
-    }
+    const SliceRuns first_runs = block_runs(code.product.k, code.units, code.product.fold, 0);
+    first_parts_ = sum_parts(first_runs, slices_of(code.product.k), output() >> unit_shift(),
+                             min(kBlockUnits, code.units));
   }
 
   /// See stream_product().
@@ -51,11 +47,7 @@ class Epilogue {
         SliceRuns of_block = runs;
         of_block.each = made_here(of_block.each);
         of_block.more = made_here(of_block.more);
-        if constexpr (W::kLatents) {
-          return slot_parts(of_block, first_unit, unit);
-        } else {
-          return sum_parts(of_block, slices, unit, units);
-        }
+        return sum_parts(of_block, slices, unit, units);
       };
       const SumParts parts = first ? first_parts_ : later_parts();
       const auto sum = [&](int column) {
@@ -98,20 +90,7 @@ class Epilogue {
  private:
   static constexpr int kFinishThreads = Team::kThreads / W::kBatch;  // of a sequence
 
-  __device__ int fold_of(int unit) const {
-    if constexpr (W::kLatents) {
-      return source_.slot_units().fold_of(unit);
-    } else {
-      return unit + 1 == code_.units ? product().fold : 0;
-    }
-  }
-  /// Which warps' sums make a unit of a block.
-  __device__ SumParts slot_parts(const SliceRuns& runs, int first_unit, int unit) const {
-    const SlotUnits slots = source_.slot_units();
-    const int k = product().k;
-    const int begin = slots.first(k, first_unit + unit) - slots.first(k, first_unit);
-    return sum_parts(runs, begin, begin + unit_slices(k, slots.fold_of(first_unit + unit)));
-  }
+  __device__ int fold_of(int unit) const { return unit + 1 == code_.units ? product().fold : 0; }
 
   /// Columns of out in a unit, as a power of 2.
   __device__ int unit_shift() const {
@@ -132,16 +111,19 @@ class Epilogue {
     const bool valid = there && column < static_cast<int>(segment.columns);
     if constexpr (W::kExperts) {
       if (product().draw == DrawOf::experts) {  // columns of one slot, then of the next
-        const int wide = small_quotient(static_cast<int>(code_.units), product().slots)
-                         << unit_shift();
-        const int slot = small_quotient(column, wide);
-        const int of_slot = column - slot * wide;
-        const bool of_expert = there && of_slot < static_cast<int>(segment.columns);
+        const bool flat = product().flat != 0;
+        const int wide = flat ? segment.stride
+                              : small_quotient(static_cast<int>(code_.units), product().slots)
+                                    << unit_shift();
+        const int of_all = flat ? product().first + column : column;
+        const int slot = small_quotient(of_all, wide);
+        const int of_slot = of_all - slot * wide;
+        const bool of_expert = flat ? valid : there && of_slot < static_cast<int>(segment.columns);
         if (of_expert) {
           gate += expert_bias(segment.bias, slot, of_slot);
           up += expert_bias(product().up_bias, slot, of_slot);
         }
-        put(segment, slot * segment.stride + of_slot,
+        put(segment, flat ? column : slot * segment.stride + of_slot,
             gate_with(product().activation, product().limit, gate, up), of_expert);
         return;
       }

@@ -218,21 +218,6 @@ class RowSource : public ProductRows<W> {
   /// Of the row's norm, when the sums are there.
   __device__ float factor(int) const { return W::shared().factor; }
 
-  /// All units are one slot's but where those of drawn experts are folded, each expert's; these are
-  /// of one block.
-  __device__ SlotUnits slot_units() const requires(W::kLatents) {
-    const int fold = product().fold;
-    const bool drawn = fold != 0 && product().draw == DrawOf::experts;
-    return {drawn ? small_quotient(static_cast<int>(code_.units), product().slots)
-                  : static_cast<int>(code_.units),
-            fold};
-  }
-  __device__ SliceRuns runs(int block) const requires(W::kLatents) {
-    const SlotUnits slots = slot_units();
-    return slots.each == code_.units ? block_runs(product().k, code_.units, product().fold, block)
-                                     : SliceRuns(product().slots * slots.slices(product().k));
-  }
-
   /// Slices before the row of a unit's head.
   __device__ int head_slices(int unit, int slices) const requires(W::kLatents) {
     const int columns = product().segment[0].head_columns;
