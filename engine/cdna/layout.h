@@ -8,22 +8,23 @@
 // stand in any order. Slices of a unit follow one another, zeros where k has ended, and so do the
 // units of a product.
 //
-// Packed weights are of 12 bits (ops/linear/windowed.h): a lane's part of a slice is three words,
-// the low parts of its eight weights and then the high parts of its four pairs. After all units of
-// a product come the scales of its columns, for each thread that finishes a column of a block two
-// bytes: its column's, or gate's and up's. Weights beside the windows are listed apart, for each
-// wave those of its run; a list is in rounds of kWaveLanes, none of which has a column twice.
+// Packed weights are of 12 bits (ops/linear/forms/packed/windowed.h): a lane's part of a slice is
+// three words, the low parts of its eight weights and then the high parts of its four pairs. After
+// all units of a product come the scales of its columns, for each thread that finishes a column of
+// a block two bytes: its column's, or gate's and up's. Weights beside the windows are listed apart,
+// for each wave those of its run; a list is in rounds of kWaveLanes, none of which has a column
+// twice.
 //
-// Weights in e4m3fn are two words of a lane's part (ops/linear/fp8_words.h), which become 2^-120 of
-// bf16 numbers; rows are multiplied by 2^60 for them, so that no product is too small, and scales
-// by 2^60 besides. After all units come the scales: those of columns, for each thread that finishes
-// one two f32, its column's, or gate's and up's; or, where weights have scales of 128 x 128, for
-// each slice those of its first eight columns and of the others.
+// Weights in e4m3fn are two words of a lane's part (ops/linear/forms/fp8/words.h), which become
+// 2^-120 of bf16 numbers; rows are multiplied by 2^60 for them, so that no product is too small,
+// and scales by 2^60 besides. After all units come the scales: those of columns, for each thread
+// that finishes one two f32, its column's, or gate's and up's; or, where weights have scales of 128
+// x 128, for each slice those of its first eight columns and of the others.
 //
 // Weights of experts in MXFP4 have slices of 128 of k: a lane's part is four words of codes
-// (ops/linear/mx_words.h), of 32 of k each, and after all lanes' come the scales, for each four
-// rows those of each 32 of k. Codes become 2^-126 of bf16 numbers, rows are multiplied by 2^60, and
-// sums by 2^66.
+// (ops/linear/forms/mxfp4/words.h), of 32 of k each, and after all lanes' come the scales, for each
+// four rows those of each 32 of k. Codes become 2^-126 of bf16 numbers, rows are multiplied by
+// 2^60, and sums by 2^66.
 //
 // Weights in f16 become two bf16 each, their upper and their lower bits: two products.
 //

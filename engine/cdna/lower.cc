@@ -12,9 +12,9 @@
 #include "base/check.h"
 #include "engine/cdna/layout.h"
 #include "engine/resident/split_keys.h"
-#include "ops/linear/fp8_words.h"
-#include "ops/linear/mx_words.h"
-#include "ops/linear/windowed.h"
+#include "ops/linear/forms/fp8/words.h"
+#include "ops/linear/forms/mxfp4/words.h"
+#include "ops/linear/forms/packed/windowed.h"
 
 namespace weft::cdna {
 

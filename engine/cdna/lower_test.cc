@@ -17,8 +17,8 @@
 #include "engine/cdna/layout.h"
 #include "engine/test_latents.h"
 #include "model/quantization.h"
-#include "ops/linear/fp8_words.h"
-#include "ops/linear/windowed.h"
+#include "ops/linear/forms/fp8/words.h"
+#include "ops/linear/forms/packed/windowed.h"
 #include "program/verify.h"
 
 namespace weft::cdna {

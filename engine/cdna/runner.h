@@ -26,7 +26,7 @@ struct RunnerOptions {
   int sequences = 1;     ///< at most kMostAtOnce
   DType kv = DType::bf16;
   bool round_activations = true;  ///< in a chunk of a prompt, see PlanOptions
-  /// In 12 bits (ops/linear/windowed.h); default: when they do not fit the last cache.
+  /// In 12 bits (ops/linear/forms/packed/windowed.h); default: when they do not fit the last cache.
   std::optional<bool> compress_weights = {};
   /// Whether packed weights are held alone: prompts go token by token then. Default: where the
   /// device has no room for both.

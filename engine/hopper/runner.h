@@ -20,7 +20,8 @@ struct RunnerOptions {
   int sequences = 1;     ///< at most kMostSequences
   DType kv = DType::bf16;
   bool round_activations = true;  ///< prompts may be fed by chunks that round them to bf16
-  /// For the resident kernel (ops/linear/windowed.h); default: when they do not fit L2.
+  /// For the resident kernel (ops/linear/forms/packed/windowed.h); default: when they do not fit
+  /// L2.
   std::optional<bool> compress_weights = {};
   /// Whether packed weights are held alone, and unpacked for prompts. Default: where the device has
   /// no room for both.

@@ -24,9 +24,8 @@ cudaError_t launch_pack(const PackJob* jobs, int64_t count, const char* arena, c
 cudaError_t launch_widen(const void* codes, const float* scales, const ScaleGrid& grid,
                          int64_t rows, int64_t columns, DType type, void* out, cudaStream_t stream);
 
-/// Puts the weights of units back to where they were packed from, bit for bit but for the signs of
-/// zeros in columns that have nothing else, and in MXFP4 what hopper_mx.h says of the least and the
-/// NaN scale. `jobs` is on the device.
+/// Puts the weights of units back to where they were packed from, as their form's unpack()
+/// (ops/linear/forms/) does. `jobs` is on the device.
 cudaError_t launch_unpack(const PackJob* jobs, int64_t count, const char* packed, char* arena,
                           cudaStream_t stream);
 

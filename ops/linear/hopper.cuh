@@ -5,7 +5,8 @@
 // the 8 up columns beside them), a group 32 of k; a group of a unit is 1024 bytes, the A operands
 // of two mma m16n8k16: in mma j, lane (g, t) = (lane / 4, lane % 4) has 16 bytes, k 8t + 4j .. 8t +
 // 4j + 3 of column g, then of column g + 8. A slice is 8 groups, zeros where k has ended; a page
-// has two slices, four of codes in e4m3fn, or eight in MXFP4.
+// has some slices. So weights lie that are plain; the other forms (forms/) have a header before a
+// slice's groups, and groups of fewer bytes.
 //
 // Folded units. Workers' shares are evener when they are not whole units. The last unit of a
 // product may be folded, once or twice (`fold`): it has 16 >> fold columns, and a group of it holds
@@ -13,25 +14,6 @@
 // and h + g % h, h = 8 >> fold, of the (g / h)-th. So it has half or a quarter of the slices. The
 // row's groups stand side by side in B, in columns that are idle otherwise, and a sum is right in
 // the lanes where both mean the same group. Only with one sequence: several have no idle columns.
-//
-// Compressed slices (windowed.h) begin with a header of 128 bytes: for each row of A the
-// exponent of what scales its sums, then the weights that are listed. Then the groups, 768 bytes
-// each: 16 bytes a lane, the low parts of its 16 weights, and 8 bytes a lane, their high parts; the
-// word of registers 2q and 2q + 1 of mma j has the bytes of four weights, the j-th word of high
-// parts those of all four registers, by number. Beyond k, where the row is zero, weights are
-// anything. Weights become bf16 as they go from shared memory to registers, eleven instructions for
-// eight of them.
-//
-// Slices of codes in e4m3fn (hopper_fp8.h) begin with the scales of their rows of A, one for each
-// 128 of k (fp8_scale_place()), as f32. Then the groups, 512 bytes each: 16 bytes a lane, a word
-// the codes of two registers. The sums of each half of such a slice are scaled before they are
-// added to the unit's. Units of which some are folded have one scale a row: weights that are scaled
-// in blocks of 128 of k are not folded.
-//
-// Slices of codes in MXFP4 (hopper_mx.h) begin with the scales of their rows of A, one for each
-// group, in e8m0. Then the groups, 256 bytes each: 8 bytes a lane, a word the codes of one row: its
-// k in ascending order are the pairs of the word. Weights are bf16, scales and all, when they are
-// in registers. Never folded.
 //
 // Who does what. The slices of all units, one unit after the other, are dealt to the warps in runs
 // (SliceRuns), whatever k is: no warp has two slices more than another. A warp waits only for its
@@ -46,14 +28,14 @@
 #pragma once
 
 #include "arch/hopper/page_ring.cuh"
-#include "ops/linear/hopper_fp8.h"
+#include "ops/linear/forms/fp8/hopper.cuh"
+#include "ops/linear/forms/mxfp4/hopper.cuh"
+#include "ops/linear/forms/packed/hopper.cuh"
+#include "ops/linear/forms/plain/hopper.cuh"
 #include "ops/linear/hopper_layout.h"
-#include "ops/linear/hopper_mx.h"
-#include "ops/linear/windowed.h"
+#include "ops/linear/hopper_operands.cuh"
 
 namespace weft::hopper {
-
-using namespace windowed;  // NOLINT(google-build-using-namespace): numbers of its form
 
 static_assert(Team::kWarps == kTeamWarps);
 
@@ -74,11 +56,6 @@ struct alignas(16) ProductState {
   PageCursor cursor;  ///< the next product's first page
 };
 
-/// A group's k of one column of B, and of all columns that are in use, in shared memory.
-inline constexpr int kColumnBytes = kGroupK * 2;
-template <int kBatch>
-inline constexpr int kRowGroupBytes = row_columns(kBatch) * kColumnBytes;
-
 /// Four elements of a sequence's row, 4 * quad of a slice on. A group's columns lie one after the
 /// other: what the lanes of an mma read is one run.
 template <int kBatch>
@@ -95,263 +72,30 @@ __device__ inline void store_row_quad(char* slice, int sequence, int quad, float
   }
 }
 
-/// A warp's sums of one unit: of two interleaved runs of groups and both mma of each.
-struct UnitSums {
-  float part[4][4] = {};
-
-  /// Of columns g and g + 8, for this lane's sequence (with kBatch = 8 for the second one of its
-  /// two): see first_sequence().
-  template <int kBatch>
-  __device__ float2 columns(bool second = false) const {
-    const auto sum = [&](int i) { return (part[0][i] + part[1][i]) + (part[2][i] + part[3][i]); };
-    if constexpr (row_parts(kBatch) == 2) {
-      return {sum(0) + sum(1), sum(2) + sum(3)};
-    } else {
-      return second ? float2{sum(1), sum(3)} : float2{sum(0), sum(2)};
-    }
-  }
-  /// The first sequence whose sums a lane has. With kBatch = 1 only lanes with t = 0 have any.
-  template <int kBatch>
-  __device__ static int first_sequence(int lane) {
-    return lane % 4 * (2 / row_parts(kBatch));
-  }
-};
-
-/// What the B operands of a slice are read from: of a unit that is folded, columns that are idle
-/// otherwise have other groups of k, and what the lanes read is again one run.
-template <int kBatch>
-struct RowSlice {
-  uint32_t from;    ///< in shared memory, of this lane
-  uint32_t stride;  ///< to the next group of A
-  bool has_column;  ///< this lane's column is in use
-
-  __device__ __forceinline__ RowSlice(int lane, uint32_t row, int slice, int fold)
-      : stride(kRowGroupBytes<kBatch> << fold) {
-    const int lanes = 4 * row_columns(kBatch) << fold;
-    from = row + slice * (kSliceGroups * stride) + (lane & (lanes - 1)) * 16;
-    has_column = lane < lanes;
-  }
-  __device__ __forceinline__ void advance() { from += kSliceGroups * stride; }
-};
-
-/// The rows' operands of some groups, in the lanes of the columns that are in use; what the other
-/// lanes hold goes to columns that nobody reads. To be made once for many loads, and near them:
-/// registers that are never written in some lanes count as taken from the first time on that
-/// somebody may have, in a loop around all else too.
-template <int kBatch>
-struct RowGroups {
-  static constexpr int kGroups = 4;
-  uint4 group[kGroups] = {};
-
-  __device__ __forceinline__ void load(const RowSlice<kBatch>& row, int first) {
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      load_shared_if(row.has_column, row.from + (first + i) * row.stride, group[i]);
-    }
-  }
-  /// Groups first and first + 1 of each half of a slice, by turns.
-  __device__ __forceinline__ void load_halves(const RowSlice<kBatch>& row, int first) {
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      const int which = first + i / 2 + i % 2 * (kSliceGroups / 2);
-      load_shared_if(row.has_column, row.from + which * row.stride, group[i]);
-    }
-  }
-  /// One of them alone.
-  __device__ __forceinline__ void load_one(const RowSlice<kBatch>& row, int which) {
-    load_shared_if(row.has_column, row.from + which * row.stride, group[0]);
-  }
-};
-
-/// Products of two pairs of bf16, rounded; subnormals are numbers like any other.
-__device__ inline uint32_t multiply_bf16(uint32_t a, uint32_t b) {
-  uint32_t product;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
-  return product;
-}
-
 /// A slice of weights in registers. A page is free again as soon as its slices are here, which for
-/// the first slices of a product is before the row has come: registers are part of the ring.
-struct WeightSlice {
-  static constexpr uint32_t kOnes = 127u << 23 | 127u;
-
-  uint4 group[kSliceGroups][2];
-  /// Exponents of what scales this lane's rows of A: << 23, and as a number. Of fp8: the scale that
-  /// the slice's header has in this lane's place.
-  uint32_t scales;
-  uint32_t extra;  ///< in a lane each: a weight that is listed, or 0
-
-  /// `from`: of this lane, in shared memory.
-  __device__ __forceinline__ void load(uint32_t from) {
-    scales = kOnes;
-    extra = 0;
-#pragma unroll
-    for (int i = 0; i < kSliceGroups; ++i) {
-      group[i][0] = load_shared_bits(from + i * kGroupBytes);
-      group[i][1] = load_shared_bits(from + i * kGroupBytes + kGroupBytes / 2);
-    }
-  }
-  /// A compressed slice. `from`: in shared memory.
+/// the first slices of a product is before the row has come: registers are part of the ring. Each
+/// form has a reader of its own.
+struct WeightSlice : WeightRegisters {
+  /// `from`: in shared memory; of plain weights, of this lane.
+  __device__ __forceinline__ void load(uint32_t from) { read_plain(*this, from); }
   __device__ __forceinline__ void expand(int lane, uint32_t from) {
-    const uint32_t exponent = from + lane / 4;
-    scales = load_shared_byte(exponent) << 23 | load_shared_byte(exponent + kUnitColumns / 2);
-    extra = 0;
-    load_shared_if(lane < kMostListed, from + kUnitColumns + lane * 4, extra);
-    const uint32_t low = from + kSliceHeaderBytes + lane * 16;
-    const uint32_t high = from + kSliceHeaderBytes + kLowBytes + lane * 8;
-    constexpr int kAtOnce = 4;
-#pragma unroll
-    for (int done = 0; done < kSliceGroups; done += kAtOnce) {
-      uint4 lows[kAtOnce];
-      uint2 highs[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        lows[i] = load_shared_bits(low + (done + i) * kCompressedGroupBytes);
-        highs[i] = load_shared_pair(high + (done + i) * kCompressedGroupBytes);
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        group[done + i][0] = weights_of(lows[i].x, lows[i].y, highs[i].x);
-        group[done + i][1] = weights_of(lows[i].z, lows[i].w, highs[i].y);
-      }
-    }
+    read_packed(*this, lane, from);
   }
+  __device__ __forceinline__ void widen(int lane, uint32_t from) { read_fp8(*this, lane, from); }
+  __device__ __forceinline__ void widen_mx(int lane, uint32_t from) { read_mx(*this, lane, from); }
 
-  /// A slice of codes. `from`: in shared memory.
-  __device__ __forceinline__ void widen(int lane, uint32_t from) {
-    scales = load_shared_word(from + lane * 4);
-    extra = 0;
-    const uint32_t codes = from + kSliceHeaderBytes + lane * 16;
-#pragma unroll
-    for (int i = 0; i < kSliceGroups; ++i) {
-      const uint4 words = load_shared_bits(codes + i * kFp8GroupBytes);
-      group[i][0] = numbers_of(words.x, words.y);
-      group[i][1] = numbers_of(words.z, words.w);
-    }
-  }
-
-  /// A slice in MXFP4. `from`: in shared memory.
-  __device__ __forceinline__ void widen_mx(int lane, uint32_t from) {
-    scales = kOnes;
-    extra = 0;
-    const uint32_t of_row = from + lane / 4 * mx_scale_place(1, 0);
-    const uint2 upper = load_shared_pair(of_row);
-    const uint2 lower = load_shared_pair(of_row + mx_scale_place(kUnitColumns / 2, 0));
-    const uint32_t codes = from + kSliceHeaderBytes + lane * 8;
-    // A byte of a word as two bf16.
-    const auto scale = [](uint2 of_groups, int i) {
-      return __byte_perm(i < 4 ? of_groups.x : of_groups.y, 0, 0x4040 | (i % 4) * 0x0101) << 7;
-    };
-#pragma unroll
-    for (int i = 0; i < kSliceGroups; ++i) {
-      const uint2 words = load_shared_pair(codes + i * kMxGroupBytes);
-      const uint32_t of_upper = scale(upper, i);
-      const uint32_t of_lower = scale(lower, i);
-      const auto number = [](uint32_t word, int pair, uint32_t factor) {
-        return multiply_bf16(multiply_bf16(mx_pair(word, pair), kMxUnits), factor);
-      };
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        group[i][j] = {number(words.x, 2 * j, of_upper), number(words.y, 2 * j, of_lower),
-                       number(words.x, 2 * j + 1, of_upper), number(words.y, 2 * j + 1, of_lower)};
-      }
-    }
-  }
-
-  /// sums += this, which is of codes, times a slice of the rows: each half of k by itself.
+  /// sums += this, which is of codes in e4m3fn, times a slice of the rows.
   template <int kBatch>
   __device__ __forceinline__ void multiply_codes(int lane, const RowSlice<kBatch>& row,
                                                  RowGroups<kBatch>& part, UnitSums& sums) const {
-    constexpr int kHalfGroups = kSliceGroups / 2;
-    UnitSums halves;  // part 2h + j: mma j of half h
-#pragma unroll
-    for (int done = 0; done < kHalfGroups; done += 2) {
-      part.load_halves(row, done);
-#pragma unroll
-      for (int i = 0; i < RowGroups<kBatch>::kGroups; ++i) {
-        const int half = i % 2;
-        const auto& weights = group[half * kHalfGroups + done + i / 2];
-        const uint4& b = part.group[i];
-        mma_bf16(halves.part[2 * half], weights[0], b.x, b.y);
-        mma_bf16(halves.part[2 * half + 1], weights[1], b.z, b.w);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float scale =
-            __uint_as_float(__shfl_sync(~0u, scales, fp8_scale_place(lane / 4 + 8 * r, half)));
-#pragma unroll
-        for (int c = 2 * r; c < 2 * r + 2; ++c) {
-          const float sum = halves.part[2 * half][c] + halves.part[2 * half + 1][c];
-          sums.part[half][c] = fmaf(scale, sum, sums.part[half][c]);
-        }
-      }
-    }
+    multiply_fp8(*this, lane, row, part, sums);
   }
-
   /// sums += this times a slice of the rows in shared memory, which comes through `part`.
   template <int kBatch>
   __device__ __forceinline__ void multiply(int lane, const RowSlice<kBatch>& row,
                                            RowGroups<kBatch>& part, UnitSums& sums) const {
-    constexpr int kAtOnce = RowGroups<kBatch>::kGroups;
-#pragma unroll
-    for (int done = 0; done < kSliceGroups; done += kAtOnce) {
-      part.load(row, done);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        mma_bf16(sums.part[i % 2 * 2], group[done + i][0], part.group[i].x, part.group[i].y);
-        mma_bf16(sums.part[i % 2 * 2 + 1], group[done + i][1], part.group[i].z, part.group[i].w);
-      }
-    }
-    uint32_t pending = __ballot_sync(~0u, extra != 0);
-#pragma unroll 1
-    while (pending != 0) {
-      multiply_listed<kBatch>(lane, row, __shfl_sync(~0u, extra, __ffs(pending) - 1), part, sums);
-      pending &= pending - 1;
-    }
-  }
-
- private:
-  /// Four registers of the operand A, of two words of codes.
-  __device__ __forceinline__ static uint4 numbers_of(uint32_t registers01, uint32_t registers23) {
-    return {multiply_bf16(first_pair(registers01), kFp8Units),
-            multiply_bf16(second_pair(registers01), kFp8Units),
-            multiply_bf16(first_pair(registers23), kFp8Units),
-            multiply_bf16(second_pair(registers23), kFp8Units)};
-  }
-  /// Four registers of the operand A, of their low parts and their high ones.
-  __device__ __forceinline__ static uint4 weights_of(uint32_t low01, uint32_t low23,
-                                                     uint32_t high) {
-    const auto one = [&](uint32_t low, uint32_t bytes, int number) {
-      return __byte_perm(low, kWindowBits >> 8, bytes) |
-             (rotate_left(high, 4 * number) & kHighParts);
-    };
-    // Two bytes of `low`, each below the window's.
-    return {one(low01, 0x4140, 0), one(low01, 0x4342, 1), one(low23, 0x4140, 2),
-            one(low23, 0x4342, 3)};
-  }
-  /// Puts a weight of the list in place of the one that stands there for it.
-  template <int kBatch>
-  __device__ __forceinline__ static void multiply_listed(int lane, const RowSlice<kBatch>& row,
-                                                         uint32_t listed, RowGroups<kBatch>& part,
-                                                         UnitSums& sums) {
-    const int k = listed >> 16 & 0xff;
-    const int of_row = listed >> 24 & 0xf;
-    const bool mine = lane == of_row % 8 * 4 + k / 8 % 4;
-    const int number = of_row / 8 + k % 4 / 2 * 2;
-    part.load_one(row, k / kGroupK);
-    const bool second = k / 4 % 2 != 0;
-    const uint32_t b0 = second ? part.group[0].z : part.group[0].x;
-    const uint32_t b1 = second ? part.group[0].w : part.group[0].y;
-    const auto add = [&](uint32_t weight) {
-      const uint32_t pair = weight << (k % 2 * 16);
-      const auto at = [&](int n) { return mine && number == n ? pair : 0; };
-      mma_bf16(sums.part[0], {at(0), at(1), at(2), at(3)}, b0, b1);
-    };
-    add(listed & 0xffff);
-    add(kWindowBits | 0x8000);
+    multiply_groups(*this, row, part, sums);
+    multiply_all_listed(*this, lane, row, part, sums);
   }
 };
 

@@ -5,54 +5,15 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "ops/linear/forms/hopper_forms.h"
+
 namespace weft::hopper {
 
-inline constexpr int kTeamWarps = 8;     ///< that a product's slices are dealt to
-inline constexpr int kUnitColumns = 16;  ///< rows of the weight in a unit that is not folded
+inline constexpr int kTeamWarps = 8;  ///< that a product's slices are dealt to
 inline constexpr int kMostFold = 2;
-inline constexpr int kGroupK = 32;  ///< k in a group
-inline constexpr int kGroupBytes = kUnitColumns * kGroupK * 2;
-inline constexpr int kSliceGroups = 8;  ///< of a unit, that one warp multiplies at once
-inline constexpr int kSliceK = kSliceGroups * kGroupK;
-
-/// How weights lie in the stream: in bf16; compressed (windowed.h), a header, then each
-/// group's low and high parts; or codes, in e4m3fn (hopper_fp8.h) or in MXFP4 (hopper_mx.h), a
-/// header of their scales before them.
-enum class StreamForm : uint8_t { plain, compressed, fp8, mx };
-inline constexpr int kPlainSliceBytes = kSliceGroups * kGroupBytes;
-inline constexpr int kSliceHeaderBytes = 128;
-inline constexpr int kLowBytes = kUnitColumns * kGroupK;
-inline constexpr int kHighBytes = kUnitColumns * kGroupK / 2;
-inline constexpr int kCompressedGroupBytes = kLowBytes + kHighBytes;
-inline constexpr int kCompressedSliceBytes =
-    kSliceHeaderBytes + kSliceGroups * kCompressedGroupBytes;
-/// Weights that a slice may list: the header has a byte for each row of the operand A, then four
-/// for each of these.
-inline constexpr int kMostListed = (kSliceHeaderBytes - kUnitColumns) / 4;
-inline constexpr int kFp8GroupBytes = kUnitColumns * kGroupK;
-inline constexpr int kFp8SliceBytes = kSliceHeaderBytes + kSliceGroups * kFp8GroupBytes;
-inline constexpr int kMxGroupBytes = kUnitColumns * kGroupK / 2;
-inline constexpr int kMxSliceBytes = kSliceHeaderBytes + kSliceGroups * kMxGroupBytes;
-constexpr int weight_slice_bytes(StreamForm form) {
-  return form == StreamForm::plain        ? kPlainSliceBytes
-         : form == StreamForm::compressed ? kCompressedSliceBytes
-         : form == StreamForm::fp8        ? kFp8SliceBytes
-                                          : kMxSliceBytes;
-}
-/// What one copy brings. Those of codes are as large as others in bytes: a loader's time is by
-/// page.
-inline constexpr int kPageSlices = 2;
-inline constexpr int kFp8PageSlices = 4;
-inline constexpr int kMxPageSlices = 8;
-constexpr int page_slices(StreamForm form) {
-  return form == StreamForm::mx    ? kMxPageSlices
-         : form == StreamForm::fp8 ? kFp8PageSlices
-                                   : kPageSlices;
-}
 /// Arrivals that give a page back: its slices' readers share them. `codes`: of a kernel that takes
 /// those, too.
-constexpr int page_readers(bool codes) { return codes ? kMxPageSlices : kPageSlices; }
-constexpr int page_bytes(StreamForm form) { return page_slices(form) * weight_slice_bytes(form); }
+constexpr int page_readers(bool codes) { return codes ? kMostPageSlices : kPageSlices; }
 
 // Rows. The operand B of an mma has eight columns. They take the row of one sequence as two bf16
 // that sum to its elements within 2^-17 (the other six are idle, or have other k where a unit is
@@ -70,7 +31,7 @@ constexpr bool rows_are_streamed(int64_t slices) { return slices > kTeamWarps * 
 /// Units of a block, after which sums are gathered; whole pages, so that only the last block of a
 /// product may end within one.
 inline constexpr int kBlockUnits = 24;
-static_assert(kBlockUnits % kMxPageSlices == 0);
+static_assert(kBlockUnits % kMostPageSlices == 0);
 
 /// a / b of what is not below 0: a shift where b is a power of two.
 template <class T>
@@ -129,7 +90,7 @@ constexpr SliceRuns block_runs(int k, int units, int fold, int first) {
 }
 /// Pages from one that a warp reads to the next one, at most: of the form with the fewest slices.
 inline constexpr int kPageJump = kTeamWarps / kPageSlices;
-static_assert(kTeamWarps % kMxPageSlices == 0);
+static_assert(kTeamWarps % kMostPageSlices == 0);
 
 /// Units of `columns` columns, of which each has `unit`: kUnitColumns, or half of it where gate and
 /// up columns share units.

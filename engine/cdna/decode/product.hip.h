@@ -7,9 +7,9 @@
 #include "engine/cdna/decode/experts.hip.h"
 #include "engine/cdna/decode/latent.hip.h"
 #include "engine/cdna/decode/next_token.hip.h"
-#include "ops/linear/fp8_words.h"
-#include "ops/linear/mx_words.h"
-#include "ops/linear/windowed.h"
+#include "ops/linear/forms/fp8/words.h"
+#include "ops/linear/forms/mxfp4/words.h"
+#include "ops/linear/forms/packed/windowed.h"
 
 namespace weft::cdna {
 

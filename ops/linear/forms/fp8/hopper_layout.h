@@ -1,6 +1,12 @@
-// Weights in e4m3fn as a resident kernel reads them (see hopper.cuh): codes, four in a word, that
-// become bf16 on their way to the registers, exactly, and scales that the sums are multiplied with.
-// How words hold codes: fp8_words.h.
+// Weights in e4m3fn as a resident kernel reads them (see ops/linear/hopper.cuh): codes, four in a
+// word (words.h), that become bf16 on their way to the registers, exactly, and scales that the sums
+// are multiplied with.
+//
+// A slice begins with the scales of its rows of A, one for each 128 of k (fp8_scale_place()), as
+// f32. Then the groups, 512 bytes each: 16 bytes a lane, a word the codes of two registers. The
+// sums of each half of such a slice are scaled before they are added to the unit's. Units of which
+// some are folded have one scale a row: weights that are scaled in blocks of 128 of k are not
+// folded.
 //
 // Plain functions of numbers, for the kernel that packs, the one that multiplies, and tests.
 #pragma once
@@ -8,7 +14,8 @@
 #include <cstdint>
 
 #include "base/scaling.h"
-#include "ops/linear/fp8_words.h"
+#include "ops/linear/forms/fp8/words.h"
+#include "ops/linear/forms/hopper_slice.h"
 
 namespace weft::hopper {
 
@@ -16,6 +23,16 @@ using fp8_words::first_pair;
 using fp8_words::fp8_codes;
 using fp8_words::fp8_word;
 using fp8_words::second_pair;
+
+inline constexpr int kFp8GroupBytes = kUnitColumns * kGroupK;
+inline constexpr int kFp8SliceBytes = kSliceHeaderBytes + kSliceGroups * kFp8GroupBytes;
+inline constexpr int kFp8PageSlices = 4;
+
+/// The form's tag, and its share of the table of forms (hopper_forms.h).
+struct Fp8Form {
+  static constexpr int kSliceBytes = kFp8SliceBytes;
+  static constexpr int kSlicesOfPage = kFp8PageSlices;
+};
 
 /// 2^120 twice as bf16: what first_pair() and second_pair() are multiplied with.
 inline constexpr uint32_t kFp8Units = 0x7b807b80u;

@@ -1,4 +1,4 @@
-#include "ops/linear/hopper_mx.h"
+#include "ops/linear/forms/mxfp4/hopper_layout.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "ops/linear/windowed.h"
+#include "ops/linear/forms/packed/windowed.h"
 
 #include <gtest/gtest.h>
 

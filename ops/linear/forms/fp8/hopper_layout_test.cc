@@ -1,4 +1,4 @@
-#include "ops/linear/hopper_fp8.h"
+#include "ops/linear/forms/fp8/hopper_layout.h"
 
 #include <gtest/gtest.h>
 
