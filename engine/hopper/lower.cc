@@ -168,8 +168,11 @@ class Units : public Target {
     if (product.streamed != 0) {
       slices = kTeamWarps * kStreamedSlices;
     }
-    out_.scratch_bytes =
-        std::max(out_.scratch_bytes, static_cast<int32_t>(slices * row_slice_bytes(batch_)));
+    const int64_t units = static_cast<StreamForm>(product.weights) == StreamForm::mx
+                              ? slices * (kSliceK / kMxRowBlock) * size_of(Element::f32)
+                              : 0;
+    out_.scratch_bytes = std::max(out_.scratch_bytes,
+                                  static_cast<int32_t>(slices * row_slice_bytes(batch_) + units));
   }
 
   const Program& program_;

@@ -90,6 +90,12 @@ struct WeightSlice : WeightRegisters {
                                                  RowGroups<kBatch>& part, UnitSums& sums) const {
     multiply_fp8(*this, lane, row, part, sums);
   }
+  /// sums += this, which is of codes in MXFP4, times a slice of the row; see multiply_mx().
+  template <int kBatch>
+  __device__ __forceinline__ void multiply_mx_codes(const RowSlice<kBatch>& row, uint32_t units,
+                                                    RowGroups<kBatch>& part, UnitSums& sums) const {
+    multiply_mx(*this, row, units, part, sums);
+  }
   /// sums += this times a slice of the rows in shared memory, which comes through `part`.
   template <int kBatch>
   __device__ __forceinline__ void multiply(int lane, const RowSlice<kBatch>& row,
@@ -135,6 +141,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   const int slices = slices_of(k);
   const uint32_t in_row = smem_address(row);
   const uint32_t weights = smem_address(ring.pages);
+  const uint32_t mx_units = in_row + slices * row_slice_bytes(1);
   const auto fold_of = [&](int unit) { return kBatch == 1 && unit + 1 == units ? fold : 0; };
   // Said anew each time: not even its address should take a register through the loop.
   const auto state = [&]() -> ProductState& { return states[made_here(threadIdx.x) / 32]; };
@@ -170,7 +177,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     const int half = kUnitColumns / 2 >> unit_fold;
 #pragma unroll
     for (int i = 0; i < 2 / row_parts(kBatch); ++i) {
-      float2 columns = sums.columns<kBatch>(i == 1);
+      float2 columns = mx ? sums.mx_columns() : sums.columns<kBatch>(i == 1);
       columns.x *= __uint_as_float(scales & 0xffu << 23);
       columns.y *= __uint_as_float(scales << 23);
       if (kBatch == 1 && unit_fold != 0) {
@@ -233,6 +240,9 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   row_slice.from = made_here(row_slice.from);
   row_slice.stride = made_here(row_slice.stride);
   source.make(row);
+  if (mx) {
+    turn_row_to_f16(team, row, slices);
+  }
   team.sync();
   source.publish();
   if constexpr (Source::kRowFirst) {
@@ -242,6 +252,10 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   const auto multiply = [&](const RowSlice<kBatch>& slice, UnitSums& sums) {
     if (codes) {
       held.template multiply_codes<kBatch>(lane, slice, part, sums);
+    } else if (mx) {
+      // Of each slice two, after all slices.
+      const uint32_t of_slice = (slice.from - in_row) / row_slice_bytes(1) * 8;
+      held.multiply_mx_codes(slice, mx_units + of_slice, part, sums);
     } else {
       held.template multiply<kBatch>(lane, slice, part, sums);
     }

@@ -1,35 +1,115 @@
-// Slices of weights in MXFP4 on their way from shared memory to registers.
+// Slices of weights in MXFP4 on their way from shared memory to registers, the rows that they are
+// multiplied with, and their products: of one sequence.
 #pragma once
+
+#include <cuda_fp16.h>
 
 #include "ops/linear/forms/mxfp4/hopper_layout.h"
 #include "ops/linear/hopper_operands.cuh"
 
 namespace weft::hopper {
 
-/// A slice in MXFP4. `from`: in shared memory.
+/// A slice in MXFP4, as it lies. `from`: in shared memory.
 __device__ __forceinline__ void read_mx(WeightRegisters& to, int lane, uint32_t from) {
   to.scales = WeightRegisters::kOnes;
   to.extra = 0;
   const uint32_t of_row = from + lane / 4 * mx_scale_place(1, 0);
   const uint2 upper = load_shared_pair(of_row);
   const uint2 lower = load_shared_pair(of_row + mx_scale_place(kUnitColumns / 2, 0));
+  to.group[0][1] = {upper.x, upper.y, lower.x, lower.y};
   const uint32_t codes = from + kSliceHeaderBytes + lane * 8;
-  // A byte of a word as two bf16.
-  const auto scale = [](uint2 of_groups, int i) {
-    return __byte_perm(i < 4 ? of_groups.x : of_groups.y, 0, 0x4040 | (i % 4) * 0x0101) << 7;
-  };
 #pragma unroll
   for (int i = 0; i < kSliceGroups; ++i) {
     const uint2 words = load_shared_pair(codes + i * kMxGroupBytes);
-    const uint32_t of_upper = scale(upper, i);
-    const uint32_t of_lower = scale(lower, i);
-    const auto number = [](uint32_t word, int pair, uint32_t factor) {
-      return multiply_bf16(multiply_bf16(mx_pair(word, pair), kMxUnits), factor);
-    };
+    to.group[i][0].x = words.x;
+    to.group[i][0].y = words.y;
+  }
+}
+
+/// Turns a row of one sequence, of `slices` slices as store_row_quad() leaves it, into f16, and
+/// writes its powers of two after it. By the team: each warp what it has stored, blocks by turns.
+/// Apart from the store, of which kernels have many copies.
+__device__ __forceinline__ void turn_row_to_f16(const Team& team, char* row, int slices) {
+  static_assert(kMxRowBlock == 4 * 32);
+  auto* units = reinterpret_cast<uint32_t*>(row + slices * row_slice_bytes(1));
+  const int blocks = slices * (kSliceK / kMxRowBlock);
+#pragma unroll 1
+  for (int block = team.warp; block < blocks; block += Team::kWarps) {
+    const int quad = block * 32 + team.lane;
+    auto* first = reinterpret_cast<uint2*>(row + quad / 8 * kRowGroupBytes<1> + quad % 8 * 8);
+    uint2* second = first + kColumnBytes / sizeof(uint2);
+    const uint2 upper = *first;
+    const uint2 lower = *second;
+    float4 x{bf16_low(upper.x) + bf16_low(lower.x), bf16_high(upper.x) + bf16_high(lower.x),
+             bf16_low(upper.y) + bf16_low(lower.y), bf16_high(upper.y) + bf16_high(lower.y)};
+    const auto bits = [](float a) { return __float_as_uint(fabsf(a)); };
+    const uint32_t largest = max(max(bits(x.x), bits(x.y)), max(bits(x.z), bits(x.w)));
+    const uint32_t exponent = max(__reduce_max_sync(~0u, largest) >> 23, kLeastMxExponent);
+    const float factor = __uint_as_float(mx_row_factor(exponent));
+    x = {factor * x.x, factor * x.y, factor * x.z, factor * x.w};
+    const __half2 firsts[2] = {__floats2half2_rn(x.x, x.y), __floats2half2_rn(x.z, x.w)};
+    const float2 a = __half22float2(firsts[0]);
+    const float2 b = __half22float2(firsts[1]);
+    const __half2 seconds[2] = {
+        __floats2half2_rn(kMxSecond * (x.x - a.x), kMxSecond * (x.y - a.y)),
+        __floats2half2_rn(kMxSecond * (x.z - b.x), kMxSecond * (x.w - b.y))};
+    *first = reinterpret_cast<const uint2&>(firsts);
+    *second = reinterpret_cast<const uint2&>(seconds);
+    if (team.lane == 0) {
+      units[block] = mx_row_unit(exponent);
+    }
+  }
+}
+
+/// Two codes as f16: bytes 2 * pair and 2 * pair + 1 of what mx_first() or mx_second() says.
+__device__ __forceinline__ uint32_t mx_pair(uint32_t bytes, int pair) {
+  return __byte_perm(bytes, 0, pair == 0 ? 0x1404 : 0x3424);
+}
+
+/// sums += `slice` times a slice of the row, whose powers of two are at `units` in shared memory;
+/// what the second f16 make, in columns 1 and 3, is kMxSecond times as large.
+template <int kBatch>
+__device__ __forceinline__ void multiply_mx(const WeightRegisters& slice,
+                                            const RowSlice<kBatch>& row, uint32_t units,
+                                            RowGroups<kBatch>& part, UnitSums& sums) {
+  constexpr int kAtOnce = RowGroups<kBatch>::kGroups;
+  static_assert(kAtOnce * kGroupK == kMxRowBlock);
+  const uint4 scales = slice.group[0][1];  // of rows g, then of rows g + 8, a byte a group
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      to.group[i][j] = {number(words.x, 2 * j, of_upper), number(words.y, 2 * j, of_lower),
-                        number(words.x, 2 * j + 1, of_upper), number(words.y, 2 * j + 1, of_lower)};
+  for (int block = 0; block < kSliceGroups / kAtOnce; ++block) {
+    part.load(row, block * kAtOnce);
+    float of_block[4];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const uint4& words = slice.group[block * kAtOnce + i][0];
+      float of_group[4] = {};
+      const uint4& b = part.group[i];
+      const uint32_t first[2] = {mx_first(words.x), mx_first(words.y)};
+      mma_f16(
+          of_group,
+          {mx_pair(first[0], 0), mx_pair(first[1], 0), mx_pair(first[0], 1), mx_pair(first[1], 1)},
+          b.x, b.y);
+      const uint32_t second[2] = {mx_second(words.x), mx_second(words.y)};
+      mma_f16(of_group,
+              {mx_pair(second[0], 0), mx_pair(second[1], 0), mx_pair(second[0], 1),
+               mx_pair(second[1], 1)},
+              b.z, b.w);
+      // A byte as an exponent of f32.
+      const auto scale = [i](uint32_t of_groups) {
+        return __uint_as_float((i < 3 ? of_groups << (23 - 8 * i) : of_groups >> 1) & 0x7f800000u);
+      };
+      const float upper = scale(block == 0 ? scales.x : scales.y);
+      const float lower = scale(block == 0 ? scales.z : scales.w);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const float factor = c < 2 ? upper : lower;
+        of_block[c] = i == 0 ? factor * of_group[c] : fmaf(factor, of_group[c], of_block[c]);
+      }
+    }
+    const float unit = __uint_as_float(load_shared_word(units + block * 4));
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      sums.part[block][c] = fmaf(unit, of_block[c], sums.part[block][c]);
     }
   }
 }

@@ -1,9 +1,15 @@
-// Weights in MXFP4 as a resident kernel reads them (see ops/linear/hopper.cuh): words of codes
-// (words.h), and the scale of each row's 32 of k.
+// Weights in MXFP4 as a resident kernel reads them (see ops/linear/hopper.cuh): words of codes, and
+// the scale of each row's 32 of k.
 //
 // A slice begins with the scales of its rows of A, one for each group, in e8m0. Then the groups,
-// 256 bytes each: 8 bytes a lane, a word the codes of one row: its k in ascending order are the
-// pairs of the word. Weights are bf16, scales and all, when they are in registers. Never folded.
+// 256 bytes each: 8 bytes a lane, a word the eight codes of one row, its k in ascending order.
+// Never folded.
+//
+// A code's three bits beside the sign are the lowest two of an f16's exponent and the first of its
+// mantissa: where f16 has them, with zeros else, they are 2^-14 of the number, the subnormal one
+// too. So codes become f16 without arithmetic, and what they multiply is f16: a row as two of them
+// (the second 2^11 times what the first lacks) and a power of two for each kMxRowBlock elements.
+// Sums of a group are scaled in f32.
 //
 // Plain functions of numbers, for the kernel that packs, the one that multiplies, and tests.
 #pragma once
@@ -11,13 +17,8 @@
 #include <cstdint>
 
 #include "ops/linear/forms/hopper_slice.h"
-#include "ops/linear/forms/mxfp4/words.h"
 
 namespace weft::hopper {
-
-using mx_words::mx_codes;
-using mx_words::mx_pair;
-using mx_words::mx_placed;
 
 inline constexpr int kMxGroupBytes = kUnitColumns * kGroupK / 2;
 inline constexpr int kMxSliceBytes = kSliceHeaderBytes + kSliceGroups * kMxGroupBytes;
@@ -29,12 +30,47 @@ struct MxForm {
   static constexpr int kSlicesOfPage = kMxPageSlices;
 };
 
-/// 2^126 twice as bf16: what mx_pair() is multiplied with.
-inline constexpr uint32_t kMxUnits = 0x7e807e80u;
+/// The upper bytes of f16 of codes 0 to 3 of a word, or of codes 4 to 7; the lower bytes are zero.
+constexpr uint32_t mx_first(uint32_t word) { return word & 0x8e8e8e8eu; }
+constexpr uint32_t mx_second(uint32_t word) {
+  return (word >> 3 & 0x0e0e0e0eu) | (word << 7 & 0x80808080u);
+}
+/// A word of eight codes (e2m1), the first in the low bits, and back.
+constexpr uint32_t mx_stream_word(uint32_t codes) {
+  uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t first = codes >> (4 * i);
+    const uint32_t second = codes >> (4 * i + 16);
+    const uint32_t byte =
+        (first & 8) << 4 | (first & 7) << 1 | (second & 7) << 4 | (second & 8) >> 3;
+    word |= byte << (8 * i);
+  }
+  return word;
+}
+constexpr uint32_t mx_stream_codes(uint32_t word) {
+  uint32_t codes = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t byte = word >> (8 * i);
+    codes |= ((byte >> 4 & 8) | (byte >> 1 & 7)) << (4 * i);
+    codes |= ((byte << 3 & 8) | (byte >> 4 & 7)) << (4 * i + 16);
+  }
+  return codes;
+}
+
+/// Elements of a row that share a power of two.
+inline constexpr int kMxRowBlock = 128;
+/// Of the numbers of a row's block, of which the largest has this exponent: what they are
+/// multiplied with to be f16, and what the sums are, with the 2^14 of the codes. Both as bits of
+/// f32.
+constexpr uint32_t mx_row_factor(uint32_t exponent) { return (268 - exponent) << 23; }
+constexpr uint32_t mx_row_unit(uint32_t exponent) { return exponent << 23; }
+inline constexpr uint32_t kLeastMxExponent = 27;  ///< smaller ones count as this
+/// How much the second f16 of an element is larger than what it stands for.
+inline constexpr float kMxSecond = 2048;
 
 /// Where a slice's header has the scale, as e8m0, of a row of the operand A in a group.
 constexpr int mx_scale_place(int row, int group) { return row * 8 + group; }
-/// A scale of 2^-127, which bf16 has among its subnormal numbers alone, is 2^-126 with all codes
+/// A scale of 2^-127, which f32 has among its subnormal numbers alone, is 2^-126 with all codes
 /// zero; the scale that is NaN has all codes zero and is infinite.
 constexpr bool mx_has_codes(uint32_t scale) { return scale > 0 && scale < 255; }
 constexpr uint32_t mx_kept_scale(uint32_t scale) { return scale == 0 ? 1 : scale; }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <random>
 
 #include "base/fp8.h"
@@ -14,28 +15,35 @@ TEST(HopperMx, EveryCodeComesBackInEveryPlace) {
   std::mt19937 random(7);
   for (uint32_t code = 0; code < 16; ++code) {
     for (int place = 0; place < 8; ++place) {
-      uint32_t word = 0;
-      uint32_t beside = 0;
-      for (int i = 0; i < 8; ++i) {
-        const uint32_t other = i == place ? code : random() & 15;
-        word |= mx_placed(other, i / 2) << i % 2 * 16;
-        beside |= i / 2 == place / 2 ? other << i % 2 * 4 : 0;
-      }
-      const uint32_t pair = mx_pair(word, place / 2);
-      EXPECT_EQ(mx_codes(pair), beside) << code << " in place " << place;
-      const bf16 half{static_cast<uint16_t>(pair >> place % 2 * 16)};
-      EXPECT_EQ(to_float(half) * 0x1p126F, to_float(e2m1{static_cast<uint8_t>(code)}));
+      const uint32_t beside = static_cast<uint32_t>(random()) & ~(15U << (4 * place));
+      const uint32_t codes = beside | code << (4 * place);
+      const uint32_t word = mx_stream_word(codes);
+      EXPECT_EQ(mx_stream_codes(word), codes);
+      const uint32_t upper = (place < 4 ? mx_first(word) : mx_second(word)) >> (place % 4 * 8);
+      const f16 number{static_cast<uint16_t>((upper & 0xff) << 8)};
+      EXPECT_EQ(to_float(number) * 0x1p14F, to_float(e2m1{static_cast<uint8_t>(code)}));
     }
   }
-  EXPECT_EQ(to_float(bf16{kMxUnits & 0xffff}), 0x1p126F);
 }
 
-TEST(HopperMx, ScalesAreTheExponentsOfBf16) {
+/// Of a block's largest exponent: numbers become f16 that are not infinite, and the unit takes the
+/// factor and the codes' 2^-14 back.
+TEST(HopperMx, RowsFactorsAndUnitsCancel) {
+  for (uint32_t exponent = kLeastMxExponent; exponent < 255; ++exponent) {
+    const auto factor = std::bit_cast<float>(mx_row_factor(exponent));
+    const auto unit = std::bit_cast<float>(mx_row_unit(exponent));
+    EXPECT_EQ(factor * unit, 0x1p14F);
+    const auto largest = std::bit_cast<float>(exponent << 23 | 0x7fffff);
+    EXPECT_LT(largest * factor, 0x1p15F);
+    EXPECT_GE(largest * factor, 0x1p14F);
+  }
+}
+
+TEST(HopperMx, ScalesAreTheExponentsOfF32) {
   for (uint32_t scale = 1; scale < 255; ++scale) {
     EXPECT_EQ(mx_kept_scale(scale), scale);
     EXPECT_TRUE(mx_has_codes(scale));
-    EXPECT_EQ(to_float(bf16{static_cast<uint16_t>(scale << 7)}),
-              to_float(e8m0{static_cast<uint8_t>(scale)}));
+    EXPECT_EQ(std::bit_cast<float>(scale << 23), to_float(e8m0{static_cast<uint8_t>(scale)}));
   }
   EXPECT_FALSE(mx_has_codes(0) || mx_has_codes(255));
   EXPECT_EQ(mx_kept_scale(0), 1U);

@@ -43,12 +43,7 @@ __device__ inline void pack(MxForm, const Unit& unit, char* packed) {
     const auto word = [&](int row) {
       const uint32_t* place = mx_codes_of(unit, row, group, lane % 4, from);
       const uint32_t codes = place != nullptr && mx_has_codes(scale(row)) ? *place : 0;
-      uint32_t all = 0;
-      for (int pair = 0; pair < 4; ++pair) {
-        all |= mx_placed(codes >> (8 * pair) & 15, pair) |
-               mx_placed(codes >> (8 * pair + 4) & 15, pair) << 16;
-      }
-      return all;
+      return mx_stream_word(codes);
     };
     const int of_slice = group % kSliceGroups;
     reinterpret_cast<uint2*>(slice + kSliceHeaderBytes + of_slice * kMxGroupBytes)[lane] = {
@@ -71,12 +66,8 @@ __device__ inline void unpack(MxForm, const Unit& unit, const char* packed, char
     const uint2 words =
         reinterpret_cast<const uint2*>(slice + kSliceHeaderBytes + of_slice * kMxGroupBytes)[lane];
     const auto put_eight = [&](int row, uint32_t word) {
-      uint32_t codes = 0;
-      for (int pair = 0; pair < 4; ++pair) {
-        codes |= mx_codes(mx_pair(word, pair)) << (8 * pair);
-      }
       if (auto* place = mx_codes_of(unit, row, group, lane % 4, arena); place != nullptr) {
-        *place = codes;
+        *place = mx_stream_codes(word);
       }
     };
     put_eight(lane / 4, words.x);
