@@ -21,6 +21,7 @@
 #include "engine/cdna/topology.h"
 #include "engine/cdna/widen.h"
 #include "engine/prefill/prefill.h"
+#include "engine/resident/hold.h"
 #include "engine/resident/readback.h"
 #include "engine/resident/sequence.h"
 #include "engine/score.h"
@@ -208,27 +209,22 @@ Status CdnaRunner::make_program() {
   WEFT_TRY(verify(program_));
   // Without chunks nobody reads a product's weights as the checkpoint has them.
   const bool chunks = refuse_prefill(Arch::cdna, config_, weights_, chunk_formats()).empty();
-  hold_ = chunks && !options_.hold_once.value_or(false) ? Hold::twice : Hold::once;
-  arena_ = lay_out(program_, weights_, hold_);
   const bool in_cache = weights_.bytes() <= static_cast<int64_t>(device_->info().l2);
   plain_.assign(program_.operations.size(), !options_.compress_weights.value_or(!in_cache));
-  const Status lowered =
-      options_.sequences <= resident::kMostSequences ? lower_program() : too_many_sequences();
-  if (!lowered.ok()) {
-    if (!chunks) {
-      return lowered.error();
-    }
-    refusal_ = lowered.error();
-    hold_ = Hold::twice;  // which is once: nothing is packed
-    arena_ = lay_out(program_, weights_, hold_);
-    return {};
-  }
-  if (hold_ == Hold::twice && !options_.hold_once && !has_room()) {
-    hold_ = Hold::once;
-    arena_ = lay_out(program_, weights_, hold_);
-    return lower_program();
-  }
-  return {};
+  return resident::decide_hold(
+      {.first = chunks && !options_.hold_once.value_or(false) ? Hold::twice : Hold::once,
+       .fixed = options_.hold_once.has_value()},
+      refusal_,
+      [&](Hold hold) {
+        hold_ = hold;
+        arena_ = lay_out(program_, weights_, hold);
+      },
+      [&] {
+        return options_.sequences <= resident::kMostSequences ? lower_program()
+                                                              : too_many_sequences();
+      },
+      [&](const Error& why_not) { return chunks ? Status() : Status(why_not); },
+      [&] { return has_room(); });
 }
 
 Status CdnaRunner::too_many_sequences() const {
@@ -238,8 +234,7 @@ Status CdnaRunner::too_many_sequences() const {
 }
 
 bool CdnaRunner::has_room() const {
-  constexpr int64_t kBeside = int64_t{1} << 30;  // for a prompt's activations
-  return arena_.bytes + lowered_.packed_bytes + kBeside <=
+  return arena_.bytes + lowered_.packed_bytes + resident::kBesideWeights <=
          static_cast<int64_t>(device_->info().memory);
 }
 

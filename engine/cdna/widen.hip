@@ -2,8 +2,8 @@
 #include "engine/cdna/widen.h"
 
 #include "base/scaling.h"
-#include "ops/cdna_e4m3.hip.h"
 #include "ops/cdna_numbers.hip.h"
+#include "ops/linear/forms/fp8/cdna_numbers.hip.h"
 
 using namespace weft::cdna;
 

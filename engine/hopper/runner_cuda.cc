@@ -22,6 +22,7 @@
 #include "engine/hopper/weight_stages.h"
 #include "engine/hopper/weights_kernel.h"
 #include "engine/prefill/prefill.h"
+#include "engine/resident/hold.h"
 #include "engine/resident/readback.h"
 #include "engine/resident/sequence.h"
 #include "engine/score.h"
@@ -249,11 +250,9 @@ Status HopperRunner::make_program(int units) {
                    options_.capacity, options_.kv, options_.sequences);
   program_ = plan(config_, weights_, options);
   WEFT_TRY(verify(program_));
-  hold_ = options_.hold_once.value_or(false) ? Hold::once : Hold::twice;
-  arena_ = lay_out(program_, weights_, hold_);
   const bool in_l2 = weights_.bytes() <= static_cast<int64_t>(device_->info().l2);
   plain_.assign(program_.operations.size(), !options_.compress_weights.value_or(!in_l2));
-  if (const Status lowered = lower_program(); !lowered.ok()) {
+  const auto launches = [&](const Error& why_not) -> Status {
     const std::string why = refuse_prefill(Arch::hopper, config_, weights_, chunk_formats());
     if (!why.empty() && config_.latent.rank > 0) {
       return input_error(fmt::format(
@@ -261,28 +260,25 @@ Status HopperRunner::make_program(int units) {
           "cpu",
           why));
     }
-    if (!why.empty()) {
-      return lowered.error();
-    }
-    refusal_ = lowered.error();
-    hold_ = Hold::twice;  // which is once: nothing is packed
-    arena_ = lay_out(program_, weights_, hold_);
-    return {};
-  }
-  if (hold_ == Hold::twice && !options_.hold_once && !has_room()) {
-    hold_ = Hold::once;
-    arena_ = lay_out(program_, weights_, hold_);
-    return lower_program();
-  }
-  return {};
+    return why.empty() ? Status() : Status(why_not);
+  };
+  return resident::decide_hold(
+      {.first = options_.hold_once.value_or(false) ? Hold::once : Hold::twice,
+       .fixed = options_.hold_once.has_value()},
+      refusal_,
+      [&](Hold hold) {
+        hold_ = hold;
+        arena_ = lay_out(program_, weights_, hold);
+      },
+      [&] { return lower_program(); }, launches, [&] { return has_room(); });
 }
 
 bool HopperRunner::has_room() const {
-  constexpr int64_t kBeside = int64_t{1} << 30;  // for a prompt's activations
   size_t free = 0;
   size_t total = 0;
   cudaMemGetInfo(&free, &total);
-  return arena_.bytes + lowered_.packed_bytes + kBeside <= static_cast<int64_t>(free);
+  return arena_.bytes + lowered_.packed_bytes + resident::kBesideWeights <=
+         static_cast<int64_t>(free);
 }
 
 Status HopperRunner::lower_program() {

@@ -37,6 +37,10 @@ Result<std::vector<SelectedCase>> select_cases(const Selection& selection,
   for (const std::string& wanted : selection.operations) {
     const auto all = operations();
     if (std::none_of(all.begin(), all.end(), [&](const auto& op) { return op.name == wanted; })) {
+      if (!selection.shapes.empty() && wanted.find('=') != std::string::npos) {
+        return usage_error(
+            fmt::format("'{}' is no operation: give each shape a --shape of its own", wanted));
+      }
       std::string known;
       for (const Operation& operation : all) {
         known += fmt::format("{}{}", known.empty() ? "" : ", ", operation.name);

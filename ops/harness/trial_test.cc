@@ -167,6 +167,11 @@ TEST(Selection, ShapesAreCasesOfOneOperation) {
     ASSERT_FALSE(none.ok());
     EXPECT_EQ(none.error().kind, ErrorKind::usage);
   }
+  const auto loose =
+      select_cases({.operations = {"embed", "rows=2"}, .shapes = {"rows=1"}}, {Use::check});
+  ASSERT_FALSE(loose.ok());
+  EXPECT_EQ(loose.error().kind, ErrorKind::usage);
+  EXPECT_NE(loose.error().message.find("a --shape of its own"), std::string::npos);
 }
 
 // What does not go together would be undefined in a trial's data or its kernels.

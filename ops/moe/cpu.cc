@@ -5,7 +5,8 @@
 #include <cstring>
 
 #include "base/divide.h"
-#include "ops/moe/mxfp4.h"
+#include "ops/linear/forms/mxfp4/cpu.h"
+#include "ops/moe/mx_gate.h"
 #include "ops/moe/op.h"
 
 namespace weft::cpu {

@@ -14,8 +14,9 @@
 #include "base/divide.h"
 #include "ops/hopper_activation.cuh"
 #include "ops/hopper_f32.cuh"
+#include "ops/linear/forms/fp8/hopper_prefill.cuh"
+#include "ops/linear/forms/mxfp4/hopper_prefill.cuh"
 #include "ops/moe/hopper_grouped.cuh"
-#include "ops/moe/hopper_mx.cuh"
 #include "ops/moe/hopper_prefill.h"
 
 namespace weft::hopper {

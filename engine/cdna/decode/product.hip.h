@@ -7,9 +7,10 @@
 #include "engine/cdna/decode/experts.hip.h"
 #include "engine/cdna/decode/latent.hip.h"
 #include "engine/cdna/decode/next_token.hip.h"
-#include "ops/linear/forms/fp8/words.h"
-#include "ops/linear/forms/mxfp4/words.h"
-#include "ops/linear/forms/packed/windowed.h"
+#include "ops/linear/forms/fp8/cdna.hip.h"
+#include "ops/linear/forms/mxfp4/cdna.hip.h"
+#include "ops/linear/forms/packed/cdna.hip.h"
+#include "ops/linear/forms/plain/cdna.hip.h"
 
 namespace weft::cdna {
 
@@ -169,18 +170,9 @@ class Stream {
       } else if constexpr (kForm == WeightForm::mx) {
 #pragma unroll
         for (int block = 0; block < 4; ++block) {
-          using namespace mx_words;
-          const uint32_t codes = weights[block];
-          const f32x4 x = mma_bf16(
-              u32x4{mx_pair(codes, 0), mx_pair(codes, 1), mx_pair(codes, 2), mx_pair(codes, 3)},
-              of_row[block * (kSliceK * 2 / 16)], f32x4{0, 0, 0, 0});
-          // Of the lane's four columns, exponents.
-          const uint32_t of_columns = ahead[1][block];
-          constexpr uint32_t kExponent = 0x7f800000u;
-          sums += __builtin_bit_cast(
-                      f32x4, u32x4{of_columns << 23 & kExponent, of_columns << 15 & kExponent,
-                                   of_columns << 7 & kExponent, of_columns >> 1 & kExponent}) *
-                  x;
+          const f32x4 x = mma_bf16(mx_operand(weights[block]), of_row[block * (kSliceK * 2 / 16)],
+                                   f32x4{0, 0, 0, 0});
+          sums += mx_scales(ahead[1][block]) * x;
           __builtin_amdgcn_sched_barrier(0);  // see below
         }
       } else {
@@ -326,43 +318,11 @@ class Stream {
     if constexpr (kForm == WeightForm::plain) {
       return weights;
     } else if constexpr (lane_bytes(kForm) == 8) {
-      return {fp8_words::first_pair(weights[0]), fp8_words::second_pair(weights[0]),
-              fp8_words::first_pair(weights[1]), fp8_words::second_pair(weights[1])};
+      return fp8_operand(weights);
     } else {
-      constexpr uint32_t kWindows = windowed::kWindowBits | windowed::kWindowBits << 16;
-      u32x4 pairs;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        // Low bytes between the window's, then the high parts.
-        const uint32_t low =
-            __builtin_amdgcn_perm(weights[i / 2], kWindows, i % 2 == 0 ? 0x01050104u : 0x01070106u);
-        pairs[i] = (windowed::rotate_left(weights[2], 4 * i) & windowed::kHighParts) | low;
-      }
-      return pairs;
+      return packed_operand(weights);
     }
   }
-  /// Eight f16 as the sums of two bf16 each, exactly: the bits beyond the upper one's are three.
-  struct HalfParts {
-    u32x4 upper, lower;
-
-    __device__ __attribute__((always_inline)) explicit HalfParts(u32x4 weights) {
-      constexpr uint32_t kUpperHalves = 0x07060302;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const auto pair = __builtin_convertvector(
-            __builtin_bit_cast(Vector<f16_t, 2>, uint32_t{weights[i]}), Vector<float, 2>);
-        const float first = pair[0];
-        const float second = pair[1];
-        const auto first_bits = __builtin_bit_cast(uint32_t, first);
-        const auto second_bits = __builtin_bit_cast(uint32_t, second);
-        upper[i] = __builtin_amdgcn_perm(second_bits, first_bits, kUpperHalves);
-        lower[i] = __builtin_amdgcn_perm(
-            __builtin_bit_cast(uint32_t, second - bf16_high(second_bits)),
-            __builtin_bit_cast(uint32_t, first - bf16_high(first_bits)), kUpperHalves);
-      }
-    }
-  };
-
   template <WeightForm kForm, class Finish>
   __device__ __attribute__((always_inline)) void multiply_run(const Worker& worker,
                                                               const ProductPlace& place,

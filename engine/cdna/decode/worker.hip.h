@@ -2,6 +2,7 @@
 // and the waits that all parts have in common.
 #pragma once
 
+#include "arch/cdna/bf16_pair.hip.h"
 #include "arch/cdna/reduce.hip.h"
 #include "engine/cdna/decode.h"
 
@@ -312,13 +313,6 @@ WEFT_GPU float activate(Activation activation, float x) {
 WEFT_GPU float cap_softly(float x, float cap) {
   const float e = exp_fast(-2 * __builtin_fabsf(divide_fast(x, cap)));
   return __builtin_copysignf(cap * divide_fast(1 - e, 1 + e), x);
-}
-WEFT_GPU float bf16_low(uint32_t pair) { return __builtin_bit_cast(float, pair << 16); }
-WEFT_GPU float bf16_high(uint32_t pair) { return __builtin_bit_cast(float, pair & 0xffff0000u); }
-WEFT_GPU uint32_t pack_bf16(float low, float high) {
-  const uint32_t a = __builtin_bit_cast(uint16_t, static_cast<bf16_t>(low));
-  const uint32_t b = __builtin_bit_cast(uint16_t, static_cast<bf16_t>(high));
-  return a | b << 16;
 }
 
 /// Rising with the logit, the same for both zeros; NaN is below everything.

@@ -1,6 +1,6 @@
 // MXFP4 on the CPU. A block of 32 codes is 16 bytes: their low halves are its even elements, their
 // high halves the odd ones, so rows of activations are put in that order, and no code is moved.
-#include "ops/moe/mxfp4.h"
+#include "ops/linear/forms/mxfp4/cpu.h"
 
 #include <algorithm>
 #include <array>
@@ -10,10 +10,10 @@
 #include "ops/linear/op.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ops/moe/mxfp4.cc"
+#define HWY_TARGET_INCLUDE "ops/linear/forms/mxfp4/cpu.cc"
 #include "hwy/foreach_target.h"
 // after foreach_target
-#include "arch/cpu/activation-inl.h"
+#include "arch/cpu/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
@@ -236,54 +236,6 @@ void mx_unpack(const uint8_t* codes, const e8m0* scales, int64_t k, bf16* out) {
   }
 }
 
-HWY_INLINE FloatVec gated(Activation activation, float limit, FloatVec gate, FloatVec up) {
-  const FloatTag d;
-  if (limit == 0) {
-    return hn::Mul(activate(activation, gate), up);
-  }
-  const auto most = hn::Set(d, limit);
-  // Comparisons that NaN fails keep it.
-  gate = hn::IfThenElse(hn::Gt(gate, most), most, gate);
-  up = hn::IfThenElse(hn::Gt(up, most), most, up);
-  up = hn::IfThenElse(hn::Lt(up, hn::Neg(most)), hn::Neg(most), up);
-  return hn::Mul(times_sigmoid(gate, hn::Mul(gate, hn::Set(d, 1.702F))),
-                 hn::Add(up, hn::Set(d, 1.0F)));
-}
-
-void mx_gate_rows(const GatedLinearArgs& expert, float limit, const float* gate, const float* up,
-                  int64_t stride, int64_t rows, Range columns, const Matrix& out) {
-  const FloatTag d;
-  const int64_t lanes = kFloatLanes;
-  const auto bias = [&](const ConstVector& vector, int64_t c, int64_t count, float* to) {
-    std::fill_n(to, lanes, 0.0F);
-    if (vector.data != nullptr) {
-      with_type(vector.dtype, [&](auto type) {
-        const auto* from = static_cast<const decltype(type)*>(vector.data) + c;
-        std::transform(from, from + count, to, [](auto x) { return to_float(x); });
-      });
-    }
-  };
-  for (int64_t c = columns.begin; c < columns.end; c += lanes) {
-    const int64_t count = std::min(lanes, columns.end - c);
-    float gate_bias[kFloatLanes];
-    float up_bias[kFloatLanes];
-    bias(expert.gate_bias, c, count, gate_bias);
-    bias(expert.up_bias, c, count, up_bias);
-    for (int64_t r = 0; r < rows; ++r) {
-      const auto sum = [&](const float* sums, const float* b) HWY_ATTR {
-        return hn::Add(load_first(d, sums + r * stride + c, static_cast<size_t>(count)),
-                       hn::LoadU(d, b));
-      };
-      const auto value = gated(expert.activation, limit, sum(gate, gate_bias), sum(up, up_bias));
-      if (out.dtype == DType::bf16) {
-        store_first(d, value, row<bf16>(out, r) + c, static_cast<size_t>(count));
-      } else {
-        store_first(d, value, row<float>(out, r) + c, static_cast<size_t>(count));
-      }
-    }
-  }
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace weft
 HWY_AFTER_NAMESPACE();
@@ -338,11 +290,6 @@ size_t mx_products_scratch_bytes(int64_t rows, int64_t k) {
   return rows <= kMxFewRows ? ordered
                             : std::max(ordered, unpacked_bytes(k) + linear_scratch_bytes(
                                                                         unpacked_product(k), rows));
-}
-
-void mx_gate(const GatedLinearArgs& expert, float limit, const float* gate, const float* up,
-             int64_t stride, int64_t rows, Range columns, const Matrix& out) {
-  WEFT_CPU_DISPATCH(mx_gate_rows)(expert, limit, gate, up, stride, rows, columns, out);
 }
 
 }  // namespace weft::cpu

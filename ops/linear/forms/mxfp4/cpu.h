@@ -1,4 +1,4 @@
-// Products with weights in MXFP4 on the CPU, for experts.
+// Products with weights in MXFP4 on the CPU.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,6 @@
 
 #include "base/mx.h"
 #include "base/range.h"
-#include "ops/gated_linear/op.h"
 #include "ops/matrix.h"
 
 namespace weft::cpu {
@@ -19,10 +18,5 @@ void mx_products(std::span<const MxMatrix> w, const ConstMatrix& a, int64_t rows
                  std::span<float* const> outs, int64_t stride, std::span<std::byte> scratch);
 size_t mx_products_scratch_bytes(int64_t rows, int64_t k);
 inline constexpr int64_t kMxFewRows = 8;
-
-/// out[r, columns] = what ExpertsUpArgs::limit says of gate[r * stride + c] and up[...], `expert`'s
-/// biases added.
-void mx_gate(const GatedLinearArgs& expert, float limit, const float* gate, const float* up,
-             int64_t stride, int64_t rows, Range columns, const Matrix& out);
 
 }  // namespace weft::cpu
