@@ -6,7 +6,8 @@
 Operands are as small as each operation has them, so that what is timed is the call: the dispatcher, checks, the result's
 allocation, the choice of a kernel and its launch. Of --rounds series of --calls calls, all operations by turns, the fastest.
 On a GPU only the host's part is timed: a series ends before the GPU has caught up, and is waited for outside of the time;
-`launch` is PyTorch's shortest kernel (torch.cuda._sleep(0)), and `over` what a call takes above it.
+`launch` is PyTorch's shortest kernel (torch.cuda._sleep(0)), and `over` what a call takes above it. At the end, of the
+operations that were called both ways, what making the results costs, beside as many calls of torch.empty_strided.
 """
 
 import argparse
@@ -38,12 +39,14 @@ def operations(device):
         "gemm_fp8_blockwise": lambda: ops.gemm_fp8_blockwise(*blocks),
         "rmsnorm": lambda: ops.rmsnorm(x, weight),
         "rmsnorm_quant": lambda: ops.rmsnorm_quant(x, weight),
+        "rmsnorm_quant, defaults given": lambda: ops.rmsnorm_quant(x, weight, None, 1e-5, 0, False),
         "rmsnorm_quant_static": lambda: ops.rmsnorm_quant_static(x, weight, scale),
         "swiglu": lambda: ops.swiglu(x, x),
         "swiglu_quant": lambda: ops.swiglu_quant(x, x),
         "swiglu_quant_static": lambda: ops.swiglu_quant_static(x, x, scale),
         "torch.mm": lambda: torch.mm(x, transposed),
         "torch.mm, out given": lambda: torch.mm(x, transposed, out=out),
+        "torch.empty_strided": lambda: torch.empty_strided((1, 128), (128, 1), dtype=torch.bfloat16, device=device),
     }
     codes, scales = ops.swiglu_quant(x, x)
     into = {
@@ -85,7 +88,13 @@ def main():
                 best[name] = min(best.get(name, seconds), seconds)
     for name, seconds in best.items():
         over = f", {1e6 * (seconds - best['launch']):5.2f} over the launch" if "launch" in best else ""
-        print(f"{name:22} {1e6 * seconds:6.2f} us a call{over}")
+        print(f"{name:29} {1e6 * seconds:6.2f} us a call{over}")
+    for into in (name for name in best if name.endswith("_out")):
+        name = into.removesuffix("_out")
+        results = calls[name]()
+        count = len(results) if isinstance(results, tuple) else 1
+        print(f"results of {name:18} {1e6 * (best[name] - best[into]):6.2f} us, torch.empty_strided as often "
+              f"{1e6 * count * best['torch.empty_strided']:6.2f}")
     if options.json:
         figures = {"date": datetime.date.today().isoformat(), "device": options.device, "torch": torch.__version__,
                    "seconds": best}

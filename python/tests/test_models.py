@@ -110,6 +110,8 @@ def test_vllm_registers_what_it_calls():
     torch.testing.assert_close(scale, s, rtol=2e-2, atol=0)
     torch.testing.assert_close(out.float(), codes.float(), rtol=2**-3, atol=1)
     assert torch.equal(residual, x + x)
+    norm(out, x, x[0], scale, 1e-6, None, None)
+    torch.testing.assert_close(scale, reference.rmsnorm_quant(x, x[0], None, 1e-6)[1], rtol=2e-2, atol=0)
     half = torch.empty(4, 128, device=DEVICE, dtype=torch.float8_e4m3fn)
     static = torch.full((1,), 0.1, device=DEVICE)
     torch.ops.weft_vllm.silu_and_mul_quant(half, x, static)

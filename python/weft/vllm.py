@@ -34,24 +34,21 @@ def rms_norm_dynamic_per_token_quant(
     weight: torch.Tensor,
     scale: torch.Tensor,
     epsilon: float,
-    scale_ub: torch.Tensor | None = None,
-    residual: torch.Tensor | None = None,
+    scale_ub: torch.Tensor | None,
+    residual: torch.Tensor | None,
 ) -> None:
     """The norm of input (+ residual, which becomes the sum) in fp8 into result, a scale of each row into scale
-    [rows, 1]. Scales have no bound: scale_ub must be None."""
+    [rows, 1], both contiguous. Scales have no bound: scale_ub must be None."""
     torch._check(scale_ub is None, lambda: "scale_ub is given, but scales are not bounded here")
     fnuz = result.dtype == torch.float8_e4m3fnuz
-    codes, scales = ops.rmsnorm_quant(input, weight, residual, epsilon, 0, fnuz)
-    result.copy_(codes)
-    scale.copy_(scales.reshape(scale.shape))
+    ops.rmsnorm_quant_out(result, scale.view(-1, 1), input, weight, residual, epsilon, 0, fnuz)
 
 
 def silu_and_mul_quant(result: torch.Tensor, input: torch.Tensor, scale: torch.Tensor) -> None:
-    """silu(gate) * up / scale in fp8 into result [..., d], of input [..., 2 d], gate and up side by side."""
+    """silu(gate) * up / scale in fp8 into result [..., d], contiguous, of input [..., 2 d], gate and up side by
+    side."""
     gate, up = input.chunk(2, -1)
-    result.copy_(
-        ops.swiglu_quant_static(gate, up, scale, result.dtype == torch.float8_e4m3fnuz)
-    )
+    ops.swiglu_quant_static_out(result, gate, up, scale, result.dtype == torch.float8_e4m3fnuz)
 
 
 def register():
