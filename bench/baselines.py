@@ -243,6 +243,26 @@ def absorbed_layer(batch, dim, q_rank, heads, prefill, capacity):
     return call, (normal(batch, dim), *(normal(*size) for size in sizes), cache, *angles)
 
 
+def layer_by_experts(rows, experts, chosen, shared, inner, hidden):
+    """cuBLAS expert by expert. Who has which rows is known beforehand, so that a graph can have it."""
+    half = lambda *shape, over: normal(*shape, dtype=torch.float16) / math.sqrt(over)
+    x, router = half(rows, hidden, over=1), half(experts, hidden, over=hidden)
+    gate, up = (half(experts + shared, hidden, inner, over=hidden) for _ in range(2))
+    down = half(experts + shared, inner, hidden, over=inner)
+    drawn = (x @ router.t()).topk(chosen, -1).indices
+    taken = tuple((drawn == e).any(-1).nonzero()[:, 0] for e in range(experts))
+
+    def call(x, router, gate, up, down, taken):
+        expert = lambda e, rows: (F.silu(rows @ gate[e]) * (rows @ up[e])) @ down[e]
+        weights = (x @ router.t()).softmax(-1)
+        out = torch.zeros_like(x)
+        for e, own in enumerate(taken):
+            out.index_add_(0, own, expert(e, x[own]) * weights[own, e, None])
+        return out + expert(-1, x) if shared else out
+
+    return call, (x, router, gate, up, down, taken)
+
+
 def sdpa_decode(batch, length, tokens, heads, dim):
     """PyTorch's attention, by the backend that it chooses itself."""
     query_heads, kv_heads = map(int, heads.split("/"))
@@ -282,6 +302,9 @@ def baselines(operation, case):
     elif operation == "mla_layer":
         keys = "batch", "dim", "q_rank", "heads", "prefill", "capacity"
         yield "PyTorch", lambda: absorbed_layer(*(named[key] for key in keys))
+    elif operation == "moe_layer":
+        sizes = *(named[key] for key in ("rows", "experts", "chosen")), "shared" in rest
+        yield "PyTorch", lambda: layer_by_experts(*sizes, named["inner"], named["hidden"])
     elif operation == "attention_decode":
         # It has no soft caps, sinks or lengths that differ; a window's keys alone are its text.
         if not {"ragged", "sinks"} & set(rest) and "soft-cap" not in named:

@@ -85,6 +85,17 @@ __device__ inline void count_tiles(const PrefillDraw& drawn, int rows, int* tile
   }
 }
 
+/// Whose the `item`-th tile is, of `columns` for each that tiles[] counts: the last expert that
+/// begins with it or before, so one that has tiles.
+__device__ inline int expert_of_tile(const int* tiles, int experts, int columns, int item) {
+  int expert = 0;
+  for (int end = experts; end - expert > 1;) {
+    const int middle = (expert + end) / 2;
+    (tiles[middle] * columns <= item ? expert : end) = middle;
+  }
+  return expert;
+}
+
 /// The block's `round`-th tile; false: there is none.
 template <class Tile>
 __device__ bool grouped_work(const SlotsProduct& args, const int* tiles, int round,
@@ -95,12 +106,7 @@ __device__ bool grouped_work(const SlotsProduct& args, const int* tiles, int rou
   if (item >= tiles[experts] * columns) {
     return false;
   }
-  // The last expert that begins with it or before, so one that has tiles.
-  int expert = 0;
-  for (int end = experts; end - expert > 1;) {
-    const int middle = (expert + end) / 2;
-    (tiles[middle] * columns <= item ? expert : end) = middle;
-  }
+  const int expert = expert_of_tile(tiles, experts, columns, item);
   const int own = tiles[expert + 1] - tiles[expert];
   const int rest = item - tiles[expert] * columns;
   work = {expert, rest % own * Tile::m, rest / own};

@@ -625,10 +625,7 @@ Status launch_product(const SlotsProduct& args, int64_t rows, Stream stream) {
   const auto experts = static_cast<int>(args.drawn.experts);
   const auto slots = static_cast<int>(rows * args.drawn.chosen);
   const bool overlaps = args.a.dtype == DType::bf16;
-  WEFT_TRY(launch_kernel(
-      sort_slots,
-      {.blocks = experts, .threads = kSortThreads, .overlaps = overlaps, .stream = native},
-      args.drawn, slots));
+  WEFT_TRY(prefill_sort(args.drawn, rows, overlaps, stream));
   const bool mx = args.w[0].scales > 0;
   if (!overlaps) {
     const auto multiply = [&](auto w) {
@@ -704,6 +701,15 @@ Status prefill_route(const RouteArgs& args, int64_t rows, Stream stream) {
                         .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
                        args, rows);
+}
+
+Status prefill_sort(const PrefillDraw& drawn, int64_t rows, bool overlaps, Stream stream) {
+  return launch_kernel(sort_slots,
+                       {.blocks = static_cast<int>(drawn.experts),
+                        .threads = kSortThreads,
+                        .overlaps = overlaps,
+                        .stream = static_cast<cudaStream_t>(stream.native)},
+                       drawn, static_cast<int>(rows * drawn.chosen));
 }
 
 Status prefill_experts_up(const PrefillExpertsUp& args, int64_t rows, Stream stream) {

@@ -21,6 +21,8 @@ std::string_view refuse_prefill_experts(const PrefillExpertsDown& args);
 
 /// Rows [0, rows) of args. Slots are summed in order, in f32. Errors: device (a launch failed).
 Status prefill_route(const RouteArgs& args, int64_t rows, Stream stream);
+/// drawn.order, of `rows` rows. `overlaps`: the kernel waits for the one before by itself.
+Status prefill_sort(const PrefillDraw& drawn, int64_t rows, bool overlaps, Stream stream);
 Status prefill_experts_up(const PrefillExpertsUp& args, int64_t rows, Stream stream);
 Status prefill_experts_down(const PrefillExpertsDown& args, int64_t rows, Stream stream);
 

@@ -6,6 +6,7 @@
 #include "arch/hopper/copy.cuh"
 #include "arch/hopper/resident.cuh"
 #include "ops/hopper_activation.cuh"
+#include "ops/hopper_f32.cuh"
 #include "ops/moe/prefill.h"
 
 namespace weft::hopper {
@@ -15,7 +16,7 @@ struct OwnSlots {
   const int32_t* slots;
   int count;
 };
-__device__ OwnSlots slots_of(const PrefillDraw& drawn, int expert) {
+__device__ inline OwnSlots slots_of(const PrefillDraw& drawn, int expert) {
   const int begin = drawn.order[expert];
   return {drawn.order + drawn.experts + 1 + begin, drawn.order[expert + 1] - begin};
 }
@@ -33,14 +34,14 @@ struct SlotsProduct {
   float limit = 0;
   Matrix out;
 };
-__device__ ConstMatrix of_expert(const ExpertMatrices& all, int expert) {
+__device__ inline ConstMatrix of_expert(const ExpertMatrices& all, int expert) {
   return {static_cast<const char*>(all.first.data) + expert * all.pitch, all.first.dtype,
           all.first.stride};
 }
-__device__ const uint8_t* scales_of(const ExpertMatrices& all, int expert) {
+__device__ inline const uint8_t* scales_of(const ExpertMatrices& all, int expert) {
   return static_cast<const uint8_t*>(of_expert(all, expert).data) + all.scales;
 }
-__device__ float bias_of(const SlotsProduct& args, int which, int expert, int64_t column) {
+__device__ inline float bias_of(const SlotsProduct& args, int which, int expert, int64_t column) {
   const ConstVector& bias = args.bias[which];
   return bias.data != nullptr ? load_x1(bias, int64_t{expert} * args.n + column) : 0.0f;
 }

@@ -438,9 +438,9 @@ TEST(Ptx, TrapsNameThread) {
 }
 
 /// Tiles of 64 and 16 rows of 64 bf16 (a row is 128 bytes, swizzled), loaded through maps, and the
-/// product of a warpgroup over the first 16 of k: d[i][j] of thread and register as the manual
-/// says.
-TEST(PtxTiles, WarpgroupsMultiplyWhatMapsLoad) {
+/// product of a warpgroup over the first 32 of k: d[i][j] of thread and register as the manual
+/// says. `turned`: a row of A's tile is one of k.
+void multiply_what_maps_load(bool turned) {
   constexpr int kRows = 60;  // of the tensor: the tile's last rows are zeros
   struct Memory {
     TensorMap a, b;
@@ -453,7 +453,7 @@ TEST(PtxTiles, WarpgroupsMultiplyWhatMapsLoad) {
   };
   for (int i = 0; i < 64; ++i) {
     for (int k = 0; k < 64; ++k) {
-      memory.a_rows[static_cast<size_t>(i)][static_cast<size_t>(k)] =
+      memory.a_rows[static_cast<size_t>(turned ? k : i)][static_cast<size_t>(turned ? i : k)] =
           code((i * 7 + k * 3) % 11 - 5);
       memory.b_rows[static_cast<size_t>(i)][static_cast<size_t>(k)] = code((i * 5 + k) % 7 - 3);
     }
@@ -468,6 +468,8 @@ TEST(PtxTiles, WarpgroupsMultiplyWhatMapsLoad) {
   memory.b = memory.a;
   memory.b.address = reinterpret_cast<uint64_t>(memory.b_rows.data());
   memory.b.box = {64, 16, 1};
+  const std::string major = turned ? "1, 0;\n" : "0, 0;\n";
+  const std::string next = turned ? "128;\n" : "2;\n";  // 16 rows, or 32 bytes of each
   const std::string load =
       "@%p1 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes ";
   const auto done = launch(
@@ -486,10 +488,12 @@ TEST(PtxTiles, WarpgroupsMultiplyWhatMapsLoad) {
              "or.b64 %rd4, %rd4, 0x4000004000010000;\nsetp.eq.u32 %p3, 0, 1;\n"
              "wgmma.fence.sync.aligned;\n"
              "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
-             "{%d0,%d1,%d2,%d3,%d4,%d5,%d6,%d7}, %rd3, %rd4, %p3, 1, 1, 0, 0;\n"
-             "add.s64 %rd3, %rd3, 2;\nadd.s64 %rd4, %rd4, 2;\nsetp.eq.u32 %p3, 1, 1;\n"
+             "{%d0,%d1,%d2,%d3,%d4,%d5,%d6,%d7}, %rd3, %rd4, %p3, 1, 1, " +
+             major + "add.s64 %rd3, %rd3, " + next +
+             "add.s64 %rd4, %rd4, 2;\nsetp.eq.u32 %p3, 1, 1;\n"
              "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
-             "{%d0,%d1,%d2,%d3,%d4,%d5,%d6,%d7}, %rd3, %rd4, %p3, 1, 1, 0, 0;\n"
+             "{%d0,%d1,%d2,%d3,%d4,%d5,%d6,%d7}, %rd3, %rd4, %p3, 1, 1, " +
+             major +
              "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n"
              "mul.wide.u32 %rd5, %r0, 32;\nadd.s64 %rd5, %rd5, %rd0;\n"
              "st.global.v4.f32 [%rd5+" +
@@ -503,7 +507,7 @@ TEST(PtxTiles, WarpgroupsMultiplyWhatMapsLoad) {
       const int i = thread / 32 * 16 + thread % 32 / 4 + 8 * (r % 4 / 2);
       const int j = r / 4 * 8 + thread % 4 * 2 + r % 2;
       float sum = 0;
-      for (int k = 0; k < 32 && i < kRows; ++k) {
+      for (int k = 0; k < 32 && (turned || i < kRows); ++k) {
         sum +=
             static_cast<float>((i * 7 + k * 3) % 11 - 5) * static_cast<float>((j * 5 + k) % 7 - 3);
       }
@@ -511,6 +515,9 @@ TEST(PtxTiles, WarpgroupsMultiplyWhatMapsLoad) {
     }
   }
 }
+
+TEST(PtxTiles, WarpgroupsMultiplyWhatMapsLoad) { multiply_what_maps_load(false); }
+TEST(PtxTiles, WarpgroupsMultiplyTransposedTiles) { multiply_what_maps_load(true); }
 
 }  // namespace
 }  // namespace weft::ptx

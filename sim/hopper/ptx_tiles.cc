@@ -222,7 +222,7 @@ bool read_matrix(Warp& warp, uint64_t bits, uint64_t first, uint64_t rows, bool 
   return true;
 }
 
-/// d = a b + (p ? d : 0). flags: 1, A is in registers; 2, B is MN-major.
+/// d = a b + (p ? d : 0). flags: 1, A is in registers; 2, B is MN-major; 4, A is.
 template <class E>
 Step multiply(Warp& warp, const Instruction& in, uint32_t mask) {
   constexpr int kDepth = 32 / E::kBytes;
@@ -244,7 +244,8 @@ Step multiply(Warp& warp, const Instruction& in, uint32_t mask) {
         }
       }
     }
-  } else if (!read_matrix<E>(warp, warp.in<uint64_t>(o[0])[0], warp.index % 4 * 16, 16, false, a)) {
+  } else if (!read_matrix<E>(warp, warp.in<uint64_t>(o[0])[0], warp.index % 4 * 16, 16,
+                             (in.flags & 4) != 0, a)) {
     return Step::fault;
   }
   const Slot* const rest = o + (registers ? 4 : 1);
@@ -305,10 +306,11 @@ Found find_products(const Statement& s) {
   const bool registers = s.operands[1].kind == Operand::Kind::vector;
   // Signs of A and B, then which of them are MN-major: of A in registers it is not said.
   const auto flag = [&](size_t i) { return i < s.operands.size() ? s.operands[i].bits : 0; };
-  if (flag(4) != 1 || flag(5) != 1 || (!registers && flag(6) != 0)) {
+  if (flag(4) != 1 || flag(5) != 1) {
     return {};
   }
-  form.flags = static_cast<uint8_t>((registers ? 1 : 0) | (flag(registers ? 6 : 7) == 1 ? 2 : 0));
+  form.flags = static_cast<uint8_t>((registers ? 1 : 0) | (flag(registers ? 6 : 7) == 1 ? 2 : 0) |
+                                    (!registers && flag(6) == 1 ? 4 : 0));
   form.layout = registers ? "Vwdpww?w" : "Vddpww?ww";
   return form;
 }
