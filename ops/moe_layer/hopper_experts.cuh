@@ -36,7 +36,12 @@ struct LayerTile {
   static constexpr int warps = 8;
   static constexpr int threads = warps * 32 + 128;
   static constexpr int registers = 224;
-  static constexpr int feeder_registers = 64;
+  static constexpr int feeder_registers = 56;
+  /// Of a thread at the launch. Those that multiply take what the feeders give back, and no more:
+  /// they would wait for it forever.
+  static constexpr int launch_registers = 65536 / threads / 8 * 8;
+  static_assert(warps * 32 * (registers - launch_registers) ==
+                128 * (launch_registers - feeder_registers));
 
   static constexpr int kBytes = static_cast<int>(sizeof(f16));
   static constexpr int kBlock = kRowBytes / kBytes;  ///< elements of k in a stage
@@ -231,7 +236,8 @@ __device__ __forceinline__ void multiply_layer(const Shared& shared, const Layer
   const int warpgroup = warp / 4;
   const int steps = ceil_div(args.k, Tile::kBlock);
   const uint64_t rows = tile_descriptor(shared.a(0));
-  const uint64_t strips = transposed_descriptor(shared.b(0) + warpgroup * Tile::kStripBytes, 0);
+  const uint64_t strips =
+      transposed_descriptor(shared.b(0) + warpgroup * Tile::kStripBytes, Tile::kStripBytes);
   float sums[2][Tile::m / 2];
   int last_slot = -1;
   for (int step = 0; step < steps; ++step, cursor.advance()) {
