@@ -1,5 +1,5 @@
 // bf16 weights in 12 bits each, without loss, for a resident kernel that is bound by the bytes it
-// reads (see hopper.cuh, engine/cdna/layout.h). What a weight has that cannot be foreseen is its
+// reads (hopper_layout.h, engine/cdna/layout.h). What a weight has that cannot be foreseen is its
 // sign and its mantissa; the exponents of a column of weights lie close together. So a column has a
 // window of 16 exponents, a weight is its sign, its mantissa and its place in the window, and the
 // few weights beside the window (about one in ten thousand where weights are normally distributed)
