@@ -100,13 +100,12 @@ std::vector<bool> events_in_data(const Program& program, const std::vector<bool>
 }
 
 std::vector<int32_t> norms_of_sums(const Program& program) {
-  constexpr int64_t kGrain = 16;  // columns that are one worker's
   std::vector<int32_t> found(program.operations.size(), kNone);
   std::vector<bool> cut(program.operations.size());  // in tiles that are not whole
   for (const auto& worker : program.workers) {
     for (const Instruction& instruction : worker) {
       const Range tile = instruction.tile;
-      if (tile.begin % kGrain != 0 || tile.end % kGrain != 0) {
+      if (tile.begin % kSumGrain != 0 || tile.end % kSumGrain != 0) {
         cut[static_cast<size_t>(instruction.operation)] = true;
       }
     }

@@ -299,8 +299,9 @@ class RowSource : public ProductRows<W> {
 };
 
 /// The rows of several sequences, likewise: a slice of four rows at a time, the next ones on their
-/// way; or rows that are operands already, which are copied to shared memory as they are. Short
-/// code, on purpose: a step's should stay in the instruction cache.
+/// way; or rows that are operands already, which are copied to shared memory as they are; or rows
+/// that come normed (ProductCode::normed), all words at once. Short code, on purpose: a step's
+/// should stay in the instruction cache.
 template <class W>
 class RowsSource : public ProductRows<W> {
  public:
