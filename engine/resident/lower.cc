@@ -508,8 +508,7 @@ class WorkerLowering {
       code->product.prior = op.accumulate ? source(op.out) : kPlain;
       code->product.activation = op.activation;
       code->product.soft_cap = op.soft_cap;
-      if (op.accumulate && normed(op.out) != kNowhere) {
-        code->product.normed = normed(op.out);
+      if (code->product.normed = normed(op.out); code->product.normed != kNowhere) {
         const auto norm = static_cast<size_t>(norms_[static_cast<size_t>(instruction_->operation)]);
         const auto& of_sum = std::get<RmsNormOp>(program_.operations[norm].body);
         WEFT_ASSIGN(code->product.norm_weight, weight(of_sum.weight));
