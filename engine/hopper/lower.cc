@@ -1,11 +1,9 @@
 #include "engine/hopper/lower.h"
 
 #include <algorithm>
-#include <functional>
 #include <utility>
 
 #include "base/check.h"
-#include "engine/resident/exchange.h"
 #include "ops/attention/hopper_layout.h"
 #include "ops/linear/hopper_layout.h"
 
@@ -208,15 +206,9 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
 
 Arena lay_out(const Program& program, const Weights& weights, Hold hold) {
   const int batch = batch_of(static_cast<int>(program.sequences));
-  std::function<int64_t(int64_t)> normed_bytes;
-  if (row_parts(batch) == 1) {  // rows in two parts would be more bytes than they are in f32
-    static_assert(resident::kSumGrain == kNormedUnit);
-    normed_bytes = [](int64_t columns) { return columns / kNormedUnit * kNormedUnitBytes; };
-  }
   return resident::lay_out(
       program, weights,
-      [batch](int64_t columns) { return slices_of(columns) * row_slice_bytes(batch); }, hold,
-      normed_bytes);
+      [batch](int64_t columns) { return slices_of(columns) * row_slice_bytes(batch); }, hold);
 }
 
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,

@@ -96,27 +96,6 @@ TEST(VerifyCodes, NoticesALostWait) {
   expect_fault(made, NextToken::best, "worker 7, down_proj of layer 0: it reads what");
 }
 
-/// Rows of eight sequences come normed, from those who add to the residual.
-TEST(VerifyCodes, NoticesNormedRowsThatAreNotThere) {
-  const auto made = [] { return make("llama-3.2-1b", 8); };
-  const auto by_name = [](const Made& of, const std::string& name) {
-    return [&of, name](const Code& code) { return name_of(of, code) == name; };
-  };
-  {
-    Made one = made();
-    find(one, 7, by_name(one, "o_proj")).product.normed = kNowhere;  // not written
-    expect_fault(one, NextToken::best, "never goes on");
-  }
-  {
-    Made one = made();  // overwritten while others wait for them
-    Code& down = find(one, 7, by_name(one, "down_proj"));
-    Code& gate = find(one, 7, [](const Code& code) { return code.opcode == Opcode::gated_linear; });
-    gate.product.normed = down.product.normed;
-    gate.product.form = RowForm::plain;
-    expect_fault(one, NextToken::best, "gate_up_proj of layer 0: never goes on");
-  }
-}
-
 TEST(VerifyCodes, NoticesALostSignal) {
   Made made = make("llama-3.2-1b", 3);
   Code& gate = find(made, 7, [](const Code& code) { return code.opcode == Opcode::gated_linear; });

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <utility>
-#include <variant>
 
 #include "base/divide.h"
 #include "engine/resident/exchange.h"
@@ -68,8 +67,7 @@ void place_weights(const Weights& weights, Arena& arena, const Take& take) {
 }  // namespace
 
 Arena lay_out(const Program& program, const Weights& weights,
-              const std::function<int64_t(int64_t columns)>& operand_bytes, Hold hold,
-              const std::function<int64_t(int64_t columns)>& normed_bytes) {
+              const std::function<int64_t(int64_t columns)>& operand_bytes, Hold hold) {
   Arena arena;
   arena.stages = hold == Hold::once ? stages_of_tensors(program, weights)
                                     : std::vector<int64_t>(weights.tensors().size(), kKept);
@@ -93,19 +91,6 @@ Arena lay_out(const Program& program, const Weights& weights,
       arena.buffers[i] = take(operand_bytes(buffer.columns));
     } else if (buffer.space != Space::state) {
       arena.buffers[i] = take(buffer.bytes());
-    }
-  }
-  arena.normed.assign(program.buffers.size(), -1);
-  if (normed_bytes) {
-    const std::vector<int32_t> norms = norms_of_sums(program);
-    for (size_t i = 0; i < norms.size(); ++i) {
-      if (const auto* sum = std::get_if<LinearOp>(&program.operations[i].body);
-          sum != nullptr && norms[i] != kNone) {
-        const auto id = static_cast<size_t>(sum->out);
-        if (arena.normed[id] < 0) {
-          arena.normed[id] = take(normed_bytes(program.buffers[id].columns));
-        }
-      }
     }
   }
   const int64_t own = take(arena.worker_bytes * static_cast<int64_t>(program.workers.size()));

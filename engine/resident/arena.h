@@ -25,7 +25,6 @@ struct Arena {
   std::vector<int64_t> buffers;  ///< [program.buffers]; Space::worker: worker 0's; -1: not there
   std::vector<bool> tagged;      ///< [program.buffers]: pairs of elements with their tag
   std::vector<bool> operands;    ///< [program.buffers]: rows as products take them, see kOperands
-  std::vector<int64_t> normed;   ///< [program.buffers]: see ProductCode::normed; -1: nowhere
   int64_t worker_bytes = 0;      ///< from one worker's own buffers to the next's
   int64_t bytes = 0;
 };
@@ -38,10 +37,9 @@ constexpr int64_t stage_of(const Operation& operation) {
   return operation.layer < 0 ? kHeadStage : operation.layer;
 }
 
-/// operand_bytes: of all sequences' rows of so many elements as the target's products take them;
-/// normed_bytes: of rows that come normed, where the target has such.
+/// operand_bytes: of all sequences' rows of so many elements as the target's products take them.
 Arena lay_out(const Program& program, const Weights& weights,
-              const std::function<int64_t(int64_t columns)>& operand_bytes, Hold hold = Hold::twice,
-              const std::function<int64_t(int64_t columns)>& normed_bytes = {});
+              const std::function<int64_t(int64_t columns)>& operand_bytes,
+              Hold hold = Hold::twice);
 
 }  // namespace weft::resident

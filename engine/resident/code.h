@@ -112,10 +112,6 @@ struct ProductCode {
   /// RowForm::merged: attention's partials, where head_columns are not 0 of all heads; heads: the
   /// part of the head that has the first column.
   Place row = kNowhere;
-  /// Rows times the norm's weights, with the same tags, as the target's products take them.
-  /// RowForm::rms_norm: read in place of `row`; otherwise written beside the one segment's out,
-  /// with the weights of the norm that reads it. kNowhere: neither.
-  Place normed = kNowhere;
   /// bf16 [k]. RowForm::merged: norm_weight has attention's sinks [query heads], or kNowhere.
   Place norm_weight = kNowhere, norm_bias = kNowhere;
   Place up_bias = kNowhere;  ///< gated_linear: a segment's bias is the gate's
@@ -244,7 +240,7 @@ struct Code : CodeHead {
 
   constexpr Code() : begin_step() {}
 };
-static_assert(sizeof(Code) == 224);  // a multiple of 16
+static_assert(sizeof(Code) == 208);  // a multiple of 16
 
 /// What every code of a program shares.
 struct ModelShape {

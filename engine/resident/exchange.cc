@@ -99,45 +99,4 @@ std::vector<bool> events_in_data(const Program& program, const std::vector<bool>
   return result;
 }
 
-std::vector<int32_t> norms_of_sums(const Program& program) {
-  std::vector<int32_t> found(program.operations.size(), kNone);
-  std::vector<bool> cut(program.operations.size());  // in tiles that are not whole
-  for (const auto& worker : program.workers) {
-    for (const Instruction& instruction : worker) {
-      const Range tile = instruction.tile;
-      if (tile.begin % kSumGrain != 0 || tile.end % kSumGrain != 0) {
-        cut[static_cast<size_t>(instruction.operation)] = true;
-      }
-    }
-  }
-  for (size_t i = 0; i < found.size(); ++i) {
-    const auto* sum = std::get_if<LinearOp>(&program.operations[i].body);
-    const auto& buffers = program.buffers;
-    if (sum == nullptr || !sum->accumulate || cut[i] ||
-        buffers[static_cast<size_t>(sum->a)].space == Space::worker ||
-        buffers[static_cast<size_t>(sum->out)].space != Space::activation) {
-      continue;
-    }
-    int readers = 0;
-    int32_t norm = kNone;
-    for (size_t j = i + 1; j < found.size(); ++j) {
-      const auto* reader = std::get_if<RmsNormOp>(&program.operations[j].body);
-      if (reader != nullptr && reader->x == sum->out) {
-        ++readers;
-        norm = reader->residual == kNone && reader->weight_offset == 0 ? static_cast<int32_t>(j)
-                                                                       : kNone;
-      }
-      const auto written = written_by(program, static_cast<int32_t>(j));
-      if (std::find(written.begin(), written.end(), sum->out) != written.end()) {
-        break;
-      }
-    }
-    if (readers == 1 && norm != kNone) {
-      found[i] = norm;
-      found[static_cast<size_t>(norm)] = static_cast<int32_t>(i);
-    }
-  }
-  return found;
-}
-
 }  // namespace weft::resident

@@ -27,11 +27,4 @@ std::vector<bool> tagged_buffers(const Program& program, const std::vector<bool>
 /// For each event, whether waiting for its operation's data makes waiting for it needless.
 std::vector<bool> events_in_data(const Program& program, const std::vector<bool>& tagged);
 
-/// Columns that one worker adds to, where norms_of_sums() names a norm.
-inline constexpr int64_t kSumGrain = 16;
-
-/// Who adds to the residual can leave the sum times the next norm's weights, too. For an operation
-/// that adds, the one norm that reads the sum; for that norm, who adds; kNone for the others.
-std::vector<int32_t> norms_of_sums(const Program& program);
-
 }  // namespace weft::resident

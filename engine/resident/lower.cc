@@ -35,13 +35,11 @@ struct IsGeneral {
 class WorkerLowering {
  public:
   WorkerLowering(const Program& program, const Weights& weights, const Arena& arena,
-                 const std::vector<bool>& in_data, const std::vector<int32_t>& norms,
-                 Target& target, size_t worker, Lowered& out)
+                 const std::vector<bool>& in_data, Target& target, size_t worker, Lowered& out)
       : program_(program),
         weights_(weights),
         arena_(arena),
         in_data_(in_data),
-        norms_(norms),
         target_(target),
         limits_(target.limits()),
         worker_(worker),
@@ -240,12 +238,6 @@ class WorkerLowering {
     add_columns(code_, op.weight, nullptr, heads);
     return {};
   }
-  /// Where rows of a buffer are, normed, that this instruction reads or writes.
-  Place normed(BufferId id) const {
-    return norms_[static_cast<size_t>(instruction_->operation)] == kNone
-               ? kNowhere
-               : arena_.normed[static_cast<size_t>(id)];
-  }
   /// What every attention's code says. `v`: a row's values, or of latent rows the queries as
   /// projected.
   Status describe(const AttentionOp& op, BufferId v, AttentionCode& attention) {
@@ -294,7 +286,6 @@ class WorkerLowering {
     RowForm form = RowForm::plain;
     Place row = kNowhere;
     Version source = kPlain;
-    Place normed = kNowhere;
     Place norm_weight = kNowhere, norm_bias = kNowhere;
     float epsilon = 0;
     float weight_offset = 0;
@@ -375,7 +366,6 @@ class WorkerLowering {
     ProductCode& product = begin(opcode, code_.product);
     product.row = row.row;
     product.form = row.form;
-    product.normed = row.normed;
     product.norm_weight = row.norm_weight;
     product.norm_bias = row.norm_bias;
     product.epsilon = row.epsilon;
@@ -476,7 +466,6 @@ class WorkerLowering {
                         .form = RowForm::rms_norm,
                         .row = buffer(op.x),
                         .source = source(op.x),
-                        .normed = normed(op.x),
                         .norm_weight = norm_weight,
                         .epsilon = op.epsilon,
                         .weight_offset = op.weight_offset});
@@ -508,11 +497,6 @@ class WorkerLowering {
       code->product.prior = op.accumulate ? source(op.out) : kPlain;
       code->product.activation = op.activation;
       code->product.soft_cap = op.soft_cap;
-      if (code->product.normed = normed(op.out); code->product.normed != kNowhere) {
-        const auto norm = static_cast<size_t>(norms_[static_cast<size_t>(instruction_->operation)]);
-        const auto& of_sum = std::get<RmsNormOp>(program_.operations[norm].body);
-        WEFT_ASSIGN(code->product.norm_weight, weight(of_sum.weight));
-      }
     }
     code->product.segment[code->segments++] = segment;
     add_columns(*code, op.weight);
@@ -728,7 +712,6 @@ class WorkerLowering {
   const Weights& weights_;
   const Arena& arena_;
   const std::vector<bool>& in_data_;
-  const std::vector<int32_t>& norms_;  // norms_of_sums()
   Target& target_;
   const Limits limits_;
   const size_t worker_;
@@ -785,9 +768,8 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
     out.shape.kv_f32 |= buffer.space == Space::kv && buffer.element == Element::f32;
   }
   const std::vector<bool> in_data = events_in_data(program, arena.tagged);
-  const std::vector<int32_t> norms = norms_of_sums(program);
   for (size_t worker = 0; worker < program.workers.size(); ++worker) {
-    WEFT_TRY(WorkerLowering(program, weights, arena, in_data, norms, target, worker, out).run());
+    WEFT_TRY(WorkerLowering(program, weights, arena, in_data, target, worker, out).run());
   }
   for (const Event& event : program.events) {
     out.event_signals.push_back(static_cast<uint32_t>(event.signals));

@@ -23,8 +23,8 @@ void merge(Clock& into, const Clock& from) {
   }
 }
 
-/// Bytes of the arena that a code reads or writes. Rows that are operands, or come normed, have a
-/// byte an element here: their layout, the target's, deals elements among sequences.
+/// Bytes of the arena that a code reads or writes. Rows that are operands have a byte an element
+/// here: their layout, the target's, deals elements among sequences.
 struct Piece {
   int64_t begin = 0;
   int64_t end = 0;
@@ -112,8 +112,6 @@ class Pieces {
            product.slot_elements, product.source, false);
     } else if (product.source == kOperands) {
       add(product.row, product.k, kOperands, false);
-    } else if (product.form == RowForm::rms_norm && product.normed != kNowhere && !skipped) {
-      add(product.normed, product.k, product.source, false);
     } else {
       rows(product.row, 0, shape_.sequences, product.k, product.source, false);
     }
@@ -134,10 +132,6 @@ class Pieces {
               write ? segment.version : product.prior, write);
         }
       }
-    }
-    if (product.form != RowForm::rms_norm && product.normed != kNowhere) {
-      const Segment& segment = product.segment[0];
-      add(product.normed + product.first, segment.columns, segment.version, true);
     }
   }
   /// Splits that have keys, of some query heads: sums, then maxima and totals of all.

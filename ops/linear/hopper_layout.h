@@ -24,14 +24,6 @@ constexpr int row_parts(int batch) { return batch <= 4 ? 2 : 1; }    ///< bf16 t
 constexpr int row_columns(int batch) { return batch == 1 ? 2 : 8; }  ///< of B that are in use
 /// A slice of all rows in shared memory.
 constexpr int row_slice_bytes(int batch) { return kSliceK * 2 * row_columns(batch); }
-/// Rows of eight sequences times a norm's weights, rounded to bf16, as who adds to the residual
-/// leaves them for all to read: [k / 16][3][8 sequences][2] words of 8 bytes. A sequence's six
-/// words of 16 elements have each 32 bits, then 16, then the tag: elements 0 1 | 6, 2 3 | 7, 4 5 |
-/// 12, 8 9 | 13, 10 11 | 14, and the sum of the squares in f32 of the elements without weights
-/// | 15. What an mma takes is made of them by three permutations.
-inline constexpr int kNormedUnit = 16;
-inline constexpr int kNormedLineBytes = 8 * 16;  ///< two words of each sequence
-inline constexpr int kNormedUnitBytes = 3 * kNormedLineBytes;
 /// Slices of rows that each warp has at once where rows are too large to lie in shared memory
 /// whole: the one in use and the next.
 inline constexpr int kStreamedSlices = 2;

@@ -19,9 +19,6 @@ class Epilogue {
         output() < static_cast<int>(segment.columns)) {
       source.ask_prior(at<const Tagged>(worker, segment.out) + (row_of(segment) + output()) / 2,
                        worker.tag(code.product.prior));
-      if (leaves_normed()) {
-        next_weight_ = next_weight(output());
-      }
     }
     // Which warps' sums make this thread's first column: known before the row is.
     const SliceRuns first_runs = block_runs(code.product.k, code.units, code.product.fold, 0);
@@ -186,9 +183,6 @@ class Epilogue {
     }
     __syncwarp();
     put(segment, column, x, valid);
-    if (leaves_normed()) {
-      put_normed(segment, column, x, valid, first || !valid ? next_weight_ : next_weight(column));
-    }
     if (code_.head != 0 && valid) {
       best_.offer(x, product().first + column);
     }
@@ -219,42 +213,6 @@ class Epilogue {
     }
   }
 
-  __device__ bool leaves_normed() const {
-    return W::kBatch == kMostSequences && product().normed != kNowhere &&
-           product().form != RowForm::rms_norm;
-  }
-  /// Of the norm that reads the sums.
-  __device__ float next_weight(int column) const {
-    return load_kept(at<const __nv_bfloat16>(worker_, product().norm_weight) + product().first +
-                     column);
-  }
-  /// Leaves a sum times the weight of the norm that reads it, see kNormedUnit. By whole warps, a
-  /// half of which has a unit, an element a lane.
-  __device__ __forceinline__ void put_normed(const Segment& segment, int column, float x,
-                                             bool valid, float weight) {
-    const float rounded = round_to_tagged(x);  // as it is in the residual
-    const uint32_t normed = pack_bf16(rounded * weight, 0);
-    const uint32_t pair = normed | __shfl_down_sync(~0u, normed, 1) << 16;
-    float squares = rounded * rounded;
-#pragma unroll
-    for (int distance = 1; distance < kNormedUnit; distance *= 2) {
-      squares += __shfl_xor_sync(~0u, squares, distance);
-    }
-    // Every other lane has a word, but those whose elements are the others' third ones.
-    static_assert(kUnitColumns == kNormedUnit);
-    const int i = W::team().lane % kNormedUnit / 2;
-    const int third = 0x0fed0c76 >> 4 * i & 15;
-    const uint32_t single = __shfl_sync(~0u, normed, (W::team().lane & kNormedUnit) | third);
-    if (valid && column % 2 == 0 && i % 4 != 3) {
-      const int element = product().first + column;
-      const int word = i - i / 4;
-      char* to = at<char>(worker_, product().normed) + element / kNormedUnit * kNormedUnitBytes +
-                 word / 2 * kNormedLineBytes + sequence() * 16 + word % 2 * 8;
-      store_word(reinterpret_cast<Tagged*>(to), i == 6 ? __float_as_uint(squares) : pair,
-                 single | worker_.tag(segment.version) << 16);
-    }
-  }
-
   __device__ const ProductCode& product() const { return code_.product; }
 
   const W& worker_;
@@ -262,8 +220,7 @@ class Epilogue {
   Source<W>& source_;
   const bool gated_;
   SumParts first_parts_;
-  float next_weight_ = 0;  // of this thread's first column
-  Candidate best_;         // of this thread's columns
+  Candidate best_;  // of this thread's columns
 };
 
 template <class W>

@@ -299,9 +299,8 @@ class RowSource : public ProductRows<W> {
 };
 
 /// The rows of several sequences, likewise: a slice of four rows at a time, the next ones on their
-/// way; or rows that are operands already, which are copied to shared memory as they are; or rows
-/// that come normed (ProductCode::normed), all words at once. Short code, on purpose: a step's
-/// should stay in the instruction cache.
+/// way; or rows that are operands already, which are copied to shared memory as they are. Short
+/// code, on purpose: a step's should stay in the instruction cache.
 template <class W>
 class RowsSource : public ProductRows<W> {
  public:
@@ -320,8 +319,6 @@ class RowsSource : public ProductRows<W> {
     } else if (W::team().warp < slices_of(product().k) && !layer_normed()) {
       if (operands()) {
         copy(W::team().warp, slice_at(W::team().warp));
-      } else if (comes_normed()) {
-        ask_normed(0);
       } else {
         ask_for(W::team().warp, 0);
       }
@@ -341,18 +338,6 @@ class RowsSource : public ProductRows<W> {
       return;
     }
     const auto slices = slices_of(product().k);
-    if (comes_normed()) {
-#pragma unroll 1
-      for (int base = 0; base < slices * kSliceK; base += kNormedAtOnce) {
-        if (base > 0) {
-          ask_normed(base);
-        }
-        bring_normed(base, slices * kSliceK);
-      }
-      this->look_at_prior();
-      worker_.stamp(1);
-      return;
-    }
 #pragma unroll 1
     for (int slice = W::team().warp; slice < slices; slice += Team::kWarps) {
       const int next = slice + Team::kWarps < slices ? slice + Team::kWarps : -1;
@@ -375,14 +360,7 @@ class RowsSource : public ProductRows<W> {
     worker_.stamp(1);
   }
   __device__ void publish() {
-    if (comes_normed()) {
-      float squares = normed_squares_;
-      squares += __shfl_xor_sync(~0u, squares, 1);
-      squares += __shfl_xor_sync(~0u, squares, 2);
-      if (W::team().lane % kNormedLanes == 0) {
-        W::shared().squares[normed_sequence()][W::team().warp] = squares;
-      }
-    } else if (normed()) {
+    if (normed()) {
 #pragma unroll
       for (int s = 0; s < W::kBatch; ++s) {
         const float squares = warp_sum(squares_[s]);
@@ -524,96 +502,7 @@ class RowsSource : public ProductRows<W> {
     }
   }
 
-  // Rows that come normed, see kNormedUnit: a thread has the same sequence of some units, all of
-  // whose words are on their way at once.
-  static constexpr int kNormedUnits = 8;  // of a thread
-  static constexpr int kNormedLanes = 4;  // of a warp, that have one sequence
-  static constexpr int kNormedQuads = kNormedUnitBytes / kNormedLineBytes;
-  static constexpr int kNormedStep = Team::kWarps * kNormedLanes;  // units, to a thread's next one
-  static constexpr int kNormedAtOnce = kNormedUnits * kNormedStep * kNormedUnit;  // elements
-  /// Of a thread's units, those that are looked at until they are there; then all.
-  static constexpr int kNormedProbes = 1;
-
-  __device__ bool comes_normed() const {
-    return W::kBatch == kMostSequences && normed() && product().normed != kNowhere;
-  }
-  __device__ static int normed_sequence() { return W::team().lane / kNormedLanes; }
-  /// A thread's u-th unit of those that begin with element `base`.
-  __device__ static int normed_unit(int base, int u) {
-    return base / kNormedUnit + W::team().warp * kNormedLanes + W::team().lane % kNormedLanes +
-           u * kNormedStep;
-  }
-  __device__ bool normed_there(int base, int u) const {
-    return normed_unit(base, u) * kNormedUnit < product().k &&
-           normed_sequence() < worker_.sequences();
-  }
-  __device__ TaggedQuad load_normed(int base, int u, int quad) const {
-    return load_tagged_quad(reinterpret_cast<const Tagged*>(
-        at<const char>(worker_, product().normed) +
-        (normed_unit(base, 0) * kNormedUnitBytes + normed_sequence() * 16) +
-        (u * kNormedStep * kNormedUnitBytes + quad * kNormedLineBytes)));
-  }
-  __device__ __forceinline__ void ask_normed(int base) {
-#pragma unroll
-    for (int u = 0; u < kNormedUnits; ++u) {
-#pragma unroll
-      for (int quad = 0; quad < kNormedQuads; ++quad) {
-        normed_[u][quad] = {};
-        if (normed_there(base, u)) {
-          normed_[u][quad] = load_normed(base, u, quad);
-        }
-      }
-    }
-  }
-  /// Waits for them and stores them, zeros up to element `end`; adds to the row's squares.
-  __device__ __forceinline__ void bring_normed(int base, int end) {
-    const uint32_t tag = worker_.tag(product().source);
-    for (bool all = false; !all && !late_();) {
-      all = true;
-      bool probes_there = true;
-#pragma unroll
-      for (int u = 0; u < kNormedUnits; ++u) {
-        bool unit_there = true;
-#pragma unroll
-        for (int quad = 0; quad < kNormedQuads; ++quad) {
-          const bool missing = normed_there(base, u) && !normed_[u][quad].has(tag);
-          unit_there = unit_there && !missing;
-          if (missing && (u < kNormedProbes || probes_there)) {
-            normed_[u][quad] = load_normed(base, u, quad);
-          }
-        }
-        all = all && unit_there;
-        probes_there = probes_there && (u >= kNormedProbes || unit_there);
-      }
-    }
-#pragma unroll
-    for (int u = 0; u < kNormedUnits; ++u) {
-      const int unit = normed_unit(base, u);
-      if (unit * kNormedUnit >= end) {
-        break;
-      }
-      const auto& [first, second, third] = normed_[u];  // zeros where there is nothing
-      const auto both = [](const Tagged& a, const Tagged& b) {
-        return __byte_perm(a.high, b.high, 0x5410);
-      };
-      const uint4 halves[2] = {
-          {first.words[0].low, first.words[1].low, second.words[0].low,
-           both(first.words[0], first.words[1])},
-          {second.words[1].low, third.words[0].low, both(second.words[0], second.words[1]),
-           both(third.words[0], third.words[1])}};
-      normed_squares_ += __uint_as_float(third.words[1].low);
-      char* to = row_ + unit / 2 * kRowGroupBytes<W::kBatch> + normed_sequence() * kColumnBytes +
-                 unit % 2 * (kColumnBytes / 2);
-      // Every other pair of units begins with its second half: all banks have something to do.
-      const bool swap = (unit & 2) != 0;
-      *reinterpret_cast<uint4*>(to + (swap ? 16 : 0)) = swap ? halves[1] : halves[0];
-      *reinterpret_cast<uint4*>(to + (swap ? 0 : 16)) = swap ? halves[0] : halves[1];
-    }
-  }
-
   char* row_ = nullptr;
-  float normed_squares_ = 0;
-  TaggedQuad normed_[kNormedUnits][kNormedQuads] = {};
   float squares_[W::kBatch] = {};
   TaggedQuad asked_[kAtOnce][kRowQuads] = {};
   uint2 weights_[kRowQuads] = {};
