@@ -374,6 +374,7 @@ COMPARED = [
     ("attention of a prompt in bf16", "attention", "first=0,", "cuDNN", None),
     ("RMSNorm with quantisation", "rmsnorm_quant", "", "torch.compile", None),
     ("SwiGLU with quantisation", "swiglu_quant", "", "torch.compile", None),
+    ("layer of experts in f16", "moe_layer", "", "PyTorch", None),
 ]
 COLUMNS = [("listed", "alone"), ("listed", "in a row"), ("given", "alone"), ("given", "in a row")]
 

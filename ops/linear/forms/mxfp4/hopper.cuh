@@ -78,22 +78,29 @@ __device__ __forceinline__ void multiply_mx(const WeightRegisters& slice,
 #pragma unroll
   for (int block = 0; block < kSliceGroups / kAtOnce; ++block) {
     part.load(row, block * kAtOnce);
-    float of_block[4];
+    float of_group[kAtOnce][4] = {};
+    // All groups by turns: each product waits for the one before it on the same sums.
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const uint4& words = slice.group[block * kAtOnce + i][0];
-      float of_group[4] = {};
-      const uint4& b = part.group[i];
-      const uint32_t first[2] = {mx_first(words.x), mx_first(words.y)};
+      const uint32_t codes[2] = {mx_first(words.x), mx_first(words.y)};
       mma_f16(
-          of_group,
-          {mx_pair(first[0], 0), mx_pair(first[1], 0), mx_pair(first[0], 1), mx_pair(first[1], 1)},
-          b.x, b.y);
-      const uint32_t second[2] = {mx_second(words.x), mx_second(words.y)};
-      mma_f16(of_group,
-              {mx_pair(second[0], 0), mx_pair(second[1], 0), mx_pair(second[0], 1),
-               mx_pair(second[1], 1)},
-              b.z, b.w);
+          of_group[i],
+          {mx_pair(codes[0], 0), mx_pair(codes[1], 0), mx_pair(codes[0], 1), mx_pair(codes[1], 1)},
+          part.group[i].x, part.group[i].y);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const uint4& words = slice.group[block * kAtOnce + i][0];
+      const uint32_t codes[2] = {mx_second(words.x), mx_second(words.y)};
+      mma_f16(
+          of_group[i],
+          {mx_pair(codes[0], 0), mx_pair(codes[1], 0), mx_pair(codes[0], 1), mx_pair(codes[1], 1)},
+          part.group[i].z, part.group[i].w);
+    }
+    float of_block[4];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
       // A byte as an exponent of f32.
       const auto scale = [i](uint32_t of_groups) {
         return __uint_as_float((i < 3 ? of_groups << (23 - 8 * i) : of_groups >> 1) & 0x7f800000u);
@@ -103,7 +110,7 @@ __device__ __forceinline__ void multiply_mx(const WeightRegisters& slice,
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         const float factor = c < 2 ? upper : lower;
-        of_block[c] = i == 0 ? factor * of_group[c] : fmaf(factor, of_group[c], of_block[c]);
+        of_block[c] = i == 0 ? factor * of_group[i][c] : fmaf(factor, of_group[i][c], of_block[c]);
       }
     }
     const float unit = __uint_as_float(load_shared_word(units + block * 4));

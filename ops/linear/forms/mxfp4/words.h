@@ -1,5 +1,5 @@
-// Words of eight codes in MXFP4 as resident kernels read them, which become bf16 on their way to
-// the registers.
+// Words of eight codes in MXFP4 as AMD's resident kernels read them, which become bf16 on their way
+// to the registers.
 //
 // A code's three bits beside the sign are the lowest two of a bf16's exponent and the first of its
 // mantissa, 2^-126 of the number; the subnormal one comes out right, too. A word has four pairs of
@@ -26,11 +26,6 @@ constexpr uint32_t mx_pair(uint32_t word, int pair) {
 constexpr uint32_t mx_placed(uint32_t code, int pair) {
   const uint32_t placed = (code & 8) << 12 | (code & 7) << 6;
   return pair == 3 ? (code & 8) << 11 | (code & 6) << 9 | (code & 1) << 13 : placed >> (3 * pair);
-}
-/// The two codes of what mx_pair() has made, the first in the low bits.
-constexpr uint32_t mx_codes(uint32_t pair) {
-  const auto code = [](uint32_t half) { return (half >> 12 & 8) | (half >> 6 & 7); };
-  return code(pair & 0xffff) | code(pair >> 16) << 4;
 }
 
 }  // namespace weft::mx_words
