@@ -213,7 +213,7 @@ class Parser {
     }
     ++at_;
     const char kind = peek();
-    ++at_;
+    at_ += at_ < text_.size() ? 1 : 0;
     const size_t digits = kind == 'x' ? 2 : kind == 'u' ? 4 : kind == 'U' ? 8 : 0;
     if (digits == 0) {
       constexpr std::string_view kLetters = "nrt\\\"[]-^.";

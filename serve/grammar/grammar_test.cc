@@ -185,6 +185,9 @@ TEST(Grammar, WhatIsWrongOfAGrammarIsSaid) {
   EXPECT_NE(refused(read_gbnf("root ::= (((\"\"{9999}){9999}){9999}){9999}")).find("too large"),
             std::string::npos);
   EXPECT_FALSE(read_gbnf(std::string("root ::= ") + std::string(100000, '(')).ok());
+  const std::string_view cut = "root ::= \"a\\";  // in memory that ends where the text does
+  const std::vector<char> exact(cut.begin(), cut.end());
+  EXPECT_NE(refused(read_gbnf({exact.data(), exact.size()})).find("escape"), std::string::npos);
 }
 
 // The mask of every state that random texts come to, against trying each token by itself.
