@@ -533,7 +533,7 @@ def amd_chart(by_case):
 
 def readme_models(cpu, cpu_peer, gpu, gpu_peer):
     on_gpu = {key_of(run): run for run in gpu
-              if run["prompt_tokens"] == 512 and (run["weights"] in ("compressed", "mxfp4") or "code" in key_of(run))
+              if run["prompt_tokens"] == 512 and (run["weights"] == "compressed" or "code" in key_of(run))
               and "limit_seconds" in run["decode"]}
     on_cpu = {key_of(run): run for run in cpu
               if run["prompt_tokens"] == 512 and run["name"].startswith("AMD") and "decode" in run
