@@ -169,6 +169,21 @@ __device__ inline void store_matrices_x4(uint32_t address, uint32_t r0, uint32_t
                : "memory");
 }
 
+/// What another block's shared memory has there, an address of cluster_address().
+__device__ inline float load_remote(uint32_t address) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}
+__device__ inline float2 load_remote_pair(uint32_t address) {
+  float2 pair;
+  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
+               : "=f"(pair.x), "=f"(pair.y)
+               : "r"(address)
+               : "memory");
+  return pair;
+}
+
 /// A store to another block's shared memory, beside the threads: its 4 bytes count at a barrier of
 /// that block (both are addresses of cluster_address()).
 __device__ inline void store_remote(uint32_t address, float value, uint32_t barrier) {

@@ -1,10 +1,16 @@
-// A block a row.
+// A cluster of blocks a row, each with a part of the vocabulary; the first of them has the last
+// word.
 #include "engine/hopper/best_tokens.h"
+
+#include "arch/hopper/barrier.cuh"
+#include "arch/hopper/copy.cuh"
+#include "arch/hopper/launch.cuh"
 
 namespace weft::hopper {
 namespace {
 
 constexpr int kThreads = 512;
+constexpr int kBlocks = 8;  // of a row
 
 /// Of equal logits the first token; NaN is never the best.
 __device__ void offer(float& best, int& token, float logit, int id) {
@@ -18,12 +24,14 @@ __global__ void __launch_bounds__(kThreads)
     best_tokens_rows(const __grid_constant__ BestTokens args) {
   __shared__ float logits[kThreads / 32];
   __shared__ int tokens[kThreads / 32];
+  __shared__ float2 of_block;  // the best logit, and its token's bits
   const auto thread = static_cast<int>(threadIdx.x);
-  const auto row = static_cast<int>(blockIdx.x);
+  const auto row = static_cast<int>(blockIdx.x) / kBlocks;
+  const auto rank = static_cast<int>(cluster_rank());
   float best = -__builtin_inff();
   int token = args.vocabulary;
 #pragma unroll 8
-  for (int i = thread; i < args.vocabulary; i += kThreads) {
+  for (int i = rank * kThreads + thread; i < args.vocabulary; i += kBlocks * kThreads) {
     offer(best, token, args.logits[row * args.stride + i], i);
   }
   const auto of_warp = [&] {
@@ -45,19 +53,33 @@ __global__ void __launch_bounds__(kThreads)
     token = there ? tokens[thread] : args.vocabulary;
     of_warp();
     if (thread == 0) {
+      of_block = {best, __int_as_float(token)};
+    }
+  }
+  cluster_sync();
+  if (rank == 0 && thread < 32) {
+    const float2 others = thread < kBlocks
+                              ? load_remote_pair(cluster_address(smem_address(&of_block), thread))
+                              : float2{-__builtin_inff(), __int_as_float(args.vocabulary)};
+    best = others.x;
+    token = __float_as_int(others.y);
+    of_warp();
+    if (thread == 0) {
       token = token < args.vocabulary ? token : 0;
       args.tokens[row] = token;
       ++args.positions[row];
       *static_cast<volatile int32_t*>(args.report + row) = token;
     }
   }
+  cluster_sync();  // the others' shared memory is theirs until it has been read
 }
 
 }  // namespace
 
-cudaError_t launch_best_tokens(const BestTokens& args, int rows, cudaStream_t stream) {
-  best_tokens_rows<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(args);
-  return cudaGetLastError();
+Status launch_best_tokens(const BestTokens& args, int rows, cudaStream_t stream) {
+  return launch_kernel(
+      best_tokens_rows,
+      {.blocks = rows * kBlocks, .threads = kThreads, .cluster = kBlocks, .stream = stream}, args);
 }
 
 }  // namespace weft::hopper

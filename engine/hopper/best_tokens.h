@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "base/result.h"
+
 namespace weft::hopper {
 
 struct BestTokens {
@@ -16,6 +18,7 @@ struct BestTokens {
   int32_t* report = nullptr;     ///< [rows], host memory: the tokens again
 };
 
-cudaError_t launch_best_tokens(const BestTokens& args, int rows, cudaStream_t stream);
+/// Errors: device (the launch failed).
+Status launch_best_tokens(const BestTokens& args, int rows, cudaStream_t stream);
 
 }  // namespace weft::hopper

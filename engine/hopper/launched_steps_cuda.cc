@@ -88,14 +88,13 @@ Status LaunchedSteps::step_rows() {
 Status LaunchedSteps::launch_step(int64_t step) {
   WEFT_TRY(step_rows());
   const ConstMatrix logits = prefill_->step_logits();
-  return check(launch_best_tokens({.logits = static_cast<const float*>(logits.data),
-                                   .stride = logits.stride,
-                                   .vocabulary = static_cast<int32_t>(vocabulary_),
-                                   .tokens = in(0),
-                                   .positions = in(1),
-                                   .report = report(step)},
-                                  static_cast<int>(rows_), stream()),
-               "choosing tokens");
+  return launch_best_tokens({.logits = static_cast<const float*>(logits.data),
+                             .stride = logits.stride,
+                             .vocabulary = static_cast<int32_t>(vocabulary_),
+                             .tokens = in(0),
+                             .positions = in(1),
+                             .report = report(step)},
+                            static_cast<int>(rows_), stream());
 }
 
 Result<int32_t> LaunchedSteps::await(int64_t step, size_t row) {

@@ -62,7 +62,6 @@ Status launch_sort(const PrefillDraw& drawn, int64_t rows, Stream stream) {
 Status launch_product(MoeProductParams params, std::string_view which, const ConstMatrix& a,
                       const ExpertMatrices& w, DType bias, const PrefillDraw& drawn, int64_t rows,
                       Stream stream) {
-  WEFT_TRY(launch_sort(drawn, rows, stream));
   const int64_t mean = ceil_div(rows * drawn.chosen, drawn.experts);
   const bool codes = is_fp8(w.first.dtype);  // of these and of f16 there is one tile
   const bool tiles = a.dtype == DType::bf16 && !codes;
@@ -148,6 +147,7 @@ Status prefill_experts_up(const PrefillExpertsUp& args, int64_t rows, Stream str
   params.k = static_cast<int32_t>(args.k);
   params.activation = args.activation;
   params.limit = args.limit;
+  WEFT_TRY(launch_sort(args.drawn, rows, stream));
   return launch_product(params, "up", args.a, args.gate, args.gate_bias.dtype, args.drawn, rows,
                         stream);
 }

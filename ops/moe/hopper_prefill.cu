@@ -85,10 +85,16 @@ __device__ uint32_t kept_groups(const RouteArgs& args, const float* logits, int 
   return __ballot_sync(~0u, own >= least);
 }
 
-/// A warp a row.
+/// What a warp knows of an expert while its row draws: the upper half of its key (draw_key()), or
+/// one of these, which no key has.
+constexpr uint32_t kNotOffered = 0;
+constexpr uint32_t kTaken = 1;
+
+/// A warp a row. Dynamic shared memory: u32 [kRouteWarps][experts].
 __global__ void __launch_bounds__(kRouteWarps * 32)
     route_rows(const __grid_constant__ RouteArgs args, int64_t rows) {
   begin_in_turn();
+  extern __shared__ uint32_t all_keys[];
   const int64_t row = int64_t{blockIdx.x} * kRouteWarps + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (row >= rows) {
@@ -99,41 +105,48 @@ __global__ void __launch_bounds__(kRouteWarps * 32)
   const auto chosen = static_cast<int>(args.drawn.chosen);
   const uint32_t kept = kept_groups(args, logits, lane);
   const int each = kept == ~0u ? experts : experts / static_cast<int>(args.groups);
-  // 0 of an expert that cannot be chosen.
-  const auto key_of = [&](float logit, int e) {
-    return (kept >> (e / each) & 1) != 0 ? draw_key(choice_of(args, logit, e), e) : uint64_t{0};
-  };
-  // The best that is left, again and again: the last one's key divides the chosen from the others.
-  uint64_t least = ~uint64_t{0};
+  uint32_t* const keys = all_keys + threadIdx.x / 32 * experts;  // a lane its own: e % 32 == lane
+#pragma unroll 4
+  for (int e = lane; e < experts; e += 32) {
+    keys[e] = (kept >> (e / each) & 1) != 0
+                  ? static_cast<uint32_t>(draw_key(choice_of(args, logits[e], e), e) >> 32)
+                  : kNotOffered;
+  }
+  // The best that is left, again and again: of equal ones the first.
   float largest = 0;
   for (int s = 0; s < chosen; ++s) {
-    uint64_t best = 0;
+    uint32_t best = kTaken;
+    int first = experts;
+#pragma unroll 4
     for (int e = lane; e < experts; e += 32) {
-      const uint64_t key = key_of(logits[e], e);
-      best = key < least || s == 0 ? max(best, key) : best;
+      const uint32_t key = keys[e];
+      first = key > best ? e : first;
+      best = max(best, key);
     }
-    least = warp_max(best);
-    largest = s == 0 ? logits[~static_cast<uint32_t>(least)] : largest;
+    const uint32_t most = __reduce_max_sync(~0u, best);
+    const int expert = __reduce_min_sync(~0u, best == most ? first : experts);
+    if (expert % 32 == lane) {
+      keys[expert] = kTaken;
+    }
+    largest = s == 0 ? logits[expert] : largest;
   }
   const auto score = [&](float logit) {
     return args.sigmoid ? 1 / (1 + expf(-logit)) : expf(logit - largest);
   };
   float sum = 0;
   for (int e = lane; e < experts; e += 32) {
-    const float logit = logits[e];
-    sum += !args.renormalise || key_of(logit, e) >= least ? score(logit) : 0.0f;
+    sum += !args.renormalise || keys[e] == kTaken ? score(logits[e]) : 0.0f;
   }
   sum = args.sigmoid && !args.renormalise ? 1.0f : sum_of_warp(sum);
   int64_t slot = row * args.drawn.stride;
   for (int first = 0; first < experts; first += 32) {
     const int e = first + lane;
-    const float logit = e < experts ? logits[e] : 0.0f;
-    const bool taken = e < experts && key_of(logit, e) >= least;
+    const bool taken = e < experts && keys[e] == kTaken;
     const uint32_t all = __ballot_sync(~0u, taken);
     if (taken) {
       const int64_t at = slot + __popc(all & ((1u << lane) - 1));
       args.drawn.ids[at] = e;
-      args.drawn.weights[at] = score(logit) / sum * args.scale;
+      args.drawn.weights[at] = score(logits[e]) / sum * args.scale;
     }
     slot += __popc(all);
   }
@@ -576,23 +589,41 @@ __global__ void __launch_bounds__(F32Tile::kThreads)
   }
 }
 
-/// A block a row, four columns a thread at a time.
+/// A thread four columns of a row.
 __global__ void __launch_bounds__(kSumThreads)
     sum_slots(const __grid_constant__ PrefillExpertsDown args) {
   begin_in_turn();
+  constexpr int kAtOnce = 8;  // slots whose products are asked for together
   const int64_t row = blockIdx.x;
-  const int64_t first = row * args.drawn.chosen;
-  float* const out = static_cast<float*>(args.out.data) + row * args.out.stride;
-  for (int64_t c = 4 * threadIdx.x; c < args.n; c += 4 * kSumThreads) {
-    float4 sum = args.accumulate ? read_x4(out + c) : float4{};
-    for (int64_t s = first; s < first + args.drawn.chosen; ++s) {
-      const float weight = args.alpha * args.drawn.weights[s];
-      const float4 x = read_x4(args.products + s * args.n + c);
-      sum = {fmaf(weight, x.x, sum.x), fmaf(weight, x.y, sum.y), fmaf(weight, x.z, sum.z),
-             fmaf(weight, x.w, sum.w)};
-    }
-    *reinterpret_cast<float4*>(out + c) = sum;
+  const int64_t c = 4 * (int64_t{blockIdx.y} * kSumThreads + threadIdx.x);
+  if (c >= args.n) {
+    return;
   }
+  const int64_t first = row * args.drawn.chosen;
+  const auto chosen = static_cast<int>(args.drawn.chosen);
+  float* const out = static_cast<float*>(args.out.data) + row * args.out.stride + c;
+  const float* const products = args.products + first * args.n + c;
+  float4 sum = args.accumulate ? read_x4(out) : float4{};
+  for (int done = 0; done < chosen; done += kAtOnce) {
+    float4 x[kAtOnce] = {};
+    float weights[kAtOnce] = {};
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (done + i < chosen) {
+        x[i] = read_x4(products + (done + i) * args.n);
+        weights[i] = args.drawn.weights[first + done + i];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (done + i < chosen) {
+        const float weight = args.alpha * weights[i];
+        sum = {fmaf(weight, x[i].x, sum.x), fmaf(weight, x[i].y, sum.y),
+               fmaf(weight, x[i].z, sum.z), fmaf(weight, x[i].w, sum.w)};
+      }
+    }
+  }
+  *reinterpret_cast<float4*>(out) = sum;
 }
 
 // --- launches ---
@@ -625,7 +656,9 @@ Status launch_product(const SlotsProduct& args, int64_t rows, Stream stream) {
   const auto experts = static_cast<int>(args.drawn.experts);
   const auto slots = static_cast<int>(rows * args.drawn.chosen);
   const bool overlaps = args.a.dtype == DType::bf16;
-  WEFT_TRY(prefill_sort(args.drawn, rows, overlaps, stream));
+  if constexpr (kGated) {  // the second products find the order that the first ones have made
+    WEFT_TRY(prefill_sort(args.drawn, rows, overlaps, stream));
+  }
   const bool mx = args.w[0].scales > 0;
   if (!overlaps) {
     const auto multiply = [&](auto w) {
@@ -698,6 +731,7 @@ Status prefill_route(const RouteArgs& args, int64_t rows, Stream stream) {
   return launch_kernel(route_rows,
                        {.blocks = static_cast<int>(ceil_div(rows, int64_t{kRouteWarps})),
                         .threads = kRouteWarps * 32,
+                        .shared_bytes = kRouteWarps * static_cast<int>(args.experts) * 4,
                         .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
                        args, rows);
@@ -737,6 +771,7 @@ Status prefill_experts_down(const PrefillExpertsDown& args, int64_t rows, Stream
                                  rows, stream));
   return launch_kernel(sum_slots,
                        {.blocks = static_cast<int>(rows),
+                        .blocks_y = static_cast<int>(ceil_div(args.n, int64_t{4} * kSumThreads)),
                         .threads = kSumThreads,
                         .overlaps = args.a.dtype == DType::bf16,
                         .stream = static_cast<cudaStream_t>(stream.native)},

@@ -27,7 +27,9 @@ struct PrefillDraw {
   const int32_t* ids = nullptr;    ///< [rows * chosen]
   const float* weights = nullptr;  ///< likewise; of experts_down
   int64_t experts = 0, chosen = 0;
-  int32_t* order = nullptr;  ///< scratch, moe_order_elements(): the slots, sorted by expert
+  /// Scratch, moe_order_elements(): the slots, sorted by expert. The first products make it, the
+  /// second ones of the same draw find it.
+  int32_t* order = nullptr;
 };
 constexpr int64_t moe_order_elements(int64_t rows, int64_t chosen, int64_t experts) {
   return experts + 1 + rows * chosen;
