@@ -71,7 +71,9 @@ const ChunkLimits& chunk_limits(Arch arch) {
 const ChunkKernels* chunk_kernels(Arch arch) {
   if constexpr (built::kCuda) {
     static constexpr ChunkKernels kHopper{WEFT_CHUNK_KERNELS(hopper),
-                                          .gated_linear_soon = hopper::prefill_gated_linear_soon};
+                                          .gated_linear_soon = hopper::prefill_gated_linear_soon,
+                                          .norms_heads = hopper::norms_heads,
+                                          .normed_rope_append = hopper::prefill_normed_rope_append};
     if (arch == Arch::hopper) {
       return &kHopper;
     }

@@ -89,6 +89,10 @@ struct ChunkKernels {
   Launch<LatentValuesArgs> latent_values = nullptr;
   /// Null, or gated_linear where a row's bits may depend on how many rows there are.
   Launch<GatedLinearArgs> gated_linear_soon = nullptr;
+  /// Null, or whether normed_rope_append takes such heads, if rope_append does.
+  bool (*norms_heads)(const RopeAppendArgs&) = nullptr;
+  Status (*normed_rope_append)(const RopeAppendArgs&, const HeadNorms&, int64_t rows, int64_t first,
+                               Stream, const RowPlaces& places) = nullptr;
   /// Null, or bytes of workspace for step_attention, for any number of rows. Its counters are zero
   /// before the first use.
   size_t (*step_workspace)(const AttentionArgs&, Stream) = nullptr;

@@ -287,6 +287,9 @@ class Prefill::Launcher {
         span_.rows, span_.first, stream_, span_.places);
   }
   Status operator()(const RmsNormOp& op) const {
+    if (head_norms(index_ + 1) || head_norms(index_ + 2)) {
+      return {};  // rope_append does it
+    }
     const RmsNormArgs args{.x = input(op.x),
                            .weight = p_.vector(op.weight),
                            .columns = op.columns,
@@ -365,6 +368,7 @@ class Prefill::Launcher {
     PrefillExpertsDown args{
         .a = input(op.a),
         .drawn = draw(op),
+        .sorted = is_sorted(op),
         .weight = matrices(op.weight, op.experts),
         .bias = p_.vector(op.bias),
         .n = op.n,
@@ -378,18 +382,12 @@ class Prefill::Launcher {
     return kernels_.experts_down(args, span_.rows, stream_);
   }
   Status operator()(const RopeAppendOp& op) const {
-    const RopeAppendArgs args{.q = input(op.q),
-                              .k = input(op.k),
-                              .v = input(op.v),
-                              .query_heads = op.query_heads,
-                              .kv_heads = op.kv_heads,
-                              .head_dim = op.head_dim,
-                              .cosines = f32(op.cosines),
-                              .sines = f32(op.sines),
-                              .q_out = matrix(op.q_out),
-                              .cache = cache(op.keys, op.values),
-                              .unturned = op.unturned};
+    const RopeAppendArgs args = rope_append_args(op);
     WEFT_TRY(fits(kernels_.refuse_rope_append(args)));
+    if (const auto norms = head_norms(index_)) {
+      return kernels_.normed_rope_append(args, *norms, span_.rows, span_.first, stream_,
+                                         span_.places);
+    }
     return kernels_.rope_append(args, span_.rows, span_.first, stream_, span_.places);
   }
   Status operator()(const LatentAppendOp& op) const {
@@ -478,6 +476,40 @@ class Prefill::Launcher {
     return {op.heads,  op.rank,  op.unturned,
             op.turned, op.value, p_.product_weight(chunk_, op.weight, matrix(out).dtype, 0)};
   }
+  RopeAppendArgs rope_append_args(const RopeAppendOp& op) const {
+    return {.q = input(op.q),
+            .k = input(op.k),
+            .v = input(op.v),
+            .query_heads = op.query_heads,
+            .kv_heads = op.kv_heads,
+            .head_dim = op.head_dim,
+            .cosines = f32(op.cosines),
+            .sines = f32(op.sines),
+            .q_out = matrix(op.q_out),
+            .cache = cache(op.keys, op.values),
+            .unturned = op.unturned};
+  }
+  /// The norms of q's and k's heads right before operation `index`, if that is a rope_append whose
+  /// kernel does them itself.
+  std::optional<HeadNorms> head_norms(size_t index) const {
+    const auto& operations = chunk_.program.operations;
+    if (kernels_.norms_heads == nullptr || index < 2 || index >= operations.size()) {
+      return std::nullopt;
+    }
+    const auto* op = std::get_if<RopeAppendOp>(&operations[index].body);
+    const auto* query = std::get_if<RmsNormOp>(&operations[index - 2].body);
+    const auto* key = std::get_if<RmsNormOp>(&operations[index - 1].body);
+    const auto of_heads = [&](const RmsNormOp* norm, BufferId x, int64_t heads) {
+      return norm != nullptr && norm->x == x && norm->out == x && norm->residual == kNone &&
+             norm->columns == op->head_dim && norm->groups == heads;
+    };
+    if (op == nullptr || !of_heads(query, op->q, op->query_heads) ||
+        !of_heads(key, op->k, op->kv_heads) || !kernels_.norms_heads(rope_append_args(*op))) {
+      return std::nullopt;
+    }
+    return HeadNorms{p_.vector(query->weight), p_.vector(key->weight), query->epsilon,
+                     query->weight_offset};
+  }
   Matrix matrix(BufferId id) const { return p_.matrix(chunk_, id); }
   ConstMatrix input(BufferId id) const { return p_.input(chunk_, id); }
   /// Without its first rows.
@@ -500,6 +532,19 @@ class Prefill::Launcher {
             .experts = op.experts,
             .chosen = op.chosen,
             .order = reinterpret_cast<int32_t*>(chunk_.memory.data() + chunk_.layout.order)};
+  }
+  /// Whether the slots that were sorted last are of the same draw.
+  bool is_sorted(const ExpertsDownOp& op) const {
+    for (size_t i = index_; i-- > 0;) {
+      const auto& body = chunk_.program.operations[i].body;
+      if (const auto* up = std::get_if<ExpertsUpOp>(&body)) {
+        return up->ids == op.ids;
+      }
+      if (std::holds_alternative<ExpertsDownOp>(body) || std::holds_alternative<RouteOp>(body)) {
+        return false;
+      }
+    }
+    return false;
   }
   ExpertMatrices matrices(const WeightRef& first, int64_t experts) const {
     const size_t index = tensor_index(p_.weights_, first);

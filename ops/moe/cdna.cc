@@ -160,6 +160,9 @@ Status prefill_experts_down(const PrefillExpertsDown& args, int64_t rows, Stream
   params.per_row = 1;
   params.n = static_cast<int32_t>(args.n);
   params.k = static_cast<int32_t>(args.k);
+  if (!args.sorted) {
+    WEFT_TRY(launch_sort(args.drawn, rows, stream));
+  }
   WEFT_TRY(launch_product(params, "down", args.a, args.weight, args.bias.dtype, args.drawn, rows,
                           stream));
   return hip_device(stream).launch({.operation = "moe",

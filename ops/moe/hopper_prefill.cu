@@ -161,16 +161,33 @@ __global__ void __launch_bounds__(kSortThreads)
   __shared__ int warp_counts[2][kSortThreads / 32];
   const int expert = static_cast<int>(blockIdx.x);
   const int thread = static_cast<int>(threadIdx.x);
-  const int each = ceil_div(slots, kSortThreads);
+  constexpr int kAtOnce = 4;
+  const int each = ceil_div(ceil_div(slots, kSortThreads), kAtOnce) * kAtOnce;
   const int first = min(slots, thread * each);
   const int last = min(slots, first + each);
+  /// f(i, id) for this thread's slots.
+  const auto each_slot = [&](const auto& f) {
+#pragma unroll 4
+    for (int i = first; i < last; i += kAtOnce) {
+      if (i + kAtOnce <= last) {
+        const int4 ids = *reinterpret_cast<const int4*>(drawn.ids + i);
+        f(i, ids.x);
+        f(i + 1, ids.y);
+        f(i + 2, ids.z);
+        f(i + 3, ids.w);
+        continue;
+      }
+      for (int rest = i; rest < last; ++rest) {
+        f(rest, drawn.ids[rest]);
+      }
+    }
+  };
   int lower = 0;
   int own = 0;
-  for (int i = first; i < last; ++i) {
-    const int id = drawn.ids[i];
+  each_slot([&](int /*i*/, int id) {
     lower += id < expert ? 1 : 0;
     own += id == expert ? 1 : 0;
-  }
+  });
   int before = own;  // up to this thread's
 #pragma unroll
   for (int lanes = 1; lanes < 32; lanes *= 2) {
@@ -198,11 +215,11 @@ __global__ void __launch_bounds__(kSortThreads)
     }
   }
   int32_t* to = drawn.order + drawn.experts + 1 + begin + at;
-  for (int i = first; i < last; ++i) {
-    if (drawn.ids[i] == expert) {
+  each_slot([&](int i, int id) {
+    if (id == expert) {
       *to++ = i;
     }
-  }
+  });
 }
 
 // --- products ---
@@ -651,12 +668,12 @@ Status launch_bf16(const SlotsProduct& args, int64_t rows, Stream stream) {
 }
 
 template <bool kGated>
-Status launch_product(const SlotsProduct& args, int64_t rows, Stream stream) {
+Status launch_product(const SlotsProduct& args, bool sorted, int64_t rows, Stream stream) {
   const auto native = static_cast<cudaStream_t>(stream.native);
   const auto experts = static_cast<int>(args.drawn.experts);
   const auto slots = static_cast<int>(rows * args.drawn.chosen);
   const bool overlaps = args.a.dtype == DType::bf16;
-  if constexpr (kGated) {  // the second products find the order that the first ones have made
+  if (!sorted) {
     WEFT_TRY(prefill_sort(args.drawn, rows, overlaps, stream));
   }
   const bool mx = args.w[0].scales > 0;
@@ -757,7 +774,7 @@ Status prefill_experts_up(const PrefillExpertsUp& args, int64_t rows, Stream str
                                .activation = args.activation,
                                .limit = args.limit,
                                .out = args.out},
-                              rows, stream);
+                              false, rows, stream);
 }
 
 Status prefill_experts_down(const PrefillExpertsDown& args, int64_t rows, Stream stream) {
@@ -768,7 +785,7 @@ Status prefill_experts_down(const PrefillExpertsDown& args, int64_t rows, Stream
                                   .n = static_cast<int32_t>(args.n),
                                   .k = static_cast<int32_t>(args.k),
                                   .out = {args.products, DType::f32, args.n}},
-                                 rows, stream));
+                                 args.sorted, rows, stream));
   return launch_kernel(sum_slots,
                        {.blocks = static_cast<int>(rows),
                         .blocks_y = static_cast<int>(ceil_div(args.n, int64_t{4} * kSumThreads)),

@@ -24,12 +24,10 @@ struct ExpertMatrices {
 /// A layer's experts and what rows have drawn of them, all on the device. Slot s of row r, its s-th
 /// expert, is at r * chosen + s.
 struct PrefillDraw {
-  const int32_t* ids = nullptr;    ///< [rows * chosen]
+  const int32_t* ids = nullptr;    ///< [rows * chosen], aligned to 16 bytes
   const float* weights = nullptr;  ///< likewise; of experts_down
   int64_t experts = 0, chosen = 0;
-  /// Scratch, moe_order_elements(): the slots, sorted by expert. The first products make it, the
-  /// second ones of the same draw find it.
-  int32_t* order = nullptr;
+  int32_t* order = nullptr;  ///< scratch, moe_order_elements(): the slots, sorted by expert
 };
 constexpr int64_t moe_order_elements(int64_t rows, int64_t chosen, int64_t experts) {
   return experts + 1 + rows * chosen;
@@ -49,6 +47,7 @@ struct PrefillExpertsUp {
 struct PrefillExpertsDown {
   ConstMatrix a;  ///< [rows * chosen, k], f32 or bf16
   PrefillDraw drawn;
+  bool sorted = false;    ///< drawn.order is as the first products of the same draw have left it
   ExpertMatrices weight;  ///< [n, k] each
   ConstVector bias = {};  ///< [experts * n]
   int64_t n = 0, k = 0;

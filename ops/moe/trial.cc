@@ -274,6 +274,7 @@ class MoeTrial : public PrefillTrial {
     const LinearArgs& expert = down_args_.experts.front();
     return {.a = between_.in(side),
             .drawn = draw_on(side),
+            .sorted = true,
             .weight = down_.on(side),
             .bias = on(side, down_bias_),
             .n = expert.n,

@@ -1,9 +1,14 @@
 // rope_append of many rows on sm_90a: a block a row. Four pairs of a head are a thread's step, or
 // four elements that do not turn; the steps of a row's queries come first, then those of its keys,
 // which copy the values too.
+#include <bit>
+#include <type_traits>
+
 #include "arch/hopper/dependent.cuh"
 #include "arch/hopper/launch.cuh"
+#include "base/divide.h"
 #include "ops/hopper_f32.cuh"
+#include "ops/hopper_rows.cuh"
 #include "ops/rope_append/hopper_prefill.h"
 
 namespace weft::hopper {
@@ -14,15 +19,37 @@ constexpr int kStep = 4;
 
 struct Params {
   RopeAppendArgs args;
+  HeadNorms norms;
   int64_t first = 0;
   RowPlaces places;
 };
 
 __device__ float4 load(const float* from) { return *reinterpret_cast<const float4*>(from); }
 
-/// kWhole: all of a head turns.
-template <bool kWhole>
+/// How heads are normed before they turn: weights of what type, or not at all.
+struct NotNormed {};
+
+/// The root of the mean square of a head, inverted: of its threads, which are as many lanes of a
+/// warp, each with 2 * kStep of its elements.
+__device__ float norm_factor(const float4& a, const float4& b, int threads, float epsilon) {
+  const auto squares = [](const float4& v) {
+    return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+  };
+  const float sum = over_lanes(squares(a) + squares(b), threads, Sum{});
+  return 1 / sqrtf(sum / static_cast<float>(threads * 2 * kStep) + epsilon);
+}
+template <class W>
+__device__ float4 normed(const float4& v, float factor, const void* weight, int column,
+                         float offset) {
+  const float4 w = read_x4(static_cast<const W*>(weight) + column);
+  return {v.x * (factor * (w.x + offset)), v.y * (factor * (w.y + offset)),
+          v.z * (factor * (w.z + offset)), v.w * (factor * (w.w + offset))};
+}
+
+/// kWhole: all of a head turns. Norm: NotNormed, or the type of the norms' weights.
+template <bool kWhole, class Norm>
 __global__ void __launch_bounds__(kThreads) rope_append_rows(const __grid_constant__ Params p) {
+  constexpr bool kNorms = !std::is_same_v<Norm, NotNormed>;
   begin_in_turn();
   const RopeAppendArgs& args = p.args;
   const int64_t row = blockIdx.x;
@@ -34,7 +61,11 @@ __global__ void __launch_bounds__(kThreads) rope_append_rows(const __grid_consta
   const int heads = static_cast<int>(args.query_heads + args.kv_heads);
   const float* cosines = args.cosines + row * half;
   const float* sines = args.sines + row * half;
-  for (int i = static_cast<int>(threadIdx.x); i < heads * steps; i += kThreads) {
+  // All lanes of a warp go round together where they add up squares; those beyond the last head
+  // read its last step and store nothing.
+  const int all = kNorms ? ceil_div(heads * steps, 32) * 32 : heads * steps;
+  for (int each = static_cast<int>(threadIdx.x); each < all; each += kThreads) {
+    const int i = kNorms ? min(each, heads * steps - 1) : each;
     const int head = i / steps;
     const int step = i % steps;
     const bool turns = kWhole || step < pair_steps;
@@ -48,14 +79,23 @@ __global__ void __launch_bounds__(kThreads) rope_append_rows(const __grid_consta
     float4 low = load(from);
     float4 high = {};
     if (turns) {
-      const float4 a = low;
-      const float4 b = load(from + half);
+      float4 a = low;
+      float4 b = load(from + half);
+      if constexpr (kNorms) {
+        const void* weight = query ? p.norms.query.data : p.norms.key.data;
+        const float factor = norm_factor(a, b, steps, p.norms.epsilon);
+        a = normed<Norm>(a, factor, weight, column, p.norms.weight_offset);
+        b = normed<Norm>(b, factor, weight, column + half, p.norms.weight_offset);
+      }
       const float4 c = load(cosines + column);
       const float4 s = load(sines + column);
       low = {a.x * c.x - b.x * s.x, a.y * c.y - b.y * s.y, a.z * c.z - b.z * s.z,
              a.w * c.w - b.w * s.w};
       high = {b.x * c.x + a.x * s.x, b.y * c.y + a.y * s.y, b.z * c.z + a.z * s.z,
               b.w * c.w + a.w * s.w};
+    }
+    if (kNorms && each != i) {
+      continue;
     }
     const auto put = [&](void* to, DType type, int64_t at, const float4& first,
                          const float4& second) {
@@ -96,14 +136,38 @@ std::string_view refuse_prefill_rope_append(const RopeAppendArgs& args) {
   return {};
 }
 
-Status prefill_rope_append(const RopeAppendArgs& args, int64_t rows, int64_t first, Stream stream,
-                           const RowPlaces& places) {
-  return launch_kernel(args.unturned == 0 ? rope_append_rows<true> : rope_append_rows<false>,
+namespace {
+
+template <bool kWhole, class Norm>
+Status launch(const Params& params, int64_t rows, Stream stream) {
+  return launch_kernel(rope_append_rows<kWhole, Norm>,
                        {.blocks = static_cast<int>(rows),
                         .threads = kThreads,
                         .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
-                       Params{args, first, places});
+                       params);
+}
+
+}  // namespace
+
+Status prefill_rope_append(const RopeAppendArgs& args, int64_t rows, int64_t first, Stream stream,
+                           const RowPlaces& places) {
+  const Params params{args, {}, first, places};
+  return args.unturned == 0 ? launch<true, NotNormed>(params, rows, stream)
+                            : launch<false, NotNormed>(params, rows, stream);
+}
+
+bool norms_heads(const RopeAppendArgs& args) {
+  const int64_t threads = args.head_dim / (2 * kStep);
+  return args.unturned == 0 && args.head_dim % (2 * kStep) == 0 && threads <= 32 &&
+         std::has_single_bit(static_cast<uint64_t>(threads));
+}
+
+Status prefill_normed_rope_append(const RopeAppendArgs& args, const HeadNorms& norms, int64_t rows,
+                                  int64_t first, Stream stream, const RowPlaces& places) {
+  return with_weights(norms.query.dtype, [&](auto w) {
+    return launch<true, decltype(w)>({args, norms, first, places}, rows, stream);
+  });
 }
 
 }  // namespace weft::hopper

@@ -18,4 +18,11 @@ std::string_view refuse_prefill_rope_append(const RopeAppendArgs& args);
 Status prefill_rope_append(const RopeAppendArgs& args, int64_t rows, int64_t first, Stream stream,
                            const RowPlaces& places = {});
 
+/// Whether prefill_normed_rope_append() takes such heads, if prefill_rope_append() does: they turn
+/// as a whole, and some lanes of a warp have one.
+bool norms_heads(const RopeAppendArgs& args);
+/// The same of heads that are normed first.
+Status prefill_normed_rope_append(const RopeAppendArgs& args, const HeadNorms& norms, int64_t rows,
+                                  int64_t first, Stream stream, const RowPlaces& places);
+
 }  // namespace weft::hopper

@@ -25,6 +25,13 @@ struct RopeAppendArgs {
   int64_t unturned = 0;
 };
 
+/// Norms of each head before it turns: RMSNorm over head_dim (ops/rmsnorm/op.h), q's and k's.
+struct HeadNorms {
+  ConstVector query, key;  ///< weights [head_dim], both in one format
+  float epsilon = 0;
+  float weight_offset = 0;
+};
+
 namespace reference {
 /// q: [rows, query_heads * head_dim], k: [rows, kv_heads * head_dim], both rotated.
 void rope_append(const RopeAppendArgs& args, Range rows, double* q, double* k);
