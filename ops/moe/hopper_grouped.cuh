@@ -15,14 +15,15 @@
 
 namespace weft::hopper {
 
-/// kRowCount slots (64 or 192) times 256 rows of weights: of gated products 128 of gate and as many
-/// of up, so that a thread has both sums of a column. Two warpgroups share the columns of 64 slots,
-/// or three have 64 slots each: an expert whose slots are one tile reads its weights once.
-template <int kRowCount, bool kIsGated>
+/// kRowCount slots (64 or 192) times kWeightRows rows of weights: of gated products half of gate
+/// and as many of up, so that a thread has both sums of a column. Two warpgroups share the columns
+/// of 64 slots, or three have 64 slots each: an expert whose slots are one tile reads its weights
+/// once.
+template <int kRowCount, bool kIsGated, int kWeightRows = 256>
 struct GroupedTile {
   static constexpr bool kGated = kIsGated;
   static constexpr int m = kRowCount;
-  static constexpr int n = 256;
+  static constexpr int n = kWeightRows;
   static constexpr int warps = m == 64 ? 8 : 12;
   static constexpr int threads = warps * 32 + 128;
   static constexpr int parts = 1;
@@ -260,9 +261,9 @@ __global__ void __launch_bounds__(Tile::threads, 1)
 }
 
 /// Starts it. Errors: device.
-template <int kRows, bool kGated>
+template <int kRows, bool kGated, int kWeightRows = 256>
 Status launch_grouped(const SlotsProduct& args, Stream stream) {
-  using Tile = GroupedTile<kRows, kGated>;
+  using Tile = GroupedTile<kRows, kGated, kWeightRows>;
   const auto map = [&](const ExpertMatrices& w) {
     return tensor_map({.data = w.first.data,
                        .format = MapFormat::bf16,

@@ -25,6 +25,9 @@ namespace {
 constexpr int kRouteWarps = 4;
 constexpr int kSortThreads = 256;
 constexpr int kSumThreads = 256;
+/// Few slots of an expert meet so long rows of weights by the ring of hopper_grouped.cuh, which
+/// runs on from tile to tile; shorter ones by many small blocks, which are dealt more evenly.
+constexpr int64_t kLongK = 4096;
 constexpr int64_t kMostMxK = 32768;  ///< whose scales fit beside the stages
 
 // --- the draw ---
@@ -702,6 +705,9 @@ Status launch_product(const SlotsProduct& args, bool sorted, int64_t rows, Strea
   }
   if (is_fp8(args.w[0].first.dtype)) {
     return launch.template operator()<SlotWeights::e4m3>();
+  }
+  if (few && args.k >= kLongK) {
+    return launch_grouped<64, kGated, 128>(args, stream);
   }
   return few                     ? launch_bf16<16, kGated, SlotWeights::bf16>(args, rows, stream)
          : slots <= 64 * experts ? launch_grouped<64, kGated>(args, stream)
