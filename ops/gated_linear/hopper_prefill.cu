@@ -1,5 +1,5 @@
 // gated_linear for many rows on sm_90a: gemm_bf16's kernel with a tile of b that is half gate and
-// half up, 128 columns each, so that a thread has both sums of a column and multiplies them in f32.
+// half up, so that a thread has both sums of a column and multiplies them in f32.
 // Rows in f32 go through a kernel of their own, whose threads have both sums too.
 #include <algorithm>
 #include <cstdlib>
@@ -17,11 +17,21 @@
 namespace weft::hopper {
 namespace {
 
-constexpr int kColumns = 128;                     ///< of out, in a tile
 constexpr int kBlock = kRowBytes / Bf16::kBytes;  ///< elements of k in a stage
-/// Two blocks along n share the tile of a.
-using Tile = GemmTile<128, 2 * kColumns, 2, 2, true>;
-using Shared = GemmShared<Tile, 0, staging_bytes<kColumns>()>;
+
+/// kOutColumns: of out, in a tile. Two blocks along n share the tile of a.
+template <int kOutColumns>
+struct GatedTile : GemmTile<128, 2 * kOutColumns, 2, 2, true> {
+  static constexpr int kColumns = kOutColumns;
+};
+template <class Tile>
+using GatedShared = GemmShared<Tile, 0, staging_bytes<Tile::kColumns>()>;
+
+/// The tiles that are compiled: X(columns of out, cycles), as gemm_bf16's.
+#define WEFT_GATED_TILES(X) X(128, 1130) X(112, 980) X(96, 870) X(64, 600)
+#define WEFT_TILE(COLUMNS, CYCLES) {128, 2 * (COLUMNS), 2, true, 1, CYCLES},
+constexpr TileChoice kTiles[] = {WEFT_GATED_TILES(WEFT_TILE)};
+#undef WEFT_TILE
 
 /// What a tile needs beside the maps.
 struct Params {
@@ -36,10 +46,11 @@ __device__ float bias_at(const uint16_t* bias, int column, int n) {
 }
 
 /// The feeder of weights, one warp; see feed_tiles(). Their stack has two planes, gate and up.
+template <class Tile, class Shared>
 __device__ void feed_weights(const Shared& shared, const TileSchedule& schedule, TileWork work,
                              const CUtensorMap& weights, int gate_plane) {
   const bool chosen = elect_one();
-  Shared::Cursor cursor;
+  typename Shared::Cursor cursor;
   int round = 0;
   do {
     for (int k = work.k_begin; k < work.k_end; ++k, cursor.advance()) {
@@ -48,8 +59,8 @@ __device__ void feed_weights(const Shared& shared, const TileSchedule& schedule,
         Barrier& full = shared.full(cursor.slot);
         full.arrive_expect(Shared::kBBytes);
         for (int half = 0; half < 2; ++half) {
-          load_plane_tile(shared.b(cursor.slot) + half * kColumns * kRowBytes, weights, k * kBlock,
-                          work.n * kColumns, gate_plane ^ half, full);
+          load_plane_tile(shared.b(cursor.slot) + half * Tile::kColumns * kRowBytes, weights,
+                          k * kBlock, work.n * Tile::kColumns, gate_plane ^ half, full);
         }
       }
     }
@@ -57,13 +68,15 @@ __device__ void feed_weights(const Shared& shared, const TileSchedule& schedule,
                                               work));
 }
 
-template <Activation kActivation>
+template <class Tile, Activation kActivation>
 __global__ void __launch_bounds__(Tile::threads, 1)
     gated_linear_tile(const __grid_constant__ RowBoxes a,
                       const __grid_constant__ CUtensorMap weights,
                       const __grid_constant__ CUtensorMap out,
                       const __grid_constant__ TileSchedule schedule,
                       const __grid_constant__ Params params) {
+  using Shared = GatedShared<Tile>;
+  constexpr int kColumns = Tile::kColumns;
   let_next_begin();
   extern __shared__ __align__(1024) char memory[];
   const Shared shared(memory);
@@ -83,14 +96,14 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   if (warp >= Tile::warps) {
     lower_registers<Tile::feeder_registers>();
     if (warp == Tile::warps) {
-      feed_weights(shared, schedule, first, weights, params.gate_plane);
+      feed_weights<Tile>(shared, schedule, first, weights, params.gate_plane);
     } else if (warp == Tile::warps + 1) {
       feed_tiles<Tile, Feed::common>(shared, schedule, first, a, kBlock);
     }
   } else {
     raise_registers<Tile::registers>();
     const int warpgroup = warp / 4;
-    Shared::Cursor cursor;
+    typename Shared::Cursor cursor;
     TileWork work;
     for (int round = 0; schedule.work(blockIdx.x / Tile::cluster, round, cluster_rank(), work);
          ++round) {
@@ -155,6 +168,46 @@ Status launch_f32(const GatedLinearArgs& args, int64_t rows, Stream stream) {
                        args, rows, row_tiles);
 }
 
+/// With all in bf16.
+template <class Tile>
+Status launch_tile(const GatedLinearArgs& args, int64_t rows, const TileSchedule& schedule,
+                   Stream stream) {
+  WEFT_ASSIGN(const RowBoxes a, row_boxes({.data = args.a.data,
+                                           .format = MapFormat::bf16,
+                                           .rows = rows,
+                                           .columns = args.k,
+                                           .stride_bytes = args.a.stride * 2,
+                                           .box_rows = Tile::a_rows,
+                                           .box_columns = kBlock}));
+  const auto* gate = static_cast<const char*>(args.gate.data);
+  const auto* up = static_cast<const char*>(args.up.data);
+  WEFT_ASSIGN(const CUtensorMap weights, tensor_map({.data = std::min(gate, up),
+                                                     .format = MapFormat::bf16,
+                                                     .rows = args.n,
+                                                     .columns = args.k,
+                                                     .stride_bytes = args.gate.stride * 2,
+                                                     .box_rows = Tile::kColumns,
+                                                     .box_columns = kBlock,
+                                                     .planes = 2,
+                                                     .plane_bytes = std::abs(up - gate)}));
+  WEFT_ASSIGN(const CUtensorMap out,
+              out_map<Tile::kColumns>(args.out.data, rows, args.n, args.out.stride));
+  const auto kernel = args.activation == Activation::silu
+                          ? gated_linear_tile<Tile, Activation::silu>
+                          : gated_linear_tile<Tile, Activation::gelu_tanh>;
+  return launch_kernel(kernel,
+                       {.blocks = schedule.blocks(),
+                        .threads = Tile::threads,
+                        .cluster = Tile::cluster,
+                        .shared_bytes = GatedShared<Tile>::kBytes,
+                        .overlaps = true,
+                        .stream = static_cast<cudaStream_t>(stream.native)},
+                       a, weights, out, schedule,
+                       Params{static_cast<const uint16_t*>(args.gate_bias.data),
+                              static_cast<const uint16_t*>(args.up_bias.data),
+                              static_cast<int>(args.n), gate < up ? 0 : 1});
+}
+
 std::string_view refuse_f32(const GatedLinearArgs& args) {
   if (args.out.dtype != DType::f32) {
     return "the result must be f32 as the rows are";
@@ -198,43 +251,17 @@ Status prefill_gated_linear(const GatedLinearArgs& args, int64_t rows, Stream st
                  : launch_f32<W, Activation::gelu_tanh>(args, rows, stream);
     });
   }
-  WEFT_ASSIGN(const RowBoxes a, row_boxes({.data = args.a.data,
-                                           .format = MapFormat::bf16,
-                                           .rows = rows,
-                                           .columns = args.k,
-                                           .stride_bytes = args.a.stride * 2,
-                                           .box_rows = Tile::a_rows,
-                                           .box_columns = kBlock}));
-  const auto* gate = static_cast<const char*>(args.gate.data);
-  const auto* up = static_cast<const char*>(args.up.data);
-  WEFT_ASSIGN(const CUtensorMap weights, tensor_map({.data = std::min(gate, up),
-                                                     .format = MapFormat::bf16,
-                                                     .rows = args.n,
-                                                     .columns = args.k,
-                                                     .stride_bytes = args.gate.stride * 2,
-                                                     .box_rows = kColumns,
-                                                     .box_columns = kBlock,
-                                                     .planes = 2,
-                                                     .plane_bytes = std::abs(up - gate)}));
-  WEFT_ASSIGN(const CUtensorMap out,
-              out_map<kColumns>(args.out.data, rows, args.n, args.out.stride));
   const TiledProduct product{rows, 2 * args.n, ceil_div(static_cast<int>(args.k), kBlock), kBlock};
-  const TileChoice tile{Tile::m, Tile::n, Tile::cluster, Tile::share_a};
-  const TileSchedule schedule = schedule_of(product, tile, stream.device->info());
-  const auto kernel = args.activation == Activation::silu
-                          ? gated_linear_tile<Activation::silu>
-                          : gated_linear_tile<Activation::gelu_tanh>;
-  return launch_kernel(kernel,
-                       {.blocks = schedule.blocks(),
-                        .threads = Tile::threads,
-                        .cluster = Tile::cluster,
-                        .shared_bytes = Shared::kBytes,
-                        .overlaps = true,
-                        .stream = static_cast<cudaStream_t>(stream.native)},
-                       a, weights, out, schedule,
-                       Params{static_cast<const uint16_t*>(args.gate_bias.data),
-                              static_cast<const uint16_t*>(args.up_bias.data),
-                              static_cast<int>(args.n), gate < up ? 0 : 1});
+  const DeviceInfo& device = stream.device->info();
+  const Plan plan = choose_tile(product, kTiles, device);
+  const TileSchedule schedule = schedule_of(product, *find_tile(plan, kTiles), device);
+#define WEFT_TILE(COLUMNS, CYCLES)                                        \
+  if (plan.tile_n == 2 * (COLUMNS)) {                                     \
+    return launch_tile<GatedTile<COLUMNS>>(args, rows, schedule, stream); \
+  }
+  WEFT_GATED_TILES(WEFT_TILE)
+#undef WEFT_TILE
+  return {};
 }
 
 }  // namespace weft::hopper
