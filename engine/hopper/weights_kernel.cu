@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
 /// A block a unit.
 __global__ void __launch_bounds__(kPackThreads)
     unpack_kernel(const PackJob* jobs, const char* packed, char* arena) {
-  const PackJob job = jobs[blockIdx.x];
+  const PackJob& job = jobs[blockIdx.x];
   const Unit unit(job, arena);
   if (job.form == StreamForm::fp8) {
     unpack(Fp8Form{}, unit, packed, arena);
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kPackThreads)
 /// A block a unit.
 __global__ void __launch_bounds__(kPackThreads)
     pack_kernel(const PackJob* jobs, const char* arena, char* packed, uint32_t* refused) {
-  const PackJob job = jobs[blockIdx.x];
+  const PackJob& job = jobs[blockIdx.x];
   const Unit unit(job, arena);
   if (job.form == StreamForm::fp8) {
     pack(Fp8Form{}, unit, packed);
