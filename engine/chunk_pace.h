@@ -35,8 +35,9 @@ class ChunkPace {
   }
   /// Running sequences have waited so much longer than for a step, because so many tokens were fed.
   void fed(int64_t tokens, double seconds) { adapt(tokens, seconds, (kMostWait - 1) * step_); }
-  /// A step that so many tokens were fed in has taken so long.
-  void fed_beside(int64_t tokens, double seconds) { adapt(tokens, seconds, kMostWait * step_); }
+  /// A step that tokens were fed in, of so many rows in all, has taken so long: chunk() are rows of
+  /// such steps then.
+  void fed_beside(int64_t rows, double seconds) { adapt(rows, seconds, kMostWait * step_); }
 
  private:
   // What one slow chunk adds at most to what is known of its size, and what is forgotten of larger

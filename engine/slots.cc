@@ -86,7 +86,7 @@ class Slots::Impl {
       : config_(std::move(config)),
         runner_(std::move(runner)),
         options_(options),
-        pace_(most_beside(*runner_, options), paced),
+        pace_(most_rows(*runner_, options), paced),
         pool_(options.pages, options.host_pages),
         scratch_(Pages::allocate(cpu::sample_scratch_bytes(config_.vocabulary)).value()) {
     publish_status();
@@ -106,11 +106,14 @@ class Slots::Impl {
   int cpu_workers() const { return runner_->cpu_workers(); }
 
  private:
-  /// Tokens that are fed while others wait, at most. A step that feeds some is of as many rows as a
-  /// chunk alone.
-  static int64_t most_beside(const BatchRunner& runner, const SlotsOptions& options) {
-    const int64_t chunk = std::min(options.prefill_chunk, runner.most_fed());
-    return runner.mixes() ? std::max(kKvPage, (chunk - options.slots) / kKvPage * kKvPage) : chunk;
+  /// Rows of a step that are known to be worth their time: what is fed and, where the runner feeds
+  /// it in a step, the stepped ones, since products take as long for a few rows more as for a tile.
+  static int64_t most_rows(const BatchRunner& runner, const SlotsOptions& options) {
+    return std::min(options.prefill_chunk, runner.most_fed());
+  }
+  /// Tokens that are fed where a step has so many rows.
+  int64_t fed_of(int64_t rows) const {
+    return runner_->mixes() ? std::max(kKvPage, rows - options_.slots) : rows;
   }
   Status check(const Request& request) const;
   int64_t pages_for(const Request& request) const;
@@ -598,7 +601,8 @@ Status Slots::Impl::copy_beginning(Sequence& sequence) {
 /// Feeds what comes next of the prompt and lets others find the pages that are full.
 Status Slots::Impl::feed_chunk(Sequence& sequence, int64_t chunk) {
   const int64_t begin = sequence.fed;
-  const int64_t end = std::min(sequence.to_feed(), begin / kKvPage * kKvPage + chunk);
+  const int64_t end =
+      std::min(sequence.to_feed(), (runner_->mixes() ? begin : begin / kKvPage * kKvPage) + chunk);
   WEFT_TRY(runner_->feed(sequence.part(begin, end), begin, sequence.table.data()));
   sequence.fed = end;
   while (options_.share_prefixes && sequence.shared + kKvPage <= end) {
@@ -616,7 +620,8 @@ Status Slots::Impl::feed_chunk(Sequence& sequence, int64_t chunk) {
 Result<bool> Slots::Impl::prefill(bool others_wait) {
   // Who wait for a step to begin at all count as those who wait for the next one.
   const bool few_wait = std::ssize(active_) >= 2 * running();
-  int64_t left = !others_wait ? runner_->most_fed() : few_wait ? pace_.most() : pace_.chunk();
+  int64_t left =
+      !others_wait ? runner_->most_fed() : fed_of(few_wait ? pace_.most() : pace_.chunk());
   bool fed = false;
   for (const auto& each : active_) {
     Sequence& sequence = *each;
@@ -632,8 +637,9 @@ Result<bool> Slots::Impl::prefill(bool others_wait) {
     if (sequence.running()) {
       continue;
     }
-    // What is fed ends with a page, so that others find it, or with the prompt.
-    const int64_t chunk = left / kKvPage * kKvPage;
+    // What is fed between steps ends with a page, so that others find it, or with the prompt; in a
+    // step, where rows are worth their time.
+    const int64_t chunk = runner_->mixes() ? left : left / kKvPage * kKvPage;
     const int64_t next = std::min(sequence.to_feed() - sequence.fed, chunk);
     if (fed && (chunk == 0 || runner_->rows_fed(next) > left)) {
       break;
@@ -678,7 +684,7 @@ Status Slots::Impl::decode(const OnToken& on_token, const OnEnd& on_end) {
     const double seconds = seconds_since(start) / static_cast<double>(now_.steps - before);
     if (mixed_) {
       ++now_.mixed_steps;
-      pace_.fed_beside(fed_, seconds);
+      pace_.fed_beside(fed_ + options_.slots, seconds);
     } else {
       pace_.stepped(seconds);
     }
