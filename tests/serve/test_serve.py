@@ -711,7 +711,7 @@ class Life(unittest.TestCase):
 
     def test_drains_at_sigterm(self):
         server = Server(WEFT)
-        running = server.begin("/v1/completions", {**GREEDY, "max_tokens": 300, "ignore_eos": True, "stream": True})
+        running = server.begin("/v1/completions", {**GREEDY, "max_tokens": 150, "ignore_eos": True, "stream": True})
         got = running.recv(65536)
         server.process.terminate()
         self.wait_until_refused(server)
