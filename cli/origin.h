@@ -13,7 +13,8 @@ namespace weft::cli {
 /// The project's version: "0.1.0".
 extern const char* const kVersion;
 /// The commit that this command was built from: ten hexadecimal digits, and "+changes" where the
-/// sources differ from it; "unknown" where they are no checkout. cmake/Commit.cmake writes both.
+/// sources differ from it; "unknown" where they are no checkout and the build was not told
+/// (WEFT_COMMIT). cmake/Commit.cmake writes both.
 extern const char* const kCommit;
 
 /// "0.1.0 (0123456789)".

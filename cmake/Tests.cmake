@@ -11,8 +11,10 @@ function(weft_add_tests room)
   # A test runs once: optimising it takes longer than it then saves, but where it multiplies matrices
   # itself (ops) or models instructions (sim).
   if(NOT room STREQUAL sim)
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:$<$<CONFIG:Release>:-O1>
-      $<$<AND:$<BOOL:${WEFT_SANITIZE}>,$<NOT:$<STREQUAL:${room},ops>>>:-O0>>)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:$<$<CONFIG:Release>:-O1>>)
+    if(WEFT_SANITIZE AND NOT room STREQUAL ops)
+      target_compile_options(${target} PRIVATE -O0)
+    endif()
   endif()
   target_compile_definitions(${target} PRIVATE WEFT_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   # What proves codes works alone: not in line with what needs all cores (RUN_SERIAL, below).
@@ -142,6 +144,15 @@ if(TARGET weft_command)
   weft_add_serve_test(serve_ray ray bash ${serve_tests}/with_packages.sh ray test_ray.py)
   weft_add_serve_test(serve_soak long Python3::Interpreter -B ${serve_tests}/soak.py)
   set_tests_properties(serve_soak PROPERTIES TIMEOUT 1800)
+endif()
+
+# Under ThreadSanitizer what threads do together, of the server what asks for no times.
+if(TARGET weft_command AND WEFT_SANITIZE STREQUAL thread)
+  add_test(NAME engine_threads
+    COMMAND test_engine --gtest_filter=Slots.*:PagePool.*:WorkerTeam.*:CpuInterpreter.*)
+  add_test(NAME serve_threads COMMAND Python3::Interpreter -B ${serve_tests}/test_serve.py
+    $<TARGET_FILE:weft_command> Wire Chat Errors Keys Load Life)
+  set_tests_properties(engine_threads serve_threads PROPERTIES LABELS threads RUN_SERIAL ON)
 endif()
 
 # And on whole processors of the past.

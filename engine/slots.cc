@@ -53,6 +53,8 @@ struct Sequence {
   PagePool::Chain chain = PagePool::kRoot;  // of those
   int64_t cached = 0;
   int64_t reported = 0;
+  Clock::time_point submitted;
+  double waited = 0;  // seconds from there to its slot
   std::optional<NgramDrafter> drafter;
   double acceptance = 1;  // of drafts, lately
   int64_t undrafted = 0;  // tokens since the last draft
@@ -434,6 +436,7 @@ Result<RequestId> Slots::Impl::submit(Request request) {
   sequence->at_limit = sequence->limit < request.max_tokens ? Stop::context : Stop::length;
   sequence->tokens = request.prompt;
   sequence->request = std::move(request);
+  sequence->submitted = Clock::now();
   const std::lock_guard lock(mutex_);
   if (status_.queued + static_cast<int64_t>(inbox_.size()) >= options_.queue) {
     return usage_error(fmt::format("{} requests wait already: try again later", options_.queue));
@@ -537,6 +540,7 @@ Status Slots::Impl::admit() {
     if (!entered) {
       break;
     }
+    queue_.front()->waited = seconds_since(queue_.front()->submitted);
     active_.push_back(std::move(queue_.front()));
     queue_.pop_front();
   }
@@ -767,6 +771,7 @@ Status Slots::Impl::run_turns(std::span<Turn> turns, const OnToken& on_token, co
   }
   ++now_.steps;
   now_.rows += std::ssize(rows_);
+  now_.drafts += std::ranges::count_if(turns, [](const Turn& turn) { return turn.count > 1; });
   now_.drafted += std::ssize(rows_) - std::ssize(turns);
   const auto vocabulary = static_cast<size_t>(config_.vocabulary);
   for (const Turn& turn : turns) {
@@ -863,6 +868,7 @@ bool Slots::Impl::take(Sequence& sequence, int32_t token, TokenEvent event, cons
   event.id = sequence.id;
   event.token = token;
   event.first = sequence.reported == 0;
+  event.waited = sequence.waited;
   ++sequence.reported;
   ++now_.new_tokens;
   on_token(event);

@@ -75,6 +75,7 @@ struct TokenEvent {
   float logprob = 0;                                ///< natural, where it is wanted
   std::vector<std::pair<int32_t, float>> top = {};  ///< [logprobs], best first
   bool first = false;
+  double waited = 0;  ///< seconds from submit() to the request's slot
   /// Others come at once, of this step or with step()'s return: who collects may wait for them.
   bool more = true;
 };
@@ -102,6 +103,7 @@ struct SlotsStatus {
   int64_t pages_brought = 0;                                ///< that came back from there
   int64_t steps = 0, rows = 0;                              ///< rows: fed by steps, drafts included
   int64_t prompt_tokens = 0, cached_tokens = 0, new_tokens = 0;
+  int64_t drafts = 0;                 ///< steps of a sequence with some
   int64_t drafted = 0, accepted = 0;  ///< tokens
   int64_t mixed_steps = 0;            ///< that fed prompts too, so that nobody paused
   Pauses prefill_pauses;              ///< for a chunk of another's prompt

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <limits>
 #include <map>
@@ -442,6 +443,21 @@ TEST(Slots, WhoComesTogetherEndsTogether) {
   }
 }
 
+TEST(Slots, TellsHowLongARequestWaitedForItsSlot) {
+  const auto slots = make_fake({})({.slots = 1, .pages = 20});
+  const RequestId early = slots->submit({.prompt = {1, 2}, .eos = Eos::ignore}).value();
+  const RequestId late = slots->submit({.prompt = {1, 2}, .eos = Eos::ignore}).value();
+  std::map<RequestId, double> waited;
+  const auto on_token = [&](const TokenEvent& event) {
+    waited[event.id] = event.waited;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  while (slots->step(on_token, [](const EndEvent&) {}).value()) {
+  }
+  EXPECT_GE(waited[early], 0);
+  EXPECT_GE(waited[late], waited[early] + 0.015);  // 16 tokens
+}
+
 TEST(Slots, WholePagesAreSharedAndABeginningCopied) {
   const auto slots = make_fake({})({.slots = 2, .pages = 20});
   RandomRequests random(1, 400);
@@ -475,6 +491,8 @@ TEST(Slots, DraftsAreTakenWhereTheAnswerRepeatsItself) {
   }
   EXPECT_LT(slots->status().steps, 40);
   EXPECT_EQ(slots->status().accepted, 100 - slots->status().steps);
+  EXPECT_GT(slots->status().drafts, 0);
+  EXPECT_LE(slots->status().drafts, slots->status().steps);
 }
 
 TEST(Slots, DraftsOfTheBestTokensAreVerifiedBetweenLaunchesOfManySteps) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <iterator>
+#include <span>
 #include <utility>
 
 #include "model/tokenizer/byte_alphabet.h"
@@ -83,7 +84,9 @@ Answer::Answer(std::shared_ptr<Exchange> exchange, const Tokenizer& tokenizer, s
     : exchange_(std::move(exchange)),
       tokenizer_(tokenizer),
       model_(std::move(model)),
-      id_(fmt::format("{}-{:016x}", prefix_of(work.request.endpoint), id)),
+      id_(fmt::format(
+          "{}-{}", prefix_of(work.request.endpoint),
+          work.request.request_id.empty() ? fmt::format("{:016x}", id) : work.request.request_id)),
       created_(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())),
       work_(std::make_unique<const Work>(std::move(work))),
       scores_(work_->prompts.size()) {
@@ -193,6 +196,28 @@ Json Answer::logprobs(const std::vector<TokenLogprob>& tokens) const {
                                                           : chat_logprobs(tokens);
 }
 
+/// Of each of a prompt's tokens, by id: its own log-probability and those of the likeliest. Of the
+/// first, which nothing comes before, null.
+Json Answer::prompt_logprobs(size_t prompt) const {
+  Json list = Json::array({nullptr});
+  for (const TokenLogprob& each : scores_[prompt]->tokens) {
+    Json entries = Json::object();
+    const auto add = [&](int32_t id, double logprob, int64_t rank) {
+      entries.emplace(std::to_string(id),
+                      Json{{"logprob", finite(logprob)},
+                           {"rank", rank},
+                           {"decoded_token", tokenizer_.decode({&id, 1}, false)}});
+    };
+    add(each.token, each.logprob, each.rank);
+    const auto most = static_cast<size_t>(*work_->request.prompt_logprobs);
+    for (size_t i = 0; i < std::min(most, each.top.size()); ++i) {
+      add(each.top[i].first, each.top[i].second, static_cast<int64_t>(i) + 1);
+    }
+    list.push_back(std::move(entries));
+  }
+  return list;
+}
+
 void Answer::score(size_t prompt, TextScore score) { scores_[prompt] = std::move(score); }
 
 /// The prompt as the choice's text begins with it; its log-probabilities become the choice's first.
@@ -211,6 +236,8 @@ std::string Answer::echo(size_t index) {
       tokens.push_back(i == 0 ? TokenLogprob{ids[0], 0, false, 0, {}}
                               : scores_[prompt]->tokens[i - 1]);
       tokens.back().offset = offset;
+      auto& top = tokens.back().top;
+      top.resize(std::min(top.size(), static_cast<size_t>(work_->request.top_logprobs)));
       offset += characters(decoder.push(ids[i]));
     }
     part.logprobs = std::move(tokens);
@@ -238,12 +265,13 @@ void Answer::begin() {
                     {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
   const std::string usage = work_->request.include_usage ? R"(,"usage":null)" : "";
   if (work_->request.endpoint == Endpoint::chat) {
+    const std::string prompt = work_->request.return_token_ids ? prompt_ids(0) : "";
     std::string all;
     for (size_t i = 0; i < choices_.size(); ++i) {
       all += fmt::format(
           "data: {}{{\"index\":{},\"delta\":{{\"role\":\"assistant\",\"content\":\"\"}},"
-          "\"logprobs\":null,\"finish_reason\":null}}]{}}}\n\n",
-          head_, i, usage);
+          "\"logprobs\":null,\"finish_reason\":null}}]{}{}}}\n\n",
+          head_, i, usage, prompt);
     }
     exchange_->write(all);
   } else if (work_->request.endpoint == Endpoint::responses) {
@@ -263,6 +291,27 @@ void Answer::begin() {
          {"content_index", 0},
          {"part", {{"type", "output_text"}, {"text", ""}, {"annotations", Json::array()}}}});
   }
+}
+
+/// With return_token_ids what a chunk says of the tokens since the last one.
+std::string Answer::new_ids(size_t index) {
+  const GenerateRequest& request = work_->request;
+  if (!request.return_token_ids) {
+    return {};
+  }
+  Part& part = choices_[index];
+  const std::vector<int32_t>& ids = part.choice.tokens();
+  const std::optional<size_t> before = std::exchange(part.streamed, ids.size());
+  const auto news = std::span(ids).subspan(before.value_or(0));
+  std::string text = fmt::format(",\"token_ids\":[{}]", fmt::join(news, ","));
+  if (request.endpoint == Endpoint::completions && !before) {
+    text += prompt_ids(index / static_cast<size_t>(request.n));
+  }
+  return text;
+}
+
+std::string Answer::prompt_ids(size_t prompt) const {
+  return fmt::format(",\"prompt_token_ids\":[{}]", fmt::join(work_->prompts[prompt], ","));
 }
 
 void Answer::stream_chunk(size_t index, const AnswerDelta& delta, const char* finish_reason) {
@@ -297,8 +346,8 @@ void Answer::stream_chunk(size_t index, const AnswerDelta& delta, const char* fi
   if (request.include_usage) {
     usage_text = request.continuous_usage ? ",\"usage\":" + usage().dump() : R"(,"usage":null)";
   }
-  send_event(fmt::format(R"({}{{"index":{},{},"logprobs":{},"finish_reason":{}}}]{}}})", head_,
-                         index, content, shown, finish, usage_text));
+  send_event(fmt::format(R"({}{{"index":{},{},"logprobs":{},"finish_reason":{}{}}}]{}}})", head_,
+                         index, content, shown, finish, new_ids(index), usage_text));
 }
 
 void Answer::show(size_t index, const std::string& text, bool last) {
@@ -391,19 +440,19 @@ Json Answer::message(const Part& part) const {
 }
 
 Json Answer::response_object(const std::string* text) const {
+  const bool cut =
+      text != nullptr && std::string_view(choices_[0].choice.finish_reason()) == "length";
+  const char* status = text == nullptr ? "in_progress" : cut ? "incomplete" : "completed";
   Json output = Json::array();
   if (text != nullptr) {
     output.push_back(
         {{"id", "msg-" + id_},
          {"type", "message"},
-         {"status", "completed"},
+         {"status", status},
          {"role", "assistant"},
          {"content",
           {{{"type", "output_text"}, {"text", *text}, {"annotations", Json::array()}}}}});
   }
-  const bool cut =
-      text != nullptr && std::string_view(choices_[0].choice.finish_reason()) == "length";
-  const char* status = text == nullptr ? "in_progress" : cut ? "incomplete" : "completed";
   return {{"id", id_},
           {"object", "response"},
           {"created_at", created_},
@@ -427,6 +476,10 @@ Json Answer::whole() const {
   if (request.endpoint == Endpoint::responses) {
     return response_object(&choices_[0].text);
   }
+  Json answer = {{"id", id_},
+                 {"object", object_of(request.endpoint, false)},
+                 {"created", created_},
+                 {"model", model_}};
   Json list = Json::array();
   for (size_t i = 0; i < choices_.size(); ++i) {
     const Part& part = choices_[i];
@@ -440,16 +493,21 @@ Json Answer::whole() const {
     one["finish_reason"] = finish_reason(part);
     if (request.return_token_ids) {
       one["token_ids"] = part.choice.tokens();
-      one["prompt_token_ids"] = work_->prompts[i / static_cast<size_t>(request.n)];
+    }
+    // A chat has one prompt.
+    const size_t prompt = i / static_cast<size_t>(request.n);
+    Json& of_prompt = request.endpoint == Endpoint::chat ? answer : one;
+    if (request.return_token_ids) {
+      of_prompt["prompt_token_ids"] = work_->prompts[prompt];
+    }
+    if (request.prompt_logprobs) {
+      of_prompt["prompt_logprobs"] = prompt_logprobs(prompt);
     }
     list.push_back(std::move(one));
   }
-  return {{"id", id_},
-          {"object", object_of(request.endpoint, false)},
-          {"created", created_},
-          {"model", model_},
-          {"choices", std::move(list)},
-          {"usage", usage()}};
+  answer["choices"] = std::move(list);
+  answer["usage"] = usage();
+  return answer;
 }
 
 void Answer::finish_responses_stream() {
@@ -492,8 +550,14 @@ void Answer::fail(const ApiError& error) {
   if (!begun_) {
     return exchange_->respond(error_response(error));
   }
-  send_event(error_json(error));
-  exchange_->write("data: [DONE]\n\n");
+  if (work_->request.endpoint == Endpoint::responses) {
+    Json fields = Json::parse(error_json(error))["error"];
+    fields.erase("type");  // which the event has
+    send_response_event("error", fields);
+  } else {
+    send_event(error_json(error));
+    exchange_->write("data: [DONE]\n\n");
+  }
   exchange_->end();
 }
 

@@ -25,6 +25,7 @@ struct Work {
   std::vector<std::vector<int32_t>> prompts = {};
   std::vector<std::string> prompt_texts = {};      ///< as echo shows them; one for each prompt
   std::shared_ptr<grammar::Grammar> grammar = {};  ///< of structured output; null: none
+  std::vector<std::vector<int32_t>> banned = {};   ///< tokens that may not follow each other
   bool reads_calls = false;                        ///< calls of tools are taken out of the answer
   ToolFormat tool_format = ToolFormat::none;
   std::string calls_begun = {};  ///< what the prompt ends with of calls that are demanded
@@ -33,7 +34,8 @@ struct Work {
 /// Used on the server's thread alone.
 class Answer {
  public:
-  /// `tokenizer` must outlive this. `id`: a number that no other answer has.
+  /// `tokenizer` must outlive this. `id`: a number that no other answer has, for the answer's id
+  /// where the request does not say that.
   Answer(std::shared_ptr<Exchange> exchange, const Tokenizer& tokenizer, std::string model,
          uint64_t id, Work work);
 
@@ -43,7 +45,7 @@ class Answer {
   const Choice& choice(size_t index) const { return choices_[index].choice; }
   const std::string& id() const { return id_; }
 
-  /// The log-probabilities of a prompt, for echo; before its choices begin.
+  /// The log-probabilities of a prompt, for echo and prompt_logprobs; before its choices begin.
   void score(size_t prompt, TextScore score);
   /// Choices begin: what a stream says first.
   void begin();
@@ -67,6 +69,7 @@ class Answer {
     std::string text = {};                    // all of it, where the response is whole
     std::vector<TokenLogprob> logprobs = {};  // likewise
     size_t echo_characters = 0;               // that come before the choice's own
+    std::optional<size_t> streamed = {};      // tokens whose ids a stream has shown
     bool echoed = false, ended = false;
   };
 
@@ -82,12 +85,15 @@ class Answer {
   Json logprobs(const std::vector<TokenLogprob>& tokens) const;
   Json chat_logprobs(const std::vector<TokenLogprob>& tokens) const;
   Json completion_logprobs(const std::vector<TokenLogprob>& tokens) const;
+  Json prompt_logprobs(size_t prompt) const;
   Json message(const Part& part) const;
   Json whole() const;
   Json response_object(const std::string* text) const;  // /v1/responses; null: in progress
 
   void send_event(const std::string& json);
   void send_response_event(const char* type, const Json& fields);
+  std::string new_ids(size_t index);
+  std::string prompt_ids(size_t prompt) const;
   void stream_chunk(size_t index, const AnswerDelta& delta, const char* finish_reason);
   void finish_responses_stream();
 

@@ -20,6 +20,7 @@ struct TokenLogprob {
   bool known = true;  ///< false: the first of a text, which nothing comes before
   size_t offset = 0;  ///< in the choice's text, in characters
   std::vector<std::pair<int32_t, float>> top;
+  int64_t rank = 0;  ///< of a text's token: 1 and how many are likelier
 };
 
 /// How many characters a valid UTF-8 text has.

@@ -15,10 +15,12 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 class Adjuster {
  public:
   Adjuster(const GenerateRequest& request, std::vector<int32_t> ends,
+           std::vector<std::vector<int32_t>> banned,
            const std::shared_ptr<grammar::Grammar>& grammar)
       : bias_(request.logit_bias.begin(), request.logit_bias.end()),
         allowed_(request.allowed_token_ids),
         ends_(std::move(ends)),
+        banned_(std::move(banned)),
         min_tokens_(request.min_tokens),
         presence_(static_cast<float>(request.presence_penalty)),
         frequency_(static_cast<float>(request.frequency_penalty)) {
@@ -52,6 +54,13 @@ class Adjuster {
     if (static_cast<int64_t>(generated.size()) < min_tokens_) {
       for (const int32_t id : ends_) {
         change(id, kNever);
+      }
+    }
+    for (const std::vector<int32_t>& ids : banned_) {
+      const std::span before(ids.data(), ids.size() - 1);
+      if (before.size() <= generated.size() &&
+          std::ranges::equal(before, generated.last(before.size()))) {
+        change(ids.back(), kNever);
       }
     }
     if (!allowed_.empty()) {
@@ -88,6 +97,7 @@ class Adjuster {
 
   std::vector<std::pair<int32_t, float>> bias_;
   std::vector<int32_t> allowed_, ends_;
+  std::vector<std::vector<int32_t>> banned_;  // none is empty
   int64_t min_tokens_;
   float presence_, frequency_;
   std::unordered_map<int32_t, int> counts_;  // of the tokens generated
@@ -98,12 +108,14 @@ class Adjuster {
 }  // namespace
 
 Adjust adjust_of(const GenerateRequest& request, std::vector<int32_t> ends,
+                 std::vector<std::vector<int32_t>> banned,
                  const std::shared_ptr<grammar::Grammar>& grammar) {
-  if (!grammar && request.logit_bias.empty() && request.allowed_token_ids.empty() &&
-      request.min_tokens == 0 && request.presence_penalty == 0 && request.frequency_penalty == 0) {
+  if (!grammar && banned.empty() && request.logit_bias.empty() &&
+      request.allowed_token_ids.empty() && request.min_tokens == 0 &&
+      request.presence_penalty == 0 && request.frequency_penalty == 0) {
     return {};
   }
-  return Adjuster(request, std::move(ends), grammar);
+  return Adjuster(request, std::move(ends), std::move(banned), grammar);
 }
 
 TokenLogprob logprob_of(std::span<const float> logits, int32_t id, int top) {
@@ -113,7 +125,9 @@ TokenLogprob logprob_of(std::span<const float> logits, int32_t id, int top) {
     sum += std::exp(static_cast<double>(logit) - most);
   }
   const double log_sum = most + std::log(sum);
-  TokenLogprob result{id, logits[static_cast<size_t>(id)] - log_sum, true, 0, {}};
+  const float own = logits[static_cast<size_t>(id)];
+  TokenLogprob result{id, own - log_sum, true, 0, {}};
+  result.rank = 1 + std::ranges::count_if(logits, [&](float logit) { return logit > own; });
   std::vector<int32_t> ids(logits.size());
   for (size_t i = 0; i < ids.size() && top > 0; ++i) {
     ids[i] = static_cast<int32_t>(i);

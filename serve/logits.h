@@ -17,12 +17,14 @@ namespace weft::serve {
 using Adjust = std::function<void(std::span<const int32_t> generated, std::span<float> logits)>;
 
 /// logit_bias, presence_penalty and frequency_penalty (over the tokens generated),
-/// allowed_token_ids, none of `ends` before min_tokens, and what `grammar` (null: anything) allows;
-/// empty when the request has none of these.
+/// allowed_token_ids, none of `ends` before min_tokens, no token that completes one of `banned`,
+/// and what `grammar` (null: anything) allows; empty when the request has none of these.
 Adjust adjust_of(const GenerateRequest& request, std::vector<int32_t> ends,
+                 std::vector<std::vector<int32_t>> banned,
                  const std::shared_ptr<grammar::Grammar>& grammar);
 
-/// The log-probability of token `id` and the `top` likeliest, as the softmax of these logits says.
+/// The log-probability of token `id`, its rank and the `top` likeliest, as the softmax of these
+/// logits says.
 TokenLogprob logprob_of(std::span<const float> logits, int32_t id, int top);
 
 /// Log-probabilities of a text's tokens after the first, made by drawing none but them.

@@ -7,6 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "ops/matrix.h"
+
 namespace weft::serve {
 namespace {
 
@@ -54,6 +56,8 @@ Metrics::Metrics()
       queue_time(kSeconds),
       prefill_time(kSeconds),
       decode_time(kSeconds),
+      inference_time(kSeconds),
+      time_per_output_token(kSeconds),
       prompt_tokens(kTokens),
       generation_tokens(kTokens),
       max_tokens(kTokens),
@@ -75,6 +79,9 @@ std::string Metrics::page(std::string_view model, const SlotsStatus& slots,
         slots.pages == 0
             ? 0.0
             : static_cast<double>(slots.pages_used) / static_cast<double>(slots.pages));
+  print_head(out, "vllm:cache_config_info", "The KV cache.", "gauge");
+  out += fmt::format("vllm:cache_config_info{{{},block_size=\"{}\",num_gpu_blocks=\"{}\"}} 1\n",
+                     labels, kKvPage, slots.pages);
   plain("weft:connections", "Connections that are open.", "gauge", connections);
   plain("vllm:prefix_cache_queries_total", "Tokens of prompts looked up in the cache.", "counter",
         prompt_tokens_total);
@@ -82,6 +89,7 @@ std::string Metrics::page(std::string_view model, const SlotsStatus& slots,
         cached_tokens_total);
   plain("vllm:prompt_tokens_total", "Tokens of prompts.", "counter", prompt_tokens_total);
   plain("vllm:generation_tokens_total", "Tokens generated.", "counter", generation_tokens_total);
+  plain("vllm:spec_decode_num_drafts_total", "Drafts.", "counter", slots.drafts);
   plain("vllm:spec_decode_num_draft_tokens_total", "Tokens drafted.", "counter", slots.drafted);
   plain("vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens that were right.", "counter",
         slots.accepted);
@@ -101,9 +109,12 @@ std::string Metrics::page(std::string_view model, const SlotsStatus& slots,
         "From arrival to the first token.");
   print(inter_token_latency, "vllm:inter_token_latency_seconds", "Between a choice's tokens.");
   print(e2e_latency, "vllm:e2e_request_latency_seconds", "From arrival to the last token.");
-  print(queue_time, "vllm:request_queue_time_seconds", "From arrival to the engine.");
-  print(prefill_time, "vllm:request_prefill_time_seconds", "From the engine to the first token.");
+  print(queue_time, "vllm:request_queue_time_seconds", "In the queue for a slot.");
+  print(prefill_time, "vllm:request_prefill_time_seconds", "From the slot to the first token.");
   print(decode_time, "vllm:request_decode_time_seconds", "From the first token to the last.");
+  print(inference_time, "vllm:request_inference_time_seconds", "From the slot to the last token.");
+  print(time_per_output_token, "vllm:request_time_per_output_token_seconds",
+        "From the first token to the last, by the tokens after the first.");
   print(prompt_tokens, "vllm:request_prompt_tokens", "Tokens of a request's prompts.");
   print(generation_tokens, "vllm:request_generation_tokens", "Tokens of a request's choices.");
   print(max_tokens, "vllm:request_params_max_tokens", "max_tokens of a request.");

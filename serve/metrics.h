@@ -31,7 +31,7 @@ struct Metrics {
   Metrics();
 
   Histogram time_to_first_token, inter_token_latency, e2e_latency, queue_time, prefill_time,
-      decode_time;                                            // seconds
+      decode_time, inference_time, time_per_output_token;     // seconds
   Histogram prompt_tokens, generation_tokens, max_tokens, n;  // of a request
   uint64_t prompt_tokens_total = 0, generation_tokens_total = 0, cached_tokens_total = 0;
   std::map<std::string, uint64_t, std::less<>> finished;  ///< choices by finish_reason

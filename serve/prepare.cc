@@ -18,17 +18,25 @@ Parsed<std::vector<int32_t>> encode(const ServedModel& model, std::string_view t
   return *std::move(ids);
 }
 
+/// The name under which a client sent what the prompt is made of.
+const char* prompt_param(Endpoint endpoint) {
+  return endpoint == Endpoint::completions ? "prompt"
+         : endpoint == Endpoint::chat      ? "messages"
+                                           : "input";
+}
+
 Parsed<std::string> render(const ServedModel& model, const GenerateRequest& request) {
   if (!model.chat.ok()) {
     return ApiError{
         400,
         fmt::format("{} (use /v1/completions, or start the server with --chat-template)",
                     model.chat.error().message),
-        "messages", ""};
+        prompt_param(request.endpoint), ""};
   }
   ChatInput input;
   input.messages = with_object_arguments(request.messages);
   input.tools = request.tools;
+  input.documents = request.documents;
   input.add_generation_prompt = request.add_generation_prompt;
   input.continue_final_message = request.continue_final_message;
   input.variables = request.chat_template_kwargs;
@@ -41,9 +49,27 @@ Parsed<std::string> render(const ServedModel& model, const GenerateRequest& requ
     }
   }
   if (!text.ok()) {
-    return ApiError{400, text.error().message, "messages", ""};
+    return ApiError{400, text.error().message, prompt_param(request.endpoint), ""};
   }
   return *std::move(text);
+}
+
+/// The tokens that spell bad_words, at the beginning of a word and within one.
+std::optional<ApiError> read_bad_words(const ServedModel& model, Work& work) {
+  for (const std::string& word : work.request.bad_words) {
+    for (const std::string& text : {word, " " + word}) {
+      auto encoded = encode(model, text, false, "bad_words");
+      if (const auto* error = std::get_if<ApiError>(&encoded)) {
+        return *error;
+      }
+      auto& ids = std::get<std::vector<int32_t>>(encoded);
+      if (word.empty() || ids.empty()) {
+        return ApiError{400, "bad_words has an empty text", "bad_words", ""};
+      }
+      work.banned.push_back(std::move(ids));
+    }
+  }
+  return {};
 }
 
 /// The rules of response_format or structured_outputs, of which one is there.
@@ -133,18 +159,31 @@ std::optional<ApiError> read_calls(const ServedModel& model, Work& work) {
   return follow(model, std::move(forced->rules), "tools", work);
 }
 
+/// Tokens that a prompt may have: one that is drawn needs a position, too.
+int64_t room_for_prompt(const ServedModel& model, const GenerateRequest& request) {
+  return model.slots->context() - (request.max_tokens == 0 ? 0 : 1);
+}
+
+/// Leaves of a prompt the last tokens that truncate_prompt_tokens says; whether there were more.
+bool truncate(const ServedModel& model, const GenerateRequest& request, std::vector<int32_t>& ids) {
+  if (!request.truncate_prompt_tokens) {
+    return false;
+  }
+  const int64_t asked = *request.truncate_prompt_tokens;
+  const int64_t more = std::ssize(ids) - (asked < 0 ? room_for_prompt(model, request) : asked);
+  ids.erase(ids.begin(), ids.begin() + std::max<int64_t>(0, more));
+  return more > 0;
+}
+
 std::optional<ApiError> check(const ServedModel& model, const Work& work) {
   const int64_t context = model.slots->context();
   const int64_t vocabulary = model.slots->config().vocabulary;
-  const bool chat = work.request.endpoint != Endpoint::completions;
-  const char* param = chat ? "messages" : "prompt";
+  const char* param = prompt_param(work.request.endpoint);
   for (const auto& prompt : work.prompts) {
     if (prompt.empty()) {
       return ApiError{400, "the prompt has no token; it needs at least one", param, ""};
     }
-    // A token that is drawn needs a position, too.
-    const int64_t room = work.request.max_tokens == 0 ? context : context - 1;
-    if (std::ssize(prompt) > room) {
+    if (std::ssize(prompt) > room_for_prompt(model, work.request)) {
       return ApiError{
           400,
           fmt::format("the prompt has {} tokens; this model's context is {} tokens, the "
@@ -200,6 +239,9 @@ Parsed<Work> prepare(const ServedModel& model, Endpoint endpoint, std::string_vi
   if (const auto error = read_calls(model, work)) {
     return *error;
   }
+  if (const auto error = read_bad_words(model, work)) {
+    return *error;
+  }
   if (endpoint != Endpoint::completions) {
     Parsed<std::string> text = render(model, request);
     if (const auto* error = std::get_if<ApiError>(&text)) {
@@ -209,18 +251,21 @@ Parsed<Work> prepare(const ServedModel& model, Endpoint endpoint, std::string_vi
   }
   const bool special = request.add_special_tokens.value_or(endpoint == Endpoint::completions);
   for (Prompt& prompt : request.prompts) {
-    if (auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) {
-      work.prompt_texts.push_back(model.tokenizer.decode(*ids, request.skip_special_tokens));
-      work.prompts.push_back(std::move(*ids));
-      continue;
+    auto* given = std::get_if<std::vector<int32_t>>(&prompt);
+    if (given == nullptr) {
+      auto encoded = encode(model, std::get<std::string>(prompt), special, prompt_param(endpoint));
+      if (const auto* error = std::get_if<ApiError>(&encoded)) {
+        return *error;
+      }
+      work.prompts.push_back(std::get<std::vector<int32_t>>(std::move(encoded)));
+    } else {
+      work.prompts.push_back(std::move(*given));
     }
-    auto encoded = encode(model, std::get<std::string>(prompt), special,
-                          endpoint == Endpoint::completions ? "prompt" : "messages");
-    if (const auto* error = std::get_if<ApiError>(&encoded)) {
-      return *error;
-    }
-    work.prompt_texts.push_back(std::get<std::string>(std::move(prompt)));
-    work.prompts.push_back(std::get<std::vector<int32_t>>(std::move(encoded)));
+    std::vector<int32_t>& ids = work.prompts.back();
+    const bool cut = truncate(model, request, ids);
+    work.prompt_texts.push_back(given == nullptr && !cut
+                                    ? std::get<std::string>(std::move(prompt))
+                                    : model.tokenizer.decode(ids, request.skip_special_tokens));
   }
   request.prompts.clear();
   if (const auto error = check(model, work)) {
@@ -245,7 +290,7 @@ Request engine_request(const ServedModel& model, const Work& work, size_t prompt
   std::vector<int32_t> ends = request.stop_token_ids;
   const std::vector<int32_t>& eos = model.slots->config().eos;
   ends.insert(ends.end(), eos.begin(), eos.end());
-  result.adjust = adjust_of(request, std::move(ends), work.grammar);
+  result.adjust = adjust_of(request, std::move(ends), work.banned, work.grammar);
   return result;
 }
 
@@ -255,7 +300,8 @@ Request score_request(const Work& work, size_t prompt, std::shared_ptr<TextScore
   result.prompt = {ids.front()};
   result.max_tokens = std::ssize(ids) - 1;
   result.eos = Eos::ignore;
-  result.adjust = forced(ids, work.request.top_logprobs, std::move(score));
+  const int top = std::max(work.request.top_logprobs, work.request.prompt_logprobs.value_or(0));
+  result.adjust = forced(ids, top, std::move(score));
   return result;
 }
 

@@ -50,6 +50,7 @@ struct Job {
   uint64_t seed = 0;
   std::vector<Clock::time_point> last_token;  // of choices
   Clock::time_point arrived, submitted, first_token;
+  double waited = 0;       // seconds from `submitted` to a slot
   Clock::time_point said;  // something to the client, if it streams
   bool has_token = false, gone = false, finished = false;
   int status = 200;
@@ -359,8 +360,7 @@ void Server::start(const std::shared_ptr<Job>& job, Parsed<Work> prepared) {
   metrics_.prompt_tokens.observe(static_cast<double>(job->answer->prompt_tokens()));
   metrics_.prompt_tokens_total += static_cast<uint64_t>(job->answer->prompt_tokens());
   job->submitted = Clock::now();
-  metrics_.queue_time.observe(seconds_between(job->arrived, job->submitted));
-  if (request.echo && request.logprobs) {
+  if ((request.echo && request.logprobs) || request.prompt_logprobs) {
     for (size_t i = 0; i < kept.prompts.size(); ++i) {
       job->scores.push_back(std::make_shared<TextScore>());
       if (kept.prompts[i].size() > 1) {
@@ -447,7 +447,9 @@ void Server::on_token(const TokenEvent& event, Clock::time_point at) {
   if (!std::exchange(job.has_token, true)) {
     job.first_token = at;
     metrics_.time_to_first_token.observe(seconds_between(job.arrived, at));
-    metrics_.prefill_time.observe(seconds_between(job.submitted, at));
+    job.waited = event.waited;
+    metrics_.queue_time.observe(job.waited);
+    metrics_.prefill_time.observe(seconds_between(job.submitted, at) - job.waited);
   }
   const Clock::time_point last = std::exchange(job.last_token[index], at);
   if (last != Clock::time_point()) {
@@ -478,7 +480,13 @@ void Server::on_end(const EndEvent& event, Clock::time_point at) {
       ++metrics_.finished[job->answer->choice(route.index).finish_reason()];
       metrics_.cached_tokens_total += static_cast<uint64_t>(event.cached_tokens);
       if (job->has_token) {
-        metrics_.decode_time.observe(seconds_between(job->first_token, at));
+        const double decode = seconds_between(job->first_token, at);
+        metrics_.decode_time.observe(decode);
+        metrics_.inference_time.observe(seconds_between(job->submitted, at) - job->waited);
+        if (event.new_tokens > 1) {
+          metrics_.time_per_output_token.observe(decode /
+                                                 static_cast<double>(event.new_tokens - 1));
+        }
       }
     }
   } else if (!route.scores) {

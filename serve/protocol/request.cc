@@ -18,6 +18,8 @@ constexpr int64_t kMostChoices = 128;
 constexpr int64_t kMostPrompts = 1024;
 constexpr int64_t kMostTop = 20;
 constexpr size_t kMostStops = 64;
+constexpr size_t kMostBadWords = 1024;
+constexpr size_t kMostOfId = 128;  // bytes
 
 ApiError wrong(const Reader& fields) {
   return {400, fields.error()->message, fields.wrong_key(), ""};
@@ -191,7 +193,7 @@ Json read_messages(Reader& fields, std::string_view key, const Json& list) {
         return messages;
       }
       message["content"] = *text;
-    } else if (calls) {
+    } else if (calls || message["role"] == "assistant") {
       message["content"] = "";
     } else {
       fields.fail(key, message, "a message with content");
@@ -227,6 +229,9 @@ Json checked_format(Reader& fields, std::string_view key, const Json& format) {
   if (format.is_null() || !format.contains("type") || format["type"] == "text") {
     return nullptr;
   }
+  if (format["type"] == "json_object" && format.contains("schema")) {  // llama.cpp's way
+    return {{"type", "json_schema"}, {"json_schema", format}};
+  }
   if (format["type"] != "json_object" && format["type"] != "json_schema") {
     fields.fail(key, format, "of type text, json_object or json_schema");
   } else if (format["type"] == "json_schema" &&
@@ -241,12 +246,20 @@ Json checked_format(Reader& fields, std::string_view key, const Json& format) {
 void read_structure(Reader& fields, GenerateRequest& request) {
   request.response_format =
       checked_format(fields, "response_format", read_object(fields, "response_format"));
-  request.structured_outputs = read_object(fields, "structured_outputs");
+  if (const Json options = read_object(fields, "structured_outputs"); options.is_object()) {
+    request.structured_outputs = Json::object();
+    for (const auto& [key, value] : options.items()) {
+      if (!value.is_null()) {
+        request.structured_outputs[key] = value;
+      }
+    }
+  }
   for (const auto& [key, name] : {std::pair{"guided_json", "json"},
                                   {"guided_regex", "regex"},
                                   {"guided_choice", "choice"},
                                   {"guided_grammar", "grammar"},
-                                  {"grammar", "grammar"}}) {
+                                  {"grammar", "grammar"},
+                                  {"json_schema", "json"}}) {
     if (const Json* value = fields.find(key); value != nullptr) {
       request.structured_outputs[name] = *value;
     }
@@ -279,6 +292,22 @@ void read_sampling(Reader& fields, GenerateRequest& request) {
   if (fields.find("allowed_token_ids") != nullptr && request.allowed_token_ids.empty()) {
     fields.fail_at("allowed_token_ids", "allowed_token_ids is empty: no token could be drawn");
   }
+  request.bad_words = read_texts(fields, "bad_words", kMostBadWords);
+}
+
+/// What would change the answer and is not had is refused, not passed over.
+void refuse_unsupported(Reader& fields) {
+  if (fields.boolean("use_beam_search", false)) {
+    fields.fail_at("use_beam_search", "use_beam_search is not supported: leave it out");
+  }
+  if (fields.find("logprob_token_ids") != nullptr) {
+    fields.fail_at("logprob_token_ids",
+                   "logprob_token_ids is not supported: logprobs gives the likeliest tokens");
+  }
+  constexpr int64_t kAny = std::numeric_limits<int32_t>::max();
+  if (fields.integer("priority", -kAny, kAny, 0) != 0) {
+    fields.fail_at("priority", "priority is not supported: requests are answered as they come");
+  }
 }
 
 /// What completions and chat have in common.
@@ -286,6 +315,18 @@ void read_common(Reader& fields, GenerateRequest& request) {
   request.model = fields.text("model", "");
   request.n = static_cast<int>(fields.integer("n", 1, kMostChoices, 1));
   read_sampling(fields, request);
+  refuse_unsupported(fields);
+  request.request_id = fields.text("request_id", "");
+  if (request.request_id.size() > kMostOfId) {
+    fields.fail_at("request_id", fmt::format("request_id has more than {} bytes", kMostOfId));
+  }
+  if (fields.find("truncate_prompt_tokens") != nullptr) {
+    request.truncate_prompt_tokens = fields.integer("truncate_prompt_tokens", -1, kMostTokens, -1);
+    if (request.truncate_prompt_tokens == 0) {
+      fields.fail_at("truncate_prompt_tokens",
+                     "truncate_prompt_tokens is 0; it must be -1 or more than 0");
+    }
+  }
   if (fields.find("max_tokens") != nullptr) {
     request.max_tokens = fields.integer("max_tokens", 0, kMostTokens, 0);
   }
@@ -311,6 +352,12 @@ void read_common(Reader& fields, GenerateRequest& request) {
       fields.fail_at("stream_options", inner.error()->message);
     }
   }
+  if (fields.find("prompt_logprobs") != nullptr) {
+    request.prompt_logprobs = static_cast<int>(fields.integer("prompt_logprobs", 0, kMostTop, 0));
+    if (request.stream) {
+      fields.fail_at("prompt_logprobs", "prompt_logprobs is only allowed when stream is false");
+    }
+  }
   read_structure(fields, request);
 }
 
@@ -332,6 +379,13 @@ void read_completions(Reader& fields, GenerateRequest& request) {
   }
   if (!request.max_tokens) {
     request.max_tokens = 16;
+  }
+}
+
+/// How long the model shall think, which is the template's to say.
+void read_effort(Reader& fields, const char* key, GenerateRequest& request) {
+  if (const std::string effort = fields.text(key, ""); !effort.empty()) {
+    request.chat_template_kwargs.emplace("reasoning_effort", effort);
   }
 }
 
@@ -362,6 +416,13 @@ void read_chat(Reader& fields, GenerateRequest& request) {
   if (const Json kwargs = read_object(fields, "chat_template_kwargs"); kwargs.is_object()) {
     request.chat_template_kwargs = kwargs;
   }
+  read_effort(fields, "reasoning_effort", request);
+  if (const Json* documents = fields.find("documents"); documents != nullptr) {
+    if (!documents->is_array()) {
+      fields.fail("documents", *documents, "a list of documents");
+    }
+    request.documents = *documents;
+  }
   if (fields.find("chat_template") != nullptr) {
     fields.fail_at("chat_template", "chat_template is the server's: start it with --chat-template");
   }
@@ -384,6 +445,13 @@ void read_responses(Reader& fields, GenerateRequest& request) {
   }
   if (fields.find("max_output_tokens") != nullptr) {
     request.max_tokens = fields.integer("max_output_tokens", 0, kMostTokens, 0);
+  }
+  if (const Json reasoning = read_object(fields, "reasoning"); reasoning.is_object()) {
+    Reader inner(reasoning, "reasoning");
+    read_effort(inner, "effort", request);
+    if (inner.error()) {
+      fields.fail_at("reasoning", inner.error()->message);
+    }
   }
   for (const char* key : {"previous_response_id", "conversation", "prompt"}) {
     if (fields.find(key) != nullptr) {

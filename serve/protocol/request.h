@@ -36,9 +36,13 @@ struct GenerateRequest {
   Json response_format = nullptr;     ///< {"type": "json_schema", ...}
   Json structured_outputs = nullptr;  ///< {"regex": ...}, {"choice": [...]}, {"grammar": ...}
   Json chat_template_kwargs = Json::object();
+  Json documents = nullptr;  ///< a list, for the template
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   std::optional<bool> add_special_tokens;  ///< default: completions yes, chat no
+  /// Of a prompt that is longer, the last tokens are taken; -1: as many as the context has room
+  /// for.
+  std::optional<int64_t> truncate_prompt_tokens;
 
   int n = 1;
   std::optional<int64_t> max_tokens;  ///< default: completions 16, else what the context has
@@ -48,6 +52,7 @@ struct GenerateRequest {
   double presence_penalty = 0, frequency_penalty = 0;
   std::map<int32_t, float> logit_bias;
   std::vector<int32_t> allowed_token_ids;
+  std::vector<std::string> bad_words;  ///< texts that no tokens may spell
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   bool include_stop_str_in_output = false;
@@ -56,8 +61,11 @@ struct GenerateRequest {
 
   bool logprobs = false;  ///< of the tokens drawn (and of the prompt's, with echo)
   int top_logprobs = 0;   ///< and of this many of the likeliest beside each
+  /// Likeliest tokens whose log-probabilities come with each of the prompt's, as vLLM shows them.
+  std::optional<int> prompt_logprobs;
   bool echo = false;
   bool return_token_ids = false;
+  std::string request_id;  ///< what the answer's id ends with; empty: a number
 
   bool stream = false;
   bool include_usage = false;

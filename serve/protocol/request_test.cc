@@ -91,20 +91,64 @@ TEST(Request, NamesTheWrongField) {
                                      {"stream_options", "{\"include_usage\": true}"},
                                      {"stop_token_ids", "[-3]"},
                                      {"response_format", "{\"type\": \"xml\"}"},
-                                     {"allowed_token_ids", "[]"}}) {
+                                     {"allowed_token_ids", "[]"},
+                                     {"bad_words", "[1]"},
+                                     {"prompt_logprobs", "21"},
+                                     {"truncate_prompt_tokens", "0"},
+                                     {"request_id", "7"},
+                                     {"priority", "1"},
+                                     {"use_beam_search", "true"},
+                                     {"logprob_token_ids", "[1]"}}) {
     const std::string body =
         "{\"prompt\": \"a\", \"" + std::string(field) + "\": " + std::string(value) + "}";
     EXPECT_EQ(refused(Endpoint::completions, body).param, field) << body;
   }
 }
 
+TEST(Request, StructureIsAskedForInManyWays) {
+  const auto completion = [](const std::string& field) {
+    return accepted(Endpoint::completions, "{\"prompt\": \"a\", " + field + "}");
+  };
+  for (const char* field : {R"("structured_outputs": {"json": {}, "regex": null, "choice": null})",
+                            R"("guided_json": {})", R"("json_schema": {})"}) {
+    const GenerateRequest request = completion(field);
+    EXPECT_EQ(request.structured_outputs, Json::parse(R"({"json": {}})")) << field;
+  }
+  for (
+      const char* field :
+      {R"("response_format": {"type": "json_object", "schema": {"type": "null"}})",
+       R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "null"}}})"}) {
+    const GenerateRequest request = completion(field);
+    EXPECT_EQ(request.response_format["type"], "json_schema") << field;
+    EXPECT_EQ(request.response_format["json_schema"]["schema"]["type"], "null") << field;
+  }
+}
+
+TEST(Request, WhatTheTemplateIsTold) {
+  const std::string messages = R"({"messages": [{"role": "user", "content": "a"}], )";
+  const GenerateRequest chat = accepted(
+      Endpoint::chat, messages + R"("reasoning_effort": "low", "documents": [{"text": "b"}]})");
+  EXPECT_EQ(chat.chat_template_kwargs["reasoning_effort"], "low");
+  EXPECT_EQ(chat.documents[0]["text"], "b");
+  EXPECT_EQ(accepted(Endpoint::responses, R"({"input": "a", "reasoning": {"effort": "low"}})")
+                .chat_template_kwargs["reasoning_effort"],
+            "low");
+  for (const char* field : {R"("reasoning_effort": 5})", R"("documents": {}})"}) {
+    refused(Endpoint::chat, messages + field);
+  }
+  EXPECT_EQ(refused(Endpoint::responses, R"({"input": "a", "reasoning": {"effort": 5}})").param,
+            "reasoning");
+}
+
 TEST(Request, MessagesPartsBecomeText) {
   const GenerateRequest chat = accepted(Endpoint::chat, R"({"messages": [
       {"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-      {"role": "assistant", "content": null, "tool_calls": []}]})");
+      {"role": "assistant", "content": null, "tool_calls": []},
+      {"role": "assistant", "content": null, "refusal": "no"}]})");
   EXPECT_EQ(chat.messages[0]["content"], "ab");
   EXPECT_EQ(chat.messages[0]["role"], "system");
   EXPECT_EQ(chat.messages[1]["content"], "");
+  EXPECT_EQ(chat.messages[2]["content"], "");
   for (const char* messages :
        {"[]", "{}", "[1]", "[{}]", "[{\"role\": 1, \"content\": \"\"}]", "[{\"role\": \"user\"}]",
         "[{\"role\": \"user\", \"content\": 1}]",

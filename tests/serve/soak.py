@@ -163,7 +163,7 @@ class Soak:
 
     def request(self, rng, port):
         number = rng.randrange(len(self.bodies))
-        what = rng.choices(("whole", "streamed", "left", "reset", "malformed"), (4, 4, 1, 1, 1))[0]
+        what = rng.choices(("whole", "streamed", "left", "reset", "malformed"), (3, 3, 2, 2, 1))[0]
         body = {**self.bodies[number], "stream": what == "streamed" or rng.random() < 0.5}
         if what == "whole":
             body["stream"] = False

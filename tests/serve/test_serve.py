@@ -150,6 +150,48 @@ class Wire(ServerTest):
             ids = self.complete(**pair, **{penalty: 2})["choices"][0]["token_ids"]
             self.assertEqual(len(set(ids)), 2, ids)
 
+    def test_bad_words_are_not_said(self):
+        free = self.complete(max_tokens=40)["choices"][0]["text"]
+        words = [word for word in free.split() if word.isalpha()][:3]
+        kept = self.complete(max_tokens=40, bad_words=words)["choices"][0]["text"]
+        for word in words:
+            self.assertNotIn(word, kept.split())
+        self.refused(400, "/v1/completions", {**GREEDY, "bad_words": [""]})
+
+    def test_prompts_are_cut_where_that_is_asked_for(self):
+        ids = self.answer("/tokenize", {"prompt": PROMPT})["tokens"]
+        end = self.complete(prompt=ids[-3:], echo=True)
+        for prompt in (PROMPT, ids):
+            cut = self.complete(prompt=prompt, truncate_prompt_tokens=3, echo=True)
+            self.assertEqual(cut["choices"], end["choices"])
+            self.assertEqual(cut["usage"]["prompt_tokens"], 3)
+        context = self.answer("/v1/models", None)["data"][0]["max_model_len"]
+        full = self.complete(prompt=[487] * 3 * context, truncate_prompt_tokens=-1)
+        self.assertEqual(full["usage"]["prompt_tokens"], context - 1)
+
+    def test_ids_are_shown(self):
+        body = {**GREEDY, "return_token_ids": True, "request_id": "mine"}
+        whole = self.answer("/v1/completions", body)
+        self.assertEqual(whole["id"], "cmpl-mine")
+        [choice] = whole["choices"]
+        chunks = [json.loads(event)["choices"][0] for event in self.server.events("/v1/completions", body)[:-1]]
+        self.assertEqual([i for chunk in chunks for i in chunk["token_ids"]], choice["token_ids"])
+        self.assertEqual([chunk.get("prompt_token_ids") for chunk in chunks],
+                         [choice["prompt_token_ids"]] + [None] * (len(chunks) - 1))
+
+    def test_prompts_have_log_probabilities(self):
+        answer = self.complete(prompt_logprobs=2, echo=True, logprobs=2, return_token_ids=True)["choices"][0]
+        shown = answer["logprobs"]
+        first, *rest = answer["prompt_logprobs"]
+        self.assertIsNone(first)
+        self.assertEqual(len(rest), len(answer["prompt_token_ids"]) - 1)
+        for i, entries in enumerate(rest, 1):
+            own = entries[str(answer["prompt_token_ids"][i])]
+            self.assertEqual((own["decoded_token"], own["logprob"]), (shown["tokens"][i], shown["token_logprobs"][i]))
+            ranks = sorted(entry["rank"] for entry in entries.values())
+            self.assertEqual(ranks[:2], [1, 2])
+            self.assertEqual(len(ranks), 2 if own["rank"] <= 2 else 3)
+
     def test_scores_are_those_of_score(self):
         text = (MODEL / "train.py").read_text()[:1200]
         run = subprocess.run([WEFT, "score", "--model", MODEL, "--text", text, "--json"],
@@ -214,7 +256,8 @@ class Wire(ServerTest):
         before = self.server.metric("vllm:generation_tokens_total")
         self.complete()
         self.assertEqual(self.server.metric("vllm:generation_tokens_total"), before + 12)
-        for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency"):
+        for name in ("time_to_first_token", "inter_token_latency", "e2e_request_latency", "request_queue_time",
+                     "request_inference_time", "request_time_per_output_token"):
             self.assertGreater(self.server.metric(f"vllm:{name}_seconds_count"), 0)
         line = json.loads(self.server.said().splitlines()[-1])
         self.assertEqual((line["path"], line["status"]), ("/v1/completions", 200))
@@ -668,7 +711,7 @@ class Life(unittest.TestCase):
 
     def test_drains_at_sigterm(self):
         server = Server(WEFT)
-        running = server.begin("/v1/completions", {**GREEDY, "max_tokens": 300, "ignore_eos": True, "stream": True})
+        running = server.begin("/v1/completions", {**GREEDY, "max_tokens": 150, "ignore_eos": True, "stream": True})
         got = running.recv(65536)
         server.process.terminate()
         self.wait_until_refused(server)
