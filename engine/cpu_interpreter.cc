@@ -651,6 +651,8 @@ struct Execute {
   Range rows;
   bool combine;
   std::span<std::byte> scratch;
+  std::span<const Instruction> following;  ///< of the same worker
+  int64_t step_rows;
 
   void operator()(const EmbedArgs& args) const { cpu::embed(args, rows); }
   void operator()(const RopeAnglesArgs& args) const { cpu::rope_angles(args, rows); }
@@ -678,8 +680,25 @@ struct Execute {
     if (combine) {
       cpu::attention_combine(args, rows, instruction.tile);
     } else {
-      cpu::attention(args, rows, instruction.tile, instruction.split, scratch);
+      const auto next = next_attention(args);
+      cpu::attention(args, rows, instruction.tile, instruction.split, scratch,
+                     next ? &*next : nullptr);
     }
+  }
+  /// What the worker attends with next in the same operation.
+  std::optional<AttentionTask> next_attention(const AttentionArgs& args) const {
+    for (const Instruction& next : following) {
+      if (next.operation != instruction.operation) {
+        break;
+      }
+      const AttentionTask task{next.rows.begin, next.tile.begin, next.split};
+      if (task.row < step_rows &&
+          !attention_split(args.positions[task.row], args.window, args.splits, task.split)
+               .empty()) {
+        return task;
+      }
+    }
+    return {};
   }
   /// Decode alone has this form: rows is {0, 1}.
   void operator()(const FusedAttentionArgs& args) const {
@@ -837,7 +856,8 @@ std::span<const float> CpuInterpreter::logits(const Loaded& loaded) {
 }
 
 std::optional<int32_t> CpuInterpreter::execute(Loaded& loaded, size_t worker,
-                                               const Instruction& instruction, int64_t rows) {
+                                               std::span<const Instruction> from, int64_t rows) {
+  const Instruction& instruction = from.front();
   const auto index = static_cast<size_t>(instruction.operation);
   const Operation& operation = loaded.program.operations[index];
   const Bound& bound = loaded.bound[worker][index];
@@ -860,7 +880,7 @@ std::optional<int32_t> CpuInterpreter::execute(Loaded& loaded, size_t worker,
   }
   if (!range.empty()) {
     const bool combine = std::holds_alternative<AttentionCombineOp>(operation.body);
-    std::visit(Execute{instruction, range, combine, scratch}, bound);
+    std::visit(Execute{instruction, range, combine, scratch, from.subspan(1), rows}, bound);
   }
   return {};
 }
@@ -910,7 +930,7 @@ int64_t CpuInterpreter::run(Loaded& loaded, int64_t rows, int64_t steps,
                    std::ref(run_ahead));
         }
         const double waited = watch.lap();
-        if (const auto token = execute(loaded, worker, instruction, rows)) {
+        if (const auto token = execute(loaded, worker, std::span(instructions).subspan(i), rows)) {
           ++steps_run;
           if (on_token && !on_token(*token)) {
             stop.store(true, std::memory_order_relaxed);
@@ -943,7 +963,7 @@ void CpuInterpreter::run_operations(Loaded& loaded, int64_t rows, Range operatio
     for (size_t worker = 0; worker < program.workers.size(); ++worker) {
       for (const Instruction& instruction : program.workers[worker]) {
         if (instruction.operation == operation) {
-          execute(loaded, worker, instruction, rows);
+          execute(loaded, worker, {&instruction, 1}, rows);
         }
       }
     }

@@ -101,8 +101,8 @@ class CpuInterpreter {
  private:
   /// Makes the program's constants for the sequence's length.
   void make_frequencies(Loaded& program) const;
-  /// Executes one instruction; the token, when it draws one.
-  std::optional<int32_t> execute(Loaded& program, size_t worker, const Instruction& instruction,
+  /// Executes the first of a worker's instructions from it on; the token, when it draws one.
+  std::optional<int32_t> execute(Loaded& program, size_t worker, std::span<const Instruction> from,
                                  int64_t rows);
 
   const ModelConfig& config_;

@@ -73,13 +73,16 @@ size_t scratch_bytes(const AttentionArgs& args, int64_t rows, bool bf16_dot) {
 }
 
 void attend(const AttentionArgs& args, Range rows, Range kv_heads, int64_t split,
-            std::byte* scratch, bool bf16_dot) {
+            std::byte* scratch, const AttentionTask* next, bool bf16_dot) {
   if (streams(args, rows.size())) {
     with_few_kernel(args, bf16_dot, [&](auto* type) {
       std::remove_pointer_t<decltype(type)> kernel(args, scratch);
       for (int64_t r = rows.begin; r < rows.end; ++r) {
         for (int64_t h = kv_heads.begin; h < kv_heads.end; ++h) {
-          kernel.run(r, h, split);
+          const bool last = h + 1 == kv_heads.end;
+          const AttentionTask following =
+              last ? AttentionTask{r + 1, kv_heads.begin, split} : AttentionTask{r, h + 1, split};
+          kernel.run({r, h, split}, last && r + 1 == rows.end ? next : &following);
         }
       }
     });
@@ -145,10 +148,10 @@ size_t attention_scratch_bytes(const AttentionArgs& args, int64_t rows) {
 }
 
 void attention(const AttentionArgs& args, Range rows, Range kv_heads, int64_t split,
-               std::span<std::byte> scratch) {
+               std::span<std::byte> scratch, const AttentionTask* next) {
   WEFT_CHECK(args.head_dim % 2 == 0 && args.scale > 0 && args.soft_cap >= 0);
   WEFT_CHECK(scratch.size() >= attention_scratch_bytes(args, rows.size()));
-  WEFT_CPU_DISPATCH(attend)(args, rows, kv_heads, split, scratch.data(), has_bf16_dot());
+  WEFT_CPU_DISPATCH(attend)(args, rows, kv_heads, split, scratch.data(), next, has_bf16_dot());
 }
 
 void attention_combine(const AttentionArgs& args, Range rows, Range query_heads) {

@@ -29,12 +29,47 @@ namespace HWY_NAMESPACE {
 inline constexpr int kSharedHeads = 4;
 /// Keys that share a load of the queries.
 inline constexpr int kSharedKeys = HWY_TARGET == HWY_AVX3 ? 4 : 2;
+/// Parts of a value (see RowPart) whose sums fit the registers.
+inline constexpr int kPartsAtOnce = HWY_TARGET == HWY_AVX3 ? 2 : 1;
 
 /// Keeps a loaded vector in its register: left alone, g++ 12 loads it anew for every use, and loads
 /// are what this kernel has most of.
 HWY_INLINE FloatVec in_register(FloatVec v) {
   asm("" : "+v"(v.raw));
   return v;
+}
+
+/// Asks for `count` elements of what comes next. Little by little between products: many prefetch
+/// instructions in a row fill the processor's miss buffers, and then it drops them.
+template <class T>
+HWY_INLINE void ask_for(const T* from, int64_t count) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  for (int64_t i = 0; i < count; i += kLine) {
+    __builtin_prefetch(from + i, 0, 2);
+  }
+}
+
+/// Keys that lie in a row.
+template <class K>
+struct KeyBlock {
+  const K* rows = nullptr;
+  int64_t count = 0;
+};
+/// A task's keys from `key`, one of its, to the end of the block.
+template <class K>
+KeyBlock<K> key_block(const AttentionArgs& args, const AttentionTask& task, int64_t key) {
+  const Range keys =
+      attention_split(args.positions[task.row], args.window, args.splits, task.split);
+  return {static_cast<const K*>(args.cache.keys) +
+              args.cache.place(task.row, task.kv_head, key, args.head_dim),
+          std::min(keys.end, (key / kAttentionBlock + 1) * kAttentionBlock) - key};
+}
+/// The first block of a task's keys; of a split without keys none.
+template <class K>
+KeyBlock<K> first_keys(const AttentionArgs& args, const AttentionTask& task) {
+  const Range keys =
+      attention_split(args.positions[task.row], args.window, args.splits, task.split);
+  return keys.empty() ? KeyBlock<K>{} : key_block<K>(args, task, keys.begin);
 }
 
 /// Two vectors of a cache row: elements 2i and 2i + 1 (bf16), or the first and second half (f32).
@@ -145,8 +180,9 @@ class FewAttention {
     return FewAttention(args, nullptr).floats_ * sizeof(float);
   }
 
-  /// One row, the query heads of one KV head, one split.
-  void run(int64_t row_index, int64_t kv_head, int64_t split) {
+  /// Asks for the first keys of `next`; null: of nothing.
+  void run(const AttentionTask& task, const AttentionTask* next) {
+    const auto [row_index, kv_head, split] = task;
     const int64_t dim = args_.head_dim;
     std::fill(query_, query_ + group_ * padded_dim_, 0.0f);
     const Q* q = row<Q>(args_.q, row_index) + kv_head * group_ * dim;
@@ -162,23 +198,28 @@ class FewAttention {
     const Range keys =
         attention_split(args_.positions[row_index], args_.window, args_.splits, split);
     for (int64_t key = keys.begin; key < keys.end;) {
-      const int64_t end = std::min(keys.end, (key / kAttentionBlock + 1) * kAttentionBlock);
-      const int64_t place = args_.cache.place(row_index, kv_head, key, dim);
-      const K* key_rows = static_cast<const K*>(args_.cache.keys) + place;
-      const K* value_rows = static_cast<const K*>(args_.cache.values) + place;
+      const KeyBlock<K> block = key_block<K>(args_, task, key);
+      const int64_t end = key + block.count;
+      const K* value_rows = static_cast<const K*>(args_.cache.values) +
+                            args_.cache.place(row_index, kv_head, key, dim);
+      const KeyBlock<K> following = end < keys.end    ? key_block<K>(args_, task, end)
+                                    : next != nullptr ? first_keys<K>(args_, *next)
+                                                      : KeyBlock<K>{};
+      Ahead ahead{value_rows, following};
       int64_t h = 0;
       for (; h + kSharedHeads <= group_; h += kSharedHeads) {
-        attend<kSharedHeads>(h, key_rows, value_rows, end - key);
+        attend<kSharedHeads>(h, block, value_rows, ahead);
+        ahead = {};
       }
       switch (group_ - h) {
         case 3:
-          attend<3>(h, key_rows, value_rows, end - key);
+          attend<3>(h, block, value_rows, ahead);
           break;
         case 2:
-          attend<2>(h, key_rows, value_rows, end - key);
+          attend<2>(h, block, value_rows, ahead);
           break;
         case 1:
-          attend<1>(h, key_rows, value_rows, end - key);
+          attend<1>(h, block, value_rows, ahead);
           break;
         default:
           break;
@@ -191,31 +232,49 @@ class FewAttention {
   }
 
  private:
-  /// `count` keys and values of one block.
+  /// What is asked for while a block is computed: its values with its scores, and the keys that
+  /// come next with its sums. Null: it is there already, or there is none.
+  struct Ahead {
+    const K* values = nullptr;
+    KeyBlock<K> keys;
+  };
+
+  /// A block of keys and its values.
   template <int kHeads>
-  void attend(int64_t h, const K* keys, const K* values, int64_t count) {
+  void attend(int64_t h, KeyBlock<K> keys, const K* values, const Ahead& ahead) {
     if (args_.head_dim == padded_dim_) {
-      attend_as<kHeads, true>(h, keys, values, count);
+      attend_as<kHeads, true>(h, keys.rows, values, keys.count, ahead);
     } else {
-      attend_as<kHeads, false>(h, keys, values, count);
+      attend_as<kHeads, false>(h, keys.rows, values, keys.count, ahead);
     }
   }
 
   template <int kHeads, bool kWhole>
-  void attend_as(int64_t h, const K* keys, const K* values, int64_t count) {
-    score<kHeads, kWhole>(query_ + h * padded_dim_, keys, count);
+  void attend_as(int64_t h, const K* keys, const K* values, int64_t count, const Ahead& ahead) {
+    score<kHeads, kWhole>(query_ + h * padded_dim_, keys, count, ahead.values);
     float decay[kHeads];
     soften<kHeads>(h, count, decay);
-    accumulate<kHeads, kWhole>(values, count, decay, sum_ + h * padded_dim_);
+    float* sums = sum_ + h * padded_dim_;
+    int64_t part = 0;
+    for (; part + kPartsAtOnce <= parts_; part += kPartsAtOnce) {
+      accumulate<kHeads, kWhole, kPartsAtOnce>(values, count, part, decay, sums, ahead);
+    }
+    for (; part < parts_; ++part) {
+      accumulate<kHeads, kWhole, 1>(values, count, part, decay, sums, ahead);
+    }
   }
 
-  /// probabilities_[head][key] = q.k.
+  /// probabilities_[head][key] = q.k. Asks for as many rows of `ahead`.
   template <int kHeads, bool kWhole>
-  void score(const float* HWY_RESTRICT query, const K* keys, int64_t count) {
+  void score(const float* HWY_RESTRICT query, const K* keys, int64_t count, const K* ahead) {
     const FloatTag d;
     const int64_t lanes = kFloatLanes;
     for (int64_t first = 0; first < count; first += lanes) {
       for (int64_t key = first; key < std::min(first + lanes, count); key += kSharedKeys) {
+        if (ahead != nullptr) {
+          const int64_t dim = args_.head_dim;
+          ask_for(ahead + key * dim, std::min<int64_t>(kSharedKeys, count - key) * dim);
+        }
         multiply<kHeads, kWhole>(query, keys + key * args_.head_dim, count - key,
                                  products_ + (key - first) * lanes);
       }
@@ -325,37 +384,53 @@ class FewAttention {
     }
   }
 
-  /// sum[head] = sum[head] * decay[head] + probabilities . values.
-  template <int kHeads, bool kWhole>
-  void accumulate(const K* values, int64_t count, const float (&decay)[kHeads],
-                  float* HWY_RESTRICT sums) {
+  /// sum[head] = sum[head] * decay[head] + probabilities . values, of kParts parts from `part` on.
+  /// Asks for these parts of the next keys.
+  template <int kHeads, bool kWhole, int kParts>
+  void accumulate(const K* values, int64_t count, int64_t part, const float (&decay)[kHeads],
+                  float* HWY_RESTRICT sums, const Ahead& ahead) {
     const FloatTag d;
     const int64_t dim = args_.head_dim;
     const float* HWY_RESTRICT probabilities = probabilities_;
-    for (int64_t part = 0; part < parts_; ++part) {
-      FloatVec first[kHeads];
-      FloatVec second[kHeads];
+    FloatVec sum[kHeads][2 * kParts];
+#pragma GCC unroll 8
+    for (int h = 0; h < kHeads; ++h) {
+      const float* from = sums + h * padded_dim_ + part * kPartElements;
+      const auto scale = hn::Set(d, decay[h]);
+#pragma GCC unroll 8
+      for (int v = 0; v < 2 * kParts; ++v) {
+        sum[h][v] = hn::Mul(hn::LoadU(d, from + v * kFloatLanes), scale);
+      }
+    }
+    const int64_t column = part * kPartElements;
+    const int64_t columns = std::min(kParts * kPartElements, dim - column);
+    constexpr int64_t kLine = 64 / sizeof(K);  // asked for once, however many parts it is
+    const int64_t asked = column % kLine == 0 ? ahead.keys.count : 0;
+    for (int64_t key = 0; key < count; ++key) {
+      if (key < asked) {
+        ask_for(ahead.keys.rows + key * dim + column, columns);
+      }
+      RowPart v[kParts];
+#pragma GCC unroll 8
+      for (int p = 0; p < kParts; ++p) {
+        v[p] = fetch<kWhole>(values + key * dim, part + p, dim);
+      }
 #pragma GCC unroll 8
       for (int h = 0; h < kHeads; ++h) {
-        const float* sum = sums + h * padded_dim_ + part * kPartElements;
-        const auto scale = hn::Set(d, decay[h]);
-        first[h] = hn::Mul(hn::LoadU(d, sum), scale);
-        second[h] = hn::Mul(hn::LoadU(d, sum + kFloatLanes), scale);
-      }
-      for (int64_t key = 0; key < count; ++key) {
-        const RowPart v = fetch<kWhole>(values + key * dim, part, dim);
+        const auto probability = hn::Set(d, probabilities[h * kAttentionBlock + key]);
 #pragma GCC unroll 8
-        for (int h = 0; h < kHeads; ++h) {
-          const auto p = hn::Set(d, probabilities[h * kAttentionBlock + key]);
-          first[h] = hn::MulAdd(p, v.first, first[h]);
-          second[h] = hn::MulAdd(p, v.second, second[h]);
+        for (int p = 0; p < kParts; ++p) {
+          sum[h][2 * p] = hn::MulAdd(probability, v[p].first, sum[h][2 * p]);
+          sum[h][2 * p + 1] = hn::MulAdd(probability, v[p].second, sum[h][2 * p + 1]);
         }
       }
+    }
 #pragma GCC unroll 8
-      for (int h = 0; h < kHeads; ++h) {
-        float* sum = sums + h * padded_dim_ + part * kPartElements;
-        hn::StoreU(first[h], d, sum);
-        hn::StoreU(second[h], d, sum + kFloatLanes);
+    for (int h = 0; h < kHeads; ++h) {
+      float* to = sums + h * padded_dim_ + part * kPartElements;
+#pragma GCC unroll 8
+      for (int v = 0; v < 2 * kParts; ++v) {
+        hn::StoreU(sum[h][v], d, to + v * kFloatLanes);
       }
     }
   }

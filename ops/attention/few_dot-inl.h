@@ -59,28 +59,28 @@ class FewDotAttention {
     return FewDotAttention(args, nullptr).bytes_;
   }
 
-  /// One row, the query heads of one KV head, one split.
-  void run(int64_t row_index, int64_t kv_head, int64_t split) {
+  /// Asks for the first keys of `next`; null: of nothing.
+  void run(const AttentionTask& task, const AttentionTask* next) {
     bool finite = true;
     const int64_t group = args_.query_heads / args_.kv_heads;
     for (int64_t h = 0; h < group; h += kHeads) {
-      const int64_t first = kv_head * group + h;
+      const int64_t first = task.kv_head * group + h;
       switch (std::min(group - h, kHeads)) {
         case 1:
-          finite = attend<1>(row_index, kv_head, first, split) && finite;
+          finite = attend<1>(task, first, next) && finite;
           break;
         case 2:
-          finite = attend<2>(row_index, kv_head, first, split) && finite;
+          finite = attend<2>(task, first, next) && finite;
           break;
         case 3:
-          finite = attend<3>(row_index, kv_head, first, split) && finite;
+          finite = attend<3>(task, first, next) && finite;
           break;
         default:
-          finite = attend<4>(row_index, kv_head, first, split) && finite;
+          finite = attend<4>(task, first, next) && finite;
       }
     }
     if (!finite) {  // the pieces of a number multiply an infinity to NaN where the number does not
-      exact_.run(row_index, kv_head, split);
+      exact_.run(task, next);
     }
   }
 
@@ -89,12 +89,12 @@ class FewDotAttention {
   static constexpr int64_t kChunk = 8;  // elements of a block
   static constexpr int64_t kKeys = 8;   // that share a load of the queries
   static constexpr int64_t kPart = 64;  // columns of values whose sums fit the registers
-  static constexpr int64_t kLine = 64 / sizeof(bf16);  // elements of a cache line
   static constexpr int64_t kRows = 16;  // of values, read whole before the next: as they lie
 
   /// Query heads [head, head + kCount). False: a result is not finite.
   template <int kCount>
-  bool attend(int64_t row_index, int64_t kv_head, int64_t head, int64_t split) {
+  bool attend(const AttentionTask& task, int64_t head, const AttentionTask* next) {
+    const auto [row_index, kv_head, split] = task;
     const FloatTag d;
     const int64_t dim = args_.head_dim;
     prepare(row<Q>(args_.q, row_index) + head * dim, kCount);
@@ -103,37 +103,20 @@ class FewDotAttention {
     auto total = hn::Zero(d);                      // [block][lane]
     const Range keys =
         attention_split(args_.positions[row_index], args_.window, args_.splits, split);
-    const auto rows_at = [&](const void* cache, int64_t of_head, Range keys) {
-      return static_cast<const bf16*>(cache) +
-             args_.cache.place(row_index, of_head, keys.begin, dim);
-    };
-    const auto block = [&](int64_t key) {
-      return Range{key, std::min(keys.end, (key / kAttentionBlock + 1) * kAttentionBlock)};
-    };
-    for (Range now = block(keys.begin); !now.empty(); now = block(now.end)) {
-      const bf16* values = rows_at(args_.cache.values, kv_head, now);
-      score(rows_at(args_.cache.keys, kv_head, now), now.size(), values);
+    for (int64_t key = keys.begin; key < keys.end;) {
+      const KeyBlock<bf16> block = key_block<bf16>(args_, task, key);
+      const bf16* values = static_cast<const bf16*>(args_.cache.values) +
+                           args_.cache.place(row_index, kv_head, key, dim);
+      score(block.rows, block.count, values);
       float decay[kHeads];
-      soften(now.size(), maximum, total, decay);
-      // This head's next keys, or the first of the next head.
-      const bool more = now.end < keys.end;
-      const Range next = more                           ? block(now.end)
-                         : kv_head + 1 < args_.kv_heads ? block(keys.begin)
-                                                        : Range{};
-      accumulate<kCount>(
-          values, now.size(), decay,
-          next.empty() ? values : rows_at(args_.cache.keys, more ? kv_head : kv_head + 1, next),
-          next.size());
+      soften(block.count, maximum, total, decay);
+      key += block.count;
+      const KeyBlock<bf16> following = key < keys.end    ? key_block<bf16>(args_, task, key)
+                                       : next != nullptr ? first_keys<bf16>(args_, *next)
+                                                         : KeyBlock<bf16>{};
+      accumulate<kCount>(values, block.count, decay, following);
     }
     return finish(row_index, head, kCount, split, maximum, total);
-  }
-
-  /// Asks for `count` elements of what comes next. Little by little between products: many prefetch
-  /// instructions in a row fill the processor's miss buffers, and then it drops them.
-  static HWY_INLINE void prefetch(const bf16* from, int64_t count) {
-    for (int64_t i = 0; i < count; i += kLine) {
-      __builtin_prefetch(from + i, 0, 2);
-    }
   }
 
   /// query_[chunk][piece][head][element]: the upper and the lower piece; heads beyond: zero.
@@ -177,7 +160,7 @@ class FewDotAttention {
       for (int64_t k = 0; k < kKeys; ++k) {
         rows[k] = keys + std::min(first + k, count - 1) * dim;
       }
-      prefetch(ahead + first * dim, std::min(kKeys, count - first) * dim);
+      ask_for(ahead + first * dim, std::min(kKeys, count - first) * dim);
       FloatVec sum[kKeys];
 #pragma GCC unroll 8
       for (auto& each : sum) {
@@ -244,11 +227,11 @@ class FewDotAttention {
     }
   }
 
-  /// sum_[head] = sum_[head] * decay[head] + probabilities . values. Asks for the first
-  /// `ahead_count` rows of `ahead`, at most as many as there are values.
+  /// sum_[head] = sum_[head] * decay[head] + probabilities . values. Asks for `ahead`, at most for
+  /// as many keys as there are values.
   template <int kCount>
   void accumulate(const bf16* values, int64_t count, const float (&decay)[kHeads],
-                  const bf16* ahead, int64_t ahead_count) {
+                  KeyBlock<bf16> ahead) {
     const FloatTag d;
     const int64_t dim = args_.head_dim;
     const hn::RebindToUnsigned<FloatTag> du;
@@ -270,8 +253,8 @@ class FewDotAttention {
           const auto* first = reinterpret_cast<const uint16_t*>(values + key * dim + column);
           // Beyond the last key: the last once more, times zero.
           const uint16_t* second = key + 1 < count ? first + dim : first;
-          if (key + 2 <= ahead_count) {  // two rows in as many pieces as there are parts
-            prefetch(ahead + key * dim + 2 * column, 2 * kPart);
+          if (key + 2 <= ahead.count) {  // two rows in as many pieces as there are parts
+            ask_for(ahead.rows + key * dim + 2 * column, 2 * kPart);
           }
           FloatVec pair[kVectors];
 #pragma GCC unroll 2

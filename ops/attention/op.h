@@ -62,14 +62,22 @@ constexpr Range attention_split(int64_t position, int64_t window, int64_t splits
           std::min(keys.end, (first + blocks * (split + 1) / splits) * kAttentionBlock)};
 }
 
+/// The query heads of one KV head of a row over one split of the keys.
+struct AttentionTask {
+  int64_t row = 0;
+  int64_t kv_head = 0;
+  int64_t split = 0;
+};
+
 namespace reference {
 void attention(const AttentionArgs& args, Range rows, Range query_heads, double* out);
 }
 namespace cpu {
 /// Attends with the query heads of `kv_heads`; with partials, over split `split` of the keys into
-/// partials, otherwise (split 0) straight to out.
+/// partials, otherwise (split 0) straight to out. `next`: what the caller attends with after it,
+/// whose first keys a call for few rows brings towards the caches; null: not known.
 void attention(const AttentionArgs& args, Range rows, Range kv_heads, int64_t split,
-               std::span<std::byte> scratch);
+               std::span<std::byte> scratch, const AttentionTask* next = nullptr);
 /// Enough for calls of up to `rows` rows.
 size_t attention_scratch_bytes(const AttentionArgs& args, int64_t rows);
 /// Merges the partials of these query heads into out.
