@@ -169,12 +169,8 @@ __device__ inline void store_matrices_x4(uint32_t address, uint32_t r0, uint32_t
                : "memory");
 }
 
-/// What another block's shared memory has there, an address of cluster_address().
-__device__ inline float load_remote(uint32_t address) {
-  float value;
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
-  return value;
-}
+/// Two numbers of another block's shared memory, at an address of cluster_address() that is aligned
+/// to 8 bytes.
 __device__ inline float2 load_remote_pair(uint32_t address) {
   float2 pair;
   asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"

@@ -507,8 +507,11 @@ class Prefill::Launcher {
         !of_heads(key, op->k, op->kv_heads) || !kernels_.norms_heads(rope_append_args(*op))) {
       return std::nullopt;
     }
-    return HeadNorms{p_.vector(query->weight), p_.vector(key->weight), query->epsilon,
-                     query->weight_offset};
+    const HeadNorms norms{p_.vector(query->weight), p_.vector(key->weight), query->epsilon,
+                          query->weight_offset};
+    const bool alike = norms.key.dtype == norms.query.dtype && key->epsilon == query->epsilon &&
+                       key->weight_offset == query->weight_offset;
+    return alike ? std::optional(norms) : std::nullopt;
   }
   Matrix matrix(BufferId id) const { return p_.matrix(chunk_, id); }
   ConstMatrix input(BufferId id) const { return p_.input(chunk_, id); }
