@@ -108,8 +108,8 @@ class Slots::Impl {
   int cpu_workers() const { return runner_->cpu_workers(); }
 
  private:
-  /// Rows of a step that are known to be worth their time: what is fed and, where the runner feeds
-  /// it in a step, the stepped ones, since products take as long for a few rows more as for a tile.
+  /// Rows that are fed at once while others wait, at most; where the runner feeds them in a step,
+  /// of that step, the stepped ones included: products take as long for a tile as for a part of it.
   static int64_t most_rows(const BatchRunner& runner, const SlotsOptions& options) {
     return std::min(options.prefill_chunk, runner.most_fed());
   }
