@@ -10,6 +10,7 @@
 #include "ops/gated_linear/hopper_prefill.h"
 #include "ops/linear/cdna_prefill.h"
 #include "ops/linear/hopper_prefill.h"
+#include "ops/linear/hopper_tiles.h"
 #include "ops/mla/cdna_prefill.h"
 #include "ops/mla/hopper_prefill.h"
 #include "ops/moe/cdna.h"
@@ -73,7 +74,14 @@ const ChunkKernels* chunk_kernels(Arch arch) {
     static constexpr ChunkKernels kHopper{WEFT_CHUNK_KERNELS(hopper),
                                           .gated_linear_soon = hopper::prefill_gated_linear_soon,
                                           .norms_heads = hopper::norms_heads,
-                                          .normed_rope_append = hopper::prefill_normed_rope_append};
+                                          .normed_rope_append = hopper::prefill_normed_rope_append,
+                                          .tiled = {.most_rows = hopper::kMostTiledRows,
+                                                    .linear_bytes = hopper::tiles_bytes,
+                                                    .gated_bytes = hopper::tiles_bytes,
+                                                    .make_linear = hopper::make_tiles,
+                                                    .make_gated = hopper::make_tiles,
+                                                    .gated_whole_k = hopper::tiles_have_whole_k,
+                                                    .gated = hopper::tiled_gated_linear}};
     if (arch == Arch::hopper) {
       return &kHopper;
     }

@@ -39,6 +39,18 @@ struct ChunkLimits {
 };
 const ChunkLimits& chunk_limits(Arch arch);
 
+/// A second copy of products' weights for few rows; null functions where there is none. On sm_90a
+/// as ops/linear/hopper_tiles.h says.
+struct TiledKernels {
+  int64_t most_rows = 0;
+  int64_t (*linear_bytes)(const LinearArgs&) = nullptr;
+  int64_t (*gated_bytes)(const GatedLinearArgs&) = nullptr;
+  Status (*make_linear)(const LinearArgs&, char* to, uint32_t* refused, Stream) = nullptr;
+  Status (*make_gated)(const GatedLinearArgs&, char* to, uint32_t* refused, Stream) = nullptr;
+  bool (*gated_whole_k)(const GatedLinearArgs&, Stream) = nullptr;
+  Status (*gated)(const GatedLinearArgs&, const char* tiles, int64_t rows, Stream) = nullptr;
+};
+
 /// Kernels take rows [0, rows) of their arguments, all on the device, and have errors of kind
 /// device (the launch failed). A refusal says why operands cannot be taken; empty: they can.
 struct ChunkKernels {
@@ -96,6 +108,7 @@ struct ChunkKernels {
   /// Null, or bytes of workspace for step_attention, for any number of rows. Its counters are zero
   /// before the first use.
   size_t (*step_workspace)(const AttentionArgs&, Stream) = nullptr;
+  TiledKernels tiled = {};  ///< of linear by PrefillScratch::tiles
 };
 
 /// Null: this build has none.

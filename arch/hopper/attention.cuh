@@ -41,28 +41,42 @@ __device__ inline uint64_t transposed_descriptor(const void* tile, uint32_t tile
          uint64_t{kSwizzleBytes >> 4} << 32 | uint64_t{1} << 62;
 }
 
-/// d[64, N] += a[64, 16] b[16, N] in bf16, b as transposed_descriptor() says. A thread's `a` are
-/// elements (row, k), (row + 8, k), (row, k + 8), (row + 8, k + 8), two along k each, at the
-/// coordinates that it has in a result of 16 columns: results become operands by rounding alone.
-template <int kN>
-__device__ void wgmma_transposed(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b);
+/// d = a b + (accumulate ? d : 0) in bf16 for N columns, a in registers: elements (row, k),
+/// (row + 8, k), (row, k + 8), (row + 8, k + 8) of a thread, two along k each, at the coordinates
+/// that it has in a result of 16 columns. b lies as for wgmma() or, where kTransposed, as
+/// transposed_descriptor() says.
+template <int kN, bool kTransposed>
+__device__ void wgmma_registers(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b,
+                                bool accumulate);
 
-// N columns; A0 .. A3, B: the operands' numbers after the N / 2 registers of the result.
-#define WEFT_WGMMA_TRANSPOSED(N, A0, A1, A2, A3, B)                                   \
-  template <>                                                                         \
-  __device__ inline void wgmma_transposed<N>(float(&d)[N / 2], const uint32_t(&a)[4], \
-                                             uint64_t b) {                            \
-    asm volatile(                                                                     \
-        "{\n.reg .pred p;\nsetp.eq.u32 p, 1, 1;\n"                                    \
-        "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WEFT_S_##N       \
-        "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, 1;\n}"        \
-        : WEFT_D_##N                                                                  \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
+// N columns; A0 .. A3, B, P: the operands' numbers after the N / 2 registers of the result.
+#define WEFT_WGMMA_REGISTERS(N, TRANSPOSED, FLAG, A0, A1, A2, A3, B, P)                          \
+  template <>                                                                                    \
+  __device__ inline void wgmma_registers<N, TRANSPOSED>(float(&d)[N / 2], const uint32_t(&a)[4], \
+                                                        uint64_t b, bool accumulate) {           \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P                                         \
+                 ", 0;\n"                                                                        \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WEFT_S_##N         \
+                 "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, " FLAG ";\n}"   \
+                 : WEFT_D_##N                                                                    \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                           \
+                   "r"(static_cast<int>(accumulate)));                                           \
   }
-WEFT_WGMMA_TRANSPOSED(64, 32, 33, 34, 35, 36)
-WEFT_WGMMA_TRANSPOSED(128, 64, 65, 66, 67, 68)
-WEFT_WGMMA_TRANSPOSED(192, 96, 97, 98, 99, 100)
-WEFT_WGMMA_TRANSPOSED(256, 128, 129, 130, 131, 132)
-#undef WEFT_WGMMA_TRANSPOSED
+#define WEFT_WGMMA_REGISTERS_BOTH(N, A0, A1, A2, A3, B, P)  \
+  WEFT_WGMMA_REGISTERS(N, false, "0", A0, A1, A2, A3, B, P) \
+  WEFT_WGMMA_REGISTERS(N, true, "1", A0, A1, A2, A3, B, P)
+WEFT_WGMMA_REGISTERS_BOTH(32, 16, 17, 18, 19, 20, 21)
+WEFT_WGMMA_REGISTERS_BOTH(64, 32, 33, 34, 35, 36, 37)
+WEFT_WGMMA_REGISTERS_BOTH(128, 64, 65, 66, 67, 68, 69)
+WEFT_WGMMA_REGISTERS_BOTH(192, 96, 97, 98, 99, 100, 101)
+WEFT_WGMMA_REGISTERS_BOTH(256, 128, 129, 130, 131, 132, 133)
+#undef WEFT_WGMMA_REGISTERS_BOTH
+#undef WEFT_WGMMA_REGISTERS
+
+/// Results become operands by rounding alone.
+template <int kN>
+__device__ void wgmma_transposed(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b) {
+  wgmma_registers<kN, true>(d, a, b, true);
+}
 
 }  // namespace weft::hopper

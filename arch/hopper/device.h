@@ -15,5 +15,7 @@ std::vector<DeviceListing> list_devices();
 uint64_t recording(Stream stream);
 /// Whether GPU `index` is the calling thread's, because of Device::use() and nobody since.
 bool in_use(int index);
+/// Memory that is free on the calling thread's GPU. Error (device): it cannot be asked.
+Result<int64_t> free_bytes();
 
 }  // namespace weft::hopper

@@ -216,6 +216,13 @@ uint64_t recording(Stream stream) {
   return error == cudaSuccess && status == cudaStreamCaptureStatusActive ? id : 0;
 }
 
+Result<int64_t> free_bytes() {
+  size_t free = 0;
+  size_t total = 0;
+  WEFT_TRY(cuda_status(cudaMemGetInfo(&free, &total), "asking for free memory"));
+  return static_cast<int64_t>(free);
+}
+
 bool in_use(int index) {
   int current = -1;
   return index == used_last && cudaGetDevice(&current) == cudaSuccess && current == index;

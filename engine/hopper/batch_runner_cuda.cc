@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "arch/hopper/device.h"
 #include "arch/hopper/handle.h"
 #include "base/divide.h"
 #include "engine/hopper/kv_pages.h"
@@ -113,11 +114,9 @@ Status HopperBatchRunner::create(const Weights& weights, int64_t& pages) {
   WEFT_TRY(device.upload(cache_list_.data(), caches.data(), caches.size() * sizeof(char*)));
   caches_.caches = reinterpret_cast<char* const*>(cache_list_.data());
 
-  size_t free = 0;
-  size_t total = 0;
-  WEFT_TRY(check(cudaMemGetInfo(&free, &total), "asking for free memory"));
+  WEFT_ASSIGN(const int64_t free, free_bytes());
   // Prefill makes more when it first needs it.
-  const int64_t most = static_cast<int64_t>(free) / 2 / caches_.page_bytes() - 1;
+  const int64_t most = free / 2 / caches_.page_bytes() - 1;
   if (most < 1) {
     return device_error(
         fmt::format("{}: no memory is left for pages of {} positions of {}: use fewer --slots or "

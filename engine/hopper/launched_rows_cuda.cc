@@ -100,11 +100,13 @@ Status LaunchedRows::create() {
   places.widen = widen_on(*device_);
   places.inverse_frequencies = reinterpret_cast<const float*>(arena + bytes);
   const int64_t rows = count() + options_.fed;
+  WEFT_ASSIGN(const int64_t tile_room, room_for_tiles(options_, weights_, device_->info()));
   WEFT_ASSIGN(
       prefill_,
       Prefill::create(config_, weights_, std::move(places),
                       {options_.kv, options_.round_activations}, options_.capacity, *device_, rows,
-                      {.chunks = options_.exact, .steps = options_.exact && launches_alike()}));
+                      {.chunks = options_.exact, .steps = options_.exact && launches_alike()},
+                      tile_room));
   return steps_.create(*prefill_, *device_, config_.vocabulary, rows);
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "arch/device.h"
 #include "engine/runner.h"
 #include "engine/subject.h"
 #include "model/config.h"
@@ -38,6 +39,13 @@ struct RunnerOptions {
 /// memory), input (a model that the kernel has no form for).
 Result<std::unique_ptr<Runner>> create_runner(const ModelConfig& config, const Weights& weights,
                                               const RunnerOptions& options);
+
+/// Whether weights are packed: as the caller wishes, or where they do not fit L2.
+bool compresses(const RunnerOptions& options, const Weights& weights, const DeviceInfo& device);
+/// Bytes that tiles of such weights (Prefill::create) may take: a part of what is free on the
+/// calling thread's device when all else but pages has its place.
+Result<int64_t> room_for_tiles(const RunnerOptions& options, const Weights& weights,
+                               const DeviceInfo& device);
 
 /// The same on the same terms, to be held against the CPU interpreter.
 Result<std::unique_ptr<Subject>> create_subject(const ModelConfig& config, const Weights& weights,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "arch/device.h"
+#include "arch/hopper/device.h"
 #include "arch/hopper/handle.h"
 #include "arch/hopper/limits.h"
 #include "base/pages.h"
@@ -223,14 +224,11 @@ class HopperRunner : public Runner, public Subject, public Rows {
 Result<char*> HopperRunner::allocate(int64_t bytes, std::string_view what) {
   auto memory = device_->allocate(static_cast<size_t>(std::max<int64_t>(bytes, 256)));
   if (!memory.ok()) {
-    size_t free = 0;
-    size_t total = 0;
-    cudaMemGetInfo(&free, &total);
-    return device_error(
-        fmt::format("{}: {} needs {:.1f} GiB of {}, {:.1f} of {:.1f} are free: use a smaller model "
-                    "or --context",
-                    options_.device, config_.name, static_cast<double>(bytes) / (1 << 30), what,
-                    static_cast<double>(free) / (1 << 30), static_cast<double>(total) / (1 << 30)));
+    WEFT_ASSIGN(const int64_t free, free_bytes());
+    return device_error(fmt::format(
+        "{}: {} needs {:.1f} GiB of {}, {:.1f} are free: use a smaller model or --context",
+        options_.device, config_.name, static_cast<double>(bytes) / (1 << 30), what,
+        static_cast<double>(free) / (1 << 30)));
   }
   memory_.push_back(std::move(*memory));
   return reinterpret_cast<char*>(memory_.back().data());
@@ -250,8 +248,7 @@ Status HopperRunner::make_program(int units) {
                    options_.capacity, options_.kv, options_.sequences);
   program_ = plan(config_, weights_, options);
   WEFT_TRY(verify(program_));
-  const bool in_l2 = weights_.bytes() <= static_cast<int64_t>(device_->info().l2);
-  plain_.assign(program_.operations.size(), !options_.compress_weights.value_or(!in_l2));
+  plain_.assign(program_.operations.size(), !compresses(options_, weights_, device_->info()));
   const auto launches = [&](const Error& why_not) -> Status {
     const std::string why = refuse_prefill(Arch::hopper, config_, weights_, chunk_formats());
     if (!why.empty() && config_.latent.rank > 0) {
@@ -274,11 +271,8 @@ Status HopperRunner::make_program(int units) {
 }
 
 bool HopperRunner::has_room() const {
-  size_t free = 0;
-  size_t total = 0;
-  cudaMemGetInfo(&free, &total);
-  return arena_.bytes + lowered_.packed_bytes + resident::kBesideWeights <=
-         static_cast<int64_t>(free);
+  const auto free = free_bytes();
+  return free.ok() && arena_.bytes + lowered_.packed_bytes + resident::kBesideWeights <= *free;
 }
 
 Status HopperRunner::lower_program() {
@@ -484,9 +478,10 @@ Status HopperRunner::make_prefill() {
     };
   }
   const int64_t rows = kMostStepRows + options_.fed;
-  WEFT_ASSIGN(prefill_,
-              Prefill::create(config_, weights_, std::move(places), chunk_formats(),
-                              options_.capacity, *device_, rows, {.chunks = options_.exact}));
+  WEFT_ASSIGN(const int64_t tile_room, room_for_tiles(options_, weights_, device_->info()));
+  WEFT_ASSIGN(prefill_, Prefill::create(config_, weights_, std::move(places), chunk_formats(),
+                                        options_.capacity, *device_, rows,
+                                        {.chunks = options_.exact}, tile_room));
   return launched_.create(*prefill_, *device_, config_.vocabulary, rows);
 }
 
@@ -951,6 +946,17 @@ PrefillPlaces::Widen widen_on(Device& device) {
                      to, static_cast<cudaStream_t>(device.stream().native));
     return check(error, "widening " + tensor.name);
   };
+}
+
+bool compresses(const RunnerOptions& options, const Weights& weights, const DeviceInfo& device) {
+  return options.compress_weights.value_or(weights.bytes() > static_cast<int64_t>(device.l2));
+}
+
+Result<int64_t> room_for_tiles(const RunnerOptions& options, const Weights& weights,
+                               const DeviceInfo& device) {
+  constexpr int64_t kShare = 3;
+  WEFT_ASSIGN(const int64_t free, free_bytes());
+  return compresses(options, weights, device) ? free / kShare : 0;
 }
 
 Result<std::unique_ptr<Runner>> create_runner(const ModelConfig& config, const Weights& weights,

@@ -39,7 +39,7 @@ PrefillPlaces places_of(const Program& decode, const resident::Arena& arena, cha
 
 Prefill::Prefill(const ModelConfig& config, const Weights& weights, PrefillPlaces places,
                  ChunkFormats formats, int64_t capacity, Device& device, int64_t step_rows,
-                 FixedSums fixed)
+                 FixedSums fixed, int64_t tile_room)
     : config_(config),
       weights_(weights),
       places_(std::move(places)),
@@ -47,15 +47,17 @@ Prefill::Prefill(const ModelConfig& config, const Weights& weights, PrefillPlace
       capacity_(capacity),
       step_rows_(step_rows),
       fixed_(fixed),
+      tile_room_(tile_room),
       device_(device),
       kernels_(*chunk_kernels(device.info().arch)) {}
 
 Result<std::unique_ptr<Prefill>> Prefill::create(const ModelConfig& config, const Weights& weights,
                                                  PrefillPlaces places, ChunkFormats formats,
                                                  int64_t capacity, Device& device,
-                                                 int64_t step_rows, FixedSums fixed) {
-  std::unique_ptr<Prefill> prefill(
-      new Prefill(config, weights, std::move(places), formats, capacity, device, step_rows, fixed));
+                                                 int64_t step_rows, FixedSums fixed,
+                                                 int64_t tile_room) {
+  std::unique_ptr<Prefill> prefill(new Prefill(config, weights, std::move(places), formats,
+                                               capacity, device, step_rows, fixed, tile_room));
   const int64_t rows = std::min(kChunkRows, std::max(capacity, step_rows));
   WEFT_ASSIGN(prefill->chunk_, prefill->load(rows, Logits::none, fixed.chunks));
   return prefill;
@@ -87,7 +89,73 @@ Result<std::unique_ptr<Prefill::Chunk>> Prefill::load(int64_t rows, Logits logit
   }
   chunk->memory = std::move(*memory);
   WEFT_TRY(make_workspace(*chunk));
+  WEFT_TRY(make_tiles(*chunk));
   return chunk;
+}
+
+Status Prefill::make_tiles(const Chunk& chunk) {
+  const TiledKernels& tiled = kernels_.tiled;
+  if (tiled.most_rows == 0 || places_.bring != nullptr) {  // the weights do not stay
+    return {};
+  }
+  struct Product {
+    std::optional<LinearArgs> linear;
+    std::optional<GatedLinearArgs> gated;
+    int64_t bytes = 0;
+  };
+  std::map<size_t, Product> products;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < chunk.program.operations.size(); ++i) {
+    const auto& body = chunk.program.operations[i].body;
+    const auto* linear = std::get_if<LinearOp>(&body);
+    const auto* gated = std::get_if<GatedLinearOp>(&body);
+    Product product;
+    size_t index = 0;
+    if (linear != nullptr && chunk.layout.joined[i] > 0) {
+      index = tensor_index(weights_, linear->weight);
+      product.linear = linear_args(chunk, i);
+      product.bytes = tiled.linear_bytes(*product.linear);
+    } else if (gated != nullptr) {
+      index = tensor_index(weights_, gated->gate);
+      product.gated = gated_linear_args(chunk, *gated);
+      product.bytes = tiled.gated_bytes(*product.gated);
+    }
+    if (product.bytes > 0 && !is_fp8(weights_.tensors()[index].dtype) && !tiles_.contains(index) &&
+        products.emplace(index, product).second) {
+      bytes += product.bytes;
+    }
+  }
+  if (products.empty() || bytes > tile_room_) {
+    return {};
+  }
+  tile_room_ -= bytes;
+  std::vector<uint32_t> refused(products.size());
+  WEFT_ASSIGN(const DeviceMemory refused_at, device_.allocate(refused.size() * sizeof(uint32_t)));
+  WEFT_TRY(device_.upload(refused_at.data(), refused.data(), refused.size() * sizeof(uint32_t)));
+  auto* word = reinterpret_cast<uint32_t*>(refused_at.data());
+  for (const auto& [index, product] : products) {
+    WEFT_ASSIGN(tiles_[index], device_.allocate(static_cast<size_t>(product.bytes)));
+    auto* const to = reinterpret_cast<char*>(tiles_[index].data());
+    WEFT_TRY(product.linear ? tiled.make_linear(*product.linear, to, word++, device_.stream())
+                            : tiled.make_gated(*product.gated, to, word++, device_.stream()));
+  }
+  WEFT_TRY(device_.synchronize());
+  WEFT_TRY(device_.download(refused.data(), refused_at.data(), refused.size() * sizeof(uint32_t)));
+  size_t i = 0;
+  for (const auto& [index, product] : products) {
+    if (refused[i++] != 0) {
+      tiles_.erase(index);
+    }
+  }
+  return {};
+}
+
+const char* Prefill::tiles(const WeightRef& first, int64_t rows) const {
+  if (tiles_.empty() || rows > kernels_.tiled.most_rows) {
+    return nullptr;
+  }
+  const auto found = tiles_.find(tensor_index(weights_, first));
+  return found == tiles_.end() ? nullptr : reinterpret_cast<const char*>(found->second.data());
 }
 
 ConstMatrix Prefill::weight(const WeightRef& ref) const {
@@ -214,9 +282,29 @@ AttentionArgs Prefill::attention_args(const Chunk& chunk, const AttentionOp& op)
           .sinks = vector(op.sinks)};
 }
 
-PrefillScratch Prefill::scratch(const Chunk& chunk) const {
-  return {reinterpret_cast<float*>(chunk.memory.data() + chunk.layout.scratch), workspace(),
-          chunk.whole_k};
+GatedLinearArgs Prefill::gated_linear_args(const Chunk& chunk, const GatedLinearOp& op) const {
+  const DType type = input(chunk, op.a).dtype;
+  return {.a = input(chunk, op.a),
+          .gate = product_weight(chunk, op.gate, type, 0),
+          .up = product_weight(chunk, op.up, type, op.n * op.k),
+          .gate_bias = vector(op.gate_bias),
+          .up_bias = vector(op.up_bias),
+          .n = op.n,
+          .k = op.k,
+          .out = matrix(chunk, op.out),
+          .activation = op.activation};
+}
+
+Status Prefill::launch_linear(const Chunk& chunk, size_t index, const LinearArgs& args,
+                              int64_t rows) const {
+  const auto& op = std::get<LinearOp>(chunk.program.operations[index].body);
+  return kernels_.linear(
+      args, rows,
+      {.product = reinterpret_cast<float*>(chunk.memory.data() + chunk.layout.scratch),
+       .workspace = workspace(),
+       .whole_k = chunk.whole_k,
+       .tiles = tiles(op.weight, rows)},
+      device_.stream());
 }
 
 Status Prefill::make_workspace(const Chunk& chunk) {
@@ -316,23 +404,17 @@ class Prefill::Launcher {
     const LinearArgs args = p_.linear_args(chunk_, index_);
     WEFT_TRY(fits(kernels_.refuse_linear(args)));
     WEFT_TRY(p_.widen_joined(chunk_, index_));
-    return kernels_.linear(args, span_.rows, p_.scratch(chunk_), stream_);
+    return p_.launch_linear(chunk_, index_, args, span_.rows);
   }
   Status operator()(const GatedLinearOp& op) const {
-    const DType type = input(op.a).dtype;
-    const int64_t gate = op.n * op.k;
-    const GatedLinearArgs args{.a = input(op.a),
-                               .gate = p_.product_weight(chunk_, op.gate, type, 0),
-                               .up = p_.product_weight(chunk_, op.up, type, gate),
-                               .gate_bias = p_.vector(op.gate_bias),
-                               .up_bias = p_.vector(op.up_bias),
-                               .n = op.n,
-                               .k = op.k,
-                               .out = matrix(op.out),
-                               .activation = op.activation};
+    const GatedLinearArgs args = p_.gated_linear_args(chunk_, op);
     WEFT_TRY(fits(kernels_.refuse_gated_linear(args)));
-    WEFT_TRY(p_.widen(chunk_, op.gate, type, 0));
-    WEFT_TRY(p_.widen(chunk_, op.up, type, gate));
+    const char* const tiles = p_.tiles(op.gate, span_.rows);
+    if (tiles != nullptr && (!chunk_.whole_k || kernels_.tiled.gated_whole_k(args, stream_))) {
+      return kernels_.tiled.gated(args, tiles, span_.rows, stream_);
+    }
+    WEFT_TRY(p_.widen(chunk_, op.gate, args.a.dtype, 0));
+    WEFT_TRY(p_.widen(chunk_, op.up, args.a.dtype, op.n * op.k));
     const bool soon = !chunk_.whole_k && kernels_.gated_linear_soon != nullptr;
     return (soon ? kernels_.gated_linear_soon : kernels_.gated_linear)(args, span_.rows, stream_);
   }
@@ -636,7 +718,7 @@ Status Prefill::step(const int32_t* tokens, const RowPlaces& places, int64_t row
   const LinearArgs args = linear_args(*step_, head);
   WEFT_TRY(fits(*step_, head, kernels_.refuse_linear(args)));
   WEFT_TRY(widen_joined(*step_, head));
-  return kernels_.linear(args, rows, scratch(*step_), device_.stream());
+  return launch_linear(*step_, head, args, rows);
 }
 
 Status Prefill::launch_head(const Chunk& chunk, const Span& span, int64_t end, float* logprobs) {
@@ -652,7 +734,7 @@ Status Prefill::launch_head(const Chunk& chunk, const Span& span, int64_t end, f
     LinearArgs args = whole;
     args.a.data = static_cast<const std::byte*>(whole.a.data) +
                   row * whole.a.stride * static_cast<int64_t>(size_of(whole.a.dtype));
-    WEFT_TRY(kernels_.linear(args, rows, scratch(chunk), device_.stream()));
+    WEFT_TRY(launch_linear(chunk, head, args, rows));
     const int64_t rated = std::min(rows, end - (span.first + row) - 1);
     if (rated > 0) {
       WEFT_TRY(kernels_.token_logprob({.logits = {args.out.data, args.out.dtype, args.out.stride},

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -68,13 +69,14 @@ struct FixedSums {
 class Prefill {
  public:
   /// `config`, `weights` and `device` outlive it; the model is one that refuse_prefill() takes.
-  /// `step_rows`: of a step at most, with what is fed in it. Error (device): no memory for a
-  /// chunk's activations.
+  /// `step_rows`: of a step at most, with what is fed in it. `tile_room`: bytes that a second copy
+  /// of the weights for few rows (TiledKernels) may take; it is made if that is enough. Error
+  /// (device): no memory for a chunk's activations.
   static Result<std::unique_ptr<Prefill>> create(const ModelConfig& config, const Weights& weights,
                                                  PrefillPlaces places, ChunkFormats formats,
                                                  int64_t capacity, Device& device,
                                                  int64_t step_rows = kMostStepRows,
-                                                 FixedSums fixed = {});
+                                                 FixedSums fixed = {}, int64_t tile_room = 0);
 
   /// Feeds tokens[begin, end) of a sequence, its cache holding what is before them. Launches and
   /// returns.
@@ -112,7 +114,7 @@ class Prefill {
 
   Prefill(const ModelConfig& config, const Weights& weights, PrefillPlaces places,
           ChunkFormats formats, int64_t capacity, Device& device, int64_t step_rows,
-          FixedSums fixed);
+          FixedSums fixed, int64_t tile_room);
   Result<std::unique_ptr<Chunk>> load(int64_t rows, Logits logits, bool whole_k = false);
   /// Rows of tokens at positions first, first + 1, ..., or as `places` says: the first `own` are
   /// of sequences of their own, those of `fed` follow.
@@ -134,13 +136,19 @@ class Prefill {
   Status launch_head(const Chunk& chunk, const Span& span, int64_t end, float* logprobs);
   /// The operands of the product that operation `index` begins, with all that are joined to it.
   LinearArgs linear_args(const Chunk& chunk, size_t index) const;
+  GatedLinearArgs gated_linear_args(const Chunk& chunk, const GatedLinearOp& op) const;
   // Of rows that have places.
   AttentionArgs attention_args(const Chunk& chunk, const AttentionOp& op) const;
   PrefillLatentAttention latent_attention_args(const Chunk& chunk, const AttentionOp& op) const;
+  /// Tiles of the weights of a chunk's products that have none yet.
+  Status make_tiles(const Chunk& chunk);
+  /// Of the product whose first weights these are; null: none, or not for so many rows.
+  const char* tiles(const WeightRef& first, int64_t rows) const;
   /// Workspace enough for a chunk's products, and attention.
   Status make_workspace(const Chunk& chunk);
   Workspace workspace() const { return {workspace_.data(), workspace_.size()}; }
-  PrefillScratch scratch(const Chunk& chunk) const;
+  Status launch_linear(const Chunk& chunk, size_t index, const LinearArgs& args,
+                       int64_t rows) const;
   /// The error of operands that a kernel refuses; none where `refusal` is empty.
   Status fits(const Chunk& chunk, size_t index, std::string_view refusal) const;
   class Launcher;
@@ -165,9 +173,11 @@ class Prefill {
   const int64_t capacity_;
   const int64_t step_rows_;
   const FixedSums fixed_;
+  int64_t tile_room_;
   Device& device_;
   const ChunkKernels& kernels_;
   DeviceMemory workspace_;
+  std::map<size_t, DeviceMemory> tiles_;  ///< by the first weights' index in Weights::tensors()
   std::unique_ptr<Chunk> chunk_;
   std::unique_ptr<Chunk> step_;   ///< likewise
   std::unique_ptr<Chunk> score_;  ///< made when it is first needed

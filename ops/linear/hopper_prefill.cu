@@ -11,6 +11,7 @@
 #include "ops/hopper_activation.cuh"
 #include "ops/hopper_f32.cuh"
 #include "ops/linear/hopper_prefill.h"
+#include "ops/linear/hopper_tiles.h"
 
 namespace weft::hopper {
 namespace {
@@ -182,11 +183,18 @@ Status prefill_linear(const LinearArgs& args, int64_t rows, const PrefillScratch
       return launch_f32<decltype(w)>(args, static_cast<int>(rows), stream);
     });
   }
-  const bool skinny_rows = !scratch.whole_k && few(args, rows);
+  const bool tiled =
+      scratch.tiles != nullptr && (!scratch.whole_k || tiles_have_whole_k(args, stream));
+  const bool skinny_rows = !tiled && !scratch.whole_k && few(args, rows);
   const bool finish = finishes(args) || (skinny_rows && args.accumulate);
   const bool in_place = args.out.dtype == DType::f32 && !args.accumulate;
   const Matrix out = finish && !in_place ? Matrix{scratch.product, DType::f32, args.n} : args.out;
-  if (skinny_rows) {
+  if (tiled) {
+    LinearArgs product = args;
+    product.out = out;
+    product.accumulate = !finish && args.accumulate;
+    WEFT_TRY(tiled_linear(product, scratch.tiles, rows, stream));
+  } else if (skinny_rows) {
     WEFT_TRY(weft::gemm_skinny(skinny(args, rows, out, scratch.workspace), stream));
   } else {
     WEFT_TRY(weft::gemm_bf16({.m = rows,

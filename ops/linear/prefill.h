@@ -12,6 +12,9 @@ struct PrefillScratch {
   Workspace workspace;
   /// On sm_90a: a row's bits do not depend on how many rows there are (GemmBf16Args::whole_k).
   bool whole_k = false;
+  /// On sm_90a: null, or the weights' tiles (ops/linear/hopper_tiles.h), for as many rows as those
+  /// are made for.
+  const char* tiles = nullptr;
 };
 
 }  // namespace weft

@@ -13,21 +13,20 @@ namespace weft::hopper {
 
 using namespace windowed;  // NOLINT(google-build-using-namespace): numbers of its form
 
-__device__ inline void pack(PackedForm, const Unit& unit, char* packed, uint32_t* refused) {
-  const PackJob& job = unit.job();
+/// The first exponents of the windows of so many columns' weights, to `firsts` in shared memory; 0:
+/// all are zero. By the whole block, which finds them there. `quad_of`: four weights of a column
+/// from k on.
+template <class QuadOf>
+__device__ void find_windows(int columns, int k, int* firsts, const QuadOf& quad_of) {
   __shared__ int counts[kUnitColumns][256];  // of exponents; of 0 zeros alone
-  __shared__ int firsts[kUnitColumns];
-  __shared__ uint32_t list[kMostListed];
-  __shared__ int listed_count;
   const int thread = static_cast<int>(threadIdx.x);
   for (int i = thread; i < kUnitColumns * 256; i += kPackThreads) {
     (&counts[0][0])[i] = 0;
   }
   __syncthreads();
-  const int columns = unit.columns();
   for (int column = 0; column < columns; ++column) {
-    for (int k = 4 * thread; k < job.k; k += 4 * kPackThreads) {
-      const uint2 quad = unit.of_column(column, k);
+    for (int at = 4 * thread; at < k; at += 4 * kPackThreads) {
+      const uint2 quad = quad_of(column, at);
       for (const uint32_t pair : {quad.x, quad.y}) {
         for (const uint32_t weight : {pair & 0xffff, pair >> 16}) {
           if ((weight & 0x7fff) == 0 || bf16_exponent(weight) > 0) {
@@ -39,70 +38,104 @@ __device__ inline void pack(PackedForm, const Unit& unit, char* packed, uint32_t
   }
   __syncthreads();
   if (thread < columns) {
-    firsts[thread] = best_window(counts[thread], job.k);
+    firsts[thread] = best_window(counts[thread], k);
   }
   __syncthreads();
+}
+
+/// Weights that a run of kMost listed ones in memory has for those beside the windows.
+template <int kMost>
+struct ListedWeights {
+  uint32_t list[kMost];
+  int count;
+
+  /// What stands for a weight of a column whose window begins at `first`. `row`, `k`: see listed().
+  __device__ uint32_t code(uint32_t weight, int first, int row, int k, uint32_t* refused) {
+    if (first == 0) {
+      return kWindowBits;  // scaled to zero
+    }
+    if (in_window(weight, first)) {
+      return move_to_window(weight, first);
+    }
+    const int place = atomicAdd(&count, 1);
+    if (place >= kMost || !can_be_listed(weight, first)) {
+      atomicExch(refused, 1u);
+    } else {
+      list[place] = listed(row, k, move_listed(weight, first));
+    }
+    return kWindowBits;
+  }
+  /// By at least kMost threads: in order of their places, so that the sums' bits repeat, zeros
+  /// behind them.
+  __device__ void store(int thread, uint32_t* to) const {
+    const int there = min(count, kMost);
+    if (thread < kMost) {
+      int place = 0;
+      for (int i = 0; i < there && thread < there; ++i) {
+        place += list[i] < list[thread] ? 1 : 0;
+      }
+      to[thread < there ? place : thread] = thread < there ? list[thread] : 0;
+    }
+  }
+};
+
+/// What a lane has of a group: low and high parts of its 16 weights, four registers of the operand
+/// A of each of two mma. `code(j, number, second)`: of register `number` of mma j, its first or
+/// second half.
+template <class Code>
+__device__ void store_group(char* group, int lane, const Code& code) {
+  uint32_t low[4] = {};
+  uint32_t high[2] = {};
+  for (int j = 0; j < 2; ++j) {
+    for (int number = 0; number < 4; ++number) {
+      const uint32_t first = code(j, number, 0);
+      const uint32_t second = code(j, number, 1);
+      low[2 * j + number / 2] |= (low_part(first) | low_part(second) << 8) << (number % 2 * 16);
+      high[j] |= high_parts(first | second << 16, number);
+    }
+  }
+  reinterpret_cast<uint4*>(group)[lane] = {low[0], low[1], low[2], low[3]};
+  reinterpret_cast<uint2*>(group + kLowBytes)[lane] = {high[0], high[1]};
+}
+
+__device__ inline void pack(PackedForm, const Unit& unit, char* packed, uint32_t* refused) {
+  const PackJob& job = unit.job();
+  __shared__ int firsts[kUnitColumns];
+  __shared__ ListedWeights<kMostListed> listed_weights;
+  const int thread = static_cast<int>(threadIdx.x);
+  find_windows(unit.columns(), job.k, firsts,
+               [&](int column, int k) { return unit.of_column(column, k); });
 
   const auto slices = static_cast<int>(unit_slices(job.k, job.fold));
   for (int slice = 0; slice < slices; ++slice) {
     char* const to = unit.place(slice, packed, kCompressedSliceBytes);
     if (thread == 0) {
-      listed_count = 0;
+      listed_weights.count = 0;
     }
     __syncthreads();
     const int lane = thread % 32;
     const int of_slice = thread / 32;
     const int group = slice * kSliceGroups + of_slice;
-    // `k`: of the group.
-    const auto coded = [&](uint32_t weight, int row, int k) -> uint32_t {
-      const int first = firsts[unit.column_of(row)];
-      if (!unit.has(row, unit.k_of(row, group) + k) || first == 0) {
-        return kWindowBits;  // multiplied by zero, or scaled to it
-      }
-      if (in_window(weight, first)) {
-        return move_to_window(weight, first);
-      }
-      const int place = atomicAdd(&listed_count, 1);
-      if (place >= kMostListed || !can_be_listed(weight, first)) {
-        atomicExch(refused, 1u);
-      } else {
-        list[place] = listed(row, of_slice * kGroupK + k, move_listed(weight, first));
-      }
-      return kWindowBits;
-    };
     static_assert(kPackThreads == kSliceGroups * 32);
-    uint32_t low[4] = {};
-    uint32_t high[2] = {};
-    for (int j = 0; j < 2; ++j) {
-      const uint4 operand = operand_of(unit, group, lane, j);
-      const uint32_t registers[4] = {operand.x, operand.y, operand.z, operand.w};
-      for (int number = 0; number < 4; ++number) {
-        const int row = lane / 4 + number % 2 * 8;
-        const int k = lane % 4 * 8 + j * 4 + number / 2 * 2;
-        const uint32_t first = coded(registers[number] & 0xffff, row, k);
-        const uint32_t second = coded(registers[number] >> 16, row, k + 1);
-        low[2 * j + number / 2] |= (low_part(first) | low_part(second) << 8) << (number % 2 * 16);
-        high[j] |= high_parts(first | second << 16, number);
-      }
-    }
-    char* const of_group = to + kSliceHeaderBytes + of_slice * kCompressedGroupBytes;
-    reinterpret_cast<uint4*>(of_group)[lane] = {low[0], low[1], low[2], low[3]};
-    reinterpret_cast<uint2*>(of_group + kLowBytes)[lane] = {high[0], high[1]};
+    const uint4 operands[2] = {operand_of(unit, group, lane, 0), operand_of(unit, group, lane, 1)};
+    store_group(to + kSliceHeaderBytes + of_slice * kCompressedGroupBytes, lane,
+                [&](int j, int number, int second) -> uint32_t {
+                  const int row = lane / 4 + number % 2 * 8;
+                  const int k = lane % 4 * 8 + j * 4 + number / 2 * 2 + second;
+                  if (!unit.has(row, unit.k_of(row, group) + k)) {
+                    return kWindowBits;  // multiplied by zero
+                  }
+                  const uint32_t pair = (&operands[j].x)[number];
+                  return listed_weights.code(pair >> 16 * second & 0xffff,
+                                             firsts[unit.column_of(row)], row,
+                                             of_slice * kGroupK + k, refused);
+                });
     __syncthreads();
     if (thread < kUnitColumns) {
       const int first = firsts[unit.column_of(thread)];
       to[thread] = static_cast<char>(first == 0 ? kZeroScale : scale_exponent(first));
     }
-    const int count = min(listed_count, kMostListed);
-    if (thread < kMostListed) {
-      // In order of their places: the sums' bits repeat.
-      int place = 0;
-      for (int i = 0; i < count && thread < count; ++i) {
-        place += list[i] < list[thread] ? 1 : 0;
-      }
-      reinterpret_cast<uint32_t*>(to + kUnitColumns)[thread < count ? place : thread] =
-          thread < count ? list[thread] : 0;
-    }
+    listed_weights.store(thread, reinterpret_cast<uint32_t*>(to + kUnitColumns));
     __syncthreads();
   }
 }
