@@ -42,12 +42,11 @@ const ChunkLimits& chunk_limits(Arch arch);
 /// A second copy of products' weights for few rows; null functions where there is none. On sm_90a
 /// as ops/linear/hopper_tiles.h says.
 struct TiledKernels {
-  int64_t most_rows = 0;
   int64_t (*linear_bytes)(const LinearArgs&) = nullptr;
   int64_t (*gated_bytes)(const GatedLinearArgs&) = nullptr;
   Status (*make_linear)(const LinearArgs&, char* to, uint32_t* refused, Stream) = nullptr;
   Status (*make_gated)(const GatedLinearArgs&, char* to, uint32_t* refused, Stream) = nullptr;
-  bool (*gated_whole_k)(const GatedLinearArgs&, Stream) = nullptr;
+  bool (*takes_gated)(const GatedLinearArgs&, int64_t rows, bool whole_k, Stream) = nullptr;
   Status (*gated)(const GatedLinearArgs&, const char* tiles, int64_t rows, Stream) = nullptr;
 };
 

@@ -95,7 +95,7 @@ Result<std::unique_ptr<Prefill::Chunk>> Prefill::load(int64_t rows, Logits logit
 
 Status Prefill::make_tiles(const Chunk& chunk) {
   const TiledKernels& tiled = kernels_.tiled;
-  if (tiled.most_rows == 0 || places_.bring != nullptr) {  // the weights do not stay
+  if (tiled.linear_bytes == nullptr || places_.bring != nullptr) {  // the weights do not stay
     return {};
   }
   struct Product {
@@ -150,8 +150,8 @@ Status Prefill::make_tiles(const Chunk& chunk) {
   return {};
 }
 
-const char* Prefill::tiles(const WeightRef& first, int64_t rows) const {
-  if (tiles_.empty() || rows > kernels_.tiled.most_rows) {
+const char* Prefill::tiles(const WeightRef& first) const {
+  if (tiles_.empty()) {
     return nullptr;
   }
   const auto found = tiles_.find(tensor_index(weights_, first));
@@ -303,7 +303,7 @@ Status Prefill::launch_linear(const Chunk& chunk, size_t index, const LinearArgs
       {.product = reinterpret_cast<float*>(chunk.memory.data() + chunk.layout.scratch),
        .workspace = workspace(),
        .whole_k = chunk.whole_k,
-       .tiles = tiles(op.weight, rows)},
+       .tiles = tiles(op.weight)},
       device_.stream());
 }
 
@@ -409,8 +409,8 @@ class Prefill::Launcher {
   Status operator()(const GatedLinearOp& op) const {
     const GatedLinearArgs args = p_.gated_linear_args(chunk_, op);
     WEFT_TRY(fits(kernels_.refuse_gated_linear(args)));
-    const char* const tiles = p_.tiles(op.gate, span_.rows);
-    if (tiles != nullptr && (!chunk_.whole_k || kernels_.tiled.gated_whole_k(args, stream_))) {
+    const char* const tiles = p_.tiles(op.gate);
+    if (tiles != nullptr && kernels_.tiled.takes_gated(args, span_.rows, chunk_.whole_k, stream_)) {
       return kernels_.tiled.gated(args, tiles, span_.rows, stream_);
     }
     WEFT_TRY(p_.widen(chunk_, op.gate, args.a.dtype, 0));

@@ -142,8 +142,8 @@ class Prefill {
   PrefillLatentAttention latent_attention_args(const Chunk& chunk, const AttentionOp& op) const;
   /// Tiles of the weights of a chunk's products that have none yet.
   Status make_tiles(const Chunk& chunk);
-  /// Of the product whose first weights these are; null: none, or not for so many rows.
-  const char* tiles(const WeightRef& first, int64_t rows) const;
+  /// Of the product whose first weights these are; null: none.
+  const char* tiles(const WeightRef& first) const;
   /// Workspace enough for a chunk's products, and attention.
   Status make_workspace(const Chunk& chunk);
   Workspace workspace() const { return {workspace_.data(), workspace_.size()}; }

@@ -1,5 +1,7 @@
 #include "ops/linear/hopper_tiles.h"
 
+#include <cuda_bf16.h>
+
 #include <algorithm>
 
 #include "arch/hopper/attention.cuh"
@@ -25,6 +27,8 @@ constexpr int kListBytes = kUnits * kUnitListed * 4;
 constexpr int kUnitGroups = kTileK / kGroupK;
 constexpr int kUnitBytes = kUnitGroups * kCompressedGroupBytes;
 constexpr int kTileBytes = kListBytes + kUnits * kUnitBytes;
+constexpr int kBlockTiles = 2;  ///< one above the other, that a block multiplies at a time
+constexpr int kMostParts = 8;   ///< of k, a block of a cluster each
 
 // --- Making tiles
 
@@ -102,102 +106,109 @@ struct Tiled {
   bool rounds;
 };
 
-/// kWarpgroups multiply, 64 rows of the weights each, by up to kColumns rows of a.
-template <int kWarpgroups, int kColumns>
+/// A cluster's blocks share out the sums of all: each has those of `each` eighths of a's rows, of
+/// which there are `eighths`, to add up and store.
+struct SumShares {
+  int each;
+  constexpr SumShares(int eighths, int parts) : each(eighths > parts ? eighths / parts : 1) {}
+  constexpr int owner(int eighth) const { return eighth / each; }
+};
+/// Sums that a block gets of others at most.
+constexpr int most_sums(int eighths) {
+  int most = 0;
+  for (int parts = 2; parts <= kMostParts; parts *= 2) {
+    const int sums = (parts - 1) * SumShares(eighths, parts).each;
+    most = sums > most ? sums : most;
+  }
+  return most;
+}
+
+/// Two warpgroups multiply, 64 rows of the weights each, by up to kColumns rows of a. Where sums
+/// are few, two blocks have room on a multiprocessor: while one ends, the next kernel's already
+/// reads its weights.
+template <int kColumns>
 struct TiledMemory {
-  static constexpr int kWarps = 4 * kWarpgroups;
-  static constexpr int kThreads = 32 * kWarps + 128;
+  static constexpr int kWarps = 4 * kBlockTiles;
+  static constexpr int kThreads = 32 * (kWarps + 2);
   static constexpr int kRowsBytes = kColumns * kRowBytes;
-  static constexpr int kWeightBytes = kWarpgroups * kTileBytes;
-  static constexpr int kMost = 232448 - 1024;
-  static constexpr int kFit = (kMost - 256) / (kRowsBytes + kWeightBytes);
-  static constexpr int kStages = kFit < 12 ? kFit : 12;
+  static constexpr int kWeightBytes = kBlockTiles * kTileBytes;
+  static constexpr int kBlocks = kColumns <= 64 ? 2 : 1;  ///< on a multiprocessor
+  static constexpr int kMost = 233472 / kBlocks - 1024;
+  static constexpr int kSlack = 1024;  // to align to that
+  /// Sums of eight of a's rows that a block gets from the others of its cluster: for each of them,
+  /// at most, a quad a thread.
+  static constexpr int kQuadBytes = 32 * kWarps * 16;
+  static constexpr int kSumBytes = most_sums(kColumns / 8) * kQuadBytes;
+  static constexpr int kStages = (kMost - kSlack - kSumBytes - 128) / (kRowsBytes + kWeightBytes);
   static constexpr int kRing = kStages * (kRowsBytes + kWeightBytes);
-  static constexpr int kBytes = 1024 + kRing + 2 * kStages * 8;
-  /// Sums, when all stages have been read: a column of a's rows after the other.
-  static constexpr int kPitch = kWarpgroups * kTileRows + 4;
-  static_assert(kColumns * kPitch * 4 <= kRing);
-  static constexpr int kRegisters = kWarpgroups == 4 ? 120 : 232;
-  static constexpr int kFeederRegisters = kWarpgroups == 4 ? 24 : 40;
+  static constexpr int kBytes = kSlack + kRing + kSumBytes + (2 * kStages + 1) * 8;
+  static_assert(kStages >= 3 && kBytes <= kMost);
   using Cursor = RingCursor<kStages>;
 
   char* base;  ///< aligned to 1024
 
   __device__ explicit TiledMemory(char* memory)
-      : base(memory + (1024 - smem_address(memory) % 1024) % 1024) {}
+      : base(memory + (kSlack - smem_address(memory) % kSlack) % kSlack) {}
   __device__ char* rows(int slot) const { return base + slot * kRowsBytes; }
   __device__ char* weights(int slot) const {
     return base + kStages * kRowsBytes + slot * kWeightBytes;
   }
+  __device__ float4* sums(int quad) const {
+    return reinterpret_cast<float4*>(base + kRing + quad * kQuadBytes);
+  }
   __device__ Barrier& full(int slot) const {
-    return reinterpret_cast<Barrier*>(base + kRing)[slot];
+    return reinterpret_cast<Barrier*>(base + kRing + kSumBytes)[slot];
   }
   __device__ Barrier& empty(int slot) const { return full(kStages + slot); }
-  __device__ float* sums(int column) const {
-    return reinterpret_cast<float*>(base) + column * kPitch;
-  }
+  __device__ Barrier& gathered() const { return full(2 * kStages); }
 };
 
-/// Two groups of a unit on their way to registers, and what the unit lists, a word a lane.
-struct PackedUnit {
-  uint4 low[kUnitGroups];
-  uint2 high[kUnitGroups];
-  uint32_t extra = 0;
-
-  /// `tile` is in shared memory.
-  __device__ __forceinline__ void load(uint32_t tile, int unit, int lane) {
-    const uint32_t from = tile + kListBytes + unit * kUnitBytes;
+/// The operands A of both products of a group of a unit, in shared memory.
+__device__ __forceinline__ void unpack_group(uint32_t group, int lane, uint32_t (&a)[2][4]) {
+  const uint4 low = load_shared_bits(group + lane * 16);
+  const uint2 high = load_shared_pair(group + kLowBytes + lane * 8);
+  const uint4 operands[2] = {packed_operand(low.x, low.y, high.x),
+                             packed_operand(low.z, low.w, high.y)};
 #pragma unroll
-    for (int g = 0; g < kUnitGroups; ++g) {
-      low[g] = load_shared_bits(from + g * kCompressedGroupBytes + lane * 16);
-      high[g] = load_shared_pair(from + g * kCompressedGroupBytes + kLowBytes + lane * 8);
-    }
-    extra = 0;
-    load_shared_if(lane < kUnitListed, tile + (unit * kUnitListed + lane) * 4, extra);
+  for (int j = 0; j < 2; ++j) {
+    a[j][0] = operands[j].x;
+    a[j][1] = operands[j].y;
+    a[j][2] = operands[j].z;
+    a[j][3] = operands[j].w;
   }
-  /// The operands A of the tile's four products.
-  __device__ __forceinline__ void unpack(int lane, uint32_t (&a)[2 * kUnitGroups][4]) const {
-#pragma unroll
-    for (int g = 0; g < kUnitGroups; ++g) {
-      const uint4 operands[2] = {packed_operand(low[g].x, low[g].y, high[g].x),
-                                 packed_operand(low[g].z, low[g].w, high[g].y)};
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        a[2 * g + j][0] = operands[j].x;
-        a[2 * g + j][1] = operands[j].y;
-        a[2 * g + j][2] = operands[j].z;
-        a[2 * g + j][3] = operands[j].w;
-      }
-    }
-    uint32_t pending = __ballot_sync(~0u, extra != 0);
+}
+
+/// Puts what a unit lists, a word a lane, in the place of what stands for it.
+__device__ __forceinline__ void put_listed(uint32_t words, int lane,
+                                           uint32_t (&a)[kUnitGroups][2][4]) {
+  uint32_t pending = __ballot_sync(~0u, words != 0);
 #pragma unroll 1
-    while (pending != 0) {
-      const uint32_t listed = __shfl_sync(~0u, extra, __ffs(pending) - 1);
-      pending &= pending - 1;
-      const int k = static_cast<int>(listed >> 16 & 0xff);
-      const int row = static_cast<int>(listed >> 24 & 0xf);
-      if (lane == row % 8 * 4 + k % 8 / 2) {
-        const int place = k / 16 * 4 + k / 8 % 2 * 2 + row / 8;
-        const uint32_t bytes = k % 2 == 0 ? 0x3254 : 0x5410;  // that half is the weight's
+  while (pending != 0) {
+    const uint32_t listed = __shfl_sync(~0u, words, __ffs(pending) - 1);
+    pending &= pending - 1;
+    const int k = static_cast<int>(listed >> 16 & 0xff);
+    const int row = static_cast<int>(listed >> 24 & 0xf);
+    if (lane == row % 8 * 4 + k % 8 / 2) {
+      const int place = k / 16 * 4 + k / 8 % 2 * 2 + row / 8;
+      const uint32_t bytes = k % 2 == 0 ? 0x3254 : 0x5410;  // that half is the weight's
 #pragma unroll
-        for (int i = 0; i < 8 * kUnitGroups; ++i) {
-          // (In words of the machine's: the compiler would index, which registers cannot be.)
-          asm("{\n.reg .pred p;\nsetp.eq.s32 p, %1, %2;\n@p prmt.b32 %0, %0, %3, %4;\n}"
-              : "+r"(a[i / 4][i % 4])
-              : "r"(place), "r"(i), "r"(listed), "r"(bytes));
-        }
+      for (int i = 0; i < 8 * kUnitGroups; ++i) {
+        // (In the machine's words: the compiler would index, which registers cannot be.)
+        asm("{\n.reg .pred p;\nsetp.eq.s32 p, %1, %2;\n@p prmt.b32 %0, %0, %3, %4;\n}"
+            : "+r"(a[i / 8][i / 4 % 2][i % 4])
+            : "r"(place), "r"(i), "r"(listed), "r"(bytes));
       }
     }
   }
-};
+}
 
 /// Feeds weights, one warp. They are read once.
-template <class Memory, int kWarpgroups>
+template <class Memory>
 __device__ void feed_weights(const Memory& memory, const Tiled& work, int begin, int end) {
   const bool chosen = elect_one();
   const uint64_t once = evict_first();
   const int64_t pitch = int64_t{work.k_tiles} * kTileBytes;
-  const char* from = work.tiles + int64_t{blockIdx.x / work.parts} * kWarpgroups * pitch +
+  const char* from = work.tiles + int64_t{blockIdx.x / work.parts} * kBlockTiles * pitch +
                      int64_t{begin} * kTileBytes;
   typename Memory::Cursor cursor;
   for (int k = begin; k < end; ++k, cursor.advance(), from += kTileBytes) {
@@ -205,7 +216,7 @@ __device__ void feed_weights(const Memory& memory, const Tiled& work, int begin,
     if (chosen) {
       Barrier& full = memory.full(cursor.slot);
       full.arrive_expect(Memory::kWeightBytes);
-      for (int i = 0; i < kWarpgroups; ++i) {
+      for (int i = 0; i < kBlockTiles; ++i) {
         load_bytes(memory.weights(cursor.slot) + i * kTileBytes, from + i * pitch, kTileBytes, full,
                    once);
       }
@@ -229,25 +240,71 @@ __device__ void feed_rows(const Memory& memory, const CUtensorMap& a, int rows, 
   }
 }
 
-/// Two neighbouring sums of all parts, in order, of the rows `row` and `row + 1` of the block's
-/// weights.
-template <class Memory>
-__device__ float2 gather(const Memory& memory, int parts, int column, int row) {
-  const uint32_t own = smem_address(memory.sums(column) + row);
-  float2 sum = load_remote_pair(cluster_address(own, 0));
-  for (int part = 1; part < parts; ++part) {
-    const float2 more = load_remote_pair(cluster_address(own, part));
-    sum.x += more.x;
-    sum.y += more.y;
+/// Where a thread's sums of eight of a's rows go: of two of them, of the weights' rows `row` and
+/// row + 8 of the block. Beyond a's last row: nowhere.
+template <Activation kActivation>
+struct SumPlaces {
+  static constexpr bool kGated = kActivation != Activation::none;
+
+  __device__ SumPlaces(const Tiled& work, int tile, int warp, int lane)
+      : work_(work),
+        row_(lane % 4 * 2),
+        column_((tile * kBlockTiles * kTileRows + warp * kUnitColumns) / (kGated ? 2 : 1) +
+                lane / 4) {}
+  /// What is added to; x, y: of the first row.
+  __device__ float4 old(int eighth) const {
+    float at[4] = {};
+    if (!kGated && work_.accumulate) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (is_there(eighth, i % 2)) {
+          at[i] = static_cast<const float*>(work_.out)[place(eighth, i % 2, i / 2)];
+        }
+      }
+    }
+    return {at[0], at[1], at[2], at[3]};
   }
-  return sum;
-}
+  __device__ void store(int eighth, float4 sums) const {
+    const float at[4] = {sums.x, sums.y, sums.z, sums.w};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (!is_there(eighth, r)) {
+        continue;
+      }
+      if constexpr (kGated) {
+        static_cast<__nv_bfloat16*>(work_.out)[place(eighth, r, 0)] = __float2bfloat16_rn(
+            at[2 + r] * __fdividef(at[r], 1 + __expf(-exponent_of<kActivation>(at[r]))));
+      } else {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float sum = at[2 * half + r];
+          if (work_.rounds) {
+            static_cast<__nv_bfloat16*>(work_.out)[place(eighth, r, half)] =
+                __float2bfloat16_rn(sum);
+          } else {
+            static_cast<float*>(work_.out)[place(eighth, r, half)] = sum;
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  __device__ bool is_there(int eighth, int r) const { return 8 * eighth + row_ + r < work_.rows; }
+  __device__ int64_t place(int eighth, int r, int half) const {
+    return (8 * eighth + row_ + r) * work_.stride + column_ + half * (kUnitColumns / 2);
+  }
+
+  const Tiled& work_;
+  int row_;
+  int column_;
+};
 
 /// kActivation: none where the product is all, else of gate's.
-template <int kWarpgroups, int kColumns, Activation kActivation>
-__global__ void __launch_bounds__(TiledMemory<kWarpgroups, kColumns>::kThreads, 1)
+template <int kColumns, Activation kActivation>
+__global__ void __launch_bounds__(TiledMemory<kColumns>::kThreads, TiledMemory<kColumns>::kBlocks)
     multiply_tiles(const __grid_constant__ CUtensorMap a, const __grid_constant__ Tiled work) {
-  using Memory = TiledMemory<kWarpgroups, kColumns>;
+  using Memory = TiledMemory<kColumns>;
   let_next_begin();
   extern __shared__ __align__(1024) char shared[];
   const Memory memory(shared);
@@ -257,38 +314,40 @@ __global__ void __launch_bounds__(TiledMemory<kWarpgroups, kColumns>::kThreads, 
   const auto part = static_cast<int>(blockIdx.x) % work.parts;
   const int begin = work.k_tiles * part / work.parts;
   const int end = work.k_tiles * (part + 1) / work.parts;
+  constexpr int kEighths = kColumns / 8;
+  const SumShares shares(kEighths, work.parts);
   if (warp == Memory::kWarps && elect_one()) {
     prefetch_map(a);
     for (int slot = 0; slot < Memory::kStages; ++slot) {
       memory.full(slot).init(2);
       memory.empty(slot).init(Memory::kWarps);
     }
+    memory.gathered().init(1);
+    if (part < shares.owner(kEighths - 1) + 1) {
+      memory.gathered().arrive_expect((work.parts - 1) * shares.each * Memory::kQuadBytes);
+    }
     fence_barriers();
   }
   __syncthreads();
+  if (work.parts > 1) {
+    cluster_arrive();  // others may send sums
+  }
   if (warp != Memory::kWarps) {  // weights are not written meanwhile
     wait_for_earlier();
   }
 
   if (warp >= Memory::kWarps) {
-    lower_registers<Memory::kFeederRegisters>();
     if (warp == Memory::kWarps) {
-      feed_weights<Memory, kWarpgroups>(memory, work, begin, end);
-    } else if (warp == Memory::kWarps + 1) {
+      feed_weights(memory, work, begin, end);
+    } else {
       feed_rows(memory, a, work.rows, begin, end);
-    }
-    __syncwarp();
-    if (work.parts > 1) {  // as the others do below
-      cluster_sync();
-      cluster_sync();
     }
     return;
   }
-  raise_registers<Memory::kRegisters>();
   const int warpgroup = warp / 4;
   const int unit = warp % 4;
   const int first_row = warp * kUnitColumns;  // of the block's
-  const char* const exponents = work.exponents + tile * kWarpgroups * kTileRows + first_row;
+  const char* const exponents = work.exponents + tile * kBlockTiles * kTileRows + first_row;
   const auto scale_of = [&](int row) {
     return __uint_as_float(uint32_t{static_cast<uint8_t>(exponents[row])} << 23);
   };
@@ -298,22 +357,28 @@ __global__ void __launch_bounds__(TiledMemory<kWarpgroups, kColumns>::kThreads, 
   int last = -1;
   for (int k = begin; k < end; ++k, cursor.advance()) {
     memory.full(cursor.slot).wait(cursor.parity);
-    PackedUnit packed;
-    packed.load(smem_address(memory.weights(cursor.slot)) + warpgroup * kTileBytes, unit, lane);
+    const uint32_t tile_at = smem_address(memory.weights(cursor.slot)) + warpgroup * kTileBytes;
+    uint32_t listed = 0;
+    load_shared_if(lane < kUnitListed, tile_at + (unit * kUnitListed + lane) * 4, listed);
     wgmma_wait<0>();
     hold(sums);
     if (last >= 0 && lane == 0) {
       memory.empty(last).arrive();
     }
     last = cursor.slot;
-    uint32_t operands[2 * kUnitGroups][4];
-    packed.unpack(lane, operands);
+    uint32_t operands[kUnitGroups][2][4];
+#pragma unroll
+    for (int g = 0; g < kUnitGroups; ++g) {
+      unpack_group(tile_at + kListBytes + unit * kUnitBytes + g * kCompressedGroupBytes, lane,
+                   operands[g]);
+    }
+    put_listed(listed, lane, operands);
     const uint64_t rows = tile_descriptor(memory.rows(cursor.slot));
     wgmma_begin();
 #pragma unroll
     for (int j = 0; j < 2 * kUnitGroups; ++j) {
-      wgmma_registers<kColumns, false>(sums, operands[j], advance(rows, j * kWgmmaRowBytes),
-                                       k > begin || j > 0);
+      wgmma_registers<kColumns, false>(sums, operands[j / 2][j % 2],
+                                       advance(rows, j * kWgmmaRowBytes), k > begin || j > 0);
     }
     wgmma_commit();
     hold(sums);
@@ -321,59 +386,54 @@ __global__ void __launch_bounds__(TiledMemory<kWarpgroups, kColumns>::kThreads, 
   wgmma_wait<0>();
   hold(sums);
 
-  named_sync(1, 32 * Memory::kWarps);  // all stages have been read
 #pragma unroll
   for (int i = 0; i < kColumns / 2; ++i) {
-    const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    memory.sums(column)[first_row + lane / 4 + i / 2 % 2 * 8] = sums[i] * scales[i / 2 % 2];
+    sums[i] *= scales[i / 2 % 2];
+  }
+  const auto quad = [&](int eighth) {
+    const float* const at = sums + 4 * eighth;
+    return float4{at[0], at[1], at[2], at[3]};
+  };
+  const SumPlaces<kActivation> places(work, tile, warp, lane);
+  float4 old[kEighths];  // asked for all at once
+#pragma unroll
+  for (int i = 0; i < kEighths; ++i) {
+    if (shares.owner(i) == part) {
+      old[i] = places.old(i);
+    }
   }
   if (work.parts > 1) {
-    cluster_sync();
-  } else {
-    named_sync(1, 32 * Memory::kWarps);
-  }
-  constexpr bool kGated = kActivation != Activation::none;
-  constexpr int kOut = kWarpgroups * kTileRows / (kGated ? 2 : 1);  // columns of out
-  const int most = ceil_div(kColumns, work.parts);
-  const int column_end = min((part + 1) * most, work.rows);
-  const int64_t first = int64_t{tile} * kOut;
-  for (int at = part * most * (kOut / 2) + static_cast<int>(threadIdx.x);
-       at < column_end * (kOut / 2); at += 32 * Memory::kWarps) {
-    const int column = at / (kOut / 2);
-    const int c = at % (kOut / 2) * 2;
-    float2 x;
-    if constexpr (kGated) {
-      const int row = c / 8 * kUnitColumns + c % 8;
-      const float2 gate = gather(memory, work.parts, column, row);
-      const float2 up = gather(memory, work.parts, column, row + 8);
-      const auto gated = [](float g, float u) {
-        return u * __fdividef(g, 1 + __expf(-exponent_of<kActivation>(g)));
-      };
-      x = {gated(gate.x, up.x), gated(gate.y, up.y)};
-    } else {
-      x = gather(memory, work.parts, column, c);
-    }
-    const int64_t place = column * work.stride + first + c;
-    if (kGated || work.rounds) {
-      *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(work.out) + place) =
-          pack_bf16x2(x.x, x.y);
-    } else {
-      auto* const to = reinterpret_cast<float2*>(static_cast<float*>(work.out) + place);
-      if (work.accumulate) {
-        const float2 old = *to;
-        x = {old.x + x.x, old.y + x.y};
+    cluster_wait();
+#pragma unroll
+    for (int i = 0; i < kEighths; ++i) {
+      const int owner = shares.owner(i);
+      if (owner != part) {
+        const int place = (part - (part > owner ? 1 : 0)) * shares.each + i - owner * shares.each;
+        store_remote(cluster_address(smem_address(memory.sums(place) + threadIdx.x), owner),
+                     quad(i), cluster_address(smem_address(&memory.gathered()), owner));
       }
-      *to = x;
     }
+    if (part > shares.owner(kEighths - 1)) {
+      return;
+    }
+    memory.gathered().wait(0);
   }
-  if (work.parts > 1) {
-    cluster_sync();  // others read this block's sums
+#pragma unroll
+  for (int i = 0; i < kEighths; ++i) {
+    if (shares.owner(i) == part) {
+      float4 sum = {};
+      for (int p = 0; p < work.parts; ++p) {  // in order
+        const int place = (p - (p > part ? 1 : 0)) * shares.each + i - part * shares.each;
+        const float4 more = p == part ? quad(i) : memory.sums(place)[threadIdx.x];
+        sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
+      }
+      places.store(i, {old[i].x + sum.x, old[i].y + sum.y, old[i].z + sum.z, old[i].w + sum.w});
+    }
   }
 }
 
-template <int kWarpgroups, int kColumns, Activation kActivation>
-Status launch_tiles(const ConstMatrix& a, int64_t k, const Tiled& work, int64_t tile_rows,
-                    Stream stream) {
+template <int kColumns, Activation kActivation>
+Status launch_tiles(const ConstMatrix& a, int64_t k, const Tiled& work, int blocks, Stream stream) {
   WEFT_ASSIGN(const CUtensorMap rows, tensor_map({.data = a.data,
                                                   .format = MapFormat::bf16,
                                                   .rows = work.rows,
@@ -381,9 +441,9 @@ Status launch_tiles(const ConstMatrix& a, int64_t k, const Tiled& work, int64_t 
                                                   .stride_bytes = a.stride * 2,
                                                   .box_rows = work.rows,
                                                   .box_columns = kTileK}));
-  using Memory = TiledMemory<kWarpgroups, kColumns>;
-  return launch_kernel(multiply_tiles<kWarpgroups, kColumns, kActivation>,
-                       {.blocks = static_cast<int>(tile_rows / kWarpgroups) * work.parts,
+  using Memory = TiledMemory<kColumns>;
+  return launch_kernel(multiply_tiles<kColumns, kActivation>,
+                       {.blocks = blocks,
                         .threads = Memory::kThreads,
                         .cluster = work.parts,
                         .shared_bytes = Memory::kBytes,
@@ -392,18 +452,9 @@ Status launch_tiles(const ConstMatrix& a, int64_t k, const Tiled& work, int64_t 
                        rows, work);
 }
 
-template <int kWarpgroups, Activation kActivation>
-Status launch_columns(const ConstMatrix& a, int64_t k, const Tiled& work, int64_t tile_rows,
-                      Stream stream) {
-  const auto launch = work.rows <= 32   ? launch_tiles<kWarpgroups, 32, kActivation>
-                      : work.rows <= 64 ? launch_tiles<kWarpgroups, 64, kActivation>
-                                        : launch_tiles<kWarpgroups, 128, kActivation>;
-  return launch(a, k, work, tile_rows, stream);
-}
-
 /// `n`: rows of the operand A.
-TileShares shares_of(int64_t n, int64_t k, Stream stream) {
-  return share_tiles(n / kTileRows, k / kTileK, stream.device->info().units);
+int parts_of(int64_t n, int64_t k, Stream stream) {
+  return tile_parts(n / kTileRows, k / kTileK, stream.device->info().units);
 }
 
 template <Activation kActivation>
@@ -411,25 +462,37 @@ Status launch(const ConstMatrix& a, const Matrix& out, bool accumulate, int64_t 
               const char* tiles, int64_t rows, Stream stream) {
   const int64_t tile_rows = n / kTileRows;
   const int64_t k_tiles = k / kTileK;
-  const TileShares shares = shares_of(n, k, stream);
   const Tiled work{.tiles = tiles,
                    .exponents = tiles + tile_rows * k_tiles * kTileBytes,
                    .k_tiles = static_cast<int>(k_tiles),
-                   .parts = shares.parts,
+                   .parts = parts_of(n, k, stream),
                    .rows = static_cast<int>(rows),
                    .out = out.data,
                    .stride = out.stride,
                    .accumulate = accumulate,
                    .rounds = out.dtype == DType::bf16};
-  return shares.warpgroups == 4 ? launch_columns<4, kActivation>(a, k, work, tile_rows, stream)
-                                : launch_columns<2, kActivation>(a, k, work, tile_rows, stream);
+  const auto with = rows <= 32   ? launch_tiles<32, kActivation>
+                    : rows <= 64 ? launch_tiles<64, kActivation>
+                                 : launch_tiles<128, kActivation>;
+  return with(a, k, work, static_cast<int>(tile_rows / kBlockTiles) * work.parts, stream);
 }
 
 /// Bytes of the tiles of n rows of the operand A.
 int64_t bytes_of(int64_t n, int64_t k, bool packs) {
-  return packs && n > 0 && k > 0 && n % (2 * kTileRows) == 0 && k % kTileK == 0
+  return packs && n > 0 && k > 0 && n % (kBlockTiles * kTileRows) == 0 && k % kTileK == 0
              ? n / kTileRows * (k / kTileK) * kTileBytes + n
              : 0;
+}
+
+/// Measured: of small weights the tiles' sums take longer than their bytes save, and blocks that
+/// share k are slow where two have no room on a multiprocessor.
+bool takes(int64_t n, int64_t k, int64_t rows, bool whole_k, Stream stream) {
+  constexpr int64_t kFewRows = 32;
+  constexpr int64_t kSharedRows = 64;
+  constexpr int64_t kSmall = int64_t{12} << 20;
+  return parts_of(n, k, stream) == 1
+             ? rows <= kMostTiledRows
+             : !whole_k && rows <= kSharedRows && (rows <= kFewRows || n * k >= kSmall);
 }
 
 Status make(const TiledRows& rows, int64_t n, char* to, uint32_t* refused, Stream stream) {
@@ -442,22 +505,16 @@ Status make(const TiledRows& rows, int64_t n, char* to, uint32_t* refused, Strea
 
 }  // namespace
 
-TileShares share_tiles(int64_t tile_rows, int64_t k_tiles, int units) {
-  constexpr int64_t kFewest = 4;  // tiles along k in a part: more than the first ones' way takes
-  TileShares best{2, 1};
-  int64_t most = 0;
-  // Of as many blocks those that have k whole, then those with more rows, which read less of a.
-  for (const TileShares& shares :
-       {TileShares{4, 1}, {2, 1}, {4, 2}, {2, 2}, {4, 4}, {2, 4}, {4, 8}, {2, 8}}) {
-    const int64_t blocks = tile_rows / shares.warpgroups * shares.parts;
-    const bool fits = tile_rows % shares.warpgroups == 0 &&
-                      (shares.parts == 1 || blocks <= units && k_tiles / shares.parts >= kFewest);
-    if (fits && std::min<int64_t>(blocks, units) > most) {
-      most = std::min<int64_t>(blocks, units);
-      best = shares;
-    }
+int tile_parts(int64_t tile_rows, int64_t k_tiles, int units) {
+  constexpr int64_t kFewest = 4;  // tiles along k in a part
+  const int64_t blocks = tile_rows / kBlockTiles;
+  int parts = 1;
+  // A multiprocessor has room for two, but where all have two the next kernel's wait.
+  while (2 * parts <= kMostParts && 2 * parts * blocks <= units * 3 / 2 &&
+         k_tiles / (2 * parts) >= kFewest && parts * blocks < units * 3 / 4) {
+    parts *= 2;
   }
-  return best;
+  return parts;
 }
 
 int64_t tiles_bytes(const LinearArgs& args) {
@@ -491,11 +548,11 @@ Status make_tiles(const GatedLinearArgs& args, char* to, uint32_t* refused, Stre
       2 * args.n, to, refused, stream);
 }
 
-bool tiles_have_whole_k(const LinearArgs& args, Stream stream) {
-  return shares_of(args.n, args.k, stream).parts == 1;
+bool takes_tiles(const LinearArgs& args, int64_t rows, bool whole_k, Stream stream) {
+  return takes(args.n, args.k, rows, whole_k, stream);
 }
-bool tiles_have_whole_k(const GatedLinearArgs& args, Stream stream) {
-  return shares_of(2 * args.n, args.k, stream).parts == 1;
+bool takes_tiles(const GatedLinearArgs& args, int64_t rows, bool whole_k, Stream stream) {
+  return takes(2 * args.n, args.k, rows, whole_k, stream);
 }
 
 Status tiled_linear(const LinearArgs& args, const char* tiles, int64_t rows, Stream stream) {

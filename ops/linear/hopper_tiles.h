@@ -32,11 +32,11 @@ int64_t tiles_bytes(const GatedLinearArgs& args);
 Status make_tiles(const LinearArgs& args, char* to, uint32_t* refused, Stream stream);
 Status make_tiles(const GatedLinearArgs& args, char* to, uint32_t* refused, Stream stream);
 
-/// Whether k is summed in order, as gemm_bf16 with `whole_k` does, bit for bit: where the weights
-/// have rows for all multiprocessors. Else it is in up to eight parts, whose number the sizes of
-/// the weights decide.
-bool tiles_have_whole_k(const LinearArgs& args, Stream stream);
-bool tiles_have_whole_k(const GatedLinearArgs& args, Stream stream);
+/// Whether so many rows are better multiplied by tiles. `whole_k`: only where k is summed in order,
+/// as gemm_bf16 does with it, bit for bit: where the weights have rows for all multiprocessors.
+/// Else it is in up to eight parts (tile_parts()).
+bool takes_tiles(const LinearArgs& args, int64_t rows, bool whole_k, Stream stream);
+bool takes_tiles(const GatedLinearArgs& args, int64_t rows, bool whole_k, Stream stream);
 
 /// out[r, c] (+)= sum_k a[r, k] w[c, k] of rows [0, rows), at most kMostTiledRows, of a in bf16:
 /// neither a bias nor anything else that linear has. Errors: device (the launch failed).
@@ -45,14 +45,9 @@ Status tiled_linear(const LinearArgs& args, const char* tiles, int64_t rows, Str
 Status tiled_gated_linear(const GatedLinearArgs& args, const char* tiles, int64_t rows,
                           Stream stream);
 
-/// How a product's tiles are shared out: a block has 64 rows for each of `warpgroups`, and one of
-/// `parts` of k.
-struct TileShares {
-  int warpgroups = 0;
-  int parts = 0;
-  friend bool operator==(const TileShares&, const TileShares&) = default;
-};
-/// `tile_rows`, `k_tiles`: tiles along the rows and along k; `units`: multiprocessors.
-TileShares share_tiles(int64_t tile_rows, int64_t k_tiles, int units);
+/// Parts of k that blocks of a cluster share of two rows of tiles: so many that all multiprocessors
+/// read, and the sizes of the weights alone decide. `tile_rows`, `k_tiles`: tiles along the
+/// weights' rows and along k; `units`: multiprocessors.
+int tile_parts(int64_t tile_rows, int64_t k_tiles, int units);
 
 }  // namespace weft::hopper
