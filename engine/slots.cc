@@ -117,6 +117,14 @@ class Slots::Impl {
   int64_t fed_of(int64_t rows) const {
     return runner_->mixes() ? std::max(kKvPage, rows - options_.slots) : rows;
   }
+  /// Rows that are fed at once while many wait. As many as hardly make them wait are best, where
+  /// they are enough for prompts to keep up with what is said.
+  int64_t rows_at_once() const {
+    constexpr int64_t kEnough = 2;  // tokens of prompts to one of an answer
+    const int64_t quick = runner_->quick_rows();
+    const bool enough = quick - options_.slots >= kEnough * options_.slots;
+    return pace_.measures() && enough ? std::min(quick, pace_.most()) : pace_.chunk();
+  }
   Status check(const Request& request) const;
   int64_t pages_for(const Request& request) const;
   int64_t limit_of(const Request& request) const {
@@ -625,7 +633,7 @@ Result<bool> Slots::Impl::prefill(bool others_wait) {
   // Who wait for a step to begin at all count as those who wait for the next one.
   const bool few_wait = std::ssize(active_) >= 2 * running();
   int64_t left =
-      !others_wait ? runner_->most_fed() : fed_of(few_wait ? pace_.most() : pace_.chunk());
+      !others_wait ? runner_->most_fed() : fed_of(few_wait ? pace_.most() : rows_at_once());
   bool fed = false;
   for (const auto& each : active_) {
     Sequence& sequence = *each;

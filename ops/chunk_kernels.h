@@ -42,6 +42,7 @@ const ChunkLimits& chunk_limits(Arch arch);
 /// A second copy of products' weights for few rows; null functions where there is none. On sm_90a
 /// as ops/linear/hopper_tiles.h says.
 struct TiledKernels {
+  int64_t quick_rows = 0;  ///< so many take hardly longer than one
   int64_t (*linear_bytes)(const LinearArgs&) = nullptr;
   int64_t (*gated_bytes)(const GatedLinearArgs&) = nullptr;
   Status (*make_linear)(const LinearArgs&, char* to, uint32_t* refused, Stream) = nullptr;

@@ -219,7 +219,7 @@ uint64_t recording(Stream stream) {
 Result<int64_t> free_bytes() {
   size_t free = 0;
   size_t total = 0;
-  WEFT_TRY(cuda_status(cudaMemGetInfo(&free, &total), "asking for free memory"));
+  WEFT_TRY(to_status(cudaMemGetInfo(&free, &total), "ask for free memory"));
   return static_cast<int64_t>(free);
 }
 

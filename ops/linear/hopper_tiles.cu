@@ -488,11 +488,10 @@ int64_t bytes_of(int64_t n, int64_t k, bool packs) {
 /// share k are slow where two have no room on a multiprocessor.
 bool takes(int64_t n, int64_t k, int64_t rows, bool whole_k, Stream stream) {
   constexpr int64_t kFewRows = 32;
-  constexpr int64_t kSharedRows = 64;
   constexpr int64_t kSmall = int64_t{12} << 20;
   return parts_of(n, k, stream) == 1
              ? rows <= kMostTiledRows
-             : !whole_k && rows <= kSharedRows && (rows <= kFewRows || n * k >= kSmall);
+             : !whole_k && rows <= kQuickTiledRows && (rows <= kFewRows || n * k >= kSmall);
 }
 
 Status make(const TiledRows& rows, int64_t n, char* to, uint32_t* refused, Stream stream) {
