@@ -487,7 +487,7 @@ Status HopperRunner::make_prefill() {
 }
 
 Status HopperRunner::create() {
-  WEFT_ASSIGN(device_, open_device(options_.device));
+  WEFT_ASSIGN(device_, weft::open_device(options_.device));
   WEFT_TRY(make_program(device_->info().units));
   WEFT_TRY(load_weights());
   WEFT_TRY(make_sequences());
