@@ -106,17 +106,20 @@ struct Tiled {
   bool rounds;
 };
 
+/// Of k, for so many of a's rows: sums of others need room beside the stages.
+constexpr int most_parts(int64_t columns) { return columns <= 64 ? kMostParts : kMostParts / 2; }
+
 /// A cluster's blocks share out the sums of all: each has those of `each` eighths of a's rows, of
 /// which there are `eighths`, to add up and store.
 struct SumShares {
   int each;
-  constexpr SumShares(int eighths, int parts) : each(eighths > parts ? eighths / parts : 1) {}
+  constexpr SumShares(int eighths, int parts) : each(ceil_div(eighths, parts)) {}
   constexpr int owner(int eighth) const { return eighth / each; }
 };
 /// Sums that a block gets of others at most.
 constexpr int most_sums(int eighths) {
   int most = 0;
-  for (int parts = 2; parts <= kMostParts; parts *= 2) {
+  for (int parts = 2; parts <= most_parts(8 * eighths); parts *= 2) {
     const int sums = (parts - 1) * SumShares(eighths, parts).each;
     most = sums > most ? sums : most;
   }
@@ -132,7 +135,7 @@ struct TiledMemory {
   static constexpr int kThreads = 32 * (kWarps + 2);
   static constexpr int kRowsBytes = kColumns * kRowBytes;
   static constexpr int kWeightBytes = kBlockTiles * kTileBytes;
-  static constexpr int kBlocks = kColumns <= 64 ? 2 : 1;  ///< on a multiprocessor
+  static constexpr int kBlocks = kColumns <= kQuickTiledRows ? 2 : 1;  ///< on a multiprocessor
   static constexpr int kMost = 233472 / kBlocks - 1024;
   static constexpr int kSlack = 1024;  // to align to that
   /// Sums of eight of a's rows that a block gets from the others of its cluster: for each of them,
@@ -473,6 +476,7 @@ Status launch(const ConstMatrix& a, const Matrix& out, bool accumulate, int64_t 
                    .rounds = out.dtype == DType::bf16};
   const auto with = rows <= 32   ? launch_tiles<32, kActivation>
                     : rows <= 64 ? launch_tiles<64, kActivation>
+                    : rows <= 96 ? launch_tiles<96, kActivation>
                                  : launch_tiles<128, kActivation>;
   return with(a, k, work, static_cast<int>(tile_rows / kBlockTiles) * work.parts, stream);
 }
@@ -488,10 +492,13 @@ int64_t bytes_of(int64_t n, int64_t k, bool packs) {
 /// share k are slow where two have no room on a multiprocessor.
 bool takes(int64_t n, int64_t k, int64_t rows, bool whole_k, Stream stream) {
   constexpr int64_t kFewRows = 32;
-  constexpr int64_t kSmall = int64_t{12} << 20;
-  return parts_of(n, k, stream) == 1
-             ? rows <= kMostTiledRows
-             : !whole_k && rows <= kQuickTiledRows && (rows <= kFewRows || n * k >= kSmall);
+  const int64_t least = int64_t{rows <= 64 ? 12 : 24} << 20;
+  const int parts = parts_of(n, k, stream);
+  if (parts == 1) {
+    return rows <= kMostTiledRows;
+  }
+  return !whole_k && rows <= kQuickTiledRows && parts <= most_parts(rows) &&
+         (rows <= kFewRows || n * k >= least);
 }
 
 Status make(const TiledRows& rows, int64_t n, char* to, uint32_t* refused, Stream stream) {

@@ -21,7 +21,7 @@ namespace weft::hopper {
 /// Rows of a product at most.
 inline constexpr int64_t kMostTiledRows = 128;
 /// So many take hardly longer than one.
-inline constexpr int64_t kQuickTiledRows = 64;
+inline constexpr int64_t kQuickTiledRows = 96;
 
 /// Bytes of the weights' tiles; 0: they have none (their format, or sizes that are no multiples of
 /// 64, of rows 128).
