@@ -61,9 +61,6 @@ class BatchRunner {
   /// How many rows' time feeding so many tokens takes: a few take as long as more would.
   virtual int64_t rows_fed(int64_t tokens) const { return tokens; }
   virtual int64_t most_rows() const = 0;
-  /// Rows of a step in which prompts are fed (mixes()), the stepped ones included, that take hardly
-  /// longer than these alone; 0: each takes its time.
-  virtual int64_t quick_rows() const { return 0; }
   /// Pinned threads that a step keeps busy (cpu::pin_thread), the caller as the first; 0: a GPU's.
   virtual int cpu_workers() const { return 0; }
 };

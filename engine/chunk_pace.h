@@ -25,8 +25,6 @@ class ChunkPace {
 
   /// Tokens: a multiple of kKvPage.
   int64_t chunk() const { return chunk_; }
-  /// Whether it finds them, or was told how many.
-  bool measures() const { return measures_; }
   /// As many as are ever fed at once, for when it is few who wait for them.
   int64_t most() const { return most_; }
 

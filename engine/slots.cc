@@ -117,9 +117,6 @@ class Slots::Impl {
   int64_t fed_of(int64_t rows) const {
     return runner_->mixes() ? std::max(kKvPage, rows - options_.slots) : rows;
   }
-  /// Rows of a step that hardly make others wait, if as many let prompts keep up with what is said;
-  /// else 0.
-  int64_t quick_rows() const;
   Status check(const Request& request) const;
   int64_t pages_for(const Request& request) const;
   int64_t limit_of(const Request& request) const {
@@ -285,7 +282,6 @@ class OwningRunner : public BatchRunner {
   }
   Status settle() override { return runner_->settle(); }
   bool mixes() const override { return runner_->mixes(); }
-  int64_t quick_rows() const override { return runner_->quick_rows(); }
   Result<std::span<float>> step(std::span<const StepRow> rows) override {
     return runner_->step(rows);
   }
@@ -623,28 +619,13 @@ Status Slots::Impl::feed_chunk(Sequence& sequence, int64_t chunk) {
   return {};
 }
 
-int64_t Slots::Impl::quick_rows() const {
-  const int64_t quick = std::min(runner_->quick_rows(), pace_.most());
-  int64_t prompts = 0;
-  int64_t answers = 0;
-  for (const auto& sequence : active_) {
-    prompts += sequence->prompt_size() - sequence->cached;
-    answers += sequence->limit;
-  }
-  // Half of the steps' room: prompts do not come evenly.
-  const bool enough = 2 * options_.slots * prompts <= (quick - options_.slots) * answers;
-  return pace_.measures() && enough ? quick : 0;
-}
-
 /// Feeds what takes a chunk's time of the prompts that have waited longest: part of a long one, or
 /// several short ones, so that who comes with many begins with them. True: it did.
 Result<bool> Slots::Impl::prefill(bool others_wait) {
   // Who wait for a step to begin at all count as those who wait for the next one.
   const bool few_wait = std::ssize(active_) >= 2 * running();
-  const int64_t quick = quick_rows();
-  int64_t left = !others_wait ? runner_->most_fed()
-                 : quick > 0  ? quick - options_.slots
-                              : fed_of(few_wait ? pace_.most() : pace_.chunk());
+  int64_t left =
+      !others_wait ? runner_->most_fed() : fed_of(few_wait ? pace_.most() : pace_.chunk());
   bool fed = false;
   for (const auto& each : active_) {
     Sequence& sequence = *each;

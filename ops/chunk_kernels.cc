@@ -75,11 +75,11 @@ const ChunkKernels* chunk_kernels(Arch arch) {
                                           .gated_linear_soon = hopper::prefill_gated_linear_soon,
                                           .norms_heads = hopper::norms_heads,
                                           .normed_rope_append = hopper::prefill_normed_rope_append,
-                                          .tiled = {.quick_rows = hopper::kQuickTiledRows,
-                                                    .linear_bytes = hopper::tiles_bytes,
+                                          .tiled = {.linear_bytes = hopper::tiles_bytes,
                                                     .gated_bytes = hopper::tiles_bytes,
                                                     .make_linear = hopper::make_tiles,
                                                     .make_gated = hopper::make_tiles,
+                                                    .takes_linear = hopper::takes_tiles,
                                                     .takes_gated = hopper::takes_tiles,
                                                     .gated = hopper::tiled_gated_linear}};
     if (arch == Arch::hopper) {

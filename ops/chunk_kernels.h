@@ -39,14 +39,14 @@ struct ChunkLimits {
 };
 const ChunkLimits& chunk_limits(Arch arch);
 
-/// A second copy of products' weights for few rows; null functions where there is none. On sm_90a
-/// as ops/linear/hopper_tiles.h says.
+/// A second copy of products' weights for few rows; null functions where there is none. What they
+/// do: ops/linear/hopper_tiles.h.
 struct TiledKernels {
-  int64_t quick_rows = 0;  ///< so many take hardly longer than one
   int64_t (*linear_bytes)(const LinearArgs&) = nullptr;
   int64_t (*gated_bytes)(const GatedLinearArgs&) = nullptr;
   Status (*make_linear)(const LinearArgs&, char* to, uint32_t* refused, Stream) = nullptr;
   Status (*make_gated)(const GatedLinearArgs&, char* to, uint32_t* refused, Stream) = nullptr;
+  bool (*takes_linear)(const LinearArgs&, int64_t rows, bool whole_k, Stream) = nullptr;
   bool (*takes_gated)(const GatedLinearArgs&, int64_t rows, bool whole_k, Stream) = nullptr;
   Status (*gated)(const GatedLinearArgs&, const char* tiles, int64_t rows, Stream) = nullptr;
 };

@@ -50,7 +50,6 @@ class HopperBatchRunner : public BatchRunner {
   Status run(std::span<const StepRow> rows, int64_t steps, const OnBest& on_best) override;
   Status copy_page(int32_t from, int32_t to) override;
   int64_t most_fed() const override { return options_.chunk; }
-  int64_t quick_rows() const override { return mixes_ ? rows_->quick_rows() : 0; }
   int64_t most_rows() const override {
     return options_.drafts ? rows_->most_launched() : options_.runner.sequences;
   }

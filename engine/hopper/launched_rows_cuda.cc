@@ -24,7 +24,6 @@ class LaunchedRows : public Rows {
                   const Runner::OnToken& on_token) override;
   Status copy_logits(int row, float* to) override;
   int64_t most_launched() const override { return count(); }
-  int64_t quick_rows() const override { return prefill_->quick_rows(); }
   /// Few rows in bf16 are gemm_skinny's, which adds in an order of its own and is the fastest.
   bool launches_alike() const override {
     return count() > kSkinnyRows || !options_.round_activations;

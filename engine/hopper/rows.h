@@ -56,8 +56,6 @@ class Rows {
   virtual int64_t most_launched() const = 0;
   /// Whether a row's bits are those of run_rows(), whatever is fed by the same launch().
   virtual bool launches_alike() const = 0;
-  /// Rows of a launch() that take hardly longer than one; 0: each takes its time.
-  virtual int64_t quick_rows() const = 0;
   /// Copies logits after rows[index] of the last launch(); launches and returns. `to`: pinned.
   virtual Status copy_launched_logits(size_t index, float* to) = 0;
   /// In the order of the program's buffers: [sequences][kv_heads][capacity][head_dim] each.

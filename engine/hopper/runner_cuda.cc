@@ -125,7 +125,6 @@ class HopperRunner : public Runner, public Subject, public Rows {
   }
   /// None where it would unpack all weights.
   int64_t most_launched() const override { return stages_ == nullptr ? kSkinnyRows : 0; }
-  int64_t quick_rows() const override { return prefill_ == nullptr ? 0 : prefill_->quick_rows(); }
   bool launches_alike() const override { return false; }
   Status copy_launched_logits(size_t index, float* to) override {
     return launched_.copy_logits(index, to);

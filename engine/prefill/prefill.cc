@@ -102,6 +102,7 @@ Status Prefill::make_tiles(const Chunk& chunk) {
     std::optional<LinearArgs> linear;
     std::optional<GatedLinearArgs> gated;
     int64_t bytes = 0;
+    bool wanted = false;
   };
   std::map<size_t, Product> products;
   int64_t bytes = 0;
@@ -115,13 +116,15 @@ Status Prefill::make_tiles(const Chunk& chunk) {
       index = tensor_index(weights_, linear->weight);
       product.linear = linear_args(chunk, i);
       product.bytes = tiled.linear_bytes(*product.linear);
+      product.wanted = tiled.takes_linear(*product.linear, 1, chunk.whole_k, device_.stream());
     } else if (gated != nullptr) {
       index = tensor_index(weights_, gated->gate);
       product.gated = gated_linear_args(chunk, *gated);
       product.bytes = tiled.gated_bytes(*product.gated);
+      product.wanted = tiled.takes_gated(*product.gated, 1, chunk.whole_k, device_.stream());
     }
-    if (product.bytes > 0 && !is_fp8(weights_.tensors()[index].dtype) && !tiles_.contains(index) &&
-        products.emplace(index, product).second) {
+    if (product.wanted && product.bytes > 0 && !is_fp8(weights_.tensors()[index].dtype) &&
+        !tiles_.contains(index) && products.emplace(index, product).second) {
       bytes += product.bytes;
     }
   }
@@ -297,14 +300,17 @@ GatedLinearArgs Prefill::gated_linear_args(const Chunk& chunk, const GatedLinear
 
 Status Prefill::launch_linear(const Chunk& chunk, size_t index, const LinearArgs& args,
                               int64_t rows) const {
-  const auto& op = std::get<LinearOp>(chunk.program.operations[index].body);
+  const Stream stream = device_.stream();
+  const char* const own = tiles(std::get<LinearOp>(chunk.program.operations[index].body).weight);
+  const bool takes =
+      own != nullptr && kernels_.tiled.takes_linear(args, rows, chunk.whole_k, stream);
   return kernels_.linear(
       args, rows,
       {.product = reinterpret_cast<float*>(chunk.memory.data() + chunk.layout.scratch),
        .workspace = workspace(),
        .whole_k = chunk.whole_k,
-       .tiles = tiles(op.weight)},
-      device_.stream());
+       .tiles = takes ? own : nullptr},
+      stream);
 }
 
 Status Prefill::make_workspace(const Chunk& chunk) {

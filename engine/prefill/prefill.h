@@ -94,8 +94,6 @@ class Prefill {
   /// Whether a step without prompts that was recorded as a graph does the same again: nothing is
   /// brought for it.
   bool repeats() const { return places_.bring == nullptr; }
-  /// Rows that take hardly longer than one, where the weights have tiles for them; else 0.
-  int64_t quick_rows() const { return tiles_.empty() ? 0 : kernels_.tiled.quick_rows; }
   /// [rows, vocabulary] f32, on the device.
   ConstMatrix step_logits() const { return input(*step_, step_->program.logits); }
 

@@ -183,7 +183,7 @@ Status prefill_linear(const LinearArgs& args, int64_t rows, const PrefillScratch
       return launch_f32<decltype(w)>(args, static_cast<int>(rows), stream);
     });
   }
-  const bool tiled = scratch.tiles != nullptr && takes_tiles(args, rows, scratch.whole_k, stream);
+  const bool tiled = scratch.tiles != nullptr;
   const bool skinny_rows = !tiled && !scratch.whole_k && few(args, rows);
   const bool finish = finishes(args) || (skinny_rows && args.accumulate);
   const bool in_place = args.out.dtype == DType::f32 && !args.accumulate;

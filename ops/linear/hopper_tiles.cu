@@ -27,8 +27,9 @@ constexpr int kListBytes = kUnits * kUnitListed * 4;
 constexpr int kUnitGroups = kTileK / kGroupK;
 constexpr int kUnitBytes = kUnitGroups * kCompressedGroupBytes;
 constexpr int kTileBytes = kListBytes + kUnits * kUnitBytes;
-constexpr int kBlockTiles = 2;  ///< one above the other, that a block multiplies at a time
-constexpr int kMostParts = 8;   ///< of k, a block of a cluster each
+constexpr int kBlockTiles = 2;   ///< one above the other, that a block multiplies at a time
+constexpr int kMostParts = 8;    ///< of k, a block of a cluster each
+constexpr int kSharedRows = 32;  ///< rows of a at most where blocks share k
 
 // --- Making tiles
 
@@ -106,9 +107,6 @@ struct Tiled {
   bool rounds;
 };
 
-/// Of k, for so many of a's rows: sums of others need room beside the stages.
-constexpr int most_parts(int64_t columns) { return columns <= 64 ? kMostParts : kMostParts / 2; }
-
 /// A cluster's blocks share out the sums of all: each has those of `each` eighths of a's rows, of
 /// which there are `eighths`, to add up and store.
 struct SumShares {
@@ -119,7 +117,7 @@ struct SumShares {
 /// Sums that a block gets of others at most.
 constexpr int most_sums(int eighths) {
   int most = 0;
-  for (int parts = 2; parts <= most_parts(8 * eighths); parts *= 2) {
+  for (int parts = 2; parts <= kMostParts; parts *= 2) {
     const int sums = (parts - 1) * SumShares(eighths, parts).each;
     most = sums > most ? sums : most;
   }
@@ -135,13 +133,14 @@ struct TiledMemory {
   static constexpr int kThreads = 32 * (kWarps + 2);
   static constexpr int kRowsBytes = kColumns * kRowBytes;
   static constexpr int kWeightBytes = kBlockTiles * kTileBytes;
-  static constexpr int kBlocks = kColumns <= kQuickTiledRows ? 2 : 1;  ///< on a multiprocessor
+  static constexpr int kBlocks = kColumns <= 64 ? 2 : 1;  ///< on a multiprocessor
   static constexpr int kMost = 233472 / kBlocks - 1024;
   static constexpr int kSlack = 1024;  // to align to that
   /// Sums of eight of a's rows that a block gets from the others of its cluster: for each of them,
   /// at most, a quad a thread.
   static constexpr int kQuadBytes = 32 * kWarps * 16;
-  static constexpr int kSumBytes = most_sums(kColumns / 8) * kQuadBytes;
+  static constexpr int kSumBytes =
+      kColumns <= kSharedRows ? most_sums(kColumns / 8) * kQuadBytes : 0;
   static constexpr int kStages = (kMost - kSlack - kSumBytes - 128) / (kRowsBytes + kWeightBytes);
   static constexpr int kRing = kStages * (kRowsBytes + kWeightBytes);
   static constexpr int kBytes = kSlack + kRing + kSumBytes + (2 * kStages + 1) * 8;
@@ -313,12 +312,13 @@ __global__ void __launch_bounds__(TiledMemory<kColumns>::kThreads, TiledMemory<k
   const Memory memory(shared);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
-  const auto tile = static_cast<int>(blockIdx.x) / work.parts;
-  const auto part = static_cast<int>(blockIdx.x) % work.parts;
-  const int begin = work.k_tiles * part / work.parts;
-  const int end = work.k_tiles * (part + 1) / work.parts;
+  const int parts = kColumns <= kSharedRows ? work.parts : 1;
+  const auto tile = static_cast<int>(blockIdx.x) / parts;
+  const auto part = static_cast<int>(blockIdx.x) % parts;
+  const int begin = work.k_tiles * part / parts;
+  const int end = work.k_tiles * (part + 1) / parts;
   constexpr int kEighths = kColumns / 8;
-  const SumShares shares(kEighths, work.parts);
+  const SumShares shares(kEighths, parts);
   if (warp == Memory::kWarps && elect_one()) {
     prefetch_map(a);
     for (int slot = 0; slot < Memory::kStages; ++slot) {
@@ -327,12 +327,12 @@ __global__ void __launch_bounds__(TiledMemory<kColumns>::kThreads, TiledMemory<k
     }
     memory.gathered().init(1);
     if (part < shares.owner(kEighths - 1) + 1) {
-      memory.gathered().arrive_expect((work.parts - 1) * shares.each * Memory::kQuadBytes);
+      memory.gathered().arrive_expect((parts - 1) * shares.each * Memory::kQuadBytes);
     }
     fence_barriers();
   }
   __syncthreads();
-  if (work.parts > 1) {
+  if (parts > 1) {
     cluster_arrive();  // others may send sums
   }
   if (warp != Memory::kWarps) {  // weights are not written meanwhile
@@ -405,7 +405,7 @@ __global__ void __launch_bounds__(TiledMemory<kColumns>::kThreads, TiledMemory<k
       old[i] = places.old(i);
     }
   }
-  if (work.parts > 1) {
+  if (parts > 1) {
     cluster_wait();
 #pragma unroll
     for (int i = 0; i < kEighths; ++i) {
@@ -425,7 +425,7 @@ __global__ void __launch_bounds__(TiledMemory<kColumns>::kThreads, TiledMemory<k
   for (int i = 0; i < kEighths; ++i) {
     if (shares.owner(i) == part) {
       float4 sum = {};
-      for (int p = 0; p < work.parts; ++p) {  // in order
+      for (int p = 0; p < parts; ++p) {  // in order
         const int place = (p - (p > part ? 1 : 0)) * shares.each + i - part * shares.each;
         const float4 more = p == part ? quad(i) : memory.sums(place)[threadIdx.x];
         sum = {sum.x + more.x, sum.y + more.y, sum.z + more.z, sum.w + more.w};
@@ -474,10 +474,9 @@ Status launch(const ConstMatrix& a, const Matrix& out, bool accumulate, int64_t 
                    .stride = out.stride,
                    .accumulate = accumulate,
                    .rounds = out.dtype == DType::bf16};
-  const auto with = rows <= 32   ? launch_tiles<32, kActivation>
-                    : rows <= 64 ? launch_tiles<64, kActivation>
-                    : rows <= 96 ? launch_tiles<96, kActivation>
-                                 : launch_tiles<128, kActivation>;
+  const auto with = rows <= kSharedRows ? launch_tiles<32, kActivation>
+                    : rows <= 64        ? launch_tiles<64, kActivation>
+                                        : launch_tiles<128, kActivation>;
   return with(a, k, work, static_cast<int>(tile_rows / kBlockTiles) * work.parts, stream);
 }
 
@@ -488,17 +487,9 @@ int64_t bytes_of(int64_t n, int64_t k, bool packs) {
              : 0;
 }
 
-/// Measured: of small weights the tiles' sums take longer than their bytes save, and blocks that
-/// share k are slow where two have no room on a multiprocessor.
+/// Of more rows than kSharedRows the sums of blocks that share k take longer than the bytes save.
 bool takes(int64_t n, int64_t k, int64_t rows, bool whole_k, Stream stream) {
-  constexpr int64_t kFewRows = 32;
-  const int64_t least = int64_t{rows <= 64 ? 12 : 24} << 20;
-  const int parts = parts_of(n, k, stream);
-  if (parts == 1) {
-    return rows <= kMostTiledRows;
-  }
-  return !whole_k && rows <= kQuickTiledRows && parts <= most_parts(rows) &&
-         (rows <= kFewRows || n * k >= least);
+  return parts_of(n, k, stream) == 1 ? rows <= kMostTiledRows : !whole_k && rows <= kSharedRows;
 }
 
 Status make(const TiledRows& rows, int64_t n, char* to, uint32_t* refused, Stream stream) {

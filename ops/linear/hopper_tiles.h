@@ -20,8 +20,6 @@ namespace weft::hopper {
 
 /// Rows of a product at most.
 inline constexpr int64_t kMostTiledRows = 128;
-/// So many take hardly longer than one.
-inline constexpr int64_t kQuickTiledRows = 96;
 
 /// Bytes of the weights' tiles; 0: they have none (their format, or sizes that are no multiples of
 /// 64, of rows 128).
@@ -40,7 +38,7 @@ Status make_tiles(const GatedLinearArgs& args, char* to, uint32_t* refused, Stre
 bool takes_tiles(const LinearArgs& args, int64_t rows, bool whole_k, Stream stream);
 bool takes_tiles(const GatedLinearArgs& args, int64_t rows, bool whole_k, Stream stream);
 
-/// out[r, c] (+)= sum_k a[r, k] w[c, k] of rows [0, rows), at most kMostTiledRows, of a in bf16:
+/// out[r, c] (+)= sum_k a[r, k] w[c, k] of rows [0, rows) of a in bf16, where takes_tiles():
 /// neither a bias nor anything else that linear has. Errors: device (the launch failed).
 Status tiled_linear(const LinearArgs& args, const char* tiles, int64_t rows, Stream stream);
 /// Likewise.

@@ -115,12 +115,12 @@ class HopperTiles : public testing::Test {
 TEST_F(HopperTiles, LinearIsTheProduct) {
   for (const Sizes& s : {Sizes{1, 128, 64},
                          {9, 256, 576},
+                         {32, 256, 2112},
                          {33, 384, 256},
-                         {64, 256, 2112},
-                         {90, 256, 1024},
+                         {64, 256, 448},
                          {127, 256, 320},
-                         {100, 34048, 64},
-                         {30, 34048, 64}}) {
+                         {30, 34048, 64},
+                         {100, 34048, 64}}) {
     SCOPED_TRACE(std::to_string(s.rows) + " x " + std::to_string(s.n) + " x " +
                  std::to_string(s.k));
     const auto a = normal(static_cast<size_t>(s.rows * s.k), 1, 3);

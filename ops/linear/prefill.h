@@ -12,8 +12,7 @@ struct PrefillScratch {
   Workspace workspace;
   /// On sm_90a: a row's bits do not depend on how many rows there are (GemmBf16Args::whole_k).
   bool whole_k = false;
-  /// On sm_90a: null, or the weights' tiles (ops/linear/hopper_tiles.h), for as many rows as those
-  /// are made for.
+  /// On sm_90a: null, or the weights' tiles (ops/linear/hopper_tiles.h), which the rows take.
   const char* tiles = nullptr;
 };
 
