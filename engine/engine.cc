@@ -187,8 +187,6 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
 double Engine::logits_tolerance() const {
   constexpr double kSums = 3e-4;
   constexpr double kRoundings = 3e-2;
-  // Experts that are drawn otherwise at a near tie: 0.38 was measured; what has nothing to do with
-  // each other differs by 1.4.
   constexpr double kDraws = 0.5;
   if (state_->config.experts.count > 0) {
     return state_->rounds ? kDraws : kRoundings;

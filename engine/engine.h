@@ -123,8 +123,8 @@ class Engine {
   /// to multiply f32, 2e-5: 3e-4, as weft diff takes it. Where one of them rounds to bf16 what the
   /// other does not (activations), or both what is not quite the same (the cache), the roundings of
   /// 2^-9 grow through the layers: 3e-2. In a mixture either may draw another expert of two whose
-  /// logits nearly tie, as they do in every text where there are many: 0.3 where something is
-  /// rounded (of random weights 5e-2 to 2e-1 was seen; unrelated logits are 1.4 apart), else 3e-2.
+  /// logits nearly tie, as they do in every text where there are many: 0.5 where something is
+  /// rounded (of random weights up to 0.38 was seen; unrelated logits are 1.4 apart), else 3e-2.
   double logits_tolerance() const;
 
   /// What a prompt of this many tokens, or a decode step of all sequences at this position, costs;
