@@ -12,6 +12,8 @@
 #include "ops/gemm_fp8_blockwise/op.h"
 #include "ops/gemm_skinny/op.h"
 #include "ops/mla_decode/op.h"
+#include "ops/mla_layer/op.h"
+#include "ops/moe_layer/op.h"
 #include "ops/rmsnorm_quant/op.h"
 #include "ops/swiglu_quant/op.h"
 
@@ -165,6 +167,74 @@ Status read_args(const void* given, MlaDecodeArgs& args) {
   return {};
 }
 
+Status read_args(const void* given, MoeLayerArgs& args) {
+  WEFT_ASSIGN(const weft_moe_layer_args c,
+              read(static_cast<const weft_moe_layer_args*>(given), "args"));
+  WEFT_TRY(check_format("x", c.x));
+  WEFT_TRY(check_format("router", c.router));
+  WEFT_TRY(check_format("out", c.out));
+  if (c.shared != 0 && c.shared != 1) {
+    return usage_error(fmt::format("moe_layer: shared is {}, but must be 0 or 1", c.shared));
+  }
+  // How long the lists are.
+  WEFT_TRY(check_size("moe_layer", "experts", c.experts, 1));
+  WEFT_TRY(check_at_most("moe_layer", "experts", c.experts, kMostLayerExperts));
+  args = {.rows = c.rows,
+          .hidden = c.hidden,
+          .inner = c.inner,
+          .experts = c.experts,
+          .chosen = c.chosen,
+          .shared = c.shared == 1,
+          .x = to_const(c.x),
+          .router = to_const(c.router),
+          .ids = c.ids,
+          .weights = c.weights,
+          .out = to_matrix(c.out),
+          .workspace = {c.workspace.data, c.workspace.bytes}};
+  for (const auto& [name, from, to] : {std::tuple{"gate", c.gate, &args.gate},
+                                       {"up", c.up, &args.up},
+                                       {"down", c.down, &args.down}}) {
+    WEFT_TRY(check_pointer(from, name));
+    for (int64_t e = 0; e < args.all(); ++e) {
+      WEFT_TRY(check_format(name, from[e]));
+      to->push_back(to_const(from[e]));
+    }
+  }
+  return {};
+}
+
+Status read_args(const void* given, MlaLayerArgs& args) {
+  WEFT_ASSIGN(const weft_mla_layer_args c,
+              read(static_cast<const weft_mla_layer_args*>(given), "args"));
+  for (const auto& [name, matrix] : {std::pair{"x", &c.x},
+                                     {"q_down", &c.q_down},
+                                     {"q_up", &c.q_up},
+                                     {"kv_down", &c.kv_down},
+                                     {"kv_up", &c.kv_up},
+                                     {"o", &c.o},
+                                     {"out", &c.out}}) {
+    WEFT_TRY(check_format(name, *matrix));
+  }
+  args = {.batch = c.batch,
+          .dim = c.dim,
+          .q_rank = c.q_rank,
+          .heads = c.heads,
+          .prefill = c.prefill,
+          .capacity = c.capacity,
+          .x = to_const(c.x),
+          .q_down = to_const(c.q_down),
+          .q_up = to_const(c.q_up),
+          .kv_down = to_const(c.kv_down),
+          .kv_up = to_const(c.kv_up),
+          .o = to_const(c.o),
+          .cache = c.cache,
+          .angles = c.angles,
+          .constant_weights = (c.flags & WEFT_CONSTANT_B) != 0,
+          .out = to_matrix(c.out),
+          .workspace = {c.workspace.data, c.workspace.bytes}};
+  return {};
+}
+
 /// A mixture of experts as a chunk's rows meet it.
 struct Moe {
   int64_t rows = 0;
@@ -272,6 +342,44 @@ constexpr Operation kMoe = {.name = "moe",
                                                  moe.rows * moe.up.drawn.chosen);
                             }};
 
+/// How the CPU runs an operation.
+std::string plan_of_cpu() {
+  return fmt::format("the calling thread, {}", cpu::name_of(cpu::current_isa()));
+}
+
+/// How a device does.
+template <class Args>
+std::string plan_of(const Args& args, const Kernel<Args>* kernel, const DeviceInfo& info) {
+  const Plan plan = kernel != nullptr ? kernel->plan(args, info) : Plan{};
+  return plan.kernel.empty() ? fmt::format("no kernel: {}", plan.why) : to_text(plan);
+}
+
+constexpr Operation kMlaLayer = {
+    .name = "mla_layer",
+    .run = [](const void* given, Stream stream) -> Status {
+      MlaLayerArgs args;
+      WEFT_TRY(read_args(given, args));
+      return mla_layer(args, stream);
+    },
+    .workspace = [](const void* given, Stream stream) -> Result<size_t> {
+      MlaLayerArgs args;
+      WEFT_TRY(read_args(given, args));
+      return mla_layer_workspace(args, stream);
+    },
+    .plan = [](const void* given, Stream stream) -> Result<std::string> {
+      MlaLayerArgs args;
+      WEFT_TRY(read_args(given, args));
+      WEFT_TRY(check(args));
+      if (stream.device == nullptr) {
+        return plan_of_cpu();
+      }
+      // Buffers somewhere: only their shapes matter.
+      const MlaLayerSteps steps(args, MlaLayerBuffers(args, args.cache), {});
+      const DeviceInfo& info = stream.device->info();
+      return fmt::format("seven launches; attention: {}",
+                         plan_of(steps.attention, mla_decode_kernel(info.arch), info));
+    }};
+
 /// An operation of ops/ behind the C structure that its arguments are read from.
 template <class Args, Status (*kRun)(const Args&, Stream),
           Result<size_t> (*kWorkspace)(const Args&, Stream), const Kernel<Args>* (*kKernel)(Arch)>
@@ -292,12 +400,10 @@ constexpr Operation operation(std::string_view name) {
             WEFT_TRY(read_args(given, args));
             WEFT_TRY(check(args));
             if (stream.device == nullptr) {
-              return fmt::format("the calling thread, {}", cpu::name_of(cpu::current_isa()));
+              return plan_of_cpu();
             }
             const DeviceInfo& info = stream.device->info();
-            const Kernel<Args>* kernel = kKernel(info.arch);
-            const Plan plan = kernel != nullptr ? kernel->plan(args, info) : Plan{};
-            return plan.kernel.empty() ? fmt::format("no kernel: {}", plan.why) : to_text(plan);
+            return plan_of(args, kKernel(info.arch), info);
           }};
 }
 
@@ -308,10 +414,11 @@ constexpr Operation kGemmSkinny = WEFT_C_OPERATION(GemmSkinnyArgs, gemm_skinny);
 constexpr Operation kRmsNormQuant = WEFT_C_OPERATION(RmsNormQuantArgs, rmsnorm_quant);
 constexpr Operation kSwigluQuant = WEFT_C_OPERATION(SwigluQuantArgs, swiglu_quant);
 constexpr Operation kMlaDecode = WEFT_C_OPERATION(MlaDecodeArgs, mla_decode);
+constexpr Operation kMoeLayer = WEFT_C_OPERATION(MoeLayerArgs, moe_layer);
 #undef WEFT_C_OPERATION
 constexpr const Operation* kOperations[] = {&kGemmBf16,     &kGemmFp8Blockwise, &kGemmSkinny,
                                             &kRmsNormQuant, &kSwigluQuant,      &kMlaDecode,
-                                            &kMoe};
+                                            &kMoe,          &kMoeLayer,         &kMlaLayer};
 
 weft_status run(const Operation& operation, const void* args, weft_device* device, void* stream) {
   return guarded([&] { return operation.run(args, stream_of(device, stream)); });
@@ -357,6 +464,20 @@ weft_status weft_mla_decode(const weft_mla_args* args, weft_device* device, void
 }
 weft_status weft_moe(const weft_moe_args* args, weft_device* device, void* stream) {
   return run(kMoe, args, device, stream);
+}
+weft_status weft_moe_layer(const weft_moe_layer_args* args, weft_device* device, void* stream) {
+  return run(kMoeLayer, args, device, stream);
+}
+weft_status weft_mla_layer(const weft_mla_layer_args* args, weft_device* device, void* stream) {
+  return run(kMlaLayer, args, device, stream);
+}
+weft_status weft_mla_layer_angles(int64_t positions, uint16_t* to) {
+  return guarded([&]() -> Status {
+    WEFT_TRY(check_pointer(to, "to"));
+    WEFT_TRY(check_size("mla_layer_angles", "positions", positions, 0));
+    mla_layer_angles(positions, reinterpret_cast<bf16*>(to));
+    return {};
+  });
 }
 
 weft_status weft_workspace_bytes(const char* name, const void* args, weft_device* device,

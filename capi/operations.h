@@ -9,7 +9,7 @@
 
 namespace weft::capi {
 
-/// An operation on a caller's structure of arguments (weft_gemm_args or weft_rows_args).
+/// An operation on a caller's structure of arguments (weft_gemm_args and its like).
 struct Operation {
   std::string_view name;
   Status (*run)(const void* args, Stream stream);

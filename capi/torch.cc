@@ -25,6 +25,8 @@
 #include "ops/gemm_bf16/op.h"
 #include "ops/gemm_fp8_blockwise/op.h"
 #include "ops/gemm_skinny/op.h"
+#include "ops/mla_layer/op.h"
+#include "ops/moe_layer/op.h"
 #include "ops/rmsnorm_quant/op.h"
 #include "ops/swiglu_quant/op.h"
 
@@ -299,7 +301,7 @@ class Guard {
   torch_abi::GuardHandle guard_ = nullptr;
 };
 
-/// An operation of ops/.
+/// An operation of ops/; one that is made of others has no kernel of its own.
 template <class Args>
 struct Functions {
   std::string_view name;
@@ -314,6 +316,9 @@ WEFT_FUNCTIONS(GemmFp8BlockwiseArgs, gemm_fp8_blockwise);
 WEFT_FUNCTIONS(GemmSkinnyArgs, gemm_skinny);
 WEFT_FUNCTIONS(RmsNormQuantArgs, rmsnorm_quant);
 WEFT_FUNCTIONS(SwigluQuantArgs, swiglu_quant);
+WEFT_FUNCTIONS(MoeLayerArgs, moe_layer);
+constexpr Functions<MlaLayerArgs> kMlaLayerArgs{"mla_layer", mla_layer, mla_layer_workspace,
+                                                nullptr};
 #undef WEFT_FUNCTIONS
 
 /// Runs an operation where `like` lies.
@@ -341,6 +346,11 @@ Status run(const Functions<Args>& op, Args& args, const Tensor& like) {
   Stream stream{device, nullptr};
   if (torch.aoti_torch_get_current_cuda_stream(like.device_index, &stream.native) != 0) {
     return device_error("PyTorch has no current stream");
+  }
+  if (op.kernel == nullptr) {
+    WEFT_ASSIGN(const size_t bytes, op.workspace(args, stream));
+    WEFT_ASSIGN(args.workspace, workspace_of(like, stream, bytes));
+    return op.run(args, stream);
   }
   const Kernel<Args>* kernel = op.kernel(device->info().arch);
   const Plan plan = kernel != nullptr ? kernel->plan(args, device->info()) : Plan{};
@@ -698,6 +708,148 @@ Status torch_swiglu_quant_static(const Value* stack, Results& results) {
   return swiglu(gate, rows, up, y);
 }
 
+/// A tensor in bf16 of this shape, without gaps.
+Status contiguous(std::string_view name, const Tensor& t, std::initializer_list<int64_t> shape) {
+  bool alike = t.dtype == to_torch(DType::bf16) &&
+               std::equal(shape.begin(), shape.end(), t.sizes, t.sizes + t.dims);
+  int64_t stride = 1;
+  for (int64_t d = t.dims - 1; alike && d >= 0; --d) {
+    alike = t.sizes[d] <= 1 || t.strides[d] == stride;
+    stride *= t.sizes[d];
+  }
+  return alike ? Status()
+               : usage_error(fmt::format("{} is {}: it must be bfloat16 [{}], contiguous", name,
+                                         shape_of(t), fmt::join(shape, ", ")));
+}
+
+/// Matrices [in, out] of experts, one behind the other.
+Result<std::vector<ConstMatrix>> experts_of(std::string_view name, const Tensor& t, int64_t in,
+                                            int64_t out) {
+  WEFT_ASSIGN(const DType format, format_of(name, t));
+  if (t.dims != 3 || t.sizes[1] != in || t.sizes[2] != out || t.strides[2] != 1) {
+    return usage_error(
+        fmt::format("{} is {}: it must be [experts, {}, {}], its rows adjacent or evenly spaced",
+                    name, shape_of(t), in, out));
+  }
+  const auto size = static_cast<int64_t>(size_of(format));
+  std::vector<ConstMatrix> matrices;
+  for (int64_t e = 0; e < t.sizes[0]; ++e) {
+    matrices.push_back(
+        {static_cast<const std::byte*>(t.data) + e * t.strides[0] * size, format, t.strides[1]});
+  }
+  return matrices;
+}
+
+/// moe_layer(Tensor x, Tensor router, Tensor gate, Tensor up, Tensor down, int chosen) -> Tensor.
+/// An expert that the router does not know is shared.
+Status torch_moe_layer(const Value* stack, Results& results) {
+  const Tensor x = tensor(stack[0]);
+  const Tensor router = tensor(stack[1]);
+  const Tensor gate = tensor(stack[2]);
+  const Tensor up = tensor(stack[3]);
+  const Tensor down = tensor(stack[4]);
+  WEFT_TRY(same_device(x, {{"router", &router}, {"gate", &gate}, {"up", &up}, {"down", &down}}));
+  WEFT_ASSIGN(const Rows rows, as_rows("x", x));
+  if (router.dims != 2 || router.sizes[1] != rows.columns) {
+    return usage_error(
+        fmt::format("x is {} and router is {}: they must be [..., hidden] and "
+                    "[experts, hidden]",
+                    shape_of(x), shape_of(router)));
+  }
+  WEFT_ASSIGN(const Rows routed, as_rows("router", router));
+  if (gate.dims != 3 || (gate.sizes[0] != routed.rows && gate.sizes[0] != routed.rows + 1)) {
+    return usage_error(
+        fmt::format("gate is {}: it must be [{}, {}, inner], or one expert more "
+                    "that is shared",
+                    shape_of(gate), routed.rows, rows.columns));
+  }
+  MoeLayerArgs args{.rows = rows.rows,
+                    .hidden = rows.columns,
+                    .inner = gate.sizes[2],
+                    .experts = routed.rows,
+                    .chosen = static_cast<int64_t>(stack[5]),
+                    .shared = gate.sizes[0] > routed.rows,
+                    .x = rows.matrix,
+                    .router = routed.matrix,
+                    .out = {},
+                    .workspace = {}};
+  WEFT_ASSIGN(args.gate, experts_of("gate", gate, args.hidden, args.inner));
+  WEFT_ASSIGN(args.up, experts_of("up", up, args.hidden, args.inner));
+  WEFT_ASSIGN(args.down, experts_of("down", down, args.inner, args.hidden));
+  WEFT_ASSIGN(const Tensor* out, results.rows(x, args.hidden, DType::f16));
+  args.out = {out->data, DType::f16, args.hidden};
+  return rows.rows == 0 ? Status() : run(kMoeLayerArgs, args, x);
+}
+
+/// mla_layer(Tensor x, Tensor q_down, Tensor q_up, Tensor kv_down, Tensor kv_up, Tensor o,
+/// Tensor(a!) cache, Tensor angles, int prefill) -> Tensor
+Status torch_mla_layer(const Value* stack, Results& results) {
+  const Tensor x = tensor(stack[0]);
+  const Tensor q_down = tensor(stack[1]);
+  const Tensor q_up = tensor(stack[2]);
+  const Tensor kv_down = tensor(stack[3]);
+  const Tensor kv_up = tensor(stack[4]);
+  const Tensor o = tensor(stack[5]);
+  const Tensor cache = tensor(stack[6]);
+  const Tensor angles = tensor(stack[7]);
+  WEFT_TRY(same_device(x, {{"q_down", &q_down},
+                           {"q_up", &q_up},
+                           {"kv_down", &kv_down},
+                           {"kv_up", &kv_up},
+                           {"o", &o},
+                           {"cache", &cache},
+                           {"angles", &angles}}));
+  WEFT_ASSIGN(const Rows rows, as_rows("x", x));
+  MlaLayerArgs args{.batch = rows.rows,
+                    .dim = rows.columns,
+                    .q_rank = q_down.dims == 2 ? q_down.sizes[0] : 0,
+                    .heads = kv_up.dims == 2 ? kv_up.sizes[0] / kLayerHeadRows : 0,
+                    .prefill = static_cast<int64_t>(stack[8]),
+                    .capacity = cache.dims == 3 ? cache.sizes[1] : 0,
+                    .x = rows.matrix,
+                    .q_down = {},
+                    .q_up = {},
+                    .kv_down = {},
+                    .kv_up = {},
+                    .o = {},
+                    .cache = cache.data,
+                    .angles = angles.data,
+                    .out = {},
+                    .workspace = {}};
+  struct Weight {
+    std::string_view name;
+    const Tensor* tensor;
+    int64_t rows, columns;
+    ConstMatrix* to;
+  };
+  for (const Weight& w : {Weight{"q_down", &q_down, args.q_rank, args.dim, &args.q_down},
+                          {"q_up", &q_up, args.heads * kLayerQuery, args.q_rank, &args.q_up},
+                          {"kv_down", &kv_down, kLatentRow, args.dim, &args.kv_down},
+                          {"kv_up", &kv_up, args.heads * kLayerHeadRows, kLatentRank, &args.kv_up},
+                          {"o", &o, args.dim, args.heads * kLayerValue, &args.o}}) {
+    const Tensor& t = *w.tensor;
+    if (t.dims != 2 || t.sizes[0] != w.rows || t.sizes[1] != w.columns) {
+      return usage_error(
+          fmt::format("{} is {}: it must be [{}, {}] for x, q_down's rows and "
+                      "kv_up's heads of {}",
+                      w.name, shape_of(t), w.rows, w.columns, kLayerHeadRows));
+    }
+    WEFT_ASSIGN(const Rows weight, as_rows(w.name, t));
+    *w.to = weight.matrix;
+  }
+  WEFT_TRY(contiguous("cache", cache, {args.batch, args.capacity, kLatentRow}));
+  WEFT_TRY(contiguous("angles", angles, {angles.dims > 0 ? angles.sizes[0] : 0, kLatentTurned}));
+  if (args.prefill < 0 || angles.sizes[0] <= args.prefill) {
+    return usage_error(
+        fmt::format("angles are of {} positions: prefill must be 0 or more, and "
+                    "below that, and is {}",
+                    angles.sizes[0], args.prefill));
+  }
+  WEFT_ASSIGN(const Tensor* out, results.rows(x, args.dim, DType::bf16));
+  args.out = {out->data, DType::bf16, args.dim};
+  return rows.rows == 0 ? Status() : run(kMlaLayerArgs, args, x);
+}
+
 using Body = Status (*)(const Value* arguments, Results& results);
 
 /// What PyTorch calls: a body whose results are made, or with kGiven of them before its arguments.
@@ -737,6 +889,8 @@ constexpr Entry kEntries[] = {
     WEFT_ENTRIES(swiglu, 1),
     WEFT_ENTRIES(swiglu_quant, 2),
     WEFT_ENTRIES(swiglu_quant_static, 1),
+    WEFT_ENTRIES(moe_layer, 1),
+    WEFT_ENTRIES(mla_layer, 1),
 };
 #undef WEFT_ENTRIES
 

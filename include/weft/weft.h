@@ -206,6 +206,62 @@ typedef struct weft_moe_args {
   weft_workspace workspace;
 } weft_moe_args;
 
+/* A mixture of experts with its router, in f16: of each row p = softmax(router x) over all experts,
+ * of which the `chosen` largest are drawn; out = the sum of p_e down_e^T (silu(gate_e^T x) * up_e^T
+ * x) over these, in ascending order, and of the shared expert's with weight 1. p is not
+ * renormalised. Every result on the way is rounded to f16. */
+typedef struct weft_moe_layer_args {
+  size_t size; /* of this structure */
+  int64_t rows;
+  int64_t hidden;          /* numbers of a row; a multiple of 8 */
+  int64_t inner;           /* and of what an expert makes of it; a multiple of 8 */
+  int64_t experts;         /* that are drawn from; 96 at most, the shared one included */
+  int64_t chosen;          /* of a row */
+  weft_matrix x;           /* [rows, hidden] */
+  weft_matrix router;      /* [experts, hidden]; absent where ids are there */
+  const weft_matrix* gate; /* of each expert [hidden, inner], the shared one's last: a list of the
+                            * host's, read by the call */
+  const weft_matrix* up;   /* likewise */
+  const weft_matrix* down; /* likewise [inner, hidden] */
+  const int32_t* ids;      /* [rows, chosen, and the shared one]: what rows have drawn, ascending,
+                            * aligned to 16 bytes; null: what the router gives */
+  const float* weights;    /* with ids: likewise, the shared one's 1 */
+  weft_matrix out;         /* [rows, hidden] */
+  weft_workspace workspace;
+  int32_t shared;   /* 1: there is an expert behind the others that all rows have */
+  int32_t reserved; /* 0 */
+} weft_moe_layer_args;
+
+/* A decode step of multi-head latent attention with its projections, in bf16: of each sequence row
+ * `prefill` of the cache becomes kv_down x, and y = o softmax(q . keys / sqrt(192)) values with q =
+ * q_up (q_down x); keys and values are kv_up's products with the cache's rows, which are [latent:
+ * 512 | key before RoPE: 64]. Keys and queries are turned by halves, by `angles`. */
+typedef struct weft_mla_layer_args {
+  size_t size;         /* of this structure */
+  int64_t batch;       /* sequences, 1 to 2048 */
+  int64_t dim;         /* of the model, a multiple of 8 */
+  int64_t q_rank;      /* of the queries' latent, a multiple of 8 */
+  int64_t heads;       /* 1 to 128 */
+  int64_t prefill;     /* rows that each sequence's cache has */
+  int64_t capacity;    /* rows that each has room for: more, at most 16384 */
+  weft_matrix x;       /* [batch, dim] */
+  weft_matrix q_down;  /* [q_rank, dim] */
+  weft_matrix q_up;    /* [heads * 192, q_rank]: of a head 128, then the 64 that RoPE turns */
+  weft_matrix kv_down; /* [576, dim] */
+  weft_matrix kv_up;   /* [heads * 256, 512]: of a head 128 of keys, then 128 of values */
+  weft_matrix o;       /* [dim, heads * 128] */
+  void* cache;         /* [batch][capacity][576], bf16 */
+  const void* angles;  /* [prefill + 1][64], bf16: of each position 32 cosines, then 32 sines */
+  weft_matrix out;     /* [batch, dim] */
+  weft_workspace workspace;
+  int32_t flags;    /* WEFT_CONSTANT_B: nothing in flight writes the weights */
+  int32_t reserved; /* 0 */
+} weft_mla_layer_args;
+
+/* Writes to[positions * 64] in the host's memory: the angles of positions 0, 1, ... of base 10000,
+ * where position, frequency, their product, cosine and sine are each rounded to bf16. */
+WEFT_API weft_status weft_mla_layer_angles(int64_t positions, uint16_t* to);
+
 /* Each operation starts its work on `stream` of the device and returns; it neither allocates nor
  * waits and can be captured in a graph. A null device is the CPU: it computes in the calling
  * thread. A null stream is the device's default stream. Errors: usage (which condition on the
@@ -221,6 +277,10 @@ WEFT_API weft_status weft_swiglu_quant(const weft_rows_args* args, weft_device* 
                                        void* stream);
 WEFT_API weft_status weft_mla_decode(const weft_mla_args* args, weft_device* device, void* stream);
 WEFT_API weft_status weft_moe(const weft_moe_args* args, weft_device* device, void* stream);
+WEFT_API weft_status weft_moe_layer(const weft_moe_layer_args* args, weft_device* device,
+                                    void* stream);
+WEFT_API weft_status weft_mla_layer(const weft_mla_layer_args* args, weft_device* device,
+                                    void* stream);
 
 /* An operation by name ("gemm_bf16"), `args` being its structure: the bytes of workspace that it
  * wants there (the one in `args` is not looked at); and how its launch would be cut and by which

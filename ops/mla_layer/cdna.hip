@@ -1,5 +1,5 @@
 // mla_layer on AMD: products of each head (arch/cdna/gemm.hip.h). Queries meet the keys' weights as
-// these lie, [k][columns]: they are transposed on their way to LDS.
+// these lie, [k][columns]: they are turned on their way to LDS.
 #include "ops/mla_layer/cdna.h"
 
 #include "ops/cdna_gemm.hip.h"
@@ -14,59 +14,6 @@ constexpr int kTurned = 64;
 constexpr int kRank = 512;
 
 using Tile = TileShape<kHeadTileM, kHeadTileN, 2, 2>;
-
-/// Brings tiles of kRows rows, 64 of k each, of a bf16 matrix that lies in memory along its rows'
-/// direction, [k][rows], both multiples of the tile's. A thread transposes 4 rows of 8 k in
-/// registers; a wave reads 256 bytes that are adjacent.
-template <int kRows>
-class ColumnTile {
- public:
-  template <int kStrips, bool kPaired>
-  using Reader = RowReader<kPaired>;
-  static constexpr bool kPairs = true;
-
-  __device__ __attribute__((always_inline)) ColumnTile(const void* first, int64_t stride)
-      : buffer_(first, 0xffffffffU), stride_(static_cast<uint32_t>(stride)) {
-    const int row = thread_index() % (kRows / kRowsEach) * kRowsEach;
-    const int chunk = thread_index() / (kRows / kRowsEach);
-    offset_ = chunk * kDeep * stride_ + row * 2;
-    place_ = chunk_offset(row, chunk);
-  }
-
-  __device__ __attribute__((always_inline)) void fetch(int k_block, LdsBytes* /*lds*/) {
-    uint32_t along = k_block * (kStripBytes / 2) * stride_;
-#pragma unroll
-    for (int k = 0; k < kDeep; ++k) {
-      staged_[k] = buffer_.load_pair(offset_, along);
-      along += stride_;
-    }
-  }
-
-  __device__ __attribute__((always_inline)) void publish(LdsBytes* lds) {
-#pragma unroll
-    for (int i = 0; i < kRowsEach; ++i) {
-      const uint32_t pick = i % 2 == 0 ? 0x05040100 : 0x07060302;  // low or high halves
-      u32x4 row;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        row[j] = __builtin_amdgcn_perm(staged_[2 * j + 1][i / 2], staged_[2 * j][i / 2], pick);
-      }
-      // Its first row is a multiple of 4, and the key linear.
-      using Chunk = __attribute__((address_space(3))) u32x4;
-      *reinterpret_cast<Chunk*>(lds + (place_ ^ chunk_offset(i, 0))) = row;
-    }
-  }
-
- private:
-  static constexpr int kRowsEach = 4;
-  static constexpr int kDeep = 8;
-  static_assert(kRows / kRowsEach * (kStripBytes / 2 / kDeep) == kTileThreads);
-  Buffer buffer_;
-  uint32_t stride_;
-  uint32_t offset_;
-  int place_;
-  u32x2 staged_[kDeep];
-};
 
 template <class TileA, class TileB>
 WEFT_GPU void multiply(const GemmTask& task, TileA& a, TileB& b, int blocks, int m0, int n0,
@@ -129,7 +76,12 @@ extern "C" __global__ __launch_bounds__(256, 1) void mla_layer_queries(HeadsPara
   char* const out = &at<char>(p.of.out, place.head * p.out_pitch);
   RowMajorTile<Tile::kM, true> a(q + place.m0 * p.of.a_stride, p.of.a_stride, p.of.m - place.m0,
                                  kNope * 2);
-  ColumnTile<Tile::kN> b(&at<char>(p.of.b, place.head * p.b_pitch + place.n0 * 2), p.of.b_stride);
+  // A wave reads 256 bytes that are adjacent.
+  constexpr int kThreadsAlong = TurnedTile::kRows / TurnedTile::kRowsEach;
+  static_assert(Tile::kN == TurnedTile::kRows);
+  const int row = thread_index() % kThreadsAlong * TurnedTile::kRowsEach;
+  TurnedTile b(&at<char>(p.of.b, place.head * p.b_pitch), p.of.b_stride, kNope,
+               (place.n0 + row) * 2, row, thread_index() / kThreadsAlong);
   if (place.n0 == 0) {
     turn_queries(p, place, q, out);
   }

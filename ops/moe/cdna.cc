@@ -45,18 +45,6 @@ MoeMatrices matrices(const ExpertMatrices& w, const ConstVector& bias) {
           .block_pitch = w.block_scales_pitch};
 }
 
-Status launch_sort(const PrefillDraw& drawn, int64_t rows, Stream stream) {
-  return hip_device(stream).launch({.operation = "moe",
-                                    .kernel = "moe_sort",
-                                    .groups_x = static_cast<uint32_t>(drawn.experts),
-                                    .threads = 256},
-                                   MoeSortParams{.ids = drawn.ids,
-                                                 .order = drawn.order,
-                                                 .slots = static_cast<int32_t>(rows * drawn.chosen),
-                                                 .experts = static_cast<int32_t>(drawn.experts)},
-                                   stream.native);
-}
-
 /// Which kernel, and how the rows of experts are dealt: enough workgroups for those that are drawn
 /// unevenly, and not one for each tile that an expert which all rows drew would have.
 Status launch_product(MoeProductParams params, std::string_view which, const ConstMatrix& a,
@@ -136,6 +124,18 @@ Status prefill_route(const RouteArgs& args, int64_t rows, Stream stream) {
       params, stream.native);
 }
 
+Status prefill_sort(const PrefillDraw& drawn, int64_t rows, Stream stream) {
+  return hip_device(stream).launch({.operation = "moe",
+                                    .kernel = "moe_sort",
+                                    .groups_x = static_cast<uint32_t>(drawn.experts),
+                                    .threads = 256},
+                                   MoeSortParams{.ids = drawn.ids,
+                                                 .order = drawn.order,
+                                                 .slots = static_cast<int32_t>(rows * drawn.chosen),
+                                                 .experts = static_cast<int32_t>(drawn.experts)},
+                                   stream.native);
+}
+
 Status prefill_experts_up(const PrefillExpertsUp& args, int64_t rows, Stream stream) {
   MoeProductParams params{};
   params.out = args.out.data;
@@ -147,7 +147,7 @@ Status prefill_experts_up(const PrefillExpertsUp& args, int64_t rows, Stream str
   params.k = static_cast<int32_t>(args.k);
   params.activation = args.activation;
   params.limit = args.limit;
-  WEFT_TRY(launch_sort(args.drawn, rows, stream));
+  WEFT_TRY(prefill_sort(args.drawn, rows, stream));
   return launch_product(params, "up", args.a, args.gate, args.gate_bias.dtype, args.drawn, rows,
                         stream);
 }
@@ -161,7 +161,7 @@ Status prefill_experts_down(const PrefillExpertsDown& args, int64_t rows, Stream
   params.n = static_cast<int32_t>(args.n);
   params.k = static_cast<int32_t>(args.k);
   if (!args.sorted) {
-    WEFT_TRY(launch_sort(args.drawn, rows, stream));
+    WEFT_TRY(prefill_sort(args.drawn, rows, stream));
   }
   WEFT_TRY(launch_product(params, "down", args.a, args.weight, args.bias.dtype, args.drawn, rows,
                           stream));

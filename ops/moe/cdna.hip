@@ -10,13 +10,12 @@
 #include "ops/cdna_linear.hip.h"
 #include "ops/linear/forms/fp8/cdna_numbers.hip.h"
 #include "ops/linear/forms/mxfp4/cdna_numbers.hip.h"
+#include "ops/moe/cdna_gathered.hip.h"
 
 using namespace weft;
 using namespace weft::cdna;
 
 namespace {
-
-constexpr uint32_t kNowhere = 0xffffff00;  ///< an offset that every buffer ends before
 
 // --- the draw ---
 
@@ -188,56 +187,6 @@ WEFT_GPU void sort(const MoeSortParams& p) {
 
 struct Mxfp4 {};
 struct E4m3 {};
-
-constexpr int kPassRows = kTileThreads / kRowChunks;  ///< that a load of all threads brings
-
-/// Rows of a that drew an expert, kRows of them at a time.
-template <class A, int kRows, bool kMxOrder>
-class GatheredRows {
- public:
-  template <int kStrips, bool kPaired>
-  using Reader = RowReader<kPaired>;
-
-  /// `slots`: the tile's, of `left`.
-  __device__ __attribute__((always_inline))
-  GatheredRows(const MoeProductParams& p, const int32_t* slots, int left)
-      : buffer_(p.a, kNowhere), row_bytes_(p.k * static_cast<int>(sizeof(A))) {
-    const Buffer order(slots, left * 4);
-    const int row = thread_index() / kRowChunks;
-    chunk_ = thread_index() % kRowChunks ^ place_key(row);
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      const int mine = row + i * kPassRows;
-      const auto slot = static_cast<int>(order.load_word(mine * 4));
-      const auto from = static_cast<uint32_t>(slot / p.per_row * p.a_stride) + chunk_ * kChunkBytes;
-      offset_[i] = mine < left ? from : kNowhere;
-    }
-  }
-  __device__ __attribute__((always_inline)) void fetch(int k_block, LdsBytes* /*lds*/) {
-    const int along = k_block * kStripBytes;
-    const bool inside = along + chunk_ * kChunkBytes < row_bytes_;
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      staged_[i] = buffer_.load(inside ? offset_[i] : kNowhere, along);
-    }
-  }
-  __device__ __attribute__((always_inline)) void publish(LdsBytes* lds) const {
-    using Chunk = __attribute__((address_space(3))) u32x4;
-#pragma unroll
-    for (int i = 0; i < kLoads; ++i) {
-      reinterpret_cast<Chunk*>(lds)[i * kTileThreads + thread_index()] =
-          kMxOrder ? in_mx_order(staged_[i]) : staged_[i];
-    }
-  }
-
- private:
-  static constexpr int kLoads = kRows / kPassRows;
-  Buffer buffer_;
-  int row_bytes_;
-  int chunk_;
-  uint32_t offset_[kLoads];
-  u32x4 staged_[kLoads];
-};
 
 /// 16 bytes of LDS, elements of A, of weights in W: on their way, and as they are to lie.
 template <class A, class W>
@@ -443,7 +392,8 @@ WEFT_GPU void product(const MoeProductParams& p) {
   const int32_t* const slots = p.order + p.experts + 1 + begin;
   const int first = workgroup_index() / p.tiles_n / p.experts * kRows;
   for (int m0 = first; m0 < count; m0 += p.row_blocks * kRows) {
-    GatheredRows<A, kRows, std::is_same_v<W, Mxfp4> && sizeof(A) == 2> a(p, slots + m0, count - m0);
+    GatheredRows<kRows, std::is_same_v<W, Mxfp4> && sizeof(A) == 2> a(
+        p.a, p.a_stride, p.k * static_cast<int>(sizeof(A)), p.per_row, slots + m0, count - m0);
     B b(p, expert, n0);
     Sums<Shape> sums;
     Of::multiply(a, b, p.k, lds, sums);

@@ -175,7 +175,9 @@ void moe_layer(const MoeLayerArgs& args, const MoeLayerBuffers& buffers, int ste
   const Scratch scratch(args, given);
   switch (step) {
     case 0:
-      draw(args, buffers, share(args.rows, index, count), scratch);
+      if (args.ids == nullptr) {
+        draw(args, buffers, share(args.rows, index, count), scratch);
+      }
       break;
     case 1:
       up(args, buffers, share(args.inner, index, count), scratch);

@@ -152,17 +152,14 @@ Status multiply(const MoeLayerArgs& args, const MoeLayerBuffers& buffers, const 
       {&args.down}, stream);
 }
 
-Status launch_moe_layer(const MoeLayerArgs& args, const Plan& plan, Stream stream) {
-  auto* const memory = static_cast<std::byte*>(args.workspace.data) + kCounterBytes;
-  const MoeLayerBuffers buffers(args, memory, true);
-  const auto native = static_cast<cudaStream_t>(stream.native);
+Status draw(const MoeLayerArgs& args, const MoeLayerBuffers& buffers, Stream stream) {
   WEFT_TRY(
       launch_kernel(multiply_router,
                     {.blocks = static_cast<int>(ceil_div(args.rows, int64_t{kRouterRows})),
                      .blocks_y = static_cast<int>(ceil_div(args.experts, int64_t{kRouterColumns})),
                      .threads = kRouterWarps * 32,
                      .overlaps = true,
-                     .stream = native},
+                     .stream = static_cast<cudaStream_t>(stream.native)},
                     RouterProduct{.x = args.x,
                                   .router = args.router,
                                   .rows = static_cast<int32_t>(args.rows),
@@ -171,10 +168,19 @@ Status launch_moe_layer(const MoeLayerArgs& args, const Plan& plan, Stream strea
                                   .logits = buffers.logits,
                                   .shared = args.shared,
                                   .drawn = buffers.drawn}));
-  WEFT_TRY(prefill_route({.logits = {buffers.logits, DType::f32, args.experts},
-                          .experts = args.experts,
-                          .drawn = buffers.drawn},
-                         args.rows, stream));
+  return prefill_route({.logits = {buffers.logits, DType::f32, args.experts},
+                        .experts = args.experts,
+                        .drawn = buffers.drawn},
+                       args.rows, stream);
+}
+
+Status launch_moe_layer(const MoeLayerArgs& args, const Plan& plan, Stream stream) {
+  auto* const memory = static_cast<std::byte*>(args.workspace.data) + kCounterBytes;
+  const MoeLayerBuffers buffers(args, memory, true);
+  const auto native = static_cast<cudaStream_t>(stream.native);
+  if (args.ids == nullptr) {
+    WEFT_TRY(draw(args, buffers, stream));
+  }
   const PrefillDraw drawn{.ids = buffers.drawn.ids,
                           .weights = buffers.drawn.weights,
                           .experts = args.all(),

@@ -28,11 +28,15 @@ size_t place_buffers(const MoeLayerArgs& args, void* memory, bool on_device,
   const auto matrix = [&](int64_t columns) -> Matrix {
     return {take(slots * columns * static_cast<int64_t>(sizeof(f16))), DType::f16, columns};
   };
-  buffers.logits = static_cast<float*>(take(args.rows * args.experts * 4));
-  buffers.drawn = {.ids = static_cast<int32_t*>(take(slots * 4)),
-                   .weights = static_cast<float*>(take(slots * 4)),
+  buffers.drawn = {.ids = const_cast<int32_t*>(args.ids),        // which then nobody writes
+                   .weights = const_cast<float*>(args.weights),  // likewise
                    .chosen = args.chosen,
                    .stride = args.slots_of_row()};
+  if (args.ids == nullptr) {
+    buffers.logits = static_cast<float*>(take(args.rows * args.experts * 4));
+    buffers.drawn.ids = static_cast<int32_t*>(take(slots * 4));
+    buffers.drawn.weights = static_cast<float*>(take(slots * 4));
+  }
   buffers.between = matrix(args.inner);
   if (on_device) {
     buffers.order = static_cast<int32_t*>(
@@ -40,6 +44,17 @@ size_t place_buffers(const MoeLayerArgs& args, void* memory, bool on_device,
     buffers.products = matrix(args.hidden);
   }
   return at;
+}
+
+/// That experts which rows have drawn are there.
+Status check_ids(const MoeLayerArgs& args) {
+  for (int64_t i = 0; args.ids != nullptr && i < args.rows * args.slots_of_row(); ++i) {
+    if (args.ids[i] < 0 || args.ids[i] >= args.all()) {
+      return usage_error(fmt::format("{}: row {} has drawn expert {}, but there are {}", kName,
+                                     i / args.slots_of_row(), args.ids[i], args.all()));
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -55,7 +70,12 @@ Status check(const MoeLayerArgs& args) {
   WEFT_TRY(check_at_most(kName, "slots", args.rows * args.slots_of_row(),
                          std::numeric_limits<int32_t>::max() / 2));
   WEFT_TRY(check_matrix(kName, "x", args.x, args.hidden, {DType::f16}));
-  WEFT_TRY(check_matrix(kName, "router", args.router, args.hidden, {DType::f16}));
+  if (args.ids == nullptr) {
+    WEFT_TRY(check_matrix(kName, "router", args.router, args.hidden, {DType::f16}));
+  } else if (args.weights == nullptr || reinterpret_cast<uintptr_t>(args.ids) % 16 != 0) {
+    return usage_error(
+        fmt::format("{}: ids must be aligned to 16 bytes, and come with weights", kName));
+  }
   WEFT_TRY(check_matrix(kName, "out", args.out, args.hidden, {DType::f16}));
   for (const auto& [name, matrices, columns] : {std::tuple{"gate", &args.gate, args.inner},
                                                 {"up", &args.up, args.inner},
@@ -100,6 +120,7 @@ Status moe_layer(const MoeLayerArgs& args, Stream stream) {
   const size_t buffer_bytes = moe_layer_buffer_bytes(args, false);
   const size_t scratch = cpu::moe_layer_scratch_bytes(args);
   WEFT_TRY(check_workspace(kName, args.workspace.bytes, buffer_bytes + scratch));
+  WEFT_TRY(check_ids(args));
   auto* const memory = static_cast<std::byte*>(args.workspace.data);
   const MoeLayerBuffers buffers(args, memory, false);
   for (int step = 0; step < cpu::kMoeLayerSteps; ++step) {

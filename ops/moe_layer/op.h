@@ -35,11 +35,16 @@ struct MoeLayerArgs {
   int64_t chosen = 0;   ///< of a token, at most `experts`
   bool shared = false;  ///< there is an expert behind these that all tokens have, with weight 1
   ConstMatrix x;        ///< [rows, hidden]
-  ConstMatrix router;   ///< [experts, hidden]
+  ConstMatrix router;   ///< [experts, hidden]; not read where `ids` is there
   std::vector<ConstMatrix> gate = {};  ///< of each expert [hidden, inner]
   std::vector<ConstMatrix> up = {};    ///< likewise
   std::vector<ConstMatrix> down = {};  ///< of each expert [inner, hidden]
-  Matrix out;                          ///< [rows, hidden]
+  /// What the rows have drawn, the shared expert with weight 1 in each one's last slot, as
+  /// MoeLayerBuffers::drawn has it; null: what `router` gives. Ids must be valid, and in a row
+  /// ascending.
+  const int32_t* ids = nullptr;
+  const float* weights = nullptr;  ///< likewise
+  Matrix out;                      ///< [rows, hidden]
   Workspace workspace;
 
   int64_t all() const { return experts + (shared ? 1 : 0); }
@@ -56,7 +61,8 @@ constexpr double moe_layer_flops(double rows, double slots_of_row, double hidden
 Status check(const MoeLayerArgs& args);
 PlanKey plan_key(const MoeLayerArgs& args);
 
-/// As gemm_bf16() (ops/gemm_bf16/op.h); on a device six kernels.
+/// As gemm_bf16() (ops/gemm_bf16/op.h); on a device six kernels, or four where the rows have drawn
+/// already.
 Status moe_layer(const MoeLayerArgs& args, Stream stream);
 Result<size_t> moe_layer_workspace(const MoeLayerArgs& args, Stream stream);
 const Kernel<MoeLayerArgs>* moe_layer_kernel(Arch arch);
@@ -65,7 +71,7 @@ const Kernel<MoeLayerArgs>* moe_layer_kernel(Arch arch);
 /// the shared expert's is the last.
 struct MoeLayerBuffers {
   float* logits = nullptr;   ///< [rows, experts], rounded to f16
-  Drawn drawn;               ///< of the slots; weights not rounded yet
+  Drawn drawn;               ///< of the slots; weights not rounded yet. The caller's, where given
   int32_t* order = nullptr;  ///< moe_order_elements(); of devices alone, as `products`
   Matrix between;            ///< [slots, inner]
   Matrix products;           ///< [slots, hidden]

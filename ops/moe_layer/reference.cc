@@ -46,6 +46,25 @@ Numbers expert_of(const MoeLayerArgs& args, size_t expert, const Numbers& x, boo
   return result;
 }
 
+void draw(const MoeLayerArgs& args, const Numbers& x, std::vector<int32_t>& ids, Numbers& weights) {
+  std::vector<float> logits;
+  for (int64_t e = 0; e < args.experts; ++e) {
+    double sum = 0;
+    for (int64_t i = 0; i < args.hidden; ++i) {
+      sum += x[static_cast<size_t>(i)] * element(args.router, e, i);
+    }
+    logits.push_back(static_cast<float>(rounded_to_f16(sum)));
+  }
+  route({.logits = {logits.data(), DType::f32, args.experts},
+         .experts = args.experts,
+         .drawn = {.chosen = args.chosen}},
+        {0, 1}, ids.data(), weights.data());
+  if (args.shared) {
+    ids.push_back(static_cast<int32_t>(args.experts));
+    weights.push_back(1);
+  }
+}
+
 }  // namespace
 
 void moe_layer(const MoeLayerArgs& args, Range rows, bool rounded, double* out) {
@@ -54,25 +73,16 @@ void moe_layer(const MoeLayerArgs& args, Range rows, bool rounded, double* out) 
     for (int64_t i = 0; i < args.hidden; ++i) {
       x.push_back(element(args.x, r, i));
     }
-    std::vector<float> logits;
-    for (int64_t e = 0; e < args.experts; ++e) {
-      double sum = 0;
-      for (int64_t i = 0; i < args.hidden; ++i) {
-        sum += x[static_cast<size_t>(i)] * element(args.router, e, i);
-      }
-      logits.push_back(static_cast<float>(rounded_to_f16(sum)));
-    }
     std::vector<int32_t> ids(static_cast<size_t>(args.chosen));
     Numbers weights(ids.size());
-    route({.logits = {logits.data(), DType::f32, args.experts},
-           .experts = args.experts,
-           .drawn = {.chosen = args.chosen}},
-          {0, 1}, ids.data(), weights.data());
-    round(rounded, weights);
-    if (args.shared) {
-      ids.push_back(static_cast<int32_t>(args.experts));
-      weights.push_back(1);
+    if (args.ids != nullptr) {
+      const int64_t slots = args.slots_of_row();
+      ids.assign(args.ids + r * slots, args.ids + (r + 1) * slots);
+      weights.assign(args.weights + r * slots, args.weights + (r + 1) * slots);
+    } else {
+      draw(args, x, ids, weights);
     }
+    round(rounded, weights);
     Numbers sum(static_cast<size_t>(args.hidden));
     for (size_t s = 0; s < ids.size(); ++s) {
       Numbers given = expert_of(args, static_cast<size_t>(ids[s]), x, rounded);

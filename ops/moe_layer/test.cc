@@ -98,6 +98,40 @@ TEST(MoeLayer, RefusesWhatItCannotCompute) {
   expect_refused(args, "moe_layer: hidden is 36, but must be a multiple of 8");
 }
 
+// What the router would give, given, is the same result bit by bit.
+TEST(MoeLayer, MayBeGivenTheDraw) {
+  Small small;
+  ASSERT_TRUE(moe_layer(small.args, {}).ok());
+  const std::vector<f16> expected(std::begin(small.out), std::end(small.out));
+  const MoeLayerBuffers buffers(small.args, small.args.workspace.data, false);
+  const int64_t slots = Small::kRows * small.args.slots_of_row();
+  std::vector<int32_t> ids(buffers.drawn.ids, buffers.drawn.ids + slots);
+  const std::vector<float> weights(buffers.drawn.weights, buffers.drawn.weights + slots);
+  std::ranges::fill(small.out, f16{});
+  small.args.router = {};
+  small.args.ids = ids.data();
+  small.args.weights = weights.data();
+  ASSERT_TRUE(moe_layer(small.args, {}).ok());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(to_float(small.out[i]), to_float(expected[i])) << i;
+  }
+  ids[4] = 5;
+  expect_refused(small.args, "moe_layer: row 1 has drawn expert 5, but there are 5");
+  small.args.weights = nullptr;
+  expect_refused(small.args, "moe_layer: ids must be aligned to 16 bytes, and come with weights");
+}
+
+TEST(MoeLayer, OnAmdAMatrixHasFourGibibytesAtMost) {
+  const Kernel<MoeLayerArgs>* kernel = moe_layer_kernel(Arch::cdna);
+  if (kernel == nullptr) {
+    GTEST_SKIP() << "this build has no AMD kernels";
+  }
+  Small small;
+  EXPECT_EQ(kernel->plan(small.args, {}).kernel, "grouped");
+  small.args.down[2].stride = int64_t{1} << 27;  // times 16 rows of 2 bytes
+  EXPECT_TRUE(kernel->plan(small.args, {}).kernel.empty());
+}
+
 TEST(MoeLayer, TilesAreOfOneExpertsRowsWhereTheyFit) {
   MoeLayerArgs args;
   args.chosen = 4;

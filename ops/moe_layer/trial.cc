@@ -17,6 +17,7 @@ struct Case {
   bool shared;
   int64_t inner;
   int64_t hidden;
+  bool given = false;  ///< what rows have drawn
 
   template <class Visitor>
   void fields(Visitor& v) {
@@ -26,6 +27,7 @@ struct Case {
     v.flag("shared", shared);
     v.size("inner", inner, {.least = 8, .unit = 8});
     v.size("hidden", hidden, {.least = 8, .unit = 8, .most = 16384});
+    v.flag("given", given);
   }
   std::string_view conflict() const {
     return chosen > experts ? "more are chosen than there are experts" : "";
@@ -46,6 +48,8 @@ class MoeLayerTrial : public KernelTrial<MoeLayerArgs> {
         gate_(weights("gate", c.hidden, c.inner, random)),
         up_(weights("up", c.hidden, c.inner, random)),
         down_(weights("down", c.inner, c.hidden, random)),
+        ids_(drawn("ids")),
+        drawn_weights_(drawn("weights")),
         out_(output("out", c.rows, c.hidden, DType::f16, gap())),
         buffers_(moe_layer_buffer_bytes(args(Side::host), false) + kAligned) {
     // Sums of the router's products that f32 has exactly, in any order: the same are drawn
@@ -58,6 +62,9 @@ class MoeLayerTrial : public KernelTrial<MoeLayerArgs> {
       }
     };
     fill(x_, 0.125F);
+    if (c.given) {
+      draw(random);
+    }
     fill(router_, std::exp2(-3 - std::ceil(std::log2(static_cast<float>(c.hidden)) / 2)));
   }
 
@@ -120,19 +127,22 @@ class MoeLayerTrial : public KernelTrial<MoeLayerArgs> {
 
  protected:
   MoeLayerArgs args(Side side) const override {
-    return {.rows = case_.rows,
-            .hidden = case_.hidden,
-            .inner = case_.inner,
-            .experts = case_.experts,
-            .chosen = case_.chosen,
-            .shared = case_.shared,
-            .x = x_.in(side),
-            .router = router_.in(side),
-            .gate = matrices(gate_, side),
-            .up = matrices(up_, side),
-            .down = matrices(down_, side),
-            .out = out_.out(side),
-            .workspace = {}};
+    return {
+        .rows = case_.rows,
+        .hidden = case_.hidden,
+        .inner = case_.inner,
+        .experts = case_.experts,
+        .chosen = case_.chosen,
+        .shared = case_.shared,
+        .x = x_.in(side),
+        .router = router_.in(side),
+        .gate = matrices(gate_, side),
+        .up = matrices(up_, side),
+        .down = matrices(down_, side),
+        .ids = case_.given ? static_cast<const int32_t*>(ids_.in(side).data) : nullptr,
+        .weights = case_.given ? static_cast<const float*>(drawn_weights_.in(side).data) : nullptr,
+        .out = out_.out(side),
+        .workspace = {}};
   }
 
  private:
@@ -142,6 +152,30 @@ class MoeLayerTrial : public KernelTrial<MoeLayerArgs> {
   int64_t all() const { return case_.experts + (case_.shared ? 1 : 0); }
   /// Strides are multiples of 16 bytes.
   int64_t gap() const { return case_.use == Use::bench ? 0 : 8; }
+
+  Tensor& drawn(const char* name) {
+    return add(name, Tensor::Role::index, case_.given ? case_.rows : 0,
+               case_.chosen + (case_.shared ? 1 : 0), DType::f32);
+  }
+  /// Any experts with any weights, ascending, and the shared one.
+  void draw(Random& random) {
+    auto* ids = static_cast<int32_t*>(ids_.data());
+    auto* weights = static_cast<float*>(drawn_weights_.data());
+    for (int64_t r = 0; r < case_.rows; ++r) {
+      int64_t wanted = case_.chosen;
+      for (int64_t e = 0; e < case_.experts; ++e) {
+        if (random.below(case_.experts - e) < wanted) {
+          *ids++ = static_cast<int32_t>(e);
+          *weights++ = random.normal();
+          --wanted;
+        }
+      }
+      if (case_.shared) {
+        *ids++ = static_cast<int32_t>(case_.experts);
+        *weights++ = 1;
+      }
+    }
+  }
 
   /// Each expert's behind the other's; from a table, since there can be gigabytes.
   Tensor& weights(const char* name, int64_t in, int64_t columns, Random& random) {
@@ -169,6 +203,8 @@ class MoeLayerTrial : public KernelTrial<MoeLayerArgs> {
   Tensor& gate_;
   Tensor& up_;
   Tensor& down_;
+  Tensor& ids_;
+  Tensor& drawn_weights_;
   Tensor& out_;
   std::vector<std::byte> buffers_;  ///< on the CPU
 };

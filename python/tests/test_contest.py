@@ -139,8 +139,8 @@ def test_every_shape_of_the_contest_has_launches():
             for of in export.EXPORTS.values():
                 for shape in of.problem.tests + of.problem.benchmarks:
                     for step in of.steps(shape, target).values():
-                        _, size, launches = export.recorded(step, recorder)
-                        used = {operand for launch in launches for _, operand, _ in launch[5]}
+                        size, launches = export.recorded(step, recorder)
+                        used = {operand for launch in launches for _, operand, _ in launch[-1]}
                         assert launches and used >= set(range(step.operands)), step.operation
                         assert size == 0 or step.operands in used
 

@@ -78,7 +78,46 @@ def arguments(name, device):
         "swiglu": [(x, x.flip(0)), wide],
         "swiglu_quant": [(x, x.flip(0)), (*wide, 128)],
         "swiglu_quant_static": [(x, x.flip(0), scale)],
+        "moe_layer": [experts(5, 3, True, device), experts(2, 2, False, device)],
+        "mla_layer": [latent_attention(2, 3, 70, device), latent_attention(3, 1, 0, device)],
     }[name]
+
+
+def experts(count, chosen, shared, device):
+    hidden, inner, all_experts = 64, 40, count + shared
+
+    def f16(*shape):
+        return (torch.randn(*shape, device=device) / shape[-2] ** 0.5).half()
+
+    return (
+        f16(4, 9, hidden),
+        f16(count, hidden) * 2,
+        *f16(2, all_experts, hidden, inner).unbind(0),
+        f16(all_experts, inner, hidden),
+        chosen,
+    )
+
+
+def latent_attention(batch, heads, prefill, device):
+    dim, q_rank = 64, 24
+
+    def weight(rows, columns):
+        return (torch.randn(rows, columns, device=device) / columns**0.5).bfloat16()
+
+    def exact(*shape):  # sums of products that float32 has exactly: the cache's new rows are the same bits
+        return (torch.randint(-8, 9, shape, device=device) / 8).bfloat16()
+
+    return (
+        exact(batch, 1, dim),
+        weight(q_rank, dim),
+        weight(heads * 192, q_rank),
+        exact(576, dim) / 8,
+        weight(heads * 256, 512),
+        weight(dim, heads * 128),
+        bf16(batch, prefill + 3, 576, device=device),
+        ops.mla_layer_angles(prefill + 2, device),
+        prefill,
+    )
 
 
 def cloned(operands):
@@ -151,6 +190,44 @@ def test_given_tensors_that_do_not_fit(device):
     ]:
         with pytest.raises(RuntimeError, match=match):
             ops.rmsnorm_quant_out(*outs, x, weight, None, 1e-5, 128)
+
+
+def test_angles_of_latent_attention():
+    assert torch.equal(ops.mla_layer_angles(600), reference.mla_layer_angles(600))
+    with pytest.raises(ValueError, match="positions is -1"):
+        ops.mla_layer_angles(-1)
+
+
+def test_layers_refuse_in_a_sentence(device):
+    moe, mla = experts(5, 3, True, device), latent_attention(2, 3, 70, device)
+
+    def but(operands, **other):
+        names = "x router gate up down chosen" if operands is moe else (
+            "x q_down q_up kv_down kv_up o cache angles prefill")
+        return [other.get(name, each) for name, each in zip(names.split(), operands, strict=True)]
+
+    for operands, match in [
+        (but(moe, chosen=6), "experts is 5, but must be at least 6"),
+        (but(moe, x=moe[0].bfloat16()), "x is BF16, but must be F16"),
+        (but(moe, router=moe[1][:, :8]), r"x is \[4, 9, 64\] and router is \[5, 8\]"),
+        (but(moe, gate=moe[2][:4]), r"gate is \[4, 64, 40\]: it must be \[5, 64, inner\]"),
+        (but(moe, up=moe[3][:5]), "there are 5 matrices `up`, but must be 6"),
+        (but(moe, down=moe[4].transpose(1, 2)), r"down is \[6, 64, 40\]: it must be \[experts, 40, 64\]"),
+        (but(moe, down=moe[4].transpose(1, 2).contiguous().transpose(1, 2)), "rows adjacent"),
+    ]:
+        with pytest.raises(RuntimeError, match=match):
+            ops.moe_layer(*operands)
+    for operands, match in [
+        (but(mla, q_up=mla[2][:192]), r"q_up is \[192, 24\]: it must be \[576, 24\]"),
+        (but(mla, cache=mla[6][:1]), r"cache is \[1, 73, 576\]: it must be bfloat16 \[2, 73, 576\]"),
+        (but(mla, cache=mla[6].float()), "it must be bfloat16"),
+        (but(mla, angles=mla[7][:70]), "angles are of 70 positions"),
+        (but(mla, prefill=-1), "and is -1"),
+        (but(mla, cache=mla[6][:, :70].contiguous()), "capacity is 70, but must be at least 71"),
+        (but(mla, x=mla[0].half()), "x is F16, but must be BF16"),
+    ]:
+        with pytest.raises(RuntimeError, match=match):
+            ops.mla_layer(*operands)
 
 
 def test_a_wrong_result_is_seen():

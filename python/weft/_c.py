@@ -158,6 +158,52 @@ class MoeArgs(Sized):
     ]
 
 
+class MoeLayerArgs(Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("rows", c_int64),
+        ("hidden", c_int64),
+        ("inner", c_int64),
+        ("experts", c_int64),
+        ("chosen", c_int64),
+        ("x", Matrix),
+        ("router", Matrix),
+        ("gate", POINTER(Matrix)),
+        ("up", POINTER(Matrix)),
+        ("down", POINTER(Matrix)),
+        ("ids", c_void_p),
+        ("weights", c_void_p),
+        ("out", Matrix),
+        ("workspace", Workspace),
+        ("shared", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
+class MlaLayerArgs(Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("batch", c_int64),
+        ("dim", c_int64),
+        ("q_rank", c_int64),
+        ("heads", c_int64),
+        ("prefill", c_int64),
+        ("capacity", c_int64),
+        ("x", Matrix),
+        ("q_down", Matrix),
+        ("q_up", Matrix),
+        ("kv_down", Matrix),
+        ("kv_up", Matrix),
+        ("o", Matrix),
+        ("cache", c_void_p),
+        ("angles", c_void_p),
+        ("out", Matrix),
+        ("workspace", Workspace),
+        ("flags", c_int32),
+        ("reserved", c_int32),
+    ]
+
+
 class Launch(Structure):
     _fields_ = [
         ("kernel", c_char_p),
@@ -284,6 +330,8 @@ STRUCTURES = {
     "weft_rows_args": RowsArgs,
     "weft_mla_args": MlaArgs,
     "weft_moe_args": MoeArgs,
+    "weft_moe_layer_args": MoeLayerArgs,
+    "weft_mla_layer_args": MlaLayerArgs,
     "weft_launch": Launch,
     "weft_engine_options": EngineOptions,
     "weft_engine_info": EngineInfo,
@@ -314,6 +362,9 @@ _STATUS = {
     "swiglu_quant": [_P(RowsArgs), c_void_p, c_void_p],
     "mla_decode": [_P(MlaArgs), c_void_p, c_void_p],
     "moe": [_P(MoeArgs), c_void_p, c_void_p],
+    "moe_layer": [_P(MoeLayerArgs), c_void_p, c_void_p],
+    "mla_layer": [_P(MlaLayerArgs), c_void_p, c_void_p],
+    "mla_layer_angles": [c_int64, c_void_p],
     "workspace_bytes": [c_char_p, c_void_p, c_void_p, _P(c_size_t)],
     "plan": [c_char_p, c_void_p, c_void_p, _P(c_char_p)],
     "time": [c_char_p, c_void_p, c_void_p, c_int32, _P(c_double)],

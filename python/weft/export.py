@@ -68,11 +68,17 @@ class Recorder(_c.Owner):
 @dataclasses.dataclass(frozen=True)
 class Step:
     """An operation that custom_kernel() runs, of one shape. `arguments` gives its structure for operands at these
-    addresses, `operands` of them, and a workspace at the one behind them."""
+    addresses, `operands` of them, and a workspace at the one behind them. `code`: operations whose kernels it
+    launches; none: its own."""
 
     operation: str
     operands: int
     arguments: object
+    code: tuple = ()
+
+    @property
+    def codes(self):
+        return self.code or (self.operation,)
 
 
 def _workspace(address):
@@ -122,32 +128,42 @@ def custom_kernel(data):
 
 class MixtureOfExperts:
     problem = problems.MixtureOfExperts
-    about = """Of Weft: the experts' products (rows sorted by expert, gate and up in one kernel) and their sum. Of PyTorch: the
-router, which must draw as the contest's own does, and weights turned to [out, in], behind one another. Shared experts
-are experts that all rows draw, with weight 1."""
+    about = """Of Weft: the experts' products, with their matrices where and as they lie (rows sorted by expert, gate and up in
+one kernel), and their sum. Of PyTorch: the router, which must draw as the contest's own does. Shared experts are experts
+that all rows draw, with weight 1."""
 
     @staticmethod
     def steps(shape, target):
         hidden, inner = shape["dhidden"], shape["dexpert"]
+        routed, shared = shape["nroutedexperts"], shape["nsharedexperts"]
+        experts = routed + shared
 
-        def arguments(a, ids, weights, gate, up, down, out, workspace):
-            return _c.MoeArgs(
+        def arguments(x, ids, amounts, out, *others):
+            *matrices, workspace = others
+
+            def of(part, stride, shared_stride):
+                strides = [stride] * routed + [shared_stride] * shared
+                addresses = matrices[part * experts : (part + 1) * experts]
+                each = (_c.Matrix(*m, _c.F16) for m in zip(addresses, strides, strict=True))
+                return (_c.Matrix * experts)(*each)
+
+            return _c.MoeLayerArgs(
                 rows=shape["bs"] * shape["seqlen"],
-                chosen=shape["nexpertspertoken"] + shape["nsharedexperts"],
-                experts=shape["nroutedexperts"] + shape["nsharedexperts"],
                 hidden=hidden,
                 inner=inner,
-                a=_c.Matrix(a, hidden, _c.F16),
+                experts=experts,
+                chosen=shape["nexpertspertoken"] + shared,
+                x=_c.Matrix(x, hidden, _c.F16),
+                gate=of(0, inner, inner * shared),
+                up=of(1, inner, inner * shared),
+                down=of(2, hidden, hidden),
                 ids=ids,
-                weights=weights,
-                gate=_c.Matrix(gate, hidden, _c.F16),
-                up=_c.Matrix(up, hidden, _c.F16),
-                down=_c.Matrix(down, inner, _c.F16),
-                out=_c.Matrix(out, hidden, _c.F32),
+                weights=amounts,
+                out=_c.Matrix(out, hidden, _c.F16),
                 workspace=_workspace(workspace),
             )
 
-        return {"experts": Step("moe", 7, arguments)}
+        return {"experts": Step("moe_layer", 4 + 3 * experts, arguments, ("moe", "moe_layer"))}
 
     text = '''
 def custom_kernel(data):
@@ -168,15 +184,14 @@ def custom_kernel(data):
     amounts = torch.ones(ids.shape, dtype=torch.float32, device=x.device)
     amounts[:, :chosen] = probabilities.gather(-1, order)
 
-    def behind_one_another(part):
-        own = [weights[f"experts.{i}.{part}.weight"].t() for i in range(experts)]
-        all_shared = weights[f"shared_experts.{part}.weight"].t()
-        return torch.stack([*own, *(all_shared.chunk(shared, 1 if part == 2 else 0) if shared else ())])
+    def matrices(part):
+        names = [*(f"experts.{i}" for i in range(experts)), *(["shared_experts"] if shared else [])]
+        each = [weights[f"{name}.{part}.weight"].contiguous() for name in names]
+        return [*each[:experts], *(m for s in each[experts:] for m in s.chunk(shared, 0 if part == 2 else 1))]
 
-    gate, up, down = (behind_one_another(part) for part in range(3))
-    out = torch.empty(rows.shape, dtype=torch.float32, device=x.device)
-    _run(steps["experts"], rows, ids, amounts, gate, up, down, out)
-    return out.half().view(x.shape)
+    out = torch.empty_like(rows)
+    _run(steps["experts"], rows, ids, amounts, out, *matrices(0), *matrices(1), *matrices(2))
+    return out.view(x.shape)
 '''
 
 
@@ -288,8 +303,8 @@ import struct
 
 import torch
 
-# Shape and step: operation, bytes of workspace, and launches: kernel, grid, block, bytes of LDS, packed arguments, and
-# where in these which operand's address goes (the last one is the workspace).
+# Shape and step: bytes of workspace, and launches: operation that the kernel is of, kernel, grid, block, bytes of LDS,
+# packed arguments, and where in these which operand's address goes (the last one is the workspace).
 KEYS = {keys}
 LAUNCHES = {launches}
 
@@ -359,10 +374,10 @@ def _steps(*shape):
 
 def _run(step, *operands):
     """Starts a step's launches on PyTorch's stream."""
-    operation, size, launches = step
+    size, launches = step
     stream = torch.cuda.current_stream().cuda_stream if operands[0].is_cuda else 0
     addresses = [t.data_ptr() for t in operands] + [_workspace(size, stream) if size else 0]
-    for kernel, grid, block, lds, packed, places in launches:
+    for operation, kernel, grid, block, lds, packed, places in launches:
         arguments = bytearray(packed)
         for at, operand, offset in places:
             struct.pack_into("<Q", arguments, at, addresses[operand] + offset)
@@ -397,7 +412,7 @@ def _places(arguments, count):
 
 
 def recorded(step, recorder):
-    """A step's operation, bytes of workspace and launches, as LAUNCHES of an exported file has them."""
+    """A step's bytes of workspace and launches, as LAUNCHES of an exported file has them."""
     addresses = [_FIRST_ADDRESS + i * _APART for i in range(step.operands + 1)]
     args = step.arguments(*addresses)
     launches = []
@@ -406,8 +421,10 @@ def recorded(step, recorder):
         packed = bytearray(each.arguments)
         for at, _, _ in places:
             packed[at : at + 8] = bytes(8)
-        launches.append((each.kernel, each.grid, each.block, each.lds, bytes(packed), places))
-    return step.operation, recorder.workspace(step.operation, args), launches
+        # A kernel has its operation's name before its own.
+        code = max((c for c in step.codes if each.kernel.startswith(c + "_")), key=len)
+        launches.append((code, each.kernel, each.grid, each.block, each.lds, bytes(packed), places))
+    return recorder.workspace(step.operation, args), launches
 
 
 def code_object(operation, target):
@@ -438,7 +455,7 @@ def export(operation, target="gfx942", form="popcorn", shapes=()):
             launches[tuple(shape[key] for key in problem.tests[0])] = {
                 name: recorded(step, recorder) for name, step in steps.items()
             }
-            operations |= {step.operation: None for step in steps.values()}
+            operations |= {code: None for step in steps.values() for code in step.codes}
     code = []
     for name in operations:
         text = base64.b85encode(lzma.compress(code_object(name, target), preset=9)).decode()

@@ -169,6 +169,43 @@ def swiglu_quant_static(gate, up, scale, fnuz=False):
     return gate.new_empty(gate.shape, dtype=_fp8(fnuz))
 
 
+@_define("moe_layer(Tensor x, Tensor router, Tensor gate, Tensor up, Tensor down, int chosen) -> Tensor")
+def moe_layer(x, router, gate, up, down, chosen):
+    """A mixture of experts with its router: the AMD challenge's of 2025, all in float16.
+
+    x [..., hidden], router [experts, hidden], gate and up [experts, hidden, inner], down [experts, inner, hidden]:
+    an expert's matrices as [in, out], behind one another, rows adjacent or evenly spaced; hidden and inner multiples of
+    8. One expert more than the router has is shared: all tokens have it, with weight 1. A token's experts are the
+    `chosen` likeliest of the softmax over all, of equals those of lower number, weighted with their probabilities as
+    they are, and summed in ascending order, the shared one last. Every result on the way is rounded to float16.
+    """
+    return x.new_empty(x.shape)
+
+
+@_define(
+    "mla_layer(Tensor x, Tensor q_down, Tensor q_up, Tensor kv_down, Tensor kv_up, Tensor o, Tensor(a!) cache, "
+    "Tensor angles, int prefill) -> Tensor"
+)
+def mla_layer(x, q_down, q_up, kv_down, kv_up, o, cache, angles, prefill):
+    """A decode step of multi-head latent attention with its projections: the AMD challenge's of 2025, in bfloat16.
+
+    x [batch, dim] or [batch, 1, dim], a token of each sequence; weights as torch.nn.Linear has them: q_down
+    [q_rank, dim], q_up [heads * 192, q_rank] (of a head 128, then the 64 that RoPE turns), kv_down [576, dim], kv_up
+    [heads * 256, 512] (of a head keys, then values), o [dim, heads * 128]. cache [batch, capacity, 576], contiguous, has
+    `prefill` rows of each sequence, [latent: 512 | key before RoPE: 64], and gets one more. angles
+    [prefill + 1 or more, 64] as mla_layer_angles() gives them. The result is of x's shape.
+    """
+    return x.new_empty(x.shape)
+
+
+def mla_layer_angles(positions, device="cpu"):
+    """Of each position 32 cosines, then 32 sines, [positions, 64]: base 10000, with position, frequency, their product,
+    cosine and sine each rounded to bfloat16, as the challenge's definition has it."""
+    angles = torch.empty(positions, 64, dtype=torch.bfloat16)
+    lib.weft_mla_layer_angles(positions, angles.data_ptr())
+    return angles.to(device)
+
+
 NAMES = (
     "gemm_bf16",
     "gemm_fp8_blockwise",
@@ -179,6 +216,8 @@ NAMES = (
     "swiglu",
     "swiglu_quant",
     "swiglu_quant_static",
+    "moe_layer",
+    "mla_layer",
 )
 
 

@@ -92,3 +92,55 @@ def swiglu_quant(gate, up, group=0, fnuz=False):
 
 def swiglu_quant_static(gate, up, scale, fnuz=False):
     return _static(_silu(gate, up), scale, fnuz)
+
+
+def moe_layer(x, router, gate, up, down, chosen):
+    rows = x.reshape(-1, x.shape[-1])
+
+    def product(a, b):  # summed in float32, whatever the device has for float16
+        return (a.float() @ b.float()).half()
+
+    def expert(e, rows):
+        return product(torch.nn.functional.silu(product(rows, gate[e])) * product(rows, up[e]), down[e])
+
+    logits = product(rows, router.t())
+    probabilities = logits.float().softmax(-1)
+    drawn = logits.sort(-1, descending=True, stable=True).indices[:, :chosen]
+    out = torch.zeros_like(rows)
+    for e in range(len(router)):
+        token = (drawn == e).any(-1)
+        out[token] += expert(e, rows[token]) * probabilities[token, e, None].half()
+    for e in range(len(router), len(gate)):
+        out += expert(e, rows)
+    return out.reshape(x.shape)
+
+
+def mla_layer_angles(positions, device="cpu"):
+    frequencies = 10000 ** (-torch.arange(32, dtype=torch.bfloat16) / 32)
+    angles = torch.outer(torch.arange(positions).bfloat16(), frequencies)
+    return torch.cat((angles.cos(), angles.sin()), -1).to(device)
+
+
+def _turned(x, angles):
+    """By halves, rounded once."""
+    a, b = x.float().chunk(2, -1)
+    cosine, sine = angles.float().chunk(2, -1)
+    return torch.cat((a * cosine - b * sine, b * cosine + a * sine), -1).bfloat16()
+
+
+def mla_layer(x, q_down, q_up, kv_down, kv_up, o, cache, angles, prefill):
+    def product(a, b):
+        return (a.float() @ b.float().transpose(-1, -2)).bfloat16()
+
+    token, heads = x.reshape(len(cache), -1), kv_up.shape[0] // 256
+    cache[:, prefill] = product(token, kv_down)
+    rows, up = cache[:, : prefill + 1], kv_up.view(heads, 256, 512)
+    q = product(product(token, q_down), q_up).view(-1, heads, 192)
+    # Queries go to the latent space, and what they have seen comes back from it: no key or value is made.
+    latent = torch.einsum("bhd,hdl->bhl", q[..., :128].float(), up[:, :128].float()).bfloat16()
+    queries = torch.cat((latent, _turned(q[..., 128:], angles[prefill])), -1)
+    keys = torch.cat((rows[..., :512], _turned(rows[..., 512:], angles[: prefill + 1])), -1)
+    scores = torch.einsum("bhr,btr->bht", queries.float(), keys.float()) / 192**0.5
+    seen = torch.einsum("bht,btl->bhl", scores.softmax(-1), rows[..., :512].float()).bfloat16()
+    values = torch.einsum("bhl,hdl->bhd", seen.float(), up[:, 128:].float()).bfloat16()
+    return product(values.flatten(1), o).reshape(x.shape)
