@@ -17,20 +17,16 @@ struct Place {
   int split;
 };
 
-/// Workgroups are dealt to the 8 XCDs in turn; here each XCD gets a contiguous band of `all` that
-/// there is to do: which of it workgroup `index` does.
-WEFT_GPU int band_of(int index, int all) {
-  constexpr int kXcds = limits_of(kTarget).xcds;
-  const int xcd = index % kXcds;
-  return xcd * (all / kXcds) + __builtin_elementwise_min(xcd, all % kXcds) + index / kXcds;
-}
-
-/// An XCD walks its band in windows of kWindow tiles of m, so that what its L2 holds of a and b is
-/// used again.
+/// Workgroups are dealt to the 8 XCDs in turn; here each XCD gets a contiguous band of the work,
+/// and walks it in windows of kWindow tiles of m, so that what its L2 holds of a and b is used
+/// again.
 WEFT_GPU Place place_of(int index, int tiles_m, int tiles_n, int splits) {
+  constexpr int kXcds = limits_of(kTarget).xcds;
   constexpr int kWindow = 8;
   const int tiles = tiles_m * tiles_n;
-  const int at = band_of(index, tiles * splits);
+  const int all = tiles * splits;
+  const int xcd = index % kXcds;
+  const int at = xcd * (all / kXcds) + __builtin_elementwise_min(xcd, all % kXcds) + index / kXcds;
   const int tile = at % tiles;
   const int window = tile / (kWindow * tiles_n);
   const int within = tile % (kWindow * tiles_n);

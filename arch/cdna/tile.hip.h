@@ -140,66 +140,8 @@ class RowMajorTile {
   u32x4 staged_[kStraight ? 1 : kLoads];
 };
 
-/// Brings tiles of kRows rows, 64 of k each, of a matrix of 16-bit numbers that lies in memory
-/// along its rows' direction, [k][rows]. A thread turns 4 rows of 8 k in registers.
-class TurnedTile {
- public:
-  static constexpr int kRows = 128;
-  static constexpr int kRowsEach = 4;
-  static constexpr int kDeep = 8;
-  template <int kStrips, bool kPaired>
-  using Reader = RowReader<kPaired>;
-  static constexpr bool kPairs = true;
-
-  /// `matrix`: at k = 0, of `k`, a multiple of 8; `stride`: bytes from one k to the next. This
-  /// thread brings rows [row, row + 4) of the tile, which begin `offset` bytes from there, and the
-  /// `chunk`-th 8 of each block of k.
-  __device__ __attribute__((always_inline))
-  TurnedTile(const void* matrix, int64_t stride, int k, uint32_t offset, int row, int chunk)
-      : buffer_(matrix, 0xffffff00),
-        stride_(static_cast<uint32_t>(stride)),
-        left_(k - chunk * kDeep),
-        offset_(chunk * kDeep * stride_ + offset),
-        place_(chunk_offset(row, chunk)) {}
-
-  __device__ __attribute__((always_inline)) void fetch(int k_block, LdsBytes* /*lds*/) {
-    constexpr int kBlock = kStripBytes / 2;
-    uint32_t along = k_block * kBlock * stride_;
-    const uint32_t offset = k_block * kBlock < left_ ? offset_ : ~0U;
-#pragma unroll
-    for (int k = 0; k < kDeep; ++k) {
-      staged_[k] = buffer_.load_pair(offset, along);
-      along += stride_;
-    }
-  }
-
-  __device__ __attribute__((always_inline)) void publish(LdsBytes* lds) {
-#pragma unroll
-    for (int i = 0; i < kRowsEach; ++i) {
-      const uint32_t pick = i % 2 == 0 ? 0x05040100 : 0x07060302;  // low or high halves
-      u32x4 row;
-#pragma unroll
-      for (int j = 0; j < kDeep / 2; ++j) {
-        row[j] = __builtin_amdgcn_perm(staged_[2 * j + 1][i / 2], staged_[2 * j][i / 2], pick);
-      }
-      // Its first row is a multiple of 4, and the key linear.
-      using Chunk = __attribute__((address_space(3))) u32x4;
-      *reinterpret_cast<Chunk*>(lds + (place_ ^ chunk_offset(i, 0))) = row;
-    }
-  }
-
- private:
-  static_assert(kRows * kStripBytes == kTileThreads * kRowsEach * kDeep * 2);
-  Buffer buffer_;
-  uint32_t stride_;
-  int left_;  ///< of k, from this thread's first one on
-  uint32_t offset_;
-  int place_;
-  u32x2 staged_[kDeep];
-};
-
-/// As RowMajorTile, of bf16 or f16 numbers that become f32 on their way to LDS: 64 bytes of a row
-/// in memory are 128 there.
+/// The same of bf16 or f16 numbers that become f32 on their way to LDS: 64 bytes of a row in memory
+/// are 128 there.
 template <int kRows, class T>
 class WideningTile {
  public:

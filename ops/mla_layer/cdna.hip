@@ -2,6 +2,7 @@
 // these lie, [k][columns]: they are turned on their way to LDS.
 #include "ops/mla_layer/cdna.h"
 
+#include "arch/cdna/turned_tile.hip.h"
 #include "ops/cdna_gemm.hip.h"
 #include "ops/mla_decode/cdna_turn.hip.h"
 
@@ -81,7 +82,7 @@ extern "C" __global__ __launch_bounds__(256, 1) void mla_layer_queries(HeadsPara
   static_assert(Tile::kN == TurnedTile::kRows);
   const int row = thread_index() % kThreadsAlong * TurnedTile::kRowsEach;
   TurnedTile b(&at<char>(p.of.b, place.head * p.b_pitch), p.of.b_stride, kNope,
-               (place.n0 + row) * 2, row, thread_index() / kThreadsAlong);
+               (place.n0 + row) * 2, row, thread_index() / kThreadsAlong, false);
   if (place.n0 == 0) {
     turn_queries(p, place, q, out);
   }

@@ -34,10 +34,11 @@ class GatheredRows {
   }
   __device__ __attribute__((always_inline)) void fetch(int k_block, LdsBytes* /*lds*/) {
     const int along = k_block * kStripBytes;
-    const bool inside = along + chunk_ * kChunkBytes < row_bytes_;
+    // Of a choice between offsets, some of which are nowhere already, the compiler makes branches.
+    const uint32_t beyond = along + chunk_ * kChunkBytes < row_bytes_ ? 0 : kNowhere;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      staged_[i] = buffer_.load(inside ? offset_[i] : kNowhere, along);
+      staged_[i] = buffer_.load(offset_[i] | beyond, along);
     }
   }
   __device__ __attribute__((always_inline)) void publish(LdsBytes* lds) const {

@@ -5,6 +5,7 @@
 #include "ops/moe_layer/cdna.h"
 
 #include "arch/cdna/reduce.hip.h"
+#include "arch/cdna/turned_tile.hip.h"
 #include "ops/cdna_linear.hip.h"
 #include "ops/moe/cdna_gathered.hip.h"
 
@@ -123,7 +124,7 @@ WEFT_GPU bool find_work(const MoeLayerProductParams& p, int index, Work& work) {
   if (index >= all) {
     return false;
   }
-  const int item = band_of(index, all);
+  const int item = place_of(index, all, 1, 1).tile_m;  // each XCD has a band of them
   const int tile = item / p.tiles_n;  // if experts' columns came after all of their rows
   work.expert = 0;
   int before = 0;
@@ -146,26 +147,27 @@ WEFT_GPU bool find_work(const MoeLayerProductParams& p, int index, Work& work) {
   return true;
 }
 
-/// This thread's part of a tile of weights, so that writes of LDS meet in no bank. Of gated
+/// This thread's part of a tile of weights; sixteen lanes or more read what is adjacent. Of gated
 /// products two waves bring gate's columns and two up's: strips of a pair, so that a lane has both
 /// sums of a column.
 template <bool kGated>
 WEFT_GPU TurnedTile weights_of(const MoeLayerProductParams& p, const Work& work) {
+  constexpr int kColumns = kGated ? kMoeLayerTileN / 2 : kMoeLayerTileN;
+  constexpr int kLanes = kColumns / TurnedTile::kRowsEach;  // along the columns
   const auto& matrices = kernel_argument<MoeLayerProductParams>().w;
-  const int lane = lane_index();
   const int which = kGated ? wave_index() / 2 : 0;
-  const int four = kGated ? lane / 8 % 4 * 4 + lane % 4 : lane % 32;  // of columns
-  const int chunk =
-      kGated ? wave_index() % 2 * 4 + lane / 32 * 2 + lane / 4 % 2 : wave_index() * 2 + lane / 32;
-  const int column = __builtin_elementwise_min(
-      work.column * (kGated ? kMoeLayerTileN / 2 : kMoeLayerTileN) + four * 4, p.n - 4);
-  const int row = kGated ? four * 8 + which * 4 : four * 4;
+  const int own = thread_index() % kLanes;
+  const int column =
+      __builtin_elementwise_min(work.column * kColumns + own * 4, p.n - TurnedTile::kRowsEach);
+  const int row = kGated ? own * 8 + which * 4 : own * 4;
+  const int chunk = thread_index() / kLanes % kRowChunks;
   return {matrices[which][work.expert].data,
           matrices[which][work.expert].stride,
           p.k,
           static_cast<uint32_t>(column * 2),
           row,
-          chunk};
+          chunk,
+          kGated && own / 4 % 2 == 1};
 }
 
 using Four = Vector<f16_t, 4>;
