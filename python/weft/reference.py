@@ -105,7 +105,7 @@ def moe_layer(x, router, gate, up, down, chosen):
 
     logits = product(rows, router.t())
     probabilities = logits.float().softmax(-1)
-    drawn = logits.sort(-1, descending=True, stable=True).indices[:, :chosen]
+    drawn = logits.sort(dim=-1, descending=True, stable=True).indices[:, :chosen]
     out = torch.zeros_like(rows)
     for e in range(len(router)):
         token = (drawn == e).any(-1)
