@@ -26,13 +26,13 @@ bool within_reach(const MoeLayerArgs& args) {
          all(args.up, args.hidden) && all(args.down, args.inner);
 }
 
-Plan plan(const MoeLayerArgs& args, const DeviceInfo& /*device*/) {
+Plan plan(const MoeLayerArgs& args, const DeviceInfo& device) {
   if (!within_reach(args)) {
     return {.why = "a matrix has more than the 4 GiB that its kernels reach"};
   }
   return {.kernel = "grouped",
           .tile_m = kMoeLayerTileM,
-          .tile_n = kMoeLayerTileN,
+          .tile_n = kMoeLayerTileN(device.target == name_of(Target::gfx950)),
           .tile_k = 64,
           .threads = 256,
           .why = "an expert's rows are dealt evenly to tiles"};
@@ -79,11 +79,11 @@ Status draw(const MoeLayerArgs& args, const MoeLayerBuffers& buffers, Stream str
 }
 
 /// `per_row`: slots that share a row of a.
-Status multiply(const MoeLayerArgs& args, const ConstMatrix& a, int64_t per_row,
+Status multiply(const MoeLayerArgs& args, const Plan& plan, const ConstMatrix& a, int64_t per_row,
                 std::initializer_list<const std::vector<ConstMatrix>*> weights, int64_t n,
                 int64_t k, const int32_t* order, const Matrix& out, Stream stream) {
   const bool gated = weights.size() == 2;
-  const int64_t tiles_n = ceil_div(n, int64_t{gated ? kMoeLayerTileN / 2 : kMoeLayerTileN});
+  const int64_t tiles_n = ceil_div(n, int64_t{gated ? plan.tile_n / 2 : plan.tile_n});
   MoeLayerProductParams params{.a = a.data,
                                .order = order,
                                .out = out.data,
@@ -118,9 +118,9 @@ Status launch_moe_layer(const MoeLayerArgs& args, const Plan& plan, Stream strea
       {.ids = buffers.drawn.ids, .experts = args.all(), .chosen = slots, .order = buffers.order},
       args.rows, stream));
   const ConstMatrix between{buffers.between.data, DType::f16, buffers.between.stride};
-  WEFT_TRY(multiply(args, args.x, slots, {&args.gate, &args.up}, args.inner, args.hidden,
+  WEFT_TRY(multiply(args, plan, args.x, slots, {&args.gate, &args.up}, args.inner, args.hidden,
                     buffers.order, buffers.between, stream));
-  WEFT_TRY(multiply(args, between, 1, {&args.down}, args.hidden, args.inner, buffers.order,
+  WEFT_TRY(multiply(args, plan, between, 1, {&args.down}, args.hidden, args.inner, buffers.order,
                     buffers.products, stream));
   return launch("moe_layer_sum", args.rows,
                 MoeLayerSumParams{.products = buffers.products.data,

@@ -24,7 +24,9 @@ struct MoeLayerRouterParams {
 
 inline constexpr int kMoeLayerExperts = 96;
 inline constexpr int kMoeLayerTileM = 128;  ///< at most: tiles have as many rows as 16 divides
-inline constexpr int kMoeLayerTileN = 128;  ///< columns of weights: of a gated product 64 of each
+/// Columns of weights: of a gated product half of each. gfx950, whose matrix units are twice as
+/// fast and whose LDS is larger, has twice as many, or it would be bound by the LDS.
+constexpr int kMoeLayerTileN(bool gfx950) { return gfx950 ? 256 : 128; }
 struct MoeLayerMatrix {
   const void* data;
   int64_t stride;

@@ -92,9 +92,10 @@ WEFT_GPU void router_product(const MoeLayerRouterParams& p) {
 // --- products ---
 
 constexpr int kMostStrips = kMoeLayerTileM / kStripRows;
+constexpr int kTileN = kMoeLayerTileN(kTarget == Target::gfx950);
 /// All rows are each wave's, so that there may be any strips of them.
 template <int kStrips>
-using Tile = TileShape<kStrips * kStripRows, kMoeLayerTileN, 1, kTileWaves>;
+using Tile = TileShape<kStrips * kStripRows, kTileN, 1, kTileWaves>;
 
 /// A workgroup's part.
 struct Work {
@@ -147,28 +148,56 @@ WEFT_GPU bool find_work(const MoeLayerProductParams& p, int index, Work& work) {
   return true;
 }
 
-/// This thread's part of a tile of weights; sixteen lanes or more read what is adjacent. Of gated
-/// products two waves bring gate's columns and two up's: strips of a pair, so that a lane has both
-/// sums of a column.
+/// A tile of weights. Sixteen lanes or more read what is adjacent. Of gated products, of each 128
+/// rows in LDS two waves bring gate's columns and two up's: strips of a pair, so that a lane has
+/// both sums of a column.
 template <bool kGated>
-WEFT_GPU TurnedTile weights_of(const MoeLayerProductParams& p, const Work& work) {
-  constexpr int kColumns = kGated ? kMoeLayerTileN / 2 : kMoeLayerTileN;
-  constexpr int kLanes = kColumns / TurnedTile::kRowsEach;  // along the columns
-  const auto& matrices = kernel_argument<MoeLayerProductParams>().w;
-  const int which = kGated ? wave_index() / 2 : 0;
-  const int own = thread_index() % kLanes;
-  const int column =
-      __builtin_elementwise_min(work.column * kColumns + own * 4, p.n - TurnedTile::kRowsEach);
-  const int row = kGated ? own * 8 + which * 4 : own * 4;
-  const int chunk = thread_index() / kLanes % kRowChunks;
-  return {matrices[which][work.expert].data,
-          matrices[which][work.expert].stride,
-          p.k,
-          static_cast<uint32_t>(column * 2),
-          row,
-          chunk,
-          kGated && own / 4 % 2 == 1};
-}
+class Weights {
+ public:
+  template <int kStrips, bool kPaired>
+  using Reader = RowReader<kPaired>;
+  static constexpr int kColumns = kGated ? kTileN / 2 : kTileN;  ///< of a result
+
+  __device__ __attribute__((always_inline))
+  Weights(const MoeLayerProductParams& p, const Work& work)
+      : first_(part(p, work, 0)), second_(part(p, work, kParts - 1)) {}
+  __device__ __attribute__((always_inline)) void fetch(int k_block, LdsBytes* lds) {
+    first_.fetch(k_block, lds);
+    if constexpr (kParts == 2) {
+      second_.fetch(k_block, lds);
+    }
+  }
+  __device__ __attribute__((always_inline)) void publish(LdsBytes* lds) {
+    first_.publish(lds);
+    if constexpr (kParts == 2) {
+      second_.publish(lds + TurnedTile::kRows * kStripBytes);
+    }
+  }
+
+ private:
+  static constexpr int kParts = kTileN / TurnedTile::kRows;
+  static_assert(kParts <= 2);
+
+  WEFT_GPU TurnedTile part(const MoeLayerProductParams& p, const Work& work, int index) {
+    constexpr int kOwn = kColumns / kParts;
+    constexpr int kLanes = kOwn / TurnedTile::kRowsEach;  // along the columns
+    const auto& matrices = kernel_argument<MoeLayerProductParams>().w;
+    const int which = kGated ? wave_index() / 2 : 0;
+    const int own = thread_index() % kLanes * TurnedTile::kRowsEach;
+    const int column = __builtin_elementwise_min(work.column * kColumns + index * kOwn + own,
+                                                 p.n - TurnedTile::kRowsEach);
+    return {matrices[which][work.expert].data,
+            matrices[which][work.expert].stride,
+            p.k,
+            static_cast<uint32_t>(column * 2),
+            kGated ? own * 2 + which * 4 : own,
+            thread_index() / kLanes % kRowChunks,
+            kGated && own / 16 % 2 == 1};
+  }
+
+  TurnedTile first_;
+  TurnedTile second_;
+};
 
 using Four = Vector<f16_t, 4>;
 using Eight = Vector<f16_t, 8>;
@@ -189,26 +218,29 @@ WEFT_GPU void product(const MoeLayerProductParams& p, const Work& work, LdsBytes
   using Shape = Tile<kStrips>;
   GatheredRows<Shape::kM, false> a(p.a, p.a_stride, p.k * static_cast<int>(sizeof(f16_t)),
                                    p.per_row, work.slots, work.rows);
-  TurnedTile b = weights_of<kGated>(p, work);
+  Weights<kGated> b(p, work);
   Sums<Shape> sums;
   LinearOf<f16_t, f16_t>::multiply(a, b, p.k, lds, sums);
 
-  static_assert(Shape::kStripsN == 2);
   const Buffer order(work.slots, work.rows * 4);
   const int quarter = lane_index() / kStripRows;
-  const int column = kGated ? (work.column * kMoeLayerTileN + Shape::wave_n()) / 2 + quarter * 4
-                            : work.column * kMoeLayerTileN + Shape::wave_n() + quarter * 8;
 #pragma unroll
   for (int i = 0; i < kStrips; ++i) {
     const int m = i * kStripRows + lane_index() % kStripRows;
     const auto slot = static_cast<int>(order.load_word(m * 4));
-    if (m < work.rows && column < p.n) {
-      const int64_t to = slot * p.out_stride + column * 2;
-      if constexpr (kGated) {
-        at<Four>(p.out, to) = gated(sums.of[0][i], sums.of[1][i]);
-      } else {
-        at<Eight>(p.out, to) = __builtin_shufflevector(
-            rounded(sums.of[0][i]), rounded(sums.of[1][i]), 0, 1, 2, 3, 4, 5, 6, 7);
+#pragma unroll
+    for (int t = 0; t < Shape::kStripsN; t += 2) {
+      const int first = Shape::wave_n() + t * kStripRows;  // of b's rows in LDS
+      const int column = work.column * Weights<kGated>::kColumns +
+                         (kGated ? first / 2 + quarter * 4 : first + quarter * 8);
+      if (m < work.rows && column < p.n) {
+        const int64_t to = slot * p.out_stride + column * 2;
+        if constexpr (kGated) {
+          at<Four>(p.out, to) = gated(sums.of[t][i], sums.of[t + 1][i]);
+        } else {
+          at<Eight>(p.out, to) = __builtin_shufflevector(
+              rounded(sums.of[t][i]), rounded(sums.of[t + 1][i]), 0, 1, 2, 3, 4, 5, 6, 7);
+        }
       }
     }
   }
