@@ -42,6 +42,7 @@ Status CpuBatchRunner::load(const Weights& weights, const Options& options) {
   plans.sample = false;
   plans.rows = most_fed_;
   plans.logits = Logits::none;
+  plans.cut_anywhere = options.exact;
   WEFT_ASSIGN(chunk_, interpreter_.load(plan(config_, weights, plans)));
   plans.rows = 1;
   plans.sequences = kRows;

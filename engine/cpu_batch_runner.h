@@ -28,6 +28,7 @@ class CpuBatchRunner : public BatchRunner {
     bool quantise_activations = false;
     int64_t most_fed = 512;
     std::optional<bool> compress_weights = {};
+    bool exact = true;  ///< a prompt's rows have the same bits however it is cut
   };
   /// Rows of a step: more would be computed by another kernel, with other bits (ops/linear/op.h).
   static constexpr int64_t kRows = 8;

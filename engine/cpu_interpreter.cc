@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "model/layer.h"
+#include "ops/mla_prompt/op.h"
 
 namespace weft {
 namespace {
@@ -101,11 +102,11 @@ struct FusedLatentArgs {
 struct LatentQueryColumnsArgs : LatentQueriesArgs {};
 struct LatentValueColumnsArgs : LatentValuesArgs {};
 
-using Bound =
-    std::variant<EmbedArgs, RopeAnglesArgs, RmsNormArgs, LayerNormArgs, LinearArgs, GatedLinearArgs,
-                 RopeAppendArgs, AttentionArgs, FusedAttentionArgs, SampleArgs, RouteArgs,
-                 ExpertsUpArgs, ExpertsDownArgs, LatentAppendArgs, LatentQueriesArgs,
-                 LatentValuesArgs, FusedLatentArgs, LatentQueryColumnsArgs, LatentValueColumnsArgs>;
+using Bound = std::variant<EmbedArgs, RopeAnglesArgs, RmsNormArgs, LayerNormArgs, LinearArgs,
+                           GatedLinearArgs, RopeAppendArgs, AttentionArgs, FusedAttentionArgs,
+                           SampleArgs, RouteArgs, ExpertsUpArgs, ExpertsDownArgs, LatentAppendArgs,
+                           LatentQueriesArgs, LatentValuesArgs, LatentAttentionArgs,
+                           FusedLatentArgs, LatentQueryColumnsArgs, LatentValueColumnsArgs>;
 
 }  // namespace
 
@@ -387,6 +388,18 @@ class Binder {
         .of = latent_heads(op), .a = in(op.a), .pitch = op.pitch(), .out = out(op.out)};
     return op.fused ? Bound(LatentValueColumnsArgs{args}) : Bound(args);
   }
+  Bound operator()(const LatentAttentionOp& op) {
+    return LatentAttentionArgs{.of = latent_heads(op),
+                               .q = in(op.q),
+                               .cosines = f32(op.cosines),
+                               .sines = f32(op.sines),
+                               .positions = i32(op.positions),
+                               .cache = cache(op.cache, 1, op.rank + op.turned),
+                               .element = dtype_of(op.element),
+                               .scale = op.scale,
+                               .out = out(op.out),
+                               .absorbs = op.absorbs};
+  }
 
  private:
   FusedLatentArgs fused_latent(const AttentionOp& op, const AttentionArgs& attention) const {
@@ -562,6 +575,9 @@ size_t scratch_bytes(const Bound& bound, int64_t rows) {
     size_t operator()(const LatentQueriesArgs&) const { return 0; }
     size_t operator()(const LatentValuesArgs& args) const {
       return cpu::latent_values_scratch_bytes(args, rows);
+    }
+    size_t operator()(const LatentAttentionArgs& args) const {
+      return cpu::latent_attention_scratch_bytes(args, rows, args.of.heads);
     }
     size_t operator()(const FusedLatentArgs& args) const {
       return args.rows_bytes() + (*this)(args.attention);
@@ -739,6 +755,9 @@ struct Execute {
   }
   void operator()(const LatentValuesArgs& args) const {
     cpu::latent_values(args, rows, instruction.tile, scratch);
+  }
+  void operator()(const LatentAttentionArgs& args) const {
+    cpu::latent_attention(args, rows, instruction.tile, scratch);
   }
   void operator()(const LatentQueryColumnsArgs& args) const {
     cpu::latent_query_columns(args, rows, instruction.tile);

@@ -381,7 +381,8 @@ Result<std::unique_ptr<Slots>> Slots::create(ModelConfig config, Weights weights
                          .round_activations = round,
                          .quantise_activations = options.quantise_activations,
                          .most_fed = std::max(completed.prefill_chunk, kIdleChunk),
-                         .compress_weights = options.compress_weights}));
+                         .compress_weights = options.compress_weights,
+                         .exact = options.exact}));
         return std::unique_ptr<BatchRunner>(std::move(made));
       }));
   return create(std::move(config), std::move(runner), completed);

@@ -13,6 +13,7 @@
 #include "ops/linear/hopper_tiles.h"
 #include "ops/mla/cdna_prefill.h"
 #include "ops/mla/hopper_prefill.h"
+#include "ops/mla_prompt/hopper_prefill.h"
 #include "ops/moe/cdna.h"
 #include "ops/moe/cdna_prefill.h"
 #include "ops/moe/hopper_prefill.h"
@@ -55,6 +56,7 @@ const ChunkLimits& chunk_limits(Arch arch) {
                                        .sinks = true,
                                        .route_groups = hopper::kMostRouteGroups,
                                        .latent_row = kMostLatentRow,
+                                       .refuse_latent_prompt = hopper::refuse_prefill_latent_prompt,
                                        .widened = true,
                                        .scratch_rows = hopper::prefill_linear_scratch_rows};
   static constexpr ChunkLimits kCdna{
@@ -71,17 +73,20 @@ const ChunkLimits& chunk_limits(Arch arch) {
 
 const ChunkKernels* chunk_kernels(Arch arch) {
   if constexpr (built::kCuda) {
-    static constexpr ChunkKernels kHopper{WEFT_CHUNK_KERNELS(hopper),
-                                          .gated_linear_soon = hopper::prefill_gated_linear_soon,
-                                          .norms_heads = hopper::norms_heads,
-                                          .normed_rope_append = hopper::prefill_normed_rope_append,
-                                          .tiled = {.linear_bytes = hopper::tiles_bytes,
-                                                    .gated_bytes = hopper::tiles_bytes,
-                                                    .make_linear = hopper::make_tiles,
-                                                    .make_gated = hopper::make_tiles,
-                                                    .takes_linear = hopper::takes_tiles,
-                                                    .takes_gated = hopper::takes_tiles,
-                                                    .gated = hopper::tiled_gated_linear}};
+    static constexpr ChunkKernels kHopper{
+        WEFT_CHUNK_KERNELS(hopper),
+        .latent_prompt = hopper::prefill_latent_prompt,
+        .latent_prompt_workspace = hopper::prefill_latent_prompt_workspace,
+        .gated_linear_soon = hopper::prefill_gated_linear_soon,
+        .norms_heads = hopper::norms_heads,
+        .normed_rope_append = hopper::prefill_normed_rope_append,
+        .tiled = {.linear_bytes = hopper::tiles_bytes,
+                  .gated_bytes = hopper::tiles_bytes,
+                  .make_linear = hopper::make_tiles,
+                  .make_gated = hopper::make_tiles,
+                  .takes_linear = hopper::takes_tiles,
+                  .takes_gated = hopper::takes_tiles,
+                  .gated = hopper::tiled_gated_linear}};
     if (arch == Arch::hopper) {
       return &kHopper;
     }

@@ -15,6 +15,7 @@
 #include "ops/linear/prefill.h"
 #include "ops/mla/op.h"
 #include "ops/mla/prefill.h"
+#include "ops/mla_prompt/prefill.h"
 #include "ops/moe/prefill.h"
 #include "ops/rmsnorm/op.h"
 #include "ops/rope_angles/op.h"
@@ -26,10 +27,12 @@ namespace weft {
 
 /// What such kernels take and want, as is known where they are not built too.
 struct ChunkLimits {
-  int64_t head_dim = 0;        ///< at most
-  bool sinks = false;          ///< of attention
-  int64_t route_groups = 0;    ///< of experts, at most
-  int64_t latent_row = 0;      ///< elements of latent rows, at most
+  int64_t head_dim = 0;      ///< at most
+  bool sinks = false;        ///< of attention
+  int64_t route_groups = 0;  ///< of experts, at most
+  int64_t latent_row = 0;    ///< elements of latent rows, at most
+  /// Null, or why latent_prompt cannot take such operands, pointers aside; empty: it can.
+  std::string_view (*refuse_latent_prompt)(const LatentAttentionArgs&) = nullptr;
   bool widened = false;        ///< weights in eight bits, which are widened for each product
   bool whole_columns = false;  ///< of f32 rows too products have a multiple of 8 columns
   /// Rows of `product` (PrefillScratch) that a linear operation of up to `rows` rows in bf16 wants,
@@ -99,6 +102,12 @@ struct ChunkKernels {
   Result<size_t> (*latent_workspace)(const PrefillLatentAttention&, int64_t rows, Stream) = nullptr;
   Refuse<LatentValuesArgs> refuse_latent_values = nullptr;
   Launch<LatentValuesArgs> latent_values = nullptr;
+  /// Null, or attention of a prompt's rows over latent rows that are multiplied out, for what
+  /// ChunkLimits::refuse_latent_prompt takes, and its bytes of workspace for up to so many rows,
+  /// whose counters it leaves alone. A row's bits depend on no other row.
+  Status (*latent_prompt)(const PrefillLatentPrompt&, int64_t rows, int64_t first,
+                          Stream) = nullptr;
+  size_t (*latent_prompt_workspace)(const PrefillLatentPrompt&, int64_t rows) = nullptr;
   /// Null, or gated_linear where a row's bits may depend on how many rows there are.
   Launch<GatedLinearArgs> gated_linear_soon = nullptr;
   /// Null, or whether normed_rope_append takes such heads, if rope_append does.

@@ -141,6 +141,15 @@ class Declarations {
     }
     write("out", op.out, op.fused ? 1 : op.value, Columns::tile);
   }
+  void operator()(const LatentAttentionOp& op) {
+    heads(op, op.unturned + op.value, false);
+    read("positions", op.positions, 1);
+    read("q", op.q, op.unturned + op.turned, Columns::tile);
+    read("cosines", op.cosines, op.turned / 2);
+    read("sines", op.sines, op.turned / 2);
+    add({.name = "cache", .buffer = op.cache, .rows = Rows::seen, .size = 1});
+    write("out", op.out, op.value, Columns::tile);
+  }
 
   void operator()(const RouteOp& op) {
     weight("correction", op.correction, Part::whole);

@@ -52,6 +52,9 @@ class LatentPlanner : public AttentionPlanner {
 
   /// Fused, both are parts of attention.
   EventId append(Section& all, int64_t layer, Waits made);
+  /// Attention to each head's values; what is ready then.
+  EventId attend_chunk(Section& section, const LayerSpec& spec, int64_t layer);
+  EventId attend_step(Section& section, const LayerSpec& spec, int64_t layer);
   /// Tiles of attention: a split of the keys and a few heads.
   Tiles by_heads_and_splits(int64_t splits) const;
   /// Merges splits of the heads that `values` have columns of; what these wait for then.
@@ -60,8 +63,7 @@ class LatentPlanner : public AttentionPlanner {
   /// The queries, as they are projected; what is ready then. `input` and `waits`: the block's.
   Waits project_queries(Section& all, const LayerSpec& spec, int64_t layer, BufferId input,
                         const Waits& waits, const Tiles& tiles);
-  template <class Op>
-  void describe(Op& op, int64_t layer) const {
+  void describe(LatentHeadsOp& op, int64_t layer) const {
     op.weight = weaver_.weight(Role::latent_up, layer);
     op.heads = heads();
     op.rank = latent_.rank;
@@ -83,12 +85,20 @@ class LatentPlanner : public AttentionPlanner {
     return op;
   }
 
+  /// What a chunk's queries, keys and values are rounded to where they are multiplied.
+  Element chunk_element() const {
+    const bool bf16 = weaver_.options().kv == DType::bf16 &&
+                      weaver_.chunk_element(Role::query, 0) == Element::bf16;
+    return bf16 ? Element::bf16 : Element::f32;
+  }
+
   const LatentAttention latent_;
   const bool fused_;
   BufferId query_latent_ = kNone, query_input_ = kNone;  // before and after the norm
   BufferId made_ = kNone;                                // a latent row as projected
-  BufferId queries_ = kNone;                             // in the rows' space
-  BufferId attended_ = kNone;                            // rows, summed for each head
+  // Of a decode step:
+  BufferId queries_ = kNone;   // in the rows' space
+  BufferId attended_ = kNone;  // rows, summed for each head
   Waits angles_ready_, ready_;
 };
 
@@ -109,15 +119,13 @@ void LatentPlanner::make_buffers() {
   }
   q_ = shared("q", Element::f32, query_size());
   made_ = shared("latent", Element::f32, row());
-  const bool bf16 =
-      chunk && options.kv == DType::bf16 && weaver_.chunk_element(Role::query, 0) == Element::bf16;
-  queries_ = shared("queries", bf16 ? Element::bf16 : Element::f32, heads() * pitch());
-  attended_ = weaver_.buffer("attended", fused_ ? Space::worker : Space::activation, Element::f32,
-                             rows, heads() * pitch());
   splits_ = fused_ ? std::clamp<int64_t>(options.attention_tasks / ceil_div(heads(), kFusedHeads),
                                          1, kMostFusedSplits)
                    : std::clamp<int64_t>(options.attention_tasks / sequences, 1, kMostSplits);
   if (!chunk) {
+    queries_ = shared("queries", Element::f32, heads() * pitch());
+    attended_ = weaver_.buffer("attended", fused_ ? Space::worker : Space::activation, Element::f32,
+                               rows, heads() * pitch());
     // Each sequence's partials begin at a multiple of four elements, for vector loads.
     splits_ += sequences > 1 && config.query_heads * splits_ % 2 != 0 ? 1 : 0;
     partials_ = weaver_.buffer("partials", Space::activation, Element::f32, sequences,
@@ -186,10 +194,15 @@ void LatentPlanner::project(Residual& residual, Section& all, const LayerSpec& s
     ready_.push_back({ready});
     return;
   }
-  queries.cosines = cosines_.front();
-  queries.sines = sines_.front();
   const EventId appended = append(all, layer, std::move(made));
   queried.push_back(angles_ready_.front());
+  if (weaver_.chunk()) {
+    ready_ = std::move(queried);
+    ready_.push_back({appended});
+    return;
+  }
+  queries.cosines = cosines_.front();
+  queries.sines = sines_.front();
   const EventId ready =
       weaver_.spread(weaver_.operation("latent_queries", layer, all.rows, queries),
                      weaver_.by_heads(heads()), queried);
@@ -244,19 +257,34 @@ Waits LatentPlanner::merge(Section& section, const AttentionOp& op, int64_t laye
   return {};
 }
 
-void LatentPlanner::attend(Residual& residual, Section& section, const LayerSpec& spec,
-                           int64_t layer) {
-  const bool split = !weaver_.chunk();
+EventId LatentPlanner::attend_chunk(Section& section, const LayerSpec& spec, int64_t layer) {
+  LatentAttentionOp op;
+  describe(op, layer);
+  op.q = q_;
+  op.cosines = cosines_.front();
+  op.sines = sines_.front();
+  op.positions = weaver_.program.positions;
+  op.cache = keys_[static_cast<size_t>(layer)];
+  op.out = section.attention_out;
+  op.element = chunk_element();
+  op.absorbs = weaver_.options().cut_anywhere;
+  op.scale = static_cast<float>(spec.attention.scale);
+  // By heads: what a head's keys and values are multiplied out to is of all rows.
+  return weaver_.spread(weaver_.operation("attention", layer, section.rows, op),
+                        weaver_.by_heads(heads()), ready_);
+}
+
+EventId LatentPlanner::attend_step(Section& section, const LayerSpec& spec, int64_t layer) {
   AttentionOp op;
   op.q = queries_;
   op.keys = op.values = keys_[static_cast<size_t>(layer)];
   op.positions = weaver_.program.positions;
-  op.partials = split ? partials_ : kNone;
+  op.partials = partials_;
   op.out = attended_;
   op.query_heads = heads();
   op.kv_heads = 1;
   op.head_dim = pitch();
-  op.splits = split ? splits_ : 1;
+  op.splits = splits_;
   op.scale = static_cast<float>(spec.attention.scale);
   if (fused_) {
     op.k = made_;
@@ -267,21 +295,25 @@ void LatentPlanner::attend(Residual& residual, Section& section, const LayerSpec
     op.latent = {.projected = q_, .unturned = latent_.unturned, .turned = latent_.turned};
   }
   const int32_t id = weaver_.operation("attention", layer, section.rows, op);
-  const EventId attended = weaver_.spread(id,
-                                          fused_  ? by_heads_and_splits(op.splits)
-                                          : split ? by_tasks(op)
-                                                  : section.attention(1),
-                                          ready_);
+  const EventId attended =
+      weaver_.spread(id, fused_ ? by_heads_and_splits(op.splits) : by_tasks(op), ready_);
   const int64_t size = heads() * latent_.value;
   const Tiles tiles = fused_ ? weaver_.by_grains(size, latent_.rank, weaver_.options().columns)
                              : weaver_.by_heads(heads());
-  const Waits merged = split ? merge(section, op, layer, attended, tiles) : Waits{{attended}};
+  const Waits merged = merge(section, op, layer, attended, tiles);
   LatentValuesOp values;
   describe(values, layer);
   values.a = attended_;
   values.out = section.attention_out;
-  const EventId done = weaver_.spread(
-      weaver_.operation("latent_values", layer, section.rows, values), tiles, merged);
+  return weaver_.spread(weaver_.operation("latent_values", layer, section.rows, values), tiles,
+                        merged);
+}
+
+void LatentPlanner::attend(Residual& residual, Section& section, const LayerSpec& spec,
+                           int64_t layer) {
+  const EventId done =
+      weaver_.chunk() ? attend_chunk(section, spec, layer) : attend_step(section, spec, layer);
+  const int64_t size = heads() * latent_.value;
   const Tiles outputs = section.product(weaver_.config().hidden, size);
   const LinearOp output = output_product(weaver_, Role::attention_out, Role::attention_out_bias,
                                          layer, section.attention_out, size);

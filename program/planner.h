@@ -23,6 +23,10 @@ struct PlanOptions {
   /// Quantise activations where they meet weights in eight bits, as the checkpoint says
   /// (Quantization::activations), in chunks and decode steps. They are not rounded to bf16 there.
   bool quantise_activations = false;
+  /// A chunk's rows are to have the same bits however a prompt is cut, as far as the program has a
+  /// say: attention over latent rows is not done in the form that a chunk's rows have less to do
+  /// in.
+  bool cut_anywhere = false;
   /// The device's grain in a decode step: tiles of columns are multiples of `columns`, those of
   /// gate and up projections of `gated_columns`, and attention is cut into about `attention_tasks`
   /// (KV head, key range) tasks. None of them may follow the number of workers where the bits must

@@ -94,6 +94,21 @@ struct CostOf {
   Cost operator()(const LatentValuesOp& op) const {
     return of_elements(2, instruction.tile.size() * op.rank * (op.fused ? 1 : op.value));
   }
+  /// In the form that has less to do: products with a head's weights are of all rows that are
+  /// seen, or of the queries alone.
+  Cost operator()(const LatentAttentionOp& op) const {
+    const int64_t seen = position + rows;
+    const double keys = visible_keys(rows, position, 0);
+    const auto flops = [&](int64_t multiplied, int64_t key) {
+      return 2 * static_cast<double>(instruction.tile.size()) *
+             (static_cast<double>(multiplied * op.rank * (op.unturned + op.value)) +
+              keys * static_cast<double>(key));
+    };
+    const auto element = static_cast<double>(size_of(program.buffers[op.cache].element));
+    return {0, static_cast<double>(seen * (op.rank + op.turned)) * element,
+            std::min(flops(seen, op.unturned + op.turned + op.value),
+                     flops(rows, 2 * op.rank + op.turned))};
+  }
   Cost operator()(const AttentionCombineOp&) const { return {}; }
   Cost operator()(const SampleOp&) const { return {}; }
   Cost operator()(const RouteOp& op) const { return of_elements(2, op.experts); }
@@ -141,10 +156,10 @@ std::string_view name_of(Element element) {
 
 std::string_view kind_of(const Operation& operation) {
   constexpr std::array<std::string_view, std::variant_size_v<decltype(Operation::body)>> kNames = {
-      "embed",        "rope_angles", "rmsnorm",      "layernorm",         "linear",
-      "gated_linear", "rope_append", "attention",    "attention_combine", "sample",
-      "route",        "experts_up",  "experts_down", "latent_append",     "latent_queries",
-      "latent_values"};
+      "embed",         "rope_angles",     "rmsnorm",      "layernorm",         "linear",
+      "gated_linear",  "rope_append",     "attention",    "attention_combine", "sample",
+      "route",         "experts_up",      "experts_down", "latent_append",     "latent_queries",
+      "latent_values", "latent_attention"};
   return kNames[operation.body.index()];
 }
 

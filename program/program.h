@@ -207,7 +207,7 @@ struct LatentAppendOp {
   float epsilon = 0;
 };
 
-/// What the two operations of heads have in common.
+/// What the operations of heads have in common.
 struct LatentHeadsOp {
   WeightRef weight;
   int64_t heads = 0, rank = 0, unturned = 0, turned = 0, value = 0;
@@ -227,6 +227,16 @@ struct LatentValuesOp : LatentHeadsOp {
   BufferId a = kNone, out = kNone;
 };
 
+/// Attention of a chunk's rows over latent rows, from queries as they are projected to each head's
+/// values: what LatentQueriesOp, AttentionOp and LatentValuesOp are in a decode step. Who runs it
+/// either absorbs or multiplies keys and values out (ops/mla).
+struct LatentAttentionOp : LatentHeadsOp {
+  BufferId q = kNone, cosines = kNone, sines = kNone, positions = kNone, cache = kNone, out = kNone;
+  Element element = Element::f32;  ///< of queries, keys and values, as they are multiplied
+  float scale = 1;
+  bool absorbs = false;  ///< whatever the rows: PlanOptions::cut_anywhere
+};
+
 /// Reads logits and the tokens so far; writes the next token and its position for the next step.
 struct SampleOp {
   BufferId logits = kNone, tokens = kNone, positions = kNone;
@@ -239,7 +249,7 @@ struct Operation {
   Rows rows = Rows::all;
   std::variant<EmbedOp, RopeAnglesOp, RmsNormOp, LayerNormOp, LinearOp, GatedLinearOp, RopeAppendOp,
                AttentionOp, AttentionCombineOp, SampleOp, RouteOp, ExpertsUpOp, ExpertsDownOp,
-               LatentAppendOp, LatentQueriesOp, LatentValuesOp>
+               LatentAppendOp, LatentQueriesOp, LatentValuesOp, LatentAttentionOp>
       body;
 };
 
@@ -258,8 +268,8 @@ struct Instruction {
   Range rows;
   /// The tile: columns of out (embed, linear, gated_linear, experts_*: embed takes all), groups
   /// (rmsnorm; layernorm, route and latent_append have one), KV heads (rope_append, attention),
-  /// query heads (attention_combine; latent_queries, latent_values and attention over latent rows,
-  /// but see `fused`: columns of out, query heads).
+  /// query heads (attention_combine; latent_queries, latent_values, latent_attention and attention
+  /// over latent rows, but see `fused`: columns of out, query heads).
   Range tile;
   int32_t split = 0;  ///< attention: which split of the keys
   std::vector<Wait> waits;

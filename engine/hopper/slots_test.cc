@@ -194,24 +194,35 @@ TEST_F(HopperSlots, AnswersOfVeryManyDoNotDependOnPromptsInTheirStepsSlow) {
   EXPECT_GT(crowded->status().mixed_steps, 3);
 }
 
-// Latent rows have one cache a layer, and a sequence's keys are summed as if it were alone.
-TEST_F(HopperSlots, AnswersOverLatentRowsDoNotDependOnTheCompanySlow) {
+/// A model over latent rows, of which RoPE leaves so many elements of a head.
+ModelConfig over_latents(int64_t unturned) {
   ModelConfig config = preset("deepseek-v2-lite").value();
   config.layers = 1;
   config.hidden = 64;
   config.query_heads = 2;
-  config.latent.unturned = config.latent.value = 16;
+  config.latent.unturned = unturned;
+  config.latent.value = 16;
   config.ffn = 64;
   config.experts = {};
   config.vocabulary = kVocabulary;
   config.context = 256;
   config.eos = {3};
-  SlotsOptions options{
-      .device = "cuda", .workers = 3, .slots = 3, .pages = 12, .prefill_chunk = 64};
-  const auto crowded = make(options, true, config);
-  options.share_prefixes = false;
-  const auto alone = make(options, true, config);
-  compare(*alone, *crowded, 8, 6);
+  return config;
+}
+
+// Latent rows have one cache a layer, and a sequence's keys are summed as if it were alone: in
+// prompts those that are multiplied out, and those that are not.
+TEST_F(HopperSlots, AnswersOverLatentRowsDoNotDependOnTheCompanySlow) {
+  for (const int64_t unturned : {64, 16}) {
+    SCOPED_TRACE(unturned);
+    const ModelConfig config = over_latents(unturned);
+    SlotsOptions options{
+        .device = "cuda", .workers = 3, .slots = 3, .pages = 12, .prefill_chunk = 64};
+    const auto crowded = make(options, true, config);
+    options.share_prefixes = false;
+    const auto alone = make(options, true, config);
+    compare(*alone, *crowded, 8, 6);
+  }
 }
 
 /// Requests whose answers repeat themselves, all at once.

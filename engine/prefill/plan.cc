@@ -20,33 +20,49 @@ const LinearOp* linear_at(const Program& program, size_t i) {
                                        : nullptr;
 }
 
-/// Of the weights of `joined` products, in the format of their rows, or of latent rows' heads in
-/// that of their results, if they are codes. A product may be of up to 7 columns more than there
+/// Of the weights of `joined` products, in the format of their rows, or of what attention over
+/// latent rows multiplies, if they are codes. A product may be of up to 7 columns more than there
 /// are.
 int64_t widened_bytes(const Program& chunk, const Weights& weights, size_t first, int joined) {
   int64_t rows = 0;
   int64_t row_bytes = 0;
-  const auto add = [&](const WeightRef& ref, BufferId like) {
+  const auto add = [&](const WeightRef& ref, Element like) {
     const Tensor& tensor = weights.tensors()[tensor_index(weights, ref)];
     rows += tensor.rows();
-    row_bytes = is_fp8(tensor.dtype)
-                    ? tensor.columns() * size_of(chunk.buffers[static_cast<size_t>(like)].element)
-                    : 0;
+    row_bytes = is_fp8(tensor.dtype) ? tensor.columns() * size_of(like) : 0;
   };
+  const auto element = [&](BufferId id) { return chunk.buffers[static_cast<size_t>(id)].element; };
   for (size_t i = first; i < first + static_cast<size_t>(joined); ++i) {
     const auto& body = chunk.operations[i].body;
     if (const auto* linear = std::get_if<LinearOp>(&body)) {
-      add(linear->weight, linear->a);
+      add(linear->weight, element(linear->a));
     } else if (const auto* gated = std::get_if<GatedLinearOp>(&body)) {
-      add(gated->gate, gated->a);
-      add(gated->up, gated->a);
-    } else if (const auto* queries = std::get_if<LatentQueriesOp>(&body)) {
-      add(queries->weight, queries->out);
-    } else if (const auto* values = std::get_if<LatentValuesOp>(&body)) {
-      add(values->weight, values->out);
+      add(gated->gate, element(gated->a));
+      add(gated->up, element(gated->a));
+    } else if (const auto* latent = std::get_if<LatentAttentionOp>(&body)) {
+      add(latent->weight, latent->element);
     }
   }
   return (rows + 7) * row_bytes;
+}
+
+/// In words that follow others; empty: there are no latent rows.
+std::string describe_latent_prompt(Arch arch, const ModelConfig& config, const Weights& weights,
+                                   DType kv, bool rounds) {
+  if (config.latent.rank == 0) {
+    return {};
+  }
+  LatentAttentionOp op;
+  op.heads = config.query_heads;
+  op.rank = config.latent.rank;
+  op.unturned = config.latent.unturned;
+  op.turned = config.latent.turned;
+  op.value = config.latent.value;
+  op.element = rounds && kv == DType::bf16 ? Element::bf16 : Element::f32;
+  const std::string_view why =
+      refuse_latent_prompt(arch, op, weights.get(Role::latent_up, 0).dtype, kv);
+  return why.empty() ? ", keys and values multiplied out of latent rows"
+                     : fmt::format(", attention over latent rows absorbed: {}", why);
 }
 
 }  // namespace
@@ -117,6 +133,24 @@ std::string refuse_prefill(Arch arch, const ModelConfig& config, const Weights& 
   return {};
 }
 
+std::string_view refuse_latent_prompt(Arch arch, const LatentAttentionOp& op, DType weights,
+                                      DType kv) {
+  const ChunkLimits& limits = chunk_limits(arch);
+  if (limits.refuse_latent_prompt == nullptr) {
+    return "there is no other kernel";
+  }
+  LatentAttentionArgs args;
+  args.element = dtype_of(op.element);
+  args.of = {.heads = op.heads,
+             .rank = op.rank,
+             .unturned = op.unturned,
+             .turned = op.turned,
+             .value = op.value,
+             .w = {.dtype = is_fp8(weights) ? args.element : weights}};
+  args.cache.dtype = kv;
+  return limits.refuse_latent_prompt(args);
+}
+
 std::string describe_prefill(Arch arch, const ModelConfig& config, const Weights& weights,
                              ChunkFormats formats) {
   const std::string why = refuse_prefill(arch, config, weights, formats);
@@ -125,9 +159,10 @@ std::string describe_prefill(Arch arch, const ModelConfig& config, const Weights
   return why.empty()
              ? fmt::format(
                    "by chunks of up to {} tokens (fewer than {}: token by token), activations {}, "
-                   "KV cache {}",
+                   "KV cache {}{}",
                    kChunkRows, fewest_tokens(formats), rounds ? "bf16" : "f32",
-                   name_of(element_of(formats.kv)))
+                   name_of(element_of(formats.kv)),
+                   describe_latent_prompt(arch, config, weights, formats.kv, rounds))
              : fmt::format("token by token: {}", why);
 }
 
@@ -239,6 +274,19 @@ ChunkLayout lay_out_chunk(Arch arch, const Program& chunk, const Weights& weight
       order = std::max(order, moe_order_elements(chunk.rows, route->chosen, route->experts));
     } else if (const auto* down = std::get_if<ExpertsDownOp>(&operation.body)) {
       products = std::max(products, chunk.rows * down->chosen * down->n);
+    }
+  }
+  for (const Operation& operation : chunk.operations) {
+    if (const auto* op = std::get_if<LatentAttentionOp>(&operation.body)) {
+      const DType kv = dtype_of(chunk.buffers[static_cast<size_t>(op->cache)].element);
+      const DType weight = weights.tensors()[tensor_index(weights, op->weight)].dtype;
+      layout.multiplies_out = refuse_latent_prompt(arch, *op, weight, kv).empty();
+      layout.absorbed_rows =
+          layout.multiplies_out ? std::min(chunk.rows, kMostStepRows) : chunk.rows;
+      const int64_t elements = layout.absorbed_rows * op->heads * (op->rank + op->turned);
+      layout.absorbed_queries = take(elements * size_of(op->element));
+      layout.absorbed = take(elements * 4);
+      break;  // all layers' are alike
     }
   }
   layout.order = take(order * 4);

@@ -20,6 +20,8 @@ namespace weft {
 /// Most rows of a chunk: enough to fill the tensor cores, few enough for the activations to stay
 /// near the L2.
 inline constexpr int64_t kChunkRows = 2048;
+/// Rows of sequences of their own, at most.
+inline constexpr int64_t kMostStepRows = 64;
 /// Rows of a chunk whose logits are there at a time.
 inline constexpr int64_t kLogitsRows = 128;
 
@@ -40,6 +42,11 @@ std::string refuse_prefill(Arch arch, const ModelConfig& config, const Weights& 
 /// activations bf16, KV cache bf16".
 std::string describe_prefill(Arch arch, const ModelConfig& config, const Weights& weights,
                              ChunkFormats formats);
+
+/// Why a prompt's attention over latent rows is absorbed on such a GPU; empty: keys and values are
+/// multiplied out. (Rows of sequences of their own are always absorbed.)
+std::string_view refuse_latent_prompt(Arch arch, const LatentAttentionOp& op, DType weights,
+                                      DType kv);
 
 /// The program of a chunk: `logits` none (all that is wanted is the cache) or all.
 PlanOptions chunk_options(int64_t rows, int64_t capacity, Logits logits, ChunkFormats formats = {});
@@ -66,6 +73,11 @@ struct ChunkLayout {
   int64_t scratch = 0;   ///< offset of f32 [rows, n] for the products of bf16 that want it
   int64_t order = 0;     ///< offset of i32: a mixture's slots by expert, see PrefillDraw
   int64_t products = 0;  ///< offset of f32: its second products by slot
+  /// Of a prompt's attention over latent rows: see refuse_latent_prompt().
+  bool multiplies_out = false;
+  /// Offsets of rows that are absorbed: queries, in the element of LatentAttentionOp, and what they
+  /// attended to, f32; and how many there may be.
+  int64_t absorbed_queries = 0, absorbed = 0, absorbed_rows = 0;
   int64_t widened = 0;  ///< offset of a product's weights in the rows' format, where they are codes
   int64_t bytes = 0;
 };

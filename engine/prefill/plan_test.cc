@@ -192,6 +192,38 @@ TEST(PrefillPlan, LatentRowsAndExpertsInEightBits) {
   }
 }
 
+TEST(PrefillPlan, LatentRowsAreMultipliedOutWhereThereAreKernels) {
+  const auto rows = [](const Made& made) {
+    return std::pair(made.layout.multiplies_out, made.layout.absorbed_rows);
+  };
+  const int64_t chunk = make("deepseek-v2-lite", Logits::none).program.rows;
+  EXPECT_EQ(rows(make("deepseek-v2-lite", Logits::none)), std::pair(true, kMostStepRows));
+  EXPECT_EQ(rows(make("deepseek-v2-lite", Logits::none, 0, kAllF32)),
+            std::pair(true, kMostStepRows));
+  EXPECT_EQ(rows(make("deepseek-v2-lite", Logits::none, 0, {DType::bf16, false})),
+            std::pair(false, chunk));
+  EXPECT_EQ(rows(make("deepseek-v2-lite", Logits::none, 0, {}, {}, Arch::cdna)),
+            std::pair(false, chunk));
+  expect_apart(make("deepseek-v2-lite", Logits::none, 0, {}, {}, Arch::cdna));
+
+  ModelConfig config = preset("deepseek-v2-lite").value();
+  const auto described = [&](Arch arch, ChunkFormats formats) {
+    return describe_prefill(arch, config, Weights::describe(config), formats);
+  };
+  const std::string chunks = "by chunks of up to 2048 tokens (fewer than 3: token by token), ";
+  EXPECT_EQ(described(Arch::hopper, {}), chunks +
+                                             "activations bf16, KV cache bf16, keys and values "
+                                             "multiplied out of latent rows");
+  EXPECT_EQ(described(Arch::cdna, {}), chunks +
+                                           "activations bf16, KV cache bf16, attention over latent "
+                                           "rows absorbed: there is no other kernel");
+  config.latent.unturned = 72;
+  EXPECT_TRUE(
+      described(Arch::hopper, {})
+          .ends_with(
+              "absorbed: RoPE leaves no multiple of 64 elements of a head, or turns more than 64"));
+}
+
 TEST(PrefillPlan, AmdHasNoFormForAllAndWantsNoScratch) {
   const Made granite = make("granite-3.1-2b", Logits::none, 0, {}, {}, Arch::cdna);
   EXPECT_EQ(granite.layout.bytes, granite.layout.scratch);

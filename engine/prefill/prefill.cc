@@ -256,19 +256,35 @@ LinearArgs Prefill::linear_args(const Chunk& chunk, size_t index) const {
   return args;
 }
 
-PrefillLatentAttention Prefill::latent_attention_args(const Chunk& chunk,
-                                                      const AttentionOp& op) const {
-  return {.q = input(chunk, op.q),
-          .cache = cache(chunk, op.keys, op.values, 0),
-          .capacity = capacity_,
-          .sequences = places_.sequences,
-          .heads = op.query_heads,
-          .rank = config_.latent.rank,
-          .turned = config_.latent.turned,
+LatentAttentionArgs Prefill::latent_args(const Chunk& chunk, const LatentAttentionOp& op) const {
+  const DType element = dtype_of(op.element);
+  return {.of = {op.heads, op.rank, op.unturned, op.turned, op.value,
+                 product_weight(chunk, op.weight, element, 0)},
+          .q = input(chunk, op.q),
+          .cosines = static_cast<const float*>(input(chunk, op.cosines).data),
+          .sines = static_cast<const float*>(input(chunk, op.sines).data),
+          .cache = cache(chunk, op.cache, op.cache, 0),
+          .element = element,
           .scale = op.scale,
-          .alone = chunk.whole_k,
-          .out = matrix(chunk, op.out),
-          .workspace = workspace()};
+          .out = matrix(chunk, op.out)};
+}
+
+PrefillLatentAttention Prefill::absorbed_args(const Chunk& chunk,
+                                              const LatentAttentionOp& op) const {
+  const ChunkLayout& layout = chunk.layout;
+  return {
+      .q = {chunk.memory.data() + layout.absorbed_queries, dtype_of(op.element),
+            op.heads * (op.rank + op.turned)},
+      .cache = cache(chunk, op.cache, op.cache, 0),
+      .capacity = capacity_,
+      .sequences = places_.sequences,
+      .heads = op.heads,
+      .rank = op.rank,
+      .turned = op.turned,
+      .scale = op.scale,
+      .alone = chunk.whole_k,
+      .out = {chunk.memory.data() + layout.absorbed, DType::f32, op.heads * (op.rank + op.turned)},
+      .workspace = workspace()};
 }
 
 AttentionArgs Prefill::attention_args(const Chunk& chunk, const AttentionOp& op) const {
@@ -322,13 +338,18 @@ Status Prefill::make_workspace(const Chunk& chunk) {
                   kernels_.linear_workspace(linear_args(chunk, i), device_.stream()));
       most = std::max(most, bytes);
     }
-    const auto* attention = std::get_if<AttentionOp>(&chunk.program.operations[i].body);
-    if (attention != nullptr && config_.latent.rank > 0) {
+    if (const auto* op = std::get_if<LatentAttentionOp>(&chunk.program.operations[i].body)) {
       WEFT_ASSIGN(const size_t bytes,
-                  kernels_.latent_workspace(latent_attention_args(chunk, *attention),
-                                            chunk.program.rows, device_.stream()));
+                  kernels_.latent_workspace(absorbed_args(chunk, *op), chunk.layout.absorbed_rows,
+                                            device_.stream()));
       most = std::max(most, bytes);
-    } else if (attention != nullptr && kernels_.step_workspace != nullptr) {
+      if (chunk.layout.multiplies_out) {
+        most = std::max(most, kernels_.latent_prompt_workspace(
+                                  {latent_args(chunk, *op), capacity_, {}}, chunk.program.rows));
+      }
+    }
+    const auto* attention = std::get_if<AttentionOp>(&chunk.program.operations[i].body);
+    if (attention != nullptr && kernels_.step_workspace != nullptr) {
       most = std::max(most,
                       kernels_.step_workspace(attention_args(chunk, *attention), device_.stream()));
     }
@@ -490,27 +511,31 @@ class Prefill::Launcher {
     WEFT_TRY(fits(kernels_.refuse_latent_append(args)));
     return kernels_.latent_append(args, span_.rows, span_.first, stream_, span_.places);
   }
-  Status operator()(const LatentQueriesOp& op) const {
-    const LatentQueriesArgs args{.of = latent_heads(op, op.out),
-                                 .q = input(op.q),
-                                 .cosines = f32(op.cosines),
-                                 .sines = f32(op.sines),
-                                 .out = matrix(op.out)};
-    WEFT_TRY(fits(kernels_.refuse_latent_queries(args)));
-    WEFT_TRY(p_.widen(chunk_, op.weight, args.of.w.dtype, 0));
-    return kernels_.latent_queries(args, span_.rows, stream_);
-  }
-  Status operator()(const LatentValuesOp& op) const {
-    const LatentValuesArgs args{
-        .of = latent_heads(op, op.out), .a = input(op.a), .pitch = op.rank, .out = matrix(op.out)};
-    WEFT_TRY(fits(kernels_.refuse_latent_values(args)));
-    WEFT_TRY(p_.widen(chunk_, op.weight, args.of.w.dtype, 0));
-    return kernels_.latent_values(args, span_.rows, stream_);
+  Status operator()(const LatentAttentionOp& op) const {
+    LatentAttentionArgs args = p_.latent_args(chunk_, op);
+    if (span_.places.positions == nullptr) {
+      args.cache = cache(op.cache, op.cache);
+      return of_prompt(op, args, span_.rows, span_.first);
+    }
+    if (span_.own > 0) {
+      WEFT_TRY(absorbed(op, args, span_.own, 0, span_.places));
+    }
+    const auto go_on = [&](int64_t rows) {
+      const int64_t angles = rows * op.turned / 2;
+      args.q = below(args.q, rows);
+      args.out = below(args.out, rows);
+      args.cosines += angles;
+      args.sines += angles;
+    };
+    go_on(span_.own);
+    for (const FedRows& fed : span_.fed) {
+      args.cache = p_.cache(chunk_, op.cache, op.cache, fed.sequence);
+      WEFT_TRY(of_prompt(op, args, fed.rows, fed.first));
+      go_on(fed.rows);
+    }
+    return {};
   }
   Status operator()(const AttentionOp& op) const {
-    if (p_.config_.latent.rank > 0) {
-      return over_latents(op);
-    }
     AttentionArgs args = p_.attention_args(chunk_, op);
     args.cache = cache(op.keys, op.values);
     WEFT_TRY(fits(kernels_.refuse_attention(args)));
@@ -539,30 +564,42 @@ class Prefill::Launcher {
 
  private:
   Status fits(std::string_view refusal) const { return p_.fits(chunk_, index_, refusal); }
-  Status over_latents(const AttentionOp& op) const {
-    PrefillLatentAttention args = p_.latent_attention_args(chunk_, op);
-    WEFT_TRY(fits(kernels_.refuse_latent_attention(args)));
-    if (span_.places.positions == nullptr) {
-      args.cache = cache(op.keys, op.values);
-      return kernels_.latent_attention(args, span_.rows, span_.first, stream_, {});
+  /// Rows of one sequence. In which form is the model's affair alone, so that it does not depend on
+  /// how a prompt is cut.
+  Status of_prompt(const LatentAttentionOp& op, const LatentAttentionArgs& args, int64_t rows,
+                   int64_t first) const {
+    if (!chunk_.layout.multiplies_out) {
+      return absorbed(op, args, rows, first, {});
     }
-    if (span_.own > 0) {
-      WEFT_TRY(kernels_.latent_attention(args, span_.own, 0, stream_, span_.places));
-    }
-    args.q = below(args.q, span_.own);
-    args.out = below(args.out, span_.own);
-    for (const FedRows& fed : span_.fed) {
-      args.cache = p_.cache(chunk_, op.keys, op.values, fed.sequence);
-      WEFT_TRY(kernels_.latent_attention(args, fed.rows, fed.first, stream_, {}));
-      args.q = below(args.q, fed.rows);
-      args.out = below(args.out, fed.rows);
-    }
-    return {};
+    WEFT_TRY(p_.widen(chunk_, op.weight, args.element, 0));
+    return kernels_.latent_prompt({args, p_.capacity_, p_.workspace()}, rows, first, stream_);
   }
-  /// Weights are in the format of a result in bf16 where they are codes, else in f32.
-  LatentHeads latent_heads(const LatentHeadsOp& op, BufferId out) const {
-    return {op.heads,  op.rank,  op.unturned,
-            op.turned, op.value, p_.product_weight(chunk_, op.weight, matrix(out).dtype, 0)};
+  Status absorbed(const LatentAttentionOp& op, const LatentAttentionArgs& args, int64_t rows,
+                  int64_t first, const RowPlaces& places) const {
+    WEFT_CHECK(rows <= chunk_.layout.absorbed_rows);
+    PrefillLatentAttention attention = p_.absorbed_args(chunk_, op);
+    attention.cache = args.cache;
+    const LatentQueriesArgs queries{
+        .of = args.of,
+        .q = args.q,
+        .cosines = args.cosines,
+        .sines = args.sines,
+        .out = {const_cast<void*>(attention.q.data), attention.q.dtype, attention.q.stride}};
+    LatentValuesArgs values{.of = args.of,
+                            .a = {attention.out.data, attention.out.dtype, attention.out.stride},
+                            .pitch = op.rank,
+                            .out = args.out};
+    values.of.w = p_.product_weight(chunk_, op.weight, values.out.dtype, 0);
+    WEFT_TRY(fits(kernels_.refuse_latent_queries(queries)));
+    WEFT_TRY(fits(kernels_.refuse_latent_attention(attention)));
+    WEFT_TRY(fits(kernels_.refuse_latent_values(values)));
+    WEFT_TRY(p_.widen(chunk_, op.weight, args.element, 0));
+    WEFT_TRY(kernels_.latent_queries(queries, rows, stream_));
+    WEFT_TRY(kernels_.latent_attention(attention, rows, first, stream_, places));
+    if (values.out.dtype != args.element) {
+      WEFT_TRY(p_.widen(chunk_, op.weight, values.out.dtype, 0));
+    }
+    return kernels_.latent_values(values, rows, stream_);
   }
   RopeAppendArgs rope_append_args(const RopeAppendOp& op) const {
     return {.q = input(op.q),

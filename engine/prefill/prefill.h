@@ -50,8 +50,6 @@ std::vector<char*> caches_of(const Program& decode, const resident::Arena& arena
 PrefillPlaces places_of(const Program& decode, const resident::Arena& arena, char* at,
                         int64_t sequences);
 
-inline constexpr int64_t kMostStepRows = 64;
-
 /// Rows of a prompt among others: at positions first, first + 1, ...
 struct FedRows {
   int64_t rows = 0;
@@ -139,7 +137,8 @@ class Prefill {
   GatedLinearArgs gated_linear_args(const Chunk& chunk, const GatedLinearOp& op) const;
   // Of rows that have places.
   AttentionArgs attention_args(const Chunk& chunk, const AttentionOp& op) const;
-  PrefillLatentAttention latent_attention_args(const Chunk& chunk, const AttentionOp& op) const;
+  LatentAttentionArgs latent_args(const Chunk& chunk, const LatentAttentionOp& op) const;
+  PrefillLatentAttention absorbed_args(const Chunk& chunk, const LatentAttentionOp& op) const;
   /// Tiles of the weights of a chunk's products that have none yet.
   Status make_tiles(const Chunk& chunk);
   /// Of the product whose first weights these are; null: none.

@@ -682,6 +682,7 @@ class WorkerLowering {
     return {};
   }
   Status operator()(const LatentAppendOp& /*op*/) { return of_latents(); }
+  Status operator()(const LatentAttentionOp& /*op*/) { return of_latents(); }
   Status operator()(const LatentQueriesOp& op) {
     WEFT_TRY(check_latents(op, op.rank));
     WEFT_TRY(begin_product(Opcode::linear, op.unturned, op.q, op.weight));

@@ -50,6 +50,14 @@ inline constexpr int64_t kBlockLanes = kVectors * kFloatLanes;
 inline constexpr int64_t kPassLanes = 256;
 static_assert(kPassLanes % kBlockLanes == 0, "a pass is whole lane blocks");
 
+/// Keys [kAttentionBlock, head_dim] and values [kAttentionBlock, value_dim] of a block of
+/// positions.
+template <class K>
+struct ChunkKeys {
+  const K* keys;
+  const K* values;
+};
+
 /// One 32-bit unit from memory of any type.
 HWY_INLINE FloatVec broadcast_unit(const std::byte* p) {
   float unit;
@@ -109,34 +117,51 @@ template <class Units, class Q, class K>
 class ChunkAttention {
  public:
   using Element = typename Units::Weight;
+  using Key = K;
 
-  ChunkAttention(const AttentionArgs& args, std::byte* scratch) : args_(args) {
+  ChunkAttention(const AttentionArgs& args, std::byte* scratch)
+      : ChunkAttention(args, args.head_dim, kPassLanes, scratch) {}
+  /// Of values of another size, results [rows, query_heads = 1, value_dim]; a pass is of up to
+  /// `lanes`, whole lane blocks.
+  ChunkAttention(const AttentionArgs& args, int64_t value_dim, int64_t lanes, std::byte* scratch)
+      : args_(args), value_dim_(value_dim), pass_lanes_(lanes) {
     auto* base = reinterpret_cast<float*>(scratch);
     const auto take = [&](int64_t floats) {
       const int64_t at = floats_;
       floats_ += round_up(floats, 16);
       return base == nullptr ? nullptr : base + at;
     };
-    query_ = take(kPassLanes * units_);
-    sum_ = take(kPassLanes * padded_dim_);
-    maximum_ = take(kPassLanes);
-    total_ = take(kPassLanes);
-    limit_ = reinterpret_cast<int32_t*>(take(kPassLanes));
+    query_ = take(lanes * units_);
+    sum_ = take(lanes * padded_dim_);
+    maximum_ = take(lanes);
+    total_ = take(lanes);
+    limit_ = reinterpret_cast<int32_t*>(take(lanes));
     scores_ = take(round_up(kAttentionBlock, 2 * kTile) * kBlockLanes);
     probabilities_ = take(kAttentionBlock * kBlockLanes);
     keys_ = reinterpret_cast<std::byte*>(take(kAttentionBlock * args.head_dim));
     values_ = take(kAttentionBlock * padded_dim_);
-    rows_ = take(4 * padded_dim_);
+    rows_ = take(4 * row_);
   }
 
   static size_t scratch_bytes(const AttentionArgs& args) {
-    return ChunkAttention(args, nullptr).floats_ * sizeof(float);
+    return ChunkAttention(args, nullptr).bytes();
   }
+  size_t bytes() const { return static_cast<size_t>(floats_) * sizeof(float); }
 
   void run(Range rows, int64_t kv_head) {
+    run(rows, kv_head, [&](int64_t block) {
+      const int64_t place = args_.cache.place(rows.begin, kv_head, block, args_.head_dim);
+      return ChunkKeys<K>{static_cast<const K*>(args_.cache.keys) + place,
+                          static_cast<const K*>(args_.cache.values) + place};
+    });
+  }
+  /// Over the blocks of keys that source(position of the first) gives, asked for in rising order in
+  /// every pass.
+  template <class Source>
+  void run(Range rows, int64_t kv_head, Source&& source) {
     const int64_t lanes = rows.size() * group_;
-    for (int64_t begin = 0; begin < lanes; begin += kPassLanes) {
-      pass(rows, kv_head, {begin, std::min(begin + kPassLanes, lanes)});
+    for (int64_t begin = 0; begin < lanes; begin += pass_lanes_) {
+      pass(rows, kv_head, {begin, std::min(begin + pass_lanes_, lanes)}, source);
     }
   }
 
@@ -150,7 +175,8 @@ class ChunkAttention {
     return {rows.begin + index / group_, kv_head * group_ + index % group_};
   }
 
-  void pass(Range rows, int64_t kv_head, Range lanes) {
+  template <class Source>
+  void pass(Range rows, int64_t kv_head, Range lanes, Source& source) {
     const int64_t padded = round_up(lanes.size(), kBlockLanes);
     load_queries(rows, kv_head, lanes, padded);
     std::fill(sum_, sum_ + padded * padded_dim_, 0.0f);
@@ -162,9 +188,9 @@ class ChunkAttention {
     for (int64_t block = first.begin / kAttentionBlock * kAttentionBlock; block < end;
          block += kAttentionBlock) {
       const int64_t count = std::min(kAttentionBlock, end - block);
-      const int64_t place = args_.cache.place(rows.begin, kv_head, block, args_.head_dim);
-      const std::byte* key_rows = load_keys(static_cast<const K*>(args_.cache.keys) + place, count);
-      const bool finite = load_values(static_cast<const K*>(args_.cache.values) + place, count);
+      const ChunkKeys<K> of = source(block);
+      const std::byte* key_rows = load_keys(of.keys, count);
+      const bool finite = load_values(of.values, count);
       for (int64_t i = 0; i < padded; i += kBlockLanes) {
         attend(i, std::min(i + kBlockLanes, lanes.size()) - 1, block, key_rows, finite);
       }
@@ -332,7 +358,7 @@ class ChunkAttention {
                        const FloatVec (&decay)[kVectors]) {
     const FloatTag d;
     for (int v = 0; v < kVectors; ++v) {
-      for (int64_t i = 0; i < args_.head_dim; ++i) {
+      for (int64_t i = 0; i < value_dim_; ++i) {
         float* to = sum_ + first * padded_dim_ + i * kBlockLanes + v * kFloatLanes;
         auto sum = hn::Mul(hn::LoadU(d, to), decay[v]);
         for (int64_t key = 0; key < count; ++key) {
@@ -369,8 +395,8 @@ class ChunkAttention {
         if constexpr (std::is_same_v<Q, Element>) {
           from[j] = reinterpret_cast<const float*>(q);
         } else {
-          convert(q, args_.head_dim, rows_ + j * padded_dim_);
-          from[j] = rows_ + j * padded_dim_;
+          convert(q, args_.head_dim, rows_ + j * row_);
+          from[j] = rows_ + j * row_;
         }
       }
       float* to = query_ + i / kBlockLanes * kBlockLanes * units_ + i % kBlockLanes;
@@ -400,7 +426,7 @@ class ChunkAttention {
   /// values_[unit][dim]: f32, or the bf16 of two keys in a pair. Whether all are finite.
   bool load_values(const K* values, int64_t count) {
     const FloatTag d;
-    const int64_t dim = args_.head_dim;
+    const int64_t dim = value_dim_;
     float* to = values_;
     auto check = hn::Zero(d);  // stays 0 while all are finite: 0 * infinity is NaN
     const auto inspect = [&](FloatVec x) HWY_ATTR { check = hn::MulAdd(x, hn::Zero(d), check); };
@@ -447,11 +473,10 @@ class ChunkAttention {
   }
 
   void write(Range rows, int64_t kv_head, Range lanes) {
-    const int64_t dim = args_.head_dim;
+    const int64_t dim = value_dim_;
     for (int64_t i = 0; i < lanes.size(); i += 4) {
       const float* from = sum_ + i / kBlockLanes * kBlockLanes * padded_dim_ + i % kBlockLanes;
-      float* const to[4] = {rows_, rows_ + padded_dim_, rows_ + 2 * padded_dim_,
-                            rows_ + 3 * padded_dim_};
+      float* const to[4] = {rows_, rows_ + row_, rows_ + 2 * row_, rows_ + 3 * row_};
       int64_t c = 0;
       for (; c + 4 <= dim; c += 4, from += 4 * kBlockLanes) {
         transpose_4x4({from, from + kBlockLanes, from + 2 * kBlockLanes, from + 3 * kBlockLanes},
@@ -473,7 +498,10 @@ class ChunkAttention {
   const AttentionArgs& args_;
   const int64_t group_ = args_.query_heads / args_.kv_heads;
   const int64_t units_ = args_.head_dim / Units::kElements;
-  const int64_t padded_dim_ = round_up(args_.head_dim, kTile);
+  const int64_t value_dim_;
+  const int64_t pass_lanes_;
+  const int64_t padded_dim_ = round_up(value_dim_, kTile);
+  const int64_t row_ = std::max(padded_dim_, round_up(args_.head_dim, kTile));
   float* query_;          // [lane block][unit][kBlockLanes]
   float* sum_;            // [lane block][padded_dim_][kBlockLanes], unnormalised
   float* maximum_;        // [lane] of q.k, before scale
@@ -483,9 +511,32 @@ class ChunkAttention {
   float* probabilities_;  // [unit][kBlockLanes]
   std::byte* keys_;       // [key][head_dim] f32, where the cache has another format
   float* values_;         // [unit][padded_dim_]
-  float* rows_;           // [4][padded_dim_]
+  float* rows_;           // [4][row_], of queries or results
   int64_t floats_ = 0;    // of scratch in all
 };
+
+/// Calls f with a value of q's and one of the cache's type.
+template <class F>
+decltype(auto) with_formats(const AttentionArgs& args, F&& f) {
+  const bool bf16_q = args.q.dtype == DType::bf16;
+  if (args.cache.dtype == DType::bf16) {
+    return bf16_q ? f(bf16{}, bf16{}) : f(float{}, bf16{});
+  }
+  return bf16_q ? f(bf16{}, float{}) : f(float{}, float{});
+}
+
+/// The class for many rows; bf16_dot: VDPBF16PS is there.
+template <class F>
+decltype(auto) with_chunk_kernel(const AttentionArgs& args, [[maybe_unused]] bool bf16_dot, F&& f) {
+#if HWY_TARGET == HWY_AVX3
+  if (bf16_dot && args.q.dtype == DType::bf16 && args.cache.dtype == DType::bf16) {
+    return f(static_cast<ChunkAttention<Bf16Pairs, bf16, bf16>*>(nullptr));
+  }
+#endif
+  return with_formats(args, [&](auto q, auto k) {
+    return f(static_cast<ChunkAttention<F32Units<float>, decltype(q), decltype(k)>*>(nullptr));
+  });
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace weft

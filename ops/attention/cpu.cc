@@ -18,16 +18,6 @@ HWY_BEFORE_NAMESPACE();
 namespace weft {
 namespace HWY_NAMESPACE {
 
-/// Calls f with a value of q's and one of the cache's type.
-template <class F>
-decltype(auto) with_formats(const AttentionArgs& args, F&& f) {
-  const bool bf16_q = args.q.dtype == DType::bf16;
-  if (args.cache.dtype == DType::bf16) {
-    return bf16_q ? f(bf16{}, bf16{}) : f(float{}, bf16{});
-  }
-  return bf16_q ? f(bf16{}, float{}) : f(float{}, float{});
-}
-
 bool streams(const AttentionArgs& args, int64_t rows) {
   return args.splits > 1 || rows <= kAttentionFewRows;
 }
@@ -43,19 +33,6 @@ decltype(auto) with_few_kernel(const AttentionArgs& args, [[maybe_unused]] bool 
 #endif
   return with_formats(args, [&](auto q, auto k) {
     return f(static_cast<FewAttention<decltype(q), decltype(k)>*>(nullptr));
-  });
-}
-
-/// The class for many rows; bf16_dot: VDPBF16PS is there.
-template <class F>
-decltype(auto) with_chunk_kernel(const AttentionArgs& args, [[maybe_unused]] bool bf16_dot, F&& f) {
-#if HWY_TARGET == HWY_AVX3
-  if (bf16_dot && args.q.dtype == DType::bf16 && args.cache.dtype == DType::bf16) {
-    return f(static_cast<ChunkAttention<Bf16Pairs, bf16, bf16>*>(nullptr));
-  }
-#endif
-  return with_formats(args, [&](auto q, auto k) {
-    return f(static_cast<ChunkAttention<F32Units<float>, decltype(q), decltype(k)>*>(nullptr));
   });
 }
 

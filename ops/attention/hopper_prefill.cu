@@ -2,6 +2,8 @@
 // of keys and values into a ring, two warpgroups with 64 rows each multiply them. The scores of the
 // next keys are computed while the values of the last ones are multiplied, so that the tensor cores
 // work under the softmax. Sums, maxima and exponentials are f32; probabilities are rounded to bf16.
+#include <algorithm>
+
 #include "arch/hopper/attention.cuh"
 #include "arch/hopper/dependent.cuh"
 #include "arch/hopper/launch.cuh"
@@ -23,16 +25,19 @@ constexpr int kTileColumns = kRowBytes / 2;  ///< bf16 in a row of a tile
 constexpr int kTurn = 1;  ///< of the first warpgroup; the next one is the second's
 constexpr int kPrepared = 3;
 
-/// kDim: columns of a head, filled up with zeros to whole tiles; kKeys: multiplied at a time.
-template <int kDim, int kKeys, int kStages>
+/// kDim, kValueDim: columns of a head's keys and values, filled up with zeros to whole tiles;
+/// kKeys: multiplied at a time.
+template <int kDim, int kValueDim, int kKeys, int kStages>
 struct Shared {
   static constexpr int kColumnTiles = kDim / kTileColumns;
+  static constexpr int kValueTiles = kValueDim / kTileColumns;
   static constexpr int kQueryTile = 64 * kRowBytes;  ///< a warpgroup's rows of 64 columns
   static constexpr int kQueryBytes = kWarpgroups * kColumnTiles * kQueryTile;
   static constexpr int kKeyTile = kKeys * kRowBytes;
-  static constexpr int kKeyBytes = kColumnTiles * kKeyTile;  ///< a stage of keys, or of values
-  static constexpr int kBytes =
-      1024 + kQueryBytes + 2 * kStages * kKeyBytes + (4 * kStages + 1) * 8;
+  static constexpr int kKeyBytes = kColumnTiles * kKeyTile;  ///< a stage
+  static constexpr int kValueBytes = kValueTiles * kKeyTile;
+  static constexpr int kStageBytes = kStages * (kKeyBytes + kValueBytes);  ///< of all
+  static constexpr int kBytes = 1024 + kQueryBytes + kStageBytes + (4 * kStages + 1) * 8;
   static_assert(kBytes <= 232448, "more than a block may have");
 
   char* base;  ///< aligned to 1024
@@ -43,9 +48,9 @@ struct Shared {
     return base + warpgroup * kColumnTiles * kQueryTile;
   }
   __device__ char* keys(int slot) const { return base + kQueryBytes + slot * kKeyBytes; }
-  __device__ char* values(int slot) const { return keys(kStages + slot); }
+  __device__ char* values(int slot) const { return keys(kStages) + slot * kValueBytes; }
   __device__ Barrier& barrier(int index) const {
-    return reinterpret_cast<Barrier*>(base + kQueryBytes + 2 * kStages * kKeyBytes)[index];
+    return reinterpret_cast<Barrier*>(base + kQueryBytes + kStageBytes)[index];
   }
   __device__ Barrier& keys_full(int slot) const { return barrier(slot); }
   __device__ Barrier& keys_empty(int slot) const { return barrier(kStages + slot); }
@@ -57,18 +62,22 @@ struct Shared {
 };
 
 struct Params {
-  void* out = nullptr;  ///< [rows, query_heads * head_dim]
+  void* out = nullptr;  ///< [rows, query_heads * value_dim]
   int64_t out_stride = 0;
   int rows = 0;
   int first = 0;  ///< position of row 0
   int query_heads = 0;
   int group = 1;  ///< query heads of a KV head
-  int head_dim = 0;
+  int value_dim = 0;
+  int shared_tile = 0;    ///< of a key's columns: the one that all heads share; -1: none
   int window = 0;         ///< 0: all keys
   float score_scale = 0;  ///< with log2(e): of scores, or of tanh() of them
   float cap_scale = 0;    ///< kCapped: what scores are multiplied by under tanh()
   ConstVector sinks = {};
 };
+
+template <int kValue>
+struct Number {};
 
 __device__ float exp2_fast(float x) {
   float result;
@@ -131,13 +140,14 @@ __device__ void round_probabilities(const float (&s)[kKeys / 2], uint32_t (&p)[k
   }
 }
 
-template <int kDim, int kKeys, int kStages, class Out, bool kCapped>
+template <int kDim, int kValueDim, int kKeys, int kStages, class Out, bool kCapped>
 __global__ void __launch_bounds__(kThreads, 1)
     attention_chunk(const __grid_constant__ CUtensorMap queries,
                     const __grid_constant__ CUtensorMap keys,
+                    const __grid_constant__ CUtensorMap shared_keys,
                     const __grid_constant__ CUtensorMap values, const __grid_constant__ Params p) {
   let_next_begin();
-  using Memory = Shared<kDim, kKeys, kStages>;
+  using Memory = Shared<kDim, kValueDim, kKeys, kStages>;
   extern __shared__ __align__(1024) char memory[];
   const Memory shared(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
@@ -176,17 +186,23 @@ __global__ void __launch_bounds__(kThreads, 1)
     lower_registers<kFeederRegisters>();
     if (warp == kWarps) {
       const bool chosen = elect_one();  // the loop is everyone's, which keeps it uniform and short
-      const auto load = [&](char* to, const CUtensorMap& map, int y, int plane, int tile_bytes,
-                            Barrier& full) {
+      const auto load = [&]<int kTiles>(Number<kTiles>, char* to, const CUtensorMap& map, int y,
+                                        int plane, int tile_bytes, Barrier& full, int other = -1) {
 #pragma unroll
-        for (int i = 0; i < Memory::kColumnTiles; ++i) {
-          load_plane_tile(to + i * tile_bytes, map, i * kTileColumns, y, plane, full);
+        for (int i = 0; i < kTiles; ++i) {
+          if (i == other) {
+            load_plane_tile(to + i * tile_bytes, shared_keys, 0, y, 0, full);
+          } else {
+            load_plane_tile(to + i * tile_bytes, map, i * kTileColumns, y, plane, full);
+          }
         }
       };
+      constexpr Number<Memory::kColumnTiles> kOfKeys;
+      constexpr Number<Memory::kValueTiles> kOfValues;
       if (chosen) {
         shared.queries_full().arrive_expect(Memory::kQueryBytes);
         for (int i = 0; i < kWarpgroups; ++i) {
-          load(shared.queries(i), queries, row + 64 * i, head, Memory::kQueryTile,
+          load(kOfKeys, shared.queries(i), queries, row + 64 * i, head, Memory::kQueryTile,
                shared.queries_full());
         }
       }
@@ -198,12 +214,13 @@ __global__ void __launch_bounds__(kThreads, 1)
         shared.keys_empty(slot).wait(cursor.parity ^ 1);
         if (chosen) {
           shared.keys_full(slot).arrive_expect(Memory::kKeyBytes);
-          load(shared.keys(slot), keys, key, kv_head, Memory::kKeyTile, shared.keys_full(slot));
+          load(kOfKeys, shared.keys(slot), keys, key, kv_head, Memory::kKeyTile,
+               shared.keys_full(slot), p.shared_tile);
         }
         shared.values_empty(slot).wait(cursor.parity ^ 1);
         if (chosen) {
-          shared.values_full(slot).arrive_expect(Memory::kKeyBytes);
-          load(shared.values(slot), values, key, kv_head, Memory::kKeyTile,
+          shared.values_full(slot).arrive_expect(Memory::kValueBytes);
+          load(kOfValues, shared.values(slot), values, key, kv_head, Memory::kKeyTile,
                shared.values_full(slot));
         }
       }
@@ -218,7 +235,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int r = row + warpgroup * 64 + warp % 4 * 16 + lane / 4;
 
     float s[kKeys / 2];
-    float o[kDim / 2] = {};
+    float o[kValueDim / 2] = {};
     uint32_t probabilities[kKeys / 16][4];
     SoftmaxRows rows;
     float rescale[2];
@@ -239,12 +256,12 @@ __global__ void __launch_bounds__(kThreads, 1)
       hold(s);
     };
     const auto multiply_values = [&] {
-      const uint64_t tile = advance_steps<Memory::kKeyBytes>(v_tile, v_cursor.slot);
+      const uint64_t tile = advance_steps<Memory::kValueBytes>(v_tile, v_cursor.slot);
       hold(o);
       wgmma_begin();
 #pragma unroll
       for (int i = 0; i < kKeys / 16; ++i) {
-        wgmma_transposed<kDim>(o, probabilities[i], advance(tile, i * 16 * kRowBytes));
+        wgmma_transposed<kValueDim>(o, probabilities[i], advance(tile, i * 16 * kRowBytes));
       }
       wgmma_commit();
       hold(o);
@@ -313,7 +330,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       free_slot(shared.values_empty(v_cursor.slot));
       v_cursor.advance();
 #pragma unroll
-      for (int j = 0; j < kDim / 2; ++j) {
+      for (int j = 0; j < kValueDim / 2; ++j) {
         o[j] *= rescale[j / 2 % 2];
       }
       round_probabilities<kKeys>(s, probabilities);
@@ -332,10 +349,10 @@ __global__ void __launch_bounds__(kThreads, 1)
       const float factor = softmax_factor(p.sinks, head, sum, rows.peak[half] * p.score_scale);
       const int column = lane % 4 * 2;
       Out* to =
-          static_cast<Out*>(p.out) + (r + 8 * half) * p.out_stride + head * p.head_dim + column;
+          static_cast<Out*>(p.out) + (r + 8 * half) * p.out_stride + head * p.value_dim + column;
 #pragma unroll
-      for (int i = 0; i < kDim / 8; ++i) {
-        if (8 * i + column < p.head_dim) {
+      for (int i = 0; i < kValueDim / 8; ++i) {
+        if (8 * i + column < p.value_dim) {
           const float x = o[4 * i + 2 * half] * factor;
           const float y = o[4 * i + 2 * half + 1] * factor;
           if constexpr (sizeof(Out) == 4) {
@@ -349,9 +366,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-template <int kDim, int kKeys, int kStages, class Out>
-Status start(const AttentionArgs& args, const Params& params, cudaStream_t stream) {
-  using Memory = Shared<kDim, kKeys, kStages>;
+template <int kDim, int kValueDim, int kKeys, int kStages, class Out>
+Status start(const AttentionArgs& args, const KeyRows& cache, const Params& params,
+             cudaStream_t stream) {
+  using Memory = Shared<kDim, kValueDim, kKeys, kStages>;
   const int64_t dim = args.head_dim;
   WEFT_ASSIGN(const CUtensorMap queries, tensor_map({.data = args.q.data,
                                                      .format = MapFormat::bf16,
@@ -364,42 +382,43 @@ Status start(const AttentionArgs& args, const Params& params, cudaStream_t strea
                                                      .plane_bytes = dim * 2}));
   // Rows end where the keys do: what is behind them in the cache could be NaN, and arrives as
   // zeros.
-  const auto cache = [&](const void* data) {
-    return tensor_map({.data = data,
+  const auto map = [&](const HeadRows& of, int64_t heads) {
+    return tensor_map({.data = of.data,
                        .format = MapFormat::bf16,
                        .rows = params.first + params.rows,
-                       .columns = dim,
-                       .stride_bytes = dim * 2,
+                       .columns = of.dim,
+                       .stride_bytes = of.stride * 2,
                        .box_rows = kKeys,
                        .box_columns = kTileColumns,
-                       .planes = args.kv_heads,
-                       .plane_bytes = args.cache.head_stride * 2});
+                       .planes = heads,
+                       .plane_bytes = of.pitch * 2});
   };
-  WEFT_ASSIGN(const CUtensorMap keys, cache(args.cache.keys));
-  WEFT_ASSIGN(const CUtensorMap values, cache(args.cache.values));
+  WEFT_ASSIGN(const CUtensorMap keys, map(cache.keys, args.kv_heads));
+  WEFT_ASSIGN(const CUtensorMap shared,
+              cache.shared.dim > 0 ? map(cache.shared, 1) : Result<CUtensorMap>(keys));
+  WEFT_ASSIGN(const CUtensorMap values, map(cache.values, args.kv_heads));
   const int tiles = (params.rows + kRows - 1) / kRows;
-  return launch_kernel(args.soft_cap > 0 ? attention_chunk<kDim, kKeys, kStages, Out, true>
-                                         : attention_chunk<kDim, kKeys, kStages, Out, false>,
+  return launch_kernel(args.soft_cap > 0
+                           ? attention_chunk<kDim, kValueDim, kKeys, kStages, Out, true>
+                           : attention_chunk<kDim, kValueDim, kKeys, kStages, Out, false>,
                        {.blocks = tiles * params.query_heads,
                         .threads = kThreads,
                         .shared_bytes = Memory::kBytes,
                         .overlaps = true,
                         .stream = stream},
-                       queries, keys, values, params);
+                       queries, keys, shared, values, params);
 }
 
 template <class Out>
-Status start_for(const AttentionArgs& args, const Params& params, cudaStream_t stream) {
-  if (args.head_dim <= 64) {
-    return start<64, 128, 4, Out>(args, params, stream);
-  }
-  if (args.head_dim <= 128) {
-    return start<128, 128, 2, Out>(args, params, stream);
-  }
-  if (args.head_dim <= 192) {
-    return start<192, 64, 3, Out>(args, params, stream);
-  }
-  return start<kMostPrefillHeadDim, 64, 2, Out>(args, params, stream);
+Status start_for(const AttentionArgs& args, const KeyRows& cache, const Params& params,
+                 cudaStream_t stream) {
+  const int64_t dim = std::max(args.head_dim, cache.values.dim);
+  const auto launch = dim <= 64                               ? start<64, 64, 128, 4, Out>
+                      : dim <= 128                            ? start<128, 128, 128, 2, Out>
+                      : dim <= 192 && cache.values.dim <= 128 ? start<192, 128, 128, 2, Out>
+                      : dim <= 192                            ? start<192, 192, 64, 3, Out>
+                                   : start<kMostPrefillHeadDim, kMostPrefillHeadDim, 64, 2, Out>;
+  return launch(args, cache, params, stream);
 }
 
 }  // namespace
@@ -422,23 +441,36 @@ std::string_view refuse_prefill_attention(const AttentionArgs& args) {
 }
 
 Status prefill_attention(const AttentionArgs& args, int64_t rows, int64_t first, Stream stream) {
+  const int64_t dim = args.head_dim;
+  const KvCache& cache = args.cache;
+  return prefill_attention_over(args,
+                                {.keys = {cache.keys, dim, dim, cache.head_stride},
+                                 .values = {cache.values, dim, dim, cache.head_stride},
+                                 .dtype = cache.dtype},
+                                rows, first, stream);
+}
+
+Status prefill_attention_over(const AttentionArgs& args, const KeyRows& cache, int64_t rows,
+                              int64_t first, Stream stream) {
   if (args.q.dtype == DType::f32) {
-    return prefill_attention_f32(args, rows, first, stream);
+    return prefill_attention_f32(args, cache, rows, first, stream);
   }
-  const Params params{.out = args.out.data,
-                      .out_stride = args.out.stride,
-                      .rows = static_cast<int>(rows),
-                      .first = static_cast<int>(first),
-                      .query_heads = static_cast<int>(args.query_heads),
-                      .group = static_cast<int>(args.query_heads / args.kv_heads),
-                      .head_dim = static_cast<int>(args.head_dim),
-                      .window = static_cast<int>(args.window),
-                      .score_scale = (args.soft_cap > 0 ? args.soft_cap : args.scale) * kLog2E,
-                      .cap_scale = args.soft_cap > 0 ? args.scale / args.soft_cap : 0,
-                      .sinks = args.sinks};
+  const Params params{
+      .out = args.out.data,
+      .out_stride = args.out.stride,
+      .rows = static_cast<int>(rows),
+      .first = static_cast<int>(first),
+      .query_heads = static_cast<int>(args.query_heads),
+      .group = static_cast<int>(args.query_heads / args.kv_heads),
+      .value_dim = static_cast<int>(cache.values.dim),
+      .shared_tile = cache.shared.dim > 0 ? static_cast<int>(cache.keys.dim) / kTileColumns : -1,
+      .window = static_cast<int>(args.window),
+      .score_scale = (args.soft_cap > 0 ? args.soft_cap : args.scale) * kLog2E,
+      .cap_scale = args.soft_cap > 0 ? args.scale / args.soft_cap : 0,
+      .sinks = args.sinks};
   const auto native = static_cast<cudaStream_t>(stream.native);
-  return args.out.dtype == DType::bf16 ? start_for<uint16_t>(args, params, native)
-                                       : start_for<float>(args, params, native);
+  return args.out.dtype == DType::bf16 ? start_for<uint16_t>(args, cache, params, native)
+                                       : start_for<float>(args, cache, params, native);
 }
 
 }  // namespace weft::hopper

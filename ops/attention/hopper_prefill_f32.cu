@@ -3,6 +3,8 @@
 // through the keys 64 at a time. A thread has 4 rows, eight apart, by 4 keys, 16 apart, of the
 // scores, and of the result the same rows by four neighbouring columns in each 64. The 16 threads
 // that share rows are half a warp: what they tell one another needs no barrier of the block.
+#include <algorithm>
+
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/layout.h"
 #include "ops/attention/hopper_prefill.h"
@@ -31,11 +33,11 @@ struct Shared {
   float weights[kRows][kKeys + kPad];  ///< of the keys, by row
 };
 
-/// Fills a tile with rows of Quads: row r begins at element first + r * stride. Zeros where there
+/// Fills a tile with rows of Quads, load(r, c) those of row r from column c on. Zeros where there
 /// is no row, and behind its columns.
-template <class Quad, int kCount, int kStride>
-__device__ void bring(float (&to)[kCount][kStride], int quads, const void* from, int64_t first,
-                      int64_t stride, int count, int columns) {
+template <class Quad, int kCount, int kStride, class Load>
+__device__ void bring(float (&to)[kCount][kStride], int quads, int count, int columns,
+                      const Load& load) {
   constexpr int kAtOnce = 8;  // loads on their way together
   for (int begin = static_cast<int>(threadIdx.x); begin < kCount * quads;
        begin += kAtOnce * kThreads) {
@@ -44,7 +46,7 @@ __device__ void bring(float (&to)[kCount][kStride], int quads, const void* from,
     for (int i = 0; i < kAtOnce; ++i) {
       const int r = (begin + i * kThreads) / quads;
       const int c = (begin + i * kThreads) % quads * 4;
-      values[i] = r < count && c < columns ? load_quad<Quad>(from, first + r * stride + c) : Quad{};
+      values[i] = r < count && c < columns ? load(r, c) : Quad{};
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -70,13 +72,14 @@ __device__ float over_row_lanes(float x, const F& combine) {
 /// tanh(); `first`: position of row 0.
 template <int kDim, class Quad, bool kCapped>
 __global__ void __launch_bounds__(kThreads)
-    attention_f32(const __grid_constant__ AttentionArgs args, int rows, int first,
-                  float score_scale) {
+    attention_f32(const __grid_constant__ AttentionArgs args, const __grid_constant__ KeyRows cache,
+                  int rows, int first, float score_scale) {
   constexpr int kTiles = kDim / 64;  ///< of columns of the result
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<Shared<kDim>*>(memory);
   const int heads = static_cast<int>(args.query_heads);
   const int dim = static_cast<int>(args.head_dim);
+  const int value_dim = static_cast<int>(cache.values.dim);
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int own_row = static_cast<int>(threadIdx.x) / kLanes;  // and kRowStep, 2 kRowStep .. on
   // Blocks with the most keys first.
@@ -86,12 +89,13 @@ __global__ void __launch_bounds__(kThreads)
   const int end = first + min(row + kRows, rows);  // of the keys
   const int window = args.window > 0 ? static_cast<int>(args.window) : 1 << 30;
   const int oldest = max(0, first + row - window + 1);
-  const KvCache& cache = args.cache;
-  const int64_t kv_plane = head / (heads / args.kv_heads) * cache.head_stride;
+  const int kv_head = head / (heads / static_cast<int>(args.kv_heads));
+  const int own = static_cast<int>(cache.keys.dim);  // elements of a key that no other head has
 
   constexpr int kQuads = kDim / 4;
-  bring<float4>(shared.queries, kQuads, args.q.data, row * args.q.stride + int64_t{head} * dim,
-                args.q.stride, rows - row, dim);
+  bring<float4>(shared.queries, kQuads, rows - row, dim, [&](int r, int c) {
+    return load_quad<float4>(args.q.data, (row + r) * args.q.stride + int64_t{head} * dim + c);
+  });
   float out[kThreadRows][4 * kTiles] = {};
   float peak[kThreadRows];      // of the scaled scores so far
   float sum[kThreadRows] = {};  // of exponentials, this thread's keys
@@ -102,9 +106,14 @@ __global__ void __launch_bounds__(kThreads)
 
   for (int key = oldest / kKeys * kKeys; key < end; key += kKeys) {
     __syncthreads();  // the keys before have been read
-    const int64_t place = kv_plane + int64_t{key} * dim;
-    bring<Quad>(shared.keys, kQuads, cache.keys, place, dim, end - key, dim);
-    bring<Quad>(shared.values, kQuads, cache.values, place, dim, end - key, dim);
+    const auto load = [&](const HeadRows& of, int plane, int r, int c) {
+      return load_quad<Quad>(of.data, (key + r) * of.stride + plane * of.pitch + c);
+    };
+    bring<Quad>(shared.keys, kQuads, end - key, dim, [&](int r, int c) {
+      return c < own ? load(cache.keys, kv_head, r, c) : load(cache.shared, 0, r, c - own);
+    });
+    bring<Quad>(shared.values, kQuads, end - key, value_dim,
+                [&](int r, int c) { return load(cache.values, kv_head, r, c); });
     __syncthreads();
 
     float scores[kThreadRows][kThreadKeys] = {};
@@ -197,9 +206,10 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       const int column = 64 * t + 4 * lane;
-      if (r < rows && column < dim) {
+      if (r < rows && column < value_dim) {
         const float* x = &out[i][4 * t];
-        store_x4(args.out.data, args.out.dtype, r * args.out.stride + int64_t{head} * dim + column,
+        store_x4(args.out.data, args.out.dtype,
+                 r * args.out.stride + int64_t{head} * value_dim + column,
                  {x[0] * factor, x[1] * factor, x[2] * factor, x[3] * factor});
       }
     }
@@ -207,22 +217,25 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kDim, class Quad>
-Status start(const AttentionArgs& args, int rows, int first, cudaStream_t stream) {
+Status start(const AttentionArgs& args, const KeyRows& cache, int rows, int first,
+             cudaStream_t stream) {
   return launch_kernel(
       args.soft_cap > 0 ? attention_f32<kDim, Quad, true> : attention_f32<kDim, Quad, false>,
       {.blocks = ceil_div(rows, kRows) * static_cast<int>(args.query_heads),
        .threads = kThreads,
        .shared_bytes = static_cast<int>(sizeof(Shared<kDim>)),
        .stream = stream},
-      args, rows, first, (args.soft_cap > 0 ? args.soft_cap : args.scale) * kLog2E);
+      args, cache, rows, first, (args.soft_cap > 0 ? args.soft_cap : args.scale) * kLog2E);
 }
 
 template <class Quad>
-Status start_for(const AttentionArgs& args, int rows, int first, cudaStream_t stream) {
-  const auto start_kernel = args.head_dim <= 64    ? start<64, Quad>
-                            : args.head_dim <= 128 ? start<128, Quad>
-                                                   : start<kMostPrefillHeadDim, Quad>;
-  return start_kernel(args, rows, first, stream);
+Status start_for(const AttentionArgs& args, const KeyRows& cache, int rows, int first,
+                 cudaStream_t stream) {
+  const int64_t dim = std::max(args.head_dim, cache.values.dim);
+  const auto start_kernel = dim <= 64    ? start<64, Quad>
+                            : dim <= 128 ? start<128, Quad>
+                                         : start<kMostPrefillHeadDim, Quad>;
+  return start_kernel(args, cache, rows, first, stream);
 }
 
 }  // namespace
@@ -238,10 +251,10 @@ std::string_view refuse_prefill_attention_f32(const AttentionArgs& args) {
   return {};
 }
 
-Status prefill_attention_f32(const AttentionArgs& args, int64_t rows, int64_t first,
-                             Stream stream) {
-  const auto launch = args.cache.dtype == DType::bf16 ? start_for<uint2> : start_for<float4>;
-  return launch(args, static_cast<int>(rows), static_cast<int>(first),
+Status prefill_attention_f32(const AttentionArgs& args, const KeyRows& cache, int64_t rows,
+                             int64_t first, Stream stream) {
+  const auto launch = cache.dtype == DType::bf16 ? start_for<uint2> : start_for<float4>;
+  return launch(args, cache, static_cast<int>(rows), static_cast<int>(first),
                 static_cast<cudaStream_t>(stream.native));
 }
 

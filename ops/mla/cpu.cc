@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "ops/linear/op.h"
+#include "ops/mla/product.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/mla/cpu.cc"
@@ -13,6 +14,7 @@
 // after foreach_target
 #include "arch/cpu/e4m3-inl.h"
 #include "arch/cpu/vector-inl.h"
+#include "ops/mla/turn-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace weft {
@@ -20,26 +22,6 @@ namespace HWY_NAMESPACE {
 
 /// Vectors of sums that fit the registers beside what they are made of.
 inline constexpr int kSums = kFloatLanes == 16 ? 16 : 8;
-
-template <class Out>
-Out converted(float x) {
-  if constexpr (std::is_same_v<Out, bf16>) {
-    return to_bf16(x);
-  } else {
-    return x;
-  }
-}
-
-template <class Out>
-void turn_pairs(const float* x, const float* cosines, const float* sines, int64_t turned,
-                Out* out) {
-  for (int64_t i = 0; i < turned / 2; ++i) {
-    const float a = x[2 * i];
-    const float b = x[2 * i + 1];
-    out[2 * i] = converted<Out>(a * cosines[i] - b * sines[i]);
-    out[2 * i + 1] = converted<Out>(b * cosines[i] + a * sines[i]);
-  }
-}
 
 template <class Cache>
 void append_rows(const LatentAppendArgs& args, Range rows) {
@@ -206,24 +188,12 @@ namespace {
 
 /// A head's product.
 LinearArgs value_product(const LatentValuesArgs& args, int64_t head) {
-  const LatentHeads& of = args.of;
-  const int64_t first = of.value_row(head);
-  LinearArgs product;
-  product.w = of.w;
-  product.w.data = static_cast<const std::byte*>(of.w.data) +
-                   first * of.w.stride * static_cast<int64_t>(size_of(of.w.dtype));
-  product.scales = of.scales;
-  if (of.scales.scaling != Scaling::none) {
-    WEFT_CHECK(of.scales.scaling != Scaling::block || first % kScaleBlock == 0);
-    product.scales.data = of.scales.of_row(first);
-  }
-  product.n = of.value;
-  product.k = of.rank;
+  LinearArgs product = rows_product(args.of, args.of.value_row(head), args.of.value);
   const int64_t from = head * args.pitch;
   product.a = {static_cast<const float*>(args.a.data) + from, DType::f32, args.a.stride};
   product.out = args.out;
   product.out.data = static_cast<std::byte*>(args.out.data) +
-                     head * of.value * static_cast<int64_t>(size_of(args.out.dtype));
+                     head * args.of.value * static_cast<int64_t>(size_of(args.out.dtype));
   return product;
 }
 

@@ -12,16 +12,12 @@
 #include "ops/hopper_f32.cuh"
 #include "ops/mla/hopper_heads.cuh"
 #include "ops/mla/hopper_prefill.h"
+#include "ops/mla/hopper_turn.cuh"
 
 namespace weft::hopper {
 namespace {
 
 constexpr int kAppendThreads = 128;
-
-/// Pairs of neighbours, each by its angle: pair i of what RoPE turns.
-__device__ float2 turn(float2 x, float cosine, float sine) {
-  return {x.x * cosine - x.y * sine, x.y * cosine + x.x * sine};
-}
 
 /// A block a row.
 __global__ void __launch_bounds__(kAppendThreads)
