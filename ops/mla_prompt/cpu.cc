@@ -165,7 +165,8 @@ template <class F>
 decltype(auto) with_multiplied(const LatentAttentionArgs& args, F&& f) {
   AttentionArgs of_kernel;
   of_kernel.q.dtype = of_kernel.cache.dtype = args.element;
-  const bool bf16_dot = cpu::current_isa() == cpu::Isa::avx512_bf16;
+  const bool pairs = (args.of.unturned + args.of.turned) % 2 == 0;
+  const bool bf16_dot = pairs && cpu::current_isa() == cpu::Isa::avx512_bf16;
   return with_chunk_kernel(of_kernel, bf16_dot, [&](auto* type) {
     using Kernel = std::remove_pointer_t<decltype(type)>;
     return f(static_cast<MultipliedAttention<Kernel, typename Kernel::Key>*>(nullptr));

@@ -156,8 +156,10 @@ TEST_F(MlaPromptTest, BitsDependOnNoCutWithinAForm) {
 }
 
 TEST_F(MlaPromptTest, HeadsAreMultipliedOutSoManyAtATime) {
-  LatentAttentionArgs args{.of = {.heads = 128, .rank = 512, .unturned = 128, .value = 128},
-                           .element = DType::bf16};
+  LatentAttentionArgs args;
+  args.of.heads = 128;
+  args.of.unturned = args.of.value = 128;
+  args.element = DType::bf16;
   EXPECT_EQ(multiplied_heads(args, 1), 128);
   EXPECT_EQ(multiplied_heads(args, 4096), 128);
   EXPECT_EQ(multiplied_heads(args, 4097), 64);
