@@ -85,6 +85,31 @@ TEST(Planner, FusedAttentionOverLatentRowsIsSound) {
   }
 }
 
+TEST(Planner, AChunkAttendsOverLatentRowsByHeadsInWhicheverForm) {
+  const ModelConfig config = shortened("deepseek-v2-lite");
+  const Weights weights = Weights::describe(config);
+  for (const bool anywhere : {false, true}) {
+    PlanOptions plan_options = options(3, 40, Logits::last);
+    plan_options.cut_anywhere = anywhere;
+    const Program program = plan(config, weights, plan_options);
+    std::vector<int64_t> heads(program.operations.size());
+    for (const auto& worker : program.workers) {
+      for (const Instruction& instruction : worker) {
+        heads[static_cast<size_t>(instruction.operation)] += instruction.tile.size();
+      }
+    }
+    int64_t attended = 0;
+    for (size_t i = 0; i < program.operations.size(); ++i) {
+      if (const auto* op = std::get_if<LatentAttentionOp>(&program.operations[i].body)) {
+        EXPECT_EQ(op->absorbs, anywhere);
+        EXPECT_EQ(heads[i], config.query_heads);
+        ++attended;
+      }
+    }
+    EXPECT_EQ(attended, config.layers);
+  }
+}
+
 TEST(Planner, DealsADecodeStepToAWholeGpu) {
   const ModelConfig config = shortened("llama-3.1-8b");
   const Weights weights = Weights::describe(config);
