@@ -1,8 +1,9 @@
 // How the keys of sequences that differ in length are dealt to blocks on sm_90a, and how what those
 // blocks made of one sequence comes together in the same launch. All keys, in stages of kKeys, are
 // one line; each unit (a block, or a cluster of them) has an equal stretch of it, so that all end
-// at once whatever the lengths are (Stream-K, Osama et al. 2023). A sequence that units share has a
-// part from each; the last of them to arrive merges all, in the order of the keys.
+// at once whatever the lengths are (Stream-K, Osama et al. 2023). Where all are as long, up to one
+// unit in eight goes without if the others' stretches then end where jobs do. A sequence that units
+// share has a part from each; the last of them to arrive merges all, in the order of the keys.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +75,7 @@ class KeyShares {
     if (lane == 31) {
       scratch.of_warps[thread / 32] = upto;
     }
-    __syncthreads();
+    const bool alike = __syncthreads_and(own == (to - from) * shares.stages(0)) != 0;
     int before = upto - own;
     int total = 0;
 #pragma unroll
@@ -82,8 +83,10 @@ class KeyShares {
       before += w < thread / 32 ? scratch.of_warps[w] : 0;
       total += scratch.of_warps[w];
     }
-    shares.total_ = total;
-    shares.units_ = min(units, total);
+    shares.units_ = min(alike ? whole_units(jobs.count, units) : units, total);
+    shares.each_ = total / shares.units_;
+    shares.rest_ = total - shares.each_ * shares.units_;
+    shares.per_stage_ = static_cast<float>(shares.units_) / static_cast<float>(total);
     shares.at_ = unit < shares.units_ ? shares.begin_of(unit) : total;
     shares.end_ = unit < shares.units_ ? shares.begin_of(unit + 1) : total;
     if (shares.at_ >= before && shares.at_ < before + own) {
@@ -130,6 +133,11 @@ class KeyShares {
   __device__ int place(const KeySegment& segment, int unit) const {
     return 2 * unit + (segment.first > begin_of(unit) ? 1 : 0);
   }
+  /// The place of the i-th of a job's parts, `first` being that of the first: no unit but the first
+  /// has had other jobs before.
+  __device__ static int place_of_part(int first, int i) {
+    return i == 0 ? first : (first & ~1) + 2 * i;
+  }
 
  private:
   __device__ int length_of(int job) const {
@@ -146,17 +154,33 @@ class KeyShares {
     const int length = length_of(job);
     return max(1, to_of(length) - from_of(length));
   }
-  __device__ int begin_of(int unit) const {
-    return static_cast<int>(int64_t{unit} * total_ / units_);
+  /// Of jobs that are alike: as many units as each have whole jobs, or share one with no other job,
+  /// where that leaves few without: parts that come together cost more.
+  __device__ static int whole_units(int jobs, int units) {
+    const int of_one = (jobs + units - 1) / units;
+    const int used = jobs > units ? (jobs % of_one == 0 ? jobs / of_one : 0) : units / jobs * jobs;
+    return used * 8 >= units * 7 ? used : units;
   }
+  // In 32 bits: divisions in 64 are called, a hundred instructions and more each.
+  __device__ int begin_of(int unit) const { return unit * each_ + unit * rest_ / units_; }
   __device__ int unit_of(int stage) const {
-    return static_cast<int>(((int64_t{stage} + 1) * units_ - 1) / total_);
+    // (units_ / total_ in f32 is off by less than half a unit, as units are few.)
+    int unit = static_cast<int>(static_cast<float>(stage) * per_stage_);
+    unit = min(unit, units_ - 1);
+    if (begin_of(unit) > stage) {
+      --unit;
+    } else if (begin_of(unit + 1) <= stage) {
+      ++unit;
+    }
+    return unit;
   }
 
   KeyJobs jobs_;
-  int total_ = 0;
   int units_ = 0;
-  int at_ = 0;  // the next stage of the line, and the unit's end
+  int each_ = 0;  // stages of every unit, and those that are left to be one more of some
+  int rest_ = 0;
+  float per_stage_ = 0;  // units
+  int at_ = 0;           // the next stage of the line, and the unit's end
   int end_ = 0;
   int job_ = 0;  // of the next stage, and the job's first
   int first_ = 0;
@@ -222,60 +246,137 @@ struct PartRows {
 
   /// Adds up `count` parts, part(i) each, in that order, of the columns of slice `begin / kSlice`,
   /// and calls store(row, column, sums of four columns, highest, sum). `slice`: whose softmax
-  /// counts. By kThreads threads.
+  /// counts. By kThreads threads, whole warps.
   template <int kThreads, class Part, class Store>
   __device__ static void merge(int thread, int begin, int slice, int rows, int count,
                                const Part& part, const Store& store) {
     constexpr int kSlice = kColumns / kSlices;
-    constexpr int kLanes = kSlice / 4 < 32 ? kSlice / 4 : 32;  // that share a row
-    constexpr int kAtOnce = 8;
-    for (int row = thread / kLanes; row < rows; row += kThreads / kLanes) {
-      float highest = -INFINITY;
-#pragma unroll kAtOnce
-      for (int i = 0; i < count; ++i) {
-        highest = fmaxf(highest, __ldcg(softmax(part(i), row, slice)).x);
+    constexpr int kLanes = kSlice / 4 % 32 == 0 ? 32 : 16;  // that share a row
+    constexpr int kChunks = kSlice / 4 / kLanes;            // of four columns, that each has
+    static_assert(kChunks * kLanes * 4 == kSlice);
+    constexpr int kPitch = kThreads / kLanes;  // from one of a thread's rows to its next
+    // A read takes a microsecond, so a thread asks for 16 chunks at a time: of two rows, of some
+    // parts each, all that it has.
+    constexpr int kRowsAtOnce = kRows / kPitch < 2 ? 1 : 2;
+    constexpr int kPartsAtOnce = 16 / (kRowsAtOnce * kChunks);
+    const int lane = thread % kLanes;
+    const auto over_lanes = [](float x, const auto& f) {
+#pragma unroll
+      for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+        x = f(x, __shfl_xor_sync(~0u, x, distance));
       }
-      const float shift = softmax_shift(highest);
+      return x;
+    };
 #pragma unroll 1
-      for (int column = begin + thread % kLanes * 4; column < begin + kSlice;
-           column += kLanes * 4) {
-        float4 sums{};
-        float total = 0;
-#pragma unroll kAtOnce
-        for (int i = 0; i < count; ++i) {
-          const float2 own = __ldcg(softmax(part(i), row, slice));
-          const float4 x =
-              __ldcg(reinterpret_cast<const float4*>(part(i) + row * kColumns + column));
-          const float factor = exp2_fast(own.x - shift);
-          sums.x += x.x * factor;
-          sums.y += x.y * factor;
-          sums.z += x.z * factor;
-          sums.w += x.w * factor;
-          total += own.y * factor;
+    for (int base = 0; base < rows; base += kRowsAtOnce * kPitch) {
+      // Lanes of rows that there are not go along.
+      const auto row = [&](int r) { return base + r * kPitch + thread / kLanes; };
+      // Each lane has the softmax of some parts.
+      const auto softmax_of = [&](int r, int i) {
+        return i < count ? __ldcg(softmax(part(i), min(row(r), rows - 1), slice))
+                         : float2{-INFINITY, 0};
+      };
+      float highest[kRowsAtOnce];
+      float2 first[kRowsAtOnce];
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        first[r] = softmax_of(r, lane);
+        highest[r] = first[r].x;
+      }
+#pragma unroll 1
+      for (int i = kLanes + lane; i < count; i += kLanes) {
+#pragma unroll
+        for (int r = 0; r < kRowsAtOnce; ++r) {
+          highest[r] = fmaxf(highest[r], softmax_of(r, i).x);
         }
-        store(row, column, sums, highest, total);
+      }
+      float total[kRowsAtOnce] = {};
+      float4 sums[kRowsAtOnce][kChunks] = {};
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        highest[r] = over_lanes(highest[r], [](float x, float y) { return fmaxf(x, y); });
+      }
+#pragma unroll 1
+      for (int from = 0; from < count; from += kLanes) {
+        float factor[kRowsAtOnce];
+#pragma unroll
+        for (int r = 0; r < kRowsAtOnce; ++r) {
+          const float2 own = from == 0 ? first[r] : softmax_of(r, from + lane);
+          factor[r] = exp2_fast(own.x - softmax_shift(highest[r]));
+          total[r] += own.y * factor[r];
+        }
+        const int some = min(kLanes, count - from);
+#pragma unroll 1
+        for (int i = 0; i < some; i += kPartsAtOnce) {
+          float4 x[kPartsAtOnce][kRowsAtOnce][kChunks];
+#pragma unroll
+          for (int j = 0; j < kPartsAtOnce; ++j) {
+            const float* of = part(from + min(i + j, some - 1)) + begin;
+#pragma unroll
+            for (int r = 0; r < kRowsAtOnce; ++r) {
+#pragma unroll
+              for (int c = 0; c < kChunks; ++c) {
+                x[j][r][c] = __ldcg(reinterpret_cast<const float4*>(
+                    of + min(row(r), rows - 1) * kColumns + (c * kLanes + lane) * 4));
+              }
+            }
+          }
+#pragma unroll
+          for (int j = 0; j < kPartsAtOnce; ++j) {
+#pragma unroll
+            for (int r = 0; r < kRowsAtOnce; ++r) {
+              const float times = __shfl_sync(~0u, factor[r], min(i + j, some - 1), kLanes);
+              if (i + j < some) {
+#pragma unroll
+                for (int c = 0; c < kChunks; ++c) {
+                  sums[r][c].x += x[j][r][c].x * times;
+                  sums[r][c].y += x[j][r][c].y * times;
+                  sums[r][c].z += x[j][r][c].z * times;
+                  sums[r][c].w += x[j][r][c].w * times;
+                }
+              }
+            }
+          }
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        const float sum = over_lanes(total[r], [](float x, float y) { return x + y; });
+        if (row(r) < rows) {
+#pragma unroll
+          for (int c = 0; c < kChunks; ++c) {
+            store(row(r), begin + (c * kLanes + lane) * 4, sums[r][c], highest[r], sum);
+          }
+        }
       }
     }
   }
 };
 
+/// Comes as one of `count` to what `counter` counts: whether as the last, before which it is zero
+/// again. By one thread, between fences.
+__device__ inline bool comes_last(uint32_t* counter, int count) {
+  const bool last = atomicAdd(counter, 1) + 1 == static_cast<uint32_t>(count);
+  if (last) {
+    *counter = 0;
+  }
+  return last;
+}
+
 /// Whether this block is the last of `count` that come here for what `counter` counts, whose writes
 /// are to be seen then. By kThreads threads, which named barrier `id` holds together; `shared`: one
-/// word of theirs. The counter is zero again after the last.
+/// word of theirs.
 template <int kThreads>
 __device__ bool arrives_last(uint32_t* counter, int count, int thread, int id, uint32_t* shared) {
-  __threadfence();
+  // (A barrier's order and a fence's add up, so that one thread's fence is for all.)
   named_sync(id, kThreads);
   if (thread == 0) {
-    const uint32_t before = atomicAdd(counter, 1);
-    *shared = before;
-    if (before + 1 == static_cast<uint32_t>(count)) {
-      *counter = 0;
-    }
+    __threadfence();
+    *shared = comes_last(counter, count) ? 1 : 0;
     __threadfence();
   }
   named_sync(id, kThreads);
-  return *shared + 1 == static_cast<uint32_t>(count);
+  return *shared != 0;
 }
 
 }  // namespace weft::hopper

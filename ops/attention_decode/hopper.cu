@@ -405,10 +405,8 @@ __device__ void store_rows(const Params& p, const Shared<kDim>& shared,
     factors[w] = exp2_fast(shared.softmax(0, w, row) - shift);
     total += shared.softmax(1, w, row) * factors[w];
   }
-  const auto part_of = [&](int unit_of_part) {
-    return p.parts + int64_t{shares.place(segment, unit_of_part)} * Parts::kFloats;
-  };
-  float* const part = segment.whole() ? nullptr : part_of(unit);
+  const auto part_at = [&](int place) { return p.parts + int64_t{place} * Parts::kFloats; };
+  float* const part = segment.whole() ? nullptr : part_at(shares.place(segment, unit));
 #pragma unroll
   for (int tile = 0; tile < kDim / kTileColumns; ++tile) {
     if (tile > 0) {
@@ -452,16 +450,17 @@ __device__ void store_rows(const Params& p, const Shared<kDim>& shared,
   const int count = shares.unit_count(segment);
   const int thread = threadIdx.x;
   if (arrives_last<kTeamThreads>(p.counters + segment.job, count, thread, kTeam, arrived)) {
-    const int first = shares.first_unit(segment);
-    Parts::template merge<kTeamThreads>(
-        thread, 0, 0, job.rows, count, [&](int i) { return part_of(first + i); },
-        [&](int r, int c, const float4& x, float h, float t) {
-          float farthest = 0;
-          for (int i = 0; kUnified && c == 0 && i < count; ++i) {
-            farthest = fmaxf(farthest, __ldcg(&Parts::distance(part_of(first + i), r)));
-          }
-          store_result(p, segment, job, r, c, x, h, t, farthest);
-        });
+    const int first = shares.place(segment, shares.first_unit(segment));
+    const auto part_of = [&](int i) { return part_at(shares.place_of_part(first, i)); };
+    Parts::template merge<kTeamThreads>(thread, 0, 0, job.rows, count, part_of,
+                                        [&](int r, int c, const float4& x, float h, float t) {
+                                          float farthest = 0;
+                                          for (int i = 0; kUnified && c == 0 && i < count; ++i) {
+                                            farthest = fmaxf(
+                                                farthest, __ldcg(&Parts::distance(part_of(i), r)));
+                                          }
+                                          store_result(p, segment, job, r, c, x, h, t, farthest);
+                                        });
   }
 }
 

@@ -1,4 +1,7 @@
 // mla_decode on sm_90a: which kernel, and its launch.
+#include <algorithm>
+
+#include "arch/hopper/clusters.h"
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/tensor_map.h"
 #include "base/divide.h"
@@ -71,18 +74,24 @@ Status launch(const MlaDecodeArgs& args, const Plan& plan, Stream stream) {
               .of_blocks = reinterpret_cast<float*>(memory + places.of_blocks),
               .of_units = reinterpret_cast<float*>(memory + places.of_units),
               .counters = reinterpret_cast<uint32_t*>(memory)};
-  return launch_kernel(cache.angles != nullptr ? mla_decode_many<1, false, true>
-                       : fp8                   ? kernel_of<true>(plan)
-                                               : kernel_of<false>(plan),
-                       {.blocks = plan.splits * p.row_tiles * plan.cluster,
-                        .threads = plan.threads,
-                        .cluster = plan.cluster,
-                        .shared_bytes = plan.kernel == "many" ? ManyLatents::kBytes
-                                        : plan.tile_m == 16   ? FewLatents<1>::kBytes
-                                                              : FewLatents<2>::kBytes,
-                        .overlaps = true,
-                        .stream = static_cast<cudaStream_t>(stream.native)},
-                       map, p);
+  const auto kernel = cache.angles != nullptr ? mla_decode_many<1, false, true>
+                      : fp8                   ? kernel_of<true>(plan)
+                                              : kernel_of<false>(plan);
+  LaunchShape shape{.blocks = plan.splits * p.row_tiles * plan.cluster,
+                    .threads = plan.threads,
+                    .cluster = plan.cluster,
+                    .shared_bytes = plan.kernel == "many" ? ManyLatents::kBytes
+                                    : plan.tile_m == 16   ? FewLatents<1>::kBytes
+                                                          : FewLatents<2>::kBytes,
+                    .overlaps = true,
+                    .stream = static_cast<cudaStream_t>(stream.native)};
+  if (plan.cluster > 1) {
+    // Clusters that find no place at first would begin when the others end.
+    WEFT_ASSIGN(const int most, resident_clusters(reinterpret_cast<const void*>(kernel), shape));
+    p.units = std::max(1, std::min(p.units, most / p.row_tiles));
+    shape.blocks = p.units * p.row_tiles * plan.cluster;
+  }
+  return launch_kernel(kernel, shape, map, p);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "arch/hopper/attention.cuh"
+#include "arch/hopper/bulk_store.cuh"
 #include "arch/hopper/dependent.cuh"
 #include "arch/hopper/resident.cuh"
 #include "ops/hopper_key_shares.cuh"
@@ -163,16 +164,18 @@ class LatentOut {
   __device__ float factor(int r, float total) const {
     return p_.seen(segment_, r) == 0 ? 0 : 1 / total;
   }
+  /// Where row r's sum of a column goes, in elements.
   __device__ int64_t at(int r, int column) const {
     const int t = p_.token(r);
     const int head = r - t * static_cast<int>(p_.args.heads);
     return (segment_.job * p_.args.tokens + t) * p_.args.out.stride + head * kLatentRank + column;
   }
-  __device__ void store(int r, int column, float2 x) const {
+  /// Two columns, to where at() says.
+  __device__ void store(int64_t to, float2 x) const {
     if (p_.args.out.dtype == DType::f32) {
-      *reinterpret_cast<float2*>(static_cast<float*>(p_.args.out.data) + at(r, column)) = x;
+      *reinterpret_cast<float2*>(static_cast<float*>(p_.args.out.data) + to) = x;
     } else {
-      *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p_.args.out.data) + at(r, column)) =
+      *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p_.args.out.data) + to) =
           pack_bf16x2(x.x, x.y);
     }
   }
@@ -193,44 +196,78 @@ class LatentOut {
   const KeySegment& segment_;
 };
 
-/// Results of kRows rows that a block's threads hold, and what becomes of them. `Held` has
-///   each(f): calls f(row, the sum of its exponentials, column, two sums) of all that it holds,
+/// What LatentResults has in shared memory beside its rows: the segments to be announced, and
+/// whether the block came last to their sequences.
+struct LatentPending {
+  struct Of {
+    int job;
+    int length;
+    int stages;  ///< of the job
+    int first;
+    bool last;
+
+    __device__ KeySegment segment() const {
+      return {.job = job, .length = length, .to = stages, .first = first};
+    }
+  };
+  Of of[2];
+};
+
+/// Results of kRows rows that a block's warps hold, and what becomes of them. `Held`, of a warp,
+/// has
+///   kGroups of 16 rows, beginning with top(group), and kColumns, beginning with left();
+///   at(group, half, j): columns 8 j + 2 (lane % 4) and the next of row lane / 4 + 8 half;
+///   sum(group, half): of that row's exponentials;
 ///   each_softmax(f): calls f(row, highest score in powers of two, the sum of its exponentials) of
 ///   the rows that this thread answers for.
+///
+/// Rows go through shared memory, from where the copy engine stores them: threads' own pieces of 8
+/// bytes would take it five times as long. What is part of a sequence that other units share is
+/// announced at the end, when nothing is read any more: to be seen by others takes as long as all
+/// the reading that is under way, 17 us with a multiprocessor's 180 KB of it.
 template <int kRows, int kCluster>
 class LatentResults {
  public:
   using Part = PartRows<kRows, kLatentRank, kCluster>;
 
-  __device__ LatentResults(const MlaParams& p, int row_tile, int unit, int rank, int thread,
-                           uint32_t* shared)
-      : p_(p), row_tile_(row_tile), unit_(unit), rank_(rank), thread_(thread), shared_(shared) {}
+  /// Bytes of shared memory that eight warps need for kStaged bytes of each row at a time.
+  static constexpr int stage_bytes(int staged) { return kLatentThreads / 32 * 16 * (staged + 16); }
 
-  template <class Shares, class Held>
+  /// `stage`: so many, aligned to 16.
+  __device__ LatentResults(const MlaParams& p, int row_tile, int unit, int rank, int thread,
+                           char* stage, LatentPending* pending)
+      : p_(p),
+        row_tile_(row_tile),
+        unit_(unit),
+        rank_(rank),
+        thread_(thread),
+        stage_(stage),
+        pending_(pending) {}
+
+  template <int kStaged, class Shares, class Held>
   __device__ void store(const Shares& shares, const KeySegment& segment, const Held& held) {
-    const int first = row_tile_ * kRows;
-    const int rows = min(kRows, static_cast<int>(p_.args.rows()) - first);
     const LatentOut out(p_, segment);
-    const auto part_of = [&](int unit) {
-      return p_.of_units +
-             (int64_t{shares.place(segment, unit)} * p_.row_tiles + row_tile_) * Part::kFloats;
-    };
     if constexpr (kCluster == 1) {
       if (segment.whole()) {
-        held.each([&](int row, float total, int column, float2 x) {
-          if (row < rows) {
-            const float factor = out.factor(first + row, total);
-            out.store(first + row, column, {x.x * factor, x.y * factor});
-          }
-        });
+        const auto factor = [&](int row, float total) { return out.factor(first() + row, total); };
+        const auto row_at = [&](int row) { return out.at(first() + row, 0); };
+        if (p_.args.out.dtype == DType::f32) {
+          send<kStaged>(held, factor, [&](int row) {
+            return static_cast<float*>(p_.args.out.data) + row_at(row);
+          });
+        } else {
+          send<kStaged>(held, factor, [&](int row) {
+            return static_cast<uint16_t*>(p_.args.out.data) + row_at(row);
+          });
+        }
         held.each_softmax([&](int row, float highest, float total) {
-          if (row < rows) {
-            out.store_sum(first + row, highest, total);
+          if (row < rows()) {
+            out.store_sum(first() + row, highest, total);
           }
         });
         return;
       }
-      write(part_of(unit_), held, rows);
+      write<kStaged>(part_at(shares.place(segment, unit_)), held);
     } else {
       // What the cluster's blocks made of the segment comes together first, each taking some of the
       // columns. A block's two places take turns: it writes one again when all have been at the
@@ -239,17 +276,17 @@ class LatentResults {
         const int block = static_cast<int>(blockIdx.x) - rank_ + rank;
         return p_.of_blocks + (int64_t{block} * 2 + turn_) * Part::kFloats;
       };
-      write(of_block(rank_), held, rows);
-      __threadfence();
+      write<kStaged>(of_block(rank_), held);
+      wait_stores<0>();
       __syncwarp();
       cluster_sync();
       if (segment.whole()) {
-        merge(0, rows, kCluster, of_block, into(out, first));
+        merge(0, kCluster, of_block, into(out));
         turn_ ^= 1;
         return;
       }
-      float* part = part_of(unit_);
-      merge(0, rows, kCluster, of_block,
+      float* part = part_at(shares.place(segment, unit_));
+      merge(0, kCluster, of_block,
             [&](int row, int column, const float4& x, float highest, float total) {
               *reinterpret_cast<float4*>(part + row * kLatentRank + column) = x;
               if (column == rank_ * kSlice) {
@@ -258,45 +295,119 @@ class LatentResults {
             });
       turn_ ^= 1;
     }
-    const int count = shares.unit_count(segment);
-    uint32_t* counter = p_.counters + (segment.job * p_.row_tiles + row_tile_) * kCluster + rank_;
-    if (arrives_last<kLatentThreads>(counter, count, thread_, kLatentTeam, shared_)) {
-      const int begin = shares.first_unit(segment);
-      merge(
-          rank_, rows, count, [&](int i) { return part_of(begin + i); }, into(out, first));
+    if (thread_ == 0) {
+      pending_->of[pending_count_] = {segment.job, segment.length, segment.to - segment.from,
+                                      segment.first, false};
+    }
+    ++pending_count_;  // at most twice: see KeyShares::place()
+  }
+
+  /// After the last segment.
+  template <class Shares>
+  __device__ void finish(const Shares& shares) {
+    wait_stores<0>();
+    if (pending_count_ == 0) {
+      return;
+    }
+    named_sync(kLatentTeam, kLatentThreads);
+    if (thread_ == 0) {
+      __threadfence();
+      for (int i = 0; i < pending_count_; ++i) {
+        LatentPending::Of& each = pending_->of[i];
+        uint32_t* counter = p_.counters + (each.job * p_.row_tiles + row_tile_) * kCluster + rank_;
+        each.last = comes_last(counter, shares.unit_count(each.segment()));
+      }
+      __threadfence();
+    }
+    named_sync(kLatentTeam, kLatentThreads);
+    for (int i = 0; i < pending_count_; ++i) {
+      if (pending_->of[i].last) {
+        const KeySegment segment = pending_->of[i].segment();
+        const int begin = shares.place(segment, shares.first_unit(segment));
+        merge(
+            rank_, shares.unit_count(segment),
+            [&](int part) { return part_at(Shares::place_of_part(begin, part)); },
+            into(LatentOut(p_, segment)));
+      }
     }
   }
 
  private:
   static constexpr int kSlice = kLatentRank / kCluster;  ///< columns that a block merges
 
-  template <class Held>
-  __device__ void write(float* part, const Held& held, int rows) const {
-    held.each([&](int row, float /*total*/, int column, float2 x) {
-      if (row < rows) {
-        *reinterpret_cast<float2*>(part + row * kLatentRank + column) = x;
+  __device__ int first() const { return row_tile_ * kRows; }
+  __device__ int rows() const { return min(kRows, static_cast<int>(p_.args.rows()) - first()); }
+  __device__ float* part_at(int place) const {
+    return p_.of_units + (int64_t{place} * p_.row_tiles + row_tile_) * Part::kFloats;
+  }
+
+  /// Rows times factor(row, its sum of exponentials), as to(row) has a pointer to its first column.
+  template <int kStaged, class Held, class Factor, class To>
+  __device__ void send(const Held& held, const Factor& factor, const To& to) const {
+    constexpr int kBytes = sizeof(*to(0));
+    constexpr int kAtOnce = kStaged / kBytes < Held::kColumns ? kStaged / kBytes : Held::kColumns;
+    const int lane = thread_ % 32;
+    const auto staged = [&](int row) {
+      return stage_ + (thread_ / 32 * 16 + row) * (kStaged + 16);
+    };
+#pragma unroll
+    for (int group = 0; group < Held::kGroups; ++group) {
+      const int top = held.top(group);
+#pragma unroll
+      for (int from = 0; from < Held::kColumns; from += kAtOnce) {
+        wait_stores_read<0>();
+        __syncwarp();
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int row = lane / 4 + 8 * half;
+          const float times = factor(top + row, held.sum(group, half));
+          char* const at = staged(row) + lane % 4 * 2 * kBytes;
+#pragma unroll
+          for (int j = 0; j < kAtOnce / 8; ++j) {
+            const float2 x = held.at(group, half, from / 8 + j);
+            if constexpr (kBytes == 4) {
+              *reinterpret_cast<float2*>(at + 8 * j * kBytes) = {x.x * times, x.y * times};
+            } else {
+              *reinterpret_cast<uint32_t*>(at + 8 * j * kBytes) =
+                  pack_bf16x2(x.x * times, x.y * times);
+            }
+          }
+        }
+        fence_shared();
+        __syncwarp();
+        if (lane < 16 && top + lane < rows()) {
+          store_bytes(to(top + lane) + held.left() + from, staged(lane), kAtOnce * kBytes);
+        }
+        commit_stores();
       }
-    });
+    }
+  }
+  template <int kStaged, class Held>
+  __device__ void write(float* part, const Held& held) const {
+    send<kStaged>(
+        held, [](int, float) { return 1.0f; }, [&](int row) { return part + row * kLatentRank; });
     held.each_softmax([&](int row, float highest, float total) {
-      if (row < rows) {
+      if (row < rows()) {
         *Part::softmax(part, row, 0) = {highest, total};
       }
     });
   }
   template <class PartOf, class Store>
-  __device__ void merge(int slice, int rows, int count, const PartOf& part,
-                        const Store& store) const {
-    Part::template merge<kLatentThreads>(thread_, rank_ * kSlice, slice, rows, count, part, store);
+  __device__ void merge(int slice, int count, const PartOf& part, const Store& store) const {
+    Part::template merge<kLatentThreads>(thread_, rank_ * kSlice, slice, rows(), count, part,
+                                         store);
   }
-  __device__ auto into(const LatentOut& out, int first) const {
-    return [&out, first](int row, int column, const float4& x, float highest, float total) {
-      const float factor = out.factor(first + row, total);
-      out.store(first + row, column, {x.x * factor, x.y * factor});
-      out.store(first + row, column + 2, {x.z * factor, x.w * factor});
-      if (column == 0) {
-        out.store_sum(first + row, highest, total);
-      }
-    };
+  __device__ auto into(const LatentOut& out) const {
+    return
+        [out, first = first()](int row, int column, const float4& x, float highest, float total) {
+          const float factor = out.factor(first + row, total);
+          const int64_t to = out.at(first + row, column);
+          out.store(to, {x.x * factor, x.y * factor});
+          out.store(to + 2, {x.z * factor, x.w * factor});
+          if (column == 0) {
+            out.store_sum(first + row, highest, total);
+          }
+        };
   }
 
   const MlaParams& p_;
@@ -304,7 +415,9 @@ class LatentResults {
   const int unit_;
   const int rank_;
   const int thread_;
-  uint32_t* const shared_;
+  char* const stage_;
+  LatentPending* const pending_;
+  int pending_count_ = 0;
   int turn_ = 0;
 };
 

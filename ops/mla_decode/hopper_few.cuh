@@ -26,9 +26,12 @@ struct FewLatents {
   static constexpr int kPitch = kKeys + 8;
   static constexpr int kScoreFloats = kRows * kPitch;  ///< of half of the elements, of a stage
   static constexpr int kScoreBytes = 2 * 2 * kScoreFloats * 4;
+  static constexpr int kStaged = kTiles == 1 ? 256 : 128;  ///< of a row, on its way to memory
+  static constexpr int kResultBytes = LatentResults<kRows, 1>::stage_bytes(kStaged);
   static constexpr int kBytes =
-      1024 + kStages * kStageBytes + kQueryBytes + kScoreBytes + 2 * kStages * 8;
-  static_assert(kBytes + sizeof(typename KeyShares<kKeys>::Scratch) + 16 <= 232448,
+      1024 + kStages * kStageBytes + kQueryBytes + kScoreBytes + kResultBytes + 2 * kStages * 8;
+  static_assert(kBytes + sizeof(typename KeyShares<kKeys>::Scratch) + sizeof(LatentPending) + 16 <=
+                    232448,
                 "more than a block may have");
 
   char* base;  ///< aligned to 1024
@@ -44,9 +47,11 @@ struct FewLatents {
     return reinterpret_cast<float*>(base + kStages * kStageBytes + kQueryBytes) +
            (2 * turn + half) * kScoreFloats;
   }
+  __device__ char* results() const {
+    return base + kStages * kStageBytes + kQueryBytes + kScoreBytes;
+  }
   __device__ Barrier& full(int slot) const {
-    return reinterpret_cast<Barrier*>(base + kStages * kStageBytes + kQueryBytes +
-                                      kScoreBytes)[slot];
+    return reinterpret_cast<Barrier*>(results() + kResultBytes)[slot];
   }
   __device__ Barrier& empty(int slot) const { return (&full(0))[kStages + slot]; }
 
@@ -196,20 +201,13 @@ struct FewSums {
   }
 
   // As LatentResults wants it.
-  template <class F>
-  __device__ void each(const F& f) const {
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = 16 * m + 8 * half + lane / 4;
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          f(row, total[m][half], warp * 64 + 8 * j + lane % 4 * 2,
-            float2{sums[m][j][2 * half], sums[m][j][2 * half + 1]});
-        }
-      }
-    }
+  static constexpr int kGroups = kTiles;
+  static constexpr int kColumns = 64;
+  __device__ int top(int group) const { return 16 * group; }
+  __device__ int left() const { return warp * kColumns; }
+  __device__ float sum(int group, int half) const { return total[group][half]; }
+  __device__ float2 at(int group, int half, int j) const {
+    return {sums[group][j][2 * half], sums[group][j][2 * half + 1]};
   }
   template <class F>
   __device__ void each_softmax(const F& f) const {
@@ -241,7 +239,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   constexpr int kFeeders = kFp8 ? 128 : 1;
   extern __shared__ __align__(1024) char memory[];
   __shared__ typename KeyShares<kKeys>::Scratch dealing;
-  __shared__ uint32_t arrived;
+  __shared__ LatentPending pending;
   const Memory shared(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
@@ -251,6 +249,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
       shared.empty(slot).init(Memory::kWarps);
     }
     fence_barriers();
+    prefetch_map(map);
   }
   begin_in_turn();
   const int rank = kCluster > 1 ? static_cast<int>(cluster_rank()) : 0;
@@ -283,7 +282,8 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   };
   typename Memory::Cursor cursor;
   int turn = 0;
-  LatentResults<Memory::kRows, kCluster> results(p, row_tile, unit, rank, threadIdx.x, &arrived);
+  LatentResults<Memory::kRows, kCluster> results(p, row_tile, unit, rank, threadIdx.x,
+                                                 shared.results(), &pending);
   KeySegment segment;
   while (shares.next(segment)) {
     const auto row_of = [&](int m, int half) {
@@ -436,8 +436,9 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
       }
     }
     held.gather();
-    results.store(shares, segment, held);
+    results.template store<Memory::kStaged>(shares, segment, held);
   }
+  results.finish(shares);
 }
 
 }  // namespace weft::hopper

@@ -28,7 +28,10 @@ struct ManyLatents {
   static constexpr int kBarriers = 6;
   static constexpr int kTurners = 64;  ///< threads that turn them, a key each
   static constexpr int kBytes = 1024 + 3 * kSlotBytes + 2 * kRows * 4 + kSlots * kBarriers * 8;
-  static_assert(kBytes + sizeof(KeyShares<kKeys>::Scratch) + 16 <= 232448,
+  /// Of a row, on its way to memory; in the place of the queries.
+  static constexpr int kStaged = 512;
+  static_assert(LatentResults<kRows, 1>::stage_bytes(kStaged) <= kSlotBytes);
+  static_assert(kBytes + sizeof(KeyShares<kKeys>::Scratch) + sizeof(LatentPending) + 16 <= 232448,
                 "more than a block may have");
 
   char* base;  ///< aligned to 1024
@@ -118,8 +121,8 @@ __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKe
         shared.empty(slot, 0).wait(parity);
         load(0, 0, Memory::kHalfTiles);
         shared.empty(slot, 1).wait(parity);
+        load(2, 2 * Memory::kHalfTiles, kLatentTiles);  // first, as it may be turned
         load(1, Memory::kHalfTiles, 2 * Memory::kHalfTiles);
-        load(2, 2 * Memory::kHalfTiles, kLatentTiles);
       }
     }
     if constexpr (kCluster > 1) {
@@ -220,16 +223,13 @@ struct ManySums {
   }
 
   // As LatentResults wants it.
-  template <class F>
-  __device__ void each(const F& f) const {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int i = 0; i < ManyLatents::kHalf / 2; i += 4) {
-        f(row + 8 * half, total[half], warpgroup * ManyLatents::kHalf + 2 * i + lane % 4 * 2,
-          float2{sums[i + 2 * half], sums[i + 2 * half + 1]});
-      }
-    }
+  static constexpr int kGroups = 1;
+  static constexpr int kColumns = ManyLatents::kHalf;
+  __device__ int top(int /*group*/) const { return row - lane / 4; }
+  __device__ int left() const { return warpgroup * kColumns; }
+  __device__ float sum(int /*group*/, int half) const { return total[half]; }
+  __device__ float2 at(int /*group*/, int half, int j) const {
+    return {sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]};
   }
   template <class F>
   __device__ void each_softmax(const F& f) const {
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   constexpr int kFeeders = kFp8 ? 128 : 1;
   extern __shared__ __align__(1024) char memory[];
   __shared__ KeyShares<Memory::kKeys>::Scratch dealing;
-  __shared__ uint32_t arrived;
+  __shared__ LatentPending pending;
   const Memory shared(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
@@ -264,6 +264,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
       shared.empty(slot, 1).init(4);
     }
     fence_barriers();
+    prefetch_map(map);
   }
   begin_in_turn();
   const int rank = kCluster > 1 ? static_cast<int>(cluster_rank()) : 0;
@@ -300,20 +301,27 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
     return swizzle_128((warp % 4 * 16 + lane % 16) * kRowBytes + (2 * step + lane / 16) * 16);
   };
   TileCursor cursor;  // of the segment's first tile
-  LatentResults<Memory::kRows, kCluster> results(p, row_tile, unit, rank, threadIdx.x, &arrived);
+  LatentResults<Memory::kRows, kCluster> results(p, row_tile, unit, rank, threadIdx.x,
+                                                 shared.queries(), &pending);
   KeySegment segment;
   while (shares.next(segment)) {
-    // Queries: swizzled tiles of 64 columns; rows that there are not are zeros.
-    for (int i = threadIdx.x; i < Memory::kRows * kLatentRow / 8; i += kLatentThreads) {
-      const int r = i / (kLatentRow / 8);
-      const int chunk = i % (kLatentRow / 8);
+    // Queries: swizzled tiles of 64 columns; rows that there are not are zeros. They come to where
+    // the results of the segment before may still be read.
+    wait_stores_read<0>();
+    named_sync(kLatentTeam, kLatentThreads);
+    for (int r = warp; r < Memory::kRows; r += kLatentThreads / 32) {
       const int of_all = row_tile * Memory::kRows + r;
-      const uint4 x =
-          of_all < rows ? *reinterpret_cast<const uint4*>(p.query(segment.job, of_all) + 8 * chunk)
-                        : uint4{};
-      *reinterpret_cast<uint4*>(shared.queries() + chunk / 8 * Memory::kTileBytes +
-                                swizzle_128(r * kRowBytes + chunk % 8 * 16)) = x;
+      const bool there = of_all < rows;
+      const uint16_t* from = p.query(segment.job, there ? of_all : 0);
+#pragma unroll
+      for (int chunk = lane; chunk < kLatentRow / 8; chunk += 32) {
+        copy_async_16(shared.queries() + chunk / 8 * Memory::kTileBytes +
+                          swizzle_128(r * kRowBytes + chunk % 8 * 16),
+                      from + 8 * chunk, there);
+      }
     }
+    commit_copies();
+    await_copies<0>();
     fence_shared();
     named_sync(kLatentTeam, kLatentThreads);
 
@@ -498,7 +506,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
     cursor.tile += static_cast<uint32_t>(tiles);
 
     // Exponentials are summed by who made them: the other's come through shared memory. All tiles
-    // have been used, so that the maxima's place is free.
+    // have been used, so that the maxima's place is free, and the queries', where results go.
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float& x = held.total[half];
@@ -516,8 +524,9 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
       const int r = held.row + 8 * half;
       held.total[half] = shared.highest(0)[r] + shared.highest(1)[r];
     }
-    results.store(shares, segment, held);
+    results.template store<Memory::kStaged>(shares, segment, held);
   }
+  results.finish(shares);
 }
 
 }  // namespace weft::hopper

@@ -52,12 +52,15 @@ Plan plan_mla_decode(const MlaDecodeArgs& args, const DeviceInfo& device) {
                                            : 64,
                               8, "alone: clusters share the keys of one");
   }
-  // One sequence's 64 rows would leave each block two tiles of keys and a large result to merge:
-  // rows in smaller tiles share the keys through L2 instead.
-  const bool few = rows <= 32 || args.batch * ceil_div(rows, 64) <= 2;
+  const bool few = rows <= 32;
   const int tile = !few ? 64 : rows <= 16 ? 16 : 32;
   const int64_t lines = args.batch * ceil_div(rows, tile);
-  const int cluster = lines <= 8 ? 8 : lines <= 16 ? 4 : lines <= 32 ? 2 : 1;
+  // Where two blocks are there for each line of rows, a cluster of them has what they share sooner
+  // than two that have nothing to do with each other; few rows are worth no cluster then.
+  const int cluster = lines <= 3                                                    ? 8
+                      : lines <= 16                                                 ? 4
+                      : lines <= 32 || (!few && lines * 2 <= int64_t{device.units}) ? 2
+                                                                                    : 1;
   return plan_of(args, device, few, tile, cluster,
                  cluster > 1 ? "few sequences: clusters share the keys of one" : "many sequences");
 }

@@ -355,6 +355,20 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
   kernel->most_shared_bytes = static_cast<uint32_t>(value);
   return returned(cudaSuccess);
 }
+cudaError_t cudaOccupancyMaxActiveClusters(int* count, const void* function,
+                                           const cudaLaunchConfig_t* config) {
+  if (weft::ptx::find_kernel(function) == nullptr) {
+    return weft::ptx::refused(cudaErrorInvalidValue, "clusters of a function that is no kernel");
+  }
+  int cluster = 1;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) {
+      cluster = static_cast<int>(config->attrs[i].val.clusterDim.x);
+    }
+  }
+  *count = weft::ptx::multiprocessors() / cluster;
+  return returned(cudaSuccess);
+}
 
 // Errors.
 
