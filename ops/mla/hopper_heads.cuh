@@ -50,6 +50,8 @@ struct HeadTile {
   static constexpr int kTogether =
       kThreads == 256 ? 2 : 1;  ///< blocks of a multiprocessor at least
   static constexpr int kStages = 3;
+  /// The result is in bf16, in rows aligned to 16 bytes, of columns by 8.
+  static constexpr bool kStaged = kRows == 128;
   /// Elements: what a warp reads lies in banks apart.
   static constexpr int kRowStride = kDepth + 8;
   static constexpr int kWarpColumns = kRows == 16 ? kColumns / 4 : kColumns;
@@ -177,18 +179,48 @@ __global__ void __launch_bounds__(T::kThreads, T::kTogether)
       }
     }
   }
+  if constexpr (T::kStaged) {
+    // By way of shared memory, a warp its rows: pieces of 16 bytes, 8 rows of which a warp would
+    // store at a time, take a multiprocessor as long as all else.
+    constexpr int kPitch = T::kColumns * 2 + 16;
+    static_assert(T::kRows * kPitch <= T::kStages * T::kStageBytes);
+    __syncthreads();
+    char* const own = memory + warp_row * kPitch;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = first_row + warp_row + half * 8 + lane / 4;
-    if (row >= p.rows) {
-      continue;
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int j = 0; j < T::kTiles; ++j) {
+        *reinterpret_cast<uint32_t*>(own + (lane / 4 + 8 * half) * kPitch +
+                                     (8 * j + lane % 4 * 2) * 2) =
+            pack_bf16x2(sums[j][2 * half], sums[j][2 * half + 1]);
+      }
     }
+    __syncwarp();
+    constexpr int kPieces = T::kColumns / 8;
 #pragma unroll
-    for (int j = 0; j < T::kTiles; ++j) {
-      const int column = first_column + warp_column + j * 8 + lane % 4 * 2;
-      if (column < p.n) {
-        store_pair(p.out.data, p.out.dtype, row * p.out.stride + head * p.out_pitch + column,
-                   {sums[j][2 * half], sums[j][2 * half + 1]});
+    for (int i = lane; i < 16 * kPieces; i += 32) {
+      const int row = first_row + warp_row + i / kPieces;
+      const int column = first_column + i % kPieces * 8;
+      if (row < p.rows && column < p.n) {
+        *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.out.data) + row * p.out.stride +
+                                  head * p.out_pitch + column) =
+            *reinterpret_cast<const uint4*>(own + i / kPieces * kPitch + i % kPieces * 16);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_row + warp_row + half * 8 + lane / 4;
+      if (row >= p.rows) {
+        continue;
+      }
+#pragma unroll
+      for (int j = 0; j < T::kTiles; ++j) {
+        const int column = first_column + warp_column + j * 8 + lane % 4 * 2;
+        if (column < p.n) {
+          store_pair(p.out.data, p.out.dtype, row * p.out.stride + head * p.out_pitch + column,
+                     {sums[j][2 * half], sums[j][2 * half + 1]});
+        }
       }
     }
   }

@@ -192,6 +192,26 @@ TEST(PtxRuntime, LaunchesAndCopiesThatAGpuRefusesAreRefusedInWords) {
   EXPECT_EQ(cudaFree(data), cudaSuccess);
 }
 
+TEST(PtxRuntime, AsManyClustersAreResidentAsHaveMultiprocessors) {
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {2, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.attrs = &cluster;
+  const auto* const function = reinterpret_cast<const void*>(&write_kernel);
+  cudaDeviceProp properties;
+  ASSERT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
+  for (const unsigned attributes : {0u, 1u}) {
+    config.numAttrs = attributes;
+    int count = 0;
+    ASSERT_EQ(cudaOccupancyMaxActiveClusters(&count, function, &config), cudaSuccess);
+    EXPECT_EQ(count, properties.multiProcessorCount / (attributes == 0 ? 1 : 2));
+  }
+  int count = 0;
+  const void* const no_kernel = &config;
+  EXPECT_EQ(cudaOccupancyMaxActiveClusters(&count, no_kernel, &config), cudaErrorInvalidValue);
+}
+
 /// In a process of its own, because a failed launch stays.
 void write_beyond() {
   auto* const data = device<int>(64);
