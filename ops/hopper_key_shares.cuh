@@ -47,7 +47,7 @@ class KeyShares {
     int first;
   };
 
-  /// By all kThreads threads of the block; `units` of them at most are used.
+  /// By all kThreads threads of the block, which have met when it returns. At most `units` are used.
   template <int kThreads>
   __device__ static KeyShares deal(const KeyJobs& jobs, int units, int unit, Scratch& scratch) {
     KeyShares shares;
@@ -55,6 +55,7 @@ class KeyShares {
     if (jobs.alone) {
       shares.units_ = units;
       shares.job_ = unit;
+      __syncthreads();
       return shares;
     }
     const int thread = threadIdx.x;

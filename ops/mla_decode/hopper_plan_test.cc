@@ -38,7 +38,14 @@ TEST(MlaDecodePlan, ClustersShareTheKeysOfOneSequence) {
     // All of the multiprocessors that such clusters can have.
     EXPECT_EQ(plan.splits * plan.cluster * ceil_div(heads, plan.tile_m), 128);
   }
+  EXPECT_EQ(plan_mla_decode(args_of(4, 1, 16), h200()).cluster, 4);
   EXPECT_EQ(plan_mla_decode(args_of(128, 1, 16), h200()).cluster, 1);
+}
+
+TEST(MlaDecodePlan, TwoBlocksOfALineOfManyRowsAreACluster) {
+  EXPECT_EQ(plan_mla_decode(args_of(32, 1, 128), h200()).cluster, 2);
+  EXPECT_EQ(plan_mla_decode(args_of(34, 1, 128), h200()).cluster, 1);
+  EXPECT_EQ(plan_mla_decode(args_of(64, 1, 16), h200()).cluster, 1);
 }
 
 TEST(MlaDecodePlan, OneKernelTurnsKeys) {
