@@ -47,7 +47,8 @@ class KeyShares {
     int first;
   };
 
-  /// By all kThreads threads of the block, which have met when it returns. At most `units` are used.
+  /// By all kThreads threads of the block, which have met when it returns. At most `units` are
+  /// used.
   template <int kThreads>
   __device__ static KeyShares deal(const KeyJobs& jobs, int units, int unit, Scratch& scratch) {
     KeyShares shares;
