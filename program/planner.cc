@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <variant>
 
 #include "base/number.h"
 #include "program/plan_attention.h"
@@ -173,6 +174,17 @@ Program plan(const ModelConfig& config, const Weights& weights, const PlanOption
   PlanOptions dealt = options;
   dealt.workers = most_workers(config, options);
   Program program = planning::StepPlanner(config, weights, dealt).run();
+  for (std::vector<Instruction>& worker : program.workers) {
+    // Angles alone are for nobody, and who writes the next positions would not know when a worker
+    // that signals nothing has read these.
+    if (std::ranges::all_of(worker, [&](const Instruction& instruction) {
+          const auto index = static_cast<size_t>(instruction.operation);
+          return instruction.signal == kNone &&
+                 std::holds_alternative<RopeAnglesOp>(program.operations[index].body);
+        })) {
+      worker.clear();
+    }
+  }
   program.workers.resize(static_cast<size_t>(options.workers));
   return program;
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <numeric>
 #include <set>
@@ -39,6 +40,21 @@ TEST(Lower, FewModelsAreGeneral) {
     const bool general = name.starts_with("gemma") || name.starts_with("starcoder") ||
                          name == "phi-4-mini" || name == "smollm3-3b";
     EXPECT_EQ(make(name, 1, false, 4).lowered.shape.general, general) << name;
+  }
+}
+
+/// More workers than there are tiles, of several sequences.
+TEST(Lower, SmallModelsAreSoundForAllMultiprocessors) {
+  for (const auto& entry : std::filesystem::directory_iterator(
+           std::filesystem::path(WEFT_SOURCE_DIR) / "tests/goldens/models")) {
+    const ModelConfig config = read_config(entry.path()).value();
+    const Weights weights = Weights::describe(config);
+    for (const int64_t sequences : {1, 2, 4, 5, 8}) {
+      const PlanOptions options = plan_options(config, kSms, 40, DType::bf16, sequences);
+      const Status status = verify(plan(config, weights, options));
+      EXPECT_TRUE(status.ok()) << entry.path().filename() << ", " << sequences
+                               << " sequences: " << (status.ok() ? "" : status.error().message);
+    }
   }
 }
 
