@@ -365,6 +365,7 @@ __global__ void __launch_bounds__(TiledMemory<kColumns>::kThreads, TiledMemory<k
     load_shared_if(lane < kUnitListed, tile_at + (unit * kUnitListed + lane) * 4, listed);
     wgmma_wait<0>();
     hold(sums);
+    __syncwarp();  // all lanes have read it
     if (last >= 0 && lane == 0) {
       memory.empty(last).arrive();
     }
