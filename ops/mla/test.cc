@@ -7,6 +7,7 @@
 
 #include "ops/linear/test_operands.h"
 #include "ops/mla/op.h"
+#include "ops/mla/test_heads.h"
 
 namespace weft {
 namespace {
@@ -126,21 +127,8 @@ TEST_F(MlaTest, QueriesAndValuesMatchTheReference) {
 TEST_F(MlaTest, CodesHaveScalesOfTheirBlocks) {
   constexpr int64_t kHeads = 2;
   constexpr int64_t kRank = 150;
-  std::vector<e4m3fn> codes(static_cast<size_t>(kHeads * 256 * kRank));
-  for (e4m3fn& code : codes) {
-    code.bits = static_cast<uint8_t>(random_() % 0x70 + (random_() % 2) * 0x80);
-  }
-  std::vector<float> scales;
-  for (int64_t i = 0; i < 2 * kHeads * 2; ++i) {
-    scales.push_back(std::exp2(-10.0F + static_cast<float>(i % 3)));
-  }
-  const LatentHeads of{kHeads,
-                       kRank,
-                       128,
-                       2,
-                       128,
-                       {codes.data(), DType::e4m3fn, kRank},
-                       {Scaling::block, scales.data(), 2}};
+  const CodedHeads coded(kHeads, kRank, random_);
+  const LatentHeads& of = coded.of;
   for (const cpu::Isa isa : available()) {
     SCOPED_TRACE(name_of(isa));
     cpu::force_isa(isa);
