@@ -55,7 +55,7 @@ struct Sizes {
   int64_t rows, n, k;
 };
 
-class HopperTiles : public testing::Test {
+class TiledLinear : public testing::Test {
  protected:
   void SetUp() override {
     auto opened = open_device("cuda");
@@ -112,7 +112,7 @@ class HopperTiles : public testing::Test {
   std::unique_ptr<Device> device_;
 };
 
-TEST_F(HopperTiles, LinearIsTheProduct) {
+TEST_F(TiledLinear, LinearIsTheProduct) {
   for (const Sizes& s : {Sizes{1, 128, 64},
                          {9, 256, 576},
                          {32, 256, 2112},
@@ -168,7 +168,7 @@ TEST_F(HopperTiles, LinearIsTheProduct) {
   }
 }
 
-TEST_F(HopperTiles, GatedLinearHasTheBitsOfManyRows) {
+TEST_F(TiledLinear, GatedLinearHasTheBitsOfManyRows) {
   // So many columns that k is not cut.
   for (const Sizes& s : {Sizes{40, 64 * device_->info().units, 128}, {70, 256, 64}}) {
     const auto a = normal(static_cast<size_t>(s.rows * s.k), 1, 3);
@@ -200,7 +200,7 @@ TEST_F(HopperTiles, GatedLinearHasTheBitsOfManyRows) {
   }
 }
 
-TEST_F(HopperTiles, WeightsThatCannotBePackedAreRefused) {
+TEST_F(TiledLinear, WeightsThatCannotBePackedAreRefused) {
   constexpr int64_t kN = 128;
   constexpr int64_t kK = 64;
   std::vector<__nv_bfloat16> w = weights(kN, kK);
