@@ -345,6 +345,10 @@ __global__ void __launch_bounds__(TiledMemory<kColumns>::kThreads, TiledMemory<k
     } else {
       feed_rows(memory, a, work.rows, begin, end);
     }
+    __syncwarp();
+    if (parts > 1) {
+      cluster_wait();  // who leaves before it would count twice
+    }
     return;
   }
   const int warpgroup = warp / 4;
