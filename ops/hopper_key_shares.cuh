@@ -43,6 +43,7 @@ class KeyShares {
   /// Shared memory of the constructor.
   struct Scratch {
     int of_warps[32];
+    bool alike_of_warps[32];
     int job;
     int first;
   };
@@ -74,16 +75,20 @@ class KeyShares {
       const int below = __shfl_up_sync(~0u, upto, distance);
       upto += lane >= distance ? below : 0;
     }
+    const bool alike_here = __all_sync(~0u, own == (to - from) * shares.stages(0)) != 0;
     if (lane == 31) {
       scratch.of_warps[thread / 32] = upto;
+      scratch.alike_of_warps[thread / 32] = alike_here;
     }
-    const bool alike = __syncthreads_and(own == (to - from) * shares.stages(0)) != 0;
+    __syncthreads();
+    bool alike = true;
     int before = upto - own;
     int total = 0;
 #pragma unroll
     for (int w = 0; w < kThreads / 32; ++w) {
       before += w < thread / 32 ? scratch.of_warps[w] : 0;
       total += scratch.of_warps[w];
+      alike = alike && scratch.alike_of_warps[w];
     }
     shares.units_ = min(alike ? whole_units(jobs.count, units) : units, total);
     shares.each_ = total / shares.units_;
