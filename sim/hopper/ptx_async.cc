@@ -398,7 +398,8 @@ Found find_bulk(const Statement& s) {
                 .modifier = multicast ? 1u : 0u,
                 .flags = static_cast<uint8_t>(from_shared ? 1 : 0)};
   }
-  return s.words[2] == "global" ? Found(Form{.run = copy_out, .layout = "aaw?d"}) : Found();
+  return s.has("global") && s.has("bulk_group") ? Found(Form{.run = copy_out, .layout = "aaw?d"})
+                                                : Found();
 }
 
 Found find_copy(const Statement& s) {
