@@ -210,6 +210,7 @@ TEST(PtxRuntime, AsManyClustersAreResidentAsHaveMultiprocessors) {
   int count = 0;
   const void* const no_kernel = &config;
   EXPECT_EQ(cudaOccupancyMaxActiveClusters(&count, no_kernel, &config), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);  // who launches next does not find it
 }
 
 /// In a process of its own, because a failed launch stays.
