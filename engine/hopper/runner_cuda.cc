@@ -224,11 +224,14 @@ class HopperRunner : public Runner, public Subject, public Rows {
 Result<char*> HopperRunner::allocate(int64_t bytes, std::string_view what) {
   auto memory = device_->allocate(static_cast<size_t>(std::max<int64_t>(bytes, 256)));
   if (!memory.ok()) {
-    WEFT_ASSIGN(const int64_t free, free_bytes());
-    return device_error(fmt::format(
-        "{}: {} needs {:.1f} GiB of {}, {:.1f} are free: use a smaller model or --context",
-        options_.device, config_.name, static_cast<double>(bytes) / (1 << 30), what,
-        static_cast<double>(free) / (1 << 30)));
+    size_t free = 0;
+    size_t total = 0;
+    cudaMemGetInfo(&free, &total);
+    return device_error(
+        fmt::format("{}: {} needs {:.1f} GiB of {}, {:.1f} of {:.1f} are free: use a smaller model "
+                    "or --context",
+                    options_.device, config_.name, static_cast<double>(bytes) / (1 << 30), what,
+                    static_cast<double>(free) / (1 << 30), static_cast<double>(total) / (1 << 30)));
   }
   memory_.push_back(std::move(*memory));
   return reinterpret_cast<char*>(memory_.back().data());

@@ -391,15 +391,15 @@ Found find_bulk(const Statement& s) {
     return {};
   }
   const bool multicast = s.has("multicast::cluster");
+  // "cp.async.bulk", then where to and where from.
   if (s.has("mbarrier::complete_tx::bytes")) {
-    const bool from_shared = s.words[3] == "shared::cta";
+    const bool from_shared = s.words[4] == "shared::cta";
     return Form{.run = copy_in,
                 .layout = multicast ? "aawaw?d" : "aawa?d",
                 .modifier = multicast ? 1u : 0u,
                 .flags = static_cast<uint8_t>(from_shared ? 1 : 0)};
   }
-  return s.has("global") && s.has("bulk_group") ? Found(Form{.run = copy_out, .layout = "aaw?d"})
-                                                : Found();
+  return s.words[3] == "global" ? Found(Form{.run = copy_out, .layout = "aaw?d"}) : Found();
 }
 
 Found find_copy(const Statement& s) {
