@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "base/divide.h"
+
 namespace weft::planning {
 namespace {
 
@@ -20,8 +22,7 @@ void append(Waits& waits, const Waits& more) {
 
 /// Whether the slots' columns are dealt as those of one row (ExpertsUpOp::flat).
 bool flat(const Weaver& weaver, const Section& section) {
-  return weaver.options().flat_slots && section.one_row() && !weaver.chunk() &&
-         weaver.program.sequences == 1;
+  return weaver.options().flat_slots && section.one_row() && !weaver.chunk();
 }
 
 /// A layer's mixture. Its parts are called in the order in which a worker computes them.
@@ -220,7 +221,9 @@ void make_moe_buffers(Weaver& weaver, Section& section, int64_t rows) {
     };
     const Element between = one ? Element::f32 : weaver.chunk_element(down, layer);
     Section::Mixture made;
-    made.logits = add("_logits", Space::activation, Element::f32, 1, count);
+    // Of several rows each begins at a pair of elements: so they are exchanged.
+    made.logits =
+        add("_logits", Space::activation, Element::f32, 1, rows > 1 ? round_up(count, 2) : count);
     made.ids = add("_ids", routed, Element::i32, 1, chosen);
     made.weights = add("_weights", routed, Element::f32, 1, chosen);
     made.between = flat(weaver, section) ? add("", Space::activation, between, 1, chosen * size)

@@ -47,7 +47,7 @@ struct PlanOptions {
   /// Workers with near numbers are near on the device: in a decode step, a KV head's columns of
   /// queries, keys and values, its attention and the merge of its splits are dealt to neighbours.
   bool near_heads = false;
-  /// In a decode step of one sequence, deal the columns of drawn experts' first products as those
+  /// In a decode step, deal the columns of drawn experts' first products as those
   /// of one row (ExpertsUpOp::flat). For devices that find an expert's weights wherever they lie.
   bool flat_slots = false;
   Logits logits = Logits::last;

@@ -131,8 +131,8 @@ struct ExpertsUpOp {
   BufferId a = kNone, ids = kNone;
   BufferId out = kNone;  ///< [rows * chosen, n]; of `flat` [rows, chosen * n]
   int64_t experts = 0, chosen = 0, n = 0, k = 0;
-  /// Tiles are of the columns of all slots, slot after slot, so that they are as even as can be: of
-  /// one row.
+  /// Tiles are of the columns of all of a row's slots, slot after slot, so that they are as even as
+  /// can be.
   bool flat = false;
   Activation activation = Activation::silu;
   Fp8Rounding rounding = {};  ///< of a; Scaling::tensor: by each gate's input_scale

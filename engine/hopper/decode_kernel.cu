@@ -10,8 +10,9 @@ namespace {
 Kernel kernel_of(const Launch& launch) {
   const int batch = batch_of(launch.shape.sequences);
   const bool traced = launch.trace != nullptr;
-  return launch.latents                   ? latents_kernel(traced)
-         : launch.shape.experts           ? experts_kernel(traced)
+  return launch.latents ? latents_kernel(traced)
+         : launch.shape.experts
+             ? (batch == 1 ? experts_kernel(traced) : several_experts_kernel(batch, traced))
          : launch.shape.general || traced ? general_kernel(batch, traced)
                                           : kernel<false, false>(batch);
 }

@@ -17,7 +17,9 @@ inline constexpr int kMostPages = 16;  ///< in the ring
 inline constexpr int kMostLayerNorm = 6144;
 inline constexpr int kMostExperts = 512;  ///< of a layer
 inline constexpr int kMostChosen = 64;    ///< of them
-inline constexpr int kMostGroups = 32;    ///< of experts, a lane each
+/// By each of several sequences.
+inline constexpr int kMostChosenOfSeveral = 16;
+inline constexpr int kMostGroups = 32;  ///< of experts, a lane each
 inline constexpr int kLatentRank = 512;
 inline constexpr int kLatentTurned = 64;
 inline constexpr int kLatentHeads = 8;      ///< that a code of attention over them has at most

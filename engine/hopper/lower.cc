@@ -26,6 +26,9 @@ class Units : public Target {
             .fp8 = true,
             .experts = kMostExperts,
             .chosen = kMostChosen,
+            .chosen_of_several = kMostChosenOfSeveral,
+            // Slices are counted with small_quotient().
+            .union_weights = (int64_t{1} << 20) * kSliceK * kUnitColumns / 2,
             .slot_row = kMostSlotSlices * kSliceK,
             .mx = true,
             .sinks = true,
@@ -164,7 +167,8 @@ class Units : public Target {
   /// How a product's rows come: shared memory for all of what a worker would have to make again.
   void place_rows(ProductCode& product, int64_t heads = 1) {
     int64_t slices = row_slices(product.k, product.fold) * heads;
-    product.streamed = product.source == kOperands && rows_are_streamed(slices) ? 1 : 0;
+    const bool drawn = product.form == RowForm::slots && product.draw == DrawOf::experts;
+    product.streamed = product.source == kOperands && (drawn || rows_are_streamed(slices)) ? 1 : 0;
     if (product.streamed != 0) {
       slices = kTeamWarps * kStreamedSlices;
     }
@@ -200,7 +204,8 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
   options.attention_tasks = options.workers;
   options.fuse_attention = true;
   // What takes slots in turn would overwrite the residual while others may read it.
-  options.flat_slots = config.experts.chosen * slices_of(config.experts.size) <= kMostSlotSlices;
+  options.flat_slots =
+      sequences > 1 || config.experts.chosen * slices_of(config.experts.size) <= kMostSlotSlices;
   return options;
 }
 

@@ -271,8 +271,53 @@ INSTANTIATE_TEST_SUITE_P(Sizes, HopperExperts, testing::Values("200", "8456"), t
 
 INSTANTIATE_TEST_SUITE_P(Some, HopperDecode,
                          testing::Values("llama-bf16", "qwen3-bf16", "llama-fp8-block",
-                                         "olmoe-bf16", "gpt-oss-mxfp4"),
+                                         "olmoe-bf16", "qwen2-moe-bf16", "gpt-oss-mxfp4"),
                          test_name);
+
+/// Several sequences read the union of what they draw: of experts of an odd number whose columns
+/// are no whole slices, in several blocks of units, and beside sequences that have ended.
+TEST_F(HopperExperts, OfSeveralSequencesAreTheCpus) {
+  ModelConfig config = preset("mixtral-8x7b").value();
+  config.layers = 2;
+  config.hidden = 256;
+  config.query_heads = config.kv_heads = 2;
+  config.head_dim = 32;
+  config.vocabulary = 96;
+  config.context = 64;
+  config.experts = {.count = 5, .chosen = 2, .size = 200, .renormalise = true};
+  const auto make = [&](const char* device, int sequences) {
+    return Engine::create(config, Weights::generate(config, 3, 2).value(),
+                          {.device = device,
+                           .workers = 2,
+                           .sequences = sequences,
+                           .kv = DType::f32,
+                           .round_activations = false,
+                           .compress_weights = true})
+        .value();
+  };
+  constexpr int kSequences = 3;
+  const auto cpu = make("cpu", 1);
+  const auto gpu = make("cuda", kSequences);
+  EXPECT_GT(gpu->saved_bytes(), 0);  // launched steps read plain weights
+  std::vector<Engine::Prompt> prompts;
+  for (int i = 0; i < kSequences; ++i) {
+    prompts.push_back(test_prompt(2 + i, config.vocabulary));
+  }
+  // The second one ends early, and the others go on in another launch.
+  const auto begun = gpu->generate_batch(
+      prompts, {}, 3, [](int sequence, int32_t /*token*/) { return sequence != 1; }, Eos::ignore);
+  ASSERT_TRUE(begun.ok()) << begun.error().message;
+  const auto extended = gpu->extend(4, {}, Eos::ignore);
+  ASSERT_TRUE(extended.ok()) << extended.error().message;
+  for (const size_t i : {0, 2}) {
+    std::vector<int32_t> got = (*begun)[i].tokens;
+    got.insert(got.end(), (*extended)[i].tokens.begin(), (*extended)[i].tokens.end());
+    EXPECT_EQ(got, cpu->generate(prompts[i], {}, 7, {}, Eos::ignore)->tokens) << i;
+    EXPECT_LE(relative_difference(gpu->last_logits(static_cast<int>(i)), cpu->last_logits()),
+              kTolerance)
+        << i;
+  }
+}
 
 /// The parameter: elements of a head. Sinks and windows where attention of a step is by mma, and
 /// experts in MXFP4 whose rows are no whole stages or slices, in the resident kernel and launched.

@@ -11,7 +11,7 @@
 
 namespace weft::hopper {
 
-/// Those that the kernel runs with several sequences: without experts.
+/// Those without experts.
 inline std::vector<std::string> lowered_presets() {
   std::vector<std::string> names = preset_names();
   std::erase_if(names, [](const std::string& name) { return preset(name)->experts.count > 0; });
@@ -20,6 +20,16 @@ inline std::vector<std::string> lowered_presets() {
 inline std::vector<std::string> mixtures() {
   std::vector<std::string> names = preset_names();
   std::erase_if(names, [](const std::string& name) { return preset(name)->experts.count == 0; });
+  return names;
+}
+
+/// Those of them that it runs with several sequences.
+inline std::vector<std::string> mixtures_of_several() {
+  std::vector<std::string> names = mixtures();
+  std::erase_if(names, [](const std::string& name) {
+    const ModelConfig config = preset(name).value();
+    return config.sinks || config.latent.rank > 0;
+  });
   return names;
 }
 

@@ -11,7 +11,9 @@ int64_t stream_bytes(const Code& code) {
   const ProductCode& product = code.product;
   int64_t slices = product_slices(product.k, code.units, product.fold);
   if (product.draw == DrawOf::experts) {
+    const bool several = product.source == kOperands;
     slices = product.flat != 0 ? product_slices(product.k, expert_units(product), 0)
+             : several         ? slices
                                : slices / product.slots;  // units and rows are those of all slots
     slices *= product.experts;
   }

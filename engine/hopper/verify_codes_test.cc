@@ -41,6 +41,17 @@ TEST(VerifyCodes, SeveralSequencesAreSound) {
   }
 }
 
+TEST(VerifyCodes, SeveralSequencesOfMixturesAreSound) {
+  for (const std::string& name : mixtures_of_several()) {
+    for (const int64_t sequences : {3, 8}) {
+      const Made made = make(name, sequences);
+      for (const NextToken next : kAll) {
+        EXPECT_EQ(fault_of(made, next), "") << name;
+      }
+    }
+  }
+}
+
 TEST(VerifyCodes, FewKeysAndManyAreSound) {
   const Made made = make("gemma-2-2b", 1, false, 3);
   for (const NextToken next : kAll) {

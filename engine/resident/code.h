@@ -108,6 +108,10 @@ enum class DrawOf : uint8_t {
 /// elements of its own; flat: of all slots' columns, of which each slot has `stride`, the product
 /// has those from `first` on. Otherwise k is that of all slots, each its expert's part, up to whole
 /// slices. A bias of theirs is the first expert's; the next one's is `stride` elements on.
+/// Of several sequences products are of the union of what these have drawn, each expert once, and
+/// rows between them are operands, `slots` times `slot_elements` of each sequence. First products
+/// are flat, and this is an instruction's share where a row's slots are all there is: of more
+/// experts it has as many times the columns. Second ones have the k of one slot.
 struct ProductCode {
   /// RowForm::merged: attention's partials, where head_columns are not 0 of all heads; heads: the
   /// part of the head that has the first column.
@@ -195,7 +199,7 @@ struct SampleCode {
 
 /// Draws experts from a router's logits: by each worker for itself, which keeps what it drew.
 struct RouteCode {
-  Place logits = kNowhere;
+  Place logits = kNowhere;  ///< [sequences, experts, rounded up to pairs]
   int32_t experts = 0, chosen = 0;
   Version source = kPlain;  ///< of the logits
   DrawOf draw = DrawOf::experts;

@@ -38,7 +38,9 @@ std::vector<bool> operand_buffers(const Program& program) {
   for (int32_t i = 0; i < std::ssize(program.operations); ++i) {
     const auto& body = program.operations[static_cast<size_t>(i)].body;
     const auto* linear = std::get_if<LinearOp>(&body);
-    const bool made_whole = std::holds_alternative<GatedLinearOp>(body) ||
+    const auto* experts = std::get_if<ExpertsUpOp>(&body);
+    const bool made_whole = (experts != nullptr && experts->flat) ||
+                            std::holds_alternative<GatedLinearOp>(body) ||
                             std::holds_alternative<AttentionCombineOp>(body) ||
                             (linear != nullptr && linear->activation != Activation::none);
     for (const BufferId id : written_by(program, i)) {

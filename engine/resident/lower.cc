@@ -13,6 +13,8 @@ namespace weft::resident {
 namespace {
 
 constexpr int64_t kMostEvents = kPreviousStep - 1;
+/// Of a shorter k units are what counts (Limits::union_weights).
+constexpr int64_t kFewestUnionK = 4096;
 
 /// Whether an operation has what ModelShape::general names.
 struct IsGeneral {
@@ -60,6 +62,7 @@ class WorkerLowering {
 
  private:
   std::vector<Code>& codes() { return out_.codes[worker_]; }
+  bool several() const { return program_.sequences > 1; }
 
   Status lower(const Instruction& instruction) {
     const Operation& operation = program_.operations[static_cast<size_t>(instruction.operation)];
@@ -484,7 +487,8 @@ class WorkerLowering {
     return {};
   }
   Status operator()(const LinearOp& op) {
-    WEFT_ASSIGN(const Segment segment, segment_of(op.out, op.bias, op.n));
+    const int64_t pitch = program_.buffers[static_cast<size_t>(op.out)].columns;
+    WEFT_ASSIGN(const Segment segment, segment_of(op.out, op.bias, pitch));
     WEFT_TRY(check_product(op.weight, op.rounding));
 
     joined_ = joins_product(op);
@@ -573,8 +577,11 @@ class WorkerLowering {
     if (op.experts > limits_.experts || op.chosen > limits_.chosen) {
       return without_kernel(fmt::format("{} of {} experts", op.chosen, op.experts));
     }
-    if (program_.sequences > 1) {
-      return without_kernel("a mixture of experts of several sequences");
+    if (several() && op.chosen > limits_.chosen_of_several) {
+      return without_kernel(
+          limits_.chosen_of_several == 0
+              ? "a mixture of experts of several sequences"
+              : fmt::format("{} of {} experts of several sequences", op.chosen, op.experts));
     }
     const bool apart = op.correction.present || op.kept_groups < op.groups || op.scale != 1;
     if (apart && (!out_.latents || op.groups > limits_.route_groups)) {
@@ -602,11 +609,18 @@ class WorkerLowering {
     return {};
   }
   Status operator()(const ExpertsUpOp& op) {
-    if (!limits_.mx && (op.limit > 0 || op.gate_bias.present || tensor(op.gate).mx.k > 0)) {
-      return without_kernel("experts in MXFP4, clamped or with biases");
+    if ((!limits_.mx || several()) &&
+        (op.limit > 0 || op.gate_bias.present || tensor(op.gate).mx.k > 0)) {
+      return without_kernel(fmt::format("experts in MXFP4, clamped or with biases{}",
+                                        limits_.mx ? ", of several sequences" : ""));
     }
     if (op.rounding.scaling != Scaling::none) {
       return without_kernel("decode steps that quantise activations to fp8");
+    }
+    const int64_t most = std::min(program_.sequences * op.chosen, op.experts);
+    if (several() && most * op.n * std::max(op.k, kFewestUnionK) > limits_.union_weights) {
+      return without_kernel(fmt::format("experts of {} x {}, of which {} sequences draw {}", op.n,
+                                        op.k, program_.sequences, most));
     }
     WEFT_TRY(begin_product(Opcode::gated_linear, op.k, op.a, op.gate));
     ProductCode& product = code_.product;
@@ -640,11 +654,13 @@ class WorkerLowering {
       return experts_of(op.k);
     }
     const bool drawn = draw_of(op.ids) == DrawOf::experts;
-    const int64_t slot_k = drawn ? target_.slot_k(op.k) : op.k;
-    const int64_t most = std::max<int64_t>(1, limits_.slot_row / slot_k);
+    const int64_t slot_k = drawn && !several() ? target_.slot_k(op.k) : op.k;
+    const int64_t most = several() ? op.chosen : std::max<int64_t>(1, limits_.slot_row / slot_k);
     const int64_t parts = (op.chosen + most - 1) / most;
-    WEFT_TRY(begin_product(Opcode::linear, slot_k * std::min(most, op.chosen), op.a, op.weight));
+    WEFT_TRY(begin_product(Opcode::linear, several() ? op.k : slot_k * std::min(most, op.chosen),
+                           op.a, op.weight));
     ProductCode& product = code_.product;
+    WEFT_CHECK((product.source == kOperands) == several());
     WEFT_ASSIGN(product.segment[0], segment_of(op.out, op.bias, op.n));
     product.form = RowForm::slots;
     product.slot_elements = static_cast<int32_t>(op.k);

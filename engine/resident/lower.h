@@ -24,14 +24,17 @@ namespace weft::resident {
 struct Limits {
   std::string_view device;  ///< in messages: "cuda"
   int64_t head_dim = 0;
-  int64_t layer_norm = 0;  ///< elements
-  bool fp8 = false;        ///< products' weights in e4m3fn, with scales
-  bool f16 = false;        ///< weights in f16
-  int64_t experts = 0;     ///< of a layer, of one sequence; 0: no mixtures
-  int64_t chosen = 0;      ///< of them
-  int64_t slot_row = 0;    ///< elements of the slots that one product takes
-  bool mx = false;         ///< experts' products in MXFP4, with biases, clamped
-  bool sinks = false;      ///< attention's, where a product merges its splits
+  int64_t layer_norm = 0;         ///< elements
+  bool fp8 = false;               ///< products' weights in e4m3fn, with scales
+  bool f16 = false;               ///< weights in f16
+  int64_t experts = 0;            ///< of a layer, of one sequence; 0: no mixtures
+  int64_t chosen = 0;             ///< of them
+  int64_t chosen_of_several = 0;  ///< by each of several sequences; 0: no mixtures of several
+  /// Gate's weights of all experts that several sequences may draw.
+  int64_t union_weights = 0;
+  int64_t slot_row = 0;  ///< elements of the slots that one product takes
+  bool mx = false;       ///< experts' products in MXFP4, with biases, clamped
+  bool sinks = false;    ///< attention's, where a product merges its splits
   /// Of latent rows, whose attention is of one sequence; 0: there is none over them.
   int64_t latent_rank = 0, latent_turned = 0;
   int64_t route_groups = 0;  ///< of experts, with them; also a correction and a scale

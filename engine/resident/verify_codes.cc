@@ -63,7 +63,10 @@ class Pieces {
         combined(code.combine);
         break;
       case Opcode::route:
-        rows(code.route.logits, 0, 1, code.route.experts, code.route.source, false);
+        for (int64_t row = 0; row < shape_.sequences; ++row) {  // each begins at a pair
+          add(code.route.logits + row * round_up(code.route.experts, 2) * kElement,
+              code.route.experts * kElement, code.route.source, false);
+        }
         break;
       case Opcode::sample:
         if (next == NextToken::sampled) {
@@ -107,6 +110,9 @@ class Pieces {
         add(product.row + i * product.head_pitch * kElement, product.k * kElement, product.source,
             false);
       }
+    } else if (product.form == RowForm::slots && product.source == kOperands) {
+      // Whichever of the first products' workers writes an expert's columns: all read all of them.
+      add(product.row, int64_t{product.slots} * product.slot_elements, kOperands, false);
     } else if (product.form == RowForm::slots) {
       rows(product.row, product.first_slot, product.first_slot + product.slots,
            product.slot_elements, product.source, false);

@@ -117,7 +117,8 @@ struct WeightSlice : WeightRegisters {
 /// row is on its way. `runs` are those of the first block, `slices` those of a unit that is not
 /// folded. Where the row is too large for that (source.streams()), it is not made: the slices that
 /// a warp needs come in turn to one of two places of its own, source.take(i, next) bringing the
-/// slice for the i-th of a run and asking for slice `next` for the one after it, -1: there is none.
+/// slice for the i-th of a run and asking for slice `next` for the one after it, -1: there is none;
+/// source.begin_block(first_unit, runs, slices) asks for the first of a later block's.
 /// source.await_page(barrier, phase) waits for a page. Where units have rows of their own, which
 /// lie one after the other, source.head_slices(unit, slices) says how many slices are before a
 /// unit's.
@@ -265,6 +266,9 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     if (block > 0) {
       begin(block);
       team.sync();  // the last block's sums have been gathered
+      if (source.streams()) {
+        source.begin_block(block, runs, slices);
+      }
       fetch_first();
     }
     UnitSums sums;

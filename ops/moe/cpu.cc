@@ -228,6 +228,12 @@ void route(const RouteArgs& args, Range rows) {
 }
 
 void experts_up(const ExpertsUpArgs& args, Range rows, Range all, std::span<std::byte> scratch) {
+  if (args.flat && rows.size() > 1) {  // an expert's columns are others in each row
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+      experts_up(args, {r, r + 1}, all, scratch);
+    }
+    return;
+  }
   const auto experts = std::ssize(args.experts);
   const auto [n, k] = std::pair(args.experts.front().n, args.experts.front().k);
   const auto size = static_cast<int64_t>(size_of(args.out.dtype));
@@ -241,7 +247,8 @@ void experts_up(const ExpertsUpArgs& args, Range rows, Range all, std::span<std:
     if (taken.empty()) {
       continue;
     }
-    const int64_t before = args.flat ? taken.front().slot * n : 0;
+    const int64_t before =
+        args.flat ? (taken.front().slot - args.drawn.slot(rows.begin, 0)) * n : 0;
     const Range columns{std::max<int64_t>(all.begin - before, 0), std::min(all.end - before, n)};
     if (columns.empty()) {
       continue;

@@ -58,7 +58,7 @@ struct ExpertsUpArgs {
   /// All alike but for their weights; `a` and `out` of each are not used.
   std::vector<GatedLinearArgs> experts = {};
   Matrix out;  ///< [slots, n], f32 or bf16
-  /// Of one row: columns are counted through all slots, slot after slot.
+  /// Columns are counted through all of a row's slots, slot after slot.
   bool flat = false;
   /// Experts in MXFP4, of which `experts` says the rest; empty: they are in other formats.
   std::vector<MxMatrix> gates = {}, ups = {};

@@ -1,5 +1,5 @@
-// Mixtures of experts on the resident kernel, of one sequence: the draw, which every worker makes
-// for itself, and the row of the second products.
+// Mixtures of experts on the resident kernel: the draw, which every worker makes for itself, and of
+// one sequence the row of the second products.
 #pragma once
 
 #include <climits>
@@ -39,10 +39,11 @@ __device__ inline uint32_t kept_groups(const RouteCode& route, const float* choi
 /// By one warp, whose lanes have kPairs times two experts each: expert 2 * (lane + 32 * j) and the
 /// next. Weights come out as those of ops/moe/op.h, but for the order of a sum.
 template <int kPairs, class W>
-__device__ __noinline__ void draw_experts(const W& worker, const Code& code) {
+__device__ __noinline__ void draw_experts(const W& worker, const Code& code, int sequence) {
   const RouteCode& route = code.route;
   const int lane = worker.team().lane;
-  const Tagged* from = at<const Tagged>(worker, route.logits);
+  const Tagged* from =
+      at<const Tagged>(worker, route.logits) + sequence * ((route.experts + 1) / 2);
   constexpr int kOwn = 2 * kPairs;
   const auto expert_of = [&](int i) { return 2 * (lane + 32 * (i / 2)) + i % 2; };
   Tagged words[kPairs] = {};
@@ -145,7 +146,11 @@ __device__ __noinline__ void draw_experts(const W& worker, const Code& code) {
   sum = route.sigmoid != 0 && route.renormalise == 0 ? 1.0f : warp_sum(sum);
   if (route.draw == DrawOf::shared) {
     if (lane == 0) {
-      worker.drawn().shared_weight = scores[0] / sum;
+      if constexpr (W::kBatch == 1) {
+        worker.drawn().shared_weight = scores[0] / sum;
+      } else {
+        worker.drawn().shared_weight[sequence] = scores[0] / sum;
+      }
     }
     return;
   }
@@ -160,25 +165,108 @@ __device__ __noinline__ void draw_experts(const W& worker, const Code& code) {
 #pragma unroll
     for (int i = 2 * j; i < 2 * j + 2; ++i) {
       if ((taken >> i & 1) != 0) {
-        worker.drawn().id[own] = expert_of(i);
-        worker.drawn().weight[own] = scores[i] / sum * (W::kLatents ? route.scale : 1.0f);
+        const float weight = scores[i] / sum * (W::kLatents ? route.scale : 1.0f);
+        if constexpr (W::kBatch == 1) {
+          worker.drawn().id[own] = expert_of(i);
+          worker.drawn().weight[own] = weight;
+        } else {
+          worker.drawn().own[sequence][own] = static_cast<uint16_t>(expert_of(i));
+          worker.drawn().weight[sequence][own] = weight;
+        }
         ++own;
       }
     }
     slot += __popc(lows) + __popc(highs);
+    if constexpr (W::kBatch > 1) {
+      if (lane == 0) {
+        worker.drawn().wanted[sequence][2 * j] = lows;
+        worker.drawn().wanted[sequence][2 * j + 1] = highs;
+      }
+    }
+  }
+}
+
+/// By one warp.
+template <class W>
+__device__ __forceinline__ void draw_for(const W& worker, const Code& code, int sequence) {
+  constexpr int kUsual = 2;  // pairs of a lane: short code is what counts here
+  if (code.route.experts <= 64 * kUsual) {
+    draw_experts<kUsual>(worker, code, sequence);
+  } else {
+    draw_experts<kMostExperts / 64>(worker, code, sequence);
+  }
+}
+
+/// By the team: draws for all sequences, a warp each, and finds out which experts any of them has.
+template <class W>
+__device__ __forceinline__ void route_several(const W& worker, const Code& code) {
+  auto& drawn = worker.drawn();
+  const Team team = worker.team();
+  const bool experts = code.route.draw == DrawOf::experts;
+  const bool own = team.warp < worker.sequences() && !(experts && worker.draws_nothing(team.warp));
+  if (experts) {  // products of the draw before have read it
+    static_assert(sizeof(drawn.slot) % sizeof(uint32_t) == 0);
+    for (int i = team.thread; i < static_cast<int>(sizeof(drawn.slot) / sizeof(uint32_t));
+         i += Team::kThreads) {
+      reinterpret_cast<uint32_t*>(drawn.slot)[i] = ~0u;
+    }
+  }
+  if (own) {
+    draw_for(worker, code, team.warp);
+  }
+  team.sync();
+  if (!experts) {
+    return;
+  }
+  const int words = (code.route.experts + 63) / 64 * 2;
+  if (team.thread < words) {
+    uint32_t any = 0;
+    for (int s = 0; s < worker.sequences(); ++s) {
+      any |= worker.draws_nothing(s) ? 0 : drawn.wanted[s][team.thread];
+    }
+    drawn.wanted_by_any[team.thread] = any;
+  }
+  team.sync();
+  if (own && team.lane < code.route.chosen) {
+    const int expert = drawn.own[team.warp][team.lane];
+    const int bit = expert / 2 % 32;
+    int place = 0;
+    for (int i = 0; i < expert / 64 * 2; ++i) {
+      place += __popc(drawn.wanted_by_any[i]);
+    }
+    const uint32_t evens = drawn.wanted_by_any[expert / 64 * 2];
+    const uint32_t odds = drawn.wanted_by_any[expert / 64 * 2 + 1];
+    const uint32_t before = (1u << bit) - 1;
+    place += __popc(evens & before) + __popc(odds & before);
+    place += expert % 2 != 0 ? static_cast<int>(evens >> bit & 1) : 0;
+    drawn.place[team.warp][team.lane] = static_cast<uint8_t>(place);
+    drawn.id[place] = expert;
+    drawn.slot[place][team.warp] = static_cast<int8_t>(team.lane);
+  }
+  if (team.thread == 0) {
+    int count = 0;
+    for (int i = 0; i < words; ++i) {
+      count += __popc(drawn.wanted_by_any[i]);
+    }
+    drawn.count = count;
+  }
+  __threadfence_block();
+  team.sync();
+  if (team.thread == 0) {
+    volatile uint32_t& draws = drawn.draws;
+    draws = draws + 1;
   }
 }
 
 /// By the team: draws, and tells the loaders.
 template <class W>
 __device__ __forceinline__ void route(const W& worker, const Code& code) {
+  if constexpr (W::kBatch > 1) {
+    route_several(worker, code);
+    return;
+  }
   if (worker.team().warp == 0) {  // products of the draw before have read it
-    constexpr int kUsual = 2;     // pairs of a lane: short code is what counts here
-    if (code.route.experts <= 64 * kUsual) {
-      draw_experts<kUsual>(worker, code);
-    } else {
-      draw_experts<kMostExperts / 64>(worker, code);
-    }
+    draw_for(worker, code, 0);
     __threadfence_block();
     __syncwarp();
     if (worker.team().lane == 0 && code.route.draw == DrawOf::experts) {

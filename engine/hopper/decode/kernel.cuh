@@ -218,18 +218,24 @@ Kernel kernel() {
       reinterpret_cast<const void*>(&decode_kernel<kTraced, kBatch, kGeneral, kExperts, kLatents>),
       [](const Launch& launch) -> int64_t { return Layout<kBatch>(launch).total; }};
 }
-template <bool kTraced, bool kGeneral>
+template <bool kTraced, bool kGeneral, bool kExperts = false>
 Kernel kernel(int batch) {
   static_assert(batch_of(kMostSequences) == 8);
-  return batch == 1   ? kernel<kTraced, 1, kGeneral>()
-         : batch == 4 ? kernel<kTraced, 4, kGeneral>()
-                      : kernel<kTraced, 8, kGeneral>();
+  if constexpr (!kExperts) {  // whose one sequence is another file's
+    if (batch == 1) {
+      return kernel<kTraced, 1, kGeneral>();
+    }
+  }
+  return batch <= 4 ? kernel<kTraced, 4, kGeneral, kExperts>()
+                    : kernel<kTraced, 8, kGeneral, kExperts>();
 }
 
 /// In decode_general.cu.
 Kernel general_kernel(int batch, bool traced);
 /// In decode_experts.cu: of one sequence.
 Kernel experts_kernel(bool traced);
+/// In decode_experts_several.cu.
+Kernel several_experts_kernel(int batch, bool traced);
 /// In decode_latents.cu: likewise, with experts or without.
 Kernel latents_kernel(bool traced);
 

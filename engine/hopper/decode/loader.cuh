@@ -54,23 +54,24 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
   // Before the draw is awaited: memory is far.
   const ProductCode& product = code.product;
   const bool flat = product.flat != 0;
-  const int units = code.units;
+  int units = code.units;
   const int k = product.k;
   const int slices = slices_of(k);  // of a unit
   const int first_slot = product.first_slot;
   // Slices of a unit's slot, and of an expert; the first one among all slots'.
   const bool gated = code.opcode == Opcode::gated_linear;
-  const int of_slot = gated ? slices : small_quotient(slices, product.slots);
+  const bool of_union = W::kBatch > 1;  // second products are a slot's k after the other's
+  const int of_slot = gated || of_union ? slices : small_quotient(slices, product.slots);
   const int of_expert = flat    ? slices * expert_units(product)
                         : gated ? small_quotient(slices * units, product.slots)
                                 : of_slot * units;
-  const int first = flat ? product.first / (kUnitColumns / 2) * slices : 0;
+  int first = flat ? product.first / (kUnitColumns / 2) * slices : 0;
   const StreamForm form = form_of(code);
   const int in_page = page_slices(form);
   const auto bytes = static_cast<uint32_t>(slice_bytes(form));
   const char* stream = worker.launch().streams[flat ? 0 : worker.index()] +
                        static_cast<int64_t>(product.stream) * (flat ? kSharedGrain : 16);
-  const volatile DrawnExperts& drawn = worker.drawn();
+  const volatile Drawn<W::kBatch>& drawn = worker.drawn();
   bool there = true;
   if (lane == 0) {
     do {
@@ -81,10 +82,22 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
     return false;
   }
   __threadfence_block();
+  int experts = 1;  // of a union
+  if constexpr (W::kBatch > 1) {
+    const UnitShare share = share_of(worker, code);
+    first = share.first * slices;
+    units = share.count;
+    experts = drawn.count;
+  }
   const auto from = [&](int slice) {
     int slot;
     int of_its;  // among the expert's
-    if (gated) {
+    if (of_union && !gated) {
+      const int unit_of_slot = small_quotient(slice, slices);
+      const int unit = small_quotient(unit_of_slot, experts);
+      slot = unit_of_slot - unit * experts;
+      of_its = unit * slices + slice - unit_of_slot * slices;
+    } else if (gated) {
       slot = small_quotient(first + slice, of_expert);
       of_its = first + slice - slot * of_expert;
     } else {

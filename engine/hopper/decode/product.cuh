@@ -12,8 +12,12 @@ namespace weft::hopper {
 template <class W>
 class Epilogue {
  public:
-  __device__ Epilogue(const W& worker, const Code& code, Source<W>& source)
-      : worker_(worker), code_(code), source_(source), gated_(code.opcode == Opcode::gated_linear) {
+  __device__ Epilogue(const W& worker, const Code& code, const UnitShare& share, Source<W>& source)
+      : worker_(worker),
+        code_(code),
+        share_(share),
+        source_(source),
+        gated_(code.opcode == Opcode::gated_linear) {
     const Segment& segment = code.product.segment[0];
     if (code.product.accumulate != 0 && sequence() < worker.sequences() &&
         output() < static_cast<int>(segment.columns)) {
@@ -21,14 +25,20 @@ class Epilogue {
                        worker.tag(code.product.prior));
     }
     // Which warps' sums make this thread's first column: known before the row is.
-    const SliceRuns first_runs = block_runs(code.product.k, code.units, code.product.fold, 0);
+    const SliceRuns first_runs = block_runs(code.product.k, share.count, code.product.fold, 0);
     first_parts_ = sum_parts(first_runs, slices_of(code.product.k), output() >> unit_shift(),
-                             min(kBlockUnits, code.units));
+                             min(kBlockUnits, share.count));
   }
 
   /// See stream_product().
   __device__ __forceinline__ void operator()(int first_unit, int units, const SliceRuns& runs,
                                              int slices) {
+    if constexpr (W::kExperts && W::kBatch > 1) {
+      if (product().draw == DrawOf::experts && !gated_) {
+        add_slots(first_unit, units, runs, slices);
+        return;
+      }
+    }
     const int unit_columns = 1 << unit_shift();
     const int outputs = units * unit_columns;
     constexpr int kWarpOf = ~31;
@@ -109,7 +119,17 @@ class Epilogue {
   __device__ __forceinline__ void put_gated(int column, bool there, float gate, float up) {
     const Segment& segment = product().segment[0];
     const bool valid = there && column < static_cast<int>(segment.columns);
-    if constexpr (W::kExperts) {
+    if constexpr (W::kExperts && W::kBatch > 1) {
+      if (product().draw == DrawOf::experts) {  // columns of one expert, then of the next
+        const int wide = segment.stride;
+        const int of_all = (share_.first << unit_shift()) + column;
+        const int expert = small_quotient(of_all, wide);
+        const int slot = there ? worker_.drawn().slot[expert][sequence()] : -1;
+        put(segment, slot * wide + of_all - expert * wide - product().first,
+            activate_fast(product().activation, gate) * up, slot >= 0);
+        return;
+      }
+    } else if constexpr (W::kExperts) {
       if (product().draw == DrawOf::experts) {  // columns of one slot, then of the next
         const bool flat = product().flat != 0;
         const int wide = flat ? segment.stride
@@ -135,8 +155,44 @@ class Epilogue {
     const Activation activation = W::kGeneral ? product().activation : Activation::silu;
     put(segment, column, activate_fast(activation, gate) * up, valid);
   }
+  /// Second products of experts that several sequences have drawn: adds up each one's own slots, in
+  /// their order. Units are those of one column block's experts, then of the next block's.
+  __device__ __forceinline__ void add_slots(int first_unit, int units, const SliceRuns& runs,
+                                            int slices) requires(W::kExperts&& W::kBatch > 1) {
+    if (output() >= 32 || sequence() >= worker_.sequences()) {  // whole warps
+      return;
+    }
+    const auto& drawn = worker_.drawn();
+    const int experts = drawn.count;
+    const int slots = worker_.draws_nothing(sequence()) ? 0 : product().slots;
+    const int end = first_unit + units;
+#pragma unroll 1
+    for (int unit = first_unit; unit < end;) {
+      const int block = small_quotient(unit, experts);  // of 16 columns
+      const int stop = min(end, (block + 1) * experts);
+#pragma unroll 1
+      for (; slot_ < slots; ++slot_) {
+        const int at = block * experts + drawn.place[sequence()][slot_];
+        if (at >= stop) {
+          break;
+        }
+        const int of_block = at - first_unit;
+        const SumParts parts = sum_parts(runs, slices, of_block, units);
+        const float sum = gather<W::kBatch>(worker_.shared().sums, parts, of_block, sequence(),
+                                            output() & (kUnitColumns - 1));
+        slots_sum_ += drawn.weight[sequence()][slot_] * sum;
+      }
+      if (stop == (block + 1) * experts) {
+        put_sum(block * kUnitColumns + output(), output() < kUnitColumns, block == 0, slots_sum_);
+        slots_sum_ = 0;
+        slot_ = 0;
+      }
+      unit = stop;
+    }
+  }
   /// Of what a slot's expert adds to a column; `bias`: the first expert's.
-  __device__ __forceinline__ float expert_bias(Place bias, int slot, int column) const {
+  __device__ __forceinline__ float expert_bias(Place bias, int slot, int column) const
+      requires(W::kBatch == 1) {
     if (bias == kNowhere) {
       return 0;
     }
@@ -159,12 +215,19 @@ class Epilogue {
     }
     const Segment& segment = product().segment[s];
     const bool valid = there && column < static_cast<int>(segment.columns);
+    if constexpr (W::kExperts && W::kBatch > 1) {
+      if (product().form == RowForm::slots && product().draw == DrawOf::shared) {
+        x *= worker_.drawn().shared_weight[sequence()];
+      }
+    }
     if (W::kExperts && product().draw == DrawOf::experts) {
-      const int slots = valid && segment.bias != kNowhere ? product().slots : 0;
+      if constexpr (W::kBatch == 1) {
+        const int slots = valid && segment.bias != kNowhere ? product().slots : 0;
 #pragma unroll 4
-      for (int slot = 0; slot < slots; ++slot) {
-        x += worker_.drawn().weight[product().first_slot + slot] *
-             expert_bias(segment.bias, slot, column);
+        for (int slot = 0; slot < slots; ++slot) {
+          x += worker_.drawn().weight[product().first_slot + slot] *
+               expert_bias(segment.bias, slot, column);
+        }
       }
     } else if (segment.bias != kNowhere && valid) {
       x += load_kept(at<const __nv_bfloat16>(worker_, segment.bias) + column);
@@ -219,21 +282,26 @@ class Epilogue {
   const Code& code_;
   Source<W>& source_;
   const bool gated_;
+  const UnitShare share_;
   SumParts first_parts_;
   Candidate best_;  // of this thread's columns
+  // Of a union's second products, across blocks:
+  int slot_ = 0;
+  float slots_sum_ = 0;
 };
 
 template <class W>
 __device__ __forceinline__ void product(const W& worker, const Code& code) {
+  const UnitShare share = share_of(worker, code);
   Source<W> source(worker, code);
-  Epilogue<W> epilogue(worker, code, source);
+  Epilogue<W> epilogue(worker, code, share, source);
   // By reference: the best of its columns stays with it.
   const auto finish = [&](int first_unit, int units, const SliceRuns& runs, int slices) {
     epilogue(first_unit, units, runs, slices);
   };
-  stream_product<W::kBatch, W::kGeneral, W::kExperts>(
+  stream_product<W::kBatch, W::kGeneral, W::kExperts && W::kBatch == 1>(
       worker.team(), worker.ring(), worker.shared().products, worker.scratch(), code.product.k,
-      code.units, code.product.fold, form_of(code), source, worker.shared().sums, finish);
+      share.count, code.product.fold, form_of(code), source, worker.shared().sums, finish);
   if (code.head != 0) {
     epilogue.leave_best();
   }

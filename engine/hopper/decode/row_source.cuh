@@ -130,6 +130,7 @@ class RowSource : public ProductRows<W> {
   // See stream_product().
   static constexpr bool kRowFirst = false;
   __device__ static constexpr bool streams() { return false; }
+  __device__ void begin_block(int, const SliceRuns&, int) {}
   __device__ void take(int, int) {}
   __device__ static constexpr uint32_t place(int) { return 0; }
 
@@ -313,15 +314,22 @@ class RowsSource : public ProductRows<W> {
   __device__ void ask(char* row, const SliceRuns& runs, int slices) {
     row_ = row;
     if (streams()) {
-      if (runs.count(W::team().warp) > 0) {
-        copy(runs.first(W::team().warp) % slices, own_place(0));
-      }
+      begin_block(0, runs, slices);
     } else if (W::team().warp < slices_of(product().k) && !layer_normed()) {
       if (operands()) {
         copy(W::team().warp, slice_at(W::team().warp));
       } else {
         ask_for(W::team().warp, 0);
       }
+    }
+  }
+  /// Of a row that streams: asks for the first slice of the warp's run.
+  __device__ void begin_block(int first_unit, const SliceRuns& runs, int slices) {
+    const int warp = W::team().warp;
+    if (runs.count(warp) > 0) {
+      const int of_block = small_quotient(runs.first(warp), slices);
+      unit_ = first_unit + of_block;
+      copy(runs.first(warp) - of_block * slices, own_place(0));
     }
   }
   __device__ void make(char*) {
@@ -381,6 +389,7 @@ class RowsSource : public ProductRows<W> {
   __device__ void take(int i, int next) {
     if (next >= 0) {
       __syncwarp();  // all have multiplied what was there
+      unit_ += next == 0 ? 1 : 0;
       copy(next, own_place(i + 1));
       await_copies<1>();
     } else {
@@ -413,8 +422,38 @@ class RowsSource : public ProductRows<W> {
   __device__ bool layer_normed() const {
     return W::kGeneral && product().form == RowForm::layer_norm;
   }
+  /// Of what sequences have between an expert's products, where they have drawn it: a slice of k,
+  /// zeros for the others.
+  __device__ __forceinline__ void copy_drawn(int slice, char* to) const
+      requires(W::kExperts&& W::kBatch > 1) {
+    static_assert(kRowGroupBytes<W::kBatch> == 32 * 16);  // a lane has one column of B
+    const int lane = W::team().lane;
+    const auto& drawn = worker_.drawn();
+    const int expert = unit_ - small_quotient(unit_, drawn.count) * drawn.count;
+    const int column = lane / (kColumnBytes / 16);
+    const int slot = drawn.slot[expert][column / row_parts(W::kBatch)];
+    const int elements = product().slot_elements;
+    const int of_group = lane % (kColumnBytes / 16) * 8;
+    const char* rows = at<const char>(worker_, product().row);
+#pragma unroll
+    for (int group = 0; group < kSliceGroups; ++group) {
+      const int k = slice * kSliceK + group * kGroupK + of_group;
+      const bool there = slot >= 0 && k < elements;
+      const int element = there ? slot * elements + k : 0;
+      const char* from = rows + element / kGroupK * kRowGroupBytes<W::kBatch> +
+                         column * kColumnBytes + element % kGroupK * 2;
+      copy_async_16(to + group * kRowGroupBytes<W::kBatch> + lane * 16, from, there);
+    }
+    commit_copies();
+  }
   /// A slice of operands, as a group of copies.
   __device__ __forceinline__ void copy(int slice, char* to) const {
+    if constexpr (W::kExperts && W::kBatch > 1) {
+      if (product().draw == DrawOf::experts) {
+        copy_drawn(slice, to);
+        return;
+      }
+    }
     constexpr int kBytes = 16;
     const char* from = at<const char>(worker_, product().row) + slice * row_slice_bytes(W::kBatch);
 #pragma unroll
@@ -503,6 +542,7 @@ class RowsSource : public ProductRows<W> {
   }
 
   char* row_ = nullptr;
+  int unit_ = 0;  // that the slice that was asked for last is of
   float squares_[W::kBatch] = {};
   TaggedQuad asked_[kAtOnce][kRowQuads] = {};
   uint2 weights_[kRowQuads] = {};

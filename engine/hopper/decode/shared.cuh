@@ -1,6 +1,8 @@
 // A worker's shared memory in the resident kernel: what every part of it sees.
 #pragma once
 
+#include <type_traits>
+
 #include "engine/hopper/launch.h"
 #include "ops/linear/hopper.cuh"
 #include "ops/sample/hopper.cuh"
@@ -37,6 +39,26 @@ struct DrawnExperts {
   float weight[kMostChosen];  ///< f32, by slot
   float shared_weight;        ///< of the expert that every token has
 };
+
+/// What several sequences have drawn of a layer's experts, and all experts that any of them has.
+template <int kBatch>
+struct DrawnUnion {
+  static constexpr int kMost = kBatch * kMostChosenOfSeveral;
+
+  uint32_t draws;                               ///< see DrawnExperts
+  int32_t count;                                ///< of `id`
+  int32_t id[kMost];                            ///< ascending
+  float weight[kBatch][kMostChosenOfSeveral];   ///< f32, by a sequence's slot
+  uint16_t own[kBatch][kMostChosenOfSeveral];   ///< likewise, the expert
+  uint8_t place[kBatch][kMostChosenOfSeveral];  ///< likewise, where `id` has it
+  int8_t slot[kMost][kBatch];                   ///< that an expert has of a sequence; -1: none
+  float shared_weight[kBatch];                  ///< see DrawnExperts
+  /// A bit for each expert: in pairs of words, of 64 experts those of even number and of odd.
+  uint32_t wanted[kBatch][kMostExperts / 32];
+  uint32_t wanted_by_any[kMostExperts / 32];
+};
+template <int kBatch>
+using Drawn = std::conditional_t<kBatch == 1, DrawnExperts, DrawnUnion<kBatch>>;
 
 /// What lies at the beginning of shared memory, all of fixed size.
 template <int kBatch>
@@ -89,7 +111,7 @@ struct Layout {
         scratch + aligned(max(launch.scratch_bytes, static_cast<int32_t>(sizeof(SampleScratch))));
     drawn = pages + launch.pages * launch.page_bytes;
     total = drawn + (launch.shape.experts || launch.latents
-                         ? aligned(static_cast<int32_t>(sizeof(DrawnExperts)))
+                         ? aligned(static_cast<int32_t>(sizeof(Drawn<kBatch>)))
                          : 0);
   }
   static constexpr int32_t aligned(int32_t bytes) {

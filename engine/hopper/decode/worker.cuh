@@ -44,8 +44,8 @@ class Worker {
   }
   __device__ static int index() { return static_cast<int>(blockIdx.x); }
   /// Where kExperts.
-  __device__ DrawnExperts& drawn() const {
-    return *reinterpret_cast<DrawnExperts*>(memory + layout().drawn);
+  __device__ Drawn<kBatch>& drawn() const {
+    return *reinterpret_cast<Drawn<kBatch>*>(memory + layout().drawn);
   }
 
   /// Cosines and sines of a sequence's position.
@@ -88,6 +88,8 @@ class Worker {
     return kBatch == 1 ? position : min(max(position, 0), launch_.shape.capacity - 1);
   }
   __device__ int position_of(int sequence) const { return position_at(step(), sequence); }
+  /// Whether a sequence has no experts: nobody takes anything of one that had ended before.
+  __device__ bool draws_nothing(int sequence) const { return (launch_.ended >> sequence & 1) != 0; }
   /// The tokens of a sequence, by position.
   __device__ int32_t* tokens_of(int sequence) const {
     return launch_.tokens + sequence * (static_cast<int64_t>(launch_.shape.capacity) + 1);
@@ -165,6 +167,30 @@ __device__ Tagged* row_at(const W& worker, Place place, int sequence, int column
 template <class W>
 __device__ char* operand_slice(const W& worker, Place rows, int element) {
   return at<char>(worker, rows) + element / kSliceK * row_slice_bytes(W::kBatch);
+}
+
+/// The units of a product that are this worker's, which with several sequences depends on what
+/// these have drawn: known after the draw.
+struct UnitShare {
+  int first;  ///< of all units, where the product is flat
+  int count;
+};
+template <class W>
+__device__ __forceinline__ UnitShare share_of(const W& worker, const Code& code) {
+  const int units = code.units;
+  if constexpr (W::kExperts && W::kBatch > 1) {
+    const ProductCode& product = code.product;
+    if (product.draw == DrawOf::experts) {
+      const int drawn = *static_cast<const volatile int32_t*>(&worker.drawn().count);
+      if (product.flat == 0) {
+        return {0, units * drawn};
+      }
+      const int before = product.first / (kUnitColumns / 2);
+      const int first = small_quotient(before * drawn, product.slots);
+      return {first, small_quotient((before + units) * drawn, product.slots) - first};
+    }
+  }
+  return {0, units};
 }
 
 template <class W>
