@@ -192,7 +192,7 @@ class SliceFeed : LoadersRing {
   /// What a lane brings.
   struct Part {
     const char* from;
-    uint32_t bytes;
+    uint32_t bytes;       ///< may be 0
     uint32_t place;       ///< in its page
     uint32_t page_bytes;  ///< of all parts of its page
   };
@@ -220,7 +220,9 @@ class SliceFeed : LoadersRing {
           full(its.slot).arrive_expect(part.page_bytes);
         }
         // Bytes may be counted before they are expected: the phase lasts until the arrival.
-        load_bytes(page(its.slot) + part.place, part.from, part.bytes, full(its.slot), policy);
+        if (part.bytes != 0) {
+          load_bytes(page(its.slot) + part.place, part.from, part.bytes, full(its.slot), policy);
+        }
       }
       __syncwarp();
       next_.jump((end - done + (1 << shift) - 1) >> shift, slots_);

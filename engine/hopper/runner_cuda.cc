@@ -979,10 +979,6 @@ Result<std::unique_ptr<Subject>> create_subject(const ModelConfig& config, const
 
 Result<std::unique_ptr<Rows>> create_rows(const ModelConfig& config, const Weights& weights,
                                           const RunnerOptions& options) {
-  // Which warp sums what of experts' products depends on what all rows have drawn.
-  if (options.exact && options.sequences > 1 && config.experts.count > 0) {
-    return create_launched_rows(config, weights, options);
-  }
   WEFT_ASSIGN(std::unique_ptr<HopperRunner> runner, make_runner(config, weights, options));
   if (runner->refusal()) {
     runner.reset();

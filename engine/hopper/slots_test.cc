@@ -225,6 +225,27 @@ TEST_F(HopperSlots, AnswersOverLatentRowsDoNotDependOnTheCompanySlow) {
   }
 }
 
+// Who else draws experts decides which a worker multiplies, and how many, but not in what order a
+// sequence's products are added.
+TEST_F(HopperSlots, AnswersOfExpertsDoNotDependOnTheCompanySlow) {
+  ModelConfig config = preset("olmoe-1b-7b").value();
+  config.layers = 2;
+  config.hidden = 512;  // two slices of a unit, which two warps could have
+  config.query_heads = config.kv_heads = 4;
+  config.head_dim = 32;
+  config.experts.count = 7;
+  config.experts.chosen = 3;
+  config.experts.size = 304;
+  config.vocabulary = kVocabulary;
+  config.context = 256;
+  config.eos = {3};
+  SlotsOptions options{.device = "cuda", .workers = 3, .slots = 5, .pages = 20};
+  const auto crowded = make(options, true, config);
+  options.share_prefixes = false;
+  const auto alone = make(options, true, config);
+  compare(*alone, *crowded, 10, 5);
+}
+
 /// Requests whose answers repeat themselves, all at once.
 std::vector<Answer> repeat(Slots& slots, int64_t count) {
   std::map<RequestId, Answer> expected;

@@ -126,11 +126,12 @@ struct WeightSlice : WeightRegisters {
 /// finish(first_unit, units, runs, slices) is called by the team, all warps alike, after each
 /// block, when the sums for gather() are there; `slices`: of a unit that is not folded. The loader
 /// waits for nobody but this, so the pages come.
-template <int kBatch, bool kFp8, bool kMx, class Source, class Finish>
+/// `whole`, where kWhole: see block_runs().
+template <int kBatch, bool kFp8, bool kMx, bool kWhole, class Source, class Finish>
 __device__ __forceinline__ void stream_product(const Team& team, const PageRing& ring,
                                                ProductState* states, char* row, int k, int units,
-                                               int fold, StreamForm form, Source& source,
-                                               float* sums_memory, Finish finish) {
+                                               int fold, StreamForm form, bool whole,
+                                               Source& source, float* sums_memory, Finish finish) {
   const bool codes = kFp8 && form == StreamForm::fp8;
   const bool mx = kMx && form == StreamForm::mx;
   const bool compressed = kFp8 ? form == StreamForm::compressed : form != StreamForm::plain;
@@ -147,10 +148,12 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   // Said anew each time: not even its address should take a register through the loop.
   const auto state = [&]() -> ProductState& { return states[made_here(threadIdx.x) / 32]; };
   PageCursor page;
-  uint32_t last_arrivals;  // of a run's last slice: those for slices that its page lacks, too
+  uint32_t last_arrivals;  // of a run's tail: those for slices that its pages lack, too
+  int tail = 1;            // slices
+  int tail_jump = 0;       // pages
   WeightSlice held;
   // Fetched by all: registers that are written on some ways only would stay taken outside of this
-  // function. `last`: of the warp's run.
+  // function. `last`: of the warp's run, or of its tail.
   const auto fetch = [&](bool wanted, bool last) {
     if (wanted) {
       source.await_page(ring.full[page.slot], page.phase);
@@ -171,7 +174,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       if (lane == 0) {
         ring.empty[page.slot].arrive(arrivals);
       }
-      page.jump(kTeamWarps >> page_shift, ring.slots);
+      page.jump(kWhole && last ? tail_jump : kTeamWarps >> page_shift, ring.slots);
     }
   };
   const auto leave = [&](int of_unit, int unit_fold, const UnitSums& sums, uint32_t scales) {
@@ -218,8 +221,12 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     }
   };
   const auto begin = [&](int block) {
-    runs = block_runs(k, units, fold, block);
+    runs = block_runs(k, units, fold, block, kWhole && whole);
     left = runs.count(warp);
+    if constexpr (kWhole) {
+      tail = runs.tail(warp);
+      tail_jump = runs.tail_pages(page_shift);
+    }
     unit = small_quotient(runs.first(warp), slices);
     const int of_unit = runs.first(warp) - unit * slices;  // the first slice
     begin_unit(block, of_unit);
@@ -228,7 +235,8 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     page = state().cursor;
     page.jump(warp >> page_shift, ring.slots);
   };
-  const auto fetch_first = [&] { fetch(left > 0, left == 1); };
+  const auto last = [&] { return kWhole ? left <= tail : left == 1; };
+  const auto fetch_first = [&] { fetch(left > 0, last()); };
 
   begin(0);
   source.ask(row, runs, slices);
@@ -265,9 +273,11 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   for (int block = 0; block < units; block += kBlockUnits) {
     if (block > 0) {
       begin(block);
-      team.sync();  // the last block's sums have been gathered
-      if (source.streams()) {
-        source.begin_block(block, runs, slices);
+      team.sync();             // the last block's sums have been gathered
+      if constexpr (kWhole) {  // others that stream have one block
+        if (source.streams()) {
+          source.begin_block(block, runs, slices);
+        }
       }
       fetch_first();
     }
@@ -285,7 +295,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       }
       const uint32_t scales = codes ? WeightSlice::kOnes : held.scales;
       if (left > 0) {
-        fetch(true, left == 1);
+        fetch(true, last());
       }
       if (ends || left == 0) {
         leave(unit, unit_fold, sums, scales);
@@ -300,7 +310,9 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     finish(block, min(kBlockUnits, units - block), runs, slices);
     __syncwarp();
     if (lane == 0) {
-      state().cursor.advance((runs.slices() + (1 << page_shift) - 1) >> page_shift, ring.slots);
+      state().cursor.advance(
+          kWhole ? runs.pages(page_shift) : (runs.slices() + (1 << page_shift) - 1) >> page_shift,
+          ring.slots);
     }
     __syncwarp();
   }

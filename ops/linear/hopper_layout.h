@@ -63,16 +63,33 @@ constexpr T row_slices(T k, int fold) {
 /// How the slices of a block, unit after unit, are dealt to the team's warps: a warp has a run of
 /// them, runs are as even as can be. In the stream the first slices of all runs come first, then
 /// the second ones.
+///
+/// Runs may be of whole units (`grain`: slices of one), so that what a unit's sums are added in
+/// does not depend on how many units there are. Then in the end only some warps have slices, each
+/// time as many as the last page of them holds: a page is always of the same warps.
 struct SliceRuns {
-  int each;
+  int each;  ///< grains
   int more;  ///< runs that have one more: the first ones
+  int grain = 1;
 
   constexpr explicit SliceRuns(int slices)
       : each(quotient(slices, kTeamWarps)), more(slices - each * kTeamWarps) {}
-  constexpr int slices() const { return each * kTeamWarps + more; }
+  constexpr SliceRuns(int units, int unit_slices) : SliceRuns(units) { grain = unit_slices; }
+  constexpr int slices() const { return (each * kTeamWarps + more) * grain; }
   /// The first slice of a warp's run; of the warp after the last: the end.
-  constexpr int first(int warp) const { return warp * each + (warp < more ? warp : more); }
-  constexpr int count(int warp) const { return each + (warp < more ? 1 : 0); }
+  constexpr int first(int warp) const {
+    return (warp * each + (warp < more ? warp : more)) * grain;
+  }
+  constexpr int count(int warp) const { return (each + (warp < more ? 1 : 0)) * grain; }
+  /// Slices of a run after those that all have.
+  constexpr int tail(int warp) const { return warp < more ? grain : 0; }
+  /// Pages of `1 << shift` slices.
+  constexpr int pages(int shift) const {
+    return each * grain * (kTeamWarps >> shift) + tail_pages(shift) * grain;
+  }
+  /// That bring a slice of each run that has a tail.
+  constexpr int tail_pages(int shift) const { return (more + (1 << shift) - 1) >> shift; }
+  // Of single slices:
   constexpr int warp_of(int slice) const {
     return slice < more * (each + 1) ? slice / (each + 1) : (slice - more) / each;
   }
@@ -83,8 +100,12 @@ struct SliceRuns {
   }
 };
 /// Of the block of a product that begins at unit `first`.
-constexpr SliceRuns block_runs(int k, int units, int fold, int first) {
+/// `whole`: runs are of whole units, of which none is folded.
+constexpr SliceRuns block_runs(int k, int units, int fold, int first, bool whole = false) {
   const int left = units - first;
+  if (whole) {
+    return {left > kBlockUnits ? kBlockUnits : left, slices_of(k)};
+  }
   return SliceRuns(left > kBlockUnits ? product_slices(k, kBlockUnits, 0)
                                       : product_slices(k, left, fold));
 }

@@ -99,12 +99,20 @@ __device__ __forceinline__ bool run_apart(const Code* code) {
       break;
     case Opcode::route:
       if constexpr (W::kExperts) {
+        if constexpr (W::kBatch > 1) {
+          make_row_ahead(worker);
+        }
         route(worker, *code);
       }
       break;
     case Opcode::linear:
     case Opcode::gated_linear:
       break;  // the caller's
+  }
+  if constexpr (W::kExperts && W::kBatch > 1) {
+    if (code->opcode != Opcode::route && worker.team().lane == 0) {
+      worker.shared().normed_row[worker.team().warp] = {};  // these work where it lay
+    }
   }
   return true;
 }

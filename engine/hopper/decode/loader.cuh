@@ -114,16 +114,30 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
   const int of_page = lane & (in_page - 1);
 #pragma unroll 1
   for (int block = 0; block < units; block += kBlockUnits) {
-    const SliceRuns runs = block_runs(k, units, 0, block);
+    const SliceRuns runs = block_runs(k, units, 0, block, of_union);
+    const int even = runs.each * runs.grain * kTeamWarps;  // places of slices that all warps have
+    const int pitch = runs.tail_pages(shift) << shift;
+    const int places = of_union ? even + pitch * runs.grain : runs.slices();
 #pragma unroll 1
-    for (int base = 0; base < runs.slices(); base += 32) {
-      const int count = min(32, runs.slices() - base);
+    for (int base = 0; base < places; base += 32) {
+      const int count = min(32, places - base);
       const int place = base + min(lane, count - 1);
+      int warp = place % kTeamWarps;
+      int of_run = place / kTeamWarps;
+      int in_its_page = min(in_page, count - (lane - of_page));
+      bool there = true;
+      if (of_union && place >= even) {
+        const int of_tail = small_quotient(place - even, pitch);
+        warp = place - even - of_tail * pitch;
+        of_run = even / kTeamWarps + of_tail;
+        in_its_page = min(in_page, runs.more - (warp - of_page));
+        there = warp < runs.more;
+      }
       SliceFeed::Part part;
-      part.from = from(block * slices + runs.first(place % kTeamWarps) + place / kTeamWarps);
-      part.bytes = bytes;
+      part.from = from(block * slices + runs.first(there ? warp : 0) + of_run);
+      part.bytes = there ? bytes : 0;
       part.place = of_page * bytes;
-      part.page_bytes = min(in_page, count - (lane - of_page)) * bytes;
+      part.page_bytes = in_its_page * bytes;
       if (!feed.put(count, shift, kAtOnce, part, policy, late)) {
         return false;
       }

@@ -25,7 +25,8 @@ class Epilogue {
                        worker.tag(code.product.prior));
     }
     // Which warps' sums make this thread's first column: known before the row is.
-    const SliceRuns first_runs = block_runs(code.product.k, share.count, code.product.fold, 0);
+    const SliceRuns first_runs =
+        block_runs(code.product.k, share.count, code.product.fold, 0, of_union<W>(code));
     first_parts_ = sum_parts(first_runs, slices_of(code.product.k), output() >> unit_shift(),
                              min(kBlockUnits, share.count));
   }
@@ -299,9 +300,11 @@ __device__ __forceinline__ void product(const W& worker, const Code& code) {
   const auto finish = [&](int first_unit, int units, const SliceRuns& runs, int slices) {
     epilogue(first_unit, units, runs, slices);
   };
-  stream_product<W::kBatch, W::kGeneral, W::kExperts && W::kBatch == 1>(
+  stream_product<W::kBatch, W::kGeneral, W::kExperts && W::kBatch == 1,
+                 W::kExperts && (W::kBatch > 1)>(
       worker.team(), worker.ring(), worker.shared().products, worker.scratch(), code.product.k,
-      share.count, code.product.fold, form_of(code), source, worker.shared().sums, finish);
+      share.count, code.product.fold, form_of(code), of_union<W>(code), source,
+      worker.shared().sums, finish);
   if (code.head != 0) {
     epilogue.leave_best();
   }

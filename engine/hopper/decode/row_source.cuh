@@ -130,7 +130,6 @@ class RowSource : public ProductRows<W> {
   // See stream_product().
   static constexpr bool kRowFirst = false;
   __device__ static constexpr bool streams() { return false; }
-  __device__ void begin_block(int, const SliceRuns&, int) {}
   __device__ void take(int, int) {}
   __device__ static constexpr uint32_t place(int) { return 0; }
 
@@ -313,6 +312,9 @@ class RowsSource : public ProductRows<W> {
 
   __device__ void ask(char* row, const SliceRuns& runs, int slices) {
     row_ = row;
+    if (row_is_there()) {
+      return;
+    }
     if (streams()) {
       begin_block(0, runs, slices);
     } else if (W::team().warp < slices_of(product().k) && !layer_normed()) {
@@ -327,13 +329,19 @@ class RowsSource : public ProductRows<W> {
   __device__ void begin_block(int first_unit, const SliceRuns& runs, int slices) {
     const int warp = W::team().warp;
     if (runs.count(warp) > 0) {
-      const int of_block = small_quotient(runs.first(warp), slices);
-      unit_ = first_unit + of_block;
-      copy(runs.first(warp) - of_block * slices, own_place(0));
+      if constexpr (W::kExperts) {
+        unit_ = first_unit + small_quotient(runs.first(warp), slices);
+      }
+      copy(runs.first(warp) % slices, own_place(0));
     }
   }
   __device__ void make(char*) {
     if (streams()) {
+      return;
+    }
+    if (row_is_there()) {
+      this->look_at_prior();
+      worker_.stamp(1);
       return;
     }
     if (layer_normed()) {
@@ -368,6 +376,10 @@ class RowsSource : public ProductRows<W> {
     worker_.stamp(1);
   }
   __device__ void publish() {
+    if (row_is_there()) {
+      return;
+    }
+    note_row();
     if (normed()) {
 #pragma unroll
       for (int s = 0; s < W::kBatch; ++s) {
@@ -389,7 +401,9 @@ class RowsSource : public ProductRows<W> {
   __device__ void take(int i, int next) {
     if (next >= 0) {
       __syncwarp();  // all have multiplied what was there
-      unit_ += next == 0 ? 1 : 0;
+      if constexpr (W::kExperts) {
+        unit_ += next == 0 ? 1 : 0;
+      }
       copy(next, own_place(i + 1));
       await_copies<1>();
     } else {
@@ -416,6 +430,27 @@ class RowsSource : public ProductRows<W> {
   __device__ char* own_place(int i) const {
     return row_ +
            (W::team().warp * kStreamedSlices + i % kStreamedSlices) * row_slice_bytes(W::kBatch);
+  }
+  /// Whether the normed row is in its place since another code (Shared::normed_row).
+  __device__ bool row_is_there() const {
+    if constexpr (W::kExperts) {
+      const NormedRow& last = W::shared().normed_row[W::team().warp];
+      return normed() && last.row == product().row && last.norm == product().norm_weight &&
+             last.tag == worker_.tag(product().source);
+    }
+    return false;
+  }
+  __device__ void note_row() const {
+    if constexpr (W::kExperts) {
+      __syncwarp();  // all have looked at the last one
+      if (W::team().lane == 0) {
+        W::shared().normed_row[W::team().warp] =
+            normed()
+                ? NormedRow{product().row, product().norm_weight, worker_.tag(product().source)}
+                : NormedRow{};
+      }
+      __syncwarp();
+    }
   }
   __device__ bool operands() const { return product().source == kOperands; }
   __device__ bool normed() const { return product().form == RowForm::rms_norm; }
@@ -547,6 +582,22 @@ class RowsSource : public ProductRows<W> {
   TaggedQuad asked_[kAtOnce][kRowQuads] = {};
   uint2 weights_[kRowQuads] = {};
 };
+
+/// While the logits of several sequences are on their way to the draw: makes the row of the product
+/// after it. By the team; what others see of it they see after a barrier.
+template <class W>
+__device__ __forceinline__ void make_row_ahead(W& worker) {
+  const int next = worker.shared().code[W::team().warp] + 1;
+  const int slot = next & (kCodeSlots - 1);
+  worker.await_code(slot, static_cast<uint32_t>(next) / kCodeSlots & 1);
+  const Code& code = worker.shared().codes[slot];
+  if (code.opcode == Opcode::gated_linear && code.product.form == RowForm::rms_norm) {
+    RowsSource<W> source(worker, code);
+    source.ask(worker.scratch(), SliceRuns(0), 0);
+    source.make(worker.scratch());
+    source.publish();
+  }
+}
 
 template <class W>
 using Source = std::conditional_t<W::kBatch == 1, RowSource<W>, RowsSource<W>>;

@@ -60,6 +60,13 @@ struct DrawnUnion {
 template <int kBatch>
 using Drawn = std::conditional_t<kBatch == 1, DrawnExperts, DrawnUnion<kBatch>>;
 
+/// A normed row of several sequences that lies where products take it, with its squares.
+struct NormedRow {
+  Place row = kNowhere;  ///< that was normed
+  Place norm = kNowhere;
+  uint32_t tag = 0;
+};
+
 /// What lies at the beginning of shared memory, all of fixed size.
 template <int kBatch>
 struct Shared {
@@ -83,7 +90,8 @@ struct Shared {
   alignas(16) float sums[kBlockSums<kBatch>];
   /// Of rows that are normed: one sequence's by thread, several sequences' by warp.
   alignas(16) float squares[kBatch][kBatch == 1 ? Team::kThreads : Team::kWarps];
-  float factor;  ///< of one sequence's norm
+  NormedRow normed_row[Team::kWarps];  ///< the last, as each warp knows; where there are experts
+  float factor;                        ///< of one sequence's norm
   float scratch[2 * Team::kWarps];
   Candidate best[Team::kWarps];
   Candidate best_of_all[kBatch];  ///< of the worker's columns, for each sequence

@@ -169,6 +169,14 @@ __device__ char* operand_slice(const W& worker, Place rows, int element) {
   return at<char>(worker, rows) + element / kSliceK * row_slice_bytes(W::kBatch);
 }
 
+/// Whether a product is of experts that several sequences have drawn.
+template <class W>
+__device__ __forceinline__ bool of_union(const Code& code) {
+  if constexpr (W::kExperts && W::kBatch > 1) {
+    return code.product.draw == DrawOf::experts;
+  }
+  return false;
+}
 /// The units of a product that are this worker's, which with several sequences depends on what
 /// these have drawn: known after the draw.
 struct UnitShare {
@@ -180,7 +188,7 @@ __device__ __forceinline__ UnitShare share_of(const W& worker, const Code& code)
   const int units = code.units;
   if constexpr (W::kExperts && W::kBatch > 1) {
     const ProductCode& product = code.product;
-    if (product.draw == DrawOf::experts) {
+    if (of_union<W>(code)) {
       const int drawn = *static_cast<const volatile int32_t*>(&worker.drawn().count);
       if (product.flat == 0) {
         return {0, units * drawn};
@@ -251,6 +259,7 @@ __device__ Worker<kTraced, kBatch, kGeneral, kExperts, kLatents>::Worker(const L
   if (threadIdx.x < Team::kWarps) {
     shared().products[threadIdx.x] = {};
     shared().code[threadIdx.x] = shared().step[threadIdx.x] = 0;
+    shared().normed_row[threadIdx.x] = {};
   }
   if (threadIdx.x < kLoaders) {
     shared().put[threadIdx.x] = 0;
