@@ -132,7 +132,8 @@ Result<std::unique_ptr<Engine>> Engine::create(ModelConfig config, Weights weigh
                     kept.name));
   }
   state->rounds = kv == DType::bf16 || options.quantise_activations ||
-                  ((dtype == DType::bf16 || is_fp8(dtype)) && round_activations);
+                  ((dtype == DType::bf16 || is_fp8(dtype)) && round_activations) ||
+                  (cuda && options.sequences > 4);  // their rows, where they meet weights
   if ((cuda || cdna) && options.quantise_activations) {
     return usage_error("activations are quantised to fp8 on the cpu alone: use --device cpu");
   }

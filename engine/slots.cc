@@ -365,7 +365,11 @@ Result<std::unique_ptr<Slots>> Slots::create(ModelConfig config, Weights weights
                                            completed.pages);
       }));
     }
-    completed.prefill_chunk = options.prefill_chunk;
+    // However short a mixture's chunk is, it reads nearly all experts: cut, prompts take several
+    // times as long, and so do those who wait for them.
+    if (config.experts.count == 0) {
+      completed.prefill_chunk = options.prefill_chunk;
+    }
     return create(std::move(config), std::move(runner), completed);
   }
   completed.pages = options.pages > 0 ? options.pages : default_pages(config, completed, kv);

@@ -32,7 +32,7 @@ struct SlotsOptions {
   int64_t host_pages = 0;
   int64_t host_bytes = 0;
   /// Tokens of prompts fed between two steps while others wait; 0: kChunk, on cuda as many, up to
-  /// kCudaChunk, as let nobody wait longer than ChunkPace says.
+  /// kCudaChunk, as let nobody wait longer than ChunkPace says; of a mixture kCudaChunk.
   int64_t prefill_chunk = 0;
   int64_t queue = 1024;  ///< requests that wait for a slot at most
   bool share_prefixes = true;
