@@ -158,11 +158,11 @@ class Declarations {
     write("weights", op.weights, op.chosen);
   }
   void operator()(const ExpertsUpOp& op) {
-    of_experts("gate", op.gate, op.experts, op.flat ? 1 : op.chosen);
-    of_experts("up", op.up, op.experts, op.flat ? 1 : op.chosen);
+    of_experts("gate", op.gate, op.experts, op.chosen, op.flat);
+    of_experts("up", op.up, op.experts, op.chosen, op.flat);
     if (op.gate_bias.present) {
-      of_experts("gate_bias", op.gate_bias, op.experts, op.flat ? 1 : op.chosen);
-      of_experts("up_bias", op.up_bias, op.experts, op.flat ? 1 : op.chosen);
+      of_experts("gate_bias", op.gate_bias, op.experts, op.chosen, op.flat);
+      of_experts("up_bias", op.up_bias, op.experts, op.chosen, op.flat);
     }
     read("a", op.a, op.k);
     read("ids", op.ids, op.chosen);
@@ -279,9 +279,14 @@ class Declarations {
     }
   }
   /// `chosen`: that a tile is of.
-  void of_experts(std::string_view name, const WeightRef& ref, int64_t experts, int64_t chosen) {
-    weights.push_back(
-        {.name = name, .ref = ref, .part = Part::tile, .experts = experts, .chosen = chosen});
+  void of_experts(std::string_view name, const WeightRef& ref, int64_t experts, int64_t chosen,
+                  bool flat = false) {
+    weights.push_back({.name = name,
+                       .ref = ref,
+                       .part = Part::tile,
+                       .experts = experts,
+                       .chosen = chosen,
+                       .slots = flat ? chosen : 1});
   }
 };
 

@@ -54,6 +54,7 @@ struct WeightOperand {
   Part part = Part::whole;
   int64_t experts = 1;    ///< so many follow one another
   int64_t chosen = 1;     ///< of them for each row
+  int64_t slots = 1;      ///< that a tile counts columns through (ExpertsUpOp::flat)
   int64_t rows_each = 1;  ///< rows of it for each part of the instruction's tile
   bool column = false;    ///< of each of those rows an element alone
 };

@@ -25,7 +25,8 @@ double weight_bytes(const Operation& operation, const Instruction& instruction,
     const auto experts = static_cast<double>(operand.experts);
     const double missed =
         std::pow(1 - static_cast<double>(operand.chosen) / experts, static_cast<double>(rows));
-    const double matrices = operand.experts == 1 ? 1 : experts * (1 - missed);
+    const double matrices =
+        operand.experts == 1 ? 1 : experts * (1 - missed) / static_cast<double>(operand.slots);
     const double all_bytes =
         static_cast<double>(tensor.bytes()) + 4 * static_cast<double>(tensor.scale_count());
     bytes += matrices * static_cast<double>(elements) * all_bytes /

@@ -324,6 +324,23 @@ TEST(Lower, DrawnExpertsSharesAreEven) {
   }
 }
 
+/// However columns are dealt, a step reads as many experts.
+TEST(Lower, DealtEvenlyExpertsCostTheSame) {
+  ModelConfig config = preset("qwen3-30b-a3b").value();
+  config.layers = 1;
+  const Weights weights = Weights::describe(config);
+  for (const int64_t sequences : {1, 8}) {
+    PlanOptions options = plan_options(config, kSms, kCapacity, DType::bf16, sequences);
+    const auto bytes = [&] {
+      return cost_of(plan(config, weights, options), weights, sequences, 0).weight_bytes;
+    };
+    EXPECT_TRUE(options.flat_slots);
+    const double even = bytes();
+    options.flat_slots = false;
+    EXPECT_NEAR(even, bytes(), 1e-3 * even);  // norms are made by more workers
+  }
+}
+
 /// Each expert's rows are packed once, in the order of experts, all of one size.
 TEST(Lower, ExpertsLieOneAfterTheOther) {
   for (const std::string& name : mixtures()) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -311,7 +312,10 @@ class WorkerLowering {
     out_.packed_bytes += bytes;
     const int64_t saved = plain_bytes_ - bytes;
     const bool drawn = code.product.draw == DrawOf::experts;
-    out_.saved_bytes += drawn ? saved * chosen_ / code.product.experts : saved;
+    // As many as are drawn in the mean, as cost_of() counts them.
+    const double missed = std::pow(1 - static_cast<double>(chosen_) / code.product.experts,
+                                   static_cast<double>(program_.sequences));
+    out_.saved_bytes += drawn ? std::llround(static_cast<double>(saved) * (1 - missed)) : saved;
     out_.plain_bytes += plain_bytes_;
     plain_bytes_ = 0;
     product_ = -1;
