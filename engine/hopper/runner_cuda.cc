@@ -312,7 +312,11 @@ Status HopperRunner::lower_program() {
   // Throttling gains 2 to 5 % where weights are plain and costs 1 to 4 % where they are compressed
   // (docs/journal/h200-decode.md).
   const bool smaller = fp8 || std::find(plain_.begin(), plain_.end(), true) == plain_.end();
-  launch_.starved_slots = smaller ? 0 : std::min(launch_.pages, pages_of(kStarvedBytes));
+  // Where runs are of whole units (SliceRuns), a warp's pages are not always kPageJump apart: that
+  // the slot's page before has landed then follows from how many are on their way, always as many.
+  const bool whole_units = experts && options_.sequences > 1;
+  launch_.starved_slots =
+      smaller || whole_units ? 0 : std::min(launch_.pages, pages_of(kStarvedBytes));
   return {};
 }
 
