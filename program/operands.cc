@@ -1,5 +1,6 @@
 #include "program/operands.h"
 
+#include <cmath>
 #include <utility>
 
 namespace weft {
@@ -297,6 +298,11 @@ Declarations declarations_of(const Operation& operation) {
 }
 
 }  // namespace
+
+double drawn_share(int64_t chosen, int64_t experts, int64_t rows) {
+  return 1 - std::pow(1 - static_cast<double>(chosen) / static_cast<double>(experts),
+                      static_cast<double>(rows));
+}
 
 std::vector<Operand> operands_of(const Operation& operation) {
   return std::move(declarations_of(operation).operands);

@@ -59,6 +59,9 @@ struct WeightOperand {
   bool column = false;    ///< of each of those rows an element alone
 };
 
+/// Of a layer's experts, what share rows that draw `chosen` of them at random have in the mean.
+double drawn_share(int64_t chosen, int64_t experts, int64_t rows);
+
 /// Reads before writes.
 std::vector<Operand> operands_of(const Operation& operation);
 std::vector<WeightOperand> weights_of(const Operation& operation);

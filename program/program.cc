@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "base/check.h"
 #include "program/operands.h"
@@ -22,11 +21,11 @@ double weight_bytes(const Operation& operation, const Instruction& instruction,
                                  ? instruction.tile.size() * operand.rows_each * row
                                  : tensor.elements();
     // Experts that nobody of the rows draws are not read.
-    const auto experts = static_cast<double>(operand.experts);
-    const double missed =
-        std::pow(1 - static_cast<double>(operand.chosen) / experts, static_cast<double>(rows));
-    const double matrices =
-        operand.experts == 1 ? 1 : experts * (1 - missed) / static_cast<double>(operand.slots);
+    const double matrices = operand.experts == 1
+                                ? 1
+                                : static_cast<double>(operand.experts) *
+                                      drawn_share(operand.chosen, operand.experts, rows) /
+                                      static_cast<double>(operand.slots);
     const double all_bytes =
         static_cast<double>(tensor.bytes()) + 4 * static_cast<double>(tensor.scale_count());
     bytes += matrices * static_cast<double>(elements) * all_bytes /

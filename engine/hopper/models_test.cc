@@ -238,19 +238,24 @@ TEST_P(HopperDecode, EndsWhereItIsToldAndWhereTheContextIsFull) {
 INSTANTIATE_TEST_SUITE_P(Slow, HopperLongRope,
                          testing::Values("phi3-longrope-bf16", "phi3-longrope-f32"), test_name);
 
+ModelConfig tiny_mixture(int64_t layers, int64_t hidden) {
+  ModelConfig config = preset("mixtral-8x7b").value();
+  config.layers = layers;
+  config.hidden = hidden;
+  config.query_heads = config.kv_heads = 2;
+  config.head_dim = 32;
+  config.vocabulary = 96;
+  config.context = 64;
+  return config;
+}
+
 /// The parameter: what lies between an expert's products.
 class HopperExperts : public HopperModels {};
 
 /// Experts whose columns are no whole slices, shared among workers unevenly; and slots of which
 /// codes take one each, because a row of all would be too long.
 TEST_P(HopperExperts, OfAnySizeAreTheCpus) {
-  ModelConfig config = preset("mixtral-8x7b").value();
-  config.layers = 1;
-  config.hidden = 64;
-  config.query_heads = config.kv_heads = 2;
-  config.head_dim = 32;
-  config.vocabulary = 96;
-  config.context = 64;
+  ModelConfig config = tiny_mixture(1, 64);
   config.experts.size = std::stoll(GetParam());
   const bool large = config.experts.size > 8192;
   config.experts.count = large ? 2 : 5;
@@ -277,13 +282,7 @@ INSTANTIATE_TEST_SUITE_P(Some, HopperDecode,
 /// Several sequences read the union of what they draw: of experts of an odd number whose columns
 /// are no whole slices, in several blocks of units, and beside sequences that have ended.
 TEST_F(HopperExperts, OfSeveralSequencesAreTheCpus) {
-  ModelConfig config = preset("mixtral-8x7b").value();
-  config.layers = 2;
-  config.hidden = 256;
-  config.query_heads = config.kv_heads = 2;
-  config.head_dim = 32;
-  config.vocabulary = 96;
-  config.context = 64;
+  ModelConfig config = tiny_mixture(2, 256);
   config.experts = {.count = 5, .chosen = 2, .size = 200, .renormalise = true};
   const auto make = [&](const char* device, int sequences) {
     return Engine::create(config, Weights::generate(config, 3, 2).value(),

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "engine/resident/exchange.h"
+#include "program/operands.h"
 
 namespace weft::resident {
 namespace {
@@ -312,10 +313,8 @@ class WorkerLowering {
     out_.packed_bytes += bytes;
     const int64_t saved = plain_bytes_ - bytes;
     const bool drawn = code.product.draw == DrawOf::experts;
-    // As many as are drawn in the mean, as cost_of() counts them.
-    const double missed = std::pow(1 - static_cast<double>(chosen_) / code.product.experts,
-                                   static_cast<double>(program_.sequences));
-    out_.saved_bytes += drawn ? std::llround(static_cast<double>(saved) * (1 - missed)) : saved;
+    const double share = drawn ? drawn_share(chosen_, code.product.experts, program_.sequences) : 1;
+    out_.saved_bytes += std::llround(static_cast<double>(saved) * share);
     out_.plain_bytes += plain_bytes_;
     plain_bytes_ = 0;
     product_ = -1;
