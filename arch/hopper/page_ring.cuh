@@ -198,10 +198,11 @@ class SliceFeed : LoadersRing {
   };
   /// Fills the next slots, as they become empty: of the first `lanes` lanes, each 1 << shift that
   /// follow one another are of one page. `at_once`: pages that are put together where there is room
-  /// for them, at most as many as there are slots. False: late() said to stop.
-  template <class Late>
+  /// for them, at most as many as there are slots. `know`: called once when the first have room,
+  /// completes `part`, which it may wait for. False: late() or know() said to stop.
+  template <class Late, class Know>
   __device__ __forceinline__ bool put(int lanes, int shift, int at_once, const Part& part,
-                                      uint64_t policy, const Late& late) {
+                                      uint64_t policy, const Late& late, const Know& know) {
     const int lane = static_cast<int>(threadIdx.x) & 31;
     int done = 0;  // lanes
     while (done < lanes) {
@@ -215,6 +216,9 @@ class SliceFeed : LoadersRing {
       const uint32_t waiting = ~__ballot_sync(~0u, ready && lane < lanes);
       int end = waiting == 0 ? 32 : __ffs(waiting) - 1;
       end = end < lanes ? end >> shift << shift : end;  // whole pages
+      if (done == 0 && !know()) {
+        return false;
+      }
       if (lane >= done && lane < end) {
         if ((lane & ((1 << shift) - 1)) == 0) {
           full(its.slot).arrive_expect(part.page_bytes);

@@ -10,11 +10,12 @@ namespace {
 Kernel kernel_of(const Launch& launch) {
   const int batch = batch_of(launch.shape.sequences);
   const bool traced = launch.trace != nullptr;
-  return launch.latents ? latents_kernel(traced)
-         : launch.shape.experts
-             ? (batch == 1 ? experts_kernel(traced) : several_experts_kernel(batch, traced))
-         : launch.shape.general || traced ? general_kernel(batch, traced)
-                                          : kernel<false, false>(batch);
+  const bool general = launch.shape.general;
+  return launch.latents         ? latents_kernel(general, traced)
+         : launch.shape.experts ? (batch == 1 ? experts_kernel(general, traced)
+                                              : several_experts_kernel(batch, traced))
+         : general || traced    ? general_kernel(batch, traced)
+                                : kernel<false, false>(batch);
 }
 
 }  // namespace

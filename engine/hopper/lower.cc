@@ -187,6 +187,21 @@ class Units : public Target {
   std::vector<PackJob> units_;  // of the product that is not packed yet
 };
 
+/// Of one sequence: while a worker waits for a draw, it makes the row of the first products, which
+/// nobody writes any more. Not where the draw needs its place.
+void make_rows_ahead(std::vector<Code>& codes) {
+  for (size_t i = 0; i + 1 < codes.size(); ++i) {
+    Code& draw = codes[i];
+    Code& product = codes[i + 1];
+    if (draw.opcode == Opcode::route && draw.route.kept_groups == draw.route.groups &&
+        product.opcode == Opcode::gated_linear && product.units > 0 &&
+        product.product.form == RowForm::rms_norm) {
+      draw.route.makes_row = 1;
+      product.product.form = RowForm::rms_normed;
+    }
+  }
+}
+
 }  // namespace
 
 PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv,
@@ -227,6 +242,11 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   Units units(program, plain, out);
   WEFT_ASSIGN(static_cast<resident::Lowered&>(out),
               resident::lower(program, config, weights, arena, capacity, units));
+  if (program.sequences == 1) {
+    for (std::vector<Code>& codes : out.codes) {
+      make_rows_ahead(codes);
+    }
+  }
   return out;
 }
 

@@ -89,6 +89,7 @@ inline constexpr int kSharedGrain = 128;
 enum class RowForm : uint8_t {
   plain,       ///< as it is
   rms_norm,    ///< times the norm's weights, and the sums times its factor
+  rms_normed,  ///< the same, and it is there: the draw before the product has made it
   layer_norm,  ///< of at most Limits::layer_norm elements
   merged,      ///< of attention's partials
   slots,       ///< of a mixture's slots, one after the other, each times its weight
@@ -208,6 +209,7 @@ struct RouteCode {
   Place correction = kNowhere;
   int32_t groups = 1, kept_groups = 1;
   float scale = 1;
+  uint8_t makes_row = 0;  ///< of the next code, RowForm::rms_normed, while it waits
 };
 
 inline constexpr uint32_t kMostTag = 0xffff;
@@ -258,8 +260,9 @@ struct ModelShape {
   bool kv_f32 = false;
   bool f16 = false;  ///< embedding, norms and biases are f16, otherwise bf16
   /// Some layer has what few models have: soft caps, LayerNorms, norms' weights that are stored
-  /// less something, an FFN without a gate or with another activation than SiLU, heads that turn in
-  /// part or not at all.
+  /// less something, an FFN without a gate or with another activation than SiLU, experts with
+  /// biases or limits, attention with sinks, heads that turn in part or not at all, weights in fp8
+  /// or MXFP4.
   bool general = false;
   bool experts = false;  ///< some layer is a mixture
 };

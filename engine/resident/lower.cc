@@ -26,8 +26,13 @@ struct IsGeneral {
     return op.activation != Activation::none || op.soft_cap > 0;
   }
   bool operator()(const GatedLinearOp& op) const { return op.activation != Activation::silu; }
+  bool operator()(const ExpertsUpOp& op) const {
+    return op.activation != Activation::silu || op.gate_bias.present || op.up_bias.present ||
+           op.limit > 0;
+  }
+  bool operator()(const ExpertsDownOp& op) const { return op.bias.present; }
   bool operator()(const AttentionOp& op) const {
-    return op.soft_cap > 0 || op.weight_offset != 0 || op.unturned > 0;
+    return op.soft_cap > 0 || op.weight_offset != 0 || op.unturned > 0 || op.sinks.present;
   }
   template <class Op>
   bool operator()(const Op& /*op*/) const {
@@ -625,6 +630,7 @@ class WorkerLowering {
       return without_kernel(fmt::format("experts of {} x {}, of which {} sequences draw {}", op.n,
                                         op.k, program_.sequences, most));
     }
+    out_.shape.general |= tensor(op.gate).mx.k > 0;
     WEFT_TRY(begin_product(Opcode::gated_linear, op.k, op.a, op.gate));
     ProductCode& product = code_.product;
     WEFT_ASSIGN(product.segment[0], segment_of(op.out, op.gate_bias, op.n, op.flat));
@@ -653,6 +659,7 @@ class WorkerLowering {
     if (op.rounding.scaling != Scaling::none) {
       return without_kernel("decode steps that quantise activations to fp8");
     }
+    out_.shape.general |= tensor(op.weight).mx.k > 0;
     if (op.k % 8 != 0) {
       return experts_of(op.k);
     }

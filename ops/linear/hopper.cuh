@@ -112,7 +112,8 @@ struct WeightSlice : WeightRegisters {
 /// A row (or several together) comes from `source`. source.ask(row, runs, slices) asks for what of
 /// it this warp makes; source.make(row) waits for that and leaves it in `row` as store_row_quad()
 /// does, zeros beyond k; then a barrier, and the row is
-/// there; source.publish() comes right after it. Source::kRowFirst: that is
+/// there; source.publish() comes right after it. source.made(): it was there, as the weights' form
+/// takes it. Source::kRowFirst: that is
 /// before the first weights are fetched, and has the registers; otherwise they are held while the
 /// row is on its way. `runs` are those of the first block, `slices` those of a unit that is not
 /// folded. Where the row is too large for that (source.streams()), it is not made: the slices that
@@ -249,7 +250,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   row_slice.from = made_here(row_slice.from);
   row_slice.stride = made_here(row_slice.stride);
   source.make(row);
-  if (mx) {
+  if (mx && !source.made()) {
     turn_row_to_f16(team, row, slices);
   }
   team.sync();

@@ -269,11 +269,12 @@ __device__ __forceinline__ void merge(const W& worker, const Code& code, char* r
 #pragma unroll 1
   for (int element = 8 * worker.team().thread; element < end; element += 8 * Team::kThreads) {
     float4 x[2];
-    const auto* sinks = W::kExperts && product.norm_weight != kNowhere
+    const auto* sinks = W::kExperts && W::kGeneral && product.norm_weight != kNowhere
                             ? at<const __nv_bfloat16>(worker, product.norm_weight)
                             : nullptr;
-    merge_splits<true, W::kExperts>(partials, worker.tag(product.source), active,
-                                    element < product.k ? element : -1, late, x, sinks);
+    merge_splits<true, W::kExperts && W::kGeneral>(partials, worker.tag(product.source), active,
+                                                   element < product.k ? element : -1, late, x,
+                                                   sinks);
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
       store_row_quad<1>(row, 0, element / 4 + q, x[q]);

@@ -36,16 +36,27 @@ __device__ inline uint32_t kept_groups(const RouteCode& route, const float* choi
   return kept;
 }
 
-/// By one warp, whose lanes have kPairs times two experts each: expert 2 * (lane + 32 * j) and the
-/// next. Weights come out as those of ops/moe/op.h, but for the order of a sum.
-template <int kPairs, class W>
-__device__ __noinline__ void draw_experts(const W& worker, const Code& code, int sequence) {
+/// Of one sequence: tells the loader that the experts' numbers are there. By one warp.
+template <class W>
+__device__ __forceinline__ void tell_loader(const W& worker) {
+  __threadfence_block();
+  __syncwarp();
+  if (worker.team().lane == 0) {
+    volatile uint32_t& draws = worker.drawn().draws;
+    draws = draws + 1;
+  }
+}
+
+/// By one warp, whose lanes have kOwn experts each, one after the other. The loader is told before
+/// the weights are known, which come out as those of ops/moe/op.h, but for the order of a sum.
+template <int kOwn, class W>
+__device__ __forceinline__ void draw_experts(const W& worker, const Code& code, int sequence) {
   const RouteCode& route = code.route;
   const int lane = worker.team().lane;
   const Tagged* from =
       at<const Tagged>(worker, route.logits) + sequence * ((route.experts + 1) / 2);
-  constexpr int kOwn = 2 * kPairs;
-  const auto expert_of = [&](int i) { return 2 * (lane + 32 * (i / 2)) + i % 2; };
+  const auto expert_of = [&](int i) { return kOwn * lane + i; };
+  constexpr int kPairs = kOwn / 2;
   Tagged words[kPairs] = {};
   auto late = worker.late(code);
   bool there;
@@ -54,7 +65,7 @@ __device__ __noinline__ void draw_experts(const W& worker, const Code& code, int
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
       if (expert_of(2 * j) < route.experts) {
-        words[j] = load_tagged(from + lane + 32 * j);
+        words[j] = load_tagged(from + kPairs * lane + j);
         there = there && words[j].tag() == worker.tag(route.source);
       }
     }
@@ -107,25 +118,60 @@ __device__ __noinline__ void draw_experts(const W& worker, const Code& code, int
     }
   }
   // The best that is left, again and again; of equal ones the lowest expert.
+  uint32_t left[kOwn];
+  uint32_t best = 0;  // of this lane's
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    left[i] = keys[i];
+    best = max(best, left[i]);
+  }
   uint32_t taken = 0;  // of this lane's, a bit each
   uint32_t largest = 0;
+  const int chosen = route.chosen;
 #pragma unroll 1
-  for (int s = 0; s < route.chosen; ++s) {
-    uint32_t best = 0;
+  for (int s = 0; s < chosen; ++s) {
+    const uint32_t most = __reduce_max_sync(~0u, best);
+    largest = s == 0 ? most : largest;
+    bool mine = lane == __ffs(__ballot_sync(~0u, best == most)) - 1;
+    best = 0;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) {
-      best = max(best, (taken >> i & 1) != 0 ? 0u : keys[i]);
+      const bool that = mine && left[i] == most;
+      taken |= that ? 1u << i : 0u;
+      left[i] = that ? 0 : left[i];
+      mine = mine && !that;
+      best = max(best, left[i]);
     }
-    best = __reduce_max_sync(~0u, best);
-    largest = s == 0 ? best : largest;
-    int first = kOwn;
+  }
+  // In ascending order of experts.
+  int slot = 0;
+  uint32_t of_lanes[kOwn];
+  const uint32_t before = (1u << lane) - 1;
 #pragma unroll
-    for (int i = kOwn - 1; i >= 0; --i) {
-      first = (taken >> i & 1) == 0 && keys[i] == best ? i : first;
+  for (int i = 0; i < kOwn; ++i) {
+    of_lanes[i] = __ballot_sync(~0u, (taken >> i & 1) != 0);
+    slot += __popc(of_lanes[i] & before);
+  }
+  if (route.draw == DrawOf::experts) {
+    int own = slot;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      if ((taken >> i & 1) != 0) {
+        if constexpr (W::kBatch == 1) {
+          worker.drawn().id[own] = expert_of(i);
+        } else {
+          worker.drawn().own[sequence][own] = static_cast<uint16_t>(expert_of(i));
+        }
+        ++own;
+      }
+      if constexpr (W::kBatch > 1) {
+        if (lane == 0) {
+          worker.drawn().wanted[sequence][i] = of_lanes[i];
+        }
+      }
     }
-    const int expert = first < kOwn ? expert_of(first) : INT_MAX;
-    if (__reduce_min_sync(~0u, expert) == expert && first < kOwn) {
-      taken |= 1u << first;
+    if constexpr (W::kBatch == 1) {
+      tell_loader(worker);
     }
   }
   const auto score = [&](float logit, float most) {
@@ -154,46 +200,41 @@ __device__ __noinline__ void draw_experts(const W& worker, const Code& code, int
     }
     return;
   }
-  int slot = 0;  // in ascending order of experts
 #pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    const uint32_t both = taken >> (2 * j) & 3;
-    const uint32_t lows = __ballot_sync(~0u, (both & 1) != 0);
-    const uint32_t highs = __ballot_sync(~0u, (both & 2) != 0);
-    const uint32_t before = (1u << lane) - 1;
-    int own = slot + __popc(lows & before) + __popc(highs & before);
-#pragma unroll
-    for (int i = 2 * j; i < 2 * j + 2; ++i) {
-      if ((taken >> i & 1) != 0) {
-        const float weight = scores[i] / sum * (W::kLatents ? route.scale : 1.0f);
-        if constexpr (W::kBatch == 1) {
-          worker.drawn().id[own] = expert_of(i);
-          worker.drawn().weight[own] = weight;
-        } else {
-          worker.drawn().own[sequence][own] = static_cast<uint16_t>(expert_of(i));
-          worker.drawn().weight[sequence][own] = weight;
-        }
-        ++own;
+  for (int i = 0; i < kOwn; ++i) {
+    if ((taken >> i & 1) != 0) {
+      const float weight = scores[i] / sum * (W::kLatents ? route.scale : 1.0f);
+      if constexpr (W::kBatch == 1) {
+        worker.drawn().weight[slot] = weight;
+      } else {
+        worker.drawn().weight[sequence][slot] = weight;
       }
-    }
-    slot += __popc(lows) + __popc(highs);
-    if constexpr (W::kBatch > 1) {
-      if (lane == 0) {
-        worker.drawn().wanted[sequence][2 * j] = lows;
-        worker.drawn().wanted[sequence][2 * j + 1] = highs;
-      }
+      ++slot;
     }
   }
+}
+
+/// Experts of a lane where there are few of them: short code is what counts.
+constexpr int kUsualOwn = 4;
+constexpr int kMostOwn = kMostExperts / 32;
+/// Of an expert's number: how many a lane has.
+__device__ inline int experts_of_lane(const RouteCode& route) {
+  return route.experts <= 32 * kUsualOwn ? kUsualOwn : kMostOwn;
+}
+
+/// Apart: it is not the usual case, and long.
+template <class W>
+__device__ __noinline__ void draw_of_many(const W& worker, const Code& code, int sequence) {
+  draw_experts<kMostOwn>(worker, code, sequence);
 }
 
 /// By one warp.
 template <class W>
 __device__ __forceinline__ void draw_for(const W& worker, const Code& code, int sequence) {
-  constexpr int kUsual = 2;  // pairs of a lane: short code is what counts here
-  if (code.route.experts <= 64 * kUsual) {
-    draw_experts<kUsual>(worker, code, sequence);
+  if (experts_of_lane(code.route) == kUsualOwn) {
+    draw_experts<kUsualOwn>(worker, code, sequence);
   } else {
-    draw_experts<kMostExperts / 64>(worker, code, sequence);
+    draw_of_many(worker, code, sequence);
   }
 }
 
@@ -218,7 +259,7 @@ __device__ __forceinline__ void route_several(const W& worker, const Code& code)
   if (!experts) {
     return;
   }
-  const int words = (code.route.experts + 63) / 64 * 2;
+  const int words = experts_of_lane(code.route);
   if (team.thread < words) {
     uint32_t any = 0;
     for (int s = 0; s < worker.sequences(); ++s) {
@@ -229,16 +270,13 @@ __device__ __forceinline__ void route_several(const W& worker, const Code& code)
   team.sync();
   if (own && team.lane < code.route.chosen) {
     const int expert = drawn.own[team.warp][team.lane];
-    const int bit = expert / 2 % 32;
+    const int lane = expert / words;
     int place = 0;
-    for (int i = 0; i < expert / 64 * 2; ++i) {
-      place += __popc(drawn.wanted_by_any[i]);
+    for (int i = 0; i < words; ++i) {
+      const uint32_t any = drawn.wanted_by_any[i];
+      place += __popc(any & ((1u << lane) - 1));
+      place += i < expert % words ? static_cast<int>(any >> lane & 1) : 0;
     }
-    const uint32_t evens = drawn.wanted_by_any[expert / 64 * 2];
-    const uint32_t odds = drawn.wanted_by_any[expert / 64 * 2 + 1];
-    const uint32_t before = (1u << bit) - 1;
-    place += __popc(evens & before) + __popc(odds & before);
-    place += expert % 2 != 0 ? static_cast<int>(evens >> bit & 1) : 0;
     drawn.place[team.warp][team.lane] = static_cast<uint8_t>(place);
     drawn.id[place] = expert;
     drawn.slot[place][team.warp] = static_cast<int8_t>(team.lane);
@@ -258,7 +296,7 @@ __device__ __forceinline__ void route_several(const W& worker, const Code& code)
   }
 }
 
-/// By the team: draws, and tells the loaders.
+/// By the team: draws, and tells the loader.
 template <class W>
 __device__ __forceinline__ void route(const W& worker, const Code& code) {
   if constexpr (W::kBatch > 1) {
@@ -267,12 +305,6 @@ __device__ __forceinline__ void route(const W& worker, const Code& code) {
   }
   if (worker.team().warp == 0) {  // products of the draw before have read it
     draw_for(worker, code, 0);
-    __threadfence_block();
-    __syncwarp();
-    if (worker.team().lane == 0 && code.route.draw == DrawOf::experts) {
-      volatile uint32_t& draws = worker.drawn().draws;
-      draws = draws + 1;
-    }
   }
   worker.team().sync();
 }

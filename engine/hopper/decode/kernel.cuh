@@ -99,7 +99,7 @@ __device__ __forceinline__ bool run_apart(const Code* code) {
       break;
     case Opcode::route:
       if constexpr (W::kExperts) {
-        if constexpr (W::kBatch > 1) {
+        if (W::kBatch > 1 || code->route.makes_row != 0) {
           make_row_ahead(worker);
         }
         route(worker, *code);
@@ -241,10 +241,10 @@ Kernel kernel(int batch) {
 /// In decode_general.cu.
 Kernel general_kernel(int batch, bool traced);
 /// In decode_experts.cu: of one sequence.
-Kernel experts_kernel(bool traced);
+Kernel experts_kernel(bool general, bool traced);
 /// In decode_experts_several.cu.
 Kernel several_experts_kernel(int batch, bool traced);
 /// In decode_latents.cu: likewise, with experts or without.
-Kernel latents_kernel(bool traced);
+Kernel latents_kernel(bool general, bool traced);
 
 }  // namespace weft::hopper

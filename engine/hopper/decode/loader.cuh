@@ -72,26 +72,29 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
   const char* stream = worker.launch().streams[flat ? 0 : worker.index()] +
                        static_cast<int64_t>(product.stream) * (flat ? kSharedGrain : 16);
   const volatile Drawn<W::kBatch>& drawn = worker.drawn();
-  bool there = true;
-  if (lane == 0) {
-    do {
-      there = static_cast<int>(drawn.draws - draws) >= 0;
-    } while (!there && !late());
-  }
-  if (!__shfl_sync(~0u, there, 0)) {
-    return false;
-  }
-  __threadfence_block();
+  const auto await_draw = [&] {
+    bool there = true;
+    if (lane == 0) {
+      do {
+        there = static_cast<int>(drawn.draws - draws) >= 0;
+      } while (!there && !late());
+    }
+    there = __shfl_sync(~0u, there, 0);
+    __threadfence_block();
+    return there;
+  };
   int experts = 1;  // of a union
   if constexpr (W::kBatch > 1) {
+    if (!await_draw()) {
+      return false;
+    }
     const UnitShare share = share_of(worker, code);
     first = share.first * slices;
     units = share.count;
     experts = drawn.count;
   }
-  const auto from = [&](int slice) {
-    int slot;
-    int of_its;  // among the expert's
+  // Of a slice: its expert's slot, and which it is among the expert's.
+  const auto find = [&](int slice, int& slot, int& of_its) {
     if (of_union && !gated) {
       const int unit_of_slot = small_quotient(slice, slices);
       const int unit = small_quotient(unit_of_slot, experts);
@@ -106,8 +109,6 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
       slot = small_quotient(in_unit, of_slot);
       of_its = unit * of_slot + in_unit - slot * of_slot;
     }
-    const int64_t expert = drawn.id[first_slot + slot];
-    return stream + (expert * of_expert + of_its) * bytes;
   };
   // A lane a slice: where each lies takes one thread longer than the memory takes to bring it.
   const int shift = 31 - __clz(in_page);
@@ -133,12 +134,23 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
         in_its_page = min(in_page, runs.more - (warp - of_page));
         there = warp < runs.more;
       }
+      int slot;
+      int of_its;
+      find(block * slices + runs.first(there ? warp : 0) + of_run, slot, of_its);
       SliceFeed::Part part;
-      part.from = from(block * slices + runs.first(there ? warp : 0) + of_run);
       part.bytes = there ? bytes : 0;
       part.place = of_page * bytes;
       part.page_bytes = in_its_page * bytes;
-      if (!feed.put(count, shift, kAtOnce, part, policy, late)) {
+      // All else is known, and room found, when one sequence's draw comes.
+      const auto know = [&] {
+        if (W::kBatch == 1 && block == 0 && base == 0 && !await_draw()) {
+          return false;
+        }
+        const int64_t expert = drawn.id[first_slot + slot];
+        part.from = stream + (expert * of_expert + of_its) * bytes;
+        return true;
+      };
+      if (!feed.put(count, shift, kAtOnce, part, policy, late, know)) {
         return false;
       }
     }
@@ -197,7 +209,7 @@ __device__ __forceinline__ void load_slices(const W& worker) {
         const uint32_t before = min(lane * page, bytes);
         const uint32_t own = min(page, bytes - before);
         goes_on = feed.put(static_cast<int>((bytes - 1) / page) + 1, 0, kAtOnce,
-                           {from + before, own, 0, own}, policy, late);
+                           {from + before, own, 0, own}, policy, late, [] { return true; });
         from += bytes;
         left -= bytes;
       }

@@ -46,7 +46,7 @@ class Epilogue {
     if ((made_here(output()) & kWarpOf) >= outputs || sequence() >= worker_.sequences()) {
       return;
     }
-    const float factor = product().form == RowForm::rms_norm ? source_.factor(sequence()) : 1;
+    const float factor = is_normed(product().form) ? source_.factor(sequence()) : 1;
 #pragma unroll 1
     for (int thread = output(); (thread & kWarpOf) < outputs; thread += kFinishThreads) {
       const bool there = thread < outputs;
@@ -140,12 +140,14 @@ class Epilogue {
         const int slot = small_quotient(of_all, wide);
         const int of_slot = of_all - slot * wide;
         const bool of_expert = flat ? valid : there && of_slot < static_cast<int>(segment.columns);
-        if (of_expert) {
+        if (W::kGeneral && of_expert) {
           gate += expert_bias(segment.bias, slot, of_slot);
           up += expert_bias(product().up_bias, slot, of_slot);
         }
         put(segment, flat ? column : slot * segment.stride + of_slot,
-            gate_with(product().activation, product().limit, gate, up), of_expert);
+            W::kGeneral ? gate_with(product().activation, product().limit, gate, up)
+                        : activate_fast(Activation::silu, gate) * up,
+            of_expert);
         return;
       }
     }
@@ -223,7 +225,7 @@ class Epilogue {
     }
     if (W::kExperts && product().draw == DrawOf::experts) {
       if constexpr (W::kBatch == 1) {
-        const int slots = valid && segment.bias != kNowhere ? product().slots : 0;
+        const int slots = W::kGeneral && valid && segment.bias != kNowhere ? product().slots : 0;
 #pragma unroll 4
         for (int slot = 0; slot < slots; ++slot) {
           x += worker_.drawn().weight[product().first_slot + slot] *
@@ -300,8 +302,7 @@ __device__ __forceinline__ void product(const W& worker, const Code& code) {
   const auto finish = [&](int first_unit, int units, const SliceRuns& runs, int slices) {
     epilogue(first_unit, units, runs, slices);
   };
-  stream_product<W::kBatch, W::kGeneral, W::kExperts && W::kBatch == 1,
-                 W::kExperts && (W::kBatch > 1)>(
+  stream_product<W::kBatch, W::kGeneral, W::kMx, W::kExperts && (W::kBatch > 1)>(
       worker.team(), worker.ring(), worker.shared().products, worker.scratch(), code.product.k,
       share.count, code.product.fold, form_of(code), of_union<W>(code), source,
       worker.shared().sums, finish);

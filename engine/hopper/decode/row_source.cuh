@@ -12,6 +12,10 @@
 
 namespace weft::hopper {
 
+__device__ inline bool is_normed(RowForm form) {
+  return form == RowForm::rms_norm || form == RowForm::rms_normed;
+}
+
 /// What RowSource and RowsSource have in common.
 template <class W>
 class ProductRows {
@@ -123,8 +127,8 @@ __device__ __forceinline__ void layer_norm(const W& worker, const Code& code, in
 
 /// The row that a product multiplies: a tagged row, perhaps with a norm's weights, or attention's
 /// splits, merged. The norm's factor is left to the end of the product: it is known when all have
-/// read the row.
-template <class W>
+/// read the row. kQuads: of a thread that are on their way at once.
+template <class W, int kQuads = W::kExperts ? 4 : 14>
 class RowSource : public ProductRows<W> {
  public:
   // See stream_product().
@@ -138,37 +142,48 @@ class RowSource : public ProductRows<W> {
         row_(at<const Tagged>(worker, code.product.row) + 2 * W::team().thread),
         tag_(worker.tag(code.product.source)),
         quads_(code.product.k / 4 - W::team().thread),
-        weight_(code.product.form == RowForm::rms_norm
+        weight_(is_normed(code.product.form)
                     ? at<const __nv_bfloat16>(worker, code.product.norm_weight)
                     : nullptr) {}
 
   __device__ void ask(char*, const SliceRuns&, int) {
     if (product().form <= RowForm::rms_norm) {
-      ask_row(0);
-#pragma unroll
-      for (int q = 0; q < kWeightQuads; ++q) {
-        weights_[q] = weight_ != nullptr && has(0, q) ? weights(0, q) : uint2{};
-      }
+      ask_plain();
     }
   }
 
+  /// Whether the draw before has made it.
+  __device__ bool made() const { return W::kExperts && product().form == RowForm::rms_normed; }
+
   __device__ void make(char* row) {
-    if (product().form > RowForm::rms_norm) {
+    if (product().form <= RowForm::rms_norm) {
+      make_plain(row);
+    } else if (!made()) {
       if (W::kLatents && product().form == RowForm::heads) {
         take_heads(worker_, code_, row);
       } else if (W::kLatents && product().form == RowForm::merged) {
         merge_heads(worker_, code_, row);
-      } else if (!W::kGeneral || product().form == RowForm::merged) {
-        merge(worker_, code_, row);
       } else if (W::kExperts && product().form == RowForm::slots) {
         weigh_slots(worker_, code_, row);
-      } else {
+      } else if (W::kGeneral && product().form == RowForm::layer_norm) {
         layer_norm(worker_, code_, 0, row);
+      } else {
+        merge(worker_, code_, row);
       }
-      this->look_at_prior();
-      worker_.stamp(1);
-      return;
     }
+    this->look_at_prior();
+    worker_.stamp(1);
+  }
+
+  // Of a row that is plain or normed by its squares.
+  __device__ __forceinline__ void ask_plain() {
+    ask_row(0);
+#pragma unroll
+    for (int q = 0; q < kWeightQuads; ++q) {
+      weights_[q] = weight_ != nullptr && has(0, q) ? weights(0, q) : uint2{};
+    }
+  }
+  __device__ __forceinline__ void make_plain(char* row) {
     const int quads = row_slices(product().k, product().fold) * (kSliceK / 4);
 #pragma unroll 1
     for (int first = 0; warp_quad(first, 0) < quads; first += kQuads * Team::kThreads) {
@@ -197,8 +212,6 @@ class RowSource : public ProductRows<W> {
     if (weight_ != nullptr) {
       W::shared().squares[0][W::team().thread] = squares_;
     }
-    this->look_at_prior();
-    worker_.stamp(1);
   }
 
   /// By the last warp, which has the fewest slices to multiply.
@@ -234,8 +247,7 @@ class RowSource : public ProductRows<W> {
   using ProductRows<W>::product;
   using ProductRows<W>::worker_;
 
-  static constexpr int kQuads = 14;       // of a thread that are on their way at once
-  static constexpr int kWeightQuads = 5;  // likewise, of the norm's weights
+  static constexpr int kWeightQuads = kQuads < 5 ? kQuads : 5;  // likewise, of the norm's weights
 
   /// The q-th quad of this warp's first thread, from quad `first` of the row on.
   __device__ static int warp_quad(int first, int q) {
@@ -309,6 +321,7 @@ class RowsSource : public ProductRows<W> {
   __device__ RowsSource(const W& worker, const Code& code) : ProductRows<W>(worker, code) {}
 
   __device__ bool streams() const { return product().streamed != 0; }
+  __device__ static constexpr bool made() { return false; }
 
   __device__ void ask(char* row, const SliceRuns& runs, int slices) {
     row_ = row;
@@ -583,15 +596,22 @@ class RowsSource : public ProductRows<W> {
   uint2 weights_[kRowQuads] = {};
 };
 
-/// While the logits of several sequences are on their way to the draw: makes the row of the product
-/// after it. By the team; what others see of it they see after a barrier.
+/// While the logits are on their way to the draw: makes the row of the product after it. By the
+/// team; what others see of it they see after a barrier.
 template <class W>
 __device__ __forceinline__ void make_row_ahead(W& worker) {
   const int next = worker.shared().code[W::team().warp] + 1;
   const int slot = next & (kCodeSlots - 1);
   worker.await_code(slot, static_cast<uint32_t>(next) / kCodeSlots & 1);
   const Code& code = worker.shared().codes[slot];
-  if (code.opcode == Opcode::gated_linear && code.product.form == RowForm::rms_norm) {
+  if constexpr (W::kBatch == 1) {
+    RowSource<W, 2> source(worker, code);  // short code
+    source.ask_plain();
+    source.make_plain(worker.scratch());
+    if (W::kMx && form_of(code) == StreamForm::mx) {
+      turn_row_to_f16(worker.team(), worker.scratch(), slices_of(code.product.k));
+    }
+  } else if (code.opcode == Opcode::gated_linear && code.product.form == RowForm::rms_norm) {
     RowsSource<W> source(worker, code);
     source.ask(worker.scratch(), SliceRuns(0), 0);
     source.make(worker.scratch());

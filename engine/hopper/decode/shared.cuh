@@ -20,7 +20,7 @@ struct CodePages {
   uint32_t head : 1;
   uint32_t compressed : 1;
 };
-/// The same where weights may have any form (W::kGeneral).
+/// The same where weights may have any form (W::kGeneral), or are of experts.
 struct AnyCodePages {
   uint32_t stream;
   uint32_t slices : 29;
@@ -53,7 +53,7 @@ struct DrawnUnion {
   uint8_t place[kBatch][kMostChosenOfSeveral];  ///< likewise, where `id` has it
   int8_t slot[kMost][kBatch];                   ///< that an expert has of a sequence; -1: none
   float shared_weight[kBatch];                  ///< see DrawnExperts
-  /// A bit for each expert: in pairs of words, of 64 experts those of even number and of odd.
+  /// A bit for each expert: in word i those that are a lane's i-th (draw_experts()).
   uint32_t wanted[kBatch][kMostExperts / 32];
   uint32_t wanted_by_any[kMostExperts / 32];
 };

@@ -21,7 +21,8 @@ class Worker {
   static constexpr bool kGeneral = kAny;
   static constexpr bool kExperts = kMixes;
   static constexpr bool kLatents = kOverLatents;
-  using Pages = std::conditional_t<kGeneral, AnyCodePages, CodePages>;
+  static constexpr bool kMx = kGeneral && kExperts && kBatch == 1;  ///< MXFP4 is among the forms
+  using Pages = std::conditional_t<kGeneral || kExperts, AnyCodePages, CodePages>;
 
   /// For one code of a step.
   __device__ Worker(const Launch& launch, uint32_t step_tag)
@@ -221,8 +222,9 @@ __device__ typename W::Pages pages_of(const Code& code) {
   return {product.stream,
           static_cast<uint32_t>(product_slices(product.k, code.units, product.fold)),
           static_cast<uint32_t>(code.head != 0 ? 1 : 0),
-          W::kGeneral ? product.weights
-                      : static_cast<uint32_t>(form_of(code) != StreamForm::plain ? 1 : 0)};
+          W::kGeneral || W::kExperts
+              ? product.weights
+              : static_cast<uint32_t>(form_of(code) != StreamForm::plain ? 1 : 0)};
 }
 
 template <bool kTraced, int kBatch, bool kGeneral, bool kExperts, bool kLatents>
