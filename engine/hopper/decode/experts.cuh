@@ -296,71 +296,189 @@ __device__ __forceinline__ void route_several(const W& worker, const Code& code)
   }
 }
 
+/// Whether the team can draw by ranks().
+__device__ inline bool has_ranks(const RouteCode& route) {
+  return route.draw == DrawOf::experts && route.experts <= kMostRanked && route.chosen <= 32 &&
+         route.kept_groups == route.groups;
+}
+
+/// By the team, of one sequence: an expert's slot is its rank among all, which some threads count
+/// together; of equal ones the lowest comes first. What draw_experts() does one after the other
+/// takes a warp six times as long.
+template <class W>
+__device__ __forceinline__ void draw_by_ranks(const W& worker, const Code& code) {
+  const RouteCode& route = code.route;
+  const Team team = worker.team();
+  auto& drawn = worker.drawn();
+  const int experts = route.experts;
+  const int all = max(32, 1 << (32 - __clz(experts - 1)));
+  const int parts = Team::kThreads / all;  // threads of an expert
+  if (team.thread < all / 2) {
+    const Tagged* from = at<const Tagged>(worker, route.logits) + team.thread;
+    float2 logits{};
+    uint2 keys{};
+    if (2 * team.thread < experts) {
+      auto late = worker.late(code);
+      logits = await_pair(load_tagged(from), from, worker.tag(route.source), late);
+      const auto choice = [&](float logit, int expert) {
+        if (W::kLatents && route.correction != kNowhere && expert < experts) {
+          const float correction =
+              route.correction_f32 != 0
+                  ? __ldg(at<const float>(worker, route.correction) + expert)
+                  : load_kept(at<const __nv_bfloat16>(worker, route.correction) + expert);
+          return 1 / (1 + expf(-logit)) + correction;
+        }
+        return logit;
+      };
+      keys.x = draw_key(choice(logits.x, 2 * team.thread));
+      keys.y = 2 * team.thread + 1 < experts ? draw_key(choice(logits.y, 2 * team.thread + 1)) : 0;
+    }
+    reinterpret_cast<float2*>(drawn.logits)[team.thread] = logits;
+    reinterpret_cast<uint2*>(drawn.keys)[team.thread] = keys;
+  }
+  team.sync();
+  const int expert = team.thread / parts;
+  const uint32_t own = drawn.keys[expert];
+  int rank = 0;
+#pragma unroll 2
+  for (int i = team.thread % parts * 4; i < all; i += parts * 4) {
+    const uint4 keys = *reinterpret_cast<const uint4*>(drawn.keys + i);
+    rank += keys.x > own || (keys.x == own && i < expert) ? 1 : 0;
+    rank += keys.y > own || (keys.y == own && i + 1 < expert) ? 1 : 0;
+    rank += keys.z > own || (keys.z == own && i + 2 < expert) ? 1 : 0;
+    rank += keys.w > own || (keys.w == own && i + 3 < expert) ? 1 : 0;
+  }
+  for (int distance = 1; distance < parts; distance *= 2) {
+    rank += __shfl_xor_sync(~0u, rank, distance);
+  }
+  if (team.thread % parts == 0 && rank < route.chosen) {
+    drawn.id[rank] = expert;
+  }
+  team.sync();
+  if (team.thread == 0) {
+    __threadfence_block();
+    volatile uint32_t& draws = drawn.draws;
+    draws = draws + 1;
+  }
+  // While weights are on their way.
+  if (team.warp == Team::kWarps - 1) {
+    const int lane = team.lane;
+    const bool chosen = lane < route.chosen;
+    const float logit = drawn.logits[drawn.id[chosen ? lane : 0]];
+    float sum = 1;
+    float score = 0;
+    if (route.sigmoid != 0) {
+      score = chosen ? 1 / (1 + expf(-logit)) : 0;
+      sum = route.renormalise != 0 ? warp_sum(score) : 1;
+    } else {
+      uint32_t most = 0;
+      for (int e = lane; e < experts; e += 32) {
+        most = max(most, draw_key(drawn.logits[e]));
+      }
+      const float highest = logit_of(__reduce_max_sync(~0u, most));
+      score = chosen ? expf(logit - highest) : 0;
+      float part = score;
+      if (route.renormalise == 0) {
+        part = 0;
+        for (int e = lane; e < experts; e += 32) {
+          part += expf(drawn.logits[e] - highest);
+        }
+      }
+      sum = warp_sum(part);
+    }
+    if (chosen) {
+      drawn.weight[lane] = score / sum * (W::kLatents ? route.scale : 1.0f);
+    }
+  }
+  team.sync();
+}
+
 /// By the team: draws, and tells the loader.
 template <class W>
 __device__ __forceinline__ void route(const W& worker, const Code& code) {
   if constexpr (W::kBatch > 1) {
     route_several(worker, code);
-    return;
+  } else if (has_ranks(code.route)) {
+    draw_by_ranks(worker, code);
+  } else {
+    if (worker.team().warp == 0) {  // products of the draw before have read it
+      draw_for(worker, code, 0);
+    }
+    worker.team().sync();
   }
-  if (worker.team().warp == 0) {  // products of the draw before have read it
-    draw_for(worker, code, 0);
-  }
-  worker.team().sync();
 }
 
-/// This thread's part of the row of slots, each times its weight, as products take it.
+/// This thread's part of the row of slots, each times its weight, as products take it. Each slot is
+/// dealt to all threads anew: so its weight is one for all, and what follows a quad is a step away.
 template <class W>
 __device__ __forceinline__ void weigh_slots(const W& worker, const Code& code, char* row) {
   const ProductCode& product = code.product;
   const bool shared = product.draw == DrawOf::shared;
+  const int thread = worker.team().thread;
   const int elements = product.slot_elements;
-  const int slot_k = slices_of(elements) * kSliceK;
-  const int end = row_slices(product.k, product.fold) * kSliceK;
+  const int slot_quads = slices_of(elements) * (kSliceK / 4);
+  const int turns = (slot_quads + Team::kThreads - 1) / Team::kThreads;  // of a slot
+  const int all = product.slots * turns;
   const uint32_t tag = worker.tag(product.source);
   const Tagged* slots = at<const Tagged>(worker, product.row) +
                         product.first_slot * static_cast<int64_t>(elements) / 2;
   auto late = worker.late(code);
-  constexpr int kQuads = 8;  // of a thread that are on their way at once
-  const auto element = [&](int first, int q) {
-    return first + 4 * (worker.team().thread + q * Team::kThreads);
+  constexpr int kAtOnce = 12;  // quads of a thread that are on their way
+  struct Turn {
+    int slot, of_slot;
+    __device__ void advance(int turns) {
+      const bool last = ++of_slot == turns;
+      slot += last ? 1 : 0;
+      of_slot = last ? 0 : of_slot;
+    }
   };
-  const auto slot_of = [&](int e) { return shared ? 0 : small_quotient(e, slot_k); };
-  // Whether there is such an element, and not the zeros between slots and after them.
-  const auto has = [&](int e) {
-    const int slot = slot_of(e);
-    return slot < product.slots && e - slot * slot_k < elements;
-  };
+  Turn next{0, 0};
 #pragma unroll 1
-  for (int first = 0; first < end; first += kQuads * 4 * Team::kThreads) {
-    TaggedQuad quads[kQuads] = {};
+  for (int first = 0; first < all; first += kAtOnce) {
+    TaggedQuad quads[kAtOnce] = {};
     bool there;
     do {  // all that is not there yet at once
       there = true;
+      Turn turn = next;
 #pragma unroll
-      for (int q = 0; q < kQuads; ++q) {
-        const int e = element(first, q);
-        if (e < end && has(e) && !quads[q].has(tag)) {
-          const int slot = slot_of(e);
-          quads[q] = load_tagged_quad(slots + (slot * elements + e - slot * slot_k) / 2);
+      for (int q = 0; q < kAtOnce; ++q) {
+        if (first + q >= all) {
+          break;
+        }
+        const int quad = turn.of_slot * Team::kThreads + thread;
+        if (4 * quad < elements && !quads[q].has(tag)) {
+          quads[q] = load_tagged_quad(slots + turn.slot * (elements / 2) + 2 * quad);
           there = there && quads[q].has(tag);
         }
+        turn.advance(turns);
       }
     } while (!there && !late());
 #pragma unroll
-    for (int q = 0; q < kQuads; ++q) {
-      const int e = element(first, q);
-      if (e < end) {
-        float4 x = {};
-        if (has(e)) {
-          const float weight = shared ? worker.drawn().shared_weight
-                                      : worker.drawn().weight[product.first_slot + slot_of(e)];
-          x = quads[q].values();
-          x = {weight * x.x, weight * x.y, weight * x.z, weight * x.w};
-        }
-        store_row_quad<W::kBatch>(row, 0, e / 4, x);
+    for (int q = 0; q < kAtOnce; ++q) {
+      if (first + q >= all) {
+        break;
       }
+      const int quad = next.of_slot * Team::kThreads + thread;
+      const float weight = shared ? worker.drawn().shared_weight
+                                  : worker.drawn().weight[product.first_slot + next.slot];
+      if (quad < slot_quads) {
+        float4 x = {};  // between slots
+        if (4 * quad < elements) {
+          x = quads[q].values();
+        }
+        store_row_quad<W::kBatch>(row, 0, next.slot * slot_quads + quad,
+                                  {weight * x.x, weight * x.y, weight * x.z, weight * x.w});
+      }
+      next.advance(turns);
     }
+  }
+  const int end = row_slices(product.k, product.fold) * (kSliceK / 4);
+#pragma unroll 1
+  for (int quad = product.slots * slot_quads + thread; quad < end; quad += Team::kThreads) {
+    store_row_quad<W::kBatch>(row, 0, quad, {});
+  }
+  if (W::kMx && slot_quads % Team::kThreads != 0) {
+    worker.team().sync();  // turn_row_to_f16() takes what other threads have stored
   }
 }
 

@@ -32,8 +32,12 @@ struct AnyCodePages {
 };
 static_assert(sizeof(CodePages) == sizeof(AnyCodePages));
 
+constexpr int kMostRanked = Team::kThreads;  // experts that are drawn by their ranks
+
 /// What a worker has drawn of a layer's experts: see RouteCode.
 struct DrawnExperts {
+  alignas(16) uint32_t keys[kMostRanked];  ///< of experts: see draw_key()
+  float logits[kMostRanked];
   uint32_t draws;  ///< of the launch so far: loaders wait for the one that they need
   int32_t id[kMostChosen];
   float weight[kMostChosen];  ///< f32, by slot
