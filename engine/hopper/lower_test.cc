@@ -324,6 +324,35 @@ TEST(Lower, DrawnExpertsSharesAreEven) {
   }
 }
 
+/// Of one sequence a worker makes the row of its first products while it waits for the draw; and
+/// mixtures keep to the kernel without what gpt-oss alone has.
+TEST(Lower, RowsOfDrawnExpertsAreMadeAhead) {
+  for (const std::string& name : mixtures()) {
+    SCOPED_TRACE(name);
+    const Made made = make(name);
+    EXPECT_EQ(made.lowered.shape.general, name.starts_with("gpt-oss"));
+    const auto& experts = made.config.experts;
+    int rows = 0;
+    for (const auto& codes : made.lowered.codes) {
+      for (size_t i = 0; i + 1 < codes.size(); ++i) {
+        if (codes[i].opcode != Opcode::route) {
+          continue;
+        }
+        const bool ahead =
+            codes[i + 1].units > 0 && codes[i + 1].product.form == RowForm::rms_normed;
+        EXPECT_EQ(codes[i].route.makes_row != 0, ahead);
+        rows += ahead ? 1 : 0;
+      }
+    }
+    EXPECT_EQ(rows > 0, experts.kept_groups == experts.groups);
+  }
+  for (const auto& codes : make("olmoe-1b-7b", 8).lowered.codes) {
+    for (const Code& code : codes) {
+      EXPECT_FALSE(code.units > 0 && code.product.form == RowForm::rms_normed);
+    }
+  }
+}
+
 /// However columns are dealt, a step reads as many experts.
 TEST(Lower, DealtEvenlyExpertsCostTheSame) {
   ModelConfig config = preset("qwen3-30b-a3b").value();

@@ -31,11 +31,34 @@ Status check_pages(const Lowered& lowered, const Program& program) {
   return {};
 }
 
+/// A row that a draw makes is the next code's, and the draw needs its place for nothing else. What
+/// the draw reads of it, it reads before the product would.
+Status check_rows_ahead(const Lowered& lowered, const Program& program) {
+  for (size_t worker = 0; worker < lowered.codes.size(); ++worker) {
+    bool made = false;
+    for (const Code& code : lowered.codes[worker]) {
+      const bool wanted = code.units > 0 && code.product.form == RowForm::rms_normed;
+      if (wanted != made) {
+        return resident::code_fault(
+            program, worker, code,
+            made ? "it has no use for the row that the draw has made" : "no draw has made its row");
+      }
+      made = code.opcode == Opcode::route && code.route.makes_row != 0;
+      if (made && code.route.kept_groups < code.route.groups) {
+        return resident::code_fault(program, worker, code,
+                                    "it chooses among groups where the row that it makes lies");
+      }
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Status verify_codes(const Lowered& lowered, const Program& program, NextToken next,
                     int64_t position) {
   WEFT_TRY(check_pages(lowered, program));
+  WEFT_TRY(check_rows_ahead(lowered, program));
   return resident::verify_codes(lowered, program, stream_bytes, next, position);
 }
 

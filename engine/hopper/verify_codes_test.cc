@@ -115,6 +115,21 @@ TEST(VerifyCodes, NoticesALostSignal) {
   expect_fault(made, NextToken::best, "never goes on");
 }
 
+TEST(VerifyCodes, NoticesARowThatNobodyMakes) {
+  const auto draws = [](const Code& code) { return code.opcode == Opcode::route; };
+  Made made = make("olmoe-1b-7b");
+  find(made, 7, draws).route.makes_row = 0;
+  expect_fault(made, NextToken::best, "no draw has made its row");
+  Made unused = make("olmoe-1b-7b");
+  find(unused, 7, [](const Code& code) {
+    return code.opcode == Opcode::gated_linear;
+  }).product.form = RowForm::rms_norm;
+  expect_fault(unused, NextToken::best, "it has no use for the row");
+  Made grouped = make("olmoe-1b-7b");
+  find(grouped, 7, draws).route.groups = 2;
+  expect_fault(grouped, NextToken::best, "it chooses among groups");
+}
+
 TEST(VerifyCodes, NoticesLogitsThatAreSampledTooEarly) {
   Made made = make("llama-3.2-1b");
   Code& sample = find(made, 0, [](const Code& code) { return code.opcode == Opcode::sample; });

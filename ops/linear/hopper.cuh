@@ -111,15 +111,14 @@ struct WeightSlice : WeightRegisters {
 ///
 /// A row (or several together) comes from `source`. source.ask(row, runs, slices) asks for what of
 /// it this warp makes; source.make(row) waits for that and leaves it in `row` as store_row_quad()
-/// does, zeros beyond k; then a barrier, and the row is
-/// there; source.publish() comes right after it. source.made(): it was there, as the weights' form
-/// takes it. Source::kRowFirst: that is
-/// before the first weights are fetched, and has the registers; otherwise they are held while the
-/// row is on its way. `runs` are those of the first block, `slices` those of a unit that is not
-/// folded. Where the row is too large for that (source.streams()), it is not made: the slices that
-/// a warp needs come in turn to one of two places of its own, source.take(i, next) bringing the
-/// slice for the i-th of a run and asking for slice `next` for the one after it, -1: there is none;
-/// source.begin_block(first_unit, runs, slices) asks for the first of a later block's.
+/// does, zeros beyond k; then a barrier, and the row is there; source.publish() comes right after
+/// it. source.made(): it was there before, as the weights' form takes it. Source::kRowFirst: the
+/// row is made before the first weights are fetched, and has the registers; otherwise they are held
+/// while it is on its way. `runs` are those of the first block, `slices` those of a unit that is
+/// not folded. Where the row is too large for that (source.streams()), it is not made: the slices
+/// that a warp needs come in turn to one of two places of its own, source.take(i, next) bringing
+/// the slice for the i-th of a run and asking for slice `next` for the one after it, -1: there is
+/// none; source.begin_block(first_unit, runs, slices) asks for the first of a later block's.
 /// source.await_page(barrier, phase) waits for a page. Where units have rows of their own, which
 /// lie one after the other, source.head_slices(unit, slices) says how many slices are before a
 /// unit's.

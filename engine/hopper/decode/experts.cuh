@@ -303,8 +303,8 @@ __device__ inline bool has_ranks(const RouteCode& route) {
 }
 
 /// By the team, of one sequence: an expert's slot is its rank among all, which some threads count
-/// together; of equal ones the lowest comes first. What draw_experts() does one after the other
-/// takes a warp six times as long.
+/// together; of equal ones the lowest comes first. The loader is told before the weights are known.
+/// See draw_experts(), which takes longer.
 template <class W>
 __device__ __forceinline__ void draw_by_ranks(const W& worker, const Code& code) {
   const RouteCode& route = code.route;
