@@ -2,8 +2,6 @@
 // one sequence the row of the second products.
 #pragma once
 
-#include <climits>
-
 #include "engine/hopper/decode/worker.cuh"
 #include "ops/sample/hopper.cuh"
 
@@ -296,7 +294,7 @@ __device__ __forceinline__ void route_several(const W& worker, const Code& code)
   }
 }
 
-/// Whether the team can draw by ranks().
+/// Whether draw_by_ranks() can.
 __device__ inline bool has_ranks(const RouteCode& route) {
   return route.draw == DrawOf::experts && route.experts <= kMostRanked && route.chosen <= 32 &&
          route.kept_groups == route.groups;
