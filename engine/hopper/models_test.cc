@@ -10,7 +10,9 @@
 
 #include "arch/device.h"
 #include "base/relative_difference.h"
+#include "engine/diff.h"
 #include "engine/engine.h"
+#include "engine/hopper/runner.h"
 #include "engine/test_latents.h"
 #include "engine/test_name.h"
 #include "engine/test_prompt.h"
@@ -118,6 +120,8 @@ std::vector<std::string> models() {
 
 INSTANTIATE_TEST_SUITE_P(Slow, HopperModels, testing::ValuesIn(models()), test_name);
 
+class HopperOperations : public HopperModels {};
+
 /// What does not depend on the model.
 class HopperDecode : public HopperModels {};
 
@@ -209,6 +213,30 @@ TEST_P(HopperLongRope, IsEachSequencesOwn) {
         kTolerance);
   }
 }
+
+/// Each operation by itself, from what those before it have left.
+TEST_P(HopperOperations, AreTheCpus) {
+  const ModelConfig config = read_config(kModels / GetParam()).value();
+  const Weights weights = Weights::open(kModels / GetParam(), config).value();
+  constexpr int64_t kCapacity = 64;
+  const auto subject = hopper::create_subject(
+      config, weights, {.device = "cuda", .workers = 3, .capacity = kCapacity, .kv = DType::f32});
+  ASSERT_TRUE(subject.ok()) << subject.error().message;
+  const auto differ =
+      Differ::create(config, weights, **subject, {.capacity = kCapacity, .kv = DType::f32});
+  const std::vector<int32_t> ids = test_prompt(4, config.vocabulary);
+  const auto fed = (*differ)->feed(std::span(ids).first(3));
+  ASSERT_TRUE(fed.ok()) << fed.error().message;
+  EXPECT_FALSE(fed->has_value());
+  const Program& program = (*subject)->program();
+  const auto step = (*differ)->step(ids[3], static_cast<int32_t>(program.operations.size()));
+  ASSERT_TRUE(step.ok()) << step.error().message;
+  EXPECT_FALSE(step->fault.has_value()) << describe(program, *step->fault);
+}
+
+INSTANTIATE_TEST_SUITE_P(Some, HopperOperations,
+                         testing::Values("olmoe-bf16", "qwen2-moe-bf16", "gpt-oss-mxfp4"),
+                         test_name);
 
 TEST_P(HopperDecode, SampledTokensAreTheCpus) {
   const auto pair = make(GetParam(), {});

@@ -300,9 +300,10 @@ __device__ inline bool has_ranks(const RouteCode& route) {
          route.kept_groups == route.groups;
 }
 
-/// By the team, of one sequence: an expert's slot is its rank among all, which some threads count
-/// together; of equal ones the lowest comes first. The loader is told before the weights are known.
-/// See draw_experts(), which takes longer.
+/// By the team, of one sequence: which experts are drawn is their rank among all, which some
+/// threads count together; of equal ones the lowest comes first. Slots are in ascending order of
+/// experts. The loader is told before the weights are known. See draw_experts(), which takes
+/// longer.
 template <class W>
 __device__ __forceinline__ void draw_by_ranks(const W& worker, const Code& code) {
   const RouteCode& route = code.route;
@@ -349,8 +350,16 @@ __device__ __forceinline__ void draw_by_ranks(const W& worker, const Code& code)
   for (int distance = 1; distance < parts; distance *= 2) {
     rank += __shfl_xor_sync(~0u, rank, distance);
   }
-  if (team.thread % parts == 0 && rank < route.chosen) {
-    drawn.id[rank] = expert;
+  const bool drawn_here = team.thread % parts == 0 && rank < route.chosen;
+  const uint32_t of_warp = __ballot_sync(~0u, drawn_here);
+  if (team.lane == 0) {
+    drawn.of_warp[team.warp] = __popc(of_warp);
+  }
+  team.sync();
+  const uint32_t before = team.lane < team.warp ? drawn.of_warp[team.lane] : 0;
+  const uint32_t first = __reduce_add_sync(~0u, before);
+  if (drawn_here) {
+    drawn.id[first + __popc(of_warp & ((1u << team.lane) - 1))] = expert;
   }
   team.sync();
   if (team.thread == 0) {

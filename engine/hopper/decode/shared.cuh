@@ -39,6 +39,7 @@ struct DrawnExperts {
   alignas(16) uint32_t keys[kMostRanked];  ///< of experts: see draw_key()
   float logits[kMostRanked];
   uint32_t draws;  ///< of the launch so far: loaders wait for the one that they need
+  uint32_t of_warp[Team::kWarps];  ///< experts that the threads of a warp have drawn
   int32_t id[kMostChosen];
   float weight[kMostChosen];  ///< f32, by slot
   float shared_weight;        ///< of the expert that every token has
