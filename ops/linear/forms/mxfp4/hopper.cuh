@@ -61,11 +61,6 @@ __device__ __forceinline__ void turn_row_to_f16(const Team& team, char* row, int
   }
 }
 
-/// Two codes as f16: bytes 2 * pair and 2 * pair + 1 of what mx_first() or mx_second() says.
-__device__ __forceinline__ uint32_t mx_pair(uint32_t bytes, int pair) {
-  return __byte_perm(bytes, 0, pair == 0 ? 0x1404 : 0x3424);
-}
-
 /// sums += `slice` times a slice of the row, whose powers of two are at `units` in shared memory;
 /// what the second f16 make, in columns 1 and 3, is kMxSecond times as large.
 template <int kBatch>
@@ -81,22 +76,16 @@ __device__ __forceinline__ void multiply_mx(const WeightRegisters& slice,
     float of_group[kAtOnce][4] = {};
     // All groups by turns: each product waits for the one before it on the same sums.
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const uint4& words = slice.group[block * kAtOnce + i][0];
-      const uint32_t codes[2] = {mx_first(words.x), mx_first(words.y)};
-      mma_f16(
-          of_group[i],
-          {mx_pair(codes[0], 0), mx_pair(codes[1], 0), mx_pair(codes[0], 1), mx_pair(codes[1], 1)},
-          part.group[i].x, part.group[i].y);
-    }
+    for (int j = 0; j < 2; ++j) {
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const uint4& words = slice.group[block * kAtOnce + i][0];
-      const uint32_t codes[2] = {mx_second(words.x), mx_second(words.y)};
-      mma_f16(
-          of_group[i],
-          {mx_pair(codes[0], 0), mx_pair(codes[1], 0), mx_pair(codes[0], 1), mx_pair(codes[1], 1)},
-          part.group[i].z, part.group[i].w);
+      for (int i = 0; i < kAtOnce; ++i) {
+        const uint4& words = slice.group[block * kAtOnce + i][0];
+        const uint4& row_words = part.group[i];
+        mma_f16(of_group[i],
+                {mx_pair(words.x, 2 * j), mx_pair(words.y, 2 * j), mx_pair(words.x, 2 * j + 1),
+                 mx_pair(words.y, 2 * j + 1)},
+                j == 0 ? row_words.x : row_words.z, j == 0 ? row_words.y : row_words.w);
+      }
     }
     float of_block[4];
 #pragma unroll
