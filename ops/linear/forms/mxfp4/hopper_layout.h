@@ -2,8 +2,8 @@
 // the scale of each row's 32 of k.
 //
 // A slice begins with the scales of its rows of A, one for each group, in e8m0. Then the groups,
-// 256 bytes each: 8 bytes a lane, a word the eight codes of one row (mx_stream_word()).
-// Never folded.
+// 256 bytes each: 8 bytes a lane, a word the eight codes of one row (mx_stream_word()). A unit is
+// folded once at most.
 //
 // A code's three bits beside the sign are the lowest two of an f16's exponent and the first of its
 // mantissa: where f16 has them, with zeros else, they are 2^-14 of the number, the subnormal one
@@ -70,8 +70,9 @@ constexpr uint32_t mx_stream_codes(uint32_t word) {
   return codes;
 }
 
-/// Elements of a row that share a power of two.
-inline constexpr int kMxRowBlock = 128;
+/// Elements of a row that share a power of two: with fewer, half of a folded slice would have two.
+inline constexpr int kMxRowBlock = 256;
+inline constexpr int kMostMxFold = 1;
 /// Of the numbers of a row's block, of which the largest has this exponent: what they are
 /// multiplied with to be f16, and what the sums are, with the 2^14 of the codes. Both as bits of
 /// f32.
