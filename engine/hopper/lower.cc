@@ -84,8 +84,9 @@ class Units : public Target {
     const auto head_of = [&](int64_t column) { return of_heads ? column / tile.heads.columns : 0; };
     place_rows(product, head_of(columns.end - 1) - head_of(columns.begin) + 1);
   }
-  /// Those of an expert lie one after the other, all whole: how they are dealt to warps depends on
-  /// what is drawn.
+  /// Those of an expert lie one after the other: how they are dealt to warps depends on what is
+  /// drawn. The last one of one sequence's second products is folded, where slots are so many
+  /// slices that each stays whole.
   void add_experts(Code& code, Range columns, std::span<const ProductTile> experts) override {
     const bool gated = experts.front().up.tensor != nullptr;
     const int64_t k = experts.front().weight.tensor->columns();
@@ -94,15 +95,24 @@ class Units : public Target {
     const bool of_slots = gated && code.product.flat == 0;  // the same columns of each
     code.units =
         static_cast<uint16_t>(units_of(columns.size(), unit) * (of_slots ? code.product.slots : 1));
+    const bool folds = !several_ && !gated;
+    const int most_fold = form_of(code) == StreamForm::mx ? kMostMxFold : kMostFold;
+    int fold = folds ? std::min(last_fold(columns.size(), unit), most_fold) : 0;
+    while (slices_of(k) % (1 << fold) != 0) {
+      --fold;
+    }
+    code.product.fold = static_cast<uint8_t>(fold);
     for (const ProductTile& tile : experts) {
       for (int64_t c = tile.columns.begin; c < tile.columns.end; c += unit) {
         PackJob job;
         job.k = static_cast<int32_t>(k);
+        job.fold = static_cast<int16_t>(c + unit < tile.columns.end ? 0 : fold);
         job.form = form_of(code);
         job.operation = tile.operation;
         job.stage = stage_of(program_.operations[static_cast<size_t>(tile.operation)]);
         for (const int half : {0, 1}) {
-          const int64_t first = !gated && half == 1 ? c + kUnitColumns / 2 : c;
+          const int64_t most = kUnitColumns / 2 >> job.fold;
+          const int64_t first = !gated && half == 1 ? c + most : c;
           const PlacedWeight& weight = gated && half == 1 ? tile.up : tile.weight;
           if (job.form == StreamForm::mx) {  // codes, then scales: see put_weights()
             job.source[half] = weight.place + first * (k / 2);
@@ -112,8 +122,8 @@ class Units : public Target {
             job.source[half] = weight.place + first * k * static_cast<int64_t>(sizeof(uint16_t));
           }
           job.first_row[half] = static_cast<int32_t>(first);
-          job.rows[half] = static_cast<int32_t>(
-              std::clamp<int64_t>(tile.columns.end - first, 0, kUnitColumns / 2));
+          job.rows[half] =
+              static_cast<int32_t>(std::clamp<int64_t>(tile.columns.end - first, 0, most));
         }
         units_.push_back(job);
       }
@@ -128,7 +138,7 @@ class Units : public Target {
       const int64_t begin = destination;
       for (PackJob& job : units_) {
         job.destination = destination;
-        destination += slices_of(job.k) * slice_bytes;
+        destination += unit_slices(job.k, job.fold) * slice_bytes;
         out_.pack.push_back(job);
       }
       units_.clear();

@@ -281,9 +281,9 @@ ModelConfig tiny_mixture(int64_t layers, int64_t hidden) {
 class HopperExperts : public HopperModels {};
 
 /// Experts whose columns are no whole slices, shared among workers unevenly; and slots of which
-/// codes take one each, because a row of all would be too long.
+/// codes take one each, because a row of all would be too long, and their last unit is folded.
 TEST_P(HopperExperts, OfAnySizeAreTheCpus) {
-  ModelConfig config = tiny_mixture(1, 64);
+  ModelConfig config = tiny_mixture(1, 72);
   config.experts.size = std::stoll(GetParam());
   const bool large = config.experts.size > 8192;
   config.experts.count = large ? 2 : 5;
@@ -301,6 +301,26 @@ TEST_P(HopperExperts, OfAnySizeAreTheCpus) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, HopperExperts, testing::Values("200", "8456"), test_name);
+
+/// In MXFP4, of second products whose columns are dealt by halves of a unit.
+TEST_F(HopperExperts, FoldedAreTheCpus) {
+  ModelConfig config = preset("gpt-oss-20b").value();
+  config.layers = 1;
+  config.hidden = 64;
+  config.query_heads = config.kv_heads = 1;
+  config.vocabulary = 96;
+  config.context = 64;
+  config.experts.count = 4;
+  config.experts.chosen = 3;
+  config.experts.size = 1376;
+  const auto make = [&](const char* device) {
+    return Engine::create(
+               config, Weights::generate(config, 3, 2).value(),
+               {.device = device, .workers = 3, .kv = DType::f32, .round_activations = false})
+        .value();
+  };
+  compare({make("cpu"), make("cuda")}, test_prompt(4, config.vocabulary), 4);
+}
 
 INSTANTIATE_TEST_SUITE_P(Some, HopperDecode,
                          testing::Values("llama-bf16", "qwen3-bf16", "llama-fp8-block",

@@ -40,6 +40,7 @@ namespace {
 // Enough bytes on their way for the memory's full rate; more only slows what SMs tell one another.
 constexpr int kBytesInFlight = 98304;
 constexpr int kBytesInFlightWithExperts = 65536;  // of one loader, which is faster
+constexpr int kBytesInFlightWithMx = 98304;       // likewise, of pages that are made of more copies
 constexpr int kThrottledBytesInFlight = 49152;
 constexpr int kStarvedBytes = 65536;
 constexpr int kFewestInFlight = 1;  // of a loader
@@ -300,8 +301,11 @@ Status HopperRunner::lower_program() {
   const bool experts = launch_.shape.experts || launch_.latents;
   const int loaders = experts ? 1 : kLoaders;
   const int most = launch_.pages - kPageJump - (loaders - 1);
-  launch_.pages_in_flight =
-      std::min(most, pages_of(experts ? kBytesInFlightWithExperts : kBytesInFlight)) / loaders;
+  const bool mx = launch_.page_bytes == page_bytes(StreamForm::mx);  // no others are as large
+  const int in_flight = mx        ? kBytesInFlightWithMx
+                        : experts ? kBytesInFlightWithExperts
+                                  : kBytesInFlight;
+  launch_.pages_in_flight = std::min(most, pages_of(in_flight)) / loaders;
   if (launch_.pages_in_flight < kFewestInFlight) {
     return input_error(fmt::format(
         "{}: {} bytes for rows and {} codes leave {} bytes of shared memory for weights: too few",

@@ -250,6 +250,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   row_slice.stride = made_here(row_slice.stride);
   source.make(row);
   if (mx && !source.made()) {
+    team.sync();
     turn_row_to_f16(team, row, slices);
   }
   team.sync();
@@ -262,8 +263,8 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     if (codes) {
       held.template multiply_codes<kBatch>(lane, slice, part, sums);
     } else if (mx) {
-      // Of each slice two, after all slices.
-      const uint32_t of_slice = (slice.from - in_row) / row_slice_bytes(1) * 8;
+      // A word for each slice, after all slices.
+      const uint32_t of_slice = (slice.from - in_row) / row_slice_bytes(1) * 4;
       held.multiply_mx_codes(slice, mx_units + of_slice, part, sums);
     } else {
       held.template multiply<kBatch>(lane, slice, part, sums);

@@ -484,9 +484,6 @@ __device__ __forceinline__ void weigh_slots(const W& worker, const Code& code, c
   for (int quad = product.slots * slot_quads + thread; quad < end; quad += Team::kThreads) {
     store_row_quad<W::kBatch>(row, 0, quad, {});
   }
-  if (W::kMx && slot_quads % Team::kThreads != 0) {
-    worker.team().sync();  // turn_row_to_f16() takes what other threads have stored
-  }
 }
 
 }  // namespace weft::hopper

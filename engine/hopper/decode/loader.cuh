@@ -58,13 +58,14 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
   const int k = product.k;
   const int slices = slices_of(k);  // of a unit
   const int first_slot = product.first_slot;
+  const int fold = W::kBatch == 1 ? product.fold : 0;
   // Slices of a unit's slot, and of an expert; the first one among all slots'.
   const bool gated = code.opcode == Opcode::gated_linear;
   const bool of_union = W::kBatch > 1;  // second products are a slot's k after the other's
   const int of_slot = gated || of_union ? slices : small_quotient(slices, product.slots);
   const int of_expert = flat    ? slices * expert_units(product)
                         : gated ? small_quotient(slices * units, product.slots)
-                                : of_slot * units;
+                                : of_slot * (units - 1) + (of_slot >> fold);
   int first = flat ? product.first / (kUnitColumns / 2) * slices : 0;
   const StreamForm form = form_of(code);
   const int in_page = page_slices(form);
@@ -106,8 +107,9 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
     } else {
       const int unit = small_quotient(slice, slices);
       const int in_unit = slice - unit * slices;
-      slot = small_quotient(in_unit, of_slot);
-      of_its = unit * of_slot + in_unit - slot * of_slot;
+      const int each = of_slot >> (unit + 1 == units ? fold : 0);
+      slot = small_quotient(in_unit, each);
+      of_its = unit * of_slot + in_unit - slot * each;
     }
   };
   // A lane a slice: where each lies takes one thread longer than the memory takes to bring it.
@@ -115,7 +117,7 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
   const int of_page = lane & (in_page - 1);
 #pragma unroll 1
   for (int block = 0; block < units; block += kBlockUnits) {
-    const SliceRuns runs = block_runs(k, units, 0, block, of_union);
+    const SliceRuns runs = block_runs(k, units, fold, block, of_union);
     const int even = runs.each * runs.grain * kTeamWarps;  // places of slices that all warps have
     const int pitch = runs.tail_pages(shift) << shift;
     const int places = of_union ? even + pitch * runs.grain : runs.slices();

@@ -609,6 +609,7 @@ __device__ __forceinline__ void make_row_ahead(W& worker) {
     source.ask_plain();
     source.make_plain(worker.scratch());
     if (W::kMx && form_of(code) == StreamForm::mx) {
+      worker.team().sync();
       turn_row_to_f16(worker.team(), worker.scratch(), slices_of(code.product.k));
     }
   } else if (code.opcode == Opcode::gated_linear && code.product.form == RowForm::rms_norm) {

@@ -38,6 +38,8 @@ class Unit {
   __device__ const char* arena() const { return arena_; }
   __device__ int half_columns() const { return half_; }
   __device__ int columns() const { return 2 * half_; }
+  /// Which of its half's columns a row has.
+  __device__ int row_of_half(int row) const { return row % 8 % half_; }
   /// The column of the unit in a row.
   __device__ int column_of(int row) const { return row / 8 * half_ + row % 8 % half_; }
   __device__ bool has(int row, int k) const {

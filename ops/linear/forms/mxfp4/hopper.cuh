@@ -27,53 +27,61 @@ __device__ __forceinline__ void read_mx(WeightRegisters& to, int lane, uint32_t 
 }
 
 /// Turns a row of one sequence, of `slices` slices as store_row_quad() leaves it, into f16, and
-/// writes its powers of two after it. By the team: each warp what it has stored, blocks by turns.
-/// Apart from the store, of which kernels have many copies.
+/// writes their powers of two after it. By the team, after a barrier: slices by turns. Apart from
+/// the store, of which kernels have many copies.
 __device__ __forceinline__ void turn_row_to_f16(const Team& team, char* row, int slices) {
-  static_assert(kMxRowBlock == 4 * 32);
+  constexpr int kQuads = kMxRowBlock / 4 / 32;  // of a lane
+  static_assert(kMxRowBlock == kSliceK);
   auto* units = reinterpret_cast<uint32_t*>(row + slices * row_slice_bytes(1));
-  const int blocks = slices * (kSliceK / kMxRowBlock);
 #pragma unroll 1
-  for (int block = team.warp; block < blocks; block += Team::kWarps) {
-    const int quad = block * 32 + team.lane;
-    auto* first = reinterpret_cast<uint2*>(row + quad / 8 * kRowGroupBytes<1> + quad % 8 * 8);
-    uint2* second = first + kColumnBytes / sizeof(uint2);
-    const uint2 upper = *first;
-    const uint2 lower = *second;
-    float4 x{bf16_low(upper.x) + bf16_low(lower.x), bf16_high(upper.x) + bf16_high(lower.x),
-             bf16_low(upper.y) + bf16_low(lower.y), bf16_high(upper.y) + bf16_high(lower.y)};
-    const auto bits = [](float a) { return __float_as_uint(fabsf(a)); };
-    const uint32_t largest = max(max(bits(x.x), bits(x.y)), max(bits(x.z), bits(x.w)));
+  for (int slice = team.warp; slice < slices; slice += Team::kWarps) {
+    char* const first =
+        row + slice * row_slice_bytes(1) + team.lane / 8 * kRowGroupBytes<1> + team.lane % 8 * 8;
+    const auto parts = [&](int q) {
+      return reinterpret_cast<uint2*>(first + q * (row_slice_bytes(1) / kQuads));
+    };
+    constexpr int kSecond = kColumnBytes / sizeof(uint2);
+    float4 x[kQuads];
+    uint32_t largest = 0;
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      const uint2 upper = parts(q)[0];
+      const uint2 lower = parts(q)[kSecond];
+      x[q] = {bf16_low(upper.x) + bf16_low(lower.x), bf16_high(upper.x) + bf16_high(lower.x),
+              bf16_low(upper.y) + bf16_low(lower.y), bf16_high(upper.y) + bf16_high(lower.y)};
+      const auto bits = [](float a) { return __float_as_uint(fabsf(a)); };
+      largest = max(largest, max(max(bits(x[q].x), bits(x[q].y)), max(bits(x[q].z), bits(x[q].w))));
+    }
     const uint32_t exponent = max(__reduce_max_sync(~0u, largest) >> 23, kLeastMxExponent);
     const float factor = __uint_as_float(mx_row_factor(exponent));
-    x = {factor * x.x, factor * x.y, factor * x.z, factor * x.w};
-    const __half2 firsts[2] = {__floats2half2_rn(x.x, x.y), __floats2half2_rn(x.z, x.w)};
-    const float2 a = __half22float2(firsts[0]);
-    const float2 b = __half22float2(firsts[1]);
-    const __half2 seconds[2] = {
-        __floats2half2_rn(kMxSecond * (x.x - a.x), kMxSecond * (x.y - a.y)),
-        __floats2half2_rn(kMxSecond * (x.z - b.x), kMxSecond * (x.w - b.y))};
-    *first = reinterpret_cast<const uint2&>(firsts);
-    *second = reinterpret_cast<const uint2&>(seconds);
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      const float4 y{factor * x[q].x, factor * x[q].y, factor * x[q].z, factor * x[q].w};
+      const __half2 firsts[2] = {__floats2half2_rn(y.x, y.y), __floats2half2_rn(y.z, y.w)};
+      const float2 a = __half22float2(firsts[0]);
+      const float2 b = __half22float2(firsts[1]);
+      const __half2 seconds[2] = {
+          __floats2half2_rn(kMxSecond * (y.x - a.x), kMxSecond * (y.y - a.y)),
+          __floats2half2_rn(kMxSecond * (y.z - b.x), kMxSecond * (y.w - b.y))};
+      parts(q)[0] = reinterpret_cast<const uint2&>(firsts);
+      parts(q)[kSecond] = reinterpret_cast<const uint2&>(seconds);
+    }
     if (team.lane == 0) {
-      units[block] = mx_row_unit(exponent);
+      units[slice] = mx_row_unit(exponent);
     }
   }
 }
 
-/// Two codes as f16: bytes 2 * pair and 2 * pair + 1 of what mx_first() or mx_second() says.
-__device__ __forceinline__ uint32_t mx_pair(uint32_t bytes, int pair) {
-  return __byte_perm(bytes, 0, pair == 0 ? 0x1404 : 0x3424);
-}
-
-/// sums += `slice` times a slice of the row, whose powers of two are at `units` in shared memory;
-/// what the second f16 make, in columns 1 and 3, is kMxSecond times as large.
+/// sums += `slice` times a slice of the row, whose power of two is at `units` in shared memory, or,
+/// folded, once, times two slices of it; what the second f16 make is kMxSecond times as large.
 template <int kBatch>
 __device__ __forceinline__ void multiply_mx(const WeightRegisters& slice,
                                             const RowSlice<kBatch>& row, uint32_t units,
                                             RowGroups<kBatch>& part, UnitSums& sums) {
   constexpr int kAtOnce = RowGroups<kBatch>::kGroups;
-  static_assert(kAtOnce * kGroupK == kMxRowBlock);
+  static_assert(2 * kAtOnce == kSliceGroups && kMxRowBlock == kSliceK && kMostMxFold == 1);
+  // Of folded slices each half has a slice of the row: 4 bytes on.
+  const uint32_t next_unit = (row.stride - kRowGroupBytes<kBatch>) / (kRowGroupBytes<kBatch> / 4);
   const uint4 scales = slice.group[0][1];  // of rows g, then of rows g + 8, a byte a group
 #pragma unroll
   for (int block = 0; block < kSliceGroups / kAtOnce; ++block) {
@@ -81,22 +89,16 @@ __device__ __forceinline__ void multiply_mx(const WeightRegisters& slice,
     float of_group[kAtOnce][4] = {};
     // All groups by turns: each product waits for the one before it on the same sums.
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const uint4& words = slice.group[block * kAtOnce + i][0];
-      const uint32_t codes[2] = {mx_first(words.x), mx_first(words.y)};
-      mma_f16(
-          of_group[i],
-          {mx_pair(codes[0], 0), mx_pair(codes[1], 0), mx_pair(codes[0], 1), mx_pair(codes[1], 1)},
-          part.group[i].x, part.group[i].y);
-    }
+    for (int j = 0; j < 2; ++j) {
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const uint4& words = slice.group[block * kAtOnce + i][0];
-      const uint32_t codes[2] = {mx_second(words.x), mx_second(words.y)};
-      mma_f16(
-          of_group[i],
-          {mx_pair(codes[0], 0), mx_pair(codes[1], 0), mx_pair(codes[0], 1), mx_pair(codes[1], 1)},
-          part.group[i].z, part.group[i].w);
+      for (int i = 0; i < kAtOnce; ++i) {
+        const uint4& words = slice.group[block * kAtOnce + i][0];
+        const uint4& row_words = part.group[i];
+        mma_f16(of_group[i],
+                {mx_pair(words.x, 2 * j), mx_pair(words.y, 2 * j), mx_pair(words.x, 2 * j + 1),
+                 mx_pair(words.y, 2 * j + 1)},
+                j == 0 ? row_words.x : row_words.z, j == 0 ? row_words.y : row_words.w);
+      }
     }
     float of_block[4];
 #pragma unroll
@@ -113,7 +115,7 @@ __device__ __forceinline__ void multiply_mx(const WeightRegisters& slice,
         of_block[c] = i == 0 ? factor * of_group[i][c] : fmaf(factor, of_group[i][c], of_block[c]);
       }
     }
-    const float unit = __uint_as_float(load_shared_word(units + block * 4));
+    const float unit = __uint_as_float(load_shared_word(units + block * next_unit));
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       sums.part[block][c] = fmaf(unit, of_block[c], sums.part[block][c]);

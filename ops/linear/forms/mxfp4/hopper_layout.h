@@ -2,8 +2,8 @@
 // the scale of each row's 32 of k.
 //
 // A slice begins with the scales of its rows of A, one for each group, in e8m0. Then the groups,
-// 256 bytes each: 8 bytes a lane, a word the eight codes of one row, its k in ascending order.
-// Never folded.
+// 256 bytes each: 8 bytes a lane, a word the eight codes of one row (mx_stream_word()). A unit is
+// folded once at most.
 //
 // A code's three bits beside the sign are the lowest two of an f16's exponent and the first of its
 // mantissa: where f16 has them, with zeros else, they are 2^-14 of the number, the subnormal one
@@ -30,35 +30,49 @@ struct MxForm {
   static constexpr int kSlicesOfPage = kMxPageSlices;
 };
 
-/// The upper bytes of f16 of codes 0 to 3 of a word, or of codes 4 to 7; the lower bytes are zero.
-constexpr uint32_t mx_first(uint32_t word) { return word & 0x8e8e8e8eu; }
-constexpr uint32_t mx_second(uint32_t word) {
-  return (word >> 3 & 0x0e0e0e0eu) | (word << 7 & 0x80808080u);
+/// Of a word: two of its codes as f16, the `pair`-th in the order of k. Shifts are written as
+/// multiplications, which another pipe does than the bitwise operations beside them.
+constexpr uint32_t mx_pair(uint32_t word, int pair) {
+  const uint32_t moved = pair == 0   ? word
+                         : pair == 1 ? word * 8
+                         : pair == 2 ? (word & 0x40384038u) * 0x42
+                                     : (word & 0x20072007u) * 0x204;
+  return moved & 0x8e008e00u;
+}
+/// Where a word has a code. Each half has one of each pair, the first pair's where f16 has it, the
+/// second's three bits lower. Those of the others do not all fit in anywhere like that: number and
+/// sign need a shift each, and the sum of both shifts has nothing else where f16 has them.
+struct MxPlace {
+  int number;  ///< of the three bits beside the sign
+  int sign;
+};
+constexpr MxPlace mx_place(int code) {
+  constexpr MxPlace kOfPairs[4] = {{9, 15}, {6, 12}, {3, 14}, {0, 13}};
+  const MxPlace of_half = kOfPairs[code / 2];
+  const int half = code % 2 * 16;
+  return {of_half.number + half, of_half.sign + half};
 }
 /// A word of eight codes (e2m1), the first in the low bits, and back.
 constexpr uint32_t mx_stream_word(uint32_t codes) {
   uint32_t word = 0;
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t first = codes >> (4 * i);
-    const uint32_t second = codes >> (4 * i + 16);
-    const uint32_t byte =
-        (first & 8) << 4 | (first & 7) << 1 | (second & 7) << 4 | (second & 8) >> 3;
-    word |= byte << (8 * i);
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t code = codes >> (4 * i);
+    word |= (code & 7) << mx_place(i).number | (code >> 3 & 1) << mx_place(i).sign;
   }
   return word;
 }
 constexpr uint32_t mx_stream_codes(uint32_t word) {
   uint32_t codes = 0;
-  for (int i = 0; i < 4; ++i) {
-    const uint32_t byte = word >> (8 * i);
-    codes |= ((byte >> 4 & 8) | (byte >> 1 & 7)) << (4 * i);
-    codes |= ((byte << 3 & 8) | (byte >> 4 & 7)) << (4 * i + 16);
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t code = (word >> mx_place(i).number & 7) | (word >> mx_place(i).sign & 1) << 3;
+    codes |= code << (4 * i);
   }
   return codes;
 }
 
-/// Elements of a row that share a power of two.
-inline constexpr int kMxRowBlock = 128;
+/// Elements of a row that share a power of two: with fewer, half of a folded slice would have two.
+inline constexpr int kMxRowBlock = 256;
+inline constexpr int kMostMxFold = 1;
 /// Of the numbers of a row's block, of which the largest has this exponent: what they are
 /// multiplied with to be f16, and what the sums are, with the 2^14 of the codes. Both as bits of
 /// f32.

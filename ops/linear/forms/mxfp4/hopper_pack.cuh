@@ -12,24 +12,26 @@ namespace weft::hopper {
 /// there are none.
 __device__ inline uint32_t* mx_codes_of(const Unit& unit, int row, int group, int t, char* arena) {
   const PackJob& job = unit.job();
-  const int k = group * kGroupK + 8 * t;
-  return unit.has(row, k) ? reinterpret_cast<uint32_t*>(arena + job.source[row / 8] +
-                                                        (int64_t{row % 8} * job.k + k) / 2)
-                          : nullptr;
+  const int k = unit.k_of(row, group) + 8 * t;
+  return unit.has(row, k)
+             ? reinterpret_cast<uint32_t*>(arena + job.source[row / 8] +
+                                           (int64_t{unit.row_of_half(row)} * job.k + k) / 2)
+             : nullptr;
 }
 __device__ inline uint8_t* mx_scale_of(const Unit& unit, int row, int group, char* arena) {
   static_assert(kGroupK == kMxBlock);
   const PackJob& job = unit.job();
-  return unit.has(row, group * kGroupK)
+  const int k = unit.k_of(row, group);
+  return unit.has(row, k)
              ? reinterpret_cast<uint8_t*>(arena + job.scales[row / 8] +
-                                          row % 8 * (job.k / kMxBlock) + group)
+                                          unit.row_of_half(row) * (job.k / kMxBlock) + k / kMxBlock)
              : nullptr;
 }
 
 /// What is not there is zero: its codes are.
 __device__ inline void pack(MxForm, const Unit& unit, char* packed) {
   const PackJob& job = unit.job();
-  const auto slices = static_cast<int>(slices_of(job.k));
+  const auto slices = static_cast<int>(unit_slices(job.k, job.fold));
   constexpr int kLanes = kSliceGroups * 32;
   char* const from = const_cast<char*>(unit.arena());
   for (int i = static_cast<int>(threadIdx.x); i < slices * kLanes; i += kPackThreads) {
@@ -56,7 +58,7 @@ __device__ inline void pack(MxForm, const Unit& unit, char* packed) {
 
 __device__ inline void unpack(MxForm, const Unit& unit, const char* packed, char* arena) {
   const PackJob& job = unit.job();
-  const auto slices = static_cast<int>(slices_of(job.k));
+  const auto slices = static_cast<int>(unit_slices(job.k, job.fold));
   constexpr int kLanes = kSliceGroups * 32;
   for (int i = static_cast<int>(threadIdx.x); i < slices * kLanes; i += kPackThreads) {
     const char* const slice = packed + unit.offset(i / kLanes, kMxSliceBytes);
