@@ -1,6 +1,8 @@
 // RoPE in bf16 on sm_90a, as LatentCache::angles says.
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include <cstdint>
 
 #include "arch/hopper/attention.cuh"
@@ -8,17 +10,22 @@
 
 namespace weft::hopper {
 
+__device__ inline __nv_bfloat162 as_pair(uint32_t bits) {
+  return reinterpret_cast<const __nv_bfloat162&>(bits);
+}
+__device__ inline uint32_t bits_of(__nv_bfloat162 pair) {
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+
 /// RoPE of eight pairs of elements, a and b, in bf16, each product and sum rounded.
 __device__ inline void turn_halves(uint4& a, uint4& b, const uint4& cosines, const uint4& sines) {
-  const auto times = [](uint32_t x, uint32_t y) {
-    return pack_bf16x2(bf16_low(x) * bf16_low(y), bf16_high(x) * bf16_high(y));
-  };
-  const auto turn = [&](uint32_t& x, uint32_t& y, uint32_t cosine, uint32_t sine) {
-    const uint32_t parts[4] = {times(x, cosine), times(y, sine), times(y, cosine), times(x, sine)};
-    x = pack_bf16x2(bf16_low(parts[0]) - bf16_low(parts[1]),
-                    bf16_high(parts[0]) - bf16_high(parts[1]));
-    y = pack_bf16x2(bf16_low(parts[2]) + bf16_low(parts[3]),
-                    bf16_high(parts[2]) + bf16_high(parts[3]));
+  const auto turn = [](uint32_t& x, uint32_t& y, uint32_t cosine, uint32_t sine) {
+    const __nv_bfloat162 first = as_pair(x);
+    const __nv_bfloat162 second = as_pair(y);
+    const __nv_bfloat162 c = as_pair(cosine);
+    const __nv_bfloat162 s = as_pair(sine);
+    x = bits_of(__hsub2_rn(__hmul2_rn(first, c), __hmul2_rn(second, s)));
+    y = bits_of(__hadd2_rn(__hmul2_rn(second, c), __hmul2_rn(first, s)));
   };
   turn(a.x, b.x, cosines.x, sines.x);
   turn(a.y, b.y, cosines.y, sines.y);
