@@ -168,7 +168,7 @@ class Counter {
     return {{.count = static_cast<int32_t>(op.splits), .window = static_cast<int32_t>(op.window)},
             position_,
             split,
-            op.fused_latent() ? resident::kFewestLatentBlocks : resident::kFewestBlocks};
+            op.fused_latent() ? resident::KeysOf::latents : resident::KeysOf::heads};
   }
   void draws(int64_t workers) {
     const size_t exchange = exchange_of("draws", "next token");

@@ -151,7 +151,7 @@ class Pieces {
   }
   void latent_partials(Place base, const Splits& splits, Version version, Range heads,
                        int64_t rank) {
-    const int64_t active = SplitKeys(splits, position_, 0, kFewestLatentBlocks).active;
+    const int64_t active = SplitKeys(splits, position_, 0, KeysOf::latents).active;
     for (int64_t head = heads.begin; head < heads.end; ++head) {
       slots(base, splits, 0, head, {0, active}, version, false, rank);
     }
@@ -172,7 +172,7 @@ class Pieces {
     add(tails + first * 2 * kElement, slots.size() * 2 * kElement, version, write);
   }
   void latent_attention(const AttentionCode& code) {
-    const SplitKeys keys(code.splits, position_, code.split, kFewestLatentBlocks);
+    const SplitKeys keys(code.splits, position_, code.split, KeysOf::latents);
     if (code.split >= keys.active) {
       return;
     }

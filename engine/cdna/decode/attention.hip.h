@@ -10,20 +10,21 @@
 
 namespace weft::cdna {
 
-/// The keys of a split, first .. last - 1; `active`: splits that have any. Equal shares of the
-/// row's blocks of keys: few keys are cut into few splits, because each costs every reader of the
-/// result something.
+/// The keys of a split, first .. last - 1, equal shares of the row's blocks of keys; `active`:
+/// splits that have any.
 struct SplitKeys {
   int first, last, active;
 
   __device__ __attribute__((always_inline))
-  SplitKeys(int splits, int window, int position, int split, int fewest = resident::kFewestBlocks) {
+  SplitKeys(int splits, int window, int position, int split,
+            resident::KeysOf keys = resident::KeysOf::heads) {
     constexpr int kBlock = 64;
     const int end = position + 1;
     const int begin = window > 0 ? __builtin_elementwise_max(0, end - window) : 0;
     const int block = begin / kBlock;
     const int blocks = ceil_div(end, kBlock) - block;
-    active = __builtin_elementwise_min(splits, ceil_div(blocks, fewest));
+    active = __builtin_elementwise_min(splits,
+                                       ceil_div(blocks, resident::blocks_of_split(blocks, keys)));
     const int each = blocks / active;
     const int more = blocks - each * active;  // splits that have one more
     const int before = block + split * each + __builtin_elementwise_min(split, more);
@@ -450,7 +451,7 @@ WEFT_GPU void make_merged_row(const Worker& worker, CodeRef code, const RowPart&
   const auto& product = code.product;
   const auto& shape = worker.arguments->shape;
   const SplitKeys keys(product.splits.count, product.splits.window, worker.position(0), 0,
-                       kLatents ? resident::kFewestLatentBlocks : resident::kFewestBlocks);
+                       kLatents ? resident::KeysOf::latents : resident::KeysOf::heads);
   const Partials partials(worker.at<uint64_t>(product.row), 0, shape.query_heads,
                           product.splits.count, kLatents ? kLatentRank : shape.head_dim);
   const uint32_t tag = worker.tag(product.source);

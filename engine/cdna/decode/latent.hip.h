@@ -319,7 +319,7 @@ class LatentAttention {
 WEFT_GPU void attend_latents(const Worker& worker, CodeRef code) {
   const auto& attention = code.attention;
   const SplitKeys split(attention.splits.count, attention.splits.window, worker.position(0),
-                        attention.split, resident::kFewestLatentBlocks);
+                        attention.split, resident::KeysOf::latents);
   if (attention.split < split.active) {
     LatentAttention(worker, code, split).run();
   }

@@ -9,19 +9,17 @@
 
 namespace weft::hopper {
 
-/// The keys of a split; `active`: splits that have any. kFewest: blocks of a split, before all
-/// splits are in use.
-template <int kFewest = kFewestBlocks>
+/// The keys of a split, equal shares of the row's blocks of keys; `active`: splits that have any.
+template <KeysOf kKeys = KeysOf::heads>
 __device__ inline void split_keys(const Splits& splits, int position, int split, int& first,
                                   int& last, int& active) {
-  // Equal shares of the row's blocks of keys. Few keys are cut into few splits: each costs every
-  // reader of the result something.
   constexpr int kBlock = 64;
   const int end = made_here(position) + 1;
   const int begin = splits.window > 0 ? max(0, end - splits.window) : 0;
   const int block = begin / kBlock;
   const int blocks = (end + kBlock - 1) / kBlock - block;
-  active = min(splits.count, (blocks + kFewest - 1) / kFewest);
+  const int of_split = blocks_of_split(blocks, kKeys);
+  active = min(splits.count, small_quotient(blocks + of_split - 1, of_split));
   const int each = small_quotient(blocks, active);
   const int more = blocks - each * active;  // splits that have one more
   const int before = block + split * each + min(split, more);

@@ -32,8 +32,8 @@ class LatentAttention {
         t_(W::team().lane % 4),
         position_(worker.position_of(0)) {
     int active;
-    split_keys<kFewestLatentBlocks>(attention().splits, position_, attention().split, first_, last_,
-                                    active);
+    split_keys<KeysOf::latents>(attention().splits, position_, attention().split, first_, last_,
+                                active);
     idle_ = attention().split >= active;
     own_ = last_ == position_ + 1 ? position_ : -1;
   }
@@ -357,7 +357,7 @@ __device__ __forceinline__ void merge_heads(const W& worker, const Code& code, c
   int first;
   int last;
   int active;
-  split_keys<kFewestLatentBlocks>(product.splits, worker.position_of(0), 0, first, last, active);
+  split_keys<KeysOf::latents>(product.splits, worker.position_of(0), 0, first, last, active);
   const Partials partials(at<Tagged>(worker, product.row), 0, worker.launch().shape.query_heads,
                           product.splits.count, kLatentRank);
   const uint32_t tag = worker.tag(product.source);
