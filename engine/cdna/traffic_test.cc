@@ -100,8 +100,8 @@ TEST(CdnaTraffic, CountsSplitsThatHaveKeys) {
     return sum(find(counted.traffic, "partials", "attention_combine").bytes);
   };
   EXPECT_EQ(bytes(127), bytes(0));
-  EXPECT_EQ(bytes(128), 2 * bytes(0));  // a third block of 64 keys
-  EXPECT_EQ(bytes(8191), 32 * bytes(0));
+  EXPECT_EQ(bytes(128), 2 * bytes(0));    // a third block of 64 keys
+  EXPECT_EQ(bytes(8191), 16 * bytes(0));  // of eight blocks each
 }
 
 /// With a KV head for each XCD, what belongs to a head never leaves its XCD, but for the row that

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arch/device.h"
+#include "base/built.h"
 #include "base/relative_difference.h"
 #include "engine/diff.h"
 #include "engine/engine.h"
@@ -214,13 +215,22 @@ TEST_P(HopperLongRope, IsEachSequencesOwn) {
   }
 }
 
+Result<std::unique_ptr<Subject>> make_subject(const ModelConfig& config, const Weights& weights,
+                                              int64_t capacity) {
+  if constexpr (built::kCuda) {
+    return hopper::create_subject(
+        config, weights, {.device = "cuda", .workers = 3, .capacity = capacity, .kv = DType::f32});
+  } else {
+    return device_error("built without CUDA");
+  }
+}
+
 /// Each operation by itself, from what those before it have left.
 TEST_P(HopperOperations, AreTheCpus) {
   const ModelConfig config = read_config(kModels / GetParam()).value();
   const Weights weights = Weights::open(kModels / GetParam(), config).value();
   constexpr int64_t kCapacity = 64;
-  const auto subject = hopper::create_subject(
-      config, weights, {.device = "cuda", .workers = 3, .capacity = kCapacity, .kv = DType::f32});
+  const auto subject = make_subject(config, weights, kCapacity);
   ASSERT_TRUE(subject.ok()) << subject.error().message;
   const auto differ =
       Differ::create(config, weights, **subject, {.capacity = kCapacity, .kv = DType::f32});
