@@ -13,7 +13,7 @@ Kernel kernel_of(const Launch& launch) {
   const bool general = launch.shape.general;
   return launch.latents         ? latents_kernel(general, traced)
          : launch.shape.experts ? (batch == 1 ? experts_kernel(general, traced)
-                                              : several_experts_kernel(batch, traced))
+                                              : several_experts_kernel(batch, general, traced))
          : general || traced    ? general_kernel(batch, traced)
                                 : kernel<false, false>(batch);
 }
