@@ -239,7 +239,7 @@ def decode_chart(runs):
 
 
 def decode_batches(runs, singles):
-    one = {key_of(run): run for run in singles if run["weights"] == "compressed" and run["prompt_tokens"] == 512}
+    one = {key_of(run): run for run in singles if run["weights"] != "plain" and run["prompt_tokens"] == 512}
     steps = {}
     for run in runs:
         steps.setdefault((key_of(run), run["prompt_tokens"]), {})[run["batch"]] = run

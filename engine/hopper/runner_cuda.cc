@@ -737,7 +737,9 @@ Status HopperRunner::begin(std::span<const Tokens> prompts, const SamplingOption
   const auto by_chunks = [&](int64_t length) {
     return prefill_ != nullptr && (refusal_ || length >= fewest_tokens(chunk_formats()));
   };
-  if (options_.sequences == 1 && by_chunks(std::ssize(prompts[0]))) {
+  // In f32 the resident kernel's step takes less than a row more of a chunk and its head.
+  if (options_.sequences == 1 && by_chunks(std::ssize(prompts[0])) &&
+      (refusal_ || options_.round_activations)) {
     return begin_by_chunks(prompts[0], on_token);
   }
   int64_t steps = 1;
