@@ -331,7 +331,6 @@ TEST(Lower, RowsOfDrawnExpertsAreMadeAhead) {
     SCOPED_TRACE(name);
     const Made made = make(name);
     EXPECT_EQ(made.lowered.shape.general, name.starts_with("gpt-oss"));
-    const auto& experts = made.config.experts;
     int rows = 0;
     for (const auto& codes : made.lowered.codes) {
       for (size_t i = 0; i + 1 < codes.size(); ++i) {
@@ -344,7 +343,7 @@ TEST(Lower, RowsOfDrawnExpertsAreMadeAhead) {
         rows += ahead ? 1 : 0;
       }
     }
-    EXPECT_EQ(rows > 0, experts.kept_groups == experts.groups);
+    EXPECT_GT(rows, 0);
   }
   for (const auto& codes : make("olmoe-1b-7b", 8).lowered.codes) {
     for (const Code& code : codes) {

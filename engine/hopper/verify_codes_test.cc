@@ -125,9 +125,6 @@ TEST(VerifyCodes, NoticesARowThatNobodyMakes) {
     return code.opcode == Opcode::gated_linear;
   }).product.form = RowForm::rms_norm;
   expect_fault(unused, NextToken::best, "it has no use for the row");
-  Made grouped = make("olmoe-1b-7b");
-  find(grouped, 7, draws).route.groups = 2;
-  expect_fault(grouped, NextToken::best, "it chooses among groups");
 }
 
 TEST(VerifyCodes, NoticesLogitsThatAreSampledTooEarly) {
