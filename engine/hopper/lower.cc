@@ -34,6 +34,7 @@ class Units : public Target {
             .sinks = true,
             .latent_rank = kLatentRank,
             .latent_turned = kLatentTurned,
+            .latents_of_several = true,
             .route_groups = kMostGroups,
             .head_grain = kUnitColumns};
   }
