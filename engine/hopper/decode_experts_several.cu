@@ -3,8 +3,10 @@
 
 namespace weft::hopper {
 
-Kernel several_experts_kernel(int batch, bool traced) {
-  return traced ? kernel<true, true, true>(batch) : kernel<false, true, true>(batch);
+Kernel several_experts_kernel(int batch, bool general, bool traced) {
+  return traced    ? kernel<true, true, true>(batch)
+         : general ? kernel<false, true, true>(batch)
+                   : kernel<false, false, true>(batch);
 }
 
 }  // namespace weft::hopper

@@ -12,9 +12,9 @@ Kernel kernel_of(const Launch& launch) {
   const bool traced = launch.trace != nullptr;
   const bool general = launch.shape.general;
   return launch.latents         ? (batch == 1 ? latents_kernel(general, traced)
-                                              : several_latents_kernel(batch, traced))
+                                              : several_latents_kernel(batch, general, traced))
          : launch.shape.experts ? (batch == 1 ? experts_kernel(general, traced)
-                                              : several_experts_kernel(batch, traced))
+                                              : several_experts_kernel(batch, general, traced))
          : general || traced    ? general_kernel(batch, traced)
                                 : kernel<false, false>(batch);
 }

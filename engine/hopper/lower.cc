@@ -183,8 +183,10 @@ class Units : public Target {
     if (product.streamed != 0) {
       slices = kTeamWarps * kStreamedSlices;
     }
+    // A power of two for each slice of a row, of rows that stream for all slices.
+    static_assert(kMxRowBlock == kSliceK);
     const int64_t units = static_cast<StreamForm>(product.weights) == StreamForm::mx
-                              ? slices * (kSliceK / kMxRowBlock) * size_of(Element::f32)
+                              ? slices * batch_ * size_of(Element::f32)
                               : 0;
     out_.scratch_bytes = std::max(out_.scratch_bytes,
                                   static_cast<int32_t>(slices * row_slice_bytes(batch_) + units));

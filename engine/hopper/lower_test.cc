@@ -1,5 +1,6 @@
 #include "engine/hopper/lower.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -324,8 +325,14 @@ TEST(Lower, RefusesSomeExpertsOfSeveralSequences) {
   ModelConfig wide = preset("olmoe-1b-7b").value();
   wide.experts.size = 1 << 17;
   EXPECT_EQ(refused(wide), "experts of 131072 x 2048, of which 2 sequences draw 16" + ending);
-  EXPECT_EQ(refused(preset("gpt-oss-20b").value()),
-            "experts in MXFP4, clamped or with biases, of several sequences" + ending);
+  ModelConfig free = preset("gpt-oss-20b").value();
+  EXPECT_EQ(refused(free), "");
+  for (const double limit : {0, 1001}) {
+    free.experts.limit = limit;
+    EXPECT_EQ(refused(free), fmt::format("experts in MXFP4 of several sequences, clamped at {} (0: "
+                                         "not clamped){}",
+                                         limit, ending));
+  }
 }
 
 /// The columns of all slots of a mixture's first products are dealt as those of one row.
@@ -333,8 +340,6 @@ TEST(Lower, DrawnExpertsSharesAreEven) {
   std::vector<std::pair<std::string, int>> made_for;
   for (const std::string& name : mixtures()) {
     made_for.emplace_back(name, 1);
-  }
-  for (const std::string& name : mixtures_of_several()) {
     made_for.emplace_back(name, 8);
   }
   for (const auto& [name, sequences] : made_for) {

@@ -1,5 +1,6 @@
 // Tiny models of every family on a GPU, or on the interpreter of its kernels, against the CPU:
 // tokens one by one and logits, where both keep f32.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -251,12 +252,15 @@ INSTANTIATE_TEST_SUITE_P(Some, HopperOperations,
 TEST_P(HopperDecode, SampledTokensAreTheCpus) {
   const auto pair = make(GetParam(), {});
   ASSERT_TRUE(pair);
-  const std::vector<int32_t> ids = test_prompt(3, pair->cpu->config().vocabulary);
-  for (const SamplingOptions& sampling :
-       {SamplingOptions{.temperature = 0.8f, .seed = 3},
-        SamplingOptions{.temperature = 1.2f, .top_k = 20, .seed = 4},
-        SamplingOptions{.temperature = 1.0f, .top_p = 0.7f, .seed = 5}}) {
-    compare(*pair, ids, 8, sampling);
+  // The first token of the longer one is drawn from the logits of a chunk.
+  for (const int64_t length : {3, 9}) {
+    const std::vector<int32_t> ids = test_prompt(length, pair->cpu->config().vocabulary);
+    for (const SamplingOptions& sampling :
+         {SamplingOptions{.temperature = 0.8f, .repetition_penalty = 1.3f, .seed = 3},
+          SamplingOptions{.temperature = 1.2f, .top_k = 20, .seed = 4},
+          SamplingOptions{.temperature = 1.0f, .top_p = 0.7f, .seed = 5}}) {
+      compare(*pair, ids, 8, sampling);
+    }
   }
 }
 
@@ -403,20 +407,23 @@ TEST_P(HopperSinks, AreTheCpus) {
         .value();
   };
   compare({make("cpu", 1), make("cuda", 1)}, test_prompt(9, config.vocabulary), 6);
-  const Pair pair{make("cpu", 1), make("cuda", 3)};
   std::vector<Engine::Prompt> prompts;
   for (const int64_t length : {1, 9, 20}) {
     prompts.push_back(test_prompt(length, config.vocabulary));
   }
-  const auto got = pair.gpu->generate_batch(prompts, {}, 6, {}, Eos::ignore);
-  ASSERT_TRUE(got.ok()) << got.error().message;
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    SCOPED_TRACE(std::to_string(prompts[i].size()) + " tokens of a prompt");
-    const auto expected = pair.cpu->generate(prompts[i], {}, 6, {}, Eos::ignore);
-    EXPECT_EQ((*got)[i].tokens, expected->tokens);
-    EXPECT_LE(
-        relative_difference(pair.gpu->last_logits(static_cast<int>(i)), pair.cpu->last_logits()),
-        kTolerance);
+  for (const double limit : {config.experts.limit, 0.0}) {  // without a clamp steps are launched
+    config.experts.limit = limit;
+    const Pair pair{make("cpu", 1), make("cuda", 3)};
+    const auto got = pair.gpu->generate_batch(prompts, {}, 6, {}, Eos::ignore);
+    ASSERT_TRUE(got.ok()) << got.error().message;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      SCOPED_TRACE(fmt::format("{} tokens of a prompt, limit {}", prompts[i].size(), limit));
+      const auto expected = pair.cpu->generate(prompts[i], {}, 6, {}, Eos::ignore);
+      EXPECT_EQ((*got)[i].tokens, expected->tokens);
+      EXPECT_LE(
+          relative_difference(pair.gpu->last_logits(static_cast<int>(i)), pair.cpu->last_logits()),
+          kTolerance);
+    }
   }
 }
 

@@ -171,9 +171,10 @@ class HopperRunner : public Runner, public Subject, public Rows {
     int64_t position = 0;  ///< of its next step; see Launch::position
     int64_t length = 1;    ///< that its frequencies are for
     bool logits_valid = false;
-    // Where steps are launched:
+    // Where steps are launched, or the first token was:
     std::vector<int32_t> tokens = {};  ///< so far
-    std::vector<float> logits = {};
+    int64_t row = -1;  ///< of the last launched step; -1: the resident kernel has run since
+    std::vector<float> logits = {};  ///< of that row, as soon as somebody wants them
   };
   Sequence& at(int sequence) { return sequences_[static_cast<size_t>(sequence)]; }
   const Sequence& at(int sequence) const { return sequences_[static_cast<size_t>(sequence)]; }
@@ -190,7 +191,13 @@ class HopperRunner : public Runner, public Subject, public Rows {
   Status run_launch(int64_t steps, int64_t forced, Tokens ends, const OnToken& on_token);
   /// The same by launched kernels, where none are forced. Tokens are drawn on the host, but for
   /// those of the best logits.
-  Status run_launched(int64_t steps, const OnToken& on_token);
+  /// `fed`: in the launches of the first step.
+  Status run_launched(int64_t steps, const OnToken& on_token, std::span<const FedChunk> fed = {});
+  /// Sequence::logits.
+  Status take_logits(Sequence& sequence);
+  /// Of one sequence: the last token of its prompt is a row of the last chunk, and what is next is
+  /// drawn from there.
+  Status begin_by_chunks(Tokens prompt, const OnToken& on_token);
   /// What the kernel left in `failure`, in words.
   Status explain(const Failure& failure) const;
 
@@ -206,7 +213,7 @@ class HopperRunner : public Runner, public Subject, public Rows {
   /// Why the resident kernel cannot run this model's steps: they are launched.
   std::optional<Error> refusal_;
   LaunchedSteps launched_;  // of drafts too
-  Pages sample_scratch_;    // where steps are launched
+  Pages sample_scratch_;    // of what is launched
   Launch launch_;
   std::unique_ptr<Prefill> prefill_;  ///< null: prompts go through the resident kernel
   char* packed_ = nullptr;
@@ -488,7 +495,10 @@ Status HopperRunner::make_prefill() {
       return stages_->bring(stage, next);
     };
   }
-  const int64_t rows = kMostStepRows + options_.fed;
+  // A prompt's last chunk is a step, too.
+  const int64_t rows = options_.fed > 0
+                           ? kMostStepRows + options_.fed
+                           : std::max(kMostStepRows, std::min(kChunkRows, options_.capacity));
   WEFT_ASSIGN(const int64_t tile_room, room_for_tiles(options_, weights_, device_->info()));
   WEFT_ASSIGN(prefill_, Prefill::create(config_, weights_, std::move(places), chunk_formats(),
                                         options_.capacity, *device_, rows,
@@ -505,7 +515,7 @@ Status HopperRunner::create() {
     WEFT_TRY(make_decode());
   }
   WEFT_TRY(make_prefill());
-  if (refusal_) {
+  if (refusal_ || prefill_ != nullptr) {
     WEFT_ASSIGN(sample_scratch_, Pages::allocate(cpu::sample_scratch_bytes(config_.vocabulary)));
   }
   return {};
@@ -525,7 +535,8 @@ Status HopperRunner::forget(std::span<const Tokens> ids) {
   return set_frequencies();
 }
 
-Status HopperRunner::run_launched(int64_t steps, const OnToken& on_token) {
+Status HopperRunner::run_launched(int64_t steps, const OnToken& on_token,
+                                  std::span<const FedChunk> fed) {
   const bool best = launch_.sampling.temperature <= 0 && launch_.sampling.repetition_penalty == 1;
   while (steps > 0 && ended_ != all_sequences()) {
     std::vector<LaunchedSteps::Row> rows;
@@ -551,24 +562,24 @@ Status HopperRunner::run_launched(int64_t steps, const OnToken& on_token) {
     };
     const int64_t now = best ? steps : 1;
     std::vector<int64_t> taken(live.size());
-    WEFT_TRY(launched_.run(rows, live.size(), now, [&](size_t row, int32_t token) {
+    const auto on_best = [&](size_t row, int32_t token) {
       ++taken[row];
       if (best) {
         take(live[row], token);
       }
       return (ended_ >> live[row] & 1) == 0;
-    }));
+    };
+    WEFT_TRY(launched_.run(rows, live.size(), now, on_best, fed));
+    fed = {};
     for (size_t row = 0; row < live.size(); ++row) {
       const int i = live[row];
       at(i).logits_valid = taken[row] == now;
-      if (at(i).logits_valid) {
-        at(i).logits.resize(static_cast<size_t>(config_.vocabulary));
-        WEFT_TRY(launched_.copy_logits(row, at(i).logits.data()));
-        WEFT_TRY(device_->synchronize());
-      }
+      at(i).row = static_cast<int64_t>(row);
+      at(i).logits.clear();
       if (!best) {
         SamplingOptions own = launch_.sampling;
         own.seed += static_cast<uint64_t>(i);
+        WEFT_TRY(take_logits(at(i)));
         take(i, cpu::sample({.logits = at(i).logits.data(),
                              .vocabulary = config_.vocabulary,
                              .options = own,
@@ -620,6 +631,7 @@ Status HopperRunner::run_launch(int64_t steps, int64_t forced, Tokens ends,
   const int sequences = options_.sequences;
   for (int i = 0; i < sequences; ++i) {
     launch_.position[i] = static_cast<int32_t>(at(i).position);
+    at(i).row = -1;
   }
   launch_.forced_steps = static_cast<int32_t>(forced);
   launch_.steps = static_cast<int32_t>(steps);
@@ -722,10 +734,16 @@ Status HopperRunner::begin(std::span<const Tokens> prompts, const SamplingOption
                            const OnToken& on_token) {
   WEFT_TRY(forget(prompts));
   launch_.sampling = sampling;
+  const auto by_chunks = [&](int64_t length) {
+    return prefill_ != nullptr && (refusal_ || length >= fewest_tokens(chunk_formats()));
+  };
+  if (options_.sequences == 1 && by_chunks(std::ssize(prompts[0]))) {
+    return begin_by_chunks(prompts[0], on_token);
+  }
   int64_t steps = 1;
   for (int i = 0; i < options_.sequences; ++i) {
     const auto length = static_cast<int64_t>(prompts[static_cast<size_t>(i)].size());
-    if (prefill_ != nullptr && (refusal_ || length >= fewest_tokens(chunk_formats()))) {
+    if (by_chunks(length)) {
       at(i).position = length - 1;
       WEFT_TRY(prefill_->feed(tokens_of(i), 0, length - 1, i));
     }
@@ -736,6 +754,31 @@ Status HopperRunner::begin(std::span<const Tokens> prompts, const SamplingOption
     at(i).position = static_cast<int64_t>(prompts[static_cast<size_t>(i)].size()) - steps;
   }
   return run(steps, steps - 1, {}, on_token);
+}
+
+Status HopperRunner::begin_by_chunks(Tokens prompt, const OnToken& on_token) {
+  Sequence& own = at(0);
+  const int64_t length = std::ssize(prompt);
+  const int64_t last = prefill_->last_chunk(length);
+  WEFT_TRY(prefill_->feed(launch_.tokens, 0, last, 0));
+  own.position = length - 1;
+  std::vector<FedChunk> before;
+  if (last < length - 1) {
+    before.push_back(
+        {prompt.first(static_cast<size_t>(length - 1)).subspan(static_cast<size_t>(last)), last,
+         0});
+  }
+  WEFT_TRY(run_launched(1, on_token, before));
+  if (refusal_) {
+    return {};
+  }
+  // What the resident kernel would have left.
+  WEFT_TRY(device_->upload(launch_.tokens + length, &own.tokens.back(), sizeof(int32_t)));
+  if (launch_.sampling.repetition_penalty != 1) {
+    const std::vector<uint32_t> seen = resident::seen_of(own.tokens, config_.vocabulary);
+    WEFT_TRY(device_->upload(launch_.seen, seen.data(), seen.size() * 4));
+  }
+  return {};
 }
 
 Status HopperRunner::decode(int64_t steps, Tokens ends, const OnToken& on_token) {
@@ -818,12 +861,21 @@ std::vector<OperationTime> HopperRunner::operation_times() const {
   return times.means();
 }
 
+Status HopperRunner::take_logits(Sequence& sequence) {
+  sequence.logits.resize(static_cast<size_t>(config_.vocabulary));
+  WEFT_TRY(launched_.copy_logits(static_cast<size_t>(sequence.row), sequence.logits.data()));
+  return device_->synchronize();
+}
+
 std::span<const float> HopperRunner::logits(int sequence) {
   if (!at(sequence).logits_valid) {
     return {};
   }
-  if (refusal_) {
-    return at(sequence).logits;
+  if (Sequence& own = at(sequence); own.row >= 0) {
+    if (own.logits.empty() && !take_logits(own).ok()) {
+      return {};
+    }
+    return own.logits;
   }
   const char* place = launch_.arena + arena_.buffers[static_cast<size_t>(program_.logits)];
   const size_t bytes = logits_.size() * sizeof(float);

@@ -42,7 +42,7 @@ TEST(VerifyCodes, SeveralSequencesAreSound) {
 }
 
 TEST(VerifyCodes, SeveralSequencesOfMixturesAreSound) {
-  for (const std::string& name : mixtures_of_several()) {
+  for (const std::string& name : mixtures()) {
     for (const int64_t sequences : {3, 8}) {
       const Made made = make(name, sequences);
       for (const NextToken next : kAll) {

@@ -59,7 +59,7 @@ Result<std::unique_ptr<Prefill>> Prefill::create(const ModelConfig& config, cons
   std::unique_ptr<Prefill> prefill(new Prefill(config, weights, std::move(places), formats,
                                                capacity, device, step_rows, fixed, tile_room));
   const int64_t rows = std::min(kChunkRows, std::max(capacity, step_rows));
-  WEFT_ASSIGN(prefill->chunk_, prefill->load(rows, Logits::none, fixed.chunks));
+  WEFT_ASSIGN(prefill->chunk_, prefill->load(rows, Logits::all, fixed.chunks));
   return prefill;
 }
 
@@ -702,13 +702,10 @@ class Prefill::Launcher {
 };
 
 Status Prefill::launch(const Chunk& chunk, const Span& span) {
-  // Of what is fed beside rows that are stepped, the last layer's keys and values are all that is
-  // wanted.
+  // Of what is fed the last layer's keys and values are all that is wanted.
   Span own = span;
-  if (span.own > 0) {
-    own.rows = span.own;
-    own.fed = {};
-  }
+  own.rows = span.own;
+  own.fed = {};
   int64_t here = -1;  // the layer whose weights have been brought
   for (size_t i = 0; i < chunk.program.operations.size(); ++i) {
     const auto& body = chunk.program.operations[i].body;
@@ -720,8 +717,9 @@ Status Prefill::launch(const Chunk& chunk, const Span& span) {
     }
     const auto* product = std::get_if<LinearOp>(&body);
     const bool head = product != nullptr && product->out == chunk.program.logits;
-    if (chunk.layout.joined[i] > 0 && !head) {
-      WEFT_TRY(std::visit(Launcher(*this, chunk, i, i > chunk.last_append ? own : span), body));
+    const Span& rows = i > chunk.last_append ? own : span;
+    if (chunk.layout.joined[i] > 0 && !head && rows.rows > 0) {
+      WEFT_TRY(std::visit(Launcher(*this, chunk, i, rows), body));
     }
   }
   return {};
@@ -751,17 +749,26 @@ Status Prefill::feed(const int32_t* tokens, const RowPlaces& places, std::span<c
   return launch(*chunk_, span_of(tokens, places, 0, fed));
 }
 
+int64_t Prefill::last_chunk(int64_t count) const {
+  const Chunks chunks = cut_into_chunks(count, chunk_->program.rows);
+  return (chunks.count - 1) * chunks.rows;
+}
+
 Status Prefill::step(const int32_t* tokens, const RowPlaces& places, int64_t rows,
                      std::span<const FedRows> fed) {
-  if (step_ == nullptr) {
+  if (step_ == nullptr && fixed_.steps != fixed_.chunks) {
     WEFT_ASSIGN(step_, load(step_rows_, Logits::all, fixed_.steps));
   }
-  WEFT_TRY(launch(*step_, span_of(tokens, places, rows, fed)));
-  const size_t head = step_->program.operations.size() - 1;
-  const LinearArgs args = linear_args(*step_, head);
-  WEFT_TRY(fits(*step_, head, kernels_.refuse_linear(args)));
-  WEFT_TRY(widen_joined(*step_, head));
-  return launch_linear(*step_, head, args, rows);
+  const Chunk& chunk = stepped();
+  WEFT_TRY(launch(chunk, span_of(tokens, places, rows, fed)));
+  const size_t head = chunk.program.operations.size() - 1;
+  if (places_.bring) {
+    WEFT_TRY(places_.bring(resident::kHeadStage, std::nullopt));
+  }
+  const LinearArgs args = linear_args(chunk, head);
+  WEFT_TRY(fits(chunk, head, kernels_.refuse_linear(args)));
+  WEFT_TRY(widen_joined(chunk, head));
+  return launch_linear(chunk, head, args, rows);
 }
 
 Status Prefill::launch_head(const Chunk& chunk, const Span& span, int64_t end, float* logprobs) {
@@ -791,26 +798,27 @@ Status Prefill::launch_head(const Chunk& chunk, const Span& span, int64_t end, f
 }
 
 Result<Score> Prefill::score(const int32_t* tokens, int64_t count) {
-  if (score_ == nullptr) {
+  if (score_ == nullptr && fixed_.chunks) {
     WEFT_ASSIGN(score_, load(std::min(kChunkRows, capacity_), Logits::all));
   }
+  const Chunk& chunk = fixed_.chunks ? *score_ : *chunk_;
   WEFT_ASSIGN(const DeviceMemory memory,
               device_.allocate(static_cast<size_t>(count) * sizeof(float)));
   auto* const logprobs = reinterpret_cast<float*>(memory.data());
-  const Chunks chunks = cut_into_chunks(count, score_->program.rows);
+  const Chunks chunks = cut_into_chunks(count, chunk.program.rows);
   int64_t rows = 0;  // of the last chunk
   for (int64_t begin = 0; begin < count; begin += rows) {
     rows = std::min(chunks.rows, count - begin);
-    const Span span{tokens + begin, begin, rows, 0};
-    WEFT_TRY(launch(*score_, span));
-    WEFT_TRY(launch_head(*score_, span, count, logprobs + begin));
+    const Span span{.tokens = tokens + begin, .first = begin, .rows = rows, .own = rows};
+    WEFT_TRY(launch(chunk, span));
+    WEFT_TRY(launch_head(chunk, span, count, logprobs + begin));
   }
   std::vector<float> rated(static_cast<size_t>(count - 1));
   WEFT_TRY(device_.download(rated.data(), logprobs, rated.size() * sizeof(float)));
   Score score;
   score.logprobs.assign(rated.begin(), rated.end());
   score.last_logits.resize(static_cast<size_t>(config_.vocabulary));
-  const Matrix logits = matrix(*score_, score_->program.logits);
+  const Matrix logits = matrix(chunk, chunk.program.logits);
   WEFT_TRY(device_.download(
       score.last_logits.data(),
       static_cast<const float*>(logits.data) + (rows - 1) % kLogitsRows * logits.stride,

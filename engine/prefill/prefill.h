@@ -79,6 +79,8 @@ class Prefill {
   /// Feeds tokens[begin, end) of a sequence, its cache holding what is before them. Launches and
   /// returns.
   Status feed(const int32_t* tokens, int64_t begin, int64_t end, int sequence);
+  /// Where the last of the chunks begins that a prompt of `count` tokens is fed in.
+  int64_t last_chunk(int64_t count) const;
   /// Feeds tokens of several sequences in one chunk of at most kChunkRows: those of fed[0] come
   /// first in `tokens` and in what `places` has, which are all on the device.
   Status feed(const int32_t* tokens, const RowPlaces& places, std::span<const FedRows> fed);
@@ -93,7 +95,7 @@ class Prefill {
   /// brought for it.
   bool repeats() const { return places_.bring == nullptr; }
   /// [rows, vocabulary] f32, on the device.
-  ConstMatrix step_logits() const { return input(*step_, step_->program.logits); }
+  ConstMatrix step_logits() const { return input(stepped(), stepped().program.logits); }
 
   /// Feeds tokens[0, count) to the first sequence and rates each by the logits before it, which
   /// stay on the device but for the last ones.
@@ -114,17 +116,20 @@ class Prefill {
           ChunkFormats formats, int64_t capacity, Device& device, int64_t step_rows,
           FixedSums fixed, int64_t tile_room);
   Result<std::unique_ptr<Chunk>> load(int64_t rows, Logits logits, bool whole_k = false);
-  /// Rows of tokens at positions first, first + 1, ..., or as `places` says: the first `own` are
-  /// of sequences of their own, those of `fed` follow.
+  /// Rows of tokens at positions first, first + 1, ..., or as `places` says: of the first `own`
+  /// more than what the caches keep is wanted; with places they are of sequences of their own, and
+  /// those of `fed` follow.
   struct Span {
-    const int32_t* tokens;
-    int64_t first;
-    int64_t rows;
-    int sequence;
+    const int32_t* tokens = nullptr;
+    int64_t first = 0;
+    int64_t rows = 0;
+    int sequence = 0;
     RowPlaces places = {};
     int64_t own = 0;
     std::span<const FedRows> fed = {};
   };
+  /// What steps are launched of.
+  const Chunk& stepped() const { return fixed_.steps == fixed_.chunks ? *chunk_ : *step_; }
   Span span_of(const int32_t* tokens, const RowPlaces& places, int64_t own,
                std::span<const FedRows> fed) const;
   /// All operations but a head.
@@ -178,8 +183,8 @@ class Prefill {
   DeviceMemory workspace_;
   std::map<size_t, DeviceMemory> tiles_;  ///< by the first weights' index in Weights::tensors()
   std::unique_ptr<Chunk> chunk_;
-  std::unique_ptr<Chunk> step_;   ///< likewise
-  std::unique_ptr<Chunk> score_;  ///< made when it is first needed
+  std::unique_ptr<Chunk> step_;   ///< of steps, where their sums are others; when first needed
+  std::unique_ptr<Chunk> score_;  ///< likewise, of texts that are rated
 };
 
 }  // namespace weft

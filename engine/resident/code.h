@@ -137,7 +137,7 @@ struct ProductCode {
   Version prior = kPlain;  ///< of what they are added to, `accumulate`
   union {
     float soft_cap = 0;  ///< of what is written; 0: none
-    float limit;         ///< gated_linear of drawn experts: ExpertsUpOp::limit
+    float limit;  ///< of drawn experts: ExpertsUpOp::limit, which bounds second products' rows
   };
   Activation activation = Activation::none;  ///< of the sums, or of the gate's
   RowForm form = RowForm::plain;
@@ -185,7 +185,7 @@ struct AttentionCode {
 struct CombineCode {
   Place partials = kNowhere;
   Place out = kNowhere;
-  Place sinks = kNowhere;  ///< of attention, [query heads]: of one sequence alone
+  Place sinks = kNowhere;  ///< of attention, [query heads]
   int32_t first = 0, last = 0;
   Version source = kPlain;      ///< of the partials
   Version version = kOperands;  ///< of out

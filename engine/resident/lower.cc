@@ -17,6 +17,9 @@ namespace {
 constexpr int64_t kMostEvents = kPreviousStep - 1;
 /// Of a shorter k units are what counts (Limits::union_weights).
 constexpr int64_t kFewestUnionK = 4096;
+/// ExpertsUpOp::limit of several sequences in MXFP4: rows between experts' products are f16 with
+/// one power of two for all that it bounds, so numbers near 1 keep 18 bits.
+constexpr float kMostUnionLimit = 1000;
 
 /// Whether an operation has what ModelShape::general names.
 struct IsGeneral {
@@ -432,6 +435,20 @@ class WorkerLowering {
     product.experts = static_cast<uint16_t>(experts);
     chosen_ = chosen;
   }
+  /// Of second products, whose rows come as operands: what bounds them.
+  Status take_limit(const ExpertsDownOp& op, ProductCode& product) const {
+    const auto& up = std::get<ExpertsUpOp>(
+        program_
+            .operations[static_cast<size_t>(last_writer(program_, op.a, instruction_->operation))]
+            .body);
+    const bool mx = tensor(op.weight).mx.k > 0;
+    if (mx != (tensor(up.gate).mx.k > 0)) {
+      return without_kernel(fmt::format("{} and {}, one of them in MXFP4, of several sequences",
+                                        tensor(up.gate).name, tensor(op.weight).name));
+    }
+    product.limit = mx ? up.limit : 0;
+    return {};
+  }
   /// Makes the code one of `opcode`, whose fields are `fields` of it.
   template <class Fields>
   Fields& begin(Opcode opcode, Fields& fields) {
@@ -575,9 +592,6 @@ class WorkerLowering {
                         .splits = splits_of(attention)});
       return {};
     }
-    if (attention.sinks.present && program_.sequences > 1) {
-      return without_kernel("attention with sinks of several sequences");
-    }
     CombineCode& combine = begin(Opcode::combine, code_.combine);
     combine.partials = buffer(attention.partials);
     combine.out = buffer(attention.out);
@@ -626,10 +640,12 @@ class WorkerLowering {
     return {};
   }
   Status operator()(const ExpertsUpOp& op) {
-    if ((!limits_.mx || several()) &&
-        (op.limit > 0 || op.gate_bias.present || tensor(op.gate).mx.k > 0)) {
-      return without_kernel(fmt::format("experts in MXFP4, clamped or with biases{}",
-                                        limits_.mx ? ", of several sequences" : ""));
+    if (!limits_.mx && (op.limit > 0 || op.gate_bias.present || tensor(op.gate).mx.k > 0)) {
+      return without_kernel("experts in MXFP4, clamped or with biases");
+    }
+    if (several() && tensor(op.gate).mx.k > 0 && (op.limit <= 0 || op.limit > kMostUnionLimit)) {
+      return without_kernel(fmt::format(
+          "experts in MXFP4 of several sequences, clamped at {} (0: not clamped)", op.limit));
     }
     if (op.rounding.scaling != Scaling::none) {
       return without_kernel("decode steps that quantise activations to fp8");
@@ -688,6 +704,9 @@ class WorkerLowering {
     product.prior = op.accumulate ? source(op.out) : kPlain;
     code_.segments = 1;
     take_slots(op.ids, op.experts, op.chosen);
+    if (drawn && several()) {
+      WEFT_TRY(take_limit(op, product));
+    }
     if (!drawn) {
       WEFT_TRY(check_product(op.weight, op.rounding));
       add_columns(code_, op.weight);

@@ -143,7 +143,12 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   const int slices = slices_of(k);
   const uint32_t in_row = smem_address(row);
   const uint32_t weights = smem_address(ring.pages);
-  const uint32_t mx_units = in_row + slices * row_slice_bytes(1);
+  // Of the lane's first sequence; rows that stream have the same for all slices.
+  const auto mx_units = [&] {
+    return smem_address(mx_row_units<kBatch>(
+               row, source.streams() ? kTeamWarps * kStreamedSlices : slices)) +
+           (kBatch == 1 ? 0 : UnitSums::first_sequence<kBatch>(lane) * 4);
+  };
   const auto fold_of = [&](int unit) { return kBatch == 1 && unit + 1 == units ? fold : 0; };
   // Said anew each time: not even its address should take a register through the loop.
   const auto state = [&]() -> ProductState& { return states[made_here(threadIdx.x) / 32]; };
@@ -181,7 +186,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     const int half = kUnitColumns / 2 >> unit_fold;
 #pragma unroll
     for (int i = 0; i < 2 / row_parts(kBatch); ++i) {
-      float2 columns = mx ? sums.mx_columns() : sums.columns<kBatch>(i == 1);
+      float2 columns = mx ? sums.mx_columns<kBatch>(i == 1) : sums.columns<kBatch>(i == 1);
       columns.x *= __uint_as_float(scales & 0xffu << 23);
       columns.y *= __uint_as_float(scales << 23);
       if (kBatch == 1 && unit_fold != 0) {
@@ -250,8 +255,12 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
   row_slice.stride = made_here(row_slice.stride);
   source.make(row);
   if (mx && !source.made()) {
-    team.sync();
-    turn_row_to_f16(team, row, slices);
+    if (source.streams()) {
+      source.state_unit(mx_row_units<kBatch>(row, kTeamWarps * kStreamedSlices));
+    } else {
+      team.sync();
+      turn_rows_to_f16<kBatch>(team, row, slices, source.sequences());
+    }
   }
   team.sync();
   source.publish();
@@ -263,9 +272,9 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
     if (codes) {
       held.template multiply_codes<kBatch>(lane, slice, part, sums);
     } else if (mx) {
-      // A word for each slice, after all slices.
-      const uint32_t of_slice = (slice.from - in_row) / row_slice_bytes(1) * 4;
-      held.multiply_mx_codes(slice, mx_units + of_slice, part, sums);
+      const uint32_t of_slice =
+          source.streams() ? 0 : (slice.from - in_row) / row_slice_bytes(kBatch) * (kBatch * 4);
+      held.multiply_mx_codes(slice, mx_units() + of_slice, part, sums);
     } else {
       held.template multiply<kBatch>(lane, slice, part, sums);
     }

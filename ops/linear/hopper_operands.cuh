@@ -26,10 +26,15 @@ struct UnitSums {
       return second ? float2{sum(1), sum(3)} : float2{sum(0), sum(2)};
     }
   }
-  /// Of one sequence, whose row is two f16 an element as MXFP4 takes them.
-  __device__ float2 mx_columns() const {
+  /// Likewise, of rows that are two f16 an element as MXFP4 takes them.
+  template <int kBatch>
+  __device__ float2 mx_columns(bool second = false) const {
     const auto sum = [&](int i) { return part[0][i] + part[1][i]; };
-    return {fmaf(1 / kMxSecond, sum(1), sum(0)), fmaf(1 / kMxSecond, sum(3), sum(2))};
+    if constexpr (row_parts(kBatch) == 2) {
+      return {fmaf(1 / kMxSecond, sum(1), sum(0)), fmaf(1 / kMxSecond, sum(3), sum(2))};
+    } else {
+      return second ? float2{sum(1), sum(3)} : float2{sum(0), sum(2)};
+    }
   }
   /// The first sequence whose sums a lane has. With kBatch = 1 only lanes with t = 0 have any.
   template <int kBatch>

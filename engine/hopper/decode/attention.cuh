@@ -297,6 +297,10 @@ __device__ __forceinline__ void combine(const W& worker, const Code& code) {
   const int head_dim = merged_dim(worker);
   const int first_element = combine.first * head_dim;
   const int of_row = (combine.last - combine.first) * head_dim / kElements;
+  constexpr bool kSinks = W::kExperts && W::kGeneral;
+  const auto* sinks = kSinks && combine.sinks != kNowhere
+                          ? at<const __nv_bfloat16>(worker, combine.sinks)
+                          : nullptr;
 #pragma unroll 1
   for (int i = worker.team().thread; i < worker.sequences() * of_row; i += Team::kThreads) {
     const int sequence = i / of_row;
@@ -304,7 +308,8 @@ __device__ __forceinline__ void combine(const W& worker, const Code& code) {
     int active;
     const Partials partials = splits_of(worker, combine.partials, combine.splits, sequence, active);
     float4 x[2];
-    merge_splits<false>(partials, worker.tag(combine.source), active, element, late, x);
+    merge_splits<false, kSinks>(partials, worker.tag(combine.source), active, element, late, x,
+                                sinks);
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
       store_row_quad<W::kBatch>(operand_slice(worker, combine.out, element), sequence,

@@ -243,10 +243,10 @@ Kernel general_kernel(int batch, bool traced);
 /// In decode_experts.cu: of one sequence.
 Kernel experts_kernel(bool general, bool traced);
 /// In decode_experts_several.cu.
-Kernel several_experts_kernel(int batch, bool traced);
+Kernel several_experts_kernel(int batch, bool general, bool traced);
 /// In decode_latents.cu: of one sequence, with experts or without.
 Kernel latents_kernel(bool general, bool traced);
 /// In decode_latents_several.cu: likewise.
-Kernel several_latents_kernel(int batch, bool traced);
+Kernel several_latents_kernel(int batch, bool general, bool traced);
 
 }  // namespace weft::hopper

@@ -29,6 +29,7 @@ class Epilogue {
         block_runs(code.product.k, share.count, code.product.fold, 0, of_union<W>(code));
     first_parts_ = sum_parts(first_runs, slices_of(code.product.k), output() >> unit_shift(),
                              min(kBlockUnits, share.count));
+    ask_biases(0);
   }
 
   /// See stream_product().
@@ -42,6 +43,7 @@ class Epilogue {
     }
     const int unit_columns = 1 << unit_shift();
     const int outputs = units * unit_columns;
+    leave_biases(first_unit + units);
     constexpr int kWarpOf = ~31;
     if ((made_here(output()) & kWarpOf) >= outputs || sequence() >= worker_.sequences()) {
       return;
@@ -66,8 +68,15 @@ class Epilogue {
       };
       const int column = first_unit * unit_columns + thread;
       if (gated_) {
-        const float gate = sum(of_unit);
-        const float up = sum((unit_columns >> fold_of(first_unit + unit)) + of_unit);
+        float gate = sum(of_unit);
+        float up = sum((unit_columns >> fold_of(first_unit + unit)) + of_unit);
+        if constexpr (kUnionBiases) {
+          if (has_union_biases()) {
+            const uint32_t biases = worker_.drawn().biases[thread];
+            gate += bf16_low(biases);
+            up += bf16_high(biases);
+          }
+        }
         put_gated(column, there, gate, up);
       } else {
         put_sum(column, there, first, sum(of_unit));
@@ -100,6 +109,40 @@ class Epilogue {
 
  private:
   static constexpr int kFinishThreads = Team::kThreads / W::kBatch;  // of a sequence
+  /// First products of a union have biases, which depend on columns alone: a block's are asked for
+  /// while the block is multiplied.
+  static constexpr bool kUnionBiases = W::kMx && W::kBatch > 1;
+  __device__ bool has_union_biases() const {
+    return gated_ && product().draw == DrawOf::experts && product().segment[0].bias != kNowhere;
+  }
+  /// Of the block that begins at a unit, a thread a column: gate's and up's.
+  __device__ __forceinline__ void ask_biases(int first_unit) {
+    if constexpr (kUnionBiases) {
+      const int unit = first_unit + W::team().thread / (kUnitColumns / 2);
+      if (has_union_biases() && W::team().thread < kBlockUnits * (kUnitColumns / 2) &&
+          unit < share_.count) {
+        const int wide = product().segment[0].stride;
+        const int of_all = (share_.first + first_unit) * (kUnitColumns / 2) + W::team().thread;
+        const int which = small_quotient(of_all, wide);
+        const int expert = worker_.drawn().id[which];
+        const int column = of_all - which * wide;
+        biases_ = pack_bf16(bias_of(product().segment[0].bias, expert, column),
+                            bias_of(product().up_bias, expert, column));
+      }
+    }
+  }
+  /// Where all find them; asks for those of the next block.
+  __device__ __forceinline__ void leave_biases(int next_unit) {
+    if constexpr (kUnionBiases) {
+      if (has_union_biases()) {
+        if (W::team().thread < kBlockUnits * (kUnitColumns / 2)) {
+          worker_.drawn().biases[W::team().thread] = biases_;
+        }
+        ask_biases(next_unit);
+        worker_.team().sync();
+      }
+    }
+  }
 
   __device__ int fold_of(int unit) const { return unit + 1 == code_.units ? product().fold : 0; }
 
@@ -126,8 +169,8 @@ class Epilogue {
         const int of_all = (share_.first << unit_shift()) + column;
         const int expert = small_quotient(of_all, wide);
         const int slot = there ? worker_.drawn().slot[expert][sequence()] : -1;
-        put(segment, slot * wide + of_all - expert * wide - product().first,
-            activate_fast(product().activation, gate) * up, slot >= 0);
+        put(segment, slot * wide + of_all - expert * wide - product().first, gated(gate, up),
+            slot >= 0);
         return;
       }
     } else if constexpr (W::kExperts) {
@@ -140,14 +183,12 @@ class Epilogue {
         const int slot = small_quotient(of_all, wide);
         const int of_slot = of_all - slot * wide;
         const bool of_expert = flat ? valid : there && of_slot < static_cast<int>(segment.columns);
-        if (W::kGeneral && of_expert) {
-          gate += expert_bias(segment.bias, slot, of_slot);
-          up += expert_bias(product().up_bias, slot, of_slot);
+        if (W::kGeneral && of_expert && segment.bias != kNowhere) {
+          const int expert = worker_.drawn().id[product().first_slot + slot];
+          gate += bias_of(segment.bias, expert, of_slot);
+          up += bias_of(product().up_bias, expert, of_slot);
         }
-        put(segment, flat ? column : slot * segment.stride + of_slot,
-            W::kGeneral ? gate_with(product().activation, product().limit, gate, up)
-                        : activate_fast(Activation::silu, gate) * up,
-            of_expert);
+        put(segment, flat ? column : slot * segment.stride + of_slot, gated(gate, up), of_expert);
         return;
       }
     }
@@ -193,13 +234,13 @@ class Epilogue {
       unit = stop;
     }
   }
-  /// Of what a slot's expert adds to a column; `bias`: the first expert's.
-  __device__ __forceinline__ float expert_bias(Place bias, int slot, int column) const
-      requires(W::kBatch == 1) {
-    if (bias == kNowhere) {
-      return 0;
-    }
-    const int expert = worker_.drawn().id[product().first_slot + slot];
+  /// Of drawn experts.
+  __device__ __forceinline__ float gated(float gate, float up) const {
+    return W::kGeneral ? gate_with(product().activation, product().limit, gate, up)
+                       : activate_fast(Activation::silu, gate) * up;
+  }
+  /// What an expert adds to a column; `bias`: the first expert's.
+  __device__ __forceinline__ float bias_of(Place bias, int expert, int column) const {
     return load_kept(at<const __nv_bfloat16>(worker_, bias) +
                      (static_cast<int64_t>(expert) * product().segment[0].stride + column));
   }
@@ -224,12 +265,24 @@ class Epilogue {
       }
     }
     if (W::kExperts && product().draw == DrawOf::experts) {
-      if constexpr (W::kBatch == 1) {
-        const int slots = W::kGeneral && valid && segment.bias != kNowhere ? product().slots : 0;
+      if constexpr (W::kMx) {
+        const auto& drawn = worker_.drawn();
+        const bool biased = valid && segment.bias != kNowhere;
+        const int slots =
+            biased && !(W::kBatch > 1 && worker_.draws_nothing(sequence())) ? product().slots : 0;
 #pragma unroll 4
-        for (int slot = 0; slot < slots; ++slot) {
-          x += worker_.drawn().weight[product().first_slot + slot] *
-               expert_bias(segment.bias, slot, column);
+        for (int i = 0; i < slots; ++i) {
+          const int slot = product().first_slot + i;
+          int expert;
+          float weight;
+          if constexpr (W::kBatch == 1) {
+            expert = drawn.id[slot];
+            weight = drawn.weight[slot];
+          } else {
+            expert = drawn.own[sequence()][slot];
+            weight = drawn.weight[sequence()][slot];
+          }
+          x += weight * bias_of(segment.bias, expert, column);
         }
       }
     } else if (segment.bias != kNowhere && valid) {
@@ -238,7 +291,9 @@ class Epilogue {
     x *= product().alpha;
     if constexpr (W::kGeneral) {
       x = activate_fast(product().activation, x);
-      x = product().soft_cap > 0 ? cap_fast(x, product().soft_cap) : x;
+      // Drawn experts' products have a limit there.
+      const bool caps = product().draw == DrawOf::none && product().soft_cap > 0;
+      x = caps ? cap_fast(x, product().soft_cap) : x;
     }
     if (product().accumulate != 0 && valid) {
       auto late = worker_.late(code_);
@@ -267,8 +322,14 @@ class Epilogue {
                         __shfl_down_sync(~0u, rounded, 2), __shfl_down_sync(~0u, rounded, 3)};
       const int element = product().first + column;
       if (valid && column % 4 == 0) {
-        store_row_quad<W::kBatch>(operand_slice(worker_, segment.out, element), sequence(),
-                                  element % kSliceK / 4, quad);
+        char* slice = operand_slice(worker_, segment.out, element);
+        const int of_slice = element % kSliceK / 4;
+        if (W::kMx && form_of(code_) == StreamForm::mx) {  // what reads it is, too
+          store_mx_quad<W::kBatch>(slice, sequence(), of_slice, quad,
+                                   mx_clamped_exponent(product().limit));
+        } else {
+          store_row_quad<W::kBatch>(slice, sequence(), of_slice, quad);
+        }
       }
       return;
     }
@@ -288,6 +349,7 @@ class Epilogue {
   const UnitShare share_;
   SumParts first_parts_;
   Candidate best_;  // of this thread's columns
+  [[maybe_unused]] uint32_t biases_ = 0;
   // Of a union's second products, across blocks:
   int slot_ = 0;
   float slots_sum_ = 0;

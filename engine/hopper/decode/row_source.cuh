@@ -145,6 +145,8 @@ class RowSource : public ProductRows<W> {
   __device__ static constexpr bool streams() { return false; }
   __device__ void take(int, int) {}
   __device__ static constexpr uint32_t place(int) { return 0; }
+  __device__ static void state_unit(uint32_t*) {}
+  __device__ static constexpr int sequences() { return 1; }
 
   __device__ RowSource(const W& worker, const Code& code)
       : ProductRows<W>(worker, code),
@@ -322,7 +324,16 @@ class RowsSource : public ProductRows<W> {
   __device__ RowsSource(const W& worker, const Code& code) : ProductRows<W>(worker, code) {}
 
   __device__ bool streams() const { return product().streamed != 0; }
-  __device__ static constexpr bool made() { return false; }
+  /// In f16: what turns it looks at all rows.
+  __device__ bool made() const { return W::kMx && row_is_there() && noted().f16; }
+  __device__ int sequences() const { return worker_.sequences(); }
+  /// Of rows between experts' products in MXFP4: what bounds them is known. After a barrier, all
+  /// see it.
+  __device__ void state_unit(uint32_t* units) const {
+    if (W::team().thread < W::kBatch) {
+      units[W::team().thread] = mx_row_unit(mx_clamped_exponent(product().limit));
+    }
+  }
 
   __device__ void ask(char* row, const SliceRuns& runs, int slices) {
     row_ = row;
@@ -390,11 +401,11 @@ class RowsSource : public ProductRows<W> {
     worker_.stamp(1);
   }
   __device__ void publish() {
-    if (row_is_there()) {
-      return;
+    const bool there = row_is_there();  // and its squares
+    if (!there || W::kMx) {
+      note_row();
     }
-    note_row();
-    if (normed()) {
+    if (normed() && !there) {
 #pragma unroll
       for (int s = 0; s < W::kBatch; ++s) {
         const float squares = warp_sum(squares_[s]);
@@ -451,12 +462,15 @@ class RowsSource : public ProductRows<W> {
     return row_ +
            (W::team().warp * kStreamedSlices + i % kStreamedSlices) * row_slice_bytes(W::kBatch);
   }
-  /// Whether the normed row is in its place since another code (Shared::normed_row).
+  __device__ static const NormedRow& noted() { return W::shared().normed_row[W::team().warp]; }
+  __device__ bool in_f16() const { return W::kMx && form_of(code_) == StreamForm::mx; }
+  /// Whether the normed row is in its place since another code (Shared::normed_row), or what it is
+  /// turned to f16 from.
   __device__ bool row_is_there() const {
     if constexpr (W::kExperts) {
-      const NormedRow& last = W::shared().normed_row[W::team().warp];
+      const NormedRow& last = noted();
       return normed() && last.row == product().row && last.norm == product().norm_weight &&
-             last.tag == worker_.tag(product().source);
+             last.tag == worker_.tag(product().source) && (in_f16() || !last.f16);
     }
     return false;
   }
@@ -465,9 +479,9 @@ class RowsSource : public ProductRows<W> {
       __syncwarp();  // all have looked at the last one
       if (W::team().lane == 0) {
         W::shared().normed_row[W::team().warp] =
-            normed()
-                ? NormedRow{product().row, product().norm_weight, worker_.tag(product().source)}
-                : NormedRow{};
+            normed() ? NormedRow{product().row, product().norm_weight,
+                                 worker_.tag(product().source), in_f16()}
+                     : NormedRow{};
       }
       __syncwarp();
     }
@@ -623,6 +637,17 @@ class RowsSource : public ProductRows<W> {
   uint2 weights_[kRowQuads] = {};
 };
 
+/// Of a row that has just been made whole.
+template <class W, class Source>
+__device__ __forceinline__ void turn_if_mx(const W& worker, const Code& code,
+                                           const Source& source) {
+  if (W::kMx && form_of(code) == StreamForm::mx) {
+    worker.team().sync();
+    turn_rows_to_f16<W::kBatch>(worker.team(), worker.scratch(), slices_of(code.product.k),
+                                source.sequences());
+  }
+}
+
 /// While the logits are on their way to the draw: makes the row of the product after it. By the
 /// team; what others see of it they see after a barrier.
 template <class W>
@@ -635,14 +660,12 @@ __device__ __forceinline__ void make_row_ahead(W& worker) {
     RowSource<W, 2> source(worker, code);  // short code
     source.ask_plain();
     source.make_plain(worker.scratch());
-    if (W::kMx && form_of(code) == StreamForm::mx) {
-      worker.team().sync();
-      turn_row_to_f16(worker.team(), worker.scratch(), slices_of(code.product.k));
-    }
+    turn_if_mx(worker, code, source);
   } else if (code.opcode == Opcode::gated_linear && code.product.form == RowForm::rms_norm) {
     RowsSource<W> source(worker, code);
     source.ask(worker.scratch(), SliceRuns(0), 0);
     source.make(worker.scratch());
+    turn_if_mx(worker, code, source);
     source.publish();
   }
 }

@@ -61,6 +61,8 @@ struct DrawnUnion {
   /// A bit for each expert: in word i those that are a lane's i-th (draw_experts()).
   uint32_t wanted[kBatch][kMostExperts / 32];
   uint32_t wanted_by_any[kMostExperts / 32];
+  /// Of a block's columns of first products: gate's and up's, bf16.
+  uint32_t biases[kBlockUnits * (kUnitColumns / 2)];
 };
 template <int kBatch>
 using Drawn = std::conditional_t<kBatch == 1, DrawnExperts, DrawnUnion<kBatch>>;
@@ -70,6 +72,7 @@ struct NormedRow {
   Place row = kNowhere;  ///< that was normed
   Place norm = kNowhere;
   uint32_t tag = 0;
+  bool f16 = false;  ///< as MXFP4 takes it; otherwise in bf16
 };
 
 /// What lies at the beginning of shared memory, all of fixed size.

@@ -21,7 +21,8 @@ class Worker {
   static constexpr bool kGeneral = kAny;
   static constexpr bool kExperts = kMixes;
   static constexpr bool kLatents = kOverLatents;
-  static constexpr bool kMx = kGeneral && kExperts && kBatch == 1;  ///< MXFP4 is among the forms
+  /// MXFP4 is among the forms.
+  static constexpr bool kMx = kGeneral && kExperts && (kBatch == 1 || !kLatents);
   using Pages = std::conditional_t<kGeneral || kExperts, AnyCodePages, CodePages>;
 
   /// For one code of a step.

@@ -1,5 +1,5 @@
 // Slices of weights in MXFP4 on their way from shared memory to registers, the rows that they are
-// multiplied with, and their products: of one sequence.
+// multiplied with, and their products.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -26,19 +26,63 @@ __device__ __forceinline__ void read_mx(WeightRegisters& to, int lane, uint32_t 
   }
 }
 
-/// Turns a row of one sequence, of `slices` slices as store_row_quad() leaves it, into f16, and
-/// writes their powers of two after it. By the team, after a barrier: slices by turns. Apart from
-/// the store, of which kernels have many copies.
-__device__ __forceinline__ void turn_row_to_f16(const Team& team, char* row, int slices) {
+/// Four elements, times their row's factor, as two f16 each.
+struct MxQuad {
+  uint2 first, second;
+};
+__device__ __forceinline__ MxQuad mx_quad(float4 y) {
+  const __half2 firsts[2] = {__floats2half2_rn(y.x, y.y), __floats2half2_rn(y.z, y.w)};
+  const float2 a = __half22float2(firsts[0]);
+  const float2 b = __half22float2(firsts[1]);
+  const __half2 seconds[2] = {__floats2half2_rn(kMxSecond * (y.x - a.x), kMxSecond * (y.y - a.y)),
+                              __floats2half2_rn(kMxSecond * (y.z - b.x), kMxSecond * (y.w - b.y))};
+  return {reinterpret_cast<const uint2&>(firsts), reinterpret_cast<const uint2&>(seconds)};
+}
+
+/// As store_row_quad() does, of a row in f16 whose factor and unit are those of `exponent`.
+template <int kBatch>
+__device__ __forceinline__ void store_mx_quad(char* slice, int sequence, int quad, float4 x,
+                                              uint32_t exponent) {
+  const float factor = __uint_as_float(mx_row_factor(exponent));
+  const MxQuad parts = mx_quad({factor * x.x, factor * x.y, factor * x.z, factor * x.w});
+  char* to = slice + quad / 8 * kRowGroupBytes<kBatch> +
+             sequence * (row_parts(kBatch) * kColumnBytes) + quad % 8 * 8;
+  *reinterpret_cast<uint2*>(to) = parts.first;
+  if constexpr (row_parts(kBatch) == 2) {
+    *reinterpret_cast<uint2*>(to + kColumnBytes) = parts.second;
+  }
+}
+
+/// Of what a clamp of gate and up leaves (ExpertsUpArgs::limit): no number has a larger one.
+__device__ __forceinline__ uint32_t mx_clamped_exponent(float limit) {
+  return max(__float_as_uint(limit * (limit + 1)) >> 23, kLeastMxExponent);
+}
+
+/// Where the units of a row of `slices` slices lie, after it: f32 [slices, kBatch].
+template <int kBatch>
+__device__ __forceinline__ uint32_t* mx_row_units(char* row, int slices) {
+  return reinterpret_cast<uint32_t*>(row + slices * row_slice_bytes(kBatch));
+}
+
+/// Turns rows of `slices` slices as store_row_quad() leaves them into f16, and writes their powers
+/// of two after them. By the team, after a barrier: slices by turns. Apart from the store, of which
+/// kernels have many copies.
+template <int kBatch>
+__device__ __forceinline__ void turn_rows_to_f16(const Team& team, char* row, int slices,
+                                                 int sequences) {
   constexpr int kQuads = kMxRowBlock / 4 / 32;  // of a lane
   static_assert(kMxRowBlock == kSliceK);
-  auto* units = reinterpret_cast<uint32_t*>(row + slices * row_slice_bytes(1));
+  constexpr bool kTwo = row_parts(kBatch) == 2;
+  uint32_t* const units = mx_row_units<kBatch>(row, slices);
 #pragma unroll 1
-  for (int slice = team.warp; slice < slices; slice += Team::kWarps) {
-    char* const first =
-        row + slice * row_slice_bytes(1) + team.lane / 8 * kRowGroupBytes<1> + team.lane % 8 * 8;
+  for (int job = team.warp; job < slices * sequences; job += Team::kWarps) {
+    const int sequence = kBatch == 1 ? 0 : job / slices;
+    const int slice = job - sequence * slices;
+    char* const first = row + slice * row_slice_bytes(kBatch) +
+                        team.lane / 8 * kRowGroupBytes<kBatch> +
+                        sequence * (row_parts(kBatch) * kColumnBytes) + team.lane % 8 * 8;
     const auto parts = [&](int q) {
-      return reinterpret_cast<uint2*>(first + q * (row_slice_bytes(1) / kQuads));
+      return reinterpret_cast<uint2*>(first + q * (row_slice_bytes(kBatch) / kQuads));
     };
     constexpr int kSecond = kColumnBytes / sizeof(uint2);
     float4 x[kQuads];
@@ -46,7 +90,7 @@ __device__ __forceinline__ void turn_row_to_f16(const Team& team, char* row, int
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
       const uint2 upper = parts(q)[0];
-      const uint2 lower = parts(q)[kSecond];
+      const uint2 lower = kTwo ? parts(q)[kSecond] : uint2{};
       x[q] = {bf16_low(upper.x) + bf16_low(lower.x), bf16_high(upper.x) + bf16_high(lower.x),
               bf16_low(upper.y) + bf16_low(lower.y), bf16_high(upper.y) + bf16_high(lower.y)};
       const auto bits = [](float a) { return __float_as_uint(fabsf(a)); };
@@ -56,24 +100,34 @@ __device__ __forceinline__ void turn_row_to_f16(const Team& team, char* row, int
     const float factor = __uint_as_float(mx_row_factor(exponent));
 #pragma unroll
     for (int q = 0; q < kQuads; ++q) {
-      const float4 y{factor * x[q].x, factor * x[q].y, factor * x[q].z, factor * x[q].w};
-      const __half2 firsts[2] = {__floats2half2_rn(y.x, y.y), __floats2half2_rn(y.z, y.w)};
-      const float2 a = __half22float2(firsts[0]);
-      const float2 b = __half22float2(firsts[1]);
-      const __half2 seconds[2] = {
-          __floats2half2_rn(kMxSecond * (y.x - a.x), kMxSecond * (y.y - a.y)),
-          __floats2half2_rn(kMxSecond * (y.z - b.x), kMxSecond * (y.w - b.y))};
-      parts(q)[0] = reinterpret_cast<const uint2&>(firsts);
-      parts(q)[kSecond] = reinterpret_cast<const uint2&>(seconds);
+      const MxQuad of_quad =
+          mx_quad({factor * x[q].x, factor * x[q].y, factor * x[q].z, factor * x[q].w});
+      parts(q)[0] = of_quad.first;
+      if constexpr (kTwo) {
+        parts(q)[kSecond] = of_quad.second;
+      }
     }
     if (team.lane == 0) {
-      units[slice] = mx_row_unit(exponent);
+      units[slice * kBatch + sequence] = mx_row_unit(exponent);
     }
   }
 }
 
-/// sums += `slice` times a slice of the row, whose power of two is at `units` in shared memory, or,
-/// folded, once, times two slices of it; what the second f16 make is kMxSecond times as large.
+/// Of the two columns of B that a lane has sums of; `from`: of its first sequence.
+template <int kBatch>
+__device__ __forceinline__ float2 mx_units(uint32_t from) {
+  if constexpr (row_parts(kBatch) == 1) {
+    const uint2 both = load_shared_pair(from);
+    return {__uint_as_float(both.x), __uint_as_float(both.y)};
+  } else {
+    const float unit = __uint_as_float(load_shared_word(from));
+    return {unit, unit};
+  }
+}
+
+/// sums += `slice` times a slice of the rows, whose powers of two are at `units` in shared memory
+/// (of the lane's first sequence), or, folded, once, times two slices of it; what the second f16
+/// make is kMxSecond times as large.
 template <int kBatch>
 __device__ __forceinline__ void multiply_mx(const WeightRegisters& slice,
                                             const RowSlice<kBatch>& row, uint32_t units,
@@ -83,6 +137,7 @@ __device__ __forceinline__ void multiply_mx(const WeightRegisters& slice,
   // Of folded slices each half has a slice of the row: 4 bytes on.
   const uint32_t next_unit = (row.stride - kRowGroupBytes<kBatch>) / (kRowGroupBytes<kBatch> / 4);
   const uint4 scales = slice.group[0][1];  // of rows g, then of rows g + 8, a byte a group
+  float2 unit;
 #pragma unroll
   for (int block = 0; block < kSliceGroups / kAtOnce; ++block) {
     part.load(row, block * kAtOnce);
@@ -115,10 +170,12 @@ __device__ __forceinline__ void multiply_mx(const WeightRegisters& slice,
         of_block[c] = i == 0 ? factor * of_group[i][c] : fmaf(factor, of_group[i][c], of_block[c]);
       }
     }
-    const float unit = __uint_as_float(load_shared_word(units + block * next_unit));
+    if (kBatch == 1 || block == 0) {
+      unit = mx_units<kBatch>(units + block * next_unit);
+    }
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      sums.part[block][c] = fmaf(unit, of_block[c], sums.part[block][c]);
+      sums.part[block][c] = fmaf(c % 2 == 0 ? unit.x : unit.y, of_block[c], sums.part[block][c]);
     }
   }
 }
