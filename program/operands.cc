@@ -132,7 +132,7 @@ class Declarations {
     }
     write("out", op.out, op.fused ? 1 : op.pitch(), Columns::tile);
   }
-  /// Fused, its rows are merged by each for itself: of heads that it has columns of.
+  /// Fused, it reads the rows of heads that it has columns of.
   void operator()(const LatentValuesOp& op) {
     heads(op, op.fused ? 1 : op.value, false);
     if (!op.fused) {

@@ -20,8 +20,7 @@ class LatentPlanner : public AttentionPlanner {
   explicit LatentPlanner(Weaver& weaver)
       : AttentionPlanner(weaver),
         latent_(weaver.config().latent),
-        fused_(weaver.options().fuse_attention && !weaver.chunk() &&
-               weaver.options().sequences == 1) {}
+        fused_(weaver.options().fuse_attention && !weaver.chunk()) {}
 
   void make_buffers() override;
   void project(Residual& residual, Section& all, const LayerSpec& spec, int64_t layer) override;
@@ -55,9 +54,10 @@ class LatentPlanner : public AttentionPlanner {
   /// Attention to each head's values; what is ready then.
   EventId attend_chunk(Section& section, const LayerSpec& spec, int64_t layer);
   EventId attend_step(Section& section, const LayerSpec& spec, int64_t layer);
-  /// Tiles of attention: a split of the keys and a few heads.
+  /// Tiles of attention: a sequence, a split of its keys and a few heads.
   Tiles by_heads_and_splits(int64_t splits) const;
-  /// Merges splits of the heads that `values` have columns of; what these wait for then.
+  /// Merges splits, of one sequence by each for the heads that its `values` have columns of; what
+  /// these wait for then.
   Waits merge(Section& section, const AttentionOp& op, int64_t layer, EventId attended,
               const Tiles& values);
   /// The queries, as they are projected; what is ready then. `input` and `waits`: the block's.
@@ -72,6 +72,8 @@ class LatentPlanner : public AttentionPlanner {
     op.value = latent_.value;
     op.fused = fused_;
   }
+  /// Whether who multiplies a head's values out merges its splits for itself.
+  bool merges_own() const { return fused_ && weaver_.program.sequences == 1; }
   /// Elements of a head in queries_ and attended_.
   int64_t pitch() const { return fused_ ? latent_.rank : row(); }
   LinearOp product(Role weight, int64_t layer, BufferId a, BufferId out, int64_t n,
@@ -119,13 +121,13 @@ void LatentPlanner::make_buffers() {
   }
   q_ = shared("q", Element::f32, query_size());
   made_ = shared("latent", Element::f32, row());
-  splits_ = fused_ ? std::clamp<int64_t>(options.attention_tasks / ceil_div(heads(), kFusedHeads),
-                                         1, kMostFusedSplits)
-                   : std::clamp<int64_t>(options.attention_tasks / sequences, 1, kMostSplits);
+  const int64_t groups = fused_ ? ceil_div(heads(), kFusedHeads) : 1;
+  splits_ = std::clamp<int64_t>(options.attention_tasks / (groups * sequences), 1,
+                                fused_ ? kMostFusedSplits : kMostSplits);
   if (!chunk) {
     queries_ = shared("queries", Element::f32, heads() * pitch());
-    attended_ = weaver_.buffer("attended", fused_ ? Space::worker : Space::activation, Element::f32,
-                               rows, heads() * pitch());
+    attended_ = weaver_.buffer("attended", merges_own() ? Space::worker : Space::activation,
+                               Element::f32, rows, heads() * pitch());
     // Each sequence's partials begin at a multiple of four elements, for vector loads.
     splits_ += sequences > 1 && config.query_heads * splits_ % 2 != 0 ? 1 : 0;
     partials_ = weaver_.buffer("partials", Space::activation, Element::f32, sequences,
@@ -227,15 +229,17 @@ EventId LatentPlanner::append(Section& all, int64_t layer, Waits made) {
 
 Tiles LatentPlanner::by_heads_and_splits(int64_t splits) const {
   const int64_t workers = weaver_.options().workers;
+  const int64_t sequences = weaver_.program.sequences;
   const int64_t groups = ceil_div(heads(), kFusedHeads);
-  const int64_t tasks = groups * splits;
+  const int64_t tasks = groups * sequences * splits;
   Tiles tiles(static_cast<size_t>(workers));
   for (int64_t task = 0; task < tasks; ++task) {
     const int64_t first = task % groups * kFusedHeads;
+    const int64_t row = task / groups % sequences;
     tiles[static_cast<size_t>(task * workers / tasks)].push_back(
-        {weaver_.all_rows(),
+        {{row, row + 1},
          {first, std::min(heads(), first + kFusedHeads)},
-         static_cast<int32_t>(task / groups)});
+         static_cast<int32_t>(task / (groups * sequences))});
   }
   return tiles;
 }
@@ -244,7 +248,7 @@ Waits LatentPlanner::merge(Section& section, const AttentionOp& op, int64_t laye
                            const Tiles& values) {
   const int32_t id =
       weaver_.operation("attention_combine", layer, section.rows, AttentionCombineOp{op});
-  if (!fused_) {
+  if (!merges_own()) {
     return {{weaver_.spread(id, weaver_.by_heads(heads()), {{attended}})}};
   }
   Tiles tiles = values;

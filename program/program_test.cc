@@ -77,10 +77,13 @@ TEST(Planner, FusedAttentionOverLatentRowsIsSound) {
         read_config(std::filesystem::path(WEFT_SOURCE_DIR) / "tests/goldens/models" / name).value();
     const Weights weights = Weights::describe(config);
     for (const int workers : {1, 2, 3, 5}) {
-      PlanOptions plan_options = options(workers, 1, Logits::last);
-      plan_options.fuse_attention = true;
-      const Status status = verify(plan(config, weights, plan_options));
-      EXPECT_TRUE(status.ok()) << name << ": " << (status.ok() ? "" : status.error().message);
+      for (const int64_t sequences : {1, 2, 3, 8}) {
+        PlanOptions plan_options = options(workers, 1, Logits::last);
+        plan_options.fuse_attention = true;
+        plan_options.sequences = sequences;
+        const Status status = verify(plan(config, weights, plan_options));
+        EXPECT_TRUE(status.ok()) << name << ": " << (status.ok() ? "" : status.error().message);
+      }
     }
   }
 }

@@ -38,9 +38,9 @@ struct Made {
 };
 
 Made make(ModelConfig config, int workers, Target target, Weights weights,
-          WeightForm form = WeightForm::packed) {
+          WeightForm form = WeightForm::packed, int64_t sequences = 1) {
   const Program program =
-      plan(config, weights, plan_options(config, workers, kCapacity, DType::bf16));
+      plan(config, weights, plan_options(config, workers, kCapacity, DType::bf16, sequences));
   EXPECT_TRUE(verify(program).ok());
   auto lowered = lower(program, config, weights, lay_out(program, weights), kCapacity, target,
                        std::vector<bool>(program.operations.size(), form == WeightForm::plain));
@@ -133,11 +133,12 @@ TEST(CdnaLower, LatentRowsAreSound) {
 
 /// With what there is for them: heads' matrices in bf16, and room for rows of so many heads.
 TEST(CdnaLower, OtherLatentRowsAreRefusedByName) {
-  const auto refusal = [](int workers, const auto& change) {
+  const auto refusal = [](int workers, const auto& change, int64_t sequences = 1) {
     ModelConfig config = preset("deepseek-v2-lite").value();
     config.layers = 1;
     change(config);
-    const Made made = make(config, workers, Target::gfx942, Weights::describe(config));
+    const Made made = make(config, workers, Target::gfx942, Weights::describe(config),
+                           WeightForm::packed, sequences);
     return made.lowered.ok() ? "" : made.lowered.error().message;
   };
   EXPECT_EQ(refusal(20, [](ModelConfig&) {}), "");
@@ -150,6 +151,10 @@ TEST(CdnaLower, OtherLatentRowsAreRefusedByName) {
   EXPECT_EQ(refusal(1, [](ModelConfig& config) { config.query_heads = 32; }),
             "deepseek-v2-lite has rows of heads of 16384 elements for a worker, and the gfx942 "
             "device has room for 14336: give it more workers");
+  EXPECT_EQ(refusal(
+                20, [](ModelConfig&) {}, 2),
+            "attention over latent rows of several sequences: the gfx942 device has no kernel for "
+            "it; use --device cpu");
 }
 
 TEST(CdnaLower, WholeDevicesAreSound) {

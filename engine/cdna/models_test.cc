@@ -403,6 +403,7 @@ class CdnaResidentLatents : public CdnaModels {
     return Engine::create(config, std::move(weights),
                           {.device = device,
                            .workers = workers,
+                           .kv = DType::bf16,
                            .round_activations = false,
                            .compress_weights = packed,
                            .hold_once = hold_once})
@@ -414,6 +415,7 @@ class CdnaResidentLatents : public CdnaModels {
 TEST_P(CdnaResidentLatents, ScoresAreTheCpus) {
   const auto cpu = make("cpu", 4, 1, false);
   const auto gpu = make(device(), 4, 2, false, true);
+  EXPECT_NE(gpu->saved_bytes(), 0);  // launched steps pack nothing
   const std::vector<int32_t> ids = test_prompt(4, cpu->config().vocabulary);
   const auto got = gpu->score(ids);
   ASSERT_TRUE(got.ok()) << got.error().message;
@@ -425,6 +427,7 @@ TEST_P(CdnaResidentLatents, LogitsAreTheCpus) {
     const int workers = heads == 3 ? 2 : 3;
     const auto cpu = make("cpu", heads, 1, false);
     const auto gpu = make(device(), heads, workers, heads == 3);
+    EXPECT_NE(gpu->saved_bytes(), 0);  // launched steps pack nothing
     for (const int64_t length : {1, 66}) {
       SCOPED_TRACE(testing::Message() << heads << " heads, " << length << " tokens");
       SamplingOptions sampling;

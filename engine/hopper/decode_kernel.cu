@@ -11,7 +11,8 @@ Kernel kernel_of(const Launch& launch) {
   const int batch = batch_of(launch.shape.sequences);
   const bool traced = launch.trace != nullptr;
   const bool general = launch.shape.general;
-  return launch.latents         ? latents_kernel(general, traced)
+  return launch.latents         ? (batch == 1 ? latents_kernel(general, traced)
+                                              : several_latents_kernel(batch, general, traced))
          : launch.shape.experts ? (batch == 1 ? experts_kernel(general, traced)
                                               : several_experts_kernel(batch, general, traced))
          : general || traced    ? general_kernel(batch, traced)

@@ -34,6 +34,7 @@ class Units : public Target {
             .sinks = true,
             .latent_rank = kLatentRank,
             .latent_turned = kLatentTurned,
+            .latents_of_several = true,
             .route_groups = kMostGroups,
             .head_grain = kUnitColumns};
   }
@@ -200,14 +201,13 @@ class Units : public Target {
 };
 
 /// Of one sequence: while a worker waits for a draw, it makes the row of the first products, which
-/// nobody writes any more. Not where the draw needs its place.
+/// nobody writes any more.
 void make_rows_ahead(std::vector<Code>& codes) {
   for (size_t i = 0; i + 1 < codes.size(); ++i) {
     Code& draw = codes[i];
     Code& product = codes[i + 1];
-    if (draw.opcode == Opcode::route && draw.route.kept_groups == draw.route.groups &&
-        product.opcode == Opcode::gated_linear && product.units > 0 &&
-        product.product.form == RowForm::rms_norm) {
+    if (draw.opcode == Opcode::route && product.opcode == Opcode::gated_linear &&
+        product.units > 0 && product.product.form == RowForm::rms_norm) {
       draw.route.makes_row = 1;
       product.product.form = RowForm::rms_normed;
     }

@@ -23,14 +23,6 @@ inline std::vector<std::string> mixtures() {
   return names;
 }
 
-/// Those of them that it runs with several sequences.
-inline std::vector<std::string> mixtures_of_several() {
-  std::vector<std::string> names = mixtures();
-  std::erase_if(names,
-                [](const std::string& name) { return preset(name).value().latent.rank > 0; });
-  return names;
-}
-
 inline constexpr int kSms = 132;
 inline constexpr int64_t kCapacity = 1024;
 

@@ -31,8 +31,8 @@ Status check_pages(const Lowered& lowered, const Program& program) {
   return {};
 }
 
-/// A row that a draw makes is the next code's, and the draw needs its place for nothing else. What
-/// the draw reads of it, it reads before the product would.
+/// A row that a draw makes is the next code's. What the draw reads of it, it reads before the
+/// product would.
 Status check_rows_ahead(const Lowered& lowered, const Program& program) {
   for (size_t worker = 0; worker < lowered.codes.size(); ++worker) {
     bool made = false;
@@ -44,10 +44,6 @@ Status check_rows_ahead(const Lowered& lowered, const Program& program) {
             made ? "it has no use for the row that the draw has made" : "no draw has made its row");
       }
       made = code.opcode == Opcode::route && code.route.makes_row != 0;
-      if (made && code.route.kept_groups < code.route.groups) {
-        return resident::code_fault(program, worker, code,
-                                    "it chooses among groups where the row that it makes lies");
-      }
     }
   }
   return {};

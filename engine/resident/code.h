@@ -93,7 +93,7 @@ enum class RowForm : uint8_t {
   layer_norm,  ///< of at most Limits::layer_norm elements
   merged,      ///< of attention's partials
   slots,       ///< of a mixture's slots, one after the other, each times its weight
-  heads,       ///< of each head's part of it; of one segment, with head_columns
+  heads,       ///< of each head's part of it, `head_pitch`; of one segment, with head_columns
 };
 
 /// Which draw of experts a product is about: see RouteCode.
@@ -115,7 +115,7 @@ enum class DrawOf : uint8_t {
 /// experts it has as many times the columns. Second ones have the k of one slot.
 struct ProductCode {
   /// RowForm::merged: attention's partials, where head_columns are not 0 of all heads; heads: the
-  /// part of the head that has the first column.
+  /// part of the head that has the first column, of operands all heads'.
   Place row = kNowhere;
   /// bf16 [k]. RowForm::merged: norm_weight has attention's sinks [query heads], or kNowhere.
   Place norm_weight = kNowhere, norm_bias = kNowhere;
@@ -131,7 +131,7 @@ struct ProductCode {
   union {
     Splits splits = {};     ///< of the partials
     int32_t slot_elements;  ///< RowForm::slots: of the row of one, of which the row is made
-    int32_t head_pitch;     ///< RowForm::heads: from a head's part to the next one's
+    int32_t head_pitch;     ///< RowForm::heads: elements from a head's part to the next one's
   };
   float alpha = 1;         ///< of the sums, biases included; of one segment alone
   Version prior = kPlain;  ///< of what they are added to, `accumulate`
@@ -190,6 +190,7 @@ struct CombineCode {
   Version source = kPlain;      ///< of the partials
   Version version = kOperands;  ///< of out
   Splits splits;
+  int32_t latent_rank = 0;  ///< see AttentionCode
 };
 
 struct SampleCode {

@@ -42,6 +42,7 @@ std::vector<bool> operand_buffers(const Program& program) {
     const bool made_whole = (experts != nullptr && experts->flat) ||
                             std::holds_alternative<GatedLinearOp>(body) ||
                             std::holds_alternative<AttentionCombineOp>(body) ||
+                            std::holds_alternative<LatentValuesOp>(body) ||
                             (linear != nullptr && linear->activation != Activation::none);
     for (const BufferId id : written_by(program, i)) {
       operands[static_cast<size_t>(id)] = made_whole && program.sequences > 1;

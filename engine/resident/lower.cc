@@ -227,6 +227,9 @@ class WorkerLowering {
     if (!op.fused || limits_.latent_rank == 0) {
       return of_latents();
     }
+    if (several() && !limits_.latents_of_several) {
+      return without_kernel("attention over latent rows of several sequences");
+    }
     if (op.rank != limits_.latent_rank || op.turned != limits_.latent_turned) {
       return without_kernel(
           fmt::format("attention over latent rows of {} + {}", op.rank, op.turned));
@@ -241,6 +244,11 @@ class WorkerLowering {
           fmt::format("attention over latent rows with heads in {}", name_of(dtype)));
     }
     return {};
+  }
+  /// Makes the code's product one of a row of each head's part.
+  void take_heads(int64_t pitch) {
+    code_.product.form = RowForm::heads;
+    code_.product.head_pitch = static_cast<int32_t>(pitch);
   }
   /// The rest of a product of heads.
   Status end_heads(const LatentHeadsOp& op, BufferId out, const ProductTile::Heads& heads) {
@@ -265,6 +273,7 @@ class WorkerLowering {
     attention.k_version = source(op.k);
     attention.v_version = source(v);
     attention.version = version(op.partials);
+    attention.sequence = static_cast<int32_t>(instruction_->rows.begin);
     attention.first = static_cast<int32_t>(instruction_->tile.begin);
     attention.last = static_cast<int32_t>(instruction_->tile.end);
     attention.split = instruction_->split;
@@ -566,7 +575,6 @@ class WorkerLowering {
     AttentionCode& attention = begin(Opcode::attention, code_.attention);
     WEFT_TRY(describe(op, op.v, attention));
     WEFT_ASSIGN(attention.query_norm, weight(op.query_norm));
-    attention.sequence = static_cast<int32_t>(instruction_->rows.begin);
     attention.soft_cap = op.soft_cap;
     attention.weight_offset = op.weight_offset;
     attention.whole_norm = op.whole_norm ? 1 : 0;
@@ -593,6 +601,7 @@ class WorkerLowering {
     combine.source = source(attention.partials);
     combine.version = version(attention.out);
     combine.splits = splits_of(attention);
+    combine.latent_rank = attention.fused_latent() ? static_cast<int32_t>(attention.head_dim) : 0;
     return {};
   }
   Status operator()(const RouteOp& op) {
@@ -731,9 +740,8 @@ class WorkerLowering {
   Status operator()(const LatentQueriesOp& op) {
     WEFT_TRY(check_latents(op, op.rank));
     WEFT_TRY(begin_product(Opcode::linear, op.unturned, op.q, op.weight));
+    take_heads(op.unturned + op.turned);
     ProductCode& product = code_.product;
-    product.form = RowForm::heads;
-    product.head_pitch = static_cast<int32_t>(op.unturned + op.turned);
     product.row += product.first / op.rank * product.head_pitch * size_of(Element::f32);
     return end_heads(op, op.out,
                      {.columns = op.rank, .pitch = op.unturned + op.value, .across = true});
@@ -741,6 +749,9 @@ class WorkerLowering {
   Status operator()(const LatentValuesOp& op) {
     WEFT_TRY(check_latents(op, op.value));
     WEFT_TRY(begin_product(Opcode::linear, op.rank, op.a, op.weight));
+    if (several()) {  // the splits are merged already
+      take_heads(op.rank);
+    }
     return end_heads(op, op.out,
                      {.columns = op.value, .first = op.unturned, .pitch = op.unturned + op.value});
   }

@@ -35,10 +35,11 @@ struct Limits {
   int64_t slot_row = 0;  ///< elements of the slots that one product takes
   bool mx = false;       ///< experts' products in MXFP4, with biases, clamped
   bool sinks = false;    ///< attention's, where a product merges its splits
-  /// Of latent rows, whose attention is of one sequence; 0: there is none over them.
+  /// Of latent rows; 0: there is no attention over them.
   int64_t latent_rank = 0, latent_turned = 0;
-  int64_t route_groups = 0;  ///< of experts, with them; also a correction and a scale
-  int64_t head_grain = 1;    ///< columns of a head that has a row of its own are multiples of it
+  bool latents_of_several = false;  ///< sequences
+  int64_t route_groups = 0;         ///< of experts, with them; also a correction and a scale
+  int64_t head_grain = 1;  ///< columns of a head that has a row of its own are multiples of it
 };
 
 struct PlacedWeight {

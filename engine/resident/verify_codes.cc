@@ -58,9 +58,7 @@ class Pieces {
         attention(code.attention);
         break;
       case Opcode::combine:
-        partials(code.combine.partials, code.combine.splits, code.combine.source,
-                 {code.combine.first, code.combine.last}, {0, shape_.sequences});
-        combined(code.combine);
+        combine(code.combine);
         break;
       case Opcode::route:
         for (int64_t row = 0; row < shape_.sequences; ++row) {  // each begins at a pair
@@ -102,13 +100,16 @@ class Pieces {
             : Range{product.first / head_columns,
                     ceil_div(product.first + int64_t{product.segment[0].columns}, head_columns)};
     if (product.form == RowForm::merged && head_columns > 0) {
-      latent_partials(product.row, product.splits, product.source, heads, product.k);
+      partials(product.row, product.splits, product.source, heads, {0, 1}, product.k);
     } else if (product.form == RowForm::merged) {
       partials(product.row, product.splits, product.source, heads, {0, 1});
+    } else if (product.form == RowForm::heads && product.source == kOperands) {
+      add(product.row + heads.begin * product.k, heads.size() * product.k, kOperands, false);
     } else if (product.form == RowForm::heads) {
-      for (int64_t i = 0; i < heads.size(); ++i) {
-        add(product.row + i * product.head_pitch * kElement, product.k * kElement, product.source,
-            false);
+      for (int64_t i = 0; i < shape_.sequences * heads.size(); ++i) {
+        const int64_t row = i / heads.size() * shape_.query_heads;
+        add(product.row + (row + i % heads.size()) * product.head_pitch * kElement,
+            product.k * kElement, product.source, false);
       }
     } else if (product.form == RowForm::slots && product.source == kOperands) {
       // Whichever of the first products' workers writes an expert's columns: all read all of them.
@@ -141,24 +142,23 @@ class Pieces {
     }
   }
   /// Splits that have keys, of some query heads: sums, then maxima and totals of all.
-  void partials(Place base, const Splits& splits, Version version, Range heads, Range sequences) {
-    const int64_t active = SplitKeys(splits, position_, 0).active;
+  /// `latent_rank`: see AttentionCode.
+  void partials(Place base, const Splits& splits, Version version, Range heads, Range sequences,
+                int64_t latent_rank = 0) {
+    const int64_t dim = latent_rank > 0 ? latent_rank : shape_.head_dim;
+    const KeysOf keys = latent_rank > 0 ? KeysOf::latents : KeysOf::heads;
+    const int64_t active = SplitKeys(splits, position_, 0, keys).active;
     for (int64_t sequence = sequences.begin; sequence < sequences.end; ++sequence) {
       for (int64_t head = heads.begin; head < heads.end; ++head) {
-        slots(base, splits, sequence, head, {0, active}, version, false, shape_.head_dim);
+        slots(base, splits, sequence, head, {0, active}, version, false, dim);
       }
     }
   }
-  void latent_partials(Place base, const Splits& splits, Version version, Range heads,
-                       int64_t rank) {
-    const int64_t active = SplitKeys(splits, position_, 0, KeysOf::latents).active;
-    for (int64_t head = heads.begin; head < heads.end; ++head) {
-      slots(base, splits, 0, head, {0, active}, version, false, rank);
-    }
-  }
-  void combined(const CombineCode& combine) {
-    const int64_t element = combine.version == kOperands ? 1 : kElement;
-    const int64_t head = shape_.head_dim * element;
+  void combine(const CombineCode& combine) {
+    partials(combine.partials, combine.splits, combine.source, {combine.first, combine.last},
+             {0, shape_.sequences}, combine.latent_rank);
+    const int64_t dim = combine.latent_rank > 0 ? combine.latent_rank : shape_.head_dim;
+    const int64_t head = dim * (combine.version == kOperands ? 1 : kElement);
     add(combine.out + combine.first * head, (combine.last - combine.first) * head, combine.version,
         true);
   }
@@ -179,24 +179,25 @@ class Pieces {
     const int64_t row = shape_.head_dim;
     const bool own = keys.last == position_ + 1;
     const auto heads = [&](Place base, int64_t each, Version version) {
-      add(base + code.first * each * kElement, (code.last - code.first) * each * kElement, version,
-          false);
+      add(base + (code.sequence * shape_.query_heads + code.first) * each * kElement,
+          (code.last - code.first) * each * kElement, version, false);
     };
     heads(code.q, code.latent_rank, code.q_version);
     heads(code.v, code.projected, code.v_version);
     if (own) {
-      add(code.k, row * kElement, code.k_version, false);
+      add(code.k + code.sequence * row * kElement, row * kElement, code.k_version, false);
     }
     constexpr int64_t kElementBytes = 2;
+    const Place cache = code.keys + code.sequence * shape_.capacity * row * kElementBytes;
     const int64_t before = keys.last - (own ? 1 : 0);
-    add(code.keys + keys.first * row * kElementBytes, (before - keys.first) * row * kElementBytes,
+    add(cache + keys.first * row * kElementBytes, (before - keys.first) * row * kElementBytes,
         kPlain, false);
     if (own && code.first == 0) {
-      add(code.keys + position_ * row * kElementBytes, row * kElementBytes, kPlain, true);
+      add(cache + position_ * row * kElementBytes, row * kElementBytes, kPlain, true);
     }
     for (int64_t head = code.first; head < code.last; ++head) {
-      slots(code.partials, code.splits, 0, head, {code.split, code.split + 1}, code.version, true,
-            code.latent_rank);
+      slots(code.partials, code.splits, code.sequence, head, {code.split, code.split + 1},
+            code.version, true, code.latent_rank);
     }
   }
   void attention(const AttentionCode& code) {

@@ -245,15 +245,22 @@ __device__ __forceinline__ void attend_to(const W& worker, const Code& code) {
   }
 }
 
+/// Elements of a head that attention leaves.
+template <class W>
+__device__ int merged_dim(const W& worker) {
+  return W::kLatents ? kLatentRank : worker.launch().shape.head_dim;
+}
+
 /// What attention left of a sequence; `active`: the splits that have any keys.
 template <class W>
 __device__ Partials splits_of(const W& worker, Place partials, const Splits& splits, int sequence,
                               int& active) {
-  const ModelShape& shape = worker.launch().shape;
   int first;
   int last;
-  split_keys(splits, worker.position_of(sequence), 0, first, last, active);
-  return {at<Tagged>(worker, partials), sequence, shape.query_heads, splits.count, shape.head_dim};
+  split_keys<W::kLatents ? KeysOf::latents : KeysOf::heads>(splits, worker.position_of(sequence), 0,
+                                                            first, last, active);
+  return {at<Tagged>(worker, partials), sequence, worker.launch().shape.query_heads, splits.count,
+          merged_dim(worker)};
 }
 
 /// This thread's part of the row of one sequence, merged, as products take it.
@@ -287,7 +294,7 @@ __device__ __forceinline__ void combine(const W& worker, const Code& code) {
   const CombineCode& combine = code.combine;
   auto late = worker.late(code);
   constexpr int kElements = 8;  // of a thread
-  const int head_dim = worker.launch().shape.head_dim;
+  const int head_dim = merged_dim(worker);
   const int first_element = combine.first * head_dim;
   const int of_row = (combine.last - combine.first) * head_dim / kElements;
   constexpr bool kSinks = W::kExperts && W::kGeneral;

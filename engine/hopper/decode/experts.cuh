@@ -10,20 +10,31 @@ namespace weft::hopper {
 /// Larger for what is chosen before: as sample_key(), but that NaN comes before all numbers. Not 0.
 __device__ inline uint32_t draw_key(float logit) { return isnan(logit) ? ~0u : sample_key(logit); }
 
-/// Of experts that are drawn by groups, by one warp: a bit for each group that is kept.
-/// `choices`: what each expert is chosen by, in shared memory.
-__device__ inline uint32_t kept_groups(const RouteCode& route, const float* choices, int lane) {
+/// Of experts that are drawn by groups, by one warp: a bit for each group that is kept. `keys`: of
+/// what this lane's experts are chosen by, those from kOwn * lane on.
+template <int kOwn>
+__device__ inline uint32_t kept_groups(const RouteCode& route, const uint32_t (&keys)[kOwn],
+                                       int lane) {
   const int each = small_quotient(route.experts, route.groups);
-  uint32_t own = 0;  // the group's key
-  if (lane < route.groups) {
+  const bool two = route.correction != kNowhere && each > 1;
+  uint32_t own = 0;  // the key of the lane's group
+#pragma unroll 1
+  for (int group = 0; group < route.groups; ++group) {
+    const int before = kOwn * lane - group * each;
     uint32_t best[2] = {};
-    for (int e = lane * each; e < (lane + 1) * each; ++e) {
-      const uint32_t key = draw_key(choices[e]);
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const uint32_t key = before + i >= 0 && before + i < each ? keys[i] : 0;
       best[1] = max(best[1], min(best[0], key));
       best[0] = max(best[0], key);
     }
-    const bool two = route.correction != kNowhere && each > 1;
-    own = two ? draw_key(logit_of(best[0]) + logit_of(best[1])) : best[0];
+    uint32_t of_group = __reduce_max_sync(~0u, best[0]);
+    if (two) {
+      const bool mine = lane == __ffs(__ballot_sync(~0u, best[0] == of_group)) - 1;
+      const uint32_t second = __reduce_max_sync(~0u, mine ? best[1] : best[0]);
+      of_group = draw_key(logit_of(of_group) + logit_of(second));
+    }
+    own = lane == group ? of_group : own;
   }
   uint32_t kept = 0;
   for (int i = 0; i < route.kept_groups; ++i) {
@@ -98,15 +109,7 @@ __device__ __forceinline__ void draw_experts(const W& worker, const Code& code, 
       }
     }
     if (route.kept_groups < route.groups) {
-      auto* choices = reinterpret_cast<float*>(worker.scratch());
-#pragma unroll
-      for (int i = 0; i < kOwn; ++i) {
-        if (keys[i] != 0) {
-          choices[expert_of(i)] = logit_of(keys[i]);
-        }
-      }
-      __syncwarp();
-      const uint32_t kept = kept_groups(route, choices, lane);
+      const uint32_t kept = kept_groups(route, keys, lane);
       const int each = small_quotient(route.experts, route.groups);
 #pragma unroll
       for (int i = 0; i < kOwn; ++i) {

@@ -226,7 +226,7 @@ Kernel kernel() {
       reinterpret_cast<const void*>(&decode_kernel<kTraced, kBatch, kGeneral, kExperts, kLatents>),
       [](const Launch& launch) -> int64_t { return Layout<kBatch>(launch).total; }};
 }
-template <bool kTraced, bool kGeneral, bool kExperts = false>
+template <bool kTraced, bool kGeneral, bool kExperts = false, bool kLatents = false>
 Kernel kernel(int batch) {
   static_assert(batch_of(kMostSequences) == 8);
   if constexpr (!kExperts) {  // whose one sequence is another file's
@@ -234,8 +234,8 @@ Kernel kernel(int batch) {
       return kernel<kTraced, 1, kGeneral>();
     }
   }
-  return batch <= 4 ? kernel<kTraced, 4, kGeneral, kExperts>()
-                    : kernel<kTraced, 8, kGeneral, kExperts>();
+  return batch <= 4 ? kernel<kTraced, 4, kGeneral, kExperts, kLatents>()
+                    : kernel<kTraced, 8, kGeneral, kExperts, kLatents>();
 }
 
 /// In decode_general.cu.
@@ -244,7 +244,9 @@ Kernel general_kernel(int batch, bool traced);
 Kernel experts_kernel(bool general, bool traced);
 /// In decode_experts_several.cu.
 Kernel several_experts_kernel(int batch, bool general, bool traced);
-/// In decode_latents.cu: likewise, with experts or without.
+/// In decode_latents.cu: of one sequence, with experts or without.
 Kernel latents_kernel(bool general, bool traced);
+/// In decode_latents_several.cu: likewise.
+Kernel several_latents_kernel(int batch, bool general, bool traced);
 
 }  // namespace weft::hopper

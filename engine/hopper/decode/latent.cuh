@@ -1,5 +1,5 @@
-// Attention over latent rows (ops/mla) on the resident kernel, of one sequence: a split of the keys
-// for a few heads, and the rows of products of which each head has one.
+// Attention over latent rows (ops/mla) on the resident kernel: a split of a sequence's keys for a
+// few heads, and of one sequence the rows of products of which each head has one.
 #pragma once
 
 #include "engine/hopper/decode/attention.cuh"
@@ -27,10 +27,11 @@ class LatentAttention {
       : worker_(worker),
         code_(code),
         memory_(*reinterpret_cast<LatentScratch*>(worker.scratch())),
-        rows_(at<const char>(worker, code.attention.keys)),
+        rows_(at<char>(worker, code.attention.keys) +
+              static_cast<int64_t>(sequence()) * worker.launch().shape.capacity * kRowBytes),
         g_(W::team().lane / 4),
         t_(W::team().lane % 4),
-        position_(worker.position_of(0)) {
+        position_(worker.position_of(sequence())) {
     int active;
     split_keys<KeysOf::latents>(attention().splits, position_, attention().split, first_, last_,
                                 active);
@@ -120,6 +121,12 @@ class LatentAttention {
 
   __device__ const AttentionCode& attention() const { return code_.attention; }
   __device__ int heads() const { return attention().last - attention().first; }
+  __device__ int sequence() const { return W::kBatch == 1 ? 0 : attention().sequence; }
+  /// The sequence's row of all heads, of so many elements each; from this code's first head on.
+  __device__ const Tagged* row_of(Place rows, int elements) const {
+    const int of_heads = sequence() * worker_.launch().shape.query_heads + attention().first;
+    return row_at(worker_, rows, of_heads, elements);
+  }
 
   /// Four numbers as the operand A: upper parts in row g, lower ones in row g + 8.
   __device__ static uint4 parts(float4 x) {
@@ -185,9 +192,8 @@ class LatentAttention {
     constexpr int kQuads = kRow / 4;
     constexpr int kEach = (kLatentHeads * kQuads + Team::kThreads - 1) / Team::kThreads;
     const AttentionCode& code = attention();
-    const Tagged* latents = at<const Tagged>(worker_, code.q) + code.first * (kLatentRank / 2);
-    const Tagged* turned = at<const Tagged>(worker_, code.v) +
-                           (code.first + 1) * (code.projected / 2) - kLatentTurned / 2;
+    const Tagged* latents = row_of(code.q, kLatentRank);
+    const Tagged* turned = row_of(code.v, code.projected) + code.projected / 2 - kLatentTurned / 2;
     const auto place = [&](int i) { return W::team().thread + i * Team::kThreads; };
     TaggedQuad asked[kEach] = {};
     auto late = worker_.late(code_);
@@ -208,7 +214,7 @@ class LatentAttention {
         }
       }
     } while (!there && !late());
-    const float2* angles = worker_.angles(code.rope, 0);
+    const float2* angles = worker_.angles(code.rope, sequence());
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int head = place(i) / kQuads;
@@ -234,7 +240,7 @@ class LatentAttention {
     float4 x = {};
     if (has) {
       auto late = worker_.late(code_);
-      const Tagged* from = at<const Tagged>(worker_, code.k) + 2 * quad;
+      const Tagged* from = row_at(worker_, code.k, sequence(), kRow) + 2 * quad;
       x = await_quad(load_tagged_quad(from), from, worker_.tag(code.k_version), late);
     }
     const float squares = team_sum(W::team(), quad < kRankQuads ? squares_of(x) : 0.0f, 0);
@@ -246,14 +252,13 @@ class LatentAttention {
       const float4 w = load_weight4(at<const __nv_bfloat16>(worker_, code.key_norm), quad, 0);
       x = {x.x * factor * w.x, x.y * factor * w.y, x.z * factor * w.z, x.w * factor * w.w};
     } else {
-      const float2* angle = worker_.angles(code.rope, 0) + 2 * (quad - kRankQuads);
+      const float2* angle = worker_.angles(code.rope, sequence()) + 2 * (quad - kRankQuads);
       x = turn_pairs(x, angle[0], angle[1]);
     }
     const uint2 rounded{pack_bf16(x.x, x.y), pack_bf16(x.z, x.w)};
     reinterpret_cast<uint2*>(memory_.own)[quad] = rounded;
     if (code.first == 0) {
-      reinterpret_cast<uint2*>(at<char>(worker_, code.keys) +
-                               static_cast<int64_t>(position_) * kRowBytes)[quad] = rounded;
+      reinterpret_cast<uint2*>(rows_ + static_cast<int64_t>(position_) * kRowBytes)[quad] = rounded;
     }
   }
 
@@ -278,7 +283,7 @@ class LatentAttention {
     if (g_ >= heads()) {
       return;
     }
-    const Partials partials(at<Tagged>(worker_, code.partials), 0,
+    const Partials partials(at<Tagged>(worker_, code.partials), sequence(),
                             worker_.launch().shape.query_heads, code.splits.count, kLatentRank);
     const uint32_t tag = worker_.tag(code.version);
     const float highest = round_to_tagged(maximum);
@@ -300,7 +305,7 @@ class LatentAttention {
   const W& worker_;
   const Code& code_;
   LatentScratch& memory_;
-  const char* rows_;
+  char* rows_;  // the sequence's, of the cache
   const int g_, t_;
   const int position_;
   int first_, last_;
@@ -323,8 +328,8 @@ struct ProductHeads {
   }
 };
 
-/// This thread's part of the rows of a product of heads, each from a slice on: heads' parts of a
-/// row.
+/// Of one sequence: this thread's part of the rows of a product of heads, each from a slice on:
+/// heads' parts of a row.
 template <class W>
 __device__ __forceinline__ void take_heads(const W& worker, const Code& code, char* row) {
   const ProductCode& product = code.product;

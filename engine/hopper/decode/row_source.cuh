@@ -34,6 +34,15 @@ class ProductRows {
   }
   __device__ Tagged prior() const { return prior_; }
 
+  /// Slices before the row of a unit's head.
+  __device__ int head_slices(int unit, int slices) const requires(W::kLatents) {
+    const int columns = product().segment[0].head_columns;
+    return columns == 0 ? 0
+                        : (small_quotient(product().first + unit * kUnitColumns, columns) -
+                           small_quotient(product().first, columns)) *
+                              slices;
+  }
+
  protected:
   __device__ ProductRows(const W& worker, const Code& code)
       : worker_(worker), code_(code), late_(worker.late(code)) {}
@@ -233,15 +242,6 @@ class RowSource : public ProductRows<W> {
   /// Of the row's norm, when the sums are there.
   __device__ float factor(int) const { return W::shared().factor; }
 
-  /// Slices before the row of a unit's head.
-  __device__ int head_slices(int unit, int slices) const requires(W::kLatents) {
-    const int columns = product().segment[0].head_columns;
-    return columns == 0 ? 0
-                        : (small_quotient(product().first + unit * kUnitColumns, columns) -
-                           small_quotient(product().first, columns)) *
-                              slices;
-  }
-
  private:
   using ProductRows<W>::code_;
   using ProductRows<W>::late_;
@@ -313,8 +313,9 @@ class RowSource : public ProductRows<W> {
 };
 
 /// The rows of several sequences, likewise: a slice of four rows at a time, the next ones on their
-/// way; or rows that are operands already, which are copied to shared memory as they are. Short
-/// code, on purpose: a step's should stay in the instruction cache.
+/// way; or rows that are operands already, which are copied to shared memory as they are. Of heads'
+/// rows those of one head follow another's. Short code, on purpose: a step's should stay in the
+/// instruction cache.
 template <class W>
 class RowsSource : public ProductRows<W> {
  public:
@@ -341,7 +342,7 @@ class RowsSource : public ProductRows<W> {
     }
     if (streams()) {
       begin_block(0, runs, slices);
-    } else if (W::team().warp < slices_of(product().k) && !layer_normed()) {
+    } else if (W::team().warp < this->slices() && !layer_normed()) {
       if (operands()) {
         copy(W::team().warp, slice_at(W::team().warp));
       } else {
@@ -377,7 +378,7 @@ class RowsSource : public ProductRows<W> {
       worker_.stamp(1);
       return;
     }
-    const auto slices = slices_of(product().k);
+    const int slices = this->slices();
 #pragma unroll 1
     for (int slice = W::team().warp; slice < slices; slice += Team::kWarps) {
       const int next = slice + Team::kWarps < slices ? slice + Team::kWarps : -1;
@@ -449,6 +450,12 @@ class RowsSource : public ProductRows<W> {
   __device__ static int row_element(int slice, int quad) {
     return slice * kSliceK + 4 * (W::team().lane + 32 * quad);
   }
+  __device__ bool of_heads() const { return W::kLatents && product().form == RowForm::heads; }
+  /// Of all rows that a sequence has.
+  __device__ int slices() const {
+    const int of_row = slices_of(product().k);
+    return of_heads() ? ProductHeads(product()).count * of_row : of_row;
+  }
   __device__ char* slice_at(int slice) const { return row_ + slice * row_slice_bytes(W::kBatch); }
   /// Of a warp that takes its slices in turn.
   __device__ char* own_place(int i) const {
@@ -508,7 +515,7 @@ class RowsSource : public ProductRows<W> {
     }
     commit_copies();
   }
-  /// A slice of operands, as a group of copies.
+  /// A slice of operands, as a group of copies. Of heads' rows that come in parts: of the unit's.
   __device__ __forceinline__ void copy(int slice, char* to) const {
     if constexpr (W::kExperts && W::kBatch > 1) {
       if (product().draw == DrawOf::experts) {
@@ -518,6 +525,15 @@ class RowsSource : public ProductRows<W> {
     }
     constexpr int kBytes = 16;
     const char* from = at<const char>(worker_, product().row) + slice * row_slice_bytes(W::kBatch);
+    if constexpr (W::kLatents) {
+      if (of_heads()) {
+        static_assert(kLatentRank % kSliceK == 0);
+        constexpr int kSlices = kLatentRank / kSliceK;
+        const int before = streams() ? this->head_slices(unit_, kSlices) : 0;
+        from += (ProductHeads(product()).first * kSlices + before) * row_slice_bytes(W::kBatch);
+        slice = 0;  // all of its elements are there
+      }
+    }
 #pragma unroll
     for (int i = 0; i < row_slice_bytes(W::kBatch) / kBytes / 32; ++i) {
       const int offset = (W::team().lane + 32 * i) * kBytes;
@@ -527,10 +543,21 @@ class RowsSource : public ProductRows<W> {
     }
     commit_copies();
   }
+  /// The head that a slice is of, among those that the product has.
+  __device__ int head_of(int slice) const {
+    return of_heads() ? small_quotient(slice, slices_of(product().k)) : 0;
+  }
   __device__ bool there(int slice, int quad, int sequence) const {
-    return row_element(slice, quad) < product().k && sequence < worker_.sequences();
+    const int of_row = slice - head_of(slice) * slices_of(product().k);
+    return row_element(of_row, quad) < product().k && sequence < worker_.sequences();
   }
   __device__ const Tagged* from(int slice, int quad, int sequence) const {
+    if (of_heads()) {
+      const int head = head_of(slice);
+      const int pitch = product().head_pitch;
+      return row_at(worker_, product().row, sequence, worker_.launch().shape.query_heads * pitch) +
+             head * (pitch / 2) + row_element(slice - head * slices_of(product().k), quad) / 2;
+    }
     return row_at(worker_, product().row, sequence, product().k) + row_element(slice, quad) / 2;
   }
   /// Asks for a slice of the rows of sequences first .. first + 3 that there are.
