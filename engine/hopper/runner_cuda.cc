@@ -198,6 +198,10 @@ class HopperRunner : public Runner, public Subject, public Rows {
   /// Of one sequence: the last token of its prompt is a row of the last chunk, and what is next is
   /// drawn from there.
   Status begin_by_chunks(Tokens prompt, const OnToken& on_token);
+  /// Whether the next token is always that of the best logit.
+  bool draws_best() const {
+    return launch_.sampling.temperature <= 0 && launch_.sampling.repetition_penalty == 1;
+  }
   /// What the kernel left in `failure`, in words.
   Status explain(const Failure& failure) const;
 
@@ -213,7 +217,7 @@ class HopperRunner : public Runner, public Subject, public Rows {
   /// Why the resident kernel cannot run this model's steps: they are launched.
   std::optional<Error> refusal_;
   LaunchedSteps launched_;  // of drafts too
-  Pages sample_scratch_;    // of what is launched
+  Pages sample_scratch_;    // where steps are launched
   Launch launch_;
   std::unique_ptr<Prefill> prefill_;  ///< null: prompts go through the resident kernel
   char* packed_ = nullptr;
@@ -515,7 +519,7 @@ Status HopperRunner::create() {
     WEFT_TRY(make_decode());
   }
   WEFT_TRY(make_prefill());
-  if (refusal_ || prefill_ != nullptr) {
+  if (refusal_) {
     WEFT_ASSIGN(sample_scratch_, Pages::allocate(cpu::sample_scratch_bytes(config_.vocabulary)));
   }
   return {};
@@ -537,7 +541,7 @@ Status HopperRunner::forget(std::span<const Tokens> ids) {
 
 Status HopperRunner::run_launched(int64_t steps, const OnToken& on_token,
                                   std::span<const FedChunk> fed) {
-  const bool best = launch_.sampling.temperature <= 0 && launch_.sampling.repetition_penalty == 1;
+  const bool best = draws_best();
   while (steps > 0 && ended_ != all_sequences()) {
     std::vector<LaunchedSteps::Row> rows;
     std::vector<int> live;
@@ -737,9 +741,10 @@ Status HopperRunner::begin(std::span<const Tokens> prompts, const SamplingOption
   const auto by_chunks = [&](int64_t length) {
     return prefill_ != nullptr && (refusal_ || length >= fewest_tokens(chunk_formats()));
   };
-  // In f32 the resident kernel's step takes less than a row more of a chunk and its head.
+  // In f32 the resident kernel's step takes less than a row more of a chunk and its head, and
+  // drawing by chance takes less there than on the host.
   if (options_.sequences == 1 && by_chunks(std::ssize(prompts[0])) &&
-      (refusal_ || options_.round_activations)) {
+      (refusal_ || (options_.round_activations && draws_best()))) {
     return begin_by_chunks(prompts[0], on_token);
   }
   int64_t steps = 1;
@@ -775,12 +780,7 @@ Status HopperRunner::begin_by_chunks(Tokens prompt, const OnToken& on_token) {
     return {};
   }
   // What the resident kernel would have left.
-  WEFT_TRY(device_->upload(launch_.tokens + length, &own.tokens.back(), sizeof(int32_t)));
-  if (launch_.sampling.repetition_penalty != 1) {
-    const std::vector<uint32_t> seen = resident::seen_of(own.tokens, config_.vocabulary);
-    WEFT_TRY(device_->upload(launch_.seen, seen.data(), seen.size() * 4));
-  }
-  return {};
+  return device_->upload(launch_.tokens + length, &own.tokens.back(), sizeof(int32_t));
 }
 
 Status HopperRunner::decode(int64_t steps, Tokens ends, const OnToken& on_token) {
