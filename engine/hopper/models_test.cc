@@ -294,8 +294,9 @@ ModelConfig tiny_mixture(int64_t layers, int64_t hidden) {
 /// The parameter: what lies between an expert's products.
 class HopperExperts : public HopperModels {};
 
-/// Experts whose columns are no whole slices, shared among workers unevenly; and slots of which
-/// codes take one each, because a row of all would be too long, and their last unit is folded.
+/// Experts whose columns are no whole slices, shared among workers unevenly; a warp's slices of a
+/// unit are of several, with other windows each; and slots of which codes take one each, because a
+/// row of all would be too long, and their last unit is folded.
 TEST_P(HopperExperts, OfAnySizeAreTheCpus) {
   ModelConfig config = tiny_mixture(1, 72);
   config.experts.size = std::stoll(GetParam());
@@ -314,7 +315,7 @@ TEST_P(HopperExperts, OfAnySizeAreTheCpus) {
   compare({make("cpu"), make("cuda")}, test_prompt(4, config.vocabulary), 4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, HopperExperts, testing::Values("200", "8456"), test_name);
+INSTANTIATE_TEST_SUITE_P(Sizes, HopperExperts, testing::Values("192", "200", "8456"), test_name);
 
 /// In MXFP4, of second products whose columns are dealt by halves of a unit.
 TEST_F(HopperExperts, FoldedAreTheCpus) {

@@ -126,6 +126,7 @@ struct WeightSlice : WeightRegisters {
 /// finish(first_unit, units, runs, slices) is called by the team, all warps alike, after each
 /// block, when the sums for gather() are there; `slices`: of a unit that is not folded. The loader
 /// waits for nobody but this, so the pages come.
+/// Source::kOfExperts: slices of a unit may be of several experts, each with scales of its own.
 /// `whole`, where kWhole: see block_runs().
 template <int kBatch, bool kFp8, bool kMx, bool kWhole, class Source, class Finish>
 __device__ __forceinline__ void stream_product(const Team& team, const PageRing& ring,
@@ -182,6 +183,7 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       page.jump(kWhole && last ? tail_jump : kTeamWarps >> page_shift, ring.slots);
     }
   };
+  float2 others{};  // of the unit's slices so far whose columns have other scales
   const auto leave = [&](int of_unit, int unit_fold, const UnitSums& sums, uint32_t scales) {
     const int half = kUnitColumns / 2 >> unit_fold;
 #pragma unroll
@@ -189,6 +191,10 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       float2 columns = mx ? sums.mx_columns<kBatch>(i == 1) : sums.columns<kBatch>(i == 1);
       columns.x *= __uint_as_float(scales & 0xffu << 23);
       columns.y *= __uint_as_float(scales << 23);
+      if constexpr (Source::kOfExperts) {
+        columns = {columns.x + others.x, columns.y + others.y};
+        others = {};
+      }
       if (kBatch == 1 && unit_fold != 0) {
         // Where the weights' group of k and the row's are the same.
         const bool same = lane % 4 == lane / 4 >> (3 - unit_fold);
@@ -306,6 +312,14 @@ __device__ __forceinline__ void stream_product(const Team& team, const PageRing&
       const uint32_t scales = codes ? WeightSlice::kOnes : held.scales;
       if (left > 0) {
         fetch(true, last());
+      }
+      if constexpr (Source::kOfExperts) {
+        if (compressed && !ends && __any_sync(~0u, held.scales != scales)) {
+          const float2 columns = sums.template columns<kBatch>();
+          others.x += columns.x * __uint_as_float(scales & 0xffu << 23);
+          others.y += columns.y * __uint_as_float(scales << 23);
+          sums = {};
+        }
       }
       if (ends || left == 0) {
         leave(unit, unit_fold, sums, scales);

@@ -142,6 +142,7 @@ class RowSource : public ProductRows<W> {
  public:
   // See stream_product().
   static constexpr bool kRowFirst = false;
+  static constexpr bool kOfExperts = W::kExperts;
   __device__ static constexpr bool streams() { return false; }
   __device__ void take(int, int) {}
   __device__ static constexpr uint32_t place(int) { return 0; }
@@ -319,7 +320,8 @@ class RowSource : public ProductRows<W> {
 template <class W>
 class RowsSource : public ProductRows<W> {
  public:
-  static constexpr bool kRowFirst = true;  // many rows on their way want the registers
+  static constexpr bool kRowFirst = true;    // many rows on their way want the registers
+  static constexpr bool kOfExperts = false;  // units are of one expert each
 
   __device__ RowsSource(const W& worker, const Code& code) : ProductRows<W>(worker, code) {}
 
