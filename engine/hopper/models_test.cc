@@ -596,7 +596,7 @@ TEST_P(HopperResidentLatents, LogitsAreTheCpus) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Some, HopperResidentLatents, testing::Values("bf16", "v3-bf16", "dense"),
+INSTANTIATE_TEST_SUITE_P(Slow, HopperResidentLatents, testing::Values("bf16", "v3-bf16", "dense"),
                          test_name);
 
 }  // namespace
