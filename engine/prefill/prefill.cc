@@ -761,30 +761,31 @@ Status Prefill::step(const int32_t* tokens, const RowPlaces& places, int64_t row
   }
   const Chunk& chunk = stepped();
   WEFT_TRY(launch(chunk, span_of(tokens, places, rows, fed)));
-  const size_t head = chunk.program.operations.size() - 1;
+  WEFT_ASSIGN(const LinearArgs args, begin_head(chunk));
+  return launch_linear(chunk, head_of(chunk), args, rows);
+}
+
+size_t Prefill::head_of(const Chunk& chunk) { return chunk.program.operations.size() - 1; }
+
+Result<LinearArgs> Prefill::begin_head(const Chunk& chunk) const {
+  const size_t head = head_of(chunk);
   if (places_.bring) {
     WEFT_TRY(places_.bring(resident::kHeadStage, std::nullopt));
   }
   const LinearArgs args = linear_args(chunk, head);
   WEFT_TRY(fits(chunk, head, kernels_.refuse_linear(args)));
   WEFT_TRY(widen_joined(chunk, head));
-  return launch_linear(chunk, head, args, rows);
+  return args;
 }
 
 Status Prefill::launch_head(const Chunk& chunk, const Span& span, int64_t end, float* logprobs) {
-  const size_t head = chunk.program.operations.size() - 1;
-  if (places_.bring) {
-    WEFT_TRY(places_.bring(resident::kHeadStage, std::nullopt));
-  }
-  const LinearArgs whole = linear_args(chunk, head);
-  WEFT_TRY(fits(chunk, head, kernels_.refuse_linear(whole)));
-  WEFT_TRY(widen_joined(chunk, head));
+  WEFT_ASSIGN(const LinearArgs whole, begin_head(chunk));
   for (int64_t row = 0; row < span.rows; row += kLogitsRows) {
     const int64_t rows = std::min(kLogitsRows, span.rows - row);
     LinearArgs args = whole;
     args.a.data = static_cast<const std::byte*>(whole.a.data) +
                   row * whole.a.stride * static_cast<int64_t>(size_of(whole.a.dtype));
-    WEFT_TRY(launch_linear(chunk, head, args, rows));
+    WEFT_TRY(launch_linear(chunk, head_of(chunk), args, rows));
     const int64_t rated = std::min(rows, end - (span.first + row) - 1);
     if (rated > 0) {
       WEFT_TRY(kernels_.token_logprob({.logits = {args.out.data, args.out.dtype, args.out.stride},

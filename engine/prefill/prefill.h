@@ -134,6 +134,10 @@ class Prefill {
                std::span<const FedRows> fed) const;
   /// All operations but a head.
   Status launch(const Chunk& chunk, const Span& span);
+  /// The operation that makes the logits.
+  static size_t head_of(const Chunk& chunk);
+  /// Its operands, of the chunk's first rows, with its weights at their places.
+  Result<LinearArgs> begin_head(const Chunk& chunk) const;
   /// The head on a chunk's rows, of whose logits there is room for kLogitsRows at a time:
   /// logprobs[r] is that of the token after row r, if it is before `end`.
   Status launch_head(const Chunk& chunk, const Span& span, int64_t end, float* logprobs);
