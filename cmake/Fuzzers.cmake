@@ -17,6 +17,7 @@ if(WEFT_FUZZ_TARGETS)
   set(fuzzed_sources ${weft_sources} ${serve_sources})
   list(FILTER fuzzed_sources INCLUDE REGEX "^${PROJECT_SOURCE_DIR}/(base/|model/|arch/cdna/code_object|serve/(protocol|template|grammar|tools)/)")
   add_library(weft_fuzzed OBJECT EXCLUDE_FROM_ALL ${fuzzed_sources})
+  weft_unite_folders(weft_fuzzed)
   target_include_directories(weft_fuzzed PUBLIC ${PROJECT_SOURCE_DIR})
   target_compile_options(weft_fuzzed PUBLIC
     -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all)
@@ -57,7 +58,8 @@ add_test(NAME build_fuzzers
   COMMAND ${CMAKE_CTEST_COMMAND} --build-and-test ${PROJECT_SOURCE_DIR} ${fuzz_dir}/build
     --build-generator ${CMAKE_GENERATOR} --build-target fuzzers --build-noclean
     --build-options -DCMAKE_CXX_COMPILER=${WEFT_FUZZ_CXX} "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -gline-tables-only"
-      -DWEFT_TESTS=OFF -DWEFT_FUZZ_TARGETS=ON)
+      -DWEFT_TESTS=OFF -DWEFT_FUZZ_TARGETS=ON
+      -DCMAKE_UNITY_BUILD=ON)
 set_tests_properties(build_fuzzers PROPERTIES LABELS fuzz FIXTURES_SETUP fuzzers COST 150)
 foreach(source IN LISTS weft_fuzzers)
   get_filename_component(name ${source} NAME_WE)

@@ -1,6 +1,6 @@
 # CUDA kernels without an NVIDIA GPU (sim/hopper/): an interpreter of PTX, and a CUDA runtime that launches
-# kernels on it. `weft-ptx` is the command with that runtime; its .cu files are compiled to PTX alone, which
-# stands in their fat binaries as text.
+# kernels on it. `weft-ptx` is the command with that runtime. Where it is built, the library's fat binaries
+# have their kernels' PTX beside what a GPU runs, so that they are compiled once.
 option(WEFT_PTX_SIMULATOR "Build weft-ptx, the command whose CUDA kernels run on the CPU, where nvcc is found" ON)
 set(WEFT_PTX_LEFT_OUT)
 if(NOT WEFT_PTX_SIMULATOR)
@@ -9,6 +9,12 @@ elseif(NOT WEFT_TESTS)
   set(WEFT_PTX_LEFT_OUT "WEFT_TESTS is OFF")
 elseif(NOT WEFT_WITH_CUDA)
   set(WEFT_PTX_LEFT_OUT "${WEFT_CUDA_LEFT_OUT}")
+else()
+  find_library(WEFT_ZSTD NAMES libzstd.a)  # with which nvcc compresses PTX
+  mark_as_advanced(WEFT_ZSTD)
+  if(NOT WEFT_ZSTD)
+    set(WEFT_PTX_LEFT_OUT "libzstd.a not found")
+  endif()
 endif()
 
 file(GLOB ptx_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/sim/hopper/*.cc)
@@ -28,22 +34,15 @@ if(WEFT_PTX_LEFT_OUT)
   return()
 endif()
 
-# Lets a target's kernels, those of the library too, run on the interpreter: kernels compiled to PTX come
-# before the library's own, and our runtime before CUDA's, so that the linker takes nothing of those.
+set_target_properties(weft PROPERTIES CUDA_ARCHITECTURES 90a)
+
+# Lets a target's kernels, those of the library too, run on the interpreter: our runtime comes before CUDA's,
+# so that the linker takes nothing of that.
 function(weft_simulate_cuda target)
   set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES 90a-virtual LINKER_LANGUAGE CXX)
-  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--no-compress>)
-  target_sources(${target} PRIVATE $<TARGET_OBJECTS:weft_ptx_kernels> $<TARGET_OBJECTS:weft_ptx_runtime>)
-  target_link_libraries(${target} PRIVATE weft_ptx_sim weft weft_flags weft_dependencies)
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:weft_ptx_runtime>)
+  target_link_libraries(${target} PRIVATE weft_ptx_sim weft weft_flags weft_dependencies ${WEFT_ZSTD})
 endfunction()
-
-set(kernels ${weft_sources})
-list(FILTER kernels INCLUDE REGEX "\\.cu$")
-add_library(weft_ptx_kernels OBJECT EXCLUDE_FROM_ALL ${kernels})
-set_target_properties(weft_ptx_kernels PROPERTIES CUDA_ARCHITECTURES 90a-virtual)
-target_compile_options(weft_ptx_kernels PRIVATE --no-compress)
-target_include_directories(weft_ptx_kernels PRIVATE ${PROJECT_SOURCE_DIR})
-target_link_libraries(weft_ptx_kernels PRIVATE weft_flags weft_dependencies)
 
 add_library(weft_ptx_runtime OBJECT EXCLUDE_FROM_ALL ${ptx_runtime})
 target_include_directories(weft_ptx_runtime PRIVATE ${PROJECT_SOURCE_DIR} ${CUDAToolkit_INCLUDE_DIRS})

@@ -8,6 +8,7 @@ set(weft_tests_serve ${serve_sources})
 list(FILTER weft_tests_serve INCLUDE REGEX "_test\\.cc$")
 list(FILTER serve_sources EXCLUDE REGEX "_(test|fuzz)\\.cc$")
 add_library(weft_serve STATIC ${serve_sources})
+weft_unite_folders(weft_serve)
 target_include_directories(weft_serve SYSTEM PRIVATE ${BOOST_INCLUDE_DIR})
 target_link_libraries(weft_serve PUBLIC weft PRIVATE weft_flags weft_dependencies)
 

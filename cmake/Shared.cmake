@@ -10,7 +10,7 @@ file(GLOB capi_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/capi/*.cc)
 list(FILTER capi_sources EXCLUDE REGEX "_test\\.cc$")
 add_library(weft_shared SHARED ${capi_sources})
 add_library(weft::c ALIAS weft_shared)
-set_target_properties(weft_shared PROPERTIES
+set_target_properties(weft_shared PROPERTIES UNITY_BUILD OFF  # what is C's uses both namespaces whole
   OUTPUT_NAME weft EXPORT_NAME c SOVERSION ${major}
   CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
   LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/weft.map)

@@ -36,6 +36,11 @@ list(FILTER weft_tests_sim INCLUDE REGEX "_test\\.cc$")
 list(FILTER sim_sources EXCLUDE REGEX "_(test|fuzz)\\.cc$")
 list(REMOVE_ITEM sim_sources ${CMAKE_SOURCE_DIR}/sim/hip_library.cc)
 
+# Each with a model of what it tests, in the same words as others (CMAKE_UNITY_BUILD).
+set(isa_tests ${weft_tests_sim})
+list(FILTER isa_tests INCLUDE REGEX "/isa_[a-z]*_test\\.cc$")
+set_source_files_properties(${isa_tests} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+
 add_library(weft_sim STATIC ${sim_sources})
 target_link_libraries(weft_sim
   PUBLIC weft

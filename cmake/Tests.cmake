@@ -7,10 +7,15 @@ string(APPEND weft_again :*/HopperLatents.*fp8_block*:HopperSlots.Drafts*:Hopper
 
 # One GoogleTest program per room. Tests whose name contains 'Slow', and those of weft_again, run
 # outside the 'quick' label.
+# Those of these rooms are compiled each alone (CMAKE_UNITY_BUILD): they say in the same words what they test.
+set(weft_tests_alone model)
 function(weft_add_tests room)
   set(target test_${room})
   add_executable(${target} ${ARGN})
   target_link_libraries(${target} PRIVATE weft weft_flags weft_dependencies GTest::gtest GTest::gtest_main)
+  if(room IN_LIST weft_tests_alone)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
+  endif()
   # g++ 12 sees overlapping copies in string concatenation where there are none (GCC bug 105651).
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
   # A test runs once: optimising it takes longer than it then saves, but where it multiplies matrices
@@ -102,11 +107,9 @@ endif()
 
 # What otherwise only an NVIDIA GPU runs, on the interpreter.
 if(TARGET weft_ptx)
-  file(GLOB hopper_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/sim/hopper/runtime*_test.c[cu])
-  foreach(room IN LISTS WEFT_ROOMS)
-    list(APPEND hopper_tests ${weft_tests_${room}})
-  endforeach()
-  list(FILTER hopper_tests INCLUDE REGEX "_test\\.cu$|/runtime[a-z_]*_test\\.cc$|engine/hopper/(models|slots)_test\\.cc$")
+  file(GLOB hopper_tests CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/sim/hopper/runtime*_test.c[cu]
+    ${CMAKE_SOURCE_DIR}/engine/hopper/models_test.cc ${CMAKE_SOURCE_DIR}/engine/hopper/slots_test.cc)
+  list(APPEND hopper_tests ${weft_cuda_tests})
   weft_add_tests(hopper ${hopper_tests})
   weft_simulate_cuda(test_hopper)
 endif()

@@ -8,6 +8,7 @@
 
 #include "arch/cpu/threads.h"
 #include "base/built.h"
+#include "base/clock.h"
 #include "engine/cdna/runner.h"
 #include "engine/cpu_runner.h"
 #include "engine/hopper/runner.h"
@@ -16,13 +17,7 @@
 #include "program/planner.h"
 
 namespace weft {
-namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-}  // namespace
+namespace {}  // namespace
 
 bool default_round_activations(const ModelConfig& config) {
   constexpr int64_t kLargeHidden = 1024;

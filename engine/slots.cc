@@ -12,6 +12,7 @@
 
 #include "arch/cpu/threads.h"
 #include "base/built.h"
+#include "base/clock.h"
 #include "base/divide.h"
 #include "base/pages.h"
 #include "engine/chunk_pace.h"
@@ -27,10 +28,6 @@ namespace weft {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // A chunk while nobody waits for a step.
 constexpr int64_t kIdleChunk = 512;

@@ -6,7 +6,6 @@
 namespace weft {
 namespace {
 
-using Rows = Operand::Rows;
 using Columns = Operand::Columns;
 using Part = WeightOperand::Part;
 
@@ -23,7 +22,7 @@ class Declarations {
     read("positions", op.positions, 1);
     add({.name = "inverse_frequencies",
          .buffer = op.inverse_frequencies,
-         .rows = Rows::fixed,
+         .rows = Operand::Rows::fixed,
          .size = op.half,
          .row = op.rope});
     write("cosines", op.cosines, op.half);
@@ -85,7 +84,7 @@ class Declarations {
            {std::pair("keys", op.keys), {"values", same ? kNone : op.values}}) {
         add({.name = name,
              .buffer = buffer,
-             .rows = Rows::seen,
+             .rows = Operand::Rows::seen,
              .columns = Columns::tile,
              .size = 1});
       }
@@ -109,7 +108,11 @@ class Declarations {
     read("positions", op.positions, 1);
     for (const auto& [name, buffer] :
          {std::pair("tokens", op.tokens), {"positions", op.positions}}) {
-      add({.name = name, .buffer = buffer, .written = true, .rows = Rows::next, .size = 1});
+      add({.name = name,
+           .buffer = buffer,
+           .written = true,
+           .rows = Operand::Rows::next,
+           .size = 1});
     }
   }
 
@@ -148,7 +151,7 @@ class Declarations {
     read("q", op.q, op.unturned + op.turned, Columns::tile);
     read("cosines", op.cosines, op.turned / 2);
     read("sines", op.sines, op.turned / 2);
-    add({.name = "cache", .buffer = op.cache, .rows = Rows::seen, .size = 1});
+    add({.name = "cache", .buffer = op.cache, .rows = Operand::Rows::seen, .size = 1});
     write("out", op.out, op.value, Columns::tile);
   }
 
@@ -214,7 +217,7 @@ class Declarations {
     read("projected", op.latent.projected, op.latent.unturned + op.latent.turned, Columns::tile);
     read("cosines", op.cosines, op.latent.turned / 2);
     read("sines", op.sines, op.latent.turned / 2);
-    add({.name = "keys", .buffer = op.keys, .rows = Rows::earlier, .size = 1});
+    add({.name = "keys", .buffer = op.keys, .rows = Operand::Rows::earlier, .size = 1});
     add({.name = "k",
          .buffer = op.k,
          .size = op.head_dim + op.latent.turned,
@@ -250,7 +253,7 @@ class Declarations {
     for (const auto& [name, buffer] : {std::pair("keys", op.keys), {"values", op.values}}) {
       add({.name = name,
            .buffer = buffer,
-           .rows = Rows::earlier,
+           .rows = Operand::Rows::earlier,
            .columns = Columns::tile,
            .size = 1});
     }

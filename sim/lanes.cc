@@ -80,7 +80,7 @@ void swap_rows(Wave& w, const Instruction& i) {
 
 void nothing(Wave&, const Instruction&) {}
 
-const Row kRows[] = {
+const Row kLaneRows[] = {
     {.name = "v_readfirstlane_b32", .run = &read_first_lane, .types = {Type::b32, Type::b32}},
     {.name = "v_readlane_b32", .run = &read_lane, .types = {Type::b32, Type::b32, Type::b32}},
     {.name = "v_writelane_b32",
@@ -117,6 +117,6 @@ const Row kRows[] = {
 
 }  // namespace
 
-std::span<const Row> lane_rows() { return kRows; }
+std::span<const Row> lane_rows() { return kLaneRows; }
 
 }  // namespace weft::sim

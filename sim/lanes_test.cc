@@ -7,9 +7,9 @@
 namespace weft::sim {
 namespace {
 
-constexpr uint64_t kAll = ~uint64_t{0};
+constexpr uint64_t kAllLanes = ~uint64_t{0};
 
-class Lanes : public KernelTest {
+class CrossLane : public KernelTest {
  protected:
   void SetUp() override { load("lanes"); }
 
@@ -29,7 +29,7 @@ class Lanes : public KernelTest {
   std::span<int> out_ = array<int>(64);
 };
 
-TEST_P(Lanes, OneLaneOfARegister) {
+TEST_P(CrossLane, OneLaneOfARegister) {
   expect_right("spilled_scalar", 33, 5);
   EXPECT_EQ(out_[33], 33);
   expect_wrong("spilled_scalar", 0, 33, 6);
@@ -38,21 +38,21 @@ TEST_P(Lanes, OneLaneOfARegister) {
   expect_wrong("first_lane", 0, uint64_t{0xff});
 }
 
-TEST_P(Lanes, Broadcast) {
+TEST_P(CrossLane, Broadcast) {
   expect_right("broadcast", uint64_t{1} << 9, 9);
   EXPECT_EQ(out_[60], 77);
   expect_wrong("broadcast", 0, ~(uint64_t{1} << 9), 9);
 }
 
-TEST_P(Lanes, Permutations) {
-  expect_right("mirror", kAll);
+TEST_P(CrossLane, Permutations) {
+  expect_right("mirror", kAllLanes);
   expect_wrong("mirror", 15, ~uint64_t{1});
-  expect_right("neighbours", kAll);
+  expect_right("neighbours", kAllLanes);
   expect_wrong("neighbours", 6, ~(uint64_t{1} << 7));
 }
 
-TEST_P(Lanes, Swaps) {
-  expect_right("swapped", kAll, 0);
+TEST_P(CrossLane, Swaps) {
+  expect_right("swapped", kAllLanes, 0);
   expect_right("swapped", uint64_t{0xff}, 0);
   expect_wrong("swapped", 8, uint64_t{0xff}, 1);
   if (GetParam() == Target::gfx950) {
@@ -62,17 +62,17 @@ TEST_P(Lanes, Swaps) {
   }
 }
 
-TEST_P(Lanes, MatricesReadAllLanes) {
+TEST_P(CrossLane, MatricesReadAllLanes) {
   const auto out = array<float>(64);
-  EXPECT_EQ(findings(run("matrix", {1}, {64}, out.data(), kAll)), "");
+  EXPECT_EQ(findings(run("matrix", {1}, {64}, out.data(), kAllLanes)), "");
   EXPECT_EQ(out[0], 4);
-  const LaunchReport report = run("matrix", {1}, {64}, out.data(), kAll >> 1);
+  const LaunchReport report = run("matrix", {1}, {64}, out.data(), kAllLanes >> 1);
   ASSERT_FALSE(report.ok());
   EXPECT_EQ(report.findings[0].kind, FindingKind::uninitialized_register);
   EXPECT_EQ(report.findings[0].lane, 63);
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, Lanes, testing::ValuesIn(cdna::kTargets), target_name);
+INSTANTIATE_TEST_SUITE_P(Targets, CrossLane, testing::ValuesIn(cdna::kTargets), target_name);
 
 }  // namespace
 }  // namespace weft::sim

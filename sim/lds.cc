@@ -649,7 +649,7 @@ constexpr Row exchange_row(std::string_view name, Execute run, Type data, Type b
         return std::bit_cast<F>(old) == std::bit_cast<F>(c) ? x : old;                        \
       })
 
-const Row kRows[] = {
+const Row kLdsRows[] = {
     read_row("ds_read_b32", 4, Moved::words, Type::b32),
     read_row("ds_read_b64", 8, Moved::words, Type::b64),
     read_row("ds_read_b96", 12, Moved::words, Type::b96),
@@ -722,7 +722,7 @@ const Row kRows[] = {
 
 }  // namespace
 
-std::span<const Row> lds_rows() { return kRows; }
+std::span<const Row> lds_rows() { return kLdsRows; }
 
 void exchanged_lanes(Wave& wave, const Instruction& i, int* from) {
   const uint64_t exec = wave.exec();

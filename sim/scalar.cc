@@ -332,7 +332,7 @@ constexpr Row relative_row(std::string_view name, Execute run, Type type) {
   return {.name = name, .run = run, .cost = Class::salu, .results = 0, .types = {type, type}};
 }
 
-const Row kRows[] = {
+const Row kScalarRows[] = {
     // SOP2
     binary<uint32_t, uint32_t, uint32_t>("s_add_u32",
                                          [](Wave& w, uint32_t a, uint32_t b) {
@@ -705,7 +705,7 @@ const Row kRows[] = {
 
 }  // namespace
 
-std::span<const Row> scalar_rows() { return kRows; }
+std::span<const Row> scalar_rows() { return kScalarRows; }
 
 uint64_t Wave::read_special(const Operand& operand) const {
   if (operand.kind != Operand::Kind::special) {

@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kModels = fs::path(WEFT_SOURCE_DIR) / "tests/goldens/models";
+const fs::path kGoldenModels = fs::path(WEFT_SOURCE_DIR) / "tests/goldens/models";
 
 // The resident kernel keeps 17 bits of its rows, which layers amplify (see Prefill).
 constexpr double kTolerance = 2e-4;
@@ -35,8 +35,8 @@ constexpr double kTolerance = 2e-4;
 Result<std::unique_ptr<Engine>> make_engine(const std::string& model, EngineOptions options) {
   options.kv = options.kv.value_or(DType::f32);
   options.round_activations = options.round_activations.value_or(false);
-  ModelConfig config = read_config(kModels / model).value();
-  Weights weights = Weights::open(kModels / model, config).value();
+  ModelConfig config = read_config(kGoldenModels / model).value();
+  Weights weights = Weights::open(kGoldenModels / model, config).value();
   return Engine::create(std::move(config), std::move(weights), options);
 }
 
@@ -106,9 +106,9 @@ TEST_P(HopperModels, ScoresAreTheCpus) {
   }
 }
 
-std::vector<std::string> models() {
+std::vector<std::string> resident_models() {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(kModels)) {
+  for (const auto& entry : fs::directory_iterator(kGoldenModels)) {
     if (std::string name = entry.path().filename().string();
         (name.ends_with("-bf16") && !name.starts_with("deepseek")) ||  // ranks of no multiples of 8
         name.find("-fp8") != std::string::npos || name == "llama-bias-f16" ||
@@ -120,7 +120,7 @@ std::vector<std::string> models() {
   return names;
 }
 
-INSTANTIATE_TEST_SUITE_P(Slow, HopperModels, testing::ValuesIn(models()), test_name);
+INSTANTIATE_TEST_SUITE_P(Slow, HopperModels, testing::ValuesIn(resident_models()), test_name);
 
 class HopperOperations : public HopperModels {};
 
@@ -254,8 +254,8 @@ Result<std::unique_ptr<Subject>> make_subject(const ModelConfig& config, const W
 
 /// Each operation by itself, from what those before it have left.
 TEST_P(HopperOperations, AreTheCpus) {
-  const ModelConfig config = read_config(kModels / GetParam()).value();
-  const Weights weights = Weights::open(kModels / GetParam(), config).value();
+  const ModelConfig config = read_config(kGoldenModels / GetParam()).value();
+  const Weights weights = Weights::open(kGoldenModels / GetParam(), config).value();
   constexpr int64_t kCapacity = 64;
   const auto subject = make_subject(config, weights, kCapacity);
   ASSERT_TRUE(subject.ok()) << subject.error().message;

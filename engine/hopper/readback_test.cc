@@ -15,8 +15,8 @@ namespace {
 constexpr int kSms = 132;
 constexpr int64_t kCapacity = 256;
 
-struct Made {
-  explicit Made(const char* preset_name) {
+struct ReadBack {
+  explicit ReadBack(const char* preset_name) {
     config = preset(preset_name).value();
     config.layers = 2;
     weights = Weights::describe(config);
@@ -35,7 +35,7 @@ struct Made {
 
 // Wherever the lists are cut, they hold every column of the products before, and none after.
 TEST(Readback, CutsTheListsBetweenOperations) {
-  const Made made("llama-3.2-1b");
+  const ReadBack made("llama-3.2-1b");
   const auto operations = static_cast<int32_t>(made.program.operations.size());
   for (int32_t end = 0; end <= operations; ++end) {
     int64_t expected = 0;
@@ -78,7 +78,7 @@ uint64_t word(float first, float second, uint32_t tag) {
 }
 
 TEST(Readback, ReadsValuesAndTheirWriters) {
-  const Made made("llama-3.2-1b");
+  const ReadBack made("llama-3.2-1b");
   const auto& embed = std::get<EmbedOp>(made.program.operations[1].body);
   const Buffer& buffer = made.program.buffers[static_cast<size_t>(embed.out)];
   std::vector<uint64_t> from(static_cast<size_t>(buffer.columns / 2), word(1.5f, -0.25f, 1003));
@@ -95,7 +95,7 @@ TEST(Readback, ReadsValuesAndTheirWriters) {
 }
 
 TEST(Readback, PutsASplitsTailBehindItsSums) {
-  const Made made("llama-3.2-1b");
+  const ReadBack made("llama-3.2-1b");
   for (const Operation& operation : made.program.operations) {
     const auto* op = std::get_if<AttentionOp>(&operation.body);
     if (op == nullptr) {
@@ -127,7 +127,7 @@ TEST(Readback, PutsASplitsTailBehindItsSums) {
 // What the kernel fills is what its codes write to.
 TEST(Readback, KeepsWhatTheCodesWrite) {
   for (const char* name : {"llama-3.2-1b", "olmo-2-1b", "gemma-3-1b", "starcoder2-3b"}) {
-    const Made made(name);
+    const ReadBack made(name);
     const std::vector<bool> kept = kept_buffers(made.program);
     std::vector<bool> written(made.program.buffers.size(), false);
     const auto mark = [&](Place place) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kCapacity = 4096;
 
-struct Made {
+struct Planned {
   ModelConfig config;
   Weights weights;
   std::vector<int64_t> places;
@@ -25,9 +25,9 @@ constexpr ChunkFormats kAllF32 = {.kv = DType::f32, .round_activations = false};
 
 /// A preset of two layers. `gap`: bytes between one weight and the next. `quantization`: weights in
 /// eight bits.
-Made make(const std::string& name, Logits logits, int64_t gap = 0, ChunkFormats formats = {},
-          const Quantization& quantization = {}, Arch arch = Arch::hopper) {
-  Made made;
+Planned make(const std::string& name, Logits logits, int64_t gap = 0, ChunkFormats formats = {},
+             const Quantization& quantization = {}, Arch arch = Arch::hopper) {
+  Planned made;
   made.config = preset(name).value();
   made.config.layers = 2;
   made.config.quantization = quantization;
@@ -43,7 +43,7 @@ Made make(const std::string& name, Logits logits, int64_t gap = 0, ChunkFormats 
 }
 
 /// How many products the projections of q, k and v of a layer are.
-int products(const Made& made) {
+int products(const Planned& made) {
   int count = 0;
   for (size_t i = 0; i < made.program.operations.size(); ++i) {
     const std::string& name = made.program.operations[i].name;
@@ -64,7 +64,7 @@ bool is_draw(const Program& program, size_t buffer) {
 
 /// No two buffers share a byte, and rows begin where 16 bytes can be read at once; draws have no
 /// gaps between rows.
-void expect_apart(const Made& made) {
+void expect_apart(const Planned& made) {
   std::vector<std::pair<int64_t, int64_t>> taken;  // bytes of every row
   for (size_t i = 0; i < made.program.buffers.size(); ++i) {
     const Buffer& buffer = made.program.buffers[i];
@@ -96,7 +96,7 @@ void expect_apart(const Made& made) {
 }
 
 TEST(PrefillPlan, MixturesHaveRoomForTheirOrderAndProducts) {
-  const Made made = make("qwen3-30b-a3b", Logits::all);
+  const Planned made = make("qwen3-30b-a3b", Logits::all);
   const int64_t slots = made.program.rows * 8;
   std::vector<int64_t> begins{made.layout.order, made.layout.products, made.layout.scratch,
                               made.layout.bytes};
@@ -133,26 +133,26 @@ TEST(PrefillPlan, NeighbouringWeightsAreOneProduct) {
 }
 
 TEST(PrefillPlan, LogitsHaveRoomForWholeColumns) {
-  const Made made = make("granite-3.1-2b", Logits::all);
+  const Planned made = make("granite-3.1-2b", Logits::all);
   ASSERT_NE(made.config.vocabulary % 8, 0) << "a vocabulary that needs it";
   EXPECT_EQ(made.layout.buffers[static_cast<size_t>(made.program.logits)].stride,
             (made.config.vocabulary + 7) / 8 * 8);
 }
 
 TEST(PrefillPlan, ScratchWhereAProductIsFinishedApart) {
-  const Made llama = make("llama-3.1-8b", Logits::none);
+  const Planned llama = make("llama-3.1-8b", Logits::none);
   EXPECT_EQ(llama.layout.bytes - llama.layout.scratch, kSkinnyRows * llama.config.hidden * 4)
       << "no bias, no factor: few rows alone";
-  const Made granite = make("granite-3.1-2b", Logits::none);
+  const Planned granite = make("granite-3.1-2b", Logits::none);
   EXPECT_GE(granite.layout.bytes - granite.layout.scratch, 512 * granite.config.hidden * 4);
-  const Made f32 = make("granite-3.1-2b", Logits::none, 0, kAllF32);
+  const Planned f32 = make("granite-3.1-2b", Logits::none, 0, kAllF32);
   EXPECT_EQ(f32.layout.bytes, f32.layout.scratch) << "products in f32 finish themselves";
 }
 
 TEST(PrefillPlan, WeightsInEightBitsHaveRoomToBeWidened) {
   for (const char* format : {"fp8-block", "fp8-row", "fp8-channel", "fp8-tensor"}) {
     for (const ChunkFormats formats : {ChunkFormats{}, kAllF32}) {
-      const Made made =
+      const Planned made =
           make("llama-3.2-1b", Logits::all, 0, formats, quantization_of(format).value());
       const int64_t element = formats.round_activations ? 2 : 4;
       EXPECT_GE(made.layout.bytes - made.layout.widened,
@@ -162,7 +162,7 @@ TEST(PrefillPlan, WeightsInEightBitsHaveRoomToBeWidened) {
       expect_apart(made);
     }
   }
-  const Made plain = make("llama-3.2-1b", Logits::all);
+  const Planned plain = make("llama-3.2-1b", Logits::all);
   EXPECT_EQ(plain.layout.bytes, plain.layout.widened);
 }
 
@@ -174,7 +174,7 @@ TEST(PrefillPlan, LatentRowsAndExpertsInEightBits) {
   EXPECT_EQ(refusal(Arch::hopper) + refusal(Arch::cdna), "");
   config.quantization = quantization_of("fp8-block").value();
   EXPECT_EQ(refusal(Arch::hopper) + refusal(Arch::cdna), "");
-  const Made made = make("deepseek-v2-lite", Logits::all, 0, {}, config.quantization);
+  const Planned made = make("deepseek-v2-lite", Logits::all, 0, {}, config.quantization);
   EXPECT_GE(made.layout.bytes - made.layout.widened, 16 * (128 + 128) * 512 * 2)
       << "keys' and values' matrix";
   expect_apart(made);
@@ -193,7 +193,7 @@ TEST(PrefillPlan, LatentRowsAndExpertsInEightBits) {
 }
 
 TEST(PrefillPlan, LatentRowsAreMultipliedOutWhereThereAreKernels) {
-  const auto rows = [](const Made& made) {
+  const auto rows = [](const Planned& made) {
     return std::pair(made.layout.multiplies_out, made.layout.absorbed_rows);
   };
   const int64_t chunk = make("deepseek-v2-lite", Logits::none).program.rows;
@@ -225,7 +225,7 @@ TEST(PrefillPlan, LatentRowsAreMultipliedOutWhereThereAreKernels) {
 }
 
 TEST(PrefillPlan, AmdHasNoFormForAllAndWantsNoScratch) {
-  const Made granite = make("granite-3.1-2b", Logits::none, 0, {}, {}, Arch::cdna);
+  const Planned granite = make("granite-3.1-2b", Logits::none, 0, {}, {}, Arch::cdna);
   EXPECT_EQ(granite.layout.bytes, granite.layout.scratch);
   EXPECT_EQ(refuse_prefill(Arch::cdna, granite.config, granite.weights), "");
   ModelConfig experts = preset("qwen3-30b-a3b").value();
@@ -238,10 +238,10 @@ TEST(PrefillPlan, AmdHasNoFormForAllAndWantsNoScratch) {
 }
 
 TEST(PrefillPlan, WhatBendsAResultTakesItsPlace) {
-  const Made gemma = make("gemma-2-2b", Logits::all);
+  const Planned gemma = make("gemma-2-2b", Logits::all);
   const int64_t scratch = gemma.layout.bytes - gemma.layout.scratch;
   EXPECT_LT(scratch, kLogitsRows * gemma.config.vocabulary * 4) << "capped logits want none";
-  const Made starcoder = make("starcoder2-3b", Logits::none);
+  const Planned starcoder = make("starcoder2-3b", Logits::none);
   EXPECT_GE(starcoder.layout.bytes - starcoder.layout.scratch, 512 * starcoder.config.ffn * 4)
       << "what is rounded to bf16 after its activation does";
 }
@@ -260,7 +260,7 @@ TEST(PrefillPlan, PromptsAreCutEvenly) {
 }
 
 TEST(PrefillPlan, FormatsAreTheChunks) {
-  const auto element = [](const Made& made, const std::string& name) {
+  const auto element = [](const Planned& made, const std::string& name) {
     const auto& buffers = made.program.buffers;
     return std::find_if(buffers.begin(), buffers.end(),
                         [&](const Buffer& buffer) { return buffer.name == name; })
@@ -268,7 +268,7 @@ TEST(PrefillPlan, FormatsAreTheChunks) {
   };
   for (const DType kv : {DType::bf16, DType::f32}) {
     for (const bool round : {true, false}) {
-      const Made made = make("llama-3.2-1b", Logits::none, 0, {kv, round});
+      const Planned made = make("llama-3.2-1b", Logits::none, 0, {kv, round});
       EXPECT_EQ(element(made, "keys.0"), element_of(kv));
       EXPECT_EQ(element(made, "input"), round ? Element::bf16 : Element::f32);
     }

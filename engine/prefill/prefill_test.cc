@@ -22,13 +22,13 @@
 namespace weft {
 namespace {
 
-const std::filesystem::path kModels =
+const std::filesystem::path kTinyModels =
     std::filesystem::path(WEFT_SOURCE_DIR) / "tests/goldens/models";
 
 std::unique_ptr<Engine> make_engine(const std::string& model, const std::string& device, DType kv,
                                     bool round_activations) {
-  ModelConfig config = read_config(kModels / model).value();
-  Weights weights = Weights::open(kModels / model, config).value();
+  ModelConfig config = read_config(kTinyModels / model).value();
+  Weights weights = Weights::open(kTinyModels / model, config).value();
   EngineOptions options;
   options.device = device;
   options.kv = kv;
@@ -90,7 +90,7 @@ TEST(Prefill, LogitsAreTheCpus) {
   if (const auto device = open_device("cuda"); !device.ok()) {
     GTEST_SKIP() << device.error().message;
   }
-  for (const auto& entry : std::filesystem::directory_iterator(kModels)) {
+  for (const auto& entry : std::filesystem::directory_iterator(kTinyModels)) {
     const std::string model = entry.path().filename().string();
     const bool wanted = model.ends_with("-bf16") || model.find("-fp8") != std::string::npos ||
                         model == "gpt-oss-mxfp4";

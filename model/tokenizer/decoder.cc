@@ -32,7 +32,6 @@ namespace {
 
 using Stage = DecodeRun::Stage;
 
-constexpr size_t kMostSteps = 64;
 constexpr int kMostReplaceSteps = 4;  // each may lengthen the text
 constexpr int64_t kMostStripped = 1'000'000;
 

@@ -13,8 +13,10 @@
 
 namespace weft::tokenizer {
 
-/// How deep a Sequence may stand inside another.
+/// How deep a Sequence may stand inside another, and how many steps a part of the tokenizer may
+/// have.
 constexpr int kMostNesting = 16;
+constexpr size_t kMostSteps = 64;
 
 /// A value in a JSON document, or its absence, with the path that leads to it.
 class Field {

@@ -13,8 +13,6 @@
 namespace weft::tokenizer {
 namespace {
 
-constexpr size_t kMostSteps = 64;
-
 /// Appends utf8proc's form of `text`; what it cannot map (only memory can be the reason) stays as
 /// it is.
 void append_mapped(std::string_view text, utf8proc_option_t options, std::string& out) {

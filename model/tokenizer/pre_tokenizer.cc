@@ -13,8 +13,6 @@
 namespace weft::tokenizer {
 namespace {
 
-constexpr size_t kMostSteps = 64;
-
 bool is_punctuation(char32_t c) {
   if (c < 128) {
     return c > 0x20 && c < 0x7f && (class_table()[c] & (kLetter | kNumber)) == 0;

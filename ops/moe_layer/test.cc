@@ -14,10 +14,10 @@ namespace {
 TEST(MoeLayer, MatchesTheReference) { trial::expect_right("moe_layer"); }
 
 /// Matrices and a workspace.
-struct Small {
+struct SmallMoe {
   static constexpr int64_t kRows = 3, kHidden = 32, kInner = 16, kExperts = 4;
 
-  Small() {
+  SmallMoe() {
     args = {.rows = kRows,
             .hidden = kHidden,
             .inner = kInner,
@@ -62,7 +62,7 @@ struct Small {
 // The same bits as the definition's, but for a rounding here and there; not to round is another
 // thing.
 TEST(MoeLayer, RoundsWhereTheChallengeDoes) {
-  Small small;
+  SmallMoe small;
   ASSERT_TRUE(moe_layer(small.args, {}).ok());
   const auto alike = [&](const std::vector<double>& expected) {
     int64_t count = 0;
@@ -71,8 +71,8 @@ TEST(MoeLayer, RoundsWhereTheChallengeDoes) {
     }
     return count;
   };
-  EXPECT_GT(alike(small.expected(true)), Small::kRows * Small::kHidden * 9 / 10);
-  EXPECT_LT(alike(small.expected(false)), Small::kRows * Small::kHidden * 8 / 10);
+  EXPECT_GT(alike(small.expected(true)), SmallMoe::kRows * SmallMoe::kHidden * 9 / 10);
+  EXPECT_LT(alike(small.expected(false)), SmallMoe::kRows * SmallMoe::kHidden * 8 / 10);
 }
 
 void expect_refused(const MoeLayerArgs& args, std::string_view says) {
@@ -83,7 +83,7 @@ void expect_refused(const MoeLayerArgs& args, std::string_view says) {
 }
 
 TEST(MoeLayer, RefusesWhatItCannotCompute) {
-  const Small small;
+  const SmallMoe small;
   MoeLayerArgs args = small.args;
   args.chosen = 5;
   expect_refused(args, "moe_layer: experts is 4, but must be at least 5");
@@ -100,11 +100,11 @@ TEST(MoeLayer, RefusesWhatItCannotCompute) {
 
 // What the router would give, given, is the same result bit by bit.
 TEST(MoeLayer, MayBeGivenTheDraw) {
-  Small small;
+  SmallMoe small;
   ASSERT_TRUE(moe_layer(small.args, {}).ok());
   const std::vector<f16> expected(std::begin(small.out), std::end(small.out));
   const MoeLayerBuffers buffers(small.args, small.args.workspace.data, false);
-  const int64_t slots = Small::kRows * small.args.slots_of_row();
+  const int64_t slots = SmallMoe::kRows * small.args.slots_of_row();
   std::vector<int32_t> ids(buffers.drawn.ids, buffers.drawn.ids + slots);
   const std::vector<float> weights(buffers.drawn.weights, buffers.drawn.weights + slots);
   std::ranges::fill(small.out, f16{});
@@ -126,7 +126,7 @@ TEST(MoeLayer, OnAmdAMatrixHasFourGibibytesAtMost) {
   if (kernel == nullptr) {
     GTEST_SKIP() << "this build has no AMD kernels";
   }
-  Small small;
+  SmallMoe small;
   EXPECT_EQ(kernel->plan(small.args, {}).kernel, "grouped");
   small.args.down[2].stride = int64_t{1} << 27;  // times 16 rows of 2 bytes
   EXPECT_TRUE(kernel->plan(small.args, {}).kernel.empty());

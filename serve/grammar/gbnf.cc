@@ -11,17 +11,12 @@
 namespace weft::grammar {
 namespace {
 
-constexpr int kDeepest = 100;
-constexpr size_t kLongest = 1 << 20;
+constexpr int kDeepestRule = 100;
+constexpr size_t kLongestGrammar = 1 << 20;
 
-/// Thrown inside this file; read_gbnf() makes a Result of it.
-struct Failure {
-  std::string message;
-};
-
-class Parser {
+class GbnfParser {
  public:
-  explicit Parser(std::string_view text) : text_(text) {}
+  explicit GbnfParser(std::string_view text) : text_(text) {}
 
   Rules parse() {
     for (space(true); at_ < text_.size(); space(true)) {
@@ -108,8 +103,8 @@ class Parser {
   }
 
   Expression alternatives(int depth) {
-    if (depth > kDeepest) {
-      fail(fmt::format("brackets more than {} deep", kDeepest));
+    if (depth > kDeepestRule) {
+      fail(fmt::format("brackets more than {} deep", kDeepestRule));
     }
     std::vector<Expression> parts;
     parts.push_back(items(depth));
@@ -294,15 +289,15 @@ class Parser {
 }  // namespace
 
 Result<Rules> read_gbnf(std::string_view text) {
-  if (text.size() > kLongest) {
-    return input_error(
-        fmt::format("grammar: {} bytes are too long; {} is the limit", text.size(), kLongest));
+  if (text.size() > kLongestGrammar) {
+    return input_error(fmt::format("grammar: {} bytes are too long; {} is the limit", text.size(),
+                                   kLongestGrammar));
   }
   if (tokenizer::find_invalid_utf8(text) != std::string_view::npos) {
     return input_error("grammar: the text is not UTF-8");
   }
   try {
-    return Parser(text).parse();
+    return GbnfParser(text).parse();
   } catch (const Failure& failure) {
     return input_error(failure.message);
   }

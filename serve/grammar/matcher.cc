@@ -11,7 +11,7 @@ constexpr size_t kMostBytes = 48 << 20;    // of states and masks; then they are
 constexpr size_t kMostFrames = 1'000'000;  // a deeper answer is not allowed to go deeper
 constexpr size_t kMostPlaces = 2'000;      // of a state: readings beyond are given up
 
-void set(std::vector<uint32_t>& mask, int32_t token) {
+void allow(std::vector<uint32_t>& mask, int32_t token) {
   mask[static_cast<size_t>(token) / 32] |= uint32_t{1} << (static_cast<uint32_t>(token) % 32);
 }
 
@@ -135,7 +135,7 @@ const Grammar::Inner& Grammar::inner(uint32_t state) {
       }
       path[node.depth] = next;
       for (uint32_t id = node.first; id < nodes[i + 1].first; ++id) {
-        set(found->mask, vocabulary_->ids()[id]);
+        allow(found->mask, vocabulary_->ids()[id]);
       }
       if (states_[next].ends && node.behind > i + 1) {
         found->left.push_back(i);
@@ -161,7 +161,7 @@ void Grammar::walk(uint32_t from, uint32_t node, std::vector<uint32_t>& mask) {
     }
     path[nodes[i].depth] = next;
     for (uint32_t id = nodes[i].first; id < nodes[i + 1].first; ++id) {
-      set(mask, vocabulary_->ids()[id]);
+      allow(mask, vocabulary_->ids()[id]);
     }
     ++i;
   }
@@ -250,7 +250,7 @@ std::span<const uint32_t> Matcher::mask() {
       std::all_of(mask_.begin(), mask_.end(), [](uint32_t word) { return word == 0; });
   if (ends_ || stuck) {
     for (const int32_t id : grammar_->vocabulary_->ends()) {
-      set(mask_, id);
+      allow(mask_, id);
     }
   }
   return mask_;

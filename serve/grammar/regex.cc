@@ -12,12 +12,8 @@ namespace {
 
 using Ranges = std::vector<std::pair<char32_t, char32_t>>;
 
-constexpr int kDeepest = 100;
-constexpr size_t kLongest = 64 << 10;
-
-struct Failure {
-  std::string message;
-};
+constexpr int kDeepestGroup = 100;
+constexpr size_t kLongestRegex = 64 << 10;
 
 Ranges without(const Ranges& ranges) { return not_in(ranges).ranges; }
 
@@ -50,9 +46,9 @@ Expression json_character(const Ranges& ranges) {
   return choice(std::move(ways));
 }
 
-class Parser {
+class RegexParser {
  public:
-  Parser(std::string_view text, bool json) : text_(text), json_(json) {}
+  RegexParser(std::string_view text, bool json) : text_(text), json_(json) {}
 
   Expression parse() {
     const bool begins = peek() == '^';
@@ -78,8 +74,8 @@ class Parser {
   }
 
   Expression alternatives(int depth) {
-    if (depth > kDeepest) {
-      fail(fmt::format("brackets more than {} deep", kDeepest));
+    if (depth > kDeepestGroup) {
+      fail(fmt::format("brackets more than {} deep", kDeepestGroup));
     }
     std::vector<Expression> parts;
     for (;;) {
@@ -300,15 +296,15 @@ class Parser {
 
 /// What a pattern without ^ or $ leaves open at its ends is the caller's.
 Result<Expression> regex_expression(std::string_view text, bool string_of_json) {
-  if (text.size() > kLongest) {
+  if (text.size() > kLongestRegex) {
     return input_error(fmt::format("regular expression: {} bytes are too long; {} is the limit",
-                                   text.size(), kLongest));
+                                   text.size(), kLongestRegex));
   }
   if (tokenizer::find_invalid_utf8(text) != std::string_view::npos) {
     return input_error("regular expression: the text is not UTF-8");
   }
   try {
-    return Parser(text, string_of_json).parse();
+    return RegexParser(text, string_of_json).parse();
   } catch (const Failure& failure) {
     return input_error(failure.message);
   }

@@ -13,6 +13,11 @@
 
 namespace weft::grammar {
 
+/// Thrown by what reads one of them, which makes a Result of it.
+struct Failure {
+  std::string message;
+};
+
 /// A part of a rule.
 struct Expression {
   enum class Kind : uint8_t {

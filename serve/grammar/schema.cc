@@ -19,13 +19,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Names = std::vector<std::string>;
 
-constexpr int kDeepest = 64;
+constexpr int kDeepestSchema = 64;
 constexpr size_t kMostTuple = 200;
 constexpr int64_t kGreatest = 9'999'999'999'999'999;
-
-struct Failure {
-  std::string message;
-};
 
 const std::set<std::string>& annotations() {
   static const std::set<std::string> names = {
@@ -218,8 +214,8 @@ class Compiler {
   }
 
   Expression schema(const Json& schema, const std::string& path, int depth) {
-    if (depth > kDeepest || references_.size() > 10'000) {
-      fail(path, fmt::format("schemas more than {} deep", kDeepest));
+    if (depth > kDeepestSchema || references_.size() > 10'000) {
+      fail(path, fmt::format("schemas more than {} deep", kDeepestSchema));
     }
     if (schema.is_boolean()) {
       if (!schema.get<bool>()) {

@@ -219,10 +219,9 @@ Value format_method(Evaluator& evaluator, const Value& of, Arguments& given) {
     } else if (c == '{') {
       const size_t end = format.find('}', i);
       const std::string field = end == std::string::npos ? ":" : format.substr(i + 1, end - i - 1);
-      const bool number =
-          !field.empty() && field.size() < 6 && std::all_of(field.begin(), field.end(), [](char d) {
-            return is_digit(static_cast<unsigned char>(d));
-          });
+      const bool number = !field.empty() && field.size() < 6 &&
+                          std::all_of(field.begin(), field.end(),
+                                      [](char d) { return is_digit(static_cast<char32_t>(d)); });
       const Value* value = nullptr;
       const size_t index = number          ? std::stoul(field)
                            : field.empty() ? next++

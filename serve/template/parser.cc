@@ -13,7 +13,7 @@ using EKind = Expression::Kind;
 using SKind = Statement::Kind;
 
 /// Statements inside statements, and expressions inside expressions.
-constexpr int kDeepest = 100;
+constexpr int kDeepestBlock = 100;
 
 class Parser {
  public:
@@ -81,9 +81,9 @@ class Parser {
   class Nested {
    public:
     explicit Nested(Parser& parser) : depth_(parser.depth_) {
-      if (++depth_ > kDeepest) {
+      if (++depth_ > kDeepestBlock) {
         throw Failure{fmt::format("line {}: nested more than {} levels deep", parser.current().line,
-                                  kDeepest)};
+                                  kDeepestBlock)};
       }
     }
     ~Nested() { --depth_; }
@@ -318,9 +318,9 @@ class Parser {
   void deepen(Expression& to, const ExpressionPointer& below) {
     if (below != nullptr) {
       to.depth = std::max(to.depth, below->depth + 1);
-      if (to.depth > kDeepest) {
+      if (to.depth > kDeepestBlock) {
         throw Failure{fmt::format("line {}: an expression of more than {} parts in a row", to.line,
-                                  kDeepest)};
+                                  kDeepestBlock)};
       }
     }
   }

@@ -11,15 +11,15 @@
 namespace weft::jinja {
 namespace {
 
-constexpr int kDeepest = 200;
+constexpr int kDeepestValue = 200;
 constexpr size_t kHeaviest = 64 << 20;
 
 /// Adds `part` to a value of `weight` and `depth`.
 void hold(const Value& part, size_t& weight, int& depth) {
   weight += part.weight();
   depth = std::max(depth, part.depth() + 1);
-  if (depth > kDeepest) {
-    throw Failure{fmt::format("a value is nested more than {} levels deep", kDeepest)};
+  if (depth > kDeepestValue) {
+    throw Failure{fmt::format("a value is nested more than {} levels deep", kDeepestValue)};
   }
   if (weight > kHeaviest) {
     throw Failure{fmt::format("a value of more than {} bytes", kHeaviest)};

@@ -162,8 +162,6 @@ Handler float_comparison(std::string_view op, bool p) {
   return nullptr;
 }
 
-float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
-
 Handler comparison(std::string_view op, std::string_view type, bool ftz, bool predicate) {
   if (type == "u16" || type == "b16") {
     return integer_comparison<uint16_t>(op, predicate);

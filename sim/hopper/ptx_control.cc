@@ -342,7 +342,7 @@ bool one_of(std::string_view word, std::initializer_list<std::string_view> words
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-Found find_barrier(const Statement& s) {
+Found find_bar(const Statement& s) {
   const std::string_view op = s.words[0];
   if (op == "barrier" && s.has("cluster")) {
     return s.has("arrive") ? Form{.run = cluster_arrive} : Form{.run = cluster_wait};
@@ -416,7 +416,7 @@ Found find_control(const Statement& statement) {
       statement.opcode.starts_with("cp.async.bulk.prefetch")) {
     return Form{.run = nothing, .layout = "*"};
   }
-  return find_barrier(statement);
+  return find_bar(statement);
 }
 
 }  // namespace weft::ptx

@@ -11,7 +11,7 @@ namespace {
 
 enum class Rounding : uint8_t { none, nearest, zero, down, up, away };
 // Of Instruction::flags.
-constexpr uint8_t kSaturate = 1;
+constexpr uint8_t kToUnitRange = 1;
 constexpr uint8_t kFlush = 2;
 constexpr uint8_t kRelu = 4;
 
@@ -48,8 +48,6 @@ double to_whole(double x, Rounding rounding) {
   }
   return x;
 }
-
-float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
 
 /// The f32 next to x in a direction.
 float to_f32(double x, Rounding rounding) {
@@ -123,7 +121,7 @@ Step float_to_float(Warp& warp, const Instruction& in, uint32_t mask) {
     if (in.bytes == 1) {
       x = to_whole(x, rounding);
     }
-    if ((in.flags & kSaturate) != 0) {
+    if ((in.flags & kToUnitRange) != 0) {
       x = x > 0 ? (x < 1 ? x : 1) : 0;
     }
     if ((in.flags & kRelu) != 0 && x < 0) {
@@ -480,7 +478,7 @@ Found find_convert(const Statement& statement) {
   const std::string_view from = words.back();
   Form form;
   form.modifier = static_cast<uint32_t>(rounding_of(statement));
-  form.flags = static_cast<uint8_t>((statement.has("sat") ? kSaturate : 0) |
+  form.flags = static_cast<uint8_t>((statement.has("sat") ? kToUnitRange : 0) |
                                     (statement.has("ftz") ? kFlush : 0) |
                                     (statement.has("relu") ? kRelu : 0));
   form.bytes = whole_wanted(statement) ? 1 : 0;

@@ -10,6 +10,9 @@
 
 namespace weft::ptx {
 
+/// What .ftz makes of x: a subnormal number is a zero of its sign.
+inline float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
+
 /// a b + c with the last bit set where it is not exact: rounding that to fewer than 52 bits is
 /// rounding the exact sum. a b is exact (two halves).
 inline double fused_to_odd(double a, double b, double c) {

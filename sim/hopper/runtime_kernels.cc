@@ -1,6 +1,7 @@
 #include "sim/hopper/runtime_kernels.h"
 
 #include <fmt/format.h>
+#include <zstd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -29,12 +30,16 @@ struct Entry {
   uint16_t version;
   uint32_t header_bytes;
   uint64_t bytes;  // of what follows the header
-  uint32_t unused[6];
+  uint32_t compressed_bytes;
+  uint32_t unused[5];
   uint64_t flags;
+  uint64_t unused_too;
+  uint64_t text_bytes;  // of what is compressed
 };
 constexpr uint32_t kHeaderMagic = 0xba55ed50;
 constexpr uint16_t kPtx = 1;
 constexpr uint64_t kCompressed = 0xf000;
+constexpr uint64_t kZstd = 0x8000;
 
 struct Registered {
   std::mutex mutex;
@@ -74,7 +79,7 @@ Kernel* find_kernel(const void* function) {
   return found != all.kernels.end() ? &found->second : nullptr;
 }
 
-Result<std::string_view> ptx_text(const void* fat_binary) {
+Result<std::string> ptx_text(const void* fat_binary) {
   Header header;
   std::memcpy(&header, fat_binary, sizeof(header));
   if (header.magic != kHeaderMagic) {
@@ -86,11 +91,18 @@ Result<std::string_view> ptx_text(const void* fat_binary) {
     Entry entry;
     std::memcpy(&entry, at, sizeof(entry));
     if (entry.kind == kPtx) {
-      if ((entry.flags & kCompressed) != 0) {
-        return input_error("a fat binary's PTX is compressed: compile it with --no-compress");
-      }
       const char* const text = at + entry.header_bytes;
-      return std::string_view(text, strnlen(text, entry.bytes));
+      if ((entry.flags & kCompressed) == 0) {
+        return std::string(text, strnlen(text, entry.bytes));
+      }
+      std::string out(entry.text_bytes, '\0');
+      if ((entry.flags & kCompressed) != kZstd ||
+          ZSTD_decompress(out.data(), out.size(), text, entry.compressed_bytes) != out.size()) {
+        return input_error(
+            "a fat binary's PTX is compressed, but not by zstd: compile it with --no-compress");
+      }
+      out.resize(strnlen(out.data(), out.size()));
+      return out;
     }
     at += entry.header_bytes + entry.bytes;
   }
@@ -104,7 +116,7 @@ Result<Work> Work::create(const Kernel& kernel, const Launch& launch, void** arg
   {
     const std::lock_guard lock(registered().mutex);
     if (!binary.module) {
-      WEFT_ASSIGN(const std::string_view text, ptx_text(binary.data));
+      WEFT_ASSIGN(const std::string text, ptx_text(binary.data));
       WEFT_ASSIGN(binary.module, Module::parse(text, kernel.name));
     }
     work.module_ = *binary.module;

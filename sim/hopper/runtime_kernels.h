@@ -36,8 +36,9 @@ void add_kernel(Binary* binary, const void* function, const char* name);
 /// The kernel that a function of the host stands for; null: none.
 Kernel* find_kernel(const void* function);
 
-/// The PTX in a fat binary. Error (input): it has none, or compressed.
-Result<std::string_view> ptx_text(const void* fat_binary);
+/// The PTX in a fat binary. Error (input): it has none, or one that is compressed otherwise than by
+/// zstd.
+Result<std::string> ptx_text(const void* fat_binary);
 
 /// A launch with arguments of its own.
 class Work {

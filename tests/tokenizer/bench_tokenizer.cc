@@ -9,19 +9,15 @@
 // the seconds of one decode() of all ids.
 #include <fmt/format.h>
 
-#include <chrono>
 #include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "model/tokenizer.h"
 
 namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 std::vector<std::string> read_chunks(const char* path, size_t chunk_bytes) {
   std::ifstream file(path, std::ios::binary);
@@ -53,7 +49,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "{}\n", tokenizer.error().message);
     return 3;
   }
-  const double open_seconds = seconds_since(opening);
+  const double open_seconds = weft::seconds_since(opening);
   const std::vector<std::string> chunks = read_chunks(argv[2], std::stoul(argv[3]));
   std::vector<int32_t> ids;
   double best = 1e9;
@@ -69,11 +65,11 @@ int main(int argc, char** argv) {
       }
       ids.insert(ids.end(), encoded->begin(), encoded->end());
     }
-    best = std::min(best, seconds_since(pass));
-  } while (seconds_since(start) < std::stod(argv[4]));
+    best = std::min(best, weft::seconds_since(pass));
+  } while (weft::seconds_since(start) < std::stod(argv[4]));
   const auto decoding = std::chrono::steady_clock::now();
   const std::string text = tokenizer->decode(ids, false);
-  const double decode_seconds = seconds_since(decoding);
+  const double decode_seconds = weft::seconds_since(decoding);
   std::ofstream(argv[5], std::ios::binary)
       .write(reinterpret_cast<const char*>(ids.data()),
              static_cast<std::streamsize>(ids.size() * sizeof(int32_t)));
