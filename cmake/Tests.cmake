@@ -5,6 +5,9 @@ set(weft_families_again Slow/CdnaModels.*gfx950*:Slow/CdnaPrefill.*gfx950*:Slow/
 set(weft_again *gfx950*:*/HopperDecode.*gpt_oss*:*/HopperDecode.*qwen2_moe*:*/HopperDecode.*fp8_block*)
 string(APPEND weft_again :*/HopperLatents.*fp8_block*:HopperSlots.Drafts*:HopperSlots.AnswersDoNotDepend*)
 
+# What asks for numbers of larger models: in the sanitized build minutes, and none that the small ones miss.
+set(weft_numbers Engine.ChunksOfAnyLengthOfAWideModel:Engine.PackedWeightsGive*:Engine.LogitsOfDecodeAreThose*:DemoModel.*)
+
 # One GoogleTest program per room. Tests whose name contains 'Slow', and those of weft_again, run
 # outside the 'quick' label.
 # Those of these rooms are compiled each alone (CMAKE_UNITY_BUILD): they say in the same words what they test.
@@ -34,7 +37,11 @@ function(weft_add_tests room)
     add_test(NAME engine_codes COMMAND ${target} --gtest_filter=${codes}-*Slow*)
     set_tests_properties(engine_codes PROPERTIES LABELS quick)
   endif()
-  add_test(NAME ${room} COMMAND ${target} --gtest_filter=-*Slow*:${weft_again}:${codes})
+  set(left_out ${weft_again}:${codes})
+  if(WEFT_SANITIZE)
+    string(APPEND left_out :${weft_numbers})
+  endif()
+  add_test(NAME ${room} COMMAND ${target} --gtest_filter=-*Slow*:${left_out})
   set_tests_properties(${room} PROPERTIES LABELS quick)
   # (Some of these take minutes together and are long: cdna_long, sim_compiled.)
   add_test(NAME ${room}_slow COMMAND ${target}
@@ -99,8 +106,8 @@ if(TARGET weft_sim AND NOT WEFT_CDNA_LEFT_OUT AND NOT WEFT_SANITIZE)
     LABELS long TIMEOUT 3600 ENVIRONMENT WEFT_DEMO_TOKENS=200)
 endif()
 
-# The interpreter of PTX.
-if(weft_tests_ptx)
+# The interpreter of PTX; as the simulator not in the sanitized build, of whose time it would take a tenth.
+if(weft_tests_ptx AND NOT WEFT_SANITIZE)
   weft_add_tests(ptx ${weft_tests_ptx})
   target_link_libraries(test_ptx PRIVATE weft_ptx_sim)
 endif()
@@ -130,9 +137,11 @@ if(TARGET weft_command)
   add_test(NAME cli
     COMMAND Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/cli/test_cli.py $<TARGET_FILE:weft_command>)
   set_tests_properties(cli PROPERTIES LABELS quick RUN_SERIAL ON)  # as engine
-  add_test(NAME performance_pages
-    COMMAND Python3::Interpreter -B ${PROJECT_SOURCE_DIR}/tests/pages/test_pages.py $<TARGET_FILE:weft_command>)
-  set_tests_properties(performance_pages PROPERTIES LABELS quick)
+  if(NOT WEFT_SANITIZE)  # what it asks of the command, cli asks of it, too
+    add_test(NAME performance_pages
+      COMMAND Python3::Interpreter -B ${PROJECT_SOURCE_DIR}/tests/pages/test_pages.py $<TARGET_FILE:weft_command>)
+    set_tests_properties(performance_pages PROPERTIES LABELS quick)
+  endif()
   weft_add_with_isas(cli
     Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/cli/test_cli.py $<TARGET_FILE:weft_command>)
 endif()
