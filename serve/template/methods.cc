@@ -143,7 +143,7 @@ bool is_alnum(char32_t c) { return is_digit(c) || is_alpha(c); }
 Value count_method(Evaluator& evaluator, const Value& of, Arguments& given) {
   const std::string wanted = need_text(given, 0, "count");
   if (wanted.empty()) {
-    return Value::integer(static_cast<Integer>(code_points(of.as_string()) + 1));
+    return Value::integer(static_cast<Integer>(code_points(of.as_string())) + 1);
   }
   evaluator.charge(of.as_string().size());
   Integer count = 0;

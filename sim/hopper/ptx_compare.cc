@@ -154,10 +154,10 @@ Handler float_comparison(std::string_view op, bool p) {
     return chosen<T, [](T a, T b) { return !(W(a) < W(b)); }>(p);
   }
   if (op == "num") {
-    return chosen<T, [](T a, T b) { return W(a) == W(a) && W(b) == W(b); }>(p);
+    return chosen<T, [](T a, T b) { return !std::isnan(W(a)) && !std::isnan(W(b)); }>(p);
   }
   if (op == "nan") {
-    return chosen<T, [](T a, T b) { return W(a) != W(a) || W(b) != W(b); }>(p);
+    return chosen<T, [](T a, T b) { return std::isnan(W(a)) || std::isnan(W(b)); }>(p);
   }
   return nullptr;
 }

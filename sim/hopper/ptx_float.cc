@@ -77,10 +77,10 @@ Form form_of(const Statement& s, std::string_view layout) {
 
 template <class T>
 T least(T a, T b) {
-  if (a != a) {
+  if (std::isnan(a)) {
     return b;
   }
-  if (b != b) {
+  if (std::isnan(b)) {
     return a;
   }
   if (a == b) {
@@ -90,10 +90,10 @@ T least(T a, T b) {
 }
 template <class T>
 T most(T a, T b) {
-  if (a != a) {
+  if (std::isnan(a)) {
     return b;
   }
-  if (b != b) {
+  if (std::isnan(b)) {
     return a;
   }
   if (a == b) {
@@ -103,11 +103,11 @@ T most(T a, T b) {
 }
 template <class T>
 T least_or_nan(T a, T b) {
-  return a != a || b != b ? std::numeric_limits<T>::quiet_NaN() : least(a, b);
+  return std::isnan(a) || std::isnan(b) ? std::numeric_limits<T>::quiet_NaN() : least(a, b);
 }
 template <class T>
 T most_or_nan(T a, T b) {
-  return a != a || b != b ? std::numeric_limits<T>::quiet_NaN() : most(a, b);
+  return std::isnan(a) || std::isnan(b) ? std::numeric_limits<T>::quiet_NaN() : most(a, b);
 }
 template <class T>
 T signed_as(T x, T a, T b) {

@@ -264,7 +264,8 @@ using weft::ptx::stream_of;
 
 extern "C" {
 
-// What nvcc's host code calls (crt/host_runtime.h, crt/device_functions.h).
+// What nvcc's host code calls (crt/host_runtime.h, crt/device_functions.h), by its names.
+// NOLINTBEGIN(readability-identifier-naming)
 
 void** __cudaRegisterFatBinary(void* wrapper) {
   return reinterpret_cast<void**>(weft::ptx::add_binary(wrapper));
@@ -299,6 +300,7 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
                                size_t shared_bytes, cudaStream_t stream) {
   return cudaLaunchKernel(kernel, grid, block, arguments, shared_bytes, stream);
 }
+// NOLINTEND(readability-identifier-naming)
 
 // Launches.
 
