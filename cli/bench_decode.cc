@@ -17,6 +17,7 @@
 #include "arch/cpu/limits.h"
 #include "arch/cpu/threads.h"
 #include "arch/device.h"
+#include "base/clock.h"
 #include "base/median.h"
 #include "base/relative_difference.h"
 #include "cli/commands.h"
@@ -229,7 +230,7 @@ Status DecodeBench::check(Figures& figures) {
     text.insert(text.end(), figures.tokens[s].begin(), figures.tokens[s].end() - 1);
     const auto start = std::chrono::steady_clock::now();
     WEFT_ASSIGN(const Score score, engine_->score(text));
-    figures.score = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    figures.score = seconds_since(start);
     const double of_one = relative_difference(last[s], score.last_logits);
     figures.difference =
         of_one > figures.difference || std::isnan(of_one) ? of_one : figures.difference;

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/median.h"
 #include "cli/commands.h"
 #include "cli/common.h"
@@ -138,7 +139,7 @@ Result<int> generate(const GenerateFlags& flags) {
   }
   const auto take = [&](size_t sequence, int32_t token) {
     if (first_token == 0) {
-      first_token = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      first_token = seconds_since(start);
     }
     return sequences[sequence].take(token);
   };

@@ -8,10 +8,11 @@ string(APPEND weft_again :*/HopperLatents.*fp8_block*:HopperSlots.Drafts*:Hopper
 # What asks for numbers of larger models: in the sanitized build minutes, and none that the small ones miss.
 set(weft_numbers Engine.ChunksOfAnyLengthOfAWideModel:Engine.PackedWeightsGive*:Engine.LogitsOfDecodeAreThose*:DemoModel.*)
 
-# One GoogleTest program per room. Tests whose name contains 'Slow', and those of weft_again, run
-# outside the 'quick' label.
 # Those of these rooms are compiled each alone (CMAKE_UNITY_BUILD): they say in the same words what they test.
 set(weft_tests_alone model)
+
+# One GoogleTest program per room. Tests whose name contains 'Slow', and those of weft_again, run
+# outside the 'quick' label.
 function(weft_add_tests room)
   set(target test_${room})
   add_executable(${target} ${ARGN})

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/clock.h"
 #include "sim/test_kernels.h"
 
 namespace weft::sim {
@@ -19,9 +20,6 @@ class Parking : public KernelTest {
   static uint64_t instructions(const LaunchReport& report) {
     const auto& each = report.counters.instructions;
     return std::accumulate(each.begin(), each.end(), uint64_t{0});
-  }
-  static double seconds_since(std::chrono::steady_clock::time_point begin) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
   void expect_hang(const LaunchReport& report, const char* text) {
     ASSERT_EQ(report.findings.size(), 1U) << findings(report);
