@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/resident/split_keys.h"
 #include "ops/attention/hopper_layout.h"
 #include "ops/linear/hopper_layout.h"
 
@@ -214,6 +215,18 @@ void make_rows_ahead(std::vector<Code>& codes) {
   }
 }
 
+/// Whether one sequence's splits of attention are merged by some workers for all. Who reads them
+/// all reads 4 bytes an element and split: from such rows and splits on that takes as long as an
+/// exchange (measured on an H200: docs/journal/h200-experts.md).
+bool merges_once(const ModelConfig& config, const PlanOptions& options) {
+  constexpr int64_t kLeastRow = 4096;  // elements
+  constexpr int64_t kSplitsForAll = 4;
+  const auto splits =
+      static_cast<int32_t>(std::max<int64_t>(1, options.attention_tasks / config.kv_heads));
+  return config.query_heads * config.head_dim >= kLeastRow &&
+         resident::SplitKeys({.count = splits}, options.capacity - 1, 0).active > kSplitsForAll;
+}
+
 }  // namespace
 
 PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity, DType kv,
@@ -230,6 +243,7 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
   options.fewest_columns = folds ? kUnitColumns >> kMostFold : kUnitColumns;
   options.attention_tasks = options.workers;
   options.fuse_attention = true;
+  options.merge_once = sequences == 1 && config.latent.rank == 0 && merges_once(config, options);
   // What takes slots in turn would overwrite the residual while others may read it.
   options.flat_slots =
       sequences > 1 || config.experts.chosen * slices_of(config.experts.size) <= kMostSlotSlices;

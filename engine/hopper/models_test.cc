@@ -14,6 +14,7 @@
 #include "base/relative_difference.h"
 #include "engine/diff.h"
 #include "engine/engine.h"
+#include "engine/hopper/lower.h"
 #include "engine/hopper/runner.h"
 #include "engine/test_latents.h"
 #include "engine/test_name.h"
@@ -454,6 +455,36 @@ TEST_P(HopperSinks, AreTheCpus) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Heads, HopperSinks, testing::Values("64", "72"), test_name);
+
+/// The parameter: a preset. Long rows of attention, whose splits are merged once.
+class HopperMergedOnce : public HopperModels {};
+
+TEST_P(HopperMergedOnce, AreTheCpus) {
+  ModelConfig config = preset(GetParam()).value();
+  config.layers = 1;
+  config.hidden = 64;
+  config.query_heads = 4096 / config.head_dim;
+  config.kv_heads = 4;
+  config.vocabulary = 96;
+  config.context = 640;
+  config.layer_kinds.resize(1);
+  config.layer_kinds.front().window = 0;
+  config.experts.count = std::min<int64_t>(config.experts.count, 4);
+  config.experts.chosen = std::min<int64_t>(config.experts.chosen, 2);
+  config.experts.size = std::min<int64_t>(config.experts.size, 64);
+  config.ffn = 64;
+  const auto make = [&](const char* device) {
+    return Engine::create(
+               config, Weights::generate(config, 3, 2).value(),
+               {.device = device, .workers = 20, .kv = DType::f32, .round_activations = false})
+        .value();
+  };
+  ASSERT_TRUE(hopper::plan_options(config, 20, 640, DType::f32, 1).merge_once);
+  compare({make("cpu"), make("cuda")}, test_prompt(140, config.vocabulary), 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Slow, HopperMergedOnce, testing::Values("llama-3.1-8b", "gpt-oss-20b"),
+                         test_name);
 
 /// The parameter: what weights are in.
 class HopperLatents : public HopperModels {

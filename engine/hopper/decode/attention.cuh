@@ -287,7 +287,7 @@ __device__ __forceinline__ void merge(const W& worker, const Code& code, char* r
   }
 }
 
-/// Merges attention's splits for all: where there are several sequences, each worker's merging
+/// Merges attention's splits for all: of several sequences, or of a long row, each worker's merging
 /// them for itself would cost too many trips.
 template <class W>
 __device__ __forceinline__ void combine(const W& worker, const Code& code) {
@@ -312,8 +312,14 @@ __device__ __forceinline__ void combine(const W& worker, const Code& code) {
                                 sinks);
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
-      store_row_quad<W::kBatch>(operand_slice(worker, combine.out, element), sequence,
-                                element % kSliceK / 4 + q, x[q]);
+      if constexpr (W::kBatch == 1) {
+        Tagged* to = at<Tagged>(worker, combine.out) + element / 2 + 2 * q;
+        store_tagged(to, x[q].x, x[q].y, worker.tag(combine.version));
+        store_tagged(to + 1, x[q].z, x[q].w, worker.tag(combine.version));
+      } else {
+        store_row_quad<W::kBatch>(operand_slice(worker, combine.out, element), sequence,
+                                  element % kSliceK / 4 + q, x[q]);
+      }
     }
   }
 }

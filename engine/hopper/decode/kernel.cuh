@@ -90,9 +90,7 @@ __device__ __forceinline__ bool run_apart(const Code* code) {
       attend(worker, *code);
       break;
     case Opcode::combine:
-      if constexpr (W::kBatch > 1) {
-        combine(worker, *code);
-      }
+      combine(worker, *code);
       break;
     case Opcode::sample:
       sample(worker, code->sample);
