@@ -117,8 +117,7 @@ class Mixer {
         down_op(Role::expert_down, section_.drawn, experts_.count, experts_.chosen, spec_.ffn.size);
     drawn.bias = weaver_.weight(Role::expert_down_bias, layer_);
     drawn.flat = flat(weaver_, section_);
-    // The shared expert's first: it is made while others' parts of the drawn ones are on their way.
-    std::vector<BlockOutput> outputs;
+    std::vector<BlockOutput> outputs = {{"experts_down", drawn}};
     if (shares_ && !weighs_shared()) {
       outputs.push_back(
           {"shared_down", output_product(weaver_, Role::shared_down, Role::down_bias, layer_,
@@ -127,7 +126,6 @@ class Mixer {
       outputs.push_back(
           {"shared_down", down_op(Role::shared_down, section_.shared, 1, 1, experts_.shared_size)});
     }
-    outputs.push_back({"experts_down", drawn});
     residual.add(section_, spec_, layer_, outputs, Role::ffn_out_norm, down_, waits);
   }
 
