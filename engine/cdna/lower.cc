@@ -11,7 +11,6 @@
 
 #include "base/check.h"
 #include "engine/cdna/layout.h"
-#include "engine/resident/split_keys.h"
 #include "ops/linear/forms/fp8/words.h"
 #include "ops/linear/forms/mxfp4/words.h"
 #include "ops/linear/forms/packed/windowed.h"
@@ -554,10 +553,7 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
   // Beyond so many splits with keys, what all workers would read of them takes longer to bring
   // across the device than one more exchange does within an XCD (an estimate, of nominal rates).
   constexpr int64_t kSplitsForAll = 4;
-  const auto splits =
-      static_cast<int32_t>(std::max<int64_t>(1, options.attention_tasks / config.kv_heads));
-  options.merge_once =
-      resident::SplitKeys({.count = splits}, capacity - 1, 0).active > kSplitsForAll;
+  options.merge_once = resident::splits_of_full_cache(config, options) > kSplitsForAll;
   return options;
 }
 

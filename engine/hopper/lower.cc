@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "engine/resident/split_keys.h"
 #include "ops/attention/hopper_layout.h"
 #include "ops/linear/hopper_layout.h"
 
@@ -221,10 +220,8 @@ void make_rows_ahead(std::vector<Code>& codes) {
 bool merges_once(const ModelConfig& config, const PlanOptions& options) {
   constexpr int64_t kLeastRow = 4096;  // elements
   constexpr int64_t kSplitsForAll = 4;
-  const auto splits =
-      static_cast<int32_t>(std::max<int64_t>(1, options.attention_tasks / config.kv_heads));
   return config.query_heads * config.head_dim >= kLeastRow &&
-         resident::SplitKeys({.count = splits}, options.capacity - 1, 0).active > kSplitsForAll;
+         resident::splits_of_full_cache(config, options) > kSplitsForAll;
 }
 
 }  // namespace

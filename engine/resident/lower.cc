@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "engine/resident/exchange.h"
+#include "engine/resident/split_keys.h"
 #include "program/operands.h"
 
 namespace weft::resident {
@@ -832,6 +833,12 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
     out.event_signals.push_back(static_cast<uint32_t>(event.signals));
   }
   return out;
+}
+
+int64_t splits_of_full_cache(const ModelConfig& config, const PlanOptions& options) {
+  const auto splits =
+      static_cast<int32_t>(std::max<int64_t>(1, options.attention_tasks / config.kv_heads));
+  return SplitKeys({.count = splits}, options.capacity - 1, 0).active;
 }
 
 }  // namespace weft::resident

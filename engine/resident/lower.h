@@ -16,6 +16,7 @@
 #include "engine/resident/code.h"
 #include "model/config.h"
 #include "model/weights.h"
+#include "program/planner.h"
 #include "program/program.h"
 
 namespace weft::resident {
@@ -109,5 +110,8 @@ struct Lowered {
 /// weights in other formats among them.
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
                       const Arena& arena, int64_t capacity, Target& target);
+
+/// Splits that have keys when a cache of options.capacity positions is full.
+int64_t splits_of_full_cache(const ModelConfig& config, const PlanOptions& options);
 
 }  // namespace weft::resident
