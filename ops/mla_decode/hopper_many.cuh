@@ -7,7 +7,8 @@
 // warpgroups give them back, or by four warps from rows in e4m3fn. A tile's last 64 columns, which
 // are no values, are the probabilities' place when the scores have been made. Where a cache has
 // keys as they are before RoPE, two more warps turn those columns in place, between the copy engine
-// and the products (kTurns).
+// and the products (kTurns). Where a sequence has two tiles of rows, the two blocks of a cluster
+// have one each and walk the same keys: each loads half of a tile's values for both (kPair).
 #pragma once
 
 #include "ops/mla_decode/hopper.cuh"
@@ -26,7 +27,8 @@ struct ManyLatents {
   /// A slot's barriers: each half of its columns full, the last 64, each half empty; the last 64
   /// there, but to be turned.
   static constexpr int kBarriers = 6;
-  static constexpr int kTurners = 64;  ///< threads that turn them, a key each
+  static constexpr int kTurners = 64;       ///< threads that turn them, a key each
+  static constexpr int kBothBlocks = 0b11;  ///< of a pair
   static constexpr int kBytes = 1024 + 3 * kSlotBytes + 2 * kRows * 4 + kSlots * kBarriers * 8;
   /// Of a row, on its way to memory; in the place of the queries.
   static constexpr int kStaged = 512;
@@ -65,9 +67,9 @@ struct TileCursor {
 };
 
 /// The warps that fill the ring: one, or four (kFp8).
-template <int kCluster, bool kFp8, bool kTurns>
+template <int kCluster, bool kFp8, bool kTurns, bool kPair>
 __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKeys> shares,
-                           const CUtensorMap& map, const MlaParams& p, int rank) {
+                           const CUtensorMap& map, const MlaParams& p, int rank, int row_tile) {
   using Memory = ManyLatents;
   const int thread = static_cast<int>(threadIdx.x) - kLatentThreads;
   const bool chosen = elect_one();
@@ -108,9 +110,18 @@ __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKe
             Barrier& full = kTurns && part == 2 ? shared.unturned(slot) : shared.full(slot, part);
             if (valid > 0) {
               full.arrive_expect((end - begin) * Memory::kTileBytes);
-              for (int c = begin; c < end; ++c) {
-                load_plane_tile(shared.slot(slot) + c * Memory::kTileBytes, map,
-                                c * kLatentTileColumns, place.row, place.block, full);
+              // Of a pair's values one half each, for both.
+              const bool common = kPair && part < 2;
+              const int each = common ? (end - begin) / 2 : end - begin;
+              const int from = begin + (common ? row_tile % 2 * each : 0);
+              for (int c = from; c < from + each; ++c) {
+                char* const to = shared.slot(slot) + c * Memory::kTileBytes;
+                if (common) {
+                  load_plane_tile_to(Memory::kBothBlocks, to, map, c * kLatentTileColumns,
+                                     place.row, place.block, full);
+                } else {
+                  load_plane_tile(to, map, c * kLatentTileColumns, place.row, place.block, full);
+                }
               }
             } else {  // of no keys: nothing is read of the tile but zeros
               full.arrive();
@@ -242,11 +253,12 @@ struct ManySums {
   }
 };
 
-template <int kCluster, bool kFp8, bool kTurns = false>
+template <int kCluster, bool kFp8, bool kTurns = false, bool kPair = false>
 __global__ void __launch_bounds__(kMlaThreads, 1)
     mla_decode_many(const __grid_constant__ CUtensorMap map, const __grid_constant__ MlaParams p) {
   using Memory = ManyLatents;
   static_assert(!kTurns || (kCluster == 1 && !kFp8), "turned in blocks alone, in bf16");
+  static_assert(!kPair || (kCluster == 1 && !kFp8), "a pair shares no sequence's keys with others");
   constexpr int kFeeders = kFp8 ? 128 : 1;
   extern __shared__ __align__(1024) char memory[];
   __shared__ KeyShares<Memory::kKeys>::Scratch dealing;
@@ -260,11 +272,15 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
         shared.full(slot, part).init(kTurns && part == 2 ? Memory::kTurners : kFeeders);
       }
       shared.unturned(slot).init(1);
-      shared.empty(slot, 0).init(4);
-      shared.empty(slot, 1).init(4);
+      shared.empty(slot, 0).init(kPair ? 8 : 4);
+      shared.empty(slot, 1).init(kPair ? 8 : 4);
     }
     fence_barriers();
     prefetch_map(map);
+  }
+  if constexpr (kPair) {
+    __syncwarp();
+    cluster_sync_relaxed();  // both blocks' barriers are there
   }
   begin_in_turn();
   const int rank = kCluster > 1 ? static_cast<int>(cluster_rank()) : 0;
@@ -278,7 +294,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
                              : kFeederRegisters>();
     const int feeder = warp - kLatentThreads / 32;
     if (kFp8 || feeder == 0) {
-      feed_tiles<kCluster, kFp8, kTurns>(shared, shares, map, p, rank);
+      feed_tiles<kCluster, kFp8, kTurns, kPair>(shared, shares, map, p, rank, row_tile);
     } else if constexpr (kTurns) {
       if (feeder <= Memory::kTurners / 32) {
         turn_tiles(shared, shares, p, static_cast<int>(threadIdx.x) - kLatentThreads - 32);
@@ -394,8 +410,13 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
     };
     const auto give_back = [&](int i) {
       __syncwarp();
-      if (lane == 0) {
-        shared.empty(place(i).slot(), warpgroup).arrive();
+      Barrier& empty = shared.empty(place(i).slot(), warpgroup);
+      if constexpr (kPair) {
+        if (lane < 2) {
+          empty.arrive_at(lane);
+        }
+      } else if (lane == 0) {
+        empty.arrive();
       }
     };
     // Begins the product of the other warpgroup's weights with values.
@@ -527,6 +548,9 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
     results.template store<Memory::kStaged>(shares, segment, held);
   }
   results.finish(shares);
+  if constexpr (kPair) {
+    cluster_sync();  // the other may still arrive at this block's barriers
+  }
 }
 
 }  // namespace weft::hopper
