@@ -20,16 +20,6 @@ __device__ inline void load_plane_tile(void* to, const CUtensorMap& map, int x, 
       : "memory");
 }
 
-/// The same once for every block of the cluster whose bit is set in `blocks`; see load_tile_to().
-__device__ inline void load_plane_tile_to(uint16_t blocks, void* to, const CUtensorMap& map, int x,
-                                          int y, int z, Barrier& barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%4, %5, %6}], [%2], %3;" ::"r"(smem_address(to)),
-      "l"(&map), "r"(smem_address(&barrier)), "h"(blocks), "r"(x), "r"(y), "r"(z)
-      : "memory");
-}
-
 /// Four matrices of 8 x 8 16-bit elements, each transposed on the way: lane l gives the address of
 /// row l % 8 of matrix l / 8, and gets elements (2 (l % 4) + {0, 1}, l / 4) of each.
 __device__ inline uint4 load_transposed_x4(uint32_t address) {

@@ -49,7 +49,7 @@ Result<CUtensorMap> encoded(const MapArgs& args) {
   const CUresult result =
       encode(&map, bytes ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
              args.planes > 0 ? 3 : 2, const_cast<void*>(args.data), sizes, strides, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     return device_error("the CUDA driver refuses a tensor map of " + std::to_string(args.rows) +

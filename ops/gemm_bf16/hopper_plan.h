@@ -27,6 +27,7 @@ namespace weft::hopper {
   X(128, 96, 2, 2, true, 2, 570)   \
   X(128, 64, 2, 2, true, 2, 450)   \
   X(64, 64, 1, 2, true, 2, 290)    \
+  X(128, 64, 2, 4, true, 4, 450)   \
   X(64, 64, 1, 4, true, 4, 210)
 
 TiledProduct tiled_product(const GemmBf16Args& args);

@@ -26,7 +26,7 @@ __device__ inline void store_pair(void* to, DType type, int64_t at, float2 x) {
 
 /// What a head's product is of: out[row, head] = a[row, head] * w[head]^T, or * w[head].
 struct HeadProduct {
-  const void* a = nullptr;  ///< [rows][a_stride], of a head from head * a_pitch on: k elements
+  const float* a = nullptr;  ///< [rows][a_stride], of a head from head * a_pitch on: k elements
   int64_t a_stride = 0;
   int64_t a_pitch = 0;
   ConstMatrix w;        ///< of a head from row head * w_pitch on: [n, k] or, transposed, [k, n]
@@ -37,26 +37,21 @@ struct HeadProduct {
   int64_t out_pitch = 0;
   int rows = 0;
 };
-/// A tile of the result. Rows in f32 (A is float) are multiplied as two bf16, so that they lose
-/// nothing that counts beside the result's rounding; rows in bf16 (uint16_t) as they are.
-template <class AType, int kRowCount, int kColumnCount, bool kIsTransposed>
+/// A tile of the result. Rows are multiplied as two bf16 each, so that they lose nothing that
+/// counts beside the result's rounding.
+template <int kRowCount, int kColumnCount, bool kIsTransposed>
 struct HeadTile {
-  using A = AType;
   static constexpr bool kTransposed = kIsTransposed;
   static constexpr int kRows = kRowCount;
   static constexpr int kColumns = kColumnCount;
   static constexpr int kDepth = 64;
-  static constexpr int kThreads = kRows == 128 ? 256 : 128;
-  static constexpr int kTogether =
-      kThreads == 256 ? 2 : 1;  ///< blocks of a multiprocessor at least
+  static constexpr int kThreads = 128;
   static constexpr int kStages = 3;
-  /// The result is in bf16, in rows aligned to 16 bytes, of columns by 8.
-  static constexpr bool kStaged = kRows == 128;
   /// Elements: what a warp reads lies in banks apart.
   static constexpr int kRowStride = kDepth + 8;
   static constexpr int kWarpColumns = kRows == 16 ? kColumns / 4 : kColumns;
   static constexpr int kTiles = kWarpColumns / 8;
-  static constexpr int kRowBytesAll = kRows * kRowStride * static_cast<int>(sizeof(A));
+  static constexpr int kRowBytesAll = kRows * kRowStride * 4;
   static constexpr int kStageBytes = kRowBytesAll + kColumns * kRowBytes;
   static_assert(kDepth * 2 == kRowBytes && kColumns % 64 == 0 && kTiles % 2 == 0);
 
@@ -80,11 +75,9 @@ __device__ inline Parts parts_of(float2 x) {
 
 /// `beside`: blocks behind the last columns call beside(p, head, first row, rows).
 template <class T, class Beside>
-__global__ void __launch_bounds__(T::kThreads, T::kTogether)
+__global__ void __launch_bounds__(T::kThreads)
     multiply_heads(const __grid_constant__ HeadProduct p, const __grid_constant__ Beside beside) {
   begin_in_turn();
-  using A = typename T::A;
-  constexpr bool kF32 = sizeof(A) == 4;
   extern __shared__ __align__(128) char memory[];
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32;
@@ -96,21 +89,20 @@ __global__ void __launch_bounds__(T::kThreads, T::kTogether)
     beside(p, head, first_row, min(T::kRows, p.rows - first_row));
     return;
   }
-  const A* const a = static_cast<const A*>(p.a) + head * p.a_pitch;
+  const float* const a = p.a + head * p.a_pitch;
   const auto* const w = static_cast<const uint16_t*>(p.w.data) + head * p.w_pitch * p.w.stride;
   const int steps = ceil_div(p.k, T::kDepth);
   const auto copy = [&](int step) {
     if (step < steps) {
       char* const stage = memory + step % T::kStages * T::kStageBytes;
-      constexpr int kPiece = 16 / static_cast<int>(sizeof(A));
-      constexpr int kRowPieces = T::kDepth / kPiece;
+      constexpr int kRowPieces = T::kDepth / 4;
 #pragma unroll
       for (int i = thread; i < T::kRows * kRowPieces; i += T::kThreads) {
         const int row = i / kRowPieces;
-        const int along_row = i % kRowPieces * kPiece;
+        const int along_row = i % kRowPieces * 4;
         const int at = step * T::kDepth + along_row;
         const bool there = first_row + row < p.rows && at < p.k;
-        copy_async_16(stage + (row * T::kRowStride + along_row) * static_cast<int>(sizeof(A)),
+        copy_async_16(stage + (row * T::kRowStride + along_row) * 4,
                       a + (there ? (first_row + row) * p.a_stride + at : 0), there);
       }
 #pragma unroll
@@ -140,24 +132,17 @@ __global__ void __launch_bounds__(T::kThreads, T::kTogether)
     __syncthreads();
     copy(step + T::kStages - 1);
     const char* const stage = memory + step % T::kStages * T::kStageBytes;
-    const auto* const rows = reinterpret_cast<const A*>(stage) + warp_row * T::kRowStride;
+    const auto* const rows = reinterpret_cast<const float*>(stage) + warp_row * T::kRowStride;
     const uint32_t weights = smem_address(stage + T::kRowBytesAll);
 #pragma unroll
     for (int k = 0; k < T::kDepth; k += 16) {
-      uint4 upper;
-      uint4 lower{};
-      if constexpr (kF32) {
-        const auto pair = [&](int row, int column) {
-          return parts_of(
-              load_pair(rows + (row + lane / 4) * T::kRowStride + k + column + lane % 4 * 2));
-        };
-        const Parts x[4] = {pair(0, 0), pair(8, 0), pair(0, 8), pair(8, 8)};
-        upper = {x[0].upper, x[1].upper, x[2].upper, x[3].upper};
-        lower = {x[0].lower, x[1].lower, x[2].lower, x[3].lower};
-      } else {
-        upper =
-            load_matrices_x4(smem_address(rows + lane % 16 * T::kRowStride + k + lane / 16 * 8));
-      }
+      const auto pair = [&](int row, int column) {
+        return parts_of(
+            load_pair(rows + (row + lane / 4) * T::kRowStride + k + column + lane % 4 * 2));
+      };
+      const Parts x[4] = {pair(0, 0), pair(8, 0), pair(0, 8), pair(8, 8)};
+      const uint4 upper{x[0].upper, x[1].upper, x[2].upper, x[3].upper};
+      const uint4 lower{x[0].lower, x[1].lower, x[2].lower, x[3].lower};
 #pragma unroll
       for (int j = 0; j < T::kTiles; j += 2) {
         uint4 b;
@@ -169,58 +154,24 @@ __global__ void __launch_bounds__(T::kThreads, T::kTogether)
           b = load_matrices_x4(weights + T::at(row, k / 8 + lane / 8 % 2));
         }
         mma_bf16(sums[j], upper, b.x, b.y);
-        if constexpr (kF32) {
-          mma_bf16(sums[j], lower, b.x, b.y);
-        }
+        mma_bf16(sums[j], lower, b.x, b.y);
         mma_bf16(sums[j + 1], upper, b.z, b.w);
-        if constexpr (kF32) {
-          mma_bf16(sums[j + 1], lower, b.z, b.w);
-        }
+        mma_bf16(sums[j + 1], lower, b.z, b.w);
       }
     }
   }
-  if constexpr (T::kStaged) {
-    // By way of shared memory, a warp its rows: pieces of 16 bytes, 8 rows of which a warp would
-    // store at a time, take a multiprocessor as long as all else.
-    constexpr int kPitch = T::kColumns * 2 + 16;
-    static_assert(T::kRows * kPitch <= T::kStages * T::kStageBytes);
-    __syncthreads();
-    char* const own = memory + warp_row * kPitch;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int j = 0; j < T::kTiles; ++j) {
-        *reinterpret_cast<uint32_t*>(own + (lane / 4 + 8 * half) * kPitch +
-                                     (8 * j + lane % 4 * 2) * 2) =
-            pack_bf16x2(sums[j][2 * half], sums[j][2 * half + 1]);
-      }
+  for (int half = 0; half < 2; ++half) {
+    const int row = first_row + warp_row + half * 8 + lane / 4;
+    if (row >= p.rows) {
+      continue;
     }
-    __syncwarp();
-    constexpr int kPieces = T::kColumns / 8;
 #pragma unroll
-    for (int i = lane; i < 16 * kPieces; i += 32) {
-      const int row = first_row + warp_row + i / kPieces;
-      const int column = first_column + i % kPieces * 8;
-      if (row < p.rows && column < p.n) {
-        *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.out.data) + row * p.out.stride +
-                                  head * p.out_pitch + column) =
-            *reinterpret_cast<const uint4*>(own + i / kPieces * kPitch + i % kPieces * 16);
-      }
-    }
-  } else {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = first_row + warp_row + half * 8 + lane / 4;
-      if (row >= p.rows) {
-        continue;
-      }
-#pragma unroll
-      for (int j = 0; j < T::kTiles; ++j) {
-        const int column = first_column + warp_column + j * 8 + lane % 4 * 2;
-        if (column < p.n) {
-          store_pair(p.out.data, p.out.dtype, row * p.out.stride + head * p.out_pitch + column,
-                     {sums[j][2 * half], sums[j][2 * half + 1]});
-        }
+    for (int j = 0; j < T::kTiles; ++j) {
+      const int column = first_column + warp_column + j * 8 + lane % 4 * 2;
+      if (column < p.n) {
+        store_pair(p.out.data, p.out.dtype, row * p.out.stride + head * p.out_pitch + column,
+                   {sums[j][2 * half], sums[j][2 * half + 1]});
       }
     }
   }

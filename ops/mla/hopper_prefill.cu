@@ -78,7 +78,7 @@ struct HeadTurn {
          i += static_cast<int>(blockDim.x)) {
       const int64_t row = first + i / half;
       const int pair = i % half;
-      const float* const a = static_cast<const float*>(p.a) + row * p.a_stride + head * p.a_pitch;
+      const float* const a = p.a + row * p.a_stride + head * p.a_pitch;
       store_pair(p.out.data, p.out.dtype, row * p.out.stride + head * p.out_pitch + p.n + 2 * pair,
                  turn(load_pair(a + p.k + 2 * pair), cosines[row * half + pair],
                       sines[row * half + pair]));
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kF32Threads)
     by(p, head, first_row, min(kF32Rows, p.rows - first_row));
     return;
   }
-  const float* const a = static_cast<const float*>(p.a) + head * p.a_pitch;
+  const float* const a = p.a + head * p.a_pitch;
   const W* const w = static_cast<const W*>(p.w.data) + head * p.w_pitch * p.w.stride;
   constexpr int kRowStep = kF32Threads / kF32Columns;
   float sums[kF32Rows / kRowStep] = {};
@@ -278,9 +278,8 @@ template <bool kTransposed>
 Status launch_heads(const HeadProduct& p, const HeadTurn& by, int64_t heads, Stream stream) {
   const auto native = static_cast<cudaStream_t>(stream.native);
   if (p.out.dtype == DType::bf16) {
-    const auto launch = p.rows <= 16
-                            ? launch_heads_tile<HeadTile<float, 16, 64, kTransposed>, HeadTurn>
-                            : launch_heads_tile<HeadTile<float, 64, 64, kTransposed>, HeadTurn>;
+    const auto launch = p.rows <= 16 ? launch_heads_tile<HeadTile<16, 64, kTransposed>, HeadTurn>
+                                     : launch_heads_tile<HeadTile<64, 64, kTransposed>, HeadTurn>;
     return launch(p, by, by.turned > 0, static_cast<int>(heads), native);
   }
   return with_weights(p.w.dtype, [&](auto w) {

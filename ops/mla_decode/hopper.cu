@@ -21,9 +21,8 @@ struct Places {
   Places(const MlaDecodeArgs& args, const Plan& plan) {
     const int64_t part = latent_part_floats(plan) * 4;
     const int64_t groups = int64_t{plan.splits} * row_tiles(args, plan);
-    const int blocks = unit_blocks(plan);
     of_blocks = kCounterBytes;
-    of_units = of_blocks + (blocks > 1 ? 2 * groups * blocks * part : 0);
+    of_units = of_blocks + (plan.cluster > 1 ? 2 * groups * plan.cluster * part : 0);
     end = of_units + 2 * groups * part;
   }
   int64_t of_blocks;
@@ -75,27 +74,22 @@ Status launch(const MlaDecodeArgs& args, const Plan& plan, Stream stream) {
               .of_blocks = reinterpret_cast<float*>(memory + places.of_blocks),
               .of_units = reinterpret_cast<float*>(memory + places.of_units),
               .counters = reinterpret_cast<uint32_t*>(memory)};
-  const bool turns = cache.angles != nullptr;
-  const auto kernel =
-      plan.kernel == "pair"
-          ? (turns ? mla_decode_many<1, false, true, true> : mla_decode_many<1, false, false, true>)
-      : turns ? mla_decode_many<1, false, true>
-      : fp8   ? kernel_of<true>(plan)
-              : kernel_of<false>(plan);
-  const int blocks_each = p.row_tiles * unit_blocks(plan);  // of a unit
-  LaunchShape shape{.blocks = plan.splits * blocks_each,
+  const auto kernel = cache.angles != nullptr ? mla_decode_many<1, false, true>
+                      : fp8                   ? kernel_of<true>(plan)
+                                              : kernel_of<false>(plan);
+  LaunchShape shape{.blocks = plan.splits * p.row_tiles * plan.cluster,
                     .threads = plan.threads,
                     .cluster = plan.cluster,
-                    .shared_bytes = plan.tile_m == 64   ? ManyLatents::kBytes
-                                    : plan.tile_m == 16 ? FewLatents<1>::kBytes
-                                                        : FewLatents<2>::kBytes,
+                    .shared_bytes = plan.kernel == "many" ? ManyLatents::kBytes
+                                    : plan.tile_m == 16   ? FewLatents<1>::kBytes
+                                                          : FewLatents<2>::kBytes,
                     .overlaps = true,
                     .stream = static_cast<cudaStream_t>(stream.native)};
   if (plan.cluster > 1) {
     // Clusters that find no place at first would begin when the others end.
     WEFT_ASSIGN(const int most, resident_clusters(reinterpret_cast<const void*>(kernel), shape));
-    p.units = std::max(1, std::min(p.units, most * plan.cluster / blocks_each));
-    shape.blocks = p.units * blocks_each;
+    p.units = std::max(1, std::min(p.units, most / p.row_tiles));
+    shape.blocks = p.units * p.row_tiles * plan.cluster;
   }
   return launch_kernel(kernel, shape, map, p);
 }

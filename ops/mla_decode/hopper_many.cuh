@@ -7,9 +7,10 @@
 // warpgroups give them back, or by four warps from rows in e4m3fn. A tile's last 64 columns, which
 // are no values, are the probabilities' place when the scores have been made. Where a cache has
 // keys as they are before RoPE, two more warps turn those columns in place, between the copy engine
-// and the products (kTurns). Where a sequence has two tiles of rows, the two blocks of a cluster
-// have one each and walk the same keys: each loads half of a tile's values for both (kPair).
+// and the products (kTurns).
 #pragma once
+
+#include <type_traits>
 
 #include "ops/mla_decode/hopper.cuh"
 #include "ops/mla_decode/hopper_turn.cuh"
@@ -27,8 +28,7 @@ struct ManyLatents {
   /// A slot's barriers: each half of its columns full, the last 64, each half empty; the last 64
   /// there, but to be turned.
   static constexpr int kBarriers = 6;
-  static constexpr int kTurners = 64;       ///< threads that turn them, a key each
-  static constexpr int kBothBlocks = 0b11;  ///< of a pair
+  static constexpr int kTurners = 64;  ///< threads that turn them, a key each
   static constexpr int kBytes = 1024 + 3 * kSlotBytes + 2 * kRows * 4 + kSlots * kBarriers * 8;
   /// Of a row, on its way to memory; in the place of the queries.
   static constexpr int kStaged = 512;
@@ -66,10 +66,10 @@ struct TileCursor {
   __device__ uint32_t parity() const { return tile >> 1 & 1; }
 };
 
-/// The warps that fill the ring: one, or four (kFp8).
-template <int kCluster, bool kFp8, bool kTurns, bool kPair>
+/// The warps that fill the ring: one for each half of the columns, or four (kFp8).
+template <int kCluster, bool kFp8, bool kTurns>
 __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKeys> shares,
-                           const CUtensorMap& map, const MlaParams& p, int rank, int row_tile) {
+                           const CUtensorMap& map, const MlaParams& p, int rank, int half) {
   using Memory = ManyLatents;
   const int thread = static_cast<int>(threadIdx.x) - kLatentThreads;
   const bool chosen = elect_one();
@@ -110,18 +110,9 @@ __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKe
             Barrier& full = kTurns && part == 2 ? shared.unturned(slot) : shared.full(slot, part);
             if (valid > 0) {
               full.arrive_expect((end - begin) * Memory::kTileBytes);
-              // Of a pair's values one half each, for both.
-              const bool common = kPair && part < 2;
-              const int each = common ? (end - begin) / 2 : end - begin;
-              const int from = begin + (common ? row_tile % 2 * each : 0);
-              for (int c = from; c < from + each; ++c) {
-                char* const to = shared.slot(slot) + c * Memory::kTileBytes;
-                if (common) {
-                  load_plane_tile_to(Memory::kBothBlocks, to, map, c * kLatentTileColumns,
-                                     place.row, place.block, full);
-                } else {
-                  load_plane_tile(to, map, c * kLatentTileColumns, place.row, place.block, full);
-                }
+              for (int c = begin; c < end; ++c) {
+                load_plane_tile(shared.slot(slot) + c * Memory::kTileBytes, map,
+                                c * kLatentTileColumns, place.row, place.block, full);
               }
             } else {  // of no keys: nothing is read of the tile but zeros
               full.arrive();
@@ -129,11 +120,12 @@ __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKe
           }
           __syncwarp();
         };
-        shared.empty(slot, 0).wait(parity);
-        load(0, 0, Memory::kHalfTiles);
-        shared.empty(slot, 1).wait(parity);
-        load(2, 2 * Memory::kHalfTiles, kLatentTiles);  // first, as it may be turned
-        load(1, Memory::kHalfTiles, 2 * Memory::kHalfTiles);
+        shared.empty(slot, half).wait(parity);
+        load(half, half * Memory::kHalfTiles, (half + 1) * Memory::kHalfTiles);
+        if (half != slot) {  // where both are done with the weights
+          shared.empty(slot, slot).wait(parity);
+          load(2, 2 * Memory::kHalfTiles, kLatentTiles);
+        }
       }
     }
     if constexpr (kCluster > 1) {
@@ -227,9 +219,12 @@ struct ManySums {
       highest[half] = next[half];
       total[half] *= factor[half];
     }
+    // Most tiles have no higher score.
+    if (__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) {
 #pragma unroll
-    for (int i = 0; i < ManyLatents::kHalf / 2; ++i) {
-      sums[i] *= factor[i / 2 % 2];
+      for (int i = 0; i < ManyLatents::kHalf / 2; ++i) {
+        sums[i] *= factor[i / 2 % 2];
+      }
     }
   }
 
@@ -253,12 +248,11 @@ struct ManySums {
   }
 };
 
-template <int kCluster, bool kFp8, bool kTurns = false, bool kPair = false>
+template <int kCluster, bool kFp8, bool kTurns = false>
 __global__ void __launch_bounds__(kMlaThreads, 1)
     mla_decode_many(const __grid_constant__ CUtensorMap map, const __grid_constant__ MlaParams p) {
   using Memory = ManyLatents;
   static_assert(!kTurns || (kCluster == 1 && !kFp8), "turned in blocks alone, in bf16");
-  static_assert(!kPair || (kCluster == 1 && !kFp8), "a pair shares no sequence's keys with others");
   constexpr int kFeeders = kFp8 ? 128 : 1;
   extern __shared__ __align__(1024) char memory[];
   __shared__ KeyShares<Memory::kKeys>::Scratch dealing;
@@ -272,15 +266,11 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
         shared.full(slot, part).init(kTurns && part == 2 ? Memory::kTurners : kFeeders);
       }
       shared.unturned(slot).init(1);
-      shared.empty(slot, 0).init(kPair ? 8 : 4);
-      shared.empty(slot, 1).init(kPair ? 8 : 4);
+      shared.empty(slot, 0).init(4);
+      shared.empty(slot, 1).init(4);
     }
     fence_barriers();
     prefetch_map(map);
-  }
-  if constexpr (kPair) {
-    __syncwarp();
-    cluster_sync_relaxed();  // both blocks' barriers are there
   }
   begin_in_turn();
   const int rank = kCluster > 1 ? static_cast<int>(cluster_rank()) : 0;
@@ -293,12 +283,10 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
                     : kTurns ? kTurningFeederRegisters
                              : kFeederRegisters>();
     const int feeder = warp - kLatentThreads / 32;
-    if (kFp8 || feeder == 0) {
-      feed_tiles<kCluster, kFp8, kTurns, kPair>(shared, shares, map, p, rank, row_tile);
+    if (kFp8 || feeder < 2) {
+      feed_tiles<kCluster, kFp8, kTurns>(shared, shares, map, p, rank, feeder);
     } else if constexpr (kTurns) {
-      if (feeder <= Memory::kTurners / 32) {
-        turn_tiles(shared, shares, p, static_cast<int>(threadIdx.x) - kLatentThreads - 32);
-      }
+      turn_tiles(shared, shares, p, static_cast<int>(threadIdx.x) % Memory::kTurners);
     } else if constexpr (kCluster > 1) {
       meet_cluster(shares);
     }
@@ -359,25 +347,22 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
 
     float s[Memory::kKeys / 2];
     uint32_t weights[Memory::kKeys / 16][4];
-    const auto multiply_keys = [&](int i) {
+    // Scores over some columns of a tile: a half of those that are values, or the last 64 (2).
+    const auto multiply_keys = [&](int i, int part, int steps, bool onto) {
       const TileCursor at = place(i);
       const uint64_t keys = advance_steps<Memory::kSlotBytes>(key_tile, at.slot());
-      // In batches of their own, each beginning when its columns are there.
+      shared.full(at.slot(), part).wait(at.parity());
+      hold(s);
+      wgmma_begin();
 #pragma unroll
-      for (int part = 0; part < 3; ++part) {
-        shared.full(at.slot(), part).wait(at.parity());
-        hold(s);
-        wgmma_begin();
-#pragma unroll
-        for (int step = 0; step < (part < 2 ? 4 * Memory::kHalfTiles : 4); ++step) {
-          const uint32_t offset = (part * Memory::kHalfTiles + step / 4) * Memory::kTileBytes +
-                                  step % 4 * kWgmmaRowBytes;
-          wgmma<Bf16, Memory::kKeys>(s, advance(query_tile, offset), advance(keys, offset),
-                                     part + step > 0);
-        }
-        wgmma_commit();
-        hold(s);
+      for (int step = 0; step < steps; ++step) {
+        const uint32_t offset =
+            (part * Memory::kHalfTiles + step / 4) * Memory::kTileBytes + step % 4 * kWgmmaRowBytes;
+        wgmma<Bf16, Memory::kKeys>(s, advance(query_tile, offset), advance(keys, offset),
+                                   onto || step > 0);
       }
+      wgmma_commit();
+      hold(s);
     };
     const auto multiply_values = [&](int i) {
       const uint64_t values = advance_steps<Memory::kSlotBytes>(value_tile, place(i).slot());
@@ -410,13 +395,8 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
     };
     const auto give_back = [&](int i) {
       __syncwarp();
-      Barrier& empty = shared.empty(place(i).slot(), warpgroup);
-      if constexpr (kPair) {
-        if (lane < 2) {
-          empty.arrive_at(lane);
-        }
-      } else if (lane == 0) {
-        empty.arrive();
+      if (lane == 0) {
+        shared.empty(place(i).slot(), warpgroup).arrive();
       }
     };
     // Begins the product of the other warpgroup's weights with values.
@@ -484,8 +464,8 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
         store_matrices_x4(to + weight_chunk(step), weights[step][0], weights[step][1],
                           weights[step][2], weights[step][3]);
       }
-      fence_shared();  // the copy engine writes there next
       named_arrive(Memory::kWeights + at.slot(), kLatentThreads);
+      fence_shared();  // the copy engine writes there next
     };
 
     const auto multiply_others = [&](int i) {
@@ -494,8 +474,27 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
       hold(held.sums);
       give_back(i);
     };
-    const auto multiply_own = [&](int i) {
-      multiply_keys(i);
+    // A tile of this warpgroup's own, whose slot is its number. Between the parts of its scores
+    // comes the product with the values of the other's tile before, `others`: its slot is free
+    // sooner, so that scores of the next tile begin sooner. (With rows in e4m3fn there are not the
+    // registers for both.)
+    const auto multiply_own = [&](int i, auto others) {
+      constexpr int kHalfSteps = 4 * Memory::kHalfTiles;
+      constexpr bool kBetween = others && !kFp8;
+      if constexpr (others && !kBetween) {
+        multiply_others(i - 1);
+      }
+      multiply_keys(i, warpgroup, kHalfSteps, false);
+      if constexpr (kBetween) {
+        begin_others(i - 1);
+      }
+      multiply_keys(i, 2, 4, true);
+      multiply_keys(i, 1 - warpgroup, kHalfSteps, true);
+      if constexpr (kBetween) {
+        wgmma_wait<2>();
+        hold(held.sums);
+        give_back(i - 1);
+      }
       wgmma_wait<0>();
       hold(s);
       float next[2];
@@ -511,18 +510,16 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
       hold(held.sums);
       give_back(i);
     };
-    // Tiles whose slot is this warpgroup's number are its own.
-    int i = 0;
+    int i = 1;
     if (tiles > 0 && cursor.slot() == warpgroup) {
-      multiply_own(0);
-      i = 1;
+      multiply_own(0, std::false_type());
+      i = 2;
     }
-    for (; i + 1 < tiles; i += 2) {
-      multiply_others(i);
-      multiply_own(i + 1);
+    for (; i < tiles; i += 2) {
+      multiply_own(i, std::true_type());
     }
-    if (i < tiles) {
-      multiply_others(i);
+    if (i == tiles) {
+      multiply_others(tiles - 1);
     }
     cursor.tile += static_cast<uint32_t>(tiles);
 
@@ -548,9 +545,6 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
     results.template store<Memory::kStaged>(shares, segment, held);
   }
   results.finish(shares);
-  if constexpr (kPair) {
-    cluster_sync();  // the other may still arrive at this block's barriers
-  }
 }
 
 }  // namespace weft::hopper

@@ -32,24 +32,9 @@ Plan plan_of(const MlaDecodeArgs& args, const DeviceInfo& device, bool few, int 
           .why = why};
 }
 
-/// Whether every tile of rows has another one of the same sequence.
-bool in_pairs(const MlaDecodeArgs& args) {
-  return args.cache.dtype == DType::bf16 && ceil_div(args.rows(), int64_t{64}) % 2 == 0;
-}
-
-/// 64 rows at a time, each block with keys for itself or as one of a pair.
-Plan plan_of_many(const MlaDecodeArgs& args, const DeviceInfo& device, std::string_view why) {
-  Plan plan = plan_of(args, device, false, 64, 1, why);
-  if (in_pairs(args)) {
-    plan.kernel = "pair";
-    plan.cluster = 2;
-  }
-  return plan;
-}
-
 /// Whether the counters are enough: one for each sequence, tile of rows and block of a cluster.
 bool fits(const MlaDecodeArgs& args, const Plan& plan) {
-  return args.batch * ceil_div(args.rows(), plan.tile_m) * unit_blocks(plan) <= kCounters;
+  return args.batch * ceil_div(args.rows(), plan.tile_m) * plan.cluster <= kCounters;
 }
 
 }  // namespace
@@ -57,10 +42,10 @@ bool fits(const MlaDecodeArgs& args, const Plan& plan) {
 Plan plan_mla_decode(const MlaDecodeArgs& args, const DeviceInfo& device) {
   const int64_t rows = args.rows();
   if (args.cache.angles != nullptr) {
-    return plan_of_many(args, device, "the one tile whose keys can be turned");
+    return plan_of(args, device, false, 64, 1, "the one kernel that turns keys");
   }
   if (args.alone) {  // whatever the batch
-    return args.run ? plan_of_many(args, device, "a run: each block has sequences")
+    return args.run ? plan_of(args, device, false, 64, 1, "a run: each block has sequences")
                     : plan_of(args, device, rows <= 32,
                               rows <= 16   ? 16
                               : rows <= 32 ? 32
@@ -76,9 +61,6 @@ Plan plan_mla_decode(const MlaDecodeArgs& args, const DeviceInfo& device) {
                       : lines <= 16                                                 ? 4
                       : lines <= 32 || (!few && lines * 2 <= int64_t{device.units}) ? 2
                                                                                     : 1;
-  if (!few && cluster == 1) {
-    return plan_of_many(args, device, "many sequences");
-  }
   return plan_of(args, device, few, tile, cluster,
                  cluster > 1 ? "few sequences: clusters share the keys of one" : "many sequences");
 }
@@ -98,10 +80,6 @@ std::vector<Plan> mla_decode_candidates(const MlaDecodeArgs& args, const DeviceI
         plans.push_back(plan);
       }
     }
-  }
-  const Plan pair = plan_of_many(args, device, {});
-  if (pair.kernel == "pair" && fits(args, pair)) {
-    plans.push_back(pair);
   }
   return plans;
 }

@@ -7,19 +7,14 @@
 
 namespace weft::hopper {
 
-/// "few": 16 or 32 rows (tokens times heads) of a sequence by mma; "many": 64 by wgmma; "pair": the
-/// same in clusters of two blocks that walk the same keys, each with 64 rows of its own. `splits`
-/// units (blocks, or clusters of them but in pairs) for each tile of rows share the keys of all
-/// sequences.
+/// "few": 16 or 32 rows (tokens times heads) of a sequence by mma; "many": 64 by wgmma. `splits`
+/// units (clusters of blocks) for each tile of rows share the keys of all sequences.
 Plan plan_mla_decode(const MlaDecodeArgs& args, const DeviceInfo& device);
 std::vector<Plan> mla_decode_candidates(const MlaDecodeArgs& args, const DeviceInfo& device);
 
-/// Blocks that share a unit's keys.
-constexpr int unit_blocks(const Plan& plan) { return plan.kernel == "pair" ? 1 : plan.cluster; }
-
 /// Floats of a result of tile_m rows (PartRows).
 constexpr int64_t latent_part_floats(const Plan& plan) {
-  return int64_t{plan.tile_m} * (kLatentRank + 2 * unit_blocks(plan));
+  return int64_t{plan.tile_m} * (kLatentRank + 2 * plan.cluster);
 }
 
 }  // namespace weft::hopper
