@@ -489,6 +489,22 @@ def attention_shapes(operations):
                  rows)
 
 
+def decode_attention(operations):
+    rows = []
+    for operation in ("mla_decode", "mla_layer", "attention_decode"):
+        for case in operations.select(operation, "listed", "alone"):
+            f = fields(case["case"])
+            shape = f"{f['batch']} x {int(f.get('length') or f['prefill']):,}, {f['heads']} heads"
+            shape += f" of {f['dim']}" if operation == "attention_decode" else ""
+            shape += f", {f['tokens']} tokens each" if f.get("tokens", "1") != "1" else ""
+            shape += "".join(f", {word}" for word in ("paged", "unified") if operation == "attention_decode"
+                             and word in case["case"].split(","))
+            for peer, seconds in case["peers"].items():
+                rows.append([f"`{operation}`", shape, microseconds(case), f"{case['limit_s'] / case['median_s']:.0%}",
+                             f"{peer} {seconds * 1e6:.1f}", f"{seconds / case['median_s']:.2f}"])
+    return table(["operation", "sequences x keys", "us", "of the limit", "peer, us", "times as fast"], rows)
+
+
 # --- AMD
 
 
@@ -592,6 +608,7 @@ def make(data):
         "serve-loads": serve_loads(data.of("h200-serve-")),
         "operations-summary": operations_summary(operations, True),
         "operations-attention": attention_shapes(operations),
+        "operations-decode-attention": decode_attention(operations),
         "operations-fp8": product_shapes(operations, *fp8, "DeepGEMM", "listed", True),
         "operations-bf16": product_shapes(operations, *bf16, "cuBLAS bf16", "listed", True),
         "operations-fp8-unlisted": product_shapes(operations, *fp8, "DeepGEMM", "given", False),
