@@ -3,9 +3,16 @@
 // of stages of 32 keys and values, which the copy engine fills, passes eight warps, each of which
 // takes whole stages with a softmax and sums of its own: none waits for another before the end of a
 // segment, where the warps' sums meet. Products are bf16, sums f32.
+//
+// Few jobs (kCluster): each has a cluster of blocks, which take its stages in turn; their sums meet
+// in one another's shared memory, a few rows in each, and nothing goes through device memory. Which
+// stages a block takes first no length says, so that they are on their way to L2 before it is
+// known.
+#include <algorithm>
 #include <cfloat>
 
 #include "arch/hopper/attention.cuh"
+#include "arch/hopper/clusters.h"
 #include "arch/hopper/dependent.cuh"
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/tensor_map.h"
@@ -37,10 +44,14 @@ struct Params {
   uint32_t* counters = nullptr;  ///< [job]
 
   __device__ int group() const { return static_cast<int>(args.query_heads / args.kv_heads); }
-  __device__ KeyJobs jobs() const {
+  /// `alone`: units have whole jobs.
+  __device__ KeyJobs jobs(bool alone) const {
     const int each = static_cast<int>(args.kv_heads) * row_tiles;
-    return {args.lengths, static_cast<int>(args.batch) * each, each,
-            args.window > 0 ? static_cast<int>(args.window + args.tokens) - 1 : 0};
+    return {.lengths = args.lengths,
+            .count = static_cast<int>(args.batch) * each,
+            .each = each,
+            .reach = args.window > 0 ? static_cast<int>(args.window + args.tokens) - 1 : 0,
+            .alone = alone};
   }
 };
 
@@ -77,7 +88,7 @@ struct Part : PartRows<kRows, kDim, 1> {
   __device__ static float& distance(float* part, int row) { return part[Base::kFloats + row]; }
 };
 
-template <int kDim>
+template <int kDim, int kCluster>
 struct Shared {
   static constexpr int kTileBytes = kKeys * kRowBytes;  ///< 64 columns of keys, or of values
   static constexpr int kTiles = kDim / kTileColumns;
@@ -89,8 +100,14 @@ struct Shared {
   static constexpr int kPitch = kTileColumns + 8;
   static constexpr int kSumFloats = kWarps * kRows * kPitch;
   static constexpr int kSoftmaxFloats = 3 * kWarps * kRows;
-  static constexpr int kBytes =
-      1024 + kStages * kStageBytes + (kSumFloats + kSoftmaxFloats) * 4 + 2 * kStages * 8;
+  /// What each block of a cluster sends to each: sums of kOwnRows rows, and of each its highest
+  /// score, sum of exponentials and distance. Two segments' can be on their way: who sends a third
+  /// one's has had all of the second, which no block sends before it has added up the first.
+  static constexpr int kOwnRows = kRows / kCluster;
+  static constexpr int kMailFloats = kOwnRows * (kDim + 4);
+  static constexpr int kMails = kCluster > 1 ? 2 : 0;
+  static constexpr int kBytes = 1024 + kStages * kStageBytes + (kSumFloats + kSoftmaxFloats) * 4 +
+                                kMails * kCluster * kMailFloats * 4 + (2 * kStages + kMails) * 8;
   static_assert(kBytes + 1024 <= 232448, "more than a block may have");
 
   char* base;  ///< aligned to 1024
@@ -106,18 +123,49 @@ struct Shared {
   __device__ float& softmax(int which, int warp, int row) const {
     return (sums(0, 0) + kSumFloats)[(which * kWarps + warp) * kRows + row];
   }
+  /// From block `rank` of the cluster, aligned to 16.
+  __device__ float* mail(int segment, int rank) const {
+    return sums(0, 0) + kSumFloats + kSoftmaxFloats + (segment % 2 * kCluster + rank) * kMailFloats;
+  }
   __device__ Barrier& full(int slot) const {
-    return reinterpret_cast<Barrier*>(sums(0, 0) + kSumFloats + kSoftmaxFloats)[slot];
+    return reinterpret_cast<Barrier*>(sums(0, 0) + kSumFloats + kSoftmaxFloats +
+                                      kMails * kCluster * kMailFloats)[slot];
   }
   __device__ Barrier& empty(int slot) const { return full(kStages + slot); }
+  __device__ Barrier& arrived(int segment) const { return full(2 * kStages + segment % 2); }
 
   using Cursor = RingCursor<kStages>;
 };
 
-template <int kDim>
-__device__ void feed(const Shared<kDim>& shared, KeyShares<kKeys> shares, const CUtensorMap& keys,
-                     const CUtensorMap& values, const Params& p) {
-  using Memory = Shared<kDim>;
+/// Asks L2 for the first stages that a block of a cluster takes, where no length is needed to know
+/// them. By one thread.
+template <class Memory, int kCluster>
+__device__ void prefetch_first(const CUtensorMap& keys, const CUtensorMap& values, const Params& p,
+                               int unit, int rank) {
+  const KeyJobs jobs = p.jobs(true);
+  if (unit >= jobs.count || jobs.reach > 0 || p.args.cache.tables != nullptr) {
+    return;
+  }
+  const Job job(p, unit);
+  const int plane = job.sequence * static_cast<int>(p.args.kv_heads) + job.kv_head;
+#pragma unroll 1
+  for (int i = 0; i < Memory::kStages; ++i) {
+    const int first = (i * kCluster + rank) * kKeys;
+    if (first >= p.args.cache.block_rows) {
+      return;
+    }
+    for (int c = 0; c < Memory::kTiles; ++c) {
+      prefetch_plane_tile(keys, c * kTileColumns, first, plane);
+      prefetch_plane_tile(values, c * kTileColumns, first, plane);
+    }
+  }
+}
+
+template <int kDim, int kCluster>
+__device__ void feed(const Shared<kDim, kCluster>& shared, KeyShares<kKeys> shares,
+                     const CUtensorMap& keys, const CUtensorMap& values, const Params& p,
+                     int rank) {
+  using Memory = Shared<kDim, kCluster>;
   const bool chosen = elect_one();
   const KvBlocks& cache = p.args.cache;
   typename Memory::Cursor cursor;
@@ -126,7 +174,7 @@ __device__ void feed(const Shared<kDim>& shared, KeyShares<kKeys> shares, const 
     const Job job(p, segment.job);
     KeyPages<static_cast<int>(kKvPage)> pages(cache.tables, cache.table_stride, job.sequence,
                                               segment.length);
-    for (int i = segment.begin; i < segment.end; ++i, cursor.advance()) {
+    for (int i = segment.begin + rank; i < segment.end; i += kCluster, cursor.advance()) {
       const int first = i * kKeys;
       const bool some = first < segment.length;  // of no keys nothing is read but zeros
       const KeyPlace place = some ? pages.place(first) : KeyPlace{};
@@ -369,13 +417,11 @@ __device__ void store_result(const Params& p, const KeySegment& segment, const J
   }
 }
 
-/// The warps' sums come together, to be stored or to be a part of those.
-template <int kDim, bool kUnified>
-__device__ void store_rows(const Params& p, const Shared<kDim>& shared,
-                           const KeyShares<kKeys>& shares, const KeySegment& segment,
-                           const Job& job, const WarpRows<kDim, kUnified>& held, int unit, int warp,
-                           uint32_t* arrived) {
-  using Parts = Part<kDim>;
+/// The warps' sums come together: calls store(row, column, sums of four columns, highest, sum of
+/// exponentials, distance) of all kRows rows.
+template <int kDim, int kCluster, bool kUnified, class Store>
+__device__ void gather_rows(const Shared<kDim, kCluster>& shared,
+                            const WarpRows<kDim, kUnified>& held, int warp, const Store& store) {
   const int lane = threadIdx.x % 32;
   if (lane % 4 == 0) {
 #pragma unroll
@@ -405,8 +451,6 @@ __device__ void store_rows(const Params& p, const Shared<kDim>& shared,
     factors[w] = exp2_fast(shared.softmax(0, w, row) - shift);
     total += shared.softmax(1, w, row) * factors[w];
   }
-  const auto part_at = [&](int place) { return p.parts + int64_t{place} * Parts::kFloats; };
-  float* const part = segment.whole() ? nullptr : part_at(shares.place(segment, unit));
 #pragma unroll
   for (int tile = 0; tile < kDim / kTileColumns; ++tile) {
     if (tile > 0) {
@@ -431,19 +475,35 @@ __device__ void store_rows(const Params& p, const Shared<kDim>& shared,
       sum.z += x.z * factors[w];
       sum.w += x.w * factors[w];
     }
-    if (row < job.rows) {
-      const int at = tile * kTileColumns + column;
-      if (part == nullptr) {
-        store_result(p, segment, job, row, at, sum, highest, total, distance);
-      } else {
-        *reinterpret_cast<float4*>(part + row * kDim + at) = sum;
-        if (at == 0) {
-          *Parts::softmax(part, row, 0) = {highest, total};
-          Parts::distance(part, row) = distance;
-        }
-      }
-    }
+    store(row, tile * kTileColumns + column, sum, highest, total, distance);
   }
+}
+
+/// A block's rows are stored, or are a part of those of a job that units share.
+template <int kDim, bool kUnified>
+__device__ void store_rows(const Params& p, const Shared<kDim, 1>& shared,
+                           const KeyShares<kKeys>& shares, const KeySegment& segment,
+                           const Job& job, const WarpRows<kDim, kUnified>& held, int unit, int warp,
+                           uint32_t* arrived) {
+  using Parts = Part<kDim>;
+  const auto part_at = [&](int place) { return p.parts + int64_t{place} * Parts::kFloats; };
+  float* const part = segment.whole() ? nullptr : part_at(shares.place(segment, unit));
+  gather_rows(
+      shared, held, warp,
+      [&](int row, int column, const float4& sum, float highest, float total, float distance) {
+        if (row >= job.rows) {
+          return;
+        }
+        if (part == nullptr) {
+          store_result(p, segment, job, row, column, sum, highest, total, distance);
+        } else {
+          *reinterpret_cast<float4*>(part + row * kDim + column) = sum;
+          if (column == 0) {
+            *Parts::softmax(part, row, 0) = {highest, total};
+            Parts::distance(part, row) = distance;
+          }
+        }
+      });
   if (part == nullptr) {
     return;
   }
@@ -464,12 +524,74 @@ __device__ void store_rows(const Params& p, const Shared<kDim>& shared,
   }
 }
 
-template <int kDim, bool kUnified>
+/// Blocks of a cluster send one another their rows and add up those that are theirs, in the order
+/// of the blocks; `number` of the cluster's segment.
+template <int kDim, int kCluster, bool kUnified>
+__device__ void exchange_rows(const Params& p, const Shared<kDim, kCluster>& shared,
+                              const KeySegment& segment, const Job& job,
+                              const WarpRows<kDim, kUnified>& held, int number, int rank,
+                              int warp) {
+  using Memory = Shared<kDim, kCluster>;
+  constexpr int kOwn = Memory::kOwnRows;
+  if (threadIdx.x == 0) {
+    shared.arrived(number).arrive_expect(kCluster * Memory::kMailFloats * 4);
+  }
+  const uint32_t own_mail = smem_address(shared.mail(number, rank));
+  const uint32_t own_barrier = smem_address(&shared.arrived(number));
+  gather_rows(
+      shared, held, warp,
+      [&](int row, int column, const float4& sum, float highest, float total, float distance) {
+        const int owner = row / kOwn;
+        const uint32_t mail = cluster_address(own_mail, owner);
+        const uint32_t barrier = cluster_address(own_barrier, owner);
+        store_remote(mail + (row % kOwn * kDim + column) * 4, sum, barrier);
+        if (column == 0) {
+          store_remote(mail + (kOwn * kDim + row % kOwn * 4) * 4,
+                       float4{highest, total, distance, 0}, barrier);
+        }
+      });
+  const int thread = threadIdx.x;
+  shared.arrived(number).wait(number / 2 & 1);
+  if (thread >= kOwn * kDim / 4) {
+    return;
+  }
+  const int row = thread / (kDim / 4);
+  const int column = thread % (kDim / 4) * 4;
+  const auto softmax = [&](int from) {
+    return reinterpret_cast<const float4*>(shared.mail(number, from) + kOwn * kDim)[row];
+  };
+  float highest = -INFINITY;
+  float distance = 0;
+#pragma unroll
+  for (int from = 0; from < kCluster; ++from) {
+    highest = fmaxf(highest, softmax(from).x);
+    distance = fmaxf(distance, softmax(from).z);
+  }
+  const float shift = softmax_shift(highest);
+  float total = 0;
+  float4 sum{};
+#pragma unroll
+  for (int from = 0; from < kCluster; ++from) {
+    const float factor = exp2_fast(softmax(from).x - shift);
+    const auto& x =
+        *reinterpret_cast<const float4*>(shared.mail(number, from) + row * kDim + column);
+    total += softmax(from).y * factor;
+    sum.x += x.x * factor;
+    sum.y += x.y * factor;
+    sum.z += x.z * factor;
+    sum.w += x.w * factor;
+  }
+  if (rank * kOwn + row < job.rows) {
+    store_result(p, segment, job, rank * kOwn + row, column, sum, highest, total, distance);
+  }
+}
+
+template <int kDim, int kCluster, bool kUnified>
 __global__ void __launch_bounds__(kThreads, 1)
     attention_decode_mma(const __grid_constant__ CUtensorMap keys,
                          const __grid_constant__ CUtensorMap values,
                          const __grid_constant__ Params p) {
-  using Memory = Shared<kDim>;
+  using Memory = Shared<kDim, kCluster>;
   extern __shared__ __align__(1024) char memory[];
   __shared__ KeyShares<kKeys>::Scratch dealing;
   __shared__ uint32_t arrived;
@@ -481,22 +603,37 @@ __global__ void __launch_bounds__(kThreads, 1)
       shared.full(slot).init(1);
       shared.empty(slot).init(1);
     }
+    for (int i = 0; i < Memory::kMails; ++i) {
+      shared.arrived(i).init(1);
+    }
     fence_barriers();
   }
+  const int unit = static_cast<int>(blockIdx.x) / kCluster;
+  int rank = 0;
+  if constexpr (kCluster > 1) {
+    __syncwarp();
+    cluster_sync_relaxed();  // all blocks' barriers are there
+    rank = static_cast<int>(cluster_rank());
+  }
   begin_in_turn();
-  const int unit = blockIdx.x;
-  auto shares = KeyShares<kKeys>::deal<kThreads>(p.jobs(), p.units, unit, dealing);
+  if constexpr (kCluster > 1) {
+    if (threadIdx.x == kTeamThreads) {
+      prefetch_first<Memory, kCluster>(keys, values, p, unit, rank);
+    }
+  }
+  auto shares = KeyShares<kKeys>::deal<kThreads>(p.jobs(kCluster > 1), p.units, unit, dealing);
   if (warp >= kWarps) {
     lower_registers<kFeederRegisters>();
     if (warp == kWarps) {
-      feed(shared, shares, keys, values, p);
+      feed(shared, shares, keys, values, p, rank);
     }
     return;
   }
   raise_registers<kRegisters>();
 
   const AttentionDecodeArgs& args = p.args;
-  int turn = 0;  // stages before this segment's
+  int turn = 0;    // stages of the block before this segment's
+  int number = 0;  // of segments
   KeySegment segment;
   while (shares.next(segment)) {
     const Job job(p, segment.job);
@@ -533,13 +670,13 @@ __global__ void __launch_bounds__(kThreads, 1)
 
     // Whole stages, those whose number is the warp's.
     constexpr int kTakers = Memory::kTakers;
-    const int mine =
-        warp < kTakers ? segment.begin + (warp - turn % kTakers + kTakers) % kTakers : segment.end;
-    for (int i = mine; i < segment.end; i += kTakers) {
-      const int number = turn + i - segment.begin;
-      const int slot = number % Memory::kStages;
-      const int first = i * kKeys;
-      shared.full(slot).wait(number / Memory::kStages & 1);
+    const int stages = max(0, segment.end - segment.begin - rank + kCluster - 1) / kCluster;
+    const int mine = warp < kTakers ? (warp - turn % kTakers + kTakers) % kTakers : stages;
+    const auto first_key = [&](int i) { return (segment.begin + rank + i * kCluster) * kKeys; };
+    for (int i = mine; i < stages; i += kTakers) {
+      const int slot = (turn + i) % Memory::kStages;
+      const int first = first_key(i);
+      shared.full(slot).wait((turn + i) / Memory::kStages & 1);
       if (first < oldest || first + kKeys > segment.length) {
         // What nobody sees may be NaN, which no weight of zero makes harmless: zeros.
         const int key = first + lane;
@@ -569,15 +706,20 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (__any_sync(~0u, far)) {
         held.clear(-INFINITY);
 #pragma unroll 1
-        for (int i = mine; i < segment.end; i += kTakers) {
-          const CacheStage stage{args, job, i * kKeys, oldest, segment.length, lane};
-          held.template take<true>(args, stage, i * kKeys);
+        for (int i = mine; i < stages; i += kTakers) {
+          const CacheStage stage{args, job, first_key(i), oldest, segment.length, lane};
+          held.template take<true>(args, stage, first_key(i));
         }
       }
     }
-    turn += segment.end - segment.begin;
+    turn += stages;
     held.gather();
-    store_rows(p, shared, shares, segment, job, held, unit, warp, &arrived);
+    if constexpr (kCluster > 1) {
+      exchange_rows(p, shared, segment, job, held, number, rank, warp);
+    } else {
+      store_rows(p, shared, shares, segment, job, held, unit, warp, &arrived);
+    }
+    ++number;
   }
 }
 
@@ -586,7 +728,7 @@ size_t workspace(const AttentionDecodeArgs& /*args*/, const Plan& plan) {
   return kCounterBytes + static_cast<size_t>(2 * plan.splits * part);
 }
 
-template <int kDim>
+template <int kDim, int kCluster>
 Status launch_as(const AttentionDecodeArgs& args, const Plan& plan, Stream stream) {
   const KvBlocks& cache = args.cache;
   const auto map_of = [&](const void* data) {
@@ -604,32 +746,52 @@ Status launch_as(const AttentionDecodeArgs& args, const Plan& plan, Stream strea
   WEFT_ASSIGN(const CUtensorMap values, map_of(cache.values));
   static_assert(Part<kDim>::kFloats == kRows * (kDim + 3));
   auto* memory = static_cast<std::byte*>(args.workspace.data);
-  const Params p{.args = args,
-                 .row_tiles = decode_row_tiles(args),
-                 .units = plan.splits,
-                 .parts = reinterpret_cast<float*>(memory + kCounterBytes),
-                 .counters = reinterpret_cast<uint32_t*>(memory)};
-  return launch_kernel(
-      args.unified ? attention_decode_mma<kDim, true> : attention_decode_mma<kDim, false>,
-      {.blocks = plan.splits,
-       .threads = plan.threads,
-       .shared_bytes = Shared<kDim>::kBytes,
-       .overlaps = true,
-       .stream = static_cast<cudaStream_t>(stream.native)},
-      keys, values, p);
+  Params p{.args = args,
+           .row_tiles = decode_row_tiles(args),
+           .units = plan.splits,
+           .parts = reinterpret_cast<float*>(memory + kCounterBytes),
+           .counters = reinterpret_cast<uint32_t*>(memory)};
+  const auto kernel = args.unified ? attention_decode_mma<kDim, kCluster, true>
+                                   : attention_decode_mma<kDim, kCluster, false>;
+  LaunchShape shape{.blocks = plan.splits * kCluster,
+                    .threads = plan.threads,
+                    .cluster = kCluster,
+                    .shared_bytes = Shared<kDim, kCluster>::kBytes,
+                    .overlaps = true,
+                    .stream = static_cast<cudaStream_t>(stream.native)};
+  if constexpr (kCluster > 1) {
+    // Clusters that find no place at first would begin when the others end.
+    WEFT_ASSIGN(const int most, resident_clusters(reinterpret_cast<const void*>(kernel), shape));
+    p.units = std::max(1, std::min(p.units, most));
+    shape.blocks = p.units * kCluster;
+  }
+  return launch_kernel(kernel, shape, keys, values, p);
+}
+
+/// Clusters are for heads of up to 128.
+template <int kDim>
+Status launch_clusters(const AttentionDecodeArgs& args, const Plan& plan, Stream stream) {
+  switch (plan.cluster) {
+    case 8:
+      return launch_as<kDim, 8>(args, plan, stream);
+    case 4:
+      return launch_as<kDim, 4>(args, plan, stream);
+    default:
+      return launch_as<kDim, 1>(args, plan, stream);
+  }
 }
 
 Status launch(const AttentionDecodeArgs& args, const Plan& plan, Stream stream) {
   WEFT_TRY(check_workspace("attention_decode", args.workspace.bytes, workspace(args, plan)));
   switch (decode_columns(args.head_dim)) {
     case 64:
-      return launch_as<64>(args, plan, stream);
+      return launch_clusters<64>(args, plan, stream);
     case 128:
-      return launch_as<128>(args, plan, stream);
+      return launch_clusters<128>(args, plan, stream);
     case 192:
-      return launch_as<192>(args, plan, stream);
+      return launch_as<192, 1>(args, plan, stream);
     default:
-      return launch_as<256>(args, plan, stream);
+      return launch_as<256, 1>(args, plan, stream);
   }
 }
 

@@ -35,7 +35,17 @@ std::vector<Plan> attention_decode_candidates(const AttentionDecodeArgs& args,
   if (all.kernel.empty()) {
     return {};
   }
-  return {all, plan_of(args, std::max(1, device.units / 2), {})};
+  std::vector<Plan> plans = {all, plan_of(args, std::max(1, device.units / 2), {})};
+  const auto jobs = static_cast<int>(args.batch * args.kv_heads * decode_row_tiles(args));
+  for (const int cluster : {4, 8}) {
+    const int clusters = device.units / cluster;
+    if (all.tile_n <= 128 && jobs <= 2 * clusters) {
+      Plan plan = plan_of(args, std::min(jobs, clusters), {});
+      plan.cluster = cluster;
+      plans.push_back(plan);
+    }
+  }
+  return plans;
 }
 
 }  // namespace weft::hopper

@@ -31,7 +31,8 @@ constexpr int decode_stages(int columns) {
                                      : 2 * kDecodeWarps;
 }
 
-/// "mma": `splits` blocks share the keys of all jobs, a job a sequence's KV head and tile of rows.
+/// "mma": `splits` blocks share the keys of all jobs, a job a sequence's KV head and tile of rows;
+/// or as many clusters have whole jobs.
 Plan plan_attention_decode(const AttentionDecodeArgs& args, const DeviceInfo& device);
 std::vector<Plan> attention_decode_candidates(const AttentionDecodeArgs& args,
                                               const DeviceInfo& device);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace weft::hopper {
 namespace {
 
@@ -27,6 +29,27 @@ TEST(AttentionDecodePlan, RowsAreQueryHeadsTimesTokens) {
   args.tokens = 4;
   args.kv_heads = 4;
   EXPECT_EQ(decode_row_tiles(args), 2);
+}
+
+TEST(AttentionDecodePlan, ClustersAreCandidatesForFewJobs) {
+  const auto clusters = [](int64_t batch, int64_t head_dim) {
+    AttentionDecodeArgs args;
+    args.batch = batch;
+    args.tokens = 1;
+    args.query_heads = 32;
+    args.kv_heads = 8;
+    args.head_dim = head_dim;
+    int most = 1;
+    for (const Plan& plan : attention_decode_candidates(args, h200())) {
+      EXPECT_LE(plan.splits * plan.cluster, 132);
+      most = std::max(most, plan.cluster);
+    }
+    return most;
+  };
+  EXPECT_EQ(clusters(1, 128), 8);
+  EXPECT_EQ(clusters(8, 64), 4);
+  EXPECT_EQ(clusters(32, 128), 1);
+  EXPECT_EQ(clusters(1, 256), 1);
 }
 
 TEST(AttentionDecodePlan, SaysWhyItHasNone) {

@@ -77,6 +77,7 @@ Status launch(const MlaDecodeArgs& args, const Plan& plan, Stream stream) {
   const auto kernel = cache.angles != nullptr ? mla_decode_many<1, false, true>
                       : fp8                   ? kernel_of<true>(plan)
                                               : kernel_of<false>(plan);
+  p.args.alone = whole_sequences(args, stream.device->info());
   LaunchShape shape{.blocks = plan.splits * p.row_tiles * plan.cluster,
                     .threads = plan.threads,
                     .cluster = plan.cluster,

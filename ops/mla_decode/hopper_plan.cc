@@ -44,7 +44,7 @@ Plan plan_mla_decode(const MlaDecodeArgs& args, const DeviceInfo& device) {
   if (args.cache.angles != nullptr) {
     return plan_of(args, device, false, 64, 1, "the one kernel that turns keys");
   }
-  if (args.alone) {  // whatever the batch
+  if (whole_sequences(args, device)) {
     return args.run ? plan_of(args, device, false, 64, 1, "a run: each block has sequences")
                     : plan_of(args, device, rows <= 32,
                               rows <= 16   ? 16
@@ -66,7 +66,7 @@ Plan plan_mla_decode(const MlaDecodeArgs& args, const DeviceInfo& device) {
 }
 
 std::vector<Plan> mla_decode_candidates(const MlaDecodeArgs& args, const DeviceInfo& device) {
-  if (args.alone || args.cache.angles != nullptr) {
+  if (whole_sequences(args, device) || args.cache.angles != nullptr) {
     return {plan_mla_decode(args, device)};
   }
   std::vector<Plan> plans;

@@ -48,6 +48,18 @@ TEST(MlaDecodePlan, TwoBlocksOfALineOfManyRowsAreACluster) {
   EXPECT_EQ(plan_mla_decode(args_of(64, 1, 16), h200()).cluster, 1);
 }
 
+TEST(MlaDecodePlan, LongRunsHaveWholeSequences) {
+  MlaDecodeArgs args = args_of(512, 4, 16);
+  EXPECT_FALSE(whole_sequences(args, h200()));
+  args.run = true;
+  EXPECT_TRUE(whole_sequences(args, h200()));
+  EXPECT_EQ(plan_mla_decode(args, h200()).why, "a run: each block has sequences");
+  args.batch = 100;
+  EXPECT_FALSE(whole_sequences(args, h200()));
+  args.alone = true;
+  EXPECT_TRUE(whole_sequences(args, h200()));
+}
+
 TEST(MlaDecodePlan, OneKernelTurnsKeys) {
   MlaDecodeArgs args = args_of(1, 1, 16);
   args.cache.angles = &args;
