@@ -66,7 +66,7 @@ struct TileCursor {
   __device__ uint32_t parity() const { return tile >> 1 & 1; }
 };
 
-/// The warps that fill the ring: one for each half of the columns, or four (kFp8).
+/// The warps that fill the ring: one for each half of the columns, `half`, or four for all (kFp8).
 template <int kCluster, bool kFp8, bool kTurns>
 __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKeys> shares,
                            const CUtensorMap& map, const MlaParams& p, int rank, int half) {
@@ -94,9 +94,9 @@ __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKe
         shared.empty(slot, 0).wait(parity);
         shared.empty(slot, 1).wait(parity);
 #pragma unroll 1
-        for (int half = 0; half < 2; ++half) {
-          rows.store(shared.slot(slot), Memory::kTileBytes, half * Fp8Rows::kRows, thread);
-          if (half == 0) {
+        for (int batch = 0; batch < 2; ++batch) {
+          rows.store(shared.slot(slot), Memory::kTileBytes, batch * Fp8Rows::kRows, thread);
+          if (batch == 0) {
             rows.load(from + Fp8Rows::kRows * kLatentFp8Bytes, valid - Fp8Rows::kRows, thread);
           }
         }
