@@ -139,9 +139,10 @@ struct Shared {
 
 /// Asks L2 for the first stages that a block of a cluster takes, where no length is needed to know
 /// them. By one thread.
-template <class Memory, int kCluster>
+template <int kDim, int kCluster>
 __device__ void prefetch_first(const CUtensorMap& keys, const CUtensorMap& values, const Params& p,
                                int unit, int rank) {
+  using Memory = Shared<kDim, kCluster>;
   const KeyJobs jobs = p.jobs(true);
   if (unit >= jobs.count || jobs.reach > 0 || p.args.cache.tables != nullptr) {
     return;
@@ -417,6 +418,46 @@ __device__ void store_result(const Params& p, const KeySegment& segment, const J
   }
 }
 
+/// Softmaxes of a row over kCount sets of its keys become one, and their sums; `of(i)`: of set i
+/// the highest score, the sum of exponentials and the distance.
+template <int kCount>
+struct JoinedRow {
+  float highest = -INFINITY;
+  float total = 0;
+  float distance = 0;
+  float factors[kCount];
+
+  template <class Of>
+  __device__ explicit JoinedRow(const Of& of) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      highest = fmaxf(highest, of(i).x);
+      distance = fmaxf(distance, of(i).z);
+    }
+    const float shift = softmax_shift(highest);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      factors[i] = exp2_fast(of(i).x - shift);
+      total += of(i).y * factors[i];
+    }
+  }
+
+  /// `sums(i)`: where four columns of set i are.
+  template <class Sums>
+  __device__ float4 columns(const Sums& sums) const {
+    float4 sum{};
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float4 x = *reinterpret_cast<const float4*>(sums(i));
+      sum.x += x.x * factors[i];
+      sum.y += x.y * factors[i];
+      sum.z += x.z * factors[i];
+      sum.w += x.w * factors[i];
+    }
+    return sum;
+  }
+};
+
 /// The warps' sums come together: calls store(row, column, sums of four columns, highest, sum of
 /// exponentials, distance) of all kRows rows.
 template <int kDim, int kCluster, bool kUnified, class Store>
@@ -436,21 +477,9 @@ __device__ void gather_rows(const Shared<kDim, kCluster>& shared,
   // From here on a thread has four columns of a row.
   const int row = static_cast<int>(threadIdx.x) / (kTileColumns / 4);
   const int column = static_cast<int>(threadIdx.x) % (kTileColumns / 4) * 4;
-  float highest = -INFINITY;
-  float distance = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
-    highest = fmaxf(highest, shared.softmax(0, w, row));
-    distance = fmaxf(distance, shared.softmax(2, w, row));
-  }
-  const float shift = softmax_shift(highest);
-  float factors[kWarps];
-  float total = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
-    factors[w] = exp2_fast(shared.softmax(0, w, row) - shift);
-    total += shared.softmax(1, w, row) * factors[w];
-  }
+  const JoinedRow<kWarps> joined([&](int w) {
+    return float3{shared.softmax(0, w, row), shared.softmax(1, w, row), shared.softmax(2, w, row)};
+  });
 #pragma unroll
   for (int tile = 0; tile < kDim / kTileColumns; ++tile) {
     if (tile > 0) {
@@ -466,16 +495,9 @@ __device__ void gather_rows(const Shared<kDim, kCluster>& shared,
       }
     }
     named_sync(kTeam, kTeamThreads);
-    float4 sum{};
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      const auto& x = *reinterpret_cast<const float4*>(shared.sums(w, row) + column);
-      sum.x += x.x * factors[w];
-      sum.y += x.y * factors[w];
-      sum.z += x.z * factors[w];
-      sum.w += x.w * factors[w];
-    }
-    store(row, tile * kTileColumns + column, sum, highest, total, distance);
+    store(row, tile * kTileColumns + column,
+          joined.columns([&](int w) { return shared.sums(w, row) + column; }), joined.highest,
+          joined.total, joined.distance);
   }
 }
 
@@ -557,32 +579,14 @@ __device__ void exchange_rows(const Params& p, const Shared<kDim, kCluster>& sha
   }
   const int row = thread / (kDim / 4);
   const int column = thread % (kDim / 4) * 4;
-  const auto softmax = [&](int from) {
+  const JoinedRow<kCluster> joined([&](int from) {
     return reinterpret_cast<const float4*>(shared.mail(number, from) + kOwn * kDim)[row];
-  };
-  float highest = -INFINITY;
-  float distance = 0;
-#pragma unroll
-  for (int from = 0; from < kCluster; ++from) {
-    highest = fmaxf(highest, softmax(from).x);
-    distance = fmaxf(distance, softmax(from).z);
-  }
-  const float shift = softmax_shift(highest);
-  float total = 0;
-  float4 sum{};
-#pragma unroll
-  for (int from = 0; from < kCluster; ++from) {
-    const float factor = exp2_fast(softmax(from).x - shift);
-    const auto& x =
-        *reinterpret_cast<const float4*>(shared.mail(number, from) + row * kDim + column);
-    total += softmax(from).y * factor;
-    sum.x += x.x * factor;
-    sum.y += x.y * factor;
-    sum.z += x.z * factor;
-    sum.w += x.w * factor;
-  }
+  });
   if (rank * kOwn + row < job.rows) {
-    store_result(p, segment, job, rank * kOwn + row, column, sum, highest, total, distance);
+    const float4 sum =
+        joined.columns([&](int from) { return shared.mail(number, from) + row * kDim + column; });
+    store_result(p, segment, job, rank * kOwn + row, column, sum, joined.highest, joined.total,
+                 joined.distance);
   }
 }
 
@@ -618,7 +622,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   begin_in_turn();
   if constexpr (kCluster > 1) {
     if (threadIdx.x == kTeamThreads) {
-      prefetch_first<Memory, kCluster>(keys, values, p, unit, rank);
+      prefetch_first<kDim, kCluster>(keys, values, p, unit, rank);
     }
   }
   auto shares = KeyShares<kKeys>::deal<kThreads>(p.jobs(kCluster > 1), p.units, unit, dealing);

@@ -18,7 +18,7 @@ constexpr int kDepth = kRowBytes / 2;  ///< elements of k that a tile has
 constexpr int kThreads = 256;
 /// 128 rows of 128 bytes: sequences, results' columns or, transposed, elements of k.
 constexpr int kTileBytes = 128 * kRowBytes;
-constexpr int kStagingBytes = 16 * kColumns * 2;  ///< of a warp
+constexpr int kStagingBytes = staging_bytes<kColumns>();  ///< of a warp
 
 /// What both kernels are told.
 struct HeadMaps {
