@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "arch/hopper/barrier.cuh"
+#include "arch/hopper/tile_schedule.h"
 
 namespace weft::hopper {
 
@@ -18,7 +19,8 @@ struct KeyJobs {
   const int32_t* lengths = nullptr;  ///< [sequence]; null: i * step
   int count = 0;
   int each = 1;
-  int reach = 0;  ///< the last keys that count, where earlier ones do not; 0: all
+  Divisor by_each;  ///< where `each` is more than 1
+  int reach = 0;    ///< the last keys that count, where earlier ones do not; 0: all
   int step = 0;
   int more = 0;        ///< keys that each sequence has besides
   bool alone = false;  ///< units have whole jobs, in turn
@@ -48,18 +50,25 @@ class KeyShares {
     int first;
   };
 
+  /// Of jobs `alone`, by any thread. The first one's length is asked for, and not waited for.
+  __device__ static KeyShares whole(const KeyJobs& jobs, int units, int unit) {
+    KeyShares shares;
+    shares.jobs_ = jobs;
+    shares.units_ = units;
+    shares.job_ = unit;
+    shares.ahead_ = shares.length_of(min(unit, jobs.count - 1));
+    return shares;
+  }
   /// By all kThreads threads of the block, which have met when it returns. At most `units` are
   /// used.
   template <int kThreads>
   __device__ static KeyShares deal(const KeyJobs& jobs, int units, int unit, Scratch& scratch) {
+    if (jobs.alone) {
+      __syncthreads();
+      return whole(jobs, units, unit);
+    }
     KeyShares shares;
     shares.jobs_ = jobs;
-    if (jobs.alone) {
-      shares.units_ = units;
-      shares.job_ = unit;
-      __syncthreads();
-      return shares;
-    }
     const int thread = threadIdx.x;
     const int lane = thread % 32;
     const int each = (jobs.count + kThreads - 1) / kThreads;
@@ -110,17 +119,24 @@ class KeyShares {
     return shares;
   }
 
+  /// Whether the unit has another segment, and whose it is then: without its length.
+  __device__ bool more() const { return jobs_.alone ? job_ < jobs_.count : at_ < end_; }
+  __device__ int job() const { return job_; }
+
   /// The unit's next segment; false: there is none.
   __device__ bool next(KeySegment& segment) {
-    if (jobs_.alone ? job_ >= jobs_.count : at_ >= end_) {
+    if (!more()) {
       return false;
     }
-    const int length = length_of(job_);
+    const int length = jobs_.alone ? ahead_ : length_of(job_);
     const int from = from_of(length);
     const int to = max(from + 1, to_of(length));
     if (jobs_.alone) {
       segment = {job_, length, from, to, from, to, 0};
       job_ += units_;
+      if (more()) {
+        ahead_ = length_of(job_);
+      }
       return true;
     }
     segment = {job_, length, from + at_ - first_, min(from + end_ - first_, to), from, to, first_};
@@ -148,7 +164,7 @@ class KeyShares {
 
  private:
   __device__ int length_of(int job) const {
-    const int sequence = job / jobs_.each;
+    const int sequence = jobs_.each == 1 ? job : jobs_.by_each.divide(job);
     const int length = jobs_.lengths != nullptr ? jobs_.lengths[sequence] : sequence * jobs_.step;
     return max(0, length + jobs_.more);
   }
@@ -189,7 +205,8 @@ class KeyShares {
   float per_stage_ = 0;  // units
   int at_ = 0;           // the next stage of the line, and the unit's end
   int end_ = 0;
-  int job_ = 0;  // of the next stage, and the job's first
+  int ahead_ = 0;  // the next job's length, where jobs are alone
+  int job_ = 0;    // of the next stage, and the job's first
   int first_ = 0;
 };
 

@@ -20,13 +20,6 @@ __device__ inline void load_plane_tile(void* to, const CUtensorMap& map, int x, 
       : "memory");
 }
 
-/// prefetch_tile() of a map with planes.
-__device__ inline void prefetch_plane_tile(const CUtensorMap& map, int x, int y, int z) {
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(&map),
-               "r"(x), "r"(y), "r"(z)
-               : "memory");
-}
-
 /// Four matrices of 8 x 8 16-bit elements, each transposed on the way: lane l gives the address of
 /// row l % 8 of matrix l / 8, and gets elements (2 (l % 4) + {0, 1}, l / 4) of each.
 __device__ inline uint4 load_transposed_x4(uint32_t address) {

@@ -11,7 +11,7 @@ Result<int> resident_clusters(const void* kernel, const LaunchShape& shape) {
   thread_local std::map<std::pair<const void*, int>, int> known;
   int& clusters = known[{kernel, device}];
   if (clusters == 0) {
-    WEFT_TRY(allow_shared_bytes(kernel, shape.shared_bytes));
+    WEFT_TRY(allow_launches(kernel, shape));
     const LaunchConfig launch(shape);
     WEFT_TRY(cuda_status(cudaOccupancyMaxActiveClusters(&clusters, kernel, &launch.config),
                          "how many clusters of a kernel there can be"));

@@ -17,11 +17,6 @@ inline Status cuda_status(cudaError_t error, const char* what) {
   return device_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
-/// Lets launches of `kernel` on the current device have `bytes` of dynamic shared memory. The
-/// driver is asked where this thread has not asked it yet: to ask takes a part of what a launch
-/// takes.
-Status allow_shared_bytes(const void* kernel, int bytes);
-
 /// How a kernel is started.
 struct LaunchShape {
   int blocks = 0;  ///< along x
@@ -35,6 +30,11 @@ struct LaunchShape {
   bool overlaps = false;
   cudaStream_t stream = nullptr;
 };
+
+/// Lets launches of `kernel` on the current device have the shared memory that `shape` says, and
+/// clusters of more than eight blocks. The driver is asked where this thread has not asked it yet:
+/// to ask takes a part of what a launch takes.
+Status allow_launches(const void* kernel, const LaunchShape& shape);
 
 /// The configuration of a launch and what it points to.
 struct LaunchConfig {
@@ -72,7 +72,7 @@ struct LaunchConfig {
 /// Starts a kernel, which gets the shared memory that `shape` says.
 template <class... Params, class... Args>
 Status launch_kernel(void (*kernel)(Params...), const LaunchShape& shape, Args&&... args) {
-  WEFT_TRY(allow_shared_bytes(reinterpret_cast<const void*>(kernel), shape.shared_bytes));
+  WEFT_TRY(allow_launches(reinterpret_cast<const void*>(kernel), shape));
   const LaunchConfig launch(shape);
   return cuda_status(
       cudaLaunchKernelEx(&launch.config, kernel, Params(std::forward<Args>(args))...),

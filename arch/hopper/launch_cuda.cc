@@ -7,21 +7,31 @@
 
 namespace weft::hopper {
 
-Status allow_shared_bytes(const void* kernel, int bytes) {
-  if (bytes == 0) {
+Status allow_launches(const void* kernel, const LaunchShape& shape) {
+  constexpr int kPortable = 8;  // blocks of a cluster that every GPU with clusters takes
+  if (shape.shared_bytes == 0 && shape.cluster <= kPortable) {
     return {};
   }
   int device = 0;
   WEFT_TRY(cuda_status(cudaGetDevice(&device), "the current device"));
-  thread_local std::map<std::pair<const void*, int>, int> allowed;
-  int& most = allowed[{kernel, device}];
-  if (bytes <= most) {
-    return {};
+  struct Allowed {
+    int bytes = 0;
+    bool large = false;
+  };
+  thread_local std::map<std::pair<const void*, int>, Allowed> allowed;
+  Allowed& of = allowed[{kernel, device}];
+  if (shape.shared_bytes > of.bytes) {
+    WEFT_TRY(cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              shape.shared_bytes),
+                         "a kernel's shared memory"));
+    of.bytes = shape.shared_bytes;
   }
-  WEFT_TRY(
-      cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-                  "a kernel's shared memory"));
-  most = bytes;
+  if (shape.cluster > kPortable && !of.large) {
+    WEFT_TRY(
+        cuda_status(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+                    "a kernel's clusters of more than eight blocks"));
+    of.large = true;
+  }
   return {};
 }
 

@@ -6,10 +6,10 @@
 //
 // Few jobs (kCluster): each has a cluster of blocks, which take its stages in turn; their sums meet
 // in one another's shared memory, a few rows in each, and nothing goes through device memory. Which
-// stages a block takes first no length says, so that they are on their way to L2 before it is
-// known.
+// stages a block takes first no length says, so that they are on their way before it is known.
 #include <algorithm>
 #include <cfloat>
+#include <climits>
 
 #include "arch/hopper/attention.cuh"
 #include "arch/hopper/clusters.h"
@@ -38,18 +38,23 @@ constexpr float kLn2 = 0.693147180559945309f;
 
 struct Params {
   AttentionDecodeArgs args;
+  int group = 1;  ///< query heads of a KV head
   int row_tiles = 0;
+  Divisor by_group;
+  Divisor by_row_tiles;
+  Divisor by_kv_heads;
+  Divisor by_jobs_each;  ///< of a sequence
   int units = 0;
   float* parts = nullptr;        ///< [unit][2]: of jobs that units share
   uint32_t* counters = nullptr;  ///< [job]
 
-  __device__ int group() const { return static_cast<int>(args.query_heads / args.kv_heads); }
   /// `alone`: units have whole jobs.
   __device__ KeyJobs jobs(bool alone) const {
     const int each = static_cast<int>(args.kv_heads) * row_tiles;
     return {.lengths = args.lengths,
             .count = static_cast<int>(args.batch) * each,
             .each = each,
+            .by_each = by_jobs_each,
             .reach = args.window > 0 ? static_cast<int>(args.window + args.tokens) - 1 : 0,
             .alone = alone};
   }
@@ -63,16 +68,15 @@ struct Job {
   int rows;
 
   __device__ Job(const Params& p, int index) {
-    const int kv_heads = static_cast<int>(p.args.kv_heads);
-    const int tile = index % p.row_tiles;
-    kv_head = index / p.row_tiles % kv_heads;
-    sequence = index / p.row_tiles / kv_heads;
-    first = tile * kRows;
-    rows = min(kRows, p.group() * static_cast<int>(p.args.tokens) - first);
+    const int plane = p.by_row_tiles.divide(index);
+    sequence = p.by_kv_heads.divide(plane);
+    kv_head = plane - sequence * static_cast<int>(p.args.kv_heads);
+    first = (index - plane * p.row_tiles) * kRows;
+    rows = min(kRows, p.group * static_cast<int>(p.args.tokens) - first);
   }
-  __device__ int token(const Params& p, int row) const { return (first + row) / p.group(); }
+  __device__ int token(const Params& p, int row) const { return p.by_group.divide(first + row); }
   __device__ int head(const Params& p, int row) const {
-    return kv_head * p.group() + (first + row) % p.group();
+    return (kv_head - token(p, row)) * p.group + first + row;
   }
   /// The row of q and of out.
   __device__ int64_t line(const Params& p, int row) const {
@@ -96,14 +100,16 @@ struct Shared {
   static constexpr int kStages = decode_stages(kDim);
   static constexpr int kTakers = kStages < kWarps ? kStages : kWarps;  ///< warps that have stages
   static_assert(kStages % kTakers == 0);
-  /// 64 columns of the warps' sums; 8-byte accesses of a warp meet no bank twice.
-  static constexpr int kPitch = kTileColumns + 8;
+  /// Columns of the warps' sums that there is room for; 8-byte accesses of a warp meet no bank
+  /// twice.
+  static constexpr int kSumColumns = kDim <= 128 ? kDim : kTileColumns;
+  static constexpr int kPitch = kSumColumns + 8;
   static constexpr int kSumFloats = kWarps * kRows * kPitch;
   static constexpr int kSoftmaxFloats = 3 * kWarps * kRows;
   /// What each block of a cluster sends to each: sums of kOwnRows rows, and of each its highest
   /// score, sum of exponentials and distance. Two segments' can be on their way: who sends a third
   /// one's has had all of the second, which no block sends before it has added up the first.
-  static constexpr int kOwnRows = kRows / kCluster;
+  static constexpr int kOwnRows = (kRows + kCluster - 1) / kCluster;
   static constexpr int kMailFloats = kOwnRows * (kDim + 4);
   static constexpr int kMails = kCluster > 1 ? 2 : 0;
   static constexpr int kBytes = 1024 + kStages * kStageBytes + (kSumFloats + kSoftmaxFloats) * 4 +
@@ -137,66 +143,80 @@ struct Shared {
   using Cursor = RingCursor<kStages>;
 };
 
-/// Asks L2 for the first stages that a block of a cluster takes, where no length is needed to know
-/// them. By one thread.
+/// How many stages of its first job a block of a cluster asks for before it knows how many there
+/// are: those that the sequence has room for. Where a window or a table of pages says which keys
+/// are read, none.
 template <int kDim, int kCluster>
-__device__ void prefetch_first(const CUtensorMap& keys, const CUtensorMap& values, const Params& p,
-                               int unit, int rank) {
-  using Memory = Shared<kDim, kCluster>;
+__device__ int early_stages(const Params& p, int unit, int rank) {
   const KeyJobs jobs = p.jobs(true);
-  if (unit >= jobs.count || jobs.reach > 0 || p.args.cache.tables != nullptr) {
-    return;
+  if (kCluster == 1 || unit >= jobs.count || jobs.reach > 0 || p.args.cache.tables != nullptr) {
+    return 0;
   }
-  const Job job(p, unit);
-  const int plane = job.sequence * static_cast<int>(p.args.kv_heads) + job.kv_head;
-#pragma unroll 1
-  for (int i = 0; i < Memory::kStages; ++i) {
-    const int first = (i * kCluster + rank) * kKeys;
-    if (first >= p.args.cache.block_rows) {
-      return;
-    }
-    for (int c = 0; c < Memory::kTiles; ++c) {
-      prefetch_plane_tile(keys, c * kTileColumns, first, plane);
-      prefetch_plane_tile(values, c * kTileColumns, first, plane);
-    }
+  const int room = static_cast<int>(p.args.cache.block_rows + kKeys - 1) / kKeys;
+  return min(Shared<kDim, kCluster>::kStages, max(0, room - rank + kCluster - 1) / kCluster);
+}
+
+/// Asks for 32 keys and values from `row` of a plane of the cache. By one thread.
+template <int kDim, int kCluster>
+__device__ void load_stage(const Shared<kDim, kCluster>& shared, const CUtensorMap& keys,
+                           const CUtensorMap& values, int slot, int row, int plane) {
+  using Memory = Shared<kDim, kCluster>;
+  Barrier& full = shared.full(slot);
+  full.arrive_expect(Memory::kStageBytes);
+#pragma unroll
+  for (int c = 0; c < Memory::kTiles; ++c) {
+    load_plane_tile(shared.keys(slot) + c * Memory::kTileBytes, keys, c * kTileColumns, row, plane,
+                    full);
+  }
+#pragma unroll
+  for (int c = 0; c < Memory::kTiles; ++c) {
+    load_plane_tile(shared.values(slot) + c * Memory::kTileBytes, values, c * kTileColumns, row,
+                    plane, full);
   }
 }
 
+/// The first `early` stages of a job.
+template <int kDim, int kCluster>
+__device__ void feed_early(const Shared<kDim, kCluster>& shared, const CUtensorMap& keys,
+                           const CUtensorMap& values, const Params& p, int index, int rank,
+                           int early) {
+  const Job job(p, index);
+  const int plane = job.sequence * static_cast<int>(p.args.kv_heads) + job.kv_head;
+#pragma unroll 1
+  for (int i = 0; i < early; ++i) {
+    load_stage(shared, keys, values, i, (i * kCluster + rank) * kKeys, plane);
+  }
+}
+
+/// All but the first `early` stages.
 template <int kDim, int kCluster>
 __device__ void feed(const Shared<kDim, kCluster>& shared, KeyShares<kKeys> shares,
-                     const CUtensorMap& keys, const CUtensorMap& values, const Params& p,
-                     int rank) {
+                     const CUtensorMap& keys, const CUtensorMap& values, const Params& p, int rank,
+                     int early) {
   using Memory = Shared<kDim, kCluster>;
   const bool chosen = elect_one();
   const KvBlocks& cache = p.args.cache;
   typename Memory::Cursor cursor;
+  for (int i = 0; i < early; ++i) {
+    cursor.advance();
+  }
   KeySegment segment;
-  while (shares.next(segment)) {
+  for (; shares.next(segment); early = 0) {
     const Job job(p, segment.job);
     KeyPages<static_cast<int>(kKvPage)> pages(cache.tables, cache.table_stride, job.sequence,
                                               segment.length);
-    for (int i = segment.begin + rank; i < segment.end; i += kCluster, cursor.advance()) {
+    for (int i = segment.begin + rank + early * kCluster; i < segment.end;
+         i += kCluster, cursor.advance()) {
       const int first = i * kKeys;
       const bool some = first < segment.length;  // of no keys nothing is read but zeros
       const KeyPlace place = some ? pages.place(first) : KeyPlace{};
       shared.empty(cursor.slot).wait(cursor.parity ^ 1);
       if (chosen) {
-        Barrier& full = shared.full(cursor.slot);
         if (some) {
-          const int plane = place.block * static_cast<int>(p.args.kv_heads) + job.kv_head;
-          full.arrive_expect(Memory::kStageBytes);
-#pragma unroll
-          for (int c = 0; c < Memory::kTiles; ++c) {
-            load_plane_tile(shared.keys(cursor.slot) + c * Memory::kTileBytes, keys,
-                            c * kTileColumns, place.row, plane, full);
-          }
-#pragma unroll
-          for (int c = 0; c < Memory::kTiles; ++c) {
-            load_plane_tile(shared.values(cursor.slot) + c * Memory::kTileBytes, values,
-                            c * kTileColumns, place.row, plane, full);
-          }
+          load_stage(shared, keys, values, cursor.slot, place.row,
+                     place.block * static_cast<int>(p.args.kv_heads) + job.kv_head);
         } else {
-          full.arrive();
+          shared.full(cursor.slot).arrive();
         }
       }
       __syncwarp();
@@ -267,7 +287,7 @@ struct CacheStage {
 /// and the sums of all columns.
 template <int kDim, bool kUnified>
 struct WarpRows {
-  uint4 queries[kDim / 16];
+  uint4 queries[kDim / 16];  ///< operands: of each 16 elements (row, k), (row + 8, k), and k + 8
   float sums[kDim / 8][4];
   float highest[2];
   float total[2];     ///< of exponentials: this thread's; of all after gather()
@@ -275,6 +295,12 @@ struct WarpRows {
   int begin[2];       ///< keys that the rows see
   int end[2];
   int lane;
+
+  /// Two elements, from 8 i on, of row lane / 4 + 8 half.
+  __device__ uint32_t& query(int half, int i) {
+    uint4& of = queries[i / 2];
+    return i % 2 == 0 ? (half == 0 ? of.x : of.y) : (half == 0 ? of.z : of.w);
+  }
 
   __device__ void clear(float start) {
 #pragma unroll
@@ -458,46 +484,58 @@ struct JoinedRow {
   }
 };
 
-/// The warps' sums come together: calls store(row, column, sums of four columns, highest, sum of
-/// exponentials, distance) of all kRows rows.
-template <int kDim, int kCluster, bool kUnified, class Store>
+/// The warps' sums come together: calls softmax(row, joined) of all rows that blocks of the cluster
+/// have, also of those that are not there, and store(row, column, sums of four columns, joined) of
+/// the first `rows`.
+template <int kDim, int kCluster, bool kUnified, class Softmax, class Store>
 __device__ void gather_rows(const Shared<kDim, kCluster>& shared,
-                            const WarpRows<kDim, kUnified>& held, int warp, const Store& store) {
-  const int lane = threadIdx.x % 32;
-  if (lane % 4 == 0) {
+                            const WarpRows<kDim, kUnified>& held, int rows, int warp,
+                            const Softmax& softmax, const Store& store) {
+  constexpr int kColumns = Shared<kDim, kCluster>::kSumColumns;
+  const int thread = threadIdx.x;
+  const int lane = thread % 32;
+  const auto joined = [&](int row) {
+    return JoinedRow<kWarps>([&](int w) {
+      return float3{shared.softmax(0, w, row), shared.softmax(1, w, row),
+                    shared.softmax(2, w, row)};
+    });
+  };
+#pragma unroll
+  for (int begin = 0; begin < kDim; begin += kColumns) {
+    named_sync(kTeam, kTeamThreads);  // what lay there has been read
+    if (begin == 0 && lane % 4 == 0) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = lane / 4 + 8 * half;
+        shared.softmax(0, warp, row) = held.highest[half];
+        shared.softmax(1, warp, row) = held.total[half];
+        shared.softmax(2, warp, row) = kUnified ? held.distance[half] : 0;
+      }
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = lane / 4 + 8 * half;
-      shared.softmax(0, warp, row) = held.highest[half];
-      shared.softmax(1, warp, row) = held.total[half];
-      shared.softmax(2, warp, row) = kUnified ? held.distance[half] : 0;
-    }
-  }
-  named_sync(kTeam, kTeamThreads);
-  // From here on a thread has four columns of a row.
-  const int row = static_cast<int>(threadIdx.x) / (kTileColumns / 4);
-  const int column = static_cast<int>(threadIdx.x) % (kTileColumns / 4) * 4;
-  const JoinedRow<kWarps> joined([&](int w) {
-    return float3{shared.softmax(0, w, row), shared.softmax(1, w, row), shared.softmax(2, w, row)};
-  });
+      if (row < rows) {
 #pragma unroll
-  for (int tile = 0; tile < kDim / kTileColumns; ++tile) {
-    if (tile > 0) {
-      named_sync(kTeam, kTeamThreads);
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const auto& of = held.sums[8 * tile + j];
-        *reinterpret_cast<float2*>(shared.sums(warp, lane / 4 + 8 * half) + 8 * j +
-                                   lane % 4 * 2) = {of[2 * half], of[2 * half + 1]};
+        for (int j = 0; j < kColumns / 8; ++j) {
+          const auto& of = held.sums[begin / 8 + j];
+          *reinterpret_cast<float2*>(shared.sums(warp, row) + 8 * j + lane % 4 * 2) = {
+              of[2 * half], of[2 * half + 1]};
+        }
       }
     }
     named_sync(kTeam, kTeamThreads);
-    store(row, tile * kTileColumns + column,
-          joined.columns([&](int w) { return shared.sums(w, row) + column; }), joined.highest,
-          joined.total, joined.distance);
+    if (begin == 0 && thread < kCluster * Shared<kDim, kCluster>::kOwnRows) {
+      softmax(thread, joined(min(thread, kRows - 1)));
+    }
+#pragma unroll 1
+    for (int i = thread; i < rows * (kColumns / 4); i += kTeamThreads) {
+      const int row = i / (kColumns / 4);
+      const int column = i % (kColumns / 4) * 4;
+      const auto of = joined(row);
+      store(row, begin + column, of.columns([&](int w) { return shared.sums(w, row) + column; }),
+            of);
+    }
   }
 }
 
@@ -511,19 +549,19 @@ __device__ void store_rows(const Params& p, const Shared<kDim, 1>& shared,
   const auto part_at = [&](int place) { return p.parts + int64_t{place} * Parts::kFloats; };
   float* const part = segment.whole() ? nullptr : part_at(shares.place(segment, unit));
   gather_rows(
-      shared, held, warp,
-      [&](int row, int column, const float4& sum, float highest, float total, float distance) {
-        if (row >= job.rows) {
-          return;
+      shared, held, job.rows, warp,
+      [&](int row, const auto& joined) {
+        if (part != nullptr) {
+          *Parts::softmax(part, row, 0) = {joined.highest, joined.total};
+          Parts::distance(part, row) = joined.distance;
         }
-        if (part == nullptr) {
-          store_result(p, segment, job, row, column, sum, highest, total, distance);
-        } else {
+      },
+      [&](int row, int column, const float4& sum, const auto& joined) {
+        if (part != nullptr) {
           *reinterpret_cast<float4*>(part + row * kDim + column) = sum;
-          if (column == 0) {
-            *Parts::softmax(part, row, 0) = {highest, total};
-            Parts::distance(part, row) = distance;
-          }
+        } else {
+          store_result(p, segment, job, row, column, sum, joined.highest, joined.total,
+                       joined.distance);
         }
       });
   if (part == nullptr) {
@@ -555,26 +593,28 @@ __device__ void exchange_rows(const Params& p, const Shared<kDim, kCluster>& sha
                               int warp) {
   using Memory = Shared<kDim, kCluster>;
   constexpr int kOwn = Memory::kOwnRows;
+  const int own_rows = min(kOwn, max(0, job.rows - rank * kOwn));
   if (threadIdx.x == 0) {
-    shared.arrived(number).arrive_expect(kCluster * Memory::kMailFloats * 4);
+    shared.arrived(number).arrive_expect(kCluster * (kOwn * 4 + own_rows * kDim) * 4);
   }
   const uint32_t own_mail = smem_address(shared.mail(number, rank));
   const uint32_t own_barrier = smem_address(&shared.arrived(number));
   gather_rows(
-      shared, held, warp,
-      [&](int row, int column, const float4& sum, float highest, float total, float distance) {
+      shared, held, job.rows, warp,
+      [&](int row, const auto& joined) {
         const int owner = row / kOwn;
-        const uint32_t mail = cluster_address(own_mail, owner);
-        const uint32_t barrier = cluster_address(own_barrier, owner);
-        store_remote(mail + (row % kOwn * kDim + column) * 4, sum, barrier);
-        if (column == 0) {
-          store_remote(mail + (kOwn * kDim + row % kOwn * 4) * 4,
-                       float4{highest, total, distance, 0}, barrier);
-        }
+        store_remote(cluster_address(own_mail, owner) + (kOwn * kDim + row % kOwn * 4) * 4,
+                     float4{joined.highest, joined.total, joined.distance, 0},
+                     cluster_address(own_barrier, owner));
+      },
+      [&](int row, int column, const float4& sum, const auto& /*joined*/) {
+        const int owner = row / kOwn;
+        store_remote(cluster_address(own_mail, owner) + (row % kOwn * kDim + column) * 4, sum,
+                     cluster_address(own_barrier, owner));
       });
   const int thread = threadIdx.x;
   shared.arrived(number).wait(number / 2 & 1);
-  if (thread >= kOwn * kDim / 4) {
+  if (thread >= own_rows * kDim / 4) {
     return;
   }
   const int row = thread / (kDim / 4);
@@ -582,12 +622,10 @@ __device__ void exchange_rows(const Params& p, const Shared<kDim, kCluster>& sha
   const JoinedRow<kCluster> joined([&](int from) {
     return reinterpret_cast<const float4*>(shared.mail(number, from) + kOwn * kDim)[row];
   });
-  if (rank * kOwn + row < job.rows) {
-    const float4 sum =
-        joined.columns([&](int from) { return shared.mail(number, from) + row * kDim + column; });
-    store_result(p, segment, job, rank * kOwn + row, column, sum, joined.highest, joined.total,
-                 joined.distance);
-  }
+  const float4 sum =
+      joined.columns([&](int from) { return shared.mail(number, from) + row * kDim + column; });
+  store_result(p, segment, job, rank * kOwn + row, column, sum, joined.highest, joined.total,
+               joined.distance);
 }
 
 template <int kDim, int kCluster, bool kUnified>
@@ -602,7 +640,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   const Memory shared(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
-  if (threadIdx.x == 0) {
+  const int unit = static_cast<int>(blockIdx.x) / kCluster;
+  int rank = 0;
+  if constexpr (kCluster > 1) {
+    rank = static_cast<int>(cluster_rank());
+  }
+  const auto init_barriers = [&] {
     for (int slot = 0; slot < Memory::kStages; ++slot) {
       shared.full(slot).init(1);
       shared.empty(slot).init(1);
@@ -611,63 +654,83 @@ __global__ void __launch_bounds__(kThreads, 1)
       shared.arrived(i).init(1);
     }
     fence_barriers();
-  }
-  const int unit = static_cast<int>(blockIdx.x) / kCluster;
-  int rank = 0;
-  if constexpr (kCluster > 1) {
-    __syncwarp();
-    cluster_sync_relaxed();  // all blocks' barriers are there
-    rank = static_cast<int>(cluster_rank());
+  };
+  if (kCluster == 1 && threadIdx.x == 0) {
+    init_barriers();
   }
   begin_in_turn();
-  if constexpr (kCluster > 1) {
-    if (threadIdx.x == kTeamThreads) {
-      prefetch_first<kDim, kCluster>(keys, values, p, unit, rank);
-    }
-  }
-  auto shares = KeyShares<kKeys>::deal<kThreads>(p.jobs(kCluster > 1), p.units, unit, dealing);
+  auto shares = kCluster > 1
+                    ? KeyShares<kKeys>::whole(p.jobs(true), p.units, unit)
+                    : KeyShares<kKeys>::deal<kThreads>(p.jobs(false), p.units, unit, dealing);
+  const int early = early_stages<kDim, kCluster>(p, unit, rank);
   if (warp >= kWarps) {
     lower_registers<kFeederRegisters>();
+    if constexpr (kCluster > 1) {
+      if (threadIdx.x == kTeamThreads) {
+        init_barriers();
+      }
+      __syncwarp();
+      cluster_arrive();
+      if (threadIdx.x == kTeamThreads) {
+        feed_early(shared, keys, values, p, unit, rank, early);
+      }
+      __syncwarp();
+      cluster_wait();
+    }
     if (warp == kWarps) {
-      feed(shared, shares, keys, values, p, rank);
+      feed(shared, shares, keys, values, p, rank, early);
     }
     return;
   }
   raise_registers<kRegisters>();
+  if constexpr (kCluster > 1) {
+    cluster_arrive();
+  }
 
   const AttentionDecodeArgs& args = p.args;
   int turn = 0;    // stages of the block before this segment's
   int number = 0;  // of segments
-  KeySegment segment;
-  while (shares.next(segment)) {
-    const Job job(p, segment.job);
+  while (shares.more()) {
+    const Job job(p, shares.job());
     WarpRows<kDim, kUnified> held;
     held.lane = lane;
-    const uint16_t* queries[2];
+    // Queries are asked for before the length, which is waited for. Rows that are not there are
+    // the last one again.
+    int rows[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = lane / 4 + 8 * half;
-      held.distance[half] = 0;
-      queries[half] = nullptr;
-      held.begin[half] = 0;  // a row that is not there hides nothing
-      held.end[half] = segment.length;
-      if (row < job.rows) {
-        queries[half] = static_cast<const uint16_t*>(args.q.data) +
-                        job.line(p, row) * args.q.stride + job.head(p, row) * args.head_dim;
-        const Range seen = decode_keys(args, segment.length, job.token(p, row));
-        held.begin[half] = static_cast<int>(seen.begin);
-        held.end[half] = static_cast<int>(seen.end);
+      rows[half] = min(lane / 4 + 8 * half, job.rows - 1);
+      const uint16_t* from = static_cast<const uint16_t*>(args.q.data) +
+                             job.line(p, rows[half]) * args.q.stride +
+                             job.head(p, rows[half]) * args.head_dim;
+#pragma unroll
+      for (int i = 0; i < kDim / 8; ++i) {
+        const int k = min(8 * i + lane % 4 * 2, static_cast<int>(args.head_dim) - 2);
+        held.query(half, i) = *reinterpret_cast<const uint32_t*>(from + k);
       }
     }
-    const auto pair = [&](int half, int k) {
-      return queries[half] != nullptr && k < args.head_dim
-                 ? *reinterpret_cast<const uint32_t*>(queries[half] + k)
-                 : 0u;
-    };
+    if constexpr (kCluster > 1) {
+      if (number == 0) {
+        cluster_wait();  // all blocks' barriers are there
+      }
+    }
+    KeySegment segment;
+    shares.next(segment);
+    if (args.head_dim < kDim) {
 #pragma unroll
-    for (int i = 0; i < kDim / 16; ++i) {
-      const int k = 16 * i + lane % 4 * 2;
-      held.queries[i] = {pair(0, k), pair(1, k), pair(0, k + 8), pair(1, k + 8)};
+      for (int i = 0; i < kDim / 8; ++i) {
+        if (8 * i >= args.head_dim) {
+          held.query(0, i) = 0;
+          held.query(1, i) = 0;
+        }
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      held.distance[half] = 0;
+      const Range seen = decode_keys(args, segment.length, job.token(p, rows[half]));
+      held.begin[half] = static_cast<int>(seen.begin);
+      held.end[half] = static_cast<int>(seen.end);
     }
     const auto oldest = static_cast<int>(decode_keys(args, segment.length, 0).begin);
     held.clear(kUnified ? args.unified_maximum * kLog2E : -INFINITY);
@@ -675,12 +738,20 @@ __global__ void __launch_bounds__(kThreads, 1)
     // Whole stages, those whose number is the warp's.
     constexpr int kTakers = Memory::kTakers;
     const int stages = max(0, segment.end - segment.begin - rank + kCluster - 1) / kCluster;
-    const int mine = warp < kTakers ? (warp - turn % kTakers + kTakers) % kTakers : stages;
+    const int mine = warp < kTakers ? (warp - turn % kTakers + kTakers) % kTakers : INT_MAX;
     const auto first_key = [&](int i) { return (segment.begin + rank + i * kCluster) * kKeys; };
-    for (int i = mine; i < stages; i += kTakers) {
+    const int brought = number == 0 ? max(stages, early) : stages;
+    for (int i = mine; i < brought; i += kTakers) {
       const int slot = (turn + i) % Memory::kStages;
       const int first = first_key(i);
       shared.full(slot).wait((turn + i) / Memory::kStages & 1);
+      if (i >= stages) {  // no keys of the sequence
+        __syncwarp();
+        if (lane == 0) {
+          shared.empty(slot).arrive();
+        }
+        continue;
+      }
       if (first < oldest || first + kKeys > segment.length) {
         // What nobody sees may be NaN, which no weight of zero makes harmless: zeros.
         const int key = first + lane;
@@ -716,7 +787,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
       }
     }
-    turn += stages;
+    turn += brought;
     held.gather();
     if constexpr (kCluster > 1) {
       exchange_rows(p, shared, segment, job, held, number, rank, warp);
@@ -750,8 +821,16 @@ Status launch_as(const AttentionDecodeArgs& args, const Plan& plan, Stream strea
   WEFT_ASSIGN(const CUtensorMap values, map_of(cache.values));
   static_assert(Part<kDim>::kFloats == kRows * (kDim + 3));
   auto* memory = static_cast<std::byte*>(args.workspace.data);
+  const auto kv_heads = static_cast<int>(args.kv_heads);
+  const int group = static_cast<int>(args.query_heads) / kv_heads;
+  const int row_tiles = decode_row_tiles(args);
   Params p{.args = args,
-           .row_tiles = decode_row_tiles(args),
+           .group = group,
+           .row_tiles = row_tiles,
+           .by_group = Divisor(group),
+           .by_row_tiles = Divisor(row_tiles),
+           .by_kv_heads = Divisor(kv_heads),
+           .by_jobs_each = Divisor(kv_heads * row_tiles),
            .units = plan.splits,
            .parts = reinterpret_cast<float*>(memory + kCounterBytes),
            .counters = reinterpret_cast<uint32_t*>(memory)};
@@ -776,6 +855,8 @@ Status launch_as(const AttentionDecodeArgs& args, const Plan& plan, Stream strea
 template <int kDim>
 Status launch_clusters(const AttentionDecodeArgs& args, const Plan& plan, Stream stream) {
   switch (plan.cluster) {
+    case 16:
+      return launch_as<kDim, 16>(args, plan, stream);
     case 8:
       return launch_as<kDim, 8>(args, plan, stream);
     case 4:

@@ -31,25 +31,29 @@ TEST(AttentionDecodePlan, RowsAreQueryHeadsTimesTokens) {
   EXPECT_EQ(decode_row_tiles(args), 2);
 }
 
-TEST(AttentionDecodePlan, ClustersAreCandidatesForFewJobs) {
-  const auto clusters = [](int64_t batch, int64_t head_dim) {
+TEST(AttentionDecodePlan, FewJobsHaveClusters) {
+  const auto cluster = [](int64_t batch, int64_t kv_heads, int64_t head_dim, int64_t positions) {
     AttentionDecodeArgs args;
     args.batch = batch;
     args.tokens = 1;
     args.query_heads = 32;
-    args.kv_heads = 8;
+    args.kv_heads = kv_heads;
     args.head_dim = head_dim;
-    int most = 1;
-    for (const Plan& plan : attention_decode_candidates(args, h200())) {
-      EXPECT_LE(plan.splits * plan.cluster, 132);
-      most = std::max(most, plan.cluster);
-    }
-    return most;
+    args.cache.block_rows = positions;
+    const Plan plan = plan_attention_decode(args, h200());
+    EXPECT_EQ(plan.splits, plan.cluster > 1 ? batch * kv_heads : 132);
+    const std::vector<Plan> plans = attention_decode_candidates(args, h200());
+    EXPECT_TRUE(std::any_of(plans.begin(), plans.end(), [&](const Plan& other) {
+      return other.cluster == plan.cluster && other.splits == plan.splits;
+    }));
+    return plan.cluster;
   };
-  EXPECT_EQ(clusters(1, 128), 8);
-  EXPECT_EQ(clusters(8, 64), 4);
-  EXPECT_EQ(clusters(32, 128), 1);
-  EXPECT_EQ(clusters(1, 256), 1);
+  EXPECT_EQ(cluster(1, 4, 128, 8192), 16);
+  EXPECT_EQ(cluster(1, 8, 128, 8192), 8);
+  EXPECT_EQ(cluster(3, 8, 64, 8192), 4);
+  EXPECT_EQ(cluster(32, 8, 128, 8192), 1);
+  EXPECT_EQ(cluster(1, 8, 256, 8192), 1);
+  EXPECT_EQ(cluster(1, 4, 128, 1 << 20), 1);
 }
 
 TEST(AttentionDecodePlan, SaysWhyItHasNone) {

@@ -33,6 +33,10 @@ struct KvBlocks {
   const int32_t* tables = nullptr;
   int64_t table_stride = 0;
 
+  /// That a sequence has room for.
+  constexpr int64_t positions() const {
+    return tables == nullptr ? block_rows : table_stride * kKvPage;
+  }
   /// Where a head's row of a position is, in elements.
   constexpr int64_t place(int64_t sequence, int64_t position, int64_t head, int64_t kv_heads,
                           int64_t head_dim) const {

@@ -26,7 +26,7 @@ constexpr uint32_t kMostSharedBytes = 232448;     // of a block, on sm_90
 constexpr uint32_t kSharedBytesOfSm = 228 << 10;  // and 1024 of each block are the system's
 constexpr uint32_t kMostThreads = 1024;
 constexpr uint32_t kThreadsOfSm = 2048;
-constexpr uint32_t kMostCluster = 8;
+constexpr uint32_t kMostCluster = 16;  // of a function that asks for it; of others 8
 constexpr int kKilohertz = 1980000;
 
 thread_local cudaError_t last_error = cudaSuccess;
@@ -75,7 +75,7 @@ std::string refusal(const Kernel& kernel, const Launch& launch, bool cooperative
     return fmt::format("{} bytes of shared memory, and {} are allowed by cudaFuncSetAttribute()",
                        launch.shared_bytes, kernel.most_shared_bytes);
   }
-  if (launch.cluster > kMostCluster || launch.grid[0] % launch.cluster != 0) {
+  if (launch.cluster > kernel.most_cluster || launch.grid[0] % launch.cluster != 0) {
     return fmt::format("clusters of {} blocks, and {} blocks along x", launch.cluster,
                        launch.grid[0]);
   }
@@ -348,14 +348,19 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
 }
 cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
   weft::ptx::Kernel* const kernel = weft::ptx::find_kernel(function);
-  if (kernel == nullptr || attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-      static_cast<uint32_t>(value) > weft::ptx::kMostSharedBytes) {
-    return weft::ptx::refused(
-        cudaErrorInvalidValue,
-        fmt::format("attribute {} of a function: {}", static_cast<int>(attribute), value));
+  const auto given = static_cast<uint32_t>(value);
+  if (kernel != nullptr && attribute == cudaFuncAttributeMaxDynamicSharedMemorySize &&
+      given <= weft::ptx::kMostSharedBytes) {
+    kernel->most_shared_bytes = given;
+    return returned(cudaSuccess);
   }
-  kernel->most_shared_bytes = static_cast<uint32_t>(value);
-  return returned(cudaSuccess);
+  if (kernel != nullptr && attribute == cudaFuncAttributeNonPortableClusterSizeAllowed &&
+      given == 1) {
+    kernel->most_cluster = weft::ptx::kMostCluster;
+    return returned(cudaSuccess);
+  }
+  return weft::ptx::refused(cudaErrorInvalidValue, fmt::format("attribute {} of a function: {}",
+                                                               static_cast<int>(attribute), value));
 }
 cudaError_t cudaOccupancyMaxActiveClusters(int* count, const void* function,
                                            const cudaLaunchConfig_t* config) {

@@ -27,6 +27,7 @@ struct Kernel {
   std::string name;  ///< mangled
   /// Dynamic; more must be asked for (CUDA C++ Programming Guide, "Shared Memory").
   uint32_t most_shared_bytes = 48 << 10;
+  uint32_t most_cluster = 8;  ///< blocks
 };
 
 /// Registration, which happens before main(). The binary: of __cudaRegisterFatBinary.

@@ -101,6 +101,26 @@ TEST(PtxRuntime, ALaunchHasItsClusterSharedMemoryAndArgumentsByValue) {
   EXPECT_EQ(cudaFree(ranks), cudaSuccess);
 }
 
+TEST(PtxRuntime, ClustersOfMoreThanEightBlocksMustBeAskedFor) {
+  auto* const ranks = device<int>(16 * 32);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {16, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(16);
+  config.blockDim = dim3(32);
+  config.dynamicSmemBytes = 128;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  EXPECT_NE(cudaLaunchKernelEx(&config, cluster_kernel, Shape{0, 1}, ranks), cudaSuccess);
+  EXPECT_EQ(cudaFuncSetAttribute(cluster_kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1),
+            cudaSuccess);
+  ASSERT_EQ(cudaLaunchKernelEx(&config, cluster_kernel, Shape{0, 1}, ranks), cudaSuccess);
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(download(ranks, 16 * 32).back(), 15);
+  EXPECT_EQ(cudaFree(ranks), cudaSuccess);
+}
+
 TEST(PtxRuntime, TheHostGoesOnWhileAKernelRunsAndStopsIt) {
   void* mapped = nullptr;
   ASSERT_EQ(cudaHostAlloc(&mapped, 8, cudaHostAllocMapped), cudaSuccess);
