@@ -176,7 +176,7 @@ void attend_head(const AttentionDecodeArgs& args, int64_t sequence, int64_t kv_h
   for (int64_t t = 0; t < args.tokens; ++t) {
     for (int64_t h = 0; h < group; ++h) {
       store_row(args, sequence * args.tokens + t, kv_head * group + h,
-                decode_keys(args, length, t).size() == 0, state(t, h));
+                decode_keys(args, length, t).empty(), state(t, h));
     }
   }
 }

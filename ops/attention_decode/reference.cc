@@ -21,7 +21,7 @@ void attention_decode(const AttentionDecodeArgs& args, Range rows, double* out, 
       std::fill(out, out + dim, 0.0);
       std::fill(magnitudes, magnitudes + dim, 0.0);
       *distances = 0;
-      if (keys.size() == 0) {
+      if (keys.empty()) {
         continue;
       }
       std::vector<double> weights;
