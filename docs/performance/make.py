@@ -172,10 +172,13 @@ def cpu_models(runs):
     rows = []
     for run in runs:
         prefill, decode = run.get("prefill", {}), run.get("decode", {})
+        seconds = prefill.get("seconds")
+        rate = prefill.get("tokens_per_second") or (seconds and [run["prompt_tokens"] / each for each in seconds[::-1]])
         name = model_of(run) + (f", {run['prompt_tokens']} tokens" if run["prompt_tokens"] != 512 else "")
+        name += ", AMX" if run["target"] == "amx_bf16" else ""
         rows.append([
             name + (f" ({run['note']})" if run.get("note") else ""), run["weights"],
-            shown(prefill.get("tokens_per_second")), shown(prefill.get("share_of_limit"), 100, 0, " %"),
+            shown(rate), shown(prefill.get("share_of_limit"), 100, 0, " %"),
             shown(decode.get("seconds_per_token"), 1e3, 2 if low(decode.get("seconds_per_token", 1)) < 1e-2 else 1),
             shown(run.get("limits", {}).get("read_bytes_per_second"), 1e-9, 1).replace(".0", ""),
             shown(decode.get("share_of_limit"), 100, 0, " %"),
