@@ -375,6 +375,7 @@ COMPARED = [
     ("fp8 product, 1 to 32 rows", "gemm_skinny", "e4m3fn", "_scaled_mm", "fp8, all scales"),
     ("fp8 product, one row", "gemm_skinny", "^m=1,.*e4m3fn", "_scaled_mm", "fp8, one row"),
     ("attention of a prompt in bf16", "attention", "first=0,", "cuDNN", None),
+    ("latent attention (MLA), decode", "mla_decode", "", "FlashMLA", None),
     ("RMSNorm with quantisation", "rmsnorm_quant", "", "torch.compile", None),
     ("SwiGLU with quantisation", "swiglu_quant", "", "torch.compile", None),
     ("layer of experts in f16", "moe_layer", "", "PyTorch", None),
