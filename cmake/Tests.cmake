@@ -4,6 +4,16 @@ set(weft_families_again Slow/CdnaModels.*gfx950*:Slow/CdnaPrefill.*gfx950*:Slow/
 # target; on Hopper's simulator two more mixtures, weights in eight bits, drafts, slots' company.
 set(weft_again *gfx950*:*/HopperDecode.*gpt_oss*:*/HopperDecode.*qwen2_moe*:*/HopperDecode.*fp8_block*)
 string(APPEND weft_again :*/HopperLatents.*fp8_block*:HopperSlots.Drafts*:HopperSlots.AnswersDoNotDepend*)
+# And what takes seconds and other tests of the same thing do not: two minutes hold the rest.
+string(APPEND weft_again :*CdnaStep.*:*CdnaDiff.FindsNothingWhereSplits*:*CdnaPrefill.LogitsAreTheCpus/*gemma3*)
+string(APPEND weft_again :Matrix.Multiplies*:IsaMatrix.Registers*:*/Parking.*:*/Hazards.NoneInWhat*)
+string(APPEND weft_again :*/RandomInstructions.*:*/OrdinaryKernels.Persistent*:Convert.IsThatOf*)
+string(APPEND weft_again :HopperSample.Draws*:TiledLinear.LinearIs*:*/HopperSinks.AreTheCpus/72)
+string(APPEND weft_again :M*Hopper.MatchesTheReference:HopperSlots.AnswersOfManyAre*:HopperSlots.PromptsAreFed*)
+if(NOT WEFT_SANITIZE)  # of these the sanitized build runs no others
+  string(APPEND weft_again :*/Goldens.TheSameBits*:AttentionBackward.Matches*:AttentionForward.Matches*)
+  string(APPEND weft_again :MlaPrompt.Matches*:Fp8Sums.*:VerifyCodes.SeveralSequences*:VerifyCodes.Latent*)
+endif()
 
 # What asks for numbers of larger models: in the sanitized build minutes, and none that the small ones miss.
 set(weft_numbers Engine.ChunksOfAnyLengthOfAWideModel:Engine.PackedWeightsGive*:Engine.LogitsOfDecodeAreThose*:DemoModel.*)
@@ -120,6 +130,9 @@ if(TARGET weft_ptx)
   list(APPEND hopper_tests ${weft_cuda_tests})
   weft_add_tests(hopper ${hopper_tests})
   weft_simulate_cuda(test_hopper)
+  # The kernels and tiles that dispatch chooses on an H200, where a small device has others.
+  add_test(NAME hopper_h200 COMMAND test_hopper --gtest_filter=*Hopper.MatchesTheReference)
+  set_tests_properties(hopper_h200 PROPERTIES LABELS slow ENVIRONMENT WEFT_PTX_SMS=132)
 endif()
 
 # The rooms include each other in one direction only.
@@ -190,12 +203,20 @@ endif()
 # and every way to cut the small ones.
 if(TARGET weft_command AND TARGET weft_sim AND NOT WEFT_CDNA_LEFT_OUT AND NOT WEFT_SANITIZE)
   foreach(target IN LISTS WEFT_CDNA_TARGETS)
-    add_test(NAME check_${target} COMMAND weft_command check --quick --device sim:${target})
-    # Of one target every day: most cases find in the other what they find in it.
+    # Of one target every day: most cases find in the other what they find in it; and without what takes
+    # as long as all else together.
     if(target STREQUAL "gfx950")
+      add_test(NAME check_${target} COMMAND weft_command check --quick --device sim:${target})
       set_tests_properties(check_${target} PROPERTIES LABELS slow)
     else()
+      file(GLOB operations RELATIVE ${PROJECT_SOURCE_DIR}/ops CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/ops/*/cases.inc)
+      list(TRANSFORM operations REPLACE "/cases.inc" "")
+      set(heavy moe mla_decode mla_layer)
+      list(REMOVE_ITEM operations ${heavy})
+      add_test(NAME check_${target} COMMAND weft_command check ${operations} --quick --device sim:${target})
       set_tests_properties(check_${target} PROPERTIES LABELS quick)
+      add_test(NAME check_${target}_heavy COMMAND weft_command check ${heavy} --quick --device sim:${target})
+      set_tests_properties(check_${target}_heavy PROPERTIES LABELS slow)
     endif()
     add_test(NAME check_${target}_all COMMAND weft_command check --device sim:${target})
     add_test(NAME check_${target}_plans
