@@ -30,10 +30,14 @@ struct TiledProduct {
   int tile_k = 0;  ///< elements of k in a block: what plans say
 };
 
-/// Clusters of a size that are resident at once: with four blocks they do not fill every group of
-/// multiprocessors (30 of 33 on an H200).
+/// Clusters of a size that are resident at once: with four blocks and more they do not fill every
+/// group of multiprocessors. Groups differ in size, from chip to chip too: of an H200's 132, 30
+/// clusters of 4 were resident, 14 or 15 of 8, 6 or 7 of 16.
 constexpr int resident_clusters(int units, int cluster) {
-  return cluster == 4 ? units * 10 / 44 : units / cluster;
+  return cluster == 16  ? units / 22
+         : cluster == 8 ? units / 9
+         : cluster == 4 ? units * 10 / 44
+                        : units / cluster;
 }
 
 TileSchedule schedule_of(const TiledProduct& product, const TileChoice& tile,

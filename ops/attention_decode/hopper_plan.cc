@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ops/hopper_gemm_plan.h"
+
 namespace weft::hopper {
 namespace {
 
@@ -30,20 +32,17 @@ constexpr int64_t kClusterDim = 128;
 constexpr int64_t kClusterKeys = 131072;
 
 /// A cluster for each job; where there is room for fewer, each takes several in turn.
-Plan cluster_plan(const AttentionDecodeArgs& args, int cluster, std::string_view why) {
-  Plan plan = plan_of(args, static_cast<int>(jobs_of(args)), why);
+Plan cluster_plan(const AttentionDecodeArgs& args, const DeviceInfo& device, int cluster) {
+  const int64_t clusters = std::min<int64_t>(jobs_of(args), device.units / cluster);
+  Plan plan = plan_of(args, static_cast<int>(clusters), "a cluster a job");
   plan.cluster = cluster;
   return plan;
 }
 
-/// Whether all jobs' clusters run at once. Groups of multiprocessors differ in size, from chip to
-/// chip too: of 132 multiprocessors, 6 or 7 clusters of 16 were resident, 14 or 15 of 8, 30 of 4.
+/// Whether all jobs' clusters run at once.
 bool clusters_fit(const AttentionDecodeArgs& args, const DeviceInfo& device, int cluster) {
-  const int resident = cluster == 16  ? device.units / 22
-                       : cluster == 8 ? device.units / 9
-                                      : device.units * 10 / 44;
   return args.head_dim <= kClusterDim && args.cache.positions() <= kClusterKeys &&
-         jobs_of(args) <= resident;
+         jobs_of(args) <= resident_clusters(device.units, cluster);
 }
 
 }  // namespace
@@ -54,7 +53,7 @@ Plan plan_attention_decode(const AttentionDecodeArgs& args, const DeviceInfo& de
   }
   for (const int cluster : kClusters) {
     if (clusters_fit(args, device, cluster)) {
-      return cluster_plan(args, cluster, "a cluster a job");
+      return cluster_plan(args, device, cluster);
     }
   }
   return plan_of(args, device.units, "a block a multiprocessor");
@@ -69,7 +68,7 @@ std::vector<Plan> attention_decode_candidates(const AttentionDecodeArgs& args,
                              plan_of(args, std::max(1, device.units / 2), {})};
   for (const int cluster : kClusters) {
     if (args.head_dim <= kClusterDim && jobs_of(args) <= device.units / cluster * 2) {
-      plans.push_back(cluster_plan(args, cluster, "a cluster a job"));
+      plans.push_back(cluster_plan(args, device, cluster));
     }
   }
   return plans;

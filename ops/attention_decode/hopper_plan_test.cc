@@ -43,6 +43,9 @@ TEST(AttentionDecodePlan, FewJobsHaveClusters) {
     const Plan plan = plan_attention_decode(args, h200());
     EXPECT_EQ(plan.splits, plan.cluster > 1 ? batch * kv_heads : 132);
     const std::vector<Plan> plans = attention_decode_candidates(args, h200());
+    for (const Plan& other : plans) {
+      EXPECT_LE(other.splits * other.cluster, 132);
+    }
     EXPECT_TRUE(std::any_of(plans.begin(), plans.end(), [&](const Plan& other) {
       return other.cluster == plan.cluster && other.splits == plan.splits;
     }));
