@@ -9,7 +9,9 @@
 #include <cstdint>
 
 #include "arch/hopper/barrier.cuh"
+#include "arch/hopper/resident.cuh"
 #include "arch/hopper/tile_schedule.h"
+#include "base/range.h"
 
 namespace weft::hopper {
 
@@ -69,6 +71,11 @@ class KeyShares {
     }
     KeyShares shares;
     shares.jobs_ = jobs;
+    if (jobs.count == 1) {
+      shares.cut(shares.stages(0), true, units, unit);
+      __syncthreads();
+      return shares;
+    }
     const int thread = threadIdx.x;
     const int lane = thread % 32;
     const int each = (jobs.count + kThreads - 1) / kThreads;
@@ -99,12 +106,7 @@ class KeyShares {
       total += scratch.of_warps[w];
       alike = alike && scratch.alike_of_warps[w];
     }
-    shares.units_ = min(alike ? whole_units(jobs.count, units) : units, total);
-    shares.each_ = total / shares.units_;
-    shares.rest_ = total - shares.each_ * shares.units_;
-    shares.per_stage_ = static_cast<float>(shares.units_) / static_cast<float>(total);
-    shares.at_ = unit < shares.units_ ? shares.begin_of(unit) : total;
-    shares.end_ = unit < shares.units_ ? shares.begin_of(unit + 1) : total;
+    shares.cut(total, alike, units, unit);
     if (shares.at_ >= before && shares.at_ < before + own) {
       int job = from;
       for (int stages; shares.at_ >= before + (stages = shares.stages(job)); ++job) {
@@ -163,6 +165,15 @@ class KeyShares {
   }
 
  private:
+  /// The unit's stretch of the line of `total` stages.
+  __device__ void cut(int total, bool alike, int units, int unit) {
+    units_ = min(alike ? whole_units(jobs_.count, units) : units, total);
+    each_ = total / units_;
+    rest_ = total - each_ * units_;
+    per_stage_ = static_cast<float>(units_) / static_cast<float>(total);
+    at_ = unit < units_ ? begin_of(unit) : total;
+    end_ = unit < units_ ? begin_of(unit + 1) : total;
+  }
   __device__ int length_of(int job) const {
     const int sequence = jobs_.each == 1 ? job : jobs_.by_each.divide(job);
     const int length = jobs_.lengths != nullptr ? jobs_.lengths[sequence] : sequence * jobs_.step;
@@ -268,11 +279,11 @@ struct PartRows {
     return reinterpret_cast<float2*>(part + kRows * kColumns) + slice * kRows + row;
   }
 
-  /// Adds up `count` parts, part(i) each, in that order, of the columns of slice `begin / kSlice`,
-  /// and calls store(row, column, sums of four columns, highest, sum). `slice`: whose softmax
-  /// counts. By kThreads threads, whole warps.
+  /// Adds up `count` parts, part(i) each, in that order, of some rows and of the columns of slice
+  /// `begin / kSlice`, and calls store(row, column, sums of four columns, highest, sum). `slice`:
+  /// whose softmax counts. By kThreads threads, whole warps.
   template <int kThreads, class Part, class Store>
-  __device__ static void merge(int thread, int begin, int slice, int rows, int count,
+  __device__ static void merge(int thread, int begin, int slice, const Range& rows, int count,
                                const Part& part, const Store& store) {
     constexpr int kSlice = kColumns / kSlices;
     constexpr int kLanes = kSlice / 4 % 32 == 0 ? 32 : 16;  // that share a row
@@ -283,6 +294,7 @@ struct PartRows {
     // parts each, all that it has.
     constexpr int kRowsAtOnce = kRows / kPitch < 2 ? 1 : 2;
     constexpr int kPartsAtOnce = 16 / (kRowsAtOnce * kChunks);
+    const auto last = static_cast<int>(rows.end) - 1;
     const int lane = thread % kLanes;
     const auto over_lanes = [](float x, const auto& f) {
 #pragma unroll
@@ -292,13 +304,28 @@ struct PartRows {
       return x;
     };
 #pragma unroll 1
-    for (int base = 0; base < rows; base += kRowsAtOnce * kPitch) {
+    for (auto base = static_cast<int>(rows.begin); base <= last; base += kRowsAtOnce * kPitch) {
       // Lanes of rows that there are not go along.
       const auto row = [&](int r) { return base + r * kPitch + thread / kLanes; };
       // Each lane has the softmax of some parts.
       const auto softmax_of = [&](int r, int i) {
-        return i < count ? __ldcg(softmax(part(i), min(row(r), rows - 1), slice))
+        return i < count ? __ldcg(softmax(part(i), min(row(r), last), slice))
                          : float2{-INFINITY, 0};
+      };
+      float4 x[kPartsAtOnce][kRowsAtOnce][kChunks];
+      const auto ask = [&](int from) {  // for the parts from that one on
+#pragma unroll
+        for (int j = 0; j < kPartsAtOnce; ++j) {
+          const float* of = part(min(from + j, count - 1)) + begin;
+#pragma unroll
+          for (int r = 0; r < kRowsAtOnce; ++r) {
+#pragma unroll
+            for (int c = 0; c < kChunks; ++c) {
+              x[j][r][c] = __ldcg(reinterpret_cast<const float4*>(
+                  of + min(row(r), last) * kColumns + (c * kLanes + lane) * 4));
+            }
+          }
+        }
       };
       float highest[kRowsAtOnce];
       float2 first[kRowsAtOnce];
@@ -307,6 +334,7 @@ struct PartRows {
         first[r] = softmax_of(r, lane);
         highest[r] = first[r].x;
       }
+      ask(0);  // before the softmax is there
 #pragma unroll 1
       for (int i = kLanes + lane; i < count; i += kLanes) {
 #pragma unroll
@@ -332,18 +360,8 @@ struct PartRows {
         const int some = min(kLanes, count - from);
 #pragma unroll 1
         for (int i = 0; i < some; i += kPartsAtOnce) {
-          float4 x[kPartsAtOnce][kRowsAtOnce][kChunks];
-#pragma unroll
-          for (int j = 0; j < kPartsAtOnce; ++j) {
-            const float* of = part(from + min(i + j, some - 1)) + begin;
-#pragma unroll
-            for (int r = 0; r < kRowsAtOnce; ++r) {
-#pragma unroll
-              for (int c = 0; c < kChunks; ++c) {
-                x[j][r][c] = __ldcg(reinterpret_cast<const float4*>(
-                    of + min(row(r), rows - 1) * kColumns + (c * kLanes + lane) * 4));
-              }
-            }
+          if (from + i > 0) {
+            ask(from + i);
           }
 #pragma unroll
           for (int j = 0; j < kPartsAtOnce; ++j) {
@@ -366,7 +384,7 @@ struct PartRows {
 #pragma unroll
       for (int r = 0; r < kRowsAtOnce; ++r) {
         const float sum = over_lanes(total[r], [](float x, float y) { return x + y; });
-        if (row(r) < rows) {
+        if (row(r) <= last) {
 #pragma unroll
           for (int c = 0; c < kChunks; ++c) {
             store(row(r), begin + (c * kLanes + lane) * 4, sums[r][c], highest[r], sum);
@@ -395,9 +413,9 @@ __device__ bool arrives_last(uint32_t* counter, int count, int thread, int id, u
   // (A barrier's order and a fence's add up, so that one thread's fence is for all.)
   named_sync(id, kThreads);
   if (thread == 0) {
-    __threadfence();
+    fence_gpu();
     *shared = comes_last(counter, count) ? 1 : 0;
-    __threadfence();
+    fence_gpu();
   }
   named_sync(id, kThreads);
   return *shared != 0;

@@ -16,22 +16,10 @@ int row_tiles(const MlaDecodeArgs& args, const Plan& plan) {
   return static_cast<int>(ceil_div(args.rows(), plan.tile_m));
 }
 
-/// Counters, results of clusters' blocks, parts of sequences that units share.
-struct Places {
-  Places(const MlaDecodeArgs& args, const Plan& plan) {
-    const int64_t part = latent_part_floats(plan) * 4;
-    const int64_t groups = int64_t{plan.splits} * row_tiles(args, plan);
-    of_blocks = kCounterBytes;
-    of_units = of_blocks + (plan.cluster > 1 ? 2 * groups * plan.cluster * part : 0);
-    end = of_units + 2 * groups * part;
-  }
-  int64_t of_blocks;
-  int64_t of_units;
-  int64_t end;
-};
-
+/// Counters, then parts of sequences that units share.
 size_t workspace(const MlaDecodeArgs& args, const Plan& plan) {
-  return static_cast<size_t>(Places(args, plan).end);
+  return static_cast<size_t>(kCounterBytes + int64_t{plan.splits} * row_tiles(args, plan) * 2 *
+                                                 latent_part_floats(plan) * 4);
 }
 
 template <int kCluster, bool kFp8>
@@ -49,8 +37,7 @@ auto kernel_of(const Plan& plan) {
 }
 
 Status launch(const MlaDecodeArgs& args, const Plan& plan, Stream stream) {
-  const Places places(args, plan);
-  WEFT_TRY(check_workspace("mla_decode", args.workspace.bytes, static_cast<size_t>(places.end)));
+  WEFT_TRY(check_workspace("mla_decode", args.workspace.bytes, workspace(args, plan)));
   const LatentCache& cache = args.cache;
   const bool fp8 = cache.dtype == DType::e4m3fn;
   CUtensorMap map{};  // rows in e4m3fn are read without
@@ -71,8 +58,7 @@ Status launch(const MlaDecodeArgs& args, const Plan& plan, Stream stream) {
               .score_scale = args.scale * kLog2E,
               .units = plan.splits,
               .row_tiles = row_tiles(args, plan),
-              .of_blocks = reinterpret_cast<float*>(memory + places.of_blocks),
-              .of_units = reinterpret_cast<float*>(memory + places.of_units),
+              .of_units = reinterpret_cast<float*>(memory + kCounterBytes),
               .counters = reinterpret_cast<uint32_t*>(memory)};
   const auto kernel = cache.angles != nullptr ? mla_decode_many<1, false, true>
                       : fp8                   ? kernel_of<true>(plan)

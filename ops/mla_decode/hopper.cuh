@@ -32,7 +32,6 @@ struct MlaParams {
   float score_scale = 0;  ///< with log2(e)
   int units = 0;
   int row_tiles = 0;
-  float* of_blocks = nullptr;    ///< in clusters: [block][2], results of segments in turn
   float* of_units = nullptr;     ///< [unit][2][row tile]: parts of sequences that units share
   uint32_t* counters = nullptr;  ///< [sequence][row tile][rank]
 
@@ -68,12 +67,21 @@ __device__ Range block_stages(const KeySegment& segment, int rank) {
   return {segment.begin + count * rank / kCluster, segment.begin + count * (rank + 1) / kCluster};
 }
 
-/// Of warps that load nothing: the cluster's barrier is for all.
-template <class Shares>
-__device__ void meet_cluster(Shares shares) {
-  for (KeySegment segment; shares.next(segment);) {
-    cluster_arrive();
-    cluster_wait();
+/// Looks at a sequence's table before lengths have said which sequence that is: of several the one
+/// that has so many units before it where all are alike. Who feeds finds pages in L1 then. By one
+/// warp.
+__device__ inline void look_ahead(const MlaParams& p, int unit) {
+  const LatentCache& cache = p.args.cache;
+  if (cache.tables == nullptr || cache.owners != nullptr) {
+    return;
+  }
+  constexpr int kLine = 128 / 4;
+  const auto batch = static_cast<int>(p.args.batch);
+  const int sequence = min(unit * batch / p.units, batch - 1);
+  const int at = static_cast<int>(threadIdx.x) % 32 * kLine;
+  if (at < cache.table_stride) {
+    asm volatile(
+        "prefetch.global.L1 [%0];" ::"l"(cache.tables + sequence * cache.table_stride + at));
   }
 }
 
@@ -196,15 +204,13 @@ class LatentOut {
   const KeySegment& segment_;
 };
 
-/// What LatentResults has in shared memory beside its rows: the segments to be announced, and
-/// whether the block came last to their sequences.
+/// What LatentResults has in shared memory beside its rows: the segments to be announced.
 struct LatentPending {
   struct Of {
     int job;
     int length;
     int stages;  ///< of the job
     int first;
-    bool last;
 
     __device__ KeySegment segment() const {
       return {.job = job, .length = length, .to = stages, .first = first};
@@ -213,38 +219,82 @@ struct LatentPending {
   Of of[2];
 };
 
-/// Results of kRows rows that a block's warps hold, and what becomes of them. `Held`, of a warp,
-/// has
+/// Bytes of shared memory that eight warps need for `staged` bytes of each row at a time, on their
+/// way to memory.
+constexpr int latent_stage_bytes(int staged) { return kLatentThreads / 32 * 16 * (staged + 16); }
+
+/// Where results of a cluster's blocks are in shared memory as they come together: pieces of 16
+/// rows and 64 columns, and behind a row's columns its softmax. Rows are so far apart that 8-byte
+/// stores of a warp meet no bank twice. At most 32 rows go at once: kRounds.
+template <int kRows>
+struct LatentPieces {
+  static constexpr int kRowBytes = 64 * 4 + 32;
+  static constexpr int kBytes = 16 * kRowBytes;
+  static constexpr int kRounds = kRows > 32 ? 2 : 1;
+  static constexpr int kGroups = kRows / 16 / kRounds;  ///< of 16 rows, in a round
+  static constexpr int kColumns = kLatentRank / 64;     ///< pieces beside each other
+  static constexpr int kRoundBytes = kColumns * kGroups * kBytes;
+
+  /// Row `row` of a round, of the `column`th pieces of what begins at `base`.
+  __device__ static char* row(char* base, int column, int row) {
+    return base + (column * kGroups + row / 16) * kBytes + row % 16 * kRowBytes;
+  }
+  __device__ static float2* softmax(char* row) { return reinterpret_cast<float2*>(row + 64 * 4); }
+};
+
+/// Barriers of such an exchange; each has one phase in each.
+template <int kRounds>
+struct LatentExchange {
+  Barrier free[kRounds];     ///< all blocks have shared memory free for what is sent in a round
+  Barrier arrived[kRounds];  ///< all of it is there
+  Barrier ended;             ///< and has been used, in all blocks
+
+  __device__ void init(int blocks) {
+    for (int round = 0; round < kRounds; ++round) {
+      free[round].init(blocks);
+      arrived[round].init(1);
+    }
+    ended.init(blocks);
+  }
+};
+
+/// Results of a block's rows that its warps hold, and what becomes of them. `Memory` has
+///   kRows, kStaged: bytes of each row on its way to memory at a time;
+///   results(): latent_stage_bytes(kStaged) for that, aligned to 16;
+///   Exchange, exchange(): of clusters; in round r their pieces leave staging(r) and come to
+///   mail(r), LatentPieces::kRoundBytes each, of the ring and what else is free after a segment's
+///   last product; mail(0) and staging(1), or staging(0) and mail(1), may be the same place only
+///   where blocks have met in between: staging(0) and mail(1).
+/// `Held`, of a warp, has
 ///   kGroups of 16 rows, beginning with top(group), and kColumns, beginning with left();
 ///   at(group, half, j): columns 8 j + 2 (lane % 4) and the next of row lane / 4 + 8 half;
-///   sum(group, half): of that row's exponentials;
-///   each_softmax(f): calls f(row, highest score in powers of two, the sum of its exponentials) of
-///   the rows that this thread answers for.
+///   peak(group, half), sum(group, half): that row's highest score in powers of two, the sum of its
+///   exponentials;
+///   answers(): whether the warp is the one that says them where one is enough.
 ///
 /// Rows go through shared memory, from where the copy engine stores them: threads' own pieces of 8
-/// bytes would take it five times as long. What is part of a sequence that other units share is
-/// announced at the end, when nothing is read any more: to be seen by others takes as long as all
-/// the reading that is under way, 17 us with a multiprocessor's 180 KB of it.
-template <int kRows, int kCluster>
+/// bytes would take it five times as long, and from block to block twice. What is part of a
+/// sequence that other units share is announced at the end, when nothing is read any more: to be
+/// seen by others takes as long as all the reading that is under way, 17 us with a multiprocessor's
+/// 180 KB of it.
+template <class Memory, int kCluster>
 class LatentResults {
  public:
+  static constexpr int kRows = Memory::kRows;
   using Part = PartRows<kRows, kLatentRank, kCluster>;
 
-  /// Bytes of shared memory that eight warps need for kStaged bytes of each row at a time.
-  static constexpr int stage_bytes(int staged) { return kLatentThreads / 32 * 16 * (staged + 16); }
-
-  /// `stage`: so many, aligned to 16.
-  __device__ LatentResults(const MlaParams& p, int row_tile, int unit, int rank, int thread,
-                           char* stage, LatentPending* pending)
+  __device__ LatentResults(const MlaParams& p, const Memory& shared, int row_tile, int unit,
+                           int rank, int thread, LatentPending* pending)
       : p_(p),
+        shared_(shared),
         row_tile_(row_tile),
         unit_(unit),
         rank_(rank),
         thread_(thread),
-        stage_(stage),
         pending_(pending) {}
 
-  template <int kStaged, class Shares, class Held>
+  /// By all who multiply. In clusters the ring is not to be filled again before the exchange ends.
+  template <class Shares, class Held>
   __device__ void store(const Shares& shares, const KeySegment& segment, const Held& held) {
     const LatentOut out(p_, segment);
     if constexpr (kCluster == 1) {
@@ -252,52 +302,39 @@ class LatentResults {
         const auto factor = [&](int row, float total) { return out.factor(first() + row, total); };
         const auto row_at = [&](int row) { return out.at(first() + row, 0); };
         if (p_.args.out.dtype == DType::f32) {
-          send<kStaged>(held, factor, [&](int row) {
-            return static_cast<float*>(p_.args.out.data) + row_at(row);
-          });
+          send(held, factor,
+               [&](int row) { return static_cast<float*>(p_.args.out.data) + row_at(row); });
         } else {
-          send<kStaged>(held, factor, [&](int row) {
-            return static_cast<uint16_t*>(p_.args.out.data) + row_at(row);
-          });
+          send(held, factor,
+               [&](int row) { return static_cast<uint16_t*>(p_.args.out.data) + row_at(row); });
         }
-        held.each_softmax([&](int row, float highest, float total) {
-          if (row < rows()) {
-            out.store_sum(first() + row, highest, total);
-          }
+        each_softmax(held, [&](int row, float highest, float total) {
+          out.store_sum(first() + row, highest, total);
         });
         return;
       }
-      write<kStaged>(part_at(shares.place(segment, unit_)), held);
+      float* part = part_at(shares.place(segment, unit_));
+      send(
+          held, [](int, float) { return 1.0f; }, [&](int row) { return part + row * kLatentRank; });
+      each_softmax(held, [&](int row, float highest, float total) {
+        *Part::softmax(part, row, 0) = {highest, total};
+      });
     } else {
-      // What the cluster's blocks made of the segment comes together first, each taking some of the
-      // columns. A block's two places take turns: it writes one again when all have been at the
-      // next barrier, and so have read it.
-      const auto of_block = [&](int rank) {
-        const int block = static_cast<int>(blockIdx.x) - rank_ + rank;
-        return p_.of_blocks + (int64_t{block} * 2 + turn_) * Part::kFloats;
-      };
-      write<kStaged>(of_block(rank_), held);
-      wait_stores<0>();
-      __syncwarp();
-      cluster_sync();
       if (segment.whole()) {
-        merge(0, kCluster, of_block, into(out));
-        turn_ ^= 1;
+        exchange(held, into(out));
         return;
       }
       float* part = part_at(shares.place(segment, unit_));
-      merge(0, kCluster, of_block,
-            [&](int row, int column, const float4& x, float highest, float total) {
-              *reinterpret_cast<float4*>(part + row * kLatentRank + column) = x;
-              if (column == rank_ * kSlice) {
-                *Part::softmax(part, row, rank_) = {highest, total};
-              }
-            });
-      turn_ ^= 1;
+      exchange(held, [&](int row, int column, const float4& x, float highest, float total) {
+        *reinterpret_cast<float4*>(part + row * kLatentRank + column) = x;
+        if (column == rank_ * kSlice) {
+          *Part::softmax(part, row, rank_) = {highest, total};
+        }
+      });
     }
     if (thread_ == 0) {
       pending_->of[pending_count_] = {segment.job, segment.length, segment.to - segment.from,
-                                      segment.first, false};
+                                      segment.first};
     }
     ++pending_count_;  // at most twice: see KeyShares::place()
   }
@@ -306,29 +343,18 @@ class LatentResults {
   template <class Shares>
   __device__ void finish(const Shares& shares) {
     wait_stores<0>();
-    if (pending_count_ == 0) {
-      return;
+    if (pending_count_ > 0) {
+      announce(shares);
     }
-    named_sync(kLatentTeam, kLatentThreads);
-    if (thread_ == 0) {
-      __threadfence();
-      for (int i = 0; i < pending_count_; ++i) {
-        LatentPending::Of& each = pending_->of[i];
-        uint32_t* counter = p_.counters + (each.job * p_.row_tiles + row_tile_) * kCluster + rank_;
-        each.last = comes_last(counter, shares.unit_count(each.segment()));
-      }
-      __threadfence();
+    if constexpr (kCluster > 1) {
+      await_exchange();  // others may still read what this block has sent
     }
-    named_sync(kLatentTeam, kLatentThreads);
-    for (int i = 0; i < pending_count_; ++i) {
-      if (pending_->of[i].last) {
-        const KeySegment segment = pending_->of[i].segment();
-        const int begin = shares.place(segment, shares.first_unit(segment));
-        merge(
-            rank_, shares.unit_count(segment),
-            [&](int part) { return part_at(Shares::place_of_part(begin, part)); },
-            into(LatentOut(p_, segment)));
-      }
+  }
+
+  /// Waits until the last exchange has ended, in all blocks of the cluster.
+  __device__ void await_exchange() const {
+    if (exchanges_ > 0) {
+      shared_.exchange().ended.wait((exchanges_ - 1) & 1);
     }
   }
 
@@ -341,14 +367,34 @@ class LatentResults {
     return p_.of_units + (int64_t{place} * p_.row_tiles + row_tile_) * Part::kFloats;
   }
 
+  /// Calls f(row, highest, total) for each row, in one thread of a block.
+  template <class Held, class F>
+  __device__ void each_softmax(const Held& held, const F& f) const {
+    const int lane = thread_ % 32;
+    if (!held.answers() || lane % 4 != 0) {
+      return;
+    }
+#pragma unroll
+    for (int group = 0; group < Held::kGroups; ++group) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = held.top(group) + lane / 4 + 8 * half;
+        if (row < rows()) {
+          f(row, held.peak(group, half), held.sum(group, half));
+        }
+      }
+    }
+  }
+
   /// Rows times factor(row, its sum of exponentials), as to(row) has a pointer to its first column.
-  template <int kStaged, class Held, class Factor, class To>
+  template <class Held, class Factor, class To>
   __device__ void send(const Held& held, const Factor& factor, const To& to) const {
     constexpr int kBytes = sizeof(*to(0));
+    constexpr int kStaged = Memory::kStaged;
     constexpr int kAtOnce = kStaged / kBytes < Held::kColumns ? kStaged / kBytes : Held::kColumns;
     const int lane = thread_ % 32;
     const auto staged = [&](int row) {
-      return stage_ + (thread_ / 32 * 16 + row) * (kStaged + 16);
+      return shared_.results() + (thread_ / 32 * 16 + row) * (kStaged + 16);
     };
 #pragma unroll
     for (int group = 0; group < Held::kGroups; ++group) {
@@ -382,20 +428,150 @@ class LatentResults {
       }
     }
   }
-  template <int kStaged, class Held>
-  __device__ void write(float* part, const Held& held) const {
-    send<kStaged>(
-        held, [](int, float) { return 1.0f; }, [&](int row) { return part + row * kLatentRank; });
-    held.each_softmax([&](int row, float highest, float total) {
-      if (row < rows()) {
-        *Part::softmax(part, row, 0) = {highest, total};
+
+  /// What the cluster's blocks made of a segment comes together, each block merging some of the
+  /// columns, and is stored as PartRows::merge() does.
+  template <class Held, class Store>
+  __device__ void exchange(const Held& held, const Store& store) {
+    using Pieces = LatentPieces<kRows>;
+    constexpr int kBlockPieces = Pieces::kColumns / kCluster;  // beside each other, of a block
+    typename Memory::Exchange& mutual = shared_.exchange();
+    const int lane = thread_ % 32;
+    const uint32_t parity = exchanges_ & 1;
+    const auto tell_all = [&](Barrier& barrier) {
+      if (thread_ < kCluster) {
+        barrier.arrive_at(thread_ % kCluster);  // (what is not executed may be computed)
       }
-    });
+    };
+    if (thread_ == 0) {
+      for (Barrier& each : mutual.arrived) {
+        each.arrive_expect(Pieces::kRoundBytes);
+      }
+    }
+    named_sync(kLatentTeam, kLatentThreads);
+    tell_all(mutual.free[0]);
+#pragma unroll
+    for (int group = 0; group < Held::kGroups; ++group) {
+      const int of_all = held.top(group) / 16;
+      const int round = of_all / Pieces::kGroups;
+#pragma unroll
+      for (int c = 0; c < Held::kColumns / 64; ++c) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          char* const row = Pieces::row(shared_.staging(round), held.left() / 64 + c,
+                                        of_all % Pieces::kGroups * 16 + lane / 4 + 8 * half);
+#pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            *reinterpret_cast<float2*>(row + lane % 4 * 8 + 32 * j) =
+                held.at(group, half, 8 * c + j);
+          }
+          if (lane % 4 == 0) {
+            *Pieces::softmax(row) = {held.peak(group, half), held.sum(group, half)};
+          }
+        }
+      }
+    }
+    fence_shared();
+    __syncwarp();
+    constexpr int kSent = Held::kGroups * Held::kColumns / 64;
+    if (lane < kSent) {
+      const int of_all = held.top(0) / 16 + lane % Held::kGroups;
+      const int column = held.left() / 64 + lane % kSent / Held::kGroups;
+      const int round = of_all / Pieces::kGroups;
+      const int to = column / kBlockPieces;
+      mutual.free[round].wait(parity);
+      const int row = of_all % Pieces::kGroups * 16;
+      send_bytes(cluster_address(
+                     smem_address(Pieces::row(shared_.mail(round),
+                                              rank_ * kBlockPieces + column % kBlockPieces, row)),
+                     to),
+                 Pieces::row(shared_.staging(round), column, row), Pieces::kBytes,
+                 cluster_address(smem_address(&mutual.arrived[round]), to));
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int round = 0; round < Pieces::kRounds; ++round) {
+      mutual.arrived[round].wait(parity);
+      if (round + 1 < Pieces::kRounds) {
+        tell_all(mutual.free[round + 1]);  // its pieces of this round have come
+      }
+      constexpr int kRoundRows = 16 * Pieces::kGroups;
+#pragma unroll 1
+      for (int i = thread_ / 16; i < kRoundRows * kBlockPieces; i += kLatentThreads / 16) {
+        const int row = i % kRoundRows;
+        const auto from = [&](int rank) {
+          return Pieces::row(shared_.mail(round), rank * kBlockPieces + i / kRoundRows, row);
+        };
+        float2 softmax[kCluster];
+        float highest = -INFINITY;
+#pragma unroll
+        for (int rank = 0; rank < kCluster; ++rank) {
+          softmax[rank] = *Pieces::softmax(from(rank));
+          highest = fmaxf(highest, softmax[rank].x);
+        }
+        float total = 0;
+        float4 sum{};
+#pragma unroll
+        for (int rank = 0; rank < kCluster; ++rank) {
+          const float factor = exp2_fast(softmax[rank].x - softmax_shift(highest));
+          const float4 x = reinterpret_cast<const float4*>(from(rank))[lane % 16];
+          total += softmax[rank].y * factor;
+          sum.x += x.x * factor;
+          sum.y += x.y * factor;
+          sum.z += x.z * factor;
+          sum.w += x.w * factor;
+        }
+        const int of_tile = round * kRoundRows + row;
+        if (of_tile < rows()) {
+          store(of_tile, rank_ * kSlice + i / kRoundRows * 64 + lane % 16 * 4, sum, highest, total);
+        }
+      }
+    }
+    named_sync(kLatentTeam, kLatentThreads);
+    tell_all(mutual.ended);
+    ++exchanges_;
   }
-  template <class PartOf, class Store>
-  __device__ void merge(int slice, int count, const PartOf& part, const Store& store) const {
-    Part::template merge<kLatentThreads>(thread_, rank_ * kSlice, slice, rows(), count, part,
-                                         store);
+
+  /// Tells the units that share sequences with this one of its parts, and merges some rows of each
+  /// sequence when all of its parts are there. (All units run at once. One for each sequence would
+  /// read all of its parts through one multiprocessor, 5 us of 64 rows.) A counter's lower half
+  /// counts parts, its upper half those who have seen all; the last of them leaves it zero.
+  template <class Shares>
+  __device__ void announce(const Shares& shares) {
+    constexpr uint32_t kSeen = 1u << 16;
+    const auto counter = [&](int i) {
+      return p_.counters + (pending_->of[i].job * p_.row_tiles + row_tile_) * kCluster + rank_;
+    };
+    named_sync(kLatentTeam, kLatentThreads);
+    if (thread_ == 0) {
+      fence_gpu();
+      for (int i = 0; i < pending_count_; ++i) {
+        atomicAdd(counter(i), 1);
+      }
+    }
+    for (int i = 0; i < pending_count_; ++i) {
+      const KeySegment segment = pending_->of[i].segment();
+      const int count = shares.unit_count(segment);
+      const int unit = shares.first_unit(segment);
+      if (thread_ == 0) {
+        for (uint32_t tries = 0; load_acquire(counter(i)) % kSeen != static_cast<uint32_t>(count);
+             ++tries) {
+          if (tries == kMostTries) {
+            give_up();
+          }
+        }
+        if (atomicAdd(counter(i), kSeen) / kSeen + 1 == static_cast<uint32_t>(count)) {
+          *counter(i) = 0;
+        }
+      }
+      named_sync(kLatentTeam, kLatentThreads);
+      const int begin = shares.place(segment, unit);
+      Part::template merge<kLatentThreads>(
+          thread_, rank_ * kSlice, rank_,
+          {rows() * (unit_ - unit) / count, rows() * (unit_ - unit + 1) / count}, count,
+          [&](int part) { return part_at(Shares::place_of_part(begin, part)); },
+          into(LatentOut(p_, segment)));
+    }
   }
   __device__ auto into(const LatentOut& out) const {
     return
@@ -411,14 +587,14 @@ class LatentResults {
   }
 
   const MlaParams& p_;
+  const Memory& shared_;
   const int row_tile_;
   const int unit_;
   const int rank_;
   const int thread_;
-  char* const stage_;
   LatentPending* const pending_;
   int pending_count_ = 0;
-  int turn_ = 0;
+  uint32_t exchanges_ = 0;
 };
 
 }  // namespace weft::hopper

@@ -1,9 +1,9 @@
 // mla_decode of up to 32 rows (tokens times heads) on sm_90a, bound by reading the keys. A ring of
 // stages of 32 keys, which the copy engine fills through a tensor map (or four warps from rows in
-// e4m3fn), passes eight warps. For the scores each warp takes 8 keys and half of their elements;
-// the halves meet in shared memory, from where all warps take them all, for the same softmax in
-// each; for the values each warp has 64 of the 512 columns. Products are mma.m16n8k16 in bf16, sums
-// f32.
+// e4m3fn), passes eight warps; before a segment's keys come its queries, as a stage of their own.
+// For the scores each warp takes 8 keys and half of their elements; the halves meet in shared
+// memory, from where all warps take them all, for the same softmax in each; for the values each
+// warp has 64 of the 512 columns. Products are mma.m16n8k16 in bf16, sums f32.
 #pragma once
 
 #include "ops/mla_decode/hopper.cuh"
@@ -27,9 +27,12 @@ struct FewLatents {
   static constexpr int kScoreFloats = kRows * kPitch;  ///< of half of the elements, of a stage
   static constexpr int kScoreBytes = 2 * 2 * kScoreFloats * 4;
   static constexpr int kStaged = kTiles == 1 ? 256 : 128;  ///< of a row, on its way to memory
-  static constexpr int kResultBytes = LatentResults<kRows, 1>::stage_bytes(kStaged);
-  static constexpr int kBytes =
-      1024 + kStages * kStageBytes + kQueryBytes + kScoreBytes + kResultBytes + 2 * kStages * 8;
+  static constexpr int kResultBytes = latent_stage_bytes(kStaged);
+  using Pieces = LatentPieces<kRows>;
+  using Exchange = LatentExchange<Pieces::kRounds>;
+  static constexpr int kBytes = 1024 + kStages * kStageBytes + kQueryBytes + kScoreBytes +
+                                kResultBytes + 2 * kStages * 8 + sizeof(Exchange);
+  static_assert(2 * Pieces::kRoundBytes <= kStages * kStageBytes);
   static_assert(kBytes + sizeof(typename KeyShares<kKeys>::Scratch) + sizeof(LatentPending) + 16 <=
                     232448,
                 "more than a block may have");
@@ -39,6 +42,14 @@ struct FewLatents {
   __device__ explicit FewLatents(char* memory)
       : base(memory + (1024 - smem_address(memory) % 1024) % 1024) {}
   __device__ char* stage(int slot) const { return base + slot * kStageBytes; }
+  /// Where 16 bytes of a row of queries are in a stage: rows begin a chunk further on each, so that
+  /// eight of them meet no bank twice.
+  static constexpr int kQueryChunks = kLatentRow / 8;
+  static_assert(kRows * kQueryChunks * 16 <= kStageBytes);
+  __device__ static int query_offset(int row, int chunk) {
+    const int turned = chunk + row % 8;
+    return (row * kQueryChunks + turned - (turned < kQueryChunks ? 0 : kQueryChunks)) * 16;
+  }
   __device__ uint4* queries() const {
     return reinterpret_cast<uint4*>(base + kStages * kStageBytes);
   }
@@ -54,11 +65,17 @@ struct FewLatents {
     return reinterpret_cast<Barrier*>(results() + kResultBytes)[slot];
   }
   __device__ Barrier& empty(int slot) const { return (&full(0))[kStages + slot]; }
+  // Of clusters, in the ring's place.
+  __device__ Exchange& exchange() const {
+    return *reinterpret_cast<Exchange*>(&full(0) + 2 * kStages);
+  }
+  __device__ char* staging(int /*round*/) const { return base; }
+  __device__ char* mail(int /*round*/) const { return base + Pieces::kRoundBytes; }
 
   using Cursor = RingCursor<kStages>;
 };
 
-/// The warps that fill the ring: one, or four (kFp8).
+/// The warps that fill the ring with keys: one, or four (kFp8).
 template <class Memory, int kCluster, bool kFp8>
 __device__ void feed_latents(const Memory& shared, KeyShares<Memory::kKeys> shares,
                              const CUtensorMap& map, const MlaParams& p, int rank) {
@@ -66,11 +83,14 @@ __device__ void feed_latents(const Memory& shared, KeyShares<Memory::kKeys> shar
   const int thread = static_cast<int>(threadIdx.x) - kLatentThreads;
   const bool chosen = elect_one();
   typename Memory::Cursor cursor;
-  bool met = false;  // has arrived at the cluster's barrier before
   KeySegment segment;
-  while (shares.next(segment)) {
+  for (uint32_t number = 0; shares.next(segment); ++number) {
     const LatentCache& cache = p.args.cache;
     LatentPages pages(cache.tables, cache.table_stride, p.block(segment.job), segment.length);
+    if (kCluster > 1 && number > 0) {
+      shared.exchange().ended.wait((number - 1) & 1);
+    }
+    cursor.advance();  // the queries' stage
     const Range stages = block_stages<kCluster>(segment, rank);
     for (auto i = static_cast<int>(stages.begin); i < stages.end; ++i, cursor.advance()) {
       const int first = i * kKeys;
@@ -106,20 +126,38 @@ __device__ void feed_latents(const Memory& shared, KeyShares<Memory::kKeys> shar
         __syncwarp();
       }
     }
-    if constexpr (kCluster > 1) {
-      __syncwarp();
-      if (met) {
-        cluster_wait();
+  }
+}
+
+/// Brings a segment's queries into a stage, each of the warps that multiply some rows. `arrivals`:
+/// those that the stage's barrier waits for.
+template <class Memory>
+__device__ void bring_queries(const Memory& shared, const MlaParams& p, int job, int row_tile,
+                              const typename Memory::Cursor& cursor, int warp, uint32_t arrivals) {
+  constexpr int kBytes = kLatentRow * 2;
+  const int first = row_tile * Memory::kRows;
+  const int rows = min(Memory::kRows, static_cast<int>(p.args.rows()) - first);
+  if (elect_one()) {
+    Barrier& full = shared.full(cursor.slot);
+    shared.empty(cursor.slot).wait(cursor.parity ^ 1);
+    if (warp == 0) {
+      full.arrive_expect(rows * kBytes);
+      if (arrivals > 1) {
+        full.arrive(arrivals - 1);
       }
-      cluster_arrive();
-      met = true;
+    }
+    for (int row = warp; row < rows; row += Memory::kWarps) {
+      // A row in two pieces: what is turned beyond its end is at its beginning.
+      const uint16_t* from = p.query(job, first + row);
+      const int later = row % 8 * 8;
+      char* const to = shared.stage(cursor.slot);
+      load_bytes(to + Memory::query_offset(row, 0), from, kBytes - 2 * later, full);
+      if (later > 0) {
+        load_bytes(to + row * kBytes, from + kLatentRow - later, 2 * later, full);
+      }
     }
   }
-  if constexpr (kCluster > 1) {
-    if (met) {
-      cluster_wait();
-    }
-  }
+  __syncwarp();
 }
 
 /// What a thread of the multiplying warps has of a segment: of rows lane / 4 + {0, 8} of each tile
@@ -209,27 +247,9 @@ struct FewSums {
   __device__ float2 at(int group, int half, int j) const {
     return {sums[group][j][2 * half], sums[group][j][2 * half + 1]};
   }
-  template <class F>
-  __device__ void each_softmax(const F& f) const {
-    if (warp == 0 && lane % 4 == 0) {
-#pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          f(16 * m + 8 * half + lane / 4, highest[m][half] * scale, total[m][half]);
-        }
-      }
-    }
-  }
+  __device__ float peak(int group, int half) const { return highest[group][half] * scale; }
+  __device__ bool answers() const { return warp == 0; }
 };
-
-/// Elements k and k + 8 of rows lane / 4 and lane / 4 + 8 of 16, two each: a warp's operand.
-__device__ inline uint4 query_operand(const uint16_t* upper, const uint16_t* lower, int k) {
-  const auto pair = [&](const uint16_t* from, int i) {
-    return from != nullptr ? *reinterpret_cast<const uint32_t*>(from + i) : 0u;
-  };
-  return {pair(upper, k), pair(lower, k), pair(upper, k + 8), pair(lower, k + 8)};
-}
 
 template <int kTiles, int kCluster, bool kFp8>
 __global__ void __launch_bounds__(kMlaThreads, 1)
@@ -248,6 +268,9 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
       shared.full(slot).init(kFeeders);
       shared.empty(slot).init(Memory::kWarps);
     }
+    if constexpr (kCluster > 1) {
+      shared.exchange().init(kCluster);
+    }
     fence_barriers();
     prefetch_map(map);
   }
@@ -256,13 +279,20 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   const int group = static_cast<int>(blockIdx.x) / kCluster;
   const int unit = group / p.row_tiles;
   const int row_tile = group % p.row_tiles;
+  if (kCluster > 1 && warp == Memory::kWarps) {
+    look_ahead(p, unit);
+  }
   auto shares = KeyShares<kKeys>::template deal<kMlaThreads>(p.jobs(), p.units, unit, dealing);
+  if constexpr (kCluster > 1) {
+    cluster_arrive();
+  }
   if (warp >= Memory::kWarps) {
     lower_registers<kFp8 ? kFp8FeederRegisters : kFeederRegisters>();
     if (kFp8 || warp == Memory::kWarps) {
       feed_latents<Memory, kCluster, kFp8>(shared, shares, map, p, rank);
-    } else if constexpr (kCluster > 1) {
-      meet_cluster(shares);
+    }
+    if constexpr (kCluster > 1) {
+      cluster_wait();
     }
     return;
   }
@@ -282,36 +312,50 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   };
   typename Memory::Cursor cursor;
   int turn = 0;
-  LatentResults<Memory::kRows, kCluster> results(p, row_tile, unit, rank, threadIdx.x,
-                                                 shared.results(), &pending);
+  LatentResults<Memory, kCluster> results(p, shared, row_tile, unit, rank, threadIdx.x, &pending);
+  if constexpr (kCluster > 1) {
+    cluster_wait();  // all blocks' barriers are there
+  }
   KeySegment segment;
   while (shares.next(segment)) {
     const auto row_of = [&](int m, int half) {
       return row_tile * Memory::kRows + 16 * m + 8 * half + lane / 4;
     };
-    const auto query_of = [&](int m, int half) -> const uint16_t* {
-      const int r = row_of(m, half);
-      return r < rows ? p.query(segment.job, r) : nullptr;
+    if constexpr (kCluster > 1) {
+      results.await_exchange();
+    }
+    bring_queries(shared, p, segment.job, row_tile, cursor, warp, kFeeders);
+    // A warp's operands: rows as they lie, 16 elements of them at a time.
+    shared.full(cursor.slot).wait(cursor.parity);
+    const auto operand = [&](int m, int step) {
+      return load_matrices_x4(smem_address(shared.stage(cursor.slot)) +
+                              Memory::query_offset(16 * m + lane % 16, 2 * step + lane / 16));
     };
     uint4 queries[kTiles == 1 ? Memory::kSteps : 1];
+    uint32_t read = 0;
     if constexpr (kTiles == 1) {
-      const uint16_t* upper = query_of(0, 0);
-      const uint16_t* lower = query_of(0, 1);
 #pragma unroll
       for (int i = 0; i < Memory::kSteps; ++i) {
-        queries[i] = query_operand(upper, lower, half_key * kLatentRow / 2 + 16 * i + lane % 4 * 2);
+        queries[i] = operand(0, half_key * Memory::kSteps + i);
+        read = queries[i].w;
       }
     } else {
       // (All warps are beyond the last products with the queries of the segment before: they have
       // met since, where scores did.)
       for (int m = 0; m < kTiles; ++m) {
-        const uint16_t* upper = query_of(m, 0);
-        const uint16_t* lower = query_of(m, 1);
         for (int i = warp; i < 2 * Memory::kSteps; i += Memory::kWarps) {
-          shared.queries()[(m * 2 * Memory::kSteps + i) * 32 + lane] =
-              query_operand(upper, lower, 16 * i + lane % 4 * 2);
+          const uint4 x = operand(m, i);
+          shared.queries()[(m * 2 * Memory::kSteps + i) * 32 + lane] = x;
+          read = x.w;
         }
       }
+    }
+    __syncwarp();
+    if (lane == 0) {
+      shared.empty(cursor.slot).arrive_after(read);
+    }
+    cursor.advance();
+    if constexpr (kTiles > 1) {
       named_sync(kLatentTeam, kLatentThreads);
     }
     const auto query = [&](int m, int i) {
@@ -416,7 +460,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
         fence_shared();  // the copy engine writes there next
         __syncwarp();
       }
-      uint32_t read = 0;
+      read = 0;
 #pragma unroll
       for (int s = 0; s < 2; ++s) {
 #pragma unroll
@@ -436,7 +480,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
       }
     }
     held.gather();
-    results.template store<Memory::kStaged>(shares, segment, held);
+    results.store(shares, segment, held);
   }
   results.finish(shares);
 }

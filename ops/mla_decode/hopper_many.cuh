@@ -29,10 +29,13 @@ struct ManyLatents {
   /// there, but to be turned.
   static constexpr int kBarriers = 6;
   static constexpr int kTurners = 64;  ///< threads that turn them, a key each
-  static constexpr int kBytes = 1024 + 3 * kSlotBytes + 2 * kRows * 4 + kSlots * kBarriers * 8;
+  using Pieces = LatentPieces<kRows>;
+  using Exchange = LatentExchange<Pieces::kRounds>;
+  static constexpr int kBytes =
+      1024 + 3 * kSlotBytes + 2 * kRows * 4 + kSlots * kBarriers * 8 + sizeof(Exchange);
   /// Of a row, on its way to memory; in the place of the queries.
   static constexpr int kStaged = 512;
-  static_assert(LatentResults<kRows, 1>::stage_bytes(kStaged) <= kSlotBytes);
+  static_assert(latent_stage_bytes(kStaged) <= kSlotBytes && Pieces::kRoundBytes <= kSlotBytes);
   static_assert(kBytes + sizeof(KeyShares<kKeys>::Scratch) + sizeof(LatentPending) + 16 <= 232448,
                 "more than a block may have");
 
@@ -53,6 +56,15 @@ struct ManyLatents {
   __device__ Barrier& full(int slot, int part) const { return barrier(slot, part); }
   __device__ Barrier& empty(int slot, int half) const { return barrier(slot, 3 + half); }
   __device__ Barrier& unturned(int slot) const { return barrier(slot, 5); }
+  /// The queries' place, when a segment's last scores have been made.
+  __device__ char* results() const { return queries(); }
+  // Of clusters: half of the rows go from the queries' place to the first slot's, then the others
+  // from the second slot's to the queries'.
+  __device__ Exchange& exchange() const {
+    return *reinterpret_cast<Exchange*>(&barrier(kSlots, 0));
+  }
+  __device__ char* staging(int round) const { return round == 0 ? queries() : slot(1); }
+  __device__ char* mail(int round) const { return round == 0 ? slot(0) : queries(); }
 
   // Named barriers: a slot's probabilities are there; a warpgroup alone.
   static constexpr int kWeights = 2;
@@ -74,11 +86,13 @@ __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKe
   const int thread = static_cast<int>(threadIdx.x) - kLatentThreads;
   const bool chosen = elect_one();
   TileCursor cursor;
-  bool met = false;  // has arrived at the cluster's barrier before
   KeySegment segment;
-  while (shares.next(segment)) {
+  for (uint32_t number = 0; shares.next(segment); ++number) {
     const LatentCache& cache = p.args.cache;
     LatentPages pages(cache.tables, cache.table_stride, p.block(segment.job), segment.length);
+    if (kCluster > 1 && number > 0) {
+      shared.exchange().ended.wait((number - 1) & 1);
+    }
     const Range tiles = block_stages<kCluster>(segment, rank);
     for (auto i = static_cast<int>(tiles.begin); i < tiles.end; ++i, ++cursor.tile) {
       const int slot = cursor.slot();
@@ -127,19 +141,6 @@ __device__ void feed_tiles(const ManyLatents& shared, KeyShares<ManyLatents::kKe
           load(2, 2 * Memory::kHalfTiles, kLatentTiles);
         }
       }
-    }
-    if constexpr (kCluster > 1) {
-      __syncwarp();
-      if (met) {
-        cluster_wait();
-      }
-      cluster_arrive();
-      met = true;
-    }
-  }
-  if constexpr (kCluster > 1) {
-    if (met) {
-      cluster_wait();
     }
   }
 }
@@ -237,15 +238,8 @@ struct ManySums {
   __device__ float2 at(int /*group*/, int half, int j) const {
     return {sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]};
   }
-  template <class F>
-  __device__ void each_softmax(const F& f) const {
-    if (warpgroup == 0 && lane % 4 == 0) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        f(row + 8 * half, highest[half] * scale, total[half]);
-      }
-    }
-  }
+  __device__ float peak(int /*group*/, int half) const { return highest[half] * scale; }
+  __device__ bool answers() const { return warpgroup == 0; }
 };
 
 template <int kCluster, bool kFp8, bool kTurns = false>
@@ -269,6 +263,9 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
       shared.empty(slot, 0).init(4);
       shared.empty(slot, 1).init(4);
     }
+    if constexpr (kCluster > 1) {
+      shared.exchange().init(kCluster);
+    }
     fence_barriers();
     prefetch_map(map);
   }
@@ -277,7 +274,13 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   const int group = static_cast<int>(blockIdx.x) / kCluster;
   const int unit = group / p.row_tiles;
   const int row_tile = group % p.row_tiles;
+  if (kCluster > 1 && warp == kLatentThreads / 32) {
+    look_ahead(p, unit);
+  }
   auto shares = KeyShares<Memory::kKeys>::deal<kMlaThreads>(p.jobs(), p.units, unit, dealing);
+  if constexpr (kCluster > 1) {
+    cluster_arrive();
+  }
   if (warp >= kLatentThreads / 32) {
     lower_registers<kFp8     ? kFp8FeederRegisters
                     : kTurns ? kTurningFeederRegisters
@@ -287,8 +290,9 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
       feed_tiles<kCluster, kFp8, kTurns>(shared, shares, map, p, rank, feeder);
     } else if constexpr (kTurns) {
       turn_tiles(shared, shares, p, static_cast<int>(threadIdx.x) % Memory::kTurners);
-    } else if constexpr (kCluster > 1) {
-      meet_cluster(shares);
+    }
+    if constexpr (kCluster > 1) {
+      cluster_wait();
     }
     return;
   }
@@ -305,8 +309,10 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
     return swizzle_128((warp % 4 * 16 + lane % 16) * kRowBytes + (2 * step + lane / 16) * 16);
   };
   TileCursor cursor;  // of the segment's first tile
-  LatentResults<Memory::kRows, kCluster> results(p, row_tile, unit, rank, threadIdx.x,
-                                                 shared.queries(), &pending);
+  LatentResults<Memory, kCluster> results(p, shared, row_tile, unit, rank, threadIdx.x, &pending);
+  if constexpr (kCluster > 1) {
+    cluster_wait();  // all blocks' barriers are there
+  }
   KeySegment segment;
   while (shares.next(segment)) {
     // Queries: swizzled tiles of 64 columns; rows that there are not are zeros. They come to where
@@ -542,7 +548,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
       const int r = held.row + 8 * half;
       held.total[half] = shared.highest(0)[r] + shared.highest(1)[r];
     }
-    results.template store<Memory::kStaged>(shares, segment, held);
+    results.store(shares, segment, held);
   }
   results.finish(shares);
 }
