@@ -3,7 +3,8 @@
 // one line; each unit (a block, or a cluster of them) has an equal stretch of it, so that all end
 // at once whatever the lengths are (Stream-K, Osama et al. 2023). Where all are as long, up to one
 // unit in eight goes without if the others' stretches then end where jobs do. A sequence that units
-// share has a part from each; the last of them to arrive merges all, in the order of the keys.
+// share has a part from each; when all are there each of them merges some columns, in a fixed
+// order.
 #pragma once
 
 #include <cstdint>
@@ -278,147 +279,195 @@ struct PartRows {
   __device__ static float2* softmax(float* part, int row, int slice) {
     return reinterpret_cast<float2*>(part + kRows * kColumns) + slice * kRows + row;
   }
+  __device__ static const float2* softmax(const float* part, int row, int slice) {
+    return reinterpret_cast<const float2*>(part + kRows * kColumns) + slice * kRows + row;
+  }
 
-  /// Adds up `count` parts, part(i) each, in that order, of some rows and of the columns of slice
-  /// `begin / kSlice`, and calls store(row, column, sums of four columns, highest, sum). `slice`:
-  /// whose softmax counts. By kThreads threads, whole warps.
-  template <int kThreads, class Part, class Store>
-  __device__ static void merge(int thread, int begin, int slice, const Range& rows, int count,
-                               const Part& part, const Store& store) {
-    constexpr int kSlice = kColumns / kSlices;
-    constexpr int kLanes = kSlice / 4 % 32 == 0 ? 32 : 16;  // that share a row
-    constexpr int kChunks = kSlice / 4 / kLanes;            // of four columns, that each has
-    static_assert(kChunks * kLanes * 4 == kSlice);
-    constexpr int kPitch = kThreads / kLanes;  // from one of a thread's rows to its next
-    // A read takes a microsecond, so a thread asks for 16 chunks at a time: of two rows, of some
-    // parts each, all that it has.
-    constexpr int kRowsAtOnce = kRows / kPitch < 2 ? 1 : 2;
-    constexpr int kPartsAtOnce = 16 / (kRowsAtOnce * kChunks);
-    const auto last = static_cast<int>(rows.end) - 1;
-    const int lane = thread % kLanes;
-    const auto over_lanes = [](float x, const auto& f) {
-#pragma unroll
-      for (int distance = kLanes / 2; distance > 0; distance /= 2) {
-        x = f(x, __shfl_xor_sync(~0u, x, distance));
-      }
-      return x;
-    };
+  /// Columns that are merged by 16 threads together; a row of a slice has kPieces such pieces.
+  static constexpr int kPieceColumns = 64;
+  static constexpr int kPieces = kColumns / kSlices / kPieceColumns;
+  /// Floats of shared memory that kThreads threads need to merge.
+  template <int kThreads>
+  static constexpr int kScratchFloats = kThreads / 32 * (kPieceColumns + 4);
+
+  /// Adds up some pieces of a slice (numbered row by row) of `count` parts, two at least, and calls
+  /// store(row, column, sums of four columns, highest, sum). `at(place)`: the part at a place; they
+  /// are at KeyShares::place_of_part(first, i). By kThreads threads, whole warps, all of whom
+  /// `sync` waits for; `scratch`: kScratchFloats, aligned to 16.
+  template <int kThreads, class At, class Store, class Sync>
+  __device__ static void merge(int thread, int slice, const Range& pieces, int count, int first,
+                               const At& at, float* scratch, const Sync& sync, const Store& store) {
+    constexpr int kGroups = kThreads / 16;
+    // A read takes a microsecond, so a thread asks for 5 at a time. (Not more: what is executed
+    // once has to be fetched. With 12 one sequence of mla_decode took 17.4 us, with 4 16.6.)
+    constexpr int kAtOnce = 5;
+    const auto from = static_cast<int>(pieces.begin);
+    const auto to = static_cast<int>(pieces.end);
+    int ways = 1;  // groups of 16 threads that share a piece, each with some of the parts
+    while (ways < kGroups && ways * 2 * (to - from) <= kGroups) {
+      ways *= 2;
+    }
+    const int lane = thread % 16;
+    const int group = thread / 16;
+    const int way = group % ways;
+    // All parts but the first are as far from each other.
+    const float* const second = at((first & ~1) + 2);
+    const auto apart = static_cast<int>(at((first & ~1) + 4) - second);
 #pragma unroll 1
-    for (auto base = static_cast<int>(rows.begin); base <= last; base += kRowsAtOnce * kPitch) {
-      // Lanes of rows that there are not go along.
-      const auto row = [&](int r) { return base + r * kPitch + thread / kLanes; };
-      // Each lane has the softmax of some parts.
-      const auto softmax_of = [&](int r, int i) {
-        return i < count ? __ldcg(softmax(part(i), min(row(r), last), slice))
-                         : float2{-INFINITY, 0};
-      };
-      float4 x[kPartsAtOnce][kRowsAtOnce][kChunks];
-      const auto ask = [&](int from) {  // for the parts from that one on
+    for (int base = from; base < to; base += kGroups / ways) {
+      const int piece = base + group / ways;
+      const bool there = piece < to;
+      const int row = min(piece, to - 1) / kPieces;
+      const int column =
+          (slice * kPieces + min(piece, to - 1) % kPieces) * kPieceColumns + lane * 4;
+      Sum sum;
+#pragma unroll 1
+      for (int i = way; i < count; i += ways * kAtOnce) {
+        float2 softmaxes[kAtOnce];
+        float4 x[kAtOnce];
 #pragma unroll
-        for (int j = 0; j < kPartsAtOnce; ++j) {
-          const float* of = part(min(from + j, count - 1)) + begin;
-#pragma unroll
-          for (int r = 0; r < kRowsAtOnce; ++r) {
-#pragma unroll
-            for (int c = 0; c < kChunks; ++c) {
-              x[j][r][c] = __ldcg(reinterpret_cast<const float4*>(
-                  of + min(row(r), last) * kColumns + (c * kLanes + lane) * 4));
-            }
+        for (int j = 0; j < kAtOnce; ++j) {
+          softmaxes[j].x = -INFINITY;
+          if (i + j * ways >= count) {
+            continue;
           }
+          const float* const of =
+              j == 0 && i == 0 ? at(first) : second + int64_t{i + j * ways - 1} * apart;
+          softmaxes[j] = __ldcg(softmax(of, row, slice));
+          x[j] = __ldcg(reinterpret_cast<const float4*>(of + row * kColumns + column));
         }
-      };
-      float highest[kRowsAtOnce];
-      float2 first[kRowsAtOnce];
+        float highest = sum.highest;
 #pragma unroll
-      for (int r = 0; r < kRowsAtOnce; ++r) {
-        first[r] = softmax_of(r, lane);
-        highest[r] = first[r].x;
-      }
-      ask(0);  // before the softmax is there
-#pragma unroll 1
-      for (int i = kLanes + lane; i < count; i += kLanes) {
-#pragma unroll
-        for (int r = 0; r < kRowsAtOnce; ++r) {
-          highest[r] = fmaxf(highest[r], softmax_of(r, i).x);
+        for (int j = 0; j < kAtOnce; ++j) {
+          highest = fmaxf(highest, softmaxes[j].x);
         }
-      }
-      float total[kRowsAtOnce] = {};
-      float4 sums[kRowsAtOnce][kChunks] = {};
+        sum.rise(highest);
 #pragma unroll
-      for (int r = 0; r < kRowsAtOnce; ++r) {
-        highest[r] = over_lanes(highest[r], [](float x, float y) { return fmaxf(x, y); });
-      }
-#pragma unroll 1
-      for (int from = 0; from < count; from += kLanes) {
-        float factor[kRowsAtOnce];
-#pragma unroll
-        for (int r = 0; r < kRowsAtOnce; ++r) {
-          const float2 own = from == 0 ? first[r] : softmax_of(r, from + lane);
-          factor[r] = exp2_fast(own.x - softmax_shift(highest[r]));
-          total[r] += own.y * factor[r];
-        }
-        const int some = min(kLanes, count - from);
-#pragma unroll 1
-        for (int i = 0; i < some; i += kPartsAtOnce) {
-          if (from + i > 0) {
-            ask(from + i);
-          }
-#pragma unroll
-          for (int j = 0; j < kPartsAtOnce; ++j) {
-#pragma unroll
-            for (int r = 0; r < kRowsAtOnce; ++r) {
-              const float times = __shfl_sync(~0u, factor[r], min(i + j, some - 1), kLanes);
-              if (i + j < some) {
-#pragma unroll
-                for (int c = 0; c < kChunks; ++c) {
-                  sums[r][c].x += x[j][r][c].x * times;
-                  sums[r][c].y += x[j][r][c].y * times;
-                  sums[r][c].z += x[j][r][c].z * times;
-                  sums[r][c].w += x[j][r][c].w * times;
-                }
-              }
-            }
+        for (int j = 0; j < kAtOnce; ++j) {
+          if (i + j * ways < count) {
+            sum.add(softmaxes[j], x[j]);
           }
         }
       }
-#pragma unroll
-      for (int r = 0; r < kRowsAtOnce; ++r) {
-        const float sum = over_lanes(total[r], [](float x, float y) { return x + y; });
-        if (row(r) <= last) {
-#pragma unroll
-          for (int c = 0; c < kChunks; ++c) {
-            store(row(r), begin + (c * kLanes + lane) * 4, sums[r][c], highest[r], sum);
+      if (ways > 1) {
+        // All pieces are one turn's then. Two groups are a warp's.
+        const float2 softmax{__shfl_xor_sync(~0u, sum.highest, 16),
+                             __shfl_xor_sync(~0u, sum.total, 16)};
+        const float4 x{__shfl_xor_sync(~0u, sum.sums.x, 16), __shfl_xor_sync(~0u, sum.sums.y, 16),
+                       __shfl_xor_sync(~0u, sum.sums.z, 16), __shfl_xor_sync(~0u, sum.sums.w, 16)};
+        sum.rise(fmaxf(sum.highest, softmax.x));
+        sum.add(softmax, x);
+      }
+      if (ways > 2) {
+        const auto place = [&](int g) { return scratch + g / 2 * (kPieceColumns + 4); };
+        if (group % 2 == 0) {
+          reinterpret_cast<float4*>(place(group))[lane] = sum.sums;
+          *reinterpret_cast<float2*>(place(group) + kPieceColumns) = {sum.highest, sum.total};
+        }
+        sync();
+        if (way == 0) {
+          float highest = sum.highest;
+#pragma unroll 1
+          for (int w = 2; w < ways; w += 2) {
+            highest = fmaxf(highest, place(group + w)[kPieceColumns]);
+          }
+          sum.rise(highest);
+#pragma unroll 1
+          for (int w = 2; w < ways; w += 2) {
+            sum.add(*reinterpret_cast<float2*>(place(group + w) + kPieceColumns),
+                    reinterpret_cast<const float4*>(place(group + w))[lane]);
           }
         }
+        sync();
+      }
+      if (way == 0 && there) {
+        store(row, column, sum.sums, sum.highest, sum.total);
       }
     }
   }
+
+ private:
+  /// Of parts so far, relative to the highest score.
+  struct Sum {
+    float highest = -INFINITY;
+    float total = 0;
+    float4 sums{};
+
+    __device__ void rise(float next) {
+      const float factor = exp2_fast(highest - softmax_shift(next));
+      highest = next;
+      total *= factor;
+      sums = {sums.x * factor, sums.y * factor, sums.z * factor, sums.w * factor};
+    }
+    /// Of which no score is higher.
+    __device__ void add(float2 softmax, const float4& x) {
+      const float factor = exp2_fast(softmax.x - softmax_shift(highest));
+      total += softmax.y * factor;
+      sums = {sums.x + x.x * factor, sums.y + x.y * factor, sums.z + x.z * factor,
+              sums.w + x.w * factor};
+    }
+  };
 };
 
-/// Comes as one of `count` to what `counter` counts: whether as the last, before which it is zero
-/// again. By one thread, between fences.
-__device__ inline bool comes_last(uint32_t* counter, int count) {
-  const bool last = atomicAdd(counter, 1) + 1 == static_cast<uint32_t>(count);
-  if (last) {
-    *counter = 0;
-  }
-  return last;
-}
+/// A unit's segments whose jobs other units share, in shared memory: at most two, see
+/// KeyShares::place().
+struct SharedSegments {
+  struct Of {
+    int job;
+    int length;
+    int stages;  ///< of the job
+    int first;
+  };
+  Of of[2];
 
-/// Whether this block is the last of `count` that come here for what `counter` counts, whose writes
-/// are to be seen then. By kThreads threads, which named barrier `id` holds together; `shared`: one
-/// word of theirs.
-template <int kThreads>
-__device__ bool arrives_last(uint32_t* counter, int count, int thread, int id, uint32_t* shared) {
+  /// By one thread.
+  __device__ void put(int i, const KeySegment& segment) {
+    of[i] = {segment.job, segment.length, segment.to - segment.from, segment.first};
+  }
+  __device__ KeySegment get(int i) const {
+    return {.job = of[i].job, .length = of[i].length, .to = of[i].stages, .first = of[i].first};
+  }
+};
+
+/// When a unit has no more segments: tells the units that share jobs with it of its parts, and
+/// calls merge(segment, parts, place of the first, which of so many this unit is) of each such job
+/// when all of its parts are there, so that each unit merges some of it. (One unit for each job
+/// would read all of its parts through one multiprocessor, 5 us of 64 rows of 512.) All units run
+/// at once. `counter(job)`: zero before and after; its lower half counts parts, its upper half
+/// those who have seen all. By kThreads threads, which named barrier `id` holds together.
+template <int kThreads, int kKeys, class Counter, class Merge>
+__device__ void merge_shared(const SharedSegments& segments, int count,
+                             const KeyShares<kKeys>& shares, int unit, int thread, int id,
+                             const Counter& counter, const Merge& merge) {
+  constexpr uint32_t kSeen = 1u << 16;
   // (A barrier's order and a fence's add up, so that one thread's fence is for all.)
   named_sync(id, kThreads);
   if (thread == 0) {
     fence_gpu();
-    *shared = comes_last(counter, count) ? 1 : 0;
-    fence_gpu();
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      atomicAdd(counter(segments.of[i].job), 1);
+    }
   }
-  named_sync(id, kThreads);
-  return *shared != 0;
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    const KeySegment segment = segments.get(i);
+    const int parts = shares.unit_count(segment);
+    const int first = shares.first_unit(segment);
+    if (thread == 0) {
+      uint32_t* const own = counter(segment.job);
+      for (uint32_t tries = 0; load_acquire(own) % kSeen != static_cast<uint32_t>(parts); ++tries) {
+        if (tries == kMostTries) {
+          give_up();
+        }
+      }
+      if (atomicAdd(own, kSeen) / kSeen + 1 == static_cast<uint32_t>(parts)) {
+        *own = 0;
+      }
+    }
+    named_sync(id, kThreads);
+    merge(segment, parts, shares.place(segment, first), unit - first);
+  }
 }
 
 }  // namespace weft::hopper

@@ -30,10 +30,7 @@ auto kernel_of(const Plan& plan) {
 }
 template <bool kFp8>
 auto kernel_of(const Plan& plan) {
-  return plan.cluster == 1   ? kernel_of<1, kFp8>(plan)
-         : plan.cluster == 2 ? kernel_of<2, kFp8>(plan)
-         : plan.cluster == 4 ? kernel_of<4, kFp8>(plan)
-                             : kernel_of<8, kFp8>(plan);
+  return plan.cluster == 1 ? kernel_of<1, kFp8>(plan) : kernel_of<8, kFp8>(plan);
 }
 
 Status launch(const MlaDecodeArgs& args, const Plan& plan, Stream stream) {
@@ -55,6 +52,7 @@ Status launch(const MlaDecodeArgs& args, const Plan& plan, Stream stream) {
   constexpr float kLog2E = 1.4426950408889634f;
   auto* memory = static_cast<std::byte*>(args.workspace.data);
   MlaParams p{.args = args,
+              .by_heads = Divisor(static_cast<int>(args.heads)),
               .score_scale = args.scale * kLog2E,
               .units = plan.splits,
               .row_tiles = row_tiles(args, plan),

@@ -29,6 +29,7 @@ inline constexpr int kLatentTeam = 1;
 
 struct MlaParams {
   MlaDecodeArgs args;
+  Divisor by_heads;
   float score_scale = 0;  ///< with log2(e)
   int units = 0;
   int row_tiles = 0;
@@ -47,7 +48,7 @@ struct MlaParams {
     return args.run ? 0 : args.cache.owners != nullptr ? args.cache.owners[sequence] : sequence;
   }
   /// Row `r` of a sequence's tokens * heads.
-  __device__ int token(int r) const { return r / static_cast<int>(args.heads); }
+  __device__ int token(int r) const { return by_heads.divide(r); }
   __device__ int seen(const KeySegment& segment, int r) const {
     const int keys = segment.length - static_cast<int>(args.tokens) + token(r) + 1;
     return max(0, min(keys, segment.length));
@@ -204,21 +205,6 @@ class LatentOut {
   const KeySegment& segment_;
 };
 
-/// What LatentResults has in shared memory beside its rows: the segments to be announced.
-struct LatentPending {
-  struct Of {
-    int job;
-    int length;
-    int stages;  ///< of the job
-    int first;
-
-    __device__ KeySegment segment() const {
-      return {.job = job, .length = length, .to = stages, .first = first};
-    }
-  };
-  Of of[2];
-};
-
 /// Bytes of shared memory that eight warps need for `staged` bytes of each row at a time, on their
 /// way to memory.
 constexpr int latent_stage_bytes(int staged) { return kLatentThreads / 32 * 16 * (staged + 16); }
@@ -284,7 +270,7 @@ class LatentResults {
   using Part = PartRows<kRows, kLatentRank, kCluster>;
 
   __device__ LatentResults(const MlaParams& p, const Memory& shared, int row_tile, int unit,
-                           int rank, int thread, LatentPending* pending)
+                           int rank, int thread, SharedSegments* pending)
       : p_(p),
         shared_(shared),
         row_tile_(row_tile),
@@ -333,10 +319,9 @@ class LatentResults {
       });
     }
     if (thread_ == 0) {
-      pending_->of[pending_count_] = {segment.job, segment.length, segment.to - segment.from,
-                                      segment.first};
+      pending_->put(pending_count_, segment);
     }
-    ++pending_count_;  // at most twice: see KeyShares::place()
+    ++pending_count_;
   }
 
   /// After the last segment.
@@ -344,7 +329,7 @@ class LatentResults {
   __device__ void finish(const Shares& shares) {
     wait_stores<0>();
     if (pending_count_ > 0) {
-      announce(shares);
+      merge_parts(shares);
     }
     if constexpr (kCluster > 1) {
       await_exchange();  // others may still read what this block has sent
@@ -532,46 +517,18 @@ class LatentResults {
     ++exchanges_;
   }
 
-  /// Tells the units that share sequences with this one of its parts, and merges some rows of each
-  /// sequence when all of its parts are there. (All units run at once. One for each sequence would
-  /// read all of its parts through one multiprocessor, 5 us of 64 rows.) A counter's lower half
-  /// counts parts, its upper half those who have seen all; the last of them leaves it zero.
   template <class Shares>
-  __device__ void announce(const Shares& shares) {
-    constexpr uint32_t kSeen = 1u << 16;
-    const auto counter = [&](int i) {
-      return p_.counters + (pending_->of[i].job * p_.row_tiles + row_tile_) * kCluster + rank_;
-    };
-    named_sync(kLatentTeam, kLatentThreads);
-    if (thread_ == 0) {
-      fence_gpu();
-      for (int i = 0; i < pending_count_; ++i) {
-        atomicAdd(counter(i), 1);
-      }
-    }
-    for (int i = 0; i < pending_count_; ++i) {
-      const KeySegment segment = pending_->of[i].segment();
-      const int count = shares.unit_count(segment);
-      const int unit = shares.first_unit(segment);
-      if (thread_ == 0) {
-        for (uint32_t tries = 0; load_acquire(counter(i)) % kSeen != static_cast<uint32_t>(count);
-             ++tries) {
-          if (tries == kMostTries) {
-            give_up();
-          }
-        }
-        if (atomicAdd(counter(i), kSeen) / kSeen + 1 == static_cast<uint32_t>(count)) {
-          *counter(i) = 0;
-        }
-      }
-      named_sync(kLatentTeam, kLatentThreads);
-      const int begin = shares.place(segment, unit);
-      Part::template merge<kLatentThreads>(
-          thread_, rank_ * kSlice, rank_,
-          {rows() * (unit_ - unit) / count, rows() * (unit_ - unit + 1) / count}, count,
-          [&](int part) { return part_at(Shares::place_of_part(begin, part)); },
-          into(LatentOut(p_, segment)));
-    }
+  __device__ void merge_parts(const Shares& shares) {
+    merge_shared<kLatentThreads>(
+        *pending_, pending_count_, shares, unit_, thread_, kLatentTeam,
+        [&](int job) { return p_.counters + (job * p_.row_tiles + row_tile_) * kCluster + rank_; },
+        [&](const KeySegment& segment, int parts, int place, int own) {
+          const int pieces = rows() * Part::kPieces;
+          Part::template merge<kLatentThreads>(
+              thread_, rank_, {pieces * own / parts, pieces * (own + 1) / parts}, parts, place,
+              [&](int i) { return part_at(i); }, reinterpret_cast<float*>(shared_.results()),
+              [] { named_sync(kLatentTeam, kLatentThreads); }, into(LatentOut(p_, segment)));
+        });
   }
   __device__ auto into(const LatentOut& out) const {
     return
@@ -592,7 +549,7 @@ class LatentResults {
   const int unit_;
   const int rank_;
   const int thread_;
-  LatentPending* const pending_;
+  SharedSegments* const pending_;
   int pending_count_ = 0;
   uint32_t exchanges_ = 0;
 };

@@ -1,6 +1,6 @@
 // mla_decode of up to 32 rows (tokens times heads) on sm_90a, bound by reading the keys. A ring of
 // stages of 32 keys, which the copy engine fills through a tensor map (or four warps from rows in
-// e4m3fn), passes eight warps; before a segment's keys come its queries, as a stage of their own.
+// e4m3fn), passes eight warps; before a segment's keys come its queries, each 16 rows as a stage.
 // For the scores each warp takes 8 keys and half of their elements; the halves meet in shared
 // memory, from where all warps take them all, for the same softmax in each; for the values each
 // warp has 64 of the 512 columns. Products are mma.m16n8k16 in bf16, sums f32.
@@ -10,9 +10,10 @@
 
 namespace weft::hopper {
 
-/// kTiles: of 16 rows.
-template <int kTiles>
+/// kRowTiles: of 16 rows.
+template <int kRowTiles>
 struct FewLatents {
+  static constexpr int kTiles = kRowTiles;
   static constexpr int kKeys = 32;  ///< of a stage
   static constexpr int kRows = 16 * kTiles;
   static constexpr int kTileBytes = kKeys * kRowBytes;  ///< 64 columns of a stage
@@ -33,7 +34,7 @@ struct FewLatents {
   static constexpr int kBytes = 1024 + kStages * kStageBytes + kQueryBytes + kScoreBytes +
                                 kResultBytes + 2 * kStages * 8 + sizeof(Exchange);
   static_assert(2 * Pieces::kRoundBytes <= kStages * kStageBytes);
-  static_assert(kBytes + sizeof(typename KeyShares<kKeys>::Scratch) + sizeof(LatentPending) + 16 <=
+  static_assert(kBytes + sizeof(typename KeyShares<kKeys>::Scratch) + sizeof(SharedSegments) + 16 <=
                     232448,
                 "more than a block may have");
 
@@ -42,14 +43,9 @@ struct FewLatents {
   __device__ explicit FewLatents(char* memory)
       : base(memory + (1024 - smem_address(memory) % 1024) % 1024) {}
   __device__ char* stage(int slot) const { return base + slot * kStageBytes; }
-  /// Where 16 bytes of a row of queries are in a stage: rows begin a chunk further on each, so that
-  /// eight of them meet no bank twice.
-  static constexpr int kQueryChunks = kLatentRow / 8;
-  static_assert(kRows * kQueryChunks * 16 <= kStageBytes);
-  __device__ static int query_offset(int row, int chunk) {
-    const int turned = chunk + row % 8;
-    return (row * kQueryChunks + turned - (turned < kQueryChunks ? 0 : kQueryChunks)) * 16;
-  }
+  /// From one row of queries to the next in a stage, so that eight of them meet no bank twice.
+  static constexpr int kQueryPitch = kLatentRow * 2 + 16;
+  static_assert(16 * kQueryPitch <= kStageBytes);
   __device__ uint4* queries() const {
     return reinterpret_cast<uint4*>(base + kStages * kStageBytes);
   }
@@ -90,7 +86,9 @@ __device__ void feed_latents(const Memory& shared, KeyShares<Memory::kKeys> shar
     if (kCluster > 1 && number > 0) {
       shared.exchange().ended.wait((number - 1) & 1);
     }
-    cursor.advance();  // the queries' stage
+    for (int m = 0; m < Memory::kTiles; ++m) {  // the queries' stages
+      cursor.advance();
+    }
     const Range stages = block_stages<kCluster>(segment, rank);
     for (auto i = static_cast<int>(stages.begin); i < stages.end; ++i, cursor.advance()) {
       const int first = i * kKeys;
@@ -129,14 +127,13 @@ __device__ void feed_latents(const Memory& shared, KeyShares<Memory::kKeys> shar
   }
 }
 
-/// Brings a segment's queries into a stage, each of the warps that multiply some rows. `arrivals`:
-/// those that the stage's barrier waits for.
+/// Brings 16 rows of a segment's queries, from `first` on, into a stage, each of the warps that
+/// multiply some. `arrivals`: those that the stage's barrier waits for.
 template <class Memory>
-__device__ void bring_queries(const Memory& shared, const MlaParams& p, int job, int row_tile,
+__device__ void bring_queries(const Memory& shared, const MlaParams& p, int job, int first,
                               const typename Memory::Cursor& cursor, int warp, uint32_t arrivals) {
   constexpr int kBytes = kLatentRow * 2;
-  const int first = row_tile * Memory::kRows;
-  const int rows = min(Memory::kRows, static_cast<int>(p.args.rows()) - first);
+  const int rows = max(0, min(16, static_cast<int>(p.args.rows()) - first));
   if (elect_one()) {
     Barrier& full = shared.full(cursor.slot);
     shared.empty(cursor.slot).wait(cursor.parity ^ 1);
@@ -146,15 +143,10 @@ __device__ void bring_queries(const Memory& shared, const MlaParams& p, int job,
         full.arrive(arrivals - 1);
       }
     }
+#pragma unroll 1
     for (int row = warp; row < rows; row += Memory::kWarps) {
-      // A row in two pieces: what is turned beyond its end is at its beginning.
-      const uint16_t* from = p.query(job, first + row);
-      const int later = row % 8 * 8;
-      char* const to = shared.stage(cursor.slot);
-      load_bytes(to + Memory::query_offset(row, 0), from, kBytes - 2 * later, full);
-      if (later > 0) {
-        load_bytes(to + row * kBytes, from + kLatentRow - later, 2 * later, full);
-      }
+      load_bytes(shared.stage(cursor.slot) + row * Memory::kQueryPitch, p.query(job, first + row),
+                 kBytes, full);
     }
   }
   __syncwarp();
@@ -259,7 +251,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   constexpr int kFeeders = kFp8 ? 128 : 1;
   extern __shared__ __align__(1024) char memory[];
   __shared__ typename KeyShares<kKeys>::Scratch dealing;
-  __shared__ LatentPending pending;
+  __shared__ SharedSegments pending;
   const Memory shared(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
@@ -279,7 +271,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   const int group = static_cast<int>(blockIdx.x) / kCluster;
   const int unit = group / p.row_tiles;
   const int row_tile = group % p.row_tiles;
-  if (kCluster > 1 && warp == Memory::kWarps) {
+  if (warp == Memory::kWarps) {
     look_ahead(p, unit);
   }
   auto shares = KeyShares<kKeys>::template deal<kMlaThreads>(p.jobs(), p.units, unit, dealing);
@@ -324,37 +316,40 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
     if constexpr (kCluster > 1) {
       results.await_exchange();
     }
-    bring_queries(shared, p, segment.job, row_tile, cursor, warp, kFeeders);
-    // A warp's operands: rows as they lie, 16 elements of them at a time.
-    shared.full(cursor.slot).wait(cursor.parity);
-    const auto operand = [&](int m, int step) {
-      return load_matrices_x4(smem_address(shared.stage(cursor.slot)) +
-                              Memory::query_offset(16 * m + lane % 16, 2 * step + lane / 16));
-    };
-    uint4 queries[kTiles == 1 ? Memory::kSteps : 1];
-    uint32_t read = 0;
-    if constexpr (kTiles == 1) {
+    typename Memory::Cursor next = cursor;
 #pragma unroll
-      for (int i = 0; i < Memory::kSteps; ++i) {
-        queries[i] = operand(0, half_key * Memory::kSteps + i);
-        read = queries[i].w;
-      }
-    } else {
-      // (All warps are beyond the last products with the queries of the segment before: they have
-      // met since, where scores did.)
-      for (int m = 0; m < kTiles; ++m) {
+    for (int m = 0; m < kTiles; ++m, next.advance()) {
+      bring_queries(shared, p, segment.job, row_tile * Memory::kRows + 16 * m, next, warp,
+                    kFeeders);
+    }
+    // A warp's operands: rows as they lie, 16 elements of them at a time.
+    uint4 queries[kTiles == 1 ? Memory::kSteps : 1];
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m, cursor.advance()) {
+      shared.full(cursor.slot).wait(cursor.parity);
+      const uint32_t from = smem_address(shared.stage(cursor.slot)) +
+                            lane % 16 * Memory::kQueryPitch + lane / 16 * 16;
+      uint32_t read = 0;
+      if constexpr (kTiles == 1) {
+#pragma unroll
+        for (int i = 0; i < Memory::kSteps; ++i) {
+          queries[i] = load_matrices_x4(from + (half_key * Memory::kSteps + i) * 32);
+          read = queries[i].w;
+        }
+      } else {
+        // (All warps are beyond the last products with the queries of the segment before: they have
+        // met since, where scores did.)
         for (int i = warp; i < 2 * Memory::kSteps; i += Memory::kWarps) {
-          const uint4 x = operand(m, i);
+          const uint4 x = load_matrices_x4(from + i * 32);
           shared.queries()[(m * 2 * Memory::kSteps + i) * 32 + lane] = x;
           read = x.w;
         }
       }
+      __syncwarp();
+      if (lane == 0) {
+        shared.empty(cursor.slot).arrive_after(read);
+      }
     }
-    __syncwarp();
-    if (lane == 0) {
-      shared.empty(cursor.slot).arrive_after(read);
-    }
-    cursor.advance();
     if constexpr (kTiles > 1) {
       named_sync(kLatentTeam, kLatentThreads);
     }
@@ -460,7 +455,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
         fence_shared();  // the copy engine writes there next
         __syncwarp();
       }
-      read = 0;
+      uint32_t read = 0;
 #pragma unroll
       for (int s = 0; s < 2; ++s) {
 #pragma unroll

@@ -36,7 +36,7 @@ struct ManyLatents {
   /// Of a row, on its way to memory; in the place of the queries.
   static constexpr int kStaged = 512;
   static_assert(latent_stage_bytes(kStaged) <= kSlotBytes && Pieces::kRoundBytes <= kSlotBytes);
-  static_assert(kBytes + sizeof(KeyShares<kKeys>::Scratch) + sizeof(LatentPending) + 16 <= 232448,
+  static_assert(kBytes + sizeof(KeyShares<kKeys>::Scratch) + sizeof(SharedSegments) + 16 <= 232448,
                 "more than a block may have");
 
   char* base;  ///< aligned to 1024
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   constexpr int kFeeders = kFp8 ? 128 : 1;
   extern __shared__ __align__(1024) char memory[];
   __shared__ KeyShares<Memory::kKeys>::Scratch dealing;
-  __shared__ LatentPending pending;
+  __shared__ SharedSegments pending;
   const Memory shared(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
   const int group = static_cast<int>(blockIdx.x) / kCluster;
   const int unit = group / p.row_tiles;
   const int row_tile = group % p.row_tiles;
-  if (kCluster > 1 && warp == kLatentThreads / 32) {
+  if (warp == kLatentThreads / 32) {
     look_ahead(p, unit);
   }
   auto shares = KeyShares<Memory::kKeys>::deal<kMlaThreads>(p.jobs(), p.units, unit, dealing);

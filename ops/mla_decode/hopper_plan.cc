@@ -11,10 +11,10 @@ constexpr int kThreads = 384;  ///< eight warps that multiply, four for what the
 
 constexpr int64_t kCounters = kCounterBytes / 4;
 
-/// Clusters that a device holds at once, a block a multiprocessor: a cluster lies in one group of
+/// Units that a device holds at once, a block a multiprocessor: a cluster lies in one group of
 /// them, which has 16 to 18.
-int clusters(const DeviceInfo& device, int cluster) {
-  const int whole = cluster > 2 ? std::max(1, device.units / 16) * 16 : device.units;
+int units(const DeviceInfo& device, int cluster) {
+  const int whole = cluster > 1 ? std::max(1, device.units / 16) * 16 : device.units;
   return std::max(1, whole / cluster);
 }
 
@@ -26,7 +26,7 @@ Plan plan_of(const MlaDecodeArgs& args, const DeviceInfo& device, bool few, int 
           .tile_n = static_cast<int>(kLatentRank),
           .tile_k = few ? 32 : 64,
           .stages = few ? (rows == 16 ? 5 : 4) : 2,
-          .splits = std::max(1, clusters(device, cluster) / tiles),
+          .splits = std::max(1, units(device, cluster) / tiles),
           .cluster = cluster,
           .threads = kThreads,
           .why = why};
@@ -54,15 +54,7 @@ Plan plan_mla_decode(const MlaDecodeArgs& args, const DeviceInfo& device) {
   }
   const bool few = rows <= 32;
   const int tile = !few ? 64 : rows <= 16 ? 16 : 32;
-  const int64_t lines = args.batch * ceil_div(rows, tile);
-  // Where two blocks are there for each line of rows, a cluster of them has what they share sooner
-  // than two that have nothing to do with each other; few rows are worth no cluster then.
-  const int cluster = lines <= 3                                                    ? 8
-                      : lines <= 16                                                 ? 4
-                      : lines <= 32 || (!few && lines * 2 <= int64_t{device.units}) ? 2
-                                                                                    : 1;
-  return plan_of(args, device, few, tile, cluster,
-                 cluster > 1 ? "few sequences: clusters share the keys of one" : "many sequences");
+  return plan_of(args, device, few, tile, 1, "all blocks share all keys");
 }
 
 std::vector<Plan> mla_decode_candidates(const MlaDecodeArgs& args, const DeviceInfo& device) {
@@ -74,7 +66,7 @@ std::vector<Plan> mla_decode_candidates(const MlaDecodeArgs& args, const DeviceI
     if (rows > 16 && args.rows() <= rows / 2) {
       continue;
     }
-    for (const int cluster : {1, 2, 4, 8}) {
+    for (const int cluster : {1, 8}) {
       const Plan plan = plan_of(args, device, rows < 64, rows, cluster, {});
       if (fits(args, plan)) {
         plans.push_back(plan);

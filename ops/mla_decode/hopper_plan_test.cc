@@ -31,21 +31,20 @@ TEST(MlaDecodePlan, FewRowsAreForMmaAndManyForWgmma) {
   EXPECT_EQ(plan_mla_decode(args_of(128, 1, 128), h200()).kernel, "many");
 }
 
-TEST(MlaDecodePlan, ClustersShareTheKeysOfOneSequence) {
-  for (const int64_t heads : {16, 128}) {
-    const Plan plan = plan_mla_decode(args_of(1, 1, heads), h200());
-    EXPECT_EQ(plan.cluster, 8);
-    // All of the multiprocessors that such clusters can have.
-    EXPECT_EQ(plan.splits * plan.cluster * ceil_div(heads, plan.tile_m), 128);
+TEST(MlaDecodePlan, AllBlocksShareAllKeys) {
+  for (const int64_t batch : {1, 4, 32, 128}) {
+    for (const int64_t heads : {16, 128}) {
+      const Plan plan = plan_mla_decode(args_of(batch, 1, heads), h200());
+      EXPECT_EQ(plan.cluster, 1);
+      EXPECT_EQ(plan.splits * ceil_div(heads, plan.tile_m), 132);
+    }
   }
-  EXPECT_EQ(plan_mla_decode(args_of(4, 1, 16), h200()).cluster, 4);
-  EXPECT_EQ(plan_mla_decode(args_of(128, 1, 16), h200()).cluster, 1);
 }
 
-TEST(MlaDecodePlan, TwoBlocksOfALineOfManyRowsAreACluster) {
-  EXPECT_EQ(plan_mla_decode(args_of(32, 1, 128), h200()).cluster, 2);
-  EXPECT_EQ(plan_mla_decode(args_of(34, 1, 128), h200()).cluster, 1);
-  EXPECT_EQ(plan_mla_decode(args_of(64, 1, 16), h200()).cluster, 1);
+TEST(MlaDecodePlan, ClustersShareTheKeysOfOneThatIsAlone) {
+  MlaDecodeArgs args = args_of(3, 1, 16);
+  args.alone = true;
+  EXPECT_EQ(plan_mla_decode(args, h200()).cluster, 8);
 }
 
 TEST(MlaDecodePlan, LongRunsHaveWholeSequences) {
