@@ -283,6 +283,114 @@ struct PartRows {
     return reinterpret_cast<const float2*>(part + kRows * kColumns) + slice * kRows + row;
   }
 
+  /// Adds up `count` parts, part(i) each, in that order, of the columns of slice `begin / kSlice`,
+  /// and calls store(row, column, sums of four columns, highest, sum). `slice`: whose softmax
+  /// counts. By kThreads threads, whole warps.
+  template <int kThreads, class Part, class Store>
+  __device__ static void merge(int thread, int begin, int slice, int rows, int count,
+                               const Part& part, const Store& store) {
+    constexpr int kSlice = kColumns / kSlices;
+    constexpr int kLanes = kSlice / 4 % 32 == 0 ? 32 : 16;  // that share a row
+    constexpr int kChunks = kSlice / 4 / kLanes;            // of four columns, that each has
+    static_assert(kChunks * kLanes * 4 == kSlice);
+    constexpr int kPitch = kThreads / kLanes;  // from one of a thread's rows to its next
+    // A read takes a microsecond, so a thread asks for 16 chunks at a time: of two rows, of some
+    // parts each, all that it has.
+    constexpr int kRowsAtOnce = kRows / kPitch < 2 ? 1 : 2;
+    constexpr int kPartsAtOnce = 16 / (kRowsAtOnce * kChunks);
+    const int lane = thread % kLanes;
+    const auto over_lanes = [](float x, const auto& f) {
+#pragma unroll
+      for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+        x = f(x, __shfl_xor_sync(~0u, x, distance));
+      }
+      return x;
+    };
+#pragma unroll 1
+    for (int base = 0; base < rows; base += kRowsAtOnce * kPitch) {
+      // Lanes of rows that there are not go along.
+      const auto row = [&](int r) { return base + r * kPitch + thread / kLanes; };
+      // Each lane has the softmax of some parts.
+      const auto softmax_of = [&](int r, int i) {
+        return i < count ? __ldcg(softmax(part(i), min(row(r), rows - 1), slice))
+                         : float2{-INFINITY, 0};
+      };
+      float highest[kRowsAtOnce];
+      float2 first[kRowsAtOnce];
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        first[r] = softmax_of(r, lane);
+        highest[r] = first[r].x;
+      }
+#pragma unroll 1
+      for (int i = kLanes + lane; i < count; i += kLanes) {
+#pragma unroll
+        for (int r = 0; r < kRowsAtOnce; ++r) {
+          highest[r] = fmaxf(highest[r], softmax_of(r, i).x);
+        }
+      }
+      float total[kRowsAtOnce] = {};
+      float4 sums[kRowsAtOnce][kChunks] = {};
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        highest[r] = over_lanes(highest[r], [](float x, float y) { return fmaxf(x, y); });
+      }
+#pragma unroll 1
+      for (int from = 0; from < count; from += kLanes) {
+        float factor[kRowsAtOnce];
+#pragma unroll
+        for (int r = 0; r < kRowsAtOnce; ++r) {
+          const float2 own = from == 0 ? first[r] : softmax_of(r, from + lane);
+          factor[r] = exp2_fast(own.x - softmax_shift(highest[r]));
+          total[r] += own.y * factor[r];
+        }
+        const int some = min(kLanes, count - from);
+#pragma unroll 1
+        for (int i = 0; i < some; i += kPartsAtOnce) {
+          float4 x[kPartsAtOnce][kRowsAtOnce][kChunks];
+#pragma unroll
+          for (int j = 0; j < kPartsAtOnce; ++j) {
+            const float* of = part(from + min(i + j, some - 1)) + begin;
+#pragma unroll
+            for (int r = 0; r < kRowsAtOnce; ++r) {
+#pragma unroll
+              for (int c = 0; c < kChunks; ++c) {
+                x[j][r][c] = __ldcg(reinterpret_cast<const float4*>(
+                    of + min(row(r), rows - 1) * kColumns + (c * kLanes + lane) * 4));
+              }
+            }
+          }
+#pragma unroll
+          for (int j = 0; j < kPartsAtOnce; ++j) {
+#pragma unroll
+            for (int r = 0; r < kRowsAtOnce; ++r) {
+              const float times = __shfl_sync(~0u, factor[r], min(i + j, some - 1), kLanes);
+              if (i + j < some) {
+#pragma unroll
+                for (int c = 0; c < kChunks; ++c) {
+                  sums[r][c].x += x[j][r][c].x * times;
+                  sums[r][c].y += x[j][r][c].y * times;
+                  sums[r][c].z += x[j][r][c].z * times;
+                  sums[r][c].w += x[j][r][c].w * times;
+                }
+              }
+            }
+          }
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        const float sum = over_lanes(total[r], [](float x, float y) { return x + y; });
+        if (row(r) < rows) {
+#pragma unroll
+          for (int c = 0; c < kChunks; ++c) {
+            store(row(r), begin + (c * kLanes + lane) * 4, sums[r][c], highest[r], sum);
+          }
+        }
+      }
+    }
+  }
+
   /// Columns that are merged by 16 threads together; a row of a slice has kPieces such pieces.
   static constexpr int kPieceColumns = 64;
   static constexpr int kPieces = kColumns / kSlices / kPieceColumns;
@@ -290,13 +398,15 @@ struct PartRows {
   template <int kThreads>
   static constexpr int kScratchFloats = kThreads / 32 * (kPieceColumns + 4);
 
-  /// Adds up some pieces of a slice (numbered row by row) of `count` parts, two at least, and calls
-  /// store(row, column, sums of four columns, highest, sum). `at(place)`: the part at a place; they
-  /// are at KeyShares::place_of_part(first, i). By kThreads threads, whole warps, all of whom
-  /// `sync` waits for; `scratch`: kScratchFloats, aligned to 16.
+  /// Likewise of some pieces of a slice (numbered row by row), by one of many who each have few of
+  /// them: with less code, and with threads that share a piece's parts. Adds up `count` parts, two
+  /// at least, and calls store(row, column, sums of four columns, highest, sum). `at(place)`: the
+  /// part at a place; they are at KeyShares::place_of_part(first, i). By kThreads threads, whole
+  /// warps, all of whom `sync` waits for; `scratch`: kScratchFloats, aligned to 16.
   template <int kThreads, class At, class Store, class Sync>
-  __device__ static void merge(int thread, int slice, const Range& pieces, int count, int first,
-                               const At& at, float* scratch, const Sync& sync, const Store& store) {
+  __device__ static void merge_pieces(int thread, int slice, const Range& pieces, int count,
+                                      int first, const At& at, float* scratch, const Sync& sync,
+                                      const Store& store) {
     constexpr int kGroups = kThreads / 16;
     // A read takes a microsecond, so a thread asks for 5 at a time. (Not more: what is executed
     // once has to be fetched. With 12 one sequence of mla_decode took 17.4 us, with 4 16.6.)
@@ -409,6 +519,26 @@ struct PartRows {
   };
 };
 
+/// Whether this block is the last of `count` that come here for what `counter` counts (zero before
+/// and after), whose writes are to be seen then. By kThreads threads, which named barrier `id`
+/// holds together; `shared`: one word of theirs.
+template <int kThreads>
+__device__ bool arrives_last(uint32_t* counter, int count, int thread, int id, uint32_t* shared) {
+  // (A barrier's order and a fence's add up, so that one thread's fence is for all.)
+  named_sync(id, kThreads);
+  if (thread == 0) {
+    fence_gpu();
+    const bool last = atomicAdd(counter, 1) + 1 == static_cast<uint32_t>(count);
+    if (last) {
+      *counter = 0;
+    }
+    *shared = last ? 1 : 0;
+    fence_gpu();
+  }
+  named_sync(id, kThreads);
+  return *shared != 0;
+}
+
 /// A unit's segments whose jobs other units share, in shared memory: at most two, see
 /// KeyShares::place().
 struct SharedSegments {
@@ -440,10 +570,9 @@ __device__ void merge_shared(const SharedSegments& segments, int count,
                              const KeyShares<kKeys>& shares, int unit, int thread, int id,
                              const Counter& counter, const Merge& merge) {
   constexpr uint32_t kSeen = 1u << 16;
-  // (A barrier's order and a fence's add up, so that one thread's fence is for all.)
   named_sync(id, kThreads);
   if (thread == 0) {
-    fence_gpu();
+    fence_gpu();  // see arrives_last()
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       atomicAdd(counter(segments.of[i].job), 1);

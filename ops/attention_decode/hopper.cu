@@ -539,12 +539,12 @@ __device__ void gather_rows(const Shared<kDim, kCluster>& shared,
   }
 }
 
-/// A block's rows are stored, or are a part of those of a job that units share: `pending`.
+/// A block's rows are stored, or are a part of those of a job that units share.
 template <int kDim, bool kUnified>
 __device__ void store_rows(const Params& p, const Shared<kDim, 1>& shared,
                            const KeyShares<kKeys>& shares, const KeySegment& segment,
                            const Job& job, const WarpRows<kDim, kUnified>& held, int unit, int warp,
-                           SharedSegments* pending, int* pending_count) {
+                           uint32_t* arrived) {
   using Parts = Part<kDim>;
   const auto part_at = [&](int place) { return p.parts + int64_t{place} * Parts::kFloats; };
   float* const part = segment.whole() ? nullptr : part_at(shares.place(segment, unit));
@@ -567,38 +567,21 @@ __device__ void store_rows(const Params& p, const Shared<kDim, 1>& shared,
   if (part == nullptr) {
     return;
   }
-  if (threadIdx.x == 0) {
-    pending->put(*pending_count, segment);
-  }
-  ++*pending_count;
-}
-
-/// What units share, when a block has no more segments.
-template <int kDim, bool kUnified>
-__device__ void merge_rows(const Params& p, const Shared<kDim, 1>& shared,
-                           const KeyShares<kKeys>& shares, int unit, const SharedSegments& pending,
-                           int pending_count) {
-  using Parts = Part<kDim>;
+  const int count = shares.unit_count(segment);
   const int thread = threadIdx.x;
-  const auto part_at = [&](int place) { return p.parts + int64_t{place} * Parts::kFloats; };
-  merge_shared<kTeamThreads>(
-      pending, pending_count, shares, unit, thread, kTeam,
-      [&](int job) { return p.counters + job; },
-      [&](const KeySegment& segment, int parts, int place, int own) {
-        const Job job(p, segment.job);
-        const int pieces = job.rows * Parts::kPieces;
-        Parts::template merge<kTeamThreads>(
-            thread, 0, {pieces * own / parts, pieces * (own + 1) / parts}, parts, place, part_at,
-            shared.sums(0, 0), [] { named_sync(kTeam, kTeamThreads); },
-            [&](int r, int c, const float4& x, float h, float t) {
-              float farthest = 0;
-              for (int i = 0; kUnified && c == 0 && i < parts; ++i) {
-                farthest = fmaxf(
-                    farthest, __ldcg(&Parts::distance(part_at(shares.place_of_part(place, i)), r)));
-              }
-              store_result(p, segment, job, r, c, x, h, t, farthest);
-            });
-      });
+  if (arrives_last<kTeamThreads>(p.counters + segment.job, count, thread, kTeam, arrived)) {
+    const int first = shares.place(segment, shares.first_unit(segment));
+    const auto part_of = [&](int i) { return part_at(shares.place_of_part(first, i)); };
+    Parts::template merge<kTeamThreads>(thread, 0, 0, job.rows, count, part_of,
+                                        [&](int r, int c, const float4& x, float h, float t) {
+                                          float farthest = 0;
+                                          for (int i = 0; kUnified && c == 0 && i < count; ++i) {
+                                            farthest = fmaxf(
+                                                farthest, __ldcg(&Parts::distance(part_of(i), r)));
+                                          }
+                                          store_result(p, segment, job, r, c, x, h, t, farthest);
+                                        });
+  }
 }
 
 /// Blocks of a cluster send one another their rows and add up those that are theirs, in the order
@@ -653,7 +636,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   using Memory = Shared<kDim, kCluster>;
   extern __shared__ __align__(1024) char memory[];
   __shared__ KeyShares<kKeys>::Scratch dealing;
-  __shared__ SharedSegments pending;
+  __shared__ uint32_t arrived;
   const Memory shared(memory);
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int lane = threadIdx.x % 32;
@@ -707,7 +690,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   const AttentionDecodeArgs& args = p.args;
   int turn = 0;    // stages of the block before this segment's
   int number = 0;  // of segments
-  int pending_count = 0;
   while (shares.more()) {
     const Job job(p, shares.job());
     WarpRows<kDim, kUnified> held;
@@ -810,14 +792,9 @@ __global__ void __launch_bounds__(kThreads, 1)
     if constexpr (kCluster > 1) {
       exchange_rows(p, shared, segment, job, held, number, rank, warp);
     } else {
-      store_rows(p, shared, shares, segment, job, held, unit, warp, &pending, &pending_count);
+      store_rows(p, shared, shares, segment, job, held, unit, warp, &arrived);
     }
     ++number;
-  }
-  if constexpr (kCluster == 1) {
-    if (pending_count > 0) {
-      merge_rows<kDim, kUnified>(p, shared, shares, unit, pending, pending_count);
-    }
   }
 }
 

@@ -249,8 +249,7 @@ struct LatentExchange {
 ///   results(): latent_stage_bytes(kStaged) for that, aligned to 16;
 ///   Exchange, exchange(): of clusters; in round r their pieces leave staging(r) and come to
 ///   mail(r), LatentPieces::kRoundBytes each, of the ring and what else is free after a segment's
-///   last product; mail(0) and staging(1), or staging(0) and mail(1), may be the same place only
-///   where blocks have met in between: staging(0) and mail(1).
+///   last product. staging(0) and mail(1) may be the same place: blocks meet in between.
 /// `Held`, of a warp, has
 ///   kGroups of 16 rows, beginning with top(group), and kColumns, beginning with left();
 ///   at(group, half, j): columns 8 j + 2 (lane % 4) and the next of row lane / 4 + 8 half;
@@ -430,7 +429,7 @@ class LatentResults {
     };
     if (thread_ == 0) {
       for (Barrier& each : mutual.arrived) {
-        each.arrive_expect(Pieces::kRoundBytes);
+        each.arrive_expect(Pieces::kRoundBytes / kCluster * (kCluster - 1));
       }
     }
     named_sync(kLatentTeam, kLatentThreads);
@@ -457,35 +456,34 @@ class LatentResults {
       }
     }
     fence_shared();
-    __syncwarp();
+    named_sync(kLatentTeam, kLatentThreads);
+    // A piece a lane. The block's own stay where they are.
     constexpr int kSent = Held::kGroups * Held::kColumns / 64;
-    if (lane < kSent) {
-      const int of_all = held.top(0) / 16 + lane % Held::kGroups;
-      const int column = held.left() / 64 + lane % kSent / Held::kGroups;
-      const int round = of_all / Pieces::kGroups;
-      const int to = column / kBlockPieces;
-      mutual.free[round].wait(parity);
-      const int row = of_all % Pieces::kGroups * 16;
-      send_bytes(cluster_address(
-                     smem_address(Pieces::row(shared_.mail(round),
-                                              rank_ * kBlockPieces + column % kBlockPieces, row)),
-                     to),
-                 Pieces::row(shared_.staging(round), column, row), Pieces::kBytes,
-                 cluster_address(smem_address(&mutual.arrived[round]), to));
-    }
-    __syncwarp();
+    const int group = held.top(0) / 16 + lane % Held::kGroups;
+    const int column = held.left() / 64 + lane % kSent / Held::kGroups;
+    const int to = column / kBlockPieces;
+    const bool sends = lane < kSent && to != rank_;
 #pragma unroll 1
     for (int round = 0; round < Pieces::kRounds; ++round) {
-      mutual.arrived[round].wait(parity);
-      if (round + 1 < Pieces::kRounds) {
-        tell_all(mutual.free[round + 1]);  // its pieces of this round have come
+      if (sends && group / Pieces::kGroups == round) {
+        mutual.free[round].wait(parity);
+        const int row = group % Pieces::kGroups * 16;
+        send_bytes(cluster_address(
+                       smem_address(Pieces::row(shared_.mail(round),
+                                                rank_ * kBlockPieces + column % kBlockPieces, row)),
+                       to),
+                   Pieces::row(shared_.staging(round), column, row), Pieces::kBytes,
+                   cluster_address(smem_address(&mutual.arrived[round]), to));
       }
+      __syncwarp();
+      mutual.arrived[round].wait(parity);
       constexpr int kRoundRows = 16 * Pieces::kGroups;
 #pragma unroll 1
       for (int i = thread_ / 16; i < kRoundRows * kBlockPieces; i += kLatentThreads / 16) {
         const int row = i % kRoundRows;
         const auto from = [&](int rank) {
-          return Pieces::row(shared_.mail(round), rank * kBlockPieces + i / kRoundRows, row);
+          return Pieces::row(rank == rank_ ? shared_.staging(round) : shared_.mail(round),
+                             rank * kBlockPieces + i / kRoundRows, row);
         };
         float2 softmax[kCluster];
         float highest = -INFINITY;
@@ -511,8 +509,11 @@ class LatentResults {
           store(of_tile, rank_ * kSlice + i / kRoundRows * 64 + lane % 16 * 4, sum, highest, total);
         }
       }
+      named_sync(kLatentTeam, kLatentThreads);
+      if (round + 1 < Pieces::kRounds) {
+        tell_all(mutual.free[round + 1]);
+      }
     }
-    named_sync(kLatentTeam, kLatentThreads);
     tell_all(mutual.ended);
     ++exchanges_;
   }
@@ -524,7 +525,7 @@ class LatentResults {
         [&](int job) { return p_.counters + (job * p_.row_tiles + row_tile_) * kCluster + rank_; },
         [&](const KeySegment& segment, int parts, int place, int own) {
           const int pieces = rows() * Part::kPieces;
-          Part::template merge<kLatentThreads>(
+          Part::template merge_pieces<kLatentThreads>(
               thread_, rank_, {pieces * own / parts, pieces * (own + 1) / parts}, parts, place,
               [&](int i) { return part_at(i); }, reinterpret_cast<float*>(shared_.results()),
               [] { named_sync(kLatentTeam, kLatentThreads); }, into(LatentOut(p_, segment)));
