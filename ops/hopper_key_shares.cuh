@@ -547,6 +547,10 @@ struct SharedSegments {
     int length;
     int stages;  ///< of the job
     int first;
+    // Of merge_shared():
+    uint32_t met;  ///< what the unit found when it came
+    int share;     ///< the unit's; as many as there are parts: none
+    int more;      ///< whose shares it merges, too, from that one on
   };
   Of of[2];
 
@@ -559,43 +563,77 @@ struct SharedSegments {
   }
 };
 
+/// A word in which the units that share a job count: who has come with a part, who of these did not
+/// wait until all had, and who has taken a share of the merging. Zero before and after.
+struct Meeting {
+  static constexpr uint32_t kCame = 1;
+  static constexpr uint32_t kLeft = 1u << 10;
+  static constexpr uint32_t kTook = 1u << 20;
+
+  __device__ static int came(uint32_t word) { return static_cast<int>(word % kLeft); }
+  __device__ static int left(uint32_t word) { return static_cast<int>(word % kTook / kLeft); }
+  __device__ static int took(uint32_t word) { return static_cast<int>(word / kTook); }
+};
+
+/// How often a unit looks whether all parts are there, a microsecond each.
+inline constexpr int kMergePatience = 256;
+
 /// When a unit has no more segments: tells the units that share jobs with it of its parts, and
-/// calls merge(segment, parts, place of the first, which of so many this unit is) of each such job
-/// when all of its parts are there, so that each unit merges some of it. (One unit for each job
-/// would read all of its parts through one multiprocessor, 5 us of 64 rows of 512.) All units run
-/// at once. `counter(job)`: zero before and after; its lower half counts parts, its upper half
-/// those who have seen all. By kThreads threads, which named barrier `id` holds together.
+/// calls merge(segment, parts, place of the first, share) of each such job when all of its parts
+/// are there, so that each unit merges some of it: all `parts` shares are merged once. (One unit
+/// for each job would read all of its parts through one multiprocessor, 5 us of 64 rows of 512.)
+/// Units that find no room on the device while others wait would never come, as where two launches
+/// run at once: who has waited long leaves, and who comes last merges the shares of those.
+/// `counter(job)`: a Meeting. By kThreads threads, which named barrier `id` holds together.
 template <int kThreads, int kKeys, class Counter, class Merge>
-__device__ void merge_shared(const SharedSegments& segments, int count,
-                             const KeyShares<kKeys>& shares, int unit, int thread, int id,
-                             const Counter& counter, const Merge& merge) {
-  constexpr uint32_t kSeen = 1u << 16;
+__device__ void merge_shared(SharedSegments& segments, int count, const KeyShares<kKeys>& shares,
+                             int thread, int id, int patience, const Counter& counter,
+                             const Merge& merge) {
   named_sync(id, kThreads);
   if (thread == 0) {
     fence_gpu();  // see arrives_last()
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
-      atomicAdd(counter(segments.of[i].job), 1);
+      segments.of[i].met = atomicAdd(counter(segments.of[i].job), Meeting::kCame) + Meeting::kCame;
     }
   }
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
+    SharedSegments::Of& of = segments.of[i];
     const KeySegment segment = segments.get(i);
     const int parts = shares.unit_count(segment);
-    const int first = shares.first_unit(segment);
     if (thread == 0) {
-      uint32_t* const own = counter(segment.job);
-      for (uint32_t tries = 0; load_acquire(own) % kSeen != static_cast<uint32_t>(parts); ++tries) {
-        if (tries == kMostTries) {
-          give_up();
+      uint32_t* const word = counter(segment.job);
+      uint32_t met = of.met;
+      const bool last = Meeting::came(met) == parts;
+      bool leaves = false;
+      for (int looks = 0; Meeting::came(met) != parts && !leaves; ++looks) {
+        if (looks < patience) {
+          met = load_acquire(word);
+        } else {  // unless others have come or left meanwhile
+          const uint32_t found = atomicCAS(word, met, met + Meeting::kLeft);
+          leaves = found == met;
+          met = found;
         }
       }
-      if (atomicAdd(own, kSeen) / kSeen + 1 == static_cast<uint32_t>(parts)) {
-        *own = 0;
+      of.share = parts;
+      of.more = parts;
+      if (!leaves) {
+        fence_gpu();
+        const int present = parts - Meeting::left(met);  // nobody leaves any more
+        of.share = Meeting::took(atomicAdd(word, Meeting::kTook));
+        if (of.share + 1 == present) {
+          *word = 0;
+        }
+        of.more = last ? present : parts;
       }
     }
     named_sync(id, kThreads);
-    merge(segment, parts, shares.place(segment, first), unit - first);
+    const int first = shares.place(segment, shares.first_unit(segment));
+#pragma unroll 1
+    for (int share = of.share; share < parts; share = max(share + 1, of.more)) {
+      merge(segment, parts, first, share);
+    }
   }
 }
 

@@ -521,12 +521,12 @@ class LatentResults {
   template <class Shares>
   __device__ void merge_parts(const Shares& shares) {
     merge_shared<kLatentThreads>(
-        *pending_, pending_count_, shares, unit_, thread_, kLatentTeam,
+        *pending_, pending_count_, shares, thread_, kLatentTeam, kMergePatience,
         [&](int job) { return p_.counters + (job * p_.row_tiles + row_tile_) * kCluster + rank_; },
-        [&](const KeySegment& segment, int parts, int place, int own) {
+        [&](const KeySegment& segment, int parts, int place, int share) {
           const int pieces = rows() * Part::kPieces;
           Part::template merge_pieces<kLatentThreads>(
-              thread_, rank_, {pieces * own / parts, pieces * (own + 1) / parts}, parts, place,
+              thread_, rank_, {pieces * share / parts, pieces * (share + 1) / parts}, parts, place,
               [&](int i) { return part_at(i); }, reinterpret_cast<float*>(shared_.results()),
               [] { named_sync(kLatentTeam, kLatentThreads); }, into(LatentOut(p_, segment)));
         });
