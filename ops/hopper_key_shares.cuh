@@ -3,8 +3,8 @@
 // one line; each unit (a block, or a cluster of them) has an equal stretch of it, so that all end
 // at once whatever the lengths are (Stream-K, Osama et al. 2023). Where all are as long, up to one
 // unit in eight goes without if the others' stretches then end where jobs do. A sequence that units
-// share has a part from each; when all are there each of them merges some columns, in a fixed
-// order.
+// share has a part from each; when all are there they are merged, in a fixed order, by who comes
+// last (arrives_last()) or some by each (merge_shared()).
 #pragma once
 
 #include <cstdint>
@@ -279,9 +279,6 @@ struct PartRows {
   __device__ static float2* softmax(float* part, int row, int slice) {
     return reinterpret_cast<float2*>(part + kRows * kColumns) + slice * kRows + row;
   }
-  __device__ static const float2* softmax(const float* part, int row, int slice) {
-    return reinterpret_cast<const float2*>(part + kRows * kColumns) + slice * kRows + row;
-  }
 
   /// Adds up `count` parts, part(i) each, in that order, of the columns of slice `begin / kSlice`,
   /// and calls store(row, column, sums of four columns, highest, sum). `slice`: whose softmax
@@ -421,7 +418,7 @@ struct PartRows {
     const int group = thread / 16;
     const int way = group % ways;
     // All parts but the first are as far from each other.
-    const float* const second = at((first & ~1) + 2);
+    float* const second = at((first & ~1) + 2);
     const auto apart = static_cast<int>(at((first & ~1) + 4) - second);
 #pragma unroll 1
     for (int base = from; base < to; base += kGroups / ways) {
@@ -441,7 +438,7 @@ struct PartRows {
           if (i + j * ways >= count) {
             continue;
           }
-          const float* const of =
+          float* const of =
               j == 0 && i == 0 ? at(first) : second + int64_t{i + j * ways - 1} * apart;
           softmaxes[j] = __ldcg(softmax(of, row, slice));
           x[j] = __ldcg(reinterpret_cast<const float4*>(of + row * kColumns + column));

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "arch/hopper/test_memory.h"
 #include "ops/hopper_key_shares.cuh"
 
 namespace weft::hopper {
@@ -52,28 +53,6 @@ __global__ void deal_and_merge(Deal deal) {
       });
 }
 
-template <class T>
-class Managed {
- public:
-  explicit Managed(const std::vector<T>& values) : bytes_(values.size() * sizeof(T)) {
-    EXPECT_EQ(cudaMalloc(&data_, bytes_), cudaSuccess);
-    EXPECT_EQ(cudaMemcpy(data_, values.data(), bytes_, cudaMemcpyHostToDevice), cudaSuccess);
-  }
-  ~Managed() { cudaFree(data_); }
-  Managed(const Managed&) = delete;
-  Managed& operator=(const Managed&) = delete;
-  T* data() const { return static_cast<T*>(data_); }
-  std::vector<T> read() const {
-    std::vector<T> values(bytes_ / sizeof(T));
-    EXPECT_EQ(cudaMemcpy(values.data(), data_, bytes_, cudaMemcpyDeviceToHost), cudaSuccess);
-    return values;
-  }
-
- private:
-  size_t bytes_;
-  void* data_ = nullptr;
-};
-
 TEST(MergeShared, EachShareIsMergedOnce) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
@@ -83,13 +62,13 @@ TEST(MergeShared, EachShareIsMergedOnce) {
       {5000}, {700, 1, 2400, 0, 90, 3000}, {640, 640, 640, 640, 640}};
   for (const std::vector<int32_t>& of_jobs : all_lengths) {
     const auto jobs = static_cast<int>(of_jobs.size());
-    const Managed<int32_t> lengths(of_jobs);
-    const Managed<uint32_t> counters(std::vector<uint32_t>(jobs + 1));
+    const Memory<int32_t> lengths(of_jobs);
+    const Memory<uint32_t> counters(std::vector<uint32_t>(jobs + 1));
     for (const int patience : {0, 1, 20, kMergePatience, 1 << 20}) {
       for (const int late : {0, 30, 1000}) {
         SCOPED_TRACE(testing::Message() << jobs << " jobs, " << patience << ", " << late);
-        const Managed<int32_t> parts(std::vector<int32_t>(jobs, 0));
-        const Managed<int32_t> merged(std::vector<int32_t>(jobs * kUnits, 0));
+        const Memory<int32_t> parts(std::vector<int32_t>(jobs, 0));
+        const Memory<int32_t> merged(std::vector<int32_t>(jobs * kUnits, 0));
         deal_and_merge<<<kUnits, kThreads>>>({.lengths = lengths.data(),
                                               .jobs = jobs,
                                               .patience = patience,

@@ -12,6 +12,7 @@
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/resident.cuh"
 #include "arch/hopper/tensor_map.h"
+#include "arch/hopper/test_memory.h"
 #include "arch/hopper/wgmma.cuh"
 
 namespace weft::hopper {
@@ -25,31 +26,6 @@ bool no_gpu() {
   if (no_gpu()) {                                  \
     GTEST_SKIP() << "there is no NVIDIA GPU here"; \
   }
-
-template <class T>
-class Memory {
- public:
-  explicit Memory(size_t count) : count_(count) {
-    EXPECT_EQ(cudaMalloc(&data_, count * sizeof(T)), cudaSuccess);
-    EXPECT_EQ(cudaMemset(data_, 0xff, count * sizeof(T)), cudaSuccess);
-  }
-  explicit Memory(const std::vector<T>& values) : Memory(values.size()) {
-    EXPECT_EQ(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice),
-              cudaSuccess);
-  }
-  ~Memory() { cudaFree(data_); }
-  T* data() const { return data_; }
-  std::vector<T> read() const {
-    std::vector<T> values(count_);
-    EXPECT_EQ(cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost),
-              cudaSuccess);
-    return values;
-  }
-
- private:
-  T* data_ = nullptr;
-  size_t count_;
-};
 
 /// One tile: out[64, kN] = a[64, 64] b[kN, 64], loaded, multiplied and stored by the vocabulary.
 template <int kN>

@@ -44,17 +44,13 @@ Plan plan_mla_decode(const MlaDecodeArgs& args, const DeviceInfo& device) {
   if (args.cache.angles != nullptr) {
     return plan_of(args, device, false, 64, 1, "the one kernel that turns keys");
   }
-  if (whole_sequences(args, device)) {
-    return args.run ? plan_of(args, device, false, 64, 1, "a run: each block has sequences")
-                    : plan_of(args, device, rows <= 32,
-                              rows <= 16   ? 16
-                              : rows <= 32 ? 32
-                                           : 64,
-                              8, "alone: clusters share the keys of one");
-  }
   const bool few = rows <= 32;
   const int tile = !few ? 64 : rows <= 16 ? 16 : 32;
-  return plan_of(args, device, few, tile, 1, "all blocks share all keys");
+  if (!whole_sequences(args, device)) {
+    return plan_of(args, device, few, tile, 1, "all blocks share all keys");
+  }
+  return args.run ? plan_of(args, device, false, 64, 1, "a run: each block has sequences")
+                  : plan_of(args, device, few, tile, 8, "alone: clusters share the keys of one");
 }
 
 std::vector<Plan> mla_decode_candidates(const MlaDecodeArgs& args, const DeviceInfo& device) {
