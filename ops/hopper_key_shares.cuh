@@ -545,7 +545,7 @@ struct SharedSegments {
     int stages;  ///< of the job
     int first;
     // Of merge_shared():
-    uint32_t met;  ///< what the unit found when it came
+    uint32_t met;  ///< what the unit found when it came, then what it waited for
     int share;     ///< the unit's; as many as there are parts: none
     int more;      ///< whose shares it merges, too, from that one on
   };
@@ -584,7 +584,7 @@ inline constexpr int kMergePatience = 256;
 /// `counter(job)`: a Meeting. By kThreads threads, which named barrier `id` holds together.
 template <int kThreads, int kKeys, class Counter, class Merge>
 __device__ void merge_shared(SharedSegments& segments, int count, const KeyShares<kKeys>& shares,
-                             int thread, int id, int patience, const Counter& counter,
+                             int unit, int thread, int id, int patience, const Counter& counter,
                              const Merge& merge) {
   named_sync(id, kThreads);
   if (thread == 0) {
@@ -599,37 +599,50 @@ __device__ void merge_shared(SharedSegments& segments, int count, const KeyShare
     SharedSegments::Of& of = segments.of[i];
     const KeySegment segment = segments.get(i);
     const int parts = shares.unit_count(segment);
+    const int first_unit = shares.first_unit(segment);
+    uint32_t* const word = counter(segment.job);
+    uint32_t took = 0;
     if (thread == 0) {
-      uint32_t* const word = counter(segment.job);
       uint32_t met = of.met;
       const bool last = Meeting::came(met) == parts;
       bool leaves = false;
+      bool acquired = false;  // what the others wrote before they came
       for (int looks = 0; Meeting::came(met) != parts && !leaves; ++looks) {
-        if (looks < patience) {
+        if (looks < patience) [[likely]] {
           met = load_acquire(word);
+          acquired = true;
         } else {  // unless others have come or left meanwhile
           const uint32_t found = atomicCAS(word, met, met + Meeting::kLeft);
           leaves = found == met;
           met = found;
+          acquired = false;
         }
       }
+      of.met = met;
       of.share = parts;
       of.more = parts;
       if (!leaves) {
-        fence_gpu();
-        const int present = parts - Meeting::left(met);  // nobody leaves any more
-        of.share = Meeting::took(atomicAdd(word, Meeting::kTook));
-        if (of.share + 1 == present) {
-          *word = 0;
+        if (!acquired) {
+          fence_gpu();
         }
-        of.more = last ? present : parts;
+        // Nobody leaves any more. Where nobody has, shares are the units' own, and what this finds
+        // is not waited for before merging.
+        took = atomicAdd(word, Meeting::kTook) + Meeting::kTook;
+        of.share = unit - first_unit;
+        if (Meeting::left(met) > 0) [[unlikely]] {
+          of.share = Meeting::took(took) - 1;
+          of.more = last ? parts - Meeting::left(met) : parts;
+        }
       }
     }
     named_sync(id, kThreads);
-    const int first = shares.place(segment, shares.first_unit(segment));
+    const int first = shares.place(segment, first_unit);
 #pragma unroll 1
     for (int share = of.share; share < parts; share = max(share + 1, of.more)) {
       merge(segment, parts, first, share);
+    }
+    if (thread == 0 && Meeting::took(took) == parts - Meeting::left(of.met)) {
+      *word = 0;
     }
   }
 }

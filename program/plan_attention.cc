@@ -311,7 +311,10 @@ Waits AttentionPlanner::combine(Section& section, const AttentionOp& op, int64_t
   const int32_t id =
       weaver_.operation("attention_combine", layer, section.rows, AttentionCombineOp{op});
   if (!merges_for_itself(weaver_)) {
-    return {{weaver_.spread(id, weaver_.by_heads(op.query_heads), {{done}})}};
+    return {{weaver_.spread(id,
+                            near_heads() ? weaver_.by_heads(op.query_heads)
+                                         : weaver_.by_heads_from_last(op.query_heads),
+                            {{done}})}};
   }
   Users users;
   add_users(readers, users);

@@ -249,7 +249,7 @@ Waits LatentPlanner::merge(Section& section, const AttentionOp& op, int64_t laye
   const int32_t id =
       weaver_.operation("attention_combine", layer, section.rows, AttentionCombineOp{op});
   if (!merges_own()) {
-    return {{weaver_.spread(id, weaver_.by_heads(heads()), {{attended}})}};
+    return {{weaver_.spread(id, weaver_.by_heads_from_last(heads()), {{attended}})}};
   }
   Tiles tiles = values;
   for (auto& of_worker : tiles) {

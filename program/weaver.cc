@@ -129,6 +129,18 @@ Tiles Weaver::by_columns(int64_t n, int64_t unit) const {
   return tiles;
 }
 
+Tiles Weaver::by_heads_from_last(int64_t heads) const {
+  if (heads >= options_.workers) {
+    return by_heads(heads);
+  }
+  Tiles tiles(static_cast<size_t>(options_.workers));
+  for (int64_t head = 0; head < heads; ++head) {
+    tiles[static_cast<size_t>(options_.workers - heads + head)].push_back(
+        {all_rows(), {head, head + 1}, 0});
+  }
+  return tiles;
+}
+
 Tiles Weaver::by_sequences(Range tile, int64_t first) const {
   Tiles tiles(static_cast<size_t>(options_.workers));
   for (int64_t row = 0; row < program.sequences; ++row) {

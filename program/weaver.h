@@ -62,6 +62,9 @@ class Weaver {
   /// `first`: the worker of the first sequence.
   Tiles by_sequences(Range tile, int64_t first = 0) const;
   Tiles by_heads(int64_t heads) const { return by_columns(heads, 1); }
+  /// Of what follows attention over splits of keys, which are dealt first to the first workers:
+  /// where there are fewer heads than workers, the last ones have a head each.
+  Tiles by_heads_from_last(int64_t heads) const;
   Tiles on_one_worker(int64_t worker) const;
   /// Products of one row, of columns[i] columns with k weights each, in grains of `grain` columns:
   /// in a decode step, the workers that have been dealt the fewest weights so far get the grains

@@ -463,7 +463,7 @@ TEST_P(HopperMergedOnce, AreTheCpus) {
   ModelConfig config = preset(GetParam()).value();
   config.layers = 1;
   config.hidden = 64;
-  config.query_heads = 4096 / config.head_dim;
+  config.query_heads = 4608 / config.head_dim;  // odd in a group, with key and value
   config.kv_heads = 4;
   config.vocabulary = 96;
   config.context = 640;

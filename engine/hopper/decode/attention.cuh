@@ -27,6 +27,10 @@ __device__ inline void split_keys(const Splits& splits, int position, int split,
   last = min(end, (before + each + (split < more ? 1 : 0)) * kBlock);
 }
 
+/// Pairs of elements of a head's row that a lane has: a warp a row, or half a warp of rows of up to
+/// half as many elements.
+inline constexpr int kHeadRowPairs = kMostHeadDim / 2 / 32;
+
 /// A head's row as it comes and as attention takes it.
 struct HeadRow {
   const Tagged* from;
@@ -37,23 +41,38 @@ struct HeadRow {
   float scale;
 };
 
-/// By a warp: a head's row, normed where there is a weight, rotated and scaled, to shared memory.
+/// The lanes that make a head's row: all of a warp, or half of them.
+struct RowLanes {
+  int count;  ///< of the row, the same for all of a warp
+  int lane;   ///< among them; from the head's elements on: has nothing to do
+};
+
+/// By a row's lanes, the warp's all at once: a head's row, normed where there is a weight, rotated
+/// and scaled, to shared memory.
 template <class W>
-__device__ void head_row(const W& worker, const Code& code, const HeadRow& row, float* to) {
+__device__ void head_row(const W& worker, const Code& code, const HeadRow& row, const RowLanes& by,
+                         float* to) {
   const AttentionCode& attention = code.attention;
   const int dim = worker.launch().shape.head_dim;
   const int half = dim / 2;
-  const int lane = worker.team().lane;
-  constexpr int kPairs = kMostHeadDim / 2 / 32;  // of a lane
-  float2 x[kPairs] = {};
+  const int lanes = by.count;
+  const int lane = by.lane;
+  float2 x[kHeadRowPairs] = {};
+  uint32_t weights[kHeadRowPairs] = {};
+#pragma unroll
+  for (int j = 0; j < kHeadRowPairs; ++j) {  // while the row is on its way: few workers read them
+    if (row.norm != kNowhere && lane + lanes * j < half) {
+      weights[j] = load_kept(at<const uint32_t>(worker, row.norm) + lane + lanes * j);
+    }
+  }
   auto late = worker.late(code);
   bool there;
   do {  // all that is not there yet at once
     there = true;
 #pragma unroll
-    for (int j = 0; j < kPairs; ++j) {
-      if (lane + 32 * j < half) {
-        const Tagged word = load_tagged(row.from + lane + 32 * j);
+    for (int j = 0; j < kHeadRowPairs; ++j) {
+      if (lane + lanes * j < half) {
+        const Tagged word = load_tagged(row.from + lane + lanes * j);
         there = there && word.tag() == worker.tag(row.version);
         x[j] = {word.first(), word.second()};
       }
@@ -62,29 +81,33 @@ __device__ void head_row(const W& worker, const Code& code, const HeadRow& row, 
   __syncwarp();
   float squares = 0;
 #pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
+  for (int j = 0; j < kHeadRowPairs; ++j) {
     squares += x[j].x * x[j].x + x[j].y * x[j].y;
+  }
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    const float other = __shfl_xor_sync(~0u, squares, distance);
+    squares += distance < lanes ? other : 0;
   }
   float factor = row.factor;
   if (row.norm != kNowhere && attention.whole_norm == 0) {
-    factor = norm_factor(warp_sum(squares), dim, attention.epsilon);
+    factor = norm_factor(squares, dim, attention.epsilon);
   }
 #pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    const int d = 2 * (lane + 32 * j);
+  for (int j = 0; j < kHeadRowPairs; ++j) {
+    const int d = 2 * (lane + lanes * j);
     if (d < dim) {
       float2 w{1, 1};
       if (row.norm != kNowhere) {
-        const uint32_t pair = load_kept(at<const uint32_t>(worker, row.norm) + d / 2);
         const float offset = W::kGeneral ? attention.weight_offset : 0;
-        w = {factor * (bf16_low(pair) + offset), factor * (bf16_high(pair) + offset)};
+        w = {factor * (bf16_low(weights[j]) + offset), factor * (bf16_high(weights[j]) + offset)};
       }
       reinterpret_cast<float2*>(to)[d / 2] = {x[j].x * w.x, x[j].y * w.y};
     }
   }
   __syncwarp();
   const float2* angles = worker.angles(max(attention.rope, 0), attention.sequence);
-  for (int i = lane; i < row.half; i += 32) {
+  for (int i = lane; i < row.half; i += lanes) {
     const float low = to[i];
     const float high = to[i + row.half];
     const float2 angle = angles[i];
@@ -92,19 +115,20 @@ __device__ void head_row(const W& worker, const Code& code, const HeadRow& row, 
     to[i + row.half] = (high * angle.x + low * angle.y) * row.scale;
   }
   if (W::kGeneral && row.scale != 1) {
-    for (int i = 2 * row.half + lane; i < dim; i += 32) {
+    for (int i = 2 * row.half + lane; i < dim; i += lanes) {
       to[i] *= row.scale;
     }
   }
   __syncwarp();
 }
 
-/// By a warp: a row from shared memory to the cache, and as the cache has it to `rounded`.
+/// By a row's lanes: it from shared memory to the cache, and as the cache has it to `rounded`.
 template <class W>
-__device__ void append(const W& worker, Place cache, int64_t row, const float* x, char* rounded) {
+__device__ void append(const W& worker, Place cache, int64_t row, const float* x,
+                       const RowLanes& by, char* rounded) {
   const int dim = worker.launch().shape.head_dim;
 #pragma unroll 1
-  for (int d = worker.team().lane; d < dim; d += 32) {
+  for (int d = by.lane; d < dim; d += by.count) {
     if (worker.launch().shape.kv_f32) {
       at<float>(worker, cache)[row * dim + d] = reinterpret_cast<float*>(rounded)[d] = x[d];
     } else {
@@ -143,8 +167,16 @@ __device__ NewRow head_rows(const W& worker, const Code& code, int kv_head, int 
   const ModelShape& shape = worker.launch().shape;
   const int dim = made_here(shape.head_dim);
   const int group = made_here(shape.group);
+  const int jobs = group + (own ? 2 : 0);
+  // All rows at once where two of a warp make that possible: who has the step's own key and value
+  // would otherwise make those after the queries, and all others wait for it.
+  const int lanes = jobs > Team::kWarps && dim <= kMostHeadDim / 2 ? 16 : 32;
+  const int at_once = 32 / lanes;
 #pragma unroll 1
-  for (int job = worker.team().warp; job < group + (own ? 2 : 0); job += Team::kWarps) {
+  for (int first = worker.team().warp * at_once; first < jobs; first += Team::kWarps * at_once) {
+    const int mine = first + worker.team().lane / lanes;
+    const int job = min(mine, jobs - 1);
+    const RowLanes by{lanes, mine < jobs ? worker.team().lane & (lanes - 1) : dim};
     // A query, the key, or the value.
     const bool query = job < group;
     const bool value = job > group;
@@ -161,12 +193,12 @@ __device__ NewRow head_rows(const W& worker, const Code& code, int kv_head, int 
                       : attention.k_version,
               whole ? norm + head * dim * 2 : norm, query ? norms.query : norms.key,
               value || attention.rope < 0 ? 0 : shape.rope_half, query ? attention.scale : 1.0f},
-             to);
+             by, to);
     if (!query) {
       append(worker, value ? attention.values : attention.keys,
              static_cast<int64_t>(attention.sequence * shape.kv_heads + kv_head) * shape.capacity +
                  position,
-             to, reinterpret_cast<char*>(to + 2 * dim));
+             to, by, reinterpret_cast<char*>(to + 2 * dim));
     }
   }
   worker.team().sync();
