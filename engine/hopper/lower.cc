@@ -200,17 +200,29 @@ class Units : public Target {
   std::vector<PackJob> units_;  // of the product that is not packed yet
 };
 
-/// Of one sequence: while a worker waits for a draw, it makes the row of the first products, which
-/// nobody writes any more.
+/// Of one sequence, and models with experts: a product takes the row that the one before it has
+/// made, if it is the same; and while a worker waits for a draw, it makes the row of the first
+/// products, which nobody writes any more.
 void make_rows_ahead(std::vector<Code>& codes) {
-  for (size_t i = 0; i + 1 < codes.size(); ++i) {
-    Code& draw = codes[i];
-    Code& product = codes[i + 1];
-    if (draw.opcode == Opcode::route && product.opcode == Opcode::gated_linear &&
-        product.units > 0 && product.product.form == RowForm::rms_norm) {
-      draw.route.makes_row = 1;
-      product.product.form = RowForm::rms_normed;
+  const Code* left = nullptr;  // the product whose row lies in its place
+  for (size_t i = 0; i < codes.size(); ++i) {
+    Code& code = codes[i];
+    Code* const draw = i > 0 && codes[i - 1].opcode == Opcode::route ? &codes[i - 1] : nullptr;
+    if (code.opcode == Opcode::route) {
+      continue;
     }
+    if (code.units > 0 && code.product.form == RowForm::rms_norm) {
+      const bool there = left != nullptr && same_row(*left, code);
+      const bool mx = form_of(code) == StreamForm::mx;
+      const bool as_left = there && (form_of(*left) == StreamForm::mx) == mx;
+      if (draw != nullptr && !as_left) {
+        draw->route.next_row = there && mx ? NextRow::turned : NextRow::made;
+      }
+      if (draw != nullptr || as_left) {
+        code.product.form = RowForm::rms_normed;
+      }
+    }
+    left = code.units > 0 ? &code : nullptr;
   }
 }
 
@@ -247,6 +259,18 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
   return options;
 }
 
+bool same_row(const Code& made, const Code& wanted) {
+  const auto normed = [](RowForm form) {
+    return form == RowForm::rms_norm || form == RowForm::rms_normed;
+  };
+  const ProductCode& a = made.product;
+  const ProductCode& b = wanted.product;
+  return made.units > 0 && wanted.units > 0 && normed(a.form) && normed(b.form) && a.row == b.row &&
+         a.source == b.source && a.norm_weight == b.norm_weight && a.epsilon == b.epsilon &&
+         a.weight_offset == b.weight_offset && a.k == b.k &&
+         row_slices(a.k, a.fold) >= row_slices(b.k, b.fold);
+}
+
 Arena lay_out(const Program& program, const Weights& weights, Hold hold) {
   const int batch = batch_of(static_cast<int>(program.sequences));
   return resident::lay_out(
@@ -267,7 +291,9 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
               resident::lower(program, config, weights, arena, capacity, units));
   if (program.sequences == 1) {
     for (std::vector<Code>& codes : out.codes) {
-      make_rows_ahead(codes);
+      if (config.experts.count > 0) {
+        make_rows_ahead(codes);
+      }
     }
   }
   return out;

@@ -37,4 +37,8 @@ struct Lowered : resident::Lowered {
 Result<Lowered> lower(const Program& program, const ModelConfig& config, const Weights& weights,
                       const Arena& arena, int64_t capacity, const std::vector<bool>& plain);
 
+/// Whether a product's normed row is the one that another has made in its place, up to the form in
+/// which weights take it.
+bool same_row(const Code& made, const Code& wanted);
+
 }  // namespace weft::hopper

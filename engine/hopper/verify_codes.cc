@@ -31,19 +31,33 @@ Status check_pages(const Lowered& lowered, const Program& program) {
   return {};
 }
 
-/// A row that a draw makes is the next code's. What the draw reads of it, it reads before the
-/// product would.
+/// A row that a product finds in its place is what the product before it has left there, or what a
+/// draw between them has made of it. What a draw reads of a row, it reads before the product would.
 Status check_rows_ahead(const Lowered& lowered, const Program& program) {
   for (size_t worker = 0; worker < lowered.codes.size(); ++worker) {
-    bool made = false;
+    const Code* left = nullptr;  // the product whose row lies in its place
+    NextRow next = NextRow::none;
     for (const Code& code : lowered.codes[worker]) {
-      const bool wanted = code.units > 0 && code.product.form == RowForm::rms_normed;
-      if (wanted != made) {
-        return resident::code_fault(
-            program, worker, code,
-            made ? "it has no use for the row that the draw has made" : "no draw has made its row");
+      if (code.opcode == Opcode::route) {
+        next = code.route.next_row;
+        continue;
       }
-      made = code.opcode == Opcode::route && code.route.makes_row != 0;
+      const bool wanted = code.units > 0 && code.product.form == RowForm::rms_normed;
+      if (next != NextRow::none && !wanted) {
+        return resident::code_fault(program, worker, code,
+                                    "it has no use for the row that the draw has made");
+      }
+      if (wanted && next != NextRow::made) {
+        const bool mx = form_of(code) == StreamForm::mx;
+        const bool turned = next == NextRow::turned;
+        if (left == nullptr || !same_row(*left, code) ||
+            (turned ? !mx || form_of(*left) == StreamForm::mx
+                    : mx != (form_of(*left) == StreamForm::mx))) {
+          return resident::code_fault(program, worker, code, "nobody has made its row");
+        }
+      }
+      left = code.units > 0 ? &code : nullptr;
+      next = NextRow::none;
     }
   }
   return {};

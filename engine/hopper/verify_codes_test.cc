@@ -118,8 +118,8 @@ TEST(VerifyCodes, NoticesALostSignal) {
 TEST(VerifyCodes, NoticesARowThatNobodyMakes) {
   const auto draws = [](const Code& code) { return code.opcode == Opcode::route; };
   Made made = make("olmoe-1b-7b");
-  find(made, 7, draws).route.makes_row = 0;
-  expect_fault(made, NextToken::best, "no draw has made its row");
+  find(made, 7, draws).route.next_row = NextRow::none;
+  expect_fault(made, NextToken::best, "nobody has made its row");
   Made unused = make("olmoe-1b-7b");
   find(unused, 7, [](const Code& code) {
     return code.opcode == Opcode::gated_linear;

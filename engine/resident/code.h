@@ -89,11 +89,18 @@ inline constexpr int kSharedGrain = 128;
 enum class RowForm : uint8_t {
   plain,       ///< as it is
   rms_norm,    ///< times the norm's weights, and the sums times its factor
-  rms_normed,  ///< the same, and it is there: the draw before the product has made it
+  rms_normed,  ///< the same, and it is there: a code before the product has made it
   layer_norm,  ///< of at most Limits::layer_norm elements
   merged,      ///< of attention's partials
   slots,       ///< of a mixture's slots, one after the other, each times its weight
   heads,       ///< of each head's part of it, `head_pitch`; of one segment, with head_columns
+};
+
+/// What a draw does while it waits, for the product after it, which then is RowForm::rms_normed.
+enum class NextRow : uint8_t {
+  none,
+  made,    ///< it makes the product's row
+  turned,  ///< the product before the draw has left that row, but not as these weights take it
 };
 
 /// Which draw of experts a product is about: see RouteCode.
@@ -210,7 +217,7 @@ struct RouteCode {
   Place correction = kNowhere;
   int32_t groups = 1, kept_groups = 1;
   float scale = 1;
-  uint8_t makes_row = 0;  ///< of the next code, RowForm::rms_normed, while it waits
+  NextRow next_row = NextRow::none;
 };
 
 inline constexpr uint32_t kMostTag = 0xffff;

@@ -97,8 +97,8 @@ __device__ __forceinline__ bool run_apart(const Code* code) {
       break;
     case Opcode::route:
       if constexpr (W::kExperts) {
-        if (W::kBatch > 1 || code->route.makes_row != 0) {
-          make_row_ahead(worker);
+        if (W::kBatch > 1 || code->route.next_row != NextRow::none) {
+          make_row_ahead(worker, code->route.next_row);
         }
         route(worker, *code);
       }

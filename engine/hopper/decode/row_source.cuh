@@ -653,15 +653,17 @@ __device__ __forceinline__ void turn_if_mx(const W& worker, const Code& code,
 /// While the logits are on their way to the draw: makes the row of the product after it. By the
 /// team; what others see of it they see after a barrier.
 template <class W>
-__device__ __forceinline__ void make_row_ahead(W& worker) {
+__device__ __forceinline__ void make_row_ahead(W& worker, NextRow next_row) {
   const int next = worker.shared().code[W::team().warp] + 1;
   const int slot = next & (kCodeSlots - 1);
   worker.await_code(slot, static_cast<uint32_t>(next) / kCodeSlots & 1);
   const Code& code = worker.shared().codes[slot];
   if constexpr (W::kBatch == 1) {
     RowSource<W, 2> source(worker, code);  // short code
-    source.ask_plain();
-    source.make_plain(worker.scratch());
+    if (!W::kMx || next_row == NextRow::made) {
+      source.ask_plain();
+      source.make_plain(worker.scratch());
+    }
     turn_if_mx(worker, code, source);
   } else if (code.opcode == Opcode::gated_linear && code.product.form == RowForm::rms_norm) {
     RowsSource<W> source(worker, code);
