@@ -591,7 +591,8 @@ __device__ void merge_shared(SharedSegments& segments, int count, const KeyShare
     fence_gpu();  // see arrives_last()
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
-      segments.of[i].met = atomicAdd(counter(segments.of[i].job), Meeting::kCame) + Meeting::kCame;
+      segments.of[i].met =
+          add_acquire(counter(segments.of[i].job), Meeting::kCame) + Meeting::kCame;
     }
   }
 #pragma unroll 1
@@ -606,25 +607,20 @@ __device__ void merge_shared(SharedSegments& segments, int count, const KeyShare
       uint32_t met = of.met;
       const bool last = Meeting::came(met) == parts;
       bool leaves = false;
-      bool acquired = false;  // what the others wrote before they came
       for (int looks = 0; Meeting::came(met) != parts && !leaves; ++looks) {
         if (looks < patience) [[likely]] {
           met = load_acquire(word);
-          acquired = true;
         } else {  // unless others have come or left meanwhile
           const uint32_t found = atomicCAS(word, met, met + Meeting::kLeft);
+          fence_gpu();
           leaves = found == met;
           met = found;
-          acquired = false;
         }
       }
       of.met = met;
       of.share = parts;
       of.more = parts;
       if (!leaves) {
-        if (!acquired) {
-          fence_gpu();
-        }
         // Nobody leaves any more. Where nobody has, shares are the units' own, and what this finds
         // is not waited for before merging.
         took = atomicAdd(word, Meeting::kTook) + Meeting::kTook;
