@@ -164,7 +164,7 @@ class RowSource : public ProductRows<W> {
     }
   }
 
-  /// Whether the draw before has made it.
+  /// Whether a code before has made it.
   __device__ bool made() const { return W::kExperts && product().form == RowForm::rms_normed; }
 
   __device__ void make(char* row) {
