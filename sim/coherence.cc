@@ -696,7 +696,7 @@ uint32_t issue_store(Wave& w, Scope scope, bool atomic = false) {
       order.open = id;
     }
   }
-  e->last.store(speaks(scope) ? e->issued : coherence.now(), std::memory_order_relaxed);
+  e->last.store(speaks(scope) ? e->issued.load() : coherence.now(), std::memory_order_relaxed);
   ++e->outstanding;
   order.issuing.interval = id;
   return id;
@@ -1189,13 +1189,26 @@ void note_atomic(Wave& w, const Instruction& i, const GlobalAccess& access, Scop
   }
   const uint8_t era = w.group->launch->order->era;
   const uint32_t id = issue_store(w, scope, true);
+  Coherence& coherence = w.group->launch->memory->coherence();
+  Interval* const own = coherence.interval(id);
   std::vector<Guess>& guesses = w.checks->order.guesses;
   uint64_t acquires = 0;
   for_each_word(w, i, access, [&](int lane, uint64_t address, uint32_t bytes, const Line& line) {
     line.set_apart(era);
-    // In one step: of two atomics, one sees the other's mark.
-    const uint64_t before = line.word(address).write.exchange(word_mark(id, bytes, i.ordinal),
-                                                              std::memory_order_acq_rel);
+    // In one step: of two atomics, one sees the other's mark. Times grow from one to the next, as
+    // who sees one of them knows of all before it: another host thread's may have begun later, and
+    // come here first.
+    std::atomic<uint64_t>& write = line.word(address).write;
+    uint64_t before = write.load(std::memory_order_acquire);
+    do {
+      const Interval* e = coherence.interval(interval_of(before));
+      if (e != nullptr && e != own && own != nullptr && own->issued <= e->issued) {
+        own->issued = coherence.tick();
+        coherence.tick();  // as open() does
+        own->last.store(own->issued, std::memory_order_relaxed);
+      }
+    } while (!write.compare_exchange_weak(before, word_mark(id, bytes, i.ordinal),
+                                          std::memory_order_acq_rel, std::memory_order_acquire));
     line.set_written(era);
     std::shared_ptr<LaunchOrder> keep;
     const Placement& placed = line.range.placement;
@@ -1225,7 +1238,7 @@ void note_atomic_done(Wave& w, const Instruction& i, const GlobalAccess& access,
     const Interval* e =
         coherence.interval(interval_of(line.last_store(address, w.group->launch->order->era)));
     if (e != nullptr && e->group != w.group->number) {
-      acquires = std::max(acquires, e->issued);
+      acquires = std::max(acquires, e->issued.load());
     }
   });
 }

@@ -102,7 +102,7 @@ struct Interval {
   uint32_t group;
   int32_t step;                    ///< of the wave's own clock (sim/checks.h)
   uint64_t launch;                 ///< number
-  uint64_t issued;                 ///< when the first of its stores was
+  std::atomic<uint64_t> issued;    ///< when the first of its stores was; of an atomic, the last
   std::atomic<uint64_t> last;      ///< when the last was
   std::atomic<uint64_t> complete;  ///< when a wait had found that all arrived; 0: not yet
   uint32_t outstanding;            ///< stores not waited for; the wave's own
