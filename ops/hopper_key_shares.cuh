@@ -545,7 +545,7 @@ struct SharedSegments {
     int stages;  ///< of the job
     int first;
     // Of merge_shared():
-    uint32_t met;  ///< what the unit found when it came, then what it waited for
+    uint32_t met;  ///< what the unit found when it came
     int share;     ///< the unit's; as many as there are parts: none
     int more;      ///< whose shares it merges, too, from that one on
   };
@@ -584,15 +584,14 @@ inline constexpr int kMergePatience = 256;
 /// `counter(job)`: a Meeting. By kThreads threads, which named barrier `id` holds together.
 template <int kThreads, int kKeys, class Counter, class Merge>
 __device__ void merge_shared(SharedSegments& segments, int count, const KeyShares<kKeys>& shares,
-                             int unit, int thread, int id, int patience, const Counter& counter,
+                             int thread, int id, int patience, const Counter& counter,
                              const Merge& merge) {
   named_sync(id, kThreads);
   if (thread == 0) {
     fence_gpu();  // see arrives_last()
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
-      segments.of[i].met =
-          add_acquire(counter(segments.of[i].job), Meeting::kCame) + Meeting::kCame;
+      segments.of[i].met = atomicAdd(counter(segments.of[i].job), Meeting::kCame) + Meeting::kCame;
     }
   }
 #pragma unroll 1
@@ -600,45 +599,37 @@ __device__ void merge_shared(SharedSegments& segments, int count, const KeyShare
     SharedSegments::Of& of = segments.of[i];
     const KeySegment segment = segments.get(i);
     const int parts = shares.unit_count(segment);
-    const int first_unit = shares.first_unit(segment);
-    uint32_t* const word = counter(segment.job);
-    uint32_t took = 0;
     if (thread == 0) {
+      uint32_t* const word = counter(segment.job);
       uint32_t met = of.met;
       const bool last = Meeting::came(met) == parts;
       bool leaves = false;
       for (int looks = 0; Meeting::came(met) != parts && !leaves; ++looks) {
-        if (looks < patience) [[likely]] {
+        if (looks < patience) {
           met = load_acquire(word);
         } else {  // unless others have come or left meanwhile
           const uint32_t found = atomicCAS(word, met, met + Meeting::kLeft);
-          fence_gpu();
           leaves = found == met;
           met = found;
         }
       }
-      of.met = met;
       of.share = parts;
       of.more = parts;
       if (!leaves) {
-        // Nobody leaves any more. Where nobody has, shares are the units' own, and what this finds
-        // is not waited for before merging.
-        took = atomicAdd(word, Meeting::kTook) + Meeting::kTook;
-        of.share = unit - first_unit;
-        if (Meeting::left(met) > 0) [[unlikely]] {
-          of.share = Meeting::took(took) - 1;
-          of.more = last ? parts - Meeting::left(met) : parts;
+        fence_gpu();
+        const int present = parts - Meeting::left(met);  // nobody leaves any more
+        of.share = Meeting::took(atomicAdd(word, Meeting::kTook));
+        if (of.share + 1 == present) {
+          *word = 0;
         }
+        of.more = last ? present : parts;
       }
     }
     named_sync(id, kThreads);
-    const int first = shares.place(segment, first_unit);
+    const int first = shares.place(segment, shares.first_unit(segment));
 #pragma unroll 1
     for (int share = of.share; share < parts; share = max(share + 1, of.more)) {
       merge(segment, parts, first, share);
-    }
-    if (thread == 0 && Meeting::took(took) == parts - Meeting::left(of.met)) {
-      *word = 0;
     }
   }
 }

@@ -43,7 +43,7 @@ __global__ void deal_and_merge(Deal deal) {
     load_acquire(deal.counters + deal.jobs);
   }
   merge_shared<kThreads>(
-      segments, count, shares, unit, static_cast<int>(threadIdx.x), 1, deal.patience,
+      segments, count, shares, static_cast<int>(threadIdx.x), 1, deal.patience,
       [&](int job) { return deal.counters + job; },
       [&](const KeySegment& segment, int parts, int /*first*/, int share) {
         if (threadIdx.x == 0) {

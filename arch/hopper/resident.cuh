@@ -81,15 +81,6 @@ __device__ inline uint32_t load_acquire(const uint32_t* address) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
   return value;
 }
-/// Adds; what was there, and all that those wrote who have added with a release or after a fence.
-__device__ inline uint32_t add_acquire(uint32_t* address, uint32_t value) {
-  uint32_t before;
-  asm volatile("atom.acquire.gpu.global.add.u32 %0, [%1], %2;"
-               : "=r"(before)
-               : "l"(address), "r"(value)
-               : "memory");
-  return before;
-}
 __device__ inline void add_release(uint32_t* address, uint32_t value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }

@@ -521,7 +521,7 @@ class LatentResults {
   template <class Shares>
   __device__ void merge_parts(const Shares& shares) {
     merge_shared<kLatentThreads>(
-        *pending_, pending_count_, shares, unit_, thread_, kLatentTeam, kMergePatience,
+        *pending_, pending_count_, shares, thread_, kLatentTeam, kMergePatience,
         [&](int job) { return p_.counters + (job * p_.row_tiles + row_tile_) * kCluster + rank_; },
         [&](const KeySegment& segment, int parts, int place, int share) {
           const int pieces = rows() * Part::kPieces;
