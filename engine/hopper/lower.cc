@@ -260,14 +260,11 @@ PlanOptions plan_options(const ModelConfig& config, int units, int64_t capacity,
 }
 
 bool same_row(const Code& made, const Code& wanted) {
-  const auto normed = [](RowForm form) {
-    return form == RowForm::rms_norm || form == RowForm::rms_normed;
-  };
   const ProductCode& a = made.product;
   const ProductCode& b = wanted.product;
-  return made.units > 0 && wanted.units > 0 && normed(a.form) && normed(b.form) && a.row == b.row &&
-         a.source == b.source && a.norm_weight == b.norm_weight && a.epsilon == b.epsilon &&
-         a.weight_offset == b.weight_offset && a.k == b.k &&
+  return made.units > 0 && wanted.units > 0 && is_normed(a.form) && is_normed(b.form) &&
+         a.row == b.row && a.source == b.source && a.norm_weight == b.norm_weight &&
+         a.epsilon == b.epsilon && a.weight_offset == b.weight_offset && a.k == b.k &&
          row_slices(a.k, a.fold) >= row_slices(b.k, b.fold);
 }
 
@@ -289,11 +286,9 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
   Units units(program, plain, out);
   WEFT_ASSIGN(static_cast<resident::Lowered&>(out),
               resident::lower(program, config, weights, arena, capacity, units));
-  if (program.sequences == 1) {
+  if (program.sequences == 1 && config.experts.count > 0) {
     for (std::vector<Code>& codes : out.codes) {
-      if (config.experts.count > 0) {
-        make_rows_ahead(codes);
-      }
+      make_rows_ahead(codes);
     }
   }
   return out;

@@ -650,6 +650,20 @@ TEST(Lower, RowsWithoutANormAreOperands) {
   }
 }
 
+/// The first splits, which short texts have, are the first workers'.
+TEST(Lower, SplitsAreMergedByTheLastWorkers) {
+  const Made made = make("qwen3-30b-a3b");
+  const auto& workers = made.lowered.codes;
+  const auto heads = static_cast<size_t>(made.config.query_heads);
+  ASSERT_LT(heads, workers.size());
+  for (size_t w = 0; w < workers.size(); ++w) {
+    EXPECT_EQ(std::ranges::any_of(workers[w],
+                                  [](const Code& code) { return code.opcode == Opcode::combine; }),
+              w >= workers.size() - heads)
+        << w;
+  }
+}
+
 TEST(Lower, OnlyTheLastUnitIsFolded) {
   for (const std::string& name : lowered_presets()) {
     const Made made = make(name);

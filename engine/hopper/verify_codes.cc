@@ -38,21 +38,20 @@ Status check_rows_ahead(const Lowered& lowered, const Program& program) {
     const Code* left = nullptr;  // the product whose row lies in its place
     NextRow next = NextRow::none;
     for (const Code& code : lowered.codes[worker]) {
-      if (code.opcode == Opcode::route) {
-        next = code.route.next_row;
-        continue;
-      }
       const bool wanted = code.units > 0 && code.product.form == RowForm::rms_normed;
       if (next != NextRow::none && !wanted) {
         return resident::code_fault(program, worker, code,
                                     "it has no use for the row that the draw has made");
       }
+      if (code.opcode == Opcode::route) {
+        next = code.route.next_row;
+        continue;
+      }
       if (wanted && next != NextRow::made) {
-        const bool mx = form_of(code) == StreamForm::mx;
+        const auto mx = [](const Code& product) { return form_of(product) == StreamForm::mx; };
         const bool turned = next == NextRow::turned;
-        if (left == nullptr || !same_row(*left, code) ||
-            (turned ? !mx || form_of(*left) == StreamForm::mx
-                    : mx != (form_of(*left) == StreamForm::mx))) {
+        if (left == nullptr || !same_row(*left, code) || (turned && mx(*left)) ||
+            mx(code) != (turned || mx(*left))) {
           return resident::code_fault(program, worker, code, "nobody has made its row");
         }
       }

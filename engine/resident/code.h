@@ -95,6 +95,9 @@ enum class RowForm : uint8_t {
   slots,       ///< of a mixture's slots, one after the other, each times its weight
   heads,       ///< of each head's part of it, `head_pitch`; of one segment, with head_columns
 };
+constexpr bool is_normed(RowForm form) {
+  return form == RowForm::rms_norm || form == RowForm::rms_normed;
+}
 
 /// What a draw does while it waits, for the product after it, which then is RowForm::rms_normed.
 enum class NextRow : uint8_t {

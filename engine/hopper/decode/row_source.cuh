@@ -12,10 +12,6 @@
 
 namespace weft::hopper {
 
-__device__ inline bool is_normed(RowForm form) {
-  return form == RowForm::rms_norm || form == RowForm::rms_normed;
-}
-
 /// What RowSource and RowsSource have in common.
 template <class W>
 class ProductRows {
