@@ -766,10 +766,7 @@ Interval& Coherence::open(const Wave& wave, Scope scope, bool speaks, bool atomi
   e.step = wave.checks->clock[wave.index];
   e.launch = group.launch->order->number;
   e.atomic = atomic;
-  e.issued = speaks ? tick() : now();
-  if (speaks) {
-    tick();  // what is issued later has a later time
-  }
+  e.issued = speaks ? issue() : now();
   e.last.store(e.issued, std::memory_order_relaxed);
   e.complete.store(0, std::memory_order_relaxed);
   e.outstanding = 0;
@@ -1203,8 +1200,7 @@ void note_atomic(Wave& w, const Instruction& i, const GlobalAccess& access, Scop
     do {
       const Interval* e = coherence.interval(interval_of(before));
       if (e != nullptr && e != own && own != nullptr && own->issued <= e->issued) {
-        own->issued = coherence.tick();
-        coherence.tick();  // as open() does
+        own->issued = coherence.issue();
         own->last.store(own->issued, std::memory_order_relaxed);
       }
     } while (!write.compare_exchange_weak(before, word_mark(id, bytes, i.ordinal),
@@ -1304,9 +1300,7 @@ void note_writeback(Wave& w, Scope scope) {
   while (l2.writebacks.size() >= kMostWritebacks && l2.writebacks.front().complete != 0) {
     l2.writebacks.pop_front();
   }
-  // Stores that are issued later have a later time.
-  const uint64_t issued = coherence.tick();
-  coherence.tick();
+  const uint64_t issued = coherence.issue();
   w.checks->order.issuing.writeback =
       &l2.writebacks.emplace_back(issued, w.group->compute_unit, scope);
   w.checks->order.open = 0;

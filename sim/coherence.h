@@ -196,6 +196,9 @@ class Coherence {
 
   uint64_t now() const { return now_.load(std::memory_order_relaxed); }
   uint64_t tick() { return now_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  /// A time of what is issued now: whatever comes after it, also what does not tick, has a later
+  /// one.
+  uint64_t issue() { return now_.fetch_add(2, std::memory_order_relaxed) + 1; }
   /// nullptr: it fell out of the ring.
   Interval* interval(uint32_t id) {
     Interval& entry = ring_.get()[id % kIntervals];
