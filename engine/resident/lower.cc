@@ -18,8 +18,8 @@ namespace {
 constexpr int64_t kMostEvents = kPreviousStep - 1;
 /// Of a shorter k units are what counts (Limits::union_weights).
 constexpr int64_t kFewestUnionK = 4096;
-/// ExpertsUpOp::limit of several sequences in MXFP4: rows between experts' products are f16 with
-/// one power of two for all that it bounds, so numbers near 1 keep 18 bits.
+/// ExpertsUpOp::limit in MXFP4: rows between experts' products are f16 with one power of two for
+/// all that it bounds, so numbers near 1 keep 18 bits.
 constexpr float kMostUnionLimit = 1000;
 
 /// Whether an operation has what ModelShape::general names.
@@ -436,18 +436,19 @@ class WorkerLowering {
     product.experts = static_cast<uint16_t>(experts);
     chosen_ = chosen;
   }
-  /// Of second products, whose rows come as operands: what bounds them.
+  /// Of second products: what bounds their rows, which in MXFP4 then need not be looked at for it.
+  /// Those of several sequences must have it, as they come as operands.
   Status take_limit(const ExpertsDownOp& op, ProductCode& product) const {
     const auto& up = std::get<ExpertsUpOp>(
         program_
             .operations[static_cast<size_t>(last_writer(program_, op.a, instruction_->operation))]
             .body);
     const bool mx = tensor(op.weight).mx.k > 0;
-    if (mx != (tensor(up.gate).mx.k > 0)) {
+    if (several() && mx != (tensor(up.gate).mx.k > 0)) {
       return without_kernel(fmt::format("{} and {}, one of them in MXFP4, of several sequences",
                                         tensor(up.gate).name, tensor(op.weight).name));
     }
-    product.limit = mx ? up.limit : 0;
+    product.limit = mx && up.limit <= kMostUnionLimit ? up.limit : 0;
     return {};
   }
   /// Makes the code one of `opcode`, whose fields are `fields` of it.
@@ -705,7 +706,7 @@ class WorkerLowering {
     product.prior = op.accumulate ? source(op.out) : kPlain;
     code_.segments = 1;
     take_slots(op.ids, op.experts, op.chosen);
-    if (drawn && several()) {
+    if (drawn) {
       WEFT_TRY(take_limit(op, product));
     }
     if (!drawn) {

@@ -130,9 +130,9 @@ __device__ __forceinline__ void layer_norm(const W& worker, const Code& code, in
   }
 }
 
-/// The row that a product multiplies: a tagged row, perhaps with a norm's weights, or attention's
-/// splits, merged. The norm's factor is left to the end of the product: it is known when all have
-/// read the row. kQuads: of a thread that are on their way at once.
+/// The row that a product multiplies: a tagged row, perhaps with a norm's weights, the slots of a
+/// mixture, or attention's splits, merged. The norm's factor is left to the end of the product: it
+/// is known when all have read the row. kQuads: of a thread that are on their way at once.
 template <class W, int kQuads = W::kExperts ? 4 : 14>
 class RowSource : public ProductRows<W> {
  public:
@@ -160,19 +160,23 @@ class RowSource : public ProductRows<W> {
     }
   }
 
-  /// Whether a code before has made it.
-  __device__ bool made() const { return W::kExperts && product().form == RowForm::rms_normed; }
+  /// Whether it is as the weights' form takes it: a code before has made it, or it is made so.
+  __device__ bool made() const { return W::kExperts && (normed_before() || slots_in_f16()); }
 
   __device__ void make(char* row) {
     if (product().form <= RowForm::rms_norm) {
       make_plain(row);
-    } else if (!made()) {
+    } else if (!normed_before()) {
       if (W::kLatents && product().form == RowForm::heads) {
         take_heads(worker_, code_, row);
       } else if (W::kLatents && product().form == RowForm::merged) {
         merge_heads(worker_, code_, row);
       } else if (W::kExperts && product().form == RowForm::slots) {
-        weigh_slots(worker_, code_, row);
+        if (slots_in_f16()) {
+          weigh_slots<W::kMx>(row);
+        } else {
+          weigh_slots<false>(row);
+        }
       } else if (W::kGeneral && product().form == RowForm::layer_norm) {
         layer_norm(worker_, code_, 0, row);
       } else {
@@ -295,6 +299,101 @@ class RowSource : public ProductRows<W> {
         if ((missing >> q & 1) != 0) {
           asked_[q] = load(first, q);
         }
+      }
+    }
+  }
+
+  __device__ bool normed_before() const { return product().form == RowForm::rms_normed; }
+  /// Whether what bounds the slots is known, and with it their power of two. A weight is at most 1
+  /// but where a model scales them.
+  __device__ bool slots_in_f16() const {
+    return W::kMx && !W::kLatents && product().form == RowForm::slots && product().limit > 0;
+  }
+
+  /// Where a quad of the row of slots is: they lie one after the other, each from a slice on.
+  struct SlotQuad {
+    int slot;
+    int quad;  ///< of the slot
+
+    /// To the quad that this thread has next.
+    __device__ __forceinline__ void advance(const SlotQuad& step, int each) {
+      slot += step.slot;
+      quad += step.quad;
+      const bool beyond = quad >= each;
+      slot += beyond ? 1 : 0;
+      quad -= beyond ? each : 0;
+    }
+  };
+  /// This thread's part of the row of slots, each times its weight: quads are dealt to the threads
+  /// in turn, zeros between slots among them. kF16: as MXFP4 takes them.
+  template <bool kF16>
+  __device__ __forceinline__ void weigh_slots(char* row) {
+    const bool shared = product().draw == DrawOf::shared;
+    const int slots = product().slots;
+    const int elements = product().slot_elements;
+    const int half = quotient(elements, 2);  // pairs of a slot
+    const int each = slices_of(elements) * (kSliceK / 4);  // quads of a slot in the row
+    const auto split = [&](int quads) {
+      const int slot = small_quotient(quads, each);
+      return SlotQuad{slot, quads - slot * each};
+    };
+    const SlotQuad step = split(Team::kThreads);
+    SlotQuad next = split(W::team().thread);
+    const int all = slots * each;
+    const int end = row_slices(product().k, product().fold) * (kSliceK / 4);
+    const Tagged* from = row_ - 2 * W::team().thread +
+                         product().first_slot * half;
+    const auto there_is = [&](const SlotQuad& at) {
+      return at.slot < slots && 4 * at.quad < elements;
+    };
+    const uint32_t exponent = kF16 ? mx_clamped_exponent(product().limit) : 0;
+    constexpr int kAtOnce = 12;  // quads of a thread that are on their way
+#pragma unroll 1
+    for (int first = 0; first < end; first += kAtOnce * Team::kThreads) {
+      TaggedQuad quads[kAtOnce] = {};
+      bool there;
+      do {  // all that is not there yet at once
+        there = true;
+        SlotQuad at = next;
+#pragma unroll
+        for (int q = 0; q < kAtOnce; ++q) {
+          if (first + q * Team::kThreads >= all) {
+            break;
+          }
+          if (there_is(at) && !quads[q].has(tag_)) {
+            quads[q] = load_tagged_quad(from + at.slot * half + 2 * at.quad);
+            there = there && quads[q].has(tag_);
+          }
+          at.advance(step, each);
+        }
+      } while (!there && !late_());
+#pragma unroll
+      for (int q = 0; q < kAtOnce; ++q) {
+        if (first + q * Team::kThreads >= end) {
+          break;
+        }
+        float4 x = {};  // between slots, and after them
+        if (there_is(next)) {
+          const float weight = shared ? worker_.drawn().shared_weight
+                                      : worker_.drawn().weight[product().first_slot + next.slot];
+          x = quads[q].values();
+          x = {weight * x.x, weight * x.y, weight * x.z, weight * x.w};
+        }
+        const int quad = first + q * Team::kThreads + W::team().thread;
+        if (quad < end) {
+          if constexpr (kF16) {
+            store_mx_quad<1>(row, 0, quad, x, exponent);
+          } else {
+            store_row_quad<1>(row, 0, quad, x);
+          }
+        }
+        next.advance(step, each);
+      }
+    }
+    if constexpr (kF16) {
+      const int slices = slices_of(product().k);
+      if (W::team().thread < slices) {
+        mx_row_units<1>(row, slices)[W::team().thread] = mx_row_unit(exponent);
       }
     }
   }

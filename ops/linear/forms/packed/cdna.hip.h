@@ -8,14 +8,13 @@ namespace weft::cdna {
 
 /// Four registers of the operand A of a lane's three words.
 WEFT_GPU u32x4 packed_operand(u32x4 weights) {
-  constexpr uint32_t kWindows = windowed::kWindowBits | windowed::kWindowBits << 16;
   u32x4 pairs;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    // Low bytes between the window's, then the high parts.
-    const uint32_t low =
-        __builtin_amdgcn_perm(weights[i / 2], kWindows, i % 2 == 0 ? 0x01050104u : 0x01070106u);
-    pairs[i] = (windowed::rotate_left(weights[2], 4 * i) & windowed::kHighParts) | low;
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t high = windowed::high_bytes(weights[2], half);
+    // Two low bytes, each below its high one.
+    pairs[2 * half] = __builtin_amdgcn_perm(high, weights[half], 0x05010400u);
+    pairs[2 * half + 1] = __builtin_amdgcn_perm(high, weights[half], 0x07030602u);
   }
   return pairs;
 }

@@ -11,12 +11,13 @@ using namespace windowed;  // NOLINT(google-build-using-namespace): numbers of i
 
 /// Four registers of the operand A, of their low parts and their high ones.
 __device__ __forceinline__ uint4 packed_operand(uint32_t low01, uint32_t low23, uint32_t high) {
-  const auto one = [&](uint32_t low, uint32_t bytes, int number) {
-    return __byte_perm(low, kWindowBits >> 8, bytes) | (rotate_left(high, 4 * number) & kHighParts);
-  };
-  // Two bytes of `low`, each below the window's.
-  return {one(low01, 0x4140, 0), one(low01, 0x4342, 1), one(low23, 0x4140, 2),
-          one(low23, 0x4342, 3)};
+  const uint32_t high01 = high_bytes(high, 0);
+  const uint32_t high23 = high_bytes(high, 1);
+  // Two low bytes, each below its high one.
+  constexpr uint32_t kFirst = 0x5140;
+  constexpr uint32_t kSecond = 0x7362;
+  return {__byte_perm(low01, high01, kFirst), __byte_perm(low01, high01, kSecond),
+          __byte_perm(low23, high23, kFirst), __byte_perm(low23, high23, kSecond)};
 }
 
 /// A compressed slice. `from`: in shared memory.

@@ -5,7 +5,7 @@
 // parts of its 16 weights, and 8 bytes a lane, their high parts; the word of registers 2q and
 // 2q + 1 of mma j has the bytes of four weights, the j-th word of high parts those of all four
 // registers, by number. Beyond k, where the row is zero, weights are anything. Weights become bf16
-// as they go from shared memory to registers, eleven instructions for eight of them.
+// as they go from shared memory to registers, seven instructions for eight of them.
 #pragma once
 
 #include "ops/linear/forms/hopper_slice.h"

@@ -92,21 +92,30 @@ constexpr uint32_t low_part(uint32_t moved) { return moved & 0xffu; }
 /// Where a bf16 has the other four.
 inline constexpr uint32_t kHighPart = 0x8700u;
 
-// Four pairs of weights have their high parts in one word: a pair's, each in its half, are rotated
-// to the right by 4 times the pair's number, and no two take the same bits.
-inline constexpr uint32_t kHighParts = kHighPart | kHighPart << 16;
+// Eight weights, as four pairs, have their high parts in one word: those of the first four where
+// the word would have their high bytes, one after the other, those of the other four likewise, but
+// rotated to the left by four bits. No two take the same bits.
+inline constexpr uint32_t kAllBytes = 0x01010101u;
+inline constexpr uint32_t kHighParts = kAllBytes * (kHighPart >> 8);
+inline constexpr uint32_t kWindowBytes = kAllBytes * (kWindowBits >> 8);
 constexpr uint32_t rotate_left(uint32_t x, int bits) {
   return x << (bits & 31) | x >> (-bits & 31);
 }
 /// `pair`: two moved weights, the first in the low half; number: 0 to 3.
 constexpr uint32_t high_parts(uint32_t pair, int number) {
-  return rotate_left(pair & kHighParts, -4 * number);
+  const uint32_t bytes = (pair >> 8 & 0xffu) | (pair >> 16 & 0xff00u);
+  return rotate_left(bytes << (number % 2 * 16) & kHighParts, number / 2 * 4);
+}
+/// The high bytes of four weights: of the first two pairs (half 0), or of the others (1).
+constexpr uint32_t high_bytes(uint32_t high, int half) {
+  return (rotate_left(high, -4 * half) & kHighParts) | kWindowBytes;
 }
 
 /// The pair again, of its high parts' word and its two low bytes.
 constexpr uint32_t join_parts(uint32_t high, int number, uint32_t low_bytes) {
-  return (rotate_left(high, 4 * number) & kHighParts) | (low_bytes & 0xffu) |
-         (low_bytes & 0xff00u) << 8 | kWindowBits | kWindowBits << 16;
+  const uint32_t bytes = high_bytes(high, number / 2) >> (number % 2 * 16);
+  return (low_bytes & 0xffu) | (bytes & 0xffu) << 8 | (low_bytes & 0xff00u) << 8 |
+         (bytes & 0xff00u) << 16;
 }
 
 /// A weight of the list: place in the slice (row of the operand A, k), and what it is moved to.
