@@ -39,7 +39,12 @@ class Mixer {
     const std::vector<int64_t> logits = {experts_.count, 1};  // the last one is the shared expert's
     routers_ = section.products({logits.begin(), logits.end() - (weighs_shared() ? 0 : 1)}, hidden);
     if (shares_) {
-      shared_ = section.gated_product(experts_.shared_size, hidden);
+      // Before the draw, which all wait for: not by those who have the router's products, too.
+      Users busy;
+      for (const Tiles& tiles : routers_) {
+        add_users(tiles, busy);
+      }
+      shared_ = section.gated_product(experts_.shared_size, hidden, busy);
     }
     up_ = flat(weaver, section) ? weaver.by_grains(experts_.chosen * spec.ffn.size, 2 * hidden,
                                                    weaver.options().gated_columns)

@@ -214,6 +214,37 @@ TEST(Planner, TheSharedExpertComesBeforeTheDraw) {
   }
 }
 
+/// All wait for the draw: who has the router's products has no more to do before it, where others
+/// can do it without any of them having more.
+TEST(Planner, TheRoutersWorkersHaveNoneOfTheSharedExpert) {
+  const ModelConfig config = shortened("deepseek-v2-lite");
+  const Weights weights = Weights::describe(config);
+  const auto columns_of = [&](int workers) {
+    PlanOptions plan_options = options(workers, 1, Logits::last);
+    plan_options.columns = 16;
+    plan_options.gated_columns = 8;
+    const Program program = plan(config, weights, plan_options);
+    int64_t of_routers = 0;  // columns of the shared expert that the router's workers have
+    int64_t most = 0;
+    for (const auto& worker : program.workers) {
+      bool routes = false;
+      int64_t shared = 0;
+      for (const Instruction& instruction : worker) {
+        const Operation& operation = program.operations[static_cast<size_t>(instruction.operation)];
+        if (operation.layer == 1) {
+          routes = routes || operation.name == "router";
+          shared += operation.name == "shared_up" ? instruction.tile.size() : 0;
+        }
+      }
+      of_routers += routes ? shared : 0;
+      most = std::max(most, shared);
+    }
+    return std::pair(of_routers, most);
+  };
+  EXPECT_EQ(columns_of(132), std::pair(int64_t{0}, int64_t{24}));
+  EXPECT_GT(columns_of(4).first, 0);  // nobody else is there
+}
+
 TEST(Planner, InverseFrequenciesAreScaledAsTransformersDoes) {
   // Llama-3.2-1B's, from the published formula in double.
   const ModelConfig config = preset("llama-3.2-1b").value();

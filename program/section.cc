@@ -21,7 +21,7 @@ class ManyRows : public Section {
     return tiles;
   }
   /// 32 gate and 32 up columns fill one GEMM panel.
-  Tiles gated_product(int64_t n, int64_t /*k*/) override {
+  Tiles gated_product(int64_t n, int64_t /*k*/, const Users& /*busy*/) override {
     return weaver_.by_columns(n, kChunkColumns / 2);
   }
   Tiles heads(int64_t kv_heads, int64_t each) const override {
@@ -62,8 +62,8 @@ class OneRow : public Section {
   std::vector<Tiles> products(const std::vector<int64_t>& columns, int64_t k) override {
     return weaver_.by_weights(columns, k, weaver_.options().columns);
   }
-  Tiles gated_product(int64_t n, int64_t k) override {
-    return std::move(weaver_.by_weights({n}, 2 * k, weaver_.options().gated_columns).front());
+  Tiles gated_product(int64_t n, int64_t k, const Users& busy) override {
+    return std::move(weaver_.by_weights({n}, 2 * k, weaver_.options().gated_columns, busy).front());
   }
   Tiles heads(int64_t kv_heads, int64_t each) const override {
     Tiles tiles = weaver_.by_heads(kv_heads);

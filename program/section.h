@@ -19,8 +19,10 @@ class Section {
   /// Products of one input, of columns[i] columns with k weights each.
   virtual std::vector<Tiles> products(const std::vector<int64_t>& columns, int64_t k) = 0;
   Tiles product(int64_t n, int64_t k) { return std::move(products({n}, k).front()); }
-  /// Both products of a gated FFN, n columns of each with k weights.
-  virtual Tiles gated_product(int64_t n, int64_t k) = 0;
+  /// Both products of a gated FFN, n columns of each with k weights. `busy`: see
+  /// Weaver::by_weights().
+  virtual Tiles gated_product(int64_t n, int64_t k, const Users& busy) = 0;
+  Tiles gated_product(int64_t n, int64_t k) { return gated_product(n, k, {}); }
   /// What is done for each KV head by itself, `each` parts of it; of a chunk for rows.
   virtual Tiles heads(int64_t kv_heads, int64_t each) const = 0;
   /// What is done at once; of a chunk for rows. `worker`: who does it for one row.

@@ -16,6 +16,12 @@ constexpr int64_t kRowBlock = 16;
 // product's row comes, so that evener ones would not end earlier.
 constexpr int64_t kWeightsInStore = 1 << 17;
 
+std::vector<size_t> from_to(size_t first, size_t end) {
+  std::vector<size_t> numbers(end - first);
+  std::iota(numbers.begin(), numbers.end(), first);
+  return numbers;
+}
+
 }  // namespace
 
 void add_users(const Tiles& tiles, Users& users) {
@@ -159,23 +165,24 @@ Tiles Weaver::by_rows(Range tile) const {
   return tiles;
 }
 
-Tiles Weaver::deal(int64_t n, int64_t k, int64_t grain, size_t first, size_t end,
+std::vector<size_t> Weaver::all_workers() const { return from_to(0, dealt_.size()); }
+
+Tiles Weaver::deal(int64_t n, int64_t k, int64_t grain, const std::vector<size_t>& workers,
                    std::vector<int64_t>& had, int64_t most) {
   const int64_t grains = ceil_div(n, grain);
-  const auto workers = static_cast<int64_t>(end - first);
-  std::vector<size_t> order(end - first);
-  std::iota(order.begin(), order.end(), first);
-  const int64_t each = grains / workers * grain;  // at least
+  const auto count = static_cast<int64_t>(workers.size());
+  std::vector<size_t> order = workers;
+  const int64_t each = grains / count * grain;  // at least
   const auto place = [&](size_t w) { return std::pair(had[w] + each + grain > most, dealt_[w]); };
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return place(a) < place(b); });
-  std::vector<int64_t> counts(dealt_.size(), grains / workers);
-  for (int64_t i = 0; i < grains % workers; ++i) {
+  std::vector<int64_t> counts(dealt_.size(), grains / count);
+  for (int64_t i = 0; i < grains % count; ++i) {
     ++counts[order[static_cast<size_t>(i)]];
   }
   Tiles tiles(dealt_.size());
   int64_t begin = 0;
-  for (size_t w = first; w < end; ++w) {
+  for (const size_t w : workers) {
     const int64_t stop = std::min(n, begin + counts[w] * grain);
     if (begin < stop) {
       tiles[w].push_back({all_rows(), {begin, stop}, 0});
@@ -187,8 +194,8 @@ Tiles Weaver::deal(int64_t n, int64_t k, int64_t grain, size_t first, size_t end
   return tiles;
 }
 
-std::vector<Tiles> Weaver::by_weights(const std::vector<int64_t>& columns, int64_t k,
-                                      int64_t grain) {
+std::vector<Tiles> Weaver::by_weights(const std::vector<int64_t>& columns, int64_t k, int64_t grain,
+                                      const Users& busy) {
   std::vector<Tiles> tiles;
   // Of whole grains, the largest share is this; a part of a grain may make it smaller. Then each
   // worker has columns of one product, so that it has but one part.
@@ -212,8 +219,14 @@ std::vector<Tiles> Weaver::by_weights(const std::vector<int64_t>& columns, int64
   }
   std::vector<int64_t> had(dealt_.size());
   if (part == grain) {
+    std::vector<size_t> users = all_workers();
+    std::erase_if(users, [&](size_t w) { return w < busy.size() && busy[w]; });
+    const auto left = static_cast<int64_t>(users.size());
+    if (left == 0 || ceil_div(needed(grain), left) * grain > share) {
+      users = all_workers();
+    }
     for (const int64_t n : columns) {
-      tiles.push_back(deal(n, k, grain, 0, dealt_.size(), had, share));
+      tiles.push_back(deal(n, k, grain, users, had, share));
     }
     return tiles;
   }
@@ -221,7 +234,7 @@ std::vector<Tiles> Weaver::by_weights(const std::vector<int64_t>& columns, int64
   size_t first = 0;
   for (const int64_t n : columns) {
     const size_t end = first + static_cast<size_t>(ceil_div(n, share) + std::exchange(spare, 0));
-    tiles.push_back(deal(n, k, part, first, end, had, share));
+    tiles.push_back(deal(n, k, part, from_to(first, end), had, share));
     first = end;
   }
   return tiles;
@@ -230,7 +243,7 @@ std::vector<Tiles> Weaver::by_weights(const std::vector<int64_t>& columns, int64
 Tiles Weaver::by_grains(int64_t n, int64_t k, int64_t grain) {
   std::vector<int64_t> had(dealt_.size());
   const int64_t share = ceil_div(ceil_div(n, grain), int64_t{options_.workers}) * grain;
-  return deal(n, k, grain, 0, dealt_.size(), had, share);
+  return deal(n, k, grain, all_workers(), had, share);
 }
 
 std::vector<Weaver::Neighbours> Weaver::neighbours(int64_t heads) const {
@@ -256,7 +269,7 @@ std::vector<Tiles> Weaver::by_near_heads(const std::vector<int64_t>& each, int64
     const int64_t share = ceil_div(needed, static_cast<int64_t>(near.end - near.first)) * grain;
     for (size_t i = 0; i < each.size(); ++i) {
       const Tiles dealt =
-          deal(each[i] * near.heads.size(), k, grain, near.first, near.end, had, share);
+          deal(each[i] * near.heads.size(), k, grain, from_to(near.first, near.end), had, share);
       const int64_t first = each[i] * near.heads.begin;
       for (size_t w = near.first; w < near.end; ++w) {
         for (Tile tile : dealt[w]) {

@@ -68,8 +68,10 @@ class Weaver {
   Tiles on_one_worker(int64_t worker) const;
   /// Products of one row, of columns[i] columns with k weights each, in grains of `grain` columns:
   /// in a decode step, the workers that have been dealt the fewest weights so far get the grains
-  /// that do not divide evenly.
-  std::vector<Tiles> by_weights(const std::vector<int64_t>& columns, int64_t k, int64_t grain);
+  /// that do not divide evenly. `busy`: workers that get none where the others' largest share is no
+  /// larger for it.
+  std::vector<Tiles> by_weights(const std::vector<int64_t>& columns, int64_t k, int64_t grain,
+                                const Users& busy = {});
   /// Likewise, of one product, in whole grains.
   Tiles by_grains(int64_t n, int64_t k, int64_t grain);
 
@@ -89,10 +91,12 @@ class Weaver {
  private:
   /// Of what meets a weight.
   Fp8Rounding rounding(const WeightRef& weight) const;
-  /// Deals n columns in grains to workers [first, end). `had`: columns of the same product that a
-  /// worker has already, of which it gets no more than `most` unless all have as many.
-  Tiles deal(int64_t n, int64_t k, int64_t grain, size_t first, size_t end,
+  /// Deals n columns in grains to some workers, in ascending order. `had`: columns of the same
+  /// product that a worker has already, of which it gets no more than `most` unless all have as
+  /// many.
+  Tiles deal(int64_t n, int64_t k, int64_t grain, const std::vector<size_t>& workers,
              std::vector<int64_t>& had, int64_t most);
+  std::vector<size_t> all_workers() const;
 
   const ModelConfig& config_;
   const Weights& weights_;

@@ -226,14 +226,11 @@ void make_rows_ahead(std::vector<Code>& codes) {
   }
 }
 
-/// Whether one sequence's splits of attention are merged by some workers for all. Who reads them
-/// all reads 4 bytes an element and split: from such rows and splits on that takes as long as an
-/// exchange (measured on an H200: docs/journal/h200-experts.md).
+/// Whether one sequence's splits of attention are merged by some workers for all: reading many of
+/// them takes longer than an exchange (measured on an H200: docs/journal/h200-experts.md).
 bool merges_once(const ModelConfig& config, const PlanOptions& options) {
-  constexpr int64_t kLeastRow = 4096;  // elements
   constexpr int64_t kSplitsForAll = 4;
-  return config.query_heads * config.head_dim >= kLeastRow &&
-         resident::splits_of_full_cache(config, options) > kSplitsForAll;
+  return resident::splits_of_full_cache(config, options) > kSplitsForAll;
 }
 
 }  // namespace

@@ -331,7 +331,7 @@ class RowSource : public ProductRows<W> {
     const bool shared = product().draw == DrawOf::shared;
     const int slots = product().slots;
     const int elements = product().slot_elements;
-    const int half = quotient(elements, 2);  // pairs of a slot
+    const int half = quotient(elements, 2);                // pairs of a slot
     const int each = slices_of(elements) * (kSliceK / 4);  // quads of a slot in the row
     const auto split = [&](int quads) {
       const int slot = small_quotient(quads, each);
@@ -341,8 +341,7 @@ class RowSource : public ProductRows<W> {
     SlotQuad next = split(W::team().thread);
     const int all = slots * each;
     const int end = row_slices(product().k, product().fold) * (kSliceK / 4);
-    const Tagged* from = row_ - 2 * W::team().thread +
-                         product().first_slot * half;
+    const Tagged* from = row_ - 2 * W::team().thread + product().first_slot * half;
     const auto there_is = [&](const SlotQuad& at) {
       return at.slot < slots && 4 * at.quad < elements;
     };
@@ -392,6 +391,9 @@ class RowSource : public ProductRows<W> {
     }
     if constexpr (kF16) {
       const int slices = slices_of(product().k);
+      if (end > slices * (kSliceK / 4)) {  // the zeros after them lie where the units do
+        W::team().sync();
+      }
       if (W::team().thread < slices) {
         mx_row_units<1>(row, slices)[W::team().thread] = mx_row_unit(exponent);
       }
