@@ -39,8 +39,10 @@ namespace {
 
 // Enough bytes on their way for the memory's full rate; more only slows what SMs tell one another.
 constexpr int kBytesInFlight = 98304;
-constexpr int kBytesInFlightWithExperts = 65536;  // of one loader, which is faster
+constexpr int kBytesInFlightWithExperts = 65536;  // of one loader, which is faster, in small layers
 constexpr int kBytesInFlightWithMx = 98304;       // likewise, of pages that are made of more copies
+// A worker's weights of a layer: reading more takes much longer than what SMs tell one another.
+constexpr double kSmallLayerBytes = 3 << 20;
 constexpr int kThrottledBytesInFlight = 49152;
 constexpr int kStarvedBytes = 65536;
 constexpr int kFewestInFlight = 1;  // of a loader
@@ -313,9 +315,11 @@ Status HopperRunner::lower_program() {
   const int loaders = experts ? 1 : kLoaders;
   const int most = launch_.pages - kPageJump - (loaders - 1);
   const bool mx = launch_.page_bytes == page_bytes(StreamForm::mx);  // no others are as large
-  const int in_flight = mx        ? kBytesInFlightWithMx
-                        : experts ? kBytesInFlightWithExperts
-                                  : kBytesInFlight;
+  const bool small = cost_of(program_, weights_, options_.sequences, 0).weight_bytes <
+                     kSmallLayerBytes * static_cast<double>(config_.layers * launch_.workers);
+  const int in_flight = mx                 ? kBytesInFlightWithMx
+                        : experts && small ? kBytesInFlightWithExperts
+                                           : kBytesInFlight;
   launch_.pages_in_flight = std::min(most, pages_of(in_flight)) / loaders;
   if (launch_.pages_in_flight < kFewestInFlight) {
     return input_error(fmt::format(

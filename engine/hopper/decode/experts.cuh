@@ -48,11 +48,9 @@ __device__ inline uint32_t kept_groups(const RouteCode& route, const uint32_t (&
 /// Of one sequence: tells the loader that the experts' numbers are there. By one warp.
 template <class W>
 __device__ __forceinline__ void tell_loader(const W& worker) {
-  __threadfence_block();
   __syncwarp();
   if (worker.team().lane == 0) {
-    volatile uint32_t& draws = worker.drawn().draws;
-    draws = draws + 1;
+    worker.drawn().known.arrive(DrawnExperts::kArrivals);
   }
 }
 
@@ -342,7 +340,7 @@ __device__ __forceinline__ void draw_by_ranks(const W& worker, const Code& code)
   const int expert = team.thread / parts;
   const uint32_t own = drawn.keys[expert];
   int rank = 0;
-#pragma unroll 2
+#pragma unroll 4
   for (int i = team.thread % parts * 4; i < all; i += parts * 4) {
     const uint4 keys = *reinterpret_cast<const uint4*>(drawn.keys + i);
     rank += keys.x > own || (keys.x == own && i < expert) ? 1 : 0;
@@ -363,14 +361,13 @@ __device__ __forceinline__ void draw_by_ranks(const W& worker, const Code& code)
   const uint32_t first = __reduce_add_sync(~0u, before);
   if (drawn_here) {
     drawn.id[first + __popc(of_warp & ((1u << team.lane) - 1))] = expert;
+    drawn.known.arrive();
+  }
+  if (team.thread == 0) {
+    drawn.known.arrive(DrawnExperts::kArrivals - static_cast<uint32_t>(route.chosen));
   }
   team.sync();
-  if (team.thread == 0) {
-    __threadfence_block();
-    volatile uint32_t& draws = drawn.draws;
-    draws = draws + 1;
-  }
-  // While weights are on their way.
+  // While weights are on their way; nobody needs these before the second products.
   if (team.warp == Team::kWarps - 1) {
     const int lane = team.lane;
     const bool chosen = lane < route.chosen;
@@ -400,7 +397,6 @@ __device__ __forceinline__ void draw_by_ranks(const W& worker, const Code& code)
       drawn.weight[lane] = score / sum * (W::kLatents ? route.scale : 1.0f);
     }
   }
-  team.sync();
 }
 
 /// By the team: draws, and tells the loader.

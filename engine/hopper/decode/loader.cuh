@@ -44,10 +44,10 @@ __device__ inline uint32_t bytes_of_page(StreamForm form) {
 }
 
 /// By the loader's warp: the pages of a product of drawn experts, when they are known: slice by
-/// slice, as they are dealt to the team's warps. `code` in memory; `draws`: of the launch up to the
+/// slice, as they are dealt to the team's warps. `code` in memory; `draw`: of the launch, the
 /// product's. False: it is time to leave.
 template <class W, class Late>
-__device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, uint32_t draws,
+__device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, uint32_t draw,
                                            SliceFeed& feed, uint64_t policy, const Late& late) {
   constexpr int kAtOnce = 4;  // pages: nothing is slowed by them, all wait for these weights
   const int lane = W::team().lane;
@@ -74,15 +74,22 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
                        static_cast<int64_t>(product.stream) * (flat ? kSharedGrain : 16);
   const volatile Drawn<W::kBatch>& drawn = worker.drawn();
   const auto await_draw = [&] {
-    bool there = true;
-    if (lane == 0) {
-      do {
-        there = static_cast<int>(drawn.draws - draws) >= 0;
-      } while (!there && !late());
+    const auto there = [&] {
+      if constexpr (W::kBatch == 1) {
+        // The team does not draw again before it has this product's pages, of which there are some:
+        // the phase is this draw's, or the next one's has begun.
+        return worker.drawn().known.try_wait(draw & 1);
+      } else {
+        return static_cast<int>(drawn.draws - draw) > 0;
+      }
+    };
+    while (!__any_sync(~0u, there())) {
+      if (__any_sync(~0u, late())) {
+        return false;
+      }
     }
-    there = __shfl_sync(~0u, there, 0);
     __threadfence_block();
-    return there;
+    return true;
   };
   int experts = 1;  // of a union
   if constexpr (W::kBatch > 1) {
@@ -189,15 +196,15 @@ __device__ __forceinline__ void load_slices(const W& worker) {
   const auto late = [&] { return worker.team_ended(); };
   const uint32_t lane = static_cast<uint32_t>(W::team().lane);
   bool goes_on = true;
-  uint32_t draws = 0;
+  uint32_t draw = ~0u;  // the last one
   for (int step = 0; step < worker.launch().steps && goes_on; ++step) {
     for (int i = 0; i < shared.code_count && goes_on; ++i) {
       const auto code = worker.code_pages(i);
       if (code.weights == AnyCodePages::kDraws) {
         if (code.slices == 0) {
-          ++draws;
+          ++draw;
         } else {
-          goes_on = load_drawn(worker, worker.in_memory(i), draws, feed, policy, late);
+          goes_on = load_drawn(worker, worker.in_memory(i), draw, feed, policy, late);
         }
         continue;
       }

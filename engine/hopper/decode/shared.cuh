@@ -38,7 +38,8 @@ constexpr int kMostRanked = Team::kThreads;  // experts that are drawn by their 
 struct DrawnExperts {
   alignas(16) uint32_t keys[kMostRanked];  ///< of experts: see draw_key()
   float logits[kMostRanked];
-  uint32_t draws;  ///< of the launch so far: loaders wait for the one that they need
+  static constexpr uint32_t kArrivals = kMostChosen;
+  Barrier known;                   ///< a phase a draw: the experts' numbers are there
   uint32_t of_warp[Team::kWarps];  ///< experts that the threads of a warp have drawn
   int32_t id[kMostChosen];
   float weight[kMostChosen];  ///< f32, by slot
@@ -50,7 +51,7 @@ template <int kBatch>
 struct DrawnUnion {
   static constexpr int kMost = kBatch * kMostChosenOfSeveral;
 
-  uint32_t draws;                               ///< see DrawnExperts
+  uint32_t draws;                               ///< of the launch so far: the loader waits for them
   int32_t count;                                ///< of `id`
   int32_t id[kMost];                            ///< ascending
   float weight[kBatch][kMostChosenOfSeveral];   ///< f32, by a sequence's slot

@@ -281,7 +281,11 @@ __device__ Worker<kTraced, kBatch, kGeneral, kExperts, kLatents>::Worker(const L
       shared().code_done[i].init(Team::kWarps);
     }
     if constexpr (kExperts) {
-      drawn().draws = 0;
+      if constexpr (kBatch == 1) {
+        drawn().known.init(DrawnExperts::kArrivals);
+      } else {
+        drawn().draws = 0;
+      }
     }
     ring().init(page_readers(kGeneral));
   }
