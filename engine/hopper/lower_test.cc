@@ -132,11 +132,11 @@ TEST(Lower, WindowsAndRopesAreTheLayersOwn) {
     EXPECT_EQ(code.attention.weight_offset, 1);
     EXPECT_NE(code.attention.query_norm, kNowhere);
   }
-  // The splits that a product merges are those that attention has cut.
-  for (const auto& [layer, code] : by_layer(made, Opcode::linear)) {
-    if (code.product.form == RowForm::merged) {
-      EXPECT_EQ(code.product.splits.window, layer % 6 != 5 ? 512 : 0);
-    }
+  // The splits that are merged are those that attention has cut.
+  const auto combines = by_layer(made, Opcode::combine);
+  ASSERT_EQ(combines.size(), 7u);
+  for (const auto& [layer, code] : combines) {
+    EXPECT_EQ(code.combine.splits.window, layer % 6 != 5 ? 512 : 0);
   }
   for (const auto& [layer, code] : by_layer(made, Opcode::norm_add)) {
     EXPECT_EQ(code.norm_add.weight_offset, 1);
@@ -703,21 +703,21 @@ TEST(Lower, ReadersNameTheWriteTheyWaitFor) {
           EXPECT_EQ(operation(source).layer, reader.layer);
         }
       }
+      if (code.opcode == Opcode::combine) {
+        EXPECT_EQ(operation(code.combine.source).name, "attention");
+        EXPECT_EQ(operation(code.combine.source).layer, reader.layer);
+      }
       if (code.units == 0) {
         continue;
       }
       EXPECT_LT(code.product.source, code.operation);
       const Operation& writer = operation(code.product.source);
-      if (code.product.form == RowForm::merged) {
-        EXPECT_EQ(reader.name, "o_proj");
-        EXPECT_EQ(writer.name, "attention");
-        EXPECT_EQ(writer.layer, reader.layer);
-      } else if (code.product.form == RowForm::rms_norm) {
+      if (code.product.form == RowForm::rms_norm) {
         EXPECT_TRUE(writer.name == "embed" || writer.name == "o_proj" ||
                     writer.name == "down_proj");
       } else {
-        EXPECT_EQ(reader.name, "down_proj");
-        EXPECT_EQ(writer.name, "gate_up_proj");
+        EXPECT_TRUE(reader.name == "o_proj" || reader.name == "down_proj");
+        EXPECT_EQ(writer.name, reader.name == "o_proj" ? "attention_combine" : "gate_up_proj");
         EXPECT_EQ(writer.layer, reader.layer);
       }
     }
