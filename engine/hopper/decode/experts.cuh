@@ -367,7 +367,7 @@ __device__ __forceinline__ void draw_by_ranks(const W& worker, const Code& code)
     drawn.known.arrive(DrawnExperts::kArrivals - static_cast<uint32_t>(route.chosen));
   }
   team.sync();
-  // While weights are on their way; nobody needs these before the second products.
+  // While weights are on their way.
   if (team.warp == Team::kWarps - 1) {
     const int lane = team.lane;
     const bool chosen = lane < route.chosen;
@@ -397,6 +397,7 @@ __device__ __forceinline__ void draw_by_ranks(const W& worker, const Code& code)
       drawn.weight[lane] = score / sum * (W::kLatents ? route.scale : 1.0f);
     }
   }
+  team.sync();
 }
 
 /// By the team: draws, and tells the loader.
