@@ -650,6 +650,30 @@ TEST(Lower, RowsWithoutANormAreOperands) {
   }
 }
 
+/// Second products write over the residual that the shared expert's first ones read. Who has drawn
+/// experts' first products after these has read it when the second ones have their row; others must
+/// be waited for.
+TEST(Lower, SecondProductsWaitForWhoeverMayBeLate) {
+  ModelConfig config = preset("deepseek-v2-lite").value();
+  config.layers = 2;
+  const auto waits = [&](int64_t sequences) {
+    const Made made = make(config, sequences);
+    int64_t count = 0;
+    for (const auto& codes : made.lowered.codes) {
+      for (const Code& code : codes) {
+        const std::string& name = made.program.operations[static_cast<size_t>(code.operation)].name;
+        count += name == "experts_down" && code.waits > 0 ? 1 : 0;
+      }
+    }
+    return count;
+  };
+  EXPECT_EQ(waits(1), 0);
+  EXPECT_GT(waits(3), 0);  // some may have no part in what is drawn
+  config.experts.chosen = 1;
+  config.experts.size = 64;  // eight units: most workers have none
+  EXPECT_GT(waits(1), 0);
+}
+
 /// The first splits, which short texts have, are the first workers'.
 TEST(Lower, SplitsAreMergedByTheLastWorkers) {
   const Made made = make("qwen3-30b-a3b");

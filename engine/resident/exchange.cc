@@ -77,28 +77,38 @@ std::vector<bool> events_in_data(const Program& program, const std::vector<bool>
     }
   }
   // The experts' second products do not read what the shared expert's first have made, and write
-  // over the residual that these read: whoever is late must not find it gone.
-  const auto each = [&](const auto& visit) {
-    for (const auto& worker : program.workers) {
-      for (const Instruction& instruction : worker) {
-        visit(instruction, program.operations[static_cast<size_t>(instruction.operation)].body);
-      }
-    }
+  // over the residual that these read: whoever is late must not find it gone. It is not late where
+  // it has first products of drawn experts after them, which the second ones wait for: each worker
+  // of one sequence; of several, it may come to have no part in what they have drawn.
+  const auto operation = [&](const Instruction& instruction) -> const Operation& {
+    return program.operations[static_cast<size_t>(instruction.operation)];
   };
-  std::vector<bool> of_gated(result.size());  // events
-  each([&](const Instruction& instruction, const auto& body) {
-    if (instruction.signal != kNone && std::holds_alternative<GatedLinearOp>(body)) {
-      of_gated[static_cast<size_t>(instruction.signal)] = true;
-    }
-  });
-  each([&](const Instruction& instruction, const auto& body) {
-    if (std::holds_alternative<ExpertsDownOp>(body)) {
-      for (const Wait& wait : instruction.waits) {
-        const auto event = static_cast<size_t>(wait.event);
-        result[event] = result[event] && !of_gated[event];
+  std::vector<bool> may_be_late(result.size());  // events
+  for (const auto& worker : program.workers) {
+    for (auto i = worker.begin(); i != worker.end(); ++i) {
+      const Operation& gated = operation(*i);
+      if (i->signal == kNone || !std::holds_alternative<GatedLinearOp>(gated.body)) {
+        continue;
+      }
+      const bool draws = std::any_of(i, worker.end(), [&](const Instruction& later) {
+        return operation(later).layer == gated.layer &&
+               std::holds_alternative<ExpertsUpOp>(operation(later).body);
+      });
+      if (program.sequences > 1 || !draws) {
+        may_be_late[static_cast<size_t>(i->signal)] = true;
       }
     }
-  });
+  }
+  for (const auto& worker : program.workers) {
+    for (const Instruction& instruction : worker) {
+      if (std::holds_alternative<ExpertsDownOp>(operation(instruction).body)) {
+        for (const Wait& wait : instruction.waits) {
+          const auto event = static_cast<size_t>(wait.event);
+          result[event] = result[event] && !may_be_late[event];
+        }
+      }
+    }
+  }
   return result;
 }
 
