@@ -283,21 +283,4 @@ __device__ inline float team_sum(const Team& team, float x, int round) {
   return sum;
 }
 
-/// Both sums at once.
-__device__ inline float2 team_sums(const Team& team, float2 x) {
-  x = {warp_sum(x.x), warp_sum(x.y)};
-  auto* slots = reinterpret_cast<float2*>(team.scratch);
-  if (team.lane == 0) {
-    slots[team.warp] = x;
-  }
-  team.sync();
-  float2 sums{};
-#pragma unroll
-  for (int i = 0; i < Team::kWarps; ++i) {
-    sums.x += slots[i].x;
-    sums.y += slots[i].y;
-  }
-  return sums;
-}
-
 }  // namespace weft::hopper

@@ -31,7 +31,6 @@ class Units : public Target {
             .union_weights = (int64_t{1} << 20) * kSliceK * kUnitColumns / 2,
             .slot_row = kMostSlotSlices * kSliceK,
             .mx = true,
-            .mx_bounds = true,
             .sinks = true,
             .latent_rank = kLatentRank,
             .latent_turned = kLatentTurned,

@@ -706,7 +706,7 @@ class WorkerLowering {
     product.prior = op.accumulate ? source(op.out) : kPlain;
     code_.segments = 1;
     take_slots(op.ids, op.experts, op.chosen);
-    if (drawn && limits_.mx_bounds) {
+    if (drawn) {
       WEFT_TRY(take_limit(op, product));
     }
     if (!drawn) {

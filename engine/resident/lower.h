@@ -33,10 +33,9 @@ struct Limits {
   int64_t chosen_of_several = 0;  ///< by each of several sequences; 0: no mixtures of several
   /// Gate's weights of all experts that several sequences may draw.
   int64_t union_weights = 0;
-  int64_t slot_row = 0;    ///< elements of the slots that one product takes
-  bool mx = false;         ///< experts' products in MXFP4, with biases, clamped
-  bool mx_bounds = false;  ///< second ones of these take what bounds their rows
-  bool sinks = false;      ///< attention's, where a product merges its splits
+  int64_t slot_row = 0;  ///< elements of the slots that one product takes
+  bool mx = false;       ///< experts' products in MXFP4, with biases, clamped
+  bool sinks = false;    ///< attention's, where a product merges its splits
   /// Of latent rows; 0: there is no attention over them.
   int64_t latent_rank = 0, latent_turned = 0;
   bool latents_of_several = false;  ///< sequences

@@ -681,7 +681,8 @@ struct Epilogue {
         }
         x *= product.alpha;
         x = activate(ProductHead(code).activation(), x);
-        x = product.soft_cap > 0 ? cap_softly(x, product.soft_cap) : x;
+        // Drawn experts' products have a limit there.
+        x = !drawn() && product.soft_cap > 0 ? cap_softly(x, product.soft_cap) : x;
       }
     }
     if (ProductHead(code).accumulate()) {

@@ -154,11 +154,8 @@ __device__ WholeNorms whole_norms(const W& worker, const Code& code) {
   const int keys = shape.kv_heads * shape.head_dim;
   const Tagged* q = row_at(worker, attention.q, attention.sequence, queries);
   const Tagged* k = row_at(worker, attention.k, attention.sequence, keys);
-  // The heads' rows, which follow, end with a barrier.
-  const float2 squares =
-      team_squares(worker, code, {q, attention.q_version, queries}, {k, attention.k_version, keys});
-  return {norm_factor(squares.x, queries, attention.epsilon),
-          norm_factor(squares.y, keys, attention.epsilon)};
+  return {row_norm(worker, code, q, attention.q_version, queries, attention.epsilon),
+          row_norm(worker, code, k, attention.k_version, keys, attention.epsilon)};
 }
 
 /// Queries, and the step's own key and value (`own`: the split has them), of a KV head to shared

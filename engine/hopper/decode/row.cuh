@@ -64,60 +64,19 @@ __device__ __forceinline__ void rope_angles(const W& worker, const BeginStepCode
   }
 }
 
-/// A tagged row of `count` elements.
-struct TaggedRow {
-  const Tagged* from;
-  Version version;
-  int count;
-};
-
-/// By the team: the sums of two rows' squares, in every thread; the second row may have no
-/// elements. A barrier must stand between two calls.
-template <class W>
-__device__ __forceinline__ float2 team_squares(const W& worker, const Code& code, TaggedRow first,
-                                               TaggedRow second) {
-  constexpr int kAtOnce = 4;  // quads of a thread that are on their way, of both rows
-  const Team team = worker.team();
-  const int turns = (first.count / 4 + Team::kThreads - 1) / Team::kThreads;  // of the first
-  const int quads_before = turns * Team::kThreads;
-  const int end = quads_before + second.count / 4;
-  auto late = worker.late(code);
-  float2 squares{};
-#pragma unroll 1
-  for (int base = team.thread; base < end; base += kAtOnce * Team::kThreads) {
-    TaggedQuad quads[kAtOnce] = {};
-    bool there;
-    do {  // all that is not there yet at once
-      there = true;
-#pragma unroll
-      for (int q = 0; q < kAtOnce; ++q) {
-        const int i = base + q * Team::kThreads;
-        const bool of_first = i < quads_before;
-        const int quad = of_first ? i : i - quads_before;
-        const uint32_t tag = worker.tag(of_first ? first.version : second.version);
-        if (4 * quad < (of_first ? first.count : second.count) && !quads[q].has(tag)) {
-          quads[q] = load_tagged_quad((of_first ? first.from : second.from) + 2 * quad);
-          there = there && quads[q].has(tag);
-        }
-      }
-    } while (!there && !late());
-#pragma unroll
-    for (int q = 0; q < kAtOnce; ++q) {
-      const float of_quad = squares_of(quads[q].values());  // zeros beyond a row's end
-      const bool of_first = base + q * Team::kThreads < quads_before;
-      squares.x += of_first ? of_quad : 0;
-      squares.y += of_first ? 0 : of_quad;
-    }
-  }
-  return team_sums(team, squares);
-}
-
 /// 1 / sqrt(mean of squares) of a tagged row of `count` elements, by the team.
 template <class W>
 __device__ float row_norm(const W& worker, const Code& code, const Tagged* x, Version version,
                           int count, float epsilon) {
-  const float squares = team_squares(worker, code, {x, version, count}, {}).x;
-  worker.team().sync();  // the next sums take the same place
+  auto late = worker.late(code);
+  float squares = 0;
+#pragma unroll 1
+  for (int i = worker.team().thread; 4 * i < count; i += Team::kThreads) {
+    const Tagged* from = x + 2 * i;
+    squares += squares_of(await_quad(load_tagged_quad(from), from, worker.tag(version), late));
+  }
+  squares = team_sum(worker.team(), squares, 0);
+  worker.team().sync();  // the next sum takes the same place
   return norm_factor(squares, count, epsilon);
 }
 

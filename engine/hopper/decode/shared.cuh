@@ -101,7 +101,7 @@ struct Shared {
   alignas(16) float squares[kBatch][kBatch == 1 ? Team::kThreads : Team::kWarps];
   NormedRow normed_row[Team::kWarps];  ///< the last, as each warp knows; where there are experts
   float factor;                        ///< of one sequence's norm
-  alignas(8) float scratch[2 * Team::kWarps];
+  float scratch[2 * Team::kWarps];
   Candidate best[Team::kWarps];
   Candidate best_of_all[kBatch];  ///< of the worker's columns, for each sequence
   Barrier best_there;
