@@ -56,6 +56,9 @@ class LatentPlanner : public AttentionPlanner {
   EventId attend_step(Section& section, const LayerSpec& spec, int64_t layer);
   /// Tiles of attention: a sequence, a split of its keys and a few heads.
   Tiles by_heads_and_splits(int64_t splits) const;
+  /// A product of heads, `columns` of each: by those who do not attend. These ask for their keys
+  /// meanwhile, and others would wait for who comes from there.
+  Tiles by_columns_of_heads(int64_t columns, int64_t k);
   /// Merges splits, of one sequence by each for the heads that its `values` have columns of; what
   /// these wait for then.
   Waits merge(Section& section, const AttentionOp& op, int64_t layer, EventId attended,
@@ -102,6 +105,7 @@ class LatentPlanner : public AttentionPlanner {
   BufferId queries_ = kNone;   // in the rows' space
   BufferId attended_ = kNone;  // rows, summed for each head
   Waits angles_ready_, ready_;
+  Users valued_;  // who has columns of the heads' values
 };
 
 void LatentPlanner::make_buffers() {
@@ -188,10 +192,9 @@ void LatentPlanner::project(Residual& residual, Section& all, const LayerSpec& s
   queries.q = q_;
   queries.out = queries_;
   if (fused_) {
-    const EventId ready = weaver_.spread(
-        weaver_.operation("latent_queries", layer, all.rows, queries),
-        weaver_.by_grains(heads() * latent_.rank, latent_.unturned, weaver_.options().columns),
-        queried);
+    const EventId ready =
+        weaver_.spread(weaver_.operation("latent_queries", layer, all.rows, queries),
+                       by_columns_of_heads(latent_.rank, latent_.unturned), queried);
     ready_ = made;
     ready_.push_back({ready});
     return;
@@ -242,6 +245,12 @@ Tiles LatentPlanner::by_heads_and_splits(int64_t splits) const {
          static_cast<int32_t>(task / (groups * sequences))});
   }
   return tiles;
+}
+
+Tiles LatentPlanner::by_columns_of_heads(int64_t columns, int64_t k) {
+  Users attend;
+  add_users(by_heads_and_splits(splits_), attend);
+  return weaver_.by_grains(heads() * columns, k, weaver_.options().columns, attend);
 }
 
 Waits LatentPlanner::merge(Section& section, const AttentionOp& op, int64_t layer, EventId attended,
@@ -301,9 +310,10 @@ EventId LatentPlanner::attend_step(Section& section, const LayerSpec& spec, int6
   const int32_t id = weaver_.operation("attention", layer, section.rows, op);
   const EventId attended =
       weaver_.spread(id, fused_ ? by_heads_and_splits(op.splits) : by_tasks(op), ready_);
-  const int64_t size = heads() * latent_.value;
-  const Tiles tiles = fused_ ? weaver_.by_grains(size, latent_.rank, weaver_.options().columns)
-                             : weaver_.by_heads(heads());
+  const Tiles tiles =
+      fused_ ? by_columns_of_heads(latent_.value, latent_.rank) : weaver_.by_heads(heads());
+  valued_.clear();
+  add_users(tiles, valued_);
   const Waits merged = merge(section, op, layer, attended, tiles);
   LatentValuesOp values;
   describe(values, layer);
@@ -318,7 +328,9 @@ void LatentPlanner::attend(Residual& residual, Section& section, const LayerSpec
   const EventId done =
       weaver_.chunk() ? attend_chunk(section, spec, layer) : attend_step(section, spec, layer);
   const int64_t size = heads() * latent_.value;
-  const Tiles outputs = section.product(weaver_.config().hidden, size);
+  const int64_t hidden = weaver_.config().hidden;
+  const Tiles outputs = fused_ ? weaver_.by_grains(hidden, size, weaver_.options().columns, valued_)
+                               : section.product(hidden, size);
   const LinearOp output = output_product(weaver_, Role::attention_out, Role::attention_out_bias,
                                          layer, section.attention_out, size);
   residual.add(section, spec, layer, {{"o_proj", output}}, Role::attention_out_norm, outputs,

@@ -15,6 +15,9 @@ constexpr int64_t kRowBlock = 16;
 // Shares of fewer weights than this stay whole grains: an SM of an H200 has as many in store when a
 // product's row comes, so that evener ones would not end earlier.
 constexpr int64_t kWeightsInStore = 1 << 17;
+// And of so many an SM multiplies in about a microsecond, half of what an exchange takes: rather
+// that than wait for somebody who comes from other work.
+constexpr int64_t kSmallShare = 1 << 16;
 
 std::vector<size_t> from_to(size_t first, size_t end) {
   std::vector<size_t> numbers(end - first);
@@ -167,6 +170,12 @@ Tiles Weaver::by_rows(Range tile) const {
 
 std::vector<size_t> Weaver::all_workers() const { return from_to(0, dealt_.size()); }
 
+std::vector<size_t> Weaver::workers_but(const Users& busy) const {
+  std::vector<size_t> workers = all_workers();
+  std::erase_if(workers, [&](size_t w) { return w < busy.size() && busy[w]; });
+  return workers;
+}
+
 Tiles Weaver::deal(int64_t n, int64_t k, int64_t grain, const std::vector<size_t>& workers,
                    std::vector<int64_t>& had, int64_t most) {
   const int64_t grains = ceil_div(n, grain);
@@ -219,8 +228,7 @@ std::vector<Tiles> Weaver::by_weights(const std::vector<int64_t>& columns, int64
   }
   std::vector<int64_t> had(dealt_.size());
   if (part == grain) {
-    std::vector<size_t> users = all_workers();
-    std::erase_if(users, [&](size_t w) { return w < busy.size() && busy[w]; });
+    std::vector<size_t> users = workers_but(busy);
     const auto left = static_cast<int64_t>(users.size());
     if (left == 0 || ceil_div(needed(grain), left) * grain > share) {
       users = all_workers();
@@ -240,10 +248,17 @@ std::vector<Tiles> Weaver::by_weights(const std::vector<int64_t>& columns, int64
   return tiles;
 }
 
-Tiles Weaver::by_grains(int64_t n, int64_t k, int64_t grain) {
+Tiles Weaver::by_grains(int64_t n, int64_t k, int64_t grain, const Users& busy) {
   std::vector<int64_t> had(dealt_.size());
-  const int64_t share = ceil_div(ceil_div(n, grain), int64_t{options_.workers}) * grain;
-  return deal(n, k, grain, all_workers(), had, share);
+  const auto share_of = [&](const std::vector<size_t>& users) {
+    return ceil_div(ceil_div(n, grain), std::max<int64_t>(1, std::ssize(users))) * grain;
+  };
+  const std::vector<size_t> others = workers_but(busy);
+  const int64_t of_others = share_of(others);
+  if (!busy.empty() && 2 * others.size() >= dealt_.size() && of_others * k <= kSmallShare) {
+    return deal(n, k, of_others, others, had, of_others);
+  }
+  return deal(n, k, grain, all_workers(), had, share_of(all_workers()));
 }
 
 std::vector<Weaver::Neighbours> Weaver::neighbours(int64_t heads) const {

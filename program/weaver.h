@@ -72,8 +72,9 @@ class Weaver {
   /// larger for it.
   std::vector<Tiles> by_weights(const std::vector<int64_t>& columns, int64_t k, int64_t grain,
                                 const Users& busy = {});
-  /// Likewise, of one product, in whole grains.
-  Tiles by_grains(int64_t n, int64_t k, int64_t grain);
+  /// Likewise, of one product, in whole grains. `busy`: workers that get none where half of all are
+  /// left, and their shares small; then these are as large as the largest must be.
+  Tiles by_grains(int64_t n, int64_t k, int64_t grain, const Users& busy = {});
 
   /// KV heads, and the neighbouring workers [first, end) that have all of them to themselves: a
   /// head each, or several where there are fewer workers than heads.
@@ -97,6 +98,7 @@ class Weaver {
   Tiles deal(int64_t n, int64_t k, int64_t grain, const std::vector<size_t>& workers,
              std::vector<int64_t>& had, int64_t most);
   std::vector<size_t> all_workers() const;
+  std::vector<size_t> workers_but(const Users& busy) const;
 
   const ModelConfig& config_;
   const Weights& weights_;

@@ -137,14 +137,24 @@ __device__ inline float round_to_tagged(float x) {
   const uint32_t magnitude = min((bits & 0x7fffffffu) + 0x80u, 0x7fffffffu);
   return __uint_as_float(((bits & 0x80000000u) | magnitude) & ~0xffu);
 }
-__device__ inline void store_tagged(Tagged* to, float first, float second, uint32_t tag) {
+__device__ inline Tagged tagged(float first, float second, uint32_t tag) {
   const uint32_t a = __float_as_uint(round_to_tagged(first)) >> 8;
   const uint32_t b = __float_as_uint(round_to_tagged(second));
+  return {a | b << 16, b >> 16 | tag << 16};
+}
+__device__ inline void store_tagged(Tagged* to, float first, float second, uint32_t tag) {
+  const Tagged word = tagged(first, second, tag);
   asm volatile(
       "{\n.reg .b64 word;\nmov.b64 word, {%1, %2};\nst.relaxed.gpu.global.b64 [%0], word;\n}" ::"l"(
           to),
-      "r"(a | b << 16), "r"(b >> 16 | tag << 16)
+      "r"(word.low), "r"(word.high)
       : "memory");
+}
+/// Four values, to 16-byte aligned words.
+__device__ inline void store_tagged_quad(Tagged* to, float4 x, uint32_t tag) {
+  const Tagged first = tagged(x.x, x.y, tag);
+  const Tagged second = tagged(x.z, x.w, tag);
+  store_words(to, {first.low, first.high, second.low, second.high});
 }
 __device__ inline Tagged load_tagged(const Tagged* from) {
   Tagged word;

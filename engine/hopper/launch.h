@@ -38,7 +38,8 @@ struct LatentScratch {
   };
   Operand queries[kLatentHeads][kQueryPitch];  ///< an mma's operand A for four elements each
   alignas(16) uint16_t own[kRow];              ///< the step's own row, in bf16
-  alignas(16) float scores[2][kLatentHeads][kScorePitch];
+  /// Of halves of the elements, for two turns.
+  alignas(16) float scores[2][2][kLatentHeads][kScorePitch];
 };
 
 /// How the weights of a product's code lie in the stream.

@@ -15,11 +15,13 @@ __device__ inline float4 turn_pairs(float4 x, float2 first, float2 second) {
           x.z * second.x - x.w * second.y, x.w * second.x + x.z * second.y};
 }
 
-/// By the team, 64 keys at a time. Scores by mma m16n8k16: a warp has eight of the keys, whole
-/// rows; A holds the queries, head g in row g its upper bf16 part and in row g + 8 the lower one.
-/// Sums: a warp has 64 of the elements, of all 64 keys; A holds the probabilities in the same two
-/// parts. Operands lie in registers as WarpAttention says. The first rows are asked for before the
-/// queries are there. Short code, on purpose: a step executes each part of it once a layer.
+/// By the team, 64 keys at a time. Scores by mma m16n8k16: a warp has 16 of the keys, of half of
+/// the elements, so that it reads half of the queries only, which all warps have from shared
+/// memory; A holds these, head g in row g its upper bf16 part and in row g + 8 the lower one. Sums:
+/// a warp has 64 of the elements, of all 64 keys; A holds the probabilities in the same two parts.
+/// Operands lie in registers as WarpAttention says. The first rows are asked for before the queries
+/// are there. Keys beyond the last are the last one again, so that nothing need be asked of each
+/// load; they weigh nothing. Short code, on purpose: a step executes each part of it once a layer.
 template <class W>
 class LatentAttention {
  public:
@@ -46,7 +48,6 @@ class LatentAttention {
     float sums[8][4] = {};
     float maximum = -__builtin_inff();
     float total = 0;
-    const int warp = W::team().warp;
     int buffer = 0;
 #pragma unroll 1
     for (int base = first_; base < last_; base += kKeys) {
@@ -61,24 +62,22 @@ class LatentAttention {
         worker_.stamp(1);
       }
       take_own_row(base);
-      float(*scores)[LatentScratch::kScorePitch] = memory_.scores[buffer];
-      buffer ^= 1;
-      const float2 score = scores_of_keys();
-      const int key = 8 * warp + 2 * t_;
-      *reinterpret_cast<float2*>(&scores[g_][key]) = {
-          base + key < last_ ? score.x : -__builtin_inff(),
-          base + key + 1 < last_ ? score.y : -__builtin_inff()};
+      put_scores(base, memory_.scores[buffer][W::team().warp / 4]);
       W::team().sync();
-      float p[4][4];
+      const auto& scores = memory_.scores[buffer];
+      buffer ^= 1;
+      float p[kSteps][4];
       float highest = maximum;
 #pragma unroll
-      for (int s = 0; s < 4; ++s) {
+      for (int s = 0; s < kSteps; ++s) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const auto pair = *reinterpret_cast<const float2*>(&scores[g_][16 * s + 8 * i + 2 * t_]);
-          p[s][2 * i] = pair.x;
-          p[s][2 * i + 1] = pair.y;
-          highest = fmaxf(highest, fmaxf(pair.x, pair.y));
+          const int key = 16 * s + 8 * i + 2 * t_;
+          const auto first = *reinterpret_cast<const float2*>(&scores[0][g_][key]);
+          const auto second = *reinterpret_cast<const float2*>(&scores[1][g_][key]);
+          p[s][2 * i] = first.x + second.x;
+          p[s][2 * i + 1] = first.y + second.y;
+          highest = fmaxf(highest, fmaxf(p[s][2 * i], p[s][2 * i + 1]));
         }
       }
       highest = fmaxf(highest, __shfl_xor_sync(~0u, highest, 1));
@@ -94,7 +93,7 @@ class LatentAttention {
         }
       }
 #pragma unroll
-      for (int s = 0; s < 4; ++s) {
+      for (int s = 0; s < kSteps; ++s) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           p[s][i] = __expf(p[s][i] - maximum);
@@ -117,6 +116,9 @@ class LatentAttention {
   static constexpr int kRow = LatentScratch::kRow;
   static constexpr int kRowBytes = 2 * kRow;
   static constexpr int kRankQuads = kLatentRank / 4;
+  static constexpr int kKeyChunks = kRow / 2 / 32;  ///< of a lane: of half a row
+  static_assert(kRow % 64 == 0);
+  static constexpr int kSteps = kKeys / 16;  ///< mma of 16 values each
   using Chunk = CacheChunk<false>;
 
   __device__ const AttentionCode& attention() const { return code_.attention; }
@@ -137,50 +139,60 @@ class LatentAttention {
   __device__ static uint32_t across(const Chunk& first, const Chunk& second, int j) {
     return __byte_perm(first.word(j / 2), second.word(j / 2), j % 2 == 0 ? 0x5410 : 0x7632);
   }
-  __device__ Chunk chunk(int key, int of_row) const {
-    Chunk result = {};
-    if (key < last_ && key != own_) {
-      result.load_fresh(rows_ + static_cast<int64_t>(key) * kRowBytes + of_row * 16);
-    }
-    return result;
+  /// Of a key's row from element 8 of_row on.
+  __device__ const char* row_from(int key, int of_row) const {
+    return rows_ + static_cast<int64_t>(key) * kRowBytes + of_row * 16;
   }
-  __device__ int own_key(int base) const { return base + 8 * W::team().warp + g_; }
+  /// A lane's keys for scores, and its first chunk of their rows.
+  __device__ int own_key(int base, int n) const {
+    return base + W::team().warp % 4 * 16 + 8 * n + g_;
+  }
+  __device__ int key_chunk() const { return W::team().warp / 4 * (kRow / 16) + t_; }
   __device__ void load_keys(int base) {
 #pragma unroll
-    for (int i = 0; i < kRow / 32; ++i) {
-      key_[i] = chunk(own_key(base), 4 * i + t_);
-    }
-  }
-  /// A lane's keys among 16 values: 2t, 2t + 1, 2t + 8, 2t + 9.
-  __device__ int value_key(int base, int s, int r) const {
-    return base + 16 * s + 2 * t_ + r % 2 + r / 2 * 8;
-  }
-  __device__ int value_chunk() const { return 8 * W::team().warp + g_; }
-  __device__ void load_values(int base) {
+    for (int n = 0; n < 2; ++n) {
+      const char* from = row_from(min(own_key(base, n), last_ - 1), key_chunk());
 #pragma unroll
-    for (int s = 0; s < 4; ++s) {
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        value_[s][r] = chunk(value_key(base, s, r), value_chunk());
+      for (int i = 0; i < kKeyChunks; ++i) {
+        key_[n][i].load_fresh(from + 64 * i);
       }
     }
   }
-  /// The step's own row, where it is one of these keys, from shared memory.
+  /// A lane's keys among 16 values: 2t, 2t + 1, 2t + 8, 2t + 9; from 2t on.
+  __device__ static constexpr int value_key(int s, int r) { return 16 * s + r % 2 + r / 2 * 8; }
+  __device__ int value_chunk() const { return 8 * W::team().warp + g_; }
+  __device__ void load_values(int base) {
+    const int first = base + 2 * t_;
+    const char* from = row_from(first, value_chunk());
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        value_[s][r].load_fresh(
+            from + static_cast<int64_t>(min(value_key(s, r), last_ - 1 - first)) * kRowBytes);
+      }
+    }
+  }
+  /// The step's own row, where it is one of these keys, from shared memory: what was read of it
+  /// others were writing. It is the last one.
   __device__ void take_own_row(int base) {
     if (own_ < base || own_ >= base + kKeys) {
       return;
     }
 #pragma unroll
-    for (int i = 0; i < kRow / 32; ++i) {
-      if (own_key(base) == own_) {
-        key_[i].load(memory_.own, 4 * i + t_);
+    for (int n = 0; n < 2; ++n) {
+      if (own_key(base, n) >= own_) {
+#pragma unroll
+        for (int i = 0; i < kKeyChunks; ++i) {
+          key_[n][i].load(memory_.own, key_chunk() + 4 * i);
+        }
       }
     }
 #pragma unroll
-    for (int s = 0; s < 4; ++s) {
+    for (int s = 0; s < kSteps; ++s) {
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
-        if (value_key(base, s, r) == own_) {
+        if (base + 2 * t_ + value_key(s, r) >= own_) {
           value_[s][r].load(memory_.own, value_chunk());
         }
       }
@@ -238,7 +250,11 @@ class LatentAttention {
     static_assert(kRow / 4 <= Team::kThreads);
     const bool has = quad < kRow / 4;
     float4 x = {};
+    float4 w = {};
     if (has) {
+      if (quad < kRankQuads) {  // from memory, while the row is on its way
+        w = load_weight4(at<const __nv_bfloat16>(worker_, code.key_norm), quad, 0);
+      }
       auto late = worker_.late(code_);
       const Tagged* from = row_at(worker_, code.k, sequence(), kRow) + 2 * quad;
       x = await_quad(load_tagged_quad(from), from, worker_.tag(code.k_version), late);
@@ -249,7 +265,6 @@ class LatentAttention {
       return;
     }
     if (quad < kRankQuads) {
-      const float4 w = load_weight4(at<const __nv_bfloat16>(worker_, code.key_norm), quad, 0);
       x = {x.x * factor * w.x, x.y * factor * w.y, x.z * factor * w.z, x.w * factor * w.w};
     } else {
       const float2* angle = worker_.angles(code.rope, sequence()) + 2 * (quad - kRankQuads);
@@ -262,18 +277,48 @@ class LatentAttention {
     }
   }
 
-  /// Of head g with this warp's keys 2t and 2t + 1.
-  __device__ float2 scores_of_keys() const {
-    float score[2][4] = {};
-    const uint32_t queries = smem_address(&memory_.queries[g_][2 * t_]);
+  /// Of head g with this warp's keys 2t, 2t + 1, 2t + 8 and 2t + 9, of its half of the elements.
+  __device__ void put_scores(int base,
+                             float (&scores)[kLatentHeads][LatentScratch::kScorePitch]) const {
+    float score[2][2][4] = {};
+    const uint32_t queries =
+        smem_address(&memory_.queries[g_][W::team().warp / 4 * (kRow / 8) + 2 * t_]);
+    constexpr int kAhead = 2;  // on their way from shared memory
+    uint4 query[kAhead + 1][2];
+    const auto load = [&](int i) {
 #pragma unroll
-    for (int i = 0; i < kRow / 32; ++i) {
-      mma_bf16(score[0], load_shared_bits(queries + 128 * i), key_[i].word(0), key_[i].word(1));
-      mma_bf16(score[1], load_shared_bits(queries + 128 * i + 16), key_[i].word(2),
-               key_[i].word(3));
+      for (int part = 0; part < 2; ++part) {
+        query[i % (kAhead + 1)][part] = load_shared_bits(queries + 128 * i + 16 * part);
+      }
+    };
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      load(i);
     }
-    return {(score[0][0] + score[1][0]) + (score[0][2] + score[1][2]),
-            (score[0][1] + score[1][1]) + (score[0][3] + score[1][3])};
+#pragma unroll
+    for (int i = 0; i < kKeyChunks; ++i) {
+      if (i + kAhead < kKeyChunks) {
+        load(i + kAhead);
+      }
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+          mma_bf16(score[n][part], query[i % (kAhead + 1)][part], key_[n][i].word(2 * part),
+                   key_[n][i].word(2 * part + 1));
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const auto sum = [&](int i) {
+        return (score[n][0][i] + score[n][1][i]) + (score[n][0][i + 2] + score[n][1][i + 2]);
+      };
+      const int key = W::team().warp % 4 * 16 + 8 * n + 2 * t_;
+      *reinterpret_cast<float2*>(&scores[g_][key]) = {
+          base + key < last_ ? sum(0) : -__builtin_inff(),
+          base + key + 1 < last_ ? sum(1) : -__builtin_inff()};
+    }
   }
 
   __device__ void store(const float (&sums)[8][4], float maximum, float total) const {
@@ -291,11 +336,12 @@ class LatentAttention {
     const int64_t slot = static_cast<int64_t>(code.first + g_) * code.splits.count + code.split;
     Tagged* to = partials.sums + (slot * kLatentRank + 64 * W::team().warp + 16 * t_) / 2;
 #pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-      store_tagged(to + j / 2, factor * (sums[j][0] + sums[j][2]),
-                   factor * (sums[j + 1][0] + sums[j + 1][2]), tag);
-      store_tagged(to + 4 + j / 2, factor * (sums[j][1] + sums[j][3]),
-                   factor * (sums[j + 1][1] + sums[j + 1][3]), tag);
+    for (int j = 0; j < 8; j += 4) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const auto sum = [&](int of) { return factor * (sums[j + of][i] + sums[j + of][i + 2]); };
+        store_tagged_quad(to + 4 * i + j / 2, {sum(0), sum(1), sum(2), sum(3)}, tag);
+      }
     }
     if (W::team().warp == 0 && t_ == 0) {
       store_tagged(partials.tails + slot, highest, factor * total, tag);
@@ -311,8 +357,8 @@ class LatentAttention {
   int first_, last_;
   int own_;  // the step's own position; -1: another split's
   bool idle_;
-  Chunk key_[kRow / 32];
-  Chunk value_[4][4];
+  Chunk key_[2][kKeyChunks];
+  Chunk value_[kSteps][4];
 };
 
 /// The heads that a product of heads has columns of.
