@@ -262,7 +262,14 @@ void AttentionPlanner::attend(Residual& residual, Section& section, const LayerS
   const EventId done =
       weaver_.spread(id, split ? by_tasks(op) : section.attention(op.kv_heads), ready_);
   const int64_t query_size = op.query_heads * op.head_dim;
-  const Tiles tiles = section.product(weaver_.config().hidden, query_size);
+  Users mergers;
+  const bool one = fused(weaver_) && weaver_.program.sequences == 1;
+  if (split && one && !merges_for_itself(weaver_) && !near_heads()) {
+    add_users(weaver_.by_heads_from_last(op.query_heads), mergers);
+  }
+  const int64_t hidden = weaver_.config().hidden;
+  const auto others = weaver_.by_others(hidden, query_size, weaver_.options().columns, mergers);
+  const Tiles tiles = others ? *others : section.product(hidden, query_size);
   const Waits merged = split ? combine(section, op, layer, done, tiles) : Waits{{done}};
   const LinearOp output = output_product(weaver_, Role::attention_out, Role::attention_out_bias,
                                          layer, section.attention_out, query_size);

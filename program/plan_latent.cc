@@ -250,7 +250,9 @@ Tiles LatentPlanner::by_heads_and_splits(int64_t splits) const {
 Tiles LatentPlanner::by_columns_of_heads(int64_t columns, int64_t k) {
   Users attend;
   add_users(by_heads_and_splits(splits_), attend);
-  return weaver_.by_grains(heads() * columns, k, weaver_.options().columns, attend);
+  const int64_t grain = weaver_.options().columns;
+  const auto others = weaver_.by_others(heads() * columns, k, grain, attend);
+  return others ? *others : weaver_.by_grains(heads() * columns, k, grain);
 }
 
 Waits LatentPlanner::merge(Section& section, const AttentionOp& op, int64_t layer, EventId attended,
@@ -313,7 +315,9 @@ EventId LatentPlanner::attend_step(Section& section, const LayerSpec& spec, int6
   const Tiles tiles =
       fused_ ? by_columns_of_heads(latent_.value, latent_.rank) : weaver_.by_heads(heads());
   valued_.clear();
-  add_users(tiles, valued_);
+  if (fused_) {
+    add_users(tiles, valued_);
+  }
   const Waits merged = merge(section, op, layer, attended, tiles);
   LatentValuesOp values;
   describe(values, layer);
@@ -329,8 +333,8 @@ void LatentPlanner::attend(Residual& residual, Section& section, const LayerSpec
       weaver_.chunk() ? attend_chunk(section, spec, layer) : attend_step(section, spec, layer);
   const int64_t size = heads() * latent_.value;
   const int64_t hidden = weaver_.config().hidden;
-  const Tiles outputs = fused_ ? weaver_.by_grains(hidden, size, weaver_.options().columns, valued_)
-                               : section.product(hidden, size);
+  const auto others = weaver_.by_others(hidden, size, weaver_.options().columns, valued_);
+  const Tiles outputs = others ? *others : section.product(hidden, size);
   const LinearOp output = output_product(weaver_, Role::attention_out, Role::attention_out_bias,
                                          layer, section.attention_out, size);
   residual.add(section, spec, layer, {{"o_proj", output}}, Role::attention_out_norm, outputs,

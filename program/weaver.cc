@@ -15,9 +15,14 @@ constexpr int64_t kRowBlock = 16;
 // Shares of fewer weights than this stay whole grains: an SM of an H200 has as many in store when a
 // product's row comes, so that evener ones would not end earlier.
 constexpr int64_t kWeightsInStore = 1 << 17;
-// And of so many an SM multiplies in about a microsecond, half of what an exchange takes: rather
-// that than wait for somebody who comes from other work.
-constexpr int64_t kSmallShare = 1 << 16;
+// And so many it multiplies in half a microsecond: less than who comes late from other work would
+// be waited for.
+constexpr int64_t kLittleMore = 1 << 15;
+
+/// The largest share where n columns are dealt to workers in grains.
+int64_t share_of(int64_t n, int64_t grain, int64_t workers) {
+  return ceil_div(ceil_div(n, grain), workers) * grain;
+}
 
 std::vector<size_t> from_to(size_t first, size_t end) {
   std::vector<size_t> numbers(end - first);
@@ -248,17 +253,25 @@ std::vector<Tiles> Weaver::by_weights(const std::vector<int64_t>& columns, int64
   return tiles;
 }
 
-Tiles Weaver::by_grains(int64_t n, int64_t k, int64_t grain, const Users& busy) {
+Tiles Weaver::by_grains(int64_t n, int64_t k, int64_t grain) {
   std::vector<int64_t> had(dealt_.size());
-  const auto share_of = [&](const std::vector<size_t>& users) {
-    return ceil_div(ceil_div(n, grain), std::max<int64_t>(1, std::ssize(users))) * grain;
-  };
-  const std::vector<size_t> others = workers_but(busy);
-  const int64_t of_others = share_of(others);
-  if (!busy.empty() && 2 * others.size() >= dealt_.size() && of_others * k <= kSmallShare) {
-    return deal(n, k, of_others, others, had, of_others);
+  return deal(n, k, grain, all_workers(), had, share_of(n, grain, options_.workers));
+}
+
+std::optional<Tiles> Weaver::by_others(int64_t n, int64_t k, int64_t grain, const Users& late) {
+  const std::vector<size_t> others = workers_but(late);
+  if (others.size() == dealt_.size() || 2 * others.size() < dealt_.size()) {
+    return std::nullopt;
   }
-  return deal(n, k, grain, all_workers(), had, share_of(all_workers()));
+  const int64_t of_all = share_of(n, grain, options_.workers);
+  for (int64_t part = grain; part >= std::max(options_.fewest_columns, grain / 2); part /= 2) {
+    const int64_t share = share_of(n, part, std::ssize(others));
+    if ((share - of_all) * k <= kLittleMore && share * k <= kWeightsInStore) {
+      std::vector<int64_t> had(dealt_.size());
+      return deal(n, k, share, others, had, share);
+    }
+  }
+  return std::nullopt;
 }
 
 std::vector<Weaver::Neighbours> Weaver::neighbours(int64_t heads) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,9 +73,11 @@ class Weaver {
   /// larger for it.
   std::vector<Tiles> by_weights(const std::vector<int64_t>& columns, int64_t k, int64_t grain,
                                 const Users& busy = {});
-  /// Likewise, of one product, in whole grains. `busy`: workers that get none where half of all are
-  /// left, and their shares small; then these are as large as the largest must be.
-  Tiles by_grains(int64_t n, int64_t k, int64_t grain, const Users& busy = {});
+  /// Likewise, of one product, in whole grains.
+  Tiles by_grains(int64_t n, int64_t k, int64_t grain);
+  /// A product that all wait for, by the workers that are not `late`: these come to it from other
+  /// work. Nullopt: nobody is late, or the others would take longer than they would wait.
+  std::optional<Tiles> by_others(int64_t n, int64_t k, int64_t grain, const Users& late);
 
   /// KV heads, and the neighbouring workers [first, end) that have all of them to themselves: a
   /// head each, or several where there are fewer workers than heads.

@@ -22,8 +22,9 @@ inline constexpr int kMostChosenOfSeveral = 16;
 inline constexpr int kMostGroups = 32;  ///< of experts, a lane each
 inline constexpr int kLatentRank = 512;
 inline constexpr int kLatentTurned = 64;
-inline constexpr int kLatentHeads = 8;      ///< that a code of attention over them has at most
-inline constexpr int kMostSlotSlices = 64;  ///< of the slots' row that a product takes at once
+inline constexpr int kLatentHeads = 8;       ///< that a code of attention over them has at most
+inline constexpr int kMostSharedRow = 4096;  ///< elements that join a row of slots
+inline constexpr int kMostSlotSlices = 64;   ///< of the slots' row that a product takes at once
 
 /// What attention over latent rows works in.
 struct LatentScratch {

@@ -12,9 +12,11 @@ namespace {
 
 class Units : public Target {
  public:
-  Units(const Program& program, const std::vector<bool>& plain, Lowered& out)
+  /// `latents`: attention is over latent rows.
+  Units(const Program& program, bool latents, const std::vector<bool>& plain, Lowered& out)
       : program_(program),
         several_(program.sequences > 1),
+        latents_(latents),
         batch_(batch_of(static_cast<int>(program.sequences))),
         plain_(plain),
         out_(out) {}
@@ -131,6 +133,15 @@ class Units : public Target {
     }
     place_rows(code.product);
   }
+  /// In the same form, of whole units; kernels for latent rows can.
+  bool may_join_slots(const Code& code, int32_t operation, const Tensor& weight,
+                      int64_t k) const override {
+    const ProductCode& product = code.product;
+    return !several_ && latents_ && form_of(code) == stream_form(operation, weight) &&
+           weight.scales.scaling == Scaling::none &&
+           product.segment[0].columns % kUnitColumns == 0 && k <= kMostSharedRow &&
+           slices_of(product.k) + slices_of(k) <= kMostSlotSlices;
+  }
   int64_t slot_k(int64_t elements) const override { return slices_of(elements) * kSliceK; }
   int64_t end_product(const Code& code, int64_t destination) override {
     const ProductCode& product = code.product;
@@ -194,6 +205,7 @@ class Units : public Target {
 
   const Program& program_;
   const bool several_;
+  const bool latents_;
   const int batch_;
   const std::vector<bool>& plain_;
   Lowered& out_;
@@ -280,7 +292,7 @@ Result<Lowered> lower(const Program& program, const ModelConfig& config, const W
       config.latent.rank > 0 ? int64_t{sizeof(LatentScratch)}
                              : attention_scratch_bytes(kTeamWarps, config.head_dim,
                                                        config.query_heads / config.kv_heads));
-  Units units(program, plain, out);
+  Units units(program, config.latent.rank > 0, plain, out);
   WEFT_ASSIGN(static_cast<resident::Lowered&>(out),
               resident::lower(program, config, weights, arena, capacity, units));
   if (program.sequences == 1 && config.experts.count > 0) {

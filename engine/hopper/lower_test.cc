@@ -14,6 +14,7 @@
 
 #include "engine/hopper/test_lowered.h"
 #include "engine/prefill/plan.h"
+#include "engine/resident/readback.h"
 #include "model/quantization.h"
 #include "ops/linear/hopper_layout.h"
 #include "program/verify.h"
@@ -270,6 +271,51 @@ TEST(Lower, LatentHeadsArePackedOnce) {
   }
   EXPECT_EQ(std::ranges::count(packed, 1), std::ssize(packed));
   EXPECT_EQ(std::ssize(packed), heads * (latent.unturned + latent.value) * latent.rank);
+}
+
+/// Of one sequence the second product of the expert that every token has is part of the drawn
+/// ones', its weights after all of theirs; what is run until there leaves it out.
+TEST(Lower, TheSharedExpertJoinsTheSlots) {
+  ModelConfig config = preset("deepseek-v2-lite").value();
+  config.layers = 2;  // the first one is dense
+  const Made made = make(config, 1, false, kSms);
+  const auto name_of = [&](const auto& of) {
+    return made.program.operations[static_cast<size_t>(of.operation)].name;
+  };
+  const Experts& experts = config.experts;
+  int64_t columns = 0;
+  for (const auto& codes : made.lowered.codes) {
+    for (size_t i = 0; i < codes.size(); ++i) {
+      const Code& code = codes[i];
+      EXPECT_NE(name_of(code), "shared_down");
+      if (name_of(code) != "experts_down") {
+        continue;
+      }
+      const ProductCode& product = code.product;
+      columns += product.segment[0].columns;
+      EXPECT_EQ(product.shared.elements, experts.shared_size);
+      EXPECT_EQ(made.program.operations[static_cast<size_t>(product.shared.source)].name,
+                "shared_up");
+      EXPECT_EQ(
+          product.k,
+          (experts.chosen * slices_of(experts.size) + slices_of(experts.shared_size)) * kSliceK);
+      EXPECT_EQ(product.segment[0].version, code.operation + 1);
+      const std::vector<Code> before = resident::codes_until(codes, code.operation + 1);
+      EXPECT_EQ(before.back().product.shared_row, kNowhere);
+      EXPECT_EQ(before.back().product.segment[0].version, code.operation);
+      const std::vector<Code> with = resident::codes_until(codes, code.operation + 2);
+      EXPECT_EQ(with.back().product.shared_row, product.shared_row);
+    }
+  }
+  EXPECT_EQ(columns, config.hidden);
+  int64_t packed = 0;
+  for (const PackJob& job : made.lowered.pack) {
+    if (name_of(job) == "shared_down") {
+      EXPECT_EQ(job.k, experts.shared_size);
+      packed += job.rows[0] + job.rows[1];
+    }
+  }
+  EXPECT_EQ(packed, config.hidden);
 }
 
 /// Of several sequences each has its own attention; its splits are merged once, and the values'

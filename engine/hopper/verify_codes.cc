@@ -12,10 +12,15 @@ int64_t stream_bytes(const Code& code) {
   int64_t slices = product_slices(product.k, code.units, product.fold);
   if (product.draw == DrawOf::experts) {
     const bool several = product.source == kOperands;
+    const int64_t shared =
+        product.form == RowForm::slots && product.shared.elements > 0
+            ? product_slices<int64_t>(product.shared.elements, code.units, product.fold)
+            : 0;
+    slices -= shared;
     slices = product.flat != 0 ? product_slices(product.k, expert_units(product), 0)
              : several         ? slices
                                : slices / product.slots;  // units and rows are those of all slots
-    slices *= product.experts;
+    slices = slices * product.experts + shared;
   }
   return slices * weight_slice_bytes(form_of(code));
 }

@@ -113,6 +113,13 @@ enum class DrawOf : uint8_t {
   shared,   ///< the expert that every token has: one slot
 };
 
+/// The row of the expert that every token has, where its second product is part of the drawn ones':
+/// it comes after the slots, whole slices of it, and its weights after all experts'.
+struct SharedRow {
+  Version source;
+  int32_t elements;  ///< 0: there is none
+};
+
 /// The rows of all sequences times weights [columns, k] that are in the worker's stream. Of drawn
 /// experts the stream has `experts` times the same columns, of which those that were drawn are
 /// read. Gated: the columns of each slot follow one another, each slot's to a row of `stride`
@@ -128,7 +135,14 @@ struct ProductCode {
   /// part of the head that has the first column, of operands all heads'.
   Place row = kNowhere;
   /// bf16 [k]. RowForm::merged: norm_weight has attention's sinks [query heads], or kNowhere.
-  Place norm_weight = kNowhere, norm_bias = kNowhere;
+  union {
+    Place norm_weight = kNowhere;
+    Place shared_row;  ///< RowForm::slots: see SharedRow; kNowhere: zeros
+  };
+  union {
+    Place norm_bias = kNowhere;
+    SharedRow shared;  ///< RowForm::slots
+  };
   Place up_bias = kNowhere;  ///< gated_linear: a segment's bias is the gate's
   float epsilon = 0;         ///< the norm's
   float weight_offset = 0;   ///< the norm's weights are stored less this

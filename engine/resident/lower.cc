@@ -330,12 +330,13 @@ class WorkerLowering {
     const int64_t bytes = target_.end_product(code, out_.packed_bytes);
     out_.packed_bytes += bytes;
     const int64_t saved = plain_bytes_ - bytes;
-    const bool drawn = code.product.draw == DrawOf::experts;
+    const bool drawn = code.product.draw == DrawOf::experts && !shared_part_;
     const double share = drawn ? drawn_share(chosen_, code.product.experts, program_.sequences) : 1;
     out_.saved_bytes += std::llround(static_cast<double>(saved) * share);
     out_.plain_bytes += plain_bytes_;
     plain_bytes_ = 0;
     product_ = -1;
+    shared_part_ = false;
   }
   /// A tile of a product's columns; `up`: of gate and up projections.
   void add_columns(Code& code, const WeightRef& ref, const WeightRef* up = nullptr,
@@ -418,6 +419,41 @@ class WorkerLowering {
            product.alpha == 1 && !op.accumulate && product.accumulate == 0 &&
            op.activation == Activation::none && product.activation == Activation::none &&
            (instruction_->signal == kNone || in_data_[static_cast<size_t>(instruction_->signal)]);
+  }
+  /// Whether a product is that of the expert that every token has, and may be part of the drawn
+  /// ones' before it, whose columns it has.
+  bool joins_slots(const LinearOp& op, const Segment& segment) const {
+    const std::vector<Code>& codes = out_.codes[worker_];
+    if (codes.empty() || codes.back().opcode != Opcode::linear) {
+      return false;
+    }
+    const Code& code = codes.back();
+    const ProductCode& product = code.product;
+    return product.draw == DrawOf::experts && product.slots == chosen_ &&
+           code.operation + 1 == instruction_->operation && instruction_->waits.empty() &&
+           op.accumulate && product.segment[0].out == segment.out &&
+           product.segment[0].columns == segment.columns && !op.bias.present &&
+           op.alpha == product.alpha && op.activation == Activation::none && op.soft_cap == 0 &&
+           (instruction_->signal == kNone || in_data_[static_cast<size_t>(instruction_->signal)]) &&
+           target_.may_join_slots(code, instruction_->operation, tensor(op.weight), op.k);
+  }
+  void join_slots(const LinearOp& op) {
+    end_product();  // all that is drawn
+    Code& code = codes().back();
+    ProductCode& product = code.product;
+    product.shared_row = buffer(op.a);
+    product.shared = {.source = source(op.a), .elements = static_cast<int32_t>(op.k)};
+    product.k += static_cast<int32_t>(target_.slot_k(op.k));
+    product.segment[0].version = version(op.out);
+    product_ = std::ssize(codes()) - 1;
+    shared_part_ = joined_ = true;
+    const ProductTile tile{.operation = instruction_->operation,
+                           .columns = instruction_->tile,
+                           .weight = placed(op.weight),
+                           .up = {}};
+    target_.add_experts(code, tile.columns, {&tile, 1});
+    plain_bytes_ +=
+        tile.columns.size() * op.k * static_cast<int64_t>(size_of(tile.weight.tensor->dtype));
   }
   /// Which of a layer's draws has its ids there.
   DrawOf draw_of(BufferId ids) {
@@ -526,6 +562,10 @@ class WorkerLowering {
     const int64_t pitch = program_.buffers[static_cast<size_t>(op.out)].columns;
     WEFT_ASSIGN(const Segment segment, segment_of(op.out, op.bias, pitch));
     WEFT_TRY(check_product(op.weight, op.rounding));
+    if (joins_slots(op, segment)) {
+      join_slots(op);
+      return {};
+    }
 
     joined_ = joins_product(op);
     Code* code = joined_ ? &codes().back() : &code_;
@@ -700,6 +740,7 @@ class WorkerLowering {
     WEFT_CHECK((product.source == kOperands) == several());
     WEFT_ASSIGN(product.segment[0], segment_of(op.out, op.bias, op.n));
     product.form = RowForm::slots;
+    product.shared = {.source = kPlain, .elements = 0};
     product.slot_elements = static_cast<int32_t>(op.k);
     product.alpha = op.alpha;
     product.accumulate = op.accumulate ? 1 : 0;
@@ -784,6 +825,7 @@ class WorkerLowering {
   bool joined_ = false;           // to the code before
   bool left_to_product_ = false;  // no code of its own
   InputRow input_row_;
+  bool shared_part_ = false;            // the product is that part of one, see SharedRow
   int64_t product_ = -1;                // the code of a product that others may join; -1: none
   BufferId product_input_ = kNone - 1;  // of the product before
   std::vector<uint16_t> waits_;         // of this instruction and of those without a code before it

@@ -86,6 +86,12 @@ class Target {
                            std::span<const ProductTile> /*experts*/) {
     WEFT_CHECK(false);
   }
+  /// Whether the second product of the expert that every token has, over k elements, may be part of
+  /// the drawn ones' (see SharedRow); add_experts() is called with it, then.
+  virtual bool may_join_slots(const Code& /*code*/, int32_t /*operation*/, const Tensor& /*weight*/,
+                              int64_t /*k*/) const {
+    return false;
+  }
   /// Elements of k that a slot has where the slots of a row follow one another.
   virtual int64_t slot_k(int64_t elements) const { return elements; }
   /// No more of them. `destination`: where in the packed weights they shall lie. Returns the bytes

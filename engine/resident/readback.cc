@@ -66,6 +66,11 @@ std::vector<Code> codes_until(std::span<const Code> codes, int32_t end) {
     while (last.segments > 1 && last.product.segment[last.segments - 1].version >= end) {
       --last.segments;
     }
+    if (last.opcode == Opcode::linear && last.product.form == RowForm::slots &&
+        last.product.shared.elements > 0 && last.product.segment[0].version >= end) {
+      last.product.shared_row = kNowhere;
+      last.product.segment[0].version = last.operation;
+    }
   }
   if (!result.empty()) {
     result.back().ends_step = 1;

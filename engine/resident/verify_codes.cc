@@ -117,6 +117,9 @@ class Pieces {
     } else if (product.form == RowForm::slots) {
       rows(product.row, product.first_slot, product.first_slot + product.slots,
            product.slot_elements, product.source, false);
+      if (product.shared.elements > 0) {
+        add(product.shared_row, product.shared.elements * kElement, product.shared.source, false);
+      }
     } else if (product.source == kOperands) {
       add(product.row, product.k, kOperands, false);
     } else {

@@ -58,13 +58,17 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
   const int k = product.k;
   const int slices = slices_of(k);  // of a unit
   const int first_slot = product.first_slot;
+  const int slots = product.slots;
+  const int all_experts = product.experts;
   const int fold = W::kBatch == 1 ? product.fold : 0;
   // Slices of a unit's slot, and of an expert; the first one among all slots'.
   const bool gated = code.opcode == Opcode::gated_linear;
   const bool of_union = W::kBatch > 1;  // second products are a slot's k after the other's
-  const int of_slot = gated || of_union ? slices : small_quotient(slices, product.slots);
+  // Of the expert that every token has, after the slots of a unit, and after all experts.
+  const int shared = !W::kLatents || gated || of_union ? 0 : slices_of(product.shared.elements);
+  const int of_slot = gated || of_union ? slices : small_quotient(slices - shared, slots);
   const int of_expert = flat    ? slices * expert_units(product)
-                        : gated ? small_quotient(slices * units, product.slots)
+                        : gated ? small_quotient(slices * units, slots)
                                 : of_slot * (units - 1) + (of_slot >> fold);
   int first = flat ? product.first / (kUnitColumns / 2) * slices : 0;
   const StreamForm form = form_of(code);
@@ -116,7 +120,12 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
       const int in_unit = slice - unit * slices;
       const int each = of_slot >> (unit + 1 == units ? fold : 0);
       slot = small_quotient(in_unit, each);
-      of_its = unit * of_slot + in_unit - slot * each;
+      int of_unit = of_slot;
+      if (W::kLatents && slot >= slots) {
+        slot = slots;
+        of_unit = shared;
+      }
+      of_its = unit * of_unit + in_unit - slot * each;
     }
   };
   // A lane a slice: where each lies takes one thread longer than the memory takes to bring it.
@@ -155,7 +164,8 @@ __device__ __forceinline__ bool load_drawn(const W& worker, const Code& code, ui
         if (W::kBatch == 1 && block == 0 && base == 0 && !await_draw()) {
           return false;
         }
-        const int64_t expert = drawn.id[first_slot + slot];
+        const bool is_drawn = !W::kLatents || gated || of_union || slot < slots;
+        const int64_t expert = is_drawn ? drawn.id[first_slot + slot] : all_experts;
         part.from = stream + (expert * of_expert + of_its) * bytes;
         return true;
       };

@@ -157,6 +157,8 @@ class RowSource : public ProductRows<W> {
   __device__ void ask(char*, const SliceRuns&, int) {
     if (product().form <= RowForm::rms_norm) {
       ask_plain();
+    } else if (has_shared_row()) {
+      ask_shared_row();
     }
   }
 
@@ -303,6 +305,10 @@ class RowSource : public ProductRows<W> {
     }
   }
 
+  static constexpr bool kSharedRow = W::kExperts && W::kLatents;  // others would pay for the code
+  __device__ bool has_shared_row() const {
+    return kSharedRow && product().form == RowForm::slots && product().shared.elements > 0;
+  }
   __device__ bool normed_before() const { return product().form == RowForm::rms_normed; }
   /// Whether what bounds the slots is known, and with it their power of two. A weight is at most 1
   /// but where a model scales them.
@@ -324,6 +330,37 @@ class RowSource : public ProductRows<W> {
       quad -= beyond ? each : 0;
     }
   };
+  /// Asks for what is not there yet of this thread's part of the row of the expert that every token
+  /// has; whether all of it is.
+  __device__ __forceinline__ bool ask_shared_row() {
+    static_assert(4 * kQuads * Team::kThreads >= kMostSharedRow || !kSharedRow);
+    const Tagged* from = at<const Tagged>(worker_, product().shared_row) + 2 * W::team().thread;
+    const uint32_t tag = worker_.tag(product().shared.source);
+    const int elements = product().shared_row != kNowhere ? product().shared.elements : 0;
+    bool there = true;
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      const int quad = W::team().thread + q * Team::kThreads;
+      if (4 * quad < elements && !asked_[q].has(tag)) {
+        asked_[q] = load_tagged_quad(from + 2 * q * Team::kThreads);
+        there = there && asked_[q].has(tag);
+      }
+    }
+    return there;
+  }
+  /// Leaves it from a quad of the product's row on, zeros up to whole slices.
+  __device__ __forceinline__ void take_shared_row(char* row, int first) {
+    while (!ask_shared_row() && !late_()) {
+    }
+    const int end = slices_of(product().shared.elements) * (kSliceK / 4);
+#pragma unroll
+    for (int q = 0; q < kQuads; ++q) {
+      const int quad = W::team().thread + q * Team::kThreads;
+      if (quad < end) {
+        store_row_quad<1>(row, 0, first + quad, asked_[q].values());
+      }
+    }
+  }
   /// This thread's part of the row of slots, each times its weight: quads are dealt to the threads
   /// in turn, zeros between slots among them. kF16: as MXFP4 takes them.
   template <bool kF16>
@@ -340,7 +377,11 @@ class RowSource : public ProductRows<W> {
     const SlotQuad step = split(Team::kThreads);
     SlotQuad next = split(W::team().thread);
     const int all = slots * each;
-    const int end = row_slices(product().k, product().fold) * (kSliceK / 4);
+    int end = row_slices(product().k, product().fold) * (kSliceK / 4);
+    if (has_shared_row()) {
+      take_shared_row(row, all);
+      end = all;
+    }
     const Tagged* from = row_ - 2 * W::team().thread + product().first_slot * half;
     const auto there_is = [&](const SlotQuad& at) {
       return at.slot < slots && 4 * at.quad < elements;
