@@ -397,12 +397,13 @@ __device__ __forceinline__ void take_heads(const W& worker, const Code& code, ch
   }
 }
 
-/// Likewise, of attention's splits, merged.
+/// Likewise, of attention's splits, merged: two elements a thread at a time.
 template <class W>
 __device__ __forceinline__ void merge_heads(const W& worker, const Code& code, char* row) {
-  constexpr int kAtOnce = 10;  // splits on their way
+  constexpr int kAtOnce = 12;  // splits on their way
   static_assert(kLatentRank % kSliceK == 0);
-  constexpr int kQuads = kLatentRank / 4;
+  constexpr int kPairs = kLatentRank / 2;
+  static_assert(kPairs % Team::kThreads == 0);  // all threads have as many
   const ProductCode& product = code.product;
   const ProductHeads heads(product);
   int first;
@@ -414,18 +415,17 @@ __device__ __forceinline__ void merge_heads(const W& worker, const Code& code, c
   const uint32_t tag = worker.tag(product.source);
   auto late = worker.late(code);
 #pragma unroll 1
-  for (int i = worker.team().thread; i < heads.count * kQuads; i += Team::kThreads) {
-    const int slot = (heads.first + i / kQuads) * product.splits.count;
+  for (int i = worker.team().thread; i < heads.count * kPairs; i += Team::kThreads) {
+    const int slot = (heads.first + i / kPairs) * product.splits.count;
     const Tagged* tails = partials.tails + slot;
-    const Tagged* sums =
-        partials.sums + static_cast<int64_t>(slot) * (kLatentRank / 2) + i % kQuads * 2;
+    const Tagged* sums = partials.sums + static_cast<int64_t>(slot) * kPairs + i % kPairs;
     float highest = -__builtin_inff();
     float all = 0;
-    float4 sum = {};
+    float2 sum = {};
 #pragma unroll 1
     for (int base = 0; base < active; base += kAtOnce) {
       Tagged tail[kAtOnce] = {};
-      TaggedQuad quad[kAtOnce] = {};
+      Tagged pair[kAtOnce] = {};
       bool there = false;
       while (!there) {  // few words to look at again and again
         tail[0] = load_tagged(tails + base);
@@ -436,13 +436,13 @@ __device__ __forceinline__ void merge_heads(const W& worker, const Code& code, c
 #pragma unroll
         for (int s = 0; s < kAtOnce; ++s) {
           if (base + s < active) {
-            quad[s] = load_tagged_quad(sums + (base + s) * (kLatentRank / 2));
+            pair[s] = load_tagged(sums + (base + s) * kPairs);
             tail[s] = load_tagged(tails + base + s);
           }
         }
 #pragma unroll
         for (int s = 0; s < kAtOnce; ++s) {
-          there = there && (base + s >= active || (quad[s].has(tag) && tail[s].tag() == tag));
+          there = there && (base + s >= active || (pair[s].tag() == tag && tail[s].tag() == tag));
         }
       } while (!there && !late());
 #pragma unroll
@@ -453,14 +453,18 @@ __device__ __forceinline__ void merge_heads(const W& worker, const Code& code, c
           const float take = __expf(tail[s].first() - higher);
           highest = higher;
           all = all * keep + tail[s].second() * take;
-          const float4 x = quad[s].values();
-          sum = {sum.x * keep + x.x * take, sum.y * keep + x.y * take, sum.z * keep + x.z * take,
-                 sum.w * keep + x.w * take};
+          sum = {sum.x * keep + pair[s].first() * take, sum.y * keep + pair[s].second() * take};
         }
       }
     }
+    __syncwarp();
     const float factor = __fdividef(1.0f, all);
-    store_row_quad<1>(row, 0, i, {sum.x * factor, sum.y * factor, sum.z * factor, sum.w * factor});
+    const float2 own = {sum.x * factor, sum.y * factor};
+    const float4 x = {own.x, own.y, __shfl_down_sync(~0u, own.x, 1),
+                      __shfl_down_sync(~0u, own.y, 1)};
+    if (i % 2 == 0) {
+      store_row_quad<1>(row, 0, i / 2, x);
+    }
   }
 }
 
