@@ -273,6 +273,30 @@ TEST(Lower, LatentHeadsArePackedOnce) {
   EXPECT_EQ(std::ssize(packed), heads * (latent.unturned + latent.value) * latent.rank);
 }
 
+/// Who attends has no columns of queries or values, who has values' none of the output's: all would
+/// wait for them. Of many heads all workers have some.
+TEST(Lower, NobodyComesLateToHeadsOfLatentRows) {
+  ModelConfig config = preset("deepseek-v2-lite").value();
+  config.layers = 2;
+  for (const bool many : {false, true}) {
+    if (many) {
+      config.query_heads = 128;
+    }
+    const Made made = make(config, 1, false, kSms);
+    int64_t both = 0;
+    for (const auto& codes : made.lowered.codes) {
+      std::set<std::string> names;
+      for (const Code& code : codes) {
+        names.insert(made.program.operations[static_cast<size_t>(code.operation)].name);
+      }
+      const auto has = [&](const char* name) { return names.contains(name) ? 1 : 0; };
+      both += has("attention") * (has("latent_queries") + has("latent_values")) +
+              has("latent_values") * has("o_proj");
+    }
+    EXPECT_EQ(both > 0, many);
+  }
+}
+
 /// Of one sequence the second product of the expert that every token has is part of the drawn
 /// ones', its weights after all of theirs; what is run until there leaves it out.
 TEST(Lower, TheSharedExpertJoinsTheSlots) {
