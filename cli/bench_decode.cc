@@ -79,7 +79,7 @@ struct Figures {
   std::vector<double> against_plain;  ///< a step's time, of what reading plain weights would take
   std::vector<std::vector<int32_t>> tokens;  ///< [batch]: drawn in the last round
   bool same_tokens = true;                   ///< in every round
-  std::vector<Place> places;                 ///< of the last round, between stretches
+  std::vector<Place> places;                 ///< of a mixture's last round, between stretches
   /// Of decode's logits and those of the text scored as a whole: at its end, and as they are held
   /// against the tolerance, see check().
   double last_difference = 0, difference = 0;
@@ -104,6 +104,8 @@ class DecodeBench {
   /// two experts' logits may nearly tie there, and decode draw the other one: if they differ by
   /// more than is allowed, what counts is the median of all places that were looked at.
   Status check(Figures& figures);
+  /// Where decode is now.
+  Place look(int64_t drawn) const;
   /// At one place; `seconds`: of the last score.
   Result<double> difference_at(const Place& place, const Figures& figures, double& seconds);
   nlohmann::ordered_json decode_json(const Figures& figures) const;
@@ -208,14 +210,6 @@ Status DecodeBench::run_round(int64_t round, Figures& figures) {
     figures.prefill_shares.push_back(2 * prefill_flops() / seconds / (peak_before + peak_after));
   }
   figures.places.clear();
-  const auto look = [&] {
-    Place& place = figures.places.emplace_back();
-    place.drawn = drawn();
-    for (int s = 0; s < flags_.batch; ++s) {
-      const std::span<const float> logits = engine_->last_logits(s);
-      place.logits.emplace_back(logits.begin(), logits.end());
-    }
-  };
   WEFT_ASSIGN(double before, engine_->read_bandwidth());
   while (drawn() < flags_.new_tokens) {
     progress(fmt::format("round {} of {}, token {}", round, flags_.repeat, drawn()));
@@ -235,14 +229,22 @@ Status DecodeBench::run_round(int64_t round, Figures& figures) {
     for (size_t s = 0; s < batch(); ++s) {
       run[s].insert(run[s].end(), more[s].tokens.begin(), more[s].tokens.end());
     }
-    look();
-  }
-  if (figures.places.empty()) {  // one token alone
-    look();
+    if (config_.experts.count > 0 && drawn() < flags_.new_tokens) {
+      figures.places.push_back(look(drawn()));
+    }
   }
   figures.same_tokens = figures.same_tokens && (!timed || run == figures.tokens);
   figures.tokens = std::move(run);
   return {};
+}
+
+Place DecodeBench::look(int64_t drawn) const {
+  Place place{.drawn = drawn, .logits = {}};
+  for (int s = 0; s < flags_.batch; ++s) {
+    const std::span<const float> logits = engine_->last_logits(s);
+    place.logits.emplace_back(logits.begin(), logits.end());
+  }
+  return place;
 }
 
 Result<double> DecodeBench::difference_at(const Place& place, const Figures& figures,
@@ -264,14 +266,14 @@ Result<double> DecodeBench::difference_at(const Place& place, const Figures& fig
 
 Status DecodeBench::check(Figures& figures) {
   progress("check");
-  WEFT_ASSIGN(figures.last_difference,
-              difference_at(figures.places.back(), figures, figures.score));
+  const Place last = look(std::ssize(figures.tokens.front()));
+  WEFT_ASSIGN(figures.last_difference, difference_at(last, figures, figures.score));
   figures.difference = figures.last_difference;
-  if (config_.experts.count > 0 && !(figures.difference <= tolerance())) {
+  if (!figures.places.empty() && !(figures.difference <= tolerance())) {
     std::vector<double> differences = {figures.last_difference};
     double seconds = 0;
-    for (size_t i = 0; i + 1 < figures.places.size(); ++i) {
-      WEFT_ASSIGN(const double of_place, difference_at(figures.places[i], figures, seconds));
+    for (const Place& place : figures.places) {
+      WEFT_ASSIGN(const double of_place, difference_at(place, figures, seconds));
       differences.push_back(of_place);
     }
     // As many differ by more as by less; of two or of one, the larger.
@@ -366,7 +368,7 @@ nlohmann::ordered_json DecodeBench::json(const Figures& figures) const {
   }
   out["check"] = {{"logits_difference", figures.difference}, {"tolerance", tolerance()}};
   if (figures.difference != figures.last_difference) {
-    out["check"]["places"] = figures.places.size();
+    out["check"]["places"] = figures.places.size() + 1;
     out["check"]["last_logits_difference"] = figures.last_difference;
   }
   return out;
@@ -455,7 +457,7 @@ std::string DecodeBench::text(const Figures& figures) const {
           : fmt::format(
                 " in the median of {} places; at the end, where experts' logits nearly tie, "
                 "by {:.1e}",
-                figures.places.size(), figures.last_difference));
+                figures.places.size() + 1, figures.last_difference));
   return text + profile_text();
 }
 

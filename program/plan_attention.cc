@@ -263,17 +263,20 @@ void AttentionPlanner::attend(Residual& residual, Section& section, const LayerS
       weaver_.spread(id, split ? by_tasks(op) : section.attention(op.kv_heads), ready_);
   const int64_t query_size = op.query_heads * op.head_dim;
   Users mergers;
-  const bool one = fused(weaver_) && weaver_.program.sequences == 1;
-  if (split && one && !merges_for_itself(weaver_) && !near_heads()) {
+  if (split && weaver_.options().merge_once && !near_heads()) {
     add_users(weaver_.by_heads_from_last(op.query_heads), mergers);
   }
-  const int64_t hidden = weaver_.config().hidden;
-  const auto others = weaver_.by_others(hidden, query_size, weaver_.options().columns, mergers);
-  const Tiles tiles = others ? *others : section.product(hidden, query_size);
+  const Tiles tiles = outputs(section, query_size, mergers);
   const Waits merged = split ? combine(section, op, layer, done, tiles) : Waits{{done}};
   const LinearOp output = output_product(weaver_, Role::attention_out, Role::attention_out_bias,
                                          layer, section.attention_out, query_size);
   residual.add(section, spec, layer, {{"o_proj", output}}, Role::attention_out_norm, tiles, merged);
+}
+
+Tiles AttentionPlanner::outputs(Section& section, int64_t size, const Users& late) {
+  const int64_t hidden = weaver_.config().hidden;
+  const auto others = weaver_.by_others(hidden, size, weaver_.options().columns, late);
+  return others ? *others : section.product(hidden, size);
 }
 
 Tiles AttentionPlanner::by_tasks(const AttentionOp& op) const {

@@ -59,6 +59,9 @@ class AttentionPlanner {
   std::vector<BufferId> keys_, values_;    // [layer]
   int64_t splits_ = 1;
 
+  /// Columns of the output projection, of `size` weights each; who is `late` has none where that
+  /// costs the others little.
+  Tiles outputs(Section& section, int64_t size, const Users& late);
   /// Tasks in order of split, then sequence, then head; a worker's run of heads is one tile.
   Tiles by_tasks(const AttentionOp& op) const;
 

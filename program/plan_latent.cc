@@ -53,7 +53,8 @@ class LatentPlanner : public AttentionPlanner {
   EventId append(Section& all, int64_t layer, Waits made);
   /// Attention to each head's values; what is ready then.
   EventId attend_chunk(Section& section, const LayerSpec& spec, int64_t layer);
-  EventId attend_step(Section& section, const LayerSpec& spec, int64_t layer);
+  /// `tiles`: of the heads' values.
+  EventId attend_step(Section& section, const LayerSpec& spec, int64_t layer, const Tiles& tiles);
   /// Tiles of attention: a sequence, a split of its keys and a few heads.
   Tiles by_heads_and_splits(int64_t splits) const;
   /// A product of heads, `columns` of each: by those who do not attend. These ask for their keys
@@ -105,7 +106,6 @@ class LatentPlanner : public AttentionPlanner {
   BufferId queries_ = kNone;   // in the rows' space
   BufferId attended_ = kNone;  // rows, summed for each head
   Waits angles_ready_, ready_;
-  Users valued_;  // who has columns of the heads' values
 };
 
 void LatentPlanner::make_buffers() {
@@ -289,7 +289,8 @@ EventId LatentPlanner::attend_chunk(Section& section, const LayerSpec& spec, int
                         weaver_.by_heads(heads()), ready_);
 }
 
-EventId LatentPlanner::attend_step(Section& section, const LayerSpec& spec, int64_t layer) {
+EventId LatentPlanner::attend_step(Section& section, const LayerSpec& spec, int64_t layer,
+                                   const Tiles& tiles) {
   AttentionOp op;
   op.q = queries_;
   op.keys = op.values = keys_[static_cast<size_t>(layer)];
@@ -312,12 +313,6 @@ EventId LatentPlanner::attend_step(Section& section, const LayerSpec& spec, int6
   const int32_t id = weaver_.operation("attention", layer, section.rows, op);
   const EventId attended =
       weaver_.spread(id, fused_ ? by_heads_and_splits(op.splits) : by_tasks(op), ready_);
-  const Tiles tiles =
-      fused_ ? by_columns_of_heads(latent_.value, latent_.rank) : weaver_.by_heads(heads());
-  valued_.clear();
-  if (fused_) {
-    add_users(tiles, valued_);
-  }
   const Waits merged = merge(section, op, layer, attended, tiles);
   LatentValuesOp values;
   describe(values, layer);
@@ -329,15 +324,19 @@ EventId LatentPlanner::attend_step(Section& section, const LayerSpec& spec, int6
 
 void LatentPlanner::attend(Residual& residual, Section& section, const LayerSpec& spec,
                            int64_t layer) {
-  const EventId done =
-      weaver_.chunk() ? attend_chunk(section, spec, layer) : attend_step(section, spec, layer);
+  const Tiles values =
+      fused_ ? by_columns_of_heads(latent_.value, latent_.rank) : weaver_.by_heads(heads());
+  const EventId done = weaver_.chunk() ? attend_chunk(section, spec, layer)
+                                       : attend_step(section, spec, layer, values);
+  Users late;
+  if (fused_) {
+    add_users(values, late);
+  }
   const int64_t size = heads() * latent_.value;
-  const int64_t hidden = weaver_.config().hidden;
-  const auto others = weaver_.by_others(hidden, size, weaver_.options().columns, valued_);
-  const Tiles outputs = others ? *others : section.product(hidden, size);
+  const Tiles columns = outputs(section, size, late);
   const LinearOp output = output_product(weaver_, Role::attention_out, Role::attention_out_bias,
                                          layer, section.attention_out, size);
-  residual.add(section, spec, layer, {{"o_proj", output}}, Role::attention_out_norm, outputs,
+  residual.add(section, spec, layer, {{"o_proj", output}}, Role::attention_out_norm, columns,
                {{done}});
 }
 

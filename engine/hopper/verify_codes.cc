@@ -13,7 +13,7 @@ int64_t stream_bytes(const Code& code) {
   if (product.draw == DrawOf::experts) {
     const bool several = product.source == kOperands;
     const int64_t shared =
-        product.form == RowForm::slots && product.shared.elements > 0
+        product.form == RowForm::slots
             ? product_slices<int64_t>(product.shared.elements, code.units, product.fold)
             : 0;
     slices -= shared;
