@@ -62,6 +62,24 @@ TEST(Readback, CutsTheListsBetweenOperations) {
   }
 }
 
+/// A list that ends at a draw does not make the row of the product after it, which would be
+/// awaited.
+TEST(Readback, CutAtADrawMakesNoRowAhead) {
+  const ReadBack made("olmoe-1b-7b");
+  int made_whole = 0;
+  for (const auto& worker : made.lowered.codes) {
+    for (const Code& code : worker) {
+      if (code.opcode == Opcode::route && code.route.next_row != NextRow::none) {
+        ++made_whole;
+        const std::vector<Code> cut = codes_until(worker, code.operation + 1);
+        EXPECT_EQ(cut.back().opcode, Opcode::route);
+        EXPECT_EQ(cut.back().route.next_row, NextRow::none);
+      }
+    }
+  }
+  EXPECT_GT(made_whole, 0);
+}
+
 std::vector<std::byte> words(const std::vector<uint64_t>& from) {
   std::vector<std::byte> bytes(from.size() * sizeof(uint64_t));
   std::memcpy(bytes.data(), from.data(), bytes.size());

@@ -74,6 +74,9 @@ std::vector<Code> codes_until(std::span<const Code> codes, int32_t end) {
   }
   if (!result.empty()) {
     result.back().ends_step = 1;
+    if (result.back().opcode == Opcode::route) {
+      result.back().route.next_row = NextRow::none;  // the product whose row it is does not come
+    }
   }
   return result;
 }
