@@ -224,10 +224,8 @@ class Pieces {
         whole ? Range{0, shape_.query_heads} : Range{code.first * group, code.last * group};
     const Range own_heads{code.first, code.last};
     heads(code.q, shape_.query_heads, queries, code.q_version);
-    if (own || whole) {
-      heads(code.k, shape_.kv_heads, whole ? Range{0, shape_.kv_heads} : own_heads, code.k_version);
-    }
     if (own) {
+      heads(code.k, shape_.kv_heads, whole ? Range{0, shape_.kv_heads} : own_heads, code.k_version);
       heads(code.v, shape_.kv_heads, own_heads, code.v_version);
     }
     const int64_t element = shape_.kv_f32 ? 4 : 2;

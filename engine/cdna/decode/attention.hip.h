@@ -395,7 +395,9 @@ WEFT_GPU void attend(const Worker& worker, CodeRef code) {
                       worker.tag(version), columns, attention.epsilon);
     };
     query_factor = factor(attention.q, attention.q_version, shape.query_heads * shape.head_dim);
-    key_factor = factor(attention.k, attention.k_version, shape.kv_heads * shape.head_dim);
+    if (keys.last == worker.position(attention.sequence) + 1) {  // the step's own key is among them
+      key_factor = factor(attention.k, attention.k_version, shape.kv_heads * shape.head_dim);
+    }
   }
   for (int kv_head = attention.first; kv_head < made_here(&code)->attention.last; ++kv_head) {
     attend_head(worker.made_here(), *made_here(&code), kv_head, keys.first, keys.last, query_factor,

@@ -141,10 +141,10 @@ __device__ void append(const W& worker, Place cache, int64_t row, const float* x
 /// Factors of norms over all heads together.
 struct WholeNorms {
   float query = 0;
-  float key = 0;
+  float key = 0;  ///< for who has the step's own key
 };
 template <class W>
-__device__ WholeNorms whole_norms(const W& worker, const Code& code) {
+__device__ WholeNorms whole_norms(const W& worker, const Code& code, bool own) {
   const AttentionCode& attention = code.attention;
   const ModelShape& shape = worker.launch().shape;
   if (attention.query_norm == kNowhere || attention.whole_norm == 0) {
@@ -155,7 +155,7 @@ __device__ WholeNorms whole_norms(const W& worker, const Code& code) {
   const Tagged* q = row_at(worker, attention.q, attention.sequence, queries);
   const Tagged* k = row_at(worker, attention.k, attention.sequence, keys);
   return {row_norm(worker, code, q, attention.q_version, queries, attention.epsilon),
-          row_norm(worker, code, k, attention.k_version, keys, attention.epsilon)};
+          own ? row_norm(worker, code, k, attention.k_version, keys, attention.epsilon) : 0};
 }
 
 /// Queries, and the step's own key and value (`own`: the split has them), of a KV head to shared
@@ -222,7 +222,7 @@ __device__ __forceinline__ void attend_to(const W& worker, const Code& code) {
     return;
   }
   const bool own = last == position + 1;  // the step's own row is among the keys
-  const WholeNorms norms = whole_norms(worker, code);
+  const WholeNorms norms = whole_norms(worker, code, own);
   auto* rows = reinterpret_cast<float*>(worker.scratch());
   float* parts = rows + (group + 4) * dim;  // the warps'
   const Partials partials(at<Tagged>(worker, attention.partials), attention.sequence,

@@ -70,10 +70,24 @@ __device__ float row_norm(const W& worker, const Code& code, const Tagged* x, Ve
                           int count, float epsilon) {
   auto late = worker.late(code);
   float squares = 0;
+  constexpr int kAtOnce = 2;  // quads of a thread on their way
 #pragma unroll 1
-  for (int i = worker.team().thread; 4 * i < count; i += Team::kThreads) {
-    const Tagged* from = x + 2 * i;
-    squares += squares_of(await_quad(load_tagged_quad(from), from, worker.tag(version), late));
+  for (int first = worker.team().thread; 4 * first < count; first += kAtOnce * Team::kThreads) {
+    const auto from = [&](int i) { return x + 2 * (first + i * Team::kThreads); };
+    const auto there = [&](int i) { return 4 * (first + i * Team::kThreads) < count; };
+    TaggedQuad quads[kAtOnce] = {};
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (there(i)) {
+        quads[i] = load_tagged_quad(from(i));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (there(i)) {
+        squares += squares_of(await_quad(quads[i], from(i), worker.tag(version), late));
+      }
+    }
   }
   squares = team_sum(worker.team(), squares, 0);
   worker.team().sync();  // the next sum takes the same place
