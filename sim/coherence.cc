@@ -244,6 +244,23 @@ void judge_load(Wave& w, const Met& met) {
   }
 }
 
+/// Whether an interval's stores are of a scope that reaches a reader at that distance.
+bool reaches(const Interval& e, Distance distance) {
+  return distance == Distance::xcd ||
+         e.scope >= (distance == Distance::node ? Scope::system : Scope::agent);
+}
+
+/// Whether judge_speech() would find nothing.
+bool speech_is_clear(const Wave& w, const Met& met, Scope scope) {
+  if (in_own_group(w, met)) {
+    return true;
+  }
+  const Distance distance = distance_of(w, met.stored);
+  return (distance != Distance::node || scope == Scope::system) &&
+         (reaches(met.stored, distance) ||
+          visible(met.writer, met.stored, distance, met.grain) != 0);
+}
+
 /// A load of device or system scope, or an atomic. The time that it acquires.
 uint64_t judge_speech(Wave& w, const Met& met, Scope scope, bool atomic) {
   const Interval& e = met.stored;
@@ -259,9 +276,7 @@ uint64_t judge_speech(Wave& w, const Met& met, Scope scope, bool atomic) {
     });
     return e.issued;
   }
-  const bool reaches = distance == Distance::xcd ||
-                       e.scope >= (distance == Distance::node ? Scope::system : Scope::agent);
-  if (!reaches && visible(met.writer, e, distance, met.grain) == 0) {
+  if (!reaches(e, distance) && visible(met.writer, e, distance, met.grain) == 0) {
     // A later write-back may bring it: judged when the launch has ended.
     LaunchOrder& own = *w.group->launch->order;
     const std::lock_guard lock(own.mutex);
@@ -873,9 +888,53 @@ void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope 
   const uint64_t read = launch.memory->coherence().now() << 28 | (w.group->number & 0xffffff);
   uint64_t acquires = 0;
   Settled seen;
+  // A load of device or system scope: takes what an interval acquires. False: there is something to
+  // report.
+  const auto hear = [&](const Line& line, uint32_t id) {
+    const Placement& placed = line.range.placement;
+    if (id == 0 || seen.holds(id, placed)) {
+      return true;
+    }
+    std::shared_ptr<LaunchOrder> keep;
+    const auto met = meet(w, i, 0, line.number * kLine, word_mark(id, kAllBytes, 0), kAllBytes,
+                          placed.grain, keep);
+    if (met) {
+      if (!speech_is_clear(w, *met, scope)) {
+        return false;
+      }
+      acquires = std::max(acquires, met->stored.issued.load());
+      seen = {id, placed};
+    }
+    return true;
+  };
+  const auto hear_line = [&](const Line& line, const LineBytes& bytes) {
+    acquires = std::max(acquires, said_by_host(w, line.range.placement, scope));
+    if (!line.written(era)) {
+      return true;
+    }
+    const uint64_t stored = line.write().load(std::memory_order_acquire);
+    if (era_of(stored) != era || form_of(stored) == LineForm::changing) {
+      return false;
+    }
+    if (form_of(stored) == LineForm::apart) {
+      bool good = true;
+      bytes.each_word([&](uint64_t n) {
+        const uint64_t write =
+            line.word(line.number * kLine + 4 * n).write.load(std::memory_order_acquire);
+        good = good && ((bytes_of(write) & bytes.word(n)) == 0 || hear(line, interval_of(write)));
+      });
+      return good && bytes.whole_words();
+    }
+    const bool first = line.stored(stored).meets(bytes);
+    const bool second = line.stored_second(stored).meets(bytes);
+    const uint32_t of_second = interval_of(line.shadow().second.load(std::memory_order_relaxed));
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return line.write().load(std::memory_order_relaxed) == stored &&
+           (!first || hear(line, interval_of(stored))) && (!second || hear(line, of_second));
+  };
   const auto whole = [&](const Line& line, const LineBytes& bytes) {
     if (speaks(scope)) {
-      return false;
+      return hear_line(line, bytes);
     }
     if (!line.written(era)) {
       return true;
@@ -918,8 +977,13 @@ void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope 
         std::shared_ptr<LaunchOrder> keep;
         const uint64_t stored = line.last_store(address, era);
         if (speaks(scope)) {
-          const auto met = meet(w, i, lane, address, stored, bytes, placed.grain, keep);
-          acquires = std::max(acquires, met ? judge_speech(w, *met, scope, false) : 0);
+          if (!seen.holds(interval_of(stored), placed)) {
+            const auto met = meet(w, i, lane, address, stored, bytes, placed.grain, keep);
+            if (met) {
+              acquires = std::max(acquires, judge_speech(w, *met, scope, false));
+              seen = {interval_of(stored), placed};
+            }
+          }
           return;
         }
         if (!seen.holds(interval_of(stored), placed)) {

@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/divide.h"
 #include "sim/hopper/ptx_warp.h"
@@ -35,6 +36,18 @@ class Pages {
   std::byte* data_ = nullptr;
   size_t bytes_ = 0;
 };
+
+/// Memory for the warps' registers, in which something may be: of one launch of this host thread
+/// after the other the same, as a page that is new costs many times what it takes to clear it.
+std::byte* frames_of(size_t bytes) {
+  constexpr size_t kMostKept = size_t{256} << 20;
+  thread_local std::optional<Pages> kept;
+  if (!kept || kept->bytes() < bytes || kept->bytes() > std::max(bytes, kMostKept)) {
+    kept.reset();
+    kept.emplace(bytes);
+  }
+  return kept->data();
+}
 
 uint64_t product(const std::array<uint32_t, 3>& a) { return uint64_t{a[0]} * a[1] * a[2]; }
 
@@ -181,7 +194,7 @@ class Launcher {
   Launcher(const Program& program, const Function& function, const Launch& launch,
            std::span<const void* const> arguments);
   bool has_memory() const {
-    return arenas_.data() != nullptr && frames_.data() != nullptr && locals_.data() != nullptr;
+    return arenas_.data() != nullptr && frames_ != nullptr && locals_.data() != nullptr;
   }
   Status run(const Limits& limits);
   const Counts& counts() const { return grid_.counts; }
@@ -204,7 +217,8 @@ class Launcher {
   uint32_t threads_, warps_;                       ///< of a CTA
   uint32_t static_begin_ = 0, dynamic_begin_ = 0;  ///< of a CTA's shared memory
   std::vector<std::byte> parameters_;
-  Pages arenas_, frames_, locals_;
+  Pages arenas_, locals_;
+  std::byte* frames_;
 };
 
 Launcher::Launcher(const Program& program, const Function& function, const Launch& launch,
@@ -214,8 +228,8 @@ Launcher::Launcher(const Program& program, const Function& function, const Launc
       threads_(static_cast<uint32_t>(product(launch.block))),
       warps_((threads_ + kLanes - 1) / kLanes),
       arenas_(size_t{slots_} << window::kRankShift),
-      frames_(size_t{slots_} * warps_ * program.frame_bytes),
-      locals_(size_t{slots_} * warps_ * kLanes * program.local_bytes) {
+      locals_(size_t{slots_} * warps_ * kLanes * program.local_bytes),
+      frames_(frames_of(size_t{slots_} * warps_ * program.frame_bytes)) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Formal& formal = function.formals[i];
     parameters_.resize(std::max<size_t>(parameters_.size(), formal.offset + formal.bytes));
@@ -242,7 +256,8 @@ Launcher::Launcher(const Program& program, const Function& function, const Launc
 
 void Launcher::begin_warp(Warp& warp, size_t number, uint32_t threads) {
   const Program& program = *grid_.program;
-  std::byte* const frame = frames_.data() + number * program.frame_bytes;
+  std::byte* const frame = frames_ + number * program.frame_bytes;
+  std::memset(frame, 0, program.frame_bytes);
   warp.program = &program;
   warp.grid = &grid_;
   warp.base = {

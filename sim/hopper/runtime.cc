@@ -9,9 +9,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "sim/hopper/memory.h"
@@ -510,7 +512,12 @@ cudaError_t cudaDeviceSynchronize() {
   return returned(cudaSuccess);
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  return returned(stream_of(stream).idle() ? cudaSuccess : cudaErrorNotReady);
+  if (stream_of(stream).idle()) {
+    return returned(cudaSuccess);
+  }
+  // Who asks again and again would take a core from the threads that run kernels.
+  std::this_thread::sleep_for(std::chrono::microseconds(200));
+  return returned(cudaErrorNotReady);
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
   return returned(stream_of(stream).begin_recording() ? cudaSuccess : cudaErrorIllegalState);
