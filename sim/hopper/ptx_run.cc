@@ -2,7 +2,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <optional>
+#include <memory>
 
 #include "base/divide.h"
 #include "sim/hopper/ptx_warp.h"
@@ -41,10 +41,10 @@ class Pages {
 /// after the other the same, as a page that is new costs many times what it takes to clear it.
 std::byte* frames_of(size_t bytes) {
   constexpr size_t kMostKept = size_t{256} << 20;
-  thread_local std::optional<Pages> kept;
-  if (!kept || kept->bytes() < bytes || kept->bytes() > std::max(bytes, kMostKept)) {
-    kept.reset();
-    kept.emplace(bytes);
+  thread_local std::unique_ptr<Pages> kept;
+  if (kept == nullptr || kept->bytes() < bytes || kept->bytes() > std::max(bytes, kMostKept)) {
+    kept.reset();  // before there are others
+    kept = std::make_unique<Pages>(bytes);
   }
   return kept->data();
 }
