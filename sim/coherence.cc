@@ -917,13 +917,10 @@ void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope 
       return false;
     }
     if (form_of(stored) == LineForm::apart) {
-      bool good = true;
-      bytes.each_word([&](uint64_t n) {
-        const uint64_t write =
-            line.word(line.number * kLine + 4 * n).write.load(std::memory_order_acquire);
-        good = good && ((bytes_of(write) & bytes.word(n)) == 0 || hear(line, interval_of(write)));
-      });
-      return good && bytes.whole_words();
+      return settle_words(
+          line, bytes, era,
+          [&](uint64_t write, uint64_t) { return hear(line, interval_of(write)); },
+          [](const WordShadow&) {});
     }
     const bool first = line.stored(stored).meets(bytes);
     const bool second = line.stored_second(stored).meets(bytes);
@@ -977,13 +974,8 @@ void note_load(Wave& w, const Instruction& i, const GlobalAccess& access, Scope 
         std::shared_ptr<LaunchOrder> keep;
         const uint64_t stored = line.last_store(address, era);
         if (speaks(scope)) {
-          if (!seen.holds(interval_of(stored), placed)) {
-            const auto met = meet(w, i, lane, address, stored, bytes, placed.grain, keep);
-            if (met) {
-              acquires = std::max(acquires, judge_speech(w, *met, scope, false));
-              seen = {interval_of(stored), placed};
-            }
-          }
+          const auto met = meet(w, i, lane, address, stored, bytes, placed.grain, keep);
+          acquires = std::max(acquires, met ? judge_speech(w, *met, scope, false) : 0);
           return;
         }
         if (!seen.holds(interval_of(stored), placed)) {

@@ -233,9 +233,7 @@ TEST_P(NodeTest, AllReducesByAThreadForEachDevice) {
   release(ranks);
 }
 
-/// Half a minute.
-class NodeOfEight : public NodeTest {};
-TEST_P(NodeOfEight, EndsALaunchThatNobodyAnswersSlow) {
+TEST_P(NodeTest, EndsALaunchThatNobodyAnswersSlow) {
   constexpr int kChunk = 64;
   std::vector<Rank> ranks = ring(numbers(GetParam(), kChunk));
   ASSERT_EQ(hipSetDevice(first_), hipSuccess);
@@ -359,7 +357,6 @@ TEST_P(NodeTest, PlacesMemoryAsAsked) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, NodeTest, testing::Values(2, 8),
                          [](const auto& info) { return std::to_string(info.param); });
-INSTANTIATE_TEST_SUITE_P(Sizes, NodeOfEight, testing::Values(8));
 
 }  // namespace
 }  // namespace weft::sim
