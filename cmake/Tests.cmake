@@ -269,7 +269,7 @@ endif()
 if(TARGET weft_sim_hip AND NOT WEFT_SANITIZE)
   # A random kernel takes 1.4 s to compile where that was not done before.
   set(corpus Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/corpus/run.py $<TARGET_FILE:weft_sim_hip> --seed 5000)
-  add_test(NAME corpus COMMAND ${corpus} --random 40 --table ${CMAKE_BINARY_DIR}/corpus.txt)
+  add_test(NAME corpus COMMAND ${corpus} --random 40 --by-turns --table ${CMAKE_BINARY_DIR}/corpus.txt)
   add_test(NAME corpus_long COMMAND ${corpus} --random 400)
   set_tests_properties(corpus PROPERTIES LABELS slow TIMEOUT 1200 SKIP_RETURN_CODE 77)
   set_tests_properties(corpus_long PROPERTIES LABELS long TIMEOUT 3600 SKIP_RETURN_CODE 77)

@@ -3,13 +3,14 @@
 Triton's public wheel for gfx942 and gfx950, run on the simulator and held against numpy.
 
     run.py LIBRARY [--target T] [--case GLOB] [--random N] [--first K] [--seed S] [--jobs J]
-           [--table FILE] [--keep FOLDER]
+           [--by-turns] [--table FILE] [--keep FOLDER]
 
 LIBRARY is libweft-amdhip64.so, the simulator that answers HIP's calls. A case fails where a number is
 wrong or the simulator accuses a launch. Prints a line for each failure, then the table of kernels, with
 the vector instructions of waves that the simulator executed for each second of processor time.
 --random N makes N kernels at random, the first from the number K (otherwise from the seed).
 --seed S makes the numbers that kernels get (otherwise the clock does).
+--by-turns runs a case on one target or the other, not on both: half of the time.
 --table FILE has the table and the failures written there as well; --keep FOLDER the code objects of
 all launches, and commands.txt, which runs each again by `weft bench kernel`.
 What Triton compiled is kept in $TRITON_CACHE_DIR, otherwise in ~/.cache/weft/triton.
@@ -81,7 +82,13 @@ def run_all(library, target, keep, name, attempts):
     return Row(name, target, len(attempts), failures, gpu.counts)
 
 
-def run_case(library, target, keep, name, seed):
+def by_turns_of(target, name, attempts):
+    """Those that are this target's where each has one, both targets some: in no order of the cases."""
+    order = np.random.default_rng(zlib.crc32(name.encode())).permutation(len(attempts))
+    return [a for a, k in zip(attempts, order) if TARGETS[k % len(TARGETS)] == target]
+
+
+def run_case(library, target, keep, name, seed, by_turns):
     chosen = next(c for c in CASES if c.name == name)
 
     def attempt(index, variant):
@@ -90,11 +97,15 @@ def run_case(library, target, keep, name, seed):
         return label, lambda gpu: chosen.run(gpu, rng, **variant)
 
     attempts = [attempt(k, v) for k, v in enumerate(chosen.variants)]
+    if by_turns and len(attempts) > 1 and len(chosen.targets) > 1:
+        attempts = by_turns_of(target, name, attempts)
     return run_all(library, target, keep, name, attempts)
 
 
-def run_random(library, target, keep, first, count):
-    seeds = range(first, first + count)
+def run_random(library, target, keep, first, count, by_turns):
+    seeds = list(range(first, first + count))
+    if by_turns:
+        seeds = by_turns_of(target, "random", seeds)
     return run_all(
         library,
         target,
@@ -114,6 +125,7 @@ def main():
     parser.add_argument("--random", type=int, default=0)
     parser.add_argument("--first", type=int)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32)
+    parser.add_argument("--by-turns", action="store_true")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
     library, seed, keep = arguments.library, arguments.seed, arguments.keep
@@ -123,7 +135,7 @@ def main():
     results, failures = [], []
     with concurrent.futures.ProcessPoolExecutor(arguments.jobs) as pool:
         jobs = [
-            pool.submit(run_case, library, target, keep, case.name, seed)
+            pool.submit(run_case, library, target, keep, case.name, seed, arguments.by_turns)
             for case in CASES
             for target in case.targets
             if fnmatch.fnmatch(case.name, arguments.case) and arguments.target in (None, target)
@@ -136,6 +148,7 @@ def main():
                 keep,
                 first + k,
                 min(RANDOM_AT_ONCE, arguments.random - k),
+                arguments.by_turns,
             )
             for k in range(0, arguments.random, RANDOM_AT_ONCE)
             for target in TARGETS
