@@ -4,7 +4,7 @@
 # and with WEFT_FUZZ_TARGETS, and builds nothing there but the fuzzers and the sources they use.
 option(WEFT_FUZZ "Run the fuzzers in the tests" ON)
 option(WEFT_FUZZ_TARGETS "Define the fuzzers as targets; the compiler must be clang" OFF)
-set(WEFT_FUZZ_SECONDS 10 CACHE STRING "How long each fuzzer runs in the tests")
+set(WEFT_FUZZ_SECONDS 5 CACHE STRING "How long each fuzzer runs in the tests")
 
 set(weft_fuzzers)
 foreach(room IN LISTS WEFT_ROOMS ITEMS serve)
