@@ -71,6 +71,14 @@ Json call_deltas(const std::vector<ToolDelta>& calls) {
   return list;
 }
 
+/// Of an item of /v1/responses.
+Json content_part(bool reasoning, const std::string& text) {
+  if (reasoning) {
+    return {{"type", "reasoning_text"}, {"text", text}};
+  }
+  return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}};
+}
+
 const char* prefix_of(Endpoint endpoint) {
   return endpoint == Endpoint::chat          ? "chatcmpl"
          : endpoint == Endpoint::completions ? "cmpl"
@@ -95,10 +103,10 @@ Answer::Answer(std::shared_ptr<Exchange> exchange, const Tokenizer& tokenizer, s
   choices_.reserve(count);
   for (size_t i = 0; i < count; ++i) {
     choices_.push_back({.choice = Choice(tokenizer, request)});
-    if (work_->reads_calls) {
-      const ToolFormat format = work_->tool_format;
-      choices_.back().parser.emplace(format, work_->calls_begun, request.parallel_tool_calls,
-                                     [format] { return new_tool_id(format); });
+    if (work_->format) {
+      const ToolFormat tools = work_->format->tools;
+      choices_.back().parser.emplace(*work_->format, work_->begun, request.parallel_tool_calls,
+                                     [tools] { return new_tool_id(tools); });
     }
   }
   head_ =
@@ -125,17 +133,25 @@ int64_t Answer::new_tokens() const {
 Json Answer::usage() const {
   const int64_t in = prompt_tokens();
   const int64_t out = new_tokens();
+  int64_t reasoning = 0;
+  for (const Part& part : choices_) {
+    reasoning += part.reasoning_tokens;
+  }
   if (work_->request.endpoint == Endpoint::responses) {
     return {{"input_tokens", in},
             {"input_tokens_details", {{"cached_tokens", cached_tokens_}}},
             {"output_tokens", out},
-            {"output_tokens_details", {{"reasoning_tokens", 0}}},
+            {"output_tokens_details", {{"reasoning_tokens", reasoning}}},
             {"total_tokens", in + out}};
   }
-  return {{"prompt_tokens", in},
-          {"completion_tokens", out},
-          {"total_tokens", in + out},
-          {"prompt_tokens_details", {{"cached_tokens", cached_tokens_}}}};
+  Json usage = {{"prompt_tokens", in},
+                {"completion_tokens", out},
+                {"total_tokens", in + out},
+                {"prompt_tokens_details", {{"cached_tokens", cached_tokens_}}}};
+  if (reads_reasoning()) {
+    usage["completion_tokens_details"] = {{"reasoning_tokens", reasoning}};
+  }
+  return usage;
 }
 
 Json Answer::chat_logprobs(const std::vector<TokenLogprob>& tokens) const {
@@ -275,21 +291,76 @@ void Answer::begin() {
     }
     exchange_->write(all);
   } else if (work_->request.endpoint == Endpoint::responses) {
-    send_response_event("response.created", {{"response", response_object(nullptr)}});
-    send_response_event("response.in_progress", {{"response", response_object(nullptr)}});
-    send_response_event("response.output_item.added", {{"output_index", 0},
-                                                       {"item",
-                                                        {{"id", "msg-" + id_},
-                                                         {"type", "message"},
-                                                         {"status", "in_progress"},
-                                                         {"role", "assistant"},
-                                                         {"content", Json::array()}}}});
-    send_response_event(
-        "response.content_part.added",
-        {{"item_id", "msg-" + id_},
-         {"output_index", 0},
-         {"content_index", 0},
-         {"part", {{"type", "output_text"}, {"text", ""}, {"annotations", Json::array()}}}});
+    send_response_event("response.created", {{"response", response_object(false)}});
+    send_response_event("response.in_progress", {{"response", response_object(false)}});
+    if (!reads_reasoning()) {
+      open_item(false);
+    }
+  }
+}
+
+std::string Answer::item_id(size_t index) const {
+  return fmt::format("{}-{}{}", items_[index].reasoning ? "rs" : "msg", id_,
+                     index > 1 ? fmt::format("-{}", index) : "");
+}
+
+Json Answer::output_item(size_t index, const char* status) const {
+  const OutputItem& item = items_[index];
+  const bool begun = std::string_view(status) == "in_progress";
+  Json out = {{"id", item_id(index)}, {"type", item.reasoning ? "reasoning" : "message"}};
+  out["status"] = status;
+  if (item.reasoning) {
+    out["summary"] = Json::array();
+  } else {
+    out["role"] = "assistant";
+  }
+  out["content"] = begun ? Json::array() : Json::array({content_part(item.reasoning, item.text)});
+  return out;
+}
+
+void Answer::send_item_event(const char* type, const Json& fields) {
+  const size_t index = items_.size() - 1;
+  Json all = {{"item_id", item_id(index)}, {"output_index", index}, {"content_index", 0}};
+  all.update(fields);
+  send_response_event(type, all);
+}
+
+/// The item that is open ends, and one of the other kind begins.
+void Answer::open_item(bool reasoning) {
+  close_item("completed");
+  items_.push_back({reasoning, ""});
+  if (streams()) {
+    const size_t index = items_.size() - 1;
+    send_response_event("response.output_item.added",
+                        {{"output_index", index}, {"item", output_item(index, "in_progress")}});
+    send_item_event("response.content_part.added", {{"part", content_part(reasoning, "")}});
+  }
+}
+
+void Answer::close_item(const char* status) {
+  if (items_.empty() || !streams()) {
+    return;
+  }
+  const auto& [reasoning, text] = items_.back();
+  const size_t index = items_.size() - 1;
+  send_item_event(reasoning ? "response.reasoning_text.done" : "response.output_text.done",
+                  {{"text", text}});
+  send_item_event("response.content_part.done", {{"part", content_part(reasoning, text)}});
+  send_response_event("response.output_item.done",
+                      {{"output_index", index}, {"item", output_item(index, status)}});
+}
+
+void Answer::add_to_item(bool reasoning, const std::string& text) {
+  if (text.empty()) {
+    return;
+  }
+  if (items_.empty() || items_.back().reasoning != reasoning) {
+    open_item(reasoning);
+  }
+  items_.back().text += text;
+  if (streams()) {
+    send_item_event(reasoning ? "response.reasoning_text.delta" : "response.output_text.delta",
+                    {{"delta", text}});
   }
 }
 
@@ -319,12 +390,8 @@ void Answer::stream_chunk(size_t index, const AnswerDelta& delta, const char* fi
   const GenerateRequest& request = work_->request;
   Part& part = choices_[index];
   if (request.endpoint == Endpoint::responses) {
-    part.text += text;
-    if (!text.empty()) {
-      send_response_event(
-          "response.output_text.delta",
-          {{"item_id", "msg-" + id_}, {"output_index", 0}, {"content_index", 0}, {"delta", text}});
-    }
+    add_to_item(true, delta.reasoning);
+    add_to_item(false, text);
     return;
   }
   const std::vector<TokenLogprob> tokens = std::exchange(part.logprobs, {});
@@ -335,12 +402,18 @@ void Answer::stream_chunk(size_t index, const AnswerDelta& delta, const char* fi
     content = fmt::format("\"text\":{}", json_text(text));
   } else if (finish_reason != nullptr) {
     content = "\"delta\":{}";
-  } else if (!delta.calls.empty()) {
-    content = fmt::format("\"delta\":{{{}\"tool_calls\":{}}}",
-                          text.empty() ? "" : fmt::format("\"content\":{},", json_text(text)),
-                          call_deltas(delta.calls).dump());
   } else {
-    content = fmt::format("\"delta\":{{\"content\":{}}}", json_text(text));
+    std::vector<std::string> fields;
+    if (!delta.reasoning.empty()) {
+      fields.push_back("\"reasoning_content\":" + json_text(delta.reasoning));
+    }
+    if (!text.empty() || (delta.reasoning.empty() && delta.calls.empty())) {
+      fields.push_back("\"content\":" + json_text(text));
+    }
+    if (!delta.calls.empty()) {
+      fields.push_back("\"tool_calls\":" + call_deltas(delta.calls).dump());
+    }
+    content = fmt::format("\"delta\":{{{}}}", fmt::join(fields, ","));
   }
   std::string usage_text;
   if (request.include_usage) {
@@ -360,7 +433,13 @@ void Answer::show(size_t index, const std::string& text, bool last) {
   all += text;
   AnswerDelta delta = apart(part, std::move(all), last);
   if (!streams()) {
+    if (work_->request.endpoint == Endpoint::responses) {
+      add_to_item(true, delta.reasoning);
+      add_to_item(false, delta.content);
+      return;
+    }
     part.text += delta.content;
+    part.reasoning += delta.reasoning;
     for (ToolDelta& call : delta.calls) {
       if (call.name.empty()) {
         part.calls.back().arguments += call.arguments;
@@ -370,8 +449,8 @@ void Answer::show(size_t index, const std::string& text, bool last) {
     }
     return;
   }
-  const bool has_content =
-      !delta.content.empty() || !delta.calls.empty() || (last && !part.logprobs.empty());
+  const bool has_content = !delta.content.empty() || !delta.reasoning.empty() ||
+                           !delta.calls.empty() || (last && !part.logprobs.empty());
   if (has_content) {
     stream_chunk(index, delta, nullptr);
   }
@@ -380,15 +459,19 @@ void Answer::show(size_t index, const std::string& text, bool last) {
   }
 }
 
-AnswerDelta Answer::apart(Part& part, std::string text, bool last) {
+AnswerDelta Answer::apart(Part& part, std::string text, bool last) const {
   if (!part.parser) {
-    return {std::move(text), {}};
+    return {.content = std::move(text)};
   }
   AnswerDelta delta = part.parser->push(text);
   if (last) {
     AnswerDelta rest = part.parser->finish();
     delta.content += rest.content;
+    delta.reasoning += rest.reasoning;
     std::move(rest.calls.begin(), rest.calls.end(), std::back_inserter(delta.calls));
+  }
+  if (!work_->request.include_reasoning) {
+    delta.reasoning.clear();
   }
   return delta;
 }
@@ -404,6 +487,7 @@ void Answer::token(size_t index, const TokenEvent& event) {
   if (part.ended || part.choice.stopped()) {
     return;
   }
+  part.reasoning_tokens += part.parser && part.parser->reasons() ? 1 : 0;
   const std::string text = part.choice.take(event);
   if (!text.empty() || !streams()) {
     show(index, text, false);
@@ -425,8 +509,14 @@ void Answer::end(size_t index, const EndEvent& event) {
 }
 
 Json Answer::message(const Part& part) const {
+  Json message = {{"role", "assistant"}};
+  if (!part.reasoning.empty()) {
+    message["reasoning_content"] = part.reasoning;
+  }
+  const bool silent = part.text.empty() && (!part.calls.empty() || !part.reasoning.empty());
+  message["content"] = silent ? Json(nullptr) : Json(part.text);
   if (part.calls.empty()) {
-    return {{"role", "assistant"}, {"content", part.text}};
+    return message;
   }
   Json calls = Json::array();
   for (const ToolDelta& call : part.calls) {
@@ -434,24 +524,16 @@ Json Answer::message(const Part& part) const {
                      {"type", "function"},
                      {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
   }
-  return {{"role", "assistant"},
-          {"content", part.text.empty() ? Json(nullptr) : Json(part.text)},
-          {"tool_calls", std::move(calls)}};
+  message["tool_calls"] = std::move(calls);
+  return message;
 }
 
-Json Answer::response_object(const std::string* text) const {
-  const bool cut =
-      text != nullptr && std::string_view(choices_[0].choice.finish_reason()) == "length";
-  const char* status = text == nullptr ? "in_progress" : cut ? "incomplete" : "completed";
+Json Answer::response_object(bool ended) const {
+  const bool cut = ended && std::string_view(choices_[0].choice.finish_reason()) == "length";
+  const char* status = !ended ? "in_progress" : cut ? "incomplete" : "completed";
   Json output = Json::array();
-  if (text != nullptr) {
-    output.push_back(
-        {{"id", "msg-" + id_},
-         {"type", "message"},
-         {"status", status},
-         {"role", "assistant"},
-         {"content",
-          {{{"type", "output_text"}, {"text", *text}, {"annotations", Json::array()}}}}});
+  for (size_t i = 0; ended && i < items_.size(); ++i) {
+    output.push_back(output_item(i, i + 1 == items_.size() ? status : "completed"));
   }
   return {{"id", id_},
           {"object", "response"},
@@ -468,13 +550,13 @@ Json Answer::response_object(const std::string* text) const {
           {"tool_choice", "none"},
           {"tools", Json::array()},
           {"top_p", work_->request.sampling.top_p},
-          {"usage", text == nullptr ? Json(nullptr) : usage()}};
+          {"usage", ended ? usage() : Json(nullptr)}};
 }
 
 Json Answer::whole() const {
   const GenerateRequest& request = work_->request;
   if (request.endpoint == Endpoint::responses) {
-    return response_object(&choices_[0].text);
+    return response_object(true);
   }
   Json answer = {{"id", id_},
                  {"object", object_of(request.endpoint, false)},
@@ -511,22 +593,16 @@ Json Answer::whole() const {
 }
 
 void Answer::finish_responses_stream() {
-  const std::string& text = choices_[0].text;
-  const Json done = response_object(&text);
-  const Json where = {{"item_id", "msg-" + id_}, {"output_index", 0}, {"content_index", 0}};
-  Json event = where;
-  event["text"] = text;
-  send_response_event("response.output_text.done", event);
-  event = where;
-  event["part"] = done["output"][0]["content"][0];
-  send_response_event("response.content_part.done", event);
-  send_response_event("response.output_item.done",
-                      {{"output_index", 0}, {"item", done["output"][0]}});
+  const Json done = response_object(true);
+  close_item(done["status"] == "completed" ? "completed" : "incomplete");
   send_response_event(done["status"] == "completed" ? "response.completed" : "response.incomplete",
                       {{"response", done}});
 }
 
 void Answer::finish() {
+  if (work_->request.endpoint == Endpoint::responses && items_.empty()) {
+    open_item(false);  // an answer has a message, be it an empty one
+  }
   if (!streams()) {
     // A token's text is valid UTF-8 by itself; what a client sent was.
     return exchange_->respond({200, "application/json", whole().dump(), {}});

@@ -15,7 +15,7 @@
 #include "serve/logits.h"
 #include "serve/protocol/error.h"
 #include "serve/protocol/request.h"
-#include "serve/tools/parser.h"
+#include "serve/tools/answer_parser.h"
 
 namespace weft::serve {
 
@@ -26,9 +26,9 @@ struct Work {
   std::vector<std::string> prompt_texts = {};      ///< as echo shows them; one for each prompt
   std::shared_ptr<grammar::Grammar> grammar = {};  ///< of structured output; null: none
   std::vector<std::vector<int32_t>> banned = {};   ///< tokens that may not follow each other
-  bool reads_calls = false;                        ///< calls of tools are taken out of the answer
-  ToolFormat tool_format = ToolFormat::none;
-  std::string calls_begun = {};  ///< what the prompt ends with of calls that are demanded
+  std::optional<Opening> opening = {};             ///< what may come before what that is about
+  std::optional<AnswerFormat> format = {};  ///< what the answer is taken apart by; none: it is text
+  std::string begun = {};                   ///< what of the answer the prompt ends with
 };
 
 /// Used on the server's thread alone.
@@ -64,20 +64,31 @@ class Answer {
  private:
   struct Part {
     Choice choice;
-    std::optional<ToolParser> parser = {};    // where calls of tools are read
+    std::optional<AnswerParser> parser = {};  // where thoughts or calls of tools are read
     std::vector<ToolDelta> calls = {};        // all of them, where the response is whole
     std::string text = {};                    // all of it, where the response is whole
+    std::string reasoning = {};               // likewise
+    int64_t reasoning_tokens = 0;             // drawn amid a thought
     std::vector<TokenLogprob> logprobs = {};  // likewise
     size_t echo_characters = 0;               // that come before the choice's own
     std::optional<size_t> streamed = {};      // tokens whose ids a stream has shown
     bool echoed = false, ended = false;
   };
 
+  /// Of /v1/responses: a thought or what is said.
+  struct OutputItem {
+    bool reasoning;
+    std::string text;
+  };
+
   bool streams() const { return work_->request.stream; }
+  bool reads_reasoning() const {
+    return work_->format && work_->format->reasoning != ReasoningFormat::none;
+  }
   void show(size_t index, const std::string& text, bool last);
   std::string echo(size_t index);
   /// Takes a text apart into what is said and what is called; `last`: nothing comes behind it.
-  static AnswerDelta apart(Part& part, std::string text, bool last);
+  AnswerDelta apart(Part& part, std::string text, bool last) const;
   static const char* finish_reason(const Part& part);
   void finish();
 
@@ -88,12 +99,18 @@ class Answer {
   Json prompt_logprobs(size_t prompt) const;
   Json message(const Part& part) const;
   Json whole() const;
-  Json response_object(const std::string* text) const;  // /v1/responses; null: in progress
+  Json response_object(bool ended) const;  // of /v1/responses
+  Json output_item(size_t index, const char* status) const;
+  std::string item_id(size_t index) const;
 
   void send_event(const std::string& json);
   void send_response_event(const char* type, const Json& fields);
   std::string new_ids(size_t index);
   std::string prompt_ids(size_t prompt) const;
+  void add_to_item(bool reasoning, const std::string& text);
+  void open_item(bool reasoning);
+  void close_item(const char* status);
+  void send_item_event(const char* type, const Json& fields);
   void stream_chunk(size_t index, const AnswerDelta& delta, const char* finish_reason);
   void finish_responses_stream();
 
@@ -107,8 +124,9 @@ class Answer {
   size_t ended_ = 0;
   bool begun_ = false;
   int64_t cached_tokens_ = 0;
-  uint64_t sequence_ = 0;  // of events of /v1/responses
-  std::string head_;       // what every chunk of a stream begins with
+  std::vector<OutputItem> items_;  // of /v1/responses, and
+  uint64_t sequence_ = 0;          // of its events
+  std::string head_;               // what every chunk of a stream begins with
 };
 
 }  // namespace weft::serve

@@ -16,7 +16,7 @@ class Adjuster {
  public:
   Adjuster(const GenerateRequest& request, std::vector<int32_t> ends,
            std::vector<std::vector<int32_t>> banned,
-           const std::shared_ptr<grammar::Grammar>& grammar)
+           const std::shared_ptr<grammar::Grammar>& grammar, std::optional<Opening> opening)
       : bias_(request.logit_bias.begin(), request.logit_bias.end()),
         allowed_(request.allowed_token_ids),
         ends_(std::move(ends)),
@@ -26,6 +26,8 @@ class Adjuster {
         frequency_(static_cast<float>(request.frequency_penalty)) {
     if (grammar) {
       matcher_.emplace(grammar);
+      opening_ = std::move(opening);
+      open_ = opening_ && !opening_->begins;
     }
     std::sort(allowed_.begin(), allowed_.end());
     allowed_.erase(std::unique(allowed_.begin(), allowed_.end()), allowed_.end());
@@ -35,7 +37,7 @@ class Adjuster {
     for (; seen_ < generated.size(); ++seen_) {
       ++counts_[generated[seen_]];
       if (matcher_) {
-        matcher_->accept(generated[seen_]);  // it was allowed
+        follow(generated.first(seen_ + 1));
       }
     }
     const auto change = [&](int32_t id, float by) {
@@ -51,7 +53,7 @@ class Adjuster {
     for (const auto& [id, by] : bias_) {
       change(id, by);
     }
-    if (static_cast<int64_t>(generated.size()) < min_tokens_) {
+    if (open_ || static_cast<int64_t>(generated.size()) < min_tokens_) {
       for (const int32_t id : ends_) {
         change(id, kNever);
       }
@@ -66,12 +68,31 @@ class Adjuster {
     if (!allowed_.empty()) {
       keep_allowed(logits);
     }
-    if (matcher_) {
+    if (matcher_ && !open_) {
+      const bool may_open =
+          generated.empty() && opening_ && static_cast<size_t>(*opening_->begins) < logits.size();
+      const float opens = may_open ? logits[static_cast<size_t>(*opening_->begins)] : kNever;
       keep_masked(matcher_->mask(), logits);
+      if (may_open) {
+        logits[static_cast<size_t>(*opening_->begins)] = opens;
+      }
     }
   }
 
  private:
+  /// The last of these tokens is new.
+  void follow(std::span<const int32_t> generated) {
+    if (open_) {
+      const std::vector<int32_t>& ends = opening_->ends;
+      open_ =
+          generated.size() < ends.size() || !std::ranges::equal(generated.last(ends.size()), ends);
+    } else if (generated.size() == 1 && opening_ && opening_->begins == generated[0]) {
+      open_ = true;
+    } else {
+      matcher_->accept(generated.back());  // it was allowed
+    }
+  }
+
   void keep_allowed(std::span<float> logits) {
     size_t next = 0;
     for (const int32_t id : allowed_) {
@@ -102,6 +123,8 @@ class Adjuster {
   float presence_, frequency_;
   std::unordered_map<int32_t, int> counts_;  // of the tokens generated
   std::optional<grammar::Matcher> matcher_;
+  std::optional<Opening> opening_;
+  bool open_ = false;  // what comes is the opening's
   size_t seen_ = 0;
 };
 
@@ -109,13 +132,13 @@ class Adjuster {
 
 Adjust adjust_of(const GenerateRequest& request, std::vector<int32_t> ends,
                  std::vector<std::vector<int32_t>> banned,
-                 const std::shared_ptr<grammar::Grammar>& grammar) {
+                 const std::shared_ptr<grammar::Grammar>& grammar, std::optional<Opening> opening) {
   if (!grammar && banned.empty() && request.logit_bias.empty() &&
       request.allowed_token_ids.empty() && request.min_tokens == 0 &&
       request.presence_penalty == 0 && request.frequency_penalty == 0) {
     return {};
   }
-  return Adjuster(request, std::move(ends), std::move(banned), grammar);
+  return Adjuster(request, std::move(ends), std::move(banned), grammar, std::move(opening));
 }
 
 TokenLogprob logprob_of(std::span<const float> logits, int32_t id, int top) {

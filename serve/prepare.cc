@@ -25,6 +25,16 @@ const char* prompt_param(Endpoint endpoint) {
                                            : "input";
 }
 
+/// Tools with a description each, be it an empty one.
+Json with_descriptions(Json tools) {
+  for (Json& tool : tools) {
+    if (!tool["function"].contains("description")) {
+      tool["function"]["description"] = "";
+    }
+  }
+  return tools;
+}
+
 Parsed<std::string> render(const ServedModel& model, const GenerateRequest& request) {
   if (!model.chat.ok()) {
     return ApiError{
@@ -34,19 +44,27 @@ Parsed<std::string> render(const ServedModel& model, const GenerateRequest& requ
         prompt_param(request.endpoint), ""};
   }
   ChatInput input;
-  input.messages = with_object_arguments(request.messages);
+  input.messages = as_templates_expect(request.messages);
   input.tools = request.tools;
   input.documents = request.documents;
   input.add_generation_prompt = request.add_generation_prompt;
   input.continue_final_message = request.continue_final_message;
   input.variables = request.chat_template_kwargs;
   Result<std::string> text = model.chat->render(input);
-  if (!text.ok() && input.messages != request.messages) {
-    // A few templates put the arguments into the prompt as the text that they came as.
-    input.messages = request.messages;
+  const auto try_again = [&] {
     if (Result<std::string> again = model.chat->render(input); again.ok()) {
       text = std::move(again);
     }
+  };
+  if (Json described = with_descriptions(request.tools); !text.ok() && described != request.tools) {
+    // gpt-oss's wants what the protocol does not.
+    input.tools = std::move(described);
+    try_again();
+  }
+  if (!text.ok() && input.messages != request.messages) {
+    // A few templates put the arguments into the prompt as the text that they came as.
+    input.messages = request.messages;
+    try_again();
   }
   if (!text.ok()) {
     return ApiError{400, text.error().message, prompt_param(request.endpoint), ""};
@@ -134,12 +152,11 @@ std::optional<ApiError> read_calls(const ServedModel& model, Work& work) {
   if (!demanded && !request.response_format.is_null()) {
     return {};
   }
-  work.tool_format = tool_format(model.chat->source(true));
-  work.reads_calls = work.tool_format != ToolFormat::none;
-  // Markers of these two are special tokens.
-  request.skip_special_tokens = request.skip_special_tokens &&
-                                work.tool_format != ToolFormat::llama3 &&
-                                work.tool_format != ToolFormat::mistral;
+  const ToolFormat format = tool_format(model.chat->source(true));
+  if (format != ToolFormat::none) {
+    work.format = work.format.value_or(AnswerFormat{});
+    work.format->tools = format;
+  }
   if (!demanded) {
     return {};
   }
@@ -149,14 +166,67 @@ std::optional<ApiError> read_calls(const ServedModel& model, Work& work) {
                     "structured_outputs another answer: leave one out",
                     "tool_choice", ""};
   }
-  Result<ForcedTools> forced = force_tools(work.tool_format, request.tools, request.tool_choice,
-                                           request.parallel_tool_calls);
+  Result<ForcedTools> forced =
+      force_tools(format, request.tools, request.tool_choice, request.parallel_tool_calls);
   if (!forced.ok()) {
-    const bool unknown = work.tool_format == ToolFormat::none;
+    const bool unknown = format == ToolFormat::none;
     return ApiError{400, forced.error().message, unknown ? "tool_choice" : "tools", ""};
   }
-  work.calls_begun = std::move(forced->begun);
+  work.begun = std::move(forced->begun);
   return follow(model, std::move(forced->rules), "tools", work);
+}
+
+/// Whether thoughts are read, and in which way.
+void read_reasoning(const ServedModel& model, Work& work) {
+  const GenerateRequest& request = work.request;
+  if (request.endpoint == Endpoint::completions || !request.reads_reasoning || !model.chat.ok()) {
+    return;
+  }
+  const bool with_tools = !request.tools.is_null();
+  const ReasoningFormat format = reasoning_format(model.chat->source(with_tools));
+  if (format != ReasoningFormat::none) {
+    work.format = work.format.value_or(AnswerFormat{});
+    work.format->reasoning = format;
+  }
+}
+
+/// What an answer's markers need: that special tokens among them are read, and where thoughts end.
+void read_markers(const ServedModel& model, const std::string& prompt, Work& work) {
+  if (!work.format) {
+    return;
+  }
+  AnswerFormat& format = *work.format;
+  GenerateRequest& request = work.request;
+  const auto ids_of = [&](std::string_view text) {
+    auto ids = model.tokenizer.encode(text, false);
+    return ids.ok() ? *std::move(ids) : std::vector<int32_t>();
+  };
+  const auto one_token = [&](std::string_view text) { return ids_of(text).size() == 1; };
+  const std::vector<int32_t> close = ids_of(kThinkClose);
+  const bool special = format.is_harmony() || format.tools == ToolFormat::llama3 ||
+                       format.tools == ToolFormat::mistral ||
+                       (format.reasoning == ReasoningFormat::think && close.size() == 1 &&
+                        model.tokenizer.is_special(close[0]));
+  request.skip_special_tokens = request.skip_special_tokens && !special;
+  if (format.reasoning == ReasoningFormat::think && ends_in_thought(prompt)) {
+    format.in_thought = true;
+    if (!work.begun.empty()) {  // a call that is demanded comes at once
+      work.begun = fmt::format("\n{}\n\n{}", kThinkClose, work.begun);
+    }
+  }
+  if (!work.grammar || !work.begun.empty()) {
+    return;
+  }
+  if (format.reasoning == ReasoningFormat::harmony && one_token(harmony::kChannel) &&
+      one_token(harmony::kMessage)) {
+    work.opening = Opening{{}, ids_of(harmony::kFinal)};
+  } else if (format.reasoning == ReasoningFormat::think && close.size() == 1) {
+    if (format.in_thought) {
+      work.opening = Opening{{}, close};
+    } else if (const std::vector<int32_t> open = ids_of(kThinkOpen); open.size() == 1) {
+      work.opening = Opening{open[0], close};
+    }
+  }
 }
 
 /// Tokens that a prompt may have: one that is drawn needs a position, too.
@@ -239,6 +309,7 @@ Parsed<Work> prepare(const ServedModel& model, Endpoint endpoint, std::string_vi
   if (const auto error = read_calls(model, work)) {
     return *error;
   }
+  read_reasoning(model, work);
   if (const auto error = read_bad_words(model, work)) {
     return *error;
   }
@@ -247,7 +318,9 @@ Parsed<Work> prepare(const ServedModel& model, Endpoint endpoint, std::string_vi
     if (const auto* error = std::get_if<ApiError>(&text)) {
       return *error;
     }
-    request.prompts = {std::get<std::string>(std::move(text)) + work.calls_begun};
+    std::string& prompt = std::get<std::string>(text);
+    read_markers(model, prompt, work);
+    request.prompts = {std::move(prompt) + work.begun};
   }
   const bool special = request.add_special_tokens.value_or(endpoint == Endpoint::completions);
   for (Prompt& prompt : request.prompts) {
@@ -290,7 +363,7 @@ Request engine_request(const ServedModel& model, const Work& work, size_t prompt
   std::vector<int32_t> ends = request.stop_token_ids;
   const std::vector<int32_t>& eos = model.slots->config().eos;
   ends.insert(ends.end(), eos.begin(), eos.end());
-  result.adjust = adjust_of(request, std::move(ends), work.banned, work.grammar);
+  result.adjust = adjust_of(request, std::move(ends), work.banned, work.grammar, work.opening);
   return result;
 }
 

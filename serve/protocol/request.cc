@@ -404,6 +404,15 @@ void read_chat(Reader& fields, GenerateRequest& request) {
   if (fields.find("max_completion_tokens") != nullptr) {
     request.max_tokens = fields.integer("max_completion_tokens", 0, kMostTokens, 0);
   }
+  const std::string format = fields.text("reasoning_format", "auto");  // llama.cpp's
+  if (format != "auto" && format != "deepseek" && format != "none") {
+    fields.fail_at("reasoning_format",
+                   fmt::format("reasoning_format is '{}'; it must be \"auto\" or \"deepseek\" "
+                               "(reasoning_content has it) or \"none\" (content has all)",
+                               format));
+  }
+  request.reads_reasoning = format != "none";
+  request.include_reasoning = fields.boolean("include_reasoning", true);
   request.add_generation_prompt = fields.boolean("add_generation_prompt", true);
   request.continue_final_message = fields.boolean("continue_final_message", false);
   if (request.continue_final_message) {

@@ -58,6 +58,8 @@ struct GenerateRequest {
   bool include_stop_str_in_output = false;
   bool ignore_eos = false;
   bool skip_special_tokens = true;
+  bool reads_reasoning = true;    ///< what is thought is told from what is said (chat, responses)
+  bool include_reasoning = true;  ///< and is in the answer
 
   bool logprobs = false;  ///< of the tokens drawn (and of the prompt's, with echo)
   int top_logprobs = 0;   ///< and of this many of the likeliest beside each

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/json.h"
+#include "serve/tools/harmony.h"
 
 namespace weft::serve {
 namespace {
@@ -41,6 +42,9 @@ ToolFormat tool_format(std::string_view chat_template) {
   const auto says = [&](std::string_view words) {
     return chat_template.find(words) != std::string_view::npos;
   };
+  if (says(harmony::kChannel) && says(harmony::kMessage)) {
+    return ToolFormat::harmony;
+  }
   if (says("[TOOL_CALLS]")) {
     return ToolFormat::mistral;
   }
@@ -52,6 +56,22 @@ ToolFormat tool_format(std::string_view chat_template) {
     return ToolFormat::llama3;
   }
   return ToolFormat::none;
+}
+
+ReasoningFormat reasoning_format(std::string_view chat_template) {
+  const auto says = [&](std::string_view words) {
+    return chat_template.find(words) != std::string_view::npos;
+  };
+  return says(harmony::kChannel) && says(harmony::kMessage) ? ReasoningFormat::harmony
+         : says(kThinkClose)                                ? ReasoningFormat::think
+                                                            : ReasoningFormat::none;
+}
+
+bool ends_in_thought(std::string_view prompt) {
+  const size_t open = prompt.rfind(kThinkOpen);
+  const size_t close = prompt.rfind(kThinkClose);
+  return open != std::string_view::npos && (close == std::string_view::npos || close < open) &&
+         prompt.find_first_not_of(" \t\r\n", open + kThinkOpen.size()) == std::string_view::npos;
 }
 
 Result<ToolChoice> read_tool_choice(const Json& tools, const Json& choice) {
@@ -106,14 +126,36 @@ Result<ForcedTools> force_tools(ToolFormat format, const Json& tools, const Tool
   const size_t root = out.rules.add("calls");
   const char* key = format == ToolFormat::llama3 ? "parameters" : "arguments";
   std::vector<Expression> calls;
+  std::vector<std::string> names;  // of those that calls are of
   for (const Json& tool : tools) {
     if (choice.kind == ToolChoice::Kind::named && name_of(tool) != choice.name) {
       continue;
     }
     WEFT_ASSIGN(const size_t arguments, arguments_of(tool["function"], out.rules));
+    if (format == ToolFormat::harmony) {
+      calls.push_back(grammar::rule(arguments));
+      names.push_back(name_of(tool));
+      continue;
+    }
     calls.push_back(grammar::sequence(
         {text(fmt::format("{{\"name\": {}, \"{}\": ", Json(name_of(tool)).dump(), key)),
          grammar::rule(arguments), text("}")}));
+  }
+  out.rules.root = root;
+  if (format == ToolFormat::harmony) {
+    // The message's header has special tokens, which rules cannot: where only one may come, it is
+    // the prompt's; otherwise what tells them apart is written in letters.
+    if (calls.size() == 1) {
+      out.begun = harmony::call_header(names[0]);
+    } else {
+      out.begun = harmony::kCallBegins;
+      for (size_t i = 0; i < calls.size(); ++i) {
+        calls[i] = grammar::sequence(
+            {text(fmt::format("{}{}", names[i], harmony::kCallGoesOn)), std::move(calls[i])});
+      }
+    }
+    out.rules.rules[root] = grammar::choice(std::move(calls));
+    return out;
   }
   const Expression call = grammar::rule(out.rules.add("call", grammar::choice(std::move(calls))));
   const bool more = several && choice.kind == ToolChoice::Kind::required;
@@ -121,7 +163,6 @@ Result<ForcedTools> force_tools(ToolFormat format, const Json& tools, const Tool
     return grammar::repeat(grammar::sequence({text(before), call, text(after)}), 0,
                            more ? Expression::kUnbounded : 0);
   };
-  out.rules.root = root;
   switch (format) {
     case ToolFormat::llama3:
       out.rules.rules[root] = grammar::sequence({call, repeated("; ", "")});
@@ -138,10 +179,22 @@ Result<ForcedTools> force_tools(ToolFormat format, const Json& tools, const Tool
   return out;
 }
 
-Json with_object_arguments(Json messages) {
+Json as_templates_expect(Json messages) {
   for (Json& message : messages) {
-    if (!message.is_object() || !message.contains("tool_calls") ||
-        !message["tool_calls"].is_array()) {
+    if (!message.is_object()) {
+      continue;
+    }
+    for (const char* name : {"reasoning_content", "reasoning"}) {
+      if (message.contains(name) && message[name].is_string()) {
+        const Json thought = message[name];
+        for (const char* as : {"reasoning_content", "thinking"}) {
+          if (!message.contains(as)) {
+            message[as] = thought;
+          }
+        }
+      }
+    }
+    if (!message.contains("tool_calls") || !message["tool_calls"].is_array()) {
       continue;
     }
     for (Json& call : message["tool_calls"]) {

@@ -1,4 +1,5 @@
-// Calls of tools in a chat: how models write them, and how they are made to.
+// What an answer is made of beside its text: calls of tools, how models write them and how they
+// are made to, and what a model thinks before it answers.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,10 +18,25 @@ enum class ToolFormat {
   hermes,  ///< text <tool_call>{"name": ..., "arguments": {...}}</tool_call> ...: Hermes, Qwen
   mistral,  ///< [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...], or
             ///< [TOOL_CALLS]name[ARGS]{...}
+  harmony,  ///< a message of the channels of gpt-oss (serve/tools/harmony.h)
+};
+
+/// How a model writes what it thinks.
+enum class ReasoningFormat {
+  none,     ///< not in a way that is known here
+  think,    ///< <think>...</think> at the beginning: DeepSeek-R1, Qwen3, SmolLM3, GLM-4.5
+  harmony,  ///< a message of the channel `analysis`
 };
 
 /// The format that a chat template writes calls in.
 ToolFormat tool_format(std::string_view chat_template);
+/// The format that a chat template takes thoughts out of earlier answers in, or asks for.
+ReasoningFormat reasoning_format(std::string_view chat_template);
+
+inline constexpr std::string_view kThinkOpen = "<think>";
+inline constexpr std::string_view kThinkClose = "</think>";
+/// Whether a prompt ends amid a thought, which the answer goes on with.
+bool ends_in_thought(std::string_view prompt);
 
 /// The field tool_choice.
 struct ToolChoice {
@@ -48,7 +64,8 @@ Result<ForcedTools> force_tools(ToolFormat format, const nlohmann::ordered_json&
                                 const ToolChoice& choice, bool several);
 
 /// Messages as chat templates expect them: arguments of earlier calls as objects, where they are
-/// the JSON texts of OpenAI's protocol. Others stay as they are.
-nlohmann::ordered_json with_object_arguments(nlohmann::ordered_json messages);
+/// the JSON texts of OpenAI's protocol; thoughts (`reasoning_content`, or `reasoning`) under both
+/// names that templates have for them, `reasoning_content` and `thinking`. Others stay as they are.
+nlohmann::ordered_json as_templates_expect(nlohmann::ordered_json messages);
 
 }  // namespace weft::serve

@@ -4,12 +4,12 @@
 #include <random>
 #include <utility>
 
+#include "serve/tools/markers.h"
+
 namespace weft::serve {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::string_view kBlank = " \t\r\n";
 
 bool blank(char c) { return kBlank.find(c) != std::string_view::npos; }
 
@@ -154,16 +154,6 @@ class CallScanner {
   std::string raw_, key_, value_, name_, id_, arguments_;
   bool streaming_ = false;
 };
-
-/// How much of the end of `text` could be the beginning of `word`.
-size_t begun_of(std::string_view text, std::string_view word) {
-  for (size_t size = std::min(text.size(), word.size() - 1); size > 0; --size) {
-    if (text.ends_with(word.substr(0, size))) {
-      return size;
-    }
-  }
-  return 0;
-}
 
 constexpr std::string_view kHermesOpen = "<tool_call>";
 constexpr std::string_view kHermesClose = "</tool_call>";

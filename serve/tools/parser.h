@@ -1,28 +1,16 @@
-// A model's answer as it comes, taken apart into text and calls of tools.
+// A model's answer as it comes, taken apart into text and calls of tools; of all formats but
+// harmony (serve/tools/harmony.h).
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "serve/tools/delta.h"
 #include "serve/tools/format.h"
 
 namespace weft::serve {
-
-/// What is new of a call: its id and name once, at first, then pieces of its arguments (JSON text)
-/// to be joined.
-struct ToolDelta {
-  int index = 0;
-  std::string id, name;  ///< empty but in a call's first
-  std::string arguments;
-};
-
-struct AnswerDelta {
-  std::string content;
-  std::vector<ToolDelta> calls;
-};
 
 class ToolParser {
  public:

@@ -501,6 +501,110 @@ class Tools(unittest.TestCase):
             self.assertIn(word, answer["error"]["message"])
 
 
+class Thoughts(unittest.TestCase):
+    """What a model thinks is told from what it says."""
+
+    # Template, and an answer. DeepSeek's begins the thought itself.
+    FORMATS = {
+        "qwen3": "<think>\nHm, two.\n</think>\n\nTwo.",
+        "deepseek-r1": "Hm, two.\n</think>\n\nTwo.",
+        "gpt-oss": "<|channel|>analysis<|message|>Hm, two.<|end|><|start|>assistant<|channel|>final<|message|>Two."}
+    BODY = {"messages": [{"role": "user", "content": "1 + 1"}], "temperature": 1}
+    TOOLS = Tools.TOOLS
+
+    @classmethod
+    def setUpClass(cls):
+        cls.servers = {name: Server(WEFT, "--threads", "1", "--chat-template",
+                                    ROOT / "tests/templates" / f"{name}.jinja") for name in cls.FORMATS}
+
+    @classmethod
+    def tearDownClass(cls):
+        for server in cls.servers.values():
+            assert server.stop() == 0, server.said()
+
+    def chat(self, server, **fields):
+        status, answer = server.ask("/v1/chat/completions", {**self.BODY, **fields})
+        self.assertEqual(status, 200, answer)
+        return answer
+
+    def test_are_read(self):
+        for name, text in self.FORMATS.items():
+            with self.subTest(template=name):
+                server, said = self.servers[name], Tools.literally(text)
+                answer = self.chat(server, **said)
+                self.assertEqual(answer["choices"][0]["message"],
+                                 {"role": "assistant", "reasoning_content": "Hm, two.", "content": "Two."})
+                self.assertEqual(answer["choices"][0]["finish_reason"], "stop")
+                thought = answer["usage"]["completion_tokens_details"]["reasoning_tokens"]
+                self.assertTrue(3 <= thought < answer["usage"]["completion_tokens"], answer["usage"])
+                deltas = [json.loads(event)["choices"][0]["delta"]
+                          for event in server.events("/v1/chat/completions", {**self.BODY, **said})[:-1]]
+                for field, whole in (("reasoning_content", "Hm, two."), ("content", "Two.")):
+                    self.assertEqual("".join(delta.get(field, "") for delta in deltas), whole)
+                self.assertGreater(sum("reasoning_content" in delta for delta in deltas), 2)
+                untold = self.chat(server, include_reasoning=False, **said)["choices"][0]["message"]
+                self.assertEqual(untold, {"role": "assistant", "content": "Two."})
+                raw = self.chat(server, reasoning_format="none", **said)["choices"][0]["message"]
+                self.assertEqual(raw, {"role": "assistant", "content": text})
+                cut = self.chat(server, **{**said, "max_tokens": answer["usage"]["completion_tokens"] // 2 - 3})
+                self.assertEqual(cut["choices"][0]["message"]["content"], None)
+                self.assertIn(cut["choices"][0]["message"]["reasoning_content"], text)
+
+    def test_are_items_of_responses(self):
+        for name, text in self.FORMATS.items():
+            with self.subTest(template=name):
+                server = self.servers[name]
+                body = {"input": "1 + 1", **Tools.literally(text)}
+                body["max_output_tokens"] = body.pop("max_tokens")
+                status, answer = server.ask("/v1/responses", body)
+                self.assertEqual(status, 200, answer)
+                self.assertEqual([(item["type"], item["content"][0]["type"], item["content"][0]["text"])
+                                  for item in answer["output"]],
+                                 [("reasoning", "reasoning_text", "Hm, two."), ("message", "output_text", "Two.")])
+                self.assertGreater(answer["usage"]["output_tokens_details"]["reasoning_tokens"], 2)
+                events = [json.loads(event.split("data: ", 1)[1]) for event in server.events("/v1/responses", body)]
+                kinds = [event["type"].removeprefix("response.") for event in events]
+                self.assertEqual([kind for i, kind in enumerate(kinds) if kind != kinds[i - 1]],
+                                 ["created", "in_progress"] + [
+                                     kind for part in ("reasoning_text", "output_text") for kind in
+                                     ("output_item.added", "content_part.added", f"{part}.delta", f"{part}.done",
+                                      "content_part.done", "output_item.done")] + ["completed"])
+                self.assertEqual([event["sequence_number"] for event in events], list(range(len(events))))
+                for index, (part, whole) in enumerate((("reasoning_text", "Hm, two."), ("output_text", "Two."))):
+                    deltas = [event for event in events if event["type"] == f"response.{part}.delta"]
+                    self.assertEqual("".join(event["delta"] for event in deltas), whole)
+                    self.assertEqual({event["output_index"] for event in deltas}, {index})
+                    self.assertEqual({event["item_id"] for event in deltas},
+                                     {events[-1]["response"]["output"][index]["id"]})
+
+    def test_calls_are_messages_of_gpt_oss(self):
+        server = self.servers["gpt-oss"]
+        text = ('<|channel|>analysis<|message|>A call.<|end|><|start|>assistant<|channel|>commentary '
+                'to=functions.get_time <|constrain|>json<|message|>{"zone": "UTC"}')
+        [choice] = self.chat(server, tools=self.TOOLS, **Tools.literally(text))["choices"]
+        self.assertEqual(choice["finish_reason"], "tool_calls")
+        self.assertEqual(choice["message"]["reasoning_content"], "A call.")
+        self.assertEqual(Tools.called(choice["message"]), [("get_time", {"zone": "UTC"})])
+        for demand in ("required", Tools.NAMED):
+            [choice] = self.chat(server, tools=self.TOOLS, tool_choice=demand, seed=1, max_tokens=120)["choices"]
+            self.assertEqual(choice["finish_reason"], "tool_calls", choice)
+            [(tool, arguments)] = Tools.called(choice["message"])
+            self.assertIn(tool, ("get_time", "get_weather") if demand == "required" else ("get_time",))
+        call = {"id": "a", "type": "function", "function": {"name": "get_time", "arguments": '{"zone":   "UTC"}'}}
+        messages = [*self.BODY["messages"],
+                    {"role": "assistant", "reasoning_content": "A call.", "content": None, "tool_calls": [call]},
+                    {"role": "tool", "tool_call_id": "a", "content": "12:34"}]
+        status, answer = server.ask("/tokenize", {"messages": messages, "tools": self.TOOLS})
+        self.assertEqual(status, 200, answer)
+        prompt = server.ask("/detokenize", {"tokens": answer["tokens"]})[1]["prompt"]
+        self.assertIn('to=functions.get_time<|channel|>commentary json<|message|>{"zone": "UTC"}<|call|>', prompt)
+
+    def test_a_format_that_is_none_is_refused(self):
+        status, answer = self.servers["qwen3"].ask("/v1/chat/completions", {**self.BODY, "reasoning_format": "x"})
+        self.assertEqual(status, 400)
+        self.assertEqual(answer["error"]["param"], "reasoning_format")
+
+
 class Errors(ServerTest):
     def test_each_names_what_is_wrong(self):
         cases = [

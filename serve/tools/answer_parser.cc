@@ -1,0 +1,69 @@
+#include "serve/tools/answer_parser.h"
+
+#include <iterator>
+#include <utility>
+
+namespace weft::serve {
+
+AnswerParser::AnswerParser(const AnswerFormat& format, std::string_view begun, bool several,
+                           std::function<std::string()> make_id) {
+  if (format.is_harmony()) {
+    messages_.emplace(several, std::move(make_id));
+    messages_->push(begun, begun_);
+    return;
+  }
+  if (format.reasoning == ReasoningFormat::think) {
+    thinking_.emplace(format.in_thought);
+  }
+  if (format.tools != ToolFormat::none) {
+    tools_.emplace(format.tools, begun, several, std::move(make_id));
+  }
+}
+
+AnswerDelta AnswerParser::push(std::string_view text) {
+  AnswerDelta delta = std::exchange(begun_, {});
+  if (messages_) {
+    messages_->push(text, delta);
+    return delta;
+  }
+  if (thinking_) {
+    thinking_->push(text, delta.reasoning, delta.content);
+  } else {
+    delta.content = text;
+  }
+  if (tools_) {
+    AnswerDelta apart = tools_->push(delta.content);
+    delta.content = std::move(apart.content);
+    delta.calls = std::move(apart.calls);
+  }
+  return delta;
+}
+
+AnswerDelta AnswerParser::finish() {
+  AnswerDelta delta = std::exchange(begun_, {});
+  if (messages_) {
+    messages_->finish(delta);
+    return delta;
+  }
+  if (thinking_) {
+    thinking_->finish(delta.reasoning, delta.content);
+  }
+  if (tools_) {
+    AnswerDelta apart = tools_->push(delta.content);
+    AnswerDelta rest = tools_->finish();
+    delta.content = apart.content + rest.content;
+    delta.calls = std::move(apart.calls);
+    std::move(rest.calls.begin(), rest.calls.end(), std::back_inserter(delta.calls));
+  }
+  return delta;
+}
+
+int AnswerParser::calls() const {
+  return messages_ ? messages_->calls() : tools_ ? tools_->calls() : 0;
+}
+
+bool AnswerParser::reasons() const {
+  return messages_ ? messages_->reasons() : thinking_ && thinking_->reasons();
+}
+
+}  // namespace weft::serve
