@@ -20,7 +20,7 @@ if(WEFT_FUZZ_TARGETS)
   weft_unite_folders(weft_fuzzed)
   target_include_directories(weft_fuzzed PUBLIC ${PROJECT_SOURCE_DIR})
   target_compile_options(weft_fuzzed PUBLIC
-    -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all)
+    -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=null,object-size,vptr -fno-sanitize-recover=all)
   target_link_libraries(weft_fuzzed PUBLIC weft_dependencies)
   add_custom_target(fuzzers)
   foreach(source IN LISTS weft_fuzzers)

@@ -1,5 +1,6 @@
 # Every family on the second of two AMD targets, for which the same kernels are compiled.
 set(weft_families_again Slow/CdnaModels.*gfx950*:Slow/CdnaPrefill.*gfx950*:Slow/CdnaDiff.*gfx950*)
+string(APPEND weft_families_again :SlowExperts/CdnaModels.*gfx950*:Slow/CdnaPrefillOf.*gfx950*:Some/CdnaDiff.*gfx950*)
 # What finds most days what another target, model or form has found, and takes long: the second AMD
 # target; on Hopper's simulator two more mixtures, weights in eight bits, drafts, slots' company.
 set(weft_again *gfx950*:*/HopperDecode.*gpt_oss*:*/HopperDecode.*qwen2_moe*:*/HopperDecode.*fp8_block*)
@@ -15,8 +16,11 @@ if(NOT WEFT_SANITIZE)  # of these the sanitized build runs no others
   string(APPEND weft_again :MlaPrompt.Matches*:Fp8Sums.*:VerifyCodes.SeveralSequences*:VerifyCodes.Latent*)
 endif()
 
-# What asks for numbers of larger models: in the sanitized build minutes, and none that the small ones miss.
-set(weft_numbers Engine.ChunksOfAnyLengthOfAWideModel:Engine.PackedWeightsGive*:Engine.LogitsOfDecodeAreThose*:DemoModel.*)
+# What asks for numbers or schedules of larger models: in the sanitized build minutes, and none that the small
+# ones miss.
+set(weft_numbers Lower.SmallModelsAreSoundForAll*:CdnaLower.StreamsHaveTheWeightsOnce:VerifyCodes.LatentRowsAre*)
+string(APPEND weft_numbers :VerifyCodes.SeveralSequencesOfMixtures*:VerifyCodes.WeightsInFp8*)
+string(APPEND weft_numbers :Engine.ChunksOfAnyLengthOfAWideModel:Engine.PackedWeightsGive*:Engine.LogitsOfDecodeAreThose*:DemoModel.*)
 
 # Those of these rooms are compiled each alone (CMAKE_UNITY_BUILD): they say in the same words what they test.
 set(weft_tests_alone model)
@@ -45,7 +49,8 @@ function(weft_add_tests room)
   set(codes)
   if(room STREQUAL engine)
     set(codes VerifyCodes.*:Lower.*:CdnaLower.*)
-    add_test(NAME engine_codes COMMAND ${target} --gtest_filter=${codes}-*Slow*:${weft_again})
+    add_test(NAME engine_codes
+      COMMAND ${target} --gtest_filter=${codes}-*Slow*:${weft_again}$<$<BOOL:${WEFT_SANITIZE}>::${weft_numbers}>)
     set_tests_properties(engine_codes PROPERTIES LABELS quick)
   endif()
   set(left_out ${weft_again}:${codes})
@@ -54,9 +59,9 @@ function(weft_add_tests room)
   endif()
   add_test(NAME ${room} COMMAND ${target} --gtest_filter=-*Slow*:${left_out})
   set_tests_properties(${room} PROPERTIES LABELS quick)
-  # (Some of these take minutes together and are long: cdna_long, sim_compiled.)
+  # (Some of these take minutes together and are long: cdna_long, sim_compiled, sim_nodes.)
   add_test(NAME ${room}_slow COMMAND ${target}
-    --gtest_filter=*Slow*:${weft_again}-*OnAllUnits*:*WhatClangCompiles*:${weft_families_again})
+    --gtest_filter=*Slow*:${weft_again}-*OnAllUnits*:*WhatClangCompiles*:*NobodyAnswersSlow/8:${weft_families_again})
   set_tests_properties(${room}_slow PROPERTIES LABELS slow)
   if(room STREQUAL engine)  # its workers wait for each other on every core
     set_tests_properties(${room} ${room}_slow PROPERTIES RUN_SERIAL ON)
@@ -64,17 +69,17 @@ function(weft_add_tests room)
   # What runs kernels of the CPU, as on a machine that has fewer instructions; of the engine's tests those
   # of numbers. MatchesTheReference goes through all instruction sets by itself.
   if(room MATCHES "^(arch|ops)$")
-    weft_add_with_isas(${room} ${target} --gtest_filter=-*Slow*:*.MatchesTheReference)
+    weft_add_with_isas(${room} slow ${target} --gtest_filter=-*Slow*:*.MatchesTheReference)
   elseif(room STREQUAL engine)
-    weft_add_with_isas(engine ${target} --gtest_filter=*Goldens*:DemoModel*:CpuInterpreter*-*Slow*:*TheSameBits*)
+    weft_add_with_isas(engine slow ${target} --gtest_filter=*Goldens*:DemoModel*:CpuInterpreter*-*Slow*:*TheSameBits*)
   endif()
 endfunction()
 
 # NAME_avx2 and NAME_scalar: the same test with the instruction set cut down (arch/cpu/dispatch.h).
-function(weft_add_with_isas name)
+function(weft_add_with_isas name label)
   foreach(isa avx2 scalar)
     add_test(NAME ${name}_${isa} COMMAND ${ARGN})
-    set_tests_properties(${name}_${isa} PROPERTIES LABELS slow ENVIRONMENT WEFT_ISA=${isa})
+    set_tests_properties(${name}_${isa} PROPERTIES LABELS ${label} ENVIRONMENT WEFT_ISA=${isa})
     if(name MATCHES "^(engine|cli)$")
       set_tests_properties(${name}_${isa} PROPERTIES RUN_SERIAL ON)
     endif()
@@ -156,7 +161,7 @@ if(TARGET weft_command)
       COMMAND Python3::Interpreter -B ${PROJECT_SOURCE_DIR}/tests/pages/test_pages.py $<TARGET_FILE:weft_command>)
     set_tests_properties(performance_pages PROPERTIES LABELS quick)
   endif()
-  weft_add_with_isas(cli
+  weft_add_with_isas(cli long
     Python3::Interpreter ${PROJECT_SOURCE_DIR}/tests/cli/test_cli.py $<TARGET_FILE:weft_command>)
 endif()
 
@@ -280,6 +285,8 @@ endif()
 if(TARGET test_sim)
   add_test(NAME sim_damaged COMMAND test_sim --gtest_filter=*FlippedBytes*)
   set_tests_properties(sim_damaged PROPERTIES LABELS long ENVIRONMENT WEFT_HOSTILE_CASES=10000)
+  add_test(NAME sim_nodes COMMAND test_sim --gtest_filter=*NobodyAnswersSlow/8)
+  set_tests_properties(sim_nodes PROPERTIES LABELS long)
   # All AMD kernels compiled with less optimisation, for wait states.
   add_test(NAME sim_compiled COMMAND test_sim --gtest_filter=*WhatClangCompiles*)
   set_tests_properties(sim_compiled PROPERTIES LABELS long)
