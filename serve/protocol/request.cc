@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <utility>
 
 #include "model/fields.h"
 
@@ -437,14 +438,41 @@ void read_chat(Reader& fields, GenerateRequest& request) {
   }
 }
 
+/// The items of earlier responses as a chat's messages: a thought becomes the next answer's.
+Json without_thoughts(const Json& items) {
+  if (!items.is_array()) {
+    return items;
+  }
+  Json messages = Json::array();
+  std::string thought;
+  for (const Json& item : items) {
+    if (item.is_object() && item.contains("type") && item["type"] == "reasoning") {
+      const Json content = item.contains("content") ? item["content"] : Json();
+      for (const Json& part : content.is_array() ? content : Json::array()) {
+        if (part.is_object() && part.contains("text") && part["text"].is_string()) {
+          thought += part["text"].get<std::string>();
+        }
+      }
+      continue;
+    }
+    messages.push_back(item);
+    Json& message = messages.back();
+    if (!thought.empty() && message.is_object() && message.contains("role") &&
+        message["role"] == "assistant") {
+      message["reasoning_content"] = std::exchange(thought, {});
+    }
+  }
+  return messages;
+}
+
 /// /v1/responses in its text form, as the chat that it stands for.
 void read_responses(Reader& fields, GenerateRequest& request) {
   const Json* input = fields.find("input");
   if (input == nullptr) {
     return fields.fail_at("input", "input is missing");
   }
-  const Json list =
-      input->is_string() ? Json::array({{{"role", "user"}, {"content", *input}}}) : *input;
+  const Json list = input->is_string() ? Json::array({{{"role", "user"}, {"content", *input}}})
+                                       : without_thoughts(*input);
   request.messages = Json::array();
   if (const std::string text = fields.text("instructions", ""); !text.empty()) {
     request.messages.push_back({{"role", "system"}, {"content", text}});

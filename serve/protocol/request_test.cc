@@ -169,6 +169,19 @@ TEST(Request, ResponsesAreChats) {
             "previous_response_id");
 }
 
+TEST(Request, ThoughtsOfEarlierResponsesAreTheNextAnswers) {
+  const GenerateRequest request = accepted(Endpoint::responses, R"({"input": [
+      {"role": "user", "content": "a"},
+      {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}, 5]},
+      {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "b"}]},
+      {"type": "reasoning", "content": 5}, {"role": "user", "content": "c"}]})");
+  ASSERT_EQ(request.messages.size(), 3U);
+  EXPECT_EQ(request.messages[1]["reasoning_content"], "hm");
+  EXPECT_EQ(request.messages[1]["content"], "b");
+  EXPECT_FALSE(request.messages[2].contains("reasoning_content"));
+  EXPECT_EQ(refused(Endpoint::responses, R"({"input": [{"type": "reasoning"}]})").param, "input");
+}
+
 TEST(Request, WhatIsNoObjectIsRefused) {
   for (const char* body : {"", "{", "[]", "1", "\"a\"", "null", "{\"prompt\": \"\xff\"}", "nul",
                            "{\"prompt\": 1e999}"}) {
