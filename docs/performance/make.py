@@ -509,6 +509,22 @@ def decode_attention(operations):
     return table(["operation", "sequences x keys", "us", "of the limit", "peer, us", "times as fast"], rows)
 
 
+def few_tokens_experts(operations):
+    """The operation `moe` of one layer, a token or some."""
+    layers = {"128,8,768,2048": "Qwen3-30B-A3B", "64,8,1024,2048": "OLMoE-1B-7B",
+              "128,4,2880,2880": "gpt-oss-120b, MXFP4"}
+    rows = []
+    for case in operations.select("moe", "given", "alone"):
+        f = fields(case["case"])
+        row = operations.find("moe", case["case"], "in a row", case["shapes"])
+        rows.append([layers[",".join(f[k] for k in ("experts", "chosen", "n", "hidden"))], f["rows"],
+                     f"{case['limit_s'] * 1e6:.1f}",
+                     *(cell for each in (case, row)
+                       for cell in (microseconds(each), f"{each['limit_s'] / each['median_s']:.0%}")), case["stamp"]])
+    rows.sort(key=lambda row: list(layers.values()).index(row[0]))
+    return table(["layer", "tokens", "its experts' bytes, us", "alone, us", "share", "in a row, us", "share", "of"], rows)
+
+
 # --- AMD
 
 
@@ -613,6 +629,7 @@ def make(data):
         "operations-summary": operations_summary(operations, True),
         "operations-attention": attention_shapes(operations),
         "operations-decode-attention": decode_attention(operations),
+        "operations-experts": few_tokens_experts(operations),
         "operations-fp8": product_shapes(operations, *fp8, "DeepGEMM", "listed", True),
         "operations-bf16": product_shapes(operations, *bf16, "cuBLAS bf16", "listed", True),
         "operations-fp8-unlisted": product_shapes(operations, *fp8, "DeepGEMM", "given", False),
