@@ -213,7 +213,9 @@ if(TARGET weft_command AND TARGET weft_sim AND NOT WEFT_CDNA_LEFT_OUT AND NOT WE
     if(target STREQUAL "gfx950")
       add_test(NAME check_${target} COMMAND weft_command check --quick --device sim:${target})
       set_tests_properties(check_${target} PROPERTIES LABELS slow)
+      set(seeds_label long)
     else()
+      set(seeds_label slow)
       file(GLOB operations RELATIVE ${PROJECT_SOURCE_DIR}/ops CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/ops/*/cases.inc)
       list(TRANSFORM operations REPLACE "/cases.inc" "")
       set(heavy moe mla_decode mla_layer)
@@ -231,8 +233,7 @@ if(TARGET weft_command AND TARGET weft_sim AND NOT WEFT_CDNA_LEFT_OUT AND NOT WE
     # In random orders, with caches that keep old copies.
     add_test(NAME check_${target}_seeds
       COMMAND weft_command check --quick --device sim:${target})
-    set_tests_properties(check_${target}_seeds PROPERTIES
-      LABELS $<IF:$<STREQUAL:${target},gfx942>,slow,long> ENVIRONMENT WEFT_SIM_SEED=1)
+    set_tests_properties(check_${target}_seeds PROPERTIES LABELS ${seeds_label} ENVIRONMENT WEFT_SIM_SEED=1)
     # A layer of every family's public size on all compute units, against the CPU; DeepSeek's first has
     # no experts.
     foreach(preset llama-3.1-8b llama-3.2-1b mistral-7b qwen2.5-coder-1.5b qwen3-8b olmo-2-1b

@@ -389,11 +389,6 @@ void Answer::stream_chunk(size_t index, const AnswerDelta& delta, const char* fi
   const std::string& text = delta.content;
   const GenerateRequest& request = work_->request;
   Part& part = choices_[index];
-  if (request.endpoint == Endpoint::responses) {
-    add_to_item(true, delta.reasoning);
-    add_to_item(false, text);
-    return;
-  }
   const std::vector<TokenLogprob> tokens = std::exchange(part.logprobs, {});
   const std::string shown = request.logprobs && !tokens.empty() ? logprobs(tokens).dump() : "null";
   const std::string finish = finish_reason == nullptr ? "null" : json_text(finish_reason);
@@ -432,12 +427,12 @@ void Answer::show(size_t index, const std::string& text, bool last) {
   }
   all += text;
   AnswerDelta delta = apart(part, std::move(all), last);
+  if (work_->request.endpoint == Endpoint::responses) {
+    add_to_item(true, delta.reasoning);
+    add_to_item(false, delta.content);
+    return;
+  }
   if (!streams()) {
-    if (work_->request.endpoint == Endpoint::responses) {
-      add_to_item(true, delta.reasoning);
-      add_to_item(false, delta.content);
-      return;
-    }
     part.text += delta.content;
     part.reasoning += delta.reasoning;
     for (ToolDelta& call : delta.calls) {
@@ -465,10 +460,7 @@ AnswerDelta Answer::apart(Part& part, std::string text, bool last) const {
   }
   AnswerDelta delta = part.parser->push(text);
   if (last) {
-    AnswerDelta rest = part.parser->finish();
-    delta.content += rest.content;
-    delta.reasoning += rest.reasoning;
-    std::move(rest.calls.begin(), rest.calls.end(), std::back_inserter(delta.calls));
+    delta.append(part.parser->finish());
   }
   if (!work_->request.include_reasoning) {
     delta.reasoning.clear();
@@ -594,9 +586,9 @@ Json Answer::whole() const {
 
 void Answer::finish_responses_stream() {
   const Json done = response_object(true);
-  close_item(done["status"] == "completed" ? "completed" : "incomplete");
-  send_response_event(done["status"] == "completed" ? "response.completed" : "response.incomplete",
-                      {{"response", done}});
+  const auto status = done["status"].get<std::string>();
+  close_item(status.c_str());
+  send_response_event(("response." + status).c_str(), {{"response", done}});
 }
 
 void Answer::finish() {

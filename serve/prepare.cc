@@ -56,10 +56,11 @@ Parsed<std::string> render(const ServedModel& model, const GenerateRequest& requ
       text = std::move(again);
     }
   };
-  if (Json described = with_descriptions(request.tools); !text.ok() && described != request.tools) {
-    // gpt-oss's wants what the protocol does not.
-    input.tools = std::move(described);
-    try_again();
+  if (!text.ok()) {
+    input.tools = with_descriptions(request.tools);
+    if (input.tools != request.tools) {  // gpt-oss's wants what the protocol does not
+      try_again();
+    }
   }
   if (!text.ok() && input.messages != request.messages) {
     // A few templates put the arguments into the prompt as the text that they came as.
@@ -202,11 +203,11 @@ void read_markers(const ServedModel& model, const std::string& prompt, Work& wor
     return ids.ok() ? *std::move(ids) : std::vector<int32_t>();
   };
   const auto one_token = [&](std::string_view text) { return ids_of(text).size() == 1; };
-  const std::vector<int32_t> close = ids_of(kThinkClose);
+  const std::vector<int32_t> close =
+      format.reasoning == ReasoningFormat::think ? ids_of(kThinkClose) : std::vector<int32_t>();
   const bool special = format.is_harmony() || format.tools == ToolFormat::llama3 ||
                        format.tools == ToolFormat::mistral ||
-                       (format.reasoning == ReasoningFormat::think && close.size() == 1 &&
-                        model.tokenizer.is_special(close[0]));
+                       (close.size() == 1 && model.tokenizer.is_special(close[0]));
   request.skip_special_tokens = request.skip_special_tokens && !special;
   if (format.reasoning == ReasoningFormat::think && ends_in_thought(prompt)) {
     format.in_thought = true;
@@ -220,7 +221,7 @@ void read_markers(const ServedModel& model, const std::string& prompt, Work& wor
   if (format.reasoning == ReasoningFormat::harmony && one_token(harmony::kChannel) &&
       one_token(harmony::kMessage)) {
     work.opening = Opening{{}, ids_of(harmony::kFinal)};
-  } else if (format.reasoning == ReasoningFormat::think && close.size() == 1) {
+  } else if (close.size() == 1) {
     if (format.in_thought) {
       work.opening = Opening{{}, close};
     } else if (const std::vector<int32_t> open = ids_of(kThinkOpen); open.size() == 1) {

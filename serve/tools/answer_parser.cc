@@ -1,6 +1,5 @@
 #include "serve/tools/answer_parser.h"
 
-#include <iterator>
 #include <utility>
 
 namespace weft::serve {
@@ -32,9 +31,7 @@ AnswerDelta AnswerParser::push(std::string_view text) {
     delta.content = text;
   }
   if (tools_) {
-    AnswerDelta apart = tools_->push(delta.content);
-    delta.content = std::move(apart.content);
-    delta.calls = std::move(apart.calls);
+    delta.append(tools_->push(std::exchange(delta.content, {})));
   }
   return delta;
 }
@@ -49,11 +46,8 @@ AnswerDelta AnswerParser::finish() {
     thinking_->finish(delta.reasoning, delta.content);
   }
   if (tools_) {
-    AnswerDelta apart = tools_->push(delta.content);
-    AnswerDelta rest = tools_->finish();
-    delta.content = apart.content + rest.content;
-    delta.calls = std::move(apart.calls);
-    std::move(rest.calls.begin(), rest.calls.end(), std::back_inserter(delta.calls));
+    delta.append(tools_->push(std::exchange(delta.content, {})));
+    delta.append(tools_->finish());
   }
   return delta;
 }

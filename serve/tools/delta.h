@@ -1,7 +1,10 @@
 // What is new of an answer, taken apart.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace weft::serve {
@@ -18,6 +21,13 @@ struct AnswerDelta {
   std::string content;
   std::vector<ToolDelta> calls = {};
   std::string reasoning = {};
+
+  /// What came after this.
+  void append(AnswerDelta next) {
+    content += next.content;
+    reasoning += next.reasoning;
+    std::move(next.calls.begin(), next.calls.end(), std::back_inserter(calls));
+  }
 };
 
 }  // namespace weft::serve

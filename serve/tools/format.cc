@@ -7,6 +7,7 @@
 
 #include "model/json.h"
 #include "serve/tools/harmony.h"
+#include "serve/tools/markers.h"
 
 namespace weft::serve {
 namespace {
@@ -71,7 +72,7 @@ bool ends_in_thought(std::string_view prompt) {
   const size_t open = prompt.rfind(kThinkOpen);
   const size_t close = prompt.rfind(kThinkClose);
   return open != std::string_view::npos && (close == std::string_view::npos || close < open) &&
-         prompt.find_first_not_of(" \t\r\n", open + kThinkOpen.size()) == std::string_view::npos;
+         prompt.find_first_not_of(kBlank, open + kThinkOpen.size()) == std::string_view::npos;
 }
 
 Result<ToolChoice> read_tool_choice(const Json& tools, const Json& choice) {

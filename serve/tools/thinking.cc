@@ -13,13 +13,15 @@ void Thinking::push(std::string_view text, std::string& reasoning, std::string& 
       content += c;
       continue;
     }
-    pending_ += c;
     if (at_ == At::behind) {
       if (kBlank.find(c) == std::string_view::npos) {
-        content += std::exchange(pending_, {}).back();
+        content += c;
         at_ = At::content;
       }
-    } else if (at_ == At::start) {
+      continue;
+    }
+    pending_ += c;
+    if (at_ == At::start) {
       const size_t begins = pending_.find_first_not_of(kBlank);
       const std::string_view word =
           begins == std::string::npos ? "" : std::string_view(pending_).substr(begins);

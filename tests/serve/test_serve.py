@@ -343,7 +343,26 @@ class Chat(ServerTest):
         self.assertIn("patternProperties", error["message"])
 
 
-class Tools(unittest.TestCase):
+class TemplatesTest(unittest.TestCase):
+    """A server for each of FORMATS' chat templates."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.servers = {name: Server(WEFT, "--threads", "1", "--chat-template",
+                                    ROOT / "tests/templates" / f"{name}.jinja") for name in cls.FORMATS}
+
+    @classmethod
+    def tearDownClass(cls):
+        for server in cls.servers.values():
+            assert server.stop() == 0, server.said()
+
+    def answer(self, server, **fields):
+        status, answer = server.ask("/v1/chat/completions", {**self.BODY, **fields})
+        self.assertEqual(status, 200, answer)
+        return answer
+
+
+class Tools(TemplatesTest):
     """Calls of tools, in the three ways to write them."""
 
     CITY = {"type": "string", "maxLength": 8}
@@ -368,20 +387,8 @@ class Tools(unittest.TestCase):
                         '{"name": "get_weather", "arguments": {"city": "Oslo", "days": 1}}]'}
     CALLS = [("get_time", {"zone": "UTC"}), ("get_weather", {"city": "Oslo", "days": 1})]
 
-    @classmethod
-    def setUpClass(cls):
-        cls.servers = {name: Server(WEFT, "--threads", "1", "--chat-template",
-                                    ROOT / "tests/templates" / f"{name}.jinja") for name in cls.FORMATS}
-
-    @classmethod
-    def tearDownClass(cls):
-        for server in cls.servers.values():
-            assert server.stop() == 0, server.said()
-
     def chat(self, server, **fields):
-        status, answer = server.ask("/v1/chat/completions", {**self.BODY, **fields})
-        self.assertEqual(status, 200, answer)
-        return answer["choices"][0]
+        return self.answer(server, **fields)["choices"][0]
 
     def streamed(self, server, **fields):
         """A choice of what a stream says, put together."""
@@ -501,7 +508,7 @@ class Tools(unittest.TestCase):
             self.assertIn(word, answer["error"]["message"])
 
 
-class Thoughts(unittest.TestCase):
+class Thoughts(TemplatesTest):
     """What a model thinks is told from what it says."""
 
     # Template, and an answer. DeepSeek's begins the thought itself.
@@ -512,26 +519,11 @@ class Thoughts(unittest.TestCase):
     BODY = {"messages": [{"role": "user", "content": "1 + 1"}], "temperature": 1}
     TOOLS = Tools.TOOLS
 
-    @classmethod
-    def setUpClass(cls):
-        cls.servers = {name: Server(WEFT, "--threads", "1", "--chat-template",
-                                    ROOT / "tests/templates" / f"{name}.jinja") for name in cls.FORMATS}
-
-    @classmethod
-    def tearDownClass(cls):
-        for server in cls.servers.values():
-            assert server.stop() == 0, server.said()
-
-    def chat(self, server, **fields):
-        status, answer = server.ask("/v1/chat/completions", {**self.BODY, **fields})
-        self.assertEqual(status, 200, answer)
-        return answer
-
     def test_are_read(self):
         for name, text in self.FORMATS.items():
             with self.subTest(template=name):
                 server, said = self.servers[name], Tools.literally(text)
-                answer = self.chat(server, **said)
+                answer = self.answer(server, **said)
                 self.assertEqual(answer["choices"][0]["message"],
                                  {"role": "assistant", "reasoning_content": "Hm, two.", "content": "Two."})
                 self.assertEqual(answer["choices"][0]["finish_reason"], "stop")
@@ -542,11 +534,11 @@ class Thoughts(unittest.TestCase):
                 for field, whole in (("reasoning_content", "Hm, two."), ("content", "Two.")):
                     self.assertEqual("".join(delta.get(field, "") for delta in deltas), whole)
                 self.assertGreater(sum("reasoning_content" in delta for delta in deltas), 2)
-                untold = self.chat(server, include_reasoning=False, **said)["choices"][0]["message"]
+                untold = self.answer(server, include_reasoning=False, **said)["choices"][0]["message"]
                 self.assertEqual(untold, {"role": "assistant", "content": "Two."})
-                raw = self.chat(server, reasoning_format="none", **said)["choices"][0]["message"]
+                raw = self.answer(server, reasoning_format="none", **said)["choices"][0]["message"]
                 self.assertEqual(raw, {"role": "assistant", "content": text})
-                cut = self.chat(server, **{**said, "max_tokens": answer["usage"]["completion_tokens"] // 2 - 3})
+                cut = self.answer(server, **{**said, "max_tokens": answer["usage"]["completion_tokens"] // 2 - 3})
                 self.assertEqual(cut["choices"][0]["message"]["content"], None)
                 self.assertIn(cut["choices"][0]["message"]["reasoning_content"], text)
 
@@ -581,12 +573,12 @@ class Thoughts(unittest.TestCase):
         server = self.servers["gpt-oss"]
         text = ('<|channel|>analysis<|message|>A call.<|end|><|start|>assistant<|channel|>commentary '
                 'to=functions.get_time <|constrain|>json<|message|>{"zone": "UTC"}')
-        [choice] = self.chat(server, tools=self.TOOLS, **Tools.literally(text))["choices"]
+        [choice] = self.answer(server, tools=self.TOOLS, **Tools.literally(text))["choices"]
         self.assertEqual(choice["finish_reason"], "tool_calls")
         self.assertEqual(choice["message"]["reasoning_content"], "A call.")
         self.assertEqual(Tools.called(choice["message"]), [("get_time", {"zone": "UTC"})])
         for demand in ("required", Tools.NAMED):
-            [choice] = self.chat(server, tools=self.TOOLS, tool_choice=demand, seed=1, max_tokens=120)["choices"]
+            [choice] = self.answer(server, tools=self.TOOLS, tool_choice=demand, seed=1, max_tokens=120)["choices"]
             self.assertEqual(choice["finish_reason"], "tool_calls", choice)
             [(tool, arguments)] = Tools.called(choice["message"])
             self.assertIn(tool, ("get_time", "get_weather") if demand == "required" else ("get_time",))
