@@ -20,7 +20,7 @@ class Server:
     PATIENCE = 60  # seconds that an answer may take
 
     def __init__(self, weft, *arguments, model=MODEL, gpus=False):
-        self.log = tempfile.TemporaryFile("w+")
+        self.log = tempfile.TemporaryFile("a+")  # its reader moves the place where the server writes, too
         self.process = subprocess.Popen(
             [weft, "serve", "--model", model, "--port", "0", *arguments],
             stderr=self.log, stdout=subprocess.PIPE,
