@@ -1,8 +1,8 @@
-// moe for a chunk's rows on sm_90a. Slots are sorted by expert, a block for each. Where experts
-// have many, hopper_grouped.cuh multiplies; where they have few, or weights are codes, a block has
-// some columns of one expert's product, for tile after tile of the rows that drew it, which it
-// gathers. Blocks of experts that nobody drew leave at once. The second products lie by slot until
-// each row sums its own.
+// moe for a chunk's rows on sm_90a. Where all slots are few, hopper_few.cuh multiplies. Otherwise
+// they are sorted by expert, a block for each. Where experts have many, hopper_grouped.cuh
+// multiplies; where they have fewer, or weights are codes, a block has some columns of one expert's
+// product, for tile after tile of the rows that drew it, which it gathers. Blocks of experts that
+// nobody drew leave at once. The second products lie by slot until each row sums its own.
 #include <algorithm>
 #include <cmath>
 
@@ -14,8 +14,8 @@
 #include "base/divide.h"
 #include "ops/hopper_activation.cuh"
 #include "ops/hopper_f32.cuh"
-#include "ops/linear/forms/fp8/hopper_prefill.cuh"
 #include "ops/linear/forms/mxfp4/hopper_prefill.cuh"
+#include "ops/moe/hopper_few.cuh"
 #include "ops/moe/hopper_grouped.cuh"
 #include "ops/moe/hopper_prefill.h"
 
@@ -227,9 +227,6 @@ __global__ void __launch_bounds__(kSortThreads)
 
 // --- products ---
 
-/// What weights are in.
-enum class SlotWeights : uint8_t { bf16, mxfp4, e4m3 };
-
 /// A block of 4 warps: kRows slots at a time and kColumns columns of weights, of gate and up one
 /// half each. Codes are in the stages; the scales of MXFP4 are behind these, of all k.
 template <int kRowCount, bool kIsGated, SlotWeights kWeights>
@@ -417,20 +414,6 @@ __device__ void multiply_mx(const char* stage, const char* scales, int step, int
   }
 }
 
-/// Two codes in e4m3fn as bf16, which has all their numbers.
-__device__ __forceinline__ uint32_t e4m3_pair(uint32_t codes) {
-  const float2 x = e4m3_numbers(codes);
-  return pack_bf16x2(x.x, x.y);
-}
-
-/// Of a block's columns, which lie in one block of scales: which is that of a stage.
-__device__ inline float block_scale(const ExpertMatrices& w, int expert, int k, int column,
-                                    int at) {
-  const auto* const own = reinterpret_cast<const float*>(
-      reinterpret_cast<const char*>(w.block_scales) + expert * w.block_scales_pitch);
-  return own[column / kScaleBlock * scale_blocks(k) + at / kScaleBlock];
-}
-
 /// A stage's product with weights in e4m3fn, which is in one block of scales. A lane has elements 8
 /// (lane % 4) .. + 7 of each 32 of its rows and columns, which is as good an order for a sum as
 /// another.
@@ -468,7 +451,7 @@ __device__ void multiply_codes(const SlotsProduct& args, int expert, int first_c
     }
   }
   const auto scale_of = [&](int which) {
-    return block_scale(args.w[which], expert, args.k, first_column, step * T::kDepth);
+    return *block_scale(args.w[which], expert, args.k, first_column, step * T::kDepth);
   };
   const float scales[2] = {scale_of(0), T::kGated ? scale_of(1) : 0};
 #pragma unroll
@@ -676,10 +659,17 @@ Status launch_product(const SlotsProduct& args, bool sorted, int64_t rows, Strea
   const auto experts = static_cast<int>(args.drawn.experts);
   const auto slots = static_cast<int>(rows * args.drawn.chosen);
   const bool overlaps = args.a.dtype == DType::bf16;
-  if (!sorted) {
+  const bool mx = args.w[0].scales > 0;
+  const bool fp8 = is_fp8(args.w[0].first.dtype);
+  const bool all_few = overlaps && all_few_slots(args.drawn, slots);
+  if (all_few && (!fp8 || args.w[0].first.stride % 16 == 0)) {
+    return mx    ? launch_few<SlotWeights::mxfp4, kGated>(args, slots, sorted, stream)
+           : fp8 ? launch_few<SlotWeights::e4m3, kGated>(args, slots, sorted, stream)
+                 : launch_few<SlotWeights::bf16, kGated>(args, slots, sorted, stream);
+  }
+  if (!sorted || all_few) {  // the first products may have needed no order
     WEFT_TRY(prefill_sort(args.drawn, rows, overlaps, stream));
   }
-  const bool mx = args.w[0].scales > 0;
   if (!overlaps) {
     const auto multiply = [&](auto w) {
       return launch_kernel(multiply_slots_f32<decltype(w), kGated>,
@@ -690,9 +680,9 @@ Status launch_product(const SlotsProduct& args, bool sorted, int64_t rows, Strea
                             .stream = native},
                            args);
     };
-    return mx                              ? multiply(Mxfp4{})
-           : is_fp8(args.w[0].first.dtype) ? multiply(e4m3fn{})
-                                           : with_weights(args.w[0].first.dtype, multiply);
+    return mx    ? multiply(Mxfp4{})
+           : fp8 ? multiply(e4m3fn{})
+                 : with_weights(args.w[0].first.dtype, multiply);
   }
   // Tiles of few rows where an expert has few.
   const bool few = slots <= 16 * experts;
@@ -703,7 +693,7 @@ Status launch_product(const SlotsProduct& args, bool sorted, int64_t rows, Strea
   if (mx) {
     return launch.template operator()<SlotWeights::mxfp4>();
   }
-  if (is_fp8(args.w[0].first.dtype)) {
+  if (fp8) {
     return launch.template operator()<SlotWeights::e4m3>();
   }
   if (few && args.k >= kLongK) {

@@ -47,7 +47,9 @@ struct PrefillExpertsUp {
 struct PrefillExpertsDown {
   ConstMatrix a;  ///< [rows * chosen, k], f32 or bf16
   PrefillDraw drawn;
-  bool sorted = false;    ///< drawn.order is as the first products of the same draw have left it
+  /// The first products of the same draw have run: drawn.order is as they left it, and nothing that
+  /// ran since then has written the weights.
+  bool sorted = false;
   ExpertMatrices weight;  ///< [n, k] each
   ConstVector bias = {};  ///< [experts * n]
   int64_t n = 0, k = 0;

@@ -41,6 +41,39 @@ __device__ __forceinline__ uint4 pairs_apart(uint4 x) {
           __byte_perm(x.y, x.w, 0x5410), __byte_perm(x.y, x.w, 0x7632)};
 }
 
+// The same for sums that take a block's scale afterwards, and without the ALU, which is what bounds
+// mx_pairs(): two codes are looked up in shared memory, where each lane has all pairs in its bank.
+
+inline constexpr int kMxPairs = 256;
+/// Fills the table of pairs: by all threads of a block, before a barrier.
+template <int kThreads>
+__device__ __forceinline__ void fill_mx_pairs(uint32_t (&table)[kMxPairs][32]) {
+  for (int i = static_cast<int>(threadIdx.x) * 4; i < kMxPairs * 32; i += kThreads * 4) {
+    const uint32_t codes = i / 32;
+    const auto bf16 = [](uint32_t code) {
+      const float number = __uint_as_float((code & 8) << 28 | (code & 7) << 22) * 0x1p126f;
+      return __float_as_uint(number) >> 16;
+    };
+    const uint32_t pair = bf16(codes) | bf16(codes >> 4) << 16;
+    *reinterpret_cast<uint4*>(&table[0][i]) = {pair, pair, pair, pair};
+  }
+}
+/// Eight codes as bf16, two by two in order. `table`: this lane's first pair in shared memory.
+__device__ __forceinline__ void mx_pairs(uint32_t codes, uint32_t table, uint32_t (&pairs)[4]) {
+  constexpr uint32_t kStride = 32 * sizeof(uint32_t);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    // A byte times the stride, in one instruction.
+    const uint32_t place = __dp4a(codes, kStride << (8 * i), table);
+    asm("ld.shared.u32 %0, [%1];" : "=r"(pairs[i]) : "r"(place));
+  }
+}
+/// The i-th of four e8m0. 2^-127 is taken for 0.
+__device__ __forceinline__ float mx_scale_of(uint32_t four, int i) {
+  const float x = __uint_as_float(__dp4a(four, 0x80u << (8 * i), 0u) << 16);
+  return fmaf(x, 0.0f, x);  // of 255, an infinity, NaN
+}
+
 // In f32: a block is what shared memory holds of a row at a time.
 static_assert(F32Tile::kDepth == kMxBlock);
 

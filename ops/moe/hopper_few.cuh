@@ -1,0 +1,591 @@
+// Experts' products for slots that are few to an expert, on sm_90a, which are bound by reading the
+// weights of those that were drawn. Each block sorts the slots for itself. An item is one expert's
+// product of up to kSlots slots with some rows of weights. A team of warps, one or some, takes its
+// chunks of k by turns, each through a ring of its own, which runs on from item to item, and adds
+// up their sums at the item's end. Weights are the side of 16 of the tensor cores' products, slots
+// that of 8.
+#pragma once
+
+#include <cmath>
+
+#include "arch/device.h"
+#include "arch/hopper/copy.cuh"
+#include "arch/hopper/dependent.cuh"
+#include "arch/hopper/launch.cuh"
+#include "arch/hopper/resident.cuh"
+#include "base/divide.h"
+#include "ops/linear/forms/mxfp4/hopper_prefill.cuh"
+#include "ops/moe/hopper_slots.cuh"
+
+namespace weft::hopper {
+
+inline constexpr int kMostFewSlots = 1024;
+inline constexpr int kMostFewExperts = 512;
+inline constexpr double kItemsOfTeam = 6;  ///< at least, unless all warps are one team
+inline constexpr int64_t kMostOfFew = 16;  ///< slots to an expert, in the mean
+
+template <SlotWeights kForm, bool kIsGated, int kTiles>
+struct FewTile {
+  static constexpr SlotWeights kWeights = kForm;
+  static constexpr bool kGated = kIsGated;
+  static constexpr bool kMx = kWeights == SlotWeights::mxfp4;
+  static constexpr bool kFp8 = kWeights == SlotWeights::e4m3;
+  static constexpr int kSlotTiles = kTiles;  ///< of 8 slots
+  static constexpr int kSlots = 8 * kSlotTiles;
+  static constexpr int kRowTiles = 2;  ///< of 16 rows of weights: in each 8 of gate, then 8 of up
+  static constexpr int kWarps = kMx ? 16 : 8;
+  static constexpr int kThreads = kWarps * 32;
+  static constexpr int kRows = 16 * kRowTiles;
+  static constexpr int kOutColumns = kRows / (kGated ? 2 : 1);
+  /// Elements of k of a chunk.
+  static constexpr int kDepth = kMx ? (kSlotTiles == 1 ? 256 : 128) : kFp8 ? 128 : 64;
+  static constexpr int kBlocks = kDepth / kMxBlock;
+  static constexpr int kRowBytes = kMx ? kDepth / 2 : kFp8 ? kDepth : kDepth * 2;
+  static constexpr int kRowPieces = kRowBytes / 16;
+  static constexpr int kRowStep = 32 / kRowPieces;  ///< rows that a warp copies at once
+  static constexpr int kWeightBytes = kRows * kRowBytes;
+  /// Of each row: of MXFP4 the words that a chunk's lie in; of e4m3 of two rows.
+  static constexpr int kScaleBytes = kMx ? kBlocks + 4 : kFp8 ? 4 : 0;
+  static constexpr int kStageBytes = kWeightBytes + (kMx ? kRows : kFp8 ? 4 : 0) * kScaleBytes;
+  static constexpr int kStages = kMx ? 2 : 3;
+  static constexpr int kBlocksOfUnit =
+      kMx || kSlotTiles > 1 ? 1 : 2;                        ///< on a multiprocessor at once
+  static constexpr int kSums = kRowTiles * kSlotTiles * 4;  ///< of a thread
+
+  /// Where a row's piece of 16 bytes lies in its row, so that what lanes read at once lies in banks
+  /// apart. Of a row r + s, where r < kRowStep, which divides s: piece_at(r, piece) ^ piece_at(s,
+  /// 0).
+  __device__ static constexpr int piece_at(int row, int piece) {
+    return kMx    ? (kRowPieces == 4 ? piece ^ row / 2 % 4 : piece ^ row % 8)
+           : kFp8 ? piece ^ row % 4 * 2
+                  : piece ^ row % 2 * 4;
+  }
+  /// Of a stage's row: whether it is of up, and its column among the item's.
+  __device__ static constexpr int which(int row) { return kGated ? row / 8 % 2 : 0; }
+  __device__ static constexpr int column(int row) { return kGated ? row / 16 * 8 + row % 8 : row; }
+};
+
+/// Dynamic shared memory of a block.
+template <class T>
+struct FewShared {
+  char ring[T::kWarps][T::kStages][T::kStageBytes];
+  float sums[T::kWarps][T::kSums][32];
+  uint32_t numbers[T::kMx ? kMxPairs : 1][32];  ///< what two codes are, for each lane
+  uint16_t slots[kMostFewSlots];                ///< sorted by expert
+  /// Up to kSlots slots of one expert each: 20 bits of the expert, then 12 of the first in slots[].
+  uint32_t groups[kMostFewSlots];
+  int ends[T::kWarps];  ///< of scans
+  int group_count;
+  int begins[kMostFewExperts + 1];  ///< where an expert's slots begin in slots[]
+
+  /// Of sort_few(), in the ring: slots of each expert before those of a warp.
+  __device__ auto counts() {
+    static_assert(sizeof(ring) >= sizeof(uint16_t[T::kWarps][kMostFewExperts]));
+    return reinterpret_cast<uint16_t(*)[kMostFewExperts]>(ring);
+  }
+};
+
+/// slots, begins and groups of what was drawn.
+template <class T>
+__device__ void sort_few(const PrefillDraw& drawn, int slots, FewShared<T>& shared) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / 32;
+  const int lane = thread % 32;
+  const auto experts = static_cast<int>(drawn.experts);
+  const auto counts = shared.counts();
+  constexpr int kRounds = ceil_div(kMostFewSlots, T::kThreads);
+  const int each = ceil_div(ceil_div(slots, 32), T::kWarps) * 32;  // of a warp
+  int ids[kRounds];
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const int slot = warp * each + i * 32 + lane;
+    ids[i] = i * 32 < each && slot < slots ? drawn.ids[slot] : -1;
+  }
+  for (int e = lane; e < experts; e += 32) {
+    counts[warp][e] = 0;
+  }
+  __syncwarp();
+  int before[kRounds];  // slots of the same expert and warp
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const uint32_t same = __match_any_sync(~0u, ids[i]);
+    const int lower = __popc(same & ((1u << lane) - 1));
+    const bool there = ids[i] >= 0;
+    before[i] = there ? counts[warp][ids[i]] + lower : 0;
+    __syncwarp();
+    if (there && lower == 0) {
+      counts[warp][ids[i]] += static_cast<uint16_t>(__popc(same));
+    }
+    __syncwarp();
+  }
+  __syncthreads();
+  // A thread some experts in a row: their slots, and their groups in the upper half.
+  constexpr int kExperts = ceil_div(kMostFewExperts, T::kThreads);
+  int totals[kExperts];
+  int own = 0;
+#pragma unroll
+  for (int i = 0; i < kExperts; ++i) {
+    const int e = thread * kExperts + i;
+    totals[i] = 0;
+    for (int w = 0; w < T::kWarps && e < experts; ++w) {
+      const int count = counts[w][e];
+      counts[w][e] = static_cast<uint16_t>(totals[i]);
+      totals[i] += count;
+    }
+    own += totals[i] + (ceil_div(totals[i], T::kSlots) << 16);
+  }
+  int upto = own;
+#pragma unroll
+  for (int lanes = 1; lanes < 32; lanes *= 2) {
+    const int other = __shfl_up_sync(~0u, upto, lanes);
+    upto += lane >= lanes ? other : 0;
+  }
+  if (lane == 31) {
+    shared.ends[warp] = upto;
+  }
+  __syncthreads();
+  int begin = upto - own;
+  for (int w = 0; w < warp; ++w) {
+    begin += shared.ends[w];
+  }
+#pragma unroll
+  for (int i = 0; i < kExperts; ++i) {
+    const int e = thread * kExperts + i;
+    const int first = begin & 0xffff;
+    if (e < experts) {
+      shared.begins[e] = first;
+    }
+    int group = begin >> 16;
+    for (int done = 0; done < totals[i]; done += T::kSlots) {
+      shared.groups[group++] = static_cast<uint32_t>(e << 12 | (first + done));
+    }
+    begin = first + totals[i] + (group << 16);
+  }
+  if (thread == T::kThreads - 1) {
+    shared.begins[experts] = slots;
+    shared.group_count = begin >> 16;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    if (ids[i] >= 0) {
+      shared.slots[shared.begins[ids[i]] + counts[warp][ids[i]] + before[i]] =
+          static_cast<uint16_t>(warp * each + i * 32 + lane);
+    }
+  }
+  __syncthreads();
+}
+
+/// What a block makes at a time.
+struct FewItem {
+  int expert;
+  int first, count;  ///< of slots[]
+  int column;
+};
+template <class T>
+__device__ FewItem few_item(const FewShared<T>& shared, int columns, int item) {
+  const int group = small_quotient(item, columns);
+  const uint32_t packed = shared.groups[group];
+  const auto expert = static_cast<int>(packed >> 12);
+  const auto first = static_cast<int>(packed & 0xfff);
+  return {expert, first, min(T::kSlots, shared.begins[expert + 1] - first),
+          (item - group * columns) * T::kOutColumns};
+}
+
+/// The warps of a block, `size` to a team, a power of two.
+struct FewTeam {
+  int size;
+  int item;    ///< the team's first
+  int stride;  ///< from one of its items to the next
+  int index;   ///< in the block
+  int member;  ///< which of it the warp is
+};
+
+/// A warp's way through the chunks of its team's items: chunk c of the i-th is the warp's whose
+/// turn it is at i * chunks + c.
+struct FewCursor {
+  int item, chunk;
+
+  __device__ void settle(const FewTeam& team, int chunks) {
+    while (chunk >= chunks) {
+      chunk -= chunks;
+      item += team.stride;
+    }
+  }
+  __device__ void advance(const FewTeam& team, int chunks) {
+    chunk += team.size;
+    settle(team, chunks);
+  }
+};
+
+/// A warp's copies of weights, a stage after the other.
+template <class T>
+struct FewFeed {
+  FewCursor at;
+  int known = -1;  ///< the item that the rest is of
+  FewItem item = {};
+  const char* from[2] = {};  ///< this lane's first piece of gate's rows, and of up's
+  bool all_columns = false;  ///< all are there
+  /// Of MXFP4, of the row that the lane has: the scales, and how many there are from there on.
+  const uint8_t* scales = nullptr;
+  int scales_left = 0;
+
+  __device__ void begin(const SlotsProduct& args, const FewShared<T>& shared, int columns) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    known = at.item;
+    item = few_item(shared, columns, known);
+    all_columns = item.column + T::kOutColumns <= args.n;
+#pragma unroll
+    for (int which = 0; which < (T::kGated ? 2 : 1); ++which) {
+      from[which] = static_cast<const char*>(of_expert(args.w[which], item.expert).data) +
+                    (item.column + lane / T::kRowPieces) * row_stride(args) +
+                    lane % T::kRowPieces * 16;
+    }
+    if constexpr (T::kMx) {
+      const int first = (item.column + T::column(lane)) * (args.k / kMxBlock);
+      scales_left = args.n * (args.k / kMxBlock) - first;
+      scales = scales_of(args.w[T::which(lane)], item.expert) + (scales_left > 0 ? first : 0);
+    }
+  }
+  /// Bytes.
+  __device__ static int64_t row_stride(const SlotsProduct& args) {
+    return T::kMx    ? args.w[0].first.stride / 2
+           : T::kFp8 ? args.w[0].first.stride
+                     : args.w[0].first.stride * 2;
+  }
+
+  __device__ void copy(const SlotsProduct& args, const FewShared<T>& shared, int items, int columns,
+                       char* stage) {
+    if (at.item >= items) {
+      return;
+    }
+    if (at.item != known) {
+      begin(args, shared, columns);
+    }
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int row = lane / T::kRowPieces;
+    const int piece = lane % T::kRowPieces;
+    char* const to = stage + row * T::kRowBytes;
+    const int piece_of_row = T::piece_at(row, piece);
+    const int64_t step = T::kRowStep * row_stride(args);
+    const int along = at.chunk * T::kRowBytes;
+    const auto each = [&](const auto& f) {  // of rows kRowStep apart
+      const char* sources[2] = {from[0] + along, from[1] + along};
+#pragma unroll
+      for (int r = 0; r < T::kRows; r += T::kRowStep) {
+        const char*& source = sources[T::which(r)];
+        f(to + r * T::kRowBytes + (piece_of_row ^ T::piece_at(r, 0)) * 16, source, T::column(r));
+        source += step;
+      }
+    };
+    if (all_columns && (at.chunk + 1) * T::kDepth <= args.k) {
+      each([](char* place, const char* source, int /*column*/) {
+        copy_async_16(place, source, true);
+      });
+    } else {
+      const bool in_k = at.chunk * T::kDepth + piece * (T::kDepth / T::kRowPieces) < args.k;
+      each([&](char* place, const char* source, int column) {
+        const bool there = in_k && item.column + row + column < args.n;
+        copy_async_16(place, there ? source : from[0], there);
+      });
+    }
+    if constexpr (T::kMx) {
+      // The words that a row's scales lie in. Those of all rows end with a word.
+      static_assert(T::kRows == 32 && T::kBlocks % 4 == 0);
+      char* const place = stage + T::kWeightBytes + lane * T::kScaleBytes;
+      const uint8_t* const own = scales + at.chunk * T::kBlocks;
+      const int past = static_cast<int>(reinterpret_cast<uintptr_t>(own) % 4);
+      const int left = scales_left - at.chunk * T::kBlocks + past;
+#pragma unroll
+      for (int i = 0; i < T::kScaleBytes; i += 4) {
+        copy_async_4(place + i, left > i ? own - past + i : args.w[0].first.data, left > i);
+      }
+    } else if constexpr (T::kFp8) {
+      if (lane <= T::which(8)) {  // of gate, and of up
+        copy_async_4(
+            stage + T::kWeightBytes + lane * T::kScaleBytes,
+            block_scale(args.w[lane], item.expert, args.k, item.column, at.chunk * T::kDepth),
+            true);
+      }
+    }
+  }
+};
+
+/// A lane's parts of the rows of a that a chunk meets: of slot lane / 4 of each eight, elements
+/// 8 (lane % 4) .. + 7 of each 32, which is as good an order for a sum as theirs. In the place of a
+/// slot that is not there lies another: nobody stores its sums.
+template <class T>
+using FewRows = uint4[T::kSlotTiles][T::kBlocks];
+/// `from`: where the lane's elements of each row begin.
+template <class T>
+__device__ __forceinline__ void load_few_rows(const uint16_t* const (&from)[T::kSlotTiles],
+                                              int chunk, int k, FewRows<T>& to) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int first = chunk * T::kDepth;
+  const bool all = first + T::kDepth <= k;
+#pragma unroll
+  for (int i = 0; i < T::kSlotTiles * T::kBlocks; ++i) {
+    const int at = first + i % T::kBlocks * kMxBlock;
+    uint4& own = to[i / T::kBlocks][i % T::kBlocks];
+    own = {};
+    if (all || at + lane % 4 * 8 < k) {
+      own = *reinterpret_cast<const uint4*>(from[i / T::kBlocks] + at);
+    }
+  }
+}
+
+template <class T>
+using FewSums = float[T::kRowTiles][T::kSlotTiles][4];
+
+template <class T>
+__device__ void multiply_few_bf16(const char* stage, const FewRows<T>& rows, FewSums<T>& sums) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint32_t weights = smem_address(stage) + lane / 4 * T::kRowBytes;
+#pragma unroll
+  for (int b = 0; b < T::kBlocks; ++b) {
+    const uint32_t own = weights + T::piece_at(lane / 4, b * 4 + lane % 4) * 16;
+#pragma unroll
+    for (int i = 0; i < T::kRowTiles; ++i) {
+      const uint4 upper = load_shared_bits(own + i * 16 * T::kRowBytes);
+      const uint4 lower = load_shared_bits(own + (i * 16 + 8) * T::kRowBytes);
+#pragma unroll
+      for (int t = 0; t < T::kSlotTiles; ++t) {
+        mma_bf16(sums[i][t], {upper.x, lower.x, upper.y, lower.y}, rows[t][b].x, rows[t][b].y);
+        mma_bf16(sums[i][t], {upper.z, lower.z, upper.w, lower.w}, rows[t][b].z, rows[t][b].w);
+      }
+    }
+  }
+}
+
+template <class T>
+__device__ void multiply_few_fp8(const char* stage, const FewRows<T>& rows, FewSums<T>& sums) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint32_t weights = smem_address(stage) + lane / 4 * T::kRowBytes + lane % 2 * 8;
+  FewSums<T> own = {};
+#pragma unroll
+  for (int b = 0; b < T::kBlocks; ++b) {
+    const uint32_t place = weights + T::piece_at(lane / 4, b * 2 + lane % 4 / 2) * 16;
+#pragma unroll
+    for (int i = 0; i < T::kRowTiles; ++i) {
+      const uint2 upper = load_shared_pair(place + i * 16 * T::kRowBytes);
+      const uint2 lower = load_shared_pair(place + (i * 16 + 8) * T::kRowBytes);
+      const uint4 a[2] = {{e4m3_pair(upper.x), e4m3_pair(lower.x), e4m3_pair(upper.x >> 16),
+                           e4m3_pair(lower.x >> 16)},
+                          {e4m3_pair(upper.y), e4m3_pair(lower.y), e4m3_pair(upper.y >> 16),
+                           e4m3_pair(lower.y >> 16)}};
+#pragma unroll
+      for (int t = 0; t < T::kSlotTiles; ++t) {
+        mma_bf16(own[i][t], a[0], rows[t][b].x, rows[t][b].y);
+        mma_bf16(own[i][t], a[1], rows[t][b].z, rows[t][b].w);
+      }
+    }
+  }
+  const uint2 scales = load_shared_pair(smem_address(stage) + T::kWeightBytes);  // of gate, of up
+#pragma unroll
+  for (int i = 0; i < T::kRowTiles; ++i) {
+#pragma unroll
+    for (int t = 0; t < T::kSlotTiles; ++t) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const float scale = __uint_as_float(T::kGated && c >= 2 ? scales.y : scales.x);
+        sums[i][t][c] = fmaf(scale, own[i][t][c], sums[i][t][c]);
+      }
+    }
+  }
+}
+
+/// The same of codes in MXFP4, of whose blocks there are `blocks` in a row. Products of a block are
+/// summed without its scale.
+template <class T>
+__device__ void multiply_few_mx(const FewShared<T>& shared, const char* stage, int chunk,
+                                int blocks, const FewRows<T>& rows, FewSums<T>& sums) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint32_t weights = smem_address(stage) + lane / 4 * T::kRowBytes + lane % 4 * 4;
+  const uint32_t of_rows = smem_address(stage) + T::kWeightBytes + lane / 4 * T::kScaleBytes;
+  const uint32_t numbers = smem_address(shared.numbers[0] + lane);
+  const int left = blocks - chunk * T::kBlocks;
+  const int past = lane / 4 * blocks % 4 * 8;  // eight rows' scales are whole words
+#pragma unroll
+  for (int first = 0; first < T::kBlocks; first += 4) {
+    if (first >= left) {
+      return;
+    }
+    // Blocks that are not there are zeros; in the place of their scales lie others, if any.
+    const uint32_t there = left - first < 4 ? (1u << (8 * (left - first))) - 1 : ~0u;
+    uint32_t scales[T::kRowTiles][2];
+#pragma unroll
+    for (int i = 0; i < T::kRowTiles * 2; ++i) {
+      const uint32_t place = of_rows + i * 8 * T::kScaleBytes + first;
+      scales[i / 2][i % 2] =
+          __funnelshift_r(load_shared_word(place), load_shared_word(place + 4), past) & there;
+    }
+#pragma unroll
+    for (int b = first; b < first + 4; ++b) {
+      const uint32_t place = weights + T::piece_at(lane / 4, b) * 16;
+#pragma unroll
+      for (int i = 0; i < T::kRowTiles; ++i) {
+        uint32_t upper[4];
+        uint32_t lower[4];
+        mx_pairs(load_shared_word(place + i * 16 * T::kRowBytes), numbers, upper);
+        mx_pairs(load_shared_word(place + (i * 16 + 8) * T::kRowBytes), numbers, lower);
+        const float scale[2] = {mx_scale_of(scales[i][0], b % 4), mx_scale_of(scales[i][1], b % 4)};
+#pragma unroll
+        for (int t = 0; t < T::kSlotTiles; ++t) {
+          float own[4] = {};
+          mma_bf16(own, {upper[0], lower[0], upper[1], lower[1]}, rows[t][b].x, rows[t][b].y);
+          mma_bf16(own, {upper[2], lower[2], upper[3], lower[3]}, rows[t][b].z, rows[t][b].w);
+#pragma unroll
+          for (int c = 0; c < 4; ++c) {
+            sums[i][t][c] = fmaf(scale[c / 2], own[c], sums[i][t][c]);
+          }
+        }
+      }
+    }
+  }
+}
+
+/// `team_size`: see FewTeam. `early`: what was drawn and the weights have been there since before
+/// the kernel before.
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
+    multiply_few(const __grid_constant__ SlotsProduct args, int slots, int team_size, bool early) {
+  extern __shared__ __align__(1024) char memory[];
+  auto& shared = *reinterpret_cast<FewShared<T>*>(memory);
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if constexpr (T::kMx) {
+    fill_mx_pairs<T::kThreads>(shared.numbers);
+  }
+  if (!early) {
+    wait_for_earlier();
+  }
+  // Not sooner: the kernel behind the next may rely on what was drawn, see `early`.
+  let_next_begin();
+  sort_few(args.drawn, slots, shared);
+
+  const int columns = ceil_div(args.n, T::kOutColumns);
+  const int items = shared.group_count * columns;
+  const int chunks = ceil_div(args.k, T::kDepth);
+  const int teams = T::kWarps / team_size;
+  const int index = warp / team_size;
+  const FewTeam team{team_size, static_cast<int>(blockIdx.x) * teams + index,
+                     static_cast<int>(gridDim.x) * teams, index, warp % team_size};
+  auto* const ring = shared.ring[warp];
+  FewCursor at{team.item, team.member};
+  at.settle(team, chunks);
+  FewFeed<T> weights{at};
+  int copied = 0;  // the stage's that is copied next
+  const auto copy = [&] {
+    weights.copy(args, shared, items, columns, ring[copied]);
+    commit_copies();
+    weights.at.advance(team, chunks);
+    copied = copied + 1 == T::kStages ? 0 : copied + 1;
+  };
+#pragma unroll 1
+  for (int i = 0; i < T::kStages - 1; ++i) {
+    copy();
+  }
+  if (early) {
+    wait_for_earlier();
+  }
+  int stage = 0;
+  int first_member = 0;  // whose the item's first chunk is
+  for (int item = team.item; item < items; item += team.stride, first_member += chunks) {
+    const FewItem of = few_item(shared, columns, item);
+    const uint16_t* rows_from[T::kSlotTiles];
+#pragma unroll
+    for (int t = 0; t < T::kSlotTiles; ++t) {
+      const int slot = shared.slots[of.first + min(t * 8 + lane / 4, of.count - 1)];
+      rows_from[t] = static_cast<const uint16_t*>(args.a.data) +
+                     small_quotient(slot, args.per_row) * args.a.stride + lane % 4 * 8;
+    }
+    FewSums<T> sums = {};
+    while (at.item == item) {
+      await_copies<T::kStages - 2>();
+      __syncwarp();  // all lanes' have landed, and the stage before has been read by all
+      FewRows<T> rows;
+      load_few_rows<T>(rows_from, at.chunk, args.k, rows);
+      copy();
+      if constexpr (T::kMx) {
+        multiply_few_mx<T>(shared, ring[stage], at.chunk, args.k / kMxBlock, rows, sums);
+      } else if constexpr (T::kFp8) {
+        multiply_few_fp8<T>(ring[stage], rows, sums);
+      } else {
+        multiply_few_bf16<T>(ring[stage], rows, sums);
+      }
+      stage = stage + 1 == T::kStages ? 0 : stage + 1;
+      at.advance(team, chunks);
+    }
+    auto* const parts = shared.sums + team.index * team.size;
+#pragma unroll
+    for (int i = 0; i < T::kSums; ++i) {  // along k
+      parts[(team.member - first_member) & (team.size - 1)][i][lane] =
+          sums[i / (4 * T::kSlotTiles)][i / 4 % T::kSlotTiles][i % 4];
+    }
+    named_sync(1 + team.index, team.size * 32);
+    constexpr int kOfTile = T::kGated ? 2 : 4;
+    for (int i = team.member; i < T::kSums / 4 * kOfTile; i += team.size) {
+      const int part = i % kOfTile;
+      const int tile = i / kOfTile;
+      const int slot = tile % T::kSlotTiles * 8 + lane % 4 * 2 + part % 2;
+      const int column = of.column + tile / T::kSlotTiles * (T::kOutColumns / T::kRowTiles) +
+                         part / 2 * 8 + lane / 4;
+      if (slot >= of.count || column >= args.n) {
+        continue;
+      }
+      const auto sum = [&](int which) {
+        float x = 0;
+        for (int m = 0; m < team.size; ++m) {
+          x += parts[m][tile * 4 + which][lane];
+        }
+        return x;
+      };
+      const float x =
+          column_of<T::kGated>(args, of.expert, column, sum(part), T::kGated ? sum(part + 2) : 0);
+      const int64_t to = shared.slots[of.first + slot] * args.out.stride + column;
+      if constexpr (T::kGated) {
+        static_cast<__nv_bfloat16*>(args.out.data)[to] = __float2bfloat16_rn(x);
+      } else {
+        static_cast<float*>(args.out.data)[to] = x;
+      }
+    }
+    named_sync(1 + team.index, team.size * 32);
+  }
+  await_copies<0>();
+}
+
+/// Whether it is for so many slots, whatever the product. Weights in e4m3 must have rows of whole
+/// 16 bytes besides.
+inline bool all_few_slots(const PrefillDraw& drawn, int slots) {
+  return slots <= kMostFewSlots && drawn.experts <= kMostFewExperts &&
+         slots <= kMostOfFew * drawn.experts;
+}
+
+/// Starts it. Errors: device.
+template <SlotWeights kWeights, bool kGated>
+Status launch_few(const SlotsProduct& args, int slots, bool early, Stream stream) {
+  const auto launch = [&]<int kTiles>() {
+    using Tile = FewTile<kWeights, kGated, kTiles>;
+    const int blocks = stream.device->info().units * Tile::kBlocksOfUnit;
+    // As many warps to an item that each team has some of them, by the number of experts that so
+    // many slots draw in the mean.
+    const auto experts = static_cast<double>(args.drawn.experts);
+    const double items =
+        experts * (1 - std::pow(1 - 1 / experts, slots)) * ceil_div(args.n, Tile::kOutColumns);
+    int team = 1;
+    while (Tile::kWarps % (2 * team) == 0 && items * team < kItemsOfTeam * blocks * Tile::kWarps) {
+      team *= 2;
+    }
+    return launch_kernel(multiply_few<Tile>,
+                         {.blocks = blocks,
+                          .threads = Tile::kThreads,
+                          .shared_bytes = sizeof(FewShared<Tile>),
+                          .overlaps = true,
+                          .stream = static_cast<cudaStream_t>(stream.native)},
+                         args, slots, team, early);
+  };
+  return slots <= 4 * args.drawn.experts ? launch.template operator()<1>()
+                                         : launch.template operator()<2>();
+}
+
+}  // namespace weft::hopper
