@@ -22,7 +22,8 @@ namespace weft::hopper {
 inline constexpr int kMostFewSlots = 1024;
 inline constexpr int kMostFewExperts = 512;
 inline constexpr double kItemsOfTeam = 6;  ///< at least, unless all warps are one team
-inline constexpr int64_t kMostOfFew = 16;  ///< slots to an expert, in the mean
+/// Slots to an expert, in the mean: more of bf16 are multiplied faster by others.
+inline constexpr int64_t kMostOfFew = 4, kMostOfFewCodes = 16;
 
 template <SlotWeights kForm, bool kIsGated, int kTiles>
 struct FewTile {
@@ -48,9 +49,8 @@ struct FewTile {
   static constexpr int kScaleBytes = kMx ? kBlocks + 4 : kFp8 ? 4 : 0;
   static constexpr int kStageBytes = kWeightBytes + (kMx ? kRows : kFp8 ? 4 : 0) * kScaleBytes;
   static constexpr int kStages = kMx ? 2 : 3;
-  static constexpr int kBlocksOfUnit =
-      kMx || kSlotTiles > 1 ? 1 : 2;                        ///< on a multiprocessor at once
-  static constexpr int kSums = kRowTiles * kSlotTiles * 4;  ///< of a thread
+  static constexpr int kBlocksOfUnit = kMx || kSlotTiles > 1 ? 1 : 2;  ///< on a multiprocessor
+  static constexpr int kSums = kRowTiles * kSlotTiles * 4;             ///< of a thread
 
   /// Where a row's piece of 16 bytes lies in its row, so that what lanes read at once lies in banks
   /// apart. Of a row r + s, where r < kRowStep, which divides s: piece_at(r, piece) ^ piece_at(s,
@@ -462,6 +462,12 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
   // Not sooner: the kernel behind the next may rely on what was drawn, see `early`.
   let_next_begin();
   sort_few(args.drawn, slots, shared);
+  if (blockIdx.x == 0 && !early) {  // for second products that are not made here
+    const auto experts = static_cast<int>(args.drawn.experts);
+    for (int i = static_cast<int>(threadIdx.x); i <= experts + slots; i += T::kThreads) {
+      args.drawn.order[i] = i <= experts ? shared.begins[i] : shared.slots[i - experts - 1];
+    }
+  }
 
   const int columns = ceil_div(args.n, T::kOutColumns);
   const int items = shared.group_count * columns;
@@ -554,11 +560,13 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
   await_copies<0>();
 }
 
-/// Whether it is for so many slots, whatever the product. Weights in e4m3 must have rows of whole
-/// 16 bytes besides.
-inline bool all_few_slots(const PrefillDraw& drawn, int slots) {
-  return slots <= kMostFewSlots && drawn.experts <= kMostFewExperts &&
-         slots <= kMostOfFew * drawn.experts;
+/// Whether it is for the products of so many slots. Weights in e4m3 must have rows of whole 16
+/// bytes.
+inline bool few_slots(const SlotsProduct& args, SlotWeights weights, int slots) {
+  const bool codes = weights != SlotWeights::bf16;
+  return slots <= kMostFewSlots && args.drawn.experts <= kMostFewExperts &&
+         slots <= (codes ? kMostOfFewCodes : kMostOfFew) * args.drawn.experts &&
+         (weights != SlotWeights::e4m3 || args.w[0].first.stride % 16 == 0);
 }
 
 /// Starts it. Errors: device.
@@ -573,7 +581,8 @@ Status launch_few(const SlotsProduct& args, int slots, bool early, Stream stream
     const double items =
         experts * (1 - std::pow(1 - 1 / experts, slots)) * ceil_div(args.n, Tile::kOutColumns);
     int team = 1;
-    while (Tile::kWarps % (2 * team) == 0 && items * team < kItemsOfTeam * blocks * Tile::kWarps) {
+    while (Tile::kWarps % (2 * team) == 0 && 2 * team <= ceil_div(args.k, Tile::kDepth) &&
+           items * team < kItemsOfTeam * blocks * Tile::kWarps) {
       team *= 2;
     }
     return launch_kernel(multiply_few<Tile>,
@@ -584,8 +593,12 @@ Status launch_few(const SlotsProduct& args, int slots, bool early, Stream stream
                           .stream = static_cast<cudaStream_t>(stream.native)},
                          args, slots, team, early);
   };
-  return slots <= 4 * args.drawn.experts ? launch.template operator()<1>()
-                                         : launch.template operator()<2>();
+  if constexpr (kWeights != SlotWeights::bf16) {
+    if (slots > kMostOfFew * args.drawn.experts) {
+      return launch.template operator()<2>();
+    }
+  }
+  return launch.template operator()<1>();
 }
 
 }  // namespace weft::hopper

@@ -661,13 +661,13 @@ Status launch_product(const SlotsProduct& args, bool sorted, int64_t rows, Strea
   const bool overlaps = args.a.dtype == DType::bf16;
   const bool mx = args.w[0].scales > 0;
   const bool fp8 = is_fp8(args.w[0].first.dtype);
-  const bool all_few = overlaps && all_few_slots(args.drawn, slots);
-  if (all_few && (!fp8 || args.w[0].first.stride % 16 == 0)) {
+  const SlotWeights weights = mx ? SlotWeights::mxfp4 : fp8 ? SlotWeights::e4m3 : SlotWeights::bf16;
+  if (overlaps && few_slots(args, weights, slots)) {
     return mx    ? launch_few<SlotWeights::mxfp4, kGated>(args, slots, sorted, stream)
            : fp8 ? launch_few<SlotWeights::e4m3, kGated>(args, slots, sorted, stream)
                  : launch_few<SlotWeights::bf16, kGated>(args, slots, sorted, stream);
   }
-  if (!sorted || all_few) {  // the first products may have needed no order
+  if (!sorted) {
     WEFT_TRY(prefill_sort(args.drawn, rows, overlaps, stream));
   }
   if (!overlaps) {
