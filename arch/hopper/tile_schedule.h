@@ -24,6 +24,7 @@ struct TileWork {
   /// only, and `skip` blocks further along k than counted.
   int own_begin = 0;
   int skip = 0;
+  int group = 0;  ///< whose b it is, where there are several (GroupedSchedule)
 };
 
 /// Division by a number that is known before the kernel starts, as a product and a shift: blocks
@@ -50,6 +51,7 @@ struct Divisor {
 /// What follows `derived` is computed from the members above it when those are set as one
 /// (TileSchedule{.m_tiles = ...}).
 struct TileSchedule {
+  static constexpr bool kGrouped = false;
   int m_tiles = 0;
   int n_tiles = 0;
   int k_blocks = 0;
@@ -114,5 +116,31 @@ struct TileSchedule {
     return true;
   }
 };
+
+/// The same where rows of a are multiplied by the b of their group. Tiles that no group has have no
+/// k.
+struct GroupedSchedule {
+  static constexpr bool kGrouped = true;
+  TileSchedule tiles;
+  const int32_t* group_of = nullptr;  ///< of each 2^shift tiles along m; negative: none
+  int shift = 0;
+
+  constexpr bool work(int cluster_index, int round, int rank, TileWork& work) const {
+    const bool there = tiles.work(cluster_index, round, rank, work);
+    if (there) {
+      find_group(work);
+    }
+    return there;
+  }
+  /// What work() does when it knows the tile: reads group_of.
+  constexpr void find_group(TileWork& work) const {
+    work.group = group_of[work.m >> shift];
+    if (work.group < 0) {
+      work.k_end = work.k_begin;
+    }
+  }
+};
+constexpr const TileSchedule& tiles_of(const TileSchedule& schedule) { return schedule; }
+constexpr const TileSchedule& tiles_of(const GroupedSchedule& schedule) { return schedule.tiles; }
 
 }  // namespace weft::hopper

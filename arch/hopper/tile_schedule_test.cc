@@ -150,5 +150,26 @@ TEST(TileSchedule, TwoPartsLeaveBlocksForTheirOwnHalves) {
   EXPECT_FALSE(too_short.parts_fit());
 }
 
+TEST(GroupedSchedule, TilesKnowTheirGroupAndThoseOfNobodyHaveNoK) {
+  constexpr int32_t kGroupOf[] = {3, -1, 0};
+  for (const int shift : {0, 1}) {
+    const GroupedSchedule schedule{
+        .tiles = {.m_tiles = 3 << shift, .n_tiles = 5, .k_blocks = 4, .clusters = 2, .band = 2},
+        .group_of = kGroupOf,
+        .shift = shift};
+    std::set<std::pair<int, int>> seen;
+    for (int cluster = 0; cluster < 2; ++cluster) {
+      TileWork work;
+      for (int round = 0; schedule.work(cluster, round, 0, work); ++round) {
+        const int group = kGroupOf[work.m >> shift];
+        EXPECT_EQ(work.group, group);
+        EXPECT_EQ(work.k_end - work.k_begin, group < 0 ? 0 : 4);
+        seen.insert({work.m, work.n});
+      }
+    }
+    EXPECT_EQ(seen.size(), (3U << shift) * 5);
+  }
+}
+
 }  // namespace
 }  // namespace weft::hopper
