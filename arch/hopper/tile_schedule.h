@@ -24,7 +24,10 @@ struct TileWork {
   /// only, and `skip` blocks further along k than counted.
   int own_begin = 0;
   int skip = 0;
-  int group = 0;  ///< whose b it is, where there are several (GroupedSchedule)
+  // Of a GroupedSchedule:
+  int group = 0;      ///< whose b it is
+  int row_begin = 0;  ///< the rows of the tile that have it
+  int row_end = 0;
 };
 
 /// Division by a number that is known before the kernel starts, as a product and a shift: blocks
@@ -117,30 +120,57 @@ struct TileSchedule {
   }
 };
 
-/// The same where rows of a are multiplied by the b of their group. Tiles that no group has have no
-/// k.
+inline constexpr int kGroupBlock = 128;  ///< rows of a with one group
+
+/// The same where rows of a are multiplied by the b of their group, for tiles of kTileRows. A tile
+/// with rows of two groups has two turns, one by each one's b, and of each only its rows are
+/// stored. Rows that no group has are left out.
+template <int kTileRows>
 struct GroupedSchedule {
   static constexpr bool kGrouped = true;
+  static constexpr bool kWhole = kGroupBlock % kTileRows == 0;  ///< no tile has rows of two groups
+  static_assert(kWhole || kTileRows == kGroupBlock * 3 / 2,
+                "a tile has rows of two blocks at most");
   TileSchedule tiles;
-  const int32_t* group_of = nullptr;  ///< of each 2^shift tiles along m; negative: none
-  int shift = 0;
+  const int32_t* group_of = nullptr;  ///< of each kGroupBlock rows; negative: none
+  int blocks_of_rows = 0;             ///< kGroupBlock each
 
-  constexpr bool work(int cluster_index, int round, int rank, TileWork& work) const {
-    const bool there = tiles.work(cluster_index, round, rank, work);
+  /// Turns are counted here, two a round; what there is not has no k. Passes over the second turn
+  /// of a tile that has only one.
+  constexpr bool work(int cluster_index, int& turn, int rank, TileWork& work) const {
+    const bool there = tiles.work(cluster_index, turn / 2, rank, work);
     if (there) {
-      find_group(work);
+      find_group(turn, work);
     }
     return there;
   }
   /// What work() does when it knows the tile: reads group_of.
-  constexpr void find_group(TileWork& work) const {
-    work.group = group_of[work.m >> shift];
-    if (work.group < 0) {
+  constexpr void find_group(int& turn, TileWork& work) const {
+    const bool second = turn % 2 == 1;
+    const int block = work.m * kTileRows / kGroupBlock;
+    work.group = group_of[block];
+    work.row_begin = 0;
+    work.row_end = kTileRows;
+    bool two = false;
+    if constexpr (!kWhole) {
+      const int border = (block + 1) * kGroupBlock - work.m * kTileRows;
+      const int next = block + 1 < blocks_of_rows ? group_of[block + 1] : work.group;
+      two = next != work.group;
+      if (two) {
+        work.group = second ? next : work.group;
+        (second ? work.row_begin : work.row_end) = border;
+      }
+    }
+    if (work.group < 0 || (second && !two)) {
       work.k_end = work.k_begin;
     }
+    turn |= two ? 0 : 1;
   }
 };
 constexpr const TileSchedule& tiles_of(const TileSchedule& schedule) { return schedule; }
-constexpr const TileSchedule& tiles_of(const GroupedSchedule& schedule) { return schedule.tiles; }
+template <int kTileRows>
+constexpr const TileSchedule& tiles_of(const GroupedSchedule<kTileRows>& schedule) {
+  return schedule.tiles;
+}
 
 }  // namespace weft::hopper
