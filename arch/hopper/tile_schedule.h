@@ -144,17 +144,21 @@ struct GroupedSchedule {
     }
     return there;
   }
+  /// Where group_of says whose the tile's first rows are.
+  constexpr const int32_t* group_of_tile(const TileWork& work) const {
+    return group_of + work.m * kTileRows / kGroupBlock;
+  }
   /// What work() does when it knows the tile: reads group_of.
   constexpr void find_group(int& turn, TileWork& work) const {
     const bool second = turn % 2 == 1;
-    const int block = work.m * kTileRows / kGroupBlock;
-    work.group = group_of[block];
+    const int32_t* group = group_of_tile(work);
+    work.group = *group;
     work.row_begin = 0;
     work.row_end = kTileRows;
     bool two = false;
     if constexpr (!kWhole) {
-      const int border = (block + 1) * kGroupBlock - work.m * kTileRows;
-      const int next = block + 1 < blocks_of_rows ? group_of[block + 1] : work.group;
+      const int border = kGroupBlock - work.m * kTileRows % kGroupBlock;
+      const int next = group + 1 < group_of + blocks_of_rows ? group[1] : work.group;
       two = next != work.group;
       if (two) {
         work.group = second ? next : work.group;

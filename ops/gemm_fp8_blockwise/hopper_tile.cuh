@@ -225,6 +225,12 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     }
   });
   TileWork first = first_work<Tile>(tiles_of(schedule), warp);
+  if constexpr (Schedule::kGrouped) {
+    if (warp == Tile::warps) {
+      // On its way to L2 meanwhile, where nothing is missed that is still being written.
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(schedule.group_of_tile(first)));
+    }
+  }
   shared.wait_prepared();
   if constexpr (Tile::own_blocks > 0) {
     cluster_arrive();  // see hand_over()
