@@ -74,6 +74,11 @@ TEST(HopperPlans, GroupsHaveTheirTiles) {
       EXPECT_EQ(kGroupRows % plan_gemm_fp8_blockwise(args, h200()).tile_m, 0) << m;
     }
   }
+  args.m = 32768;
+  args.groups = 8;
+  const std::string_view large = plan_key(args).format;
+  args.groups = 128;
+  EXPECT_NE(plan_key(args).format, large) << "a plan measured for large groups is none for small";
 }
 
 TEST(HopperPlans, FewTilesShareKAndManyDoNot) {

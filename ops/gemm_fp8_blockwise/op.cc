@@ -42,14 +42,15 @@ Status check(const GemmFp8BlockwiseArgs& args) {
 }
 
 PlanKey plan_key(const GemmFp8BlockwiseArgs& args) {
-  constexpr std::string_view kFormats[2][3] = {
-      {"e4m3fn,k-major", "e4m3fn,mn-major", "e4m3fn,grouped"},
-      {"e4m3fnuz,k-major", "e4m3fnuz,mn-major", "e4m3fnuz,grouped"}};
-  return {
-      args.m, args.n, args.k,
-      kFormats[args.a.dtype == DType::e4m3fnuz ? 1 : 0][args.groups > 0                      ? 2
-                                                        : args.layout == Fp8Layout::mn_major ? 1
-                                                                                             : 0]};
+  constexpr std::string_view kFormats[2][4] = {
+      {"e4m3fn,k-major", "e4m3fn,mn-major", "e4m3fn,large groups", "e4m3fn,small groups"},
+      {"e4m3fnuz,k-major", "e4m3fnuz,mn-major", "e4m3fnuz,large groups", "e4m3fnuz,small groups"}};
+  // How many rows groups have decides whether tiles may have rows of two.
+  constexpr int64_t kLargeGroup = 8 * kGroupRows;
+  const int layout = args.groups > 0 ? (args.m >= args.groups * kLargeGroup ? 2 : 3)
+                     : args.layout == Fp8Layout::mn_major ? 1
+                                                          : 0;
+  return {args.m, args.n, args.k, kFormats[args.a.dtype == DType::e4m3fnuz ? 1 : 0][layout]};
 }
 
 const Kernel<GemmFp8BlockwiseArgs>* gemm_fp8_blockwise_kernel(Arch arch) {
