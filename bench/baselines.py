@@ -129,6 +129,18 @@ def deep_gemm_fp8(m, n, k):
     return deep_gemm.fp8_gemm_nt, ((a, scale_a), (b, scale_b), out)
 
 
+def deep_gemm_grouped(m, n, k, groups):
+    """Groups have as many blocks of 128 rows as each other, as in our cases that are not ragged."""
+    a, b = normal(m, k, dtype=torch.float8_e4m3fn), normal(groups, n, k, dtype=torch.float8_e4m3fn)
+    scale_a = torch.randn(k // 128, m, device="cuda").t()
+    scale_b = torch.randn(groups, math.ceil(n / 128), k // 128, device="cuda")
+    out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
+    blocks = m // 128
+    group_of = torch.arange(blocks, dtype=torch.int32, device="cuda") * groups // blocks
+    call = deep_gemm.m_grouped_fp8_gemm_nt_contiguous
+    return call, ((a, scale_a), (b, scale_b), out, group_of.repeat_interleave(128))
+
+
 def quantise(v, scaling, scale):
     """As ops/scales.h says."""
     if scaling is None:
@@ -284,6 +296,9 @@ def baselines(operation, case):
         yield "cuBLAS bf16", lambda: cublas_bf16(*shape)
         if scaling:
             yield f"_scaled_mm {scaling}", lambda: scaled_mm(*shape, scaling)
+    elif operation == "gemm_fp8_blockwise" and "groups" in named:
+        if deep_gemm is not None and "ragged" not in rest:
+            yield "DeepGEMM grouped", lambda: deep_gemm_grouped(*shape, named["groups"])
     elif operation == "gemm_fp8_blockwise":
         if deep_gemm is not None:
             yield "DeepGEMM", lambda: deep_gemm_fp8(*shape)

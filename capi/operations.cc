@@ -78,6 +78,8 @@ Status read_args(const void* given, GemmFp8BlockwiseArgs& args) {
           .n = c.n,
           .k = c.k,
           .layout = (c.flags & WEFT_MN_MAJOR) != 0 ? Fp8Layout::mn_major : Fp8Layout::k_major,
+          .groups = c.groups,
+          .group_of = c.group_of,
           .a = to_const(c.a),
           .b = to_const(c.b),
           .a_scale = to_const(c.a_scale),

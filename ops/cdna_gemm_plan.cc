@@ -21,8 +21,9 @@ int64_t tiles_of(const GemmProblem& problem, const GemmTile& tile) {
   return ceil_div(problem.m, tile.m) * ceil_div(problem.n, tile.n);
 }
 
-bool can_split(const GemmProblem& problem, const GemmTile& tile, int splits) {
-  return splits == 1 || (splits <= problem.blocks && tiles_of(problem, tile) <= kMostTickets);
+bool can_take(const GemmProblem& problem, const GemmTile& tile, int splits) {
+  return problem.group_rows % tile.m == 0 &&
+         (splits == 1 || (splits <= problem.blocks && tiles_of(problem, tile) <= kMostTickets));
 }
 
 Plan plan_of(const GemmTile& tile, int splits, std::string_view why) {
@@ -65,7 +66,7 @@ Plan choose_gemm(const GemmProblem& problem, const DeviceInfo& device) {
   Plan best;
   double least = std::numeric_limits<double>::infinity();
   for (const GemmTile& tile : kGemmTiles) {
-    for (int splits = 1; splits <= 16 && can_split(problem, tile, splits); ++splits) {
+    for (int splits = 1; splits <= 16 && can_take(problem, tile, splits); ++splits) {
       const double cycles = gemm_cycles(problem, tile, splits, device);
       if (cycles < least) {
         least = cycles;
@@ -80,7 +81,7 @@ std::vector<Plan> gemm_candidates(const GemmProblem& problem, const DeviceInfo& 
   std::vector<Plan> plans;
   for (const GemmTile& tile : kGemmTiles) {
     int64_t rounds_of_blocks = std::numeric_limits<int64_t>::max();
-    for (int splits = 1; splits <= 16 && can_split(problem, tile, splits); ++splits) {
+    for (int splits = 1; splits <= 16 && can_take(problem, tile, splits); ++splits) {
       const int64_t rounds = ceil_div(tiles_of(problem, tile) * splits, std::max(device.units, 1));
       const int64_t longest = rounds * ceil_div(problem.blocks, splits);
       if (longest < rounds_of_blocks) {

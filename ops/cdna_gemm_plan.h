@@ -25,6 +25,7 @@ struct GemmProblem {
   int64_t n = 0;
   int64_t blocks = 0;  ///< of k, 128 bytes each
   Peak peak = Peak::fp8;
+  int64_t group_rows = 0;  ///< where not 0, no tile has rows of two groups of so many
 };
 
 /// Cycles that the busiest compute unit takes by a model that knows the matrix units, LDS, the L2's

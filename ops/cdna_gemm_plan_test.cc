@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "arch/cdna/target.h"
 #include "base/divide.h"
@@ -68,6 +69,18 @@ TEST(CdnaGemmPlan, FillsTheComputeUnitsOfLargeProducts) {
       const double fair = static_cast<double>(problem.m * n * problem.blocks) / device.units;
       EXPECT_LE(busiest / fair, 1.35)
           << device.target << " " << n << "," << k << ": " << to_text(plan);
+    }
+  }
+}
+
+TEST(CdnaGemmPlan, NoTileHasRowsOfTwoGroups) {
+  const DeviceInfo device = device_of(Target::gfx942);
+  for (const int64_t m : {128, 384, 1152, 32768}) {
+    const GemmProblem problem{.m = m, .n = 1536, .blocks = 16, .group_rows = 128};
+    std::vector<Plan> plans = gemm_candidates(problem, device);
+    plans.push_back(choose_gemm(problem, device));
+    for (const Plan& plan : plans) {
+      EXPECT_EQ(128 % plan.tile_m, 0) << to_text(plan);
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <vector>
 
 #include "ops/gemm_bf16/hopper_plan.h"
 #include "ops/gemm_fp8_blockwise/hopper_plan.h"
@@ -39,16 +40,45 @@ TEST(HopperPlans, EveryShapeHasATile) {
       fp8.k = 384;
       fp8.a.dtype = fp8.b.dtype = DType::e4m3fn;
       const Plan tile = plan_gemm_fp8_blockwise(fp8, h200());
-      EXPECT_NE(find_tile(tile, gemm_fp8_tiles()), nullptr) << to_text(tile);
+      EXPECT_NE(find_tile(tile, gemm_fp8_tiles(false)), nullptr) << to_text(tile);
       const auto candidates = gemm_fp8_blockwise_candidates(fp8, h200());
       EXPECT_FALSE(candidates.empty());
       for (const Plan& candidate : candidates) {
-        const TileChoice* choice = find_tile(candidate, gemm_fp8_tiles());
+        const TileChoice* choice = find_tile(candidate, gemm_fp8_tiles(false));
         ASSERT_NE(choice, nullptr) << to_text(candidate);
         EXPECT_TRUE(schedule_of(tiled_product(fp8), *choice, h200()).parts_fit());
       }
     }
   }
+}
+
+TEST(HopperPlans, GroupsHaveTheirTiles) {
+  const int32_t group_of = 0;  // read by nobody here
+  GemmFp8BlockwiseArgs args;
+  args.a.dtype = args.b.dtype = DType::e4m3fn;
+  args.group_of = &group_of;
+  args.k = 384;
+  for (const int64_t m : {128, 1280, 32768}) {
+    for (const int64_t n : {8, 1536, 7168}) {
+      args.m = m;
+      args.n = n;
+      args.groups = 8;
+      std::vector<Plan> plans = gemm_fp8_blockwise_candidates(args, h200());
+      plans.push_back(plan_gemm_fp8_blockwise(args, h200()));
+      EXPECT_FALSE(plans.back().why.empty());
+      for (const Plan& plan : plans) {
+        EXPECT_NE(find_tile(plan, gemm_fp8_tiles(true)), nullptr) << to_text(plan);
+      }
+      // With a block each, tiles of 192 rows would be gone through twice.
+      args.groups = m / kGroupRows;
+      EXPECT_EQ(kGroupRows % plan_gemm_fp8_blockwise(args, h200()).tile_m, 0) << m;
+    }
+  }
+  args.m = 32768;
+  args.groups = 8;
+  const std::string_view large = plan_key(args).format;
+  args.groups = 128;
+  EXPECT_NE(plan_key(args).format, large) << "a plan measured for large groups is none for small";
 }
 
 TEST(HopperPlans, FewTilesShareKAndManyDoNot) {
@@ -57,11 +87,11 @@ TEST(HopperPlans, FewTilesShareKAndManyDoNot) {
   args.m = 256;
   args.n = 512;
   args.k = 16384;
-  EXPECT_GT(choose_tile(tiled_product(args), gemm_fp8_tiles(), h200()).splits, 1);
+  EXPECT_GT(choose_tile(tiled_product(args), gemm_fp8_tiles(false), h200()).splits, 1);
   args.m = 6144;
   args.n = 4608;
   args.k = 7168;
-  EXPECT_EQ(choose_tile(tiled_product(args), gemm_fp8_tiles(), h200()).splits, 1);
+  EXPECT_EQ(choose_tile(tiled_product(args), gemm_fp8_tiles(false), h200()).splits, 1);
 }
 
 /// A shape that no table has, and the tile that was fastest for it on an H200, by 5 to 50 %.

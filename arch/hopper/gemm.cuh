@@ -148,6 +148,11 @@ __device__ TileSchedule tile_schedule(TileSchedule schedule) {
   schedule.own_blocks = Tile::own_blocks;
   return schedule;
 }
+template <class Tile, int kTileRows>
+__device__ GroupedSchedule<kTileRows> tile_schedule(GroupedSchedule<kTileRows> schedule) {
+  schedule.tiles = tile_schedule<Tile>(schedule.tiles);
+  return schedule;
+}
 /// What the block does first, for the warps that feed. Known at once, not after what waits: the
 /// parameters that it needs are on their way from memory for some 300 cycles.
 template <class Tile>
@@ -187,11 +192,12 @@ inline constexpr int kFeederOfB = Tile::warps + (kFeedsA<Tile, Feed::own> ? 1 : 
 /// Two warps feed, one each operand, because a small tile's stage must be asked for in some 200
 /// cycles: two arrivals at each full barrier. The operand, a [m, k] or b [n, k], has boxes of
 /// Tile::a_rows or b_rows rows and kRowBytes, which are `row_elements`; what lies outside of it is
-/// not loaded, and nobody stores what comes of it. `beside` loads what belongs to the stages
-/// besides: start() says how many bytes to each of a tile's, load() comes for each, by one thread,
-/// and then advance() by all; skip() before blocks of k are.
-template <class Tile, Feed kFeed, class Shared, class Beside = NothingBeside>
-__device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, TileWork work,
+/// not loaded, and nobody stores what comes of it. Where b is several matrices, the boxes are of
+/// the one that `work` names. `beside` loads what belongs to the stages besides: start() says how
+/// many bytes to each of a tile's, load() comes for each, by one thread, and then advance() by all;
+/// skip() before blocks of k are.
+template <class Tile, Feed kFeed, class Shared, class Schedule, class Beside = NothingBeside>
+__device__ void feed_tiles(const Shared& shared, const Schedule& schedule, TileWork work,
                            const RowBoxes& operand, int row_elements, Beside beside = {}) {
   constexpr bool kA = kFeedsA<Tile, kFeed>;
   constexpr int kTileRows = kA ? Tile::m : Tile::n;
@@ -215,6 +221,7 @@ __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, T
     const int tile_y = (kA ? work.m : work.n) * kTileRows;
     const int y = tile_y + (kHalves ? work.part : slice) * kBoxRows;
     const int other_y = tile_y + (1 - work.part) * kBoxRows;
+    const int before = Schedule::kGrouped && !kA ? work.group * operand.rows : 0;  // rows
     const int other_rows = kHalves ? rows_at(other_y, kBoxRows) : 0;
     uint32_t bytes = rows_at(tile_y, kTileRows) * kRowBytes + beside.start(work);
     // Copies of the loop for each map, because small tiles leave it few instructions.
@@ -237,14 +244,14 @@ __device__ void feed_tiles(const Shared& shared, const TileSchedule& schedule, T
           full.arrive_expect(bytes);
           if (there) {
             if constexpr (kShares) {
-              load_tile_to((1 << Tile::sharing) - 1, tile, map, x, y, full);
+              load_tile_to((1 << Tile::sharing) - 1, tile, map, x, before + y, full);
             } else {
-              load_tile(tile, map, x, y, full);
+              load_tile(tile, map, x, before + y, full);
             }
           }
           if (other_rows > 0 && k < work.own_begin) {
             load_tile(tile + kBoxRows * kRowBytes, whole_at(other_y) ? operand.whole : operand.last,
-                      x, other_y, full);
+                      x, before + other_y, full);
           }
           beside.load(slot, full);
         }

@@ -83,15 +83,16 @@ Result<CUtensorMap> tensor_map(const MapArgs& args) {
   return place.map;
 }
 
-Result<RowBoxes> row_boxes(const MapArgs& args) {
+Result<RowBoxes> row_boxes(const MapArgs& args, int64_t matrices) {
   RowBoxes boxes{.rows = static_cast<int>(args.rows)};
-  WEFT_ASSIGN(boxes.whole, tensor_map(args));
+  MapArgs all = args;
+  all.rows *= matrices;
+  WEFT_ASSIGN(boxes.whole, tensor_map(all));
   boxes.last = boxes.whole;
   const int left = boxes.rows % args.box_rows;
   if (left > 0) {
-    MapArgs last = args;
-    last.box_rows = left;
-    WEFT_ASSIGN(boxes.last, tensor_map(last));
+    all.box_rows = left;
+    WEFT_ASSIGN(boxes.last, tensor_map(all));
   }
   return boxes;
 }

@@ -33,13 +33,14 @@ Result<CUtensorMap> tensor_map(const MapArgs& args);
 
 /// A matrix that is loaded box after box along its rows. A row outside of it takes the copy engine
 /// some four times as long as one inside, so where the last box is not full it has a map of its
-/// own.
+/// own. Or several such matrices, one behind the other.
 struct RowBoxes {
   CUtensorMap whole;
   CUtensorMap last;  ///< of the rows that are left; `whole` again where none are
-  int rows = 0;
+  int rows = 0;      ///< of one matrix
 };
-/// Errors: as tensor_map()'s.
-Result<RowBoxes> row_boxes(const MapArgs& args);
+/// Of `matrices` like the one that `args` says, args.rows rows from one to the next. Errors: as
+/// tensor_map()'s.
+Result<RowBoxes> row_boxes(const MapArgs& args, int64_t matrices = 1);
 
 }  // namespace weft::hopper

@@ -368,7 +368,7 @@ class Operations:
 # What the summary compares: title, operation, pattern of cases' names, peer (a name's beginning), how the pages
 # before called it.
 COMPARED = [
-    ("block-scaled FP8 product", "gemm_fp8_blockwise", "k-major", "DeepGEMM", "k-major"),
+    ("block-scaled FP8 product", "gemm_fp8_blockwise", "k-major(?!.*groups)", "DeepGEMM", "k-major"),
     ("bf16 product, prefill", "gemm_bf16", "", "cuBLAS", None),
     ("bf16 product, 1 to 32 rows", "gemm_skinny", ",bf16,", "cuBLAS", "bf16"),
     ("bf16 product, one row", "gemm_skinny", "^m=1,.*,bf16,", "cuBLAS", "bf16, one row"),
@@ -612,7 +612,7 @@ def make(data):
     amd = data.of("amd-")
     amd_cases, amd_table = amd_shapes(amd)
     epyc = [run for run in cpu if run["name"].startswith("AMD")]
-    fp8, bf16 = ("gemm_fp8_blockwise", ",k-major"), ("gemm_bf16", "")
+    fp8, bf16 = ("gemm_fp8_blockwise", ",k-major(?!.*groups)"), ("gemm_bf16", "")
     fragments = {
         "cpu-models": cpu_models(epyc),
         "cpu-intel": cpu_models([run for run in cpu if run not in epyc]),

@@ -141,6 +141,12 @@ typedef struct weft_gemm_args {
   weft_workspace workspace;
   int32_t scaling; /* WEFT_SCALE_*; gemm_skinny only */
   int32_t flags;
+  /* gemm_fp8_blockwise: rows of a in blocks of 128 with a b for each group, as a mixture of experts
+   * has them. b is [groups * n, k], group after group, its scales [groups * ceil(n / 128), k /
+   * 128]; m is a multiple of 128. 0: one b for all rows. */
+  int64_t groups;
+  const int32_t* group_of; /* [m / 128] where the operation runs: each block's group; -1: it has
+                            * none, and its rows of out are not written */
 } weft_gemm_args;
 
 /* Operations on rows, with a result that is rounded (bf16, f16) or quantised (fp8: the scale of a

@@ -10,7 +10,11 @@ namespace weft::cdna {
 namespace {
 
 GemmProblem problem_of(const GemmFp8BlockwiseArgs& args) {
-  return {.m = args.m, .n = args.n, .blocks = args.k / kScaleBlock, .peak = Peak::fp8};
+  return {.m = args.m,
+          .n = args.n,
+          .blocks = args.k / kScaleBlock,
+          .peak = Peak::fp8,
+          .group_rows = args.groups > 0 ? kGroupRows : 0};
 }
 
 std::string_view why_not(const GemmFp8BlockwiseArgs& args, const DeviceInfo& device) {
@@ -42,14 +46,18 @@ Status launch(const GemmFp8BlockwiseArgs& args, const Plan& plan, Stream stream)
   WEFT_ASSIGN(const GemmTask task,
               gemm_task("gemm_fp8_blockwise", args, plan, workspace(args, plan)));
   return launch_gemm("gemm_fp8_blockwise",
-                     args.layout == Fp8Layout::k_major ? "k_major" : "mn_major", plan,
+                     args.groups > 0                     ? "grouped"
+                     : args.layout == Fp8Layout::k_major ? "k_major"
+                                                         : "mn_major",
+                     plan,
                      GemmFp8BlockwiseParams{.task = task,
                                             .a_scale = args.a_scale.data,
                                             .b_scale = args.b_scale.data,
                                             .a_scale_row_stride = args.a_scale.row_stride,
                                             .a_scale_block_stride = args.a_scale.block_stride,
                                             .b_scale_row_stride = args.b_scale.row_stride,
-                                            .b_scale_block_stride = args.b_scale.block_stride},
+                                            .b_scale_block_stride = args.b_scale.block_stride,
+                                            .group_of = args.group_of},
                      stream);
 }
 

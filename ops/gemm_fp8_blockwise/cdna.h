@@ -14,6 +14,7 @@ struct GemmFp8BlockwiseParams {
   int64_t a_scale_block_stride;
   int64_t b_scale_row_stride;
   int64_t b_scale_block_stride;
+  const int32_t* group_of;  ///< of each kGroupRows rows of a; for the grouped kernels
 };
 
 }  // namespace weft::cdna

@@ -10,6 +10,7 @@ using namespace weft::cdna;
 namespace {
 
 constexpr int kScaleBlock = 128;
+constexpr int kGroupRows = 128;
 
 /// Of a's scales, each lane needs those of its columns of the products; of b's, the wave needs
 /// those of its strips' rows, which are uniform: they come through scalar loads. Both are read a
@@ -123,6 +124,22 @@ WEFT_GPU void mn_major(const GemmFp8BlockwiseParams& p) {
       p, place, &at<char>(p.task.a, place.m0), &at<char>(p.task.b, place.n0), (LdsBytes*)lds);
 }
 
+/// k_major() with the b of the tile's group.
+template <class Shape>
+WEFT_GPU void grouped(const GemmFp8BlockwiseParams& p) {
+  static_assert(kGroupRows % Shape::kM == 0, "a tile's rows are of one group");
+  using Constant = const __attribute__((address_space(4))) int32_t;
+  const int group = *(Constant*)(p.group_of + gemm_place<Shape>(p.task).m0 / kGroupRows);
+  if (group < 0) {
+    return;
+  }
+  GemmFp8BlockwiseParams own = p;
+  own.task.b = &at<char>(p.task.b, int64_t{group} * p.task.n * p.task.b_stride);
+  own.b_scale +=
+      int64_t{group} * ((p.task.n + kScaleBlock - 1) / kScaleBlock) * p.b_scale_row_stride;
+  k_major<Shape>(own);
+}
+
 }  // namespace
 
 // m x n of the tile, and how the four waves share it.
@@ -141,3 +158,14 @@ KERNELS(128, 96, 4, 1)
 KERNELS(64, 128, 2, 2)
 KERNELS(64, 64, 2, 2)
 KERNELS(32, 64, 2, 2)
+
+#define GROUPED_KERNEL(tile_m, tile_n, waves_m, waves_n)                                      \
+  extern "C" __global__ __launch_bounds__(                                                    \
+      256, 1) void gemm_fp8_blockwise_grouped_##tile_m##x##tile_n(GemmFp8BlockwiseParams p) { \
+    grouped<TileShape<tile_m, tile_n, waves_m, waves_n>>(p);                                  \
+  }
+GROUPED_KERNEL(128, 128, 2, 2)
+GROUPED_KERNEL(128, 96, 4, 1)
+GROUPED_KERNEL(64, 128, 2, 2)
+GROUPED_KERNEL(64, 64, 2, 2)
+GROUPED_KERNEL(32, 64, 2, 2)

@@ -1,5 +1,8 @@
 // gemm_fp8_blockwise on sm_90a, the host's side; and the kernel that turns mn_major operands into
 // k_major ones, because the tensor cores take fp8 no other way.
+#include <algorithm>
+#include <type_traits>
+
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/tensor_map.h"
 #include "ops/check_operands.h"
@@ -107,21 +110,32 @@ Status launch_turn(const GemmFp8BlockwiseArgs& args, ConstMatrix& a, ConstMatrix
                        static_cast<int>(args.k));
 }
 
-template <class Tile>
+template <class Tile, bool kGrouped>
 Status launch_tile(const GemmFp8BlockwiseArgs& args, const ConstMatrix& a_k_major,
-                   const ConstMatrix& b_k_major, const TileSchedule& schedule,
-                   cudaStream_t stream) {
-  const auto operand = [&](const ConstMatrix& matrix, int64_t rows, int box_rows) {
+                   const ConstMatrix& b_k_major, const TileSchedule& tiles, cudaStream_t stream) {
+  static_assert(kGroupBlock == kGroupRows);
+  std::conditional_t<kGrouped, GroupedSchedule<Tile::m>, TileSchedule> schedule;
+  if constexpr (kGrouped) {
+    schedule = {.tiles = tiles,
+                .group_of = args.group_of,
+                .blocks_of_rows = static_cast<int>(args.m / kGroupRows)};
+  } else {
+    schedule = tiles;
+  }
+  const auto operand = [&](const ConstMatrix& matrix, int64_t rows, int box_rows,
+                           int64_t matrices) {
     return row_boxes({.data = matrix.data,
                       .format = MapFormat::u8,
                       .rows = rows,
                       .columns = args.k,
                       .stride_bytes = matrix.stride,
                       .box_rows = box_rows,
-                      .box_columns = kFp8Block});
+                      .box_columns = kFp8Block},
+                     matrices);
   };
-  WEFT_ASSIGN(const RowBoxes a, operand(a_k_major, args.m, Tile::a_rows));
-  WEFT_ASSIGN(const RowBoxes b, operand(b_k_major, args.n, Tile::b_rows));
+  WEFT_ASSIGN(const RowBoxes a, operand(a_k_major, args.m, Tile::a_rows, 1));
+  WEFT_ASSIGN(const RowBoxes b,
+              operand(b_k_major, args.n, Tile::b_rows, std::max<int64_t>(args.groups, 1)));
   WEFT_ASSIGN(const CUtensorMap out,
               out_map<kStagedColumns<Tile>>(args.out.data, args.m, args.n, args.out.stride));
   BlockScales scales{.a = args.a_scale.data,
@@ -133,15 +147,15 @@ Status launch_tile(const GemmFp8BlockwiseArgs& args, const ConstMatrix& a_k_majo
                      .m = static_cast<int>(args.m),
                      .n_blocks = static_cast<int>((args.n + kFp8Block - 1) / kFp8Block)};
   scales.bulk = bulk_scales(scales);
-  return launch_kernel(gemm_fp8_blockwise_tile<Tile>,
-                       {.blocks = schedule.blocks(),
+  return launch_kernel(gemm_fp8_blockwise_tile<Tile, decltype(schedule)>,
+                       {.blocks = tiles.blocks(),
                         .threads = Tile::threads,
                         .cluster = Tile::cluster,
                         .shared_bytes = Fp8Shared<Tile>::kBytes,
                         .overlaps = true,
                         .stream = stream},
                        a, b, out, schedule, scales,
-                       args.constant_b && args.layout == Fp8Layout::k_major);
+                       args.constant_b && args.layout == Fp8Layout::k_major && args.groups == 0);
 }
 
 size_t workspace(const GemmFp8BlockwiseArgs& args, const Plan&) {
@@ -149,7 +163,7 @@ size_t workspace(const GemmFp8BlockwiseArgs& args, const Plan&) {
 }
 
 Status launch(const GemmFp8BlockwiseArgs& args, const Plan& plan, Stream stream) {
-  const TileChoice* tile = find_tile(plan, gemm_fp8_tiles());
+  const TileChoice* tile = find_tile(plan, gemm_fp8_tiles(args.groups > 0));
   if (tile == nullptr) {
     return usage_error("gemm_fp8_blockwise has no kernel of the plan " + to_text(plan));
   }
@@ -159,17 +173,23 @@ Status launch(const GemmFp8BlockwiseArgs& args, const Plan& plan, Stream stream)
   if (args.layout == Fp8Layout::mn_major) {
     WEFT_TRY(launch_turn(args, a, b, cuda));
   }
-  const TileSchedule schedule = schedule_of(tiled_product(args), *tile, stream.device->info());
-  if (!schedule.parts_fit()) {
+  const TileSchedule tiles = schedule_of(tiled_product(args), *tile, stream.device->info());
+  if (!tiles.parts_fit()) {
     return usage_error("gemm_fp8_blockwise cannot cut k as the plan " + to_text(plan) + " says");
   }
-#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, CYCLES)                      \
-  if (tile->m == M && tile->n == N && tile->cluster == CLUSTER && tile->parts == PARTS) { \
-    return launch_tile<                                                                   \
-        GemmTile<M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, fp8_own_blocks(N, PARTS)>>(   \
-        args, a, b, schedule, cuda);                                                      \
+#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, CYCLES)                              \
+  if (tile->m == M && tile->n == N && tile->cluster == CLUSTER && tile->parts == PARTS) {         \
+    return launch_tile<                                                                           \
+        GemmTile<M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, fp8_own_blocks(N, PARTS)>, kGrouped>( \
+        args, a, b, tiles, cuda);                                                                 \
   }
-  WEFT_GEMM_FP8_TILES(WEFT_TILE)
+  if (args.groups > 0) {
+    constexpr bool kGrouped = true;
+    WEFT_GEMM_FP8_GROUPED_TILES(WEFT_TILE)
+  } else {
+    constexpr bool kGrouped = false;
+    WEFT_GEMM_FP8_TILES(WEFT_TILE)
+  }
 #undef WEFT_TILE
   return {};
 }

@@ -13,6 +13,7 @@ constexpr TunedPlan kTuned[] = {
 #define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, CYCLES) \
   {M, N, CLUSTER, SHARE_A, PARTS, CYCLES, fp8_own_blocks(N, PARTS)},
 constexpr TileChoice kTiles[] = {WEFT_GEMM_FP8_TILES(WEFT_TILE)};
+constexpr TileChoice kGroupedTiles[] = {WEFT_GEMM_FP8_GROUPED_TILES(WEFT_TILE)};
 #undef WEFT_TILE
 
 constexpr std::string_view kNoFnuz = "sm_90a multiplies e4m3fn, not e4m3fnuz";
@@ -20,18 +21,26 @@ constexpr std::string_view kNoFnuz = "sm_90a multiplies e4m3fn, not e4m3fnuz";
 }  // namespace
 
 TiledProduct tiled_product(const GemmFp8BlockwiseArgs& args) {
-  return {args.m, args.n, static_cast<int>(args.k / kScaleBlock), static_cast<int>(kScaleBlock)};
+  return {.m = args.m,
+          .n = args.n,
+          .k_blocks = static_cast<int>(args.k / kScaleBlock),
+          .tile_k = static_cast<int>(kScaleBlock),
+          .groups = static_cast<int>(args.groups)};
 }
 
-std::span<const TileChoice> gemm_fp8_tiles() { return kTiles; }
+std::span<const TileChoice> gemm_fp8_tiles(bool grouped) {
+  return grouped ? std::span<const TileChoice>(kGroupedTiles) : kTiles;
+}
 
 Plan plan_gemm_fp8_blockwise(const GemmFp8BlockwiseArgs& args, const DeviceInfo& device) {
   if (args.a.dtype != DType::e4m3fn) {
     return {.why = kNoFnuz};
   }
   PlanKey key = plan_key(args);
-  key.format = "e4m3fn,k-major";  // mn_major operands are turned first; the product is the same
-  return plan_tile(kTuned, key, tiled_product(args), kTiles, device);
+  if (args.groups == 0) {
+    key.format = "e4m3fn,k-major";  // mn_major operands are turned first; the product is the same
+  }
+  return plan_tile(kTuned, key, tiled_product(args), gemm_fp8_tiles(args.groups > 0), device);
 }
 
 std::vector<Plan> gemm_fp8_blockwise_candidates(const GemmFp8BlockwiseArgs& args,
@@ -39,7 +48,7 @@ std::vector<Plan> gemm_fp8_blockwise_candidates(const GemmFp8BlockwiseArgs& args
   if (args.a.dtype != DType::e4m3fn) {
     return {};
   }
-  return tile_candidates(tiled_product(args), kTiles, device);
+  return tile_candidates(tiled_product(args), gemm_fp8_tiles(args.groups > 0), device);
 }
 
 Fp8Workspace fp8_workspace(const GemmFp8BlockwiseArgs& args) {

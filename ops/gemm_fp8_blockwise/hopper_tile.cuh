@@ -24,7 +24,7 @@ struct BlockScales {
   int64_t b_row = 0;
   int64_t b_block = 0;
   int m = 0;
-  int n_blocks = 0;   ///< ceil(n / 128)
+  int n_blocks = 0;   ///< ceil(n / 128): scales of b, or of each group's
   bool bulk = false;  ///< the copy engine can take a's scales of one block of k: see bulk_scales()
 };
 /// Whether the scales of a that a tile needs lie together, in whole 16 bytes.
@@ -99,9 +99,9 @@ struct RowScales {
 };
 
 /// The feeder of other scales: one warp.
-template <class Tile>
-__device__ void feed_scales(const Fp8Shared<Tile>& shared, const TileSchedule& schedule,
-                            TileWork work, const BlockScales& scales, int lane) {
+template <class Tile, class Schedule>
+__device__ void feed_scales(const Fp8Shared<Tile>& shared, const Schedule& schedule, TileWork work,
+                            const BlockScales& scales, int lane) {
   constexpr int kScales = kColumnScales<Tile>;
   const int cluster_index = blockIdx.x / Tile::cluster;
   const int rank = Tile::cluster > 1 ? cluster_rank() : 0;
@@ -112,6 +112,7 @@ __device__ void feed_scales(const Fp8Shared<Tile>& shared, const TileSchedule& s
   do {
     const int row = work.m * Tile::m;
     const int block = work.n * Tile::n / kFp8Block;
+    const int before = Schedule::kGrouped ? work.group * scales.n_blocks : 0;
     for (int first_k = work.k_begin; first_k < work.k_end; first_k += kPageBlocks, page.advance()) {
       const int blocks = min(kPageBlocks, work.k_end - first_k);
       // (In tiles without own blocks nothing is skipped.)
@@ -119,7 +120,8 @@ __device__ void feed_scales(const Fp8Shared<Tile>& shared, const TileSchedule& s
         return Tile::own_blocks > 0 && k >= work.own_begin ? k + work.skip : k;
       };
       float mine[kScales] = {};
-      const float* b = scales.b + block * scales.b_row + along_k(first_k + lane) * scales.b_block;
+      const float* b =
+          scales.b + (before + block) * scales.b_row + along_k(first_k + lane) * scales.b_block;
 #pragma unroll
       for (int i = 0; i < kScales; ++i) {
         if (lane < blocks && block + i < scales.n_blocks) {
@@ -196,11 +198,13 @@ __device__ __forceinline__ void as_constant(int x, const F& f) {
   }
 }
 
-template <class Tile>
+/// Schedule: TileSchedule, or GroupedSchedule<Tile::m>, whose groups may be written until the
+/// kernels before are complete: then without `constant_b`.
+template <class Tile, class Schedule>
 __global__ void __launch_bounds__(Tile::threads, 1)
     gemm_fp8_blockwise_tile(const __grid_constant__ RowBoxes a, const __grid_constant__ RowBoxes b,
                             const __grid_constant__ CUtensorMap out,
-                            const __grid_constant__ TileSchedule schedule,
+                            const __grid_constant__ Schedule schedule,
                             const __grid_constant__ BlockScales scales, bool constant_b) {
   let_next_begin();
   using Shared = Fp8Shared<Tile>;
@@ -220,7 +224,13 @@ __global__ void __launch_bounds__(Tile::threads, 1)
       pages.empty[page].init(Tile::warps);
     }
   });
-  const TileWork first = first_work<Tile>(schedule, warp);
+  TileWork first = first_work<Tile>(tiles_of(schedule), warp);
+  if constexpr (Schedule::kGrouped) {
+    if (warp == Tile::warps) {
+      // On its way to L2 meanwhile, where nothing is missed that is still being written.
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(schedule.group_of_tile(first)));
+    }
+  }
   shared.wait_prepared();
   if constexpr (Tile::own_blocks > 0) {
     cluster_arrive();  // see hand_over()
@@ -229,6 +239,12 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   const bool of_b = warp == kFeederOfB<Tile> || (warp == Tile::warps + 2 && scales.bulk);
   if (!(constant_b && of_b)) {
     wait_for_earlier();
+  }
+  if constexpr (Schedule::kGrouped) {
+    if (warp >= Tile::warps) {
+      int turn = 0;
+      schedule.find_group(turn, first);
+    }
   }
   const int cluster_index = blockIdx.x / Tile::cluster;
 
@@ -263,6 +279,9 @@ __global__ void __launch_bounds__(Tile::threads, 1)
     typename Pages<Tile>::Cursor page;
     TileWork work;
     for (int round = 0; schedule.work(cluster_index, round, rank, work); ++round) {
+      if (Schedule::kGrouped && work.k_begin == work.k_end) {
+        continue;
+      }
       float totals[kRowTiles * kSums] = {};
       using Scales = StageScales<kColumnScales<Tile>>;
       const int column = work.n * Tile::n % kFp8Block;
@@ -414,7 +433,9 @@ __global__ void __launch_bounds__(Tile::threads, 1)
       } else {
         go_through([&](int i) { return column + i; });
       }
-      if (gather_parts<Tile>(shared, work, totals, warp, lane)) {
+      const bool of_group =
+          !Schedule::kGrouped || (work.row_begin <= first_row && first_row < work.row_end);
+      if (gather_parts<Tile>(shared, work, totals, warp, lane) && of_group) {
 #pragma unroll
         for (int tile = 0; tile < kRowTiles; ++tile) {
           constexpr int kColumns = kStagedColumns<Tile>;

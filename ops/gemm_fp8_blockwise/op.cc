@@ -1,5 +1,9 @@
 #include "ops/gemm_fp8_blockwise/op.h"
 
+#include <fmt/format.h>
+
+#include <limits>
+
 #include "base/built.h"
 #include "ops/check_operands.h"
 
@@ -15,6 +19,20 @@ Status check(const GemmFp8BlockwiseArgs& args) {
   WEFT_TRY(check_size(kName, "n", args.n, 8, 8));
   WEFT_TRY(check_size(kName, "k", args.k, kScaleBlock, kScaleBlock));
   const bool k_major = args.layout == Fp8Layout::k_major;
+  WEFT_TRY(check_size(kName, "groups", args.groups, 0));
+  if (args.groups > 0) {
+    WEFT_TRY(check_size(kName, "m with groups", args.m, kGroupRows, kGroupRows));
+    WEFT_TRY(check_at_most(kName, "groups * n", args.groups * args.n,
+                           std::numeric_limits<int32_t>::max()));
+  }
+  if ((args.group_of != nullptr) != (args.groups > 0)) {
+    return usage_error(fmt::format("{}: group_of {}, but groups is {}", kName,
+                                   args.group_of != nullptr ? "is given" : "is null", args.groups));
+  }
+  if (args.groups > 0 && !k_major) {
+    return usage_error(
+        fmt::format("{}: layout is mn_major, but with groups must be k_major", kName));
+  }
   WEFT_TRY(check_matrix(kName, "a", args.a, k_major ? args.k : args.m,
                         {DType::e4m3fn, DType::e4m3fnuz}));
   WEFT_TRY(check_matrix(kName, "b", args.b, k_major ? args.k : args.n, {args.a.dtype}));
@@ -24,11 +42,15 @@ Status check(const GemmFp8BlockwiseArgs& args) {
 }
 
 PlanKey plan_key(const GemmFp8BlockwiseArgs& args) {
-  constexpr std::string_view kFormats[2][2] = {{"e4m3fn,k-major", "e4m3fn,mn-major"},
-                                               {"e4m3fnuz,k-major", "e4m3fnuz,mn-major"}};
-  return {
-      args.m, args.n, args.k,
-      kFormats[args.a.dtype == DType::e4m3fnuz ? 1 : 0][args.layout == Fp8Layout::k_major ? 0 : 1]};
+  constexpr std::string_view kFormats[2][4] = {
+      {"e4m3fn,k-major", "e4m3fn,mn-major", "e4m3fn,large groups", "e4m3fn,small groups"},
+      {"e4m3fnuz,k-major", "e4m3fnuz,mn-major", "e4m3fnuz,large groups", "e4m3fnuz,small groups"}};
+  // How many rows groups have decides whether tiles may have rows of two.
+  constexpr int64_t kLargeGroup = 8 * kGroupRows;
+  const int layout = args.groups > 0 ? (args.m >= args.groups * kLargeGroup ? 2 : 3)
+                     : args.layout == Fp8Layout::mn_major ? 1
+                                                          : 0;
+  return {args.m, args.n, args.k, kFormats[args.a.dtype == DType::e4m3fnuz ? 1 : 0][layout]};
 }
 
 const Kernel<GemmFp8BlockwiseArgs>* gemm_fp8_blockwise_kernel(Arch arch) {

@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <limits>
+#include <set>
+
 #include "base/divide.h"
 #include "ops/check_operands.h"
 #include "ops/gemm_fp8_blockwise/op.h"
@@ -27,6 +31,8 @@ struct Case {
   Fp8Layout layout;
   ScaleLayout scales;
   DType type;
+  int64_t groups = 0;
+  bool ragged = false;  ///< groups of any rows, from none on, and rows that none has
 
   template <class Visitor>
   void fields(Visitor& v) {
@@ -36,6 +42,15 @@ struct Case {
     v.word("", layout, kLayouts);
     v.word("", type, kFp8Formats);
     v.word("scales", scales, kScaleLayouts);
+    v.size("groups", groups, {.required = false});
+    v.flag("ragged", ragged);
+  }
+  std::string_view conflict() const {
+    return ragged && groups == 0                              ? "only groups can be ragged"
+           : groups > 0 && m % kGroupRows != 0                ? "m is a multiple of 128 with groups"
+           : groups > 0 && layout != Fp8Layout::k_major       ? "groups are k-major"
+           : groups * n > std::numeric_limits<int32_t>::max() ? "groups * n is below 2^31"
+                                                              : "";
   }
 };
 
@@ -49,11 +64,26 @@ class GemmFp8BlockwiseTrial : public KernelTrial<GemmFp8BlockwiseArgs> {
       : KernelTrial(gemm_fp8_blockwise_kernel),
         case_(c),
         a_(operand("a", c.m, random)),
-        b_(operand("b", c.n, random)),
+        b_(operand("b", c.n * std::max<int64_t>(c.groups, 1), random)),
         a_scale_(scales("a_scale", c.m, c.scales == ScaleLayout::rows, random)),
-        b_scale_(scales("b_scale", ceil_div(c.n, kScaleBlock), c.scales != ScaleLayout::columns,
-                        random)),
-        out_(output("out", c.m, c.n, DType::bf16, c.use == Use::check ? 8 : 0)) {}
+        b_scale_(scales("b_scale", ceil_div(c.n, kScaleBlock) * std::max<int64_t>(c.groups, 1),
+                        c.scales != ScaleLayout::columns, random)),
+        group_of_(add("group_of", Tensor::Role::index, 1, c.groups > 0 ? c.m / kGroupRows : 0,
+                      DType::f32)),
+        out_(output("out", c.m, c.n, DType::bf16, c.use == Use::check ? 8 : 0)) {
+    // Groups have as many blocks of rows as each other, or each block draws its group, or none.
+    const std::span group_of(static_cast<int32_t*>(group_of_.data()),
+                             static_cast<size_t>(group_of_.columns()));
+    for (size_t i = 0; i < group_of.size(); ++i) {
+      group_of[i] = static_cast<int32_t>(c.ragged ? random.below(c.groups + 1) - 1
+                                                  : static_cast<int64_t>(i) * c.groups /
+                                                        static_cast<int64_t>(group_of.size()));
+    }
+    std::sort(group_of.begin(), group_of.end());
+    const auto first = std::lower_bound(group_of.begin(), group_of.end(), 0);
+    had_rows_ = c.groups > 0 ? (group_of.end() - first) * kGroupRows : c.m;
+    had_groups_ = c.groups > 0 ? std::set(first, group_of.end()).size() : 1;
+  }
 
   int64_t rows() const override { return case_.m; }
 
@@ -85,25 +115,31 @@ class GemmFp8BlockwiseTrial : public KernelTrial<GemmFp8BlockwiseArgs> {
   }
 
   Work work() const override {
-    return {.bytes = static_cast<double>(a_.bytes() + b_.bytes() + a_scale_.bytes() +
-                                         b_scale_.bytes() + out_.bytes()),
-            .flops = 2.0 * static_cast<double>(case_.m * case_.n * case_.k),
+    const double rows = static_cast<double>(had_rows_) / static_cast<double>(case_.m);
+    const double groups =
+        static_cast<double>(had_groups_) / static_cast<double>(std::max<int64_t>(case_.groups, 1));
+    return {.bytes = rows * static_cast<double>(a_.bytes() + a_scale_.bytes() + out_.bytes()) +
+                     groups * static_cast<double>(b_.bytes() + b_scale_.bytes()),
+            .flops = 2.0 * static_cast<double>(had_rows_ * case_.n * case_.k),
             .peak = Peak::fp8};
   }
 
  protected:
   GemmFp8BlockwiseArgs args(Side side) const override {
-    return {.m = case_.m,
-            .n = case_.n,
-            .k = case_.k,
-            .layout = case_.layout,
-            .a = a_.in(side),
-            .b = b_.in(side),
-            .a_scale = strided(a_scale_, side, case_.scales == ScaleLayout::rows),
-            .b_scale = strided(b_scale_, side, case_.scales != ScaleLayout::columns),
-            .out = out_.out(side),
-            .constant_b = true,
-            .workspace = {}};
+    return {
+        .m = case_.m,
+        .n = case_.n,
+        .k = case_.k,
+        .layout = case_.layout,
+        .groups = case_.groups,
+        .group_of = case_.groups > 0 ? static_cast<const int32_t*>(group_of_.data(side)) : nullptr,
+        .a = a_.in(side),
+        .b = b_.in(side),
+        .a_scale = strided(a_scale_, side, case_.scales == ScaleLayout::rows),
+        .b_scale = strided(b_scale_, side, case_.scales != ScaleLayout::columns),
+        .out = out_.out(side),
+        .constant_b = true,
+        .workspace = {}};
   }
 
  private:
@@ -135,7 +171,10 @@ class GemmFp8BlockwiseTrial : public KernelTrial<GemmFp8BlockwiseArgs> {
   Tensor& b_;
   Tensor& a_scale_;
   Tensor& b_scale_;
+  Tensor& group_of_;
   Tensor& out_;
+  int64_t had_rows_;    ///< that some group has
+  int64_t had_groups_;  ///< that have rows
 };
 
 }  // namespace

@@ -99,6 +99,8 @@ class GemmArgs(Sized):
         ("workspace", Workspace),
         ("scaling", c_int32),
         ("flags", c_int32),
+        ("groups", c_int64),
+        ("group_of", c_void_p),
     ]
 
 
