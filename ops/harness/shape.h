@@ -51,6 +51,9 @@ inline constexpr Word<DType> kFileFloats[] = {{"F32", DType::f32}, {"BF16", DTyp
 inline constexpr Word<DType> kFileFormats[] = {
     {"F32", DType::f32}, {"BF16", DType::bf16}, {"F16", DType::f16}};
 
+/// What checkpoints have of products' weights.
+inline constexpr Word<DType> kWeightFormats[] = {
+    {"F32", DType::f32}, {"BF16", DType::bf16}, {"F16", DType::f16}, {"F8_E4M3", DType::e4m3fn}};
 inline constexpr Word<DType> kFp8Formats[] = {{"e4m3fn", DType::e4m3fn},
                                               {"e4m3fnuz", DType::e4m3fnuz}};
 /// Where an operation has one of its own, that has no word.

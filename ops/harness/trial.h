@@ -126,8 +126,9 @@ class Trial {
   /// that: 6.6 * 2^-13 S, three and a half times which is 24.
   void allow_fp8_sums(Expectation& out, std::span<const double> of_blocks) const;
 
-  /// False for an input in e4m3fn whose code of NaN the operation reads as a number.
-  virtual bool may_be_nan(const Tensor& /*input*/) const { return true; }
+  /// Whether x, NaN or an infinity, may be among an input's numbers: not NaN among those in e4m3fn
+  /// whose code of it the operation reads as a number, nor what makes anything of a sum.
+  virtual bool may_have(const Tensor& /*input*/, float /*x*/) const { return true; }
 
   virtual size_t workspace_bytes(const Plan& /*plan*/) const { return 0; }
   virtual Status launch_on(const Plan& /*plan*/, Workspace /*workspace*/, Stream /*stream*/) {

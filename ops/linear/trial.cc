@@ -9,9 +9,6 @@
 namespace weft::trial {
 namespace {
 
-/// What checkpoints have of products.
-constexpr Word<DType> kWeightFormats[] = {
-    {"F32", DType::f32}, {"BF16", DType::bf16}, {"F16", DType::f16}, {"F8_E4M3", DType::e4m3fn}};
 /// Where sums go, if not to f32.
 constexpr Word<DType> kHalfOut[] = {{"BF16", DType::bf16}};
 
@@ -143,8 +140,8 @@ class LinearTrial : public PrefillTrial {
   }
 
  protected:
-  bool may_be_nan(const Tensor& input) const override {
-    return &input != &w_ || !is_fp8(w_.dtype());
+  bool may_have(const Tensor& input, float x) const override {
+    return !std::isnan(x) || &input != &w_ || !is_fp8(w_.dtype());
   }
 
   std::string_view refuse(Arch arch) const override {

@@ -21,6 +21,7 @@ namespace weft::hopper {
 
 inline constexpr int kMostFewSlots = 1024;
 inline constexpr int kMostFewExperts = 512;
+inline constexpr int64_t kMostFewColumns = int64_t{16} << 20;  ///< of all slots: see few_item()
 inline constexpr double kItemsOfTeam = 6;  ///< at least, unless all warps are one team
 /// Slots to an expert, in the mean: more of bf16 are multiplied faster by others.
 inline constexpr int64_t kMostOfFew = 4, kMostOfFewCodes = 16;
@@ -182,6 +183,7 @@ struct FewItem {
   int first, count;  ///< of slots[]
   int column;
 };
+/// (Items are at most kMostFewColumns / 16, which small_quotient() divides.)
 template <class T>
 __device__ FewItem few_item(const FewShared<T>& shared, int columns, int item) {
   const int group = small_quotient(item, columns);
@@ -528,7 +530,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
       parts[(team.member - first_member) & (team.size - 1)][i][lane] =
           sums[i / (4 * T::kSlotTiles)][i / 4 % T::kSlotTiles][i % 4];
     }
-    named_sync(1 + team.index, team.size * 32);
+    named_sync(team.index, team.size * 32);
     constexpr int kOfTile = T::kGated ? 2 : 4;
     for (int i = team.member; i < T::kSums / 4 * kOfTile; i += team.size) {
       const int part = i % kOfTile;
@@ -555,7 +557,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
         static_cast<float*>(args.out.data)[to] = x;
       }
     }
-    named_sync(1 + team.index, team.size * 32);
+    named_sync(team.index, team.size * 32);
   }
   await_copies<0>();
 }
@@ -566,7 +568,8 @@ inline bool few_slots(const SlotsProduct& args, SlotWeights weights, int slots) 
   const bool codes = weights != SlotWeights::bf16;
   return slots <= kMostFewSlots && args.drawn.experts <= kMostFewExperts &&
          slots <= (codes ? kMostOfFewCodes : kMostOfFew) * args.drawn.experts &&
-         (weights != SlotWeights::e4m3 || args.w[0].first.stride % 16 == 0);
+         (weights != SlotWeights::e4m3 || args.w[0].first.stride % 16 == 0) &&
+         int64_t{slots} * args.n <= kMostFewColumns;
 }
 
 /// Starts it. Errors: device.

@@ -36,7 +36,7 @@ struct Case {
     v.size("n", n);
     v.size("hidden", hidden);
     v.word("a", a, kFileFloats);
-    v.word("w", w, kFileFormats);
+    v.word("w", w, kWeightFormats);
     v.flag("renormalise", renormalise);
     v.flag("sigmoid", sigmoid);
     v.flag("biases", biases);
@@ -48,9 +48,11 @@ struct Case {
     v.real("scale", scale, {.least = 0, .most = 1e6, .required = false, .otherwise = 1});
   }
   std::string_view conflict() const {
-    return chosen > experts                       ? "more are chosen than there are experts"
-           : a == DType::bf16 && w != DType::bf16 ? "a in bf16 wants weights in bf16"
-           : mxfp4 && w != DType::bf16            ? "weights in mxfp4 are said to be bf16"
+    return chosen > experts ? "more are chosen than there are experts"
+           : a == DType::bf16 && w != DType::bf16 && w != DType::e4m3fn
+               ? "a in bf16 wants weights in bf16 or F8_E4M3"
+           : is_fp8(w) && (biases || correction) ? "biases are not in eight bits"
+           : mxfp4 && w != DType::bf16           ? "weights in mxfp4 are said to be bf16"
            : mxfp4 && (n % kMxBlock != 0 || hidden % kMxBlock != 0)
                ? "n and hidden of weights in mxfp4 are multiples of 32"
            : limit > 0 && !mxfp4               ? "a limit wants weights in mxfp4"
@@ -68,13 +70,15 @@ constexpr Case kCases[] = {
 
 constexpr int64_t kGap = 8;
 
-/// A matrix [n, k] of each expert. Those in MXFP4 lie as kernels take them (ExpertMatrices), each
+/// A matrix [n, k] of each expert. Those in e4m3fn have scales of blocks, those of each expert one
+/// behind the other. Those in MXFP4 lie as kernels take them (ExpertMatrices), each
 /// in a row of `all`, whose format is of no meaning but that no bytes of its infinities, which a
 /// spoilt trial has, are scales so large that sums overflow.
 struct ExpertTensor {
   Tensor& all;
   int64_t n, k;
   bool mxfp4;
+  Tensor* scales;  ///< of e4m3fn
 
   MxMatrix mx(int64_t expert) const {
     const auto* const codes =
@@ -90,10 +94,24 @@ struct ExpertTensor {
   ExpertMatrices on(Side side) const {
     ConstMatrix first = all.in(side);
     first.stride = mxfp4 ? k : first.stride;
-    return {first, pitch(), mxfp4 ? n * k / 2 : 0};
+    ExpertMatrices matrices{first, pitch(), mxfp4 ? n * k / 2 : 0};
+    if (scales != nullptr) {
+      matrices.block_scales = static_cast<const float*>(scales->in(side).data);
+      matrices.block_scales_pitch = scale_blocks(n) * scale_blocks(k) * 4;
+    }
+    return matrices;
+  }
+  WeightScales scales_of(int64_t expert) const {
+    if (scales == nullptr) {
+      return {};
+    }
+    const int64_t stride = scale_blocks(k);
+    return {Scaling::block,
+            static_cast<const float*>(scales->data()) + expert * scale_blocks(n) * stride, stride};
   }
   double get(int64_t expert, int64_t r, int64_t i) const {
-    return mxfp4 ? double{mx(expert).at(r, i)} : all.get(expert * n + r, i);
+    return mxfp4 ? double{mx(expert).at(r, i)}
+                 : all.get(expert * n + r, i) * double{scales_of(expert).at(r, i)};
   }
 
  private:
@@ -137,6 +155,8 @@ class MoeTrial : public PrefillTrial {
       GatedLinearArgs gated;
       gated.gate = gate_.matrix(e);
       gated.up = up_.matrix(e);
+      gated.gate_scales = gate_.scales_of(e);
+      gated.up_scales = up_.scales_of(e);
       gated.gate_bias = bias_of(gate_bias_, e);
       gated.up_bias = bias_of(up_bias_, e);
       gated.n = c.n;
@@ -144,6 +164,7 @@ class MoeTrial : public PrefillTrial {
       up_args_.experts.push_back(gated);
       LinearArgs linear;
       linear.w = down_.matrix(e);
+      linear.scales = down_.scales_of(e);
       linear.bias = bias_of(down_bias_, e);
       linear.n = c.hidden;
       linear.k = c.n;
@@ -211,6 +232,17 @@ class MoeTrial : public PrefillTrial {
   }
 
  protected:
+  /// An infinite scale may meet each product or their sum, of which a gate makes anything.
+  bool may_have(const Tensor& input, float x) const override {
+    for (const ExpertTensor* w : {&gate_, &up_, &down_}) {
+      if ((&input == &w->all && is_fp8(input.dtype()) && std::isnan(x)) ||
+          (&input == w->scales && std::isinf(x))) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   std::string_view refuse(Arch arch) const override {
     const ChunkKernels& kernels = *chunk_kernels(arch);
     for (const std::string_view why :
@@ -287,13 +319,21 @@ class MoeTrial : public PrefillTrial {
 
   ExpertTensor weights(std::string name, const Case& c, int64_t n, int64_t k, Random& random) {
     const float deviation = 1.5F / std::sqrt(static_cast<float>(k));
+    if (is_fp8(c.w)) {
+      Tensor& codes = input(name, c.experts * n, k, c.w, random, 1);
+      return {codes, n, k, false,
+              &input(name + "_scales", c.experts * scale_blocks(n), scale_blocks(k), DType::f32,
+                     random, deviation)};
+    }
     if (!c.mxfp4) {
-      return {input(std::move(name), c.experts * n, k, c.w, random, deviation), n, k, false};
+      return {input(std::move(name), c.experts * n, k, c.w, random, deviation), n, k, false,
+              nullptr};
     }
     constexpr int64_t kAligned = 16;
     const int64_t bytes = round_up(MxMatrix::bytes_of(n * k), kAligned);
     const ExpertTensor made{
-        add(std::move(name), Tensor::Role::input, c.experts, bytes / 2, DType::bf16), n, k, true};
+        add(std::move(name), Tensor::Role::input, c.experts, bytes / 2, DType::bf16), n, k, true,
+        nullptr};
     constexpr float kOfCodes = 2.926F;  // deviation of codes that are uniform
     const auto power = static_cast<int64_t>(std::floor(std::log2(deviation / kOfCodes))) + 127;
     for (int64_t e = 0; e < c.experts; ++e) {
@@ -352,6 +392,11 @@ class MoeTrial : public PrefillTrial {
     return s;
   }
 
+  /// Of a sum, in its magnitude. Many rows of bf16 meet scaled weights in bf16.
+  double sum_error(int64_t k) const {
+    return sum_tolerance(k) + (gate_.scales != nullptr && a_.dtype() == DType::bf16 ? 0x1p-8 : 0);
+  }
+
   /// As gated_linear's.
   void expect_between(int64_t r, int32_t expert, int64_t slot, Expectation& out) const {
     const auto [n, k] = std::pair(up_args_.experts.front().n, up_args_.experts.front().k);
@@ -361,13 +406,13 @@ class MoeTrial : public PrefillTrial {
       Sum u = sum(up_, up_bias_, expert, c, a);
       double active = reference::activate(Activation::silu, g.value);
       double units = 8;
-      double g_error = sum_tolerance(k) * g.magnitude;
-      double u_error = sum_tolerance(k) * u.magnitude;
+      double g_error = sum_error(k) * g.magnitude;
+      double u_error = sum_error(k) * u.magnitude;
       if (const double limit = up_args_.limit; limit > 0) {
         const double clamped = std::min(g.value, limit);
         active = clamped / (1 + std::exp(-1.702 * clamped));
         g_error = g.value > limit && std::isinf(g.value) ? 0 : g_error;  // whatever it errs by
-        u_error = std::isinf(u.value) ? 0 : sum_tolerance(k) * (u.magnitude + 1);
+        u_error = std::isinf(u.value) ? 0 : sum_error(k) * (u.magnitude + 1);
         u.value = std::clamp(u.value, -limit, limit) + 1;
         units += 4 * std::fabs(clamped);  // the exponent is rounded
       }
@@ -399,7 +444,7 @@ class MoeTrial : public PrefillTrial {
         };
         const Sum y = sum(down_, down_bias_, ids[s], c, h);
         const double y_error =
-            sum_tolerance(k) * y.magnitude + sum(down_, nullptr, ids[s], c, h_error).magnitude;
+            sum_error(k) * y.magnitude + sum(down_, nullptr, ids[s], c, h_error).magnitude;
         value += alpha * weights.value[s] * y.value;
         magnitude += std::fabs(alpha * weights.value[s] * y.value);
         error += alpha * (weights.value[s] * y_error + weights.tolerance[s] * std::fabs(y.value));
