@@ -441,6 +441,17 @@ def product_shapes(operations, operation, suffix, peer, shapes, with_row):
     return table(heads + (["in a row: ours", peer, "ratio"] if with_row else []), rows)
 
 
+def grouped_shapes(operations):
+    """gemm_fp8_blockwise with groups: no peer's figures yet."""
+    rows = []
+    for case in operations.select("gemm_fp8_blockwise", "listed", "alone", "groups="):
+        f = fields(case["case"])
+        rows.append([f"{f['m']}, {f['n']}, {f['k']}", f["groups"], case["plan"].split(" ")[1], microseconds(case),
+                     f"{case['flops'] / case['median_s'] / 1e12:,.0f}", f"{case['limit_s'] / case['median_s']:.0%}",
+                     case["stamp"]])
+    return table(["m, n, k", "groups", "tile", "alone, us", "TFLOP/s", "of the fp8 peak", "of"], rows)
+
+
 def skinny_shapes(operations, method):
     by_shape = {}
     for case in operations.select("gemm_skinny", "listed", method):
@@ -630,6 +641,7 @@ def make(data):
         "operations-attention": attention_shapes(operations),
         "operations-decode-attention": decode_attention(operations),
         "operations-experts": few_tokens_experts(operations),
+        "operations-fp8-grouped": grouped_shapes(operations),
         "operations-fp8": product_shapes(operations, *fp8, "DeepGEMM", "listed", True),
         "operations-bf16": product_shapes(operations, *bf16, "cuBLAS bf16", "listed", True),
         "operations-fp8-unlisted": product_shapes(operations, *fp8, "DeepGEMM", "given", False),
