@@ -563,12 +563,12 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
 }
 
 /// Whether it is for the products of so many slots. Weights in e4m3 must have rows of whole 16
-/// bytes.
+/// bytes, which are copied at once.
 inline bool few_slots(const SlotsProduct& args, SlotWeights weights, int slots) {
   const bool codes = weights != SlotWeights::bf16;
   return slots <= kMostFewSlots && args.drawn.experts <= kMostFewExperts &&
          slots <= (codes ? kMostOfFewCodes : kMostOfFew) * args.drawn.experts &&
-         (weights != SlotWeights::e4m3 || args.w[0].first.stride % 16 == 0) &&
+         (weights != SlotWeights::e4m3 || (args.k % 16 == 0 && args.w[0].first.stride % 16 == 0)) &&
          int64_t{slots} * args.n <= kMostFewColumns;
 }
 
