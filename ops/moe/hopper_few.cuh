@@ -446,8 +446,9 @@ __device__ void multiply_few_mx(const FewShared<T>& shared, const char* stage, i
   }
 }
 
-/// `team_size`: see FewTeam. `early`: what was drawn and the weights have been there since before
-/// the kernel before.
+/// `team_size`: see FewTeam. `early`: there have been first products of the same draw, so that what
+/// was drawn, and the weights, may be read before the kernel before is complete: whichever read
+/// what was drawn first let no kernel begin until it was there.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
     multiply_few(const __grid_constant__ SlotsProduct args, int slots, int team_size, bool early) {
@@ -461,7 +462,6 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
   if (!early) {
     wait_for_earlier();
   }
-  // Not sooner: the kernel behind the next may rely on what was drawn, see `early`.
   let_next_begin();
   sort_few(args.drawn, slots, shared);
   if (blockIdx.x == 0 && !early) {  // for second products that are not made here

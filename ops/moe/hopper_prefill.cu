@@ -160,7 +160,8 @@ __global__ void __launch_bounds__(kRouteWarps * 32)
 /// A block an expert.
 __global__ void __launch_bounds__(kSortThreads)
     sort_slots(const __grid_constant__ PrefillDraw drawn, int slots) {
-  begin_in_turn();
+  wait_for_earlier();
+  let_next_begin();  // not sooner: see multiply_few()
   __shared__ int warp_counts[2][kSortThreads / 32];
   const int expert = static_cast<int>(blockIdx.x);
   const int thread = static_cast<int>(threadIdx.x);
