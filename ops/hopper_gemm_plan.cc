@@ -28,15 +28,9 @@ Plan plan_of(const TiledProduct& product, const TileChoice& tile) {
           .cluster = tile.cluster};
 }
 
-double cycles_of(const TiledProduct& product, const TileSchedule& schedule,
-                 const TileChoice& tile) {
+double cycles_of(const TileSchedule& schedule, const TileChoice& tile) {
   const double k_blocks = static_cast<double>(schedule.k_blocks) / schedule.parts;
-  // Where groups meet within tiles, these are gone through twice.
-  const int twice = product.groups > 0 && kGroupBlock % tile.m != 0
-                        ? std::min(product.groups - 1, schedule.m_tiles) * schedule.n_tiles
-                        : 0;
-  const int rounds = schedule.rounds() + ceil_div(twice, schedule.clusters);
-  return rounds * (k_blocks * tile.cycles + kStore * tile.m * tile.n) +
+  return schedule.rounds() * (k_blocks * tile.cycles + kStore * tile.m * tile.n) +
          (schedule.parts > 1 ? kGather : 0);
 }
 
@@ -87,7 +81,7 @@ Plan cheapest_tile(const TiledProduct& product, std::span<const TileChoice> tile
   Plan best;
   double least = 0;
   for_each_plan(product, tiles, device, [&](const TileChoice& tile, const TileSchedule& schedule) {
-    const double cycles = cycles_of(product, schedule, tile);
+    const double cycles = cycles_of(schedule, tile);
     if (best.kernel.empty() || cycles < least) {
       least = cycles;
       best = plan_of(product, tile);
@@ -102,8 +96,8 @@ Plan cheapest_tile(const TiledProduct& product, std::span<const TileChoice> tile
 Plan choose_tile(const TiledProduct& product, std::span<const TileChoice> tiles,
                  const DeviceInfo& device) {
   // To choose takes as long as a fifth of a launch, so the thread keeps what it chose.
-  const std::tuple key{product.m,      product.n,    product.k_blocks, product.tile_k,
-                       product.groups, tiles.data(), tiles.size(),     device.units};
+  const std::tuple key{product.m,    product.n,    product.k_blocks, product.tile_k,
+                       tiles.data(), tiles.size(), device.units};
   thread_local std::array<std::pair<std::remove_const_t<decltype(key)>, Plan>, 64> kept;
   const auto hash = static_cast<uint64_t>(product.m * 3 + product.n / 8 * 5 + product.k_blocks * 7);
   auto& [of, plan] = kept[hash % kept.size()];

@@ -28,7 +28,6 @@ struct TiledProduct {
   int64_t n = 0;
   int k_blocks = 0;
   int tile_k = 0;  ///< elements of k in a block: what plans say
-  int groups = 0;  ///< of rows, see GroupedSchedule; 0: none
 };
 
 /// Clusters of a size that are resident at once: with four blocks and more they do not fill every

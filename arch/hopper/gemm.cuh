@@ -148,8 +148,8 @@ __device__ TileSchedule tile_schedule(TileSchedule schedule) {
   schedule.own_blocks = Tile::own_blocks;
   return schedule;
 }
-template <class Tile, int kTileRows>
-__device__ GroupedSchedule<kTileRows> tile_schedule(GroupedSchedule<kTileRows> schedule) {
+template <class Tile>
+__device__ GroupedSchedule tile_schedule(GroupedSchedule schedule) {
   schedule.tiles = tile_schedule<Tile>(schedule.tiles);
   return schedule;
 }

@@ -24,10 +24,7 @@ struct TileWork {
   /// only, and `skip` blocks further along k than counted.
   int own_begin = 0;
   int skip = 0;
-  // Of a GroupedSchedule:
-  int group = 0;      ///< whose b it is
-  int row_begin = 0;  ///< the rows of the tile that have it
-  int row_end = 0;
+  int group = 0;  ///< whose b it is, where there are several (GroupedSchedule)
 };
 
 /// Division by a number that is known before the kernel starts, as a product and a shift: blocks
@@ -120,61 +117,34 @@ struct TileSchedule {
   }
 };
 
-inline constexpr int kGroupBlock = 128;  ///< rows of a with one group
-
-/// The same where rows of a are multiplied by the b of their group, for tiles of kTileRows. A tile
-/// with rows of two groups has two turns, one by each one's b, and of each only its rows are
-/// stored. Rows that no group has are left out.
-template <int kTileRows>
+/// The same where rows of a are multiplied by the b of their group. Tiles that no group has have no
+/// k.
 struct GroupedSchedule {
   static constexpr bool kGrouped = true;
-  static constexpr bool kWhole = kGroupBlock % kTileRows == 0;  ///< no tile has rows of two groups
-  static_assert(kWhole || kTileRows == kGroupBlock * 3 / 2,
-                "a tile has rows of two blocks at most");
   TileSchedule tiles;
-  const int32_t* group_of = nullptr;  ///< of each kGroupBlock rows; negative: none
-  int blocks_of_rows = 0;             ///< kGroupBlock each
+  const int32_t* group_of = nullptr;  ///< of each 2^shift tiles along m; negative: none
+  int shift = 0;
 
-  /// Turns are counted here, two a round; what there is not has no k. Passes over the second turn
-  /// of a tile that has only one.
-  constexpr bool work(int cluster_index, int& turn, int rank, TileWork& work) const {
-    const bool there = tiles.work(cluster_index, turn / 2, rank, work);
+  constexpr bool work(int cluster_index, int round, int rank, TileWork& work) const {
+    const bool there = tiles.work(cluster_index, round, rank, work);
     if (there) {
-      find_group(turn, work);
+      find_group(work);
     }
     return there;
   }
-  /// Where group_of says whose the tile's first rows are.
+  /// Where group_of says whose the tile is.
   constexpr const int32_t* group_of_tile(const TileWork& work) const {
-    return group_of + work.m * kTileRows / kGroupBlock;
+    return group_of + (work.m >> shift);
   }
   /// What work() does when it knows the tile: reads group_of.
-  constexpr void find_group(int& turn, TileWork& work) const {
-    const bool second = turn % 2 == 1;
-    const int32_t* group = group_of_tile(work);
-    work.group = *group;
-    work.row_begin = 0;
-    work.row_end = kTileRows;
-    bool two = false;
-    if constexpr (!kWhole) {
-      const int border = kGroupBlock - work.m * kTileRows % kGroupBlock;
-      const int next = group + 1 < group_of + blocks_of_rows ? group[1] : work.group;
-      two = next != work.group;
-      if (two) {
-        work.group = second ? next : work.group;
-        (second ? work.row_begin : work.row_end) = border;
-      }
-    }
-    if (work.group < 0 || (second && !two)) {
+  constexpr void find_group(TileWork& work) const {
+    work.group = *group_of_tile(work);
+    if (work.group < 0) {
       work.k_end = work.k_begin;
     }
-    turn |= two ? 0 : 1;
   }
 };
 constexpr const TileSchedule& tiles_of(const TileSchedule& schedule) { return schedule; }
-template <int kTileRows>
-constexpr const TileSchedule& tiles_of(const GroupedSchedule<kTileRows>& schedule) {
-  return schedule.tiles;
-}
+constexpr const TileSchedule& tiles_of(const GroupedSchedule& schedule) { return schedule.tiles; }
 
 }  // namespace weft::hopper

@@ -1,7 +1,6 @@
 // gemm_fp8_blockwise on sm_90a, the host's side; and the kernel that turns mn_major operands into
 // k_major ones, because the tensor cores take fp8 no other way.
 #include <algorithm>
-#include <type_traits>
 
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/tensor_map.h"
@@ -110,18 +109,10 @@ Status launch_turn(const GemmFp8BlockwiseArgs& args, ConstMatrix& a, ConstMatrix
                        static_cast<int>(args.k));
 }
 
-template <class Tile, bool kGrouped>
+template <class Tile, class Schedule>
 Status launch_tile(const GemmFp8BlockwiseArgs& args, const ConstMatrix& a_k_major,
-                   const ConstMatrix& b_k_major, const TileSchedule& tiles, cudaStream_t stream) {
-  static_assert(kGroupBlock == kGroupRows);
-  std::conditional_t<kGrouped, GroupedSchedule<Tile::m>, TileSchedule> schedule;
-  if constexpr (kGrouped) {
-    schedule = {.tiles = tiles,
-                .group_of = args.group_of,
-                .blocks_of_rows = static_cast<int>(args.m / kGroupRows)};
-  } else {
-    schedule = tiles;
-  }
+                   const ConstMatrix& b_k_major, const Schedule& schedule, cudaStream_t stream) {
+  static_assert(!Schedule::kGrouped || kGroupRows % Tile::m == 0);
   const auto operand = [&](const ConstMatrix& matrix, int64_t rows, int box_rows,
                            int64_t matrices) {
     return row_boxes({.data = matrix.data,
@@ -147,8 +138,8 @@ Status launch_tile(const GemmFp8BlockwiseArgs& args, const ConstMatrix& a_k_majo
                      .m = static_cast<int>(args.m),
                      .n_blocks = static_cast<int>((args.n + kFp8Block - 1) / kFp8Block)};
   scales.bulk = bulk_scales(scales);
-  return launch_kernel(gemm_fp8_blockwise_tile<Tile, decltype(schedule)>,
-                       {.blocks = tiles.blocks(),
+  return launch_kernel(gemm_fp8_blockwise_tile<Tile, Schedule>,
+                       {.blocks = tiles_of(schedule).blocks(),
                         .threads = Tile::threads,
                         .cluster = Tile::cluster,
                         .shared_bytes = Fp8Shared<Tile>::kBytes,
@@ -177,17 +168,18 @@ Status launch(const GemmFp8BlockwiseArgs& args, const Plan& plan, Stream stream)
   if (!tiles.parts_fit()) {
     return usage_error("gemm_fp8_blockwise cannot cut k as the plan " + to_text(plan) + " says");
   }
-#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, CYCLES)                              \
-  if (tile->m == M && tile->n == N && tile->cluster == CLUSTER && tile->parts == PARTS) {         \
-    return launch_tile<                                                                           \
-        GemmTile<M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, fp8_own_blocks(N, PARTS)>, kGrouped>( \
-        args, a, b, tiles, cuda);                                                                 \
+#define WEFT_TILE(M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, CYCLES)                      \
+  if (tile->m == M && tile->n == N && tile->cluster == CLUSTER && tile->parts == PARTS) { \
+    return launch_tile<                                                                   \
+        GemmTile<M, N, WARPGROUPS, CLUSTER, SHARE_A, PARTS, fp8_own_blocks(N, PARTS)>>(   \
+        args, a, b, schedule, cuda);                                                      \
   }
   if (args.groups > 0) {
-    constexpr bool kGrouped = true;
+    const GroupedSchedule schedule{
+        .tiles = tiles, .group_of = args.group_of, .shift = tile->m < kGroupRows ? 1 : 0};
     WEFT_GEMM_FP8_GROUPED_TILES(WEFT_TILE)
   } else {
-    constexpr bool kGrouped = false;
+    const TileSchedule& schedule = tiles;
     WEFT_GEMM_FP8_TILES(WEFT_TILE)
   }
 #undef WEFT_TILE

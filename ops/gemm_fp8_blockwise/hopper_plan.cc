@@ -21,11 +21,7 @@ constexpr std::string_view kNoFnuz = "sm_90a multiplies e4m3fn, not e4m3fnuz";
 }  // namespace
 
 TiledProduct tiled_product(const GemmFp8BlockwiseArgs& args) {
-  return {.m = args.m,
-          .n = args.n,
-          .k_blocks = static_cast<int>(args.k / kScaleBlock),
-          .tile_k = static_cast<int>(kScaleBlock),
-          .groups = static_cast<int>(args.groups)};
+  return {args.m, args.n, static_cast<int>(args.k / kScaleBlock), static_cast<int>(kScaleBlock)};
 }
 
 std::span<const TileChoice> gemm_fp8_tiles(bool grouped) {

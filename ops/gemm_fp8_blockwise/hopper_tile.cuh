@@ -198,8 +198,8 @@ __device__ __forceinline__ void as_constant(int x, const F& f) {
   }
 }
 
-/// Schedule: TileSchedule, or GroupedSchedule<Tile::m>, whose groups may be written until the
-/// kernels before are complete: then without `constant_b`.
+/// Schedule: TileSchedule, or GroupedSchedule, whose groups may be written until the kernels before
+/// are complete: then without `constant_b`.
 template <class Tile, class Schedule>
 __global__ void __launch_bounds__(Tile::threads, 1)
     gemm_fp8_blockwise_tile(const __grid_constant__ RowBoxes a, const __grid_constant__ RowBoxes b,
@@ -242,8 +242,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
   }
   if constexpr (Schedule::kGrouped) {
     if (warp >= Tile::warps) {
-      int turn = 0;
-      schedule.find_group(turn, first);
+      schedule.find_group(first);
     }
   }
   const int cluster_index = blockIdx.x / Tile::cluster;
@@ -433,9 +432,7 @@ __global__ void __launch_bounds__(Tile::threads, 1)
       } else {
         go_through([&](int i) { return column + i; });
       }
-      const bool of_group =
-          !Schedule::kGrouped || (work.row_begin <= first_row && first_row < work.row_end);
-      if (gather_parts<Tile>(shared, work, totals, warp, lane) && of_group) {
+      if (gather_parts<Tile>(shared, work, totals, warp, lane)) {
 #pragma unroll
         for (int tile = 0; tile < kRowTiles; ++tile) {
           constexpr int kColumns = kStagedColumns<Tile>;
