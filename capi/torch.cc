@@ -452,6 +452,21 @@ Result<ConstScales> scales_of(std::string_view name, const Tensor& t, int64_t ro
   return ConstScales{static_cast<const float*>(t.data), t.strides[0], t.strides[1]};
 }
 
+/// f32 scales [groups, rows, blocks], the rows of all groups evenly spaced.
+Result<ConstScales> scales_of_groups(std::string_view name, const Tensor& t, int64_t groups,
+                                     int64_t rows, int64_t blocks) {
+  const int64_t sizes[] = {groups, rows, blocks};
+  if (t.dtype == to_torch(DType::f32) &&
+      std::equal(std::begin(sizes), std::end(sizes), t.sizes, t.sizes + t.dims)) {
+    const int64_t row_stride = t.strides[rows > 1 ? 1 : 0];
+    if (groups == 1 || t.strides[0] == rows * row_stride) {
+      return ConstScales{static_cast<const float*>(t.data), row_stride, t.strides[2]};
+    }
+  }
+  return usage_error(fmt::format("{} is {}: it must be float32 [{}], its rows evenly spaced", name,
+                                 shape_of(t), fmt::join(sizes, ", ")));
+}
+
 int64_t blocks_of(int64_t n) { return (n + kScaleBlock - 1) / kScaleBlock; }
 
 /// gemm_bf16(Tensor a, Tensor b, bool out_f32) -> Tensor
@@ -505,6 +520,48 @@ Status torch_gemm_fp8_blockwise(const Value* stack, Results& results) {
   args.b = {b.data, b_format, b.strides[1 - along]};
   WEFT_ASSIGN(args.a_scale, scales_of("a_scale", a_scale, args.m, blocks_of(args.k)));
   WEFT_ASSIGN(args.b_scale, scales_of("b_scale", b_scale, blocks_of(args.n), blocks_of(args.k)));
+  WEFT_ASSIGN(const Tensor* out, results.rows(a, args.n, DType::bf16));
+  args.out = {out->data, DType::bf16, args.n};
+  return run(kGemmFp8BlockwiseArgs, args, a);
+}
+
+/// gemm_fp8_grouped(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor group_of) -> Tensor.
+/// gemm_fp8_blockwise with groups.
+Status torch_gemm_fp8_grouped(const Value* stack, Results& results) {
+  const Tensor a = tensor(stack[0]);
+  const Tensor b = tensor(stack[1]);
+  const Tensor a_scale = tensor(stack[2]);
+  const Tensor b_scale = tensor(stack[3]);
+  const Tensor group_of = tensor(stack[4]);
+  WEFT_TRY(same_device(
+      a, {{"b", &b}, {"a_scale", &a_scale}, {"b_scale", &b_scale}, {"group_of", &group_of}}));
+  if (a.dims != 2 || b.dims != 3 || a.sizes[1] != b.sizes[2]) {
+    return usage_error(fmt::format("a is {} and b is {}: they must be [m, k] and [groups, n, k]",
+                                   shape_of(a), shape_of(b)));
+  }
+  WEFT_ASSIGN(const Rows a_rows, as_rows("a", a));
+  WEFT_ASSIGN(const Rows b_rows, as_rows("b", b));
+  GemmFp8BlockwiseArgs args{.m = a.sizes[0],
+                            .n = b.sizes[1],
+                            .k = a.sizes[1],
+                            .groups = b.sizes[0],
+                            .group_of = static_cast<const int32_t*>(group_of.data),
+                            .a = a_rows.matrix,
+                            .b = b_rows.matrix,
+                            .a_scale = {},
+                            .b_scale = {},
+                            .out = {},
+                            .workspace = {}};
+  if (group_of.dtype != torch.aoti_torch_dtype_int32() || group_of.dims != 1 ||
+      group_of.sizes[0] * kGroupRows != args.m ||
+      (group_of.sizes[0] > 1 && group_of.strides[0] != 1)) {
+    return usage_error(
+        fmt::format("group_of is {}: it must be int32, contiguous, one for each {} of a's {} rows",
+                    shape_of(group_of), kGroupRows, args.m));
+  }
+  WEFT_ASSIGN(args.a_scale, scales_of("a_scale", a_scale, args.m, blocks_of(args.k)));
+  WEFT_ASSIGN(args.b_scale, scales_of_groups("b_scale", b_scale, args.groups, blocks_of(args.n),
+                                             blocks_of(args.k)));
   WEFT_ASSIGN(const Tensor* out, results.rows(a, args.n, DType::bf16));
   args.out = {out->data, DType::bf16, args.n};
   return run(kGemmFp8BlockwiseArgs, args, a);
@@ -882,6 +939,7 @@ struct Entry {
 constexpr Entry kEntries[] = {
     WEFT_ENTRIES(gemm_bf16, 1),
     WEFT_ENTRIES(gemm_fp8_blockwise, 1),
+    WEFT_ENTRIES(gemm_fp8_grouped, 1),
     WEFT_ENTRIES(gemm_skinny, 1),
     WEFT_ENTRIES(rmsnorm, 1),
     WEFT_ENTRIES(rmsnorm_quant, 2),

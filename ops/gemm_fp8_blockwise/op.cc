@@ -12,6 +12,15 @@ namespace {
 
 constexpr std::string_view kName = "gemm_fp8_blockwise";
 
+/// On the CPU, which can read them.
+Status check_group_of(const GemmFp8BlockwiseArgs& args) {
+  for (int64_t i = 0; args.groups > 0 && i < args.m / kGroupRows; ++i) {
+    WEFT_TRY(check_size(kName, "a group in group_of", args.group_of[i], -1));
+    WEFT_TRY(check_at_most(kName, "a group in group_of", args.group_of[i], args.groups - 1));
+  }
+  return {};
+}
+
 }  // namespace
 
 Status check(const GemmFp8BlockwiseArgs& args) {
@@ -69,6 +78,7 @@ Result<size_t> gemm_fp8_blockwise_workspace(const GemmFp8BlockwiseArgs& args, St
 Status gemm_fp8_blockwise(const GemmFp8BlockwiseArgs& args, Stream stream) {
   WEFT_TRY(check(args));
   if (stream.device == nullptr) {
+    WEFT_TRY(check_group_of(args));
     const size_t needs = cpu::gemm_fp8_blockwise_scratch_bytes(args, args.m);
     WEFT_TRY(check_workspace(kName, args.workspace.bytes, needs));
     cpu::gemm_fp8_blockwise(args, {0, args.m}, {0, args.n},

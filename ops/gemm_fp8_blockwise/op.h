@@ -35,7 +35,7 @@ struct GemmFp8BlockwiseArgs {
   int64_t groups = 0;                     ///< 0: one b for all rows; groups * n is below 2^31
   /// [m / 128] with groups: which one rows 128 i to 128 i + 127 have, in [0, groups), where the
   /// operation runs; in any order, fastest where blocks of a group are neighbours. -1: none, and
-  /// these rows of out are not written.
+  /// these rows of out are not written. Numbers beyond are refused on the CPU alone.
   const int32_t* group_of = nullptr;
   ConstMatrix a;  ///< e4m3fn or e4m3fnuz
   /// The same format. With groups theirs are one behind the other: row j of group g is row

@@ -1,8 +1,10 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/gemm_fp8_blockwise/op.h"
@@ -79,6 +81,14 @@ TEST(GemmFp8Blockwise, RowsMeetTheirGroup) {
                         DType::e4m3fn);
   args.workspace = {scratch.data(), scratch.bytes()};
   out.restore();
+  for (const auto& [group, refusal] : {std::pair(-2, "is -2, but must be at least -1"),
+                                       std::pair(3, "is 3, but must be at most 2")}) {
+    const int32_t beyond[] = {2, -1, 0, 2, group};
+    args.group_of = beyond;
+    EXPECT_EQ(gemm_fp8_blockwise(args, {}).error().message,
+              fmt::format("gemm_fp8_blockwise: a group in group_of {}", refusal));
+  }
+  args.group_of = kGroupOf;
   ASSERT_TRUE(gemm_fp8_blockwise(args, {}).ok());
   for (int64_t r = 0; r < kM; ++r) {
     const int32_t group = kGroupOf[r / kGroupRows];

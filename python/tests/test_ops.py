@@ -61,6 +61,7 @@ def arguments(name, device):
                 torch.randn(2, 2, device=device).t(),
             ),
         ],
+        "gemm_fp8_grouped": [grouped(136, [2, 0, 2, 1], device), grouped(24, [1], device)],
         "gemm_skinny": [
             (bf16(1, 1, 64, device=device), bf16(24, 64, device=device)),
             (bf16(32, 4096, device=device), bf16(1024, 4096, device=device), None, None, True),
@@ -81,6 +82,17 @@ def arguments(name, device):
         "moe_layer": [experts(5, 3, True, device), experts(2, 2, False, device)],
         "mla_layer": [latent_attention(2, 3, 70, device), latent_attention(3, 1, 0, device)],
     }[name]
+
+
+def grouped(n, group_of, device):
+    m, groups = 128 * len(group_of), 3
+    return (
+        fp8(m, 256, device=device),
+        fp8(groups, n, 256, device=device),
+        torch.randn(2, m, device=device).t(),
+        torch.randn(groups, -(-n // 128), 2, device=device),
+        torch.tensor(group_of, dtype=torch.int32, device=device),
+    )
 
 
 def experts(count, chosen, shared, device):
@@ -133,7 +145,7 @@ def cloned(operands):
 def close(got, expected, name):
     assert got.shape == expected.shape and got.dtype == expected.dtype
     got, expected = got.float(), expected.float()
-    if name == "gemm_fp8_blockwise" or got.dtype == FP8:
+    if name.startswith("gemm_fp8") or got.dtype == FP8:
         # Hopper sums fp8 products in 14 bits; the contest's own tolerance.
         torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2 * expected.abs().max().item())
     else:
@@ -194,6 +206,38 @@ def test_given_tensors_that_do_not_fit(device):
 
 def test_angles_of_latent_attention():
     assert torch.equal(ops.mla_layer_angles(600), reference.mla_layer_angles(600))
+
+
+def test_rows_that_no_group_has(device):
+    operands = grouped(136, [1, -1, 0, -1], device)
+    out, expected = bf16(512, 136, device=device), reference.gemm_fp8_grouped(*operands)
+    before, had = out.clone(), expected.isfinite()
+    ops.gemm_fp8_grouped_out(out, *operands)
+    close(out[had], expected[had], "gemm_fp8_grouped")
+    assert had.sum() == 256 * 136 and torch.equal(out[~had], before[~had])
+
+
+def test_groups_refuse_in_a_sentence(device):
+    a, b, a_scale, b_scale, group_of = grouped(136, [2, 0, 2, 1], device)
+    of = r"group_of is \[.*\]: it must be int32, contiguous, one for each 128 of a's 512 rows"
+    for operands, match in [
+        ((a, b[0], a_scale, b_scale, group_of), r"b is \[136, 256\]: they must be \[m, k\] and \[groups, n, k\]"),
+        ((a[:, :128], b, a_scale, b_scale, group_of), "they must be"),
+        ((a, b[:, :128], a_scale, b_scale, group_of), "b: the rows of its shape .* are not evenly spaced"),
+        ((a.t().contiguous().t(), b, a_scale, b_scale, group_of), "a: the elements of its last dimension"),
+        ((a, b, a_scale[:128], b_scale, group_of), r"a_scale is \[128, 2\]: it must be float32 \[512, 2\]"),
+        ((a, b, a_scale, b_scale[:, :1], group_of), r"b_scale is \[3, 1, 2\]: it must be float32 \[3, 2, 2\]"),
+        ((a, b, a_scale, b_scale.transpose(0, 1).contiguous().transpose(0, 1), group_of), "its rows evenly spaced"),
+        ((a, b, a_scale, b_scale, group_of.long()), of),
+        ((a, b, a_scale, b_scale, group_of[:3]), of),
+        ((a, b, a_scale, b_scale, group_of.repeat(2)[::2]), of),
+        ((a[:100], b, a_scale[:100], b_scale, group_of[:0]), "one for each 128 of a's 100 rows"),
+    ]:
+        with pytest.raises(RuntimeError, match=match):
+            ops.gemm_fp8_grouped(*operands)
+    if device == "cpu":
+        with pytest.raises(RuntimeError, match="a group in group_of is 3, but must be at most 2"):
+            ops.gemm_fp8_grouped(a, b, a_scale, b_scale, group_of + 1)
 
 
 def test_layers_refuse_in_a_sentence(device):

@@ -105,6 +105,21 @@ def gemm_fp8_blockwise(a, b, a_scale, b_scale):
 
 
 @_define(
+    "gemm_fp8_grouped(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor group_of) -> Tensor"
+)
+def gemm_fp8_grouped(a, b, a_scale, b_scale, group_of):
+    """gemm_fp8_blockwise() with a b for each 128 rows of a: a mixture of experts', DeepGEMM's contiguous layout.
+
+    a [m, k], m a multiple of 128; b [groups, n, k], rows adjacent or evenly spaced; n, k and a_scale as there; b_scale
+    [groups, ceil(n / 128), k / 128], its rows evenly spaced. group_of [m / 128], int32: which b rows 128 i to
+    128 i + 127 of a have, in any order, fastest where those of a group are neighbours. -1: none, and these rows of the
+    result [m, n] are not written, so that they mean nothing. Numbers beyond groups are refused on the CPU; on a GPU,
+    where nothing waits for them, what they do is undefined.
+    """
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=torch.bfloat16)
+
+
+@_define(
     "gemm_skinny(Tensor a, Tensor b, Tensor? a_scale=None, Tensor? b_scale=None, bool out_f32=False) -> Tensor"
 )
 def gemm_skinny(a, b, a_scale=None, b_scale=None, out_f32=False):
@@ -209,6 +224,7 @@ def mla_layer_angles(positions, device="cpu"):
 NAMES = (
     "gemm_bf16",
     "gemm_fp8_blockwise",
+    "gemm_fp8_grouped",
     "gemm_skinny",
     "rmsnorm",
     "rmsnorm_quant",

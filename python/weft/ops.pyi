@@ -5,6 +5,9 @@ NAMES: tuple[str, ...]
 
 def gemm_bf16(a: Tensor, b: Tensor, out_f32: bool = False) -> Tensor: ...
 def gemm_fp8_blockwise(a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor) -> Tensor: ...
+def gemm_fp8_grouped(
+    a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, group_of: Tensor
+) -> Tensor: ...
 def gemm_skinny(
     a: Tensor,
     b: Tensor,
@@ -56,6 +59,9 @@ def gemm_bf16_out(
 ) -> None: ...
 def gemm_fp8_blockwise_out(
     out: Tensor, a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor
+) -> None: ...
+def gemm_fp8_grouped_out(
+    out: Tensor, a: Tensor, b: Tensor, a_scale: Tensor, b_scale: Tensor, group_of: Tensor
 ) -> None: ...
 def gemm_skinny_out(
     out: Tensor, a: Tensor, b: Tensor, a_scale: Tensor | None = None, b_scale: Tensor | None = None, out_f32: bool = False

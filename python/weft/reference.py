@@ -27,6 +27,15 @@ def gemm_fp8_blockwise(a, b, a_scale, b_scale):
     return (a @ b.t()).to(torch.bfloat16)
 
 
+def gemm_fp8_grouped(a, b, a_scale, b_scale, group_of):
+    out = torch.full((len(a), b.shape[1]), torch.nan, dtype=torch.bfloat16, device=a.device)
+    for i, group in enumerate(group_of.tolist()):
+        if group >= 0:
+            rows = slice(BLOCK * i, BLOCK * (i + 1))
+            out[rows] = gemm_fp8_blockwise(a[rows], b[group], a_scale[rows], b_scale[group])
+    return out
+
+
 def gemm_skinny(a, b, a_scale=None, b_scale=None, out_f32=False):
     if a_scale is None:
         return gemm_bf16(a, b, out_f32)
