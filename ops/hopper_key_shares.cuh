@@ -12,6 +12,7 @@
 #include "arch/hopper/barrier.cuh"
 #include "arch/hopper/resident.cuh"
 #include "arch/hopper/tile_schedule.h"
+#include "arch/hopper/warp.cuh"
 #include "base/range.h"
 
 namespace weft::hopper {
@@ -86,12 +87,7 @@ class KeyShares {
     for (int i = from; i < to; ++i) {
       own += shares.stages(i);
     }
-    int upto = own;  // of the warp's threads up to this one
-#pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) {
-      const int below = __shfl_up_sync(~0u, upto, distance);
-      upto += lane >= distance ? below : 0;
-    }
+    const int upto = sum_up_to(lane, own);
     const bool alike_here = __all_sync(~0u, own == (to - from) * shares.stages(0)) != 0;
     if (lane == 31) {
       scratch.of_warps[thread / 32] = upto;

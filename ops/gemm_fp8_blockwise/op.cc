@@ -54,7 +54,7 @@ PlanKey plan_key(const GemmFp8BlockwiseArgs& args) {
   constexpr std::string_view kFormats[2][4] = {
       {"e4m3fn,k-major", "e4m3fn,mn-major", "e4m3fn,large groups", "e4m3fn,small groups"},
       {"e4m3fnuz,k-major", "e4m3fnuz,mn-major", "e4m3fnuz,large groups", "e4m3fnuz,small groups"}};
-  // How many rows groups have decides whether tiles may have rows of two.
+  // Small groups read more of b for a row: plans measured for large ones say nothing of them.
   constexpr int64_t kLargeGroup = 8 * kGroupRows;
   const int layout = args.groups > 0 ? (args.m >= args.groups * kLargeGroup ? 2 : 3)
                      : args.layout == Fp8Layout::mn_major ? 1

@@ -13,6 +13,7 @@
 #include "arch/hopper/dependent.cuh"
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/resident.cuh"
+#include "arch/hopper/warp.cuh"
 #include "base/divide.h"
 #include "ops/linear/forms/mxfp4/hopper_prefill.cuh"
 #include "ops/moe/hopper_slots.cuh"
@@ -28,10 +29,9 @@ inline constexpr int64_t kMostOfFew = 4, kMostOfFewCodes = 16;
 
 template <SlotWeights kForm, bool kIsGated, int kTiles>
 struct FewTile {
-  static constexpr SlotWeights kWeights = kForm;
   static constexpr bool kGated = kIsGated;
-  static constexpr bool kMx = kWeights == SlotWeights::mxfp4;
-  static constexpr bool kFp8 = kWeights == SlotWeights::e4m3;
+  static constexpr bool kMx = kForm == SlotWeights::mxfp4;
+  static constexpr bool kFp8 = kForm == SlotWeights::e4m3;
   static constexpr int kSlotTiles = kTiles;  ///< of 8 slots
   static constexpr int kSlots = 8 * kSlotTiles;
   static constexpr int kRowTiles = 2;  ///< of 16 rows of weights: in each 8 of gate, then 8 of up
@@ -135,12 +135,7 @@ __device__ void sort_few(const PrefillDraw& drawn, int slots, FewShared<T>& shar
     }
     own += totals[i] + (ceil_div(totals[i], T::kSlots) << 16);
   }
-  int upto = own;
-#pragma unroll
-  for (int lanes = 1; lanes < 32; lanes *= 2) {
-    const int other = __shfl_up_sync(~0u, upto, lanes);
-    upto += lane >= lanes ? other : 0;
-  }
+  const int upto = sum_up_to(lane, own);
   if (lane == 31) {
     shared.ends[warp] = upto;
   }
@@ -482,16 +477,14 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
   FewCursor at{team.item, team.member};
   at.settle(team, chunks);
   FewFeed<T> weights{at};
-  int copied = 0;  // the stage's that is copied next
-  const auto copy = [&] {
-    weights.copy(args, shared, items, columns, ring[copied]);
+  const auto copy = [&](int to) {
+    weights.copy(args, shared, items, columns, ring[to]);
     commit_copies();
     weights.at.advance(team, chunks);
-    copied = copied + 1 == T::kStages ? 0 : copied + 1;
   };
 #pragma unroll 1
   for (int i = 0; i < T::kStages - 1; ++i) {
-    copy();
+    copy(i);
   }
   if (early) {
     wait_for_earlier();
@@ -513,7 +506,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
       __syncwarp();  // all lanes' have landed, and the stage before has been read by all
       FewRows<T> rows;
       load_few_rows<T>(rows_from, at.chunk, args.k, rows);
-      copy();
+      copy(stage == 0 ? T::kStages - 1 : stage - 1);
       if constexpr (T::kMx) {
         multiply_few_mx<T>(shared, ring[stage], at.chunk, args.k / kMxBlock, rows, sums);
       } else if constexpr (T::kFp8) {

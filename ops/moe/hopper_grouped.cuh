@@ -10,6 +10,7 @@
 #include "arch/hopper/gemm.cuh"
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/tensor_map.h"
+#include "arch/hopper/warp.cuh"
 #include "base/divide.h"
 #include "ops/moe/hopper_slots.cuh"
 
@@ -70,12 +71,7 @@ __device__ inline void count_tiles(const PrefillDraw& drawn, int rows, int* tile
   for (int first = 0; first < experts; first += 32) {
     const int e = first + lane;
     const int own = e < experts ? ceil_div(drawn.order[e + 1] - drawn.order[e], rows) : 0;
-    int upto = own;
-#pragma unroll
-    for (int lanes = 1; lanes < 32; lanes *= 2) {
-      const int other = __shfl_up_sync(~0u, upto, lanes);
-      upto += lane >= lanes ? other : 0;
-    }
+    const int upto = sum_up_to(lane, own);
     if (e < experts) {
       tiles[e] = before + upto - own;
     }

@@ -11,6 +11,7 @@
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/layout.h"
 #include "arch/hopper/resident.cuh"
+#include "arch/hopper/warp.cuh"
 #include "base/divide.h"
 #include "ops/hopper_activation.cuh"
 #include "ops/hopper_f32.cuh"
@@ -43,13 +44,6 @@ __device__ uint64_t warp_max(uint64_t x) {
 #pragma unroll
   for (int lanes = 16; lanes > 0; lanes /= 2) {
     x = max(x, __shfl_xor_sync(~0u, x, lanes));
-  }
-  return x;
-}
-__device__ float sum_of_warp(float x) {
-#pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    x += __shfl_xor_sync(~0u, x, lanes);
   }
   return x;
 }
@@ -140,7 +134,7 @@ __global__ void __launch_bounds__(kRouteWarps * 32)
   for (int e = lane; e < experts; e += 32) {
     sum += !args.renormalise || keys[e] == kTaken ? score(logits[e]) : 0.0f;
   }
-  sum = args.sigmoid && !args.renormalise ? 1.0f : sum_of_warp(sum);
+  sum = args.sigmoid && !args.renormalise ? 1.0f : warp_sum(sum);
   int64_t slot = row * args.drawn.stride;
   for (int first = 0; first < experts; first += 32) {
     const int e = first + lane;
@@ -192,12 +186,7 @@ __global__ void __launch_bounds__(kSortThreads)
     lower += id < expert ? 1 : 0;
     own += id == expert ? 1 : 0;
   });
-  int before = own;  // up to this thread's
-#pragma unroll
-  for (int lanes = 1; lanes < 32; lanes *= 2) {
-    const int other = __shfl_up_sync(~0u, before, lanes);
-    before += thread % 32 >= lanes ? other : 0;
-  }
+  const int before = sum_up_to(thread % 32, own);  // up to this thread's
   const int lower_of_warp = __reduce_add_sync(~0u, lower);
   if (thread % 32 == 31) {
     warp_counts[0][thread / 32] = lower_of_warp;

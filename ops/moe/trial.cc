@@ -78,7 +78,7 @@ struct ExpertTensor {
   Tensor& all;
   int64_t n, k;
   bool mxfp4;
-  Tensor* scales;  ///< of e4m3fn
+  Tensor* scales = nullptr;  ///< of e4m3fn
 
   MxMatrix mx(int64_t expert) const {
     const auto* const codes =
@@ -326,14 +326,12 @@ class MoeTrial : public PrefillTrial {
                      random, deviation)};
     }
     if (!c.mxfp4) {
-      return {input(std::move(name), c.experts * n, k, c.w, random, deviation), n, k, false,
-              nullptr};
+      return {input(std::move(name), c.experts * n, k, c.w, random, deviation), n, k, false};
     }
     constexpr int64_t kAligned = 16;
     const int64_t bytes = round_up(MxMatrix::bytes_of(n * k), kAligned);
     const ExpertTensor made{
-        add(std::move(name), Tensor::Role::input, c.experts, bytes / 2, DType::bf16), n, k, true,
-        nullptr};
+        add(std::move(name), Tensor::Role::input, c.experts, bytes / 2, DType::bf16), n, k, true};
     constexpr float kOfCodes = 2.926F;  // deviation of codes that are uniform
     const auto power = static_cast<int64_t>(std::floor(std::log2(deviation / kOfCodes))) + 127;
     for (int64_t e = 0; e < c.experts; ++e) {

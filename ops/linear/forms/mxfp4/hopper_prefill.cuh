@@ -44,16 +44,17 @@ __device__ __forceinline__ uint4 pairs_apart(uint4 x) {
 // The same for sums that take a block's scale afterwards, and without the ALU, which is what bounds
 // mx_pairs(): two codes are looked up in shared memory, where each lane has all pairs in its bank.
 
+/// The number of a word's lowest code.
+__device__ __forceinline__ float mx_number(uint32_t code) {
+  return __uint_as_float((code & 8) << 28 | (code & 7) << 22) * 0x1p126f;
+}
 inline constexpr int kMxPairs = 256;
 /// Fills the table of pairs: by all threads of a block, before a barrier.
 template <int kThreads>
 __device__ __forceinline__ void fill_mx_pairs(uint32_t (&table)[kMxPairs][32]) {
   for (int i = static_cast<int>(threadIdx.x) * 4; i < kMxPairs * 32; i += kThreads * 4) {
     const uint32_t codes = i / 32;
-    const auto bf16 = [](uint32_t code) {
-      const float number = __uint_as_float((code & 8) << 28 | (code & 7) << 22) * 0x1p126f;
-      return __float_as_uint(number) >> 16;
-    };
+    const auto bf16 = [](uint32_t code) { return __float_as_uint(mx_number(code)) >> 16; };
     const uint32_t pair = bf16(codes) | bf16(codes >> 4) << 16;
     *reinterpret_cast<uint4*>(&table[0][i]) = {pair, pair, pair, pair};
   }
@@ -101,10 +102,7 @@ struct F32Weights<Mxfp4> {
   }
   __device__ __forceinline__ static void read(const Row& row, int d, float4 (&to)[2]) {
     const uint32_t codes = row.codes[d / 8];
-    const auto number = [&](int i) {
-      const uint32_t code = codes >> (4 * i);
-      return __uint_as_float((code & 8) << 28 | (code & 7) << 22) * 0x1p126f * row.scale;
-    };
+    const auto number = [&](int i) { return mx_number(codes >> (4 * i)) * row.scale; };
     to[0] = {number(0), number(1), number(2), number(3)};
     to[1] = {number(4), number(5), number(6), number(7)};
   }
