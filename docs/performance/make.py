@@ -369,6 +369,7 @@ class Operations:
 # before called it.
 COMPARED = [
     ("block-scaled FP8 product", "gemm_fp8_blockwise", "k-major(?!.*groups)", "DeepGEMM", "k-major"),
+    ("block-scaled FP8 product of groups", "gemm_fp8_blockwise", "groups=", "DeepGEMM", "groups"),
     ("bf16 product, prefill", "gemm_bf16", "", "cuBLAS", None),
     ("bf16 product, 1 to 32 rows", "gemm_skinny", ",bf16,", "cuBLAS", "bf16"),
     ("bf16 product, one row", "gemm_skinny", "^m=1,.*,bf16,", "cuBLAS", "bf16, one row"),
@@ -392,7 +393,7 @@ def operations_summary(operations, detailed):
     for title, operation, part, peer, what in COMPARED:
         cells, stamps = [], []
         for shapes, method in COLUMNS:
-            found = operations.against(operation, shapes, method, part, peer, what if shapes == "listed" else None)
+            found = operations.against(operation, shapes, method, part, peer, what)
             if found is None:
                 cells.append("")
                 continue
@@ -410,7 +411,7 @@ def operations_chart(operations):
     for title, operation, part, peer, what in COMPARED:
         row = []
         for (shapes, method), style in zip(COLUMNS[:3], ("ours", "other", "theirs")):
-            found = operations.against(operation, shapes, method, part, peer, what if shapes == "listed" else None)
+            found = operations.against(operation, shapes, method, part, peer, what)
             if found:
                 row.append((found[0], style, f"{found[0]:.2f}"))
         if row:
@@ -442,14 +443,18 @@ def product_shapes(operations, operation, suffix, peer, shapes, with_row):
 
 
 def grouped_shapes(operations):
-    """gemm_fp8_blockwise with groups: no peer's figures yet."""
+    """gemm_fp8_blockwise with groups, beside DeepGEMM's contiguous layout."""
     rows = []
     for case in operations.select("gemm_fp8_blockwise", "listed", "alone", "groups="):
         f = fields(case["case"])
-        rows.append([f"{f['m']}, {f['n']}, {f['k']}", f["groups"], case["plan"].split(" ")[1], microseconds(case),
-                     f"{case['flops'] / case['median_s'] / 1e12:,.0f}", f"{case['limit_s'] / case['median_s']:.0%}",
-                     case["stamp"]])
-    return table(["m, n, k", "groups", "tile", "alone, us", "TFLOP/s", "of the fp8 peak", "of"], rows)
+        row = [f"{f['m']}, {f['n']}, {f['k']}", f["groups"],
+               f"{case['flops'] / case['median_s'] / 1e12:,.0f} ({case['limit_s'] / case['median_s']:.0%})"]
+        for each in (case, operations.find("gemm_fp8_blockwise", case["case"], "in a row")):
+            theirs = each["peers"]["DeepGEMM grouped"]
+            row += [microseconds(each), f"{theirs * 1e6:.1f}", f"{theirs / each['median_s']:.2f}"]
+        rows.append(row)
+    return table(["m, n, k", "groups", "TFLOP/s alone (of the fp8 peak)", "alone: ours, us", "DeepGEMM", "ratio",
+                  "in a row: ours", "DeepGEMM", "ratio"], rows)
 
 
 def skinny_shapes(operations, method):
