@@ -3,16 +3,21 @@
 // product of up to kSlots slots with some rows of weights. A team of warps, one or some, takes its
 // chunks of k by turns, each through a ring of its own, which runs on from item to item, and adds
 // up their sums at the item's end. Weights are the side of 16 of the tensor cores' products, slots
-// that of 8.
+// that of 8. Codes in MXFP4, of which a warp has the most to do, come by the copy engine, other
+// weights by each lane's copies.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "arch/device.h"
+#include "arch/hopper/attention.cuh"
 #include "arch/hopper/copy.cuh"
 #include "arch/hopper/dependent.cuh"
 #include "arch/hopper/launch.cuh"
 #include "arch/hopper/resident.cuh"
+#include "arch/hopper/tensor_map.h"
 #include "arch/hopper/warp.cuh"
 #include "base/divide.h"
 #include "ops/linear/forms/mxfp4/hopper_prefill.cuh"
@@ -34,37 +39,53 @@ struct FewTile {
   static constexpr bool kFp8 = kForm == SlotWeights::e4m3;
   static constexpr int kSlotTiles = kTiles;  ///< of 8 slots
   static constexpr int kSlots = 8 * kSlotTiles;
-  static constexpr int kRowTiles = 2;  ///< of 16 rows of weights: in each 8 of gate, then 8 of up
-  static constexpr int kWarps = kMx ? 16 : 8;
+  static constexpr int kRowTiles = 2;  ///< of 16 rows of weights: in each 8 of gate and 8 of up
+  static constexpr int kWarps = kMx ? (kSlotTiles == 1 ? 24 : 16) : 8;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kRows = 16 * kRowTiles;
   static constexpr int kOutColumns = kRows / (kGated ? 2 : 1);
   /// Elements of k of a chunk.
-  static constexpr int kDepth = kMx ? (kSlotTiles == 1 ? 256 : 128) : kFp8 ? 128 : 64;
+  static constexpr int kDepth = kMx || kFp8 ? 128 : 64;
   static constexpr int kBlocks = kDepth / kMxBlock;
   static constexpr int kRowBytes = kMx ? kDepth / 2 : kFp8 ? kDepth : kDepth * 2;
   static constexpr int kRowPieces = kRowBytes / 16;
   static constexpr int kRowStep = 32 / kRowPieces;  ///< rows that a warp copies at once
   static constexpr int kWeightBytes = kRows * kRowBytes;
-  /// Of each row: of MXFP4 the words that a chunk's lie in; of e4m3 of two rows.
-  static constexpr int kScaleBytes = kMx ? kBlocks + 4 : kFp8 ? 4 : 0;
-  static constexpr int kStageBytes = kWeightBytes + (kMx ? kRows : kFp8 ? 4 : 0) * kScaleBytes;
+  static constexpr int kScaleBytes = kFp8 ? 4 : 0;  ///< of each of two rows
+  static constexpr int kStageBytes = kWeightBytes + 4 * kScaleBytes;
   static constexpr int kStages = kMx ? 2 : 3;
   static constexpr int kBlocksOfUnit = kMx || kSlotTiles > 1 ? 1 : 2;  ///< on a multiprocessor
   static constexpr int kSums = kRowTiles * kSlotTiles * 4;             ///< of a thread
 
   /// Where a row's piece of 16 bytes lies in its row, so that what lanes read at once lies in banks
   /// apart. Of a row r + s, where r < kRowStep, which divides s: piece_at(r, piece) ^ piece_at(s,
-  /// 0).
+  /// 0). Of MXFP4 as the copy engine swizzles 64 bytes.
   __device__ static constexpr int piece_at(int row, int piece) {
-    return kMx    ? (kRowPieces == 4 ? piece ^ row / 2 % 4 : piece ^ row % 8)
+    return kMx    ? piece ^ row / 2 % 4
            : kFp8 ? piece ^ row % 4 * 2
                   : piece ^ row % 2 * 4;
   }
-  /// Of a stage's row: whether it is of up, and its column among the item's.
-  __device__ static constexpr int which(int row) { return kGated ? row / 8 % 2 : 0; }
-  __device__ static constexpr int column(int row) { return kGated ? row / 16 * 8 + row % 8 : row; }
+  /// Of a stage's row: whether it is of up, and its column among the item's. The copy engine puts
+  /// all of gate's before those of up.
+  __device__ static constexpr int which(int row) {
+    return !kGated ? 0 : kMx ? row / kOutColumns : row / 8 % 2;
+  }
+  __device__ static constexpr int column(int row) {
+    return !kGated ? row : kMx ? row % kOutColumns : row / 16 * 8 + row % 8;
+  }
+  /// The first of eight rows of a tile of 16, of its upper or lower half.
+  __device__ static constexpr int half_tile(int tile, int half) {
+    return kMx && kGated ? half * kOutColumns + tile * 8 : tile * 16 + half * 8;
+  }
 };
+
+/// What the copy engine is told of codes in MXFP4: boxes of an item's rows by a chunk of k.
+struct MxMaps {
+  CUtensorMap w[2];  ///< gate and up, or one alone, twice
+};
+struct NoMaps {};
+template <class T>
+using FewMaps = std::conditional_t<T::kMx, MxMaps, NoMaps>;
 
 /// Dynamic shared memory of a block.
 template <class T>
@@ -72,7 +93,8 @@ struct FewShared {
   char ring[T::kWarps][T::kStages][T::kStageBytes];
   float sums[T::kWarps][T::kSums][32];
   uint32_t numbers[T::kMx ? kMxPairs : 1][32];  ///< what two codes are, for each lane
-  uint16_t slots[kMostFewSlots];                ///< sorted by expert
+  Barrier full[T::kMx ? T::kWarps : 1][T::kStages];
+  uint16_t slots[kMostFewSlots];  ///< sorted by expert
   /// Up to kSlots slots of one expert each: 20 bits of the expert, then 12 of the first in slots[].
   uint32_t groups[kMostFewSlots];
   int ends[T::kWarps];  ///< of scans
@@ -215,6 +237,63 @@ struct FewCursor {
   }
 };
 
+/// A warp's copies of codes in MXFP4, by the copy engine, and its scales, in registers.
+template <class T>
+struct FewMxFeed {
+  FewCursor at;
+  int known = -1;  ///< the item that the rest is of
+  FewItem item = {};
+  /// Of the row that the lane has: the word that its first scale is in, which byte that is, and
+  /// behind which byte there is no more.
+  const uint32_t* scales = nullptr;
+  int past = 0, end = 0;
+  uint32_t words[2] = {};  ///< of the chunk whose copy was asked for last
+
+  __device__ void begin(const SlotsProduct& args, const FewShared<T>& shared, int columns) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    static_assert(T::kRows == 32);
+    known = at.item;
+    item = few_item(shared, columns, known);
+    const int blocks = args.k / kMxBlock;
+    const int column = min(item.column + T::column(lane), args.n - 1);
+    const uint8_t* const own =
+        scales_of(args.w[T::which(lane)], item.expert) + int64_t{column} * blocks;
+    past = static_cast<int>(reinterpret_cast<uintptr_t>(own) % 4);
+    end = past + blocks;
+    scales = reinterpret_cast<const uint32_t*>(own - past);
+  }
+
+  __device__ void copy(const SlotsProduct& args, const FewMaps<T>& maps,
+                       const FewShared<T>& shared, int items, int columns, char* stage,
+                       Barrier& full) {
+    if (at.item >= items) {
+      return;
+    }
+    if (at.item != known) {
+      begin(args, shared, columns);
+    }
+    if (elect_one()) {
+      full.arrive_expect(T::kWeightBytes);
+#pragma unroll
+      for (int which = 0; which < (T::kGated ? 2 : 1); ++which) {
+        load_plane_tile(stage + which * (T::kWeightBytes / 2), maps.w[which],
+                        at.chunk * T::kRowBytes, item.column, item.expert, full);
+      }
+    }
+    // The words that a row's scales lie in. Those of all rows end with a word.
+    static_assert(T::kBlocks == 4);
+    words[0] = scales[at.chunk];
+    words[1] = at.chunk * 4 + 4 < end ? scales[at.chunk + 1] : 0;
+  }
+  /// Of the chunk whose copy was asked for last, `chunk`, the scales of the lane's row. Blocks that
+  /// are not there are zeros: so are their scales.
+  __device__ uint32_t scales_of_row(int chunk) const {
+    const uint32_t four = __funnelshift_r(words[0], words[1], past * 8);
+    const int left = end - past - chunk * 4;
+    return left < 4 ? four & ((1u << (8 * left)) - 1) : four;
+  }
+};
+
 /// A warp's copies of weights, a stage after the other.
 template <class T>
 struct FewFeed {
@@ -223,9 +302,6 @@ struct FewFeed {
   FewItem item = {};
   const char* from[2] = {};  ///< this lane's first piece of gate's rows, and of up's
   bool all_columns = false;  ///< all are there
-  /// Of MXFP4, of the row that the lane has: the scales, and how many there are from there on.
-  const uint8_t* scales = nullptr;
-  int scales_left = 0;
 
   __device__ void begin(const SlotsProduct& args, const FewShared<T>& shared, int columns) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -238,17 +314,10 @@ struct FewFeed {
                     (item.column + lane / T::kRowPieces) * row_stride(args) +
                     lane % T::kRowPieces * 16;
     }
-    if constexpr (T::kMx) {
-      const int first = (item.column + T::column(lane)) * (args.k / kMxBlock);
-      scales_left = args.n * (args.k / kMxBlock) - first;
-      scales = scales_of(args.w[T::which(lane)], item.expert) + (scales_left > 0 ? first : 0);
-    }
   }
   /// Bytes.
   __device__ static int64_t row_stride(const SlotsProduct& args) {
-    return T::kMx    ? args.w[0].first.stride / 2
-           : T::kFp8 ? args.w[0].first.stride
-                     : args.w[0].first.stride * 2;
+    return args.w[0].first.stride * (T::kFp8 ? 1 : 2);
   }
 
   __device__ void copy(const SlotsProduct& args, const FewShared<T>& shared, int items, int columns,
@@ -286,18 +355,7 @@ struct FewFeed {
         copy_async_16(place, there ? source : from[0], there);
       });
     }
-    if constexpr (T::kMx) {
-      // The words that a row's scales lie in. Those of all rows end with a word.
-      static_assert(T::kRows == 32 && T::kBlocks % 4 == 0);
-      char* const place = stage + T::kWeightBytes + lane * T::kScaleBytes;
-      const uint8_t* const own = scales + at.chunk * T::kBlocks;
-      const int past = static_cast<int>(reinterpret_cast<uintptr_t>(own) % 4);
-      const int left = scales_left - at.chunk * T::kBlocks + past;
-#pragma unroll
-      for (int i = 0; i < T::kScaleBytes; i += 4) {
-        copy_async_4(place + i, left > i ? own - past + i : args.w[0].first.data, left > i);
-      }
-    } else if constexpr (T::kFp8) {
+    if constexpr (T::kFp8) {
       if (lane <= T::which(8)) {  // of gate, and of up
         copy_async_4(
             stage + T::kWeightBytes + lane * T::kScaleBytes,
@@ -317,17 +375,20 @@ using FewRows = uint4[T::kSlotTiles][T::kBlocks];
 template <class T>
 __device__ __forceinline__ void load_few_rows(const uint16_t* const (&from)[T::kSlotTiles],
                                               int chunk, int k, FewRows<T>& to) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first = chunk * T::kDepth;
-  const bool all = first + T::kDepth <= k;
+  const auto each = [&](const auto& f) {
 #pragma unroll
-  for (int i = 0; i < T::kSlotTiles * T::kBlocks; ++i) {
-    const int at = first + i % T::kBlocks * kMxBlock;
-    uint4& own = to[i / T::kBlocks][i % T::kBlocks];
-    own = {};
-    if (all || at + lane % 4 * 8 < k) {
-      own = *reinterpret_cast<const uint4*>(from[i / T::kBlocks] + at);
+    for (int i = 0; i < T::kSlotTiles * T::kBlocks; ++i) {
+      const int at = first + i % T::kBlocks * kMxBlock;
+      to[i / T::kBlocks][i % T::kBlocks] =
+          f(reinterpret_cast<const uint4*>(from[i / T::kBlocks] + at), at);
     }
+  };
+  if (first + T::kDepth <= k) {
+    each([](const uint4* own, int /*at*/) { return *own; });
+  } else {
+    const int own_first = static_cast<int>(threadIdx.x) % 4 * 8;
+    each([&](const uint4* own, int at) { return at + own_first < k ? *own : uint4{}; });
   }
 }
 
@@ -391,53 +452,49 @@ __device__ void multiply_few_fp8(const char* stage, const FewRows<T>& rows, FewS
   }
 }
 
-/// The same of codes in MXFP4, of whose blocks there are `blocks` in a row. Products of a block are
-/// summed without its scale.
+/// The same of codes in MXFP4; `four`: a chunk's scales of the row that the lane has. Products of a
+/// block are summed without its scale.
 template <class T>
-__device__ void multiply_few_mx(const FewShared<T>& shared, const char* stage, int chunk,
-                                int blocks, const FewRows<T>& rows, FewSums<T>& sums) {
+__device__ void multiply_few_mx(const FewShared<T>& shared, const char* stage, uint32_t four,
+                                const FewRows<T>& rows, FewSums<T>& sums) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const uint32_t weights = smem_address(stage) + lane / 4 * T::kRowBytes + lane % 4 * 4;
-  const uint32_t of_rows = smem_address(stage) + T::kWeightBytes + lane / 4 * T::kScaleBytes;
   const uint32_t numbers = smem_address(shared.numbers[0] + lane);
-  const int left = blocks - chunk * T::kBlocks;
-  const int past = lane / 4 * blocks % 4 * 8;  // eight rows' scales are whole words
+  uint32_t scales[T::kRowTiles][2];
 #pragma unroll
-  for (int first = 0; first < T::kBlocks; first += 4) {
-    if (first >= left) {
-      return;
-    }
-    // Blocks that are not there are zeros; in the place of their scales lie others, if any.
-    const uint32_t there = left - first < 4 ? (1u << (8 * (left - first))) - 1 : ~0u;
-    uint32_t scales[T::kRowTiles][2];
+  for (int i = 0; i < T::kRowTiles * 2; ++i) {
+    scales[i / 2][i % 2] = __shfl_sync(~0u, four, T::half_tile(i / 2, i % 2) + lane / 4);
+  }
 #pragma unroll
-    for (int i = 0; i < T::kRowTiles * 2; ++i) {
-      const uint32_t place = of_rows + i * 8 * T::kScaleBytes + first;
-      scales[i / 2][i % 2] =
-          __funnelshift_r(load_shared_word(place), load_shared_word(place + 4), past) & there;
-    }
+  for (int b = 0; b < T::kBlocks; ++b) {
+    const uint32_t place = weights + T::piece_at(lane / 4, b) * 16;
 #pragma unroll
-    for (int b = first; b < first + 4; ++b) {
-      const uint32_t place = weights + T::piece_at(lane / 4, b) * 16;
+    for (int i = 0; i < T::kRowTiles; ++i) {
+      uint32_t upper[4];
+      uint32_t lower[4];
+      mx_pairs(load_shared_word(place + T::half_tile(i, 0) * T::kRowBytes), numbers, upper);
+      mx_pairs(load_shared_word(place + T::half_tile(i, 1) * T::kRowBytes), numbers, lower);
+      const float scale[2] = {mx_scale_of(scales[i][0], b), mx_scale_of(scales[i][1], b)};
 #pragma unroll
-      for (int i = 0; i < T::kRowTiles; ++i) {
-        uint32_t upper[4];
-        uint32_t lower[4];
-        mx_pairs(load_shared_word(place + i * 16 * T::kRowBytes), numbers, upper);
-        mx_pairs(load_shared_word(place + (i * 16 + 8) * T::kRowBytes), numbers, lower);
-        const float scale[2] = {mx_scale_of(scales[i][0], b % 4), mx_scale_of(scales[i][1], b % 4)};
+      for (int t = 0; t < T::kSlotTiles; ++t) {
+        float own[4] = {};
+        mma_bf16(own, {upper[0], lower[0], upper[1], lower[1]}, rows[t][b].x, rows[t][b].y);
+        mma_bf16(own, {upper[2], lower[2], upper[3], lower[3]}, rows[t][b].z, rows[t][b].w);
 #pragma unroll
-        for (int t = 0; t < T::kSlotTiles; ++t) {
-          float own[4] = {};
-          mma_bf16(own, {upper[0], lower[0], upper[1], lower[1]}, rows[t][b].x, rows[t][b].y);
-          mma_bf16(own, {upper[2], lower[2], upper[3], lower[3]}, rows[t][b].z, rows[t][b].w);
-#pragma unroll
-          for (int c = 0; c < 4; ++c) {
-            sums[i][t][c] = fmaf(scale[c / 2], own[c], sums[i][t][c]);
-          }
+        for (int c = 0; c < 4; ++c) {
+          sums[i][t][c] = fmaf(scale[c / 2], own[c], sums[i][t][c]);
         }
       }
     }
+  }
+}
+
+/// A barrier of a team's warps; a block has 16 of the hardware's, and may have more warps.
+__device__ __forceinline__ void meet(const FewTeam& team) {
+  if (team.size == 1) {
+    __syncwarp();
+  } else {
+    named_sync(team.index, team.size * 32);
   }
 }
 
@@ -446,19 +503,28 @@ __device__ void multiply_few_mx(const FewShared<T>& shared, const char* stage, i
 /// what was drawn first let no kernel begin until it was there.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
-    multiply_few(const __grid_constant__ SlotsProduct args, int slots, int team_size, bool early) {
+    multiply_few(const __grid_constant__ SlotsProduct args, const __grid_constant__ FewMaps<T> maps,
+                 int slots, int team_size, bool early) {
   extern __shared__ __align__(1024) char memory[];
   auto& shared = *reinterpret_cast<FewShared<T>*>(memory);
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if constexpr (T::kMx) {
     fill_mx_pairs<T::kThreads>(shared.numbers);
+    if (lane < T::kStages) {
+      shared.full[warp][lane].init(1);
+    }
+    fence_barriers();
   }
   if (!early) {
     wait_for_earlier();
   }
   let_next_begin();
   sort_few(args.drawn, slots, shared);
+  if constexpr (T::kMx) {
+    fence_shared();  // the ring had the sort's counts, before the copy engine writes it
+    __syncthreads();
+  }
   if (blockIdx.x == 0 && !early) {  // for second products that are not made here
     const auto experts = static_cast<int>(args.drawn.experts);
     for (int i = static_cast<int>(threadIdx.x); i <= experts + slots; i += T::kThreads) {
@@ -476,10 +542,14 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
   auto* const ring = shared.ring[warp];
   FewCursor at{team.item, team.member};
   at.settle(team, chunks);
-  FewFeed<T> weights{at};
+  std::conditional_t<T::kMx, FewMxFeed<T>, FewFeed<T>> weights{at};
   const auto copy = [&](int to) {
-    weights.copy(args, shared, items, columns, ring[to]);
-    commit_copies();
+    if constexpr (T::kMx) {
+      weights.copy(args, maps, shared, items, columns, ring[to], shared.full[warp][to]);
+    } else {
+      weights.copy(args, shared, items, columns, ring[to]);
+      commit_copies();
+    }
     weights.at.advance(team, chunks);
   };
 #pragma unroll 1
@@ -490,6 +560,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
     wait_for_earlier();
   }
   int stage = 0;
+  uint32_t parity = 0;  // of MXFP4's barriers
   int first_member = 0;  // whose the item's first chunk is
   for (int item = team.item; item < items; item += team.stride, first_member += chunks) {
     const FewItem of = few_item(shared, columns, item);
@@ -502,17 +573,25 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
     }
     FewSums<T> sums = {};
     while (at.item == item) {
-      await_copies<T::kStages - 2>();
-      __syncwarp();  // all lanes' have landed, and the stage before has been read by all
       FewRows<T> rows;
-      load_few_rows<T>(rows_from, at.chunk, args.k, rows);
-      copy(stage == 0 ? T::kStages - 1 : stage - 1);
       if constexpr (T::kMx) {
-        multiply_few_mx<T>(shared, ring[stage], at.chunk, args.k / kMxBlock, rows, sums);
-      } else if constexpr (T::kFp8) {
-        multiply_few_fp8<T>(ring[stage], rows, sums);
+        load_few_rows<T>(rows_from, at.chunk, args.k, rows);
+        const uint32_t scales = weights.scales_of_row(at.chunk);
+        __syncwarp();  // the stage before has been multiplied by all
+        copy(stage == 0 ? T::kStages - 1 : stage - 1);
+        shared.full[warp][stage].wait(parity);
+        multiply_few_mx<T>(shared, ring[stage], scales, rows, sums);
+        parity ^= stage + 1 == T::kStages ? 1 : 0;
       } else {
-        multiply_few_bf16<T>(ring[stage], rows, sums);
+        await_copies<T::kStages - 2>();
+        __syncwarp();  // all lanes' have landed, and the stage before has been read by all
+        load_few_rows<T>(rows_from, at.chunk, args.k, rows);
+        copy(stage == 0 ? T::kStages - 1 : stage - 1);
+        if constexpr (T::kFp8) {
+          multiply_few_fp8<T>(ring[stage], rows, sums);
+        } else {
+          multiply_few_bf16<T>(ring[stage], rows, sums);
+        }
       }
       stage = stage + 1 == T::kStages ? 0 : stage + 1;
       at.advance(team, chunks);
@@ -523,7 +602,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
       parts[(team.member - first_member) & (team.size - 1)][i][lane] =
           sums[i / (4 * T::kSlotTiles)][i / 4 % T::kSlotTiles][i % 4];
     }
-    named_sync(team.index, team.size * 32);
+    meet(team);
     constexpr int kOfTile = T::kGated ? 2 : 4;
     for (int i = team.member; i < T::kSums / 4 * kOfTile; i += team.size) {
       const int part = i % kOfTile;
@@ -550,7 +629,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
         static_cast<float*>(args.out.data)[to] = x;
       }
     }
-    named_sync(team.index, team.size * 32);
+    meet(team);
   }
   await_copies<0>();
 }
@@ -568,7 +647,7 @@ inline bool few_slots(const SlotsProduct& args, SlotWeights weights, int slots) 
 /// Starts it. Errors: device.
 template <SlotWeights kWeights, bool kGated>
 Status launch_few(const SlotsProduct& args, int slots, bool early, Stream stream) {
-  const auto launch = [&]<int kTiles>() {
+  const auto launch = [&]<int kTiles>() -> Status {
     using Tile = FewTile<kWeights, kGated, kTiles>;
     const int blocks = stream.device->info().units * Tile::kBlocksOfUnit;
     // As many warps to an item that each team has some of them, by the number of experts that so
@@ -581,13 +660,27 @@ Status launch_few(const SlotsProduct& args, int slots, bool early, Stream stream
            items * team < kItemsOfTeam * blocks * Tile::kWarps) {
       team *= 2;
     }
+    FewMaps<Tile> maps;
+    if constexpr (Tile::kMx) {
+      for (int i = 0; i < 2; ++i) {
+        const ExpertMatrices& w = args.w[kGated ? i : 0];
+        WEFT_ASSIGN(maps.w[i], tensor_map({.data = w.first.data,
+                                           .rows = args.n,
+                                           .columns = args.k / 2,
+                                           .stride_bytes = args.k / 2,
+                                           .box_rows = Tile::kOutColumns,
+                                           .box_columns = Tile::kRowBytes,
+                                           .planes = args.drawn.experts,
+                                           .plane_bytes = std::max<int64_t>(w.pitch, 16)}));
+      }
+    }
     return launch_kernel(multiply_few<Tile>,
                          {.blocks = blocks,
                           .threads = Tile::kThreads,
                           .shared_bytes = sizeof(FewShared<Tile>),
                           .overlaps = true,
                           .stream = static_cast<cudaStream_t>(stream.native)},
-                         args, slots, team, early);
+                         args, maps, slots, team, early);
   };
   if constexpr (kWeights != SlotWeights::bf16) {
     if (slots > kMostOfFew * args.drawn.experts) {

@@ -87,66 +87,135 @@ __device__ uint32_t kept_groups(const RouteArgs& args, const float* logits, int 
 constexpr uint32_t kNotOffered = 0;
 constexpr uint32_t kTaken = 1;
 
-/// A warp a row. Dynamic shared memory: u32 [kRouteWarps][experts].
+/// A row's experts as a warp's lanes have them, expert e by lane e % 32. kEach: how many a lane has
+/// at most, which are in registers then; 0: any number, whose keys are in shared memory.
+template <int kEach>
+struct LaneExperts {
+  uint32_t keys[kEach];
+  float logits[kEach];
+
+  /// f(e, key, logit) by all lanes; those beyond the last expert are not offered, their logits
+  /// -infinity.
+  template <class F>
+  __device__ void each(const F& f) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      f(i * 32 + static_cast<int>(threadIdx.x) % 32, keys[i], logits[i]);
+    }
+  }
+  __device__ void take(int expert) {
+    each([&](int e, uint32_t& key, float /*logit*/) { key = e == expert ? kTaken : key; });
+  }
+};
+template <>
+struct LaneExperts<0> {
+  uint32_t* keys;  ///< of all experts
+  const float* logits;
+  int experts;
+
+  template <class F>
+  __device__ void each(const F& f) {
+#pragma unroll 4
+    for (int first = 0; first < experts; first += 32) {
+      const int e = first + static_cast<int>(threadIdx.x) % 32;
+      uint32_t key = e < experts ? keys[e] : kNotOffered;
+      f(e, key, e < experts ? logits[e] : -INFINITY);
+    }
+  }
+  __device__ void take(int expert) {
+    if (expert % 32 == static_cast<int>(threadIdx.x) % 32) {
+      keys[expert] = kTaken;
+    }
+  }
+};
+
+/// A row's experts before any is drawn. kPlain: the router has no groups and no correction.
+template <int kEach, bool kPlain>
+__device__ LaneExperts<kEach> experts_of(const RouteArgs& args, const float* logits,
+                                         uint32_t* keys) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const auto experts = static_cast<int>(args.experts);
+  const uint32_t kept = kPlain ? ~0u : kept_groups(args, logits, lane);
+  const int each = kept == ~0u ? experts : experts / static_cast<int>(args.groups);
+  const auto key_of = [&](float logit, int e) {
+    if (!kPlain && (kept >> (e / each) & 1) == 0) {
+      return kNotOffered;
+    }
+    const float choice = kPlain ? logit : choice_of(args, logit, e);
+    return static_cast<uint32_t>(draw_key(choice, e) >> 32);
+  };
+  if constexpr (kEach > 0) {
+    LaneExperts<kEach> own;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      own.logits[i] = i * 32 + lane < experts ? logits[i * 32 + lane] : -INFINITY;
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int e = i * 32 + lane;
+      own.keys[i] = e < experts ? key_of(own.logits[i], e) : kNotOffered;
+    }
+    return own;
+  } else {
+#pragma unroll 4
+    for (int e = lane; e < experts; e += 32) {
+      keys[e] = key_of(logits[e], e);
+    }
+    return {keys, logits, experts};
+  }
+}
+
+/// A warp a row. Dynamic shared memory where they are not in registers: u32 [kRouteWarps][experts].
+template <int kEach, bool kPlain>
 __global__ void __launch_bounds__(kRouteWarps * 32)
     route_rows(const __grid_constant__ RouteArgs args, int64_t rows) {
   begin_in_turn();
   extern __shared__ uint32_t all_keys[];
-  const int64_t row = int64_t{blockIdx.x} * kRouteWarps + threadIdx.x / 32;
+  const auto warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t row = int64_t{blockIdx.x} * kRouteWarps + warp;
   if (row >= rows) {
     return;
   }
   const float* logits = static_cast<const float*>(args.logits.data) + row * args.logits.stride;
   const auto experts = static_cast<int>(args.experts);
   const auto chosen = static_cast<int>(args.drawn.chosen);
-  const uint32_t kept = kept_groups(args, logits, lane);
-  const int each = kept == ~0u ? experts : experts / static_cast<int>(args.groups);
-  uint32_t* const keys = all_keys + threadIdx.x / 32 * experts;  // a lane its own: e % 32 == lane
-#pragma unroll 4
-  for (int e = lane; e < experts; e += 32) {
-    keys[e] = (kept >> (e / each) & 1) != 0
-                  ? static_cast<uint32_t>(draw_key(choice_of(args, logits[e], e), e) >> 32)
-                  : kNotOffered;
-  }
+  LaneExperts<kEach> own = experts_of<kEach, kPlain>(args, logits, all_keys + warp * experts);
   // The best that is left, again and again: of equal ones the first.
   float largest = 0;
   for (int s = 0; s < chosen; ++s) {
     uint32_t best = kTaken;
     int first = experts;
-#pragma unroll 4
-    for (int e = lane; e < experts; e += 32) {
-      const uint32_t key = keys[e];
+    own.each([&](int e, uint32_t key, float /*logit*/) {
       first = key > best ? e : first;
       best = max(best, key);
-    }
+    });
     const uint32_t most = __reduce_max_sync(~0u, best);
     const int expert = __reduce_min_sync(~0u, best == most ? first : experts);
-    if (expert % 32 == lane) {
-      keys[expert] = kTaken;
+    own.take(expert);
+    if (s == 0) {
+      largest = logits[expert];
     }
-    largest = s == 0 ? logits[expert] : largest;
   }
   const auto score = [&](float logit) {
-    return args.sigmoid ? 1 / (1 + expf(-logit)) : expf(logit - largest);
+    const float x = expf(args.sigmoid ? -logit : logit - largest);
+    return args.sigmoid ? 1 / (1 + x) : x;
   };
   float sum = 0;
-  for (int e = lane; e < experts; e += 32) {
-    sum += !args.renormalise || keys[e] == kTaken ? score(logits[e]) : 0.0f;
-  }
+  own.each([&](int /*e*/, uint32_t key, float logit) {
+    sum += !args.renormalise || key == kTaken ? score(logit) : 0.0f;
+  });
   sum = args.sigmoid && !args.renormalise ? 1.0f : warp_sum(sum);
   int64_t slot = row * args.drawn.stride;
-  for (int first = 0; first < experts; first += 32) {
-    const int e = first + lane;
-    const bool taken = e < experts && keys[e] == kTaken;
-    const uint32_t all = __ballot_sync(~0u, taken);
-    if (taken) {
+  own.each([&](int e, uint32_t key, float logit) {
+    const uint32_t all = __ballot_sync(~0u, key == kTaken);
+    if (key == kTaken) {
       const int64_t at = slot + __popc(all & ((1u << lane) - 1));
       args.drawn.ids[at] = e;
-      args.drawn.weights[at] = score(logits[e]) / sum * args.scale;
+      args.drawn.weights[at] = score(logit) / sum * args.scale;
     }
     slot += __popc(all);
-  }
+  });
 }
 
 // --- the order ---
@@ -731,10 +800,15 @@ std::string_view refuse_prefill_route(const RouteArgs& args) {
 }
 
 Status prefill_route(const RouteArgs& args, int64_t rows, Stream stream) {
-  return launch_kernel(route_rows,
+  const bool plain = args.kept_groups >= args.groups && args.correction.data == nullptr;
+  const bool registers = args.experts <= (plain ? 128 : 256);
+  return launch_kernel(!registers ? route_rows<0, false>
+                       : plain    ? route_rows<4, true>
+                                  : route_rows<8, false>,
                        {.blocks = static_cast<int>(ceil_div(rows, int64_t{kRouteWarps})),
                         .threads = kRouteWarps * 32,
-                        .shared_bytes = kRouteWarps * static_cast<int>(args.experts) * 4,
+                        .shared_bytes =
+                            registers ? 0 : kRouteWarps * static_cast<int>(args.experts) * 4,
                         .overlaps = true,
                         .stream = static_cast<cudaStream_t>(stream.native)},
                        args, rows);
