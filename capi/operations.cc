@@ -4,15 +4,14 @@
 #include <fmt/format.h>
 
 #include "arch/cpu/dispatch.h"
-#include "base/divide.h"
 #include "capi/interface.h"
 #include "ops/check_operands.h"
-#include "ops/chunk_kernels.h"
 #include "ops/gemm_bf16/op.h"
 #include "ops/gemm_fp8_blockwise/op.h"
 #include "ops/gemm_skinny/op.h"
 #include "ops/mla_decode/op.h"
 #include "ops/mla_layer/op.h"
+#include "ops/moe/experts.h"
 #include "ops/moe_layer/op.h"
 #include "ops/rmsnorm_quant/op.h"
 #include "ops/swiglu_quant/op.h"
@@ -237,112 +236,74 @@ Status read_args(const void* given, MlaLayerArgs& args) {
   return {};
 }
 
-/// A mixture of experts as a chunk's rows meet it.
-struct Moe {
+/// What a draw is of, and of how many rows.
+struct RouteRows {
   int64_t rows = 0;
-  PrefillExpertsUp up;
-  PrefillExpertsDown down;
-  Workspace workspace;
-  size_t needs = 0;  ///< of the workspace
+  RouteArgs draw;
 };
 
-Result<Moe> read_moe(const void* given) {
-  constexpr std::string_view kName = "moe";
+Status read_args(const void* given, RouteRows& args) {
+  WEFT_ASSIGN(const weft_route_args c, read(static_cast<const weft_route_args*>(given), "args"));
+  WEFT_TRY(check_format("logits", c.logits));
+  args = {.rows = c.rows,
+          .draw = {.logits = to_const(c.logits),
+                   .experts = c.experts,
+                   .sigmoid = (c.flags & WEFT_SIGMOID) != 0,
+                   .renormalise = (c.flags & WEFT_RENORMALISE) != 0,
+                   .drawn = {c.ids, c.weights, c.chosen, c.chosen},
+                   .correction = {c.correction, DType::f32},
+                   .groups = c.groups == 0 ? 1 : c.groups,
+                   .kept_groups = c.groups == 0 ? 1 : c.kept_groups,
+                   .scale = c.scale}};
+  return {};
+}
+
+/// A matrix [n, k] of every expert.
+Result<ExpertMatrices> to_experts(std::string_view name, const weft_matrix& m,
+                                  const weft_experts& more, int64_t n, int64_t k) {
+  if (m.format == WEFT_MXFP4) {
+    ExpertMatrices all = mx_experts(m.data, n, k);
+    all.pitch = more.pitch != 0 ? more.pitch : all.pitch;
+    all.block_scales = more.scales;  // which it cannot have
+    return all;
+  }
+  WEFT_TRY(check_format(name, m));
+  const auto size = static_cast<int64_t>(size_of(static_cast<DType>(m.format)));
+  const int64_t scales =
+      more.scales_pitch != 0 ? more.scales_pitch : scale_blocks(n) * scale_blocks(k);
+  return ExpertMatrices{.first = to_const(m),
+                        .pitch = (more.pitch != 0 ? more.pitch : n * m.stride) * size,
+                        .block_scales = more.scales,
+                        .block_scales_pitch = scales * int64_t{sizeof(float)}};
+}
+
+Status read_args(const void* given, MoeArgs& args) {
   WEFT_ASSIGN(const weft_moe_args c, read(static_cast<const weft_moe_args*>(given), "args"));
-  WEFT_TRY(check_size(kName, "rows", c.rows, 1));
-  WEFT_TRY(check_size(kName, "experts", c.experts, 1));
-  WEFT_TRY(check_at_most(kName, "experts", c.experts, kMostRouted));
-  WEFT_TRY(check_size(kName, "chosen", c.chosen, 1));
-  WEFT_TRY(check_at_most(kName, "chosen", c.chosen, c.experts));
-  WEFT_TRY(check_size(kName, "hidden", c.hidden, 8, 8));
-  WEFT_TRY(check_size(kName, "inner", c.inner, 8, 8));
   WEFT_TRY(check_format("a", c.a));
-  WEFT_TRY(check_matrix(kName, "a", to_const(c.a), c.hidden, {DType::bf16, DType::f16}));
-  const auto format = static_cast<DType>(c.a.format);
-  const auto size = static_cast<int64_t>(size_of(format));
-  // Kernels count bytes of rows in 32 bits.
-  const int64_t slots = c.rows * c.chosen;
-  constexpr int64_t kMost = 0xffffff00;
-  WEFT_TRY(check_at_most(kName, "bytes of a", c.rows * c.a.stride * size, kMost));
-  WEFT_TRY(check_at_most(kName, "bytes between the products", slots * c.inner * size, kMost));
-  const auto experts = [&](std::string_view name, const weft_matrix& m, int64_t n,
-                           int64_t k) -> Result<ExpertMatrices> {
-    WEFT_TRY(check_format(name, m));
-    WEFT_TRY(check_matrix(kName, name, to_const(m), k, {format}));
-    return ExpertMatrices{.first = to_const(m), .pitch = n * m.stride * size};
-  };
-  Moe moe;
-  moe.rows = c.rows;
-  moe.workspace = {c.workspace.data, c.workspace.bytes};
-  WEFT_ASSIGN(moe.up.gate, experts("gate", c.gate, c.inner, c.hidden));
-  WEFT_ASSIGN(moe.up.up, experts("up", c.up, c.inner, c.hidden));
-  WEFT_ASSIGN(moe.down.weight, experts("down", c.down, c.hidden, c.inner));
   WEFT_TRY(check_format("out", c.out));
-  WEFT_TRY(check_matrix(kName, "out", to_matrix(c.out), c.hidden, {DType::f32}));
-  WEFT_TRY(check_pointer(c.ids, "ids"));
-  WEFT_TRY(check_pointer(c.weights, "weights"));
-  moe.needs = kCounterBytes;  // which stay zero
-  const auto place = [&](int64_t bytes) -> void* {
-    const size_t at = moe.needs;
-    moe.needs += round_up(static_cast<size_t>(bytes), 256);
-    return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(moe.workspace.data) + at);
-  };
-  const PrefillDraw drawn{
-      .ids = c.ids,
-      .weights = c.weights,
-      .experts = c.experts,
-      .chosen = c.chosen,
-      .order = static_cast<int32_t*>(place(moe_order_elements(c.rows, c.chosen, c.experts) * 4))};
-  moe.up.a = to_const(c.a);
-  moe.up.drawn = moe.down.drawn = drawn;
-  moe.up.n = moe.down.k = c.inner;
-  moe.up.k = moe.down.n = c.hidden;
-  moe.up.out = {place(slots * c.inner * size), format, c.inner};
-  moe.down.a = {moe.up.out.data, format, c.inner};
-  moe.down.products = static_cast<float*>(place(slots * c.hidden * 4));
-  moe.down.out = to_matrix(c.out);
-  return moe;
+  const auto format = static_cast<DType>(c.a.format);
+  args = {.rows = c.rows,
+          .chosen = c.chosen,
+          .experts = c.experts,
+          .hidden = c.hidden,
+          .inner = c.inner,
+          .a = to_const(c.a),
+          .ids = c.ids,
+          .weights = c.weights,
+          .gate = {},
+          .up = {},
+          .down = {},
+          .gate_bias = {c.gate_experts.bias, format},
+          .up_bias = {c.up_experts.bias, format},
+          .down_bias = {c.down_experts.bias, format},
+          .limit = c.limit,
+          .out = to_matrix(c.out),
+          .workspace = {c.workspace.data, c.workspace.bytes}};
+  WEFT_ASSIGN(args.gate, to_experts("gate", c.gate, c.gate_experts, c.inner, c.hidden));
+  WEFT_ASSIGN(args.up, to_experts("up", c.up, c.up_experts, c.inner, c.hidden));
+  WEFT_ASSIGN(args.down, to_experts("down", c.down, c.down_experts, c.hidden, c.inner));
+  return {};
 }
-
-/// The kernels for it on a stream's device.
-Result<const ChunkKernels*> moe_kernels(const Moe& moe, Stream stream) {
-  if (stream.device == nullptr) {
-    return device_error("moe runs on GPUs alone: there is no device");
-  }
-  const DeviceInfo& info = stream.device->info();
-  const ChunkKernels* kernels = chunk_kernels(info.arch);
-  if (kernels == nullptr) {
-    return no_kernel("moe", info, {});
-  }
-  for (const std::string_view why :
-       {kernels->refuse_experts_up(moe.up), kernels->refuse_experts_down(moe.down)}) {
-    if (!why.empty()) {
-      return no_kernel("moe", info, why);
-    }
-  }
-  return kernels;
-}
-
-constexpr Operation kMoe = {.name = "moe",
-                            .run = [](const void* given, Stream stream) -> Status {
-                              WEFT_ASSIGN(const Moe moe, read_moe(given));
-                              WEFT_ASSIGN(const ChunkKernels* kernels, moe_kernels(moe, stream));
-                              WEFT_TRY(check_workspace("moe", moe.workspace.bytes, moe.needs));
-                              WEFT_TRY(stream.device->use());
-                              WEFT_TRY(kernels->experts_up(moe.up, moe.rows, stream));
-                              return kernels->experts_down(moe.down, moe.rows, stream);
-                            },
-                            .workspace = [](const void* given, Stream stream) -> Result<size_t> {
-                              WEFT_ASSIGN(const Moe moe, read_moe(given));
-                              WEFT_TRY(moe_kernels(moe, stream));
-                              return moe.needs;
-                            },
-                            .plan = [](const void* given, Stream stream) -> Result<std::string> {
-                              WEFT_ASSIGN(const Moe moe, read_moe(given));
-                              WEFT_TRY(moe_kernels(moe, stream));
-                              return fmt::format("{} slots, sorted by expert",
-                                                 moe.rows * moe.up.drawn.chosen);
-                            }};
 
 /// How the CPU runs an operation.
 std::string plan_of_cpu() {
@@ -356,35 +317,10 @@ std::string plan_of(const Args& args, const Kernel<Args>* kernel, const DeviceIn
   return plan.kernel.empty() ? fmt::format("no kernel: {}", plan.why) : to_text(plan);
 }
 
-constexpr Operation kMlaLayer = {
-    .name = "mla_layer",
-    .run = [](const void* given, Stream stream) -> Status {
-      MlaLayerArgs args;
-      WEFT_TRY(read_args(given, args));
-      return mla_layer(args, stream);
-    },
-    .workspace = [](const void* given, Stream stream) -> Result<size_t> {
-      MlaLayerArgs args;
-      WEFT_TRY(read_args(given, args));
-      return mla_layer_workspace(args, stream);
-    },
-    .plan = [](const void* given, Stream stream) -> Result<std::string> {
-      MlaLayerArgs args;
-      WEFT_TRY(read_args(given, args));
-      WEFT_TRY(check(args));
-      if (stream.device == nullptr) {
-        return plan_of_cpu();
-      }
-      // Buffers somewhere: only their shapes matter.
-      const MlaLayerSteps steps(args, MlaLayerBuffers(args, args.cache), {});
-      const DeviceInfo& info = stream.device->info();
-      return fmt::format("seven launches; attention: {}",
-                         plan_of(steps.attention, mla_decode_kernel(info.arch), info));
-    }};
-
 /// An operation of ops/ behind the C structure that its arguments are read from.
 template <class Args, Status (*kRun)(const Args&, Stream),
-          Result<size_t> (*kWorkspace)(const Args&, Stream), const Kernel<Args>* (*kKernel)(Arch)>
+          Result<size_t> (*kWorkspace)(const Args&, Stream),
+          Result<std::string> (*kPlan)(const Args&, Stream)>
 constexpr Operation operation(std::string_view name) {
   return {.name = name,
           .run = [](const void* given, Stream stream) -> Status {
@@ -400,16 +336,54 @@ constexpr Operation operation(std::string_view name) {
           .plan = [](const void* given, Stream stream) -> Result<std::string> {
             Args args;
             WEFT_TRY(read_args(given, args));
-            WEFT_TRY(check(args));
-            if (stream.device == nullptr) {
-              return plan_of_cpu();
-            }
-            const DeviceInfo& info = stream.device->info();
-            return plan_of(args, kKernel(info.arch), info);
+            return kPlan(args, stream);
           }};
 }
 
-#define WEFT_C_OPERATION(Args, name) operation<Args, name, name##_workspace, name##_kernel>(#name)
+/// The plan of an operation that has kernels of its own.
+template <class Args, const Kernel<Args>* (*kKernel)(Arch)>
+Result<std::string> plan_with(const Args& args, Stream stream) {
+  WEFT_TRY(check(args));
+  if (stream.device == nullptr) {
+    return plan_of_cpu();
+  }
+  const DeviceInfo& info = stream.device->info();
+  return plan_of(args, kKernel(info.arch), info);
+}
+
+Result<std::string> mla_layer_plan(const MlaLayerArgs& args, Stream stream) {
+  WEFT_TRY(check(args));
+  if (stream.device == nullptr) {
+    return plan_of_cpu();
+  }
+  // Buffers somewhere: only their shapes matter.
+  const MlaLayerSteps steps(args, MlaLayerBuffers(args, args.cache), {});
+  const DeviceInfo& info = stream.device->info();
+  return fmt::format("seven launches; attention: {}",
+                     plan_of(steps.attention, mla_decode_kernel(info.arch), info));
+}
+
+Result<std::string> moe_plan(const MoeArgs& args, Stream stream) {
+  WEFT_TRY(moe_workspace(args, stream));  // says whether there are kernels
+  return stream.device == nullptr
+             ? plan_of_cpu()
+             : fmt::format("{} slots, sorted by expert", args.rows * args.chosen);
+}
+
+Status route_rows(const RouteRows& args, Stream stream) {
+  return route(args.draw, args.rows, stream);
+}
+Result<size_t> route_workspace(const RouteRows& args, Stream /*stream*/) {
+  WEFT_TRY(check(args.draw, args.rows));
+  return size_t{0};
+}
+Result<std::string> route_plan(const RouteRows& args, Stream stream) {
+  WEFT_TRY(check(args.draw, args.rows));
+  return stream.device == nullptr ? plan_of_cpu() : fmt::format("{} rows by themselves", args.rows);
+}
+
+#define WEFT_C_OPERATION(Args, name) \
+  operation<Args, name, name##_workspace, plan_with<Args, name##_kernel>>(#name)
 constexpr Operation kGemmBf16 = WEFT_C_OPERATION(GemmBf16Args, gemm_bf16);
 constexpr Operation kGemmFp8Blockwise = WEFT_C_OPERATION(GemmFp8BlockwiseArgs, gemm_fp8_blockwise);
 constexpr Operation kGemmSkinny = WEFT_C_OPERATION(GemmSkinnyArgs, gemm_skinny);
@@ -418,9 +392,14 @@ constexpr Operation kSwigluQuant = WEFT_C_OPERATION(SwigluQuantArgs, swiglu_quan
 constexpr Operation kMlaDecode = WEFT_C_OPERATION(MlaDecodeArgs, mla_decode);
 constexpr Operation kMoeLayer = WEFT_C_OPERATION(MoeLayerArgs, moe_layer);
 #undef WEFT_C_OPERATION
-constexpr const Operation* kOperations[] = {&kGemmBf16,     &kGemmFp8Blockwise, &kGemmSkinny,
-                                            &kRmsNormQuant, &kSwigluQuant,      &kMlaDecode,
-                                            &kMoe,          &kMoeLayer,         &kMlaLayer};
+constexpr Operation kMlaLayer =
+    operation<MlaLayerArgs, mla_layer, mla_layer_workspace, mla_layer_plan>("mla_layer");
+constexpr Operation kRoute = operation<RouteRows, route_rows, route_workspace, route_plan>("route");
+constexpr Operation kMoe = operation<MoeArgs, moe, moe_workspace, moe_plan>("moe");
+constexpr const Operation* kOperations[] = {
+    &kGemmBf16,    &kGemmFp8Blockwise, &kGemmSkinny, &kRmsNormQuant,
+    &kSwigluQuant, &kMlaDecode,        &kRoute,      &kMoe,
+    &kMoeLayer,    &kMlaLayer};
 
 weft_status run(const Operation& operation, const void* args, weft_device* device, void* stream) {
   return guarded([&] { return operation.run(args, stream_of(device, stream)); });
@@ -463,6 +442,9 @@ weft_status weft_swiglu_quant(const weft_rows_args* args, weft_device* device, v
 
 weft_status weft_mla_decode(const weft_mla_args* args, weft_device* device, void* stream) {
   return run(kMlaDecode, args, device, stream);
+}
+weft_status weft_route(const weft_route_args* args, weft_device* device, void* stream) {
+  return run(kRoute, args, device, stream);
 }
 weft_status weft_moe(const weft_moe_args* args, weft_device* device, void* stream) {
   return run(kMoe, args, device, stream);

@@ -22,10 +22,12 @@
 #include "base/built.h"
 #include "capi/interface.h"
 #include "capi/torch_abi.h"
+#include "ops/check_operands.h"
 #include "ops/gemm_bf16/op.h"
 #include "ops/gemm_fp8_blockwise/op.h"
 #include "ops/gemm_skinny/op.h"
 #include "ops/mla_layer/op.h"
+#include "ops/moe/experts.h"
 #include "ops/moe_layer/op.h"
 #include "ops/rmsnorm_quant/op.h"
 #include "ops/swiglu_quant/op.h"
@@ -124,6 +126,21 @@ bool flag(Value value) { return (value & 0xff) != 0; }
 
 std::string shape_of(const Tensor& t) {
   return fmt::format("[{}]", fmt::join(t.sizes, t.sizes + t.dims, ", "));
+}
+
+Format int32_format() { return {.torch = torch.aoti_torch_dtype_int32(), .name = "int32"}; }
+
+/// A tensor's dtype in words.
+std::string_view dtype_of(const Tensor& t) {
+  for (const Format& each : formats) {
+    if (each.torch == t.dtype) {
+      return each.name;
+    }
+  }
+  return t.dtype == torch.aoti_torch_dtype_int32()   ? "int32"
+         : t.dtype == torch.aoti_torch_dtype_int64() ? "int64"
+         : t.dtype == torch.aoti_torch_dtype_uint8() ? "uint8"
+                                                     : "of another dtype";
 }
 
 Result<DType> format_of(std::string_view name, const Tensor& t) {
@@ -319,17 +336,12 @@ WEFT_FUNCTIONS(SwigluQuantArgs, swiglu_quant);
 WEFT_FUNCTIONS(MoeLayerArgs, moe_layer);
 constexpr Functions<MlaLayerArgs> kMlaLayerArgs{"mla_layer", mla_layer, mla_layer_workspace,
                                                 nullptr};
+constexpr Functions<MoeArgs> kMoeArgs{"moe", moe, moe_workspace, nullptr};
 #undef WEFT_FUNCTIONS
 
-/// Runs an operation where `like` lies.
-template <class Args>
-Status run(const Functions<Args>& op, Args& args, const Tensor& like) {
-  if (like.device_type == cpu_type) {
-    WEFT_ASSIGN(const size_t bytes, op.workspace(args, {}));
-    args.workspace = scratch_of(bytes);
-    return op.run(args, {});
-  }
-  WEFT_TRY(check(args));
+/// Does what starts work on a GPU, the one that `like` is on, and on PyTorch's current stream.
+template <class Body>
+Status on_gpu(const Tensor& like, Body&& body) {
   const std::lock_guard lock(kept_mutex);
   std::optional<Guard> guard;
   const bool ready = in_use(like.device_index);
@@ -347,20 +359,35 @@ Status run(const Functions<Args>& op, Args& args, const Tensor& like) {
   if (torch.aoti_torch_get_current_cuda_stream(like.device_index, &stream.native) != 0) {
     return device_error("PyTorch has no current stream");
   }
-  if (op.kernel == nullptr) {
-    WEFT_ASSIGN(const size_t bytes, op.workspace(args, stream));
-    WEFT_ASSIGN(args.workspace, workspace_of(like, stream, bytes));
-    return op.run(args, stream);
+  return body(stream);
+}
+
+/// Runs an operation where `like` lies.
+template <class Args>
+Status run(const Functions<Args>& op, Args& args, const Tensor& like) {
+  if (like.device_type == cpu_type) {
+    WEFT_ASSIGN(const size_t bytes, op.workspace(args, {}));
+    args.workspace = scratch_of(bytes);
+    return op.run(args, {});
   }
-  const Kernel<Args>* kernel = op.kernel(device->info().arch);
-  const Plan plan = kernel != nullptr ? kernel->plan(args, device->info()) : Plan{};
-  if (plan.kernel.empty()) {
-    return no_kernel(op.name, device->info(), plan.why);
-  }
-  if (const size_t bytes = kernel->workspace(args, plan); bytes > 0) {
-    WEFT_ASSIGN(args.workspace, workspace_of(like, stream, bytes));
-  }
-  return kernel->launch(args, plan, stream);
+  WEFT_TRY(check(args));
+  return on_gpu(like, [&](Stream stream) -> Status {
+    if (op.kernel == nullptr) {
+      WEFT_ASSIGN(const size_t bytes, op.workspace(args, stream));
+      WEFT_ASSIGN(args.workspace, workspace_of(like, stream, bytes));
+      return op.run(args, stream);
+    }
+    const DeviceInfo& info = stream.device->info();
+    const Kernel<Args>* kernel = op.kernel(info.arch);
+    const Plan plan = kernel != nullptr ? kernel->plan(args, info) : Plan{};
+    if (plan.kernel.empty()) {
+      return no_kernel(op.name, info, plan.why);
+    }
+    if (const size_t bytes = kernel->workspace(args, plan); bytes > 0) {
+      WEFT_ASSIGN(args.workspace, workspace_of(like, stream, bytes));
+    }
+    return kernel->launch(args, plan, stream);
+  });
 }
 
 /// An operation's results: made, or given by who calls.
@@ -374,13 +401,18 @@ class Results {
   }
 
   /// The next: contiguous, of the shape of `like` but for its last dimension.
-  Result<const Tensor*> rows(const Tensor& like, int64_t columns, DType format) {
+  Result<const Tensor*> rows(const Tensor& like, int64_t columns, DType format,
+                             std::string_view name = "out") {
     const RowsShape shape(like, columns);
-    return next("out", like, shape.sizes, shape.strides, format);
+    return next(name, like, shape.sizes, shape.strides, format_of(format));
   }
   Result<const Tensor*> scales(const Tensor& like, std::span<const int64_t> sizes,
                                std::span<const int64_t> strides) {
-    return next("scales", like, sizes, strides, DType::f32);
+    return next("scales", like, sizes, strides, format_of(DType::f32));
+  }
+  Result<const Tensor*> ids(const Tensor& like, int64_t columns) {
+    const RowsShape shape(like, columns);
+    return next("ids", like, shape.sizes, shape.strides, int32_format());
   }
 
   /// Those that were made, to PyTorch.
@@ -393,22 +425,22 @@ class Results {
  private:
   Result<const Tensor*> next(std::string_view name, const Tensor& like,
                              std::span<const int64_t> sizes, std::span<const int64_t> strides,
-                             DType format) {
+                             const Format& format) {
     Tensor& result = tensors_[count_++];
     if (!given_) {
-      WEFT_ASSIGN(result, empty(like, sizes, strides, to_torch(format)));
+      WEFT_ASSIGN(result, empty(like, sizes, strides, format.torch));
       return &result;
     }
     WEFT_TRY(same_device(like, {{name, &result}}));
-    bool alike = result.dtype == to_torch(format) &&
+    bool alike = result.dtype == format.torch &&
                  std::equal(sizes.begin(), sizes.end(), result.sizes, result.sizes + result.dims);
     for (size_t d = 0; alike && d < sizes.size(); ++d) {
       alike = sizes[d] <= 1 || result.strides[d] == strides[d];
     }
     if (!alike) {
       return usage_error(fmt::format("{} is {}: it must be {} [{}] with strides [{}]", name,
-                                     shape_of(result), format_of(format).name,
-                                     fmt::join(sizes, ", "), fmt::join(strides, ", ")));
+                                     shape_of(result), format.name, fmt::join(sizes, ", "),
+                                     fmt::join(strides, ", ")));
     }
     return &result;
   }
@@ -765,18 +797,24 @@ Status torch_swiglu_quant_static(const Value* stack, Results& results) {
   return swiglu(gate, rows, up, y);
 }
 
-/// A tensor in bf16 of this shape, without gaps.
-Status contiguous(std::string_view name, const Tensor& t, std::initializer_list<int64_t> shape) {
-  bool alike = t.dtype == to_torch(DType::bf16) &&
-               std::equal(shape.begin(), shape.end(), t.sizes, t.sizes + t.dims);
+/// A tensor of this dtype and shape, without gaps.
+Status contiguous(std::string_view name, const Tensor& t, const Format& format,
+                  std::span<const int64_t> shape) {
+  bool alike =
+      t.dtype == format.torch && std::equal(shape.begin(), shape.end(), t.sizes, t.sizes + t.dims);
   int64_t stride = 1;
   for (int64_t d = t.dims - 1; alike && d >= 0; --d) {
     alike = t.sizes[d] <= 1 || t.strides[d] == stride;
     stride *= t.sizes[d];
   }
   return alike ? Status()
-               : usage_error(fmt::format("{} is {}: it must be bfloat16 [{}], contiguous", name,
-                                         shape_of(t), fmt::join(shape, ", ")));
+               : usage_error(fmt::format("{} is {} {}: it must be {} [{}], contiguous", name,
+                                         dtype_of(t), shape_of(t), format.name,
+                                         fmt::join(shape, ", ")));
+}
+Status contiguous(std::string_view name, const Tensor& t, DType format,
+                  std::initializer_list<int64_t> shape) {
+  return contiguous(name, t, format_of(format), std::span(shape.begin(), shape.size()));
 }
 
 /// Matrices [in, out] of experts, one behind the other.
@@ -838,6 +876,169 @@ Status torch_moe_layer(const Value* stack, Results& results) {
   return rows.rows == 0 ? Status() : run(kMoeLayerArgs, args, x);
 }
 
+/// route(Tensor logits, int chosen, bool sigmoid, bool renormalise, Tensor? correction, int groups,
+/// int kept_groups, float scale) -> (Tensor, Tensor)
+Status torch_route(const Value* stack, Results& results) {
+  const Tensor logits = tensor(stack[0]);
+  const Tensor correction = optional_tensor(stack[4]);
+  WEFT_TRY(same_device(logits, {{"correction", &correction}}));
+  WEFT_ASSIGN(const Rows rows, as_rows("logits", logits));
+  RouteArgs args{.logits = rows.matrix,
+                 .experts = rows.columns,
+                 .sigmoid = flag(stack[2]),
+                 .renormalise = flag(stack[3]),
+                 .drawn = {},
+                 .groups = static_cast<int64_t>(stack[5]),
+                 .kept_groups = static_cast<int64_t>(stack[6]),
+                 .scale = number(stack[7])};
+  const auto chosen = static_cast<int64_t>(stack[1]);
+  WEFT_TRY(check_size("route", "chosen", chosen, 1));
+  WEFT_TRY(check_at_most("route", "chosen", chosen, args.experts));  // before results are made
+  if (correction.there()) {
+    WEFT_TRY(contiguous("correction", correction, DType::f32, {args.experts}));
+    args.correction = {correction.data, DType::f32};
+  }
+  WEFT_ASSIGN(const Tensor* ids, results.ids(logits, chosen));
+  WEFT_ASSIGN(const Tensor* weights, results.rows(logits, chosen, DType::f32, "weights"));
+  args.drawn = {static_cast<int32_t*>(ids->data), static_cast<float*>(weights->data), chosen,
+                chosen};
+  if (rows.rows == 0) {
+    return {};
+  }
+  if (logits.device_type == cpu_type) {
+    return route(args, rows.rows, {});
+  }
+  return on_gpu(logits, [&](Stream stream) { return route(args, rows.rows, stream); });
+}
+
+/// Scales of 128 x 128 of so many matrices in e4m3fn; those of each lie together.
+Status add_scales(std::string_view name, const Tensor& scale, int64_t experts, int64_t n, int64_t k,
+                  ExpertMatrices& to) {
+  const int64_t sizes[] = {experts, blocks_of(n), blocks_of(k)};
+  if (scale.dtype != to_torch(DType::f32) ||
+      !std::equal(std::begin(sizes), std::end(sizes), scale.sizes, scale.sizes + scale.dims) ||
+      (sizes[2] > 1 && scale.strides[2] != 1) || (sizes[1] > 1 && scale.strides[1] != sizes[2])) {
+    return usage_error(
+        fmt::format("{}_scale is {} {}: it must be float32 [{}], those of an expert contiguous",
+                    name, dtype_of(scale), shape_of(scale), fmt::join(sizes, ", ")));
+  }
+  to.block_scales = static_cast<const float*>(scale.data);
+  to.block_scales_pitch = (experts > 1 ? scale.strides[0] : 0) * int64_t{sizeof(float)};
+  return {};
+}
+
+/// Matrices [n, k] of so many experts: in bf16 or f16, in e4m3fn with scales, or bytes of MXFP4.
+Result<ExpertMatrices> expert_matrices(std::string_view name, const Tensor& t, const Tensor& scale,
+                                       int64_t experts, int64_t n, int64_t k) {
+  const bool mx = t.dtype == torch.aoti_torch_dtype_uint8();
+  const int64_t sizes[] = {experts, n, mx ? MxMatrix::bytes_of(k) : k};
+  if (!std::equal(std::begin(sizes), std::end(sizes), t.sizes, t.sizes + t.dims)) {
+    return usage_error(fmt::format("{} is {} {}: it must be [{}], of {} experts {} x {}", name,
+                                   dtype_of(t), shape_of(t), fmt::join(sizes, ", "), experts, n,
+                                   k));
+  }
+  const int64_t stride = n > 1 ? t.strides[1] : sizes[2];
+  const int64_t pitch = experts > 1 ? t.strides[0] : n * stride;
+  if (t.strides[2] != 1 || (mx && stride != sizes[2])) {
+    return usage_error(
+        fmt::format("{}: the elements of its last dimension must be adjacent{}; call .contiguous()",
+                    name, mx ? ", and the rows of an expert in MXFP4" : ""));
+  }
+  ExpertMatrices all;
+  if (mx) {
+    all = mx_experts(t.data, n, k);
+    all.pitch = pitch;
+  } else {
+    WEFT_ASSIGN(const DType format, format_of(name, t));
+    all = {.first = {t.data, format, stride},
+           .pitch = pitch * static_cast<int64_t>(size_of(format))};
+  }
+  if (is_fp8(all.first.dtype) != scale.there()) {
+    return usage_error(fmt::format("{} is {}, {} {}_scale", name, dtype_of(t),
+                                   scale.there() ? "which has no" : "and needs a", name));
+  }
+  if (scale.there()) {
+    WEFT_TRY(add_scales(name, scale, experts, n, k, all));
+  }
+  return all;
+}
+
+/// moe(Tensor x, Tensor gate, Tensor up, Tensor down, Tensor ids, Tensor weights, Tensor?
+/// gate_scale, Tensor? up_scale, Tensor? down_scale, Tensor? gate_bias, Tensor? up_bias, Tensor?
+/// down_bias, float limit) -> Tensor
+Status torch_moe(const Value* stack, Results& results) {
+  const Tensor x = tensor(stack[0]);
+  const Tensor gate = tensor(stack[1]);
+  const Tensor up = tensor(stack[2]);
+  const Tensor down = tensor(stack[3]);
+  const Tensor ids = tensor(stack[4]);
+  const Tensor weights = tensor(stack[5]);
+  const Tensor gate_scale = optional_tensor(stack[6]);
+  const Tensor up_scale = optional_tensor(stack[7]);
+  const Tensor down_scale = optional_tensor(stack[8]);
+  const Tensor gate_bias = optional_tensor(stack[9]);
+  const Tensor up_bias = optional_tensor(stack[10]);
+  const Tensor down_bias = optional_tensor(stack[11]);
+  WEFT_TRY(same_device(x, {{"gate", &gate},
+                           {"up", &up},
+                           {"down", &down},
+                           {"ids", &ids},
+                           {"weights", &weights},
+                           {"gate_scale", &gate_scale},
+                           {"up_scale", &up_scale},
+                           {"down_scale", &down_scale},
+                           {"gate_bias", &gate_bias},
+                           {"up_bias", &up_bias},
+                           {"down_bias", &down_bias}}));
+  WEFT_ASSIGN(const Rows rows, as_rows("x", x));
+  if (rows.rows > 0) {  // in the operation's own words x is `a`
+    WEFT_TRY(
+        check_matrix(kMoeArgs.name, "x", rows.matrix, rows.columns, {DType::bf16, DType::f16}));
+  }
+  if (gate.dims != 3) {
+    return usage_error(fmt::format("gate is {} {}: it must be [experts, inner, {}]", dtype_of(gate),
+                                   shape_of(gate), rows.columns));
+  }
+  MoeArgs args{.rows = rows.rows,
+               .chosen = ids.dims > 0 ? ids.sizes[ids.dims - 1] : 0,
+               .experts = gate.sizes[0],
+               .hidden = rows.columns,
+               .inner = gate.sizes[1],
+               .a = rows.matrix,
+               .ids = static_cast<const int32_t*>(ids.data),
+               .weights = static_cast<const float*>(weights.data),
+               .gate = {},
+               .up = {},
+               .down = {},
+               .limit = number(stack[12]),
+               .out = {},
+               .workspace = {}};
+  if (gate.dtype == torch.aoti_torch_dtype_uint8()) {  // what sizes of its bytes follow from
+    WEFT_TRY(check_size(kMoeArgs.name, "hidden", args.hidden, kMxBlock, kMxBlock));
+    WEFT_TRY(check_size(kMoeArgs.name, "inner", args.inner, kMxBlock, kMxBlock));
+  }
+  WEFT_ASSIGN(args.gate,
+              expert_matrices("gate", gate, gate_scale, args.experts, args.inner, args.hidden));
+  WEFT_ASSIGN(args.up, expert_matrices("up", up, up_scale, args.experts, args.inner, args.hidden));
+  WEFT_ASSIGN(args.down,
+              expert_matrices("down", down, down_scale, args.experts, args.hidden, args.inner));
+  const RowsShape drawn(x, args.chosen);
+  WEFT_TRY(contiguous("ids", ids, int32_format(), drawn.sizes));
+  WEFT_TRY(contiguous("weights", weights, format_of(DType::f32), drawn.sizes));
+  for (const auto& [name, bias, n, to] :
+       {std::tuple{"gate_bias", &gate_bias, args.inner, &args.gate_bias},
+        {"up_bias", &up_bias, args.inner, &args.up_bias},
+        {"down_bias", &down_bias, args.hidden, &args.down_bias}}) {
+    if (bias->there()) {
+      WEFT_TRY(contiguous(name, *bias, rows.matrix.dtype, {args.experts, n}));
+      *to = {bias->data, rows.matrix.dtype};
+    }
+  }
+  WEFT_ASSIGN(const Tensor* out, results.rows(x, args.hidden, DType::f32));
+  args.out = {out->data, DType::f32, args.hidden};
+  return rows.rows == 0 ? Status() : run(kMoeArgs, args, x);
+}
+
 /// mla_layer(Tensor x, Tensor q_down, Tensor q_up, Tensor kv_down, Tensor kv_up, Tensor o,
 /// Tensor(a!) cache, Tensor angles, int prefill) -> Tensor
 Status torch_mla_layer(const Value* stack, Results& results) {
@@ -894,8 +1095,9 @@ Status torch_mla_layer(const Value* stack, Results& results) {
     WEFT_ASSIGN(const Rows weight, as_rows(w.name, t));
     *w.to = weight.matrix;
   }
-  WEFT_TRY(contiguous("cache", cache, {args.batch, args.capacity, kLatentRow}));
-  WEFT_TRY(contiguous("angles", angles, {angles.dims > 0 ? angles.sizes[0] : 0, kLatentTurned}));
+  WEFT_TRY(contiguous("cache", cache, DType::bf16, {args.batch, args.capacity, kLatentRow}));
+  WEFT_TRY(contiguous("angles", angles, DType::bf16,
+                      {angles.dims > 0 ? angles.sizes[0] : 0, kLatentTurned}));
   if (args.prefill < 0 || angles.sizes[0] <= args.prefill) {
     return usage_error(
         fmt::format("angles are of {} positions: prefill must be 0 or more, and "
@@ -947,6 +1149,8 @@ constexpr Entry kEntries[] = {
     WEFT_ENTRIES(swiglu, 1),
     WEFT_ENTRIES(swiglu_quant, 2),
     WEFT_ENTRIES(swiglu_quant_static, 1),
+    WEFT_ENTRIES(route, 2),
+    WEFT_ENTRIES(moe, 1),
     WEFT_ENTRIES(moe_layer, 1),
     WEFT_ENTRIES(mla_layer, 1),
 };

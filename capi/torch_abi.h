@@ -43,6 +43,7 @@ using BoxedKernel = void (*)(Value* stack, uint64_t arguments, uint64_t results)
   X(int32_t, aoti_torch_dtype_float8_e4m3fnuz, ())                                                \
   X(int32_t, aoti_torch_dtype_uint8, ())                                                          \
   X(int32_t, aoti_torch_dtype_int32, ())                                                          \
+  X(int32_t, aoti_torch_dtype_int64, ())                                                          \
   X(int32_t, aoti_torch_device_type_cpu, ())                                                      \
   X(int32_t, aoti_torch_device_type_cuda, ())
 

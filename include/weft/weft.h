@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 #define WEFT_VERSION_MAJOR 1
-#define WEFT_VERSION_MINOR 1
+#define WEFT_VERSION_MINOR 2
 
 #define WEFT_API __attribute__((visibility("default")))
 
@@ -86,8 +86,9 @@ enum { /* formats */
        WEFT_F32 = 0,
        WEFT_BF16 = 1,
        WEFT_F16 = 2,
-       WEFT_E4M3FN = 3,  /* OCP fp8: Hopper, gfx950 */
-       WEFT_E4M3FNUZ = 4 /* gfx942's */
+       WEFT_E4M3FN = 3,   /* OCP fp8: Hopper, gfx950 */
+       WEFT_E4M3FNUZ = 4, /* gfx942's */
+       WEFT_MXFP4 = 5     /* OCP microscaling e2m1: of experts alone, see weft_moe_args */
 };
 enum { /* how many numbers share a scale; number = code * scale */
        WEFT_SCALE_NONE = 0,
@@ -95,10 +96,12 @@ enum { /* how many numbers share a scale; number = code * scale */
        WEFT_SCALE_ROW = 2,
        WEFT_SCALE_BLOCK = 3 /* 128 numbers of a row; of weights [n, k] 128 x 128 */
 };
-enum {                      /* flags */
-       WEFT_ACCUMULATE = 1, /* add to what `out` holds (f32) */
-       WEFT_CONSTANT_B = 2, /* nothing in flight writes b or its scales: they are weights */
-       WEFT_MN_MAJOR = 4    /* a is [k, m] and b is [k, n], row-major (gemm_fp8_blockwise) */
+enum {                       /* flags */
+       WEFT_ACCUMULATE = 1,  /* add to what `out` holds (f32) */
+       WEFT_CONSTANT_B = 2,  /* nothing in flight writes b or its scales: they are weights */
+       WEFT_MN_MAJOR = 4,    /* a is [k, m] and b is [k, n], row-major (gemm_fp8_blockwise) */
+       WEFT_SIGMOID = 8,     /* weights are sigmoids, not a softmax (route) */
+       WEFT_RENORMALISE = 16 /* and divided by the sum of the chosen ones' (route) */
 };
 
 /* A row-major matrix in the memory of the device that runs the operation. */
@@ -192,24 +195,70 @@ typedef struct weft_mla_args {
   int32_t cache_format; /* WEFT_BF16 or WEFT_E4M3FN */
 } weft_mla_args;
 
-/* Rows through the experts that each has drawn: out[r] = sum over s of weights[r, s] down(silu(gate
- * a[r]) * up a[r]), of expert ids[r, s]. On GPUs alone: a and the experts bf16, on AMD f16 too;
- * what lies between the products is of that format, all sums are f32. */
+/* A mixture's draw: of each row the experts of the largest logits, of equal ones those of lower
+ * number, in ascending order, and their weights: the softmax over all logits or, with WEFT_SIGMOID,
+ * sigmoids; with WEFT_RENORMALISE divided by their sum; times `scale`. NaN is the largest logit. */
+typedef struct weft_route_args {
+  size_t size; /* of this structure */
+  int64_t rows;
+  int64_t experts; /* 1 to 4096 */
+  int64_t chosen;  /* of a row */
+  int64_t groups;  /* of equal size, one behind the other; 0 or 1: none; at most 32, on AMD 64 */
+  int64_t kept_groups; /* with groups: the best so many are chosen from. A group is as good as its
+                        * best expert or, with a correction, the sum of its best two */
+  weft_matrix logits;  /* [rows, experts], f32; of any stride and alignment */
+  const float* correction; /* [experts], with WEFT_SIGMOID: chosen are the experts of the largest
+                            * sigmoid + correction; weights are without it. Null: none */
+  int32_t* ids;            /* [rows, chosen]: written */
+  float* weights;          /* [rows, chosen]: written */
+  float scale;             /* of all weights: 1 leaves them as they are */
+  int32_t flags;           /* WEFT_SIGMOID, WEFT_RENORMALISE */
+} weft_route_args;
+
+/* What belongs to a matrix [n, k] of every expert; all zero where there is nothing to say. */
+typedef struct weft_experts {
+  const float* scales;  /* of e4m3fn: [ceil(n / 128)][ceil(k / 128)] of the first expert, number =
+                         * code * scale; otherwise null */
+  int64_t scales_pitch; /* from its first scale to the next expert's; 0: one behind the other */
+  const void* bias;     /* [experts][n], in a's format; null: none */
+  int64_t pitch; /* elements from the first number of an expert's matrix to that of the next one's,
+                  * a multiple of 16 bytes; 0: n strides. Of MXFP4, bytes; 0: n * k * 17 / 32 */
+} weft_experts;
+
+/* Rows through the experts that each has drawn: out[r] = sum over s of weights[r, s] down(f(gate
+ * a[r], up a[r])), of expert ids[r, s], in f32; what lies between the products is rounded to a's
+ * format. f(g, u) is silu(g) u or, with a limit, gpt-oss's: min(g, limit) sigmoid(1.702 min(g,
+ * limit)) (clamp(u, -limit, limit) + 1).
+ *
+ * All three matrices of the experts are alike:
+ *   in a's format, which is bf16, on AMD f16 too;
+ *   in e4m3fn, with scales of 128 x 128; a is bf16;
+ *   in MXFP4, of which no stride is read; a is bf16. Of each expert n * k / 2 bytes of codes, row
+ *   by row, in a byte that of the even element in the low four bits; then n * k / 32 bytes of
+ *   scales, row by row, e8m0, one for 32 elements of a row. A checkpoint of gpt-oss has both so
+ *   (blocks and scales), in rows of gate and of up by turns. */
 typedef struct weft_moe_args {
   size_t size; /* of this structure */
   int64_t rows;
-  int64_t chosen; /* experts of a row */
-  int64_t experts;
-  int64_t hidden;       /* numbers of a row; a multiple of 8 */
-  int64_t inner;        /* and of what an expert makes of it; a multiple of 8 */
-  weft_matrix a;        /* [rows, hidden] */
-  const int32_t* ids;   /* [rows, chosen], in a row all different */
-  const float* weights; /* [rows, chosen] */
+  int64_t chosen;     /* experts of a row */
+  int64_t experts;    /* at most 4096 */
+  int64_t hidden;     /* numbers of a row; a multiple of 8, of 32 with MXFP4 */
+  int64_t inner;      /* and of what an expert makes of it; likewise */
+  weft_matrix a;      /* [rows, hidden] */
+  const int32_t* ids; /* [rows, chosen], in a row all different, in any order, aligned to 16 bytes.
+                       * Others than 0 to experts - 1 the CPU refuses; what a GPU, where nothing
+                       * waits for them, does is undefined */
+  const float* weights; /* [rows, chosen], aligned to 16 bytes */
   weft_matrix gate;     /* [inner, hidden] of the first expert, the others' behind it */
-  weft_matrix up;       /* likewise */
+  weft_matrix up;       /* likewise, of the same stride */
   weft_matrix down;     /* [hidden, inner], likewise */
   weft_matrix out;      /* [rows, hidden], f32 */
   weft_workspace workspace;
+  weft_experts gate_experts;
+  weft_experts up_experts;
+  weft_experts down_experts;
+  float limit;      /* of MXFP4; 0: none */
+  int32_t reserved; /* 0 */
 } weft_moe_args;
 
 /* A mixture of experts with its router, in f16: of each row p = softmax(router x) over all experts,
@@ -282,6 +331,7 @@ WEFT_API weft_status weft_rmsnorm_quant(const weft_rows_args* args, weft_device*
 WEFT_API weft_status weft_swiglu_quant(const weft_rows_args* args, weft_device* device,
                                        void* stream);
 WEFT_API weft_status weft_mla_decode(const weft_mla_args* args, weft_device* device, void* stream);
+WEFT_API weft_status weft_route(const weft_route_args* args, weft_device* device, void* stream);
 WEFT_API weft_status weft_moe(const weft_moe_args* args, weft_device* device, void* stream);
 WEFT_API weft_status weft_moe_layer(const weft_moe_layer_args* args, weft_device* device,
                                     void* stream);

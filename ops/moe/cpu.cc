@@ -143,14 +143,15 @@ const float* choice_of(const RouteArgs& args, const float* logits, float* choice
 /// The numbers of the groups that experts are chosen from, ascending.
 void keep_groups(const RouteArgs& args, const float* choice, int32_t* kept) {
   const int64_t each = args.experts / args.groups;
+  const bool by_two = args.correction.data != nullptr && each > 1;
   float scores[kMostRouted];
   for (int64_t g = 0; g < args.groups; ++g) {
     int32_t two[2];
-    Best best(choice, two, args.correction.data == nullptr ? 1 : 2);
+    Best best(choice, two, by_two ? 2 : 1);
     for (int64_t e = g * each; e < (g + 1) * each; ++e) {
       best.offer(static_cast<int32_t>(e));
     }
-    scores[g] = choice[two[0]] + (args.correction.data == nullptr ? 0 : choice[two[1]]);
+    scores[g] = choice[two[0]] + (by_two ? choice[two[1]] : 0);
   }
   Best best(scores, kept, args.kept_groups);
   for (int64_t g = 0; g < args.groups; ++g) {

@@ -28,4 +28,4 @@ def test_example(number, monkeypatch):
 
 
 def test_the_page_has_them_all():
-    assert len(EXAMPLES) == 4 and len(COMMANDS) == 3
+    assert len(EXAMPLES) == 5 and len(COMMANDS) == 3

@@ -99,17 +99,151 @@ def test_mla_decode(place):
         place.run("mla_decode", args)
 
 
-@pytest.mark.parametrize("format", [_c.F16, _c.BF16])
-def test_moe(place, format):
-    rows, chosen, experts, hidden, inner = 9, 2, 5, 64, 40
+def but(args, name, value):
+    """A copy in which one member is another."""
+    changed = type(args).from_buffer_copy(args)
+    setattr(changed, name, value)
+    return changed
 
-    def numbers(*shape):
-        x = RNG.standard_normal(shape)
-        return bf16(x) if format == _c.BF16 else 2 * (x.astype(np.float16),)
 
-    (x_bits, x), (gate_bits, gate) = numbers(rows, hidden), numbers(experts, inner, hidden)
-    (up_bits, up), (down_bits, down) = numbers(experts, inner, hidden), numbers(experts, hidden, inner)
-    ids = np.array([RNG.permutation(experts)[:chosen] for _ in range(rows)], np.int32)
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def drawn(logits, chosen, sigmoids, renormalised, correction, groups, kept):
+    """Ids and weights of a row in float64."""
+    scores = sigmoid(logits) if sigmoids else softmax(logits)
+    choice = scores + correction if correction is not None else logits
+    parts = choice.reshape(groups, -1)
+    best = np.sort(parts, -1)[:, -1 if correction is None else -2:].sum(-1)
+    out = np.ones(groups, bool)
+    out[np.argsort(-best, kind="stable")[:kept]] = False
+    ids = np.sort(np.argsort(-np.where(out.repeat(parts.shape[1]), -np.inf, choice), kind="stable")[:chosen])
+    return ids, scores[ids] / (scores[ids].sum() if renormalised else 1)
+
+
+@pytest.mark.parametrize(
+    "experts, chosen, flags, groups, kept, correction, scale",
+    [
+        (5, 2, 0, 0, 0, False, 1),
+        (60, 6, _c.RENORMALISE, 0, 0, False, 1),
+        (48, 5, 0, 8, 3, False, 16),
+        (64, 8, _c.SIGMOID | _c.RENORMALISE, 8, 4, True, 2.5),
+        (8, 3, _c.SIGMOID, 8, 4, True, 1),  # groups of one expert
+    ],
+)
+def test_route(place, experts, chosen, flags, groups, kept, correction, scale):
+    rows, stride = 7, experts + 3
+    logits = RNG.standard_normal((rows, stride)).astype(np.float32)
+    bias = (RNG.standard_normal(experts) * 0.3).astype(np.float32) if correction else None
+    ids, weights = place.put(np.zeros((rows, chosen), np.int32)), place.put(np.zeros((rows, chosen), np.float32))
+    args = _c.RouteArgs(
+        rows=rows,
+        experts=experts,
+        chosen=chosen,
+        groups=groups,
+        kept_groups=kept,
+        logits=_c.Matrix(place.put(logits), stride, _c.F32),
+        correction=place.put(bias) if correction else None,
+        ids=ids,
+        weights=weights,
+        scale=scale,
+        flags=flags,
+    )
+    place.run("route", args)
+    for r in range(rows):
+        want, shares = drawn(logits[r, :experts].astype(np.float64), chosen, flags & _c.SIGMOID,
+                             flags & _c.RENORMALISE, bias, max(groups, 1), max(kept, 1))
+        np.testing.assert_array_equal(place.get(ids)[r], want)
+        np.testing.assert_allclose(place.get(weights)[r], scale * shares, rtol=2e-6)  # exponentials and sums in f32
+    for name, value, match in [
+        ("chosen", experts + 1, f"chosen is {experts + 1}, but must be at most"),
+        ("experts", 4097, "experts is 4097, but must be at most 4096"),
+        ("groups", 7, f"groups is 7, but must divide the {experts} experts"),
+        ("weights", None, "weights is null"),
+        ("logits", _c.Matrix(args.logits.data, experts - 1, _c.F32), f"stride of logits is {experts - 1}"),
+        ("logits", _c.Matrix(args.logits.data, stride, _c.BF16), "logits is BF16, but must be F32"),
+        *([("flags", 0, "correction goes with the sigmoid")] if correction else []),
+    ]:
+        with pytest.raises(weft.UsageError, match=match):
+            place.run("route", but(args, name, value))
+
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+E2M1 = np.concatenate((E2M1, -E2M1))
+CODES = np.arange(256)
+E4M3 = np.where(CODES >> 3 & 15, (1 + (CODES & 7) / 8) * 2.0 ** ((CODES >> 3 & 15) - 7), (CODES & 7) * 2.0**-9)
+E4M3 = np.where(CODES < 128, E4M3, -E4M3)
+
+
+class OfExperts:
+    """A matrix [n, k] of every expert in some format: its numbers, and the structures of the C interface."""
+
+    def __init__(self, place, form, experts, n, k):
+        shape, self.pitch, stride = (experts, n, k), 0, k
+        scales = None
+        if form == _c.MXFP4:
+            codes = RNG.integers(0, 256, (experts, n * k // 2), np.uint8)
+            powers = RNG.integers(122, 125, (experts, n * k // 32), np.uint8)
+            self.pitch = n * k * 17 // 32 + 16  # with a gap
+            bits = np.concatenate((codes, powers, np.zeros((experts, 16), np.uint8)), 1)
+            numbers = E2M1[np.stack((codes & 15, codes >> 4), -1)].reshape(experts, -1, 32)
+            self.numbers = (numbers * 2.0 ** (powers[..., None].astype(float) - 127)).reshape(shape)
+        elif form == _c.E4M3FN:
+            bits = RNG.integers(0, 256, shape, np.uint8)
+            bits[bits & 127 == 127] = 0  # NaN
+            scales = (RNG.standard_normal((experts, -(-n // 128), -(-k // 128))) / 400).astype(np.float32)
+            self.numbers = E4M3[bits] * scales.repeat(128, 1)[:, :n].repeat(128, 2)[:, :, :k]
+        else:
+            x = RNG.standard_normal(shape) / k**0.5
+            bits, self.numbers = bf16(x) if form == _c.BF16 else 2 * (x.astype(np.float16),)
+        self.numbers = self.numbers.astype(np.float64)
+        self.bias = np.zeros((experts, n))
+        self.matrix = _c.Matrix(place.put(bits), stride, form)
+        self.more = _c.Experts(scales=scales is not None and place.put(scales) or None, pitch=self.pitch)
+
+    def with_bias(self, place):
+        bits, self.bias = bf16(RNG.standard_normal(self.bias.shape) * 0.3)
+        self.more.bias = place.put(bits)
+
+
+def experts_in_f64(x, ids, weights, gate, up, down, limit, unit):
+    """What experts make of a row, and by how much the operation may differ: what lies between the products is rounded,
+    by 2^-9 of itself at most, weights in eight bits by `unit`; sums are f32. Of a sum of errors that do not depend on
+    each other, e at most, 6 sqrt(sum e^2) is passed once in 3e7 times (Hoeffding)."""
+    expected, bound = np.zeros(down.bias.shape[1]), np.zeros(down.bias.shape[1])
+
+    def product(m, e, a, off):
+        w, b = m.numbers[e], m.bias[e]
+        return w @ a + b, np.sqrt(w**2 @ (off**2 + (unit * a) ** 2)) + len(a) * 2**-24 * (abs(w) @ abs(a) + abs(b))
+
+    for e, weight in zip(ids, weights, strict=True):
+        (g, off_g), (u, off_u) = (product(m, e, x, 0 * x) for m in (gate, up))
+        if limit:
+            g, u = np.minimum(g, limit), np.clip(u, -limit, limit) + 1
+        active = g * sigmoid(1.702 * g if limit else g)  # whose slope is 1.2 at most
+        off = 1.2 * off_g * abs(u) + abs(active) * off_u + 2**-9 * abs(active * u)
+        y, off_y = product(down, e, active * u, off)
+        expected += weight * y
+        bound += 6 * weight * off_y
+    return expected, bound
+
+
+@pytest.mark.parametrize("form", [_c.F16, _c.BF16, _c.E4M3FN, _c.MXFP4])
+@pytest.mark.parametrize("rows", [1, 9, 40])
+def test_moe(place, form, rows):
+    chosen, experts, hidden, inner = 2, 5, 160, 96
+    format = _c.F16 if form == _c.F16 else _c.BF16
+    x = RNG.standard_normal((rows, hidden))
+    x_bits, x = bf16(x) if format == _c.BF16 else 2 * (x.astype(np.float16),)
+    gate, up = (OfExperts(place, form, experts, inner, hidden) for _ in range(2))
+    down = OfExperts(place, form, experts, hidden, inner)
+    limit = 1.5 if form == _c.MXFP4 else 0
+    if form in (_c.BF16, _c.MXFP4):
+        for each in (gate, up, down):
+            each.with_bias(place)
+    # All but the last row draw the first expert too, the last none of it.
+    ids = np.array([[0, 1 + r % (experts - 1)] for r in range(rows - 1)] + [[4, 2]], np.int32)
     weights = RNG.random((rows, chosen), np.float32)
     out = place.put(np.zeros((rows, hidden), np.float32))
     args = _c.MoeArgs(
@@ -121,33 +255,46 @@ def test_moe(place, format):
         a=_c.Matrix(place.put(x_bits), hidden, format),
         ids=place.put(ids),
         weights=place.put(weights),
-        gate=_c.Matrix(place.put(gate_bits), hidden, format),
-        up=_c.Matrix(place.put(up_bits), hidden, format),
-        down=_c.Matrix(place.put(down_bits), inner, format),
+        gate=gate.matrix,
+        up=up.matrix,
+        down=down.matrix,
         out=_c.Matrix(out, hidden, _c.F32),
+        gate_experts=gate.more,
+        up_experts=up.more,
+        down_experts=down.more,
+        limit=limit,
     )
-    if place.device is None:
-        with pytest.raises(weft.DeviceError, match="GPUs alone"):
-            place.run("moe", args)
-        return
-    if place.name == "cuda" and format == _c.F16:
-        with pytest.raises(weft.DeviceError, match="cannot run on cuda"):
+    if form == _c.F16 and place.name in ("cpu", "cuda"):
+        with pytest.raises(weft.DeviceError, match="AMD GPUs alone" if place.name == "cpu" else "cannot run on cuda"):
             place.run("moe", args)
         return
     place.run("moe", args)
-    x, gate, up, down = (t.astype(np.float64) for t in (x, gate, up, down))
-    unit = 2**-8 if format == _c.BF16 else 2**-11  # what lies between the products is rounded once
+    unit = 2**-9 if form == _c.E4M3FN else 0
     for r in range(rows):
-        expected, bound = np.zeros(hidden), np.full(hidden, 1e-3)
-        for expert, weight in zip(ids[r], weights[r], strict=True):
-            g = gate[expert] @ x[r]
-            between = g / (1 + np.exp(-g)) * (up[expert] @ x[r])
-            expected += weight * (down[expert] @ between)
-            bound += unit * weight * (np.abs(down[expert]) @ np.abs(between))
-        assert (np.abs(place.get(out)[r] - expected) <= bound).all()
-    args.inner = 41
-    with pytest.raises(weft.UsageError, match="inner is 41"):
-        place.run("moe", args)
+        expected, bound = experts_in_f64(x[r].astype(np.float64), ids[r], weights[r], gate, up, down, limit, unit)
+        assert (abs(place.get(out)[r] - expected) <= bound).all() and np.median(bound) < 0.25 * np.median(abs(expected))
+    eight = form == _c.E4M3FN
+    wrong = [
+        ("inner", 41, "inner is 41"),
+        ("chosen", 6, "chosen is 6, but must be at most 5"),
+        ("ids", args.ids + 4, "ids is not aligned to 16 bytes"),
+        ("a", _c.Matrix(args.a.data, hidden, _c.F32), "a is F32, but must be BF16 or F16"),
+        ("out", _c.Matrix(out, hidden, _c.BF16), "out is BF16, but must be F32"),
+        ("limit", 2 if limit == 0 else -1, "limit is"),
+        ("up", _c.Matrix(args.up.data, hidden, _c.BF16 if eight else _c.E4M3FN), "must be alike"),
+        ("down_experts", _c.Experts(scales=None if eight else args.up.data, pitch=down.more.pitch), "but its scales"),
+        ("gate_experts", _c.Experts(scales=gate.more.scales, pitch=gate.pitch + 1), "a multiple of 16"),
+    ]
+    if place.device is None:
+        bad, twice = ids.copy(), ids.copy()
+        bad[0, 1], twice[-1] = experts, 3
+        wrong += [
+            ("ids", place.put(bad), "row 0 of ids has expert 5, but there are 5"),
+            ("ids", place.put(twice), f"row {rows - 1} of ids has expert 3 twice"),
+        ]
+    for name, value, match in wrong:
+        with pytest.raises(weft.UsageError, match=match):
+            place.run("moe", but(args, name, value))
 
 
 def f16(*shape, over=1):

@@ -79,6 +79,17 @@ def arguments(name, device):
         "swiglu": [(x, x.flip(0)), wide],
         "swiglu_quant": [(x, x.flip(0)), (*wide, 128)],
         "swiglu_quant_static": [(x, x.flip(0), scale)],
+        "route": [
+            (torch.randn(3, 5, 60, device=device), 6, False, True),
+            (torch.randn(9, 96, device=device), 8, True, True, torch.randn(96, device=device) / 4, 8, 4, 2.5),
+            (torch.randn(1, 53, device=device)[:, 3:51], 5, False, False, None, 8, 3, 16.0),
+        ],
+        "moe": [
+            drawn("bfloat16", 1, 2, device),
+            drawn("bfloat16", 40, 3, device, biases=True),
+            drawn("float8_e4m3fn", 9, 2, device),
+            drawn("mxfp4", 17, 4, device, biases=True, limit=1.5),
+        ],
         "moe_layer": [experts(5, 3, True, device), experts(2, 2, False, device)],
         "mla_layer": [latent_attention(2, 3, 70, device), latent_attention(3, 1, 0, device)],
     }[name]
@@ -92,6 +103,33 @@ def grouped(n, group_of, device):
         torch.randn(2, m, device=device).t(),
         torch.randn(groups, -(-n // 128), 2, device=device),
         torch.tensor(group_of, dtype=torch.int32, device=device),
+    )
+
+
+def drawn(form, rows, chosen, device, biases=False, limit=0.0, hidden=288, inner=160, count=6):
+    """Rows that have drawn experts, of which the last has none, and the first one's are of every second row."""
+
+    def matrix(n, k):
+        if form == "mxfp4":
+            codes = torch.randint(0, 256, (count, n, k // 2), dtype=torch.uint8, device=device)
+            powers = torch.randint(122, 125, (count, n, k // 32), dtype=torch.uint8, device=device)
+            return ops.mxfp4(codes, powers), None
+        if form == "float8_e4m3fn":
+            scale = torch.randn(count, -(-n // 128), -(-k // 128), device=device) / k**0.5
+            return fp8(count, n, k, device=device), scale
+        return (torch.randn(count, n, k, device=device) / k**0.5).bfloat16(), None
+
+    def bias(n):
+        return bf16(count, n, device=device) if biases else None
+
+    (gate, gate_scale), (up, up_scale), (down, down_scale) = (
+        matrix(*shape) for shape in [(inner, hidden), (inner, hidden), (hidden, inner)])
+    ids = torch.stack([torch.randperm(count - 2)[:chosen] + 1 for _ in range(rows)]).int()
+    ids[::2, 0] = 0
+    return (
+        bf16(rows, hidden, device=device),
+        *(gate, up, down, ids.to(device), torch.rand(rows, chosen, device=device)),
+        *(gate_scale, up_scale, down_scale, bias(inner), bias(inner), bias(hidden), limit),
     )
 
 
@@ -144,6 +182,8 @@ def cloned(operands):
 
 def close(got, expected, name):
     assert got.shape == expected.shape and got.dtype == expected.dtype
+    if got.dtype == torch.int32:
+        return torch.testing.assert_close(got, expected)
     got, expected = got.float(), expected.float()
     if name.startswith("gemm_fp8") or got.dtype == FP8:
         # Hopper sums fp8 products in 14 bits; the contest's own tolerance.
@@ -240,6 +280,148 @@ def test_groups_refuse_in_a_sentence(device):
             ops.gemm_fp8_grouped(a, b, a_scale, b_scale, group_of + 1)
 
 
+def through_experts(x, gate, up, down, ids, weights, gate_scale, up_scale, down_scale, *biases_and_limit):
+    """In float64 what moe() computes, and by how much it may differ: what lies between the products is rounded to
+    bfloat16, weights in float8 may be when they are scaled, both by 2^-9 of themselves at most; sums are float32. Of a
+    sum of errors that do not depend on each other, e at most, 6 sqrt(sum e^2) is passed once in 3e7 times
+    (Hoeffding)."""
+    gate_bias, up_bias, down_bias, limit = biases_and_limit
+    quantised = (gate, gate_scale), (up, up_scale), (down, down_scale)
+    gate, up, down = (reference.dequantised(*each).double() for each in quantised)
+    unit, of = 2**-9 if gate_scale is not None else 0, ids.flatten().long()  # all slots at once
+
+    def product(w, a, off, bias):
+        w, b = w[of], 0 if bias is None else bias.double()[of]
+
+        def by(w, a):
+            return (w @ a.unsqueeze(-1)).squeeze(-1)
+
+        apart = by(w.square(), off.square() + (unit * a).square()).sqrt()
+        return by(w, a) + b, apart + a.shape[-1] * 2**-24 * (by(w.abs(), a.abs()) + abs(b))
+
+    rows = x.double().repeat_interleave(ids.shape[1], 0)
+    (g, off_g), (u, off_u) = (product(w, rows, 0 * rows, b) for w, b in [(gate, gate_bias), (up, up_bias)])
+    if limit:
+        g, u = g.clamp(max=limit), u.clamp(-limit, limit) + 1
+    active = g * torch.sigmoid((1.702 if limit else 1) * g)  # whose slope is 1.2 at most
+    off = 1.2 * off_g * u.abs() + active.abs() * off_u + 2**-9 * (active * u).abs()
+    y, off_y = product(down, active * u, off, down_bias)
+    weights = weights.double().unsqueeze(-1)
+    return (weights * y.view(*ids.shape, -1)).sum(1), 6 * (weights * off_y.view(*ids.shape, -1)).sum(1)
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "float8_e4m3fn", "mxfp4"])
+@pytest.mark.parametrize("rows", [1, 7, 33])
+@pytest.mark.parametrize("biases", [False, True])
+def test_experts_within_what_rounding_allows(form, rows, biases, device):
+    operands = drawn(form, rows, 3, device, biases, limit=1.5 if form == "mxfp4" and biases else 0.0)
+    expected, bound = through_experts(*operands)
+    assert ((ops.moe(*operands).double() - expected).abs() <= bound).all()
+    assert bound.median() < 0.25 * expected.abs().median()  # not so wide that another expert would pass
+    # Whatever order a row's are in, and more rows beside it.
+    flipped = (*operands[:4], operands[4].flip(1).contiguous(), operands[5].flip(1).contiguous(), *operands[6:])
+    assert ((ops.moe(*flipped).double() - expected).abs() <= bound).all()
+
+
+def test_experts_in_one_tensor(device):
+    """gate and up as halves of one, by rows and by experts."""
+    x, gate, up, down, *rest = drawn("bfloat16", 5, 2, device)
+    expected = ops.moe(x, gate, up, down, *rest)
+    for both, dim in [(torch.cat((gate, up), 1), 1), (torch.cat((gate, up), 2), 2), (torch.cat((gate, up)), 0)]:
+        assert torch.equal(ops.moe(x, *both.chunk(2, dim), down, *rest), expected)
+    x, gate, up, down, ids, weights, gate_scale, up_scale, *rest = drawn("float8_e4m3fn", 5, 2, device, inner=128)
+    expected = ops.moe(x, gate, up, down, ids, weights, gate_scale, up_scale, *rest)
+    both, scales = torch.cat((gate, up), 1).chunk(2, 1), torch.cat((gate_scale, up_scale), 1).chunk(2, 1)
+    assert torch.equal(ops.moe(x, *both, down, ids, weights, *scales, *rest), expected)
+
+
+def test_a_draw_goes_to_experts(device):
+    x, gate, up, down, *_ = drawn("bfloat16", 6, 2, device, count=8)
+    x, router = x.view(2, 3, -1), bf16(len(gate), x.shape[-1], device=device)
+    ids, weights = ops.route(ops.gemm_bf16(x, router, True) / 16, 2, renormalise=True)
+    out = ops.moe(x, gate, up, down, ids, weights)
+    assert out.shape == x.shape and out.dtype == torch.float32
+    close(out, reference.moe(x, gate, up, down, ids, weights), "moe")
+    assert ops.moe(x[:0], gate, up, down, ids[:0], weights[:0]).shape == (0, *x.shape[1:])
+    assert [t.shape for t in ops.route(torch.empty(0, 7, device=device), 3)] == [(0, 3)] * 2
+
+
+def test_draws_refuse_in_a_sentence(device):
+    logits, correction = torch.randn(4, 12, device=device), torch.randn(12, device=device)
+    short = correction[:11]
+    for call, match in [
+        (lambda: ops.route(logits, 13), "chosen is 13, but must be at most 12"),
+        (lambda: ops.route(logits, 0), "chosen is 0, but must be at least 1"),
+        (lambda: ops.route(logits.bfloat16(), 2), "logits is BF16, but must be F32"),
+        (lambda: ops.route(logits.double(), 2), "logits: its dtype"),
+        (lambda: ops.route(logits.t(), 2), "logits: the elements of its last dimension"),
+        (lambda: ops.route(logits, 2, correction=correction), "correction goes with the sigmoid"),
+        (lambda: ops.route(logits, 2, True, correction=short), r"correction is float32 \[11\].* float32 \[12\]"),
+        (lambda: ops.route(logits, 2, True, correction=correction.half()), r"correction is float16 \[12\]"),
+        (lambda: ops.route(logits, 2, groups=5), "groups is 5, but must divide the 12 experts"),
+        (lambda: ops.route(logits, 2, groups=4, kept_groups=5), "kept_groups is 5, but must be at most 4"),
+        (lambda: ops.route(logits, 4, groups=4, kept_groups=1), "chosen is 4, but must be at most 3"),
+    ]:
+        with pytest.raises(RuntimeError, match=match):
+            call()
+
+
+def test_experts_refuse_in_a_sentence(device):
+    names = "x gate up down ids weights gate_scale up_scale down_scale gate_bias up_bias down_bias limit".split()
+    plain, coded, mx = (drawn(form, 4, 2, device) for form in ("bfloat16", "float8_e4m3fn", "mxfp4"))
+    x, gate, up, down, ids, weights = plain[:6]
+    bias = torch.zeros(6, 160, device=device)
+    wrong = [
+        (plain, {"x": x.float()}, "x is F32, but must be BF16 or F16"),
+        (plain, {"x": x[:, :284]}, r"gate is bfloat16 \[6, 160, 288\]: it must be \[6, 160, 284\]"),
+        (plain, {"gate": gate[0]}, r"gate is bfloat16 \[160, 288\]: it must be \[experts, inner, 288\]"),
+        (plain, {"up": up[:5]}, r"up is bfloat16 \[5, 160, 288\]: it must be \[6, 160, 288\]"),
+        (plain, {"down": down.transpose(1, 2)}, r"down is bfloat16 \[6, 160, 288\]: it must be \[6, 288, 160\]"),
+        (plain, {"gate": gate.transpose(1, 2).contiguous().transpose(1, 2)}, "gate: the elements of its last"),
+        (plain, {"up": up.float()}, "up is F32, but must be BF16 or F8_E4M3"),
+        (plain, {"up": torch.cat((up, up), 2)[..., :288]}, "the stride of up is 576, but must be gate's, 288"),
+        (plain, {"ids": ids.long()}, r"ids is int64 \[4, 2\]: it must be int32 \[4, 2\], contiguous"),
+        (plain, {"ids": ids[:3]}, r"ids is int32 \[3, 2\]: it must be int32 \[4, 2\]"),
+        (plain, {"ids": ids.t().contiguous().t()}, r"ids is int32 \[4, 2\]"),
+        (plain, {"ids": torch.cat((ids, ids))[1:5]}, "ids is not aligned to 16 bytes"),
+        (plain, {"ids": ids.repeat(1, 4), "weights": weights.repeat(1, 4)}, "chosen is 8, but must be at most 6"),
+        (plain, {"weights": weights.bfloat16()}, r"weights is bfloat16 \[4, 2\]: it must be float32 \[4, 2\]"),
+        (plain, {"gate_scale": coded[6]}, "gate is bfloat16, which has no gate_scale"),
+        (plain, {"up_bias": bias}, r"up_bias is float32 \[6, 160\]: it must be bfloat16 \[6, 160\]"),
+        (plain, {"down_bias": bias.bfloat16()}, r"down_bias is bfloat16 \[6, 160\]: it must be bfloat16 \[6, 288\]"),
+        (plain, {"limit": 7.0}, "limit is 7, but must be 0, or more with experts in MXFP4, and they are BF16"),
+        (plain, {"limit": -1.0}, "limit is -1"),
+        (coded, {"down_scale": None}, "down is float8_e4m3fn, and needs a down_scale"),
+        (coded, {"up_scale": coded[7][:, :1]}, r"up_scale is float32 \[6, 1, 3\]: it must be float32 \[6, 2, 3\]"),
+        (coded, {"up_scale": coded[7].half()}, "up_scale is float16"),
+        (coded, {"gate": coded[1].to(torch.float8_e4m3fnuz)}, "gate is F8_E4M3FNUZ, but must be"),
+        (coded, {"gate": gate, "gate_scale": None}, "up is F8_E4M3 and gate is BF16, but they must be alike"),
+        (mx, {"gate": mx[1][..., :136]}, r"gate is uint8 \[6, 160, 136\]: it must be \[6, 160, 153\]"),
+        (mx, {"up": up}, "up is BF16 and gate is MXFP4, but they must be alike"),
+        (mx, {"up": mx[2].transpose(1, 2).contiguous().transpose(1, 2)}, "up: .*, and the rows of an expert in MXFP4"),
+        (mx, {"gate": mx[1][:, :150]}, "inner is 150, but must be a multiple of 32"),
+        (mx, {"x": x[:, :280]}, "hidden is 280, but must be a multiple of 32"),
+    ]
+    if device == "cpu":
+        wrong += [
+            (plain, {"ids": ids + 6}, r"row 0 of ids has expert \d+, but there are 6"),
+            (plain, {"ids": ids - 6}, r"row 0 of ids has expert -\d+, but there are 6"),
+            (plain, {"ids": 0 * ids}, "row 0 of ids has expert 0 twice"),
+            (plain, {n: t.half() for n, t in zip(names[:4], plain[:4], strict=True)}, "AMD GPUs alone"),
+        ]
+    for operands, other, match in wrong:
+        with pytest.raises(RuntimeError, match=match):
+            ops.moe(**(dict(zip(names, operands, strict=True)) | other))
+    codes, scales = torch.zeros(2, 32, 32, dtype=torch.uint8), torch.zeros(2, 32, 2, dtype=torch.uint8)
+    assert torch.equal(ops.mxfp4(codes, scales), ops.mxfp4(codes.view(2, 32, 2, 16), scales))
+    for pair, match in [
+        ((codes[:, :, :16], scales), r"codes is \[2, 32, 16\] and scales is \[2, 32, 2\]"),
+        ((codes, scales.float()), "scales is torch.float32: it must be torch.uint8"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            ops.mxfp4(*pair)
+
+
 def test_layers_refuse_in_a_sentence(device):
     moe, mla = experts(5, 3, True, device), latent_attention(2, 3, 70, device)
 
@@ -261,7 +443,7 @@ def test_layers_refuse_in_a_sentence(device):
             ops.moe_layer(*operands)
     for operands, match in [
         (but(mla, q_up=mla[2][:192]), r"q_up is \[192, 24\]: it must be \[576, 24\]"),
-        (but(mla, cache=mla[6][:1]), r"cache is \[1, 73, 576\]: it must be bfloat16 \[2, 73, 576\]"),
+        (but(mla, cache=mla[6][:1]), r"cache is bfloat16 \[1, 73, 576\]: it must be bfloat16 \[2, 73, 576\]"),
         (but(mla, cache=mla[6].float()), "it must be bfloat16"),
         (but(mla, angles=mla[7][:70]), "angles are of 70 positions"),
         (but(mla, prefill=-1), "and is -1"),

@@ -19,9 +19,9 @@ from ctypes import (
 )
 
 MAJOR = 1
-F32, BF16, F16, E4M3FN, E4M3FNUZ = range(5)
+F32, BF16, F16, E4M3FN, E4M3FNUZ, MXFP4 = range(6)
 SCALE_NONE, SCALE_TENSOR, SCALE_ROW, SCALE_BLOCK = range(4)
-ACCUMULATE, CONSTANT_B, MN_MAJOR = 1, 2, 4
+ACCUMULATE, CONSTANT_B, MN_MAJOR, SIGMOID, RENORMALISE = 1, 2, 4, 8, 16
 USAGE, INPUT, DEVICE, CANCELLED = 2, 3, 4, 5
 
 
@@ -141,6 +141,32 @@ class MlaArgs(Sized):
     ]
 
 
+class RouteArgs(Sized):
+    _fields_ = [
+        ("size", c_size_t),
+        ("rows", c_int64),
+        ("experts", c_int64),
+        ("chosen", c_int64),
+        ("groups", c_int64),
+        ("kept_groups", c_int64),
+        ("logits", Matrix),
+        ("correction", c_void_p),
+        ("ids", c_void_p),
+        ("weights", c_void_p),
+        ("scale", c_float),
+        ("flags", c_int32),
+    ]
+
+
+class Experts(Structure):
+    _fields_ = [
+        ("scales", c_void_p),
+        ("scales_pitch", c_int64),
+        ("bias", c_void_p),
+        ("pitch", c_int64),
+    ]
+
+
 class MoeArgs(Sized):
     _fields_ = [
         ("size", c_size_t),
@@ -157,6 +183,11 @@ class MoeArgs(Sized):
         ("down", Matrix),
         ("out", Matrix),
         ("workspace", Workspace),
+        ("gate_experts", Experts),
+        ("up_experts", Experts),
+        ("down_experts", Experts),
+        ("limit", c_float),
+        ("reserved", c_int32),
     ]
 
 
@@ -331,6 +362,8 @@ STRUCTURES = {
     "weft_gemm_args": GemmArgs,
     "weft_rows_args": RowsArgs,
     "weft_mla_args": MlaArgs,
+    "weft_route_args": RouteArgs,
+    "weft_experts": Experts,
     "weft_moe_args": MoeArgs,
     "weft_moe_layer_args": MoeLayerArgs,
     "weft_mla_layer_args": MlaLayerArgs,
@@ -363,6 +396,7 @@ _STATUS = {
     "rmsnorm_quant": [_P(RowsArgs), c_void_p, c_void_p],
     "swiglu_quant": [_P(RowsArgs), c_void_p, c_void_p],
     "mla_decode": [_P(MlaArgs), c_void_p, c_void_p],
+    "route": [_P(RouteArgs), c_void_p, c_void_p],
     "moe": [_P(MoeArgs), c_void_p, c_void_p],
     "moe_layer": [_P(MoeLayerArgs), c_void_p, c_void_p],
     "mla_layer": [_P(MlaLayerArgs), c_void_p, c_void_p],

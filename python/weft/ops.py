@@ -43,12 +43,13 @@ def _operator(schema, fake):
     return operator
 
 
-def _define(schema):
+def _define(schema, given=None):
     """Declares an operator and the one whose results are given before its arguments, NAME_out. What this decorates is
-    the fake kernel of the first, and its name stands for the operator itself from there on."""
+    the fake kernel of the first, and its name stands for the operator itself from there on. `given`: the results'
+    names there."""
     name, _, rest = schema.partition("(")
     arguments, _, results = rest.rpartition(") -> ")
-    given = ("out", "scales") if results.startswith("(") else ("out",)
+    given = given or (("out", "scales") if results.startswith("(") else ("out",))
 
     def register(fake):
         operator = _operator(schema, fake)
@@ -184,6 +185,83 @@ def swiglu_quant_static(gate, up, scale, fnuz=False):
     return gate.new_empty(gate.shape, dtype=_fp8(fnuz))
 
 
+@_define(
+    "route(Tensor logits, int chosen, bool sigmoid=False, bool renormalise=False, Tensor? correction=None, "
+    "int groups=1, int kept_groups=1, float scale=1.0) -> (Tensor, Tensor)",
+    ("ids", "weights"),
+)
+def route(logits, chosen, sigmoid=False, renormalise=False, correction=None, groups=1, kept_groups=1, scale=1.0):
+    """Which experts rows draw, and with what weights: (ids, weights), int32 and float32 [..., chosen].
+
+    logits [..., experts], float32, up to 4096 experts. Drawn are the `chosen` largest, of equals those of lower number,
+    in ascending order of their numbers. Weights are the softmax over all experts, or each logit's sigmoid (`sigmoid`);
+    divided by the sum of the chosen ones' (`renormalise`); times `scale`. With the sigmoid a `correction` [experts],
+    float32, is added for the choice, and for that alone. `groups` of equal size, one behind the other: the experts are
+    chosen from the best `kept_groups` of them, each as good as its best expert or, with a correction, as the sum of its
+    best two (at most 32 groups; 64 on AMD).
+    """
+    shape = (*logits.shape[:-1], chosen)
+    return logits.new_empty(shape, dtype=torch.int32), logits.new_empty(shape, dtype=torch.float32)
+
+
+@_define(
+    "moe(Tensor x, Tensor gate, Tensor up, Tensor down, Tensor ids, Tensor weights, Tensor? gate_scale=None, "
+    "Tensor? up_scale=None, Tensor? down_scale=None, Tensor? gate_bias=None, Tensor? up_bias=None, "
+    "Tensor? down_bias=None, float limit=0.0) -> Tensor"
+)
+def moe(
+    x,
+    gate,
+    up,
+    down,
+    ids,
+    weights,
+    gate_scale=None,
+    up_scale=None,
+    down_scale=None,
+    gate_bias=None,
+    up_bias=None,
+    down_bias=None,
+    limit=0.0,
+):
+    """Rows through the experts that they drew: the sum of weight * down(silu(gate(x)) * up(x)), in float32.
+
+    x [..., hidden], bfloat16; ids [..., chosen], int32, and weights [..., chosen], float32, as route() gives them, in
+    any order, a row's ids all different. gate and up [experts, inner, hidden], down [experts, hidden, inner], as
+    torch.nn.Linear has its weight, rows adjacent or evenly spaced: gate and up may be halves of one tensor. They are
+
+    * bfloat16 (with x in float16, on AMD alone, float16); hidden and inner multiples of 8;
+    * float8_e4m3fn with scales of 128 x 128: gate_scale and up_scale [experts, ceil(inner / 128), ceil(hidden / 128)],
+      down_scale likewise, float32, those of an expert contiguous; hidden and inner multiples of 16;
+    * MXFP4: bytes of mxfp4(), which makes them of a checkpoint's codes and scales; hidden and inner multiples of 32.
+
+    Biases [experts, inner] and [experts, hidden], in x's dtype. `limit`, of MXFP4, is gpt-oss's: instead of silu(g) * u
+    it is min(g, limit) * sigmoid(1.702 * min(g, limit)) * (clamp(u, -limit, limit) + 1). What lies between the products
+    is rounded to x's dtype, sums are float32, and so is the result, of x's shape. Ids beyond the experts are refused on
+    the CPU; on a GPU, where nothing waits for them, what they do is undefined.
+    """
+    return x.new_empty(x.shape, dtype=torch.float32)
+
+
+def mxfp4(codes, scales):
+    """Experts in MXFP4 as moe() takes them, uint8 [experts, n, k * 17 / 32]: of each expert all codes, then all scales.
+
+    codes [experts, n, k / 2], or [experts, n, k / 32, 16] as gpt-oss's `blocks` are, two a byte, the even element's in
+    the low bits; scales [experts, n, k / 32], e8m0; both uint8, of any strides. gpt-oss has the rows of gate and of up
+    by turns: mxfp4(blocks[:, 0::2], scales[:, 0::2]) and mxfp4(blocks[:, 1::2], scales[:, 1::2]).
+    """
+    shape, blocks = tuple(codes.shape), tuple(scales.shape)
+    if len(blocks) != 3 or shape not in {(*blocks, 16), (*blocks[:2], blocks[2] * 16)}:
+        raise ValueError(
+            f"codes is {list(shape)} and scales is {list(blocks)}: they must be [experts, n, k / 2] or "
+            "[experts, n, k / 32, 16], and [experts, n, k / 32]"
+        )
+    for name, each in ("codes", codes), ("scales", scales):
+        if each.dtype != torch.uint8:
+            raise ValueError(f"{name} is {each.dtype}: it must be torch.uint8; .view(torch.uint8) its bytes")
+    return torch.cat((codes.flatten(1), scales.flatten(1)), 1).view(*blocks[:2], blocks[2] * 17)
+
+
 @_define("moe_layer(Tensor x, Tensor router, Tensor gate, Tensor up, Tensor down, int chosen) -> Tensor")
 def moe_layer(x, router, gate, up, down, chosen):
     """A mixture of experts with its router: the AMD challenge's of 2025, all in float16.
@@ -232,6 +310,8 @@ NAMES = (
     "swiglu",
     "swiglu_quant",
     "swiglu_quant_static",
+    "route",
+    "moe",
     "moe_layer",
     "mla_layer",
 )

@@ -39,6 +39,32 @@ def swiglu_quant(
     gate: Tensor, up: Tensor, group: int = 0, fnuz: bool = False
 ) -> tuple[Tensor, Tensor]: ...
 def swiglu_quant_static(gate: Tensor, up: Tensor, scale: Tensor, fnuz: bool = False) -> Tensor: ...
+def route(
+    logits: Tensor,
+    chosen: int,
+    sigmoid: bool = False,
+    renormalise: bool = False,
+    correction: Tensor | None = None,
+    groups: int = 1,
+    kept_groups: int = 1,
+    scale: float = 1.0,
+) -> tuple[Tensor, Tensor]: ...
+def moe(
+    x: Tensor,
+    gate: Tensor,
+    up: Tensor,
+    down: Tensor,
+    ids: Tensor,
+    weights: Tensor,
+    gate_scale: Tensor | None = None,
+    up_scale: Tensor | None = None,
+    down_scale: Tensor | None = None,
+    gate_bias: Tensor | None = None,
+    up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    limit: float = 0.0,
+) -> Tensor: ...
+def mxfp4(codes: Tensor, scales: Tensor) -> Tensor: ...
 def moe_layer(
     x: Tensor, router: Tensor, gate: Tensor, up: Tensor, down: Tensor, chosen: int
 ) -> Tensor: ...
@@ -83,6 +109,12 @@ def swiglu_quant_out(
 ) -> None: ...
 def swiglu_quant_static_out(
     out: Tensor, gate: Tensor, up: Tensor, scale: Tensor, fnuz: bool = False
+) -> None: ...
+def route_out(
+    ids: Tensor, weights: Tensor, logits: Tensor, chosen: int, sigmoid: bool = False, renormalise: bool = False, correction: Tensor | None = None, groups: int = 1, kept_groups: int = 1, scale: float = 1.0
+) -> None: ...
+def moe_out(
+    out: Tensor, x: Tensor, gate: Tensor, up: Tensor, down: Tensor, ids: Tensor, weights: Tensor, gate_scale: Tensor | None = None, up_scale: Tensor | None = None, down_scale: Tensor | None = None, gate_bias: Tensor | None = None, up_bias: Tensor | None = None, down_bias: Tensor | None = None, limit: float = 0.0
 ) -> None: ...
 def moe_layer_out(
     out: Tensor, x: Tensor, router: Tensor, gate: Tensor, up: Tensor, down: Tensor, chosen: int

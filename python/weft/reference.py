@@ -103,6 +103,77 @@ def swiglu_quant_static(gate, up, scale, fnuz=False):
     return _static(_silu(gate, up), scale, fnuz)
 
 
+def route(logits, chosen, sigmoid=False, renormalise=False, correction=None, groups=1, kept_groups=1, scale=1.0):
+    scores = logits.sigmoid() if sigmoid else logits.softmax(-1)
+    choice = logits if correction is None else scores + correction
+
+    def largest(x, count):  # of equals those of lower number
+        return x.sort(dim=-1, descending=True, stable=True).indices[..., :count]
+
+    if kept_groups < groups:
+        parts = choice.unflatten(-1, (groups, -1))
+        best = parts.topk(min(1 if correction is None else 2, parts.shape[-1]), -1).values.sum(-1)
+        kept = torch.zeros_like(best, dtype=torch.bool).scatter_(-1, largest(best, kept_groups), True)
+        choice = parts.masked_fill(~kept.unsqueeze(-1), -torch.inf).flatten(-2)
+    ids = largest(choice, chosen).sort(-1).values
+    weights = scores.gather(-1, ids)
+    if renormalise:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return ids.int(), weights * scale
+
+
+_E2M1 = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
+
+
+def dequantised(experts, scale=None):
+    """A matrix of every expert, as moe() takes it, in float32."""
+    if experts.dtype == torch.uint8:
+        count, n, width = experts.shape
+        codes, powers = experts.flatten(1).split((n * width * 16 // 17, n * width // 17), 1)
+        numbers = torch.tensor(_E2M1, device=experts.device)[torch.stack((codes & 15, codes >> 4), -1).int()]
+        blocks = numbers.reshape(count, -1, 32) * torch.exp2(powers.float() - 127).unsqueeze(-1)
+        return blocks.reshape(count, n, -1)
+    if scale is None:
+        return experts.float()
+    return torch.stack(
+        [e.float() * _spread(s, *e.shape, BLOCK) for e, s in zip(experts, scale, strict=True)]
+    )
+
+
+def moe(
+    x,
+    gate,
+    up,
+    down,
+    ids,
+    weights,
+    gate_scale=None,
+    up_scale=None,
+    down_scale=None,
+    gate_bias=None,
+    up_bias=None,
+    down_bias=None,
+    limit=0.0,
+):
+    gate, up, down = dequantised(gate, gate_scale), dequantised(up, up_scale), dequantised(down, down_scale)
+    rows, ids, weights = x.reshape(-1, x.shape[-1]), ids.flatten(0, -2), weights.flatten(0, -2)
+    out = torch.zeros_like(rows, dtype=torch.float32)
+
+    def product(a, w, bias, e):
+        return a.float() @ w[e].t() + (0 if bias is None else bias[e].float())
+
+    for e in range(len(gate)):
+        row, slot = (ids == e).nonzero(as_tuple=True)
+        g, u = product(rows[row], gate, gate_bias, e), product(rows[row], up, up_bias, e)
+        if limit:
+            g = g.clamp(max=limit)
+            between = g * torch.sigmoid(1.702 * g) * (u.clamp(-limit, limit) + 1)
+        else:
+            between = _silu(g, u)
+        out[row] += weights[row, slot, None] * product(between.to(x.dtype), down, down_bias, e)
+    return out.reshape(x.shape)
+
+
 def moe_layer(x, router, gate, up, down, chosen):
     rows = x.reshape(-1, x.shape[-1])
 
