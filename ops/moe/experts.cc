@@ -136,6 +136,7 @@ struct OnDevice {
           .out = between};
     down = {.a = {between.data, between.dtype, between.stride},
             .drawn = drawn,
+            .sorted = true,
             .weight = args.down,
             .bias = args.down_bias,
             .n = args.hidden,

@@ -61,9 +61,7 @@ struct FewTile {
   /// apart. Of a row r + s, where r < kRowStep, which divides s: piece_at(r, piece) ^ piece_at(s,
   /// 0). Of MXFP4 as the copy engine swizzles 64 bytes.
   __device__ static constexpr int piece_at(int row, int piece) {
-    return kMx    ? piece ^ row / 2 % 4
-           : kFp8 ? piece ^ row % 4 * 2
-                  : piece ^ row % 2 * 4;
+    return kMx ? piece ^ row / 2 % 4 : kFp8 ? piece ^ row % 4 * 2 : piece ^ row % 2 * 4;
   }
   /// Of a stage's row: whether it is of up, and its column among the item's. The copy engine puts
   /// all of gate's before those of up.
@@ -263,9 +261,8 @@ struct FewMxFeed {
     scales = reinterpret_cast<const uint32_t*>(own - past);
   }
 
-  __device__ void copy(const SlotsProduct& args, const FewMaps<T>& maps,
-                       const FewShared<T>& shared, int items, int columns, char* stage,
-                       Barrier& full) {
+  __device__ void copy(const SlotsProduct& args, const FewMaps<T>& maps, const FewShared<T>& shared,
+                       int items, int columns, char* stage, Barrier& full) {
     if (at.item >= items) {
       return;
     }
@@ -560,7 +557,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
     wait_for_earlier();
   }
   int stage = 0;
-  uint32_t parity = 0;  // of MXFP4's barriers
+  uint32_t parity = 0;   // of MXFP4's barriers
   int first_member = 0;  // whose the item's first chunk is
   for (int item = team.item; item < items; item += team.stride, first_member += chunks) {
     const FewItem of = few_item(shared, columns, item);

@@ -802,16 +802,16 @@ std::string_view refuse_prefill_route(const RouteArgs& args) {
 Status prefill_route(const RouteArgs& args, int64_t rows, Stream stream) {
   const bool plain = args.kept_groups >= args.groups && args.correction.data == nullptr;
   const bool registers = args.experts <= (plain ? 128 : 256);
-  return launch_kernel(!registers ? route_rows<0, false>
-                       : plain    ? route_rows<4, true>
-                                  : route_rows<8, false>,
-                       {.blocks = static_cast<int>(ceil_div(rows, int64_t{kRouteWarps})),
-                        .threads = kRouteWarps * 32,
-                        .shared_bytes =
-                            registers ? 0 : kRouteWarps * static_cast<int>(args.experts) * 4,
-                        .overlaps = true,
-                        .stream = static_cast<cudaStream_t>(stream.native)},
-                       args, rows);
+  return launch_kernel(
+      !registers ? route_rows<0, false>
+      : plain    ? route_rows<4, true>
+                 : route_rows<8, false>,
+      {.blocks = static_cast<int>(ceil_div(rows, int64_t{kRouteWarps})),
+       .threads = kRouteWarps * 32,
+       .shared_bytes = registers ? 0 : kRouteWarps * static_cast<int>(args.experts) * 4,
+       .overlaps = true,
+       .stream = static_cast<cudaStream_t>(stream.native)},
+      args, rows);
 }
 
 Status prefill_sort(const PrefillDraw& drawn, int64_t rows, bool overlaps, Stream stream) {
