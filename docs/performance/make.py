@@ -535,8 +535,9 @@ def few_tokens_experts(operations):
         row = operations.find("moe", case["case"], "in a row", case["shapes"])
         rows.append([layers[",".join(f[k] for k in ("experts", "chosen", "n", "hidden"))], f["rows"],
                      f"{case['limit_s'] * 1e6:.1f}",
-                     *(cell for each in (case, row)
-                       for cell in (microseconds(each), f"{each['limit_s'] / each['median_s']:.0%}")), case["stamp"]])
+                     *(cell for each in (case, row) for cell in
+                       ((microseconds(each), f"{each['limit_s'] / each['median_s']:.0%}") if each else ("", ""))),
+                     case["stamp"]])
     rows.sort(key=lambda row: list(layers.values()).index(row[0]))
     return table(["layer", "tokens", "its experts' bytes, us", "alone, us", "share", "in a row, us", "share", "of"], rows)
 

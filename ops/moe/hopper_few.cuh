@@ -28,7 +28,6 @@ namespace weft::hopper {
 inline constexpr int kMostFewSlots = 1024;
 inline constexpr int kMostFewExperts = 512;
 inline constexpr int64_t kMostFewColumns = int64_t{16} << 20;  ///< of all slots: see few_item()
-inline constexpr double kItemsOfTeam = 6;  ///< at least, unless all warps are one team
 /// Slots to an expert, in the mean: more of bf16 are multiplied faster by others.
 inline constexpr int64_t kMostOfFew = 4, kMostOfFewCodes = 16;
 
@@ -54,6 +53,7 @@ struct FewTile {
   static constexpr int kScaleBytes = kFp8 ? 4 : 0;  ///< of each of two rows
   static constexpr int kStageBytes = kWeightBytes + 4 * kScaleBytes;
   static constexpr int kStages = kMx ? 2 : 3;
+  static constexpr int kItemsOfTeam = kMx ? 3 : 6;  ///< at least, unless all warps are one team
   static constexpr int kBlocksOfUnit = kMx || kSlotTiles > 1 ? 1 : 2;  ///< on a multiprocessor
   static constexpr int kSums = kRowTiles * kSlotTiles * 4;             ///< of a thread
 
@@ -654,7 +654,7 @@ Status launch_few(const SlotsProduct& args, int slots, bool early, Stream stream
         experts * (1 - std::pow(1 - 1 / experts, slots)) * ceil_div(args.n, Tile::kOutColumns);
     int team = 1;
     while (Tile::kWarps % (2 * team) == 0 && 2 * team <= ceil_div(args.k, Tile::kDepth) &&
-           items * team < kItemsOfTeam * blocks * Tile::kWarps) {
+           items * team < Tile::kItemsOfTeam * blocks * Tile::kWarps) {
       team *= 2;
     }
     FewMaps<Tile> maps;

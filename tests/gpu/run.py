@@ -408,7 +408,7 @@ def prove_sanitized(weft, part, tiny):
     subset += [("memcheck", decode + ["--ids", "9,8", "--ids", "3", "--temperature", 1])]
     if not quick:
         for tool in ("memcheck", "racecheck"):
-            for operation in ("layernorm", "token_logprob", "linear", "rope_append"):
+            for operation in ("layernorm", "token_logprob", "linear", "rope_append", "moe"):
                 subset.append((tool, ["check", operation, "--quick"]))
     for tool, command in subset:
         what = f"{tool}: weft {' '.join(map(str, command))}"
