@@ -509,57 +509,84 @@ def attention_shapes(operations):
                  rows)
 
 
+def decode_shape(case):
+    """Of a decode step's attention: sequences x keys."""
+    f, grouped = fields(case["case"]), case["operation"] == "attention_decode"
+    return (f"{f['batch']} x {int(f.get('length') or f['prefill']):,}, {f['heads']} heads"
+            + (f" of {f['dim']}" if grouped else "")
+            + (f", {f['tokens']} tokens each" if f.get("tokens", "1") != "1" else "")
+            + "".join(f", {word}" for word in ("paged", "unified") if grouped and word in case["case"].split(",")))
+
+
 def decode_attention(operations):
     rows = []
     for operation in ("mla_decode", "mla_layer", "attention_decode"):
         for case in operations.select(operation, "listed", "alone"):
-            f = fields(case["case"])
-            shape = f"{f['batch']} x {int(f.get('length') or f['prefill']):,}, {f['heads']} heads"
-            shape += f" of {f['dim']}" if operation == "attention_decode" else ""
-            shape += f", {f['tokens']} tokens each" if f.get("tokens", "1") != "1" else ""
-            shape += "".join(f", {word}" for word in ("paged", "unified") if operation == "attention_decode"
-                             and word in case["case"].split(","))
             for peer, seconds in case["peers"].items():
-                rows.append([f"`{operation}`", shape, microseconds(case), f"{case['limit_s'] / case['median_s']:.0%}",
+                rows.append([f"`{operation}`", decode_shape(case), microseconds(case),
+                             f"{case['limit_s'] / case['median_s']:.0%}",
                              f"{peer} {seconds * 1e6:.1f}", f"{seconds / case['median_s']:.2f}"])
     return table(["operation", "sequences x keys", "us", "of the limit", "peer, us", "times as fast"], rows)
 
 
+EXPERT_LAYERS = {  # experts, chosen, n, hidden
+    "128,8,768,2048": "Qwen3-30B-A3B", "64,8,1024,2048": "OLMoE-1B-7B", "64,6,1408,2048": "DeepSeek-V2-Lite",
+    "32,4,2880,2880": "gpt-oss-20b, MXFP4", "128,4,2880,2880": "gpt-oss-120b, MXFP4",
+}
+
+
+def expert_layer(f):
+    return EXPERT_LAYERS[",".join(f[key] for key in ("experts", "chosen", "n", "hidden"))]
+
+
 def few_tokens_experts(operations):
     """The operation `moe` of one layer, a token or some."""
-    layers = {"128,8,768,2048": "Qwen3-30B-A3B", "64,8,1024,2048": "OLMoE-1B-7B",
-              "128,4,2880,2880": "gpt-oss-120b, MXFP4"}
     rows = []
     for case in operations.select("moe", "given", "alone"):
         f = fields(case["case"])
         row = operations.find("moe", case["case"], "in a row", case["shapes"])
-        rows.append([layers[",".join(f[k] for k in ("experts", "chosen", "n", "hidden"))], f["rows"],
+        rows.append([expert_layer(f), f["rows"],
                      f"{case['limit_s'] * 1e6:.1f}",
                      *(cell for each in (case, row) for cell in
                        ((microseconds(each), f"{each['limit_s'] / each['median_s']:.0%}") if each else ("", ""))),
                      case["stamp"]])
-    rows.sort(key=lambda row: list(layers.values()).index(row[0]))
+    rows.sort(key=lambda row: list(EXPERT_LAYERS.values()).index(row[0]))
     return table(["layer", "tokens", "its experts' bytes, us", "alone, us", "share", "in a row, us", "share", "of"], rows)
 
 
 # --- AMD
 
 
-def amd_shapes(runs):
+def amd_shape(case):
+    f = fields(case["case"])
+    if "m" in f:
+        return f"{f['m']}, {f['n']}, {f['k']}"
+    if case["operation"] == "moe":
+        return f"{expert_layer(f)}, {int(f['rows']):,} token{'s' if f['rows'] != '1' else ''}"
+    return decode_shape(case)
+
+
+def amd_cases(runs, products):
+    """(operation, shape) -> target -> (case, bound over the limit), of tiled products or of all others."""
     by_case = {}
     for run in runs:
         for case in run["cases"]:
-            if "bound_from_counts_s" in case:
-                f = fields(case["case"])
-                key = (case["operation"], f"{f['m']}, {f['n']}, {f['k']}") if "m" in f else (case["operation"], case["case"])
+            if "bound_from_counts_s" in case and products == ("m" in fields(case["case"])):
                 over = case.get("bound_over_limit") or case["bound_from_counts_s"] / case["limit_s"]
-                by_case.setdefault(key, {}).setdefault(run["target"], (case, over))
+                by_case.setdefault((case["operation"], amd_shape(case)), {})[run["target"]] = case, over
+    if products:
+        return by_case
+    numbers = lambda text: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", text.replace(",", ""))]
+    return dict(sorted(by_case.items(), key=lambda each: (each[0][0], numbers(each[0][1]))))
+
+
+def amd_shapes(by_case, shape):
     rows = []
-    for (operation, shape), targets in by_case.items():
-        cells = [f"{targets[t][0]['bound_from_counts_s'] * 1e6:.1f}, {targets[t][0]['bound_by']}, {targets[t][1]:.2f}"
+    for (operation, name), targets in by_case.items():
+        cells = [f"{targets[t][0]['bound_from_counts_s'] * 1e6:,.1f}, {targets[t][0]['bound_by']}, {targets[t][1]:.2f}"
                  if t in targets else "" for t in ("gfx942", "gfx950")]
-        rows.append([f"`{operation}`", shape, *cells])
-    return by_case, table(["operation", "m, n, k", "gfx942: us, bound by, over the limit", "gfx950"], rows)
+        rows.append([f"`{operation}`", name, *[cell.replace("the kernels' bounds together", "launches") for cell in cells]])
+    return table(["operation", shape, "gfx942: us, bound by, over the limit", "gfx950"], rows)
 
 
 def amd_means(runs):
@@ -570,7 +597,7 @@ def amd_means(runs):
     text = table(["operation", "cases", "gfx942: bound over the limit", "gfx950"],
                  [[f"`{operation}`", what, shown(t.get("gfx942"), 1, 2), shown(t.get("gfx950"), 1, 2)]
                   for (operation, what), t in rows.items()])
-    return text + "\n" + "; ".join(dict.fromkeys(stamp(run) for run in runs)) + ".\n"
+    return text + "\n" + "; ".join(dict.fromkeys(stamp(run) for run in runs if "means" in run)) + ".\n"
 
 
 def amd_chart(by_case):
@@ -627,7 +654,7 @@ def make(data):
     prompts = data.of("h200-prefill-")
     operations = Operations(data)
     amd = data.of("amd-")
-    amd_cases, amd_table = amd_shapes(amd)
+    amd_products, amd_steps = amd_cases(amd, True), amd_cases(amd, False)
     epyc = [run for run in cpu if run["name"].startswith("AMD")]
     fp8, bf16 = ("gemm_fp8_blockwise", ",k-major(?!.*groups)"), ("gemm_bf16", "")
     fragments = {
@@ -655,7 +682,9 @@ def make(data):
         "operations-skinny-alone": skinny_shapes(operations, "alone"),
         "operations-skinny-in-a-row": skinny_shapes(operations, "in a row"),
         "operations-norms": norm_shapes(operations),
-        "amd-shapes": amd_table,
+        "amd-shapes": amd_shapes(amd_products, "m, n, k"),
+        "amd-steps": amd_shapes(amd_steps, "sequences x keys; layer, tokens")
+                     + "\n" + "; ".join(dict.fromkeys(stamp(run) for run in amd if "means" not in run)) + ".\n",
         "amd-means": amd_means(amd),
         "readme-models": readme_models(cpu, cpu_peer, singles, peer),
         "readme-operations": operations_summary(operations, False) + f"\n{days_of(data.of('hopper-'))}.\n",
@@ -665,7 +694,7 @@ def make(data):
         "h200-decode.svg": decode_chart(singles),
         "h200-prefill.svg": prefill_chart(prompts),
         "hopper-operations.svg": operations_chart(operations),
-        "amd-bounds.svg": amd_chart(amd_cases),
+        "amd-bounds.svg": amd_chart(amd_products),
     }
     return fragments, charts
 
