@@ -47,11 +47,17 @@ class Module {
   std::shared_ptr<Program> program_;
 };
 
+/// When copies that run beside the threads land: as soon as they are asked for, as late as whoever
+/// waits for them lets them, or one or the other by chance (the same in every run). What is right
+/// is right with each.
+enum class Landing : uint8_t { either, soon, late };
+
 struct Launch {
   std::array<uint32_t, 3> grid = {1, 1, 1};
   std::array<uint32_t, 3> block = {1, 1, 1};
   uint32_t cluster = 1;       ///< CTAs along x
   uint32_t shared_bytes = 0;  ///< dynamic
+  Landing copies = Landing::either;
 };
 
 struct Limits {

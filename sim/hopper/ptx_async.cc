@@ -1,6 +1,6 @@
 // mbarriers, and copies that run beside the threads: PTX ISA, "mbarrier", "cp.async",
-// "cp.async.bulk", "st.async", "mapa". A copy has happened when its instruction has; what waits for
-// it finds it done.
+// "cp.async.bulk", "st.async", "mapa". A copy lands with its instruction or when it is waited for
+// (Landing), so that a wait that is missing, or one that comes too late, shows as a wrong number.
 #include <algorithm>
 
 #include "sim/hopper/ptx_async.h"
@@ -68,6 +68,36 @@ const char* arrive_at(Phases& phases, int64_t arrivals) {
   return nullptr;
 }
 }  // namespace
+
+bool CopyGroups::land(uint32_t lanes, uint32_t left) {
+  bool good = true;
+  std::erase_if(copies, [&](const Underway& copy) {
+    if ((lanes >> copy.lane & 1) == 0 || copy.group + left >= committed[copy.lane]) {
+      return false;
+    }
+    good = good && copy.land();
+    return true;
+  });
+  return good;
+}
+bool CopyGroups::land_all(uint32_t lanes) {
+  bool good = true;
+  std::erase_if(copies, [&](const Underway& copy) {
+    const bool own = (lanes >> copy.lane & 1) != 0;
+    good = good && (!own || copy.land());
+    return own;
+  });
+  return good;
+}
+
+bool land_at(Grid& grid, std::byte* barrier, std::function<bool()> land) {
+  if (!grid.late()) {
+    return land();
+  }
+  grid.landing[barrier].push_back(std::move(land));
+  grid.freed = true;  // whoever waits at the barrier can go on
+  return true;
+}
 
 bool complete_bytes(Warp& warp, uint32_t lane, std::byte* barrier, int64_t bytes) {
   return change(warp, lane, barrier, nullptr, [&](Phases& phases) -> const char* {
@@ -160,6 +190,17 @@ Step count_bytes(Warp& warp, const Instruction& in, uint32_t mask) {
   return good ? Step::next : Step::fault;
 }
 
+/// Copies that an mbarrier counts, before somebody looks at it.
+bool land_those_of(Grid& grid, std::byte* barrier) {
+  const auto found = grid.landing.find(barrier);
+  if (found == grid.landing.end()) {
+    return true;
+  }
+  const auto copies = std::move(found->second);
+  grid.landing.erase(found);
+  return std::all_of(copies.begin(), copies.end(), [](const auto& land) { return land(); });
+}
+
 /// Whether a phase has ended: of a parity, or of the state that an arrival returned.
 template <bool kParity, bool kTry>
 Step look(Warp& warp, const Instruction& in, uint32_t mask) {
@@ -170,6 +211,7 @@ Step look(Warp& warp, const Instruction& in, uint32_t mask) {
   uint32_t done = 0;
   bool good = true;
   each_lane(mask, [&](uint32_t i) {
+    good = good && land_those_of(*warp.grid, places[i]);
     uint64_t word;
     std::memcpy(&word, places[i], 8);
     const Phases phases = Phases::of(word);
@@ -212,12 +254,21 @@ Step copy_small(Warp& warp, const Instruction& in, uint32_t mask) {
               bytes, bytes, from)) {
     return Step::fault;
   }
+  const bool late = warp.grid->late();
   each_lane(mask, [&](uint32_t i) {
     const size_t n = read == nullptr ? bytes : std::min(read[i], bytes);
-    if (n != 0) {
-      std::memcpy(to[i], from[i], n);
+    const auto land = [target = to[i], source = from[i], n, bytes] {
+      if (n != 0) {
+        std::memcpy(target, source, n);
+      }
+      std::memset(target + n, 0, bytes - n);
+      return true;
+    };
+    if (late) {
+      warp.copies.add(i, land);
+    } else {
+      land();
     }
-    std::memset(to[i] + n, 0, bytes - n);
   });
   return Step::next;
 }
@@ -254,9 +305,13 @@ Step copy_in(Warp& warp, const Instruction& in, uint32_t mask) {
     if (!good) {
       return;
     }
+    const auto land = [&warp, i, from, size = sizes[i]](std::byte* target, std::byte* counter) {
+      return [&warp, i, from, size, target, counter] {
+        return copy_checked(warp, i, target, from, size) && complete_bytes(warp, i, counter, size);
+      };
+    };
     if (in.modifier == 0) {
-      good =
-          copy_checked(warp, i, to, from, sizes[i]) && complete_bytes(warp, i, barrier, sizes[i]);
+      good = land_at(*warp.grid, barrier, land(to, barrier));
       return;
     }
     const auto size = std::ptrdiff_t{1} << window::kRankShift;
@@ -264,8 +319,7 @@ Step copy_in(Warp& warp, const Instruction& in, uint32_t mask) {
     ctas &= (1u << warp.grid->launch.cluster) - 1;
     each_lane(ctas, [&](uint32_t rank) {
       const std::ptrdiff_t there = (std::ptrdiff_t{rank} - warp.cta->rank) * size;
-      good = good && copy_checked(warp, i, to + there, from, sizes[i]) &&
-             complete_bytes(warp, i, barrier + there, sizes[i]);
+      good = good && land_at(*warp.grid, barrier + there, land(to + there, barrier + there));
     });
   });
   return good ? Step::next : Step::fault;
@@ -278,8 +332,18 @@ Step copy_out(Warp& warp, const Instruction& in, uint32_t mask) {
     std::byte* to = nullptr;
     std::byte* from = nullptr;
     good = good && locate_one(warp, i, Space::generic, in, 0, 0, sizes[i], 16, to) &&
-           locate_one(warp, i, Space::shared, in, 1, 1, sizes[i], 16, from) &&
-           copy_checked(warp, i, to, from, sizes[i]);
+           locate_one(warp, i, Space::shared, in, 1, 1, sizes[i], 16, from);
+    if (!good) {
+      return;
+    }
+    const auto land = [&warp, i, to, from, size = sizes[i]] {
+      return copy_checked(warp, i, to, from, size);
+    };
+    if (warp.grid->late()) {
+      warp.stores.add(i, land);
+    } else {
+      good = land();
+    }
   });
   return good ? Step::next : Step::fault;
 }
@@ -298,10 +362,15 @@ Step store_counted(Warp& warp, const Instruction& in, uint32_t mask) {
   }
   bool good = true;
   each_lane(mask, [&](uint32_t i) {
+    std::array<S, 4> elements{};
     for (uint32_t e = 0; e < in.modifier; ++e) {
-      std::memcpy(to[i] + e * sizeof(S), warp.in<S>(in.o[1 + e]) + i, sizeof(S));
+      elements[e] = warp.in<S>(in.o[1 + e])[i];
     }
-    good = good && complete_bytes(warp, i, barrier[i], static_cast<int64_t>(bytes));
+    good = good && land_at(*warp.grid, barrier[i],
+                           [&warp, i, elements, bytes, target = to[i], counter = barrier[i]] {
+                             std::memcpy(target, elements.data(), bytes);
+                             return complete_bytes(warp, i, counter, static_cast<int64_t>(bytes));
+                           });
   });
   return good ? Step::next : Step::fault;
 }
@@ -329,7 +398,24 @@ Step no_policy(Warp& warp, const Instruction& in, uint32_t mask) {
   each_lane(mask, [&](uint32_t i) { d[i] = 0; });
   return Step::next;
 }
-Step landed(Warp&, const Instruction&, uint32_t) { return Step::next; }
+Step commit_copies(Warp& warp, const Instruction& /*in*/, uint32_t mask) {
+  each_lane(mask, [&](uint32_t i) { ++warp.copies.committed[i]; });
+  return Step::next;
+}
+Step commit_stores(Warp& warp, const Instruction& /*in*/, uint32_t mask) {
+  each_lane(mask, [&](uint32_t i) { ++warp.stores.committed[i]; });
+  return Step::next;
+}
+/// o: how many groups may be under way still.
+Step wait_copies(Warp& warp, const Instruction& in, uint32_t mask) {
+  return warp.copies.land(mask, warp.in<uint32_t>(in.o[0])[0]) ? Step::next : Step::fault;
+}
+Step wait_stores(Warp& warp, const Instruction& in, uint32_t mask) {
+  return warp.stores.land(mask, warp.in<uint32_t>(in.o[0])[0]) ? Step::next : Step::fault;
+}
+Step wait_all_copies(Warp& warp, const Instruction& /*in*/, uint32_t mask) {
+  return warp.copies.land_all(mask) ? Step::next : Step::fault;
+}
 /// cp.async.mbarrier.arrive.noinc.
 Step arrive_landed(Warp& warp, const Instruction& in, uint32_t mask) {
   Places places;
@@ -338,7 +424,7 @@ Step arrive_landed(Warp& warp, const Instruction& in, uint32_t mask) {
   }
   bool good = true;
   each_lane(mask, [&](uint32_t i) {
-    good = good &&
+    good = good && warp.copies.land_all(1u << i) &&
            change(warp, i, places[i], nullptr, [](Phases& phases) { return arrive_at(phases, 1); });
   });
   return good ? Step::next : Step::fault;
@@ -384,8 +470,11 @@ Found find_barrier(const Statement& s) {
 }
 
 Found find_bulk(const Statement& s) {
-  if (s.has("commit_group") || s.has("wait_group")) {
-    return Form{.run = landed, .layout = "*"};
+  if (s.has("commit_group")) {
+    return Form{.run = commit_stores, .layout = ""};
+  }
+  if (s.has("wait_group")) {
+    return Form{.run = wait_stores, .layout = "w"};
   }
   if (s.has("tensor") || s.has("prefetch") || s.operands.size() < 3) {
     return {};
@@ -409,12 +498,18 @@ Found find_copy(const Statement& s) {
   if (s.has("bulk")) {
     return find_bulk(s);
   }
-  if (s.has("commit_group") || s.has("wait_group") || s.has("wait_all")) {
-    return Form{.run = landed, .layout = "*"};
+  if (s.has("commit_group")) {
+    return Form{.run = commit_copies, .layout = ""};
   }
-  if (s.has("mbarrier")) {
-    return s.has("noinc") ? Form{.run = arrive_landed, .layout = "a"}
-                          : Form{.run = landed, .layout = "*"};
+  if (s.has("wait_group")) {
+    return Form{.run = wait_copies, .layout = "w"};
+  }
+  if (s.has("mbarrier") && !s.has("noinc")) {
+    return {};
+  }
+  if (s.has("wait_all") || s.has("mbarrier")) {
+    return s.has("mbarrier") ? Form{.run = arrive_landed, .layout = "a"}
+                             : Form{.run = wait_all_copies, .layout = ""};
   }
   const bool hint = s.has("L2::cache_hint");
   const size_t sizes = s.operands.size() - (hint ? 1 : 0);

@@ -239,6 +239,7 @@ Launcher::Launcher(const Program& program, const Function& function, const Launc
   grid_.function = &function;
   grid_.launch = launch;
   grid_.started = clock_of_all();
+  grid_.chance = grid_.started * 0x9e3779b97f4a7c15u | 1;
   // What is dynamic comes last, so that nothing lies behind it; but first where the static memory
   // of all the module's kernels would put it beyond what a matrix's descriptor reaches.
   const uint32_t end = window::kReserved + program.shared_bytes + launch.shared_bytes;
@@ -278,6 +279,11 @@ void Launcher::begin_warp(Warp& warp, size_t number, uint32_t threads) {
 void Launcher::start(uint32_t slot) {
   const Launch& launch = grid_.launch;
   Cta& first = grid_.ctas[slot];
+  std::erase_if(grid_.landing, [&](const auto& each) {  // of those that had the slots before
+    const std::ptrdiff_t place =
+        each.first - arenas_.data() - (ptrdiff_t{slot} << window::kRankShift);
+    return place >= 0 && place < ptrdiff_t{launch.cluster} << window::kRankShift;
+  });
   for (uint32_t rank = 0; rank < launch.cluster; ++rank) {
     const uint32_t number = next_++;
     Cta& cta = grid_.ctas[slot + rank];

@@ -43,14 +43,14 @@ Result<Counts> launch(const std::string& text, void* out, const Launch& how, int
 
 /// Runs a body of which every thread stores %r1 at its place.
 std::vector<uint32_t> words(const std::string& body, uint32_t threads = 32, uint32_t ctas = 1,
-                            const std::string& before = "") {
+                            const std::string& before = "", Landing copies = Landing::either) {
   std::vector<uint32_t> out(static_cast<size_t>(threads) * ctas, 0xdeadbeef);
   const auto done =
       launch(kernel(body + "mov.u32 %r60, %ctaid.x;\nmov.u32 %r61, %ntid.x;\n"
                            "mad.lo.s32 %r62, %r60, %r61, %r0;\nmul.wide.u32 %rd30, %r62, 4;\n"
                            "add.s64 %rd30, %rd30, %rd0;\nst.global.u32 [%rd30], %r1;\n",
                     before),
-             out.data(), {.grid = {ctas, 1, 1}, .block = {threads, 1, 1}});
+             out.data(), {.grid = {ctas, 1, 1}, .block = {threads, 1, 1}, .copies = copies});
   EXPECT_TRUE(done.ok()) << done.error().message;
   return out;
 }
@@ -314,6 +314,74 @@ TEST(PtxBarrier, PhasesCountArrivalsAndBytes) {
       "ld.shared.u32 %r1, [tile+8];\n@%p3 add.u32 %r1, %r1, 100;\n@%p4 add.u32 %r1, %r1, 1000;\n",
       64, 1, ".global .align 16 .u32 source[4] = {1, 2, 3, 4};\n");
   EXPECT_EQ(out, std::vector<uint32_t>(64, 1003));
+}
+
+constexpr const char* kSource = ".global .align 16 .u32 source[4] = {1, 2, 3, 4};\n";
+
+TEST(PtxCopies, OfGroupsLandWhenTheyAreWaitedFor) {
+  // Two groups of a copy each; a look after waiting for all but one, for none, and for both.
+  const auto look = [](const std::string& wait, Landing copies) {
+    return words(
+        ".shared .align 16 .b8 tile[32];\nmov.u32 %r2, tile;\nmov.u64 %rd2, source;\n"
+        "mov.u32 %r3, 70;\nst.shared.u32 [tile], %r3;\nst.shared.u32 [tile+16], %r3;\n"
+        "cp.async.cg.shared.global [%r2], [%rd2], 16;\ncp.async.commit_group;\n"
+        "cp.async.ca.shared.global [%r2+16], [%rd2], 4;\ncp.async.commit_group;\n" +
+            wait +
+            "ld.shared.u32 %r4, [tile];\nld.shared.u32 %r5, [tile+16];\n"
+            "mad.lo.u32 %r1, %r4, 100, %r5;\n",
+        1, 1, kSource, copies)[0];
+  };
+  EXPECT_EQ(look("", Landing::late), 7070);
+  EXPECT_EQ(look("cp.async.wait_group 2;\n", Landing::late), 7070);
+  EXPECT_EQ(look("cp.async.wait_group 1;\n", Landing::late), 170);
+  EXPECT_EQ(look("", Landing::soon), 101);
+  for (const Landing copies : {Landing::either, Landing::soon, Landing::late}) {
+    EXPECT_EQ(look("cp.async.wait_group 0;\n", copies), 101);
+    EXPECT_EQ(look("cp.async.wait_all;\n", copies), 101);
+  }
+}
+
+TEST(PtxCopies, ThatABarrierCountsLandWhenSomebodyLooksAtIt) {
+  const auto look = [](const std::string& wait, Landing copies) {
+    return words(
+        ".shared .align 16 .b8 tile[16];\n.shared .align 8 .b64 bar;\n"
+        "mov.u32 %r2, bar;\nmov.u32 %r3, tile;\nmov.u32 %r4, 70;\nst.shared.u32 [tile], %r4;\n"
+        "mbarrier.init.shared::cta.b64 [%r2], 1;\nmov.u64 %rd2, source;\n"
+        "mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%r2], 16;\n"
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd2], 16, "
+        "[%r2];\n" +
+            wait + "ld.shared.u32 %r1, [tile];\n",
+        1, 1, kSource, copies)[0];
+  };
+  EXPECT_EQ(look("", Landing::late), 70);
+  EXPECT_EQ(look("", Landing::soon), 1);
+  for (const Landing copies : {Landing::either, Landing::soon, Landing::late}) {
+    EXPECT_EQ(look("$wait:\nmbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2], 0;\n"
+                   "@!%p2 bra $wait;\n",
+                   copies),
+              1);
+  }
+}
+
+TEST(PtxCopies, FromSharedMemoryReadItUntilTheyAreWaitedFor) {
+  // What is copied out is overwritten, before or after a wait.
+  const auto copied = [](const std::string& before, const std::string& after, Landing copies) {
+    return words(
+        ".shared .align 16 .b8 tile[16];\nmov.u32 %r3, tile;\nmov.u64 %rd2, source;\n"
+        "mov.u32 %r4, 70;\nst.shared.u32 [tile], %r4;\n"
+        "cp.async.bulk.global.shared::cta.bulk_group [%rd2], [%r3], 16;\n"
+        "cp.async.bulk.commit_group;\n" +
+            before + "mov.u32 %r4, 80;\nst.shared.u32 [tile], %r4;\n" + after +
+            "ld.global.u32 %r1, [%rd2];\n",
+        1, 1, kSource, copies)[0];
+  };
+  const std::string wait = "cp.async.bulk.wait_group 0;\n";
+  EXPECT_EQ(copied("", wait, Landing::late), 80);
+  EXPECT_EQ(copied("", wait, Landing::soon), 70);
+  EXPECT_EQ(copied("", "", Landing::late), 1);
+  for (const Landing copies : {Landing::either, Landing::soon, Landing::late}) {
+    EXPECT_EQ(copied("cp.async.bulk.wait_group.read 0;\n", wait, copies), 70);
+  }
 }
 
 TEST(PtxBarrier, ASecondArrivalTooManyIsAFault) {

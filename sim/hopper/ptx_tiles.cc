@@ -1,6 +1,7 @@
 // Tiles: copies through tensor maps, and the products of a warpgroup. PTX ISA,
 // "cp.async.bulk.tensor", "Tensor swizzling modes", "Asynchronous Warpgroup Level Matrix
-// Multiply-Accumulate Instructions". As elsewhere a copy has happened when its instruction has.
+// Multiply-Accumulate Instructions". Copies land as others do (Landing); what products read they
+// read with their instruction.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -115,17 +116,21 @@ Step load_tile(Warp& warp, const Instruction& in, uint32_t mask) {
         warp.fault(lane, "counts a tile at what is no shared memory");
         good = false;
       }
-      good =
-          good && each_piece(warp, lane, tile, [&](uint64_t place, uint64_t address) {
-            std::byte* const target =
-                warp.cta->arena + swizzled(there + place, tile.map.swizzle_bytes);
-            if (address == 0) {
-              std::memset(target, 0, tile.map.element_bytes);
-            } else {
-              std::memcpy(target, reinterpret_cast<const void*>(address), tile.map.element_bytes);
-            }
-          });
-      good = good && complete_bytes(warp, lane, counter, static_cast<int64_t>(tile.bytes()));
+      good = good && land_at(*warp.grid, counter, [&warp, lane, tile, there, counter] {
+               return each_piece(warp, lane, tile,
+                                 [&](uint64_t place, uint64_t address) {
+                                   std::byte* const target =
+                                       warp.cta->arena +
+                                       swizzled(there + place, tile.map.swizzle_bytes);
+                                   if (address == 0) {
+                                     std::memset(target, 0, tile.map.element_bytes);
+                                   } else {
+                                     std::memcpy(target, reinterpret_cast<const void*>(address),
+                                                 tile.map.element_bytes);
+                                   }
+                                 }) &&
+                      complete_bytes(warp, lane, counter, static_cast<int64_t>(tile.bytes()));
+             });
     });
   });
   return good ? Step::next : Step::fault;
@@ -144,14 +149,24 @@ Step store_tile(Warp& warp, const Instruction& in, uint32_t mask) {
     const uint64_t from =
         ((in.wide & 2) != 0 ? warp.in<uint64_t>(slot)[lane] : warp.in<uint32_t>(slot)[lane]) +
         static_cast<uint64_t>(in.second_displacement);
-    good = tile_in_window(warp, lane, from, tile) &&
-           each_piece(warp, lane, tile, [&](uint64_t place, uint64_t address) {
-             if (address != 0) {
-               std::memcpy(reinterpret_cast<void*>(address),
-                           warp.cta->arena + swizzled(from + place, tile.map.swizzle_bytes),
-                           tile.map.element_bytes);
-             }
-           });
+    good = tile_in_window(warp, lane, from, tile);
+    if (!good) {
+      return;
+    }
+    const auto land = [&warp, lane, tile, from] {
+      return each_piece(warp, lane, tile, [&](uint64_t place, uint64_t address) {
+        if (address != 0) {
+          std::memcpy(reinterpret_cast<void*>(address),
+                      warp.cta->arena + swizzled(from + place, tile.map.swizzle_bytes),
+                      tile.map.element_bytes);
+        }
+      });
+    };
+    if (warp.grid->late()) {
+      warp.stores.add(lane, land);
+    } else {
+      good = land();
+    }
   });
   return good ? Step::next : Step::fault;
 }

@@ -4,8 +4,10 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/hopper/ptx_program.h"
@@ -22,8 +24,26 @@ struct CtaBarrier {
   uint32_t reduced = 0;   ///< bar.red: popc, or how many were true
 };
 
-/// A copy or an arrival that is counted in order by cp.async groups: nothing is under way longer
-/// than the instruction, so waits always pass.
+/// What a lane has asked for and nobody has waited for yet; `land` does it (false: what is wrong
+/// has been said).
+struct Underway {
+  uint32_t lane = 0;
+  uint32_t group = 0;  ///< of the lane's: how many were committed before
+  std::function<bool()> land;
+};
+/// cp.async, or cp.async.bulk from shared memory, with their groups.
+struct CopyGroups {
+  std::vector<Underway> copies;  ///< in the order in which they were asked for
+  std::array<uint32_t, kLanes> committed{};
+
+  void add(uint32_t lane, std::function<bool()> land) {
+    copies.push_back({lane, committed[lane], std::move(land)});
+  }
+  /// Lands those of lanes but for the latest `left` groups that they have committed, or all.
+  bool land(uint32_t lanes, uint32_t left);
+  bool land_all(uint32_t lanes);
+};
+
 struct Warp {
   const Program* program = nullptr;
   std::array<std::byte*, 2> base{};  ///< frame; constants
@@ -44,6 +64,8 @@ struct Warp {
   std::array<uint32_t, kLanes> members{};
   std::array<std::vector<uint32_t>, kLanes> returns;
   uint32_t cluster_phase = 0;  ///< barrier.cluster: lanes that have arrived and not waited
+  CopyGroups copies;           ///< to shared memory
+  CopyGroups stores;           ///< in bulk from there
   std::array<uint32_t, kLanes> barrier{};  ///< that blocks the lane: its number; 16: the cluster's
 
   template <class S>
@@ -103,9 +125,20 @@ struct Grid {
   Counts counts;
   uint64_t started = 0;  ///< the clock when the launch began
   bool freed = false;    ///< a barrier was completed, a thread has ended
-  std::string fault;     ///< why the launch ends
+  /// Copies that an mbarrier counts: they land when somebody looks at it.
+  std::unordered_map<std::byte*, std::vector<std::function<bool()>>> landing;
+  uint64_t chance = 1;
+  std::string fault;  ///< why the launch ends
   uint32_t fault_pc = 0;
 
+  /// Whether a copy is to land late.
+  bool late() {
+    chance ^= chance << 13;
+    chance ^= chance >> 7;
+    chance ^= chance << 17;
+    return launch.copies == Landing::late ||
+           (launch.copies == Landing::either && chance >> 63 != 0);
+  }
   /// Whether the launch may touch so many bytes at a generic address.
   bool known(uintptr_t address, size_t bytes) const;
 };

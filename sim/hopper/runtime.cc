@@ -3,7 +3,8 @@
 // to link.
 //
 // The device is an H200 but for its SMs, of which there are WEFT_PTX_SMS (4), so that a resident
-// kernel has few workers. WEFT_PTX_SECONDS (600): after which a launch has failed.
+// kernel has few workers. WEFT_PTX_SECONDS (600): after which a launch has failed. WEFT_PTX_COPIES
+// (either): see Landing.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>

@@ -57,6 +57,12 @@ std::chrono::seconds time_limit() {
   return std::chrono::seconds(seconds > 0 ? seconds : 600);
 }
 
+Landing landing() {
+  const char* text = std::getenv("WEFT_PTX_COPIES");
+  const std::string_view word = text != nullptr ? text : "";
+  return word == "soon" ? Landing::soon : word == "late" ? Landing::late : Landing::either;
+}
+
 }  // namespace
 
 Binary* add_binary(const void* wrapper) {
@@ -139,7 +145,9 @@ Status Work::run() const {
   for (const auto& argument : arguments_) {
     arguments.push_back(argument.data());
   }
-  WEFT_TRY(ptx::run(module_, name_, launch_, arguments, {.time = time_limit()}));
+  Launch launch = launch_;
+  launch.copies = landing();
+  WEFT_TRY(ptx::run(module_, name_, launch, arguments, {.time = time_limit()}));
   return {};
 }
 
