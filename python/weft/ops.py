@@ -207,7 +207,7 @@ def route(logits, chosen, sigmoid=False, renormalise=False, correction=None, gro
 @_define(
     "moe(Tensor x, Tensor gate, Tensor up, Tensor down, Tensor ids, Tensor weights, Tensor? gate_scale=None, "
     "Tensor? up_scale=None, Tensor? down_scale=None, Tensor? gate_bias=None, Tensor? up_bias=None, "
-    "Tensor? down_bias=None, float limit=0.0) -> Tensor"
+    "Tensor? down_bias=None, float limit=0.0, bool out_f32=False) -> Tensor"
 )
 def moe(
     x,
@@ -223,8 +223,9 @@ def moe(
     up_bias=None,
     down_bias=None,
     limit=0.0,
+    out_f32=False,
 ):
-    """Rows through the experts that they drew: the sum of weight * down(silu(gate(x)) * up(x)), in float32.
+    """Rows through the experts that they drew: the sum of weight * down(silu(gate(x)) * up(x)).
 
     x [..., hidden], bfloat16; ids [..., chosen], int32, and weights [..., chosen], float32, as route() gives them, in
     any order, a row's ids all different. gate and up [experts, inner, hidden], down [experts, hidden, inner], as
@@ -237,10 +238,10 @@ def moe(
 
     Biases [experts, inner] and [experts, hidden], in x's dtype. `limit`, of MXFP4, is gpt-oss's: instead of silu(g) * u
     it is min(g, limit) * sigmoid(1.702 * min(g, limit)) * (clamp(u, -limit, limit) + 1). What lies between the products
-    is rounded to x's dtype, sums are float32, and so is the result, of x's shape. Ids beyond the experts are refused on
-    the CPU; on a GPU, where nothing waits for them, what they do is undefined.
+    is rounded to x's dtype. Sums are float32; the result, of x's shape, is of x's dtype, or float32 with `out_f32`. Ids
+    beyond the experts are refused on the CPU; on a GPU, where nothing waits for them, what they do is undefined.
     """
-    return x.new_empty(x.shape, dtype=torch.float32)
+    return x.new_empty(x.shape, dtype=torch.float32 if out_f32 else x.dtype)
 
 
 def mxfp4(codes, scales):
