@@ -510,7 +510,7 @@ int64_t blocks_of(int64_t n) { return (n + kScaleBlock - 1) / kScaleBlock; }
 Status torch_gemm_bf16(const Value* stack, Results& results) {
   const Tensor a = tensor(stack[0]);
   const Tensor b = tensor(stack[1]);
-  const DType format = flag(stack[2]) ? DType::f32 : DType::bf16;
+  const DType format = results.format(flag(stack[2]), DType::bf16);
   WEFT_TRY(same_device(a, {{"b", &b}}));
   WEFT_ASSIGN(const Product p, product(a, b));
   WEFT_ASSIGN(const Tensor* out, results.rows(a, p.n, format));
@@ -611,7 +611,7 @@ Status torch_gemm_skinny(const Value* stack, Results& results) {
   const Tensor b = tensor(stack[1]);
   const Tensor a_scale = optional_tensor(stack[2]);
   const Tensor b_scale = optional_tensor(stack[3]);
-  const DType format = flag(stack[4]) ? DType::f32 : DType::bf16;
+  const DType format = results.format(flag(stack[4]), DType::bf16);
   WEFT_TRY(same_device(a, {{"b", &b}, {"a_scale", &a_scale}, {"b_scale", &b_scale}}));
   WEFT_ASSIGN(const Product p, product(a, b));
   GemmSkinnyArgs args{.m = p.m,

@@ -244,6 +244,22 @@ def test_given_tensors_that_do_not_fit(device):
             ops.rmsnorm_quant_out(*outs, x, weight, None, 1e-5, 128)
 
 
+@pytest.mark.parametrize("name", ["gemm_bf16", "gemm_skinny", "moe"])
+def test_the_given_tensor_may_be_float32(name, device):
+    operands = arguments(name, device)[0]
+    run, into = getattr(ops, name), getattr(ops, name + "_out")
+    rounded, expected = run(*operands), run(*operands, out_f32=True)
+    exact = torch.empty_like(expected)
+    into(exact, *operands)
+    assert exact.dtype == torch.float32 and torch.equal(exact, expected)
+    close(exact.to(rounded.dtype), rounded, name)
+    assert not torch.equal(exact, rounded.float())
+    with pytest.raises(RuntimeError, match="out is .*: it must be float32"):
+        into(rounded, *operands, out_f32=True)
+    with pytest.raises(RuntimeError, match="out is .*: it must be bfloat16"):
+        into(rounded.half(), *operands)
+
+
 def test_angles_of_latent_attention():
     assert torch.equal(ops.mla_layer_angles(600), reference.mla_layer_angles(600))
 
@@ -344,13 +360,6 @@ def test_a_draw_goes_to_experts(device):
     out = ops.moe(x, gate, up, down, ids, weights)
     assert out.shape == x.shape and out.dtype == x.dtype
     close(out, reference.moe(x, gate, up, down, ids, weights), "moe")
-    exact = torch.empty(x.shape, device=device)
-    ops.moe_out(exact, x, gate, up, down, ids, weights)  # what is given says in what dtype
-    assert torch.equal(exact.bfloat16(), out) and not torch.equal(exact, out.float())
-    with pytest.raises(RuntimeError, match="out is .*: it must be float32"):
-        ops.moe_out(out, x, gate, up, down, ids, weights, out_f32=True)
-    with pytest.raises(RuntimeError, match="out is .*: it must be bfloat16"):
-        ops.moe_out(out.half(), x, gate, up, down, ids, weights)
     assert ops.moe(x[:0], gate, up, down, ids[:0], weights[:0]).shape == (0, *x.shape[1:])
     assert [t.shape for t in ops.route(torch.empty(0, 7, device=device), 3)] == [(0, 3)] * 2
 

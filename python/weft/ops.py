@@ -56,8 +56,9 @@ def _define(schema, given=None):
         operator.__doc__, operator.__signature__ = fake.__doc__, inspect.signature(fake)
         out = ", ".join(f"Tensor({alias}!) {each}" for alias, each in zip("xy", given, strict=False))
         into = _operator(f"{name}_out({out}, {arguments}) -> ()", lambda *_, **__: None)
+        either = " (float32 needs no out_f32)" if "out_f32" in arguments else ""
         into.__doc__ = (
-            f"{name}() into {' and '.join(given)}, which have the shape, strides and dtype of its result and share no "
+            f"{name}() into {' and '.join(given)}, which have the shape, strides and dtype{either} of its result and share no "
             "memory with what it reads: nothing is allocated, which is a good part of a short call."
         )
         first = [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in given]
