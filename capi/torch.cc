@@ -400,6 +400,11 @@ class Results {
     }
   }
 
+  /// The next one's of two: f32 if that is asked for or what is given has it.
+  DType format(bool f32, DType other) const {
+    const bool given_f32 = given_ && tensors_[count_].dtype == format_of(DType::f32).torch;
+    return f32 || given_f32 ? DType::f32 : other;
+  }
   /// The next: contiguous, of the shape of `like` but for its last dimension.
   Result<const Tensor*> rows(const Tensor& like, int64_t columns, DType format,
                              std::string_view name = "out") {
@@ -505,7 +510,7 @@ int64_t blocks_of(int64_t n) { return (n + kScaleBlock - 1) / kScaleBlock; }
 Status torch_gemm_bf16(const Value* stack, Results& results) {
   const Tensor a = tensor(stack[0]);
   const Tensor b = tensor(stack[1]);
-  const DType format = flag(stack[2]) ? DType::f32 : DType::bf16;
+  const DType format = results.format(flag(stack[2]), DType::bf16);
   WEFT_TRY(same_device(a, {{"b", &b}}));
   WEFT_ASSIGN(const Product p, product(a, b));
   WEFT_ASSIGN(const Tensor* out, results.rows(a, p.n, format));
@@ -606,7 +611,7 @@ Status torch_gemm_skinny(const Value* stack, Results& results) {
   const Tensor b = tensor(stack[1]);
   const Tensor a_scale = optional_tensor(stack[2]);
   const Tensor b_scale = optional_tensor(stack[3]);
-  const DType format = flag(stack[4]) ? DType::f32 : DType::bf16;
+  const DType format = results.format(flag(stack[4]), DType::bf16);
   WEFT_TRY(same_device(a, {{"b", &b}, {"a_scale", &a_scale}, {"b_scale", &b_scale}}));
   WEFT_ASSIGN(const Product p, product(a, b));
   GemmSkinnyArgs args{.m = p.m,
@@ -965,7 +970,7 @@ Result<ExpertMatrices> expert_matrices(std::string_view name, const Tensor& t, c
 
 /// moe(Tensor x, Tensor gate, Tensor up, Tensor down, Tensor ids, Tensor weights, Tensor?
 /// gate_scale, Tensor? up_scale, Tensor? down_scale, Tensor? gate_bias, Tensor? up_bias, Tensor?
-/// down_bias, float limit) -> Tensor
+/// down_bias, float limit, bool out_f32) -> Tensor
 Status torch_moe(const Value* stack, Results& results) {
   const Tensor x = tensor(stack[0]);
   const Tensor gate = tensor(stack[1]);
@@ -1034,8 +1039,9 @@ Status torch_moe(const Value* stack, Results& results) {
       *to = {bias->data, rows.matrix.dtype};
     }
   }
-  WEFT_ASSIGN(const Tensor* out, results.rows(x, args.hidden, DType::f32));
-  args.out = {out->data, DType::f32, args.hidden};
+  const DType format = results.format(flag(stack[13]), rows.matrix.dtype);
+  WEFT_ASSIGN(const Tensor* out, results.rows(x, args.hidden, format));
+  args.out = {out->data, format, args.hidden};
   return rows.rows == 0 ? Status() : run(kMoeArgs, args, x);
 }
 

@@ -226,8 +226,8 @@ typedef struct weft_experts {
 } weft_experts;
 
 /* Rows through the experts that each has drawn: out[r] = sum over s of weights[r, s] down(f(gate
- * a[r], up a[r])), of expert ids[r, s], in f32; what lies between the products is rounded to a's
- * format. f(g, u) is silu(g) u or, with a limit, gpt-oss's: min(g, limit) sigmoid(1.702 min(g,
+ * a[r], up a[r])), of expert ids[r, s], summed in f32; what lies between the products is rounded to
+ * a's format. f(g, u) is silu(g) u or, with a limit, gpt-oss's: min(g, limit) sigmoid(1.702 min(g,
  * limit)) (clamp(u, -limit, limit) + 1).
  *
  * All three matrices of the experts are alike:
@@ -252,7 +252,7 @@ typedef struct weft_moe_args {
   weft_matrix gate;     /* [inner, hidden] of the first expert, the others' behind it */
   weft_matrix up;       /* likewise, of the same stride */
   weft_matrix down;     /* [hidden, inner], likewise */
-  weft_matrix out;      /* [rows, hidden], f32 */
+  weft_matrix out;      /* [rows, hidden], f32 or in a's format */
   weft_workspace workspace;
   weft_experts gate_experts;
   weft_experts up_experts;

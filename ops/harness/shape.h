@@ -51,6 +51,9 @@ inline constexpr Word<DType> kFileFloats[] = {{"F32", DType::f32}, {"BF16", DTyp
 inline constexpr Word<DType> kFileFormats[] = {
     {"F32", DType::f32}, {"BF16", DType::bf16}, {"F16", DType::f16}};
 
+/// Of results that are f32 otherwise.
+inline constexpr Word<DType> kHalfOut[] = {{"BF16", DType::bf16}};
+
 /// What checkpoints have of products' weights.
 inline constexpr Word<DType> kWeightFormats[] = {
     {"F32", DType::f32}, {"BF16", DType::bf16}, {"F16", DType::f16}, {"F8_E4M3", DType::e4m3fn}};

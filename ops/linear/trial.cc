@@ -9,9 +9,6 @@
 namespace weft::trial {
 namespace {
 
-/// Where sums go, if not to f32.
-constexpr Word<DType> kHalfOut[] = {{"BF16", DType::bf16}};
-
 struct Case {
   Use use;
   int64_t rows;

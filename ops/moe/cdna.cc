@@ -92,8 +92,8 @@ std::string_view refuse_prefill_experts(const PrefillExpertsUp& args) {
                                   : refuse(args.a, args.gate, args.gate_bias, args.n, args.k);
 }
 std::string_view refuse_prefill_experts(const PrefillExpertsDown& args) {
-  return args.out.stride % 4 != 0 ? "n, k and strides must be multiples of 8"
-                                  : refuse(args.a, args.weight, args.bias, args.n, args.k);
+  const std::string_view why = refuse_result(args);
+  return why.empty() ? refuse(args.a, args.weight, args.bias, args.n, args.k) : why;
 }
 
 std::string_view refuse_prefill_route(const RouteArgs& args) {
@@ -165,14 +165,15 @@ Status prefill_experts_down(const PrefillExpertsDown& args, int64_t rows, Stream
   }
   WEFT_TRY(launch_product(params, "down", args.a, args.weight, args.bias.dtype, args.drawn, rows,
                           stream));
+  const std::string kernel = fmt::format("moe_sum_{}", short_name(args.out.dtype));
   return hip_device(stream).launch({.operation = "moe",
-                                    .kernel = "moe_sum",
+                                    .kernel = kernel,
                                     .groups_x = static_cast<uint32_t>(rows),
                                     .threads = 256},
                                    MoeSumParams{.products = args.products,
                                                 .weights = args.drawn.weights,
-                                                .out = static_cast<float*>(args.out.data),
-                                                .out_stride = args.out.stride,
+                                                .out = args.out.data,
+                                                .out_stride = stride_bytes(args.out),
                                                 .n = static_cast<int32_t>(args.n),
                                                 .chosen = static_cast<int32_t>(args.drawn.chosen),
                                                 .accumulate = args.accumulate ? 1 : 0,

@@ -71,11 +71,11 @@ inline constexpr int kMoeFewRows = 16;
 struct MoeSumParams {
   const float* products;
   const float* weights;
-  float* out;
-  int64_t out_stride;  ///< elements
+  void* out;
+  int64_t out_stride;  ///< bytes
   int32_t n;
   int32_t chosen;
-  int32_t accumulate;
+  int32_t accumulate;  ///< to a result in f32
   float alpha;
 };
 

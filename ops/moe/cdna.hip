@@ -603,19 +603,25 @@ WEFT_GPU void few_product(const MoeProductParams& p) {
   }
 }
 
-/// A workgroup a row, four columns a thread at a time.
+/// A workgroup a row, four columns a thread at a time. T: the result's format.
+template <class T>
 WEFT_GPU void sum_slots(const MoeSumParams& p) {
+  using Four = Vector<T, 4>;
   const int row = workgroup_index();
-  float* const out = p.out + row * p.out_stride;
   for (int c = 4 * thread_index(); c < p.n; c += 4 * kTileThreads) {
-    f32x4 sum = p.accumulate != 0 ? *reinterpret_cast<f32x4*>(out + c) : f32x4{};
+    Four& out = at<Four>(p.out, row * p.out_stride + c * int64_t{sizeof(T)});
+    f32x4 sum = {};
+    if constexpr (__is_same(T, float)) {
+      sum = p.accumulate != 0 ? out : sum;
+    }
     for (int s = 0; s < p.chosen; ++s) {
       const int64_t slot = int64_t{row} * p.chosen + s;
       const float weight = p.alpha * p.weights[slot];
       const f32x4 x = *reinterpret_cast<const f32x4*>(p.products + slot * p.n + c);
       sum = __builtin_elementwise_fma(f32x4{weight, weight, weight, weight}, x, sum);
     }
-    *reinterpret_cast<f32x4*>(out + c) = sum;
+    // Weights may be NaNs of any bits, which round_to() does not take.
+    out = __builtin_convertvector(sum, Four);
   }
 }
 
@@ -623,7 +629,13 @@ WEFT_GPU void sum_slots(const MoeSumParams& p) {
 
 extern "C" __global__ __launch_bounds__(256, 2) void moe_route(MoeRouteParams p) { route(p); }
 extern "C" __global__ __launch_bounds__(256, 2) void moe_sort(MoeSortParams p) { sort(p); }
-extern "C" __global__ __launch_bounds__(256, 2) void moe_sum(MoeSumParams p) { sum_slots(p); }
+#define SUM_KERNEL(T)                                                                \
+  extern "C" __global__ __launch_bounds__(256, 2) void moe_sum_##T(MoeSumParams p) { \
+    sum_slots<T##_t>(p);                                                             \
+  }
+SUM_KERNEL(f32)
+SUM_KERNEL(bf16)
+SUM_KERNEL(f16)
 
 using mx_t = Mxfp4;
 using fp8_t = E4m3;

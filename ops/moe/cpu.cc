@@ -293,8 +293,13 @@ void experts_down(const ExpertsDownArgs& args, Range rows, Range columns,
   const Sorted sorted(args.drawn, experts, rows, parts);
   auto* gathered = parts.take<std::byte>(gathered_bytes(args.a, k, rows.size()));
   auto* made = parts.take<float>(rows.size() * n);
+  const bool rounds = args.out.dtype == DType::bf16;
+  auto* to_round = parts.take<float>(rounds ? rows.size() * n : 0);
+  const auto sums = [&, n = n](int64_t r) {
+    return rounds ? to_round + (r - rows.begin) * n : row<float>(args.out, r);
+  };
   for (int64_t r = rows.begin; r < rows.end && !args.accumulate; ++r) {
-    std::fill_n(row<float>(args.out, r) + columns.begin, columns.size(), 0.0F);
+    std::fill_n(sums(r) + columns.begin, columns.size(), 0.0F);
   }
   for (int64_t e = 0; e < experts; ++e) {
     const std::span<const Taken> taken = sorted.of(e);
@@ -314,11 +319,15 @@ void experts_down(const ExpertsDownArgs& args, Range rows, Range columns,
     for (size_t i = 0; i < taken.size(); ++i) {
       const float weight = args.alpha * args.drawn.weights[taken[i].slot];
       const float* from = made + static_cast<int64_t>(i) * n;
-      float* to = row<float>(args.out, taken[i].row);
+      float* to = sums(taken[i].row);
       for (int64_t c = columns.begin; c < columns.end; ++c) {
         to[c] += weight * from[c];
       }
     }
+  }
+  for (int64_t r = rows.begin; r < rows.end && rounds; ++r) {
+    std::transform(sums(r) + columns.begin, sums(r) + columns.end,
+                   row<bf16>(args.out, r) + columns.begin, to_bf16);
   }
 }
 
@@ -334,6 +343,7 @@ size_t experts_down_scratch_bytes(const ExpertsDownArgs& args, int64_t rows) {
   return Sorted::bytes(args.drawn, std::ssize(args.experts), rows) +
          Parts::bytes<std::byte>(gathered_bytes(args.a, expert.k, rows)) +
          Parts::bytes<float>(rows * expert.n) +
+         Parts::bytes<float>(args.out.dtype == DType::bf16 ? rows * expert.n : 0) +
          (args.mx.empty() ? linear_scratch_bytes(expert, rows)
                           : mx_products_scratch_bytes(rows, expert.k));
 }

@@ -315,7 +315,7 @@ Status check(const MoeArgs& args) {
                     "{}",
                     kMoe, args.limit, form_of(args.gate)));
   }
-  WEFT_TRY(check_matrix(kMoe, "out", args.out, args.hidden, {DType::f32}));
+  WEFT_TRY(check_matrix(kMoe, "out", args.out, args.hidden, {DType::f32, args.a.dtype}));
   WEFT_TRY(check_there(kMoe, "ids", args.ids, 16));
   return check_there(kMoe, "weights", args.weights, 16);
 }

@@ -38,7 +38,7 @@ struct MoeArgs {
   /// [experts * inner], the same, [experts * hidden], in a's format; or null data.
   ConstVector gate_bias = {}, up_bias = {}, down_bias = {};
   float limit = 0;  ///< of MXFP4: see ExpertsUpArgs. Without it f is SiLU
-  Matrix out;       ///< [rows, hidden], f32
+  Matrix out;       ///< [rows, hidden], f32 or in a's format
   Workspace workspace;
 };
 
@@ -49,9 +49,9 @@ inline ExpertMatrices mx_experts(const void* first, int64_t n, int64_t k) {
 
 /// Error (usage): which of the conditions above does not hold; of ids, nothing.
 Status check(const MoeArgs& args);
-/// What lies between the products is rounded to a's format, sums are f32. On the CPU ids are
-/// checked; on a device others than those of experts do what is undefined. Errors: usage, device
-/// (there is no kernel, and why; a launch failed).
+/// What lies between the products is rounded to a's format, sums are f32, and rounded once where
+/// the result is not. On the CPU ids are checked; on a device others than those of experts do what
+/// is undefined. Errors: usage, device (there is no kernel, and why; a launch failed).
 Status moe(const MoeArgs& args, Stream stream);
 Result<size_t> moe_workspace(const MoeArgs& args, Stream stream);
 

@@ -663,9 +663,9 @@ __global__ void __launch_bounds__(kSumThreads)
   }
   const int64_t first = row * args.drawn.chosen;
   const auto chosen = static_cast<int>(args.drawn.chosen);
-  float* const out = static_cast<float*>(args.out.data) + row * args.out.stride + c;
+  const int64_t to = row * args.out.stride + c;
   const float* const products = args.products + first * args.n + c;
-  float4 sum = args.accumulate ? read_x4(out) : float4{};
+  float4 sum = args.accumulate ? read_x4(static_cast<const float*>(args.out.data) + to) : float4{};
   for (int done = 0; done < chosen; done += kAtOnce) {
     float4 x[kAtOnce] = {};
     float weights[kAtOnce] = {};
@@ -685,7 +685,7 @@ __global__ void __launch_bounds__(kSumThreads)
       }
     }
   }
-  *reinterpret_cast<float4*>(out) = sum;
+  store_x4(args.out.data, args.out.dtype, to, sum);
 }
 
 // --- launches ---
@@ -791,8 +791,8 @@ std::string_view refuse_prefill_experts(const PrefillExpertsUp& args) {
                                   : refuse(args.a, args.gate, args.n, args.k);
 }
 std::string_view refuse_prefill_experts(const PrefillExpertsDown& args) {
-  return args.out.stride % 4 != 0 ? "n, k and strides must be multiples of 8"
-                                  : refuse(args.a, args.weight, args.n, args.k);
+  const std::string_view why = refuse_result(args);
+  return why.empty() ? refuse(args.a, args.weight, args.n, args.k) : why;
 }
 
 std::string_view refuse_prefill_route(const RouteArgs& args) {

@@ -158,8 +158,11 @@ TEST_F(ExpertsHopper, AreAsOnTheCpu) {
       Array<float> weights =
           array<float>(rows * kChosen, [&] { return std::abs(normal_(random_)); });
       Array<float> out = floats(rows * kHidden, 1);
-      const auto run = [&](bool gpu) -> Status {
+      Array<bf16> rounded = halves(rows * kHidden, 1);
+      const auto run = [&](bool gpu, DType format) -> Status {
         const bf16* const bias = biases.on(gpu);
+        void* const result =
+            format == DType::f32 ? static_cast<void*>(out.on(gpu)) : rounded.on(gpu);
         MoeArgs args{.rows = rows,
                      .chosen = kChosen,
                      .experts = kExperts,
@@ -177,7 +180,7 @@ TEST_F(ExpertsHopper, AreAsOnTheCpu) {
                      .up_bias = {bias + kExperts * kInner, DType::bf16},
                      .down_bias = {bias + kExperts * 2 * kInner, DType::bf16},
                      .limit = mx ? 1.5F : 0,
-                     .out = {out.on(gpu), DType::f32, kHidden},
+                     .out = {result, format, kHidden},
                      .workspace = {}};
         const Stream stream = gpu ? device_->stream() : Stream{};
         WEFT_ASSIGN(args.workspace.bytes, moe_workspace(args, stream));
@@ -188,9 +191,16 @@ TEST_F(ExpertsHopper, AreAsOnTheCpu) {
         WEFT_TRY(moe(args, stream));
         return gpu ? device_->synchronize() : Status();
       };
-      ASSERT_TRUE(run(false).ok());
+      const auto expect_rounded = [&] {
+        for (size_t i = 0; i < out.host.size(); ++i) {
+          ASSERT_EQ(rounded.host[i].bits, to_bf16(out.host[i]).bits) << i;
+        }
+      };
+      ASSERT_TRUE(run(false, DType::f32).ok());
+      ASSERT_TRUE(run(false, DType::bf16).ok());
+      expect_rounded();
       const std::vector<float> expected = out.host;
-      const Status status = run(true);
+      const Status status = run(true, DType::f32);
       ASSERT_TRUE(status.ok()) << status.error().message;
       const std::vector<float> found = fetched(out);
       float most = 0;
@@ -200,6 +210,11 @@ TEST_F(ExpertsHopper, AreAsOnTheCpu) {
       // Roundings to bf16 between the products, and of weights in eight bits, on either side.
       for (size_t i = 0; i < found.size(); ++i) {
         ASSERT_NEAR(found[i], expected[i], 0.01F * most) << i;
+      }
+      if (rows == 20) {
+        ASSERT_TRUE(run(true, DType::bf16).ok());
+        fetched(rounded);
+        expect_rounded();
       }
     }
   }

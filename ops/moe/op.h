@@ -74,7 +74,7 @@ struct ExpertsDownArgs {
   std::vector<LinearArgs> experts = {};
   float alpha = 1;
   bool accumulate = false;        ///< add to what out holds (the residual)
-  Matrix out;                     ///< [rows, n], f32
+  Matrix out;                     ///< [rows, n], f32; or bf16 where nothing is accumulated
   std::vector<MxMatrix> mx = {};  ///< see ExpertsUpArgs::gates
 };
 
@@ -93,7 +93,7 @@ void route(const RouteArgs& args, Range rows);
 /// but that which kernel a row meets depends on how many rows drew the expert. `scratch`: see
 /// linear.
 void experts_up(const ExpertsUpArgs& args, Range rows, Range columns, std::span<std::byte> scratch);
-/// Slots are summed one after the other, in f32.
+/// Slots are summed one after the other, in f32, and sums rounded once.
 void experts_down(const ExpertsDownArgs& args, Range rows, Range columns,
                   std::span<std::byte> scratch);
 /// Of row 0's first expert; see linear_prefetch. Reads ids.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "ops/moe/op.h"
 
@@ -55,8 +56,16 @@ struct PrefillExpertsDown {
   int64_t n = 0, k = 0;
   float alpha = 1;
   bool accumulate = false;
-  Matrix out;                 ///< [rows, n], f32
+  Matrix out;                 ///< [rows, n], f32; or in a's format where nothing is accumulated
   float* products = nullptr;  ///< scratch: [rows * chosen, n]
 };
+
+/// Which condition of the result, that a GPU stores four numbers of at once, does not hold.
+inline std::string_view refuse_result(const PrefillExpertsDown& args) {
+  if (args.out.dtype != DType::f32 && (args.out.dtype != args.a.dtype || args.accumulate)) {
+    return "the result must be f32 or, where nothing is added to, as the rows are";
+  }
+  return args.out.stride % 4 != 0 ? "n, k and strides must be multiples of 8" : "";
+}
 
 }  // namespace weft

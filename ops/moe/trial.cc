@@ -27,6 +27,7 @@ struct Case {
   int64_t kept_groups = 0;
   bool correction = false;
   float scale = 1;
+  DType out = DType::f32;  ///< to which the results are added
 
   template <class Visitor>
   void fields(Visitor& v) {
@@ -46,6 +47,7 @@ struct Case {
     v.size("kept_groups", kept_groups, {.required = false});
     v.flag("correction", correction);
     v.real("scale", scale, {.least = 0, .most = 1e6, .required = false, .otherwise = 1});
+    v.optional_word("out", out, kHalfOut);
   }
   std::string_view conflict() const {
     return chosen > experts ? "more are chosen than there are experts"
@@ -55,8 +57,9 @@ struct Case {
            : mxfp4 && w != DType::bf16           ? "weights in mxfp4 are said to be bf16"
            : mxfp4 && (n % kMxBlock != 0 || hidden % kMxBlock != 0)
                ? "n and hidden of weights in mxfp4 are multiples of 32"
-           : limit > 0 && !mxfp4               ? "a limit wants weights in mxfp4"
-           : (groups > 0) != (kept_groups > 0) ? "groups and kept_groups go together"
+           : out == DType::bf16 && a != DType::bf16 ? "a result in bf16 wants a in bf16"
+           : limit > 0 && !mxfp4                    ? "a limit wants weights in mxfp4"
+           : (groups > 0) != (kept_groups > 0)      ? "groups and kept_groups go together"
            : groups > 0 && (experts % groups != 0 || kept_groups > groups ||
                             chosen > experts / groups * kept_groups)
                ? "experts are of equal groups, and those kept have enough to choose from"
@@ -135,9 +138,12 @@ class MoeTrial : public PrefillTrial {
         correction_(c.correction ? &input("correction", 1, c.experts, c.w, random, 0.3F) : nullptr),
         weights_(output("weights", c.rows, c.chosen, DType::f32)),
         between_(output("between", c.rows * c.chosen, c.n, c.a, kGap)),
-        out_(add("out", Tensor::Role::inout, c.rows, c.hidden, DType::f32, kGap)),
+        out_(add("out", c.out == DType::f32 ? Tensor::Role::inout : Tensor::Role::output, c.rows,
+                 c.hidden, c.out, kGap)),
         ids_(static_cast<size_t>(c.rows * c.chosen)) {
-    out_.fill(random, 1);
+    if (c.out == DType::f32) {
+      out_.fill(random, 1);
+    }
     const Drawn drawn{ids_.data(), static_cast<float*>(weights_.data()), c.chosen, c.chosen};
     route_ = {.logits = logits_.in(),
               .experts = c.experts,
@@ -149,8 +155,11 @@ class MoeTrial : public PrefillTrial {
               .kept_groups = std::max<int64_t>(1, c.kept_groups),
               .scale = c.scale};
     up_args_ = {.a = a_.in(), .drawn = drawn, .out = between_.out(), .limit = c.limit};
-    down_args_ = {
-        .a = between_.in(), .drawn = drawn, .alpha = 0.7F, .accumulate = true, .out = out_.out()};
+    down_args_ = {.a = between_.in(),
+                  .drawn = drawn,
+                  .alpha = 0.7F,
+                  .accumulate = c.out == DType::f32,
+                  .out = out_.out()};
     for (int64_t e = 0; e < c.experts; ++e) {
       GatedLinearArgs gated;
       gated.gate = gate_.matrix(e);
@@ -431,7 +440,7 @@ class MoeTrial : public PrefillTrial {
     const double alpha = double{down_args_.alpha};
     for (int64_t c = 0; c < n; ++c) {
       const auto at = static_cast<size_t>(local * n + c);
-      double value = out_.get(r, c);
+      double value = down_args_.accumulate ? out_.get(r, c) : 0;
       double magnitude = std::fabs(value);
       double error = 0;
       for (int64_t slot = local * chosen; slot < (local + 1) * chosen; ++slot) {

@@ -61,8 +61,9 @@ def place(request):
 
 
 def bf16(x):
-    """Rounded half up, and the numbers that these are."""
-    bits = (x.astype(np.float32).view(np.uint32) + 0x8000) >> 16
+    """Rounded to nearest even, and the numbers that these are."""
+    bits = x.astype(np.float32).view(np.uint32)
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
     return bits.astype(np.uint16), (bits << 16).view(np.float32)
 
 
@@ -273,13 +274,17 @@ def test_moe(place, form, rows):
     for r in range(rows):
         expected, bound = experts_in_f64(x[r].astype(np.float64), ids[r], weights[r], gate, up, down, limit, unit)
         assert (abs(place.get(out)[r] - expected) <= bound).all() and np.median(bound) < 0.25 * np.median(abs(expected))
+    rounded = bf16(place.get(out))[0] if format == _c.BF16 else place.get(out).astype(np.float16).view(np.uint16)
+    half = place.put(np.zeros((rows, hidden), np.uint16))
+    place.run("moe", but(args, "out", _c.Matrix(half, hidden, format)))
+    assert (place.get(half) == rounded).all()
     eight = form == _c.E4M3FN
     wrong = [
         ("inner", 41, "inner is 41"),
         ("chosen", 6, "chosen is 6, but must be at most 5"),
         ("ids", args.ids + 4, "ids is not aligned to 16 bytes"),
         ("a", _c.Matrix(args.a.data, hidden, _c.F32), "a is F32, but must be BF16 or F16"),
-        ("out", _c.Matrix(out, hidden, _c.BF16), "out is BF16, but must be F32"),
+        ("out", _c.Matrix(out, hidden, _c.F16 + _c.BF16 - format), "out is B?F16, but must be F32 or B?F16"),
         ("limit", 2 if limit == 0 else -1, "limit is"),
         ("up", _c.Matrix(args.up.data, hidden, _c.BF16 if eight else _c.E4M3FN), "must be alike"),
         ("down_experts", _c.Experts(scales=None if eight else args.up.data, pitch=down.more.pitch), "but its scales"),

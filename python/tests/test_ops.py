@@ -88,7 +88,7 @@ def arguments(name, device):
             drawn("bfloat16", 1, 2, device),
             drawn("bfloat16", 40, 3, device, biases=True),
             drawn("float8_e4m3fn", 9, 2, device),
-            drawn("mxfp4", 17, 4, device, biases=True, limit=1.5),
+            (*drawn("mxfp4", 17, 4, device, biases=True, limit=1.5), True),
         ],
         "moe_layer": [experts(5, 3, True, device), experts(2, 2, False, device)],
         "mla_layer": [latent_attention(2, 3, 70, device), latent_attention(3, 1, 0, device)],
@@ -244,6 +244,22 @@ def test_given_tensors_that_do_not_fit(device):
             ops.rmsnorm_quant_out(*outs, x, weight, None, 1e-5, 128)
 
 
+@pytest.mark.parametrize("name", ["gemm_bf16", "gemm_skinny", "moe"])
+def test_the_given_tensor_may_be_float32(name, device):
+    operands = arguments(name, device)[0]
+    run, into = getattr(ops, name), getattr(ops, name + "_out")
+    rounded, expected = run(*operands), run(*operands, out_f32=True)
+    exact = torch.empty_like(expected)
+    into(exact, *operands)
+    assert exact.dtype == torch.float32 and torch.equal(exact, expected)
+    close(exact.to(rounded.dtype), rounded, name)
+    assert not torch.equal(exact, rounded.float())
+    with pytest.raises(RuntimeError, match="out is .*: it must be float32"):
+        into(rounded, *operands, out_f32=True)
+    with pytest.raises(RuntimeError, match="out is .*: it must be bfloat16"):
+        into(rounded.half(), *operands)
+
+
 def test_angles_of_latent_attention():
     assert torch.equal(ops.mla_layer_angles(600), reference.mla_layer_angles(600))
 
@@ -316,11 +332,13 @@ def through_experts(x, gate, up, down, ids, weights, gate_scale, up_scale, down_
 def test_experts_within_what_rounding_allows(form, rows, biases, device):
     operands = drawn(form, rows, 3, device, biases, limit=1.5 if form == "mxfp4" and biases else 0.0)
     expected, bound = through_experts(*operands)
-    assert ((ops.moe(*operands).double() - expected).abs() <= bound).all()
+    found = ops.moe(*operands, out_f32=True)
+    assert ((found.double() - expected).abs() <= bound).all()
+    assert torch.equal(ops.moe(*operands), found.bfloat16())  # rounded once
     assert bound.median() < 0.25 * expected.abs().median()  # not so wide that another expert would pass
     # Whatever order a row's are in, and more rows beside it.
     flipped = (*operands[:4], operands[4].flip(1).contiguous(), operands[5].flip(1).contiguous(), *operands[6:])
-    assert ((ops.moe(*flipped).double() - expected).abs() <= bound).all()
+    assert ((ops.moe(*flipped, out_f32=True).double() - expected).abs() <= bound).all()
 
 
 def test_experts_in_one_tensor(device):
@@ -340,7 +358,7 @@ def test_a_draw_goes_to_experts(device):
     x, router = x.view(2, 3, -1), bf16(len(gate), x.shape[-1], device=device)
     ids, weights = ops.route(ops.gemm_bf16(x, router, True) / 16, 2, renormalise=True)
     out = ops.moe(x, gate, up, down, ids, weights)
-    assert out.shape == x.shape and out.dtype == torch.float32
+    assert out.shape == x.shape and out.dtype == x.dtype
     close(out, reference.moe(x, gate, up, down, ids, weights), "moe")
     assert ops.moe(x[:0], gate, up, down, ids[:0], weights[:0]).shape == (0, *x.shape[1:])
     assert [t.shape for t in ops.route(torch.empty(0, 7, device=device), 3)] == [(0, 3)] * 2

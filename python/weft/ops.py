@@ -56,8 +56,9 @@ def _define(schema, given=None):
         operator.__doc__, operator.__signature__ = fake.__doc__, inspect.signature(fake)
         out = ", ".join(f"Tensor({alias}!) {each}" for alias, each in zip("xy", given, strict=False))
         into = _operator(f"{name}_out({out}, {arguments}) -> ()", lambda *_, **__: None)
+        either = " (float32 needs no out_f32)" if "out_f32" in arguments else ""
         into.__doc__ = (
-            f"{name}() into {' and '.join(given)}, which have the shape, strides and dtype of its result and share no "
+            f"{name}() into {' and '.join(given)}, which have the shape, strides and dtype{either} of its result and share no "
             "memory with what it reads: nothing is allocated, which is a good part of a short call."
         )
         first = [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in given]
@@ -207,7 +208,7 @@ def route(logits, chosen, sigmoid=False, renormalise=False, correction=None, gro
 @_define(
     "moe(Tensor x, Tensor gate, Tensor up, Tensor down, Tensor ids, Tensor weights, Tensor? gate_scale=None, "
     "Tensor? up_scale=None, Tensor? down_scale=None, Tensor? gate_bias=None, Tensor? up_bias=None, "
-    "Tensor? down_bias=None, float limit=0.0) -> Tensor"
+    "Tensor? down_bias=None, float limit=0.0, bool out_f32=False) -> Tensor"
 )
 def moe(
     x,
@@ -223,8 +224,9 @@ def moe(
     up_bias=None,
     down_bias=None,
     limit=0.0,
+    out_f32=False,
 ):
-    """Rows through the experts that they drew: the sum of weight * down(silu(gate(x)) * up(x)), in float32.
+    """Rows through the experts that they drew: the sum of weight * down(silu(gate(x)) * up(x)).
 
     x [..., hidden], bfloat16; ids [..., chosen], int32, and weights [..., chosen], float32, as route() gives them, in
     any order, a row's ids all different. gate and up [experts, inner, hidden], down [experts, hidden, inner], as
@@ -237,10 +239,10 @@ def moe(
 
     Biases [experts, inner] and [experts, hidden], in x's dtype. `limit`, of MXFP4, is gpt-oss's: instead of silu(g) * u
     it is min(g, limit) * sigmoid(1.702 * min(g, limit)) * (clamp(u, -limit, limit) + 1). What lies between the products
-    is rounded to x's dtype, sums are float32, and so is the result, of x's shape. Ids beyond the experts are refused on
-    the CPU; on a GPU, where nothing waits for them, what they do is undefined.
+    is rounded to x's dtype. Sums are float32; the result, of x's shape, is of x's dtype, or float32 with `out_f32`. Ids
+    beyond the experts are refused on the CPU; on a GPU, where nothing waits for them, what they do is undefined.
     """
-    return x.new_empty(x.shape, dtype=torch.float32)
+    return x.new_empty(x.shape, dtype=torch.float32 if out_f32 else x.dtype)
 
 
 def mxfp4(codes, scales):

@@ -63,6 +63,7 @@ def moe(
     up_bias: Tensor | None = None,
     down_bias: Tensor | None = None,
     limit: float = 0.0,
+    out_f32: bool = False,
 ) -> Tensor: ...
 def mxfp4(codes: Tensor, scales: Tensor) -> Tensor: ...
 def moe_layer(
@@ -114,7 +115,7 @@ def route_out(
     ids: Tensor, weights: Tensor, logits: Tensor, chosen: int, sigmoid: bool = False, renormalise: bool = False, correction: Tensor | None = None, groups: int = 1, kept_groups: int = 1, scale: float = 1.0
 ) -> None: ...
 def moe_out(
-    out: Tensor, x: Tensor, gate: Tensor, up: Tensor, down: Tensor, ids: Tensor, weights: Tensor, gate_scale: Tensor | None = None, up_scale: Tensor | None = None, down_scale: Tensor | None = None, gate_bias: Tensor | None = None, up_bias: Tensor | None = None, down_bias: Tensor | None = None, limit: float = 0.0
+    out: Tensor, x: Tensor, gate: Tensor, up: Tensor, down: Tensor, ids: Tensor, weights: Tensor, gate_scale: Tensor | None = None, up_scale: Tensor | None = None, down_scale: Tensor | None = None, gate_bias: Tensor | None = None, up_bias: Tensor | None = None, down_bias: Tensor | None = None, limit: float = 0.0, out_f32: bool = False
 ) -> None: ...
 def moe_layer_out(
     out: Tensor, x: Tensor, router: Tensor, gate: Tensor, up: Tensor, down: Tensor, chosen: int

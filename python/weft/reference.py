@@ -154,6 +154,7 @@ def moe(
     up_bias=None,
     down_bias=None,
     limit=0.0,
+    out_f32=False,
 ):
     gate, up, down = dequantised(gate, gate_scale), dequantised(up, up_scale), dequantised(down, down_scale)
     rows, ids, weights = x.reshape(-1, x.shape[-1]), ids.flatten(0, -2), weights.flatten(0, -2)
@@ -171,7 +172,7 @@ def moe(
         else:
             between = _silu(g, u)
         out[row] += weights[row, slot, None] * product(between.to(x.dtype), down, down_bias, e)
-    return out.reshape(x.shape)
+    return out.reshape(x.shape) if out_f32 else out.reshape(x.shape).to(x.dtype)
 
 
 def moe_layer(x, router, gate, up, down, chosen):
