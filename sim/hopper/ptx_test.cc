@@ -384,6 +384,30 @@ TEST(PtxCopies, FromSharedMemoryReadItUntilTheyAreWaitedFor) {
   }
 }
 
+TEST(PtxCopies, OperandsOfAProductStayUntilItIsWaitedFor) {
+  const auto done = [](const std::string& before, const std::string& after) {
+    std::vector<uint32_t> out(128);
+    return launch(
+        kernel(".shared .align 128 .b8 tile[4096];\nmov.u32 %r2, tile;\nshr.u32 %r2, %r2, 4;\n"
+               "cvt.u64.u32 %rd2, %r2;\nor.b64 %rd2, %rd2, 0x1000080000;\n"
+               "add.s64 %rd3, %rd2, 128;\nsetp.ne.u32 %p3, %r0, %r0;\n"
+               "wgmma.fence.sync.aligned;\n"
+               "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}, %rd2, "
+               "%rd3, %p3, 1, 1, 0, 0;\nwgmma.commit_group.sync.aligned;\n" +
+               before + "wgmma.wait_group.sync.aligned 0;\n" + after),
+        out.data(), {.block = {128, 1, 1}});
+  };
+  EXPECT_TRUE(done("", "st.shared.u32 [tile+4], %r0;\n").ok());
+  for (const char* operand :
+       {"st.shared.u32 [tile+4], %r0;\n", "st.shared.u32 [tile+2048], %r0;\n"}) {
+    const auto overwritten = done(operand, "");
+    ASSERT_FALSE(overwritten.ok());
+    EXPECT_NE(overwritten.error().message.find("has been overwritten"), std::string::npos);
+  }
+  // A group of its own, for which nobody waits.
+  EXPECT_TRUE(done("wgmma.wait_group.sync.aligned 1;\n", "").ok());
+}
+
 TEST(PtxBarrier, ASecondArrivalTooManyIsAFault) {
   std::vector<uint32_t> out(32);
   const auto done =

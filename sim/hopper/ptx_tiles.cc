@@ -1,7 +1,7 @@
 // Tiles: copies through tensor maps, and the products of a warpgroup. PTX ISA,
 // "cp.async.bulk.tensor", "Tensor swizzling modes", "Asynchronous Warpgroup Level Matrix
-// Multiply-Accumulate Instructions". Copies land as others do (Landing); what products read they
-// read with their instruction.
+// Multiply-Accumulate Instructions". Copies land as others do (Landing). Products are made with
+// their instruction; whoever waits for them finds out whether their operands are still there.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -237,6 +237,36 @@ bool read_matrix(Warp& warp, uint64_t bits, uint64_t first, uint64_t rows, bool 
   return true;
 }
 
+/// A number of a matrix in shared memory that read_matrix() has read.
+template <class E>
+uint64_t mark_of(const Warp& warp, uint64_t bits, uint64_t first, uint64_t rows, bool by_row) {
+  constexpr uint64_t kUnit = 16;
+  const Descriptor descriptor = Descriptor::of(bits);
+  const uint64_t rank = uint64_t{warp.cta->rank} << window::kRankShift;
+  uint64_t mark = 0;
+  const auto add = [&](uint64_t address) {
+    std::array<uint64_t, 2> words{};
+    std::memcpy(words.data(), shared_at(warp, address | rank, kUnit), kUnit);
+    for (const uint64_t word : words) {
+      mark = (mark ^ word) * 0x9e3779b97f4a7c15u;
+      mark ^= mark >> 29;
+    }
+  };
+  if (by_row) {
+    for (uint64_t k = 0; k < 32 / E::kBytes; ++k) {
+      for (uint64_t r = 0; r < rows; r += kUnit / E::kBytes) {
+        add(descriptor.by_row(first + r, k));
+      }
+    }
+    return mark;
+  }
+  for (uint64_t r = 0; r < rows; ++r) {
+    add(descriptor.by_k(first + r, 0));
+    add(descriptor.by_k(first + r, kUnit));
+  }
+  return mark;
+}
+
 /// d = a b + (p ? d : 0). flags: 1, A is in registers; 2, B is MN-major; 4, A is.
 template <class E>
 Step multiply(Warp& warp, const Instruction& in, uint32_t mask) {
@@ -264,10 +294,17 @@ Step multiply(Warp& warp, const Instruction& in, uint32_t mask) {
     return Step::fault;
   }
   const Slot* const rest = o + (registers ? 4 : 1);
-  if (!read_matrix<E>(warp, warp.in<uint64_t>(rest[0])[0], 0, static_cast<uint64_t>(columns),
-                      (in.flags & 2) != 0, b)) {
+  const uint64_t of_b = warp.in<uint64_t>(rest[0])[0];
+  if (!read_matrix<E>(warp, of_b, 0, static_cast<uint64_t>(columns), (in.flags & 2) != 0, b)) {
     return Step::fault;
   }
+  const auto read = [&warp, of_a = registers ? 0 : warp.in<uint64_t>(o[0])[0], of_b, columns,
+                     flags = in.flags] {
+    const uint64_t rows =
+        (flags & 1) != 0 ? 0 : mark_of<E>(warp, of_a, warp.index % 4 * 16, 16, (flags & 4) != 0);
+    return rows ^ mark_of<E>(warp, of_b, 0, static_cast<uint64_t>(columns), (flags & 2) != 0);
+  };
+  warp.underway.push_back({warp.product_groups, read(), read});
   const bool onto = (warp.predicate(rest[1]) & 1) != 0;
   for (int j = 0; j < in.count; ++j) {
     uint32_t* d = warp.out<uint32_t>(in.o[j]);
@@ -286,21 +323,51 @@ Step multiply(Warp& warp, const Instruction& in, uint32_t mask) {
   return Step::next;
 }
 
-Step wait_products(Warp& warp, const Instruction&, uint32_t) {
-  const auto& warps = warp.cta->warps;
-  const uint32_t first = warp.index / 4 * 4;
-  for (uint32_t w = first; w < std::min<size_t>(first + 4, warps.size()); ++w) {
-    if (warps[w]->alive != 0 && warps[w]->products < warp.products) {
+Step commit_products(Warp& warp, const Instruction& /*in*/, uint32_t mask) {
+  if (!together(warp, ~0u, mask)) {
+    return Step::moved;
+  }
+  ++warp.product_groups;
+  return Step::next;
+}
+/// o: how many groups may be under way still. The first of a warpgroup's warps that has waited
+/// knows that the products are done for all of them.
+Step wait_products(Warp& warp, const Instruction& in, uint32_t mask) {
+  if (!together(warp, ~0u, mask)) {
+    return Step::moved;
+  }
+  const auto& all = warp.cta->warps;
+  const size_t first = warp.index / 4 * 4;
+  const std::span group(all.data() + first, std::min<size_t>(4, all.size() - first));
+  for (const Warp* each : group) {
+    if (each->alive != 0 && each->products < warp.products) {
       return Step::again;
     }
   }
-  return Step::next;
+  const uint32_t left = warp.in<uint32_t>(in.o[0])[0];
+  bool there = true;
+  for (Warp* each : group) {
+    std::erase_if(each->underway, [&](const Product& product) {
+      if (product.group + left >= warp.product_groups) {
+        return false;
+      }
+      there = there && product.read() == product.mark;
+      return true;
+    });
+  }
+  return there ? Step::next
+               : warp.fault(0,
+                            "waits for a product of what has been overwritten since it was "
+                            "asked for");
 }
 Step nothing(Warp&, const Instruction&, uint32_t) { return Step::next; }
 
 Found find_products(const Statement& s) {
-  if (s.has("fence") || s.has("commit_group")) {
+  if (s.has("fence")) {
     return Form{.run = nothing};
+  }
+  if (s.has("commit_group")) {
+    return Form{.run = commit_products, .layout = ""};
   }
   if (s.has("wait_group")) {
     return Form{.run = wait_products, .layout = "w"};

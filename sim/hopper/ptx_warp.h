@@ -44,6 +44,14 @@ struct CopyGroups {
   bool land_all(uint32_t lanes);
 };
 
+/// A product that a warp has asked for and not waited for: `read` gives a number of its operands in
+/// shared memory, which was `mark`.
+struct Product {
+  uint32_t group = 0;  ///< how many were committed before
+  uint64_t mark = 0;
+  std::function<uint64_t()> read;
+};
+
 struct Warp {
   const Program* program = nullptr;
   std::array<std::byte*, 2> base{};  ///< frame; constants
@@ -55,10 +63,12 @@ struct Warp {
   uint32_t parked = 0;   ///< at an instruction that needs other lanes of the warp
   uint32_t yielded = 0;  ///< looked in vain; others of the warp first
   uint32_t at_warp_barrier = 0;
-  uint32_t polls = 0;     ///< in this turn
-  uint32_t carry = 0;     ///< CC.CF
-  uint32_t products = 0;  ///< of its warpgroup that it has had its part in
-  uint32_t pc = 0;        ///< of the lanes that run
+  uint32_t polls = 0;           ///< in this turn
+  uint32_t carry = 0;           ///< CC.CF
+  uint32_t products = 0;        ///< of its warpgroup that it has had its part in
+  uint32_t product_groups = 0;  ///< committed
+  std::vector<Product> underway;
+  uint32_t pc = 0;  ///< of the lanes that run
   uint32_t active = 0;
   std::array<uint32_t, kLanes> place{};  ///< of the lanes that do not
   std::array<uint32_t, kLanes> members{};
