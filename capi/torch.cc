@@ -521,7 +521,7 @@ Status torch_gemm_bf16(const Value* stack, Results& results) {
                     .b = p.b.matrix,
                     .out = {out->data, format, p.n},
                     .workspace = {}};
-  return run(kGemmBf16Args, args, a);
+  return args.m == 0 ? Status() : run(kGemmBf16Args, args, a);
 }
 
 /// gemm_fp8_blockwise(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale) -> Tensor. Both operands
@@ -559,7 +559,7 @@ Status torch_gemm_fp8_blockwise(const Value* stack, Results& results) {
   WEFT_ASSIGN(args.b_scale, scales_of("b_scale", b_scale, blocks_of(args.n), blocks_of(args.k)));
   WEFT_ASSIGN(const Tensor* out, results.rows(a, args.n, DType::bf16));
   args.out = {out->data, DType::bf16, args.n};
-  return run(kGemmFp8BlockwiseArgs, args, a);
+  return args.m == 0 ? Status() : run(kGemmFp8BlockwiseArgs, args, a);
 }
 
 /// gemm_fp8_grouped(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor group_of) -> Tensor.
@@ -601,7 +601,7 @@ Status torch_gemm_fp8_grouped(const Value* stack, Results& results) {
                                              blocks_of(args.k)));
   WEFT_ASSIGN(const Tensor* out, results.rows(a, args.n, DType::bf16));
   args.out = {out->data, DType::bf16, args.n};
-  return run(kGemmFp8BlockwiseArgs, args, a);
+  return args.m == 0 ? Status() : run(kGemmFp8BlockwiseArgs, args, a);
 }
 
 /// gemm_skinny(Tensor a, Tensor b, Tensor? a_scale, Tensor? b_scale, bool out_f32) -> Tensor. The
@@ -658,7 +658,7 @@ Status torch_gemm_skinny(const Value* stack, Results& results) {
   }
   WEFT_ASSIGN(const Tensor* out, results.rows(a, p.n, format));
   args.out = {out->data, format, p.n};
-  return run(kGemmSkinnyArgs, args, a);
+  return args.m == 0 ? Status() : run(kGemmSkinnyArgs, args, a);
 }
 
 /// A quantised result and its scales: of rows [..., 1], or of groups of 128 [..., blocks], in which

@@ -549,6 +549,14 @@ def test_empty_rows_are_no_error(device):
     x, weight = bf16(0, 512, device=device), bf16(512, device=device)
     assert ops.rmsnorm(x, weight).shape == (0, 512)
     assert ops.swiglu(x, x).shape == (0, 512)
+    b = bf16(256, 512, device=device)
+    assert ops.gemm_bf16(x, b).shape == ops.gemm_skinny(x, b).shape == (0, 256)
+    codes, b_codes = x.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
+    scale, b_scale = torch.ones(0, 4, device=device), torch.ones(2, 4, device=device)
+    assert ops.gemm_fp8_blockwise(codes, b_codes, scale, b_scale).shape == (0, 256)
+    assert ops.gemm_skinny(codes, b_codes, scale, b_scale).shape == (0, 256)
+    nobody = torch.zeros(0, dtype=torch.int32, device=device)
+    assert ops.gemm_fp8_grouped(codes, b_codes[None], scale, b_scale[None], nobody).shape == (0, 256)
 
 
 def test_many_threads_at_once(device):
