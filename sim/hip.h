@@ -39,6 +39,9 @@ void set_sanitizer(bool on);
 /// Launches run by seeds from this one on, as with WEFT_SIM_SEED; 0: by none.
 void set_seed(uint64_t first);
 
+/// LaunchOptions::hang_seconds of launches.
+void set_hang_seconds(double seconds);
+
 /// Whether a launch that fails says so on stderr, too. Off at first.
 void set_findings_to_stderr(bool on);
 

@@ -84,6 +84,7 @@ hipError_t prepare(const LaunchRequest& request, PreparedLaunch& launch) {
     LaunchOptions options;
     options.sanitize = runtime().sanitize;
     options.stack_bytes = runtime().stack_bytes;
+    options.hang_seconds = runtime().hang_seconds;
     if (runtime().next_seed != 0) {
       options.seed = runtime().next_seed++;
     }

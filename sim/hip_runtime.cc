@@ -281,6 +281,7 @@ void set_findings_to_stderr(bool on) { findings_to_stderr = on; }
 
 void set_sanitizer(bool on) { runtime().sanitize = on; }
 void set_seed(uint64_t first) { runtime().next_seed = first; }
+void set_hang_seconds(double seconds) { runtime().hang_seconds = seconds; }
 
 Result<int> hip_ordinal(const cdna::Node& node) {
   Runtime& r = runtime();

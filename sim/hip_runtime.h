@@ -172,6 +172,7 @@ struct Runtime {
   std::atomic<bool> sanitize{true};
   std::atomic<uint64_t> next_seed{0};  ///< of LaunchOptions::seed; 0: none
   std::atomic<uint32_t> stack_bytes{LaunchOptions().stack_bytes};
+  std::atomic<double> hang_seconds{LaunchOptions().hang_seconds};
   /// By hipLimit_t, of no effect: printf's buffer has its size, and malloc()'s heap grows.
   std::array<std::atomic<size_t>, 3> limits{0, 1 << 20, 8 << 20};
   bool blocking = false;  ///< launches return when they are done (HIP_LAUNCH_BLOCKING)
