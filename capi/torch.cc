@@ -13,6 +13,7 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -362,9 +363,14 @@ Status on_gpu(const Tensor& like, Body&& body) {
   return body(stream);
 }
 
-/// Runs an operation where `like` lies.
+/// Runs an operation where `like` lies, of which it has a row for each of the result's; none, and
+/// there is nothing to do.
 template <class Args>
 Status run(const Functions<Args>& op, Args& args, const Tensor& like) {
+  const std::span rows(like.sizes, static_cast<size_t>(like.dims - 1));
+  if (std::find(rows.begin(), rows.end(), 0) != rows.end()) {
+    return {};
+  }
   if (like.device_type == cpu_type) {
     WEFT_ASSIGN(const size_t bytes, op.workspace(args, {}));
     args.workspace = scratch_of(bytes);
@@ -521,7 +527,7 @@ Status torch_gemm_bf16(const Value* stack, Results& results) {
                     .b = p.b.matrix,
                     .out = {out->data, format, p.n},
                     .workspace = {}};
-  return args.m == 0 ? Status() : run(kGemmBf16Args, args, a);
+  return run(kGemmBf16Args, args, a);
 }
 
 /// gemm_fp8_blockwise(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale) -> Tensor. Both operands
@@ -559,7 +565,7 @@ Status torch_gemm_fp8_blockwise(const Value* stack, Results& results) {
   WEFT_ASSIGN(args.b_scale, scales_of("b_scale", b_scale, blocks_of(args.n), blocks_of(args.k)));
   WEFT_ASSIGN(const Tensor* out, results.rows(a, args.n, DType::bf16));
   args.out = {out->data, DType::bf16, args.n};
-  return args.m == 0 ? Status() : run(kGemmFp8BlockwiseArgs, args, a);
+  return run(kGemmFp8BlockwiseArgs, args, a);
 }
 
 /// gemm_fp8_grouped(Tensor a, Tensor b, Tensor a_scale, Tensor b_scale, Tensor group_of) -> Tensor.
@@ -601,7 +607,7 @@ Status torch_gemm_fp8_grouped(const Value* stack, Results& results) {
                                              blocks_of(args.k)));
   WEFT_ASSIGN(const Tensor* out, results.rows(a, args.n, DType::bf16));
   args.out = {out->data, DType::bf16, args.n};
-  return args.m == 0 ? Status() : run(kGemmFp8BlockwiseArgs, args, a);
+  return run(kGemmFp8BlockwiseArgs, args, a);
 }
 
 /// gemm_skinny(Tensor a, Tensor b, Tensor? a_scale, Tensor? b_scale, bool out_f32) -> Tensor. The
@@ -658,7 +664,7 @@ Status torch_gemm_skinny(const Value* stack, Results& results) {
   }
   WEFT_ASSIGN(const Tensor* out, results.rows(a, p.n, format));
   args.out = {out->data, format, p.n};
-  return args.m == 0 ? Status() : run(kGemmSkinnyArgs, args, a);
+  return run(kGemmSkinnyArgs, args, a);
 }
 
 /// A quantised result and its scales: of rows [..., 1], or of groups of 128 [..., blocks], in which
@@ -720,7 +726,7 @@ Status rmsnorm(const Tensor& x, const Rows& rows, const Tensor& weight, const Te
     WEFT_ASSIGN(const Rows r, as_rows("residual", residual));
     args.residual = r.writable();
   }
-  return rows.rows == 0 ? Status() : run(kRmsNormQuantArgs, args, x);
+  return run(kRmsNormQuantArgs, args, x);
 }
 
 /// rmsnorm(Tensor x, Tensor weight, Tensor(a!)? residual, float epsilon) -> Tensor
@@ -769,7 +775,7 @@ Status swiglu(const Tensor& gate, const Rows& rows, const Tensor& up, const Quan
                        .up = other.matrix,
                        .y = y,
                        .workspace = {}};
-  return rows.rows == 0 ? Status() : run(kSwigluQuantArgs, args, gate);
+  return run(kSwigluQuantArgs, args, gate);
 }
 
 /// swiglu(Tensor gate, Tensor up) -> Tensor
@@ -878,7 +884,7 @@ Status torch_moe_layer(const Value* stack, Results& results) {
   WEFT_ASSIGN(args.down, experts_of("down", down, args.inner, args.hidden));
   WEFT_ASSIGN(const Tensor* out, results.rows(x, args.hidden, DType::f16));
   args.out = {out->data, DType::f16, args.hidden};
-  return rows.rows == 0 ? Status() : run(kMoeLayerArgs, args, x);
+  return run(kMoeLayerArgs, args, x);
 }
 
 /// route(Tensor logits, int chosen, bool sigmoid, bool renormalise, Tensor? correction, int groups,
@@ -1042,7 +1048,7 @@ Status torch_moe(const Value* stack, Results& results) {
   const DType format = results.format(flag(stack[13]), rows.matrix.dtype);
   WEFT_ASSIGN(const Tensor* out, results.rows(x, args.hidden, format));
   args.out = {out->data, format, args.hidden};
-  return rows.rows == 0 ? Status() : run(kMoeArgs, args, x);
+  return run(kMoeArgs, args, x);
 }
 
 /// mla_layer(Tensor x, Tensor q_down, Tensor q_up, Tensor kv_down, Tensor kv_up, Tensor o,
@@ -1112,7 +1118,7 @@ Status torch_mla_layer(const Value* stack, Results& results) {
   }
   WEFT_ASSIGN(const Tensor* out, results.rows(x, args.dim, DType::bf16));
   args.out = {out->data, DType::bf16, args.dim};
-  return rows.rows == 0 ? Status() : run(kMlaLayerArgs, args, x);
+  return run(kMlaLayerArgs, args, x);
 }
 
 using Body = Status (*)(const Value* arguments, Results& results);
