@@ -69,7 +69,7 @@ const char* arrive_at(Phases& phases, int64_t arrivals) {
 }
 }  // namespace
 
-bool CopyGroups::land(uint32_t lanes, uint32_t left) {
+bool CopyGroups::land(uint32_t lanes, int64_t left) {
   bool good = true;
   std::erase_if(copies, [&](const Underway& copy) {
     if ((lanes >> copy.lane & 1) == 0 || copy.group + left >= committed[copy.lane]) {
@@ -77,15 +77,6 @@ bool CopyGroups::land(uint32_t lanes, uint32_t left) {
     }
     good = good && copy.land();
     return true;
-  });
-  return good;
-}
-bool CopyGroups::land_all(uint32_t lanes) {
-  bool good = true;
-  std::erase_if(copies, [&](const Underway& copy) {
-    const bool own = (lanes >> copy.lane & 1) != 0;
-    good = good && (!own || copy.land());
-    return own;
   });
   return good;
 }
@@ -264,11 +255,7 @@ Step copy_small(Warp& warp, const Instruction& in, uint32_t mask) {
       std::memset(target + n, 0, bytes - n);
       return true;
     };
-    if (late) {
-      warp.copies.add(i, land);
-    } else {
-      land();
-    }
+    warp.copies.add(late, i, land);
   });
   return Step::next;
 }
@@ -336,14 +323,9 @@ Step copy_out(Warp& warp, const Instruction& in, uint32_t mask) {
     if (!good) {
       return;
     }
-    const auto land = [&warp, i, to, from, size = sizes[i]] {
+    good = warp.stores.add(warp.grid->late(), i, [&warp, i, to, from, size = sizes[i]] {
       return copy_checked(warp, i, to, from, size);
-    };
-    if (warp.grid->late()) {
-      warp.stores.add(i, land);
-    } else {
-      good = land();
-    }
+    });
   });
   return good ? Step::next : Step::fault;
 }
@@ -398,23 +380,20 @@ Step no_policy(Warp& warp, const Instruction& in, uint32_t mask) {
   each_lane(mask, [&](uint32_t i) { d[i] = 0; });
   return Step::next;
 }
-Step commit_copies(Warp& warp, const Instruction& /*in*/, uint32_t mask) {
-  each_lane(mask, [&](uint32_t i) { ++warp.copies.committed[i]; });
-  return Step::next;
-}
-Step commit_stores(Warp& warp, const Instruction& /*in*/, uint32_t mask) {
-  each_lane(mask, [&](uint32_t i) { ++warp.stores.committed[i]; });
+/// kGroups: &Warp::copies or &Warp::stores.
+template <CopyGroups Warp::*kGroups>
+Step commit(Warp& warp, const Instruction& /*in*/, uint32_t mask) {
+  each_lane(mask, [&](uint32_t i) { ++(warp.*kGroups).committed[i]; });
   return Step::next;
 }
 /// o: how many groups may be under way still.
-Step wait_copies(Warp& warp, const Instruction& in, uint32_t mask) {
-  return warp.copies.land(mask, warp.in<uint32_t>(in.o[0])[0]) ? Step::next : Step::fault;
+template <CopyGroups Warp::*kGroups>
+Step wait(Warp& warp, const Instruction& in, uint32_t mask) {
+  const int64_t left = warp.in<uint32_t>(in.o[0])[0];
+  return (warp.*kGroups).land(mask, left) ? Step::next : Step::fault;
 }
-Step wait_stores(Warp& warp, const Instruction& in, uint32_t mask) {
-  return warp.stores.land(mask, warp.in<uint32_t>(in.o[0])[0]) ? Step::next : Step::fault;
-}
-Step wait_all_copies(Warp& warp, const Instruction& /*in*/, uint32_t mask) {
-  return warp.copies.land_all(mask) ? Step::next : Step::fault;
+Step wait_all(Warp& warp, const Instruction& /*in*/, uint32_t mask) {
+  return warp.copies.land(mask, CopyGroups::kNone) ? Step::next : Step::fault;
 }
 /// cp.async.mbarrier.arrive.noinc.
 Step arrive_landed(Warp& warp, const Instruction& in, uint32_t mask) {
@@ -424,7 +403,7 @@ Step arrive_landed(Warp& warp, const Instruction& in, uint32_t mask) {
   }
   bool good = true;
   each_lane(mask, [&](uint32_t i) {
-    good = good && warp.copies.land_all(1u << i) &&
+    good = good && warp.copies.land(1u << i, CopyGroups::kNone) &&
            change(warp, i, places[i], nullptr, [](Phases& phases) { return arrive_at(phases, 1); });
   });
   return good ? Step::next : Step::fault;
@@ -471,10 +450,10 @@ Found find_barrier(const Statement& s) {
 
 Found find_bulk(const Statement& s) {
   if (s.has("commit_group")) {
-    return Form{.run = commit_stores, .layout = ""};
+    return Form{.run = commit<&Warp::stores>, .layout = ""};
   }
   if (s.has("wait_group")) {
-    return Form{.run = wait_stores, .layout = "w"};
+    return Form{.run = wait<&Warp::stores>, .layout = "w"};
   }
   if (s.has("tensor") || s.has("prefetch") || s.operands.size() < 3) {
     return {};
@@ -499,17 +478,16 @@ Found find_copy(const Statement& s) {
     return find_bulk(s);
   }
   if (s.has("commit_group")) {
-    return Form{.run = commit_copies, .layout = ""};
+    return Form{.run = commit<&Warp::copies>, .layout = ""};
   }
   if (s.has("wait_group")) {
-    return Form{.run = wait_copies, .layout = "w"};
+    return Form{.run = wait<&Warp::copies>, .layout = "w"};
   }
-  if (s.has("mbarrier") && !s.has("noinc")) {
-    return {};
+  if (s.has("wait_all")) {
+    return Form{.run = wait_all, .layout = ""};
   }
-  if (s.has("wait_all") || s.has("mbarrier")) {
-    return s.has("mbarrier") ? Form{.run = arrive_landed, .layout = "a"}
-                             : Form{.run = wait_all_copies, .layout = ""};
+  if (s.has("mbarrier")) {
+    return s.has("noinc") ? Found(Form{.run = arrive_landed, .layout = "a"}) : Found();
   }
   const bool hint = s.has("L2::cache_hint");
   const size_t sizes = s.operands.size() - (hint ? 1 : 0);

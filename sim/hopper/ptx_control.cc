@@ -60,7 +60,7 @@ Step call(Warp& warp, const Instruction& in, uint32_t mask) {
 }
 
 void end_threads(Warp& warp, uint32_t mask) {
-  warp.stores.land_all(mask);
+  warp.stores.land(mask, CopyGroups::kNone);
   warp.alive &= ~mask;
   warp.parked &= ~mask;
   Cta& cta = *warp.cta;

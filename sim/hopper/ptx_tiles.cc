@@ -153,7 +153,7 @@ Step store_tile(Warp& warp, const Instruction& in, uint32_t mask) {
     if (!good) {
       return;
     }
-    const auto land = [&warp, lane, tile, from] {
+    good = warp.stores.add(warp.grid->late(), lane, [&warp, lane, tile, from] {
       return each_piece(warp, lane, tile, [&](uint64_t place, uint64_t address) {
         if (address != 0) {
           std::memcpy(reinterpret_cast<void*>(address),
@@ -161,12 +161,7 @@ Step store_tile(Warp& warp, const Instruction& in, uint32_t mask) {
                       tile.map.element_bytes);
         }
       });
-    };
-    if (warp.grid->late()) {
-      warp.stores.add(lane, land);
-    } else {
-      good = land();
-    }
+    });
   });
   return good ? Step::next : Step::fault;
 }

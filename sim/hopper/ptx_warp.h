@@ -36,12 +36,18 @@ struct CopyGroups {
   std::vector<Underway> copies;  ///< in the order in which they were asked for
   std::array<uint32_t, kLanes> committed{};
 
-  void add(uint32_t lane, std::function<bool()> land) {
+  /// One that lands now or late.
+  bool add(bool late, uint32_t lane, std::function<bool()> land) {
+    if (!late) {
+      return land();
+    }
     copies.push_back({lane, committed[lane], std::move(land)});
+    return true;
   }
-  /// Lands those of lanes but for the latest `left` groups that they have committed, or all.
-  bool land(uint32_t lanes, uint32_t left);
-  bool land_all(uint32_t lanes);
+  /// Lands those of lanes but for the latest `left` groups that they have committed, and for what
+  /// they have not committed; kNone: all.
+  bool land(uint32_t lanes, int64_t left);
+  static constexpr int64_t kNone = -1;
 };
 
 /// A product that a warp has asked for and not waited for: `read` gives a number of its operands in
