@@ -9,6 +9,7 @@
 
 #include "sim/hopper/ptx_decode.h"
 #include "sim/hopper/ptx_floats.h"
+#include "sim/hopper/ptx_fuse.h"
 #include "sim/hopper/ptx_lanes-inl.h"
 
 namespace weft::ptx {
@@ -195,6 +196,12 @@ Found of_one(const Statement& s, std::string_view op, std::string_view layout) {
 template <class T>
 Found find_full(const Statement& s, std::string_view op) {
   constexpr bool kWide = sizeof(T) == 8;
+  if (op == "fma" && s.has(kMinusProduct)) {
+    return form_of<[](T a, T b, T c) { return std::fma(-a, b, c); }, T, T, T, T>(s, "Wwww");
+  }
+  if (op == "fma" && s.has(kMinusAddend)) {
+    return form_of<[](T a, T b, T c) { return std::fma(a, b, -c); }, T, T, T, T>(s, "Wwww");
+  }
   if (op == "fma" || (op == "mad" && !s.has("lo"))) {
     return form_of<[](T a, T b, T c) { return std::fma(a, b, c); }, T, T, T, T>(
         s, kWide ? "Dddd" : "Wwww");

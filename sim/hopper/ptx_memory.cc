@@ -90,14 +90,14 @@ Step store(Warp& warp, const Instruction& in, uint32_t mask) {
   return Step::next;
 }
 
-using Wide = std::array<uint64_t, 2>;
+using Quad = std::array<uint64_t, 2>;
 Step load_wide(Warp& warp, const Instruction& in, uint32_t mask) {
   Places places;
   if (!locate(warp, mask, (in.flags & kInShared) != 0 ? Space::shared : Space::generic, in.o[1],
               in.wide != 0, in.immediate, 16, 16, places)) {
     return Step::fault;
   }
-  auto* d = warp.out<Wide>(in.o[0]);
+  auto* d = warp.out<Quad>(in.o[0]);
   each_lane(mask, [&](uint32_t i) { std::memcpy(d + i, places[i], 16); });
   return (in.flags & kPolls) != 0 && ++warp.polls > kPollsATurn ? Step::yield : Step::next;
 }
@@ -107,7 +107,7 @@ Step store_wide(Warp& warp, const Instruction& in, uint32_t mask) {
               in.wide != 0, in.immediate, 16, 16, places)) {
     return Step::fault;
   }
-  const auto* a = warp.in<Wide>(in.o[1]);
+  const auto* a = warp.in<Quad>(in.o[1]);
   each_lane(mask, [&](uint32_t i) { std::memcpy(places[i], a + i, 16); });
   return Step::next;
 }

@@ -9,6 +9,7 @@
 
 #include "base/divide.h"
 #include "sim/hopper/ptx_decode.h"
+#include "sim/hopper/ptx_fuse.h"
 #include "sim/hopper/ptx_lexer.h"
 #include "sim/hopper/ptx_registers.h"
 #include "sim/hopper/ptx_warp.h"
@@ -216,6 +217,7 @@ class Parser {
   std::vector<Table> tables_;
   std::vector<std::vector<uint32_t>> callees_;
   Instruction pending_;  ///< the guard of the instruction that is read
+  Fusion fusion_;
 };
 
 const Symbol* Parser::find(std::string_view name, Symbol& of_range) const {
@@ -529,6 +531,7 @@ void Parser::function(bool entry) {
 
 void Parser::body(Function& function) {
   frame_ = 0;
+  fusion_.forget();
   jumps_.clear();
   tables_.clear();
   function.begin = static_cast<uint32_t>(program_.code.size());
@@ -603,6 +606,7 @@ bool Parser::statement_or_directive() {
     const uint32_t line = token_.line;
     const std::string_view text = word();
     if (take(":")) {
+      fusion_.forget();
       if (at(".branchtargets")) {
         scope().labels[text] = static_cast<uint32_t>(program_.tables.size());
         table_of_targets();
@@ -792,6 +796,7 @@ void Parser::instruction(std::string_view opcode, uint32_t line) {
     return;
   }
   if (opcode == "call" || opcode == "call.uni") {
+    fusion_.forget();
     call(opcode, line);
     return;
   }
@@ -809,6 +814,7 @@ void Parser::instruction(std::string_view opcode, uint32_t line) {
     }
   }
   if (good_) {
+    fusion_.see(statement, pending_.guard != frame::kAlways);
     emit(statement, line);
     expect(";");
   }

@@ -74,6 +74,28 @@ TEST(Ptx, LoopsThatDivergeMeetAgain) {
   }
 }
 
+TEST(Ptx, ProductsAndSumsAreOneInstruction) {
+  // 1 + 2^-12, whose square has 2^-24 more than a register holds.
+  const auto difference = [](const std::string& body) {
+    return std::bit_cast<float>(
+        words(".reg .f32 %x<9>;\nmov.f32 %x0, 0f3F800800;\nmul.rn.f32 %x1, %x0, %x0;\n" + body +
+              "mov.b32 %r1, %x5;\n")[0]);
+  };
+  const float lost = 0x1p-24f;
+  EXPECT_EQ(difference("mul.f32 %x2, %x0, %x0;\nsub.f32 %x5, %x2, %x1;\n"), lost);
+  EXPECT_EQ(difference("mul.f32 %x2, %x0, %x0;\nsub.f32 %x5, %x1, %x2;\n"), -lost);
+  EXPECT_EQ(difference("mul.f32 %x2, %x0, %x0;\nneg.f32 %x3, %x1;\nadd.f32 %x5, %x3, %x2;\n"),
+            lost);
+  // Not where a rounding is said, a factor is another by then, or others may come.
+  for (const char* body :
+       {"mul.rn.f32 %x2, %x0, %x0;\nsub.f32 %x5, %x2, %x1;\n",
+        "mul.f32 %x2, %x0, %x0;\nsub.rn.f32 %x5, %x2, %x1;\n",
+        "mul.f32 %x2, %x0, %x0;\nmov.f32 %x0, 0f40000000;\nsub.f32 %x5, %x2, %x1;\n",
+        "mul.f32 %x2, %x0, %x0;\n$here:\nsub.f32 %x5, %x2, %x1;\n"}) {
+    EXPECT_EQ(difference(body), 0) << body;
+  }
+}
+
 TEST(Ptx, BarriersOrderSharedMemory) {
   const auto out = words(
       ".shared .align 4 .b8 slots[512];\nmov.u32 %r2, slots;\nshl.b32 %r3, %r0, 2;\n"
