@@ -110,8 +110,10 @@ struct SoftmaxRows {
       }
       const float next = fmaxf(peak[half], over_quad_max(highest));
       // A row that has seen no key yet: its exponentials are to be 0, not NaN.
-      const float shift = next == -INFINITY ? 0 : next * scale;
-      rescale[half] = exp2_fast(peak[half] * scale - shift);
+      const float shift = next == -INFINITY ? 0 : __fmul_rn(next, scale);
+      // Not fused, so that it is 1 where the peak is as it was: how many keys behind its own a
+      // row's tile has must change none of its bits.
+      rescale[half] = exp2_fast(__fadd_rn(__fmul_rn(peak[half], scale), -shift));
       peak[half] = next;
       float added = 0;
 #pragma unroll

@@ -167,19 +167,38 @@ class AttentionTrial : public PrefillTrial {
   }
 
   Status launch_rows(Arch arch, Stream stream) override {
-    AttentionArgs args = args_;
-    args.q = q_.in(Side::device);
-    args.cache.keys = keys_.data(Side::device);
-    args.cache.values = values_.data(Side::device);
-    args.out = out_.out(Side::device);
-    if (args.sinks.data != nullptr) {
-      args.sinks = sinks_.vector(Side::device);
+    return launch(arch, {0, rows()}, stream);
+  }
+  Status launch_cut_rows(Arch arch, Stream stream) override {
+    const int64_t cuts[] = {0, rows() / 3, rows() - rows() / 4, rows()};
+    for (size_t i = 0; i + 1 < std::size(cuts); ++i) {
+      if (cuts[i] < cuts[i + 1]) {
+        WEFT_TRY(launch(arch, {cuts[i], cuts[i + 1]}, stream));
+      }
     }
-    return chunk_kernels(arch)->attention(args, rows(), positions_.front(), stream);
+    return {};
   }
 
  private:
   static constexpr int64_t kRowBlock = 64;
+
+  Status launch(Arch arch, Range part, Stream stream) const {
+    const auto below = [&](auto m) {
+      m.data = const_cast<std::byte*>(static_cast<const std::byte*>(m.data)) +
+               part.begin * m.stride * static_cast<int64_t>(size_of(m.dtype));
+      return m;
+    };
+    AttentionArgs args = args_;
+    args.q = below(q_.in(Side::device));
+    args.cache.keys = keys_.data(Side::device);
+    args.cache.values = values_.data(Side::device);
+    args.out = below(out_.out(Side::device));
+    if (args.sinks.data != nullptr) {
+      args.sinks = sinks_.vector(Side::device);
+    }
+    return chunk_kernels(arch)->attention(args, part.size(), positions_.front() + part.begin,
+                                          stream);
+  }
 
   double length(const Tensor& x, int64_t r, int64_t first) const {
     double squares = 0;

@@ -31,8 +31,13 @@ class PrefillTrial : public Trial {
   /// without it.
   virtual std::string_view refuse(Arch arch) const = 0;
   virtual Status launch_rows(Arch arch, Stream stream) = 0;
+  /// The same, cut as a prompt may be.
+  virtual Status launch_cut_rows(Arch arch, Stream stream) { return launch_rows(arch, stream); }
   Status launch_on(const Plan& /*plan*/, Workspace /*workspace*/, Stream stream) override {
     return launch_rows(device().info().arch, stream);
+  }
+  Status launch_pieces_on(const Plan& /*plan*/, Workspace /*workspace*/, Stream stream) override {
+    return launch_cut_rows(device().info().arch, stream);
   }
 
   /// Token ids where the kernel reads them. They are no tensor: a check would put NaN there.

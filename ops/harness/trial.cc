@@ -169,12 +169,14 @@ Status Trial::upload() {
   return {};
 }
 
-Status Trial::launch(const Plan& plan) {
-  Workspace workspace;
-  if (workspace_ != nullptr) {
-    workspace = {workspace_->data(Side::device), workspace_->bytes()};
-  }
-  return launch_on(plan, workspace, device_->stream());
+Workspace Trial::workspace() const {
+  return workspace_ != nullptr ? Workspace{workspace_->data(Side::device), workspace_->bytes()}
+                               : Workspace{};
+}
+
+Status Trial::launch(const Plan& plan) { return launch_on(plan, workspace(), device_->stream()); }
+Status Trial::launch_pieces(const Plan& plan) {
+  return launch_pieces_on(plan, workspace(), device_->stream());
 }
 
 Status Trial::download(bool all) {

@@ -99,6 +99,8 @@ class Trial {
   /// zeros where the counters are, and what was there before in the rest.
   Status upload();
   Status launch(const Plan& plan);
+  /// The same, in pieces where the operation promises that these change no bit.
+  Status launch_pieces(const Plan& plan);
   /// Waits and copies back: the inputs too when `all`, or only what may be written.
   Status download(bool all);
   Device& device() const { return *device_; }
@@ -134,9 +136,13 @@ class Trial {
   virtual Status launch_on(const Plan& /*plan*/, Workspace /*workspace*/, Stream /*stream*/) {
     return device_error("this operation runs on the CPU alone");
   }
+  virtual Status launch_pieces_on(const Plan& plan, Workspace workspace, Stream stream) {
+    return launch_on(plan, workspace, stream);
+  }
 
  private:
   friend void spoil(Trial& trial, Random& random);
+  Workspace workspace() const;
   std::vector<std::unique_ptr<Tensor>> tensors_;
   std::vector<std::unique_ptr<Tensor>> scratch_;
   Device* device_ = nullptr;
