@@ -659,7 +659,8 @@ class Prefill::Launcher {
     return {.ids = place<const int32_t>(op.ids),
             .experts = op.experts,
             .chosen = op.chosen,
-            .order = reinterpret_cast<int32_t*>(chunk_.memory.data() + chunk_.layout.order)};
+            .order = reinterpret_cast<int32_t*>(chunk_.memory.data() + chunk_.layout.order),
+            .alone = chunk_.whole_k};
   }
   /// Whether the slots that were sorted last are of the same draw.
   bool is_sorted(const ExpertsDownOp& op) const {

@@ -53,7 +53,6 @@ struct FewTile {
   static constexpr int kScaleBytes = kFp8 ? 4 : 0;  ///< of each of two rows
   static constexpr int kStageBytes = kWeightBytes + 4 * kScaleBytes;
   static constexpr int kStages = kMx ? 2 : 3;
-  static constexpr int kItemsOfTeam = kMx ? 3 : 6;  ///< at least, unless all warps are one team
   static constexpr int kBlocksOfUnit = kMx || kSlotTiles > 1 ? 1 : 2;  ///< on a multiprocessor
   static constexpr int kSums = kRowTiles * kSlotTiles * 4;             ///< of a thread
 
@@ -209,7 +208,7 @@ __device__ FewItem few_item(const FewShared<T>& shared, int columns, int item) {
           (item - group * columns) * T::kOutColumns};
 }
 
-/// The warps of a block, `size` to a team, a power of two.
+/// The warps of a block, `size` to a team.
 struct FewTeam {
   int size;
   int item;    ///< the team's first
@@ -557,9 +556,9 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
     wait_for_earlier();
   }
   int stage = 0;
-  uint32_t parity = 0;   // of MXFP4's barriers
-  int first_member = 0;  // whose the item's first chunk is
-  for (int item = team.item; item < items; item += team.stride, first_member += chunks) {
+  uint32_t parity = 0;      // of MXFP4's barriers
+  int order = team.member;  // of the warp among those who have the item's chunks
+  for (int item = team.item; item < items; item += team.stride) {
     const FewItem of = few_item(shared, columns, item);
     const uint16_t* rows_from[T::kSlotTiles];
 #pragma unroll
@@ -596,8 +595,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
     auto* const parts = shared.sums + team.index * team.size;
 #pragma unroll
     for (int i = 0; i < T::kSums; ++i) {  // along k
-      parts[(team.member - first_member) & (team.size - 1)][i][lane] =
-          sums[i / (4 * T::kSlotTiles)][i / 4 % T::kSlotTiles][i % 4];
+      parts[order][i][lane] = sums[i / (4 * T::kSlotTiles)][i / 4 % T::kSlotTiles][i % 4];
     }
     meet(team);
     constexpr int kOfTile = T::kGated ? 2 : 4;
@@ -627,6 +625,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocksOfUnit)
       }
     }
     meet(team);
+    order = (order + team.size - chunks % team.size) % team.size;
   }
   await_copies<0>();
 }
@@ -641,22 +640,41 @@ inline bool few_slots(const SlotsProduct& args, SlotWeights weights, int slots) 
          int64_t{slots} * args.n <= kMostFewColumns;
 }
 
+/// How many warps to a team: of `items` of so many chunks, for so many warps. MXFP4 is bound by
+/// what a warp computes, so that the team with the most items is to be done soonest, an item taking
+/// a chunk's time for its sums; others by reading, of which each team shall have six items.
+template <class T>
+int few_team(double items, int chunks, int warps) {
+  int best = 1;
+  if constexpr (T::kMx) {
+    double soonest = 0;
+    for (int team = 1; team <= std::min(chunks, T::kWarps); ++team) {
+      const double time =
+          std::ceil(items * team / warps) * (static_cast<double>(chunks) / team + 1);
+      if (T::kWarps % team == 0 && (team == 1 || time < soonest)) {
+        best = team;
+        soonest = time;
+      }
+    }
+  } else {
+    while (T::kWarps % (2 * best) == 0 && 2 * best <= chunks && items * best < 6.0 * warps) {
+      best *= 2;
+    }
+  }
+  return best;
+}
+
 /// Starts it. Errors: device.
 template <SlotWeights kWeights, bool kGated>
 Status launch_few(const SlotsProduct& args, int slots, bool early, Stream stream) {
   const auto launch = [&]<int kTiles>() -> Status {
     using Tile = FewTile<kWeights, kGated, kTiles>;
     const int blocks = stream.device->info().units * Tile::kBlocksOfUnit;
-    // As many warps to an item that each team has some of them, by the number of experts that so
-    // many slots draw in the mean.
+    // So many experts do that many slots draw in the mean.
     const auto experts = static_cast<double>(args.drawn.experts);
-    const double items =
-        experts * (1 - std::pow(1 - 1 / experts, slots)) * ceil_div(args.n, Tile::kOutColumns);
-    int team = 1;
-    while (Tile::kWarps % (2 * team) == 0 && 2 * team <= ceil_div(args.k, Tile::kDepth) &&
-           items * team < Tile::kItemsOfTeam * blocks * Tile::kWarps) {
-      team *= 2;
-    }
+    const double drawn = experts * (1 - std::pow(1 - 1 / experts, slots));
+    const int team = few_team<Tile>(drawn * ceil_div(args.n, Tile::kOutColumns),
+                                    ceil_div(args.k, Tile::kDepth), blocks * Tile::kWarps);
     FewMaps<Tile> maps;
     if constexpr (Tile::kMx) {
       for (int i = 0; i < 2; ++i) {

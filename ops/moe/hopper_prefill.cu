@@ -721,7 +721,8 @@ Status launch_product(const SlotsProduct& args, bool sorted, int64_t rows, Strea
   const bool mx = args.w[0].scales > 0;
   const bool fp8 = is_fp8(args.w[0].first.dtype);
   const SlotWeights weights = mx ? SlotWeights::mxfp4 : fp8 ? SlotWeights::e4m3 : SlotWeights::bf16;
-  if (overlaps && few_slots(args, weights, slots)) {
+  // Those of few slots add along k in an order that depends on how many there are.
+  if (overlaps && !args.drawn.alone && few_slots(args, weights, slots)) {
     return mx    ? launch_few<SlotWeights::mxfp4, kGated>(args, slots, sorted, stream)
            : fp8 ? launch_few<SlotWeights::e4m3, kGated>(args, slots, sorted, stream)
                  : launch_few<SlotWeights::bf16, kGated>(args, slots, sorted, stream);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/divide.h"
+#include "ops/chunk_kernels.h"
 #include "ops/harness/test_checks.h"
 #include "ops/moe/experts.h"
 
@@ -217,6 +218,55 @@ TEST_F(ExpertsHopper, AreAsOnTheCpu) {
         expect_rounded();
       }
     }
+  }
+}
+
+// Few rows and many are different kernels' unless the rows are to be alone.
+TEST_F(ExpertsHopper, RowsAreAlone) {
+  constexpr int64_t kRows = 70;
+  constexpr int64_t kColumns = 32;
+  constexpr int64_t kLong = 1280;
+  const ChunkKernels& kernels = *chunk_kernels(Arch::hopper);
+  Array<bf16> a = halves(kRows * kChosen * kLong, 1);
+  int32_t next = 0;
+  Array<int32_t> ids =
+      array<int32_t>(kRows * kChosen, [&] { return next++ * 5 % static_cast<int32_t>(kExperts); });
+  Array<int32_t> order =
+      array<int32_t>(moe_order_elements(kRows, kChosen, kExperts), [] { return 0; });
+  Array<float> shares = floats(kRows * kChosen, 1);
+  Array<float> products = floats(kRows * kChosen * kColumns, 1);
+  Array<float> out = floats(kRows * kColumns, 1);
+  for (const bool mx : {false, true}) {
+    constexpr int64_t kElements = kColumns * kLong;
+    Array<uint8_t> codes_of_mx = codes(kExperts * MxMatrix::bytes_of(kElements),
+                                       MxMatrix::bytes_of(kElements), kElements / 2);
+    Array<bf16> numbers = halves(kExperts * kElements, 0.03F);
+    const ExpertMatrices matrices =
+        mx ? mx_experts(codes_of_mx.on(true), kColumns, kLong)
+           : ExpertMatrices{{numbers.on(true), DType::bf16, kLong}, kElements * 2};
+    const auto first_rows = [&](int64_t rows, bool alone) {
+      const PrefillExpertsDown args{.a = {a.on(true), DType::bf16, kLong},
+                                    .drawn = {.ids = ids.on(true),
+                                              .weights = shares.on(true),
+                                              .experts = kExperts,
+                                              .chosen = kChosen,
+                                              .order = order.on(true),
+                                              .alone = alone},
+                                    .weight = matrices,
+                                    .n = kColumns,
+                                    .k = kLong,
+                                    .out = {out.on(true), DType::f32, kColumns},
+                                    .products = products.on(true)};
+      EXPECT_TRUE(kernels.experts_down(args, rows, device_->stream()).ok());
+      std::vector<float> found = fetched(out);
+      found.resize(2 * kColumns);
+      return found;
+    };
+    const std::vector<float> among = first_rows(kRows, true);
+    for (const int64_t rows : {2, 5, 20}) {
+      EXPECT_EQ(first_rows(rows, true), among) << rows << " rows, mxfp4 " << mx;
+    }
+    EXPECT_NE(first_rows(2, false), among) << "the test shows nothing";
   }
 }
 
