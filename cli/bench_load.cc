@@ -54,6 +54,7 @@ struct LoadFigures {
   int64_t most_pages = 0;
   SlotsStatus counts;  ///< of this load alone, but for the longest pause
   std::map<RequestId, std::vector<int32_t>> answers;
+  std::map<RequestId, std::vector<float>> logprobs;  ///< of answers' tokens, of who wants them
 };
 
 /// `share` of the values are at most this (nearest rank).
@@ -83,6 +84,7 @@ class Load {
     Clock::time_point arrival, first, last;
     int64_t tokens = 0;
     int64_t most = 0;  ///< after which it cancels
+    bool wants_logprobs = false;
   };
   Status submit(Clock::time_point arrival);
   Request next_request();
@@ -175,8 +177,9 @@ void Load::vary(Request& request) {
 Status Load::submit(Clock::time_point arrival) {
   Request request = next_request();
   const int64_t most = flags_.vary && draw(8) == 1 ? draw(request.max_tokens) : flags_.new_tokens;
+  const bool wants_logprobs = request.want_logprob;
   WEFT_ASSIGN(const RequestId id, slots_->submit(std::move(request)));
-  clients_[id] = {arrival, {}, {}, 0, most};
+  clients_[id] = {arrival, {}, {}, 0, most, wants_logprobs};
   return {};
 }
 
@@ -204,6 +207,9 @@ Result<LoadFigures> Load::measure(int64_t count) {
     ++client.tokens;
     ++figures.tokens;
     figures.answers[event.id].push_back(event.token);
+    if (client.wants_logprobs) {
+      figures.logprobs[event.id].push_back(event.logprob);
+    }
     if (client.tokens == client.most && client.most < flags_.new_tokens) {
       slots_->cancel(event.id);
     }
@@ -343,6 +349,9 @@ nlohmann::ordered_json Load::json(const LoadFigures& figures) const {
   // The same seed asks the same, whoever answers and in whatever company.
   for (const auto& [id, tokens] : figures.answers) {
     out["answers"].push_back(tokens);
+  }
+  for (const auto& [id, logprobs] : figures.logprobs) {
+    out["logprobs"].push_back(logprobs);
   }
   out["drafted"] = status.drafted;
   out["accepted"] = status.accepted;

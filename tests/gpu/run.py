@@ -376,19 +376,24 @@ def prove_slots(weft, part, tiny):
     """Requests that join, leave, share beginnings and wait for pages get what each gets alone."""
     quick = part is not None
     proof = Proof("slots")
-    model = tiny[64, "bf16"]
     # The resident kernel with and without rounding where rows meet weights; launched kernels, with prompts between
-    # steps and in them.
-    for slots in [3] if quick else [2, 8, 12, 40]:
-        load = ["bench", "load", "--model", model, "--device", "cuda", "--slots", slots, "--requests",
-                100 if quick else 1000, "--vary", "--prompt-tokens", 150, "--common-tokens", 70, "--new-tokens", 20,
-                "--json", "-"]
+    # steps and in them; kernels of experts for few rows and for many.
+    dense = ["--model", tiny[64, "bf16"]]
+    olmoe = ["--preset", "olmoe-1b-7b", "--layers", 2]
+    gpt_oss = ["--preset", "gpt-oss-20b", "--layers", 2]
+    llama = ["--preset", "llama-3.2-1b", "--layers", 2]
+    cases = [(dense, n, 1000) for n in (2, 8, 12, 40)] + [(olmoe, n, 200) for n in (8, 12, 40)]
+    cases += [(gpt_oss, n, 200) for n in (12, 40)] + [(llama, 12, 200)]
+    for source, slots, requests in [(dense, 3, 100)] if quick else cases:
+        load = ["bench", "load", *source, "--device", "cuda", "--slots", slots, "--requests", requests, "--vary",
+                "--prompt-tokens", 150, "--common-tokens", 70, "--new-tokens", 20, "--json", "-"]
         answers = []
         for company in (["--clients", 1], ["--clients", 2 * slots, "--pages", 3 * slots, "--prefill-chunk", 64]):
             result = run([weft.weft, *load, *company])
-            answers.append(json.loads(result.stdout)["answers"] if result.returncode == 0 else result.stderr)
+            figures = json.loads(result.stdout) if result.returncode == 0 else {}
+            answers.append([figures[key] for key in ("answers", "logprobs")] if figures else result.stderr)
         alone, among = answers
-        proof.settle(f"{slots} slots", "" if isinstance(alone, list) and alone == among else
+        proof.settle(f"{slots} slots of {source[1]}", "" if isinstance(alone, list) and alone == among else
                      "answers depend on the company" if isinstance(among, list) else among)
     return proof
 
@@ -407,12 +412,21 @@ def prove_sanitized(weft, part, tiny):
     subset += [("memcheck", decode + ["--weights", "compressed"])]
     subset += [("memcheck", decode + ["--ids", "9,8", "--ids", "3", "--temperature", 1])]
     if not quick:
-        for tool in ("memcheck", "racecheck"):
-            for operation in ("layernorm", "token_logprob", "linear", "rope_append", "moe"):
-                subset.append((tool, ["check", operation, "--quick"]))
-    for tool, command in subset:
+        tools = ("memcheck", "racecheck", "synccheck")
+        operations = ("layernorm", "token_logprob", "linear", "rope_append", "moe", "attention_decode")
+        subset += [(tool, ["check", operation, "--quick"]) for tool in tools for operation in operations]
+        # racecheck does not know barriers of some of a block's warps.
+        subset += [(tool, ["check", "mla_decode", "--quick"]) for tool in ("memcheck", "synccheck")]
+        mixtures = ("qwen3-moe-bf16", "deepseek-v3-fp8", "gpt-oss-mxfp4")
+        subset += [(tool, [*decode[:2], GOLDENS / mixture, *decode[3:]]) for tool in tools for mixture in mixtures]
+
+    def sanitized(case):
+        tool, command = case
+        more = ["--num-cuda-barriers", 16384] if tool == "synccheck" else []
+        return run([sanitizer, "--tool", tool, *more, weft.weft, *command, "--device", "cuda"], 400)
+
+    for (tool, command), result in beside(sanitized, subset):
         what = f"{tool}: weft {' '.join(map(str, command))}"
-        result = run([sanitizer, "--tool", tool, weft.weft, *command, "--device", "cuda"], 200)
         text = result.stdout + result.stderr
         reports = re.split(r"(?========== (?:Error|Warning|Invalid|Race|Barrier))", text)[1:]
         if tool == "racecheck":

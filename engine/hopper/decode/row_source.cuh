@@ -792,6 +792,7 @@ __device__ __forceinline__ void turn_if_mx(const W& worker, const Code& code,
 /// team; what others see of it they see after a barrier.
 template <class W>
 __device__ __forceinline__ void make_row_ahead(W& worker, NextRow next_row) {
+  __syncwarp();  // one lane has written which code this is
   const int next = worker.shared().code[W::team().warp] + 1;
   const int slot = next & (kCodeSlots - 1);
   worker.await_code(slot, static_cast<uint32_t>(next) / kCodeSlots & 1);
