@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 #include <variant>
 
 #include "base/divide.h"
 #include "ops/layernorm/op.h"
+#include "ops/matrix_rows.h"
 
 namespace weft {
 
@@ -640,14 +640,6 @@ class Prefill::Launcher {
   }
   Matrix matrix(BufferId id) const { return p_.matrix(chunk_, id); }
   ConstMatrix input(BufferId id) const { return p_.input(chunk_, id); }
-  /// Without its first rows.
-  template <class M>
-  static M below(M matrix, int64_t rows) {
-    using Byte = std::conditional_t<std::is_same_v<M, Matrix>, std::byte, const std::byte>;
-    matrix.data = static_cast<Byte*>(matrix.data) +
-                  rows * matrix.stride * static_cast<int64_t>(size_of(matrix.dtype));
-    return matrix;
-  }
   float* f32(BufferId id) const { return static_cast<float*>(matrix(id).data); }
   template <class T>
   T* place(BufferId id) const {

@@ -4,6 +4,7 @@
 
 #include "ops/attention/op.h"
 #include "ops/harness/prefill_trial.h"
+#include "ops/matrix_rows.h"
 
 namespace weft::trial {
 namespace {
@@ -169,30 +170,19 @@ class AttentionTrial : public PrefillTrial {
   Status launch_rows(Arch arch, Stream stream) override {
     return launch(arch, {0, rows()}, stream);
   }
-  Status launch_cut_rows(Arch arch, Stream stream) override {
-    const int64_t cuts[] = {0, rows() / 3, rows() - rows() / 4, rows()};
-    for (size_t i = 0; i + 1 < std::size(cuts); ++i) {
-      if (cuts[i] < cuts[i + 1]) {
-        WEFT_TRY(launch(arch, {cuts[i], cuts[i + 1]}, stream));
-      }
-    }
-    return {};
+  Status launch_pieces_on(const Plan& /*plan*/, Workspace /*workspace*/, Stream stream) override {
+    return launch_cut([&](Range part) { return launch(device().info().arch, part, stream); });
   }
 
  private:
   static constexpr int64_t kRowBlock = 64;
 
   Status launch(Arch arch, Range part, Stream stream) const {
-    const auto below = [&](auto m) {
-      m.data = const_cast<std::byte*>(static_cast<const std::byte*>(m.data)) +
-               part.begin * m.stride * static_cast<int64_t>(size_of(m.dtype));
-      return m;
-    };
     AttentionArgs args = args_;
-    args.q = below(q_.in(Side::device));
+    args.q = below(q_.in(Side::device), part.begin);
     args.cache.keys = keys_.data(Side::device);
     args.cache.values = values_.data(Side::device);
-    args.out = below(out_.out(Side::device));
+    args.out = below(out_.out(Side::device), part.begin);
     if (args.sinks.data != nullptr) {
       args.sinks = sinks_.vector(Side::device);
     }

@@ -2,6 +2,8 @@
 // so nothing to choose among.
 #pragma once
 
+#include <cstdint>
+#include <iterator>
 #include <string_view>
 #include <vector>
 
@@ -31,13 +33,19 @@ class PrefillTrial : public Trial {
   /// without it.
   virtual std::string_view refuse(Arch arch) const = 0;
   virtual Status launch_rows(Arch arch, Stream stream) = 0;
-  /// The same, cut as a prompt may be.
-  virtual Status launch_cut_rows(Arch arch, Stream stream) { return launch_rows(arch, stream); }
   Status launch_on(const Plan& /*plan*/, Workspace /*workspace*/, Stream stream) override {
     return launch_rows(device().info().arch, stream);
   }
-  Status launch_pieces_on(const Plan& /*plan*/, Workspace /*workspace*/, Stream stream) override {
-    return launch_cut_rows(device().info().arch, stream);
+  /// launch(part) for each part of rows() that are cut as a prompt may be.
+  template <class Launch>
+  Status launch_cut(const Launch& launch) const {
+    const int64_t cuts[] = {0, rows() / 3, rows() - rows() / 4, rows()};
+    for (size_t i = 0; i + 1 < std::size(cuts); ++i) {
+      if (cuts[i] < cuts[i + 1]) {
+        WEFT_TRY(launch(Range{cuts[i], cuts[i + 1]}));
+      }
+    }
+    return {};
   }
 
   /// Token ids where the kernel reads them. They are no tensor: a check would put NaN there.

@@ -6,6 +6,7 @@
 
 #include "ops/decode.h"
 #include "ops/harness/prefill_trial.h"
+#include "ops/matrix_rows.h"
 #include "ops/mla_prompt/op.h"
 
 namespace weft::trial {
@@ -148,15 +149,10 @@ class MlaPromptTrial : public PrefillTrial {
         ->latent_prompt_workspace({args_, cache_.rows(), {}}, rows());
   }
   Status launch_on(const Plan& /*plan*/, Workspace workspace, Stream stream) override {
-    LatentAttentionArgs args = args_;
-    args.of.w = w_.in(Side::device);
-    args.q = q_.in(Side::device);
-    args.cosines = static_cast<const float*>(angles_.data(Side::device));
-    args.sines = args.cosines + rows() * args.of.turned / 2;
-    args.cache.keys = cache_.data(Side::device);
-    args.out = out_.out(Side::device);
-    return chunk_kernels(device().info().arch)
-        ->latent_prompt({args, cache_.rows(), workspace}, rows(), first_, stream);
+    return launch(workspace, {0, rows()}, stream);
+  }
+  Status launch_pieces_on(const Plan& /*plan*/, Workspace workspace, Stream stream) override {
+    return launch_cut([&](Range part) { return launch(workspace, part, stream); });
   }
   Status launch_rows(Arch /*arch*/, Stream /*stream*/) override {
     return device_error("mla_prompt wants a workspace");
@@ -164,6 +160,19 @@ class MlaPromptTrial : public PrefillTrial {
 
  private:
   static constexpr int64_t kGap = 8;
+
+  Status launch(Workspace workspace, Range part, Stream stream) const {
+    LatentAttentionArgs args = args_;
+    const int64_t angles = args.of.turned / 2;
+    args.of.w = w_.in(Side::device);
+    args.q = below(q_.in(Side::device), part.begin);
+    args.cosines = static_cast<const float*>(angles_.data(Side::device)) + part.begin * angles;
+    args.sines = args.cosines + rows() * angles;
+    args.cache.keys = cache_.data(Side::device);
+    args.out = below(out_.out(Side::device), part.begin);
+    return chunk_kernels(device().info().arch)
+        ->latent_prompt({args, cache_.rows(), workspace}, part.size(), first_ + part.begin, stream);
+  }
 
   /// Of a head's keys and values up to a position; `_magnitude`: of the sums of |terms| that these
   /// are.
