@@ -310,6 +310,7 @@ class Binder {
     ExpertsUpArgs args;
     args.a = in(op.a);
     args.drawn = drawn(op.ids, kNone, op.chosen);
+    args.drawn.alone = op.alone;
     args.out = out(op.out);
     args.out.stride = op.n;
     args.flat = op.flat;
@@ -342,6 +343,7 @@ class Binder {
     args.a = in(op.a);
     args.a.stride = op.k;
     args.drawn = drawn(op.ids, op.weights, op.chosen);
+    args.drawn.alone = op.alone;
     for (const Tensor& weight : weights_.of_experts(op.weight.role, op.weight.layer, op.experts)) {
       LinearArgs expert;
       expert.w = matrix(weight);

@@ -109,6 +109,7 @@ class Mixer {
     op.n = spec_.ffn.size;
     op.k = weaver_.config().hidden;
     op.flat = flat(weaver_, section_);
+    op.alone = alone();
     op.activation = spec_.ffn.activation;
     Waits waits = read_;
     append(waits, drawn_);
@@ -135,6 +136,8 @@ class Mixer {
   }
 
  private:
+  /// (A step has few rows, however many they are.)
+  bool alone() const { return weaver_.chunk() && weaver_.options().cut_anywhere; }
   /// Whether the shared expert has a weight of its own, which it draws as the others are.
   bool weighs_shared() const { return shares_ && !experts_.shared_whole; }
 
@@ -192,6 +195,7 @@ class Mixer {
     op.chosen = chosen;
     op.n = weaver_.config().hidden;
     op.k = size;
+    op.alone = alone();
     return op;
   }
 

@@ -25,7 +25,7 @@ struct PlanOptions {
   bool quantise_activations = false;
   /// A chunk's rows are to have the same bits however a prompt is cut, as far as the program has a
   /// say: attention over latent rows is not done in the form that a chunk's rows have less to do
-  /// in.
+  /// in, and an expert's products are those of many rows.
   bool cut_anywhere = false;
   /// The device's grain in a decode step: tiles of columns are multiples of `columns`, those of
   /// gate and up projections of `gated_columns`, and attention is cut into about `attention_tasks`

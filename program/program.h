@@ -134,6 +134,7 @@ struct ExpertsUpOp {
   /// Tiles are of the columns of all of a row's slots, slot after slot, so that they are as even as
   /// can be.
   bool flat = false;
+  bool alone = false;  ///< Drawn::alone
   Activation activation = Activation::silu;
   Fp8Rounding rounding = {};  ///< of a; Scaling::tensor: by each gate's input_scale
   float limit = 0;
@@ -147,6 +148,7 @@ struct ExpertsDownOp {
   BufferId ids = kNone, weights = kNone, out = kNone;
   int64_t experts = 0, chosen = 0, n = 0, k = 0;
   bool flat = false;
+  bool alone = false;  ///< Drawn::alone
   float alpha = 1;
   bool accumulate = false;
   Fp8Rounding rounding = {};

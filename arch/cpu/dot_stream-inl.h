@@ -25,7 +25,7 @@ HWY_BEFORE_NAMESPACE();
 namespace weft {
 namespace HWY_NAMESPACE {
 
-inline constexpr int64_t kStreamRows = 8;  ///< more rows go to the blocked product
+using cpu::kStreamRows;
 /// Sums of a stream gathered before the epilogue. Many, because reading them as vectors right after
 /// they were written one by one waits until all loads before them are over, weights from memory
 /// among them.

@@ -9,6 +9,8 @@
 
 namespace weft::cpu {
 
+inline constexpr int64_t kStreamRows = 8;  ///< more rows of `a` go to the blocked product
+
 /// Weight rows in flight at once when `rows` rows of `a` have k elements in f32. Four read memory
 /// as fast as any, two as well, and while they run through the first-level cache (32 KiB) a row of
 /// `a` stays in it: beside four rows of bf16 up to 8 KiB of it, beside two 12 KiB. Longer ones come

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "arch/cpu/streams.h"
 #include "base/divide.h"
 #include "ops/linear/forms/mxfp4/cpu.h"
 #include "ops/moe/mx_gate.h"
@@ -77,9 +78,15 @@ class Sorted {
   Taken* taken_;
 };
 
-/// Rows of `a`, those that are given of what is taken, one after the other; a single one stays
-/// where it is.
-ConstMatrix gather(const ConstMatrix& a, int64_t k, std::span<const Taken> taken,
+/// Rows of the product of an expert that so many have drawn, or rows in all: where they are alone,
+/// more than kernels of few rows take.
+int64_t product_rows(const Drawn& drawn, int64_t taken) {
+  return drawn.alone ? std::max(taken, std::max(kStreamRows, kMxFewRows) + 1) : taken;
+}
+
+/// Rows of `a`, those that are given of what is taken, one after the other, and behind them the
+/// first again, up to `rows`; a single one stays where it is.
+ConstMatrix gather(const ConstMatrix& a, int64_t k, std::span<const Taken> taken, int64_t rows,
                    int32_t Taken::*given, std::byte* place) {
   const auto size = static_cast<int64_t>(size_of(a.dtype));
   const auto from = [&](const Taken& t) {
@@ -88,11 +95,11 @@ ConstMatrix gather(const ConstMatrix& a, int64_t k, std::span<const Taken> taken
   if (taken.size() == 1) {
     return {from(taken.front()), a.dtype, 0};
   }
-  for (const Taken& t : taken) {
-    std::memcpy(place, from(t), static_cast<size_t>(k * size));
-    place += k * size;
+  for (int64_t i = 0; i < rows; ++i) {
+    const Taken& t = taken[i < std::ssize(taken) ? static_cast<size_t>(i) : 0];
+    std::memcpy(place + i * k * size, from(t), static_cast<size_t>(k * size));
   }
-  return {place - std::ssize(taken) * k * size, a.dtype, k};
+  return {place, a.dtype, k};
 }
 
 /// Whether logit a is chosen before b, of a lower number.
@@ -240,9 +247,10 @@ void experts_up(const ExpertsUpArgs& args, Range rows, Range all, std::span<std:
   const auto size = static_cast<int64_t>(size_of(args.out.dtype));
   Parts parts(scratch);
   const Sorted sorted(args.drawn, experts, rows, parts);
-  auto* gathered = parts.take<std::byte>(gathered_bytes(args.a, k, rows.size()));
-  auto* made = parts.take<std::byte>(rows.size() * n * size);
-  auto* sums = parts.take<float>(args.gates.empty() ? 0 : 2 * rows.size() * n);
+  const int64_t most = product_rows(args.drawn, rows.size());
+  auto* gathered = parts.take<std::byte>(gathered_bytes(args.a, k, most));
+  auto* made = parts.take<std::byte>(most * n * size);
+  auto* sums = parts.take<float>(args.gates.empty() ? 0 : 2 * most * n);
   for (int64_t e = 0; e < experts; ++e) {
     const std::span<const Taken> taken = sorted.of(e);
     if (taken.empty()) {
@@ -255,15 +263,16 @@ void experts_up(const ExpertsUpArgs& args, Range rows, Range all, std::span<std:
       continue;
     }
     GatedLinearArgs product = args.experts[static_cast<size_t>(e)];
-    product.a = gather(args.a, k, taken, &Taken::row, gathered);
+    const int64_t own = product_rows(args.drawn, std::ssize(taken));
+    product.a = gather(args.a, k, taken, own, &Taken::row, gathered);
     product.out = {made, args.out.dtype, n};
     if (args.gates.empty()) {
-      gated_linear(product, {0, std::ssize(taken)}, columns, parts.rest());
+      gated_linear(product, {0, own}, columns, parts.rest());
     } else {
       const MxMatrix both[] = {args.gates[static_cast<size_t>(e)],
                                args.ups[static_cast<size_t>(e)]};
-      float* const outs[] = {sums, sums + rows.size() * n};
-      mx_products(both, product.a, std::ssize(taken), columns, outs, n, parts.rest());
+      float* const outs[] = {sums, sums + most * n};
+      mx_products(both, product.a, own, columns, outs, n, parts.rest());
       mx_gate(product, args.limit, outs[0], outs[1], n, std::ssize(taken), columns, product.out);
     }
     for (size_t i = 0; i < taken.size(); ++i) {
@@ -277,12 +286,13 @@ void experts_up(const ExpertsUpArgs& args, Range rows, Range all, std::span<std:
 
 size_t experts_up_scratch_bytes(const ExpertsUpArgs& args, int64_t rows) {
   const GatedLinearArgs& expert = args.experts.front();
+  const int64_t most = product_rows(args.drawn, rows);
   return Sorted::bytes(args.drawn, std::ssize(args.experts), rows) +
-         Parts::bytes<std::byte>(gathered_bytes(args.a, expert.k, rows)) +
-         Parts::bytes<float>(rows * expert.n) +
-         (args.gates.empty() ? gated_linear_scratch_bytes(expert, rows)
-                             : Parts::bytes<float>(2 * rows * expert.n) +
-                                   mx_products_scratch_bytes(rows, expert.k));
+         Parts::bytes<std::byte>(gathered_bytes(args.a, expert.k, most)) +
+         Parts::bytes<float>(most * expert.n) +
+         (args.gates.empty() ? gated_linear_scratch_bytes(expert, most)
+                             : Parts::bytes<float>(2 * most * expert.n) +
+                                   mx_products_scratch_bytes(most, expert.k));
 }
 
 void experts_down(const ExpertsDownArgs& args, Range rows, Range columns,
@@ -291,8 +301,9 @@ void experts_down(const ExpertsDownArgs& args, Range rows, Range columns,
   const auto [n, k] = std::pair(args.experts.front().n, args.experts.front().k);
   Parts parts(scratch);
   const Sorted sorted(args.drawn, experts, rows, parts);
-  auto* gathered = parts.take<std::byte>(gathered_bytes(args.a, k, rows.size()));
-  auto* made = parts.take<float>(rows.size() * n);
+  const int64_t most = product_rows(args.drawn, rows.size());
+  auto* gathered = parts.take<std::byte>(gathered_bytes(args.a, k, most));
+  auto* made = parts.take<float>(most * n);
   const bool rounds = args.out.dtype == DType::bf16;
   auto* to_round = parts.take<float>(rounds ? rows.size() * n : 0);
   const auto sums = [&, n = n](int64_t r) {
@@ -307,13 +318,14 @@ void experts_down(const ExpertsDownArgs& args, Range rows, Range columns,
       continue;
     }
     LinearArgs product = args.experts[static_cast<size_t>(e)];
-    product.a = gather(args.a, k, taken, &Taken::slot, gathered);
+    const int64_t own = product_rows(args.drawn, std::ssize(taken));
+    product.a = gather(args.a, k, taken, own, &Taken::slot, gathered);
     product.out = {made, DType::f32, n};
     if (args.mx.empty()) {
-      linear(product, {0, std::ssize(taken)}, columns, parts.rest());
+      linear(product, {0, own}, columns, parts.rest());
     } else {
-      mx_products({&args.mx[static_cast<size_t>(e)], 1}, product.a, std::ssize(taken), columns,
-                  {&made, 1}, n, parts.rest());
+      mx_products({&args.mx[static_cast<size_t>(e)], 1}, product.a, own, columns, {&made, 1}, n,
+                  parts.rest());
       add_bias(product.bias, std::ssize(taken), n, columns, made);
     }
     for (size_t i = 0; i < taken.size(); ++i) {
@@ -340,12 +352,13 @@ void experts_down_prefetch(const ExpertsDownArgs& args, Range columns, int64_t l
 
 size_t experts_down_scratch_bytes(const ExpertsDownArgs& args, int64_t rows) {
   const LinearArgs& expert = args.experts.front();
+  const int64_t most = product_rows(args.drawn, rows);
   return Sorted::bytes(args.drawn, std::ssize(args.experts), rows) +
-         Parts::bytes<std::byte>(gathered_bytes(args.a, expert.k, rows)) +
-         Parts::bytes<float>(rows * expert.n) +
+         Parts::bytes<std::byte>(gathered_bytes(args.a, expert.k, most)) +
+         Parts::bytes<float>(most * expert.n) +
          Parts::bytes<float>(args.out.dtype == DType::bf16 ? rows * expert.n : 0) +
-         (args.mx.empty() ? linear_scratch_bytes(expert, rows)
-                          : mx_products_scratch_bytes(rows, expert.k));
+         (args.mx.empty() ? linear_scratch_bytes(expert, most)
+                          : mx_products_scratch_bytes(most, expert.k));
 }
 
 }  // namespace weft::cpu

@@ -27,6 +27,8 @@ struct Drawn {
   float* weights = nullptr;  ///< f32
   int64_t chosen = 0;        ///< experts of a row
   int64_t stride = 0;        ///< chosen; 0: there are slots of one row, whichever it is
+  /// cpu: an expert's kernel does not depend on how many rows drew it. That of many is taken.
+  bool alone = false;
 
   int64_t slot(int64_t row, int64_t s) const { return row * stride + s; }
 };
@@ -90,8 +92,8 @@ void experts_down(const ExpertsDownArgs& args, Range rows, Range columns, double
 namespace cpu {
 void route(const RouteArgs& args, Range rows);
 /// Columns [columns] of all slots of `rows` (but see ExpertsUpArgs::flat). Promises as of linear,
-/// but that which kernel a row meets depends on how many rows drew the expert. `scratch`: see
-/// linear.
+/// but that which kernel a row meets depends on how many rows drew the expert (see Drawn::alone).
+/// `scratch`: see linear.
 void experts_up(const ExpertsUpArgs& args, Range rows, Range columns, std::span<std::byte> scratch);
 /// Slots are summed one after the other, in f32, and sums rounded once.
 void experts_down(const ExpertsDownArgs& args, Range rows, Range columns,

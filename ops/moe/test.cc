@@ -150,12 +150,13 @@ class Mixture {
   }
 
   /// The sum of the rows' experts, by columns in two shares.
-  std::vector<float> run(Range rows, int64_t cut = 16) {
+  std::vector<float> run(Range rows, int64_t cut = 16, bool alone = false) {
     std::vector<float> between(ids_.size() * kN, kNan);
     std::vector<float> out(static_cast<size_t>(rows_ * kHidden), 0);
-    ExpertsUpArgs up{.a = a_.matrix(), .drawn = drawn(), .out = {between.data(), DType::f32, kN}};
+    const Drawn drawn{ids_.data(), weights_.data(), chosen_, chosen_, alone};
+    ExpertsUpArgs up{.a = a_.matrix(), .drawn = drawn, .out = {between.data(), DType::f32, kN}};
     ExpertsDownArgs down{.a = {between.data(), DType::f32, kN},
-                         .drawn = drawn(),
+                         .drawn = drawn,
                          .out = {out.data(), DType::f32, kHidden}};
     for (size_t e = 0; e < matrices_.size() / 3; ++e) {
       GatedLinearArgs gated;
@@ -186,8 +187,6 @@ class Mixture {
   Values& a() { return a_; }
 
  private:
-  Drawn drawn() { return {ids_.data(), weights_.data(), chosen_, chosen_}; }
-
   int64_t rows_, chosen_;
   std::vector<int32_t> ids_;
   std::vector<float> weights_;
@@ -228,18 +227,21 @@ TEST_F(ExpertsTest, AllRowsMayHaveOneExpertAndSomeExpertsNone) {
   }
 }
 
-/// Of few rows, that is: many that meet one expert are multiplied by another kernel.
+/// Of few rows, or of rows that are to be alone: many that meet one expert are multiplied by
+/// another kernel.
 TEST_F(ExpertsTest, BitsDependNeitherOnOtherRowsNorOnShares) {
   for (const cpu::Isa isa : available()) {
     SCOPED_TRACE(name_of(isa));
     cpu::force_isa(isa);
-    Mixture mixture(8, 6, spread_ids(8), random_);
-    const std::vector<float> whole = mixture.run({0, 8});
-    EXPECT_EQ(mixture.run({0, 8}, 24), whole);
-    for (int64_t r = 0; r < 8; ++r) {
-      const std::vector<float> alone = mixture.run({r, r + 1});
-      for (int64_t c = r * Mixture::kHidden; c < (r + 1) * Mixture::kHidden; ++c) {
-        ASSERT_EQ(alone[static_cast<size_t>(c)], whole[static_cast<size_t>(c)]) << c;
+    for (const auto& [rows, alone] : {std::pair(int64_t{8}, false), {40, true}}) {
+      Mixture mixture(rows, 6, spread_ids(rows), random_);
+      const std::vector<float> whole = mixture.run({0, rows}, 16, alone);
+      EXPECT_EQ(mixture.run({0, rows}, 24, alone), whole);
+      for (int64_t r = 0; r < rows; ++r) {
+        const std::vector<float> one = mixture.run({r, r + 1}, 16, alone);
+        for (int64_t c = r * Mixture::kHidden; c < (r + 1) * Mixture::kHidden; ++c) {
+          ASSERT_EQ(one[static_cast<size_t>(c)], whole[static_cast<size_t>(c)]) << rows << ' ' << c;
+        }
       }
     }
   }

@@ -450,9 +450,9 @@ class DemoModel(Command):
         self.fails(USAGE, "bench", "decode", "--model", CODE, "--device", "cpu", "--batch", 2, says=["cpu", "one"])
 
     def test_load_is_answered_alike_in_any_company(self):
-        def load(*flags, requests=5, tokens=4):
-            return json.loads(self.ok("bench", "load", "--model", CODE, "--device", "cpu", "--requests", requests,
-                                      "--prompt-tokens", 70, "--common-tokens", 66, "--new-tokens", tokens,
+        def load(*flags, requests=5, tokens=4, model=CODE, prompt=70):
+            return json.loads(self.ok("bench", "load", "--model", model, "--device", "cpu", "--requests", requests,
+                                      "--prompt-tokens", prompt, "--common-tokens", 66, "--new-tokens", tokens,
                                       "--slots", 3, "--json", "-", *flags))
 
         alone = load("--clients", 1)
@@ -464,10 +464,15 @@ class DemoModel(Command):
         self.assertGreater(alone["cached_tokens"], 0)
         self.assertNotEqual(load("--clients", 1, "--seed", 5)["answers"], alone["answers"])
         self.assertEqual(load("--clients", 3, "--draft", "ngram:2")["answers"], alone["answers"])
-        varied = [load("--vary", "--clients", *more, requests=20, tokens=9)["answers"]
+        varied = [load("--vary", "--clients", *more, requests=20, tokens=9)
                   for more in ([1], [6, "--pages", 4, "--prefix-host-gib", 0.01])]
-        self.assertEqual(varied[0], varied[1])
-        self.assertGreater(len({len(answer) for answer in varied[0]}), 3)
+        for what in ("answers", "logprobs"):  # of who wants them: the same bits
+            self.assertEqual(varied[0][what], varied[1][what])
+        self.assertGreater(len({len(answer) for answer in varied[0]["answers"]}), 3)
+        for mixture in ("qwen3-moe-bf16", "gpt-oss-mxfp4"):  # an expert has few of a prompt's rows, or many
+            alone, among = (load("--vary", "--clients", *more, requests=60, model=GOLDENS / mixture, prompt=150)
+                            for more in ([1], [6, "--prefill-chunk", 64]))
+            self.assertEqual([among["answers"], among["logprobs"]], [alone["answers"], alone["logprobs"]])
         self.fails(USAGE, "bench", "load", "--model", CODE, "--draft", "3", says=["3", "ngram:1"])
         self.fails(USAGE, "bench", "load", "--model", CODE, "--device", "cpu", "--slots", 65, says=["65", "64"])
         self.fails(USAGE, "bench", "load", "--model", CODE, "--device", "cpu", "--common-tokens", 600, says=["600", "512"])
