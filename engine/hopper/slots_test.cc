@@ -55,6 +55,7 @@ class RandomRequests {
     if (below(4) == 0) {
       request.sampling = {.temperature = 0.8f, .seed = random_()};
     }
+    request.want_logprob = below(3) == 0;
     request.eos = below(2) == 0 ? Eos::ends : Eos::ignore;
     if (below(3) == 0) {
       request.stop_ids = tokens(3);
@@ -69,6 +70,7 @@ class RandomRequests {
 
 struct Answer {
   std::vector<int32_t> tokens;
+  std::vector<float> logprobs;  // zeros where they are not wanted
   Stop stop = Stop::caller;
   bool ended = false;
 };
@@ -77,7 +79,10 @@ std::map<RequestId, Answer> run(Slots& slots, const std::function<bool()>& betwe
   std::map<RequestId, Answer> answers;
   for (;;) {
     const auto more = slots.step(
-        [&](const TokenEvent& event) { answers[event.id].tokens.push_back(event.token); },
+        [&](const TokenEvent& event) {
+          answers[event.id].tokens.push_back(event.token);
+          answers[event.id].logprobs.push_back(event.logprob);
+        },
         [&](const EndEvent& event) {
           answers[event.id].stop = event.stop;
           answers[event.id].ended = true;
@@ -106,8 +111,10 @@ class HopperSlots : public testing::Test {
     return std::move(*slots);
   }
 
-  /// Requests that come and go on `slots`, each held against what it gets alone on `alone`.
-  static void compare(Slots& alone, Slots& crowded, int64_t count, uint64_t seed) {
+  /// Requests that come and go on `crowded`, each held against what it gets alone on `alone`:
+  /// tokens, and the bits of their log-probabilities unless the other is the CPU.
+  static void compare(Slots& alone, Slots& crowded, int64_t count, uint64_t seed,
+                      bool on_cpu = false) {
     RandomRequests random(seed);
     std::map<RequestId, Answer> expected;
     std::map<RequestId, bool> cancelled;
@@ -138,6 +145,7 @@ class HopperSlots : public testing::Test {
       } else {
         EXPECT_EQ(got.tokens, answer.tokens);
         EXPECT_EQ(got.stop, answer.stop);
+        EXPECT_TRUE(on_cpu || got.logprobs == answer.logprobs) << "other bits";
       }
     }
     const SlotsStatus status = crowded.status();
@@ -152,7 +160,7 @@ TEST_F(HopperSlots, AnswersAreTheCpus) {
   const auto alone = make({.workers = 1, .slots = 1}, false);
   const auto crowded =
       make({.device = "cuda", .workers = 3, .slots = 3, .pages = 10, .prefill_chunk = 64}, false);
-  compare(*alone, *crowded, 24, 1);
+  compare(*alone, *crowded, 24, 1, true);
 }
 
 // More than four rows are rounded to bf16 where they meet weights, whoever else is there.
@@ -172,7 +180,7 @@ TEST_F(HopperSlots, AnswersOfManyAreTheCpus) {
   const SlotsOptions many{
       .device = "cuda", .workers = 3, .slots = 10, .pages = 30, .prefill_chunk = 64};
   const auto crowded = make(many, false);
-  compare(*alone, *crowded, 24, 3);
+  compare(*alone, *crowded, 24, 3, true);
 }
 
 TEST_F(HopperSlots, AnswersOfManyDoNotDependOnTheCompanySlow) {
@@ -244,6 +252,23 @@ TEST_F(HopperSlots, AnswersOfExpertsDoNotDependOnTheCompanySlow) {
   options.share_prefixes = false;
   const auto alone = make(options, true, config);
   compare(*alone, *crowded, 10, 5);
+}
+
+// Steps of launched kernels, and prompts of which experts have few tokens, or many.
+TEST_F(HopperSlots, AnswersOfManyExpertsDoNotDependOnTheCompanySlow) {
+  ModelConfig config = tiny();
+  config.hidden = 512;
+  config.experts = preset("qwen3-30b-a3b").value().experts;
+  config.experts.count = 32;
+  config.experts.chosen = 2;
+  config.experts.size = 32;
+  SlotsOptions options{
+      .device = "cuda", .workers = 3, .slots = 10, .pages = 30, .prefill_chunk = 64};
+  const auto crowded = make(options, true, config);
+  options.prefill_chunk = 0;
+  options.share_prefixes = false;
+  const auto alone = make(options, true, config);
+  compare(*alone, *crowded, 14, 7);
 }
 
 /// Requests whose answers repeat themselves, all at once.
