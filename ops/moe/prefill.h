@@ -29,7 +29,7 @@ struct PrefillDraw {
   const float* weights = nullptr;  ///< likewise; of experts_down
   int64_t experts = 0, chosen = 0;
   int32_t* order = nullptr;  ///< scratch, moe_order_elements(): the slots, sorted by expert
-  /// A row's bits depend on no other row, nor how many there are.
+  /// On sm_90a: a row's bits depend on no other row, nor how many there are.
   bool alone = false;
 };
 constexpr int64_t moe_order_elements(int64_t rows, int64_t chosen, int64_t experts) {

@@ -41,6 +41,8 @@ Result<Counts> launch(const std::string& text, void* out, const Launch& how, int
   return run(*module, "test", how, arguments, {.time = std::chrono::seconds(seconds)});
 }
 
+constexpr const char* kSource = ".global .align 16 .u32 source[4] = {1, 2, 3, 4};\n";
+
 /// Runs a body of which every thread stores %r1 at its place.
 std::vector<uint32_t> words(const std::string& body, uint32_t threads = 32, uint32_t ctas = 1,
                             const std::string& before = "", Landing copies = Landing::either) {
@@ -334,11 +336,9 @@ TEST(PtxBarrier, PhasesCountArrivalsAndBytes) {
       "$wait:\nmbarrier.try_wait.parity.shared::cta.b64 %p2, [%r2], 0;\n@!%p2 bra $wait;\n"
       "mbarrier.test_wait.parity.shared::cta.b64 %p3, [%r2], 1;\n"
       "ld.shared.u32 %r1, [tile+8];\n@%p3 add.u32 %r1, %r1, 100;\n@%p4 add.u32 %r1, %r1, 1000;\n",
-      64, 1, ".global .align 16 .u32 source[4] = {1, 2, 3, 4};\n");
+      64, 1, kSource);
   EXPECT_EQ(out, std::vector<uint32_t>(64, 1003));
 }
-
-constexpr const char* kSource = ".global .align 16 .u32 source[4] = {1, 2, 3, 4};\n";
 
 TEST(PtxCopies, OfGroupsLandWhenTheyAreWaitedFor) {
   // Two groups of a copy each; a look after waiting for all but one, for none, and for both.
